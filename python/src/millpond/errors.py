@@ -1,0 +1,427 @@
+"""Errors: a class says what the caller does about it, a kind says what happened, a hint says what to run.
+
+    MillpondError
+    ├── NotFoundError (LookupError)     the thing asked for is not there
+    ├── InvalidInputError (ValueError)  the caller or its configuration is wrong: correct it
+    ├── ConflictError                   somebody else was first: reload, then retry or stop
+    │   └── FencedError                 a newer owner holds this: stop, never retry
+    ├── UnavailableError                the environment refuses (disk, storage, lock): mend it or wait, then retry
+    ├── CommitUnknownError              the outcome is not known: look before doing anything
+    ├── FormatError                     stored bytes are damaged: fall back to an older snapshot, or restore a copy
+    ├── AgentError                      the agent did not start, answer or survive
+    ├── UnsupportedError                this build cannot do that: upgrade or choose another way
+    └── InternalError                   a bug of Millpond: report it
+
+Kinds are append-only: user code, alerts and the shim (which raises `MILLPOND_<KIND>`) match on their names. The table
+`ERRORS` below is the only declaration; the build writes it into the jar and `docs/reference/errors.md` is generated
+from it. Source: /work/shared/STYLE.md section 4 (house style).
+"""
+
+from __future__ import annotations
+
+import json
+from dataclasses import dataclass
+from enum import Enum
+from typing import ClassVar
+
+
+class ErrorKind(str, Enum):
+    """What happened. The value equals the name and is stable for ever."""
+
+    # options and how the query is set up
+    INVALID_OPTION = "INVALID_OPTION"
+    UNKNOWN_OPTION = "UNKNOWN_OPTION"
+    INVALID_ARGUMENT = "INVALID_ARGUMENT"
+    MAX_PARALLELISM_INVALID = "MAX_PARALLELISM_INVALID"
+    MAX_PARALLELISM_MISMATCH = "MAX_PARALLELISM_MISMATCH"
+    PARTITIONS_CHANGED = "PARTITIONS_CHANGED"
+    PARTITIONS_UNKNOWN = "PARTITIONS_UNKNOWN"
+    EXTENSION_MISSING = "EXTENSION_MISSING"
+    SHIM_MISSING = "SHIM_MISSING"
+    SHIM_VERSION_MISMATCH = "SHIM_VERSION_MISMATCH"
+    # what is stored
+    NOT_A_CHECKPOINT = "NOT_A_CHECKPOINT"
+    FOREIGN_CHECKPOINT = "FOREIGN_CHECKPOINT"
+    FORMAT_TOO_NEW = "FORMAT_TOO_NEW"
+    FORMAT_DAMAGED = "FORMAT_DAMAGED"
+    CHANGELOG_MISSING = "CHANGELOG_MISSING"
+    CHANGELOG_DAMAGED = "CHANGELOG_DAMAGED"
+    MANIFEST_DAMAGED = "MANIFEST_DAMAGED"
+    SST_MISSING = "SST_MISSING"
+    SST_DAMAGED = "SST_DAMAGED"
+    UNSAFE_PATH = "UNSAFE_PATH"
+    VERSION_NOT_FOUND = "VERSION_NOT_FOUND"
+    VERSION_EXPIRED = "VERSION_EXPIRED"
+    KEY_GROUP_MISMATCH = "KEY_GROUP_MISMATCH"
+    # storage and the machine
+    OBJECT_NOT_FOUND = "OBJECT_NOT_FOUND"
+    OBJECT_EXISTS = "OBJECT_EXISTS"
+    STORAGE_UNSUPPORTED = "STORAGE_UNSUPPORTED"
+    STORAGE_DENIED = "STORAGE_DENIED"
+    STORAGE_FULL = "STORAGE_FULL"
+    STORAGE_UNAVAILABLE = "STORAGE_UNAVAILABLE"
+    LOCAL_DISK_FULL = "LOCAL_DISK_FULL"
+    MEMORY_EXHAUSTED = "MEMORY_EXHAUSTED"
+    # concurrency
+    FENCED = "FENCED"
+    COMMIT_UNKNOWN = "COMMIT_UNKNOWN"
+    STORE_LOCKED = "STORE_LOCKED"
+    STORE_CLOSED = "STORE_CLOSED"
+    # the agent
+    AGENT_NOT_STARTED = "AGENT_NOT_STARTED"
+    AGENT_LOST = "AGENT_LOST"
+    AGENT_TIMEOUT = "AGENT_TIMEOUT"
+    AGENT_PACKAGE_MISSING = "AGENT_PACKAGE_MISSING"
+    AGENT_VERSION_MISMATCH = "AGENT_VERSION_MISMATCH"
+    # the rest
+    UNSUPPORTED = "UNSUPPORTED"
+    INTERNAL = "INTERNAL"
+
+    def __str__(self) -> str:
+        return self.value
+
+
+class MillpondError(Exception):
+    """Root of every error that Millpond raises on purpose.
+
+    Args:
+        message: what happened, with the names of the file, store or option concerned; never keys, values or tokens.
+        kind: stable code; the class's own default kind if None.
+        hint: what to run or change; the kind's default hint if empty.
+    """
+
+    default_kind: ClassVar[ErrorKind] = ErrorKind.INTERNAL
+
+    def __init__(self, message: str, *, kind: ErrorKind | None = None, hint: str = "") -> None:
+        # `args` holds the message alone, and kind and hint travel in __dict__: this is what keeps the classes picklable.
+        super().__init__(message)
+        self.kind: ErrorKind = kind if kind is not None else type(self).default_kind
+        self.hint: str = hint or ERRORS[self.kind].hint
+
+    @property
+    def message(self) -> str:
+        """The message without kind and hint."""
+        return str(self)
+
+
+class NotFoundError(MillpondError, LookupError):
+    """What was asked for is not there."""
+
+    default_kind = ErrorKind.OBJECT_NOT_FOUND
+
+
+class InvalidInputError(MillpondError, ValueError):
+    """The caller, its configuration or its Spark checkpoint is wrong. Correct it; a retry changes nothing."""
+
+    default_kind = ErrorKind.INVALID_ARGUMENT
+
+
+class ConflictError(MillpondError):
+    """Somebody else was first. Reload, then retry or stop."""
+
+    default_kind = ErrorKind.OBJECT_EXISTS
+
+
+class FencedError(ConflictError):
+    """A newer owner holds this. Stop; never retry."""
+
+    default_kind = ErrorKind.FENCED
+
+
+class UnavailableError(MillpondError):
+    """Disk, storage, memory or a lock refuses. Mend it or wait, then retry."""
+
+    default_kind = ErrorKind.STORAGE_UNAVAILABLE
+
+
+class CommitUnknownError(MillpondError):
+    """Whether the write took effect is not known. Look before doing anything."""
+
+    default_kind = ErrorKind.COMMIT_UNKNOWN
+
+
+class FormatError(MillpondError):
+    """Stored bytes are damaged. Fall back to an older snapshot, or restore a copy."""
+
+    default_kind = ErrorKind.FORMAT_DAMAGED
+
+
+class AgentError(MillpondError):
+    """The agent did not start, answer or survive."""
+
+    default_kind = ErrorKind.AGENT_LOST
+
+
+class UnsupportedError(MillpondError):
+    """This build cannot do that. Upgrade, or choose another way."""
+
+    default_kind = ErrorKind.UNSUPPORTED
+
+
+class InternalError(MillpondError):
+    """A bug of Millpond. Report it."""
+
+    default_kind = ErrorKind.INTERNAL
+
+
+@dataclass(frozen=True, slots=True)
+class ErrorInfo:
+    """One row of the table of errors."""
+
+    error_class: type[MillpondError]  # what the caller does
+    meaning: str  # what happened, one line
+    hint: str  # what to run or change, used when the place of the error knows nothing better
+
+
+_VERIFY = "Run `millpond checkpoint verify <checkpoint>` for the list of all damaged files."
+
+ERRORS: dict[ErrorKind, ErrorInfo] = {
+    ErrorKind.INVALID_OPTION: ErrorInfo(
+        InvalidInputError,
+        "An option has a value of the wrong type or out of its bounds.",
+        "Run `millpond options` for every option with its type, default and bounds.",
+    ),
+    ErrorKind.UNKNOWN_OPTION: ErrorInfo(
+        InvalidInputError,
+        "A setting below spark.sql.streaming.stateStore.millpond. is no option of this version.",
+        "Run `millpond options` for the options there are.",
+    ),
+    ErrorKind.INVALID_ARGUMENT: ErrorInfo(
+        InvalidInputError,
+        "A command or an API function was called with an argument that makes no sense.",
+        "Run the command with `--help`.",
+    ),
+    ErrorKind.MAX_PARALLELISM_INVALID: ErrorInfo(
+        InvalidInputError,
+        "maxParallelism is not a multiple of the number of state partitions, or not in 1..65536.",
+        "Leave maxParallelism unset, or set it to a multiple of spark.sql.shuffle.partitions up to 65536.",
+    ),
+    ErrorKind.MAX_PARALLELISM_MISMATCH: ErrorInfo(
+        InvalidInputError,
+        "maxParallelism differs from the one this Spark checkpoint was born with.",
+        "Unset maxParallelism: a Spark checkpoint keeps its own for life (`millpond checkpoint show` prints it).",
+    ),
+    ErrorKind.PARTITIONS_CHANGED: ErrorInfo(
+        InvalidInputError,
+        "spark.sql.shuffle.partitions was edited by hand in the offset log: state would be looked for in the wrong partition.",
+        "Put the old number back into the newest file of <checkpoint>/offsets (and delete its .crc file).",
+    ),
+    ErrorKind.PARTITIONS_UNKNOWN: ErrorInfo(
+        InvalidInputError,
+        "The number of state partitions is neither in the offset log nor in the session.",
+        "Set spark.sql.shuffle.partitions, and check that <checkpoint>/offsets is readable from the executors.",
+    ),
+    ErrorKind.EXTENSION_MISSING: ErrorInfo(
+        InvalidInputError,
+        "spark.sql.extensions does not name Millpond's extension, which this query needs.",
+        "Call millpond.configure(builder), or set the lines that `millpond conf` prints.",
+    ),
+    ErrorKind.SHIM_MISSING: ErrorInfo(
+        UnsupportedError,
+        "The Millpond jar is not in the package or not on Spark's class path.",
+        "Install the millpond wheel built for your Spark, then call millpond.configure(builder) or use `millpond conf`.",
+    ),
+    ErrorKind.SHIM_VERSION_MISMATCH: ErrorInfo(
+        UnsupportedError,
+        "The Millpond jar was built for another Spark or Scala than the one that runs.",
+        "Install the millpond wheel built for your Spark's minor version.",
+    ),
+    ErrorKind.NOT_A_CHECKPOINT: ErrorInfo(
+        InvalidInputError,
+        "The directory is not the checkpoint of a streaming query.",
+        "Give the directory that was set as checkpointLocation: it holds `metadata`, `offsets`, `commits`, `state`.",
+    ),
+    ErrorKind.FOREIGN_CHECKPOINT: ErrorInfo(
+        UnsupportedError,
+        "The state was written by another provider (Spark's own), not by Millpond.",
+        "Keep the provider the query was started with, or start it with a new checkpointLocation.",
+    ),
+    ErrorKind.FORMAT_TOO_NEW: ErrorInfo(
+        UnsupportedError,
+        "A stored file needs a newer Millpond than this one.",
+        "Upgrade millpond on the driver and on every executor.",
+    ),
+    ErrorKind.FORMAT_DAMAGED: ErrorInfo(
+        FormatError,
+        "The file millpond/format.json, or a log of Spark's own, is damaged.",
+        "Restore the file from a copy. " + _VERIFY,
+    ),
+    ErrorKind.CHANGELOG_MISSING: ErrorInfo(
+        NotFoundError,
+        "A changelog needed to restore a version is not there.",
+        "Restore the file from a copy, or restart from an older batch. " + _VERIFY,
+    ),
+    ErrorKind.CHANGELOG_DAMAGED: ErrorInfo(
+        FormatError,
+        "A changelog is truncated, or its check sums do not match.",
+        "Restore the file from a copy. " + _VERIFY,
+    ),
+    ErrorKind.MANIFEST_DAMAGED: ErrorInfo(
+        FormatError,
+        "A manifest is truncated, or its check sum does not match.",
+        "Restore the file from a copy; an older manifest is used if the changelogs above it are still there. " + _VERIFY,
+    ),
+    ErrorKind.SST_MISSING: ErrorInfo(
+        NotFoundError,
+        "An SST that a manifest names is not there.",
+        "Restore the file from a copy. " + _VERIFY,
+    ),
+    ErrorKind.SST_DAMAGED: ErrorInfo(
+        FormatError,
+        "An SST differs in size or check sum from what its manifest says.",
+        "Restore the file from a copy. " + _VERIFY,
+    ),
+    ErrorKind.UNSAFE_PATH: ErrorInfo(
+        FormatError,
+        "A stored file names a path outside its store.",
+        "Do not use this Spark checkpoint: somebody tampered with it, or it is damaged. " + _VERIFY,
+    ),
+    ErrorKind.VERSION_NOT_FOUND: ErrorInfo(
+        NotFoundError,
+        "The version of the state that Spark asks for was never written here.",
+        "Run `millpond checkpoint show <checkpoint>` for the versions there are.",
+    ),
+    ErrorKind.VERSION_EXPIRED: ErrorInfo(
+        NotFoundError,
+        "The version is older than what spark.sql.streaming.minBatchesToRetain keeps.",
+        "Read a newer batch, or raise spark.sql.streaming.minBatchesToRetain beforehand.",
+    ),
+    ErrorKind.KEY_GROUP_MISMATCH: ErrorInfo(
+        InternalError,
+        "A row lies in a key group that its partition does not own.",
+        "Report it with the query's plan. " + _VERIFY,
+    ),
+    ErrorKind.OBJECT_NOT_FOUND: ErrorInfo(
+        NotFoundError,
+        "A file that should exist on the checkpoint's storage is not there.",
+        _VERIFY,
+    ),
+    ErrorKind.OBJECT_EXISTS: ErrorInfo(
+        ConflictError,
+        "A file that may be written only once exists already.",
+        "Nothing to do if the caller reads it and goes on; else another writer uses the same checkpoint: stop it.",
+    ),
+    ErrorKind.STORAGE_UNSUPPORTED: ErrorInfo(
+        UnsupportedError,
+        "The checkpoint is on storage that this version cannot write to.",
+        "Use a checkpointLocation on a file system that all executors share (file:).",
+    ),
+    ErrorKind.STORAGE_DENIED: ErrorInfo(
+        UnavailableError,
+        "The checkpoint's storage refuses access.",
+        "Give the user that runs the executors read and write access to the checkpoint directory.",
+    ),
+    ErrorKind.STORAGE_FULL: ErrorInfo(
+        UnavailableError,
+        "No space is left on the checkpoint's storage.",
+        "Free space there and restart the query: everything committed stays readable.",
+    ),
+    ErrorKind.STORAGE_UNAVAILABLE: ErrorInfo(
+        UnavailableError,
+        "The checkpoint's storage failed or does not answer.",
+        "Check the mount or the service, then restart the query.",
+    ),
+    ErrorKind.LOCAL_DISK_FULL: ErrorInfo(
+        UnavailableError,
+        "No space is left on the executor's local disk.",
+        "Free space, or point the option localDir to a larger disk, and restart the query.",
+    ),
+    ErrorKind.MEMORY_EXHAUSTED: ErrorInfo(
+        UnavailableError,
+        "What one micro-batch writes does not fit into memory.",
+        "Raise the option memory.budget or spark.executor.memory, or make the micro-batches smaller.",
+    ),
+    ErrorKind.FENCED: ErrorInfo(
+        FencedError,
+        "A newer owner has taken this store over.",
+        "Stop this process; do not retry.",
+    ),
+    ErrorKind.COMMIT_UNKNOWN: ErrorInfo(
+        CommitUnknownError,
+        "The storage did not say whether a write took effect.",
+        "Restart the query: it reads what is there.",
+    ),
+    ErrorKind.STORE_LOCKED: ErrorInfo(
+        UnavailableError,
+        "Another task of this executor still holds the store.",
+        "Usually a killed task that lingers: the retry succeeds. Else raise the option lock.acquireTimeoutMs.",
+    ),
+    ErrorKind.STORE_CLOSED: ErrorInfo(
+        UnavailableError,
+        "The store was closed while a task used it.",
+        "Spark retries the task on a new store; nothing to do.",
+    ),
+    ErrorKind.AGENT_NOT_STARTED: ErrorInfo(
+        AgentError,
+        "The agent process could not be started on the executor.",
+        "Check the option agent.python (an interpreter, Python 3.10 or newer, that exists on every executor).",
+    ),
+    ErrorKind.AGENT_LOST: ErrorInfo(
+        AgentError,
+        "The agent process died and its successor did not answer either.",
+        "Look for the agent's last lines in the executor's stderr.",
+    ),
+    ErrorKind.AGENT_TIMEOUT: ErrorInfo(
+        AgentError,
+        "The agent did not answer in time.",
+        "Check the checkpoint's storage; raise the option agent.callTimeoutMs if it is merely slow.",
+    ),
+    ErrorKind.AGENT_PACKAGE_MISSING: ErrorInfo(
+        AgentError,
+        "The interpreter that runs the agent has no millpond package, or lacks one that it needs.",
+        "Run `<interpreter> -m pip install millpond` on every executor, or name another interpreter with agent.python.",
+    ),
+    ErrorKind.AGENT_VERSION_MISMATCH: ErrorInfo(
+        AgentError,
+        "The millpond package on the executor is of another version than the jar.",
+        "Install the same millpond version on the driver and on every executor.",
+    ),
+    ErrorKind.UNSUPPORTED: ErrorInfo(
+        UnsupportedError,
+        "This version cannot do what was asked.",
+        "See docs/concepts for what is supported.",
+    ),
+    ErrorKind.INTERNAL: ErrorInfo(
+        InternalError,
+        "Something happened that should be impossible: a bug of Millpond.",
+        "Report it with the traceback from the executor's stderr.",
+    ),
+}
+
+
+def error(kind: ErrorKind, message: str, *, hint: str = "") -> MillpondError:
+    """Return (not raise) the error of `kind`, of the class that the table `ERRORS` gives it."""
+    return ERRORS[kind].error_class(message, kind=kind, hint=hint)
+
+
+def errors_json() -> str:
+    """Return the table as a JSON text `{kind: {"class", "meaning", "hint"}}`, sorted by kind (the jar's `errors.json`)."""
+    table = {
+        kind.value: {"class": info.error_class.__name__, "meaning": info.meaning, "hint": info.hint}
+        for kind, info in ERRORS.items()
+    }
+    return json.dumps(table, indent=1, sort_keys=True) + "\n"
+
+
+def errors_markdown() -> str:
+    """Return the text of `docs/reference/errors.md`."""
+    lines = [
+        "# Errors",
+        "",
+        "Generated from `python/src/millpond/errors.py`; do not edit. `millpond errors` prints the same table.",
+        "",
+        "Every error is a `MillpondError` with `kind` and `hint`. The class says what the caller does about it, the kind",
+        "what happened; kinds are never renamed or removed. In the JVM the same error is a `SparkException` whose condition is",
+        "`MILLPOND_<KIND>`.",
+        "",
+        "## Classes",
+        "",
+        "| Class | What the caller does |",
+        "|---|---|",
+    ]
+    for cls in dict.fromkeys([*sorted({i.error_class for i in ERRORS.values()}, key=lambda c: c.__name__)]):
+        lines.append(f"| `{cls.__name__}` | {(cls.__doc__ or '').splitlines()[0]} |")
+    lines += ["", "## Kinds", "", "| Kind | Class | Meaning | Hint |", "|---|---|---|---|"]
+    for kind, info in ERRORS.items():
+        lines.append(f"| `{kind.value}` | `{info.error_class.__name__}` | {info.meaning} | {info.hint} |")
+    return "\n".join(lines) + "\n"
