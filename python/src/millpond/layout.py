@@ -1,0 +1,314 @@
+"""The sole builder and parser of names: every key relative to the Spark checkpoint, and the URI of its root.
+
+    <checkpoint>/
+        metadata                             Spark's: id of the query
+        offsets/<batch>  commits/<batch>     Spark's logs
+        millpond/format.json                 max parallelism, base, format version
+        state/<op>/_metadata/...             Spark's: operator and schemas
+        state/<op>/<partition>[/<store>]/    `<store>` is omitted for the store named "default"
+            <version>[_<id>].changelog       with `_<id>` in Spark checkpoint format 2
+            <version>[_<id>].manifest
+            sst/<uuid4 hex>.sst
+            .staging-<uuid4 hex>             not yet published
+
+Keys use `/`, never start with it and never hold `.` or `..` segments. Source: docs/reference/format.md.
+"""
+
+from __future__ import annotations
+
+import re
+import uuid
+from dataclasses import dataclass
+
+from millpond.errors import ErrorKind, FormatError, InvalidInputError, UnsupportedError
+from millpond.ids import DEFAULT_STORE, StoreId, VersionId, valid_store_name
+
+FORMAT_KEY = "millpond/format.json"
+MILLPOND_DIR = "millpond"
+QUERY_METADATA_KEY = "metadata"
+OFFSETS_DIR = "offsets"
+COMMITS_DIR = "commits"
+STATE_DIR = "state"
+SST_DIR = "sst"
+SPARK_METADATA_DIR = "_metadata"
+STAGING_PREFIX = ".staging-"
+
+_NUMBER = r"(?:0|[1-9][0-9]{0,17})"
+_VERSIONED = re.compile(rf"({_NUMBER})(?:_([0-9a-f]{{16}}))?\.(changelog|manifest)")
+_SST = re.compile(r"([0-9a-f]{32})\.sst")
+_STAGING = re.compile(r"\.staging-([0-9a-f]{32})")
+_NUMBER_ONLY = re.compile(_NUMBER)
+_LOCAL_SST = re.compile(r"[0-9]{1,20}\.sst")
+_ROCKSDB_MANIFEST = re.compile(r"MANIFEST-[0-9]{1,20}")
+_SCHEME = re.compile(r"([A-Za-z][A-Za-z0-9+.\-]*):(.*)", re.DOTALL)
+
+
+# ---- names inside a store ------------------------------------------------------------------------------------------
+
+
+@dataclass(frozen=True, slots=True)
+class ChangelogFile:
+    """`<version>.changelog` (id "", Spark checkpoint format 1) or `<version>_<id>.changelog` (format 2)."""
+
+    version: VersionId
+
+
+@dataclass(frozen=True, slots=True)
+class ManifestFile:
+    """`<version>.manifest` (id "", Spark checkpoint format 1) or `<version>_<id>.manifest` (format 2)."""
+
+    version: VersionId
+
+
+@dataclass(frozen=True, slots=True)
+class SstFile:
+    """`sst/<uuid>.sst`."""
+
+    uuid: str
+
+
+@dataclass(frozen=True, slots=True)
+class StagingFile:
+    """`.staging-<uuid>`, in the store's directory or in `sst/`: not yet published."""
+
+    uuid: str
+
+
+StoreFile = ChangelogFile | ManifestFile | SstFile | StagingFile
+
+
+def changelog_name(version: VersionId, spark_format: int) -> str:
+    """Return the changelog's file name in its store's directory. Format 1 keeps the id inside the file only."""
+    return _versioned_name(version, spark_format, "changelog")
+
+
+def manifest_name(version: VersionId, spark_format: int) -> str:
+    """Return the manifest's file name in its store's directory. Format 1 keeps the id inside the file only."""
+    return _versioned_name(version, spark_format, "manifest")
+
+
+def _versioned_name(version: VersionId, spark_format: int, suffix: str) -> str:
+    if version.version == 0:
+        raise InvalidInputError(f"version 0 is empty: it has no {suffix}")
+    if spark_format < 2:
+        return f"{version.version}.{suffix}"
+    if not version.id:
+        raise InvalidInputError(f"version {version.version} has no id: Spark checkpoint format 2 names files by id")
+    return f"{version.version}_{version.id}.{suffix}"
+
+
+def new_sst_name() -> str:
+    """Return a fresh key of an SST relative to its store's directory: `sst/<uuid4 hex>.sst`."""
+    return f"{SST_DIR}/{uuid.uuid4().hex}.sst"
+
+
+def new_staging_name() -> str:
+    """Return a fresh name of a file not yet published: `.staging-<uuid4 hex>`."""
+    return STAGING_PREFIX + uuid.uuid4().hex
+
+
+def parse_store_file(name: str) -> StoreFile | None:
+    """Return what `name` (relative to a store's directory) is, or None if it is none of Millpond's files."""
+    if match := _VERSIONED.fullmatch(name):
+        if match[1] == "0":
+            return None
+        version = VersionId(int(match[1]), match[2] or "")
+        return ChangelogFile(version) if match[3] == "changelog" else ManifestFile(version)
+    directory, _, last = name.rpartition("/")
+    if directory == SST_DIR and (match := _SST.fullmatch(last)):
+        return SstFile(match[1])
+    if directory in ("", SST_DIR) and (match := _STAGING.fullmatch(last)):
+        return StagingFile(match[1])
+    return None
+
+
+# ---- keys relative to the Spark checkpoint -------------------------------------------------------------------------
+
+
+def operator_dir(operator: int) -> str:
+    """Return `state/<op>`."""
+    return f"{STATE_DIR}/{operator}"
+
+
+def store_dir(store: StoreId) -> str:
+    """Return `state/<op>/<partition>[/<store>]`, without a slash at the end."""
+    path = f"{operator_dir(store.operator)}/{store.partition}"
+    return path if store.name == DEFAULT_STORE else f"{path}/{store.name}"
+
+
+def store_prefix(store: StoreId) -> str:
+    """Return the store's directory with a slash at the end: what `Storage.list` takes. For the default store of a
+    partition it also covers the directories of named stores: parse what comes with `parse_key`."""
+    return store_dir(store) + "/"
+
+
+def changelog_key(store: StoreId, version: VersionId, spark_format: int) -> str:
+    """Return the key of a changelog."""
+    return f"{store_dir(store)}/{changelog_name(version, spark_format)}"
+
+
+def manifest_key(store: StoreId, version: VersionId, spark_format: int) -> str:
+    """Return the key of a manifest."""
+    return f"{store_dir(store)}/{manifest_name(version, spark_format)}"
+
+
+def store_key(store: StoreId, name: str) -> str:
+    """Return the key of `name`, relative to the store's directory (for an SST: the `key` of its manifest entry).
+
+    Raises: FormatError: UNSAFE_PATH.
+    """
+    return f"{store_dir(store)}/{check_relative(name)}"
+
+
+def offsets_key(batch: int) -> str:
+    """Return `offsets/<batch>`."""
+    return f"{OFFSETS_DIR}/{batch}"
+
+
+def commits_key(batch: int) -> str:
+    """Return `commits/<batch>`."""
+    return f"{COMMITS_DIR}/{batch}"
+
+
+def operator_metadata_v1_key(operator: int) -> str:
+    """Return the key of Spark's operator metadata, version 1: `state/<op>/_metadata/metadata`."""
+    return f"{operator_dir(operator)}/{SPARK_METADATA_DIR}/metadata"
+
+
+def operator_metadata_v2_prefix(operator: int) -> str:
+    """Return the prefix of Spark's operator metadata, version 2 (`<prefix><batch>`): `state/<op>/_metadata/v2/`."""
+    return f"{operator_dir(operator)}/{SPARK_METADATA_DIR}/v2/"
+
+
+def parse_batch(name: str) -> int | None:
+    """Return the number of an entry of Spark's `offsets` or `commits` logs (last segment of its key), or None."""
+    return int(name) if _NUMBER_ONLY.fullmatch(name) else None
+
+
+@dataclass(frozen=True, slots=True)
+class StoreKey:
+    """A parsed key below `state/`: one of Millpond's files of one store, or (file None) another one in its directory."""
+
+    store: StoreId
+    name: str  # relative to the store's directory
+    file: StoreFile | None
+
+
+def parse_key(key: str) -> StoreKey | None:
+    """Return which store's file `key` is, or None if it does not lie in the directory of a store.
+
+    Spark's `_metadata` directories belong to no store.
+    """
+    parts = key.split("/")
+    if len(parts) < 4 or parts[0] != STATE_DIR or not all(_NUMBER_ONLY.fullmatch(p) for p in parts[1:3]):
+        return None
+    operator, partition, rest = int(parts[1]), int(parts[2]), parts[3:]
+    if rest[0] == SPARK_METADATA_DIR:
+        return None
+    name = DEFAULT_STORE
+    if len(rest) > 1 and rest[0] != SST_DIR:
+        if not valid_store_name(rest[0]) or rest[1] == SPARK_METADATA_DIR:
+            return None
+        name, rest = rest[0], rest[1:]
+    relative = "/".join(rest)
+    return StoreKey(StoreId(operator, partition, name), relative, parse_store_file(relative))
+
+
+# ---- names that come from stored files -----------------------------------------------------------------------------
+
+
+def check_relative(key: str) -> str:
+    """Return `key` if it is a plain relative path: segments that are not empty, `.` or `..`, no backslash, no control character.
+
+    Raises: FormatError: UNSAFE_PATH.
+    """
+    safe = bool(key) and all(part not in ("", ".", "..") for part in key.split("/"))
+    if not safe or "\\" in key or any(ord(c) < 32 or ord(c) == 127 for c in key):
+        raise FormatError(f"unsafe path {key!r}", kind=ErrorKind.UNSAFE_PATH)
+    return key
+
+
+def check_sst_key(key: str) -> str:
+    """Return `key` if it is `sst/<32 hex digits>.sst`. Raises: FormatError: UNSAFE_PATH."""
+    if not isinstance(parse_store_file(key), SstFile):
+        raise FormatError(f"unsafe path of an SST: {key!r}", kind=ErrorKind.UNSAFE_PATH)
+    return key
+
+
+def check_local_sst_name(name: str) -> str:
+    """Return `name` if RocksDB can have named an SST so (`000012.sst`). Raises: FormatError: UNSAFE_PATH."""
+    if not _LOCAL_SST.fullmatch(name):
+        raise FormatError(f"unsafe local name of an SST: {name!r}", kind=ErrorKind.UNSAFE_PATH)
+    return name
+
+
+def check_rocksdb_manifest_name(name: str) -> str:
+    """Return `name` if it is `MANIFEST-<digits>`. Raises: FormatError: UNSAFE_PATH."""
+    if not _ROCKSDB_MANIFEST.fullmatch(name):
+        raise FormatError(f"unsafe name of a RocksDB manifest: {name!r}", kind=ErrorKind.UNSAFE_PATH)
+    return name
+
+
+# ---- the root ------------------------------------------------------------------------------------------------------
+
+
+@dataclass(frozen=True, slots=True)
+class RootUri:
+    """A parsed root: scheme in lower case ("file" for a plain path), authority, absolute path without a slash at the end."""
+
+    scheme: str
+    authority: str
+    path: str
+
+
+def parse_root(root: str) -> RootUri:
+    """Parse the URI of a Spark checkpoint, as Hadoop's `Path` prints it: `file:/x`, `file:///x`, `s3a://bucket/x`, or a plain path.
+
+    Hadoop neither encodes nor decodes: a space stays a space, and `%20` is three characters of a name. So does this
+    function: decoding would look at another directory than the query writes to.
+
+    Raises:
+        InvalidInputError: INVALID_ARGUMENT: empty, a plain path that is not absolute, or `..` segments.
+    """
+    scheme, rest = "file", root
+    if (match := _SCHEME.fullmatch(root)) and "/" not in match[1]:
+        scheme, rest = match[1].lower(), match[2]
+    authority = ""
+    if rest.startswith("//") and (match is not None):
+        authority, slash, path = rest[2:].partition("/")
+        rest = slash + path
+    segments = [part for part in rest.split("/") if part not in ("", ".")]
+    if not rest.startswith("/") or ".." in segments or "\0" in rest:
+        raise InvalidInputError(
+            f"no absolute path or URI of a Spark checkpoint: {root!r}", kind=ErrorKind.INVALID_ARGUMENT
+        )
+    return RootUri(scheme, authority, "/" + "/".join(segments))
+
+
+def local_root(root: str) -> str:
+    """Return the local path of a `file:` root.
+
+    Raises:
+        UnsupportedError: STORAGE_UNSUPPORTED: another scheme, or another host.
+        InvalidInputError: see `parse_root`.
+    """
+    uri = parse_root(root)
+    if uri.scheme != "file" or uri.authority not in ("", "localhost"):
+        raise UnsupportedError(
+            f"checkpoints on {uri.scheme}://{uri.authority} are not supported by this version",
+            kind=ErrorKind.STORAGE_UNSUPPORTED,
+        )
+    return uri.path
+
+
+def checkpoint_of_state(state_root: str) -> str:
+    """Return the root of the Spark checkpoint, given Spark's checkpointRootLocation (`<checkpoint>/state`).
+
+    Raises: InvalidInputError: the last segment is not `state`.
+    """
+    stripped = state_root.rstrip("/")
+    parent, slash, last = stripped.rpartition("/")
+    if last != STATE_DIR or not slash:
+        raise InvalidInputError(f"not Spark's state directory (<checkpoint>/state): {state_root!r}")
+    # "/state" and "file:/state": the checkpoint is the root directory itself.
+    return parent if parent and not parent.endswith((":", ":/")) else parent + "/"

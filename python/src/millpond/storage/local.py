@@ -1,0 +1,289 @@
+"""Storage on a file system that this process can reach: `file:` checkpoints, local or mounted."""
+
+from __future__ import annotations
+
+import errno
+import os
+import shutil
+from collections.abc import Iterable, Iterator
+from contextlib import suppress
+
+from millpond.errors import (
+    ConflictError,
+    ErrorKind,
+    InvalidInputError,
+    MillpondError,
+    NotFoundError,
+    UnavailableError,
+    UnsupportedError,
+)
+from millpond.layout import new_staging_name
+from millpond.storage.base import ObjectInfo
+from millpond.storage.keys import check_key, check_prefix
+
+_FULL = {errno.ENOSPC, errno.EDQUOT}
+_DENIED = {errno.EACCES, errno.EPERM, errno.EROFS}
+# ENOTDIR: a key below another object; EISDIR: a key that is a directory of other objects. Neither object exists.
+_ABSENT = {errno.ENOENT, errno.ENOTDIR, errno.EISDIR}
+# What link(2) answers where two names cannot share one file: other device, no such ability, too many names.
+_NO_LINK = {errno.EXDEV, errno.EPERM, errno.EOPNOTSUPP, errno.ENOSYS, errno.EMLINK, errno.EACCES}
+
+
+def translate(e: OSError, what: str, *, local: bool = False) -> MillpondError:
+    """Return the Millpond error for an error of the operating system.
+
+    Args:
+        what: the object or file concerned, for the message.
+        local: the executor's own disk was written, not the checkpoint's storage.
+    """
+    message = f"{what}: {e.strerror or e}"
+    if e.errno in _FULL:
+        return UnavailableError(message, kind=ErrorKind.LOCAL_DISK_FULL if local else ErrorKind.STORAGE_FULL)
+    if e.errno in _DENIED:
+        return UnavailableError(message, kind=ErrorKind.STORAGE_DENIED)
+    if e.errno in _ABSENT:
+        return NotFoundError(message, kind=ErrorKind.OBJECT_NOT_FOUND)
+    return UnavailableError(message, kind=ErrorKind.STORAGE_UNAVAILABLE)
+
+
+class LocalStorage:
+    """Objects as files below one directory.
+
+    Args:
+        root: absolute path of the Spark checkpoint; need not exist yet.
+        fsync: False gives up durability against the death of the machine (option commit.fsync).
+    """
+
+    def __init__(self, root: str, *, fsync: bool = True) -> None:
+        if not os.path.isabs(root):
+            raise InvalidInputError(f"not an absolute path: {root!r}", kind=ErrorKind.INVALID_ARGUMENT)
+        self.root = os.path.normpath(root)
+        self._fsync = fsync
+
+    def __repr__(self) -> str:
+        return f"LocalStorage({self.root!r})"
+
+    # ---- writing
+
+    def put_file(self, key: str, local_path: str, *, if_absent: bool = False, link: bool = False) -> None:
+        target = self._path(key)
+        if not os.path.isfile(local_path):
+            raise InvalidInputError(f"no file to store at {local_path}", kind=ErrorKind.INVALID_ARGUMENT)
+        try:
+            directory = self._make_parent(target)
+            if link and self._put_link(target, local_path, if_absent):
+                self._sync_directory(directory)
+                return
+            staging = os.path.join(directory, new_staging_name())
+            try:
+                with open(local_path, "rb") as source, open(staging, "xb") as copy:
+                    shutil.copyfileobj(source, copy, 1024 * 1024)
+                    self._sync_file(copy.fileno())
+                self._publish(staging, target, if_absent)
+            finally:
+                self._remove_quietly(staging)
+            self._sync_directory(directory)
+        except FileExistsError as e:
+            raise ConflictError(f"{key} exists already", kind=ErrorKind.OBJECT_EXISTS) from e
+        except OSError as e:
+            raise translate(e, f"storing {key}") from e
+
+    def put_bytes(self, key: str, data: bytes, *, if_absent: bool = False) -> None:
+        target = self._path(key)
+        try:
+            directory = self._make_parent(target)
+            staging = os.path.join(directory, new_staging_name())
+            try:
+                with open(staging, "xb") as file:
+                    file.write(data)
+                    file.flush()
+                    self._sync_file(file.fileno())
+                self._publish(staging, target, if_absent)
+            finally:
+                self._remove_quietly(staging)
+            self._sync_directory(directory)
+        except FileExistsError as e:
+            raise ConflictError(f"{key} exists already", kind=ErrorKind.OBJECT_EXISTS) from e
+        except OSError as e:
+            raise translate(e, f"storing {key}") from e
+
+    def _put_link(self, target: str, local_path: str, if_absent: bool) -> bool:
+        """Give the file a second name. Return False if the file system cannot; then nothing has changed."""
+        descriptor = os.open(local_path, os.O_RDONLY)
+        try:
+            self._sync_file(descriptor)
+        finally:
+            os.close(descriptor)
+        # Under if_absent the final name is made directly: link(2) is itself atomic and refuses a name that exists.
+        name = target if if_absent else os.path.join(os.path.dirname(target), new_staging_name())
+        try:
+            os.link(local_path, name)
+        except OSError as e:
+            if e.errno in _NO_LINK:
+                return False
+            raise
+        if not if_absent:
+            try:
+                os.replace(name, target)
+            finally:
+                # rename(2) of two names of one file does nothing and leaves both: a repeated put comes here.
+                self._remove_quietly(name)
+        return True
+
+    def _publish(self, staging: str, target: str, if_absent: bool) -> None:
+        if not if_absent:
+            os.replace(staging, target)
+            return
+        try:
+            os.link(staging, target)
+        except OSError as e:
+            if e.errno in _NO_LINK and not os.path.lexists(target) and os.access(os.path.dirname(target), os.W_OK):
+                raise UnsupportedError(
+                    f"{target}: this file system cannot create a file atomically unless it exists (no hard links)",
+                    kind=ErrorKind.STORAGE_UNSUPPORTED,
+                ) from e
+            raise
+
+    def _make_parent(self, target: str) -> str:
+        directory = os.path.dirname(target)
+        missing: list[str] = []
+        probe = directory
+        while not os.path.isdir(probe):
+            missing.append(probe)
+            parent = os.path.dirname(probe)
+            if parent == probe:
+                break
+            probe = parent
+        for path in reversed(missing):
+            with suppress(FileExistsError):  # another writer made it meanwhile
+                os.mkdir(path)
+            self._sync_directory(os.path.dirname(path))
+        return directory
+
+    def _sync_file(self, descriptor: int) -> None:
+        if self._fsync:
+            os.fsync(descriptor)
+
+    def _sync_directory(self, path: str) -> None:
+        if not self._fsync:
+            return
+        descriptor = os.open(path, os.O_RDONLY | os.O_DIRECTORY)
+        try:
+            os.fsync(descriptor)
+        except OSError as e:
+            # Some mounted file systems have no fsync of directories: then rename is as durable as they make it.
+            if e.errno not in (errno.EINVAL, errno.EOPNOTSUPP, errno.ENOTSUP):
+                raise
+        finally:
+            os.close(descriptor)
+
+    @staticmethod
+    def _remove_quietly(path: str) -> None:
+        # Runs in `finally`: a staging file that stays is swept by the collection; the first error is the one that matters.
+        with suppress(OSError):
+            os.unlink(path)
+
+    # ---- reading
+
+    def read(self, key: str) -> bytes:
+        path = self._path(key)
+        try:
+            with open(path, "rb") as file:
+                return file.read()
+        except OSError as e:
+            raise translate(e, f"reading {key}") from e
+
+    def read_range(self, key: str, start: int, length: int) -> bytes:
+        path = self._path(key)
+        if start < 0 or length < 0:
+            raise InvalidInputError(f"negative range [{start}, +{length}) of {key}")
+        try:
+            with open(path, "rb") as file:
+                file.seek(start)
+                return file.read(length)
+        except OSError as e:
+            raise translate(e, f"reading {key}") from e
+
+    def get_to_file(self, key: str, local_path: str, *, link: bool = False) -> None:
+        path = self._path(key)
+        temporary = os.path.join(os.path.dirname(local_path), new_staging_name())
+        try:
+            source = open(path, "rb")  # noqa: SIM115 - closed below; kept apart so that errors name the right side
+        except OSError as e:
+            raise translate(e, f"reading {key}") from e
+        try:
+            with source:
+                linked = False
+                if link:
+                    try:
+                        os.link(path, temporary)
+                        linked = True
+                    except OSError as e:
+                        if e.errno == errno.ENOENT and not os.path.exists(path):
+                            raise NotFoundError(f"{key} was deleted meanwhile", kind=ErrorKind.OBJECT_NOT_FOUND) from e
+                        if e.errno not in _NO_LINK:
+                            raise
+                if not linked:
+                    with open(temporary, "xb") as copy:
+                        shutil.copyfileobj(source, copy, 1024 * 1024)
+            os.replace(temporary, local_path)
+        except OSError as e:
+            raise translate(e, f"fetching {key} to {local_path}", local=True) from e
+        finally:
+            self._remove_quietly(temporary)
+
+    def stat(self, key: str) -> ObjectInfo:
+        path = self._path(key)
+        try:
+            info = os.stat(path)
+        except OSError as e:
+            raise translate(e, f"looking at {key}") from e
+        if not os.path.isfile(path):
+            raise NotFoundError(f"looking at {key}: not a file", kind=ErrorKind.OBJECT_NOT_FOUND)
+        return ObjectInfo(key, info.st_size, info.st_mtime_ns // 1_000_000)
+
+    def list(self, prefix: str) -> Iterator[ObjectInfo]:
+        check_prefix(prefix)
+        directory = prefix.rpartition("/")[0]
+        found: list[ObjectInfo] = []
+        self._walk(directory, prefix, found)
+        found.sort(key=lambda info: info.key)
+        return iter(found)
+
+    def _walk(self, directory: str, prefix: str, found: list[ObjectInfo]) -> None:
+        path = os.path.join(self.root, directory) if directory else self.root
+        try:
+            with os.scandir(path) as entries:
+                for entry in entries:
+                    key = f"{directory}/{entry.name}" if directory else entry.name
+                    if entry.is_dir(follow_symlinks=False):
+                        if key.startswith(prefix) or prefix.startswith(key + "/"):
+                            self._walk(key, prefix, found)
+                    elif key.startswith(prefix):
+                        with suppress(FileNotFoundError):  # deleted since the directory was read
+                            info = entry.stat()
+                            found.append(ObjectInfo(key, info.st_size, info.st_mtime_ns // 1_000_000))
+        except (FileNotFoundError, NotADirectoryError):
+            return  # no such directory: no objects
+        except OSError as e:
+            raise translate(e, f"listing {directory or self.root}") from e
+
+    # ---- deleting
+
+    def delete(self, keys: Iterable[str]) -> None:
+        for key in keys:
+            path = self._path(key)
+            try:
+                os.unlink(path)
+            except (FileNotFoundError, NotADirectoryError):
+                continue
+            except IsADirectoryError:
+                continue  # directories are no objects
+            except OSError as e:
+                raise translate(e, f"deleting {key}") from e
+
+    def local_path(self, key: str) -> str | None:
+        return self._path(key)
+
+    def _path(self, key: str) -> str:
+        return os.path.join(self.root, check_key(key))
