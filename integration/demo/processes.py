@@ -1,0 +1,72 @@
+"""Finds and kills exactly the processes that the demo started, and proves that none is left (Linux: reads /proc).
+
+Every child carries a tag in its environment, which its own children inherit; so a process is found even when its parent
+is dead, and nobody else's process can be mistaken for ours.
+"""
+
+from __future__ import annotations
+
+import os
+import signal
+import time
+from collections.abc import Callable, Iterable
+from dataclasses import dataclass
+from pathlib import Path
+
+TAG = "MILLPOND_DEMO_RUN"
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Process:
+    """A live process of this run."""
+
+    pid: int
+    role: str  # driver, jvm, agent, or the name of the executable
+    started: int  # clock ticks after boot: with the pid, unique
+
+
+def find(tag: str) -> list[Process]:
+    """Return the live processes that carry `tag`; zombies, which only wait for their parent, do not count."""
+    needle = f"{TAG}={tag}".encode()
+    found = []
+    for entry in Path("/proc").iterdir():
+        if not entry.name.isdigit():
+            continue
+        try:
+            if needle not in (entry / "environ").read_bytes().split(b"\0"):
+                continue
+            stat = (entry / "stat").read_text().rpartition(")")[2].split()
+            command = (entry / "cmdline").read_bytes().split(b"\0")
+        except (FileNotFoundError, ProcessLookupError, PermissionError):
+            continue  # ended while we looked, or belongs to somebody else
+        if stat[0] not in ("Z", "X"):
+            found.append(Process(pid=int(entry.name), role=_role(command), started=int(stat[19])))
+    return found
+
+
+def _role(command: list[bytes]) -> str:
+    if b"demo.job" in command:
+        return "driver"
+    if any(part.startswith(b"millpond.agent") for part in command):
+        return "agent"
+    name = os.path.basename(command[0].decode(errors="replace"))
+    return "jvm" if name == "java" else name
+
+
+def kill(processes: Iterable[Process]) -> None:
+    """Send SIGKILL to each; one that ended in the meantime is fine."""
+    for process in processes:
+        try:
+            os.kill(process.pid, signal.SIGKILL)
+        except ProcessLookupError:
+            continue
+
+
+def wait_until(condition: Callable[[], bool], *, timeout_s: float, every_s: float = 0.02) -> bool:
+    """Return True as soon as `condition` holds, False if it does not within `timeout_s`."""
+    deadline = time.monotonic() + timeout_s
+    while not condition():
+        if time.monotonic() > deadline:
+            return False
+        time.sleep(every_s)
+    return True

@@ -1,0 +1,275 @@
+"""A state store provider behind a pipe: the Python side of `ProviderHarness.scala`.
+
+A `Harness` is one child JVM that serves many examples. `Provider` and `Store` are names for things that live in it; every call is one line there and one back (some 0.2 ms).
+Rows are lists of simple values in the order of the schema's columns (bytes as base64 text, decimals as text, nested structs as lists).
+"""
+
+from __future__ import annotations
+
+import itertools
+import json
+import os
+import signal
+import subprocess
+import tempfile
+import uuid
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import IO, Any, cast
+
+from integration.jvm import MILLPOND, ROCKSDB, compile_harness, java_command, millpond_jar
+
+Row = list[Any]
+_MAIN = "org.apache.spark.sql.millpond.testing.ProviderHarness"
+_PREFIX = "spark.sql.streaming.stateStore."
+
+
+class ProviderError(Exception):
+    """What the provider threw: class and message of each cause from the outside in, and Spark's error condition."""
+
+    def __init__(self, command: Mapping[str, Any], error: Mapping[str, Any]) -> None:
+        self.causes: list[tuple[str, str]] = [(str(c[0]), str(c[1])) for c in error["causes"]]
+        self.condition: str | None = error["condition"]
+        self.trace: str = error["trace"]
+        self.text = "\n".join(f"{name}: {message}" for name, message in self.causes)
+        super().__init__(f"{command['do']}: {self.text}\n{self.trace}")
+
+
+@dataclass(frozen=True)
+class Commit:
+    """What a commit gave back. `id` and `base_id` are None in Spark checkpoint format 1."""
+
+    version: int
+    id: str | None
+    base_id: str | None
+
+
+@dataclass(frozen=True)
+class Schema:
+    """Key and value columns as DDL text, and the key encoder: `{"type": "none" | "prefix" | "range" | "ts_prefix" | "ts_postfix", ...}`."""
+
+    key: str = "k string, n bigint"
+    value: str = "v string, w bigint"
+    spec: Mapping[str, Any] = field(default_factory=lambda: {"type": "none"})
+    use_cf: bool = False
+    multi: bool = False
+
+
+class Harness:
+    """One child JVM with a `SparkContext` in it."""
+
+    def __init__(self, work_dir: Path, *, conf: Mapping[str, str] | None = None, heap: str = "1g", env: Mapping[str, str] | None = None) -> None:
+        self.work_dir = work_dir
+        self.local_dir = Path(tempfile.mkdtemp(dir=work_dir, prefix="local-"))
+        jar = millpond_jar()
+        classpath = [compile_harness(), *([jar] if jar else [])]
+        settings = {"spark.local.dir": str(self.local_dir), **(conf or {})}
+        args = [f"{k}={v}" for k, v in settings.items()]
+        self.log_path = self.local_dir.with_suffix(".log")
+        with self.log_path.open("wb") as log:
+            self._process = subprocess.Popen(
+                java_command(_MAIN, args, classpath=classpath, heap=heap), stdin=subprocess.PIPE, stdout=subprocess.PIPE, stderr=log, text=True, encoding="utf-8",
+                env={**os.environ, **(env or {})},
+            )  # fmt: skip
+        self._names = itertools.count()
+        line = self._out.readline()
+        if line.strip() != "ready":
+            raise RuntimeError(f"harness JVM did not start (said {line!r}):\n{self.log_path.read_text()[-4000:]}")
+
+    @property
+    def pid(self) -> int:
+        """Process id of the JVM."""
+        return self._process.pid
+
+    @property
+    def _in(self) -> IO[str]:
+        return cast(IO[str], self._process.stdin)
+
+    @property
+    def _out(self) -> IO[str]:
+        return cast(IO[str], self._process.stdout)
+
+    def name(self, kind: str) -> str:
+        """A name not used before in this JVM."""
+        return f"{kind}{next(self._names)}"
+
+    def call_all(self, commands: Sequence[Mapping[str, Any]]) -> list[Any | ProviderError]:
+        """Run the commands in order, each whatever became of the one before; results or errors, in order."""
+        self._in.write(json.dumps(list(commands)) + "\n")
+        self._in.flush()
+        line = self._out.readline()
+        if not line:
+            raise RuntimeError(f"harness JVM ended ({self._process.poll()}):\n{self.log_path.read_text()[-4000:]}")
+        answers = json.loads(line)
+        return [ProviderError(c, a["error"]) if "error" in a else a["ok"] for c, a in zip(commands, answers, strict=True)]
+
+    def call(self, do: str, **arguments: Any) -> Any:
+        """Run one command; raise `ProviderError` if it failed."""
+        (answer,) = self.call_all([{"do": do, **arguments}])
+        if isinstance(answer, ProviderError):
+            raise answer
+        return answer
+
+    def open(self, root: str | Path, *, provider_class: str, schema: Schema, conf: Mapping[str, str] | None = None, partition: int = 0, operator: int = 0,
+             store: str = "default", hadoop: Mapping[str, str] | None = None) -> Provider:  # fmt: skip
+        """Create and initialise a provider whose Spark checkpoint root (`<checkpoint>/state`) is `root`."""
+        name = self.name("p")
+        self.call("open", p=name, **{"class": provider_class}, root=str(root), partition=partition, operator=operator, store=store, key=schema.key, value=schema.value,
+                  spec=dict(schema.spec), use_cf=schema.use_cf, multi=schema.multi, conf=dict(conf or {}), hadoop=dict(hadoop or {}), run_id=str(uuid.uuid4()))  # fmt: skip
+        return Provider(self, name, schema)
+
+    def partitions_of(self, keys: Sequence[Row], *, key_schema: str, partitions: int) -> list[int]:
+        """The partition in which Spark's hash partitioning puts each key (all columns hashed)."""
+        return [int(p) for p in self.call("partition_of", key=key_schema, keys=list(keys), partitions=partitions)]
+
+    def stop(self) -> None:
+        """End the JVM in order; wait for it."""
+        if self._process.poll() is None:
+            self._in.close()
+            self._process.wait(timeout=60)
+        self._out.close()
+
+    def kill(self) -> None:
+        """kill -9, as a machine that loses its power."""
+        self._process.send_signal(signal.SIGKILL)
+        self._process.wait(timeout=30)
+        self._out.close()
+
+
+@dataclass(frozen=True)
+class Provider:
+    """A provider in the harness JVM."""
+
+    harness: Harness
+    name: str
+    schema: Schema
+
+    def store(self, version: int, id: str | None = None, *, force_snapshot: bool = False, load_empty: bool = False) -> Store:
+        """`getStore`."""
+        s = self.harness.name("s")
+        self.harness.call("get_store", p=self.name, s=s, version=version, id=id, force_snapshot=force_snapshot, load_empty=load_empty)
+        return Store(self, s)
+
+    def read_store(self, version: int, id: str | None = None) -> Store:
+        """`getReadStore`."""
+        s = self.harness.name("s")
+        self.harness.call("get_read_store", p=self.name, s=s, version=version, id=id)
+        return Store(self, s)
+
+    def upgrade(self, read: Store, version: int, id: str | None = None) -> Store:
+        """`upgradeReadStoreToWriteStore`."""
+        s = self.harness.name("s")
+        self.harness.call("upgrade", p=self.name, s=s, **{"from": read.name}, version=version, id=id)
+        return Store(self, s)
+
+    def snapshot(self) -> None:
+        """`doSnapshotMaintenance`, on the calling thread."""
+        self.harness.call("snapshot", p=self.name)
+
+    def cleanup(self) -> None:
+        """`doCleanupMaintenance`, on the calling thread."""
+        self.harness.call("cleanup", p=self.name)
+
+    def close(self) -> None:
+        """`close` and `setUnloaded`; every store and iterator of it is forgotten."""
+        self.harness.call("close", p=self.name)
+
+
+@dataclass(frozen=True)
+class Store:
+    """A (read) store in the harness JVM."""
+
+    provider: Provider
+    name: str
+
+    def _call(self, do: str, **arguments: Any) -> Any:
+        return self.provider.harness.call(do, s=self.name, **arguments)
+
+    def get(self, key: Row, **cf: str) -> Row | None:
+        """The value, or None."""
+        return cast("Row | None", self._call("get", k=key, **cf))
+
+    def get_both(self, key: Row, other: Row) -> list[Row | None]:
+        """Two values, both looked at after the second `get`."""
+        return cast("list[Row | None]", self._call("get_both", k=key, k2=other))
+
+    def exists(self, key: Row, **cf: str) -> bool:
+        """`keyExists`."""
+        return bool(self._call("exists", k=key, **cf))
+
+    def put(self, key: Row, value: Row, **cf: str) -> None:
+        """`put`."""
+        self._call("put", k=key, v=value, **cf)
+
+    def put_many(self, rows: Sequence[tuple[Row, Row]], **cf: str) -> None:
+        """`put` for each pair, one line over the pipe."""
+        self._call("put_many", rows=[list(r) for r in rows], **cf)
+
+    def remove(self, key: Row, **cf: str) -> None:
+        """`remove`."""
+        self._call("remove", k=key, **cf)
+
+    def scan(self, **arguments: Any) -> list[tuple[Row, Row]]:
+        """All pairs; `scan="prefix", k=[...]` or `scan="range"` for a part; in the provider's order."""
+        return [(k, v) for k, v in self._call("scan", **arguments)]
+
+    def iterate(self, **arguments: Any) -> Cursor:
+        """Open an iterator and leave it open."""
+        it = self.provider.harness.name("i")
+        self._call("iter_open", it=it, **arguments)
+        return Cursor(self.provider.harness, it)
+
+    def commit(self) -> Commit:
+        """`commit` and `getStateStoreCheckpointInfo`, which must agree on the version."""
+        answer = self._call("commit")
+        if answer["version"] != answer["info_version"]:
+            raise AssertionError(f"commit returned {answer['version']}, getStateStoreCheckpointInfo {answer['info_version']}")
+        return Commit(answer["version"], answer["id"], answer["base_id"])
+
+    def abort(self) -> None:
+        """`abort`."""
+        self._call("abort")
+
+    def release(self) -> None:
+        """`release` of a read store."""
+        self._call("release")
+
+    def keys(self) -> int:
+        """`metrics.numKeys`."""
+        return int(self._call("metrics")["keys"])
+
+    def metrics(self) -> dict[str, Any]:
+        """`keys`, `memory_bytes` and `custom` (name to value); an undeclared custom metric is an error."""
+        return cast("dict[str, Any]", self._call("metrics"))
+
+
+@dataclass(frozen=True)
+class Cursor:
+    """An open iterator."""
+
+    harness: Harness
+    name: str
+
+    def next(self, count: int = 1, *, remove: bool = False) -> list[tuple[Row, Row]]:
+        """Up to `count` pairs (-1: the rest); with `remove` each key is removed before its pair is looked at."""
+        answer = self.harness.call("iter_next", it=self.name, n=count, remove=remove)
+        return [(k, v) for k, v in answer["rows"]]
+
+    def close(self) -> None:
+        """Close it; idempotent."""
+        self.harness.call("iter_close", it=self.name)
+
+
+def short_conf(values: Mapping[str, Any]) -> dict[str, str]:
+    """Full names for options given below `spark.sql.streaming.stateStore.`, values as Spark writes them."""
+    return {_PREFIX + k: (str(v).lower() if isinstance(v, bool) else str(v)) for k, v in values.items()}
+
+
+def providers_to_test() -> list[str]:
+    """Spark's RocksDB store always (it proves the tests), Millpond's where its jar is built."""
+    chosen = os.environ.get("MILLPOND_TEST_PROVIDERS")
+    if chosen:
+        return [{"rocksdb": ROCKSDB, "millpond": MILLPOND}[name] for name in chosen.split(",")]
+    jar = millpond_jar()
+    return [ROCKSDB, MILLPOND] if jar is not None and jar.is_file() else [ROCKSDB]

@@ -1,0 +1,81 @@
+"""Where the JVM, Spark's jars and the shim's jar are, and how the Scala test code is compiled; no py4j, no session."""
+
+from __future__ import annotations
+
+import hashlib
+import os
+import shutil
+import subprocess
+import sys
+import tempfile
+from collections.abc import Sequence
+from pathlib import Path
+
+import pyspark
+
+REPO = Path(__file__).resolve().parents[1]
+SCALA_TESTS = REPO / "jvm-shim" / "src" / "test" / "scala"
+SPARK_JARS = Path(pyspark.__file__).parent / "jars"
+ROCKSDB = "org.apache.spark.sql.execution.streaming.state.RocksDBStateStoreProvider"
+MILLPOND = "org.apache.spark.sql.millpond.MillpondStateStoreProvider"
+# Spark on Java 17 reads JDK internals; the same list as org.apache.spark.launcher.JavaModuleOptions.
+_OPENS = (
+    "java.base/java.lang", "java.base/java.lang.invoke", "java.base/java.lang.reflect", "java.base/java.io",
+    "java.base/java.net", "java.base/java.nio", "java.base/java.util", "java.base/java.util.concurrent",
+    "java.base/java.util.concurrent.atomic", "java.base/jdk.internal.ref", "java.base/sun.nio.ch",
+    "java.base/sun.nio.cs", "java.base/sun.security.action", "java.base/sun.util.calendar",
+)  # fmt: skip
+
+
+def java() -> str:
+    """Path of the `java` that Spark would use."""
+    home = os.environ.get("JAVA_HOME")
+    found = str(Path(home) / "bin" / "java") if home else shutil.which("java")
+    if not found:
+        raise RuntimeError("no java: set JAVA_HOME or put java on the PATH")
+    return found
+
+
+def millpond_jar() -> Path | None:
+    """The shim's jar: `$MILLPOND_TEST_JAR`, else the installed package's; None where neither is there."""
+    given = os.environ.get("MILLPOND_TEST_JAR")
+    if given:
+        return Path(given)
+    try:
+        import millpond
+    except ImportError:
+        return None
+    return Path(millpond.jar())
+
+
+def compile_harness() -> Path:
+    """Compile `jvm-shim/src/test/scala` with the compiler among pyspark's jars; return the class directory.
+
+    The directory is named by the content of sources and Spark's version, so nothing is compiled twice. Takes some 10 s.
+    """
+    sources = sorted(SCALA_TESTS.rglob("*.scala"))
+    digest = hashlib.sha256(pyspark.__version__.encode())
+    for source in sources:
+        digest.update(source.read_bytes())
+    root = REPO / "build" / "harness"
+    done = root / digest.hexdigest()[:16]
+    if done.is_dir():
+        return done
+    root.mkdir(parents=True, exist_ok=True)
+    work = Path(tempfile.mkdtemp(dir=root, prefix=".work-"))
+    command = [java(), "-cp", f"{SPARK_JARS}/*", "scala.tools.nsc.Main", "-usejavacp", "-nowarn", "-d", str(work)]
+    subprocess.run([*command, *map(str, sources)], check=True, stdout=sys.stderr)
+    try:
+        work.rename(done)
+    except OSError:  # another run was faster
+        if not done.is_dir():
+            raise
+        shutil.rmtree(work)
+    return done
+
+
+def java_command(main: str, args: Sequence[str], *, classpath: Sequence[Path], heap: str = "1g") -> list[str]:
+    """Command line of a JVM with Spark's jars behind `classpath`."""
+    opens = [flag for module in _OPENS for flag in ("--add-opens", f"{module}=ALL-UNNAMED")]
+    path = os.pathsep.join([*map(str, classpath), f"{SPARK_JARS}/*"])
+    return [java(), f"-Xmx{heap}", "-XX:+UseSerialGC", *opens, "-cp", path, main, *args]

@@ -1,0 +1,348 @@
+/*
+ * Copyright 2026 The Millpond Authors. Licensed under the Apache License, Version 2.0; see LICENSE.
+ */
+package org.apache.spark.sql.millpond.testing
+
+import java.io.{BufferedReader, InputStreamReader, PrintStream}
+import java.nio.charset.StandardCharsets.UTF_8
+import java.util.{Base64, UUID}
+
+import scala.collection.mutable
+import scala.jdk.CollectionConverters._
+import scala.util.control.NonFatal
+
+import com.fasterxml.jackson.databind.{JsonNode, ObjectMapper}
+import com.fasterxml.jackson.databind.node.{ArrayNode, JsonNodeFactory, ObjectNode}
+import org.apache.hadoop.conf.Configuration
+
+import org.apache.spark.{SparkConf, SparkContext, SparkThrowable}
+import org.apache.spark.sql.catalyst.InternalRow
+import org.apache.spark.sql.catalyst.expressions.{GenericInternalRow, Literal, Murmur3Hash, Pmod, UnsafeProjection, UnsafeRow}
+import org.apache.spark.sql.catalyst.expressions.BoundReference
+import org.apache.spark.sql.execution.streaming.state._
+import org.apache.spark.sql.internal.SQLConf
+import org.apache.spark.sql.types._
+import org.apache.spark.unsafe.types.UTF8String
+
+/**
+ * Drives any `StateStoreProvider` through Spark's contract, without a query.
+ *
+ * One line of JSON in (`[{"do": ..., ...}, ...]`), one line out (a list of `{"ok": ...}` or `{"error": ...}` of the same length). A failed command does not stop the ones after it. The JVM serves many
+ * examples; providers, stores and iterators live under names that the client picks. Commands: see `run`.
+ */
+object ProviderHarness {
+  private val json = new ObjectMapper
+  private val nodes = JsonNodeFactory.instance
+
+  private final class Opened(val provider: StateStoreProvider, val key: Codec, val value: Codec, val spec: JsonNode) {
+    val families = mutable.Map.empty[String, (Codec, Codec, Codec)]
+    families("default") = (key, value, prefixCodec(key.schema, spec))
+  }
+  private final class Store(val owner: Opened, val read: ReadStateStore) {
+    def write: StateStore = read match {
+      case w: StateStore => w
+      case _ => throw new IllegalArgumentException("a read store was asked to write")
+    }
+    def family(c: JsonNode): (String, Codec, Codec, Codec) = {
+      val name = text(c, "cf", "default")
+      val (k, v, p) = owner.families.getOrElse(name, owner.families("default"))
+      (name, k, v, p)
+    }
+  }
+  private final class Cursor(val it: StateStoreIterator[UnsafeRowPair], val store: Store, val cf: String, val key: Codec, val value: Codec)
+
+  private val providers = mutable.Map.empty[String, Opened]
+  private val stores = mutable.Map.empty[String, Store]
+  private val cursors = mutable.Map.empty[String, Cursor]
+
+  /** JSON array of simple typed values to `UnsafeRow` and back. One instance per schema: projections reuse their row. */
+  final class Codec(val schema: StructType) {
+    private val project = UnsafeProjection.create(schema)
+    def encode(values: JsonNode): UnsafeRow = project(toInternal(values, schema).asInstanceOf[InternalRow]).copy()
+    def decode(row: InternalRow): JsonNode = if (row == null) nodes.nullNode else fromInternal(row, schema)
+  }
+
+  private def toInternal(v: JsonNode, t: DataType): Any = if (v == null || v.isNull) null else t match {
+    case s: StructType =>
+      require(v.size == s.length, s"${v.size} values for ${s.length} columns")
+      new GenericInternalRow(s.fields.zipWithIndex.map { case (f, i) => toInternal(v.get(i), f.dataType) })
+    case StringType => UTF8String.fromString(v.textValue)
+    case LongType | TimestampType => v.longValue
+    case IntegerType | DateType => v.intValue
+    case DoubleType => v.doubleValue
+    case BooleanType => v.booleanValue
+    case BinaryType => Base64.getDecoder.decode(v.textValue)
+    case d: DecimalType => Decimal(new java.math.BigDecimal(v.textValue), d.precision, d.scale)
+    case NullType => null
+    case other => throw new IllegalArgumentException(s"type $other")
+  }
+
+  private def fromInternal(v: Any, t: DataType): JsonNode = if (v == null) nodes.nullNode else t match {
+    case s: StructType =>
+      val a = nodes.arrayNode()
+      val row = v.asInstanceOf[InternalRow]
+      s.fields.zipWithIndex.foreach { case (f, i) =>
+        a.add(if (row.isNullAt(i)) nodes.nullNode else fromInternal(row.get(i, f.dataType), f.dataType))
+      }
+      a
+    case BinaryType => nodes.textNode(Base64.getEncoder.encodeToString(v.asInstanceOf[Array[Byte]]))
+    case StringType | _: DecimalType => nodes.textNode(v.toString)
+    case BooleanType => nodes.booleanNode(v.asInstanceOf[Boolean])
+    case DoubleType => nodes.numberNode(v.asInstanceOf[Double])
+    case IntegerType | DateType => nodes.numberNode(v.asInstanceOf[Int])
+    case LongType | TimestampType => nodes.numberNode(v.asInstanceOf[Long])
+    case NullType => nodes.nullNode
+    case other => throw new IllegalArgumentException(s"type $other")
+  }
+
+  private def text(c: JsonNode, name: String, default: String): String =
+    if (c.hasNonNull(name)) c.get(name).asText else default
+  private def text(c: JsonNode, name: String): String = {
+    require(c.hasNonNull(name), s"'$name' is missing in $c")
+    c.get(name).asText
+  }
+  private def flag(c: JsonNode, name: String): Boolean = c.hasNonNull(name) && c.get(name).booleanValue
+  private def id(c: JsonNode): Option[String] = if (c.hasNonNull("id")) Some(c.get("id").asText) else None
+  private def entries(c: JsonNode, name: String): Map[String, String] =
+    if (c.hasNonNull(name)) c.get(name).properties().asScala.map(e => e.getKey -> e.getValue.asText).toMap else Map.empty
+
+  private def specOf(schema: StructType, spec: JsonNode): KeyStateEncoderSpec = text(spec, "type", "none") match {
+    case "none" => NoPrefixKeyStateEncoderSpec(schema)
+    case "prefix" => PrefixKeyScanStateEncoderSpec(schema, spec.get("columns").intValue)
+    case "range" => RangeKeyScanStateEncoderSpec(schema, spec.get("ordinals").elements().asScala.map(_.intValue).toSeq)
+    case "ts_prefix" => TimestampAsPrefixKeyStateEncoderSpec(schema)
+    case "ts_postfix" => TimestampAsPostfixKeyStateEncoderSpec(schema)
+    case other => throw new IllegalArgumentException(s"spec $other")
+  }
+
+  /** Schema of the row that `prefixScan` takes: the leading columns, or the ordering columns, or the key without its time. */
+  private def prefixCodec(schema: StructType, spec: JsonNode): Codec = text(spec, "type", "none") match {
+    case "prefix" => new Codec(StructType(schema.take(spec.get("columns").intValue)))
+    case "range" => new Codec(StructType(spec.get("ordinals").elements().asScala.map(i => schema(i.intValue)).toSeq))
+    case "ts_postfix" => new Codec(StructType(schema.dropRight(1)))
+    case _ => new Codec(schema)
+  }
+
+  private def open(c: JsonNode): JsonNode = {
+    val sql = new SQLConf
+    sql.setConfString(SQLConf.STATE_STORE_PROVIDER_CLASS.key, text(c, "class"))
+    sql.setConfString(SQLConf.STATE_STORE_COMMIT_VALIDATION_ENABLED.key, "false")
+    entries(c, "conf").foreach { case (k, v) => sql.setConfString(k, v) }
+    val hadoop = new Configuration
+    sql.getAllConfs.foreach { case (k, v) => hadoop.set(k, v) }
+    entries(c, "hadoop").foreach { case (k, v) => hadoop.set(k, v) }
+    val key = new Codec(StructType.fromDDL(text(c, "key")))
+    val value = new Codec(StructType.fromDDL(text(c, "value")))
+    val spec = if (c.hasNonNull("spec")) c.get("spec") else nodes.objectNode()
+    val storeId = StateStoreId(text(c, "root"), c.path("operator").asLong(0), c.path("partition").asInt(0), text(c, "store", "default"))
+    val runId = if (c.hasNonNull("run_id")) UUID.fromString(text(c, "run_id")) else UUID.randomUUID
+    val p = StateStoreProvider.createAndInit(StateStoreProviderId(storeId, runId), key.schema, value.schema,
+      specOf(key.schema, spec), flag(c, "use_cf"), new StateStoreConf(sql), hadoop, flag(c, "multi"), None)
+    providers(text(c, "p")) = new Opened(p, key, value, spec)
+    nodes.nullNode
+  }
+
+  private def provider(c: JsonNode): Opened = providers.getOrElse(text(c, "p"), throw new NoSuchElementException(s"provider in $c"))
+  private def store(c: JsonNode): Store = stores.getOrElse(text(c, "s"), throw new NoSuchElementException(s"store in $c"))
+  private def cursor(c: JsonNode): Cursor = cursors.getOrElse(text(c, "it"), throw new NoSuchElementException(s"iterator in $c"))
+
+  private def keep(c: JsonNode, owner: Opened, s: ReadStateStore): JsonNode = { stores(text(c, "s")) = new Store(owner, s); nodes.nullNode }
+
+  private def openScan(c: JsonNode): Cursor = {
+    val s = store(c)
+    val (cf, k, v, p) = s.family(c)
+    def bound(name: String) = if (c.hasNonNull(name)) Some(k.encode(c.get(name))) else None
+    val it = text(c, "scan", "all") match {
+      case "all" if flag(c, "multi") => s.read.iteratorWithMultiValues(cf)
+      case "all" => s.read.iterator(cf)
+      case "prefix" if flag(c, "multi") => s.read.prefixScanWithMultiValues(p.encode(c.get("k")), cf)
+      case "prefix" => s.read.prefixScan(p.encode(c.get("k")), cf)
+      case "range" if flag(c, "multi") => s.read.rangeScanWithMultiValues(bound("from"), bound("to"), cf)
+      case "range" => s.read.rangeScan(bound("from"), bound("to"), cf)
+    }
+    new Cursor(it, s, cf, k, v)
+  }
+
+  /**
+   * Up to `limit` pairs (-1: all), as the strictest consumer in Spark reads them: `next`, then `hasNext`, then (with `remove`) the removal of that key, and only then a look at the pair.
+   */
+  private def read(cur: Cursor, limit: Int, remove: Boolean): ObjectNode = {
+    val rows = nodes.arrayNode()
+    var more = cur.it.hasNext
+    while (more && (limit < 0 || rows.size < limit)) {
+      val pair = cur.it.next()
+      more = cur.it.hasNext
+      val (key, value) = (pair.key, pair.value)
+      if (remove) cur.store.write.remove(key, cur.cf)
+      rows.add(nodes.arrayNode().add(cur.key.decode(key)).add(cur.value.decode(value)))
+    }
+    val out = nodes.objectNode()
+    out.set[JsonNode]("rows", rows)
+    out.put("more", more)
+  }
+
+  private def opt(o: Option[String]): JsonNode = o.map(nodes.textNode(_): JsonNode).getOrElse(nodes.nullNode)
+
+  private def run(c: JsonNode): JsonNode = text(c, "do") match {
+    case "open" => open(c)
+    case "get_store" =>
+      val p = provider(c)
+      keep(c, p, p.provider.getStore(c.get("version").longValue, id(c), flag(c, "force_snapshot"), flag(c, "load_empty")))
+    case "get_read_store" =>
+      val p = provider(c)
+      keep(c, p, p.provider.getReadStore(c.get("version").longValue, id(c)))
+    case "upgrade" =>
+      val p = provider(c)
+      keep(c, p, p.provider.upgradeReadStoreToWriteStore(stores(text(c, "from")).read, c.get("version").longValue, id(c), flag(c, "force_snapshot")))
+    case "get" =>
+      val s = store(c)
+      val (cf, k, v, _) = s.family(c)
+      v.decode(s.read.get(k.encode(c.get("k")), cf))
+    case "get_both" => // both rows are looked at after the second get: a shared buffer shows here
+      val s = store(c)
+      val (cf, k, v, _) = s.family(c)
+      val (a, b) = (s.read.get(k.encode(c.get("k")), cf), s.read.get(k.encode(c.get("k2")), cf))
+      nodes.arrayNode().add(v.decode(a)).add(v.decode(b))
+    case "exists" =>
+      val s = store(c)
+      val (cf, k, _, _) = s.family(c)
+      nodes.booleanNode(s.read.keyExists(k.encode(c.get("k")), cf))
+    case "values" =>
+      val s = store(c)
+      val (cf, k, v, _) = s.family(c)
+      val out = nodes.arrayNode()
+      s.read.valuesIterator(k.encode(c.get("k")), cf).foreach(r => out.add(v.decode(r)))
+      out
+    case "put" =>
+      val s = store(c)
+      val (cf, k, v, _) = s.family(c)
+      s.write.put(k.encode(c.get("k")), v.encode(c.get("v")), cf)
+      nodes.nullNode
+    case "put_many" =>
+      val s = store(c)
+      val (cf, k, v, _) = s.family(c)
+      c.get("rows").elements().asScala.foreach(r => s.write.put(k.encode(r.get(0)), v.encode(r.get(1)), cf))
+      nodes.nullNode
+    case "put_list" | "merge_list" =>
+      val s = store(c)
+      val (cf, k, v, _) = s.family(c)
+      val values = c.get("v").elements().asScala.map(v.encode).toArray
+      if (text(c, "do") == "put_list") s.write.putList(k.encode(c.get("k")), values, cf)
+      else s.write.mergeList(k.encode(c.get("k")), values, cf)
+      nodes.nullNode
+    case "merge" =>
+      val s = store(c)
+      val (cf, k, v, _) = s.family(c)
+      s.write.merge(k.encode(c.get("k")), v.encode(c.get("v")), cf)
+      nodes.nullNode
+    case "remove" =>
+      val s = store(c)
+      val (cf, k, _, _) = s.family(c)
+      s.write.remove(k.encode(c.get("k")), cf)
+      nodes.nullNode
+    case "scan" =>
+      val cur = openScan(c)
+      try read(cur, -1, remove = false).get("rows") finally cur.it.close()
+    case "iter_open" => cursors(text(c, "it")) = openScan(c); nodes.nullNode
+    case "iter_next" => read(cursor(c), if (c.has("n")) c.get("n").intValue else 1, flag(c, "remove"))
+    case "iter_close" => cursors.remove(text(c, "it")).foreach(_.it.close()); nodes.nullNode
+    case "commit" =>
+      val s = store(c).write
+      val out = nodes.objectNode().put("version", s.commit())
+      val info = s.getStateStoreCheckpointInfo()
+      out.put("info_version", info.batchVersion).put("partition", info.partitionId)
+      out.set[ObjectNode]("id", opt(info.stateStoreCkptId)).set[ObjectNode]("base_id", opt(info.baseStateStoreCkptId))
+    case "abort" => store(c).read.abort(); nodes.nullNode
+    case "release" => store(c).read.release(); nodes.nullNode
+    case "has_committed" => nodes.booleanNode(store(c).write.hasCommitted)
+    case "metrics" =>
+      val m = store(c).write.metrics
+      val custom = nodes.objectNode()
+      m.customMetrics.foreach { case (k, v) => custom.put(k.name, v) }
+      val known = store(c).owner.provider.supportedCustomMetrics.map(_.name).toSet
+      val unknown = m.customMetrics.keys.map(_.name).filterNot(known).toSeq
+      require(unknown.isEmpty, s"metrics not among supportedCustomMetrics: $unknown")
+      nodes.objectNode().put("keys", m.numKeys).put("memory_bytes", m.memoryUsedBytes).set[ObjectNode]("custom", custom)
+    case "create_cf" =>
+      val s = store(c)
+      val (k, v) = (new Codec(StructType.fromDDL(text(c, "key"))), new Codec(StructType.fromDDL(text(c, "value"))))
+      val spec = if (c.hasNonNull("spec")) c.get("spec") else nodes.objectNode()
+      s.write.createColFamilyIfAbsent(text(c, "cf"), k.schema, v.schema, specOf(k.schema, spec), flag(c, "multi"), flag(c, "internal"))
+      s.owner.families(text(c, "cf")) = (k, v, prefixCodec(k.schema, spec))
+      nodes.nullNode
+    case "remove_cf" => nodes.booleanNode(store(c).write.removeColFamilyIfExists(text(c, "cf")))
+    case "cf_names" =>
+      val a = nodes.arrayNode()
+      store(c).read.allColumnFamilyNames.toSeq.sorted.foreach(a.add)
+      a
+    case "snapshot" => provider(c).provider.doSnapshotMaintenance(); nodes.nullNode
+    case "cleanup" => provider(c).provider.doCleanupMaintenance(); nodes.nullNode
+    case "maintenance" => provider(c).provider.doMaintenance(); nodes.nullNode
+    case "close" =>
+      val p = provider(c)
+      providers.remove(text(c, "p"))
+      stores.filterInPlace((_, s) => s.owner ne p)
+      cursors.filterInPlace((_, x) => x.store.owner ne p)
+      p.provider.close()
+      p.provider.setUnloaded()
+      nodes.nullNode
+    case "partition_of" => // where Spark's shuffle puts each key
+      val codec = new Codec(StructType.fromDDL(text(c, "key")))
+      val n = c.get("partitions").intValue
+      val columns = codec.schema.fields.zipWithIndex.map { case (f, i) => BoundReference(i, f.dataType, f.nullable) }
+      val expr = Pmod(new Murmur3Hash(columns.toSeq), Literal(n))
+      val out = nodes.arrayNode()
+      c.get("keys").elements().asScala.foreach(k => out.add(expr.eval(codec.encode(k)).asInstanceOf[Int]))
+      out
+    case "slots" => // the shim's key-group arithmetic; by reflection, for this file compiles without the shim too
+      val cls = Class.forName("org.apache.spark.sql.millpond.KeyGroups")
+      val groups = cls.getConstructor(classOf[Int], classOf[Int])
+        .newInstance(Integer.valueOf(c.get("max_parallelism").intValue), Integer.valueOf(c.get("base").intValue))
+      val slot = cls.getMethod("slot", classOf[Int])
+      val out = nodes.arrayNode()
+      c.get("groups").elements().asScala.foreach(g => out.add(slot.invoke(groups, Integer.valueOf(g.intValue)).asInstanceOf[Int]))
+      out
+    case "pid" => nodes.numberNode(ProcessHandle.current.pid)
+    case other => throw new IllegalArgumentException(s"command $other")
+  }
+
+  private def failure(e: Throwable): ObjectNode = {
+    val chain = Iterator.iterate(e)(_.getCause).takeWhile(_ != null).take(20).toSeq
+    val causes = nodes.arrayNode()
+    chain.foreach(x => causes.add(nodes.arrayNode().add(x.getClass.getName).add(String.valueOf(x.getMessage))))
+    val condition = chain.collectFirst { case t: SparkThrowable if t.getCondition != null => t.getCondition }
+    val out = nodes.objectNode()
+    out.set[ObjectNode]("causes", causes).set[ObjectNode]("condition", opt(condition))
+    out.put("trace", e.getStackTrace.take(12).mkString("\n"))
+  }
+
+  private def answer(line: String): ArrayNode = {
+    val out = nodes.arrayNode()
+    json.readTree(line).elements().asScala.foreach { c =>
+      val one = nodes.objectNode()
+      try one.set[ObjectNode]("ok", run(c))
+      catch {
+        case e: LinkageError => one.set[ObjectNode]("error", failure(e))
+        case e: AssertionError => one.set[ObjectNode]("error", failure(e))
+        case NonFatal(e) => one.set[ObjectNode]("error", failure(e))
+      }
+      out.add(one)
+    }
+    out
+  }
+
+  /** Arguments: pairs `key=value` for the `SparkConf`. Ends at the end of standard input. */
+  def main(args: Array[String]): Unit = {
+    val out = new PrintStream(System.out, true, UTF_8)
+    System.setOut(System.err) // nothing else may write between the answers
+    val conf = new SparkConf().setMaster("local[1]").setAppName("provider harness").set("spark.ui.enabled", "false")
+    args.foreach { a => val i = a.indexOf('='); conf.set(a.take(i), a.drop(i + 1)) }
+    val context = new SparkContext(conf)
+    context.setLogLevel(conf.get("spark.millpond.harness.log", "ERROR"))
+    StateStoreCoordinatorRef.forDriver(context.env, new SQLConf)
+    out.println("ready")
+    val in = new BufferedReader(new InputStreamReader(System.in, UTF_8))
+    Iterator.continually(in.readLine()).takeWhile(_ != null).foreach(line => out.println(json.writeValueAsString(answer(line))))
+    context.stop()
+  }
+}
