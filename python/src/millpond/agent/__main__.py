@@ -1,0 +1,92 @@
+"""Entry of the agent process: `python -m millpond.agent`, started by the Scala shim only.
+
+The first line of stdin is JSON: `{"port": int, "token": str, "parent_pid": int, "local_root": str | null}`. stdin then stays
+open for as long as the JVM lives; its end is the order to exit. Imports stay small: a task waits for this start.
+"""
+
+from __future__ import annotations
+
+import json
+import logging
+import os
+import sys
+import threading
+from typing import Any, NoReturn, TextIO
+
+EXIT_NO_PARAMETERS = 64
+EXIT_NO_LINK = 69
+
+log = logging.getLogger("millpond.agent")
+
+
+def main(stdin: TextIO | None = None) -> int:
+    """Run the agent until the JVM goes away. Returns an exit code only when the agent could not be set up."""
+    stdin = sys.stdin if stdin is None else stdin
+    logging.basicConfig(
+        stream=sys.stderr,
+        level=_log_level(os.environ.get("MILLPOND_LOG", "")),
+        format="%(asctime)s %(levelname)s millpond-agent[%(process)d] %(name)s: %(message)s",
+    )
+    try:
+        parameters = _parameters(stdin.readline())
+    except ValueError as error:
+        print(f"millpond agent: {error}", file=sys.stderr, flush=True)
+        return EXIT_NO_PARAMETERS
+    # Before the link is up: if the JVM dies while we connect, nobody else would end this process.
+    threading.Thread(target=_exit_at_end_of, args=(stdin,), name="millpond-stdin-watchdog", daemon=True).start()
+
+    from millpond.agent import gateway
+    from millpond.agent.service import AgentService
+
+    service = AgentService()
+    try:
+        gateway.connect(service, port=parameters["port"], token=parameters["token"])
+    except gateway.LinkError as error:
+        print(f"millpond agent: {error}", file=sys.stderr, flush=True)
+        return EXIT_NO_LINK
+    local_root = parameters.get("local_root")
+    if local_root:
+        from millpond.agent import local_dirs
+
+        threading.Thread(
+            target=local_dirs.sweep_abandoned, args=(local_root,), name="millpond-local-sweep", daemon=True
+        ).start()
+    threading.Event().wait()
+    return 0
+
+
+def _parameters(line: str) -> dict[str, Any]:
+    """Return the start parameters. Raises ValueError, whose text never repeats the line: it holds the token."""
+    if not line.strip():
+        raise ValueError("no start parameters on stdin; this program is started by Spark's executor, not by hand")
+    try:
+        parameters = json.loads(line)
+    except json.JSONDecodeError:
+        raise ValueError("the start parameters on stdin are not JSON") from None
+    if not isinstance(parameters, dict):
+        raise ValueError("the start parameters on stdin are not a JSON object")
+    port, token = parameters.get("port"), parameters.get("token")
+    if not isinstance(port, int) or not 0 < port < 65536 or not isinstance(token, str) or not token:
+        raise ValueError("the start parameters on stdin lack a valid port or token")
+    return parameters
+
+
+def _log_level(name: str) -> int:
+    level = logging.getLevelName(name.strip().upper() or "WARNING")
+    return level if isinstance(level, int) else logging.WARNING
+
+
+def _exit_at_end_of(stdin: TextIO) -> NoReturn:
+    """Block until stdin ends, then leave at once: the JVM is gone, and nothing published is half done."""
+    try:
+        while stdin.read(4096):
+            pass
+    finally:
+        os._exit(0)
+
+
+if __name__ == "__main__":
+    code = main()
+    sys.stderr.flush()
+    # A plain exit would wait for py4j's non-daemon threads.
+    os._exit(code)

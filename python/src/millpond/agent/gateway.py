@@ -1,0 +1,112 @@
+"""The link to the JVM, and the only importer of py4j.
+
+The JVM runs a `GatewayServer` (loopback, token). The agent connects, opens its own callback server (loopback, a free
+port, same token), points the JVM's callback client at it, and registers an object that implements the Scala trait
+`org.apache.spark.sql.millpond.AgentApi`. py4j gives every JVM connection its own thread here.
+"""
+
+from __future__ import annotations
+
+import glob
+import logging
+import os
+import sys
+import threading
+from typing import Any, Protocol
+
+log = logging.getLogger(__name__)
+
+AGENT_INTERFACE = "org.apache.spark.sql.millpond.AgentApi"
+LOOPBACK = "127.0.0.1"
+# py4j listens with a backlog of 5; an executor with many cores opens its connections all at once, and a SYN that
+# finds the backlog full is sent again only after a second.
+CALLBACK_BACKLOG = 512
+START_TIMEOUT_S = 30.0
+
+
+class LinkError(Exception):
+    """The JVM could not be reached or refused the agent. The process should end with this text."""
+
+
+class Handler(Protocol):
+    """What the gateway serves."""
+
+    def handle(self, method: str, request: str) -> str:
+        """Answer one call; never raises."""
+
+
+class _AgentApi:
+    """The object that the JVM sees."""
+
+    def __init__(self, handler: Handler) -> None:
+        self._handler = handler
+
+    def call(self, method: str, request: str) -> str:
+        return self._handler.handle(method, request)
+
+    def toString(self) -> str:  # noqa: N802 - the JVM calls it by this name, e.g. when it logs the object
+        return "millpond agent"
+
+    class Java:
+        implements = [AGENT_INTERFACE]
+
+
+def connect(handler: Handler, *, port: int, token: str, interface: str = AGENT_INTERFACE) -> Any:
+    """Connect to the JVM's gateway at loopback `port` and register `handler` there.
+
+    Args:
+        interface: name of the JVM interface to implement; a test may bring its own.
+
+    Returns the py4j gateway; it must stay referenced, and its threads serve until the process ends.
+    Raises: LinkError: no JVM there, the token was refused, or py4j is not installed.
+    """
+    java_gateway = _import_py4j()
+    _AgentApi.Java.implements = [interface]
+    started = threading.Event()
+
+    def on_started(sender: Any = None, **_: Any) -> None:
+        started.set()
+
+    java_gateway.server_started.connect(on_started)
+    try:
+        gateway = java_gateway.JavaGateway(
+            gateway_parameters=java_gateway.GatewayParameters(
+                address=LOOPBACK, port=port, auth_token=token, auto_convert=True
+            ),
+            callback_server_parameters=java_gateway.CallbackServerParameters(
+                address=LOOPBACK, port=0, auth_token=token, daemonize=True, daemonize_connections=True
+            ),
+        )
+        callback_server = gateway.get_callback_server()
+        if not started.wait(START_TIMEOUT_S):
+            raise LinkError(f"the callback server did not start within {START_TIMEOUT_S:.0f} s")
+        callback_server.server_socket.listen(CALLBACK_BACKLOG)
+        server = gateway.java_gateway_server
+        server.resetCallbackClient(server.getCallbackClient().getAddress(), callback_server.get_listening_port())
+        gateway.entry_point.register(_AgentApi(handler))
+    except LinkError:
+        raise
+    except Exception as error:  # py4j raises its own and socket errors alike; all mean the same here
+        raise LinkError(f"cannot link to the JVM at {LOOPBACK}:{port}: {type(error).__name__}: {_one_line(error)}") from error
+    log.info("linked to the JVM port=%d callback_port=%d", port, callback_server.get_listening_port())
+    return gateway
+
+
+def _import_py4j() -> Any:
+    try:
+        from py4j import java_gateway
+    except ImportError:
+        # An executor of a cluster often has py4j only as the zip inside Spark's own distribution.
+        if spark_home := os.environ.get("SPARK_HOME"):
+            sys.path += sorted(glob.glob(os.path.join(spark_home, "python", "lib", "py4j-*-src.zip")))
+        try:
+            from py4j import java_gateway
+        except ImportError as error:
+            raise LinkError(
+                f"py4j is not importable by {sys.executable}; install it there (pip install py4j), or set SPARK_HOME"
+            ) from error
+    return java_gateway
+
+
+def _one_line(error: BaseException) -> str:
+    return " ".join(str(error).split())[:300]

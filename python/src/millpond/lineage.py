@@ -1,0 +1,64 @@
+"""Which commits make up the state at a version: the chain of (version, id) from it down to an empty state.
+
+A changelog's header names its ancestors down to the newest snapshot that its writer knew (`lineage_base`). Walking
+further down needs the header of the changelog at `lineage_base`, and so on. Nothing is guessed by version where Spark
+hands out ids (checkpoint format 2). In format 1 a file is named by its version alone, and a later attempt may have
+replaced it: the walk follows what the newest header says, and accepts the file that is there (as Spark does).
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator, Sequence
+from typing import Protocol
+
+from millpond.errors import ErrorKind, FormatError
+from millpond.ids import VersionId
+
+
+class Header(Protocol):
+    """What the walk needs of a changelog's header."""
+
+    @property
+    def version(self) -> int: ...
+    @property
+    def id(self) -> str: ...
+    @property
+    def lineage_base(self) -> int: ...
+    @property
+    def lineage(self) -> Sequence[str]:
+        """Ids of the versions `lineage_base .. version - 1`."""
+
+
+def walk(target: VersionId, header_of: Callable[[VersionId], Header]) -> Iterator[VersionId]:
+    """Yield `target`, its parent, and so on; last the empty state, whose id is "" (its version is 0 unless the state was
+    rewritten offline with `empty_base`).
+
+    `header_of` is called only when an ancestor is asked for that no header read so far names, with the oldest version
+    yielded; what it raises (a missing or damaged changelog) ends the walk.
+    """
+    current = target
+    header: Header | None = None
+    while True:
+        yield current
+        if current.id == "" or current.version == 0:
+            return
+        parent_version = current.version - 1
+        if header is None or parent_version < header.lineage_base:
+            header = header_of(current)
+            check_header(header, current.version)
+        current = VersionId(parent_version, header.lineage[parent_version - header.lineage_base])
+
+
+def check_header(header: Header, version: int) -> None:
+    """Raise FormatError (CHANGELOG_DAMAGED) unless the header's lineage can be that of `version`."""
+    if header.version != version:
+        raise FormatError(
+            f"a changelog named for version {version} says that it is version {header.version}",
+            kind=ErrorKind.CHANGELOG_DAMAGED,
+        )
+    if not 0 <= header.lineage_base < version or len(header.lineage) != version - header.lineage_base:
+        raise FormatError(
+            f"the changelog of version {version} has a lineage of {len(header.lineage)} ids from version "
+            f"{header.lineage_base}, which does not reach its parent",
+            kind=ErrorKind.CHANGELOG_DAMAGED,
+        )

@@ -1,0 +1,324 @@
+"""What Spark itself recorded about a query, read from its logs. Nothing is written here.
+
+    metadata                             {"id": "<query id>"}
+    offsets/<batch>                      `v1`|`v2`, a JSON line (watermark, time, pinned confs), a line per source
+    commits/<batch>                      `v1`|`v2`|`v3`, a JSON line (next watermark; from v2 on the ids of state versions)
+    state/<op>/_metadata/metadata        operator metadata v1, written once (its numPartitions goes stale)
+    state/<op>/_metadata/v2/<batch>      operator metadata v2, one per run
+
+Any of them may be absent: before the first batch, or where a provider is driven by a test or by the data source. A file
+that is there but cannot be read (Spark's logs are written by rename, so never half) is an error. Hadoop's `.crc`
+sidecars and temporary files are passed over by name. Source: SPARK_CONTRACT section 7 (Spark 4.3.0).
+"""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Collection, Mapping
+from dataclasses import dataclass, field
+from typing import Any
+
+from millpond import layout
+from millpond.errors import ErrorKind, FormatError, NotFoundError
+from millpond.storage import Storage
+
+SHUFFLE_PARTITIONS = "spark.sql.shuffle.partitions"
+PROVIDER_CLASS = "spark.sql.streaming.stateStore.providerClass"
+
+_OFFSET_LOG_VERSIONS = ("v1", "v2")
+_COMMIT_LOG_VERSIONS = ("v1", "v2", "v3")
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class OffsetEntry:
+    """One entry of the offset log: what a micro-batch reads, and the confs pinned for it."""
+
+    batch: int
+    watermark_ms: int
+    timestamp_ms: int
+    conf: Mapping[str, str]
+    sources: tuple[str, ...]  # a line per source, as Spark wrote it
+
+    @property
+    def partitions(self) -> int | None:
+        """Number of state partitions of this batch, None if the entry does not pin it (Spark before 2.4)."""
+        text = self.conf.get(SHUFFLE_PARTITIONS)
+        return int(text) if text is not None and text.isdigit() else None
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class CommitEntry:
+    """One entry of the commit log. `state_ids`: operator -> partition -> an id per store; empty in Spark checkpoint format 1."""
+
+    batch: int
+    watermark_ms: int
+    state_ids: Mapping[int, tuple[tuple[str, ...], ...]]
+    has_state_ids: bool
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class OperatorInfo:
+    """One stateful operator, from its newest metadata."""
+
+    name: str
+    stores: tuple[str, ...]
+    partitions: int | None  # as recorded when the metadata was written; the offset log rules
+    properties: Mapping[str, Any] = field(default_factory=dict)
+    schema_paths: Mapping[str, tuple[str, ...]] = field(default_factory=dict)  # store -> schema files, absolute, v2 only
+
+    @property
+    def state_variables(self) -> tuple[dict[str, Any], ...]:
+        """`stateVariables` of transformWithState, empty for other operators."""
+        variables = self.properties.get("stateVariables", [])
+        return tuple(v for v in variables if isinstance(v, dict)) if isinstance(variables, list) else ()
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class SparkMetadata:
+    """All of it. Batches ascending; `offsets` and `commits` hold the entries that were asked for, always the newest."""
+
+    query_id: str | None
+    offset_batches: tuple[int, ...]
+    commit_batches: tuple[int, ...]
+    offsets: Mapping[int, OffsetEntry]
+    commits: Mapping[int, CommitEntry]
+    operators: Mapping[int, OperatorInfo]
+
+    @property
+    def last_batch(self) -> int | None:
+        """The newest batch of the offset log, committed or not."""
+        return self.offset_batches[-1] if self.offset_batches else None
+
+    @property
+    def last_committed_batch(self) -> int | None:
+        """The newest batch of the commit log."""
+        return self.commit_batches[-1] if self.commit_batches else None
+
+    @property
+    def newest_offsets(self) -> OffsetEntry | None:
+        """The newest entry of the offset log."""
+        return self.offsets[max(self.offsets)] if self.offsets else None
+
+    @property
+    def partitions(self) -> int | None:
+        """Number of state partitions, from the newest offset entry."""
+        newest = self.newest_offsets
+        return newest.partitions if newest is not None else None
+
+    @property
+    def provider_class(self) -> str | None:
+        """The state store provider pinned in the newest offset entry."""
+        newest = self.newest_offsets
+        return newest.conf.get(PROVIDER_CLASS) if newest is not None else None
+
+    @property
+    def checkpoint_format(self) -> int | None:
+        """Spark's state store checkpoint format (1 or 2), from the newest commit; None before the first commit."""
+        if not self.commits:
+            return None
+        return 2 if self.commits[max(self.commits)].has_state_ids else 1
+
+    def partitions_at(self, version: int) -> int | None:
+        """Return the number of state partitions of state version `version`, written by batch `version - 1`.
+
+        Falls back to the newest entry where that batch's entry is gone, was not read, or for the version in the making.
+        """
+        entry = self.offsets.get(version - 1)
+        return entry.partitions if entry is not None and entry.partitions is not None else self.partitions
+
+
+def read_spark_metadata(
+    storage: Storage,
+    *,
+    batches: Collection[int] | None = None,
+    operators: Collection[int] | None = None,
+) -> SparkMetadata:
+    """Read Spark's logs below the root of `storage`.
+
+    Args:
+        batches: entries of the two logs to read beside the newest; None for all.
+        operators: operators whose metadata to read; None for all that have a directory.
+    Raises:
+        FormatError: FORMAT_DAMAGED for a log that is there but unreadable, FORMAT_TOO_NEW for a log version that Spark
+            4.3 does not write.
+        UnavailableError: the storage.
+    """
+    offset_batches = _batches(storage, layout.OFFSETS_DIR)
+    commit_batches = _batches(storage, layout.COMMITS_DIR)
+    offsets: dict[int, OffsetEntry] = {}
+    for batch in _wanted(offset_batches, batches):
+        offset_text = _read_text(storage, layout.offsets_key(batch))
+        if offset_text is not None:
+            offsets[batch] = parse_offsets(offset_text, batch)
+    commits: dict[int, CommitEntry] = {}
+    for batch in _wanted(commit_batches, batches):
+        commit_text = _read_text(storage, layout.commits_key(batch))
+        if commit_text is not None:
+            commits[batch] = parse_commit(commit_text, batch)
+    if operators is None:
+        operators = _operators(storage)
+    infos = {}
+    for operator in operators:
+        info = read_operator_info(storage, operator)
+        if info is not None:
+            infos[operator] = info
+    return SparkMetadata(
+        query_id=_query_id(storage),
+        offset_batches=tuple(offset_batches),
+        commit_batches=tuple(commit_batches),
+        offsets=offsets,
+        commits=commits,
+        operators=infos,
+    )
+
+
+def read_operator_info(storage: Storage, operator: int) -> OperatorInfo | None:
+    """Return the newest metadata of one operator, v2 before v1, or None if there is none yet."""
+    prefix = layout.operator_metadata_v2_prefix(operator)
+    newest = max((b for b in _names_as_batches(storage, prefix)), default=None)
+    if newest is not None:
+        text = _read_text(storage, f"{prefix}{newest}")
+        if text is not None:
+            return parse_operator_metadata(text, f"{prefix}{newest}")
+    key = layout.operator_metadata_v1_key(operator)
+    text = _read_text(storage, key)
+    return None if text is None else parse_operator_metadata(text, key)
+
+
+def parse_offsets(text: str, batch: int) -> OffsetEntry:
+    """Parse `offsets/<batch>`. Raises: FormatError."""
+    key = layout.offsets_key(batch)
+    lines = _lines(text, key, _OFFSET_LOG_VERSIONS)
+    metadata = _json_object(lines[1], key) if len(lines) > 1 and lines[1].strip() else {}
+    conf = metadata.get("conf", {})
+    if not isinstance(conf, dict):
+        raise _damaged(key, "conf is no JSON object")
+    return OffsetEntry(
+        batch=batch,
+        watermark_ms=_int(metadata, "batchWatermarkMs", key),
+        timestamp_ms=_int(metadata, "batchTimestampMs", key),
+        conf={str(name): str(value) for name, value in conf.items()},
+        sources=tuple(lines[2:]),
+    )
+
+
+def parse_commit(text: str, batch: int) -> CommitEntry:
+    """Parse `commits/<batch>`. Raises: FormatError."""
+    key = layout.commits_key(batch)
+    lines = _lines(text, key, _COMMIT_LOG_VERSIONS)
+    metadata = _json_object(lines[1], key) if len(lines) > 1 and lines[1].strip() else {}
+    raw = metadata.get("stateUniqueIds")
+    ids: dict[int, tuple[tuple[str, ...], ...]] = {}
+    if raw is not None:
+        try:
+            ids = {int(op): tuple(tuple(str(i) for i in stores) for stores in parts) for op, parts in raw.items()}
+        except (AttributeError, TypeError, ValueError) as error:
+            raise _damaged(key, "stateUniqueIds is no map of operators to lists of lists") from error
+    return CommitEntry(
+        batch=batch,
+        watermark_ms=_int(metadata, "nextBatchWatermarkMs", key),
+        state_ids=ids,
+        # v2 is written only by Spark checkpoint format 2, with an empty map for a query without state.
+        has_state_ids=raw is not None or lines[0] == "v2",
+    )
+
+
+def parse_operator_metadata(text: str, key: str) -> OperatorInfo:
+    """Parse operator metadata, v1 or v2. Raises: FormatError."""
+    lines = _lines(text, key, ("v1", "v2"))
+    body = _json_object("".join(lines[1:]), key)
+    try:
+        stores = body["stateStoreInfo"]
+        partitions = {int(store["numPartitions"]) for store in stores}
+        properties = json.loads(body["operatorPropertiesJson"]) if body.get("operatorPropertiesJson") else {}
+        return OperatorInfo(
+            name=str(body["operatorInfo"]["operatorName"]),
+            stores=tuple(str(store["storeName"]) for store in stores),
+            partitions=max(partitions) if partitions else None,
+            properties=properties if isinstance(properties, dict) else {},
+            schema_paths={
+                str(store["storeName"]): tuple(str(p) for p in store["stateSchemaFilePaths"])
+                for store in stores
+                if store.get("stateSchemaFilePaths")
+            },
+        )
+    except (KeyError, TypeError, ValueError, AttributeError) as error:
+        raise _damaged(key, "not the operator metadata that Spark writes") from error
+
+
+def _query_id(storage: Storage) -> str | None:
+    text = _read_text(storage, layout.QUERY_METADATA_KEY)
+    if text is None:
+        return None
+    value = _json_object(text, layout.QUERY_METADATA_KEY).get("id")
+    return value if isinstance(value, str) else None
+
+
+def _batches(storage: Storage, directory: str) -> list[int]:
+    return sorted(_names_as_batches(storage, directory + "/"))
+
+
+def _names_as_batches(storage: Storage, prefix: str) -> list[int]:
+    names = (info.key[len(prefix) :] for info in storage.list(prefix))
+    return [batch for batch in map(layout.parse_batch, names) if batch is not None]
+
+
+def _operators(storage: Storage) -> list[int]:
+    found = set()
+    prefix = layout.STATE_DIR + "/"
+    for info in storage.list(prefix):
+        operator = layout.parse_batch(info.key[len(prefix) :].partition("/")[0])
+        if operator is not None:
+            found.add(operator)
+    return sorted(found)
+
+
+def _wanted(present: list[int], asked: Collection[int] | None) -> list[int]:
+    if asked is None:
+        return present
+    return [batch for batch in present if batch in asked or batch == present[-1]]
+
+
+def _read_text(storage: Storage, key: str) -> str | None:
+    try:
+        return storage.read(key).decode("utf-8")
+    except NotFoundError:
+        return None
+    except UnicodeDecodeError as error:
+        raise _damaged(key, "not UTF-8") from error
+
+
+def _lines(text: str, key: str, versions: tuple[str, ...]) -> list[str]:
+    lines = text.split("\n")
+    if lines and not lines[-1]:
+        lines.pop()
+    version = lines[0].strip() if lines else ""
+    if version in versions:
+        lines[0] = version
+        return lines
+    if version.startswith("v") and version[1:].isdigit():
+        raise FormatError(
+            f"{key}: log version {version} is newer than this version of millpond knows", kind=ErrorKind.FORMAT_TOO_NEW
+        )
+    raise _damaged(key, "no version in its first line")
+
+
+def _json_object(text: str, key: str) -> dict[str, Any]:
+    try:
+        value = json.loads(text)
+    except json.JSONDecodeError as error:
+        raise _damaged(key, f"no JSON: {error.msg}") from error
+    if not isinstance(value, dict):
+        raise _damaged(key, "no JSON object")
+    return value
+
+
+def _int(metadata: dict[str, Any], name: str, key: str) -> int:
+    value = metadata.get(name, 0)
+    if isinstance(value, bool) or not isinstance(value, int):
+        raise _damaged(key, f"{name} is no number")
+    return value
+
+
+def _damaged(key: str, why: str) -> FormatError:
+    return FormatError(f"{key}: damaged log of Spark: {why}", kind=ErrorKind.FORMAT_DAMAGED)
