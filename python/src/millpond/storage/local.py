@@ -245,12 +245,9 @@ class LocalStorage:
     def list(self, prefix: str) -> Iterator[ObjectInfo]:
         check_prefix(prefix)
         directory = prefix.rpartition("/")[0]
-        found: list[ObjectInfo] = []
-        self._walk(directory, prefix, found)
-        found.sort(key=lambda info: info.key)
-        return iter(found)
+        return iter(sorted(self._walk(directory, prefix), key=lambda info: info.key))
 
-    def _walk(self, directory: str, prefix: str, found: list[ObjectInfo]) -> None:
+    def _walk(self, directory: str, prefix: str) -> Iterator[ObjectInfo]:
         path = os.path.join(self.root, directory) if directory else self.root
         try:
             with os.scandir(path) as entries:
@@ -258,11 +255,11 @@ class LocalStorage:
                     key = f"{directory}/{entry.name}" if directory else entry.name
                     if entry.is_dir(follow_symlinks=False):
                         if key.startswith(prefix) or prefix.startswith(key + "/"):
-                            self._walk(key, prefix, found)
+                            yield from self._walk(key, prefix)
                     elif key.startswith(prefix):
                         with suppress(FileNotFoundError):  # deleted since the directory was read
                             info = entry.stat()
-                            found.append(ObjectInfo(key, info.st_size, info.st_mtime_ns // 1_000_000))
+                            yield ObjectInfo(key, info.st_size, info.st_mtime_ns // 1_000_000)
         except (FileNotFoundError, NotADirectoryError):
             return  # no such directory: no objects
         except OSError as e:

@@ -1,0 +1,123 @@
+"""Strict access to the fields of JSON objects that come from storage, and the small records that several files share."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import dataclass
+from typing import Any
+
+from millpond.errors import MillpondError
+
+Fail = Callable[[str], MillpondError]
+
+
+class JsonFields:
+    """One JSON object. Every accessor raises what `fail` makes of the message if the field is absent or of the wrong type.
+
+    Args:
+        value: a parsed JSON value; anything but an object fails.
+        fail: makes the error from a message.
+        path: prefix of field names in messages.
+    """
+
+    def __init__(self, value: object, fail: Fail, path: str = "") -> None:
+        if not isinstance(value, dict):
+            raise fail(f"{path or 'body'} is no object")
+        self._value: dict[str, Any] = value
+        self._fail = fail
+        self._path = f"{path}." if path else ""
+
+    def _get(self, name: str) -> Any:
+        if name not in self._value:
+            raise self._fail(f"field {self._path}{name} is missing")
+        return self._value[name]
+
+    def integer(self, name: str, minimum: int | None = 0, maximum: int = 2**63 - 1) -> int:
+        value = self._get(name)
+        if isinstance(value, bool) or not isinstance(value, int) or value > maximum:
+            raise self._fail(f"field {self._path}{name} is no whole number in range")
+        if minimum is not None and value < minimum:
+            raise self._fail(f"field {self._path}{name} is below {minimum}")
+        return value
+
+    def string(self, name: str) -> str:
+        value = self._get(name)
+        if not isinstance(value, str):
+            raise self._fail(f"field {self._path}{name} is no text")
+        return value
+
+    def boolean(self, name: str) -> bool:
+        value = self._get(name)
+        if not isinstance(value, bool):
+            raise self._fail(f"field {self._path}{name} is neither true nor false")
+        return value
+
+    def array(self, name: str) -> list[Any]:
+        value = self._get(name)
+        if not isinstance(value, list):
+            raise self._fail(f"field {self._path}{name} is no list")
+        return value
+
+    def strings(self, name: str) -> tuple[str, ...]:
+        values = self.array(name)
+        if not all(isinstance(value, str) for value in values):
+            raise self._fail(f"field {self._path}{name} is no list of texts")
+        return tuple(values)
+
+    def child(self, name: str) -> JsonFields:
+        return JsonFields(self._get(name), self._fail, f"{self._path}{name}")
+
+    def children(self, name: str) -> list[JsonFields]:
+        return [JsonFields(v, self._fail, f"{self._path}{name}[{i}]") for i, v in enumerate(self.array(name))]
+
+    def is_null(self, name: str) -> bool:
+        return self._get(name) is None
+
+    def fail(self, message: str) -> MillpondError:
+        """Return the error for `message`."""
+        return self._fail(message)
+
+
+@dataclass(frozen=True, slots=True)
+class ColumnFamily:
+    """A column family: its name in Spark, and its number in physical keys (u16)."""
+
+    name: str
+    id: int
+
+    def to_json(self) -> dict[str, Any]:
+        return {"name": self.name, "id": self.id}
+
+    @staticmethod
+    def from_json(fields: JsonFields) -> ColumnFamily:
+        return ColumnFamily(fields.string("name"), fields.integer("id", 0, 0xFFFF))
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class KeyGroupsInfo:
+    """What a stored file says about the key groups of its store."""
+
+    max_parallelism: int
+    base: int
+    partitions: int  # state partitions of the operator when the file was written
+    scalable: bool = True  # False: rows were seen whose key group the partition does not own
+    reason: str = ""  # why not, if not scalable
+
+    def to_json(self) -> dict[str, Any]:
+        return {
+            "max_parallelism": self.max_parallelism,
+            "base": self.base,
+            "partitions": self.partitions,
+            "scalable": self.scalable,
+            "reason": self.reason,
+        }
+
+    @staticmethod
+    def from_json(fields: JsonFields) -> KeyGroupsInfo:
+        return KeyGroupsInfo(
+            max_parallelism=fields.integer("max_parallelism", 1, 65_536),
+            base=fields.integer("base", 1, 65_536),
+            partitions=fields.integer("partitions", 1),
+            scalable=fields.boolean("scalable"),
+            reason=fields.string("reason"),
+        )
