@@ -1,0 +1,53 @@
+# Everything lives in .venv and build/ of this folder; the paths below are relative, so the folder's own name may hold spaces.
+.DEFAULT_GOAL := help
+.PHONY: help build test demo lint bench clean
+SHELL := /bin/bash
+.SHELLFLAGS := -eu -o pipefail -c
+
+# The interpreter to build .venv with: the first that Spark 4.3 accepts.
+PYTHON ?= $(shell for p in python3 python3.13 python3.12 python3.11; do "$$p" -c 'import sys; sys.exit(sys.version_info < (3, 11))' 2>/dev/null && echo "$$p" && break; done)
+PY := .venv/bin/python
+INSTALLED := .venv/.installed
+# make test TEST=tests/unit TEST_ARGS='-k lineage -x'; empty: all of them
+TEST ?=
+TEST_ARGS ?=
+# make bench SCALE=0.1: a tenth of the rows
+SCALE ?= 1
+
+export PIP_DISABLE_PIP_VERSION_CHECK := 1
+export PYTHONPATH :=
+
+help: ## show this list
+	@sed -n 's/^\([a-z]*\):.*## \(.*\)/  make \1\t\2/p' Makefile | expand -t 16
+
+build: $(INSTALLED) ## make .venv with millpond and everything that the other targets need; incremental
+	@$(PY) jvm-shim/build_shim.py
+
+# pyspark weighs 450 MB: what the build needs goes into .venv once, instead of into pip's throw-away build environment too.
+$(INSTALLED): pyproject.toml
+	@if [ -z "$(PYTHON)" ]; then echo "millpond: no Python 3.11 or newer on the path (Spark 4.3 needs it); say make PYTHON=..." >&2; exit 1; fi
+	@command -v java >/dev/null || [ -x "$${JAVA_HOME:-}/bin/java" ] || { echo "millpond: no java on the path (Spark 4.3 needs Java 17 or newer)" >&2; exit 1; }
+	@[ -x $(PY) ] && $(PY) -m pip --version >/dev/null 2>&1 || "$(PYTHON)" -m venv --clear .venv || { rm -rf .venv; echo "millpond: $(PYTHON) cannot make a virtual environment; on Debian: apt-get install python3-venv" >&2; exit 1; }
+	$(PY) -c 'import tomllib; print(*tomllib.load(open("pyproject.toml", "rb"))["build-system"]["requires"], sep="\n")' > .venv/build-requires.txt
+	$(PY) -m pip install --quiet -r .venv/build-requires.txt
+	$(PY) -m pip install --quiet --no-build-isolation --editable '.[test,demo,bench]'
+	@touch $(INSTALLED)
+
+test: build ## run all tests: unit, properties, integration (TEST=path TEST_ARGS=... for some of them)
+	$(PY) -m pytest $(if $(TEST),"$(TEST)") $(TEST_ARGS)
+
+demo: build ## replay a year of flights through Millpond, kill -9 included, and compare every row
+	$(PY) -m integration.demo.run
+
+lint: build ## ruff, mypy --strict; scalac's warnings are errors in the build itself
+	$(PY) -m ruff check .
+	$(PY) -m ruff format --check .
+	$(PY) -m mypy
+
+bench: build ## compare with Spark's own state stores (SCALE=0.1 for a quick look)
+	$(PY) benchmarks/run.py --scale $(SCALE)
+
+clean: ## remove .venv and everything that was built
+	rm -rf .venv build dist artifacts .pytest_cache .mypy_cache .ruff_cache .hypothesis spark-warehouse metastore_db derby.log
+	rm -rf python/src/millpond/jars
+	find . -name __pycache__ -type d -prune -exec rm -rf {} +
