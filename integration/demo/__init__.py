@@ -1,1 +1,1 @@
-"""The demo: four stateful streaming jobs over real flights, killed in mid-batch, compared row by row with a batch run."""
+"""The demo: four stateful streaming jobs over real flights, killed in mid-batch, compared row by row."""

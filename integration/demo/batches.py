@@ -1,4 +1,4 @@
-"""Reads from a query's Spark checkpoint which micro-batches were begun, which were committed, and what state was written."""
+"""Reads from a query's Spark checkpoint which micro-batches were begun and committed, and what state was written."""
 
 from __future__ import annotations
 
@@ -41,7 +41,7 @@ class QueryLog:
         return min((int(offset) + 1 for offset in re.findall(r'"logOffset":(\d+)', text)), default=0)
 
     def stores_written(self, batch: int) -> tuple[int, int]:
-        """Return how many partition stores already hold the version that `batch` makes, and how many stores there are."""
+        """Return how many state stores already hold the version that `batch` makes, and how many stores there are."""
         stores: dict[Path, bool] = {}
         for folder, _, names in os.walk(self.root / "state"):
             versions = [int(match[1]) for match in map(STATE_FILE.match, names) if match]

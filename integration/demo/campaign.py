@@ -15,10 +15,10 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
-from demo import processes
-from demo.batches import QueryLog
-from demo.queries import JOBS
-from demo.screen import Screen
+from integration.demo import processes
+from integration.demo.batches import QueryLog
+from integration.demo.queries import JOBS
+from integration.demo.screen import Screen
 
 POLL_S = 0.004
 # A killed driver's helpers notice by end of file, at once; this is the patience of a loaded machine.
@@ -72,7 +72,9 @@ class Kill:
 class Campaign:
     """The lives of one driver: start, kill in mid-batch, start again, up to the end of the data."""
 
-    def __init__(self, *, work: Path, provider: str, files: int, kills: int, seed: int, screen: Screen, tag: str) -> None:
+    def __init__(
+        self, *, work: Path, provider: str, files: int, kills: int, seed: int, screen: Screen, tag: str
+    ) -> None:
         self.work, self.provider, self.files, self.screen, self.tag = work, provider, files, screen, tag
         self.logs = {job.name: QueryLog(work / "checkpoints" / job.name) for job in JOBS}
         self.records = {job.name: JobRecord() for job in JOBS}
@@ -102,11 +104,12 @@ class Campaign:
     def _life(self) -> bool:
         """Run one driver; return True when it reached the end of the data, False when it was killed."""
         self.lives += 1
-        child, events = self._start()
         aim = self._plan[0] if self._plan else None
-        delay_s: float | None = None
         watched: int | None = None
         heard = time.monotonic()
+        # A batch that the last life left unfinished is not one that runs: only what this life begins counts.
+        inherited = {name: log.begun() for name, log in self.logs.items()}
+        child, events = self._start()
         try:
             while True:
                 try:
@@ -124,12 +127,11 @@ class Campaign:
                     continue
                 log = self.logs[aim[0]]
                 batch = log.running()
-                if batch is None or batch == watched or log.files_begun() < aim[1]:
+                if batch is None or batch <= inherited[aim[0]] or batch == watched or log.files_begun() < aim[1]:
                     continue
                 watched = batch
                 # Anywhere in the batch: planning, reading, state updates, state commit, sink commit.
-                delay_s = self._rng.uniform(0.0, 0.9) * self._typical_batch_s(aim[0])
-                time.sleep(delay_s)
+                time.sleep(self._rng.uniform(0.0, 0.9) * self._typical_batch_s(aim[0]))
                 if log.running() != batch:
                     continue  # that batch was faster; the next one then
                 kill = self._kill(child, aim[0], batch)
@@ -150,7 +152,7 @@ class Campaign:
     def _start(self) -> tuple[subprocess.Popen[str], queue.Queue[dict[str, Any] | None]]:
         with (self.work / "driver.log").open("ab") as log:
             child = subprocess.Popen(
-                [sys.executable, "-m", "demo.job", str(self.work), self.provider],
+                [sys.executable, "-m", "integration.demo.job", str(self.work), self.provider],
                 env=environment(self.work, self.tag),
                 cwd=self.work,
                 stdin=subprocess.PIPE,
@@ -182,8 +184,8 @@ class Campaign:
                     f"  {event['state_rows']:7,} in state  commit {event['commit_ms']:4} ms"
                 )
             case "running":
-                again = "again, each from its last committed batch" if self.kills else "four streaming queries in one driver"
-                self.screen.stamped(f"life {self.lives}: running {again}")
+                what = "again, each query from its last committed batch" if self.kills else "four queries in one driver"
+                self.screen.stamped(f"life {self.lives}: running {what}")
             case "failed":
                 raise DemoFailed(f"job {event['job']} failed: {event['message']}\n{self._log_tail()}")
 
@@ -216,19 +218,19 @@ class Campaign:
 
     def _tell_kill(self, kill: Kill) -> None:
         if not kill.mid_batch:
-            self.screen.stamped(f"kill -9 came too late for batch {kill.batch} of {kill.job}; it does not count", style="red")
+            self.screen.stamped(f"kill -9 came after batch {kill.batch} of {kill.job}; it does not count", style="red")
             return
         count = sum(kill.mid_batch for kill in self.kills) + 1
         self.screen.stamped(
-            f"kill -9 number {count}: driver and JVM, in batch {kill.batch} of {kill.job}: begun in the offset log, not in "
-            f"the commit log",
+            f"kill -9 number {count}, driver and JVM in mid-batch: batch {kill.batch} of {kill.job} begun, not committed",
             style="red",
         )
-        torn = f"{kill.stores_written} of {kill.stores} state stores already hold that batch, the others do not"
-        if kill.stores_written in (0, kill.stores):
-            torn = f"{'none' if not kill.stores_written else 'all'} of its {kill.stores} state stores hold that batch already"
-        also = f"; also in mid-batch: {', '.join(kill.others)}" if kill.others else ""
-        self.screen.line(f"          {torn}{also}; every process gone after {kill.gone_ms} ms")
+        self.screen.line(
+            f"          {kill.stores_written} of its {kill.stores} state stores had that batch already; "
+            f"all processes gone after {kill.gone_ms} ms"
+        )
+        if kill.others:
+            self.screen.line(f"          in mid-batch as well: {', '.join(kill.others)}")
 
     def _await_gone(self, why: str) -> None:
         gone = processes.wait_until(lambda: not processes.find(self.tag), timeout_s=GONE_WITHIN_S)
@@ -242,11 +244,11 @@ class Campaign:
 
 
 def environment(work: Path, tag: str) -> dict[str, str]:
-    """Return the environment of the demo's children: tagged, loopback only, scratch files below `work`, this Spark only."""
+    """Return the environment of the demo's children: tagged, on loopback, scratch below `work`, this Spark only."""
     inherited = {
         name: value for name, value in os.environ.items() if not name.startswith(("SPARK_", "PYSPARK_", "HADOOP_CONF"))
     }
-    package_root = str(Path(__file__).resolve().parents[1])
+    package_root = str(Path(__file__).resolve().parents[2])
     return inherited | {
         processes.TAG: tag,
         "PYTHONPATH": os.pathsep.join(filter(None, [package_root, os.environ.get("PYTHONPATH", "")])),

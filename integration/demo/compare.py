@@ -1,6 +1,6 @@
 """Compares every row that the streaming jobs wrote with a batch computation of the same query over the same files.
 
-Started as `python -m demo.compare <work>`: prints one JSON object, `{job name: Verdict}`.
+Started as `python -m integration.demo.compare <work>`: prints one JSON object, `{job name: Verdict}`.
 """
 
 from __future__ import annotations
@@ -13,9 +13,9 @@ from pathlib import Path
 from pyspark.sql import DataFrame, SparkSession
 from pyspark.sql import functions as F
 
-from demo.data import Feeds
-from demo.queries import JOBS, Job, batch_reader, without_marker
-from demo.session import open_session
+from integration.demo.data import Feeds
+from integration.demo.queries import JOBS, Job, batch_reader, without_marker
+from integration.demo.session import open_session
 
 SAMPLES = 5
 
@@ -44,7 +44,11 @@ def compare(job: Job, expected: DataFrame, written: DataFrame, source_expected: 
         expected.withColumn("side", F.lit(-1))
         .unionByName(written.select(*columns).withColumn("side", F.lit(1)))
         .groupBy(*columns)
-        .agg(F.sum("side").alias("surplus"), F.count_if(F.col("side") == 1).alias("written"), F.count(F.lit(1)).alias("rows"))
+        .agg(
+            F.sum("side").alias("surplus"),
+            F.count_if(F.col("side") == 1).alias("written"),
+            F.count(F.lit(1)).alias("rows"),
+        )
     )
     weight = {"hourly": "flights", "sessions": "legs"}.get(job.name)
     flights = F.sum(F.col(weight) * F.col("written")) if weight else F.sum("written")

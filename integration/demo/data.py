@@ -8,8 +8,8 @@ Three feeds, each a folder of parquet files, one file per period of event time, 
 - `weather`: hourly weather at the three airports, published half a period behind the flights, so that flights have to
   wait in the join's state.
 
-The last file of each feed is one marker row far in the future: it moves the watermark past all real rows, so that the jobs
-emit what they still hold. Markers are left out of every comparison.
+The last file of each feed is one marker row far in the future: it moves the watermark past all real rows, so that the
+jobs emit what they still hold. Markers are left out of every comparison.
 """
 
 from __future__ import annotations
@@ -23,15 +23,15 @@ import random
 import zipfile
 from collections.abc import Callable, Iterator
 from dataclasses import asdict, dataclass
-from datetime import datetime, timedelta, timezone
+from datetime import UTC, datetime, timedelta
 from pathlib import Path
 from typing import Any
 
 import pyarrow as pa
 import pyarrow.parquet as pq
 
-MARKER_TIME = datetime(2100, 1, 1, tzinfo=timezone.utc)
-START = datetime(2013, 1, 1, tzinfo=timezone.utc)
+MARKER_TIME = datetime(2100, 1, 1, tzinfo=UTC)
+START = datetime(2013, 1, 1, tzinfo=UTC)
 REDELIVERED_SHARE = 0.05
 # File modification times are the order in which Spark's file source reads; any fixed moment in the past will do.
 FIRST_MTIME_S = 1_700_000_000
@@ -192,7 +192,7 @@ def _weather(end: datetime) -> Iterator[Row]:
 
 
 def _instant(text: str) -> datetime:
-    return datetime.strptime(text, "%Y-%m-%dT%H:%M:%SZ").replace(tzinfo=timezone.utc)
+    return datetime.strptime(text, "%Y-%m-%dT%H:%M:%SZ").replace(tzinfo=UTC)
 
 
 def _integer(text: str) -> int | None:

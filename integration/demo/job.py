@@ -1,7 +1,8 @@
 """The driver process that the demo kills: runs the four streaming queries to their end.
 
-Started as `python -m demo.job <work> <provider>`. Prints one JSON object a line on stdout: `started`, `progress` (a micro-batch
-was committed), `finished`, `failed`. Ends by itself when stdin closes, so it cannot outlive the demo.
+Started as `python -m integration.demo.job <work> <provider>`. Prints one JSON object a line on stdout: `started`,
+`running`, `progress` (a micro-batch was committed), `finished`, `failed`. Ends by itself when stdin closes, so
+it cannot outlive the demo.
 """
 
 from __future__ import annotations
@@ -15,17 +16,18 @@ from pathlib import Path
 from typing import Any
 
 from pyspark.sql import SparkSession
-from pyspark.sql.streaming import StreamingQuery, StreamingQueryListener
 from pyspark.sql.streaming.listener import (
     QueryIdleEvent,
     QueryProgressEvent,
     QueryStartedEvent,
     QueryTerminatedEvent,
+    StreamingQueryListener,
 )
+from pyspark.sql.streaming.query import StreamingQuery
 
-from demo.data import Feeds
-from demo.queries import JOBS, stream_reader
-from demo.session import open_session
+from integration.demo.data import Feeds
+from integration.demo.queries import JOBS, stream_reader
+from integration.demo.session import open_session
 
 WRITING = threading.Lock()
 
@@ -56,7 +58,7 @@ class Reporter(StreamingQueryListener):
 
 
 def summary(progress: dict[str, Any]) -> dict[str, Any]:
-    """Return the part of a StreamingQueryProgress that the demo shows; counters are summed over the query's operators."""
+    """Return what the demo shows of a StreamingQueryProgress; counters are summed over the query's operators."""
     operators: list[dict[str, Any]] = progress["stateOperators"]
     custom: dict[str, int] = {}
     for operator in operators:
@@ -95,7 +97,9 @@ def start(spark: SparkSession, work: Path, feeds: Feeds) -> dict[str, StreamingQ
 
 
 def die_with_parent() -> None:
-    sys.stdin.buffer.read()
+    # Not through sys.stdin: its buffer would be locked by this thread when the interpreter ends.
+    while os.read(0, 4096):
+        pass
     os._exit(3)
 
 

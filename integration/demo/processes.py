@@ -45,7 +45,7 @@ def find(tag: str) -> list[Process]:
 
 
 def _role(command: list[bytes]) -> str:
-    if b"demo.job" in command:
+    if b"integration.demo.job" in command:
         return "driver"
     if any(part.startswith(b"millpond.agent") for part in command):
         return "agent"

@@ -8,7 +8,7 @@ from dataclasses import dataclass
 from pyspark.sql import DataFrame, SparkSession
 from pyspark.sql import functions as F
 
-from demo.data import MARKER_TIME, Feeds
+from integration.demo.data import MARKER_TIME, Feeds
 
 Reader = Callable[[str], DataFrame]
 Builder = Callable[[Reader, str, bool], DataFrame]
@@ -38,15 +38,18 @@ def hourly_delays(read: Reader, lateness: str, streaming: bool) -> DataFrame:
             F.sum("dep_delay").alias("delay_minutes"),
             F.max("dep_delay").alias("worst_minutes"),
         )
-        .select(F.col("window.start").alias("hour"), "carrier", "flights", "departed", "late", "delay_minutes", "worst_minutes")
+        .withColumn("hour", F.col("window.start"))
+        .select("hour", "carrier", "flights", "departed", "late", "delay_minutes", "worst_minutes")
     )
 
 
 def unique_flights(read: Reader, lateness: str, streaming: bool) -> DataFrame:
     """Return each delivered flight once, all columns."""
     delivered = read("deliveries").withWatermark("event_time", lateness)
+    if streaming:
+        return delivered.dropDuplicatesWithinWatermark(["flight_id"])
     # Spark has no dropDuplicatesWithinWatermark for batches: there every row is within reach of every other.
-    return delivered.dropDuplicatesWithinWatermark(["flight_id"]) if streaming else delivered.dropDuplicates(["flight_id"])
+    return delivered.dropDuplicates(["flight_id"])
 
 
 def flights_with_weather(read: Reader, lateness: str, streaming: bool) -> DataFrame:
@@ -70,7 +73,8 @@ def aircraft_sessions(read: Reader, lateness: str, streaming: bool) -> DataFrame
             F.sum("air_time").alias("minutes_in_air"),
             F.max("event_time").alias("last_departure"),
         )
-        .select(F.col("session_window.start").alias("begin"), "tailnum", "legs", "miles", "minutes_in_air", "last_departure")
+        .withColumn("begin", F.col("session_window.start"))
+        .select("begin", "tailnum", "legs", "miles", "minutes_in_air", "last_departure")
     )
 
 
@@ -84,7 +88,13 @@ JOBS: tuple[Job, ...] = (
         event_time="flight_hour",
         build=flights_with_weather,
     ),
-    Job(name="sessions", title="sessions per aircraft", feeds=("flights",), event_time="begin", build=aircraft_sessions),
+    Job(
+        name="sessions",
+        title="sessions per aircraft",
+        feeds=("flights",),
+        event_time="begin",
+        build=aircraft_sessions,
+    ),
 )
 
 

@@ -15,13 +15,13 @@ from pathlib import Path
 from types import FrameType
 from typing import Any
 
-sys.path.insert(0, str(Path(__file__).resolve().parents[1]))
+sys.path.insert(0, str(Path(__file__).resolve().parents[2]))
 
-from demo import data, processes  # noqa: E402  (the package's parent must be importable first)
-from demo.campaign import Campaign, DemoFailed, environment  # noqa: E402
-from demo.queries import JOBS  # noqa: E402
-from demo.screen import Screen, human_bytes  # noqa: E402
-from demo.session import PROVIDERS  # noqa: E402
+from integration.demo import data, processes
+from integration.demo.campaign import Campaign, DemoFailed, environment
+from integration.demo.queries import JOBS
+from integration.demo.screen import Screen, human_bytes
+from integration.demo.session import PROVIDERS
 
 COMPARE_TIMEOUT_S = 150
 SNAPSHOT_METRICS = {
@@ -49,8 +49,12 @@ def introduce(screen: Screen, provider: str) -> None:
     screen.line("All 336,776 flights that left New York in 2013, with the weather, replayed as a stream of files:")
     for job in JOBS:
         screen.line(f"  {job.name:9} {job.title}")
-    screen.line("Why it is hard: a killed batch leaves some state stores one version ahead of others and half-written files;")
-    screen.line("to go on from there with not one row lost, doubled or different, state must be restored exactly as committed.")
+    screen.line(
+        "Why it is hard: a killed batch leaves half-written files, and some state stores a version ahead of others."
+    )
+    screen.line(
+        "To go on with no row lost, doubled or different, each store must come back exactly as it was committed."
+    )
     screen.line()
 
 
@@ -74,7 +78,7 @@ def compare(work: Path, tag: str) -> dict[str, Any]:
     """
     with (work / "compare.log").open("wb") as log:
         done = subprocess.run(
-            [sys.executable, "-m", "demo.compare", str(work)],
+            [sys.executable, "-m", "integration.demo.compare", str(work)],
             env=environment(work, tag),
             cwd=work,
             stdin=subprocess.DEVNULL,
@@ -91,7 +95,9 @@ def compare(work: Path, tag: str) -> dict[str, Any]:
     return verdicts
 
 
-def result_of(campaign: Campaign, feeds: data.Feeds, verdicts: dict[str, Any], options: argparse.Namespace) -> dict[str, Any]:
+def result_of(
+    campaign: Campaign, feeds: data.Feeds, verdicts: dict[str, Any], options: argparse.Namespace
+) -> dict[str, Any]:
     """Return the demo's result as it goes out with `--json`."""
     rows_in = {"flights": feeds.flights, "deliveries": feeds.flights + feeds.redelivered, "weather": feeds.weather}
     jobs = {}
@@ -169,7 +175,9 @@ def conclude(screen: Screen, result: dict[str, Any]) -> None:
             f"snapshots: {totals['uploaded']} uploaded, {totals['reused']} reused (not uploaded again); "
             f"changelogs: {totals['changelog']}"
         )
-    screen.line(f"killed with -9 in mid-batch and restarted: {result['kills_mid_batch']} times; time: {result['seconds']:.0f} s")
+    screen.line(
+        f"killed with -9 in mid-batch and restarted: {result['kills_mid_batch']} times; time: {result['seconds']:.0f} s"
+    )
 
 
 def run(screen: Screen, options: argparse.Namespace, work: Path, tag: str) -> dict[str, Any]:
@@ -228,7 +236,9 @@ def main(arguments: list[str] | None = None) -> int:
             screen.line(f"  {line}")
         return 1
     rows = sum(job["rows_out"] for job in result["jobs"].values())
-    screen.line(f"OK: all {rows:,} rows of all four jobs are equal to the batch computation; 0 differences.", style="green")
+    screen.line(
+        f"OK: all {rows:,} rows of all four jobs are equal to the batch computation; 0 differences.", style="green"
+    )
     return 0
 
 

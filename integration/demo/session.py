@@ -27,7 +27,7 @@ def open_session(*, provider: str, work: Path, streaming: bool = True) -> SparkS
         "spark.driver.host": "127.0.0.1",
         "spark.local.dir": str(work / "scratch"),
         "spark.sql.warehouse.dir": str(work / "warehouse"),
-        "spark.driver.extraJavaOptions": f"-Djava.io.tmpdir={work / 'scratch'} -XX:+UseSerialGC -Xss4m",
+        "spark.driver.extraJavaOptions": f"-Djava.io.tmpdir={work / 'scratch'} -XX:+UseSerialGC -XX:TieredStopAtLevel=1",
         "spark.sql.session.timeZone": "UTC",
         "spark.sql.shuffle.partitions": str(PARTITIONS),
         "spark.sql.adaptive.coalescePartitions.enabled": "true",
