@@ -1,8 +1,12 @@
-"""Changelog: the durable file of what one micro-batch changed in one store. Source: docs/reference/format.md.
+"""Changelog: the durable file of what one micro-batch changed in one store.
+
+Its layout, little-endian:
 
     header   "MPCL"  u16 format  u16 flags  u32 json_bytes  json  u32 crc32(all before)
     block*   u32 raw_bytes (>0)  u32 stored_bytes  u32 records  u8 codec  u8[3]=0  u32 crc32(the 16 bytes before + stored)  stored
     footer   u32 0  u32 "MPCE"  u64 records  u64 puts  u64 raw_bytes  u32 crc32(the 32 bytes before)
+
+Source: docs/reference/format.md.
 """
 
 from __future__ import annotations

@@ -34,7 +34,7 @@ def by_name(name: str) -> Codec:
 
 def _arrow() -> Any | None:
     try:
-        import pyarrow  # noqa: PLC0415 - 0.2 s that most processes never need
+        import pyarrow  # here and not above: 0.2 s that most processes never need
     except ImportError:
         return None
     return pyarrow
@@ -60,6 +60,15 @@ def compress(codec: Codec, raw: bytes) -> bytes:
     return data
 
 
+def _fits(arrow: Any, decoder: Any, stored: bytes, size_bytes: int) -> bool:
+    # pyarrow does not say how many bytes an LZ4 block made: of a block that made fewer than asked for, the rest is garbage.
+    try:
+        decoder.decompress(stored, decompressed_size=size_bytes)
+    except (OSError, arrow.ArrowException):
+        return False
+    return True
+
+
 def decompress(codec: Codec, stored: bytes, raw_bytes: int) -> bytes:
     """Return the `raw_bytes` bytes that `stored` stands for.
 
@@ -71,11 +80,14 @@ def decompress(codec: Codec, stored: bytes, raw_bytes: int) -> bytes:
         raw = stored
     else:
         arrow = _arrow()
-        if arrow is not None:
+        if arrow is not None and not (codec is Codec.LZ4 and raw_bytes < 2):
+            decoder = arrow.Codec(_ARROW_NAMES[codec])
             try:
-                raw = arrow.Codec(_ARROW_NAMES[codec]).decompress(stored, decompressed_size=raw_bytes, asbytes=True)
+                raw = decoder.decompress(stored, decompressed_size=raw_bytes, asbytes=True)
             except (OSError, arrow.ArrowException) as e:
                 raise ValueError(f"{codec.name.lower()}: {type(e).__name__}") from e
+            if codec is Codec.LZ4 and _fits(arrow, decoder, stored, raw_bytes - 1):
+                raise ValueError(f"fewer than {raw_bytes} bytes")
         elif codec is Codec.LZ4:
             raw = lz4_block.decompress(stored, raw_bytes)
         else:

@@ -13,14 +13,14 @@ import math
 import re
 from collections.abc import Mapping
 from dataclasses import dataclass
-from typing import Literal, Union
+from typing import Literal
 
 from millpond.errors import ErrorKind, InvalidInputError
 
 PREFIX = "spark.sql.streaming.stateStore.millpond."
 
 OptionType = Literal["str", "int", "bytes", "bool", "float"]
-OptionValue = Union[str, int, float, bool, None]
+OptionValue = str | int | float | bool | None
 
 KIB, MIB, GIB, TIB = 1024, 1024**2, 1024**3, 1024**4
 _MAX_MS = 7 * 24 * 3600 * 1000

@@ -259,7 +259,8 @@ ERRORS: dict[ErrorKind, ErrorInfo] = {
     ErrorKind.MANIFEST_DAMAGED: ErrorInfo(
         FormatError,
         "A manifest is truncated, or its check sum does not match.",
-        "Restore the file from a copy; an older manifest is used if the changelogs above it are still there. " + _VERIFY,
+        "Restore the file from a copy; an older manifest is used if the changelogs above it are still there. "
+        + _VERIFY,
     ),
     ErrorKind.SST_MISSING: ErrorInfo(
         NotFoundError,

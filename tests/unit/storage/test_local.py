@@ -1,0 +1,177 @@
+"""Storage on a file system: the contract, and what only a file system can do wrong."""
+
+from __future__ import annotations
+
+import errno
+import os
+from pathlib import Path
+
+import pytest
+
+from millpond.errors import (
+    ConflictError,
+    ErrorKind,
+    InvalidInputError,
+    MillpondError,
+    NotFoundError,
+    UnavailableError,
+    UnsupportedError,
+)
+from millpond.storage import LocalStorage, Storage, open_storage
+from millpond.storage.local import translate
+from millpond.testing.storage_contract import StorageContract
+
+
+class TestLocalStorage(StorageContract):
+    @pytest.fixture
+    def storage(self, tmp_path: Path) -> Storage:
+        return LocalStorage(str(tmp_path / "the checkpoint % of äö"))
+
+
+class TestLocalStorageWithoutFsync(StorageContract):
+    @pytest.fixture
+    def storage(self, tmp_path: Path) -> Storage:
+        return LocalStorage(str(tmp_path / "checkpoint"), fsync=False)
+
+
+class TestLocalStorageWithoutLinks(StorageContract):
+    """A file system that can link only inside one directory's own files: staging works, sharing blocks does not."""
+
+    @pytest.fixture
+    def storage(self, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Storage:
+        real = os.link
+        root = str(tmp_path / "checkpoint")
+
+        def link(source: str, target: str) -> None:
+            if not (source.startswith(root) and target.startswith(root)):
+                raise OSError(errno.EXDEV, os.strerror(errno.EXDEV))
+            real(source, target)
+
+        monkeypatch.setattr(os, "link", link)
+        return LocalStorage(root)
+
+
+@pytest.mark.parametrize(
+    ("number", "kind", "cls"),
+    [
+        (errno.ENOSPC, ErrorKind.STORAGE_FULL, UnavailableError),
+        (errno.EDQUOT, ErrorKind.STORAGE_FULL, UnavailableError),
+        (errno.EACCES, ErrorKind.STORAGE_DENIED, UnavailableError),
+        (errno.EPERM, ErrorKind.STORAGE_DENIED, UnavailableError),
+        (errno.EROFS, ErrorKind.STORAGE_DENIED, UnavailableError),
+        (errno.ENOENT, ErrorKind.OBJECT_NOT_FOUND, NotFoundError),
+        (errno.ESTALE, ErrorKind.STORAGE_UNAVAILABLE, UnavailableError),
+        (errno.EIO, ErrorKind.STORAGE_UNAVAILABLE, UnavailableError),
+    ],
+)
+def test_errors_of_the_system(number: int, kind: ErrorKind, cls: type[MillpondError]) -> None:
+    error = translate(OSError(number, os.strerror(number)), "storing a/b")
+    assert type(error) is cls and error.kind is kind and error.hint
+    assert "a/b" in str(error)
+
+
+def test_full_local_disk_is_told_from_full_storage() -> None:
+    assert translate(OSError(errno.ENOSPC, "full"), "x", local=True).kind is ErrorKind.LOCAL_DISK_FULL
+
+
+def test_full_storage(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    storage = LocalStorage(str(tmp_path))
+    storage.put_bytes("a/b", b"old")
+
+    def full(descriptor: int) -> None:
+        raise OSError(errno.ENOSPC, os.strerror(errno.ENOSPC))
+
+    monkeypatch.setattr(os, "fsync", full)
+    with pytest.raises(UnavailableError) as caught:
+        storage.put_bytes("a/b", b"new")
+    monkeypatch.undo()
+    assert caught.value.kind is ErrorKind.STORAGE_FULL
+    assert storage.read("a/b") == b"old"
+    assert [info.key for info in storage.list("")] == ["a/b"], "the staging file is gone"
+
+
+def test_file_system_without_hard_links(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    def refuse(source: str, target: str) -> None:
+        raise OSError(errno.EPERM, os.strerror(errno.EPERM))
+
+    monkeypatch.setattr(os, "link", refuse)
+    storage = LocalStorage(str(tmp_path / "c"))
+    storage.put_bytes("a", b"plain puts need no links")
+    with pytest.raises(UnsupportedError) as caught:
+        storage.put_bytes("b", b"x", if_absent=True)
+    assert caught.value.kind is ErrorKind.STORAGE_UNSUPPORTED
+    assert [info.key for info in storage.list("")] == ["a"]
+
+
+def test_link_shares_the_blocks(tmp_path: Path) -> None:
+    storage = LocalStorage(str(tmp_path / "c"))
+    source = tmp_path / "x.sst"
+    source.write_bytes(b"data")
+    storage.put_file("sst/x", str(source), link=True)
+    stored = storage.local_path("sst/x")
+    assert stored is not None and os.path.samefile(stored, source)
+    storage.get_to_file("sst/x", str(tmp_path / "back"), link=True)
+    assert os.path.samefile(stored, tmp_path / "back")
+    storage.put_file("sst/y", str(source))
+    copied = storage.local_path("sst/y")
+    assert copied is not None and not os.path.samefile(copied, source)
+
+
+def test_everything_is_synced_in_order(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """File before its name, name before return, and each new directory in its parent."""
+    calls: list[str] = []
+    root = tmp_path / "c"
+    real_fsync, real_replace, real_mkdir = os.fsync, os.replace, os.mkdir
+
+    def name_of(path: str) -> str:
+        name = os.path.relpath(path, tmp_path)
+        return "staging" if ".staging-" in name else name
+
+    def fsync(descriptor: int) -> None:
+        calls.append("fsync " + name_of(os.readlink(f"/proc/self/fd/{descriptor}")))
+        real_fsync(descriptor)
+
+    def replace(source: str, target: str) -> None:
+        calls.append(f"rename {name_of(source)} to {name_of(target)}")
+        real_replace(source, target)
+
+    def mkdir(path: str) -> None:
+        calls.append(f"mkdir {name_of(path)}")
+        real_mkdir(path)
+
+    monkeypatch.setattr(os, "fsync", fsync)
+    monkeypatch.setattr(os, "replace", replace)
+    monkeypatch.setattr(os, "mkdir", mkdir)
+    LocalStorage(str(root)).put_bytes("state/0", b"x")
+    assert calls == [
+        "mkdir c",
+        "fsync .",
+        "mkdir c/state",
+        "fsync c",
+        "fsync staging",
+        "rename staging to c/state/0",
+        "fsync c/state",
+    ]
+
+
+@pytest.mark.skipif(os.geteuid() == 0, reason="root may write everywhere")
+def test_denied(tmp_path: Path) -> None:
+    (tmp_path / "c").mkdir(mode=0o500)
+    with pytest.raises(UnavailableError) as caught:
+        LocalStorage(str(tmp_path / "c")).put_bytes("a", b"x")
+    assert caught.value.kind is ErrorKind.STORAGE_DENIED
+
+
+def test_open_storage(tmp_path: Path) -> None:
+    storage = open_storage(f"file:{tmp_path}/my check%20point")
+    storage.put_bytes("a", b"x")
+    assert (tmp_path / "my check%20point" / "a").read_bytes() == b"x", "Hadoop decodes nothing, nor do we"
+    with pytest.raises(ConflictError):
+        open_storage(f"file://{tmp_path}/my check%20point").put_bytes("a", b"y", if_absent=True)
+    for root in ("s3a://bucket/x", "hdfs://host:8020/x", "file://elsewhere/x"):
+        with pytest.raises(UnsupportedError) as caught:
+            open_storage(root)
+        assert caught.value.kind is ErrorKind.STORAGE_UNSUPPORTED
+    for root in ("", "relative/path", "file:relative"):
+        with pytest.raises(InvalidInputError):
+            open_storage(root)
