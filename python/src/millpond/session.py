@@ -68,9 +68,11 @@ def configure(
     driver_python = config.PREFIX + _DRIVER_PYTHON
     if driver_python not in {**inherited, **present} and not {_DRIVER_PYTHON, driver_python} & given.keys():
         builder = builder.config(driver_python, sys.executable)
-    jars = present.get(_JARS_KEY, inherited.get(_JARS_KEY, ""))
+    if running is None or _JARS_KEY in present:
+        # A running JVM has the jar already, perhaps under a name of the cluster's own.
+        jars = present.get(_JARS_KEY, inherited.get(_JARS_KEY, ""))
+        builder = builder.config(_JARS_KEY, jars if _names_jar(jars, path) else _appended(jars, path))
     extensions = present.get(_EXTENSIONS_KEY, inherited.get(_EXTENSIONS_KEY, ""))
-    builder = builder.config(_JARS_KEY, jars if _names_jar(jars, path) else _appended(jars, path))
     builder = builder.config(_EXTENSIONS_KEY, _appended(extensions, EXTENSION_CLASS))
     return builder.config(_PROVIDER_KEY, PROVIDER_CLASS)
 
