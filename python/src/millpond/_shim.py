@@ -73,7 +73,7 @@ def jar_name(*, spark_minor: str, scala_binary: str, version: str = __version__)
 def read_stamp(jar: Path) -> ShimStamp:
     """Return the stamp inside `jar`.
 
-    Raises: UnsupportedError (SHIM_MISSING): no such file, no jar, or a jar without a stamp.
+    Raises: UnsupportedError: SHIM_MISSING: no such file, no jar, or a jar without a stamp.
     """
     try:
         with zipfile.ZipFile(jar) as archive:
@@ -103,13 +103,16 @@ def _jars_in(directory: Path) -> SparkJars | None:
     return None
 
 
-def find_jar(jars_dir: Path = JARS_DIR) -> Path:
+def find_jar(jars_dir: Path | None = None) -> Path:
     """Return the absolute path of the jar that fits the Spark that a session would start.
 
+    Args:
+        jars_dir: where to look; default: inside this package.
     Raises:
-        UnsupportedError (SHIM_MISSING): the package holds no jar, or there is no Spark to fit.
-        UnsupportedError (SHIM_VERSION_MISMATCH): it holds one, for another minor line of Spark or another Millpond.
+        UnsupportedError: SHIM_MISSING: there is no jar, or no Spark to fit; SHIM_VERSION_MISMATCH: there is one for
+            another minor line of Spark or another Millpond.
     """
+    jars_dir = jars_dir or JARS_DIR
     spark = running_spark_jars()
     if spark is None:
         raise UnsupportedError(

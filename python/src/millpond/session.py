@@ -158,7 +158,7 @@ def _refuse_late(jar_path: str) -> dict[str, str] | None:
 def _submit_settings(jar_path: str) -> dict[str, str]:
     """Return what spark-submit will read once pyspark starts it: spark-defaults.conf, then PYSPARK_SUBMIT_ARGS.
 
-    Raises: UnsupportedError (SHIM_MISSING): the arguments name jars, which win over any that the builder names.
+    Raises: UnsupportedError: SHIM_MISSING: the arguments name jars, which win over any that the builder names.
     """
     parser = argparse.ArgumentParser(add_help=False, allow_abbrev=False)
     parser.add_argument("--jars")

@@ -1,0 +1,45 @@
+"""Each third-party package with weight or reach enters Millpond by one door."""
+
+from __future__ import annotations
+
+import ast
+from pathlib import Path
+
+import pytest
+
+import millpond
+
+PACKAGE = Path(millpond.__file__).parent
+
+
+def importers(package: str) -> set[str]:
+    """Return the modules of Millpond that import `package`, as paths below the package, import in functions included."""
+    found = set()
+    for path in PACKAGE.rglob("*.py"):
+        for node in ast.walk(ast.parse(path.read_text(encoding="utf-8"))):
+            if isinstance(node, ast.Import):
+                names = [alias.name for alias in node.names]
+            elif isinstance(node, ast.ImportFrom) and node.level == 0:
+                names = [node.module or ""]
+            else:
+                continue
+            if any(name.split(".")[0] == package for name in names):
+                found.add(path.relative_to(PACKAGE).as_posix())
+    return found
+
+
+def test_py4j_is_the_gateway_only() -> None:
+    assert importers("py4j") == {"agent/gateway.py"}
+
+
+@pytest.mark.parametrize("package", ["boto3", "rocksdict"])
+def test_one_module_imports(package: str) -> None:
+    assert len(importers(package)) <= 1
+
+
+def test_pyspark_is_imported_where_a_session_is_set_up_only() -> None:
+    assert importers("pyspark") == {"session.py"}
+
+
+def test_nothing_unpickles_storage() -> None:
+    assert importers("pickle") == importers("marshal") == importers("shelve") == set()
