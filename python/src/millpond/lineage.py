@@ -46,7 +46,8 @@ def walk(target: VersionId, header_of: Callable[[VersionId], Header]) -> Iterato
         if header is None or parent_version < header.lineage_base:
             header = header_of(current)
             check_header(header, current.version)
-        current = VersionId(parent_version, header.lineage[parent_version - header.lineage_base])
+        parent_id = header.lineage[parent_version - header.lineage_base]
+        current = VersionId(parent_version, parent_id if parent_version else "")
 
 
 def check_header(header: Header, version: int) -> None:

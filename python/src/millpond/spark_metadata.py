@@ -64,7 +64,9 @@ class OperatorInfo:
     stores: tuple[str, ...]
     partitions: int | None  # as recorded when the metadata was written; the offset log rules
     properties: Mapping[str, Any] = field(default_factory=dict)
-    schema_paths: Mapping[str, tuple[str, ...]] = field(default_factory=dict)  # store -> schema files, absolute, v2 only
+    schema_paths: Mapping[str, tuple[str, ...]] = field(
+        default_factory=dict
+    )  # store -> schema files, absolute, v2 only
 
     @property
     def state_variables(self) -> tuple[dict[str, Any], ...]:

@@ -12,7 +12,7 @@ import logging
 import os
 import sys
 import threading
-from typing import Any, Protocol
+from typing import Any, ClassVar, Protocol
 
 log = logging.getLogger(__name__)
 
@@ -44,11 +44,11 @@ class _AgentApi:
     def call(self, method: str, request: str) -> str:
         return self._handler.handle(method, request)
 
-    def toString(self) -> str:  # noqa: N802 - the JVM calls it by this name, e.g. when it logs the object
+    def toString(self) -> str:  # the JVM calls it by this name, e.g. when it logs the object
         return "millpond agent"
 
     class Java:
-        implements = [AGENT_INTERFACE]
+        implements: ClassVar[list[str]] = [AGENT_INTERFACE]
 
 
 def connect(handler: Handler, *, port: int, token: str, interface: str = AGENT_INTERFACE) -> Any:
@@ -87,7 +87,9 @@ def connect(handler: Handler, *, port: int, token: str, interface: str = AGENT_I
     except LinkError:
         raise
     except Exception as error:  # py4j raises its own and socket errors alike; all mean the same here
-        raise LinkError(f"cannot link to the JVM at {LOOPBACK}:{port}: {type(error).__name__}: {_one_line(error)}") from error
+        raise LinkError(
+            f"cannot link to the JVM at {LOOPBACK}:{port}: {type(error).__name__}: {_one_line(error)}"
+        ) from error
     log.info("linked to the JVM port=%d callback_port=%d", port, callback_server.get_listening_port())
     return gateway
 

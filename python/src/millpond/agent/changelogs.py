@@ -1,0 +1,106 @@
+"""Publish a changelog: the commit of a micro-batch in one store. On the path of every task, so it does little."""
+
+from __future__ import annotations
+
+import errno
+import os
+
+from millpond import layout
+from millpond.agent.context import StoreContext, request_error
+from millpond.errors import ErrorKind, FormatError, NotFoundError, UnavailableError
+from millpond.ids import VersionId
+from millpond.storage.local import translate
+from millpond.store_files import read_changelog_header
+
+# Some mounted file systems have no fsync of directories: then rename is as durable as they make it.
+_NO_DIRECTORY_FSYNC = {errno.EINVAL, errno.EOPNOTSUPP, errno.ENOTSUP}
+
+
+def make_directory(context: StoreContext) -> None:
+    """Create the store's directory, durably: a power cut must not take the directory away from under a durable file."""
+    missing: list[str] = []
+    path = context.directory
+    try:
+        while not os.path.isdir(path):
+            missing.append(path)
+            path = os.path.dirname(path)
+        for directory in reversed(missing):
+            try:
+                os.mkdir(directory)
+            except FileExistsError:  # another store of the operator made it meanwhile
+                continue
+            finally:
+                if context.fsync:
+                    _sync_directory(os.path.dirname(directory))
+    except OSError as e:
+        raise translate(e, f"creating {context.directory}") from e
+
+
+def publish_changelog(context: StoreContext, version: VersionId, staged: str) -> dict[str, object]:
+    """Make the staged file durable under its final name. Idempotent; whether it landed is settled by looking.
+
+    Returns: `path` where the file can be read locally from now on, and its `bytes`.
+    Raises: UnavailableError: STORAGE_*. InvalidInputError: `staged` is no staging file of this store, or is gone and the
+        version is not there either.
+    """
+    directory, name = os.path.split(staged)
+    if directory != context.directory or not isinstance(layout.parse_store_file(name), layout.StagingFile):
+        raise request_error("staged is no staging file of the store")
+    key = layout.changelog_key(context.store, version, context.spark_format)
+    if not context.storage_is_local:
+        return _put(context, key, staged)
+    final = os.path.join(directory, layout.changelog_name(version, context.spark_format))
+    try:
+        try:
+            descriptor = os.open(staged, os.O_RDONLY | os.O_CLOEXEC)
+        except FileNotFoundError:
+            return _settle(context, version, key, final)
+        try:
+            size_bytes = os.fstat(descriptor).st_size
+            if context.fsync:
+                os.fdatasync(descriptor)
+        finally:
+            os.close(descriptor)
+        os.replace(staged, final)
+        if context.fsync:
+            _sync_directory(directory)
+    except OSError as e:
+        raise translate(e, f"publishing {key}") from e
+    return {"path": final, "bytes": size_bytes}
+
+
+def _settle(context: StoreContext, version: VersionId, key: str, final: str) -> dict[str, object]:
+    """The staged file is gone: an earlier call published it, or it never was."""
+    try:
+        header = read_changelog_header(context.storage, key)
+    except (NotFoundError, FormatError) as e:
+        raise UnavailableError(
+            f"store {context.store}: the staged changelog of version {version.version} is gone and was not published",
+            kind=ErrorKind.STORAGE_UNAVAILABLE,
+        ) from e
+    if header.version_id != version:
+        raise UnavailableError(
+            f"store {context.store}: the staged changelog of version {version} is gone and {key} is by another attempt",
+            kind=ErrorKind.STORAGE_UNAVAILABLE,
+        )
+    if context.fsync:
+        # The earlier call may have died between its rename and this.
+        _sync_directory(os.path.dirname(final))
+    return {"path": final, "bytes": os.path.getsize(final)}
+
+
+def _put(context: StoreContext, key: str, staged: str) -> dict[str, object]:
+    """Upload to a storage without local paths; the staged file stays as the local copy."""
+    context.storage.put_file(key, staged)
+    return {"path": staged, "bytes": os.path.getsize(staged)}
+
+
+def _sync_directory(path: str) -> None:
+    descriptor = os.open(path, os.O_RDONLY | os.O_DIRECTORY | os.O_CLOEXEC)
+    try:
+        os.fsync(descriptor)
+    except OSError as e:
+        if e.errno not in _NO_DIRECTORY_FSYNC:
+            raise
+    finally:
+        os.close(descriptor)

@@ -1,0 +1,136 @@
+"""What the agent remembers of each store and of each Spark checkpoint. All of it can be rebuilt from a request."""
+
+from __future__ import annotations
+
+import os
+import threading
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass, field
+from typing import Any
+
+from millpond import layout
+from millpond.config import OptionValue, resolve
+from millpond.errors import ErrorKind, InvalidInputError, MillpondError
+from millpond.ids import StoreId
+from millpond.json_fields import JsonFields
+from millpond.storage import Storage
+from millpond.store_files import StoreFiles
+
+
+def request_error(message: str) -> MillpondError:
+    """Return the error for a request that does not follow the protocol."""
+    return InvalidInputError(f"bad request: {message}", kind=ErrorKind.INVALID_ARGUMENT)
+
+
+@dataclass(slots=True)
+class CheckpointContext:
+    """One Spark checkpoint."""
+
+    uri: str
+    storage: Storage
+    lock: threading.Lock = field(default_factory=threading.Lock)
+    last_sweep_ms: dict[int, int] = field(default_factory=dict)  # operator -> time
+    sweeping: set[int] = field(default_factory=set)  # operators
+
+
+@dataclass(slots=True)
+class StoreContext:
+    """One store of one provider. The locks keep calls of one store apart; different stores run in parallel.
+
+    A snapshot in flight must not hold up a commit, so `commit_lock` (open, publish_changelog) and `snapshot_lock`
+    (publish_snapshot) are two, and collections have a third.
+    """
+
+    checkpoint: CheckpointContext
+    store: StoreId
+    run_id: str
+    local_dir: str
+    spark_format: int
+    partitions_hint: int | None
+    options: Mapping[str, OptionValue]
+    retain_versions: int
+    directory: str  # local path of the store's directory, or of `<local_dir>/staging` where storage is not local
+    storage_is_local: bool
+    commit_lock: threading.Lock = field(default_factory=threading.Lock)
+    snapshot_lock: threading.Lock = field(default_factory=threading.Lock)
+    collect_lock: threading.Lock = field(default_factory=threading.Lock)
+    ssts_lock: threading.Lock = field(default_factory=threading.Lock)
+    collect_files: StoreFiles | None = None  # keeps headers from one collection to the next; under collect_lock
+    last_collect_ms: int = 0
+
+    @property
+    def storage(self) -> Storage:
+        return self.checkpoint.storage
+
+    @property
+    def fsync(self) -> bool:
+        return self.options["commit.fsync"] is not False
+
+    def new_files(self) -> StoreFiles:
+        """Return a fresh view of the store's files (not listed yet)."""
+        return StoreFiles(self.storage, self.store, self.spark_format)
+
+    def option_int(self, name: str) -> int:
+        value = self.options[name]
+        if isinstance(value, bool) or not isinstance(value, int):
+            raise request_error(f"option {name} is no whole number")
+        return value
+
+
+class Contexts:
+    """Finds the context of a request's `store`. Thread-safe."""
+
+    def __init__(self, open_storage: Callable[[str, bool], Storage]) -> None:
+        self._open_storage = open_storage
+        self._lock = threading.Lock()
+        self._checkpoints: dict[tuple[str, bool], CheckpointContext] = {}
+        self._stores: dict[tuple[str, int, int, str, str], StoreContext] = {}
+
+    def of(self, value: object) -> StoreContext:
+        """Return the context of the protocol's `store` object. Raises: InvalidInputError."""
+        if not isinstance(value, dict):
+            raise request_error("no store")
+        try:
+            key = (value["root"], value["operator"], value["partition"], value["name"], value["local_dir"])
+            known = self._stores.get(key)
+        except (KeyError, TypeError) as e:
+            raise request_error("the store lacks a field or has one of a wrong type") from e
+        if known is not None and known.run_id == value.get("run_id"):
+            return known
+        return self._make(key, JsonFields(value, request_error, "store"), value.get("options"))
+
+    def forget(self, context: StoreContext) -> None:
+        """Drop what is remembered of a store."""
+        with self._lock:
+            self._stores = {key: known for key, known in self._stores.items() if known is not context}
+
+    def _make(self, key: tuple[str, int, int, str, str], fields: JsonFields, options: Any) -> StoreContext:
+        if not isinstance(options, dict):
+            raise request_error("store.options is no object")
+        resolved = resolve(options)
+        store = StoreId(fields.integer("operator"), fields.integer("partition"), fields.string("name"))
+        local_dir = fields.string("local_dir")
+        if not os.path.isabs(local_dir):
+            raise request_error("store.local_dir is no absolute path")
+        fsync = resolved["commit.fsync"] is not False
+        with self._lock:
+            uri = layout.checkpoint_of_state(fields.string("root"))
+            checkpoint = self._checkpoints.get((uri, fsync))
+            if checkpoint is None:
+                checkpoint = CheckpointContext(uri, self._open_storage(uri, fsync))
+                self._checkpoints[(uri, fsync)] = checkpoint
+            directory = checkpoint.storage.local_path(layout.store_dir(store))
+            context = StoreContext(
+                checkpoint=checkpoint,
+                store=store,
+                run_id=fields.string("run_id"),
+                local_dir=local_dir,
+                spark_format=fields.integer("checkpoint_format", 1, 2),
+                partitions_hint=None if fields.is_null("partitions_hint") else fields.integer("partitions_hint", 1),
+                options=resolved,
+                retain_versions=fields.integer("retain_versions", 1),
+                directory=directory if directory is not None else os.path.join(local_dir, "staging"),
+                storage_is_local=directory is not None,
+            )
+            self._stores[key] = context
+        return context

@@ -1,0 +1,230 @@
+"""What the agent does, free of py4j: one method per call of the protocol, JSON text in, JSON text out.
+
+Source: docs/design/0001-planes-and-protocol.md. Thread-safe: py4j brings every JVM thread its own thread here. A request
+carries all it needs, so an agent that was just started answers like the one that died.
+"""
+
+from __future__ import annotations
+
+import json
+import logging
+import os
+import shutil
+import time
+from collections.abc import Callable
+from typing import Any
+
+from millpond._version import __version__
+from millpond.agent import changelogs, opening
+from millpond.agent.context import Contexts, StoreContext, request_error
+from millpond.errors import ErrorKind, MillpondError, UnavailableError, error
+from millpond.ids import VersionId, valid_id
+from millpond.json_fields import ColumnFamily, JsonFields, KeyGroupsInfo
+from millpond.partition_keys import partition_key_rule
+from millpond.snapshot import local_ssts, upload
+from millpond.snapshot.plan import CheckpointSst
+from millpond.spark_metadata import read_operator_info
+from millpond.storage import Storage, open_storage
+from millpond.storage.local import translate
+
+log = logging.getLogger(__name__)
+
+
+def now_ms() -> int:
+    """Return the time in ms since the epoch."""
+    return time.time_ns() // 1_000_000
+
+
+def _open_storage(uri: str, fsync: bool) -> Storage:
+    return open_storage(uri, fsync=fsync)
+
+
+class AgentService:
+    """Answers the calls of one executor's stores.
+
+    Args:
+        opener: makes the storage of a Spark checkpoint from its URI and whether to fsync.
+        clock_ms: time in ms since the epoch.
+    """
+
+    def __init__(
+        self,
+        *,
+        opener: Callable[[str, bool], Storage] = _open_storage,
+        clock_ms: Callable[[], int] = now_ms,
+    ) -> None:
+        self._clock_ms = clock_ms
+        self._contexts = Contexts(opener)
+        self._methods: dict[str, Callable[[dict[str, Any]], dict[str, Any]]] = {
+            "ping": self._ping,
+            "open": self._open,
+            "publish_changelog": self._publish_changelog,
+            "publish_snapshot": self._publish_snapshot,
+            "collect": self._collect,
+            "partition_key": self._partition_key,
+            "close": self._close,
+        }
+
+    def handle(self, method: str, request: str) -> str:
+        """Answer one call. Never raises: what goes wrong is in the answer."""
+        try:
+            return json.dumps({"ok": self._dispatch(method, request)}, separators=(",", ":"))
+        except MillpondError as e:
+            log.info("call failed method=%s kind=%s: %s", method, e.kind, e)
+            return _error_answer(e.kind.value, str(e), e.hint)
+        except Exception as e:  # the JVM must get an answer whatever happened; the traceback goes to stderr
+            log.exception("call failed method=%s", method)
+            return _error_answer(ErrorKind.INTERNAL.value, f"{type(e).__name__}: {e}", "")
+
+    def _dispatch(self, method: str, request: str) -> dict[str, Any]:
+        call = self._methods.get(method)
+        if call is None:
+            raise request_error(f"no method {method!r}")
+        try:
+            value = json.loads(request) if request else {}
+        except ValueError as e:
+            raise request_error("no JSON") from e
+        if not isinstance(value, dict):
+            raise request_error("no JSON object")
+        return call(value)
+
+    # ---- calls
+
+    def _ping(self, request: dict[str, Any]) -> dict[str, Any]:
+        return {"pid": os.getpid(), "version": __version__}
+
+    def _open(self, request: dict[str, Any]) -> dict[str, Any]:
+        context, fields = self._context(request), JsonFields(request, request_error)
+        load_empty = bool(request.get("load_empty", False))
+        version = fields.integer("version", 0)
+        version_id = request.get("id") or ""
+        if version_id and not valid_id(version_id):
+            raise error(
+                ErrorKind.FOREIGN_CHECKPOINT,
+                f"store {context.store}: the commit log names version {version} by an id that Millpond did not make",
+            )
+        if context.spark_format >= 2 and version > 0 and not version_id and not load_empty:
+            raise request_error(f"version {version} without its id, in Spark checkpoint format 2")
+        target = VersionId(version, version_id if version > 0 and context.spark_format >= 2 else "")
+        excluded = tuple(str(name) for name in request.get("excluded") or ())
+        with context.commit_lock:
+            return opening.open_store(
+                context, target, excluded=excluded, load_empty=load_empty, generation=fields.integer("generation", 0)
+            )
+
+    def _publish_changelog(self, request: dict[str, Any]) -> dict[str, Any]:
+        context, fields = self._context(request), JsonFields(request, request_error)
+        with context.commit_lock:
+            return changelogs.publish_changelog(context, _version(fields), fields.string("staged"))
+
+    def _publish_snapshot(self, request: dict[str, Any]) -> dict[str, Any]:
+        context, fields = self._context(request), JsonFields(request, request_error)
+        db_checkpoint = fields.string("db_checkpoint")
+        if os.path.commonpath([os.path.abspath(db_checkpoint), context.local_dir]) != context.local_dir.rstrip("/"):
+            raise request_error("db_checkpoint lies outside the store's local_dir")
+        setting = opening.query_setting(context)
+        groups, store = setting.key_groups, context.store
+        snapshot = upload.SnapshotRequest(
+            version=_version(fields),
+            db_checkpoint=db_checkpoint,
+            files=tuple(_checkpoint_sst(file) for file in fields.children("files")),
+            keys=fields.integer("keys", -1),
+            column_families=tuple(ColumnFamily.from_json(family) for family in fields.children("column_families")),
+            key_groups=KeyGroupsInfo(
+                max_parallelism=groups.max_parallelism,
+                base=groups.base,
+                partitions=setting.partitions,
+                scalable=fields.boolean("scalable"),
+                reason=request.get("unscalable_reason") or "",
+            ),
+            slots=tuple(groups.slot_ranges(store.partition, setting.partitions)),
+        )
+        with context.snapshot_lock:
+            known = local_ssts.load(context.local_dir)
+            files = context.new_files()
+            published = upload.publish_snapshot(files, snapshot, known, now_ms=self._clock_ms())
+            self._remember(
+                context, published, {info.key.rpartition("/")[2] for info in files.listing.manifests.values()}
+            )
+        _remove_tree(db_checkpoint)
+        plan = published.plan
+        return {
+            "manifest": published.manifest_name,
+            "new_files": len(plan.new),
+            "new_bytes": plan.new_bytes,
+            "reused_files": len(plan.reused),
+            "reused_bytes": plan.reused_bytes,
+        }
+
+    def _remember(self, context: StoreContext, published: upload.Published, manifests: set[str]) -> None:
+        with context.ssts_lock:
+            # Read again: an `open` meanwhile has added the files of its generation.
+            known = {i: sst for i, sst in local_ssts.load(context.local_dir).items() if sst.manifest in manifests}
+            known.update({sst.identity: sst for sst in published.local_ssts})
+            try:
+                local_ssts.save(context.local_dir, known.values())
+            except UnavailableError as e:
+                # The snapshot stands; without the entry its SSTs are uploaded once more.
+                log.warning("store %s: cannot remember uploaded SSTs: %s", context.store, e)
+
+    def _collect(self, request: dict[str, Any]) -> dict[str, Any]:
+        # Here and not above: the first task of an executor does not wait for it.
+        from millpond.agent import collecting
+
+        context, fields = self._context(request), JsonFields(request, request_error)
+        anchor = VersionId(
+            fields.integer("anchor_version", 0),
+            (request.get("anchor_id") or "") if context.spark_format >= 2 and request.get("anchor_version") else "",
+        )
+        with context.collect_lock:
+            return collecting.collect(context, anchor, force=request.get("force") is True, now_ms=self._clock_ms())
+
+    def _partition_key(self, request: dict[str, Any]) -> dict[str, Any]:
+        context, fields = self._context(request), JsonFields(request, request_error)
+        operator = read_operator_info(context.storage, context.store.operator)
+        rule = partition_key_rule(
+            operator.name if operator is not None else "",
+            context.store.name,
+            fields.string("column_family"),
+            fields.strings("key_columns"),
+            request.get("spec"),
+            operator.state_variables if operator is not None else (),
+        )
+        return {"rule": rule.to_json()}
+
+    def _close(self, request: dict[str, Any]) -> dict[str, Any]:
+        self._contexts.forget(self._context(request))
+        return {}
+
+    def _context(self, request: dict[str, Any]) -> StoreContext:
+        return self._contexts.of(request.get("store"))
+
+
+def _version(fields: JsonFields) -> VersionId:
+    return VersionId(fields.integer("version", 1), fields.string("id"))
+
+
+def _checkpoint_sst(fields: JsonFields) -> CheckpointSst:
+    return CheckpointSst(
+        name=fields.string("name"),
+        size_bytes=fields.integer("size_bytes", 1),
+        smallest_hex=fields.string("smallest_hex"),
+        largest_hex=fields.string("largest_hex"),
+        entries=fields.integer("entries"),
+        deletions=fields.integer("deletions"),
+        level=fields.integer("level"),
+    )
+
+
+def _remove_tree(path: str) -> None:
+    try:
+        shutil.rmtree(path)
+    except FileNotFoundError:
+        return
+    except OSError as e:
+        # Only space on the local disk: the executor's own clean-up takes it.
+        log.warning("%s", translate(e, f"removing {path}", local=True))
+
+
+def _error_answer(kind: str, message: str, hint: str) -> str:
+    return json.dumps({"error": {"kind": kind, "message": message, "hint": hint}}, separators=(",", ":"))

@@ -1,0 +1,111 @@
+"""`<local_dir>/ssts.json`: which stored SST is behind which file of the local RocksDB.
+
+A cache: losing it costs uploading SSTs again, never more. Local names prove nothing, because each generation of the local
+RocksDB counts its files anew: entries are found by the identity of the very file (inode, time, size) they were made for.
+A RocksDB checkpoint hard-links files, so they keep it; entries of several generations live side by side.
+"""
+
+from __future__ import annotations
+
+import json
+import logging
+import os
+import zlib
+from collections.abc import Iterable
+from dataclasses import dataclass
+from typing import Any
+
+from millpond.errors import ErrorKind, FormatError, MillpondError
+from millpond.json_fields import JsonFields
+from millpond.manifest import SstRef
+from millpond.storage.local import translate
+
+log = logging.getLogger(__name__)
+
+FILE_NAME = "ssts.json"
+_READ_BYTES = 1024 * 1024
+
+
+@dataclass(frozen=True, slots=True)
+class FileIdentity:
+    """What makes a local file the same file under another name."""
+
+    device: int
+    inode: int
+    mtime_ns: int
+    size_bytes: int
+
+
+@dataclass(frozen=True, slots=True)
+class LocalSst:
+    """A local SST whose bytes are stored."""
+
+    ref: SstRef
+    identity: FileIdentity
+    manifest: str  # name of a manifest that names `ref`, when this was written
+
+
+def identify(path: str) -> FileIdentity:
+    """Return the identity of the file at `path`. Raises: OSError."""
+    info = os.stat(path)
+    return FileIdentity(info.st_dev, info.st_ino, info.st_mtime_ns, info.st_size)
+
+
+def file_crc32(path: str) -> int:
+    """Return zlib's CRC-32 of a local file. Raises: OSError."""
+    crc = 0
+    with open(path, "rb") as file:
+        while piece := file.read(_READ_BYTES):
+            crc = zlib.crc32(piece, crc)
+    return crc
+
+
+def load(local_dir: str) -> dict[FileIdentity, LocalSst]:
+    """Return what is known; nothing if the file is absent or unreadable."""
+    path = os.path.join(local_dir, FILE_NAME)
+    try:
+        with open(path, encoding="utf-8") as file:
+            value = json.load(file)
+    except FileNotFoundError:
+        return {}
+    except (OSError, ValueError) as e:
+        log.warning("cannot read %s, every SST will be uploaded again: %s", path, e)
+        return {}
+
+    def fail(message: str) -> MillpondError:
+        return FormatError(f"{path}: {message}", kind=ErrorKind.FORMAT_DAMAGED)
+
+    try:
+        entries = [_parse(JsonFields(entry, fail)) for entry in JsonFields(value, fail).array("ssts")]
+        return {entry.identity: entry for entry in entries}
+    except MillpondError as e:
+        log.warning("cannot use %s, every SST will be uploaded again: %s", path, e)
+        return {}
+
+
+def save(local_dir: str, ssts: Iterable[LocalSst]) -> None:
+    """Replace the file. Raises: UnavailableError: LOCAL_DISK_FULL."""
+    path = os.path.join(local_dir, FILE_NAME)
+    temporary = path + ".new"
+    try:
+        with open(temporary, "w", encoding="utf-8") as file:
+            json.dump({"ssts": [_to_json(sst) for sst in ssts]}, file, separators=(",", ":"))
+        os.replace(temporary, path)
+    except OSError as e:
+        raise translate(e, f"writing {path}", local=True) from e
+
+
+def _to_json(sst: LocalSst) -> dict[str, Any]:
+    i = sst.identity
+    return {
+        "ref": sst.ref.to_json(),
+        "identity": [i.device, i.inode, i.mtime_ns, i.size_bytes],
+        "manifest": sst.manifest,
+    }
+
+
+def _parse(fields: JsonFields) -> LocalSst:
+    identity = fields.array("identity")
+    if len(identity) != 4 or not all(type(number) is int for number in identity):
+        raise fields.fail("identity is no list of four numbers")
+    return LocalSst(SstRef.from_json(fields.child("ref")), FileIdentity(*identity), fields.string("manifest"))

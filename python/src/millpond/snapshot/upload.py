@@ -1,0 +1,182 @@
+"""Store the new SSTs of a local RocksDB checkpoint and publish the manifest that names them all."""
+
+from __future__ import annotations
+
+import logging
+import os
+import time
+from dataclasses import dataclass
+
+from millpond import layout
+from millpond._version import __version__
+from millpond.errors import ErrorKind, FormatError, InvalidInputError, MillpondError, NotFoundError, UnavailableError
+from millpond.ids import VersionId
+from millpond.json_fields import ColumnFamily, KeyGroupsInfo
+from millpond.layout import check_rocksdb_manifest_name
+from millpond.manifest import Manifest, ParentSnapshot, SstRef, encode_manifest
+from millpond.snapshot.local_ssts import FileIdentity, LocalSst, file_crc32, identify
+from millpond.snapshot.plan import CheckpointSst, SnapshotPlan, describe, plan_snapshot
+from millpond.storage.local import translate
+from millpond.store_files import StoreFiles
+
+log = logging.getLogger(__name__)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class SnapshotRequest:
+    """What the shim hands over: a RocksDB checkpoint and what it holds."""
+
+    version: VersionId
+    db_checkpoint: str  # directory: SSTs, CURRENT, MANIFEST-*
+    files: tuple[CheckpointSst, ...]
+    keys: int
+    column_families: tuple[ColumnFamily, ...]
+    key_groups: KeyGroupsInfo
+    slots: tuple[tuple[int, int], ...]
+
+
+@dataclass(frozen=True, slots=True)
+class Published:
+    """A published snapshot, and the cache entries for its local files."""
+
+    manifest_name: str
+    plan: SnapshotPlan
+    local_ssts: tuple[LocalSst, ...]
+
+
+def publish_snapshot(
+    files: StoreFiles, request: SnapshotRequest, known: dict[FileIdentity, LocalSst], *, now_ms: int
+) -> Published:
+    """Upload what is new and publish the manifest.
+
+    Repeating it for the same version replaces the manifest by an equivalent one.
+
+    Args:
+        files: of the store; its listing is renewed.
+    Raises:
+        InvalidInputError: the RocksDB checkpoint is not what the request says.
+        UnavailableError: storage; or an SST was collected while this ran (then nothing is published).
+    """
+    started = time.monotonic()
+    name, content = read_rocksdb_manifest(request.db_checkpoint)
+    identities = _identities(request)
+    files.refresh()
+    protected, parents = _protectors(files, known)
+    stored = {key: info.size_bytes for key, info in files.listing.ssts.items()}
+    plan = plan_snapshot(request.files, identities, known, protected, stored)
+    refs = {ref.local_name: ref for ref in plan.reused}
+    for file in plan.new:
+        refs[file.name] = _upload(files, request.db_checkpoint, file)
+    used = {known[identities[ref.local_name]].manifest for ref in plan.reused}
+    parent = max((parents[name] for name in used), key=lambda p: p.version, default=None)
+    manifest = Manifest(
+        store=files.store,
+        version=request.version.version,
+        id=request.version.id,
+        parent_snapshot=parent,
+        created_ms=now_ms,
+        created_by=f"millpond {__version__}",
+        key_groups=request.key_groups,
+        slots=request.slots,
+        column_families=request.column_families,
+        keys=request.keys,
+        ssts=tuple(refs[file.name] for file in request.files),
+        rocksdb_manifest_name=name,
+        rocksdb_manifest=content,
+    )
+    manifest_name = files.manifest_name(request.version)
+    key = layout.store_key(files.store, manifest_name)
+    files.storage.put_bytes(key, encode_manifest(manifest))
+    _check_still_there(files, manifest, key)
+    log.info(
+        "snapshot published store=%s version=%d new_ssts=%d new_bytes=%d reused_ssts=%d reused_bytes=%d ms=%d",
+        files.store,
+        request.version.version,
+        len(plan.new),
+        plan.new_bytes,
+        len(plan.reused),
+        plan.reused_bytes,
+        (time.monotonic() - started) * 1000,
+    )
+    local = tuple(LocalSst(refs[f.name], identities[f.name], manifest_name) for f in request.files)
+    return Published(manifest_name, plan, local)
+
+
+def read_rocksdb_manifest(db_checkpoint: str) -> tuple[str, bytes]:
+    """Return name and content of the RocksDB manifest that `CURRENT` names. Raises: InvalidInputError, UnavailableError."""
+    try:
+        with open(os.path.join(db_checkpoint, "CURRENT"), encoding="ascii") as current:
+            name = check_rocksdb_manifest_name(current.read().strip())
+        with open(os.path.join(db_checkpoint, name), "rb") as file:
+            return name, file.read()
+    except (FileNotFoundError, NotADirectoryError, UnicodeDecodeError, FormatError) as e:
+        raise InvalidInputError(
+            f"{db_checkpoint} is no RocksDB checkpoint: {e}", kind=ErrorKind.INVALID_ARGUMENT
+        ) from e
+    except OSError as e:
+        raise translate(e, f"reading {db_checkpoint}", local=True) from e
+
+
+def _identities(request: SnapshotRequest) -> dict[str, FileIdentity]:
+    identities: dict[str, FileIdentity] = {}
+    for file in request.files:
+        path = os.path.join(request.db_checkpoint, layout.check_local_sst_name(file.name))
+        try:
+            identity = identify(path)
+        except FileNotFoundError as e:
+            raise InvalidInputError(f"{path} is not there, and the snapshot names it") from e
+        except OSError as e:
+            raise translate(e, f"reading {path}", local=True) from e
+        if identity.size_bytes != file.size_bytes:
+            raise InvalidInputError(f"{path} has {identity.size_bytes} bytes, the snapshot says {file.size_bytes}")
+        identities[file.name] = identity
+    if len(identities) != len(request.files):
+        raise InvalidInputError(f"{request.db_checkpoint}: the snapshot names an SST twice")
+    return identities
+
+
+def _protectors(
+    files: StoreFiles, known: dict[FileIdentity, LocalSst]
+) -> tuple[dict[str, frozenset[str]], dict[str, ParentSnapshot]]:
+    """Read those manifests, of the ones that `known` relies on, that exist now: what they name, and which they are."""
+    present = {info.key.rpartition("/")[2]: version for version, info in files.listing.manifests.items()}
+    protected: dict[str, frozenset[str]] = {}
+    parents: dict[str, ParentSnapshot] = {}
+    for name in sorted({entry.manifest for entry in known.values()} & present.keys()):
+        try:
+            manifest = files.read_manifest(present[name])
+        except (FormatError, NotFoundError) as e:
+            # Damaged or just collected: it protects nothing, so what it named is uploaded again.
+            log.warning("store %s: cannot rely on %s for reuse: %s", files.store, name, e)
+            continue
+        protected[name] = frozenset(sst.key for sst in manifest.ssts)
+        parents[name] = ParentSnapshot(manifest.version, manifest.id)
+    return protected, parents
+
+
+def _upload(files: StoreFiles, db_checkpoint: str, file: CheckpointSst) -> SstRef:
+    path = os.path.join(db_checkpoint, file.name)
+    try:
+        crc32 = file_crc32(path)
+    except OSError as e:
+        raise translate(e, f"reading {path}", local=True) from e
+    name = layout.new_sst_name()
+    files.storage.put_file(layout.store_key(files.store, name), path, if_absent=True, link=True)
+    return describe(file, name, crc32)
+
+
+def _check_still_there(files: StoreFiles, manifest: Manifest, key: str) -> None:
+    """A collection may have deleted what we named if we took longer than its grace period: look, and take the manifest back."""
+    files.refresh()
+    missing = [sst.key for sst in manifest.ssts if sst.key not in files.listing.ssts]
+    if missing:
+        try:
+            files.storage.delete([key])
+        except MillpondError as e:
+            log.error("store %s: cannot take back %s, which names missing SSTs: %s", files.store, key, e)
+        raise UnavailableError(
+            f"store {files.store}: {len(missing)} SSTs were collected before the snapshot of version {manifest.version} "
+            "was published",
+            kind=ErrorKind.STORAGE_UNAVAILABLE,
+            hint="Raise the option gc.graceMs above the time that one snapshot takes.",
+        )
