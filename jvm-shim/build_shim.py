@@ -41,12 +41,11 @@ from millpond.config import options_json
 from millpond.errors import UnsupportedError, errors_json
 
 ROOT = Path(__file__).resolve().parents[1]
-# -Xlint includes the warnings about unused code; <sources> lets the optimiser inline within the shim only, never code of
-# Spark, whose patch releases may change what stands behind a method.
+# -Xlint includes the warnings about unused code. No -opt: the JIT inlines what is hot, and scalac's inliner stumbles over
+# attributes in Spark's own classes.
 SCALAC_FLAGS = (
     *("-encoding", "UTF-8", "-release", "17", "-deprecation", "-feature", "-unchecked"),
     *("-Xlint", "-Wdead-code", "-Wvalue-discard", "-Wnumeric-widen", "-Wextra-implicit", "-Werror"),
-    "-opt:inline:<sources>",
 )
 # The compiler's type checker recurses deeply, and a JVM of a few seconds gains nothing from a parallel collector.
 _JVM_FLAGS = ("-Xss8m", "-XX:+UseSerialGC")

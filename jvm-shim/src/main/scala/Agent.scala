@@ -1,0 +1,276 @@
+package org.apache.spark.sql.millpond
+
+import java.io.{BufferedReader, File, InputStreamReader}
+import java.net.InetAddress
+import java.nio.charset.StandardCharsets.UTF_8
+import java.security.SecureRandom
+import java.util.concurrent.{CompletableFuture, ExecutionException, TimeUnit, TimeoutException}
+import java.util.concurrent.atomic.AtomicLong
+
+import scala.util.control.NonFatal
+
+import com.fasterxml.jackson.databind.JsonNode
+import com.fasterxml.jackson.databind.node.ObjectNode
+import py4j.{CallbackClient, GatewayServer, Py4JException, Py4JNetworkException}
+
+import org.apache.spark.SparkEnv
+import org.apache.spark.internal.Logging
+import org.apache.spark.util.ShutdownHookManager
+
+/** The one agent process of this JVM: started at the first call, started again if it died, stopped with the JVM.
+  * A call that the dead agent left unanswered is made again: every call is idempotent. */
+object Agent extends Logging {
+  private val Attempts = 3
+  private var running: AgentProcess = null
+  private var stopping = false
+  private lazy val hook: Unit = { ShutdownHookManager.addShutdownHook(() => stop()); () }
+
+  /** Time spent in calls by this thread since it was last taken. */
+  private val spentNs = ThreadLocal.withInitial[AtomicLong](() => new AtomicLong)
+  def takeSpentNs(): Long = spentNs.get.getAndSet(0L)
+
+  /** The answer's `ok` part; its `error` part is thrown as [[MillpondException]]. */
+  def call(method: String, request: ObjectNode, settings: AgentSettings): JsonNode = {
+    val start = System.nanoTime
+    try {
+      val text = Json.text(request)
+      var attempt = 1
+      while (true) {
+        val process = current(settings)
+        try return answer(method, process.call(method, text))
+        catch {
+          case e: Py4JNetworkException =>
+            process.kill()
+            if (attempt == Attempts) {
+              val what = if (process.timedOut(e)) "AGENT_TIMEOUT" else "AGENT_LOST"
+              throw MillpondError.of(what, s"the agent did not answer the call '$method' in $Attempts attempts: ${e.getMessage}", cause = e)
+            }
+            logWarning(s"Millpond agent (pid ${process.pid}) was lost during '$method'; starting another one")
+            attempt += 1
+        }
+      }
+      throw MillpondError.internal("unreachable")
+    } finally { spentNs.get.addAndGet(System.nanoTime - start); () }
+  }
+
+  private def answer(method: String, text: String): JsonNode = {
+    val node = Json.parse(text)
+    val error = node.get("error")
+    if (error == null) node.get("ok")
+    else throw new MillpondException(error.path("kind").asText("INTERNAL"), error.path("message").asText(s"the agent refused '$method'"), error.path("hint").asText(""))
+  }
+
+  private def current(settings: AgentSettings): AgentProcess = synchronized {
+    if (stopping) throw MillpondError.of("AGENT_LOST", "the JVM is shutting down")
+    if (running == null || !running.isAlive) {
+      if (running != null) running.kill()
+      running = null
+      hook
+      running = AgentProcess.start(settings)
+    }
+    running
+  }
+
+  def isRunning: Boolean = synchronized(!stopping && running != null && running.isAlive)
+
+  /** Process id of the running agent, or -1. */
+  def pid: Long = synchronized(if (running == null) -1L else running.pid)
+
+  def stop(): Unit = synchronized {
+    stopping = true
+    if (running != null) running.kill()
+    running = null
+  }
+}
+
+final case class AgentSettings(python: Option[String], driverPython: Option[String], startTimeoutMs: Long, callTimeoutMs: Int)
+
+private final class AgentProcess(process: Process, server: GatewayServer, api: AgentApi, tail: OutputTail) {
+  def pid: Long = process.pid
+  def isAlive: Boolean = process.isAlive
+
+  def call(method: String, request: String): String =
+    try api.call(method, request)
+    catch {
+      case e: Py4JNetworkException => throw e
+      case e: Py4JException if !process.isAlive || isNetwork(e) => throw new Py4JNetworkException(e.getMessage, e)
+      case e: Py4JException => throw MillpondError.internal(s"the agent failed in '$method': ${e.getMessage}\n${tail.text}", e)
+    }
+
+  private def isNetwork(e: Throwable): Boolean =
+    Iterator.iterate(e)(_.getCause).takeWhile(_ != null).take(8).exists(c => c.isInstanceOf[java.io.IOException] || c.isInstanceOf[Py4JNetworkException])
+
+  def timedOut(e: Throwable): Boolean =
+    Iterator.iterate(e)(_.getCause).takeWhile(_ != null).take(8).exists(_.isInstanceOf[java.net.SocketTimeoutException])
+
+  def kill(): Unit = {
+    process.destroyForcibly()
+    process.waitFor(10, TimeUnit.SECONDS)
+    server.shutdown()
+  }
+}
+
+private object AgentProcess extends Logging {
+
+  def start(settings: AgentSettings): AgentProcess = {
+    val python = interpreter(settings)
+    val token = randomToken()
+    val registered = new CompletableFuture[AgentApi]
+    val loopback = InetAddress.getLoopbackAddress
+    val thread = Thread.currentThread
+    val loader = thread.getContextClassLoader
+    // py4j's threads load AgentApi by the context class loader, which need not know a jar that came with spark.jars
+    thread.setContextClassLoader(getClass.getClassLoader)
+    val server =
+      try {
+        val gateway = new GatewayServer.GatewayServerBuilder(new AgentRegistry(a => { registered.complete(a); () }))
+          .javaPort(0).javaAddress(loopback).authToken(token)
+          .callbackClient(new CallbackClient(0, loopback, token, 30L, TimeUnit.SECONDS, javax.net.SocketFactory.getDefault, true, settings.callTimeoutMs))
+          .build()
+        gateway.start()
+        gateway
+      } finally thread.setContextClassLoader(loader)
+    var process: Process = null
+    var done = false
+    try {
+      process = launch(python)
+      val tail = new OutputTail(process)
+      val hello = Json.obj().put("port", server.getListeningPort).put("token", token).put("parent_pid", ProcessHandle.current.pid)
+        .put("local_root", LocalDirs.root.getPath)
+      try {
+        val in = process.getOutputStream // stays open: its end tells the agent that this JVM is gone
+        in.write((Json.text(hello) + "\n").getBytes(UTF_8))
+        in.flush()
+      } catch { case _: java.io.IOException => () } // it died at once: awaitRegistration says why
+      val api = awaitRegistration(registered, process, tail, python, settings.startTimeoutMs)
+      done = true
+      val agent = new AgentProcess(process, server, api, tail)
+      checkVersion(agent, python)
+      logInfo(s"Millpond agent started, pid ${process.pid}, $python")
+      agent
+    } finally if (!done) {
+      if (process != null) { process.destroyForcibly(); process.waitFor(10, TimeUnit.SECONDS) }
+      server.shutdown()
+    }
+  }
+
+  private def launch(python: String): Process = {
+    val builder = new ProcessBuilder(python, "-u", "-m", "millpond.agent").redirectErrorStream(true)
+    try builder.start()
+    catch {
+      case e: java.io.IOException =>
+        throw MillpondError.of("AGENT_NOT_STARTED", s"the Python interpreter '$python' cannot be started on this executor (${host()}): ${e.getMessage}.", cause = e)
+    }
+  }
+
+  private def awaitRegistration(registered: CompletableFuture[AgentApi], process: Process, tail: OutputTail, python: String, timeoutMs: Long): AgentApi = {
+    val deadline = System.nanoTime + timeoutMs * 1000000L
+    while (true) {
+      try return registered.get(50, TimeUnit.MILLISECONDS)
+      catch {
+        case _: TimeoutException =>
+          if (!process.isAlive) {
+            tail.await()
+            val text = tail.text
+            if (text.contains("No module named"))
+              throw MillpondError.of("AGENT_PACKAGE_MISSING", s"'$python' on this executor (${host()}) has no package millpond: ${text.linesIterator.toSeq.lastOption.getOrElse("")}.")
+            throw MillpondError.of("AGENT_NOT_STARTED", s"the agent ('$python -m millpond.agent' on ${host()}) ended with exit code ${process.exitValue}: $text")
+          }
+          if (System.nanoTime > deadline)
+            throw MillpondError.of("AGENT_TIMEOUT", s"the agent ('$python -m millpond.agent' on ${host()}) did not report within $timeoutMs ms: ${tail.text}")
+        case e: ExecutionException => throw MillpondError.internal("agent registration", e)
+      }
+    }
+    throw MillpondError.internal("unreachable")
+  }
+
+  private def checkVersion(agent: AgentProcess, python: String): Unit = {
+    val theirs =
+      try Json.parse(agent.call("ping", "{}")).path("ok").path("version").asText("?")
+      catch { case NonFatal(e) => agent.kill(); throw e }
+    if (theirs != BuildInfo.millpondVersion) {
+      agent.kill()
+      throw MillpondError.of("AGENT_VERSION_MISMATCH", s"the shim's jar is Millpond ${BuildInfo.millpondVersion}, but '$python' on ${host()} has millpond $theirs.")
+    }
+  }
+
+  private def interpreter(settings: AgentSettings): String = {
+    val env = SparkEnv.get
+    val local = env != null && env.executorId == "driver"
+    (if (local) settings.driverPython else None)
+      .orElse(settings.python)
+      .orElse(Option(env).flatMap(_.conf.getOption("spark.pyspark.python")))
+      .orElse(Option(System.getenv("PYSPARK_PYTHON")))
+      .getOrElse("python3")
+  }
+
+  private def host(): String = InetAddress.getLocalHost.getHostName
+
+  private def randomToken(): String = {
+    val bytes = new Array[Byte](32)
+    new SecureRandom().nextBytes(bytes)
+    DiskTier.hex(bytes)
+  }
+}
+
+/** Passes the agent's output on to this executor's stderr and keeps its end for error messages. */
+private final class OutputTail(process: Process) {
+  private val lines = new java.util.ArrayDeque[String]
+  private val reader = new Thread(() => pump(), s"millpond-agent-output-${process.pid}")
+  reader.setDaemon(true)
+  reader.start()
+
+  private def pump(): Unit = {
+    val in = new BufferedReader(new InputStreamReader(process.getInputStream, UTF_8))
+    try {
+      var line = in.readLine()
+      while (line != null) {
+        System.err.println(line)
+        lines.synchronized { lines.addLast(line); if (lines.size > 20) lines.removeFirst() }
+        line = in.readLine()
+      }
+    } catch { case _: java.io.IOException => () } // the process was killed
+  }
+
+  def await(): Unit = reader.join(2000)
+  def text: String = lines.synchronized(String.join("\n", lines))
+}
+
+/** Where this JVM keeps its local copies: one folder under Spark's local directory, locked while the JVM lives, so that the agent of a
+  * later JVM can tell a dead owner's folder from a living one's. */
+object LocalDirs {
+  @volatile private var configured: Option[String] = None
+  def configure(localDir: Option[String]): Unit = if (localDir.isDefined) configured = localDir
+
+  lazy val root: File = {
+    val parent = new File(configured.getOrElse(sparkLocalDir()))
+    val dir = new File(parent, s"millpond-${java.util.UUID.randomUUID}")
+    if (!dir.mkdirs()) throw MillpondError.of("LOCAL_DISK_FULL", s"the folder $dir for local state cannot be made.")
+    val channel = java.nio.channels.FileChannel.open(new File(dir, "owner.lock").toPath,
+      java.nio.file.StandardOpenOption.CREATE, java.nio.file.StandardOpenOption.WRITE)
+    channel.lock() // held until the JVM ends: nobody closes the channel, the shutdown hook keeps it from being collected
+    ShutdownHookManager.addShutdownHook(() => { delete(dir); channel.close() })
+    dir
+  }
+
+  private def sparkLocalDir(): String = {
+    val env = SparkEnv.get
+    if (env == null) System.getProperty("java.io.tmpdir") else org.apache.spark.util.Utils.getLocalDir(env.conf)
+  }
+
+  private val counter = new AtomicLong
+
+  /** A new empty folder of one provider. */
+  def forStore(id: String): File = {
+    val dir = new File(root, s"$id-${counter.incrementAndGet()}")
+    if (!dir.mkdirs()) throw MillpondError.of("LOCAL_DISK_FULL", s"the folder $dir for local state cannot be made.")
+    dir
+  }
+
+  def delete(file: File): Unit = {
+    val children = file.listFiles
+    if (children != null && !java.nio.file.Files.isSymbolicLink(file.toPath)) children.foreach(delete)
+    file.delete()
+    ()
+  }
+}

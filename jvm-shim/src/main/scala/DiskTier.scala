@@ -1,0 +1,169 @@
+package org.apache.spark.sql.millpond
+
+import java.io.File
+import java.nio.ByteBuffer
+
+import scala.jdk.CollectionConverters._
+
+import com.fasterxml.jackson.databind.node.ArrayNode
+import org.rocksdb.{BlockBasedTableConfig, BloomFilter, Checkpoint, CompressionType, EnvOptions, InfoLogLevel, IngestExternalFileOptions, LRUCache, Options,
+  ReadOptions, RocksDB, RocksDBException, RocksIterator, SstFileWriter, StringAppendOperator}
+
+/** The disk tier of one store: a local RocksDB that sees rows only in bulk, as sorted files, at snapshots. Point reads and scans may come
+  * from any thread; `close` must not run beside them. Owns its native objects. */
+final class DiskTier(val dir: File, config: DiskConfig) {
+  private val bloom = new BloomFilter(10)
+  private val merge = new StringAppendOperator("")
+  private val options = new Options()
+    .setCreateIfMissing(true)
+    .setTableFormatConfig(new BlockBasedTableConfig()
+      .setFormatVersion(5)
+      .setBlockCache(config.blockCache)
+      .setFilterPolicy(bloom)
+      .setBlockSize(8L << 10)
+      .setCacheIndexAndFilterBlocks(false))
+    .setCompressionType(config.compression)
+    .setMergeOperator(merge)
+    .setMaxBackgroundJobs(2)
+    .setWriteBufferSize(1L << 20)
+    .setLevelCompactionDynamicLevelBytes(true)
+    .setTargetFileSizeBase(32L << 20)
+    .setStatsDumpPeriodSec(0)
+    .setInfoLogLevel(InfoLogLevel.ERROR_LEVEL)
+    .setKeepLogFileNum(1)
+  private val reading = new ReadOptions()
+  private val db =
+    try RocksDB.open(options, dir.getPath)
+    catch { case e: RocksDBException => freeOptions(); throw DiskTier.failure(s"the local RocksDB $dir cannot be opened", e) }
+  private var value = new Array[Byte](1024)
+
+  /** Length of the value of a physical key, or -1; the bytes are in `lastValue` until the next call. Callers hold the store's lock. */
+  def get(key: Array[Byte], length: Int): Int =
+    try {
+      var n = db.get(reading, key, 0, length, value, 0, value.length)
+      if (n > value.length) {
+        value = new Array[Byte](Integer.highestOneBit(n) * 2)
+        n = db.get(reading, key, 0, length, value, 0, value.length)
+      }
+      if (n == RocksDB.NOT_FOUND) -1 else n
+    } catch { case e: RocksDBException => throw DiskTier.failure(s"reading the local RocksDB $dir failed", e) }
+
+  def lastValue: Array[Byte] = value
+
+  /** An iterator over the state of now; the caller closes it before this tier is closed. */
+  def iterator(readAhead: Boolean): DiskScan = {
+    val scanOptions = new ReadOptions().setFillCache(!readAhead)
+    if (readAhead) scanOptions.setReadaheadSize(2L << 20)
+    new DiskScan(db.newIterator(scanOptions), scanOptions)
+  }
+
+  /** A writer of one sorted file with this tier's table format. */
+  def sstWriter(file: File): SstWriter = new SstWriter(options, file)
+
+  /** Make a finished sorted file part of the tier, at once and as a whole. */
+  def ingest(file: File): Unit = {
+    val ingesting = new IngestExternalFileOptions(true, true, true, true).setWriteGlobalSeqno(false)
+    try db.ingestExternalFile(java.util.Collections.singletonList(file.getPath), ingesting)
+    catch { case e: RocksDBException => throw DiskTier.failure(s"a sorted file cannot be added to $dir", e) }
+    finally ingesting.close()
+  }
+
+  /** Whether nothing was ever ingested. */
+  def isEmpty: Boolean = db.getLiveFilesMetaData.isEmpty
+
+  /** A RocksDB checkpoint in `target` (must not exist) and what it holds, as `publish_snapshot` wants it. */
+  def snapshotTo(target: File): ArrayNode = {
+    val before = db.getLiveFilesMetaData.asScala
+    val checkpoint = Checkpoint.create(db)
+    try checkpoint.createCheckpoint(target.getPath)
+    catch { case e: RocksDBException => throw DiskTier.failure(s"a RocksDB checkpoint of $dir failed", e) }
+    finally checkpoint.close()
+    // a compaction may end between the two lists: names are never reused, so their union describes every file of the checkpoint
+    val known = (before ++ db.getLiveFilesMetaData.asScala).map(f => f.fileName.stripPrefix("/") -> f).toMap
+    val files = Json.obj().putArray("files")
+    target.list.filter(_.endsWith(".sst")).sorted.foreach { name =>
+      val f = known.getOrElse(name, throw MillpondError.internal(s"the RocksDB checkpoint $target holds $name, which $dir does not know"))
+      files.addObject().put("name", name).put("size_bytes", f.size).put("smallest_hex", DiskTier.hex(f.smallestKey))
+        .put("largest_hex", DiskTier.hex(f.largestKey)).put("entries", f.numEntries).put("deletions", f.numDeletions).put("level", f.level)
+    }
+    files
+  }
+
+  private def freeOptions(): Unit = { reading.close(); options.close(); merge.close(); bloom.close() }
+
+  def close(): Unit = { db.close(); freeOptions() }
+}
+
+/** What every disk tier of an executor has in common. */
+final case class DiskConfig(blockCache: LRUCache, compression: CompressionType)
+
+object DiskTier {
+  def failure(what: String, e: RocksDBException): MillpondException = {
+    val text = String.valueOf(e.getMessage)
+    val kind = if (text.contains("No space left")) "LOCAL_DISK_FULL" else if (text.startsWith("Corruption") || text.contains("Corruption:")) "SST_DAMAGED" else "INTERNAL"
+    MillpondError.of(kind, s"$what: $text", cause = e)
+  }
+
+  def hex(bytes: Array[Byte]): String = java.util.HexFormat.of().formatHex(bytes)
+}
+
+/** A RocksDB iterator that is closed once, whoever comes first. */
+final class DiskScan(it: RocksIterator, options: ReadOptions) {
+  private var open = true
+  def seekToFirst(): Unit = it.seekToFirst()
+  def seek(target: Array[Byte]): Unit = it.seek(target)
+  def isValid: Boolean = {
+    val valid = it.isValid
+    if (!valid)
+      try it.status()
+      catch { case e: RocksDBException => throw DiskTier.failure("scanning the local RocksDB failed", e) }
+    valid
+  }
+  def next(): Unit = it.next()
+  def key: Array[Byte] = it.key
+  def value: Array[Byte] = it.value
+  /** Copies into a direct buffer; returns the full length. */
+  def keyInto(buffer: ByteBuffer): Int = it.key(buffer)
+  def valueInto(buffer: ByteBuffer): Int = it.value(buffer)
+  def close(): Unit = if (open) { open = false; it.close(); options.close() }
+}
+
+/** Writes one SSTable; keys must ascend strictly. `finish` or `abandon` must be called. */
+final class SstWriter(options: Options, file: File) {
+  private val env = new EnvOptions()
+  private val writer = new SstFileWriter(env, options)
+  private var keyBuffer = ByteBuffer.allocateDirect(256)
+  private var valueBuffer = ByteBuffer.allocateDirect(4096)
+  private var count = 0L
+  attempt(writer.open(file.getPath))
+
+  def entries: Long = count
+
+  def put(key: Array[Byte], keyAt: Int, keyLength: Int, value: Array[Byte], valueAt: Int, valueLength: Int): Unit = {
+    if (keyBuffer.capacity < keyLength) keyBuffer = ByteBuffer.allocateDirect(keyLength * 2)
+    if (valueBuffer.capacity < valueLength) valueBuffer = ByteBuffer.allocateDirect(valueLength * 2)
+    keyBuffer.clear()
+    keyBuffer.put(key, keyAt, keyLength).flip()
+    valueBuffer.clear()
+    valueBuffer.put(value, valueAt, valueLength).flip()
+    attempt(writer.put(keyBuffer, valueBuffer))
+    count += 1
+  }
+
+  def delete(key: Array[Byte], keyAt: Int, keyLength: Int): Unit = {
+    attempt(writer.delete(java.util.Arrays.copyOfRange(key, keyAt, keyAt + keyLength)))
+    count += 1
+  }
+
+  def finish(): Unit =
+    try attempt(writer.finish())
+    finally free()
+
+  def abandon(): Unit = { free(); file.delete(); () }
+
+  private def free(): Unit = { writer.close(); env.close() }
+
+  private def attempt(action: => Unit): Unit =
+    try action
+    catch { case e: RocksDBException => throw DiskTier.failure(s"the sorted file $file cannot be written", e) }
+}

@@ -1,0 +1,132 @@
+package org.apache.spark.sql.millpond
+
+import java.io.File
+
+/** Turns changelogs into sorted files for the disk tier. Works on files alone, so it takes nothing from the running batch;
+  * a key that was written in many versions is written once. */
+final class Flush(disk: DiskTier, workDir: File) {
+  private var blocks = new Array[Array[Byte]](16)
+  private var blockCount = 0
+  private var blockBytes = 0L
+  private var count = 0
+  private var recordBlock = new Array[Int](1 << 12)
+  private var keyAt = new Array[Int](1 << 12)
+  private var keyLength = new Array[Int](1 << 12)
+  private var valueAt = new Array[Int](1 << 12)
+  private var valueLength = new Array[Int](1 << 12) // -1: delete
+  private var files = 0
+
+  /** Apply the changelogs in order. Returns the number of entries written. */
+  def run(paths: Seq[String]): Long = {
+    var written = 0L
+    paths.foreach { path =>
+      new ChangelogReader(path).read(add(_, _, _, _, _, _))
+      // bounded memory: what was gathered goes down before more is read; later files win over earlier ones
+      if (blockBytes > Flush.GatherBytes) written += writeDown()
+    }
+    written + writeDown()
+  }
+
+  private def add(op: Byte, block: Array[Byte], key: Int, keyBytes: Int, value: Int, valueBytes: Int): Unit = {
+    if (op != Op.Put && op != Op.Delete) throw MillpondError.internal(s"changelog record kind $op")
+    if (blockCount == 0 || (blocks(blockCount - 1) ne block)) {
+      if (blockCount == blocks.length) blocks = java.util.Arrays.copyOf(blocks, blockCount * 2)
+      blocks(blockCount) = block
+      blockCount += 1
+      blockBytes += block.length
+    }
+    if (count == keyAt.length) {
+      recordBlock = java.util.Arrays.copyOf(recordBlock, count * 2)
+      keyAt = java.util.Arrays.copyOf(keyAt, count * 2)
+      keyLength = java.util.Arrays.copyOf(keyLength, count * 2)
+      valueAt = java.util.Arrays.copyOf(valueAt, count * 2)
+      valueLength = java.util.Arrays.copyOf(valueLength, count * 2)
+    }
+    recordBlock(count) = blockCount - 1
+    keyAt(count) = key
+    keyLength(count) = keyBytes
+    valueAt(count) = value
+    valueLength(count) = valueBytes
+    count += 1
+  }
+
+  private def compare(a: Int, b: Int): Int =
+    java.util.Arrays.compareUnsigned(blocks(recordBlock(a)), keyAt(a), keyAt(a) + keyLength(a), blocks(recordBlock(b)), keyAt(b), keyAt(b) + keyLength(b))
+
+  /** Indices in key order; of equal keys the later record is last (stable merge sort). */
+  private def sorted(): Array[Int] = {
+    var from = Array.range(0, count)
+    var to = new Array[Int](count)
+    val run = 8
+    var start = 0
+    while (start < count) {
+      val end = math.min(start + run, count)
+      var i = start + 1
+      while (i < end) {
+        val x = from(i)
+        var j = i - 1
+        while (j >= start && compare(from(j), x) > 0) { from(j + 1) = from(j); j -= 1 }
+        from(j + 1) = x
+        i += 1
+      }
+      start = end
+    }
+    var width = run
+    while (width < count) {
+      var low = 0
+      while (low < count) {
+        val middle = math.min(low + width, count)
+        val high = math.min(low + 2 * width, count)
+        var i = low
+        var j = middle
+        var k = low
+        while (k < high) {
+          if (i < middle && (j >= high || compare(from(i), from(j)) <= 0)) { to(k) = from(i); i += 1 }
+          else { to(k) = from(j); j += 1 }
+          k += 1
+        }
+        low = high
+      }
+      val swap = from
+      from = to
+      to = swap
+      width *= 2
+    }
+    from
+  }
+
+  private def writeDown(): Long = if (count == 0) 0L else {
+    val order = sorted()
+    val keepDeletes = !disk.isEmpty // an empty tier has nothing that a delete could hide
+    val file = new File(workDir, s"flush-${java.util.UUID.randomUUID}.sst")
+    val writer = disk.sstWriter(file)
+    var done = false
+    try {
+      var i = 0
+      while (i < count) {
+        val r = order(i)
+        if (i + 1 == count || compare(r, order(i + 1)) != 0) {
+          val block = blocks(recordBlock(r))
+          if (valueLength(r) >= 0) writer.put(block, keyAt(r), keyLength(r), block, valueAt(r), valueLength(r))
+          else if (keepDeletes) writer.delete(block, keyAt(r), keyLength(r))
+        }
+        i += 1
+      }
+      val entries = writer.entries
+      if (entries > 0) { writer.finish(); done = true; disk.ingest(file); files += 1 }
+      clear()
+      entries
+    } finally if (!done) writer.abandon()
+  }
+
+  private def clear(): Unit = {
+    java.util.Arrays.fill(blocks.asInstanceOf[Array[AnyRef]], null)
+    blockCount = 0
+    blockBytes = 0L
+    count = 0
+  }
+}
+
+object Flush {
+  private val GatherBytes = 64L << 20
+}

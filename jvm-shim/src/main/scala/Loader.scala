@@ -1,0 +1,126 @@
+package org.apache.spark.sql.millpond
+
+import java.io.File
+
+import scala.jdk.CollectionConverters._
+
+import com.fasterxml.jackson.databind.JsonNode
+
+import org.apache.spark.internal.Logging
+
+/** Brings a store to a version: asks the agent for a plan, opens the disk tier that the agent laid out, replays the changelogs above it. */
+private[millpond] object Loader extends Logging {
+
+  /** @param register gives the families that the provider knows their codecs again */
+  def load(engine: StoreEngine, version: Long, id: Option[String], loadEmpty: Boolean, register: JsonNode => Unit): Unit = engine.diskLock.synchronized {
+    engine.synchronized {
+      if (engine.closed) throw MillpondError.storeClosed(engine.context.label)
+      val start = System.nanoTime
+      var loaded = false
+      while (!loaded) {
+        engine.unload()
+        engine.generation += 1
+        LocalDirs.delete(new File(engine.context.localDir, s"g${engine.generation - 2}"))
+        val plan = engine.context.call("open", engine.generation) { r =>
+          r.put("version", version).put("load_empty", loadEmpty).put("generation", engine.generation)
+          id.foreach(r.put("id", _))
+          val excluded = r.putArray("excluded")
+          engine.excludedManifests.foreach(excluded.add)
+        }
+        loaded = attempt(engine, plan, version, loadEmpty, register)
+      }
+      engine.loaded = true
+      engine.metrics.restored(System.nanoTime - start)
+      if (engine.disk != null && engine.context.options.boolean("restore.warmUp")) WarmUp.start(engine)
+    }
+  }
+
+  /** False if the plan's snapshot turned out to be damaged; it is excluded then. */
+  private def attempt(engine: StoreEngine, plan: JsonNode, version: Long, loadEmpty: Boolean, register: JsonNode => Unit): Boolean = {
+    val rule = plan.get("partition_key")
+    val unscalable = if (rule.get("kind").asText == "unknown") Some(rule.path("reason").asText("the partition key of this operator is not known")) else None
+    val partition = engine.context.storeId.partitionId
+    engine.layout = new StoreLayout(KeyGroups(plan.get("max_parallelism").asInt, plan.get("base").asInt), plan.get("partitions").asInt,
+      partition, plan.get("staging_dir").asText, unscalable)
+    engine.version = version
+    engine.emptyBase = loadEmpty
+    engine.keys = 0L
+    engine.flushed = 0L
+    engine.flushedKeys = 0L
+    engine.lastSnapshot = None
+    engine.manifestInUse = null
+    engine.pending = Vector.empty
+    engine.lineage.clear()
+    val db = plan.get("db")
+    if (db != null && !db.isNull) {
+      engine.manifestInUse = db.get("manifest").asText
+      try engine.disk = new DiskTier(new File(db.get("dir").asText), Shared.disk(engine.context.options))
+      catch {
+        case e: MillpondException if engine.excludedManifests.add(engine.manifestInUse) =>
+          logWarning(s"store ${engine.context.label}: the snapshot ${engine.manifestInUse} cannot be used, an older one is tried: ${e.getMessage}")
+          return false
+      }
+      addFamilies(engine, db, onDisk = true)
+      engine.keys = db.get("keys").asLong
+      engine.flushed = db.get("version").asLong
+      engine.flushedKeys = engine.keys
+      engine.lastSnapshot = Some(engine.flushed -> db.get("id").asText)
+    }
+    replay(engine, plan)
+    engine.lineageBase = plan.get("lineage_base").asLong
+    engine.lineage ++= plan.get("lineage").elements.asScala.map(_.asText)
+    engine.anchor = version
+    engine.anchorId = engine.id
+    engine.anchorKeys = engine.keys
+    register(rule)
+    engine.metrics.restoreBytes += plan.path("restore_bytes").asLong(0)
+    true
+  }
+
+  private def addFamilies(engine: StoreEngine, described: JsonNode, onDisk: Boolean): Unit =
+    described.get("column_families").elements.asScala.foreach { f =>
+      if (!engine.families.containsKey(f.get("name").asText))
+        engine.addFamily(f.get("name").asText, f.get("id").asInt, f.path("kind").asText(FamilyKind.Point), f.path("internal").asBoolean(false), onDisk)
+    }
+
+  private def replay(engine: StoreEngine, plan: JsonNode): Unit =
+    plan.get("changelogs").elements.asScala.foreach { c =>
+      val path = c.get("path").asText
+      val version = c.get("version").asLong
+      // families may first appear in this changelog: its header comes before its records
+      val reader = new ChangelogReader(path)
+      addFamilies(engine, reader.header(), onDisk = false)
+      val sink = new ReplaySink(engine, path)
+      val header = reader.read(sink)
+      if (header.get("version").asLong != version || header.get("id").asText != c.get("id").asText)
+        throw MillpondError.changelogDamaged(path, s"it holds version ${header.get("version").asLong} (${header.get("id").asText}), not version $version (${c.get("id").asText})")
+      engine.families.values.forEach { f => f.table.commitBatch(version.toInt); f.table.beginBatch() }
+      engine.keys = header.get("keys").asLong
+      engine.pending = engine.pending :+ (version -> path)
+    }
+
+  private final class ReplaySink(engine: StoreEngine, path: String) extends RecordSink {
+    private val byId = {
+      val known = engine.families.values.asScala.toSeq
+      val table = new Array[Family](if (known.isEmpty) 0 else known.map(_.id).max + 1)
+      known.foreach(f => table(f.id) = f)
+      table
+    }
+
+    def record(op: Byte, block: Array[Byte], keyAt: Int, keyLength: Int, valueAt: Int, valueLength: Int): Unit = {
+      val slot = ((block(keyAt) & 0xFF) << 8) | (block(keyAt + 1) & 0xFF)
+      val id = ((block(keyAt + 2) & 0xFF) << 8) | (block(keyAt + 3) & 0xFF)
+      if (id >= byId.length || byId(id) == null) throw MillpondError.changelogDamaged(path, s"a record belongs to column family $id, which its header does not list")
+      if (op != Op.Put && op != Op.Delete) throw MillpondError.changelogDamaged(path, s"a record has kind $op")
+      val f = byId(id)
+      val at = Bytes.ArrayOffset + keyAt + 4L + f.keyLead
+      val length = keyLength - 4 - f.keyLead
+      val hash = Bytes.hash(block, at, length)
+      val found = f.table.find(block, at, length, hash)
+      if (op == Op.Put)
+        f.table.write(block, at, length, hash, found, slot, f.prefixLength(block, at), block, Bytes.ArrayOffset + valueAt + 1L, valueLength - 1)
+      else if (found != 0L || !f.table.complete)
+        f.table.write(block, at, length, hash, found, slot, f.prefixLength(block, at), null, 0L, -1)
+    }
+  }
+}

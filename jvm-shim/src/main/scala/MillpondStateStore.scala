@@ -1,0 +1,123 @@
+package org.apache.spark.sql.millpond
+
+import org.apache.spark.sql.catalyst.expressions.UnsafeRow
+import org.apache.spark.sql.execution.streaming.state._
+import org.apache.spark.sql.types.StructType
+
+/** What reading and writing have in common. Rows returned are the caller's own. */
+private[millpond] trait MillpondReading extends ReadStateStore {
+  def provider: MillpondStateStoreProvider
+  protected def engine: StoreEngine = provider.engine
+
+  // operators use one family for long stretches
+  private var lastName: String = null
+  private var lastFamily: Family = null
+  private var lastGeneration = -1
+
+  protected def family(name: String): Family = {
+    if ((lastName ne name) || lastGeneration != engine.generation) {
+      lastFamily = engine.family(name)
+      lastName = name
+      lastGeneration = engine.generation
+    }
+    lastFamily
+  }
+
+  override def id: StateStoreId = provider.stateStoreId
+
+  override def get(key: UnsafeRow, colFamilyName: String): UnsafeRow = engine.get(family(colFamilyName), key)
+
+  override def iterator(colFamilyName: String): StateStoreIterator[UnsafeRowPair] = {
+    val scan = engine.scan(family(colFamilyName))
+    new StateStoreIterator(scan, () => scan.close())
+  }
+
+  override def prefixScan(prefixKey: UnsafeRow, colFamilyName: String): StateStoreIterator[UnsafeRowPair] = {
+    val f = family(colFamilyName)
+    if (f.kind != FamilyKind.Prefix) throw StateStoreErrors.unsupportedOperationException("prefixScan", f.kind)
+    val scan = engine.prefixScan(f, prefixKey)
+    new StateStoreIterator(scan, () => scan.close())
+  }
+
+  override def allColumnFamilyNames: Set[String] = engine.synchronized(engine.families.keySet.toArray(new Array[String](0)).toSet)
+
+  override def valuesIterator(key: UnsafeRow, colFamilyName: String): Iterator[UnsafeRow] = singleValued("valuesIterator")
+  override def prefixScanWithMultiValues(prefixKey: UnsafeRow, colFamilyName: String): StateStoreIterator[UnsafeRowPair] = singleValued("prefixScanWithMultiValues")
+  override def iteratorWithMultiValues(colFamilyName: String): StateStoreIterator[UnsafeRowPair] = singleValued("iteratorWithMultiValues")
+
+  protected def singleValued(operation: String): Nothing = throw StateStoreErrors.unsupportedOperationException(operation, MillpondStateStoreProvider.Name)
+}
+
+private[millpond] final class MillpondReadStore(val provider: MillpondStateStoreProvider, val session: MillpondStateStoreProvider.Session,
+    override val version: Long, val uniqueId: Option[String]) extends MillpondReading {
+  override def release(): Unit = provider.end(session)
+  override def abort(): Unit = provider.end(session)
+}
+
+private[millpond] final class MillpondStateStore(val provider: MillpondStateStoreProvider, session: MillpondStateStoreProvider.Session,
+    override val version: Long, uniqueId: Option[String], forceSnapshot: Boolean) extends StateStore with MillpondReading {
+  private var committed = false
+  private var ended = false
+  private var info: StateStoreCheckpointInfo = null
+
+  private def checkOpen(): Unit =
+    if (ended) throw MillpondError.of("STORE_CLOSED", s"store ${provider.stateStoreId} is used after its commit or abort.")
+
+  override def put(key: UnsafeRow, value: UnsafeRow, colFamilyName: String): Unit = {
+    checkOpen()
+    require(key != null && value != null, "state keys and values cannot be null")
+    val f = family(colFamilyName)
+    provider.validate(key, value, f.rows)
+    engine.write(f, key, value)
+  }
+
+  override def remove(key: UnsafeRow, colFamilyName: String): Unit = {
+    checkOpen()
+    require(key != null, "a state key cannot be null")
+    engine.write(family(colFamilyName), key, null)
+  }
+
+  override def putList(key: UnsafeRow, values: Array[UnsafeRow], colFamilyName: String): Unit = singleValued("putList")
+  override def merge(key: UnsafeRow, value: UnsafeRow, colFamilyName: String): Unit = singleValued("merge")
+  override def mergeList(key: UnsafeRow, values: Array[UnsafeRow], colFamilyName: String): Unit = singleValued("mergeList")
+
+  override def createColFamilyIfAbsent(colFamilyName: String, keySchema: StructType, valueSchema: StructType, keyStateEncoderSpec: KeyStateEncoderSpec,
+      useMultipleValuesPerKey: Boolean, isInternal: Boolean): Unit = {
+    checkOpen()
+    if (useMultipleValuesPerKey) singleValued("multiple values per key")
+    provider.defineFamily(colFamilyName, MillpondStateStoreProvider.FamilyDefinition(keySchema, valueSchema, keyStateEncoderSpec, isInternal))
+  }
+
+  override def removeColFamilyIfExists(colFamilyName: String): Boolean = singleValued("removeColFamilyIfExists")
+
+  override def commit(): Long = {
+    checkOpen()
+    val next = provider.commit(session, forceSnapshot)
+    committed = true
+    ended = true
+    val id = engine.synchronized(engine.id)
+    val ids = provider.conf.enableStateStoreCheckpointIds
+    info = StateStoreCheckpointInfo(provider.stateStoreId.partitionId, next, if (ids) Some(id) else None, if (ids) uniqueId else None)
+    measured = provider.metrics
+    provider.end(session)
+    next
+  }
+
+  override def abort(): Unit = if (!ended) {
+    ended = true
+    measured = provider.metrics
+    provider.end(session)
+  }
+
+  override def release(): Unit = abort()
+  override def hasCommitted: Boolean = committed
+
+  // taken when the session ends: the next task may be at work when Spark asks
+  private var measured: StateStoreMetrics = null
+  override def metrics: StateStoreMetrics = if (measured != null) measured else provider.metrics
+
+  override def getStateStoreCheckpointInfo(): StateStoreCheckpointInfo = {
+    if (info == null) throw StateStoreErrors.stateStoreOperationOutOfOrder("getStateStoreCheckpointInfo before commit")
+    info
+  }
+}

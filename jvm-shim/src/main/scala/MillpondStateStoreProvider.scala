@@ -1,0 +1,233 @@
+package org.apache.spark.sql.millpond
+
+import scala.collection.mutable
+import scala.util.control.NonFatal
+
+import com.fasterxml.jackson.databind.JsonNode
+import org.apache.hadoop.conf.Configuration
+
+import org.apache.spark.TaskContext
+import org.apache.spark.internal.Logging
+import org.apache.spark.sql.errors.QueryExecutionErrors
+import org.apache.spark.sql.execution.streaming.state._
+import org.apache.spark.sql.types.StructType
+
+/** The provider that `spark.sql.streaming.stateStore.providerClass` names. One per store and executor; Spark decides when it opens which
+  * version, the agent what that means on storage, the [[StoreEngine]] holds the rows.
+  *
+  * One session (a task's read store and the write store that it becomes) uses the engine at a time. */
+class MillpondStateStoreProvider extends StateStoreProvider with Logging {
+  import MillpondStateStoreProvider._
+
+  @volatile private var id: StateStoreId = null
+  private var context: StoreContext = null
+  private var engineOrNull: StoreEngine = null
+  private var usesFamilies = false
+  private val definitions = mutable.LinkedHashMap.empty[String, FamilyDefinition]
+  private val rules = mutable.HashMap.empty[String, JsonNode]
+  private var owner: Session = null
+  private var closing = false
+  private var rowsValidated = false
+
+  override def init(stateStoreId: StateStoreId, keySchema: StructType, valueSchema: StructType, keyStateEncoderSpec: KeyStateEncoderSpec,
+      useColumnFamilies: Boolean, storeConf: StateStoreConf, hadoopConf: Configuration, useMultipleValuesPerKey: Boolean,
+      stateSchemaProvider: Option[StateSchemaProvider]): Unit = {
+    id = stateStoreId
+    BuildInfo.check()
+    if (storeConf.stateStoreEncodingFormat != "unsaferow")
+      throw StateStoreErrors.unsupportedOperationException(s"encodingFormat=${storeConf.stateStoreEncodingFormat}", Name)
+    usesFamilies = useColumnFamilies
+    definitions(StateStore.DEFAULT_COL_FAMILY_NAME) = FamilyDefinition(keySchema, valueSchema, keyStateEncoderSpec, internal = false)
+    context = new StoreContext(stateStoreId, storeConf, hadoopConf)
+    engineOrNull = new StoreEngine(context)
+  }
+
+  override def stateStoreId: StateStoreId = id
+  private[millpond] def engine: StoreEngine = engineOrNull
+  private[millpond] def conf: StateStoreConf = context.conf
+  override def supportedCustomMetrics: Seq[StateStoreCustomMetric] = StoreMetrics.all
+  override def supportedInstanceMetrics: Seq[StateStoreInstanceMetric] = Seq(StoreMetrics.LastSnapshot)
+
+  // ---- opening -------------------------------------------------------------------------------------------------------------------
+
+  override def getReadStore(version: Long, uniqueId: Option[String]): ReadStateStore = {
+    val session = open(version, uniqueId, loadEmpty = false)
+    new MillpondReadStore(this, session, version, uniqueId)
+  }
+
+  override def getStore(version: Long, uniqueId: Option[String], forceSnapshotOnCommit: Boolean, loadEmpty: Boolean): StateStore = {
+    val session = open(version, uniqueId, loadEmpty)
+    begin(session, version, uniqueId, forceSnapshotOnCommit)
+  }
+
+  override def upgradeReadStoreToWriteStore(readStore: ReadStateStore, version: Long, uniqueId: Option[String], forceSnapshotOnCommit: Boolean): StateStore =
+    readStore match {
+      case r: MillpondReadStore if (r.provider eq this) && r.version == version && r.uniqueId == uniqueId && owns(r.session) =>
+        begin(r.session, version, uniqueId, forceSnapshotOnCommit)
+      case _ => getStore(version, uniqueId, forceSnapshotOnCommit, loadEmpty = false)
+    }
+
+  private def begin(session: Session, version: Long, uniqueId: Option[String], force: Boolean): StateStore =
+    try {
+      engine.begin()
+      new MillpondStateStore(this, session, version, uniqueId, force)
+    } catch { case NonFatal(e) => end(session); throw e }
+
+  private def open(version: Long, uniqueId: Option[String], loadEmpty: Boolean): Session = {
+    if (version < 0) throw QueryExecutionErrors.unexpectedStateStoreVersion(version)
+    val session = acquire()
+    try {
+      Agent.takeSpentNs()
+      if (loadEmpty || !engine.reuse(version, if (version == 0) None else uniqueId))
+        Loader.load(engine, version, if (version == 0 || loadEmpty) None else uniqueId, loadEmpty, registerAll)
+      session
+    } catch { case NonFatal(e) => end(session); throw StateStoreErrors.cannotLoadStore(e) }
+  }
+
+  /** Wait for the session before to end: a task that was killed may linger while its next attempt begins. */
+  private def acquire(): Session = {
+    val task = Option(TaskContext.get())
+    val session = new Session(task.fold(-1L)(_.taskAttemptId()))
+    val waitMs = context.options.int("lock.acquireTimeoutMs").toLong
+    val deadline = System.nanoTime + waitMs * 1000000L
+    synchronized {
+      // the same attempt asks again: what it had before is void
+      if (owner != null && session.attempt >= 0 && owner.attempt == session.attempt) releaseOwner()
+      while (owner != null && !closing) {
+        val left = (deadline - System.nanoTime) / 1000000L
+        if (left <= 0) throw MillpondError.of("STORE_LOCKED", s"store ${context.label} was not given back by task attempt ${owner.attempt} within $waitMs ms.")
+        wait(left)
+      }
+      if (closing) throw MillpondError.storeClosed(context.label)
+      owner = session
+    }
+    task.foreach(_.addTaskCompletionListener[Unit](_ => end(session)))
+    session
+  }
+
+  private[millpond] def owns(session: Session): Boolean = synchronized(owner eq session)
+
+  /** The session gives the store back; what it had not committed is undone. */
+  private[millpond] def end(session: Session): Unit = synchronized { if (owner eq session) releaseOwner() }
+
+  private def releaseOwner(): Unit = {
+    engine.abort()
+    engine.synchronized(engine.closeScans())
+    owner = null
+    if (closing) engine.close()
+    notifyAll()
+  }
+
+  // ---- column families -----------------------------------------------------------------------------------------------------------
+
+  private[millpond] def defineFamily(name: String, definition: FamilyDefinition): Unit = {
+    if (!usesFamilies) throw StateStoreErrors.unsupportedOperationException("createColFamilyIfAbsent", Name)
+    definitions(name) = definition
+    register(name)
+  }
+
+  /** After a load: the families of the store get their codecs back. */
+  private def registerAll(defaultRule: JsonNode): Unit = {
+    rules(StateStore.DEFAULT_COL_FAMILY_NAME) = defaultRule
+    definitions.keys.toSeq.foreach(register)
+  }
+
+  private def register(name: String): Unit = engine.synchronized {
+    val d = definitions(name)
+    val kind = FamilyKind.of(d.spec)
+    val known = engine.families.get(name)
+    val family = if (known != null) known else engine.addFamily(name, nextFamilyId(name), kind, d.internal, onDisk = false)
+    if (!family.isRegistered) {
+      val prefixColumns = d.spec match { case p: PrefixKeyScanStateEncoderSpec => p.numColsPrefixKey; case _ => 0 }
+      val key = PartitionKey.of(ruleOf(name, d), d.spec.keySchema, prefixColumns, engine.layout.groups.maxParallelism)
+      family.register(new FamilyCodec(kind, d.spec.keySchema, d.valueSchema, d.spec, usesFamilies, key))
+    }
+  }
+
+  private def nextFamilyId(name: String): Int =
+    if (name == StateStore.DEFAULT_COL_FAMILY_NAME) 0
+    else {
+      var next = 1
+      engine.families.values.forEach(f => next = math.max(next, f.id + 1))
+      next
+    }
+
+  private def ruleOf(name: String, d: FamilyDefinition): JsonNode = rules.getOrElseUpdate(name, {
+    context.call("partition_key", engine.generation) { r =>
+      r.put("column_family", name).put("spec", d.spec.getClass.getSimpleName)
+      val columns = r.putArray("key_columns")
+      d.spec.keySchema.fieldNames.foreach(columns.add)
+    }.get("rule")
+  })
+
+  // ---- writing -------------------------------------------------------------------------------------------------------------------
+
+  private[millpond] def validate(key: org.apache.spark.sql.catalyst.expressions.UnsafeRow, value: org.apache.spark.sql.catalyst.expressions.UnsafeRow,
+      codec: FamilyCodec): Unit = if (!rowsValidated) {
+    StateStoreProvider.validateStateRowFormat(key, codec.keySchema, value, codec.valueSchema, id, conf)
+    rowsValidated = true
+  }
+
+  private[millpond] def commit(session: Session, forceSnapshot: Boolean): Long = {
+    val version =
+      try {
+        val committed = engine.commit()
+        if (conf.commitValidationEnabled) StateStore.reportCommitToCoordinator(committed, id, context.hadoopConf)
+        committed
+      } catch { case NonFatal(e) => throw QueryExecutionErrors.failedToCommitStateFileError(s"${context.label} of $id", e) }
+    if (forceSnapshot) snapshot(due = 1)
+    version
+  }
+
+  private[millpond] def metrics: StateStoreMetrics = {
+    val memory = engine.usedBytes
+    StateStoreMetrics(math.max(0L, engine.synchronized(engine.keys)), memory, engine.metrics.take(memory, Agent.takeSpentNs()),
+      Map(StoreMetrics.LastSnapshot.withNewId(id.partitionId, id.storeName) -> engine.synchronized(engine.snapshotVersion)))
+  }
+
+  // ---- maintenance ---------------------------------------------------------------------------------------------------------------
+
+  override def doMaintenance(): Unit = { doSnapshotMaintenance(); doCleanupMaintenance() }
+
+  override def doSnapshotMaintenance(): Unit = snapshot(conf.minDeltasForSnapshot)
+
+  /** An exception that left maintenance would close the provider under a running task. */
+  private def snapshot(due: Int): Unit =
+    try Snapshots.snapshot(engine, due).foreach { version =>
+        if (conf.reportSnapshotUploadLag)
+          CoordinatorAccess.snapshotUploaded(StateStoreProviderId(id, java.util.UUID.fromString(context.runId)), version, System.currentTimeMillis)
+      }
+    catch { case NonFatal(e) => if (!engine.closed) logWarning(s"store ${context.label}: no snapshot was taken, it is tried again: ${e.getMessage}", e) }
+
+  override def doCleanupMaintenance(): Unit =
+    try {
+      val anchor = engine.synchronized(if (engine.loaded && !engine.closed && engine.anchor > 0) Some((engine.anchor, engine.anchorId)) else None)
+      anchor.foreach { case (version, commitId) =>
+        context.call("collect", engine.generation) { r =>
+          r.put("anchor_version", version).put("force", false)
+          if (context.usesCommitIds) r.put("anchor_id", commitId)
+        }
+      }
+    } catch { case NonFatal(e) => if (!engine.closed) logWarning(s"store ${context.label}: old files were not collected, it is tried again: ${e.getMessage}", e) }
+
+  override def close(): Unit = if (engineOrNull != null) {
+    synchronized {
+      closing = true
+      if (owner == null) engine.close()
+      notifyAll()
+    }
+    if (Agent.isRunning)
+      try { context.call("close", engine.generation)(_ => ()); () }
+      catch { case NonFatal(e) => logDebug(s"store ${context.label}: the agent keeps its cache: ${e.getMessage}") }
+  }
+}
+
+object MillpondStateStoreProvider {
+  val Name = "MillpondStateStoreProvider"
+
+  /** One task's use of the store. `attempt` is -1 outside tasks. */
+  final class Session(val attempt: Long)
+
+  /** A column family as an operator defined it. */
+  final case class FamilyDefinition(keySchema: StructType, valueSchema: StructType, spec: KeyStateEncoderSpec, internal: Boolean)
+}

@@ -1,0 +1,100 @@
+package org.apache.spark.sql.millpond
+
+import java.io.File
+
+import com.fasterxml.jackson.databind.JsonNode
+import com.fasterxml.jackson.databind.node.{ArrayNode, ObjectNode}
+
+import org.apache.spark.internal.Logging
+
+/** What leaves memory: flushes into the disk tier, snapshots of it, and the shrinking of a store that is over its share. */
+private[millpond] object Snapshots extends Logging {
+
+  /** A prepared snapshot: files that nothing changes any more. */
+  private final case class Prepared(version: Long, id: String, parent: Option[(Long, String)], keys: Long, generation: Int, dir: File,
+      files: ArrayNode, families: ObjectNode, layout: StoreLayout)
+
+  /** Bring the disk tier up to the anchor. Reads files only; `diskLock` is held. */
+  private def flush(engine: StoreEngine): Unit = {
+    val (target, keys, paths) = engine.synchronized {
+      if (engine.disk == null) {
+        // nothing reads from it before the first rows are dropped from memory
+        engine.disk = new DiskTier(new File(engine.context.generationDir(engine.generation), s"db-${engine.generation}"), Shared.disk(engine.context.options))
+      }
+      (engine.anchor, engine.anchorKeys, engine.pending.collect { case (v, path) if v <= engine.anchor => path })
+    }
+    if (paths.nonEmpty) new Flush(engine.disk, engine.context.generationDir(engine.generation)).run(paths)
+    engine.synchronized {
+      engine.flushed = target
+      engine.flushedKeys = keys
+      engine.pending = engine.pending.filter(_._1 > target)
+    }
+  }
+
+  /** Flush, then publish a snapshot of the newest version that is proven committed, if it is `due` ahead of the last one.
+    * Returns the version of the new snapshot. Runs beside a batch; only one at a time per store. */
+  def snapshot(engine: StoreEngine, due: Int): Option[Long] = {
+    engine.uploadLock.lock()
+    try prepare(engine, due).map(publish(engine, _))
+    finally {
+      engine.uploadLock.unlock()
+      engine.dropLocalIfClosed()
+    }
+  }
+
+  private def publish(engine: StoreEngine, p: Prepared): Long =
+    try {
+      val start = System.nanoTime
+      val answer = engine.context.call("publish_snapshot", p.generation) { r =>
+        r.put("version", p.version).put("id", p.id).put("db_checkpoint", p.dir.getPath).put("keys", p.keys)
+          .put("scalable", p.layout.scalable).put("unscalable_reason", p.layout.unscalableReason)
+        p.parent.foreach { case (version, id) => r.put("parent_id", id).put("parent_version", version) }
+        r.set[JsonNode]("files", p.files)
+        r.set[JsonNode]("column_families", p.families.get("column_families"))
+        ()
+      }
+      engine.synchronized {
+        if (engine.generation == p.generation && engine.loaded) engine.snapshotPublished(p.version, p.id, answer.path("manifest").asText)
+      }
+      engine.metrics.snapshotTaken(answer.get("new_bytes").asLong, answer.get("reused_bytes").asLong, System.nanoTime - start)
+      p.version
+    } finally LocalDirs.delete(p.dir)
+
+  private def prepare(engine: StoreEngine, due: Int): Option[Prepared] = engine.diskLock.synchronized {
+    val wanted = engine.synchronized(engine.loaded && !engine.closed && engine.anchor > engine.snapshotVersion && engine.anchor - engine.snapshotVersion >= due)
+    if (!wanted) None
+    else {
+      flush(engine)
+      val dir = new File(engine.context.localDir, s"snapshot-${java.util.UUID.randomUUID}")
+      val (version, id, keys, families, layout) = engine.synchronized {
+        // a batch may have begun since the flush: what the disk tier holds is `flushed`
+        val f = Json.obj()
+        engine.describeFamilies(f)
+        (engine.flushed, engine.lineage((engine.flushed - engine.lineageBase).toInt), engine.flushedKeys, f, engine.layout)
+      }
+      Some(Prepared(version, id, engine.lastSnapshot, keys, engine.generation, dir, engine.disk.snapshotTo(dir), families, layout))
+    }
+  }
+
+  /** Over budget: write what is dirty down in bulk, then keep the part of the records that was used lately. Between batches. */
+  def shrink(engine: StoreEngine): Unit = engine.diskLock.synchronized {
+    flush(engine)
+    engine.synchronized {
+      engine.endWarmUp()
+      val flushed = engine.flushed.toInt
+      var room = engine.budget.fairShareBytes / 2
+      engine.families.values.forEach { f =>
+        val table = f.table
+        f.table = table.rebuild(
+          { record =>
+            val dirty = table.stamp(record) > flushed
+            val keep = dirty || (table.wasUsed(record) && table.isPresent(record) && room > 0)
+            if (keep) room -= table.keyLength(record) + math.max(0, table.valueLength(record)) + 64
+            keep
+          },
+          (address, _) => f.prefixLength(null, address))
+      }
+      engine.metrics.shrinks += 1
+    }
+  }
+}

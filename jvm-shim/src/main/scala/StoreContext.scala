@@ -1,0 +1,75 @@
+package org.apache.spark.sql.millpond
+
+import java.io.File
+
+import com.fasterxml.jackson.databind.JsonNode
+import com.fasterxml.jackson.databind.node.ObjectNode
+import org.apache.hadoop.conf.Configuration
+import org.rocksdb.{CompressionType, LRUCache, RocksDB}
+
+import org.apache.spark.sql.execution.streaming.state.{CoordinatorAccess, StateStoreConf, StateStoreId}
+
+/** What is constant for one provider: who it is, its options, and its way to the agent. */
+final class StoreContext(val storeId: StateStoreId, val conf: StateStoreConf, val hadoopConf: Configuration) {
+  val options: Options = Options.resolve(conf.sqlConfs)
+  val usesCommitIds: Boolean = conf.enableStateStoreCheckpointIds
+  val runId: String = CoordinatorAccess.runId(hadoopConf)
+  val label: String = s"${storeId.operatorId}/${storeId.partitionId}/${storeId.storeName}"
+  val localDir: File = {
+    LocalDirs.configure(options.string("localDir"))
+    LocalDirs.forStore(s"${storeId.operatorId}-${storeId.partitionId}-${storeId.storeName}")
+  }
+  private val settings = options.agentSettings
+
+  private def partitionsHint: Option[Int] =
+    Seq("spark.sql.streaming.internal.stateStore.partitions", "spark.sql.shuffle.partitions").iterator.map(hadoopConf.get).find(_ != null).map(_.toInt)
+
+  /** A call to the agent in the name of this store. `generation` numbers the local copies: each has a folder of its own. */
+  def call(method: String, generation: Int)(fill: ObjectNode => Any): JsonNode = {
+    val request = Json.obj()
+    val store = request.putObject("store")
+    store.put("root", storeId.checkpointRootLocation).put("operator", storeId.operatorId).put("partition", storeId.partitionId)
+      .put("name", storeId.storeName).put("run_id", runId).put("local_dir", generationDir(generation).getPath)
+      .put("checkpoint_format", if (usesCommitIds) 2 else 1)
+      .put("retain_versions", conf.minVersionsToRetain).put("min_deltas_for_snapshot", conf.minDeltasForSnapshot)
+    partitionsHint.foreach(store.put("partitions_hint", _))
+    store.set[JsonNode]("options", options.json)
+    fill(request)
+    Agent.call(method, request, settings)
+  }
+
+  def generationDir(generation: Int): File = {
+    val dir = new File(localDir, s"g$generation")
+    if (!dir.isDirectory && !dir.mkdirs()) throw MillpondError.of("LOCAL_DISK_FULL", s"the folder $dir for local state cannot be made.")
+    dir
+  }
+}
+
+/** What all stores of this JVM share. The first store's options decide. */
+object Shared {
+  @volatile private var theBudget: MemoryBudget = null
+  @volatile private var theDisk: DiskConfig = null
+  private val DefaultShare = 0.3
+
+  def budget(options: Options): MemoryBudget = synchronized {
+    val limit = options.long("memory.budget").getOrElse((Runtime.getRuntime.maxMemory * DefaultShare).toLong)
+    // another session of this JVM may ask for another budget; what is in use keeps counting against the one it was taken from
+    if (theBudget == null || theBudget.limitBytes != limit) theBudget = new MemoryBudget(limit)
+    theBudget
+  }
+
+  def disk(options: Options): DiskConfig = synchronized {
+    if (theDisk == null) {
+      RocksDB.loadLibrary()
+      // lives as long as the JVM: every disk tier refers to it
+      theDisk = DiskConfig(new LRUCache(options.long("rocksdb.blockCache").get), compression(options))
+    }
+    theDisk.copy(compression = compression(options))
+  }
+
+  private def compression(options: Options): CompressionType = options.string("snapshot.compression").get match {
+    case "lz4" => CompressionType.LZ4_COMPRESSION
+    case "zstd" => CompressionType.ZSTD_COMPRESSION
+    case "none" => CompressionType.NO_COMPRESSION
+  }
+}

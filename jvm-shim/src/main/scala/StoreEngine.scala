@@ -1,0 +1,407 @@
+package org.apache.spark.sql.millpond
+
+import java.io.File
+
+import scala.collection.mutable
+import scala.jdk.CollectionConverters._
+import scala.util.control.NonFatal
+
+import com.fasterxml.jackson.databind.node.ObjectNode
+
+import org.apache.spark.internal.Logging
+import org.apache.spark.sql.catalyst.expressions.UnsafeRow
+import org.apache.spark.sql.execution.streaming.state.{StateStoreErrors, UnsafeRowPair}
+
+/** The state of one store at one version, and the changes of the running micro-batch: the two tiers and what leads from version to version.
+  *
+  * Versions: `version` is what is committed and in memory. `anchor` is the newest version that Spark proved committed by opening it for writing;
+  * only versions up to the anchor go to the disk tier and into snapshots, so a version that lost (another attempt won) is never in either.
+  *
+  * Locks: every row operation synchronises on the engine, so that a task that lingers after its kill cannot harm native memory;
+  * `diskLock` (taken before the engine's monitor) keeps flushes, snapshots, reloads and close apart.
+  */
+final class StoreEngine(val context: StoreContext) extends Logging {
+  private[millpond] val diskLock = new Object
+  private[millpond] val uploadLock = new java.util.concurrent.locks.ReentrantLock
+  private[millpond] val budget = Shared.budget(context.options)
+  private[millpond] val exactKeys = context.options.boolean("numKeys.exact")
+  private val codec = Codec.of(context.options.string("changelog.codec").get)
+  val metrics = new StoreMetrics
+
+  private[millpond] val families = new java.util.LinkedHashMap[String, Family]
+  private[millpond] var disk: DiskTier = null
+  private[millpond] var generation = 0
+  private[millpond] var loaded = false
+  private[millpond] var closed = false
+  private[millpond] var version = -1L
+  private[millpond] var keys = 0L // live user-visible keys, -1 if not counted
+  private var keysAtStart = 0L
+  private var keysDetached = 0L
+  private[millpond] var layout: StoreLayout = null
+  private[millpond] var lineageBase = 0L
+  private[millpond] val lineage = mutable.ArrayBuffer.empty[String] // ids of lineageBase..version
+  private[millpond] var pending = Vector.empty[(Long, String)] // changelogs above the disk tier: version, local path
+  private[millpond] var flushed = 0L
+  private[millpond] var flushedKeys = 0L
+  private[millpond] var lastSnapshot: Option[(Long, String)] = None // version and id of the newest snapshot on this lineage
+  private[millpond] var warmScan: DiskScan = null
+  private[millpond] var anchor = 0L
+  private[millpond] var anchorKeys = 0L
+  private[millpond] var anchorId = ""
+  private[millpond] var manifestInUse: String = null
+  private[millpond] val excludedManifests = mutable.LinkedHashSet.empty[String]
+  private[millpond] var warming = false
+  private[millpond] var emptyBase = false // the state before the next changelog is empty, whatever its version
+  private var batchId: String = ""
+  private var inBatch = false
+  private val scans = mutable.HashSet.empty[Scan]
+  private val diskKey = new GrowingKey
+  budget.register()
+
+  def id: String = lineage.lastOption.getOrElse("")
+  def usedBytes: Long = synchronized(families.values.asScala.iterator.map(_.table.usedBytes).sum)
+
+  // ---- column families -----------------------------------------------------------------------------------------------------------
+
+  private[millpond] def family(name: String): Family = {
+    val f = families.get(name)
+    if (f == null || !f.isRegistered) throw StateStoreErrors.unsupportedOperationOnMissingColumnFamily("access", name)
+    f
+  }
+
+  /** Make a family known under an id; ids are durable (every changelog and manifest lists them). */
+  private[millpond] def addFamily(name: String, id: Int, kind: String, internal: Boolean, onDisk: Boolean): Family = {
+    val f = new Family(name, id, kind, internal, budget)
+    f.table.complete = !onDisk
+    families.put(name, f)
+    f
+  }
+
+  // ---- row operations ------------------------------------------------------------------------------------------------------------
+
+  private def checkUsable(): Unit = if (closed || !loaded) throw MillpondError.storeClosed(context.label)
+
+  def get(f: Family, key: UnsafeRow): UnsafeRow = synchronized {
+    checkUsable()
+    val rows = f.rows
+    rows.encodeKey(key)
+    val hash = Bytes.hash(rows.base, rows.offset, rows.length)
+    val record = f.table.find(rows.base, rows.offset, rows.length, hash)
+    if (record != 0L) {
+      if (!f.table.isPresent(record)) null
+      else {
+        f.table.markUsed(record)
+        rows.decodeValue(f.table.valueAddress(record), f.table.valueLength(record))
+      }
+    } else if (f.table.complete) null
+    else {
+      val n = readDisk(f, key)
+      admit(f, n, hash, slotOf(f, key))
+      if (n < 0) null else rows.decodeValue(java.util.Arrays.copyOfRange(disk.lastValue, 1, n), 0)
+    }
+  }
+
+  /** Put (value) or remove (null). */
+  def write(f: Family, key: UnsafeRow, value: UnsafeRow): Unit = synchronized {
+    checkUsable()
+    val rows = f.rows
+    rows.encodeKey(key)
+    val hash = Bytes.hash(rows.base, rows.offset, rows.length)
+    val table = f.table
+    var found = table.find(rows.base, rows.offset, rows.length, hash)
+    var present = found != 0L && table.isPresent(found)
+    var counted = true
+    if (found == 0L && !table.complete) {
+      if (exactKeys) {
+        val n = readDisk(f, key)
+        present = n >= 0
+        found = admit(f, n, hash, slotOf(f, key))
+      } else counted = false
+    }
+    if (value != null || present || !counted) {
+      val slot = if (found == 0L) slotOf(f, key) else 0
+      val prefix = if (found == 0L) f.prefixLength(rows.base, rows.offset) else 0
+      if (value == null) table.write(rows.base, rows.offset, rows.length, hash, found, slot, prefix, null, 0L, -1)
+      else table.write(rows.base, rows.offset, rows.length, hash, found, slot, prefix, value.getBaseObject, value.getBaseOffset, value.getSizeInBytes)
+      if (!f.internal && keys >= 0) {
+        if (!counted) keys = -1
+        else if (value != null && !present) keys += 1
+        else if (value == null) keys -= 1
+      }
+    }
+  }
+
+  private[millpond] def slotOf(f: Family, key: UnsafeRow): Int = layout.slot(f.rows.partitionKey.group(key))
+
+  /** Length of the value on disk (with its version byte), or -1. The codec holds the encoded key. */
+  private def readDisk(f: Family, key: UnsafeRow): Int = {
+    diskKey.set(slotOf(f, key), f.id, f.keyLead, f.rows.base, f.rows.offset, f.rows.length)
+    metrics.diskReads += 1
+    try disk.get(diskKey.bytes, diskKey.length)
+    catch { case e: MillpondException => throw distrust(e) }
+  }
+
+  /** A damaged local copy: the next attempt restores from an older snapshot. */
+  private[millpond] def distrust(e: MillpondException): MillpondException = {
+    if (e.kind == "SST_DAMAGED" && manifestInUse != null) { excludedManifests += manifestInUse; loaded = false }
+    e
+  }
+
+  /** Remember what the disk said about the key in the codec, if the budget allows. */
+  private def admit(f: Family, valueLength: Int, hash: Int, slot: Int): Long =
+    if (budget.isExceeded) 0L
+    else {
+      val rows = f.rows
+      f.table.admit(rows.base, rows.offset, rows.length, hash, slot, f.prefixLength(rows.base, rows.offset),
+        disk.lastValue, Bytes.ArrayOffset + 1L, if (valueLength < 0) -1 else valueLength - 1, 0)
+    }
+
+  // ---- scans ---------------------------------------------------------------------------------------------------------------------
+
+  def scan(f: Family): Iterator[UnsafeRowPair] with AutoCloseable = synchronized {
+    checkUsable()
+    val epoch = f.table.beginScan()
+    open(new Scan(this, f, f.table.all(), epoch, if (f.table.complete) null else disk.iterator(readAhead = true), DiskRange.whole(f)))
+  }
+
+  def prefixScan(f: Family, prefix: UnsafeRow): Iterator[UnsafeRowPair] with AutoCloseable = synchronized {
+    checkUsable()
+    val rows = f.rows
+    rows.encodePrefix(prefix)
+    val epoch = f.table.beginScan()
+    val records = f.table.withPrefix(rows.base, rows.offset, rows.length)
+    val range =
+      if (f.table.complete) null
+      else {
+        val bytes = new Array[Byte](rows.length)
+        Bytes.copy(rows.base, rows.offset, bytes, Bytes.ArrayOffset, rows.length)
+        DiskRange.prefix(f, bytes, if (layout.slotted) rows.partitionKey.groupOfPrefix(prefix) match { case -1 => -1; case g => layout.slot(g) } else 0)
+      }
+    open(new Scan(this, f, records, epoch, if (range == null) null else disk.iterator(readAhead = false), range))
+  }
+
+  private def open(scan: Scan): Scan = { scans += scan; scan }
+  private[millpond] def forget(scan: Scan): Unit = { scans -= scan; () }
+  private[millpond] def closeScans(): Unit = scans.toArray.foreach(_.close())
+
+  // ---- versions ------------------------------------------------------------------------------------------------------------------
+
+  /** Whether `wanted` can be had without I/O; takes back the last version if that is what is wanted. */
+  def reuse(wanted: Long, wantedId: Option[String]): Boolean = synchronized {
+    def same(a: String): Boolean = wantedId.forall(_ == a)
+    if (closed || !loaded || inBatch) false
+    else if (version == wanted && (wanted == 0 || same(id))) true
+    else if (version == wanted + 1 && detachable && (wanted == 0 || same(lineage(lineage.size - 2)))) {
+      families.values.forEach(_.table.rollback())
+      version -= 1
+      lineage.remove(lineage.size - 1)
+      pending = pending.filter(_._1 <= version)
+      keys = keysDetached
+      true
+    } else false
+  }
+
+  private def detachable: Boolean = lineage.size >= 2 && !families.isEmpty && families.values.asScala.forall(_.table.hasDetached)
+
+  /** Begin a micro-batch on `version`: it is proven committed now. */
+  def begin(): Unit = {
+    synchronized {
+      checkUsable()
+      inBatch = true
+      batchId = StoreEngine.newId()
+      anchor = version
+      anchorId = id
+      anchorKeys = keys
+      keysAtStart = keys
+      families.values.forEach { f =>
+        f.table.beginBatch()
+        if (!warming) f.table.purgeAbsent(flushed.toInt)
+      }
+    }
+    if (budget.isExceeded && usedBytes > budget.fairShareBytes) Snapshots.shrink(this)
+  }
+
+  /** Make the batch durable and return its version. After a failure the batch can still be aborted. */
+  def commit(): Long = synchronized {
+    checkUsable()
+    require(inBatch, "commit without a batch")
+    closeScans()
+    val start = System.nanoTime
+    val next = version + 1
+    val staged = new File(layout.stagingDir, s".staging-${java.util.UUID.randomUUID.toString.replace("-", "")}")
+    val size = writeChangelog(staged, next)
+    val published =
+      try context.call("publish_changelog", generation)(_.put("version", next).put("id", batchId).put("staged", staged.getPath))
+      catch { case NonFatal(e) => staged.delete(); throw e }
+    families.values.forEach(_.table.commitBatch(next.toInt))
+    version = next
+    lineage += batchId
+    pending = pending :+ (next -> published.get("path").asText)
+    keysDetached = keysAtStart
+    inBatch = false
+    emptyBase = false
+    metrics.committed(size, System.nanoTime - start)
+    next
+  }
+
+  def abort(): Unit = synchronized {
+    if (inBatch) {
+      inBatch = false
+      if (!closed) {
+        closeScans()
+        families.values.forEach(_.table.abortBatch())
+        keys = keysAtStart
+      }
+    }
+  }
+
+  private def writeChangelog(file: File, next: Long): Long = {
+    val writer =
+      try new ChangelogWriter(file, changelogHeader(next), codec)
+      catch { case e: java.io.IOException => throw StoreEngine.cannotWrite(file, e) }
+    try {
+      families.values.forEach { f =>
+        val table = f.table
+        val count = table.touchedCount
+        var i = 0
+        while (i < count) {
+          val now = table.touchedRecord(i)
+          val old = table.touchedOld(i)
+          if (table.isPresent(now)) {
+            if (!sameValue(table, now, old))
+              writer.put(table.slotOf(now), f.id, f.keyLead == 1, null, table.keyAddress(now), table.keyLength(now),
+                valueVersionByte = true, null, table.valueAddress(now), table.valueLength(now))
+          } else if (if (old == 0L) !table.complete else table.isPresent(old))
+            writer.delete(table.slotOf(now), f.id, f.keyLead == 1, null, table.keyAddress(now), table.keyLength(now))
+          i += 1
+        }
+      }
+      writer.finish()
+    } catch {
+      case e: java.io.IOException => writer.discard(); throw StoreEngine.cannotWrite(file, e)
+      case NonFatal(e) => writer.discard(); throw e
+    }
+  }
+
+  private def sameValue(table: Table, a: Long, b: Long): Boolean =
+    b != 0L && table.isPresent(b) && table.valueLength(a) == table.valueLength(b) &&
+      Bytes.equal(null, table.valueAddress(a), null, table.valueAddress(b), table.valueLength(a))
+
+  private def changelogHeader(next: Long): ObjectNode = {
+    val header = Json.obj().put("version", next).put("id", batchId).put("lineage_base", if (emptyBase) version else lineageBase)
+    val ids = header.putArray("lineage")
+    if (emptyBase) ids.add("") else lineage.foreach(ids.add)
+    header.put("empty_base", emptyBase).put("run_id", context.runId)
+    header.putObject("store").put("operator", context.storeId.operatorId).put("partition", context.storeId.partitionId).put("name", context.storeId.storeName)
+    layout.describe(header.putObject("key_groups"))
+    describeFamilies(header)
+    header.put("keys", keys).put("created_by", s"millpond ${BuildInfo.millpondVersion}")
+  }
+
+  private[millpond] def describeFamilies(target: ObjectNode): Unit = {
+    val list = target.putArray("column_families")
+    families.values.forEach { f => list.addObject().put("name", f.name).put("id", f.id).put("kind", f.kind).put("internal", f.internal); () }
+  }
+
+  // ---- end -----------------------------------------------------------------------------------------------------------------------
+
+  /** Forget everything in memory; `diskLock` is held. */
+  private[millpond] def unload(): Unit = synchronized {
+    closeScans()
+    endWarmUp()
+    families.values.forEach(_.close())
+    families.clear()
+    if (disk != null) { disk.close(); disk = null }
+    loaded = false
+    inBatch = false
+  }
+
+  private[millpond] def endWarmUp(): Unit = {
+    warming = false
+    if (warmScan != null) { warmScan.close(); warmScan = null }
+  }
+
+  private[millpond] def snapshotVersion: Long = lastSnapshot.fold(0L)(_._1)
+
+  /** From here on changelogs name this snapshot as the base of their lineage. */
+  private[millpond] def snapshotPublished(at: Long, snapshotId: String, manifest: String): Unit = {
+    lastSnapshot = Some(at -> snapshotId)
+    manifestInUse = manifest
+    if (at > lineageBase) {
+      lineage.remove(0, (at - lineageBase).toInt)
+      lineageBase = at
+    }
+  }
+
+  def close(): Unit = {
+    diskLock.synchronized {
+      synchronized {
+        if (!closed) {
+          unload()
+          closed = true
+          budget.unregister()
+        }
+      }
+    }
+    dropLocalIfClosed()
+  }
+
+  /** A snapshot that is being uploaded still reads from the local folder: the last one out removes it. */
+  private[millpond] def dropLocalIfClosed(): Unit = if (closed && uploadLock.tryLock()) {
+    try LocalDirs.delete(context.localDir)
+    finally uploadLock.unlock()
+  }
+}
+
+object StoreEngine {
+  private val random = new java.security.SecureRandom
+  def newId(): String = { val b = new Array[Byte](8); random.nextBytes(b); DiskTier.hex(b) }
+
+  def cannotWrite(file: File, e: java.io.IOException): MillpondException = {
+    val text = String.valueOf(e.getMessage)
+    val kind = if (text.contains("No space left") || text.contains("quota")) "STORAGE_FULL" else if (text.contains("ermission denied") || text.contains("Read-only")) "STORAGE_DENIED" else "STORAGE_UNAVAILABLE"
+    MillpondError.of(kind, s"the changelog $file cannot be written: $text.", cause = e)
+  }
+}
+
+/** Where the store's rows belong: key groups, slots, and the folder for files that are being written. */
+final class StoreLayout(val groups: KeyGroups, val partitions: Int, val partition: Int, val stagingDir: String, unscalable: Option[String]) {
+  private var reason: String = unscalable.orNull
+  /** Whether keys carry the slot of their group; a store without a known partition key keeps all in slot 0. */
+  val slotted: Boolean = unscalable.isEmpty
+
+  def scalable: Boolean = reason == null
+  def unscalableReason: String = if (reason == null) "" else reason
+
+  /** The slot of a key group, which must be one of this partition's: else the store is marked, since a rescale would tear it apart. */
+  def slot(group: Int): Int =
+    if (!slotted || group < 0) 0
+    else {
+      if (group % partitions != partition && reason == null)
+        reason = s"a key of key group $group is in partition $partition of $partitions: Spark did not place it by the key that Millpond assumes"
+      groups.slot(group)
+    }
+
+  def describe(target: ObjectNode): Unit = {
+    target.put("max_parallelism", groups.maxParallelism).put("base", groups.base).put("partitions", partitions)
+      .put("scalable", scalable).put("reason", unscalableReason)
+    ()
+  }
+}
+
+/** A reusable physical key. */
+private[millpond] final class GrowingKey {
+  var bytes = new Array[Byte](128)
+  var length = 0
+
+  def set(slot: Int, family: Int, lead: Int, base: AnyRef, offset: Long, keyLength: Int): Unit = {
+    length = 4 + lead + keyLength
+    if (bytes.length < length) bytes = new Array[Byte](length * 2)
+    bytes(0) = (slot >>> 8).toByte
+    bytes(1) = slot.toByte
+    bytes(2) = (family >>> 8).toByte
+    bytes(3) = family.toByte
+    if (lead == 1) bytes(4) = 0
+    Bytes.copy(base, offset, bytes, Bytes.ArrayOffset + 4L + lead, keyLength)
+  }
+}

@@ -1,0 +1,76 @@
+package org.apache.spark.sql.millpond
+
+import org.apache.spark.sql.execution.streaming.state.{StateStoreCustomMetric, StateStoreCustomSumMetric, StateStoreCustomTimingMetric,
+  StateStoreSnapshotLastUploadInstanceMetric}
+
+/** Counters of one store. What happens in the background is reported with the next batch, once. Callers hold the engine's monitor, or
+  * are the one thread that takes snapshots. */
+final class StoreMetrics {
+  var diskReads = 0L
+  var restoreBytes = 0L
+  var shrinks = 0L
+  private var changelogBytes = 0L
+  private var changelogNs = 0L
+  private var snapshotNewBytes = 0L
+  private var snapshotReusedBytes = 0L
+  private var snapshotNs = 0L
+  private var snapshots = 0L
+  private var restoreNs = 0L
+
+  def committed(bytes: Long, ns: Long): Unit = synchronized { changelogBytes += bytes; changelogNs += ns }
+  def restored(ns: Long): Unit = synchronized(restoreNs += ns)
+  def snapshotTaken(newBytes: Long, reusedBytes: Long, ns: Long): Unit = synchronized {
+    snapshotNewBytes += newBytes
+    snapshotReusedBytes += reusedBytes
+    snapshotNs += ns
+    snapshots += 1
+  }
+
+  /** All counters since the last time, by metric. */
+  def take(memoryBytes: Long, agentNs: Long): Map[StateStoreCustomMetric, Long] = synchronized {
+    val out = Map[StateStoreCustomMetric, Long](
+      StoreMetrics.ChangelogBytes -> changelogBytes,
+      StoreMetrics.ChangelogMs -> changelogNs / 1000000L,
+      StoreMetrics.SnapshotNewBytes -> snapshotNewBytes,
+      StoreMetrics.SnapshotReusedBytes -> snapshotReusedBytes,
+      StoreMetrics.SnapshotMs -> snapshotNs / 1000000L,
+      StoreMetrics.SnapshotCount -> snapshots,
+      StoreMetrics.RestoreMs -> restoreNs / 1000000L,
+      StoreMetrics.RestoreBytes -> restoreBytes,
+      StoreMetrics.AgentCallMs -> agentNs / 1000000L,
+      StoreMetrics.DiskReads -> diskReads,
+      StoreMetrics.Shrinks -> shrinks,
+      StoreMetrics.MemoryBytes -> memoryBytes)
+    changelogBytes = 0L
+    changelogNs = 0L
+    snapshotNewBytes = 0L
+    snapshotReusedBytes = 0L
+    snapshotNs = 0L
+    snapshots = 0L
+    restoreNs = 0L
+    restoreBytes = 0L
+    diskReads = 0L
+    shrinks = 0L
+    out
+  }
+}
+
+/** Names are documented (docs/reference/metrics.md) and stay. */
+object StoreMetrics {
+  val ChangelogBytes: StateStoreCustomMetric = SparkLine.sizeMetric("millpondChangelogBytes", "Millpond: bytes of changelogs committed")
+  val ChangelogMs: StateStoreCustomMetric = StateStoreCustomTimingMetric("millpondChangelogMs", "Millpond: time to write and publish changelogs")
+  val SnapshotNewBytes: StateStoreCustomMetric = SparkLine.sizeMetric("millpondSnapshotNewBytes", "Millpond: bytes of SSTs that snapshots uploaded")
+  val SnapshotReusedBytes: StateStoreCustomMetric = SparkLine.sizeMetric("millpondSnapshotReusedBytes", "Millpond: bytes of SSTs that snapshots reused")
+  val SnapshotMs: StateStoreCustomMetric = StateStoreCustomTimingMetric("millpondSnapshotMs", "Millpond: time to publish snapshots, in the background")
+  val SnapshotCount: StateStoreCustomMetric = StateStoreCustomSumMetric("millpondSnapshotCount", "Millpond: snapshots published")
+  val RestoreMs: StateStoreCustomMetric = StateStoreCustomTimingMetric("millpondRestoreMs", "Millpond: time to restore stores")
+  val RestoreBytes: StateStoreCustomMetric = SparkLine.sizeMetric("millpondRestoreBytes", "Millpond: bytes of snapshots and changelogs restored")
+  val AgentCallMs: StateStoreCustomMetric = StateStoreCustomTimingMetric("millpondAgentCallMs", "Millpond: time in calls to the agent")
+  val DiskReads: StateStoreCustomMetric = StateStoreCustomSumMetric("millpondDiskReads", "Millpond: point reads that went to the disk tier")
+  val Shrinks: StateStoreCustomMetric = StateStoreCustomSumMetric("millpondShrinks", "Millpond: times that a store gave memory back")
+  val MemoryBytes: StateStoreCustomMetric = SparkLine.sizeMetric("millpondMemoryBytes", "Millpond: bytes of the memory tier")
+  val LastSnapshot: StateStoreSnapshotLastUploadInstanceMetric = StateStoreSnapshotLastUploadInstanceMetric()
+
+  val all: Seq[StateStoreCustomMetric] = Seq(ChangelogBytes, ChangelogMs, SnapshotNewBytes, SnapshotReusedBytes, SnapshotMs, SnapshotCount,
+    RestoreMs, RestoreBytes, AgentCallMs, DiskReads, Shrinks, MemoryBytes)
+}

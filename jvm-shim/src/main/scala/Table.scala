@@ -1,0 +1,451 @@
+package org.apache.spark.sql.millpond
+
+import org.apache.spark.unsafe.Platform
+
+/** The memory tier of one column family: a hash table from encoded key to encoded value over an [[Arena]].
+  *
+  * What a micro-batch changes is copied on first write: the record that was there stays as it is, so that
+  *  - `rollback` (abort of a batch, or of the last committed version) only points the slots back,
+  *  - an iterator reads the records that it captured, whatever is written meanwhile,
+  *  - the list of touched records is the write buffer: a key appears once in the changelog, however often it was put.
+  *
+  * A record without value (`valueLength` -1) says that the key is absent: a delete, or a remembered miss of the disk tier.
+  * Record: header (40 bytes, 64 with prefix chain), key, padding to 8, value with some capacity.
+  * Not thread-safe; the store serialises. Addresses returned are valid until the next write or rollback.
+  */
+final class Table(budget: MemoryBudget, val chained: Boolean) {
+  import Table._
+
+  private val header = if (chained) ChainedHeader else PlainHeader
+  private val arena = new Arena(budget)
+  private var capacity = 0
+  private var slots = 0L // capacity longs: 0 free, 1 deleted, else tag << 48 | address
+  private var occupied = 0 // records and deleted marks
+  private var records = 0
+  private var absent = 0
+  private val prefixes: Table = if (chained) new Table(budget, chained = false) else null
+
+  private var batch = 1
+  private var epoch = 0
+  private var openIterators = 0
+  private var touched = new TouchList
+  private var detached: TouchList = null
+  private var parked = new LongList // replaced within the batch while an iterator may hold them
+
+  /** Whether a key that has no record here is certainly absent from the store. */
+  var complete = true
+
+  def recordCount: Int = records
+  def usedBytes: Long = arena.allocatedBytes + capacity * 8L + (if (prefixes == null) 0L else prefixes.usedBytes)
+  def touchedCount: Int = touched.size
+  def touchedRecord(i: Int): Long = touched.current(i)
+  def touchedOld(i: Int): Long = touched.old(i)
+  def hasDetached: Boolean = detached != null
+  def currentEpoch: Int = epoch
+  def iteratorsOpen: Boolean = openIterators > 0
+
+  // ---- reading -------------------------------------------------------------------------------------------------------------------
+
+  /** Address of the key's record, or 0. */
+  def find(base: AnyRef, offset: Long, length: Int, hash: Int): Long = {
+    if (capacity == 0) return 0L
+    val mask = capacity - 1
+    val tag = tagOf(hash)
+    var i = hash & mask
+    while (true) {
+      val slot = Platform.getLong(null, slots + (i.toLong << 3))
+      if (slot == 0L) return 0L
+      if ((slot & TagMask) == tag && slot != Deleted) {
+        val record = slot & AddressMask
+        if (Platform.getInt(null, record + KeyLengthAt) == length &&
+            Bytes.equal(null, record + header, base, offset, length)) return record
+      }
+      i = (i + 1) & mask
+    }
+    0L
+  }
+
+  def keyAddress(record: Long): Long = record + header
+  def keyLength(record: Long): Int = Platform.getInt(null, record + KeyLengthAt)
+  def valueLength(record: Long): Int = Platform.getInt(null, record + ValueLengthAt)
+  def valueAddress(record: Long): Long = record + header + roundUp(keyLength(record))
+  def isPresent(record: Long): Boolean = Platform.getInt(null, record + ValueLengthAt) >= 0
+  def slotOf(record: Long): Int = Platform.getShort(null, record + SlotAt) & 0xFFFF
+  def stamp(record: Long): Int = Platform.getInt(null, record + StampAt)
+  def birth(record: Long): Int = Platform.getInt(null, record + BirthAt)
+  def wasUsed(record: Long): Boolean = Platform.getShort(null, record + FlagsAt) != 0
+  def markUsed(record: Long): Unit = Platform.putShort(null, record + FlagsAt, 1)
+
+  // ---- writing -------------------------------------------------------------------------------------------------------------------
+
+  /** Remember what the disk tier has (or has not: `valueLength` -1) for a key that has no record. */
+  def admit(base: AnyRef, offset: Long, length: Int, hash: Int, keySlot: Int, prefixLength: Int,
+      valueBase: AnyRef, valueOffset: Long, valueLength: Int, stamp: Int): Long = {
+    val record = create(base, offset, length, hash, keySlot, valueBase, valueOffset, valueLength)
+    Platform.putInt(null, record + StampAt, stamp)
+    insert(record, hash)
+    if (chained) link(record, prefixLength)
+    record
+  }
+
+  /** Put (`valueLength` >= 0) or delete (-1) a key whose record is `found` (0: none; then `keySlot` and `prefixLength` are used). */
+  def write(base: AnyRef, offset: Long, length: Int, hash: Int, found: Long, keySlot: Int, prefixLength: Int,
+      valueBase: AnyRef, valueOffset: Long, valueLength: Int): Unit =
+    if (found == 0L) {
+      val record = create(base, offset, length, hash, keySlot, valueBase, valueOffset, valueLength)
+      Platform.putInt(null, record + BatchAt, batch)
+      Platform.putInt(null, record + TouchAt, touched.add(record, 0L))
+      insert(record, hash)
+      if (chained) link(record, prefixLength)
+    } else {
+      val inBatch = Platform.getInt(null, found + BatchAt) == batch
+      if (inBatch && openIterators == 0 && valueLength <= Platform.getInt(null, found + CapacityAt)) {
+        if (!isPresent(found)) absent -= 1
+        if (valueLength > 0) Bytes.copy(valueBase, valueOffset, null, valueAddress(found), valueLength)
+        Platform.putInt(null, found + ValueLengthAt, valueLength)
+        if (valueLength < 0) absent += 1
+      } else {
+        val record = create(null, found + header, length, hash, slotOf(found), valueBase, valueOffset, valueLength)
+        Platform.putInt(null, record + BatchAt, batch)
+        Platform.putInt(null, record + BirthAt, birth(found))
+        replace(found, record, hash)
+        if (inBatch) {
+          val i = Platform.getInt(null, found + TouchAt)
+          touched.setCurrent(i, record)
+          Platform.putInt(null, record + TouchAt, i)
+          if (openIterators == 0) free(found) else parked.add(found)
+        } else Platform.putInt(null, record + TouchAt, touched.add(record, found))
+      }
+    }
+
+  // ---- versions ------------------------------------------------------------------------------------------------------------------
+
+  /** A new micro-batch starts from what is committed: the version before can no longer be returned to. */
+  def beginBatch(): Unit = {
+    dropDetached()
+    batch += 1
+  }
+
+  /** The changes become version `version`; they stay detachable until the next `beginBatch`. */
+  def commitBatch(version: Int): Unit = {
+    dropDetached()
+    var i = 0
+    while (i < touched.size) { Platform.putInt(null, touched.current(i) + StampAt, version); i += 1 }
+    detached = touched
+    touched = new TouchList
+    batch += 1
+    freeParked()
+  }
+
+  /** Take back what the running batch wrote. */
+  def abortBatch(): Unit = {
+    undo(touched)
+    touched = new TouchList
+    batch += 1
+    freeParked()
+  }
+
+  /** Take back the last committed version; only while `hasDetached`. */
+  def rollback(): Unit = {
+    undo(detached)
+    detached = null
+    batch += 1
+  }
+
+  private def undo(list: TouchList): Unit = {
+    var i = list.size - 1
+    while (i >= 0) {
+      val current = list.current(i)
+      val old = list.old(i)
+      val hash = Platform.getInt(null, current + HashAt)
+      if (old != 0L) replace(current, old, hash) else remove(current, hash)
+      free(current)
+      i -= 1
+    }
+  }
+
+  private def dropDetached(): Unit = if (detached != null) {
+    var i = 0
+    while (i < detached.size) {
+      if (detached.old(i) != 0L) free(detached.old(i))
+      i += 1
+    }
+    detached = null
+  }
+
+  private def freeParked(): Unit = {
+    var i = 0
+    while (i < parked.size) { free(parked(i)); i += 1 }
+    parked = new LongList
+  }
+
+  // ---- scanning ------------------------------------------------------------------------------------------------------------------
+
+  /** An iterator begins: returns the epoch after which new keys are unknown to it. Until `endScan`, records are not overwritten. */
+  def beginScan(): Int = { openIterators += 1; epoch += 1; epoch - 1 }
+  def endScan(): Unit = openIterators -= 1
+
+  /** All records, present or absent, as addresses. */
+  def all(): Array[Long] = {
+    val out = new Array[Long](records)
+    var n = 0
+    var i = 0
+    while (i < capacity) {
+      val slot = Platform.getLong(null, slots + (i.toLong << 3))
+      if (slot != 0L && slot != Deleted) { out(n) = slot & AddressMask; n += 1 }
+      i += 1
+    }
+    out
+  }
+
+  /** The records whose key begins with these `length` bytes, which must be a whole prefix as `link` saw it. */
+  def withPrefix(base: AnyRef, offset: Long, length: Int): Array[Long] = {
+    val out = new LongList
+    val node = prefixes.find(base, offset, length, Bytes.hash(base, offset, length))
+    if (node != 0L) {
+      var record = Platform.getLong(null, prefixes.valueAddress(node))
+      while (record != 0L) { out.add(record); record = Platform.getLong(null, record + NextAt) }
+    }
+    out.toArray
+  }
+
+  // ---- shrinking -----------------------------------------------------------------------------------------------------------------
+
+  /** A table with the records that `keep` chooses; this one is closed. Only between batches, without iterators. */
+  def rebuild(keep: Long => Boolean, prefixLength: (Long, Int) => Int): Table = {
+    require(touched.size == 0 && openIterators == 0, "rebuild in a running batch")
+    dropDetached()
+    val result = new Table(budget, chained)
+    var dropped = 0
+    var i = 0
+    while (i < capacity) {
+      val slot = Platform.getLong(null, slots + (i.toLong << 3))
+      if (slot != 0L && slot != Deleted) {
+        val record = slot & AddressMask
+        if (keep(record)) {
+          val length = keyLength(record)
+          val n = result.admit(null, keyAddress(record), length, Platform.getInt(null, record + HashAt), slotOf(record),
+            if (chained) prefixLength(keyAddress(record), length) else 0,
+            null, if (isPresent(record)) valueAddress(record) else 0L, valueLength(record), stamp(record))
+          Platform.putShort(null, n + FlagsAt, 0)
+        } else dropped += 1
+      }
+      i += 1
+    }
+    result.complete = complete && dropped == 0
+    close()
+    result
+  }
+
+  /** Forget absent keys whose absence the disk tier knows (stamp at or below `flushed`), if they are many. Between batches, without
+    * iterators. A record of the detached version has a later stamp, so it stays. */
+  def purgeAbsent(flushed: Int): Unit = if (absent > 1024 && absent * 4L > records && touched.size == 0 && openIterators == 0) {
+    var i = 0
+    while (i < capacity) {
+      val slot = Platform.getLong(null, slots + (i.toLong << 3))
+      if (slot != 0L && slot != Deleted) {
+        val record = slot & AddressMask
+        if (!isPresent(record) && stamp(record) <= flushed) {
+          if (chained) unlink(record)
+          Platform.putLong(null, slots + (i.toLong << 3), Deleted)
+          records -= 1
+          absent -= 1
+          free(record)
+        }
+      }
+      i += 1
+    }
+  }
+
+  def close(): Unit = {
+    arena.close()
+    if (slots != 0L) { Platform.freeMemory(slots); budget.add(-capacity * 8L) }
+    slots = 0L
+    capacity = 0
+    if (prefixes != null) prefixes.close()
+  }
+
+  // ---- inside --------------------------------------------------------------------------------------------------------------------
+
+  private def create(keyBase: AnyRef, keyOffset: Long, keyLength: Int, hash: Int, keySlot: Int,
+      valueBase: AnyRef, valueOffset: Long, valueLength: Int): Long = {
+    val keyRoom = roundUp(keyLength)
+    val valueRoom = roundUp(math.max(0, valueLength))
+    val record = arena.allocate(header + keyRoom + valueRoom)
+    Platform.putInt(null, record + HashAt, hash)
+    Platform.putInt(null, record + KeyLengthAt, keyLength)
+    Platform.putInt(null, record + ValueLengthAt, valueLength)
+    Platform.putInt(null, record + CapacityAt, valueRoom)
+    Platform.putInt(null, record + StampAt, 0)
+    Platform.putInt(null, record + BatchAt, 0)
+    Platform.putShort(null, record + SlotAt, keySlot.toShort)
+    Platform.putShort(null, record + FlagsAt, 1)
+    Platform.putInt(null, record + TouchAt, -1)
+    Platform.putInt(null, record + BirthAt, epoch)
+    Bytes.copy(keyBase, keyOffset, null, record + header, keyLength)
+    if (valueLength > 0) Bytes.copy(valueBase, valueOffset, null, record + header + keyRoom, valueLength)
+    record
+  }
+
+  private def free(record: Long): Unit =
+    arena.release(record, header + roundUp(keyLength(record)) + Platform.getInt(null, record + CapacityAt))
+
+  private def insert(record: Long, hash: Int): Unit = {
+    if ((occupied + 1) * 10L > capacity * 7L) rehash()
+    val mask = capacity - 1
+    var i = hash & mask
+    var slot = Platform.getLong(null, slots + (i.toLong << 3))
+    while (slot != 0L && slot != Deleted) {
+      i = (i + 1) & mask
+      slot = Platform.getLong(null, slots + (i.toLong << 3))
+    }
+    if (slot == 0L) occupied += 1
+    Platform.putLong(null, slots + (i.toLong << 3), tagOf(hash) | record)
+    records += 1
+    if (!isPresent(record)) absent += 1
+  }
+
+  private def indexOf(record: Long, hash: Int): Long = {
+    val mask = capacity - 1
+    val wanted = tagOf(hash) | record
+    var i = hash & mask
+    while (Platform.getLong(null, slots + (i.toLong << 3)) != wanted) i = (i + 1) & mask
+    slots + (i.toLong << 3)
+  }
+
+  private def replace(old: Long, record: Long, hash: Int): Unit = {
+    Platform.putLong(null, indexOf(old, hash), tagOf(hash) | record)
+    if (!isPresent(old)) absent -= 1
+    if (!isPresent(record)) absent += 1
+    if (chained) relink(old, record)
+  }
+
+  private def remove(record: Long, hash: Int): Unit = {
+    if (chained) unlink(record)
+    Platform.putLong(null, indexOf(record, hash), Deleted)
+    records -= 1
+    if (!isPresent(record)) absent -= 1
+  }
+
+  private def rehash(): Unit = {
+    val wanted = if (records * 10L > capacity * 4L) math.max(64, capacity * 2) else capacity
+    val oldSlots = slots
+    val oldCapacity = capacity
+    slots =
+      try Platform.allocateMemory(wanted * 8L)
+      catch { case e: OutOfMemoryError => throw MillpondError.memoryExhausted(wanted * 8L, e) }
+    Platform.setMemory(null, slots, wanted * 8L, 0.toByte)
+    budget.add((wanted - oldCapacity) * 8L)
+    capacity = wanted
+    val mask = capacity - 1
+    var j = 0
+    while (j < oldCapacity) {
+      val slot = Platform.getLong(null, oldSlots + (j.toLong << 3))
+      if (slot != 0L && slot != Deleted) {
+        var i = Platform.getInt(null, (slot & AddressMask) + HashAt) & mask
+        while (Platform.getLong(null, slots + (i.toLong << 3)) != 0L) i = (i + 1) & mask
+        Platform.putLong(null, slots + (i.toLong << 3), slot)
+      }
+      j += 1
+    }
+    occupied = records
+    if (oldSlots != 0L) Platform.freeMemory(oldSlots)
+  }
+
+  // a prefix node is a record of `prefixes`: key = prefix bytes, value = address of the first record of the chain
+  private def link(record: Long, prefixLength: Int): Unit = {
+    val at = record + header
+    val hash = Bytes.hash(null, at, prefixLength)
+    var node = prefixes.find(null, at, prefixLength, hash)
+    if (node == 0L) {
+      node = prefixes.admit(null, at, prefixLength, hash, 0, 0, EmptyHead, Bytes.ArrayOffset, 8, 0)
+    }
+    val head = Platform.getLong(null, prefixes.valueAddress(node))
+    Platform.putLong(null, record + NodeAt, node)
+    Platform.putLong(null, record + PreviousAt, 0L)
+    Platform.putLong(null, record + NextAt, head)
+    if (head != 0L) Platform.putLong(null, head + PreviousAt, record)
+    Platform.putLong(null, prefixes.valueAddress(node), record)
+  }
+
+  private def relink(old: Long, record: Long): Unit = {
+    val previous = Platform.getLong(null, old + PreviousAt)
+    val next = Platform.getLong(null, old + NextAt)
+    val node = Platform.getLong(null, old + NodeAt)
+    Platform.putLong(null, record + NodeAt, node)
+    Platform.putLong(null, record + PreviousAt, previous)
+    Platform.putLong(null, record + NextAt, next)
+    if (previous != 0L) Platform.putLong(null, previous + NextAt, record)
+    else Platform.putLong(null, prefixes.valueAddress(node), record)
+    if (next != 0L) Platform.putLong(null, next + PreviousAt, record)
+  }
+
+  private def unlink(record: Long): Unit = {
+    val previous = Platform.getLong(null, record + PreviousAt)
+    val next = Platform.getLong(null, record + NextAt)
+    val node = Platform.getLong(null, record + NodeAt)
+    if (previous != 0L) Platform.putLong(null, previous + NextAt, next)
+    else if (next != 0L) Platform.putLong(null, prefixes.valueAddress(node), next)
+    else {
+      prefixes.remove(node, Platform.getInt(null, node + HashAt))
+      prefixes.free(node)
+    }
+    if (next != 0L) Platform.putLong(null, next + PreviousAt, previous)
+  }
+}
+
+object Table {
+  private val HashAt = 0
+  private val KeyLengthAt = 4
+  private val ValueLengthAt = 8
+  private val CapacityAt = 12
+  private val StampAt = 16 // version that wrote it; 0: as on disk
+  private val BatchAt = 20 // batch counter of the write
+  private val SlotAt = 24
+  private val FlagsAt = 26 // 1: used since the last shrink
+  private val TouchAt = 28 // index into the touch list of its batch
+  private val BirthAt = 32 // epoch in which the key came into the table
+  private val PlainHeader = 40
+  private val NodeAt = 40
+  private val PreviousAt = 48
+  private val NextAt = 56
+  private val ChainedHeader = 64
+
+  private val Deleted = 1L
+  private val AddressMask = 0xFFFFFFFFFFFFL
+  private val TagMask = ~AddressMask
+  private val EmptyHead = new Array[Byte](8)
+
+  private def tagOf(hash: Int): Long = (hash >>> 16).toLong << 48
+  private def roundUp(n: Int): Int = (n + 7) & ~7
+}
+
+/** Pairs (record now, record before or 0). */
+private[millpond] final class TouchList {
+  private var pairs = new Array[Long](16)
+  private var count = 0
+  def size: Int = count
+  def current(i: Int): Long = pairs(2 * i)
+  def old(i: Int): Long = pairs(2 * i + 1)
+  def setCurrent(i: Int, record: Long): Unit = pairs(2 * i) = record
+  def add(current: Long, old: Long): Int = {
+    if (2 * count == pairs.length) pairs = java.util.Arrays.copyOf(pairs, pairs.length * 2)
+    pairs(2 * count) = current
+    pairs(2 * count + 1) = old
+    count += 1
+    count - 1
+  }
+}
+
+private[millpond] final class LongList {
+  private var items = new Array[Long](16)
+  private var count = 0
+  def size: Int = count
+  def apply(i: Int): Long = items(i)
+  def add(item: Long): Unit = {
+    if (count == items.length) items = java.util.Arrays.copyOf(items, items.length * 2)
+    items(count) = item
+    count += 1
+  }
+  def toArray: Array[Long] = java.util.Arrays.copyOf(items, count)
+}
