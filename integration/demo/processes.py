@@ -25,9 +25,14 @@ class Process:
     started: int  # clock ticks after boot: with the pid, unique
 
 
-def find(tag: str) -> list[Process]:
-    """Return the live processes that carry `tag`; zombies, which only wait for their parent, do not count."""
-    needle = f"{TAG}={tag}".encode()
+def find(value: str, name: str = TAG) -> list[Process]:
+    """Return the live processes with `value` in their environment; zombies, which only wait for their parent, do not count.
+
+    Args:
+        value: whole value of the variable.
+        name: the variable; the demo's tag unless told.
+    """
+    needle = f"{name}={value}".encode()
     found = []
     for entry in Path("/proc").iterdir():
         if not entry.name.isdigit():

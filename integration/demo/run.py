@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import argparse
 import json
+import os
 import shutil
 import signal
 import subprocess
@@ -33,7 +34,7 @@ SNAPSHOT_METRICS = {
 
 def parse(arguments: list[str] | None = None) -> argparse.Namespace:
     parser = argparse.ArgumentParser(prog="make demo", description=__doc__)
-    parser.add_argument("--fast", action="store_true", help="one month instead of the whole year")
+    parser.add_argument("--fast", action="store_true", help="24 days instead of the whole year")
     parser.add_argument("--kills", type=int, help="kills in mid-batch (default 3, with --fast 2)")
     parser.add_argument("--seed", type=int, default=2013, help="moments of the kills, and which rows come twice")
     parser.add_argument("--provider", choices=PROVIDERS, default="millpond", help="state store (rocksdb: Spark's own)")
@@ -61,7 +62,7 @@ def introduce(screen: Screen, provider: str) -> None:
 def prepare(screen: Screen, work: Path, options: argparse.Namespace) -> data.Feeds:
     (work / "feeds").mkdir(parents=True)
     (work / "scratch").mkdir()
-    days, period_days = (31, 2) if options.fast else (366, 10)
+    days, period_days = (24, 2) if options.fast else (366, 10)
     feeds = data.prepare(work / "feeds", days=days, period_days=period_days, seed=options.seed)
     screen.stamped(
         f"{feeds.flights:,} flights and {feeds.weather:,} hours of weather in {feeds.files} files per feed; "
@@ -208,8 +209,8 @@ def main(arguments: list[str] | None = None) -> int:
     if not Path("/proc/self/environ").exists():
         screen.line("the demo finds the processes that it kills in /proc, so it needs Linux")
         return 2
-    if shutil.which("java") is None:
-        screen.line("no `java` on the PATH: install a Java 17 runtime (Debian: apt install openjdk-17-jre-headless)")
+    if shutil.which("java") is None and not (Path(os.environ.get("JAVA_HOME", "")) / "bin" / "java").is_file():
+        screen.line("no java on the PATH nor below JAVA_HOME: Spark needs Java 17 (Debian: openjdk-17-jre-headless)")
         return 2
     tag = uuid.uuid4().hex
     signal.signal(signal.SIGTERM, _interrupt)
