@@ -127,6 +127,13 @@ class StoreFiles:
             )
         return info
 
+    def manifest_info(self, version: VersionId) -> ObjectInfo:
+        """Return the listed file. Raises: NotFoundError."""
+        info = self.listing.manifests.get(self._stored_id(version))
+        if info is None:
+            raise NotFoundError(f"store {self.store}: {self.manifest_name(version)} is not there")
+        return info
+
     def header(self, version: VersionId) -> ChangelogHeader:
         info = self.changelog_info(version)
         known = self._headers.get(info.key)

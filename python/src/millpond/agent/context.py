@@ -13,7 +13,7 @@ from millpond.config import OptionValue, resolve
 from millpond.errors import ErrorKind, InvalidInputError, MillpondError
 from millpond.ids import StoreId
 from millpond.json_fields import JsonFields
-from millpond.storage import Storage
+from millpond.storage import ObjectInfo, Storage
 from millpond.store_files import StoreFiles
 
 
@@ -31,6 +31,8 @@ class CheckpointContext:
     lock: threading.Lock = field(default_factory=threading.Lock)
     last_sweep_ms: dict[int, int] = field(default_factory=dict)  # operator -> time
     sweeping: set[int] = field(default_factory=set)  # operators
+    # operator -> key of a manifest -> the file that was read, and the SSTs it names; touched only by the one who sweeps
+    marks: dict[int, dict[str, tuple[ObjectInfo, frozenset[str]]]] = field(default_factory=dict)
 
 
 @dataclass(slots=True)

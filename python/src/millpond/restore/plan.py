@@ -108,13 +108,13 @@ def plan_restore(
             return RestorePlan(
                 target=snapshot.version_id, base=snapshot.version_id, manifest=snapshot, headers=(), rejected=()
             )
-        start = VersionId(target.version, _header(view, target).id)
+        start = VersionId(target.version, checked_header(view, target).id)
     chain: list[VersionId] = []
     headers: dict[int, ChangelogHeader] = {}
 
     def header_of(version: VersionId) -> ChangelogHeader:
         if version.version not in headers:
-            headers[version.version] = _header(view, version)
+            headers[version.version] = checked_header(view, version)
         return headers[version.version]
 
     manifest: Manifest | None = None
@@ -158,7 +158,8 @@ def _usable(
     return manifest
 
 
-def _header(view: StoreView, version: VersionId) -> ChangelogHeader:
+def checked_header(view: StoreView, version: VersionId) -> ChangelogHeader:
+    """Read a header and check that the file is what its name and place say. Raises: FormatError, NotFoundError."""
     header = view.header(version)
     name = view.changelog_name(version)
     if header.version != version.version or (view.exact_ids and header.id != version.id):

@@ -1,0 +1,217 @@
+"""Carry out collections: expire in the store that asks; sweep the operator if the store is the one that does it."""
+
+from __future__ import annotations
+
+import json
+import logging
+import time
+from collections.abc import Mapping
+
+from millpond import gc, layout
+from millpond.agent.context import CheckpointContext, StoreContext
+from millpond.errors import ErrorKind, FormatError, MillpondError, NotFoundError
+from millpond.ids import DEFAULT_STORE, StoreId, VersionId
+from millpond.manifest import decode_manifest
+from millpond.sealed import seal, unseal
+from millpond.spark_metadata import read_operator_info
+from millpond.storage import ObjectInfo
+from millpond.store_files import Listing, add_to_listing
+
+log = logging.getLogger(__name__)
+
+PINS_PREFIX = f"{layout.MILLPOND_DIR}/pins/"
+GC_PREFIX = f"{layout.MILLPOND_DIR}/gc/"
+_CANDIDATES_KIND = "gc"
+# Not so young that it could be replaced within the resolution of its time of modification.
+_CACHEABLE_AGE_MS = 2_000
+
+
+def collect(context: StoreContext, anchor: VersionId, *, force: bool, now_ms: int) -> dict[str, object]:
+    """Delete what no retained version of this store needs, and sweep its operator if it is the sweeping store.
+
+    Args:
+        force: heed no interval between collections (the grace period is always heeded).
+    Raises: UnavailableError: storage. What was deleted by then is deleted; the next collection continues.
+    """
+    interval_ms = context.option_int("gc.intervalMs")
+    if not force and now_ms - context.last_collect_ms < interval_ms:
+        return {"deleted_files": 0, "deleted_bytes": 0}
+    pinned = read_pins(context.checkpoint)
+    deleted = _expire(context, anchor, pinned, now_ms)
+    context.last_collect_ms = now_ms
+    if _sweeps(context):
+        deleted += _sweep_now_and_then(context, force, interval_ms, now_ms)
+    return {"deleted_files": len(deleted), "deleted_bytes": sum(info.size_bytes for info in deleted)}
+
+
+def _expire(context: StoreContext, anchor: VersionId, pinned: frozenset[str], now_ms: int) -> list[ObjectInfo]:
+    if anchor.version == 0:
+        return []
+    if context.collect_files is None:
+        context.collect_files = context.new_files()
+    files = context.collect_files
+    files.refresh()
+    expiry = gc.plan_expiry(
+        files,
+        anchor,
+        retain_versions=context.retain_versions,
+        grace_ms=context.option_int("gc.graceMs"),
+        now_ms=now_ms,
+        pinned=pinned,
+    )
+    if expiry.reason:
+        log.warning("store %s: nothing is collected: %s", context.store, expiry.reason)
+    if expiry.files:
+        context.storage.delete(expiry.keys)
+        log.info(
+            "store collected store=%s anchor=%d base=%s files=%d bytes=%d",
+            context.store,
+            anchor.version,
+            expiry.base.version if expiry.base is not None else None,
+            len(expiry.files),
+            expiry.size_bytes,
+        )
+    return list(expiry.files)
+
+
+def _sweeps(context: StoreContext) -> bool:
+    """Whether this is the one store of its operator that sweeps: of partition 0, the default store or else the first."""
+    if context.store.partition != 0:
+        return False
+    if context.store.name == DEFAULT_STORE:
+        return True
+    operator = read_operator_info(context.storage, context.store.operator)
+    if operator is None or not operator.stores:
+        return True
+    return DEFAULT_STORE not in operator.stores and operator.stores[0] == context.store.name
+
+
+def _sweep_now_and_then(context: StoreContext, force: bool, interval_ms: int, now_ms: int) -> list[ObjectInfo]:
+    checkpoint, operator = context.checkpoint, context.store.operator
+    with checkpoint.lock:
+        due = now_ms - checkpoint.last_sweep_ms.get(operator, 0) >= interval_ms
+        if operator in checkpoint.sweeping or not (force or due):
+            return []
+        checkpoint.sweeping.add(operator)
+        checkpoint.last_sweep_ms[operator] = now_ms
+    try:
+        return sweep_operator(checkpoint, operator, grace_ms=context.option_int("gc.graceMs"), now_ms=now_ms)
+    finally:
+        with checkpoint.lock:
+            checkpoint.sweeping.discard(operator)
+
+
+def sweep_operator(checkpoint: CheckpointContext, operator: int, *, grace_ms: int, now_ms: int) -> list[ObjectInfo]:
+    """Delete SSTs that no manifest names and staging files that nobody finished. Return what was deleted.
+
+    If one manifest of the operator cannot be read, nothing is: what it names is not known.
+    """
+    started = time.monotonic()
+    listings = _list_operator(checkpoint, operator)
+    try:
+        referenced = _mark(checkpoint, operator, listings, now_ms)
+        candidates = _load_candidates(checkpoint, operator)
+        ssts = [info for listing in listings.values() for info in listing.ssts.values()]
+        staging = [info for listing in listings.values() for info in listing.staging]
+        sweep = gc.plan_sweep(ssts, staging, referenced, candidates, grace_ms=grace_ms, now_ms=now_ms)
+        doomed = sweep.doomed
+        if doomed:
+            # A manifest published since the listing may name what was unreferenced: look once more, as late as can be.
+            again = _mark(checkpoint, operator, _list_operator(checkpoint, operator), now_ms)
+            doomed = tuple(info for info in doomed if info.key not in again)
+    except MillpondError as e:
+        log.warning("operator %d is not swept: %s", operator, e)
+        return []
+    checkpoint.storage.delete(info.key for info in doomed)
+    _save_candidates(checkpoint, operator, candidates, sweep.candidates)
+    if doomed or sweep.candidates:
+        log.info(
+            "operator swept operator=%d deleted=%d bytes=%d candidates=%d ms=%d",
+            operator,
+            len(doomed),
+            sum(info.size_bytes for info in doomed),
+            len(sweep.candidates),
+            (time.monotonic() - started) * 1000,
+        )
+    return list(doomed)
+
+
+def _list_operator(checkpoint: CheckpointContext, operator: int) -> dict[StoreId, Listing]:
+    listings: dict[StoreId, Listing] = {}
+    for info in checkpoint.storage.list(layout.operator_dir(operator) + "/"):
+        parsed = layout.parse_key(info.key)
+        if parsed is not None:
+            add_to_listing(listings.setdefault(parsed.store, Listing()), parsed, info, parsed.store)
+    return listings
+
+
+def _mark(checkpoint: CheckpointContext, operator: int, listings: Mapping[StoreId, Listing], now_ms: int) -> set[str]:
+    """Return the keys of all SSTs that the listed manifests name. Raises: MillpondError if one cannot be read."""
+    referenced: set[str] = set()
+    seen: dict[str, tuple[ObjectInfo, frozenset[str]]] = {}
+    known = checkpoint.marks.get(operator, {})
+    for store, listing in listings.items():
+        for info in listing.manifests.values():
+            entry = known.get(info.key)
+            if entry is None or entry[0] != info:
+                try:
+                    manifest = decode_manifest(checkpoint.storage.read(info.key), name=info.key)
+                except NotFoundError:
+                    continue  # expired since it was listed: it names nothing any more
+                entry = (info, frozenset(layout.store_key(store, sst.key) for sst in manifest.ssts))
+            if now_ms - info.modified_ms >= _CACHEABLE_AGE_MS:
+                seen[info.key] = entry
+            referenced |= entry[1]
+    checkpoint.marks[operator] = seen
+    return referenced
+
+
+def read_pins(checkpoint: CheckpointContext) -> frozenset[str]:
+    """Return the keys, relative to the Spark checkpoint, that `millpond/pins/*.json` protects from expiry.
+
+    A pin is a JSON object whose lists `manifests` and `changelogs` hold such keys. Raises: FormatError: a pin that cannot be
+    read; then nobody knows what it protects.
+    """
+    pinned: set[str] = set()
+    for info in checkpoint.storage.list(PINS_PREFIX):
+        if not info.key.endswith(".json") or info.key.rpartition("/")[2].startswith("."):
+            continue
+        try:
+            pin = json.loads(checkpoint.storage.read(info.key))
+            pinned.update(
+                layout.check_relative(str(key)) for key in (*pin.get("manifests", ()), *pin.get("changelogs", ()))
+            )
+        except NotFoundError:
+            continue  # just released
+        except (ValueError, AttributeError, TypeError) as e:
+            raise FormatError(
+                f"{info.key} is no pin that this version can read: nothing is collected", kind=ErrorKind.FORMAT_DAMAGED
+            ) from e
+    return frozenset(pinned)
+
+
+def _candidates_key(operator: int) -> str:
+    return f"{GC_PREFIX}{operator}.json"
+
+
+def _load_candidates(checkpoint: CheckpointContext, operator: int) -> dict[str, int]:
+    key = _candidates_key(operator)
+    try:
+        fields = unseal(_CANDIDATES_KIND, checkpoint.storage.read(key), name=key, damaged=ErrorKind.FORMAT_DAMAGED)
+        return {entry.string("key"): entry.integer("first_seen_ms") for entry in fields.children("candidates")}
+    except NotFoundError:
+        return {}
+    except MillpondError as e:
+        # It only delays: every candidate is seen for the first time again.
+        log.warning("cannot use %s, starting anew: %s", key, e)
+        return {}
+
+
+def _save_candidates(
+    checkpoint: CheckpointContext, operator: int, before: Mapping[str, int], candidates: Mapping[str, int]
+) -> None:
+    if dict(before) == dict(candidates):
+        return
+    entries = [{"key": key, "first_seen_ms": first_seen_ms} for key, first_seen_ms in candidates.items()]
+    body = {"required_features": [], "candidates": entries}
+    checkpoint.storage.put_bytes(_candidates_key(operator), seal(_CANDIDATES_KIND, body))

@@ -1,0 +1,148 @@
+"""Garbage collection: what may go (pure), decided from listings and lineages.
+
+Two collections, because they know different things:
+- *expire*, per store: changelogs and manifests that no retained version needs. The anchor, a (version, id) that Spark asked
+  for, is the only proof of what is committed; ids that are not its ancestors prove nothing while they are not older.
+- *sweep*, over a whole operator: SSTs that no manifest names, and staging files that nobody finished. An SST goes only if it
+  was seen unreferenced at least a grace period ago and still is: an upload in flight is unreferenced until its manifest is
+  published.
+
+Invariants: nothing at or above the anchor's version is expired; every version in (anchor - retain, anchor] on the anchor's
+lineage stays restorable; no SST that a manifest names is swept. Source: DESIGN section 4, invariants 5 and 6.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Collection, Iterable, Mapping
+from dataclasses import dataclass
+
+from millpond.errors import FormatError, NotFoundError
+from millpond.ids import VersionId
+from millpond.lineage import walk
+from millpond.restore.plan import checked_header
+from millpond.storage import ObjectInfo
+from millpond.store_files import StoreFiles
+
+
+@dataclass(frozen=True, slots=True)
+class Expiry:
+    """What may go in one store. `base`: the oldest version that is restored without anything older; None: nothing expires."""
+
+    base: VersionId | None
+    files: tuple[ObjectInfo, ...]  # ascending by version
+    reason: str = ""  # why nothing may go, where something should
+
+    @property
+    def keys(self) -> list[str]:
+        return [info.key for info in self.files]
+
+    @property
+    def size_bytes(self) -> int:
+        return sum(info.size_bytes for info in self.files)
+
+
+def plan_expiry(
+    files: StoreFiles,
+    anchor: VersionId,
+    *,
+    retain_versions: int,
+    grace_ms: int,
+    now_ms: int,
+    pinned: Collection[str] = (),
+) -> Expiry:
+    """Return which changelogs and manifests of one store no retained version needs.
+
+    Retained are the versions above `anchor - retain_versions`. Kept is the newest usable manifest on the lineage at or below
+    the oldest of them, and all that lies above it. That manifest must itself be older than the grace period: a restore that
+    was planned before it was published still needs what is older. Attempts that lost (ids beside the lineage, in Spark
+    checkpoint format 2) go below the anchor, once they are older than the grace period.
+
+    Reads headers and manifests through `files`, whose listing must be fresh.
+    """
+    listing = files.listing
+    try:
+        start = anchor if files.exact_ids else VersionId(anchor.version, _stored_id(files, anchor))
+        lineage, base = _walk_to_base(files, start, anchor.version - retain_versions + 1, now_ms - grace_ms)
+    except (FormatError, NotFoundError) as e:
+        # Without the whole lineage nobody can tell what is needed. Restores of these versions report the same.
+        return Expiry(None, (), f"{type(e).__name__}: {e}")
+    old_enough = now_ms - grace_ms
+    doomed: list[tuple[int, ObjectInfo]] = []
+    for what, found in (("manifest", listing.manifests), ("changelog", listing.changelogs)):
+        for version, info in found.items():
+            if version.version >= anchor.version or info.key in pinned:
+                continue
+            expired = base is not None and (
+                version.version < base.version or (version.version == base.version and what == "changelog")
+            )
+            lost = files.exact_ids and lineage.get(version.version) != version.id and version.version >= min(lineage)
+            if (expired or lost) and (not files.exact_ids or expired or info.modified_ms <= old_enough):
+                doomed.append((version.version, info))
+    return Expiry(base, tuple(info for _, info in sorted(doomed, key=lambda d: (d[0], d[1].key))))
+
+
+def _stored_id(files: StoreFiles, anchor: VersionId) -> str:
+    if files.has_changelog(anchor):
+        return files.header(anchor).id
+    return files.usable_manifest(anchor).id
+
+
+def _walk_to_base(
+    files: StoreFiles, start: VersionId, oldest_retained: int, newest_base_ms: int
+) -> tuple[dict[int, str], VersionId | None]:
+    """Walk down to a version at or below `oldest_retained` that needs nothing older. Return the ids passed, and it or None."""
+    lineage: dict[int, str] = {}
+    for step in walk(start, lambda version: checked_header(files, version)):
+        lineage[step.version] = step.id
+        if step.id == "":
+            # The empty state needs nothing. At version 0 there is also nothing below it.
+            return lineage, step if 0 < step.version <= oldest_retained else None
+        if step.version > oldest_retained or not files.has_manifest(step):
+            continue
+        if files.manifest_info(step).modified_ms > newest_base_ms:
+            continue
+        try:
+            manifest = files.usable_manifest(step)
+        except (FormatError, NotFoundError):
+            continue  # a restore passes over it too
+        if manifest.id == step.id:
+            return lineage, step
+    raise AssertionError("unreachable: a walk ends with the empty state")
+
+
+@dataclass(frozen=True, slots=True)
+class Sweep:
+    """What a sweep of one operator decides. `candidates`: SSTs seen unreferenced, and when first (ms since the epoch)."""
+
+    doomed: tuple[ObjectInfo, ...]
+    candidates: dict[str, int]
+
+
+def plan_sweep(
+    ssts: Iterable[ObjectInfo],
+    staging: Iterable[ObjectInfo],
+    referenced: Collection[str],
+    candidates: Mapping[str, int],
+    *,
+    grace_ms: int,
+    now_ms: int,
+) -> Sweep:
+    """Return which SSTs and staging files may go, and which SSTs to look at again.
+
+    Args:
+        referenced: keys of all SSTs that any manifest of the operator names.
+        candidates: of the sweep before.
+    """
+    seen: dict[str, int] = {}
+    doomed: list[ObjectInfo] = []
+    for info in ssts:
+        if info.key in referenced:
+            continue
+        # A clock that was set back must not make a candidate older than it is.
+        first_seen_ms = min(candidates.get(info.key, now_ms), now_ms)
+        if now_ms - first_seen_ms >= grace_ms and now_ms - info.modified_ms >= grace_ms:
+            doomed.append(info)
+        else:
+            seen[info.key] = first_seen_ms
+    doomed += [info for info in staging if now_ms - info.modified_ms >= grace_ms]
+    return Sweep(tuple(doomed), seen)
