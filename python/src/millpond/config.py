@@ -215,7 +215,7 @@ def _invalid(option: Option, value: object, expected: str) -> InvalidInputError:
         f"{option.full_name}={value!r}: expected {expected}",
         kind=ErrorKind.INVALID_OPTION,
         hint=f"Set {option.full_name} to {expected}, or leave it out"
-        + (f" (default {_show(option)})." if option.default is not None else "."),
+        + (f" (default {default_text(option)})." if option.default is not None else "."),
     )
 
 
@@ -224,17 +224,17 @@ def _parse(option: Option, value: object) -> OptionValue:
     number: int | float
     if option.type == "str":
         if not isinstance(text, str) or text == "":
-            raise _invalid(option, value, _expected(option))
+            raise _invalid(option, value, expected_text(option))
         if option.choices and text.lower() not in option.choices:
-            raise _invalid(option, value, _expected(option))
+            raise _invalid(option, value, expected_text(option))
         return text.lower() if option.choices else text
     if option.type == "bool":
         parsed = {"true": True, "false": False}.get(text.lower()) if isinstance(text, str) else text
         if not isinstance(parsed, bool):
-            raise _invalid(option, value, _expected(option))
+            raise _invalid(option, value, expected_text(option))
         return parsed
     if isinstance(text, bool) or not isinstance(text, (str, int, float)):
-        raise _invalid(option, value, _expected(option))
+        raise _invalid(option, value, expected_text(option))
     if option.type == "bytes":
         match = _SIZE.fullmatch(text) if isinstance(text, str) else None
         if match is not None:
@@ -242,22 +242,22 @@ def _parse(option: Option, value: object) -> OptionValue:
         elif isinstance(text, int):
             number = text
         else:
-            raise _invalid(option, value, _expected(option))
+            raise _invalid(option, value, expected_text(option))
     elif option.type == "int":
         if isinstance(text, float) or (isinstance(text, str) and not re.fullmatch(r"[+-]?[0-9]{1,18}", text)):
-            raise _invalid(option, value, _expected(option))
+            raise _invalid(option, value, expected_text(option))
         number = int(text)
     else:
         try:
             number = float(text)
         except ValueError:
-            raise _invalid(option, value, _expected(option)) from None
+            raise _invalid(option, value, expected_text(option)) from None
         if not math.isfinite(number):
-            raise _invalid(option, value, _expected(option))
+            raise _invalid(option, value, expected_text(option))
     too_small = option.minimum is not None and number < option.minimum
     too_large = option.maximum is not None and number > option.maximum
     if too_small or too_large:
-        raise _invalid(option, value, _expected(option))
+        raise _invalid(option, value, expected_text(option))
     return number
 
 
@@ -273,7 +273,8 @@ def _number_text(option: Option, value: int | float) -> str:
     return size_text(int(value)) if option.type == "bytes" else str(value)
 
 
-def _expected(option: Option) -> str:
+def expected_text(option: Option) -> str:
+    """Return what a value must be: `a whole number from 1 to 65536`."""
     if option.choices:
         return "one of " + ", ".join(option.choices)
     text = {
@@ -292,7 +293,8 @@ def _expected(option: Option) -> str:
     return text
 
 
-def _show(option: Option) -> str:
+def default_text(option: Option) -> str:
+    """Return the default as a user would write it, `unset` for none."""
     value = option.default
     if value is None:
         return "unset"
@@ -341,7 +343,7 @@ def options_markdown() -> str:
             bounds = f"{_number_text(o, o.minimum)} to {_number_text(o, o.maximum)}"
         else:
             bounds = ""
-        lines.append(f"| `{o.name}` | {o.type} | {_show(o)} | {bounds} | {o.doc} |")
+        lines.append(f"| `{o.name}` | {o.type} | {default_text(o)} | {bounds} | {o.doc} |")
     lines += [
         "",
         "Millpond also heeds these settings of Spark: `spark.sql.streaming.minBatchesToRetain`,",

@@ -1,0 +1,1 @@
+"""The command `millpond`. Data goes to stdout, everything else to stderr."""

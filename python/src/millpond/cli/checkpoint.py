@@ -1,0 +1,134 @@
+"""`millpond checkpoint show` and `millpond checkpoint verify`."""
+
+from __future__ import annotations
+
+import argparse
+import os
+from collections.abc import Sequence
+from itertools import groupby
+
+from millpond.cli.output import Output, bytes_text, count_text
+from millpond.inspection import overview, verify
+from millpond.inspection.overview import OperatorView, Overview, StoreView
+from millpond.storage import Storage, open_storage
+
+_MAX_PROBLEM_LINES = 200
+
+
+def _open(location: str) -> tuple[Storage, str]:
+    """Return the storage of what the user typed: a URI, or a path relative to the working directory."""
+    root = location if ":" in location.partition("/")[0] else os.path.abspath(location)
+    return open_storage(root), root
+
+
+def show(arguments: argparse.Namespace, output: Output) -> int:
+    """Print what the Spark checkpoint holds. Exit code 1 if a file could not be read."""
+    storage, root = _open(arguments.checkpoint)
+    result = overview(storage, root)
+    if arguments.json:
+        output.json(result.to_json())
+    else:
+        _print_overview(result, output)
+    for problem in result.problems:
+        output.message(problem)
+    return 1 if result.problems else 0
+
+
+def _span(first: int | None, last: int | None) -> str:
+    return "none" if first is None else f"{first} to {last}"
+
+
+def _print_overview(result: Overview, output: Output) -> None:
+    groups = "not known"
+    if result.max_parallelism is not None:
+        groups = f"{result.max_parallelism} (max parallelism), base {result.key_group_base}"
+    for label, text in (
+        ("checkpoint", result.checkpoint),
+        ("query id", result.query_id or "none"),
+        ("provider", result.provider or "not recorded yet"),
+        ("checkpoint format", str(result.spark_checkpoint_format)),
+        ("batches started", _span(result.first_offset_batch, result.last_offset_batch)),
+        ("batches committed", _span(result.first_committed_batch, result.last_committed_batch)),
+        ("partitions", count_text(result.partitions)),
+        ("key groups", groups),
+    ):
+        output.line(f"{label:<18} {text}")
+    for operator in result.operators:
+        output.line()
+        _print_operator(operator, output)
+
+
+def _print_operator(operator: OperatorView, output: Output) -> None:
+    output.line(f"operator {operator.operator}  {operator.name or '(no metadata)'}")
+    by_name = sorted(operator.stores, key=lambda store: (store.name, store.partition))
+    for name, group in groupby(by_name, key=lambda store: store.name):
+        stores = list(group)
+        output.line(f"  store {name}")
+        output.table(
+            ("partition", "keys", "versions", "changelogs", "size", "snapshots at", "SSTs", "size", "slots"),
+            [*(_row(store) for store in stores), _total(stores)],
+            right=(0, 1, 3, 4, 6, 7),
+            indent="    ",
+        )
+        for store in stores:
+            if store.scalable is False:
+                output.line(f"    partition {store.partition} cannot be rescaled: {store.unscalable_reason}")
+
+
+def _row(store: StoreView) -> Sequence[str]:
+    slots = [f"{start}-{end - 1}" for start, end in store.slots]
+    shown = " ".join(slots[:3]) + (f" +{len(slots) - 3} more" if len(slots) > 3 else "")
+    snapshots = [str(snapshot.version) for snapshot in store.snapshots]
+    return (
+        str(store.partition),
+        count_text(store.keys),
+        _span(store.oldest_version, store.newest_version),
+        str(store.changelogs),
+        bytes_text(store.changelog_bytes),
+        " ".join(["..."] * (len(snapshots) > 4) + snapshots[-4:]) or "-",
+        str(store.sst_files),
+        bytes_text(store.sst_bytes),
+        shown or "-",
+    )
+
+
+def _total(stores: Sequence[StoreView]) -> Sequence[str]:
+    keys = [store.keys for store in stores]
+    known = [count for count in keys if count is not None]
+    return (
+        "total",
+        count_text(sum(known) if len(known) == len(keys) else None),
+        "",
+        str(sum(store.changelogs for store in stores)),
+        bytes_text(sum(store.changelog_bytes for store in stores)),
+        f"{sum(len(store.snapshots) for store in stores)} in all",
+        str(sum(store.sst_files for store in stores)),
+        bytes_text(sum(store.sst_bytes for store in stores)),
+        "",
+    )
+
+
+def verify_command(arguments: argparse.Namespace, output: Output) -> int:
+    """Read everything back. Exit code 1 if anything is wrong."""
+    storage, root = _open(arguments.checkpoint)
+    report = verify(storage, root)
+    if arguments.json:
+        output.json(report.to_json())
+        return 0 if report.ok else 1
+    checked = report.checked
+    output.line(f"checkpoint  {root}")
+    output.line(f"stores      {checked.stores:,}")
+    output.line(
+        f"changelogs  {checked.changelogs:,} ({bytes_text(checked.changelog_bytes)}, {checked.records:,} records)"
+    )
+    output.line(f"snapshots   {checked.manifests:,} ({checked.entries:,} entries)")
+    output.line(f"SSTs        {checked.ssts:,} ({bytes_text(checked.sst_bytes)})")
+    output.line(f"versions    {checked.versions:,} restorable")
+    output.line(f"problems    {len(report.problems):,}")
+    for problem in report.problems[:_MAX_PROBLEM_LINES]:
+        output.line(f"  {problem.kind}  {problem.file}: {problem.message}")
+    if len(report.problems) > _MAX_PROBLEM_LINES:
+        output.line(f"  and {len(report.problems) - _MAX_PROBLEM_LINES} more (all with --json)")
+    for hint in dict.fromkeys(problem.hint for problem in report.problems if problem.hint):
+        output.message(f"hint: {hint}")
+    return 0 if report.ok else 1

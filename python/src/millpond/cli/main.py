@@ -1,0 +1,108 @@
+"""Entry point of the command `millpond`: arguments, exit codes, errors without tracebacks.
+
+Exit codes: 0 done, nothing wrong; 1 a problem was found, or storage failed; 2 wrong usage or input.
+"""
+
+from __future__ import annotations
+
+import argparse
+import os
+import sys
+import traceback
+from collections.abc import Callable, Sequence
+
+from millpond import __version__
+from millpond.cli import checkpoint, tables
+from millpond.cli.output import Output
+from millpond.errors import ErrorKind, InternalError, InvalidInputError, MillpondError, NotFoundError, UnsupportedError
+
+OK, PROBLEM, USAGE = 0, 1, 2
+MASTERS = {"local": "local[*]", "standalone": "spark://host:7077", "yarn": "yarn", "k8s": "k8s://https://host:443"}
+
+Command = Callable[[argparse.Namespace, Output], int]
+
+
+def parser() -> argparse.ArgumentParser:
+    """Return the parser of all arguments; `run` of its result is the command."""
+    root = argparse.ArgumentParser(
+        prog="millpond",
+        description="State of Spark Structured Streaming kept as Flink keeps its own: look at it, check it, set it up.",
+        epilog="Exit code: 0 nothing wrong, 1 a problem found, 2 wrong usage or input. MILLPOND_DEBUG=1 shows tracebacks.",
+    )
+    root.add_argument("--version", action="version", version=f"millpond {__version__}")
+    commands = root.add_subparsers(title="commands", metavar="COMMAND", required=True)
+
+    group = commands.add_parser("checkpoint", help="look at or check the checkpoint of a streaming query")
+    actions = group.add_subparsers(title="commands", metavar="COMMAND", required=True)
+    for name, run, text in (
+        ("show", checkpoint.show, "print batches, operators, partitions, versions, snapshots, sizes, key groups"),
+        ("verify", checkpoint.verify_command, "read everything back, and list all that is wrong with it"),
+    ):
+        action = actions.add_parser(name, help=text, description=text.capitalize() + ".")
+        action.add_argument("checkpoint", help="what checkpointLocation was set to: a directory or a file: URI")
+        action.add_argument("--json", action="store_true", help="print JSON; fields may be added, never renamed")
+        action.set_defaults(run=run)
+
+    conf = commands.add_parser("conf", help="print the lines for spark-defaults.conf that switch Millpond on")
+    conf.add_argument("--master", choices=sorted(MASTERS), default="local", help="kind of cluster (default: local)")
+    conf.set_defaults(run=_conf)
+
+    for name, table, text in (
+        ("options", tables.options, "print every option with type, default, bounds and meaning"),
+        ("errors", tables.errors, "print every error with class, meaning and hint"),
+    ):
+        command = commands.add_parser(name, help=text)
+        command.add_argument("--json", action="store_true", help="print JSON")
+        command.set_defaults(run=table)
+    return root
+
+
+def _conf(arguments: argparse.Namespace, output: Output) -> int:
+    from millpond.session import conf_lines  # only this command needs it
+
+    for line in conf_lines(MASTERS[arguments.master]):
+        output.line(line)
+    return OK
+
+
+def main(argv: Sequence[str] | None = None) -> int:
+    """Run the command that `argv` (default: the process's arguments) names, and return the exit code."""
+    try:
+        arguments = parser().parse_args(argv)
+    except SystemExit as e:  # argparse has printed its message, or the help
+        return OK if e.code in (None, 0) else USAGE
+    output = Output()
+    run: Command = arguments.run
+    try:
+        code = run(arguments, output)
+        output.flush()
+        return code
+    except MillpondError as e:
+        _debug()
+        output.error(e)
+        return USAGE if isinstance(e, (InvalidInputError, UnsupportedError, NotFoundError)) else PROBLEM
+    except BrokenPipeError:
+        # The reader (`| head`) has seen enough. Python would complain once more when it closes stdout: give it another one.
+        os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
+        return OK
+    except KeyboardInterrupt:
+        output.message("interrupted")
+        return 130
+    except Exception as e:
+        _debug()
+        bug = InternalError(
+            f"{type(e).__name__}: {e}",
+            kind=ErrorKind.INTERNAL,
+            hint="Report it with the traceback of MILLPOND_DEBUG=1.",
+        )
+        output.error(bug)
+        return PROBLEM
+
+
+def _debug() -> None:
+    if os.environ.get("MILLPOND_DEBUG"):
+        traceback.print_exc()
+
+
+if __name__ == "__main__":
+    sys.exit(main())

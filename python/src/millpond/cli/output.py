@@ -1,0 +1,63 @@
+"""Where a command writes: data to stdout, errors to stderr; and the forms of numbers and tables."""
+
+from __future__ import annotations
+
+import json
+import sys
+from collections.abc import Iterable, Sequence
+
+from millpond.errors import MillpondError
+
+
+class Output:
+    """The two streams of a command."""
+
+    def line(self, text: str = "") -> None:
+        """Write a line of data."""
+        sys.stdout.write(text + "\n")
+
+    def json(self, value: object) -> None:
+        """Write `value` as JSON, indented, with a newline at the end."""
+        sys.stdout.write(json.dumps(value, indent=2) + "\n")
+
+    def table(
+        self, head: Sequence[str], rows: Iterable[Sequence[str]], *, right: Iterable[int] = (), indent: str = ""
+    ) -> None:
+        """Write an aligned table; columns in `right` are aligned to the right."""
+        to_right = set(right)
+        cells = [list(head), *(list(row) for row in rows)]
+        widths = [max(len(row[i]) for row in cells) for i in range(len(head))]
+        for row in cells:
+            texts = [
+                c.rjust(w) if i in to_right else c.ljust(w) for i, (c, w) in enumerate(zip(row, widths, strict=True))
+            ]
+            self.line((indent + "  ".join(texts)).rstrip())
+
+    def message(self, text: str) -> None:
+        """Write a line for the person who runs the command, not for the one who reads the data."""
+        sys.stderr.write(f"millpond: {text}\n")
+
+    def error(self, e: MillpondError) -> None:
+        """Write an error: kind, message, hint."""
+        self.message(f"{e.kind.value}: {e}")
+        if e.hint:
+            sys.stderr.write(f"  hint: {e.hint}\n")
+
+    def flush(self) -> None:
+        """Push data out, so that a broken pipe is noticed here."""
+        sys.stdout.flush()
+
+
+def bytes_text(size_bytes: int) -> str:
+    """Return a size for people: `0 B`, `999 B`, `1.5 KiB`, `12.0 MiB`."""
+    value = float(size_bytes)
+    for unit in ("B", "KiB", "MiB", "GiB"):
+        if value < 1024:
+            return f"{size_bytes} B" if unit == "B" else f"{value:.1f} {unit}"
+        value /= 1024
+    return f"{value:.1f} TiB"
+
+
+def count_text(count: int | None) -> str:
+    """Return a count with separators, `-` for None."""
+    return "-" if count is None else f"{count:,}"

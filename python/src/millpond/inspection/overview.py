@@ -1,0 +1,195 @@
+"""What a Spark checkpoint holds: batches, operators, partitions, versions, snapshots, sizes, key groups."""
+
+from __future__ import annotations
+
+from dataclasses import asdict, dataclass
+from typing import Any
+
+from millpond import layout
+from millpond.changelog import ChangelogHeader
+from millpond.errors import FormatError, MillpondError, NotFoundError, UnsupportedError
+from millpond.ids import StoreId, VersionId
+from millpond.inspection.survey import Survey, survey
+from millpond.manifest import Manifest, decode_manifest
+from millpond.storage import Storage
+from millpond.store_files import Listing, read_changelog_header
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class SnapshotView:
+    """One manifest."""
+
+    version: int
+    id: str
+    manifest: str  # file name
+    ssts: int
+    bytes: int  # of all its SSTs, shared ones included
+    keys: int  # -1: not counted
+    created_ms: int
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class StoreView:
+    """One store."""
+
+    operator: int
+    partition: int
+    name: str
+    oldest_version: int | None  # of all files; None: no file
+    newest_version: int | None
+    keys: int | None  # live keys at the newest version; None: not counted, or not readable
+    changelogs: int
+    changelog_bytes: int
+    snapshots: tuple[SnapshotView, ...]  # ascending
+    sst_files: int
+    sst_bytes: int
+    unreferenced_bytes: int  # SSTs that no manifest names: being published, or awaiting collection
+    slots: tuple[tuple[int, int], ...]  # owned, half-open; empty if not known
+    scalable: bool | None  # None: not known
+    unscalable_reason: str
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class OperatorView:
+    """One stateful operator."""
+
+    operator: int
+    name: str | None
+    stores: tuple[StoreView, ...]
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Overview:
+    """Everything. `to_json` is the contract of `millpond checkpoint show --json`: fields are added, never renamed."""
+
+    checkpoint: str
+    query_id: str | None
+    provider: str | None
+    spark_checkpoint_format: int
+    partitions: int | None
+    max_parallelism: int | None
+    key_group_base: int | None
+    first_offset_batch: int | None
+    last_offset_batch: int | None
+    first_committed_batch: int | None
+    last_committed_batch: int | None
+    operators: tuple[OperatorView, ...]
+    problems: tuple[str, ...]  # files that could not be read; `verify` says more
+
+    def to_json(self) -> dict[str, Any]:
+        return asdict(self)
+
+
+def overview(storage: Storage, checkpoint: str) -> Overview:
+    """Look at the Spark checkpoint in `storage`; reads listings, manifests and one header per store.
+
+    Args:
+        checkpoint: its name, for display.
+    Raises: see `survey`.
+    """
+    found = survey(storage, checkpoint)
+    problems = [f"{key}: {_without(str(e), key)}" for key, e in found.errors]
+    operators: list[OperatorView] = []
+    for operator in found.operator_ids():
+        info = found.operators.get(operator)
+        stores = [
+            _store_view(storage, found, store, listing, problems)
+            for store, listing in found.stores.items()
+            if store.operator == operator
+        ]
+        operators.append(
+            OperatorView(operator=operator, name=info.name if info is not None else None, stores=tuple(stores))
+        )
+    spark = found.spark
+    offsets = spark.offset_batches if spark is not None else ()
+    commits = spark.commit_batches if spark is not None else ()
+    return Overview(
+        checkpoint=checkpoint,
+        query_id=spark.query_id if spark is not None else None,
+        provider=spark.provider_class if spark is not None else None,
+        spark_checkpoint_format=found.spark_format,
+        partitions=spark.partitions if spark is not None else None,
+        max_parallelism=found.format.max_parallelism if found.format is not None else None,
+        key_group_base=found.format.base if found.format is not None else None,
+        first_offset_batch=offsets[0] if offsets else None,
+        last_offset_batch=offsets[-1] if offsets else None,
+        first_committed_batch=commits[0] if commits else None,
+        last_committed_batch=commits[-1] if commits else None,
+        operators=tuple(operators),
+        problems=tuple(problems),
+    )
+
+
+def _without(message: str, key: str) -> str:
+    return message.removeprefix(f"{key}: ")
+
+
+def _store_view(storage: Storage, found: Survey, store: StoreId, listing: Listing, problems: list[str]) -> StoreView:
+    manifests: list[tuple[VersionId, Manifest]] = []
+    for version in sorted(listing.manifests):
+        key = listing.manifests[version].key
+        try:
+            manifests.append((version, decode_manifest(storage.read(key), name=key)))
+        except (FormatError, UnsupportedError) as e:
+            problems.append(str(e))
+        except NotFoundError:
+            continue  # collected since the directory was listed: a query is running
+    header = _newest_header(storage, listing, problems)
+    newest_manifest = manifests[-1][1] if manifests else None
+    keys: int | None = None
+    groups = None
+    if header is not None and (newest_manifest is None or header.version >= newest_manifest.version):
+        keys, groups = header.keys, header.key_groups
+    elif newest_manifest is not None:
+        keys, groups = newest_manifest.keys, newest_manifest.key_groups
+    named = {sst.key for _, manifest in manifests for sst in manifest.ssts}
+    numbers = sorted({v.version for v in listing.changelogs} | {v.version for v in listing.manifests})
+    return StoreView(
+        operator=store.operator,
+        partition=store.partition,
+        name=store.name,
+        oldest_version=numbers[0] if numbers else None,
+        newest_version=numbers[-1] if numbers else None,
+        keys=keys if keys is not None and keys >= 0 else None,
+        changelogs=len(listing.changelogs),
+        changelog_bytes=sum(info.size_bytes for info in listing.changelogs.values()),
+        snapshots=tuple(
+            SnapshotView(
+                version=manifest.version,
+                id=manifest.id,
+                manifest=layout.manifest_name(version, found.spark_format if version.id else 1),
+                ssts=len(manifest.ssts),
+                bytes=manifest.total_bytes,
+                keys=manifest.keys,
+                created_ms=manifest.created_ms,
+            )
+            for version, manifest in manifests
+        ),
+        sst_files=len(listing.ssts),
+        sst_bytes=sum(info.size_bytes for info in listing.ssts.values()),
+        unreferenced_bytes=sum(info.size_bytes for key, info in listing.ssts.items() if key not in named),
+        slots=_owned_slots(found, store, groups.partitions if groups is not None else None),
+        scalable=groups.scalable if groups is not None else None,
+        unscalable_reason=groups.reason if groups is not None else "",
+    )
+
+
+def _newest_header(storage: Storage, listing: Listing, problems: list[str]) -> ChangelogHeader | None:
+    if not listing.changelogs:
+        return None
+    key = listing.changelogs[max(listing.changelogs)].key
+    try:
+        return read_changelog_header(storage, key)
+    except NotFoundError:
+        return None  # collected since the directory was listed
+    except MillpondError as e:
+        problems.append(str(e))
+        return None
+
+
+def _owned_slots(found: Survey, store: StoreId, partitions: int | None) -> tuple[tuple[int, int], ...]:
+    if found.format is None or partitions is None:
+        return ()
+    if partitions < 1 or found.format.max_parallelism % partitions or store.partition >= partitions:
+        return ()  # `verify` reports it
+    return tuple(found.format.key_groups.slot_ranges(store.partition, partitions))

@@ -1,0 +1,370 @@
+"""Reading a Spark checkpoint back, every byte of it, and saying all that is wrong with it.
+
+Checked: Spark's logs parse; format.json; every block of every changelog; every manifest; size and CRC-32 of every SST that a
+manifest names; every snapshot opens in RocksDB, holds the number of keys that it says, in the slots that it owns; every
+version that Spark may still ask for has a restorable lineage; no store of an operator is missing.
+"""
+
+from __future__ import annotations
+
+import io
+import tempfile
+import zlib
+from collections.abc import Callable, Iterable
+from dataclasses import asdict, dataclass, field
+from functools import partial
+from typing import Any, BinaryIO
+
+from millpond import layout
+from millpond.changelog import ChangelogReader
+from millpond.errors import ErrorKind, MillpondError, NotFoundError, UnavailableError
+from millpond.ids import StoreId, VersionId
+from millpond.inspection.survey import Survey, survey
+from millpond.json_fields import KeyGroupsInfo
+from millpond.local import rocks
+from millpond.manifest import Manifest
+from millpond.restore.execute import lay_out
+from millpond.restore.plan import plan_restore
+from millpond.storage import Storage
+from millpond.store_files import Listing, StoreFiles
+
+# Operators that keep everything in partition 0, whatever the number of partitions.
+_MAY_HAVE_ONE_PARTITION = {"globalLimit", "stateStoreSave"}
+_ATTEMPTS = 3
+_PHYSICAL_PREFIX_BYTES = 4  # slot u16, column family u16
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Problem:
+    """One thing that is wrong."""
+
+    kind: str
+    file: str  # key relative to the Spark checkpoint, or the directory of a store
+    message: str
+    hint: str
+
+
+@dataclass(slots=True)
+class Checked:
+    """How much was read."""
+
+    stores: int = 0
+    changelogs: int = 0
+    changelog_bytes: int = 0
+    records: int = 0
+    manifests: int = 0
+    ssts: int = 0
+    sst_bytes: int = 0
+    entries: int = 0  # live entries of all snapshots
+    versions: int = 0  # restorable ones
+
+    def add(self, other: Checked) -> None:
+        for name, value in asdict(other).items():
+            setattr(self, name, getattr(self, name) + value)
+
+
+@dataclass(slots=True)
+class VerifyReport:
+    """All problems, and what was read. `to_json` is the contract of `millpond checkpoint verify --json`."""
+
+    checkpoint: str
+    checked: Checked = field(default_factory=Checked)
+    problems: list[Problem] = field(default_factory=list)
+
+    @property
+    def ok(self) -> bool:
+        return not self.problems
+
+    def to_json(self) -> dict[str, Any]:
+        return {
+            "checkpoint": self.checkpoint,
+            "ok": self.ok,
+            "checked": asdict(self.checked),
+            "problems": [asdict(problem) for problem in self.problems],
+        }
+
+
+class _Vanished(Exception):
+    """A listed file is gone: a running query collected it, or it was deleted. The store is looked at anew."""
+
+
+def verify(storage: Storage, checkpoint: str) -> VerifyReport:
+    """Read everything back. A query may run meanwhile. Needs temporary space where SSTs cannot be linked.
+
+    Args:
+        checkpoint: its name, for display.
+    Raises:
+        InvalidInputError: NOT_A_CHECKPOINT. UnsupportedError: FOREIGN_CHECKPOINT, or rocksdict is not installed.
+        UnavailableError: storage or local disk.
+    """
+    found = survey(storage, checkpoint)
+    report = VerifyReport(checkpoint)
+    for key, e in found.errors:
+        report.problems.append(_problem(key, e))
+    if found.format is None and found.stores and not any(key == layout.FORMAT_KEY for key, _ in found.errors):
+        report.problems.append(
+            _problem(
+                layout.FORMAT_KEY,
+                NotFoundError(f"{layout.FORMAT_KEY} is not there", kind=ErrorKind.OBJECT_NOT_FOUND),
+            )
+        )
+    report.problems += _missing_stores(found)
+    for store in found.stores:
+        checked, problems = _verify_store(storage, found, store)
+        report.checked.add(checked)
+        report.problems += problems
+    return report
+
+
+def _problem(file: str, e: MillpondError) -> Problem:
+    return Problem(kind=e.kind.value, file=file, message=str(e).removeprefix(f"{file}: "), hint=e.hint)
+
+
+def _missing_stores(found: Survey) -> Iterable[Problem]:
+    spark = found.spark
+    if spark is None or spark.partitions is None or spark.last_committed_batch is None:
+        return
+    for operator, info in found.operators.items():
+        present = {store for store in found.stores if store.operator == operator}
+        partitions = {store.partition for store in present}
+        expected = spark.partitions
+        if partitions == {0} and info.name in _MAY_HAVE_ONE_PARTITION:
+            expected = 1
+        for partition in range(expected):
+            for name in info.stores:
+                store = StoreId(operator, partition, name)
+                if store not in present:
+                    yield Problem(
+                        kind=ErrorKind.CHANGELOG_MISSING.value,
+                        file=layout.store_dir(store),
+                        message=f"no file of this store, although batch {spark.last_committed_batch} is committed",
+                        hint=NotFoundError("", kind=ErrorKind.CHANGELOG_MISSING).hint,
+                    )
+
+
+def _verify_store(storage: Storage, found: Survey, store: StoreId) -> tuple[Checked, list[Problem]]:
+    for attempt in range(_ATTEMPTS):
+        check = _StoreCheck(storage, found, store, last=attempt == _ATTEMPTS - 1)
+        try:
+            check.run()
+        except _Vanished:
+            continue
+        return check.checked, check.problems
+    raise AssertionError("unreachable: the last attempt does not raise")
+
+
+class _StoreCheck:
+    """One look at one store."""
+
+    def __init__(self, storage: Storage, found: Survey, store: StoreId, *, last: bool) -> None:
+        self.storage, self.found, self.store, self.last = storage, found, store, last
+        self.files = StoreFiles(storage, store, found.spark_format)
+        self.checked = Checked(stores=1)
+        self.problems: list[Problem] = []
+        self._bad_ssts: set[str] = set()
+        self._good_ssts: set[str] = set()
+
+    def run(self) -> None:
+        listing = self.files.refresh()
+        for version in sorted(listing.changelogs):
+            self._guard(listing.changelogs[version].key, partial(self._changelog, version, listing))
+        manifests: list[tuple[str, Manifest]] = []
+        for version in sorted(listing.manifests):
+            key = listing.manifests[version].key
+            self._guard(key, partial(self._read_manifest, version, key, manifests))
+        for key, manifest in manifests:
+            self._manifest(key, manifest, listing)
+        self._versions(listing)
+
+    def _read_manifest(self, version: VersionId, key: str, manifests: list[tuple[str, Manifest]]) -> None:
+        manifests.append((key, self.files.read_manifest(version)))
+
+    def _guard(self, file: str, action: Callable[[], None]) -> None:
+        try:
+            action()
+        except UnavailableError:
+            raise
+        except MillpondError as e:
+            if e.kind is ErrorKind.OBJECT_NOT_FOUND and not self.last:
+                raise _Vanished from e
+            self.problems.append(_problem(file, e))
+
+    def _note(self, kind: ErrorKind, file: str, message: str) -> None:
+        problem = Problem(kind=kind.value, file=file, message=message, hint=MillpondError("", kind=kind).hint)
+        if problem not in self.problems:
+            self.problems.append(problem)
+
+    # ---- files
+
+    def _changelog(self, version: VersionId, listing: Listing) -> None:
+        info = listing.changelogs[version]
+        with _open(self.storage, info.key) as file:
+            reader = ChangelogReader(file, name=info.key)
+            header = reader.header
+            records = sum(1 for _ in reader)
+        wrong_id = self.files.exact_ids and header.id != version.id
+        wrong_store = (header.store.partition, header.store.name) != (self.store.partition, self.store.name)
+        if header.version != version.version or wrong_id or wrong_store:
+            self._note(
+                ErrorKind.CHANGELOG_DAMAGED,
+                info.key,
+                f"says that it is version {header.version_id} of store {header.store}",
+            )
+        self._key_groups(info.key, header.key_groups)
+        self.checked.changelogs += 1
+        self.checked.changelog_bytes += info.size_bytes
+        self.checked.records += records
+
+    def _key_groups(self, file: str, groups: KeyGroupsInfo) -> None:
+        known = self.found.format
+        if known is not None and (groups.max_parallelism, groups.base) != (known.max_parallelism, known.base):
+            self._note(
+                ErrorKind.MAX_PARALLELISM_MISMATCH,
+                file,
+                f"written with max parallelism {groups.max_parallelism} and base {groups.base}, the Spark checkpoint has "
+                f"{known.max_parallelism} and {known.base}",
+            )
+
+    def _manifest(self, key: str, manifest: Manifest, listing: Listing) -> None:
+        self.checked.manifests += 1
+        self._key_groups(key, manifest.key_groups)
+        whole = True
+        for sst in manifest.ssts:
+            sst_key = layout.store_key(self.store, sst.key)
+            if sst.key in self._good_ssts:
+                continue
+            if sst.key in self._bad_ssts:
+                whole = False
+                continue
+            stored = listing.ssts.get(sst.key)
+            try:
+                if stored is None:
+                    if not self.last:
+                        raise _Vanished
+                    self._note(ErrorKind.SST_MISSING, sst_key, f"is not there, and {_name(key)} names it")
+                elif stored.size_bytes != sst.size_bytes:
+                    self._note(
+                        ErrorKind.SST_DAMAGED,
+                        sst_key,
+                        f"has {stored.size_bytes} bytes, {_name(key)} says {sst.size_bytes}",
+                    )
+                elif (crc := _crc32(self.storage, sst_key)) != sst.crc32:
+                    self._note(
+                        ErrorKind.SST_DAMAGED, sst_key, f"has CRC-32 {crc:08x}, {_name(key)} says {sst.crc32:08x}"
+                    )
+                else:
+                    self._good_ssts.add(sst.key)
+                    self.checked.ssts += 1
+                    self.checked.sst_bytes += sst.size_bytes
+                    continue
+            except NotFoundError as e:
+                if not self.last:
+                    raise _Vanished from e
+                self._note(ErrorKind.SST_MISSING, sst_key, f"is not there, and {_name(key)} names it")
+            self._bad_ssts.add(sst.key)
+            whole = False
+        if whole:
+            self._guard(key, partial(self._entries, key, manifest))
+
+    def _entries(self, key: str, manifest: Manifest) -> None:
+        families = {family.id for family in manifest.column_families}
+        entries = foreign = 0
+        with tempfile.TemporaryDirectory(prefix="millpond-verify-") as directory:
+            database = f"{directory}/db"
+            try:
+                lay_out(self.storage, manifest, _name(key), database, verify_checksums=False)
+            except NotFoundError as e:
+                if not self.last:
+                    raise _Vanished from e
+                raise
+            for physical, _ in rocks.scan(database, name=key):
+                entries += 1
+                slot, family = int.from_bytes(physical[:2], "big"), int.from_bytes(physical[2:4], "big")
+                owned = not manifest.key_groups.scalable or any(a <= slot < b for a, b in manifest.slots)
+                if len(physical) < _PHYSICAL_PREFIX_BYTES or family not in families or not owned:
+                    foreign += 1
+        self.checked.entries += entries
+        if foreign:
+            self._note(
+                ErrorKind.KEY_GROUP_MISMATCH,
+                key,
+                f"{foreign} of {entries} entries lie outside the slots or column families that it names",
+            )
+        # With several column families `keys` leaves out those that are internal to the operator.
+        if manifest.keys >= 0 and len(families) == 1 and entries != manifest.keys:
+            self._note(ErrorKind.SST_DAMAGED, key, f"holds {entries} keys, and says that it holds {manifest.keys}")
+
+    # ---- versions
+
+    def _versions(self, listing: Listing) -> None:
+        """Plan the restore of every version that Spark may ask for."""
+        for target in self._targets(listing):
+            try:
+                plan_restore(self.files, target)
+            except UnavailableError:
+                raise
+            except MillpondError as e:
+                if e.kind is ErrorKind.OBJECT_NOT_FOUND and not self.last:
+                    raise _Vanished from e
+                self.problems.append(
+                    Problem(
+                        kind=e.kind.value,
+                        file=layout.store_dir(self.store),
+                        message=f"version {target.version} cannot be restored: {e}",
+                        hint=e.hint,
+                    )
+                )
+            else:
+                self.checked.versions += 1
+
+    def _targets(self, listing: Listing) -> list[VersionId]:
+        spark = self.found.spark
+        committed = list(spark.commit_batches) if spark is not None else []
+        snapshots = [version.version for version in listing.manifests]
+        # Versions below the oldest snapshot were collected, or are about to be; without any snapshot nothing ever was. But Spark's
+        # commit log keeps as many batches as the state keeps versions, but for the two oldest at most: what is still in it must
+        # be restorable, or the oldest snapshot was lost.
+        oldest = min(snapshots, default=1)
+        if len(committed) > 2:
+            oldest = min(oldest, committed[2] + 1)
+        if not self.files.exact_ids:
+            present = {version.version for version in listing.changelogs} | set(snapshots)
+            wanted = present | {batch + 1 for batch in committed}
+            return [VersionId(version) for version in sorted(wanted) if version >= oldest]
+        targets: list[VersionId] = []
+        info = self.found.operators.get(self.store.operator)
+        if spark is None or info is None or self.store.name not in info.stores:
+            return targets
+        index = info.stores.index(self.store.name)
+        for batch in committed:
+            entry = spark.commits.get(batch)
+            partitions = entry.state_ids.get(self.store.operator, ()) if entry is not None else ()
+            if batch + 1 < oldest or self.store.partition >= len(partitions):
+                continue
+            ids = partitions[self.store.partition]
+            if index < len(ids):
+                targets.append(VersionId(batch + 1, ids[index]))
+        return targets
+
+
+def _name(key: str) -> str:
+    return key.rpartition("/")[2]
+
+
+def _open(storage: Storage, key: str) -> BinaryIO:
+    path = storage.local_path(key)
+    if path is None:
+        return io.BytesIO(storage.read(key))
+    storage.stat(key)  # maps what may be wrong with it to Millpond's errors
+    try:
+        return open(path, "rb")
+    except FileNotFoundError as e:
+        raise NotFoundError(f"{key} is not there", kind=ErrorKind.OBJECT_NOT_FOUND) from e
+
+
+def _crc32(storage: Storage, key: str) -> int:
+    crc = 0
+    with _open(storage, key) as file:
+        while piece := file.read(1024 * 1024):
+            crc = zlib.crc32(piece, crc)
+    return crc

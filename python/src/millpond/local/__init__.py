@@ -1,0 +1,1 @@
+"""Local RocksDB databases, seen from Python."""

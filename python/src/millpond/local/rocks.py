@@ -1,0 +1,52 @@
+"""Reading local RocksDB databases with rocksdict. The only module that imports it."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from typing import Any
+
+from millpond.errors import ErrorKind, FormatError, UnsupportedError
+
+
+def _rocksdict() -> Any:
+    try:
+        import rocksdict  # here and not above: an executor's agent never needs it
+    except ImportError as e:
+        raise UnsupportedError(
+            "reading SSTs needs the package rocksdict, which is not installed",
+            kind=ErrorKind.UNSUPPORTED,
+            hint="Run `python -m pip install rocksdict` in the environment of this command.",
+        ) from e
+    return rocksdict
+
+
+def scan(directory: str, *, name: str) -> Iterator[tuple[bytes, bytes]]:
+    """Yield all live entries (physical key, value) of the database in `directory`, in the order of keys.
+
+    Opens it read-only, without the write-ahead log; RocksDB checks every block that it reads.
+
+    Args:
+        name: of the manifest that the database was laid out from, for messages.
+    Raises:
+        FormatError: SST_DAMAGED: RocksDB finds something wrong.
+        UnsupportedError: rocksdict is not installed.
+    """
+    rocksdict = _rocksdict()
+    try:
+        db = rocksdict.Rdict(directory, rocksdict.Options(raw_mode=True), access_type=rocksdict.AccessType.read_only())
+    except Exception as e:  # rocksdict knows no narrower class
+        raise FormatError(f"{name}: RocksDB cannot open it: {e}", kind=ErrorKind.SST_DAMAGED) from e
+    try:
+        # Not `items()`: that one takes a damaged block for the end. An iterator tells by `status()`.
+        iterator = db.iter()
+        iterator.seek_to_first()
+        while iterator.valid():
+            yield iterator.key(), iterator.value()
+            iterator.next()
+        try:
+            iterator.status()
+        except Exception as e:
+            raise FormatError(f"{name}: RocksDB cannot read it: {e}", kind=ErrorKind.SST_DAMAGED) from e
+        del iterator
+    finally:
+        db.close()
