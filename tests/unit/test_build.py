@@ -1,0 +1,183 @@
+"""The build of the shim's jar: what it compiles, when it does not, and what arrives in the wheel."""
+
+from __future__ import annotations
+
+import os
+import shutil
+import subprocess
+import sys
+import zipfile
+from pathlib import Path
+
+import pytest
+
+import build_shim
+from build_shim import BuildError, build_jar, compile_scala, find_spark
+from millpond import _shim
+from millpond._version import __version__
+from millpond.config import options_json
+from millpond.errors import errors_json
+from millpond.session import EXTENSION_CLASS, PROVIDER_CLASS
+
+REPO = Path(__file__).resolve().parents[2]
+GREETER = 'package example\nclass Greeter { def greet(name: String): String = s"hello $name" }\n'
+MINOR = _shim.minor_line(find_spark().spark_version)
+
+
+@pytest.fixture
+def tree(tmp_path: Path) -> Path:
+    """A source tree whose shim is two small classes, one in each layer; its name holds a space."""
+    root = tmp_path / "a tree"
+    for layer, name in (("scala", "Greeter"), (f"scala-spark-{MINOR}", "Line")):
+        (root / "jvm-shim/src/main" / layer).mkdir(parents=True)
+        (root / "jvm-shim/src/main" / layer / f"{name}.scala").write_text(GREETER.replace("Greeter", name))
+    for name in ("LICENSE", "NOTICE"):
+        shutil.copy(REPO / name, root / name)
+    return root
+
+
+def test_compiled_once_until_something_changes(tree: Path) -> None:
+    jar = build_jar(tree)
+    assert jar == tree / f"python/src/millpond/jars/millpond-shim-spark{MINOR}_2.13-{__version__}.jar"
+    first, stamp = jar.read_bytes(), _shim.read_stamp(jar)
+    assert stamp.millpond_version == __version__
+    assert stamp.spark_version == find_spark().spark_version
+    assert stamp.scala_version.startswith("2.13.")
+    modified_ns = jar.stat().st_mtime_ns
+
+    stale = jar.with_name(jar.name.replace(__version__, "0.0.9"))
+    stale.touch()
+    assert build_jar(tree) == jar
+    assert jar.stat().st_mtime_ns == modified_ns
+
+    # The same sources give the same bytes; a build removes what an older version left.
+    build_jar(tree, force=True)
+    assert jar.read_bytes() == first
+    assert [path.name for path in jar.parent.iterdir()] == [jar.name]
+
+    source = tree / "jvm-shim/src/main/scala/Greeter.scala"
+    source.write_text(source.read_text().replace("hello", "good day"))
+    build_jar(tree)
+    assert _shim.read_stamp(jar).source_hash != stamp.source_hash
+    assert jar.read_bytes() != first
+
+
+def test_a_damaged_jar_is_built_again(tree: Path) -> None:
+    jar = tree / "python/src/millpond/jars" / f"millpond-shim-spark{MINOR}_2.13-{__version__}.jar"
+    jar.parent.mkdir(parents=True)
+    jar.write_bytes(b"PK\x03\x04 half a download")
+    build_jar(tree)
+    with zipfile.ZipFile(jar) as archive:
+        assert {"example/Greeter.class", "example/Line.class"} <= set(archive.namelist())
+        assert archive.namelist()[0] == "META-INF/MANIFEST.MF"
+        assert archive.testzip() is None
+
+
+def test_an_error_names_file_and_line_and_leaves_no_jar(tree: Path) -> None:
+    (tree / "jvm-shim/src/main/scala/Greeter.scala").write_text(GREETER.replace("String =", "Int ="))
+    with pytest.raises(BuildError, match=r"Greeter\.scala:2: error: type mismatch"):
+        build_jar(tree)
+    assert list((tree / "python/src/millpond/jars").iterdir()) == []
+
+
+def test_a_warning_is_an_error(tmp_path: Path) -> None:
+    source = tmp_path / "Unused.scala"
+    source.write_text("package example\nimport scala.util.Try\nclass Unused\n")
+    with pytest.raises(BuildError, match="Unused import"):
+        compile_scala([source], tmp_path / "out")
+
+
+def test_no_sources_for_this_spark(tree: Path) -> None:
+    shutil.rmtree(tree / f"jvm-shim/src/main/scala-spark-{MINOR}")
+    with pytest.raises(BuildError, match=f"no shim for Spark {MINOR}"):
+        build_jar(tree)
+
+
+def test_no_java(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
+    monkeypatch.setenv("PATH", str(tmp_path))
+    monkeypatch.setenv("JAVA_HOME", str(tmp_path))
+    with pytest.raises(BuildError, match="needs Java 17"):
+        build_shim.find_java()
+
+
+def test_tests_compile_against_the_jar(tree: Path, tmp_path: Path) -> None:
+    source = tmp_path / "Caller.scala"
+    source.write_text('package example\nclass Caller { def call: String = new Greeter().greet("you") }\n')
+    compile_scala([source], tmp_path / "out", [build_jar(tree)])
+    assert (tmp_path / "out/example/Caller.class").is_file()
+
+
+def run(*command: str | Path, cwd: Path) -> str:
+    environment = {key: value for key, value in os.environ.items() if key != "PYTHONPATH"}
+    done = subprocess.run(
+        [str(part) for part in command],
+        cwd=cwd,
+        env=environment,
+        capture_output=True,
+        text=True,
+        timeout=300,
+        check=False,
+    )
+    assert done.returncode == 0, done.stdout + done.stderr
+    return done.stdout
+
+
+@pytest.fixture(scope="module")
+def wheel(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """The wheel built from an sdist built from a clean copy of the sources: what a stranger gets."""
+    pytest.importorskip("hatchling", reason="the build's own requirements are not in this environment: use `make test`")
+    work = tmp_path_factory.mktemp("wheel")
+    copy = work / "clean copy"
+    listed = run("git", "ls-files", "-z", "--cached", "--others", "--exclude-standard", cwd=REPO)
+    for name in filter(None, listed.split("\0")):
+        if (REPO / name).is_file():
+            (copy / name).parent.mkdir(parents=True, exist_ok=True)
+            shutil.copy(REPO / name, copy / name)
+    run(sys.executable, "-m", "hatchling", "build", "-t", "sdist", "-d", work / "sdist", cwd=copy)
+    (sdist,) = (work / "sdist").iterdir()
+    pip = (sys.executable, "-m", "pip", "wheel", "--no-build-isolation", "--no-deps", "--no-index")
+    run(*pip, "-w", work / "out", sdist, cwd=work)
+    (built,) = (work / "out").iterdir()
+    return built
+
+
+def test_the_wheel_is_pure_and_has_one_jar(wheel: Path) -> None:
+    assert wheel.name == f"millpond-{__version__}-py3-none-any.whl"
+    with zipfile.ZipFile(wheel) as archive:
+        names = archive.namelist()
+        metadata = archive.read(f"millpond-{__version__}.dist-info/METADATA").decode()
+    jars = [name for name in names if name.endswith(".jar")]
+    assert jars == [f"millpond/jars/millpond-shim-spark{MINOR}_2.13-{__version__}.jar"]
+    assert {"millpond/py.typed", "millpond/session.py", "millpond/agent/__main__.py"} <= set(names)
+    assert not [name for name in names if name.startswith(("tests", "jvm-shim", "integration"))]
+    assert {f"millpond-{__version__}.dist-info/licenses/{name}" for name in ("LICENSE", "NOTICE")} <= set(names)
+    assert "Requires-Dist: pyspark<4.4,>=4.3" in metadata
+
+
+def test_the_jar_in_the_wheel_has_classes_stamp_and_tables(wheel: Path, tmp_path: Path) -> None:
+    with zipfile.ZipFile(wheel) as archive:
+        (name,) = [name for name in archive.namelist() if name.endswith(".jar")]
+        jar = Path(archive.extract(name, tmp_path))
+    with zipfile.ZipFile(jar) as archive:
+        names = set(archive.namelist())
+        assert archive.read("millpond/errors.json").decode() == errors_json()
+        assert archive.read("millpond/options.json").decode() == options_json()
+    assert {cls.replace(".", "/") + ".class" for cls in (PROVIDER_CLASS, EXTENSION_CLASS)} <= names
+    # Built elsewhere from the same sources: the same jar, so its stamp is that of the source tree's own build.
+    assert _shim.read_stamp(jar) == _shim.read_stamp(build_jar(REPO))
+
+
+def test_the_installed_wheel_finds_its_jar(wheel: Path, tmp_path: Path) -> None:
+    target = tmp_path / "site"
+    run(sys.executable, "-m", "pip", "install", "--no-deps", "--no-index", "--target", target, wheel, cwd=tmp_path)
+    script = (
+        f"import sys; sys.path.insert(0, {str(target)!r}); import millpond; print(millpond.__file__, millpond.jar())"
+    )
+    package, jar = run(sys.executable, "-c", script, cwd=tmp_path).split()
+    assert Path(package).is_relative_to(target)
+    assert Path(jar).is_relative_to(target)
+
+
+def test_make_help_lists_what_the_readme_promises() -> None:
+    listed = {line.split()[1] for line in run("make", "help", cwd=REPO).splitlines()}
+    assert listed == {"help", "build", "test", "demo", "lint", "bench", "clean"}
