@@ -1,0 +1,128 @@
+# SPDX-License-Identifier: Apache-2.0
+"""The chart of the docs: how many times better than Spark's RocksDB store with changelog, one row a measure, logarithmic."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Mapping
+from html import escape
+from typing import Any
+
+from benchmarks.bench_contenders import BASELINE, CONTENDERS, OURS
+from benchmarks.bench_report import MEASURES, figure, times
+
+_WIDTH, _LEFT, _RIGHT, _TOP, _ROW, _BOTTOM = 900, 290, 150, 92, 30, 52
+_COLOURS = {"millpond": "#0b6e99", "millpond-nofsync": "#58b0d3", "rocksdb-snapshot": "#d98a29", "hdfs": "#8a5aa8"}
+_TEXT, _FAINT, _GRID = "#1f2933", "#616e7c", "#d9dee4"
+
+
+def svg(results: Mapping[str, Any]) -> str:
+    """Return the chart as one SVG document. Rows are the measures that have a ratio for at least one contender."""
+    shown = {m.name for m in MEASURES if m.chart}
+    names = [c["name"] for c in results["contenders"] if c["name"] != BASELINE]
+    rows = [
+        row
+        for name, row in results["summary"].items()
+        if name in shown and any(n in row["times_better_than_baseline"] for n in names)
+    ]
+    ratios = [
+        row["times_better_than_baseline"][n] for row in rows for n in names if n in row["times_better_than_baseline"]
+    ]
+    # Whole powers of two around all values, at least from a half to eight.
+    low = min(-1, math.floor(math.log2(min(ratios, default=1))))
+    high = max(3, math.ceil(math.log2(max(ratios, default=1))))
+    height = _TOP + _ROW * len(rows) + _BOTTOM
+    scale = _Scale(low, high)
+    parts = [
+        f'<svg xmlns="http://www.w3.org/2000/svg" viewBox="0 0 {_WIDTH} {height}" width="{_WIDTH}" height="{height}" '
+        'font-family="Helvetica, Arial, sans-serif" font-size="13" role="img" aria-labelledby="title">',
+        '<title id="title">Millpond and Spark\'s state stores, relative to RocksDB with changelog</title>',
+        f'<rect width="{_WIDTH}" height="{height}" fill="white"/>',
+        _text(20, 28, "Times better than Spark's RocksDB store with changelog", size=17, weight="bold"),
+        *_legend(names),
+        *_axis(scale, height, step=1 if high - low <= 9 else 2),
+    ]
+    for i, row in enumerate(rows):
+        parts += _row(row, names, _TOP + _ROW * i + _ROW / 2, scale, striped=i % 2 == 0)
+    parts += [_caption(results, height), "</svg>"]
+    return "\n".join(parts) + "\n"
+
+
+class _Scale:
+    """Places a ratio on the logarithmic axis, from 2^low to 2^high."""
+
+    def __init__(self, low: int, high: int) -> None:
+        self.low, self.high = low, high
+
+    def x(self, ratio: float) -> float:
+        return _LEFT + (math.log2(ratio) - self.low) / (self.high - self.low) * (_WIDTH - _LEFT - _RIGHT)
+
+
+def _text(
+    x: float, y: float, text: str, *, size: int = 13, anchor: str = "start", weight: str = "normal", fill: str = _TEXT
+) -> str:
+    return (
+        f'<text x="{x:.1f}" y="{y:.1f}" font-size="{size}" text-anchor="{anchor}" font-weight="{weight}" fill="{fill}">'
+        f"{escape(text)}</text>"
+    )
+
+
+def _legend(names: list[str]) -> list[str]:
+    parts, x = [], 20.0
+    for name in names:
+        label = CONTENDERS[name].label
+        mark = (
+            f'<rect x="{x:.1f}" y="44" width="14" height="12"'
+            if name == OURS
+            else f'<circle cx="{x + 7:.1f}" cy="50" r="5.5"'
+        )
+        parts += [f'{mark} fill="{_COLOURS[name]}"/>', _text(x + 20, 54.5, label)]
+        x += 44 + 7.1 * len(label)
+    return parts
+
+
+def _axis(scale: _Scale, height: int, *, step: int) -> list[str]:
+    parts, bottom = [], height - _BOTTOM
+    for power in range(scale.low, scale.high + 1):
+        if power % step:
+            continue
+        x, one = scale.x(2.0**power), power == 0
+        label = f"{2**power}x" if power >= 0 else f"1/{2**-power}x"
+        parts.append(
+            f'<line x1="{x:.1f}" y1="{_TOP - 4}" x2="{x:.1f}" y2="{bottom}" stroke="{_TEXT if one else _GRID}" '
+            f'stroke-width="{1.4 if one else 1}"/>'
+        )
+        parts.append(_text(x, _TOP - 10, label, size=11, anchor="middle", fill=_FAINT))
+    return parts
+
+
+def _row(row: Mapping[str, Any], names: list[str], y: float, scale: _Scale, *, striped: bool) -> list[str]:
+    ratios = row["times_better_than_baseline"]
+    parts = [_text(_LEFT - 14, y + 4.5, row["title"], anchor="end")]
+    if striped:
+        band = f'<rect x="12" y="{y - _ROW / 2:.1f}" width="{_WIDTH - 24}" height="{_ROW}" fill="#1f2933" fill-opacity="0.04"/>'
+        parts.insert(0, band)
+    if OURS in ratios:
+        from_x, to_x = sorted((scale.x(1.0), scale.x(ratios[OURS])))
+        parts.append(
+            f'<rect x="{from_x:.1f}" y="{y - 8:.1f}" width="{max(to_x - from_x, 1.5):.1f}" height="16" fill="{_COLOURS[OURS]}"/>'
+        )
+    parts += [
+        f'<circle cx="{scale.x(ratios[n]):.1f}" cy="{y:.1f}" r="5.5" fill="{_COLOURS[n]}" stroke="white" stroke-width="1.2"/>'
+        for n in names
+        if n != OURS and n in ratios
+    ]
+    if OURS in ratios:
+        label = f"{times(ratios[OURS])}  ({figure(row['median'][OURS])} {row['unit']})"
+        parts.append(_text(_WIDTH - 18, y + 4.5, label, anchor="end", weight="bold"))
+    return parts
+
+
+def _caption(results: Mapping[str, Any], height: int) -> str:
+    host, versions = results["host"], results["versions"]
+    keys = results["store_sizes"]["keys"]
+    text = (
+        f"{keys:,} keys; medians of {results['repetitions']}; Spark {versions['spark']}, {host['cores']} cores; "
+        "Millpond fsyncs every commit, Spark's stores do not. Right of 1x is better."
+    ).replace(",", " ", 1 if keys < 1_000_000 else 2)
+    return _text(20, height - 20, text, size=12, fill=_FAINT)

@@ -1,0 +1,113 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Who takes part: each contender is a provider class and the session options that make it what its label says."""
+
+from __future__ import annotations
+
+import sys
+from dataclasses import dataclass, field
+
+_STATE = "spark.sql.streaming.stateStore."
+_SPARK_PROVIDERS = "org.apache.spark.sql.execution.streaming.state."
+MILLPOND_PROVIDER = "org.apache.spark.sql.millpond.MillpondStateStoreProvider"
+MILLPOND_EXTENSION = "org.apache.spark.sql.millpond.MillpondExtension"
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Contender:
+    """One way to keep state.
+
+    Attributes:
+        name: what `--contenders` takes.
+        label: column head.
+        durability: what `commit` guarantees on a local `file:` checkpoint when it returns.
+        conf: session options, provider class included.
+        ours: needs Millpond's jar.
+        snapshot_phase: takes part in the phase with a concurrent snapshot.
+        queries: query scenarios it runs (`bench_query.SCENARIOS`).
+    """
+
+    name: str
+    label: str
+    durability: str
+    conf: dict[str, str]
+    ours: bool = False
+    snapshot_phase: bool = True
+    queries: tuple[str, ...] = field(default=())
+
+
+def _provider(class_name: str) -> dict[str, str]:
+    return {_STATE + "providerClass": class_name}
+
+
+def _millpond(**options: str) -> dict[str, str]:
+    options = {"agent__driverPython": sys.executable} | options
+    conf = _provider(MILLPOND_PROVIDER) | {"spark.sql.extensions": MILLPOND_EXTENSION}
+    return conf | {f"{_STATE}millpond.{name.replace('__', '.')}": value for name, value in options.items()}
+
+
+def _rocksdb(*, changelog: bool) -> dict[str, str]:
+    conf = _provider(_SPARK_PROVIDERS + "RocksDBStateStoreProvider")
+    return conf | {_STATE + "rocksdb.changelogCheckpointing.enabled": str(changelog).lower()}
+
+
+_ALL_QUERIES = ("aggregation", "join", "session", "partitions200")
+
+CONTENDERS: dict[str, Contender] = {
+    c.name: c
+    for c in (
+        Contender(
+            name="millpond",
+            label="Millpond",
+            durability="fsync",
+            conf=_millpond(),
+            ours=True,
+            queries=_ALL_QUERIES,
+        ),
+        Contender(
+            name="millpond-nofsync",
+            label="Millpond, no fsync",
+            durability="page cache",
+            conf=_millpond(commit__fsync="false"),
+            ours=True,
+            snapshot_phase=False,
+        ),
+        Contender(
+            name="rocksdb-changelog",
+            label="RocksDB, changelog",
+            durability="page cache",
+            conf=_rocksdb(changelog=True),
+            queries=_ALL_QUERIES,
+        ),
+        Contender(
+            name="rocksdb-snapshot",
+            label="RocksDB, snapshot per batch",
+            durability="page cache",
+            conf=_rocksdb(changelog=False),
+            snapshot_phase=False,
+            queries=("aggregation",),
+        ),
+        Contender(
+            name="hdfs",
+            label="HDFSBacked (heap)",
+            durability="page cache",
+            conf=_provider(_SPARK_PROVIDERS + "HDFSBackedStateStoreProvider"),
+            queries=("aggregation",),
+        ),
+    )
+}
+
+OURS = "millpond"
+BASELINE = "rocksdb-changelog"
+HEAP_PEER = "hdfs"
+
+
+def parse(names: str) -> list[Contender]:
+    """Return the contenders of a comma-separated list, in that order, duplicates removed.
+
+    Raises: ValueError: a name is unknown or the list is empty.
+    """
+    wanted = list(dict.fromkeys(n.strip() for n in names.split(",") if n.strip()))
+    unknown = [n for n in wanted if n not in CONTENDERS]
+    if unknown or not wanted:
+        raise ValueError(f"unknown contenders {unknown}; there are {', '.join(CONTENDERS)}")
+    return [CONTENDERS[n] for n in wanted]

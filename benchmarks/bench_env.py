@@ -1,0 +1,181 @@
+# SPDX-License-Identifier: Apache-2.0
+"""What a benchmark process needs (java, jars, the compiled Scala main) and what its results must name (host, versions, commit)."""
+
+from __future__ import annotations
+
+import hashlib
+import importlib.metadata
+import os
+import platform
+import shutil
+import signal
+import subprocess
+import sys
+import time
+from pathlib import Path
+
+REPOSITORY = Path(__file__).resolve().parent.parent
+sys.path.insert(0, str(REPOSITORY / "jvm-shim"))
+from build_shim import BuildError, compile_scala, find_java  # noqa: E402
+
+_SCALA_MAIN = REPOSITORY / "benchmarks" / "scala" / "StoreBench.scala"
+
+# org.apache.spark.launcher.JavaModuleOptions: what spark-submit adds for Java 17.
+_MODULE_OPTIONS = (
+    "-XX:+IgnoreUnrecognizedVMOptions",
+    "--add-modules=jdk.incubator.vector",
+    *(
+        f"--add-opens=java.base/{package}=ALL-UNNAMED"
+        for package in (
+            "java.lang",
+            "java.lang.invoke",
+            "java.lang.reflect",
+            "java.io",
+            "java.net",
+            "java.nio",
+            "java.util",
+            "java.util.concurrent",
+            "java.util.concurrent.atomic",
+            "jdk.internal.ref",
+            "sun.nio.ch",
+            "sun.nio.cs",
+            "sun.security.action",
+            "sun.util.calendar",
+        )
+    ),
+    "--add-opens=java.security.jgss/sun.security.krb5=ALL-UNNAMED",
+    "-Djdk.reflect.useDirectMethodHandle=false",
+    "-Dio.netty.tryReflectionSetAccessible=true",
+)
+
+
+class BenchError(Exception):
+    """The benchmark cannot go on; the message says what to do."""
+
+
+def java() -> str:
+    """Return the java launcher. Raises: BenchError: none found."""
+    try:
+        return find_java()
+    except BuildError as error:
+        raise BenchError(str(error)) from error
+
+
+def spark_jars() -> Path:
+    """Return the directory of pyspark's jars."""
+    import pyspark
+
+    return Path(pyspark.__file__).parent / "jars"
+
+
+def millpond_jar(given: str | None) -> Path:
+    """Return Millpond's jar: `given`, else `$MILLPOND_JAR`, else the installed package's. Raises: BenchError: there is none."""
+    named = given or os.environ.get("MILLPOND_JAR")
+    if named is None:
+        try:
+            import millpond
+        except ImportError as error:
+            raise BenchError("package millpond is not installed in this Python: run `make build`") from error
+        named = str(millpond.jar())
+    path = Path(named)
+    if not path.is_file():
+        raise BenchError(f"Millpond's jar {path} is not there: run `make build`, or name it by --jar")
+    return path.resolve()
+
+
+def compile_store_bench(cache: Path) -> Path:
+    """Return a directory with the classes of StoreBench.scala, compiled if source or Spark changed (about 6 s)."""
+    stamp = hashlib.sha256(_SCALA_MAIN.read_bytes() + importlib.metadata.version("pyspark").encode()).hexdigest()[:16]
+    out = cache / f"store-bench-{stamp}"
+    if out.is_dir():
+        return out
+    fresh = cache / f".store-bench-{os.getpid()}"
+    fresh.mkdir(parents=True)
+    try:
+        compile_scala([_SCALA_MAIN], fresh)
+    except BuildError as error:
+        shutil.rmtree(fresh)
+        raise BenchError(f"StoreBench.scala does not compile: {error}") from error
+    try:
+        fresh.rename(out)
+    except OSError:  # another process was first: its classes are the same
+        shutil.rmtree(fresh)
+    return out
+
+
+def jvm_options(heap_mib: int) -> list[str]:
+    """Return JVM options of a measured process: a heap resident from the start, so that what grows is the state, not the heap."""
+    return [f"-Xms{heap_mib}m", f"-Xmx{heap_mib}m", "-XX:+AlwaysPreTouch", "-XX:+UseG1GC", *_MODULE_OPTIONS]
+
+
+def run_measured(command: list[str], *, log: Path, timeout_s: float) -> None:
+    """Run one process to its end, its output in `log`. Raises: BenchError: it failed or ran out of time; the log's tail is told."""
+    env = os.environ | {"PYSPARK_PYTHON": sys.executable, "SPARK_LOCAL_IP": "127.0.0.1"}
+    with log.open("wb") as sink:
+        # Own session: on a timeout the whole family goes, Millpond's agent and a pyspark JVM included.
+        process = subprocess.Popen(
+            command, stdout=sink, stderr=subprocess.STDOUT, env=env, cwd=REPOSITORY, start_new_session=True
+        )
+        try:
+            code: int | None = process.wait(timeout_s)
+        except subprocess.TimeoutExpired:
+            code = None
+        finally:
+            if process.poll() is None:
+                os.killpg(process.pid, signal.SIGKILL)
+                process.wait()
+    if code != 0:
+        tail = "\n".join(log.read_text(errors="replace").splitlines()[-40:])
+        why = f"exit code {code}" if code is not None else f"no end after {timeout_s:.0f} s"
+        raise BenchError(f"{Path(command[0]).name}: {why}; log {log}:\n{tail}")
+
+
+def _first_line(command: list[str]) -> str:
+    done = subprocess.run(command, capture_output=True, text=True, cwd=REPOSITORY)
+    return (
+        (done.stdout or done.stderr).strip().splitlines()[0]
+        if done.returncode == 0 and (done.stdout or done.stderr)
+        else ""
+    )
+
+
+def _cpu_model() -> str:
+    cpuinfo = Path("/proc/cpuinfo")
+    if cpuinfo.exists():
+        for line in cpuinfo.read_text().splitlines():
+            if line.startswith("model name"):
+                return line.partition(":")[2].strip()
+    return platform.processor()
+
+
+def _version(package: str) -> str:
+    try:
+        return importlib.metadata.version(package)
+    except importlib.metadata.PackageNotFoundError:
+        return ""
+
+
+def describe_host(work_dir: Path) -> dict[str, object]:
+    """Return host, commit and versions, and how busy the machine was: figures without these mean nothing."""
+    memory = os.sysconf("SC_PHYS_PAGES") * os.sysconf("SC_PAGE_SIZE")
+    rocksdb = next((p.stem.partition("-")[2] for p in spark_jars().glob("rocksdbjni-*.jar")), "")
+    return {
+        "time_utc": time.strftime("%Y-%m-%dT%H:%M:%SZ", time.gmtime()),
+        "host": {
+            "cpu": _cpu_model(),
+            "cores": os.cpu_count(),
+            "memory_bytes": memory,
+            "kernel": platform.release(),
+            "file_system": _first_line(["stat", "-f", "-c", "%T", str(work_dir)]),
+            "load_average_1m": round(os.getloadavg()[0], 2),
+        },
+        "commit": _first_line(["git", "rev-parse", "HEAD"]),
+        "dirty": bool(_first_line(["git", "status", "--porcelain", "--untracked-files=no"])),
+        "versions": {
+            "millpond": _version("millpond"),
+            "spark": _version("pyspark"),
+            "rocksdbjni": rocksdb,
+            "python": platform.python_version(),
+            "java": subprocess.run([java(), "-version"], capture_output=True, text=True).stderr.splitlines()[0],
+        },
+    }

@@ -1,0 +1,215 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Query level: whole streaming queries on `local[*]`, noop sink, rows from Spark's `rate-micro-batch` source.
+
+Run by `run.py` as a process of its own per contender and repetition: `python -m benchmarks.bench_query <spec.json> <result.json>`.
+"""
+
+from __future__ import annotations
+
+import json
+import shutil
+import sys
+import time
+from collections.abc import Callable
+from dataclasses import asdict, dataclass
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+from benchmarks.bench_contenders import Contender
+from benchmarks.bench_env import run_measured
+
+if TYPE_CHECKING:
+    from pyspark.sql import DataFrame, SparkSession
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Scenario:
+    """One query. `rows` per batch and source, `warmup` batches that do not count, `measured` batches that do."""
+
+    name: str
+    partitions: int
+    rows: int
+    warmup: int
+    measured: int
+
+
+SCENARIOS: dict[str, Scenario] = {
+    s.name: s
+    for s in (
+        Scenario(name="aggregation", partitions=8, rows=500_000, warmup=2, measured=3),
+        Scenario(name="join", partitions=8, rows=30_000, warmup=6, measured=4),
+        Scenario(name="session", partitions=8, rows=50_000, warmup=4, measured=4),
+        Scenario(name="partitions200", partitions=200, rows=1_000, warmup=3, measured=4),
+    )
+}
+
+
+def parse(names: str) -> tuple[str, ...]:
+    """Return the names of a comma-separated list. Raises: ValueError: one is unknown."""
+    wanted = tuple(n.strip() for n in names.split(",") if n.strip())
+    unknown = [n for n in wanted if n not in SCENARIOS]
+    if unknown:
+        raise ValueError(f"unknown scenarios {unknown}; there are {', '.join(SCENARIOS)}")
+    return wanted
+
+
+def scenarios(names: tuple[str, ...], scale: float, *, quick: bool) -> list[Scenario]:
+    """Return the scenarios of `names` at a scale (of rows per batch; the latency case keeps its rows), or at smoke-test size."""
+    picked = [SCENARIOS[n] for n in names]
+    if quick:
+        return [Scenario(name=s.name, partitions=min(s.partitions, 4), rows=500, warmup=1, measured=1) for s in picked]
+    return [
+        Scenario(
+            name=s.name,
+            partitions=s.partitions,
+            rows=s.rows if s.name == "partitions200" else int(s.rows * scale),
+            warmup=s.warmup,
+            measured=s.measured,
+        )
+        for s in picked
+    ]
+
+
+def measure(
+    contender: Contender,
+    what: list[Scenario],
+    *,
+    jar: Path | None,
+    work_dir: Path,
+    heap_mib: int,
+    extra_conf: dict[str, str],
+    timeout_s: float,
+    java_options: str = "",
+) -> dict[str, Any]:
+    """Return `{scenario: [batch, ...]}` of one process, all batches, warm-up included. Raises: BenchError: the process failed."""
+    work_dir.mkdir(parents=True)
+    spec, result = work_dir / "spec.json", work_dir / "result.json"
+    conf = contender.conf | extra_conf | {"spark.local.dir": str(work_dir / "local")}
+    conf |= {"spark.driver.memory": f"{heap_mib}m", "spark.driver.extraJavaOptions": java_options}
+    if jar is not None:
+        conf["spark.driver.extraClassPath"] = str(jar)
+    spec.write_text(
+        json.dumps({"conf": conf, "scenarios": [asdict(s) for s in what], "checkpoints": str(work_dir / "checkpoints")})
+    )
+    command = [sys.executable, "-m", "benchmarks.bench_query", str(spec), str(result)]
+    run_measured(command, log=work_dir / "log", timeout_s=timeout_s)
+    measured: dict[str, Any] = json.loads(result.read_text())
+    shutil.rmtree(work_dir)
+    return measured
+
+
+def _rate(spark: SparkSession, scenario: Scenario) -> DataFrame:
+    """`timestamp` advances a second a batch (all rows of a batch share it), `value` counts up over all batches."""
+    source = spark.readStream.format("rate-micro-batch").option("rowsPerBatch", scenario.rows)
+    # A start above the initial watermark (epoch): otherwise the first rows are late and dropped.
+    source = source.option("startTimestamp", 1_000_000).option("advanceMillisPerBatch", 1000)
+    return source.option("numPartitions", 2).load()
+
+
+def _aggregation(spark: SparkSession, scenario: Scenario) -> tuple[DataFrame, str]:
+    from pyspark.sql import functions as f
+
+    # `rows` distinct keys in every batch, the same in each: one insert batch, then updates.
+    return _rate(spark, scenario).groupBy((f.col("value") % scenario.rows).alias("key")).count(), "update"
+
+
+def _join(spark: SparkSession, scenario: Scenario) -> tuple[DataFrame, str]:
+    from pyspark.sql import functions as f
+
+    # A right row matches the left row of the batch before; state holds about four batches of each side.
+    left = _rate(spark, scenario).select(f.col("value").alias("lk"), f.col("timestamp").alias("lt"))
+    right = _rate(spark, scenario).select((f.col("value") - scenario.rows).alias("rk"), f.col("timestamp").alias("rt"))
+    near = f.expr("lk = rk AND rt BETWEEN lt AND lt + INTERVAL 2 SECONDS")
+    return left.withWatermark("lt", "1 second").join(right.withWatermark("rt", "1 second"), near), "append"
+
+
+def _session(spark: SparkSession, scenario: Scenario) -> tuple[DataFrame, str]:
+    from pyspark.sql import functions as f
+
+    # A key comes back in a batch with probability 0.4: some sessions grow, some close and are evicted.
+    keyed = _rate(spark, scenario).withColumn("key", f.pmod(f.hash("value"), f.lit(2 * scenario.rows)))
+    windows = keyed.withWatermark("timestamp", "1 second").groupBy(
+        f.session_window("timestamp", "2500 milliseconds"), "key"
+    )
+    return windows.count(), "append"
+
+
+_QUERIES: dict[str, Callable[[SparkSession, Scenario], tuple[DataFrame, str]]] = {
+    "aggregation": _aggregation,
+    "join": _join,
+    "session": _session,
+    "partitions200": _aggregation,
+}
+
+
+def _batch(progress: dict[str, Any]) -> dict[str, Any]:
+    operators = progress["stateOperators"]
+    return {
+        "batch": progress["batchId"],
+        "rows": progress["numInputRows"],
+        "trigger_ms": progress["durationMs"]["triggerExecution"],
+        "add_batch_ms": progress["durationMs"]["addBatch"],
+        "state_rows": sum(o["numRowsTotal"] for o in operators),
+        "state_rows_updated": sum(o["numRowsUpdated"] for o in operators),
+        "state_rows_removed": sum(o["numRowsRemoved"] for o in operators),
+        "state_commit_ms_all_tasks": sum(o["commitTimeMs"] for o in operators),
+        "state_update_ms_all_tasks": sum(o["allUpdatesTimeMs"] for o in operators),
+        "state_memory_bytes": sum(o["memoryUsedBytes"] for o in operators),
+    }
+
+
+def _run(spark: SparkSession, scenario: Scenario, checkpoint: str, deadline_s: float = 900.0) -> list[dict[str, Any]]:
+    spark.conf.set("spark.sql.shuffle.partitions", scenario.partitions)
+    frame, mode = _QUERIES[scenario.name](spark, scenario)
+    wanted = scenario.warmup + scenario.measured
+    query = frame.writeStream.format("noop").outputMode(mode).option("checkpointLocation", checkpoint).start()
+    end = time.monotonic() + deadline_s
+    try:
+        while True:
+            batches = [p for p in (json.loads(p.json) for p in query.recentProgress) if p["numInputRows"] > 0]
+            if len(batches) >= wanted:
+                return [_batch(p) for p in batches[:wanted]]
+            if time.monotonic() > end:
+                raise TimeoutError(f"{scenario.name}: {len(batches)} of {wanted} batches after {deadline_s:.0f} s")
+            failure = query.exception()
+            if failure is not None:
+                raise failure
+            time.sleep(0.2)  # each look serialises all progress: seldom enough to cost nothing
+    finally:
+        query.stop()
+        # Spark keeps the providers of a stopped query loaded until maintenance notices: the next scenario must not pay.
+        jvm: Any = spark._jvm
+        jvm.org.apache.spark.sql.execution.streaming.state.StateStore.stop()
+
+
+def main(spec_path: str, result_path: str) -> None:
+    """Run the scenarios of a spec one after the other in one session and write their batches."""
+    from pyspark.sql import SparkSession
+
+    spec = json.loads(Path(spec_path).read_text())
+    builder = SparkSession.Builder().master("local[*]").appName("millpond-query-bench")
+    builder = builder.config("spark.ui.enabled", "false").config("spark.log.level", "ERROR")
+    builder = builder.config("spark.sql.streaming.noDataMicroBatches.enabled", "false")
+    for key, value in spec["conf"].items():
+        builder = builder.config(key, value)
+    spark = builder.getOrCreate()
+    try:
+        result = {}
+        for raw in spec["scenarios"]:
+            scenario = Scenario(**raw)
+            checkpoint = Path(spec["checkpoints"]) / scenario.name
+            begin = time.time()
+            result[scenario.name] = {
+                "warmup": scenario.warmup,
+                "batches": _run(spark, scenario, checkpoint.as_uri()),
+                "from_ms": int(begin * 1000),
+                "to_ms": int(time.time() * 1000),
+            }
+            print(f"query-bench: {scenario.name} {time.time() - begin:.1f} s", flush=True)
+        Path(result_path).write_text(json.dumps(result))
+    finally:
+        spark.stop()
+
+
+if __name__ == "__main__":
+    main(sys.argv[1], sys.argv[2])

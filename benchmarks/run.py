@@ -1,0 +1,265 @@
+#!/usr/bin/env python3
+# SPDX-License-Identifier: Apache-2.0
+"""Compare Millpond with Spark's own state stores: `make bench`, or `.venv/bin/python benchmarks/run.py --help`.
+
+Every contender and repetition runs in a process of its own, one after the other; the contenders alternate, and each
+repetition starts with another one. Results: JSON below `benchmarks/results/`, a table on stdout, and after a full run
+at scale 1 the table and the chart of the docs.
+"""
+
+from __future__ import annotations
+
+import argparse
+import json
+import os
+import shutil
+import sys
+import tempfile
+import time
+from collections.abc import Callable, Sequence
+from dataclasses import asdict
+from pathlib import Path
+from typing import Any
+
+sys.path.insert(0, str(Path(__file__).resolve().parent.parent))
+from benchmarks import bench_chart, bench_contenders, bench_env, bench_profile, bench_query, bench_report, bench_store
+from benchmarks.bench_contenders import CONTENDERS, Contender
+from benchmarks.bench_env import REPOSITORY, BenchError
+
+_DOCS = REPOSITORY / "docs" / "benchmarks.md"
+_CHART = REPOSITORY / "docs" / "img" / "benchmarks.svg"
+_BEGIN, _END = "<!-- results: written by benchmarks/run.py, do not edit -->", "<!-- end of results -->"
+
+
+def _arguments(arguments: Sequence[str] | None) -> argparse.Namespace:
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    scale = float(os.environ.get("SCALE") or 1)
+    parser.add_argument(
+        "--scale",
+        type=float,
+        default=scale,
+        help="million keys in the store; rows of the queries follow (default: $SCALE or 1)",
+    )
+    parser.add_argument("--repetitions", type=int, default=3, help="processes per contender and level (default 3)")
+    parser.add_argument("--only", choices=("store", "query"), help="one of the two levels")
+    parser.add_argument("--contenders", help=f"comma-separated, of {', '.join(CONTENDERS)} (default: all)")
+    parser.add_argument(
+        "--scenarios",
+        help=f"comma-separated, of {', '.join(bench_query.SCENARIOS)} (default: what each contender runs)",
+    )
+    parser.add_argument(
+        "--conf",
+        action="append",
+        default=[],
+        metavar="KEY=VALUE",
+        help="session option for every contender; repeatable",
+    )
+    parser.add_argument("--jar", help="Millpond's jar (default: $MILLPOND_JAR, then the installed package's)")
+    parser.add_argument(
+        "--work-dir",
+        type=Path,
+        help="parent of checkpoints and local state (default: the system's temporary directory)",
+    )
+    parser.add_argument(
+        "--out", type=Path, help="result file (default: benchmarks/results/<time>-<commit>-scale<n>.json)"
+    )
+    parser.add_argument(
+        "--quick", action="store_true", help="smoke test: tiny sizes, one repetition; its figures mean nothing"
+    )
+    parser.add_argument("--no-docs", action="store_true", help="leave docs/ alone")
+    parser.add_argument(
+        "--jfr",
+        type=Path,
+        metavar="DIR",
+        help="profile instead of compare: one repetition of each contender under JFR, recordings into DIR, hottest frames on stdout",
+    )
+    parser.add_argument(
+        "--render", type=Path, metavar="JSON", help="run nothing: write table and chart of the docs from a result file"
+    )
+    parsed = parser.parse_args(arguments)  # fmt: skip
+    if parsed.scale <= 0 or parsed.repetitions < 1:
+        parser.error("--scale and --repetitions must be positive")
+    if any("=" not in option for option in parsed.conf):
+        parser.error("--conf takes KEY=VALUE")
+    return parsed
+
+
+class _Run:
+    """One invocation: settings, scratch space, and the results as they come in."""
+
+    def __init__(self, given: argparse.Namespace, work_dir: Path) -> None:
+        self.given, self.work_dir = given, work_dir
+        self.contenders = bench_contenders.parse(given.contenders) if given.contenders else list(CONTENDERS.values())
+        self.jar = bench_env.millpond_jar(given.jar) if any(c.ours for c in self.contenders) else None
+        self.scenarios = bench_query.parse(given.scenarios) if given.scenarios else tuple(bench_query.SCENARIOS)
+        self.repetitions = 1 if given.quick or given.jfr else given.repetitions
+        self.conf = dict(option.split("=", 1) for option in given.conf)
+        self.sizes = bench_store.sizes(given.scale, quick=given.quick)
+        self.timeout_s = 120.0 if given.quick else 600.0 * max(1.0, given.scale)
+        self.classes = None if given.only == "query" else bench_env.compile_store_bench(REPOSITORY / "build" / "bench")
+        self.profiles: list[str] = []
+        self.failures: list[dict[str, Any]] = []
+
+    def results(self) -> dict[str, Any]:
+        """Run everything that was asked for. A contender that fails is recorded, and the others go on."""
+        begin = time.monotonic()
+        results: dict[str, Any] = {"format": 1, **bench_env.describe_host(self.work_dir)}
+        results |= {
+            "scale": self.given.scale,
+            "quick": self.given.quick,
+            "repetitions": self.repetitions,
+            "conf": self.conf,
+        }
+        results["contenders"] = [asdict(c) for c in self.contenders]
+        results["store_sizes"] = asdict(self.sizes)
+        asked = bench_query.scenarios(self.scenarios, self.given.scale, quick=self.given.quick)
+        results["query_sizes"] = [asdict(s) for s in asked]
+        results["store"] = self._level("store", self.contenders, self._store) if self.given.only != "query" else {}
+        querying = [c for c in self.contenders if self._scenarios(c)]
+        results["query"] = self._level("query", querying, self._query) if self.given.only != "store" else {}
+        results["failures"] = self.failures
+        results["summary"] = bench_report.summarise(results)
+        results["seconds"] = round(time.monotonic() - begin, 1)
+        return results
+
+    def _level(
+        self, level: str, contenders: Sequence[Contender], measure: Callable[[Contender, int], dict[str, Any]]
+    ) -> dict[str, list[dict[str, Any]]]:
+        raw: dict[str, list[dict[str, Any]]] = {c.name: [] for c in contenders}
+        for repetition in range(self.repetitions):
+            turn = repetition % max(1, len(contenders))
+            for contender in [*contenders[turn:], *contenders[:turn]]:
+                begin = time.monotonic()
+                try:
+                    raw[contender.name].append(measure(contender, repetition))
+                    said = "done"
+                except BenchError as error:
+                    self.failures.append(
+                        {"level": level, "contender": contender.name, "repetition": repetition, "error": str(error)}
+                    )
+                    said = f"FAILED: {error}"
+                which = f"{level} {repetition + 1}/{self.repetitions} {contender.name}"
+                print(f"bench: {which}: {time.monotonic() - begin:.1f} s, {said}", file=sys.stderr, flush=True)
+        return raw
+
+    def _scenarios(self, contender: Contender) -> tuple[str, ...]:
+        return tuple(s for s in self.scenarios if s in contender.queries)
+
+    def _recording(self, level: str, contender: Contender) -> Path | None:
+        if self.given.jfr is None:
+            return None
+        self.given.jfr.mkdir(parents=True, exist_ok=True)
+        return Path(self.given.jfr).resolve() / f"{level}-{contender.name}.jfr"
+
+    def _profile(self, recording: Path | None, result: dict[str, Any]) -> dict[str, Any]:
+        if recording is not None:
+            self.profiles.append(bench_profile.report(recording, bench_profile.phases_of(result)))
+        return result
+
+    def _store(self, contender: Contender, repetition: int) -> dict[str, Any]:
+        assert self.classes is not None  # compiled unless --only query
+        recording = self._recording("store", contender)
+        result = bench_store.measure(
+            contender,
+            self.sizes,
+            classes=self.classes,
+            jar=self.jar if contender.ours else None,
+            work_dir=self.work_dir / f"store-{contender.name}-{repetition}",
+            seed=1000 + repetition,  # the same keys in the same order for every contender
+            extra_conf=self.conf,
+            timeout_s=self.timeout_s,
+            jvm_extra=bench_profile.jvm_options(recording) if recording else (),
+        )
+        return self._profile(recording, result)
+
+    def _query(self, contender: Contender, repetition: int) -> dict[str, Any]:
+        recording = self._recording("query", contender)
+        result = bench_query.measure(
+            contender,
+            bench_query.scenarios(self._scenarios(contender), self.given.scale, quick=self.given.quick),
+            jar=self.jar if contender.ours else None,
+            work_dir=self.work_dir / f"query-{contender.name}-{repetition}",
+            heap_mib=1024 if self.given.quick else self.sizes.heap_mib,
+            extra_conf=self.conf,
+            timeout_s=self.timeout_s,
+            java_options=" ".join(bench_profile.jvm_options(recording)) if recording else "",
+        )
+        return self._profile(recording, result)
+
+
+def _write_docs(results: dict[str, Any], source: Path) -> None:
+    """Replace the generated part of docs/benchmarks.md, and the chart."""
+    page = _DOCS.read_text()
+    head, begin, rest = page.partition(_BEGIN)
+    _, end, tail = rest.partition(_END)
+    if not begin or not end:
+        raise BenchError(f"{_DOCS} has lost its marks {_BEGIN} ... {_END}")
+    host, versions = results["host"], results["versions"]
+    machine = f"{host['cores']} cores of {host['cpu']}, {host['memory_bytes'] / 2**30:.0f} GiB, {host['file_system']}"
+    software = (
+        f"Spark {versions['spark']}, RocksDB {versions['rocksdbjni']}, {versions['java']}, Python {versions['python']}"
+    )
+    commit = f"commit `{results['commit'][:12]}`{' with changes' if results['dirty'] else ''}"
+    where = (
+        f"Measured {results['time_utc']} on {machine}; {software}; {commit}. "
+        f"Medians of {results['repetitions']} processes each. "
+    )
+    named = source.resolve()
+    raw = named.relative_to(REPOSITORY) if named.is_relative_to(REPOSITORY) else None
+    link = f"Raw durations: [`{raw}`](../{raw})." if raw else ""
+    table = bench_report.markdown(results, goals=False)
+    _DOCS.write_text(f"{head}{_BEGIN}\n{where}{link}\n\n{table}\n\n![Chart](img/benchmarks.svg)\n{_END}{tail}")
+    _CHART.parent.mkdir(parents=True, exist_ok=True)
+    _CHART.write_text(bench_chart.svg(results))
+
+
+def _default_out(results: dict[str, Any]) -> Path:
+    stamp = str(results["time_utc"]).replace(":", "").replace("-", "")
+    name = f"{stamp}-{str(results['commit'])[:8] or 'nocommit'}-scale{results['scale']:g}{'-quick' if results['quick'] else ''}.json"
+    return REPOSITORY / "benchmarks" / "results" / name
+
+
+def _complete(results: dict[str, Any]) -> bool:
+    """Whether the results may stand in the docs: everything ran, in full size, at scale 1."""
+    everyone = {c["name"] for c in results["contenders"]} == set(CONTENDERS)
+    both = bool(results["store"]) and bool(results["query"])
+    return (
+        everyone and both and results["scale"] == 1 and not (results["quick"] or results["failures"] or results["conf"])
+    )
+
+
+def main(arguments: Sequence[str] | None = None) -> int:
+    """Return 0; 1 if a contender failed or the contenders' states differ; 2 if nothing could be run."""
+    given = _arguments(arguments)
+    try:
+        if given.render:
+            _write_docs(json.loads(given.render.read_text()), given.render)
+            return 0
+        work_dir = Path(tempfile.mkdtemp(prefix="millpond-bench-", dir=given.work_dir))
+        try:
+            run = _Run(given, work_dir)
+            results = run.results()
+        finally:
+            shutil.rmtree(work_dir, ignore_errors=True)
+        out = given.out or _default_out(results)
+        out.parent.mkdir(parents=True, exist_ok=True)
+        out.write_text(json.dumps(results, indent=1) + "\n")
+        if given.jfr:
+            print("\n\n".join(run.profiles))
+        print(bench_report.plain(results))
+        print(f"\nresults: {out} ({results['seconds']} s in all)")
+        if _complete(results) and not (given.no_docs or given.jfr):
+            _write_docs(results, out)
+            print(f"docs: {_DOCS.relative_to(REPOSITORY)}, {_CHART.relative_to(REPOSITORY)}")
+    except (BenchError, ValueError) as error:
+        print(f"bench: {error}", file=sys.stderr)
+        return 2
+    problems = [f"{f['level']} {f['contender']} failed" for f in results["failures"]]
+    problems += bench_report.disagreements(results["query"])
+    for problem in problems:
+        print(f"bench: {problem}", file=sys.stderr)
+    return 1 if problems else 0
+
+
+if __name__ == "__main__":
+    sys.exit(main())
