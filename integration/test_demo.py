@@ -46,8 +46,7 @@ def finished(tmp_path_factory: pytest.TempPathFactory) -> Iterator[tuple[Path, d
     done = subprocess.run(
         demo(work, "--json", "--keep", "--kills", str(KILLS)),
         cwd=REPOSITORY,
-        stdout=subprocess.PIPE,
-        stderr=subprocess.PIPE,
+        capture_output=True,
         text=True,
         timeout=280,
         check=False,

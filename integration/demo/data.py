@@ -14,24 +14,27 @@ jobs emit what they still hold. Markers are left out of every comparison.
 
 from __future__ import annotations
 
-import csv
+import bisect
 import importlib.util
 import io
+import itertools
 import json
 import os
 import random
 import zipfile
-from collections.abc import Callable, Iterator
 from dataclasses import asdict, dataclass
 from datetime import UTC, datetime, timedelta
 from pathlib import Path
-from typing import Any
 
 import pyarrow as pa
+import pyarrow.compute as pc
+import pyarrow.csv as pacsv
 import pyarrow.parquet as pq
 
 MARKER_TIME = datetime(2100, 1, 1, tzinfo=UTC)
 START = datetime(2013, 1, 1, tzinfo=UTC)
+DAY_US = 86_400 * 1_000_000
+INSTANT = pa.timestamp("us", tz="UTC")
 REDELIVERED_SHARE = 0.05
 # File modification times are the order in which Spark's file source reads; any fixed moment in the past will do.
 FIRST_MTIME_S = 1_700_000_000
@@ -39,8 +42,8 @@ FIRST_MTIME_S = 1_700_000_000
 FLIGHTS_SCHEMA = pa.schema(
     [
         ("flight_id", pa.string()),
-        ("event_time", pa.timestamp("us", tz="UTC")),
-        ("flight_hour", pa.timestamp("us", tz="UTC")),
+        ("event_time", INSTANT),
+        ("flight_hour", INSTANT),
         ("carrier", pa.string()),
         ("tailnum", pa.string()),
         ("origin", pa.string()),
@@ -54,14 +57,13 @@ FLIGHTS_SCHEMA = pa.schema(
 WEATHER_SCHEMA = pa.schema(
     [
         ("station", pa.string()),
-        ("weather_hour", pa.timestamp("us", tz="UTC")),
+        ("weather_hour", INSTANT),
         ("temp", pa.float64()),
         ("wind_speed", pa.float64()),
         ("precip", pa.float64()),
         ("visib", pa.float64()),
     ]
 )
-Row = dict[str, Any]
 
 
 class DataMissing(Exception):
@@ -115,104 +117,110 @@ def prepare(root: Path, *, days: int, period_days: int, seed: int) -> Feeds:
         seed: which rows are delivered twice, and when.
     """
     end = START + timedelta(days=days)
-    flights = sorted(_flights(end), key=lambda row: (row["event_time"], row["flight_id"]))
-    weather = sorted(_weather(end), key=lambda row: (row["weather_hour"], row["station"]))
-    period = timedelta(days=period_days)
-    publication_lag = period / 2
+    flights = _flights(end).sort_by([("event_time", "ascending"), ("flight_id", "ascending")])
+    weather = _weather(end).sort_by([("weather_hour", "ascending"), ("station", "ascending")])
+    period_us = period_days * DAY_US
+    flight_file = _file_of(flights["event_time"], period_us, delay_us=0)
+    weather_file = _file_of(weather["weather_hour"], period_us, delay_us=period_us // 2)
+    files = 1 + max(flight_file[-1], weather_file[-1])
 
-    def flight_file(row: Row) -> int:
-        return int((row["event_time"] - START) / period)
-
-    def weather_file(row: Row) -> int:
-        return int((row["weather_hour"] - START + publication_lag) / period)
-
-    files = 1 + max(flight_file(flights[-1]), weather_file(weather[-1]))
-    by_file = _split(flights, flight_file, files)
     rng = random.Random(seed)
-    delivered = [list(rows) for rows in by_file]
+    delivered: list[list[int]] = [[] for _ in range(files)]  # row numbers, by file
     redelivered = 0
-    for index, rows in enumerate(by_file):
-        for row in rows:
-            later = index + rng.choice((1, 2))
-            if later < files and rng.random() < REDELIVERED_SHARE:
-                delivered[later].append(row)
-                redelivered += 1
+    for row, file in enumerate(flight_file):
+        delivered[file].append(row)
+        later = file + rng.randint(1, 2)
+        if rng.random() < REDELIVERED_SHARE and later < files:
+            delivered[later].append(row)
+            redelivered += 1
     for rows in delivered:
         rng.shuffle(rows)  # redeliveries arrive between the new rows, not after them
 
-    hour = MARKER_TIME.replace(minute=0)
-    flight_marker: Row = {"flight_id": "marker", "event_time": MARKER_TIME, "flight_hour": hour, "carrier": "--"}
-    flight_marker |= {"tailnum": "marker", "origin": "---", "dest": "---"}
-    weather_marker: Row = {"station": "---", "weather_hour": hour}
-    _write(root / "flights", [*by_file, [flight_marker]], FLIGHTS_SCHEMA)
-    _write(root / "deliveries", [*delivered, [flight_marker]], FLIGHTS_SCHEMA)
-    _write(root / "weather", [*_split(weather, weather_file, files), [weather_marker]], WEATHER_SCHEMA)
+    flight_marker: dict[str, object] = {"event_time": MARKER_TIME, "flight_hour": MARKER_TIME, "carrier": "--"}
+    flight_marker |= {"flight_id": "marker", "tailnum": "marker", "origin": "---", "dest": "---"}
+    weather_marker: dict[str, object] = {"station": "---", "weather_hour": MARKER_TIME}
+    flights_end = pa.Table.from_pylist([flight_marker], schema=FLIGHTS_SCHEMA)
+    _write(root / "flights", [*_split(flights, flight_file, files), flights_end])
+    _write(root / "deliveries", [*(flights.take(rows) for rows in delivered), flights_end])
+    weather_end = pa.Table.from_pylist([weather_marker], schema=WEATHER_SCHEMA)
+    _write(root / "weather", [*_split(weather, weather_file, files), weather_end])
     feeds = Feeds(
         root=str(root),
         files=files,
-        # A redelivery comes at most three periods after its event; a fourth would do no harm.
+        # A redelivery comes less than three periods after its event.
         lateness=f"{3 * period_days} days",
-        flights=len(flights),
+        flights=flights.num_rows,
         redelivered=redelivered,
-        with_tailnum=sum(row["tailnum"] is not None for row in flights),
-        weather=len(weather),
+        with_tailnum=flights.num_rows - flights["tailnum"].null_count,
+        weather=weather.num_rows,
     )
     feeds.save()
     return feeds
 
 
-def _flights(end: datetime) -> Iterator[Row]:
+def _flights(end: datetime) -> pa.Table:
     with zipfile.ZipFile(source_tables() / "flights.csv.zip") as archive:
         (name,) = (name for name in archive.namelist() if name.endswith("flights.csv") and "__MACOSX" not in name)
         with archive.open(name) as raw:
-            for line in csv.DictReader(io.TextIOWrapper(raw, encoding="utf-8")):
-                hour = _instant(line["time_hour"])
-                event_time = hour + timedelta(minutes=int(float(line["minute"])))
-                if event_time >= end:
-                    continue
-                yield {
-                    "flight_id": f"{line['carrier']}{line['flight']} {event_time:%Y-%m-%dT%H:%M}",
-                    "event_time": event_time,
-                    "flight_hour": hour,
-                    "carrier": line["carrier"],
-                    "tailnum": line["tailnum"] or None,
-                    "origin": line["origin"],
-                    "dest": line["dest"],
-                    **{name: _integer(line[name]) for name in ("dep_delay", "arr_delay", "air_time", "distance")},
-                }
+            table = _read(raw.read(), ["flight", "minute", "time_hour", *FLIGHTS_SCHEMA.names])
+    hour = table["time_hour"].cast(INSTANT)
+    minutes = pc.multiply(table["minute"].cast(pa.int64()), 60_000_000).cast(pa.duration("us"))
+    made = {
+        "event_time": pc.add(hour, minutes),
+        "flight_hour": hour,
+        "flight_id": pc.binary_join_element_wise(table["carrier"], table["flight"], table["time_hour"], " "),
+    }
+    return _shaped(table, made, FLIGHTS_SCHEMA, "event_time", end)
 
 
-def _weather(end: datetime) -> Iterator[Row]:
-    with (source_tables() / "weather.csv").open(encoding="utf-8", newline="") as lines:
-        for line in csv.DictReader(lines):
-            hour = _instant(line["time_hour"])
-            if hour < end:
-                numbers = {name: _real(line[name]) for name in ("temp", "wind_speed", "precip", "visib")}
-                yield {"station": line["origin"], "weather_hour": hour, **numbers}
+def _weather(end: datetime) -> pa.Table:
+    table = _read((source_tables() / "weather.csv").read_bytes(), ["time_hour", "origin", *WEATHER_SCHEMA.names])
+    made = {"station": table["origin"], "weather_hour": table["time_hour"].cast(INSTANT)}
+    return _shaped(table, made, WEATHER_SCHEMA, "weather_hour", end)
 
 
-def _instant(text: str) -> datetime:
-    return datetime.strptime(text, "%Y-%m-%dT%H:%M:%SZ").replace(tzinfo=UTC)
+def _read(csv: bytes, columns: list[str]) -> pa.Table:
+    """Return those of `columns` that the CSV file has, as text, null for NA."""
+    names = csv[: csv.index(b"\n")].decode().strip().replace('"', "").split(",")
+    options = pacsv.ConvertOptions(
+        include_columns=[name for name in columns if name in names],
+        column_types=dict.fromkeys(names, pa.string()),
+        null_values=["", "NA"],
+        strings_can_be_null=True,
+    )
+    return pacsv.read_csv(io.BytesIO(csv), convert_options=options)
 
 
-def _integer(text: str) -> int | None:
-    return int(float(text)) if text not in ("", "NA") else None
+def _shaped(
+    table: pa.Table, made: dict[str, pa.ChunkedArray], schema: pa.Schema, time_column: str, end: datetime
+) -> pa.Table:
+    """Return the columns of `schema`, from `made` or else from `table`, of the rows before `end`."""
+    columns = []
+    for field in schema:
+        column = made[field.name] if field.name in made else table[field.name]
+        # Whole numbers are written with a decimal point where the column has gaps.
+        columns.append(
+            column.cast(pa.float64()).cast(pa.int32()) if field.type == pa.int32() else column.cast(field.type)
+        )
+    shaped = pa.Table.from_arrays(columns, schema=schema)
+    return shaped.filter(pc.less(shaped[time_column], pa.scalar(end, INSTANT))).combine_chunks()
 
 
-def _real(text: str) -> float | None:
-    return float(text) if text not in ("", "NA") else None
+def _file_of(times: pa.ChunkedArray, period_us: int, delay_us: int) -> list[int]:
+    """Return, row by row, the file in which a row is published `delay_us` microseconds after its time."""
+    start_us = int(START.timestamp()) * 1_000_000
+    return [(time_us - start_us + delay_us) // period_us for time_us in times.cast(pa.int64()).to_pylist()]
 
 
-def _split(rows: list[Row], file_of: Callable[[Row], int], files: int) -> list[list[Row]]:
-    split: list[list[Row]] = [[] for _ in range(files)]
-    for row in rows:
-        split[file_of(row)].append(row)
-    return split
+def _split(table: pa.Table, file_of: list[int], files: int) -> list[pa.Table]:
+    """Cut `table`, ascending in `file_of`, into its files."""
+    bounds = [bisect.bisect_left(file_of, file) for file in range(files + 1)]
+    return [table.slice(begin, stop - begin) for begin, stop in itertools.pairwise(bounds)]
 
 
-def _write(folder: Path, files: list[list[Row]], schema: pa.Schema) -> None:
+def _write(folder: Path, tables: list[pa.Table]) -> None:
     folder.mkdir(parents=True)
-    for index, rows in enumerate(files):
+    for index, table in enumerate(tables):
         path = folder / f"{index:04d}.parquet"
-        pq.write_table(pa.Table.from_pylist(rows, schema=schema), path)
+        pq.write_table(table, path)
         os.utime(path, (FIRST_MTIME_S + index, FIRST_MTIME_S + index))
