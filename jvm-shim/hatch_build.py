@@ -9,7 +9,7 @@ from typing import Any
 from hatchling.builders.hooks.plugin.interface import BuildHookInterface
 
 sys.path.insert(0, str(Path(__file__).parent))
-from build_shim import JARS_DIR, build_jar
+from build_shim import build_jar
 
 
 class ShimBuildHook(BuildHookInterface):  # type: ignore[type-arg]  # the parameter differs between hatchling releases
@@ -19,4 +19,4 @@ class ShimBuildHook(BuildHookInterface):  # type: ignore[type-arg]  # the parame
         """Build the jar if its sources changed; `version` is hatchling's word for editable or standard."""
         jar = build_jar(Path(self.root))
         if version != "editable":
-            build_data["force_include"][str(jar)] = f"millpond/{JARS_DIR.name}/{jar.name}"
+            build_data["force_include"][str(jar)] = f"millpond/jars/{jar.name}"

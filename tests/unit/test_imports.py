@@ -28,13 +28,13 @@ def importers(package: str) -> set[str]:
     return found
 
 
-def test_py4j_is_the_gateway_only() -> None:
-    assert importers("py4j") == {"agent/gateway.py"}
+@pytest.mark.parametrize(("package", "door"), [("py4j", "agent/gateway.py"), ("rocksdict", "local/rocks.py")])
+def test_one_module_imports(package: str, door: str) -> None:
+    assert importers(package) == {door}
 
 
-@pytest.mark.parametrize("package", ["boto3", "rocksdict"])
-def test_one_module_imports(package: str) -> None:
-    assert len(importers(package)) <= 1
+def test_boto3_is_the_s3_storage_only() -> None:
+    assert importers("boto3") | importers("botocore") <= {"storage/s3.py"}
 
 
 def test_pyspark_is_imported_where_a_session_is_set_up_only() -> None:
