@@ -72,11 +72,11 @@ def plan_expiry(
         for version, info in found.items():
             if version.version >= anchor.version or info.key in pinned:
                 continue
-            expired = base is not None and (
-                version.version < base.version or (version.version == base.version and what == "changelog")
-            )
-            lost = files.exact_ids and lineage.get(version.version) != version.id and version.version >= min(lineage)
-            if (expired or lost) and (not files.exact_ids or expired or info.modified_ms <= old_enough):
+            below_base = base is not None and version.version < base.version
+            covered = base is not None and version.version == base.version and what == "changelog"
+            # Format 1 has no siblings: a later attempt replaced the earlier one's file.
+            lost = files.exact_ids and lineage.get(version.version) != version.id and info.modified_ms <= old_enough
+            if below_base or covered or lost:
                 doomed.append((version.version, info))
     return Expiry(base, tuple(info for _, info in sorted(doomed, key=lambda d: (d[0], d[1].key))))
 

@@ -70,6 +70,10 @@ class JsonFields:
     def children(self, name: str) -> list[JsonFields]:
         return [JsonFields(v, self._fail, f"{self._path}{name}[{i}]") for i, v in enumerate(self.array(name))]
 
+    def has(self, name: str) -> bool:
+        """Return whether the field is there."""
+        return name in self._value
+
     def is_null(self, name: str) -> bool:
         return self._get(name) is None
 
@@ -80,17 +84,32 @@ class JsonFields:
 
 @dataclass(frozen=True, slots=True)
 class ColumnFamily:
-    """A column family: its name in Spark, and its number in physical keys (u16)."""
+    """A column family: its name in Spark, its number in physical keys (u16), and what the shim needs to open it again.
+
+    `kind` says how its keys are looked up ("" where the file does not say); `internal` rows are not counted as keys.
+    """
 
     name: str
     id: int
+    kind: str = ""
+    internal: bool = False
 
     def to_json(self) -> dict[str, Any]:
-        return {"name": self.name, "id": self.id}
+        value: dict[str, Any] = {"name": self.name, "id": self.id}
+        if self.kind:
+            value["kind"] = self.kind
+        if self.internal:
+            value["internal"] = True
+        return value
 
     @staticmethod
     def from_json(fields: JsonFields) -> ColumnFamily:
-        return ColumnFamily(fields.string("name"), fields.integer("id", 0, 0xFFFF))
+        return ColumnFamily(
+            fields.string("name"),
+            fields.integer("id", 0, 0xFFFF),
+            fields.string("kind") if fields.has("kind") else "",
+            fields.boolean("internal") if fields.has("internal") else False,
+        )
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

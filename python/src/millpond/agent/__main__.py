@@ -46,11 +46,9 @@ def main(stdin: TextIO | None = None) -> int:
         return EXIT_NO_LINK
     local_root = parameters.get("local_root")
     if local_root:
-        from millpond.agent import local_dirs
+        from millpond.agent.local_dirs import sweep_abandoned
 
-        threading.Thread(
-            target=local_dirs.sweep_abandoned, args=(local_root,), name="millpond-local-sweep", daemon=True
-        ).start()
+        threading.Thread(target=sweep_abandoned, args=(local_root,), name="millpond-local-sweep", daemon=True).start()
     threading.Event().wait()
     return 0
 

@@ -16,10 +16,11 @@ from millpond.store_files import read_changelog_header
 _NO_DIRECTORY_FSYNC = {errno.EINVAL, errno.EOPNOTSUPP, errno.ENOTSUP}
 
 
-def make_directory(context: StoreContext) -> None:
-    """Create the store's directory, durably: a power cut must not take the directory away from under a durable file."""
+def make_directory(context: StoreContext, staging_dir: str) -> None:
+    """Create the staging directory (the store's own, where storage is local), durably: a power cut must not take it away
+    from under a durable file."""
     missing: list[str] = []
-    path = context.directory
+    path = staging_dir
     try:
         while not os.path.isdir(path):
             missing.append(path)
@@ -33,10 +34,10 @@ def make_directory(context: StoreContext) -> None:
                 if context.fsync:
                     _sync_directory(os.path.dirname(directory))
     except OSError as e:
-        raise translate(e, f"creating {context.directory}") from e
+        raise translate(e, f"creating {staging_dir}") from e
 
 
-def publish_changelog(context: StoreContext, version: VersionId, staged: str) -> dict[str, object]:
+def publish_changelog(context: StoreContext, version: VersionId, staged: str, local_dir: str) -> dict[str, object]:
     """Make the staged file durable under its final name. Idempotent; whether it landed is settled by looking.
 
     Returns: `path` where the file can be read locally from now on, and its `bytes`.
@@ -44,10 +45,10 @@ def publish_changelog(context: StoreContext, version: VersionId, staged: str) ->
         version is not there either.
     """
     directory, name = os.path.split(staged)
-    if directory != context.directory or not isinstance(layout.parse_store_file(name), layout.StagingFile):
+    if directory != context.staging_dir(local_dir) or not isinstance(layout.parse_store_file(name), layout.StagingFile):
         raise request_error("staged is no staging file of the store")
     key = layout.changelog_key(context.store, version, context.spark_format)
-    if not context.storage_is_local:
+    if context.directory is None:
         return _put(context, key, staged)
     final = os.path.join(directory, layout.changelog_name(version, context.spark_format))
     try:

@@ -46,13 +46,11 @@ class StoreContext:
     checkpoint: CheckpointContext
     store: StoreId
     run_id: str
-    local_dir: str
     spark_format: int
     partitions_hint: int | None
     options: Mapping[str, OptionValue]
     retain_versions: int
-    directory: str  # local path of the store's directory, or of `<local_dir>/staging` where storage is not local
-    storage_is_local: bool
+    directory: str | None  # local path of the store's directory, None where storage is not local
     commit_lock: threading.Lock = field(default_factory=threading.Lock)
     snapshot_lock: threading.Lock = field(default_factory=threading.Lock)
     collect_lock: threading.Lock = field(default_factory=threading.Lock)
@@ -67,6 +65,10 @@ class StoreContext:
     @property
     def fsync(self) -> bool:
         return self.options["commit.fsync"] is not False
+
+    def staging_dir(self, local_dir: str) -> str:
+        """Return where the shim writes changelogs: beside their final place, so that publishing is a rename."""
+        return self.directory if self.directory is not None else os.path.join(local_dir, "staging")
 
     def new_files(self) -> StoreFiles:
         """Return a fresh view of the store's files (not listed yet)."""
@@ -86,20 +88,22 @@ class Contexts:
         self._open_storage = open_storage
         self._lock = threading.Lock()
         self._checkpoints: dict[tuple[str, bool], CheckpointContext] = {}
-        self._stores: dict[tuple[str, int, int, str, str], StoreContext] = {}
+        self._stores: dict[tuple[str, int, int, str, str], StoreContext] = {}  # the last is the run
 
     def of(self, value: object) -> StoreContext:
         """Return the context of the protocol's `store` object. Raises: InvalidInputError."""
         if not isinstance(value, dict):
             raise request_error("no store")
         try:
-            key = (value["root"], value["operator"], value["partition"], value["name"], value["local_dir"])
+            key = (value["root"], value["operator"], value["partition"], value["name"], value["run_id"])
             known = self._stores.get(key)
         except (KeyError, TypeError) as e:
             raise request_error("the store lacks a field or has one of a wrong type") from e
-        if known is not None and known.run_id == value.get("run_id"):
-            return known
-        return self._make(key, JsonFields(value, request_error, "store"), value.get("options"))
+        return (
+            known
+            if known is not None
+            else self._make(key, JsonFields(value, request_error, "store"), value.get("options"))
+        )
 
     def forget(self, context: StoreContext) -> None:
         """Drop what is remembered of a store."""
@@ -111,9 +115,6 @@ class Contexts:
             raise request_error("store.options is no object")
         resolved = resolve(options)
         store = StoreId(fields.integer("operator"), fields.integer("partition"), fields.string("name"))
-        local_dir = fields.string("local_dir")
-        if not os.path.isabs(local_dir):
-            raise request_error("store.local_dir is no absolute path")
         fsync = resolved["commit.fsync"] is not False
         with self._lock:
             uri = layout.checkpoint_of_state(fields.string("root"))
@@ -121,18 +122,16 @@ class Contexts:
             if checkpoint is None:
                 checkpoint = CheckpointContext(uri, self._open_storage(uri, fsync))
                 self._checkpoints[(uri, fsync)] = checkpoint
-            directory = checkpoint.storage.local_path(layout.store_dir(store))
+            hinted = fields.has("partitions_hint") and not fields.is_null("partitions_hint")
             context = StoreContext(
                 checkpoint=checkpoint,
                 store=store,
                 run_id=fields.string("run_id"),
-                local_dir=local_dir,
                 spark_format=fields.integer("checkpoint_format", 1, 2),
-                partitions_hint=None if fields.is_null("partitions_hint") else fields.integer("partitions_hint", 1),
+                partitions_hint=fields.integer("partitions_hint", 1) if hinted else None,
                 options=resolved,
                 retain_versions=fields.integer("retain_versions", 1),
-                directory=directory if directory is not None else os.path.join(local_dir, "staging"),
-                storage_is_local=directory is not None,
+                directory=checkpoint.storage.local_path(layout.store_dir(store)),
             )
             self._stores[key] = context
         return context

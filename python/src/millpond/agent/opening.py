@@ -40,7 +40,13 @@ class Setting:
 
 
 def open_store(
-    context: StoreContext, target: VersionId, *, excluded: tuple[str, ...], load_empty: bool, generation: int
+    context: StoreContext,
+    target: VersionId,
+    *,
+    local_dir: str,
+    generation: int,
+    excluded: tuple[str, ...] = (),
+    load_empty: bool = False,
 ) -> dict[str, object]:
     """Return the restore plan of the protocol, with its RocksDB directory laid out.
 
@@ -66,7 +72,7 @@ def open_store(
                 context.storage,
                 plan.manifest,
                 name,
-                os.path.join(context.local_dir, f"db-{generation}"),
+                os.path.join(local_dir, f"db-{generation}"),
                 verify_checksums=context.options["restore.verifyChecksums"] is True,
             )
             break
@@ -76,13 +82,13 @@ def open_store(
             rejections[name] = Rejection(name, e.kind, str(e))
     for rejection in plan.rejected:
         log.warning("store %s: passed over %s: %s", context.store, rejection.name, rejection.reason)
-    make_directory(context)
+    make_directory(context, context.staging_dir(local_dir))
     if laid_out is not None:
         with context.ssts_lock:
-            known = local_ssts.load(context.local_dir)
+            known = local_ssts.load(local_dir)
             known.update({sst.identity: sst for sst in laid_out.ssts})
-            local_ssts.save(context.local_dir, known.values())
-    answer = _answer(context, files, plan, setting, laid_out)
+            local_ssts.save(local_dir, known.values())
+    answer = _answer(context, files, plan, setting, laid_out, local_dir)
     log.info(
         "store opened store=%s version=%d snapshot=%d changelogs=%d bytes=%s ms=%d",
         context.store,
@@ -117,7 +123,12 @@ def _plan(
 
 
 def _answer(
-    context: StoreContext, files: StoreFiles, plan: RestorePlan, setting: Setting, laid_out: LaidOut | None
+    context: StoreContext,
+    files: StoreFiles,
+    plan: RestorePlan,
+    setting: Setting,
+    laid_out: LaidOut | None,
+    local_dir: str,
 ) -> dict[str, object]:
     changelogs = []
     restore_bytes = 0
@@ -125,7 +136,7 @@ def _answer(
         info = files.changelog_info(header.version_id)
         path = context.storage.local_path(info.key)
         if path is None:
-            path = os.path.join(context.local_dir, info.key.rpartition("/")[2])
+            path = os.path.join(local_dir, info.key.rpartition("/")[2])
             context.storage.get_to_file(info.key, path)
         restore_bytes += info.size_bytes
         changelogs.append({"version": header.version, "id": header.id, "path": path})
@@ -156,7 +167,7 @@ def _answer(
         "max_parallelism": setting.key_groups.max_parallelism,
         "base": setting.key_groups.base,
         "partition_key": rule.to_json(),
-        "staging_dir": context.directory,
+        "staging_dir": context.staging_dir(local_dir),
         "version": plan.target.version,
         "id": plan.target.id,
         "db": db,

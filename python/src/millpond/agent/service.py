@@ -9,7 +9,6 @@ from __future__ import annotations
 import json
 import logging
 import os
-import shutil
 import time
 from collections.abc import Callable
 from typing import Any
@@ -25,7 +24,6 @@ from millpond.snapshot import local_ssts, upload
 from millpond.snapshot.plan import CheckpointSst
 from millpond.spark_metadata import read_operator_info
 from millpond.storage import Storage, open_storage
-from millpond.storage.local import translate
 
 log = logging.getLogger(__name__)
 
@@ -109,19 +107,22 @@ class AgentService:
         excluded = tuple(str(name) for name in request.get("excluded") or ())
         with context.commit_lock:
             return opening.open_store(
-                context, target, excluded=excluded, load_empty=load_empty, generation=fields.integer("generation", 0)
+                context,
+                target,
+                local_dir=_local_dir(request),
+                generation=fields.integer("generation", 0),
+                excluded=excluded,
+                load_empty=load_empty,
             )
 
     def _publish_changelog(self, request: dict[str, Any]) -> dict[str, Any]:
         context, fields = self._context(request), JsonFields(request, request_error)
         with context.commit_lock:
-            return changelogs.publish_changelog(context, _version(fields), fields.string("staged"))
+            return changelogs.publish_changelog(context, _version(fields), fields.string("staged"), _local_dir(request))
 
     def _publish_snapshot(self, request: dict[str, Any]) -> dict[str, Any]:
         context, fields = self._context(request), JsonFields(request, request_error)
-        db_checkpoint = fields.string("db_checkpoint")
-        if os.path.commonpath([os.path.abspath(db_checkpoint), context.local_dir]) != context.local_dir.rstrip("/"):
-            raise request_error("db_checkpoint lies outside the store's local_dir")
+        local_dir, db_checkpoint = _local_dir(request), fields.string("db_checkpoint")
         setting = opening.query_setting(context)
         groups, store = setting.key_groups, context.store
         snapshot = upload.SnapshotRequest(
@@ -140,13 +141,11 @@ class AgentService:
             slots=tuple(groups.slot_ranges(store.partition, setting.partitions)),
         )
         with context.snapshot_lock:
-            known = local_ssts.load(context.local_dir)
+            known = local_ssts.load(local_dir)
             files = context.new_files()
             published = upload.publish_snapshot(files, snapshot, known, now_ms=self._clock_ms())
-            self._remember(
-                context, published, {info.key.rpartition("/")[2] for info in files.listing.manifests.values()}
-            )
-        _remove_tree(db_checkpoint)
+            names = {info.key.rpartition("/")[2] for info in files.listing.manifests.values()}
+            self._remember(context, local_dir, published, names)
         plan = published.plan
         return {
             "manifest": published.manifest_name,
@@ -156,13 +155,15 @@ class AgentService:
             "reused_bytes": plan.reused_bytes,
         }
 
-    def _remember(self, context: StoreContext, published: upload.Published, manifests: set[str]) -> None:
+    def _remember(
+        self, context: StoreContext, local_dir: str, published: upload.Published, manifests: set[str]
+    ) -> None:
         with context.ssts_lock:
             # Read again: an `open` meanwhile has added the files of its generation.
-            known = {i: sst for i, sst in local_ssts.load(context.local_dir).items() if sst.manifest in manifests}
+            known = {i: sst for i, sst in local_ssts.load(local_dir).items() if sst.manifest in manifests}
             known.update({sst.identity: sst for sst in published.local_ssts})
             try:
-                local_ssts.save(context.local_dir, known.values())
+                local_ssts.save(local_dir, known.values())
             except UnavailableError as e:
                 # The snapshot stands; without the entry its SSTs are uploaded once more.
                 log.warning("store %s: cannot remember uploaded SSTs: %s", context.store, e)
@@ -216,14 +217,12 @@ def _checkpoint_sst(fields: JsonFields) -> CheckpointSst:
     )
 
 
-def _remove_tree(path: str) -> None:
-    try:
-        shutil.rmtree(path)
-    except FileNotFoundError:
-        return
-    except OSError as e:
-        # Only space on the local disk: the executor's own clean-up takes it.
-        log.warning("%s", translate(e, f"removing {path}", local=True))
+def _local_dir(request: dict[str, Any]) -> str:
+    """The directory of this generation of the provider's local files."""
+    path = JsonFields(request["store"], request_error, "store").string("local_dir")
+    if not os.path.isabs(path):
+        raise request_error("store.local_dir is no absolute path")
+    return path
 
 
 def _error_answer(kind: str, message: str, hint: str) -> str:
