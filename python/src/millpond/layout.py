@@ -306,9 +306,9 @@ def checkpoint_of_state(state_root: str) -> str:
 
     Raises: InvalidInputError: the last segment is not `state`.
     """
-    stripped = state_root.rstrip("/")
-    parent, slash, last = stripped.rpartition("/")
-    if last != STATE_DIR or not slash:
+    uri = parse_root(state_root)
+    parent, _, last = uri.path.rpartition("/")
+    if last != STATE_DIR:
         raise InvalidInputError(f"not Spark's state directory (<checkpoint>/state): {state_root!r}")
-    # "/state" and "file:/state": the checkpoint is the root directory itself.
-    return parent if parent and not parent.endswith((":", ":/")) else parent + "/"
+    authority = f"//{uri.authority}" if uri.authority else ""
+    return f"{uri.scheme}:{authority}{parent or '/'}"

@@ -1,0 +1,183 @@
+"""Every path is built and parsed in one place; what comes from stored files cannot leave its store."""
+
+from __future__ import annotations
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from millpond import layout
+from millpond.errors import ErrorKind, FormatError, InvalidInputError, UnsupportedError
+from millpond.ids import StoreId, VersionId
+from millpond.layout import ChangelogFile, ManifestFile, SstFile, StagingFile, parse_key, parse_store_file
+
+ID = "0123456789abcdef"
+
+STORES = st.builds(
+    StoreId, st.integers(0, 99), st.integers(0, 70_000), st.sampled_from(["default", "left-keyToNumValues", "a_b"])
+)
+VERSIONS = st.builds(VersionId, st.integers(1, 10**15), st.text("0123456789abcdef", min_size=16, max_size=16))
+
+
+@given(STORES, VERSIONS, st.sampled_from([1, 2]))
+def test_keys_are_parsed_as_they_were_built(store: StoreId, version: VersionId, spark_format: int) -> None:
+    stored = version if spark_format == 2 else VersionId(version.version)
+    sst, staging = layout.new_sst_name(), layout.new_staging_name()
+    for key, file in (
+        (layout.changelog_key(store, version, spark_format), ChangelogFile(stored)),
+        (layout.manifest_key(store, version, spark_format), ManifestFile(stored)),
+        (layout.store_key(store, sst), SstFile(sst[4:-4])),
+        (layout.store_key(store, staging), StagingFile(staging[len(".staging-") :])),
+        (layout.store_key(store, "sst/" + staging), StagingFile(staging[len(".staging-") :])),
+        (layout.store_key(store, "other"), None),
+    ):
+        assert key.startswith(layout.store_prefix(store))
+        parsed = parse_key(key)
+        assert parsed is not None
+        assert (parsed.store, parsed.file, layout.store_key(store, parsed.name)) == (store, file, key)
+
+
+def test_names() -> None:
+    store = StoreId(0, 3)
+    assert layout.changelog_key(store, VersionId(12, ID), 1) == "state/0/3/12.changelog"
+    assert layout.changelog_key(store, VersionId(12, ID), 2) == f"state/0/3/12_{ID}.changelog"
+    assert layout.manifest_key(StoreId(1, 0, "x"), VersionId(12), 1) == "state/1/0/x/12.manifest"
+    assert layout.offsets_key(7) == "offsets/7" and layout.commits_key(7) == "commits/7"
+    assert layout.operator_metadata_v1_key(2) == "state/2/_metadata/metadata"
+    assert layout.operator_metadata_v2_prefix(2) == "state/2/_metadata/v2/"
+    assert layout.FORMAT_KEY == "millpond/format.json"
+    with pytest.raises(InvalidInputError):
+        layout.changelog_name(VersionId(12), 2)
+    with pytest.raises(InvalidInputError):
+        layout.manifest_name(VersionId(0), 1)
+
+
+@pytest.mark.parametrize(
+    "name",
+    [
+        "0.changelog",
+        "01.changelog",
+        "-1.changelog",
+        "1.changelog.crc",
+        ".1.changelog.crc",
+        f"1_{ID.upper()}.changelog",
+        f"1_{ID}0.manifest",
+        "1_.manifest",
+        "1.snapshot",
+        "1.changelog\n",
+        f"sst/{ID}.sst",
+        f"{ID}{ID}.sst",
+        f"sst/sst/{ID}{ID}.sst",
+        ".staging-1",
+        "9" * 30 + ".changelog",
+        "_metadata/schema",
+        "",
+    ],
+)
+def test_names_that_are_not_ours(name: str) -> None:
+    assert parse_store_file(name) is None
+
+
+@pytest.mark.parametrize(
+    "key",
+    [
+        "state/0/_metadata/metadata",
+        "state/0/3/_metadata/schema",
+        "state/0/3/left/_metadata/schema",
+        "state/0/_stateSchema/default/0_x",
+        "state/0/3",
+        "state/x/3/1.changelog",
+        "state/00/3/1.changelog",
+        "offsets/3",
+        "millpond/format.json",
+        "state/0/3/7/1.changelog",
+    ],
+)
+def test_keys_that_belong_to_no_store(key: str) -> None:
+    assert parse_key(key) is None
+
+
+def test_batches() -> None:
+    assert layout.parse_batch("17") == 17 and layout.parse_batch("0") == 0
+    for name in (".17.crc", "017", "17.tmp", "", ".17.uuid.tmp"):
+        assert layout.parse_batch(name) is None
+
+
+@pytest.mark.parametrize(
+    "key", ["", "/etc/passwd", "../x", "sst/../../x", "a//b", "./a", "a/.", "a\\..\\b", "a\0", "a\n", "sst/", "\x7f"]
+)
+def test_unsafe_paths(key: str) -> None:
+    for check in (layout.check_relative, layout.check_sst_key, lambda k: layout.store_key(StoreId(0, 0), k)):
+        with pytest.raises(FormatError) as caught:
+            check(key)
+        assert caught.value.kind is ErrorKind.UNSAFE_PATH
+
+
+def test_names_from_manifests() -> None:
+    sst = layout.new_sst_name()
+    assert layout.check_sst_key(sst) == sst
+    assert layout.check_local_sst_name("000012.sst") == "000012.sst"
+    assert layout.check_rocksdb_manifest_name("MANIFEST-000005") == "MANIFEST-000005"
+    for name in ("12.manifest", "x/000012.sst", "../000012.sst", "000012.sst/", "CURRENT"):
+        for check in (layout.check_sst_key, layout.check_local_sst_name, layout.check_rocksdb_manifest_name):
+            with pytest.raises(FormatError) as caught:
+                check(name)
+            assert caught.value.kind is ErrorKind.UNSAFE_PATH
+
+
+@pytest.mark.parametrize(
+    ("root", "path"),
+    [
+        ("file:/x/ckpt", "/x/ckpt"),
+        ("file:///x/ckpt", "/x/ckpt"),
+        ("file://localhost/x/ckpt/", "/x/ckpt"),
+        ("FILE:/x", "/x"),
+        ("/x/ckpt/", "/x/ckpt"),
+        ("//x//ckpt", "/x/ckpt"),
+        ("/x/./ckpt", "/x/ckpt"),
+        ("file:/x/my check point", "/x/my check point"),
+        ("file:/x/100%25 é", "/x/100%25 é"),
+        ("/x/a:b", "/x/a:b"),
+        ("/", "/"),
+        ("file:/", "/"),
+    ],
+)
+def test_local_roots(root: str, path: str) -> None:
+    assert layout.local_root(root) == path
+
+
+@pytest.mark.parametrize("root", ["", "x", "x/y:z", "file:x", "file:", "/x/../y", "file:/../x", "/x\0y"])
+def test_roots_that_are_none(root: str) -> None:
+    with pytest.raises(InvalidInputError) as caught:
+        layout.local_root(root)
+    assert caught.value.kind is ErrorKind.INVALID_ARGUMENT
+
+
+def test_other_schemes() -> None:
+    assert layout.parse_root("s3a://bucket/a/b") == layout.RootUri("s3a", "bucket", "/a/b")
+    for root in ("s3://b/x", "hdfs://h:8020/x", "file://host/x", "dbfs:/x"):
+        with pytest.raises(UnsupportedError) as caught:
+            layout.local_root(root)
+        assert caught.value.kind is ErrorKind.STORAGE_UNSUPPORTED
+
+
+@pytest.mark.parametrize(
+    ("state", "root"),
+    [
+        ("file:/x/ckpt/state", "/x/ckpt"),
+        ("file:///x/ckpt/state/", "/x/ckpt"),
+        ("/x y/state", "/x y"),
+        ("/state", "/"),
+        ("file:/state", "/"),
+        ("file:///state", "/"),
+    ],
+)
+def test_checkpoint_of_state(state: str, root: str) -> None:
+    assert layout.local_root(layout.checkpoint_of_state(state)) == root
+    assert layout.checkpoint_of_state("s3a://bucket/x/state/") == "s3a://bucket/x"
+
+
+def test_checkpoint_of_something_else() -> None:
+    for state in ("file:/x/ckpt", "/x/estate", "state", ""):
+        with pytest.raises(InvalidInputError):
+            layout.checkpoint_of_state(state)
