@@ -40,9 +40,8 @@ demo: build ## replay a year of flights through Millpond, kill -9 included, and 
 	$(PY) -m integration.demo.run
 
 lint: build ## ruff, mypy --strict; scalac's warnings are errors in the build itself
-	$(PY) -m ruff check .
-	$(PY) -m ruff format --check .
-	$(PY) -m mypy
+	@# All three speak before any of them fails the target.
+	@failed=0; for tool in "ruff check ." "ruff format --check ." mypy; do echo "$$tool"; $(PY) -m $$tool || failed=1; done; exit $$failed
 
 bench: build ## compare with Spark's own state stores (SCALE=0.1 for a quick look)
 	$(PY) benchmarks/run.py --scale $(SCALE)
