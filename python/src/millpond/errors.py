@@ -46,6 +46,7 @@ class ErrorKind(str, Enum):
     FORMAT_DAMAGED = "FORMAT_DAMAGED"
     CHANGELOG_MISSING = "CHANGELOG_MISSING"
     CHANGELOG_DAMAGED = "CHANGELOG_DAMAGED"
+    CHANGELOG_REPLACED = "CHANGELOG_REPLACED"
     MANIFEST_DAMAGED = "MANIFEST_DAMAGED"
     SST_MISSING = "SST_MISSING"
     SST_DAMAGED = "SST_DAMAGED"
@@ -256,6 +257,11 @@ ERRORS: dict[ErrorKind, ErrorInfo] = {
         "A changelog is truncated, or its check sums do not match.",
         "Restore the file from a copy. " + _VERIFY,
     ),
+    ErrorKind.CHANGELOG_REPLACED: ErrorInfo(
+        ConflictError,
+        "Another attempt of the version replaced its changelog (Spark checkpoint format 1).",
+        "Nothing: the store loads what is durable at its next batch. Checkpoint format 2 keeps attempts apart.",
+    ),
     ErrorKind.MANIFEST_DAMAGED: ErrorInfo(
         FormatError,
         "A manifest is truncated, or its check sum does not match.",
@@ -404,6 +410,12 @@ def errors_json() -> str:
     return json.dumps(table, indent=1, sort_keys=True) + "\n"
 
 
+def _prose(text: str) -> str:
+    """Return `text` with `<` escaped where Markdown would take it for HTML: outside of code."""
+    parts = text.split("`")
+    return "`".join(part if i % 2 else part.replace("<", "&lt;") for i, part in enumerate(parts))
+
+
 def errors_markdown() -> str:
     """Return the text of `docs/reference/errors.md`."""
     lines = [
@@ -424,5 +436,7 @@ def errors_markdown() -> str:
         lines.append(f"| `{cls.__name__}` | {(cls.__doc__ or '').splitlines()[0]} |")
     lines += ["", "## Kinds", "", "| Kind | Class | Meaning | Hint |", "|---|---|---|---|"]
     for kind, info in ERRORS.items():
-        lines.append(f"| `{kind.value}` | `{info.error_class.__name__}` | {info.meaning} | {info.hint} |")
+        lines.append(
+            f"| `{kind.value}` | `{info.error_class.__name__}` | {_prose(info.meaning)} | {_prose(info.hint)} |"
+        )
     return "\n".join(lines) + "\n"

@@ -267,8 +267,8 @@ class _StoreCheck:
             self._guard(key, partial(self._entries, key, manifest))
 
     def _entries(self, key: str, manifest: Manifest) -> None:
-        families = {family.id for family in manifest.column_families}
-        entries = foreign = 0
+        families = {family.id: family for family in manifest.column_families}
+        entries = foreign = keys = 0
         with tempfile.TemporaryDirectory(prefix="millpond-verify-") as directory:
             database = f"{directory}/db"
             try:
@@ -283,6 +283,8 @@ class _StoreCheck:
                 owned = not manifest.key_groups.scalable or any(a <= slot < b for a, b in manifest.slots)
                 if len(physical) < _PHYSICAL_PREFIX_BYTES or family not in families or not owned:
                     foreign += 1
+                elif not families[family].internal:
+                    keys += 1
         self.checked.entries += entries
         if foreign:
             self._note(
@@ -290,9 +292,8 @@ class _StoreCheck:
                 key,
                 f"{foreign} of {entries} entries lie outside the slots or column families that it names",
             )
-        # With several column families `keys` leaves out those that are internal to the operator.
-        if manifest.keys >= 0 and len(families) == 1 and entries != manifest.keys:
-            self._note(ErrorKind.SST_DAMAGED, key, f"holds {entries} keys, and says that it holds {manifest.keys}")
+        elif manifest.keys not in (-1, keys):
+            self._note(ErrorKind.SST_DAMAGED, key, f"holds {keys} keys, and says that it holds {manifest.keys}")
 
     # ---- versions
 

@@ -1,0 +1,49 @@
+"""Files written by format version 1 stay readable for ever; where no compressor is involved, they are written the same."""
+
+from __future__ import annotations
+
+import io
+from pathlib import Path
+
+import pytest
+
+from millpond.changelog import ChangelogReader
+from millpond.format_file import decode_format, encode_format
+from millpond.manifest import decode_manifest, encode_manifest
+from tests.conftest import Golden
+from tests.examples import FORMAT, HEADER, MANIFEST, RECORDS, changelog_bytes
+
+MANY = RECORDS * 30
+
+
+@pytest.fixture
+def v1(repository: Path) -> Path:
+    return repository / "tests/golden/v1"
+
+
+@pytest.mark.parametrize("codec", ["none", "lz4", "zstd"])
+def test_changelogs(golden: Golden, v1: Path, codec: str) -> None:
+    path = v1 / f"{codec}.changelog"
+    written = changelog_bytes(HEADER, MANY, codec=codec, block_bytes=4000)
+    if golden.rewrite or codec == "none":
+        golden.check(path, written)
+    with path.open("rb") as file:
+        reader = ChangelogReader(file, name=path.name)
+        assert (reader.header, list(reader)) == (HEADER, list(MANY))
+
+
+def test_an_empty_changelog(golden: Golden, v1: Path) -> None:
+    golden.check(v1 / "empty.changelog", changelog_bytes(HEADER, []))
+    assert list(ChangelogReader(io.BytesIO((v1 / "empty.changelog").read_bytes()))) == []
+
+
+def test_format_json(golden: Golden, v1: Path) -> None:
+    golden.check(v1 / "format.json", encode_format(FORMAT))
+    assert decode_format((v1 / "format.json").read_bytes()) == FORMAT
+
+
+def test_manifest(golden: Golden, v1: Path) -> None:
+    # Not compared by bytes: zlib's output differs between its implementations.
+    if golden.rewrite:
+        golden.check(v1 / "20.manifest", encode_manifest(MANIFEST))
+    assert decode_manifest((v1 / "20.manifest").read_bytes()) == MANIFEST
