@@ -50,6 +50,7 @@ class StoreContext:
     partitions_hint: int | None
     options: Mapping[str, OptionValue]
     retain_versions: int
+    described: Mapping[str, Any]  # the protocol's `store`, without `local_dir`
     directory: str | None  # local path of the store's directory, None where storage is not local
     commit_lock: threading.Lock = field(default_factory=threading.Lock)
     snapshot_lock: threading.Lock = field(default_factory=threading.Lock)
@@ -99,18 +100,18 @@ class Contexts:
             known = self._stores.get(key)
         except (KeyError, TypeError) as e:
             raise request_error("the store lacks a field or has one of a wrong type") from e
-        return (
-            known
-            if known is not None
-            else self._make(key, JsonFields(value, request_error, "store"), value.get("options"))
-        )
+        described = {name: field for name, field in value.items() if name != "local_dir"}
+        if known is not None and known.described == described:
+            return known
+        return self._make(described, key, JsonFields(value, request_error, "store"))
 
     def forget(self, context: StoreContext) -> None:
         """Drop what is remembered of a store."""
         with self._lock:
             self._stores = {key: known for key, known in self._stores.items() if known is not context}
 
-    def _make(self, key: tuple[str, int, int, str, str], fields: JsonFields, options: Any) -> StoreContext:
+    def _make(self, described: dict[str, Any], key: tuple[str, int, int, str, str], fields: JsonFields) -> StoreContext:
+        options = described.get("options")
         if not isinstance(options, dict):
             raise request_error("store.options is no object")
         resolved = resolve(options)
@@ -131,6 +132,7 @@ class Contexts:
                 partitions_hint=fields.integer("partitions_hint", 1) if hinted else None,
                 options=resolved,
                 retain_versions=fields.integer("retain_versions", 1),
+                described=described,
                 directory=checkpoint.storage.local_path(layout.store_dir(store)),
             )
             self._stores[key] = context

@@ -1,0 +1,258 @@
+"""Drives an `AgentService` as the shim does: real changelogs, real directories, and SSTs whose content tells what is in them.
+
+The state of a store is the sequence of ids of the commits that made it, so a restore that mixes attempts, skips or repeats
+one is seen at once. An "SST" holds such ids as lines; a "RocksDB checkpoint" is a directory of hard links, as RocksDB makes it.
+"""
+
+from __future__ import annotations
+
+import json
+import os
+import uuid
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any
+
+from millpond.agent.service import AgentService
+from millpond.changelog import ChangelogHeader, ChangelogReader, ChangelogWriter
+from millpond.errors import ErrorKind
+from millpond.ids import StoreId, VersionId, new_id
+from millpond.json_fields import ColumnFamily, KeyGroupsInfo
+
+Ids = tuple[str, ...]
+
+
+class CallError(Exception):
+    """The agent answered with an error."""
+
+    def __init__(self, error: Mapping[str, Any]) -> None:
+        super().__init__(f"{error['kind']}: {error['message']}")
+        self.kind = ErrorKind(error["kind"])
+        self.message: str = error["message"]
+        self.hint: str = error["hint"]
+
+
+def call(service: AgentService, method: str, **request: Any) -> dict[str, Any]:
+    """Call the agent, in JSON both ways. Raises: CallError."""
+    answer = json.loads(service.handle(method, json.dumps(request)))
+    if "error" in answer:
+        raise CallError(answer["error"])
+    ok: dict[str, Any] = answer["ok"]
+    return ok
+
+
+@dataclass
+class Provider:
+    """One provider of one store on one executor."""
+
+    service: AgentService
+    checkpoint: Path
+    local_dir: Path
+    operator: int = 0
+    partition: int = 0
+    name: str = "default"
+    spark_format: int = 1
+    partitions_hint: int | None = 4
+    retain_versions: int = 3
+    options: dict[str, Any] = field(default_factory=dict)
+    run_id: str = "run"
+
+    def __post_init__(self) -> None:
+        self.generation = 0
+        self.plan: dict[str, Any] = {}
+        self.version = 0
+        self.lineage_base = 0
+        self.lineage: list[str] = [""]  # ids of lineage_base..version
+        self.files: dict[str, Ids] = {}  # local SSTs
+        self.pending: list[str] = []  # ids that no local SST holds
+        self.next_file = 1
+        self.local_dir.mkdir(parents=True, exist_ok=True)
+
+    # ---- protocol
+
+    @property
+    def generation_dir(self) -> Path:
+        return self.local_dir / f"g{self.generation}"
+
+    def call(self, method: str, **request: Any) -> dict[str, Any]:
+        self.generation_dir.mkdir(exist_ok=True)
+        store = {
+            "root": f"file:{self.checkpoint}/state",
+            "operator": self.operator,
+            "partition": self.partition,
+            "name": self.name,
+            "run_id": self.run_id,
+            "local_dir": str(self.generation_dir),
+            "checkpoint_format": self.spark_format,
+            "partitions_hint": self.partitions_hint,
+            "options": self.options,
+            "retain_versions": self.retain_versions,
+            "min_deltas_for_snapshot": 2,
+        }
+        return call(self.service, method, store=store, **request)
+
+    @property
+    def store(self) -> StoreId:
+        return StoreId(self.operator, self.partition, self.name)
+
+    @property
+    def directory(self) -> Path:
+        path = self.checkpoint / "state" / str(self.operator) / str(self.partition)
+        return path if self.name == "default" else path / self.name
+
+    @property
+    def id(self) -> str:
+        return self.lineage[-1]
+
+    @property
+    def state(self) -> Ids:
+        """The ids of all commits in the state, oldest first."""
+        return (*(i for name in sorted(self.files) for i in self.files[name]), *self.pending)
+
+    def open(
+        self, version: int, id: str | None = None, *, excluded: Sequence[str] = (), load_empty: bool = False
+    ) -> Ids:
+        """Open at a version, read everything that the plan names, and return the state."""
+        self.generation += 1
+        self.plan = plan = self.call(
+            "open", version=version, id=id, excluded=list(excluded), load_empty=load_empty, generation=self.generation
+        )
+        self.version, self.lineage_base, self.lineage = version, plan["lineage_base"], list(plan["lineage"])
+        self.files, self.pending = {}, []
+        if plan["db"] is not None:
+            db = Path(plan["db"]["dir"])
+            manifest = (db / "CURRENT").read_text().strip()
+            names = (db / manifest).read_text().splitlines()
+            self.files = {name: tuple((db / name).read_text().split()) for name in names}
+            assert {p.name for p in db.iterdir()} == {*names, "CURRENT", manifest}
+            self.next_file = max((int(name[:6]) for name in names), default=0) + 1
+        else:
+            self.next_file = 1
+        for entry in plan["changelogs"]:
+            with open(entry["path"], "rb") as file:
+                reader = ChangelogReader(file)
+                self.pending += [record.key.decode() for record in reader]
+            assert (reader.header.version, reader.header.id) == (entry["version"], entry["id"])
+        assert plan["version"] == version and plan["id"] == self.lineage[-1]
+        assert len(self.lineage) == version - self.lineage_base + 1
+        return self.state
+
+    def stage(self, version: int, id: str, *, empty_base: bool = False) -> str:
+        """Write the changelog of `version` to a staging file, as a commit does."""
+        path = os.path.join(self.plan["staging_dir"], f".staging-{uuid.uuid4().hex}")
+        header = ChangelogHeader(
+            version=version,
+            id=id,
+            lineage_base=self.lineage_base,
+            lineage=tuple(self.lineage),
+            empty_base=empty_base,
+            run_id=self.run_id,
+            store=self.store,
+            key_groups=KeyGroupsInfo(
+                max_parallelism=self.plan["max_parallelism"],
+                base=self.plan["base"],
+                partitions=self.plan["partitions"],
+            ),
+            column_families=(ColumnFamily("default", 0),),
+            keys=version,
+            created_by="test",
+        )
+        with open(path, "xb") as file:
+            writer = ChangelogWriter(file, header, codec="none")
+            writer.put(id.encode(), b"")
+            writer.finish()
+        return path
+
+    def commit(self, id: str | None = None) -> VersionId:
+        """Commit the next version; the state grows by its id."""
+        id = id or new_id()
+        version = self.version + 1
+        answer = self.call("publish_changelog", version=version, id=id, staged=self.stage(version, id))
+        assert os.path.getsize(answer["path"]) == answer["bytes"]
+        self.version = version
+        self.lineage.append(id)
+        self.pending.append(id)
+        return VersionId(version, id)
+
+    @property
+    def db_dir(self) -> Path:
+        return self.generation_dir / f"db-{self.generation}"
+
+    def flush(self, *, compact: bool = False) -> None:
+        """Move what is pending into a local SST; with `compact` rewrite all of them as one."""
+        self.db_dir.mkdir(exist_ok=True)
+        if compact:
+            self.pending = list(self.state)
+            for name in self.files:
+                (self.db_dir / name).unlink()
+            self.files = {}
+        if self.pending:
+            name = f"{self.next_file:06d}.sst"
+            self.next_file += 1
+            (self.db_dir / name).write_text("\n".join(self.pending))
+            self.files[name] = tuple(self.pending)
+            self.pending = []
+
+    def rocksdb_checkpoint(self) -> tuple[Path, list[dict[str, Any]]]:
+        """Hard-link the local SSTs into a new directory; return it and the files as the protocol describes them."""
+        directory = self.generation_dir / f"snapshot-{uuid.uuid4().hex}"
+        directory.mkdir()
+        files = []
+        for name, ids in sorted(self.files.items()):
+            os.link(self.db_dir / name, directory / name)
+            files.append(
+                {
+                    "name": name,
+                    "size_bytes": (directory / name).stat().st_size,
+                    "smallest_hex": "00",
+                    "largest_hex": "ff",
+                    "entries": len(ids),
+                    "deletions": 0,
+                    "level": 6,
+                }
+            )
+        (directory / "CURRENT").write_text("MANIFEST-000005\n")
+        (directory / "MANIFEST-000005").write_text("\n".join(sorted(self.files)))
+        return directory, files
+
+    def snapshot(self, *, compact: bool = False) -> dict[str, Any]:
+        """Publish a snapshot of the current version."""
+        self.flush(compact=compact)
+        directory, files = self.rocksdb_checkpoint()
+        answer = self.publish(directory, files)
+        # Later commits need not name what is older.
+        self.lineage = self.lineage[self.version - self.lineage_base :]
+        self.lineage_base = self.version
+        return answer
+
+    def publish(self, directory: Path, files: list[dict[str, Any]]) -> dict[str, Any]:
+        return self.call(
+            "publish_snapshot",
+            version=self.version,
+            id=self.id,
+            parent_id="",
+            db_checkpoint=str(directory),
+            files=files,
+            keys=self.version,
+            column_families=[{"name": "default", "id": 0, "kind": "point", "internal": False}],
+            scalable=True,
+            unscalable_reason="",
+        )
+
+    def collect(self, anchor: VersionId, *, force: bool = True) -> dict[str, Any]:
+        return self.call(
+            "collect",
+            anchor_version=anchor.version,
+            anchor_id=anchor.id if self.spark_format == 2 else None,
+            force=force,
+        )
+
+    def stored(self, suffix: str = "") -> list[str]:
+        """Names of the published files of this store, sorted; SSTs as `sst/...`."""
+        if not self.directory.is_dir():
+            return []
+        names = [p.name for p in self.directory.iterdir() if p.is_file()]
+        if (self.directory / "sst").is_dir():
+            names += [f"sst/{p.name}" for p in (self.directory / "sst").iterdir()]
+        return sorted(name for name in names if name.endswith(suffix))
