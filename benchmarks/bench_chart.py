@@ -11,7 +11,7 @@ from typing import Any
 from benchmarks.bench_contenders import BASELINE, CONTENDERS, OURS
 from benchmarks.bench_report import MEASURES, figure, times
 
-_WIDTH, _LEFT, _RIGHT, _TOP, _ROW, _BOTTOM = 900, 290, 150, 92, 30, 52
+_WIDTH, _LEFT, _RIGHT, _TOP, _ROW, _BOTTOM = 920, 280, 180, 92, 30, 52
 _COLOURS = {"millpond": "#0b6e99", "millpond-nofsync": "#58b0d3", "rocksdb-snapshot": "#d98a29", "hdfs": "#8a5aa8"}
 _TEXT, _FAINT, _GRID = "#1f2933", "#616e7c", "#d9dee4"
 
@@ -120,9 +120,9 @@ def _row(row: Mapping[str, Any], names: list[str], y: float, scale: _Scale, *, s
 
 def _caption(results: Mapping[str, Any], height: int) -> str:
     host, versions = results["host"], results["versions"]
-    keys = results["store_sizes"]["keys"]
+    keys = f"{results['store_sizes']['keys']:,}".replace(",", " ")
     text = (
-        f"{keys:,} keys; medians of {results['repetitions']}; Spark {versions['spark']}, {host['cores']} cores; "
+        f"{keys} keys; medians of {results['repetitions']}; Spark {versions['spark']}, {host['cores']} cores; "
         "Millpond fsyncs every commit, Spark's stores do not. Right of 1x is better."
-    ).replace(",", " ", 1 if keys < 1_000_000 else 2)
+    )
     return _text(20, height - 20, text, size=12, fill=_FAINT)

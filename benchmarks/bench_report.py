@@ -263,7 +263,7 @@ def figure(value: float | None) -> str:
     if value is None:
         return "-"
     if value >= 1000:
-        return f"{round(value, 2 - len(str(int(value)))):,.0f}".replace(",", " ")
+        return f"{round(value, 3 - len(str(int(value)))):,.0f}".replace(",", " ")
     if value == 0:
         return "0"
     digits = 2 if value < 10 else 1 if value < 100 else 0

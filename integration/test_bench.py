@@ -1,0 +1,145 @@
+"""The benchmark works and writes what it says: a smoke run at tiny size. Nothing here looks at how long anything took."""
+
+from __future__ import annotations
+
+import json
+import subprocess
+import sys
+import xml.etree.ElementTree as ElementTree
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from benchmarks import bench_chart, bench_report, bench_store
+
+_REPOSITORY = Path(__file__).resolve().parents[1]
+_CONTENDERS = ("millpond", "rocksdb-changelog")
+
+
+def _run(*arguments: str) -> subprocess.CompletedProcess[str]:
+    command = [sys.executable, str(_REPOSITORY / "benchmarks" / "run.py"), *arguments]
+    return subprocess.run(command, capture_output=True, text=True, timeout=1500, check=False)
+
+
+@pytest.fixture(scope="module")
+def quick(tmp_path_factory: pytest.TempPathFactory) -> tuple[dict[str, Any], str]:
+    """Results and stdout of one smoke run: both levels, Millpond and the baseline."""
+    out = tmp_path_factory.mktemp("bench") / "results" / "quick.json"
+    names = ["--contenders", ",".join(_CONTENDERS), "--scenarios", "aggregation"]
+    done = _run("--quick", *names, "--work-dir", str(out.parent.parent), "--out", str(out))
+    assert done.returncode == 0, done.stderr
+    assert [p.name for p in out.parent.parent.iterdir()] == ["results"], "the run left scratch files behind"
+    results: dict[str, Any] = json.loads(out.read_text())
+    return results, done.stdout
+
+
+@pytest.mark.slow
+@pytest.mark.spark
+def test_results_name_host_commit_and_versions(quick: tuple[dict[str, Any], str]) -> None:
+    results, _ = quick
+    assert (results["format"], results["quick"], results["repetitions"], results["failures"]) == (1, True, 1, [])
+    assert [c["name"] for c in results["contenders"]] == list(_CONTENDERS)
+    assert results["host"]["cores"] >= 1 and results["host"]["memory_bytes"] > 0
+    assert results["versions"]["spark"].startswith("4.") and results["versions"]["rocksdbjni"]
+    assert len(results["commit"]) in (0, 40)  # none in an unpacked archive
+
+
+@pytest.mark.slow
+@pytest.mark.spark
+def test_store_level_holds_every_raw_duration(quick: tuple[dict[str, Any], str]) -> None:
+    results, _ = quick
+    sizes = bench_store.sizes(1, quick=True)
+    for name in _CONTENDERS:
+        (raw,) = results["store"][name]
+        assert len(raw["load_ms"]) == len(raw["load_commit_ms"]) == sizes.keys // sizes.load_batch
+        for what in ("us_per_op", "commit_ms", "reopen_ms"):
+            assert len(raw[f"update_{what}"]) == sizes.update_batches
+            assert len(raw[f"update_with_snapshots_{what}"]) == sizes.snapshot_batches
+        assert len(raw["rollback_ms"]) == sizes.rollbacks
+        assert len(raw["restore_first_get_ms"]) == len(raw["restore_all_ms"]) == sizes.restores
+        assert raw["update_latency_us"]["count"] == sizes.ops * sizes.update_batches
+        assert raw["snapshot_ms"], "no snapshot was taken in the phase with snapshots"
+        assert raw["bytes_per_batch"] > 0
+        assert [p["name"] for p in raw["phases"]][:2] == ["warm-up", "load"]
+
+
+@pytest.mark.slow
+@pytest.mark.spark
+def test_query_level_keeps_warm_up_apart_and_states_agree(quick: tuple[dict[str, Any], str]) -> None:
+    results, _ = quick
+    (size,) = results["query_sizes"]
+    for name in _CONTENDERS:
+        (raw,) = results["query"][name]
+        run = raw["aggregation"]
+        assert run["warmup"] == size["warmup"]
+        assert [b["batch"] for b in run["batches"]] == list(range(size["warmup"] + size["measured"]))
+        assert {(b["rows"], b["state_rows"]) for b in run["batches"]} == {(size["rows"], size["rows"])}
+    assert bench_report.disagreements(results["query"]) == []
+
+
+@pytest.mark.slow
+@pytest.mark.spark
+def test_summary_table_and_chart_come_from_the_raw_results(quick: tuple[dict[str, Any], str]) -> None:
+    results, stdout = quick
+    summary = results["summary"]
+    expected = {m.name for m in bench_report.MEASURES if m.level == "store"} | {"aggregation"}
+    assert set(summary) == expected
+    commit = summary["commit_ms"]
+    assert set(commit["median"]) == set(_CONTENDERS)
+    ratio = commit["median"]["rocksdb-changelog"] / commit["median"]["millpond"]
+    assert commit["times_better_than_baseline"]["millpond"] == pytest.approx(ratio)
+    for row in summary.values():
+        assert row["title"] in stdout
+    chart = ElementTree.fromstring(bench_chart.svg(results))
+    drawn = {element.text for element in chart.iter("{http://www.w3.org/2000/svg}text")}
+    assert {"get+put", "commit", "aggregation"} <= drawn
+
+
+def test_a_store_of_another_size_is_told() -> None:
+    def run(rows: int) -> dict[str, Any]:
+        return {"join": {"warmup": 0, "batches": [{"batch": 0, "state_rows": rows}]}}
+
+    assert bench_report.disagreements({"a": [run(3)], "b": [run(3)]}) == []
+    (line,) = bench_report.disagreements({"a": [run(3)], "b": [run(4)]})
+    assert "4 state rows in b, 3 in a" in line
+
+
+def test_ratios_and_goals() -> None:
+    by_name = {m.name: m for m in bench_report.MEASURES}
+    costs = {"millpond": 2.0, "rocksdb-changelog": 10.0, "hdfs": 2.4}
+    get_put = by_name["get_put_us"]
+    assert get_put.ratio(costs, "millpond", "rocksdb-changelog") == 5.0
+    assert get_put.goal is not None
+    assert get_put.goal.met(costs, 0) is False  # 5x the baseline, but only 1.2x the heap store
+    assert get_put.goal.met(costs | {"hdfs": 3.0}, 0) is True
+    assert get_put.goal.met({"millpond": 2.0}, 0) is None
+    rates = {"millpond": 150.0, "rocksdb-changelog": 100.0}
+    assert by_name["join"].ratio(rates, "millpond", "rocksdb-changelog") == 1.5
+    memory = by_name["memory_mib"].goal
+    assert memory is not None
+    assert memory.met({"millpond": 200.0, "rocksdb-changelog": 120.0}, 1_000_000) is True
+    assert memory.met({"millpond": 210.0, "rocksdb-changelog": 120.0}, 1_000_000) is False
+
+
+@pytest.mark.parametrize(
+    ("value", "text"),
+    [
+        (None, "-"),
+        (0, "0"),
+        (0.0123, "0.012"),
+        (0.5, "0.50"),
+        (9.876, "9.88"),
+        (42.19, "42.2"),
+        (987.6, "988"),
+        (123456, "123 000"),
+    ],
+)
+def test_figures_have_three_significant_digits(value: float | None, text: str) -> None:
+    assert bench_report.figure(value) == text
+
+
+def test_unknown_names_are_refused_with_the_known_ones() -> None:
+    done = _run("--quick", "--contenders", "millpont")
+    assert done.returncode == 2
+    assert "millpont" in done.stderr and "rocksdb-changelog" in done.stderr
