@@ -20,7 +20,7 @@ import pytest
 
 from integration.demo import data, processes
 from integration.demo.batches import QueryLog
-from integration.demo.campaign import environment
+from integration.demo.child import environment
 from integration.demo.run import judge
 from integration.demo.screen import Screen, human_bytes
 
@@ -64,6 +64,7 @@ def test_killed_jobs_lose_nothing(finished: tuple[Path, dict[str, Any]]) -> None
     assert result["wrong"] == []
     assert result["kills_mid_batch"] == KILLS
     assert result["lives"] >= KILLS + 1
+    assert len(result["agent_kills"]) == (PROVIDER == "millpond")
     assert {name: job["differences"] for name, job in result["jobs"].items()} == dict.fromkeys(result["jobs"], 0)
     feeds = data.Feeds.load(work / "feeds")
     assert feeds.redelivered > 0
@@ -74,6 +75,9 @@ def test_killed_jobs_lose_nothing(finished: tuple[Path, dict[str, Any]]) -> None
         assert job["batches"] > feeds.files, name
         assert job["peak_state_rows"] > 100, name
         assert job["state_bytes"] > 0, name
+        if PROVIDER == "millpond":
+            assert job["verified"]["problems"] == [] and job["verified"]["snapshots"] > 0, name
+            assert job["custom_metrics"]["millpondChangelogBytes"] > 0, name
 
 
 @pytest.mark.slow
@@ -140,8 +144,15 @@ def test_judge_finds_every_kind_of_fault() -> None:
         "late_rows": 0,
         "rows_out": 5,
         "peak_state_rows": 5,
+        "verified": {"problems": []},
     }
-    good: dict[str, Any] = {"jobs": {"unique": job}, "kills_mid_batch": 2}
+    good: dict[str, Any] = {
+        "provider": "millpond",
+        "jobs": {"unique": job},
+        "kills": [{"job": "unique", "verified": {"problems": []}}],
+        "kills_mid_batch": 2,
+        "agent_kills": [{}],
+    }
     assert judge(good, 2) == []
     for name, value in [
         ("differences", 1),
@@ -153,6 +164,11 @@ def test_judge_finds_every_kind_of_fault() -> None:
         bad = copy.deepcopy(good)
         bad["jobs"]["unique"][name] = value
         assert len(judge(bad, 2)) == 1, name
+    bad = copy.deepcopy(good)
+    bad["jobs"]["unique"]["verified"]["problems"] = ["torn"]
+    bad["kills"][0]["verified"]["problems"] = ["torn"]
+    assert len(judge(bad, 2)) == 2
+    assert judge(good | {"agent_kills": []}, 2) == ["the agent was not killed in mid-batch"]
     assert judge(good, 3) == ["only 2 of 3 kills happened in mid-batch"]
 
 

@@ -2,14 +2,8 @@
 
 from __future__ import annotations
 
-import json
-import os
-import queue
 import random
 import statistics
-import subprocess
-import sys
-import threading
 import time
 from dataclasses import dataclass, field
 from pathlib import Path
@@ -17,15 +11,16 @@ from typing import Any
 
 from integration.demo import processes
 from integration.demo.batches import QueryLog
+from integration.demo.child import Driver, driver, log_tail
 from integration.demo.queries import JOBS
 from integration.demo.screen import Screen
+from integration.demo.verify import Verified, verify
 
 POLL_S = 0.004
 # A killed driver's helpers notice by end of file, at once; this is the patience of a loaded machine.
 GONE_WITHIN_S = 20.0
 # No batch of any job within this time: something hangs.
 STALL_S = 120.0
-LOG_TAIL_LINES = 40
 
 
 class DemoFailed(Exception):
@@ -36,7 +31,6 @@ class DemoFailed(Exception):
 class JobRecord:
     """What one job's progress reports add up to, over all its lives."""
 
-    batches: dict[int, int] = field(default_factory=dict)  # batch -> input rows
     state_rows: int = 0
     peak_state_rows: int = 0
     late_rows: int = 0
@@ -45,7 +39,6 @@ class JobRecord:
     custom: dict[str, int] = field(default_factory=dict)
 
     def add(self, event: dict[str, Any]) -> None:
-        self.batches[event["batch"]] = event["input_rows"]
         self.state_rows = event["state_rows"]
         self.peak_state_rows = max(self.peak_state_rows, self.state_rows)
         self.late_rows += event["late_rows"]
@@ -53,6 +46,15 @@ class JobRecord:
         self.batch_ms.append(event["batch_ms"])
         for name, value in event["custom"].items():
             self.custom[name] = self.custom.get(name, 0) + value
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Aim:
+    """A kill to come: in a batch of `job`, once that job has begun file number `file`."""
+
+    target: str  # driver (with its JVM), or agent
+    job: str
+    file: int
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -67,6 +69,16 @@ class Kill:
     stores: int
     killed: tuple[str, ...]  # roles
     gone_ms: int  # until the last process of the run had ended, the agent by itself
+    verified: Verified | None  # what the job's Spark checkpoint holds now; None with Spark's own store
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class AgentKill:
+    """One kill -9 of the agent alone, under a running driver."""
+
+    job: str
+    batch: int
+    committed_ms: int  # until the batch was committed all the same
 
 
 class Campaign:
@@ -79,17 +91,27 @@ class Campaign:
         self.logs = {job.name: QueryLog(work / "checkpoints" / job.name) for job in JOBS}
         self.records = {job.name: JobRecord() for job in JOBS}
         self.kills: list[Kill] = []
+        self.agent_kills: list[AgentKill] = []
         self.lives = 0
         self._rng = random.Random(seed)
         self._plan = self._planned(kills)
 
-    def _planned(self, kills: int) -> list[tuple[str, int]]:
-        """Return, per kill, the job to aim at and the file from which on: spread over the run, drawn from the seed."""
+    def _planned(self, kills: int) -> list[Aim]:
+        """Return the kills to come, spread over the run; jobs and files drawn from the seed."""
         names = [job.name for job in JOBS]
         self._rng.shuffle(names)
-        stride = self.files / (kills + 1)
+        # After the first kill of a driver, one of the agent alone, where there is an agent.
+        targets = ["driver"] * kills
+        if self.provider == "millpond":
+            targets.insert(1, "agent")
+        stride = self.files / (len(targets) + 1)
         return [
-            (names[index % len(names)], int(stride * (index + self._rng.uniform(0.7, 1.3)))) for index in range(kills)
+            Aim(
+                target=target,
+                job=names[index % len(names)],
+                file=int(stride * (index + self._rng.uniform(0.7, 1.3))),
+            )
+            for index, target in enumerate(targets)
         ]
 
     def run(self) -> None:
@@ -104,79 +126,111 @@ class Campaign:
     def _life(self) -> bool:
         """Run one driver; return True when it reached the end of the data, False when it was killed."""
         self.lives += 1
-        aim = self._plan[0] if self._plan else None
-        watched: int | None = None
-        heard = time.monotonic()
         # A batch that the last life left unfinished is not one that runs: only what this life begins counts.
         inherited = {name: log.begun() for name, log in self.logs.items()}
-        child, events = self._start()
-        try:
-            while True:
-                try:
-                    event = events.get(timeout=POLL_S)
-                except queue.Empty:
-                    event = {}
-                if event is None:
-                    break
+        watched: int | None = None
+        heard = time.monotonic()
+        with driver(self.work, self.provider, self.tag) as child:
+            while (event := child.event(POLL_S)) is not None:
                 if event:
                     heard = time.monotonic()
                     self._tell(event)
                 elif time.monotonic() - heard > STALL_S:
-                    raise DemoFailed(f"no micro-batch was committed for {STALL_S:.0f} s\n{self._log_tail()}")
-                if aim is None:
+                    raise DemoFailed(f"no micro-batch was committed for {STALL_S:.0f} s\n{log_tail(self.work)}")
+                if not self._plan:
                     continue
-                log = self.logs[aim[0]]
+                aim = self._plan[0]
+                log = self.logs[aim.job]
                 batch = log.running()
-                if batch is None or batch <= inherited[aim[0]] or batch == watched or log.files_begun() < aim[1]:
+                if batch is None or batch <= inherited[aim.job] or batch == watched or log.files_begun() < aim.file:
                     continue
                 watched = batch
                 # Anywhere in the batch: planning, reading, state updates, state commit, sink commit.
-                time.sleep(self._rng.uniform(0.0, 0.9) * self._typical_batch_s(aim[0]))
+                time.sleep(self._rng.uniform(0.0, 0.9) * self._typical_batch_s(aim.job))
                 if log.running() != batch:
                     continue  # that batch was faster; the next one then
-                kill = self._kill(child, aim[0], batch)
+                if aim.target == "agent":
+                    self._kill_agent(child, aim.job, batch)
+                    self._plan.pop(0)
+                    watched, heard = None, time.monotonic()
+                    continue
+                kill = self._kill(child, aim.job, batch)
+                self._tell_kill(kill)
                 self.kills.append(kill)
                 if kill.mid_batch:
                     self._plan.pop(0)
                 return False
-            if child.wait(timeout=GONE_WITHIN_S) != 0:
-                raise DemoFailed(f"the driver ended with exit code {child.returncode}\n{self._log_tail()}")
+            if child.process.wait(timeout=GONE_WITHIN_S) != 0:
+                code = child.process.returncode
+                raise DemoFailed(f"the driver ended with exit code {code}\n{log_tail(self.work)}")
             self._await_gone("the driver ended")
-            return True
-        finally:
-            processes.kill(processes.find(self.tag))
-            child.wait()
-            if child.stdin:
-                child.stdin.close()
+        return True
 
-    def _start(self) -> tuple[subprocess.Popen[str], queue.Queue[dict[str, Any] | None]]:
-        with (self.work / "driver.log").open("ab") as log:
-            child = subprocess.Popen(
-                [sys.executable, "-m", "integration.demo.job", str(self.work), self.provider],
-                env=environment(self.work, self.tag),
-                cwd=self.work,
-                stdin=subprocess.PIPE,
-                stdout=subprocess.PIPE,
-                stderr=log,
-                text=True,
-            )
-        events: queue.Queue[dict[str, Any] | None] = queue.Queue()
+    def _typical_batch_s(self, job: str) -> float:
+        recent = self.records[job].batch_ms[-10:]
+        return statistics.median(recent) / 1000 if recent else 0.5
 
-        def read() -> None:
-            assert child.stdout is not None
-            for line in child.stdout:
-                if line.endswith("\n"):  # the last line of a killed driver may be torn
-                    events.put(json.loads(line))
-            events.put(None)
+    def _kill(self, child: Driver, job: str, batch: int) -> Kill:
+        victims = [process for process in processes.find(self.tag) if process.role in ("jvm", "driver")]
+        victims.sort(key=lambda process: process.role != "jvm")  # the JVM first: nothing may warn it
+        processes.kill(victims)
+        died = time.monotonic()
+        child.process.wait(timeout=GONE_WITHIN_S)
+        self._await_gone("its JVM was killed")
+        gone_ms = round((time.monotonic() - died) * 1000)
+        running = {name: log.running() for name, log in self.logs.items()}
+        written, stores = self.logs[job].stores_written(batch)
+        return Kill(
+            job=job,
+            batch=batch,
+            mid_batch=running[job] == batch,
+            others=tuple(f"{name} {at}" for name, at in running.items() if at is not None and name != job),
+            stores_written=written,
+            stores=stores,
+            killed=tuple(process.role for process in victims),
+            gone_ms=gone_ms,
+            verified=verify(self.logs[job].root, self.work, self.tag) if self.provider == "millpond" else None,
+        )
 
-        threading.Thread(target=read, daemon=True).start()
-        return child, events
+    def _kill_agent(self, child: Driver, job: str, batch: int) -> None:
+        """Kill the agent in `batch` and see the batch committed by the same driver, with a new agent."""
+        victims = [process for process in processes.find(self.tag) if process.role == "agent"]
+        if not victims:
+            raise DemoFailed("a store is open, but no agent runs")
+        processes.kill(victims)
+        died = time.monotonic()
+        log = self.logs[job]
+
+        def replaced() -> bool:
+            agents = {process for process in processes.find(self.tag) if process.role == "agent"}
+            return bool(agents) and not agents & set(victims)
+
+        def recovered() -> bool:
+            if child.process.poll() is not None:
+                raise DemoFailed(f"the driver ended after its agent was killed\n{log_tail(self.work)}")
+            return log.committed() >= batch
+
+        if not processes.wait_until(recovered, timeout_s=STALL_S):
+            raise DemoFailed(f"batch {batch} of {job} was never committed after the agent was killed")
+        committed_ms = round((time.monotonic() - died) * 1000)
+        if not processes.wait_until(replaced, timeout_s=GONE_WITHIN_S, every_s=0.1):
+            raise DemoFailed("the agent was killed and no new one was started")
+        self.agent_kills.append(AgentKill(job=job, batch=batch, committed_ms=committed_ms))
+        self.screen.stamped(f"kill -9 of the agent alone, in batch {batch} of {job}", style="red")
+        self.screen.line(
+            f"          the shim started another, the batch was committed {committed_ms} ms later, no query noticed"
+        )
+
+    def _await_gone(self, why: str) -> None:
+        gone = processes.wait_until(lambda: not processes.find(self.tag), timeout_s=GONE_WITHIN_S)
+        if not gone:
+            left = ", ".join(f"{process.role} (pid {process.pid})" for process in processes.find(self.tag))
+            raise DemoFailed(f"{left} still alive {GONE_WITHIN_S:.0f} s after {why}")
 
     def _tell(self, event: dict[str, Any]) -> None:
         match event["event"]:
             case "progress":
-                record = self.records[event["job"]]
-                record.add(event)
+                self.records[event["job"]].add(event)
                 read = sum(min(log.files_begun(), self.files) for log in self.logs.values())
                 share = read / (self.files * len(self.logs))
                 self.screen.status(
@@ -187,42 +241,17 @@ class Campaign:
                 what = "again, each query from its last committed batch" if self.kills else "four queries in one driver"
                 self.screen.stamped(f"life {self.lives}: running {what}")
             case "failed":
-                raise DemoFailed(f"job {event['job']} failed: {event['message']}\n{self._log_tail()}")
-
-    def _typical_batch_s(self, job: str) -> float:
-        recent = self.records[job].batch_ms[-10:]
-        return statistics.median(recent) / 1000 if recent else 0.5
-
-    def _kill(self, child: subprocess.Popen[str], job: str, batch: int) -> Kill:
-        ours = processes.find(self.tag)
-        victims = [process for process in ours if process.role in ("jvm", "driver")]
-        victims.sort(key=lambda process: process.role != "jvm")  # the JVM first: nothing may warn it
-        processes.kill(victims)
-        died = time.monotonic()
-        child.wait(timeout=GONE_WITHIN_S)
-        self._await_gone("its JVM was killed")
-        running = {name: log.running() for name, log in self.logs.items()}
-        written, stores = self.logs[job].stores_written(batch)
-        kill = Kill(
-            job=job,
-            batch=batch,
-            mid_batch=running[job] == batch,
-            others=tuple(f"{name} {at}" for name, at in running.items() if at is not None and name != job),
-            stores_written=written,
-            stores=stores,
-            killed=tuple(process.role for process in victims),
-            gone_ms=round((time.monotonic() - died) * 1000),
-        )
-        self._tell_kill(kill)
-        return kill
+                # The stack is Spark's own scheduler; it is in the log for those who want it.
+                reason = event["message"].partition("\n")[0]
+                raise DemoFailed(f"job {event['job']} failed: {reason}\n{log_tail(self.work)}")
 
     def _tell_kill(self, kill: Kill) -> None:
         if not kill.mid_batch:
             self.screen.stamped(f"kill -9 came after batch {kill.batch} of {kill.job}; it does not count", style="red")
             return
-        count = sum(kill.mid_batch for kill in self.kills) + 1
+        number = sum(kill.mid_batch for kill in self.kills) + 1
         self.screen.stamped(
-            f"kill -9 number {count}, driver and JVM in mid-batch: batch {kill.batch} of {kill.job} begun, not committed",
+            f"kill -9 number {number}, driver and JVM in mid-batch: batch {kill.batch} of {kill.job} begun, not committed",
             style="red",
         )
         self.screen.line(
@@ -231,29 +260,8 @@ class Campaign:
         )
         if kill.others:
             self.screen.line(f"          in mid-batch as well: {', '.join(kill.others)}")
-
-    def _await_gone(self, why: str) -> None:
-        gone = processes.wait_until(lambda: not processes.find(self.tag), timeout_s=GONE_WITHIN_S)
-        if not gone:
-            left = ", ".join(f"{process.role} (pid {process.pid})" for process in processes.find(self.tag))
-            raise DemoFailed(f"{left} still alive {GONE_WITHIN_S:.0f} s after {why}")
-
-    def _log_tail(self) -> str:
-        lines = (self.work / "driver.log").read_text(errors="replace").splitlines()
-        return "\n".join(["last lines of the driver's log:", *lines[-LOG_TAIL_LINES:]])
-
-
-def environment(work: Path, tag: str) -> dict[str, str]:
-    """Return the environment of the demo's children: tagged, on loopback, scratch below `work`, this Spark only."""
-    inherited = {
-        name: value for name, value in os.environ.items() if not name.startswith(("SPARK_", "PYSPARK_", "HADOOP_CONF"))
-    }
-    package_root = str(Path(__file__).resolve().parents[2])
-    return inherited | {
-        processes.TAG: tag,
-        "PYTHONPATH": os.pathsep.join(filter(None, [package_root, os.environ.get("PYTHONPATH", "")])),
-        "PYSPARK_PYTHON": sys.executable,
-        "PYSPARK_DRIVER_PYTHON": sys.executable,
-        "SPARK_LOCAL_IP": "127.0.0.1",
-        "TMPDIR": str(work / "scratch"),
-    }
+        if kill.verified and not kill.verified.problems:
+            self.screen.line(
+                f"          left intact: {kill.verified.changelogs} changelogs, {kill.verified.snapshots} snapshots of "
+                f"{kill.job} read back, {kill.verified.versions} versions of its stores can be restored"
+            )

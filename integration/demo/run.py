@@ -19,22 +19,20 @@ from typing import Any
 sys.path.insert(0, str(Path(__file__).resolve().parents[2]))
 
 from integration.demo import data, processes
-from integration.demo.campaign import Campaign, DemoFailed, environment
+from integration.demo.campaign import Campaign, DemoFailed
+from integration.demo.child import environment
 from integration.demo.queries import JOBS
 from integration.demo.screen import Screen, human_bytes
 from integration.demo.session import PROVIDERS
+from integration.demo.verify import verify
 
 COMPARE_TIMEOUT_S = 150
-SNAPSHOT_METRICS = {
-    "millpondSnapshotNewBytes": "uploaded",
-    "millpondSnapshotReusedBytes": "reused",
-    "millpondChangelogBytes": "changelog",
-}
+FAST_DAYS = 24
 
 
 def parse(arguments: list[str] | None = None) -> argparse.Namespace:
     parser = argparse.ArgumentParser(prog="make demo", description=__doc__)
-    parser.add_argument("--fast", action="store_true", help="24 days instead of the whole year")
+    parser.add_argument("--fast", action="store_true", help=f"{FAST_DAYS} days instead of the whole year")
     parser.add_argument("--kills", type=int, help="kills in mid-batch (default 3, with --fast 2)")
     parser.add_argument("--seed", type=int, default=2013, help="moments of the kills, and which rows come twice")
     parser.add_argument("--provider", choices=PROVIDERS, default="millpond", help="state store (rocksdb: Spark's own)")
@@ -44,10 +42,11 @@ def parse(arguments: list[str] | None = None) -> argparse.Namespace:
     return parser.parse_args(arguments)
 
 
-def introduce(screen: Screen, provider: str) -> None:
-    store = "Millpond" if provider == "millpond" else "Spark's own RocksDB store"
+def introduce(screen: Screen, options: argparse.Namespace) -> None:
+    store = "Millpond" if options.provider == "millpond" else "Spark's own RocksDB store"
     screen.line(f"Four streaming jobs keep their state in {store} and are killed while they write it.", style="bold")
-    screen.line("All 336,776 flights that left New York in 2013, with the weather, replayed as a stream of files:")
+    span = f"the first {FAST_DAYS} days of 2013" if options.fast else "2013"
+    screen.line(f"Every flight that left New York in {span}, with the weather, replayed as a stream of files:")
     for job in JOBS:
         screen.line(f"  {job.name:9} {job.title}")
     screen.line(
@@ -62,7 +61,7 @@ def introduce(screen: Screen, provider: str) -> None:
 def prepare(screen: Screen, work: Path, options: argparse.Namespace) -> data.Feeds:
     (work / "feeds").mkdir(parents=True)
     (work / "scratch").mkdir()
-    days, period_days = (24, 2) if options.fast else (366, 10)
+    days, period_days = (FAST_DAYS, 2) if options.fast else (366, 10)
     feeds = data.prepare(work / "feeds", days=days, period_days=period_days, seed=options.seed)
     screen.stamped(
         f"{feeds.flights:,} flights and {feeds.weather:,} hours of weather in {feeds.files} files per feed; "
@@ -116,6 +115,9 @@ def result_of(
             "late_rows": record.late_rows,
             "peak_state_rows": record.peak_state_rows,
             "state_bytes": log.state_bytes(),
+            "verified": asdict(verify(log.root, campaign.work, campaign.tag))
+            if options.provider == "millpond"
+            else None,
             "commit_ms_median": sorted(record.commit_ms)[len(record.commit_ms) // 2] if record.commit_ms else None,
             "custom_metrics": record.custom,
         }
@@ -125,6 +127,7 @@ def result_of(
         "fast": options.fast,
         "kills_mid_batch": sum(kill.mid_batch for kill in campaign.kills),
         "kills": [asdict(kill) for kill in campaign.kills],
+        "agent_kills": [asdict(kill) for kill in campaign.agent_kills],
         "lives": campaign.lives,
         "jobs": jobs,
     }
@@ -142,8 +145,17 @@ def judge(result: dict[str, Any], kills_due: int) -> list[str]:
             wrong.append(f"{name}: {job['late_rows']} rows were dropped as late, though all came in time")
         if not job["rows_out"] or not job["peak_state_rows"]:
             wrong.append(f"{name}: wrote no rows or kept no state, so nothing was shown")
+        if job["verified"] and job["verified"]["problems"]:
+            wrong.append(f"{name}: millpond checkpoint verify: " + "; ".join(job["verified"]["problems"]))
+    for kill in result["kills"]:
+        if kill["verified"] and kill["verified"]["problems"]:
+            wrong.append(
+                f"{kill['job']}, after a kill: millpond checkpoint verify: " + "; ".join(kill["verified"]["problems"])
+            )
     if result["kills_mid_batch"] < kills_due:
         wrong.append(f"only {result['kills_mid_batch']} of {kills_due} kills happened in mid-batch")
+    if result["provider"] == "millpond" and kills_due and not result["agent_kills"]:
+        wrong.append("the agent was not killed in mid-batch")
     return wrong
 
 
@@ -167,18 +179,38 @@ def conclude(screen: Screen, result: dict[str, Any]) -> None:
     screen.line("* median over batches of the time in commit, summed over the job's state partitions")
     screen.line()
     if result["provider"] == "millpond":
-        sums = {
-            label: [job["custom_metrics"].get(metric, 0) for job in result["jobs"].values()]
-            for metric, label in SNAPSHOT_METRICS.items()
-        }
-        totals = {label: human_bytes(sum(values)) for label, values in sums.items()}
-        screen.line(
-            f"snapshots: {totals['uploaded']} uploaded, {totals['reused']} reused (not uploaded again); "
-            f"changelogs: {totals['changelog']}"
+        conclude_snapshots(screen, result["jobs"])
+    agent = f", of the agent alone: {len(result['agent_kills'])}" if result["agent_kills"] else ""
+    screen.line(f"kills -9 in mid-batch survived: {result['kills_mid_batch']}{agent}; time: {result['seconds']:.0f} s")
+
+
+def conclude_snapshots(screen: Screen, jobs: dict[str, Any]) -> None:
+    """Print what Millpond's metrics add up to; a batch cut off by a kill never reported, so these are lower bounds."""
+    head = ("job", "snapshots", "uploaded", "reused", "changelogs", "restore ms*", "agent calls ms*")
+    names = ("millpondSnapshotNewBytes", "millpondSnapshotReusedBytes", "millpondChangelogBytes")
+    times = ("millpondRestoreMs", "millpondAgentCallMs")
+    rows = []
+    for job, result in [*jobs.items(), ("all", None)]:
+        customs = [result["custom_metrics"]] if result else [each["custom_metrics"] for each in jobs.values()]
+
+        def total(metric: str, customs: list[dict[str, int]] = customs) -> int:
+            return sum(custom.get(metric, 0) for custom in customs)
+
+        snapshots = f"{total('millpondSnapshotCount'):,}"
+        rows.append(
+            (job, snapshots, *(human_bytes(total(name)) for name in names), *(f"{total(name):,}" for name in times))
         )
+    screen.table(head, rows)
     screen.line(
-        f"killed with -9 in mid-batch and restarted: {result['kills_mid_batch']} times; time: {result['seconds']:.0f} s"
+        "* summed over all batches, partitions and lives. Reused: part of a snapshot that was not uploaded again"
     )
+    checked = [job["verified"] for job in jobs.values()]
+    screen.line(
+        f"millpond checkpoint verify: {human_bytes(sum(one['bytes'] for one in checked))} in "
+        f"{sum(one['changelogs'] for one in checked)} changelogs and {sum(one['snapshots'] for one in checked)} snapshots "
+        f"read back, {sum(len(one['problems']) for one in checked)} problems"
+    )
+    screen.line()
 
 
 def run(screen: Screen, options: argparse.Namespace, work: Path, tag: str) -> dict[str, Any]:
@@ -188,7 +220,7 @@ def run(screen: Screen, options: argparse.Namespace, work: Path, tag: str) -> di
         DemoFailed, data.DataMissing: it could not be run to its end.
     """
     kills = options.kills if options.kills is not None else (2 if options.fast else 3)
-    introduce(screen, options.provider)
+    introduce(screen, options)
     feeds = prepare(screen, work, options)
     campaign = Campaign(
         work=work, provider=options.provider, files=feeds.files, kills=kills, seed=options.seed, screen=screen, tag=tag

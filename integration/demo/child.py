@@ -1,0 +1,90 @@
+"""The driver process as its parent sees it: start, events, end."""
+
+from __future__ import annotations
+
+import json
+import os
+import queue
+import subprocess
+import sys
+import threading
+from collections.abc import Iterator
+from contextlib import contextmanager
+from pathlib import Path
+from typing import Any
+
+from integration.demo import processes
+
+LOG_TAIL_LINES = 40
+
+
+class Driver:
+    """One life of the process that runs the four queries."""
+
+    def __init__(self, process: subprocess.Popen[str]) -> None:
+        self.process = process
+        self._events: queue.Queue[dict[str, Any] | None] = queue.Queue()
+        threading.Thread(target=self._read, daemon=True).start()
+
+    def event(self, timeout_s: float) -> dict[str, Any] | None:
+        """Return the next event, an empty one if none came within `timeout_s`, None when the driver has ended."""
+        try:
+            return self._events.get(timeout=timeout_s)
+        except queue.Empty:
+            return {}
+
+    def _read(self) -> None:
+        assert self.process.stdout is not None
+        for line in self.process.stdout:
+            if line.endswith("\n"):  # the last line of a killed driver may be torn
+                self._events.put(json.loads(line))
+        self._events.put(None)
+
+
+@contextmanager
+def driver(work: Path, provider: str, tag: str) -> Iterator[Driver]:
+    """Start the driver; at the end of the block, whatever the reason, kill what is left of its processes."""
+    with log_path(work).open("ab") as log:
+        process = subprocess.Popen(
+            [sys.executable, "-m", "integration.demo.job", str(work), provider],
+            env=environment(work, tag),
+            cwd=work,
+            stdin=subprocess.PIPE,
+            stdout=subprocess.PIPE,
+            stderr=log,
+            text=True,
+        )
+    try:
+        yield Driver(process)
+    finally:
+        processes.kill(processes.find(tag))
+        process.wait()
+        if process.stdin:
+            process.stdin.close()
+
+
+def log_path(work: Path) -> Path:
+    """Return the file that takes stderr of all lives: Spark's log and the agent's."""
+    return work / "driver.log"
+
+
+def log_tail(work: Path) -> str:
+    """Return the last lines of the drivers' log, under a heading."""
+    lines = log_path(work).read_text(errors="replace").splitlines()
+    return "\n".join(["last lines of the driver's log:", *lines[-LOG_TAIL_LINES:]])
+
+
+def environment(work: Path, tag: str) -> dict[str, str]:
+    """Return the environment of the demo's children: tagged, on loopback, scratch below `work`, this Spark only."""
+    inherited = {
+        name: value for name, value in os.environ.items() if not name.startswith(("SPARK_", "PYSPARK_", "HADOOP_CONF"))
+    }
+    root = str(Path(__file__).resolve().parents[2])
+    return inherited | {
+        processes.TAG: tag,
+        "PYTHONPATH": os.pathsep.join(filter(None, [root, os.environ.get("PYTHONPATH", "")])),
+        "PYSPARK_PYTHON": sys.executable,
+        "PYSPARK_DRIVER_PYTHON": sys.executable,
+        "SPARK_LOCAL_IP": "127.0.0.1",
+        "TMPDIR": str(work / "scratch"),
+    }
