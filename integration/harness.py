@@ -251,10 +251,9 @@ class Cursor:
     harness: Harness
     name: str
 
-    def next(self, count: int = 1, *, remove: bool = False) -> list[tuple[Row, Row]]:
-        """Up to `count` pairs (-1: the rest); with `remove` each key is removed before its pair is looked at."""
-        answer = self.harness.call("iter_next", it=self.name, n=count, remove=remove)
-        return [(k, v) for k, v in answer["rows"]]
+    def next(self, count: int = 1, *, remove: bool = False, lazily: bool = False) -> list[tuple[Row, Row]]:
+        """Up to `count` pairs (-1: the rest); with `remove` each key is removed before its pair is looked at; `lazily`: `hasNext` only right before `next`."""
+        return [(k, v) for k, v in self.harness.call("iter_next", it=self.name, n=count, remove=remove, lazily=lazily)]
 
     def close(self) -> None:
         """Close it; idempotent."""

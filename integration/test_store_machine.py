@@ -242,7 +242,7 @@ class StoreMachine(RuleBasedStateMachine):
     def iterator_step(self, which: int, count: int, remove: bool) -> None:
         """Step one; sometimes remove each key before its pair is looked at, as eviction does."""
         cursor, expected, seen = self.cursors[which % len(self.cursors)]
-        pairs = cursor.next(count, remove=remove)
+        pairs = cursor.next(count, remove=remove, lazily=self.variant.provider_class == ROCKSDB)
         for key, value in pairs:
             name = canon(key)
             assert name not in seen, f"{key} twice"

@@ -1,0 +1,73 @@
+"""Processes of a test: the agents below a JVM, waiting for a condition with a deadline."""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Callable
+from dataclasses import dataclass
+from pathlib import Path
+
+
+@dataclass(frozen=True)
+class Process:
+    """A row of /proc. `state` is the letter of `ps` (Z: zombie)."""
+
+    pid: int
+    parent: int
+    state: str
+    command: str
+
+
+def processes() -> list[Process]:
+    """All processes that can be seen."""
+    found = []
+    for entry in Path("/proc").iterdir():
+        if entry.name.isdigit():
+            try:
+                stat = (entry / "stat").read_text()
+                command = (entry / "cmdline").read_bytes().replace(b"\0", b" ").decode("utf-8", "replace")
+            except (FileNotFoundError, ProcessLookupError):
+                continue  # it ended while we looked
+            state, parent = stat.rsplit(")", 1)[1].split()[:2]
+            found.append(Process(int(entry.name), int(parent), state, command))
+    return found
+
+
+def below(pid: int) -> list[Process]:
+    """All descendants of `pid`."""
+    everything = processes()
+    wanted, found = {pid}, []
+    grown = True
+    while grown:
+        new = [p for p in everything if p.parent in wanted and p.pid not in wanted]
+        found += new
+        wanted |= {p.pid for p in new}
+        grown = bool(new)
+    return found
+
+
+def is_agent(process: Process) -> bool:
+    """Whether the process is a Millpond agent."""
+    return "millpond.agent" in process.command
+
+
+def agents_below(pid: int) -> list[int]:
+    """Process ids of the Millpond agents among the descendants of `pid`."""
+    return [p.pid for p in below(pid) if is_agent(p)]
+
+
+def alive(pid: int) -> bool:
+    """Whether `pid` exists and is no zombie."""
+    try:
+        return Path(f"/proc/{pid}/stat").read_text().rsplit(")", 1)[1].split()[0] != "Z"
+    except (FileNotFoundError, ProcessLookupError):
+        return False
+
+
+def wait_until(condition: Callable[[], bool], *, seconds: float, what: str) -> None:
+    """Poll `condition` until it holds. Raises: AssertionError after `seconds`."""
+    deadline = time.monotonic() + seconds
+    while not condition():
+        if time.monotonic() > deadline:
+            raise AssertionError(f"waited {seconds} s in vain for {what}")
+        time.sleep(0.02)

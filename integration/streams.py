@@ -1,0 +1,109 @@
+"""Streams that can be run twice: input as parquet files, one file a batch, and every batch's output and state metrics kept."""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any
+
+import pyarrow as pa
+import pyarrow.parquet as pq
+from pyspark.errors import StreamingQueryException
+from pyspark.sql import DataFrame, SparkSession
+from pyspark.sql.streaming import StreamingQuery
+
+Batch = list[str]
+_STATE_METRICS = ("operatorName", "numRowsTotal", "numRowsUpdated", "numRowsRemoved", "numRowsDroppedByWatermark")
+_EPOCH_S = 1_700_000_000
+
+
+class InjectedFailure(Exception):
+    """The sink failed after the batch's state was committed."""
+
+
+class Input:
+    """A directory that a file stream reads in the order of `add`."""
+
+    def __init__(self, directory: Path, schema: pa.Schema) -> None:
+        self.directory = directory
+        self.schema = schema
+        self._count = 0
+        directory.mkdir(parents=True)
+
+    def add(self, rows: Sequence[Mapping[str, Any]]) -> None:
+        """One more file, which is one more batch; no rows is a batch without rows."""
+        table = pa.Table.from_pylist(list(rows), schema=self.schema)
+        hidden = self.directory / f"_{self._count:05d}.parquet"  # Spark does not list names that start with _
+        pq.write_table(table, hidden)
+        os.utime(hidden, (_EPOCH_S + self._count, _EPOCH_S + self._count))  # the source orders files by time
+        hidden.rename(self.directory / f"{self._count:05d}.parquet")
+        self._count += 1
+
+    def stream(self, spark: SparkSession) -> DataFrame:
+        """The input as a stream, one file a batch."""
+        schema = spark.createDataFrame(self.schema.empty_table()).schema
+        return spark.readStream.schema(schema).option("maxFilesPerTrigger", 1).parquet(str(self.directory))
+
+
+@dataclass
+class Run:
+    """What a query gave, over all its restarts: rows and state metrics by batch id."""
+
+    checkpoint: Path
+    rows: dict[int, Batch] = field(default_factory=dict)
+    state: dict[int, list[dict[str, Any]]] = field(default_factory=dict)
+
+    def note_progress(self, query: StreamingQuery) -> None:
+        """Keep the state metrics of the batches that ended."""
+        for progress in query.recentProgress:
+            self.state[progress["batchId"]] = [{name: op[name] for name in _STATE_METRICS} for op in progress["stateOperators"]]
+
+
+def start(
+    spark: SparkSession, frame: DataFrame, run: Run, *, output_mode: str, conf: Mapping[str, str], fail_at: int | None = None
+) -> StreamingQuery:
+    """Start `frame` with the session settings `conf`, over all input that is there, into `run`.
+
+    With `fail_at` the sink throws in that batch, after its rows were computed (so its state is committed) and before Spark notes it as done: the restart asks every store for the version before.
+    """
+
+    def sink(batch: DataFrame, batch_id: int) -> None:
+        rows = sorted(repr(row) for row in batch.collect())
+        if batch_id == fail_at:
+            raise InjectedFailure(f"injected in batch {batch_id}")
+        run.rows[batch_id] = rows
+
+    before = {key: spark.conf.get(key, None) for key in conf}
+    try:
+        for key, value in conf.items():
+            spark.conf.set(key, value)
+        writer = frame.writeStream.outputMode(output_mode).option("checkpointLocation", str(run.checkpoint))
+        return writer.trigger(availableNow=True).foreachBatch(sink).start()
+    finally:
+        for key, old in before.items():
+            if old is None:
+                spark.conf.unset(key)
+            else:
+                spark.conf.set(key, old)
+
+
+def finish(query: StreamingQuery, run: Run, *, fails: bool = False, seconds: int = 120) -> None:
+    """Wait for the end of the query; with `fails`, for the injected failure and no other."""
+    try:
+        ended = query.awaitTermination(seconds)
+    except StreamingQueryException as error:
+        if not fails or "InjectedFailure" not in str(error):
+            raise
+        ended = True
+    else:
+        if fails:
+            raise AssertionError("the sink's failure did not end the query")
+    run.note_progress(query)
+    if not ended:
+        query.stop()
+        raise AssertionError(f"the query did not end within {seconds} s: {query.lastProgress}")
+
+
+Build = Callable[[list[DataFrame]], DataFrame]
