@@ -16,11 +16,14 @@ final class Flush(disk: DiskTier, workDir: File) {
   private var valueLength = new Array[Int](1 << 12) // -1: delete
   private var files = 0
 
-  /** Apply the changelogs in order. Returns the number of entries written. */
-  def run(paths: Seq[String]): Long = {
+  /** Apply the changelogs in order. Returns the number of entries written. If a file is not the one that this store wrote or replayed
+    * (checkpoint format 1: a later attempt of the version replaced it), fails with `MILLPOND_CHANGELOG_REPLACED`. */
+  def run(changelogs: Seq[PendingChangelog]): Long = {
     var written = 0L
-    paths.foreach { path =>
-      new ChangelogReader(path).read(add(_, _, _, _, _, _))
+    changelogs.foreach { c =>
+      val header = new ChangelogReader(c.path).read(add(_, _, _, _, _, _))
+      if (header.get("id").asText != c.id)
+        throw MillpondError.of("CHANGELOG_REPLACED", s"the changelog ${c.path} was replaced by another attempt of version ${c.version}.")
       // bounded memory: what was gathered goes down before more is read; later files win over earlier ones
       if (blockBytes > Flush.GatherBytes) written += writeDown()
     }
@@ -126,6 +129,9 @@ final class Flush(disk: DiskTier, workDir: File) {
     count = 0
   }
 }
+
+/** A changelog that the disk tier does not hold yet. */
+final case class PendingChangelog(version: Long, id: String, path: String)
 
 object Flush {
   private val GatherBytes = 64L << 20

@@ -30,6 +30,7 @@ private[millpond] object Loader extends Logging {
         loaded = attempt(engine, plan, version, loadEmpty, register)
       }
       engine.loaded = true
+      engine.stale = false
       engine.metrics.restored(System.nanoTime - start)
       if (engine.disk != null && engine.context.options.boolean("restore.warmUp")) WarmUp.start(engine)
     }
@@ -96,7 +97,7 @@ private[millpond] object Loader extends Logging {
         throw MillpondError.changelogDamaged(path, s"it holds version ${header.get("version").asLong} (${header.get("id").asText}), not version $version (${c.get("id").asText})")
       engine.families.values.forEach { f => f.table.commitBatch(version.toInt); f.table.beginBatch() }
       engine.keys = header.get("keys").asLong
-      engine.pending = engine.pending :+ (version -> path)
+      engine.pending = engine.pending :+ PendingChangelog(version, c.get("id").asText, path)
     }
 
   private final class ReplaySink(engine: StoreEngine, path: String) extends RecordSink {

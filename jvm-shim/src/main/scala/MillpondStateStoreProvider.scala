@@ -81,7 +81,10 @@ class MillpondStateStoreProvider extends StateStoreProvider with Logging {
       if (loadEmpty || !engine.reuse(version, if (version == 0) None else uniqueId))
         Loader.load(engine, version, if (version == 0 || loadEmpty) None else uniqueId, loadEmpty, registerAll)
       session
-    } catch { case NonFatal(e) => end(session); throw StateStoreErrors.cannotLoadStore(e) }
+    } catch {
+      case e: MillpondException => end(session); throw e // its message says more than Spark's wrapper would
+      case NonFatal(e) => end(session); throw StateStoreErrors.cannotLoadStore(e)
+    }
   }
 
   /** Wait for the session before to end: a task that was killed may linger while its next attempt begins. */
@@ -174,7 +177,10 @@ class MillpondStateStoreProvider extends StateStoreProvider with Logging {
         val committed = engine.commit()
         if (conf.commitValidationEnabled) StateStore.reportCommitToCoordinator(committed, id, context.hadoopConf)
         committed
-      } catch { case NonFatal(e) => throw QueryExecutionErrors.failedToCommitStateFileError(s"${context.label} of $id", e) }
+      } catch {
+        case e: MillpondException => throw e
+        case NonFatal(e) => throw QueryExecutionErrors.failedToCommitStateFileError(s"${context.label} of $id", e)
+      }
     if (forceSnapshot) snapshot(due = 1)
     version
   }

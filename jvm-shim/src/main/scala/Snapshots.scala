@@ -16,18 +16,22 @@ private[millpond] object Snapshots extends Logging {
 
   /** Bring the disk tier up to the anchor. Reads files only; `diskLock` is held. */
   private def flush(engine: StoreEngine): Unit = {
-    val (target, keys, paths) = engine.synchronized {
+    val (target, keys, changelogs) = engine.synchronized {
       if (engine.disk == null) {
         // nothing reads from it before the first rows are dropped from memory
         engine.disk = new DiskTier(new File(engine.context.generationDir(engine.generation), s"db-${engine.generation}"), Shared.disk(engine.context.options))
       }
-      (engine.anchor, engine.anchorKeys, engine.pending.collect { case (v, path) if v <= engine.anchor => path })
+      (engine.anchor, engine.anchorKeys, engine.pending.filter(_.version <= engine.anchor))
     }
-    if (paths.nonEmpty) new Flush(engine.disk, engine.context.generationDir(engine.generation)).run(paths)
+    if (changelogs.nonEmpty)
+      try new Flush(engine.disk, engine.context.generationDir(engine.generation)).run(changelogs)
+      catch {
+        case e: MillpondException if e.kind.startsWith("CHANGELOG_") => engine.synchronized { engine.stale = true }; throw e
+      }
     engine.synchronized {
       engine.flushed = target
       engine.flushedKeys = keys
-      engine.pending = engine.pending.filter(_._1 > target)
+      engine.pending = engine.pending.filter(_.version > target)
     }
   }
 
@@ -65,7 +69,7 @@ private[millpond] object Snapshots extends Logging {
     if (!wanted) None
     else {
       flush(engine)
-      val dir = new File(engine.context.localDir, s"snapshot-${java.util.UUID.randomUUID}")
+      val dir = new File(engine.context.generationDir(engine.generation), s"snapshot-${java.util.UUID.randomUUID}")
       val (version, id, keys, families, layout) = engine.synchronized {
         // a batch may have begun since the flush: what the disk tier holds is `flushed`
         val f = Json.obj()

@@ -40,7 +40,8 @@ final class StoreEngine(val context: StoreContext) extends Logging {
   private[millpond] var layout: StoreLayout = null
   private[millpond] var lineageBase = 0L
   private[millpond] val lineage = mutable.ArrayBuffer.empty[String] // ids of lineageBase..version
-  private[millpond] var pending = Vector.empty[(Long, String)] // changelogs above the disk tier: version, local path
+  private[millpond] var pending = Vector.empty[PendingChangelog] // above the disk tier
+  private[millpond] var stale = false // another attempt replaced what this store holds: the next open loads it from storage
   private[millpond] var flushed = 0L
   private[millpond] var flushedKeys = 0L
   private[millpond] var lastSnapshot: Option[(Long, String)] = None // version and id of the newest snapshot on this lineage
@@ -189,13 +190,13 @@ final class StoreEngine(val context: StoreContext) extends Logging {
   /** Whether `wanted` can be had without I/O; takes back the last version if that is what is wanted. */
   def reuse(wanted: Long, wantedId: Option[String]): Boolean = synchronized {
     def same(a: String): Boolean = wantedId.forall(_ == a)
-    if (closed || !loaded || inBatch) false
+    if (closed || !loaded || inBatch || stale) false
     else if (version == wanted && (wanted == 0 || same(id))) true
     else if (version == wanted + 1 && detachable && (wanted == 0 || same(lineage(lineage.size - 2)))) {
       families.values.forEach(_.table.rollback())
       version -= 1
       lineage.remove(lineage.size - 1)
-      pending = pending.filter(_._1 <= version)
+      pending = pending.filter(_.version <= version)
       keys = keysDetached
       true
     } else false
@@ -236,7 +237,7 @@ final class StoreEngine(val context: StoreContext) extends Logging {
     families.values.forEach(_.table.commitBatch(next.toInt))
     version = next
     lineage += batchId
-    pending = pending :+ (next -> published.get("path").asText)
+    pending = pending :+ PendingChangelog(next, batchId, published.get("path").asText)
     keysDetached = keysAtStart
     inBatch = false
     emptyBase = false

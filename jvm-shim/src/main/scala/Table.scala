@@ -328,7 +328,7 @@ final class Table(budget: MemoryBudget, val chained: Boolean) {
   }
 
   private def rehash(): Unit = {
-    val wanted = if (records * 10L > capacity * 4L) math.max(64, capacity * 2) else capacity
+    val wanted = if (capacity == 0) 64 else if (records * 10L > capacity * 4L) capacity * 2 else capacity
     val oldSlots = slots
     val oldCapacity = capacity
     slots =
