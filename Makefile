@@ -14,6 +14,11 @@ TEST_ARGS ?=
 # make bench SCALE=0.1: a tenth of the rows
 SCALE ?= 1
 
+# What pyproject.toml asks for, one a line: to build, to run, and for every extra.
+REQUIREMENTS := import tomllib; read = tomllib.load(open("pyproject.toml", "rb")); project = read["project"]; \
+    extras = [line for extra in project["optional-dependencies"].values() for line in extra if not line.startswith("millpond[")]; \
+    print(*read["build-system"]["requires"], *project["dependencies"], *extras, sep="\n")
+
 export PIP_DISABLE_PIP_VERSION_CHECK := 1
 export PYTHONPATH :=
 
@@ -23,14 +28,15 @@ help: ## show this list
 build: $(INSTALLED) ## make .venv with millpond and everything that the other targets need; incremental
 	@$(PY) jvm-shim/build_shim.py
 
-# pyspark weighs 450 MB: what the build needs goes into .venv once, instead of into pip's throw-away build environment too.
+# pyspark weighs 450 MB: what the build needs goes into .venv once, instead of into pip's throw-away build environment too. The
+# requirements go first and by themselves: some are sdists that need an isolated build, which millpond's own must not have.
 $(INSTALLED): pyproject.toml
 	@if [ -z "$(PYTHON)" ]; then echo "millpond: no Python 3.11 or newer on the path (Spark 4.3 needs it); say make PYTHON=..." >&2; exit 1; fi
 	@command -v java >/dev/null || [ -x "$${JAVA_HOME:-}/bin/java" ] || { echo "millpond: no java on the path (Spark 4.3 needs Java 17 or newer)" >&2; exit 1; }
 	@[ -x $(PY) ] && $(PY) -m pip --version >/dev/null 2>&1 || "$(PYTHON)" -m venv --clear .venv || { rm -rf .venv; echo "millpond: $(PYTHON) cannot make a virtual environment; on Debian: apt-get install python3-venv" >&2; exit 1; }
-	$(PY) -c 'import tomllib; print(*tomllib.load(open("pyproject.toml", "rb"))["build-system"]["requires"], sep="\n")' > .venv/build-requires.txt
-	$(PY) -m pip install --quiet -r .venv/build-requires.txt
-	$(PY) -m pip install --quiet --no-build-isolation --editable '.[test,demo,bench]'
+	@$(PY) -c '$(REQUIREMENTS)' > .venv/requirements.txt
+	$(PY) -m pip install --quiet -r .venv/requirements.txt
+	$(PY) -m pip install --quiet --no-deps --no-build-isolation --editable .
 	@touch $(INSTALLED)
 
 test: build ## run all tests: unit, properties, integration (TEST=path TEST_ARGS=... for some of them)
