@@ -118,7 +118,13 @@ def test_any_value_is_accepted_within_bounds_or_refused(option: Option, value: o
     except InvalidInputError as e:
         assert e.kind is ErrorKind.INVALID_OPTION
         return
-    types = {"str": str, "int": int, "bytes": int, "bool": bool, "float": (int, float)}
+    types: dict[str, tuple[type, ...]] = {
+        "str": (str,),
+        "int": (int,),
+        "bytes": (int,),
+        "bool": (bool,),
+        "float": (int, float),
+    }
     assert isinstance(result, types[option.type])
     if isinstance(result, (int, float)) and option.type != "bool":
         assert option.minimum is None or result >= option.minimum

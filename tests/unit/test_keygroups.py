@@ -46,7 +46,7 @@ def brute_slot(group: int, max_parallelism: int, base: int) -> int:
     """The definition in docs/reference/format.md, by text."""
     bits = (max_parallelism // base).bit_length() - 1
     reversed_bits = int(format(group // base, f"0{bits}b")[::-1], 2) if bits else 0
-    return (group % base) * 2**bits + reversed_bits
+    return (group % base) * (1 << bits) + reversed_bits
 
 
 def test_every_small_shape() -> None:

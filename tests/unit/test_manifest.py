@@ -155,8 +155,9 @@ def test_format_with_impossible_key_groups() -> None:
 
 
 def test_bodies_that_are_no_objects() -> None:
-    for body in ([], 7, None, "text"):
-        assert kind_of(decode_manifest, seal("manifest", body)) is ErrorKind.MANIFEST_DAMAGED  # type: ignore[arg-type]
+    bodies: list[Any] = [[], 7, None, "text"]
+    for body in bodies:
+        assert kind_of(decode_manifest, seal("manifest", body)) is ErrorKind.MANIFEST_DAMAGED
 
 
 def test_messages_name_the_file() -> None:

@@ -19,7 +19,7 @@ from dataclasses import dataclass, field
 from typing import Any
 
 from millpond import layout
-from millpond.errors import ErrorKind, FormatError, NotFoundError
+from millpond.errors import ErrorKind, FormatError, NotFoundError, UnsupportedError
 from millpond.storage import Storage
 
 SHUFFLE_PARTITIONS = "spark.sql.shuffle.partitions"
@@ -141,8 +141,8 @@ def read_spark_metadata(
         batches: entries of the two logs to read beside the newest; None for all.
         operators: operators whose metadata to read; None for all that have a directory.
     Raises:
-        FormatError: FORMAT_DAMAGED for a log that is there but unreadable, FORMAT_TOO_NEW for a log version that Spark
-            4.3 does not write.
+        FormatError: FORMAT_DAMAGED for a log that is there but unreadable.
+        UnsupportedError: FORMAT_TOO_NEW for a log version that Spark 4.3 does not write.
         UnavailableError: the storage.
     """
     offset_batches = _batches(storage, layout.OFFSETS_DIR)
@@ -299,7 +299,7 @@ def _lines(text: str, key: str, versions: tuple[str, ...]) -> list[str]:
         lines[0] = version
         return lines
     if version.startswith("v") and version[1:].isdigit():
-        raise FormatError(
+        raise UnsupportedError(
             f"{key}: log version {version} is newer than this version of millpond knows", kind=ErrorKind.FORMAT_TOO_NEW
         )
     raise _damaged(key, "no version in its first line")

@@ -88,10 +88,11 @@ class StorageContract:
         self, storage: Storage, source: Callable[[bytes], str], link: bool
     ) -> None:
         storage.put_bytes("k/x", b"first", if_absent=True)
-        for attempt in (
+        attempts: list[Callable[[], None]] = [
             lambda: storage.put_bytes("k/x", b"second", if_absent=True),
             lambda: storage.put_file("k/x", source(b"second"), if_absent=True, link=link),
-        ):
+        ]
+        for attempt in attempts:
             with pytest.raises(ConflictError) as caught:
                 attempt()
             assert caught.value.kind is ErrorKind.OBJECT_EXISTS

@@ -1,0 +1,196 @@
+"""Builds small but complete Spark checkpoints without a JVM: Spark's logs, and what Millpond keeps beside them."""
+
+from __future__ import annotations
+
+import json
+import shutil
+import tempfile
+import zlib
+from dataclasses import dataclass, field, replace
+from pathlib import Path
+from typing import Any
+
+import rocksdict  # a test may: it writes what only the shim writes otherwise
+
+from millpond import layout
+from millpond.changelog import ChangelogHeader, Op, Record
+from millpond.format_file import CheckpointFormat, encode_format
+from millpond.ids import StoreId, VersionId
+from millpond.json_fields import ColumnFamily, KeyGroupsInfo
+from millpond.keygroups import KeyGroups
+from millpond.manifest import Manifest, ParentSnapshot, SstRef, encode_manifest
+from millpond.storage import LocalStorage
+from tests.examples import changelog_bytes
+
+PROVIDER = "org.apache.spark.sql.millpond.MillpondStateStoreProvider"
+
+
+def version_id(store: StoreId, version: int) -> str:
+    """A made-up id: distinct per store and version."""
+    return "" if version == 0 else f"{store.operator:04x}{store.partition:04x}{version:08x}"
+
+
+@dataclass
+class CheckpointBuilder:
+    """A query of one aggregation over `partitions` partitions: batch b adds one key per partition, at version b + 1."""
+
+    root: Path
+    partitions: int = 2
+    spark_format: int = 1
+    provider: str = PROVIDER
+    groups: KeyGroups = field(default_factory=lambda: KeyGroups(16, 2))
+
+    def __post_init__(self) -> None:
+        self.storage = LocalStorage(str(self.root), fsync=False)
+        self.manifests: dict[StoreId, list[Manifest]] = {}
+
+    def copy_to(self, root: Path) -> CheckpointBuilder:
+        """Return an independent copy of what was built."""
+        shutil.copytree(self.root, root)
+        copy = replace(self, root=root)
+        copy.manifests = dict(self.manifests)
+        return copy
+
+    def stores(self) -> list[StoreId]:
+        return [StoreId(0, partition) for partition in range(self.partitions)]
+
+    def build(self, batches: int = 6, snapshots: tuple[int, ...] = (3, 5)) -> CheckpointBuilder:
+        """Write everything for `batches` committed batches, with a snapshot at each version in `snapshots`."""
+        self.spark_logs(batches)
+        for store in self.stores():
+            self.changelogs(store, batches)
+            self.manifests[store] = self.snapshots(store, snapshots)
+        return self
+
+    def spark_logs(self, batches: int) -> None:
+        put = self.storage.put_bytes
+        put(layout.QUERY_METADATA_KEY, b'{"id":"8a3b7c9e-0000-4000-8000-000000000001"}')
+        conf = {
+            "spark.sql.streaming.stateStore.providerClass": self.provider,
+            "spark.sql.shuffle.partitions": str(self.partitions),
+        }
+        offsets = json.dumps({"batchWatermarkMs": 0, "batchTimestampMs": 1_700_000_000_000, "conf": conf})
+        for batch in range(batches):
+            put(layout.offsets_key(batch), f'v1\n{offsets}\n{{"offset":{batch}}}'.encode())
+            if self.spark_format == 1:
+                commit = 'v1\n{"nextBatchWatermarkMs":0}'
+            else:
+                ids = {"0": [[version_id(store, batch + 1)] for store in self.stores()]}
+                commit = "v2\n" + json.dumps({"nextBatchWatermarkMs": 0, "stateUniqueIds": ids})
+            put(layout.commits_key(batch), commit.encode())
+        operator = {
+            "operatorInfo": {"operatorId": 0, "operatorName": "stateStoreSave"},
+            "stateStoreInfo": [{"storeName": "default", "numColsPrefixKey": 0, "numPartitions": self.partitions}],
+        }
+        put(layout.operator_metadata_v1_key(0), f"v1\n{json.dumps(operator)}".encode())
+        put("state/0/0/_metadata/schema", b"\0\x02v2")
+        put(
+            layout.FORMAT_KEY,
+            encode_format(
+                CheckpointFormat(
+                    max_parallelism=self.groups.max_parallelism, base=self.groups.base, created_by="test", created_ms=1
+                )
+            ),
+        )
+
+    def key(self, store: StoreId, version: int) -> bytes:
+        """The physical key that version `version` adds."""
+        slot = self.groups.slot_ranges(store.partition, self.partitions)[0][0]
+        return slot.to_bytes(2, "big") + b"\0\0" + b"\0key-%08d" % version
+
+    def _key_groups(self) -> KeyGroupsInfo:
+        return KeyGroupsInfo(
+            max_parallelism=self.groups.max_parallelism, base=self.groups.base, partitions=self.partitions
+        )
+
+    def header(self, store: StoreId, version: int) -> ChangelogHeader:
+        return ChangelogHeader(
+            version=version,
+            id=version_id(store, version),
+            lineage_base=version - 1,
+            lineage=(version_id(store, version - 1),),
+            run_id="run",
+            store=store,
+            key_groups=self._key_groups(),
+            column_families=(ColumnFamily("default", 0, "point"),),
+            keys=version,
+            created_by="test",
+        )
+
+    def changelogs(self, store: StoreId, versions: int) -> None:
+        for version in range(1, versions + 1):
+            records = [Record(Op.PUT, self.key(store, version), b"\0value")]
+            key = layout.changelog_key(store, VersionId(version, version_id(store, version)), self.spark_format)
+            self.storage.put_bytes(key, changelog_bytes(self.header(store, version), records))
+
+    def snapshots(self, store: StoreId, versions: tuple[int, ...]) -> list[Manifest]:
+        """Write SSTs and manifests of a snapshot at each of `versions`; each reuses the SSTs of those before it."""
+        published: list[Manifest] = []
+        refs: dict[str, SstRef] = {}
+        with tempfile.TemporaryDirectory() as temporary:
+            options = rocksdict.Options(raw_mode=True)
+            options.set_disable_auto_compactions(True)
+            db = rocksdict.Rdict(f"{temporary}/db", options)
+            done = 0
+            for version in versions:
+                for number in range(done + 1, version + 1):
+                    db[self.key(store, number)] = b"\0value"
+                done = version
+                db.flush()
+                directory = Path(temporary) / f"checkpoint-{version}"
+                rocksdict.Checkpoint(db).create_checkpoint(str(directory))
+                files = {str(f["name"]).lstrip("/"): f for f in db.live_files()}
+                for path in sorted(directory.glob("*.sst")):
+                    if path.name not in refs:
+                        refs[path.name] = self._upload(store, path, files[path.name])
+                published.append(self._manifest(store, version, directory, refs, published))
+            db.close()
+        for manifest in published:
+            self.publish(manifest)
+        return published
+
+    def _upload(self, store: StoreId, path: Path, live: dict[str, Any]) -> SstRef:
+        data = path.read_bytes()
+        sst = SstRef(
+            key=layout.new_sst_name(),
+            local_name=path.name,
+            size_bytes=len(data),
+            crc32=zlib.crc32(data),
+            smallest_hex=bytes(live["start_key"]).hex(),
+            largest_hex=bytes(live["end_key"]).hex(),
+            entries=int(live["num_entries"]),
+            deletions=0,
+            level=0,
+        )
+        self.storage.put_bytes(layout.store_key(store, sst.key), data)
+        return sst
+
+    def _manifest(
+        self, store: StoreId, version: int, directory: Path, refs: dict[str, SstRef], before: list[Manifest]
+    ) -> Manifest:
+        (rocksdb_manifest,) = directory.glob("MANIFEST-*")
+        return Manifest(
+            store=store,
+            version=version,
+            id=version_id(store, version),
+            parent_snapshot=ParentSnapshot(before[-1].version, before[-1].id) if before else None,
+            created_ms=1_700_000_000_000,
+            created_by="test",
+            key_groups=self._key_groups(),
+            slots=tuple(self.groups.slot_ranges(store.partition, self.partitions)),
+            column_families=(ColumnFamily("default", 0, "point"),),
+            keys=version,
+            ssts=tuple(refs[path.name] for path in sorted(directory.glob("*.sst"))),
+            rocksdb_manifest_name=rocksdb_manifest.name,
+            rocksdb_manifest=rocksdb_manifest.read_bytes(),
+        )
+
+    def publish(self, manifest: Manifest) -> Manifest:
+        """Write a manifest."""
+        key = layout.manifest_key(manifest.store, manifest.version_id, self.spark_format)
+        self.storage.put_bytes(key, encode_manifest(manifest))
+        return manifest
+
+    def changed(self, manifest: Manifest, **changes: object) -> Manifest:
+        """Publish a manifest with some fields changed, rightly sealed."""
+        return self.publish(replace(manifest, **changes))  # type: ignore[arg-type]

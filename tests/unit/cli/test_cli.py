@@ -1,0 +1,224 @@
+"""The command: data on stdout, errors with kind and hint on stderr, exit codes 0, 1, 2, never a traceback."""
+
+from __future__ import annotations
+
+import json
+import os
+import subprocess
+import sys
+from dataclasses import replace
+from pathlib import Path
+
+import pytest
+
+from millpond import __version__, config, layout
+from millpond.cli import checkpoint
+from millpond.cli.main import MASTERS, main
+from millpond.cli.output import bytes_text, count_text
+from millpond.errors import ErrorKind
+from millpond.ids import StoreId, VersionId
+from tests.checkpoints import CheckpointBuilder
+from tests.conftest import Golden
+from tests.examples import changelog_bytes
+
+
+@pytest.fixture(scope="module")
+def built(tmp_path_factory: pytest.TempPathFactory) -> CheckpointBuilder:
+    return CheckpointBuilder(tmp_path_factory.mktemp("cli") / "check point").build()
+
+
+Captured = pytest.CaptureFixture[str]
+
+
+def test_version(capsys: Captured) -> None:
+    assert main(["--version"]) == 0
+    assert capsys.readouterr().out == f"millpond {__version__}\n"
+
+
+@pytest.mark.parametrize(
+    "argv", [[], ["nonsense"], ["checkpoint"], ["checkpoint", "show"], ["conf", "--master", "mesos"], ["options", "x"]]
+)
+def test_wrong_usage(argv: list[str], capsys: Captured) -> None:
+    assert main(argv) == 2
+    captured = capsys.readouterr()
+    assert captured.out == "" and "usage: millpond" in captured.err
+
+
+@pytest.mark.parametrize("argv", [["--help"], ["checkpoint", "--help"], ["checkpoint", "verify", "--help"]])
+def test_help(argv: list[str], capsys: Captured) -> None:
+    assert main(argv) == 0
+    captured = capsys.readouterr()
+    assert "usage: millpond" in captured.out and captured.err == ""
+
+
+def test_show(built: CheckpointBuilder, capsys: Captured, golden: Golden, repository: Path) -> None:
+    assert main(["checkpoint", "show", str(built.root)]) == 0
+    captured = capsys.readouterr()
+    assert captured.err == ""
+    # Sizes of compressed files and SSTs depend on the versions of the libraries; everything else is compared.
+    text = captured.out.replace(str(built.root), "/data/checkpoint")
+    for size in sorted({bytes_text(n) for n in _sizes(built)}, key=len, reverse=True):
+        text = text.replace(size, "N" * len(size))
+    golden.check(repository / "tests/golden/v1/show.txt", text.encode())
+
+
+def _sizes(built: CheckpointBuilder) -> set[int]:
+    assert main(["checkpoint", "show", "--json", str(built.root)]) == 0
+    sizes: set[int] = set()
+    for column in ("changelog", "sst"):
+        partial = [
+            sum(i.size_bytes for i in built.storage.list(layout.store_prefix(store)) if i.key.endswith("." + column))
+            for store in built.stores()
+        ]
+        sizes |= {*partial, sum(partial)}
+    return sizes
+
+
+def test_show_json(built: CheckpointBuilder, capsys: Captured) -> None:
+    assert main(["checkpoint", "show", "--json", f"file:{built.root}"]) == 0
+    value = json.loads(capsys.readouterr().out)
+    assert value["checkpoint"] == f"file:{built.root}"
+    assert value["query_id"] == "8a3b7c9e-0000-4000-8000-000000000001"
+    assert (value["partitions"], value["max_parallelism"], value["key_group_base"]) == (2, 16, 2)
+    assert (value["first_offset_batch"], value["last_committed_batch"]) == (0, 5)
+    assert (value["spark_checkpoint_format"], value["problems"]) == (1, [])
+    (operator,) = value["operators"]
+    assert (operator["operator"], operator["name"]) == (0, "stateStoreSave")
+    first, second = operator["stores"]
+    assert (first["partition"], first["name"], first["keys"]) == (0, "default", 6)
+    assert (first["oldest_version"], first["newest_version"], first["changelogs"]) == (1, 6, 6)
+    assert first["slots"] == [[0, 8]] and second["slots"] == [[8, 16]]
+    assert (first["scalable"], first["unreferenced_bytes"], first["sst_files"]) == (True, 0, 2)
+    older, newer = first["snapshots"]
+    assert (older["version"], older["ssts"], older["keys"], older["manifest"]) == (3, 1, 3, "3.manifest")
+    assert (newer["version"], newer["ssts"], newer["keys"]) == (5, 2, 5)
+    assert newer["bytes"] == first["sst_bytes"] > older["bytes"] > 0
+
+
+def test_relative_path(built: CheckpointBuilder, capsys: Captured, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.chdir(built.root.parent)
+    assert main(["checkpoint", "show", built.root.name]) == 0
+    assert str(built.root) in capsys.readouterr().out
+
+
+def test_show_with_a_damaged_file(built: CheckpointBuilder, tmp_path: Path, capsys: Captured) -> None:
+    copy = built.copy_to(tmp_path / "copy")
+    key = layout.manifest_key(StoreId(0, 1), VersionId(5), 1)
+    copy.storage.put_bytes(key, b"nonsense")
+    assert main(["checkpoint", "show", str(copy.root)]) == 1
+    captured = capsys.readouterr()
+    assert "partition" in captured.out and key in captured.err
+
+
+def test_show_what_cannot_be_rescaled(built: CheckpointBuilder, tmp_path: Path, capsys: Captured) -> None:
+    copy = built.copy_to(tmp_path / "copy")
+    header = copy.header(StoreId(0, 1), 6)
+    header = replace(header, key_groups=replace(header.key_groups, scalable=False, reason="hash of another column"))
+    copy.storage.put_bytes(layout.changelog_key(StoreId(0, 1), VersionId(6), 1), changelog_bytes(header, []))
+    assert main(["checkpoint", "show", str(copy.root)]) == 0
+    assert "partition 1 cannot be rescaled: hash of another column" in capsys.readouterr().out
+
+
+def test_verify(built: CheckpointBuilder, capsys: Captured) -> None:
+    assert main(["checkpoint", "verify", str(built.root)]) == 0
+    captured = capsys.readouterr()
+    assert "problems    0" in captured.out and "snapshots   4 (16 entries)" in captured.out
+    assert captured.err == ""
+
+
+def test_verify_finds_a_problem(built: CheckpointBuilder, tmp_path: Path, capsys: Captured) -> None:
+    copy = built.copy_to(tmp_path / "copy")
+    key = layout.changelog_key(StoreId(0, 0), VersionId(6), 1)
+    copy.storage.put_bytes(key, copy.storage.read(key)[:-1])
+    assert main(["checkpoint", "verify", str(copy.root)]) == 1
+    captured = capsys.readouterr()
+    assert f"CHANGELOG_DAMAGED  {key}: ends early: truncated" in captured.out
+    assert "hint: " in captured.err
+    assert main(["checkpoint", "verify", "--json", str(copy.root)]) == 1
+    value = json.loads(capsys.readouterr().out)
+    assert value["ok"] is False
+    assert {"kind": "CHANGELOG_DAMAGED", "file": key}.items() <= value["problems"][0].items()
+    assert set(value["problems"][0]) == {"kind", "file", "message", "hint"}
+
+
+@pytest.mark.parametrize("action", ["show", "verify"])
+def test_bad_input(action: str, tmp_path: Path, capsys: Captured) -> None:
+    for location, kind in (
+        (str(tmp_path), "NOT_A_CHECKPOINT"),
+        (str(tmp_path / "nothing"), "NOT_A_CHECKPOINT"),
+        ("s3a://bucket/x", "STORAGE_UNSUPPORTED"),
+        ("file:relative", "INVALID_ARGUMENT"),
+    ):
+        assert main(["checkpoint", action, location]) == 2
+        captured = capsys.readouterr()
+        assert captured.out == ""
+        lines = captured.err.splitlines()
+        assert lines[0].startswith(f"millpond: {kind}: ") and lines[1].startswith("  hint: ") and len(lines) == 2
+
+
+def test_a_bug_is_reported_without_a_traceback(
+    monkeypatch: pytest.MonkeyPatch, tmp_path: Path, capsys: Captured
+) -> None:
+    def fail(*_: object) -> None:
+        raise ZeroDivisionError("oops")
+
+    monkeypatch.setattr(checkpoint, "overview", fail)
+    monkeypatch.delenv("MILLPOND_DEBUG", raising=False)
+    assert main(["checkpoint", "show", str(tmp_path)]) == 1
+    assert capsys.readouterr().err.splitlines()[0] == "millpond: INTERNAL: ZeroDivisionError: oops"
+    monkeypatch.setenv("MILLPOND_DEBUG", "1")
+    assert main(["checkpoint", "show", str(tmp_path)]) == 1
+    assert "Traceback" in capsys.readouterr().err
+
+
+def test_options(capsys: Captured) -> None:
+    assert main(["options"]) == 0
+    text = capsys.readouterr().out
+    assert all(f"\n{option.name} = " in text for option in config.OPTIONS)
+    assert main(["options", "--json"]) == 0
+    assert [row["name"] for row in json.loads(capsys.readouterr().out)["options"]] == list(config.BY_NAME)
+
+
+def test_errors(capsys: Captured) -> None:
+    assert main(["errors"]) == 0
+    text = capsys.readouterr().out
+    assert all(f"{kind.value}  (" in text for kind in ErrorKind)
+    assert main(["errors", "--json"]) == 0
+    assert set(json.loads(capsys.readouterr().out)) == {kind.value for kind in ErrorKind}
+
+
+@pytest.mark.parametrize("master", sorted(MASTERS))
+def test_conf(master: str, capsys: Captured, monkeypatch: pytest.MonkeyPatch) -> None:
+    asked: list[str | None] = []
+
+    def conf_lines(master: str | None = None) -> list[str]:
+        asked.append(master)
+        return ["spark.jars x.jar", "spark.sql.extensions y"]
+
+    monkeypatch.setattr("millpond.session.conf_lines", conf_lines)
+    assert main(["conf", "--master", master]) == 0
+    assert capsys.readouterr().out == "spark.jars x.jar\nspark.sql.extensions y\n"
+    assert asked == [MASTERS[master]]
+
+
+def test_reader_that_has_seen_enough(repository: Path) -> None:
+    """`millpond errors | head -1`: no complaint about the broken pipe."""
+    command = f"'{sys.executable}' -m millpond.cli.main errors | head -1"
+    environment = {**os.environ, "PYTHONPATH": str(repository / "python/src")}
+    done = subprocess.run(["bash", "-c", command], env=environment, capture_output=True, text=True, check=False)
+    assert (done.stdout.count("\n"), done.stderr) == (1, "")
+
+
+def test_numbers_for_people() -> None:
+    sizes = [0, 1023, 1024, 1536, 12 * 1024**2, 5 * 1024**3, 3 * 1024**4, 9000 * 1024**4]
+    assert [bytes_text(size) for size in sizes] == [
+        "0 B",
+        "1023 B",
+        "1.0 KiB",
+        "1.5 KiB",
+        "12.0 MiB",
+        "5.0 GiB",
+        "3.0 TiB",
+        "9000.0 TiB",
+    ]
+    assert [count_text(n) for n in (None, 0, 1234567)] == ["-", "0", "1,234,567"]
