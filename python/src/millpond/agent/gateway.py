@@ -61,6 +61,8 @@ def connect(handler: Handler, *, port: int, token: str, interface: str = AGENT_I
     Raises: LinkError: no JVM there, the token was refused, or py4j is not installed.
     """
     java_gateway = _import_py4j()
+    # py4j logs what it sends, the token among it, and a traceback where the JVM is merely gone.
+    logging.getLogger("py4j").setLevel(logging.CRITICAL + 1)
     _AgentApi.Java.implements = [interface]
     started = threading.Event()
 

@@ -1,0 +1,272 @@
+"""Random histories of one operator's stores, against a model: what is retained can be restored, nothing else stays for ever.
+
+Two executors write the same store (the second is a zombie, a speculative attempt or the heir). The driver records one of the
+attempts of each version. State is the sequence of commit ids, so a wrong restore cannot look right.
+"""
+
+from __future__ import annotations
+
+import shutil
+import tempfile
+import time
+from pathlib import Path
+
+from hypothesis import settings
+from hypothesis import strategies as st
+from hypothesis.stateful import RuleBasedStateMachine, initialize, invariant, precondition, rule
+
+from millpond.agent.service import AgentService
+from millpond.errors import ErrorKind, FormatError
+from millpond.ids import VersionId
+from millpond.manifest import decode_manifest
+from tests.agent_driver import CallError, Ids, Provider
+
+RETAIN = 3
+GRACE_MS = 60_000
+EXECUTORS = st.sampled_from([0, 1])
+# What a damaged store may answer; anything else, and any wrong state, is a bug.
+DAMAGE_KINDS = {
+    ErrorKind.CHANGELOG_MISSING,
+    ErrorKind.CHANGELOG_DAMAGED,
+    ErrorKind.MANIFEST_DAMAGED,
+    ErrorKind.SST_MISSING,
+    ErrorKind.SST_DAMAGED,
+}
+
+
+class AgentMachine(RuleBasedStateMachine):
+    spark_format = 2
+    may_damage = False
+
+    @initialize()
+    def start(self) -> None:
+        self.root = Path(tempfile.mkdtemp(prefix="millpond-machine-"))
+        self.offset_ms = 0
+        self.service = self.new_service()
+        self.locals = 0
+        self.damaged = False
+        self.states: dict[VersionId, Ids] = {VersionId(0): ()}  # what each attempt made
+        self.chain: list[VersionId] = [VersionId(0)]  # what the driver recorded, by version
+        self.attempts: list[VersionId] = []  # of the next version
+        self.executors = [self.new_provider(), self.new_provider()]
+        for provider in self.executors:
+            provider.open(0)
+        self.at = [VersionId(0), VersionId(0)]
+
+    def new_service(self) -> AgentService:
+        return AgentService(clock_ms=lambda: time.time_ns() // 1_000_000 + self.offset_ms)
+
+    def new_provider(self) -> Provider:
+        self.locals += 1
+        # No fsync: what is tested here is which files there are.
+        options = {"gc.graceMs": str(GRACE_MS), "gc.intervalMs": "0", "commit.fsync": "false"}
+        return Provider(
+            self.service,
+            self.root / "ckpt",
+            self.root / f"local-{self.locals}",
+            spark_format=self.spark_format,
+            retain_versions=RETAIN,
+            options=options,
+            run_id=f"run-{self.locals}",
+        )
+
+    def teardown(self) -> None:
+        if hasattr(self, "root"):
+            try:
+                self.finish()
+            finally:
+                shutil.rmtree(self.root)
+
+    # ---- what Spark does
+
+    @property
+    def tip(self) -> VersionId:
+        return self.chain[-1]
+
+    def open(self, executor: int, version: VersionId) -> None:
+        provider = self.executors[executor]
+        state = provider.open(version.version, version.id if self.spark_format == 2 and version.id else None)
+        self.check(version, state)
+        self.at[executor] = version
+
+    def check(self, version: VersionId, state: Ids) -> None:
+        if self.spark_format == 2:
+            assert state == self.states[version]
+        else:
+            # Attempts of one version are interchangeable: each version is there exactly once, in order.
+            versions = [next(v.version for v in self.states if v.id == id) for id in state]
+            assert versions == list(range(1, version.version + 1))
+
+    @precondition(lambda self: not self.damaged)
+    @rule(executor=EXECUTORS)
+    def attempt(self, executor: int) -> None:
+        """A task of the next batch: reload what the driver recorded, unless it is there already, and commit."""
+        if self.at[executor] != self.tip:
+            self.open(executor, self.tip)
+        version = self.executors[executor].commit()
+        self.states[version] = (*self.states[self.tip], version.id)
+        self.at[executor] = version
+        self.attempts.append(version)
+
+    @precondition(lambda self: self.attempts)
+    @rule(data=st.data())
+    def record(self, data: st.DataObject) -> None:
+        """The batch is committed; in format 1 nobody chooses, the last writer is the one."""
+        chosen = self.attempts[-1]
+        if self.spark_format == 2:
+            chosen = data.draw(st.sampled_from(self.attempts))
+        self.chain.append(chosen)
+        self.attempts = []
+
+    @rule(executor=EXECUTORS, compact=st.booleans())
+    def snapshot(self, executor: int, compact: bool) -> None:
+        """Maintenance of whatever the executor holds, an attempt that lost included."""
+        provider = self.executors[executor]
+        if provider.version == 0 or self.at[executor].version != provider.version:
+            return
+        if self.spark_format == 1 and self.at[executor] not in (self.tip, *self.attempts[-1:]):
+            return
+        if not self.executors[executor].generation_dir.exists():
+            return
+        answer = provider.snapshot(compact=compact)
+        assert answer["new_files"] + answer["reused_files"] == len(provider.files)
+
+    @precondition(lambda self: self.tip.version > 0)
+    @rule(executor=EXECUTORS)
+    def collect(self, executor: int) -> None:
+        """The anchor is what Spark asked for: a version it recorded."""
+        self.executors[executor].collect(self.tip)
+
+    @rule(executor=EXECUTORS)
+    def crash(self, executor: int) -> None:
+        """kill -9 and a new executor, with nothing local."""
+        shutil.rmtree(self.executors[executor].local_dir)
+        self.executors[executor] = self.new_provider()
+        self.at[executor] = VersionId(0, "")
+        if not self.damaged:
+            self.open(executor, self.tip)
+        else:
+            self.executors[executor].open(0)
+
+    @rule(executor=EXECUTORS)
+    def crash_in_mid_commit(self, executor: int) -> None:
+        provider = self.executors[executor]
+        provider.stage(provider.version + 1, "0123456789abcdef")
+
+    @rule()
+    def agent_dies(self) -> None:
+        self.service = self.new_service()
+        for provider in self.executors:
+            provider.service = self.service
+
+    @rule(ms=st.sampled_from([1, GRACE_MS // 2, GRACE_MS, 3 * GRACE_MS]))
+    def time_passes(self, ms: int) -> None:
+        self.offset_ms += ms
+
+    @precondition(lambda self: self.may_damage and self.tip.version > 1)
+    @rule(data=st.data(), how=st.sampled_from(["truncate", "delete", "garbage"]))
+    def damage(self, data: st.DataObject, how: str) -> None:
+        names = self.executors[0].stored()
+        files = [n for n in names if n.endswith((".manifest", ".changelog", ".sst"))]
+        if not files:
+            return
+        path = self.executors[0].directory / data.draw(st.sampled_from(files))
+        content = path.read_bytes()
+        path.unlink()
+        if how == "truncate":
+            path.write_bytes(content[: len(content) // 2])
+        elif how == "garbage":
+            # Of another length, or only a check sum would tell (restore.verifyChecksums).
+            path.write_bytes(b"garbage" + content)
+        self.damaged = True
+
+    # ---- what must hold
+
+    def retained(self) -> list[VersionId]:
+        return self.chain[max(0, len(self.chain) - RETAIN) :]
+
+    @invariant()
+    def retained_versions_are_restorable(self) -> None:
+        if not hasattr(self, "chain"):
+            return
+        reader = self.new_provider()
+        for version in self.retained():
+            try:
+                state = reader.open(version.version, version.id if self.spark_format == 2 and version.id else None)
+            except CallError as e:
+                assert self.damaged and e.kind in DAMAGE_KINDS, e
+                continue
+            self.check(version, state)
+        shutil.rmtree(reader.local_dir)
+
+    @invariant()
+    def no_manifest_lost_an_sst(self) -> None:
+        if not hasattr(self, "chain") or self.damaged:
+            return
+        provider = self.executors[0]
+        for name in provider.stored(".manifest"):
+            manifest = decode_manifest((provider.directory / name).read_bytes())
+            assert {sst.key for sst in manifest.ssts} <= set(provider.stored(".sst"))
+
+    def finish(self) -> None:
+        """Without new writes, everything that no retained version needs goes."""
+        if self.damaged or self.tip.version == 0:
+            return
+        for _ in range(3):
+            self.offset_ms += 2 * GRACE_MS
+            self.executors[0].collect(self.tip)
+        self.retained_versions_are_restorable()
+        provider = self.executors[0]
+        assert [n for n in provider.stored() if ".staging" in n] == []
+        named: set[str] = set()
+        manifests: list[int] = []
+        for name in provider.stored(".manifest"):
+            try:
+                manifest = decode_manifest((provider.directory / name).read_bytes())
+            except FormatError:
+                raise AssertionError("damaged without damage") from None
+            named |= {sst.key for sst in manifest.ssts}
+            manifests.append(manifest.version)
+        assert set(provider.stored(".sst")) == named
+        oldest = self.tip.version - RETAIN + 1
+        changelogs = [int(name.split(".")[0].split("_")[0]) for name in provider.stored(".changelog")]
+        if self.spark_format == 2:
+            on_chain = {v.id for v in self.chain}
+            below = [n for n in provider.stored(".changelog") if int(n.split("_")[0]) < self.tip.version]
+            assert all(n.split("_")[1].split(".")[0] in on_chain for n in below)
+            bases = [
+                m
+                for m in (decode_manifest((provider.directory / n).read_bytes()) for n in provider.stored(".manifest"))
+                if m.version <= oldest and m.version_id in self.chain
+            ]
+            assert len(bases) <= 1
+            if bases:
+                assert min(changelogs, default=bases[0].version + 1) > bases[0].version
+        elif manifests and min(manifests) <= oldest:
+            assert sum(1 for m in manifests if m <= oldest) >= 1
+
+
+class Format1Machine(AgentMachine):
+    spark_format = 1
+
+
+class DamagedMachine(AgentMachine):
+    may_damage = True
+
+
+class DamagedFormat1Machine(Format1Machine):
+    may_damage = True
+
+
+def _settings(max_examples: int) -> settings:
+    return settings(max_examples=max_examples, stateful_step_count=40)
+
+
+TestFormat2 = AgentMachine.TestCase
+TestFormat2.settings = _settings(30)
+TestFormat1 = Format1Machine.TestCase
+TestFormat1.settings = _settings(30)
+TestDamaged = DamagedMachine.TestCase
+TestDamaged.settings = _settings(15)
+TestDamagedFormat1 = DamagedFormat1Machine.TestCase
+TestDamagedFormat1.settings = _settings(15)
