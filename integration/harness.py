@@ -11,6 +11,7 @@ import json
 import os
 import signal
 import subprocess
+import sys
 import tempfile
 import uuid
 from collections.abc import Mapping, Sequence
@@ -70,7 +71,7 @@ class Harness:
         with self.log_path.open("wb") as log:
             self._process = subprocess.Popen(
                 java_command(_MAIN, args, classpath=classpath, heap=heap), stdin=subprocess.PIPE, stdout=subprocess.PIPE, stderr=log, text=True, encoding="utf-8",
-                env={**os.environ, **(env or {})},
+                env={**os.environ, "PYSPARK_PYTHON": sys.executable, **(env or {})},
             )  # fmt: skip
         self._names = itertools.count()
         line = self._out.readline()

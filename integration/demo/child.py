@@ -11,7 +11,7 @@ import threading
 from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
-from typing import Any
+from typing import Any, TextIO
 
 from integration.demo import processes
 
@@ -21,10 +21,12 @@ LOG_TAIL_LINES = 40
 class Driver:
     """One life of the process that runs the four queries."""
 
-    def __init__(self, process: subprocess.Popen[str]) -> None:
+    def __init__(self, process: subprocess.Popen[bytes], events: TextIO) -> None:
         self.process = process
+        self._pipe = events
         self._events: queue.Queue[dict[str, Any] | None] = queue.Queue()
-        threading.Thread(target=self._read, daemon=True).start()
+        self._reader = threading.Thread(target=self._read, daemon=True)
+        self._reader.start()
 
     def event(self, timeout_s: float) -> dict[str, Any] | None:
         """Return the next event, an empty one if none came within `timeout_s`, None when the driver has ended."""
@@ -33,38 +35,51 @@ class Driver:
         except queue.Empty:
             return {}
 
+    def join(self) -> None:
+        """Wait until the ended driver's events are read."""
+        self._reader.join()
+
     def _read(self) -> None:
-        assert self.process.stdout is not None
-        for line in self.process.stdout:
-            if line.endswith("\n"):  # the last line of a killed driver may be torn
-                self._events.put(json.loads(line))
-        self._events.put(None)
+        try:
+            for line in self._pipe:
+                if line.endswith("\n"):  # the last line of a killed driver may be torn
+                    self._events.put(json.loads(line))
+        finally:
+            self._events.put(None)
 
 
 @contextmanager
 def driver(work: Path, provider: str, tag: str) -> Iterator[Driver]:
     """Start the driver; at the end of the block, whatever the reason, kill what is left of its processes."""
-    with log_path(work).open("ab") as log:
-        process = subprocess.Popen(
-            [sys.executable, "-m", "integration.demo.job", str(work), provider],
-            env=environment(work, tag),
-            cwd=work,
-            stdin=subprocess.PIPE,
-            stdout=subprocess.PIPE,
-            stderr=log,
-            text=True,
-        )
-    try:
-        yield Driver(process)
-    finally:
-        processes.kill(processes.find(tag))
-        process.wait()
-        if process.stdin:
-            process.stdin.close()
+    # A pipe of their own for the events: stdout is inherited by the JVM, which may print to it what it likes.
+    reading, writing = os.pipe()
+    with open(reading, encoding="utf-8") as events:
+        try:
+            with log_path(work).open("ab") as log:
+                process = subprocess.Popen(
+                    [sys.executable, "-m", "integration.demo.job", str(work), provider, str(writing)],
+                    env=environment(work, tag),
+                    cwd=work,
+                    stdin=subprocess.PIPE,
+                    stdout=log,
+                    stderr=log,
+                    pass_fds=(writing,),
+                )
+        finally:
+            os.close(writing)
+        child = Driver(process, events)
+        try:
+            yield child
+        finally:
+            processes.kill(processes.find(tag))
+            process.wait()
+            child.join()
+            if process.stdin:
+                process.stdin.close()
 
 
 def log_path(work: Path) -> Path:
-    """Return the file that takes stderr of all lives: Spark's log and the agent's."""
+    """Return the file that takes stdout and stderr of all lives: Spark's log and the agent's."""
     return work / "driver.log"
 
 

@@ -1,7 +1,7 @@
 """The driver process that the demo kills: runs the four streaming queries to their end.
 
-Started as `python -m integration.demo.job <work> <provider>`. Prints one JSON object a line on stdout: `started`,
-`running`, `progress` (a micro-batch was committed), `finished`, `failed`. Ends by itself when stdin closes, so
+Started as `python -m integration.demo.job <work> <provider> <fd>`. Writes one JSON object a line to the file descriptor:
+`started`, `running`, `progress` (a micro-batch was committed), `finished`, `failed`. Ends by itself when stdin closes, so
 it cannot outlive the demo.
 """
 
@@ -29,26 +29,31 @@ from integration.demo.data import Feeds
 from integration.demo.queries import JOBS, stream_reader
 from integration.demo.session import open_session
 
-WRITING = threading.Lock()
 
+class Events:
+    """Tells the demo's parent process what happens, from any thread."""
 
-def say(event: str, **fields: Any) -> None:
-    """Print one event for the demo's parent process."""
-    with WRITING:
-        print(json.dumps({"event": event, **fields}), flush=True)
+    def __init__(self, fd: int) -> None:
+        self._out = open(fd, "w", encoding="utf-8", buffering=1)  # noqa: SIM115 (open to the end of the process)
+        self._lock = threading.Lock()
+
+    def say(self, event: str, **fields: Any) -> None:
+        with self._lock:
+            self._out.write(json.dumps({"event": event, **fields}) + "\n")
 
 
 class Reporter(StreamingQueryListener):
     """Passes on what Spark tells about each micro-batch."""
 
-    def __init__(self) -> None:
+    def __init__(self, events: Events) -> None:
+        self.events = events
         self.ended: queue.Queue[tuple[str, str | None]] = queue.Queue()
 
     def onQueryStarted(self, event: QueryStartedEvent) -> None:
-        say("started", job=event.name)
+        self.events.say("started", job=event.name)
 
     def onQueryProgress(self, event: QueryProgressEvent) -> None:
-        say("progress", **summary(json.loads(event.progress.json)))
+        self.events.say("progress", **summary(json.loads(event.progress.json)))
 
     def onQueryIdle(self, event: QueryIdleEvent) -> None:
         """Nothing to tell."""
@@ -103,24 +108,24 @@ def die_with_parent() -> None:
     os._exit(3)
 
 
-def main(work: Path, provider: str) -> int:
+def main(work: Path, provider: str, events: Events) -> int:
     threading.Thread(target=die_with_parent, daemon=True).start()
     spark = open_session(provider=provider, work=work)
-    reporter = Reporter()
+    reporter = Reporter(events)
     spark.streams.addListener(reporter)
     running = start(spark, work, Feeds.load(work / "feeds"))
-    say("running", jobs=[query.name for query in running.values()])
+    events.say("running", jobs=[query.name for query in running.values()])
     while running:
         query_id, error = reporter.ended.get()
         query = running.pop(query_id)
         if error is not None:
-            say("failed", job=query.name, message=error)
+            events.say("failed", job=query.name, message=error)
             return 1
-        say("finished", job=query.name)
+        events.say("finished", job=query.name)
     spark.streams.removeListener(reporter)
     spark.stop()
     return 0
 
 
 if __name__ == "__main__":
-    sys.exit(main(Path(sys.argv[1]), sys.argv[2]))
+    sys.exit(main(Path(sys.argv[1]), sys.argv[2], Events(int(sys.argv[3]))))

@@ -329,7 +329,7 @@ object ProviderHarness {
     out
   }
 
-  /** Arguments: pairs `key=value` for the `SparkConf`. Ends at the end of standard input. */
+  /** Arguments: pairs `key=value` for the `SparkConf`. Ends at the end of standard input: by `System.exit`, or by itself if `spark.millpond.harness.exit` is false. */
   def main(args: Array[String]): Unit = {
     val out = new PrintStream(System.out, true, UTF_8)
     System.setOut(System.err) // nothing else may write between the answers
@@ -342,5 +342,6 @@ object ProviderHarness {
     val in = new BufferedReader(new InputStreamReader(System.in, UTF_8))
     Iterator.continually(in.readLine()).takeWhile(_ != null).foreach(line => out.println(json.writeValueAsString(answer(line))))
     context.stop()
+    if (conf.getBoolean("spark.millpond.harness.exit", true)) System.exit(0)
   }
 }
