@@ -21,6 +21,7 @@ POLL_S = 0.004
 GONE_WITHIN_S = 20.0
 # No batch of any job within this time: something hangs.
 STALL_S = 120.0
+JVM_CHECK_S = 2.0
 
 
 class DemoFailed(Exception):
@@ -93,6 +94,9 @@ class Campaign:
         self.kills: list[Kill] = []
         self.agent_kills: list[AgentKill] = []
         self.lives = 0
+        self._checked = 0.0
+        self._jvm_seen = False
+        self._ended: set[str] = set()  # jobs that reached the end of the data
         self._rng = random.Random(seed)
         self._plan = self._planned(kills)
 
@@ -126,6 +130,7 @@ class Campaign:
     def _life(self) -> bool:
         """Run one driver; return True when it reached the end of the data, False when it was killed."""
         self.lives += 1
+        self._jvm_seen, self._ended = False, set()
         # A batch that the last life left unfinished is not one that runs: only what this life begins counts.
         inherited = {name: log.begun() for name, log in self.logs.items()}
         watched: int | None = None
@@ -135,8 +140,8 @@ class Campaign:
                 if event:
                     heard = time.monotonic()
                     self._tell(event)
-                elif time.monotonic() - heard > STALL_S:
-                    raise DemoFailed(f"no micro-batch was committed for {STALL_S:.0f} s\n{log_tail(self.work)}")
+                else:
+                    self._check_alive(heard)
                 if not self._plan:
                     continue
                 aim = self._plan[0]
@@ -165,6 +170,19 @@ class Campaign:
                 raise DemoFailed(f"the driver ended with exit code {code}\n{log_tail(self.work)}")
             self._await_gone("the driver ended")
         return True
+
+    def _check_alive(self, heard: float) -> None:
+        """Raise DemoFailed if the JVM died by itself (its driver would wait for ever), or nothing came since `heard`."""
+        now = time.monotonic()
+        if now < self._checked + JVM_CHECK_S:
+            return
+        self._checked = now
+        jvm = any(process.role == "jvm" for process in processes.find(self.tag))
+        if self._jvm_seen and not jvm and len(self._ended) < len(JOBS):
+            raise DemoFailed(f"the JVM died by itself\n{log_tail(self.work)}")
+        self._jvm_seen = jvm
+        if now > heard + STALL_S:
+            raise DemoFailed(f"no micro-batch was committed for {STALL_S:.0f} s\n{log_tail(self.work)}")
 
     def _typical_batch_s(self, job: str) -> float:
         recent = self.records[job].batch_ms[-10:]
@@ -240,6 +258,8 @@ class Campaign:
             case "running":
                 what = "again, each query from its last committed batch" if self.kills else "four queries in one driver"
                 self.screen.stamped(f"life {self.lives}: running {what}")
+            case "finished":
+                self._ended.add(event["job"])
             case "failed":
                 # The stack is Spark's own scheduler; it is in the log for those who want it.
                 reason = event["message"].partition("\n")[0]
