@@ -8,11 +8,12 @@ from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
+from pyspark import SparkContext
 from pyspark.sql import SparkSession
 
 import millpond
 from integration.harness import providers_to_test
-from integration.jvm import MILLPOND, millpond_jar
+from integration.jvm import MILLPOND, ROCKSDB, millpond_jar
 from integration.processes import agents_below, wait_until
 
 
@@ -40,14 +41,21 @@ def spark(tmp_path_factory: pytest.TempPathFactory) -> Iterator[SparkSession]:
         .config("spark.driver.memory", "1500m")
     )
     if MILLPOND in providers_to_test():
-        builder = millpond.configure(builder)
+        # Queries choose their provider; one named here would make Millpond refuse those of Spark's own store.
+        builder = millpond.configure(builder).config("spark.sql.streaming.stateStore.providerClass", ROCKSDB)
     session = builder.getOrCreate()
     session.sparkContext.setLogLevel("ERROR")
     yield session
-    java = session.sparkContext._gateway.proc.pid  # type: ignore[union-attr]
-    agents = agents_below(java)
+    gateway = session.sparkContext._gateway
+    assert gateway is not None
+    java = gateway.proc
+    agents = agents_below(java.pid)
     session.stop()
-    wait_until(lambda: not any(Path(f"/proc/{pid}").exists() for pid in agents), seconds=5, what=f"agents {agents} to end after session.stop()")
+    gateway.shutdown()
+    java.stdin.close()  # pyspark's JVM ends with its standard input
+    java.wait(timeout=30)
+    SparkContext._gateway = SparkContext._jvm = None
+    wait_until(lambda: not any(Path(f"/proc/{pid}").exists() for pid in agents), seconds=5, what=f"agents {agents} to end with the JVM")
 
 
 @pytest.fixture(autouse=True, scope="session")

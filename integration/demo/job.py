@@ -68,7 +68,8 @@ def summary(progress: dict[str, Any]) -> dict[str, Any]:
     custom: dict[str, int] = {}
     for operator in operators:
         for name, value in operator.get("customMetrics", {}).items():
-            custom[name] = custom.get(name, 0) + int(value)
+            if name.startswith("millpond"):
+                custom[name] = custom.get(name, 0) + int(value)
     return {
         "job": progress["name"],
         "batch": progress["batchId"],

@@ -39,7 +39,7 @@ def open_session(*, provider: str, work: Path, streaming: bool = True) -> SparkS
     if streaming and provider == "millpond":
         import millpond
 
-        builder = millpond.configure(builder)
+        builder = millpond.configure(builder, gc_grace_ms=30_000, gc_interval_ms=5_000)
     elif streaming:
         settings[STATE + "providerClass"] = "org.apache.spark.sql.execution.streaming.state.RocksDBStateStoreProvider"
         settings[STATE + "rocksdb.changelogCheckpointing.enabled"] = "true"
