@@ -133,6 +133,7 @@ class Campaign:
         self._jvm_seen, self._ended = False, set()
         # A batch that the last life left unfinished is not one that runs: only what this life begins counts.
         inherited = {name: log.begun() for name, log in self.logs.items()}
+        self.screen.live("starting Spark ..." if self.lives == 1 else "starting Spark again ...")
         watched: int | None = None
         heard = time.monotonic()
         with driver(self.work, self.provider, self.tag) as child:

@@ -60,6 +60,7 @@ def introduce(screen: Screen, options: argparse.Namespace) -> None:
 
 def prepare(screen: Screen, work: Path, options: argparse.Namespace) -> data.Feeds:
     (work / "feeds").mkdir(parents=True)
+    screen.live("writing the files that the streams will read ...")
     (work / "scratch").mkdir()
     days, period_days = (FAST_DAYS, 2) if options.fast else (366, 10)
     feeds = data.prepare(work / "feeds", days=days, period_days=period_days, seed=options.seed)
@@ -185,7 +186,7 @@ def conclude(screen: Screen, result: dict[str, Any]) -> None:
 
 
 def conclude_snapshots(screen: Screen, jobs: dict[str, Any]) -> None:
-    """Print what Millpond's metrics add up to; a batch cut off by a kill never reported, so these are lower bounds."""
+    """Print what Millpond's metrics in Spark's progress reports add up to; lower bounds, as the note below says."""
     head = ("job", "snapshots", "uploaded", "reused", "changelogs", "restore ms*", "agent calls ms*")
     names = ("millpondSnapshotNewBytes", "millpondSnapshotReusedBytes", "millpondChangelogBytes")
     times = ("millpondRestoreMs", "millpondAgentCallMs")
@@ -202,8 +203,9 @@ def conclude_snapshots(screen: Screen, jobs: dict[str, Any]) -> None:
         )
     screen.table(head, rows)
     screen.line(
-        "* summed over all batches, partitions and lives. Reused: part of a snapshot that was not uploaded again"
+        "* summed over partitions and lives. Reused: files of a snapshot that were not uploaded again. A killed"
     )
+    screen.line("  batch reported nothing, and of a join Spark reports half of the stores: the true sums are higher")
     checked = [job["verified"] for job in jobs.values()]
     screen.line(
         f"millpond checkpoint verify: {human_bytes(sum(one['bytes'] for one in checked))} in "
@@ -227,6 +229,7 @@ def run(screen: Screen, options: argparse.Namespace, work: Path, tag: str) -> di
     )
     campaign.run()
     screen.stamped("the end of the data is reached, no process is left; now the same four queries as batch, row by row")
+    screen.live("computing and comparing ...")
     verdicts = compare(work, tag)
     result = result_of(campaign, feeds, verdicts, options)
     result["seconds"] = round(screen.elapsed_s, 1)

@@ -46,10 +46,16 @@ class Screen:
         if now - self._status_at < (self.LIVE_S if self.tty else self.QUIET_S):
             return
         self._status_at = now
-        text = f"[{self.elapsed_s:5.1f} s] {text}"
+        if self.tty:
+            self.live(text)
+        else:
+            self.stamped(text)
+
+    def live(self, text: str) -> None:
+        """Show `text` in the line that is overwritten; nothing where there is no such line."""
         if not self.tty:
-            self.line(text)
             return
+        text = f"[{self.elapsed_s:5.1f} s] {text}"
         width = shutil.get_terminal_size().columns - 1
         self.out.write("\r\x1b[2K" + text[:width])
         self.out.flush()
