@@ -117,19 +117,12 @@ private object AgentProcess extends Logging {
     val token = randomToken()
     val registered = new CompletableFuture[AgentApi]
     val loopback = InetAddress.getLoopbackAddress
-    val thread = Thread.currentThread
-    val loader = thread.getContextClassLoader
-    // py4j's threads load AgentApi by the context class loader, which need not know a jar that came with spark.jars
-    thread.setContextClassLoader(getClass.getClassLoader)
-    val server =
-      try {
-        val gateway = new GatewayServer.GatewayServerBuilder(new AgentRegistry(a => { registered.complete(a); () }))
-          .javaPort(0).javaAddress(loopback).authToken(token)
-          .callbackClient(new CallbackClient(0, loopback, token, 30L, TimeUnit.SECONDS, javax.net.SocketFactory.getDefault, true, settings.callTimeoutMs))
-          .build()
-        gateway.start()
-        gateway
-      } finally thread.setContextClassLoader(loader)
+    val server = new GatewayServer.GatewayServerBuilder(new AgentRegistry(a => { registered.complete(a); () }))
+      .javaPort(0).javaAddress(loopback).authToken(token)
+      .callbackClient(new CallbackClient(0, loopback, token, 0L, TimeUnit.SECONDS, javax.net.SocketFactory.getDefault, true, settings.callTimeoutMs))
+      .build()
+    // no clean-up of idle connections (0 s): it would run on a thread that is no daemon
+    startInDaemon(server)
     var process: Process = null
     var done = false
     try {
@@ -152,6 +145,20 @@ private object AgentProcess extends Logging {
       if (process != null) { process.destroyForcibly(); process.waitFor(10, TimeUnit.SECONDS) }
       server.shutdown()
     }
+  }
+
+  /** py4j's threads inherit two things from the one that starts the server. They must be daemons, or the JVM never ends; and they load
+    * AgentApi by the context class loader, which need not know a jar that came with spark.jars. */
+  private def startInDaemon(server: GatewayServer): Unit = {
+    val started = new CompletableFuture[Unit]
+    val thread = new Thread(() =>
+      try { server.start(); started.complete(()); () }
+      catch { case NonFatal(e) => started.completeExceptionally(e); () }, "millpond-agent-link")
+    thread.setDaemon(true)
+    thread.setContextClassLoader(getClass.getClassLoader)
+    thread.start()
+    try started.get()
+    catch { case e: ExecutionException => throw MillpondError.of("AGENT_NOT_STARTED", s"no loopback port for the agent: ${e.getCause.getMessage}", cause = e) }
   }
 
   private def launch(python: String): Process = {
