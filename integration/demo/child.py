@@ -16,6 +16,7 @@ from typing import Any, TextIO
 from integration.demo import processes
 
 LOG_TAIL_LINES = 40
+END_WITHIN_S = 20.0
 
 
 class Driver:
@@ -71,7 +72,7 @@ def driver(work: Path, provider: str, tag: str) -> Iterator[Driver]:
         try:
             yield child
         finally:
-            processes.kill(processes.find(tag))
+            processes.end_all(tag, timeout_s=END_WITHIN_S)
             process.wait()
             child.join()
             if process.stdin:

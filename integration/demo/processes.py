@@ -67,6 +67,22 @@ def kill(processes: Iterable[Process]) -> None:
             continue
 
 
+def end_all(value: str, *, timeout_s: float) -> None:
+    """Kill what carries the tag `value` until nothing does: a process may start another while it dies.
+
+    Raises:
+        TimeoutError: something is still there after `timeout_s`.
+    """
+
+    def none_left() -> bool:
+        left = find(value)
+        kill(left)
+        return not left
+
+    if not wait_until(none_left, timeout_s=timeout_s):
+        raise TimeoutError(f"still alive: {', '.join(f'{one.role} (pid {one.pid})' for one in find(value))}")
+
+
 def wait_until(condition: Callable[[], bool], *, timeout_s: float, every_s: float = 0.02) -> bool:
     """Return True as soon as `condition` holds, False if it does not within `timeout_s`."""
     deadline = time.monotonic() + timeout_s

@@ -20,7 +20,7 @@ sys.path.insert(0, str(Path(__file__).resolve().parents[2]))
 
 from integration.demo import data, processes
 from integration.demo.campaign import Campaign, DemoFailed
-from integration.demo.child import environment
+from integration.demo.child import END_WITHIN_S, environment
 from integration.demo.queries import JOBS
 from integration.demo.screen import Screen, human_bytes
 from integration.demo.session import PROVIDERS
@@ -259,7 +259,7 @@ def main(arguments: list[str] | None = None) -> int:
         screen.line("interrupted", style="red")
         return 130
     finally:
-        processes.kill(processes.find(tag))
+        processes.end_all(tag, timeout_s=END_WITHIN_S)
         if options.keep:
             screen.line(f"kept: {work}")
         else:
