@@ -61,7 +61,9 @@ def _arguments(arguments: Sequence[str] | None) -> argparse.Namespace:
         help="parent of checkpoints and local state (default: the system's temporary directory)",
     )
     parser.add_argument(
-        "--out", type=Path, help="result file (default: benchmarks/results/<time>-<commit>-scale<n>.json)"
+        "--out",
+        type=Path,
+        help="result file (default: benchmarks/results/<time>-<commit>-scale<n>.json; with --quick below build/bench)",
     )
     parser.add_argument(
         "--quick", action="store_true", help="smoke test: tiny sizes, one repetition; its figures mean nothing"
@@ -215,8 +217,9 @@ def _write_docs(results: dict[str, Any], source: Path) -> None:
 
 def _default_out(results: dict[str, Any]) -> Path:
     stamp = str(results["time_utc"]).replace(":", "").replace("-", "")
-    name = f"{stamp}-{str(results['commit'])[:8] or 'nocommit'}-scale{results['scale']:g}{'-quick' if results['quick'] else ''}.json"
-    return REPOSITORY / "benchmarks" / "results" / name
+    name = f"{stamp}-{str(results['commit'])[:8] or 'nocommit'}-scale{results['scale']:g}.json"
+    # Figures of a smoke run mean nothing: not beside those that are kept.
+    return (REPOSITORY / "build" / "bench" if results["quick"] else REPOSITORY / "benchmarks" / "results") / name
 
 
 def _complete(results: dict[str, Any]) -> bool:
