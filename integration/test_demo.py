@@ -121,18 +121,22 @@ def test_one_changed_row_is_found(finished: tuple[Path, dict[str, Any]]) -> None
 
 @pytest.mark.slow
 @pytest.mark.spark
-def test_an_interrupted_demo_leaves_nothing(tmp_path: Path) -> None:
+@pytest.mark.parametrize("number", [signal.SIGTERM, signal.SIGKILL])
+def test_an_interrupted_demo_leaves_no_process(tmp_path: Path, number: signal.Signals) -> None:
     work = tmp_path / "work"
+    last_to_start = "agent" if PROVIDER == "millpond" else "jvm"
     with subprocess.Popen(demo(work), cwd=REPOSITORY, stdout=subprocess.PIPE, text=True) as running:
-        jvm_up = processes.wait_until(
-            lambda: "jvm" in {process.role for process in left_over(work)} or running.poll() is not None, timeout_s=60
+        assert processes.wait_until(
+            lambda: last_to_start in {one.role for one in left_over(work)} or running.poll() is not None, timeout_s=120
         )
-        assert jvm_up and running.poll() is None
-        running.send_signal(signal.SIGTERM)
+        ended_early = running.poll() is not None
+        running.send_signal(number)
         out, _ = running.communicate(timeout=60)
-    assert running.returncode == 130, out
-    assert processes.wait_until(lambda: not left_over(work), timeout_s=20), left_over(work)
-    assert not work.exists()
+    assert not ended_early, out
+    assert running.returncode == (130 if number == signal.SIGTERM else -signal.SIGKILL), out
+    assert processes.wait_until(lambda: not left_over(work), timeout_s=30), left_over(work)
+    # Nobody is left to remove the folder of a demo that was itself killed with -9.
+    assert work.exists() == (number == signal.SIGKILL)
 
 
 def test_judge_finds_every_kind_of_fault() -> None:
