@@ -1,0 +1,90 @@
+"""The job that `test_crash` kills: an aggregation and a join over parquet files, results by batch id, exit code 0 when all input is done.
+
+Run as `python crash_job.py <work dir> <checkpoint format> <provider class>`. Prints `jvm <pid>` and then `batch <query> <id>` after each batch.
+"""
+
+from __future__ import annotations
+
+import json
+import os
+import sys
+from pathlib import Path
+from typing import Any
+
+from pyspark.sql import DataFrame, SparkSession
+from pyspark.sql import functions as F
+
+import millpond
+from integration.jvm import MILLPOND
+
+
+def _session(work: Path, checkpoint_format: str, provider_class: str) -> SparkSession:
+    builder = (
+        SparkSession.builder.master("local[2]")
+        .config("spark.ui.enabled", "false")
+        .config("spark.local.dir", str(work / "local"))
+        .config("spark.sql.warehouse.dir", str(work / "warehouse"))
+        .config("spark.sql.session.timeZone", "UTC")
+        .config("spark.sql.shuffle.partitions", "2")
+        .config("spark.sql.streaming.stateStore.maintenanceInterval", "100ms")
+        .config("spark.sql.streaming.stateStore.minDeltasForSnapshot", "2")
+        .config("spark.sql.streaming.stateStore.checkpointFormatVersion", checkpoint_format)
+        .config("spark.sql.streaming.stateStore.rocksdb.changelogCheckpointing.enabled", "true")
+    )
+    if provider_class == MILLPOND:
+        builder = millpond.configure(builder, {"gc.graceMs": 3000, "gc.intervalMs": 0})
+    else:
+        builder = builder.config("spark.sql.streaming.stateStore.providerClass", provider_class)
+    return builder.config("spark.sql.streaming.minBatchesToRetain", "3").getOrCreate()
+
+
+def _sink(work: Path, query: str) -> Any:
+    out = work / f"out-{query}"
+    out.mkdir(exist_ok=True)
+
+    def write(batch: DataFrame, batch_id: int) -> None:
+        rows = [list(row) for row in batch.collect()]
+        # batches run again after a kill and must give the same: the sink replaces by batch id, as an idempotent sink does
+        part = out / f".{batch_id}"
+        part.write_text(json.dumps(rows))
+        part.rename(out / f"{batch_id}.json")
+        print(f"batch {query} {batch_id}", flush=True)
+
+    return write
+
+
+def main(argv: list[str]) -> int:
+    """Run both queries until their input is done."""
+    work, checkpoint_format, provider_class = Path(argv[0]), argv[1], argv[2]
+    spark = _session(work, checkpoint_format, provider_class)
+    gateway = spark.sparkContext._gateway
+    assert gateway is not None
+    spark.sparkContext.setLogLevel("ERROR")
+    print(f"jvm {gateway.proc.pid}", flush=True)
+
+    def read(name: str) -> DataFrame:
+        return spark.readStream.schema("k string, ts timestamp, v long").option("maxFilesPerTrigger", 1).parquet(str(work / name))
+
+    count = read("left").groupBy("k").agg(F.count("*").alias("n"), F.sum("v").alias("s"))
+    left = read("left").withWatermark("ts", "10 seconds").selectExpr("k as lk", "ts as lt", "v as lv")
+    right = read("right").withWatermark("ts", "10 seconds").selectExpr("k as rk", "ts as rt", "v as rv")
+    joined = left.join(right, F.expr("lk = rk and rt between lt - interval 2 seconds and lt + interval 2 seconds"))
+    started = [
+        frame.writeStream.outputMode(mode).option("checkpointLocation", str(work / f"checkpoint-{name}"))
+        .trigger(availableNow=True).foreachBatch(_sink(work, name)).start()
+        for name, frame, mode in (("count", count, "update"), ("join", joined.select("lk", "lv", "rv"), "append"))
+    ]  # fmt: skip
+    for query in started:
+        query.awaitTermination()
+    spark.stop()
+    return 0
+
+
+if __name__ == "__main__":
+    try:
+        code = main(sys.argv[1:])
+    except Exception as error:  # the JVM was killed, or the query failed: the parent reads which
+        print(f"failed {type(error).__name__}: {error}", flush=True)
+        code = 3
+    sys.stdout.flush()
+    os._exit(code)  # no attempt to say goodbye to a JVM that may be gone
