@@ -7,6 +7,8 @@ import java.nio.file.{Files, Path, Paths}
 import java.util.{SplittableRandom, UUID}
 import java.util.concurrent.locks.LockSupport
 
+import javax.management.ObjectName
+
 import scala.collection.mutable.{ArrayBuffer, LinkedHashMap}
 import scala.jdk.CollectionConverters._
 
@@ -395,9 +397,18 @@ private object Memory {
     val bean = ManagementFactory.getMemoryMXBean
     System.gc()
     System.gc() // the second call collects what the first one's reference processing let go
+    trimNative()
     val heap = bean.getHeapMemoryUsage
     val children = ProcessHandle.current().descendants().iterator().asScala.map(c => residentBytes(c.pid())).sum
     Memory(heap.getUsed, residentBytes(ProcessHandle.current().pid()) - heap.getCommitted, children)
+  }
+
+  /** Gives freed native memory back to the system (JDK 17.0.9 and newer), so that what the warm-up let go is not reused unseen. */
+  private def trimNative(): Unit = {
+    val server = ManagementFactory.getPlatformMBeanServer
+    val command = new ObjectName("com.sun.management:type=DiagnosticCommand")
+    if (server.getMBeanInfo(command).getOperations.exists(_.getName == "systemTrimNativeHeap"))
+      server.invoke(command, "systemTrimNativeHeap", Array.empty[AnyRef], Array.empty[String]): Unit
   }
 
   private def residentBytes(pid: Long): Long = {
