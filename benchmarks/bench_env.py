@@ -112,7 +112,7 @@ def run_measured(command: list[str], *, log: Path, timeout_s: float) -> None:
     """Run one process to its end, its output in `log`. Raises: BenchError: it failed or ran out of time; the log's tail is told."""
     env = os.environ | {"PYSPARK_PYTHON": sys.executable, "SPARK_LOCAL_IP": "127.0.0.1"}
     with log.open("wb") as sink:
-        # Own session: on a timeout the whole family goes, Millpond's agent and a pyspark JVM included.
+        # Own session: at the end the whole family goes, a pyspark JVM and Millpond's agent included.
         process = subprocess.Popen(
             command, stdout=sink, stderr=subprocess.STDOUT, env=env, cwd=REPOSITORY, start_new_session=True
         )
@@ -121,13 +121,26 @@ def run_measured(command: list[str], *, log: Path, timeout_s: float) -> None:
         except subprocess.TimeoutExpired:
             code = None
         finally:
-            if process.poll() is None:
-                os.killpg(process.pid, signal.SIGKILL)
-                process.wait()
+            _end_family(process)
     if code != 0:
         tail = "\n".join(log.read_text(errors="replace").splitlines()[-40:])
         why = f"exit code {code}" if code is not None else f"no end after {timeout_s:.0f} s"
         raise BenchError(f"{Path(command[0]).name}: {why}; log {log}:\n{tail}")
+
+
+def _end_family(process: subprocess.Popen[bytes]) -> None:
+    """Kill what is left of a process's session and wait until it is gone: the next measure has the machine alone.
+
+    At most five seconds: in a container whose init reaps nothing, dead members stay listed.
+    """
+    deadline = time.monotonic() + 5
+    while time.monotonic() < deadline:
+        try:
+            os.killpg(process.pid, signal.SIGKILL)
+        except ProcessLookupError:
+            return
+        process.poll()  # reaps the leader
+        time.sleep(0.02)
 
 
 def _first_line(command: list[str]) -> str:

@@ -48,11 +48,11 @@ def jvm_options(recording: Path) -> tuple[str, ...]:
     )
 
 
-def phases_of(result: Mapping[str, Any]) -> list[Phase]:
-    """Return the phases of a raw store result, or the scenarios of a raw query result."""
+def phases_of(result: Mapping[str, Any], name: str) -> list[Phase]:
+    """Return the phases of a raw store result, or the whole of a query's, as `name`."""
     if "phases" in result:
         return [Phase(p["name"], p["from_ms"], p["to_ms"]) for p in result["phases"]]
-    return [Phase(name, run["from_ms"], run["to_ms"]) for name, run in result.items()]
+    return [Phase(name, result["from_ms"], result["to_ms"])]
 
 
 def report(recording: Path, phases: Sequence[Phase], *, top: int = 15) -> str:

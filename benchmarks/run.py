@@ -147,15 +147,15 @@ class _Run:
     def _scenarios(self, contender: Contender) -> tuple[str, ...]:
         return tuple(s for s in self.scenarios if s in contender.queries)
 
-    def _recording(self, level: str, contender: Contender) -> Path | None:
+    def _recording(self, name: str, contender: Contender) -> Path | None:
         if self.given.jfr is None:
             return None
         self.given.jfr.mkdir(parents=True, exist_ok=True)
-        return Path(self.given.jfr).resolve() / f"{level}-{contender.name}.jfr"
+        return Path(self.given.jfr).resolve() / f"{name}-{contender.name}.jfr"
 
-    def _profile(self, recording: Path | None, result: dict[str, Any]) -> dict[str, Any]:
+    def _profile(self, recording: Path | None, result: dict[str, Any], name: str) -> dict[str, Any]:
         if recording is not None:
-            self.profiles.append(bench_profile.report(recording, bench_profile.phases_of(result)))
+            self.profiles.append(bench_profile.report(recording, bench_profile.phases_of(result, name)))
         return result
 
     def _store(self, contender: Contender, repetition: int) -> dict[str, Any]:
@@ -172,21 +172,24 @@ class _Run:
             timeout_s=self.timeout_s,
             jvm_extra=bench_profile.jvm_options(recording) if recording else (),
         )
-        return self._profile(recording, result)
+        return self._profile(recording, result, "store")
 
     def _query(self, contender: Contender, repetition: int) -> dict[str, Any]:
-        recording = self._recording("query", contender)
-        result = bench_query.measure(
-            contender,
-            bench_query.scenarios(self._scenarios(contender), self.given.scale, quick=self.given.quick),
-            jar=self.jar if contender.ours else None,
-            work_dir=self.work_dir / f"query-{contender.name}-{repetition}",
-            heap_mib=1024 if self.given.quick else self.sizes.heap_mib,
-            extra_conf=self.conf,
-            timeout_s=self.timeout_s,
-            java_options=" ".join(bench_profile.jvm_options(recording)) if recording else "",
-        )
-        return self._profile(recording, result)
+        results = {}
+        for scenario in bench_query.scenarios(self._scenarios(contender), self.given.scale, quick=self.given.quick):
+            recording = self._recording(scenario.name, contender)
+            result = bench_query.measure(
+                contender,
+                scenario,
+                jar=self.jar if contender.ours else None,
+                work_dir=self.work_dir / f"{scenario.name}-{contender.name}-{repetition}",
+                heap_mib=1024 if self.given.quick else self.sizes.heap_mib,
+                extra_conf=self.conf,
+                timeout_s=self.timeout_s,
+                java_options=" ".join(bench_profile.jvm_options(recording)) if recording else "",
+            )
+            results[scenario.name] = self._profile(recording, result, scenario.name)
+        return results
 
 
 def _write_docs(results: dict[str, Any], source: Path) -> None:
