@@ -19,7 +19,9 @@ from integration.processes import agents_below, wait_until
 
 def pytest_report_header() -> str:
     """What is tested against what."""
-    return f"state store providers: {', '.join(c.rsplit('.', 1)[1] for c in providers_to_test())}; shim: {millpond_jar()}"
+    return (
+        f"state store providers: {', '.join(c.rsplit('.', 1)[1] for c in providers_to_test())}; shim: {millpond_jar()}"
+    )
 
 
 @pytest.fixture(scope="session")
@@ -55,7 +57,11 @@ def spark(tmp_path_factory: pytest.TempPathFactory) -> Iterator[SparkSession]:
     java.stdin.close()  # pyspark's JVM ends with its standard input
     java.wait(timeout=30)
     SparkContext._gateway = SparkContext._jvm = None
-    wait_until(lambda: not any(Path(f"/proc/{pid}").exists() for pid in agents), seconds=5, what=f"agents {agents} to end with the JVM")
+    wait_until(
+        lambda: not any(Path(f"/proc/{pid}").exists() for pid in agents),
+        seconds=5,
+        what=f"agents {agents} to end with the JVM",
+    )
 
 
 @pytest.fixture(autouse=True, scope="session")

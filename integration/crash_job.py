@@ -1,6 +1,7 @@
 """The job that `test_crash` kills: an aggregation and a join over parquet files, results by batch id, exit code 0 when all input is done.
 
-Run as `python crash_job.py <work dir> <checkpoint format> <provider class>`. Prints `jvm <pid>` and then `batch <query> <id>` after each batch.
+Run as `python crash_job.py <work dir> <checkpoint format> <provider class>`. Prints `jvm <pid>` and then `batch
+<query> <id>` after each batch.
 """
 
 from __future__ import annotations
@@ -44,7 +45,8 @@ def _sink(work: Path, query: str) -> Any:
 
     def write(batch: DataFrame, batch_id: int) -> None:
         rows = [list(row) for row in batch.collect()]
-        # batches run again after a kill and must give the same: the sink replaces by batch id, as an idempotent sink does
+        # batches run again after a kill and must give the same: the sink replaces by batch id, as an
+        # idempotent sink does
         part = out / f".{batch_id}"
         part.write_text(json.dumps(rows))
         part.rename(out / f"{batch_id}.json")
@@ -63,17 +65,24 @@ def main(argv: list[str]) -> int:
     print(f"jvm {gateway.proc.pid}", flush=True)
 
     def read(name: str) -> DataFrame:
-        return spark.readStream.schema("k string, ts timestamp, v long").option("maxFilesPerTrigger", 1).parquet(str(work / name))
+        return (
+            spark.readStream.schema("k string, ts timestamp, v long")
+            .option("maxFilesPerTrigger", 1)
+            .parquet(str(work / name))
+        )
 
     count = read("left").groupBy("k").agg(F.count("*").alias("n"), F.sum("v").alias("s"))
     left = read("left").withWatermark("ts", "10 seconds").selectExpr("k as lk", "ts as lt", "v as lv")
     right = read("right").withWatermark("ts", "10 seconds").selectExpr("k as rk", "ts as rt", "v as rv")
     joined = left.join(right, F.expr("lk = rk and rt between lt - interval 2 seconds and lt + interval 2 seconds"))
     started = [
-        frame.writeStream.outputMode(mode).option("checkpointLocation", str(work / f"checkpoint-{name}"))
-        .trigger(availableNow=True).foreachBatch(_sink(work, name)).start()
+        frame.writeStream.outputMode(mode)
+        .option("checkpointLocation", str(work / f"checkpoint-{name}"))
+        .trigger(availableNow=True)
+        .foreachBatch(_sink(work, name))
+        .start()
         for name, frame, mode in (("count", count, "update"), ("join", joined.select("lk", "lv", "rv"), "append"))
-    ]  # fmt: skip
+    ]
     for query in started:
         query.awaitTermination()
     spark.stop()

@@ -1,7 +1,8 @@
 """A state store provider behind a pipe: the Python side of `ProviderHarness.scala`.
 
-A `Harness` is one child JVM that serves many examples. `Provider` and `Store` are names for things that live in it; every call is one line there and one back (some 0.2 ms).
-Rows are lists of simple values in the order of the schema's columns (bytes as base64 text, decimals as text, nested structs as lists).
+A `Harness` is one child JVM that serves many examples. `Provider` and `Store` are names for things that live in it;
+every call is one line there and one back (some 0.2 ms). Rows are lists of simple values in the order of the schema's
+columns (bytes as base64 text, decimals as text, nested structs as lists).
 """
 
 from __future__ import annotations
@@ -48,7 +49,10 @@ class Commit:
 
 @dataclass(frozen=True)
 class Schema:
-    """Key and value columns as DDL text, and the key encoder: `{"type": "none" | "prefix" | "range" | "ts_prefix" | "ts_postfix", ...}`."""
+    """Key and value columns as DDL text, and the key encoder.
+
+    `{"type": "none" | "prefix" | "range" | "ts_prefix" | "ts_postfix", ...}`.
+    """
 
     key: str = "k string, n bigint"
     value: str = "v string, w bigint"
@@ -60,7 +64,14 @@ class Schema:
 class Harness:
     """One child JVM with a `SparkContext` in it."""
 
-    def __init__(self, work_dir: Path, *, conf: Mapping[str, str] | None = None, heap: str = "1g", env: Mapping[str, str] | None = None) -> None:
+    def __init__(
+        self,
+        work_dir: Path,
+        *,
+        conf: Mapping[str, str] | None = None,
+        heap: str = "1g",
+        env: Mapping[str, str] | None = None,
+    ) -> None:
         self.work_dir = work_dir
         self.local_dir = Path(tempfile.mkdtemp(dir=work_dir, prefix="local-"))
         jar = millpond_jar()
@@ -70,9 +81,14 @@ class Harness:
         self.log_path = self.local_dir.with_suffix(".log")
         with self.log_path.open("wb") as log:
             self._process = subprocess.Popen(
-                java_command(_MAIN, args, classpath=classpath, heap=heap), stdin=subprocess.PIPE, stdout=subprocess.PIPE, stderr=log, text=True, encoding="utf-8",
+                java_command(_MAIN, args, classpath=classpath, heap=heap),
+                stdin=subprocess.PIPE,
+                stdout=subprocess.PIPE,
+                stderr=log,
+                text=True,
+                encoding="utf-8",
                 env={**os.environ, "PYSPARK_PYTHON": sys.executable, **(env or {})},
-            )  # fmt: skip
+            )
         self._names = itertools.count()
         line = self._out.readline()
         if line.strip() != "ready":
@@ -103,7 +119,9 @@ class Harness:
         if not line:
             raise RuntimeError(f"harness JVM ended ({self._process.poll()}):\n{self.log_path.read_text()[-4000:]}")
         answers = json.loads(line)
-        return [ProviderError(c, a["error"]) if "error" in a else a["ok"] for c, a in zip(commands, answers, strict=True)]
+        return [
+            ProviderError(c, a["error"]) if "error" in a else a["ok"] for c, a in zip(commands, answers, strict=True)
+        ]
 
     def call(self, do: str, **arguments: Any) -> Any:
         """Run one command; raise `ProviderError` if it failed."""
@@ -112,12 +130,37 @@ class Harness:
             raise answer
         return answer
 
-    def open(self, root: str | Path, *, provider_class: str, schema: Schema, conf: Mapping[str, str] | None = None, partition: int = 0, operator: int = 0,
-             store: str = "default", hadoop: Mapping[str, str] | None = None) -> Provider:  # fmt: skip
+    def open(
+        self,
+        root: str | Path,
+        *,
+        provider_class: str,
+        schema: Schema,
+        conf: Mapping[str, str] | None = None,
+        partition: int = 0,
+        operator: int = 0,
+        store: str = "default",
+        hadoop: Mapping[str, str] | None = None,
+    ) -> Provider:
         """Create and initialise a provider whose Spark checkpoint root (`<checkpoint>/state`) is `root`."""
         name = self.name("p")
-        self.call("open", p=name, **{"class": provider_class}, root=str(root), partition=partition, operator=operator, store=store, key=schema.key, value=schema.value,
-                  spec=dict(schema.spec), use_cf=schema.use_cf, multi=schema.multi, conf=dict(conf or {}), hadoop=dict(hadoop or {}), run_id=str(uuid.uuid4()))  # fmt: skip
+        self.call(
+            "open",
+            p=name,
+            **{"class": provider_class},
+            root=str(root),
+            partition=partition,
+            operator=operator,
+            store=store,
+            key=schema.key,
+            value=schema.value,
+            spec=dict(schema.spec),
+            use_cf=schema.use_cf,
+            multi=schema.multi,
+            conf=dict(conf or {}),
+            hadoop=dict(hadoop or {}),
+            run_id=str(uuid.uuid4()),
+        )
         return Provider(self, name, schema)
 
     def partitions_of(self, keys: Sequence[Row], *, key_schema: str, partitions: int) -> list[int]:
@@ -146,10 +189,14 @@ class Provider:
     name: str
     schema: Schema
 
-    def store(self, version: int, id: str | None = None, *, force_snapshot: bool = False, load_empty: bool = False) -> Store:
+    def store(
+        self, version: int, id: str | None = None, *, force_snapshot: bool = False, load_empty: bool = False
+    ) -> Store:
         """`getStore`."""
         s = self.harness.name("s")
-        self.harness.call("get_store", p=self.name, s=s, version=version, id=id, force_snapshot=force_snapshot, load_empty=load_empty)
+        self.harness.call(
+            "get_store", p=self.name, s=s, version=version, id=id, force_snapshot=force_snapshot, load_empty=load_empty
+        )
         return Store(self, s)
 
     def read_store(self, version: int, id: str | None = None) -> Store:
@@ -225,7 +272,9 @@ class Store:
         """`commit` and `getStateStoreCheckpointInfo`, which must agree on the version."""
         answer = self._call("commit")
         if answer["version"] != answer["info_version"]:
-            raise AssertionError(f"commit returned {answer['version']}, getStateStoreCheckpointInfo {answer['info_version']}")
+            raise AssertionError(
+                f"commit returned {answer['version']}, getStateStoreCheckpointInfo {answer['info_version']}"
+            )
         return Commit(answer["version"], answer["id"], answer["base_id"])
 
     def abort(self) -> None:
@@ -253,7 +302,11 @@ class Cursor:
     name: str
 
     def next(self, count: int = 1, *, remove: bool = False, lazily: bool = False) -> list[tuple[Row, Row]]:
-        """Up to `count` pairs (-1: the rest); with `remove` each key is removed before its pair is looked at; `lazily`: `hasNext` only right before `next`."""
+        """Up to `count` pairs (-1.
+
+        The rest); with `remove` each key is removed before its pair is looked at; `lazily`: `hasNext` only right
+        before `next`.
+        """
         return [(k, v) for k, v in self.harness.call("iter_next", it=self.name, n=count, remove=remove, lazily=lazily)]
 
     def close(self) -> None:
@@ -267,6 +320,9 @@ def short_conf(values: Mapping[str, Any]) -> dict[str, str]:
 
 
 def providers_to_test() -> list[str]:
-    """Spark's RocksDB store, which proves the tests, and Millpond's; `$MILLPOND_TEST_PROVIDERS` (`rocksdb`, `millpond`) narrows it."""
+    """Spark's RocksDB store, which proves the tests, and Millpond's.
+
+    `$MILLPOND_TEST_PROVIDERS` (`rocksdb`, `millpond`) narrows it.
+    """
     chosen = os.environ.get("MILLPOND_TEST_PROVIDERS", "rocksdb,millpond")
     return [{"rocksdb": ROCKSDB, "millpond": MILLPOND}[name] for name in chosen.split(",")]

@@ -11,8 +11,9 @@ import tempfile
 from collections.abc import Sequence
 from pathlib import Path
 
-import millpond
 import pyspark
+
+import millpond
 from millpond.errors import UnsupportedError
 
 REPO = Path(__file__).resolve().parents[1]
@@ -22,11 +23,21 @@ ROCKSDB = "org.apache.spark.sql.execution.streaming.state.RocksDBStateStoreProvi
 MILLPOND = "org.apache.spark.sql.millpond.MillpondStateStoreProvider"
 # Spark on Java 17 reads JDK internals; the same list as org.apache.spark.launcher.JavaModuleOptions.
 _OPENS = (
-    "java.base/java.lang", "java.base/java.lang.invoke", "java.base/java.lang.reflect", "java.base/java.io",
-    "java.base/java.net", "java.base/java.nio", "java.base/java.util", "java.base/java.util.concurrent",
-    "java.base/java.util.concurrent.atomic", "java.base/jdk.internal.ref", "java.base/sun.nio.ch",
-    "java.base/sun.nio.cs", "java.base/sun.security.action", "java.base/sun.util.calendar",
-)  # fmt: skip
+    "java.base/java.lang",
+    "java.base/java.lang.invoke",
+    "java.base/java.lang.reflect",
+    "java.base/java.io",
+    "java.base/java.net",
+    "java.base/java.nio",
+    "java.base/java.util",
+    "java.base/java.util.concurrent",
+    "java.base/java.util.concurrent.atomic",
+    "java.base/jdk.internal.ref",
+    "java.base/sun.nio.ch",
+    "java.base/sun.nio.cs",
+    "java.base/sun.security.action",
+    "java.base/sun.util.calendar",
+)
 
 
 def java() -> str:
@@ -39,7 +50,10 @@ def java() -> str:
 
 
 def millpond_jar() -> Path | None:
-    """The shim's jar: `$MILLPOND_TEST_JAR`, else the package's; None where neither is there (enough for Spark's own providers)."""
+    """The shim's jar.
+
+    `$MILLPOND_TEST_JAR`, else the package's; None where neither is there (enough for Spark's own providers).
+    """
     given = os.environ.get("MILLPOND_TEST_JAR")
     if given:
         return Path(given)

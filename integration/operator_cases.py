@@ -1,6 +1,7 @@
 """The stateful queries that are compared, and their input: pure descriptions, run by `test_operators`.
 
-Event times are seconds after an epoch; each list of rows is one file, which is one micro-batch. The inputs hold late rows, nulls, unicode, decimals, binary and nested keys, and a file without rows.
+Event times are seconds after an epoch; each list of rows is one file, which is one micro-batch. The inputs hold late
+rows, nulls, unicode, decimals, binary and nested keys, and a file without rows.
 """
 
 from __future__ import annotations
@@ -19,10 +20,16 @@ Rows = list[dict[str, Any]]
 Build = Callable[[list[DataFrame]], DataFrame]
 
 EVENTS = pa.schema([("k", pa.string()), ("ts", pa.timestamp("us", tz="UTC")), ("v", pa.int64())])
-KEYED = pa.schema([
-    ("s", pa.string()), ("d", pa.decimal128(12, 2)), ("b", pa.binary()),
-    ("n", pa.struct([("x", pa.int32()), ("y", pa.string())])), ("f", pa.float64()), ("v", pa.int64()),
-])  # fmt: skip
+KEYED = pa.schema(
+    [
+        ("s", pa.string()),
+        ("d", pa.decimal128(12, 2)),
+        ("b", pa.binary()),
+        ("n", pa.struct([("x", pa.int32()), ("y", pa.string())])),
+        ("f", pa.float64()),
+        ("v", pa.int64()),
+    ]
+)
 _START = dt.datetime(2024, 1, 1, tzinfo=dt.timezone.utc)
 
 
@@ -44,7 +51,7 @@ CLICKS: list[Rows] = [
     events(),
     events(("a", 1, 15), ("a", 43, 16), ("c", 44, 17), ("d", 40, 11), ("e", 61, 18)),
     events(("a", 90, 19), ("a", 91, 20), (None, 95, 21), ("b", 120, 22)),
-]  # fmt: skip
+]
 VIEWS: list[Rows] = [
     events(("a", 2, 100), ("b", 30, 101), (None, 4, 102)),
     events(("c", 13, 103), ("a", 12, 104), ("zz", 14, 105)),
@@ -52,15 +59,17 @@ VIEWS: list[Rows] = [
     events(("q", 45, 110)),
     events(("c", 46, 111), ("e", 60, 112), ("e", 62, 113), ("x", 50, 114)),
     events(("a", 92, 115), ("b", 119, 116), ("k", 121, 117)),
-]  # fmt: skip
+]
 
 
 def _key(i: int) -> dict[str, Any]:
     return {
-        "s": [None, "", "a", "ü€\U0001f600", "a\u0000b", "long " * 40][i % 6], "d": [None, Decimal("0.00"), Decimal("-1.25"), Decimal("9999999999.99")][i % 4],
-        "b": [None, b"", b"\x00\xff", bytes(range(256))][i % 4], "n": [None, {"x": i % 3, "y": None}, {"x": None, "y": "y" * (i % 5)}][i % 3],
+        "s": [None, "", "a", "ü€\U0001f600", "a\u0000b", "long " * 40][i % 6],
+        "d": [None, Decimal("0.00"), Decimal("-1.25"), Decimal("9999999999.99")][i % 4],
+        "b": [None, b"", b"\x00\xff", bytes(range(256))][i % 4],
+        "n": [None, {"x": i % 3, "y": None}, {"x": None, "y": "y" * (i % 5)}][i % 3],
         "f": [0.0, -0.0, float("nan"), None, 1.5][i % 5],
-    }  # fmt: skip
+    }
 
 
 KEYS: list[Rows] = [[{**_key((i * 7 + b * 3) % 40), "v": i} for i in range(25)] if b != 2 else [] for b in range(5)]
@@ -84,7 +93,12 @@ def _window(seconds: int = 10) -> Any:
 
 
 def _agg(f: DataFrame) -> list[Any]:
-    return [F.count("*").alias("n"), F.sum("v").alias("s"), F.max("v").alias("m"), F.sort_array(F.collect_set("v")).alias("all")]
+    return [
+        F.count("*").alias("n"),
+        F.sum("v").alias("s"),
+        F.max("v").alias("m"),
+        F.sort_array(F.collect_set("v")).alias("all"),
+    ]
 
 
 def _keyed(i: list[DataFrame]) -> DataFrame:
@@ -118,14 +132,26 @@ def _dedupe_within(i: list[DataFrame]) -> DataFrame:
 
 def _sessions(i: list[DataFrame]) -> DataFrame:
     f = i[0].withWatermark("ts", "10 seconds")
-    return f.groupBy(F.session_window("ts", "7 seconds").alias("w"), "k").agg(F.count("*").alias("n"), F.sum("v").alias("s"))
+    return f.groupBy(F.session_window("ts", "7 seconds").alias("w"), "k").agg(
+        F.count("*").alias("n"), F.sum("v").alias("s")
+    )
 
 
 def _join(how: str) -> Build:
     def build(i: list[DataFrame]) -> DataFrame:
-        left = i[0].withWatermark("ts", "10 seconds").select(F.col("k").alias("lk"), F.col("ts").alias("lt"), F.col("v").alias("lv"))
-        right = i[1].withWatermark("ts", "10 seconds").select(F.col("k").alias("rk"), F.col("ts").alias("rt"), F.col("v").alias("rv"))
-        near = (F.col("rt") >= F.col("lt") - F.expr("interval 5 seconds")) & (F.col("rt") <= F.col("lt") + F.expr("interval 5 seconds"))
+        left = (
+            i[0]
+            .withWatermark("ts", "10 seconds")
+            .select(F.col("k").alias("lk"), F.col("ts").alias("lt"), F.col("v").alias("lv"))
+        )
+        right = (
+            i[1]
+            .withWatermark("ts", "10 seconds")
+            .select(F.col("k").alias("rk"), F.col("ts").alias("rt"), F.col("v").alias("rv"))
+        )
+        near = (F.col("rt") >= F.col("lt") - F.expr("interval 5 seconds")) & (
+            F.col("rt") <= F.col("lt") + F.expr("interval 5 seconds")
+        )
         return left.join(right, (F.col("lk") == F.col("rk")) & near, how)
 
     return build
@@ -133,13 +159,17 @@ def _join(how: str) -> Build:
 
 def _join_then_window(i: list[DataFrame]) -> DataFrame:
     joined = _join("leftOuter")(i)
-    return joined.groupBy(F.window("lt", "20 seconds").alias("w"), "lk").agg(F.count("rv").alias("n"), F.sum("lv").alias("s"))
+    return joined.groupBy(F.window("lt", "20 seconds").alias("w"), "lk").agg(
+        F.count("rv").alias("n"), F.sum("lv").alias("s")
+    )
 
 
 def _window_of_window(i: list[DataFrame]) -> DataFrame:
     f = i[0].withWatermark("ts", "10 seconds")
     small = f.groupBy(F.window("ts", "5 seconds"), "k").agg(F.sum("v").alias("s"))
-    return small.groupBy(F.window("window", "20 seconds").alias("w")).agg(F.count("*").alias("n"), F.sum("s").alias("s"))
+    return small.groupBy(F.window("window", "20 seconds").alias("w")).agg(
+        F.count("*").alias("n"), F.sum("s").alias("s")
+    )
 
 
 def _dedupe_then_window(i: list[DataFrame]) -> DataFrame:
@@ -169,7 +199,9 @@ def _pandas_state(timeout: str, mode: str) -> Build:
                 latest = newest if latest is None or newest > latest else latest
             state.update((n,))
             if timeout == "EventTimeTimeout" and latest is not None:
-                state.setTimeoutTimestamp(max(int(latest.timestamp() * 1000) + 5_000, state.getCurrentWatermarkMs() + 1))
+                state.setTimeoutTimestamp(
+                    max(int(latest.timestamp() * 1000) + 5_000, state.getCurrentWatermarkMs() + 1)
+                )
             yield pd.DataFrame({"k": [key[0]], "n": [n], "out": [False]})
 
         f = i[0].withWatermark("ts", "10 seconds")

@@ -60,7 +60,10 @@ class Model:
         return chain
 
     def restorable(self) -> list[Node]:
-        """What Spark may ask for next: ancestors and descendants of what it asked for last, within the retained batches."""
+        """What Spark may ask for next.
+
+        Ancestors and descendants of what it asked for last, within the retained batches.
+        """
         oldest = self.newest - self.retain + 1
         past = self.lineage(self.asked)
         return sorted(
@@ -69,15 +72,27 @@ class Model:
         )
 
 
-def write_spark_metadata(checkpoint: Path, *, operator_name: str, partitions: int, prefix_columns: int = 0, provider_class: str) -> Path:
-    """What Spark's driver writes before the first task: operator metadata and offset log. Returns `<checkpoint>/state`."""
+def write_spark_metadata(
+    checkpoint: Path, *, operator_name: str, partitions: int, prefix_columns: int = 0, provider_class: str
+) -> Path:
+    """What Spark's driver writes before the first task.
+
+    Operator metadata and offset log. Returns `<checkpoint>/state`.
+    """
     metadata = checkpoint / "state" / "0" / "_metadata"
     metadata.mkdir(parents=True)
-    info = {"operatorInfo": {"operatorId": 0, "operatorName": operator_name},
-            "stateStoreInfo": [{"storeName": "default", "numColsPrefixKey": prefix_columns, "numPartitions": partitions}]}  # fmt: skip
+    info = {
+        "operatorInfo": {"operatorId": 0, "operatorName": operator_name},
+        "stateStoreInfo": [{"storeName": "default", "numColsPrefixKey": prefix_columns, "numPartitions": partitions}],
+    }
     (metadata / "metadata").write_text("v1\n" + json.dumps(info))
     offsets = checkpoint / "offsets"
     offsets.mkdir()
-    conf = {"spark.sql.shuffle.partitions": str(partitions), "spark.sql.streaming.stateStore.providerClass": provider_class}
-    (offsets / "0").write_text("v1\n" + json.dumps({"batchWatermarkMs": 0, "batchTimestampMs": 0, "conf": conf}) + "\n-")
+    conf = {
+        "spark.sql.shuffle.partitions": str(partitions),
+        "spark.sql.streaming.stateStore.providerClass": provider_class,
+    }
+    (offsets / "0").write_text(
+        "v1\n" + json.dumps({"batchWatermarkMs": 0, "batchTimestampMs": 0, "conf": conf}) + "\n-"
+    )
     return checkpoint / "state"

@@ -1,4 +1,7 @@
-"""Streams that can be run twice: input as parquet files, one file a batch, and every batch's output and state metrics kept."""
+"""Streams that can be run twice.
+
+Input as parquet files, one file a batch, and every batch's output and state metrics kept.
+"""
 
 from __future__ import annotations
 
@@ -12,7 +15,7 @@ import pyarrow as pa
 import pyarrow.parquet as pq
 from pyspark.errors import StreamingQueryException
 from pyspark.sql import DataFrame, SparkSession
-from pyspark.sql.streaming import StreamingQuery
+from pyspark.sql.streaming.query import StreamingQuery
 
 Batch = list[str]
 _STATE_METRICS = ("operatorName", "numRowsTotal", "numRowsUpdated", "numRowsRemoved", "numRowsDroppedByWatermark")
@@ -58,15 +61,24 @@ class Run:
     def note_progress(self, query: StreamingQuery) -> None:
         """Keep the state metrics of the batches that ended."""
         for progress in query.recentProgress:
-            self.state[progress["batchId"]] = [{name: op[name] for name in _STATE_METRICS} for op in progress["stateOperators"]]
+            self.state[progress["batchId"]] = [
+                {name: op[name] for name in _STATE_METRICS} for op in progress["stateOperators"]
+            ]
 
 
 def start(
-    spark: SparkSession, frame: DataFrame, run: Run, *, output_mode: str, conf: Mapping[str, str], fail_at: int | None = None
+    spark: SparkSession,
+    frame: DataFrame,
+    run: Run,
+    *,
+    output_mode: str,
+    conf: Mapping[str, str],
+    fail_at: int | None = None,
 ) -> StreamingQuery:
     """Start `frame` with the session settings `conf`, over all input that is there, into `run`.
 
-    With `fail_at` the sink throws in that batch, after its rows were computed (so its state is committed) and before Spark notes it as done: the restart asks every store for the version before.
+    With `fail_at` the sink throws in that batch, after its rows were computed (so its state is committed) and before
+    Spark notes it as done: the restart asks every store for the version before.
     """
 
     def sink(batch: DataFrame, batch_id: int) -> None:

@@ -40,8 +40,13 @@ class Job:
         env = {**os.environ, "PYTHONPATH": path, "PYSPARK_PYTHON": sys.executable}
         self.log = work / "log"
         with self.log.open("ab") as log:
-            self.process = subprocess.Popen([sys.executable, "-m", "integration.crash_job", str(work), str(checkpoint_format), provider_class],
-                                            stdout=subprocess.PIPE, stderr=log, text=True, env=env)  # fmt: skip
+            self.process = subprocess.Popen(
+                [sys.executable, "-m", "integration.crash_job", str(work), str(checkpoint_format), provider_class],
+                stdout=subprocess.PIPE,
+                stderr=log,
+                text=True,
+                env=env,
+            )
         self.jvm = 0
         self.batches = 0
         self.lines: list[str] = []
@@ -59,7 +64,11 @@ class Job:
 
     def wait_for_batches(self, count: int) -> bool:
         """Until `count` batches are done; False if the job ended before."""
-        wait_until(lambda: self.batches >= count or self.process.poll() is not None, seconds=120, what=f"batch {count}: {self.lines[-3:]}")
+        wait_until(
+            lambda: self.batches >= count or self.process.poll() is not None,
+            seconds=120,
+            what=f"batch {count}: {self.lines[-3:]}",
+        )
         return self.process.poll() is None
 
     def report(self) -> str:
@@ -118,13 +127,21 @@ def test_kill_9_of_the_driver_loses_nothing(tmp_path: Path, checkpoint_format: i
             counts[row["k"]][1] += row["v"]
     assert {k: [n, s] for k, n, s in _results(tmp_path, "count")} == dict(counts)
     lefts, rights = ([row for pair in data for row in pair[side]] for side in (0, 1))
-    expected = [[a["k"], a["v"], b["v"]] for a in lefts for b in rights if a["k"] == b["k"] and abs((a["ts"] - b["ts"]).total_seconds()) <= 2]
+    expected = [
+        [a["k"], a["v"], b["v"]]
+        for a in lefts
+        for b in rights
+        if a["k"] == b["k"] and abs((a["ts"] - b["ts"]).total_seconds()) <= 2
+    ]
     assert sorted(_results(tmp_path, "join")) == sorted(expected)
 
 
 @pytest.mark.skipif(MILLPOND not in providers_to_test(), reason="about Millpond's agent")
 def test_kill_9_of_the_agent_costs_a_retry(spark: SparkSession, tmp_path: Path) -> None:
-    """The agent dies before and during every batch; the query goes on, its result is right, one agent is there afterwards."""
+    """The agent dies before and during every batch.
+
+    The query goes on, its result is right, one agent is there afterwards.
+    """
     gateway = spark.sparkContext._gateway
     assert gateway is not None
     jvm = gateway.proc.pid
@@ -152,7 +169,9 @@ def test_kill_9_of_the_agent_costs_a_retry(spark: SparkSession, tmp_path: Path) 
     killer = threading.Thread(target=kill_now_and_then)
     killer.start()
     try:
-        query = start(spark, frame, run, output_mode="complete", conf={"spark.sql.streaming.stateStore.providerClass": MILLPOND})
+        query = start(
+            spark, frame, run, output_mode="complete", conf={"spark.sql.streaming.stateStore.providerClass": MILLPOND}
+        )
         finish(query, run)
     finally:
         stop.set()
@@ -172,9 +191,19 @@ def test_kill_9_of_the_agent_costs_a_retry(spark: SparkSession, tmp_path: Path) 
 @pytest.mark.parametrize("checkpoint_format", [1, 2])
 def test_kill_9_between_commits(tmp_path: Path, provider_class: str, checkpoint_format: int) -> None:
     """Every version committed before the kill is there for the next JVM; what was not committed is not."""
-    root = write_spark_metadata(tmp_path / "checkpoint", operator_name="stateStoreSave", partitions=1, provider_class=provider_class)
-    conf = {**short_conf({"checkpointFormatVersion": checkpoint_format, "minDeltasForSnapshot": 2, "rocksdb.changelogCheckpointing.enabled": True}),
-            "spark.sql.shuffle.partitions": "1"}  # fmt: skip
+    root = write_spark_metadata(
+        tmp_path / "checkpoint", operator_name="stateStoreSave", partitions=1, provider_class=provider_class
+    )
+    conf = {
+        **short_conf(
+            {
+                "checkpointFormatVersion": checkpoint_format,
+                "minDeltasForSnapshot": 2,
+                "rocksdb.changelogCheckpointing.enabled": True,
+            }
+        ),
+        "spark.sql.shuffle.partitions": "1",
+    }
     rng = random.Random(3)
     state: dict[str, tuple[list[Any], list[Any]]] = {}
     version, commit_id = 0, None
@@ -211,10 +240,17 @@ def test_kill_9_between_commits(tmp_path: Path, provider_class: str, checkpoint_
 
 @pytest.mark.parametrize("provider_class", providers_to_test())
 def test_jvm_ends_by_itself(tmp_path: Path, provider_class: str) -> None:
-    """A JVM whose `main` is over ends although it used the store, and takes the agent with it; no zombie, no file lock."""
-    root = write_spark_metadata(tmp_path / "checkpoint", operator_name="stateStoreSave", partitions=1, provider_class=provider_class)
+    """A JVM whose `main` is over ends although it used the store, and takes the agent with it.
+
+    No zombie, no file lock.
+    """
+    root = write_spark_metadata(
+        tmp_path / "checkpoint", operator_name="stateStoreSave", partitions=1, provider_class=provider_class
+    )
     harness = Harness(tmp_path, conf={"spark.millpond.harness.exit": "false"})
-    provider = harness.open(root, provider_class=provider_class, schema=Schema(), conf={"spark.sql.shuffle.partitions": "1"})
+    provider = harness.open(
+        root, provider_class=provider_class, schema=Schema(), conf={"spark.sql.shuffle.partitions": "1"}
+    )
     store = provider.store(0)
     store.put(["a", 1], ["b", 2])
     store.commit()
@@ -222,5 +258,3 @@ def test_jvm_ends_by_itself(tmp_path: Path, provider_class: str) -> None:
     assert len(agents) == (1 if provider_class == MILLPOND else 0)
     harness.stop()
     wait_until(lambda: not any(Path(f"/proc/{a}").exists() for a in agents), seconds=5, what="the agent to end")
-
-

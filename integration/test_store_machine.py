@@ -1,6 +1,7 @@
 """A state machine that drives a real provider in a JVM against a dict of every version.
 
-The same rules run on Spark's RocksDB store, which proves them, and on Millpond's. Examples are derandomised: the sequence of a failure is printed and comes again.
+The same rules run on Spark's RocksDB store, which proves them, and on Millpond's. Examples are derandomised: the
+sequence of a failure is printed and comes again.
 """
 
 from __future__ import annotations
@@ -19,7 +20,18 @@ from hypothesis import HealthCheck, Phase, settings
 from hypothesis import strategies as st
 from hypothesis.stateful import RuleBasedStateMachine, initialize, precondition, rule, run_state_machine_as_test
 
-from integration.harness import Commit, Cursor, Harness, Provider, ProviderError, Row, Schema, Store, providers_to_test, short_conf
+from integration.harness import (
+    Commit,
+    Cursor,
+    Harness,
+    Provider,
+    ProviderError,
+    Row,
+    Schema,
+    Store,
+    providers_to_test,
+    short_conf,
+)
 from integration.jvm import MILLPOND, ROCKSDB
 from integration.store_model import Model, Node, State, as_state, canon, write_spark_metadata
 
@@ -30,7 +42,10 @@ STEPS = 45
 # Shrinking re-runs the machine some hundred times: worth it at a desk, not in CI, which prints the whole sequence.
 PHASES = (Phase.generate, Phase.shrink) if os.environ.get("MILLPOND_MACHINE_SHRINK") else (Phase.generate,)
 TEXTS = ["", "a", "ab", "b", "ü€", "\U0001f600", "x" * 40, None]
-VALUES = st.tuples(st.one_of(st.none(), st.text(max_size=6), st.integers(1, 5).map(lambda n: "v" * (n * 50_000))), st.one_of(st.none(), st.integers(-(2**63), 2**63 - 1)))
+VALUES = st.tuples(
+    st.one_of(st.none(), st.text(max_size=6), st.integers(1, 5).map(lambda n: "v" * (n * 50_000))),
+    st.one_of(st.none(), st.integers(-(2**63), 2**63 - 1)),
+)
 
 
 @dataclass(frozen=True)
@@ -44,19 +59,32 @@ class Variant:
 
     @property
     def diverges(self) -> bool:
-        """Whether a version may be written again with other content: always with ids; without, only Millpond promises it."""
+        """Whether a version may be written again with other content.
+
+        Always with ids; without, only Millpond promises it.
+        """
         return self.checkpoint_format == 2 or self.provider_class == MILLPOND
 
     @property
     def retain(self) -> int:
-        """Batches kept. Spark's own clean-up counts the snapshot of a lost attempt and then misses the chain of the one that won: there it deletes nothing."""
+        """Batches kept.
+
+        Spark's own clean-up counts the snapshot of a lost attempt and then misses the chain of the one that won:
+        there it deletes nothing.
+        """
         return RETAIN if self.provider_class == MILLPOND else 100
 
     @property
     def name(self) -> str:
         """For the test id."""
-        return "-".join([self.provider_class.rsplit(".", 1)[1].removesuffix("StateStoreProvider"), f"format{self.checkpoint_format}",
-                         "prefix" if self.prefix else "plain", *(f"{k.rsplit('.', 1)[-1]}={v}" for k, v in self.conf)])  # fmt: skip
+        return "-".join(
+            [
+                self.provider_class.rsplit(".", 1)[1].removesuffix("StateStoreProvider"),
+                f"format{self.checkpoint_format}",
+                "prefix" if self.prefix else "plain",
+                *(f"{k.rsplit('.', 1)[-1]}={v}" for k, v in self.conf),
+            ]
+        )
 
 
 def _variants() -> list[Variant]:
@@ -95,9 +123,12 @@ class StoreMachine(RuleBasedStateMachine):
         super().__init__()
         self.checkpoint = Path(tempfile.mkdtemp(dir=self.harness.work_dir))
         self.root = write_spark_metadata(
-            self.checkpoint, operator_name="sessionWindowStateStoreSaveExec" if self.variant.prefix else "stateStoreSave", partitions=PARTITIONS,
-            prefix_columns=int(self.variant.prefix), provider_class=self.variant.provider_class,
-        )  # fmt: skip
+            self.checkpoint,
+            operator_name="sessionWindowStateStoreSaveExec" if self.variant.prefix else "stateStoreSave",
+            partitions=PARTITIONS,
+            prefix_columns=int(self.variant.prefix),
+            provider_class=self.variant.provider_class,
+        )
         self.model = Model(self.variant.checkpoint_format, self.variant.retain)
         self.providers: list[Provider | None] = [None, None]
         self.current = 0
@@ -114,14 +145,32 @@ class StoreMachine(RuleBasedStateMachine):
         found = self.providers[index]
         if found is None:
             spec: dict[str, Any] = {"type": "prefix", "columns": 1} if self.variant.prefix else {"type": "none"}
-            conf = short_conf({
-                "checkpointFormatVersion": self.variant.checkpoint_format, "minDeltasForSnapshot": 2, "rocksdb.changelogCheckpointing.enabled": True,
-                "rocksdb.lockAcquireTimeoutMs": 2000, **dict(self.variant.conf),
-                **({"millpond.gc.graceMs": 0, "millpond.gc.intervalMs": 0, "millpond.lock.acquireTimeoutMs": 2000} if self.variant.provider_class == MILLPOND else {}),
-            })  # fmt: skip
-            conf |= {"spark.sql.streaming.minBatchesToRetain": str(self.variant.retain), "spark.sql.streaming.ratioExtraSpaceAllowedInCheckpoint": "0",
-                     "spark.sql.shuffle.partitions": str(PARTITIONS)}  # fmt: skip
-            found = self.harness.open(self.root, provider_class=self.variant.provider_class, schema=Schema(spec=spec), conf=conf, partition=PARTITION)
+            conf = short_conf(
+                {
+                    "checkpointFormatVersion": self.variant.checkpoint_format,
+                    "minDeltasForSnapshot": 2,
+                    "rocksdb.changelogCheckpointing.enabled": True,
+                    "rocksdb.lockAcquireTimeoutMs": 2000,
+                    **dict(self.variant.conf),
+                    **(
+                        {"millpond.gc.graceMs": 0, "millpond.gc.intervalMs": 0, "millpond.lock.acquireTimeoutMs": 2000}
+                        if self.variant.provider_class == MILLPOND
+                        else {}
+                    ),
+                }
+            )
+            conf |= {
+                "spark.sql.streaming.minBatchesToRetain": str(self.variant.retain),
+                "spark.sql.streaming.ratioExtraSpaceAllowedInCheckpoint": "0",
+                "spark.sql.shuffle.partitions": str(PARTITIONS),
+            }
+            found = self.harness.open(
+                self.root,
+                provider_class=self.variant.provider_class,
+                schema=Schema(spec=spec),
+                conf=conf,
+                partition=PARTITION,
+            )
             self.providers[index] = found
         return found
 
@@ -132,7 +181,11 @@ class StoreMachine(RuleBasedStateMachine):
             provider.close()
 
     def _open(self, call: Callable[[], Store]) -> Store:
-        """Open a store. In format 1 an executor whose changelog another attempt replaced may say so once, before any row of the batch; the retry must succeed."""
+        """Open a store.
+
+        In format 1 an executor whose changelog another attempt replaced may say so once, before any row of the batch;
+        the retry must succeed.
+        """
         try:
             return call()
         except ProviderError as error:
@@ -158,7 +211,12 @@ class StoreMachine(RuleBasedStateMachine):
         self.commit()
 
     @precondition(lambda self: self.store is None)
-    @rule(data=st.data(), index=st.sampled_from([0, 0, 0, 1]), how=st.sampled_from(["write", "upgrade", "read"]), newest=st.sampled_from([True, True, False]))
+    @rule(
+        data=st.data(),
+        index=st.sampled_from([0, 0, 0, 1]),
+        how=st.sampled_from(["write", "upgrade", "read"]),
+        newest=st.sampled_from([True, True, False]),
+    )
     def open_store(self, data: st.DataObject, index: int, how: str, newest: bool) -> None:
         """Ask for a version: mostly the newest, sometimes an older one, on either provider."""
         nodes = self.model.restorable()
@@ -289,7 +347,9 @@ class StoreMachine(RuleBasedStateMachine):
         rewrites = self.variant.checkpoint_format == 1 and done.version <= self.model.newest
         self.model.add((done.version, done.id), self.base, self.working)
         self._forget_store()
-        if rewrites:  # without ids nothing tells another executor that its copy is stale; Spark would not use it again either
+        if (
+            rewrites
+        ):  # without ids nothing tells another executor that its copy is stale; Spark would not use it again either
             self._close(1 - self.current)
 
     def _check(self, done: Commit, base: Node) -> None:
@@ -311,7 +371,10 @@ class StoreMachine(RuleBasedStateMachine):
     @precondition(lambda self: self.store is None)
     @rule(writes=st.lists(st.tuples(st.integers(0, 9), VALUES), max_size=3), other=st.integers(0, 9))
     def two_attempts(self, writes: list[tuple[int, tuple[str | None, int | None]]], other: int) -> None:
-        """Two executors commit the same version. With ids each keeps its own, different state; without, the attempts are equal."""
+        """Two executors commit the same version.
+
+        With ids each keeps its own, different state; without, the attempts are equal.
+        """
         base = self.model.restorable()[-1]
         if not self._may_write(base):
             return
@@ -331,7 +394,8 @@ class StoreMachine(RuleBasedStateMachine):
             assert store.keys() == len(state)
             self.model.add((done.version, done.id), base, state)
 
-    # -- around it ------------------------------------------------------------------------------------------------------
+    # -- around it
+    # ------------------------------------------------------------------------------------------------------
 
     @rule(index=st.integers(0, 1), what=st.sampled_from(["snapshot", "snapshot", "cleanup"]))
     def maintenance(self, index: int, what: str) -> None:
@@ -376,10 +440,16 @@ def test_store_equals_a_dict_per_version(harness: Harness, variant: Variant) -> 
 
     Machine.harness = harness
     print(f"hypothesis: derandomised, {EXAMPLES} examples of {STEPS} steps")
-    run_state_machine_as_test(  # type: ignore[no-untyped-call]
+    run_state_machine_as_test(
         Machine,
-        settings=settings(max_examples=EXAMPLES, stateful_step_count=STEPS, deadline=None, derandomize=True, database=None, print_blob=True,
-                          suppress_health_check=list(HealthCheck), phases=PHASES),
-    )  # fmt: skip
-
-
+        settings=settings(
+            max_examples=EXAMPLES,
+            stateful_step_count=STEPS,
+            deadline=None,
+            derandomize=True,
+            database=None,
+            print_blob=True,
+            suppress_health_check=list(HealthCheck),
+            phases=PHASES,
+        ),
+    )

@@ -27,8 +27,8 @@ import org.apache.spark.unsafe.types.UTF8String
 /**
  * Drives any `StateStoreProvider` through Spark's contract, without a query.
  *
- * One line of JSON in (`[{"do": ..., ...}, ...]`), one line out (a list of `{"ok": ...}` or `{"error": ...}` of the same length). A failed command does not stop the ones after it. The JVM serves many
- * examples; providers, stores and iterators live under names that the client picks. Commands: see `run`.
+ * One line of JSON in (`[{"do": ..., ...}, ...]`), one line out (a list of `{"ok": ...}` or `{"error": ...}` of the same length). A failed
+ * command does not stop the ones after it. The JVM serves many examples; providers, stores and iterators live under names that the client picks. Commands: see `run`.
  */
 object ProviderHarness {
   private val json = new ObjectMapper
@@ -164,7 +164,8 @@ object ProviderHarness {
   }
 
   /**
-   * Up to `limit` pairs (-1: all), as the strictest consumer in Spark reads them: `next`, then `hasNext`, then (with `remove`) the removal of that key, and only then a look at the pair.
+   * Up to `limit` pairs (-1: all), as the strictest consumer in Spark reads them: `next`, then `hasNext`, then (with `remove`) the
+   * removal of that key, and only then a look at the pair.
    * `lazily`: `hasNext` only right before `next`, which is all that Spark's RocksDB store stands when iterators and gets interleave.
    */
   private def read(cur: Cursor, limit: Int, remove: Boolean, lazily: Boolean): ArrayNode = {
@@ -329,7 +330,8 @@ object ProviderHarness {
     out
   }
 
-  /** Arguments: pairs `key=value` for the `SparkConf`. Ends at the end of standard input: by `System.exit`, or by itself if `spark.millpond.harness.exit` is false. */
+  /** Arguments: pairs `key=value` for the `SparkConf`. Ends at the end of standard input: by `System.exit`, or by itself if
+    * `spark.millpond.harness.exit` is false. */
   def main(args: Array[String]): Unit = {
     val out = new PrintStream(System.out, true, UTF_8)
     System.setOut(System.err) // nothing else may write between the answers

@@ -1,0 +1,581 @@
+"""Damaged, missing, foreign and future files, full and read-only disks, wrong settings.
+
+The right error or the right fallback, never a wrong row.
+"""
+
+from __future__ import annotations
+
+import json
+import os
+import random
+import shutil
+import stat
+import subprocess
+import sys
+from collections.abc import Callable, Iterator
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any
+
+import pytest
+from pyspark.errors import StreamingQueryException
+from pyspark.sql import SparkSession
+from pyspark.sql import functions as F
+
+from integration.harness import Commit, Harness, Provider, ProviderError, Row, Schema, providers_to_test, short_conf
+from integration.jvm import MILLPOND, REPO, ROCKSDB
+from integration.operator_cases import CLICKS, EVENTS
+from integration.store_model import State, as_state, canon, write_spark_metadata
+from integration.streams import Input, Run, finish, start
+
+pytestmark = pytest.mark.skipif(MILLPOND not in providers_to_test(), reason="about Millpond's own files")
+
+Harm = Callable[[Path], None]
+
+
+@pytest.fixture(scope="module")
+def harness(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Harness]:
+    """One JVM for the whole module."""
+    started = Harness(tmp_path_factory.mktemp("harness"))
+    yield started
+    started.stop()
+
+
+@dataclass
+class Scene:
+    """A checkpoint with one store, and what each of its versions holds."""
+
+    harness: Harness
+    checkpoint: Path
+    checkpoint_format: int = 1
+    partitions: int = 1
+    options: dict[str, Any] = field(default_factory=dict)
+    states: dict[int, State] = field(default_factory=lambda: {0: {}})
+    ids: dict[int, str | None] = field(default_factory=lambda: {0: None})
+
+    def __post_init__(self) -> None:
+        if not self.checkpoint.exists():
+            write_spark_metadata(
+                self.checkpoint, operator_name="stateStoreSave", partitions=self.partitions, provider_class=MILLPOND
+            )
+
+    @property
+    def directory(self) -> Path:
+        """Where the store's files are."""
+        return self.checkpoint / "state" / "0" / "0"
+
+    def open(self, *, provider_class: str = MILLPOND, shuffle: int | None = None, **options: Any) -> Provider:
+        """A new provider, as another executor would make."""
+        conf = short_conf(
+            {
+                "checkpointFormatVersion": self.checkpoint_format,
+                "minDeltasForSnapshot": 1,
+                "rocksdb.changelogCheckpointing.enabled": True,
+                **{f"millpond.{k}": v for k, v in {**self.options, **options}.items()},
+            }
+        )
+        conf["spark.sql.shuffle.partitions"] = str(shuffle or self.partitions)
+        return self.harness.open(self.checkpoint / "state", provider_class=provider_class, schema=Schema(), conf=conf)
+
+    def write(self, provider: Provider, versions: int, *, snapshot_at: tuple[int, ...] = (), rows: int = 40) -> None:
+        """Commit `versions` more versions, each with changed, new and removed keys."""
+        keys: list[Row] = [["k", i] for i in range(rows * 4)]
+        mine = [
+            k
+            for k, p in zip(
+                keys, self.harness.partitions_of(keys, key_schema=Schema().key, partitions=self.partitions), strict=True
+            )
+            if p == 0
+        ]
+        rng = random.Random(len(self.states))
+        for _ in range(versions):
+            version = max(self.states)
+            store, state = provider.store(version, self.ids[version]), dict(self.states[version])
+            for key in rng.sample(mine, min(rows, len(mine))):
+                if rng.random() < 0.25:
+                    store.remove(key)
+                    state.pop(canon(key), None)
+                else:
+                    value = [f"{version}-" + "x" * rng.randrange(200), rng.randrange(10**9)]
+                    store.put(key, value)
+                    state[canon(key)] = (key, value)
+            self.note(store.commit(), state)
+            if version + 1 in snapshot_at:
+                provider.snapshot()
+
+    def note(self, done: Commit, state: State) -> None:
+        """Remember a committed version."""
+        self.states[done.version], self.ids[done.version] = state, done.id
+
+    def read(self, version: int, **options: Any) -> State:
+        """The version as a new executor reads it; an error is a `ProviderError`."""
+        provider = self.open(**options)
+        try:
+            return as_state(provider.read_store(version, self.ids.get(version)).scan())
+        finally:
+            provider.close()
+
+    def refuses(self, version: int, *kinds: str, **options: Any) -> str:
+        """The version must be refused with one of the kinds; the message."""
+        with pytest.raises(ProviderError) as caught:
+            self.read(version, **options)
+        assert any(f"[MILLPOND_{kind}]" in caught.value.text for kind in kinds), caught.value.text
+        assert "Hint: " in caught.value.text, caught.value.text
+        return caught.value.text
+
+
+def _scene(harness: Harness, tmp_path: Path, checkpoint_format: int = 1) -> Scene:
+    scene = Scene(harness, tmp_path / "checkpoint", checkpoint_format)
+    provider = scene.open()
+    scene.write(provider, 8, snapshot_at=(3, 6))
+    provider.close()
+    # a snapshot is taken of the newest version that Spark proved committed by asking for it: the one below the newest
+    found = {
+        s: sorted(int(p.stem.split("_")[0]) for p in scene.directory.glob(f"*.{s}")) for s in ("changelog", "manifest")
+    }
+    assert found == {"changelog": [1, 2, 3, 4, 5, 6, 7, 8], "manifest": [2, 5]}
+    return scene
+
+
+def _file(scene: Scene, version: int, suffix: str) -> Path:
+    (found,) = [p for p in scene.directory.glob(f"*.{suffix}") if p.stem.split("_")[0] == str(version)]
+    return found
+
+
+def _truncate(share: float) -> Harm:
+    def harm(path: Path) -> None:
+        os.truncate(path, int(path.stat().st_size * share))
+
+    return harm
+
+
+def _flip(share: float) -> Harm:
+    def harm(path: Path) -> None:
+        data = bytearray(path.read_bytes())
+        data[min(int(len(data) * share), len(data) - 1)] ^= 0x10
+        path.unlink()  # a hard link of it elsewhere must keep its bytes
+        path.write_bytes(bytes(data))
+
+    return harm
+
+
+def _append(path: Path) -> None:
+    with path.open("ab") as file:
+        file.write(b"more")
+
+
+HARMS: dict[str, Harm] = {
+    "missing": Path.unlink,
+    "empty": _truncate(0.0),
+    "half": _truncate(0.5),
+    "without-end": _truncate(0.98),
+    "longer": _append,
+    **{f"flipped-{share}": _flip(share) for share in (0.0, 0.01, 0.2, 0.5, 0.9, 0.999)},
+}
+
+
+# -- files
+# ---------------------------------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("checkpoint_format", [1, 2])
+@pytest.mark.parametrize("harm", HARMS)
+def test_damaged_changelog_is_an_error_that_names_it(
+    harness: Harness, tmp_path: Path, harm: str, checkpoint_format: int
+) -> None:
+    """No snapshot covers it: the versions that need it are refused, the others read right."""
+    scene = _scene(harness, tmp_path, checkpoint_format)
+    path = _file(scene, 8, "changelog")
+    HARMS[harm](path)
+    text = scene.refuses(8, "CHANGELOG_MISSING" if harm == "missing" else "CHANGELOG_DAMAGED")
+    assert path.name in text
+    for version in (0, 1, 4, 6, 7):
+        assert scene.read(version) == scene.states[version], version
+
+
+@pytest.mark.parametrize("harm", HARMS)
+def test_damaged_changelog_below_a_snapshot_does_not_matter_above_it(
+    harness: Harness, tmp_path: Path, harm: str
+) -> None:
+    """Version 4 needs the changelogs 3 and 4 on the snapshot of 2; 5 to 8 have the snapshot of 5."""
+    scene = _scene(harness, tmp_path)
+    HARMS[harm](_file(scene, 4, "changelog"))
+    for version in (2, 3, 5, 6, 8):
+        assert scene.read(version) == scene.states[version], version
+    scene.refuses(4, "CHANGELOG_MISSING" if harm == "missing" else "CHANGELOG_DAMAGED")
+
+
+@pytest.mark.parametrize("checkpoint_format", [1, 2])
+@pytest.mark.parametrize("harm", HARMS)
+def test_damaged_manifest_falls_back(harness: Harness, tmp_path: Path, harm: str, checkpoint_format: int) -> None:
+    """An older manifest and a longer chain give the same rows."""
+    scene = _scene(harness, tmp_path, checkpoint_format)
+    HARMS[harm](_file(scene, 5, "manifest"))
+    for version in (4, 5, 6, 8):
+        assert scene.read(version) == scene.states[version], version
+    HARMS[harm](_file(scene, 2, "manifest"))
+    for version in (2, 5, 8):
+        assert scene.read(version) == scene.states[version], version
+
+
+@pytest.mark.parametrize("harm", [h for h in HARMS if h != "longer"])
+def test_damaged_sst_falls_back(harness: Harness, tmp_path: Path, harm: str) -> None:
+    """An SST of the newest snapshot alone, then of every snapshot: changelogs are all there, so every row is."""
+    scene = _scene(harness, tmp_path)
+    for path in sorted((scene.directory / "sst").iterdir(), key=lambda p: p.stat().st_mtime):
+        HARMS[harm](path)
+        for version in (5, 8):
+            try:
+                found = scene.read(version, **{"restore.verifyChecksums": True})
+            except ProviderError as error:  # an error is allowed where it says which file; a wrong row never is
+                raise AssertionError(f"changelogs 1 to {version} are all there: {error}") from error
+            assert found == scene.states[version], version
+
+
+def test_damaged_sst_without_check_sums_is_never_a_wrong_row(harness: Harness, tmp_path: Path) -> None:
+    """`restore.verifyChecksums` off: RocksDB's own block check sums stand between the damage and the rows."""
+    scene = _scene(harness, tmp_path)
+    paths = sorted((scene.directory / "sst").iterdir())
+    clean = {p: p.read_bytes() for p in paths}
+    outcomes = set()
+    for share in (0.0, 0.1, 0.3, 0.5, 0.7, 0.9, 0.95, 0.99):
+        for path in paths:
+            _flip(share)(path)
+        try:
+            assert scene.read(8) == scene.states[8]
+            outcomes.add("right")
+        except ProviderError as error:
+            assert "[MILLPOND_SST_DAMAGED]" in error.text, error.text
+            outcomes.add("refused")
+        for path, data in clean.items():
+            path.write_bytes(data)
+    assert outcomes
+    assert scene.read(8) == scene.states[8]
+
+
+@pytest.mark.parametrize("harm", [h for h in HARMS if h != "longer"])
+@pytest.mark.parametrize("check_sums", [True, False])
+def test_damaged_sst_without_changelogs_is_never_a_wrong_row(
+    harness: Harness, tmp_path: Path, harm: str, check_sums: bool
+) -> None:
+    """Nothing to fall back to: the rows of a version that rests on the SST alone are right or refused."""
+    scene = _scene(harness, tmp_path)
+    for version in range(1, 6):
+        _file(scene, version, "changelog").unlink()
+    for version in (5, 6, 8):
+        assert scene.read(version) == scene.states[version], version
+    for path in (scene.directory / "sst").iterdir():
+        HARMS[harm](path)
+    options = {"restore.verifyChecksums": check_sums}
+    try:
+        found = scene.read(8, **options)
+    except ProviderError as error:
+        # RocksDB finds a damaged block without saying whose: then the manifest that names the file is reported
+        assert any(f"[MILLPOND_{k}" in error.text for k in ("SST_", "CHANGELOG_MISSING", "MANIFEST_DAMAGED")), (
+            error.text
+        )
+        assert "Hint: " in error.text
+    else:
+        assert not check_sums, "a check sum was to be checked"
+        assert found == scene.states[8]
+
+
+def test_nothing_left_to_read_from(harness: Harness, tmp_path: Path) -> None:
+    """Snapshot gone and changelogs below it gone: refused, not empty."""
+    scene = _scene(harness, tmp_path)
+    for version in range(1, 6):
+        _file(scene, version, "changelog").unlink()
+    shutil.rmtree(scene.directory / "sst")
+    for version in (5, 6, 8):
+        scene.refuses(version, "SST_MISSING", "CHANGELOG_MISSING", "VERSION_EXPIRED")
+    shutil.rmtree(scene.directory)
+    scene.refuses(8, "CHANGELOG_MISSING", "VERSION_NOT_FOUND", "VERSION_EXPIRED")
+
+
+def test_leftovers_of_a_killed_writer_are_ignored(harness: Harness, tmp_path: Path) -> None:
+    """Half a staging file, an SST that no manifest names, files of nobody: reads and writes go on."""
+    scene = _scene(harness, tmp_path)
+    data = _file(scene, 8, "changelog").read_bytes()
+    (scene.directory / (".staging-" + "0" * 32)).write_bytes(data[: len(data) // 2])
+    (scene.directory / "sst" / ("f" * 32 + ".sst")).write_bytes(b"half an upload")
+    (scene.directory / "notes.txt").write_text("left by a person")
+    assert scene.read(8) == scene.states[8]
+    provider = scene.open()
+    scene.write(provider, 2, snapshot_at=(10,))
+    provider.cleanup()
+    provider.close()
+    assert scene.read(10) == scene.states[10]
+
+
+@pytest.mark.parametrize("newer", [{"required_features": ["time travel"]}, None])
+def test_newer_format_is_refused(harness: Harness, tmp_path: Path, newer: dict[str, Any] | None) -> None:
+    """A format.json of a later Millpond: nothing is read, nothing overwritten."""
+    import zlib
+
+    scene = _scene(harness, tmp_path)
+    path = scene.checkpoint / "millpond" / "format.json"
+    head, body = path.read_bytes().split(b"\n", 1)
+    if newer is None:
+        path.write_bytes(head.replace(b"MILLPOND format 1", b"MILLPOND format 2") + b"\n" + body)
+    else:
+        body = json.dumps({**json.loads(body), **newer}).encode()
+        path.write_bytes(b"MILLPOND format 1 %08x %d\n" % (zlib.crc32(body), len(body)) + body)
+    before = path.read_bytes()
+    scene.refuses(8, "FORMAT_TOO_NEW")
+    assert path.read_bytes() == before
+
+
+@pytest.mark.parametrize("harm", [h for h in HARMS if h != "missing"])
+def test_damaged_format_file(harness: Harness, tmp_path: Path, harm: str) -> None:
+    """Max parallelism cannot be guessed: refused."""
+    scene = _scene(harness, tmp_path)
+    HARMS[harm](scene.checkpoint / "millpond" / "format.json")
+    scene.refuses(8, "FORMAT_DAMAGED", "FORMAT_TOO_NEW")
+
+
+# -- settings
+# ------------------------------------------------------------------------------------------------------------
+
+
+def test_other_max_parallelism_is_refused(harness: Harness, tmp_path: Path) -> None:
+    """Fixed when the checkpoint is born; the same value, or none, is fine."""
+    scene = _scene(harness, tmp_path)
+    text = scene.refuses(8, "MAX_PARALLELISM_MISMATCH", maxParallelism=512)
+    assert "512" in text and "128" in text
+    assert scene.read(8, maxParallelism=128) == scene.states[8]
+
+
+def test_max_parallelism_must_be_a_multiple(harness: Harness, tmp_path: Path) -> None:
+    """Of the number of partitions."""
+    scene = Scene(harness, tmp_path / "checkpoint", partitions=4)
+    text = scene.refuses(0, "MAX_PARALLELISM_INVALID", maxParallelism=6)
+    assert "6" in text and "4" in text
+
+
+@pytest.mark.parametrize(
+    ("option", "value", "kind", "says"),
+    [
+        ("memry.budget", "1g", "UNKNOWN_OPTION", "memory.budget"),
+        ("memory.budget", "12", "INVALID_OPTION", "memory.budget"),
+        ("changelog.codec", "gzip", "INVALID_OPTION", "zstd"),
+        ("commit.fsync", "perhaps", "INVALID_OPTION", "commit.fsync"),
+    ],
+)
+def test_wrong_option_is_named(harness: Harness, tmp_path: Path, option: str, value: str, kind: str, says: str) -> None:
+    """With the nearest valid name, or what is allowed."""
+    scene = Scene(harness, tmp_path / "checkpoint")
+    text = scene.refuses(0, kind, **{option: value})
+    assert option in text and says in text
+
+
+def test_checkpoint_of_sparks_own_store_is_refused(harness: Harness, tmp_path: Path) -> None:
+    """It says so instead of starting empty."""
+    scene = Scene(harness, tmp_path / "checkpoint")
+    provider = scene.open(provider_class=ROCKSDB)
+    scene.write(provider, 2)
+    provider.snapshot()
+    provider.close()
+    before = sorted(p.name for p in scene.directory.rglob("*"))
+    scene.refuses(2, "FOREIGN_CHECKPOINT")
+    assert sorted(p.name for p in scene.directory.rglob("*")) == before
+
+
+@pytest.mark.parametrize("python", ["/nowhere/python", "bare"])
+def test_executor_without_python(tmp_path: Path, python: str) -> None:
+    """One message that says what is missing, and on which host."""
+    if python == "bare":  # an interpreter that sees no packages at all
+        wrapper = tmp_path / "python"
+        wrapper.write_text(f'#!/bin/sh\nexec env -u PYTHONPATH "{sys.executable}" -S -I "$@"\n')
+        wrapper.chmod(wrapper.stat().st_mode | stat.S_IXUSR)
+        python = str(wrapper)
+    own = Harness(tmp_path)
+    try:
+        scene = Scene(own, tmp_path / "checkpoint")
+        text = scene.refuses(
+            0, "AGENT_NOT_STARTED", "AGENT_PACKAGE_MISSING", **{"agent.python": python, "agent.driverPython": python}
+        )
+        assert python in text
+        assert "pip install" in text or "interpreter" in text
+    finally:
+        own.stop()
+
+
+def test_scala_and_python_agree_on_slots(harness: Harness) -> None:
+    """The shared vectors."""
+    vectors = json.loads((REPO / "tests" / "vectors" / "keygroups.json").read_text())
+    assert len(vectors) > 5
+    for vector in vectors:
+        g = vector["max_parallelism"]
+        assert (
+            harness.call("slots", max_parallelism=g, base=vector["base"], groups=list(range(g))) == vector["slots"]
+        ), (g, vector["base"])
+
+
+# -- disks
+# ---------------------------------------------------------------------------------------------------------------
+
+
+@pytest.fixture
+def mounted(tmp_path: Path) -> Iterator[Callable[[str], Path]]:
+    """Mounts a small tmpfs; where that is not allowed the test is skipped and says so."""
+    done: list[Path] = []
+
+    def mount(options: str) -> Path:
+        path = tmp_path / f"disk-{len(done)}"
+        path.mkdir()
+        got = subprocess.run(
+            ["mount", "-t", "tmpfs", "-o", options, "tmpfs", str(path)], capture_output=True, text=True, check=False
+        )
+        if got.returncode:
+            pytest.skip(f"cannot mount a tmpfs here: {got.stderr.strip()}")
+        done.append(path)
+        return path
+
+    yield mount
+    for path in done:
+        subprocess.run(["umount", "-l", str(path)], check=True)
+
+
+def _fill(provider: Provider, scene: Scene, rows: int = 200) -> None:
+    version = max(scene.states)
+    store, state, rng = provider.store(version, scene.ids[version]), dict(scene.states[version]), random.Random(version)
+    for i in range(rows):
+        key, value = ["k", i], [rng.randbytes(2000).hex(), version]
+        store.put(key, value)
+        state[canon(key)] = (key, value)
+    scene.note(store.commit(), state)
+
+
+def test_no_space_for_the_checkpoint(harness: Harness, tmp_path: Path, mounted: Callable[[str], Path]) -> None:
+    """A commit that finds no room fails and says so; what was durable stays readable; with room it goes on."""
+    disk = mounted("size=2m")
+    scene = Scene(harness, disk / "checkpoint")
+    provider = scene.open()
+    with pytest.raises(ProviderError) as caught:
+        for _ in range(20):
+            _fill(provider, scene)
+    assert "[MILLPOND_STORAGE_FULL]" in caught.value.text, caught.value.text
+    last = max(scene.states)
+    assert last >= 1
+    provider.close()
+    assert scene.read(last) == scene.states[last]
+    subprocess.run(["mount", "-o", "remount,size=20m", str(disk)], check=True)
+    provider = scene.open()
+    _fill(provider, scene)
+    provider.close()
+    assert scene.read(last + 1) == scene.states[last + 1]
+
+
+def test_no_space_on_the_local_disk(tmp_path: Path, mounted: Callable[[str], Path]) -> None:
+    """A restore that finds no room for RocksDB fails and says so; the checkpoint is unharmed."""
+    writer = Harness(tmp_path)
+    scene = Scene(writer, tmp_path / "checkpoint")
+    try:
+        provider = scene.open()
+        for _ in range(4):
+            _fill(provider, scene)
+        provider.snapshot()
+        _fill(provider, scene)
+        provider.close()
+    finally:
+        writer.stop()
+    disk = mounted("size=256k")
+    small = Harness(tmp_path)
+    try:
+        scene.harness = small
+        scene.refuses(5, "LOCAL_DISK_FULL", localDir=str(disk))
+    finally:
+        small.stop()
+    big = Harness(tmp_path)
+    try:
+        scene.harness = big
+        assert scene.read(5) == scene.states[5]
+    finally:
+        big.stop()
+
+
+def test_read_only_checkpoint(harness: Harness, tmp_path: Path, mounted: Callable[[str], Path]) -> None:
+    """The commit fails with the reason; the version before stays readable."""
+    disk = mounted("size=20m")
+    scene = Scene(harness, disk / "checkpoint")
+    provider = scene.open()
+    scene.write(provider, 2)
+    subprocess.run(["mount", "-o", "remount,ro", str(disk)], check=True)
+    with pytest.raises(ProviderError) as caught:
+        scene.write(provider, 1)
+    assert "[MILLPOND_STORAGE_DENIED]" in caught.value.text, caught.value.text
+    provider.close()
+    assert scene.read(2) == scene.states[2]
+
+
+def test_checkpoint_below_a_regular_file(harness: Harness, tmp_path: Path) -> None:
+    """A directory that cannot be made: an error of storage, no empty store."""
+    (tmp_path / "file").write_text("not a directory")
+    scene = Scene.__new__(Scene)
+    scene.__dict__.update(
+        harness=harness,
+        checkpoint=tmp_path / "file" / "checkpoint",
+        checkpoint_format=1,
+        partitions=1,
+        options={},
+        states={0: {}},
+        ids={0: None},
+    )
+    scene.refuses(0, "STORAGE_UNAVAILABLE", "STORAGE_DENIED", "OBJECT_NOT_FOUND", "NOT_A_CHECKPOINT")
+
+
+# -- whole queries
+# -------------------------------------------------------------------------------------------------------
+
+
+def _drop_crc(path: Path) -> None:
+    path.with_name(f".{path.name}.crc").unlink(missing_ok=True)  # Hadoop would refuse the edited file first
+
+
+def test_partitions_edited_by_hand(spark: SparkSession, tmp_path: Path) -> None:
+    """`spark.sql.shuffle.partitions` changed in the offset log: the query stops with the reason; undone, it goes on."""
+    source = Input(tmp_path / "input", EVENTS)
+    frame = source.stream(spark).groupBy("k").agg(F.sum("v").alias("s"))
+    run = Run(tmp_path / "checkpoint")
+    conf = {"spark.sql.streaming.stateStore.providerClass": MILLPOND}
+    source.add(CLICKS[0])
+    finish(start(spark, frame, run, output_mode="complete", conf=conf), run)
+    log = tmp_path / "checkpoint" / "offsets" / "0"
+    before = log.read_text()
+    assert '"spark.sql.shuffle.partitions":"2"' in before
+    log.write_text(before.replace('"spark.sql.shuffle.partitions":"2"', '"spark.sql.shuffle.partitions":"4"'))
+    _drop_crc(log)
+    source.add(CLICKS[1])
+    query = start(spark, frame, run, output_mode="complete", conf=conf)
+    with pytest.raises(StreamingQueryException) as caught:
+        query.awaitTermination(60)
+    assert "MILLPOND_PARTITIONS_CHANGED" in str(caught.value), str(caught.value)[:2000]
+    # batch 1 was planned with the wrong number: both entries are put right
+    for entry in (tmp_path / "checkpoint" / "offsets").glob("[0-9]*"):
+        entry.write_text(
+            entry.read_text().replace('"spark.sql.shuffle.partitions":"4"', '"spark.sql.shuffle.partitions":"2"')
+        )
+        _drop_crc(entry)
+    finish(start(spark, frame, run, output_mode="complete", conf=conf), run)
+    sums: dict[str | None, int] = {}
+    for row in [*CLICKS[0], *CLICKS[1]]:
+        sums[row["k"]] = sums.get(row["k"], 0) + row["v"]
+    assert run.rows[1] == sorted(f"Row(k={k!r}, s={s})" for k, s in sums.items())
+
+
+def test_damaged_state_stops_the_query(spark: SparkSession, tmp_path: Path) -> None:
+    """The error of the store is the error of the query, once, with its hint."""
+    source = Input(tmp_path / "input", EVENTS)
+    frame = source.stream(spark).groupBy("k").agg(F.sum("v").alias("s"))
+    run = Run(tmp_path / "checkpoint")
+    conf = {"spark.sql.streaming.stateStore.providerClass": MILLPOND}
+    source.add(CLICKS[0])
+    finish(start(spark, frame, run, output_mode="complete", conf=conf), run)
+    for path in (tmp_path / "checkpoint" / "state" / "0").glob("*/1.changelog"):
+        _flip(0.5)(path)
+    source.add(CLICKS[1])
+    query = start(spark, frame, run, output_mode="complete", conf=conf)
+    with pytest.raises(StreamingQueryException) as caught:
+        query.awaitTermination(60)
+    assert "MILLPOND_CHANGELOG_DAMAGED" in str(caught.value), str(caught.value)[:2000]
+    assert "Hint:" in str(caught.value)
