@@ -7,6 +7,7 @@ import hashlib
 import importlib.metadata
 import os
 import platform
+import re
 import shutil
 import signal
 import subprocess
@@ -47,6 +48,8 @@ _MODULE_OPTIONS = (
     "-Djdk.reflect.useDirectMethodHandle=false",
     "-Dio.netty.tryReflectionSetAccessible=true",
 )
+
+_CAUSE = re.compile(r"MILLPOND_|Caused by|(?:Exception|Error)(?::|$)")
 
 
 class BenchError(Exception):
@@ -123,7 +126,9 @@ def run_measured(command: list[str], *, log: Path, timeout_s: float) -> None:
         finally:
             _end_family(process)
     if code != 0:
-        tail = "\n".join(log.read_text(errors="replace").splitlines()[-40:])
+        lines = log.read_text(errors="replace").splitlines()
+        told = [line for line in lines if _CAUSE.search(line)][:5]  # stack traces push the cause out of the tail
+        tail = "\n".join([*told, "...", *lines[-30:]])
         why = f"exit code {code}" if code is not None else f"no end after {timeout_s:.0f} s"
         raise BenchError(f"{Path(command[0]).name}: {why}; log {log}:\n{tail}")
 
