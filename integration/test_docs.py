@@ -1,0 +1,208 @@
+"""Every command and snippet of README and docs is run, and prints what the page says (`tests/unit/test_docs.py` has what needs no Spark).
+
+`MILLPOND_DOCS_REWRITE=1` writes what was printed into the pages instead of comparing; review the diff.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import json
+import os
+import re
+import shlex
+import signal
+import subprocess
+import sys
+from collections.abc import Mapping
+from pathlib import Path
+
+import pytest
+
+from integration.doc_pages import REPOSITORY, Block, Step, blocks, masked, name_of, pages, steps, with_output
+
+pytestmark = [pytest.mark.spark, pytest.mark.slow]
+REWRITE = bool(os.environ.get("MILLPOND_DOCS_REWRITE"))
+_SECONDS = 150
+_MARK = "@@millpond-docs"
+
+# Runs the Python blocks of all pages in one process, so that there is one JVM; each page has names and a directory of its own.
+_RUNNER = f"""
+import json, os, sys
+for page in json.load(sys.stdin):
+    os.makedirs(page["directory"], exist_ok=True)
+    os.chdir(page["directory"])
+    names = {{"__name__": "__main__"}}
+    for number, code in page["blocks"]:
+        print("{_MARK}", page["name"], number, flush=True)
+        exec(compile(code, page["name"], "exec"), names)
+        sys.stdout.flush()
+print("{_MARK} end 0", flush=True)
+"""
+
+
+class Machine:
+    """A directory for each page with `.venv/bin` in it, and an environment in which Spark is small and quiet."""
+
+    def __init__(self, root: Path) -> None:
+        self.root = root
+        self.bin = root / "bin"
+        self.bin.mkdir()
+        python = shlex.quote(sys.executable)
+        for name, arguments in (("python", ""), ("millpond", "-m millpond.cli.main ")):
+            script = self.bin / name
+            script.write_text(f'#!/bin/sh\nexec {python} {arguments}"$@"\n')
+            script.chmod(0o755)
+        conf = root / "conf"
+        conf.mkdir()
+        (conf / "spark-defaults.conf").write_text(
+            "spark.ui.enabled false\nspark.driver.host 127.0.0.1\nspark.driver.bindAddress 127.0.0.1\nspark.driver.memory 700m\n"
+            f"spark.local.dir {root}/local\nspark.sql.warehouse.dir {root}/warehouse\n"
+            "spark.driver.extraJavaOptions -XX:+UseSerialGC -XX:TieredStopAtLevel=1\n"
+        )
+        self.env = {
+            **{k: v for k, v in os.environ.items() if not k.startswith(("PYSPARK_", "SPARK_", "MILLPOND_"))},
+            "SPARK_CONF_DIR": str(conf),
+            "PYTHONPATH": str(REPOSITORY / "python/src"),
+            "PATH": f"{self.bin}:{os.environ['PATH']}",
+        }
+
+    def directory(self, page: Path) -> Path:
+        """The working directory of a page."""
+        directory = self.root / name_of(page).replace("/", "-")
+        if not directory.exists():
+            (directory / ".venv").mkdir(parents=True)
+            (directory / ".venv/bin").symlink_to(self.bin)
+        return directory
+
+    def run(self, command: list[str], *, cwd: Path, text: str) -> tuple[int, str, str]:
+        """Exit code, stdout and stderr. Nothing that the command started is left when this returns."""
+        out, err = cwd / ".stdout", cwd / ".stderr"
+        with out.open("w") as stdout, err.open("w") as stderr:
+            process = subprocess.Popen(
+                command,
+                cwd=cwd,
+                env=self.env,
+                stdin=subprocess.PIPE,
+                stdout=stdout,
+                stderr=stderr,
+                text=True,
+                start_new_session=True,
+            )
+            try:
+                process.communicate(text, timeout=_SECONDS)
+            finally:
+                with contextlib.suppress(ProcessLookupError):  # all have ended
+                    os.killpg(process.pid, signal.SIGKILL)
+                process.wait()
+        return process.returncode, out.read_text(), err.read_text()
+
+    def local(self, text: str) -> str:
+        """A block's text with the directories that it names for everybody (`/tmp/pond`) moved below this one."""
+        return text.replace("/tmp/pond", f"{self.root}/pond")
+
+    def public(self, text: str) -> str:
+        """The reverse of `local`; what else names this machine is named as on the reader's."""
+        jar = re.sub(r"/\S*/site-packages/|/\S*/python/src/", "/opt/venv/lib/python3.11/site-packages/", text)
+        return jar.replace(f"{self.root}/pond", "/tmp/pond").replace(sys.executable, "/opt/venv/bin/python")
+
+
+@pytest.fixture(scope="module")
+def machine(tmp_path_factory: pytest.TempPathFactory) -> Machine:
+    return Machine(tmp_path_factory.mktemp("docs"))
+
+
+def _is_code(block: Block) -> bool:
+    return block.language == "python" and block.mark not in ("not run", "file")
+
+
+def _console(page: Path) -> list[Step]:
+    return [
+        step
+        for block in blocks(page)
+        if block.language == "console" and block.mark != "not run"
+        for step in steps(block)
+    ]
+
+
+CODE_PAGES = [page for page in pages() if any(map(_is_code, blocks(page)))]
+CONSOLE_PAGES = [page for page in pages() if _console(page)]
+
+
+@pytest.fixture(scope="module")
+def printed(machine: Machine) -> Mapping[tuple[str, int], str]:
+    """What each Python block of each page printed."""
+    work = [
+        {
+            "name": name_of(page),
+            "directory": str(machine.directory(page)),
+            "blocks": [(block.number, machine.local(block.text)) for block in blocks(page) if _is_code(block)],
+        }
+        for page in CODE_PAGES
+    ]
+    # What README says happens when it is pasted twice; before other pages, whose settings stay in the session.
+    assert work[0]["name"] == "README.md"
+    work.insert(1, {**work[0], "name": "README.md-again"})
+    code, out, err = machine.run([str(machine.bin / "python"), "-c", _RUNNER], cwd=machine.root, text=json.dumps(work))
+    parts = re.split(rf"^{_MARK} (\S+) (\d+)\n", out, flags=re.MULTILINE)
+    assert code == 0, f"after {parts[-3:-1]}:\n{err[-3000:]}"
+    return {(page, int(number)): text for page, number, text in zip(parts[1::3], parts[2::3], parts[3::3], strict=True)}
+
+
+@pytest.mark.parametrize("page", CODE_PAGES, ids=name_of)
+def test_python_blocks_run_and_print_what_the_page_says(
+    page: Path, machine: Machine, printed: Mapping[tuple[str, int], str]
+) -> None:
+    found = blocks(page)
+    rewritten = {}
+    for block, following in zip(found, [*found[1:], None], strict=True):
+        if not _is_code(block):
+            continue
+        text = machine.public(printed[block.page, block.number])
+        if following is not None and following.mark == "output":
+            if REWRITE:
+                rewritten[following.number] = text
+            else:
+                assert text == following.text, str(following)
+    if REWRITE:
+        page.write_text(with_output(page, rewritten), encoding="utf-8")
+
+
+def test_readme_counts_what_it_says(printed: Mapping[tuple[str, int], str]) -> None:
+    (block,) = [b for b in blocks(REPOSITORY / "README.md") if _is_code(b)]
+    for name, count in (("README.md", "100"), ("README.md-again", "200")):
+        rows = re.findall(r"^\| +(\d) *\| +(\d+) *\|$", printed[name, block.number], re.MULTILINE)
+        assert sorted(rows) == [(str(key), count) for key in range(10)]
+
+
+@pytest.mark.parametrize("page", CONSOLE_PAGES, ids=name_of)
+def test_commands_print_what_the_page_says(page: Path, machine: Machine, request: pytest.FixtureRequest) -> None:
+    if page in CODE_PAGES:
+        request.getfixturevalue("printed")  # its Python comes first
+    directory = machine.directory(page)
+    for block in blocks(page):
+        if block.mark == "file":
+            (directory / block.argument).write_text(block.text)
+    todo = _console(page)
+    # A disowned job is still `$!`, but bash does not report its end in the middle of a later step's output. `$?` passes from step to step.
+    script = [
+        f"{{\n{machine.local(step.command)}\n{'disown' * step.command.endswith('&')}\n}} 2>&1\ns=$?; echo; echo {_MARK} $s; (exit $s)\n"
+        for step in todo
+    ]
+    _, out, err = machine.run(["bash"], cwd=directory, text="".join(script))
+    parts = re.split(rf"^{_MARK} (\d+)\n", out, flags=re.MULTILINE)
+    outputs = [text.removesuffix("\n") for text in parts[:-1:2]]
+    logs = "".join(log.read_text()[-1500:] for log in directory.glob("*.log"))
+    assert len(outputs) == len(todo), f"`{todo[min(len(outputs), len(todo) - 1)].command}` did not end:\n{err}\n{logs}"
+    bodies: dict[int, str] = {}
+    for step, text in zip(todo, outputs, strict=True):
+        text = (
+            machine.public(text)
+            .replace(str(directory.resolve()), "/home/you/work")
+            .replace(str(directory), "/home/you/work")
+        )
+        bodies[step.block.number] = bodies.get(step.block.number, "") + f"$ {step.command}\n{text}"
+        if not REWRITE:
+            same = masked if step.block.mark == "varies" else str
+            assert same(text) == same(step.output), f"{step.block}: $ {step.command}"
+    if REWRITE:
+        page.write_text(with_output(page, bodies), encoding="utf-8")
