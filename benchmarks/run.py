@@ -13,6 +13,7 @@ import argparse
 import json
 import os
 import shutil
+import signal
 import sys
 import tempfile
 import time
@@ -237,6 +238,8 @@ def _complete(results: dict[str, Any]) -> bool:
 def main(arguments: Sequence[str] | None = None) -> int:
     """Return 0; 1 if a contender failed or the contenders' states differ; 2 if nothing could be run."""
     given = _arguments(arguments)
+    # As an exception, so that the measured processes, which have a session of their own, end with this one.
+    signal.signal(signal.SIGTERM, lambda number, _frame: sys.exit(128 + number))
     try:
         if given.render:
             _write_docs(json.loads(given.render.read_text()), given.render)
