@@ -90,6 +90,8 @@ class Machine:
             )
             try:
                 process.communicate(text, timeout=_SECONDS)
+            except subprocess.TimeoutExpired:
+                stderr.write(f"\nended after {_SECONDS} s\n")  # the caller says which step it was
             finally:
                 with contextlib.suppress(ProcessLookupError):  # all have ended
                     os.killpg(process.pid, signal.SIGKILL)
