@@ -171,7 +171,11 @@ class Harness:
         """End the JVM in order; wait for it."""
         if self._process.poll() is None:
             self._in.close()
-            self._process.wait(timeout=60)
+            try:
+                self._process.wait(timeout=60)
+            except subprocess.TimeoutExpired:
+                self.kill()  # the caller hears of it, and nothing is left behind
+                raise
         self._out.close()
 
     def kill(self) -> None:
