@@ -20,7 +20,7 @@ from tests.conftest import Golden
 def test_defaults() -> None:
     values = resolve({})
     assert set(values) == set(BY_NAME) and len(BY_NAME) == len(OPTIONS)
-    assert values["changelog.codec"] == "lz4"
+    assert values["changelog.codec"] == "zstd"
     assert values["commit.fsync"] is True
     assert values["rocksdb.blockCache"] == 32 * MIB
     assert values["maxParallelism"] is None

@@ -54,8 +54,13 @@ def test_a_clock_that_was_set_back_makes_nothing_older() -> None:
 
 
 def test_staging_files_go_by_age() -> None:
-    sweep = plan_sweep([], [sst("old", 0), sst("young", 8500)], set(), {}, grace_ms=GRACE, now_ms=9000)
+    sweep = plan_sweep([], [sst("old", 0), sst("young", 39_000)], set(), {}, grace_ms=GRACE, now_ms=90_000)
     assert [info.key for info in sweep.doomed] == ["old"]
+
+
+def test_a_commit_in_flight_is_not_swept_however_short_the_grace_period() -> None:
+    sweep = plan_sweep([], [sst("in flight", 89_000)], set(), {}, grace_ms=0, now_ms=90_000)
+    assert sweep.doomed == ()
 
 
 def test_candidates_that_are_gone_are_forgotten() -> None:

@@ -1,6 +1,6 @@
-"""Compression of changelog blocks: LZ4 raw blocks and zstd frames, by pyarrow, which is loaded only when it is needed.
+"""Compression of changelog blocks: zstd frames by zstandard, LZ4 raw blocks by pyarrow; both loaded only when needed.
 
-Without pyarrow, LZ4 is decompressed in Python (slowly); the rest asks for pyarrow.
+pyarrow is no dependency of the package: without it, LZ4 is decompressed in Python (slowly), and not compressed.
 """
 
 from __future__ import annotations
@@ -21,7 +21,7 @@ class Codec(IntEnum):
 
 
 _BY_NAME = {"none": Codec.NONE, "lz4": Codec.LZ4, "zstd": Codec.ZSTD}
-_ARROW_NAMES = {Codec.LZ4: "lz4_raw", Codec.ZSTD: "zstd"}
+_ZSTD_LEVEL = 1  # as the shim
 
 
 def by_name(name: str) -> Codec:
@@ -40,22 +40,26 @@ def _arrow() -> Any | None:
     return pyarrow
 
 
-def _need_arrow(codec: Codec) -> UnsupportedError:
-    return UnsupportedError(
-        f"changelogs with {codec.name.lower()} need the package pyarrow, which is not installed",
-        kind=ErrorKind.UNSUPPORTED,
-        hint="Run `python -m pip install pyarrow` in the environment of this command.",
-    )
+def _lz4(arrow: Any) -> Any:
+    return arrow.Codec("lz4_raw")
 
 
 def compress(codec: Codec, raw: bytes) -> bytes:
-    """Return `raw` compressed. Raises: UnsupportedError: pyarrow is not installed."""
+    """Return `raw` compressed. Raises: UnsupportedError: LZ4, and pyarrow is not installed."""
     if codec is Codec.NONE:
         return raw
+    if codec is Codec.ZSTD:
+        import zstandard
+
+        return zstandard.ZstdCompressor(level=_ZSTD_LEVEL).compress(raw)
     arrow = _arrow()
     if arrow is None:
-        raise _need_arrow(codec)
-    data = arrow.Codec(_ARROW_NAMES[codec]).compress(raw, asbytes=True)
+        raise UnsupportedError(
+            "to write changelogs with lz4 needs the package pyarrow, which is not installed",
+            kind=ErrorKind.UNSUPPORTED,
+            hint="Run `python -m pip install pyarrow` in the environment of this command.",
+        )
+    data = _lz4(arrow).compress(raw, asbytes=True)
     assert isinstance(data, bytes)
     return data
 
@@ -74,24 +78,40 @@ def decompress(codec: Codec, stored: bytes, raw_bytes: int) -> bytes:
 
     Raises:
         ValueError: it stands for something else, or is damaged.
-        UnsupportedError: UNSUPPORTED: zstd, and pyarrow is not installed.
     """
     if codec is Codec.NONE:
         raw = stored
+    elif codec is Codec.ZSTD:
+        raw = _decompress_zstd(stored, raw_bytes)
     else:
-        arrow = _arrow()
-        if arrow is not None and not (codec is Codec.LZ4 and raw_bytes < 2):
-            decoder = arrow.Codec(_ARROW_NAMES[codec])
-            try:
-                raw = decoder.decompress(stored, decompressed_size=raw_bytes, asbytes=True)
-            except (OSError, arrow.ArrowException) as e:
-                raise ValueError(f"{codec.name.lower()}: {type(e).__name__}") from e
-            if codec is Codec.LZ4 and _fits(arrow, decoder, stored, raw_bytes - 1):
-                raise ValueError(f"fewer than {raw_bytes} bytes")
-        elif codec is Codec.LZ4:
-            raw = lz4_block.decompress(stored, raw_bytes)
-        else:
-            raise _need_arrow(codec)
+        raw = _decompress_lz4(stored, raw_bytes)
     if len(raw) != raw_bytes:
         raise ValueError(f"{len(raw)} bytes instead of {raw_bytes}")
+    return raw
+
+
+def _decompress_zstd(stored: bytes, raw_bytes: int) -> bytes:
+    import zstandard
+
+    try:
+        size = zstandard.frame_content_size(stored)
+        if size not in (-1, raw_bytes):  # -1: the frame does not say; a lie must not make us allocate
+            raise ValueError(f"a frame of {size} bytes instead of {raw_bytes}")
+        return zstandard.ZstdDecompressor().decompress(stored, max_output_size=raw_bytes, allow_extra_data=False)
+    except zstandard.ZstdError as e:
+        raise ValueError(f"zstd: {e}") from e
+
+
+def _decompress_lz4(stored: bytes, raw_bytes: int) -> bytes:
+    arrow = _arrow()
+    if arrow is None or raw_bytes < 2:
+        return lz4_block.decompress(stored, raw_bytes)
+    decoder = _lz4(arrow)
+    try:
+        raw = decoder.decompress(stored, decompressed_size=raw_bytes, asbytes=True)
+    except (OSError, arrow.ArrowException) as e:
+        raise ValueError(f"lz4: {type(e).__name__}") from e
+    if _fits(arrow, decoder, stored, raw_bytes - 1):
+        raise ValueError(f"fewer than {raw_bytes} bytes")
+    assert isinstance(raw, bytes)
     return raw

@@ -96,9 +96,9 @@ OPTIONS: tuple[Option, ...] = (
     Option(
         name="changelog.codec",
         type="str",
-        default="lz4",
+        default="zstd",
         choices=("lz4", "zstd", "none"),
-        doc="Compression of changelogs. Files written with another codec stay readable.",
+        doc="Compression of changelogs: zstd at level 1 is smaller than lz4 and as fast on rows. Files written with another codec stay readable.",
     ),
     Option(
         name="commit.fsync",
@@ -128,7 +128,7 @@ OPTIONS: tuple[Option, ...] = (
     Option(
         name="snapshot.compression",
         type="str",
-        default="lz4",
+        default="zstd",
         choices=("lz4", "zstd", "none"),
         doc="Compression of the blocks in SSTs.",
     ),

@@ -23,6 +23,8 @@ from millpond.restore.plan import checked_header
 from millpond.storage import ObjectInfo
 from millpond.store_files import StoreFiles
 
+MIN_STAGING_GRACE_MS = 60_000
+
 
 @dataclass(frozen=True, slots=True)
 class Expiry:
@@ -144,5 +146,7 @@ def plan_sweep(
             doomed.append(info)
         else:
             seen[info.key] = first_seen_ms
-    doomed += [info for info in staging if now_ms - info.modified_ms >= grace_ms]
+    # whatever the option says: a commit in flight is a staging file for some milliseconds, on a slow disk for seconds
+    staging_grace_ms = max(grace_ms, MIN_STAGING_GRACE_MS)
+    doomed += [info for info in staging if now_ms - info.modified_ms >= staging_grace_ms]
     return Sweep(tuple(doomed), seen)

@@ -10,6 +10,8 @@ from millpond.errors import MillpondError
 
 Fail = Callable[[str], MillpondError]
 
+RESERVED_SLOT = 0xFFFF  # of column families whose order spans partition keys (timers, TTL, eviction by time)
+
 
 class JsonFields:
     """One JSON object. Every accessor raises what `fail` makes of the message if the field is absent or of the wrong type.
@@ -86,13 +88,23 @@ class JsonFields:
 class ColumnFamily:
     """A column family: its name in Spark, its number in physical keys (u16), and what the shim needs to open it again.
 
-    `kind` says how its keys are looked up ("" where the file does not say); `internal` rows are not counted as keys.
+    `kind` says how its keys are looked up ("" where the file does not say); `internal` rows are not counted as keys;
+    `multi`: a key has a list of values; `encoding` of keys and values (`unsaferow` or `avro`); `removed`: the job dropped
+    the family, only deletes of its rows are left.
     """
 
     name: str
     id: int
     kind: str = ""
     internal: bool = False
+    multi: bool = False
+    encoding: str = "unsaferow"
+    removed: bool = False
+
+    @property
+    def spans_key_groups(self) -> bool:
+        """Whether the order of its rows spans partition keys: they all lie in `RESERVED_SLOT`."""
+        return self.kind in ("range", "time-first")
 
     def to_json(self) -> dict[str, Any]:
         value: dict[str, Any] = {"name": self.name, "id": self.id}
@@ -100,6 +112,12 @@ class ColumnFamily:
             value["kind"] = self.kind
         if self.internal:
             value["internal"] = True
+        if self.multi:
+            value["multi"] = True
+        if self.encoding != "unsaferow":
+            value["encoding"] = self.encoding
+        if self.removed:
+            value["removed"] = True
         return value
 
     @staticmethod
@@ -109,6 +127,9 @@ class ColumnFamily:
             fields.integer("id", 0, 0xFFFF),
             fields.string("kind") if fields.has("kind") else "",
             fields.boolean("internal") if fields.has("internal") else False,
+            fields.boolean("multi") if fields.has("multi") else False,
+            fields.string("encoding") if fields.has("encoding") else "unsaferow",
+            fields.boolean("removed") if fields.has("removed") else False,
         )
 
 

@@ -66,10 +66,19 @@ object Agent extends Logging {
       if (running != null) running.kill()
       running = null
       hook
-      running = AgentProcess.start(settings)
+      running = start(settings, Attempts)
     }
     running
   }
+
+  /** A start that something outside ended says nothing about the set-up: it is tried again. */
+  private def start(settings: AgentSettings, attempts: Int): AgentProcess =
+    try AgentProcess.start(settings)
+    catch {
+      case e: MillpondException if e.kind == "AGENT_LOST" && attempts > 1 =>
+        logWarning(e.getMessage)
+        start(settings, attempts - 1)
+    }
 
   def isRunning: Boolean = synchronized(!stopping && running != null && running.isAlive)
 
@@ -179,6 +188,7 @@ private object AgentProcess extends Logging {
           if (!process.isAlive) {
             tail.await()
             val text = tail.text
+            if (process.exitValue > 128) throw MillpondError.of("AGENT_LOST", s"the agent was killed by signal ${process.exitValue - 128} while it started.")
             if (text.contains("No module named"))
               throw MillpondError.of("AGENT_PACKAGE_MISSING", s"'$python' on this executor (${host()}) has no package millpond: ${text.linesIterator.toSeq.lastOption.getOrElse("")}.")
             throw MillpondError.of("AGENT_NOT_STARTED", s"the agent ('$python -m millpond.agent' on ${host()}) ended with exit code ${process.exitValue}: $text")
@@ -260,9 +270,10 @@ object LocalDirs {
     dir
   }
 
+  /** The configured folder itself, not this JVM's own one below it: the agents of later JVMs must find what a killed one left. */
   private def sparkLocalDir(): String = {
     val env = SparkEnv.get
-    if (env == null) System.getProperty("java.io.tmpdir") else org.apache.spark.util.Utils.getLocalDir(env.conf)
+    if (env == null) System.getProperty("java.io.tmpdir") else org.apache.spark.util.Utils.getConfiguredLocalDirs(env.conf).head
   }
 
   private val counter = new AtomicLong

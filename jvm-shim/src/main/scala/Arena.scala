@@ -162,6 +162,25 @@ object Bytes {
     true
   }
 
+  /** Unsigned lexicographic order. */
+  def compare(a: AnyRef, aOffset: Long, aLength: Int, b: AnyRef, bOffset: Long, bLength: Int): Int = {
+    val common = math.min(aLength, bLength)
+    val words = common & ~7
+    var i = 0
+    while (i < words) {
+      val x = Platform.getLong(a, aOffset + i)
+      val y = Platform.getLong(b, bOffset + i)
+      if (x != y) return java.lang.Long.compareUnsigned(java.lang.Long.reverseBytes(x), java.lang.Long.reverseBytes(y))
+      i += 8
+    }
+    while (i < common) {
+      val d = (Platform.getByte(a, aOffset + i) & 0xFF) - (Platform.getByte(b, bOffset + i) & 0xFF)
+      if (d != 0) return d
+      i += 1
+    }
+    aLength - bLength
+  }
+
   def copy(from: AnyRef, fromOffset: Long, to: AnyRef, toOffset: Long, length: Int): Unit =
     if (length <= 128) {
       var i = 0

@@ -69,14 +69,24 @@ final class ChangelogWriter(file: File, header: ObjectNode, codec: Int) {
 
   def put(slot: Int, family: Int, keyVersionByte: Boolean, keyBase: AnyRef, keyOffset: Long, keyLength: Int,
       valueVersionByte: Boolean, valueBase: AnyRef, valueOffset: Long, valueLength: Int): Unit = {
-    begin(Op.Put, slot, family, keyVersionByte, keyBase, keyOffset, keyLength, valueLength + 1)
+    keyed(Op.Put, slot, family, keyVersionByte, keyBase, keyOffset, keyLength, valueVersionByte, valueBase, valueOffset, valueLength)
     puts += 1
+  }
+
+  private def keyed(op: Byte, slot: Int, family: Int, keyVersionByte: Boolean, keyBase: AnyRef, keyOffset: Long, keyLength: Int,
+      valueVersionByte: Boolean, valueBase: AnyRef, valueOffset: Long, valueLength: Int): Unit = {
+    begin(op, slot, family, keyVersionByte, keyBase, keyOffset, keyLength, valueLength + 1)
     val lead = if (valueVersionByte) 1 else 0
     varint(valueLength + lead)
     if (valueVersionByte) { raw(rawSize) = 0; rawSize += 1 }
     Bytes.copy(valueBase, valueOffset, raw, Bytes.ArrayOffset + rawSize, valueLength)
     rawSize += valueLength
   }
+
+  /** Bytes appended to the value of a key; such keys and values carry their version bytes themselves. */
+  def merge(slot: Int, family: Int, keyBase: AnyRef, keyOffset: Long, keyLength: Int, valueBase: AnyRef, valueOffset: Long, valueLength: Int,
+      keyVersionByte: Boolean): Unit =
+    keyed(Op.Merge, slot, family, keyVersionByte, keyBase, keyOffset, keyLength, valueVersionByte = false, valueBase, valueOffset, valueLength)
 
   def delete(slot: Int, family: Int, keyVersionByte: Boolean, keyBase: AnyRef, keyOffset: Long, keyLength: Int): Unit =
     begin(Op.Delete, slot, family, keyVersionByte, keyBase, keyOffset, keyLength, 0)
@@ -223,7 +233,7 @@ final class ChangelogReader(path: String) {
     val lead = readFully(file, 12)
     if (!java.util.Arrays.equals(lead.array.take(4), Magic)) damaged("it does not begin with the magic bytes")
     val format = lead.getShort(4)
-    if (format != FormatVersion) throw MillpondError.formatTooNew(path, format.toInt)
+    if (format != FormatVersion || lead.getShort(6) != 0) throw MillpondError.formatTooNew(path, format.toInt)
     val json = readFully(file, lead.getInt(8))
     crc.update(lead.array)
     crc.update(json.array)

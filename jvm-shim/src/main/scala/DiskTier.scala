@@ -7,13 +7,12 @@ import scala.jdk.CollectionConverters._
 
 import com.fasterxml.jackson.databind.node.ArrayNode
 import org.rocksdb.{BlockBasedTableConfig, BloomFilter, Checkpoint, CompressionType, EnvOptions, InfoLogLevel, IngestExternalFileOptions, LRUCache, Options,
-  ReadOptions, RocksDB, RocksDBException, RocksIterator, SstFileWriter, StringAppendOperator}
+  ReadOptions, RocksDB, RocksDBException, RocksIterator, SstFileWriter}
 
 /** The disk tier of one store: a local RocksDB that sees rows only in bulk, as sorted files, at snapshots. Point reads and scans may come
   * from any thread; `close` must not run beside them. Owns its native objects. */
 final class DiskTier(val dir: File, config: DiskConfig) {
   private val bloom = new BloomFilter(10)
-  private val merge = new StringAppendOperator("")
   private val options = new Options()
     .setCreateIfMissing(true)
     .setTableFormatConfig(new BlockBasedTableConfig()
@@ -23,10 +22,11 @@ final class DiskTier(val dir: File, config: DiskConfig) {
       .setBlockSize(8L << 10)
       .setCacheIndexAndFilterBlocks(false))
     .setCompressionType(config.compression)
-    .setMergeOperator(merge)
     .setMaxBackgroundJobs(2)
     .setWriteBufferSize(1L << 20)
     .setLevelCompactionDynamicLevelBytes(true)
+    // a compaction rewrites what the next snapshot must upload again; reads hardly notice more files, memory and bloom filters come first
+    .setLevel0FileNumCompactionTrigger(8)
     .setTargetFileSizeBase(32L << 20)
     .setStatsDumpPeriodSec(0)
     .setInfoLogLevel(InfoLogLevel.ERROR_LEVEL)
@@ -48,6 +48,11 @@ final class DiskTier(val dir: File, config: DiskConfig) {
       if (n == RocksDB.NOT_FOUND) -1 else n
     } catch { case e: RocksDBException => throw DiskTier.failure(s"reading the local RocksDB $dir failed", e) }
 
+  /** The value of a physical key, or null; for the one thread that flushes. */
+  def read(key: Array[Byte]): Array[Byte] =
+    try db.get(reading, key)
+    catch { case e: RocksDBException => throw DiskTier.failure(s"reading the local RocksDB $dir failed", e) }
+
   def lastValue: Array[Byte] = value
 
   /** An iterator over the state of now; the caller closes it before this tier is closed. */
@@ -67,6 +72,8 @@ final class DiskTier(val dir: File, config: DiskConfig) {
     catch { case e: RocksDBException => throw DiskTier.failure(s"a sorted file cannot be added to $dir", e) }
     finally ingesting.close()
   }
+
+  def estimatedKeys: Long = db.getLongProperty("rocksdb.estimate-num-keys")
 
   /** Whether nothing was ever ingested. */
   def isEmpty: Boolean = db.getLiveFilesMetaData.isEmpty
@@ -89,7 +96,7 @@ final class DiskTier(val dir: File, config: DiskConfig) {
     files
   }
 
-  private def freeOptions(): Unit = { reading.close(); options.close(); merge.close(); bloom.close() }
+  private def freeOptions(): Unit = { reading.close(); options.close(); bloom.close() }
 
   def close(): Unit = { db.close(); freeOptions() }
 }

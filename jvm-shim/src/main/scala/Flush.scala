@@ -14,6 +14,7 @@ final class Flush(disk: DiskTier, workDir: File) {
   private var keyLength = new Array[Int](1 << 12)
   private var valueAt = new Array[Int](1 << 12)
   private var valueLength = new Array[Int](1 << 12) // -1: delete
+  private var appends = new java.util.BitSet // records that append to what was there
   private var files = 0
 
   /** Apply the changelogs in order. Returns the number of entries written. If a file is not the one that this store wrote or replayed
@@ -31,7 +32,7 @@ final class Flush(disk: DiskTier, workDir: File) {
   }
 
   private def add(op: Byte, block: Array[Byte], key: Int, keyBytes: Int, value: Int, valueBytes: Int): Unit = {
-    if (op != Op.Put && op != Op.Delete) throw MillpondError.internal(s"changelog record kind $op")
+    if (op == Op.DeleteRange) throw MillpondError.internal(s"changelog record kind $op")
     if (blockCount == 0 || (blocks(blockCount - 1) ne block)) {
       if (blockCount == blocks.length) blocks = java.util.Arrays.copyOf(blocks, blockCount * 2)
       blocks(blockCount) = block
@@ -50,6 +51,7 @@ final class Flush(disk: DiskTier, workDir: File) {
     keyLength(count) = keyBytes
     valueAt(count) = value
     valueLength(count) = valueBytes
+    if (op == Op.Merge) appends.set(count)
     count += 1
   }
 
@@ -110,7 +112,10 @@ final class Flush(disk: DiskTier, workDir: File) {
         val r = order(i)
         if (i + 1 == count || compare(r, order(i + 1)) != 0) {
           val block = blocks(recordBlock(r))
-          if (valueLength(r) >= 0) writer.put(block, keyAt(r), keyLength(r), block, valueAt(r), valueLength(r))
+          if (appends.get(r)) {
+            val whole = assemble(order, i)
+            writer.put(block, keyAt(r), keyLength(r), whole, 0, whole.length)
+          } else if (valueLength(r) >= 0) writer.put(block, keyAt(r), keyLength(r), block, valueAt(r), valueLength(r))
           else if (keepDeletes) writer.delete(block, keyAt(r), keyLength(r))
         }
         i += 1
@@ -122,8 +127,28 @@ final class Flush(disk: DiskTier, workDir: File) {
     } finally if (!done) writer.abandon()
   }
 
+  /** The value that ends with the append at `order(last)`: the put before it or what the tier has, and all appends since. Sorted files hold whole
+    * values only, so that anything that reads RocksDB can read them. */
+  private def assemble(order: Array[Int], last: Int): Array[Byte] = {
+    var first = last
+    while (appends.get(order(first)) && first > 0 && compare(order(first - 1), order(first)) == 0) first -= 1
+    val out = new java.io.ByteArrayOutputStream
+    if (appends.get(order(first))) {
+      val r = order(first)
+      val key = java.util.Arrays.copyOfRange(blocks(recordBlock(r)), keyAt(r), keyAt(r) + keyLength(r))
+      val before = disk.read(key)
+      if (before != null) out.write(before, 0, before.length)
+    }
+    (first to last).foreach { i =>
+      val r = order(i)
+      if (valueLength(r) > 0) out.write(blocks(recordBlock(r)), valueAt(r), valueLength(r))
+    }
+    out.toByteArray
+  }
+
   private def clear(): Unit = {
     java.util.Arrays.fill(blocks.asInstanceOf[Array[AnyRef]], null)
+    appends = new java.util.BitSet
     blockCount = 0
     blockBytes = 0L
     count = 0
@@ -134,5 +159,5 @@ final class Flush(disk: DiskTier, workDir: File) {
 final case class PendingChangelog(version: Long, id: String, path: String)
 
 object Flush {
-  private val GatherBytes = 64L << 20
+  private val GatherBytes = 32L << 20
 }

@@ -61,7 +61,7 @@ private[millpond] object Loader extends Logging {
           logWarning(s"store ${engine.context.label}: the snapshot ${engine.manifestInUse} cannot be used, an older one is tried: ${e.getMessage}")
           return false
       }
-      addFamilies(engine, db, onDisk = true)
+      addFamilies(engine, db, db.get("version").asLong, onDisk = true)
       engine.keys = db.get("keys").asLong
       engine.flushed = db.get("version").asLong
       engine.flushedKeys = engine.keys
@@ -78,10 +78,15 @@ private[millpond] object Loader extends Logging {
     true
   }
 
-  private def addFamilies(engine: StoreEngine, described: JsonNode, onDisk: Boolean): Unit =
+  private def addFamilies(engine: StoreEngine, described: JsonNode, version: Long, onDisk: Boolean): Unit =
     described.get("column_families").elements.asScala.foreach { f =>
       if (!engine.families.containsKey(f.get("name").asText))
-        engine.addFamily(f.get("name").asText, f.get("id").asInt, f.path("kind").asText(FamilyKind.Point), f.path("internal").asBoolean(false), onDisk)
+        engine.addFamily(f.get("name").asText, f.get("id").asInt, FamilyShape(FamilyKind.named(f.path("kind").asText("point")), f.path("internal").asBoolean(false),
+          f.path("multi").asBoolean(false), f.path("encoding").asText("unsaferow") == "unsaferow"), onDisk)
+      // of a removed family only the deletes are left
+      val family = engine.families.get(f.get("name").asText)
+      family.removed = f.path("removed").asBoolean(false)
+      family.removedAt = version
     }
 
   private def replay(engine: StoreEngine, plan: JsonNode): Unit =
@@ -90,7 +95,7 @@ private[millpond] object Loader extends Logging {
       val version = c.get("version").asLong
       // families may first appear in this changelog: its header comes before its records
       val reader = new ChangelogReader(path)
-      addFamilies(engine, reader.header(), onDisk = false)
+      addFamilies(engine, reader.header(), version, onDisk = false)
       val sink = new ReplaySink(engine, path)
       val header = reader.read(sink)
       if (header.get("version").asLong != version || header.get("id").asText != c.get("id").asText)
@@ -112,14 +117,15 @@ private[millpond] object Loader extends Logging {
       val slot = ((block(keyAt) & 0xFF) << 8) | (block(keyAt + 1) & 0xFF)
       val id = ((block(keyAt + 2) & 0xFF) << 8) | (block(keyAt + 3) & 0xFF)
       if (id >= byId.length || byId(id) == null) throw MillpondError.changelogDamaged(path, s"a record belongs to column family $id, which its header does not list")
-      if (op != Op.Put && op != Op.Delete) throw MillpondError.changelogDamaged(path, s"a record has kind $op")
+      if (op == Op.DeleteRange) throw MillpondError.changelogDamaged(path, s"a record has kind $op")
       val f = byId(id)
       val at = Bytes.ArrayOffset + keyAt + 4L + f.keyLead
       val length = keyLength - 4 - f.keyLead
       val hash = Bytes.hash(block, at, length)
       val found = f.table.find(block, at, length, hash)
       if (op == Op.Put)
-        f.table.write(block, at, length, hash, found, slot, f.prefixLength(block, at), block, Bytes.ArrayOffset + valueAt + 1L, valueLength - 1)
+        f.table.write(block, at, length, hash, found, slot, f.prefixLength(block, at), block, Bytes.ArrayOffset + valueAt + f.valueLead, valueLength - f.valueLead)
+      else if (op == Op.Merge) engine.replayMerge(f, slot, block, at, length, hash, found, valueAt, valueLength)
       else if (found != 0L || !f.table.complete)
         f.table.write(block, at, length, hash, found, slot, f.prefixLength(block, at), null, 0L, -1)
     }

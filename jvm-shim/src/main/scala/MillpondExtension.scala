@@ -1,7 +1,6 @@
 package org.apache.spark.sql.millpond
 
-import org.apache.spark.SparkEnv
-import org.apache.spark.sql.SparkSessionExtensions
+import org.apache.spark.sql.{SparkSession, SparkSessionExtensions}
 import org.apache.spark.sql.catalyst.rules.Rule
 import org.apache.spark.sql.execution.{ColumnarRule, SparkPlan}
 import org.apache.spark.sql.execution.streaming.operators.stateful.StateStoreWriter
@@ -20,8 +19,10 @@ private object StatefulPlanRule extends Rule[SparkPlan] {
   private val Ours = classOf[MillpondStateStoreProvider].getName
 
   override def apply(plan: SparkPlan): SparkPlan = {
-    if (plan.exists(_.isInstanceOf[StateStoreWriter])) check()
-    plan
+    if (plan.exists(_.isInstanceOf[StateStoreWriter])) {
+      check()
+      if (SQLConf.get.getConf(SQLConf.STATE_STORE_PROVIDER_CLASS) == Ours) plan.transformUp(TransformWithStateNodes.admit) else plan
+    } else plan
   }
 
   private def check(): Unit = {
@@ -29,8 +30,9 @@ private object StatefulPlanRule extends Rule[SparkPlan] {
     val effective = conf.getConf(SQLConf.STATE_STORE_PROVIDER_CLASS)
     if (effective == Ours) { Options.resolve(conf.getAllConfs); () }
     else {
-      // the offset log pins the provider with which a query began; Spark would go on with that one and not say so
-      val asked = Option(SparkEnv.get).flatMap(_.conf.getOption(Key))
+      // the offset log pins the provider with which a query began: in the query's own session it replaces what the user's session asks for,
+      // and Spark goes on with that one and does not say so
+      val asked = SparkSession.getDefaultSession.flatMap(_.conf.getOption(Key))
       if (asked.contains(Ours))
         throw MillpondError.of("FOREIGN_CHECKPOINT", s"this query's checkpoint was written with $effective, which its offset log pins: Millpond cannot continue it.")
     }

@@ -27,25 +27,43 @@ private[millpond] trait MillpondReading extends ReadStateStore {
 
   override def get(key: UnsafeRow, colFamilyName: String): UnsafeRow = engine.get(family(colFamilyName), key)
 
-  override def iterator(colFamilyName: String): StateStoreIterator[UnsafeRowPair] = {
-    val scan = engine.scan(family(colFamilyName))
-    new StateStoreIterator(scan, () => scan.close())
-  }
-
-  override def prefixScan(prefixKey: UnsafeRow, colFamilyName: String): StateStoreIterator[UnsafeRowPair] = {
+  override def multiGet(keys: Array[UnsafeRow], colFamilyName: String): Iterator[UnsafeRow] = {
     val f = family(colFamilyName)
-    if (f.kind != FamilyKind.Prefix) throw StateStoreErrors.unsupportedOperationException("prefixScan", f.kind)
-    val scan = engine.prefixScan(f, prefixKey)
-    new StateStoreIterator(scan, () => scan.close())
+    keys.iterator.map(engine.get(f, _))
   }
 
-  override def allColumnFamilyNames: Set[String] = engine.synchronized(engine.families.keySet.toArray(new Array[String](0)).toSet)
+  override def valuesIterator(key: UnsafeRow, colFamilyName: String): Iterator[UnsafeRow] = engine.values(several(colFamilyName, "valuesIterator"), key)
 
-  override def valuesIterator(key: UnsafeRow, colFamilyName: String): Iterator[UnsafeRow] = singleValued("valuesIterator")
-  override def prefixScanWithMultiValues(prefixKey: UnsafeRow, colFamilyName: String): StateStoreIterator[UnsafeRowPair] = singleValued("prefixScanWithMultiValues")
-  override def iteratorWithMultiValues(colFamilyName: String): StateStoreIterator[UnsafeRowPair] = singleValued("iteratorWithMultiValues")
+  override def iterator(colFamilyName: String): StateStoreIterator[UnsafeRowPair] = closing(engine.scan(family(colFamilyName), each = false))
+  override def iteratorWithMultiValues(colFamilyName: String): StateStoreIterator[UnsafeRowPair] =
+    closing(engine.scan(several(colFamilyName, "iteratorWithMultiValues"), each = true))
 
-  protected def singleValued(operation: String): Nothing = throw StateStoreErrors.unsupportedOperationException(operation, MillpondStateStoreProvider.Name)
+  override def prefixScan(prefixKey: UnsafeRow, colFamilyName: String): StateStoreIterator[UnsafeRowPair] =
+    closing(engine.prefixScan(prefixed(family(colFamilyName)), prefixKey, each = false))
+  override def prefixScanWithMultiValues(prefixKey: UnsafeRow, colFamilyName: String): StateStoreIterator[UnsafeRowPair] =
+    closing(engine.prefixScan(prefixed(several(colFamilyName, "prefixScanWithMultiValues")), prefixKey, each = true))
+
+  override def rangeScan(startKey: Option[UnsafeRow], endKey: Option[UnsafeRow], colFamilyName: String): StateStoreIterator[UnsafeRowPair] =
+    closing(engine.rangeScan(ordered(family(colFamilyName)), startKey, endKey, each = false))
+  override def rangeScanWithMultiValues(startKey: Option[UnsafeRow], endKey: Option[UnsafeRow], colFamilyName: String): StateStoreIterator[UnsafeRowPair] =
+    closing(engine.rangeScan(ordered(several(colFamilyName, "rangeScanWithMultiValues")), startKey, endKey, each = true))
+
+  private def closing(scan: Scan): StateStoreIterator[UnsafeRowPair] = new StateStoreIterator(scan, () => scan.close())
+
+  private def prefixed(f: Family): Family = if (f.rows.canScanPrefix) f else unsupported("prefixScan", f)
+  protected def ordered(f: Family): Family = if (f.table.isSorted) f else unsupported("rangeScan", f)
+  protected def several(name: String, operation: String): Family = {
+    val f = family(name)
+    if (f.shape.multi) f else unsupported(operation, f)
+  }
+  private def unsupported(operation: String, f: Family): Nothing =
+    throw StateStoreErrors.unsupportedOperationException(operation, s"a column family of kind ${f.kind.name}${if (f.shape.multi) "" else " with one value per key"}")
+
+  override def registerColFamily(colFamilyName: String, keySchema: StructType, valueSchema: StructType, keyStateEncoderSpec: KeyStateEncoderSpec,
+      useMultipleValuesPerKey: Boolean, isInternal: Boolean): Unit =
+    provider.defineFamily(colFamilyName, MillpondStateStoreProvider.FamilyDefinition(keySchema, valueSchema, keyStateEncoderSpec, isInternal, useMultipleValuesPerKey))
+
+  override def allColumnFamilyNames: Set[String] = engine.familyNames
 }
 
 private[millpond] final class MillpondReadStore(val provider: MillpondStateStoreProvider, val session: MillpondStateStoreProvider.Session,
@@ -77,18 +95,37 @@ private[millpond] final class MillpondStateStore(val provider: MillpondStateStor
     engine.write(family(colFamilyName), key, null)
   }
 
-  override def putList(key: UnsafeRow, values: Array[UnsafeRow], colFamilyName: String): Unit = singleValued("putList")
-  override def merge(key: UnsafeRow, value: UnsafeRow, colFamilyName: String): Unit = singleValued("merge")
-  override def mergeList(key: UnsafeRow, values: Array[UnsafeRow], colFamilyName: String): Unit = singleValued("mergeList")
+  override def putList(key: UnsafeRow, values: Array[UnsafeRow], colFamilyName: String): Unit = {
+    checkOpen()
+    require(key != null && values != null && values.nonEmpty, "state keys and values cannot be null, a list of values cannot be empty")
+    engine.write(several(colFamilyName, "putList"), key, values)
+  }
+
+  override def merge(key: UnsafeRow, value: UnsafeRow, colFamilyName: String): Unit = mergeList(key, Array(value), colFamilyName)
+
+  override def mergeList(key: UnsafeRow, values: Array[UnsafeRow], colFamilyName: String): Unit = {
+    checkOpen()
+    require(key != null && values != null && values.nonEmpty && !values.contains(null), "state keys and values cannot be null, a list of values cannot be empty")
+    engine.merge(several(colFamilyName, "merge"), key, values)
+  }
+
+  override def deleteRange(beginKey: UnsafeRow, endKey: UnsafeRow, colFamilyName: String): Unit = {
+    checkOpen()
+    val f = ordered(family(colFamilyName))
+    val rows = engine.rangeScan(f, Some(beginKey), Some(endKey), each = false)
+    while (rows.hasNext) engine.write(f, rows.next().key, null)
+  }
 
   override def createColFamilyIfAbsent(colFamilyName: String, keySchema: StructType, valueSchema: StructType, keyStateEncoderSpec: KeyStateEncoderSpec,
       useMultipleValuesPerKey: Boolean, isInternal: Boolean): Unit = {
     checkOpen()
-    if (useMultipleValuesPerKey) singleValued("multiple values per key")
-    provider.defineFamily(colFamilyName, MillpondStateStoreProvider.FamilyDefinition(keySchema, valueSchema, keyStateEncoderSpec, isInternal))
+    registerColFamily(colFamilyName, keySchema, valueSchema, keyStateEncoderSpec, useMultipleValuesPerKey, isInternal)
   }
 
-  override def removeColFamilyIfExists(colFamilyName: String): Boolean = singleValued("removeColFamilyIfExists")
+  override def removeColFamilyIfExists(colFamilyName: String): Boolean = {
+    checkOpen()
+    provider.removeFamily(colFamilyName)
+  }
 
   override def commit(): Long = {
     checkOpen()

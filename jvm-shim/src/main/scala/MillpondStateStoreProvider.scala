@@ -23,6 +23,7 @@ class MillpondStateStoreProvider extends StateStoreProvider with Logging {
   private var context: StoreContext = null
   private var engineOrNull: StoreEngine = null
   private var usesFamilies = false
+  private var schemas: Option[StateSchemaProvider] = None
   private val definitions = mutable.LinkedHashMap.empty[String, FamilyDefinition]
   private val rules = mutable.HashMap.empty[String, JsonNode]
   private var owner: Session = null
@@ -34,10 +35,12 @@ class MillpondStateStoreProvider extends StateStoreProvider with Logging {
       stateSchemaProvider: Option[StateSchemaProvider]): Unit = {
     id = stateStoreId
     BuildInfo.check()
-    if (storeConf.stateStoreEncodingFormat != "unsaferow")
-      throw StateStoreErrors.unsupportedOperationException(s"encodingFormat=${storeConf.stateStoreEncodingFormat}", Name)
     usesFamilies = useColumnFamilies
-    definitions(StateStore.DEFAULT_COL_FAMILY_NAME) = FamilyDefinition(keySchema, valueSchema, keyStateEncoderSpec, internal = false)
+    schemas = stateSchemaProvider
+    // an operator with families never writes the default one, and opens it now in this shape, now in that
+    definitions(StateStore.DEFAULT_COL_FAMILY_NAME) =
+      if (useColumnFamilies) FamilyDefinition(keySchema, valueSchema, NoPrefixKeyStateEncoderSpec(keySchema), internal = false, multi = false)
+      else FamilyDefinition(keySchema, valueSchema, keyStateEncoderSpec, internal = false, multi = useMultipleValuesPerKey)
     context = new StoreContext(stateStoreId, storeConf, hadoopConf)
     engineOrNull = new StoreEngine(context)
   }
@@ -69,7 +72,15 @@ class MillpondStateStoreProvider extends StateStoreProvider with Logging {
 
   private def begin(session: Session, version: Long, uniqueId: Option[String], force: Boolean): StateStore =
     try {
-      engine.begin()
+      try engine.begin()
+      catch {
+        // another attempt replaced what this store was about to flush: what is durable counts
+        case e: MillpondException if e.kind == "CHANGELOG_REPLACED" =>
+          logInfo(s"store ${context.label} is loaded again: ${e.getMessage}")
+          engine.abort()
+          Loader.load(engine, version, if (version == 0) None else uniqueId, loadEmpty = false, registerAll)
+          engine.begin()
+      }
       new MillpondStateStore(this, session, version, uniqueId, force)
     } catch { case NonFatal(e) => end(session); throw e }
 
@@ -124,7 +135,8 @@ class MillpondStateStoreProvider extends StateStoreProvider with Logging {
   // ---- column families -----------------------------------------------------------------------------------------------------------
 
   private[millpond] def defineFamily(name: String, definition: FamilyDefinition): Unit = {
-    if (!usesFamilies) throw StateStoreErrors.unsupportedOperationException("createColFamilyIfAbsent", Name)
+    requireFamilies("createColFamilyIfAbsent")
+    checkName(name, definition.internal)
     definitions(name) = definition
     register(name)
   }
@@ -137,14 +149,34 @@ class MillpondStateStoreProvider extends StateStoreProvider with Logging {
 
   private def register(name: String): Unit = engine.synchronized {
     val d = definitions(name)
-    val kind = FamilyKind.of(d.spec)
+    val plain = conf.stateStoreEncodingFormat == "unsaferow" || !usesFamilies || name == StateStore.DEFAULT_COL_FAMILY_NAME
+    val shape = FamilyShape(FamilyKind.of(d.spec), d.internal, d.multi, plain)
     val known = engine.families.get(name)
-    val family = if (known != null) known else engine.addFamily(name, nextFamilyId(name), kind, d.internal, onDisk = false)
+    if (known != null && known.shape != shape)
+      throw MillpondError.of("INVALID_ARGUMENT", s"column family '$name' of store ${context.label} is stored as ${known.shape}, the query wants $shape.")
+    val family = if (known != null) known else engine.addFamily(name, nextFamilyId(name), shape, onDisk = false)
     if (!family.isRegistered) {
-      val prefixColumns = d.spec match { case p: PrefixKeyScanStateEncoderSpec => p.numColsPrefixKey; case _ => 0 }
-      val key = PartitionKey.of(ruleOf(name, d), d.spec.keySchema, prefixColumns, engine.layout.groups.maxParallelism)
-      family.register(new FamilyCodec(kind, d.spec.keySchema, d.valueSchema, d.spec, usesFamilies, key))
+      family.removed = false
+      val key = PartitionKey.of(ruleOf(name, d), d.spec.keySchema, FamilyKind.prefixColumns(d.spec), engine.layout.groups.maxParallelism)
+      family.register(new FamilyCodec(shape, d.spec.keySchema, d.valueSchema, d.spec, usesFamilies, schemas, name, key))
     }
+  }
+
+  /** The family is gone for this provider until it is created again. */
+  private[millpond] def removeFamily(name: String): Boolean = {
+    requireFamilies("removeColFamilyIfExists")
+    checkName(name, internal = false)
+    val existed = engine.removeFamily(name)
+    if (existed) { definitions.remove(name); rules.remove(name) }
+    existed
+  }
+
+  private def requireFamilies(operation: String): Unit = if (!usesFamilies) throw StateStoreErrors.unsupportedOperationException(operation, Name)
+
+  private def checkName(name: String, internal: Boolean): Unit = {
+    if (name.isEmpty || name.trim != name || name == StateStore.DEFAULT_COL_FAMILY_NAME)
+      throw StateStoreErrors.cannotUseColumnFamilyWithInvalidName("column family", name)
+    if (!internal && name.startsWith("$")) throw StateStoreErrors.cannotCreateColumnFamilyWithReservedChars(name)
   }
 
   private def nextFamilyId(name: String): Int =
@@ -187,7 +219,7 @@ class MillpondStateStoreProvider extends StateStoreProvider with Logging {
 
   private[millpond] def metrics: StateStoreMetrics = {
     val memory = engine.usedBytes
-    StateStoreMetrics(math.max(0L, engine.synchronized(engine.keys)), memory, engine.metrics.take(memory, Agent.takeSpentNs()),
+    StateStoreMetrics(engine.keyCount, memory, engine.metrics.take(memory, Agent.takeSpentNs()),
       Map(StoreMetrics.LastSnapshot.withNewId(id.partitionId, id.storeName) -> engine.synchronized(engine.snapshotVersion)))
   }
 
@@ -235,5 +267,5 @@ object MillpondStateStoreProvider {
   final class Session(val attempt: Long)
 
   /** A column family as an operator defined it. */
-  final case class FamilyDefinition(keySchema: StructType, valueSchema: StructType, spec: KeyStateEncoderSpec, internal: Boolean)
+  final case class FamilyDefinition(keySchema: StructType, valueSchema: StructType, spec: KeyStateEncoderSpec, internal: Boolean, multi: Boolean)
 }

@@ -1,62 +1,96 @@
 package org.apache.spark.sql.millpond
 
+import org.apache.spark.sql.catalyst.expressions.UnsafeRow
 import org.apache.spark.sql.execution.streaming.state.UnsafeRowPair
 
-/** What part of the disk tier a scan reads: the rows of one family, all or those with a prefix. Keys are slot-major, so a family is one
-  * run per slot. */
-private[millpond] final class DiskRange(family: Int, prefix: Array[Byte], slot: Int) {
+/** Which keys of a family a scan wants, in terms of encoded keys: those that begin with `prefix`, are at or above `from` and below `until`
+  * (each null if unbounded). */
+private[millpond] final case class KeyRange(prefix: Array[Byte] = null, from: Array[Byte] = null, until: Array[Byte] = null) {
+  /** Where a scan in key order begins. */
+  def start: Array[Byte] = if (prefix != null) prefix else if (from != null) from else KeyRange.Nothing
 
-  private def at(slot: Int): Array[Byte] = {
-    val key = new Array[Byte](4 + prefix.length)
+  /** -1 before the range, 0 in it, 1 behind it. */
+  def side(key: Array[Byte], at: Int): Int =
+    if (prefix != null) {
+      val length = key.length - at
+      val order = java.util.Arrays.compareUnsigned(key, at, at + math.min(length, prefix.length), prefix, 0, prefix.length)
+      if (order < 0) -1 else if (order > 0) 1 else 0
+    } else if (from != null && java.util.Arrays.compareUnsigned(key, at, key.length, from, 0, from.length) < 0) -1
+    else if (until != null && java.util.Arrays.compareUnsigned(key, at, key.length, until, 0, until.length) >= 0) 1
+    else 0
+}
+
+private[millpond] object KeyRange {
+  val Nothing = new Array[Byte](0)
+  val Whole: KeyRange = KeyRange()
+}
+
+/** Walks the rows of one family in the disk tier. Keys are slot-major there, so a family is one run per slot.
+  *
+  * @param slot the only slot that has rows of the range, -1 if there may be several */
+private[millpond] final class DiskCursor(scan: DiskScan, f: Family, slot: Int, range: KeyRange) {
+  private val lead = 4 + f.keyLead
+  private var begun = false
+
+  private def target(slot: Int): Array[Byte] = {
+    val start = range.start
+    val key = new Array[Byte](lead + start.length)
     key(0) = (slot >>> 8).toByte
     key(1) = slot.toByte
-    key(2) = (family >>> 8).toByte
-    key(3) = family.toByte
-    System.arraycopy(prefix, 0, key, 4, prefix.length)
+    key(2) = (f.id >>> 8).toByte
+    key(3) = f.id.toByte
+    System.arraycopy(start, 0, key, lead, start.length)
     key
   }
 
-  def seekFirst(scan: DiskScan): Unit = scan.seek(at(math.max(0, slot)))
-
-  /** Bring the scan to the next row of the range at or after its place; null at the end. */
-  def settle(scan: DiskScan): Array[Byte] = {
+  /** The next physical key of the range, or null. Its value is `value` until the next call. */
+  def next(): Array[Byte] = {
+    if (begun) scan.next() else { begun = true; scan.seek(target(math.max(0, slot))) }
     while (scan.isValid) {
       val key = scan.key
       val keySlot = ((key(0) & 0xFF) << 8) | (key(1) & 0xFF)
+      val family = ((key(2) & 0xFF) << 8) | (key(3) & 0xFF)
       if (slot >= 0 && keySlot != slot) return null
-      val order = java.util.Arrays.compareUnsigned(key, 2, math.min(key.length, 4 + prefix.length), at(keySlot), 2, 4 + prefix.length)
-      if (order == 0) return key
-      else if (order < 0) scan.seek(at(keySlot))
+      val side = if (family != f.id) Integer.compare(family, f.id) else range.side(key, lead)
+      if (side == 0) return key
+      else if (side < 0) scan.seek(target(keySlot))
       else if (slot >= 0 || keySlot == 0xFFFF) return null
-      else scan.seek(at(keySlot + 1))
+      else scan.seek(target(keySlot + 1))
     }
     null
   }
+
+  def value: Array[Byte] = scan.value
+  def close(): Unit = scan.close()
 }
 
-private[millpond] object DiskRange {
-  private val Nothing = new Array[Byte](0)
-  def whole(f: Family): DiskRange = new DiskRange(f.id, Nothing, -1)
-  /** @param slot of all keys with the prefix, -1 if they may lie in several */
-  def prefix(f: Family, prefix: Array[Byte], slot: Int): DiskRange = new DiskRange(f.id, prefix, slot)
-}
-
-/** An iterator over what a family held when it was made: first the records that memory had, then what only the disk has.
-  * Pairs are fresh objects. Closed by exhaustion, by `close`, or by the end of the batch. */
-private[millpond] final class Scan(engine: StoreEngine, f: Family, records: Array[Long], epoch: Int, disk: DiskScan, range: DiskRange)
-    extends Iterator[UnsafeRowPair] with AutoCloseable {
+/** An iterator over what a family held when it was made, memory and disk as one. In key order if the family has an order and its rows lie
+  * in one slot; else first what memory had, then what only the disk has. Pairs are fresh objects. Closed by exhaustion, by `close`, or by
+  * the end of the batch.
+  *
+  * @param disk null if memory has all
+  * @param each one pair per value of a key with several */
+private[millpond] final class Scan(engine: StoreEngine, f: Family, records: RecordCursor, epoch: Int, disk: DiskCursor, ordered: Boolean,
+    range: KeyRange, each: Boolean) extends Iterator[UnsafeRowPair] with AutoCloseable {
   private val table = f.table
-  private var i = 0
-  private var onDisk = false
+  private var record = 0L // next record of memory, 0 if to be fetched
+  private var memoryDone = false
+  private var diskKey: Array[Byte] = null // next key of the disk, null if to be fetched
+  private var diskDone = disk == null
   private var ahead: UnsafeRowPair = null
+  private var values: Iterator[UnsafeRow] = Iterator.empty
+  private var valuesKey: UnsafeRow = null
   private var finished = false
   private var closed = false
 
   override def hasNext: Boolean = {
     if (ahead == null && !finished) {
-      engine.synchronized {
+      if (values.hasNext) ahead = new UnsafeRowPair(valuesKey, values.next())
+      else engine.synchronized {
         if (closed) throw MillpondError.of("STORE_CLOSED", s"an iterator over store ${engine.context.label} was used after the end of its batch.")
-        ahead = advance()
+        ahead =
+          try advance()
+          catch { case e: MillpondException => throw engine.distrust(e) }
         if (ahead == null) { finished = true; close() }
       }
     }
@@ -71,33 +105,69 @@ private[millpond] final class Scan(engine: StoreEngine, f: Family, records: Arra
   }
 
   private def advance(): UnsafeRowPair = {
-    while (i < records.length) {
-      val record = records(i)
-      i += 1
-      if (table.isPresent(record))
-        return new UnsafeRowPair(f.rows.decodeKey(table.keyAddress(record), table.keyLength(record)),
-          f.rows.decodeValue(table.valueAddress(record), table.valueLength(record)))
-    }
-    if (disk == null) null
-    else
-      try advanceOnDisk()
-      catch { case e: MillpondException => throw engine.distrust(e) }
-  }
-
-  private def advanceOnDisk(): UnsafeRowPair = {
-    if (onDisk) disk.next() else { range.seekFirst(disk); onDisk = true }
-    var key = range.settle(disk)
-    while (key != null) {
-      val lead = 4 + f.keyLead
-      val length = key.length - lead
-      val at = Bytes.ArrayOffset + lead.toLong
-      val record = table.find(key, at, length, Bytes.hash(key, at, length))
-      // a key that memory had when the scan began was answered from there; one that came later is new to the scan
-      if (record == 0L || table.birth(record) > epoch) return new UnsafeRowPair(f.rows.decodeKey(key, lead), f.rows.decodeValue(disk.value, 1))
-      disk.next()
-      key = range.settle(disk)
+    while (true) {
+      fetchRecord()
+      if (!memoryDone && (!ordered || diskDone)) { val r = take(); if (table.isPresent(r)) return ofMemory(r) }
+      else {
+        if (!diskDone) fetchKey()
+        if (memoryDone && diskDone) return null
+        else if (memoryDone) { val pair = ofDisk(); if (pair != null) return pair }
+        else if (!diskDone) {
+          val order = table.compareKey(record, diskKey, Bytes.ArrayOffset + 4L + f.keyLead, diskKey.length - 4 - f.keyLead)
+          if (order <= 0) {
+            if (order == 0) diskKey = null // memory knows better
+            val r = take()
+            if (table.isPresent(r)) return ofMemory(r)
+          } else { val pair = ofDisk(); if (pair != null) return pair }
+        }
+      }
     }
     null
+  }
+
+  private def fetchRecord(): Unit = if (record == 0L && !memoryDone) {
+    record = records.next()
+    if (record != 0L && (range.prefix != null || range.from != null || range.until != null)) {
+      // only sorted tables are asked for ranges: what is behind ends the scan
+      val key = FamilyCodec.copyOf(table.keyAddress(record), table.keyLength(record))
+      val side = if (table.isSorted) range.side(key, 0) else 0
+      if (side > 0) record = 0L
+    }
+    if (record == 0L) memoryDone = true
+  }
+
+  private def take(): Long = { val r = record; record = 0L; r }
+
+  private def fetchKey(): Unit = if (diskKey == null) {
+    diskKey = disk.next()
+    if (diskKey == null) diskDone = true
+  }
+
+  private def ofMemory(r: Long): UnsafeRowPair = {
+    val key = f.rows.decodeKey(table.keyAddress(r), table.keyLength(r))
+    if (each) several(key, f.rows.decodeValues(FamilyCodec.copyOf(table.valueAddress(r), table.valueLength(r)), 0))
+    else new UnsafeRowPair(key, f.rows.decodeValue(table.valueAddress(r), table.valueLength(r)))
+  }
+
+  /** Null if memory had the key when the scan began: it was answered from there. A key that came later is new to the scan. */
+  private def ofDisk(): UnsafeRowPair = {
+    val physical = diskKey
+    diskKey = null
+    val lead = 4 + f.keyLead
+    val at = Bytes.ArrayOffset + lead
+    val length = physical.length - lead
+    val found = table.find(physical, at, length, Bytes.hash(physical, at, length))
+    if (found != 0L && table.birth(found) <= epoch) null
+    else {
+      val key = f.rows.decodeKey(physical, lead)
+      if (each) several(key, f.rows.decodeValues(disk.value, 0)) else new UnsafeRowPair(key, f.rows.decodeValue(disk.value, f.valueLead))
+    }
+  }
+
+  private def several(key: UnsafeRow, all: Iterator[UnsafeRow]): UnsafeRowPair = {
+    valuesKey = key
+    values = all
+    new UnsafeRowPair(key, values.next())
   }
 
   override def close(): Unit = engine.synchronized {

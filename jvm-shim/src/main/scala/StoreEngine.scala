@@ -10,7 +10,7 @@ import com.fasterxml.jackson.databind.node.ObjectNode
 
 import org.apache.spark.internal.Logging
 import org.apache.spark.sql.catalyst.expressions.UnsafeRow
-import org.apache.spark.sql.execution.streaming.state.{StateStoreErrors, UnsafeRowPair}
+import org.apache.spark.sql.execution.streaming.state.StateStoreErrors
 
 /** The state of one store at one version, and the changes of the running micro-batch: the two tiers and what leads from version to version.
   *
@@ -60,6 +60,12 @@ final class StoreEngine(val context: StoreContext) extends Logging {
   budget.register()
 
   def id: String = lineage.lastOption.getOrElse("")
+  /** Live user-visible keys; an estimate if they are not counted (`numKeys.exact`). */
+  def keyCount: Long = synchronized {
+    if (keys >= 0) keys
+    else math.max(if (disk == null) 0L else disk.estimatedKeys, families.values.asScala.iterator.filter(!_.shape.internal).map(_.table.presentCount.toLong).sum)
+  }
+
   def usedBytes: Long = synchronized(families.values.asScala.iterator.map(_.table.usedBytes).sum)
 
   // ---- column families -----------------------------------------------------------------------------------------------------------
@@ -70,12 +76,26 @@ final class StoreEngine(val context: StoreContext) extends Logging {
     f
   }
 
+  def familyNames: Set[String] = synchronized(families.values.asScala.iterator.filter(_.isRegistered).map(_.name).toSet)
+
   /** Make a family known under an id; ids are durable (every changelog and manifest lists them). */
-  private[millpond] def addFamily(name: String, id: Int, kind: String, internal: Boolean, onDisk: Boolean): Family = {
-    val f = new Family(name, id, kind, internal, budget)
+  private[millpond] def addFamily(name: String, id: Int, shape: FamilyShape, onDisk: Boolean): Family = {
+    val f = new Family(name, id, shape, budget)
     f.table.complete = !onDisk
     families.put(name, f)
     f
+  }
+
+  /** Drop a family: its rows are deleted, it is forgotten once their deletes are on disk. False if there is none. */
+  def removeFamily(name: String): Boolean = {
+    val f = synchronized(families.get(name))
+    if (f == null || !f.isRegistered) false
+    else {
+      val rows = scan(f, each = false)
+      while (rows.hasNext) write(f, rows.next().key, null)
+      synchronized { f.removed = true }
+      true
+    }
   }
 
   // ---- row operations ------------------------------------------------------------------------------------------------------------
@@ -98,12 +118,12 @@ final class StoreEngine(val context: StoreContext) extends Logging {
     else {
       val n = readDisk(f, key)
       admit(f, n, hash, slotOf(f, key))
-      if (n < 0) null else rows.decodeValue(java.util.Arrays.copyOfRange(disk.lastValue, 1, n), 0)
+      if (n < 0) null else rows.decodeValue(java.util.Arrays.copyOfRange(disk.lastValue, f.valueLead, n), 0)
     }
   }
 
-  /** Put (value) or remove (null). */
-  def write(f: Family, key: UnsafeRow, value: UnsafeRow): Unit = synchronized {
+  /** Put (a row, or all rows of a key with several values) or remove (null). */
+  def write(f: Family, key: UnsafeRow, value: AnyRef): Unit = synchronized {
     checkUsable()
     val rows = f.rows
     rows.encodeKey(key)
@@ -123,16 +143,77 @@ final class StoreEngine(val context: StoreContext) extends Logging {
       val slot = if (found == 0L) slotOf(f, key) else 0
       val prefix = if (found == 0L) f.prefixLength(rows.base, rows.offset) else 0
       if (value == null) table.write(rows.base, rows.offset, rows.length, hash, found, slot, prefix, null, 0L, -1)
-      else table.write(rows.base, rows.offset, rows.length, hash, found, slot, prefix, value.getBaseObject, value.getBaseOffset, value.getSizeInBytes)
-      if (!f.internal && keys >= 0) {
-        if (!counted) keys = -1
-        else if (value != null && !present) keys += 1
-        else if (value == null) keys -= 1
+      else {
+        encode(f, value)
+        table.write(rows.base, rows.offset, rows.length, hash, found, slot, prefix, rows.valueBase, rows.valueOffset, rows.valueLength)
       }
+      count(f, present, value != null, counted)
     }
   }
 
-  private[millpond] def slotOf(f: Family, key: UnsafeRow): Int = layout.slot(f.rows.partitionKey.group(key))
+  /** A value to be put: a row, or the list of all values of a key with several. */
+  private def encode(f: Family, value: AnyRef): Unit = value match {
+    case row: UnsafeRow => f.rows.encodeValue(row)
+    case list: Array[UnsafeRow] => f.rows.encodeList(list.toIndexedSeq: _*)
+    case other => throw MillpondError.internal(s"a value of ${other.getClass}")
+  }
+
+  private def count(f: Family, before: Boolean, after: Boolean, known: Boolean): Unit = if (!f.shape.internal && keys >= 0) {
+    if (!known) keys = -1
+    else if (after && !before) keys += 1
+    else if (before && !after) keys -= 1
+  }
+
+  /** Append to the values of a key with several; the key need not exist. */
+  def merge(f: Family, key: UnsafeRow, added: Array[UnsafeRow]): Unit = synchronized {
+    checkUsable()
+    val rows = f.rows
+    rows.encodeKey(key)
+    val hash = Bytes.hash(rows.base, rows.offset, rows.length)
+    var found = f.table.find(rows.base, rows.offset, rows.length, hash)
+    // the whole list comes to memory, whatever the budget says: an append to what is not there could not be taken back
+    if (found == 0L && !f.table.complete) found = admitAnyway(f, readDisk(f, key), hash, slotOf(f, key))
+    val present = found != 0L && f.table.isPresent(found)
+    rows.encodeList(added.toIndexedSeq: _*)
+    if (present) f.table.append(found, rows.valueBase, rows.valueOffset, rows.valueLength)
+    else
+      f.table.write(rows.base, rows.offset, rows.length, hash, found, if (found == 0L) slotOf(f, key) else 0, f.prefixLength(rows.base, rows.offset),
+        rows.valueBase, rows.valueOffset, rows.valueLength)
+    count(f, present, after = true, known = true)
+  }
+
+  /** A merge record of a changelog: appends to what the versions before left. */
+  private[millpond] def replayMerge(f: Family, slot: Int, block: Array[Byte], keyOffset: Long, keyLength: Int, hash: Int, record: Long,
+      valueAt: Int, valueLength: Int): Unit = {
+    var found = record
+    if (found == 0L && !f.table.complete) {
+      diskKey.set(slot, f.id, f.keyLead, block, keyOffset, keyLength)
+      val n = disk.get(diskKey.bytes, diskKey.length)
+      if (n >= 0) found = f.table.admit(block, keyOffset, keyLength, hash, slot, f.prefixLength(block, keyOffset), disk.lastValue, Bytes.ArrayOffset + f.valueLead, n - f.valueLead, 0)
+    }
+    if (found != 0L && f.table.isPresent(found)) f.table.append(found, block, Bytes.ArrayOffset + valueAt, valueLength)
+    else f.table.write(block, keyOffset, keyLength, hash, found, slot, f.prefixLength(block, keyOffset), block, Bytes.ArrayOffset + valueAt, valueLength)
+  }
+
+  /** All values of a key, as they are now: the iterator may be read while the key is removed or written. */
+  def values(f: Family, key: UnsafeRow): Iterator[UnsafeRow] = synchronized {
+    checkUsable()
+    val rows = f.rows
+    rows.encodeKey(key)
+    val hash = Bytes.hash(rows.base, rows.offset, rows.length)
+    val record = f.table.find(rows.base, rows.offset, rows.length, hash)
+    if (record != 0L) {
+      if (f.table.isPresent(record)) rows.decodeValues(FamilyCodec.copyOf(f.table.valueAddress(record), f.table.valueLength(record)), 0) else Iterator.empty
+    } else if (f.table.complete) Iterator.empty
+    else {
+      val n = readDisk(f, key)
+      admit(f, n, hash, slotOf(f, key))
+      if (n < 0) Iterator.empty else rows.decodeValues(java.util.Arrays.copyOf(disk.lastValue, n), 0)
+    }
+  }
+
+  private[millpond] def slotOf(f: Family, key: UnsafeRow): Int =
+    if (f.kind.crossKey) FamilyKind.ReservedSlot else layout.slot(f.rows.partitionKey.group(key))
 
   /** Length of the value on disk (with its version byte), or -1. The codec holds the encoded key. */
   private def readDisk(f: Family, key: UnsafeRow): Int = {
@@ -150,35 +231,49 @@ final class StoreEngine(val context: StoreContext) extends Logging {
 
   /** Remember what the disk said about the key in the codec, if the budget allows. */
   private def admit(f: Family, valueLength: Int, hash: Int, slot: Int): Long =
-    if (budget.isExceeded) 0L
-    else {
-      val rows = f.rows
-      f.table.admit(rows.base, rows.offset, rows.length, hash, slot, f.prefixLength(rows.base, rows.offset),
-        disk.lastValue, Bytes.ArrayOffset + 1L, if (valueLength < 0) -1 else valueLength - 1, 0)
-    }
+    if (budget.isExceeded) 0L else admitAnyway(f, valueLength, hash, slot)
+
+  private def admitAnyway(f: Family, valueLength: Int, hash: Int, slot: Int): Long = {
+    val rows = f.rows
+    f.table.admit(rows.base, rows.offset, rows.length, hash, slot, f.prefixLength(rows.base, rows.offset),
+      disk.lastValue, Bytes.ArrayOffset + f.valueLead, if (valueLength < 0) -1 else valueLength - f.valueLead, 0)
+  }
 
   // ---- scans ---------------------------------------------------------------------------------------------------------------------
 
-  def scan(f: Family): Iterator[UnsafeRowPair] with AutoCloseable = synchronized {
+  /** All rows of a family. `each`: one pair per value. */
+  def scan(f: Family, each: Boolean): Scan = synchronized {
     checkUsable()
     val epoch = f.table.beginScan()
-    open(new Scan(this, f, f.table.all(), epoch, if (f.table.complete) null else disk.iterator(readAhead = true), DiskRange.whole(f)))
+    open(f, f.table.all(), epoch, KeyRange.Whole, if (f.kind.crossKey) FamilyKind.ReservedSlot else -1, each)
   }
 
-  def prefixScan(f: Family, prefix: UnsafeRow): Iterator[UnsafeRowPair] with AutoCloseable = synchronized {
+  /** The rows whose leading key columns are `prefix`. */
+  def prefixScan(f: Family, prefix: UnsafeRow, each: Boolean): Scan = synchronized {
     checkUsable()
     val rows = f.rows
     rows.encodePrefix(prefix)
     val epoch = f.table.beginScan()
-    val records = f.table.withPrefix(rows.base, rows.offset, rows.length)
-    val range =
-      if (f.table.complete) null
-      else {
-        val bytes = new Array[Byte](rows.length)
-        Bytes.copy(rows.base, rows.offset, bytes, Bytes.ArrayOffset, rows.length)
-        DiskRange.prefix(f, bytes, if (layout.slotted) rows.partitionKey.groupOfPrefix(prefix) match { case -1 => -1; case g => layout.slot(g) } else 0)
-      }
-    open(new Scan(this, f, records, epoch, if (range == null) null else disk.iterator(readAhead = false), range))
+    val records = if (f.table.isSorted) f.table.from(rows.base, rows.offset, rows.length) else f.table.withPrefix(rows.base, rows.offset, rows.length)
+    val range = KeyRange(prefix = rows.keyCopy())
+    val slot = if (f.kind.crossKey) FamilyKind.ReservedSlot else rows.partitionKey.groupOfPrefix(prefix) match { case -1 => layout.unknownSlot; case g => layout.slot(g) }
+    open(f, records, epoch, range, slot, each)
+  }
+
+  /** The rows with encoded keys in `[start, end)`; sorted families only. */
+  def rangeScan(f: Family, start: Option[UnsafeRow], end: Option[UnsafeRow], each: Boolean): Scan = synchronized {
+    checkUsable()
+    val range = KeyRange(from = start.map(f.rows.keyOf).orNull, until = end.map(f.rows.keyOf).orNull)
+    val epoch = f.table.beginScan()
+    val records = f.table.from(range.start, Bytes.ArrayOffset, range.start.length)
+    val slots = (start.toSeq ++ end.toSeq).map(slotOf(f, _)).distinct
+    val slot = if (f.kind.crossKey) FamilyKind.ReservedSlot else if (start.isDefined && end.isDefined && slots.size == 1) slots.head else -1
+    open(f, records, epoch, range, slot, each)
+  }
+
+  private def open(f: Family, records: RecordCursor, epoch: Int, range: KeyRange, slot: Int, each: Boolean): Scan = {
+    val cursor = if (f.table.complete) null else new DiskCursor(disk.iterator(readAhead = range eq KeyRange.Whole), f, slot, range)
+    open(new Scan(this, f, records, epoch, cursor, f.table.isSorted && slot >= 0, range, each))
   }
 
   private def open(scan: Scan): Scan = { scans += scan; scan }
@@ -214,7 +309,10 @@ final class StoreEngine(val context: StoreContext) extends Logging {
       anchorId = id
       anchorKeys = keys
       keysAtStart = keys
+      // the deletes of a removed family are on disk: nothing is left of it
+      families.values.removeIf { f => val gone = f.removed && f.removedAt <= flushed && !warming; if (gone) f.close(); gone }
       families.values.forEach { f =>
+        f.removedBefore = f.removed
         f.table.beginBatch()
         if (!warming) f.table.purgeAbsent(flushed.toInt)
       }
@@ -241,6 +339,7 @@ final class StoreEngine(val context: StoreContext) extends Logging {
     keysDetached = keysAtStart
     inBatch = false
     emptyBase = false
+    families.values.forEach(f => if (f.removed && !f.removedBefore) f.removedAt = next)
     metrics.committed(size, System.nanoTime - start)
     next
   }
@@ -251,6 +350,7 @@ final class StoreEngine(val context: StoreContext) extends Logging {
       if (!closed) {
         closeScans()
         families.values.forEach(_.table.abortBatch())
+        families.values.forEach(f => f.removed = f.removedBefore)
         keys = keysAtStart
       }
     }
@@ -270,8 +370,13 @@ final class StoreEngine(val context: StoreContext) extends Logging {
           val old = table.touchedOld(i)
           if (table.isPresent(now)) {
             if (!sameValue(table, now, old))
-              writer.put(table.slotOf(now), f.id, f.keyLead == 1, null, table.keyAddress(now), table.keyLength(now),
-                valueVersionByte = true, null, table.valueAddress(now), table.valueLength(now))
+              if (f.shape.multi && old != 0L && table.isPresent(old) && table.wasAppended(now)) {
+                val before = table.valueLength(old)
+                writer.merge(table.slotOf(now), f.id, null, table.keyAddress(now), table.keyLength(now),
+                  null, table.valueAddress(now) + before, table.valueLength(now) - before, f.keyLead == 1)
+              } else
+                writer.put(table.slotOf(now), f.id, f.keyLead == 1, null, table.keyAddress(now), table.keyLength(now),
+                  f.valueLead == 1, null, table.valueAddress(now), table.valueLength(now))
           } else if (if (old == 0L) !table.complete else table.isPresent(old))
             writer.delete(table.slotOf(now), f.id, f.keyLead == 1, null, table.keyAddress(now), table.keyLength(now))
           i += 1
@@ -301,7 +406,12 @@ final class StoreEngine(val context: StoreContext) extends Logging {
 
   private[millpond] def describeFamilies(target: ObjectNode): Unit = {
     val list = target.putArray("column_families")
-    families.values.forEach { f => list.addObject().put("name", f.name).put("id", f.id).put("kind", f.kind).put("internal", f.internal); () }
+    families.values.forEach { f =>
+      val one = list.addObject().put("name", f.name).put("id", f.id).put("kind", f.kind.name).put("internal", f.shape.internal)
+        .put("multi", f.shape.multi).put("encoding", if (f.shape.plainRows) "unsaferow" else "avro")
+      if (f.removed) one.put("removed", true)
+      ()
+    }
   }
 
   // ---- end -----------------------------------------------------------------------------------------------------------------------
@@ -369,7 +479,9 @@ object StoreEngine {
 final class StoreLayout(val groups: KeyGroups, val partitions: Int, val partition: Int, val stagingDir: String, unscalable: Option[String]) {
   private var reason: String = unscalable.orNull
   /** Whether keys carry the slot of their group; a store without a known partition key keeps all in slot 0. */
-  val slotted: Boolean = unscalable.isEmpty
+  private val slotted: Boolean = unscalable.isEmpty
+  /** The slot of keys whose group cannot be told: all of them, or -1 for any. */
+  val unknownSlot: Int = if (slotted) -1 else 0
 
   def scalable: Boolean = reason == null
   def unscalableReason: String = if (reason == null) "" else reason

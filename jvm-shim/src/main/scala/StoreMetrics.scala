@@ -42,10 +42,10 @@ final class StoreMetrics {
       StoreMetrics.Shrinks -> shrinks,
       StoreMetrics.MemoryBytes -> memoryBytes)
     changelogBytes = 0L
-    changelogNs = 0L
+    changelogNs %= 1000000L // what is below a millisecond counts with the next batch
     snapshotNewBytes = 0L
     snapshotReusedBytes = 0L
-    snapshotNs = 0L
+    snapshotNs %= 1000000L
     snapshots = 0L
     restoreNs = 0L
     restoreBytes = 0L

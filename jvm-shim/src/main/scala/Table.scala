@@ -13,9 +13,11 @@ import org.apache.spark.unsafe.Platform
   * Record: header (40 bytes, 64 with prefix chain), key, padding to 8, value with some capacity.
   * Not thread-safe; the store serialises. Addresses returned are valid until the next write or rollback.
   */
-final class Table(budget: MemoryBudget, val chained: Boolean) {
+final class Table(budget: MemoryBudget, shape: TableShape) {
   import Table._
 
+  private val chained = shape == TableShape.Chained
+  private val sorted = shape == TableShape.Sorted
   private val header = if (chained) ChainedHeader else PlainHeader
   private val arena = new Arena(budget)
   private var capacity = 0
@@ -23,20 +25,26 @@ final class Table(budget: MemoryBudget, val chained: Boolean) {
   private var occupied = 0 // records and deleted marks
   private var records = 0
   private var absent = 0
-  private val prefixes: Table = if (chained) new Table(budget, chained = false) else null
+  private val prefixes: Table = if (chained) new Table(budget, TableShape.Plain) else null
+
+  private val index = if (sorted) new SortedIndex((record, base, offset, length) => Bytes.compare(null, record + header, keyLength(record), base, offset, length)) else null
 
   private var batch = 1
   private var epoch = 0
   private var openIterators = 0
   private var touched = new TouchList
   private var detached: TouchList = null
+  private var garbage: TouchList = null // replaced by versions that can no longer be returned from
+  private var garbageAt = 0
   private var parked = new LongList // replaced within the batch while an iterator may hold them
 
   /** Whether a key that has no record here is certainly absent from the store. */
   var complete = true
 
-  def recordCount: Int = records
-  def usedBytes: Long = arena.allocatedBytes + capacity * 8L + (if (prefixes == null) 0L else prefixes.usedBytes)
+  /** Keys that memory knows to be there. */
+  def presentCount: Int = records - absent
+  def isSorted: Boolean = sorted
+  def usedBytes: Long = arena.allocatedBytes + capacity * 8L + (if (prefixes == null) 0L else prefixes.usedBytes) + (if (index == null) 0L else index.usedBytes)
   def touchedCount: Int = touched.size
   def touchedRecord(i: Int): Long = touched.current(i)
   def touchedOld(i: Int): Long = touched.old(i)
@@ -73,8 +81,8 @@ final class Table(budget: MemoryBudget, val chained: Boolean) {
   def slotOf(record: Long): Int = Platform.getShort(null, record + SlotAt) & 0xFFFF
   def stamp(record: Long): Int = Platform.getInt(null, record + StampAt)
   def birth(record: Long): Int = Platform.getInt(null, record + BirthAt)
-  def wasUsed(record: Long): Boolean = Platform.getShort(null, record + FlagsAt) != 0
-  def markUsed(record: Long): Unit = Platform.putShort(null, record + FlagsAt, 1)
+  def wasUsed(record: Long): Boolean = (Platform.getShort(null, record + FlagsAt) & Used) != 0
+  def markUsed(record: Long): Unit = if (Platform.getShort(null, record + FlagsAt) == 0) Platform.putShort(null, record + FlagsAt, Used)
 
   // ---- writing -------------------------------------------------------------------------------------------------------------------
 
@@ -84,7 +92,7 @@ final class Table(budget: MemoryBudget, val chained: Boolean) {
     val record = create(base, offset, length, hash, keySlot, valueBase, valueOffset, valueLength)
     Platform.putInt(null, record + StampAt, stamp)
     insert(record, hash)
-    if (chained) link(record, prefixLength)
+    arrange(record, prefixLength)
     record
   }
 
@@ -96,27 +104,56 @@ final class Table(budget: MemoryBudget, val chained: Boolean) {
       Platform.putInt(null, record + BatchAt, batch)
       Platform.putInt(null, record + TouchAt, touched.add(record, 0L))
       insert(record, hash)
-      if (chained) link(record, prefixLength)
+      arrange(record, prefixLength)
     } else {
       val inBatch = Platform.getInt(null, found + BatchAt) == batch
       if (inBatch && openIterators == 0 && valueLength <= Platform.getInt(null, found + CapacityAt)) {
         if (!isPresent(found)) absent -= 1
         if (valueLength > 0) Bytes.copy(valueBase, valueOffset, null, valueAddress(found), valueLength)
         Platform.putInt(null, found + ValueLengthAt, valueLength)
+        Platform.putShort(null, found + FlagsAt, Used)
         if (valueLength < 0) absent += 1
       } else {
         val record = create(null, found + header, length, hash, slotOf(found), valueBase, valueOffset, valueLength)
-        Platform.putInt(null, record + BatchAt, batch)
-        Platform.putInt(null, record + BirthAt, birth(found))
-        replace(found, record, hash)
-        if (inBatch) {
-          val i = Platform.getInt(null, found + TouchAt)
-          touched.setCurrent(i, record)
-          Platform.putInt(null, record + TouchAt, i)
-          if (openIterators == 0) free(found) else parked.add(found)
-        } else Platform.putInt(null, record + TouchAt, touched.add(record, found))
+        supersede(found, record, hash, inBatch)
       }
     }
+
+  /** Add bytes to the end of the value of a present key. */
+  def append(found: Long, valueBase: AnyRef, valueOffset: Long, addedLength: Int): Unit = {
+    val inBatch = Platform.getInt(null, found + BatchAt) == batch
+    val before = valueLength(found)
+    val after = Math.addExact(before, addedLength)
+    if (inBatch && openIterators == 0 && after <= Platform.getInt(null, found + CapacityAt)) {
+      Bytes.copy(valueBase, valueOffset, null, valueAddress(found) + before, addedLength)
+      Platform.putInt(null, found + ValueLengthAt, after)
+    } else {
+      val hash = Platform.getInt(null, found + HashAt)
+      // room to grow: a list that was added to is likely to be added to again in the same batch
+      val record = create(null, found + header, keyLength(found), hash, slotOf(found), null, valueAddress(found), before,
+        math.min(Int.MaxValue - 1024L, if (inBatch) after * 2L else after + after / 8L).toInt)
+      Bytes.copy(valueBase, valueOffset, null, valueAddress(record) + before, addedLength)
+      Platform.putInt(null, record + ValueLengthAt, after)
+      val appended = !inBatch || (Platform.getShort(null, found + FlagsAt) & Appended) != 0
+      Platform.putShort(null, record + FlagsAt, if (appended) (Used | Appended).toShort else Used)
+      supersede(found, record, hash, inBatch)
+    }
+  }
+
+  /** Whether all that the batch did to this record of the touch list was to append to a value that was there. */
+  def wasAppended(record: Long): Boolean = (Platform.getShort(null, record + FlagsAt) & Appended) != 0
+
+  private def supersede(found: Long, record: Long, hash: Int, inBatch: Boolean): Unit = {
+    Platform.putInt(null, record + BatchAt, batch)
+    Platform.putInt(null, record + BirthAt, birth(found))
+    replace(found, record, hash)
+    if (inBatch) {
+      val i = Platform.getInt(null, found + TouchAt)
+      touched.setCurrent(i, record)
+      Platform.putInt(null, record + TouchAt, i)
+      if (openIterators == 0) free(found) else parked.add(found)
+    } else Platform.putInt(null, record + TouchAt, touched.add(record, found))
+  }
 
   // ---- versions ------------------------------------------------------------------------------------------------------------------
 
@@ -164,13 +201,22 @@ final class Table(budget: MemoryBudget, val chained: Boolean) {
     }
   }
 
+  /** The records that only the detached version needed become free: not all at once, but a few with every record that is made, so that
+    * to open a version costs nothing. */
   private def dropDetached(): Unit = if (detached != null) {
-    var i = 0
-    while (i < detached.size) {
-      if (detached.old(i) != 0L) free(detached.old(i))
-      i += 1
-    }
+    reclaim(Int.MaxValue)
+    garbage = detached
+    garbageAt = 0
     detached = null
+  }
+
+  private def reclaim(count: Int): Unit = if (garbage != null) {
+    val end = math.min(garbage.size.toLong, garbageAt.toLong + count).toInt
+    while (garbageAt < end) {
+      if (garbage.old(garbageAt) != 0L) free(garbage.old(garbageAt))
+      garbageAt += 1
+    }
+    if (garbageAt == garbage.size) garbage = null
   }
 
   private def freeParked(): Unit = {
@@ -185,8 +231,10 @@ final class Table(budget: MemoryBudget, val chained: Boolean) {
   def beginScan(): Int = { openIterators += 1; epoch += 1; epoch - 1 }
   def endScan(): Unit = openIterators -= 1
 
-  /** All records, present or absent, as addresses. */
-  def all(): Array[Long] = {
+  /** All records, present or absent; in key order if the table is sorted. */
+  def all(): RecordCursor = if (sorted) index.freeze(null, 0L, 0) else new ArrayCursor(addresses())
+
+  private def addresses(): Array[Long] = {
     val out = new Array[Long](records)
     var n = 0
     var i = 0
@@ -199,15 +247,22 @@ final class Table(budget: MemoryBudget, val chained: Boolean) {
   }
 
   /** The records whose key begins with these `length` bytes, which must be a whole prefix as `link` saw it. */
-  def withPrefix(base: AnyRef, offset: Long, length: Int): Array[Long] = {
+  def withPrefix(base: AnyRef, offset: Long, length: Int): RecordCursor = {
     val out = new LongList
     val node = prefixes.find(base, offset, length, Bytes.hash(base, offset, length))
     if (node != 0L) {
       var record = Platform.getLong(null, prefixes.valueAddress(node))
       while (record != 0L) { out.add(record); record = Platform.getLong(null, record + NextAt) }
     }
-    out.toArray
+    new ArrayCursor(out.toArray)
   }
+
+  /** The records in key order from the first key at or above the given one (all, if `length` is 0). Sorted tables only. */
+  def from(base: AnyRef, offset: Long, length: Int): RecordCursor = index.freeze(base, offset, length)
+
+  /** The order of a record's key and an encoded key. */
+  def compareKey(record: Long, base: AnyRef, offset: Long, length: Int): Int =
+    Bytes.compare(null, record + header, keyLength(record), base, offset, length)
 
   // ---- shrinking -----------------------------------------------------------------------------------------------------------------
 
@@ -215,7 +270,7 @@ final class Table(budget: MemoryBudget, val chained: Boolean) {
   def rebuild(keep: Long => Boolean, prefixLength: (Long, Int) => Int): Table = {
     require(touched.size == 0 && openIterators == 0, "rebuild in a running batch")
     dropDetached()
-    val result = new Table(budget, chained)
+    val result = new Table(budget, shape)
     var dropped = 0
     var i = 0
     while (i < capacity) {
@@ -246,7 +301,7 @@ final class Table(budget: MemoryBudget, val chained: Boolean) {
       if (slot != 0L && slot != Deleted) {
         val record = slot & AddressMask
         if (!isPresent(record) && stamp(record) <= flushed) {
-          if (chained) unlink(record)
+          disarrange(record)
           Platform.putLong(null, slots + (i.toLong << 3), Deleted)
           records -= 1
           absent -= 1
@@ -268,9 +323,10 @@ final class Table(budget: MemoryBudget, val chained: Boolean) {
   // ---- inside --------------------------------------------------------------------------------------------------------------------
 
   private def create(keyBase: AnyRef, keyOffset: Long, keyLength: Int, hash: Int, keySlot: Int,
-      valueBase: AnyRef, valueOffset: Long, valueLength: Int): Long = {
+      valueBase: AnyRef, valueOffset: Long, valueLength: Int, room: Int = 0): Long = {
+    reclaim(2)
     val keyRoom = roundUp(keyLength)
-    val valueRoom = roundUp(math.max(0, valueLength))
+    val valueRoom = roundUp(math.max(room, valueLength))
     val record = arena.allocate(header + keyRoom + valueRoom)
     Platform.putInt(null, record + HashAt, hash)
     Platform.putInt(null, record + KeyLengthAt, keyLength)
@@ -279,7 +335,7 @@ final class Table(budget: MemoryBudget, val chained: Boolean) {
     Platform.putInt(null, record + StampAt, 0)
     Platform.putInt(null, record + BatchAt, 0)
     Platform.putShort(null, record + SlotAt, keySlot.toShort)
-    Platform.putShort(null, record + FlagsAt, 1)
+    Platform.putShort(null, record + FlagsAt, Used)
     Platform.putInt(null, record + TouchAt, -1)
     Platform.putInt(null, record + BirthAt, epoch)
     Bytes.copy(keyBase, keyOffset, null, record + header, keyLength)
@@ -318,10 +374,11 @@ final class Table(budget: MemoryBudget, val chained: Boolean) {
     if (!isPresent(old)) absent -= 1
     if (!isPresent(record)) absent += 1
     if (chained) relink(old, record)
+    else if (sorted) index.replace(old, record, null, old + header, keyLength(old))
   }
 
   private def remove(record: Long, hash: Int): Unit = {
-    if (chained) unlink(record)
+    disarrange(record)
     Platform.putLong(null, indexOf(record, hash), Deleted)
     records -= 1
     if (!isPresent(record)) absent -= 1
@@ -351,6 +408,14 @@ final class Table(budget: MemoryBudget, val chained: Boolean) {
     occupied = records
     if (oldSlots != 0L) Platform.freeMemory(oldSlots)
   }
+
+  private def arrange(record: Long, prefixLength: Int): Unit =
+    if (chained) link(record, prefixLength)
+    else if (sorted) index.insert(record, null, record + header, keyLength(record))
+
+  private def disarrange(record: Long): Unit =
+    if (chained) unlink(record)
+    else if (sorted) index.remove(record, null, record + header, keyLength(record))
 
   // a prefix node is a record of `prefixes`: key = prefix bytes, value = address of the first record of the chain
   private def link(record: Long, prefixLength: Int): Unit = {
@@ -394,6 +459,14 @@ final class Table(budget: MemoryBudget, val chained: Boolean) {
   }
 }
 
+/** What a table offers beside point access: nothing, all rows of a prefix, or the order of its keys. */
+sealed trait TableShape
+object TableShape {
+  case object Plain extends TableShape
+  case object Chained extends TableShape
+  case object Sorted extends TableShape
+}
+
 object Table {
   private val HashAt = 0
   private val KeyLengthAt = 4
@@ -402,7 +475,9 @@ object Table {
   private val StampAt = 16 // version that wrote it; 0: as on disk
   private val BatchAt = 20 // batch counter of the write
   private val SlotAt = 24
-  private val FlagsAt = 26 // 1: used since the last shrink
+  private val FlagsAt = 26
+  private val Used: Short = 1 // since the last shrink
+  private val Appended: Short = 2 // the batch only appended to the value that was there
   private val TouchAt = 28 // index into the touch list of its batch
   private val BirthAt = 32 // epoch in which the key came into the table
   private val PlainHeader = 40

@@ -74,7 +74,7 @@ private[millpond] object WarmUp extends Logging {
       val hash = Bytes.hash(key, at, length)
       if (f.table.find(key, at, length, hash) == 0L) {
         val value = scan.value
-        f.table.admit(key, at, length, hash, slot, f.prefixLength(key, at), value, Bytes.ArrayOffset + 1L, value.length - 1, 0)
+        f.table.admit(key, at, length, hash, slot, f.prefixLength(key, at), value, Bytes.ArrayOffset + f.valueLead, value.length - f.valueLead, 0)
       }
       scan.next()
       n += 1

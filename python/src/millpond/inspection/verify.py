@@ -20,7 +20,7 @@ from millpond.changelog import ChangelogReader
 from millpond.errors import ErrorKind, MillpondError, NotFoundError, UnavailableError
 from millpond.ids import StoreId, VersionId
 from millpond.inspection.survey import Survey, survey
-from millpond.json_fields import KeyGroupsInfo
+from millpond.json_fields import RESERVED_SLOT, KeyGroupsInfo
 from millpond.local import rocks
 from millpond.manifest import Manifest
 from millpond.restore.execute import lay_out
@@ -280,10 +280,14 @@ class _StoreCheck:
             for physical, _ in rocks.scan(database, name=key):
                 entries += 1
                 slot, family = int.from_bytes(physical[:2], "big"), int.from_bytes(physical[2:4], "big")
-                owned = not manifest.key_groups.scalable or any(a <= slot < b for a, b in manifest.slots)
-                if len(physical) < _PHYSICAL_PREFIX_BYTES or family not in families or not owned:
+                known = families.get(family)
+                if known is not None and known.spans_key_groups:
+                    owned = slot == RESERVED_SLOT
+                else:
+                    owned = not manifest.key_groups.scalable or any(a <= slot < b for a, b in manifest.slots)
+                if len(physical) < _PHYSICAL_PREFIX_BYTES or known is None or not owned:
                     foreign += 1
-                elif not families[family].internal:
+                elif not known.internal:
                     keys += 1
         self.checked.entries += entries
         if foreign:

@@ -1,0 +1,46 @@
+package org.apache.spark.sql.millpond
+
+import org.apache.spark.sql.execution.SparkPlan
+import org.apache.spark.sql.execution.python.streaming.TransformWithStateInPySparkExec
+import org.apache.spark.sql.execution.streaming.operators.stateful.transformwithstate.TransformWithStateExec
+
+/** Spark runs `transformWithState` on a provider by one name only, which its nodes check on the driver. Each node is replaced by one that is the
+  * same but for that check. A node is copied when its children change, and compared when a rule may have changed it: the replacement must
+  * survive both. */
+private[millpond] object TransformWithStateNodes {
+  val admit: PartialFunction[SparkPlan, SparkPlan] = {
+    case node: TransformWithStateExec if !node.isInstanceOf[ScalaNode] => replaced(node, new ScalaNode(node))
+    case node: TransformWithStateInPySparkExec if !node.isInstanceOf[PythonNode] => replaced(node, new PythonNode(node))
+  }
+
+  private def replaced(from: SparkPlan, to: SparkPlan): SparkPlan = {
+    to.copyTagsFrom(from)
+    from.logicalLink.foreach(to.setLogicalLink)
+    to
+  }
+
+  private final class ScalaNode(t: TransformWithStateExec)
+      extends TransformWithStateExec(t.keyDeserializer, t.valueDeserializer, t.groupingAttributes, t.dataAttributes, t.statefulProcessor, t.timeMode,
+        t.outputMode, t.keyEncoder, t.outputObjAttr, t.stateInfo, t.batchTimestampMs, t.prevBatchTimestampMs, t.eventTimeWatermarkForLateEvents,
+        t.eventTimeWatermarkForEviction, t.child, t.isStreaming, t.isRealTimeMode, t.hasInitialState, t.initialStateGroupingAttrs,
+        t.initialStateDataAttrs, t.initialStateDeserializer, t.initialState) {
+    override def validateStateStoreProvider(isStreaming: Boolean): Unit = ()
+    override protected def withNewChildrenInternal(newLeft: SparkPlan, newRight: SparkPlan): TransformWithStateExec =
+      new ScalaNode(super.withNewChildrenInternal(newLeft, newRight))
+    override def canEqual(other: Any): Boolean = other.isInstanceOf[ScalaNode]
+    override def equals(other: Any): Boolean = other.isInstanceOf[ScalaNode] && super.equals(other)
+    override def hashCode: Int = super.hashCode
+  }
+
+  private final class PythonNode(t: TransformWithStateInPySparkExec)
+      extends TransformWithStateInPySparkExec(t.functionExpr, t.groupingAttributes, t.outputAttrs, t.outputMode, t.timeMode, t.stateInfo,
+        t.batchTimestampMs, t.prevBatchTimestampMs, t.eventTimeWatermarkForLateEvents, t.eventTimeWatermarkForEviction, t.userFacingDataType,
+        t.child, t.isStreaming, t.hasInitialState, t.initialState, t.initialStateGroupingAttrs, t.initialStateSchema) {
+    override def validateStateStoreProvider(isStreaming: Boolean): Unit = ()
+    override protected def withNewChildrenInternal(newLeft: SparkPlan, newRight: SparkPlan): TransformWithStateInPySparkExec =
+      new PythonNode(super.withNewChildrenInternal(newLeft, newRight))
+    override def canEqual(other: Any): Boolean = other.isInstanceOf[PythonNode]
+    override def equals(other: Any): Boolean = other.isInstanceOf[PythonNode] && super.equals(other)
+    override def hashCode: Int = super.hashCode
+  }
+}

@@ -1,0 +1,145 @@
+package org.apache.spark.sql.millpond
+
+/** The records of a table in the order of their keys: leaves of addresses, and the list of leaves. Keys are compared where the records lie.
+  * A view taken by `freeze` stays as it is, whatever changes afterwards; a leaf that a view may share is copied when it changes. */
+private[millpond] final class SortedIndex(compareToKey: (Long, AnyRef, Long, Int) => Int) {
+  import SortedIndex._
+
+  private var leaves = new Array[Leaf](4)
+  private var leafCount = 0
+  private var generation = 0 // leaves of an older one may belong to a view
+
+  def size: Int = { var n = 0; var i = 0; while (i < leafCount) { n += leaves(i).count; i += 1 }; n }
+  def usedBytes: Long = leafCount * (LeafSize * 8L + 48L)
+
+  def insert(record: Long, base: AnyRef, offset: Long, length: Int): Unit =
+    if (leafCount == 0) {
+      leaves(0) = new Leaf(generation)
+      leaves(0).addresses(0) = record
+      leaves(0).count = 1
+      leafCount = 1
+    } else {
+      val at = leafOf(base, offset, length)
+      val leaf = own(at)
+      insertInto(leaf, positionIn(leaf, base, offset, length), record)
+      if (leaf.count == LeafSize) split(at)
+    }
+
+  /** `old`, which has the same key, makes place for `record`. */
+  def replace(old: Long, record: Long, base: AnyRef, offset: Long, length: Int): Unit = {
+    val leaf = own(leafOf(base, offset, length))
+    val i = positionIn(leaf, base, offset, length)
+    require(i < leaf.count && leaf.addresses(i) == old, "the index lost a record")
+    leaf.addresses(i) = record
+  }
+
+  def remove(record: Long, base: AnyRef, offset: Long, length: Int): Unit = {
+    val at = leafOf(base, offset, length)
+    val leaf = own(at)
+    val i = positionIn(leaf, base, offset, length)
+    require(i < leaf.count && leaf.addresses(i) == record, "the index lost a record")
+    System.arraycopy(leaf.addresses, i + 1, leaf.addresses, i, leaf.count - i - 1)
+    leaf.count -= 1
+    if (leaf.count == 0) {
+      System.arraycopy(leaves, at + 1, leaves, at, leafCount - at - 1)
+      leafCount -= 1
+      leaves(leafCount) = null
+    }
+  }
+
+  /** The records from the first key at or above the given one (all, if base is null and length 0), as they are now. */
+  def freeze(base: AnyRef, offset: Long, length: Int): View = {
+    generation += 1
+    val shared = java.util.Arrays.copyOf(leaves, leafCount)
+    if (leafCount == 0 || length == 0) new View(shared, 0, 0)
+    else {
+      val at = leafOf(base, offset, length)
+      new View(shared, at, positionIn(shared(at), base, offset, length))
+    }
+  }
+
+  /** The last leaf whose first key is at or below the key; the first one if there is none. */
+  private def leafOf(base: AnyRef, offset: Long, length: Int): Int = {
+    var low = 0
+    var high = leafCount - 1
+    while (low < high) {
+      val middle = (low + high + 1) >>> 1
+      if (compareToKey(leaves(middle).addresses(0), base, offset, length) <= 0) low = middle else high = middle - 1
+    }
+    low
+  }
+
+  /** The first place in the leaf whose key is at or above the key. */
+  private def positionIn(leaf: Leaf, base: AnyRef, offset: Long, length: Int): Int = {
+    var low = 0
+    var high = leaf.count
+    while (low < high) {
+      val middle = (low + high) >>> 1
+      if (compareToKey(leaf.addresses(middle), base, offset, length) < 0) low = middle + 1 else high = middle
+    }
+    low
+  }
+
+  private def own(at: Int): Leaf = {
+    val leaf = leaves(at)
+    if (leaf.generation == generation) leaf
+    else {
+      val copy = new Leaf(generation)
+      System.arraycopy(leaf.addresses, 0, copy.addresses, 0, leaf.count)
+      copy.count = leaf.count
+      leaves(at) = copy
+      copy
+    }
+  }
+
+  private def insertInto(leaf: Leaf, at: Int, record: Long): Unit = {
+    System.arraycopy(leaf.addresses, at, leaf.addresses, at + 1, leaf.count - at)
+    leaf.addresses(at) = record
+    leaf.count += 1
+  }
+
+  private def split(at: Int): Unit = {
+    val left = leaves(at)
+    val right = new Leaf(generation)
+    // rows in time order are appended: a full last leaf stays nearly full
+    val keep = if (at == leafCount - 1) LeafSize - LeafSize / 8 else LeafSize / 2
+    right.count = left.count - keep
+    System.arraycopy(left.addresses, keep, right.addresses, 0, right.count)
+    left.count = keep
+    if (leafCount == leaves.length) leaves = java.util.Arrays.copyOf(leaves, leafCount * 2)
+    System.arraycopy(leaves, at + 1, leaves, at + 2, leafCount - at - 1)
+    leaves(at + 1) = right
+    leafCount += 1
+  }
+}
+
+private[millpond] object SortedIndex {
+  private val LeafSize = 256
+
+  private[millpond] final class Leaf(val generation: Int) {
+    val addresses = new Array[Long](LeafSize)
+    var count = 0
+  }
+
+  /** Walks the records of a frozen index in order; 0 at the end. */
+  private[millpond] final class View(leaves: Array[Leaf], startLeaf: Int, startAt: Int) extends RecordCursor {
+    private var leaf = startLeaf
+    private var at = startAt
+    // counts may not change either: an index that changes a shared leaf changes a copy
+    override def next(): Long = {
+      while (leaf < leaves.length && at >= leaves(leaf).count) { leaf += 1; at = 0 }
+      if (leaf >= leaves.length) 0L
+      else { at += 1; leaves(leaf).addresses(at - 1) }
+    }
+  }
+}
+
+/** Addresses one after the other; 0 at the end. */
+private[millpond] trait RecordCursor {
+  def next(): Long
+}
+
+private[millpond] final class ArrayCursor(records: Array[Long]) extends RecordCursor {
+  private var i = 0
+  override def next(): Long = if (i < records.length) { i += 1; records(i - 1) } else 0L
+}
