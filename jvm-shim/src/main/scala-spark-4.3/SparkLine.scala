@@ -1,9 +1,15 @@
 package org.apache.spark.sql.millpond
 
+import java.nio.ByteBuffer
+
 import org.apache.spark.sql.execution.streaming.state.{StateStoreCustomMetric, StateStoreCustomSizeMetric}
+import org.apache.spark.unsafe.Platform
 
 /** What differs between minor lines of Spark; this is 4.3. */
 private[millpond] object SparkLine {
   /** 4.3 tells sizes of snapshots from others. */
   def sizeMetric(name: String, description: String): StateStoreCustomMetric = StateStoreCustomSizeMetric(name, description)
+
+  /** Where a direct buffer begins. */
+  def addressOf(buffer: ByteBuffer): Long = Platform.getDirectBufferAddress(buffer)
 }

@@ -45,7 +45,7 @@ final class StoreEngine(val context: StoreContext) extends Logging {
   private[millpond] var flushed = 0L
   private[millpond] var flushedKeys = 0L
   private[millpond] var lastSnapshot: Option[(Long, String)] = None // version and id of the newest snapshot on this lineage
-  private[millpond] var warmScan: DiskScan = null
+  private[millpond] var warmScan: WarmScan = null
   private[millpond] var anchor = 0L
   private[millpond] var anchorKeys = 0L
   private[millpond] var anchorId = ""
@@ -244,6 +244,7 @@ final class StoreEngine(val context: StoreContext) extends Logging {
   /** All rows of a family. `each`: one pair per value. */
   def scan(f: Family, each: Boolean): Scan = synchronized {
     checkUsable()
+    if (warming) WarmUp.finish(this)
     val epoch = f.table.beginScan()
     open(f, f.table.all(), epoch, KeyRange.Whole, if (f.kind.crossKey) FamilyKind.ReservedSlot else -1, each)
   }

@@ -1,11 +1,13 @@
 package org.apache.spark.sql.millpond
 
+import java.nio.ByteBuffer
 import java.util.concurrent.{Executors, ThreadFactory}
 
 import scala.jdk.CollectionConverters._
 import scala.util.control.NonFatal
 
 import org.apache.spark.internal.Logging
+import org.apache.spark.unsafe.Platform
 
 /** After a restore: brings the rows of the disk tier into memory in the background, in short steps between those of the task, until all
   * are there (then no read needs the disk) or the budget is nearly used. */
@@ -36,49 +38,75 @@ private[millpond] object WarmUp extends Logging {
   }
 
   private def run(engine: StoreEngine, generation: Int): Unit = {
-    val byId = new Array[Family](0x10000)
-    def active: Boolean = engine.warming && engine.generation == generation && !engine.closed && engine.loaded
     var going = engine.synchronized {
-      if (active) {
-        engine.warmScan = engine.disk.iterator(readAhead = true)
-        engine.warmScan.seekToFirst()
-        engine.families.values.asScala.foreach(f => byId(f.id) = f)
-      }
+      val active = engine.warming && engine.generation == generation && !engine.closed && engine.loaded
+      if (active) engine.warmScan = new WarmScan(engine.disk.iterator(readAhead = true), engine.families.values.asScala)
       active
     }
     while (going) {
-      going = engine.synchronized {
-        if (!active) false
-        else if (engine.budget.usedBytes > engine.budget.limitBytes * BudgetShare) { engine.endWarmUp(); false }
-        else {
-          val more = step(engine.warmScan, byId)
-          if (!more) {
-            byId.foreach(f => if (f != null) f.table.complete = true)
-            engine.endWarmUp()
-          }
-          more
-        }
-      }
+      going = engine.synchronized(engine.generation == generation && step(engine))
       Thread.`yield`()
     }
   }
 
-  private def step(scan: DiskScan, byId: Array[Family]): Boolean = {
+  /** Bring in what is left, at once: a scan of everything would else read the same rows from the disk a second time. The engine's monitor
+    * is held. */
+  def finish(engine: StoreEngine): Unit = {
+    if (engine.warming && engine.warmScan == null) engine.warmScan = new WarmScan(engine.disk.iterator(readAhead = true), engine.families.values.asScala)
+    while (step(engine)) ()
+  }
+
+  /** Some rows; false if this was the end. */
+  private def step(engine: StoreEngine): Boolean =
+    if (!engine.warming) false
+    else if (engine.budget.usedBytes > engine.budget.limitBytes * BudgetShare) { engine.endWarmUp(); false }
+    else if (engine.warmScan.step(StepRows)) true
+    else {
+      engine.families.values.forEach(f => f.table.complete = true)
+      engine.endWarmUp()
+      false
+    }
+}
+
+/** Where the warm-up of a store stands. Rows pass through two direct buffers: no array is made for them. */
+private[millpond] final class WarmScan(scan: DiskScan, families: Iterable[Family]) {
+  private val byId = new Array[Family](0x10000)
+  families.foreach(f => byId(f.id) = f)
+  private var keys = ByteBuffer.allocateDirect(256)
+  private var values = ByteBuffer.allocateDirect(4096)
+  scan.seekToFirst()
+
+  def step(rows: Int): Boolean = {
     var n = 0
-    while (n < StepRows && scan.isValid) {
-      val key = scan.key
-      val slot = ((key(0) & 0xFF) << 8) | (key(1) & 0xFF)
-      val f = byId(((key(2) & 0xFF) << 8) | (key(3) & 0xFF))
-      val at = Bytes.ArrayOffset + 4L + f.keyLead
-      val length = key.length - 4 - f.keyLead
-      val hash = Bytes.hash(key, at, length)
-      if (f.table.find(key, at, length, hash) == 0L) {
-        val value = scan.value
-        f.table.admit(key, at, length, hash, slot, f.prefixLength(key, at), value, Bytes.ArrayOffset + f.valueLead, value.length - f.valueLead, 0)
+    while (n < rows && scan.isValid) {
+      keys.clear()
+      var keyLength = scan.keyInto(keys)
+      if (keyLength > keys.capacity) {
+        keys = ByteBuffer.allocateDirect(keyLength * 2)
+        keyLength = scan.keyInto(keys)
+      }
+      val key = SparkLine.addressOf(keys)
+      val slot = unsigned(key)
+      val f = byId(unsigned(key + 2))
+      val at = key + 4 + f.keyLead
+      val length = keyLength - 4 - f.keyLead
+      val hash = Bytes.hash(null, at, length)
+      if (f.table.find(null, at, length, hash) == 0L) {
+        values.clear()
+        var valueLength = scan.valueInto(values)
+        if (valueLength > values.capacity) {
+          values = ByteBuffer.allocateDirect(valueLength * 2)
+          valueLength = scan.valueInto(values)
+        }
+        f.table.admit(null, at, length, hash, slot, f.prefixLength(null, at), null, SparkLine.addressOf(values) + f.valueLead, valueLength - f.valueLead, 0)
       }
       scan.next()
       n += 1
     }
     scan.isValid
   }
+
+  private def unsigned(at: Long): Int = ((Platform.getByte(null, at) & 0xFF) << 8) | (Platform.getByte(null, at + 1) & 0xFF)
+
+  def close(): Unit = scan.close()
 }
