@@ -16,7 +16,7 @@ from hypothesis import strategies as st
 from millpond import changelog, codecs, lz4_block
 from millpond.changelog import ChangelogFooter, ChangelogReader, ChangelogWriter, Op, Record, read_header
 from millpond.codecs import Codec
-from millpond.errors import ErrorKind, FormatError, InvalidInputError, MillpondError, UnsupportedError
+from millpond.errors import ErrorKind, FormatError, InvalidInputError, UnsupportedError
 from millpond.ids import VersionId
 from tests.examples import HEADER, RECORD_LISTS, RECORDS, changelog_bytes, headers
 

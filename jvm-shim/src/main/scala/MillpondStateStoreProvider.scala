@@ -89,6 +89,7 @@ class MillpondStateStoreProvider extends StateStoreProvider with Logging {
     val session = acquire()
     try {
       Agent.takeSpentNs()
+      if (uniqueId.isDefined) context.usesCommitIds = true
       if (loadEmpty || !engine.reuse(version, if (version == 0) None else uniqueId))
         Loader.load(engine, version, if (version == 0 || loadEmpty) None else uniqueId, loadEmpty, registerAll)
       session

@@ -12,7 +12,8 @@ import org.apache.spark.sql.execution.streaming.state.{CoordinatorAccess, StateS
 /** What is constant for one provider: who it is, its options, and its way to the agent. */
 final class StoreContext(val storeId: StateStoreId, val conf: StateStoreConf, val hadoopConf: Configuration) {
   val options: Options = Options.resolve(conf.sqlConfs)
-  val usesCommitIds: Boolean = conf.enableStateStoreCheckpointIds
+  /** Spark checkpoint format 2. A reader's session need not be set to it: to be asked for a version by its id says as much. */
+  @volatile var usesCommitIds: Boolean = conf.enableStateStoreCheckpointIds
   val runId: String = CoordinatorAccess.runId(hadoopConf)
   val label: String = s"${storeId.operatorId}/${storeId.partitionId}/${storeId.storeName}"
   val localDir: File = {
