@@ -98,7 +98,8 @@ OPTIONS: tuple[Option, ...] = (
         type="str",
         default="zstd",
         choices=("lz4", "zstd", "none"),
-        doc="Compression of changelogs: zstd at level 1 is smaller than lz4 and as fast on rows. Files written with another codec stay readable.",
+        doc="Compression of changelogs: zstd at level 1 is smaller than lz4 and as fast on rows. Files written with another codec "
+        "stay readable.",
     ),
     Option(
         name="commit.fsync",
