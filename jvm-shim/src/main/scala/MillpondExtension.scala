@@ -1,40 +1,66 @@
 package org.apache.spark.sql.millpond
 
+import java.util.UUID
+import java.util.concurrent.ConcurrentHashMap
+
 import org.apache.spark.sql.{SparkSession, SparkSessionExtensions}
+import org.apache.spark.sql.catalyst.plans.logical.LogicalPlan
 import org.apache.spark.sql.catalyst.rules.Rule
 import org.apache.spark.sql.execution.{ColumnarRule, SparkPlan}
 import org.apache.spark.sql.execution.streaming.operators.stateful.StateStoreWriter
 import org.apache.spark.sql.internal.SQLConf
+import org.apache.spark.sql.streaming.StreamingQueryListener
 
 /** The session extension (`spark.sql.extensions`): looks at every plan of a streaming query on the driver, before its first task. */
 class MillpondExtension extends (SparkSessionExtensions => Unit) {
-  override def apply(extensions: SparkSessionExtensions): Unit =
+  override def apply(extensions: SparkSessionExtensions): Unit = {
+    extensions.injectCheckRule(session => new WatchStarts(session))
     extensions.injectColumnar(_ => new ColumnarRule {
       override def preColumnarTransitions: Rule[SparkPlan] = StatefulPlanRule
     })
+  }
+}
+
+/** Which provider the user's session named when a query was started. Later is too late: by the first plan the offset log of the checkpoint
+  * may have replaced the setting in the query's own session, and the user may have changed the one of theirs for another query. */
+private object AskedProviders {
+  private val byRun = new ConcurrentHashMap[UUID, String]
+  def of(run: UUID): Option[String] = Option(byRun.get(run))
+  def started(run: UUID, provider: String): Unit = { byRun.put(run, provider); () }
+  def ended(run: UUID): Unit = { byRun.remove(run); () }
+}
+
+/** Listens to the queries of a session from its first analysed plan on, which comes before its first query. No other hook of an extension
+  * knows the session when it is complete. */
+private final class WatchStarts(session: SparkSession) extends (LogicalPlan => Unit) {
+  private lazy val listening: Unit = session.streams.addListener(new StreamingQueryListener {
+    // called while the user's thread waits in start()
+    override def onQueryStarted(event: StreamingQueryListener.QueryStartedEvent): Unit =
+      AskedProviders.started(event.runId, session.conf.get(SQLConf.STATE_STORE_PROVIDER_CLASS.key))
+    override def onQueryProgress(event: StreamingQueryListener.QueryProgressEvent): Unit = ()
+    override def onQueryTerminated(event: StreamingQueryListener.QueryTerminatedEvent): Unit = AskedProviders.ended(event.runId)
+  })
+
+  override def apply(plan: LogicalPlan): Unit = if (plan.isStreaming) listening
 }
 
 private object StatefulPlanRule extends Rule[SparkPlan] {
-  private val Key = SQLConf.STATE_STORE_PROVIDER_CLASS.key
   private val Ours = classOf[MillpondStateStoreProvider].getName
 
   override def apply(plan: SparkPlan): SparkPlan = {
-    if (plan.exists(_.isInstanceOf[StateStoreWriter])) {
-      check()
-      if (SQLConf.get.getConf(SQLConf.STATE_STORE_PROVIDER_CLASS) == Ours) plan.transformUp(TransformWithStateNodes.admit) else plan
-    } else plan
-  }
-
-  private def check(): Unit = {
-    val conf = SQLConf.get
-    val effective = conf.getConf(SQLConf.STATE_STORE_PROVIDER_CLASS)
-    if (effective == Ours) { Options.resolve(conf.getAllConfs); () }
+    val runs = plan.collect { case writer: StateStoreWriter if writer.stateInfo.isDefined => writer.getStateInfo.queryRunId }
+    if (runs.isEmpty) plan
     else {
-      // the offset log pins the provider with which a query began: in the query's own session it replaces what the user's session asks for,
-      // and Spark goes on with that one and does not say so
-      val asked = SparkSession.getDefaultSession.flatMap(_.conf.getOption(Key))
-      if (asked.contains(Ours))
-        throw MillpondError.of("FOREIGN_CHECKPOINT", s"this query's checkpoint was written with $effective, which its offset log pins: Millpond cannot continue it.")
+      val effective = SQLConf.get.getConf(SQLConf.STATE_STORE_PROVIDER_CLASS)
+      if (effective == Ours) {
+        Options.resolve(SQLConf.get.getAllConfs)
+        plan.transformUp(TransformWithStateNodes.admit)
+      } else {
+        // the offset log pins the provider with which a query began; Spark goes on with that one and does not say so
+        if (AskedProviders.of(runs.head).contains(Ours))
+          throw MillpondError.of("FOREIGN_CHECKPOINT", s"this query's checkpoint was written with $effective, which its offset log pins: Millpond cannot continue it.")
+        plan
+      }
     }
   }
 }
