@@ -15,7 +15,6 @@ final class Flush(disk: DiskTier, workDir: File) {
   private var valueAt = new Array[Int](1 << 12)
   private var valueLength = new Array[Int](1 << 12) // -1: delete
   private var appends = new java.util.BitSet // records that append to what was there
-  private var files = 0
 
   /** Apply the changelogs in order. Returns the number of entries written. If a file is not the one that this store wrote or replayed
     * (checkpoint format 1: a later attempt of the version replaced it), fails with `MILLPOND_CHANGELOG_REPLACED`. */
@@ -121,7 +120,7 @@ final class Flush(disk: DiskTier, workDir: File) {
         i += 1
       }
       val entries = writer.entries
-      if (entries > 0) { writer.finish(); done = true; disk.ingest(file); files += 1 }
+      if (entries > 0) { writer.finish(); done = true; disk.ingest(file) }
       clear()
       entries
     } finally if (!done) writer.abandon()

@@ -9,6 +9,4 @@ final case class KeyGroups(maxParallelism: Int, base: Int) {
   def slot(group: Int): Int =
     if (doublings == 0) group
     else ((group % base) << doublings) + (Integer.reverse(group / base) >>> (32 - doublings))
-
-  def ownedBy(group: Int, partition: Int, partitions: Int): Boolean = group % partitions == partition
 }

@@ -127,12 +127,9 @@ private[millpond] final class Scan(engine: StoreEngine, f: Family, records: Reco
 
   private def fetchRecord(): Unit = if (record == 0L && !memoryDone) {
     record = records.next()
-    if (record != 0L && (range.prefix != null || range.from != null || range.until != null)) {
-      // only sorted tables are asked for ranges: what is behind ends the scan
-      val key = FamilyCodec.copyOf(table.keyAddress(record), table.keyLength(record))
-      val side = if (table.isSorted) range.side(key, 0) else 0
-      if (side > 0) record = 0L
-    }
+    // the records of a prefix chain are exactly those wanted; a sorted table yields all from the start of the range: what is behind ends the scan
+    if (record != 0L && table.isSorted && (range ne KeyRange.Whole) &&
+        range.side(FamilyCodec.copyOf(table.keyAddress(record), table.keyLength(record)), 0) > 0) record = 0L
     if (record == 0L) memoryDone = true
   }
 

@@ -49,8 +49,6 @@ final class Table(budget: MemoryBudget, shape: TableShape) {
   def touchedRecord(i: Int): Long = touched.current(i)
   def touchedOld(i: Int): Long = touched.old(i)
   def hasDetached: Boolean = detached != null
-  def currentEpoch: Int = epoch
-  def iteratorsOpen: Boolean = openIterators > 0
 
   // ---- reading -------------------------------------------------------------------------------------------------------------------
 
