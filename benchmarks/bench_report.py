@@ -43,9 +43,12 @@ class Measure:
     goal: Goal | None = None
 
     def ratio(self, values: Mapping[str, float], mine: str, peer: str) -> float | None:
-        """Return how many times better `mine` is than `peer`, or None if one of them has no figure or a zero."""
+        """Return how many times better `mine` is than `peer`, or None if one of them has no figure above zero.
+
+        A difference of two readings, such as resident memory, falls to zero or below where noise outweighs what is measured.
+        """
         a, b = values.get(mine), values.get(peer)
-        if not self.compare or not a or not b:
+        if not self.compare or a is None or b is None or a <= 0 or b <= 0:
             return None
         return a / b if self.higher_is_better else b / a
 
