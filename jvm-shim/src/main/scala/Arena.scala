@@ -186,6 +186,9 @@ object Bytes {
       var i = 0
       val words = length & ~7
       while (i < words) { Platform.putLong(to, toOffset + i, Platform.getLong(from, fromOffset + i)); i += 8 }
-      while (i < length) { Platform.putByte(to, toOffset + i, Platform.getByte(from, fromOffset + i)); i += 1 }
+      if (i < length) {
+        if (length > 8) Platform.putLong(to, toOffset + length - 8, Platform.getLong(from, fromOffset + length - 8)) // once more, some of the last word
+        else while (i < length) { Platform.putByte(to, toOffset + i, Platform.getByte(from, fromOffset + i)); i += 1 }
+      }
     } else Platform.copyMemory(from, fromOffset, to, toOffset, length.toLong)
 }

@@ -12,7 +12,6 @@ import com.fasterxml.jackson.databind.node.ObjectNode
 import com.github.luben.zstd.Zstd
 import net.jpountz.lz4.LZ4Factory
 
-
 /** Codecs of changelog blocks; numbers are durable. */
 object Codec {
   val None = 0
@@ -27,16 +26,18 @@ final class ChangelogWriter(file: File, header: ObjectNode, codec: Int) {
   import ChangelogFormat._
 
   private val channel = FileChannel.open(file.toPath, CREATE_NEW, WRITE)
-  private var out = ByteBuffer.allocate(64 << 10).order(ByteOrder.LITTLE_ENDIAN)
-  private var raw = new Array[Byte](BlockBytes + 4096)
+  private val scratch = ChangelogScratch.take()
+  private var out = scratch.out
+  private var raw = scratch.raw
   private var rawSize = 0
   private var blockRecords = 0
   private var records = 0L
   private var puts = 0L
   private var rawTotal = 0L
-  private var compressed = new Array[Byte](0)
+  private var compressed = scratch.compressed
   private val crc = new CRC32
 
+  out.clear()
   locally {
     val json = Json.bytes(header)
     ensure(12 + json.length + 4)
@@ -47,49 +48,48 @@ final class ChangelogWriter(file: File, header: ObjectNode, codec: Int) {
 
   def recordCount: Long = records
 
-  /** The start of a record: op and physical key `[slot][family][version byte if any][key]`. */
-  private def begin(op: Byte, slot: Int, family: Int, versionByte: Boolean, base: AnyRef, offset: Long, length: Int, room: Int): Unit = {
-    val lead = if (versionByte) 5 else 4
-    if (rawSize > 0 && rawSize + lead + length + room + 16 > BlockBytes) flushBlock()
-    reserve(lead + length + room + 16)
+  /** Append a record whose key and value (-1 bytes: none) lie in native memory: op, then `[slot][family][version byte if any][key]` and
+    * `[version byte if any][value]`, each led by its length. */
+  private def append(op: Byte, slot: Int, family: Int, keyLead: Int, key: Long, keyLength: Int, valueLead: Int, value: Long, valueLength: Int): Unit = {
+    val room = keyLength + math.max(0, valueLength) + 40
+    if (rawSize > 0 && rawSize + room > BlockBytes) flushBlock()
+    reserve(room)
     raw(rawSize) = op
     rawSize += 1
-    varint(lead + length)
+    varint(4 + keyLead + keyLength)
     raw(rawSize) = (slot >>> 8).toByte
     raw(rawSize + 1) = slot.toByte
     raw(rawSize + 2) = (family >>> 8).toByte
     raw(rawSize + 3) = family.toByte
-    if (versionByte) raw(rawSize + 4) = 0
-    rawSize += lead
-    Bytes.copy(base, offset, raw, Bytes.ArrayOffset + rawSize, length)
-    rawSize += length
+    raw(rawSize + 4) = 0 // the version byte; without one the key's first byte replaces it
+    rawSize += 4 + keyLead
+    copyIn(key, keyLength)
+    if (valueLength >= 0) {
+      varint(valueLead + valueLength)
+      raw(rawSize) = 0
+      rawSize += valueLead
+      copyIn(value, valueLength)
+    }
     blockRecords += 1
     records += 1
   }
 
-  def put(slot: Int, family: Int, keyVersionByte: Boolean, keyBase: AnyRef, keyOffset: Long, keyLength: Int,
-      valueVersionByte: Boolean, valueBase: AnyRef, valueOffset: Long, valueLength: Int): Unit = {
-    keyed(Op.Put, slot, family, keyVersionByte, keyBase, keyOffset, keyLength, valueVersionByte, valueBase, valueOffset, valueLength)
+  private def copyIn(from: Long, length: Int): Unit = {
+    Bytes.copy(null, from, raw, Bytes.ArrayOffset + rawSize, length)
+    rawSize += length
+  }
+
+  def put(slot: Int, family: Family, key: Long, keyLength: Int, value: Long, valueLength: Int): Unit = {
+    append(Op.Put, slot, family.id, family.keyLead, key, keyLength, family.valueLead, value, valueLength)
     puts += 1
   }
 
-  private def keyed(op: Byte, slot: Int, family: Int, keyVersionByte: Boolean, keyBase: AnyRef, keyOffset: Long, keyLength: Int,
-      valueVersionByte: Boolean, valueBase: AnyRef, valueOffset: Long, valueLength: Int): Unit = {
-    begin(op, slot, family, keyVersionByte, keyBase, keyOffset, keyLength, valueLength + 1)
-    val lead = if (valueVersionByte) 1 else 0
-    varint(valueLength + lead)
-    if (valueVersionByte) { raw(rawSize) = 0; rawSize += 1 }
-    Bytes.copy(valueBase, valueOffset, raw, Bytes.ArrayOffset + rawSize, valueLength)
-    rawSize += valueLength
-  }
+  /** Bytes appended to the value of a key; such values carry their version bytes themselves. */
+  def merge(slot: Int, family: Family, key: Long, keyLength: Int, value: Long, valueLength: Int): Unit =
+    append(Op.Merge, slot, family.id, family.keyLead, key, keyLength, 0, value, valueLength)
 
-  /** Bytes appended to the value of a key; such keys and values carry their version bytes themselves. */
-  def merge(slot: Int, family: Int, keyBase: AnyRef, keyOffset: Long, keyLength: Int, valueBase: AnyRef, valueOffset: Long, valueLength: Int,
-      keyVersionByte: Boolean): Unit =
-    keyed(Op.Merge, slot, family, keyVersionByte, keyBase, keyOffset, keyLength, valueVersionByte = false, valueBase, valueOffset, valueLength)
-
-  def delete(slot: Int, family: Int, keyVersionByte: Boolean, keyBase: AnyRef, keyOffset: Long, keyLength: Int): Unit =
-    begin(Op.Delete, slot, family, keyVersionByte, keyBase, keyOffset, keyLength, 0)
+  def delete(slot: Int, family: Family, key: Long, keyLength: Int): Unit =
+    append(Op.Delete, slot, family.id, family.keyLead, key, keyLength, 0, 0L, -1)
 
   /** Completes the file (not yet durable: the agent syncs it). Returns its size in bytes. */
   def finish(): Long = {
@@ -100,11 +100,16 @@ final class ChangelogWriter(file: File, header: ObjectNode, codec: Int) {
     putCrc(start)
     drain()
     val size = channel.position()
-    channel.close()
+    end()
     size
   }
 
-  def discard(): Unit = { channel.close(); file.delete(); () }
+  def discard(): Unit = { end(); file.delete(); () }
+
+  private def end(): Unit = {
+    channel.close()
+    scratch.giveBack(raw, compressed, out)
+  }
 
   private def flushBlock(): Unit = {
     var used = codec
@@ -117,14 +122,12 @@ final class ChangelogWriter(file: File, header: ObjectNode, codec: Int) {
     ensure(20 + storedSize)
     val start = out.position()
     out.putInt(rawSize).putInt(storedSize).putInt(blockRecords).put(used.toByte).put(0.toByte).put(0.toByte).put(0.toByte)
-    crc.reset()
-    crc.update(out.array, start, 16)
+    sumFrom(start)
     crc.update(stored, 0, storedSize)
     out.putInt(crc.getValue.toInt).put(stored, 0, storedSize)
     rawTotal += rawSize
     rawSize = 0
     blockRecords = 0
-    if (out.position() > DrainBytes) drain()
   }
 
   private def compress(): Int =
@@ -152,17 +155,23 @@ final class ChangelogWriter(file: File, header: ObjectNode, codec: Int) {
   }
 
   private def putCrc(start: Int): Unit = {
-    crc.reset()
-    crc.update(out.array, start, out.position() - start)
+    sumFrom(start)
     out.putInt(crc.getValue.toInt)
     ()
   }
 
+  /** Begin a checksum with what `out` holds from `start` on. */
+  private def sumFrom(start: Int): Unit = {
+    crc.reset()
+    val view = out.duplicate()
+    view.flip().position(start)
+    crc.update(view)
+  }
+
+  /** Room for `size` bytes that a checksum will cover as one. */
   private def ensure(size: Int): Unit = if (out.remaining < size) {
-    val bigger = ByteBuffer.allocate(math.max(out.capacity * 2, out.position() + size)).order(ByteOrder.LITTLE_ENDIAN)
-    out.flip()
-    bigger.put(out)
-    out = bigger
+    drain()
+    if (out.capacity < size) out = ChangelogScratch.buffer(size)
   }
 
   private def drain(): Unit = {
@@ -170,6 +179,39 @@ final class ChangelogWriter(file: File, header: ObjectNode, codec: Int) {
     while (out.hasRemaining) channel.write(out)
     out.clear()
     ()
+  }
+}
+
+/** The buffers of a [[ChangelogWriter]]. Each thread keeps one set for its next commit: fresh memory of this size costs more than what is
+  * done with it. `out` is direct: a channel would copy an array into fresh native memory first. */
+private final class ChangelogScratch {
+  var raw = new Array[Byte](ChangelogFormat.BlockBytes + 4096)
+  var compressed = new Array[Byte](ChangelogFormat.BlockBytes + 4096)
+  var out: ByteBuffer = ChangelogScratch.buffer(ChangelogScratch.OutBytes)
+  private var taken = false
+
+  def giveBack(newRaw: Array[Byte], newCompressed: Array[Byte], newOut: ByteBuffer): Unit = {
+    // one large row must not stay with the thread for good
+    if (newRaw.length <= ChangelogScratch.KeepBytes) raw = newRaw
+    if (newCompressed.length <= ChangelogScratch.KeepBytes) compressed = newCompressed
+    if (newOut.capacity <= ChangelogScratch.KeepBytes) out = newOut
+    taken = false
+  }
+}
+
+private object ChangelogScratch {
+  private val OutBytes = 256 << 10
+  private val KeepBytes = 1 << 20
+  private val ofThread = ThreadLocal.withInitial[ChangelogScratch](() => new ChangelogScratch)
+
+  def buffer(size: Int): ByteBuffer = ByteBuffer.allocateDirect(size).order(ByteOrder.LITTLE_ENDIAN)
+
+  /** This thread's buffers, or new ones if a writer of this thread has them. */
+  def take(): ChangelogScratch = {
+    val mine = ofThread.get
+    val scratch = if (mine.taken) new ChangelogScratch else mine
+    scratch.taken = true
+    scratch
   }
 }
 
@@ -186,7 +228,6 @@ object ChangelogFormat {
   val FooterMagic: Array[Byte] = "MPCE".getBytes(UTF_8)
   val FormatVersion: Short = 1
   val BlockBytes: Int = 128 << 10
-  val DrainBytes: Int = 4 << 20
   private[millpond] val MaxBlockBytes = 1 << 30
 }
 

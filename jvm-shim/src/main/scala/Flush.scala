@@ -57,46 +57,49 @@ final class Flush(disk: DiskTier, workDir: File) {
   private def compare(a: Int, b: Int): Int =
     java.util.Arrays.compareUnsigned(blocks(recordBlock(a)), keyAt(a), keyAt(a) + keyLength(a), blocks(recordBlock(b)), keyAt(b), keyAt(b) + keyLength(b))
 
-  /** Indices in key order; of equal keys the later record is last (stable merge sort). */
+  /** Indices in key order; of equal keys the later record is last. */
   private def sorted(): Array[Int] = {
-    var from = Array.range(0, count)
-    var to = new Array[Int](count)
-    val run = 8
-    var start = 0
-    while (start < count) {
-      val end = math.min(start + run, count)
-      var i = start + 1
-      while (i < end) {
-        val x = from(i)
-        var j = i - 1
-        while (j >= start && compare(from(j), x) > 0) { from(j + 1) = from(j); j -= 1 }
-        from(j + 1) = x
-        i += 1
-      }
-      start = end
+    val words = leadingWords()
+    val order = KeySort.byWord(words)
+    val scratch = new Array[Int](count)
+    var low = 0
+    while (low < count) {
+      val word = words(order(low))
+      var high = low + 1
+      while (high < count && words(order(high)) == word) high += 1
+      if (high - low > 1) KeySort.byComparison(order, scratch, low, high, compare)
+      low = high
     }
-    var width = run
-    while (width < count) {
-      var low = 0
-      while (low < count) {
-        val middle = math.min(low + width, count)
-        val high = math.min(low + 2 * width, count)
-        var i = low
-        var j = middle
-        var k = low
-        while (k < high) {
-          if (i < middle && (j >= high || compare(from(i), from(j)) <= 0)) { to(k) = from(i); i += 1 }
-          else { to(k) = from(j); j += 1 }
-          k += 1
-        }
-        low = high
-      }
-      val swap = from
-      from = to
-      to = swap
-      width *= 2
+    order
+  }
+
+  /** Eight bytes of each key that agree with the order of the keys: slot and family, then the first four bytes behind what all keys have in
+    * common (version byte, null bits), zeros where a key ends. */
+  private def leadingWords(): Array[Long] = {
+    var common = Int.MaxValue
+    var i = 0
+    while (i < count && common > 0) {
+      val length = math.min(keyLength(0), keyLength(i))
+      val at = java.util.Arrays.mismatch(blocks(recordBlock(0)), keyAt(0) + 4, keyAt(0) + length, blocks(recordBlock(i)), keyAt(i) + 4, keyAt(i) + length)
+      common = math.min(common, if (at < 0) length - 4 else at)
+      i += 1
     }
-    from
+    val words = new Array[Long](count)
+    i = 0
+    while (i < count) {
+      val block = blocks(recordBlock(i))
+      words(i) = bytesAt(block, keyAt(i), keyAt(i) + 4) << 32 | bytesAt(block, keyAt(i) + 4 + common, keyAt(i) + keyLength(i))
+      i += 1
+    }
+    words
+  }
+
+  /** Four bytes, big-endian, of which those at and behind `end` count as zeros. */
+  private def bytesAt(block: Array[Byte], at: Int, end: Int): Long = {
+    var word = 0L
+    var i = at
+    while (i < at + 4) { word = word << 8 | (if (i < end) block(i) & 0xFFL else 0L); i += 1 }
+    word
   }
 
   private def writeDown(): Long = if (count == 0) 0L else {

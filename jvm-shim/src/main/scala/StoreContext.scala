@@ -4,6 +4,7 @@ import java.io.File
 
 import com.fasterxml.jackson.databind.JsonNode
 import com.fasterxml.jackson.databind.node.ObjectNode
+import com.fasterxml.jackson.databind.util.RawValue
 import org.apache.hadoop.conf.Configuration
 import org.rocksdb.{CompressionType, LRUCache, RocksDB}
 
@@ -28,15 +29,29 @@ final class StoreContext(val storeId: StateStoreId, val conf: StateStoreConf, va
   /** A call to the agent in the name of this store. `generation` numbers the local copies: each has a folder of its own. */
   def call(method: String, generation: Int)(fill: ObjectNode => Any): JsonNode = {
     val request = Json.obj()
-    val store = request.putObject("store")
+    request.putRawValue("store", described(generation))
+    fill(request)
+    Agent.call(method, request, settings)
+  }
+
+  // Serialised once per generation: a commit would spend more on these forty values than on all that differs between calls.
+  private var lastDescribed: (Int, Boolean, RawValue) = null
+
+  private def described(generation: Int): RawValue = synchronized {
+    if (lastDescribed == null || lastDescribed._1 != generation || lastDescribed._2 != usesCommitIds)
+      lastDescribed = (generation, usesCommitIds, new RawValue(Json.text(describe(generation))))
+    lastDescribed._3
+  }
+
+  private def describe(generation: Int): ObjectNode = {
+    val store = Json.obj()
     store.put("root", storeId.checkpointRootLocation).put("operator", storeId.operatorId).put("partition", storeId.partitionId)
       .put("name", storeId.storeName).put("run_id", runId).put("local_dir", generationDir(generation).getPath)
       .put("checkpoint_format", if (usesCommitIds) 2 else 1)
       .put("retain_versions", conf.minVersionsToRetain).put("min_deltas_for_snapshot", conf.minDeltasForSnapshot)
     partitionsHint.foreach(store.put("partitions_hint", _))
     store.set[JsonNode]("options", options.json)
-    fill(request)
-    Agent.call(method, request, settings)
+    store
   }
 
   def generationDir(generation: Int): File = {

@@ -57,6 +57,7 @@ final class StoreEngine(val context: StoreContext) extends Logging {
   private var inBatch = false
   private val scans = mutable.HashSet.empty[Scan]
   private val diskKey = new GrowingKey
+  private var ahead = 0
   budget.register()
 
   def id: String = lineage.lastOption.getOrElse("")
@@ -367,19 +368,17 @@ final class StoreEngine(val context: StoreContext) extends Logging {
         val count = table.touchedCount
         var i = 0
         while (i < count) {
+          if (i % StoreEngine.AheadRecords == 0) ahead += table.touchAhead(i, math.min(count, i + StoreEngine.AheadRecords))
           val now = table.touchedRecord(i)
           val old = table.touchedOld(i)
           if (table.isPresent(now)) {
-            if (!sameValue(table, now, old))
+            if (!table.wasRewritten(now) || !sameValue(table, now, old))
               if (f.shape.multi && old != 0L && table.isPresent(old) && table.wasAppended(now)) {
                 val before = table.valueLength(old)
-                writer.merge(table.slotOf(now), f.id, null, table.keyAddress(now), table.keyLength(now),
-                  null, table.valueAddress(now) + before, table.valueLength(now) - before, f.keyLead == 1)
-              } else
-                writer.put(table.slotOf(now), f.id, f.keyLead == 1, null, table.keyAddress(now), table.keyLength(now),
-                  f.valueLead == 1, null, table.valueAddress(now), table.valueLength(now))
+                writer.merge(table.slotOf(now), f, table.keyAddress(now), table.keyLength(now), table.valueAddress(now) + before, table.valueLength(now) - before)
+              } else writer.put(table.slotOf(now), f, table.keyAddress(now), table.keyLength(now), table.valueAddress(now), table.valueLength(now))
           } else if (if (old == 0L) !table.complete else table.isPresent(old))
-            writer.delete(table.slotOf(now), f.id, f.keyLead == 1, null, table.keyAddress(now), table.keyLength(now))
+            writer.delete(table.slotOf(now), f, table.keyAddress(now), table.keyLength(now))
           i += 1
         }
       }
@@ -466,6 +465,7 @@ final class StoreEngine(val context: StoreContext) extends Logging {
 }
 
 object StoreEngine {
+  private val AheadRecords = 64
   private val random = new java.security.SecureRandom
   def newId(): String = { val b = new Array[Byte](8); random.nextBytes(b); DiskTier.hex(b) }
 

@@ -109,13 +109,17 @@ final class Table(budget: MemoryBudget, shape: TableShape) {
         if (!isPresent(found)) absent -= 1
         if (valueLength > 0) Bytes.copy(valueBase, valueOffset, null, valueAddress(found), valueLength)
         Platform.putInt(null, found + ValueLengthAt, valueLength)
-        Platform.putShort(null, found + FlagsAt, Used)
+        Platform.putShort(null, found + FlagsAt, (Used | Rewritten).toShort)
         if (valueLength < 0) absent += 1
-      } else {
+      } else if (!inBatch && hasValue(found, valueBase, valueOffset, valueLength)) markUsed(found) // nothing changes
+      else {
         val record = create(null, found + header, length, hash, slotOf(found), valueBase, valueOffset, valueLength)
         supersede(found, record, hash, inBatch)
       }
     }
+
+  private def hasValue(record: Long, base: AnyRef, offset: Long, length: Int): Boolean =
+    Platform.getInt(null, record + ValueLengthAt) == length && (length <= 0 || Bytes.equal(null, valueAddress(record), base, offset, length))
 
   /** Add bytes to the end of the value of a present key. */
   def append(found: Long, valueBase: AnyRef, valueOffset: Long, addedLength: Int): Unit = {
@@ -141,7 +145,24 @@ final class Table(budget: MemoryBudget, shape: TableShape) {
   /** Whether all that the batch did to this record of the touch list was to append to a value that was there. */
   def wasAppended(record: Long): Boolean = (Platform.getShort(null, record + FlagsAt) & Appended) != 0
 
+  /** Whether a record of the touch list was written more than once: only then may it be what it was before the batch. */
+  def wasRewritten(record: Long): Boolean = (Platform.getShort(null, record + FlagsAt) & Rewritten) != 0
+
+  /** Bring the records `from` until `until` of the touch list near to the processor, all at once. What is returned means nothing: it
+    * keeps the reads from being optimised away. */
+  def touchAhead(from: Int, until: Int): Int = {
+    var sum = 0
+    var i = from
+    while (i < until) {
+      val record = touched.current(i)
+      sum += Platform.getByte(null, valueAddress(record) + math.max(0, valueLength(record)) - 1)
+      i += 1
+    }
+    sum
+  }
+
   private def supersede(found: Long, record: Long, hash: Int, inBatch: Boolean): Unit = {
+    if (inBatch) Platform.putShort(null, record + FlagsAt, (Platform.getShort(null, record + FlagsAt) | Rewritten).toShort)
     Platform.putInt(null, record + BatchAt, batch)
     Platform.putInt(null, record + BirthAt, birth(found))
     replace(found, record, hash)
@@ -476,6 +497,7 @@ object Table {
   private val FlagsAt = 26
   private val Used: Short = 1 // since the last shrink
   private val Appended: Short = 2 // the batch only appended to the value that was there
+  private val Rewritten: Short = 4 // the batch wrote it more than once
   private val TouchAt = 28 // index into the touch list of its batch
   private val BirthAt = 32 // epoch in which the key came into the table
   private val PlainHeader = 40
