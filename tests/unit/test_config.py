@@ -69,7 +69,7 @@ def test_values(name: str, text: object, value: object) -> None:
         ("maxParallelism", "1_000", "a whole number"),
         ("maxParallelism", "٣", "a whole number"),
         ("maxParallelism", True, "a whole number"),
-        ("memory.budget", "1023k", "from 1m to"),
+        ("memory.budget", "63k", "from 64k to"),
         ("memory.budget", "64 parsecs", "a size such as 64m"),
         ("memory.budget", "-64m", "a size such as 64m"),
         ("memory.budget", "1.5g", "a size such as 64m"),

@@ -86,10 +86,18 @@ OPTIONS: tuple[Option, ...] = (
         "exceeds 65536.",
     ),
     Option(
+        name="backend",
+        type="str",
+        default="rocksdb",
+        choices=("rocksdb", "heap"),
+        doc="Where state lives between snapshots: rocksdb keeps in memory what was used lately and the rest on the local disk; heap keeps "
+        "all of it in memory, and a store that outgrows memory.budget fails. Snapshots are the same: a job may change it at any restart.",
+    ),
+    Option(
         name="memory.budget",
         type="bytes",
         default=None,
-        minimum=MIB,
+        minimum=64 * KIB,
         maximum=64 * TIB,
         doc="Memory of the memory tiers and write buffers of all stores of one executor. Unset: 30 % of its maximum heap.",
     ),

@@ -46,14 +46,13 @@ final class ChangelogWriter(file: File, header: ObjectNode, codec: Int) {
     putCrc(start)
   }
 
-  def recordCount: Long = records
+  /** Bytes of all records so far, before compression. */
+  def rawBytes: Long = rawTotal + rawSize
 
   /** Append a record whose key and value (-1 bytes: none) lie in native memory: op, then `[slot][family][version byte if any][key]` and
     * `[version byte if any][value]`, each led by its length. */
   private def append(op: Byte, slot: Int, family: Int, keyLead: Int, key: Long, keyLength: Int, valueLead: Int, value: Long, valueLength: Int): Unit = {
-    val room = keyLength + math.max(0, valueLength) + 40
-    if (rawSize > 0 && rawSize + room > BlockBytes) flushBlock()
-    reserve(room)
+    begin(keyLength + math.max(0, valueLength) + 40)
     raw(rawSize) = op
     rawSize += 1
     varint(4 + keyLead + keyLength)
@@ -70,8 +69,6 @@ final class ChangelogWriter(file: File, header: ObjectNode, codec: Int) {
       rawSize += valueLead
       copyIn(value, valueLength)
     }
-    blockRecords += 1
-    records += 1
   }
 
   private def copyIn(from: Long, length: Int): Unit = {
@@ -90,6 +87,30 @@ final class ChangelogWriter(file: File, header: ObjectNode, codec: Int) {
 
   def delete(slot: Int, family: Family, key: Long, keyLength: Int): Unit =
     append(Op.Delete, slot, family.id, family.keyLead, key, keyLength, 0, 0L, -1)
+
+  /** Append a record as a reader gives it. */
+  def copy(op: Byte, block: Array[Byte], keyAt: Int, keyLength: Int, valueAt: Int, valueLength: Int): Unit = {
+    begin(keyLength + math.max(0, valueLength) + 40)
+    raw(rawSize) = op
+    rawSize += 1
+    run(block, keyAt, keyLength)
+    if (valueLength >= 0) run(block, valueAt, valueLength)
+    if (op == Op.Put) puts += 1
+  }
+
+  private def run(from: Array[Byte], at: Int, length: Int): Unit = {
+    varint(length)
+    System.arraycopy(from, at, raw, rawSize, length)
+    rawSize += length
+  }
+
+  /** A record of at most `room` bytes follows. */
+  private def begin(room: Int): Unit = {
+    if (rawSize > 0 && rawSize + room > BlockBytes) flushBlock()
+    reserve(room)
+    blockRecords += 1
+    records += 1
+  }
 
   /** Completes the file (not yet durable: the agent syncs it). Returns its size in bytes. */
   def finish(): Long = {

@@ -157,8 +157,10 @@ final class Flush(disk: DiskTier, workDir: File) {
   }
 }
 
-/** A changelog that the disk tier does not hold yet. */
-final case class PendingChangelog(version: Long, id: String, path: String)
+/** A changelog that the disk tier does not hold yet.
+  *
+  * @param memoryBytes about how much memory its rows fill */
+final case class PendingChangelog(version: Long, id: String, path: String, memoryBytes: Long)
 
 object Flush {
   private val GatherBytes = 32L << 20

@@ -32,7 +32,7 @@ private[millpond] object Loader extends Logging {
       engine.loaded = true
       engine.stale = false
       engine.metrics.restored(System.nanoTime - start)
-      if (engine.disk != null && engine.context.options.boolean("restore.warmUp")) WarmUp.start(engine)
+      if (engine.disk != null && !engine.isHeap && engine.context.options.boolean("restore.warmUp")) WarmUp.start(engine)
     }
   }
 
@@ -55,13 +55,16 @@ private[millpond] object Loader extends Logging {
     val db = plan.get("db")
     if (db != null && !db.isNull) {
       engine.manifestInUse = db.get("manifest").asText
-      try engine.disk = new DiskTier(new File(db.get("dir").asText), Shared.disk(engine.context.options))
-      catch {
-        case e: MillpondException if engine.excludedManifests.add(engine.manifestInUse) =>
+      engine.diskDir = new File(db.get("dir").asText)
+      try {
+        engine.openDisk()
+        addFamilies(engine, db, db.get("version").asLong, onDisk = true)
+        if (engine.isHeap) { WarmUp.loadAll(engine); engine.closeDisk() }
+      } catch {
+        case e: MillpondException if e.kind != "MEMORY_EXHAUSTED" && engine.excludedManifests.add(engine.manifestInUse) =>
           logWarning(s"store ${engine.context.label}: the snapshot ${engine.manifestInUse} cannot be used, an older one is tried: ${e.getMessage}")
           return false
       }
-      addFamilies(engine, db, db.get("version").asLong, onDisk = true)
       engine.keys = db.get("keys").asLong
       engine.flushed = db.get("version").asLong
       engine.flushedKeys = engine.keys
@@ -102,7 +105,7 @@ private[millpond] object Loader extends Logging {
         throw MillpondError.changelogDamaged(path, s"it holds version ${header.get("version").asLong} (${header.get("id").asText}), not version $version (${c.get("id").asText})")
       engine.families.values.forEach { f => f.table.commitBatch(version.toInt); f.table.beginBatch() }
       engine.keys = header.get("keys").asLong
-      engine.pending = engine.pending :+ PendingChangelog(version, c.get("id").asText, path)
+      engine.pending = engine.pending :+ PendingChangelog(version, c.get("id").asText, path, 2 * sink.bytes)
     }
 
   private final class ReplaySink(engine: StoreEngine, path: String) extends RecordSink {
@@ -113,7 +116,10 @@ private[millpond] object Loader extends Logging {
       table
     }
 
+    var bytes = 0L
+
     def record(op: Byte, block: Array[Byte], keyAt: Int, keyLength: Int, valueAt: Int, valueLength: Int): Unit = {
+      bytes += keyLength + math.max(0, valueLength)
       val slot = ((block(keyAt) & 0xFF) << 8) | (block(keyAt + 1) & 0xFF)
       val id = ((block(keyAt + 2) & 0xFF) << 8) | (block(keyAt + 3) & 0xFF)
       if (id >= byId.length || byId(id) == null) throw MillpondError.changelogDamaged(path, s"a record belongs to column family $id, which its header does not list")

@@ -7,7 +7,7 @@ import com.fasterxml.jackson.databind.node.{ArrayNode, ObjectNode}
 
 import org.apache.spark.internal.Logging
 
-/** What leaves memory: flushes into the disk tier, snapshots of it, and the shrinking of a store that is over its share. */
+/** What leaves memory: flushes into the disk tier and snapshots of it. */
 private[millpond] object Snapshots extends Logging {
 
   /** A prepared snapshot: files that nothing changes any more. */
@@ -15,12 +15,9 @@ private[millpond] object Snapshots extends Logging {
       files: ArrayNode, families: ObjectNode, layout: StoreLayout)
 
   /** Bring the disk tier up to the anchor. Reads files only; `diskLock` is held. */
-  private def flush(engine: StoreEngine): Unit = {
+  def flush(engine: StoreEngine): Unit = {
     val (target, keys, changelogs) = engine.synchronized {
-      if (engine.disk == null) {
-        // nothing reads from it before the first rows are dropped from memory
-        engine.disk = new DiskTier(new File(engine.context.generationDir(engine.generation), s"db-${engine.generation}"), Shared.disk(engine.context.options))
-      }
+      engine.openDisk() // nothing reads from a new one before the first rows are dropped from memory
       (engine.anchor, engine.anchorKeys, engine.pending.filter(_.version <= engine.anchor))
     }
     if (changelogs.nonEmpty)
@@ -32,6 +29,7 @@ private[millpond] object Snapshots extends Logging {
       engine.flushed = target
       engine.flushedKeys = keys
       engine.pending = engine.pending.filter(_.version > target)
+      engine.nothingToEvict = false
     }
   }
 
@@ -65,40 +63,18 @@ private[millpond] object Snapshots extends Logging {
     } finally LocalDirs.delete(p.dir)
 
   private def prepare(engine: StoreEngine, due: Int): Option[Prepared] = engine.diskLock.synchronized {
-    val wanted = engine.synchronized(engine.loaded && !engine.closed && engine.anchor > engine.snapshotVersion && engine.anchor - engine.snapshotVersion >= due)
+    val wanted = engine.synchronized(engine.loaded && !engine.closed && engine.spilledVersion <= engine.anchor && engine.anchor > engine.snapshotVersion && engine.anchor - engine.snapshotVersion >= due)
     if (!wanted) None
-    else {
+    else try {
       flush(engine)
       val dir = new File(engine.context.generationDir(engine.generation), s"snapshot-${java.util.UUID.randomUUID}")
       val (version, id, keys, families, layout) = engine.synchronized {
         // a batch may have begun since the flush: what the disk tier holds is `flushed`
         val f = Json.obj()
-        engine.describeFamilies(f)
+        BatchLog.describeFamilies(engine, f)
         (engine.flushed, engine.lineage((engine.flushed - engine.lineageBase).toInt), engine.flushedKeys, f, engine.layout)
       }
       Some(Prepared(version, id, engine.lastSnapshot, keys, engine.generation, dir, engine.disk.snapshotTo(dir), families, layout))
-    }
-  }
-
-  /** Over budget: write what is dirty down in bulk, then keep the part of the records that was used lately. Between batches. */
-  def shrink(engine: StoreEngine): Unit = engine.diskLock.synchronized {
-    flush(engine)
-    engine.synchronized {
-      engine.endWarmUp()
-      val flushed = engine.flushed.toInt
-      var room = engine.budget.fairShareBytes / 2
-      engine.families.values.forEach { f =>
-        val table = f.table
-        f.table = table.rebuild(
-          { record =>
-            val dirty = table.stamp(record) > flushed
-            val keep = dirty || (table.wasUsed(record) && table.isPresent(record) && room > 0)
-            if (keep) room -= table.keyLength(record) + math.max(0, table.valueLength(record)) + 64
-            keep
-          },
-          (address, _) => f.prefixLength(null, address))
-      }
-      engine.metrics.shrinks += 1
-    }
+    } finally if (engine.isHeap) engine.closeDisk()
   }
 }

@@ -25,11 +25,13 @@ final class StoreEngine(val context: StoreContext) extends Logging {
   private[millpond] val uploadLock = new java.util.concurrent.locks.ReentrantLock
   private[millpond] val budget = Shared.budget(context.options)
   private[millpond] val exactKeys = context.options.boolean("numKeys.exact")
-  private val codec = Codec.of(context.options.string("changelog.codec").get)
+  /** Whether all state stays in memory, and the disk tier exists only while a snapshot is made. */
+  private[millpond] val isHeap = context.options.string("backend").contains("heap")
   val metrics = new StoreMetrics
 
   private[millpond] val families = new java.util.LinkedHashMap[String, Family]
   private[millpond] var disk: DiskTier = null
+  private[millpond] var diskDir: File = null // where the disk tier of this generation lies, once there is one
   private[millpond] var generation = 0
   private[millpond] var loaded = false
   private[millpond] var closed = false
@@ -53,11 +55,13 @@ final class StoreEngine(val context: StoreContext) extends Logging {
   private[millpond] val excludedManifests = mutable.LinkedHashSet.empty[String]
   private[millpond] var warming = false
   private[millpond] var emptyBase = false // the state before the next changelog is empty, whatever its version
-  private var batchId: String = ""
-  private var inBatch = false
+  private[millpond] var batchId: String = ""
+  private[millpond] var inBatch = false
+  private[millpond] var spilledVersion = 0L // the disk tier holds a part of this version, which need not be proven committed yet
+  private[millpond] var nothingToEvict = false // until the next flush
+  private[millpond] val batchLog = new BatchLog(this)
   private val scans = mutable.HashSet.empty[Scan]
   private val diskKey = new GrowingKey
-  private var ahead = 0
   budget.register()
 
   def id: String = lineage.lastOption.getOrElse("")
@@ -67,7 +71,17 @@ final class StoreEngine(val context: StoreContext) extends Logging {
     else math.max(if (disk == null) 0L else disk.estimatedKeys, families.values.asScala.iterator.filter(!_.shape.internal).map(_.table.presentCount.toLong).sum)
   }
 
-  def usedBytes: Long = synchronized(families.values.asScala.iterator.map(_.table.usedBytes).sum)
+  /** All memory of the tables. */
+  def usedBytes: Long = synchronized(total(_.usedBytes))
+  /** The part of it that rows fill; the rest serves the next writes. */
+  private[millpond] def liveBytes: Long = total(_.liveBytes)
+  private def total(of: Table => Long): Long = {
+    var sum = 0L
+    families.values.forEach(f => sum += of(f.table))
+    sum
+  }
+  /** About how much memory the rows fill that the disk tier has not. */
+  private[millpond] def dirtyBytes: Long = synchronized(pending.iterator.map(_.memoryBytes).sum)
 
   // ---- column families -----------------------------------------------------------------------------------------------------------
 
@@ -124,7 +138,12 @@ final class StoreEngine(val context: StoreContext) extends Logging {
   }
 
   /** Put (a row, or all rows of a key with several values) or remove (null). */
-  def write(f: Family, key: UnsafeRow, value: AnyRef): Unit = synchronized {
+  def write(f: Family, key: UnsafeRow, value: AnyRef): Unit = {
+    writeRow(f, key, value)
+    if (budget.isExceeded) Pressure.afterWrite(this)
+  }
+
+  private def writeRow(f: Family, key: UnsafeRow, value: AnyRef): Unit = synchronized {
     checkUsable()
     val rows = f.rows
     rows.encodeKey(key)
@@ -166,7 +185,12 @@ final class StoreEngine(val context: StoreContext) extends Logging {
   }
 
   /** Append to the values of a key with several; the key need not exist. */
-  def merge(f: Family, key: UnsafeRow, added: Array[UnsafeRow]): Unit = synchronized {
+  def merge(f: Family, key: UnsafeRow, added: Array[UnsafeRow]): Unit = {
+    mergeRows(f, key, added)
+    if (budget.isExceeded) Pressure.afterWrite(this)
+  }
+
+  private def mergeRows(f: Family, key: UnsafeRow, added: Array[UnsafeRow]): Unit = synchronized {
     checkUsable()
     val rows = f.rows
     rows.encodeKey(key)
@@ -232,7 +256,7 @@ final class StoreEngine(val context: StoreContext) extends Logging {
 
   /** Remember what the disk said about the key in the codec, if the budget allows. */
   private def admit(f: Family, valueLength: Int, hash: Int, slot: Int): Long =
-    if (budget.isExceeded) 0L else admitAnyway(f, valueLength, hash, slot)
+    if (Pressure.admits(this)) admitAnyway(f, valueLength, hash, slot) else 0L
 
   private def admitAnyway(f: Family, valueLength: Int, hash: Int, slot: Int): Long = {
     val rows = f.rows
@@ -289,7 +313,7 @@ final class StoreEngine(val context: StoreContext) extends Logging {
     def same(a: String): Boolean = wantedId.forall(_ == a)
     if (closed || !loaded || inBatch || stale) false
     else if (version == wanted && (wanted == 0 || same(id))) true
-    else if (version == wanted + 1 && detachable && (wanted == 0 || same(lineage(lineage.size - 2)))) {
+    else if (version == wanted + 1 && spilledVersion <= wanted && detachable && (wanted == 0 || same(lineage(lineage.size - 2)))) {
       families.values.forEach(_.table.rollback())
       version -= 1
       lineage.remove(lineage.size - 1)
@@ -319,7 +343,7 @@ final class StoreEngine(val context: StoreContext) extends Logging {
         if (!warming) f.table.purgeAbsent(flushed.toInt)
       }
     }
-    if (budget.isExceeded && usedBytes > budget.fairShareBytes) Snapshots.shrink(this)
+    if (budget.isExceeded) Pressure.atBegin(this)
   }
 
   /** Make the batch durable and return its version. After a failure the batch can still be aborted. */
@@ -330,14 +354,15 @@ final class StoreEngine(val context: StoreContext) extends Logging {
     val start = System.nanoTime
     val next = version + 1
     val staged = new File(layout.stagingDir, s".staging-${java.util.UUID.randomUUID.toString.replace("-", "")}")
-    val size = writeChangelog(staged, next)
+    val (size, rawBytes) = batchLog.write(staged, next, batchId)
     val published =
       try context.call("publish_changelog", generation)(_.put("version", next).put("id", batchId).put("staged", staged.getPath))
       catch { case NonFatal(e) => staged.delete(); throw e }
     families.values.forEach(_.table.commitBatch(next.toInt))
     version = next
     lineage += batchId
-    pending = pending :+ PendingChangelog(next, batchId, published.get("path").asText)
+    batchLog.clear()
+    pending = pending :+ PendingChangelog(next, batchId, published.get("path").asText, 2 * rawBytes)
     keysDetached = keysAtStart
     inBatch = false
     emptyBase = false
@@ -351,66 +376,12 @@ final class StoreEngine(val context: StoreContext) extends Logging {
       inBatch = false
       if (!closed) {
         closeScans()
+        // what was spilled cannot be taken back from the disk tier
+        if (batchLog.isSpilled) { batchLog.clear(); loaded = false }
         families.values.forEach(_.table.abortBatch())
         families.values.forEach(f => f.removed = f.removedBefore)
         keys = keysAtStart
       }
-    }
-  }
-
-  private def writeChangelog(file: File, next: Long): Long = {
-    val writer =
-      try new ChangelogWriter(file, changelogHeader(next), codec)
-      catch { case e: java.io.IOException => throw StoreEngine.cannotWrite(file, e) }
-    try {
-      families.values.forEach { f =>
-        val table = f.table
-        val count = table.touchedCount
-        var i = 0
-        while (i < count) {
-          if (i % StoreEngine.AheadRecords == 0) ahead += table.touchAhead(i, math.min(count, i + StoreEngine.AheadRecords))
-          val now = table.touchedRecord(i)
-          val old = table.touchedOld(i)
-          if (table.isPresent(now)) {
-            if (!table.wasRewritten(now) || !sameValue(table, now, old))
-              if (f.shape.multi && old != 0L && table.isPresent(old) && table.wasAppended(now)) {
-                val before = table.valueLength(old)
-                writer.merge(table.slotOf(now), f, table.keyAddress(now), table.keyLength(now), table.valueAddress(now) + before, table.valueLength(now) - before)
-              } else writer.put(table.slotOf(now), f, table.keyAddress(now), table.keyLength(now), table.valueAddress(now), table.valueLength(now))
-          } else if (if (old == 0L) !table.complete else table.isPresent(old))
-            writer.delete(table.slotOf(now), f, table.keyAddress(now), table.keyLength(now))
-          i += 1
-        }
-      }
-      writer.finish()
-    } catch {
-      case e: java.io.IOException => writer.discard(); throw StoreEngine.cannotWrite(file, e)
-      case NonFatal(e) => writer.discard(); throw e
-    }
-  }
-
-  private def sameValue(table: Table, a: Long, b: Long): Boolean =
-    b != 0L && table.isPresent(b) && table.valueLength(a) == table.valueLength(b) &&
-      Bytes.equal(null, table.valueAddress(a), null, table.valueAddress(b), table.valueLength(a))
-
-  private def changelogHeader(next: Long): ObjectNode = {
-    val header = Json.obj().put("version", next).put("id", batchId).put("lineage_base", if (emptyBase) version else lineageBase)
-    val ids = header.putArray("lineage")
-    if (emptyBase) ids.add("") else lineage.foreach(ids.add)
-    header.put("empty_base", emptyBase).put("run_id", context.runId)
-    header.putObject("store").put("operator", context.storeId.operatorId).put("partition", context.storeId.partitionId).put("name", context.storeId.storeName)
-    layout.describe(header.putObject("key_groups"))
-    describeFamilies(header)
-    header.put("keys", keys).put("created_by", s"millpond ${BuildInfo.millpondVersion}")
-  }
-
-  private[millpond] def describeFamilies(target: ObjectNode): Unit = {
-    val list = target.putArray("column_families")
-    families.values.forEach { f =>
-      val one = list.addObject().put("name", f.name).put("id", f.id).put("kind", f.kind.name).put("internal", f.shape.internal)
-        .put("multi", f.shape.multi).put("encoding", if (f.shape.plainRows) "unsaferow" else "avro")
-      if (f.removed) one.put("removed", true)
-      ()
     }
   }
 
@@ -422,10 +393,22 @@ final class StoreEngine(val context: StoreContext) extends Logging {
     endWarmUp()
     families.values.forEach(_.close())
     families.clear()
-    if (disk != null) { disk.close(); disk = null }
+    closeDisk()
+    diskDir = null
     loaded = false
     inBatch = false
+    batchLog.clear()
+    spilledVersion = 0L
+    nothingToEvict = false
   }
+
+  /** Open the disk tier, a new one if there is none; `diskLock` is held. */
+  private[millpond] def openDisk(): Unit = synchronized {
+    if (diskDir == null) diskDir = new File(context.generationDir(generation), s"db-$generation")
+    if (disk == null) disk = new DiskTier(diskDir, Shared.disk(context.options))
+  }
+
+  private[millpond] def closeDisk(): Unit = synchronized(if (disk != null) { disk.close(); disk = null })
 
   private[millpond] def endWarmUp(): Unit = {
     warming = false
@@ -465,15 +448,8 @@ final class StoreEngine(val context: StoreContext) extends Logging {
 }
 
 object StoreEngine {
-  private val AheadRecords = 64
   private val random = new java.security.SecureRandom
   def newId(): String = { val b = new Array[Byte](8); random.nextBytes(b); DiskTier.hex(b) }
-
-  def cannotWrite(file: File, e: java.io.IOException): MillpondException = {
-    val text = String.valueOf(e.getMessage)
-    val kind = if (text.contains("No space left") || text.contains("quota")) "STORAGE_FULL" else if (text.contains("ermission denied") || text.contains("Read-only")) "STORAGE_DENIED" else "STORAGE_UNAVAILABLE"
-    MillpondError.of(kind, s"the changelog $file cannot be written: $text.", cause = e)
-  }
 }
 
 /** Where the store's rows belong: key groups, slots, and the folder for files that are being written. */

@@ -9,6 +9,8 @@ final class StoreMetrics {
   var diskReads = 0L
   var restoreBytes = 0L
   var shrinks = 0L
+  var spills = 0L
+  var evictedBytes = 0L
   private var changelogBytes = 0L
   private var changelogNs = 0L
   private var snapshotNewBytes = 0L
@@ -40,6 +42,8 @@ final class StoreMetrics {
       StoreMetrics.AgentCallMs -> agentNs / 1000000L,
       StoreMetrics.DiskReads -> diskReads,
       StoreMetrics.Shrinks -> shrinks,
+      StoreMetrics.Spills -> spills,
+      StoreMetrics.EvictedBytes -> evictedBytes,
       StoreMetrics.MemoryBytes -> memoryBytes)
     changelogBytes = 0L
     changelogNs %= 1000000L // what is below a millisecond counts with the next batch
@@ -51,6 +55,8 @@ final class StoreMetrics {
     restoreBytes = 0L
     diskReads = 0L
     shrinks = 0L
+    spills = 0L
+    evictedBytes = 0L
     out
   }
 }
@@ -68,9 +74,11 @@ object StoreMetrics {
   val AgentCallMs: StateStoreCustomMetric = StateStoreCustomTimingMetric("millpondAgentCallMs", "Millpond: time in calls to the agent")
   val DiskReads: StateStoreCustomMetric = StateStoreCustomSumMetric("millpondDiskReads", "Millpond: point reads that went to the disk tier")
   val Shrinks: StateStoreCustomMetric = StateStoreCustomSumMetric("millpondShrinks", "Millpond: times that a store gave memory back")
+  val Spills: StateStoreCustomMetric = StateStoreCustomSumMetric("millpondSpills", "Millpond: times that a micro-batch outgrew memory and went to disk in part")
+  val EvictedBytes: StateStoreCustomMetric = SparkLine.sizeMetric("millpondEvictedBytes", "Millpond: bytes of rows dropped from memory that the disk tier has")
   val MemoryBytes: StateStoreCustomMetric = SparkLine.sizeMetric("millpondMemoryBytes", "Millpond: bytes of the memory tier")
   val LastSnapshot: StateStoreSnapshotLastUploadInstanceMetric = StateStoreSnapshotLastUploadInstanceMetric()
 
   val all: Seq[StateStoreCustomMetric] = Seq(ChangelogBytes, ChangelogMs, SnapshotNewBytes, SnapshotReusedBytes, SnapshotMs, SnapshotCount,
-    RestoreMs, RestoreBytes, AgentCallMs, DiskReads, Shrinks, MemoryBytes)
+    RestoreMs, RestoreBytes, AgentCallMs, DiskReads, Shrinks, Spills, EvictedBytes, MemoryBytes)
 }

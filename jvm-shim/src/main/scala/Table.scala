@@ -32,6 +32,8 @@ final class Table(budget: MemoryBudget, shape: TableShape) {
   private var batch = 1
   private var epoch = 0
   private var openIterators = 0
+  private var retired = false
+  private var hand = 0 // where the last eviction stopped
   private var touched = new TouchList
   private var detached: TouchList = null
   private var garbage: TouchList = null // replaced by versions that can no longer be returned from
@@ -45,6 +47,8 @@ final class Table(budget: MemoryBudget, shape: TableShape) {
   def presentCount: Int = records - absent
   def isSorted: Boolean = sorted
   def usedBytes: Long = arena.allocatedBytes + capacity * 8L + (if (prefixes == null) 0L else prefixes.usedBytes) + (if (index == null) 0L else index.usedBytes)
+  /** The part of it that records fill. */
+  def liveBytes: Long = arena.liveBytes + capacity * 8L + (if (prefixes == null) 0L else prefixes.liveBytes) + (if (index == null) 0L else index.usedBytes)
   def touchedCount: Int = touched.size
   def touchedRecord(i: Int): Long = touched.current(i)
   def touchedOld(i: Int): Long = touched.old(i)
@@ -248,7 +252,10 @@ final class Table(budget: MemoryBudget, shape: TableShape) {
 
   /** An iterator begins: returns the epoch after which new keys are unknown to it. Until `endScan`, records are not overwritten. */
   def beginScan(): Int = { openIterators += 1; epoch += 1; epoch - 1 }
-  def endScan(): Unit = openIterators -= 1
+  def endScan(): Unit = {
+    openIterators -= 1
+    if (retired && openIterators == 0) close()
+  }
 
   /** All records, present or absent; in key order if the table is sorted. */
   def all(): RecordCursor = if (sorted) index.freeze(null, 0L, 0) else new ArrayCursor(addresses())
@@ -311,6 +318,37 @@ final class Table(budget: MemoryBudget, shape: TableShape) {
     result
   }
 
+  /** Drop records that the disk tier has (stamp at or below `flushed`) and that were not used since the last time around, about `bytes` of
+    * them. Their memory serves the next records. Nothing while an iterator is open. Returns the bytes freed. */
+  def evict(bytes: Long, flushed: Int): Long = {
+    val before = arena.liveBytes
+    var looked = 0L
+    if (openIterators == 0) while (looked < 2L * capacity && before - arena.liveBytes < bytes) {
+      hand = (hand + 1) & (capacity - 1)
+      looked += 1
+      val slot = Platform.getLong(null, slots + (hand.toLong << 3))
+      if (slot != 0L && slot != Deleted) {
+        val record = slot & AddressMask
+        if (stamp(record) <= flushed && Platform.getInt(null, record + BatchAt) != batch) {
+          if (wasUsed(record)) Platform.putShort(null, record + FlagsAt, 0)
+          else { drop(record, hand); complete = false }
+        }
+      }
+    }
+    before - arena.liveBytes
+  }
+
+  private def drop(record: Long, at: Int): Unit = {
+    disarrange(record)
+    Platform.putLong(null, slots + (at.toLong << 3), Deleted)
+    records -= 1
+    if (!isPresent(record)) absent -= 1
+    free(record)
+  }
+
+  /** The table has a successor; what its iterators read stays until the last one has ended. */
+  def retire(): Unit = if (openIterators == 0) close() else retired = true
+
   /** Forget absent keys whose absence the disk tier knows (stamp at or below `flushed`), if they are many. Between batches, without
     * iterators. A record of the detached version has a later stamp, so it stays. */
   def purgeAbsent(flushed: Int): Unit = if (absent > 1024 && absent * 4L > records && touched.size == 0 && openIterators == 0) {
@@ -319,13 +357,7 @@ final class Table(budget: MemoryBudget, shape: TableShape) {
       val slot = Platform.getLong(null, slots + (i.toLong << 3))
       if (slot != 0L && slot != Deleted) {
         val record = slot & AddressMask
-        if (!isPresent(record) && stamp(record) <= flushed) {
-          disarrange(record)
-          Platform.putLong(null, slots + (i.toLong << 3), Deleted)
-          records -= 1
-          absent -= 1
-          free(record)
-        }
+        if (!isPresent(record) && stamp(record) <= flushed) drop(record, i)
       }
       i += 1
     }
@@ -495,7 +527,7 @@ object Table {
   private val BatchAt = 20 // batch counter of the write
   private val SlotAt = 24
   private val FlagsAt = 26
-  private val Used: Short = 1 // since the last shrink
+  private val Used: Short = 1 // since eviction last came by
   private val Appended: Short = 2 // the batch only appended to the value that was there
   private val Rewritten: Short = 4 // the batch wrote it more than once
   private val TouchAt = 28 // index into the touch list of its batch

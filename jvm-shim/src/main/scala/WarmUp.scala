@@ -56,6 +56,14 @@ private[millpond] object WarmUp extends Logging {
     while (step(engine)) ()
   }
 
+  /** Bring in everything before the store is used. The engine's monitor is held. */
+  def loadAll(engine: StoreEngine): Unit = {
+    val rows = new WarmScan(engine.disk.iterator(readAhead = true), engine.families.values.asScala)
+    try while (rows.step(StepRows)) Pressure.refuse(engine)
+    finally rows.close()
+    engine.families.values.forEach(f => f.table.complete = true)
+  }
+
   /** Some rows; false if this was the end. */
   private def step(engine: StoreEngine): Boolean =
     if (!engine.warming) false

@@ -1,0 +1,309 @@
+"""Batches that outgrow the memory budget, and stores that keep all in memory."""
+
+from __future__ import annotations
+
+import random
+from collections.abc import Iterator
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from integration.harness import Harness, Provider, ProviderError, Row, Schema, Store, providers_to_test, short_conf
+from integration.jvm import MILLPOND
+from integration.store_model import write_spark_metadata
+
+pytestmark = [
+    pytest.mark.spark,
+    pytest.mark.skipif(MILLPOND not in providers_to_test(), reason="about Millpond's own memory tier"),
+]
+
+BUDGET = "256k"
+ROWS = 4000  # about a megabyte with what memory adds to each: several times the budget
+KINDS = {
+    "point": Schema(),
+    "prefix": Schema(spec={"type": "prefix", "columns": 1}),
+    "range": Schema(key="n bigint, k string", spec={"type": "range", "ordinals": [0]}),
+}
+
+
+@pytest.fixture(scope="module")
+def harness(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Harness]:
+    """One JVM for the whole module."""
+    started = Harness(tmp_path_factory.mktemp("harness"))
+    yield started
+    started.stop()
+
+
+@dataclass
+class Bench:
+    """One store of a new Spark checkpoint, and the rows that its versions hold."""
+
+    harness: Harness
+    checkpoint: Path
+    kind: str = "point"
+    checkpoint_format: int = 1
+    ids: list[str | None] = field(default_factory=lambda: [None])
+    versions: list[dict[int, str]] = field(default_factory=lambda: [{}])
+
+    def __post_init__(self) -> None:
+        write_spark_metadata(self.checkpoint, operator_name="stateStoreSave", partitions=1, provider_class=MILLPOND)
+
+    def provider(self, **options: Any) -> Provider:
+        """A new provider."""
+        settings = {"memory.budget": BUDGET, **options}
+        conf = short_conf(
+            {
+                "checkpointFormatVersion": self.checkpoint_format,
+                "minDeltasForSnapshot": 1,
+                **{f"millpond.{k}": v for k, v in settings.items()},
+            }
+        ) | {"spark.sql.shuffle.partitions": "1"}
+        schema = KINDS[self.kind]
+        root = self.checkpoint / "state"
+        return self.harness.open(root, provider_class=MILLPOND, schema=schema, conf=conf)
+
+    def key(self, i: int) -> Row:
+        """Key number `i`."""
+        return [i, "k"] if self.kind == "range" else [f"group {i % 7}", i]
+
+    def number(self, key: Row) -> int:
+        """The inverse of `key`."""
+        return int(key[0] if self.kind == "range" else key[1])
+
+    def rows(self, store: Store) -> dict[int, str]:
+        """All rows, each once, in order if the kind has one."""
+        found = store.scan()
+        numbers = [self.number(k) for k, _ in found]
+        assert len(set(numbers)) == len(numbers), "a key came twice"
+        if self.kind == "range":
+            assert numbers == sorted(numbers)
+        return {self.number(k): str(v[0]) for k, v in found}
+
+    def put(self, store: Store, rows: dict[int, str]) -> None:
+        """Put rows."""
+        store.put_many([(self.key(i), [v, i]) for i, v in rows.items()])
+
+    def commit(self, store: Store, rows: dict[int, str]) -> None:
+        """Commit and remember what the version holds."""
+        done = store.commit()
+        assert done.version == len(self.versions)
+        self.versions.append(rows)
+        self.ids.append(done.id)
+        assert store.keys() == len(rows)
+
+    def fill(self, store: Store, state: dict[int, str], tag: str) -> dict[int, str]:
+        """Writes that outgrow the budget: new rows, then rows that were spilled meanwhile are changed, removed, put back as they were."""
+        state = {**state, **{i: f"{tag} {i} " + "x" * 40 for i in range(ROWS)}}
+        self.put(store, state)
+        again = {i: f"{tag} again {i}" for i in range(0, ROWS, 3)}
+        self.put(store, again)
+        state |= again
+        for i in range(1, ROWS, 40):
+            store.remove(self.key(i))
+            del state[i]
+        for i in range(1, ROWS, 80):
+            self.put(store, {i: "back"})
+            state[i] = "back"
+        return state
+
+    def check(self, version: int, **options: Any) -> None:
+        """The version as a provider reads it that has nothing yet."""
+        provider = self.provider(**options)
+        store = provider.read_store(version, self.ids[version])
+        assert self.rows(store) == self.versions[version]
+        store.release()
+        provider.close()
+
+
+@pytest.fixture(params=[(k, f) for k in KINDS for f in (1, 2)], ids=lambda p: f"{p[0]}-format{p[1]}")
+def bench(request: pytest.FixtureRequest, harness: Harness, tmp_path: Path) -> Bench:
+    """A store of each kind, in both Spark checkpoint formats."""
+    return Bench(harness, tmp_path / "checkpoint", *request.param)
+
+
+def _custom(store: Store, name: str) -> int:
+    return int(store.metrics()["custom"][name])
+
+
+def test_a_batch_larger_than_the_budget_spills_and_goes_on(bench: Bench) -> None:
+    provider = bench.provider()
+    store = provider.store(0)
+    state = bench.fill(store, {}, "one")
+    assert bench.rows(store) == state
+    got = [store.get(bench.key(i)) for i in range(0, ROWS, 97)]
+    assert [g and g[0] for g in got] == [state.get(i) for i in range(0, ROWS, 97)]
+    bench.commit(store, state)
+    assert _custom(store, "millpondSpills") >= 2
+    # what is committed but not proven is in no snapshot, even though the disk tier has a part of it
+    provider.snapshot()
+    assert not list(bench.checkpoint.glob("state/0/0/*.manifest"))
+    store = provider.store(1, bench.ids[1])
+    state = bench.fill(store, state, "two")
+    bench.commit(store, state)
+    provider.snapshot()
+    store = provider.store(2, bench.ids[2])
+    store.abort()
+    provider.snapshot()
+    assert list(bench.checkpoint.glob("state/0/0/2*.manifest"))
+    provider.close()
+    bench.check(1)
+    bench.check(2)
+
+
+def test_a_spilled_batch_can_be_aborted_and_a_spilled_version_taken_back(bench: Bench) -> None:
+    provider = bench.provider()
+    store = provider.store(0)
+    few = {i: f"row {i}" for i in range(50)}
+    bench.put(store, few)
+    bench.commit(store, few)
+    store = provider.store(1, bench.ids[1])
+    bench.fill(store, few, "lost")
+    store.abort()
+    store = provider.store(1, bench.ids[1])
+    assert bench.rows(store) == few
+    state = bench.fill(store, few, "kept")
+    bench.commit(store, state)
+    # another task of the batch failed: Spark asks for the version before, and the batch is done again
+    store = provider.store(1, bench.ids[1])
+    assert bench.rows(store) == few
+    bench.put(store, {7: "seven"})
+    del bench.versions[2:], bench.ids[2:]
+    bench.commit(store, {**few, 7: "seven"})
+    provider.close()
+    bench.check(1)
+    bench.check(2)
+
+
+def test_iterators_outlive_a_spill(bench: Bench) -> None:
+    provider = bench.provider()
+    store = provider.store(0)
+    few = {i: f"row {i}" for i in range(0, 600, 2)}
+    bench.put(store, few)
+    bench.commit(store, few)
+    store = provider.store(1, bench.ids[1])
+    cursor = store.iterate()
+    seen = cursor.next(10, remove=True)
+    state = bench.fill(store, {i: v for i, v in few.items() if i not in {bench.number(k) for k, _ in seen}}, "new")
+    seen += cursor.next(-1)
+    found = {bench.number(k): str(v[0]) for k, v in seen}
+    assert len(found) == len(seen)
+    assert {i: found.get(i) for i in few} == few, "an iterator shows what was there when it began"
+    cursor.close()
+    assert bench.rows(store) == state
+    bench.commit(store, state)
+    assert _custom(store, "millpondSpills") >= 1
+    provider.close()
+    bench.check(2)
+
+
+def test_lists_of_values_survive_a_spill(harness: Harness, tmp_path: Path) -> None:
+    bench = Bench(harness, tmp_path / "checkpoint")
+    schema = Schema(multi=True)
+    conf = short_conf({"millpond.memory.budget": BUDGET, "minDeltasForSnapshot": 1}) | {
+        "spark.sql.shuffle.partitions": "1"
+    }
+
+    def provider() -> Provider:
+        return harness.open(bench.checkpoint / "state", provider_class=MILLPOND, schema=schema, conf=conf)
+
+    def values(store: Store, i: int) -> list[str]:
+        return [str(v[0]) for v in harness.call("values", s=store.name, k=bench.key(i))]
+
+    rng = random.Random(5)
+    lists: dict[int, list[str]] = {}
+    first = provider()
+    for version in range(3):
+        store = first.store(version)
+        for n in range(2500):
+            i, value = rng.randrange(300), f"{version} {n} " + "y" * 60
+            harness.call("merge", s=store.name, k=bench.key(i), v=[value, n])
+            lists.setdefault(i, []).append(value)
+        assert values(store, 17) == lists[17]
+        store.commit()
+        assert _custom(store, "millpondSpills") >= 1
+        first.snapshot()
+    first.close()
+    second = provider()
+    read = second.read_store(3)
+    assert {i: values(read, i) for i in lists} == lists
+    read.release()
+    second.close()
+
+
+def test_eviction_keeps_to_the_budget_and_loses_nothing(bench: Bench) -> None:
+    """State several times the budget, small batches: rows come and go between memory and disk, and nothing spills."""
+    provider = bench.provider()
+    store = provider.store(0)
+    state = {i: f"row {i} " + "z" * 40 for i in range(ROWS)}
+    bench.put(store, state)
+    bench.commit(store, state)
+    rng = random.Random(3)
+    evicted = 0
+    for version in range(1, 12):
+        store = provider.store(version, bench.ids[version])
+        for i in rng.sample(range(ROWS), 300):
+            got = store.get(bench.key(i))
+            assert (got and got[0]) == state[i]
+            bench.put(store, {i: f"{version} {i}"})
+            state = {**state, i: f"{version} {i}"}
+        bench.commit(store, state)
+        assert _custom(store, "millpondSpills") == 0
+        evicted += _custom(store, "millpondEvictedBytes")
+        assert store.metrics()["memory_bytes"] < 2 * 256 * 1024
+        if version % 4 == 0:
+            provider.snapshot()
+    assert evicted > 0
+    provider.close()
+    bench.check(11)
+
+
+def test_heap_and_rocksdb_read_each_others_state(bench: Bench) -> None:
+    state: dict[int, str] = {}
+    for version, backend in enumerate(("heap", "rocksdb", "heap", "heap")):
+        provider = bench.provider(backend=backend, **{"memory.budget": "64m"})
+        store = provider.store(version, bench.ids[version])
+        assert bench.rows(store) == state
+        state = bench.fill(store, state, backend)
+        bench.commit(store, state)
+        store = provider.store(version + 1, bench.ids[version + 1])
+        store.abort()
+        provider.snapshot()
+        assert list(bench.checkpoint.glob(f"state/0/0/{version + 1}*.manifest"))
+        assert _custom(store, "millpondDiskReads") == 0 or backend == "rocksdb"
+        provider.close()
+    for version in range(5):
+        bench.check(version, backend="heap", **{"memory.budget": "64m"})
+
+
+def test_heap_refuses_what_exceeds_the_budget(harness: Harness, tmp_path: Path) -> None:
+    bench = Bench(harness, tmp_path / "checkpoint")
+    provider = bench.provider(backend="heap")
+    store = provider.store(0)
+    few = {i: f"row {i}" for i in range(50)}
+    bench.put(store, few)
+    bench.commit(store, few)
+    store = provider.store(1)
+    with pytest.raises(ProviderError, match="MILLPOND_MEMORY_EXHAUSTED") as caught:
+        bench.fill(store, few, "much")
+    assert "backend" in caught.value.text and "memory.budget" in caught.value.text
+    store.abort()
+    store = provider.store(1)
+    assert bench.rows(store) == few, "the store is usable, and the last version as it was"
+    store.abort()
+    provider.close()
+    # the same batch on the other backend
+    provider = bench.provider()
+    store = provider.store(1)
+    state = bench.fill(store, few, "much")
+    bench.commit(store, state)
+    store = provider.store(2)
+    store.abort()
+    provider.snapshot()
+    provider.close()
+    provider = bench.provider(backend="heap")
+    with pytest.raises(ProviderError, match="MILLPOND_MEMORY_EXHAUSTED"):
+        provider.store(2)
+    provider.close()
+    bench.check(2)

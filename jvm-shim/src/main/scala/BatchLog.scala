@@ -1,0 +1,121 @@
+package org.apache.spark.sql.millpond
+
+import java.io.File
+
+import scala.util.control.NonFatal
+
+import com.fasterxml.jackson.databind.node.ObjectNode
+
+/** How what a micro-batch changed becomes files: a changelog at its commit, and before that, if the batch outgrows the memory budget,
+  * segments of the changelog to be. The engine's monitor is held. */
+private[millpond] final class BatchLog(engine: StoreEngine) {
+  import BatchLog._
+
+  private val codec = Codec.of(engine.context.options.string("changelog.codec").get)
+  private var segments = Vector.empty[PendingChangelog]
+  private var ahead = 0
+
+  /** Whether the disk tier holds a part of the running batch. */
+  def isSpilled: Boolean = segments.nonEmpty
+
+  /** Write the changelog of the batch. Returns its bytes in the file, and before compression. */
+  def write(file: File, version: Long, id: String): (Long, Long) =
+    to(file, header(version, id)) { writer =>
+      segments.foreach { s => new ChangelogReader(s.path).read(writer.copy(_, _, _, _, _, _)); () }
+      engine.families.values.forEach(f => writeTouched(writer, f, 0, Long.MaxValue, whole = false): Unit)
+    }
+
+  /** Write what the batch changed so far into files of bounded size in `dir` and return them: whole values, since the disk tier takes them
+    * in before the commit. They stay part of the changelog to be. */
+  def addSegments(dir: File, version: Long, id: String): Seq[PendingChangelog] = {
+    val before = segments.size
+    engine.families.values.forEach { f =>
+      var next = 0
+      while (next < f.table.touchedCount) {
+        val file = new File(dir, s"segment-${java.util.UUID.randomUUID}")
+        to(file, header(version, id)) { writer => next = writeTouched(writer, f, next, SegmentBytes, whole = true) }
+        segments :+= PendingChangelog(version, id, file.getPath, 0L)
+      }
+    }
+    segments.drop(before)
+  }
+
+  /** The batch has ended. */
+  def clear(): Unit = {
+    segments.foreach(s => new File(s.path).delete())
+    segments = Vector.empty
+  }
+
+  private def to(file: File, header: ObjectNode)(fill: ChangelogWriter => Unit): (Long, Long) = {
+    val writer =
+      try new ChangelogWriter(file, header, codec)
+      catch { case e: java.io.IOException => throw cannotWrite(file, e) }
+    try {
+      fill(writer)
+      (writer.finish(), writer.rawBytes)
+    } catch {
+      case e: java.io.IOException => writer.discard(); throw cannotWrite(file, e)
+      case NonFatal(e) => writer.discard(); throw e
+    }
+  }
+
+  /** Write the touched rows of a family from number `from` on, at most about `limitBytes` of them. Returns the number of the first one left. */
+  private def writeTouched(writer: ChangelogWriter, f: Family, from: Int, limitBytes: Long, whole: Boolean): Int = {
+    val table = f.table
+    val count = table.touchedCount
+    var i = from
+    while (i < count && writer.rawBytes < limitBytes) {
+      if (i % AheadRecords == 0) ahead += table.touchAhead(i, math.min(count, i + AheadRecords))
+      val now = table.touchedRecord(i)
+      val old = table.touchedOld(i)
+      if (table.isPresent(now)) {
+        if (!table.wasRewritten(now) || !sameValue(table, now, old))
+          if (!whole && f.shape.multi && old != 0L && table.isPresent(old) && table.wasAppended(now)) {
+            val before = table.valueLength(old)
+            writer.merge(table.slotOf(now), f, table.keyAddress(now), table.keyLength(now), table.valueAddress(now) + before, table.valueLength(now) - before)
+          } else writer.put(table.slotOf(now), f, table.keyAddress(now), table.keyLength(now), table.valueAddress(now), table.valueLength(now))
+      } else if (if (old == 0L) !table.complete else table.isPresent(old))
+        writer.delete(table.slotOf(now), f, table.keyAddress(now), table.keyLength(now))
+      i += 1
+    }
+    i
+  }
+
+  private def sameValue(table: Table, a: Long, b: Long): Boolean =
+    b != 0L && table.isPresent(b) && table.valueLength(a) == table.valueLength(b) &&
+      Bytes.equal(null, table.valueAddress(a), null, table.valueAddress(b), table.valueLength(a))
+
+  private def header(version: Long, id: String): ObjectNode = {
+    val base = engine.version
+    val header = Json.obj().put("version", version).put("id", id).put("lineage_base", if (engine.emptyBase) base else engine.lineageBase)
+    val ids = header.putArray("lineage")
+    if (engine.emptyBase) ids.add("") else engine.lineage.foreach(ids.add)
+    header.put("empty_base", engine.emptyBase).put("run_id", engine.context.runId)
+    val store = engine.context.storeId
+    header.putObject("store").put("operator", store.operatorId).put("partition", store.partitionId).put("name", store.storeName)
+    engine.layout.describe(header.putObject("key_groups"))
+    describeFamilies(engine, header)
+    header.put("keys", engine.keys).put("created_by", s"millpond ${BuildInfo.millpondVersion}")
+  }
+}
+
+private[millpond] object BatchLog {
+  private val AheadRecords = 64
+  private val SegmentBytes = 16L << 20 // a flush holds the raw bytes of one file in the heap
+
+  def describeFamilies(engine: StoreEngine, target: ObjectNode): Unit = {
+    val list = target.putArray("column_families")
+    engine.families.values.forEach { f =>
+      val one = list.addObject().put("name", f.name).put("id", f.id).put("kind", f.kind.name).put("internal", f.shape.internal)
+        .put("multi", f.shape.multi).put("encoding", if (f.shape.plainRows) "unsaferow" else "avro")
+      if (f.removed) one.put("removed", true)
+      ()
+    }
+  }
+
+  private def cannotWrite(file: File, e: java.io.IOException): MillpondException = {
+    val text = String.valueOf(e.getMessage)
+    val kind = if (text.contains("No space left") || text.contains("quota")) "STORAGE_FULL" else if (text.contains("ermission denied") || text.contains("Read-only")) "STORAGE_DENIED" else "STORAGE_UNAVAILABLE"
+    MillpondError.of(kind, s"the changelog $file cannot be written: $text.", cause = e)
+  }
+}
