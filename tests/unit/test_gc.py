@@ -4,18 +4,20 @@ from __future__ import annotations
 
 import json
 import os
+import threading
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Iterable
 from pathlib import Path
 from typing import Any
 
 import pytest
 
+from millpond import condemned
 from millpond.agent.service import AgentService
-from millpond.errors import ErrorKind
+from millpond.errors import ErrorKind, NotFoundError
 from millpond.gc import plan_sweep
 from millpond.ids import VersionId
-from millpond.storage import ObjectInfo
+from millpond.storage import LocalStorage, ObjectInfo
 from tests.agent_driver import CallError, Provider
 
 MakeProvider = Callable[..., Provider]
@@ -379,8 +381,6 @@ def test_a_publisher_slower_than_the_grace_period_takes_its_manifest_back(
     provider.commit()
     provider.flush()
     directory, files = provider.rocksdb_checkpoint()
-    from millpond.storage import LocalStorage
-
     plain = LocalStorage.put_bytes
 
     def late(self: LocalStorage, key: str, data: bytes, *, if_absent: bool = False) -> None:
@@ -397,3 +397,76 @@ def test_a_publisher_slower_than_the_grace_period_takes_its_manifest_back(
     assert provider.stored(".manifest") == ["1.manifest"]
     assert make().open(2) == provider.state
     assert provider.publish(directory, files)["new_files"] == 1
+
+
+def test_a_sweeper_that_is_held_up_before_it_deletes_harms_no_snapshot(
+    make: MakeProvider, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """It has looked for manifests for the last time; one is published; then it deletes what that one names."""
+    provider, sweeper = make(), make()
+    first = history(provider, 1, 1)[1]
+    provider.commit()
+    provider.flush()
+    directory, files = provider.rocksdb_checkpoint()
+    sweeper.open(1)
+    uploaded, deleting, published = threading.Event(), threading.Event(), threading.Event()
+    plain_put, plain_delete = LocalStorage.put_bytes, LocalStorage.delete
+
+    def put(self: LocalStorage, key: str, data: bytes, *, if_absent: bool = False) -> None:
+        if key.endswith("2.manifest"):
+            uploaded.set()
+            assert deleting.wait(30)
+        plain_put(self, key, data, if_absent=if_absent)
+
+    def delete(self: LocalStorage, keys: Iterable[str]) -> None:
+        wanted = list(keys)
+        if any(key.endswith(".sst") for key in wanted):
+            deleting.set()
+            assert published.wait(30)
+        plain_delete(self, wanted)
+
+    monkeypatch.setattr(LocalStorage, "put_bytes", put)
+    monkeypatch.setattr(LocalStorage, "delete", delete)
+
+    def sweep() -> None:
+        assert uploaded.wait(30)
+        sweeper.collect(first)  # grace 0: takes the SST that no manifest names yet
+
+    thread = threading.Thread(target=sweep)
+    thread.start()
+    try:
+        with pytest.raises(CallError, match="were collected before"):
+            provider.publish(directory, files)
+    finally:
+        published.set()
+        thread.join(30)
+    monkeypatch.undo()
+    assert provider.stored(".manifest") == ["1.manifest"]
+    assert make().open(2) == provider.state
+    assert provider.publish(directory, files)["new_files"] == 1
+    assert not list((provider.directory.parents[2] / "millpond" / "gc").glob("*condemned*"))
+
+
+def test_an_announcement_of_a_killed_sweep_is_removed(make: MakeProvider, clock: Clock) -> None:
+    provider = make()
+    version = history(provider, 1, 1)[1]
+    storage = LocalStorage(str(provider.directory.parents[2]))
+    notice = condemned.announce(storage, 0, ["state/0/0/sst/x.sst"])
+    provider.collect(version)
+    assert condemned.announced(storage, 0) == {"state/0/0/sst/x.sst"}
+    clock.offset_ms = condemned.ABANDONED_MS + 10_000
+    provider.collect(version)
+    assert condemned.announced(storage, 0) == frozenset()
+    with pytest.raises(NotFoundError):
+        storage.read(notice)
+
+
+def test_a_store_that_others_carried_on_is_not_reported(make: MakeProvider, caplog: pytest.LogCaptureFixture) -> None:
+    """An executor that still has the store at an old version looks for files that its new owner has collected."""
+    owner, stale = make(retain_versions=2), make(retain_versions=2)
+    versions = history(owner, 8, 1, 6, 7)
+    owner.collect(versions[8])
+    with caplog.at_level("INFO", logger="millpond.agent.collecting"):
+        stale.collect(versions[2])
+    (record,) = [r for r in caplog.records if "nothing is collected" in r.getMessage()]
+    assert record.levelname == "INFO"

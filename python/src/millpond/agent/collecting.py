@@ -7,7 +7,7 @@ import logging
 import time
 from collections.abc import Mapping
 
-from millpond import gc, layout
+from millpond import condemned, gc, layout
 from millpond.agent.context import CheckpointContext, StoreContext
 from millpond.errors import ErrorKind, FormatError, MillpondError, NotFoundError
 from millpond.ids import DEFAULT_STORE, StoreId, VersionId
@@ -60,7 +60,10 @@ def _expire(context: StoreContext, anchor: VersionId, pinned: frozenset[str], no
         pinned=pinned,
     )
     if expiry.reason:
-        log.warning("store %s: nothing is collected: %s", context.store, expiry.reason)
+        # An executor that lost the store to another one looks for what that one has collected since; it is told to let go soon.
+        newest = max((version.version for version in files.listing.changelogs), default=0)
+        level = logging.INFO if newest > anchor.version + 1 else logging.WARNING
+        log.log(level, "store %s: nothing is collected: %s", context.store, expiry.reason)
     if expiry.files:
         context.storage.delete(expiry.keys)
         log.info(
@@ -114,15 +117,10 @@ def sweep_operator(checkpoint: CheckpointContext, operator: int, *, grace_ms: in
         ssts = [info for listing in listings.values() for info in listing.ssts.values()]
         staging = [info for listing in listings.values() for info in listing.staging]
         sweep = gc.plan_sweep(ssts, staging, referenced, candidates, grace_ms=grace_ms, now_ms=now_ms)
-        doomed = sweep.doomed
-        if doomed:
-            # A manifest published since the listing may name what was unreferenced: look once more, as late as can be.
-            again = _mark(checkpoint, operator, _list_operator(checkpoint, operator), now_ms)
-            doomed = tuple(info for info in doomed if info.key not in again)
+        doomed = _delete(checkpoint, operator, sweep.doomed, now_ms)
     except MillpondError as e:
         log.warning("operator %d is not swept: %s", operator, e)
         return []
-    checkpoint.storage.delete(info.key for info in doomed)
     _save_candidates(checkpoint, operator, candidates, sweep.candidates)
     if doomed or sweep.candidates:
         log.info(
@@ -134,6 +132,22 @@ def sweep_operator(checkpoint: CheckpointContext, operator: int, *, grace_ms: in
             (time.monotonic() - started) * 1000,
         )
     return list(doomed)
+
+
+def _delete(
+    checkpoint: CheckpointContext, operator: int, doomed: tuple[ObjectInfo, ...], now_ms: int
+) -> tuple[ObjectInfo, ...]:
+    """Delete what no manifest names even now; return it. Raises: MillpondError: then what was announced stays announced."""
+    condemned.withdraw_abandoned(checkpoint.storage, operator, now_ms=now_ms)
+    if not doomed:
+        return ()
+    notice = condemned.announce(checkpoint.storage, operator, (info.key for info in doomed))
+    # A manifest published since the listing may name what was unreferenced. From here on its publisher sees the notice.
+    again = _mark(checkpoint, operator, _list_operator(checkpoint, operator), now_ms)
+    doomed = tuple(info for info in doomed if info.key not in again)
+    checkpoint.storage.delete(info.key for info in doomed)
+    checkpoint.storage.delete([notice])
+    return doomed
 
 
 def _list_operator(checkpoint: CheckpointContext, operator: int) -> dict[StoreId, Listing]:

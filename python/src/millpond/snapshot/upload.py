@@ -7,7 +7,7 @@ import os
 import time
 from dataclasses import dataclass
 
-from millpond import layout
+from millpond import condemned, layout
 from millpond._version import __version__
 from millpond.errors import ErrorKind, FormatError, InvalidInputError, MillpondError, NotFoundError, UnavailableError
 from millpond.ids import VersionId
@@ -166,9 +166,15 @@ def _upload(files: StoreFiles, db_checkpoint: str, file: CheckpointSst) -> SstRe
 
 
 def _check_still_there(files: StoreFiles, manifest: Manifest, key: str) -> None:
-    """A collection may have deleted what we named if we took longer than its grace period: look, and take the manifest back."""
+    """A sweep may have deleted what we named, or be about to, if we took longer than its grace period: look, and take the
+    manifest back."""
+    doomed = condemned.announced(files.storage, files.store.operator)
     files.refresh()
-    missing = [sst.key for sst in manifest.ssts if sst.key not in files.listing.ssts]
+    missing = [
+        sst.key
+        for sst in manifest.ssts
+        if sst.key not in files.listing.ssts or layout.store_key(files.store, sst.key) in doomed
+    ]
     if missing:
         try:
             files.storage.delete([key])
