@@ -62,6 +62,7 @@ class ErrorKind(str, Enum):
     STORAGE_FULL = "STORAGE_FULL"
     STORAGE_UNAVAILABLE = "STORAGE_UNAVAILABLE"
     LOCAL_DISK_FULL = "LOCAL_DISK_FULL"
+    LOCAL_FILES_LOST = "LOCAL_FILES_LOST"
     MEMORY_EXHAUSTED = "MEMORY_EXHAUSTED"
     # concurrency
     FENCED = "FENCED"
@@ -332,6 +333,11 @@ ERRORS: dict[ErrorKind, ErrorInfo] = {
         UnavailableError,
         "No space is left on the executor's local disk.",
         "Free space, or point the option localDir to a larger disk, and restart the query.",
+    ),
+    ErrorKind.LOCAL_FILES_LOST: ErrorInfo(
+        UnavailableError,
+        "Files that a store keeps on the executor's local disk were deleted by somebody else.",
+        "Nothing: the store loads what is durable again. Keep cleaners of temporary files away from the folder of local state.",
     ),
     ErrorKind.MEMORY_EXHAUSTED: ErrorInfo(
         UnavailableError,

@@ -105,9 +105,14 @@ final class DiskTier(val dir: File, config: DiskConfig) {
 final case class DiskConfig(blockCache: LRUCache, compression: CompressionType)
 
 object DiskTier {
+  /** Fails with `MILLPOND_LOCAL_FILES_LOST` if the folder of a disk tier was emptied. RocksDB itself goes on with the files that it has open,
+    * and notices nothing until it wants another one. */
+  def checkFolder(dir: File): Unit =
+    if (!new File(dir, "CURRENT").isFile) throw MillpondError.of("LOCAL_FILES_LOST", s"the files of the local RocksDB $dir were deleted.")
+
   def failure(what: String, e: RocksDBException): MillpondException = {
     val text = String.valueOf(e.getMessage)
-    val kind = if (text.contains("No space left")) "LOCAL_DISK_FULL" else if (text.startsWith("Corruption") || text.contains("Corruption:")) "SST_DAMAGED" else "INTERNAL"
+    val kind = if (text.contains("No space left")) "LOCAL_DISK_FULL" else if (text.contains("No such file or directory")) "LOCAL_FILES_LOST" else if (text.startsWith("Corruption") || text.contains("Corruption:")) "SST_DAMAGED" else "INTERNAL"
     MillpondError.of(kind, s"$what: $text", cause = e)
   }
 

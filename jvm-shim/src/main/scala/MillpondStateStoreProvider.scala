@@ -74,8 +74,8 @@ class MillpondStateStoreProvider extends StateStoreProvider with Logging {
     try {
       try engine.begin()
       catch {
-        // another attempt replaced what this store was about to flush: what is durable counts
-        case e: MillpondException if e.kind == "CHANGELOG_REPLACED" =>
+        // another attempt replaced what this store was about to flush, or its local files were deleted: what is durable counts
+        case e: MillpondException if e.kind == "CHANGELOG_REPLACED" || e.kind == "LOCAL_FILES_LOST" =>
           logInfo(s"store ${context.label} is loaded again: ${e.getMessage}")
           engine.abort()
           Loader.load(engine, version, if (version == 0) None else uniqueId, loadEmpty = false, registerAll)

@@ -17,14 +17,13 @@ private[millpond] object Snapshots extends Logging {
   /** Bring the disk tier up to the anchor. Reads files only; `diskLock` is held. */
   def flush(engine: StoreEngine): Unit = {
     val (target, keys, changelogs) = engine.synchronized {
-      engine.openDisk() // nothing reads from a new one before the first rows are dropped from memory
+      orStale(engine)(engine.openDisk()) // nothing reads from a new one before the first rows are dropped from memory
       (engine.anchor, engine.anchorKeys, engine.pending.filter(_.version <= engine.anchor))
     }
-    if (changelogs.nonEmpty)
-      try new Flush(engine.disk, engine.context.generationDir(engine.generation)).run(changelogs)
-      catch {
-        case e: MillpondException if e.kind.startsWith("CHANGELOG_") => engine.synchronized { engine.stale = true }; throw e
-      }
+    orStale(engine) {
+      DiskTier.checkFolder(engine.disk.dir)
+      if (changelogs.nonEmpty) { new Flush(engine.disk, engine.context.generationDir(engine.generation)).run(changelogs); () }
+    }
     engine.synchronized {
       engine.flushed = target
       engine.flushedKeys = keys
@@ -32,6 +31,15 @@ private[millpond] object Snapshots extends Logging {
       engine.nothingToEvict = false
     }
   }
+
+  /** If files that the store stands on are gone or replaced, its next opening loads it from storage. */
+  private def orStale[T](engine: StoreEngine)(work: => T): T =
+    try work
+    catch {
+      case e: MillpondException if e.kind.startsWith("CHANGELOG_") || e.kind == "LOCAL_FILES_LOST" =>
+        engine.synchronized { engine.stale = true }
+        throw e
+    }
 
   /** Flush, then publish a snapshot of the newest version that is proven committed, if it is `due` ahead of the last one.
     * Returns the version of the new snapshot. Runs beside a batch; only one at a time per store. */
@@ -74,7 +82,7 @@ private[millpond] object Snapshots extends Logging {
         BatchLog.describeFamilies(engine, f)
         (engine.flushed, engine.lineage((engine.flushed - engine.lineageBase).toInt), engine.flushedKeys, f, engine.layout)
       }
-      Some(Prepared(version, id, engine.lastSnapshot, keys, engine.generation, dir, engine.disk.snapshotTo(dir), families, layout))
+      Some(Prepared(version, id, engine.lastSnapshot, keys, engine.generation, dir, orStale(engine)(engine.disk.snapshotTo(dir)), families, layout))
     } finally if (engine.isHeap) engine.closeDisk()
   }
 }

@@ -248,8 +248,9 @@ final class StoreEngine(val context: StoreContext) extends Logging {
     catch { case e: MillpondException => throw distrust(e) }
   }
 
-  /** A damaged local copy: the next attempt restores from an older snapshot. */
+  /** A damaged local copy: the next attempt restores from an older snapshot; one that was deleted: from the same. */
   private[millpond] def distrust(e: MillpondException): MillpondException = {
+    if (e.kind == "LOCAL_FILES_LOST") loaded = false
     if (e.kind == "SST_DAMAGED" && manifestInUse != null) { excludedManifests += manifestInUse; loaded = false }
     e
   }
@@ -405,6 +406,7 @@ final class StoreEngine(val context: StoreContext) extends Logging {
   /** Open the disk tier, a new one if there is none; `diskLock` is held. */
   private[millpond] def openDisk(): Unit = synchronized {
     if (diskDir == null) diskDir = new File(context.generationDir(generation), s"db-$generation")
+    else if (disk == null) DiskTier.checkFolder(diskDir) // else a new one would be made, and the next snapshot lack what was there
     if (disk == null) disk = new DiskTier(diskDir, Shared.disk(context.options))
   }
 
