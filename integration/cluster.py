@@ -1,0 +1,317 @@
+"""A real standalone Spark cluster on loopback, and a driver on it: what a user has, with small numbers.
+
+`Cluster` is a master and its workers, one core each; `Application` is `spark-submit` of `cluster_job.py` with the settings of
+`conf/standalone.conf`. Every process carries a tag in its environment, so that all of them are found and ended, whoever
+is their parent.
+"""
+
+from __future__ import annotations
+
+import json
+import os
+import re
+import signal
+import subprocess
+import sys
+import uuid
+from collections.abc import Mapping
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import pyspark
+
+import millpond
+from integration.demo import processes as tagged
+from integration.jvm import REPO
+from integration.processes import Process, below, is_agent, processes, wait_until
+
+SPARK_HOME = Path(pyspark.__file__).parent
+STATE = "spark.sql.streaming.stateStore."
+TAG = "MILLPOND_TEST_CLUSTER"
+START_S = 90
+END_S = 20.0
+
+
+def documented_settings(master: str) -> dict[str, str]:
+    """The settings of `conf/standalone.conf`, its examples of paths replaced by what is here.
+
+    Raises: AssertionError: the file no longer says what `millpond conf` says.
+    """
+    settings: dict[str, str] = {}
+    for line in (REPO / "conf" / "standalone.conf").read_text().splitlines():
+        if line.strip() and not line.startswith("#"):
+            name, value = line.split(None, 1)
+            settings[name] = value.strip()
+    done = subprocess.run(
+        [sys.executable, "-m", "millpond.cli.main", "conf", "--master", "standalone"],
+        check=True,
+        capture_output=True,
+        text=True,
+    )
+    printed = dict(line.split(None, 1) for line in done.stdout.splitlines() if not line.startswith("#"))
+    assert settings.keys() >= printed.keys(), printed.keys() - settings.keys()
+    assert Path(settings["spark.jars"]).name == Path(printed["spark.jars"]).name
+    assert printed["spark.jars"] == millpond.jar()
+    return settings | printed | {"spark.master": master, "spark.pyspark.python": sys.executable}
+
+
+@dataclass(frozen=True)
+class Executor:
+    """A live executor: its id in the application, its JVM, and that JVM's agent (0 if it has none yet)."""
+
+    id: str
+    pid: int
+    agent: int
+
+
+class Cluster:
+    """Master and workers below `work`; a context manager that leaves no process behind.
+
+    Args:
+        workers: how many, each with one core, which is one executor with one task at a time.
+        memory_mb: of each worker, for executors.
+    """
+
+    def __init__(self, work: Path, *, workers: int = 2, memory_mb: int = 1024) -> None:
+        self.work = work
+        self.tag = uuid.uuid4().hex
+        self.scratch = work / "scratch"
+        self.scratch.mkdir(parents=True)
+        self.local.mkdir()
+        self.daemons: list[subprocess.Popen[bytes]] = []
+        try:
+            self.url = self._start_master()
+            for number in range(workers):
+                self._start_worker(number, memory_mb)
+            wait_until(
+                lambda: (work / "master.log").read_text(errors="replace").count("Registering worker") >= workers,
+                seconds=START_S,
+                what="the workers to register",
+            )
+        except BaseException:
+            self.stop()
+            raise
+
+    def __enter__(self) -> Cluster:
+        return self
+
+    def __exit__(self, *exception: object) -> None:
+        self.stop()
+
+    @property
+    def local(self) -> Path:
+        """The workers' local disk: what executors keep there is below it. The worker's to say, not the application's."""
+        return self.work / "local"
+
+    def _daemon(self, log: str, host: str, *arguments: str) -> None:
+        with (self.work / log).open("ab") as out:
+            self.daemons.append(
+                subprocess.Popen(
+                    [
+                        *(str(SPARK_HOME / "bin" / "spark-class"), *arguments),
+                        *("--host", host, "--port", "0", "--webui-port", "0"),
+                    ],
+                    env=self.environment() | {"SPARK_LOCAL_DIRS": str(self.local), "SPARK_LOCAL_IP": host},
+                    cwd=self.work,
+                    stdin=subprocess.DEVNULL,
+                    stdout=out,
+                    stderr=out,
+                    start_new_session=True,
+                )
+            )
+
+    def _start_master(self) -> str:
+        main = "org.apache.spark.deploy.master.Master"
+        self._daemon("master.log", "127.0.0.1", main)
+        log = self.work / "master.log"
+        found: list[str] = []
+
+        def announced() -> bool:
+            found[:] = re.findall(
+                r"Starting Spark master at (spark://127\.0\.0\.1:\d+)", log.read_text(errors="replace")
+            )
+            return bool(found)
+
+        wait_until(announced, seconds=START_S, what="the master to say where it is")
+        return found[0]
+
+    def _start_worker(self, number: int, memory_mb: int) -> None:
+        # each a host of its own: Spark runs no speculative copy on the host of the first attempt
+        with_options = (
+            "--cores",
+            "1",
+            "--memory",
+            f"{memory_mb}m",
+            "--work-dir",
+            str(self.work / f"worker-{number}"),
+            self.url,
+        )
+        self._daemon(
+            f"worker-{number}.log", f"127.0.0.{number + 2}", "org.apache.spark.deploy.worker.Worker", *with_options
+        )
+
+    def environment(self) -> dict[str, str]:
+        """Of every process of the cluster: nothing of the machine's own Spark, one loopback, scratch files below `work`."""
+        kept = {
+            k: v for k, v in os.environ.items() if not k.startswith(("SPARK_", "PYSPARK_", "HADOOP_CONF", "MILLPOND"))
+        }
+        return kept | {
+            TAG: self.tag,
+            "SPARK_HOME": str(SPARK_HOME),
+            "SPARK_LOCAL_IP": "127.0.0.1",
+            "SPARK_DAEMON_MEMORY": "256m",
+            "SPARK_DAEMON_JAVA_OPTS": "-XX:+UseSerialGC -XX:TieredStopAtLevel=1",
+            "TMPDIR": str(self.scratch),
+        }
+
+    def executors(self) -> list[Executor]:
+        """The executors that live now, by id."""
+        found = []
+        for process in self.processes():
+            id_ = re.search(r"--executor-id (\d+) ", process.command)
+            if id_ and "CoarseGrainedExecutorBackend" in process.command and process.state != "Z":
+                agents = [p.pid for p in below(process.pid) if is_agent(p) and p.state != "Z"]
+                found.append(Executor(id_[1], process.pid, agents[0] if agents else 0))
+        return sorted(found, key=lambda e: int(e.id))
+
+    def processes(self) -> list[Process]:
+        """All live processes of the cluster and of what runs on it."""
+        mine = {p.pid for p in tagged.find(self.tag, TAG)}
+        return [p for p in processes() if p.pid in mine]
+
+    def stop(self) -> None:
+        """End everything. Raises: TimeoutError: something survived a kill -9."""
+        for daemon in reversed(self.daemons):
+            if daemon.poll() is None:
+                daemon.terminate()
+        for daemon in self.daemons:
+            try:
+                daemon.wait(timeout=END_S)
+            except subprocess.TimeoutExpired:
+                daemon.kill()
+                daemon.wait()
+
+        def none_left() -> bool:
+            left = tagged.find(self.tag, TAG)
+            tagged.kill(left)
+            return not left
+
+        if not tagged.wait_until(none_left, timeout_s=END_S):
+            raise TimeoutError(f"still alive: {tagged.find(self.tag, TAG)}")
+
+
+class Application:
+    """One driver on the cluster, run by `spark-submit`; obeys commands (`cluster_job.py`). A context manager.
+
+    Args:
+        work: folder of this application; its checkpoints, output and logs are below it.
+        settings: Spark settings beside those of `conf/standalone.conf`.
+        home: folder of the checkpoints and the output, if they outlive this application.
+        job: the script.
+    """
+
+    def __init__(
+        self,
+        cluster: Cluster,
+        work: Path,
+        settings: Mapping[str, str],
+        *,
+        home: Path | None = None,
+        job: Path = REPO / "integration" / "cluster_job.py",
+    ) -> None:
+        self.cluster = cluster
+        self.work = work
+        self.home = home or work
+        work.mkdir(parents=True)
+        (work / "commands").mkdir()
+        (work / "answers").mkdir()
+        self._asked = 0
+        self.settings = documented_settings(cluster.url) | {
+            # a test's machine, not a cluster's
+            "spark.executor.memory": "512m",
+            "spark.executor.memoryOverhead": "256m",
+            "spark.driver.memory": "512m",
+            "spark.local.dir": str(work / "local"),  # the driver's
+            "spark.sql.warehouse.dir": str(work / "warehouse"),
+            "spark.ui.enabled": "false",
+            "spark.driver.host": "127.0.0.1",
+            "spark.driver.bindAddress": "127.0.0.1",
+            "spark.sql.session.timeZone": "UTC",
+            "spark.executor.extraJavaOptions": "-XX:+UseSerialGC -XX:TieredStopAtLevel=1",
+            "spark.driver.extraJavaOptions": "-XX:+UseSerialGC -XX:TieredStopAtLevel=1",
+            # the agent's log says which executor opened which store
+            "spark.executorEnv.MILLPOND_LOG": "INFO",
+            **settings,
+        }
+        properties = work / "spark.conf"
+        properties.write_text("".join(f"{name} {value}\n" for name, value in self.settings.items()))
+        python_path = os.pathsep.join(filter(None, [str(REPO), os.environ.get("PYTHONPATH", "")]))
+        with self.log_path.open("wb") as log:
+            self.process = subprocess.Popen(
+                [
+                    *(str(SPARK_HOME / "bin" / "spark-submit"), "--properties-file", str(properties)),
+                    *(str(job), str(work), str(self.home), str(os.getpid())),
+                ],
+                env=cluster.environment() | {"PYTHONPATH": python_path},
+                cwd=work,
+                stdin=subprocess.DEVNULL,
+                stdout=log,
+                stderr=log,
+                start_new_session=True,
+            )
+        try:
+            self.call("ping", seconds=START_S)
+        except BaseException:
+            self.stop()
+            raise
+
+    @property
+    def log_path(self) -> Path:
+        """Output of driver and spark-submit."""
+        return self.work / "driver.log"
+
+    def __enter__(self) -> Application:
+        return self
+
+    def __exit__(self, *exception: object) -> None:
+        self.stop()
+
+    def call(self, do: str, *, seconds: float = 60, **arguments: Any) -> Any:
+        """Have the driver do something. Raises: AssertionError: it failed there, or gave no answer in time."""
+        self._asked += 1
+        name = f"{self._asked:04d}.json"
+        hidden = self.work / "commands" / f".{name}"
+        hidden.write_text(json.dumps({"do": do, **arguments}))
+        hidden.rename(self.work / "commands" / name)
+        answer = self.work / "answers" / name
+        wait_until(
+            lambda: answer.exists() or self.process.poll() is not None, seconds=seconds, what=f"an answer to '{do}'"
+        )
+        assert answer.exists(), f"the driver ended at '{do}':\n{self.tail()}"
+        said = json.loads(answer.read_text())
+        assert "error" not in said, f"'{do}' failed: {said['error']}"
+        return said["ok"]
+
+    def executor_logs(self) -> dict[str, str]:
+        """What each executor, agent included, has written to stderr, by executor id."""
+        app = self.call("app")
+        return {
+            path.parent.name: path.read_text(errors="replace")
+            for path in self.cluster.work.glob(f"worker-*/{app}/*/stderr")
+        }
+
+    def tail(self, lines: int = 60) -> str:
+        """The end of the driver's log."""
+        return "\n".join(self.log_path.read_text(errors="replace").splitlines()[-lines:])
+
+    def stop(self) -> None:
+        """End the driver in order, or by force if it does not listen; its executors end with it."""
+        if self.process.poll() is None:
+            (self.work / "commands" / "quit").touch()
+            try:
+                self.process.wait(timeout=END_S)
+            except subprocess.TimeoutExpired:
+                os.killpg(self.process.pid, signal.SIGKILL)
+                self.process.wait()
+        wait_until(lambda: not self.cluster.executors(), seconds=END_S, what="the executors to end")

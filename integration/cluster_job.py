@@ -1,0 +1,172 @@
+"""The driver that `Application` submits: does what the files in `<work>/commands` say, one after another.
+
+Run by spark-submit as `cluster_job.py <work> <home> <pid of the test>`; ends when that process does. Every batch of a query
+is written to `<home>/out/<query>/<batch>.json`, by an idempotent sink; Spark checkpoints are in `<home>/checkpoints/<query>`.
+"""
+
+from __future__ import annotations
+
+import json
+import os
+import sys
+import time
+import traceback
+from collections.abc import Callable, Iterator
+from pathlib import Path
+from typing import Any
+
+import pandas as pd
+from pyspark import TaskContext
+from pyspark.sql import DataFrame, SparkSession
+from pyspark.sql import functions as F
+
+SCHEMA = "k string, ts timestamp, v long"
+STATE = "spark.sql.streaming.stateStore."
+
+
+def _stream(spark: SparkSession, folder: str) -> DataFrame:
+    return spark.readStream.schema(SCHEMA).option("maxFilesPerTrigger", 4).parquet(folder)
+
+
+def count(spark: SparkSession, command: dict[str, Any]) -> DataFrame:
+    """Rows and sum by key."""
+    return _stream(spark, command["input"]).groupBy("k").agg(F.count("*").alias("n"), F.sum("v").alias("s"))
+
+
+def join(spark: SparkSession, command: dict[str, Any]) -> DataFrame:
+    """Pairs of one key that are at most two seconds apart; nothing is too late."""
+    left = _stream(spark, command["input"]).withWatermark("ts", "1 day").selectExpr("k as lk", "ts as lt", "v as lv")
+    right = _stream(spark, command["other"]).withWatermark("ts", "1 day").selectExpr("k as rk", "ts as rt", "v as rv")
+    near = "lk = rk and rt between lt - interval 2 seconds and lt + interval 2 seconds"
+    return left.join(right, F.expr(near)).select("lk", "lv", "rv")
+
+
+def slow_count(spark: SparkSession, command: dict[str, Any]) -> DataFrame:
+    """`count`, but where the file `slow` is there, the first attempt of partition 0 waits until it is gone."""
+    slow = command["slow"]
+
+    def wait_at_first(frames: Iterator[pd.DataFrame]) -> Iterator[pd.DataFrame]:
+        task = TaskContext.get()
+        assert task is not None
+        if task.partitionId() == 0 and task.attemptNumber() == 0 and os.path.exists(slow):
+            Path(slow).with_suffix(".reached").touch()
+            deadline = time.monotonic() + 120
+            while os.path.exists(slow) and time.monotonic() < deadline:
+                time.sleep(0.02)
+        yield from frames
+
+    return count(spark, command).mapInPandas(wait_at_first, "k string, n long, s long")
+
+
+QUERIES: dict[str, Callable[[SparkSession, dict[str, Any]], DataFrame]] = {
+    "count": count,
+    "join": join,
+    "slow_count": slow_count,
+}
+
+
+class Job:
+    """The session, and the queries by name."""
+
+    def __init__(self, work: Path, home: Path) -> None:
+        self.home = home
+        self.spark = SparkSession.builder.appName(work.name).getOrCreate()
+        self.spark.sparkContext.setLogLevel("WARN")
+        self.queries: dict[str, Any] = {}
+
+    def ping(self, command: dict[str, Any]) -> bool:
+        return True
+
+    def app(self, command: dict[str, Any]) -> str:
+        return str(self.spark.sparkContext.applicationId)
+
+    def start(self, command: dict[str, Any]) -> str:
+        """Start or resume the query `name`: of kind `query`, in Spark checkpoint format `format`, with settings `conf`."""
+        conf = {STATE + "checkpointFormatVersion": str(command["format"]), **command.get("conf", {})}
+        for key, value in conf.items():
+            self.spark.conf.set(key, value)
+        name = command["name"]
+        frame = QUERIES[command["query"]](self.spark, command)
+        writer = (
+            frame.writeStream.queryName(name)
+            .outputMode(command.get("mode", "update"))
+            .option("checkpointLocation", str(self.home / "checkpoints" / name))
+            .foreachBatch(self._sink(name))
+        )
+        to_end = command.get("to_end", False)
+        query = (
+            writer.trigger(availableNow=True) if to_end else writer.trigger(processingTime="20 milliseconds")
+        ).start()
+        self.queries[name] = query
+        for key in conf:
+            self.spark.conf.unset(key)
+        return str(query.id)
+
+    def finish(self, command: dict[str, Any]) -> None:
+        """Wait for the end of a query that was started to run `to_end`; raise what it failed with."""
+        self.queries.pop(command["name"]).awaitTermination()
+
+    def stop(self, command: dict[str, Any]) -> None:
+        """Stop a query between two batches, if nothing is in the way; raise what it ended with."""
+        query = self.queries.pop(command["name"])
+        error = query.exception()
+        query.stop()
+        if error is not None:
+            raise error
+
+    def drop(self, command: dict[str, Any]) -> None:
+        """Stop a query if it is there, whatever became of it."""
+        query = self.queries.pop(command["name"], None)
+        if query is not None:
+            query.stop()
+
+    def state(self, command: dict[str, Any]) -> list[list[Any]]:
+        """The rows of the state of a query, key and value columns, by the state reader."""
+        rows = self.spark.read.format("statestore").load(str(self.home / "checkpoints" / command["name"]))
+        return [list(row) for row in rows.selectExpr("key.*", "value.*").collect()]
+
+    def failed(self, command: dict[str, Any]) -> str | None:
+        """What a query failed with."""
+        error = self.queries[command["name"]].exception()
+        return None if error is None else str(error)
+
+    def _sink(self, name: str) -> Callable[[DataFrame, int], None]:
+        out = self.home / "out" / name
+        out.mkdir(parents=True, exist_ok=True)
+
+        def write(batch: DataFrame, batch_id: int) -> None:
+            rows = [list(row) for row in batch.collect()]
+            hidden = out / f".{batch_id}"
+            hidden.write_text(json.dumps(rows))
+            hidden.rename(out / f"{batch_id}.json")
+
+        return write
+
+
+def main(work: Path, home: Path, parent: int) -> int:
+    """Obey until told to quit, or until `parent` is gone."""
+    job = Job(work, home)
+    done = 0
+    while not (work / "commands" / "quit").exists() and Path(f"/proc/{parent}").exists():
+        path = work / "commands" / f"{done + 1:04d}.json"
+        if not path.exists():
+            time.sleep(0.02)
+            continue
+        done += 1
+        command = json.loads(path.read_text())
+        try:
+            answer: dict[str, Any] = {"ok": getattr(job, command["do"])(command)}
+        except Exception as error:  # the test reads which
+            traceback.print_exc()
+            answer = {"error": f"{type(error).__name__}: {error}"}
+        hidden = work / "answers" / f".{path.name}"
+        hidden.write_text(json.dumps(answer))
+        hidden.rename(work / "answers" / path.name)
+    for query in job.queries.values():
+        query.stop()
+    job.spark.stop()
+    return 0
+
+
+if __name__ == "__main__":
+    sys.exit(main(Path(sys.argv[1]), Path(sys.argv[2]), int(sys.argv[3])))

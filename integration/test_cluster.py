@@ -1,0 +1,408 @@
+"""More than one executor: a standalone cluster of a master and two workers, on which executors and agents are killed, paused and late.
+
+One cluster and one driver serve all tests; each test has queries of its own. What the queries write must be the batch computation over
+their input, whatever happened, and what is left on storage must be whole.
+"""
+
+from __future__ import annotations
+
+import json
+import os
+import random
+import re
+import shutil
+import signal
+import sys
+import time
+from collections import Counter
+from collections.abc import Callable, Iterator
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from integration.cluster import STATE, Application, Cluster, Executor
+from integration.demo.verify import verify
+from integration.harness import providers_to_test
+from integration.jvm import MILLPOND, REPO
+from integration.operator_cases import EVENTS, events
+from integration.processes import alive, wait_until
+from integration.streams import Input
+from millpond.ids import StoreId
+from millpond.storage.local import LocalStorage
+from millpond.store_files import StoreFiles
+
+pytestmark = [
+    pytest.mark.slow,
+    pytest.mark.skipif(MILLPOND not in providers_to_test(), reason="about Millpond's agents on a cluster"),
+]
+PARTITIONS = 4  # more than cores
+FILES = 4  # a round: so many map tasks that both executors have some
+WAIT_S = 120
+SETTINGS = {
+    "spark.sql.shuffle.partitions": str(PARTITIONS),
+    "spark.locality.wait": "0",
+    "spark.speculation": "true",
+    "spark.speculation.interval": "100ms",
+    "spark.speculation.multiplier": "1.5",
+    "spark.speculation.quantile": "0.5",
+    "spark.speculation.minTaskRuntime": "1s",
+    "spark.speculation.efficiency.enabled": "false",
+    # what a stopped executor holds of a shuffle is computed again soon
+    "spark.shuffle.io.connectionTimeout": "6s",
+    "spark.shuffle.io.maxRetries": "0",
+    STATE + "maintenanceInterval": "300ms",
+    STATE + "minDeltasForSnapshot": "2",
+}
+
+
+class Gate:
+    """Holds a commit in the agent, between the complete changelog and its publication; see `held_agent.py`."""
+
+    def __init__(self, folder: Path) -> None:
+        self.folder = folder
+        folder.mkdir()
+        self.interpreter = folder / "python"
+        self.interpreter.write_text(
+            f'#!/bin/sh\nPYTHONPATH="{REPO}:$PYTHONPATH" exec "{sys.executable}" -m integration.held_agent "{folder}" "$@"\n'
+        )
+        self.interpreter.chmod(0o755)
+
+    def hold(self, query: str, partition: int, store: str = "default") -> Held:
+        """The next commit of that store, by whichever executor, will be held."""
+        name = f"{query}-0-{partition}-{store}"
+        (self.folder / f"{name}.release").unlink(missing_ok=True)
+        (self.folder / f"{name}.caught").unlink(missing_ok=True)
+        (self.folder / f"{name}.hold").touch()
+        return Held(self.folder / name)
+
+
+class Held:
+    """A commit that is held, or will be."""
+
+    def __init__(self, path: Path) -> None:
+        self._path = path
+
+    def wait(self) -> dict[str, Any]:
+        """Until it is: pids of `agent` and `jvm`, `version` and `id` of the commit."""
+        caught = Path(f"{self._path}.caught")
+        wait_until(caught.exists, seconds=WAIT_S, what=f"the commit {self._path.name}")
+        return dict(json.loads(caught.read_text()))
+
+    def release(self) -> None:
+        """Let the commit go on."""
+        Path(f"{self._path}.release").touch()
+
+
+class Query:
+    """A query of a test: its input, and what it must have written."""
+
+    def __init__(self, app: Application, work: Path, name: str, *, format_: int, kind: str = "count") -> None:
+        self.app, self.name, self.kind, self.format = app, name, kind, format_
+        self.inputs = [Input(work / name / side, EVENTS) for side in ("input", "other")]
+        self.rows: list[list[dict[str, Any]]] = [[], []]
+        self.slow = work / name / "slow"
+        self.rng = random.Random(name)
+        self.checkpoint = app.home / "checkpoints" / name
+        self.feed(1)
+        self.start()
+
+    def start(self) -> None:
+        """Start it where its Spark checkpoint says."""
+        arguments: dict[str, Any] = {
+            "input": str(self.inputs[0].directory),
+            "other": str(self.inputs[1].directory),
+            "slow": str(self.slow),
+        }
+        mode = "append" if self.kind == "join" else "update"
+        self.app.call("start", name=self.name, query=self.kind, format=self.format, mode=mode, **arguments)
+
+    def stop(self) -> None:
+        """Stop it; raises what it failed with."""
+        self.app.call("stop", name=self.name, seconds=WAIT_S)
+
+    def feed(self, rounds: int = 1) -> None:
+        """More input."""
+        for _ in range(rounds * FILES):
+            for side in range(2 if self.kind == "join" else 1):
+                at_s = len(self.rows[side]) / 10
+                rows = events(*((f"k{self.rng.randrange(30)}", at_s + i, self.rng.randrange(100)) for i in range(5)))
+                self.rows[side] += rows
+                self.inputs[side].add(rows)
+
+    def written(self) -> Counter[tuple[Any, ...]]:
+        """The result as the batches wrote it."""
+        parts = sorted((self.app.home / "out" / self.name).glob("[0-9]*.json"), key=lambda p: int(p.stem))
+        assert [int(p.stem) for p in parts] == list(range(len(parts))), "a batch is missing"
+        batches = [[tuple(row) for row in json.loads(part.read_text())] for part in parts]
+        if self.kind == "join":
+            return Counter(row for batch in batches for row in batch)
+        for batch in batches:
+            assert len({row[0] for row in batch}) == len(batch), "a key twice in one batch"
+        return Counter({row[0]: row for batch in batches for row in batch}.values())
+
+    def noted(self) -> bool:
+        """Whether the last batch that was written is in Spark's commit log."""
+        last = max(int(p.stem) for p in (self.app.home / "out" / self.name).glob("[0-9]*.json"))
+        return (self.checkpoint / "commits" / str(last)).exists()
+
+    def expected(self) -> Counter[tuple[Any, ...]]:
+        """The result as a batch computation over all input."""
+        left, right = self.rows
+        if self.kind == "join":
+            return Counter(
+                (a["k"], a["v"], b["v"])
+                for a in left
+                for b in right
+                if a["k"] == b["k"] and abs((a["ts"] - b["ts"]).total_seconds()) <= 2
+            )
+        counts: Counter[str] = Counter(row["k"] for row in left)
+        sums: Counter[str] = Counter()
+        for row in left:
+            sums[row["k"]] += row["v"]
+        return Counter((k, n, sums[k]) for k, n in counts.items())
+
+    def settle(self) -> None:
+        """Wait until all input so far has come out, exactly, and Spark has noted the batch as done.
+
+        Raises: AssertionError: it failed, or does not come.
+        """
+        wanted = self.expected()
+        try:
+            wait_until(
+                lambda: self.written() == wanted and self.noted(), seconds=WAIT_S, what=f"the result of {self.name}"
+            )
+        except AssertionError:
+            failed = self.app.call("failed", name=self.name)
+            difference = [*(wanted - self.written()), *(self.written() - wanted)]
+            raise AssertionError(f"{self.name}: {failed or difference[:6]}") from None
+
+    def check(self) -> None:
+        """At the end: the result, after a restart too, and what is on storage."""
+        self.settle()
+        self.stop()
+        self.feed()
+        self.start()
+        self.settle()
+        self.stop()
+        if self.kind != "join":
+            assert Counter(map(tuple, self.app.call("state", name=self.name))) == self.expected()
+        checked = verify(self.checkpoint, self.app.work, self.app.cluster.tag)
+        assert checked.problems == ()
+        assert checked.changelogs > 0 and checked.snapshots > 0
+
+    def files(self, partition: int) -> StoreFiles:
+        """What is on storage of a partition's store now."""
+        files = StoreFiles(LocalStorage(str(self.checkpoint)), StoreId(0, partition), self.format)
+        files.refresh()
+        return files
+
+
+@pytest.fixture(scope="module")
+def gate(tmp_path_factory: pytest.TempPathFactory) -> Gate:
+    return Gate(tmp_path_factory.mktemp("gate") / "gate")
+
+
+@pytest.fixture(scope="module")
+def app(tmp_path_factory: pytest.TempPathFactory, gate: Gate) -> Iterator[Application]:
+    """The cluster, and one driver on it whose agents can be held."""
+    work = tmp_path_factory.mktemp("cluster")
+    with Cluster(work / "cluster") as cluster:
+        own = {STATE + "millpond.agent.python": str(gate.interpreter)}
+        with Application(cluster, work / "app", SETTINGS | own) as application:
+            yield application
+        wait_until(
+            lambda: not list(cluster.local.glob("**/millpond-*")), seconds=30, what="the local disk to be left clean"
+        )
+    assert cluster.processes() == []
+
+
+@pytest.fixture
+def new_query(app: Application, tmp_path: Path) -> Iterator[Callable[..., Query]]:
+    """Makes queries, and stops those that a failed test left running; nothing is left paused."""
+    made: list[Query] = []
+
+    def make(name: str, **arguments: Any) -> Query:
+        made.append(Query(app, tmp_path, name, **arguments))
+        return made[-1]
+
+    yield make
+    for executor in app.cluster.executors():
+        for pid in (executor.pid, executor.agent):
+            if pid and alive(pid):
+                os.kill(pid, signal.SIGCONT)
+    for query in made:
+        app.call("drop", name=query.name, seconds=WAIT_S)
+
+
+def two_executors(query: Query, *, other_than: int = 0) -> list[Executor]:
+    """Go on with the query until two executors without the pid `other_than` have opened stores, and thus have agents."""
+    deadline = time.monotonic() + WAIT_S
+    while True:
+        found = query.app.cluster.executors()
+        if len(found) == 2 and all(e.agent for e in found) and other_than not in {e.pid for e in found}:
+            return found
+        assert time.monotonic() < deadline, f"no two executors with agents: {found}"
+        query.feed()
+        query.settle()
+
+
+def opened(app: Application) -> dict[str, list[tuple[int, int]]]:
+    """(partition, version) of the stores that each executor opened, in order, by executor id."""
+    line = re.compile(r"store opened store=0/(\d+) version=(\d+)")
+    return {id_: [(int(p), int(v)) for p, v in line.findall(text)] for id_, text in app.executor_logs().items()}
+
+
+def test_state_moves_between_executors(app: Application, new_query: Callable[..., Query]) -> None:
+    """An executor is removed and another one comes: what the first one held is loaded by others, at the version it had."""
+    queries = [new_query(f"moves-{format_}", format_=format_) for format_ in (1, 2)]
+    for query in queries:
+        query.feed(3)
+    for query in queries:
+        query.settle()
+    executors = two_executors(queries[0])
+    before = opened(app)
+    # of a partition that was opened at the highest version there, it holds the store
+    newest = {p: max(v for stores in before.values() for q, v in stores if q == p) for p in range(PARTITIONS)}
+    held = {e.id: {p: v for p, v in before[e.id] if v == newest[p]} for e in executors}
+    first = max(executors, key=lambda e: len(held[e.id]))
+    os.kill(first.pid, signal.SIGTERM)
+    wait_until(lambda: not alive(first.pid), seconds=30, what="the executor to end")
+    for query in queries:
+        query.feed(3)
+    for query in queries:
+        query.settle()
+    two_executors(queries[0], other_than=first.pid)
+    after = opened(app)
+    new = {id_: stores[len(before.get(id_, [])) :] for id_, stores in after.items() if id_ != first.id}
+    assert any(new[id_] for id_ in new.keys() - before.keys()), "no new executor opened a store"
+    for partition, version in held[first.id].items():
+        assert any(p == partition and v > version for stores in new.values() for p, v in stores), (partition, new)
+    for query in queries:
+        query.check()
+
+
+@pytest.mark.parametrize(("kind", "format_", "store"), [("count", 1, "default"), ("join", 2, "right-keyToNumValues")])
+def test_an_executor_is_killed_in_the_middle_of_a_commit(
+    app: Application, gate: Gate, new_query: Callable[..., Query], kind: str, format_: int, store: str
+) -> None:
+    """kill -9 with the changelog written and not published: of a join, two of its four stores have committed already."""
+    query = new_query(f"killed-{kind}", format_=format_, kind=kind)
+    query.feed()
+    query.settle()
+    held = gate.hold(query.name, 1, store)
+    query.feed()
+    caught = held.wait()
+    os.kill(caught["jvm"], signal.SIGKILL)
+    wait_until(lambda: not alive(caught["agent"]), seconds=5, what="the agent to end with its JVM")
+    query.settle()
+    query.feed()
+    query.settle()
+    two_executors(query, other_than=caught["jvm"])
+    query.check()
+
+
+@pytest.mark.parametrize("format_", [1, 2])
+def test_an_agent_is_killed_in_the_middle_of_a_commit(
+    app: Application, gate: Gate, new_query: Callable[..., Query], format_: int
+) -> None:
+    """The shim starts another agent and asks again: the executor goes on."""
+    query = new_query(f"agent-{format_}", format_=format_)
+    query.settle()
+    held = gate.hold(query.name, 2)
+    query.feed()
+    caught = held.wait()
+    os.kill(caught["agent"], signal.SIGKILL)
+    query.settle()
+    assert alive(caught["jvm"])
+    assert caught["agent"] not in {e.agent for e in two_executors(query)}
+    query.check()
+
+
+def test_the_local_files_are_wiped_between_batches(app: Application, new_query: Callable[..., Query]) -> None:
+    """A cleaner deletes what executors keep locally: no result is wrong, and snapshots go on."""
+    queries = [new_query(f"wiped-{format_}", format_=format_) for format_ in (1, 2)]
+    for query in queries:
+        query.feed(3)
+    for query in queries:
+        query.settle()
+
+    def snapshots() -> dict[tuple[int, int], int]:
+        return {
+            (q.format, p): max((v.version for v in q.files(p).listing.manifests), default=0)
+            for q in queries
+            for p in range(PARTITIONS)
+        }
+
+    wait_until(lambda: min(snapshots().values()) > 0, seconds=WAIT_S, what="a snapshot of every store")
+    wiped = [path for path in app.cluster.local.glob("**/millpond-*/*") if path.is_dir()]
+    assert wiped
+    for path in wiped:
+        shutil.rmtree(path, ignore_errors=True)
+    versions = {
+        (q.format, p): max(v.version for v in q.files(p).listing.changelogs) for q in queries for p in range(PARTITIONS)
+    }
+
+    def all_have_newer() -> bool:
+        now = snapshots()
+        if all(now[store] > version for store, version in versions.items()):
+            return True
+        for query in queries:
+            query.feed()
+            query.settle()
+        return False
+
+    wait_until(all_have_newer, seconds=WAIT_S, what=f"snapshots after {versions}")
+    for query in queries:
+        query.check()
+
+
+@pytest.mark.parametrize("format_", [1, 2])
+def test_a_straggler_comes_back_late(
+    app: Application, gate: Gate, new_query: Callable[..., Query], format_: int
+) -> None:
+    """An executor stops in the middle of a commit; the task is done elsewhere, the query goes on; then that commit is published."""
+    query = new_query(f"straggler-{format_}", format_=format_)
+    query.feed(3)
+    query.settle()
+    two_executors(query)
+    held = gate.hold(query.name, 1)
+    query.feed()
+    caught = held.wait()
+    late = caught["version"], caught["id"]
+    for pid in (caught["agent"], caught["jvm"]):
+        os.kill(pid, signal.SIGSTOP)
+    query.settle()
+    ids = [v.id for v in query.files(1).listing.changelogs if v.version == late[0]]
+    assert ids == [""] if format_ == 1 else (ids and late[1] not in ids)
+    query.feed()
+    query.settle()
+    held.release()
+    for pid in (caught["jvm"], caught["agent"]):
+        os.kill(pid, signal.SIGCONT)
+
+    def landed() -> bool:
+        files = query.files(1)
+        return any((v.version, files.header(v).id) == late for v in files.listing.changelogs if v.version == late[0])
+
+    # before the version is collected: nothing new is fed
+    wait_until(landed, seconds=30, what="the late commit")
+    query.feed(2)
+    query.settle()
+    query.check()
+
+
+def test_speculation_beats_a_slow_task(app: Application, new_query: Callable[..., Query]) -> None:
+    """The first attempt of a task is slow, with its store open; a second one commits; the first one is killed."""
+    query = new_query("slow", format_=2, kind="slow_count")
+    query.settle()
+    query.slow.touch()
+    query.feed()
+    wait_until(query.slow.with_suffix(".reached").exists, seconds=WAIT_S, what="the slow task")
+    query.settle()  # while it is slow
+    query.feed(2)
+    query.settle()
+    query.slow.unlink()
+    query.feed()
+    query.settle()
+    query.check()
