@@ -31,6 +31,7 @@ STATE = "spark.sql.streaming.stateStore."
 TAG = "MILLPOND_TEST_CLUSTER"
 START_S = 90
 END_S = 20.0
+LIGHT = "-XX:+UseSerialGC -XX:TieredStopAtLevel=1"  # for JVMs of a test: many, small, short-lived
 
 
 def documented_settings(master: str) -> dict[str, str]:
@@ -161,7 +162,7 @@ class Cluster:
             "SPARK_HOME": str(SPARK_HOME),
             "SPARK_LOCAL_IP": "127.0.0.1",
             "SPARK_DAEMON_MEMORY": "256m",
-            "SPARK_DAEMON_JAVA_OPTS": "-XX:+UseSerialGC -XX:TieredStopAtLevel=1",
+            "SPARK_DAEMON_JAVA_OPTS": f"{LIGHT} -Djava.io.tmpdir={self.scratch}",
             "TMPDIR": str(self.scratch),
         }
 
@@ -238,8 +239,8 @@ class Application:
             "spark.driver.host": "127.0.0.1",
             "spark.driver.bindAddress": "127.0.0.1",
             "spark.sql.session.timeZone": "UTC",
-            "spark.executor.extraJavaOptions": "-XX:+UseSerialGC -XX:TieredStopAtLevel=1",
-            "spark.driver.extraJavaOptions": "-XX:+UseSerialGC -XX:TieredStopAtLevel=1",
+            "spark.executor.extraJavaOptions": f"{LIGHT} -Djava.io.tmpdir={cluster.scratch}",
+            "spark.driver.extraJavaOptions": f"{LIGHT} -Djava.io.tmpdir={cluster.scratch}",
             # the agent's log says which executor opened which store
             "spark.executorEnv.MILLPOND_LOG": "INFO",
             **settings,

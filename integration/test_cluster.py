@@ -215,6 +215,7 @@ def app(tmp_path_factory: pytest.TempPathFactory, gate: Gate) -> Iterator[Applic
             lambda: not list(cluster.local.glob("**/millpond-*")), seconds=30, what="the local disk to be left clean"
         )
     assert cluster.processes() == []
+    assert not list(cluster.scratch.glob("*rocksdbjni*")), "killed executors left RocksDB's library"
 
 
 @pytest.fixture

@@ -6,8 +6,9 @@ import com.fasterxml.jackson.databind.JsonNode
 import com.fasterxml.jackson.databind.node.ObjectNode
 import com.fasterxml.jackson.databind.util.RawValue
 import org.apache.hadoop.conf.Configuration
-import org.rocksdb.{CompressionType, LRUCache, RocksDB}
+import org.rocksdb.{CompressionType, LRUCache, NativeLibraryLoader, RocksDB}
 
+import org.apache.spark.internal.Logging
 import org.apache.spark.sql.execution.streaming.state.{CoordinatorAccess, StateStoreConf, StateStoreId}
 
 /** What is constant for one provider: who it is, its options, and its way to the agent. */
@@ -62,7 +63,7 @@ final class StoreContext(val storeId: StateStoreId, val conf: StateStoreConf, va
 }
 
 /** What all stores of this JVM share. The first store's options decide. */
-object Shared {
+object Shared extends Logging {
   @volatile private var theBudget: MemoryBudget = null
   @volatile private var theDisk: DiskConfig = null
   private val DefaultShare = 0.3
@@ -76,11 +77,19 @@ object Shared {
 
   def disk(options: Options): DiskConfig = synchronized {
     if (theDisk == null) {
-      RocksDB.loadLibrary()
+      loadRocksDb()
       // lives as long as the JVM: every disk tier refers to it
       theDisk = DiskConfig(new LRUCache(options.long("rocksdb.blockCache").get), compression(options))
     }
     theDisk.copy(compression = compression(options))
+  }
+
+  /** RocksDB unpacks its native library, 15 MB, into the JVM's temporary folder, and leaves it there for good if the JVM is killed. In this JVM's own
+    * local folder it goes with the folder. Where no code may be run from there (a mount with noexec), RocksDB does as it always does. */
+  private def loadRocksDb(): Unit = {
+    try NativeLibraryLoader.getInstance.loadLibrary(LocalDirs.root.getPath)
+    catch { case e @ (_: UnsatisfiedLinkError | _: java.io.IOException) => logInfo(s"RocksDB's library is not loaded from ${LocalDirs.root}: ${e.getMessage}") }
+    RocksDB.loadLibrary()
   }
 
   private def compression(options: Options): CompressionType = options.string("snapshot.compression").get match {
