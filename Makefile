@@ -1,6 +1,6 @@
 # Everything lives in .venv and build/ of this folder; the paths below are relative, so the folder's own name may hold spaces.
 .DEFAULT_GOAL := help
-.PHONY: help build test demo lint bench clean
+.PHONY: help build test demo lint bench soak clean
 SHELL := /bin/bash
 .SHELLFLAGS := -eu -o pipefail -c
 
@@ -13,6 +13,8 @@ TEST ?=
 TEST_ARGS ?=
 # make bench SCALE=0.1: a tenth of the rows
 SCALE ?= 1
+# make soak MINUTES=5
+MINUTES ?= 30
 
 # What pyproject.toml asks for, one a line: to build, to run, and for every extra.
 REQUIREMENTS := import tomllib; read = tomllib.load(open("pyproject.toml", "rb")); project = read["project"]; \
@@ -51,6 +53,9 @@ lint: build ## ruff, mypy --strict; scalac's warnings are errors in the build it
 
 bench: build ## compare with Spark's own state stores (SCALE=0.1 for a quick look)
 	$(PY) benchmarks/run.py --scale $(SCALE)
+
+soak: build ## kill and pause processes of a cluster at random for MINUTES, compare every row, measure what grows
+	$(PY) -m integration.soak.run --minutes $(MINUTES)
 
 clean: ## remove .venv and everything that was built
 	rm -rf .venv build dist artifacts .pytest_cache .mypy_cache .ruff_cache .hypothesis spark-warehouse metastore_db derby.log

@@ -1,0 +1,107 @@
+"""The soak in its short form, and proof that it would notice what it claims to notice."""
+
+from __future__ import annotations
+
+import json
+import os
+import subprocess
+import sys
+import threading
+from dataclasses import replace
+from pathlib import Path
+
+import pytest
+
+from integration.harness import providers_to_test
+from integration.jvm import MILLPOND, REPO
+from integration.soak import measure, page, queries
+from integration.soak.campaign import QUERIES
+from integration.soak.run import SHORT_FAULTS, STEADY_FAULTS
+
+
+@pytest.mark.slow
+@pytest.mark.spark
+@pytest.mark.skipif(MILLPOND not in providers_to_test(), reason="about Millpond's agents on a cluster")
+def test_the_short_form(tmp_path: Path) -> None:
+    """Each fault once: no difference, nothing left behind. Nothing is warm by its end, so growth is the long form's to judge."""
+    out = tmp_path / "result.json"
+    done = subprocess.run(
+        [sys.executable, "-m", "integration.soak.run", "--short", "--work", str(tmp_path / "work"), "--out", str(out)],
+        cwd=REPO,
+        capture_output=True,
+        text=True,
+        timeout=280,
+        check=False,
+    )
+    assert done.returncode == 0, done.stderr[-4000:]
+    result = json.loads(out.read_text())
+    assert result["wrong"] == []
+    assert result["faults"] == dict.fromkeys([*SHORT_FAULTS, "driver killed"], 1)
+    assert result["driver_lives"] == 2
+    assert result["queries"].keys() == QUERIES.keys()
+    for query in result["queries"].values():
+        assert query["rows"] == query["expected"] > 100
+        assert query["checked"]["problems"] == [] and query["checked"]["changelogs"] > 0
+
+
+def test_growth_beyond_a_bound_is_a_leak() -> None:
+    before = measure.Held(rss_kb=1000, files=10, local_files=5, threads=7)
+    bounds = {"rss_kb": 100, "files": 3, "threads": 2}
+    assert measure.leaks("x", before, replace(before, rss_kb=1100, files=13, threads=9, local_files=500), bounds) == []
+    assert len(measure.leaks("x", before, replace(before, rss_kb=1101), bounds)) == 1
+    assert measure.leaks("x", before, replace(before, files=14), bounds) == [
+        "x: files grew from 10 to 14, by more than 3"
+    ]
+
+
+def test_what_a_process_holds_is_seen(tmp_path: Path) -> None:
+    local = tmp_path / "millpond-01234567-89ab-cdef-0123-456789abcdef" / "0-0-default-1" / "g1" / "db-1"
+    local.mkdir(parents=True)
+    before = measure.held(os.getpid())
+    end = threading.Event()
+    threads = [threading.Thread(target=end.wait) for _ in range(5)]
+    for thread in threads:
+        thread.start()
+    ballast = bytearray(os.urandom(1)) * (40 << 20)
+    with (tmp_path / "a").open("w"), (local / "000001.sst").open("w"):
+        after = measure.held(os.getpid())
+    end.set()
+    for thread in threads:
+        thread.join()
+    assert before is not None and after is not None and len(ballast) == 40 << 20
+    assert after.files == before.files + 1
+    assert after.local_files == before.local_files + 1
+    assert after.threads == before.threads + 5
+    assert after.rss_kb > before.rss_kb + 30 * 1024
+    ended = subprocess.Popen([sys.executable, "-c", ""])
+    ended.wait()
+    assert measure.held(ended.pid) is None
+
+
+def test_the_batch_computation() -> None:
+    """By hand: pairs three seconds apart, runs that a gap of eight ends, buckets of twenty."""
+    left = [("a", 1.0, 5), ("a", 9.0, 6), ("a", 17.001, 7), ("b", 2.0, 8)]
+    right = [("a", 4.0, 11), ("a", 4.001, 12), ("c", 1.0, 13), ("a", 25.0, 21)]
+    start = 1_704_067_200_000
+    assert queries.expect_joined(left, right) == {("a", start + 1000, 5, start + 4000, 11): 1}
+    assert queries.expect_sessions(left) == {
+        ("a", start + 1000, start + 17_000, 2, 11): 1,
+        ("a", start + 17_001, start + 25_001, 1, 7): 1,
+        ("b", start + 2000, start + 10_000, 1, 8): 1,
+    }
+    first = start // 20_000
+    assert queries.expect_buckets(right) == {
+        ("a", first, 23, "[11, 12]", "[(1, 1), (2, 1)]"): 1,
+        ("c", first, 13, "[13]", "[(3, 1)]"): 1,
+        ("a", first + 1, 21, "[21]", "[(1, 1)]"): 1,
+    }
+
+
+def test_the_page_shows_the_raw_result() -> None:
+    result = json.loads(page.RESULT.read_text())
+    assert not result["short"] and result["wrong"] == [] and result["minutes"] >= 30
+    kinds = {"driver killed", "executor killed", "agent killed", "executor paused", "agent paused", "queries restarted"}
+    assert result["faults"].keys() == kinds
+    assert {fault.removeprefix("other ") for fault in STEADY_FAULTS} <= kinds
+    text = page.PAGE.read_text()
+    assert page.page(text, result) == text, "run python -m integration.soak.page"
