@@ -7,8 +7,8 @@ rows, nulls, unicode, decimals, binary and nested keys, and a file without rows.
 from __future__ import annotations
 
 import datetime as dt
-from collections.abc import Callable, Iterator, Sequence
-from dataclasses import dataclass
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from dataclasses import dataclass, field
 from decimal import Decimal
 from typing import Any
 
@@ -86,6 +86,7 @@ class Case:
     checkpoint_format: int = 1
     fail_at: int = 1  # the sink fails in this batch of the first run
     first: int = 3  # that many files are there in the first run
+    conf: Mapping[str, str] = field(default_factory=dict)  # of the session, for both providers
 
 
 def _window(seconds: int = 10) -> Any:

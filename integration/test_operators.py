@@ -10,9 +10,10 @@ from pathlib import Path
 import pytest
 from pyspark.sql import SparkSession
 
+from integration import join_cases, operator_cases
 from integration.harness import providers_to_test
 from integration.jvm import MILLPOND, ROCKSDB
-from integration.operator_cases import CASES, Case
+from integration.operator_cases import Case
 from integration.streams import Input, Run, finish, start
 
 _PROVIDER = "spark.sql.streaming.stateStore.providerClass"
@@ -24,7 +25,7 @@ REFERENCE = {_PROVIDER: ROCKSDB, _CHANGELOG: "true"}
 CANDIDATE = {_PROVIDER: MILLPOND} if MILLPOND in providers_to_test() else {_PROVIDER: ROCKSDB, _CHANGELOG: "false"}
 
 
-@pytest.mark.parametrize("case", CASES, ids=lambda c: c.name)
+@pytest.mark.parametrize("case", [*operator_cases.CASES, *join_cases.CASES], ids=lambda c: c.name)
 def test_operator_equals_spark(spark: SparkSession, tmp_path: Path, case: Case) -> None:
     """Three runs from one checkpoint.
 
@@ -32,7 +33,7 @@ def test_operator_equals_spark(spark: SparkSession, tmp_path: Path, case: Case) 
     """
     inputs = [Input(tmp_path / f"input-{i}", schema) for i, (schema, _) in enumerate(case.inputs)]
     runs = [Run(tmp_path / "reference"), Run(tmp_path / "candidate")]
-    confs = [{**c, _FORMAT: str(case.checkpoint_format)} for c in (REFERENCE, CANDIDATE)]
+    confs = [{**c, **case.conf, _FORMAT: str(case.checkpoint_format)} for c in (REFERENCE, CANDIDATE)]
     batches = [rows for _, rows in case.inputs]
 
     def both(*, fail_at: int | None = None) -> None:

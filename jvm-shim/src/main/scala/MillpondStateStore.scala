@@ -67,7 +67,7 @@ private[millpond] trait MillpondReading extends ReadStateStore {
 }
 
 private[millpond] final class MillpondReadStore(val provider: MillpondStateStoreProvider, val session: MillpondStateStoreProvider.Session,
-    override val version: Long, val uniqueId: Option[String]) extends MillpondReading {
+    override val version: Long, val uniqueId: Option[String]) extends ReadOnlyStore with MillpondReading {
   override def release(): Unit = provider.end(session)
   override def abort(): Unit = provider.end(session)
 }

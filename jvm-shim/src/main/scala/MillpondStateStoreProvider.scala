@@ -7,7 +7,6 @@ import com.fasterxml.jackson.databind.JsonNode
 import org.apache.hadoop.conf.Configuration
 
 import org.apache.spark.TaskContext
-import org.apache.spark.internal.Logging
 import org.apache.spark.sql.errors.QueryExecutionErrors
 import org.apache.spark.sql.execution.streaming.state._
 import org.apache.spark.sql.types.StructType
@@ -16,7 +15,7 @@ import org.apache.spark.sql.types.StructType
   * version, the agent what that means on storage, the [[StoreEngine]] holds the rows.
   *
   * One session (a task's read store and the write store that it becomes) uses the engine at a time. */
-class MillpondStateStoreProvider extends StateStoreProvider with Logging {
+class MillpondStateStoreProvider extends LineProvider {
   import MillpondStateStoreProvider._
 
   @volatile private var id: StateStoreId = null
@@ -47,13 +46,13 @@ class MillpondStateStoreProvider extends StateStoreProvider with Logging {
 
   override def stateStoreId: StateStoreId = id
   private[millpond] def engine: StoreEngine = engineOrNull
-  private[millpond] def conf: StateStoreConf = context.conf
+  override private[millpond] def conf: StateStoreConf = context.conf
   override def supportedCustomMetrics: Seq[StateStoreCustomMetric] = StoreMetrics.all
   override def supportedInstanceMetrics: Seq[StateStoreInstanceMetric] = Seq(StoreMetrics.LastSnapshot)
 
   // ---- opening -------------------------------------------------------------------------------------------------------------------
 
-  override def getReadStore(version: Long, uniqueId: Option[String]): ReadStateStore = {
+  override def getReadStore(version: Long, uniqueId: Option[String]): StateStore = {
     val session = open(version, uniqueId, loadEmpty = false)
     new MillpondReadStore(this, session, version, uniqueId)
   }
@@ -98,6 +97,12 @@ class MillpondStateStoreProvider extends StateStoreProvider with Logging {
       case NonFatal(e) => end(session); throw StateStoreErrors.cannotLoadStore(e)
     }
   }
+
+  override def replayStateFromSnapshot(snapshotVersion: Long, endVersion: Long, readOnly: Boolean, snapshotVersionStateStoreCkptId: Option[String],
+      endVersionStateStoreCkptId: Option[String]): StateStore = throw StateStoreErrors.stateStoreProviderDoesNotSupportFineGrainedReplay(getClass.getName)
+
+  override protected def changes(startVersion: Long, endVersion: Long, columnFamily: String, endId: Option[String]) =
+    throw StateStoreErrors.stateStoreProviderDoesNotSupportFineGrainedReplay(getClass.getName)
 
   /** Wait for the session before to end: a task that was killed may linger while its next attempt begins. */
   private def acquire(): Session = {
