@@ -11,6 +11,7 @@ from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
 
+import pyspark
 import pytest
 from pyspark.errors import StreamingQueryException
 from pyspark.sql import SparkSession
@@ -25,7 +26,6 @@ from millpond.inspection.overview import overview
 from millpond.storage.local import LocalStorage
 
 _PROVIDER = "spark.sql.streaming.stateStore.providerClass"
-_CHECKPOINT_FORMAT = "spark.sql.streaming.stateStore.checkpointFormatVersion"
 _STORES = {f"{side}-{name}" for side in ("left", "right") for name in ("keyToNumValues", "keyWithIndexToValue")}
 _FAMILIES = {
     3: _STORES,
@@ -74,6 +74,10 @@ def _spark_testing(spark: SparkSession) -> Iterator[None]:
 def test_a_query_gets_the_format_it_asks_for(spark: SparkSession, tmp_path: Path, version: int) -> None:
     job = _Job(spark, tmp_path, "leftOuter", {_PROVIDER: MILLPOND, STATE_FORMAT: str(version)})
     job.add(slice(0, 2))
+    if version == 4 and pyspark.__version__.startswith("4.2."):
+        with pytest.raises(StreamingQueryException, match="State format version 4 is under development"):
+            job.go()
+        return
     job.go()
     assert job.pinned()[STATE_FORMAT] == str(version)
     # a setting that changed in between does not count: the checkpoint goes on as it began
@@ -95,13 +99,11 @@ def test_a_query_gets_the_format_it_asks_for(spark: SparkSession, tmp_path: Path
         assert families - {"default"} == _FAMILIES[version]
 
 
-@pytest.mark.parametrize("checkpoint_format", [1, 2])
-def test_format_1_goes_on_where_spark_lets_it(spark: SparkSession, tmp_path: Path, checkpoint_format: int) -> None:
+def test_format_1_goes_on_where_spark_lets_it(spark: SparkSession, tmp_path: Path) -> None:
     """Spark begins no new query with format 1 any more, but one that an older Spark began goes on."""
     runs = []
     for name, provider in (("reference", ROCKSDB), ("candidate", MILLPOND)):
-        conf = {_PROVIDER: provider, STATE_FORMAT: "1", _CHECKPOINT_FORMAT: str(checkpoint_format)}
-        job = _Job(spark, tmp_path / name, "inner", conf)
+        job = _Job(spark, tmp_path / name, "inner", {_PROVIDER: provider, STATE_FORMAT: "1"})
         job.add(slice(0, 3))
         with pytest.raises(StreamingQueryException, match="Unsupported schema writer version: 1"):
             job.go()

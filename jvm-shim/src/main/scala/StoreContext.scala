@@ -29,6 +29,8 @@ final class StoreContext(val storeId: StateStoreId, val conf: StateStoreConf, va
 
   /** A call to the agent in the name of this store. `generation` numbers the local copies: each has a folder of its own. */
   def call(method: String, generation: Int)(fill: ObjectNode => Any): JsonNode = {
+    val local = new File(localDir, s"g$generation")
+    local.mkdir() // not if the store is closed and its folder gone: the last call must not bring it back
     val request = Json.obj()
     request.putRawValue("store", described(generation))
     fill(request)
@@ -47,7 +49,7 @@ final class StoreContext(val storeId: StateStoreId, val conf: StateStoreConf, va
   private def describe(generation: Int): ObjectNode = {
     val store = Json.obj()
     store.put("root", storeId.checkpointRootLocation).put("operator", storeId.operatorId).put("partition", storeId.partitionId)
-      .put("name", storeId.storeName).put("run_id", runId).put("local_dir", generationDir(generation).getPath)
+      .put("name", storeId.storeName).put("run_id", runId).put("local_dir", local.getPath)
       .put("checkpoint_format", if (usesCommitIds) 2 else 1)
       .put("retain_versions", conf.minVersionsToRetain).put("min_deltas_for_snapshot", conf.minDeltasForSnapshot)
     partitionsHint.foreach(store.put("partitions_hint", _))
