@@ -1,6 +1,6 @@
 # Everything lives in .venv and build/ of this folder; the paths below are relative, so the folder's own name may hold spaces.
 .DEFAULT_GOAL := help
-.PHONY: help build test demo lint bench soak clean
+.PHONY: help build test previous wheel demo lint bench soak clean
 SHELL := /bin/bash
 .SHELLFLAGS := -eu -o pipefail -c
 
@@ -10,6 +10,15 @@ PY := .venv/bin/python
 INSTALLED := .venv/.installed
 # make test TEST=tests/unit TEST_ARGS='-k lineage -x'; empty: all of them
 TEST ?=
+# The line of Spark before the newest that Millpond supports: unpacked beside .venv, whose other packages serve it too.
+PREVIOUS := 4.2
+PREVIOUS_SPARK := build/spark/$(PREVIOUS)
+PREVIOUS_VENV := build/venv-spark$(PREVIOUS)
+PREVIOUS_PY := $(PREVIOUS_VENV)/bin/python
+# What is run with it: the store machine in short, an operator of each kind, transformWithState, a crash.
+PREVIOUS_TESTS := integration/test_joins.py integration/test_operators.py integration/test_transform_with_state.py integration/test_crash.py integration/test_store_machine.py
+PREVIOUS_SAMPLE ?= asks_for or agg-update-odd or dedupe-within-watermark-ids or sessions-append-ids or join-full-v3 or join-left-v3 or pandas-state-append \
+    or timers-format2 or ttl-avro or of_the_agent or (Millpond and format2-prefix)
 TEST_ARGS ?=
 # make bench SCALE=0.1: a tenth of the rows
 SCALE ?= 1
@@ -42,7 +51,28 @@ $(INSTALLED): pyproject.toml
 	@touch $(INSTALLED)
 
 test: build ## run all tests: unit, properties, integration (TEST=path TEST_ARGS=... for some of them)
-	$(PY) -m pytest $(if $(TEST),"$(TEST)") $(TEST_ARGS)
+	@# The sample with the previous Spark first, so that the closing line is that of the whole; neither hides the other.
+	@failed=0; $(if $(TEST),,$(MAKE) --no-print-directory previous || failed=1;) \
+	    echo '$(PY) -m pytest $(TEST) $(TEST_ARGS)'; $(PY) -m pytest $(if $(TEST),"$(TEST)") $(TEST_ARGS) || failed=1; exit $$failed
+
+previous: build $(PREVIOUS_VENV)/.installed ## run a sample of the tests with the previous line of Spark
+	@$(PREVIOUS_PY) jvm-shim/build_shim.py
+	$(PREVIOUS_PY) -m pytest $(PREVIOUS_TESTS) -k '$(PREVIOUS_SAMPLE)' $(TEST_ARGS)
+
+wheel: build $(PREVIOUS_VENV)/.installed ## build dist/millpond-*.whl with a jar for every supported Spark
+	@$(PREVIOUS_PY) jvm-shim/build_shim.py
+	$(PY) -m hatchling build -t wheel -d dist
+
+$(PREVIOUS_SPARK)/pyspark/version.py: | $(INSTALLED)
+	$(PY) jvm-shim/fetch_spark.py $(PREVIOUS) $(PREVIOUS_SPARK)
+
+# pyspark comes first on the path, all else from .venv.
+$(PREVIOUS_VENV)/.installed: $(INSTALLED) $(PREVIOUS_SPARK)/pyspark/version.py
+	@"$(PYTHON)" -m venv --clear --without-pip $(PREVIOUS_VENV)
+	@$(PREVIOUS_PY) -c 'import sysconfig as c; print(c.get_path("purelib"))' > $(PREVIOUS_VENV)/site
+	@$(PY) -c 'import sys, sysconfig as c; sys.stdout.write(sys.argv[1] + "\nimport site; site.addsitedir(" + repr(c.get_path("purelib")) + ")\n")' \
+	    "$(CURDIR)/$(PREVIOUS_SPARK)" > "$$(cat $(PREVIOUS_VENV)/site)/millpond-spark.pth"
+	@touch $@
 
 demo: build ## replay a year of flights through Millpond, kill -9 included, and compare every row
 	$(PY) -m integration.demo.run

@@ -5,6 +5,10 @@ Used by the wheel (`hatch_build.py`), by `make build`, and by tests that compile
 
     src/main/scala              what every Spark has in common
     src/main/scala-spark-4.3    what differs in one minor line; the folder of the pyspark at hand is added
+    src/main/scala-spark-4.2    the same for the line before
+
+One run builds the jar for one line, that of the pyspark that its interpreter imports. A wheel takes along the jars for
+other lines that are there and current (`jars_of_other_lines`); `make wheel` builds them all.
 
 The jar is a function of its inputs: entries are sorted and carry no time stamps, and the hash of all inputs is stamped
 into it, so nothing is compiled when nothing changed.
@@ -62,7 +66,7 @@ def find_java() -> str:
     candidate = shutil.which("java", path=str(Path(home) / "bin")) if home else None
     java = candidate or shutil.which("java")
     if java is None:
-        raise BuildError("no `java` on the path and none in JAVA_HOME: Spark 4.3 needs Java 17 or newer")
+        raise BuildError("no `java` on the path and none in JAVA_HOME: Spark needs Java 17 or newer")
     return java
 
 
@@ -113,16 +117,36 @@ def shim_sources(root: Path, spark_minor: str) -> list[Path]:
     return sources
 
 
-def build_jar(root: Path = ROOT, out_dir: Path | None = None, *, force: bool = False) -> Path:
-    """Return the jar for the installed pyspark, compiled if its inputs differ from what is there.
+def jars_of_other_lines(root: Path, built: Path) -> list[Path]:
+    """Return the jars beside `built` that were made from the sources as they are now, for other minor lines of Spark."""
+    resources = _resources(root)
+    current = []
+    for jar in sorted(built.parent.glob("millpond-shim-*.jar")):
+        if jar == built:
+            continue
+        try:
+            stamp = read_stamp(jar)
+            sources = shim_sources(root, minor_line(stamp.spark_version))
+        except (UnsupportedError, BuildError):  # no jar of ours, or a line that is supported no more
+            continue
+        if stamp.source_hash == _source_hash(root, sources, resources, stamp.spark_version, stamp.scala_version):
+            current.append(jar)
+    return current
+
+
+def build_jar(
+    root: Path = ROOT, out_dir: Path | None = None, *, force: bool = False, spark: SparkJars | None = None
+) -> Path:
+    """Return the jar for one minor line of Spark, compiled if its inputs differ from what is there.
 
     Args:
         root: the source tree.
         out_dir: where the jar goes; default: where the package looks for it.
         force: compile even if nothing changed.
+        spark: the line; default: that of the installed pyspark.
     Raises: BuildError.
     """
-    spark = find_spark()
+    spark = spark or find_spark()
     spark_minor = minor_line(spark.spark_version)
     out_dir = out_dir or root / "python" / "src" / "millpond" / JARS_DIR.name
     sources = shim_sources(root, spark_minor)
@@ -131,7 +155,7 @@ def build_jar(root: Path = ROOT, out_dir: Path | None = None, *, force: bool = F
         millpond_version=__version__,
         spark_version=spark.spark_version,
         scala_version=_scala_version(spark),
-        source_hash=_source_hash(root, sources, resources, spark),
+        source_hash=_source_hash(root, sources, resources, spark.spark_version, _scala_version(spark)),
     )
     jar = out_dir / jar_name(spark_minor=spark_minor, scala_binary=spark.scala_binary)
     if not force and _is_current(jar, stamp):
@@ -179,12 +203,14 @@ def _resources(root: Path) -> dict[str, bytes]:
     }
 
 
-def _source_hash(root: Path, sources: Sequence[Path], resources: dict[str, bytes], spark: SparkJars) -> str:
+def _source_hash(
+    root: Path, sources: Sequence[Path], resources: dict[str, bytes], spark_version: str, scala_version: str
+) -> str:
     digest = hashlib.sha256()
     parts = {path.relative_to(root).as_posix(): path.read_bytes() for path in sources}
     parts |= {f"resource:{name}": content for name, content in resources.items()}
     parts["build_shim.py"] = Path(__file__).read_bytes()
-    parts["spark"] = f"{spark.spark_version} {_scala_version(spark)}".encode()
+    parts["spark"] = f"{spark_version} {scala_version}".encode()
     for name, content in sorted(parts.items()):
         digest.update(f"{name} {len(content)}\n".encode())
         digest.update(content)

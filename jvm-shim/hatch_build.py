@@ -1,4 +1,7 @@
-"""Hatchling's door to `build_shim.py`: every wheel, editable or not, gets the shim's jar."""
+"""Hatchling's door to `build_shim.py`: every wheel, editable or not, gets the shim's jar for the pyspark at hand.
+
+And, if they are there and current, the jars for other minor lines of Spark: `make wheel` sees to that.
+"""
 
 from __future__ import annotations
 
@@ -9,7 +12,7 @@ from typing import Any
 from hatchling.builders.hooks.plugin.interface import BuildHookInterface
 
 sys.path.insert(0, str(Path(__file__).parent))
-from build_shim import build_jar
+from build_shim import build_jar, jars_of_other_lines
 
 
 class ShimBuildHook(BuildHookInterface):  # type: ignore[type-arg]  # the parameter differs between hatchling releases
@@ -19,4 +22,5 @@ class ShimBuildHook(BuildHookInterface):  # type: ignore[type-arg]  # the parame
         """Build the jar if its sources changed; `version` is hatchling's word for editable or standard."""
         jar = build_jar(Path(self.root))
         if version != "editable":
-            build_data["force_include"][str(jar)] = f"millpond/jars/{jar.name}"
+            for each in (jar, *jars_of_other_lines(Path(self.root), jar)):
+                build_data["force_include"][str(each)] = f"millpond/jars/{each.name}"

@@ -2,17 +2,21 @@
 
 from __future__ import annotations
 
+import dataclasses
+import io
 import os
 import shutil
 import subprocess
 import sys
+import tarfile
 import zipfile
 from pathlib import Path
 
 import pytest
 
 import build_shim
-from build_shim import BuildError, build_jar, compile_scala, find_spark
+from build_shim import BuildError, build_jar, compile_scala, find_spark, jars_of_other_lines
+from fetch_spark import unpack
 from millpond import _shim
 from millpond._version import __version__
 from millpond.config import options_json
@@ -60,6 +64,54 @@ def test_compiled_once_until_something_changes(tree: Path) -> None:
     build_jar(tree)
     assert _shim.read_stamp(jar).source_hash != stamp.source_hash
     assert jar.read_bytes() != first
+
+
+def test_a_wheel_takes_along_the_current_jars_of_other_lines(tree: Path) -> None:
+    jar = build_jar(tree)
+    layer = tree / "jvm-shim/src/main/scala-spark-9.8"
+    layer.mkdir()
+    (layer / "Line.scala").write_text(GREETER)
+    # what another interpreter's pyspark would have built from this tree
+    spark = dataclasses.replace(find_spark(), spark_version="9.8.1")
+    other = build_jar(tree, spark=spark)
+    assert other.name == f"millpond-shim-spark9.8_2.13-{__version__}.jar"
+    assert jars_of_other_lines(tree, jar) == [other]
+    assert jars_of_other_lines(tree, other) == [jar]
+
+    (jar.parent / "millpond-shim-spark9.7_2.13-0.1.0.jar").write_bytes(b"no jar")
+    common = tree / "jvm-shim/src/main/scala/Greeter.scala"
+    common.write_text(common.read_text().replace("hello", "good day"))
+    build_jar(tree)
+    assert jars_of_other_lines(tree, jar) == []
+    assert jars_of_other_lines(tree, build_jar(tree, spark=spark)) == [jar]
+    shutil.rmtree(layer)
+    assert jars_of_other_lines(tree, jar) == []
+
+
+def test_another_pyspark_is_unpacked_as_it_would_be_installed(tmp_path: Path) -> None:
+    files = {
+        "pyspark/version.py": b"4",
+        "deps/jars/spark-core_2.13-4.2.1.jar": b"PK",
+        "deps/bin/spark-submit": b"#!",
+        "lib/py4j-src.zip": b"PK",
+        "deps/licenses/LICENSE": b"no",
+        "setup.py": b"no",
+    }
+    archive = tmp_path / "pyspark-4.2.1.tar.gz"
+    with tarfile.open(archive, "w:gz") as tar:
+        for name, content in files.items():
+            info = tarfile.TarInfo(f"pyspark-4.2.1/{name}")
+            info.size, info.mode = len(content), 0o755
+            tar.addfile(info, io.BytesIO(content))
+    unpack(archive, tmp_path / "out")
+    found = {path.relative_to(tmp_path / "out").as_posix() for path in (tmp_path / "out").rglob("*") if path.is_file()}
+    assert found == {
+        "pyspark/version.py",
+        "pyspark/jars/spark-core_2.13-4.2.1.jar",
+        "pyspark/bin/spark-submit",
+        "pyspark/python/lib/py4j-src.zip",
+    }
+    assert os.access(tmp_path / "out/pyspark/bin/spark-submit", os.X_OK)
 
 
 def test_a_damaged_jar_is_built_again(tree: Path) -> None:
@@ -151,7 +203,7 @@ def test_the_wheel_is_pure_and_has_one_jar(wheel: Path) -> None:
     assert {"millpond/py.typed", "millpond/session.py", "millpond/agent/__main__.py"} <= set(names)
     assert not [name for name in names if name.startswith(("tests", "jvm-shim", "integration"))]
     assert {f"millpond-{__version__}.dist-info/licenses/{name}" for name in ("LICENSE", "NOTICE")} <= set(names)
-    assert "Requires-Dist: pyspark<4.4,>=4.3" in metadata
+    assert "Requires-Dist: pyspark<4.4,>=4.2" in metadata
 
 
 def test_the_jar_in_the_wheel_has_classes_stamp_and_tables(wheel: Path, tmp_path: Path) -> None:
@@ -180,4 +232,4 @@ def test_the_installed_wheel_finds_its_jar(wheel: Path, tmp_path: Path) -> None:
 
 def test_make_help_lists_what_the_readme_promises() -> None:
     listed = {line.split()[1] for line in run("make", "--no-print-directory", "help", cwd=REPO).splitlines()}
-    assert listed == {"help", "build", "test", "demo", "lint", "bench", "soak", "clean"}
+    assert listed == {"help", "build", "test", "previous", "wheel", "demo", "lint", "bench", "soak", "clean"}

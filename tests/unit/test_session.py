@@ -196,6 +196,18 @@ def test_another_patch_release_of_spark_fits(jar: Path, tmp_path: Path, monkeypa
     assert millpond.jar() == str(jar)
 
 
+def test_of_several_jars_the_one_that_fits(jar: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    previous = write_jar(jar.parent, spark="4.2.1").resolve()
+    for version, fitting in (("4.3.0", jar), ("4.2.4", previous)):
+        monkeypatch.setenv("SPARK_HOME", str(spark_home(tmp_path / version, version)))
+        assert millpond.jar() == str(fitting)
+        assert settings_of(millpond.configure(builder()))["spark.jars"] == str(fitting)
+    monkeypatch.setenv("SPARK_HOME", str(spark_home(tmp_path / "next", "4.4.0")))
+    with pytest.raises(UnsupportedError, match=r"for Spark 4\.4; installed: .*spark4\.2_.*spark4\.3_") as caught:
+        millpond.jar()
+    assert "make wheel" in caught.value.hint
+
+
 @pytest.mark.parametrize(("spark", "version"), [("4.2.0", millpond.__version__), ("4.3.0", "0.0.9")])
 def test_a_stamp_that_contradicts_the_name(jar: Path, tmp_path: Path, spark: str, version: str) -> None:
     write_jar(tmp_path / "other", spark=spark, millpond_version=version).rename(jar)

@@ -118,7 +118,7 @@ def find_jar(jars_dir: Path | None = None) -> Path:
         raise UnsupportedError(
             "no Spark found: neither SPARK_HOME nor the installed packages hold a spark-core jar",
             kind=ErrorKind.SHIM_MISSING,
-            hint="`pip install 'pyspark>=4.3,<4.4'`, or set SPARK_HOME",
+            hint="`pip install 'pyspark>=4.2,<4.4'`, or set SPARK_HOME",
         )
     jar = jars_dir / jar_name(spark_minor=minor_line(spark.spark_version), scala_binary=spark.scala_binary)
     present = sorted(jars_dir.glob("millpond-shim-*.jar"))
@@ -137,5 +137,7 @@ def _mismatch(spark: SparkJars, found: str) -> None:
         f"Spark {spark.spark_version} (Scala {spark.scala_binary}) in {spark.directory} needs the shim of Millpond "
         f"{__version__} for Spark {minor_line(spark.spark_version)}; installed: {found}",
         kind=ErrorKind.SHIM_VERSION_MISMATCH,
-        hint=f"install the Spark that the shim was built for, or build Millpond for this one: {_REINSTALL}",
+        hint="install a Spark that the shim was built for; or build Millpond where this Spark's pyspark is installed: "
+        "`pip install hatchling` and `pip install --force-reinstall --no-deps --no-binary millpond "
+        "--no-build-isolation millpond`; in a clone of the repository, `make wheel` builds for every line",
     )

@@ -40,3 +40,6 @@ private final class LineChanges(feed: NextIterator[(RecordType.Value, UnsafeRow,
     if (feed.hasNext) feed.next() else { finished = true; null }
   override def close(): Unit = feed.closeIfNeeded()
 }
+
+/** What reading is beside the contract: nothing, in 4.3. */
+private[millpond] trait LineReadStore extends ReadStateStore

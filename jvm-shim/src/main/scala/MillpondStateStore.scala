@@ -5,7 +5,7 @@ import org.apache.spark.sql.execution.streaming.state._
 import org.apache.spark.sql.types.StructType
 
 /** What reading and writing have in common. Rows returned are the caller's own. */
-private[millpond] trait MillpondReading extends ReadStateStore {
+private[millpond] trait MillpondReading extends LineReadStore {
   def provider: MillpondStateStoreProvider
   protected def engine: StoreEngine = provider.engine
 

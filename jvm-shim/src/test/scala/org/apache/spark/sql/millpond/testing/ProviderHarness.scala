@@ -51,6 +51,13 @@ object ProviderHarness {
   }
   private final class Cursor(val it: StateStoreIterator[UnsafeRowPair], val store: Store, val cf: String, val key: Codec, val value: Codec)
 
+  /** Call what a provider has by the contract of Spark 4.3, or do what 4.2 does in its place. */
+  private def ifThere(provider: StateStoreProvider, method: String)(otherwise: => Unit): Unit =
+    provider.getClass.getMethods.find(_.getName == method).fold(otherwise) { m =>
+      try { m.invoke(provider); () }
+      catch { case e: java.lang.reflect.InvocationTargetException => throw e.getCause }
+    }
+
   private val providers = mutable.Map.empty[String, Opened]
   private val stores = mutable.Map.empty[String, Store]
   private val cursors = mutable.Map.empty[String, Cursor]
@@ -274,8 +281,8 @@ object ProviderHarness {
       val a = nodes.arrayNode()
       store(c).read.allColumnFamilyNames.toSeq.sorted.foreach(a.add)
       a
-    case "snapshot" => provider(c).provider.doSnapshotMaintenance(); nodes.nullNode
-    case "cleanup" => provider(c).provider.doCleanupMaintenance(); nodes.nullNode
+    case "snapshot" => val p = provider(c).provider; ifThere(p, "doSnapshotMaintenance")(p.doMaintenance()); nodes.nullNode
+    case "cleanup" => val p = provider(c).provider; ifThere(p, "doCleanupMaintenance")(p.doMaintenance()); nodes.nullNode
     case "maintenance" => provider(c).provider.doMaintenance(); nodes.nullNode
     case "close" =>
       val p = provider(c)
@@ -283,7 +290,7 @@ object ProviderHarness {
       stores.filterInPlace((_, s) => s.owner ne p)
       cursors.filterInPlace((_, x) => x.store.owner ne p)
       p.provider.close()
-      p.provider.setUnloaded()
+      ifThere(p.provider, "setUnloaded")(())
       nodes.nullNode
     case "partition_of" => // where Spark's shuffle puts each key
       val codec = new Codec(StructType.fromDDL(text(c, "key")))

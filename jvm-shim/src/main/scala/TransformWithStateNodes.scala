@@ -9,7 +9,7 @@ import org.apache.spark.sql.execution.streaming.operators.stateful.transformwith
   * survive both. */
 private[millpond] object TransformWithStateNodes {
   val admit: PartialFunction[SparkPlan, SparkPlan] = {
-    case node: TransformWithStateExec if !node.isInstanceOf[ScalaNode] => replaced(node, new ScalaNode(node))
+    case node: TransformWithStateExec if !node.isInstanceOf[TransformWithStateNode] => replaced(node, new TransformWithStateNode(node))
     case node: TransformWithStateInPySparkExec if !node.isInstanceOf[PythonNode] => replaced(node, new PythonNode(node))
   }
 
@@ -19,21 +19,8 @@ private[millpond] object TransformWithStateNodes {
     to
   }
 
-  private final class ScalaNode(t: TransformWithStateExec)
-      extends TransformWithStateExec(t.keyDeserializer, t.valueDeserializer, t.groupingAttributes, t.dataAttributes, t.statefulProcessor, t.timeMode,
-        t.outputMode, t.keyEncoder, t.outputObjAttr, t.stateInfo, t.batchTimestampMs, t.prevBatchTimestampMs, t.eventTimeWatermarkForLateEvents,
-        t.eventTimeWatermarkForEviction, t.child, t.isStreaming, t.isRealTimeMode, t.hasInitialState, t.initialStateGroupingAttrs,
-        t.initialStateDataAttrs, t.initialStateDeserializer, t.initialState) {
-    override def validateStateStoreProvider(isStreaming: Boolean): Unit = ()
-    override protected def withNewChildrenInternal(newLeft: SparkPlan, newRight: SparkPlan): TransformWithStateExec =
-      new ScalaNode(super.withNewChildrenInternal(newLeft, newRight))
-    override def canEqual(other: Any): Boolean = other.isInstanceOf[ScalaNode]
-    override def equals(other: Any): Boolean = other.isInstanceOf[ScalaNode] && super.equals(other)
-    override def hashCode: Int = super.hashCode
-  }
-
   private final class PythonNode(t: TransformWithStateInPySparkExec)
-      extends TransformWithStateInPySparkExec(t.functionExpr, t.groupingAttributes, t.outputAttrs, t.outputMode, t.timeMode, t.stateInfo,
+      extends TransformWithStateInPySparkExec(t.functionExpr, t.groupingAttributes, SparkLine.outputAttributes(t), t.outputMode, t.timeMode, t.stateInfo,
         t.batchTimestampMs, t.prevBatchTimestampMs, t.eventTimeWatermarkForLateEvents, t.eventTimeWatermarkForEviction, t.userFacingDataType,
         t.child, t.isStreaming, t.hasInitialState, t.initialState, t.initialStateGroupingAttrs, t.initialStateSchema) {
     override def validateStateStoreProvider(isStreaming: Boolean): Unit = ()
