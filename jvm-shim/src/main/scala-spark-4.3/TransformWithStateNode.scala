@@ -12,6 +12,7 @@ private[millpond] final class TransformWithStateNode(t: TransformWithStateExec)
   override def validateStateStoreProvider(isStreaming: Boolean): Unit = ()
   override protected def withNewChildrenInternal(newLeft: SparkPlan, newRight: SparkPlan): TransformWithStateExec =
     new TransformWithStateNode(super.withNewChildrenInternal(newLeft, newRight))
+  override def makeCopy(arguments: Array[AnyRef]): SparkPlan = TransformWithStateNodes.copyOf(this, arguments)
   override def canEqual(other: Any): Boolean = other.isInstanceOf[TransformWithStateNode]
   override def equals(other: Any): Boolean = other.isInstanceOf[TransformWithStateNode] && super.equals(other)
   override def hashCode: Int = super.hashCode

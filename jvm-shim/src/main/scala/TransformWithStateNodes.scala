@@ -5,8 +5,8 @@ import org.apache.spark.sql.execution.python.streaming.TransformWithStateInPySpa
 import org.apache.spark.sql.execution.streaming.operators.stateful.transformwithstate.TransformWithStateExec
 
 /** Spark runs `transformWithState` on a provider by one name only, which its nodes check on the driver. Each node is replaced by one that is the
-  * same but for that check. A node is copied when its children change, and compared when a rule may have changed it: the replacement must
-  * survive both. */
+  * same but for that check. A node is copied when its children or its expressions change, and compared when a rule may have changed it: the
+  * replacement must survive all of these. */
 private[millpond] object TransformWithStateNodes {
   val admit: PartialFunction[SparkPlan, SparkPlan] = {
     case node: TransformWithStateExec if !node.isInstanceOf[TransformWithStateNode] => replaced(node, new TransformWithStateNode(node))
@@ -19,6 +19,12 @@ private[millpond] object TransformWithStateNodes {
     to
   }
 
+  /** Spark makes a copy by the constructor of the node's own class, which takes other arguments here. */
+  private def rebuilt[A](node: Class[A], arguments: Array[AnyRef]): A = node.cast(node.getConstructors.head.newInstance(arguments: _*))
+
+  def copyOf(node: TransformWithStateNode, arguments: Array[AnyRef]): SparkPlan =
+    replaced(node, new TransformWithStateNode(rebuilt(classOf[TransformWithStateExec], arguments)))
+
   private final class PythonNode(t: TransformWithStateInPySparkExec)
       extends TransformWithStateInPySparkExec(t.functionExpr, t.groupingAttributes, SparkLine.outputAttributes(t), t.outputMode, t.timeMode, t.stateInfo,
         t.batchTimestampMs, t.prevBatchTimestampMs, t.eventTimeWatermarkForLateEvents, t.eventTimeWatermarkForEviction, t.userFacingDataType,
@@ -26,6 +32,7 @@ private[millpond] object TransformWithStateNodes {
     override def validateStateStoreProvider(isStreaming: Boolean): Unit = ()
     override protected def withNewChildrenInternal(newLeft: SparkPlan, newRight: SparkPlan): TransformWithStateInPySparkExec =
       new PythonNode(super.withNewChildrenInternal(newLeft, newRight))
+    override def makeCopy(arguments: Array[AnyRef]): SparkPlan = replaced(this, new PythonNode(rebuilt(classOf[TransformWithStateInPySparkExec], arguments)))
     override def canEqual(other: Any): Boolean = other.isInstanceOf[PythonNode]
     override def equals(other: Any): Boolean = other.isInstanceOf[PythonNode] && super.equals(other)
     override def hashCode: Int = super.hashCode
