@@ -101,15 +101,49 @@ final class StoreEngine(val context: StoreContext) extends Logging {
     f
   }
 
-  /** Drop a family: its rows are deleted, it is forgotten once their deletes are on disk. False if there is none. */
-  def removeFamily(name: String): Boolean = {
-    val f = synchronized(families.get(name))
-    if (f == null || !f.isRegistered) false
+  /** Drop a family: its rows are deleted, it is forgotten once their deletes are on disk. False if there is none. The query need not have
+    * registered it: one that only drops a state variable does not know the variable's schema. */
+  def removeFamily(name: String): Boolean = synchronized {
+    checkUsable()
+    val f = families.get(name)
+    if (f == null || f.removed) false
     else {
-      val rows = scan(f, each = false)
-      while (rows.hasNext) write(f, rows.next().key, null)
-      synchronized { f.removed = true }
+      eraseRows(f)
+      f.removed = true
       true
+    }
+  }
+
+  private def eraseRows(f: Family): Unit = {
+    if (warming) WarmUp.finish(this)
+    val table = f.table
+    val cursor = if (table.complete) null else new DiskCursor(disk.iterator(readAhead = true), f, -1, KeyRange.Whole)
+    def erase(base: AnyRef, offset: Long, length: Int, hash: Int, found: Long, slot: => Int): Unit = {
+      table.write(base, offset, length, hash, found, if (found == 0L) slot else 0, f.prefixLength(base, offset), null, 0L, -1)
+      count(f, before = true, after = false, known = true)
+    }
+    table.beginScan()
+    try {
+      val records = table.all()
+      var record = records.next()
+      while (record != 0L) {
+        val length = table.keyLength(record)
+        if (table.isPresent(record)) erase(null, table.keyAddress(record), length, Bytes.hash(null, table.keyAddress(record), length), record, 0)
+        record = records.next()
+      }
+      val lead = 4 + f.keyLead
+      var key = if (cursor == null) null else cursor.next()
+      while (key != null) {
+        val at = Bytes.ArrayOffset + lead
+        val length = key.length - lead
+        val hash = Bytes.hash(key, at, length)
+        // what memory has was erased above
+        if (table.find(key, at, length, hash) == 0L) erase(key, at, length, hash, 0L, ((key(0) & 0xFF) << 8) | (key(1) & 0xFF))
+        key = cursor.next()
+      }
+    } finally {
+      table.endScan()
+      if (cursor != null) cursor.close()
     }
   }
 
