@@ -3,11 +3,14 @@ package org.apache.spark.sql.millpond
 import java.util.UUID
 import java.util.concurrent.ConcurrentHashMap
 
-import org.apache.spark.sql.{SparkSession, SparkSessionExtensions}
+import org.apache.spark.TaskContext
+import org.apache.spark.sql.SparkSessionExtensions
 import org.apache.spark.sql.catalyst.plans.logical.LogicalPlan
 import org.apache.spark.sql.catalyst.rules.Rule
+import org.apache.spark.sql.classic.SparkSession
 import org.apache.spark.sql.execution.{ColumnarRule, SparkPlan}
 import org.apache.spark.sql.execution.streaming.operators.stateful.StateStoreWriter
+import org.apache.spark.sql.execution.streaming.runtime.StreamExecution
 import org.apache.spark.sql.internal.SQLConf
 import org.apache.spark.sql.streaming.StreamingQueryListener
 
@@ -15,9 +18,31 @@ import org.apache.spark.sql.streaming.StreamingQueryListener
 class MillpondExtension extends (SparkSessionExtensions => Unit) {
   override def apply(extensions: SparkSessionExtensions): Unit = {
     extensions.injectCheckRule(session => new WatchStarts(session))
-    extensions.injectColumnar(_ => new ColumnarRule {
-      override def preColumnarTransitions: Rule[SparkPlan] = StatefulPlanRule
-    })
+    extensions.injectColumnar(_ => MillpondExtension.Planning)
+  }
+}
+
+private[millpond] object MillpondExtension {
+  private object Planning extends ColumnarRule {
+    override def preColumnarTransitions: Rule[SparkPlan] = StatefulPlanRule
+  }
+
+  private def isIn(session: SparkSession): Boolean = session.extensions.buildColumnarRules(session).contains(Planning)
+
+  private def plansTransformWithState: Boolean =
+    StackWalker.getInstance.walk[Boolean](_.anyMatch(_.getClassName.contains(".TransformWithState")))
+
+  /** Without the extension Spark refuses `transformWithState` on this provider, and does not say what to do about it. Before it does, it asks
+    * the provider for its metrics: from there, on the driver, this is called, and is first with an error that helps. A batch query may use the
+    * operator on any provider. */
+  def demand(): Unit = if (TaskContext.get() == null) SparkSession.getActiveSession.foreach { session =>
+    val streaming = session.sparkContext.getLocalProperty(StreamExecution.QUERY_ID_KEY) != null
+    if (streaming && !isIn(session) && plansTransformWithState) {
+      val line = s"spark.sql.extensions=${classOf[MillpondExtension].getName}"
+      throw MillpondError.of("EXTENSION_MISSING",
+        s"transformWithState runs on Millpond only in a session that was started with $line; this one was not.",
+        s"stop the session and start it with this line in spark-defaults.conf, with `--conf $line`, or by millpond.configure(SparkSession.builder).")
+    }
   }
 }
 
@@ -32,7 +57,7 @@ private object AskedProviders {
 
 /** Listens to the queries of a session from its first analysed plan on, which comes before its first query. No other hook of an extension
   * knows the session when it is complete. */
-private final class WatchStarts(session: SparkSession) extends (LogicalPlan => Unit) {
+private final class WatchStarts(session: org.apache.spark.sql.SparkSession) extends (LogicalPlan => Unit) {
   private lazy val listening: Unit = session.streams.addListener(new StreamingQueryListener {
     // called while the user's thread waits in start()
     override def onQueryStarted(event: StreamingQueryListener.QueryStartedEvent): Unit =

@@ -47,7 +47,7 @@ class MillpondStateStoreProvider extends LineProvider {
   override def stateStoreId: StateStoreId = id
   private[millpond] def engine: StoreEngine = engineOrNull
   override private[millpond] def conf: StateStoreConf = context.conf
-  override def supportedCustomMetrics: Seq[StateStoreCustomMetric] = StoreMetrics.all
+  override def supportedCustomMetrics: Seq[StateStoreCustomMetric] = { MillpondExtension.demand(); StoreMetrics.all }
   override def supportedInstanceMetrics: Seq[StateStoreInstanceMetric] = Seq(StoreMetrics.LastSnapshot)
 
   // ---- opening -------------------------------------------------------------------------------------------------------------------
