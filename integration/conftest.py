@@ -13,8 +13,11 @@ from pyspark.sql import SparkSession
 
 import millpond
 from integration.harness import providers_to_test
-from integration.jvm import MILLPOND, ROCKSDB, millpond_jar
+from integration.jvm import MILLPOND, ROCKSDB, compile_harness, millpond_jar
 from integration.processes import agents_below, wait_until
+from integration.shapes import from_reports
+
+_FILE_MANAGER = "org.apache.spark.sql.execution.streaming.checkpointing.FileSystemBasedCheckpointFileManager"
 
 
 def pytest_report_header() -> str:
@@ -22,6 +25,15 @@ def pytest_report_header() -> str:
     return (
         f"state store providers: {', '.join(c.rsplit('.', 1)[1] for c in providers_to_test())}; shim: {millpond_jar()}"
     )
+
+
+def pytest_terminal_summary(terminalreporter: pytest.TerminalReporter) -> None:
+    """The table of the query shapes that this run compared with Spark's RocksDB store."""
+    lines = from_reports(r for reports in terminalreporter.stats.values() for r in reports)
+    if lines:
+        terminalreporter.section("query shapes, Millpond against Spark's RocksDB store")
+        for line in lines:
+            terminalreporter.write_line(line)
 
 
 @pytest.fixture(scope="session")
@@ -41,6 +53,9 @@ def spark(tmp_path_factory: pytest.TempPathFactory) -> Iterator[SparkSession]:
         .config("spark.sql.streaming.stateStore.minDeltasForSnapshot", "2")
         .config("spark.sql.streaming.metricsEnabled", "false")
         .config("spark.driver.memory", "1500m")
+        .config("spark.driver.extraClassPath", str(compile_harness()))
+        # Spark's default one runs a process, `readlink`, for each of the some ten files that it renames per batch.
+        .config("spark.sql.streaming.checkpointFileManagerClass", _FILE_MANAGER)
     )
     if MILLPOND in providers_to_test():
         # Queries choose their provider; one named here would make Millpond refuse those of Spark's own store.

@@ -20,9 +20,9 @@ from pyspark.sql import DataFrame, SparkSession
 from pyspark.sql import functions as F
 
 import millpond
+from integration.cases import EVENTS, events
 from integration.join_cases import STATE_FORMAT
 from integration.jvm import MILLPOND
-from integration.operator_cases import EVENTS, events
 from integration.streams import InjectedFailure, Input
 
 FILES = 4

@@ -3,11 +3,12 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
+from dataclasses import replace
 
 from pyspark.sql import Column, DataFrame
 from pyspark.sql import functions as F
 
-from integration.operator_cases import CLICKS, EVENTS, KEYED, KEYS, VIEWS, Build, Case
+from integration.cases import CLICKS, EVENTS, KEYED, KEYS, VIEWS, Build, Case
 
 STATE_FORMAT = "spark.sql.streaming.join.stateFormatVersion"
 _SKIP_NULLS = "spark.sql.streaming.stateStore.skipNullsForStreamStreamJoins.enabled"
@@ -91,7 +92,7 @@ _HOW = {
 }
 
 # Format 2 is Spark's default, which `operator_cases` covers; a new query is refused format 1 by Spark (`test_joins`).
-CASES = [
+_CASES = [
     *(
         Case(
             f"join-{name}-v{version}",
@@ -125,4 +126,13 @@ CASES = [
     Case("join-filtered-v4", _filtered, _BOTH, "append", 2, conf=state_format(4)),
     Case("join-with-itself-v4", _with_itself, _BOTH, "append", 1, conf=state_format(4)),
     Case("join-skip-nulls-v3", by_time("fullOuter"), _BOTH, "append", 1, conf=state_format(3, **{_SKIP_NULLS: "true"})),
+]
+
+CASES = [
+    replace(
+        case,
+        operator=f"join of two streams, state format {case.conf[STATE_FORMAT]}",
+        runs=3 if case.name.startswith("join-inner") else 2,
+    )
+    for case in sorted(_CASES, key=lambda case: case.conf[STATE_FORMAT])
 ]

@@ -1,92 +1,30 @@
-"""The stateful queries that are compared, and their input: pure descriptions, run by `test_operators`.
-
-Event times are seconds after an epoch; each list of rows is one file, which is one micro-batch. The inputs hold late
-rows, nulls, unicode, decimals, binary and nested keys, and a file without rows.
-"""
+"""The operators of the DataFrame API, each over the input of `integration.cases`."""
 
 from __future__ import annotations
 
-import datetime as dt
-from collections.abc import Callable, Iterator, Mapping, Sequence
-from dataclasses import dataclass, field
-from decimal import Decimal
+from collections.abc import Iterator
 from typing import Any
 
-import pyarrow as pa
 from pyspark.sql import DataFrame
 from pyspark.sql import functions as F
 
-Rows = list[dict[str, Any]]
-Build = Callable[[list[DataFrame]], DataFrame]
-
-EVENTS = pa.schema([("k", pa.string()), ("ts", pa.timestamp("us", tz="UTC")), ("v", pa.int64())])
-KEYED = pa.schema(
-    [
-        ("s", pa.string()),
-        ("d", pa.decimal128(12, 2)),
-        ("b", pa.binary()),
-        ("n", pa.struct([("x", pa.int32()), ("y", pa.string())])),
-        ("f", pa.float64()),
-        ("v", pa.int64()),
-    ]
+from integration.cases import (
+    AVRO,
+    CLICKED,
+    CLICKED_AND_VIEWED,
+    NO_EMPTY_BATCHES,
+    ODD_KEYS,
+    Build,
+    Case,
+    of,
 )
-_START = dt.datetime(2024, 1, 1, tzinfo=dt.timezone.utc)
 
-
-def at(seconds: float) -> dt.datetime:
-    """Event time."""
-    return _START + dt.timedelta(seconds=seconds)
-
-
-def events(*rows: tuple[str | None, float, int]) -> Rows:
-    """(key, seconds, value) as rows of `EVENTS`."""
-    return [{"k": k, "ts": at(t), "v": v} for k, t, v in rows]
-
-
-# Keys come and go, return after their window closed (late), and one batch is empty. Seconds; watermarks below are 10 s.
-CLICKS: list[Rows] = [
-    events(("a", 1, 1), ("b", 2, 2), ("ü€", 3, 3), (None, 4, 4), ("", 4, 5), ("a", 5, 6)),
-    events(("a", 11, 7), ("c", 14, 8), ("a", 3, 9), (None, 15, 10), ("a", 11, 7)),
-    events(("d", 40, 11), ("a", 2, 12), ("b", 41, 13), ("\U0001f600", 42, 14)),
-    events(),
-    events(("a", 1, 15), ("a", 43, 16), ("c", 44, 17), ("d", 40, 11), ("e", 61, 18)),
-    events(("a", 90, 19), ("a", 91, 20), (None, 95, 21), ("b", 120, 22)),
-]
-VIEWS: list[Rows] = [
-    events(("a", 2, 100), ("b", 30, 101), (None, 4, 102)),
-    events(("c", 13, 103), ("a", 12, 104), ("zz", 14, 105)),
-    events(("ü€", 4, 106), ("d", 41, 107), ("b", 39, 108), ("d", 42, 109)),
-    events(("q", 45, 110)),
-    events(("c", 46, 111), ("e", 60, 112), ("e", 62, 113), ("x", 50, 114)),
-    events(("a", 92, 115), ("b", 119, 116), ("k", 121, 117)),
-]
-
-
-def _key(i: int) -> dict[str, Any]:
-    return {
-        "s": [None, "", "a", "ü€\U0001f600", "a\u0000b", "long " * 40][i % 6],
-        "d": [None, Decimal("0.00"), Decimal("-1.25"), Decimal("9999999999.99")][i % 4],
-        "b": [None, b"", b"\x00\xff", bytes(range(256))][i % 4],
-        "n": [None, {"x": i % 3, "y": None}, {"x": None, "y": "y" * (i % 5)}][i % 3],
-        "f": [0.0, -0.0, float("nan"), None, 1.5][i % 5],
-    }
-
-
-KEYS: list[Rows] = [[{**_key((i * 7 + b * 3) % 40), "v": i} for i in range(25)] if b != 2 else [] for b in range(5)]
-
-
-@dataclass(frozen=True)
-class Case:
-    """One query: its inputs (schema and batches), output mode, and the Spark checkpoint format that it is run with."""
-
-    name: str
-    build: Build
-    inputs: Sequence[tuple[pa.Schema, list[Rows]]]
-    mode: str
-    checkpoint_format: int = 1
-    fail_at: int = 1  # the sink fails in this batch of the first run
-    first: int = 3  # that many files are there in the first run
-    conf: Mapping[str, str] = field(default_factory=dict)  # of the session, for both providers
+_AGGREGATION = "spark.sql.streaming.aggregation.stateFormatVersion"
+_STREAMLINE = {"spark.sql.streaming.useStreamlineAggregator": "true"}
+_CLEANUP = {"spark.sql.streaming.statefulOperator.incrementalCleanupFactor": "1"}
+_CHECKSUM = {"spark.sql.streaming.stateStore.rowChecksum.enabled": "true"}
+# Spark itself keeps no state under keys that may be equal without having the same bytes.
+_COLLATED = "STATE_STORE_UNSUPPORTED_OPERATION_BINARY_INEQUALITY"
 
 
 def _window(seconds: int = 10) -> Any:
@@ -119,6 +57,45 @@ def _global(i: list[DataFrame]) -> DataFrame:
     return i[0].agg(*_agg(i[0]))
 
 
+def _deep_keys(i: list[DataFrame]) -> DataFrame:
+    keys = [F.array("s", F.lit(None)).alias("a"), F.struct("n", F.struct("d", "b")).alias("deep"), F.col("f")]
+    return i[0].groupBy(*keys).agg(F.collect_list(F.struct("v", "b", F.create_map("v", "s"))).alias("all"))
+
+
+def _sliding(i: list[DataFrame]) -> DataFrame:
+    f = i[0].withWatermark("ts", "10 seconds")
+    return f.groupBy(F.window("ts", "10 seconds", "5 seconds").alias("w"), "k").agg(*_agg(f))
+
+
+def _union(i: list[DataFrame]) -> DataFrame:
+    return i[0].select("k", "v").unionByName(i[1].select("k", "v")).groupBy("k").agg(*_agg(i[0]))
+
+
+def _collated(i: list[DataFrame]) -> DataFrame:
+    return i[0].select(F.collate("k", "UTF8_LCASE").alias("k"), F.collate(F.upper("k"), "UNICODE_CI").alias("u"), "v")
+
+
+def _collated_group(i: list[DataFrame]) -> DataFrame:
+    return _collated(i).groupBy("k").count()
+
+
+def _collated_dedupe(i: list[DataFrame]) -> DataFrame:
+    return _collated(i).dropDuplicates(["k"])
+
+
+def _collated_values(i: list[DataFrame]) -> DataFrame:
+    return _collated(i).groupBy((F.col("v") % 5).alias("g")).agg(F.max("k").alias("k"), F.min("u").alias("u"))
+
+
+def _collated_join(i: list[DataFrame]) -> DataFrame:
+    left, right = _collated(i[:1]), _collated(i[1:]).withColumn("k", F.collate(F.upper("k"), "UTF8_LCASE"))
+    return left.select("k", "v").join(right.select("k", F.col("v").alias("rv")), "k")
+
+
+def _limit_distinct(i: list[DataFrame]) -> DataFrame:
+    return i[0].select("k").dropDuplicates().limit(6)
+
+
 def _dedupe(i: list[DataFrame]) -> DataFrame:
     return i[0].dropDuplicates(["s", "d", "b", "n"])
 
@@ -138,24 +115,21 @@ def _sessions(i: list[DataFrame]) -> DataFrame:
     )
 
 
-def _join(how: str) -> Build:
-    def build(i: list[DataFrame]) -> DataFrame:
-        left = (
-            i[0]
-            .withWatermark("ts", "10 seconds")
-            .select(F.col("k").alias("lk"), F.col("ts").alias("lt"), F.col("v").alias("lv"))
-        )
-        right = (
-            i[1]
-            .withWatermark("ts", "10 seconds")
-            .select(F.col("k").alias("rk"), F.col("ts").alias("rt"), F.col("v").alias("rv"))
-        )
-        near = (F.col("rt") >= F.col("lt") - F.expr("interval 5 seconds")) & (
-            F.col("rt") <= F.col("lt") + F.expr("interval 5 seconds")
-        )
-        return left.join(right, (F.col("lk") == F.col("rk")) & near, how)
+def _watermarked(i: list[DataFrame]) -> list[DataFrame]:
+    return [f.withWatermark("ts", "10 seconds") for f in i]
 
-    return build
+
+def _join(how: str) -> Build:
+    return lambda i: _join_near(_watermarked(i), how)
+
+
+def _join_near(i: list[DataFrame], how: str) -> DataFrame:
+    left = i[0].select(F.col("k").alias("lk"), F.col("ts").alias("lt"), F.col("v").alias("lv"))
+    right = i[1].select(F.col("k").alias("rk"), F.col("ts").alias("rt"), F.col("v").alias("rv"))
+    near = (F.col("rt") >= F.col("lt") - F.expr("interval 5 seconds")) & (
+        F.col("rt") <= F.col("lt") + F.expr("interval 5 seconds")
+    )
+    return left.join(right, (F.col("lk") == F.col("rk")) & near, how)
 
 
 def _join_then_window(i: list[DataFrame]) -> DataFrame:
@@ -176,6 +150,22 @@ def _window_of_window(i: list[DataFrame]) -> DataFrame:
 def _dedupe_then_window(i: list[DataFrame]) -> DataFrame:
     f = i[0].withWatermark("ts", "10 seconds").dropDuplicates(["k", "ts"])
     return f.groupBy(_window(), "k").agg(F.count("*").alias("n"), F.sum("v").alias("s"))
+
+
+def _join_of_windows(i: list[DataFrame]) -> DataFrame:
+    clicks, views = (
+        f.withWatermark("ts", "10 seconds").groupBy(F.window("ts", "10 seconds"), "k").agg(F.sum("v").alias(f"s{n}"))
+        for n, f in enumerate(i)
+    )
+    return clicks.join(views, ["window", "k"], "leftOuter")
+
+
+def _dedupe_then_join(i: list[DataFrame]) -> DataFrame:
+    return _join_near([f.dropDuplicates(["k", "ts"]) for f in _watermarked(i)], "inner")
+
+
+def _sessions_then_window(i: list[DataFrame]) -> DataFrame:
+    return _sessions(i).groupBy(F.window(F.window_time("w"), "30 seconds").alias("w")).agg(F.sum("n").alias("n"))
 
 
 def _limit(i: list[DataFrame]) -> DataFrame:
@@ -203,6 +193,10 @@ def _pandas_state(timeout: str, mode: str) -> Build:
                 state.setTimeoutTimestamp(
                     max(int(latest.timestamp() * 1000) + 5_000, state.getCurrentWatermarkMs() + 1)
                 )
+            if timeout == "ProcessingTimeTimeout":
+                state.setTimeoutDuration(1)  # a batch takes longer: over in the next one, or in an hour
+                if n % 2:
+                    state.setTimeoutDuration(3_600_000)
             yield pd.DataFrame({"k": [key[0]], "n": [n], "out": [False]})
 
         f = i[0].withWatermark("ts", "10 seconds")
@@ -211,38 +205,113 @@ def _pandas_state(timeout: str, mode: str) -> Build:
     return build
 
 
-_CLICKS = [(EVENTS, CLICKS)]
-_KEYS = [(KEYED, KEYS)]
-_BOTH = [(EVENTS, CLICKS), (EVENTS, VIEWS)]
-
 CASES = [
-    Case("agg-update-odd-keys", _keyed, _KEYS, "update", 2),
-    Case("agg-complete-odd-keys", _keyed, _KEYS, "complete", 1),
-    Case("agg-complete", _by_key, _CLICKS, "complete", 2, fail_at=0),
-    Case("agg-window-append", _windowed, _CLICKS, "append", 1, fail_at=2),
-    Case("agg-window-append-ids", _windowed, _CLICKS, "append", 2),
-    Case("agg-window-update", _windowed, _CLICKS, "update", 1),
-    Case("agg-window-complete", _windowed, _CLICKS, "complete", 1),
-    Case("global-update", _global, _CLICKS, "update", 1),
-    Case("global-complete", _global, _CLICKS, "complete", 2),
-    Case("dedupe-odd-keys", _dedupe, _KEYS, "append", 1),
-    Case("dedupe-watermark", _dedupe_watermark, _CLICKS, "append", 2),
-    Case("dedupe-within-watermark", _dedupe_within, _CLICKS, "append", 1),
-    Case("dedupe-within-watermark-ids", _dedupe_within, _CLICKS, "append", 2, fail_at=2),
-    Case("sessions-append", _sessions, _CLICKS, "append", 1),
-    Case("sessions-append-ids", _sessions, _CLICKS, "append", 2, fail_at=2),
-    Case("sessions-complete", _sessions, _CLICKS, "complete", 1),
-    Case("join-inner", _join("inner"), _BOTH, "append", 1),
-    Case("join-inner-ids", _join("inner"), _BOTH, "append", 2, fail_at=2),
-    Case("join-left", _join("leftOuter"), _BOTH, "append", 1, fail_at=2),
-    Case("join-right", _join("rightOuter"), _BOTH, "append", 2),
-    Case("join-full", _join("fullOuter"), _BOTH, "append", 1),
-    Case("join-semi", _join("leftSemi"), _BOTH, "append", 2),
-    Case("pandas-state-update", _pandas_state("EventTimeTimeout", "update"), _CLICKS, "update", 1),
-    Case("pandas-state-append-ids", _pandas_state("EventTimeTimeout", "append"), _CLICKS, "append", 2),
-    Case("pandas-state-no-timeout", _pandas_state("NoTimeout", "update"), _CLICKS, "update", 1, fail_at=0),
-    Case("join-then-window", _join_then_window, _BOTH, "append", 1),
-    Case("window-of-window", _window_of_window, _CLICKS, "append", 2),
-    Case("dedupe-then-window", _dedupe_then_window, _CLICKS, "append", 1),
-    Case("global-limit", _limit, _CLICKS, "append", 1),
+    *of(
+        "groupBy().agg()",
+        Case("agg-update-odd-keys", _keyed, ODD_KEYS, "update", 2),
+        Case("agg-complete-odd-keys", _keyed, ODD_KEYS, "complete", 1),
+        Case("agg-update-deep-keys", _deep_keys, ODD_KEYS, "update", 1, fail_at=2),
+        Case("agg-complete", _by_key, CLICKED, "complete", 2, fail_at=0),
+        Case("agg-update-v1", _keyed, ODD_KEYS, "update", 1, conf={_AGGREGATION: "1"}),
+        Case("agg-complete-v1-ids", _by_key, CLICKED, "complete", 2, conf={_AGGREGATION: "1"}),
+        Case("agg-of-union", _union, CLICKED_AND_VIEWED, "update", 2),
+        Case("agg-sink-acts-twice", _by_key, CLICKED, "update", 1, actions=2),
+        Case("agg-sink-acts-twice-ids", _by_key, CLICKED, "update", 2, actions=2),
+        Case("agg-row-checksums", _by_key, CLICKED, "complete", 2, conf=_CHECKSUM),
+        Case("agg-collated-values", _collated_values, CLICKED, "update", 2),
+    ),
+    *of(
+        "groupBy(window()).agg()",
+        Case("agg-window-append", _windowed, CLICKED, "append", 1, fail_at=2),
+        Case("agg-window-append-ids", _windowed, CLICKED, "append", 2),
+        Case("agg-window-append-v1", _windowed, CLICKED, "append", 1, conf={_AGGREGATION: "1"}),
+        Case("agg-window-update", _windowed, CLICKED, "update", 1),
+        Case("agg-window-update-ids", _windowed, CLICKED, "update", 2, fail_at=2),
+        Case("agg-window-complete", _windowed, CLICKED, "complete", 1),
+        Case("agg-window-incremental-cleanup", _windowed, CLICKED, "update", 2, conf=_CLEANUP),
+        Case("agg-sliding-append", _sliding, CLICKED, "append", 2, fail_at=0),
+    ),
+    *of(
+        "agg() without keys",
+        Case("global-update", _global, CLICKED, "update", 1),
+        Case("global-update-ids", _global, CLICKED, "update", 2),
+        Case("global-complete", _global, CLICKED, "complete", 2),
+    ),
+    *of(
+        "groupBy().agg(), streamline operator",
+        Case("streamline-update", _keyed, ODD_KEYS, "update", 1, conf=_STREAMLINE),
+        Case("streamline-complete-ids", _by_key, CLICKED, "complete", 2, conf=_STREAMLINE),
+        Case("streamline-window-append", _windowed, CLICKED, "append", 2, fail_at=2, conf=_STREAMLINE),
+    ),
+    *of(
+        "dropDuplicates",
+        Case("dedupe-odd-keys", _dedupe, ODD_KEYS, "append", 1),
+        Case("dedupe-update-odd-keys-ids", _dedupe, ODD_KEYS, "update", 2),
+        Case("dedupe-watermark", _dedupe_watermark, CLICKED, "append", 2),
+    ),
+    *of(
+        "dropDuplicatesWithinWatermark",
+        Case("dedupe-within-watermark", _dedupe_within, CLICKED, "append", 1),
+        Case("dedupe-within-watermark-ids", _dedupe_within, CLICKED, "append", 2, fail_at=2),
+    ),
+    *of(
+        "groupBy(session_window()).agg()",
+        Case("sessions-append", _sessions, CLICKED, "append", 1),
+        Case("sessions-append-ids", _sessions, CLICKED, "append", 2, fail_at=2),
+        Case("sessions-complete", _sessions, CLICKED, "complete", 1),
+    ),
+    *of(
+        "join of two streams, inner",
+        Case("join-inner", _join("inner"), CLICKED_AND_VIEWED, "append", 1),
+        Case("join-inner-ids", _join("inner"), CLICKED_AND_VIEWED, "append", 2, fail_at=2),
+        Case("join-collated-keys", _collated_join, CLICKED_AND_VIEWED, "append", 2),
+    ),
+    *of(
+        "join of two streams, outer",
+        Case("join-left", _join("leftOuter"), CLICKED_AND_VIEWED, "append", 1, fail_at=2),
+        Case("join-right", _join("rightOuter"), CLICKED_AND_VIEWED, "append", 2),
+        Case("join-full", _join("fullOuter"), CLICKED_AND_VIEWED, "append", 1),
+    ),
+    *of(
+        "join of two streams, left semi",
+        Case("join-semi", _join("leftSemi"), CLICKED_AND_VIEWED, "append", 2),
+    ),
+    *of(
+        "applyInPandasWithState",
+        Case("pandas-state-update", _pandas_state("EventTimeTimeout", "update"), CLICKED, "update", 1),
+        Case("pandas-state-append-ids", _pandas_state("EventTimeTimeout", "append"), CLICKED, "append", 2),
+        Case("pandas-state-no-timeout", _pandas_state("NoTimeout", "update"), CLICKED, "update", 1, fail_at=0),
+        Case(
+            "pandas-state-processing-time",
+            _pandas_state("ProcessingTimeTimeout", "update"),
+            CLICKED,
+            "update",
+            2,
+            conf=NO_EMPTY_BATCHES,
+            shows=("out=True",),
+        ),
+    ),
+    *of(
+        "stateful operators in a chain",
+        Case("join-then-window", _join_then_window, CLICKED_AND_VIEWED, "append", 1),
+        Case("join-of-windows", _join_of_windows, CLICKED_AND_VIEWED, "append", 2),
+        Case("window-of-window", _window_of_window, CLICKED, "append", 2),
+        Case("sessions-then-window", _sessions_then_window, CLICKED, "append", 1),
+        Case("dedupe-then-window", _dedupe_then_window, CLICKED, "append", 1),
+        Case("dedupe-then-join", _dedupe_then_join, CLICKED_AND_VIEWED, "append", 2),
+    ),
+    *of(
+        "limit",
+        Case("global-limit", _limit, CLICKED, "append", 1),
+        Case("global-limit-ids", _limit_distinct, CLICKED, "append", 2),
+    ),
+    *of(
+        "keys with a collation",
+        Case("agg-collated-keys", _collated_group, CLICKED, "update", refused=_COLLATED),
+        Case("dedupe-collated-keys", _collated_dedupe, CLICKED, "append", 2, refused=_COLLATED),
+    ),
+    *of(
+        "Avro encoding, other operators than transformWithState",
+        Case("agg-avro", _by_key, CLICKED, "update", conf=AVRO, refused="State store encoding format as avro"),
+    ),
 ]

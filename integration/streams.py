@@ -6,7 +6,8 @@ Input as parquet files, one file a batch, and every batch's output and state met
 from __future__ import annotations
 
 import os
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
+from contextlib import contextmanager
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
@@ -74,25 +75,36 @@ def start(
     output_mode: str,
     conf: Mapping[str, str],
     fail_at: int | None = None,
+    actions: int = 1,
 ) -> StreamingQuery:
     """Start `frame` with the session settings `conf`, over all input that is there, into `run`.
 
     With `fail_at` the sink throws in that batch, after its rows were computed (so its state is committed) and before
-    Spark notes it as done: the restart asks every store for the version before.
+    Spark notes it as done: the restart asks every store for the version before. With `actions` above 1 the sink computes
+    the batch that often, each time through the stateful operators; all must give the same.
     """
 
     def sink(batch: DataFrame, batch_id: int) -> None:
         rows = sorted(repr(row) for row in batch.collect())
+        for _ in range(actions - 1):
+            assert sorted(repr(row) for row in batch.collect()) == rows
         if batch_id == fail_at:
             raise InjectedFailure(f"injected in batch {batch_id}")
         run.rows[batch_id] = rows
 
+    with settings(spark, conf):
+        writer = frame.writeStream.outputMode(output_mode).option("checkpointLocation", str(run.checkpoint))
+        return writer.trigger(availableNow=True).foreachBatch(sink).start()
+
+
+@contextmanager
+def settings(spark: SparkSession, conf: Mapping[str, str]) -> Iterator[None]:
+    """The session's settings for a while."""
     before = {key: spark.conf.get(key, None) for key in conf}
     try:
         for key, value in conf.items():
             spark.conf.set(key, value)
-        writer = frame.writeStream.outputMode(output_mode).option("checkpointLocation", str(run.checkpoint))
-        return writer.trigger(availableNow=True).foreachBatch(sink).start()
+        yield
     finally:
         for key, old in before.items():
             if old is None:
@@ -116,6 +128,3 @@ def finish(query: StreamingQuery, run: Run, *, fails: bool = False, seconds: int
     if not ended:
         query.stop()
         raise AssertionError(f"the query did not end within {seconds} s: {query.lastProgress}")
-
-
-Build = Callable[[list[DataFrame]], DataFrame]

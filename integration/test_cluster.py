@@ -21,11 +21,11 @@ from typing import Any
 
 import pytest
 
+from integration.cases import EVENTS, events
 from integration.cluster import STATE, Application, Cluster, Executor
 from integration.demo.verify import verify
 from integration.harness import providers_to_test
 from integration.jvm import MILLPOND, REPO
-from integration.operator_cases import EVENTS, events
 from integration.processes import alive, wait_until
 from integration.streams import Input
 from millpond.ids import StoreId

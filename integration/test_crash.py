@@ -17,9 +17,9 @@ import pytest
 from pyspark.sql import SparkSession
 from pyspark.sql import functions as F
 
+from integration.cases import EVENTS, events
 from integration.harness import Harness, Schema, providers_to_test, short_conf
 from integration.jvm import MILLPOND, REPO, ROCKSDB
-from integration.operator_cases import EVENTS, events
 from integration.processes import agents_below, alive, below, is_agent, wait_until
 from integration.store_model import as_state, canon, write_spark_metadata
 from integration.streams import Input, Run, finish, start

@@ -22,9 +22,9 @@ from pyspark.errors import StreamingQueryException
 from pyspark.sql import SparkSession
 from pyspark.sql import functions as F
 
+from integration.cases import CLICKS, EVENTS
 from integration.harness import Commit, Harness, Provider, ProviderError, Row, Schema, providers_to_test, short_conf
 from integration.jvm import MILLPOND, REPO, ROCKSDB
-from integration.operator_cases import CLICKS, EVENTS
 from integration.store_model import State, as_state, canon, write_spark_metadata
 from integration.streams import Input, Run, finish, start
 

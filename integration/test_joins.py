@@ -16,10 +16,10 @@ import pytest
 from pyspark.errors import StreamingQueryException
 from pyspark.sql import SparkSession
 
+from integration.cases import CLICKS, EVENTS, VIEWS
 from integration.harness import providers_to_test
 from integration.join_cases import STATE_FORMAT, by_time
 from integration.jvm import MILLPOND, ROCKSDB
-from integration.operator_cases import CLICKS, EVENTS, VIEWS
 from integration.streams import Input, Run, finish, start
 from millpond.changelog import read_header
 from millpond.inspection.overview import overview

@@ -1,20 +1,27 @@
 """Every operator on Millpond against the same query on Spark's RocksDB store.
 
-Equal batch for batch, rows and state metrics, over a failed batch and two restarts.
+Equal batch for batch, rows and state metrics, over a failed batch and two restarts; what Spark refuses is refused with
+its own error. The table of all shapes stands at the end of a test run.
 """
 
 from __future__ import annotations
 
+import re
+from collections.abc import Mapping
 from pathlib import Path
+from typing import Any
 
 import pytest
+from pyspark.errors import PySparkException
 from pyspark.sql import SparkSession
 
-from integration import join_cases, operator_cases
+from integration.cases import Build, Case
 from integration.harness import providers_to_test
 from integration.jvm import MILLPOND, ROCKSDB
-from integration.operator_cases import Case
-from integration.streams import Input, Run, finish, start
+from integration.shapes import SHAPES
+from integration.streams import Input, Run, finish, settings, start
+from millpond.inspection.overview import overview
+from millpond.storage import open_storage
 
 _PROVIDER = "spark.sql.streaming.stateStore.providerClass"
 _FORMAT = "spark.sql.streaming.stateStore.checkpointFormatVersion"
@@ -22,47 +29,105 @@ _CHANGELOG = "spark.sql.streaming.stateStore.rocksdb.changelogCheckpointing.enab
 REFERENCE = {_PROVIDER: ROCKSDB, _CHANGELOG: "true"}
 # Without Millpond's jar the RocksDB store is compared with itself without changelogs: that proves the cases
 # deterministic.
-CANDIDATE = {_PROVIDER: MILLPOND} if MILLPOND in providers_to_test() else {_PROVIDER: ROCKSDB, _CHANGELOG: "false"}
+MILLPOND_TESTED = MILLPOND in providers_to_test()
+CANDIDATE = {_PROVIDER: MILLPOND} if MILLPOND_TESTED else {_PROVIDER: ROCKSDB, _CHANGELOG: "false"}
 
 
-@pytest.mark.parametrize("case", [*operator_cases.CASES, *join_cases.CASES], ids=lambda c: c.name)
-def test_operator_equals_spark(spark: SparkSession, tmp_path: Path, case: Case) -> None:
-    """Three runs from one checkpoint.
+class _Pair:
+    """One case on both providers: the same input, a checkpoint each."""
 
-    The first ends in a failed sink, the second does that batch again, the third gets the rest of the input.
-    """
-    inputs = [Input(tmp_path / f"input-{i}", schema) for i, (schema, _) in enumerate(case.inputs)]
-    runs = [Run(tmp_path / "reference"), Run(tmp_path / "candidate")]
-    confs = [{**c, **case.conf, _FORMAT: str(case.checkpoint_format)} for c in (REFERENCE, CANDIDATE)]
-    batches = [rows for _, rows in case.inputs]
-
-    def both(*, fail_at: int | None = None) -> None:
-        queries = [
-            start(
-                spark,
-                case.build([i.stream(spark) for i in inputs]),
-                run,
-                output_mode=case.mode,
-                conf=conf,
-                fail_at=fail_at,
-            )
-            for run, conf in zip(runs, confs, strict=True)
+    def __init__(self, spark: SparkSession, directory: Path, case: Case) -> None:
+        self.spark, self.case = spark, case
+        self.inputs = [Input(directory / f"input-{i}", schema) for i, (schema, _) in enumerate(case.inputs)]
+        self.reference, self.candidate = Run(directory / "reference"), Run(directory / "candidate")
+        shared = {**case.conf, _FORMAT: str(case.checkpoint_format)}
+        own = case.candidate_conf if MILLPOND_TESTED else {}
+        self._sides: list[tuple[Run, Mapping[str, str]]] = [
+            (self.reference, {**REFERENCE, **shared}),
+            (self.candidate, {**CANDIDATE, **shared, **own}),
         ]
-        for query, run in zip(queries, runs, strict=True):
+
+    def add(self, files: slice) -> None:
+        """Give both the same part of the input."""
+        for source, (_, batches) in zip(self.inputs, self.case.inputs, strict=True):
+            for batch in batches[files]:
+                source.add(batch)
+
+    def _start(self, build: Build, run: Run, conf: Mapping[str, str], fail_at: int | None) -> Any:
+        frame = build([i.stream(self.spark) for i in self.inputs])
+        case = self.case
+        return start(self.spark, frame, run, output_mode=case.mode, conf=conf, fail_at=fail_at, actions=case.actions)
+
+    def run(self, build: Build, *, fail_at: int | None = None) -> None:
+        """Both at once, to the end of the input or to the failing batch."""
+        queries = [self._start(build, run, conf, fail_at) for run, conf in self._sides]
+        for query, (run, _) in zip(queries, self._sides, strict=True):
             finish(query, run, fails=fail_at is not None)
 
-    for source, rows in zip(inputs, batches, strict=True):
-        for batch in rows[: case.first]:
-            source.add(batch)
-    both(fail_at=case.fail_at)
-    both()
-    for source, rows in zip(inputs, batches, strict=True):
-        for batch in rows[case.first :]:
-            source.add(batch)
-    both()
+    def refused(self, build: Build) -> None:
+        """Both end with the case's error."""
+        for run, conf in self._sides:
+            with pytest.raises(PySparkException) as error:
+                finish(self._start(build, run, conf, None), run)
+            assert self.case.refused in str(error.value)
 
-    reference, candidate = runs
+    def read(self, options: Mapping[str, str]) -> tuple[list[str], list[str]]:
+        """What Spark's state reader says of both checkpoints, sorted, without the time of day."""
+        found = []
+        for run, conf in self._sides:
+            with settings(self.spark, conf):
+                reader = self.spark.read.format("statestore").options(**options)
+                rows = reader.load(str(run.checkpoint)).collect()
+            found.append(sorted(re.sub(r"ttlExpirationMs=\d+", "", repr(row)) for row in rows))
+        return found[0], found[1]
+
+
+@pytest.mark.parametrize("case", SHAPES, ids=lambda c: c.name)
+def test_operator_equals_spark(spark: SparkSession, tmp_path: Path, case: Case, request: pytest.FixtureRequest) -> None:
+    """Three runs from one checkpoint.
+
+    The first ends in a failed sink, the second does that batch again, the third gets the rest of the input. (Or two: the
+    second gets the rest.)
+    """
+    shape = {"batches": 0, "rows": 0, "case": case}
+    request.node.user_properties.append(("shape", shape))
+    pair = _Pair(spark, tmp_path, case)
+    pair.add(slice(0, case.first))
+    if case.refused and case.later is None:
+        pair.refused(case.build)
+        return
+    pair.run(case.build, fail_at=case.fail_at)
+    if case.runs == 3:
+        pair.run(case.build)
+    pair.add(slice(case.first, None))
+    if case.refused and case.later is not None:
+        pair.refused(case.later)
+        pair.run(case.build)
+    else:
+        pair.run(case.later or case.build)
+
+    reference, candidate = pair.reference, pair.candidate
+    shape |= {"batches": len(reference.rows), "rows": sum(map(len, reference.rows.values()))}
     assert any(reference.rows.values()), "the query put out nothing: it proves nothing"
     assert any(op["numRowsTotal"] > 0 for ops in reference.state.values() for op in ops), "the query kept no state"
+    everything = "\n".join(row for rows in reference.rows.values() for row in rows)
+    assert [text for text in case.shows if text not in everything] == []
     assert candidate.rows == reference.rows
     assert candidate.state == reference.state
+    for options in case.reads:
+        expected, found = pair.read(options)
+        assert expected, f"the state reader finds nothing for {options}"
+        assert found == expected
+    if MILLPOND_TESTED:
+        _every_key_is_in_its_group(candidate)
+
+
+def _every_key_is_in_its_group(run: Run) -> None:
+    """Every store says that all keys it saw lie in the partition that their key group belongs to."""
+    stores = [
+        store
+        for op in overview(open_storage(str(run.checkpoint)), str(run.checkpoint)).operators
+        for store in op.stores
+    ]
+    assert stores
+    assert [(store.name, store.unscalable_reason) for store in stores if not store.scalable] == []

@@ -15,9 +15,9 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
+from integration.cases import EVENTS
 from integration.cluster import LIGHT, STATE, Application, Cluster, Executor
 from integration.jvm import REPO
-from integration.operator_cases import EVENTS
 from integration.processes import alive, wait_until
 from integration.soak import queries
 from integration.streams import Input

@@ -18,7 +18,7 @@ from pyspark.sql import functions as F
 from pyspark.sql.streaming.stateful_processor import StatefulProcessor
 from pyspark.sql.types import LongType, StructField, StructType
 
-from integration.operator_cases import at
+from integration.cases import at
 
 SCHEMA = "k string, ts timestamp, v long"
 DELAY = "20 seconds"  # of the watermarks

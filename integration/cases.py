@@ -1,0 +1,117 @@
+"""A stateful query that is compared, and the input that most of them share: pure descriptions, run by `test_operators`.
+
+Event times are seconds after an epoch; each list of rows is one file, which is one micro-batch. The inputs hold late
+rows, nulls, unicode, decimals, binary and nested keys, and a file without rows.
+"""
+
+from __future__ import annotations
+
+import datetime as dt
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass, field, replace
+from decimal import Decimal
+from typing import Any
+
+import pyarrow as pa
+from pyspark.sql import DataFrame
+
+Rows = list[dict[str, Any]]
+Build = Callable[[list[DataFrame]], DataFrame]
+
+ENCODING = "spark.sql.streaming.stateStore.encodingFormat"
+AVRO = {ENCODING: "avro"}
+# An operator that acts by processing time asks for batch after batch: without input there are none with this.
+NO_EMPTY_BATCHES = {"spark.sql.streaming.noDataMicroBatches.enabled": "false"}
+
+EVENTS = pa.schema([("k", pa.string()), ("ts", pa.timestamp("us", tz="UTC")), ("v", pa.int64())])
+KEYED = pa.schema(
+    [
+        ("s", pa.string()),
+        ("d", pa.decimal128(12, 2)),
+        ("b", pa.binary()),
+        ("n", pa.struct([("x", pa.int32()), ("y", pa.string())])),
+        ("f", pa.float64()),
+        ("v", pa.int64()),
+    ]
+)
+_START = dt.datetime(2024, 1, 1, tzinfo=dt.timezone.utc)
+
+
+def at(seconds: float) -> dt.datetime:
+    """Event time."""
+    return _START + dt.timedelta(seconds=seconds)
+
+
+def events(*rows: tuple[str | None, float, int]) -> Rows:
+    """(key, seconds, value) as rows of `EVENTS`."""
+    return [{"k": k, "ts": at(t), "v": v} for k, t, v in rows]
+
+
+# Keys come and go, return after their window closed (late), and one batch is empty. Seconds; watermarks below are 10 s.
+CLICKS: list[Rows] = [
+    events(("a", 1, 1), ("b", 2, 2), ("ü€", 3, 3), (None, 4, 4), ("", 4, 5), ("a", 5, 6)),
+    events(("a", 11, 7), ("c", 14, 8), ("a", 3, 9), (None, 15, 10), ("a", 11, 7)),
+    events(("d", 40, 11), ("a", 2, 12), ("b", 41, 13), ("\U0001f600", 42, 14)),
+    events(),
+    events(("a", 1, 15), ("a", 43, 16), ("c", 44, 17), ("d", 40, 11), ("e", 61, 18)),
+    events(("a", 90, 19), ("a", 91, 20), (None, 95, 21), ("b", 120, 22)),
+]
+VIEWS: list[Rows] = [
+    events(("a", 2, 100), ("b", 30, 101), (None, 4, 102)),
+    events(("c", 13, 103), ("a", 12, 104), ("zz", 14, 105)),
+    events(("ü€", 4, 106), ("d", 41, 107), ("b", 39, 108), ("d", 42, 109)),
+    events(("q", 45, 110)),
+    events(("c", 46, 111), ("e", 60, 112), ("e", 62, 113), ("x", 50, 114)),
+    events(("a", 92, 115), ("b", 119, 116), ("k", 121, 117)),
+]
+
+
+def _key(i: int) -> dict[str, Any]:
+    return {
+        "s": [None, "", "a", "ü€\U0001f600", "a\u0000b", "long " * 40][i % 6],
+        "d": [None, Decimal("0.00"), Decimal("-1.25"), Decimal("9999999999.99")][i % 4],
+        "b": [None, b"", b"\x00\xff", bytes(range(256))][i % 4],
+        "n": [None, {"x": i % 3, "y": None}, {"x": None, "y": "y" * (i % 5)}][i % 3],
+        "f": [0.0, -0.0, float("nan"), None, 1.5][i % 5],
+    }
+
+
+KEYS: list[Rows] = [[{**_key((i * 7 + b * 3) % 40), "v": i} for i in range(25)] if b != 2 else [] for b in range(5)]
+
+CLICKED = [(EVENTS, CLICKS)]
+ODD_KEYS = [(KEYED, KEYS)]
+CLICKED_AND_VIEWED = [(EVENTS, CLICKS), (EVENTS, VIEWS)]
+
+
+@dataclass(frozen=True)
+class Case:
+    """One query: its inputs (schema and batches), output mode, and the Spark checkpoint format that it is run with."""
+
+    name: str
+    build: Build
+    inputs: Sequence[tuple[pa.Schema, list[Rows]]]
+    mode: str
+    checkpoint_format: int = 1
+    fail_at: int = 1  # the sink fails in this batch of the first run
+    first: int = 3  # that many files are there in the first run
+    operator: str = ""  # the line of the documentation's table that it proves; `of` sets it
+    conf: Mapping[str, str] = field(default_factory=dict)  # of the session, for both providers
+    candidate_conf: Mapping[str, str] = field(default_factory=dict)  # Millpond's own options
+    actions: int = 1  # how often the sink computes the batch
+    runs: int = 3  # 2: the run that does the failed batch again goes on with the rest of the input
+    shows: tuple[str, ...] = ()  # texts that the output must hold: the query did what the case is there for
+    later: Build | None = None  # the query of the third run, if it is another one
+    # Spark's error condition, if Spark does not run the query: in the first run, or with `later` in the third (and then
+    # `build` goes on where it was).
+    refused: str = ""
+    reads: tuple[Mapping[str, str], ...] = ()  # options of the state reader whose rows are compared in the end
+
+    @property
+    def encoding(self) -> str:
+        """How Spark is told to encode state."""
+        return self.conf.get(ENCODING, "unsaferow")
+
+
+def of(operator: str, *cases: Case) -> list[Case]:
+    """The cases that prove one line of the documentation's table."""
+    return [replace(case, operator=operator) for case in cases]

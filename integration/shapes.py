@@ -1,0 +1,51 @@
+"""All query shapes that are compared with Spark's RocksDB store, and their table."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Sequence
+from typing import Any
+
+from integration import join_cases, operator_cases, python_state_cases, scala_state_cases
+from integration.cases import Case
+
+SHAPES: list[Case] = [*operator_cases.CASES, *join_cases.CASES, *python_state_cases.CASES, *scala_state_cases.CASES]
+_COLUMNS = ("operator", "shape", "mode", "format", "encoding", "batches", "rows", "result")
+
+
+def result(case: Case, outcome: str) -> str:
+    """What a test that ended with pytest's `outcome` says of Millpond and Spark."""
+    if outcome != "passed":
+        return "DIFFERENT"
+    if not case.refused:
+        return "equal"
+    return "refused by both" if case.later is None else "refused by both, then equal"
+
+
+def named(name: str) -> Case:
+    """The shape of that name."""
+    return next(case for case in SHAPES if case.name == name)
+
+
+def table(rows: Iterable[tuple[Case, int, int, str]]) -> list[str]:
+    """Lines of text: case, compared batches, their output rows, pytest's outcome."""
+    cells: list[Sequence[str]] = [_COLUMNS]
+    last = None
+    for case, batches, count, outcome in rows:
+        operator = case.operator if case.operator != last else ""
+        last = case.operator
+        numbers = (str(batches), str(count)) if batches else ("-", "-")
+        spark = (case.mode, str(case.checkpoint_format), case.encoding)
+        cells.append((operator, case.name, *spark, *numbers, result(case, outcome)))
+    widths = [max(len(row[i]) for row in cells) for i in range(len(_COLUMNS))]
+    return ["  ".join(text.ljust(width) for text, width in zip(row, widths, strict=True)).rstrip() for row in cells]
+
+
+def from_reports(reports: Iterable[Any]) -> list[str]:
+    """The table of the tests that pytest ran, in the order of `SHAPES`; empty if none of them was."""
+    found: dict[str, tuple[Case, int, int, str]] = {}
+    for report in reports:
+        for name, shape in getattr(report, "user_properties", ()):
+            if name == "shape" and (report.when == "call" or report.outcome != "passed"):
+                case: Case = shape["case"]
+                found[case.name] = (case, shape["batches"], shape["rows"], report.outcome)
+    return table(found[case.name] for case in SHAPES if case.name in found) if found else []

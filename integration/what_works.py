@@ -1,0 +1,100 @@
+"""What Millpond runs, as the documentation tells it: `docs/reference/what-works.md` is generated from here and the shapes.
+
+A feature that no query shape stands for gets a line in `FEATURES`, with the test that proves it; then
+`make test TEST=tests/unit/test_what_works.py TEST_ARGS=--rewrite` writes the page anew.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+from integration.cases import Case
+from integration.shapes import SHAPES
+
+WORKS = "works"
+REFUSED_BY_SPARK = "refused by Spark"  # whatever the state store, or whatever the store that is not Spark's own
+NOT_YET = "not yet"
+_STATUSES = (WORKS, REFUSED_BY_SPARK, NOT_YET)
+
+
+@dataclass(frozen=True, slots=True)
+class Feature:
+    """One line. `proof` is `path` or `path::test`, empty for what does not work yet; `note` is one sentence or nothing."""
+
+    section: str
+    what: str
+    status: str
+    proof: str
+    note: str = ""
+
+    def __post_init__(self) -> None:
+        assert self.status in _STATUSES, self.status
+
+
+_SHAPES_TEST = "integration/test_operators.py::test_operator_equals_spark"
+
+FEATURES = [
+    Feature("State readers", "`statestore` with `stateVarName`", WORKS, _SHAPES_TEST),
+    Feature("State readers", "`statestore` with `readRegisteredTimers`", WORKS, _SHAPES_TEST),
+    Feature("State readers", "`statestore` with `batchId`", WORKS, _SHAPES_TEST),
+    Feature(
+        "Sessions",
+        "`transformWithState` without the extension: an error that names the line to add",
+        WORKS,
+        "integration/test_extension_missing.py",
+    ),
+    Feature("Sessions", "Spark Connect: aggregation", WORKS, "integration/test_connect.py"),
+    Feature("Sessions", "Spark Connect: `transformWithState` in Python", WORKS, "integration/test_connect.py"),
+]
+
+_HEAD = """\
+# What works
+
+Generated from the tests (`integration/what_works.py`); do not edit.
+
+## Stateful operators
+
+Every line stands for queries that the tests run on Millpond and on Spark's RocksDB store, with the same input: a batch whose
+sink fails after its state was committed, restarts on the same checkpoint, late rows, an empty file, keys with nulls, unicode,
+decimals, bytes and structs. Rows and state metrics are equal batch for batch, and every key lies in the partition that its
+key group belongs to. `make test` prints the table of all {count} shapes.
+
+Format is Spark's checkpoint format (`spark.sql.streaming.stateStore.checkpointFormatVersion`), encoding that of state
+(`spark.sql.streaming.stateStore.encodingFormat`). *Refused by Spark*: both stores end with the same error of Spark's own.
+
+| operator | output modes | format | encoding | shapes | status |
+|---|---|---|---|---|---|
+"""
+
+
+def _operator_line(operator: str, cases: list[Case]) -> str:
+    modes, formats, encodings = (
+        ", ".join(sorted(set(values)))
+        for values in (
+            [c.mode for c in cases],
+            [str(c.checkpoint_format) for c in cases],
+            [c.encoding for c in cases],
+        )
+    )
+    refused = sum(1 for c in cases if c.refused)
+    status = WORKS if not refused else REFUSED_BY_SPARK
+    assert refused in (0, len(cases)), f"{operator}: a line either works or does not"
+    return f"| {operator} | {modes} | {formats} | {encodings} | {len(cases)} | {status} |\n"
+
+
+def markdown() -> str:
+    """The page."""
+    by_operator: dict[str, list[Case]] = {}
+    for case in SHAPES:
+        by_operator.setdefault(case.operator, []).append(case)
+    parts = [_HEAD.format(count=len(SHAPES))]
+    parts += [_operator_line(operator, cases) for operator, cases in by_operator.items()]
+    sections: dict[str, list[Feature]] = {}
+    for feature in FEATURES:
+        sections.setdefault(feature.section, []).append(feature)
+    for section, features in sections.items():
+        parts.append(f"\n## {section}\n\n| what | status | proven by | |\n|---|---|---|---|\n")
+        for feature in features:
+            proof = f"`{feature.proof}`" if feature.proof else ""
+            parts.append(f"| {feature.what} | {feature.status} | {proof} | {feature.note} |\n")
+    return "".join(parts)
