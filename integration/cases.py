@@ -98,7 +98,7 @@ class Case:
     conf: Mapping[str, str] = field(default_factory=dict)  # of the session, for both providers
     candidate_conf: Mapping[str, str] = field(default_factory=dict)  # Millpond's own options
     actions: int = 1  # how often the sink computes the batch
-    runs: int = 3  # 2: the run that does the failed batch again goes on with the rest of the input
+    runs: int = 0  # 2: the run that does the failed batch again goes on with the rest of the input; 3; 0: `of` chooses
     shows: tuple[str, ...] = ()  # texts that the output must hold: the query did what the case is there for
     later: Build | None = None  # the query of the third run, if it is another one
     # Spark's error condition, if Spark does not run the query: in the first run, or with `later` in the third (and then
@@ -113,5 +113,8 @@ class Case:
 
 
 def of(operator: str, *cases: Case) -> list[Case]:
-    """The cases that prove one line of the documentation's table."""
-    return [replace(case, operator=operator) for case in cases]
+    """The cases that prove one line of the documentation's table; the first of them restarts once more than the others."""
+    return [
+        replace(case, operator=operator, runs=case.runs or (3 if case is cases[0] or case.later else 2))
+        for case in cases
+    ]
