@@ -29,8 +29,7 @@ final class StoreContext(val storeId: StateStoreId, val conf: StateStoreConf, va
 
   /** A call to the agent in the name of this store. `generation` numbers the local copies: each has a folder of its own. */
   def call(method: String, generation: Int)(fill: ObjectNode => Any): JsonNode = {
-    val local = new File(localDir, s"g$generation")
-    local.mkdir() // not if the store is closed and its folder gone: the last call must not bring it back
+    folderOf(generation).mkdir() // not if the store is closed and its folder gone: the last call must not bring it back
     val request = Json.obj()
     request.putRawValue("store", described(generation))
     fill(request)
@@ -49,7 +48,7 @@ final class StoreContext(val storeId: StateStoreId, val conf: StateStoreConf, va
   private def describe(generation: Int): ObjectNode = {
     val store = Json.obj()
     store.put("root", storeId.checkpointRootLocation).put("operator", storeId.operatorId).put("partition", storeId.partitionId)
-      .put("name", storeId.storeName).put("run_id", runId).put("local_dir", local.getPath)
+      .put("name", storeId.storeName).put("run_id", runId).put("local_dir", folderOf(generation).getPath)
       .put("checkpoint_format", if (usesCommitIds) 2 else 1)
       .put("retain_versions", conf.minVersionsToRetain).put("min_deltas_for_snapshot", conf.minDeltasForSnapshot)
     partitionsHint.foreach(store.put("partitions_hint", _))
@@ -57,8 +56,10 @@ final class StoreContext(val storeId: StateStoreId, val conf: StateStoreConf, va
     store
   }
 
+  private def folderOf(generation: Int) = new File(localDir, s"g$generation")
+
   def generationDir(generation: Int): File = {
-    val dir = new File(localDir, s"g$generation")
+    val dir = folderOf(generation)
     if (!dir.isDirectory && !dir.mkdirs()) throw MillpondError.of("LOCAL_DISK_FULL", s"the folder $dir for local state cannot be made.")
     dir
   }
