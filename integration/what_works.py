@@ -45,6 +45,16 @@ FEATURES = [
     ),
     Feature("Sessions", "Spark Connect: aggregation", WORKS, "integration/test_connect.py"),
     Feature("Sessions", "Spark Connect: `transformWithState` in Python", WORKS, "integration/test_connect.py"),
+    Feature("Joins", "state formats 3 and 4 where the user asks for them", WORKS, "integration/test_joins.py"),
+    Feature("Execution", "`foreachBatch` with several actions", WORKS, "integration/test_contract_corners.py"),
+    Feature("Execution", "`unloadOnCommit`", WORKS, "integration/test_contract_corners.py"),
+    Feature("Execution", "snapshots forced by the coordinator", WORKS, "integration/test_contract_corners.py"),
+    Feature("Execution", "tasks that are tried again", WORKS, "integration/test_contract_corners.py"),
+    Feature("Execution", "several executors: killed, paused, late, speculative", WORKS, "integration/test_cluster.py"),
+    Feature("Execution", "micro-batches larger than `memory.budget`", WORKS, "integration/test_memory_pressure.py"),
+    Feature(
+        "Execution", "hours of kills and pauses (soak)", WORKS, "integration/test_soak.py", "CI runs a minute of it."
+    ),
 ]
 
 _HEAD = """\
