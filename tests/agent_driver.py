@@ -111,12 +111,25 @@ class Provider:
         return (*(i for name in sorted(self.files) for i in self.files[name]), *self.pending)
 
     def open(
-        self, version: int, id: str | None = None, *, excluded: Sequence[str] = (), load_empty: bool = False
+        self,
+        version: int,
+        id: str | None = None,
+        *,
+        excluded: Sequence[str] = (),
+        load_empty: bool = False,
+        snapshot: VersionId | None = None,
     ) -> Ids:
         """Open at a version, read everything that the plan names, and return the state."""
         self.generation += 1
+        chosen = {} if snapshot is None else {"snapshot_version": snapshot.version, "snapshot_id": snapshot.id or None}
         self.plan = plan = self.call(
-            "open", version=version, id=id, excluded=list(excluded), load_empty=load_empty, generation=self.generation
+            "open",
+            version=version,
+            id=id,
+            excluded=list(excluded),
+            load_empty=load_empty,
+            generation=self.generation,
+            **chosen,
         )
         self.version, self.lineage_base, self.lineage = version, plan["lineage_base"], list(plan["lineage"])
         self.files, self.pending = {}, []
@@ -137,6 +150,16 @@ class Provider:
         assert plan["version"] == version and plan["id"] == self.lineage[-1]
         assert len(self.lineage) == version - self.lineage_base + 1
         return self.state
+
+    def changes(self, start_version: int, version: int, id: str | None = None) -> Ids:
+        """Read everything that `change_feed` names; return the ids of the commits, oldest first."""
+        ids = []
+        for entry in self.call("change_feed", start_version=start_version, version=version, id=id)["changelogs"]:
+            with open(entry["path"], "rb") as file:
+                reader = ChangelogReader(file)
+                ids += [record.key.decode() for record in reader]
+            assert (reader.header.version, reader.header.id) == (entry["version"], entry["id"])
+        return tuple(ids)
 
     def stage(self, version: int, id: str, *, empty_base: bool = False) -> str:
         """Write the changelog of `version` to a staging file, as a commit does."""

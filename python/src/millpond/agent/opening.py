@@ -5,12 +5,14 @@ from __future__ import annotations
 import logging
 import os
 import time
+from collections.abc import Iterable
 from dataclasses import dataclass
 
 from millpond import layout
 from millpond._version import __version__
 from millpond.agent.changelogs import make_directory
 from millpond.agent.context import StoreContext
+from millpond.changelog import ChangelogHeader
 from millpond.errors import ConflictError, ErrorKind, FormatError, InvalidInputError, NotFoundError, error
 from millpond.format_file import CheckpointFormat, decode_format, encode_format
 from millpond.ids import StoreId, VersionId
@@ -18,7 +20,7 @@ from millpond.json_fields import KeyGroupsInfo
 from millpond.keygroups import KeyGroups, key_groups_for
 from millpond.partition_keys import SINGLE_PARTITION_OPERATORS, partition_key_rule
 from millpond.restore.execute import LaidOut, lay_out
-from millpond.restore.plan import Rejection, RestorePlan, empty_plan, plan_restore
+from millpond.restore.plan import Rejection, RestorePlan, empty_plan, plan_changes, plan_restore
 from millpond.snapshot import local_ssts
 from millpond.spark_metadata import OperatorInfo, SparkMetadata, read_spark_metadata
 from millpond.store_files import StoreFiles
@@ -47,8 +49,11 @@ def open_store(
     generation: int,
     excluded: tuple[str, ...] = (),
     load_empty: bool = False,
+    snapshot: VersionId | None = None,
 ) -> dict[str, object]:
     """Return the restore plan of the protocol, with its RocksDB directory laid out.
+
+    `snapshot`: the one to begin with; None: the newest that serves.
 
     Raises: MillpondError: of any kind that docs/design/0001-planes-and-protocol.md names for `open`.
     """
@@ -62,7 +67,7 @@ def open_store(
     }
     laid_out: LaidOut | None = None
     while True:
-        plan = _plan(context, files, target, rejections, load_empty, metadata)
+        plan = _plan(context, files, target, rejections, load_empty, metadata, snapshot)
         setting = _setting(context, files, plan, metadata)
         if plan.manifest is None:
             break
@@ -108,11 +113,14 @@ def _plan(
     rejections: dict[str, Rejection],
     load_empty: bool,
     metadata: SparkMetadata,
+    snapshot: VersionId | None,
 ) -> RestorePlan:
     if load_empty:
         return empty_plan(VersionId(target.version))
     try:
-        return plan_restore(files, target, excluded=rejections, retain_versions=context.retain_versions)
+        return plan_restore(
+            files, target, excluded=rejections, retain_versions=context.retain_versions, snapshot=snapshot
+        )
     except NotFoundError as e:
         if files.listing.is_empty:
             # With more partitions than the state was written for, the new ones have nothing: say why.
@@ -120,6 +128,37 @@ def _plan(
             if recorded is not None and context.store.partition >= recorded:
                 raise _partitions_changed(context, recorded, metadata.partitions or context.partitions_hint) from e
         raise
+
+
+def change_feed(
+    context: StoreContext, start_version: int, target: VersionId, *, local_dir: str
+) -> dict[str, list[dict[str, object]]]:
+    """Return the answer of the protocol's `change_feed`: the changelogs of `start_version .. target.version`, readable locally.
+
+    Raises: MillpondError: as `restore.plan.plan_changes`.
+    """
+    files = context.new_files()
+    files.refresh()
+    _refuse_foreign(context, files)
+    headers = plan_changes(files, start_version, target, retain_versions=context.retain_versions)
+    return {"changelogs": _fetch(context, files, headers, local_dir)[0]}
+
+
+def _fetch(
+    context: StoreContext, files: StoreFiles, headers: Iterable[ChangelogHeader], local_dir: str
+) -> tuple[list[dict[str, object]], int]:
+    """Make the changelogs readable locally. Return them as the protocol wants them, and their size in bytes."""
+    changelogs: list[dict[str, object]] = []
+    total_bytes = 0
+    for header in headers:
+        info = files.changelog_info(header.version_id)
+        path = context.storage.local_path(info.key)
+        if path is None:
+            path = os.path.join(local_dir, info.key.rpartition("/")[2])
+            context.storage.get_to_file(info.key, path)
+        total_bytes += info.size_bytes
+        changelogs.append({"version": header.version, "id": header.id, "path": path})
+    return changelogs, total_bytes
 
 
 def _answer(
@@ -130,16 +169,7 @@ def _answer(
     laid_out: LaidOut | None,
     local_dir: str,
 ) -> dict[str, object]:
-    changelogs = []
-    restore_bytes = 0
-    for header in plan.headers:
-        info = files.changelog_info(header.version_id)
-        path = context.storage.local_path(info.key)
-        if path is None:
-            path = os.path.join(local_dir, info.key.rpartition("/")[2])
-            context.storage.get_to_file(info.key, path)
-        restore_bytes += info.size_bytes
-        changelogs.append({"version": header.version, "id": header.id, "path": path})
+    changelogs, restore_bytes = _fetch(context, files, plan.headers, local_dir)
     db: dict[str, object] | None = None
     if laid_out is not None and plan.manifest is not None:
         manifest = plan.manifest

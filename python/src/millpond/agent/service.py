@@ -56,6 +56,7 @@ class AgentService:
         self._methods: dict[str, Callable[[dict[str, Any]], dict[str, Any]]] = {
             "ping": self._ping,
             "open": self._open,
+            "change_feed": self._change_feed,
             "publish_changelog": self._publish_changelog,
             "publish_snapshot": self._publish_snapshot,
             "collect": self._collect,
@@ -95,15 +96,13 @@ class AgentService:
         context, fields = self._context(request), JsonFields(request, request_error)
         load_empty = bool(request.get("load_empty", False))
         version = fields.integer("version", 0)
-        version_id = request.get("id") or ""
-        if version_id and not valid_id(version_id):
-            raise error(
-                ErrorKind.FOREIGN_CHECKPOINT,
-                f"store {context.store}: the commit log names version {version} by an id that Millpond did not make",
-            )
-        if context.spark_format >= 2 and version > 0 and not version_id and not load_empty:
-            raise request_error(f"version {version} without its id, in Spark checkpoint format 2")
-        target = VersionId(version, version_id if version > 0 and context.spark_format >= 2 else "")
+        target = _named(context, version, request.get("id"), required=not load_empty)
+        snapshot: VersionId | None = None
+        if request.get("snapshot_version") is not None:
+            snapshot_version = fields.integer("snapshot_version", 1)
+            if snapshot_version > version:
+                raise request_error(f"version {version} from a snapshot of version {snapshot_version}")
+            snapshot = _named(context, snapshot_version, request.get("snapshot_id"), required=False)
         excluded = tuple(str(name) for name in request.get("excluded") or ())
         with context.commit_lock:
             return opening.open_store(
@@ -113,7 +112,14 @@ class AgentService:
                 generation=fields.integer("generation", 0),
                 excluded=excluded,
                 load_empty=load_empty,
+                snapshot=snapshot,
             )
+
+    def _change_feed(self, request: dict[str, Any]) -> dict[str, Any]:
+        context, fields = self._context(request), JsonFields(request, request_error)
+        start_version = fields.integer("start_version", 1)
+        target = _named(context, fields.integer("version", start_version), request.get("id"), required=True)
+        return dict(opening.change_feed(context, start_version, target, local_dir=_local_dir(request)))
 
     def _publish_changelog(self, request: dict[str, Any]) -> dict[str, Any]:
         context, fields = self._context(request), JsonFields(request, request_error)
@@ -199,6 +205,20 @@ class AgentService:
 
     def _context(self, request: dict[str, Any]) -> StoreContext:
         return self._contexts.of(request.get("store"))
+
+
+def _named(context: StoreContext, version: int, version_id: object, *, required: bool) -> VersionId:
+    """Return a version as Spark names it: with an id in Spark checkpoint format 2, which may be left out unless `required`."""
+    if version_id and not (isinstance(version_id, str) and valid_id(version_id)):
+        raise error(
+            ErrorKind.FOREIGN_CHECKPOINT,
+            f"store {context.store}: the commit log names version {version} by an id that Millpond did not make",
+        )
+    if context.spark_format < 2 or version == 0:
+        return VersionId(version)
+    if required and not version_id:
+        raise request_error(f"version {version} without its id, in Spark checkpoint format 2")
+    return VersionId(version, str(version_id or ""))
 
 
 def _version(fields: JsonFields) -> VersionId:

@@ -82,7 +82,12 @@ def empty_plan(target: VersionId) -> RestorePlan:
 
 
 def plan_restore(
-    view: StoreView, target: VersionId, *, excluded: Mapping[str, Rejection] = {}, retain_versions: int | None = None
+    view: StoreView,
+    target: VersionId,
+    *,
+    excluded: Mapping[str, Rejection] = {},
+    retain_versions: int | None = None,
+    snapshot: VersionId | None = None,
 ) -> RestorePlan:
     """Return how to restore `target`.
 
@@ -90,7 +95,10 @@ def plan_restore(
         target: in Spark checkpoint format 1 its id is "" and is found in the file.
         excluded: manifests, by name, that were found unusable while they were used.
         retain_versions: number of versions that stay restorable, to tell an expired version from a lost one; None: unknown.
+        snapshot: begin with the manifest of this version, at or below `target`, and no other (its id "": whichever is on
+            the lineage); None: with the newest that is usable.
     Raises:
+        NotFoundError: VERSION_NOT_FOUND, if `snapshot` is given and has no manifest on the lineage.
         NotFoundError: CHANGELOG_MISSING, VERSION_EXPIRED, or what made the newest manifest unusable if only that is in the way.
         FormatError: CHANGELOG_DAMAGED, or as above (MANIFEST_DAMAGED, SST_MISSING, ...).
         UnsupportedError: FORMAT_TOO_NEW.
@@ -99,15 +107,17 @@ def plan_restore(
         return empty_plan(target)
     rejected: list[Rejection] = []
     start = target
+    if snapshot is not None and snapshot.version not in view.manifest_versions():
+        raise _no_snapshot(view, snapshot, rejected)
     if not view.exact_ids:
         if not view.has_changelog(target):
             # The changelog at a snapshot's own version may have been collected; then the manifest is all there is of it.
-            snapshot = _usable(view, target, excluded, rejected)
-            if snapshot is None:
+            whole = _usable(view, target, excluded, rejected)
+            if whole is None:
                 raise _missing(view, target, target, rejected, retain_versions)
-            return RestorePlan(
-                target=snapshot.version_id, base=snapshot.version_id, manifest=snapshot, headers=(), rejected=()
-            )
+            if snapshot is not None and snapshot.version != target.version:
+                raise _missing(view, target, target, [], retain_versions)
+            return RestorePlan(target=whole.version_id, base=whole.version_id, manifest=whole, headers=(), rejected=())
         start = VersionId(target.version, checked_header(view, target).id)
     chain: list[VersionId] = []
     headers: dict[int, ChangelogHeader] = {}
@@ -121,9 +131,13 @@ def plan_restore(
     base = EMPTY
     for step in walk(start, header_of):
         base = step
+        if snapshot is not None and step.version <= snapshot.version:
+            manifest = _chosen(view, step, snapshot, excluded, rejected)
+            break
         if step.id == "":
             break
-        manifest = _usable(view, step, excluded, rejected)
+        if snapshot is None:
+            manifest = _usable(view, step, excluded, rejected)
         if manifest is not None:
             break
         if not view.has_changelog(step):
@@ -135,6 +149,84 @@ def plan_restore(
         manifest=manifest,
         headers=tuple(header_of(step) for step in reversed(chain)),
         rejected=tuple(rejected),
+    )
+
+
+def plan_changes(
+    view: StoreView, start_version: int, target: VersionId, *, retain_versions: int | None = None
+) -> tuple[ChangelogHeader, ...]:
+    """Return the headers of the changelogs of versions `start_version .. target.version` on `target`'s lineage, ascending.
+
+    Args:
+        start_version: at least 1, at most `target.version`.
+        target: in Spark checkpoint format 1 its id is "" and is found in the file.
+        retain_versions: number of versions that stay restorable, to tell an expired version from a lost one; None: unknown.
+    Raises:
+        NotFoundError: VERSION_EXPIRED or CHANGELOG_MISSING, naming the first changelog that is not there;
+            VERSION_NOT_FOUND, if the lineage begins above `start_version`.
+        FormatError: CHANGELOG_DAMAGED.
+        UnsupportedError: FORMAT_TOO_NEW.
+    """
+    headers: list[ChangelogHeader] = []
+    start = target
+    if not view.exact_ids:
+        if not view.has_changelog(target):
+            raise _changes_missing(view, start_version, target, retain_versions)
+        start = VersionId(target.version, checked_header(view, target).id)
+    for step in walk(start, lambda version: checked_header(view, version)):
+        if step.version < start_version:
+            break
+        if step.id == "":
+            raise error(
+                ErrorKind.VERSION_NOT_FOUND,
+                f"store {view.store}: the state begins with version {step.version}, nothing tells what changed before",
+            )
+        if not view.has_changelog(step):
+            raise _changes_missing(view, start_version, step, retain_versions)
+        headers.append(checked_header(view, step))
+    return tuple(reversed(headers))
+
+
+def _changes_missing(
+    view: StoreView, start_version: int, step: VersionId, retain_versions: int | None
+) -> MillpondError:
+    name, versions, snapshots = view.changelog_name(step), view.versions(), view.manifest_versions()
+    what = f"store {view.store}: {name} is needed for the changes since version {start_version} and is not there"
+    if versions and step.version > max(versions):
+        return error(ErrorKind.VERSION_NOT_FOUND, f"{what}; the newest version is {max(versions)}")
+    # A collection removes the changelogs up to the oldest manifest that it keeps.
+    if snapshots and step.version <= min(snapshots):
+        kept = "" if retain_versions is None else f" ({retain_versions} versions are retained)"
+        return error(
+            ErrorKind.VERSION_EXPIRED,
+            f"{what}; it was collected: changes are kept from version {min(snapshots) + 1} on{kept}",
+        )
+    return error(ErrorKind.CHANGELOG_MISSING, what)
+
+
+def _chosen(
+    view: StoreView,
+    step: VersionId,
+    snapshot: VersionId,
+    excluded: Mapping[str, Rejection],
+    rejected: list[Rejection],
+) -> Manifest:
+    """Return the manifest that the caller insists on; `step` is the version of the lineage where it must be."""
+    manifest = None
+    if step.version == snapshot.version and snapshot.id in ("", step.id):
+        manifest = _usable(view, step, excluded, rejected)
+    if manifest is None:
+        raise _no_snapshot(view, snapshot, rejected)
+    return manifest
+
+
+def _no_snapshot(view: StoreView, snapshot: VersionId, rejected: list[Rejection]) -> MillpondError:
+    why = "; ".join(f"{r.name} is unusable: {r.reason}" for r in rejected)
+    there = ", ".join(map(str, sorted(view.manifest_versions()))) or "none"
+    return error(
+        ErrorKind.VERSION_NOT_FOUND,
+        f"store {view.store}: version {snapshot.version} has no snapshot on this lineage; there are: {there}"
+        + (f"; {why}" if why else ""),
     )
 
 
