@@ -358,5 +358,11 @@ def options_markdown() -> str:
         "Millpond also heeds these settings of Spark: `spark.sql.streaming.minBatchesToRetain`,",
         "`spark.sql.streaming.stateStore.minDeltasForSnapshot`, `spark.sql.streaming.stateStore.maintenanceInterval`,",
         "`spark.sql.streaming.stateStore.checkpointFormatVersion`, `spark.sql.shuffle.partitions`.",
+        "",
+        "`spark.sql.streaming.stateStore.rowChecksum.enabled` may be set and changes nothing: what Spark's own stores then do for",
+        "each row, Millpond always does for each block. Every block of a changelog and of an SST carries a CRC-32 or CRC-32C that is",
+        "checked whenever it is read, `restore.verifyChecksums` adds the CRC-32 of whole SSTs. Damage ends in",
+        "`MILLPOND_CHANGELOG_DAMAGED` or `MILLPOND_SST_DAMAGED` naming the file, or in an older snapshot with a longer chain.",
+        "Rows in memory carry no sum.",
     ]
     return "\n".join(lines) + "\n"
