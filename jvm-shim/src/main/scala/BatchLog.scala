@@ -103,14 +103,15 @@ private[millpond] object BatchLog {
   private val AheadRecords = 64
   private val SegmentBytes = 16L << 20 // a flush holds the raw bytes of one file in the heap
 
-  def describeFamilies(engine: StoreEngine, target: ObjectNode): Unit = {
+  /** @param asOf as they were at this committed version; by default, as the running batch leaves them */
+  def describeFamilies(engine: StoreEngine, target: ObjectNode, asOf: Long = Family.Uncommitted): Unit = {
     val list = target.putArray("column_families")
-    engine.families.values.forEach { f =>
+    engine.families.values.forEach(f => if (f.createdAt <= asOf && (f.exists || f.table.touchedCount > 0)) {
       val one = list.addObject().put("name", f.name).put("id", f.id).put("kind", f.kind.name).put("internal", f.shape.internal)
         .put("multi", f.shape.multi).put("encoding", if (f.shape.plainRows) "unsaferow" else "avro")
-      if (f.removed) one.put("removed", true)
+      if (f.removed && f.removedAt <= asOf) one.put("removed", true)
       ()
-    }
+    })
   }
 
   private def cannotWrite(file: File, e: java.io.IOException): MillpondException = {

@@ -7,6 +7,8 @@ import java.nio.charset.StandardCharsets.UTF_8
 import java.nio.file.StandardOpenOption.{CREATE_NEW, WRITE}
 import java.util.zip.CRC32
 
+import scala.util.control.NonFatal
+
 import com.fasterxml.jackson.databind.JsonNode
 import com.fasterxml.jackson.databind.node.ObjectNode
 import com.github.luben.zstd.Zstd
@@ -257,6 +259,13 @@ trait RecordSink {
   def record(op: Byte, block: Array[Byte], keyAt: Int, keyLength: Int, valueAt: Int, valueLength: Int): Unit
 }
 
+/** A changelog that is read block by block. `next` feeds the records of one block, false if there is none left; no deviation goes unnoticed that
+  * lies before the end of the block. */
+private[millpond] final class ChangelogCursor(val header: JsonNode, readBlock: RecordSink => Boolean, closeFile: () => Unit) {
+  def next(sink: RecordSink): Boolean = readBlock(sink)
+  def close(): Unit = closeFile()
+}
+
 /** Reads one changelog file and checks every sum; any deviation is `MILLPOND_CHANGELOG_DAMAGED` naming the file. */
 final class ChangelogReader(path: String) {
   import ChangelogFormat._
@@ -273,10 +282,25 @@ final class ChangelogReader(path: String) {
     header
   }
 
+  /** The file block by block; the caller closes the cursor. */
+  def cursor(): ChangelogCursor = {
+    val file = openFile()
+    try {
+      val seen = new Progress
+      new ChangelogCursor(whole(readHeader(file)), sink => whole(readBlock(file, sink, seen)), () => file.close())
+    } catch { case NonFatal(e) => file.close(); throw e }
+  }
+
+  private def openFile(): RandomAccessFile =
+    try new RandomAccessFile(path, "r")
+    catch { case e: java.io.FileNotFoundException => throw MillpondError.changelogMissing(path, e) }
+
+  private def whole[T](action: => T): T =
+    try action
+    catch { case _: EOFException => damaged("it ends too early") }
+
   private def open(action: RandomAccessFile => JsonNode): JsonNode = {
-    val file =
-      try new RandomAccessFile(path, "r")
-      catch { case e: java.io.FileNotFoundException => throw MillpondError.changelogMissing(path, e) }
+    val file = openFile()
     try action(file)
     catch { case _: EOFException => damaged("it ends too early") }
     finally file.close()
@@ -303,34 +327,40 @@ final class ChangelogReader(path: String) {
     Json.parse(json.array)
   }
 
-  private def readBlocks(file: RandomAccessFile, sink: RecordSink): Unit = {
-    val crc = new CRC32
+  private final class Progress {
     var records = 0L
     var rawTotal = 0L
-    while (true) {
-      val lead = readFully(file, 4)
-      val rawBytes = lead.getInt(0)
-      if (rawBytes == 0) {
-        val footer = readFully(file, 32)
-        crc.reset()
-        crc.update(lead.array)
-        crc.update(footer.array, 0, 28)
-        if (footer.getInt(28) != crc.getValue.toInt || !java.util.Arrays.equals(footer.array.take(4), FooterMagic)) damaged("the checksum of its footer is wrong")
-        if (footer.getLong(4) != records || footer.getLong(20) != rawTotal) damaged("its footer counts other records than it holds")
-        if (file.getFilePointer != file.length()) damaged("something follows its footer")
-        return
-      }
+  }
+
+  private def readBlocks(file: RandomAccessFile, sink: RecordSink): Unit = {
+    val seen = new Progress
+    while (readBlock(file, sink, seen)) ()
+  }
+
+  /** One block, or the footer and false. */
+  private def readBlock(file: RandomAccessFile, sink: RecordSink, seen: Progress): Boolean = {
+    val crc = new CRC32
+    val lead = readFully(file, 4)
+    val rawBytes = lead.getInt(0)
+    crc.update(lead.array)
+    if (rawBytes == 0) {
+      val footer = readFully(file, 32)
+      crc.update(footer.array, 0, 28)
+      if (footer.getInt(28) != crc.getValue.toInt || !java.util.Arrays.equals(footer.array.take(4), FooterMagic)) damaged("the checksum of its footer is wrong")
+      if (footer.getLong(4) != seen.records || footer.getLong(20) != seen.rawTotal) damaged("its footer counts other records than it holds")
+      if (file.getFilePointer != file.length()) damaged("something follows its footer")
+      false
+    } else {
       val rest = readFully(file, 16)
       val storedBytes = rest.getInt(0)
       val stored = readFully(file, storedBytes)
-      crc.reset()
-      crc.update(lead.array)
       crc.update(rest.array, 0, 12)
       crc.update(stored.array)
       if (rest.getInt(12) != crc.getValue.toInt) damaged("the checksum of a block is wrong")
       if (rawBytes < 0 || rawBytes > MaxBlockBytes) damaged("the size of a block is impossible")
-      records += feed(decompress(rest.get(8).toInt, stored.array, rawBytes), rest.getInt(4), sink)
-      rawTotal += rawBytes
+      seen.records += feed(decompress(rest.get(8).toInt, stored.array, rawBytes), rest.getInt(4), sink)
+      seen.rawTotal += rawBytes
+      true
     }
   }
 

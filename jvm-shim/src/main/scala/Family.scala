@@ -1,5 +1,7 @@
 package org.apache.spark.sql.millpond
 
+import com.fasterxml.jackson.databind.JsonNode
+
 import org.apache.spark.sql.catalyst.expressions.UnsafeRow
 import org.apache.spark.sql.execution.streaming.state.{AvroStateEncoder, KeyStateEncoderSpec, NoPrefixKeyStateEncoderSpec, PrefixKeyScanStateEncoderSpec,
   RangeKeyScanStateEncoderSpec, RocksDBDataEncoder, RocksDBStateEncoder, RocksDBValueStateEncoder, StateSchemaProvider, StateStoreErrors,
@@ -51,14 +53,26 @@ final case class FamilyShape(kind: FamilyKind, internal: Boolean, multi: Boolean
   val valueLead: Int = if (plainRows && !multi) 1 else 0
 }
 
+object FamilyShape {
+  /** From the header of a changelog, or from a manifest. */
+  def of(described: JsonNode): FamilyShape =
+    FamilyShape(FamilyKind.named(described.path("kind").asText("point")), described.path("internal").asBoolean(false),
+      described.path("multi").asBoolean(false), described.path("encoding").asText("unsaferow") == "unsaferow")
+}
+
 /** The rows of one column family: their memory tier, and how Spark's rows become bytes. Not thread-safe. */
 final class Family(val name: String, val id: Int, val shape: FamilyShape, budget: MemoryBudget) {
   var table = new Table(budget, shape.kind.shape)
+  /** Part of the state. Else a reader only made it known (or the operator did at another version): it has no rows. */
+  var exists = false
   /** Dropped by the job; its deletes must still reach the disk tier. */
   var removed = false
   var removedBefore = false // when the batch began
-  var removedAt = 0L // version of the changelog that deletes its rows
+  var removedAt = 0L // version of the changelog that deletes its rows; not yet committed: Family.Uncommitted
+  var createdAt = Family.Uncommitted // a version whose changelog or snapshot lists it
   private var codec: FamilyCodec = null
+  /** The session that checked the form of a row of this family. */
+  var validatedBy: AnyRef = null
 
   def kind: FamilyKind = shape.kind
   def keyLead: Int = shape.keyLead
@@ -73,10 +87,17 @@ final class Family(val name: String, val id: Int, val shape: FamilyShape, budget
   def close(): Unit = table.close()
 }
 
+object Family {
+  val Uncommitted: Long = Long.MaxValue
+}
+
 /** Rows to bytes and back, for one column family as an operator registered it. The encoded key of the last call lies in `base`, `offset`,
   * `length`, the encoded value in `valueBase`, `valueOffset`, `valueLength`. */
 final class FamilyCodec(val shape: FamilyShape, val keySchema: StructType, val valueSchema: StructType, spec: KeyStateEncoderSpec,
     useColumnFamilies: Boolean, schemas: Option[StateSchemaProvider], familyName: String, val partitionKey: PartitionKey) {
+  /** Whether rows of this definition can be encoded and decoded here. */
+  def isFor(d: MillpondStateStoreProvider.FamilyDefinition): Boolean = d.valueSchema == valueSchema && d.spec == spec
+
   private val dataEncoder: RocksDBDataEncoder =
     if (shape.plainRows) new UnsafeRowDataEncoder(spec, valueSchema) else new AvroStateEncoder(spec, valueSchema, schemas, familyName)
   private val keyEncoder = if (shape.keyLead == 1) null else RocksDBStateEncoder.getKeyEncoder(dataEncoder, spec, useColumnFamilies)

@@ -11,8 +11,10 @@ import org.apache.spark.internal.Logging
 /** Brings a store to a version: asks the agent for a plan, opens the disk tier that the agent laid out, replays the changelogs above it. */
 private[millpond] object Loader extends Logging {
 
-  /** @param register gives the families that the provider knows their codecs again */
-  def load(engine: StoreEngine, version: Long, id: Option[String], loadEmpty: Boolean, register: JsonNode => Unit): Unit = engine.diskLock.synchronized {
+  /** @param register gives the families that the provider knows their codecs again
+    * @param from the snapshot to begin with, version and id; None: the newest that serves */
+  def load(engine: StoreEngine, version: Long, id: Option[String], loadEmpty: Boolean, register: JsonNode => Unit,
+      from: Option[(Long, Option[String])] = None): Unit = engine.diskLock.synchronized {
     engine.synchronized {
       if (engine.closed) throw MillpondError.storeClosed(engine.context.label)
       val start = System.nanoTime
@@ -24,6 +26,7 @@ private[millpond] object Loader extends Logging {
         val plan = engine.context.call("open", engine.generation) { r =>
           r.put("version", version).put("load_empty", loadEmpty).put("generation", engine.generation)
           id.foreach(r.put("id", _))
+          from.foreach { case (snapshot, snapshotId) => r.put("snapshot_version", snapshot); snapshotId.foreach(r.put("snapshot_id", _)) }
           val excluded = r.putArray("excluded")
           engine.excludedManifests.foreach(excluded.add)
         }
@@ -84,12 +87,13 @@ private[millpond] object Loader extends Logging {
   private def addFamilies(engine: StoreEngine, described: JsonNode, version: Long, onDisk: Boolean): Unit =
     described.get("column_families").elements.asScala.foreach { f =>
       if (!engine.families.containsKey(f.get("name").asText))
-        engine.addFamily(f.get("name").asText, f.get("id").asInt, FamilyShape(FamilyKind.named(f.path("kind").asText("point")), f.path("internal").asBoolean(false),
-          f.path("multi").asBoolean(false), f.path("encoding").asText("unsaferow") == "unsaferow"), onDisk)
+        engine.addFamily(f.get("name").asText, f.get("id").asInt, FamilyShape.of(f), onDisk)
       // of a removed family only the deletes are left
       val family = engine.families.get(f.get("name").asText)
       family.removed = f.path("removed").asBoolean(false)
+      family.exists = true
       family.removedAt = version
+      family.createdAt = math.min(family.createdAt, version)
     }
 
   private def replay(engine: StoreEngine, plan: JsonNode): Unit =

@@ -7,6 +7,7 @@ import org.apache.spark.sql.types.StructType
 /** What reading and writing have in common. Rows returned are the caller's own. */
 private[millpond] trait MillpondReading extends LineReadStore {
   def provider: MillpondStateStoreProvider
+  def session: MillpondStateStoreProvider.Session
   protected def engine: StoreEngine = provider.engine
 
   // operators use one family for long stretches
@@ -15,7 +16,7 @@ private[millpond] trait MillpondReading extends LineReadStore {
   private var lastGeneration = -1
 
   protected def family(name: String): Family = {
-    if ((lastName ne name) || lastGeneration != engine.generation) {
+    if ((lastName ne name) || lastGeneration != engine.generation || lastFamily.removed) {
       lastFamily = engine.family(name)
       lastName = name
       lastGeneration = engine.generation
@@ -25,7 +26,18 @@ private[millpond] trait MillpondReading extends LineReadStore {
 
   override def id: StateStoreId = provider.stateStoreId
 
-  override def get(key: UnsafeRow, colFamilyName: String): UnsafeRow = engine.get(family(colFamilyName), key)
+  override def get(key: UnsafeRow, colFamilyName: String): UnsafeRow = {
+    val f = family(colFamilyName)
+    val value = engine.get(f, key)
+    if ((f.validatedBy ne session) && value != null) validate(f, key, value)
+    value
+  }
+
+  /** Check the first row of a family that a task reads or puts; rows of internal families are Spark's and not made by a user's encoder. */
+  protected def validate(f: Family, key: UnsafeRow, value: UnsafeRow): Unit = {
+    if (f.shape.plainRows && !f.shape.internal) StateStoreProvider.validateStateRowFormat(key, f.rows.keySchema, value, f.rows.valueSchema, id, provider.conf)
+    f.validatedBy = session
+  }
 
   override def multiGet(keys: Array[UnsafeRow], colFamilyName: String): Iterator[UnsafeRow] = {
     val f = family(colFamilyName)
@@ -72,20 +84,22 @@ private[millpond] final class MillpondReadStore(val provider: MillpondStateStore
   override def abort(): Unit = provider.end(session)
 }
 
-private[millpond] final class MillpondStateStore(val provider: MillpondStateStoreProvider, session: MillpondStateStoreProvider.Session,
-    override val version: Long, uniqueId: Option[String], forceSnapshot: Boolean) extends StateStore with MillpondReading {
+private[millpond] final class MillpondStateStore(val provider: MillpondStateStoreProvider, val session: MillpondStateStoreProvider.Session,
+    override val version: Long, uniqueId: Option[String], forceSnapshot: Boolean, readOnly: Boolean = false) extends LineStore with MillpondReading {
   private var committed = false
   private var ended = false
   private var info: StateStoreCheckpointInfo = null
 
-  private def checkOpen(): Unit =
+  private def checkOpen(): Unit = {
     if (ended) throw MillpondError.of("STORE_CLOSED", s"store ${provider.stateStoreId} is used after its commit or abort.")
+    if (readOnly) throw StateStoreErrors.unsupportedOperationException("write", "a store that was opened for reading only")
+  }
 
   override def put(key: UnsafeRow, value: UnsafeRow, colFamilyName: String): Unit = {
     checkOpen()
     require(key != null && value != null, "state keys and values cannot be null")
     val f = family(colFamilyName)
-    provider.validate(key, value, f.rows)
+    if (f.validatedBy ne session) validate(f, key, value)
     engine.write(f, key, value)
   }
 
@@ -116,10 +130,16 @@ private[millpond] final class MillpondStateStore(val provider: MillpondStateStor
     while (rows.hasNext) engine.write(f, rows.next().key, null)
   }
 
+  override protected def reusableScan(colFamilyName: String): ReusableScan = {
+    if (ended) throw MillpondError.of("STORE_CLOSED", s"store ${provider.stateStoreId} is used after its commit or abort.")
+    new ReusableScan(engine, family(colFamilyName))
+  }
+
   override def createColFamilyIfAbsent(colFamilyName: String, keySchema: StructType, valueSchema: StructType, keyStateEncoderSpec: KeyStateEncoderSpec,
       useMultipleValuesPerKey: Boolean, isInternal: Boolean): Unit = {
-    checkOpen()
+    if (!readOnly) checkOpen() // a reader of Spark 4.2 makes its families known so
     registerColFamily(colFamilyName, keySchema, valueSchema, keyStateEncoderSpec, useMultipleValuesPerKey, isInternal)
+    if (!readOnly) engine.createFamily(colFamilyName)
   }
 
   override def removeColFamilyIfExists(colFamilyName: String): Boolean = {

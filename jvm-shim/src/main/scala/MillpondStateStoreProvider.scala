@@ -1,15 +1,18 @@
 package org.apache.spark.sql.millpond
 
 import scala.collection.mutable
+import scala.jdk.CollectionConverters._
 import scala.util.control.NonFatal
 
 import com.fasterxml.jackson.databind.JsonNode
 import org.apache.hadoop.conf.Configuration
 
 import org.apache.spark.TaskContext
+import org.apache.spark.sql.catalyst.expressions.UnsafeRow
 import org.apache.spark.sql.errors.QueryExecutionErrors
 import org.apache.spark.sql.execution.streaming.state._
-import org.apache.spark.sql.types.StructType
+import org.apache.spark.sql.types.{DataType, StructType}
+import org.apache.spark.util.NextIterator
 
 /** The provider that `spark.sql.streaming.stateStore.providerClass` names. One per store and executor; Spark decides when it opens which
   * version, the agent what that means on storage, the [[StoreEngine]] holds the rows.
@@ -24,10 +27,10 @@ class MillpondStateStoreProvider extends LineProvider {
   private var usesFamilies = false
   private var schemas: Option[StateSchemaProvider] = None
   private val definitions = mutable.LinkedHashMap.empty[String, FamilyDefinition]
+  private var definitionsBefore: Option[Seq[(String, FamilyDefinition)]] = None // when the running batch began
   private val rules = mutable.HashMap.empty[String, JsonNode]
   private var owner: Session = null
   private var closing = false
-  private var rowsValidated = false
 
   override def init(stateStoreId: StateStoreId, keySchema: StructType, valueSchema: StructType, keyStateEncoderSpec: KeyStateEncoderSpec,
       useColumnFamilies: Boolean, storeConf: StateStoreConf, hadoopConf: Configuration, useMultipleValuesPerKey: Boolean,
@@ -69,7 +72,7 @@ class MillpondStateStoreProvider extends LineProvider {
       case _ => getStore(version, uniqueId, forceSnapshotOnCommit, loadEmpty = false)
     }
 
-  private def begin(session: Session, version: Long, uniqueId: Option[String], force: Boolean): StateStore =
+  private def begin(session: Session, version: Long, uniqueId: Option[String], force: Boolean, readOnly: Boolean = false): StateStore =
     try {
       try engine.begin()
       catch {
@@ -80,17 +83,18 @@ class MillpondStateStoreProvider extends LineProvider {
           Loader.load(engine, version, if (version == 0) None else uniqueId, loadEmpty = false, registerAll)
           engine.begin()
       }
-      new MillpondStateStore(this, session, version, uniqueId, force)
+      definitionsBefore = Some(definitions.toSeq)
+      new MillpondStateStore(this, session, version, uniqueId, force, readOnly)
     } catch { case NonFatal(e) => end(session); throw e }
 
-  private def open(version: Long, uniqueId: Option[String], loadEmpty: Boolean): Session = {
+  private def open(version: Long, uniqueId: Option[String], loadEmpty: Boolean, from: Option[(Long, Option[String])] = None): Session = {
     if (version < 0) throw QueryExecutionErrors.unexpectedStateStoreVersion(version)
     val session = acquire()
     try {
       Agent.takeSpentNs()
       if (uniqueId.isDefined) context.usesCommitIds = true
-      if (loadEmpty || !engine.reuse(version, if (version == 0) None else uniqueId))
-        Loader.load(engine, version, if (version == 0 || loadEmpty) None else uniqueId, loadEmpty, registerAll)
+      if (loadEmpty || from.isDefined || !engine.reuse(version, if (version == 0) None else uniqueId))
+        Loader.load(engine, version, if (version == 0 || loadEmpty) None else uniqueId, loadEmpty, registerAll, from)
       session
     } catch {
       case e: MillpondException => end(session); throw e // its message says more than Spark's wrapper would
@@ -98,11 +102,35 @@ class MillpondStateStoreProvider extends LineProvider {
     }
   }
 
-  override def replayStateFromSnapshot(snapshotVersion: Long, endVersion: Long, readOnly: Boolean, snapshotVersionStateStoreCkptId: Option[String],
-      endVersionStateStoreCkptId: Option[String]): StateStore = throw StateStoreErrors.stateStoreProviderDoesNotSupportFineGrainedReplay(getClass.getName)
+  // ---- replay --------------------------------------------------------------------------------------------------------------------
 
-  override protected def changes(startVersion: Long, endVersion: Long, columnFamily: String, endId: Option[String]) =
-    throw StateStoreErrors.stateStoreProviderDoesNotSupportFineGrainedReplay(getClass.getName)
+  override def replayStateFromSnapshot(snapshotVersion: Long, endVersion: Long, readOnly: Boolean, snapshotId: Option[String], endId: Option[String]): StateStore =
+    begin(openFrom(snapshotVersion, endVersion, snapshotId, endId), endVersion, endId, force = false, readOnly)
+
+  override def replayReadStateFromSnapshot(snapshotVersion: Long, endVersion: Long, snapshotId: Option[String], endId: Option[String]): ReadStateStore =
+    new MillpondReadStore(this, openFrom(snapshotVersion, endVersion, snapshotId, endId), endVersion, endId)
+
+  private def openFrom(snapshotVersion: Long, endVersion: Long, snapshotId: Option[String], endId: Option[String]): Session = {
+    if (snapshotVersion < 1) throw QueryExecutionErrors.unexpectedStateStoreVersion(snapshotVersion)
+    if (endVersion < snapshotVersion) throw QueryExecutionErrors.unexpectedStateStoreVersion(endVersion)
+    open(endVersion, endId, loadEmpty = false, Some(snapshotVersion -> snapshotId))
+  }
+
+  override protected def changes(startVersion: Long, endVersion: Long, name: String, endId: Option[String])
+      : NextIterator[(RecordType.Value, UnsafeRow, UnsafeRow, Long)] = {
+    if (startVersion < 1) throw QueryExecutionErrors.unexpectedStateStoreVersion(startVersion)
+    if (endVersion < startVersion) throw QueryExecutionErrors.unexpectedStateStoreVersion(endVersion)
+    val definition = definitions.getOrElse(name, throw StateStoreErrors.unsupportedOperationOnMissingColumnFamily("readChangeFeed", name))
+    if (endId.isDefined) context.usesCommitIds = true
+    val answer = context.call("change_feed", engine.generation) { r =>
+      r.put("start_version", startVersion).put("version", endVersion)
+      endId.foreach(r.put("id", _))
+    }
+    val changelogs = answer.get("changelogs").elements.asScala.map(c => PendingChangelog(c.get("version").asLong, c.get("id").asText, c.get("path").asText, 0L)).toSeq
+    new ChangeFeed(changelogs, name, codecOf(name, definition, partitionKey = null))
+  }
+
+  // ---- sessions ------------------------------------------------------------------------------------------------------------------
 
   /** Wait for the session before to end: a task that was killed may linger while its next attempt begins. */
   private def acquire(): Session = {
@@ -132,6 +160,9 @@ class MillpondStateStoreProvider extends LineProvider {
 
   private def releaseOwner(): Unit = {
     engine.abort()
+    // what the batch dropped is there again; what it made stays known, for a reader of Spark 4.2 makes families known so
+    definitionsBefore.foreach(_.foreach { case (name, d) => definitions.getOrElseUpdate(name, d) })
+    definitionsBefore = None
     engine.synchronized(engine.closeScans())
     owner = null
     if (closing) engine.close()
@@ -143,8 +174,20 @@ class MillpondStateStoreProvider extends LineProvider {
   private[millpond] def defineFamily(name: String, definition: FamilyDefinition): Unit = {
     requireFamilies("createColFamilyIfAbsent")
     checkName(name, definition.internal)
+    val before = definitions.get(name)
+    if (engine.has(name)) before.foreach(requireSameRows(name, _, definition))
     definitions(name) = definition
-    register(name)
+    // a definition that does not fit must not stand in the way of the next load
+    try register(name)
+    catch { case NonFatal(e) => before.fold { definitions.remove(name); () }(definitions(name) = _); throw e }
+  }
+
+  /** Rows are stored as they are: those of one schema mean nothing under another. Avro tells by its ids, and Spark what may follow what. */
+  private def requireSameRows(name: String, old: FamilyDefinition, now: FamilyDefinition): Unit = if (shapeOf(name, now).plainRows) {
+    if (!DataType.equalsStructurally(old.spec.keySchema, now.spec.keySchema, ignoreNullability = true))
+      throw StateStoreErrors.stateStoreKeySchemaNotCompatible(old.spec.keySchema.toString, now.spec.keySchema.toString)
+    if (!DataType.equalsStructurally(old.valueSchema, now.valueSchema, ignoreNullability = true))
+      throw StateStoreErrors.stateStoreValueSchemaNotCompatible(old.valueSchema.toString, now.valueSchema.toString)
   }
 
   /** After a load: the families of the store get their codecs back. */
@@ -155,18 +198,26 @@ class MillpondStateStoreProvider extends LineProvider {
 
   private def register(name: String): Unit = engine.synchronized {
     val d = definitions(name)
-    val plain = conf.stateStoreEncodingFormat == "unsaferow" || !usesFamilies || name == StateStore.DEFAULT_COL_FAMILY_NAME
-    val shape = FamilyShape(FamilyKind.of(d.spec), d.internal, d.multi, plain)
+    val shape = shapeOf(name, d)
+    if (!engine.has(name)) engine.forgetFamily(name, shape)
     val known = engine.families.get(name)
     if (known != null && known.shape != shape)
       throw MillpondError.of("INVALID_ARGUMENT", s"column family '$name' of store ${context.label} is stored as ${known.shape}, the query wants $shape.")
     val family = if (known != null) known else engine.addFamily(name, nextFamilyId(name), shape, onDisk = false)
-    if (!family.isRegistered) {
-      family.removed = false
+    if (name == StateStore.DEFAULT_COL_FAMILY_NAME) family.exists = true
+    if (family.rows == null || !family.rows.isFor(d)) {
       val key = PartitionKey.of(ruleOf(name, d), d.spec.keySchema, FamilyKind.prefixColumns(d.spec), engine.layout.groups.maxParallelism)
-      family.register(new FamilyCodec(shape, d.spec.keySchema, d.valueSchema, d.spec, usesFamilies, schemas, name, key))
+      family.register(codecOf(name, d, key))
     }
   }
+
+  private def shapeOf(name: String, d: FamilyDefinition): FamilyShape = {
+    val plain = conf.stateStoreEncodingFormat == "unsaferow" || !usesFamilies || name == StateStore.DEFAULT_COL_FAMILY_NAME
+    FamilyShape(FamilyKind.of(d.spec), d.internal, d.multi, plain)
+  }
+
+  private def codecOf(name: String, d: FamilyDefinition, partitionKey: PartitionKey): FamilyCodec =
+    new FamilyCodec(shapeOf(name, d), d.spec.keySchema, d.valueSchema, d.spec, usesFamilies, schemas, name, partitionKey)
 
   /** The family is gone for this provider until it is created again. */
   private[millpond] def removeFamily(name: String): Boolean = {
@@ -201,18 +252,13 @@ class MillpondStateStoreProvider extends LineProvider {
     }.get("rule")
   })
 
-  // ---- writing -------------------------------------------------------------------------------------------------------------------
-
-  private[millpond] def validate(key: org.apache.spark.sql.catalyst.expressions.UnsafeRow, value: org.apache.spark.sql.catalyst.expressions.UnsafeRow,
-      codec: FamilyCodec): Unit = if (!rowsValidated) {
-    StateStoreProvider.validateStateRowFormat(key, codec.keySchema, value, codec.valueSchema, id, conf)
-    rowsValidated = true
-  }
+  // ---- commits and metrics ------------------------------------------------------------------------------------------------------
 
   private[millpond] def commit(session: Session, forceSnapshot: Boolean): Long = {
     val version =
       try {
         val committed = engine.commit()
+        definitionsBefore = None
         if (conf.commitValidationEnabled) StateStore.reportCommitToCoordinator(committed, id, context.hadoopConf)
         committed
       } catch {

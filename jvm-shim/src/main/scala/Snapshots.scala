@@ -79,7 +79,7 @@ private[millpond] object Snapshots extends Logging {
       val (version, id, keys, families, layout) = engine.synchronized {
         // a batch may have begun since the flush: what the disk tier holds is `flushed`
         val f = Json.obj()
-        BatchLog.describeFamilies(engine, f)
+        BatchLog.describeFamilies(engine, f, asOf = engine.flushed)
         (engine.flushed, engine.lineage((engine.flushed - engine.lineageBase).toInt), engine.flushedKeys, f, engine.layout)
       }
       Some(Prepared(version, id, engine.lastSnapshot, keys, engine.generation, dir, orStale(engine)(engine.disk.snapshotTo(dir)), families, layout))

@@ -60,6 +60,8 @@ final class StoreEngine(val context: StoreContext) extends Logging {
   private[millpond] var spilledVersion = 0L // the disk tier holds a part of this version, which need not be proven committed yet
   private[millpond] var nothingToEvict = false // until the next flush
   private[millpond] val batchLog = new BatchLog(this)
+  private var familiesChanged = false // the running batch created or removed a family: to take that back is to load again
+  private var familiesDetached = false // the last version did
   private val scans = mutable.HashSet.empty[Scan]
   private val diskKey = new GrowingKey
   budget.register()
@@ -91,7 +93,7 @@ final class StoreEngine(val context: StoreContext) extends Logging {
     f
   }
 
-  def familyNames: Set[String] = synchronized(families.values.asScala.iterator.filter(_.isRegistered).map(_.name).toSet)
+  def familyNames: Set[String] = synchronized(families.values.asScala.iterator.filter(f => f.exists && !f.removed).map(_.name).toSet)
 
   /** Make a family known under an id; ids are durable (every changelog and manifest lists them). */
   private[millpond] def addFamily(name: String, id: Int, shape: FamilyShape, onDisk: Boolean): Family = {
@@ -101,15 +103,36 @@ final class StoreEngine(val context: StoreContext) extends Logging {
     f
   }
 
+  /** Whether the family is part of the state, or its deletes still are. */
+  private[millpond] def has(name: String): Boolean = synchronized { val f = families.get(name); f != null && (f.exists || f.removed) }
+
+  /** Drop what was only made known, if it is of another shape; it has no rows. */
+  private[millpond] def forgetFamily(name: String, shape: FamilyShape): Unit = synchronized {
+    val f = families.get(name)
+    if (f != null && f.shape != shape && f.table.touchedCount == 0) { families.remove(name); f.close() }
+  }
+
+  /** The running batch makes the family part of the state. */
+  private[millpond] def createFamily(name: String): Unit = synchronized {
+    val f = families.get(name)
+    if (!f.exists || f.removed) {
+      f.exists = true
+      f.removed = false
+      familiesChanged = true
+    }
+  }
+
   /** Drop a family: its rows are deleted, it is forgotten once their deletes are on disk. False if there is none. The query need not have
     * registered it: one that only drops a state variable does not know the variable's schema. */
   def removeFamily(name: String): Boolean = synchronized {
     checkUsable()
     val f = families.get(name)
-    if (f == null || f.removed) false
+    if (f == null || f.removed || !f.exists) false
     else {
       eraseRows(f)
       f.removed = true
+      f.removedAt = Family.Uncommitted
+      familiesChanged = true
       true
     }
   }
@@ -194,7 +217,7 @@ final class StoreEngine(val context: StoreContext) extends Logging {
       } else counted = false
     }
     if (value != null || present || !counted) {
-      val slot = if (found == 0L) slotOf(f, key) else 0
+      val slot = if (found == 0L) checkedSlot(f, key) else 0
       val prefix = if (found == 0L) f.prefixLength(rows.base, rows.offset) else 0
       if (value == null) table.write(rows.base, rows.offset, rows.length, hash, found, slot, prefix, null, 0L, -1)
       else {
@@ -236,7 +259,7 @@ final class StoreEngine(val context: StoreContext) extends Logging {
     rows.encodeList(added.toIndexedSeq: _*)
     if (present) f.table.append(found, rows.valueBase, rows.valueOffset, rows.valueLength)
     else
-      f.table.write(rows.base, rows.offset, rows.length, hash, found, if (found == 0L) slotOf(f, key) else 0, f.prefixLength(rows.base, rows.offset),
+      f.table.write(rows.base, rows.offset, rows.length, hash, found, if (found == 0L) checkedSlot(f, key) else 0, f.prefixLength(rows.base, rows.offset),
         rows.valueBase, rows.valueOffset, rows.valueLength)
     count(f, present, after = true, known = true)
   }
@@ -269,6 +292,12 @@ final class StoreEngine(val context: StoreContext) extends Logging {
       admit(f, n, hash, slotOf(f, key))
       if (n < 0) Iterator.empty else rows.decodeValues(java.util.Arrays.copyOf(disk.lastValue, n), 0)
     }
+  }
+
+  /** The slot of a key that comes new into the store; one that Spark did not place by its key group marks the store. */
+  private def checkedSlot(f: Family, key: UnsafeRow): Int = {
+    val slot = layout.checkedSlot(f.rows.partitionKey.group(key))
+    if (f.kind.crossKey) FamilyKind.ReservedSlot else slot
   }
 
   private[millpond] def slotOf(f: Family, key: UnsafeRow): Int =
@@ -332,6 +361,15 @@ final class StoreEngine(val context: StoreContext) extends Logging {
     open(f, records, epoch, range, slot, each)
   }
 
+  /** The rows from the first key at or behind these ordering columns to the end of the family; range families only. */
+  def scanFrom(f: Family, prefix: UnsafeRow): Scan = synchronized {
+    checkUsable()
+    f.rows.encodePrefix(prefix)
+    val range = KeyRange(from = f.rows.keyCopy())
+    val epoch = f.table.beginScan()
+    open(f, f.table.from(range.start, Bytes.ArrayOffset, range.start.length), epoch, range, FamilyKind.ReservedSlot, each = false)
+  }
+
   private def open(f: Family, records: RecordCursor, epoch: Int, range: KeyRange, slot: Int, each: Boolean): Scan = {
     val cursor = if (f.table.complete) null else new DiskCursor(disk.iterator(readAhead = range eq KeyRange.Whole), f, slot, range)
     open(new Scan(this, f, records, epoch, cursor, f.table.isSorted && slot >= 0, range, each))
@@ -358,20 +396,21 @@ final class StoreEngine(val context: StoreContext) extends Logging {
     } else false
   }
 
-  private def detachable: Boolean = lineage.size >= 2 && !families.isEmpty && families.values.asScala.forall(_.table.hasDetached)
+  private def detachable: Boolean = lineage.size >= 2 && !familiesDetached && !families.isEmpty && families.values.asScala.forall(_.table.hasDetached)
 
   /** Begin a micro-batch on `version`: it is proven committed now. */
   def begin(): Unit = {
     synchronized {
       checkUsable()
       inBatch = true
+      familiesChanged = false
       batchId = StoreEngine.newId()
       anchor = version
       anchorId = id
       anchorKeys = keys
       keysAtStart = keys
-      // the deletes of a removed family are on disk: nothing is left of it
-      families.values.removeIf { f => val gone = f.removed && f.removedAt <= flushed && !warming; if (gone) f.close(); gone }
+      // a snapshot holds the deletes of a removed family: nothing is left of it, and its id may be used again
+      families.values.removeIf { f => val gone = f.removed && f.removedAt <= math.min(flushed, snapshotVersion) && !warming; if (gone) f.close(); gone }
       families.values.forEach { f =>
         f.removedBefore = f.removed
         f.table.beginBatch()
@@ -401,7 +440,11 @@ final class StoreEngine(val context: StoreContext) extends Logging {
     keysDetached = keysAtStart
     inBatch = false
     emptyBase = false
-    families.values.forEach(f => if (f.removed && !f.removedBefore) f.removedAt = next)
+    families.values.forEach { f =>
+      if (f.removed && f.removedAt == Family.Uncommitted) f.removedAt = next
+      if (f.exists && f.createdAt == Family.Uncommitted) f.createdAt = next
+    }
+    familiesDetached = familiesChanged
     metrics.committed(size, System.nanoTime - start)
     next
   }
@@ -415,6 +458,7 @@ final class StoreEngine(val context: StoreContext) extends Logging {
         if (batchLog.isSpilled) { batchLog.clear(); loaded = false }
         families.values.forEach(_.table.abortBatch())
         families.values.forEach(f => f.removed = f.removedBefore)
+        if (familiesChanged) stale = true
         keys = keysAtStart
       }
     }
@@ -499,14 +543,15 @@ final class StoreLayout(val groups: KeyGroups, val partitions: Int, val partitio
   def scalable: Boolean = reason == null
   def unscalableReason: String = if (reason == null) "" else reason
 
+  /** The slot of a key group. */
+  def slot(group: Int): Int = if (!slotted || group < 0) 0 else groups.slot(group)
+
   /** The slot of a key group, which must be one of this partition's: else the store is marked, since a rescale would tear it apart. */
-  def slot(group: Int): Int =
-    if (!slotted || group < 0) 0
-    else {
-      if (group % partitions != partition && reason == null)
-        reason = s"a key of key group $group is in partition $partition of $partitions: Spark did not place it by the key that Millpond assumes"
-      groups.slot(group)
-    }
+  def checkedSlot(group: Int): Int = {
+    if (slotted && group >= 0 && group % partitions != partition && reason == null)
+      reason = s"a key of key group $group is in partition $partition of $partitions: Spark did not place it by the key that Millpond assumes"
+    slot(group)
+  }
 
   def describe(target: ObjectNode): Unit = {
     target.put("max_parallelism", groups.maxParallelism).put("base", groups.base).put("partitions", partitions)
