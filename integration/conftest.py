@@ -12,7 +12,7 @@ from pyspark import SparkContext
 from pyspark.sql import SparkSession
 
 import millpond
-from integration.harness import providers_to_test
+from integration.harness import Harness, providers_to_test
 from integration.jvm import MILLPOND, ROCKSDB, compile_harness, millpond_jar
 from integration.processes import agents_below, wait_until
 from integration.shapes import from_reports
@@ -77,6 +77,14 @@ def spark(tmp_path_factory: pytest.TempPathFactory) -> Iterator[SparkSession]:
         seconds=5,
         what=f"agents {agents} to end with the JVM",
     )
+
+
+@pytest.fixture(scope="session")
+def harness(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Harness]:
+    """One JVM for all tests that drive stores without a query."""
+    started = Harness(tmp_path_factory.mktemp("harness"))
+    yield started
+    started.stop()
 
 
 @pytest.fixture(autouse=True, scope="session")

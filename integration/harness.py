@@ -23,6 +23,7 @@ from typing import IO, Any, cast
 from integration.jvm import MILLPOND, ROCKSDB, compile_harness, java_command, millpond_jar
 
 Row = list[Any]
+Change = tuple[str, Row, "Row | None", int]
 _MAIN = "org.apache.spark.sql.millpond.testing.ProviderHarness"
 _PREFIX = "spark.sql.streaming.stateStore."
 
@@ -167,6 +168,35 @@ class Harness:
         """The partition in which Spark's hash partitioning puts each key (all columns hashed)."""
         return [int(p) for p in self.call("partition_of", key=key_schema, keys=list(keys), partitions=partitions)]
 
+    def spark_partitions_of(
+        self,
+        keys: Sequence[Row],
+        *,
+        key_schema: str,
+        partitions: int,
+        operator: str,
+        store: str = "default",
+        cf: str = "default",
+        format: int | None = None,
+        variable: str | None = None,
+    ) -> list[int]:
+        """The partition in which Spark's own `StatePartitionKeyExtractor` puts each state key.
+
+        `variable`: `name:type:ttl` of a transformWithState variable.
+        """
+        answer = self.call(
+            "spark_partition_of",
+            keys=list(keys),
+            key=key_schema,
+            partitions=partitions,
+            operator=operator,
+            store=store,
+            cf=cf,
+            format=format,
+            variable=variable,
+        )
+        return [int(p) for p in answer]
+
     def stop(self) -> None:
         """End the JVM in order; wait for it."""
         if self._process.poll() is None:
@@ -215,6 +245,36 @@ class Provider:
         self.harness.call("upgrade", p=self.name, s=s, **{"from": read.name}, version=version, id=id)
         return Store(self, s)
 
+    def replay(
+        self,
+        snapshot: int,
+        version: int,
+        *,
+        snapshot_id: str | None = None,
+        id: str | None = None,
+        read: bool = True,
+        read_only: bool = True,
+    ) -> Store:
+        """`replayReadStateFromSnapshot`, or with `read=False` `replayStateFromSnapshot`."""
+        s = self.harness.name("s")
+        self.harness.call(
+            "replay",
+            p=self.name,
+            s=s,
+            snapshot=snapshot,
+            version=version,
+            snapshot_id=snapshot_id,
+            id=id,
+            read=read,
+            read_only=read_only,
+        )
+        return Store(self, s)
+
+    def changes(self, start: int, version: int, *, cf: str | None = None, id: str | None = None) -> list[Change]:
+        """All of `getStateStoreChangeDataReader`: (type, key, value or None, batch) in its order."""
+        answer = self.harness.call("changes", p=self.name, start=start, version=version, cf=cf, id=id)
+        return [(kind, key, value, batch) for kind, key, value, batch in answer]
+
     def snapshot(self) -> None:
         """`doSnapshotMaintenance`, on the calling thread."""
         self.harness.call("snapshot", p=self.name)
@@ -246,6 +306,14 @@ class Store:
         """Two values, both looked at after the second `get`."""
         return cast("list[Row | None]", self._call("get_both", k=key, k2=other))
 
+    def multi_get(self, keys: Sequence[Row], **cf: str) -> list[Row | None]:
+        """`multiGet`: a value or None for each key."""
+        return cast("list[Row | None]", self._call("multi_get", keys=list(keys), **cf))
+
+    def values(self, key: Row, **cf: str) -> list[Row]:
+        """`valuesIterator`, to its end."""
+        return cast("list[Row]", self._call("values", k=key, **cf))
+
     def exists(self, key: Row, **cf: str) -> bool:
         """`keyExists`."""
         return bool(self._call("exists", k=key, **cf))
@@ -261,6 +329,49 @@ class Store:
     def remove(self, key: Row, **cf: str) -> None:
         """`remove`."""
         self._call("remove", k=key, **cf)
+
+    def put_list(self, key: Row, values: Sequence[Row], **cf: str) -> None:
+        """`putList`."""
+        self._call("put_list", k=key, v=list(values), **cf)
+
+    def merge(self, key: Row, value: Row, **cf: str) -> None:
+        """`merge`."""
+        self._call("merge", k=key, v=value, **cf)
+
+    def merge_list(self, key: Row, values: Sequence[Row], **cf: str) -> None:
+        """`mergeList`."""
+        self._call("merge_list", k=key, v=list(values), **cf)
+
+    def delete_range(self, begin: Row, end: Row, **cf: str) -> None:
+        """`deleteRange`: `[begin, end)` in the order of encoded keys."""
+        self._call("delete_range", **{"from": begin}, to=end, **cf)
+
+    def create_cf(self, name: str, schema: Schema, *, internal: bool = False) -> None:
+        """`createColFamilyIfAbsent`."""
+        self._family("create_cf", name, schema, internal)
+
+    def register_cf(self, name: str, schema: Schema, *, internal: bool = False) -> None:
+        """`registerColFamily`."""
+        self._family("register_cf", name, schema, internal)
+
+    def _family(self, do: str, name: str, schema: Schema, internal: bool) -> None:
+        self._call(
+            do,
+            cf=name,
+            key=schema.key,
+            value=schema.value,
+            spec=dict(schema.spec),
+            multi=schema.multi,
+            internal=internal,
+        )
+
+    def remove_cf(self, name: str) -> bool:
+        """`removeColFamilyIfExists`."""
+        return bool(self._call("remove_cf", cf=name))
+
+    def cf_names(self) -> list[str]:
+        """`allColumnFamilyNames`, sorted."""
+        return cast("list[str]", self._call("cf_names"))
 
     def scan(self, **arguments: Any) -> list[tuple[Row, Row]]:
         """All pairs; `scan="prefix", k=[...]` or `scan="range"` for a part; in the provider's order."""
@@ -294,7 +405,7 @@ class Store:
         return int(self._call("metrics")["keys"])
 
     def metrics(self) -> dict[str, Any]:
-        """`keys`, `memory_bytes` and `custom` (name to value); an undeclared custom metric is an error."""
+        """`keys`, `memory_bytes`, `custom` and `instance` (name to value); an undeclared custom metric is an error."""
         return cast("dict[str, Any]", self._call("metrics"))
 
 
@@ -312,6 +423,10 @@ class Cursor:
         before `next`.
         """
         return [(k, v) for k, v in self.harness.call("iter_next", it=self.name, n=count, remove=remove, lazily=lazily)]
+
+    def seek(self, prefix: Row) -> None:
+        """`refreshAndSeekToPrefix` of an iterator that was opened with `scan="reusable"`."""
+        self.harness.call("iter_seek", it=self.name, k=prefix)
 
     def close(self) -> None:
         """Close it; idempotent."""

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+from collections.abc import Mapping
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
@@ -40,8 +41,14 @@ class Model:
     newest: int = 0
 
     def ask(self, node: Node) -> None:
-        """Spark asks for `node`: the proof that it, and not its siblings, was committed."""
+        """Spark asks for `node`: the proof that it, and not its siblings, was committed.
+
+        From here on other attempts of the versions before it may be collected, and what was built on them is lost.
+        """
         self.asked = node
+        past = set(self.lineage(node))
+        lost = {n for n in self.states if n[0] < node[0] and n not in past}
+        self.states = {n: s for n, s in self.states.items() if lost.isdisjoint(self.lineage(n))}
 
     def add(self, node: Node, parent: Node, state: State) -> None:
         """`node` was committed on top of `parent`."""
@@ -73,11 +80,18 @@ class Model:
 
 
 def write_spark_metadata(
-    checkpoint: Path, *, operator_name: str, partitions: int, prefix_columns: int = 0, provider_class: str
+    checkpoint: Path,
+    *,
+    operator_name: str,
+    partitions: int,
+    prefix_columns: int = 0,
+    provider_class: str,
+    state_variables: Mapping[str, str] | None = None,
 ) -> Path:
     """What Spark's driver writes before the first task.
 
-    Operator metadata and offset log. Returns `<checkpoint>/state`.
+    Operator metadata and offset log. `state_variables`: names and types (`MapState`) of a transformWithState operator,
+    whose metadata is of the second version. Returns `<checkpoint>/state`.
     """
     metadata = checkpoint / "state" / "0" / "_metadata"
     metadata.mkdir(parents=True)
@@ -85,7 +99,14 @@ def write_spark_metadata(
         "operatorInfo": {"operatorId": 0, "operatorName": operator_name},
         "stateStoreInfo": [{"storeName": "default", "numColsPrefixKey": prefix_columns, "numPartitions": partitions}],
     }
-    (metadata / "metadata").write_text("v1\n" + json.dumps(info))
+    if state_variables is None:
+        (metadata / "metadata").write_text("v1\n" + json.dumps(info))
+    else:
+        variables = [{"stateName": n, "stateVariableType": t} for n, t in state_variables.items()]
+        (metadata / "v2").mkdir()
+        (metadata / "v2" / "0").write_text(
+            "v2\n" + json.dumps({**info, "operatorPropertiesJson": json.dumps({"stateVariables": variables})})
+        )
     offsets = checkpoint / "offsets"
     offsets.mkdir()
     conf = {

@@ -8,39 +8,23 @@ from __future__ import annotations
 
 import os
 import shutil
-import tempfile
-from collections.abc import Callable, Iterator
-from dataclasses import dataclass
+from collections.abc import Callable
 from functools import partial
+from itertools import pairwise
 from pathlib import Path
 from typing import Any
 
 import pytest
-from hypothesis import HealthCheck, Phase, settings
 from hypothesis import strategies as st
-from hypothesis.stateful import RuleBasedStateMachine, initialize, precondition, rule, run_state_machine_as_test
+from hypothesis.stateful import initialize, precondition, rule
 
-from integration.harness import (
-    Commit,
-    Cursor,
-    Harness,
-    Provider,
-    ProviderError,
-    Row,
-    Schema,
-    Store,
-    providers_to_test,
-    short_conf,
-)
+from integration.harness import Harness, ProviderError, Row, Schema, Store, providers_to_test
 from integration.jvm import MILLPOND, ROCKSDB
-from integration.store_model import Model, Node, State, as_state, canon, write_spark_metadata
+from integration.provider_machine import PARTITIONS, ProviderMachine, Variant, in_partition, run_machine
+from integration.store_model import State, as_state, canon, write_spark_metadata
 
-PARTITIONS, PARTITION = 4, 2
-RETAIN = 6
 EXAMPLES = int(os.environ.get("MILLPOND_MACHINE_EXAMPLES", "40"))
 STEPS = 45
-# Shrinking re-runs the machine some hundred times: worth it at a desk, not in CI, which prints the whole sequence.
-PHASES = (Phase.generate, Phase.shrink) if os.environ.get("MILLPOND_MACHINE_SHRINK") else (Phase.generate,)
 TEXTS = ["", "a", "ab", "b", "ü€", "\U0001f600", "x" * 40, None]
 VALUES = st.tuples(
     st.one_of(st.none(), st.text(max_size=6), st.integers(1, 5).map(lambda n: "v" * (n * 50_000))),
@@ -48,160 +32,50 @@ VALUES = st.tuples(
 )
 
 
-@dataclass(frozen=True)
-class Variant:
-    """What one run of the machine is about."""
-
-    provider_class: str
-    checkpoint_format: int
-    prefix: bool
-    conf: tuple[tuple[str, str], ...]
-
-    @property
-    def diverges(self) -> bool:
-        """Whether a version may be written again with other content.
-
-        Always with ids; without, only Millpond promises it.
-        """
-        return self.checkpoint_format == 2 or self.provider_class == MILLPOND
-
-    @property
-    def retain(self) -> int:
-        """Batches kept.
-
-        Spark's own clean-up counts the snapshot of a lost attempt and then misses the chain of the one that won:
-        there it deletes nothing.
-        """
-        return RETAIN if self.provider_class == MILLPOND else 100
-
-    @property
-    def name(self) -> str:
-        """For the test id."""
-        return "-".join(
-            [
-                self.provider_class.rsplit(".", 1)[1].removesuffix("StateStoreProvider"),
-                f"format{self.checkpoint_format}",
-                "prefix" if self.prefix else "plain",
-                *(f"{k.rsplit('.', 1)[-1]}={v}" for k, v in self.conf),
-            ]
-        )
-
-
 def _variants() -> list[Variant]:
-    found = [Variant(c, f, p, ()) for c in providers_to_test() for f, p in ((1, False), (2, True))]
+    found = [Variant(c, f, (), s) for c in providers_to_test() for f, s in ((1, "plain"), (2, "prefix"))]
     if MILLPOND in providers_to_test():
         # Values go up to 250 kB: such a budget is exceeded by single rows, so that rows leave memory at every step.
-        found += [Variant(MILLPOND, f, p, (("millpond.memory.budget", "64k"),)) for f, p in ((1, True), (2, False))]
-        found += [Variant(MILLPOND, 2, True, (("millpond.backend", "heap"),))]
+        found += [
+            Variant(MILLPOND, f, (("millpond.memory.budget", "64k"),), s) for f, s in ((1, "prefix"), (2, "plain"))
+        ]
+        found += [Variant(MILLPOND, 2, (("millpond.backend", "heap"),), "prefix")]
     return found
-
-
-@pytest.fixture(scope="module")
-def harness(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Harness]:
-    """One JVM for all examples."""
-    started = Harness(tmp_path_factory.mktemp("harness"))
-    yield started
-    started.stop()
 
 
 def _keys(harness: Harness, prefix: bool) -> list[Row]:
     """Keys that Spark's shuffle would send to `PARTITION`, several to a prefix."""
-    candidates: list[Row] = [[t, n] for t in TEXTS for n in (-1, 0, 1, 2, 3, 255, 256, 2**40, -(2**63), None)]
+    candidates: list[Row] = [[t, n] for n in (-1, 0, 1, 2, 3, 255, 256, 2**40, -(2**63), None) for t in TEXTS]
     hashed, schema = ([[k[0]] for k in candidates], "k string") if prefix else (candidates, Schema().key)
-    places = harness.partitions_of(hashed, key_schema=schema, partitions=PARTITIONS)
-    mine = [k for k, p in zip(candidates, places, strict=True) if p == PARTITION]
+    mine = in_partition(harness, candidates, hashed, schema)
     assert len(mine) >= 10, mine
     return mine
 
 
-class StoreMachine(RuleBasedStateMachine):
-    """Two providers of one partition, as on two executors; one store open at a time."""
+class StoreMachine(ProviderMachine):
+    """One column family, without keys that have several values."""
 
-    harness: Harness
-    variant: Variant
     keys: list[Row]
 
-    def __init__(self) -> None:
-        super().__init__()
-        self.checkpoint = Path(tempfile.mkdtemp(dir=self.harness.work_dir))
-        self.root = write_spark_metadata(
+    @property
+    def prefix(self) -> bool:
+        """Whether keys have a scan prefix."""
+        return self.variant.shape == "prefix"
+
+    def write_metadata(self) -> Path:
+        """Of a session window, or of an aggregation."""
+        return write_spark_metadata(
             self.checkpoint,
-            operator_name="sessionWindowStateStoreSaveExec" if self.variant.prefix else "stateStoreSave",
+            operator_name="sessionWindowStateStoreSaveExec" if self.prefix else "stateStoreSave",
             partitions=PARTITIONS,
-            prefix_columns=int(self.variant.prefix),
+            prefix_columns=int(self.prefix),
             provider_class=self.variant.provider_class,
         )
-        self.model = Model(self.variant.checkpoint_format, self.variant.retain)
-        self.providers: list[Provider | None] = [None, None]
-        self.current = 0
-        self.store: Store | None = None
-        self.read: Store | None = None
-        self.base: Node = (0, None)
-        self.working: State = {}
-        self.touched: set[str] = set()
-        self.cursors: list[tuple[Cursor, State, State]] = []  # iterator, what it must yield, what it has yielded
-
-    # -- providers ---------------------------------------------------------------------------------------------------
-
-    def _provider(self, index: int) -> Provider:
-        found = self.providers[index]
-        if found is None:
-            spec: dict[str, Any] = {"type": "prefix", "columns": 1} if self.variant.prefix else {"type": "none"}
-            conf = short_conf(
-                {
-                    "checkpointFormatVersion": self.variant.checkpoint_format,
-                    "minDeltasForSnapshot": 2,
-                    "rocksdb.changelogCheckpointing.enabled": True,
-                    "rocksdb.lockAcquireTimeoutMs": 2000,
-                    **dict(self.variant.conf),
-                    **(
-                        {"millpond.gc.graceMs": 0, "millpond.gc.intervalMs": 0, "millpond.lock.acquireTimeoutMs": 2000}
-                        if self.variant.provider_class == MILLPOND
-                        else {}
-                    ),
-                }
-            )
-            conf |= {
-                "spark.sql.streaming.minBatchesToRetain": str(self.variant.retain),
-                "spark.sql.streaming.ratioExtraSpaceAllowedInCheckpoint": "0",
-                "spark.sql.shuffle.partitions": str(PARTITIONS),
-            }
-            found = self.harness.open(
-                self.root,
-                provider_class=self.variant.provider_class,
-                schema=Schema(spec=spec),
-                conf=conf,
-                partition=PARTITION,
-            )
-            self.providers[index] = found
-        return found
-
-    def _close(self, index: int) -> None:
-        provider = self.providers[index]
-        if provider is not None:
-            self.providers[index] = None
-            provider.close()
-
-    def _open(self, call: Callable[[], Store]) -> Store:
-        """Open a store.
-
-        In format 1 an executor whose changelog another attempt replaced may say so once, before any row of the batch;
-        the retry must succeed.
-        """
-        try:
-            return call()
-        except ProviderError as error:
-            if self.variant.checkpoint_format == 2 or "MILLPOND_CHANGELOG_REPLACED" not in error.text:
-                raise
-            return call()
 
     def _forget_store(self) -> None:
         for cursor, _, _ in self.cursors:
             cursor.close()
         self.cursors, self.store, self.read, self.working, self.touched = [], None, None, {}, set()
-
-    def _may_write(self, node: Node) -> bool:
-        return self.variant.diverges or node[0] == self.model.newest
 
     # -- life of a store -----------------------------------------------------------------------------------------------
 
@@ -227,14 +101,18 @@ class StoreMachine(RuleBasedStateMachine):
             how = "read"
         provider = self._provider(index)
         self.current = index
-        self.model.ask(node)
+        self._ask(index, node)
         self.base, self.working, self.touched = node, dict(self.model.states[node]), set()
         if how == "write":
             self.store = self._open(lambda: provider.store(node[0], node[1]))
             assert as_state(self.store.scan()) == self.working
             return
         read = self._open(lambda: provider.read_store(node[0], node[1]))
-        assert as_state(read.scan()) == self.working
+        rows = read.scan()
+        assert as_state(rows) == self.working
+        if self.prefix:  # Spark's state reader makes one row of a map, or of a session's windows, from neighbours
+            prefixes = [canon(key[:1]) for key, _ in rows]
+            assert sum(a != b for a, b in pairwise(prefixes)) == max(len(set(prefixes)) - 1, 0), prefixes
         if how == "read":
             read.release()
             self._forget_store()
@@ -309,7 +187,7 @@ class StoreMachine(RuleBasedStateMachine):
     def _with_prefix(self, prefix: Any) -> State:
         return {name: pair for name, pair in self.working.items() if pair[0][0] == prefix}
 
-    @precondition(lambda self: self.store is not None and self.variant.prefix)
+    @precondition(lambda self: self.store is not None and self.prefix)
     @rule(key=st.integers(0, 9))
     def prefix_scan(self, key: int) -> None:
         """All keys with one prefix, and no other."""
@@ -322,7 +200,7 @@ class StoreMachine(RuleBasedStateMachine):
     def iterator_open(self, key: int, prefix: bool) -> None:
         """Open an iterator: from here on it yields exactly what is there now."""
         assert self.store is not None
-        if prefix and self.variant.prefix:
+        if prefix and self.prefix:
             value = self.keys[key][0]
             self.cursors.append((self.store.iterate(scan="prefix", k=[value]), self._with_prefix(value), {}))
         else:
@@ -373,14 +251,6 @@ class StoreMachine(RuleBasedStateMachine):
         ):  # without ids nothing tells another executor that its copy is stale; Spark would not use it again either
             self._close(1 - self.current)
 
-    def _check(self, done: Commit, base: Node) -> None:
-        assert done.version == base[0] + 1
-        if self.variant.checkpoint_format == 1:
-            assert done.id is None and done.base_id is None
-        else:
-            assert done.id is not None and (done.version, done.id) not in self.model.states
-            assert done.base_id == base[1]
-
     @precondition(lambda self: self.store is not None)
     @rule()
     def abort(self) -> None:
@@ -399,7 +269,8 @@ class StoreMachine(RuleBasedStateMachine):
         base = self.model.restorable()[-1]
         if not self._may_write(base):
             return
-        self.model.ask(base)
+        for i in (0, 1):
+            self._ask(i, base)
         attempts = [self._open(partial(self._provider(i).store, base[0], base[1])) for i in (0, 1)]
         states = [dict(self.model.states[base]) for _ in attempts]
         for i, store in enumerate(attempts):
@@ -415,22 +286,6 @@ class StoreMachine(RuleBasedStateMachine):
             self._check(done, base)
             assert store.keys() == len(state)
             self.model.add((done.version, done.id), base, state)
-
-    # -- around it
-    # ------------------------------------------------------------------------------------------------------
-
-    @rule(index=st.integers(0, 1), what=st.sampled_from(["snapshot", "snapshot", "cleanup"]))
-    def maintenance(self, index: int, what: str) -> None:
-        """Spark's maintenance threads, also while a task has the store open."""
-        provider = self.providers[index]
-        if provider is not None:
-            provider.snapshot() if what == "snapshot" else provider.cleanup()
-
-    @precondition(lambda self: self.store is None)
-    @rule(index=st.integers(0, 1))
-    def new_provider(self, index: int) -> None:
-        """The provider is unloaded; the next one starts from storage."""
-        self._close(index)
 
     def teardown(self) -> None:
         """At the end every version that Spark may ask for reads right from storage alone."""
@@ -454,26 +309,16 @@ class StoreMachine(RuleBasedStateMachine):
 @pytest.mark.parametrize("variant", _variants(), ids=lambda v: v.name)
 def test_store_equals_a_dict_per_version(harness: Harness, variant: Variant) -> None:
     """Whatever the order of operations, every version holds what was committed into it."""
-    given, mine = variant, _keys(harness, variant.prefix)
+    given, mine = variant, _keys(harness, variant.shape == "prefix")
+    spec: dict[str, Any] = {"type": "prefix", "columns": 1} if variant.shape == "prefix" else {"type": "none"}
 
     class Machine(StoreMachine):
         variant = given
         keys = mine
+        schema = Schema(spec=spec)
 
     Machine.harness = harness
     # Spark's store, some ten times slower to open and commit, is here to prove the rules, not to be tested
-    examples = EXAMPLES if variant.provider_class == MILLPOND else max(EXAMPLES // 10, 1)
-    print(f"hypothesis: derandomised, {examples} examples of {STEPS} steps")
-    run_state_machine_as_test(
-        Machine,
-        settings=settings(
-            max_examples=examples,
-            stateful_step_count=STEPS,
-            deadline=None,
-            derandomize=True,
-            database=None,
-            print_blob=True,
-            suppress_health_check=list(HealthCheck),
-            phases=PHASES,
-        ),
+    run_machine(
+        Machine, examples=EXAMPLES if variant.provider_class == MILLPOND else max(EXAMPLES // 10, 1), steps=STEPS
     )

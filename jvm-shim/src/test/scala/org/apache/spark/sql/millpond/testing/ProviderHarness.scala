@@ -19,6 +19,8 @@ import org.apache.spark.{SparkConf, SparkContext, SparkThrowable}
 import org.apache.spark.sql.catalyst.InternalRow
 import org.apache.spark.sql.catalyst.expressions.{GenericInternalRow, Literal, Murmur3Hash, Pmod, UnsafeProjection, UnsafeRow}
 import org.apache.spark.sql.catalyst.expressions.BoundReference
+import org.apache.spark.sql.execution.streaming.operators.stateful.StatePartitionKeyExtractorFactory
+import org.apache.spark.sql.execution.streaming.operators.stateful.transformwithstate.{StateVariableType, TransformWithStateVariableInfo}
 import org.apache.spark.sql.execution.streaming.state._
 import org.apache.spark.sql.internal.SQLConf
 import org.apache.spark.sql.types._
@@ -46,10 +48,14 @@ object ProviderHarness {
     def family(c: JsonNode): (String, Codec, Codec, Codec) = {
       val name = text(c, "cf", "default")
       val (k, v, p) = owner.families.getOrElse(name, owner.families("default"))
-      (name, k, v, p)
+      // rows of another schema than that of the family, as a faulty operator would give them
+      def other(field: String, mine: Codec) = if (c.hasNonNull(field)) new Codec(schemaOf(text(c, field))) else mine
+      (name, other("as_key", k), other("as_value", v), p)
     }
   }
-  private final class Cursor(val it: StateStoreIterator[UnsafeRowPair], val store: Store, val cf: String, val key: Codec, val value: Codec)
+  /** `prefix` encodes what a reusable iterator seeks. */
+  private final class Cursor(val it: StateStoreIterator[UnsafeRowPair], val store: Store, val cf: String, val key: Codec, val value: Codec,
+      val reusable: AnyRef, val prefix: Codec)
 
   /** Call what a provider has by the contract of Spark 4.3, or do what 4.2 does in its place. */
   private def ifThere(provider: StateStoreProvider, method: String)(otherwise: => Unit): Unit =
@@ -76,6 +82,9 @@ object ProviderHarness {
     case StringType => UTF8String.fromString(v.textValue)
     case LongType | TimestampType => v.longValue
     case IntegerType | DateType => v.intValue
+    case ShortType => v.intValue.toShort
+    case ByteType => v.intValue.toByte
+    case FloatType => v.floatValue
     case DoubleType => v.doubleValue
     case BooleanType => v.booleanValue
     case BinaryType => Base64.getDecoder.decode(v.textValue)
@@ -97,11 +106,15 @@ object ProviderHarness {
     case BooleanType => nodes.booleanNode(v.asInstanceOf[Boolean])
     case DoubleType => nodes.numberNode(v.asInstanceOf[Double])
     case IntegerType | DateType => nodes.numberNode(v.asInstanceOf[Int])
+    case ShortType => nodes.numberNode(v.asInstanceOf[Short].toInt)
+    case ByteType => nodes.numberNode(v.asInstanceOf[Byte].toInt)
+    case FloatType => nodes.numberNode(v.asInstanceOf[Float].toDouble)
     case LongType | TimestampType => nodes.numberNode(v.asInstanceOf[Long])
     case NullType => nodes.nullNode
     case other => throw new IllegalArgumentException(s"type $other")
   }
 
+  private def schemaOf(ddl: String): StructType = if (ddl.isEmpty) new StructType else StructType.fromDDL(ddl)
   private def text(c: JsonNode, name: String, default: String): String =
     if (c.hasNonNull(name)) c.get(name).asText else default
   private def text(c: JsonNode, name: String): String = {
@@ -138,8 +151,8 @@ object ProviderHarness {
     val hadoop = new Configuration
     sql.getAllConfs.foreach { case (k, v) => hadoop.set(k, v) }
     entries(c, "hadoop").foreach { case (k, v) => hadoop.set(k, v) }
-    val key = new Codec(StructType.fromDDL(text(c, "key")))
-    val value = new Codec(StructType.fromDDL(text(c, "value")))
+    val key = new Codec(schemaOf(text(c, "key")))
+    val value = new Codec(schemaOf(text(c, "value")))
     val spec = if (c.hasNonNull("spec")) c.get("spec") else nodes.objectNode()
     val storeId = StateStoreId(text(c, "root"), c.path("operator").asLong(0), c.path("partition").asInt(0), text(c, "store", "default"))
     val runId = if (c.hasNonNull("run_id")) UUID.fromString(text(c, "run_id")) else UUID.randomUUID
@@ -159,7 +172,15 @@ object ProviderHarness {
     val s = store(c)
     val (cf, k, v, p) = s.family(c)
     def bound(name: String) = if (c.hasNonNull(name)) Some(k.encode(c.get(name))) else None
+    var reusable: AnyRef = null
     val it = text(c, "scan", "all") match {
+      case "values" =>
+        val key = k.encode(c.get("k"))
+        new StateStoreIterator(s.read.valuesIterator(key, cf).map(new UnsafeRowPair(key, _)), () => ())
+      case "reusable" => // a trait of Spark 4.3; by reflection, for this file compiles for lines without it too
+        reusable = unwrapped(s.read.getClass.getMethod("reusableIterator", classOf[String]).invoke(s.read, cf))
+        val pairs = reusable.asInstanceOf[Iterator[UnsafeRowPair]]
+        new StateStoreIterator(pairs, () => reusable.asInstanceOf[java.io.Closeable].close())
       case "all" if flag(c, "multi") => s.read.iteratorWithMultiValues(cf)
       case "all" => s.read.iterator(cf)
       case "prefix" if flag(c, "multi") => s.read.prefixScanWithMultiValues(p.encode(c.get("k")), cf)
@@ -167,8 +188,12 @@ object ProviderHarness {
       case "range" if flag(c, "multi") => s.read.rangeScanWithMultiValues(bound("from"), bound("to"), cf)
       case "range" => s.read.rangeScan(bound("from"), bound("to"), cf)
     }
-    new Cursor(it, s, cf, k, v)
+    new Cursor(it, s, cf, k, v, reusable, p)
   }
+
+  private def unwrapped[T](call: => T): T =
+    try call
+    catch { case e: java.lang.reflect.InvocationTargetException => throw e.getCause }
 
   /**
    * Up to `limit` pairs (-1: all), as the strictest consumer in Spark reads them: `next`, then `hasNext`, then (with `remove`) the
@@ -209,6 +234,12 @@ object ProviderHarness {
       val (cf, k, v, _) = s.family(c)
       val (a, b) = (s.read.get(k.encode(c.get("k")), cf), s.read.get(k.encode(c.get("k2")), cf))
       nodes.arrayNode().add(v.decode(a)).add(v.decode(b))
+    case "multi_get" =>
+      val s = store(c)
+      val (cf, k, v, _) = s.family(c)
+      val out = nodes.arrayNode()
+      s.read.multiGet(c.get("keys").elements().asScala.map(k.encode).toArray, cf).foreach(r => out.add(v.decode(r)))
+      out
     case "exists" =>
       val s = store(c)
       val (cf, k, _, _) = s.family(c)
@@ -246,11 +277,20 @@ object ProviderHarness {
       val (cf, k, _, _) = s.family(c)
       s.write.remove(k.encode(c.get("k")), cf)
       nodes.nullNode
+    case "delete_range" =>
+      val s = store(c)
+      val (cf, k, _, _) = s.family(c)
+      s.write.deleteRange(k.encode(c.get("from")), k.encode(c.get("to")), cf)
+      nodes.nullNode
     case "scan" =>
       val cur = openScan(c)
-      try read(cur, -1, remove = false, lazily = false) finally cur.it.close()
+      try read(cur, -1, remove = false, flag(c, "lazily")) finally cur.it.close()
     case "iter_open" => cursors(text(c, "it")) = openScan(c); nodes.nullNode
     case "iter_next" => read(cursor(c), if (c.has("n")) c.get("n").intValue else 1, flag(c, "remove"), flag(c, "lazily"))
+    case "iter_seek" =>
+      val cur = cursor(c)
+      unwrapped(cur.reusable.getClass.getMethod("refreshAndSeekToPrefix", classOf[UnsafeRow]).invoke(cur.reusable, cur.prefix.encode(c.get("k"))))
+      nodes.nullNode
     case "iter_close" => cursors.remove(text(c, "it")).foreach(_.it.close()); nodes.nullNode
     case "commit" =>
       val s = store(c).write
@@ -268,14 +308,42 @@ object ProviderHarness {
       val known = store(c).owner.provider.supportedCustomMetrics.map(_.name).toSet
       val unknown = m.customMetrics.keys.map(_.name).filterNot(known).toSeq
       require(unknown.isEmpty, s"metrics not among supportedCustomMetrics: $unknown")
-      nodes.objectNode().put("keys", m.numKeys).put("memory_bytes", m.memoryUsedBytes).set[ObjectNode]("custom", custom)
+      val instance = nodes.objectNode()
+      m.instanceMetrics.foreach { case (k, v) => instance.put(k.name, v) }
+      nodes.objectNode().put("keys", m.numKeys).put("memory_bytes", m.memoryUsedBytes).set[ObjectNode]("custom", custom).set[ObjectNode]("instance", instance)
     case "create_cf" =>
       val s = store(c)
-      val (k, v) = (new Codec(StructType.fromDDL(text(c, "key"))), new Codec(StructType.fromDDL(text(c, "value"))))
+      val (k, v) = (new Codec(schemaOf(text(c, "key"))), new Codec(schemaOf(text(c, "value"))))
       val spec = if (c.hasNonNull("spec")) c.get("spec") else nodes.objectNode()
       s.write.createColFamilyIfAbsent(text(c, "cf"), k.schema, v.schema, specOf(k.schema, spec), flag(c, "multi"), flag(c, "internal"))
       s.owner.families(text(c, "cf")) = (k, v, prefixCodec(k.schema, spec))
       nodes.nullNode
+    case "register_cf" => // a method of Spark 4.3
+      val s = store(c)
+      val (k, v) = (new Codec(schemaOf(text(c, "key"))), new Codec(schemaOf(text(c, "value"))))
+      val spec = if (c.hasNonNull("spec")) c.get("spec") else nodes.objectNode()
+      val method = s.read.getClass.getMethods.find(_.getName == "registerColFamily").get
+      unwrapped(method.invoke(s.read, text(c, "cf"), k.schema, v.schema, specOf(k.schema, spec), Boolean.box(flag(c, "multi")), Boolean.box(flag(c, "internal"))))
+      s.owner.families(text(c, "cf")) = (k, v, prefixCodec(k.schema, spec))
+      nodes.nullNode
+    case "replay" =>
+      val p = provider(c)
+      val replay = p.provider.asInstanceOf[SupportsFineGrainedReplay]
+      val (from, to) = (c.get("snapshot").longValue, c.get("version").longValue)
+      val fromId = Option(c.get("snapshot_id")).filterNot(_.isNull).map(_.asText)
+      keep(c, p, if (flag(c, "read")) replay.replayReadStateFromSnapshot(from, to, fromId, id(c))
+        else replay.replayStateFromSnapshot(from, to, flag(c, "read_only"), fromId, id(c)))
+    case "changes" =>
+      val p = provider(c)
+      val cf = Option(c.get("cf")).filterNot(_.isNull).map(_.asText)
+      val (k, v, _) = p.families(cf.getOrElse("default"))
+      val records = p.provider.asInstanceOf[SupportsFineGrainedReplay]
+        .getStateStoreChangeDataReader(c.get("start").longValue, c.get("version").longValue, cf, id(c))
+      val out = nodes.arrayNode()
+      records.foreach { case (kind, key, value, batch) =>
+        out.add(nodes.arrayNode().add(RecordType.getRecordTypeAsString(kind)).add(k.decode(key)).add(v.decode(value)).add(batch))
+      }
+      out
     case "remove_cf" => nodes.booleanNode(store(c).write.removeColFamilyIfExists(text(c, "cf")))
     case "cf_names" =>
       val a = nodes.arrayNode()
@@ -293,12 +361,23 @@ object ProviderHarness {
       ifThere(p.provider, "setUnloaded")(())
       nodes.nullNode
     case "partition_of" => // where Spark's shuffle puts each key
-      val codec = new Codec(StructType.fromDDL(text(c, "key")))
+      val codec = new Codec(schemaOf(text(c, "key")))
       val n = c.get("partitions").intValue
       val columns = codec.schema.fields.zipWithIndex.map { case (f, i) => BoundReference(i, f.dataType, f.nullable) }
       val expr = Pmod(new Murmur3Hash(columns.toSeq), Literal(n))
       val out = nodes.arrayNode()
       c.get("keys").elements().asScala.foreach(k => out.add(expr.eval(codec.encode(k)).asInstanceOf[Int]))
+      out
+    case "spark_partition_of" => // where Spark's own offline tools think that each state key belongs
+      val codec = new Codec(schemaOf(text(c, "key")))
+      val variable = Option(c.get("variable")).filterNot(_.isNull).map(_.asText.split(":"))
+        .map(v => TransformWithStateVariableInfo(v(0), StateVariableType.withName(v(1)), v(2).toBoolean))
+      val extractor = StatePartitionKeyExtractorFactory.create(text(c, "operator"), codec.schema, text(c, "store", "default"), text(c, "cf", "default"),
+        Option(c.get("format")).filterNot(_.isNull).map(_.intValue), variable)
+      val columns = extractor.partitionKeySchema.fields.zipWithIndex.map { case (f, i) => BoundReference(i, f.dataType, f.nullable) }
+      val expr = Pmod(new Murmur3Hash(columns.toSeq), Literal(c.get("partitions").intValue))
+      val out = nodes.arrayNode()
+      c.get("keys").elements().asScala.foreach(k => out.add(expr.eval(extractor.partitionKey(codec.encode(k))).asInstanceOf[Int]))
       out
     case "slots" => // the shim's key-group arithmetic; by reflection, for this file compiles without the shim too
       val cls = Class.forName("org.apache.spark.sql.millpond.KeyGroups")

@@ -1,0 +1,200 @@
+"""What the state machines over a provider share: two executors' providers of one partition, and Spark's maintenance."""
+
+from __future__ import annotations
+
+import os
+import tempfile
+from collections.abc import Callable
+from dataclasses import dataclass
+from pathlib import Path
+
+from hypothesis import HealthCheck, Phase, settings
+from hypothesis import strategies as st
+from hypothesis.stateful import RuleBasedStateMachine, precondition, rule, run_state_machine_as_test
+
+from integration.harness import Commit, Cursor, Harness, Provider, ProviderError, Row, Schema, Store, short_conf
+from integration.jvm import MILLPOND
+from integration.store_model import Model, Node, State
+
+PARTITIONS, PARTITION = 4, 2
+RETAIN = 6
+# Shrinking re-runs the machine some hundred times: worth it at a desk, not in CI, which prints the whole sequence.
+PHASES = (Phase.generate, Phase.shrink) if os.environ.get("MILLPOND_MACHINE_SHRINK") else (Phase.generate,)
+
+
+@dataclass(frozen=True)
+class Variant:
+    """What one run of a machine is about."""
+
+    provider_class: str
+    checkpoint_format: int
+    conf: tuple[tuple[str, str], ...]
+    shape: str  # which operator's store it is
+
+    @property
+    def diverges(self) -> bool:
+        """Whether a version may be written again with other content.
+
+        Always with ids; without, only Millpond promises it.
+        """
+        return self.checkpoint_format == 2 or self.provider_class == MILLPOND
+
+    @property
+    def retain(self) -> int:
+        """Batches kept.
+
+        Spark's own clean-up counts the snapshot of a lost attempt and then misses the chain of the one that won:
+        there it deletes nothing.
+        """
+        return RETAIN if self.provider_class == MILLPOND else 100
+
+    @property
+    def name(self) -> str:
+        """For the test id."""
+        return "-".join(
+            [
+                self.provider_class.rsplit(".", 1)[1].removesuffix("StateStoreProvider"),
+                f"format{self.checkpoint_format}",
+                self.shape,
+                *(f"{k.rsplit('.', 1)[-1]}={v}" for k, v in self.conf),
+            ]
+        )
+
+
+class ProviderMachine(RuleBasedStateMachine):
+    """Two providers of one partition, as on two executors; one store open at a time."""
+
+    harness: Harness
+    variant: Variant
+    schema: Schema  # of the default column family
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.checkpoint = Path(tempfile.mkdtemp(dir=self.harness.work_dir))
+        self.root = self.write_metadata()
+        self.model = Model(self.variant.checkpoint_format, self.variant.retain)
+        self.providers: list[Provider | None] = [None, None]
+        self.current = 0
+        self.anchors = [0, 0]  # newest version that each provider was asked for
+        self.store: Store | None = None
+        self.read: Store | None = None
+        self.base: Node = (0, None)
+        self.working: State = {}
+        self.touched: set[str] = set()
+        self.cursors: list[tuple[Cursor, State, State]] = []  # iterator, what it must yield, what it has yielded
+
+    def write_metadata(self) -> Path:
+        """Write what Spark's driver writes into `checkpoint`; return its state directory."""
+        raise NotImplementedError
+
+    def _provider(self, index: int) -> Provider:
+        found = self.providers[index]
+        if found is None:
+            conf = short_conf(
+                {
+                    "checkpointFormatVersion": self.variant.checkpoint_format,
+                    "minDeltasForSnapshot": 2,
+                    "rocksdb.changelogCheckpointing.enabled": True,
+                    "rocksdb.lockAcquireTimeoutMs": 2000,
+                    "rocksdb.mergeOperatorVersion": 2,
+                    **dict(self.variant.conf),
+                    **(
+                        {"millpond.gc.graceMs": 0, "millpond.gc.intervalMs": 0, "millpond.lock.acquireTimeoutMs": 2000}
+                        if self.variant.provider_class == MILLPOND
+                        else {}
+                    ),
+                }
+            )
+            conf |= {
+                "spark.sql.streaming.minBatchesToRetain": str(self.variant.retain),
+                "spark.sql.streaming.ratioExtraSpaceAllowedInCheckpoint": "0",
+                "spark.sql.shuffle.partitions": str(PARTITIONS),
+            }
+            found = self.harness.open(
+                self.root,
+                provider_class=self.variant.provider_class,
+                schema=self.schema,
+                conf=conf,
+                partition=PARTITION,
+            )
+            self.providers[index] = found
+        return found
+
+    def _ask(self, index: int, node: Node) -> None:
+        """Spark asks provider `index` for `node`.
+
+        To go back behind what another executor was asked for takes a restart of the query, which ends the executors'
+        providers: else that one, without the grace period that these tests switch off, collects the new attempt.
+        """
+        self.model.ask(node)
+        if node[0] < self.anchors[1 - index]:
+            self._close(1 - index)
+        self.anchors[index] = max(node[0], self.anchors[index])
+
+    def _close(self, index: int) -> None:
+        provider = self.providers[index]
+        self.anchors[index] = 0
+        if provider is not None:
+            self.providers[index] = None
+            provider.close()
+
+    def _open(self, call: Callable[[], Store]) -> Store:
+        """Open a store.
+
+        In format 1 an executor whose changelog another attempt replaced may say so once, before any row of the batch;
+        the retry must succeed.
+        """
+        try:
+            return call()
+        except ProviderError as error:
+            if self.variant.checkpoint_format == 2 or "MILLPOND_CHANGELOG_REPLACED" not in error.text:
+                raise
+            return call()
+
+    def _may_write(self, node: Node) -> bool:
+        return self.variant.diverges or node[0] == self.model.newest
+
+    def _check(self, done: Commit, base: Node) -> None:
+        assert done.version == base[0] + 1
+        if self.variant.checkpoint_format == 1:
+            assert done.id is None and done.base_id is None
+        else:
+            assert done.id is not None and (done.version, done.id) not in self.model.states
+            assert done.base_id == base[1]
+
+    @rule(index=st.integers(0, 1), what=st.sampled_from(["snapshot", "snapshot", "cleanup"]))
+    def maintenance(self, index: int, what: str) -> None:
+        """Spark's maintenance threads, also while a task has the store open."""
+        provider = self.providers[index]
+        if provider is not None:
+            provider.snapshot() if what == "snapshot" else provider.cleanup()
+
+    @precondition(lambda self: self.store is None)
+    @rule(index=st.integers(0, 1))
+    def new_provider(self, index: int) -> None:
+        """The provider is unloaded; the next one starts from storage."""
+        self._close(index)
+
+
+def in_partition(harness: Harness, candidates: list[Row], hashed: list[Row], key_schema: str) -> list[Row]:
+    """Those of `candidates` that Spark's shuffle, hashing `hashed`, would send to `PARTITION`."""
+    places = harness.partitions_of(hashed, key_schema=key_schema, partitions=PARTITIONS)
+    return [k for k, p in zip(candidates, places, strict=True) if p == PARTITION]
+
+
+def run_machine(machine: type[RuleBasedStateMachine], *, examples: int, steps: int) -> None:
+    """Run a machine on derandomised examples: the sequence of a failure is printed and comes again."""
+    print(f"hypothesis: derandomised, {examples} examples of {steps} steps")
+    run_state_machine_as_test(
+        machine,
+        settings=settings(
+            max_examples=examples,
+            stateful_step_count=steps,
+            deadline=None,
+            derandomize=True,
+            database=None,
+            print_blob=True,
+            suppress_health_check=list(HealthCheck),
+            phases=PHASES,
+        ),
+    )

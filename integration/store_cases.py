@@ -1,0 +1,62 @@
+"""How the tests of single store methods open a store in the harness."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from pathlib import Path
+from typing import Any
+
+from integration.harness import Harness, Provider, Schema, Store, short_conf
+from integration.jvm import MILLPOND
+from integration.store_model import write_spark_metadata
+
+PARTITIONS = 4
+FAMILY_STORE = Schema("g string", "value binary", use_cf=True)  # as transformWithState opens it
+
+
+def open_provider(
+    harness: Harness,
+    checkpoint: Path,
+    *,
+    provider_class: str = MILLPOND,
+    schema: Schema = FAMILY_STORE,
+    operator: str = "transformWithStateExec",
+    variables: Mapping[str, str] | None = None,
+    partition: int = 0,
+    store: str = "default",
+    conf: Mapping[str, Any] | None = None,
+) -> Provider:
+    """A provider over `checkpoint`, which is made if it is not there."""
+    root = checkpoint / "state"
+    if not root.is_dir():
+        checkpoint.mkdir(parents=True, exist_ok=True)
+        write_spark_metadata(
+            checkpoint,
+            operator_name=operator,
+            partitions=PARTITIONS,
+            provider_class=provider_class,
+            state_variables=variables,
+        )
+    ours = {"millpond.gc.graceMs": 0, "millpond.gc.intervalMs": 0} if provider_class == MILLPOND else {}
+    settings = short_conf(
+        {
+            "minDeltasForSnapshot": 1,
+            "rocksdb.changelogCheckpointing.enabled": True,
+            "rocksdb.mergeOperatorVersion": 2,
+            **ours,
+            **(conf or {}),
+        }
+    )
+    settings["spark.sql.shuffle.partitions"] = str(PARTITIONS)
+    settings["spark.sql.streaming.minBatchesToRetain"] = "2"
+    return harness.open(
+        root, provider_class=provider_class, schema=schema, conf=settings, partition=partition, store=store
+    )
+
+
+def write(provider: Provider, version: int, families: Mapping[str, Schema]) -> Store:
+    """The store at `version` with its families created, as an operator does in every batch."""
+    store = provider.store(version)
+    for name, schema in families.items():
+        store.create_cf(name, schema, internal=name.startswith("$"))
+    return store

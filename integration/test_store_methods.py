@@ -1,0 +1,413 @@
+"""Store methods one by one, through the harness: bad input, iterators that are open while rows change, change feed and replay
+at their limits, checksums."""
+
+from __future__ import annotations
+
+import random
+import shutil
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from integration import store_cases
+from integration.harness import Harness, Provider, ProviderError, Row, Schema, Store, providers_to_test
+from integration.jvm import MILLPOND
+from integration.store_cases import open_provider
+
+PLAIN = Schema("k string, n bigint", "v string")
+LISTS = Schema("k string, n bigint", "v string", multi=True)
+PREFIX = Schema("k string, n bigint", "v string", {"type": "prefix", "columns": 1})
+RANGE = Schema("n bigint, k string", "v string", {"type": "range", "ordinals": [0]})
+TIMES = Schema("k string, ts bigint not null", "v string", {"type": "ts_postfix"}, multi=True)
+FAMILIES = {"plain": PLAIN, "lists": LISTS, "prefix": PREFIX, "range": RANGE, "times": TIMES}
+
+
+def write(provider: Provider, version: int, families: dict[str, Schema] | None = None) -> Store:
+    """The store at `version`, with all of FAMILIES."""
+    return store_cases.write(provider, version, FAMILIES if families is None else families)
+
+
+# ---- bad input -------------------------------------------------------------------------------------------------------
+
+MISSING = "STATE_STORE_UNSUPPORTED_OPERATION_ON_MISSING_COLUMN_FAMILY"
+UNSUPPORTED = "STATE_STORE_UNSUPPORTED_OPERATION"
+INVALID_NAME = "STATE_STORE_CANNOT_USE_COLUMN_FAMILY_WITH_INVALID_NAME"
+RESERVED_NAME = "STATE_STORE_CANNOT_CREATE_COLUMN_FAMILY_WITH_RESERVED_CHARS"
+KEY_FORMAT = "STATE_STORE_KEY_ROW_FORMAT_VALIDATION_FAILURE"
+VALUE_FORMAT = "STATE_STORE_VALUE_ROW_FORMAT_VALIDATION_FAILURE"
+GONE = {"cf": "gone", "as_key": PLAIN.key, "as_value": PLAIN.value}
+KEY, VALUE = ["a", 1], ["v"]
+
+
+@dataclass(frozen=True)
+class Bad:
+    """One wrong call, the condition that Millpond throws, and whether Spark's RocksDB store throws the same one."""
+
+    name: str
+    do: str
+    arguments: dict[str, Any]
+    condition: str
+    like_spark: bool = True
+
+
+_ON_MISSING: dict[str, dict[str, Any]] = {
+    "get": {"k": KEY},
+    "exists": {"k": KEY},
+    "put": {"k": KEY, "v": VALUE},
+    "remove": {"k": KEY},
+    "values": {"k": KEY},
+    "merge": {"k": KEY, "v": VALUE},
+    "put_list": {"k": KEY, "v": [VALUE]},
+    "scan": {},
+    "multi_get": {"keys": [KEY]},
+}
+BAD = [
+    *[Bad(f"missing-{do}", do, {**GONE, **arguments}, MISSING) for do, arguments in _ON_MISSING.items()],
+    *[
+        Bad(f"create-{name!r}", "create_cf", {"cf": name, "key": "k string", "value": "v string"}, condition)
+        for name, condition in {
+            "": INVALID_NAME,
+            " padded": INVALID_NAME,
+            "default": INVALID_NAME,
+            "$mine": RESERVED_NAME,
+        }.items()
+    ],
+    Bad("remove-default", "remove_cf", {"cf": "default"}, INVALID_NAME),
+    Bad("remove-internal", "remove_cf", {"cf": "$x"}, RESERVED_NAME),
+    # Spark's store looks at the form of rows when it reads them, and only where it has no column families.
+    Bad(
+        "key-of-another-schema", "put", {"cf": "plain", "k": ["a"], "as_key": "k string", "v": VALUE}, KEY_FORMAT, False
+    ),
+    Bad(
+        "value-of-another-schema",
+        "put",
+        {"cf": "plain", "k": KEY, "v": ["a", 1], "as_value": "v string, w bigint"},
+        VALUE_FORMAT,
+        False,
+    ),
+    # Spark's store has for these an IllegalArgumentException or IllegalStateException without condition.
+    Bad("range-scan-without-order", "scan", {"cf": "plain", "scan": "range", "to": KEY}, UNSUPPORTED, False),
+    Bad("range-scan-over-prefix", "scan", {"cf": "prefix", "scan": "range", "to": KEY}, UNSUPPORTED, False),
+    Bad("delete-range-without-order", "delete_range", {"cf": "plain", "from": KEY, "to": KEY}, UNSUPPORTED, False),
+    Bad("prefix-scan-without-prefix", "scan", {"cf": "plain", "scan": "prefix", "k": KEY}, UNSUPPORTED, False),
+    Bad("values-of-one-value", "values", {"cf": "plain", "k": KEY}, UNSUPPORTED, False),
+    Bad("merge-onto-one-value", "merge", {"cf": "plain", "k": KEY, "v": VALUE}, UNSUPPORTED, False),
+    Bad("list-onto-one-value", "put_list", {"cf": "plain", "k": KEY, "v": [VALUE]}, UNSUPPORTED, False),
+    Bad("multi-scan-of-one-value", "scan", {"cf": "plain", "multi": True}, UNSUPPORTED, False),
+    # Spark's store takes another definition without a word and then reads the old rows by it; its driver refuses before.
+    Bad(
+        "value-schema-changed",
+        "create_cf",
+        {"cf": "plain", "key": PLAIN.key, "value": "v string, w bigint"},
+        "STATE_STORE_VALUE_SCHEMA_NOT_COMPATIBLE",
+        False,
+    ),
+    Bad(
+        "key-schema-changed",
+        "create_cf",
+        {"cf": "plain", "key": "k string", "value": PLAIN.value},
+        "STATE_STORE_KEY_SCHEMA_NOT_COMPATIBLE",
+        False,
+    ),
+    Bad(
+        "encoder-changed",
+        "create_cf",
+        {"cf": "plain", "key": PLAIN.key, "value": PLAIN.value, "spec": dict(PREFIX.spec)},
+        "MILLPOND_INVALID_ARGUMENT",
+        False,
+    ),
+    Bad(
+        "one-value-becomes-many",
+        "create_cf",
+        {"cf": "plain", "key": PLAIN.key, "value": PLAIN.value, "multi": True},
+        "MILLPOND_INVALID_ARGUMENT",
+        False,
+    ),
+    Bad(
+        "removed-family-used", "get", {"cf": "dropped", "k": KEY, "as_key": PLAIN.key, "as_value": PLAIN.value}, MISSING
+    ),
+]
+
+
+@pytest.mark.parametrize("provider_class", providers_to_test(), ids=lambda c: c.rsplit(".", 1)[1])
+def test_bad_input_has_its_error_and_leaves_the_store_usable(
+    harness: Harness, tmp_path: Path, provider_class: str
+) -> None:
+    provider = open_provider(harness, tmp_path, provider_class=provider_class)
+    expected: list[tuple[Row, Row]] = []
+    for version, bad in enumerate(BAD):
+        store = write(provider, version, {**FAMILIES, "dropped": PLAIN})
+        assert store.remove_cf("dropped")
+        if provider_class == MILLPOND or bad.like_spark:
+            (error,) = harness.call_all([{"do": bad.do, "s": store.name, **bad.arguments}])
+            assert isinstance(error, ProviderError), f"{bad.name}: no error but {error}"
+            if bad.condition.startswith("MILLPOND_"):
+                assert bad.condition in error.text and "Hint: " in error.text, error
+            else:
+                assert error.condition == bad.condition, f"{bad.name}: {error}"
+        store.put([bad.name, 0], ["after"], cf="plain")
+        store.merge([bad.name, 0], ["after"], cf="lists")
+        expected.append(([bad.name, 0], ["after"]))
+        assert sorted(store.scan(cf="plain")) == sorted(expected), bad.name
+        assert store.commit().version == version + 1
+    provider.close()
+    provider = open_provider(harness, tmp_path, provider_class=provider_class)
+    store = write(provider, len(BAD))
+    assert sorted(store.scan(cf="plain")) == sorted(store.scan(cf="lists")) == sorted(expected)
+    assert "dropped" not in store.cf_names()
+    store.abort()
+    provider.close()
+
+
+def test_rows_of_another_schema_are_refused(harness: Harness, tmp_path: Path) -> None:
+    """When they are put, and, as Spark's RocksDB store does, when they are read by a query that has another schema."""
+    schema = Schema(PLAIN.key, "v string, w bigint")
+    provider = open_provider(harness, tmp_path, schema=schema, operator="dedupe")
+    wrong: list[tuple[dict[str, Any], str]] = [
+        ({"k": ["a"], "as_key": "k string", "v": ["v", 1]}, KEY_FORMAT),
+        ({"k": KEY, "v": ["v"], "as_value": "v string"}, VALUE_FORMAT),
+    ]
+    for version, (arguments, condition) in enumerate(wrong):
+        store = provider.store(version)
+        (error,) = harness.call_all([{"do": "put", "s": store.name, **arguments}])
+        assert isinstance(error, ProviderError) and error.condition == condition, error
+        store.put(KEY, ["after", version])
+        assert store.commit().version == version + 1
+    assert provider.store(2).scan() == [(KEY, ["after", 1])]
+    provider.close()
+    for provider_class in providers_to_test():
+        folder = tmp_path / provider_class
+        provider = open_provider(harness, folder, provider_class=provider_class, schema=schema, operator="dedupe")
+        store = provider.store(0)
+        store.put(KEY, ["v", 1])
+        store.commit()
+        provider.close()
+        other = Schema(PLAIN.key, "v string, w bigint, x string, y string")
+        provider = open_provider(harness, folder, provider_class=provider_class, schema=other, operator="dedupe")
+        read = provider.read_store(1)
+        (error,) = harness.call_all([{"do": "get", "s": read.name, "k": KEY}])
+        assert isinstance(error, ProviderError) and error.condition == VALUE_FORMAT, error
+        read.release()
+        provider.close()
+
+
+def test_a_store_without_families_refuses_them_and_stays_usable(harness: Harness, tmp_path: Path) -> None:
+    provider = open_provider(harness, tmp_path, schema=PLAIN, operator="dedupe")
+    store = provider.store(0)
+    for call in (
+        lambda: store.create_cf("x", PLAIN),
+        lambda: store.register_cf("x", PLAIN),
+        lambda: store.remove_cf("x"),
+    ):
+        with pytest.raises(ProviderError) as caught:
+            call()
+        assert caught.value.condition == UNSUPPORTED
+    store.put(KEY, VALUE)
+    assert store.commit().version == 1
+    assert provider.store(1).scan() == [(KEY, VALUE)]
+    provider.close()
+
+
+def test_a_family_that_was_removed_is_empty_when_it_comes_again(harness: Harness, tmp_path: Path) -> None:
+    """Whatever lay on disk, in memory or only in the batch; also when the batch that removed it is run twice."""
+    provider = open_provider(harness, tmp_path)
+    for version in range(3):
+        store = write(provider, version)
+        store.put(["old", version], VALUE, cf="prefix")
+        store.commit()
+        provider.snapshot()
+    for _ in range(2):  # the second attempt asks for version 3 again, after 4 was committed
+        store = write(provider, 3)
+        assert len(store.scan(cf="prefix")) == 3
+        store.put(["old", 9], VALUE, cf="prefix")
+        assert store.remove_cf("prefix")
+        store.commit()
+    for version in (4, 5):
+        store = write(provider, version)
+        assert store.scan(cf="prefix") == [(["new", 4], VALUE)] * (version - 4)
+        store.put(["new", 4], VALUE, cf="prefix")
+        store.commit()
+        provider.snapshot()
+        provider.close()
+        provider = open_provider(harness, tmp_path)
+    provider.close()
+
+
+# ---- iterators -------------------------------------------------------------------------------------------------------
+
+SCANS: dict[str, dict[str, Any]] = {
+    "plain": {},
+    "lists": {"multi": True},
+    "prefix": {"scan": "prefix", "k": ["a"]},
+    "range": {"scan": "range", "from": [1, ""], "to": [50, ""]},
+    "times": {"scan": "prefix", "k": ["a"], "multi": True},
+}
+
+
+def _key(family: str, i: int) -> Row:
+    return [i, "a"] if family == "range" else ["a", i]
+
+
+@pytest.mark.parametrize("conf", [{}, {"millpond.memory.budget": "1m"}], ids=["in-memory", "1m"])
+@pytest.mark.parametrize("family", list(SCANS))
+@pytest.mark.parametrize("change", ["remove", "put", "merge"])
+def test_iterators_yield_what_was_there_when_they_were_opened(
+    harness: Harness, tmp_path: Path, family: str, change: str, conf: dict[str, Any]
+) -> None:
+    """While the rows ahead, behind and at the iterator are changed, and new ones come between them."""
+    multi = FAMILIES[family].multi
+    if change == "merge" and not multi:
+        pytest.skip("only keys with several values can be appended to")
+    provider = open_provider(harness, tmp_path, conf=conf)
+    store = write(provider, 0)
+    for i in range(2, 40, 2):
+        if multi:
+            store.put_list(_key(family, i), [[f"{i}"], ["w" * 20_000]], cf=family)
+        else:
+            store.put(_key(family, i), [f"{i}" + "w" * 30_000], cf=family)
+    store.commit()
+    if conf:  # what is read then comes from the disk tier
+        provider.snapshot()
+        provider.close()
+        provider = open_provider(harness, tmp_path, conf=conf)
+    store = write(provider, 1)
+    expected = store.scan(cf=family, **SCANS[family])
+    assert len(expected) == 19 * (2 if multi else 1)
+    cursor = store.iterate(cf=family, **SCANS[family])
+    seen = []
+    for step in range(19 * (2 if multi else 1)):
+        seen += cursor.next()
+        for i in {(step * 7) % 42, (step * 5 + 2) % 42, seen[-1][0][0 if family == "range" else 1]}:
+            key = _key(family, i)
+            if change == "remove":
+                store.remove(key, cf=family)
+            elif change == "put":
+                store.put(key, [f"changed {step}"], cf=family)
+            else:
+                store.merge(key, [f"changed {step}"], cf=family)
+    assert cursor.next() == []
+    assert (
+        seen == expected
+        if family != "lists" and family != "plain"
+        else sorted(map(str, seen)) == sorted(map(str, expected))
+    )
+    cursor.close()
+    store.commit()
+    provider.close()
+
+
+@pytest.mark.parametrize("conf", [{}, {"millpond.memory.budget": "1m"}], ids=["in-memory", "1m"])
+def test_a_list_is_read_to_its_end_while_it_is_replaced(harness: Harness, tmp_path: Path, conf: dict[str, Any]) -> None:
+    """As TTL does: read the values, clear the key, write back those that live."""
+    provider = open_provider(harness, tmp_path, conf=conf)
+    store = write(provider, 0)
+    for n in range(6):
+        store.put_list(["a", n], [[f"{n}-{i}" + "w" * 50_000] for i in range(6)], cf="lists")
+    store.commit()
+    if conf:
+        provider.snapshot()
+        provider.close()
+        provider = open_provider(harness, tmp_path, conf=conf)
+    store = write(provider, 1)
+    for n in range(6):
+        key = ["a", n]
+        before = store.values(key, cf="lists")
+        cursor = store.iterate(scan="values", k=key, cf="lists")
+        seen = cursor.next()
+        store.remove(key, cf="lists")
+        for i in range(1, 6):
+            seen += cursor.next()
+            if n % 2:
+                store.merge(key, seen[-1][1], cf="lists")
+            elif i == 1:
+                store.put(key, seen[-1][1], cf="lists")
+            store.put(["b", i], ["other"], cf="lists")
+        assert [v for _, v in seen] == before and cursor.next() == []
+        assert store.values(key, cf="lists") == (before[1:] if n % 2 else before[1:2])
+    store.abort()
+    provider.close()
+
+
+# ---- change feed and replay ------------------------------------------------------------------------------------------
+
+
+def test_changes_and_replay_tell_what_is_not_there_any_more(harness: Harness, tmp_path: Path) -> None:
+    provider = open_provider(harness, tmp_path, schema=PLAIN, operator="dedupe")
+    for version in range(9):
+        store = provider.store(version)
+        store.put(["a", version], [f"{version}"])
+        store.commit()
+        provider.snapshot()
+        provider.cleanup()
+    assert provider.changes(9, 9) == [("update", ["a", 8], ["8"], 8)]
+    with pytest.raises(ProviderError, match=r"MILLPOND_VERSION_EXPIRED") as caught:
+        provider.changes(2, 9)
+    assert "changes are kept from version" in caught.value.text and "Hint: " in caught.value.text
+    with pytest.raises(ProviderError, match=r"MILLPOND_VERSION_NOT_FOUND.*the newest version is 9"):
+        provider.changes(9, 12)
+    with pytest.raises(ProviderError, match=r"MILLPOND_VERSION_NOT_FOUND.*no snapshot"):
+        provider.replay(2, 9)
+    for start, end in ((0, 3), (5, 4)):
+        with pytest.raises(ProviderError) as caught:
+            provider.changes(start, end)
+        assert caught.value.condition == "CANNOT_LOAD_STATE_STORE.UNEXPECTED_VERSION"
+    read_only = provider.replay(8, 9, read=False)
+    assert len(read_only.scan()) == 9
+    with pytest.raises(ProviderError) as caught:
+        read_only.put(["b", 1], ["no"])
+    assert caught.value.condition == UNSUPPORTED
+    read_only.release()
+    (tmp_path / "state" / "0" / "0" / "9.changelog").unlink()
+    with pytest.raises(ProviderError, match=r"MILLPOND_(CHANGELOG_MISSING|VERSION_NOT_FOUND)"):
+        provider.changes(9, 9)
+    provider.close()
+
+
+# ---- checksums -------------------------------------------------------------------------------------------------------
+
+
+def test_with_row_checksums_asked_for_no_flipped_bit_goes_unnoticed(harness: Harness, tmp_path: Path) -> None:
+    """Spark's row checksums are on: Millpond's sums over blocks find any damage that a row in storage may take."""
+    conf = {
+        "rowChecksum.enabled": True,
+        "rowChecksum.readVerificationRatio": 1,
+        "millpond.restore.verifyChecksums": True,
+    }
+    origin = tmp_path / "origin"
+    provider = open_provider(harness, origin, schema=PLAIN, operator="dedupe", conf=conf)
+    for version in range(2):
+        store = provider.store(version)
+        store.put_many([(["k", i], [f"{version} {i}"]) for i in range(50)])
+        store.commit()
+    provider.store(2).abort()  # proves version 2
+    provider.snapshot()
+    store = provider.store(2)
+    store.put(["k", 3], ["changed"])
+    store.commit()
+    provider.close()
+    folder = Path("state", "0", "0")
+    changelog = folder / "3.changelog"
+    (sst,) = (path.relative_to(origin) for path in (origin / folder / "sst").iterdir())
+    chance = random.Random(7)
+    for number, name in enumerate([changelog] * 6 + [sst] * 6):
+        copy = tmp_path / f"copy-{number}"
+        shutil.copytree(origin, copy)
+        data = bytearray((copy / name).read_bytes())
+        at = chance.randrange(len(data))
+        data[at] ^= 1 << chance.randrange(8)
+        (copy / name).write_bytes(data)
+        if name == sst:  # no older snapshot and no changelogs to make the state from
+            for old in (1, 2):
+                (copy / folder / f"{old}.changelog").unlink(missing_ok=True)
+        provider = open_provider(harness, copy, schema=PLAIN, operator="dedupe", conf=conf)
+        with pytest.raises(ProviderError, match=r"MILLPOND_(CHANGELOG|SST)_(DAMAGED|MISSING)|MILLPOND_FORMAT_TOO_NEW"):
+            read = provider.read_store(3)
+            read.scan()
+        provider.close()
+    provider = open_provider(harness, origin, schema=PLAIN, operator="dedupe", conf=conf)
+    assert sorted(provider.read_store(3).scan()) == sorted(
+        [(["k", i], ["changed" if i == 3 else f"1 {i}"]) for i in range(50)]
+    )
+    provider.close()
