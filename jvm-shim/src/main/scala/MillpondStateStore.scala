@@ -9,6 +9,7 @@ private[millpond] trait MillpondReading extends LineReadStore {
   def provider: MillpondStateStoreProvider
   def session: MillpondStateStoreProvider.Session
   protected def engine: StoreEngine = provider.engine
+  protected def readsOnly: Boolean
 
   // operators use one family for long stretches
   private var lastName: String = null
@@ -46,9 +47,9 @@ private[millpond] trait MillpondReading extends LineReadStore {
 
   override def valuesIterator(key: UnsafeRow, colFamilyName: String): Iterator[UnsafeRow] = engine.values(several(colFamilyName, "valuesIterator"), key)
 
-  override def iterator(colFamilyName: String): StateStoreIterator[UnsafeRowPair] = closing(engine.scan(family(colFamilyName), each = false))
+  override def iterator(colFamilyName: String): StateStoreIterator[UnsafeRowPair] = closing(engine.scan(family(colFamilyName), each = false, grouped = readsOnly))
   override def iteratorWithMultiValues(colFamilyName: String): StateStoreIterator[UnsafeRowPair] =
-    closing(engine.scan(several(colFamilyName, "iteratorWithMultiValues"), each = true))
+    closing(engine.scan(several(colFamilyName, "iteratorWithMultiValues"), each = true, grouped = readsOnly))
 
   override def prefixScan(prefixKey: UnsafeRow, colFamilyName: String): StateStoreIterator[UnsafeRowPair] =
     closing(engine.prefixScan(prefixed(family(colFamilyName)), prefixKey, each = false))
@@ -80,12 +81,14 @@ private[millpond] trait MillpondReading extends LineReadStore {
 
 private[millpond] final class MillpondReadStore(val provider: MillpondStateStoreProvider, val session: MillpondStateStoreProvider.Session,
     override val version: Long, val uniqueId: Option[String]) extends ReadOnlyStore with MillpondReading {
+  override protected def readsOnly: Boolean = true
   override def release(): Unit = provider.end(session)
   override def abort(): Unit = provider.end(session)
 }
 
 private[millpond] final class MillpondStateStore(val provider: MillpondStateStoreProvider, val session: MillpondStateStoreProvider.Session,
     override val version: Long, uniqueId: Option[String], forceSnapshot: Boolean, readOnly: Boolean = false) extends LineStore with MillpondReading {
+  override protected def readsOnly: Boolean = readOnly
   private var committed = false
   private var ended = false
   private var info: StateStoreCheckpointInfo = null

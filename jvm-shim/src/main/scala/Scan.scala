@@ -64,9 +64,9 @@ private[millpond] final class DiskCursor(scan: DiskScan, f: Family, slot: Int, r
   def close(): Unit = scan.close()
 }
 
-/** An iterator over what a family held when it was made, memory and disk as one. In key order if the family has an order and its rows lie
-  * in one slot; else first what memory had, then what only the disk has. Pairs are fresh objects. Closed by exhaustion, by `close`, or by
-  * the end of the batch.
+/** An iterator over what a family held when it was made, memory and disk as one. If `ordered`, `records` are in the order of the disk tier,
+  * slot by slot, and so is the scan; else first what memory had, then what only the disk has. Pairs are fresh objects. Closed by exhaustion,
+  * by `close`, or by the end of the batch.
   *
   * @param disk null if memory has all
   * @param each one pair per value of a key with several */
@@ -113,7 +113,8 @@ private[millpond] final class Scan(engine: StoreEngine, f: Family, records: Reco
         if (memoryDone && diskDone) return null
         else if (memoryDone) { val pair = ofDisk(); if (pair != null) return pair }
         else if (!diskDone) {
-          val order = table.compareKey(record, diskKey, Bytes.ArrayOffset + 4L + f.keyLead, diskKey.length - 4 - f.keyLead)
+          val bySlot = Integer.compare(table.slotOf(record), (diskKey(0) & 0xFF) << 8 | diskKey(1) & 0xFF)
+          val order = if (bySlot != 0) bySlot else table.compareKey(record, diskKey, Bytes.ArrayOffset + 4L + f.keyLead, diskKey.length - 4 - f.keyLead)
           if (order <= 0) {
             if (order == 0) diskKey = null // memory knows better
             val r = take()

@@ -330,12 +330,18 @@ final class StoreEngine(val context: StoreContext) extends Logging {
 
   // ---- scans ---------------------------------------------------------------------------------------------------------------------
 
-  /** All rows of a family. `each`: one pair per value. */
-  def scan(f: Family, each: Boolean): Scan = synchronized {
+  /** All rows of a family.
+    *
+    * @param each one pair per value
+    * @param grouped rows of one prefix come one after the other, as Spark's state reader wants them; nothing is written meanwhile */
+  def scan(f: Family, each: Boolean, grouped: Boolean = false): Scan = synchronized {
     checkUsable()
     if (warming) WarmUp.finish(this)
-    val epoch = f.table.beginScan()
-    open(f, f.table.all(), epoch, KeyRange.Whole, if (f.kind.crossKey) FamilyKind.ReservedSlot else -1, each)
+    val table = f.table
+    val epoch = table.beginScan()
+    if (grouped && f.kind == FamilyKind.Prefix)
+      open(f, if (table.complete) table.byPrefix() else table.inDiskOrder(), epoch, KeyRange.Whole, -1, each, ordered = true)
+    else open(f, table.all(), epoch, KeyRange.Whole, if (f.kind.crossKey) FamilyKind.ReservedSlot else -1, each)
   }
 
   /** The rows whose leading key columns are `prefix`. */
@@ -370,9 +376,9 @@ final class StoreEngine(val context: StoreContext) extends Logging {
     open(f, f.table.from(range.start, Bytes.ArrayOffset, range.start.length), epoch, range, FamilyKind.ReservedSlot, each = false)
   }
 
-  private def open(f: Family, records: RecordCursor, epoch: Int, range: KeyRange, slot: Int, each: Boolean): Scan = {
+  private def open(f: Family, records: RecordCursor, epoch: Int, range: KeyRange, slot: Int, each: Boolean, ordered: Boolean = false): Scan = {
     val cursor = if (f.table.complete) null else new DiskCursor(disk.iterator(readAhead = range eq KeyRange.Whole), f, slot, range)
-    open(new Scan(this, f, records, epoch, cursor, f.table.isSorted && slot >= 0, range, each))
+    open(new Scan(this, f, records, epoch, cursor, ordered || (f.table.isSorted && slot >= 0), range, each))
   }
 
   private def open(scan: Scan): Scan = { scans += scan; scan }

@@ -260,6 +260,32 @@ final class Table(budget: MemoryBudget, shape: TableShape) {
   /** All records, present or absent; in key order if the table is sorted. */
   def all(): RecordCursor = if (sorted) index.freeze(null, 0L, 0) else new ArrayCursor(addresses())
 
+  /** All records, those of one prefix one after the other. Chained tables only. */
+  def byPrefix(): RecordCursor = {
+    val heads = prefixes.addresses()
+    new RecordCursor {
+      private var i = 0
+      private var record = 0L
+      override def next(): Long = {
+        while (record == 0L && i < heads.length) { record = Platform.getLong(null, prefixes.valueAddress(heads(i))); i += 1 }
+        val found = record
+        if (found != 0L) record = Platform.getLong(null, found + NextAt)
+        found
+      }
+    }
+  }
+
+  /** All records as the disk tier would order them: by slot, then by key. */
+  def inDiskOrder(): RecordCursor = {
+    val all = addresses()
+    val order = Array.range(0, all.length)
+    KeySort.byComparison(order, new Array[Int](all.length), 0, all.length, (a, b) => {
+      val bySlot = Integer.compare(slotOf(all(a)), slotOf(all(b)))
+      if (bySlot != 0) bySlot else compareKey(all(a), null, keyAddress(all(b)), keyLength(all(b)))
+    })
+    new ArrayCursor(order.map(all(_)))
+  }
+
   private def addresses(): Array[Long] = {
     val out = new Array[Long](records)
     var n = 0
