@@ -15,10 +15,11 @@ PREVIOUS := 4.2
 PREVIOUS_SPARK := build/spark/$(PREVIOUS)
 PREVIOUS_VENV := build/venv-spark$(PREVIOUS)
 PREVIOUS_PY := $(PREVIOUS_VENV)/bin/python
-# What is run with it: the store machine in short, an operator of each kind, transformWithState, a crash.
-PREVIOUS_TESTS := integration/test_joins.py integration/test_operators.py integration/test_transform_with_state.py integration/test_crash.py integration/test_store_machine.py
+# What is run with it: the store machine in short, an operator of each kind, transformWithState, state readers, a crash.
+PREVIOUS_TESTS := integration/test_joins.py integration/test_operators.py integration/test_readers.py integration/test_crash.py integration/test_store_machine.py
 PREVIOUS_SAMPLE ?= asks_for or agg-update-odd or dedupe-within-watermark-ids or sessions-append-ids or join-full-v3 or join-left-v3 or pandas-state-append \
-    or timers-format2 or ttl-avro or of_the_agent or (Millpond and format2-prefix)
+    or pandas-event-time or row-processing-time or scala-event-time-avro or map-groups-v1 or of_the_agent or (Millpond and format2-prefix) \
+    or (at_a_batch and (timers or join)) or (change_feed and format2)
 TEST_ARGS ?=
 # make bench SCALE=0.1: a tenth of the rows
 SCALE ?= 1
