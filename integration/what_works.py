@@ -34,9 +34,24 @@ class Feature:
 _SHAPES_TEST = "integration/test_operators.py::test_operator_equals_spark"
 
 FEATURES = [
-    Feature("State readers", "`statestore` with `stateVarName`", WORKS, _SHAPES_TEST),
-    Feature("State readers", "`statestore` with `readRegisteredTimers`", WORKS, _SHAPES_TEST),
-    Feature("State readers", "`statestore` with `batchId`", WORKS, _SHAPES_TEST),
+    *(
+        Feature("State readers", f"`statestore` with {options}", WORKS, f"integration/test_readers.py::{test}")
+        for options, test in (
+            ("`batchId`, `storeName`, `operatorId`", "test_state_at_a_batch"),
+            ("`joinSide`", "test_state_at_a_batch"),
+            ("`stateVarName`, `flattenCollectionTypes`", "test_state_at_a_batch"),
+            ("`readRegisteredTimers`", "test_state_at_a_batch"),
+            ("`snapshotStartBatchId`, `snapshotPartitionId`", "test_state_replayed_from_a_snapshot"),
+            ("`readChangeFeed`", "test_change_feed"),
+        )
+    ),
+    Feature("State readers", "`state-metadata`", WORKS, "integration/test_readers.py::test_state_metadata"),
+    Feature(
+        "State readers",
+        "from another application, while the query runs",
+        WORKS,
+        "integration/test_readers.py::test_another_application_reads_while_the_query_runs",
+    ),
     Feature(
         "Sessions",
         "`transformWithState` without the extension: an error that names the line to add",
@@ -53,7 +68,11 @@ FEATURES = [
     Feature("Execution", "several executors: killed, paused, late, speculative", WORKS, "integration/test_cluster.py"),
     Feature("Execution", "micro-batches larger than `memory.budget`", WORKS, "integration/test_memory_pressure.py"),
     Feature(
-        "Execution", "hours of kills and pauses (soak)", WORKS, "integration/test_soak.py", "CI runs a minute of it."
+        "Execution",
+        "kills and pauses at random (soak)",
+        WORKS,
+        "integration/test_soak.py",
+        "A minute in CI, half an hour by hand.",
     ),
 ]
 

@@ -70,7 +70,7 @@ def test_a_wheel_takes_along_the_current_jars_of_other_lines(tree: Path) -> None
     jar = build_jar(tree)
     layer = tree / "jvm-shim/src/main/scala-spark-9.8"
     layer.mkdir()
-    (layer / "Line.scala").write_text(GREETER)
+    (layer / "Line.scala").write_text(GREETER.replace("Greeter", "Line"))
     # what another interpreter's pyspark would have built from this tree
     spark = dataclasses.replace(find_spark(), spark_version="9.8.1")
     other = build_jar(tree, spark=spark)
