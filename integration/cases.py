@@ -105,6 +105,11 @@ class Case:
     # `build` goes on where it was).
     refused: str = ""
     reads: tuple[Mapping[str, str], ...] = ()  # options of the state reader whose rows are compared in the end
+    # Format 4 of a join without event time: Spark draws a random number to be part of the key, so the count of keys varies.
+    random_keys: bool = False
+    unscalable: str = (
+        ""  # how Millpond says that Spark placed keys by another key than the state's schema tells; else none
+    )
 
     @property
     def encoding(self) -> str:

@@ -61,16 +61,18 @@ def main(remote: str, directory: str) -> None:
             writer = build(spark).writeStream.outputMode(mode).trigger(availableNow=True)
             writer = writer.option("checkpointLocation", f"{directory}/{name}")
             # of the sinks that a client can read, this one goes on from a checkpoint in complete mode, that one in append
-            table, path = f"{name}{run}", f"{directory}/{name}-out{run}"
+            table, path = f"{name}{run}", f"{directory}/{name}-out"
             memory = mode == "complete"
             query = writer.format("memory").queryName(table).start() if memory else writer.format("parquet").start(path)
             if not query.awaitTermination(120):
                 raise TimeoutError(f"{name}: {query.lastProgress}")
             progress = query.recentProgress
             found = spark.table(table) if memory else spark.read.parquet(path)
+            # the files hold what both runs put out: the last of each key counts
+            latest = {row["k"]: [row["k"], row["total"], row["n"]] for row in found.orderBy("n").collect()}
             runs.append(
                 {
-                    "rows": sorted([row["k"], row["total"], row["n"]] for row in found.collect()),
+                    "rows": sorted(latest.values()),
                     "metrics": sorted({m for p in progress for op in p["stateOperators"] for m in op["customMetrics"]}),
                 }
             )

@@ -119,7 +119,15 @@ _CASES = [
                 conf=state_format(version),
             ),
             Case(f"join-null-safe-v{version}", _null_safe, _BOTH, "append", version - 2, conf=state_format(version)),
-            Case(f"join-odd-keys-v{version}", _forever, _ODD, "append", 2, conf=state_format(version)),
+            Case(
+                f"join-odd-keys-v{version}",
+                _forever,
+                _ODD,
+                "append",
+                2,
+                conf=state_format(version),
+                random_keys=version == 4,
+            ),
             Case(f"join-then-window-v{version}", _then_counted, _BOTH, "append", 1, conf=state_format(version)),
         )
     ),

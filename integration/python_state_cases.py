@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Iterator
+from dataclasses import replace
 from typing import Any
 
 import pandas as pd
@@ -329,7 +330,9 @@ def _cases(form: str, api: str) -> list[Case]:
         changed = "STATE_STORE_VALUE_SCHEMA_NOT_COMPATIBLE"
         refused = case("evolution-refused", plain, two, later=added, refused=changed)
         return [*cases, *of(f"{api}: a field more in the value, without Avro", refused)]
-    return [*cases, *of(f"{api}: keys with a collation", case("collated-keys", _collated(form), one))]
+    # Spark's schema of such state says string without the collation, by which its shuffle placed the keys
+    collated = replace(case("collated-keys", _collated(form), one), unscalable="Spark did not place it by the key")
+    return [*cases, *of(f"{api}: keys with a collation", collated)]
 
 
 CASES = [*_cases("pandas", "transformWithStateInPandas"), *_cases("row", "transformWithState in Python")]

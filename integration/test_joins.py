@@ -140,6 +140,5 @@ def test_nothing_of_sparks_own_provider_is_used(spark: SparkSession) -> None:
     assert inherited - logging == {
         *("unloaded", "maintenanceLock", "setUnloaded"),  # the contract's own state lives in the class that mixes it in
         "createRocksDB",  # called for the parent's lazy field alone, which is overridden
-        "replayReadStateFromSnapshot",  # calls replayStateFromSnapshot, which is ours
         "sparkConf",
     }

@@ -34,11 +34,10 @@ private[millpond] trait MillpondReading extends LineReadStore {
     value
   }
 
-  /** Check the first row of a family that a task reads or puts; rows of internal families are Spark's and not made by a user's encoder. In a
-    * family with a name, Spark 4.2 may hand over a key as a row with more fields than it has (when values of list state expire). */
+  /** Check the first row of a family that a task reads or puts; rows of internal families are Spark's and not made by a user's encoder. */
   protected def validate(f: Family, key: UnsafeRow, value: UnsafeRow): Unit = {
-    val isOwn = f.name == StateStore.DEFAULT_COL_FAMILY_NAME || key.numFields == f.rows.keySchema.length
-    if (f.shape.plainRows && !f.shape.internal && isOwn)
+    val declared = SparkLine.declaresKeys || f.name == StateStore.DEFAULT_COL_FAMILY_NAME || key.numFields == f.rows.keySchema.length
+    if (f.shape.plainRows && !f.shape.internal && declared)
       StateStoreProvider.validateStateRowFormat(key, f.rows.keySchema, value, f.rows.valueSchema, id, provider.conf)
     f.validatedBy = session
   }
