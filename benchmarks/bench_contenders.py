@@ -6,6 +6,7 @@ from __future__ import annotations
 import sys
 from dataclasses import dataclass, field
 
+KEY_AND_VALUE_BYTES = 60  # of one row as a store holds it: two UnsafeRows of two longs, version bytes, slot prefix
 _STATE = "spark.sql.streaming.stateStore."
 _SPARK_PROVIDERS = "org.apache.spark.sql.execution.streaming.state."
 MILLPOND_PROVIDER = "org.apache.spark.sql.millpond.MillpondStateStoreProvider"
@@ -24,6 +25,7 @@ class Contender:
         ours: needs Millpond's jar.
         snapshot_phase: takes part in the phase with a concurrent snapshot.
         queries: query scenarios it runs (`bench_query.SCENARIOS`).
+        budget_share: Millpond's `memory.budget` as a share of the state's bytes; None: the default, which holds all of it.
     """
 
     name: str
@@ -33,6 +35,7 @@ class Contender:
     ours: bool = False
     snapshot_phase: bool = True
     queries: tuple[str, ...] = field(default=())
+    budget_share: float | None = None
 
 
 def _provider(class_name: str) -> dict[str, str]:
@@ -72,6 +75,15 @@ CONTENDERS: dict[str, Contender] = {
             snapshot_phase=False,
         ),
         Contender(
+            name="millpond-quarter",
+            label="Millpond, memory for a quarter",
+            durability="fsync",
+            conf=_millpond(),
+            ours=True,
+            snapshot_phase=False,
+            budget_share=0.25,
+        ),
+        Contender(
             name="rocksdb-changelog",
             label="RocksDB, changelog",
             durability="page cache",
@@ -97,6 +109,7 @@ CONTENDERS: dict[str, Contender] = {
 }
 
 OURS = "millpond"
+OURS_QUARTER = "millpond-quarter"
 BASELINE = "rocksdb-changelog"
 HEAP_PEER = "hdfs"
 

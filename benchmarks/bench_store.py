@@ -10,9 +10,10 @@ from dataclasses import asdict, dataclass, replace
 from pathlib import Path
 from typing import Any
 
-from benchmarks.bench_contenders import Contender
+from benchmarks.bench_contenders import KEY_AND_VALUE_BYTES, Contender
 from benchmarks.bench_env import java, jvm_options, run_measured, spark_jars
 
+MIN_BUDGET_BYTES = 64 << 10
 _MAIN = "org.apache.spark.sql.millpond.bench.StoreBench"
 
 
@@ -86,6 +87,9 @@ def measure(
     for name in ("checkpoint", "local", "tmp"):
         (work_dir / name).mkdir()
     conf = {"spark.sql.shuffle.partitions": "1"} | contender.conf | extra_conf
+    if contender.budget_share is not None:
+        budget_bytes = max(MIN_BUDGET_BYTES, int(what.keys * KEY_AND_VALUE_BYTES * contender.budget_share))
+        conf["spark.sql.streaming.stateStore.millpond.memory.budget"] = str(budget_bytes)
     paths = {"checkpoint": str(work_dir / "checkpoint"), "local_dir": str(work_dir / "local")}
     spec, result = work_dir / "spec.json", work_dir / "result.json"
     spec.write_text(json.dumps(asdict(what) | paths | {"conf": conf, "seed": seed}))
