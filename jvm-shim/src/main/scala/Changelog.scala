@@ -5,6 +5,7 @@ import java.nio.{ByteBuffer, ByteOrder}
 import java.nio.channels.FileChannel
 import java.nio.charset.StandardCharsets.UTF_8
 import java.nio.file.StandardOpenOption.{CREATE_NEW, WRITE}
+import java.util.concurrent.Future
 import java.util.zip.CRC32
 
 import scala.util.control.NonFatal
@@ -14,29 +15,24 @@ import com.fasterxml.jackson.databind.node.ObjectNode
 import com.github.luben.zstd.Zstd
 import net.jpountz.lz4.LZ4Factory
 
-/** Codecs of changelog blocks; numbers are durable. */
-object Codec {
-  val None = 0
-  val Lz4 = 1
-  val Zstd = 2
-  def of(name: String): Int = name match { case "none" => None; case "lz4" => Lz4; case "zstd" => Zstd }
-}
-
-/** Writes one changelog file (docs/reference/format.md): records go into a raw block, full blocks are compressed into the file.
-  * `finish` or `discard` must be called. */
+/** Writes one changelog file (docs/reference/format.md): records go into a raw block, full blocks are compressed into the file,
+  * by a helper if there is one. `finish` or `discard` must be called. */
 final class ChangelogWriter(file: File, header: ObjectNode, codec: Int) {
   import ChangelogFormat._
 
   private val channel = FileChannel.open(file.toPath, CREATE_NEW, WRITE)
   private val scratch = ChangelogScratch.take()
   private var out = scratch.out
-  private var raw = scratch.raw
+  private var block = scratch.block // the one that is being filled, by way of the next two
+  private var raw = block.raw
   private var rawSize = 0
+  private var inFlight: Block = null // the one before, with the helper
+  private var job: Future[_] = null
+  private var hasHelper = false
   private var blockRecords = 0
   private var records = 0L
   private var puts = 0L
   private var rawTotal = 0L
-  private var compressed = scratch.compressed
   private val crc = new CRC32
 
   out.clear()
@@ -116,7 +112,10 @@ final class ChangelogWriter(file: File, header: ObjectNode, codec: Int) {
 
   /** Completes the file (not yet durable: the agent syncs it). Returns its size in bytes. */
   def finish(): Long = {
-    if (rawSize > 0) flushBlock()
+    seal()
+    if (block.rawSize > 0) block.compress(codec)
+    settle()
+    if (block.rawSize > 0) store(block)
     ensure(36)
     val start = out.position()
     out.putInt(0).put(FooterMagic).putLong(records).putLong(puts).putLong(rawTotal)
@@ -131,41 +130,57 @@ final class ChangelogWriter(file: File, header: ObjectNode, codec: Int) {
 
   private def end(): Unit = {
     channel.close()
-    scratch.giveBack(raw, compressed, out)
+    if (job != null) BlockHelpers.abandon(job)
+    if (hasHelper) BlockHelpers.giveBack()
+    scratch.giveBack(out)
   }
 
+  /** The block is full: it goes to the helper, and the other one is filled. */
   private def flushBlock(): Unit = {
-    var used = codec
-    var stored = raw
-    var storedSize = rawSize
-    if (codec != Codec.None) {
-      val size = compress()
-      if (size < rawSize) { stored = compressed; storedSize = size } else used = Codec.None
+    seal()
+    if (!hasHelper && codec != Codec.None) hasHelper = BlockHelpers.take()
+    if (!hasHelper) {
+      block.compress(codec)
+      store(block)
+    } else {
+      val full = block
+      block = if (inFlight == null) scratch.spare else settle()
+      inFlight = full
+      job = BlockHelpers.compress(full, codec)
     }
-    ensure(20 + storedSize)
-    val start = out.position()
-    out.putInt(rawSize).putInt(storedSize).putInt(blockRecords).put(used.toByte).put(0.toByte).put(0.toByte).put(0.toByte)
-    sumFrom(start)
-    crc.update(stored, 0, storedSize)
-    out.putInt(crc.getValue.toInt).put(stored, 0, storedSize)
+    raw = block.raw
+  }
+
+  private def seal(): Unit = {
+    block.raw = raw
+    block.rawSize = rawSize
+    block.records = blockRecords
     rawTotal += rawSize
     rawSize = 0
     blockRecords = 0
   }
 
-  private def compress(): Int =
-    if (codec == Codec.Lz4) {
-      val compressor = LZ4Factory.fastestInstance().fastCompressor()
-      grow(compressor.maxCompressedLength(rawSize))
-      compressor.compress(raw, 0, rawSize, compressed, 0, compressed.length)
-    } else {
-      grow(Zstd.compressBound(rawSize.toLong).toInt)
-      val n = Zstd.compressByteArray(compressed, 0, compressed.length, raw, 0, rawSize, 1)
-      if (Zstd.isError(n)) throw new IllegalStateException(s"zstd: ${Zstd.getErrorName(n)}")
-      n.toInt
+  /** Wait for the block that the helper has, if any, and put it into the file; returns it, to be filled again. */
+  private def settle(): Block = {
+    val done = inFlight
+    if (done != null) {
+      BlockHelpers.await(job)
+      inFlight = null
+      job = null
+      store(done)
     }
+    done
+  }
 
-  private def grow(size: Int): Unit = if (compressed.length < size) compressed = new Array[Byte](size)
+  private def store(b: Block): Unit = {
+    ensure(20 + b.storedSize)
+    val start = out.position()
+    out.putInt(b.rawSize).putInt(b.storedSize).putInt(b.records).put(b.used.toByte).put(0.toByte).put(0.toByte).put(0.toByte)
+    sumFrom(start)
+    crc.update(b.stored, 0, b.storedSize)
+    out.putInt(crc.getValue.toInt).put(b.stored, 0, b.storedSize)
+    ()
+  }
 
   private def reserve(size: Int): Unit =
     if (rawSize + size > raw.length) raw = java.util.Arrays.copyOf(raw, math.max(raw.length * 2, rawSize + size))
@@ -202,39 +217,6 @@ final class ChangelogWriter(file: File, header: ObjectNode, codec: Int) {
     while (out.hasRemaining) channel.write(out)
     out.clear()
     ()
-  }
-}
-
-/** The buffers of a [[ChangelogWriter]]. Each thread keeps one set for its next commit: fresh memory of this size costs more than what is
-  * done with it. `out` is direct: a channel would copy an array into fresh native memory first. */
-private final class ChangelogScratch {
-  var raw = new Array[Byte](ChangelogFormat.BlockBytes + 4096)
-  var compressed = new Array[Byte](ChangelogFormat.BlockBytes + 4096)
-  var out: ByteBuffer = ChangelogScratch.buffer(ChangelogScratch.OutBytes)
-  private var taken = false
-
-  def giveBack(newRaw: Array[Byte], newCompressed: Array[Byte], newOut: ByteBuffer): Unit = {
-    // one large row must not stay with the thread for good
-    if (newRaw.length <= ChangelogScratch.KeepBytes) raw = newRaw
-    if (newCompressed.length <= ChangelogScratch.KeepBytes) compressed = newCompressed
-    if (newOut.capacity <= ChangelogScratch.KeepBytes) out = newOut
-    taken = false
-  }
-}
-
-private object ChangelogScratch {
-  private val OutBytes = 256 << 10
-  private val KeepBytes = 1 << 20
-  private val ofThread = ThreadLocal.withInitial[ChangelogScratch](() => new ChangelogScratch)
-
-  def buffer(size: Int): ByteBuffer = ByteBuffer.allocateDirect(size).order(ByteOrder.LITTLE_ENDIAN)
-
-  /** This thread's buffers, or new ones if a writer of this thread has them. */
-  def take(): ChangelogScratch = {
-    val mine = ofThread.get
-    val scratch = if (mine.taken) new ChangelogScratch else mine
-    scratch.taken = true
-    scratch
   }
 }
 

@@ -32,6 +32,8 @@ def main(stdin: TextIO | None = None) -> int:
     except ValueError as error:
         print(f"millpond agent: {error}", file=sys.stderr, flush=True)
         return EXIT_NO_PARAMETERS
+    # A commit must not wait five milliseconds, Python's default, because a snapshot is at work in another thread.
+    sys.setswitchinterval(0.0005)
     # Before the link is up: if the JVM dies while we connect, nobody else would end this process.
     threading.Thread(target=_exit_at_end_of, args=(stdin,), name="millpond-stdin-watchdog", daemon=True).start()
 
