@@ -137,9 +137,10 @@ OPTIONS: tuple[Option, ...] = (
     Option(
         name="snapshot.compression",
         type="str",
-        default="zstd",
+        default="lz4",
         choices=("lz4", "zstd", "none"),
-        doc="Compression of the blocks in SSTs.",
+        doc="Compression of the blocks in SSTs. zstd makes snapshots about a quarter smaller than lz4; reading a row "
+        "that memory does not hold then costs 1.6 times as much.",
     ),
     Option(
         name="rocksdb.blockCache",
