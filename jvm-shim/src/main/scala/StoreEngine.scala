@@ -489,9 +489,13 @@ final class StoreEngine(val context: StoreContext) extends Logging {
 
   /** Open the disk tier, a new one if there is none; `diskLock` is held. */
   private[millpond] def openDisk(): Unit = synchronized {
-    if (diskDir == null) diskDir = new File(context.generationDir(generation), s"db-$generation")
-    else if (disk == null) DiskTier.checkFolder(diskDir) // else a new one would be made, and the next snapshot lack what was there
-    if (disk == null) disk = new DiskTier(diskDir, Shared.disk(context.options))
+    if (disk == null) {
+      if (diskDir != null) DiskTier.checkFolder(diskDir) // else a new one would be made, and the next snapshot lack what was there
+      val dir = if (diskDir != null) diskDir else new File(context.generationDir(generation), s"db-$generation")
+      try disk = new DiskTier(dir, Shared.disk(context.options))
+      catch { case e: MillpondException => if (diskDir == null) LocalDirs.delete(dir); throw e } // of a new one nothing is left: the next try begins anew
+      diskDir = dir
+    }
   }
 
   private[millpond] def closeDisk(): Unit = synchronized(if (disk != null) { disk.close(); disk = null })

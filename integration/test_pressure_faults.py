@@ -1,0 +1,138 @@
+"""Memory and disk that end under a running batch: the task fails with the reason, the last version stays, and the next attempt goes on."""
+
+from __future__ import annotations
+
+import random
+import resource
+import subprocess
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+
+from integration.harness import Harness, Provider, ProviderError, Row, Schema, Store, providers_to_test, short_conf
+from integration.jvm import MILLPOND
+from integration.store_model import write_spark_metadata
+
+pytestmark = [
+    pytest.mark.spark,
+    pytest.mark.skipif(MILLPOND not in providers_to_test(), reason="about Millpond's own tiers"),
+]
+
+MIB = 1 << 20
+SCHEMA = Schema("k bigint", "v string")
+
+
+@pytest.fixture
+def harness(tmp_path: Path) -> Iterator[Harness]:
+    """A JVM for one test, which may be harmed."""
+    started = Harness(tmp_path)
+    yield started
+    started.stop()
+
+
+@pytest.fixture
+def small_disk(tmp_path: Path) -> Iterator[Path]:
+    """A file system of 64 MiB; where none can be mounted the test is skipped and says so."""
+    path = tmp_path / "disk"
+    path.mkdir()
+    mount = ["mount", "-t", "tmpfs", "-o", "size=64m", "tmpfs", str(path)]
+    done = subprocess.run(mount, capture_output=True, text=True, check=False)
+    if done.returncode:
+        pytest.skip(f"cannot mount a tmpfs here: {done.stderr.strip()}")
+    yield path
+    subprocess.run(["umount", "-l", str(path)], check=True)
+
+
+def _provider(harness: Harness, checkpoint: Path, **options: object) -> Provider:
+    if not checkpoint.exists():
+        write_spark_metadata(checkpoint, operator_name="dedupe", partitions=1, provider_class=MILLPOND)
+    conf = short_conf({f"millpond.{name.replace('_', '.')}": value for name, value in options.items()})
+    conf |= {"spark.sql.shuffle.partitions": "1"}
+    return harness.open(checkpoint / "state", provider_class=MILLPOND, schema=SCHEMA, conf=conf)
+
+
+def _rows(store: Store) -> dict[int, str]:
+    return {k[0]: v[0] for k, v in store.scan()}
+
+
+def _commit(provider: Provider, version: int, rows: dict[int, str]) -> None:
+    store = provider.store(version)
+    pairs: list[tuple[Row, Row]] = [([k], [v]) for k, v in rows.items()]
+    store.put_many(pairs)
+    assert store.commit().version == version + 1
+
+
+def _leave_free(disk: Path, free_bytes: int) -> Path:
+    """Fill the disk but for so many bytes; returns the file to be removed."""
+    ballast = disk / "ballast"
+    usage = subprocess.run(["df", "--output=avail", "-B1", str(disk)], capture_output=True, text=True, check=True)
+    with ballast.open("wb") as file:
+        file.write(bytes(int(usage.stdout.split()[-1]) - free_bytes))
+    return ballast
+
+
+def test_the_local_disk_is_full_while_a_batch_spills(harness: Harness, tmp_path: Path, small_disk: Path) -> None:
+    checkpoint = tmp_path / "checkpoint"
+    provider = _provider(harness, checkpoint, memory_budget="256k", localDir=str(small_disk))
+    first = {i: f"first {i}" for i in range(100)}
+    _commit(provider, 0, first)
+    ballast = _leave_free(small_disk, 512 * 1024)
+    rng = random.Random(1)
+    large = {i: rng.randbytes(500).hex() for i in range(50, 4000)}
+    store = provider.store(1)
+    pairs: list[tuple[Row, Row]] = [([k], [v]) for k, v in large.items()]
+    with pytest.raises(ProviderError) as error:
+        store.put_many(pairs)
+    assert "[MILLPOND_LOCAL_DISK_FULL]" in error.value.text, error.value.text
+    store.abort()
+    # the disk is as full as it was: what the last version needs is still served
+    read = provider.read_store(1)
+    assert _rows(read) == first
+    read.release()
+    ballast.unlink()
+    store = provider.store(1)
+    store.put_many(pairs)
+    assert int(store.metrics()["custom"]["millpondSpills"]) >= 1
+    assert store.commit().version == 2
+    provider.close()
+    provider = _provider(harness, checkpoint)
+    assert _rows(provider.read_store(2)) == {**first, **large}
+    provider.close()
+
+
+def test_the_system_refuses_native_memory(harness: Harness, tmp_path: Path) -> None:
+    checkpoint = tmp_path / "checkpoint"
+    provider = _provider(harness, checkpoint, memory_budget="4g")
+    first = {i: f"first {i}" for i in range(100)}
+    _commit(provider, 0, first)
+    (size,) = [
+        int(line.split()[1]) * 1024
+        for line in Path(f"/proc/{harness.pid}/status").read_text().splitlines()
+        if line.startswith("VmSize:")
+    ]
+    limits = resource.prlimit(harness.pid, resource.RLIMIT_AS)
+    store = provider.store(1)
+    store.put([1], ["second"])
+    large = {i: str(i % 10) * (12 * MIB) for i in range(2, 12)}
+    # room for what a JVM needs now and then, not for all the rows
+    resource.prlimit(harness.pid, resource.RLIMIT_AS, (size + 48 * MIB, limits[1]))
+    try:
+        with pytest.raises(ProviderError) as error:
+            for k, v in large.items():
+                store.put([k], [v])
+        assert "[MILLPOND_MEMORY_EXHAUSTED]" in error.value.text, error.value.text[:2000]
+        store.abort()
+        read = provider.read_store(1)
+        assert _rows(read) == first
+        read.release()
+    finally:
+        resource.prlimit(harness.pid, resource.RLIMIT_AS, limits)
+    store = provider.store(1)
+    for k, v in large.items():
+        store.put([k], [v])
+    assert store.commit().version == 2
+    store = provider.read_store(2)
+    assert [len(store.get([k])[0]) for k in large] == [12 * MIB] * len(large)
+    store.release()
+    provider.close()
