@@ -12,9 +12,6 @@ private[millpond] object SparkLine {
   /** A size in bytes; 4.3 tells sizes of snapshots from others. */
   def sizeMetric(name: String, description: String): StateStoreCustomMetric = StateStoreCustomSizeMetric(name, description)
 
-  /** Whether keys always say how many fields they have: not when values of list state expire, then they say more. */
-  val declaresKeys = false
-
   /** Where a direct buffer begins. */
   def addressOf(buffer: ByteBuffer): Long = Platform.getDirectBufferAddress(buffer)
 

@@ -12,9 +12,6 @@ private[millpond] object SparkLine {
   /** A size in bytes, and not that of a snapshot. */
   def sizeMetric(name: String, description: String): StateStoreCustomMetric = StateStoreCustomSizeMetric(name, description)
 
-  /** Whether keys always say how many fields they have. */
-  val declaresKeys = true
-
   /** Where a direct buffer begins. */
   def addressOf(buffer: ByteBuffer): Long = Platform.getDirectBufferAddress(buffer)
 

@@ -34,10 +34,11 @@ private[millpond] trait MillpondReading extends LineReadStore {
     value
   }
 
-  /** Check the first row of a family that a task reads or puts; rows of internal families are Spark's and not made by a user's encoder. */
+  /** Check the first row of a family that a task reads or puts; rows of internal families are Spark's and not made by a user's encoder. When
+    * values of list state expire, Spark may hand over a key as a row with more fields than it has. */
   protected def validate(f: Family, key: UnsafeRow, value: UnsafeRow): Unit = {
-    val declared = SparkLine.declaresKeys || f.name == StateStore.DEFAULT_COL_FAMILY_NAME || key.numFields == f.rows.keySchema.length
-    if (f.shape.plainRows && !f.shape.internal && declared)
+    val overdeclared = f.name != StateStore.DEFAULT_COL_FAMILY_NAME && key.numFields > f.rows.keySchema.length
+    if (f.shape.plainRows && !f.shape.internal && !overdeclared)
       StateStoreProvider.validateStateRowFormat(key, f.rows.keySchema, value, f.rows.valueSchema, id, provider.conf)
     f.validatedBy = session
   }
