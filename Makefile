@@ -17,7 +17,7 @@ PREVIOUS_VENV := build/venv-spark$(PREVIOUS)
 PREVIOUS_PY := $(PREVIOUS_VENV)/bin/python
 # What is run with it: the store machine in short, an operator of each kind, transformWithState, state readers, a crash.
 PREVIOUS_TESTS := integration/test_joins.py integration/test_operators.py integration/test_readers.py integration/test_crash.py integration/test_store_machine.py
-PREVIOUS_SAMPLE ?= asks_for or agg-update-odd or dedupe-within-watermark-ids or join-full-v3 or pandas-state-append \
+PREVIOUS_SAMPLE ?= asks_for or dedupe-within-watermark-ids or join-full-v3 \
     or pandas-event-time or row-processing-time or scala-event-time-avro or map-groups-v1 or of_the_agent or (Millpond and format2-prefix) \
     or (at_a_batch and timers) or (change_feed and format2)
 TEST_ARGS ?=

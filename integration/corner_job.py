@@ -66,7 +66,6 @@ CORNERS = [
     Corner("forced", 1, _LATE),  # first: no maintenance runs in it
     Corner("twice", 1, {}, actions=2),
     Corner("unloaded", 2, _UNLOAD),
-    Corner("retried", 2, _ADAPTIVE, retry=True),
     Corner("all", 1, {**_UNLOAD, **_ADAPTIVE}, actions=2, retry=True),
     Corner("all", 2, {**_UNLOAD, **_ADAPTIVE}, actions=2, retry=True),
 ]

@@ -91,7 +91,8 @@ _HOW = {
     "semi": "leftSemi",
 }
 
-# Format 2 is Spark's default, which `operator_cases` covers; a new query is refused format 1 by Spark (`test_joins`).
+# Formats 3 and 4 keep the same rows in other families: where they take the same way through Spark, format 4 stands for both. Format 2 is
+# Spark's default, which `operator_cases` covers; a new query is refused format 1 by Spark (`test_joins`).
 _CASES = [
     *(
         Case(
@@ -105,6 +106,7 @@ _CASES = [
         )
         for version in (3, 4)
         for n, (name, how) in enumerate(_HOW.items())
+        if version == 4 or name in ("inner", "full")
     ),
     *(
         case
@@ -130,6 +132,7 @@ _CASES = [
             ),
             Case(f"join-then-window-v{version}", _then_counted, _BOTH, "append", 1, conf=state_format(version)),
         )
+        if version == 4 or case.name.startswith("join-odd-keys")
     ),
     Case("join-filtered-v4", _filtered, _BOTH, "append", 2, conf=state_format(4)),
     Case("join-with-itself-v4", _with_itself, _BOTH, "append", 1, conf=state_format(4)),

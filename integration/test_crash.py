@@ -89,7 +89,7 @@ def _results(work: Path, query: str) -> list[list[Any]]:
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize(("checkpoint_format", "kills"), [(1, 2), (2, 3)])
+@pytest.mark.parametrize(("checkpoint_format", "kills"), [(1, 1), (2, 3)])
 def test_kill_9_of_the_driver_loses_nothing(tmp_path: Path, checkpoint_format: int, kills: int) -> None:
     """Kills at random points of an aggregation and a join; the end equals the batch computation."""
     provider_class = MILLPOND if MILLPOND in providers_to_test() else ROCKSDB
