@@ -3,13 +3,18 @@
     <checkpoint>/
         metadata                             Spark's: id of the query
         offsets/<batch>  commits/<batch>     Spark's logs
+        sources/<source>/...                 Spark's: what a source remembers
         millpond/format.json                 max parallelism, base, format version
+        millpond/pins/<name>.json            files that collection leaves alone
         state/<op>/_metadata/...             Spark's: operator and schemas
+        state/<op>/_stateSchema/<store>/...  Spark's: schemas of operators with column families
         state/<op>/<partition>[/<store>]/    `<store>` is omitted for the store named "default"
             <version>[_<id>].changelog       with `_<id>` in Spark checkpoint format 2
             <version>[_<id>].manifest
             sst/<uuid4 hex>.sst
             .staging-<uuid4 hex>             not yet published
+
+A savepoint has the same tree, and beside it its index, `savepoint.json`.
 
 Keys use `/`, never start with it and never hold `.` or `..` segments. Source: docs/reference/format.md.
 """
@@ -28,9 +33,13 @@ MILLPOND_DIR = "millpond"
 QUERY_METADATA_KEY = "metadata"
 OFFSETS_DIR = "offsets"
 COMMITS_DIR = "commits"
+SOURCES_DIR = "sources"
 STATE_DIR = "state"
 SST_DIR = "sst"
 SPARK_METADATA_DIR = "_metadata"
+STATE_SCHEMA_DIR = "_stateSchema"
+PINS_PREFIX = f"{MILLPOND_DIR}/pins/"
+SAVEPOINT_KEY = "savepoint.json"
 STAGING_PREFIX = ".staging-"
 
 _NUMBER = r"(?:0|[1-9][0-9]{0,17})"
@@ -178,6 +187,44 @@ def operator_metadata_v1_key(operator: int) -> str:
 def operator_metadata_v2_prefix(operator: int) -> str:
     """Return the prefix of Spark's operator metadata, version 2 (`<prefix><batch>`): `state/<op>/_metadata/v2/`."""
     return f"{operator_dir(operator)}/{SPARK_METADATA_DIR}/v2/"
+
+
+def state_schema_v1_key(store: StoreId) -> str:
+    """Return the key of the schema file of a store without column families: `<store in partition 0>/_metadata/schema`."""
+    return f"{store_dir(StoreId(store.operator, 0, store.name))}/{SPARK_METADATA_DIR}/schema"
+
+
+def source_prefix(source: str) -> str:
+    """Return `sources/<source>/`: where Spark lets a source keep what it remembers. `source`: its number or name."""
+    return f"{SOURCES_DIR}/{check_relative(source)}/"
+
+
+def pin_key(name: str) -> str:
+    """Return `millpond/pins/<name>.json`."""
+    return check_relative(f"{PINS_PREFIX}{name}.json")
+
+
+def relative_state_schema(path: str, operator: int) -> str:
+    """Return the key of a schema file that operator metadata names by an absolute path, or by a key (in a savepoint).
+
+    Raises: FormatError: UNSAFE_PATH: it is no path of a schema file of `operator`.
+    """
+    parts = path.split("/")[-5:]
+    if len(parts) < 5 or parts[0] != STATE_DIR or parts[2] != STATE_SCHEMA_DIR or not valid_store_name(parts[3]):
+        raise FormatError(f"no path of a schema file: {path!r}", kind=ErrorKind.UNSAFE_PATH)
+    return check_relative("/".join([STATE_DIR, str(operator), *parts[2:]]))
+
+
+def operator_of(key: str) -> int | None:
+    """Return the operator whose file `key` is, Spark's own files included; None if it lies elsewhere."""
+    parts = key.split("/")
+    return int(parts[1]) if len(parts) > 2 and parts[0] == STATE_DIR and _NUMBER_ONLY.fullmatch(parts[1]) else None
+
+
+def with_operator(key: str, operator: int) -> str:
+    """Return the key of the same file of another operator. `key` must be one of an operator."""
+    parts = key.split("/")
+    return "/".join([parts[0], str(operator), *parts[2:]])
 
 
 def parse_batch(name: str) -> int | None:

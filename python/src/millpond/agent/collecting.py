@@ -2,14 +2,13 @@
 
 from __future__ import annotations
 
-import json
 import logging
 import time
 from collections.abc import Mapping
 
-from millpond import condemned, gc, layout
+from millpond import condemned, gc, layout, pins
 from millpond.agent.context import CheckpointContext, StoreContext
-from millpond.errors import ErrorKind, FormatError, MillpondError, NotFoundError
+from millpond.errors import ErrorKind, MillpondError, NotFoundError
 from millpond.ids import DEFAULT_STORE, StoreId, VersionId
 from millpond.manifest import decode_manifest
 from millpond.sealed import seal, unseal
@@ -19,7 +18,6 @@ from millpond.store_files import Listing, add_to_listing
 
 log = logging.getLogger(__name__)
 
-PINS_PREFIX = f"{layout.MILLPOND_DIR}/pins/"
 GC_PREFIX = f"{layout.MILLPOND_DIR}/gc/"
 _CANDIDATES_KIND = "gc"
 # Not so young that it could be replaced within the resolution of its time of modification.
@@ -36,7 +34,7 @@ def collect(context: StoreContext, anchor: VersionId, *, force: bool, now_ms: in
     interval_ms = context.option_int("gc.intervalMs")
     if not force and now_ms - context.last_collect_ms < interval_ms:
         return {"deleted_files": 0, "deleted_bytes": 0}
-    pinned = read_pins(context.checkpoint)
+    pinned = pins.read_pins(context.storage, now_ms=now_ms)
     deleted = _expire(context, anchor, pinned, now_ms)
     context.last_collect_ms = now_ms
     if _sweeps(context):
@@ -178,30 +176,6 @@ def _mark(checkpoint: CheckpointContext, operator: int, listings: Mapping[StoreI
             referenced |= entry[1]
     checkpoint.marks[operator] = seen
     return referenced
-
-
-def read_pins(checkpoint: CheckpointContext) -> frozenset[str]:
-    """Return the keys, relative to the Spark checkpoint, that `millpond/pins/*.json` protects from expiry.
-
-    A pin is a JSON object whose lists `manifests` and `changelogs` hold such keys. Raises: FormatError: a pin that cannot be
-    read; then nobody knows what it protects.
-    """
-    pinned: set[str] = set()
-    for info in checkpoint.storage.list(PINS_PREFIX):
-        if not info.key.endswith(".json") or info.key.rpartition("/")[2].startswith("."):
-            continue
-        try:
-            pin = json.loads(checkpoint.storage.read(info.key))
-            pinned.update(
-                layout.check_relative(str(key)) for key in (*pin.get("manifests", ()), *pin.get("changelogs", ()))
-            )
-        except NotFoundError:
-            continue  # just released
-        except (ValueError, AttributeError, TypeError) as e:
-            raise FormatError(
-                f"{info.key} is no pin that this version can read: nothing is collected", kind=ErrorKind.FORMAT_DAMAGED
-            ) from e
-    return frozenset(pinned)
 
 
 def _candidates_key(operator: int) -> str:
