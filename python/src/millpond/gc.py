@@ -99,6 +99,9 @@ def _walk_to_base(
         if step.id == "":
             # The empty state needs nothing. At version 0 there is also nothing below it.
             return lineage, step if 0 < step.version <= oldest_retained else None
+        if not files.has_changelog(step) and files.has_manifest(step) and step.version <= min(files.versions()):
+            # The oldest file there is, the first snapshot after a savepoint was restored: nothing tells its parents, nor need it.
+            return lineage, None
         if step.version > oldest_retained or not files.has_manifest(step):
             continue
         if files.manifest_info(step).modified_ms > newest_base_ms:
