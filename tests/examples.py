@@ -12,6 +12,8 @@ from millpond.format_file import CheckpointFormat
 from millpond.ids import StoreId
 from millpond.json_fields import ColumnFamily, KeyGroupsInfo
 from millpond.manifest import Manifest, ParentSnapshot, SstRef
+from millpond.savepoint.image import Image, OperatorImage, StoreImage
+from millpond.savepoint.index import FileEntry, SavepointIndex
 
 KEY_GROUPS = KeyGroupsInfo(max_parallelism=1024, base=8, partitions=8)
 UNSCALABLE = KeyGroupsInfo(
@@ -69,6 +71,38 @@ MANIFEST = Manifest(
     ),
     rocksdb_manifest_name="MANIFEST-000005",
     rocksdb_manifest=bytes(range(256)) * 3,
+)
+
+SAVEPOINT = SavepointIndex(
+    format="native",
+    created_by="millpond 0.1.0",
+    created_ms=1_700_000_000_000,
+    image=Image(
+        batch=19,
+        planned_batch=20,
+        query_id="8a3b7c9e-0000-4000-8000-000000000001",
+        provider="org.apache.spark.sql.millpond.MillpondStateStoreProvider",
+        spark_checkpoint_format=2,
+        partitions=8,
+        max_parallelism=1024,
+        key_group_base=8,
+        watermark_ms=-1,
+        timestamp_ms=1_700_000_000_000,
+        operators=(
+            OperatorImage(
+                operator=0,
+                name="stateStoreSave",
+                stores=(
+                    StoreImage(
+                        partition=3, name="default", version=20, id="00000000000000f0", keys=12_345, size_bytes=4097
+                    ),
+                ),
+            ),
+        ),
+        texts={},
+        files=(),
+    ),
+    files={"metadata": FileEntry(key="metadata", size_bytes=45, crc32=0xDEADBEEF)},
 )
 
 RECORDS: tuple[Record, ...] = (

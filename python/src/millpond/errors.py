@@ -54,6 +54,12 @@ class ErrorKind(str, Enum):
     VERSION_NOT_FOUND = "VERSION_NOT_FOUND"
     VERSION_EXPIRED = "VERSION_EXPIRED"
     KEY_GROUP_MISMATCH = "KEY_GROUP_MISMATCH"
+    # savepoints
+    NOT_A_SAVEPOINT = "NOT_A_SAVEPOINT"
+    SAVEPOINT_DAMAGED = "SAVEPOINT_DAMAGED"
+    BATCH_NOT_COMMITTED = "BATCH_NOT_COMMITTED"
+    OPERATOR_UNKNOWN = "OPERATOR_UNKNOWN"
+    TARGET_NOT_EMPTY = "TARGET_NOT_EMPTY"
     # storage and the machine
     OBJECT_NOT_FOUND = "OBJECT_NOT_FOUND"
     OBJECT_EXISTS = "OBJECT_EXISTS"
@@ -298,6 +304,31 @@ ERRORS: dict[ErrorKind, ErrorInfo] = {
         InternalError,
         "A row lies in a key group that its partition does not own.",
         "Report it with the query's plan. " + _VERIFY,
+    ),
+    ErrorKind.NOT_A_SAVEPOINT: ErrorInfo(
+        InvalidInputError,
+        "The directory is not a savepoint, or one that was not finished.",
+        "Run `millpond savepoint list <directory>` for the savepoints in a directory.",
+    ),
+    ErrorKind.SAVEPOINT_DAMAGED: ErrorInfo(
+        FormatError,
+        "A file of a savepoint is missing, or is not what the savepoint's index says.",
+        "Run `millpond savepoint verify <savepoint>` for the list of all damaged files, and use another copy.",
+    ),
+    ErrorKind.BATCH_NOT_COMMITTED: ErrorInfo(
+        NotFoundError,
+        "The batch to save is not committed, or no batch is.",
+        "Run `millpond checkpoint show <checkpoint>` for the batches that are committed.",
+    ),
+    ErrorKind.OPERATOR_UNKNOWN: ErrorInfo(
+        InvalidInputError,
+        "An operator to map or drop is not in the savepoint, or two operators would get one number.",
+        "Run `millpond savepoint show <savepoint>` for its operators and their numbers.",
+    ),
+    ErrorKind.TARGET_NOT_EMPTY: ErrorInfo(
+        InvalidInputError,
+        "The place to write to holds something already.",
+        "Name a directory that does not exist or is empty: nothing is ever overwritten.",
     ),
     ErrorKind.OBJECT_NOT_FOUND: ErrorInfo(
         NotFoundError,

@@ -1,0 +1,33 @@
+"""Savepoints: a query at a committed batch, saved, looked at, moved, forked.
+
+    from millpond import savepoint
+    savepoint.create("/data/checkpoint", "/data/savepoints/monday")
+    savepoint.restore("/data/savepoints/monday", "/data/fork")
+
+The command `millpond savepoint` calls the same functions. Source: docs/guides/savepoints.md.
+"""
+
+from millpond.savepoint.create import CreateReport, create
+from millpond.savepoint.manage import (
+    SavepointReport,
+    SavepointView,
+    delete,
+    list_savepoints,
+    show,
+)
+from millpond.savepoint.manage import verify_savepoint as verify
+from millpond.savepoint.restore import RestoreReport, fork, restore
+
+__all__ = [
+    "CreateReport",
+    "RestoreReport",
+    "SavepointReport",
+    "SavepointView",
+    "create",
+    "delete",
+    "fork",
+    "list_savepoints",
+    "restore",
+    "show",
+    "verify",
+]

@@ -1,0 +1,125 @@
+"""Write an image: small files as they are in it, changelogs and SSTs linked or copied, every one checked."""
+
+from __future__ import annotations
+
+import os
+import tempfile
+import zlib
+from collections.abc import Callable, Iterable
+from dataclasses import dataclass, field
+
+from millpond import layout
+from millpond.errors import ErrorKind, FormatError, InvalidInputError, MillpondError, NotFoundError
+from millpond.savepoint.image import Image, StoredFile
+from millpond.savepoint.index import FileEntry
+from millpond.savepoint.target import Target
+from millpond.snapshot.local_ssts import file_crc32
+from millpond.storage import Storage
+from millpond.storage.local import translate
+
+Progress = Callable[[int, int], None]
+"""Called with the bytes done and the bytes in all, now and then."""
+
+# What makes Spark take a directory for the checkpoint of a query comes last.
+_LAST = (layout.COMMITS_DIR, layout.OFFSETS_DIR, layout.QUERY_METADATA_KEY)
+
+
+@dataclass(slots=True)
+class Written:
+    """What was written, and how much of it shares blocks with what was read."""
+
+    files: dict[str, FileEntry] = field(default_factory=dict)
+    bytes_written: int = 0
+    bytes_linked: int = 0
+
+
+def write_image(
+    image: Image,
+    source: Storage,
+    target: Target,
+    *,
+    link: bool,
+    verify: bool,
+    damaged: Callable[[str], MillpondError],
+    progress: Progress | None = None,
+) -> Written:
+    """Write everything that `image` names.
+
+    Args:
+        link: share blocks with the source's files where storage can (they are never changed in place).
+        verify: check the sums of shared files too; copies are always checked.
+        damaged: makes the error for a file that is not what the image says.
+    Raises: NotFoundError: a file of the source is gone. UnavailableError. What `damaged` makes.
+    """
+    written = Written()
+    total = image.size_bytes
+    with tempfile.TemporaryDirectory(prefix="millpond-savepoint-") as temporary:
+        for file in image.files:
+            _copy(file, source, target, written, link, verify, damaged, temporary)
+            if progress is not None:
+                progress(written.bytes_written + written.bytes_linked, total)
+    for key in _in_order(image.texts):
+        text = image.texts[key]
+        target.storage.put_bytes(key, text, if_absent=True)
+        written.files[key] = FileEntry(key=key, size_bytes=len(text), crc32=zlib.crc32(text))
+        written.bytes_written += len(text)
+    if progress is not None:
+        progress(total, total)
+    return written
+
+
+def _in_order(keys: Iterable[str]) -> list[str]:
+    def place(key: str) -> tuple[int, str]:
+        first = key.partition("/")[0]
+        return (_LAST.index(first) + 1 if first in _LAST else 0, key)
+
+    return sorted(keys, key=place)
+
+
+def _copy(
+    file: StoredFile,
+    source: Storage,
+    target: Target,
+    written: Written,
+    link: bool,
+    verify: bool,
+    damaged: Callable[[str], MillpondError],
+    temporary: str,
+) -> None:
+    origin = source.local_path(file.source)
+    if origin is None:
+        path = os.path.join(temporary, "file")
+        source.get_to_file(file.source, path)
+    else:
+        source.stat(file.source)  # maps what may be wrong with it to Millpond's errors
+        path = origin
+    try:
+        target.storage.put_file(file.key, path, if_absent=True, link=link or origin is None)
+    except InvalidInputError as e:
+        raise NotFoundError(f"{file.source} was deleted meanwhile", kind=ErrorKind.OBJECT_NOT_FOUND) from e
+    final = target.storage.local_path(file.key)
+    try:
+        linked = origin is not None and final is not None and os.path.samefile(origin, final)
+        readable = final if final is not None else path
+        size_bytes = os.path.getsize(readable)
+        if size_bytes != file.size_bytes:
+            raise damaged(f"{file.source} has {size_bytes} bytes, expected {file.size_bytes}")
+        if file.crc32 is None or verify or not linked:
+            crc32 = file_crc32(readable)
+            if file.crc32 is not None and crc32 != file.crc32:
+                raise damaged(f"{file.source}: its check sum does not match")
+        else:
+            crc32 = file.crc32
+    except OSError as e:
+        raise translate(e, f"reading {file.source}") from e
+    written.files[file.key] = FileEntry(key=file.key, size_bytes=size_bytes, crc32=crc32)
+    if linked:
+        written.bytes_linked += size_bytes
+        target.durable.add(file.key)
+    else:
+        written.bytes_written += size_bytes
+
+
+def damaged_state(message: str) -> FormatError:
+    """Return the error for a file of a Spark checkpoint that is not what its manifest says."""
+    return FormatError(message, kind=ErrorKind.SST_DAMAGED)

@@ -1,0 +1,139 @@
+"""Save a query: `create` a savepoint of it."""
+
+from __future__ import annotations
+
+import os
+import time
+from collections.abc import Iterable
+from contextlib import AbstractContextManager, nullcontext
+from dataclasses import asdict, dataclass, replace
+from typing import Any
+
+from millpond import layout
+from millpond._version import __version__
+from millpond.errors import FormatError, InvalidInputError, NotFoundError
+from millpond.pins import pinned
+from millpond.savepoint.copying import Progress, Written, damaged_state, write_image
+from millpond.savepoint.from_checkpoint import checkpoint_image
+from millpond.savepoint.image import Image
+from millpond.savepoint.index import NATIVE, SavepointIndex, encode_index
+from millpond.savepoint.places import absolute
+from millpond.savepoint.target import Target, building, check_vacant
+from millpond.storage import Storage, open_storage
+
+_ATTEMPTS = 3
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class CreateReport:
+    """What `create` wrote, or would write. `to_json` is the contract of `millpond savepoint create --json`."""
+
+    checkpoint: str
+    savepoint: str
+    batch: int
+    operators: int
+    keys: int  # -1: not counted
+    files: int
+    size_bytes: int
+    bytes_written: int
+    bytes_linked: int  # of size_bytes, what shares blocks with the Spark checkpoint
+    dry_run: bool
+
+    def to_json(self) -> dict[str, Any]:
+        return asdict(self)
+
+
+def create(
+    checkpoint: str | os.PathLike[str],
+    savepoint: str | os.PathLike[str],
+    *,
+    batch: int | None = None,
+    link: bool = True,
+    dry_run: bool = False,
+    progress: Progress | None = None,
+) -> CreateReport:
+    """Save the query of a Spark checkpoint as it was after a committed batch. It may run meanwhile, and is not disturbed.
+
+    Args:
+        checkpoint: path or URI of the Spark checkpoint.
+        savepoint: path or URI that does not exist yet, or is an empty directory. It is complete or absent, whatever happens.
+        batch: None: the last committed one.
+        link: share blocks with the Spark checkpoint where both are on one file system (no bytes are moved), instead of copying.
+        dry_run: write nothing.
+    Raises:
+        InvalidInputError: NOT_A_CHECKPOINT, TARGET_NOT_EMPTY. UnsupportedError: FOREIGN_CHECKPOINT, FORMAT_TOO_NEW.
+        NotFoundError: BATCH_NOT_COMMITTED, VERSION_EXPIRED. FormatError: a file of the Spark checkpoint is damaged.
+        UnavailableError: storage.
+    """
+    origin, place = absolute(checkpoint), absolute(savepoint)
+    check_apart(origin, place)
+    check_vacant(place)
+    source = open_storage(origin)
+    for attempt in range(_ATTEMPTS):
+        image = checkpoint_image(source, origin, batch)
+        if dry_run:
+            return _report(origin, place, image, Written(), dry_run=True)
+        try:
+            with pin_of(source, image), building(place) as target:
+                written = write_image(
+                    image, source, target, link=link, verify=False, damaged=damaged_state, progress=progress
+                )
+                write_index(target, image, written)
+            return _report(origin, place, image, written, dry_run=False)
+        except (NotFoundError, FormatError):
+            # Collected, or replaced by another attempt of its version, before the pin was there: look again.
+            if attempt == _ATTEMPTS - 1:
+                raise
+    raise AssertionError("unreachable: the last attempt returns or raises")
+
+
+def check_apart(origin: str, place: str) -> None:
+    """Raise InvalidInputError if one of two places lies in the other."""
+    a, b = layout.parse_root(origin), layout.parse_root(place)
+    if (a.scheme, a.authority) == (b.scheme, b.authority):
+        first, second = f"{a.path}/", f"{b.path}/"
+        if first.startswith(second) or second.startswith(first):
+            raise InvalidInputError(f"{place} and {origin} lie in each other", hint="Name a place beside it.")
+
+
+def pin_of(source: Storage, image: Image) -> AbstractContextManager[object]:
+    """Keep collection away from the files of `image` while the block runs."""
+
+    def keys(kind: type[layout.ChangelogFile] | type[layout.ManifestFile], among: Iterable[str]) -> list[str]:
+        return [key for key in among if (parsed := layout.parse_key(key)) is not None and isinstance(parsed.file, kind)]
+
+    manifests = keys(layout.ManifestFile, image.texts)
+    changelogs = keys(layout.ChangelogFile, (file.source for file in image.files))
+    if not manifests and not changelogs:
+        return nullcontext()
+    return pinned(source, manifests=manifests, changelogs=changelogs)
+
+
+def write_index(target: Target, image: Image, written: Written) -> None:
+    """Make a savepoint of what was written. The last thing to do."""
+    index = SavepointIndex(
+        format=NATIVE,
+        created_by=f"millpond {__version__}",
+        created_ms=time.time_ns() // 1_000_000,
+        image=replace(image, texts={}, files=()),
+        files=written.files,
+    )
+    data = encode_index(index)
+    target.storage.put_bytes(layout.SAVEPOINT_KEY, data, if_absent=True)
+    written.bytes_written += len(data)
+
+
+def _report(checkpoint: str, savepoint: str, image: Image, written: Written, *, dry_run: bool) -> CreateReport:
+    counts = [operator.keys for operator in image.operators]
+    return CreateReport(
+        checkpoint=checkpoint,
+        savepoint=savepoint,
+        batch=image.batch,
+        operators=len(image.operators),
+        keys=-1 if -1 in counts else sum(counts),
+        files=len(image.texts) + len(image.files),
+        size_bytes=image.size_bytes,
+        bytes_written=written.bytes_written,
+        bytes_linked=written.bytes_linked,
+        dry_run=dry_run,
+    )

@@ -1,0 +1,236 @@
+"""Read the image of a query at a committed batch from its Spark checkpoint, while the query runs or not. Writes nothing."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+
+from millpond import layout
+from millpond.errors import ErrorKind, FormatError, InvalidInputError, MillpondError, NotFoundError, error
+from millpond.ids import StoreId, VersionId
+from millpond.inspection.survey import Survey, survey
+from millpond.restore.plan import RestorePlan, plan_restore
+from millpond.savepoint import source_logs, spark_logs
+from millpond.savepoint.image import Image, OperatorImage, StoredFile, StoreImage
+from millpond.spark_metadata import OffsetEntry, OperatorInfo, SparkMetadata, parse_offsets
+from millpond.storage import Storage
+from millpond.store_files import StoreFiles
+
+
+def checkpoint_image(storage: Storage, checkpoint: str, batch: int | None = None) -> Image:
+    """Return the image of the query in `storage` at `batch` (None: the last committed one).
+
+    A query may run, and a collection too: files that the image names are there now, and stay if they are pinned now.
+
+    Args:
+        checkpoint: its name, for messages.
+    Raises:
+        InvalidInputError: NOT_A_CHECKPOINT. UnsupportedError: FOREIGN_CHECKPOINT, FORMAT_TOO_NEW.
+        NotFoundError: BATCH_NOT_COMMITTED, VERSION_EXPIRED, CHANGELOG_MISSING, SST_MISSING.
+        FormatError: of any damaged file that is needed.
+    """
+    return _Reader(storage, survey(storage, checkpoint), checkpoint).read(batch)
+
+
+class _Reader:
+    def __init__(self, storage: Storage, found: Survey, checkpoint: str) -> None:
+        self.storage, self.found, self.checkpoint = storage, found, checkpoint
+        self.texts: dict[str, bytes] = {}
+        self.files: list[StoredFile] = []
+
+    def read(self, batch: int | None) -> Image:
+        found = self.found
+        for _, e in found.errors:
+            raise e
+        spark = found.spark
+        assert spark is not None, "a damaged log is among the errors"
+        batch = self._batch(spark, batch)
+        version = batch + 1
+        commit, offsets = spark.commits[batch], spark.offsets.get(batch)
+        if offsets is None:
+            raise FormatError(
+                f"{layout.offsets_key(batch)} is not there, although the batch is committed",
+                kind=ErrorKind.FORMAT_DAMAGED,
+            )
+        planned = self._planned(spark, offsets)
+        self._text(layout.commits_key(batch))
+        for number in (batch - 1, batch, batch + 1):
+            # Spark wants the entry before the last one too, to tell its sources where they were.
+            if number in spark.offsets and (number <= batch or planned is not None):
+                self._text(layout.offsets_key(number))
+        self._optional(layout.QUERY_METADATA_KEY)
+        self._optional(layout.FORMAT_KEY)
+        self._sources(planned or offsets)
+        return Image(
+            batch=batch,
+            planned_batch=batch + 1 if planned is not None else None,
+            query_id=spark.query_id,
+            provider=offsets.conf.get("spark.sql.streaming.stateStore.providerClass"),
+            spark_checkpoint_format=2 if commit.has_state_ids else 1,
+            partitions=offsets.partitions,
+            max_parallelism=found.format.max_parallelism if found.format is not None else None,
+            key_group_base=found.format.base if found.format is not None else None,
+            watermark_ms=commit.watermark_ms,
+            timestamp_ms=offsets.timestamp_ms,
+            operators=tuple(self._operators(spark, version, offsets)),
+            texts=dict(sorted(self.texts.items())),
+            files=tuple(sorted(self.files, key=lambda file: file.key)),
+        )
+
+    def _batch(self, spark: SparkMetadata, batch: int | None) -> int:
+        commits = spark.commit_batches
+        if not commits:
+            raise NotFoundError(
+                f"{self.checkpoint}: no batch is committed yet",
+                kind=ErrorKind.BATCH_NOT_COMMITTED,
+                hint="Wait until the query has committed its first batch.",
+            )
+        if batch is None:
+            return commits[-1]
+        if batch in commits:
+            return batch
+        if 0 <= batch < commits[0]:
+            raise error(
+                ErrorKind.VERSION_EXPIRED,
+                f"{self.checkpoint}: batch {batch} has expired: the oldest in the commit log is {commits[0]}",
+            )
+        raise NotFoundError(
+            f"{self.checkpoint}: batch {batch} is not committed; the last one is {commits[-1]}",
+            kind=ErrorKind.BATCH_NOT_COMMITTED,
+        )
+
+    def _planned(self, spark: SparkMetadata, offsets: OffsetEntry) -> OffsetEntry | None:
+        """The entry of the next batch. With it the next batch reads what it reads, or read, in the query that is saved: a sink
+        that knows batches by number and has seen a part of it gets the same again. After a rescale, which is a batch of its
+        own, the entry is of other partitions than the state."""
+        entry = spark.offsets.get(offsets.batch + 1)
+        if entry is None:
+            try:
+                data = self.storage.read(layout.offsets_key(offsets.batch + 1))
+            except NotFoundError:
+                return None
+            entry = parse_offsets(data.decode("utf-8"), offsets.batch + 1)
+        return entry if entry.partitions == offsets.partitions else None
+
+    def _text(self, key: str) -> bytes:
+        self.texts[key] = self.storage.read(key)
+        return self.texts[key]
+
+    def _optional(self, key: str) -> None:
+        try:
+            self._text(key)
+        except NotFoundError:
+            return
+
+    def _sources(self, offsets: OffsetEntry) -> None:
+        """What sources remember; of a file source, its log up to what the offsets say."""
+        prefix = layout.SOURCES_DIR + "/"
+        by_source: dict[str, list[str]] = {}
+        for info in self.storage.list(prefix):
+            source, _, name = info.key[len(prefix) :].partition("/")
+            if name and not name.rpartition("/")[2].startswith("."):  # Hadoop's sidecars and temporary files
+                by_source.setdefault(source, []).append(name)
+        for source, names in by_source.items():
+            directory = layout.source_prefix(source)
+            last = spark_logs.source_log_offset(offsets, int(source)) if source.isdigit() else None
+            chosen = None
+            if last is not None:
+                chosen = source_logs.cut(names, last, lambda name, at=directory: self.storage.read(at + name))  # type: ignore[misc]
+            for name, content in (chosen if chosen is not None else dict.fromkeys(names)).items():
+                if content is not None:
+                    self.texts[directory + name] = content
+                else:
+                    self._text(directory + name)
+
+    # ---- state
+
+    def _operators(self, spark: SparkMetadata, version: int, offsets: OffsetEntry) -> Iterator[OperatorImage]:
+        for operator in self.found.operator_ids():
+            info = self.found.operators.get(operator)
+            if info is None:
+                raise FormatError(
+                    f"{layout.operator_dir(operator)}: state without operator metadata", kind=ErrorKind.FORMAT_DAMAGED
+                )
+            self._metadata(operator, version - 1)
+            stores = []
+            for partition in range(self._partitions(operator, offsets)):
+                for name in info.stores:
+                    store = StoreId(operator, partition, name)
+                    stores.append(self._store(store, self._target(spark, info, store, version)))
+            yield OperatorImage(operator=operator, name=info.name, stores=tuple(stores))
+
+    def _partitions(self, operator: int, offsets: OffsetEntry) -> int:
+        # Global aggregations and limits keep everything in partition 0, whatever the number of partitions.
+        present = {store.partition for store in self.found.stores if store.operator == operator}
+        if offsets.partitions is None or present == {0}:
+            return max(present, default=0) + 1
+        return offsets.partitions
+
+    def _target(self, spark: SparkMetadata, info: OperatorInfo, store: StoreId, version: int) -> VersionId:
+        commit = spark.commits[version - 1]
+        if not commit.has_state_ids:
+            return VersionId(version)
+        try:
+            ids = commit.state_ids[store.operator][store.partition]
+            return VersionId(version, ids[info.stores.index(store.name)])
+        except (KeyError, IndexError, InvalidInputError) as e:
+            raise FormatError(
+                f"{layout.commits_key(version - 1)}: no id of store {store}", kind=ErrorKind.FORMAT_DAMAGED
+            ) from e
+
+    def _metadata(self, operator: int, batch: int) -> None:
+        """Operator metadata as of `batch`, and the schemas that belong to it."""
+        self._optional(layout.operator_metadata_v1_key(operator))
+        prefix = layout.operator_metadata_v2_prefix(operator)
+        numbers = [layout.parse_batch(info.key[len(prefix) :]) for info in self.storage.list(prefix)]
+        newest = max((n for n in numbers if n is not None and n <= batch), default=None)
+        if newest is not None:
+            key = f"{prefix}{newest}"
+            text = self._text(key)
+            self.texts[key] = spark_logs.operator_metadata(
+                text, operator, lambda path: layout.relative_state_schema(path, operator), name=key
+            )
+            for path in spark_logs.schema_paths(text, name=key):
+                self._text(layout.relative_state_schema(path, operator))
+        for name in self.found.operators[operator].stores:
+            self._optional(layout.state_schema_v1_key(StoreId(operator, 0, name)))
+
+    def _store(self, store: StoreId, target: VersionId) -> StoreImage:
+        files = StoreFiles(self.storage, store, 2 if target.id else 1)
+        files.refresh()
+        plan = _plan(files, target)
+        size_bytes = 0
+        keys = -1
+        if plan.manifest is not None:
+            self._text(layout.manifest_key(store, plan.manifest.version_id, files.spark_format))
+            keys = plan.manifest.keys
+            for sst in plan.manifest.ssts:
+                key = layout.store_key(store, sst.key)
+                self.files.append(StoredFile(key=key, source=key, size_bytes=sst.size_bytes, crc32=sst.crc32))
+                size_bytes += sst.size_bytes
+        for header in plan.headers:
+            info = files.changelog_info(header.version_id)
+            self.files.append(StoredFile(key=info.key, source=info.key, size_bytes=info.size_bytes, crc32=None))
+            size_bytes += info.size_bytes
+            keys = header.keys
+        return StoreImage(
+            partition=store.partition,
+            name=store.name,
+            version=plan.target.version,
+            id=plan.target.id,
+            keys=keys,
+            size_bytes=size_bytes,
+        )
+
+
+def _plan(files: StoreFiles, target: VersionId) -> RestorePlan:
+    try:
+        return plan_restore(files, target)
+    except MillpondError as e:
+        snapshots = files.manifest_versions()
+        if e.kind is ErrorKind.CHANGELOG_MISSING and snapshots and target.version < min(snapshots):
+            raise error(
+                ErrorKind.VERSION_EXPIRED,
+                f"store {files.store}: the state of batch {target.version - 1} has expired: the oldest that is kept is that "
+                f"of batch {min(snapshots) - 1}",
+            ) from e
+        raise

@@ -1,0 +1,229 @@
+"""An image: all that makes up a query at one committed batch, as records; and the changes that a restore makes to it (pure).
+
+Small files (Spark's logs, manifests) are in the image itself, because a restore may have to change them; changelogs and SSTs are
+named, and taken over as they are.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Collection, Mapping
+from dataclasses import dataclass, replace
+from typing import Any
+
+from millpond import layout
+from millpond.errors import ErrorKind, InvalidInputError
+from millpond.ids import StoreId
+from millpond.manifest import decode_manifest, encode_manifest
+from millpond.savepoint import spark_logs
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class StoredFile:
+    """A file that is taken over byte by byte."""
+
+    key: str  # in what is written
+    source: str  # in what is read
+    size_bytes: int
+    crc32: int | None  # zlib's, of the whole file; None: to be computed
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class StoreImage:
+    """One store at its version."""
+
+    partition: int
+    name: str
+    version: int
+    id: str  # of the attempt that wrote it
+    keys: int  # live keys; -1: not counted
+    size_bytes: int  # of changelogs and SSTs
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class OperatorImage:
+    """One stateful operator."""
+
+    operator: int
+    name: str
+    stores: tuple[StoreImage, ...]
+
+    @property
+    def keys(self) -> int:
+        """Live keys of all stores, -1 if those of one are not counted."""
+        counts = [store.keys for store in self.stores]
+        return -1 if -1 in counts else sum(counts)
+
+    @property
+    def size_bytes(self) -> int:
+        """Of changelogs and SSTs."""
+        return sum(store.size_bytes for store in self.stores)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Image:
+    """A query at a committed batch."""
+
+    batch: int
+    planned_batch: int | None  # the batch after it, if Spark had written down what it reads
+    query_id: str | None
+    provider: str | None
+    spark_checkpoint_format: int
+    partitions: int | None
+    max_parallelism: int | None  # None: no state was ever written
+    key_group_base: int | None
+    watermark_ms: int  # of the next batch
+    timestamp_ms: int  # when the batch began, since the epoch
+    operators: tuple[OperatorImage, ...]
+    texts: Mapping[str, bytes]  # small files: key -> content
+    files: tuple[StoredFile, ...]
+
+    @property
+    def size_bytes(self) -> int:
+        """Of all files."""
+        return sum(len(text) for text in self.texts.values()) + sum(file.size_bytes for file in self.files)
+
+
+def renumbering(present: Collection[int], mapped: Mapping[int, int], dropped: Collection[int]) -> dict[int, int]:
+    """Return which number each operator gets, old to new, without those that are dropped.
+
+    Raises: InvalidInputError: OPERATOR_UNKNOWN.
+    """
+    there = ", ".join(map(str, sorted(present))) or "none"
+    for operator in (*mapped, *dropped):
+        if operator not in present:
+            raise InvalidInputError(
+                f"there is no operator {operator}; there are: {there}", kind=ErrorKind.OPERATOR_UNKNOWN
+            )
+    for operator in mapped:
+        if operator in dropped:
+            raise InvalidInputError(
+                f"operator {operator} is to be mapped and to be dropped", kind=ErrorKind.OPERATOR_UNKNOWN
+            )
+    numbers: dict[int, int] = {}
+    for operator in sorted(set(present) - set(dropped)):
+        new = mapped.get(operator, operator)
+        if new < 0 or new in numbers.values():
+            what = f"{new} is no number" if new < 0 else f"two operators would get the number {new}"
+            raise InvalidInputError(f"operator {operator}: {what}", kind=ErrorKind.OPERATOR_UNKNOWN)
+        numbers[operator] = new
+    return numbers
+
+
+def with_operators(image: Image, numbers: Mapping[int, int]) -> Image:
+    """Return the image with its operators renumbered; those that `numbers` does not name are left out."""
+    texts: dict[str, bytes] = {}
+    for key, text in image.texts.items():
+        operator = layout.operator_of(key)
+        if operator is None:
+            if key.startswith(f"{layout.COMMITS_DIR}/"):
+                text = spark_logs.commit_with_operators(text, numbers, name=key)
+            texts[key] = text
+        elif operator in numbers:
+            texts[layout.with_operator(key, numbers[operator])] = _of_operator(key, text, numbers[operator])
+    return replace(
+        image,
+        texts=texts,
+        files=tuple(
+            replace(file, key=layout.with_operator(file.key, numbers[operator]))
+            for file in image.files
+            if (operator := layout.operator_of(file.key)) is not None and operator in numbers
+        ),
+        operators=tuple(
+            sorted(
+                (replace(op, operator=numbers[op.operator]) for op in image.operators if op.operator in numbers),
+                key=lambda op: op.operator,
+            )
+        ),
+    )
+
+
+def _of_operator(key: str, text: bytes, operator: int) -> bytes:
+    parsed = layout.parse_key(key)
+    if parsed is not None and isinstance(parsed.file, layout.ManifestFile):
+        # Restores find the SSTs below the store that the manifest names. Changelogs name theirs too, and nothing depends on it.
+        manifest = decode_manifest(text, name=key)
+        store = StoreId(operator, manifest.store.partition, manifest.store.name)
+        return encode_manifest(replace(manifest, store=store))
+    if is_operator_metadata(key):
+        return spark_logs.operator_metadata(
+            text, operator, lambda path: layout.relative_state_schema(path, operator), name=key
+        )
+    return text
+
+
+def is_operator_metadata(key: str) -> bool:
+    """Whether `key` is operator metadata, v1 or v2."""
+    operator = layout.operator_of(key)
+    return operator is not None and (
+        key == layout.operator_metadata_v1_key(operator) or key.startswith(layout.operator_metadata_v2_prefix(operator))
+    )
+
+
+def with_schema_paths(image: Image, path_of: Callable[[str], str]) -> Image:
+    """Return the image with every path of a schema file in operator metadata mapped by `path_of` (from its key)."""
+    texts = dict(image.texts)
+    for key, text in image.texts.items():
+        operator = layout.operator_of(key)
+        if operator is not None and is_operator_metadata(key):
+
+            def mapped(path: str, number: int = operator) -> str:
+                return path_of(layout.relative_state_schema(path, number))
+
+            texts[key] = spark_logs.operator_metadata(text, operator, mapped, name=key)
+    return replace(image, texts=texts)
+
+
+def with_query_id(image: Image, query_id: str) -> Image:
+    """Return the image as that of another query."""
+    return replace(
+        image, query_id=query_id, texts={**image.texts, layout.QUERY_METADATA_KEY: spark_logs.query_metadata(query_id)}
+    )
+
+
+def without_offsets(image: Image) -> Image:
+    """Return the image without what its sources had read: they begin as in a new query. Watermark and state stay."""
+    texts: dict[str, bytes] = {}
+    for key, text in image.texts.items():
+        if key.startswith(f"{layout.SOURCES_DIR}/") or key == layout.offsets_key(image.batch + 1):
+            continue
+        texts[key] = spark_logs.without_offsets(text) if key.startswith(f"{layout.OFFSETS_DIR}/") else text
+    return replace(
+        image,
+        texts=texts,
+        files=tuple(file for file in image.files if not file.key.startswith(f"{layout.SOURCES_DIR}/")),
+        planned_batch=None,
+    )
+
+
+def image_json(image: Image) -> dict[str, Any]:
+    """Return what the image holds, without its files, as JSON values. Part of the index of savepoints."""
+    return {
+        "batch": image.batch,
+        "planned_batch": image.planned_batch,
+        "query_id": image.query_id,
+        "provider": image.provider,
+        "spark_checkpoint_format": image.spark_checkpoint_format,
+        "partitions": image.partitions,
+        "max_parallelism": image.max_parallelism,
+        "key_group_base": image.key_group_base,
+        "watermark_ms": image.watermark_ms,
+        "timestamp_ms": image.timestamp_ms,
+        "operators": [
+            {
+                "operator": op.operator,
+                "name": op.name,
+                "stores": [
+                    {
+                        "partition": store.partition,
+                        "name": store.name,
+                        "version": store.version,
+                        "id": store.id,
+                        "keys": store.keys,
+                        "size_bytes": store.size_bytes,
+                    }
+                    for store in op.stores
+                ],
+            }
+            for op in image.operators
+        ],
+    }

@@ -1,0 +1,165 @@
+"""`savepoint.json`: what a savepoint is of, and every file of it with size and check sum. Source: docs/reference/format.md."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass
+
+from millpond import layout
+from millpond.errors import ErrorKind, FormatError, InvalidInputError, NotFoundError
+from millpond.ids import StoreId, VersionId
+from millpond.json_fields import JsonFields
+from millpond.savepoint.image import Image, OperatorImage, StoreImage, image_json
+from millpond.sealed import seal, unseal
+from millpond.storage import Storage
+
+KIND = "savepoint"
+NATIVE = "native"
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class FileEntry:
+    """One file of a savepoint."""
+
+    key: str
+    size_bytes: int
+    crc32: int  # zlib's, of the whole file
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class SavepointIndex:
+    """A savepoint. `image` has neither texts nor files: those are in storage."""
+
+    format: str  # "native"
+    created_by: str
+    created_ms: int  # since the epoch
+    image: Image
+    files: Mapping[str, FileEntry]
+
+    @property
+    def size_bytes(self) -> int:
+        """Of all files but the index."""
+        return sum(entry.size_bytes for entry in self.files.values())
+
+
+def encode_index(index: SavepointIndex) -> bytes:
+    """Return the bytes of the file."""
+    body = {
+        "required_features": [],
+        "format": index.format,
+        "created_by": index.created_by,
+        "created_ms": index.created_ms,
+        "image": image_json(index.image),
+        "files": [
+            {"key": entry.key, "size_bytes": entry.size_bytes, "crc32": entry.crc32}
+            for _, entry in sorted(index.files.items())
+        ],
+    }
+    return seal(KIND, body)
+
+
+def decode_index(data: bytes, *, name: str = layout.SAVEPOINT_KEY) -> SavepointIndex:
+    """Return what the file holds.
+
+    Raises:
+        FormatError: SAVEPOINT_DAMAGED; UNSAFE_PATH: it names a file outside of the savepoint.
+        UnsupportedError: FORMAT_TOO_NEW.
+    """
+    fields = unseal(KIND, data, name=name, damaged=ErrorKind.SAVEPOINT_DAMAGED)
+    entries: dict[str, FileEntry] = {}
+    for entry in fields.children("files"):
+        key = layout.check_relative(entry.string("key"))
+        if key in entries or key == layout.SAVEPOINT_KEY:
+            raise fields.fail(f"names {key} twice, or itself")
+        entries[key] = FileEntry(
+            key=key, size_bytes=entry.integer("size_bytes"), crc32=entry.integer("crc32", 0, 0xFFFF_FFFF)
+        )
+    return SavepointIndex(
+        format=fields.string("format"),
+        created_by=fields.string("created_by"),
+        created_ms=fields.integer("created_ms"),
+        image=_image(fields.child("image")),
+        files=entries,
+    )
+
+
+def _image(fields: JsonFields) -> Image:
+    operators = tuple(
+        OperatorImage(
+            operator=op.integer("operator"),
+            name=op.string("name"),
+            stores=tuple(_store(op.integer("operator"), store) for store in op.children("stores")),
+        )
+        for op in fields.children("operators")
+    )
+    spark_format = fields.integer("spark_checkpoint_format", 1, 2)
+    return Image(
+        batch=fields.integer("batch"),
+        planned_batch=_integer(fields, "planned_batch"),
+        query_id=None if fields.is_null("query_id") else fields.string("query_id"),
+        provider=None if fields.is_null("provider") else fields.string("provider"),
+        spark_checkpoint_format=spark_format,
+        partitions=_integer(fields, "partitions"),
+        max_parallelism=_integer(fields, "max_parallelism"),
+        key_group_base=_integer(fields, "key_group_base"),
+        watermark_ms=fields.integer("watermark_ms", None),
+        timestamp_ms=fields.integer("timestamp_ms", None),
+        operators=operators,
+        texts={},
+        files=(),
+    )
+
+
+def _store(operator: int, fields: JsonFields) -> StoreImage:
+    try:
+        store = StoreId(operator, fields.integer("partition"), fields.string("name"))
+        version = VersionId(fields.integer("version", 1), fields.string("id"))
+    except InvalidInputError as e:
+        raise fields.fail(str(e)) from e
+    return StoreImage(
+        partition=store.partition,
+        name=store.name,
+        version=version.version,
+        id=version.id,
+        keys=fields.integer("keys", -1),
+        size_bytes=fields.integer("size_bytes"),
+    )
+
+
+def _integer(fields: JsonFields, name: str) -> int | None:
+    return None if fields.is_null(name) else fields.integer(name)
+
+
+def read_index(storage: Storage, savepoint: str) -> SavepointIndex:
+    """Read the index of the savepoint in `storage`.
+
+    Args:
+        savepoint: its name, for messages.
+    Raises:
+        InvalidInputError: NOT_A_SAVEPOINT. FormatError: SAVEPOINT_DAMAGED, UNSAFE_PATH. UnsupportedError: FORMAT_TOO_NEW.
+    """
+    try:
+        data = storage.read(layout.SAVEPOINT_KEY)
+    except NotFoundError as e:
+        raise InvalidInputError(
+            f"no savepoint: {savepoint} (it has no {layout.SAVEPOINT_KEY})", kind=ErrorKind.NOT_A_SAVEPOINT
+        ) from e
+    return decode_index(data, name=layout.SAVEPOINT_KEY)
+
+
+def check_listed(storage: Storage, index: SavepointIndex) -> list[tuple[str, FormatError]]:
+    """Return what a listing tells to be wrong: files that are missing or of another size, by key."""
+    sizes = {info.key: info.size_bytes for info in storage.list("")}
+    wrong: list[tuple[str, FormatError]] = []
+    for key, entry in sorted(index.files.items()):
+        size_bytes = sizes.get(key)
+        if size_bytes is None:
+            wrong.append((key, damaged(f"{key} is not there")))
+        elif size_bytes != entry.size_bytes:
+            wrong.append((key, damaged(f"{key} has {size_bytes} bytes, expected {entry.size_bytes}")))
+    return wrong
+
+
+def damaged(message: str) -> FormatError:
+    """Return the error for a savepoint whose files are not what its index says."""
+    return FormatError(message, kind=ErrorKind.SAVEPOINT_DAMAGED)

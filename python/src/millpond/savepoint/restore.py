@@ -1,0 +1,199 @@
+"""Start from a savepoint: `restore` makes a new Spark checkpoint of it, `fork` one of a query directly."""
+
+from __future__ import annotations
+
+import os
+import uuid
+from collections.abc import Collection, Mapping
+from contextlib import AbstractContextManager, nullcontext
+from dataclasses import asdict, dataclass
+from typing import Any
+
+from millpond import layout
+from millpond.errors import ErrorKind, FormatError, InvalidInputError, NotFoundError
+from millpond.savepoint import image as images
+from millpond.savepoint.copying import Progress, Written, damaged_state, write_image
+from millpond.savepoint.create import check_apart, pin_of
+from millpond.savepoint.from_checkpoint import checkpoint_image
+from millpond.savepoint.from_savepoint import savepoint_image
+from millpond.savepoint.image import Image
+from millpond.savepoint.index import damaged, read_index
+from millpond.savepoint.places import absolute, uri_below
+from millpond.savepoint.target import building, check_vacant
+from millpond.storage import Storage, open_storage
+
+KEEP, DROP = "keep", "drop"
+_ATTEMPTS = 3
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class RestoreReport:
+    """What `restore` or `fork` wrote, or would write. `to_json` is the contract of `--json`."""
+
+    origin: str  # the savepoint, or the Spark checkpoint
+    checkpoint: str  # the new one
+    batch: int  # the last committed one; the query goes on with the next
+    query_id: str | None
+    operators: tuple[tuple[int, int], ...]  # number in the origin, number in the new Spark checkpoint
+    dropped: tuple[int, ...]
+    offsets: str  # keep or drop
+    files: int
+    size_bytes: int
+    bytes_written: int
+    bytes_linked: int
+    dry_run: bool
+
+    def to_json(self) -> dict[str, Any]:
+        value = asdict(self)
+        value["operators"] = [{"from": old, "to": new} for old, new in self.operators]
+        return value
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class _Changes:
+    keep_query_id: bool
+    offsets: str
+    mapped: Mapping[int, int]
+    dropped: Collection[int]
+
+
+def restore(
+    savepoint: str | os.PathLike[str],
+    checkpoint: str | os.PathLike[str],
+    *,
+    keep_query_id: bool = False,
+    offsets: str = KEEP,
+    map_operators: Mapping[int, int] | None = None,
+    drop_operators: Collection[int] = (),
+    link: bool = True,
+    dry_run: bool = False,
+    progress: Progress | None = None,
+) -> RestoreReport:
+    """Make a new Spark checkpoint from a savepoint: a query that is started with it goes on after the savepoint's batch.
+
+    Args:
+        savepoint: path or URI of the savepoint; it is not changed.
+        checkpoint: path or URI that does not exist yet, or is an empty directory. It is complete or absent, whatever happens.
+        keep_query_id: False: the query is a new one (a fork); True: it is the same (a move: the old one must not run again).
+        offsets: `keep`: sources go on where they were; `drop`: they begin as in a new query, state and watermark stay.
+        map_operators: old number to new, of stateful operators that have another number in the plan of the new job.
+        drop_operators: numbers of operators whose state is left out.
+        link: share blocks with the savepoint where both are on one file system (no bytes are moved), instead of copying.
+        dry_run: write nothing.
+    Raises:
+        InvalidInputError: NOT_A_SAVEPOINT, TARGET_NOT_EMPTY, OPERATOR_UNKNOWN, INVALID_ARGUMENT.
+        FormatError: SAVEPOINT_DAMAGED. UnsupportedError: FORMAT_TOO_NEW. UnavailableError: storage.
+    """
+    changes = _changes(keep_query_id, offsets, map_operators, drop_operators)
+    origin, place = absolute(savepoint), absolute(checkpoint)
+    check_apart(origin, place)
+    check_vacant(place)
+    source = open_storage(origin)
+    image = savepoint_image(source, read_index(source, origin))
+    try:
+        return _write(origin, place, source, image, changes, nullcontext(), True, link, dry_run, progress)
+    except NotFoundError as e:
+        raise damaged(str(e)) from e
+
+
+def fork(
+    checkpoint: str | os.PathLike[str],
+    new_checkpoint: str | os.PathLike[str],
+    *,
+    batch: int | None = None,
+    keep_query_id: bool = False,
+    offsets: str = KEEP,
+    map_operators: Mapping[int, int] | None = None,
+    drop_operators: Collection[int] = (),
+    link: bool = True,
+    dry_run: bool = False,
+    progress: Progress | None = None,
+) -> RestoreReport:
+    """Make a new Spark checkpoint from that of a query, running or not: `create` and `restore` in one step.
+
+    On one file system no bytes of state are moved. The two queries share nothing that either of them changes.
+
+    Args, Raises: as for `create` and `restore`.
+    """
+    changes = _changes(keep_query_id, offsets, map_operators, drop_operators)
+    origin, place = absolute(checkpoint), absolute(new_checkpoint)
+    check_apart(origin, place)
+    check_vacant(place)
+    source = open_storage(origin)
+    for attempt in range(_ATTEMPTS):
+        image = checkpoint_image(source, origin, batch)
+        try:
+            return _write(origin, place, source, image, changes, pin_of(source, image), False, link, dry_run, progress)
+        except (NotFoundError, FormatError):
+            # Collected, or replaced by another attempt of its version, before the pin was there: look again.
+            if attempt == _ATTEMPTS - 1:
+                raise
+    raise AssertionError("unreachable: the last attempt returns or raises")
+
+
+def _changes(keep_query_id: bool, offsets: str, mapped: Mapping[int, int] | None, dropped: Collection[int]) -> _Changes:
+    if offsets not in (KEEP, DROP):
+        raise InvalidInputError(f"offsets: {offsets!r} is neither {KEEP} nor {DROP}", kind=ErrorKind.INVALID_ARGUMENT)
+    return _Changes(keep_query_id=keep_query_id, offsets=offsets, mapped=dict(mapped or {}), dropped=set(dropped))
+
+
+def _write(
+    origin: str,
+    place: str,
+    source: Storage,
+    image: Image,
+    changes: _Changes,
+    pin: AbstractContextManager[object],
+    of_savepoint: bool,
+    link: bool,
+    dry_run: bool,
+    progress: Progress | None,
+) -> RestoreReport:
+    numbers = images.renumbering([op.operator for op in image.operators], changes.mapped, changes.dropped)
+    changed = restored(image, place, numbers, offsets=changes.offsets, query_id=_query_id(image, changes))
+    written = Written()
+    if not dry_run:
+        with pin, building(place) as target:
+            written = write_image(
+                changed,
+                source,
+                target,
+                link=link,
+                verify=of_savepoint,
+                damaged=damaged if of_savepoint else damaged_state,
+                progress=progress,
+            )
+    return RestoreReport(
+        origin=origin,
+        checkpoint=place,
+        batch=changed.batch,
+        query_id=changed.query_id,
+        operators=tuple(sorted(numbers.items())),
+        dropped=tuple(sorted(changes.dropped)),
+        offsets=changes.offsets,
+        files=len(changed.texts) + len(changed.files),
+        size_bytes=changed.size_bytes,
+        bytes_written=written.bytes_written,
+        bytes_linked=written.bytes_linked,
+        dry_run=dry_run,
+    )
+
+
+def _query_id(image: Image, changes: _Changes) -> str | None:
+    return image.query_id if changes.keep_query_id else str(uuid.uuid4())
+
+
+def restored(image: Image, place: str, numbers: Mapping[int, int], *, offsets: str, query_id: str | None) -> Image:
+    """Return the image as the Spark checkpoint at `place` is to hold it (pure).
+
+    Args:
+        numbers: of operators, old to new; the others are left out.
+        query_id: None: the image has none, and Spark chooses one.
+    """
+    changed = images.with_operators(image, numbers)
+    if offsets == DROP:
+        changed = images.without_offsets(changed)
+    if query_id is not None:
+        changed = images.with_query_id(changed, query_id)
+    # Spark finds the schemas of operators with column families by absolute paths.
+    return images.with_schema_paths(changed, lambda key: uri_below(place, layout.check_relative(key)))

@@ -1,0 +1,96 @@
+"""Texts of Spark's logs, changed as a savepoint or a restore needs it (pure). What is not understood is kept as it is.
+
+Source: SPARK_CONTRACT section 7 (Spark 4.3.0); `millpond.spark_metadata` reads the same texts.
+"""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Callable, Mapping
+from typing import Any
+
+from millpond.errors import ErrorKind, FormatError
+from millpond.spark_metadata import OffsetEntry
+
+VOID_OFFSET = "-"  # of a source that has not given anything yet
+
+
+def query_metadata(query_id: str) -> bytes:
+    """Return the content of the file `metadata`."""
+    return json.dumps({"id": query_id}, separators=(",", ":")).encode()
+
+
+def without_offsets(text: bytes) -> bytes:
+    """Return an entry of the offset log in which no source has an offset: each starts as it would in a new query."""
+    lines = text.decode("utf-8").rstrip("\n").split("\n")
+    version = lines[0].strip()
+    for number in range(2, len(lines)):
+        name, colon, _ = lines[number].partition(":")
+        # From v2 on a line is `<source>:<offset>`, and a void line is `-` as before.
+        named = version != "v1" and colon and not name.startswith(("{", "[", '"'))
+        lines[number] = f"{name}:{VOID_OFFSET}" if named else VOID_OFFSET
+    return "\n".join(lines).encode()
+
+
+def commit_with_operators(text: bytes, operators: Mapping[int, int], *, name: str) -> bytes:
+    """Return an entry of the commit log whose ids of state are those of `operators` (old number to new); others are dropped.
+
+    Raises: FormatError: FORMAT_DAMAGED.
+    """
+
+    def change(body: dict[str, Any]) -> None:
+        ids = body.get("stateUniqueIds")
+        if ids is not None:
+            body["stateUniqueIds"] = {str(operators[int(op)]): ids[op] for op in ids if int(op) in operators}
+
+    return _edited(text, change, name)
+
+
+def operator_metadata(text: bytes, operator: int, schema_path: Callable[[str], str], *, name: str) -> bytes:
+    """Return operator metadata (v1 or v2) with the number `operator` and every path of a schema file mapped.
+
+    Raises: FormatError: FORMAT_DAMAGED.
+    """
+
+    def change(body: dict[str, Any]) -> None:
+        body["operatorInfo"]["operatorId"] = operator
+        for store in body["stateStoreInfo"]:
+            if store.get("stateSchemaFilePaths"):
+                store["stateSchemaFilePaths"] = [schema_path(path) for path in store["stateSchemaFilePaths"]]
+
+    return _edited(text, change, name)
+
+
+def schema_paths(text: bytes, *, name: str) -> list[str]:
+    """Return the paths of schema files that operator metadata names. Raises: FormatError: FORMAT_DAMAGED."""
+    found: list[str] = []
+    operator_metadata(text, 0, lambda path: found.append(path) or path, name=name)  # type: ignore[func-returns-value]
+    return found
+
+
+def source_log_offset(offsets: OffsetEntry, source: int) -> int | None:
+    """Return up to which entry of its own log a file source had read; None if the source keeps no such log, or read nothing."""
+    if source >= len(offsets.sources):
+        return None
+    line = offsets.sources[source]
+    if ":" in line and not line.startswith("{"):
+        line = line.partition(":")[2]
+    try:
+        offset = json.loads(line)
+    except ValueError:
+        return None
+    value = offset.get("logOffset") if isinstance(offset, dict) else None
+    return value if isinstance(value, int) and not isinstance(value, bool) else None
+
+
+def _edited(text: bytes, change: Callable[[dict[str, Any]], None], name: str) -> bytes:
+    """Return a log of a version line and a JSON object with the object changed; as it was if nothing is."""
+    try:
+        version, _, body = text.decode("utf-8").partition("\n")
+        value = json.loads(body)
+        change(value)
+        if value == json.loads(body):
+            return text
+    except (ValueError, KeyError, TypeError, AttributeError) as e:
+        raise FormatError(f"{name}: damaged log of Spark", kind=ErrorKind.FORMAT_DAMAGED) from e
+    return f"{version}\n{json.dumps(value, ensure_ascii=False, separators=(',', ':'))}".encode()

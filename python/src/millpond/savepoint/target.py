@@ -1,0 +1,189 @@
+"""A place that is complete or absent: what is written appears under its name at once, or never.
+
+On a file system everything is written into a hidden sibling, `.<name>.staging-<uuid>`, which is then renamed. Its directory is
+locked while its process lives: what a killed one left is known by the lock it lost, and is removed by the next one that writes
+to that name. On storage without rename, the file that makes the place what it is (the index of a savepoint, `metadata` of a
+Spark checkpoint) is written last.
+"""
+
+from __future__ import annotations
+
+import fcntl
+import os
+import shutil
+import uuid
+from collections.abc import Iterator
+from concurrent.futures import ThreadPoolExecutor
+from contextlib import contextmanager, suppress
+from dataclasses import dataclass, field
+
+from millpond.errors import ErrorKind, InvalidInputError
+from millpond.storage import LocalStorage, Storage, open_storage
+from millpond.storage.local import translate
+
+_SYNC_THREADS = 8
+
+
+@dataclass(slots=True)
+class Target:
+    """Where to write while the block of `building` runs."""
+
+    storage: Storage
+    durable: set[str] = field(
+        default_factory=set
+    )  # keys that need no sync: they share blocks with files that are durable
+
+
+def check_vacant(root: str) -> None:
+    """Raise InvalidInputError (TARGET_NOT_EMPTY) if something is at `root`; an empty directory is nothing."""
+    storage = open_storage(root)
+    if isinstance(storage, LocalStorage):
+        path = storage.root
+        try:
+            if not os.path.lexists(path) or (os.path.isdir(path) and not os.listdir(path)):
+                return
+        except OSError as e:
+            raise translate(e, f"looking at {path}") from e
+    elif next(storage.list(""), None) is None:
+        return
+    raise InvalidInputError(f"{root} is not empty", kind=ErrorKind.TARGET_NOT_EMPTY)
+
+
+@contextmanager
+def building(root: str) -> Iterator[Target]:
+    """Yield where to write; when the block ends, `root` holds all of it, durably, and if it fails, nothing.
+
+    Raises: InvalidInputError: TARGET_NOT_EMPTY. UnavailableError: storage.
+    """
+    check_vacant(root)
+    storage = open_storage(root)
+    if isinstance(storage, LocalStorage):
+        with _building_locally(storage.root) as target:
+            yield target
+        return
+    try:
+        yield Target(storage)
+    except BaseException:
+        storage.delete([info.key for info in storage.list("")])
+        raise
+
+
+@contextmanager
+def _building_locally(path: str) -> Iterator[Target]:
+    parent, name = os.path.split(path)
+    prefix = f".{name}.staging-"
+    staging = os.path.join(parent, prefix + uuid.uuid4().hex)
+    made = _make_directories(parent)
+    lock = -1
+    try:
+        try:
+            _remove_abandoned(parent, prefix)
+            os.mkdir(staging)
+            lock = _lock(staging)
+        except OSError as e:
+            raise translate(e, f"writing to {parent}") from e
+        # Synced as a whole in the end: in any order is right as long as nobody sees it.
+        target = Target(LocalStorage(staging, fsync=False))
+        yield target
+        try:
+            _sync_tree(staging, target.durable)
+            _publish(staging, path)
+            _sync(parent)
+        except OSError as e:
+            raise translate(e, f"writing {path}") from e
+        made.clear()
+    finally:
+        if os.path.lexists(staging):
+            shutil.rmtree(staging, ignore_errors=True)  # the next one that writes to that name removes the rest
+        if lock >= 0:
+            os.close(lock)
+        for directory in reversed(made):
+            with suppress(OSError):  # somebody else uses it by now
+                os.rmdir(directory)
+
+
+def _publish(staging: str, path: str) -> None:
+    try:
+        os.rename(staging, path)  # replaces an empty directory, and no other
+    except OSError as e:
+        if os.path.lexists(path) and (not os.path.isdir(path) or os.listdir(path)):
+            raise InvalidInputError(
+                f"{path} was written to by somebody else meanwhile", kind=ErrorKind.TARGET_NOT_EMPTY
+            ) from e
+        raise
+
+
+def _make_directories(path: str) -> list[str]:
+    made: list[str] = []
+    missing: list[str] = []
+    while not os.path.isdir(path) and path != os.path.dirname(path):
+        missing.append(path)
+        path = os.path.dirname(path)
+    try:
+        for directory in reversed(missing):
+            with suppress(FileExistsError):
+                os.mkdir(directory)
+                made.append(directory)
+            _sync(os.path.dirname(directory))
+    except OSError as e:
+        raise translate(e, f"writing to {path}") from e
+    return made
+
+
+def _lock(directory: str) -> int:
+    descriptor = os.open(directory, os.O_RDONLY | os.O_DIRECTORY)
+    try:
+        fcntl.flock(descriptor, fcntl.LOCK_EX | fcntl.LOCK_NB)
+    except OSError:
+        os.close(descriptor)
+        raise
+    return descriptor
+
+
+def _remove_abandoned(parent: str, prefix: str) -> None:
+    for name in os.listdir(parent):
+        if not name.startswith(prefix):
+            continue
+        path = os.path.join(parent, name)
+        try:
+            descriptor = _lock(path)
+        except OSError:
+            continue  # its process lives, or it is just gone
+        try:
+            shutil.rmtree(path, ignore_errors=True)
+        finally:
+            os.close(descriptor)
+
+
+def _sync_tree(root: str, durable: set[str]) -> None:
+    paths: list[str] = []
+    for directory, _, names in os.walk(root):
+        paths.append(directory)
+        paths += [os.path.join(directory, name) for name in names]
+    skipped = {os.path.join(root, key) for key in durable}
+    with ThreadPoolExecutor(_SYNC_THREADS) as pool:
+        list(pool.map(_sync, [path for path in paths if path not in skipped]))
+
+
+def _sync(path: str) -> None:
+    descriptor = os.open(path, os.O_RDONLY)
+    try:
+        os.fsync(descriptor)
+    finally:
+        os.close(descriptor)
+
+
+def remove_directory(path: str) -> None:
+    """Remove the directory `path` so that at any moment it is there as a whole, or not at all. Raises: UnavailableError."""
+    parent, name = os.path.split(path)
+    hidden = os.path.join(parent, f".{name}.staging-{uuid.uuid4().hex}")
+    try:
+        lock = _lock(path)
+        try:
+            os.rename(path, hidden)
+            _sync(parent)
+            shutil.rmtree(hidden)
+        finally:
+            os.close(lock)
+    except OSError as e:
+        raise translate(e, f"deleting {path}") from e
