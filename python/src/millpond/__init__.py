@@ -22,6 +22,7 @@ from millpond.errors import (
     UnsupportedError,
 )
 from millpond.session import conf_lines, configure, jar
+from millpond.stopping import stop_with_savepoint
 
 __all__ = [
     "AgentError",
@@ -40,4 +41,5 @@ __all__ = [
     "conf_lines",
     "configure",
     "jar",
+    "stop_with_savepoint",
 ]
