@@ -30,6 +30,12 @@ def version_id(store: StoreId, version: int) -> str:
     return "" if version == 0 else f"{store.operator:04x}{store.partition:04x}{version:08x}"
 
 
+def utf(text: str) -> bytes:
+    """As Java's DataOutputStream writes it."""
+    data = text.encode()
+    return len(data).to_bytes(2, "big") + data
+
+
 @dataclass
 class CheckpointBuilder:
     """A query of one aggregation over `partitions` partitions: batch b adds one key per partition, at version b + 1."""
@@ -83,7 +89,7 @@ class CheckpointBuilder:
             "stateStoreInfo": [{"storeName": "default", "numColsPrefixKey": 0, "numPartitions": self.partitions}],
         }
         put(layout.operator_metadata_v1_key(0), f"v1\n{json.dumps(operator)}".encode())
-        put("state/0/0/_metadata/schema", b"\0\x02v2")
+        put("state/0/0/_metadata/schema", self.schema())
         put(
             layout.FORMAT_KEY,
             encode_format(
@@ -92,6 +98,17 @@ class CheckpointBuilder:
                 )
             ),
         )
+
+    def schema(self) -> bytes:
+        """Spark's schema file, of another kind of keys and values than the made-up ones."""
+        texts = [
+            f'{{"type":"struct","fields":[{{"name":"{n}","type":"{t}"}}]}}' for n, t in (("k", "long"), ("n", "string"))
+        ]
+        return utf("v2") + b"".join((1).to_bytes(4, "big") + utf(text) for text in texts)
+
+    def value(self, store: StoreId, version: int) -> bytes:
+        """The value that version `version` puts under its key."""
+        return b"\0value"
 
     def key(self, store: StoreId, version: int) -> bytes:
         """The physical key that version `version` adds."""
@@ -119,7 +136,7 @@ class CheckpointBuilder:
 
     def changelogs(self, store: StoreId, versions: int) -> None:
         for version in range(1, versions + 1):
-            records = [Record(Op.PUT, self.key(store, version), b"\0value")]
+            records = [Record(Op.PUT, self.key(store, version), self.value(store, version))]
             key = layout.changelog_key(store, VersionId(version, version_id(store, version)), self.spark_format)
             self.storage.put_bytes(key, changelog_bytes(self.header(store, version), records))
 
@@ -134,7 +151,7 @@ class CheckpointBuilder:
             done = 0
             for version in versions:
                 for number in range(done + 1, version + 1):
-                    db[self.key(store, number)] = b"\0value"
+                    db[self.key(store, number)] = self.value(store, number)
                 done = version
                 db.flush()
                 directory = Path(temporary) / f"checkpoint-{version}"

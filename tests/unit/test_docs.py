@@ -66,6 +66,7 @@ def test_every_command_says_what_it_does() -> None:
         assert command.description or name in (
             "millpond checkpoint",
             "millpond savepoint",
+            "millpond state",
             "millpond conf",
             "millpond options",
             "millpond errors",

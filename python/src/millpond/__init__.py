@@ -21,6 +21,7 @@ from millpond.errors import (
     UnavailableError,
     UnsupportedError,
 )
+from millpond.reading import read_state
 from millpond.session import conf_lines, configure, jar
 from millpond.stopping import stop_with_savepoint
 
@@ -41,5 +42,6 @@ __all__ = [
     "conf_lines",
     "configure",
     "jar",
+    "read_state",
     "stop_with_savepoint",
 ]

@@ -67,6 +67,9 @@ class OperatorInfo:
     schema_paths: Mapping[str, tuple[str, ...]] = field(
         default_factory=dict
     )  # store -> schema files, absolute, v2 only
+    prefix_columns: Mapping[str, int] = field(
+        default_factory=dict
+    )  # store -> how many key columns come first, if any do
 
     @property
     def state_variables(self) -> tuple[dict[str, Any], ...]:
@@ -242,6 +245,11 @@ def parse_operator_metadata(text: str, key: str) -> OperatorInfo:
                 str(store["storeName"]): tuple(str(p) for p in store["stateSchemaFilePaths"])
                 for store in stores
                 if store.get("stateSchemaFilePaths")
+            },
+            prefix_columns={
+                str(store["storeName"]): int(store["numColsPrefixKey"])
+                for store in stores
+                if store.get("numColsPrefixKey")
             },
         )
     except (KeyError, TypeError, ValueError, AttributeError) as error:

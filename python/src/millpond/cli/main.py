@@ -12,7 +12,7 @@ import traceback
 from collections.abc import Callable, Sequence
 
 from millpond import __version__
-from millpond.cli import checkpoint, savepoint, tables
+from millpond.cli import checkpoint, savepoint, state, tables
 from millpond.cli.output import Output
 from millpond.errors import ErrorKind, InternalError, InvalidInputError, MillpondError, NotFoundError, UnsupportedError
 
@@ -26,7 +26,7 @@ def parser() -> argparse.ArgumentParser:
     """Return the parser of all arguments; `run` of its result is the command."""
     root = argparse.ArgumentParser(
         prog="millpond",
-        description="State of Spark Structured Streaming kept as Flink keeps its own: look at it, check it, save it, set it up.",
+        description="State of Spark Structured Streaming kept as Flink keeps its own: look at it, check it, save it, read it, set it up.",
         epilog="Exit code: 0 nothing wrong, 1 a problem found, 2 wrong usage or input. MILLPOND_DEBUG=1 shows tracebacks.",
     )
     root.add_argument("--version", action="version", version=f"millpond {__version__}")
@@ -44,6 +44,7 @@ def parser() -> argparse.ArgumentParser:
         action.set_defaults(run=run)
 
     savepoint.add_commands(commands)
+    state.add_commands(commands)
 
     conf = commands.add_parser("conf", help="print the lines for spark-defaults.conf that switch Millpond on")
     conf.add_argument("--master", choices=sorted(MASTERS), default="local", help="kind of cluster (default: local)")

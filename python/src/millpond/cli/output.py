@@ -5,16 +5,24 @@ from __future__ import annotations
 import json
 import sys
 from collections.abc import Iterable, Sequence
+from typing import TextIO
 
 from millpond.errors import MillpondError
 
 
 class Output:
-    """The two streams of a command."""
+    """The two streams of a command.
+
+    Args:
+        data: where data goes; None: stdout.
+    """
+
+    def __init__(self, data: TextIO | None = None) -> None:
+        self._data = data
 
     def line(self, text: str = "") -> None:
         """Write a line of data."""
-        sys.stdout.write(text + "\n")
+        (self._data or sys.stdout).write(text + "\n")
 
     def json(self, value: object) -> None:
         """Write `value` as JSON, indented, with a newline at the end."""

@@ -9,6 +9,7 @@ from collections.abc import Callable
 from typing import Any
 
 from millpond import savepoint as savepoints
+from millpond.cli.arguments import number, pair
 from millpond.cli.output import Output, bytes_text, count_text
 from millpond.errors import ErrorKind, InvalidInputError, MillpondError
 from millpond.savepoint import CreateReport, RestoreReport, SavepointView
@@ -71,7 +72,7 @@ def add_commands(commands: Any) -> None:
 
 
 def _batch(command: argparse.ArgumentParser) -> None:
-    command.add_argument("--batch", type=_number, metavar="N", help="a committed batch (default: the last one)")
+    command.add_argument("--batch", type=number, metavar="N", help="a committed batch (default: the last one)")
 
 
 def _writing(command: argparse.ArgumentParser) -> None:
@@ -91,7 +92,7 @@ def _changing(command: argparse.ArgumentParser) -> None:
     )
     command.add_argument(
         "--map-operator",
-        type=_pair,
+        type=pair,
         action="append",
         default=[],
         metavar="OLD=NEW",
@@ -99,25 +100,12 @@ def _changing(command: argparse.ArgumentParser) -> None:
     )
     command.add_argument(
         "--drop-operator",
-        type=_number,
+        type=number,
         action="append",
         default=[],
         metavar="ID",
         help="leave its state out; repeatable",
     )
-
-
-def _number(text: str) -> int:
-    if not text.isdecimal() or not text.isascii():
-        raise argparse.ArgumentTypeError(f"{text!r} is no number")
-    return int(text)
-
-
-def _pair(text: str) -> tuple[int, int]:
-    old, equals, new = text.partition("=")
-    if not equals:
-        raise argparse.ArgumentTypeError(f"{text!r} is not of the form OLD=NEW")
-    return _number(old), _number(new)
 
 
 def _progress() -> Callable[[int, int], None] | None:

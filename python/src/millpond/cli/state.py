@@ -1,0 +1,112 @@
+"""`millpond state read`."""
+
+from __future__ import annotations
+
+import argparse
+import os
+import sys
+from collections.abc import Iterable
+from contextlib import suppress
+from typing import Any
+
+from millpond.cli.arguments import number
+from millpond.cli.output import Output
+from millpond.errors import ErrorKind, InvalidInputError
+from millpond.layout import new_staging_name
+from millpond.storage.local import translate
+
+_TABLE_ROWS = 20
+_FORMATS = ("table", "csv", "json", "parquet")
+
+
+def add_commands(commands: Any) -> None:
+    """Add the commands to the root's subparsers."""
+    group = commands.add_parser("state", help="read the state of a query")
+    actions = group.add_subparsers(title="commands", metavar="COMMAND", required=True)
+    text = "print the state of a query, or write it to a file"
+    command = actions.add_parser("read", help=text, description=text.capitalize() + ".")
+    command.add_argument("path", help="checkpoint of a query, running or stopped, or a savepoint: a directory or a URI")
+    command.add_argument("--operator", metavar="ID", help="number or name, as `millpond checkpoint show` prints them")
+    command.add_argument("--store", metavar="NAME", help="one of the stores of a join")
+    command.add_argument("--column-family", metavar="NAME", help="a state variable, or a part of a join")
+    command.add_argument("--batch", type=number, metavar="N", help="a committed batch (default: the last one)")
+    command.add_argument(
+        "--key",
+        action="append",
+        default=[],
+        metavar="COLUMN=VALUE",
+        help="only rows with that value in that column of the key (nested: key.k); all that are given must hold; repeatable",
+    )
+    command.add_argument("--raw", action="store_true", help="add the bytes of keys and values")
+    command.add_argument("--format", choices=_FORMATS, default="table", help="json: an object a line (default: table)")
+    command.add_argument(
+        "--limit", type=number, metavar="N", help=f"at most so many rows (default: {_TABLE_ROWS} for a table, else all)"
+    )
+    command.add_argument(
+        "--output", metavar="FILE", help="write to this file, which must not exist (needed for parquet)"
+    )
+    command.set_defaults(run=read)
+
+
+def read(arguments: argparse.Namespace, output: Output) -> int:
+    """Print or write the state."""
+    from millpond.rows import require_tools
+
+    require_tools()
+    from millpond.state import tables, writing
+
+    if arguments.format == "parquet" and arguments.output is None:
+        raise InvalidInputError("parquet is not for reading on a terminal: name a file with --output")
+    if arguments.output is not None and os.path.lexists(arguments.output):
+        raise InvalidInputError(f"{arguments.output} is there already", kind=ErrorKind.TARGET_NOT_EMPTY)
+    wanted = [text.partition("=") for text in arguments.key]
+    if not all(equals for _, equals, _ in wanted):
+        raise InvalidInputError("--key wants COLUMN=VALUE")
+    schema, batches = tables.scan_state(
+        arguments.path,
+        operator=arguments.operator,
+        store=arguments.store,
+        column_family=arguments.column_family,
+        batch=arguments.batch,
+        keys={name: value for name, _, value in wanted} if wanted else None,
+        raw=arguments.raw,
+    )
+    if arguments.output is not None:
+        count = _to_file(arguments.output, arguments.format, schema, writing.limited(batches, arguments.limit))
+        output.message(f"{count:,} rows written to {arguments.output}")
+    elif arguments.format == "json":
+        writing.write_json(writing.limited(batches, arguments.limit), sys.stdout)
+    elif arguments.format == "csv":
+        writing.write_csv(schema, writing.limited(batches, arguments.limit), sys.stdout)
+    else:
+        limit = _TABLE_ROWS if arguments.limit is None else arguments.limit
+        rows = list(writing.limited(batches, limit + 1))
+        writing.write_table(schema, writing.limited(rows, limit), output.table)
+        if arguments.limit is None and sum(batch.num_rows for batch in rows) > limit:
+            output.message(f"the first {limit} rows; --limit N for more")
+    return 0
+
+
+def _to_file(path: str, form: str, schema: Any, batches: Iterable[Any]) -> int:
+    """Write the file so that it is there whole, or not at all."""
+    from millpond.state import writing
+
+    unfinished = os.path.join(os.path.dirname(os.path.abspath(path)), new_staging_name())
+    try:
+        if form == "parquet":
+            count = writing.write_parquet(schema, batches, unfinished)
+        else:
+            with open(unfinished, "x", encoding="utf-8", newline="") as file:
+                if form == "json":
+                    count = writing.write_json(batches, file)
+                elif form == "csv":
+                    count = writing.write_csv(schema, batches, file)
+                else:
+                    count = writing.write_table(schema, batches, Output(file).table)
+        os.rename(unfinished, path)
+    except OSError as e:
+        raise translate(e, f"writing {path}", local=True) from e
+    finally:
+        with suppress(FileNotFoundError):
+            os.unlink(unfinished)
+    return count

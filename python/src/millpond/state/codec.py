@@ -1,0 +1,178 @@
+"""Physical keys and values of one column family to Arrow. The layout of keys by kind: docs/reference/format.md, "Physical key"."""
+
+from __future__ import annotations
+
+import struct
+from collections.abc import Sequence
+from typing import Any
+
+import numpy as np
+import pyarrow as pa
+
+from millpond.errors import ErrorKind, FormatError, UnsupportedError
+from millpond.json_fields import ColumnFamily
+from millpond.rows.arrow_types import struct_type
+from millpond.rows.decode import Ints, decode_rows
+from millpond.rows.spark_types import Atom, Field, Struct
+from millpond.state.schema_files import FamilySchema
+
+PHYSICAL_PREFIX_BYTES = 4  # slot u16, column family u16
+_ROW = 1  # bytes of the version of Spark's encoding before each row
+_TIME_BYTES = 8
+_SIGN = np.uint64(1 << 63)
+_NULL_MARKER = 2
+_WIDTHS = {"byte": 1, "boolean": 1, "short": 2, "integer": 4, "float": 4, "long": 8, "double": 8, "date": 4}
+_FLOATS = ("float", "double")
+
+
+def check_supported(family: ColumnFamily, schema: FamilySchema) -> None:
+    """Raise UnsupportedError or FormatError unless rows of the family can be decoded."""
+    if family.encoding != "unsaferow":
+        raise UnsupportedError(
+            f"column family {family.name!r} is encoded as {family.encoding}: this version makes tables of unsaferow only",
+            hint="Read it with Spark's source statestore: docs/guides/reading-state.md.",
+        )
+    if family.kind and family.kind != schema.kind:
+        raise FormatError(
+            f"column family {family.name!r} is of kind {family.kind}, and Spark's schema file says {schema.kind}",
+            kind=ErrorKind.FORMAT_DAMAGED,
+        )
+
+
+def decode_keys(keys: Sequence[bytes], schema: FamilySchema) -> Any:
+    """Return the `pyarrow.StructArray` of physical keys, with the columns of `schema.key` in their order.
+
+    Raises: FormatError: CHANGELOG_DAMAGED: bytes that are no key of this schema.
+    """
+    if not keys:
+        return pa.array([], struct_type(schema.key))
+    match schema.kind:
+        case "point":
+            return decode_rows(_without(keys, PHYSICAL_PREFIX_BYTES + _ROW), schema.key)
+        case "prefix" | "range":
+            return _framed(pa.array(keys, pa.binary()), schema)
+        case _:
+            return _timed(pa.array(keys, pa.binary()), schema)
+
+
+def decode_values(values: Sequence[bytes], schema: Struct) -> Any:
+    """Return the `pyarrow.StructArray` of values, one each. Raises: as `decode_keys`."""
+    return decode_rows(_without(values, _ROW), schema)
+
+
+def _without(rows: Sequence[bytes], prefix_bytes: int) -> Any:
+    # pyarrow's binary_slice fails on some of these (26.0: "Negative buffer resize").
+    return pa.array([row[prefix_bytes:] for row in rows], pa.binary())
+
+
+def split_lists(values: Sequence[bytes]) -> tuple[list[bytes], list[int]]:
+    """Return the single values of lists of values, and how many each list has. Raises: as `decode_keys`."""
+    single: list[bytes] = []
+    counts: list[int] = []
+    for value in values:
+        at, before = 0, len(single)
+        while at < len(value):
+            if at + 4 > len(value):
+                raise _damaged("a list of values ends early")
+            (size,) = struct.unpack_from("<I", value, at)
+            at += 4 + size
+            if at > len(value):
+                raise _damaged("a list of values ends early")
+            single.append(value[at - size : at])
+        counts.append(len(single) - before)
+    return single, counts
+
+
+def _damaged(why: str) -> FormatError:
+    return FormatError(f"bytes that are no state of this schema: {why}", kind=ErrorKind.CHANGELOG_DAMAGED)
+
+
+def _part(schema: Struct, numbers: Sequence[int]) -> Struct:
+    return Struct(tuple(schema.fields[number] for number in numbers))
+
+
+def _raw(array: Any) -> tuple[Any, Ints]:
+    offsets = np.frombuffer(array.buffers()[1], dtype=np.int32, count=array.offset + len(array) + 1)
+    return np.frombuffer(array.buffers()[2], dtype=np.uint8), offsets[array.offset :].astype(np.int64)
+
+
+def _cut(data: Any, starts: Ints, sizes: Ints) -> Any:
+    """A binary array of the pieces of `data` at `starts`."""
+    if len(sizes) and (int(sizes.min()) < 0 or int((starts + sizes).max()) > len(data)):
+        raise _damaged("a key ends early")
+    offsets = np.zeros(len(sizes) + 1, dtype=np.int64)
+    np.cumsum(sizes, out=offsets[1:])
+    index = np.repeat(starts - offsets[:-1], sizes) + np.arange(int(offsets[-1]))
+    buffers = [None, pa.py_buffer(offsets.astype(np.int32)), pa.py_buffer(data[index])]
+    return pa.Array.from_buffers(pa.binary(), len(sizes), buffers)
+
+
+def _framed(physical: Any, schema: FamilySchema) -> Any:
+    """`u32 prefix_bytes, prefix row, other row`: the columns that are looked up by, or ordered by, then the others."""
+    key = schema.key
+    every = range(len(key.fields))
+    first = list(schema.ordinals) if schema.kind == "range" else list(every)[: schema.prefix_columns]
+    others = [number for number in every if number not in first]
+    data, offsets = _raw(physical)
+    starts = offsets[:-1] + PHYSICAL_PREFIX_BYTES
+    if (starts + 4 > offsets[1:]).any():
+        raise _damaged("a key ends early")
+    prefix = np.ascontiguousarray(data[starts[:, None] + np.arange(4)]).view("<u4").reshape(-1).astype(np.int64)
+    head = _cut(data, starts + 4 + _ROW, prefix - _ROW)
+    if schema.kind == "range":
+        ordered = Struct(tuple(Field(field.name, Atom("binary")) for field in _part(key, first).fields))
+        rows = decode_rows(head, ordered)
+        columns = {n: _ordering(rows.field(i), key.fields[n]) for i, n in enumerate(first)}
+    else:
+        rows = decode_rows(head, _part(key, first))
+        columns = {n: rows.field(i) for i, n in enumerate(first)}
+    if others:
+        rest = starts + 4 + prefix + _ROW
+        rows = decode_rows(_cut(data, rest, offsets[1:] - rest), _part(key, others))
+        columns.update({n: rows.field(i) for i, n in enumerate(others)})
+    return pa.StructArray.from_arrays([columns[n] for n in every], fields=list(struct_type(key)))
+
+
+def _ordering(column: Any, field: Field) -> Any:
+    """A marker (negative 0, positive 1, null 2) and the value, big-endian; of negative floats all bits are flipped."""
+    name = field.type.name if isinstance(field.type, Atom) else ""
+    width = _WIDTHS.get(name)
+    if width is None and isinstance(field.type, Atom) and name.startswith("timestamp"):
+        width = 8
+    if width is None:
+        raise UnsupportedError(f"keys ordered by column {field.name!r} of type {field.type}")
+    data, offsets = _raw(column)
+    if (np.diff(offsets) != 1 + width).any():
+        raise _damaged("an ordering column of another size")
+    bytes_ = data[offsets[0] : offsets[-1]].reshape(-1, 1 + width)
+    marker, value = bytes_[:, 0], np.ascontiguousarray(bytes_[:, :0:-1])
+    if name in _FLOATS:
+        value = np.where((marker == 0)[:, None], value ^ np.uint8(255), value)
+    words = np.zeros((len(value), 8), dtype=np.uint8)
+    words[:, :width] = value
+    nulls = marker == _NULL_MARKER
+    head = np.zeros((len(value), 2), dtype=np.uint64)
+    head[:, 0] = nulls
+    head[:, 1] = np.where(nulls, np.uint64(0), words.view(np.uint64).reshape(-1))
+    offsets32 = pa.py_buffer((np.arange(len(value) + 1) * 16).astype(np.int32))
+    rows = pa.Array.from_buffers(pa.binary(), len(value), [None, offsets32, pa.py_buffer(head)])
+    return decode_rows(rows, Struct((field,))).field(0)
+
+
+def _timed(physical: Any, schema: FamilySchema) -> Any:
+    """The event time, 8 bytes big-endian with the sign flipped, before or after the row of the other columns."""
+    key = schema.key
+    data, offsets = _raw(physical)
+    starts, ends = offsets[:-1] + PHYSICAL_PREFIX_BYTES, offsets[1:]
+    first = schema.kind == "time-first"
+    time_at = starts if first else ends - _TIME_BYTES
+    row_at = starts + _ROW + (_TIME_BYTES if first else 0)
+    sizes = ends - starts - _TIME_BYTES - _ROW
+    if (sizes < 0).any():
+        raise _damaged("a key ends early")
+    big = np.ascontiguousarray(data[time_at[:, None] + np.arange(_TIME_BYTES)]).view(">u8").reshape(-1)
+    times = (big.astype(np.uint64) ^ _SIGN).view(np.int64)
+    others = Struct(key.fields[:-1])
+    rows = decode_rows(_cut(data, row_at, sizes), others)
+    columns = [rows.field(i) for i in range(len(others.fields))]
+    return pa.StructArray.from_arrays([*columns, pa.array(times, pa.int64())], fields=list(struct_type(key)))

@@ -1,0 +1,125 @@
+"""Spark's state schema files: which columns keys and values have, and how keys are encoded. Pure.
+
+    state/<op>/0/[<store>/]_metadata/schema          v1, v2: one column family
+    state/<op>/_stateSchema/<store>/<batch>_<uuid>   v3: all column families of the store
+
+Written with Java's DataOutputStream. Source: SPARK_CONTRACT section 7.3 (Spark 4.3.0).
+"""
+
+from __future__ import annotations
+
+import json
+import struct
+from dataclasses import dataclass
+
+from millpond.errors import ErrorKind, FormatError, UnsupportedError
+from millpond.rows.spark_types import Struct, parse_schema
+
+_SPECS = {
+    "NoPrefixKeyStateEncoderSpec": "point",
+    "PrefixKeyScanStateEncoderSpec": "prefix",
+    "RangeKeyScanStateEncoderSpec": "range",
+    "TimestampAsPrefixKeyStateEncoderSpec": "time-first",
+    "TimestampAsPostfixKeyStateEncoderSpec": "time-last",
+}
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class FamilySchema:
+    """The rows of one column family."""
+
+    name: str
+    key: Struct
+    value: Struct
+    kind: str  # how keys are encoded, as manifests say it
+    prefix_columns: int = 0  # of kind `prefix`: how many columns come first
+    ordinals: tuple[int, ...] = ()  # of kind `range`: the columns that order
+
+
+def parse_schema_file(data: bytes, *, prefix_columns: int, name: str) -> tuple[FamilySchema, ...]:
+    """Return the column families that a schema file describes.
+
+    Args:
+        prefix_columns: from operator metadata, for files that do not say it themselves (v1, v2).
+        name: of the file, for messages.
+    Raises: FormatError: FORMAT_DAMAGED. UnsupportedError: FORMAT_TOO_NEW.
+    """
+    reader = _Reader(data, name)
+    version = reader.utf()
+    if version in ("v1", "v2"):
+        text = reader.utf if version == "v1" else reader.chunked
+        key, value = text(), text()
+        kind = "prefix" if prefix_columns else "point"
+        return (
+            FamilySchema(
+                name="default",
+                key=parse_schema(key, name=name),
+                value=parse_schema(value, name=name),
+                kind=kind,
+                prefix_columns=prefix_columns,
+            ),
+        )
+    if version != "v3":
+        raise UnsupportedError(
+            f"{name}: state schema {version!r}, this version reads v1 to v3", kind=ErrorKind.FORMAT_TOO_NEW
+        )
+    return tuple(_family(reader, name) for _ in range(reader.number(">i")))
+
+
+def _family(reader: _Reader, name: str) -> FamilySchema:
+    family = reader.utf()
+    reader.number(">h")
+    key = reader.chunked()
+    reader.number(">h")
+    value = reader.chunked()
+    spec_text = reader.chunked()
+    reader.chunked()  # the user's key of a map state: part of the key too
+    try:
+        spec = json.loads(spec_text)
+        kind = _SPECS.get(spec["keyStateEncoderType"])
+        columns, ordinals = int(spec.get("numColsPrefixKey", 0)), tuple(map(int, spec.get("orderingOrdinals", ())))
+    except (ValueError, KeyError, TypeError, AttributeError) as e:
+        raise FormatError(f"{name}: no encoder of keys: {spec_text!r}", kind=ErrorKind.FORMAT_DAMAGED) from e
+    if kind is None:
+        raise UnsupportedError(f"{name}: keys of column family {family!r} are encoded by {spec['keyStateEncoderType']}")
+    return FamilySchema(
+        name=family,
+        key=parse_schema(key, name=name),
+        value=parse_schema(value, name=name),
+        kind=kind,
+        prefix_columns=columns,
+        ordinals=ordinals,
+    )
+
+
+class _Reader:
+    """Java's DataInputStream."""
+
+    def __init__(self, data: bytes, name: str) -> None:
+        self._data, self._at, self._name = data, 0, name
+
+    def _take(self, count: int) -> bytes:
+        taken = self._data[self._at : self._at + count]
+        if count < 0 or len(taken) != count:
+            raise FormatError(f"{self._name}: ends early", kind=ErrorKind.FORMAT_DAMAGED)
+        self._at += count
+        return taken
+
+    def number(self, form: str) -> int:
+        (value,) = struct.unpack(form, self._take(struct.calcsize(form)))
+        return int(value)
+
+    def utf(self) -> str:
+        return modified_utf8(self._take(self.number(">H")), name=self._name)
+
+    def chunked(self) -> str:
+        return "".join(self.utf() for _ in range(self.number(">i")))
+
+
+def modified_utf8(data: bytes, *, name: str) -> str:
+    """Decode Java's modified UTF-8: NUL in two bytes, what lies beyond the basic plane as two surrogates."""
+    try:
+        text = data.replace(b"\xc0\x80", b"\0").decode("utf-8", "surrogatepass")
+        return text.encode("utf-16", "surrogatepass").decode("utf-16")
+    except UnicodeDecodeError as e:
+        raise FormatError(f"{name}: no text of Java's", kind=ErrorKind.FORMAT_DAMAGED) from e

@@ -1,0 +1,133 @@
+"""Which state is meant: operator, store, column family and batch, as far as they are named; without Arrow."""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Iterator
+from dataclasses import dataclass
+
+from millpond import layout
+from millpond.errors import ErrorKind, FormatError, InvalidInputError, NotFoundError
+from millpond.ids import DEFAULT_STORE, StoreId, VersionId
+from millpond.json_fields import ColumnFamily
+from millpond.savepoint.from_checkpoint import checkpoint_image
+from millpond.savepoint.image import Image, OperatorImage
+from millpond.savepoint.places import absolute
+from millpond.spark_metadata import OperatorInfo, parse_operator_metadata
+from millpond.state.entries import StoreVersion, open_version
+from millpond.state.schema_files import FamilySchema, parse_schema_file
+from millpond.storage import Storage, open_storage
+from millpond.store_files import StoreFiles
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Selection:
+    """One column family of one store of one operator, in all partitions, after one batch."""
+
+    storage: Storage
+    batch: int
+    operator: OperatorImage
+    store: str
+    family: str
+    schema: FamilySchema
+    spark_format: int
+
+    def versions(self) -> Iterator[tuple[int, StoreVersion, ColumnFamily | None]]:
+        """Yield each partition, how to read its store, and its record of the column family (None: it has no row of it).
+
+        Raises: as `restore.plan.plan_restore`.
+        """
+        for image in self.operator.stores:
+            if image.name != self.store:
+                continue
+            store = StoreId(self.operator.operator, image.partition, image.name)
+            files = StoreFiles(self.storage, store, self.spark_format)
+            version = open_version(files, VersionId(image.version, image.id if self.spark_format > 1 else ""))
+            yield image.partition, version, next((f for f in version.families if f.name == self.family), None)
+
+
+def select(
+    path: str | os.PathLike[str],
+    *,
+    operator: int | str | None = None,
+    store: str | None = None,
+    column_family: str | None = None,
+    batch: int | None = None,
+) -> Selection:
+    """Find what is meant in the Spark checkpoint or the savepoint at `path`. What is not named must be the only one there is.
+
+    Args:
+        operator: number, or name as `millpond checkpoint show` prints it.
+        store: name; joins have four in their default format.
+        column_family: name of a state variable, or of a part of a join in the formats 3 and 4.
+        batch: a committed one; None: the last.
+    Raises:
+        InvalidInputError: OPERATOR_UNKNOWN; INVALID_ARGUMENT: no such store or column family, or several to choose from.
+        Others: as `millpond.savepoint.create`.
+    """
+    place = absolute(path)
+    storage = open_storage(place)
+    image = checkpoint_image(storage, place, batch)
+    chosen = _operator(image, operator)
+    info = _info(image, chosen.operator)
+    store = _one("store", store, info.stores, DEFAULT_STORE)
+    schemas = {schema.name: schema for schema in _schemas(image, chosen.operator, info, store)}
+    visible = [name for name in schemas if not name.startswith("$")]
+    family = _one("column family", column_family, tuple(schemas), DEFAULT_STORE, offered=visible)
+    return Selection(
+        storage=storage,
+        batch=image.batch,
+        operator=chosen,
+        store=store,
+        family=family,
+        schema=schemas[family],
+        spark_format=image.spark_checkpoint_format,
+    )
+
+
+def _operator(image: Image, wanted: int | str | None) -> OperatorImage:
+    operators = image.operators
+    if not operators:
+        raise NotFoundError("the query keeps no state")
+    found = [op for op in operators if wanted is None or wanted in (op.operator, str(op.operator), op.name)]
+    if len(found) == 1:
+        return found[0]
+    there = ", ".join(f"{op.operator} ({op.name})" for op in operators)
+    what = f"no operator {wanted!r}" if not found else "several operators: say which"
+    raise InvalidInputError(f"{what}; there are: {there}", kind=ErrorKind.OPERATOR_UNKNOWN)
+
+
+def _one(
+    what: str, wanted: str | None, names: tuple[str, ...], default: str, *, offered: list[str] | None = None
+) -> str:
+    choice = list(names) if offered is None else offered
+    if wanted is not None and wanted in names:
+        return wanted
+    if wanted is None and len(choice) == 1:
+        return choice[0]
+    if wanted is None and default in choice:
+        return default
+    there = ", ".join(sorted(names)) or "none"
+    several = f"{what[:-1]}ies" if what.endswith("y") else f"{what}s"
+    problem = f"several {several}: say which" if wanted is None else f"no {what} {wanted!r}"
+    raise InvalidInputError(f"{problem}; there are: {there}", kind=ErrorKind.INVALID_ARGUMENT)
+
+
+def _info(image: Image, operator: int) -> OperatorInfo:
+    prefix = layout.operator_metadata_v2_prefix(operator)
+    keys = [key for key in image.texts if key.startswith(prefix)] or [layout.operator_metadata_v1_key(operator)]
+    return parse_operator_metadata(image.texts[keys[0]].decode("utf-8"), keys[0])
+
+
+def _schemas(image: Image, operator: int, info: OperatorInfo, store: str) -> tuple[FamilySchema, ...]:
+    paths = info.schema_paths.get(store)
+    # The last one describes what the newest batch wrote; without column families there is one only.
+    key = (
+        layout.relative_state_schema(paths[-1], operator)
+        if paths
+        else layout.state_schema_v1_key(StoreId(operator, 0, store))
+    )
+    text = image.texts.get(key)
+    if text is None:
+        raise FormatError(f"{key} is not there: nothing tells the columns of the state", kind=ErrorKind.FORMAT_DAMAGED)
+    return parse_schema_file(text, prefix_columns=info.prefix_columns.get(store, 0), name=key)

@@ -1,0 +1,161 @@
+"""State as Arrow tables: `scan_state` a batch of rows at a time, `read_state` all at once. Needs the extra `tools`."""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+from itertools import islice
+from typing import Any
+
+import pyarrow as pa
+import pyarrow.compute as pc
+
+from millpond.errors import ErrorKind, InvalidInputError
+from millpond.rows.arrow_types import struct_type
+from millpond.rows.encode import encode_rows
+from millpond.rows.spark_types import Struct
+from millpond.state.codec import PHYSICAL_PREFIX_BYTES, check_supported, decode_keys, decode_values, split_lists
+from millpond.state.entries import Entry, entries
+from millpond.state.selection import Selection, select
+
+DEFAULT_BATCH_ROWS = 65_536
+
+Keys = Mapping[str, object] | Sequence[Mapping[str, object]] | Any
+"""Which keys: columns and their values; several of these; or a `pyarrow.Table` with all key columns."""
+
+
+def scan_state(
+    path: str | os.PathLike[str],
+    *,
+    operator: int | str | None = None,
+    store: str | None = None,
+    column_family: str | None = None,
+    batch: int | None = None,
+    keys: Keys | None = None,
+    raw: bool = False,
+    batch_rows: int = DEFAULT_BATCH_ROWS,
+) -> tuple[Any, Iterator[Any]]:
+    """Return the `pyarrow.Schema` of a state, and an iterator over its `pyarrow.RecordBatch`es, partition by partition.
+
+    Args, Raises: as `millpond.read_state`.
+        batch_rows: rows of a batch, at least 1; fewer where keys are left out, more where keys have lists of values.
+    """
+    if batch_rows < 1:
+        raise InvalidInputError(f"batch_rows is {batch_rows}: it must be at least 1")
+    selection = select(path, operator=operator, store=store, column_family=column_family, batch=batch)
+    schema = _schema(selection, raw)
+    chosen = None if keys is None else _Filter(keys, selection.schema.key)
+    return schema, _batches(selection, schema, chosen, raw, batch_rows)
+
+
+def read_state(
+    path: str | os.PathLike[str],
+    *,
+    operator: int | str | None = None,
+    store: str | None = None,
+    column_family: str | None = None,
+    batch: int | None = None,
+    keys: Keys | None = None,
+    raw: bool = False,
+) -> Any:
+    """Return the state that `scan_state` reads as one `pyarrow.Table`."""
+    schema, batches = scan_state(
+        path, operator=operator, store=store, column_family=column_family, batch=batch, keys=keys, raw=raw
+    )
+    return pa.Table.from_batches(batches, schema=schema)
+
+
+def _schema(selection: Selection, raw: bool) -> Any:
+    fields = [
+        pa.field("partition", pa.int32()),
+        pa.field("key", struct_type(selection.schema.key)),
+        pa.field("value", struct_type(selection.schema.value)),
+    ]
+    if raw:
+        fields += [pa.field("key_bytes", pa.binary()), pa.field("value_bytes", pa.binary())]
+    return pa.schema(fields)
+
+
+def _batches(selection: Selection, schema: Any, chosen: _Filter | None, raw: bool, batch_rows: int) -> Iterator[Any]:
+    for partition, version, family in selection.versions():
+        if family is None:
+            continue
+        check_supported(family, selection.schema)
+        number = family.id.to_bytes(2, "big")
+        with entries(version) as found:
+            mine = (entry for entry in found if entry[0][2:PHYSICAL_PREFIX_BYTES] == number)
+            for part in _parts(mine, batch_rows):
+                keys, values = [key for key, _ in part], [value for _, value in part]
+                if family.multi:
+                    values, counts = split_lists(values)
+                    keys = [key for key, count in zip(keys, counts, strict=True) for _ in range(count)]
+                columns = [
+                    pa.array([partition] * len(keys), pa.int32()),
+                    decode_keys(keys, selection.schema),
+                    decode_values(values, selection.schema.value),
+                ]
+                if raw:
+                    columns += [
+                        pa.array([key[PHYSICAL_PREFIX_BYTES:] for key in keys], pa.binary()),
+                        pa.array(values, pa.binary()),
+                    ]
+                rows = pa.RecordBatch.from_arrays(columns, schema=schema)
+                if chosen is not None:
+                    rows = rows.filter(chosen.mask(rows.column(1)))
+                if rows.num_rows:
+                    yield rows
+
+
+def _parts(found: Iterable[Entry], size: int) -> Iterator[list[Entry]]:
+    iterator = iter(found)
+    while part := list(islice(iterator, size)):
+        yield part
+
+
+class _Filter:
+    """Which rows have one of the keys."""
+
+    def __init__(self, keys: Keys, schema: Struct) -> None:
+        self._schema = schema
+        self._encoded: Any = None
+        self._alternatives: list[dict[str, Any]] = []
+        if isinstance(keys, pa.Table | pa.RecordBatch):
+            batch = keys.combine_chunks().to_batches() if isinstance(keys, pa.Table) else [keys]
+            rows = [encode_rows(part, schema) for part in batch]
+            self._encoded = pa.concat_arrays(rows) if rows else pa.array([], pa.binary())
+            return
+        for wanted in [keys] if isinstance(keys, Mapping) else keys:
+            self._alternatives.append({name: self._scalar(name, value) for name, value in wanted.items()})
+
+    def _scalar(self, name: str, value: object) -> Any:
+        kind = struct_type(self._schema)
+        try:
+            for part in name.split("."):
+                number = kind.get_field_index(part) if pa.types.is_struct(kind) else -1
+                if number < 0:
+                    there = ", ".join(self._schema.names) or "none"
+                    raise InvalidInputError(
+                        f"no key column {name!r}; there are: {there}", kind=ErrorKind.INVALID_ARGUMENT
+                    )
+                kind = kind[number].type
+            if isinstance(value, str) and not pa.types.is_string(kind):
+                return pc.cast(pa.scalar(value), kind)  # from the command line
+            return pa.scalar(value, kind)
+        except (pa.ArrowInvalid, pa.ArrowNotImplementedError, pa.ArrowTypeError, OverflowError) as e:
+            raise InvalidInputError(
+                f"key column {name!r} is {kind}, which {value!r} is not", kind=ErrorKind.INVALID_ARGUMENT
+            ) from e
+
+    def mask(self, keys: Any) -> Any:
+        """A bool for each key."""
+        if self._encoded is not None:
+            return pc.is_in(encode_rows(keys, self._schema), value_set=self._encoded)
+        result = pa.array([False] * len(keys), pa.bool_())
+        for wanted in self._alternatives:
+            both = pa.array([True] * len(keys), pa.bool_())
+            for name, scalar in wanted.items():
+                column = pc.struct_field(keys, name.split("."))
+                same = pc.equal(column, scalar) if scalar.is_valid else pc.is_null(column)
+                both = pc.and_(both, pc.fill_null(same, False))
+            result = pc.or_(result, both)
+        return result

@@ -1,0 +1,131 @@
+"""Rows of state for people and for other programs: a text table, CSV, JSON lines, Parquet. Needs the extra `tools`."""
+
+from __future__ import annotations
+
+import base64
+import csv
+import datetime as dt
+import json
+from collections.abc import Iterable, Sequence
+from decimal import Decimal
+from typing import Any, Protocol, TextIO
+
+import pyarrow as pa
+import pyarrow.parquet as pq
+
+
+def flat_columns(batch: Any) -> list[tuple[str, Any]]:
+    """Return the columns of a `pyarrow.RecordBatch` with `key` and `value` taken apart: `key.k`, `value.count`."""
+    columns: list[tuple[str, Any]] = []
+    for field, column in zip(batch.schema, batch.columns, strict=True):
+        if field.name in ("key", "value") and pa.types.is_struct(field.type):
+            names = [f"{field.name}.{inner.name}" for inner in field.type]
+            columns += zip(names, column.flatten(), strict=True)
+        else:
+            columns.append((field.name, column))
+    return columns
+
+
+def plain(value: Any) -> Any:
+    """Return a value of Arrow's as JSON has it: bytes as base64, decimals as text, times as in ISO 8601, durations in seconds."""
+    match value:
+        case bytes():
+            return base64.b64encode(value).decode("ascii")
+        case Decimal():
+            return str(value)
+        case dt.datetime() | dt.date() | dt.time():
+            return value.isoformat()
+        case dt.timedelta():
+            return value.total_seconds()
+        case dict():
+            return {name: plain(inner) for name, inner in value.items()}
+        case tuple() | list():
+            return [plain(inner) for inner in value]
+        case float() if value != value or value in (float("inf"), float("-inf")):
+            return str(value)  # JSON has no such numbers
+    return value
+
+
+def cell(value: Any) -> str:
+    """Return a value as one cell of a text table or of CSV: null as nothing, nested values as JSON."""
+    value = plain(value)
+    if value is None:
+        return ""
+    if isinstance(value, dict | list):
+        return json.dumps(value, ensure_ascii=False, separators=(",", ":"))
+    if isinstance(value, bool):
+        return "true" if value else "false"
+    return str(value)
+
+
+def write_json(batches: Iterable[Any], out: TextIO) -> int:
+    """Write a JSON object a line, and return how many."""
+    count = 0
+    for batch in batches:
+        for row in batch.to_pylist(maps_as_pydicts=None):
+            out.write(json.dumps(plain(row), ensure_ascii=False, separators=(",", ":")) + "\n")
+            count += 1
+    return count
+
+
+def write_csv(schema: Any, batches: Iterable[Any], out: TextIO) -> int:
+    """Write a head and a line for each row, and return how many rows."""
+    writer = csv.writer(out, lineterminator="\n")
+    writer.writerow([name for name, _ in flat_columns(_empty(schema))])
+    count = 0
+    for batch in batches:
+        for row in zip(*(column.to_pylist() for _, column in flat_columns(batch)), strict=True):
+            writer.writerow([cell(value) for value in row])
+            count += 1
+    return count
+
+
+class Table(Protocol):
+    """What lays out a table as text."""
+
+    def __call__(
+        self, head: Sequence[str], rows: Iterable[Sequence[str]], *, right: Iterable[int] = (), indent: str = ""
+    ) -> None: ...
+
+
+def write_table(schema: Any, batches: Iterable[Any], table: Table) -> int:
+    """Give `table` head and rows, with numbers to the right; return how many rows."""
+    names = [name for name, _ in flat_columns(_empty(schema))]
+    numbers = [i for i, (_, c) in enumerate(flat_columns(_empty(schema))) if _is_number(c.type)]
+    rows: list[list[str]] = []
+    for batch in batches:
+        columns = [column.to_pylist() for _, column in flat_columns(batch)]
+        rows += [[cell(value).replace("\n", "\\n") for value in row] for row in zip(*columns, strict=True)]
+    table(names, rows, right=numbers)
+    return len(rows)
+
+
+def write_parquet(schema: Any, batches: Iterable[Any], path: str) -> int:
+    """Write a Parquet file, a batch at a time, and return how many rows."""
+    count = 0
+    with pq.ParquetWriter(path, schema, compression="zstd") as writer:
+        for batch in batches:
+            writer.write_batch(batch)
+            count += batch.num_rows
+    return count
+
+
+def limited(batches: Iterable[Any], limit: int | None) -> Iterable[Any]:
+    """Yield batches of `limit` rows in all, or all of them."""
+    for batch in batches:
+        if limit is None:
+            yield batch
+            continue
+        if batch.num_rows >= limit:
+            yield batch.slice(0, limit)
+            return
+        limit -= batch.num_rows
+        yield batch
+
+
+def _empty(schema: Any) -> Any:
+    return pa.RecordBatch.from_pylist([], schema=schema)
+
+
+def _is_number(kind: Any) -> bool:
+    return bool(pa.types.is_integer(kind) or pa.types.is_floating(kind) or pa.types.is_decimal(kind))
