@@ -110,6 +110,10 @@ class CheckpointBuilder:
         """The value that version `version` puts under its key."""
         return b"\0value"
 
+    def keys(self, version: int) -> int:
+        """How many keys a store has at `version`."""
+        return version
+
     def key(self, store: StoreId, version: int) -> bytes:
         """The physical key that version `version` adds."""
         slot = self.groups.slot_ranges(store.partition, self.partitions)[0][0]
@@ -130,7 +134,7 @@ class CheckpointBuilder:
             store=store,
             key_groups=self._key_groups(),
             column_families=(ColumnFamily("default", 0, "point"),),
-            keys=version,
+            keys=self.keys(version),
             created_by="test",
         )
 
@@ -196,7 +200,7 @@ class CheckpointBuilder:
             key_groups=self._key_groups(),
             slots=tuple(self.groups.slot_ranges(store.partition, self.partitions)),
             column_families=(ColumnFamily("default", 0, "point"),),
-            keys=version,
+            keys=self.keys(version),
             ssts=tuple(refs[path.name] for path in sorted(directory.glob("*.sst"))),
             rocksdb_manifest_name=rocksdb_manifest.name,
             rocksdb_manifest=rocksdb_manifest.read_bytes(),

@@ -14,7 +14,11 @@
             sst/<uuid4 hex>.sst
             .staging-<uuid4 hex>             not yet published
 
-A savepoint has the same tree, and beside it its index, `savepoint.json`.
+A savepoint has the same tree, and beside it its index, `savepoint.json`. A canonical one has tables instead of stores:
+
+    <savepoint>/
+        savepoint.json
+        tables/<op>/<store>/<column family>/<partition>.parquet
 
 Keys use `/`, never start with it and never hold `.` or `..` segments. Source: docs/reference/format.md.
 """
@@ -24,6 +28,7 @@ from __future__ import annotations
 import re
 import uuid
 from dataclasses import dataclass
+from urllib.parse import quote
 
 from millpond.errors import ErrorKind, FormatError, InvalidInputError, UnsupportedError
 from millpond.ids import DEFAULT_STORE, StoreId, VersionId, valid_store_name
@@ -40,6 +45,7 @@ SPARK_METADATA_DIR = "_metadata"
 STATE_SCHEMA_DIR = "_stateSchema"
 PINS_PREFIX = f"{MILLPOND_DIR}/pins/"
 SAVEPOINT_KEY = "savepoint.json"
+TABLES_DIR = "tables"
 STAGING_PREFIX = ".staging-"
 
 _NUMBER = r"(?:0|[1-9][0-9]{0,17})"
@@ -202,6 +208,13 @@ def source_prefix(source: str) -> str:
 def pin_key(name: str) -> str:
     """Return `millpond/pins/<name>.json`."""
     return check_relative(f"{PINS_PREFIX}{name}.json")
+
+
+def table_key(store: StoreId, family: str) -> str:
+    """Return the key of the table of one column family of one store in a canonical savepoint."""
+    # Names of state variables are the user's: whatever is no letter, digit, `_`, `-` or `$` is percent-encoded.
+    name = quote(family, safe="$").replace(".", "%2E")
+    return check_relative(f"{TABLES_DIR}/{store.operator}/{store.name}/{name}/{store.partition}.parquet")
 
 
 def relative_state_schema(path: str, operator: int) -> str:

@@ -388,7 +388,7 @@ def test_killed_anywhere_leaves_nothing_or_a_whole(template: CheckpointBuilder, 
         "fork": lambda: savepoint.fork(built.root, place),
         "delete": lambda: savepoint.delete(place),
     }
-    step, stride, wholes = rng.randrange(1, 6), 25, 0
+    step, stride, wholes = rng.randrange(1, 6), 12, 0
     while True:
         if what == "delete" and not place.exists():
             savepoint.create(built.root, place)

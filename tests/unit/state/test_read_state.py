@@ -16,42 +16,13 @@ from millpond import savepoint
 from millpond.cli.main import main
 from millpond.errors import ErrorKind, MillpondError
 from millpond.ids import StoreId
-from millpond.rows.encode import encode_rows
-from millpond.rows.spark_types import Atom, Field, Struct
 from tests.checkpoints import CheckpointBuilder
-
-KEY = Struct((Field("k", Atom("long")),))
-VALUE = Struct((Field("n", Atom("string")),))
-
-
-class RowsBuilder(CheckpointBuilder):
-    """Versions 1, 2, ... of partition p add key `100 * p + version`; each third version writes the key of the one before again."""
-
-    def _number(self, store: StoreId, version: int) -> int:
-        return 100 * store.partition + version - (1 if version % 3 == 0 else 0)
-
-    def key(self, store: StoreId, version: int) -> bytes:
-        slot = self.groups.slot_ranges(store.partition, self.partitions)[0][0]
-        (row,) = encode_rows(pa.array([{"k": self._number(store, version)}]), KEY).to_pylist()
-        return slot.to_bytes(2, "big") + b"\0\0\0" + bytes(row)
-
-    def value(self, store: StoreId, version: int) -> bytes:
-        (row,) = encode_rows(pa.array([{"n": f"of {version}"}]), VALUE).to_pylist()
-        return b"\0" + bytes(row)
+from tests.row_checkpoints import RowsBuilder, expected
 
 
 @pytest.fixture(scope="module", params=[1, 2], ids=["checkpoint-format-1", "checkpoint-format-2"])
 def built(request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFactory) -> CheckpointBuilder:
     return RowsBuilder(tmp_path_factory.mktemp("state"), spark_format=request.param).build()
-
-
-def expected(version: int) -> list[dict[str, Any]]:
-    """The rows at `version`."""
-    rows = []
-    for partition in range(2):
-        found = {100 * partition + v - (1 if v % 3 == 0 else 0): f"of {v}" for v in range(1, version + 1)}
-        rows += [{"partition": partition, "key": {"k": k}, "value": {"n": n}} for k, n in found.items()]
-    return rows
 
 
 @pytest.mark.parametrize("batch", [None, 0, 2, 3, 4])

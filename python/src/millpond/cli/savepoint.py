@@ -38,6 +38,12 @@ def add_commands(commands: Any) -> None:
     command.add_argument("checkpoint", help=_CHECKPOINT)
     command.add_argument("savepoint", help=f"a directory or a URI {_NEW}")
     _batch(command)
+    command.add_argument(
+        "--format",
+        choices=("native", "canonical"),
+        default="native",
+        help="canonical: the state as Parquet tables (default: native, files as they are)",
+    )
     _writing(command)
 
     command = add(actions, "show", show, "print what a savepoint holds")
@@ -48,6 +54,10 @@ def add_commands(commands: Any) -> None:
 
     command = add(actions, "list", list_, "list the savepoints in a directory, oldest first")
     command.add_argument("directory", help="the directory that they are in")
+
+    command = add(actions, "diff", diff, "compare the state of two savepoints, or of two Spark checkpoints")
+    command.add_argument("first", help="a savepoint, or the checkpoint of a query")
+    command.add_argument("second", help="another one")
 
     command = add(actions, "restore", restore, "make a new Spark checkpoint from a savepoint")
     command.add_argument("savepoint", help=_SAVEPOINT)
@@ -106,6 +116,15 @@ def _changing(command: argparse.ArgumentParser) -> None:
         metavar="ID",
         help="leave its state out; repeatable",
     )
+    command.add_argument(
+        "--partitions",
+        type=number,
+        metavar="M",
+        help="number of state partitions; another than it had writes every row anew",
+    )
+    command.add_argument(
+        "--max-parallelism", type=number, metavar="G", help="number of key groups, a multiple of the partitions"
+    )
 
 
 def _progress() -> Callable[[int, int], None] | None:
@@ -129,6 +148,7 @@ def create(arguments: argparse.Namespace, output: Output) -> int:
         arguments.checkpoint,
         arguments.savepoint,
         batch=arguments.batch,
+        format=arguments.format,
         link=not arguments.copy,
         dry_run=arguments.dry_run,
         progress=_progress(),
@@ -252,6 +272,29 @@ def _unreadable(path: str, e: MillpondError) -> dict[str, str]:
     return {"savepoint": path, "kind": e.kind.value, "message": str(e)}
 
 
+def diff(arguments: argparse.Namespace, output: Output) -> int:
+    """Compare two states. Exit code 1 if they differ."""
+    report = savepoints.diff(arguments.first, arguments.second)
+    if arguments.json:
+        output.json(report.to_json())
+    else:
+        output.table(
+            ("operator", "name", "store", "column family", "added", "removed", "changed", "same"),
+            [
+                (
+                    str(f.operator),
+                    f.name,
+                    f.store,
+                    f.column_family,
+                    *map(count_text, (f.added, f.removed, f.changed, f.same)),
+                )
+                for f in report.families
+            ],
+            right=(0, 4, 5, 6, 7),
+        )
+    return 0 if report.equal else 1
+
+
 def restore(arguments: argparse.Namespace, output: Output) -> int:
     """Make a Spark checkpoint of a savepoint."""
     report = savepoints.restore(
@@ -278,6 +321,8 @@ def _restore_options(arguments: argparse.Namespace) -> dict[str, Any]:
         "offsets": arguments.offsets,
         "map_operators": _mapping(arguments.map_operator),
         "drop_operators": arguments.drop_operator,
+        "partitions": arguments.partitions,
+        "max_parallelism": arguments.max_parallelism,
         "link": not arguments.copy,
         "dry_run": arguments.dry_run,
     }
@@ -303,6 +348,7 @@ def _print_restored(report: RestoreReport, arguments: argparse.Namespace, output
     if report.dropped:
         output.line(f"{'dropped':<13} {', '.join(map(str, report.dropped))}")
     output.line(f"{'offsets':<13} {report.offsets}")
+    output.line(f"{'partitions':<13} {count_text(report.partitions)}")
     _print_bytes(report, output)
     return 0
 

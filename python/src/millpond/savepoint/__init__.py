@@ -8,6 +8,7 @@ The command `millpond savepoint` calls the same functions. Source: docs/guides/s
 """
 
 from millpond.savepoint.create import CreateReport, create
+from millpond.savepoint.diff import DiffReport, FamilyDiff, diff
 from millpond.savepoint.manage import (
     SavepointReport,
     SavepointView,
@@ -20,11 +21,14 @@ from millpond.savepoint.restore import RestoreReport, fork, restore
 
 __all__ = [
     "CreateReport",
+    "DiffReport",
+    "FamilyDiff",
     "RestoreReport",
     "SavepointReport",
     "SavepointView",
     "create",
     "delete",
+    "diff",
     "fork",
     "list_savepoints",
     "restore",

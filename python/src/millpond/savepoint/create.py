@@ -13,10 +13,11 @@ from millpond import layout
 from millpond._version import __version__
 from millpond.errors import FormatError, InvalidInputError, NotFoundError
 from millpond.pins import pinned
+from millpond.rows import require_tools
 from millpond.savepoint.copying import Progress, Written, damaged_state, write_image
 from millpond.savepoint.from_checkpoint import checkpoint_image
 from millpond.savepoint.image import Image
-from millpond.savepoint.index import NATIVE, SavepointIndex, encode_index
+from millpond.savepoint.index import CANONICAL, NATIVE, FileEntry, SavepointIndex, TableEntry, encode_index
 from millpond.savepoint.places import absolute
 from millpond.savepoint.target import Target, building, check_vacant
 from millpond.storage import Storage, open_storage
@@ -33,8 +34,8 @@ class CreateReport:
     batch: int
     operators: int
     keys: int  # -1: not counted
-    files: int
-    size_bytes: int
+    files: int  # of a dry run: of the native format
+    size_bytes: int  # likewise
     bytes_written: int
     bytes_linked: int  # of size_bytes, what shares blocks with the Spark checkpoint
     dry_run: bool
@@ -48,6 +49,7 @@ def create(
     savepoint: str | os.PathLike[str],
     *,
     batch: int | None = None,
+    format: str = NATIVE,
     link: bool = True,
     dry_run: bool = False,
     progress: Progress | None = None,
@@ -58,13 +60,18 @@ def create(
         checkpoint: path or URI of the Spark checkpoint.
         savepoint: path or URI that does not exist yet, or is an empty directory. It is complete or absent, whatever happens.
         batch: None: the last committed one.
+        format: `native`: files as they are; `canonical`: the state as Parquet tables, for anything that reads Parquet.
         link: share blocks with the Spark checkpoint where both are on one file system (no bytes are moved), instead of copying.
         dry_run: write nothing.
     Raises:
         InvalidInputError: NOT_A_CHECKPOINT, TARGET_NOT_EMPTY. UnsupportedError: FOREIGN_CHECKPOINT, FORMAT_TOO_NEW.
         NotFoundError: BATCH_NOT_COMMITTED, VERSION_EXPIRED. FormatError: a file of the Spark checkpoint is damaged.
-        UnavailableError: storage.
+        UnavailableError: storage. UnsupportedError: UNSUPPORTED: canonical, and the extra `tools` is not installed.
     """
+    if format not in (NATIVE, CANONICAL):
+        raise InvalidInputError(f"format {format!r} is neither {NATIVE} nor {CANONICAL}")
+    if format == CANONICAL:
+        require_tools()
     origin, place = absolute(checkpoint), absolute(savepoint)
     check_apart(origin, place)
     check_vacant(place)
@@ -75,10 +82,7 @@ def create(
             return _report(origin, place, image, Written(), dry_run=True)
         try:
             with pin_of(source, image), building(place) as target:
-                written = write_image(
-                    image, source, target, link=link, verify=False, damaged=damaged_state, progress=progress
-                )
-                write_index(target, image, written)
+                written = _write(origin, source, image, target, format, link, progress)
             return _report(origin, place, image, written, dry_run=False)
         except (NotFoundError, FormatError):
             # Collected, or replaced by another attempt of its version, before the pin was there: look again.
@@ -109,14 +113,40 @@ def pin_of(source: Storage, image: Image) -> AbstractContextManager[object]:
     return pinned(source, manifests=manifests, changelogs=changelogs)
 
 
-def write_index(target: Target, image: Image, written: Written) -> None:
+def _write(
+    origin: str,
+    source: Storage,
+    image: Image,
+    target: Target,
+    format: str,
+    link: bool,
+    progress: Progress | None,
+) -> Written:
+    tables: tuple[TableEntry, ...] = ()
+    table_files: dict[str, FileEntry] = {}
+    if format == CANONICAL:
+        from millpond.savepoint import canonical  # needs the extra `tools`
+
+        found, table_files = canonical.export(image, origin, target)
+        tables, image = tuple(found), canonical.without_state(image)
+    written = write_image(image, source, target, link=link, verify=False, damaged=damaged_state, progress=progress)
+    written.files |= table_files
+    written.bytes_written += sum(entry.size_bytes for entry in table_files.values())
+    write_index(target, image, written, format=format, tables=tables)
+    return written
+
+
+def write_index(
+    target: Target, image: Image, written: Written, *, format: str = NATIVE, tables: tuple[TableEntry, ...] = ()
+) -> None:
     """Make a savepoint of what was written. The last thing to do."""
     index = SavepointIndex(
-        format=NATIVE,
+        format=format,
         created_by=f"millpond {__version__}",
         created_ms=time.time_ns() // 1_000_000,
         image=replace(image, texts={}, files=()),
         files=written.files,
+        tables=tables,
     )
     data = encode_index(index)
     target.storage.put_bytes(layout.SAVEPOINT_KEY, data, if_absent=True)
@@ -131,8 +161,8 @@ def _report(checkpoint: str, savepoint: str, image: Image, written: Written, *, 
         batch=image.batch,
         operators=len(image.operators),
         keys=-1 if -1 in counts else sum(counts),
-        files=len(image.texts) + len(image.files),
-        size_bytes=image.size_bytes,
+        files=len(written.files) or len(image.texts) + len(image.files),
+        size_bytes=sum(entry.size_bytes for entry in written.files.values()) or image.size_bytes,
         bytes_written=written.bytes_written,
         bytes_linked=written.bytes_linked,
         dry_run=dry_run,

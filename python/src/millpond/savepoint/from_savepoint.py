@@ -1,4 +1,4 @@
-"""Read the image that a native savepoint holds, checking what is read."""
+"""Read the image that a savepoint holds, checking what is read."""
 
 from __future__ import annotations
 
@@ -8,27 +8,27 @@ from dataclasses import replace
 from millpond import layout
 from millpond.errors import ErrorKind, NotFoundError, UnsupportedError
 from millpond.savepoint.image import Image, StoredFile
-from millpond.savepoint.index import NATIVE, SavepointIndex, check_listed, damaged
+from millpond.savepoint.index import CANONICAL, NATIVE, SavepointIndex, check_listed, damaged
 from millpond.storage import Storage
 
 
 def savepoint_image(storage: Storage, index: SavepointIndex) -> Image:
-    """Return the image of the savepoint in `storage`, whose index is `index`.
+    """Return the image of the savepoint in `storage`, whose index is `index`; of a canonical one, without files of state.
 
     Check sums of changelogs and SSTs are left to whoever reads them whole.
 
     Raises:
         FormatError: SAVEPOINT_DAMAGED: a file is missing, or of another size or check sum. UnsupportedError: FORMAT_TOO_NEW.
     """
-    if index.format != NATIVE:
-        raise UnsupportedError(
-            f"a savepoint of format {index.format!r}, this version restores {NATIVE!r}", kind=ErrorKind.FORMAT_TOO_NEW
-        )
+    if index.format not in (NATIVE, CANONICAL):
+        raise UnsupportedError(f"a savepoint of the unknown format {index.format!r}", kind=ErrorKind.FORMAT_TOO_NEW)
     for _, e in check_listed(storage, index):
         raise e
     texts: dict[str, bytes] = {}
     files: list[StoredFile] = []
     for key, entry in sorted(index.files.items()):
+        if key.startswith(f"{layout.TABLES_DIR}/"):
+            continue  # of a canonical one: read by whoever writes its rows anew
         if is_bulk(key):
             files.append(StoredFile(key=key, source=key, size_bytes=entry.size_bytes, crc32=entry.crc32))
             continue

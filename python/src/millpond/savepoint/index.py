@@ -4,17 +4,19 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from dataclasses import dataclass
+from typing import Any
 
 from millpond import layout
 from millpond.errors import ErrorKind, FormatError, InvalidInputError, NotFoundError
 from millpond.ids import StoreId, VersionId
-from millpond.json_fields import JsonFields
+from millpond.json_fields import ColumnFamily, JsonFields
 from millpond.savepoint.image import Image, OperatorImage, StoreImage, image_json
 from millpond.sealed import seal, unseal
 from millpond.storage import Storage
 
 KIND = "savepoint"
 NATIVE = "native"
+CANONICAL = "canonical"
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -27,14 +29,27 @@ class FileEntry:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
+class TableEntry:
+    """One column family of one store in a canonical savepoint."""
+
+    store: StoreId
+    family: ColumnFamily
+    rows: int
+    key: str | None  # of its file; None: it has no rows
+    scalable: bool  # whether its rows lay where their keys say
+    reason: str  # why not
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
 class SavepointIndex:
     """A savepoint. `image` has neither texts nor files: those are in storage."""
 
-    format: str  # "native"
+    format: str  # "native" or "canonical"
     created_by: str
     created_ms: int  # since the epoch
     image: Image
     files: Mapping[str, FileEntry]
+    tables: tuple[TableEntry, ...] = ()  # of a canonical one
 
     @property
     def size_bytes(self) -> int:
@@ -44,12 +59,14 @@ class SavepointIndex:
 
 def encode_index(index: SavepointIndex) -> bytes:
     """Return the bytes of the file."""
+    tables = {"tables": [_table_json(table) for table in index.tables]} if index.format == CANONICAL else {}
     body = {
         "required_features": [],
         "format": index.format,
         "created_by": index.created_by,
         "created_ms": index.created_ms,
         "image": image_json(index.image),
+        **tables,
         "files": [
             {"key": entry.key, "size_bytes": entry.size_bytes, "crc32": entry.crc32}
             for _, entry in sorted(index.files.items())
@@ -80,6 +97,38 @@ def decode_index(data: bytes, *, name: str = layout.SAVEPOINT_KEY) -> SavepointI
         created_ms=fields.integer("created_ms"),
         image=_image(fields.child("image")),
         files=entries,
+        tables=tuple(_table(table, entries) for table in fields.children("tables")) if fields.has("tables") else (),
+    )
+
+
+def _table_json(table: TableEntry) -> dict[str, Any]:
+    return {
+        "operator": table.store.operator,
+        "store": table.store.name,
+        "partition": table.store.partition,
+        "column_family": table.family.to_json(),
+        "rows": table.rows,
+        "key": table.key,
+        "scalable": table.scalable,
+        "reason": table.reason,
+    }
+
+
+def _table(fields: JsonFields, entries: Mapping[str, FileEntry]) -> TableEntry:
+    try:
+        store = StoreId(fields.integer("operator"), fields.integer("partition"), fields.string("store"))
+    except InvalidInputError as e:
+        raise fields.fail(str(e)) from e
+    key = None if fields.is_null("key") else fields.string("key")
+    if key is not None and key not in entries:
+        raise fields.fail(f"a table in {key}, which is none of its files")
+    return TableEntry(
+        store=store,
+        family=ColumnFamily.from_json(fields.child("column_family")),
+        rows=fields.integer("rows"),
+        key=key,
+        scalable=fields.boolean("scalable"),
+        reason=fields.string("reason"),
     )
 
 

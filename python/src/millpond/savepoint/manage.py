@@ -8,10 +8,11 @@ from dataclasses import asdict, dataclass, field
 from typing import Any
 
 from millpond import layout
-from millpond.errors import ErrorKind, InvalidInputError, MillpondError, NotFoundError, UnavailableError
+from millpond.errors import ErrorKind, FormatError, InvalidInputError, MillpondError, NotFoundError, UnavailableError
 from millpond.inspection.verify import Checked, Problem, verify
+from millpond.rows import require_tools
 from millpond.savepoint.image import image_json
-from millpond.savepoint.index import SavepointIndex, check_listed, damaged, read_index
+from millpond.savepoint.index import CANONICAL, SavepointIndex, check_listed, damaged, read_index
 from millpond.savepoint.places import absolute
 from millpond.savepoint.target import remove_directory
 from millpond.storage import LocalStorage, Storage, open_storage
@@ -91,11 +92,31 @@ def verify_savepoint(savepoint: str | os.PathLike[str]) -> SavepointReport:
         if _crc32(storage, key) != index.files[key].crc32:
             report.problems.append(_problem(key, damaged("its check sum does not match")))
     known = {problem.file for problem in report.problems}
-    if index.image.operators:
+    if index.format == CANONICAL:
+        _verify_tables(storage, index, report)
+    elif index.image.operators:
         state = verify(storage, place)
         report.checked = state.checked
         report.problems += [problem for problem in state.problems if problem.file not in known]
     return report
+
+
+def _verify_tables(storage: Storage, index: SavepointIndex, report: SavepointReport) -> None:
+    """Read every table."""
+    require_tools()
+    from millpond.savepoint.canonical import CanonicalRows
+
+    rows = CanonicalRows(storage, index)
+    known = {problem.file for problem in report.problems}
+    for store in rows.stores():
+        report.checked.stores += 1
+        tables = [t for t in index.tables if t.store == store.store and t.key is not None]
+        try:
+            for some in rows.rows(store):
+                report.checked.entries += len(some.keys)
+        except FormatError as e:
+            if not any(table.key in known for table in tables):
+                report.problems.append(_problem(layout.store_dir(store.store), e))
 
 
 def list_savepoints(directory: str | os.PathLike[str]) -> list[SavepointView | tuple[str, MillpondError]]:

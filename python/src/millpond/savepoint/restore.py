@@ -11,14 +11,17 @@ from typing import Any
 
 from millpond import layout
 from millpond.errors import ErrorKind, FormatError, InvalidInputError, NotFoundError
+from millpond.rows import require_tools
 from millpond.savepoint import image as images
+from millpond.savepoint import rewrite
 from millpond.savepoint.copying import Progress, Written, damaged_state, write_image
 from millpond.savepoint.create import check_apart, pin_of
 from millpond.savepoint.from_checkpoint import checkpoint_image
 from millpond.savepoint.from_savepoint import savepoint_image
 from millpond.savepoint.image import Image
-from millpond.savepoint.index import damaged, read_index
+from millpond.savepoint.index import CANONICAL, damaged, read_index
 from millpond.savepoint.places import absolute, uri_below
+from millpond.savepoint.row_source import NativeRows, RowSource
 from millpond.savepoint.target import building, check_vacant
 from millpond.storage import Storage, open_storage
 
@@ -37,7 +40,9 @@ class RestoreReport:
     operators: tuple[tuple[int, int], ...]  # number in the origin, number in the new Spark checkpoint
     dropped: tuple[int, ...]
     offsets: str  # keep or drop
-    files: int
+    partitions: int | None
+    max_parallelism: int | None
+    files: int  # with rows written anew, in a dry run: without those of the state
     size_bytes: int
     bytes_written: int
     bytes_linked: int
@@ -55,6 +60,15 @@ class _Changes:
     offsets: str
     mapped: Mapping[int, int]
     dropped: Collection[int]
+    partitions: int | None
+    max_parallelism: int | None
+
+    def rewrites(self, image: Image) -> bool:
+        """Whether rows must be written anew."""
+        return self.partitions not in (None, image.partitions) or self.max_parallelism not in (
+            None,
+            image.max_parallelism,
+        )
 
 
 def restore(
@@ -65,6 +79,8 @@ def restore(
     offsets: str = KEEP,
     map_operators: Mapping[int, int] | None = None,
     drop_operators: Collection[int] = (),
+    partitions: int | None = None,
+    max_parallelism: int | None = None,
     link: bool = True,
     dry_run: bool = False,
     progress: Progress | None = None,
@@ -78,20 +94,31 @@ def restore(
         offsets: `keep`: sources go on where they were; `drop`: they begin as in a new query, state and watermark stay.
         map_operators: old number to new, of stateful operators that have another number in the plan of the new job.
         drop_operators: numbers of operators whose state is left out.
+        partitions: number of state partitions (spark.sql.shuffle.partitions of the query); None: as many as it had. Another number
+            writes every row anew.
+        max_parallelism: number of key groups, a multiple of `partitions`; None: what it had, where that is possible.
         link: share blocks with the savepoint where both are on one file system (no bytes are moved), instead of copying.
         dry_run: write nothing.
     Raises:
-        InvalidInputError: NOT_A_SAVEPOINT, TARGET_NOT_EMPTY, OPERATOR_UNKNOWN, INVALID_ARGUMENT.
-        FormatError: SAVEPOINT_DAMAGED. UnsupportedError: FORMAT_TOO_NEW. UnavailableError: storage.
+        InvalidInputError: NOT_A_SAVEPOINT, TARGET_NOT_EMPTY, OPERATOR_UNKNOWN, MAX_PARALLELISM_INVALID, INVALID_ARGUMENT.
+        FormatError: SAVEPOINT_DAMAGED. UnavailableError: storage.
+        UnsupportedError: FORMAT_TOO_NEW; UNSUPPORTED: nobody but Spark knows where rows belong with other partitions.
     """
-    changes = _changes(keep_query_id, offsets, map_operators, drop_operators)
+    changes = _changes(keep_query_id, offsets, map_operators, drop_operators, partitions, max_parallelism)
     origin, place = absolute(savepoint), absolute(checkpoint)
     check_apart(origin, place)
     check_vacant(place)
     source = open_storage(origin)
-    image = savepoint_image(source, read_index(source, origin))
+    index = read_index(source, origin)
+    image = savepoint_image(source, index)
+    tables: RowSource | None = None
+    if index.format == CANONICAL:
+        require_tools()
+        from millpond.savepoint.canonical import CanonicalRows  # needs the extra `tools`
+
+        tables = CanonicalRows(source, index)
     try:
-        return _write(origin, place, source, image, changes, nullcontext(), True, link, dry_run, progress)
+        return _write(origin, place, source, image, changes, nullcontext(), True, link, dry_run, progress, tables)
     except NotFoundError as e:
         raise damaged(str(e)) from e
 
@@ -105,6 +132,8 @@ def fork(
     offsets: str = KEEP,
     map_operators: Mapping[int, int] | None = None,
     drop_operators: Collection[int] = (),
+    partitions: int | None = None,
+    max_parallelism: int | None = None,
     link: bool = True,
     dry_run: bool = False,
     progress: Progress | None = None,
@@ -115,7 +144,7 @@ def fork(
 
     Args, Raises: as for `create` and `restore`.
     """
-    changes = _changes(keep_query_id, offsets, map_operators, drop_operators)
+    changes = _changes(keep_query_id, offsets, map_operators, drop_operators, partitions, max_parallelism)
     origin, place = absolute(checkpoint), absolute(new_checkpoint)
     check_apart(origin, place)
     check_vacant(place)
@@ -131,10 +160,26 @@ def fork(
     raise AssertionError("unreachable: the last attempt returns or raises")
 
 
-def _changes(keep_query_id: bool, offsets: str, mapped: Mapping[int, int] | None, dropped: Collection[int]) -> _Changes:
+def _changes(
+    keep_query_id: bool,
+    offsets: str,
+    mapped: Mapping[int, int] | None,
+    dropped: Collection[int],
+    partitions: int | None,
+    max_parallelism: int | None,
+) -> _Changes:
     if offsets not in (KEEP, DROP):
         raise InvalidInputError(f"offsets: {offsets!r} is neither {KEEP} nor {DROP}", kind=ErrorKind.INVALID_ARGUMENT)
-    return _Changes(keep_query_id=keep_query_id, offsets=offsets, mapped=dict(mapped or {}), dropped=set(dropped))
+    if partitions is not None and partitions < 1:
+        raise InvalidInputError(f"{partitions} partitions: there must be at least one")
+    return _Changes(
+        keep_query_id=keep_query_id,
+        offsets=offsets,
+        mapped=dict(mapped or {}),
+        dropped=set(dropped),
+        partitions=partitions,
+        max_parallelism=max_parallelism,
+    )
 
 
 def _write(
@@ -148,12 +193,21 @@ def _write(
     link: bool,
     dry_run: bool,
     progress: Progress | None,
+    tables: RowSource | None = None,
 ) -> RestoreReport:
     numbers = images.renumbering([op.operator for op in image.operators], changes.mapped, changes.dropped)
-    changed = restored(image, place, numbers, offsets=changes.offsets, query_id=_query_id(image, changes))
+    plan = None
+    if tables is not None or changes.rewrites(image):
+        plan = rewrite.plan_layout(image, changes.partitions, changes.max_parallelism)
+    laid = image if plan is None else rewrite.laid_out(image, plan)
+    changed = restored(laid, place, numbers, offsets=changes.offsets, query_id=_query_id(image, changes))
     written = Written()
+    state_bytes: dict[str, int] = {}
     if not dry_run:
         with pin, building(place) as target:
+            if plan is not None:
+                rows = tables if tables is not None else NativeRows(source, image)
+                state_bytes = rewrite.write_rows(image, plan, rows, rows.key_groups, target, numbers)
             written = write_image(
                 changed,
                 source,
@@ -171,9 +225,11 @@ def _write(
         operators=tuple(sorted(numbers.items())),
         dropped=tuple(sorted(changes.dropped)),
         offsets=changes.offsets,
-        files=len(changed.texts) + len(changed.files),
-        size_bytes=changed.size_bytes,
-        bytes_written=written.bytes_written,
+        partitions=changed.partitions,
+        max_parallelism=changed.max_parallelism,
+        files=len(changed.texts) + len(changed.files) + len(state_bytes),
+        size_bytes=changed.size_bytes + sum(state_bytes.values()),
+        bytes_written=written.bytes_written + sum(state_bytes.values()),
         bytes_linked=written.bytes_linked,
         dry_run=dry_run,
     )

@@ -11,7 +11,9 @@ from millpond.errors import ErrorKind, FormatError, InvalidInputError, NotFoundE
 from millpond.ids import DEFAULT_STORE, StoreId, VersionId
 from millpond.json_fields import ColumnFamily
 from millpond.savepoint.from_checkpoint import checkpoint_image
+from millpond.savepoint.from_savepoint import savepoint_image
 from millpond.savepoint.image import Image, OperatorImage
+from millpond.savepoint.index import CANONICAL, SavepointIndex, read_index
 from millpond.savepoint.places import absolute
 from millpond.spark_metadata import OperatorInfo, parse_operator_metadata
 from millpond.state.entries import StoreVersion, open_version
@@ -31,6 +33,7 @@ class Selection:
     family: str
     schema: FamilySchema
     spark_format: int
+    tables: SavepointIndex | None  # of a canonical savepoint: its rows are in tables, not in stores
 
     def versions(self) -> Iterator[tuple[int, StoreVersion, ColumnFamily | None]]:
         """Yield each partition, how to read its store, and its record of the column family (None: it has no row of it).
@@ -67,11 +70,14 @@ def select(
     """
     place = absolute(path)
     storage = open_storage(place)
-    image = checkpoint_image(storage, place, batch)
+    tables = _canonical(storage, place)
+    image = checkpoint_image(storage, place, batch) if tables is None else savepoint_image(storage, tables)
+    if tables is not None and batch not in (None, image.batch):
+        raise NotFoundError(f"{place} is of batch {image.batch}, not of {batch}", kind=ErrorKind.BATCH_NOT_COMMITTED)
     chosen = _operator(image, operator)
-    info = _info(image, chosen.operator)
+    info = operator_info(image, chosen.operator)
     store = _one("store", store, info.stores, DEFAULT_STORE)
-    schemas = {schema.name: schema for schema in _schemas(image, chosen.operator, info, store)}
+    schemas = {schema.name: schema for schema in family_schemas(image, chosen.operator, info, store)}
     visible = [name for name in schemas if not name.startswith("$")]
     family = _one("column family", column_family, tuple(schemas), DEFAULT_STORE, offered=visible)
     return Selection(
@@ -82,7 +88,17 @@ def select(
         family=family,
         schema=schemas[family],
         spark_format=image.spark_checkpoint_format,
+        tables=tables,
     )
+
+
+def _canonical(storage: Storage, place: str) -> SavepointIndex | None:
+    """The index of a canonical savepoint; None if it is a native one, which looks like a Spark checkpoint, or is one."""
+    try:
+        index = read_index(storage, place)
+    except InvalidInputError:
+        return None
+    return index if index.format == CANONICAL else None
 
 
 def _operator(image: Image, wanted: int | str | None) -> OperatorImage:
@@ -113,13 +129,15 @@ def _one(
     raise InvalidInputError(f"{problem}; there are: {there}", kind=ErrorKind.INVALID_ARGUMENT)
 
 
-def _info(image: Image, operator: int) -> OperatorInfo:
+def operator_info(image: Image, operator: int) -> OperatorInfo:
+    """Return Spark's metadata of an operator of `image`. Raises: FormatError: FORMAT_DAMAGED."""
     prefix = layout.operator_metadata_v2_prefix(operator)
     keys = [key for key in image.texts if key.startswith(prefix)] or [layout.operator_metadata_v1_key(operator)]
     return parse_operator_metadata(image.texts[keys[0]].decode("utf-8"), keys[0])
 
 
-def _schemas(image: Image, operator: int, info: OperatorInfo, store: str) -> tuple[FamilySchema, ...]:
+def family_schemas(image: Image, operator: int, info: OperatorInfo, store: str) -> tuple[FamilySchema, ...]:
+    """Return what Spark's schema files of `image` say of a store. Raises: FormatError: FORMAT_DAMAGED. UnsupportedError."""
     paths = info.schema_paths.get(store)
     # The last one describes what the newest batch wrote; without column families there is one only.
     key = (

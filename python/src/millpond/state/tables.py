@@ -11,9 +11,11 @@ import pyarrow as pa
 import pyarrow.compute as pc
 
 from millpond.errors import ErrorKind, InvalidInputError
+from millpond.json_fields import ColumnFamily
 from millpond.rows.arrow_types import struct_type
 from millpond.rows.encode import encode_rows
 from millpond.rows.spark_types import Struct
+from millpond.savepoint.index import SavepointIndex
 from millpond.state.codec import PHYSICAL_PREFIX_BYTES, check_supported, decode_keys, decode_values, split_lists
 from millpond.state.entries import Entry, entries
 from millpond.state.selection import Selection, select
@@ -77,6 +79,30 @@ def _schema(selection: Selection, raw: bool) -> Any:
 
 
 def _batches(selection: Selection, schema: Any, chosen: _Filter | None, raw: bool, batch_rows: int) -> Iterator[Any]:
+    for partition, family, keys, values in _stored(selection, batch_rows):
+        if family.multi:
+            values, counts = split_lists(values)
+            keys = [key for key, count in zip(keys, counts, strict=True) for _ in range(count)]
+        columns = [
+            pa.array([partition] * len(keys), pa.int32()),
+            decode_keys(keys, selection.schema),
+            decode_values(values, selection.schema.value),
+        ]
+        if raw:
+            without_place = [key[PHYSICAL_PREFIX_BYTES:] for key in keys]
+            columns += [pa.array(without_place, pa.binary()), pa.array(values, pa.binary())]
+        rows = pa.RecordBatch.from_arrays(columns, schema=schema)
+        if chosen is not None:
+            rows = rows.filter(chosen.mask(rows.column(1)))
+        if rows.num_rows:
+            yield rows
+
+
+def _stored(selection: Selection, batch_rows: int) -> Iterator[tuple[int, ColumnFamily, list[bytes], list[bytes]]]:
+    """Yield the rows that are wanted, some at a time: partition, column family, physical keys, values."""
+    if selection.tables is not None:
+        yield from _from_tables(selection, selection.tables)
+        return
     for partition, version, family in selection.versions():
         if family is None:
             continue
@@ -85,25 +111,22 @@ def _batches(selection: Selection, schema: Any, chosen: _Filter | None, raw: boo
         with entries(version) as found:
             mine = (entry for entry in found if entry[0][2:PHYSICAL_PREFIX_BYTES] == number)
             for part in _parts(mine, batch_rows):
-                keys, values = [key for key, _ in part], [value for _, value in part]
-                if family.multi:
-                    values, counts = split_lists(values)
-                    keys = [key for key, count in zip(keys, counts, strict=True) for _ in range(count)]
-                columns = [
-                    pa.array([partition] * len(keys), pa.int32()),
-                    decode_keys(keys, selection.schema),
-                    decode_values(values, selection.schema.value),
-                ]
-                if raw:
-                    columns += [
-                        pa.array([key[PHYSICAL_PREFIX_BYTES:] for key in keys], pa.binary()),
-                        pa.array(values, pa.binary()),
-                    ]
-                rows = pa.RecordBatch.from_arrays(columns, schema=schema)
-                if chosen is not None:
-                    rows = rows.filter(chosen.mask(rows.column(1)))
-                if rows.num_rows:
-                    yield rows
+                yield partition, family, [key for key, _ in part], [value for _, value in part]
+
+
+def _from_tables(
+    selection: Selection, index: SavepointIndex
+) -> Iterator[tuple[int, ColumnFamily, list[bytes], list[bytes]]]:
+    from millpond.savepoint.canonical import CanonicalRows  # not above: it imports what this package has
+
+    source = CanonicalRows(selection.storage, index)
+    for table in index.tables:
+        place = (table.store.operator, table.store.name, table.family.name)
+        if place == (selection.operator.operator, selection.store, selection.family):
+            check_supported(table.family, selection.schema)
+            for rows in source.table_rows(table):
+                physical = [bytes(PHYSICAL_PREFIX_BYTES) + key for key in rows.keys]
+                yield table.store.partition, table.family, physical, rows.values
 
 
 def _parts(found: Iterable[Entry], size: int) -> Iterator[list[Entry]]:

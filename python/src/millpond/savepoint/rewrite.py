@@ -1,0 +1,347 @@
+"""Restore by writing every row anew: for another number of partitions, or from a canonical savepoint. Exact, and always possible where
+the partition key of the state is known. Each store of the new Spark checkpoint is one changelog that begins with an empty state."""
+
+from __future__ import annotations
+
+import json
+import os
+import shutil
+import tempfile
+from collections.abc import Mapping
+from contextlib import ExitStack
+from dataclasses import dataclass, replace
+from typing import Any, BinaryIO
+
+from millpond import layout
+from millpond._version import __version__
+from millpond.changelog import ChangelogHeader, ChangelogWriter
+from millpond.errors import ErrorKind, FormatError, UnsupportedError
+from millpond.format_file import CheckpointFormat, decode_format, encode_format
+from millpond.ids import DEFAULT_STORE, StoreId, VersionId, new_id
+from millpond.json_fields import RESERVED_SLOT, ColumnFamily, KeyGroupsInfo
+from millpond.keygroups import KeyGroups, key_groups_for
+from millpond.partition_keys import NONE, PartitionKeyRule, partition_key_rule
+from millpond.savepoint.image import Image, OperatorImage, StoreImage, is_operator_metadata
+from millpond.savepoint.row_source import UNKNOWN_GROUP, Rows, RowSource, StoreRows
+from millpond.savepoint.target import Target
+from millpond.spark_metadata import SHUFFLE_PARTITIONS, OperatorInfo
+from millpond.state.schema_files import FamilySchema
+from millpond.state.selection import family_schemas, operator_info
+
+_SPECS = {"prefix": "PrefixKeyScanStateEncoderSpec"}
+Ids = Mapping[tuple[int, int, str], str]
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Layout:
+    """How the state is to lie."""
+
+    partitions: int
+    key_groups: KeyGroups
+    ids: Ids  # (operator, partition, store) -> id of the version
+    single: frozenset[int]  # operators that keep everything in partition 0
+
+    def partitions_of(self, operator: int) -> int:
+        return 1 if operator in self.single else self.partitions
+
+
+def plan_layout(image: Image, partitions: int | None, max_parallelism: int | None) -> Layout:
+    """Return how to lay out the state of `image` on `partitions` (None: as many as it has).
+
+    Args:
+        max_parallelism: None: what it has where that can be kept, else the default.
+    Raises: InvalidInputError: MAX_PARALLELISM_INVALID. FormatError: the image does not say what it has.
+    """
+    if image.partitions is None:
+        raise FormatError("the number of partitions is not recorded", kind=ErrorKind.FORMAT_DAMAGED)
+    count = image.partitions if partitions is None else partitions
+    known = image.max_parallelism
+    if max_parallelism is None and known is not None and known % count == 0 and image.key_group_base is not None:
+        groups = KeyGroups(known, image.key_group_base)
+    else:
+        groups = key_groups_for(count, max_parallelism)
+    single = frozenset(op.operator for op in image.operators if _is_single(image, op))
+    ids = {
+        (op.operator, partition, name): new_id()
+        for op in image.operators
+        for partition in range(1 if op.operator in single else count)
+        for name in dict.fromkeys(store.name for store in op.stores)
+    }
+    return Layout(partitions=count, key_groups=groups, ids=ids, single=single)
+
+
+def _is_single(image: Image, op: OperatorImage) -> bool:
+    """Whether the operator has no partition key: a global aggregation, a limit."""
+    info = operator_info(image, op.operator)
+    for name in info.stores:
+        for schema in family_schemas(image, op.operator, info, name):
+            if rule_of(info, name, schema) != NONE:
+                return False
+    return True
+
+
+def rule_of(info: OperatorInfo, store: str, schema: FamilySchema) -> PartitionKeyRule:
+    """Return which part of the keys of a column family decides their partition."""
+    return partition_key_rule(
+        info.name, store, schema.name, schema.key.names, _SPECS.get(schema.kind, ""), info.state_variables
+    )
+
+
+def laid_out(image: Image, plan: Layout) -> Image:
+    """Return the image with its state on other partitions: Spark's logs say so, and no file of the old state is left (pure)."""
+    texts: dict[str, bytes] = {}
+    for key, text in image.texts.items():
+        parsed = layout.parse_key(key)
+        if parsed is not None and isinstance(parsed.file, layout.ManifestFile):
+            continue
+        if key.startswith(f"{layout.OFFSETS_DIR}/"):
+            text = _with_partitions(text, plan.partitions, key)
+        elif key.startswith(f"{layout.COMMITS_DIR}/") and image.spark_checkpoint_format > 1:
+            text = _with_ids(text, image, plan, key)
+        elif is_operator_metadata(key):
+            text = _with_store_partitions(text, plan.partitions, key)
+        elif key == layout.FORMAT_KEY:
+            text = _with_groups(text, plan.key_groups)
+        texts[key] = text
+    return replace(
+        image,
+        texts=texts,
+        files=(),
+        partitions=plan.partitions,
+        max_parallelism=plan.key_groups.max_parallelism,
+        key_group_base=plan.key_groups.base,
+        operators=tuple(_operator(op, image, plan) for op in image.operators),
+    )
+
+
+def _operator(op: OperatorImage, image: Image, plan: Layout) -> OperatorImage:
+    names = dict.fromkeys(store.name for store in op.stores)
+    stores = tuple(
+        StoreImage(
+            partition=partition,
+            name=name,
+            version=image.batch + 1,
+            id=plan.ids[op.operator, partition, name],
+            keys=-1,
+            size_bytes=0,
+        )
+        for partition in range(plan.partitions_of(op.operator))
+        for name in names
+    )
+    return replace(op, stores=stores)
+
+
+def _edited(text: bytes, line: int, name: str) -> tuple[list[str], dict[str, Any]]:
+    lines = text.decode("utf-8").split("\n")
+    try:
+        value = json.loads(lines[line])
+    except (IndexError, ValueError) as e:
+        raise FormatError(f"{name}: damaged log of Spark", kind=ErrorKind.FORMAT_DAMAGED) from e
+    if not isinstance(value, dict):
+        raise FormatError(f"{name}: damaged log of Spark", kind=ErrorKind.FORMAT_DAMAGED)
+    return lines, value
+
+
+def _joined(lines: list[str], value: dict[str, Any]) -> bytes:
+    lines[1] = json.dumps(value, ensure_ascii=False, separators=(",", ":"))
+    return "\n".join(lines).encode()
+
+
+def _with_partitions(text: bytes, partitions: int, name: str) -> bytes:
+    lines, value = _edited(text, 1, name)
+    value.setdefault("conf", {})[SHUFFLE_PARTITIONS] = str(partitions)
+    return _joined(lines, value)
+
+
+def _with_ids(text: bytes, image: Image, plan: Layout, name: str) -> bytes:
+    lines, value = _edited(text, 1, name)
+    value["stateUniqueIds"] = {
+        str(op.operator): [
+            [plan.ids[op.operator, partition, store] for store in operator_info(image, op.operator).stores]
+            for partition in range(plan.partitions_of(op.operator))
+        ]
+        for op in image.operators
+    }
+    return _joined(lines, value)
+
+
+def _with_store_partitions(text: bytes, partitions: int, name: str) -> bytes:
+    lines, value = _edited(text, 1, name)
+    for store in value.get("stateStoreInfo", []):
+        store["numPartitions"] = partitions
+    return _joined(lines, value)
+
+
+def _with_groups(text: bytes, groups: KeyGroups) -> bytes:
+    before = decode_format(text)
+    if before.key_groups == groups:
+        return text
+    return encode_format(
+        CheckpointFormat(
+            max_parallelism=groups.max_parallelism,
+            base=groups.base,
+            created_by=before.created_by,
+            created_ms=before.created_ms,
+        )
+    )
+
+
+# ---- rows ----------------------------------------------------------------------------------------------------------
+
+
+def write_rows(
+    image: Image, plan: Layout, source: RowSource, source_groups: KeyGroups, target: Target, numbers: Mapping[int, int]
+) -> dict[str, int]:
+    """Write the changelogs of the new state; return their keys and sizes in bytes.
+
+    Args:
+        image: before `laid_out`: of what is read.
+        source_groups: of what is read.
+        numbers: of operators, old to new; the others are left out.
+    Raises: UnsupportedError: rows must be placed anew, and their partition key is not known.
+    """
+    written: dict[str, int] = {}
+    stores = source.stores()
+    for op in image.operators:
+        if op.operator not in numbers:
+            continue
+        info = operator_info(image, op.operator)
+        for name in info.stores:
+            mine = [rows for rows in stores if (rows.store.operator, rows.store.name) == (op.operator, name)]
+            writer = _StoreWriter(
+                image, plan, info, StoreId(numbers[op.operator], 0, name), op.operator, mine, source_groups
+            )
+            written |= writer.write(source, target)
+    return written
+
+
+class _StoreWriter:
+    """The changelogs of one store of one operator, in all its partitions."""
+
+    def __init__(
+        self,
+        image: Image,
+        plan: Layout,
+        info: OperatorInfo,
+        store: StoreId,
+        operator: int,
+        stores: list[StoreRows],
+        source_groups: KeyGroups,
+    ) -> None:
+        self.image, self.plan, self.info, self.store, self.operator = image, plan, info, store, operator
+        self.stores = stores
+        self.count = plan.partitions_of(operator)
+        self.same_groups = plan.key_groups == source_groups
+        self.same_place = self.same_groups and (plan.partitions == image.partitions or operator in plan.single)
+        self.schemas = {s.name: s for s in family_schemas(image, operator, info, store.name)}
+        # Each partition of the old state numbered its column families for itself.
+        self.families: dict[str, ColumnFamily] = {DEFAULT_STORE: ColumnFamily(DEFAULT_STORE, 0, "point")}
+        for rows in stores:
+            for family in rows.families:
+                number = self.families[family.name].id if family.name in self.families else len(self.families)
+                self.families[family.name] = replace(family, id=number)
+        unscalable = [rows for rows in stores if not rows.scalable]
+        self.scalable, self.reason = not unscalable, unscalable[0].reason if unscalable else ""
+        if unscalable and not self.same_place:
+            raise UnsupportedError(
+                f"store {unscalable[0].store} cannot be laid out on other partitions: {self.reason}",
+                hint="Restore it with the number of partitions, and the max parallelism, that it has.",
+            )
+
+    def write(self, source: RowSource, target: Target) -> dict[str, int]:
+        """Write them. Returns keys and sizes."""
+        written: dict[str, int] = {}
+        with tempfile.TemporaryDirectory(prefix="millpond-rewrite-") as directory, ExitStack() as stack:
+            bodies = [os.path.join(directory, f"body-{partition}") for partition in range(self.count)]
+            files: list[BinaryIO] = [stack.enter_context(open(path, "w+b")) for path in bodies]
+            writers = [
+                ChangelogWriter(file, self._header(partition, -1), codec="zstd") for partition, file in enumerate(files)
+            ]
+            starts = [file.tell() for file in files]
+            keys = [0] * self.count
+            for partition, rows in self._placed(source):
+                self._append(writers, keys, partition, rows)
+            for writer in writers:
+                writer.finish()
+            for partition, file in enumerate(files):
+                # The header comes first and tells how many keys there are: it is written when they have been counted.
+                file.seek(starts[partition])
+                path = os.path.join(directory, f"{partition}.changelog")
+                with open(path, "xb") as whole:
+                    ChangelogWriter(whole, self._header(partition, keys[partition]))
+                    shutil.copyfileobj(file, whole, 1024 * 1024)
+                version = VersionId(self.image.batch + 1, self.plan.ids[self.operator, partition, self.store.name])
+                place = StoreId(self.store.operator, partition, self.store.name)
+                key = layout.changelog_key(place, version, self.image.spark_checkpoint_format)
+                target.storage.put_file(key, path, if_absent=True, link=True)
+                written[key] = os.path.getsize(path)
+        return written
+
+    def _header(self, partition: int, keys: int) -> ChangelogHeader:
+        version, groups = self.image.batch + 1, self.plan.key_groups
+        return ChangelogHeader(
+            version=version,
+            id=self.plan.ids[self.operator, partition, self.store.name],
+            lineage_base=version - 1,
+            lineage=("",),
+            empty_base=True,
+            run_id="",
+            store=StoreId(self.store.operator, partition, self.store.name),
+            key_groups=KeyGroupsInfo(
+                max_parallelism=groups.max_parallelism,
+                base=groups.base,
+                partitions=self.plan.partitions,
+                scalable=self.scalable,
+                reason=self.reason,
+            ),
+            column_families=tuple(self.families.values()),
+            keys=keys,
+            created_by=f"millpond {__version__}",
+        )
+
+    def _placed(self, source: RowSource) -> Any:
+        """Yield the partition that rows stay in (None: each goes where its key group belongs), and the rows."""
+        for store in self.stores:
+            for rows in source.rows(store):
+                if self.same_place:
+                    yield store.store.partition, rows
+                elif self.operator in self.plan.single:
+                    yield 0, replace(rows, groups=[0] * len(rows.keys))
+                else:
+                    yield None, self._with_groups(rows)
+
+    def _with_groups(self, rows: Rows) -> Rows:
+        """Rows with their key groups in the new layout; computed from their keys where nothing else tells them."""
+        if self.same_groups and UNKNOWN_GROUP not in rows.groups:
+            return rows
+        from millpond.rows import require_tools
+
+        require_tools()
+        from millpond.state.codec import decode_keys
+        from millpond.state.partitioning import key_groups
+
+        schema = self.schemas.get(rows.family.name)
+        if schema is None or rows.family.encoding != "unsaferow":
+            raise UnsupportedError(
+                f"operator {self.info.name}, column family {rows.family.name!r}: keys encoded as {rows.family.encoding} cannot "
+                "be placed on other partitions by this version"
+            )
+        rule = rule_of(self.info, self.store.name, schema)
+        decoded = decode_keys([b"\0\0\0\0" + key for key in rows.keys], schema)
+        groups = key_groups(decoded, schema.key, rule, self.plan.key_groups.max_parallelism)
+        return replace(rows, groups=groups.tolist())
+
+    def _append(self, writers: list[ChangelogWriter], keys: list[int], partition: int | None, rows: Rows) -> None:
+        groups = self.plan.key_groups
+        family = self.families[rows.family.name]
+        number = family.id.to_bytes(2, "big")
+        places: dict[int, tuple[bytes, ChangelogWriter, int]] = {}
+        for group, key, value in zip(rows.groups, rows.keys, rows.values, strict=True):
+            place = places.get(group)
+            if place is None:
+                slot = RESERVED_SLOT if family.spans_key_groups else groups.slot(group)
+                chosen = groups.partition_of(group, self.plan.partitions) if partition is None else partition
+                place = places[group] = (slot.to_bytes(2, "big") + number, writers[chosen], chosen)
+            place[1].put(place[0] + key, value)
+            if not family.internal:
+                keys[place[2]] += 1

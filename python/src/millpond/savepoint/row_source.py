@@ -1,0 +1,122 @@
+"""All rows of a savepoint or of a Spark checkpoint, store by store, as bytes: what a canonical savepoint is made of, and a rewrite."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from dataclasses import dataclass, field
+from itertools import islice
+from typing import Protocol
+
+from millpond.errors import FormatError
+from millpond.ids import StoreId, VersionId
+from millpond.json_fields import RESERVED_SLOT, ColumnFamily
+from millpond.keygroups import KeyGroups
+from millpond.savepoint.image import Image
+from millpond.state.entries import entries, open_version
+from millpond.storage import Storage
+from millpond.store_files import StoreFiles
+
+PHYSICAL_PREFIX_BYTES = 4  # slot u16, column family u16
+_CHUNK_ENTRIES = 65_536
+UNKNOWN_GROUP = -1
+
+
+@dataclass(slots=True)
+class Rows:
+    """Some rows of one column family: key groups (-1: not told by the row's place), keys without their place, values."""
+
+    family: ColumnFamily
+    groups: list[int] = field(default_factory=list)
+    keys: list[bytes] = field(default_factory=list)
+    values: list[bytes] = field(default_factory=list)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class StoreRows:
+    """One store: its column families, and whether its rows lie where their keys say."""
+
+    store: StoreId
+    families: tuple[ColumnFamily, ...]
+    scalable: bool
+    reason: str  # why not
+
+
+class RowSource(Protocol):
+    """Where rows come from."""
+
+    @property
+    def key_groups(self) -> KeyGroups:
+        """The key groups of what is read."""
+
+    def stores(self) -> list[StoreRows]:
+        """All stores, ascending."""
+
+    def rows(self, store: StoreRows) -> Iterator[Rows]:
+        """The rows of one store, some at a time; those of one column family in the order of their places."""
+
+
+class NativeRows:
+    """Rows of the stores that `image` names, from changelogs and SSTs."""
+
+    def __init__(self, storage: Storage, image: Image) -> None:
+        self._storage, self._image = storage, image
+
+    def _files(self, store: StoreId) -> StoreFiles:
+        return StoreFiles(self._storage, store, self._image.spark_checkpoint_format)
+
+    def _target(self, store: StoreId) -> VersionId:
+        (image,) = [
+            s
+            for op in self._image.operators
+            for s in op.stores
+            if (op.operator, s.partition, s.name) == (store.operator, store.partition, store.name)
+        ]
+        return VersionId(image.version, image.id if self._image.spark_checkpoint_format > 1 else "")
+
+    def stores(self) -> list[StoreRows]:
+        found: list[StoreRows] = []
+        for op in self._image.operators:
+            for image in op.stores:
+                store = StoreId(op.operator, image.partition, image.name)
+                version = open_version(self._files(store), self._target(store))
+                last = version.plan.headers[-1] if version.plan.headers else version.plan.manifest
+                if last is None:
+                    raise FormatError(f"store {store} has no version")
+                groups = last.key_groups
+                found.append(
+                    StoreRows(store=store, families=version.families, scalable=groups.scalable, reason=groups.reason)
+                )
+        return sorted(found, key=lambda rows: rows.store)
+
+    def rows(self, store: StoreRows) -> Iterator[Rows]:
+        groups = self.key_groups
+        known = {family.id: family for family in store.families}
+        version = open_version(self._files(store.store), self._target(store.store))
+        with entries(version) as found:
+            iterator = iter(found)
+            while chunk := list(islice(iterator, _CHUNK_ENTRIES)):
+                parts: dict[int, Rows] = {}
+                group_of: dict[int, int] = {RESERVED_SLOT: UNKNOWN_GROUP}
+                for key, value in chunk:
+                    number = key[2] << 8 | key[3]
+                    rows = parts.get(number)
+                    if rows is None:
+                        if number not in known:
+                            continue  # of a family that the job dropped
+                        rows = parts[number] = Rows(known[number])
+                    slot = key[0] << 8 | key[1]
+                    group = group_of.get(slot)
+                    if group is None:
+                        group = group_of[slot] = groups.group(slot)
+                    rows.groups.append(group)
+                    rows.keys.append(key[PHYSICAL_PREFIX_BYTES:])
+                    rows.values.append(value)
+                yield from parts.values()
+
+    @property
+    def key_groups(self) -> KeyGroups:
+        """The key groups of what is read."""
+        image = self._image
+        if image.max_parallelism is None or image.key_group_base is None:
+            raise FormatError("millpond/format.json is not there: nothing tells the key groups")
+        return KeyGroups(image.max_parallelism, image.key_group_base)

@@ -1,0 +1,38 @@
+"""Which key group rows belong to, from their keys. Needs the extra `tools`."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import numpy as np
+
+from millpond.errors import UnsupportedError
+from millpond.partition_keys import PartitionKeyRule
+from millpond.rows.decode import Ints
+from millpond.rows.hashing import groups_of, hash_rows
+from millpond.rows.spark_types import SparkType, Struct
+
+
+def key_groups(keys: Any, schema: Struct, rule: PartitionKeyRule, max_parallelism: int) -> Ints:
+    """Return the key group of each key.
+
+    Args:
+        keys: `pyarrow.StructArray` of keys of a state.
+        rule: which part of a key decided its partition.
+    Raises: UnsupportedError: the rule is not known, or the hash of a column is not.
+    """
+    if rule.kind == "none":
+        return np.zeros(len(keys), dtype=np.int64)
+    kind: SparkType = schema
+    if rule.kind == "drop_last":
+        kind = Struct(schema.fields[: -rule.n])
+    elif rule.kind == "nested":
+        for number in rule.path:
+            if not isinstance(kind, Struct):
+                raise UnsupportedError(f"no struct at place {rule.path} of the key")
+            keys, kind = keys.field(number), kind.fields[number].type
+    elif rule.kind != "whole":
+        raise UnsupportedError(f"rows cannot be placed anew: {rule.reason}")
+    if not isinstance(kind, Struct):
+        raise UnsupportedError(f"no struct at place {rule.path} of the key")
+    return groups_of(hash_rows(keys, kind), max_parallelism)

@@ -1,0 +1,151 @@
+"""What writes rows anew: other numbers of partitions, canonical savepoints; and `diff`."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+from typing import Any
+
+import pyarrow.parquet as pq
+import pytest
+
+import millpond
+from millpond import savepoint
+from millpond.cli.main import main
+from millpond.errors import ErrorKind, MillpondError
+from millpond.inspection import overview, verify
+from millpond.storage import LocalStorage
+from tests.checkpoints import CheckpointBuilder
+from tests.conftest import Golden
+from tests.row_checkpoints import RowsBuilder, expected
+
+
+@pytest.fixture(scope="module", params=[1, 2], ids=["checkpoint-format-1", "checkpoint-format-2"])
+def built(request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFactory) -> CheckpointBuilder:
+    return RowsBuilder(tmp_path_factory.mktemp("rows"), spark_format=request.param).build()
+
+
+@pytest.fixture(params=["native", "canonical"])
+def saved(request: pytest.FixtureRequest, built: CheckpointBuilder, tmp_path: Path) -> Path:
+    report = savepoint.create(built.root, tmp_path / "saved", format=request.param)
+    assert report.files > 0 and report.keys >= 8
+    assert savepoint.verify(tmp_path / "saved").ok
+    return tmp_path / "saved"
+
+
+def content(path: Path) -> list[tuple[int, str]]:
+    return sorted((row["key"]["k"], row["value"]["n"]) for row in millpond.read_state(path).to_pylist())
+
+
+ALL = sorted((row["key"]["k"], row["value"]["n"]) for row in expected(6))
+
+
+@pytest.mark.parametrize(("partitions", "groups"), [(1, 16), (2, 16), (4, 16), (16, 16), (3, 384), (5, 640)])
+def test_partitions(built: CheckpointBuilder, saved: Path, tmp_path: Path, partitions: int, groups: int) -> None:
+    new = tmp_path / "new"
+    report = savepoint.restore(saved, new, partitions=partitions)
+    assert (report.partitions, report.max_parallelism) == (partitions, groups)
+    assert content(new) == ALL
+    storage = LocalStorage(str(new))
+    assert verify(storage, "new").problems == []
+    view = overview(storage, "new")
+    assert (view.partitions, view.max_parallelism) == (partitions, groups)
+    assert [store.partition for store in view.operators[0].stores] == list(range(partitions))
+    assert sum(store.keys or 0 for store in view.operators[0].stores) == len(ALL)
+    for batch in (4, 5):
+        conf = json.loads((new / f"offsets/{batch}").read_text().split("\n")[1])["conf"]
+        assert conf["spark.sql.shuffle.partitions"] == str(partitions)
+    again = tmp_path / "again"
+    savepoint.fork(new, again, partitions=2, max_parallelism=16)
+    assert content(again) == ALL and savepoint.diff(built.root, again).equal
+
+
+def test_with_other_changes(saved: Path, tmp_path: Path) -> None:
+    savepoint.restore(saved, tmp_path / "new", partitions=4, map_operators={0: 2}, offsets="drop")
+    assert content(tmp_path / "new") == ALL
+    assert [path.name for path in (tmp_path / "new/state").iterdir()] == ["2"]
+    savepoint.restore(saved, tmp_path / "empty", drop_operators=[0])
+    assert not (tmp_path / "empty/state").exists()
+
+
+@pytest.mark.parametrize(
+    ("options", "kind"),
+    [
+        ({"partitions": 0}, ErrorKind.INVALID_ARGUMENT),
+        ({"partitions": 70_000}, ErrorKind.MAX_PARALLELISM_INVALID),
+        ({"partitions": 4, "max_parallelism": 6}, ErrorKind.MAX_PARALLELISM_INVALID),
+    ],
+)
+def test_refused(saved: Path, tmp_path: Path, options: dict[str, int], kind: ErrorKind) -> None:
+    with pytest.raises(MillpondError) as caught:
+        savepoint.restore(saved, tmp_path / "new", **options)  # type: ignore[arg-type]
+    assert caught.value.kind is kind and not (tmp_path / "new").exists()
+
+
+def test_tables_of_a_canonical_savepoint(built: CheckpointBuilder, tmp_path: Path) -> None:
+    saved = tmp_path / "saved"
+    savepoint.create(built.root, saved, format="canonical")
+    index = savepoint.show(saved).index
+    assert [(t.store.partition, t.family.name, t.rows, t.scalable) for t in index.tables] == [
+        (partition, "default", 4, True) for partition in (0, 1)
+    ]
+    found: list[dict[str, Any]] = []
+    for table in index.tables:
+        assert table.key == f"tables/0/default/default/{table.store.partition}.parquet"
+        found += pq.read_table(saved / table.key).to_pylist()
+    assert sorted((row["key"]["k"], row["value"]["n"]) for row in found) == ALL
+    raw = millpond.read_state(built.root, raw=True).to_pylist()
+    assert [(r["key_bytes"], r["value_bytes"]) for r in found] == [(r["key_bytes"], r["value_bytes"]) for r in raw]
+    groups = built.groups
+    assert {row["key_group"] for row in found} == {groups.group(groups.slot_ranges(p, 2)[0][0]) for p in (0, 1)}
+    assert not any(path.suffix in (".sst", ".changelog", ".manifest") for path in saved.rglob("*"))
+    assert millpond.read_state(saved).to_pylist() == expected(6)
+    with pytest.raises(MillpondError) as caught:
+        millpond.read_state(saved, batch=2)
+    assert caught.value.kind is ErrorKind.BATCH_NOT_COMMITTED
+
+
+def test_damaged_table(built: CheckpointBuilder, tmp_path: Path) -> None:
+    saved = tmp_path / "saved"
+    savepoint.create(built.root, saved, format="canonical")
+    path = saved / "tables/0/default/default/1.parquet"
+    data = bytearray(path.read_bytes())
+    data[len(data) // 2] ^= 1
+    path.write_bytes(data)
+    report = savepoint.verify(saved)
+    assert {problem.file for problem in report.problems} == {"tables/0/default/default/1.parquet"}
+    with pytest.raises(MillpondError) as caught:
+        savepoint.restore(saved, tmp_path / "new")
+    assert caught.value.kind is ErrorKind.SAVEPOINT_DAMAGED
+    assert sorted(p.name for p in tmp_path.iterdir()) == ["saved"]
+
+
+def test_diff(built: CheckpointBuilder, saved: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    assert savepoint.diff(saved, built.root).equal
+    savepoint.create(built.root, tmp_path / "older", batch=3)
+    report = savepoint.diff(tmp_path / "older", saved)
+    (family,) = report.families
+    # Of each partition: version 5 adds a key, version 6 writes that of version 5 again.
+    assert (family.added, family.removed, family.changed, family.same) == (2, 0, 0, 6)
+    savepoint.create(built.root, tmp_path / "oldest", batch=1, format="canonical")
+    (family,) = savepoint.diff(saved, tmp_path / "oldest").families
+    assert (family.added, family.removed, family.changed, family.same) == (0, 4, 2, 2)
+    assert main(["savepoint", "diff", str(saved), str(built.root)]) == 0
+    capsys.readouterr()
+    assert main(["savepoint", "diff", "--json", str(tmp_path / "older"), str(saved)]) == 1
+    assert json.loads(capsys.readouterr().out) == report.to_json()
+    assert main(["savepoint", "diff", str(saved), str(tmp_path / "nothing")]) == 2
+
+
+@pytest.mark.parametrize("form", ["native", "canonical"])
+def test_savepoints_of_the_first_release_open(golden: Golden, repository: Path, tmp_path: Path, form: str) -> None:
+    """These files are never written again: a savepoint of today opens in every later release."""
+    place = repository / "tests/golden/v1" / f"savepoint-{form}"
+    if golden.rewrite and not place.exists():
+        savepoint.create(RowsBuilder(tmp_path / "built", spark_format=2).build().root, place, format=form, link=False)
+    assert savepoint.verify(place).ok
+    assert millpond.read_state(place).to_pylist() == expected(6)
+    for partitions in (2, 3):
+        savepoint.restore(place, tmp_path / str(partitions), partitions=partitions)
+        assert content(tmp_path / str(partitions)) == ALL
+        assert verify(LocalStorage(str(tmp_path / str(partitions))), "x").ok
