@@ -27,6 +27,7 @@ def test_round_trip(example: tuple[Struct, list[dict[str, Any]]], skipped: int) 
     decoded = decode_rows(encoded, schema)
     decoded.validate(full=True)
     assert decoded.equals(array)
+    assert encode_rows(array.slice(len(rows)), schema).to_pylist() == []
     # Slices of what is given, and bytes that do not begin at a multiple of 8.
     part = min(skipped, len(rows))
     assert decode_rows(encode_rows(array.slice(part), schema), schema).equals(array.slice(part))

@@ -13,6 +13,7 @@ from millpond.errors import ErrorKind, FormatError, UnsupportedError
 from millpond.json_fields import ColumnFamily
 from millpond.rows.spark_types import Atom, Field, Struct
 from millpond.state.codec import check_supported, decode_keys, decode_values, split_lists
+from millpond.state.encoding import encode_keys
 from millpond.state.entries import _Appended, _merged
 from millpond.state.schema_files import FamilySchema, modified_utf8, parse_schema_file
 from millpond.state.writing import cell, plain
@@ -60,6 +61,7 @@ def test_keys(schema: FamilySchema, text: str, row: dict[str, object]) -> None:
     data = b"\0\x19\0\x01" + bytes.fromhex(text)
     assert decode_keys([data] * 3, schema).to_pylist() == [row] * 3
     assert decode_keys([], schema).to_pylist() == []
+    assert encode_keys(decode_keys([data], schema), schema) == [data[4:]]
     framed = [b"\0\0\0\0\xff\xff\xff\xff" + data[8:]] if schema.kind in ("prefix", "range") else []
     for wrong in (data[:6], data[: -8 if schema.kind == "point" else -9], *framed):
         with pytest.raises(FormatError):
@@ -79,7 +81,9 @@ def test_ordering_columns(rows: list[tuple[int | None, float]]) -> None:
         f = struct.pack(">BI", 0, bits ^ 0xFFFF_FFFF) if bits >> 31 else struct.pack(">BI", 1, bits)
         row = struct.pack("<QII", 0, 9, 24) + struct.pack("<II", 5, 40) + n.ljust(16, b"\0") + f.ljust(8, b"\0")
         keys.append(bytes(4) + (len(row) + 1).to_bytes(4, "little") + b"\0" + row)
-    assert decode_keys(keys, schema).to_pylist() == [{"f": f, "n": n} for n, f in rows]
+    decoded = decode_keys(keys, schema)
+    assert decoded.to_pylist() == [{"f": f, "n": n} for n, f in rows]
+    assert encode_keys(decoded, schema) == [key[4:] for key in keys]
 
 
 def test_values() -> None:

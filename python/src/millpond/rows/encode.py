@@ -58,6 +58,8 @@ def conform(rows: Any, schema: Struct) -> Any:
     target = struct_type(schema)
     if rows.type.equals(target):
         return rows if rows.offset == 0 else pa.concat_arrays([rows])
+    if not pa.types.is_struct(rows.type):
+        raise InvalidInputError(f"{rows.type} where {target} is wanted", kind=ErrorKind.INVALID_ARGUMENT)
     columns = []
     for field in target:
         number = rows.type.get_field_index(field.name)
@@ -233,7 +235,7 @@ class _Bytes:
         starts, ends = (offsets[:-1], offsets[1:]) if count else (offsets, offsets)
         sizes = ends - starts
         data = array.buffers()[2]
-        raw = np.frombuffer(data, dtype=np.uint8) if data is not None else np.zeros(0, dtype=np.uint8)
+        raw = np.frombuffer(data, dtype=np.uint8) if data is not None and count else np.zeros(0, dtype=np.uint8)
         if self.nulls is not None and bool(sizes[self.nulls].any()):
             # Legal in Arrow: bytes behind a null.
             kept = np.where(self.nulls, 0, sizes)

@@ -9,6 +9,7 @@ The command `millpond savepoint` calls the same functions. Source: docs/guides/s
 
 from millpond.savepoint.create import CreateReport, create
 from millpond.savepoint.diff import DiffReport, FamilyDiff, diff
+from millpond.savepoint.edit import EditReport, edit
 from millpond.savepoint.manage import (
     SavepointReport,
     SavepointView,
@@ -22,6 +23,7 @@ from millpond.savepoint.restore import RestoreReport, fork, restore
 __all__ = [
     "CreateReport",
     "DiffReport",
+    "EditReport",
     "FamilyDiff",
     "RestoreReport",
     "SavepointReport",
@@ -29,6 +31,7 @@ __all__ = [
     "create",
     "delete",
     "diff",
+    "edit",
     "fork",
     "list_savepoints",
     "restore",

@@ -24,6 +24,7 @@ import pyarrow.parquet as pq
 
 from millpond import layout
 from millpond.errors import FormatError, UnsupportedError
+from millpond.ids import StoreId
 from millpond.keygroups import KeyGroups
 from millpond.partition_keys import PartitionKeyRule
 from millpond.rows.arrow_types import struct_type
@@ -65,61 +66,100 @@ def export(image: Image, root: str, target: Target) -> tuple[list[TableEntry], d
     files: dict[str, FileEntry] = {}
     with tempfile.TemporaryDirectory(prefix="millpond-export-") as directory, ExitStack() as stack:
         jobs = [(root, image, store, os.path.join(directory, str(number))) for number, store in enumerate(stores)]
-        results: Iterator[list[tuple[TableEntry, FileEntry | None, str]]]
+        results: Iterator[tuple[list[TableEntry], list[tuple[str, FileEntry]]]]
         if workers > 1:
             context = multiprocessing.get_context("spawn")
             pool = stack.enter_context(ProcessPoolExecutor(workers, mp_context=context))
             results = pool.map(_export_store, jobs)
         else:
             results = map(_export_store, jobs)
-        for result in results:
-            for table, entry, path in result:
-                tables.append(table)
-                if entry is not None:
-                    target.storage.put_file(entry.key, path, if_absent=True, link=True)
-                    files[entry.key] = entry
+        for found, written in results:
+            tables += found
+            for path, entry in written:
+                target.storage.put_file(entry.key, path, if_absent=True, link=True)
+                files[entry.key] = entry
     return tables, files
 
 
-def _export_store(job: tuple[str, Image, StoreRows, str]) -> list[tuple[TableEntry, FileEntry | None, str]]:
-    """Write the tables of one store into a directory of its own. Returns each, with its file."""
+def _export_store(job: tuple[str, Image, StoreRows, str]) -> tuple[list[TableEntry], list[tuple[str, FileEntry]]]:
+    """Write the tables of one store into a directory of its own. Returns them, and their files with their paths."""
     root, image, store, directory = job
     source = NativeRows(open_storage(root), image)
-    info = operator_info(image, store.store.operator)
-    schemas = {s.name: s for s in family_schemas(image, store.store.operator, info, store.store.name)}
-    writers: dict[str, _TableWriter] = {}
-    os.makedirs(directory)
+    writers = TableWriters(image, source.key_groups, directory)
     try:
-        with ExitStack() as stack:
-            for rows in source.rows(store):
-                name = rows.family.name
-                if name not in writers:
-                    schema = schemas.get(name)
-                    rule = rule_of(info, store.store.name, schema) if schema is not None else None
-                    path = os.path.join(directory, f"{len(writers)}.parquet")
-                    writers[name] = _TableWriter(path, rows, schema, rule, source.key_groups)
-                    stack.callback(writers[name].close)
-                writers[name].write(rows)
-        result: list[tuple[TableEntry, FileEntry | None, str]] = []
+        for rows in source.rows(store):
+            writers.write(store.store, rows)
+    finally:
+        writers.close()
+    return writers.tables(store), writers.files()
+
+
+class TableWriters:
+    """The tables of some stores, written into a directory; each is begun with its first rows.
+
+    Raises (all methods): UnavailableError: LOCAL_DISK_FULL. FormatError: rows that do not fit the schema of the state.
+    """
+
+    def __init__(self, image: Image, groups: KeyGroups, directory: str) -> None:
+        self._image, self._groups, self._directory = image, groups, directory
+        self._schemas: dict[tuple[int, str], dict[str, tuple[FamilySchema, PartitionKeyRule]]] = {}
+        self._writers: dict[tuple[StoreId, str], _TableWriter] = {}
+
+    def write(self, store: StoreId, rows: Rows) -> None:
+        """Append rows of one column family."""
+        try:
+            writer = self._writers.get((store, rows.family.name))
+            if writer is None:
+                os.makedirs(self._directory, exist_ok=True)
+                path = os.path.join(self._directory, f"{len(self._writers)}.parquet")
+                schema, rule = self._schema(store, rows.family.name)
+                writer = _TableWriter(path, rows, schema, rule, self._groups)
+                self._writers[store, rows.family.name] = writer
+            writer.write(rows)
+        except OSError as e:
+            raise translate(e, f"writing {self._directory}", local=True) from e
+
+    def _schema(self, store: StoreId, family: str) -> tuple[FamilySchema | None, PartitionKeyRule | None]:
+        place = (store.operator, store.name)
+        if place not in self._schemas:
+            info = operator_info(self._image, store.operator)
+            found = family_schemas(self._image, store.operator, info, store.name)
+            self._schemas[place] = {s.name: (s, rule_of(info, store.name, s)) for s in found}
+        return self._schemas[place].get(family, (None, None))
+
+    def close(self) -> None:
+        """Finish all files. Idempotent."""
+        try:
+            for writer in self._writers.values():
+                writer.close()
+        except OSError as e:
+            raise translate(e, f"writing {self._directory}", local=True) from e
+
+    def tables(self, store: StoreRows) -> list[TableEntry]:
+        """Return what was written of one store, a table for each of its column families."""
+        result = []
         for family in store.families:
-            writer = writers.get(family.name)
-            key = layout.table_key(store.store, family.name) if writer is not None else None
-            table = TableEntry(
-                store=store.store,
-                family=family,
-                rows=writer.rows if writer is not None else 0,
-                key=key,
-                scalable=store.scalable,
-                reason=store.reason,
+            writer = self._writers.get((store.store, family.name))
+            result.append(
+                TableEntry(
+                    store=store.store,
+                    family=family,
+                    rows=writer.rows if writer is not None else 0,
+                    key=layout.table_key(store.store, family.name) if writer is not None else None,
+                    scalable=store.scalable,
+                    reason=store.reason,
+                )
             )
-            entry = None
-            if writer is not None and key is not None:
-                size_bytes = os.path.getsize(writer.path)
-                entry = FileEntry(key=key, size_bytes=size_bytes, crc32=file_crc32(writer.path))
-            result.append((table, entry, writer.path if writer is not None else ""))
         return result
-    except OSError as e:
-        raise translate(e, f"writing {directory}", local=True) from e
+
+    def files(self) -> list[tuple[str, FileEntry]]:
+        """Return all files that were written: path, and what the index says of it. After `close`."""
+        result = []
+        for (store, family), writer in self._writers.items():
+            size_bytes, crc32 = os.path.getsize(writer.path), file_crc32(writer.path)
+            key = layout.table_key(store, family)
+            result.append((writer.path, FileEntry(key=key, size_bytes=size_bytes, crc32=crc32)))
+        return result
 
 
 class _TableWriter:
@@ -184,7 +224,7 @@ class _TableWriter:
         return pa.nulls(len(rows.keys), pa.int32())
 
     def close(self) -> None:
-        """Finish the file."""
+        """Finish the file. Idempotent."""
         self._writer.close()
 
 

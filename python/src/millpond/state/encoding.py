@@ -1,0 +1,116 @@
+"""Arrow to keys and values of one column family: what `millpond.state.codec` decodes, the other way round."""
+
+from __future__ import annotations
+
+import struct
+from collections.abc import Sequence
+from typing import Any
+
+import pyarrow as pa
+
+from millpond.errors import ErrorKind, InvalidInputError, UnsupportedError
+from millpond.rows.encode import conform, encode_rows
+from millpond.rows.spark_types import Atom, Field, Struct
+from millpond.state.schema_files import FamilySchema
+
+_VERSION = b"\0"  # of Spark's encoding, before each row
+_SIGN = 1 << 63
+# Big-endian, as Java writes them into ordering columns.
+_ORDERED = {
+    "boolean": ">?",
+    "byte": ">b",
+    "short": ">h",
+    "integer": ">i",
+    "date": ">i",
+    "float": ">f",
+    "long": ">q",
+    "double": ">d",
+}
+
+
+def encode_keys(keys: Any, schema: FamilySchema) -> list[bytes]:
+    """Return keys as stores hold them, without slot and column family.
+
+    Args:
+        keys: `pyarrow.StructArray` or `RecordBatch` with the columns of `schema.key`.
+    Raises: InvalidInputError: INVALID_ARGUMENT: a column is missing or does not fit, or a key is null. UnsupportedError.
+    """
+    array = conform(keys, schema.key)
+    if array.null_count:
+        raise InvalidInputError("a key is null", kind=ErrorKind.INVALID_ARGUMENT)
+    match schema.kind:
+        case "point":
+            return [_VERSION + row for row in encode_rows(array, schema.key).to_pylist()]
+        case "prefix" | "range":
+            return _framed(array, schema)
+        case _:
+            return _timed(array, schema)
+
+
+def encode_values(values: Any, schema: Struct) -> list[bytes]:
+    """Return values as stores hold them, one each. Raises: as `encode_keys`."""
+    array = conform(values, schema)
+    if array.null_count:
+        raise InvalidInputError("a value is null: leave the row out", kind=ErrorKind.INVALID_ARGUMENT)
+    return [_VERSION + row for row in encode_rows(array, schema).to_pylist()]
+
+
+def _columns(array: Any, schema: Struct, numbers: Sequence[int]) -> list[bytes]:
+    fields = Struct(tuple(schema.fields[number] for number in numbers))
+    if not numbers:
+        return [b""] * len(array)
+    names = fields.names
+    part = pa.StructArray.from_arrays([array.field(number) for number in numbers], names=names)
+    return [_VERSION + row for row in encode_rows(part, fields).to_pylist()]
+
+
+def _framed(array: Any, schema: FamilySchema) -> list[bytes]:
+    every = range(len(schema.key.fields))
+    first = list(schema.ordinals) if schema.kind == "range" else list(every)[: schema.prefix_columns]
+    others = [number for number in every if number not in first]
+    if schema.kind == "range":
+        ordered = [_ordering(array.field(number), schema.key.fields[number]) for number in first]
+        names = [schema.key.fields[number].name for number in first]
+        part = pa.StructArray.from_arrays([pa.array(column, pa.binary()) for column in ordered], names=names)
+        fields = Struct(tuple(Field(name, Atom("binary")) for name in names))
+        heads = [_VERSION + row for row in encode_rows(part, fields).to_pylist()]
+    else:
+        heads = _columns(array, schema.key, first)
+    rests = _columns(array, schema.key, others)
+    return [len(head).to_bytes(4, "little") + head + rest for head, rest in zip(heads, rests, strict=True)]
+
+
+def _ordering(column: Any, field: Field) -> list[bytes]:
+    """A marker (negative 0, positive 1, null 2) and the value; of negative floats all bits are flipped."""
+    name = field.type.name if isinstance(field.type, Atom) else ""
+    form = _ORDERED.get("long" if name.startswith("timestamp") else name)
+    if form is None:
+        raise UnsupportedError(f"keys ordered by column {field.name!r} of type {field.type}")
+    if name.startswith("timestamp") or name == "date":
+        column = column.cast(pa.int64() if name != "date" else pa.int32())
+    size = struct.calcsize(form)
+    result = []
+    for value in column.to_pylist():
+        if value is None:
+            result.append(b"\2" + bytes(size))
+            continue
+        data = struct.pack(form, value)
+        if form in (">f", ">d"):
+            negative = bool(data[0] & 0x80)
+            data = bytes(byte ^ 0xFF for byte in data) if negative else data
+        else:
+            negative = value < 0
+        result.append((b"\0" if negative else b"\1") + data)
+    return result
+
+
+def _timed(array: Any, schema: FamilySchema) -> list[bytes]:
+    last = len(schema.key.fields) - 1
+    rows = _columns(array, schema.key, range(last)) if last else [_VERSION] * len(array)
+    result = []
+    for row, time in zip(rows, array.field(last).to_pylist(), strict=True):
+        if time is None:
+            raise InvalidInputError("an event time in a key is null", kind=ErrorKind.INVALID_ARGUMENT)
+        big = ((time + _SIGN) % (1 << 64)).to_bytes(8, "big")
+        result.append(big + row if schema.kind == "time-first" else row + big)
+    return result
