@@ -45,7 +45,7 @@ class _Reader:
         assert spark is not None, "a damaged log is among the errors"
         batch = self._batch(spark, batch)
         version = batch + 1
-        commit, offsets = spark.commits[batch], spark.offsets.get(batch)
+        commit, offsets = spark.commits[batch], self._offsets(spark, batch)
         if offsets is None:
             raise FormatError(
                 f"{layout.offsets_key(batch)} is not there, although the batch is committed",
@@ -55,8 +55,8 @@ class _Reader:
         self._text(layout.commits_key(batch))
         for number in (batch - 1, batch, batch + 1):
             # Spark wants the entry before the last one too, to tell its sources where they were.
-            if number in spark.offsets and (number <= batch or planned is not None):
-                self._text(layout.offsets_key(number))
+            if number >= 0 and (number <= batch or planned is not None):
+                self._optional(layout.offsets_key(number))
         self._optional(layout.QUERY_METADATA_KEY)
         self._optional(layout.FORMAT_KEY)
         self._sources(planned or offsets)
@@ -102,14 +102,20 @@ class _Reader:
         """The entry of the next batch. With it the next batch reads what it reads, or read, in the query that is saved: a sink
         that knows batches by number and has seen a part of it gets the same again. After a rescale, which is a batch of its
         own, the entry is of other partitions than the state."""
-        entry = spark.offsets.get(offsets.batch + 1)
+        entry = self._offsets(spark, offsets.batch + 1)
         if entry is None:
-            try:
-                data = self.storage.read(layout.offsets_key(offsets.batch + 1))
-            except NotFoundError:
-                return None
-            entry = parse_offsets(data.decode("utf-8"), offsets.batch + 1)
+            return None
         return entry if entry.partitions == offsets.partitions else None
+
+    def _offsets(self, spark: SparkMetadata, batch: int) -> OffsetEntry | None:
+        """An entry of the offset log; while a query runs, one that was written since the log was listed too."""
+        if batch in spark.offsets:
+            return spark.offsets[batch]
+        try:
+            data = self.storage.read(layout.offsets_key(batch))
+        except NotFoundError:
+            return None
+        return parse_offsets(data.decode("utf-8", "replace"), batch)
 
     def _text(self, key: str) -> bytes:
         self.texts[key] = self.storage.read(key)
