@@ -6,7 +6,7 @@ Input as parquet files, one file a batch, and every batch's output and state met
 from __future__ import annotations
 
 import os
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass, field
 from pathlib import Path
@@ -76,12 +76,14 @@ def start(
     conf: Mapping[str, str],
     fail_at: int | None = None,
     actions: int = 1,
+    during: Callable[[int], None] | None = None,
 ) -> StreamingQuery:
     """Start `frame` with the session settings `conf`, over all input that is there, into `run`.
 
     With `fail_at` the sink throws in that batch, after its rows were computed (so its state is committed) and before
     Spark notes it as done: the restart asks every store for the version before. With `actions` above 1 the sink computes
-    the batch that often, each time through the stateful operators; all must give the same.
+    the batch that often, each time through the stateful operators; all must give the same. `during` is called with the number
+    of each batch, whose state is committed and which Spark has not noted as done.
     """
 
     def sink(batch: DataFrame, batch_id: int) -> None:
@@ -91,6 +93,8 @@ def start(
         if batch_id == fail_at:
             raise InjectedFailure(f"injected in batch {batch_id}")
         run.rows[batch_id] = rows
+        if during is not None:
+            during(batch_id)
 
     with settings(spark, conf):
         writer = frame.writeStream.outputMode(output_mode).option("checkpointLocation", str(run.checkpoint))

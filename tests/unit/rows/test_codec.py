@@ -46,6 +46,14 @@ def test_null_rows(data: st.DataObject) -> None:
     assert decode_rows(encoded, schema).equals(array)
 
 
+def test_names_that_come_twice() -> None:
+    """As in the rows of a join."""
+    schema = Struct(tuple(Field(name, Atom("long")) for name in ("k", "k_2", "k", "v", "k")))
+    array = arrow(schema, [{"k": 1, "k_2": 2, "k_3": 3, "v": 4, "k_4": 5}])
+    decoded = decode_rows(encode_rows(array, schema), schema)
+    assert decoded.to_pylist() == [{"k": 1, "k_2": 2, "k_3": 3, "v": 4, "k_4": 5}]
+
+
 def test_rows_without_fields() -> None:
     array = pa.array([{}, {}, {}], pa.struct([]))
     encoded = encode_rows(array, Struct(()))

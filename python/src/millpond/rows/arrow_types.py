@@ -45,4 +45,18 @@ def arrow_type(kind: SparkType) -> Any:
 
 def struct_type(kind: Struct) -> Any:
     """Return the Arrow struct of a struct of Spark."""
-    return pa.struct([pa.field(field.name, arrow_type(field.type)) for field in kind.fields])
+    types = [arrow_type(field.type) for field in kind.fields]
+    return pa.struct([pa.field(name, inner) for name, inner in zip(arrow_names(kind), types, strict=True)])
+
+
+def arrow_names(kind: Struct) -> list[str]:
+    """Return the names of a struct's columns. Spark allows a name twice, most readers do not: the second `k` is called `k_2`."""
+    names: list[str] = []
+    taken = set(kind.names)
+    for field in kind.fields:
+        name, number = field.name, 1
+        while name in names or (number > 1 and name in taken):
+            number += 1
+            name = f"{field.name}_{number}"
+        names.append(name)
+    return names

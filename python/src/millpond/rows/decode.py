@@ -15,7 +15,7 @@ import numpy.typing as npt
 import pyarrow as pa
 
 from millpond.errors import ErrorKind, FormatError
-from millpond.rows.arrow_types import arrow_type
+from millpond.rows.arrow_types import arrow_type, struct_type
 from millpond.rows.spark_types import Array, Atom, Decimal, Map, SparkType, Struct, element_bytes
 
 Ints = npt.NDArray[np.int64]
@@ -128,9 +128,8 @@ class _Decoder:
             missing: Mask | None = (null_words[number >> 6] >> np.uint64(number & 63) & np.uint64(1)).astype(np.bool_)
             missing = _either(missing if missing is not None and missing.any() else None, nulls)
             columns.append(self._values(self._column(base, step, bits + number), base, missing, field.type))
-        kind = pa.struct([pa.field(f.name, c.type) for f, c in zip(schema.fields, columns, strict=True)])
         return pa.Array.from_buffers(
-            kind, count, [_validity(nulls)], null_count=-1 if nulls is not None else 0, children=columns
+            struct_type(schema), count, [_validity(nulls)], null_count=-1 if nulls is not None else 0, children=columns
         )
 
     def _column(self, base: Ints, step: int, word: int) -> Words:

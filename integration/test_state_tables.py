@@ -1,0 +1,159 @@
+"""State as Arrow tables equals what Spark's own source shows of it; rows encoded in Python equal those that Spark encodes."""
+
+from __future__ import annotations
+
+import datetime as dt
+from pathlib import Path
+from typing import Any
+
+import pytest
+from hypothesis import HealthCheck, Phase, given, settings
+from hypothesis import strategies as st
+from pyspark.sql import SparkSession
+from pyspark.sql.types import StructType
+
+import millpond
+from integration.jvm import MILLPOND
+from integration.shapes import named
+from integration.streams import Input, Run, finish, start
+from integration.streams import settings as session
+from millpond.rows.decode import decode_rows
+from millpond.rows.encode import encode_rows
+from millpond.rows.spark_types import Array, Atom, Decimal, Map, SparkType, Struct
+from tests.row_examples import ALL_ATOMS, arrow, tables
+
+pytestmark = pytest.mark.spark
+
+_PROVIDER = "spark.sql.streaming.stateStore.providerClass"
+_FORMAT = "spark.sql.streaming.stateStore.checkpointFormatVersion"
+# A case, what Spark's source is asked for, and what names the same for Millpond.
+SELECTIONS: list[tuple[str, list[tuple[dict[str, str], dict[str, str]]]]] = [
+    ("agg-update-odd-keys", [({}, {})]),
+    ("agg-update-deep-keys", [({}, {})]),
+    ("sessions-append", [({}, {})]),
+    (
+        "join-left",
+        [
+            ({"storeName": name}, {"store": name})
+            for name in ("left-keyToNumValues", "left-keyWithIndexToValue", "right-keyWithIndexToValue")
+        ],
+    ),
+]
+
+
+def _plain(value: Any) -> Any:
+    """A value of Spark's or of Arrow's, in one form: structs as lists, because Spark allows a name twice."""
+    if isinstance(value, dict):
+        return [_plain(inner) for inner in value.values()]
+    if isinstance(value, list | tuple):  # a Row is one
+        return [_plain(inner) for inner in value]
+    if isinstance(value, bytearray):
+        return bytes(value)
+    if isinstance(value, dt.datetime):
+        return value.astimezone(dt.timezone.utc) if value.tzinfo else value.astimezone().astimezone(dt.timezone.utc)
+    return value
+
+
+@pytest.mark.parametrize(("name", "selections"), SELECTIONS, ids=[name for name, _ in SELECTIONS])
+def test_tables_show_what_spark_shows(
+    spark: SparkSession, tmp_path: Path, name: str, selections: list[tuple[dict[str, str], dict[str, str]]]
+) -> None:
+    case = named(name)
+    inputs = [Input(tmp_path / f"input-{i}", schema) for i, (schema, _) in enumerate(case.inputs)]
+    for source, (_, batches) in zip(inputs, case.inputs, strict=True):
+        for batch in batches[:4]:
+            source.add(batch)
+    run = Run(tmp_path / "run")
+    conf = {_PROVIDER: MILLPOND, _FORMAT: str(case.checkpoint_format), **case.conf}
+    frame = case.build([source.stream(spark) for source in inputs])
+    finish(start(spark, frame, run, output_mode=case.mode, conf=conf), run)
+    for asked, options in selections:
+        for number in (1, max(run.rows)):
+            with session(spark, conf):
+                reader = spark.read.format("statestore").option("batchId", number).options(**asked)
+                rows = reader.load(str(run.checkpoint)).collect()
+            expected = sorted(repr((r.partition_id, _plain(r.key), _plain(r.value))) for r in rows)
+            found = millpond.read_state(run.checkpoint, batch=number, store=options.get("store")).to_pylist()
+            assert sorted(repr((r["partition"], _plain(r["key"]), _plain(r["value"]))) for r in found) == expected
+            assert expected or number > 1
+
+
+# ---- the codec, against Spark's own rows ---------------------------------------------------------------------------
+
+# Python gives Spark no values of these types.
+_ATOMS = tuple(name for name in ALL_ATOMS if name not in ("year_month_interval", "variant", "calendar_interval"))
+
+
+def _json(kind: SparkType) -> Any:
+    """Spark's JSON of a type."""
+    if isinstance(kind, Atom):
+        return {"day_time_interval": "interval day to second"}.get(kind.name, kind.name)
+    if isinstance(kind, Decimal):
+        return f"decimal({kind.precision},{kind.scale})"
+    if isinstance(kind, Array):
+        return {"type": "array", "elementType": _json(kind.element), "containsNull": True}
+    if isinstance(kind, Map):
+        key, value = _json(kind.key), _json(kind.value)
+        return {"type": "map", "keyType": key, "valueType": value, "valueContainsNull": True}
+    fields = [{"name": f.name, "type": _json(f.type), "nullable": True, "metadata": {}} for f in kind.fields]
+    return {"type": "struct", "fields": fields}
+
+
+def _pythonic(kind: SparkType, value: Any) -> Any:
+    """What `createDataFrame` takes for a value that `pyarrow.array` takes."""
+    if value is None:
+        return None
+    if isinstance(kind, Struct):
+        return tuple(_pythonic(field.type, value[field.name]) for field in kind.fields)
+    if isinstance(kind, Array):
+        return [_pythonic(kind.element, inner) for inner in value]
+    if isinstance(kind, Map):
+        return {_hashable(_pythonic(kind.key, k)): _pythonic(kind.value, v) for k, v in value}
+    return value
+
+
+def _hashable(value: Any) -> Any:
+    return tuple(map(_hashable, value)) if isinstance(value, list) else value
+
+
+def _flat_keys(kind: SparkType) -> bool:
+    """Whether Python can have the keys of all maps in a dict, in order."""
+    if isinstance(kind, Map):
+        return isinstance(kind.key, Atom) and kind.key.name in ("long", "string", "boolean") and _flat_keys(kind.value)
+    if isinstance(kind, Array):
+        return _flat_keys(kind.element)
+    return not isinstance(kind, Struct) or all(_flat_keys(field.type) for field in kind.fields)
+
+
+def _one_of_each_key(kind: SparkType, value: Any) -> Any:
+    """The value with the last of equal keys of each map, as a dict keeps them."""
+    if value is None:
+        return None
+    if isinstance(kind, Struct):
+        return {field.name: _one_of_each_key(field.type, value[field.name]) for field in kind.fields}
+    if isinstance(kind, Array):
+        return [_one_of_each_key(kind.element, inner) for inner in value]
+    if isinstance(kind, Map):
+        return list({k: _one_of_each_key(kind.value, v) for k, v in value}.items())
+    return value
+
+
+@settings(max_examples=12, phases=[Phase.generate], suppress_health_check=list(HealthCheck), deadline=None)
+@given(
+    st.lists(
+        tables(atoms=_ATOMS, most=6).filter(lambda example: bool(example[1]) and _flat_keys(example[0])),
+        min_size=1,
+        max_size=1,
+    )
+)
+def test_rows_are_those_that_spark_makes(
+    spark: SparkSession, examples: list[tuple[Struct, list[dict[str, Any]]]]
+) -> None:
+    for schema, rows in examples:
+        rows = [_one_of_each_key(schema, row) for row in rows]
+        frame = spark.createDataFrame([_pythonic(schema, row) for row in rows], StructType.fromJson(_json(schema)))
+        made = [bytes(row.getBytes()) for row in frame._jdf.queryExecution().executedPlan().executeCollect()]
+        array = arrow(schema, rows)
+        encoded = encode_rows(array, schema)
+        assert sorted(encoded.to_pylist()) == sorted(made), schema
+        assert decode_rows(encoded, schema).equals(array)
