@@ -9,7 +9,8 @@ from typing import Any
 import pytest
 from hypothesis import HealthCheck, Phase, given, settings
 from hypothesis import strategies as st
-from pyspark.sql import SparkSession
+from pyspark.sql import DataFrame, SparkSession
+from pyspark.sql import functions as F
 from pyspark.sql.types import StructType
 
 import millpond
@@ -17,8 +18,10 @@ from integration.jvm import MILLPOND
 from integration.shapes import named
 from integration.streams import Input, Run, finish, start
 from integration.streams import settings as session
+from millpond.errors import UnsupportedError
 from millpond.rows.decode import decode_rows
 from millpond.rows.encode import encode_rows
+from millpond.rows.hashing import hash_rows
 from millpond.rows.spark_types import Array, Atom, Decimal, Map, SparkType, Struct
 from tests.row_examples import ALL_ATOMS, arrow, tables
 
@@ -154,6 +157,16 @@ def test_rows_are_those_that_spark_makes(
         frame = spark.createDataFrame([_pythonic(schema, row) for row in rows], StructType.fromJson(_json(schema)))
         made = [bytes(row.getBytes()) for row in frame._jdf.queryExecution().executedPlan().executeCollect()]
         array = arrow(schema, rows)
+        _hashes_are_those_of_spark(frame, schema, array)
         encoded = encode_rows(array, schema)
         assert sorted(encoded.to_pylist()) == sorted(made), schema
         assert decode_rows(encoded, schema).equals(array)
+
+
+def _hashes_are_those_of_spark(frame: DataFrame, schema: Struct, array: Any) -> None:
+    try:
+        hashes = hash_rows(array, schema)
+    except UnsupportedError:
+        return  # of an array or a map
+    made = [row[0] for row in frame.select(F.hash(*schema.names)).collect()]
+    assert sorted(hashes.tolist()) == sorted(made), schema
