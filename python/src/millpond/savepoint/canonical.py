@@ -34,15 +34,14 @@ from millpond.savepoint.rewrite import rule_of
 from millpond.savepoint.row_source import UNKNOWN_GROUP, NativeRows, Rows, StoreRows
 from millpond.savepoint.target import Target
 from millpond.snapshot.local_ssts import file_crc32
-from millpond.state.codec import check_supported, decode_keys, decode_values, split_lists
+from millpond.state.codec import binary_array, check_supported, decode_keys, decode_values, split_lists
 from millpond.state.partitioning import key_groups
 from millpond.state.schema_files import FamilySchema
 from millpond.state.selection import family_schemas, operator_info
 from millpond.storage import Storage, open_storage
 from millpond.storage.local import translate
 
-_NO_PLACE = b"\0\0\0\0"
-_PARALLEL_FROM_BYTES = 32 * 1024 * 1024  # of state; below that, starting processes takes longer than it saves
+_PARALLEL_FROM_KEYS = 500_000  # below that, starting processes takes longer than it saves
 _READ_ROWS = 65_536
 
 
@@ -60,8 +59,9 @@ def export(image: Image, root: str, target: Target) -> tuple[list[TableEntry], d
     """Write the tables of all stores of `image`, which is in the storage at `root`. Returns them, and their files."""
     source = NativeRows(open_storage(root), image)
     stores = source.stores()
-    size_bytes = sum(op.size_bytes for op in image.operators)
-    workers = min(os.cpu_count() or 1, len(stores)) if size_bytes >= _PARALLEL_FROM_BYTES else 1
+    keys = [op.keys for op in image.operators]
+    many = -1 in keys or sum(keys) >= _PARALLEL_FROM_KEYS
+    workers = min(os.cpu_count() or 1, len(stores)) if many else 1
     tables: list[TableEntry] = []
     files: dict[str, FileEntry] = {}
     with tempfile.TemporaryDirectory(prefix="millpond-export-") as directory, ExitStack() as stack:
@@ -191,21 +191,21 @@ class _TableWriter:
     def write(self, rows: Rows) -> None:
         """Append."""
         columns: dict[str, Any] = {
-            "key_bytes": pa.array(rows.keys, pa.binary()),
-            "value_bytes": pa.array(rows.values, pa.binary()),
+            "key_bytes": binary_array(rows.keys),
+            "value_bytes": binary_array(rows.values),
         }
         keys = None
         if self._schema is not None:
-            keys = columns["key"] = decode_keys([_NO_PLACE + key for key in rows.keys], self._schema)
-            columns["value"] = self._values(rows, self._schema)
+            keys = columns["key"] = decode_keys(columns["key_bytes"], self._schema, place_bytes=0)
+            columns["value"] = self._values(rows, columns["value_bytes"], self._schema)
         columns["key_group"] = self._key_groups(rows, keys)
         arrays = [columns[name] for name in self._fields.names]
         self._writer.write_batch(pa.RecordBatch.from_arrays(arrays, schema=self._fields))
         self.rows += len(rows.keys)
 
-    def _values(self, rows: Rows, schema: FamilySchema) -> Any:
+    def _values(self, rows: Rows, values: Any, schema: FamilySchema) -> Any:
         if not self._multi:
-            return decode_values(rows.values, schema.value)
+            return decode_values(values, schema.value)
         single, counts = split_lists(rows.values)
         ends = [0]
         for count in counts:

@@ -27,7 +27,7 @@ from millpond.savepoint.rewrite import rule_of
 from millpond.savepoint.row_source import UNKNOWN_GROUP, NativeRows, Rows, RowSource, StoreRows
 from millpond.savepoint.target import building, check_vacant
 from millpond.spark_metadata import OperatorInfo
-from millpond.state.codec import PHYSICAL_PREFIX_BYTES, decode_keys, decode_values
+from millpond.state.codec import decode_keys, decode_values
 from millpond.state.encoding import encode_keys, encode_values
 from millpond.state.partitioning import key_groups
 from millpond.state.schema_files import FamilySchema
@@ -162,7 +162,7 @@ class _Edited:
         return tables, files
 
     def _batch(self, rows: Rows) -> Any:
-        keys = decode_keys([bytes(PHYSICAL_PREFIX_BYTES) + key for key in rows.keys], self.schema)
+        keys = decode_keys(rows.keys, self.schema, place_bytes=0)
         return pa.RecordBatch.from_arrays([keys, decode_values(rows.values, self.schema.value)], names=["key", "value"])
 
     def _edit(
@@ -186,7 +186,7 @@ class _Edited:
             keys = encode_keys(part.column("key"), self.schema)
             values = encode_values(part.column("value"), self.schema.value)
             self._check_new(keys)
-            decoded = decode_keys([bytes(PHYSICAL_PREFIX_BYTES) + key for key in keys], self.schema)
+            decoded = decode_keys(keys, self.schema, place_bytes=0)
             groups = key_groups(decoded, self.schema.key, self.rule, self.groups.max_parallelism).tolist()
             self.after += len(keys)
             self._spread(writers, stores, family, groups, keys, values)

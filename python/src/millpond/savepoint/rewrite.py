@@ -327,7 +327,7 @@ class _StoreWriter:
                 "be placed on other partitions by this version"
             )
         rule = rule_of(self.info, self.store.name, schema)
-        decoded = decode_keys([b"\0\0\0\0" + key for key in rows.keys], schema)
+        decoded = decode_keys(rows.keys, schema, place_bytes=0)
         groups = key_groups(decoded, schema.key, rule, self.plan.key_groups.max_parallelism)
         return replace(rows, groups=groups.tolist())
 

@@ -12,7 +12,7 @@ from millpond.ids import StoreId, VersionId
 from millpond.json_fields import RESERVED_SLOT, ColumnFamily
 from millpond.keygroups import KeyGroups
 from millpond.savepoint.image import Image
-from millpond.state.entries import entries, open_version
+from millpond.state.entries import Entry, entries, open_version
 from millpond.storage import Storage
 from millpond.store_files import StoreFiles
 
@@ -55,6 +55,50 @@ class RowSource(Protocol):
         """The rows of one store, some at a time; those of one column family in the order of their places."""
 
 
+class _Places(dict[bytes, tuple[int, int]]):
+    """Column family and key group of the first bytes of physical keys."""
+
+    def __init__(self, groups: KeyGroups) -> None:
+        super().__init__()
+        self._groups = groups
+
+    def __missing__(self, prefix: bytes) -> tuple[int, int]:
+        slot, number = int.from_bytes(prefix[:2], "big"), int.from_bytes(prefix[2:], "big")
+        place = (number, UNKNOWN_GROUP if slot == RESERVED_SLOT else self._groups.group(slot))
+        self[prefix] = place
+        return place
+
+
+def _split(chunk: list[Entry], known: dict[int, ColumnFamily], places: _Places) -> Iterator[Rows]:
+    """Entries by column family; of those that the job dropped, none."""
+    keys = [key for key, _ in chunk]
+    prefixes = [key[:PHYSICAL_PREFIX_BYTES] for key in keys]
+    numbers = {places[prefix][0] for prefix in set(prefixes)}
+    if len(numbers) == 1:
+        # Most stores have one column family: all at once.
+        (number,) = numbers
+        if number in known:
+            yield Rows(
+                known[number],
+                [places[prefix][1] for prefix in prefixes],
+                [key[PHYSICAL_PREFIX_BYTES:] for key in keys],
+                [value for _, value in chunk],
+            )
+        return
+    parts: dict[int, Rows] = {}
+    for prefix, (key, value) in zip(prefixes, chunk, strict=True):
+        number, group = places[prefix]
+        rows = parts.get(number)
+        if rows is None:
+            if number not in known:
+                continue
+            rows = parts[number] = Rows(known[number])
+        rows.groups.append(group)
+        rows.keys.append(key[PHYSICAL_PREFIX_BYTES:])
+        rows.values.append(value)
+    yield from parts.values()
+
+
 class NativeRows:
     """Rows of the stores that `image` names, from changelogs and SSTs."""
 
@@ -94,24 +138,9 @@ class NativeRows:
         version = open_version(self._files(store.store), self._target(store.store))
         with entries(version) as found:
             iterator = iter(found)
+            places = _Places(groups)
             while chunk := list(islice(iterator, _CHUNK_ENTRIES)):
-                parts: dict[int, Rows] = {}
-                group_of: dict[int, int] = {RESERVED_SLOT: UNKNOWN_GROUP}
-                for key, value in chunk:
-                    number = key[2] << 8 | key[3]
-                    rows = parts.get(number)
-                    if rows is None:
-                        if number not in known:
-                            continue  # of a family that the job dropped
-                        rows = parts[number] = Rows(known[number])
-                    slot = key[0] << 8 | key[1]
-                    group = group_of.get(slot)
-                    if group is None:
-                        group = group_of[slot] = groups.group(slot)
-                    rows.groups.append(group)
-                    rows.keys.append(key[PHYSICAL_PREFIX_BYTES:])
-                    rows.values.append(value)
-                yield from parts.values()
+                yield from _split(chunk, known, places)
 
     @property
     def key_groups(self) -> KeyGroups:

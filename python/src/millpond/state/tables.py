@@ -16,7 +16,14 @@ from millpond.rows.arrow_types import struct_type
 from millpond.rows.encode import encode_rows
 from millpond.rows.spark_types import Struct
 from millpond.savepoint.index import SavepointIndex
-from millpond.state.codec import PHYSICAL_PREFIX_BYTES, check_supported, decode_keys, decode_values, split_lists
+from millpond.state.codec import (
+    PHYSICAL_PREFIX_BYTES,
+    binary_array,
+    check_supported,
+    decode_keys,
+    decode_values,
+    split_lists,
+)
 from millpond.state.entries import Entry, entries
 from millpond.state.selection import Selection, select
 
@@ -84,13 +91,13 @@ def _batches(selection: Selection, schema: Any, chosen: _Filter | None, raw: boo
             values, counts = split_lists(values)
             keys = [key for key, count in zip(keys, counts, strict=True) for _ in range(count)]
         columns = [
-            pa.array([partition] * len(keys), pa.int32()),
+            pa.repeat(pa.scalar(partition, pa.int32()), len(keys)),
             decode_keys(keys, selection.schema),
             decode_values(values, selection.schema.value),
         ]
         if raw:
             without_place = [key[PHYSICAL_PREFIX_BYTES:] for key in keys]
-            columns += [pa.array(without_place, pa.binary()), pa.array(values, pa.binary())]
+            columns += [binary_array(without_place), binary_array(values)]
         rows = pa.RecordBatch.from_arrays(columns, schema=schema)
         if chosen is not None:
             rows = rows.filter(chosen.mask(rows.column(1)))
