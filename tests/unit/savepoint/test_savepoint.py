@@ -16,7 +16,7 @@ from typing import Any
 import pytest
 
 from millpond import layout, pins, savepoint
-from millpond.errors import ErrorKind, MillpondError
+from millpond.errors import ErrorKind, MillpondError, UnavailableError
 from millpond.ids import StoreId, VersionId
 from millpond.inspection import overview, verify
 from millpond.restore.plan import plan_restore
@@ -334,6 +334,21 @@ def test_pins(built: CheckpointBuilder) -> None:
         while built.storage.read(key) == first:  # renewed
             pass
     assert not list(built.storage.list(layout.PINS_PREFIX))
+
+
+def test_a_checkpoint_that_can_only_be_read(
+    built: CheckpointBuilder, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+) -> None:
+    put_bytes = LocalStorage.put_bytes
+
+    def denied(self: LocalStorage, key: str, data: bytes, *, if_absent: bool = False) -> None:
+        if self.root == str(built.root):
+            raise UnavailableError("denied", kind=ErrorKind.STORAGE_DENIED)
+        put_bytes(self, key, data, if_absent=if_absent)
+
+    monkeypatch.setattr(LocalStorage, "put_bytes", denied)
+    savepoint.create(built.root, tmp_path / "saved")
+    assert savepoint.verify(tmp_path / "saved").ok and "not pinned" in caplog.text
 
 
 # ---- kill -9 -------------------------------------------------------------------------------------------------------

@@ -2,16 +2,17 @@
 
 from __future__ import annotations
 
+import logging
 import os
 import time
-from collections.abc import Iterable
-from contextlib import AbstractContextManager, nullcontext
+from collections.abc import Iterable, Iterator
+from contextlib import ExitStack, contextmanager
 from dataclasses import asdict, dataclass, replace
 from typing import Any
 
 from millpond import layout
 from millpond._version import __version__
-from millpond.errors import FormatError, InvalidInputError, NotFoundError
+from millpond.errors import ErrorKind, FormatError, InvalidInputError, NotFoundError, UnavailableError
 from millpond.pins import pinned
 from millpond.rows import require_tools
 from millpond.savepoint.copying import Progress, Written, damaged_state, write_image
@@ -21,6 +22,8 @@ from millpond.savepoint.index import CANONICAL, NATIVE, FileEntry, SavepointInde
 from millpond.savepoint.places import absolute
 from millpond.savepoint.target import Target, building, check_vacant
 from millpond.storage import Storage, open_storage
+
+log = logging.getLogger(__name__)
 
 _ATTEMPTS = 3
 
@@ -100,17 +103,27 @@ def check_apart(origin: str, place: str) -> None:
             raise InvalidInputError(f"{place} and {origin} lie in each other", hint="Name a place beside it.")
 
 
-def pin_of(source: Storage, image: Image) -> AbstractContextManager[object]:
-    """Keep collection away from the files of `image` while the block runs."""
+@contextmanager
+def pin_of(source: Storage, image: Image) -> Iterator[None]:
+    """Keep collection away from the files of `image` while the block runs.
+
+    Where the Spark checkpoint may only be read, nothing is pinned: a file that is collected meanwhile is noticed, as ever.
+    """
 
     def keys(kind: type[layout.ChangelogFile] | type[layout.ManifestFile], among: Iterable[str]) -> list[str]:
         return [key for key in among if (parsed := layout.parse_key(key)) is not None and isinstance(parsed.file, kind)]
 
     manifests = keys(layout.ManifestFile, image.texts)
     changelogs = keys(layout.ChangelogFile, (file.source for file in image.files))
-    if not manifests and not changelogs:
-        return nullcontext()
-    return pinned(source, manifests=manifests, changelogs=changelogs)
+    with ExitStack() as stack:
+        if manifests or changelogs:
+            try:
+                stack.enter_context(pinned(source, manifests=manifests, changelogs=changelogs))
+            except UnavailableError as e:
+                if e.kind is not ErrorKind.STORAGE_DENIED:
+                    raise
+                log.warning("the Spark checkpoint is not pinned, because it cannot be written to: %s", e)
+        yield
 
 
 def _write(

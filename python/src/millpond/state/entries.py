@@ -102,20 +102,19 @@ def _merged(below: Iterator[Entry], overlay: dict[bytes, _Change]) -> Iterator[E
     next_key = next(above, None)
     for key, value in below:
         while next_key is not None and next_key < key:
-            yield from _entry(next_key, overlay[next_key], b"")
+            change = overlay[next_key]
+            if change is not None:
+                yield next_key, change if isinstance(change, bytes) else change.value
             next_key = next(above, None)
-        if next_key == key:
-            yield from _entry(key, overlay[key], value)
-            next_key = next(above, None)
-        else:
+        if next_key != key:
             yield key, value
-    while next_key is not None:
-        yield from _entry(next_key, overlay[next_key], b"")
+            continue
+        change = overlay[key]
+        if change is not None:
+            yield key, change if isinstance(change, bytes) else value + change.value
         next_key = next(above, None)
-
-
-def _entry(key: bytes, change: _Change, below: bytes) -> Iterator[Entry]:
-    if isinstance(change, _Appended):
-        yield key, below + change.value
-    elif change is not None:
-        yield key, change
+    while next_key is not None:
+        change = overlay[next_key]
+        if change is not None:
+            yield next_key, change if isinstance(change, bytes) else change.value
+        next_key = next(above, None)
