@@ -1,0 +1,118 @@
+"""The savepoint commands: words, JSON as the guide lists it, exit codes."""
+
+from __future__ import annotations
+
+import json
+import re
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from millpond.cli.main import main
+from tests.checkpoints import CheckpointBuilder
+from tests.row_checkpoints import RowsBuilder
+
+Run = Callable[..., tuple[int, str, str]]
+
+
+@pytest.fixture(scope="module")
+def built(tmp_path_factory: pytest.TempPathFactory) -> CheckpointBuilder:
+    return RowsBuilder(tmp_path_factory.mktemp("cli") / "job").build()
+
+
+@pytest.fixture
+def run(capsys: pytest.CaptureFixture[str]) -> Run:
+    def call(*arguments: object) -> tuple[int, str, str]:
+        code = main([str(argument) for argument in arguments])
+        captured = capsys.readouterr()
+        return code, captured.out, captured.err
+
+    return call
+
+
+def listed(repository: Path, command: str) -> set[str]:
+    """The fields that the guide names for a command, those in brackets left out."""
+    text = (repository / "docs/guides/savepoints.md").read_text()
+    (row,) = [line for line in text.splitlines() if re.match(rf"\|[^|]*`{command}`[^|]*\|", line)]
+    return set(re.findall(r"`(\w+)`", re.sub(r"\([^)]*\)", "", row.split("|")[2])))
+
+
+def test_json_is_what_the_guide_lists(built: CheckpointBuilder, run: Run, tmp_path: Path, repository: Path) -> None:
+    place = tmp_path / "saved"
+    commands: list[tuple[str, list[Any], int]] = [
+        ("create", ["savepoint", "create", built.root, place], 0),
+        ("show", ["savepoint", "show", place], 0),
+        ("list", ["savepoint", "list", tmp_path], 0),
+        ("verify", ["savepoint", "verify", place], 0),
+        ("restore", ["savepoint", "restore", place, tmp_path / "new", "--map-operator", "0=2"], 0),
+        ("fork", ["fork", built.root, tmp_path / "fork", "--batch", "3", "--dry-run"], 0),
+        ("diff", ["savepoint", "diff", place, built.root], 0),
+        ("delete", ["savepoint", "delete", place], 0),
+    ]
+    for name, arguments, expected in commands:
+        code, out, err = run(*arguments, "--json")
+        assert (code, err) == (expected, ""), name
+        fields = listed(repository, name)
+        if name == "show":
+            fields |= {"batch", "planned_batch", "query_id", "provider", "spark_checkpoint_format", "partitions"}
+            fields |= {"max_parallelism", "key_group_base", "watermark_ms", "timestamp_ms", "operators"}
+            fields -= {"image"}
+        elif name == "list":
+            fields -= {"show", "savepoint", "kind", "message"}
+        assert set(json.loads(out)) == fields, name
+
+
+def test_words(built: CheckpointBuilder, run: Run, tmp_path: Path) -> None:
+    place = tmp_path / "saved"
+    code, out, err = run("savepoint", "create", built.root, place, "--dry-run")
+    assert code == 0 and "batch         5" in out and "nothing was written" in err and not place.exists()
+    assert run("savepoint", "create", built.root, place, "--copy")[0] == 0
+    assert "stateStoreSave" in run("savepoint", "show", place)[1]
+    assert "problems    0" in run("savepoint", "verify", place)[1]
+    code, out, _ = run("savepoint", "restore", place, tmp_path / "new", "--drop-operator", "0", "--keep-query-id")
+    assert code == 0 and "dropped       0" in out
+    code, out, _ = run("savepoint", "restore", place, tmp_path / "wide", "--partitions", "4", "--max-parallelism", "32")
+    assert code == 0 and "partitions    4" in out
+    code, out, err = run("savepoint", "delete", place, "--dry-run")
+    assert code == 0 and "nothing was deleted" in err and place.exists()
+    path = next((place / "state/0/0").glob("*.changelog"))
+    path.write_bytes(path.read_bytes()[:-1])
+    code, out, err = run("savepoint", "verify", place)
+    assert code == 1 and "SAVEPOINT_DAMAGED" in out and "hint: " in err
+    (place / "savepoint.json").write_bytes(b"MILLPOND savepoint 2 00000000 0\n")
+    code, out, err = run("savepoint", "list", tmp_path)
+    assert code == 1 and "FORMAT_TOO_NEW" in err
+
+
+@pytest.mark.parametrize(
+    "arguments",
+    [
+        ["create", "nowhere", "x"],
+        ["create", "{job}", "{job}"],
+        ["create", "{job}", "x", "--batch", "-1"],
+        ["create", "{job}", "x", "--format", "odd"],
+        ["restore", "{job}", "x"],
+        ["restore", "{job}", "x", "--map-operator", "1"],
+        ["restore", "{job}", "x", "--map-operator", "a=b"],
+        ["restore", "{job}", "x", "--offsets", "some"],
+        ["show", "{job}"],
+        ["verify", "nowhere"],
+        ["list", "nowhere"],
+        ["delete", "{job}"],
+        ["diff", "{job}", "nowhere"],
+    ],
+    ids=" ".join,
+)
+def test_wrong_input(
+    built: CheckpointBuilder, run: Run, tmp_path: Path, arguments: list[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.chdir(tmp_path)
+    code, out, err = run("savepoint", *(text.format(job=built.root) for text in arguments))
+    assert (code, out) == (2, "") and err and list(tmp_path.iterdir()) == []
+
+
+def test_an_operator_that_is_mapped_twice(built: CheckpointBuilder, run: Run, tmp_path: Path) -> None:
+    code, _, err = run("fork", built.root, tmp_path / "x", "--map-operator", "0=1", "--map-operator", "0=2")
+    assert code == 2 and "OPERATOR_UNKNOWN" in err
