@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import shutil
+import struct
 import tempfile
 import zlib
 from dataclasses import dataclass, field, replace
@@ -34,6 +35,19 @@ def utf(text: str) -> bytes:
     """As Java's DataOutputStream writes it."""
     data = text.encode()
     return len(data).to_bytes(2, "big") + data
+
+
+def state_schema(key: list[str], value: list[str]) -> bytes:
+    """A state schema file, version 2, of columns of whole numbers."""
+
+    def text(value: str) -> bytes:
+        return struct.pack(">H", len(value)) + value.encode()
+
+    def chunked(columns: list[str]) -> bytes:
+        fields = [{"name": name, "type": "long", "nullable": True, "metadata": {}} for name in columns]
+        return struct.pack(">i", 1) + text(json.dumps({"type": "struct", "fields": fields}))
+
+    return text("v2") + chunked(key) + chunked(value)
 
 
 @dataclass
@@ -101,10 +115,7 @@ class CheckpointBuilder:
 
     def schema(self) -> bytes:
         """Spark's schema file, of another kind of keys and values than the made-up ones."""
-        texts = [
-            f'{{"type":"struct","fields":[{{"name":"{n}","type":"{t}"}}]}}' for n, t in (("k", "long"), ("n", "string"))
-        ]
-        return utf("v2") + b"".join((1).to_bytes(4, "big") + utf(text) for text in texts)
+        return state_schema(["k"], ["count"])
 
     def value(self, store: StoreId, version: int) -> bytes:
         """The value that version `version` puts under its key."""

@@ -9,7 +9,7 @@ import pyarrow as pa
 from millpond.ids import StoreId
 from millpond.rows.encode import encode_rows
 from millpond.rows.spark_types import Atom, Field, Struct
-from tests.checkpoints import CheckpointBuilder
+from tests.checkpoints import CheckpointBuilder, utf
 
 KEY = Struct((Field("k", Atom("long")),))
 VALUE = Struct((Field("n", Atom("string")),))
@@ -20,6 +20,11 @@ class RowsBuilder(CheckpointBuilder):
 
     def _number(self, store: StoreId, version: int) -> int:
         return 100 * store.partition + version - (1 if version % 3 == 0 else 0)
+
+    def schema(self) -> bytes:
+        fields = (("k", "long"), ("n", "string"))
+        texts = [f'{{"type":"struct","fields":[{{"name":"{name}","type":"{kind}"}}]}}' for name, kind in fields]
+        return utf("v2") + b"".join((1).to_bytes(4, "big") + utf(text) for text in texts)
 
     def keys(self, version: int) -> int:
         return version - version // 3

@@ -12,7 +12,7 @@ from millpond.format_file import decode_format, encode_format
 from millpond.manifest import decode_manifest, encode_manifest
 from millpond.savepoint.index import decode_index, encode_index
 from tests.conftest import Golden
-from tests.examples import FORMAT, HEADER, MANIFEST, RECORDS, SAVEPOINT, changelog_bytes
+from tests.examples import COMPOSED, FORMAT, HEADER, MANIFEST, RECORDS, SAVEPOINT, changelog_bytes
 
 MANY = RECORDS * 30
 
@@ -53,3 +53,9 @@ def test_manifest(golden: Golden, v1: Path) -> None:
 def test_savepoint_json(golden: Golden, v1: Path) -> None:
     golden.check(v1 / "savepoint.json", encode_index(SAVEPOINT))
     assert decode_index((v1 / "savepoint.json").read_bytes()) == SAVEPOINT
+
+
+def test_composed_manifest(golden: Golden, v1: Path) -> None:
+    if golden.rewrite:
+        golden.check(v1 / "22.manifest", encode_manifest(COMPOSED))
+    assert decode_manifest((v1 / "22.manifest").read_bytes()) == COMPOSED

@@ -6,6 +6,8 @@
 Importing this package imports neither pyspark nor anything else of weight.
 """
 
+from typing import TYPE_CHECKING, Any
+
 from millpond._version import __version__
 from millpond.errors import (
     AgentError,
@@ -25,6 +27,9 @@ from millpond.reading import read_state
 from millpond.session import conf_lines, configure, jar
 from millpond.stopping import stop_with_savepoint
 
+if TYPE_CHECKING:
+    from millpond.api import rescale
+
 __all__ = [
     "AgentError",
     "CommitUnknownError",
@@ -43,5 +48,17 @@ __all__ = [
     "configure",
     "jar",
     "read_state",
+    "rescale",
     "stop_with_savepoint",
 ]
+
+_IN_API = frozenset({"rescale"})
+
+
+def __getattr__(name: str) -> Any:
+    """Import what tools need when it is first asked for: every executor's agent imports this package."""
+    if name in _IN_API:
+        from millpond import api
+
+        return getattr(api, name)
+    raise AttributeError(f"module {__name__!r} has no attribute {name!r}")

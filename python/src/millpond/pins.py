@@ -39,24 +39,36 @@ def read_pins(storage: Storage, *, now_ms: int) -> frozenset[str]:
     for info in storage.list(layout.PINS_PREFIX):
         if not info.key.endswith(".json") or info.key.rpartition("/")[2].startswith("."):
             continue
-        try:
-            pin = json.loads(storage.read(info.key))
-            keys = [layout.check_relative(str(key)) for key in (*pin.get("manifests", ()), *pin.get("changelogs", ()))]
-            expires_ms = pin.get("expires_ms")
-            if isinstance(expires_ms, int) and expires_ms < now_ms:
-                over.append(info.key)
-            else:
-                pinned.update(keys)
-        except NotFoundError:
-            continue  # just released
-        except (ValueError, AttributeError, TypeError) as e:
-            raise FormatError(
-                f"{info.key} is no pin that this version can read: nothing is collected", kind=ErrorKind.FORMAT_DAMAGED
-            ) from e
+        keys, expires_ms = _read(storage, info.key)
+        if expires_ms is not None and expires_ms < now_ms:
+            over.append(info.key)
+        else:
+            pinned |= keys
     if over:
         storage.delete(over)
         log.info("pins removed whose time is over: %s", ", ".join(over))
     return frozenset(pinned)
+
+
+def pinned_by(storage: Storage, key: str) -> frozenset[str]:
+    """Return the keys that one pin protects; nothing if it was just released. Raises: FormatError: FORMAT_DAMAGED."""
+    return _read(storage, key)[0]
+
+
+def _read(storage: Storage, key: str) -> tuple[frozenset[str], int | None]:
+    try:
+        pin = json.loads(storage.read(key))
+        named = frozenset(
+            layout.check_relative(str(k)) for k in (*pin.get("manifests", ()), *pin.get("changelogs", ()))
+        )
+        expires_ms = pin.get("expires_ms")
+    except NotFoundError:
+        return frozenset(), None  # just released
+    except (ValueError, AttributeError, TypeError) as e:
+        raise FormatError(
+            f"{key} is no pin that this version can read: nothing is collected", kind=ErrorKind.FORMAT_DAMAGED
+        ) from e
+    return named, expires_ms if isinstance(expires_ms, int) else None
 
 
 def _now_ms() -> int:

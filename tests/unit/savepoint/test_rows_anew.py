@@ -225,3 +225,29 @@ def test_savepoints_of_the_first_release_open(golden: Golden, repository: Path, 
         savepoint.restore(place, tmp_path / str(partitions), partitions=partitions)
         assert content(tmp_path / str(partitions)) == ALL
         assert verify(LocalStorage(str(tmp_path / str(partitions))), "x").ok
+
+
+# ---- after a rescale -----------------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("partitions", [1, 4, 8])
+@pytest.mark.parametrize("spark_format", [1, 2])
+def test_after_a_rescale(tmp_path: Path, spark_format: int, partitions: int) -> None:
+    """Its manifests name files of other partitions: those go along, and the pins that keep them."""
+    built = RowsBuilder(tmp_path / "job", spark_format=spark_format).build()
+    millpond.rescale(str(built.root), partitions=partitions)
+    assert content(built.root) == ALL
+    savepoint.create(built.root, tmp_path / "saved")
+    assert savepoint.verify(tmp_path / "saved").problems == []
+    savepoint.create(built.root, tmp_path / "tables", format="canonical")
+    for name in ("saved", "tables"):
+        assert content(tmp_path / name) == ALL
+        for wanted in (None, 2, 3):
+            new = tmp_path / f"{name}-{wanted}"
+            savepoint.restore(tmp_path / name, new, partitions=wanted, map_operators={0: 1})
+            assert content(new) == ALL
+            assert verify(LocalStorage(str(new)), "new").problems == []
+    assert savepoint.diff(built.root, tmp_path / "saved").equal
+    pins = list((tmp_path / "saved-None/millpond/pins").glob("*.json"))
+    named = {key for pin in pins for key in json.loads(pin.read_text())["changelogs"]}
+    assert named and all(key.startswith("state/1/") and (tmp_path / "saved-None" / key).is_file() for key in named)

@@ -12,7 +12,7 @@ from millpond.errors import ErrorKind, MillpondError, NotFoundError
 from millpond.ids import DEFAULT_STORE, StoreId, VersionId
 from millpond.manifest import decode_manifest
 from millpond.sealed import seal, unseal
-from millpond.spark_metadata import read_operator_info
+from millpond.spark_metadata import read_operator_info, read_spark_metadata
 from millpond.storage import ObjectInfo
 from millpond.store_files import Listing, add_to_listing
 
@@ -38,7 +38,7 @@ def collect(context: StoreContext, anchor: VersionId, *, force: bool, now_ms: in
     deleted = _expire(context, anchor, pinned, now_ms)
     context.last_collect_ms = now_ms
     if _sweeps(context):
-        deleted += _sweep_now_and_then(context, force, interval_ms, now_ms)
+        deleted += _sweep_now_and_then(context, anchor, pinned, force, interval_ms, now_ms)
     return {"deleted_files": len(deleted), "deleted_bytes": sum(info.size_bytes for info in deleted)}
 
 
@@ -87,7 +87,9 @@ def _sweeps(context: StoreContext) -> bool:
     return DEFAULT_STORE not in operator.stores and operator.stores[0] == context.store.name
 
 
-def _sweep_now_and_then(context: StoreContext, force: bool, interval_ms: int, now_ms: int) -> list[ObjectInfo]:
+def _sweep_now_and_then(
+    context: StoreContext, anchor: VersionId, pinned: frozenset[str], force: bool, interval_ms: int, now_ms: int
+) -> list[ObjectInfo]:
     checkpoint, operator = context.checkpoint, context.store.operator
     with checkpoint.lock:
         due = now_ms - checkpoint.last_sweep_ms.get(operator, 0) >= interval_ms
@@ -96,7 +98,9 @@ def _sweep_now_and_then(context: StoreContext, force: bool, interval_ms: int, no
         checkpoint.sweeping.add(operator)
         checkpoint.last_sweep_ms[operator] = now_ms
     try:
-        return sweep_operator(checkpoint, operator, grace_ms=context.option_int("gc.graceMs"), now_ms=now_ms)
+        grace_ms, oldest_retained = context.option_int("gc.graceMs"), anchor.version - context.retain_versions + 1
+        deleted = sweep_operator(checkpoint, operator, grace_ms=grace_ms, now_ms=now_ms)
+        return deleted + _clear_after_rescale(checkpoint, operator, oldest_retained, pinned, grace_ms, now_ms)
     finally:
         with checkpoint.lock:
             checkpoint.sweeping.discard(operator)
@@ -158,7 +162,7 @@ def _list_operator(checkpoint: CheckpointContext, operator: int) -> dict[StoreId
 
 
 def _mark(checkpoint: CheckpointContext, operator: int, listings: Mapping[StoreId, Listing], now_ms: int) -> set[str]:
-    """Return the keys of all SSTs that the listed manifests name. Raises: MillpondError if one cannot be read."""
+    """Return the keys of all SSTs and changelogs that the listed manifests name. Raises: MillpondError if one cannot be read."""
     referenced: set[str] = set()
     seen: dict[str, tuple[ObjectInfo, frozenset[str]]] = {}
     known = checkpoint.marks.get(operator, {})
@@ -170,12 +174,47 @@ def _mark(checkpoint: CheckpointContext, operator: int, listings: Mapping[StoreI
                     manifest = decode_manifest(checkpoint.storage.read(info.key), name=info.key)
                 except NotFoundError:
                     continue  # expired since it was listed: it names nothing any more
-                entry = (info, frozenset(layout.store_key(store, sst.key) for sst in manifest.ssts))
+                entry = (info, frozenset((*manifest.sst_keys(store), *manifest.changelog_keys())))
             if now_ms - info.modified_ms >= _CACHEABLE_AGE_MS:
                 seen[info.key] = entry
             referenced |= entry[1]
     checkpoint.marks[operator] = seen
     return referenced
+
+
+def _clear_after_rescale(
+    checkpoint: CheckpointContext,
+    operator: int,
+    oldest_retained: int,
+    pinned: frozenset[str],
+    grace_ms: int,
+    now_ms: int,
+) -> list[ObjectInfo]:
+    """Delete what a rescale left behind: files of partitions that are no more, and pins of changelogs that nobody needs."""
+    storage = checkpoint.storage
+    try:
+        partitions = read_spark_metadata(storage, batches=(), operators=()).partitions
+        listings = _list_operator(checkpoint, operator)
+        if partitions is None or not listings:
+            return []
+        doomed = gc.plan_left_behind(
+            listings, partitions, oldest_retained, grace_ms=grace_ms, now_ms=now_ms, pinned=pinned
+        )
+        rescale_pins = [
+            info
+            for info in storage.list(layout.PINS_PREFIX)
+            if (named := layout.parse_rescale_pin(info.key)) is not None
+            and named[0] == operator
+            and now_ms - info.modified_ms >= grace_ms
+        ]
+        if rescale_pins:
+            referenced = _mark(checkpoint, operator, listings, now_ms)
+            doomed += [info for info in rescale_pins if not referenced & pins.pinned_by(storage, info.key)]
+        storage.delete(info.key for info in doomed)
+    except MillpondError as e:
+        log.warning("operator %d: what a rescale left behind is not cleared: %s", operator, e)
+        return []
+    return doomed
 
 
 def _candidates_key(operator: int) -> str:

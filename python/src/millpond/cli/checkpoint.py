@@ -3,27 +3,20 @@
 from __future__ import annotations
 
 import argparse
-import os
 from collections.abc import Sequence
 from itertools import groupby
 
 from millpond.cli.output import Output, bytes_text, count_text
 from millpond.inspection import overview, verify
 from millpond.inspection.overview import OperatorView, Overview, StoreView
-from millpond.storage import Storage, open_storage
+from millpond.storage import open_root
 
 _MAX_PROBLEM_LINES = 200
 
 
-def _open(location: str) -> tuple[Storage, str]:
-    """Return the storage of what the user typed: a URI, or a path relative to the working directory."""
-    root = location if ":" in location.partition("/")[0] else os.path.abspath(location)
-    return open_storage(root), root
-
-
 def show(arguments: argparse.Namespace, output: Output) -> int:
     """Print what the Spark checkpoint holds. Exit code 1 if a file could not be read."""
-    storage, root = _open(arguments.checkpoint)
+    storage, root = open_root(arguments.checkpoint)
     result = overview(storage, root)
     if arguments.json:
         output.json(result.to_json())
@@ -110,7 +103,7 @@ def _total(stores: Sequence[StoreView]) -> Sequence[str]:
 
 def verify_command(arguments: argparse.Namespace, output: Output) -> int:
     """Read everything back. Exit code 1 if anything is wrong."""
-    storage, root = _open(arguments.checkpoint)
+    storage, root = open_root(arguments.checkpoint)
     report = verify(storage, root)
     if arguments.json:
         output.json(report.to_json())

@@ -24,7 +24,7 @@ from millpond.savepoint.image import Image, StoreImage
 from millpond.savepoint.index import CANONICAL, FileEntry, TableEntry, damaged, read_index
 from millpond.savepoint.places import absolute
 from millpond.savepoint.rewrite import rule_of
-from millpond.savepoint.row_source import UNKNOWN_GROUP, NativeRows, Rows, RowSource, StoreRows
+from millpond.savepoint.row_source import NativeRows, Rows, RowSource, StoreRows
 from millpond.savepoint.target import building, check_vacant
 from millpond.spark_metadata import OperatorInfo
 from millpond.state.codec import decode_keys, decode_values
@@ -212,7 +212,7 @@ class _Edited:
         for group, key, value in zip(groups, keys, values, strict=True):
             partition = 0 if self.rule.kind == "none" else self.groups.partition_of(group, self.image.partitions or 1)
             rows = parts.setdefault(partition, Rows(family))
-            rows.groups.append(UNKNOWN_GROUP if family.spans_key_groups else group)
+            rows.groups.append(group)
             rows.keys.append(key)
             rows.values.append(value)
         for partition, rows in sorted(parts.items()):

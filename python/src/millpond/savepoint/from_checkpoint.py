@@ -8,6 +8,7 @@ from millpond import layout
 from millpond.errors import ErrorKind, FormatError, InvalidInputError, MillpondError, NotFoundError, error
 from millpond.ids import StoreId, VersionId
 from millpond.inspection.survey import Survey, survey
+from millpond.manifest import Manifest
 from millpond.restore.plan import RestorePlan, plan_restore
 from millpond.savepoint import source_logs, spark_logs
 from millpond.savepoint.image import Image, OperatorImage, StoredFile, StoreImage
@@ -35,7 +36,7 @@ class _Reader:
     def __init__(self, storage: Storage, found: Survey, checkpoint: str) -> None:
         self.storage, self.found, self.checkpoint = storage, found, checkpoint
         self.texts: dict[str, bytes] = {}
-        self.files: list[StoredFile] = []
+        self.files: dict[str, StoredFile] = {}
 
     def read(self, batch: int | None) -> Image:
         found = self.found
@@ -73,7 +74,7 @@ class _Reader:
             timestamp_ms=offsets.timestamp_ms,
             operators=tuple(self._operators(spark, version, offsets)),
             texts=dict(sorted(self.texts.items())),
-            files=tuple(sorted(self.files, key=lambda file: file.key)),
+            files=tuple(file for _, file in sorted(self.files.items())),
         )
 
     def _batch(self, spark: SparkMetadata, batch: int | None) -> int:
@@ -198,7 +199,7 @@ class _Reader:
             for path in spark_logs.schema_paths(text, name=key):
                 self._text(layout.relative_state_schema(path, operator))
         for name in self.found.operators[operator].stores:
-            self._optional(layout.state_schema_v1_key(StoreId(operator, 0, name)))
+            self._optional(layout.state_schema_key(StoreId(operator, 0, name)))
 
     def _store(self, store: StoreId, target: VersionId) -> StoreImage:
         files = StoreFiles(self.storage, store, 2 if target.id else 1)
@@ -209,13 +210,10 @@ class _Reader:
         if plan.manifest is not None:
             self._text(layout.manifest_key(store, plan.manifest.version_id, files.spark_format))
             keys = plan.manifest.keys
-            for sst in plan.manifest.ssts:
-                key = layout.store_key(store, sst.key)
-                self.files.append(StoredFile(key=key, source=key, size_bytes=sst.size_bytes, crc32=sst.crc32))
-                size_bytes += sst.size_bytes
+            size_bytes += self._named(plan.manifest)
         for header in plan.headers:
             info = files.changelog_info(header.version_id)
-            self.files.append(StoredFile(key=info.key, source=info.key, size_bytes=info.size_bytes, crc32=None))
+            self.files[info.key] = StoredFile(key=info.key, source=info.key, size_bytes=info.size_bytes, crc32=None)
             size_bytes += info.size_bytes
             keys = header.keys
         return StoreImage(
@@ -226,6 +224,17 @@ class _Reader:
             keys=keys,
             size_bytes=size_bytes,
         )
+
+    def _named(self, manifest: Manifest) -> int:
+        """Take what a manifest names; return its size in bytes. After a rescale several name the same files of other partitions."""
+        ssts = [(manifest.store, sst) for sst in manifest.ssts]
+        ssts += [(manifest.sibling(source.partition), sst) for source in manifest.sources for sst in source.ssts]
+        for store, sst in ssts:
+            key = layout.store_key(store, sst.key)
+            self.files[key] = StoredFile(key=key, source=key, size_bytes=sst.size_bytes, crc32=sst.crc32)
+        for changelog, key in zip(manifest.changelogs, manifest.changelog_keys(), strict=True):
+            self.files[key] = StoredFile(key=key, source=key, size_bytes=changelog.size_bytes, crc32=None)
+        return manifest.total_bytes
 
 
 def _plan(files: StoreFiles, target: VersionId) -> RestorePlan:

@@ -6,6 +6,7 @@ named, and taken over as they are.
 
 from __future__ import annotations
 
+import json
 from collections.abc import Callable, Collection, Mapping
 from dataclasses import dataclass, replace
 from typing import Any
@@ -171,6 +172,23 @@ def with_schema_paths(image: Image, path_of: Callable[[str], str]) -> Image:
 
             texts[key] = spark_logs.operator_metadata(text, operator, mapped, name=key)
     return replace(image, texts=texts)
+
+
+def with_rescale_pins(image: Image) -> Image:
+    """Return the image with the pins that a rescale would have left: they keep the changelogs that composed manifests name."""
+    named: dict[int, set[str]] = {}
+    for key, text in image.texts.items():
+        parsed = layout.parse_key(key)
+        if parsed is not None and isinstance(parsed.file, layout.ManifestFile):
+            named.setdefault(parsed.store.operator, set()).update(decode_manifest(text, name=key).changelog_keys())
+    pins = {
+        layout.rescale_pin_key(operator, image.batch): json.dumps(
+            {"manifests": [], "changelogs": sorted(keys)}
+        ).encode()
+        for operator, keys in named.items()
+        if keys
+    }
+    return replace(image, texts={**image.texts, **pins})
 
 
 def with_query_id(image: Image, query_id: str) -> Image:

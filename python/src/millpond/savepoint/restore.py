@@ -246,7 +246,7 @@ def restored(image: Image, place: str, numbers: Mapping[int, int], *, offsets: s
         numbers: of operators, old to new; the others are left out.
         query_id: None: the image has none, and Spark chooses one.
     """
-    changed = images.with_operators(image, numbers)
+    changed = images.with_rescale_pins(images.with_operators(image, numbers))
     if offsets == DROP:
         changed = images.without_offsets(changed)
     if query_id is not None:

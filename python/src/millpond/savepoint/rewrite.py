@@ -335,13 +335,14 @@ class _StoreWriter:
         groups = self.plan.key_groups
         family = self.families[rows.family.name]
         number = family.id.to_bytes(2, "big")
-        places: dict[int, tuple[bytes, ChangelogWriter, int]] = {}
+        places: dict[int, tuple[bytes, bytes, ChangelogWriter, int]] = {}
         for group, key, value in zip(rows.groups, rows.keys, rows.values, strict=True):
             place = places.get(group)
             if place is None:
-                slot = RESERVED_SLOT if family.spans_key_groups else groups.slot(group)
+                slot = groups.slot(group).to_bytes(2, "big")
                 chosen = groups.partition_of(group, self.plan.partitions) if partition is None else partition
-                place = places[group] = (slot.to_bytes(2, "big") + number, writers[chosen], chosen)
-            place[1].put(place[0] + key, value)
+                lead, end = (RESERVED_SLOT.to_bytes(2, "big"), slot) if family.spans_key_groups else (slot, b"")
+                place = places[group] = (lead + number, end, writers[chosen], chosen)
+            place[2].put(place[0] + key + place[1], value)
             if not family.internal:
-                keys[place[2]] += 1
+                keys[place[3]] += 1

@@ -17,6 +17,7 @@ from millpond.storage import Storage
 from millpond.store_files import StoreFiles
 
 PHYSICAL_PREFIX_BYTES = 4  # slot u16, column family u16
+SLOT_BYTES = 2  # which end the key where the column family spans key groups
 _CHUNK_ENTRIES = 65_536
 UNKNOWN_GROUP = -1
 
@@ -69,12 +70,12 @@ class _Places(dict[bytes, tuple[int, int]]):
         return place
 
 
-def _split(chunk: list[Entry], known: dict[int, ColumnFamily], places: _Places) -> Iterator[Rows]:
+def _split(chunk: list[Entry], known: dict[int, ColumnFamily], places: _Places, groups: KeyGroups) -> Iterator[Rows]:
     """Entries by column family; of those that the job dropped, none."""
     keys = [key for key, _ in chunk]
     prefixes = [key[:PHYSICAL_PREFIX_BYTES] for key in keys]
     numbers = {places[prefix][0] for prefix in set(prefixes)}
-    if len(numbers) == 1:
+    if len(numbers) == 1 and not any(known[n].spans_key_groups for n in numbers if n in known):
         # Most stores have one column family: all at once.
         (number,) = numbers
         if number in known:
@@ -93,8 +94,12 @@ def _split(chunk: list[Entry], known: dict[int, ColumnFamily], places: _Places) 
             if number not in known:
                 continue
             rows = parts[number] = Rows(known[number])
-        rows.groups.append(group)
-        rows.keys.append(key[PHYSICAL_PREFIX_BYTES:])
+        if rows.family.spans_key_groups:
+            rows.groups.append(groups.group(rows.family.slot_of(key)))
+            rows.keys.append(key[PHYSICAL_PREFIX_BYTES:-SLOT_BYTES])
+        else:
+            rows.groups.append(group)
+            rows.keys.append(key[PHYSICAL_PREFIX_BYTES:])
         rows.values.append(value)
     yield from parts.values()
 
@@ -140,7 +145,7 @@ class NativeRows:
             iterator = iter(found)
             places = _Places(groups)
             while chunk := list(islice(iterator, _CHUNK_ENTRIES)):
-                yield from _split(chunk, known, places)
+                yield from _split(chunk, known, places, groups)
 
     @property
     def key_groups(self) -> KeyGroups:

@@ -2,18 +2,21 @@
 
 from __future__ import annotations
 
+import heapq
 import io
 import tempfile
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
 from dataclasses import dataclass
 
 from millpond.changelog import ChangelogReader, Op
+from millpond.composed import SlotRanges
 from millpond.errors import ErrorKind, FormatError, UnsupportedError
 from millpond.ids import VersionId
 from millpond.json_fields import ColumnFamily
 from millpond.local import rocks
-from millpond.restore.execute import lay_out
+from millpond.manifest import Manifest
+from millpond.restore.execute import lay_out, lay_out_sources
 from millpond.restore.plan import RestorePlan, plan_restore
 from millpond.store_files import StoreFiles
 
@@ -56,6 +59,15 @@ def entries(version: StoreVersion) -> Iterator[Iterator[Entry]]:
     name = version.files.manifest_name(manifest.version_id)
     with tempfile.TemporaryDirectory(prefix="millpond-read-") as directory:
         database = f"{directory}/db"
+        if manifest.composed:
+            laid_out = lay_out_sources(version.files.storage, manifest, database, verify_checksums=False)
+            scans = [
+                _of_slots(rocks.scan(place, name=f"store {version.files.store}: {name}"), source.slots, manifest)
+                for place, source in zip(laid_out.directories, manifest.sources, strict=True)
+            ]
+            # Sources share no row: what comes out is in the order of keys, and every key comes once.
+            yield _merged(heapq.merge(*scans), overlay)
+            return
         lay_out(version.files.storage, manifest, name, database, verify_checksums=False)
         below = rocks.scan(database, name=f"store {version.files.store}: {name}")
         yield _merged(below, overlay) if overlay else below
@@ -74,21 +86,43 @@ _Change = bytes | _Appended | None  # the value; what follows the snapshot's; de
 def _overlay(version: StoreVersion) -> dict[bytes, _Change]:
     """What the changelogs above the snapshot change."""
     overlay: dict[bytes, _Change] = {}
+    manifest = version.plan.manifest
+    if manifest is not None:
+        for changelog, key in zip(manifest.changelogs, manifest.changelog_keys(), strict=True):
+            _apply(version, key, changelog.version.id, overlay, changelog.slots)
     for header in version.plan.headers:
-        info = version.files.changelog_info(header.version_id)
-        reader = ChangelogReader(io.BytesIO(version.files.storage.read(info.key)), name=info.key)
-        if reader.header.id != header.id:
-            raise FormatError(f"{info.key} was replaced while it was read", kind=ErrorKind.CHANGELOG_DAMAGED)
-        for op, key, value in reader:
-            if op is Op.DELETE:
-                overlay[key] = None
-            elif op is Op.PUT:
-                overlay[key] = value
-            elif op is Op.MERGE and value is not None:
-                overlay[key] = _after(overlay[key], value) if key in overlay else _Appended(value)
-            else:
-                raise UnsupportedError(f"{info.key}: operation {op.name}, which this version does not read")
+        _apply(version, version.files.changelog_info(header.version_id).key, header.id, overlay, None)
     return overlay
+
+
+def _apply(version: StoreVersion, name: str, id: str, overlay: dict[bytes, _Change], slots: SlotRanges | None) -> None:
+    """Apply the records of a changelog; of one of another partition, those of some slots."""
+    reader = ChangelogReader(io.BytesIO(version.files.storage.read(name)), name=name)
+    if reader.header.id != id:
+        raise FormatError(f"{name} was replaced while it was read", kind=ErrorKind.CHANGELOG_DAMAGED)
+    families = {family.id: family for family in reader.header.column_families}
+    for op, key, value in reader:
+        if slots is not None and not _owned(key, families, slots):
+            continue
+        if op is Op.DELETE:
+            overlay[key] = None
+        elif op is Op.PUT:
+            overlay[key] = value
+        elif op is Op.MERGE and value is not None:
+            overlay[key] = _after(overlay[key], value) if key in overlay else _Appended(value)
+        else:
+            raise UnsupportedError(f"{name}: operation {op.name}, which this version does not read")
+
+
+def _owned(key: bytes, families: Mapping[int, ColumnFamily], slots: SlotRanges) -> bool:
+    family = families.get(key[2] << 8 | key[3])
+    slot = family.slot_of(key) if family is not None else -1
+    return any(start <= slot < end for start, end in slots)
+
+
+def _of_slots(found: Iterator[Entry], slots: SlotRanges, manifest: Manifest) -> Iterator[Entry]:
+    families = {family.id: family for family in manifest.column_families}
+    return (entry for entry in found if _owned(entry[0], families, slots))
 
 
 def _after(before: _Change, value: bytes) -> _Change:

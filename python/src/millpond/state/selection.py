@@ -143,7 +143,7 @@ def family_schemas(image: Image, operator: int, info: OperatorInfo, store: str) 
     key = (
         layout.relative_state_schema(paths[-1], operator)
         if paths
-        else layout.state_schema_v1_key(StoreId(operator, 0, store))
+        else layout.state_schema_key(StoreId(operator, 0, store))
     )
     text = image.texts.get(key)
     if text is None:

@@ -28,6 +28,7 @@ from millpond.state.entries import Entry, entries
 from millpond.state.selection import Selection, select
 
 DEFAULT_BATCH_ROWS = 65_536
+SLOT_BYTES = 2  # which end the key where the column family spans key groups
 
 Keys = Mapping[str, object] | Sequence[Mapping[str, object]] | Any
 """Which keys: columns and their values; several of these; or a `pyarrow.Table` with all key columns."""
@@ -92,12 +93,11 @@ def _batches(selection: Selection, schema: Any, chosen: _Filter | None, raw: boo
             keys = [key for key, count in zip(keys, counts, strict=True) for _ in range(count)]
         columns = [
             pa.repeat(pa.scalar(partition, pa.int32()), len(keys)),
-            decode_keys(keys, selection.schema),
+            decode_keys(keys, selection.schema, place_bytes=0),
             decode_values(values, selection.schema.value),
         ]
         if raw:
-            without_place = [key[PHYSICAL_PREFIX_BYTES:] for key in keys]
-            columns += [binary_array(without_place), binary_array(values)]
+            columns += [binary_array(keys), binary_array(values)]
         rows = pa.RecordBatch.from_arrays(columns, schema=schema)
         if chosen is not None:
             rows = rows.filter(chosen.mask(rows.column(1)))
@@ -106,7 +106,7 @@ def _batches(selection: Selection, schema: Any, chosen: _Filter | None, raw: boo
 
 
 def _stored(selection: Selection, batch_rows: int) -> Iterator[tuple[int, ColumnFamily, list[bytes], list[bytes]]]:
-    """Yield the rows that are wanted, some at a time: partition, column family, physical keys, values."""
+    """Yield the rows that are wanted, some at a time: partition, column family, keys without their place, values."""
     if selection.tables is not None:
         yield from _from_tables(selection, selection.tables)
         return
@@ -118,7 +118,9 @@ def _stored(selection: Selection, batch_rows: int) -> Iterator[tuple[int, Column
         with entries(version) as found:
             mine = (entry for entry in found if entry[0][2:PHYSICAL_PREFIX_BYTES] == number)
             for part in _parts(mine, batch_rows):
-                yield partition, family, [key for key, _ in part], [value for _, value in part]
+                end = -SLOT_BYTES if family.spans_key_groups else None
+                keys = [key[PHYSICAL_PREFIX_BYTES:end] for key, _ in part]
+                yield partition, family, keys, [value for _, value in part]
 
 
 def _from_tables(
@@ -132,8 +134,7 @@ def _from_tables(
         if place == (selection.operator.operator, selection.store, selection.family):
             check_supported(table.family, selection.schema)
             for rows in source.table_rows(table):
-                physical = [bytes(PHYSICAL_PREFIX_BYTES) + key for key in rows.keys]
-                yield table.store.partition, table.family, physical, rows.values
+                yield table.store.partition, table.family, rows.keys, rows.values
 
 
 def _parts(found: Iterable[Entry], size: int) -> Iterator[list[Entry]]:

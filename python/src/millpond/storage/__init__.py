@@ -2,12 +2,14 @@
 
 from __future__ import annotations
 
+import os
+
 from millpond.layout import local_root
 from millpond.storage.base import ObjectInfo, Storage
 from millpond.storage.local import LocalStorage
 from millpond.storage.memory import MemoryStorage
 
-__all__ = ["LocalStorage", "MemoryStorage", "ObjectInfo", "Storage", "open_storage"]
+__all__ = ["LocalStorage", "MemoryStorage", "ObjectInfo", "Storage", "open_root", "open_storage"]
 
 
 def open_storage(root_uri: str, *, fsync: bool = True) -> Storage:
@@ -22,3 +24,12 @@ def open_storage(root_uri: str, *, fsync: bool = True) -> Storage:
         InvalidInputError: INVALID_ARGUMENT: no absolute path or URI.
     """
     return LocalStorage(local_root(root_uri), fsync=fsync)
+
+
+def open_root(location: str) -> tuple[Storage, str]:
+    """Return the storage of what a user typed, a URI or a path relative to the working directory, and its absolute name.
+
+    Raises: as `open_storage`.
+    """
+    root = location if ":" in location.partition("/")[0] else os.path.abspath(location)
+    return open_storage(root), root
