@@ -3,7 +3,6 @@ the partition key of the state is known. Each store of the new Spark checkpoint 
 
 from __future__ import annotations
 
-import json
 import os
 import shutil
 import tempfile
@@ -24,7 +23,13 @@ from millpond.partition_keys import NONE, PartitionKeyRule, partition_key_rule
 from millpond.savepoint.image import Image, OperatorImage, StoreImage, is_operator_metadata
 from millpond.savepoint.row_source import UNKNOWN_GROUP, Rows, RowSource, StoreRows
 from millpond.savepoint.target import Target
-from millpond.spark_metadata import SHUFFLE_PARTITIONS, OperatorInfo
+from millpond.spark_log_edit import (
+    StateIds,
+    commit_with_state_ids,
+    offsets_with_partitions,
+    operator_metadata_with_partitions,
+)
+from millpond.spark_metadata import OperatorInfo
 from millpond.state.schema_files import FamilySchema
 from millpond.state.selection import family_schemas, operator_info
 
@@ -95,11 +100,11 @@ def laid_out(image: Image, plan: Layout) -> Image:
         if parsed is not None and isinstance(parsed.file, layout.ManifestFile):
             continue
         if key.startswith(f"{layout.OFFSETS_DIR}/"):
-            text = _with_partitions(text, plan.partitions, key)
-        elif key.startswith(f"{layout.COMMITS_DIR}/") and image.spark_checkpoint_format > 1:
-            text = _with_ids(text, image, plan, key)
+            text = offsets_with_partitions(text.decode(), plan.partitions, name=key).encode()
+        elif key.startswith(f"{layout.COMMITS_DIR}/"):
+            text = commit_with_state_ids(text.decode(), _ids(image, plan), name=key).encode()
         elif is_operator_metadata(key):
-            text = _with_store_partitions(text, plan.partitions, key)
+            text = operator_metadata_with_partitions(text.decode(), plan.partitions, name=key).encode()
         elif key == layout.FORMAT_KEY:
             text = _with_groups(text, plan.key_groups)
         texts[key] = text
@@ -131,45 +136,15 @@ def _operator(op: OperatorImage, image: Image, plan: Layout) -> OperatorImage:
     return replace(op, stores=stores)
 
 
-def _edited(text: bytes, line: int, name: str) -> tuple[list[str], dict[str, Any]]:
-    lines = text.decode("utf-8").split("\n")
-    try:
-        value = json.loads(lines[line])
-    except (IndexError, ValueError) as e:
-        raise FormatError(f"{name}: damaged log of Spark", kind=ErrorKind.FORMAT_DAMAGED) from e
-    if not isinstance(value, dict):
-        raise FormatError(f"{name}: damaged log of Spark", kind=ErrorKind.FORMAT_DAMAGED)
-    return lines, value
-
-
-def _joined(lines: list[str], value: dict[str, Any]) -> bytes:
-    lines[1] = json.dumps(value, ensure_ascii=False, separators=(",", ":"))
-    return "\n".join(lines).encode()
-
-
-def _with_partitions(text: bytes, partitions: int, name: str) -> bytes:
-    lines, value = _edited(text, 1, name)
-    value.setdefault("conf", {})[SHUFFLE_PARTITIONS] = str(partitions)
-    return _joined(lines, value)
-
-
-def _with_ids(text: bytes, image: Image, plan: Layout, name: str) -> bytes:
-    lines, value = _edited(text, 1, name)
-    value["stateUniqueIds"] = {
-        str(op.operator): [
+def _ids(image: Image, plan: Layout) -> StateIds:
+    """The ids of the new state, as the commit log has them."""
+    return {
+        op.operator: [
             [plan.ids[op.operator, partition, store] for store in operator_info(image, op.operator).stores]
             for partition in range(plan.partitions_of(op.operator))
         ]
         for op in image.operators
     }
-    return _joined(lines, value)
-
-
-def _with_store_partitions(text: bytes, partitions: int, name: str) -> bytes:
-    lines, value = _edited(text, 1, name)
-    for store in value.get("stateStoreInfo", []):
-        store["numPartitions"] = partitions
-    return _joined(lines, value)
 
 
 def _with_groups(text: bytes, groups: KeyGroups) -> bytes:
