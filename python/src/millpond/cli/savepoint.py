@@ -29,7 +29,9 @@ def add_commands(commands: Any) -> None:
     actions = group.add_subparsers(title="commands", metavar="COMMAND", required=True)
 
     def add(parent: Any, name: str, run: Run, text: str) -> argparse.ArgumentParser:
-        parser: argparse.ArgumentParser = parent.add_parser(name, help=text, description=text.capitalize() + ".")
+        parser: argparse.ArgumentParser = parent.add_parser(
+            name, help=text, description=text[0].upper() + text[1:] + "."
+        )
         parser.add_argument("--json", action="store_true", help=_JSON)
         parser.set_defaults(run=run)
         return parser

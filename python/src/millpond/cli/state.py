@@ -24,7 +24,7 @@ def add_commands(commands: Any) -> None:
     group = commands.add_parser("state", help="read the state of a query")
     actions = group.add_subparsers(title="commands", metavar="COMMAND", required=True)
     text = "print the state of a query, or write it to a file"
-    command = actions.add_parser("read", help=text, description=text.capitalize() + ".")
+    command = actions.add_parser("read", help=text, description=text[0].upper() + text[1:] + ".")
     command.add_argument("path", help="checkpoint of a query, running or stopped, or a savepoint: a directory or a URI")
     command.add_argument("--operator", metavar="ID", help="number or name, as `millpond checkpoint show` prints them")
     command.add_argument("--store", metavar="NAME", help="one of the stores of a join")
