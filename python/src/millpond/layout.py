@@ -4,6 +4,7 @@
         metadata                             Spark's: id of the query
         offsets/<batch>  commits/<batch>     Spark's logs
         millpond/format.json                 max parallelism, base, format version
+        millpond/storage.json                where all of Millpond's own files are, if not here
         state/<op>/_metadata/...             Spark's: operator and schemas
         state/<op>/<partition>[/<store>]/    `<store>` is omitted for the store named "default"
             <version>[_<id>].changelog       with `_<id>` in Spark checkpoint format 2
@@ -24,6 +25,7 @@ from millpond.errors import ErrorKind, FormatError, InvalidInputError, Unsupport
 from millpond.ids import DEFAULT_STORE, StoreId, VersionId, valid_store_name
 
 FORMAT_KEY = "millpond/format.json"
+STORAGE_KEY = "millpond/storage.json"
 MILLPOND_DIR = "millpond"
 QUERY_METADATA_KEY = "metadata"
 OFFSETS_DIR = "offsets"
@@ -214,6 +216,27 @@ def parse_key(key: str) -> StoreKey | None:
     return StoreKey(StoreId(operator, partition, name), relative, parse_store_file(relative))
 
 
+def is_sparks(key: str) -> bool:
+    """Return whether `key` stays in the Spark checkpoint when the state is kept elsewhere: it is one of Spark's own files, or
+    the one that tells where the state is."""
+    parts = key.split("/")
+    if parts[0] == MILLPOND_DIR:
+        return key == STORAGE_KEY
+    return parts[0] != STATE_DIR or len(parts) < 4 or parts[2] == SPARK_METADATA_DIR
+
+
+def side_of_prefix(prefix: str) -> bool | None:
+    """Return what `is_sparks` says of every key that starts with `prefix`, None if it depends on the key."""
+    parts = prefix.split("/")
+    if len(parts) == 1:
+        return None
+    if parts[0] == MILLPOND_DIR:
+        return False if len(parts) > 2 else None
+    if parts[0] != STATE_DIR:
+        return True
+    return None if len(parts) < 4 else parts[2] == SPARK_METADATA_DIR
+
+
 # ---- names that come from stored files -----------------------------------------------------------------------------
 
 
@@ -276,7 +299,7 @@ def parse_root(root: str) -> RootUri:
     authority = ""
     if rest.startswith("//") and (match is not None):
         authority, slash, path = rest[2:].partition("/")
-        rest = slash + path
+        rest = slash + path if slash or not authority else "/"
     segments = [part for part in rest.split("/") if part not in ("", ".")]
     if not rest.startswith("/") or ".." in segments or "\0" in rest:
         raise InvalidInputError(

@@ -14,6 +14,7 @@ from millpond.errors import ErrorKind, InvalidInputError, MillpondError
 from millpond.ids import StoreId
 from millpond.json_fields import JsonFields
 from millpond.storage import ObjectInfo, Storage
+from millpond.storage.settings import HandedOver, StorageSettings, storage_settings
 from millpond.store_files import StoreFiles
 
 
@@ -50,7 +51,8 @@ class StoreContext:
     partitions_hint: int | None
     options: Mapping[str, OptionValue]
     retain_versions: int
-    described: Mapping[str, Any]  # the protocol's `store`, without `local_dir`
+    described: Mapping[str, Any]  # the protocol's `store`, without `local_dir` and `hadoop`
+    hadoop: HandedOver
     directory: str | None  # local path of the store's directory, None where storage is not local
     commit_lock: threading.Lock = field(default_factory=threading.Lock)
     snapshot_lock: threading.Lock = field(default_factory=threading.Lock)
@@ -85,10 +87,10 @@ class StoreContext:
 class Contexts:
     """Finds the context of a request's `store`. Thread-safe."""
 
-    def __init__(self, open_storage: Callable[[str, bool], Storage]) -> None:
+    def __init__(self, open_storage: Callable[[str, StorageSettings], Storage]) -> None:
         self._open_storage = open_storage
         self._lock = threading.Lock()
-        self._checkpoints: dict[tuple[str, bool], CheckpointContext] = {}
+        self._checkpoints: dict[tuple[str, StorageSettings], CheckpointContext] = {}
         self._stores: dict[tuple[str, int, int, str, str], StoreContext] = {}  # the last is the run
 
     def of(self, value: object) -> StoreContext:
@@ -100,29 +102,32 @@ class Contexts:
             known = self._stores.get(key)
         except (KeyError, TypeError) as e:
             raise request_error("the store lacks a field or has one of a wrong type") from e
-        described = {name: field for name, field in value.items() if name != "local_dir"}
-        if known is not None and known.described == described:
+        described = {name: field for name, field in value.items() if name not in ("local_dir", "hadoop")}
+        hadoop = _handed_over(value.get("hadoop"))
+        if known is not None and known.described == described and known.hadoop == hadoop:
             return known
-        return self._make(described, key, JsonFields(value, request_error, "store"))
+        return self._make(described, hadoop, key, JsonFields(value, request_error, "store"))
 
     def forget(self, context: StoreContext) -> None:
         """Drop what is remembered of a store."""
         with self._lock:
             self._stores = {key: known for key, known in self._stores.items() if known is not context}
 
-    def _make(self, described: dict[str, Any], key: tuple[str, int, int, str, str], fields: JsonFields) -> StoreContext:
+    def _make(
+        self, described: dict[str, Any], hadoop: HandedOver, key: tuple[str, int, int, str, str], fields: JsonFields
+    ) -> StoreContext:
         options = described.get("options")
         if not isinstance(options, dict):
             raise request_error("store.options is no object")
         resolved = resolve(options)
         store = StoreId(fields.integer("operator"), fields.integer("partition"), fields.string("name"))
-        fsync = resolved["commit.fsync"] is not False
+        settings = storage_settings(resolved, hadoop)
         with self._lock:
             uri = layout.checkpoint_of_state(fields.string("root"))
-            checkpoint = self._checkpoints.get((uri, fsync))
+            checkpoint = self._checkpoints.get((uri, settings))
             if checkpoint is None:
-                checkpoint = CheckpointContext(uri, self._open_storage(uri, fsync))
-                self._checkpoints[(uri, fsync)] = checkpoint
+                checkpoint = CheckpointContext(uri, self._open_storage(uri, settings))
+                self._checkpoints[(uri, settings)] = checkpoint
             hinted = fields.has("partitions_hint") and not fields.is_null("partitions_hint")
             context = StoreContext(
                 checkpoint=checkpoint,
@@ -133,7 +138,16 @@ class Contexts:
                 options=resolved,
                 retain_versions=fields.integer("retain_versions", 1),
                 described=described,
+                hadoop=hadoop,
                 directory=checkpoint.storage.local_path(layout.store_dir(store)),
             )
             self._stores[key] = context
         return context
+
+
+def _handed_over(value: object) -> HandedOver:
+    if value is None:
+        return HandedOver()
+    if not isinstance(value, dict) or not all(isinstance(entry, str) for entry in value.values()):
+        raise request_error("store.hadoop is no object of texts")
+    return HandedOver(value)

@@ -23,7 +23,7 @@ from millpond.partition_keys import partition_key_rule
 from millpond.snapshot import local_ssts, upload
 from millpond.snapshot.plan import CheckpointSst
 from millpond.spark_metadata import read_operator_info
-from millpond.storage import Storage, open_storage
+from millpond.storage import Storage, StorageSettings, open_checkpoint
 
 log = logging.getLogger(__name__)
 
@@ -33,22 +33,22 @@ def now_ms() -> int:
     return time.time_ns() // 1_000_000
 
 
-def _open_storage(uri: str, fsync: bool) -> Storage:
-    return open_storage(uri, fsync=fsync)
+def _open_storage(uri: str, settings: StorageSettings) -> Storage:
+    return open_checkpoint(uri, settings, writable=True)
 
 
 class AgentService:
     """Answers the calls of one executor's stores.
 
     Args:
-        opener: makes the storage of a Spark checkpoint from its URI and whether to fsync.
+        opener: makes the storage of a Spark checkpoint from its URI and how to reach it.
         clock_ms: time in ms since the epoch.
     """
 
     def __init__(
         self,
         *,
-        opener: Callable[[str, bool], Storage] = _open_storage,
+        opener: Callable[[str, StorageSettings], Storage] = _open_storage,
         clock_ms: Callable[[], int] = now_ms,
     ) -> None:
         self._clock_ms = clock_ms

@@ -8,22 +8,40 @@ from collections.abc import Sequence
 from itertools import groupby
 
 from millpond.cli.output import Output, bytes_text, count_text
+from millpond.config import resolve
+from millpond.errors import ErrorKind, InvalidInputError
 from millpond.inspection import overview, verify
 from millpond.inspection.overview import OperatorView, Overview, StoreView
-from millpond.storage import Storage, open_storage
+from millpond.storage import Storage, StorageSettings, open_checkpoint
+from millpond.storage.settings import storage_settings
 
 _MAX_PROBLEM_LINES = 200
 
 
-def _open(location: str) -> tuple[Storage, str]:
-    """Return the storage of what the user typed: a URI, or a path relative to the working directory."""
-    root = location if ":" in location.partition("/")[0] else os.path.abspath(location)
-    return open_storage(root), root
+def root_of(location: str) -> str:
+    """Return what the user typed as a URI or an absolute path."""
+    return location if ":" in location.partition("/")[0] else os.path.abspath(location)
+
+
+def settings_of(arguments: argparse.Namespace) -> StorageSettings:
+    """Return what the arguments `--option` say of how to reach the storage. Raises: InvalidInputError."""
+    given: dict[str, object] = {}
+    for text in arguments.option:
+        name, equals, value = text.partition("=")
+        if not equals:
+            raise InvalidInputError(f"--option {text}: expected NAME=VALUE", kind=ErrorKind.INVALID_ARGUMENT)
+        given[name] = value
+    return storage_settings(resolve(given))
+
+
+def _open(arguments: argparse.Namespace) -> tuple[Storage, str]:
+    root = root_of(arguments.checkpoint)
+    return open_checkpoint(root, settings_of(arguments)), root
 
 
 def show(arguments: argparse.Namespace, output: Output) -> int:
     """Print what the Spark checkpoint holds. Exit code 1 if a file could not be read."""
-    storage, root = _open(arguments.checkpoint)
+    storage, root = _open(arguments)
     result = overview(storage, root)
     if arguments.json:
         output.json(result.to_json())
@@ -110,7 +128,7 @@ def _total(stores: Sequence[StoreView]) -> Sequence[str]:
 
 def verify_command(arguments: argparse.Namespace, output: Output) -> int:
     """Read everything back. Exit code 1 if anything is wrong."""
-    storage, root = _open(arguments.checkpoint)
+    storage, root = _open(arguments)
     report = verify(storage, root)
     if arguments.json:
         output.json(report.to_json())

@@ -39,7 +39,8 @@ def parser() -> argparse.ArgumentParser:
         ("verify", checkpoint.verify_command, "read everything back, and list all that is wrong with it"),
     ):
         action = actions.add_parser(name, help=text, description=text.capitalize() + ".")
-        action.add_argument("checkpoint", help="what checkpointLocation was set to: a directory or a file: URI")
+        action.add_argument("checkpoint", help="what checkpointLocation was set to: a directory, a file: or s3:// URI")
+        _storage_options(action)
         action.add_argument("--json", action="store_true", help="print JSON; fields may be added, never renamed")
         action.set_defaults(run=run)
 
@@ -55,6 +56,17 @@ def parser() -> argparse.ArgumentParser:
         command.add_argument("--json", action="store_true", help="print JSON")
         command.set_defaults(run=table)
     return root
+
+
+def _storage_options(command: argparse.ArgumentParser) -> None:
+    command.add_argument(
+        "--option",
+        "-o",
+        action="append",
+        default=[],
+        metavar="NAME=VALUE",
+        help="an option for the storage, such as storage.s3.endpoint=http://host:9000; keys come from boto3's environment",
+    )
 
 
 def _conf(arguments: argparse.Namespace, output: Output) -> int:

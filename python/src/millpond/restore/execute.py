@@ -7,9 +7,10 @@ import shutil
 from dataclasses import dataclass
 
 from millpond import layout
+from millpond.checksums import file_crc32
 from millpond.errors import ErrorKind, FormatError, NotFoundError
 from millpond.manifest import Manifest, SstRef
-from millpond.snapshot.local_ssts import LocalSst, file_crc32, identify
+from millpond.snapshot.local_ssts import LocalSst, identify
 from millpond.storage import Storage
 from millpond.storage.local import translate
 

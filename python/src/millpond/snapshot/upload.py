@@ -9,12 +9,13 @@ from dataclasses import dataclass
 
 from millpond import condemned, layout
 from millpond._version import __version__
+from millpond.checksums import file_crc32
 from millpond.errors import ErrorKind, FormatError, InvalidInputError, MillpondError, NotFoundError, UnavailableError
 from millpond.ids import VersionId
 from millpond.json_fields import ColumnFamily, KeyGroupsInfo
 from millpond.layout import check_rocksdb_manifest_name
 from millpond.manifest import Manifest, ParentSnapshot, SstRef, encode_manifest
-from millpond.snapshot.local_ssts import FileIdentity, LocalSst, file_crc32, identify
+from millpond.snapshot.local_ssts import FileIdentity, LocalSst, identify
 from millpond.snapshot.plan import CheckpointSst, SnapshotPlan, describe, plan_snapshot
 from millpond.storage.local import translate
 from millpond.store_files import StoreFiles

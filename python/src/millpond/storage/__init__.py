@@ -2,23 +2,62 @@
 
 from __future__ import annotations
 
-from millpond.layout import local_root
+from millpond.errors import ErrorKind, InvalidInputError
+from millpond.layout import RootUri, local_root, parse_root
 from millpond.storage.base import ObjectInfo, Storage
 from millpond.storage.local import LocalStorage
 from millpond.storage.memory import MemoryStorage
+from millpond.storage.settings import StorageSettings
 
-__all__ = ["LocalStorage", "MemoryStorage", "ObjectInfo", "Storage", "open_storage"]
+__all__ = [
+    "LocalStorage",
+    "MemoryStorage",
+    "ObjectInfo",
+    "Storage",
+    "StorageSettings",
+    "open_checkpoint",
+    "open_storage",
+]
+
+_DEFAULT = StorageSettings()
 
 
-def open_storage(root_uri: str, *, fsync: bool = True) -> Storage:
-    """Return the storage of the Spark checkpoint at `root_uri` (`file:/x`, `file:///x` or an absolute path).
+def open_storage(root_uri: str, settings: StorageSettings = _DEFAULT) -> Storage:
+    """Return the storage at `root_uri`: `file:/x`, `file:///x`, an absolute path, `s3://bucket/prefix`, `s3a://bucket/prefix`.
 
     Opens nothing and does not look whether it exists.
 
-    Args:
-        fsync: see `LocalStorage`.
     Raises:
         UnsupportedError: STORAGE_UNSUPPORTED: a scheme that this version cannot write to.
-        InvalidInputError: INVALID_ARGUMENT: no absolute path or URI.
+        InvalidInputError: INVALID_ARGUMENT: no absolute path or URI, or one too long for S3.
     """
-    return LocalStorage(local_root(root_uri), fsync=fsync)
+    uri = parse_root(root_uri)
+    if uri.scheme in ("s3", "s3a"):
+        return _s3(uri, settings)
+    return LocalStorage(local_root(root_uri), fsync=settings.fsync)
+
+
+def open_checkpoint(root_uri: str, settings: StorageSettings = _DEFAULT, *, writable: bool = False) -> Storage:
+    """Return the storage of the Spark checkpoint at `root_uri`, whose state may be elsewhere (option storage.uri).
+
+    Args:
+        writable: write down where the state of a new Spark checkpoint goes.
+    Raises: MillpondError: as `open_storage`; STORAGE_MOVED; or the Spark checkpoint's storage fails.
+    """
+    # Here and not above: it knows the formats of stored files, which know this package.
+    from millpond.storage.place import read_place, settle_place
+    from millpond.storage.split import SplitStorage
+
+    spark = open_storage(root_uri, settings)
+    place = settle_place(spark, settings.uri, root_uri) if writable else read_place(spark)
+    return spark if place is None else SplitStorage(spark, open_storage(place, settings))
+
+
+def _s3(uri: RootUri, settings: StorageSettings) -> Storage:
+    # Only jobs with state on S3 pay for the import.
+    from millpond.storage.retry import Retry
+    from millpond.storage.s3 import S3Storage
+
+    if not uri.authority:
+        raise InvalidInputError(f"no bucket in {uri.scheme}://{uri.path}", kind=ErrorKind.INVALID_ARGUMENT)
+    return S3Storage(uri.authority, uri.path.strip("/"), settings.s3, retry=Retry(settings.deadline_ms))
