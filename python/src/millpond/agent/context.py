@@ -11,11 +11,18 @@ from typing import Any
 from millpond import layout
 from millpond.config import OptionValue, resolve
 from millpond.errors import ErrorKind, InvalidInputError, MillpondError
+from millpond.format_file import CheckpointFormat
 from millpond.ids import StoreId
 from millpond.json_fields import JsonFields
+from millpond.spark_metadata import OperatorInfo, SparkMetadata, read_operator_info, read_spark_metadata
 from millpond.storage import ObjectInfo, Storage
+from millpond.storage.parallel import Parallel
 from millpond.storage.settings import HandedOver, StorageSettings, storage_settings
 from millpond.store_files import StoreFiles
+from millpond.unlisted import UnlistedFiles
+
+# Files of all stores of one Spark checkpoint that are fetched at the same time.
+_FETCHES = 32
 
 
 def request_error(message: str) -> MillpondError:
@@ -25,7 +32,7 @@ def request_error(message: str) -> MillpondError:
 
 @dataclass(slots=True)
 class CheckpointContext:
-    """One Spark checkpoint."""
+    """One Spark checkpoint, in one run of its query."""
 
     uri: str
     storage: Storage
@@ -34,6 +41,11 @@ class CheckpointContext:
     sweeping: set[int] = field(default_factory=set)  # operators
     # operator -> key of a manifest -> the file that was read, and the SSTs it names; touched only by the one who sweeps
     marks: dict[int, dict[str, tuple[ObjectInfo, frozenset[str]]]] = field(default_factory=dict)
+    # Only where the file is not local: it never changes once it is there.
+    format: CheckpointFormat | None = None
+    # operator -> Spark's logs; only where they are not local: what is used of them stays the same while a query runs
+    spark_metadata: dict[int, SparkMetadata] = field(default_factory=dict)
+    parallel: Parallel = field(default_factory=lambda: Parallel(_FETCHES))
 
 
 @dataclass(slots=True)
@@ -77,6 +89,30 @@ class StoreContext:
         """Return a fresh view of the store's files (not listed yet)."""
         return StoreFiles(self.storage, self.store, self.spark_format)
 
+    def unlisted_files(self, local_dir: str) -> UnlistedFiles:
+        """Return a view of the store's files that lists nothing."""
+        return UnlistedFiles(
+            self.storage, self.store, self.spark_format, local_dir=local_dir, parallel=self.checkpoint.parallel
+        )
+
+    def operator_info(self) -> OperatorInfo | None:
+        """Return what Spark recorded of this store's operator, None if nothing yet."""
+        if self.storage.local_path(layout.QUERY_METADATA_KEY) is not None:
+            return read_operator_info(self.storage, self.store.operator)
+        return self.spark_metadata().operators.get(self.store.operator)
+
+    def spark_metadata(self) -> SparkMetadata:
+        """Return what Spark recorded of the query and of this store's operator."""
+        operator = self.store.operator
+        known = self.checkpoint.spark_metadata.get(operator)
+        if known is not None:
+            return known
+        metadata = read_spark_metadata(self.storage, batches=(), operators=(operator,))
+        local = self.storage.local_path(layout.QUERY_METADATA_KEY) is not None
+        if not local and metadata.partitions is not None and operator in metadata.operators:
+            self.checkpoint.spark_metadata[operator] = metadata
+        return metadata
+
     def option_int(self, name: str) -> int:
         value = self.options[name]
         if isinstance(value, bool) or not isinstance(value, int):
@@ -90,7 +126,8 @@ class Contexts:
     def __init__(self, open_storage: Callable[[str, StorageSettings], Storage]) -> None:
         self._open_storage = open_storage
         self._lock = threading.Lock()
-        self._checkpoints: dict[tuple[str, StorageSettings], CheckpointContext] = {}
+        # By run, because a query may have been deleted with its Spark checkpoint, and another one begun at the same place.
+        self._checkpoints: dict[tuple[str, StorageSettings, str], CheckpointContext] = {}
         self._stores: dict[tuple[str, int, int, str, str], StoreContext] = {}  # the last is the run
 
     def of(self, value: object) -> StoreContext:
@@ -112,6 +149,8 @@ class Contexts:
         """Drop what is remembered of a store."""
         with self._lock:
             self._stores = {key: known for key, known in self._stores.items() if known is not context}
+            used = {id(known.checkpoint) for known in self._stores.values()}
+            self._checkpoints = {key: known for key, known in self._checkpoints.items() if id(known) in used}
 
     def _make(
         self, described: dict[str, Any], hadoop: HandedOver, key: tuple[str, int, int, str, str], fields: JsonFields
@@ -124,15 +163,16 @@ class Contexts:
         settings = storage_settings(resolved, hadoop)
         with self._lock:
             uri = layout.checkpoint_of_state(fields.string("root"))
-            checkpoint = self._checkpoints.get((uri, settings))
+            run_id = fields.string("run_id")
+            checkpoint = self._checkpoints.get((uri, settings, run_id))
             if checkpoint is None:
                 checkpoint = CheckpointContext(uri, self._open_storage(uri, settings))
-                self._checkpoints[(uri, settings)] = checkpoint
+                self._checkpoints[(uri, settings, run_id)] = checkpoint
             hinted = fields.has("partitions_hint") and not fields.is_null("partitions_hint")
             context = StoreContext(
                 checkpoint=checkpoint,
                 store=store,
-                run_id=fields.string("run_id"),
+                run_id=run_id,
                 spark_format=fields.integer("checkpoint_format", 1, 2),
                 partitions_hint=fields.integer("partitions_hint", 1) if hinted else None,
                 options=resolved,

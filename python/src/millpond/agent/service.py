@@ -22,7 +22,6 @@ from millpond.json_fields import ColumnFamily, JsonFields, KeyGroupsInfo
 from millpond.partition_keys import partition_key_rule
 from millpond.snapshot import local_ssts, upload
 from millpond.snapshot.plan import CheckpointSst
-from millpond.spark_metadata import read_operator_info
 from millpond.storage import Storage, StorageSettings, open_checkpoint
 
 log = logging.getLogger(__name__)
@@ -188,7 +187,7 @@ class AgentService:
 
     def _partition_key(self, request: dict[str, Any]) -> dict[str, Any]:
         context, fields = self._context(request), JsonFields(request, request_error)
-        operator = read_operator_info(context.storage, context.store.operator)
+        operator = context.operator_info()
         rule = partition_key_rule(
             operator.name if operator is not None else "",
             context.store.name,

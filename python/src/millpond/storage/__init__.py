@@ -57,7 +57,10 @@ def _s3(uri: RootUri, settings: StorageSettings) -> Storage:
     # Only jobs with state on S3 pay for the import.
     from millpond.storage.retry import Retry
     from millpond.storage.s3 import S3Storage
+    from millpond.storage.s3_client import shared_client
 
     if not uri.authority:
         raise InvalidInputError(f"no bucket in {uri.scheme}://{uri.path}", kind=ErrorKind.INVALID_ARGUMENT)
-    return S3Storage(uri.authority, uri.path.strip("/"), settings.s3, retry=Retry(settings.deadline_ms))
+    client = shared_client(uri.authority, settings.s3)
+    retry = Retry(settings.deadline_ms, pace=client.pace)
+    return S3Storage(uri.authority, uri.path.strip("/"), settings.s3, retry=retry, client=client)

@@ -4,12 +4,13 @@ from __future__ import annotations
 
 import logging
 import threading
+from functools import lru_cache
 from typing import Any
 
 from millpond._version import __version__
 from millpond.errors import ErrorKind, InvalidInputError, MillpondError, UnavailableError, UnsupportedError
 from millpond.storage import s3_errors
-from millpond.storage.retry import TransientError
+from millpond.storage.retry import Pace, TransientError
 from millpond.storage.settings import S3Credentials, S3Settings
 
 _CONNECT_TIMEOUT_S = 5
@@ -37,6 +38,7 @@ class S3Client:
 
     def __init__(self, bucket: str, settings: S3Settings) -> None:
         self.bucket = bucket
+        self.pace = Pace()
         self._settings = settings
         self._lock = threading.Lock()
         self._client: Any = None
@@ -158,6 +160,12 @@ class S3Client:
                 kind=ErrorKind.STORAGE_UNAVAILABLE,
                 hint="Check the AWS configuration of this machine (AWS_PROFILE, ~/.aws/config).",
             ) from e
+
+
+@lru_cache(maxsize=32)
+def shared_client(bucket: str, settings: S3Settings) -> S3Client:
+    """Return the one client of this process for a bucket: to make one takes a tenth of a second, and connections are kept."""
+    return S3Client(bucket, settings)
 
 
 def _assuming(session: Any, credentials: S3Credentials, region: str | None) -> Any:
