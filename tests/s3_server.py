@@ -86,6 +86,7 @@ class S3Server:
 
     endpoint: str = ""
     latency_s: float = 0.0
+    ignores_conditions: bool = False  # as some servers do
     counts: Counter[str] = field(default_factory=Counter)
     log: list[Request] = field(default_factory=list)
     _chooser: Chooser | None = None
@@ -135,6 +136,8 @@ class S3Server:
 
         def serve(environ: dict[str, Any], start_response: Any) -> Iterable[bytes]:
             request = self._note(environ)
+            if self.ignores_conditions:
+                environ.pop("HTTP_IF_NONE_MATCH", None)
             if self.latency_s:
                 time.sleep(self.latency_s)
             fault = self._chooser(request) if self._chooser is not None else None

@@ -65,6 +65,7 @@ def test_every_command_says_what_it_does() -> None:
     for name, command in commands():
         assert command.description or name in (
             "millpond checkpoint",
+            "millpond storage",
             "millpond conf",
             "millpond options",
             "millpond errors",

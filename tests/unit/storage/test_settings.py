@@ -3,12 +3,15 @@
 from __future__ import annotations
 
 import itertools
+import re
+from pathlib import Path
 from typing import Any
 
 import pytest
 
 from millpond.config import resolve
 from millpond.errors import ErrorKind, InvalidInputError
+from millpond.storage import settings
 from millpond.storage.parts import MAX_PARTS, plan_parts
 from millpond.storage.settings import HandedOver, S3Credentials, S3Settings, Secret, storage_settings
 
@@ -84,12 +87,37 @@ def test_credentials(hadoop: dict[str, str], expected: S3Credentials | None) -> 
     assert s3({}, **hadoop).credentials == expected
 
 
+def test_a_bucket_with_settings_of_its_own() -> None:
+    hadoop = {
+        "fs.s3a.endpoint.region": "eu-west-1",
+        "fs.s3a.access.key": "A",
+        "fs.s3a.secret.key": "S",
+        "fs.s3a.bucket.my.bucket.secret.key": "T",
+        "fs.s3a.bucket.my.bucket.endpoint": "minio:9000",
+        "fs.s3a.bucket.my.bucket.unknown": "x",
+    }
+    found = storage_settings(None, hadoop)
+    assert found.s3_of("other") == found.s3 and found.s3.endpoint is None
+    own = found.s3_of("my.bucket")
+    assert (own.endpoint, own.region) == ("https://minio:9000", "eu-west-1")
+    assert own.credentials == S3Credentials(access_key=Secret("A"), secret_key=Secret("T"))
+
+
+def test_the_shim_hands_over_all_that_is_read(repository: Path) -> None:
+    scala = (repository / "jvm-shim/src/main/scala/S3Access.scala").read_text()
+    python = (repository / "python/src/millpond/storage/settings.py").read_text()
+    handed = set(re.findall(r'"([a-z.]+)"', scala)) - {"fs.s3a.", "fs.s3a.bucket.", ".", "core-default.xml"}
+    assert handed == set(settings._NAMES)
+    read = re.findall(r'(?:\{_S3A\}|secret\("|_true\(hadoop, ")([a-z.]+)', python)
+    assert set(read) == handed
+
+
 def test_settings_show_no_secret() -> None:
     handed = HandedOver({"fs.s3a.secret.key": "hush"})
-    settings = storage_settings(resolve({}), {"fs.s3a.access.key": "a key", "fs.s3a.secret.key": "hush"})
-    shown: list[Any] = [handed, settings, Secret("hush"), f"{settings.s3.credentials} {handed}"]
+    found = storage_settings(resolve({}), {"fs.s3a.access.key": "a key", "fs.s3a.secret.key": "hush"})
+    shown: list[Any] = [handed, found, Secret("hush"), f"{found.s3.credentials} {handed}"]
     assert all("hush" not in repr(thing) and "hush" not in str(thing) and "a key" not in repr(thing) for thing in shown)
-    assert len({settings, settings}) == 1
+    assert len({found, found}) == 1
 
 
 @pytest.mark.parametrize(

@@ -53,6 +53,7 @@ final class StoreContext(val storeId: StateStoreId, val conf: StateStoreConf, va
       .put("retain_versions", conf.minVersionsToRetain).put("min_deltas_for_snapshot", conf.minDeltasForSnapshot)
     partitionsHint.foreach(store.put("partitions_hint", _))
     store.set[JsonNode]("options", options.json)
+    S3Access.of(hadoopConf).foreach(store.set[JsonNode]("hadoop", _))
     store
   }
 

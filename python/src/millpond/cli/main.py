@@ -12,7 +12,7 @@ import traceback
 from collections.abc import Callable, Sequence
 
 from millpond import __version__
-from millpond.cli import checkpoint, tables
+from millpond.cli import checkpoint, storage, tables
 from millpond.cli.output import Output
 from millpond.errors import ErrorKind, InternalError, InvalidInputError, MillpondError, NotFoundError, UnsupportedError
 
@@ -43,6 +43,18 @@ def parser() -> argparse.ArgumentParser:
         _storage_options(action)
         action.add_argument("--json", action="store_true", help="print JSON; fields may be added, never renamed")
         action.set_defaults(run=run)
+
+    group = commands.add_parser("storage", help="check the storage that state goes to")
+    actions = group.add_subparsers(title="commands", metavar="COMMAND", required=True)
+    text = "try all that Millpond does with a storage, below a prefix of its own that is removed afterwards"
+    action = actions.add_parser("check", help=text, description=text.capitalize() + ".")
+    action.add_argument("uri", help="where state would go: s3://bucket/prefix, a directory or a file: URI")
+    _storage_options(action)
+    action.add_argument(
+        "--quick", action="store_true", help="leave out the contract, some hundred requests; needs no pytest"
+    )
+    action.add_argument("--json", action="store_true", help="print JSON; fields may be added, never renamed")
+    action.set_defaults(run=storage.check)
 
     conf = commands.add_parser("conf", help="print the lines for spark-defaults.conf that switch Millpond on")
     conf.add_argument("--master", choices=sorted(MASTERS), default="local", help="kind of cluster (default: local)")

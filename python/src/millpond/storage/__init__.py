@@ -61,6 +61,7 @@ def _s3(uri: RootUri, settings: StorageSettings) -> Storage:
 
     if not uri.authority:
         raise InvalidInputError(f"no bucket in {uri.scheme}://{uri.path}", kind=ErrorKind.INVALID_ARGUMENT)
-    client = shared_client(uri.authority, settings.s3)
+    of_bucket = settings.s3_of(uri.authority)
+    client = shared_client(uri.authority, of_bucket)
     retry = Retry(settings.deadline_ms, pace=client.pace)
-    return S3Storage(uri.authority, uri.path.strip("/"), settings.s3, retry=retry, client=client)
+    return S3Storage(uri.authority, uri.path.strip("/"), of_bucket, retry=retry, client=client)

@@ -9,6 +9,24 @@ from millpond.config import MIB, OptionValue, resolve
 from millpond.errors import ErrorKind, InvalidInputError
 
 _S3A = "fs.s3a."
+_S3A_BUCKET = "fs.s3a.bucket."
+# What the shim hands over (S3Access.scala).
+_NAMES = (
+    "access.key",
+    "secret.key",
+    "session.token",
+    "encryption.key",
+    "encryption.algorithm",
+    "endpoint",
+    "endpoint.region",
+    "path.style.access",
+    "connection.ssl.enabled",
+    "requester.pays.enabled",
+    "aws.credentials.provider",
+    "assumed.role.arn",
+    "assumed.role.session.name",
+    "assumed.role.sts.endpoint",
+)
 _KMS = {"SSE-KMS": "aws:kms", "AWS:KMS": "aws:kms", "DSSE-KMS": "aws:kms:dsse", "AES256": "AES256", "SSE-S3": "AES256"}
 
 
@@ -83,6 +101,11 @@ class StorageSettings:
     fsync: bool = True
     deadline_ms: int = 60_000
     s3: S3Settings = S3Settings()
+    s3_of_buckets: tuple[tuple[str, S3Settings], ...] = ()  # where a bucket has settings of its own
+
+    def s3_of(self, bucket: str) -> S3Settings:
+        """Return how to reach one bucket."""
+        return dict(self.s3_of_buckets).get(bucket, self.s3)
 
 
 def storage_settings(
@@ -92,7 +115,7 @@ def storage_settings(
 
     Args:
         options: by short name; None: the defaults.
-        hadoop: entries below `fs.s3a.`; those of one bucket are resolved already.
+        hadoop: entries below `fs.s3a.`; those below `fs.s3a.bucket.<name>.` win for their bucket.
     Raises: InvalidInputError: INVALID_OPTION.
     """
     options = options if options is not None else resolve({})
@@ -103,7 +126,22 @@ def storage_settings(
         fsync=options["commit.fsync"] is not False,
         deadline_ms=_int(options["storage.deadlineMs"]),
         s3=_s3(options, hadoop),
+        s3_of_buckets=tuple((bucket, _s3(options, {**hadoop, **own})) for bucket, own in _of_buckets(hadoop).items()),
     )
+
+
+def _of_buckets(hadoop: Mapping[str, str]) -> dict[str, dict[str, str]]:
+    """Return the entries of single buckets, by bucket, under the names that they have for all."""
+    found: dict[str, dict[str, str]] = {}
+    for key, value in hadoop.items():
+        if key.startswith(_S3A_BUCKET):
+            # A bucket's name may hold dots.
+            names = [name for name in _NAMES if key.endswith(f".{name}")]
+            if names:
+                name = max(names, key=len)
+                bucket = key[len(_S3A_BUCKET) : -len(name) - 1]
+                found.setdefault(bucket, {})[_S3A + name] = value
+    return found
 
 
 def _s3(options: Mapping[str, OptionValue], hadoop: Mapping[str, str]) -> S3Settings:
