@@ -222,7 +222,7 @@ def is_sparks(key: str) -> bool:
     parts = key.split("/")
     if parts[0] == MILLPOND_DIR:
         return key == STORAGE_KEY
-    return parts[0] != STATE_DIR or len(parts) < 4 or parts[2] == SPARK_METADATA_DIR
+    return parts[0] != STATE_DIR or len(parts) < 3 or parts[2] == SPARK_METADATA_DIR
 
 
 def side_of_prefix(prefix: str) -> bool | None:

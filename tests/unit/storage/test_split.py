@@ -8,6 +8,7 @@ import pytest
 
 from millpond import layout
 from millpond.errors import ErrorKind, FormatError, InvalidInputError
+from millpond.ids import StoreId
 from millpond.storage import LocalStorage, MemoryStorage, ObjectInfo, Storage, StorageSettings, open_checkpoint
 from millpond.storage.place import read_place, settle_place
 from millpond.storage.split import SplitStorage
@@ -60,6 +61,13 @@ def test_every_key_has_one_place() -> None:
         assert [info.key for info in split.list(prefix)] == expected, prefix
     split.delete(SPARKS + OURS)
     assert list(split.list("")) == []
+
+
+def test_a_store_s_directory_is_where_its_files_are(tmp_path: Path) -> None:
+    split = SplitStorage(LocalStorage(str(tmp_path / "ckpt")), MemoryStorage())
+    assert split.local_path(layout.store_dir(StoreId(0, 3))) is None
+    assert split.local_path(layout.store_dir(StoreId(0, 3, "left"))) is None
+    assert split.local_path("state/0/_metadata") is not None and split.local_path("offsets/0") is not None
 
 
 def checkpoint(path: Path) -> LocalStorage:
