@@ -60,6 +60,7 @@ class Provider:
     options: dict[str, Any] = field(default_factory=dict)
     run_id: str = "run"
     storage: Storage | None = None  # where the agent keeps the files, if not in `checkpoint`
+    hadoop: Mapping[str, str] = field(default_factory=dict)
 
     def __post_init__(self) -> None:
         self.generation = 0
@@ -93,6 +94,8 @@ class Provider:
             "retain_versions": self.retain_versions,
             "min_deltas_for_snapshot": 2,
         }
+        if self.hadoop:
+            store["hadoop"] = dict(self.hadoop)
         return call(self.service, method, store=store, **request)
 
     @property

@@ -87,6 +87,8 @@ class S3Server:
     endpoint: str = ""
     latency_s: float = 0.0
     ignores_conditions: bool = False  # as some servers do
+    in_flight: int = 0
+    most_in_flight: int = 0
     counts: Counter[str] = field(default_factory=Counter)
     log: list[Request] = field(default_factory=list)
     _chooser: Chooser | None = None
@@ -139,7 +141,12 @@ class S3Server:
             if self.ignores_conditions:
                 environ.pop("HTTP_IF_NONE_MATCH", None)
             if self.latency_s:
+                with self._numbers:
+                    self.in_flight += 1
+                    self.most_in_flight = max(self.most_in_flight, self.in_flight)
                 time.sleep(self.latency_s)
+                with self._numbers:
+                    self.in_flight -= 1
             fault = self._chooser(request) if self._chooser is not None else None
             if fault is None:
                 return self._run(application, environ, start_response)

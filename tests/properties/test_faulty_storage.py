@@ -144,12 +144,12 @@ def _settings(max_examples: int) -> settings:
 
 
 TestObjects = ObjectsMachine.TestCase
-TestObjects.settings = _settings(10)
+TestObjects.settings = _settings(6)
 TestFormat1Objects = Format1ObjectsMachine.TestCase
-TestFormat1Objects.settings = _settings(10)
+TestFormat1Objects.settings = _settings(6)
 TestDamagedObjects = DamagedObjectsMachine.TestCase
-TestDamagedObjects.settings = _settings(10)
+TestDamagedObjects.settings = _settings(6)
 TestFaulty = FaultyMachine.TestCase
-TestFaulty.settings = _settings(20)
+TestFaulty.settings = _settings(15)
 TestFaultyFormat1 = FaultyFormat1Machine.TestCase
-TestFaultyFormat1.settings = _settings(20)
+TestFaultyFormat1.settings = _settings(15)

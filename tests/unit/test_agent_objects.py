@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import logging
+import threading
 from collections import Counter
 from collections.abc import Callable
 from pathlib import Path
@@ -15,6 +16,7 @@ from millpond.agent.service import AgentService
 from millpond.errors import ErrorKind
 from millpond.storage import MemoryStorage, StorageSettings
 from millpond.storage.split import SplitStorage
+from millpond.storage.usage import Usage
 from millpond.testing.faults import Fault, FaultyStorage, Operation, fail_when
 from millpond.testing.storage_contract import StorageContract
 from tests.agent_driver import CallError, Provider
@@ -227,3 +229,47 @@ def test_a_checkpoint_in_two_places(tmp_path: Path) -> None:
     provider.snapshot()
     assert [info.key for info in spark.list("")] == ["offsets/0"]
     assert {info.key.split("/")[0] for info in state.list("")} == {"millpond", "state"}
+
+
+def test_answers_tell_what_the_storage_was_asked(tmp_path: Path) -> None:
+    class Counting(MemoryStorage):
+        """A storage with counters, as S3's is."""
+
+        def __init__(self) -> None:
+            super().__init__()
+            self.usage = Usage()
+
+        def put_file(self, key: str, local_path: str, *, if_absent: bool = False, link: bool = False) -> None:
+            super().put_file(key, local_path, if_absent=if_absent, link=link)
+            self.usage.sent("PutObject", 100)
+
+    state = Counting()
+    service = AgentService(opener=lambda uri, settings: SplitStorage(MemoryStorage(), state))
+    provider = Provider(service, tmp_path / "ckpt", tmp_path / "local", storage=state)
+    provider.open(0)
+    assert "storage" not in provider.plan
+    answer = provider.call("publish_changelog", version=1, id="0" * 16, staged=provider.stage(1, "0" * 16))
+    assert answer["storage"] == {"put_requests": 1, "sent_bytes": 100}
+    assert "storage" not in provider.call("close")
+
+
+def test_a_storage_that_does_not_answer_holds_up_its_own_query_only(tmp_path: Path) -> None:
+    asked, answer = threading.Event(), threading.Event()
+
+    def opener(uri: str, settings: StorageSettings) -> MemoryStorage:
+        if uri.endswith("slow"):
+            asked.set()
+            assert answer.wait(30)
+        return MemoryStorage()
+
+    service = AgentService(opener=opener)
+    slow = Provider(service, tmp_path / "slow", tmp_path / "local-slow")
+    fast = Provider(service, tmp_path / "fast", tmp_path / "local-fast")
+    thread = threading.Thread(target=slow.open, args=(0,))
+    thread.start()
+    assert asked.wait(30)
+    fast.open(0)
+    fast.call("close")
+    answer.set()
+    thread.join()
+    assert slow.plan["version"] == 0

@@ -259,6 +259,15 @@ OPTIONS: tuple[Option, ...] = (
         doc="Parts that one executor sends or fetches at the same time.",
     ),
     Option(
+        name="storage.cache.size",
+        type="bytes",
+        default=GIB,
+        minimum=0,
+        maximum=64 * TIB,
+        doc="SSTs from an object storage that are kept on the local disk of a host, for whoever restores them next there. 0: none. "
+        "They are below localDir, or Spark's own local directories, and shared by all executors of one user.",
+    ),
+    Option(
         name="lock.acquireTimeoutMs",
         type="int",
         default=60_000,

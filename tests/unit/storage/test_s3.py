@@ -111,8 +111,14 @@ def test_one_request_each(server: S3Server, s3: S3Storage, tmp_path: Path) -> No
     ]
     for operation, call in calls:
         server.counts.clear()
+        s3.usage.take()
         call()
         assert dict(server.counts) == {operation: 1}
+        kind = {"HEAD": "get"}.get(operation, operation.lower())
+        used = s3.usage.take()
+        assert used.pop(f"{kind}_requests") == 1
+        assert used in ({}, {"sent_bytes": 4}, {"sent_bytes": 1}, {"received_bytes": 4}, {"received_bytes": 1})
+        assert s3.usage.take() == {}
 
 
 def test_sums_encryption_and_payer_are_sent(server: S3Server, bucket: str) -> None:

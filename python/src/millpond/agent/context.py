@@ -14,6 +14,7 @@ from millpond.errors import ErrorKind, InvalidInputError, MillpondError
 from millpond.format_file import CheckpointFormat
 from millpond.ids import StoreId
 from millpond.json_fields import JsonFields
+from millpond.restore.sst_cache import SstCache, cache_directory
 from millpond.spark_metadata import OperatorInfo, SparkMetadata, read_operator_info, read_spark_metadata
 from millpond.storage import ObjectInfo, Storage
 from millpond.storage.parallel import Parallel
@@ -28,6 +29,14 @@ _FETCHES = 32
 def request_error(message: str) -> MillpondError:
     """Return the error for a request that does not follow the protocol."""
     return InvalidInputError(f"bad request: {message}", kind=ErrorKind.INVALID_ARGUMENT)
+
+
+def option_int(options: Mapping[str, OptionValue], name: str) -> int:
+    """Return an option that is a number."""
+    value = options[name]
+    if isinstance(value, bool) or not isinstance(value, int):
+        raise request_error(f"option {name} is no whole number")
+    return value
 
 
 @dataclass(slots=True)
@@ -66,6 +75,7 @@ class StoreContext:
     described: Mapping[str, Any]  # the protocol's `store`, without `local_dir` and `hadoop`
     hadoop: HandedOver
     directory: str | None  # local path of the store's directory, None where storage is not local
+    sst_cache: SstCache | None  # only where storage is not local
     commit_lock: threading.Lock = field(default_factory=threading.Lock)
     snapshot_lock: threading.Lock = field(default_factory=threading.Lock)
     collect_lock: threading.Lock = field(default_factory=threading.Lock)
@@ -114,20 +124,22 @@ class StoreContext:
         return metadata
 
     def option_int(self, name: str) -> int:
-        value = self.options[name]
-        if isinstance(value, bool) or not isinstance(value, int):
-            raise request_error(f"option {name} is no whole number")
-        return value
+        return option_int(self.options, name)
+
+
+_CheckpointKey = tuple[str, StorageSettings, str]  # URI, how to reach it, run
 
 
 class Contexts:
     """Finds the context of a request's `store`. Thread-safe."""
 
-    def __init__(self, open_storage: Callable[[str, StorageSettings], Storage]) -> None:
+    def __init__(self, open_storage: Callable[[str, StorageSettings], Storage], local_root: str | None = None) -> None:
         self._open_storage = open_storage
+        self._local_root = local_root
         self._lock = threading.Lock()
         # By run, because a query may have been deleted with its Spark checkpoint, and another one begun at the same place.
-        self._checkpoints: dict[tuple[str, StorageSettings, str], CheckpointContext] = {}
+        self._checkpoints: dict[_CheckpointKey, CheckpointContext] = {}
+        self._gates: dict[_CheckpointKey, threading.Lock] = {}  # held while the storage of a Spark checkpoint is opened
         self._stores: dict[tuple[str, int, int, str, str], StoreContext] = {}  # the last is the run
 
     def of(self, value: object) -> StoreContext:
@@ -145,12 +157,21 @@ class Contexts:
             return known
         return self._make(described, hadoop, key, JsonFields(value, request_error, "store"))
 
+    def known(self, value: dict[str, Any]) -> StoreContext | None:
+        """Return the context that an earlier `of` made, None if it was forgotten."""
+        return self._stores.get((value["root"], value["operator"], value["partition"], value["name"], value["run_id"]))
+
     def forget(self, context: StoreContext) -> None:
         """Drop what is remembered of a store."""
         with self._lock:
             self._stores = {key: known for key, known in self._stores.items() if known is not context}
             used = {id(known.checkpoint) for known in self._stores.values()}
             self._checkpoints = {key: known for key, known in self._checkpoints.items() if id(known) in used}
+            self._gates = {key: gate for key, gate in self._gates.items() if key in self._checkpoints or gate.locked()}
+
+    def _gate(self, key: _CheckpointKey) -> threading.Lock:
+        with self._lock:
+            return self._gates.setdefault(key, threading.Lock())
 
     def _make(
         self, described: dict[str, Any], hadoop: HandedOver, key: tuple[str, int, int, str, str], fields: JsonFields
@@ -161,14 +182,21 @@ class Contexts:
         resolved = resolve(options)
         store = StoreId(fields.integer("operator"), fields.integer("partition"), fields.string("name"))
         settings = storage_settings(resolved, hadoop)
-        with self._lock:
-            uri = layout.checkpoint_of_state(fields.string("root"))
-            run_id = fields.string("run_id")
+        uri, run_id = layout.checkpoint_of_state(fields.string("root")), fields.string("run_id")
+        with self._gate((uri, settings, run_id)):
+            # Storage may be slow to answer: that must not hold up other queries.
             checkpoint = self._checkpoints.get((uri, settings, run_id))
             if checkpoint is None:
                 checkpoint = CheckpointContext(uri, self._open_storage(uri, settings))
-                self._checkpoints[(uri, settings, run_id)] = checkpoint
+                with self._lock:
+                    self._checkpoints[(uri, settings, run_id)] = checkpoint
+        with self._lock:
             hinted = fields.has("partitions_hint") and not fields.is_null("partitions_hint")
+            directory = checkpoint.storage.local_path(layout.store_dir(store))
+            cache: SstCache | None = None
+            if directory is None and self._local_root is not None:
+                parent = os.path.dirname(os.path.normpath(self._local_root))
+                cache = SstCache(cache_directory(parent), option_int(resolved, "storage.cache.size"))
             context = StoreContext(
                 checkpoint=checkpoint,
                 store=store,
@@ -179,7 +207,8 @@ class Contexts:
                 retain_versions=fields.integer("retain_versions", 1),
                 described=described,
                 hadoop=hadoop,
-                directory=checkpoint.storage.local_path(layout.store_dir(store)),
+                directory=directory,
+                sst_cache=cache,
             )
             self._stores[key] = context
         return context

@@ -103,6 +103,7 @@ def _open(
                 os.path.join(local_dir, f"db-{arguments.generation}"),
                 verify_checksums=context.options["restore.verifyChecksums"] is True,
                 parallel=context.checkpoint.parallel if context.directory is None else None,
+                cache=context.sst_cache,
             )
             break
         except (FormatError, NotFoundError) as e:

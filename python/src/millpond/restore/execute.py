@@ -11,6 +11,7 @@ from millpond import layout
 from millpond.checksums import file_crc32
 from millpond.errors import ErrorKind, FormatError, NotFoundError
 from millpond.manifest import Manifest, SstRef
+from millpond.restore.sst_cache import SstCache
 from millpond.snapshot.local_ssts import LocalSst, identify
 from millpond.storage import Storage
 from millpond.storage.local import translate
@@ -34,12 +35,14 @@ def lay_out(
     *,
     verify_checksums: bool,
     parallel: Parallel | None = None,
+    cache: SstCache | None = None,
 ) -> LaidOut:
     """Make `directory` hold the RocksDB database of `manifest`.
 
     Whatever was there is replaced: an earlier attempt of the same call may have left a part. SSTs share the stored file's
     blocks where the storage can; RocksDB never changes an SST in place. Copies are always checked, shared files if
-    `verify_checksums`. With `parallel` SSTs are fetched side by side, which pays where they are not local.
+    `verify_checksums`. With `parallel` SSTs are fetched side by side, which pays where they are not local;
+    what `cache` has is not fetched.
 
     Raises:
         NotFoundError: SST_MISSING. FormatError: SST_DAMAGED. UnavailableError: LOCAL_DISK_FULL, STORAGE_*.
@@ -48,9 +51,13 @@ def lay_out(
 
     def fetch(sst: SstRef) -> LocalSst:
         path = os.path.join(unfinished, sst.local_name)
+        if cache is not None and cache.take(sst, path):
+            return LocalSst(ref=sst, identity=identify(path), manifest=manifest_name)
         shared = _fetch(storage, layout.store_key(manifest.store, sst.key), path, sst)
         if verify_checksums or not shared:
             check_sst(path, sst)
+        if cache is not None:
+            cache.add(sst, path)
         return LocalSst(ref=sst, identity=identify(path), manifest=manifest_name)
 
     try:

@@ -15,6 +15,7 @@ from millpond.ids import VersionId
 from millpond.json_fields import ColumnFamily, KeyGroupsInfo
 from millpond.layout import check_rocksdb_manifest_name
 from millpond.manifest import Manifest, ParentSnapshot, SstRef, encode_manifest
+from millpond.restore.sst_cache import SstCache
 from millpond.snapshot.local_ssts import FileIdentity, LocalSst, identify
 from millpond.snapshot.plan import CheckpointSst, SnapshotPlan, describe, plan_snapshot
 from millpond.storage.local import translate
@@ -46,7 +47,12 @@ class Published:
 
 
 def publish_snapshot(
-    files: StoreFiles, request: SnapshotRequest, known: dict[FileIdentity, LocalSst], *, now_ms: int
+    files: StoreFiles,
+    request: SnapshotRequest,
+    known: dict[FileIdentity, LocalSst],
+    *,
+    now_ms: int,
+    cache: SstCache | None = None,
 ) -> Published:
     """Upload what is new and publish the manifest.
 
@@ -54,6 +60,7 @@ def publish_snapshot(
 
     Args:
         files: of the store; its listing is renewed.
+        cache: keeps what is uploaded.
     Raises:
         InvalidInputError: the RocksDB checkpoint is not what the request says.
         UnavailableError: storage; or an SST was collected while this ran (then nothing is published).
@@ -67,7 +74,7 @@ def publish_snapshot(
     plan = plan_snapshot(request.files, identities, known, protected, stored)
     refs = {ref.local_name: ref for ref in plan.reused}
     for file in plan.new:
-        refs[file.name] = _upload(files, request.db_checkpoint, file)
+        refs[file.name] = _upload(files, request.db_checkpoint, file, cache)
     used = {known[identities[ref.local_name]].manifest for ref in plan.reused}
     parent = max((parents[name] for name in used), key=lambda p: p.version, default=None)
     manifest = Manifest(
@@ -155,7 +162,7 @@ def _protectors(
     return protected, parents
 
 
-def _upload(files: StoreFiles, db_checkpoint: str, file: CheckpointSst) -> SstRef:
+def _upload(files: StoreFiles, db_checkpoint: str, file: CheckpointSst, cache: SstCache | None) -> SstRef:
     path = os.path.join(db_checkpoint, file.name)
     try:
         crc32 = file_crc32(path)
@@ -163,7 +170,10 @@ def _upload(files: StoreFiles, db_checkpoint: str, file: CheckpointSst) -> SstRe
         raise translate(e, f"reading {path}", local=True) from e
     name = layout.new_sst_name()
     files.storage.put_file(layout.store_key(files.store, name), path, if_absent=True, link=True)
-    return describe(file, name, crc32)
+    ref = describe(file, name, crc32)
+    if cache is not None:
+        cache.add(ref, path)
+    return ref
 
 
 def _check_still_there(files: StoreFiles, manifest: Manifest, key: str) -> None:

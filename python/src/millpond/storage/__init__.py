@@ -23,7 +23,8 @@ _DEFAULT = StorageSettings()
 
 
 def open_storage(root_uri: str, settings: StorageSettings = _DEFAULT) -> Storage:
-    """Return the storage at `root_uri`: `file:/x`, `file:///x`, an absolute path, `s3://bucket/prefix`, `s3a://bucket/prefix`.
+    """Return the storage at `root_uri`: `file:/x`, `file:///x`, an absolute path, `s3://bucket/prefix`, `s3a://bucket/prefix`;
+    in a job also what its JVM's Hadoop reaches (`hdfs:`, `abfs:`, `gs:`).
 
     Opens nothing and does not look whether it exists.
 
@@ -34,6 +35,10 @@ def open_storage(root_uri: str, settings: StorageSettings = _DEFAULT) -> Storage
     uri = parse_root(root_uri)
     if uri.scheme in ("s3", "s3a"):
         return _s3(uri, settings)
+    if uri.scheme != "file":
+        from millpond.storage.hadoop import HadoopStorage
+
+        return HadoopStorage(uri)
     return LocalStorage(local_root(root_uri), fsync=settings.fsync)
 
 

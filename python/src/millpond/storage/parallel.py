@@ -4,8 +4,10 @@ from __future__ import annotations
 
 import threading
 from collections.abc import Callable, Sequence
-from concurrent.futures import Future, ThreadPoolExecutor, wait
-from typing import TypeVar
+from typing import TYPE_CHECKING, TypeVar
+
+if TYPE_CHECKING:
+    from concurrent.futures import Future, ThreadPoolExecutor
 
 T = TypeVar("T")
 
@@ -20,6 +22,8 @@ class Parallel:
 
     def start(self, calls: Sequence[Callable[[], T]]) -> list[Future[T]]:
         """Start the calls. Whoever starts them must `end` them."""
+        from concurrent.futures import ThreadPoolExecutor  # not before it is needed: every agent imports this module
+
         with self._lock:
             if self._pool is None:
                 self._pool = ThreadPoolExecutor(self._workers, thread_name_prefix="millpond-storage")
@@ -28,6 +32,8 @@ class Parallel:
     @staticmethod
     def end(futures: Sequence[Future[T]]) -> None:
         """Cancel those that have not begun and wait for the others: afterwards none touches a file any more."""
+        from concurrent.futures import wait
+
         for future in futures:
             future.cancel()
         wait(futures)

@@ -38,6 +38,7 @@ from millpond.storage.parts import plan_parts
 from millpond.storage.retry import Retry, TransientError
 from millpond.storage.s3_client import Refused, S3Client
 from millpond.storage.settings import S3Settings
+from millpond.storage.usage import Usage
 
 log = logging.getLogger(__name__)
 
@@ -75,6 +76,7 @@ class S3Storage:
         self._retry = retry if retry is not None else Retry()
         self._client = client if client is not None else S3Client(bucket, settings)
         self._conditional = settings.conditional_put
+        self.usage = Usage()
         self._parallel = Parallel(settings.connections)
         if len(self._root.encode()) > MAX_KEY_BYTES - _RESERVED_BYTES:
             raise InvalidInputError(
@@ -224,7 +226,7 @@ class S3Storage:
 
     def _abort(self, target: str, upload_id: str) -> None:
         try:
-            self._client.call("AbortMultipartUpload", target, Key=target, UploadId=upload_id, **self._client.read_args)
+            self._send("AbortMultipartUpload", target, Key=target, UploadId=upload_id, **self._client.read_args)
         except (MillpondError, TransientError, Refused) as e:
             # The error that led here is the one that matters; a lifecycle rule of the bucket removes what is left.
             log.warning("%s: the parts of an upload that failed are left behind: %s", self._client.where(target), e)
@@ -235,8 +237,8 @@ class S3Storage:
         target = self._key(key)
 
         def fetch() -> tuple[bytes, str | None]:
-            answer = self._client.call("GetObject", target, Key=target, **self._client.read_args)
-            return self._client.read_some(answer["Body"], target), answer.get("Metadata", {}).get(_CRC)
+            answer = self._send("GetObject", target, Key=target, **self._client.read_args)
+            return self._receive(answer["Body"], target), answer.get("Metadata", {}).get(_CRC)
 
         for _ in range(2):  # what is damaged on its way is whole the second time
             data, expected = self._retry.run(f"GetObject {key}", fetch)
@@ -254,7 +256,7 @@ class S3Storage:
 
         def fetch() -> bytes:
             answer = self._get_range(target, start, length)
-            data = self._client.read_some(answer["Body"], target)
+            data = self._receive(answer["Body"], target)
             return data if "ContentRange" in answer else data[start : start + length]
 
         try:
@@ -264,7 +266,7 @@ class S3Storage:
 
     def _get_range(self, target: str, start: int, length: int, tag: str | None = None) -> Any:
         """Send one GET. Raises: Refused: nothing there, or, with `tag`, another object than the one with that tag."""
-        return self._client.call(
+        return self._send(
             "GetObject",
             target,
             expect=s3_errors.NO_RANGE | s3_errors.PRECONDITION,
@@ -329,7 +331,7 @@ class S3Storage:
 
     def _copy(self, body: Any, target: str, descriptor: int, start: int, length: int) -> None:
         copied = 0
-        while data := self._client.read_some(body, target, _CHUNK_BYTES):
+        while data := self._receive(body, target, _CHUNK_BYTES):
             os.pwrite(descriptor, data, start + copied)
             copied += len(data)
         if copied != length:
@@ -342,7 +344,7 @@ class S3Storage:
 
     def _head(self, target: str, retry: Retry | None = None) -> Any:
         def head() -> Any:
-            return self._client.call("HeadObject", target, Key=target, **self._client.read_args)
+            return self._send("HeadObject", target, Key=target, **self._client.read_args)
 
         return (retry or self._retry).run("HeadObject", head)
 
@@ -372,7 +374,7 @@ class S3Storage:
             def attempt(batch: list[str] = batch) -> None:
                 objects = [{"Key": target} for target in batch]
                 delete = {"Objects": objects, "Quiet": True}
-                answer = self._client.call("DeleteObjects", batch[0], Delete=delete, **self._client.read_args)
+                answer = self._send("DeleteObjects", batch[0], Delete=delete, **self._client.read_args)
                 for error in answer.get("Errors", ()):
                     where = self._client.where(error.get("Key", ""))
                     code = error.get("Code", "")
@@ -387,6 +389,15 @@ class S3Storage:
 
     # ---- requests
 
+    def _send(self, operation: str, target: str, **parameters: Any) -> Any:
+        self.usage.sent(operation, len(parameters.get("Body", b"")))
+        return self._client.call(operation, target, **parameters)
+
+    def _receive(self, body: Any, target: str, amount: int | None = None) -> bytes:
+        data = self._client.read_some(body, target, amount)
+        self.usage.received(len(data))
+        return data
+
     def _key(self, key: str) -> str:
         target = self._root + check_key(key)
         if len(target.encode()) > MAX_KEY_BYTES:
@@ -398,7 +409,7 @@ class S3Storage:
         return target
 
     def _call(self, operation: str, target: str, **parameters: Any) -> Any:
-        return self._retry.run(operation, lambda: self._client.call(operation, target, **parameters))
+        return self._retry.run(operation, lambda: self._send(operation, target, **parameters))
 
 
 def _metadata(crc32: int) -> dict[str, str]:

@@ -8,6 +8,7 @@ from collections.abc import Iterable, Iterator
 from millpond import layout
 from millpond.storage.base import ObjectInfo, Storage
 from millpond.storage.keys import check_key, check_prefix
+from millpond.storage.usage import usage_of
 
 
 class SplitStorage:
@@ -21,6 +22,7 @@ class SplitStorage:
     def __init__(self, spark: Storage, state: Storage) -> None:
         self.spark = spark
         self.state = state
+        self.usage = usage_of(state)
 
     def __repr__(self) -> str:
         return f"SplitStorage({self.spark!r}, {self.state!r})"
