@@ -8,8 +8,9 @@ SHELL := /bin/bash
 PYTHON ?= $(shell for p in python3 python3.13 python3.12 python3.11; do "$$p" -c 'import sys; sys.exit(sys.version_info < (3, 11))' 2>/dev/null && echo "$$p" && break; done)
 PY := .venv/bin/python
 INSTALLED := .venv/.installed
-# make test TEST=tests/unit TEST_ARGS='-k lineage -x'; empty: all of them
+# make test TEST=tests/unit TEST_ARGS='-k lineage -x'; empty: all of them, file by file on this many processes
 TEST ?=
+WORKERS ?= 2
 # The line of Spark before the newest that Millpond supports: unpacked beside .venv, whose other packages serve it too.
 PREVIOUS := 4.2
 PREVIOUS_SPARK := build/spark/$(PREVIOUS)
@@ -57,7 +58,8 @@ test: build ## run all tests: unit, properties, integration (TEST=path TEST_ARGS
 	@failed=0; other=; \
 	    $(if $(TEST),,mkdir -p build; { code=0; $(MAKE) --no-print-directory previous >build/previous.log 2>&1 || code=1; \
 	        echo; cat build/previous.log; exit $$code; } & other=$$!;) \
-	    echo '$(PY) -m pytest $(TEST) $(TEST_ARGS)'; $(PY) -m pytest $(if $(TEST),"$(TEST)") $(TEST_ARGS) || failed=1; \
+	    set -- $(if $(TEST),"$(TEST)",-n $(WORKERS) --dist loadfile) $(TEST_ARGS); \
+	    echo "$(PY) -m pytest $$*"; $(PY) -m pytest "$$@" || failed=1; \
 	    if [ -n "$$other" ]; then wait $$other || { failed=1; echo "the sample with Spark $(PREVIOUS) failed, see above" >&2; }; fi; exit $$failed
 
 previous: build $(PREVIOUS_VENV)/.installed ## run a sample of the tests with the previous line of Spark

@@ -48,7 +48,7 @@ def finished(tmp_path_factory: pytest.TempPathFactory) -> Iterator[tuple[Path, d
         cwd=REPOSITORY,
         capture_output=True,
         text=True,
-        timeout=280,
+        timeout=900,
         check=False,
     )
     assert done.returncode == 0, done.stderr
@@ -180,17 +180,20 @@ def test_feeds_are_in_event_time_order_and_complete(tmp_path: Path) -> None:
     feeds = data.prepare(tmp_path, days=9, period_days=2, seed=7)
     flights = [pq.read_table(path).to_pylist() for path in sorted((tmp_path / "flights").iterdir())]
     delivered = [pq.read_table(path).to_pylist() for path in sorted((tmp_path / "deliveries").iterdir())]
-    assert len(flights) == len(delivered) == feeds.files + 1
-    assert len(list((tmp_path / "weather").iterdir())) == feeds.files + 1
+    assert len(flights) == len(delivered) == feeds.files + data.MARKER_FILES
+    assert len(list((tmp_path / "weather").iterdir())) == feeds.files + data.MARKER_FILES
+
+    for rows in (*flights[feeds.files :], *delivered[feeds.files :]):
+        assert [row["flight_id"] for row in rows] == ["marker"]
+    flights, delivered = flights[: feeds.files], delivered[: feeds.files]
 
     newest = None
     for rows in flights:
         assert newest is None or min(row["event_time"] for row in rows) > newest
         newest = max(row["event_time"] for row in rows)
-    assert flights[-1] == delivered[-1] and [row["flight_id"] for row in flights[-1]] == ["marker"]
 
-    once = [row["flight_id"] for rows in flights[:-1] for row in rows]
-    twice = [row["flight_id"] for rows in delivered[:-1] for row in rows]
+    once = [row["flight_id"] for rows in flights for row in rows]
+    twice = [row["flight_id"] for rows in delivered for row in rows]
     assert len(once) == len(set(once)) == feeds.flights
     assert set(twice) == set(once) and len(twice) == feeds.flights + feeds.redelivered
     lateness = timedelta(days=int(feeds.lateness.split()[0]))

@@ -89,7 +89,7 @@ def test_operator_equals_spark(spark: SparkSession, tmp_path: Path, case: Case, 
     The first ends in a failed sink, the second does that batch again, the third gets the rest of the input. (Or two: the
     second gets the rest.)
     """
-    shape = {"batches": 0, "rows": 0, "case": case}
+    shape = {"batches": 0, "rows": 0, "case": case.name}
     request.node.user_properties.append(("shape", shape))
     pair = _Pair(spark, tmp_path, case)
     pair.add(slice(0, case.first))

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import shutil
+import struct
 import tempfile
 import zlib
 from dataclasses import dataclass, field, replace
@@ -28,6 +29,19 @@ PROVIDER = "org.apache.spark.sql.millpond.MillpondStateStoreProvider"
 def version_id(store: StoreId, version: int) -> str:
     """A made-up id: distinct per store and version."""
     return "" if version == 0 else f"{store.operator:04x}{store.partition:04x}{version:08x}"
+
+
+def state_schema(key: list[str], value: list[str]) -> bytes:
+    """A state schema file, version 2, of columns of whole numbers."""
+
+    def text(value: str) -> bytes:
+        return struct.pack(">H", len(value)) + value.encode()
+
+    def chunked(columns: list[str]) -> bytes:
+        fields = [{"name": name, "type": "long", "nullable": True, "metadata": {}} for name in columns]
+        return struct.pack(">i", 1) + text(json.dumps({"type": "struct", "fields": fields}))
+
+    return text("v2") + chunked(key) + chunked(value)
 
 
 @dataclass
@@ -83,7 +97,7 @@ class CheckpointBuilder:
             "stateStoreInfo": [{"storeName": "default", "numColsPrefixKey": 0, "numPartitions": self.partitions}],
         }
         put(layout.operator_metadata_v1_key(0), f"v1\n{json.dumps(operator)}".encode())
-        put("state/0/0/_metadata/schema", b"\0\x02v2")
+        put("state/0/0/_metadata/schema", state_schema(["k"], ["count"]))
         put(
             layout.FORMAT_KEY,
             encode_format(

@@ -8,8 +8,9 @@ from collections.abc import Sequence
 from hypothesis import strategies as st
 
 from millpond.changelog import ChangelogHeader, ChangelogWriter, Op, Record
+from millpond.composed import ChangelogSource, SnapshotSource
 from millpond.format_file import CheckpointFormat
-from millpond.ids import StoreId
+from millpond.ids import StoreId, VersionId
 from millpond.json_fields import ColumnFamily, KeyGroupsInfo
 from millpond.manifest import Manifest, ParentSnapshot, SstRef
 
@@ -69,6 +70,41 @@ MANIFEST = Manifest(
     ),
     rocksdb_manifest_name="MANIFEST-000005",
     rocksdb_manifest=bytes(range(256)) * 3,
+)
+
+COMPOSED = Manifest(
+    store=StoreId(0, 5),
+    version=22,
+    id="00000000000000e0",
+    parent_snapshot=None,
+    created_ms=1_700_000_000_000,
+    created_by="millpond 0.1.0",
+    key_groups=KeyGroupsInfo(max_parallelism=1024, base=8, partitions=16),
+    slots=((640, 704),),
+    column_families=(ColumnFamily("default", 0, "point"), ColumnFamily("$ttl_x", 1, "range", internal=True)),
+    keys=-1,
+    ssts=(),
+    rocksdb_manifest_name="",
+    rocksdb_manifest=b"",
+    sources=(
+        SnapshotSource(
+            partition=5,
+            slots=((640, 704),),
+            ssts=MANIFEST.ssts,
+            rocksdb_manifest_name="MANIFEST-000005",
+            rocksdb_manifest=bytes(range(256)) * 3,
+        ),
+    ),
+    changelogs=(
+        ChangelogSource(
+            partition=5,
+            name="21.changelog",
+            version=VersionId(21, "00000000000000d0"),
+            size_bytes=1234,
+            slots=((640, 672), (673, 704)),
+        ),
+    ),
+    composed=True,
 )
 
 RECORDS: tuple[Record, ...] = (

@@ -213,9 +213,15 @@ class Campaign:
 
     def _kill_agent(self, child: Driver, job: str, batch: int) -> None:
         """Kill the agent in `batch` and see the batch committed by the same driver, with a new agent."""
-        victims = [process for process in processes.find(self.tag) if process.role == "agent"]
-        if not victims:
-            raise DemoFailed("a store is open, but no agent runs")
+        victims: list[processes.Process] = []
+
+        def started() -> bool:
+            # the first batch of a life may have begun before a store has
+            victims[:] = [process for process in processes.find(self.tag) if process.role == "agent"]
+            return bool(victims)
+
+        if not processes.wait_until(started, timeout_s=GONE_WITHIN_S):
+            raise DemoFailed("a batch runs, but no agent")
         processes.kill(victims)
         died = time.monotonic()
         log = self.logs[job]

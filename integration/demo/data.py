@@ -8,8 +8,10 @@ Three feeds, each a folder of parquet files, one file per period of event time, 
 - `weather`: hourly weather at the three airports, published half a period behind the flights, so that flights have to
   wait in the join's state.
 
-The last file of each feed is one marker row far in the future: it moves the watermark past all real rows, so that the
-jobs emit what they still hold. Markers are left out of every comparison.
+The last files of each feed are one marker row each, far in the future: it moves the watermark past all real rows, so that
+the jobs emit what they still hold. Markers are left out of every comparison. There are two because of how Spark starts
+again when it was killed between the commit of a batch in the file sink and in its own log: it takes the batch for done
+without running it, and never learns what event times were in it. Were that the only marker, the end would never come.
 """
 
 from __future__ import annotations
@@ -38,6 +40,7 @@ INSTANT = pa.timestamp("us", tz="UTC")
 REDELIVERED_SHARE = 0.05
 # File modification times are the order in which Spark's file source reads; any fixed moment in the past will do.
 FIRST_MTIME_S = 1_700_000_000
+MARKER_FILES = 2
 
 FLIGHTS_SCHEMA = pa.schema(
     [
@@ -75,7 +78,7 @@ class Feeds:
     """What was prepared: where it lies and how many real rows it has (markers not counted)."""
 
     root: str
-    files: int  # per feed, the marker file not counted
+    files: int  # per feed, the marker files not counted
     lateness: str  # watermark delay of every job, as Spark writes intervals
     flights: int
     redelivered: int
@@ -140,10 +143,10 @@ def prepare(root: Path, *, days: int, period_days: int, seed: int) -> Feeds:
     flight_marker |= {"flight_id": "marker", "tailnum": "marker", "origin": "---", "dest": "---"}
     weather_marker: dict[str, object] = {"station": "---", "weather_hour": MARKER_TIME}
     flights_end = pa.Table.from_pylist([flight_marker], schema=FLIGHTS_SCHEMA)
-    _write(root / "flights", [*_split(flights, flight_file, files), flights_end])
-    _write(root / "deliveries", [*(flights.take(rows) for rows in delivered), flights_end])
+    _write(root / "flights", [*_split(flights, flight_file, files), *[flights_end] * MARKER_FILES])
+    _write(root / "deliveries", [*(flights.take(rows) for rows in delivered), *[flights_end] * MARKER_FILES])
     weather_end = pa.Table.from_pylist([weather_marker], schema=WEATHER_SCHEMA)
-    _write(root / "weather", [*_split(weather, weather_file, files), weather_end])
+    _write(root / "weather", [*_split(weather, weather_file, files), *[weather_end] * MARKER_FILES])
     feeds = Feeds(
         root=str(root),
         files=files,

@@ -11,7 +11,7 @@ from millpond.changelog import ChangelogReader
 from millpond.format_file import decode_format, encode_format
 from millpond.manifest import decode_manifest, encode_manifest
 from tests.conftest import Golden
-from tests.examples import FORMAT, HEADER, MANIFEST, RECORDS, changelog_bytes
+from tests.examples import COMPOSED, FORMAT, HEADER, MANIFEST, RECORDS, changelog_bytes
 
 MANY = RECORDS * 30
 
@@ -47,3 +47,9 @@ def test_manifest(golden: Golden, v1: Path) -> None:
     if golden.rewrite:
         golden.check(v1 / "20.manifest", encode_manifest(MANIFEST))
     assert decode_manifest((v1 / "20.manifest").read_bytes()) == MANIFEST
+
+
+def test_composed_manifest(golden: Golden, v1: Path) -> None:
+    if golden.rewrite:
+        golden.check(v1 / "22.manifest", encode_manifest(COMPOSED))
+    assert decode_manifest((v1 / "22.manifest").read_bytes()) == COMPOSED

@@ -16,7 +16,7 @@ from millpond.format_file import decode_format, encode_format
 from millpond.ids import VersionId
 from millpond.manifest import Manifest, decode_manifest, encode_manifest
 from millpond.sealed import seal
-from tests.examples import FORMAT, MANIFEST, manifests
+from tests.examples import COMPOSED, FORMAT, MANIFEST, manifests
 
 
 @given(manifests())
@@ -89,8 +89,37 @@ def test_newer_formats(data: bytes, decode: Decode, damaged: ErrorKind) -> None:
     assert kind_of(decode, seal(other, body)) is damaged
 
 
-def test_composed_manifests_are_newer() -> None:
-    assert manifest_kind(lambda body: body.update(sources=[{"partition": 1}])) is ErrorKind.FORMAT_TOO_NEW
+def test_sources_need_the_feature_that_older_versions_refuse() -> None:
+    assert manifest_kind(lambda body: body.update(sources=[{"partition": 1}])) is ErrorKind.MANIFEST_DAMAGED
+
+
+def test_a_composed_manifest_comes_back_as_it_was_and_needs_its_feature() -> None:
+    data = encode_manifest(COMPOSED)
+    assert decode_manifest(data) == COMPOSED
+    assert json.loads(data.split(b"\n", 1)[1])["required_features"] == ["composed"]
+    assert list(COMPOSED.sst_keys(COMPOSED.store)) == [f"state/0/5/{sst.key}" for sst in MANIFEST.ssts]
+    assert list(COMPOSED.changelog_keys()) == ["state/0/5/21.changelog"]
+    assert COMPOSED.total_bytes == 4096 + 1 + 1234
+
+
+@pytest.mark.parametrize(
+    ("change", "kind"),
+    [
+        (lambda body: body["changelogs"][0].update(name="../21.changelog"), ErrorKind.MANIFEST_DAMAGED),
+        (lambda body: body["changelogs"][0].update(name="20.changelog"), ErrorKind.MANIFEST_DAMAGED),
+        (lambda body: body["changelogs"][0].update(id="x"), ErrorKind.MANIFEST_DAMAGED),
+        (lambda body: body["changelogs"][0].update(slots=[[5, 5]]), ErrorKind.MANIFEST_DAMAGED),
+        (lambda body: body["sources"][0].update(slots=[[0, 1025]]), ErrorKind.MANIFEST_DAMAGED),
+        (lambda body: body["sources"][0]["ssts"][0].update(key="sst/../x.sst"), ErrorKind.UNSAFE_PATH),
+        (lambda body: body["sources"][0]["rocksdb"].update(manifest_name="x"), ErrorKind.UNSAFE_PATH),
+        (lambda body: body["sources"][0]["rocksdb"].update(manifest_zlib_b64="AAAA"), ErrorKind.MANIFEST_DAMAGED),
+        (lambda body: body.update(ssts=body["sources"][0]["ssts"]), ErrorKind.MANIFEST_DAMAGED),
+    ],
+)
+def test_damaged_sources(change: Callable[[dict[str, Any]], object], kind: ErrorKind) -> None:
+    body = json.loads(encode_manifest(COMPOSED).split(b"\n", 1)[1])
+    change(body)
+    assert kind_of(decode_manifest, seal("manifest", body)) is kind
 
 
 def manifest_kind(change: Callable[[dict[str, Any]], object]) -> ErrorKind | None:

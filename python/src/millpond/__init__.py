@@ -6,6 +6,8 @@
 Importing this package imports neither pyspark nor anything else of weight.
 """
 
+from typing import TYPE_CHECKING, Any
+
 from millpond._version import __version__
 from millpond.errors import (
     AgentError,
@@ -22,6 +24,9 @@ from millpond.errors import (
     UnsupportedError,
 )
 from millpond.session import conf_lines, configure, jar
+
+if TYPE_CHECKING:
+    from millpond.api import rescale
 
 __all__ = [
     "AgentError",
@@ -40,4 +45,16 @@ __all__ = [
     "conf_lines",
     "configure",
     "jar",
+    "rescale",
 ]
+
+_IN_API = frozenset({"rescale"})
+
+
+def __getattr__(name: str) -> Any:
+    """Import what tools need when it is first asked for: every executor's agent imports this package."""
+    if name in _IN_API:
+        from millpond import api
+
+        return getattr(api, name)
+    raise AttributeError(f"module {__name__!r} has no attribute {name!r}")

@@ -36,6 +36,7 @@ class ErrorKind(str, Enum):
     MAX_PARALLELISM_MISMATCH = "MAX_PARALLELISM_MISMATCH"
     PARTITIONS_CHANGED = "PARTITIONS_CHANGED"
     PARTITIONS_UNKNOWN = "PARTITIONS_UNKNOWN"
+    PARTITIONS_INVALID = "PARTITIONS_INVALID"
     EXTENSION_MISSING = "EXTENSION_MISSING"
     SHIM_MISSING = "SHIM_MISSING"
     SHIM_VERSION_MISMATCH = "SHIM_VERSION_MISMATCH"
@@ -54,6 +55,10 @@ class ErrorKind(str, Enum):
     VERSION_NOT_FOUND = "VERSION_NOT_FOUND"
     VERSION_EXPIRED = "VERSION_EXPIRED"
     KEY_GROUP_MISMATCH = "KEY_GROUP_MISMATCH"
+    STORE_UNSCALABLE = "STORE_UNSCALABLE"
+    BATCH_UNCOMMITTED = "BATCH_UNCOMMITTED"
+    RESCALE_UNFINISHED = "RESCALE_UNFINISHED"
+    QUERY_RUNNING = "QUERY_RUNNING"
     # storage and the machine
     OBJECT_NOT_FOUND = "OBJECT_NOT_FOUND"
     OBJECT_EXISTS = "OBJECT_EXISTS"
@@ -217,6 +222,11 @@ ERRORS: dict[ErrorKind, ErrorInfo] = {
         "The number of state partitions is neither in the offset log nor in the session.",
         "Set spark.sql.shuffle.partitions, and check that <checkpoint>/offsets is readable from the executors.",
     ),
+    ErrorKind.PARTITIONS_INVALID: ErrorInfo(
+        InvalidInputError,
+        "State cannot be rescaled to this number of partitions.",
+        "Choose another number of partitions; `millpond checkpoint show` prints the present one.",
+    ),
     ErrorKind.EXTENSION_MISSING: ErrorInfo(
         InvalidInputError,
         "spark.sql.extensions does not name Millpond's extension, which this query needs.",
@@ -302,6 +312,26 @@ ERRORS: dict[ErrorKind, ErrorInfo] = {
         InternalError,
         "A row lies in a key group that its partition does not own.",
         "Report it with the query's plan. " + _VERIFY,
+    ),
+    ErrorKind.STORE_UNSCALABLE: ErrorInfo(
+        UnsupportedError,
+        "A store holds rows that Spark did not place by the key that Millpond assumes: a rescale would tear it apart.",
+        "Keep the number of partitions; to change it, start the query anew with another checkpoint.",
+    ),
+    ErrorKind.BATCH_UNCOMMITTED: ErrorInfo(
+        InvalidInputError,
+        "The last micro-batch was begun and not committed, or none ever was: there is no state to start from.",
+        "Start the query once, so that it finishes the batch, and stop it; or leave the batch out with --skip-uncommitted.",
+    ),
+    ErrorKind.RESCALE_UNFINISHED: ErrorInfo(
+        ConflictError,
+        "A rescale was interrupted, and left the Spark checkpoint half way.",
+        "Run `millpond rescale` again as it was, to finish it, or `millpond rescale <checkpoint> --undo`, to take it back.",
+    ),
+    ErrorKind.QUERY_RUNNING: ErrorInfo(
+        ConflictError,
+        "The streaming query is running: it would not notice what is done to its checkpoint.",
+        "Stop the query first.",
     ),
     ErrorKind.OBJECT_NOT_FOUND: ErrorInfo(
         NotFoundError,

@@ -16,12 +16,13 @@ from __future__ import annotations
 from collections.abc import Collection, Iterable, Mapping
 from dataclasses import dataclass
 
+from millpond.changelog import ChangelogHeader
 from millpond.errors import FormatError, NotFoundError
-from millpond.ids import VersionId
+from millpond.ids import StoreId, VersionId
 from millpond.lineage import walk
 from millpond.restore.plan import checked_header
 from millpond.storage import ObjectInfo
-from millpond.store_files import StoreFiles
+from millpond.store_files import Listing, StoreFiles
 
 MIN_STAGING_GRACE_MS = 60_000
 
@@ -65,6 +66,9 @@ def plan_expiry(
     try:
         start = anchor if files.exact_ids else VersionId(anchor.version, _stored_id(files, anchor))
         lineage, base = _walk_to_base(files, start, anchor.version - retain_versions + 1, now_ms - grace_ms)
+    except _Rescaled:
+        # Versions from before the rescale are still retained, and their lineage is another one: they go together, later.
+        return Expiry(None, ())
     except (FormatError, NotFoundError) as e:
         # Without the whole lineage nobody can tell what is needed. Restores of these versions report the same.
         return Expiry(None, (), f"{type(e).__name__}: {e}")
@@ -83,6 +87,10 @@ def plan_expiry(
     return Expiry(base, tuple(info for _, info in sorted(doomed, key=lambda d: (d[0], d[1].key))))
 
 
+class _Rescaled(Exception):
+    """The walk ended at the version that a rescale made, before it came to what needs nothing older."""
+
+
 def _stored_id(files: StoreFiles, anchor: VersionId) -> str:
     if files.has_changelog(anchor):
         return files.header(anchor).id
@@ -94,7 +102,13 @@ def _walk_to_base(
 ) -> tuple[dict[int, str], VersionId | None]:
     """Walk down to a version at or below `oldest_retained` that needs nothing older. Return the ids passed, and it or None."""
     lineage: dict[int, str] = {}
-    for step in walk(start, lambda version: checked_header(files, version)):
+
+    def header_of(version: VersionId) -> ChangelogHeader:
+        if files.has_manifest(version) and not files.has_changelog(version) and files.usable_manifest(version).composed:
+            raise _Rescaled
+        return checked_header(files, version)
+
+    for step in walk(start, header_of):
         lineage[step.version] = step.id
         if step.id == "":
             # The empty state needs nothing. At version 0 there is also nothing below it.
@@ -150,3 +164,31 @@ def plan_sweep(
     staging_grace_ms = max(grace_ms, MIN_STAGING_GRACE_MS)
     doomed += [info for info in staging if now_ms - info.modified_ms >= staging_grace_ms]
     return Sweep(tuple(doomed), seen)
+
+
+def plan_left_behind(
+    listings: Mapping[StoreId, Listing],
+    partitions: int,
+    oldest_retained: int,
+    *,
+    grace_ms: int,
+    now_ms: int,
+    pinned: Collection[str] = (),
+) -> list[ObjectInfo]:
+    """Return the changelogs and manifests of partitions that a rescale did away with, once no retained version needs them.
+
+    No task opens such a partition any more, so none collects in it.
+
+    Args:
+        partitions: of the query now.
+        oldest_retained: the oldest version that must stay restorable.
+    """
+    doomed: list[ObjectInfo] = []
+    for store, listing in listings.items():
+        if store.partition < partitions:
+            continue
+        files = [*listing.changelogs.items(), *listing.manifests.items()]
+        expired = all(version.version < oldest_retained for version, _ in files)
+        if expired and all(now_ms - info.modified_ms >= grace_ms for _, info in files):
+            doomed += [info for _, info in files if info.key not in pinned]
+    return doomed

@@ -106,6 +106,10 @@ class ColumnFamily:
         """Whether the order of its rows spans partition keys: they all lie in `RESERVED_SLOT`."""
         return self.kind in ("range", "time-first")
 
+    def slot_of(self, physical: bytes) -> int:
+        """Return the slot of the key group of a row: it leads the physical key, or ends it where the family spans key groups."""
+        return int.from_bytes(physical[-2:] if self.spans_key_groups else physical[:2], "big")
+
     def to_json(self) -> dict[str, Any]:
         value: dict[str, Any] = {"name": self.name, "id": self.id}
         if self.kind:

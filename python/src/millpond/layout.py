@@ -26,7 +26,10 @@ from millpond.ids import DEFAULT_STORE, StoreId, VersionId, valid_store_name
 
 FORMAT_KEY = "millpond/format.json"
 STORAGE_KEY = "millpond/storage.json"
+RESCALE_JOURNAL_KEY = "millpond/rescale.json"
 MILLPOND_DIR = "millpond"
+PINS_PREFIX = "millpond/pins/"
+RUNNING_PREFIX = "millpond/running/"
 QUERY_METADATA_KEY = "metadata"
 OFFSETS_DIR = "offsets"
 COMMITS_DIR = "commits"
@@ -42,6 +45,7 @@ _STAGING = re.compile(r"\.staging-([0-9a-f]{32})")
 _NUMBER_ONLY = re.compile(_NUMBER)
 _LOCAL_SST = re.compile(r"[0-9]{1,20}\.sst")
 _ROCKSDB_MANIFEST = re.compile(r"MANIFEST-[0-9]{1,20}")
+_RESCALE_PIN = re.compile(rf"millpond/pins/rescale-({_NUMBER})-({_NUMBER})\.json")
 _SCHEME = re.compile(r"([A-Za-z][A-Za-z0-9+.\-]*):(.*)", re.DOTALL)
 
 
@@ -162,6 +166,23 @@ def store_key(store: StoreId, name: str) -> str:
     return f"{store_dir(store)}/{check_relative(name)}"
 
 
+def rescale_pin_key(operator: int, batch: int) -> str:
+    """Return the key of the pin that keeps changelogs which composed manifests of an operator name."""
+    return f"{PINS_PREFIX}rescale-{operator}-{batch}.json"
+
+
+def parse_rescale_pin(key: str) -> tuple[int, int] | None:
+    """Return operator and batch of a key that `rescale_pin_key` made, or None."""
+    match = _RESCALE_PIN.fullmatch(key)
+    return (int(match[1]), int(match[2])) if match else None
+
+
+def crc_key(key: str) -> str:
+    """Return the key of the sidecar with which Hadoop checks a file on a local disk: `a/b` -> `a/.b.crc`."""
+    directory, slash, name = key.rpartition("/")
+    return f"{directory}{slash}.{name}.crc"
+
+
 def offsets_key(batch: int) -> str:
     """Return `offsets/<batch>`."""
     return f"{OFFSETS_DIR}/{batch}"
@@ -180,6 +201,11 @@ def operator_metadata_v1_key(operator: int) -> str:
 def operator_metadata_v2_prefix(operator: int) -> str:
     """Return the prefix of Spark's operator metadata, version 2 (`<prefix><batch>`): `state/<op>/_metadata/v2/`."""
     return f"{operator_dir(operator)}/{SPARK_METADATA_DIR}/v2/"
+
+
+def state_schema_key(store: StoreId) -> str:
+    """Return the key of Spark's state schema of a store without column families; it lies in partition 0."""
+    return f"{store_dir(store)}/{SPARK_METADATA_DIR}/schema"
 
 
 def parse_batch(name: str) -> int | None:

@@ -5,68 +5,30 @@ Source: docs/reference/format.md.
 
 from __future__ import annotations
 
-import base64
-import binascii
-import zlib
+from collections.abc import Iterator
 from dataclasses import dataclass
 from typing import Any
 
-from millpond.errors import ErrorKind, FormatError, InvalidInputError, UnsupportedError
+from millpond.composed import (
+    FEATURE,
+    ChangelogSource,
+    SlotRanges,
+    SnapshotSource,
+    rocksdb_from_json,
+    rocksdb_to_json,
+    slots_from_json,
+    ssts_from_json,
+)
+from millpond.errors import ErrorKind, InvalidInputError
 from millpond.ids import StoreId, VersionId, valid_id
-from millpond.json_fields import ColumnFamily, JsonFields, KeyGroupsInfo
-from millpond.layout import check_local_sst_name, check_rocksdb_manifest_name, check_sst_key
+from millpond.json_fields import ColumnFamily, KeyGroupsInfo
+from millpond.layout import store_key
 from millpond.sealed import seal, unseal
+from millpond.sst_ref import SstRef
+
+__all__ = ["Manifest", "ParentSnapshot", "SstRef", "decode_manifest", "encode_manifest"]
 
 KIND = "manifest"
-_MAX_ROCKSDB_MANIFEST_BYTES = 1 << 30
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class SstRef:
-    """One immutable SST, as a manifest names it."""
-
-    key: str  # relative to the store's directory: sst/<32 hex>.sst
-    local_name: str  # the name by which the RocksDB manifest knows it: 000012.sst
-    size_bytes: int  # > 0
-    crc32: int  # zlib's, of the whole file
-    smallest_hex: str  # smallest physical key, inclusive
-    largest_hex: str  # largest physical key, inclusive
-    entries: int
-    deletions: int  # of the entries
-    level: int
-
-    def to_json(self) -> dict[str, Any]:
-        return {
-            "key": self.key,
-            "local_name": self.local_name,
-            "size_bytes": self.size_bytes,
-            "crc32": self.crc32,
-            "smallest_hex": self.smallest_hex,
-            "largest_hex": self.largest_hex,
-            "entries": self.entries,
-            "deletions": self.deletions,
-            "level": self.level,
-        }
-
-    @staticmethod
-    def from_json(fields: JsonFields) -> SstRef:
-        ref = SstRef(
-            key=check_sst_key(fields.string("key")),
-            local_name=check_local_sst_name(fields.string("local_name")),
-            size_bytes=fields.integer("size_bytes", 1),
-            crc32=fields.integer("crc32", 0, 0xFFFF_FFFF),
-            smallest_hex=fields.string("smallest_hex"),
-            largest_hex=fields.string("largest_hex"),
-            entries=fields.integer("entries"),
-            deletions=fields.integer("deletions"),
-            level=fields.integer("level", 0, 99),
-        )
-        for text in (ref.smallest_hex, ref.largest_hex):
-            try:
-                bytes.fromhex(text)
-            except ValueError as e:
-                raise fields.fail("a key bound of an SST is no hexadecimal text") from e
-        return ref
 
 
 @dataclass(frozen=True, slots=True)
@@ -88,12 +50,15 @@ class Manifest:
     created_ms: int  # since the epoch
     created_by: str
     key_groups: KeyGroupsInfo
-    slots: tuple[tuple[int, int], ...]  # owned slots: ascending half-open ranges
+    slots: SlotRanges  # owned slots: ascending half-open ranges
     column_families: tuple[ColumnFamily, ...]
     keys: int  # live keys; -1: not counted
     ssts: tuple[SstRef, ...]
-    rocksdb_manifest_name: str  # MANIFEST-000005
-    rocksdb_manifest: bytes  # content of that file, as it is in the RocksDB checkpoint
+    rocksdb_manifest_name: str  # MANIFEST-000005; "" if composed
+    rocksdb_manifest: bytes  # content of that file, as it is in the RocksDB checkpoint; b"" if composed
+    sources: tuple[SnapshotSource, ...] = ()  # of a composed manifest, which has no SSTs of its own
+    changelogs: tuple[ChangelogSource, ...] = ()  # what to apply to the sources, in this order
+    composed: bool = False  # made by a rescale: put together from `sources` and `changelogs`, which may both be empty
 
     @property
     def version_id(self) -> VersionId:
@@ -101,15 +66,36 @@ class Manifest:
 
     @property
     def total_bytes(self) -> int:
-        """Size of all SSTs."""
-        return sum(sst.size_bytes for sst in self.ssts)
+        """Size of all SSTs; of a composed manifest, of all that it is put together from."""
+        return (
+            sum(sst.size_bytes for sst in self.ssts)
+            + sum(source.total_bytes for source in self.sources)
+            + sum(changelog.size_bytes for changelog in self.changelogs)
+        )
+
+    def sibling(self, partition: int) -> StoreId:
+        """Return the store of the same name in another partition."""
+        return StoreId(self.store.operator, partition, self.store.name)
+
+    def sst_keys(self, store: StoreId) -> Iterator[str]:
+        """Yield the keys of all SSTs that it needs, relative to the Spark checkpoint. `store`: whose directory it lies in."""
+        for sst in self.ssts:
+            yield store_key(store, sst.key)
+        for source in self.sources:
+            for sst in source.ssts:
+                yield store_key(self.sibling(source.partition), sst.key)
+
+    def changelog_keys(self) -> Iterator[str]:
+        """Yield the keys of the changelogs that it is put together from."""
+        for changelog in self.changelogs:
+            yield store_key(self.sibling(changelog.partition), changelog.name)
 
 
 def encode_manifest(manifest: Manifest) -> bytes:
     """Return the bytes of the manifest's file."""
     groups = manifest.key_groups.to_json()
     parent = manifest.parent_snapshot
-    body = {
+    body: dict[str, Any] = {
         "store": {
             "operator": manifest.store.operator,
             "partition": manifest.store.partition,
@@ -120,7 +106,7 @@ def encode_manifest(manifest: Manifest) -> bytes:
         "parent_snapshot": None if parent is None else {"version": parent.version, "id": parent.id},
         "created_ms": manifest.created_ms,
         "created_by": manifest.created_by,
-        "required_features": [],
+        "required_features": [FEATURE] if manifest.composed else [],
         "key_groups": {
             "max_parallelism": groups["max_parallelism"],
             "base": groups["base"],
@@ -132,12 +118,13 @@ def encode_manifest(manifest: Manifest) -> bytes:
         "column_families": [family.to_json() for family in manifest.column_families],
         "keys": manifest.keys,
         "ssts": [sst.to_json() for sst in manifest.ssts],
-        "rocksdb": {
-            "manifest_name": manifest.rocksdb_manifest_name,
-            "manifest_zlib_b64": base64.b64encode(zlib.compress(manifest.rocksdb_manifest, 6)).decode("ascii"),
-        },
-        "sources": [],
+        "rocksdb": None
+        if manifest.composed
+        else rocksdb_to_json(manifest.rocksdb_manifest_name, manifest.rocksdb_manifest),
+        "sources": [source.to_json() for source in manifest.sources],
     }
+    if manifest.composed:
+        body["changelogs"] = [changelog.to_json() for changelog in manifest.changelogs]
     return seal(KIND, body)
 
 
@@ -150,14 +137,11 @@ def decode_manifest(data: bytes, *, name: str = "manifest") -> Manifest:
         FormatError: MANIFEST_DAMAGED; UNSAFE_PATH: it names a file outside its store.
         UnsupportedError: FORMAT_TOO_NEW.
     """
-    fields = unseal(KIND, data, name=name, damaged=ErrorKind.MANIFEST_DAMAGED)
+    fields = unseal(KIND, data, name=name, damaged=ErrorKind.MANIFEST_DAMAGED, features=(FEATURE,))
     store = fields.child("store")
     groups = fields.child("key_groups")
-    rocksdb = fields.child("rocksdb")
-    if fields.array("sources"):
-        raise UnsupportedError(
-            f"{name}: a composed manifest, which this version cannot read", kind=ErrorKind.FORMAT_TOO_NEW
-        )
+    composed = FEATURE in fields.strings("required_features")
+    rocksdb_name, rocksdb = ("", b"") if composed else rocksdb_from_json(fields.child("rocksdb"))
     version_id = fields.string("id")
     if not valid_id(version_id):
         raise fields.fail("field id is no id")
@@ -172,9 +156,11 @@ def decode_manifest(data: bytes, *, name: str = "manifest") -> Manifest:
         if not valid_id(parent.id):
             raise fields.fail("field parent_snapshot.id is no id")
     key_groups = KeyGroupsInfo.from_json(groups)
-    ssts = tuple(SstRef.from_json(entry) for entry in fields.children("ssts"))
-    if len({sst.local_name for sst in ssts}) != len(ssts) or len({sst.key for sst in ssts}) != len(ssts):
-        raise fields.fail("names an SST twice")
+    ssts = ssts_from_json(fields)
+    sources, changelogs = fields.children("sources"), fields.children("changelogs") if composed else ()
+    if (sources and not composed) or (composed and ssts):
+        raise fields.fail("has both SSTs of its own and sources")
+    groups_count = key_groups.max_parallelism
     return Manifest(
         store=store_id,
         version=fields.integer("version", 1),
@@ -183,31 +169,13 @@ def decode_manifest(data: bytes, *, name: str = "manifest") -> Manifest:
         created_ms=fields.integer("created_ms"),
         created_by=fields.string("created_by"),
         key_groups=key_groups,
-        slots=_slots(groups, key_groups.max_parallelism),
+        slots=slots_from_json(groups, groups_count),
         column_families=tuple(ColumnFamily.from_json(entry) for entry in fields.children("column_families")),
         keys=fields.integer("keys", -1),
         ssts=ssts,
-        rocksdb_manifest_name=check_rocksdb_manifest_name(rocksdb.string("manifest_name")),
-        rocksdb_manifest=_inflate(rocksdb.string("manifest_zlib_b64"), name),
+        rocksdb_manifest_name=rocksdb_name,
+        rocksdb_manifest=rocksdb,
+        sources=tuple(SnapshotSource.from_json(entry, groups_count) for entry in sources),
+        changelogs=tuple(ChangelogSource.from_json(entry, groups_count) for entry in changelogs),
+        composed=composed,
     )
-
-
-def _slots(groups: JsonFields, max_parallelism: int) -> tuple[tuple[int, int], ...]:
-    ranges: list[tuple[int, int]] = []
-    for pair in groups.array("slots"):
-        whole = isinstance(pair, list) and len(pair) == 2 and all(type(number) is int for number in pair)
-        if not whole or not (ranges[-1][1] if ranges else 0) <= pair[0] < pair[1] <= max_parallelism:
-            raise groups.fail("field key_groups.slots is no ascending list of ranges")
-        ranges.append((pair[0], pair[1]))
-    return tuple(ranges)
-
-
-def _inflate(text: str, name: str) -> bytes:
-    try:
-        inflater = zlib.decompressobj()
-        content = inflater.decompress(base64.b64decode(text, validate=True), _MAX_ROCKSDB_MANIFEST_BYTES)
-    except (binascii.Error, zlib.error, ValueError) as e:
-        raise FormatError(f"{name}: the RocksDB manifest in it is damaged", kind=ErrorKind.MANIFEST_DAMAGED) from e
-    if not inflater.eof or inflater.unused_data:
-        raise FormatError(f"{name}: the RocksDB manifest in it is not whole", kind=ErrorKind.MANIFEST_DAMAGED)
-    return content

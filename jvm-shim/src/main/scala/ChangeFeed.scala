@@ -19,7 +19,7 @@ private[millpond] final class ChangeFeed(changelogs: Seq[PendingChangelog], fami
   private var cursor: ChangelogCursor = null
   private var version = 0L
   private var familyId = -1
-  // the records of the block that was read last: op, key as it lies on disk, value
+  // the records of the block that was read last: op, physical key, value
   private val block = scala.collection.mutable.ArrayDeque.empty[(Byte, Array[Byte], Array[Byte])]
   private var values: Iterator[UnsafeRow] = Iterator.empty
   private var valuesKey: UnsafeRow = null
@@ -31,7 +31,7 @@ private[millpond] final class ChangeFeed(changelogs: Seq[PendingChangelog], fami
       if (block.isEmpty) { finished = true; null }
       else {
         val (op, encodedKey, value) = block.removeHead()
-        val key = codec.decodeKey(encodedKey, 4 + codec.shape.keyLead)
+        val key = codec.decodePhysical(encodedKey)
         if (value == null) (RecordType.DELETE_RECORD, key, null, version - 1)
         else if (codec.shape.multi) {
           valuesKey = key

@@ -47,20 +47,29 @@ final class ChangelogWriter(file: File, header: ObjectNode, codec: Int) {
   /** Bytes of all records so far, before compression. */
   def rawBytes: Long = rawTotal + rawSize
 
-  /** Append a record whose key and value (-1 bytes: none) lie in native memory: op, then `[slot][family][version byte if any][key]` and
-    * `[version byte if any][value]`, each led by its length. */
-  private def append(op: Byte, slot: Int, family: Int, keyLead: Int, key: Long, keyLength: Int, valueLead: Int, value: Long, valueLength: Int): Unit = {
+  /** Append a record whose key and value (-1 bytes: none) lie in native memory: op, then `[slot][family][version byte if any][key]`, or
+    * `[reserved slot][family][key][slot]` where the order of the family spans key groups, and `[version byte if any][value]`, each led by its
+    * length. */
+  private def append(op: Byte, groupSlot: Int, f: Family, key: Long, keyLength: Int, valueLead: Int, value: Long, valueLength: Int): Unit = {
+    val shape = f.shape
+    val slot = if (shape.keyTrail == 0) groupSlot else FamilyKind.ReservedSlot
+    val family = f.id
     begin(keyLength + math.max(0, valueLength) + 40)
     raw(rawSize) = op
     rawSize += 1
-    varint(4 + keyLead + keyLength)
+    varint(shape.keyExtra + keyLength)
     raw(rawSize) = (slot >>> 8).toByte
     raw(rawSize + 1) = slot.toByte
     raw(rawSize + 2) = (family >>> 8).toByte
     raw(rawSize + 3) = family.toByte
     raw(rawSize + 4) = 0 // the version byte; without one the key's first byte replaces it
-    rawSize += 4 + keyLead
+    rawSize += 4 + shape.keyLead
     copyIn(key, keyLength)
+    if (shape.keyTrail == 2) {
+      raw(rawSize) = (groupSlot >>> 8).toByte
+      raw(rawSize + 1) = groupSlot.toByte
+      rawSize += 2
+    }
     if (valueLength >= 0) {
       varint(valueLead + valueLength)
       raw(rawSize) = 0
@@ -75,16 +84,16 @@ final class ChangelogWriter(file: File, header: ObjectNode, codec: Int) {
   }
 
   def put(slot: Int, family: Family, key: Long, keyLength: Int, value: Long, valueLength: Int): Unit = {
-    append(Op.Put, slot, family.id, family.keyLead, key, keyLength, family.valueLead, value, valueLength)
+    append(Op.Put, slot, family, key, keyLength, family.valueLead, value, valueLength)
     puts += 1
   }
 
   /** Bytes appended to the value of a key; such values carry their version bytes themselves. */
   def merge(slot: Int, family: Family, key: Long, keyLength: Int, value: Long, valueLength: Int): Unit =
-    append(Op.Merge, slot, family.id, family.keyLead, key, keyLength, 0, value, valueLength)
+    append(Op.Merge, slot, family, key, keyLength, 0, value, valueLength)
 
   def delete(slot: Int, family: Family, key: Long, keyLength: Int): Unit =
-    append(Op.Delete, slot, family.id, family.keyLead, key, keyLength, 0, 0L, -1)
+    append(Op.Delete, slot, family, key, keyLength, 0, 0L, -1)
 
   /** Append a record as a reader gives it. */
   def copy(op: Byte, block: Array[Byte], keyAt: Int, keyLength: Int, valueAt: Int, valueLength: Int): Unit = {

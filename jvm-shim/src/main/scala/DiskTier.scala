@@ -6,8 +6,8 @@ import java.nio.ByteBuffer
 import scala.jdk.CollectionConverters._
 
 import com.fasterxml.jackson.databind.node.ArrayNode
-import org.rocksdb.{BlockBasedTableConfig, BloomFilter, Checkpoint, CompressionType, EnvOptions, InfoLogLevel, IngestExternalFileOptions, LRUCache, Options,
-  ReadOptions, RocksDB, RocksDBException, RocksIterator, SstFileWriter}
+import org.rocksdb.{BlockBasedTableConfig, BloomFilter, Checkpoint, CompressionType, EnvOptions, FlushOptions, InfoLogLevel, IngestExternalFileOptions,
+  LRUCache, Options, ReadOptions, RocksDB, RocksDBException, RocksIterator, SstFileWriter, WriteOptions}
 
 /** The disk tier of one store: a local RocksDB that sees rows only in bulk, as sorted files, at snapshots. Point reads and scans may come
   * from any thread; `close` must not run beside them. Owns its native objects. */
@@ -72,6 +72,30 @@ final class DiskTier(val dir: File, config: DiskConfig) {
     catch { case e: RocksDBException => throw DiskTier.failure(s"a sorted file cannot be added to $dir", e) }
     finally ingesting.close()
   }
+
+  /** Delete all rows in the half-open ranges of keys, of which files that lie wholly in one go at once. */
+  def deleteRanges(ranges: Seq[(Array[Byte], Array[Byte])]): Unit = writing { write =>
+    ranges.foreach { case (from, until) =>
+      db.deleteFilesInRanges(db.getDefaultColumnFamily, java.util.List.of(from, until), false)
+      db.deleteRange(write, from, until)
+    }
+  }
+
+  /** Delete the rows with these keys, which may come from a scan of this tier. */
+  def deleteRows(keys: Iterator[Array[Byte]]): Unit = writing(write => keys.foreach(db.delete(write, _)))
+
+  private def writing(work: WriteOptions => Unit): Unit = {
+    val write = new WriteOptions().setDisableWAL(true)
+    val flush = new FlushOptions().setWaitForFlush(true)
+    try { work(write); db.flush(flush) }
+    catch { case e: RocksDBException => throw DiskTier.failure(s"deleting from the local RocksDB $dir failed", e) }
+    finally { write.close(); flush.close() }
+  }
+
+  /** Rewrite the files so that nothing is left of what was deleted. */
+  def compact(): Unit =
+    try db.compactRange()
+    catch { case e: RocksDBException => throw DiskTier.failure(s"compacting the local RocksDB $dir failed", e) }
 
   def estimatedKeys: Long = db.getLongProperty("rocksdb.estimate-num-keys")
 

@@ -11,7 +11,8 @@ import org.apache.spark.unsafe.Platform
 
 /** How the keys of a column family are encoded and where they lie; names are durable.
   *
-  * @param crossKey the order of the family spans partition keys (timers, TTL, eviction by time): all its rows lie in the reserved slot */
+  * @param crossKey the order of the family spans partition keys (timers, TTL, eviction by time): all its rows lie in the reserved slot,
+  *                 and the slot of their key group follows the key */
 sealed abstract class FamilyKind(val name: String, val shape: TableShape, val crossKey: Boolean)
 
 object FamilyKind {
@@ -50,7 +51,17 @@ object FamilyKind {
   * the version byte of rows that are stored as they are. */
 final case class FamilyShape(kind: FamilyKind, internal: Boolean, multi: Boolean, plainRows: Boolean) {
   val keyLead: Int = if (kind == FamilyKind.Point && plainRows) 1 else 0
+  /** Bytes behind the key: the slot of the row's key group, where the family's order spans key groups. */
+  val keyTrail: Int = if (kind.crossKey) 2 else 0
   val valueLead: Int = if (plainRows && !multi) 1 else 0
+
+  /** How much longer the physical key is than the encoded one. */
+  def keyExtra: Int = 4 + keyLead + keyTrail
+  /** The slot of the key group of a physical key, which lies in `[at, at + length)`. */
+  def slotIn(key: Array[Byte], at: Int, length: Int): Int = {
+    val where = if (keyTrail == 2) at + length - 2 else at
+    ((key(where) & 0xFF) << 8) | (key(where + 1) & 0xFF)
+  }
 }
 
 object FamilyShape {
@@ -76,6 +87,7 @@ final class Family(val name: String, val id: Int, val shape: FamilyShape, budget
 
   def kind: FamilyKind = shape.kind
   def keyLead: Int = shape.keyLead
+  def keyExtra: Int = shape.keyExtra
   def valueLead: Int = shape.valueLead
   def isRegistered: Boolean = codec != null && !removed
   def register(newCodec: FamilyCodec): Unit = codec = newCodec
@@ -158,9 +170,13 @@ final class FamilyCodec(val shape: FamilyShape, val keySchema: StructType, val v
   def decodeKey(address: Long, size: Int): UnsafeRow = decodeKey(FamilyCodec.copyOf(address, size), 0)
 
   /** The row of an encoded key that begins `at` bytes into an array which from now on is the row's own. */
-  def decodeKey(encoded: Array[Byte], at: Int): UnsafeRow =
+  private def decodeKey(encoded: Array[Byte], at: Int): UnsafeRow =
     if (shape.keyLead == 1) FamilyCodec.row(encoded, at, keyFields)
     else keyEncoder.decodeKey(if (at == 0) encoded else java.util.Arrays.copyOfRange(encoded, at, encoded.length)).copy()
+
+  /** The row of a physical key; the array is from now on the row's own. */
+  def decodePhysical(key: Array[Byte]): UnsafeRow =
+    decodeKey(if (shape.keyTrail == 0) key else java.util.Arrays.copyOf(key, key.length - shape.keyTrail), 4 + shape.keyLead)
 
   /** A fresh row of a value as it lies in memory; of several values, the first. */
   def decodeValue(address: Long, size: Int): UnsafeRow = decodeValue(FamilyCodec.copyOf(address, size), 0)

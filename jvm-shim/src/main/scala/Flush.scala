@@ -4,7 +4,7 @@ import java.io.File
 
 /** Turns changelogs into sorted files for the disk tier. Works on files alone, so it takes nothing from the running batch;
   * a key that was written in many versions is written once. */
-final class Flush(disk: DiskTier, workDir: File) {
+private[millpond] final class Flush(disk: DiskTier, workDir: File) {
   private var blocks = new Array[Array[Byte]](16)
   private var blockCount = 0
   private var blockBytes = 0L
@@ -14,6 +14,7 @@ final class Flush(disk: DiskTier, workDir: File) {
   private var keyLength = new Array[Int](1 << 12)
   private var valueAt = new Array[Int](1 << 12)
   private var valueLength = new Array[Int](1 << 12) // -1: delete
+  private var filter: RowFilter = null // of the changelog that is being read
   private var appends = new java.util.BitSet // records that append to what was there
 
   /** Apply the changelogs in order. Returns the number of entries written. If a file is not the one that this store wrote or replayed
@@ -21,6 +22,7 @@ final class Flush(disk: DiskTier, workDir: File) {
   def run(changelogs: Seq[PendingChangelog]): Long = {
     var written = 0L
     changelogs.foreach { c =>
+      filter = c.filter
       val header = new ChangelogReader(c.path).read(add(_, _, _, _, _, _))
       if (header.get("id").asText != c.id)
         throw MillpondError.of("CHANGELOG_REPLACED", s"the changelog ${c.path} was replaced by another attempt of version ${c.version}.")
@@ -32,6 +34,7 @@ final class Flush(disk: DiskTier, workDir: File) {
 
   private def add(op: Byte, block: Array[Byte], key: Int, keyBytes: Int, value: Int, valueBytes: Int): Unit = {
     if (op == Op.DeleteRange) throw MillpondError.internal(s"changelog record kind $op")
+    if (filter != null && !filter.wants(block, key, keyBytes)) return
     if (blockCount == 0 || (blocks(blockCount - 1) ne block)) {
       if (blockCount == blocks.length) blocks = java.util.Arrays.copyOf(blocks, blockCount * 2)
       blocks(blockCount) = block
@@ -159,9 +162,10 @@ final class Flush(disk: DiskTier, workDir: File) {
 
 /** A changelog that the disk tier does not hold yet.
   *
-  * @param memoryBytes about how much memory its rows fill */
-final case class PendingChangelog(version: Long, id: String, path: String, memoryBytes: Long)
+  * @param memoryBytes about how much memory its rows fill
+  * @param filter the rows that are wanted of it; null: all */
+private[millpond] final case class PendingChangelog(version: Long, id: String, path: String, memoryBytes: Long, filter: RowFilter = null)
 
-object Flush {
+private[millpond] object Flush {
   private val GatherBytes = 32L << 20
 }

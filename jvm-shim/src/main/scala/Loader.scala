@@ -48,6 +48,7 @@ private[millpond] object Loader extends Logging {
       partition, plan.get("staging_dir").asText, unscalable)
     engine.version = version
     engine.emptyBase = loadEmpty
+    engine.composed = false
     engine.keys = 0L
     engine.flushed = 0L
     engine.flushedKeys = 0L
@@ -58,9 +59,15 @@ private[millpond] object Loader extends Logging {
     val db = plan.get("db")
     if (db != null && !db.isNull) {
       engine.manifestInUse = db.get("manifest").asText
-      engine.diskDir = new File(db.get("dir").asText)
+      var composedKeys = 0L
       try {
-        engine.openDisk()
+        if (db.has("sources")) {
+          composedKeys = Composer.compose(engine, db)
+          engine.composed = true
+        } else {
+          engine.diskDir = new File(db.get("dir").asText)
+          engine.openDisk()
+        }
         addFamilies(engine, db, db.get("version").asLong, onDisk = true)
         if (engine.isHeap) { WarmUp.loadAll(engine); engine.closeDisk() }
       } catch {
@@ -68,7 +75,7 @@ private[millpond] object Loader extends Logging {
           logWarning(s"store ${engine.context.label}: the snapshot ${engine.manifestInUse} cannot be used, an older one is tried: ${e.getMessage}")
           return false
       }
-      engine.keys = db.get("keys").asLong
+      engine.keys = if (engine.composed) composedKeys else db.get("keys").asLong
       engine.flushed = db.get("version").asLong
       engine.flushedKeys = engine.keys
       engine.lastSnapshot = Some(engine.flushed -> db.get("id").asText)
@@ -124,13 +131,13 @@ private[millpond] object Loader extends Logging {
 
     def record(op: Byte, block: Array[Byte], keyAt: Int, keyLength: Int, valueAt: Int, valueLength: Int): Unit = {
       bytes += keyLength + math.max(0, valueLength)
-      val slot = ((block(keyAt) & 0xFF) << 8) | (block(keyAt + 1) & 0xFF)
       val id = ((block(keyAt + 2) & 0xFF) << 8) | (block(keyAt + 3) & 0xFF)
       if (id >= byId.length || byId(id) == null) throw MillpondError.changelogDamaged(path, s"a record belongs to column family $id, which its header does not list")
       if (op == Op.DeleteRange) throw MillpondError.changelogDamaged(path, s"a record has kind $op")
       val f = byId(id)
       val at = Bytes.ArrayOffset + keyAt + 4L + f.keyLead
-      val length = keyLength - 4 - f.keyLead
+      val length = keyLength - f.keyExtra
+      val slot = f.shape.slotIn(block, keyAt, keyLength)
       val hash = Bytes.hash(block, at, length)
       val found = f.table.find(block, at, length, hash)
       if (op == Op.Put)

@@ -60,10 +60,15 @@ private object AskedProviders {
 private final class WatchStarts(session: org.apache.spark.sql.SparkSession) extends (LogicalPlan => Unit) {
   private lazy val listening: Unit = session.streams.addListener(new StreamingQueryListener {
     // called while the user's thread waits in start()
-    override def onQueryStarted(event: StreamingQueryListener.QueryStartedEvent): Unit =
+    override def onQueryStarted(event: StreamingQueryListener.QueryStartedEvent): Unit = {
       AskedProviders.started(event.runId, session.conf.get(SQLConf.STATE_STORE_PROVIDER_CLASS.key))
+      Heartbeats.started(session, event.id, event.runId)
+    }
     override def onQueryProgress(event: StreamingQueryListener.QueryProgressEvent): Unit = ()
-    override def onQueryTerminated(event: StreamingQueryListener.QueryTerminatedEvent): Unit = AskedProviders.ended(event.runId)
+    override def onQueryTerminated(event: StreamingQueryListener.QueryTerminatedEvent): Unit = {
+      AskedProviders.ended(event.runId)
+      Heartbeats.ended(event.runId)
+    }
   })
 
   override def apply(plan: LogicalPlan): Unit = if (plan.isStreaming) listening

@@ -27,7 +27,7 @@ private[millpond] object KeyRange {
 
 /** Walks the rows of one family in the disk tier. Keys are slot-major there, so a family is one run per slot.
   *
-  * @param slot the only slot that has rows of the range, -1 if there may be several */
+  * @param slot the only slot that leads rows of the range, -1 if there may be several */
 private[millpond] final class DiskCursor(scan: DiskScan, f: Family, slot: Int, range: KeyRange) {
   private val lead = 4 + f.keyLead
   private var begun = false
@@ -113,8 +113,8 @@ private[millpond] final class Scan(engine: StoreEngine, f: Family, records: Reco
         if (memoryDone && diskDone) return null
         else if (memoryDone) { val pair = ofDisk(); if (pair != null) return pair }
         else if (!diskDone) {
-          val bySlot = Integer.compare(table.slotOf(record), (diskKey(0) & 0xFF) << 8 | diskKey(1) & 0xFF)
-          val order = if (bySlot != 0) bySlot else table.compareKey(record, diskKey, Bytes.ArrayOffset + 4L + f.keyLead, diskKey.length - 4 - f.keyLead)
+          val bySlot = if (f.kind.crossKey) 0 else Integer.compare(table.slotOf(record), f.shape.slotIn(diskKey, 0, diskKey.length))
+          val order = if (bySlot != 0) bySlot else table.compareKey(record, diskKey, Bytes.ArrayOffset + 4L + f.keyLead, diskKey.length - f.keyExtra)
           if (order <= 0) {
             if (order == 0) diskKey = null // memory knows better
             val r = take()
@@ -151,13 +151,12 @@ private[millpond] final class Scan(engine: StoreEngine, f: Family, records: Reco
   private def ofDisk(): UnsafeRowPair = {
     val physical = diskKey
     diskKey = null
-    val lead = 4 + f.keyLead
-    val at = Bytes.ArrayOffset + lead
-    val length = physical.length - lead
+    val at = Bytes.ArrayOffset + 4L + f.keyLead
+    val length = physical.length - f.keyExtra
     val found = table.find(physical, at, length, Bytes.hash(physical, at, length))
     if (found != 0L && table.birth(found) <= epoch) null
     else {
-      val key = f.rows.decodeKey(physical, lead)
+      val key = f.rows.decodePhysical(physical)
       if (each) several(key, f.rows.decodeValues(disk.value, 0)) else new UnsafeRowPair(key, f.rows.decodeValue(disk.value, f.valueLead))
     }
   }

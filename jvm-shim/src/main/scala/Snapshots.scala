@@ -57,7 +57,7 @@ private[millpond] object Snapshots extends Logging {
       val start = System.nanoTime
       val answer = engine.context.call("publish_snapshot", p.generation) { r =>
         r.put("version", p.version).put("id", p.id).put("db_checkpoint", p.dir.getPath).put("keys", p.keys)
-          .put("scalable", p.layout.scalable).put("unscalable_reason", p.layout.unscalableReason)
+          .put("partitions", p.layout.partitions).put("scalable", p.layout.scalable).put("unscalable_reason", p.layout.unscalableReason)
         p.parent.foreach { case (version, id) => r.put("parent_id", id).put("parent_version", version) }
         r.set[JsonNode]("files", p.files)
         r.set[JsonNode]("column_families", p.families.get("column_families"))
@@ -71,10 +71,11 @@ private[millpond] object Snapshots extends Logging {
     } finally LocalDirs.delete(p.dir)
 
   private def prepare(engine: StoreEngine, due: Int): Option[Prepared] = engine.diskLock.synchronized {
-    val wanted = engine.synchronized(engine.loaded && !engine.closed && engine.spilledVersion <= engine.anchor && engine.anchor > engine.snapshotVersion && engine.anchor - engine.snapshotVersion >= due)
+    val wanted = engine.synchronized(engine.loaded && !engine.closed && engine.spilledVersion <= engine.anchor && engine.anchor > engine.snapshotVersion && engine.anchor - engine.snapshotVersion >= (if (engine.composed) 1 else due))
     if (!wanted) None
     else try {
       flush(engine)
+      if (engine.composed) orStale(engine)(engine.disk.compact()) // what other partitions own is not uploaded once more
       val dir = new File(engine.context.generationDir(engine.generation), s"snapshot-${java.util.UUID.randomUUID}")
       val (version, id, keys, families, layout) = engine.synchronized {
         // a batch may have begun since the flush: what the disk tier holds is `flushed`

@@ -40,6 +40,7 @@ final class StoreEngine(val context: StoreContext) extends Logging {
   private var keysAtStart = 0L
   private var keysDetached = 0L
   private[millpond] var layout: StoreLayout = null
+  private[millpond] var composed = false // the snapshot that was loaded is one of a rescale: the next one makes it an ordinary one
   private[millpond] var lineageBase = 0L
   private[millpond] val lineage = mutable.ArrayBuffer.empty[String] // ids of lineageBase..version
   private[millpond] var pending = Vector.empty[PendingChangelog] // above the disk tier
@@ -154,14 +155,13 @@ final class StoreEngine(val context: StoreContext) extends Logging {
         if (table.isPresent(record)) erase(null, table.keyAddress(record), length, Bytes.hash(null, table.keyAddress(record), length), record, 0)
         record = records.next()
       }
-      val lead = 4 + f.keyLead
       var key = if (cursor == null) null else cursor.next()
       while (key != null) {
-        val at = Bytes.ArrayOffset + lead
-        val length = key.length - lead
+        val at = Bytes.ArrayOffset + 4L + f.keyLead
+        val length = key.length - f.keyExtra
         val hash = Bytes.hash(key, at, length)
         // what memory has was erased above
-        if (table.find(key, at, length, hash) == 0L) erase(key, at, length, hash, 0L, ((key(0) & 0xFF) << 8) | (key(1) & 0xFF))
+        if (table.find(key, at, length, hash) == 0L) erase(key, at, length, hash, 0L, f.shape.slotIn(key, 0, key.length))
         key = cursor.next()
       }
     } finally {
@@ -269,7 +269,7 @@ final class StoreEngine(val context: StoreContext) extends Logging {
       valueAt: Int, valueLength: Int): Unit = {
     var found = record
     if (found == 0L && !f.table.complete) {
-      diskKey.set(slot, f.id, f.keyLead, block, keyOffset, keyLength)
+      diskKey.set(slot, f, block, keyOffset, keyLength)
       val n = disk.get(diskKey.bytes, diskKey.length)
       if (n >= 0) found = f.table.admit(block, keyOffset, keyLength, hash, slot, f.prefixLength(block, keyOffset), disk.lastValue, Bytes.ArrayOffset + f.valueLead, n - f.valueLead, 0)
     }
@@ -295,17 +295,13 @@ final class StoreEngine(val context: StoreContext) extends Logging {
   }
 
   /** The slot of a key that comes new into the store; one that Spark did not place by its key group marks the store. */
-  private def checkedSlot(f: Family, key: UnsafeRow): Int = {
-    val slot = layout.checkedSlot(f.rows.partitionKey.group(key))
-    if (f.kind.crossKey) FamilyKind.ReservedSlot else slot
-  }
+  private def checkedSlot(f: Family, key: UnsafeRow): Int = layout.checkedSlot(f.rows.partitionKey.group(key))
 
-  private[millpond] def slotOf(f: Family, key: UnsafeRow): Int =
-    if (f.kind.crossKey) FamilyKind.ReservedSlot else layout.slot(f.rows.partitionKey.group(key))
+  private[millpond] def slotOf(f: Family, key: UnsafeRow): Int = layout.slot(f.rows.partitionKey.group(key))
 
   /** Length of the value on disk (with its version byte), or -1. The codec holds the encoded key. */
   private def readDisk(f: Family, key: UnsafeRow): Int = {
-    diskKey.set(slotOf(f, key), f.id, f.keyLead, f.rows.base, f.rows.offset, f.rows.length)
+    diskKey.set(slotOf(f, key), f, f.rows.base, f.rows.offset, f.rows.length)
     metrics.diskReads += 1
     try disk.get(diskKey.bytes, diskKey.length)
     catch { case e: MillpondException => throw distrust(e) }
@@ -518,6 +514,7 @@ final class StoreEngine(val context: StoreContext) extends Logging {
   private[millpond] def snapshotPublished(at: Long, snapshotId: String, manifest: String): Unit = {
     lastSnapshot = Some(at -> snapshotId)
     manifestInUse = manifest
+    composed = false
     if (at > lineageBase) {
       lineage.remove(0, (at - lineageBase).toInt)
       lineageBase = at
@@ -582,14 +579,21 @@ private[millpond] final class GrowingKey {
   var bytes = new Array[Byte](128)
   var length = 0
 
-  def set(slot: Int, family: Int, lead: Int, base: AnyRef, offset: Long, keyLength: Int): Unit = {
-    length = 4 + lead + keyLength
+  /** @param groupSlot of the key's group */
+  def set(groupSlot: Int, f: Family, base: AnyRef, offset: Long, keyLength: Int): Unit = {
+    val shape = f.shape
+    length = shape.keyExtra + keyLength
     if (bytes.length < length) bytes = new Array[Byte](length * 2)
+    val slot = if (shape.keyTrail == 0) groupSlot else FamilyKind.ReservedSlot
     bytes(0) = (slot >>> 8).toByte
     bytes(1) = slot.toByte
-    bytes(2) = (family >>> 8).toByte
-    bytes(3) = family.toByte
-    if (lead == 1) bytes(4) = 0
-    Bytes.copy(base, offset, bytes, Bytes.ArrayOffset + 4L + lead, keyLength)
+    bytes(2) = (f.id >>> 8).toByte
+    bytes(3) = f.id.toByte
+    if (shape.keyLead == 1) bytes(4) = 0
+    Bytes.copy(base, offset, bytes, Bytes.ArrayOffset + 4L + shape.keyLead, keyLength)
+    if (shape.keyTrail == 2) {
+      bytes(length - 2) = (groupSlot >>> 8).toByte
+      bytes(length - 1) = groupSlot.toByte
+    }
   }
 }

@@ -94,10 +94,10 @@ private[millpond] final class WarmScan(scan: DiskScan, families: Iterable[Family
         keyLength = scan.keyInto(keys)
       }
       val key = SparkLine.addressOf(keys)
-      val slot = unsigned(key)
       val f = byId(unsigned(key + 2))
       val at = key + 4 + f.keyLead
-      val length = keyLength - 4 - f.keyLead
+      val length = keyLength - f.keyExtra
+      val slot = unsigned(if (f.shape.keyTrail == 0) key else key + keyLength - 2)
       val hash = Bytes.hash(null, at, length)
       if (f.table.find(null, at, length, hash) == 0L) {
         values.clear()

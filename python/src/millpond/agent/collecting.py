@@ -13,12 +13,12 @@ from millpond.errors import ErrorKind, FormatError, MillpondError, NotFoundError
 from millpond.ids import DEFAULT_STORE, StoreId, VersionId
 from millpond.manifest import decode_manifest
 from millpond.sealed import seal, unseal
+from millpond.spark_metadata import read_spark_metadata
 from millpond.storage import ObjectInfo
 from millpond.store_files import Listing, add_to_listing
 
 log = logging.getLogger(__name__)
 
-PINS_PREFIX = f"{layout.MILLPOND_DIR}/pins/"
 GC_PREFIX = f"{layout.MILLPOND_DIR}/gc/"
 _CANDIDATES_KIND = "gc"
 # Not so young that it could be replaced within the resolution of its time of modification.
@@ -39,7 +39,7 @@ def collect(context: StoreContext, anchor: VersionId, *, force: bool, now_ms: in
     deleted = _expire(context, anchor, pinned, now_ms)
     context.last_collect_ms = now_ms
     if _sweeps(context):
-        deleted += _sweep_now_and_then(context, force, interval_ms, now_ms)
+        deleted += _sweep_now_and_then(context, anchor, pinned, force, interval_ms, now_ms)
     return {"deleted_files": len(deleted), "deleted_bytes": sum(info.size_bytes for info in deleted)}
 
 
@@ -88,7 +88,9 @@ def _sweeps(context: StoreContext) -> bool:
     return DEFAULT_STORE not in operator.stores and operator.stores[0] == context.store.name
 
 
-def _sweep_now_and_then(context: StoreContext, force: bool, interval_ms: int, now_ms: int) -> list[ObjectInfo]:
+def _sweep_now_and_then(
+    context: StoreContext, anchor: VersionId, pinned: frozenset[str], force: bool, interval_ms: int, now_ms: int
+) -> list[ObjectInfo]:
     checkpoint, operator = context.checkpoint, context.store.operator
     with checkpoint.lock:
         due = now_ms - checkpoint.last_sweep_ms.get(operator, 0) >= interval_ms
@@ -97,7 +99,9 @@ def _sweep_now_and_then(context: StoreContext, force: bool, interval_ms: int, no
         checkpoint.sweeping.add(operator)
         checkpoint.last_sweep_ms[operator] = now_ms
     try:
-        return sweep_operator(checkpoint, operator, grace_ms=context.option_int("gc.graceMs"), now_ms=now_ms)
+        grace_ms, oldest_retained = context.option_int("gc.graceMs"), anchor.version - context.retain_versions + 1
+        deleted = sweep_operator(checkpoint, operator, grace_ms=grace_ms, now_ms=now_ms)
+        return deleted + _clear_after_rescale(checkpoint, operator, oldest_retained, pinned, grace_ms, now_ms)
     finally:
         with checkpoint.lock:
             checkpoint.sweeping.discard(operator)
@@ -159,7 +163,7 @@ def _list_operator(checkpoint: CheckpointContext, operator: int) -> dict[StoreId
 
 
 def _mark(checkpoint: CheckpointContext, operator: int, listings: Mapping[StoreId, Listing], now_ms: int) -> set[str]:
-    """Return the keys of all SSTs that the listed manifests name. Raises: MillpondError if one cannot be read."""
+    """Return the keys of all SSTs and changelogs that the listed manifests name. Raises: MillpondError if one cannot be read."""
     referenced: set[str] = set()
     seen: dict[str, tuple[ObjectInfo, frozenset[str]]] = {}
     known = checkpoint.marks.get(operator, {})
@@ -171,7 +175,7 @@ def _mark(checkpoint: CheckpointContext, operator: int, listings: Mapping[StoreI
                     manifest = decode_manifest(checkpoint.storage.read(info.key), name=info.key)
                 except NotFoundError:
                     continue  # expired since it was listed: it names nothing any more
-                entry = (info, frozenset(layout.store_key(store, sst.key) for sst in manifest.ssts))
+                entry = (info, frozenset((*manifest.sst_keys(store), *manifest.changelog_keys())))
             if now_ms - info.modified_ms >= _CACHEABLE_AGE_MS:
                 seen[info.key] = entry
             referenced |= entry[1]
@@ -186,21 +190,58 @@ def read_pins(checkpoint: CheckpointContext) -> frozenset[str]:
     read; then nobody knows what it protects.
     """
     pinned: set[str] = set()
-    for info in checkpoint.storage.list(PINS_PREFIX):
+    for info in checkpoint.storage.list(layout.PINS_PREFIX):
         if not info.key.endswith(".json") or info.key.rpartition("/")[2].startswith("."):
             continue
-        try:
-            pin = json.loads(checkpoint.storage.read(info.key))
-            pinned.update(
-                layout.check_relative(str(key)) for key in (*pin.get("manifests", ()), *pin.get("changelogs", ()))
-            )
-        except NotFoundError:
-            continue  # just released
-        except (ValueError, AttributeError, TypeError) as e:
-            raise FormatError(
-                f"{info.key} is no pin that this version can read: nothing is collected", kind=ErrorKind.FORMAT_DAMAGED
-            ) from e
+        pinned |= _pinned_by(checkpoint, info.key)
     return frozenset(pinned)
+
+
+def _pinned_by(checkpoint: CheckpointContext, key: str) -> frozenset[str]:
+    try:
+        pin = json.loads(checkpoint.storage.read(key))
+        return frozenset(layout.check_relative(str(k)) for k in (*pin.get("manifests", ()), *pin.get("changelogs", ())))
+    except NotFoundError:
+        return frozenset()  # just released
+    except (ValueError, AttributeError, TypeError) as e:
+        raise FormatError(
+            f"{key} is no pin that this version can read: nothing is collected", kind=ErrorKind.FORMAT_DAMAGED
+        ) from e
+
+
+def _clear_after_rescale(
+    checkpoint: CheckpointContext,
+    operator: int,
+    oldest_retained: int,
+    pinned: frozenset[str],
+    grace_ms: int,
+    now_ms: int,
+) -> list[ObjectInfo]:
+    """Delete what a rescale left behind: files of partitions that are no more, and pins of changelogs that nobody needs."""
+    storage = checkpoint.storage
+    try:
+        partitions = read_spark_metadata(storage, batches=(), operators=()).partitions
+        listings = _list_operator(checkpoint, operator)
+        if partitions is None or not listings:
+            return []
+        doomed = gc.plan_left_behind(
+            listings, partitions, oldest_retained, grace_ms=grace_ms, now_ms=now_ms, pinned=pinned
+        )
+        pins = [
+            info
+            for info in storage.list(layout.PINS_PREFIX)
+            if (named := layout.parse_rescale_pin(info.key)) is not None
+            and named[0] == operator
+            and now_ms - info.modified_ms >= grace_ms
+        ]
+        if pins:
+            referenced = _mark(checkpoint, operator, listings, now_ms)
+            doomed += [info for info in pins if not referenced & _pinned_by(checkpoint, info.key)]
+        storage.delete(info.key for info in doomed)
+    except MillpondError as e:
+        log.warning("operator %d: what a rescale left behind is not cleared: %s", operator, e)
+        return []
+    return doomed
 
 
 def _candidates_key(operator: int) -> str:

@@ -14,6 +14,7 @@ from millpond.errors import ErrorKind, InvalidInputError, MillpondError
 from millpond.format_file import CheckpointFormat
 from millpond.ids import StoreId
 from millpond.json_fields import JsonFields
+from millpond.restore.execute import Fetching
 from millpond.restore.sst_cache import SstCache, cache_directory
 from millpond.spark_metadata import OperatorInfo, SparkMetadata, read_operator_info, read_spark_metadata
 from millpond.storage import ObjectInfo, Storage
@@ -90,6 +91,15 @@ class StoreContext:
     @property
     def fsync(self) -> bool:
         return self.options["commit.fsync"] is not False
+
+    @property
+    def fetching(self) -> Fetching:
+        """How a restore gets its files."""
+        return Fetching(
+            verify_checksums=self.options["restore.verifyChecksums"] is True,
+            parallel=self.checkpoint.parallel if self.directory is None else None,
+            cache=self.sst_cache,
+        )
 
     def staging_dir(self, local_dir: str) -> str:
         """Return where the shim writes changelogs: beside their final place, so that publishing is a rename."""

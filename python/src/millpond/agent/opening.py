@@ -19,7 +19,7 @@ from millpond.ids import StoreId, VersionId
 from millpond.json_fields import KeyGroupsInfo
 from millpond.keygroups import KeyGroups, key_groups_for
 from millpond.partition_keys import SINGLE_PARTITION_OPERATORS, partition_key_rule
-from millpond.restore.execute import LaidOut, lay_out
+from millpond.restore.execute import LaidOut, LaidOutSources, lay_out, lay_out_sources
 from millpond.restore.plan import Rejection, RestorePlan, empty_plan, plan_changes, plan_restore
 from millpond.snapshot import local_ssts
 from millpond.spark_metadata import OperatorInfo, SparkMetadata, read_spark_metadata
@@ -88,22 +88,19 @@ def _open(
     started = time.monotonic()
     target, local_dir = arguments.target, arguments.local_dir
     metadata = context.spark_metadata()
-    laid_out: LaidOut | None = None
+    laid_out: LaidOut | LaidOutSources | None = None
     while True:
         plan = _plan(context, files, target, rejections, arguments.load_empty, metadata, arguments.snapshot)
         setting = _setting(context, files, plan, metadata)
         if plan.manifest is None:
             break
         name = files.manifest_name(plan.manifest.version_id)
+        directory = os.path.join(local_dir, f"db-{arguments.generation}")
         try:
-            laid_out = lay_out(
-                context.storage,
-                plan.manifest,
-                name,
-                os.path.join(local_dir, f"db-{arguments.generation}"),
-                verify_checksums=context.options["restore.verifyChecksums"] is True,
-                parallel=context.checkpoint.parallel if context.directory is None else None,
-                cache=context.sst_cache,
+            laid_out = (
+                lay_out_sources(context.storage, plan.manifest, directory, context.fetching)
+                if plan.manifest.composed
+                else lay_out(context.storage, plan.manifest, name, directory, context.fetching)
             )
             break
         except (FormatError, NotFoundError) as e:
@@ -115,12 +112,14 @@ def _open(
     for rejection in plan.rejected:
         log.warning("store %s: passed over %s: %s", context.store, rejection.name, rejection.reason)
     make_directory(context, context.staging_dir(local_dir))
-    if laid_out is not None:
+    if isinstance(laid_out, LaidOut):
         with context.ssts_lock:
             known = local_ssts.load(local_dir)
             known.update({sst.identity: sst for sst in laid_out.ssts})
             local_ssts.save(local_dir, known.values())
-    answer = _answer(context, files, plan, setting, laid_out, local_dir)
+    answer = _answer(
+        context, files, plan, setting, _described(files, plan, laid_out, local_dir, arguments.generation), local_dir
+    )
     log.info(
         "store opened store=%s version=%d snapshot=%d changelogs=%d bytes=%s ms=%d",
         context.store,
@@ -188,27 +187,49 @@ def _fetch(
     return changelogs, total_bytes
 
 
+def _described(
+    files: StoreFiles, plan: RestorePlan, laid_out: LaidOut | LaidOutSources | None, local_dir: str, generation: int
+) -> dict[str, object] | None:
+    """Return `db` of the answer: the disk tier to begin with, or what to put it together from."""
+    manifest = plan.manifest
+    if laid_out is None or manifest is None:
+        return None
+    db: dict[str, object] = {
+        "dir": os.path.join(local_dir, f"db-{generation}"),
+        "manifest": files.manifest_name(manifest.version_id),
+        "version": manifest.version,
+        "id": manifest.id,
+        "keys": manifest.keys,
+        "column_families": [family.to_json() for family in manifest.column_families],
+    }
+    if isinstance(laid_out, LaidOutSources):
+        db["sources"] = [
+            {"dir": directory, "bytes": source.total_bytes, "slots": [list(pair) for pair in source.slots]}
+            for directory, source in zip(laid_out.directories, manifest.sources, strict=True)
+        ]
+        db["changelogs"] = [
+            {
+                "version": changelog.version.version,
+                "id": changelog.version.id,
+                "path": path,
+                "slots": [list(pair) for pair in changelog.slots],
+            }
+            for path, changelog in zip(laid_out.changelogs, manifest.changelogs, strict=True)
+        ]
+    return db
+
+
 def _answer(
     context: StoreContext,
     files: StoreFiles,
     plan: RestorePlan,
     setting: Setting,
-    laid_out: LaidOut | None,
+    db: dict[str, object] | None,
     local_dir: str,
 ) -> dict[str, object]:
     changelogs, restore_bytes = _fetch(context, files, plan.headers, local_dir)
-    db: dict[str, object] | None = None
-    if laid_out is not None and plan.manifest is not None:
-        manifest = plan.manifest
-        restore_bytes += laid_out.bytes
-        db = {
-            "dir": laid_out.directory,
-            "manifest": files.manifest_name(manifest.version_id),
-            "version": manifest.version,
-            "id": manifest.id,
-            "keys": manifest.keys,
-            "column_families": [family.to_json() for family in manifest.column_families],
-        }
+    if plan.manifest is not None:
+        restore_bytes += plan.manifest.total_bytes
     operator = setting.operator
     rule = partition_key_rule(
         setting.operator_name,

@@ -144,6 +144,9 @@ class AgentService:
         local_dir, db_checkpoint = _local_dir(request), fields.string("db_checkpoint")
         setting = opening.query_setting(context)
         groups, store = setting.key_groups, context.store
+        # As the store was opened: a rescale may have changed the query since.
+        partitions = fields.integer("partitions", 1) if fields.has("partitions") else setting.partitions
+        groups.check_partitions(partitions)
         snapshot = upload.SnapshotRequest(
             version=_version(fields),
             db_checkpoint=db_checkpoint,
@@ -153,11 +156,11 @@ class AgentService:
             key_groups=KeyGroupsInfo(
                 max_parallelism=groups.max_parallelism,
                 base=groups.base,
-                partitions=setting.partitions,
+                partitions=partitions,
                 scalable=fields.boolean("scalable"),
                 reason=request.get("unscalable_reason") or "",
             ),
-            slots=tuple(groups.slot_ranges(store.partition, setting.partitions)),
+            slots=tuple(groups.slot_ranges(store.partition, partitions)),
         )
         with context.snapshot_lock:
             known = local_ssts.load(local_dir)

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import argparse
-import os
 from collections.abc import Sequence
 from itertools import groupby
 
@@ -12,15 +11,10 @@ from millpond.config import resolve
 from millpond.errors import ErrorKind, InvalidInputError
 from millpond.inspection import overview, verify
 from millpond.inspection.overview import OperatorView, Overview, StoreView
-from millpond.storage import Storage, StorageSettings, open_checkpoint
+from millpond.storage import Storage, StorageSettings, open_root
 from millpond.storage.settings import storage_settings
 
 _MAX_PROBLEM_LINES = 200
-
-
-def root_of(location: str) -> str:
-    """Return what the user typed as a URI or an absolute path."""
-    return location if ":" in location.partition("/")[0] else os.path.abspath(location)
 
 
 def settings_of(arguments: argparse.Namespace) -> StorageSettings:
@@ -34,14 +28,14 @@ def settings_of(arguments: argparse.Namespace) -> StorageSettings:
     return storage_settings(resolve(given))
 
 
-def _open(arguments: argparse.Namespace) -> tuple[Storage, str]:
-    root = root_of(arguments.checkpoint)
-    return open_checkpoint(root, settings_of(arguments)), root
+def open_it(arguments: argparse.Namespace) -> tuple[Storage, str]:
+    """Return the storage of the Spark checkpoint that the arguments name, and its absolute name."""
+    return open_root(arguments.checkpoint, settings_of(arguments))
 
 
 def show(arguments: argparse.Namespace, output: Output) -> int:
     """Print what the Spark checkpoint holds. Exit code 1 if a file could not be read."""
-    storage, root = _open(arguments)
+    storage, root = open_it(arguments)
     result = overview(storage, root)
     if arguments.json:
         output.json(result.to_json())
@@ -128,7 +122,7 @@ def _total(stores: Sequence[StoreView]) -> Sequence[str]:
 
 def verify_command(arguments: argparse.Namespace, output: Output) -> int:
     """Read everything back. Exit code 1 if anything is wrong."""
-    storage, root = _open(arguments)
+    storage, root = open_it(arguments)
     report = verify(storage, root)
     if arguments.json:
         output.json(report.to_json())

@@ -12,7 +12,7 @@ import traceback
 from collections.abc import Callable, Sequence
 
 from millpond import __version__
-from millpond.cli import checkpoint, storage, tables
+from millpond.cli import checkpoint, rescale, storage, tables
 from millpond.cli.output import Output
 from millpond.errors import ErrorKind, InternalError, InvalidInputError, MillpondError, NotFoundError, UnsupportedError
 
@@ -55,6 +55,25 @@ def parser() -> argparse.ArgumentParser:
     )
     action.add_argument("--json", action="store_true", help="print JSON; fields may be added, never renamed")
     action.set_defaults(run=storage.check)
+
+    action = commands.add_parser(
+        "rescale",
+        help="give the state of a stopped query another number of partitions",
+        description="Give the state of a stopped query another number of partitions, in place; the next start uses it. "
+        "Interrupted at any moment, it is finished by running it again, or taken back with --undo.",
+    )
+    action.add_argument("checkpoint", help="what checkpointLocation was set to: a directory, a file: or s3:// URI")
+    _storage_options(action)
+    action.add_argument("--partitions", type=int, metavar="M", help="the number of partitions from now on")
+    action.add_argument("--dry-run", action="store_true", help="say what would be done, write nothing")
+    action.add_argument("--undo", action="store_true", help="take back a rescale that was interrupted")
+    action.add_argument(
+        "--skip-uncommitted",
+        action="store_true",
+        help="leave out a batch that was begun and not committed: its input is read again, its output may come twice",
+    )
+    action.add_argument("--json", action="store_true", help="print JSON; fields may be added, never renamed")
+    action.set_defaults(run=rescale.rescale_command)
 
     conf = commands.add_parser("conf", help="print the lines for spark-defaults.conf that switch Millpond on")
     conf.add_argument("--master", choices=sorted(MASTERS), default="local", help="kind of cluster (default: local)")

@@ -6,9 +6,9 @@ import argparse
 import uuid
 from importlib.util import find_spec
 
-from millpond.cli.checkpoint import root_of, settings_of
+from millpond.cli.checkpoint import settings_of
 from millpond.cli.output import Output
-from millpond.storage import Storage, open_storage
+from millpond.storage import Storage, open_storage, root_of
 from millpond.storage.steps import Step, run_steps
 
 

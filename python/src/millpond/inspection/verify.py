@@ -19,11 +19,12 @@ from millpond import layout
 from millpond.changelog import ChangelogReader
 from millpond.errors import ErrorKind, MillpondError, NotFoundError, UnavailableError
 from millpond.ids import StoreId, VersionId
+from millpond.inspection.sources import problems_of_sources
 from millpond.inspection.survey import Survey, survey
-from millpond.json_fields import RESERVED_SLOT, KeyGroupsInfo
+from millpond.json_fields import RESERVED_SLOT, ColumnFamily, KeyGroupsInfo
 from millpond.local import rocks
 from millpond.manifest import Manifest
-from millpond.restore.execute import lay_out
+from millpond.restore.execute import Fetching, lay_out
 from millpond.restore.plan import plan_restore
 from millpond.storage import Storage
 from millpond.store_files import Listing, StoreFiles
@@ -228,6 +229,12 @@ class _StoreCheck:
     def _manifest(self, key: str, manifest: Manifest, listing: Listing) -> None:
         self.checked.manifests += 1
         self._key_groups(key, manifest.key_groups)
+        if manifest.composed:
+            for kind, file, message in problems_of_sources(self.storage, manifest):
+                if kind in (ErrorKind.SST_MISSING, ErrorKind.CHANGELOG_MISSING) and not self.last:
+                    raise _Vanished
+                self._note(kind, file, message)
+            return
         whole = True
         for sst in manifest.ssts:
             sst_key = layout.store_key(self.store, sst.key)
@@ -272,20 +279,15 @@ class _StoreCheck:
         with tempfile.TemporaryDirectory(prefix="millpond-verify-") as directory:
             database = f"{directory}/db"
             try:
-                lay_out(self.storage, manifest, _name(key), database, verify_checksums=False)
+                lay_out(self.storage, manifest, _name(key), database, Fetching(verify_checksums=False))
             except NotFoundError as e:
                 if not self.last:
                     raise _Vanished from e
                 raise
             for physical, _ in rocks.scan(database, name=key):
                 entries += 1
-                slot, family = int.from_bytes(physical[:2], "big"), int.from_bytes(physical[2:4], "big")
-                known = families.get(family)
-                if known is not None and known.spans_key_groups:
-                    owned = slot == RESERVED_SLOT
-                else:
-                    owned = not manifest.key_groups.scalable or any(a <= slot < b for a, b in manifest.slots)
-                if len(physical) < _PHYSICAL_PREFIX_BYTES or known is None or not owned:
+                known = families.get(int.from_bytes(physical[2:4], "big"))
+                if known is None or not _owned(physical, known, manifest):
                     foreign += 1
                 elif not known.internal:
                     keys += 1
@@ -322,6 +324,11 @@ class _StoreCheck:
             else:
                 self.checked.versions += 1
 
+    def _was_there(self, version: int) -> bool:
+        """Whether the store's partition was one of the query's at this version; a rescale may have made it later or removed it."""
+        partitions = self.found.spark.partitions_at(version) if self.found.spark is not None else None
+        return partitions is None or self.store.partition < partitions
+
     def _targets(self, listing: Listing) -> list[VersionId]:
         spark = self.found.spark
         committed = list(spark.commit_batches) if spark is not None else []
@@ -335,7 +342,7 @@ class _StoreCheck:
         if not self.files.exact_ids:
             present = {version.version for version in listing.changelogs} | set(snapshots)
             wanted = present | {batch + 1 for batch in committed}
-            return [VersionId(version) for version in sorted(wanted) if version >= oldest]
+            return [VersionId(v) for v in sorted(wanted) if v >= oldest and self._was_there(v)]
         targets: list[VersionId] = []
         info = self.found.operators.get(self.store.operator)
         if spark is None or info is None or self.store.name not in info.stores:
@@ -373,3 +380,13 @@ def _crc32(storage: Storage, key: str) -> int:
         while piece := file.read(1024 * 1024):
             crc = zlib.crc32(piece, crc)
     return crc
+
+
+def _owned(physical: bytes, family: ColumnFamily, manifest: Manifest) -> bool:
+    """Whether the row belongs where it was found."""
+    if len(physical) < _PHYSICAL_PREFIX_BYTES + (2 if family.spans_key_groups else 0):
+        return False
+    if family.spans_key_groups and int.from_bytes(physical[:2], "big") != RESERVED_SLOT:
+        return False
+    slot = family.slot_of(physical)
+    return not manifest.key_groups.scalable or any(a <= slot < b for a, b in manifest.slots)

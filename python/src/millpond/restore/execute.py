@@ -4,18 +4,25 @@ from __future__ import annotations
 
 import os
 import shutil
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from functools import partial
+from typing import TypeVar
 
 from millpond import layout
 from millpond.checksums import file_crc32
+from millpond.composed import ChangelogSource
 from millpond.errors import ErrorKind, FormatError, NotFoundError
-from millpond.manifest import Manifest, SstRef
+from millpond.ids import StoreId
+from millpond.manifest import Manifest
 from millpond.restore.sst_cache import SstCache
 from millpond.snapshot.local_ssts import LocalSst, identify
+from millpond.sst_ref import SstRef
 from millpond.storage import Storage
 from millpond.storage.local import translate
 from millpond.storage.parallel import Parallel
+
+T = TypeVar("T")
 
 
 @dataclass(frozen=True, slots=True)
@@ -27,54 +34,155 @@ class LaidOut:
     bytes: int
 
 
-def lay_out(
-    storage: Storage,
-    manifest: Manifest,
-    manifest_name: str,
-    directory: str,
-    *,
-    verify_checksums: bool,
-    parallel: Parallel | None = None,
-    cache: SstCache | None = None,
-) -> LaidOut:
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Fetching:
+    """How files come to the local disk.
+
+    verify_checksums: compare the sums also of SSTs that share the stored file; copies are always compared.
+    parallel: fetch side by side, which pays where files are not local; None: one after the other.
+    cache: what it has is not fetched.
+    """
+
+    verify_checksums: bool
+    parallel: Parallel | None = None
+    cache: SstCache | None = None
+
+    def run(self, calls: Sequence[Callable[[], T]]) -> list[T]:
+        """Return what the calls return, in order."""
+        return [call() for call in calls] if self.parallel is None else self.parallel.run(calls)
+
+
+def lay_out(storage: Storage, manifest: Manifest, manifest_name: str, directory: str, fetching: Fetching) -> LaidOut:
     """Make `directory` hold the RocksDB database of `manifest`.
 
     Whatever was there is replaced: an earlier attempt of the same call may have left a part. SSTs share the stored file's
-    blocks where the storage can; RocksDB never changes an SST in place. Copies are always checked, shared files if
-    `verify_checksums`. With `parallel` SSTs are fetched side by side, which pays where they are not local;
-    what `cache` has is not fetched.
+    blocks where the storage can; RocksDB never changes an SST in place.
 
     Raises:
         NotFoundError: SST_MISSING. FormatError: SST_DAMAGED. UnavailableError: LOCAL_DISK_FULL, STORAGE_*.
     """
-    unfinished = directory + ".unfinished"
+    paths = _lay_out_database(
+        storage,
+        manifest.store,
+        manifest.ssts,
+        (manifest.rocksdb_manifest_name, manifest.rocksdb_manifest),
+        directory,
+        fetching,
+    )
+    try:
+        ssts = tuple(
+            LocalSst(ref=sst, identity=identify(path), manifest=manifest_name)
+            for sst, path in zip(manifest.ssts, paths, strict=True)
+        )
+    except OSError as e:
+        raise translate(e, f"preparing {directory}", local=True) from e
+    return LaidOut(directory, ssts, manifest.total_bytes)
 
-    def fetch(sst: SstRef) -> LocalSst:
+
+@dataclass(frozen=True, slots=True)
+class LaidOutSources:
+    """What a composed manifest is put together from, as local files.
+
+    directories: of the RocksDB databases, in the order of the manifest's `sources`.
+    changelogs: paths, in the order of the manifest's `changelogs`.
+    """
+
+    directories: tuple[str, ...]
+    changelogs: tuple[str, ...]
+    bytes: int
+
+
+def lay_out_sources(storage: Storage, manifest: Manifest, directory: str, fetching: Fetching) -> LaidOutSources:
+    """Make the sources of a composed manifest readable locally, in `<directory>-source-<i>`; `directory` itself is cleared.
+
+    Raises: as `lay_out`; NotFoundError: CHANGELOG_MISSING. FormatError: CHANGELOG_DAMAGED.
+    """
+    try:
+        if os.path.lexists(directory):
+            shutil.rmtree(directory)
+    except OSError as e:
+        raise translate(e, f"preparing {directory}", local=True) from e
+    directories = []
+    for i, source in enumerate(manifest.sources):
+        directories.append(f"{directory}-source-{i}")
+        _lay_out_database(
+            storage,
+            manifest.sibling(source.partition),
+            source.ssts,
+            (source.rocksdb_manifest_name, source.rocksdb_manifest),
+            directories[-1],
+            fetching,
+        )
+    changelogs = fetching.run(
+        [
+            partial(
+                _fetch_changelog,
+                storage,
+                layout.store_key(manifest.sibling(changelog.partition), changelog.name),
+                changelog,
+                f"{directory}-changelog-{i}",
+            )
+            for i, changelog in enumerate(manifest.changelogs)
+        ]
+    )
+    return LaidOutSources(tuple(directories), tuple(changelogs), manifest.total_bytes)
+
+
+def _fetch_changelog(storage: Storage, key: str, changelog: ChangelogSource, path: str) -> str:
+    local = storage.local_path(key)
+    try:
+        if local is None:
+            storage.get_to_file(key, path)
+            local = path
+        size_bytes = os.path.getsize(local)
+    except (NotFoundError, FileNotFoundError) as e:
+        raise NotFoundError(f"{key} is not there", kind=ErrorKind.CHANGELOG_MISSING) from e
+    except OSError as e:
+        raise translate(e, f"reading {local}", local=True) from e
+    if size_bytes != changelog.size_bytes:
+        raise FormatError(
+            f"{key} has {size_bytes} bytes, expected {changelog.size_bytes}", kind=ErrorKind.CHANGELOG_DAMAGED
+        )
+    return local
+
+
+def _lay_out_database(
+    storage: Storage,
+    store: StoreId,
+    ssts: Sequence[SstRef],
+    rocksdb_manifest: tuple[str, bytes],
+    directory: str,
+    fetching: Fetching,
+) -> list[str]:
+    """Make `directory` hold a RocksDB database. Return the final paths of its SSTs."""
+    unfinished = directory + ".unfinished"
+    name, content = rocksdb_manifest
+
+    def fetch(sst: SstRef) -> str:
         path = os.path.join(unfinished, sst.local_name)
-        if cache is not None and cache.take(sst, path):
-            return LocalSst(ref=sst, identity=identify(path), manifest=manifest_name)
-        shared = _fetch(storage, layout.store_key(manifest.store, sst.key), path, sst)
-        if verify_checksums or not shared:
+        if fetching.cache is not None and fetching.cache.take(sst, path):
+            return path
+        shared = _fetch(storage, layout.store_key(store, sst.key), path, sst)
+        if fetching.verify_checksums or not shared:
             check_sst(path, sst)
-        if cache is not None:
-            cache.add(sst, path)
-        return LocalSst(ref=sst, identity=identify(path), manifest=manifest_name)
+        if fetching.cache is not None:
+            fetching.cache.add(sst, path)
+        return path
 
     try:
         for stale in (directory, unfinished):
             if os.path.lexists(stale):
                 shutil.rmtree(stale)
         os.makedirs(unfinished)
-        calls = [partial(fetch, sst) for sst in manifest.ssts]
-        ssts = [call() for call in calls] if parallel is None else parallel.run(calls)
-        with open(os.path.join(unfinished, manifest.rocksdb_manifest_name), "xb") as file:
-            file.write(manifest.rocksdb_manifest)
+        fetching.run([partial(fetch, sst) for sst in ssts])
+        with open(os.path.join(unfinished, name), "xb") as file:
+            file.write(content)
         with open(os.path.join(unfinished, "CURRENT"), "x", encoding="ascii", newline="") as text:
-            text.write(manifest.rocksdb_manifest_name + "\n")
+            text.write(name + "\n")
         os.rename(unfinished, directory)
     except OSError as e:
         raise translate(e, f"preparing {directory}", local=True) from e
-    return LaidOut(directory, tuple(ssts), manifest.total_bytes)
+    return [os.path.join(directory, sst.local_name) for sst in ssts]
 
 
 def _fetch(storage: Storage, key: str, path: str, sst: SstRef) -> bool:

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import os
+
 from millpond.errors import ErrorKind, InvalidInputError
 from millpond.layout import RootUri, local_root, parse_root
 from millpond.storage.base import ObjectInfo, Storage
@@ -16,7 +18,9 @@ __all__ = [
     "Storage",
     "StorageSettings",
     "open_checkpoint",
+    "open_root",
     "open_storage",
+    "root_of",
 ]
 
 _DEFAULT = StorageSettings()
@@ -70,3 +74,17 @@ def _s3(uri: RootUri, settings: StorageSettings) -> Storage:
     client = shared_client(uri.authority, of_bucket)
     retry = Retry(settings.deadline_ms, pace=client.pace)
     return S3Storage(uri.authority, uri.path.strip("/"), of_bucket, retry=retry, client=client)
+
+
+def open_root(location: str, settings: StorageSettings = _DEFAULT) -> tuple[Storage, str]:
+    """Return the storage of what a user typed, a URI or a path relative to the working directory, and its absolute name.
+
+    Raises: as `open_checkpoint`.
+    """
+    root = root_of(location)
+    return open_checkpoint(root, settings), root
+
+
+def root_of(location: str) -> str:
+    """Return what a user typed as a URI or an absolute path."""
+    return location if ":" in location.partition("/")[0] else os.path.abspath(location)

@@ -1,0 +1,163 @@
+"""Every operator goes on after a rescale as if nothing had happened: equal, batch for batch, to Spark's own store that never rescaled."""
+
+from __future__ import annotations
+
+import os
+from pathlib import Path
+from typing import Any
+
+import pytest
+from pyspark.errors import StreamingQueryException
+from pyspark.sql import SparkSession
+from pyspark.sql.streaming.query import StreamingQuery
+
+import millpond
+from integration.cases import Case
+from integration.jvm import MILLPOND, ROCKSDB
+from integration.processes import wait_until
+from integration.shapes import SHAPES
+from integration.streams import Input, Run, finish, settings, start
+from millpond.errors import ErrorKind, MillpondError
+from millpond.inspection import verify
+from millpond.rescaling import rescale, undo
+from millpond.storage import Storage, open_storage
+
+_PROVIDER = "spark.sql.streaming.stateStore.providerClass"
+_FORMAT = "spark.sql.streaming.stateStore.checkpointFormatVersion"
+_CHANGELOG = "spark.sql.streaming.stateStore.rocksdb.changelogCheckpointing.enabled"
+
+# From 2 partitions: out, further out, in to one, out again. A file of input between each two.
+CHAIN = (4, 8, 1, 4, 2, 16)
+
+# A kind of state each; MILLPOND_RESCALE_ALL=1 for all.
+SAMPLE = {
+    "agg-update-odd-keys",
+    "global-update-ids",
+    "dedupe-within-watermark-ids",
+    "sessions-append",
+    "join-full",
+    "join-full-v3",
+    "join-inner-v4",
+    "row-event-time",
+    "pandas-processing-time",
+}
+
+
+def _cases() -> list[Case]:
+    cases = [c for c in SHAPES if not c.refused and not c.unscalable and c.later is None and not c.random_keys]
+    return cases if os.environ.get("MILLPOND_RESCALE_ALL") else [c for c in cases if c.name in SAMPLE]
+
+
+@pytest.mark.spark
+@pytest.mark.parametrize("case", _cases(), ids=lambda c: c.name)
+def test_operator_goes_on_after_rescales(spark: SparkSession, tmp_path: Path, case: Case) -> None:
+    inputs = [Input(tmp_path / f"input-{i}", schema) for i, (schema, _) in enumerate(case.inputs)]
+    files = max(len(batches) for _, batches in case.inputs)
+    shared = {**case.conf, _FORMAT: str(case.checkpoint_format)}
+    reference, candidate = Run(tmp_path / "reference"), Run(tmp_path / "candidate")
+    sides = [
+        (reference, {_PROVIDER: ROCKSDB, _CHANGELOG: "true", **shared}),
+        (candidate, {_PROVIDER: MILLPOND, **shared, **case.candidate_conf}),
+    ]
+    storage = open_storage(str(candidate.checkpoint))
+    partitions = 2
+    for number in range(files):
+        for source, (_, batches) in zip(inputs, case.inputs, strict=True):
+            for batch in batches[number : number + 1]:
+                source.add(batch)
+        queries = [
+            start(
+                spark,
+                case.build([i.stream(spark) for i in inputs]),
+                run,
+                output_mode=case.mode,
+                conf=conf,
+                actions=case.actions,
+            )
+            for run, conf in sides
+        ]
+        for query, (run, _) in zip(queries, sides, strict=True):
+            finish(query, run)
+        if number < len(CHAIN):
+            report = rescale(storage, str(candidate.checkpoint), CHAIN[number])
+            assert (report.current, report.partitions) == (partitions, CHAIN[number])
+            partitions = CHAIN[number]
+    assert any(reference.rows.values()), "the query put out nothing: it proves nothing"
+    for number, (found, expected) in enumerate(zip(candidate.rows.values(), reference.rows.values(), strict=True)):
+        assert sorted(set(found) ^ set(expected)) == [], f"batch {number} of the reference"
+        assert found == expected
+    assert _totals(candidate) == _totals(reference)
+    assert verify(storage, str(candidate.checkpoint)).problems == []
+
+
+def _totals(run: Run) -> list[list[int]]:
+    return [[op["numRowsTotal"] for op in operators] for operators in run.state.values()]
+
+
+# ---- a query that runs, and a rescale that was killed
+
+_RATE = {"rowsPerBatch": 100}
+
+
+def _counts(spark: SparkSession, checkpoint: Path, *, available_now: bool) -> StreamingQuery:
+    numbers = spark.readStream.format("rate-micro-batch").options(**_RATE).load()
+    counts = numbers.withColumn("key", numbers.value % 7).groupBy("key").count()
+    with settings(spark, {_PROVIDER: MILLPOND}):
+        writer = counts.writeStream.outputMode("update").format("noop").option("checkpointLocation", str(checkpoint))
+        return (writer.trigger(availableNow=True) if available_now else writer).start()
+
+
+@pytest.mark.spark
+def test_a_running_query_is_seen_by_its_heartbeat(spark: SparkSession, tmp_path: Path) -> None:
+    checkpoint = tmp_path / "checkpoint"
+    _counts(spark, checkpoint, available_now=True).awaitTermination()
+    assert list((checkpoint / "millpond").glob("running/*.json")) == []
+    query = _counts(spark, checkpoint, available_now=False)
+    try:
+        with pytest.raises(MillpondError) as caught:
+            millpond.rescale(checkpoint, 4)
+        assert caught.value.kind is ErrorKind.QUERY_RUNNING and str(query.runId) in str(caught.value)
+        query.processAllAvailable()
+    finally:
+        query.stop()
+    wait_until(
+        lambda: not list((checkpoint / "millpond").glob("running/*.json")), seconds=10, what="the heartbeat to end"
+    )
+
+
+@pytest.mark.spark
+def test_spark_starts_no_query_that_is_half_way(spark: SparkSession, tmp_path: Path) -> None:
+    checkpoint = tmp_path / "checkpoint"
+    _counts(spark, checkpoint, available_now=True).awaitTermination()
+    storage = open_storage(str(checkpoint))
+    killed = _Killed(storage)
+    with pytest.raises(_Kill):
+        rescale(killed, "it", 4)
+    with pytest.raises(StreamingQueryException, match=r"(?i)repartition"):
+        _counts(spark, checkpoint, available_now=True).awaitTermination()
+    assert undo(storage, "it")
+    _counts(spark, checkpoint, available_now=True).awaitTermination()
+    assert millpond.rescale(checkpoint, 4).partitions == 4
+    _counts(spark, checkpoint, available_now=True).awaitTermination()
+    with settings(spark, {_PROVIDER: MILLPOND}):
+        rows = spark.read.format("statestore").load(str(checkpoint)).select("value.count").collect()
+    assert sum(row["count"] for row in rows) == 300
+
+
+class _Kill(Exception):
+    pass
+
+
+class _Killed:
+    """Storage that ends at the commit log."""
+
+    def __init__(self, storage: Storage) -> None:
+        self._storage = storage
+
+    def __getattr__(self, name: str) -> Any:
+        return getattr(self._storage, name)
+
+    def put_bytes(self, key: str, data: bytes, *, if_absent: bool = False) -> None:
+        if key.startswith("commits/"):
+            raise _Kill
+        self._storage.put_bytes(key, data, if_absent=if_absent)

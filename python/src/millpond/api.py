@@ -1,0 +1,25 @@
+"""What users call as `millpond.<name>`: the functions of the commands, on locations instead of open storage."""
+
+from __future__ import annotations
+
+import os
+
+from millpond.rescaling import RescaleReport
+from millpond.rescaling import rescale as _rescale
+from millpond.storage import open_root
+
+
+def rescale(
+    checkpoint: str | os.PathLike[str], partitions: int, *, dry_run: bool = False, skip_uncommitted: bool = False
+) -> RescaleReport:
+    """Give the state of a stopped query another number of partitions; the next start of the query uses it.
+
+    Args:
+        checkpoint: what `checkpointLocation` was set to: a path or a URI.
+        partitions: 1 to 65,536; must divide the max parallelism.
+        dry_run: plan everything, write nothing.
+        skip_uncommitted: leave out a batch that was begun and not committed; its output may come twice.
+    Raises: MillpondError: as `millpond.rescaling.rescale`.
+    """
+    storage, root = open_root(os.fspath(checkpoint))
+    return _rescale(storage, root, partitions, dry_run=dry_run, skip_uncommitted=skip_uncommitted)

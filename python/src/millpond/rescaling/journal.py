@@ -1,0 +1,62 @@
+"""The journal of a rescale: written before anything else, removed when all is done. Codec only; no I/O.
+
+    millpond/rescale.json    sealed JSON, kind `rescale`
+
+A rescale that was killed left it behind: then the next run takes back what there is of it and, unless it was asked to undo,
+starts again. Source: docs/reference/format.md.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+from millpond import layout
+from millpond.errors import ErrorKind
+from millpond.sealed import seal, unseal
+
+KIND = "rescale"
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Journal:
+    """What a rescale is about to write.
+
+    offsets_crc32: of the new entry of the offset log, to tell it from one that Spark wrote under the same number.
+    keys: of all other files, relative to the Spark checkpoint.
+    """
+
+    current: int  # partitions before
+    partitions: int  # and after
+    batch: int  # number of the batch without input that switches over
+    offsets_crc32: int
+    keys: tuple[str, ...]
+    created_ms: int  # since the epoch
+
+
+def encode_journal(journal: Journal) -> bytes:
+    """Return the bytes of the file."""
+    return seal(
+        KIND,
+        {
+            "from": journal.current,
+            "to": journal.partitions,
+            "batch": journal.batch,
+            "offsets_crc32": journal.offsets_crc32,
+            "keys": list(journal.keys),
+            "created_ms": journal.created_ms,
+            "required_features": [],
+        },
+    )
+
+
+def decode_journal(data: bytes) -> Journal:
+    """Return the journal whose file holds `data`. Raises: FormatError: FORMAT_DAMAGED, UNSAFE_PATH. UnsupportedError."""
+    fields = unseal(KIND, data, name=layout.RESCALE_JOURNAL_KEY, damaged=ErrorKind.FORMAT_DAMAGED)
+    return Journal(
+        current=fields.integer("from", 1),
+        partitions=fields.integer("to", 1),
+        batch=fields.integer("batch", 0),
+        offsets_crc32=fields.integer("offsets_crc32", 0, 0xFFFF_FFFF),
+        keys=tuple(layout.check_relative(key) for key in fields.strings("keys")),
+        created_ms=fields.integer("created_ms"),
+    )

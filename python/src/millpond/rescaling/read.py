@@ -1,0 +1,151 @@
+"""Read what a rescale starts from: Spark's logs, and how each store is restored at the last committed batch."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+from dataclasses import dataclass
+
+from millpond import layout
+from millpond.errors import ErrorKind, InvalidInputError, NotFoundError, UnsupportedError, error
+from millpond.format_file import CheckpointFormat, decode_format
+from millpond.ids import StoreId, VersionId, valid_id
+from millpond.inspection.survey import PROVIDER_PACKAGE
+from millpond.partition_keys import partition_key_rule
+from millpond.rescaling.plan import OldStore
+from millpond.restore.plan import plan_restore
+from millpond.spark_metadata import OperatorInfo, SparkMetadata, read_spark_metadata
+from millpond.spark_schema import read_key_columns
+from millpond.storage import Storage
+from millpond.store_files import StoreFiles
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Before:
+    """A Spark checkpoint before a rescale. `stores`: operator -> store name -> stores by partition, from 0."""
+
+    spark: SparkMetadata
+    format: CheckpointFormat
+    spark_format: int
+    committed: int  # last committed batch
+    started: int  # last batch of the offset log
+    partitions: int
+    stores: dict[int, dict[str, list[OldStore]]]
+    single: frozenset[int]  # operators whose state lies in partition 0 alone
+    names: dict[
+        int, tuple[str, ...]
+    ]  # operator -> its store names, in the order in which the commit log lists their ids
+
+
+def read_before(storage: Storage, root: str) -> Before:
+    """Read the Spark checkpoint at `root` (its name, for messages).
+
+    Raises:
+        InvalidInputError: NOT_A_CHECKPOINT, BATCH_UNCOMMITTED (no batch was ever committed), PARTITIONS_UNKNOWN.
+        UnsupportedError: FOREIGN_CHECKPOINT.
+        FormatError, NotFoundError: what a restore of the last committed batch would raise.
+    """
+    spark = read_spark_metadata(storage)
+    checkpoint_format = _format(storage, spark, root)
+    committed, started = spark.last_committed_batch, spark.last_batch
+    if committed is None or started is None or committed not in spark.offsets:
+        raise InvalidInputError(f"{root}: no committed batch", kind=ErrorKind.BATCH_UNCOMMITTED)
+    partitions = spark.offsets[committed].partitions
+    if partitions is None:
+        raise error(ErrorKind.PARTITIONS_UNKNOWN, f"{layout.offsets_key(committed)} does not say how many partitions")
+    spark_format = spark.checkpoint_format or 1
+    present: dict[int, dict[str, set[int]]] = {}
+    for info in storage.list(layout.STATE_DIR + "/"):
+        parsed = layout.parse_key(info.key)
+        if parsed is not None and parsed.file is not None:
+            found = present.setdefault(parsed.store.operator, {}).setdefault(parsed.store.name, set())
+            found.add(parsed.store.partition)
+    stores: dict[int, dict[str, list[OldStore]]] = {}
+    names: dict[int, tuple[str, ...]] = {}
+    alone: set[int] = set()
+    for operator, by_name in sorted(present.items()):
+        names[operator] = store_names(spark.operators.get(operator), by_name)
+        single = _lives_in_one_partition(storage, spark.operators.get(operator), operator, by_name)
+        if single:
+            alone.add(operator)
+        stores[operator] = {
+            name: [
+                _old_store(storage, spark, spark_format, committed, StoreId(operator, p, name), names[operator])
+                for p in range(1 if single else partitions)
+            ]
+            for name in by_name
+        }
+    return Before(
+        spark=spark,
+        format=checkpoint_format,
+        spark_format=spark_format,
+        committed=committed,
+        started=started,
+        partitions=partitions,
+        stores=stores,
+        single=frozenset(alone),
+        names=names,
+    )
+
+
+def _lives_in_one_partition(storage: Storage, info: OperatorInfo | None, operator: int, names: Iterable[str]) -> bool:
+    """Whether the operator has no partition key (aggregation without keys, limit): all of it is in partition 0 for ever."""
+    for name in names:
+        columns = read_key_columns(storage, operator, name)
+        rule = partition_key_rule(info.name if info is not None else "", name, "default", columns)
+        if rule.kind != "none":
+            return False
+    return True
+
+
+def _format(storage: Storage, spark: SparkMetadata, root: str) -> CheckpointFormat:
+    try:
+        return decode_format(storage.read(layout.FORMAT_KEY))
+    except NotFoundError as e:
+        provider = spark.provider_class
+        if provider is not None and not provider.startswith(PROVIDER_PACKAGE):
+            raise UnsupportedError(
+                f"{root}: the state was written by {provider}, not by Millpond", kind=ErrorKind.FOREIGN_CHECKPOINT
+            ) from e
+        raise InvalidInputError(
+            f"no checkpoint of a streaming query with Millpond's state: {root}", kind=ErrorKind.NOT_A_CHECKPOINT
+        ) from e
+
+
+def store_names(info: OperatorInfo | None, present: dict[str, set[int]]) -> tuple[str, ...]:
+    """Return an operator's stores in the order of the ids in the commit log: as its metadata lists them."""
+    if info is not None and set(info.stores) >= set(present):
+        return tuple(name for name in info.stores if name in present)
+    return tuple(sorted(present))
+
+
+def _old_store(
+    storage: Storage, spark: SparkMetadata, spark_format: int, committed: int, store: StoreId, names: tuple[str, ...]
+) -> OldStore:
+    files = StoreFiles(storage, store, spark_format)
+    files.refresh()
+    target = VersionId(committed + 1)
+    if spark_format >= 2:
+        target = VersionId(committed + 1, _recorded_id(spark, committed, store, names))
+    plan = plan_restore(files, target)
+    changelogs = {}
+    for header in plan.headers:
+        info = files.changelog_info(header.version_id)
+        changelogs[header.version] = (info.key.rpartition("/")[2], info.size_bytes)
+    return OldStore(store=store, plan=plan, changelog_files=changelogs)
+
+
+def _recorded_id(spark: SparkMetadata, committed: int, store: StoreId, names: tuple[str, ...]) -> str:
+    try:
+        ids = spark.commits[committed].state_ids[store.operator][store.partition]
+    except (KeyError, IndexError) as e:
+        raise error(
+            ErrorKind.FORMAT_DAMAGED, f"{layout.commits_key(committed)} names no state version of store {store}"
+        ) from e
+    # a join with column families has one store and one id, one without has four of each
+    found = ids[names.index(store.name)] if len(ids) == len(names) else ids[0]
+    if not valid_id(found):
+        raise error(
+            ErrorKind.FOREIGN_CHECKPOINT,
+            f"{layout.commits_key(committed)} names the state of store {store} by an id that Millpond did not make",
+        )
+    return found

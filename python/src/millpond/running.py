@@ -1,0 +1,93 @@
+"""Whether a query runs on a Spark checkpoint: its heartbeats, written by the session extension on the driver.
+
+    millpond/running/<run id>.json    {"run_id", "host", "pid", "interval_ms", "updated_ms"}
+
+Written anew every `interval_ms`, removed when the query ends. A driver that was killed leaves its last one: on its own host
+the process is known to be gone; elsewhere it counts until three intervals have passed.
+"""
+
+from __future__ import annotations
+
+import json
+import os
+import socket
+import time
+from dataclasses import dataclass
+
+from millpond import layout
+from millpond.errors import ConflictError, ErrorKind, NotFoundError
+from millpond.storage import Storage
+
+_MISSED_BEATS = 3
+_DEFAULT_INTERVAL_MS = 5_000
+_ENDING_S = 3.0  # Spark tells its listeners that a query has ended a moment after it has
+_POLL_S = 0.05
+
+
+@dataclass(frozen=True, slots=True)
+class Heartbeat:
+    """One run of a query that has not ended, as far as can be told."""
+
+    run_id: str
+    host: str
+    pid: int
+    age_ms: int
+
+
+def heartbeats(storage: Storage) -> list[Heartbeat]:
+    """Return the runs that are alive."""
+    alive = []
+    for info in storage.list(layout.RUNNING_PREFIX):
+        name = info.key.rpartition("/")[2]
+        if not name.endswith(".json") or name.startswith("."):
+            continue
+        try:
+            value = json.loads(storage.read(info.key))
+        except NotFoundError:
+            continue  # just ended
+        except ValueError:
+            value = {}  # just being written
+        if not isinstance(value, dict):
+            value = {}
+        age_ms = max(0, time.time_ns() // 1_000_000 - info.modified_ms)
+        beat = Heartbeat(
+            run_id=name.removesuffix(".json"),
+            host=str(value.get("host", "")),
+            pid=_whole(value.get("pid"), 0),
+            age_ms=age_ms,
+        )
+        interval_ms = _whole(value.get("interval_ms"), _DEFAULT_INTERVAL_MS)
+        if age_ms <= _MISSED_BEATS * interval_ms and not _is_gone(beat):
+            alive.append(beat)
+    return alive
+
+
+def _whole(value: object, default: int) -> int:
+    return value if isinstance(value, int) and not isinstance(value, bool) else default
+
+
+def _is_gone(beat: Heartbeat) -> bool:
+    if beat.pid <= 0 or beat.host != socket.gethostname():
+        return False
+    try:
+        os.kill(beat.pid, 0)
+    except ProcessLookupError:
+        return True
+    except PermissionError:
+        return False
+    return False
+
+
+def refuse_running(storage: Storage, root: str) -> None:
+    """Raise ConflictError (QUERY_RUNNING) if a query runs on the Spark checkpoint `root` (its name, for the message)."""
+    deadline = time.monotonic() + _ENDING_S
+    while alive := heartbeats(storage):
+        if time.monotonic() > deadline:
+            beat = alive[0]
+            raise ConflictError(
+                f"{root}: a query runs on it: run {beat.run_id} on host {beat.host or '(unknown)'}, last heard of "
+                f"{beat.age_ms / 1000:.0f} s ago",
+                kind=ErrorKind.QUERY_RUNNING,
+                hint="Stop the query first. If its driver was killed on another host, try again in half a minute.",
+            )
+        time.sleep(_POLL_S)

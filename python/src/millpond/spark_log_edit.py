@@ -1,0 +1,66 @@
+"""New entries of Spark's logs, made from old ones: text in, text out. Source: SPARK_CONTRACT section 7 (Spark 4.3.0)."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Mapping, Sequence
+from typing import Any
+
+from millpond.errors import ErrorKind, FormatError
+from millpond.spark_metadata import SHUFFLE_PARTITIONS
+
+StateIds = Mapping[int, Sequence[Sequence[str]]]  # operator -> partition -> an id per store
+
+
+def offsets_with_partitions(text: str, partitions: int, *, name: str) -> str:
+    """Return an entry of the offset log that differs from `text` in `spark.sql.shuffle.partitions` alone.
+
+    Raises: FormatError: FORMAT_DAMAGED: `text` is no such entry. `name` is the file's, for the message.
+    """
+    lines, metadata = _parse(text, name)
+    conf = metadata.get("conf")
+    if not isinstance(conf, dict):
+        raise FormatError(f"{name}: has no conf", kind=ErrorKind.FORMAT_DAMAGED)
+    conf[SHUFFLE_PARTITIONS] = str(partitions)
+    lines[1] = _dump(metadata)
+    return "\n".join(lines)
+
+
+def commit_with_state_ids(text: str, ids: StateIds, *, name: str) -> str:
+    """Return an entry of the commit log with these ids of state versions in place of its own; in Spark checkpoint format 1
+    (no ids) `text` itself. Raises: FormatError: FORMAT_DAMAGED."""
+    lines, metadata = _parse(text, name)
+    if metadata.get("stateUniqueIds") is None:
+        return text
+    metadata["stateUniqueIds"] = {
+        str(operator): [list(stores) for stores in partitions] for operator, partitions in sorted(ids.items())
+    }
+    lines[1] = _dump(metadata)
+    return "\n".join(lines)
+
+
+def operator_metadata_with_partitions(text: str, partitions: int, *, name: str) -> str:
+    """Return operator metadata (version 2) with this number of state partitions. Raises: FormatError: FORMAT_DAMAGED."""
+    lines, metadata = _parse(text, name)
+    try:
+        for store in metadata["stateStoreInfo"]:
+            store["numPartitions"] = partitions
+    except (KeyError, TypeError) as e:
+        raise FormatError(f"{name}: not the operator metadata that Spark writes", kind=ErrorKind.FORMAT_DAMAGED) from e
+    lines[1] = _dump(metadata)
+    return "\n".join(lines)
+
+
+def _parse(text: str, name: str) -> tuple[list[str], dict[str, Any]]:
+    lines = text.split("\n")
+    try:
+        metadata = json.loads(lines[1])
+    except (IndexError, ValueError) as e:
+        raise FormatError(f"{name}: damaged log of Spark", kind=ErrorKind.FORMAT_DAMAGED) from e
+    if not isinstance(metadata, dict):
+        raise FormatError(f"{name}: damaged log of Spark: no JSON object", kind=ErrorKind.FORMAT_DAMAGED)
+    return lines, metadata
+
+
+def _dump(value: dict[str, Any]) -> str:
+    return json.dumps(value, separators=(",", ":"), ensure_ascii=False)

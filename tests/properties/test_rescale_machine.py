@@ -1,0 +1,384 @@
+"""Random batches, snapshots, rescales, crashes in rescales and collections, against a dict per version."""
+
+from __future__ import annotations
+
+import json
+import shutil
+import tempfile
+import zlib
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+import pytest
+import rocksdict  # a test may: it writes what only the shim writes otherwise
+from hypothesis import settings
+from hypothesis import strategies as st
+from hypothesis.stateful import RuleBasedStateMachine, initialize, invariant, precondition, rule
+
+from millpond import layout
+from millpond.agent.service import AgentService
+from millpond.changelog import ChangelogHeader, ChangelogReader, Op, Record
+from millpond.errors import MillpondError
+from millpond.format_file import CheckpointFormat, encode_format
+from millpond.ids import StoreId, VersionId, new_id
+from millpond.inspection import verify
+from millpond.json_fields import RESERVED_SLOT, ColumnFamily, KeyGroupsInfo
+from millpond.keygroups import KeyGroups
+from millpond.local import rocks
+from millpond.manifest import Manifest, SstRef, encode_manifest
+from millpond.rescaling import rescale, undo
+from millpond.restore.execute import Fetching, lay_out, lay_out_sources
+from millpond.restore.plan import plan_restore
+from millpond.storage import LocalStorage
+from millpond.store_files import StoreFiles
+from tests.agent_driver import call
+from tests.checkpoints import PROVIDER
+from tests.examples import changelog_bytes
+
+GROUPS = KeyGroups(48, 6)
+PARTITIONS = (1, 2, 3, 4, 6, 12, 24)
+RETAINED = 2
+POINT, TIMERS = ColumnFamily("default", 0, "point"), ColumnFamily("$timers", 1, "range", internal=True)
+FAMILIES = {0: POINT, 1: TIMERS}
+State = dict[bytes, bytes]  # physical key -> value
+
+
+class Crash(Exception):
+    """The machine was switched off."""
+
+
+class CrashingStorage(LocalStorage):
+    """Fails for good at the n-th change."""
+
+    left = 0
+
+    def _step(self) -> None:
+        if self.left == 0:
+            raise Crash
+        self.left -= 1
+
+    def put_bytes(self, key: str, data: bytes, *, if_absent: bool = False) -> None:
+        self._step()
+        super().put_bytes(key, data, if_absent=if_absent)
+
+    def delete(self, keys: Any) -> None:
+        for key in keys:
+            self._step()
+            super().delete([key])
+
+
+def physical(number: int, *, timer: bool) -> bytes:
+    slot = GROUPS.slot(number % GROUPS.max_parallelism).to_bytes(2, "big")
+    if timer:
+        return RESERVED_SLOT.to_bytes(2, "big") + b"\0\1" + number.to_bytes(4, "big") + slot
+    return slot + b"\0\0" + b"\0" + number.to_bytes(4, "big")
+
+
+def group_of(key: bytes) -> int:
+    return GROUPS.group(FAMILIES[key[3]].slot_of(key))
+
+
+def owned(key: bytes, slots: Any) -> bool:
+    return any(a <= FAMILIES[key[3]].slot_of(key) < b for a, b in slots)
+
+
+def materialise(storage: LocalStorage, store: StoreId, version: VersionId, spark_format: int) -> State:
+    """What the shim makes of a version: the snapshot, or the sources of a composed one, then the changelogs."""
+    files = StoreFiles(storage, store, spark_format)
+    files.refresh()
+    plan = plan_restore(files, version)
+    state: State = {}
+    with tempfile.TemporaryDirectory() as directory:
+        if plan.manifest is not None and plan.manifest.composed:
+            laid_out = lay_out_sources(storage, plan.manifest, f"{directory}/db", Fetching(verify_checksums=True))
+            for path, source in zip(laid_out.directories, plan.manifest.sources, strict=True):
+                taken = {k: v for k, v in rocks.scan(path, name="source") if owned(k, source.slots)}
+                assert not taken.keys() & state.keys()
+                state |= taken
+            for path, changelog in zip(laid_out.changelogs, plan.manifest.changelogs, strict=True):
+                apply(state, path, changelog.slots)
+        elif plan.manifest is not None:
+            lay_out(storage, plan.manifest, "manifest", f"{directory}/db", Fetching(verify_checksums=True))
+            state |= dict(rocks.scan(f"{directory}/db", name="manifest"))
+        for header in plan.headers:
+            local = storage.local_path(files.changelog_info(header.version_id).key)
+            assert local is not None
+            apply(state, local, None)
+    return state
+
+
+def apply(state: State, path: str, slots: Any) -> None:
+    with open(path, "rb") as file:
+        for record in ChangelogReader(file, name=path):
+            if slots is None or owned(record.key, slots):
+                if record.op is Op.PUT:
+                    assert record.value is not None
+                    state[record.key] = record.value
+                else:
+                    state.pop(record.key, None)
+
+
+class RescaleMachine(RuleBasedStateMachine):
+    """One operator over some partitions; `history` holds what is true of every batch that was committed."""
+
+    spark_format = 1
+
+    @initialize(partitions=st.sampled_from(PARTITIONS))
+    def begin(self, partitions: int) -> None:
+        self.root = Path(tempfile.mkdtemp(prefix="millpond-rescale-"))
+        self.storage = CrashingStorage(str(self.root), fsync=False)
+        self.storage.left = -1
+        self.partitions = partitions
+        self.now_ms = 10**13
+        self.service = AgentService(clock_ms=lambda: self.now_ms)
+        self.state: State = {}
+        self.history: dict[int, tuple[int, State]] = {}  # version -> partitions, state
+        self.ids: dict[int, list[str]] = {}  # version -> id per partition
+        self.batch = -1
+        self.storage.put_bytes(layout.QUERY_METADATA_KEY, b'{"id":"8a3b7c9e-0000-4000-8000-000000000001"}')
+        groups = CheckpointFormat(
+            max_parallelism=GROUPS.max_parallelism, base=GROUPS.base, created_by="test", created_ms=1
+        )
+        self.storage.put_bytes(layout.FORMAT_KEY, encode_format(groups))
+        operator = {
+            "operatorInfo": {"operatorId": 0, "operatorName": "stateStoreSave"},
+            "stateStoreInfo": [{"storeName": "default", "numColsPrefixKey": 0, "numPartitions": partitions}],
+        }
+        self.storage.put_bytes(layout.operator_metadata_v1_key(0), f"v1\n{json.dumps(operator)}".encode())
+        self.run_batch({1: b"first"}, set())
+
+    def teardown(self) -> None:
+        if hasattr(self, "root"):
+            shutil.rmtree(self.root)
+
+    # ---- what a query does
+
+    def version_of(self, version: int, partition: int) -> VersionId:
+        return VersionId(version, self.ids[version][partition] if version else "")
+
+    def info(self) -> KeyGroupsInfo:
+        return KeyGroupsInfo(max_parallelism=GROUPS.max_parallelism, base=GROUPS.base, partitions=self.partitions)
+
+    @rule(
+        puts=st.dictionaries(st.integers(0, 99), st.binary(max_size=3), max_size=12),
+        deletes=st.sets(st.integers(0, 99), max_size=12),
+    )
+    def run_batch(self, puts: dict[int, bytes], deletes: set[int]) -> None:
+        self.batch += 1
+        version = self.batch + 1
+        changes: list[Record] = []
+        for number, value in sorted(puts.items()):
+            changes += [Record(Op.PUT, physical(number, timer=timer), value) for timer in (False, True)]
+        for number in sorted(deletes - puts.keys()):
+            changes += [Record(Op.DELETE, physical(number, timer=timer), None) for timer in (False, True)]
+        self.ids[version] = [new_id() for _ in range(self.partitions)]
+        for partition in range(self.partitions):
+            mine = [r for r in changes if group_of(r.key) % self.partitions == partition]
+            store = StoreId(0, partition)
+            parent = self.version_of(version - 1, partition) if version > 1 else VersionId(0)
+            header = ChangelogHeader(
+                version=version,
+                id=self.ids[version][partition],
+                lineage_base=version - 1,
+                lineage=(parent.id,),
+                run_id="run",
+                store=store,
+                key_groups=self.info(),
+                column_families=(POINT, TIMERS),
+                keys=-1,
+                created_by="test",
+            )
+            key = layout.changelog_key(store, self.version_of(version, partition), self.spark_format)
+            self.storage.put_bytes(key, changelog_bytes(header, mine))
+        for record in changes:
+            if record.value is None:
+                self.state.pop(record.key, None)
+            else:
+                self.state[record.key] = record.value
+        self.history[version] = (self.partitions, dict(self.state))
+        self.log()
+
+    def log(self) -> None:
+        conf = {
+            "spark.sql.streaming.stateStore.providerClass": PROVIDER,
+            "spark.sql.shuffle.partitions": str(self.partitions),
+        }
+        offsets = json.dumps({"batchWatermarkMs": 0, "batchTimestampMs": 1, "conf": conf})
+        self.storage.put_bytes(layout.offsets_key(self.batch), f'v1\n{offsets}\n{{"offset":{self.batch}}}'.encode())
+        commit = 'v1\n{"nextBatchWatermarkMs":0}'
+        if self.spark_format == 2:
+            ids = {"0": [[text] for text in self.ids[self.batch + 1]]}
+            commit = "v2\n" + json.dumps({"nextBatchWatermarkMs": 0, "stateUniqueIds": ids})
+        self.storage.put_bytes(layout.commits_key(self.batch), commit.encode())
+
+    @rule(partition=st.integers(0, 23))
+    def snapshot(self, partition: int) -> None:
+        """An ordinary one of the newest version, as maintenance makes it."""
+        partition %= self.partitions
+        store, version = StoreId(0, partition), self.version_of(self.batch + 1, partition)
+        mine = sorted((k, v) for k, v in self.state.items() if group_of(k) % self.partitions == partition)
+        with tempfile.TemporaryDirectory() as directory:
+            db = rocksdict.Rdict(f"{directory}/db", rocksdict.Options(raw_mode=True))
+            for key, value in mine:
+                db[key] = value
+            db.flush()
+            rocksdict.Checkpoint(db).create_checkpoint(f"{directory}/checkpoint")
+            live = {str(f["name"]).lstrip("/"): f for f in db.live_files()}
+            db.close()
+            ssts = []
+            for path in sorted(Path(f"{directory}/checkpoint").glob("*.sst")):
+                data, file = path.read_bytes(), live[path.name]
+                ref = SstRef(
+                    key=layout.new_sst_name(),
+                    local_name=path.name,
+                    size_bytes=len(data),
+                    crc32=zlib.crc32(data),
+                    smallest_hex=bytes(file["start_key"]).hex(),
+                    largest_hex=bytes(file["end_key"]).hex(),
+                    entries=int(file["num_entries"]),
+                    deletions=0,
+                    level=0,
+                )
+                self.storage.put_bytes(layout.store_key(store, ref.key), data)
+                ssts.append(ref)
+            (rocksdb_manifest,) = Path(f"{directory}/checkpoint").glob("MANIFEST-*")
+            manifest = Manifest(
+                store=store,
+                version=version.version,
+                id=version.id,
+                parent_snapshot=None,
+                created_ms=1,
+                created_by="test",
+                key_groups=self.info(),
+                slots=tuple(GROUPS.slot_ranges(partition, self.partitions)),
+                column_families=(POINT, TIMERS),
+                keys=sum(1 for k, _ in mine if k[3] == 0),
+                ssts=tuple(ssts),
+                rocksdb_manifest_name=rocksdb_manifest.name,
+                rocksdb_manifest=rocksdb_manifest.read_bytes(),
+            )
+            self.storage.put_bytes(layout.manifest_key(store, version, self.spark_format), encode_manifest(manifest))
+
+    @rule(days=st.booleans())
+    def collect(self, days: bool) -> None:
+        """Every live partition collects; with `days`, so much later that no grace period protects anything."""
+        self.now_ms += 10**12 if days else 1
+        for partition in range(self.partitions):
+            anchor = self.version_of(self.batch + 1, partition)
+            store = {
+                "root": f"file:{self.root}/state",
+                "operator": 0,
+                "partition": partition,
+                "name": "default",
+                "run_id": "run",
+                "local_dir": str(self.root / "local"),
+                "checkpoint_format": self.spark_format,
+                "partitions_hint": self.partitions,
+                "options": {},
+                "retain_versions": RETAINED,
+                "min_deltas_for_snapshot": 2,
+            }
+            anchor_id = anchor.id if self.spark_format == 2 else None
+            call(self.service, "collect", store=store, anchor_version=anchor.version, anchor_id=anchor_id, force=True)
+        self.history = {v: kept for v, kept in self.history.items() if v > self.batch + 1 - RETAINED}
+
+    # ---- rescales
+
+    def rescaled(self, partitions: int, batch: int) -> None:
+        self.partitions, self.batch = partitions, batch
+        self.history[batch + 1] = (partitions, dict(self.state))
+        self.ids[batch + 1] = [self.composed_id(p) for p in range(partitions)]
+
+    def composed_id(self, partition: int) -> str:
+        files = StoreFiles(self.storage, StoreId(0, partition), self.spark_format)
+        found = [v for v in files.refresh().manifests if v.version == self.batch + 1]
+        commit = self.storage.read(layout.commits_key(self.batch)).decode()
+        if self.spark_format == 2:
+            text: str = json.loads(commit.split("\n")[1])["stateUniqueIds"]["0"][partition][0]
+            assert VersionId(self.batch + 1, text) in found
+            return text
+        return files.read_manifest(found[0]).id
+
+    @rule(partitions=st.sampled_from(PARTITIONS))
+    def rescale(self, partitions: int) -> None:
+        if partitions == self.partitions:
+            with pytest.raises(MillpondError, match="already"):
+                rescale(self.storage, "it", partitions)
+            return
+        report = rescale(self.storage, "it", partitions)
+        assert report.current == self.partitions and not report.undone
+        self.rescaled(partitions, report.batch)
+
+    @rule(partitions=st.sampled_from(PARTITIONS), steps=st.integers(0, 40), finish=st.booleans())
+    def rescale_is_killed(self, partitions: int, steps: int, finish: bool) -> None:
+        if partitions == self.partitions:
+            return
+        self.storage.left = steps
+        try:
+            report = rescale(self.storage, "it", partitions)
+        except Crash:
+            self.storage.left = -1
+            offsets = self.storage.read(layout.offsets_key(self.batch)).decode()
+            assert f'"{self.partitions}"' in offsets  # the last committed batch is untouched
+            if finish:
+                if self.switched():
+                    assert not undo(self.storage, "it")
+                    self.rescaled(partitions, self.batch + 1)
+                else:
+                    self.rescaled(partitions, rescale(self.storage, "it", partitions).batch)
+            else:
+                switched = self.switched()
+                undone = undo(self.storage, "it")
+                assert not (undone and switched)
+                if switched:
+                    self.rescaled(partitions, self.batch + 1)
+                else:
+                    assert not self.exists(layout.offsets_key(self.batch + 1))
+            assert not self.exists(layout.RESCALE_JOURNAL_KEY)
+        else:
+            self.storage.left = -1
+            self.rescaled(partitions, report.batch)
+
+    def switched(self) -> bool:
+        return self.exists(layout.commits_key(self.batch + 1))
+
+    def exists(self, key: str) -> bool:
+        return (self.root / key).exists()
+
+    # ---- what must hold
+
+    @invariant()
+    def every_retained_version_is_what_it_was(self) -> None:
+        if not hasattr(self, "root"):
+            return
+        for version in sorted(self.history)[-RETAINED - 1 :]:
+            partitions, expected = self.history[version]
+            found: State = {}
+            for partition in range(partitions):
+                version_id = self.version_of(version, partition)
+                if self.spark_format == 1:
+                    version_id = VersionId(version)
+                part = materialise(self.storage, StoreId(0, partition), version_id, self.spark_format)
+                assert all(group_of(key) % partitions == partition for key in part)
+                found |= part
+            assert found == expected, version
+
+    @precondition(lambda self: hasattr(self, "root"))
+    @rule()
+    def verify_finds_nothing(self) -> None:
+        assert verify(LocalStorage(str(self.root)), "it").problems == []
+
+
+class RescaleMachineWithIds(RescaleMachine):
+    spark_format = 2
+
+
+def cases() -> Iterator[Any]:
+    for machine in (RescaleMachine, RescaleMachineWithIds):
+        case = machine.TestCase
+        case.settings = settings(max_examples=25, stateful_step_count=14, deadline=None)
+        yield case
+
+
+TestRescaleMachine, TestRescaleMachineWithIds = cases()

@@ -1,0 +1,269 @@
+"""Rescaling without a JVM: bad input changes nothing, interrupted ones can be finished or undone, running queries are seen."""
+
+from __future__ import annotations
+
+import json
+import os
+import shutil
+import socket
+import subprocess
+import sys
+import threading
+import time
+from pathlib import Path
+
+import pytest
+
+from millpond import layout
+from millpond.cli.main import main
+from millpond.composed import intersect, merge_ranges
+from millpond.errors import ErrorKind, MillpondError
+from millpond.json_fields import KeyGroupsInfo
+from millpond.keygroups import KeyGroups
+from millpond.rescaling import rescale, undo
+from millpond.running import heartbeats
+from millpond.spark_log_edit import commit_with_state_ids, offsets_with_partitions, operator_metadata_with_partitions
+from millpond.spark_metadata import read_spark_metadata
+from tests.checkpoints import CheckpointBuilder
+
+Captured = pytest.CaptureFixture[str]
+
+
+@pytest.fixture
+def built(tmp_path: Path) -> CheckpointBuilder:
+    return CheckpointBuilder(tmp_path / "check point", partitions=4, groups=KeyGroups(48, 12)).build()
+
+
+def tree(root: Path) -> dict[str, bytes]:
+    return {str(p.relative_to(root)): p.read_bytes() for p in sorted(root.rglob("*")) if p.is_file()}
+
+
+def refused(built: CheckpointBuilder, partitions: int, **more: bool) -> MillpondError:
+    before = tree(built.root)
+    with pytest.raises(MillpondError) as caught:
+        rescale(built.storage, "it", partitions, **more)
+    assert tree(built.root) == before
+    assert caught.value.hint
+    return caught.value
+
+
+@pytest.mark.parametrize("partitions", [0, -1, 65_537, 4, 5, 7, 96])
+def test_numbers_that_cannot_be(built: CheckpointBuilder, partitions: int) -> None:
+    assert refused(built, partitions).kind is ErrorKind.PARTITIONS_INVALID
+
+
+def test_the_numbers_that_can_be_are_named(built: CheckpointBuilder) -> None:
+    assert "1, 2, 3, 4, 6, 8, 12, 16, 24, 48" in refused(built, 5).hint
+
+
+def test_only_what_changes_differs_in_the_logs(built: CheckpointBuilder) -> None:
+    before = tree(built.root)
+    report = rescale(built.storage, "it", 8)
+    after = tree(built.root)
+    assert {k: v for k, v in after.items() if k in before} == before, "no file is changed"
+    assert (report.current, report.partitions, report.batch, report.stores) == (4, 8, 6, 8)
+    assert report.written_bytes == sum(len(v) for k, v in after.items() if k not in before)
+    old, new = before["offsets/5"].decode(), after["offsets/6"].decode()
+    assert new == old.replace(": ", ":").replace(", ", ",").replace('"4"', '"8"')
+    assert after["commits/6"] == before["commits/5"]
+    assert read_spark_metadata(built.storage).partitions == 8
+    names = [f"state/0/{p}/7.manifest" for p in range(8)]
+    assert sorted(k for k in after if k not in before) == sorted(
+        [*names, "offsets/6", "commits/6", "millpond/pins/rescale-0-6.json"]
+    )
+
+
+def test_a_dry_run_says_the_same_and_writes_nothing(built: CheckpointBuilder) -> None:
+    before = tree(built.root)
+    planned = rescale(built.storage, "it", 12, dry_run=True)
+    assert tree(built.root) == before
+    done = rescale(built.storage, "it", 12)
+    assert planned.dry_run and not done.dry_run
+    assert (planned.state_bytes, planned.stores, planned.batch) == (done.state_bytes, done.stores, done.batch)
+
+
+def test_no_committed_batch(tmp_path: Path) -> None:
+    built = CheckpointBuilder(tmp_path / "new")
+    built.spark_logs(1)
+    (built.root / "commits/0").unlink()
+    assert refused(built, 4).kind is ErrorKind.BATCH_UNCOMMITTED
+
+
+def test_no_checkpoint_at_all(tmp_path: Path, capsys: Captured) -> None:
+    assert main(["rescale", str(tmp_path / "nothing"), "--partitions", "4"]) == 2
+    assert "NOT_A_CHECKPOINT" in capsys.readouterr().err
+    assert not (tmp_path / "nothing").exists()
+
+
+def test_another_provider(tmp_path: Path) -> None:
+    built = CheckpointBuilder(tmp_path / "foreign", provider="org.apache.spark.sql.X").build()
+    (built.root / layout.FORMAT_KEY).unlink()
+    assert refused(built, 4).kind is ErrorKind.FOREIGN_CHECKPOINT
+
+
+def test_an_uncommitted_batch_is_left_out_only_if_told_to(built: CheckpointBuilder) -> None:
+    (built.root / "commits/5").unlink()
+    assert refused(built, 8).kind is ErrorKind.BATCH_UNCOMMITTED
+    report = rescale(built.storage, "it", 8, skip_uncommitted=True)
+    assert report.batch == 6
+    spark = read_spark_metadata(built.storage)
+    assert spark.commit_batches == (0, 1, 2, 3, 4, 5, 6)
+    # the input of the batch that is left out is read again
+    assert spark.offsets[6].sources == spark.offsets[4].sources != spark.offsets[5].sources
+
+
+def test_a_store_that_is_not_scalable(built: CheckpointBuilder) -> None:
+    for manifest in built.manifests[built.stores()[1]]:
+        info = KeyGroupsInfo(max_parallelism=48, base=12, partitions=4, scalable=False, reason="collated keys")
+        built.changed(manifest, key_groups=info)
+    for version in (4, 5, 6):
+        (built.root / f"state/0/1/{version}.changelog").unlink()
+    (built.root / "commits/5").unlink()
+    (built.root / "offsets/5").unlink()
+    error = refused(built, 8)
+    assert error.kind is ErrorKind.STORE_UNSCALABLE and "collated keys" in str(error)
+
+
+def test_a_file_that_is_missing(built: CheckpointBuilder) -> None:
+    (built.root / "state/0/2/6.changelog").unlink()
+    assert refused(built, 8).kind is ErrorKind.CHANGELOG_MISSING
+
+
+# ---- interrupted
+
+
+def interrupt(built: CheckpointBuilder, partitions: int) -> None:
+    """As a kill before the last step but one leaves it."""
+    rescale(built.storage, "it", partitions)
+    new = tree(built.root)
+    (built.root / "commits/6").unlink()
+    from millpond.rescaling.journal import Journal, encode_journal
+
+    keys = tuple(k for k in new if k.endswith("7.manifest") or "pins" in k)
+    import zlib
+
+    journal = Journal(
+        current=4,
+        partitions=partitions,
+        batch=6,
+        offsets_crc32=zlib.crc32(new["offsets/6"]),
+        keys=keys,
+        created_ms=1,
+    )
+    built.storage.put_bytes(layout.RESCALE_JOURNAL_KEY, encode_journal(journal))
+
+
+def test_undo_leaves_nothing(built: CheckpointBuilder) -> None:
+    before = tree(built.root)
+    interrupt(built, 8)
+    assert undo(built.storage, "it")
+    assert tree(built.root) == before
+    assert not undo(built.storage, "it")
+
+
+def test_the_same_again_finishes_another_number_is_refused(built: CheckpointBuilder) -> None:
+    interrupt(built, 8)
+    assert refused(built, 12).kind is ErrorKind.RESCALE_UNFINISHED
+    assert refused(built, 8, dry_run=True).kind is ErrorKind.RESCALE_UNFINISHED
+    report = rescale(built.storage, "it", 8)
+    assert report.undone and read_spark_metadata(built.storage).last_committed_batch == 6
+
+
+def test_what_spark_wrote_since_is_left_alone(built: CheckpointBuilder) -> None:
+    """Killed before the offset log's entry, and the query ran on: its own batch has the number."""
+    interrupt(built, 8)
+    (built.root / "offsets/6").write_text((built.root / "offsets/5").read_text())
+    before = tree(built.root)
+    assert undo(built.storage, "it")
+    del before[layout.RESCALE_JOURNAL_KEY]
+    assert tree(built.root) == before
+
+
+# ---- running queries
+
+
+def beat(built: CheckpointBuilder, pid: int, host: str = "") -> Path:
+    file = built.root / "millpond/running/run-1.json"
+    file.parent.mkdir(parents=True, exist_ok=True)
+    beat = {"run_id": "run-1", "host": host or socket.gethostname(), "pid": pid, "interval_ms": 5000}
+    file.write_text(json.dumps(beat))
+    return file
+
+
+def test_a_running_query_is_left_alone(built: CheckpointBuilder) -> None:
+    beat(built, os.getpid())
+    error = refused(built, 8)
+    assert error.kind is ErrorKind.QUERY_RUNNING and "run-1" in str(error)
+    assert rescale(built.storage, "it", 8, dry_run=True).dry_run
+
+
+def test_a_query_that_is_just_ending_is_waited_for(built: CheckpointBuilder) -> None:
+    file = beat(built, os.getpid())
+    threading.Timer(0.3, file.unlink).start()
+    assert rescale(built.storage, "it", 8).partitions == 8
+
+
+def test_a_killed_driver_is_known_to_be_gone(built: CheckpointBuilder) -> None:
+    ended = subprocess.Popen([sys.executable, "-c", "pass"])
+    ended.wait()
+    file = beat(built, ended.pid)
+    assert heartbeats(built.storage) == []
+    beat(built, ended.pid, host="elsewhere")
+    assert [b.host for b in heartbeats(built.storage)] == ["elsewhere"]
+    os.utime(file, (time.time() - 16, time.time() - 16))
+    assert heartbeats(built.storage) == []
+    file.write_text('{"run')  # just being written
+    assert len(heartbeats(built.storage)) == 1
+
+
+# ---- the command
+
+
+def test_command(built: CheckpointBuilder, capsys: Captured) -> None:
+    copy = built.root.parent / "copy"
+    shutil.copytree(built.root, copy)
+    assert main(["rescale", str(built.root), "--partitions", "8"]) == 0
+    text = capsys.readouterr().out
+    assert "partitions  4 -> 8" in text and "no row moves" in text
+    assert main(["rescale", str(copy), "--partitions", "8", "--json"]) == 0
+    report = json.loads(capsys.readouterr().out)
+    assert (report["way"], report["partitions"], report["dry_run"]) == ("composed", 8, False)
+    assert main(["rescale", str(copy), "--undo"]) == 0
+    assert "no rescale to take back" in capsys.readouterr().out
+    assert main(["checkpoint", "verify", str(copy)]) == 0
+
+
+@pytest.mark.parametrize(
+    "arguments", [[], ["--undo", "--partitions", "3"], ["--partitions", "0"], ["--partitions", "x"]]
+)
+def test_wrong_usage(built: CheckpointBuilder, arguments: list[str], capsys: Captured) -> None:
+    before = tree(built.root)
+    assert main(["rescale", str(built.root), *arguments]) == 2
+    assert tree(built.root) == before and capsys.readouterr().out == ""
+
+
+# ---- the parts
+
+
+def test_ranges() -> None:
+    assert intersect([(0, 4), (6, 9)], [(2, 7), (8, 20)]) == ((2, 4), (6, 7), (8, 9))
+    assert intersect([], [(0, 1)]) == intersect([(0, 2)], [(2, 3)]) == ()
+    assert merge_ranges([(4, 6), (0, 2), (2, 4)]) == ((0, 6),)
+
+
+def test_logs() -> None:
+    text = 'v1\n{"batchWatermarkMs":5,"conf":{"spark.sql.shuffle.partitions":"2","a":"ü"}}\n{"x": 1}\n-'
+    changed = offsets_with_partitions(text, 16, name="offsets/3")
+    assert changed == text.replace('"2"', '"16"')
+    assert (
+        commit_with_state_ids('v1\n{"nextBatchWatermarkMs":0}', {0: [["a"]]}, name="c")
+        == 'v1\n{"nextBatchWatermarkMs":0}'
+    )
+    text = 'v2\n{"nextBatchWatermarkMs":7,"stateUniqueIds":{"0":[["x"]]}}'
+    assert commit_with_state_ids(text, {0: [["a"], ["b"]]}, name="c").endswith('{"0":[["a"],["b"]]}}')
+    text = 'v2\n{"operatorInfo":{},"stateStoreInfo":[{"storeName":"default","numPartitions":2}]}'
+    assert '"numPartitions":9' in operator_metadata_with_partitions(text, 9, name="m")
+    for damaged in ("v1", "v1\nx", "v1\n[]", "v1\n{}"):
+        with pytest.raises(MillpondError) as caught:
+            offsets_with_partitions(damaged, 2, name="offsets/3")
+        assert caught.value.kind is ErrorKind.FORMAT_DAMAGED
