@@ -243,11 +243,11 @@ def parse_key(key: str) -> StoreKey | None:
 
 
 def is_sparks(key: str) -> bool:
-    """Return whether `key` stays in the Spark checkpoint when the state is kept elsewhere: it is one of Spark's own files, or
-    the one that tells where the state is."""
+    """Return whether `key` stays in the Spark checkpoint when the state is kept elsewhere: it is one of Spark's own files, the
+    one that tells where the state is, or a heartbeat of the driver, which knows no other place."""
     parts = key.split("/")
     if parts[0] == MILLPOND_DIR:
-        return key == STORAGE_KEY
+        return key == STORAGE_KEY or key.startswith(RUNNING_PREFIX)
     return parts[0] != STATE_DIR or len(parts) < 3 or parts[2] == SPARK_METADATA_DIR
 
 
@@ -257,7 +257,7 @@ def side_of_prefix(prefix: str) -> bool | None:
     if len(parts) == 1:
         return None
     if parts[0] == MILLPOND_DIR:
-        return False if len(parts) > 2 else None
+        return prefix.startswith(RUNNING_PREFIX) if len(parts) > 2 else None
     if parts[0] != STATE_DIR:
         return True
     return None if len(parts) < 4 else parts[2] == SPARK_METADATA_DIR

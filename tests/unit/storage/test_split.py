@@ -21,6 +21,7 @@ SPARKS = [
     "state/0/_metadata/metadata",
     "state/0/_metadata/v2/0",
     layout.STORAGE_KEY,
+    f"{layout.RUNNING_PREFIX}run.json",
 ]
 OURS = [
     layout.FORMAT_KEY,
