@@ -34,6 +34,8 @@ def _session(work: Path, checkpoint_format: str, provider_class: str) -> SparkSe
     )
     if provider_class == MILLPOND:
         builder = millpond.configure(builder, {"gc.graceMs": 3000, "gc.intervalMs": 0})
+        for name, value in json.loads(os.environ.get("MILLPOND_CRASH_JOB", "{}")).items():
+            builder = builder.config(name, value)
     else:
         builder = builder.config("spark.sql.streaming.stateStore.providerClass", provider_class)
     return builder.config("spark.sql.streaming.minBatchesToRetain", "3").getOrCreate()

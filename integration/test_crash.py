@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import json
 import os
 import random
@@ -10,6 +11,7 @@ import subprocess
 import sys
 import threading
 from collections import defaultdict
+from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
@@ -23,6 +25,7 @@ from integration.jvm import MILLPOND, REPO, ROCKSDB
 from integration.processes import agents_below, alive, below, is_agent, wait_until
 from integration.store_model import as_state, canon, write_spark_metadata
 from integration.streams import Input, Run, finish, start
+from tests.s3_server import HADOOP, S3Server, s3_server
 
 FILES = 10
 KEYS = ["a", "b", "ü€", "", "key-with-a-long-name", *(f"k{i}" for i in range(20))]
@@ -35,9 +38,10 @@ def _rows(rng: random.Random, batch: int) -> list[dict[str, Any]]:
 class Job:
     """One run of `crash_job.py`: reads what it says while it lives."""
 
-    def __init__(self, work: Path, checkpoint_format: int, provider_class: str) -> None:
+    def __init__(self, work: Path, checkpoint_format: int, provider_class: str, conf: Mapping[str, str]) -> None:
         path = os.pathsep.join([str(REPO), *([os.environ["PYTHONPATH"]] if "PYTHONPATH" in os.environ else [])])
         env = {**os.environ, "PYTHONPATH": path, "PYSPARK_PYTHON": sys.executable}
+        env["MILLPOND_CRASH_JOB"] = json.dumps(conf)
         self.log = work / "log"
         with self.log.open("ab") as log:
             self.process = subprocess.Popen(
@@ -89,9 +93,23 @@ def _results(work: Path, query: str) -> list[list[Any]]:
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize(("checkpoint_format", "kills"), [(1, 1), (2, 3)])
-def test_kill_9_of_the_driver_loses_nothing(tmp_path: Path, checkpoint_format: int, kills: int) -> None:
+@pytest.mark.parametrize(("checkpoint_format", "kills", "on_s3"), [(1, 1, False), (2, 2, False), (2, 1, True)])
+def test_kill_9_of_the_driver_loses_nothing(tmp_path: Path, checkpoint_format: int, kills: int, on_s3: bool) -> None:
     """Kills at random points of an aggregation and a join; the end equals the batch computation."""
+    with contextlib.ExitStack() as stack:
+        conf = _s3_conf(stack.enter_context(s3_server())) if on_s3 else {}
+        _kill_the_driver(tmp_path, checkpoint_format, kills, conf)
+
+
+def _s3_conf(server: S3Server) -> dict[str, str]:
+    millpond = {"storage.uri": f"s3a://{server.bucket()}/state", "storage.s3.endpoint": server.endpoint}
+    return {
+        **{f"spark.sql.streaming.stateStore.millpond.{name}": value for name, value in millpond.items()},
+        **{f"spark.hadoop.{name}": value for name, value in HADOOP.items()},
+    }
+
+
+def _kill_the_driver(tmp_path: Path, checkpoint_format: int, kills: int, conf: Mapping[str, str]) -> None:
     provider_class = MILLPOND if MILLPOND in providers_to_test() else ROCKSDB
     seed = 20240100 + checkpoint_format
     print(f"seed {seed}")
@@ -103,7 +121,7 @@ def test_kill_9_of_the_driver_loses_nothing(tmp_path: Path, checkpoint_format: i
         right.add(other)
     killed = 0
     for _ in range(kills):
-        job = Job(tmp_path, checkpoint_format, provider_class)
+        job = Job(tmp_path, checkpoint_format, provider_class, conf)
         if not job.wait_for_batches(rng.randrange(1, 4)):
             assert job.end() == 0, job.report()
             break
@@ -117,7 +135,7 @@ def test_kill_9_of_the_driver_loses_nothing(tmp_path: Path, checkpoint_format: i
         job.end()
         wait_until(lambda: not any(alive(a) for a in agents), seconds=5, what=f"agents {agents} to end after their JVM")  # noqa: B023
     assert killed >= kills - 1, "the job was too fast to be killed"
-    last = Job(tmp_path, checkpoint_format, provider_class)
+    last = Job(tmp_path, checkpoint_format, provider_class, conf)
     assert last.end() == 0, last.report()
 
     counts: dict[str, list[int]] = defaultdict(lambda: [0, 0])

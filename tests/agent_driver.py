@@ -14,11 +14,13 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
+from millpond import layout
 from millpond.agent.service import AgentService
 from millpond.changelog import ChangelogHeader, ChangelogReader, ChangelogWriter
 from millpond.errors import ErrorKind
 from millpond.ids import StoreId, VersionId, new_id
 from millpond.json_fields import ColumnFamily, KeyGroupsInfo
+from millpond.storage import Storage
 
 Ids = tuple[str, ...]
 
@@ -57,6 +59,8 @@ class Provider:
     retain_versions: int = 3
     options: dict[str, Any] = field(default_factory=dict)
     run_id: str = "run"
+    storage: Storage | None = None  # where the agent keeps the files, if not in `checkpoint`
+    hadoop: Mapping[str, str] = field(default_factory=dict)
 
     def __post_init__(self) -> None:
         self.generation = 0
@@ -90,6 +94,8 @@ class Provider:
             "retain_versions": self.retain_versions,
             "min_deltas_for_snapshot": 2,
         }
+        if self.hadoop:
+            store["hadoop"] = dict(self.hadoop)
         return call(self.service, method, store=store, **request)
 
     @property
@@ -273,9 +279,31 @@ class Provider:
 
     def stored(self, suffix: str = "") -> list[str]:
         """Names of the published files of this store, sorted; SSTs as `sst/...`."""
+        if self.storage is not None:
+            prefix = layout.store_prefix(self.store)
+            names = [info.key.removeprefix(prefix) for info in self.storage.list(prefix)]
+            return sorted(name for name in names if name.endswith(suffix))
         if not self.directory.is_dir():
             return []
         names = [p.name for p in self.directory.iterdir() if p.is_file()]
         if (self.directory / "sst").is_dir():
             names += [f"sst/{p.name}" for p in (self.directory / "sst").iterdir()]
         return sorted(name for name in names if name.endswith(suffix))
+
+    def read_stored(self, name: str) -> bytes:
+        """Return one of `stored`."""
+        if self.storage is not None:
+            return self.storage.read(layout.store_prefix(self.store) + name)
+        return (self.directory / name).read_bytes()
+
+    def replace_stored(self, name: str, data: bytes | None) -> None:
+        """Give one of `stored` other content, or None: delete it."""
+        if self.storage is not None:
+            key = layout.store_prefix(self.store) + name
+            self.storage.delete([key])
+            if data is not None:
+                self.storage.put_bytes(key, data)
+            return
+        (self.directory / name).unlink()
+        if data is not None:
+            (self.directory / name).write_bytes(data)

@@ -170,14 +170,11 @@ class AgentMachine(RuleBasedStateMachine):
         files = [n for n in names if n.endswith((".manifest", ".changelog", ".sst"))]
         if not files:
             return
-        path = self.executors[0].directory / data.draw(st.sampled_from(files))
-        content = path.read_bytes()
-        path.unlink()
-        if how == "truncate":
-            path.write_bytes(content[: len(content) // 2])
-        elif how == "garbage":
-            # Of another length, or only a check sum would tell (restore.verifyChecksums).
-            path.write_bytes(b"garbage" + content)
+        name = data.draw(st.sampled_from(files))
+        content = self.executors[0].read_stored(name)
+        # Garbage of another length, or only a check sum would tell (restore.verifyChecksums).
+        damaged = {"truncate": content[: len(content) // 2], "garbage": b"garbage" + content, "delete": None}
+        self.executors[0].replace_stored(name, damaged[how])
         self.damaged = True
 
     # ---- what must hold
@@ -205,7 +202,7 @@ class AgentMachine(RuleBasedStateMachine):
             return
         provider = self.executors[0]
         for name in provider.stored(".manifest"):
-            manifest = decode_manifest((provider.directory / name).read_bytes())
+            manifest = decode_manifest(provider.read_stored(name))
             assert {sst.key for sst in manifest.ssts} <= set(provider.stored(".sst"))
 
     def finish(self) -> None:
@@ -222,7 +219,7 @@ class AgentMachine(RuleBasedStateMachine):
         manifests: list[int] = []
         for name in provider.stored(".manifest"):
             try:
-                manifest = decode_manifest((provider.directory / name).read_bytes())
+                manifest = decode_manifest(provider.read_stored(name))
             except FormatError:
                 raise AssertionError("damaged without damage") from None
             named |= {sst.key for sst in manifest.ssts}
@@ -236,7 +233,7 @@ class AgentMachine(RuleBasedStateMachine):
             assert all(n.split("_")[1].split(".")[0] in on_chain for n in below)
             bases = [
                 m
-                for m in (decode_manifest((provider.directory / n).read_bytes()) for n in provider.stored(".manifest"))
+                for m in (decode_manifest(provider.read_stored(n)) for n in provider.stored(".manifest"))
                 if m.version <= oldest and m.version_id in self.chain
             ]
             assert len(bases) <= 1

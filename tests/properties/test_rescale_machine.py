@@ -28,7 +28,7 @@ from millpond.keygroups import KeyGroups
 from millpond.local import rocks
 from millpond.manifest import Manifest, SstRef, encode_manifest
 from millpond.rescaling import rescale, undo
-from millpond.restore.execute import lay_out, lay_out_sources
+from millpond.restore.execute import Fetching, lay_out, lay_out_sources
 from millpond.restore.plan import plan_restore
 from millpond.storage import LocalStorage
 from millpond.store_files import StoreFiles
@@ -91,7 +91,7 @@ def materialise(storage: LocalStorage, store: StoreId, version: VersionId, spark
     state: State = {}
     with tempfile.TemporaryDirectory() as directory:
         if plan.manifest is not None and plan.manifest.composed:
-            laid_out = lay_out_sources(storage, plan.manifest, f"{directory}/db", verify_checksums=True)
+            laid_out = lay_out_sources(storage, plan.manifest, f"{directory}/db", Fetching(verify_checksums=True))
             for path, source in zip(laid_out.directories, plan.manifest.sources, strict=True):
                 taken = {k: v for k, v in rocks.scan(path, name="source") if owned(k, source.slots)}
                 assert not taken.keys() & state.keys()
@@ -99,7 +99,7 @@ def materialise(storage: LocalStorage, store: StoreId, version: VersionId, spark
             for path, changelog in zip(laid_out.changelogs, plan.manifest.changelogs, strict=True):
                 apply(state, path, changelog.slots)
         elif plan.manifest is not None:
-            lay_out(storage, plan.manifest, "manifest", f"{directory}/db", verify_checksums=True)
+            lay_out(storage, plan.manifest, "manifest", f"{directory}/db", Fetching(verify_checksums=True))
             state |= dict(rocks.scan(f"{directory}/db", name="manifest"))
         for header in plan.headers:
             local = storage.local_path(files.changelog_info(header.version_id).key)

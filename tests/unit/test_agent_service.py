@@ -19,6 +19,7 @@ from millpond.errors import ErrorKind
 from millpond.format_file import CheckpointFormat, decode_format, encode_format
 from millpond.ids import VersionId, new_id
 from millpond.manifest import decode_manifest
+from millpond.storage import StorageSettings
 from tests.agent_driver import CallError, Provider, call
 
 MakeProvider = Callable[..., Provider]
@@ -70,7 +71,7 @@ def test_a_bad_request_is_an_error_answer(service: AgentService, method: str, re
 
 
 def test_an_unexpected_exception_becomes_internal(tmp_path: Path) -> None:
-    def opener(uri: str, fsync: bool) -> Any:
+    def opener(uri: str, settings: StorageSettings) -> Any:
         raise RuntimeError("boom")
 
     provider = Provider(AgentService(opener=opener), tmp_path / "ckpt", tmp_path / "local")

@@ -67,6 +67,7 @@ def test_every_command_says_what_it_does() -> None:
             "millpond checkpoint",
             "millpond savepoint",
             "millpond state",
+            "millpond storage",
             "millpond conf",
             "millpond options",
             "millpond errors",

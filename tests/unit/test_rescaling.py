@@ -18,12 +18,15 @@ from millpond import layout
 from millpond.cli.main import main
 from millpond.composed import intersect, merge_ranges
 from millpond.errors import ErrorKind, MillpondError
+from millpond.inspection import verify
 from millpond.json_fields import KeyGroupsInfo
 from millpond.keygroups import KeyGroups
 from millpond.rescaling import rescale, undo
 from millpond.running import heartbeats
 from millpond.spark_log_edit import commit_with_state_ids, offsets_with_partitions, operator_metadata_with_partitions
 from millpond.spark_metadata import read_spark_metadata
+from millpond.storage import MemoryStorage
+from millpond.storage.split import SplitStorage
 from tests.checkpoints import CheckpointBuilder
 
 Captured = pytest.CaptureFixture[str]
@@ -267,3 +270,24 @@ def test_logs() -> None:
         with pytest.raises(MillpondError) as caught:
             offsets_with_partitions(damaged, 2, name="offsets/3")
         assert caught.value.kind is ErrorKind.FORMAT_DAMAGED
+
+
+def test_state_that_is_kept_elsewhere(tmp_path: Path) -> None:
+    """The logs are rewritten where Spark reads them, the manifests are written where the state is; a running query is seen."""
+    built = CheckpointBuilder(tmp_path / "ckpt", partitions=4, groups=KeyGroups(48, 12)).build()
+    state = MemoryStorage()
+    for info in list(built.storage.list("")):
+        if not layout.is_sparks(info.key):
+            state.put_bytes(info.key, built.storage.read(info.key))
+            built.storage.delete([info.key])
+    split = SplitStorage(built.storage, state)
+    beat = json.dumps({"host": "elsewhere", "pid": 1, "interval_ms": 10**6})
+    built.storage.put_bytes(f"{layout.RUNNING_PREFIX}run.json", beat.encode())
+    assert [beat.run_id for beat in heartbeats(split)] == ["run"]
+    built.storage.delete([f"{layout.RUNNING_PREFIX}run.json"])
+    before = {info.key for info in state.list("")}
+    rescale(split, "it", 8)
+    assert read_spark_metadata(split).partitions == 8
+    assert any(key.endswith(".manifest") for key in {info.key for info in state.list("")} - before)
+    assert verify(split, "it").problems == []
+    assert not [info.key for info in built.storage.list("") if not layout.is_sparks(info.key)]

@@ -173,6 +173,101 @@ OPTIONS: tuple[Option, ...] = (
         doc="Directory on the executor for local RocksDB files. Unset: Spark's own local directories (spark.local.dir).",
     ),
     Option(
+        name="storage.uri",
+        type="str",
+        default=None,
+        doc="Where Millpond keeps the state, if not in the Spark checkpoint: s3://bucket/prefix. Each query gets a folder of its own "
+        "below it, named by its id, and <checkpoint>/millpond/storage.json remembers it for life. Spark's own logs stay in the Spark "
+        "checkpoint.",
+    ),
+    Option(
+        name="storage.deadlineMs",
+        type="int",
+        default=60_000,
+        minimum=1_000,
+        maximum=_MAX_MS,
+        doc="How long one request to an object storage is repeated, with growing pauses, before it counts as failed. "
+        "Keep it below agent.callTimeoutMs.",
+    ),
+    Option(
+        name="storage.s3.endpoint",
+        type="str",
+        default=None,
+        doc="URL of the S3 server, https://host:port. Unset: fs.s3a.endpoint, else what boto3 finds (AWS_ENDPOINT_URL, AWS itself).",
+    ),
+    Option(
+        name="storage.s3.region",
+        type="str",
+        default=None,
+        doc="Region of the bucket. Unset: fs.s3a.endpoint.region, else what boto3 finds (AWS_REGION, profile).",
+    ),
+    Option(
+        name="storage.s3.pathStyle",
+        type="bool",
+        default=None,
+        doc="Whether the bucket goes into the path of a request instead of its host name. Unset: true where an endpoint that is not "
+        "AWS's own is set, or fs.s3a.path.style.access is.",
+    ),
+    Option(
+        name="storage.s3.sse",
+        type="str",
+        default=None,
+        choices=("none", "aes256", "aws:kms", "aws:kms:dsse"),
+        doc="Server-side encryption to ask for. Unset: fs.s3a.encryption.algorithm, else the bucket's own default.",
+    ),
+    Option(
+        name="storage.s3.kmsKeyId",
+        type="str",
+        default=None,
+        doc="KMS key for storage.s3.sse=aws:kms. Unset: fs.s3a.encryption.key, else the account's default key.",
+    ),
+    Option(
+        name="storage.s3.requesterPays",
+        type="bool",
+        default=False,
+        doc="Whether to say that the requester pays, for buckets that ask for it. Also true if fs.s3a.requester.pays.enabled is.",
+    ),
+    Option(
+        name="storage.s3.conditionalPut",
+        type="bool",
+        default=True,
+        doc="Whether to create files that may exist once only with `If-None-Match: *`. False for servers that accept the header and "
+        "ignore it (`millpond storage check` tells): then Millpond looks before and after it writes.",
+    ),
+    Option(
+        name="storage.s3.multipartThreshold",
+        type="bytes",
+        default=16 * MIB,
+        minimum=5 * MIB,
+        maximum=5 * GIB,
+        doc="Size above which a file is sent and fetched in parts, in parallel.",
+    ),
+    Option(
+        name="storage.s3.partSize",
+        type="bytes",
+        default=8 * MIB,
+        minimum=5 * MIB,
+        maximum=GIB,
+        doc="Size of such a part. Memory needed: as much for each of storage.s3.connections, at most.",
+    ),
+    Option(
+        name="storage.s3.connections",
+        type="int",
+        default=16,
+        minimum=1,
+        maximum=256,
+        doc="Parts that one executor sends or fetches at the same time.",
+    ),
+    Option(
+        name="storage.cache.size",
+        type="bytes",
+        default=GIB,
+        minimum=0,
+        maximum=64 * TIB,
+        doc="SSTs from an object storage that are kept on the local disk of a host, for whoever restores them next there. 0: none. "
+        "They are below localDir, or Spark's own local directories, and shared by all executors of one user.",
+    ),
+    Option(
         name="lock.acquireTimeoutMs",
         type="int",
         default=60_000,

@@ -72,6 +72,10 @@ class ErrorKind(str, Enum):
     STORAGE_DENIED = "STORAGE_DENIED"
     STORAGE_FULL = "STORAGE_FULL"
     STORAGE_UNAVAILABLE = "STORAGE_UNAVAILABLE"
+    STORAGE_BUCKET_MISSING = "STORAGE_BUCKET_MISSING"
+    STORAGE_MISCONFIGURED = "STORAGE_MISCONFIGURED"
+    STORAGE_MOVED = "STORAGE_MOVED"
+    STORAGE_PACKAGE_MISSING = "STORAGE_PACKAGE_MISSING"
     LOCAL_DISK_FULL = "LOCAL_DISK_FULL"
     LOCAL_FILES_LOST = "LOCAL_FILES_LOST"
     MEMORY_EXHAUSTED = "MEMORY_EXHAUSTED"
@@ -373,7 +377,7 @@ ERRORS: dict[ErrorKind, ErrorInfo] = {
     ErrorKind.STORAGE_UNSUPPORTED: ErrorInfo(
         UnsupportedError,
         "The checkpoint is on storage that this version cannot write to.",
-        "Use a checkpointLocation on a file system that all executors share (file:).",
+        "Use a checkpointLocation or an option storage.uri on file: (shared by all executors) or on s3://.",
     ),
     ErrorKind.STORAGE_DENIED: ErrorInfo(
         UnavailableError,
@@ -389,6 +393,26 @@ ERRORS: dict[ErrorKind, ErrorInfo] = {
         UnavailableError,
         "The checkpoint's storage failed or does not answer.",
         "Check the mount or the service, then restart the query.",
+    ),
+    ErrorKind.STORAGE_BUCKET_MISSING: ErrorInfo(
+        InvalidInputError,
+        "The bucket that a URI names does not exist.",
+        "Create the bucket, or correct its name in checkpointLocation or in the option storage.uri.",
+    ),
+    ErrorKind.STORAGE_MISCONFIGURED: ErrorInfo(
+        InvalidInputError,
+        "Endpoint, region or another setting of the object storage is wrong.",
+        "Correct the options storage.s3.endpoint and storage.s3.region, then run `millpond storage check <uri>`.",
+    ),
+    ErrorKind.STORAGE_MOVED: ErrorInfo(
+        InvalidInputError,
+        "The option storage.uri does not fit where this Spark checkpoint keeps its state.",
+        "Unset storage.uri: a Spark checkpoint keeps its place for life (<checkpoint>/millpond/storage.json names it).",
+    ),
+    ErrorKind.STORAGE_PACKAGE_MISSING: ErrorInfo(
+        UnsupportedError,
+        "The Python package that this storage needs is not installed where it is used.",
+        "Run `<interpreter> -m pip install 'millpond[s3]'` on the driver and on every executor.",
     ),
     ErrorKind.LOCAL_DISK_FULL: ErrorInfo(
         UnavailableError,

@@ -6,6 +6,7 @@
         sources/<source>/...                 Spark's: what a source remembers
         millpond/format.json                 max parallelism, base, format version
         millpond/pins/<name>.json            files that collection leaves alone
+        millpond/storage.json                where all of Millpond's own files are, if not here
         state/<op>/_metadata/...             Spark's: operator and schemas
         state/<op>/_stateSchema/<store>/...  Spark's: schemas of operators with column families
         state/<op>/<partition>[/<store>]/    `<store>` is omitted for the store named "default"
@@ -34,6 +35,7 @@ from millpond.errors import ErrorKind, FormatError, InvalidInputError, Unsupport
 from millpond.ids import DEFAULT_STORE, StoreId, VersionId, valid_store_name
 
 FORMAT_KEY = "millpond/format.json"
+STORAGE_KEY = "millpond/storage.json"
 RESCALE_JOURNAL_KEY = "millpond/rescale.json"
 MILLPOND_DIR = "millpond"
 PINS_PREFIX = "millpond/pins/"
@@ -294,6 +296,28 @@ def parse_key(key: str) -> StoreKey | None:
     return StoreKey(StoreId(operator, partition, name), relative, parse_store_file(relative))
 
 
+def is_sparks(key: str) -> bool:
+    """Return whether `key` stays in the Spark checkpoint when the state is kept elsewhere: it is one of Spark's own files, the
+    one that tells where the state is, or a heartbeat of the driver, which knows no other place."""
+    parts = key.split("/")
+    if parts[0] == MILLPOND_DIR:
+        return key == STORAGE_KEY or key.startswith(RUNNING_PREFIX)
+    return parts[0] != STATE_DIR or len(parts) < 3 or parts[2] == STATE_SCHEMA_DIR or SPARK_METADATA_DIR in parts[2:]
+
+
+def side_of_prefix(prefix: str) -> bool | None:
+    """Return what `is_sparks` says of every key that starts with `prefix`, None if it depends on the key."""
+    parts = prefix.split("/")
+    if len(parts) == 1:
+        return None
+    if parts[0] == MILLPOND_DIR:
+        return prefix.startswith(RUNNING_PREFIX) if len(parts) > 2 else None
+    if parts[0] != STATE_DIR:
+        return True
+    # of Spark's files in the directory of a store nobody asks by listing it
+    return None if len(parts) < 4 else parts[2] in (SPARK_METADATA_DIR, STATE_SCHEMA_DIR)
+
+
 # ---- names that come from stored files -----------------------------------------------------------------------------
 
 
@@ -356,7 +380,7 @@ def parse_root(root: str) -> RootUri:
     authority = ""
     if rest.startswith("//") and (match is not None):
         authority, slash, path = rest[2:].partition("/")
-        rest = slash + path
+        rest = slash + path if slash or not authority else "/"
     segments = [part for part in rest.split("/") if part not in ("", ".")]
     if not rest.startswith("/") or ".." in segments or "\0" in rest:
         raise InvalidInputError(

@@ -20,7 +20,7 @@ from typing import Any
 
 from millpond import layout
 from millpond.errors import ErrorKind, FormatError, NotFoundError, UnsupportedError
-from millpond.storage import Storage
+from millpond.storage.base import Storage
 
 SHUFFLE_PARTITIONS = "spark.sql.shuffle.partitions"
 PROVIDER_CLASS = "spark.sql.streaming.stateStore.providerClass"
@@ -168,7 +168,7 @@ def read_spark_metadata(
         if info is not None:
             infos[operator] = info
     return SparkMetadata(
-        query_id=_query_id(storage),
+        query_id=read_query_id(storage),
         offset_batches=tuple(offset_batches),
         commit_batches=tuple(commit_batches),
         offsets=offsets,
@@ -256,7 +256,8 @@ def parse_operator_metadata(text: str, key: str) -> OperatorInfo:
         raise _damaged(key, "not the operator metadata that Spark writes") from error
 
 
-def _query_id(storage: Storage) -> str | None:
+def read_query_id(storage: Storage) -> str | None:
+    """Return the id of the query from `metadata`, None if it is not there. Raises: FormatError."""
     text = _read_text(storage, layout.QUERY_METADATA_KEY)
     if text is None:
         return None

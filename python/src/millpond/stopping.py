@@ -52,7 +52,7 @@ def stop_with_savepoint(
     from millpond.savepoint.create import check_apart
     from millpond.savepoint.places import absolute
     from millpond.savepoint.target import check_vacant
-    from millpond.storage import LocalStorage, open_storage
+    from millpond.storage import LocalStorage, open_checkpoint
 
     if wait_s < 0:
         raise InvalidInputError(f"wait_s is {wait_s}: it must not be negative")
@@ -60,7 +60,7 @@ def stop_with_savepoint(
     place = absolute(savepoint)
     check_apart(root, place)
     check_vacant(place)  # before the query is stopped for nothing
-    storage = open_storage(root)
+    storage = open_checkpoint(root)
     _wait_for_commit(query, storage, wait_s, _LOCAL_POLL_S if isinstance(storage, LocalStorage) else _REMOTE_POLL_S)
     query.stop()
     return savepoints.create(root, place, link=link)

@@ -85,6 +85,8 @@ class StoreFiles:
     same lineage again and again.
     """
 
+    is_listed = True  # `listing` tells what there is, once it was refreshed
+
     def __init__(self, storage: Storage, store: StoreId, spark_format: int) -> None:
         self.storage = storage
         self.store = store
@@ -126,6 +128,10 @@ class StoreFiles:
                 f"store {self.store}: {self.changelog_name(version)} is not there", kind=ErrorKind.CHANGELOG_MISSING
             )
         return info
+
+    def local_copy(self, version: VersionId) -> str | None:
+        """Return the path of a changelog that was fetched already, None if it was not."""
+        return None
 
     def manifest_info(self, version: VersionId) -> ObjectInfo:
         """Return the listed file. Raises: NotFoundError."""

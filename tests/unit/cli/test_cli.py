@@ -146,7 +146,7 @@ def test_bad_input(action: str, tmp_path: Path, capsys: Captured) -> None:
     for location, kind in (
         (str(tmp_path), "NOT_A_CHECKPOINT"),
         (str(tmp_path / "nothing"), "NOT_A_CHECKPOINT"),
-        ("s3a://bucket/x", "STORAGE_UNSUPPORTED"),
+        ("hdfs://host/x", "STORAGE_UNSUPPORTED"),
         ("file:relative", "INVALID_ARGUMENT"),
     ):
         assert main(["checkpoint", action, location]) == 2

@@ -8,4 +8,7 @@ trait AgentApi {
 /** The entry point at which a started agent reports. */
 final class AgentRegistry(onRegister: AgentApi => Unit) {
   def register(agent: AgentApi): Unit = onRegister(agent)
+
+  /** The other way round: the agent asks this JVM to move files of Hadoop's file systems. */
+  def files(method: String, request: String): String = HadoopFiles.call(method, request)
 }

@@ -271,7 +271,7 @@ class MillpondStateStoreProvider extends LineProvider {
 
   private[millpond] def metrics: StateStoreMetrics = {
     val memory = engine.usedBytes
-    StateStoreMetrics(engine.keyCount, memory, engine.metrics.take(memory, Agent.takeSpentNs()),
+    StateStoreMetrics(engine.keyCount, memory, engine.metrics.take(memory, Agent.takeSpentNs(), context.storageUse.take()),
       Map(StoreMetrics.LastSnapshot.withNewId(id.partitionId, id.storeName) -> engine.synchronized(engine.snapshotVersion)))
   }
 

@@ -54,8 +54,12 @@ object Options {
     option.get("type").asText match {
       case "str" =>
         val choices = option.get("choices").elements.asScala.map(_.asText).toSeq
-        if (choices.nonEmpty && !choices.contains(text)) invalid(s"is none of ${choices.mkString(", ")}")
-        Json.value(text)
+        if (choices.isEmpty) Json.value(text)
+        else {
+          val chosen = text.trim.toLowerCase(java.util.Locale.ROOT)
+          if (!choices.contains(chosen)) invalid(s"is none of ${choices.mkString(", ")}")
+          Json.value(chosen)
+        }
       case "bool" => text.trim.toLowerCase match {
           case "true" => Json.value(true)
           case "false" => Json.value(false)

@@ -27,7 +27,7 @@ private[millpond] object Snapshots extends Logging {
     engine.synchronized {
       engine.flushed = target
       engine.flushedKeys = keys
-      engine.pending = engine.pending.filter(_.version > target)
+      engine.keepPending(_.version > target)
       engine.nothingToEvict = false
     }
   }

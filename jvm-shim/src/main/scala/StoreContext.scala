@@ -23,6 +23,7 @@ final class StoreContext(val storeId: StateStoreId, val conf: StateStoreConf, va
     LocalDirs.forStore(s"${storeId.operatorId}-${storeId.partitionId}-${storeId.storeName}")
   }
   private val settings = options.agentSettings
+  HadoopFiles.remember(storeId.checkpointRootLocation, hadoopConf)
 
   private def partitionsHint: Option[Int] =
     Seq("spark.sql.streaming.internal.stateStore.partitions", "spark.sql.shuffle.partitions").iterator.map(hadoopConf.get).find(_ != null).map(_.toInt)
@@ -33,8 +34,12 @@ final class StoreContext(val storeId: StateStoreId, val conf: StateStoreConf, va
     val request = Json.obj()
     request.putRawValue("store", described(generation))
     fill(request)
-    Agent.call(method, request, settings)
+    val answer = Agent.call(method, request, settings)
+    storageUse.add(answer)
+    answer
   }
+
+  val storageUse = new StorageUse
 
   // Serialised once per generation: a commit would spend more on these forty values than on all that differs between calls.
   private var lastDescribed: (Int, Boolean, RawValue) = null
@@ -53,6 +58,7 @@ final class StoreContext(val storeId: StateStoreId, val conf: StateStoreConf, va
       .put("retain_versions", conf.minVersionsToRetain).put("min_deltas_for_snapshot", conf.minDeltasForSnapshot)
     partitionsHint.foreach(store.put("partitions_hint", _))
     store.set[JsonNode]("options", options.json)
+    S3Access.of(hadoopConf).foreach(store.set[JsonNode]("hadoop", _))
     store
   }
 

@@ -392,10 +392,17 @@ final class StoreEngine(val context: StoreContext) extends Logging {
       families.values.forEach(_.table.rollback())
       version -= 1
       lineage.remove(lineage.size - 1)
-      pending = pending.filter(_.version <= version)
+      keepPending(_.version <= version)
       keys = keysDetached
       true
     } else false
+  }
+
+  /** Forget the other changelogs. Where storage is not local, what is here is only a copy, and nobody else would remove it. */
+  private[millpond] def keepPending(needed: PendingChangelog => Boolean): Unit = {
+    val (kept, done) = pending.partition(needed)
+    pending = kept
+    done.map(c => new File(c.path)).filter(_.toPath.startsWith(context.localDir.toPath)).foreach(_.delete())
   }
 
   private def detachable: Boolean = lineage.size >= 2 && !familiesDetached && !families.isEmpty && families.values.asScala.forall(_.table.hasDetached)

@@ -1,5 +1,7 @@
 package org.apache.spark.sql.millpond
 
+import com.fasterxml.jackson.databind.JsonNode
+
 import org.apache.spark.sql.execution.streaming.state.{StateStoreCustomMetric, StateStoreCustomSumMetric, StateStoreCustomTimingMetric,
   StateStoreSnapshotLastUploadInstanceMetric}
 
@@ -29,7 +31,7 @@ final class StoreMetrics {
   }
 
   /** All counters since the last time, by metric. */
-  def take(memoryBytes: Long, agentNs: Long): Map[StateStoreCustomMetric, Long] = synchronized {
+  def take(memoryBytes: Long, agentNs: Long, storage: Map[StateStoreCustomMetric, Long]): Map[StateStoreCustomMetric, Long] = synchronized {
     val out = Map[StateStoreCustomMetric, Long](
       StoreMetrics.ChangelogBytes -> changelogBytes,
       StoreMetrics.ChangelogMs -> changelogNs / 1000000L,
@@ -44,7 +46,7 @@ final class StoreMetrics {
       StoreMetrics.Shrinks -> shrinks,
       StoreMetrics.Spills -> spills,
       StoreMetrics.EvictedBytes -> evictedBytes,
-      StoreMetrics.MemoryBytes -> memoryBytes)
+      StoreMetrics.MemoryBytes -> memoryBytes) ++ storage
     changelogBytes = 0L
     changelogNs %= 1000000L // what is below a millisecond counts with the next batch
     snapshotNewBytes = 0L
@@ -57,6 +59,24 @@ final class StoreMetrics {
     shrinks = 0L
     spills = 0L
     evictedBytes = 0L
+    out
+  }
+}
+
+/** What the agent says that the storage was asked, if that is an object storage: of any store of the executor, told once. */
+final class StorageUse {
+  private val counts = scala.collection.mutable.HashMap.empty[String, Long]
+
+  def add(answer: JsonNode): Unit = {
+    val used = if (answer == null) null else answer.get("storage")
+    if (used != null) counts.synchronized {
+      used.fieldNames.forEachRemaining(name => counts(name) = counts.getOrElse(name, 0L) + used.get(name).asLong)
+    }
+  }
+
+  def take(): Map[StateStoreCustomMetric, Long] = counts.synchronized {
+    val out = StoreMetrics.storage.map { case (name, metric) => metric -> counts.getOrElse(name, 0L) }
+    counts.clear()
     out
   }
 }
@@ -77,8 +97,16 @@ object StoreMetrics {
   val Spills: StateStoreCustomMetric = StateStoreCustomSumMetric("millpondSpills", "Millpond: times that a micro-batch outgrew memory and went to disk in part")
   val EvictedBytes: StateStoreCustomMetric = SparkLine.sizeMetric("millpondEvictedBytes", "Millpond: bytes of rows dropped from memory that the disk tier has")
   val MemoryBytes: StateStoreCustomMetric = SparkLine.sizeMetric("millpondMemoryBytes", "Millpond: bytes of the memory tier")
+  /** By their names in the agent's answers. */
+  val storage: Map[String, StateStoreCustomMetric] = Map(
+    "put_requests" -> StateStoreCustomSumMetric("millpondStoragePutRequests", "Millpond: requests to the storage that write"),
+    "get_requests" -> StateStoreCustomSumMetric("millpondStorageGetRequests", "Millpond: requests to the storage that read"),
+    "list_requests" -> StateStoreCustomSumMetric("millpondStorageListRequests", "Millpond: requests to the storage that list"),
+    "delete_requests" -> StateStoreCustomSumMetric("millpondStorageDeleteRequests", "Millpond: requests to the storage that delete"),
+    "sent_bytes" -> SparkLine.sizeMetric("millpondStorageSentBytes", "Millpond: bytes sent to the storage"),
+    "received_bytes" -> SparkLine.sizeMetric("millpondStorageReceivedBytes", "Millpond: bytes received from the storage"))
   val LastSnapshot: StateStoreSnapshotLastUploadInstanceMetric = StateStoreSnapshotLastUploadInstanceMetric()
 
   val all: Seq[StateStoreCustomMetric] = Seq(ChangelogBytes, ChangelogMs, SnapshotNewBytes, SnapshotReusedBytes, SnapshotMs, SnapshotCount,
-    RestoreMs, RestoreBytes, AgentCallMs, DiskReads, Shrinks, Spills, EvictedBytes, MemoryBytes)
+    RestoreMs, RestoreBytes, AgentCallMs, DiskReads, Shrinks, Spills, EvictedBytes, MemoryBytes) ++ storage.values
 }

@@ -39,14 +39,15 @@ def main(stdin: TextIO | None = None) -> int:
 
     from millpond.agent import gateway
     from millpond.agent.service import AgentService
+    from millpond.storage import hadoop
 
-    service = AgentService()
+    local_root = parameters.get("local_root")
+    service = AgentService(local_root=local_root)
     try:
-        gateway.connect(service, port=parameters["port"], token=parameters["token"])
+        gateway.connect(service, port=parameters["port"], token=parameters["token"], use_files=hadoop.use)
     except gateway.LinkError as error:
         print(f"millpond agent: {error}", file=sys.stderr, flush=True)
         return EXIT_NO_LINK
-    local_root = parameters.get("local_root")
     if local_root:
         from millpond.agent.local_dirs import sweep_abandoned
 

@@ -12,7 +12,7 @@ from millpond.errors import ErrorKind, MillpondError, NotFoundError
 from millpond.ids import DEFAULT_STORE, StoreId, VersionId
 from millpond.manifest import decode_manifest
 from millpond.sealed import seal, unseal
-from millpond.spark_metadata import read_operator_info, read_spark_metadata
+from millpond.spark_metadata import read_spark_metadata
 from millpond.storage import ObjectInfo
 from millpond.store_files import Listing, add_to_listing
 
@@ -81,7 +81,7 @@ def _sweeps(context: StoreContext) -> bool:
         return False
     if context.store.name == DEFAULT_STORE:
         return True
-    operator = read_operator_info(context.storage, context.store.operator)
+    operator = context.operator_info()
     if operator is None or not operator.stores:
         return True
     return DEFAULT_STORE not in operator.stores and operator.stores[0] == context.store.name

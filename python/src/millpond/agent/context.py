@@ -11,10 +11,20 @@ from typing import Any
 from millpond import layout
 from millpond.config import OptionValue, resolve
 from millpond.errors import ErrorKind, InvalidInputError, MillpondError
+from millpond.format_file import CheckpointFormat
 from millpond.ids import StoreId
 from millpond.json_fields import JsonFields
+from millpond.restore.execute import Fetching
+from millpond.restore.sst_cache import SstCache, cache_directory
+from millpond.spark_metadata import OperatorInfo, SparkMetadata, read_operator_info, read_spark_metadata
 from millpond.storage import ObjectInfo, Storage
+from millpond.storage.parallel import Parallel
+from millpond.storage.settings import HandedOver, StorageSettings, storage_settings
 from millpond.store_files import StoreFiles
+from millpond.unlisted import UnlistedFiles
+
+# Files of all stores of one Spark checkpoint that are fetched at the same time.
+_FETCHES = 32
 
 
 def request_error(message: str) -> MillpondError:
@@ -22,9 +32,17 @@ def request_error(message: str) -> MillpondError:
     return InvalidInputError(f"bad request: {message}", kind=ErrorKind.INVALID_ARGUMENT)
 
 
+def option_int(options: Mapping[str, OptionValue], name: str) -> int:
+    """Return an option that is a number."""
+    value = options[name]
+    if isinstance(value, bool) or not isinstance(value, int):
+        raise request_error(f"option {name} is no whole number")
+    return value
+
+
 @dataclass(slots=True)
 class CheckpointContext:
-    """One Spark checkpoint."""
+    """One Spark checkpoint, in one run of its query."""
 
     uri: str
     storage: Storage
@@ -33,6 +51,11 @@ class CheckpointContext:
     sweeping: set[int] = field(default_factory=set)  # operators
     # operator -> key of a manifest -> the file that was read, and the SSTs it names; touched only by the one who sweeps
     marks: dict[int, dict[str, tuple[ObjectInfo, frozenset[str]]]] = field(default_factory=dict)
+    # Only where the file is not local: it never changes once it is there.
+    format: CheckpointFormat | None = None
+    # operator -> Spark's logs; only where they are not local: what is used of them stays the same while a query runs
+    spark_metadata: dict[int, SparkMetadata] = field(default_factory=dict)
+    parallel: Parallel = field(default_factory=lambda: Parallel(_FETCHES))
 
 
 @dataclass(slots=True)
@@ -50,8 +73,10 @@ class StoreContext:
     partitions_hint: int | None
     options: Mapping[str, OptionValue]
     retain_versions: int
-    described: Mapping[str, Any]  # the protocol's `store`, without `local_dir`
+    described: Mapping[str, Any]  # the protocol's `store`, without `local_dir` and `hadoop`
+    hadoop: HandedOver
     directory: str | None  # local path of the store's directory, None where storage is not local
+    sst_cache: SstCache | None  # only where storage is not local
     commit_lock: threading.Lock = field(default_factory=threading.Lock)
     snapshot_lock: threading.Lock = field(default_factory=threading.Lock)
     collect_lock: threading.Lock = field(default_factory=threading.Lock)
@@ -67,6 +92,15 @@ class StoreContext:
     def fsync(self) -> bool:
         return self.options["commit.fsync"] is not False
 
+    @property
+    def fetching(self) -> Fetching:
+        """How a restore gets its files."""
+        return Fetching(
+            verify_checksums=self.options["restore.verifyChecksums"] is True,
+            parallel=self.checkpoint.parallel if self.directory is None else None,
+            cache=self.sst_cache,
+        )
+
     def staging_dir(self, local_dir: str) -> str:
         """Return where the shim writes changelogs: beside their final place, so that publishing is a rename."""
         return self.directory if self.directory is not None else os.path.join(local_dir, "staging")
@@ -75,20 +109,47 @@ class StoreContext:
         """Return a fresh view of the store's files (not listed yet)."""
         return StoreFiles(self.storage, self.store, self.spark_format)
 
+    def unlisted_files(self, local_dir: str) -> UnlistedFiles:
+        """Return a view of the store's files that lists nothing."""
+        return UnlistedFiles(
+            self.storage, self.store, self.spark_format, local_dir=local_dir, parallel=self.checkpoint.parallel
+        )
+
+    def operator_info(self) -> OperatorInfo | None:
+        """Return what Spark recorded of this store's operator, None if nothing yet."""
+        if self.storage.local_path(layout.QUERY_METADATA_KEY) is not None:
+            return read_operator_info(self.storage, self.store.operator)
+        return self.spark_metadata().operators.get(self.store.operator)
+
+    def spark_metadata(self) -> SparkMetadata:
+        """Return what Spark recorded of the query and of this store's operator."""
+        operator = self.store.operator
+        known = self.checkpoint.spark_metadata.get(operator)
+        if known is not None:
+            return known
+        metadata = read_spark_metadata(self.storage, batches=(), operators=(operator,))
+        local = self.storage.local_path(layout.QUERY_METADATA_KEY) is not None
+        if not local and metadata.partitions is not None and operator in metadata.operators:
+            self.checkpoint.spark_metadata[operator] = metadata
+        return metadata
+
     def option_int(self, name: str) -> int:
-        value = self.options[name]
-        if isinstance(value, bool) or not isinstance(value, int):
-            raise request_error(f"option {name} is no whole number")
-        return value
+        return option_int(self.options, name)
+
+
+_CheckpointKey = tuple[str, StorageSettings, str]  # URI, how to reach it, run
 
 
 class Contexts:
     """Finds the context of a request's `store`. Thread-safe."""
 
-    def __init__(self, open_storage: Callable[[str, bool], Storage]) -> None:
+    def __init__(self, open_storage: Callable[[str, StorageSettings], Storage], local_root: str | None = None) -> None:
         self._open_storage = open_storage
+        self._local_root = local_root
         self._lock = threading.Lock()
-        self._checkpoints: dict[tuple[str, bool], CheckpointContext] = {}
+        # By run, because a query may have been deleted with its Spark checkpoint, and another one begun at the same place.
+        self._checkpoints: dict[_CheckpointKey, CheckpointContext] = {}
+        self._gates: dict[_CheckpointKey, threading.Lock] = {}  # held while the storage of a Spark checkpoint is opened
         self._stores: dict[tuple[str, int, int, str, str], StoreContext] = {}  # the last is the run
 
     def of(self, value: object) -> StoreContext:
@@ -100,40 +161,72 @@ class Contexts:
             known = self._stores.get(key)
         except (KeyError, TypeError) as e:
             raise request_error("the store lacks a field or has one of a wrong type") from e
-        described = {name: field for name, field in value.items() if name != "local_dir"}
-        if known is not None and known.described == described:
+        described = {name: field for name, field in value.items() if name not in ("local_dir", "hadoop")}
+        hadoop = _handed_over(value.get("hadoop"))
+        if known is not None and known.described == described and known.hadoop == hadoop:
             return known
-        return self._make(described, key, JsonFields(value, request_error, "store"))
+        return self._make(described, hadoop, key, JsonFields(value, request_error, "store"))
+
+    def known(self, value: dict[str, Any]) -> StoreContext | None:
+        """Return the context that an earlier `of` made, None if it was forgotten."""
+        return self._stores.get((value["root"], value["operator"], value["partition"], value["name"], value["run_id"]))
 
     def forget(self, context: StoreContext) -> None:
         """Drop what is remembered of a store."""
         with self._lock:
             self._stores = {key: known for key, known in self._stores.items() if known is not context}
+            used = {id(known.checkpoint) for known in self._stores.values()}
+            self._checkpoints = {key: known for key, known in self._checkpoints.items() if id(known) in used}
+            self._gates = {key: gate for key, gate in self._gates.items() if key in self._checkpoints or gate.locked()}
 
-    def _make(self, described: dict[str, Any], key: tuple[str, int, int, str, str], fields: JsonFields) -> StoreContext:
+    def _gate(self, key: _CheckpointKey) -> threading.Lock:
+        with self._lock:
+            return self._gates.setdefault(key, threading.Lock())
+
+    def _make(
+        self, described: dict[str, Any], hadoop: HandedOver, key: tuple[str, int, int, str, str], fields: JsonFields
+    ) -> StoreContext:
         options = described.get("options")
         if not isinstance(options, dict):
             raise request_error("store.options is no object")
         resolved = resolve(options)
         store = StoreId(fields.integer("operator"), fields.integer("partition"), fields.string("name"))
-        fsync = resolved["commit.fsync"] is not False
-        with self._lock:
-            uri = layout.checkpoint_of_state(fields.string("root"))
-            checkpoint = self._checkpoints.get((uri, fsync))
+        settings = storage_settings(resolved, hadoop)
+        uri, run_id = layout.checkpoint_of_state(fields.string("root")), fields.string("run_id")
+        with self._gate((uri, settings, run_id)):
+            # Storage may be slow to answer: that must not hold up other queries.
+            checkpoint = self._checkpoints.get((uri, settings, run_id))
             if checkpoint is None:
-                checkpoint = CheckpointContext(uri, self._open_storage(uri, fsync))
-                self._checkpoints[(uri, fsync)] = checkpoint
+                checkpoint = CheckpointContext(uri, self._open_storage(uri, settings))
+                with self._lock:
+                    self._checkpoints[(uri, settings, run_id)] = checkpoint
+        with self._lock:
             hinted = fields.has("partitions_hint") and not fields.is_null("partitions_hint")
+            directory = checkpoint.storage.local_path(layout.store_dir(store))
+            cache: SstCache | None = None
+            if directory is None and self._local_root is not None:
+                parent = os.path.dirname(os.path.normpath(self._local_root))
+                cache = SstCache(cache_directory(parent), option_int(resolved, "storage.cache.size"))
             context = StoreContext(
                 checkpoint=checkpoint,
                 store=store,
-                run_id=fields.string("run_id"),
+                run_id=run_id,
                 spark_format=fields.integer("checkpoint_format", 1, 2),
                 partitions_hint=fields.integer("partitions_hint", 1) if hinted else None,
                 options=resolved,
                 retain_versions=fields.integer("retain_versions", 1),
                 described=described,
-                directory=checkpoint.storage.local_path(layout.store_dir(store)),
+                hadoop=hadoop,
+                directory=directory,
+                sst_cache=cache,
             )
             self._stores[key] = context
         return context
+
+
+def _handed_over(value: object) -> HandedOver:
+    if value is None:
+        return HandedOver()
+    if not isinstance(value, dict) or not all(isinstance(entry, str) for entry in value.values()):
+        raise request_error("store.hadoop is no object of texts")
+    return HandedOver(value)

@@ -12,6 +12,7 @@ import logging
 import os
 import sys
 import threading
+from collections.abc import Callable
 from typing import Any, ClassVar, Protocol
 
 log = logging.getLogger(__name__)
@@ -51,11 +52,19 @@ class _AgentApi:
         implements: ClassVar[list[str]] = [AGENT_INTERFACE]
 
 
-def connect(handler: Handler, *, port: int, token: str, interface: str = AGENT_INTERFACE) -> Any:
+def connect(
+    handler: Handler,
+    *,
+    port: int,
+    token: str,
+    interface: str = AGENT_INTERFACE,
+    use_files: Callable[[Callable[[str, str], str]], None] | None = None,
+) -> Any:
     """Connect to the JVM's gateway at loopback `port` and register `handler` there.
 
     Args:
         interface: name of the JVM interface to implement; a test may bring its own.
+        use_files: is given, before the first call comes, the function that asks the JVM to move files (`storage.hadoop`).
 
     Returns the py4j gateway; it must stay referenced, and its threads serve until the process ends.
     Raises: LinkError: no JVM there, the token was refused, or py4j is not installed.
@@ -85,6 +94,9 @@ def connect(handler: Handler, *, port: int, token: str, interface: str = AGENT_I
         callback_server.server_socket.listen(CALLBACK_BACKLOG)
         server = gateway.java_gateway_server
         server.resetCallbackClient(server.getCallbackClient().getAddress(), callback_server.get_listening_port())
+        if use_files is not None:
+            entry_point = gateway.entry_point
+            use_files(lambda method, request: str(entry_point.files(method, request)))
         gateway.entry_point.register(_AgentApi(handler))
     except LinkError:
         raise

@@ -24,6 +24,7 @@ from millpond.restore.plan import Rejection, RestorePlan, empty_plan, plan_chang
 from millpond.snapshot import local_ssts
 from millpond.spark_metadata import OperatorInfo, SparkMetadata, read_spark_metadata
 from millpond.store_files import StoreFiles
+from millpond.unlisted import NeedsListing
 
 log = logging.getLogger(__name__)
 
@@ -57,31 +58,54 @@ def open_store(
 
     Raises: MillpondError: of any kind that docs/design/0001-planes-and-protocol.md names for `open`.
     """
-    started = time.monotonic()
-    files = context.new_files()
-    files.refresh()
-    _refuse_foreign(context, files)
-    metadata = _metadata(context)
     rejections = {
         name: Rejection(name, ErrorKind.MANIFEST_DAMAGED, "the store found what it names damaged") for name in excluded
     }
+    arguments = _Arguments(target, local_dir, generation, load_empty, snapshot)
+    if context.directory is None and not excluded and snapshot is None:
+        try:
+            return _open(context, context.unlisted_files(local_dir), rejections, arguments)
+        except NeedsListing as e:
+            log.info("store %s: listing it, because %s", context.store, e)
+    files = context.new_files()
+    files.refresh()
+    _refuse_foreign(context, files)
+    return _open(context, files, rejections, arguments)
+
+
+@dataclass(frozen=True, slots=True)
+class _Arguments:
+    target: VersionId
+    local_dir: str
+    generation: int
+    load_empty: bool
+    snapshot: VersionId | None
+
+
+def _open(
+    context: StoreContext, files: StoreFiles, rejections: dict[str, Rejection], arguments: _Arguments
+) -> dict[str, object]:
+    started = time.monotonic()
+    target, local_dir = arguments.target, arguments.local_dir
+    metadata = context.spark_metadata()
     laid_out: LaidOut | LaidOutSources | None = None
     while True:
-        plan = _plan(context, files, target, rejections, load_empty, metadata, snapshot)
+        plan = _plan(context, files, target, rejections, arguments.load_empty, metadata, arguments.snapshot)
         setting = _setting(context, files, plan, metadata)
         if plan.manifest is None:
             break
         name = files.manifest_name(plan.manifest.version_id)
-        directory = os.path.join(local_dir, f"db-{generation}")
-        verify_checksums = context.options["restore.verifyChecksums"] is True
+        directory = os.path.join(local_dir, f"db-{arguments.generation}")
         try:
             laid_out = (
-                lay_out_sources(context.storage, plan.manifest, directory, verify_checksums=verify_checksums)
+                lay_out_sources(context.storage, plan.manifest, directory, context.fetching)
                 if plan.manifest.composed
-                else lay_out(context.storage, plan.manifest, name, directory, verify_checksums=verify_checksums)
+                else lay_out(context.storage, plan.manifest, name, directory, context.fetching)
             )
             break
         except (FormatError, NotFoundError) as e:
+            if not files.is_listed:
+                raise NeedsListing(e) from e
             # An older snapshot with a longer chain makes the same state, if everything else is there.
             log.warning("store %s: passing over %s: %s", context.store, name, e)
             rejections[name] = Rejection(name, e.kind, str(e))
@@ -93,7 +117,9 @@ def open_store(
             known = local_ssts.load(local_dir)
             known.update({sst.identity: sst for sst in laid_out.ssts})
             local_ssts.save(local_dir, known.values())
-    answer = _answer(context, files, plan, setting, _described(files, plan, laid_out, local_dir, generation), local_dir)
+    answer = _answer(
+        context, files, plan, setting, _described(files, plan, laid_out, local_dir, arguments.generation), local_dir
+    )
     log.info(
         "store opened store=%s version=%d snapshot=%d changelogs=%d bytes=%s ms=%d",
         context.store,
@@ -122,7 +148,7 @@ def _plan(
             files, target, excluded=rejections, retain_versions=context.retain_versions, snapshot=snapshot
         )
     except NotFoundError as e:
-        if files.listing.is_empty:
+        if files.is_listed and files.listing.is_empty:
             # With more partitions than the state was written for, the new ones have nothing: say why.
             recorded = _recorded_in_partition_0(context)
             if recorded is not None and context.store.partition >= recorded:
@@ -152,7 +178,7 @@ def _fetch(
     total_bytes = 0
     for header in headers:
         info = files.changelog_info(header.version_id)
-        path = context.storage.local_path(info.key)
+        path = context.storage.local_path(info.key) or files.local_copy(header.version_id)
         if path is None:
             path = os.path.join(local_dir, info.key.rpartition("/")[2])
             context.storage.get_to_file(info.key, path)
@@ -234,13 +260,9 @@ def _answer(
 # ---- the query and its key groups ----------------------------------------------------------------------------------
 
 
-def _metadata(context: StoreContext, *batches: int) -> SparkMetadata:
-    return read_spark_metadata(context.storage, batches=batches, operators=(context.store.operator,))
-
-
 def query_setting(context: StoreContext) -> Setting:
     """Return the setting from what is stored now. Raises: InvalidInputError: PARTITIONS_UNKNOWN."""
-    metadata = _metadata(context)
+    metadata = context.spark_metadata()
     partitions = metadata.partitions or context.partitions_hint
     stored = read_format(context)
     if partitions is None or stored is None:
@@ -273,7 +295,7 @@ def _recorded(plan: RestorePlan) -> KeyGroupsInfo | None:
 
 def _check_recorded(context: StoreContext, version: int, recorded: int, partitions: int) -> None:
     """Raise PARTITIONS_CHANGED unless `version` is a past one, read from before a rescale."""
-    metadata = _metadata(context, version - 1)
+    metadata = read_spark_metadata(context.storage, batches=(version - 1,), operators=(context.store.operator,))
     last = metadata.last_committed_batch
     is_past = last is not None and version <= last
     if not is_past or metadata.partitions_at(version) != recorded:
@@ -315,11 +337,20 @@ def _recorded_in_partition_0(context: StoreContext) -> int | None:
 
 def read_format(context: StoreContext) -> CheckpointFormat | None:
     """Return what `millpond/format.json` says, None if it is not there. Raises: FormatError, UnsupportedError."""
+    if context.checkpoint.format is not None:
+        return context.checkpoint.format
     try:
         data = context.storage.read(layout.FORMAT_KEY)
     except NotFoundError:
         return None
-    return decode_format(data)
+    stored = decode_format(data)
+    _remember_format(context, stored)
+    return stored
+
+
+def _remember_format(context: StoreContext, stored: CheckpointFormat) -> None:
+    if context.directory is None:
+        context.checkpoint.format = stored
 
 
 def _key_groups(context: StoreContext, partitions: int, recorded: KeyGroupsInfo | None) -> KeyGroups:
@@ -344,6 +375,7 @@ def _key_groups(context: StoreContext, partitions: int, recorded: KeyGroupsInfo 
         except ConflictError:
             # Another executor was first: what it wrote rules, and is checked like any other.
             stored = decode_format(context.storage.read(layout.FORMAT_KEY))
+        _remember_format(context, stored)
     if requested is not None and requested != stored.max_parallelism:
         raise InvalidInputError(
             f"maxParallelism is {requested}, but this Spark checkpoint was born with {stored.max_parallelism}",

@@ -22,8 +22,8 @@ from millpond.json_fields import ColumnFamily, JsonFields, KeyGroupsInfo
 from millpond.partition_keys import partition_key_rule
 from millpond.snapshot import local_ssts, upload
 from millpond.snapshot.plan import CheckpointSst
-from millpond.spark_metadata import read_operator_info
-from millpond.storage import Storage, open_storage
+from millpond.storage import Storage, StorageSettings, open_checkpoint
+from millpond.storage.usage import usage_of
 
 log = logging.getLogger(__name__)
 
@@ -33,26 +33,28 @@ def now_ms() -> int:
     return time.time_ns() // 1_000_000
 
 
-def _open_storage(uri: str, fsync: bool) -> Storage:
-    return open_storage(uri, fsync=fsync)
+def _open_storage(uri: str, settings: StorageSettings) -> Storage:
+    return open_checkpoint(uri, settings, writable=True)
 
 
 class AgentService:
     """Answers the calls of one executor's stores.
 
     Args:
-        opener: makes the storage of a Spark checkpoint from its URI and whether to fsync.
+        opener: makes the storage of a Spark checkpoint from its URI and how to reach it.
         clock_ms: time in ms since the epoch.
+        local_root: the JVM's directory for local files; the cache of SSTs is beside it. None: no cache.
     """
 
     def __init__(
         self,
         *,
-        opener: Callable[[str, bool], Storage] = _open_storage,
+        opener: Callable[[str, StorageSettings], Storage] = _open_storage,
         clock_ms: Callable[[], int] = now_ms,
+        local_root: str | None = None,
     ) -> None:
         self._clock_ms = clock_ms
-        self._contexts = Contexts(opener)
+        self._contexts = Contexts(opener, local_root)
         self._methods: dict[str, Callable[[dict[str, Any]], dict[str, Any]]] = {
             "ping": self._ping,
             "open": self._open,
@@ -85,7 +87,18 @@ class AgentService:
             raise request_error("no JSON") from e
         if not isinstance(value, dict):
             raise request_error("no JSON object")
-        return call(value)
+        answer = call(value)
+        if "store" in value:
+            self._report_usage(value, answer)
+        return answer
+
+    def _report_usage(self, request: dict[str, Any], answer: dict[str, Any]) -> None:
+        """Tell what the storage was asked since the last answer, whichever store's calls that were: the sum over stores is right."""
+        known = self._contexts.known(request["store"])
+        usage = usage_of(known.storage) if known is not None else None
+        taken = usage.take() if usage is not None else {}
+        if taken:
+            answer["storage"] = taken
 
     # ---- calls
 
@@ -152,7 +165,9 @@ class AgentService:
         with context.snapshot_lock:
             known = local_ssts.load(local_dir)
             files = context.new_files()
-            published = upload.publish_snapshot(files, snapshot, known, now_ms=self._clock_ms())
+            published = upload.publish_snapshot(
+                files, snapshot, known, now_ms=self._clock_ms(), cache=context.sst_cache
+            )
             names = {info.key.rpartition("/")[2] for info in files.listing.manifests.values()}
             self._remember(context, local_dir, published, names)
         plan = published.plan
@@ -191,7 +206,7 @@ class AgentService:
 
     def _partition_key(self, request: dict[str, Any]) -> dict[str, Any]:
         context, fields = self._context(request), JsonFields(request, request_error)
-        operator = read_operator_info(context.storage, context.store.operator)
+        operator = context.operator_info()
         rule = partition_key_rule(
             operator.name if operator is not None else "",
             context.store.name,

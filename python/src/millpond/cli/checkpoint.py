@@ -7,16 +7,35 @@ from collections.abc import Sequence
 from itertools import groupby
 
 from millpond.cli.output import Output, bytes_text, count_text
+from millpond.config import resolve
+from millpond.errors import ErrorKind, InvalidInputError
 from millpond.inspection import overview, verify
 from millpond.inspection.overview import OperatorView, Overview, StoreView
-from millpond.storage import open_root
+from millpond.storage import Storage, StorageSettings, open_root
+from millpond.storage.settings import storage_settings
 
 _MAX_PROBLEM_LINES = 200
 
 
+def settings_of(arguments: argparse.Namespace) -> StorageSettings:
+    """Return what the arguments `--option` say of how to reach the storage. Raises: InvalidInputError."""
+    given: dict[str, object] = {}
+    for text in arguments.option:
+        name, equals, value = text.partition("=")
+        if not equals:
+            raise InvalidInputError(f"--option {text}: expected NAME=VALUE", kind=ErrorKind.INVALID_ARGUMENT)
+        given[name] = value
+    return storage_settings(resolve(given))
+
+
+def open_it(arguments: argparse.Namespace) -> tuple[Storage, str]:
+    """Return the storage of the Spark checkpoint that the arguments name, and its absolute name."""
+    return open_root(arguments.checkpoint, settings_of(arguments))
+
+
 def show(arguments: argparse.Namespace, output: Output) -> int:
     """Print what the Spark checkpoint holds. Exit code 1 if a file could not be read."""
-    storage, root = open_root(arguments.checkpoint)
+    storage, root = open_it(arguments)
     result = overview(storage, root)
     if arguments.json:
         output.json(result.to_json())
@@ -103,7 +122,7 @@ def _total(stores: Sequence[StoreView]) -> Sequence[str]:
 
 def verify_command(arguments: argparse.Namespace, output: Output) -> int:
     """Read everything back. Exit code 1 if anything is wrong."""
-    storage, root = open_root(arguments.checkpoint)
+    storage, root = open_it(arguments)
     report = verify(storage, root)
     if arguments.json:
         output.json(report.to_json())

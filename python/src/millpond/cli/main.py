@@ -12,7 +12,7 @@ import traceback
 from collections.abc import Callable, Sequence
 
 from millpond import __version__
-from millpond.cli import checkpoint, rescale, savepoint, state, tables
+from millpond.cli import checkpoint, rescale, savepoint, state, storage, tables
 from millpond.cli.output import Output
 from millpond.errors import ErrorKind, InternalError, InvalidInputError, MillpondError, NotFoundError, UnsupportedError
 
@@ -39,12 +39,25 @@ def parser() -> argparse.ArgumentParser:
         ("verify", checkpoint.verify_command, "read everything back, and list all that is wrong with it"),
     ):
         action = actions.add_parser(name, help=text, description=text.capitalize() + ".")
-        action.add_argument("checkpoint", help="what checkpointLocation was set to: a directory or a file: URI")
+        action.add_argument("checkpoint", help="what checkpointLocation was set to: a directory, a file: or s3:// URI")
+        _storage_options(action)
         action.add_argument("--json", action="store_true", help="print JSON; fields may be added, never renamed")
         action.set_defaults(run=run)
 
     savepoint.add_commands(commands)
     state.add_commands(commands)
+
+    group = commands.add_parser("storage", help="check the storage that state goes to")
+    actions = group.add_subparsers(title="commands", metavar="COMMAND", required=True)
+    text = "try all that Millpond does with a storage, below a prefix of its own that is removed afterwards"
+    action = actions.add_parser("check", help=text, description=text.capitalize() + ".")
+    action.add_argument("uri", help="where state would go: s3://bucket/prefix, a directory or a file: URI")
+    _storage_options(action)
+    action.add_argument(
+        "--quick", action="store_true", help="leave out the contract, some hundred requests; needs no pytest"
+    )
+    action.add_argument("--json", action="store_true", help="print JSON; fields may be added, never renamed")
+    action.set_defaults(run=storage.check)
 
     action = commands.add_parser(
         "rescale",
@@ -52,7 +65,8 @@ def parser() -> argparse.ArgumentParser:
         description="Give the state of a stopped query another number of partitions, in place; the next start uses it. "
         "Interrupted at any moment, it is finished by running it again, or taken back with --undo.",
     )
-    action.add_argument("checkpoint", help="what checkpointLocation was set to: a directory or a file: URI")
+    action.add_argument("checkpoint", help="what checkpointLocation was set to: a directory, a file: or s3:// URI")
+    _storage_options(action)
     action.add_argument("--partitions", type=int, metavar="M", help="the number of partitions from now on")
     action.add_argument("--dry-run", action="store_true", help="say what would be done, write nothing")
     action.add_argument("--undo", action="store_true", help="take back a rescale that was interrupted")
@@ -76,6 +90,17 @@ def parser() -> argparse.ArgumentParser:
         command.add_argument("--json", action="store_true", help="print JSON")
         command.set_defaults(run=table)
     return root
+
+
+def _storage_options(command: argparse.ArgumentParser) -> None:
+    command.add_argument(
+        "--option",
+        "-o",
+        action="append",
+        default=[],
+        metavar="NAME=VALUE",
+        help="an option for the storage, such as storage.s3.endpoint=http://host:9000; keys come from boto3's environment",
+    )
 
 
 def _conf(arguments: argparse.Namespace, output: Output) -> int:

@@ -4,15 +4,15 @@ from __future__ import annotations
 
 import argparse
 
+from millpond.cli.checkpoint import open_it
 from millpond.cli.output import Output, bytes_text
 from millpond.errors import InvalidInputError
 from millpond.rescaling import rescale, undo
-from millpond.storage import open_root
 
 
 def rescale_command(arguments: argparse.Namespace, output: Output) -> int:
     """Rescale, say what a rescale would do, or take back one that was interrupted."""
-    storage, root = open_root(arguments.checkpoint)
+    storage, root = open_it(arguments)
     if arguments.undo:
         if arguments.partitions is not None or arguments.dry_run:
             raise InvalidInputError("--undo goes with neither --partitions nor --dry-run")

@@ -24,7 +24,7 @@ from millpond.inspection.survey import Survey, survey
 from millpond.json_fields import RESERVED_SLOT, ColumnFamily, KeyGroupsInfo
 from millpond.local import rocks
 from millpond.manifest import Manifest
-from millpond.restore.execute import lay_out
+from millpond.restore.execute import Fetching, lay_out
 from millpond.restore.plan import plan_restore
 from millpond.storage import Storage
 from millpond.store_files import Listing, StoreFiles
@@ -279,7 +279,7 @@ class _StoreCheck:
         with tempfile.TemporaryDirectory(prefix="millpond-verify-") as directory:
             database = f"{directory}/db"
             try:
-                lay_out(self.storage, manifest, _name(key), database, verify_checksums=False)
+                lay_out(self.storage, manifest, _name(key), database, Fetching(verify_checksums=False))
             except NotFoundError as e:
                 if not self.last:
                     raise _Vanished from e

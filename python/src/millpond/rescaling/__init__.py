@@ -80,7 +80,7 @@ def rescale(
             if operator not in before.single:
                 check_scalable(stores, before.partitions)
     if groups.max_parallelism % partitions:
-        raise UnsupportedError(
+        raise InvalidInputError(
             f"{partitions} partitions do not divide the max parallelism {groups.max_parallelism}",
             kind=ErrorKind.PARTITIONS_INVALID,
             hint="Choose one of: " + ", ".join(map(str, _divisors(groups.max_parallelism, before.partitions))) + ".",

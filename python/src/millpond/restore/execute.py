@@ -4,18 +4,25 @@ from __future__ import annotations
 
 import os
 import shutil
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
+from functools import partial
+from typing import TypeVar
 
 from millpond import layout
+from millpond.checksums import file_crc32
 from millpond.composed import ChangelogSource
 from millpond.errors import ErrorKind, FormatError, NotFoundError
 from millpond.ids import StoreId
 from millpond.manifest import Manifest
-from millpond.snapshot.local_ssts import LocalSst, file_crc32, identify
+from millpond.restore.sst_cache import SstCache
+from millpond.snapshot.local_ssts import LocalSst, identify
 from millpond.sst_ref import SstRef
 from millpond.storage import Storage
 from millpond.storage.local import translate
+from millpond.storage.parallel import Parallel
+
+T = TypeVar("T")
 
 
 @dataclass(frozen=True, slots=True)
@@ -27,14 +34,29 @@ class LaidOut:
     bytes: int
 
 
-def lay_out(
-    storage: Storage, manifest: Manifest, manifest_name: str, directory: str, *, verify_checksums: bool
-) -> LaidOut:
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Fetching:
+    """How files come to the local disk.
+
+    verify_checksums: compare the sums also of SSTs that share the stored file; copies are always compared.
+    parallel: fetch side by side, which pays where files are not local; None: one after the other.
+    cache: what it has is not fetched.
+    """
+
+    verify_checksums: bool
+    parallel: Parallel | None = None
+    cache: SstCache | None = None
+
+    def run(self, calls: Sequence[Callable[[], T]]) -> list[T]:
+        """Return what the calls return, in order."""
+        return [call() for call in calls] if self.parallel is None else self.parallel.run(calls)
+
+
+def lay_out(storage: Storage, manifest: Manifest, manifest_name: str, directory: str, fetching: Fetching) -> LaidOut:
     """Make `directory` hold the RocksDB database of `manifest`.
 
     Whatever was there is replaced: an earlier attempt of the same call may have left a part. SSTs share the stored file's
-    blocks where the storage can; RocksDB never changes an SST in place. Copies are always checked, shared files if
-    `verify_checksums`.
+    blocks where the storage can; RocksDB never changes an SST in place.
 
     Raises:
         NotFoundError: SST_MISSING. FormatError: SST_DAMAGED. UnavailableError: LOCAL_DISK_FULL, STORAGE_*.
@@ -45,7 +67,7 @@ def lay_out(
         manifest.ssts,
         (manifest.rocksdb_manifest_name, manifest.rocksdb_manifest),
         directory,
-        verify_checksums,
+        fetching,
     )
     try:
         ssts = tuple(
@@ -70,7 +92,7 @@ class LaidOutSources:
     bytes: int
 
 
-def lay_out_sources(storage: Storage, manifest: Manifest, directory: str, *, verify_checksums: bool) -> LaidOutSources:
+def lay_out_sources(storage: Storage, manifest: Manifest, directory: str, fetching: Fetching) -> LaidOutSources:
     """Make the sources of a composed manifest readable locally, in `<directory>-source-<i>`; `directory` itself is cleared.
 
     Raises: as `lay_out`; NotFoundError: CHANGELOG_MISSING. FormatError: CHANGELOG_DAMAGED.
@@ -89,17 +111,20 @@ def lay_out_sources(storage: Storage, manifest: Manifest, directory: str, *, ver
             source.ssts,
             (source.rocksdb_manifest_name, source.rocksdb_manifest),
             directories[-1],
-            verify_checksums,
+            fetching,
         )
-    changelogs = [
-        _fetch_changelog(
-            storage,
-            layout.store_key(manifest.sibling(changelog.partition), changelog.name),
-            changelog,
-            f"{directory}-changelog-{i}",
-        )
-        for i, changelog in enumerate(manifest.changelogs)
-    ]
+    changelogs = fetching.run(
+        [
+            partial(
+                _fetch_changelog,
+                storage,
+                layout.store_key(manifest.sibling(changelog.partition), changelog.name),
+                changelog,
+                f"{directory}-changelog-{i}",
+            )
+            for i, changelog in enumerate(manifest.changelogs)
+        ]
+    )
     return LaidOutSources(tuple(directories), tuple(changelogs), manifest.total_bytes)
 
 
@@ -127,21 +152,29 @@ def _lay_out_database(
     ssts: Sequence[SstRef],
     rocksdb_manifest: tuple[str, bytes],
     directory: str,
-    verify_checksums: bool,
+    fetching: Fetching,
 ) -> list[str]:
     """Make `directory` hold a RocksDB database. Return the final paths of its SSTs."""
     unfinished = directory + ".unfinished"
     name, content = rocksdb_manifest
+
+    def fetch(sst: SstRef) -> str:
+        path = os.path.join(unfinished, sst.local_name)
+        if fetching.cache is not None and fetching.cache.take(sst, path):
+            return path
+        shared = _fetch(storage, layout.store_key(store, sst.key), path, sst)
+        if fetching.verify_checksums or not shared:
+            check_sst(path, sst)
+        if fetching.cache is not None:
+            fetching.cache.add(sst, path)
+        return path
+
     try:
         for stale in (directory, unfinished):
             if os.path.lexists(stale):
                 shutil.rmtree(stale)
         os.makedirs(unfinished)
-        for sst in ssts:
-            path = os.path.join(unfinished, sst.local_name)
-            shared = _fetch(storage, layout.store_key(store, sst.key), path, sst)
-            if verify_checksums or not shared:
-                check_sst(path, sst)
+        fetching.run([partial(fetch, sst) for sst in ssts])
         with open(os.path.join(unfinished, name), "xb") as file:
             file.write(content)
         with open(os.path.join(unfinished, "CURRENT"), "x", encoding="ascii", newline="") as text:

@@ -23,6 +23,7 @@ import pyarrow as pa
 import pyarrow.parquet as pq
 
 from millpond import layout
+from millpond.checksums import file_crc32
 from millpond.errors import FormatError, UnsupportedError
 from millpond.ids import StoreId
 from millpond.keygroups import KeyGroups
@@ -33,12 +34,11 @@ from millpond.savepoint.index import FileEntry, SavepointIndex, TableEntry, dama
 from millpond.savepoint.rewrite import rule_of
 from millpond.savepoint.row_source import UNKNOWN_GROUP, NativeRows, Rows, StoreRows
 from millpond.savepoint.target import Target
-from millpond.snapshot.local_ssts import file_crc32
 from millpond.state.codec import binary_array, check_supported, decode_keys, decode_values, split_lists
 from millpond.state.partitioning import key_groups
 from millpond.state.schema_files import FamilySchema
 from millpond.state.selection import family_schemas, operator_info
-from millpond.storage import Storage, open_storage
+from millpond.storage import Storage, open_checkpoint
 from millpond.storage.local import translate
 
 _PARALLEL_FROM_KEYS = 500_000  # below that, starting processes takes longer than it saves
@@ -57,7 +57,7 @@ def without_state(image: Image) -> Image:
 
 def export(image: Image, root: str, target: Target) -> tuple[list[TableEntry], dict[str, FileEntry]]:
     """Write the tables of all stores of `image`, which is in the storage at `root`. Returns them, and their files."""
-    source = NativeRows(open_storage(root), image)
+    source = NativeRows(open_checkpoint(root), image)
     stores = source.stores()
     keys = [op.keys for op in image.operators]
     many = -1 in keys or sum(keys) >= _PARALLEL_FROM_KEYS
@@ -84,7 +84,7 @@ def export(image: Image, root: str, target: Target) -> tuple[list[TableEntry], d
 def _export_store(job: tuple[str, Image, StoreRows, str]) -> tuple[list[TableEntry], list[tuple[str, FileEntry]]]:
     """Write the tables of one store into a directory of its own. Returns them, and their files with their paths."""
     root, image, store, directory = job
-    source = NativeRows(open_storage(root), image)
+    source = NativeRows(open_checkpoint(root), image)
     writers = TableWriters(image, source.key_groups, directory)
     try:
         for rows in source.rows(store):

@@ -9,11 +9,11 @@ from collections.abc import Callable, Iterable
 from dataclasses import dataclass, field
 
 from millpond import layout
+from millpond.checksums import file_crc32
 from millpond.errors import ErrorKind, FormatError, InvalidInputError, MillpondError, NotFoundError
 from millpond.savepoint.image import Image, StoredFile
 from millpond.savepoint.index import FileEntry
 from millpond.savepoint.target import Target
-from millpond.snapshot.local_ssts import file_crc32
 from millpond.storage import Storage
 from millpond.storage.local import translate
 

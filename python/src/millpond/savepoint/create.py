@@ -21,7 +21,7 @@ from millpond.savepoint.image import Image
 from millpond.savepoint.index import CANONICAL, NATIVE, FileEntry, SavepointIndex, TableEntry, encode_index
 from millpond.savepoint.places import absolute
 from millpond.savepoint.target import Target, building, check_vacant
-from millpond.storage import Storage, open_storage
+from millpond.storage import Storage, open_checkpoint
 
 log = logging.getLogger(__name__)
 
@@ -78,7 +78,7 @@ def create(
     origin, place = absolute(checkpoint), absolute(savepoint)
     check_apart(origin, place)
     check_vacant(place)
-    source = open_storage(origin)
+    source = open_checkpoint(origin)
     for attempt in range(_ATTEMPTS):
         image = checkpoint_image(source, origin, batch)
         if dry_run:

@@ -18,7 +18,7 @@ from millpond.savepoint.image import Image
 from millpond.savepoint.index import CANONICAL, SavepointIndex, read_index
 from millpond.savepoint.places import absolute
 from millpond.savepoint.row_source import NativeRows, Rows, RowSource
-from millpond.storage import Storage, open_storage
+from millpond.storage import Storage, open_checkpoint
 
 _MODULUS = 1 << 128
 Family = tuple[int, str, str]  # operator, store, column family
@@ -157,7 +157,7 @@ def _entries(side: _Side, family: Family, groups: set[int] | None) -> Iterator[t
 
 
 def _side(place: str) -> _Side:
-    storage = open_storage(place)
+    storage = open_checkpoint(place)
     index = _index(storage, place)
     if index is None:
         image = checkpoint_image(storage, place)

@@ -32,7 +32,7 @@ from millpond.state.encoding import encode_keys, encode_values
 from millpond.state.partitioning import key_groups
 from millpond.state.schema_files import FamilySchema
 from millpond.state.selection import operator_info, select
-from millpond.storage import open_storage
+from millpond.storage import open_checkpoint
 
 
 def edit(
@@ -51,7 +51,7 @@ def edit(
     origin, place = absolute(savepoint), absolute(new_savepoint)
     check_apart(origin, place)
     check_vacant(place)
-    storage = open_storage(origin)
+    storage = open_checkpoint(origin)
     index = read_index(storage, origin)
     image = savepoint_image(storage, index)
     selection = select(origin, operator=operator, store=store, column_family=column_family)

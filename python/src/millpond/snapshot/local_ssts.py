@@ -10,7 +10,6 @@ from __future__ import annotations
 import json
 import logging
 import os
-import zlib
 from collections.abc import Iterable
 from dataclasses import dataclass
 from typing import Any
@@ -23,7 +22,6 @@ from millpond.storage.local import translate
 log = logging.getLogger(__name__)
 
 FILE_NAME = "ssts.json"
-_READ_BYTES = 1024 * 1024
 
 
 @dataclass(frozen=True, slots=True)
@@ -49,15 +47,6 @@ def identify(path: str) -> FileIdentity:
     """Return the identity of the file at `path`. Raises: OSError."""
     info = os.stat(path)
     return FileIdentity(info.st_dev, info.st_ino, info.st_mtime_ns, info.st_size)
-
-
-def file_crc32(path: str) -> int:
-    """Return zlib's CRC-32 of a local file. Raises: OSError."""
-    crc = 0
-    with open(path, "rb") as file:
-        while piece := file.read(_READ_BYTES):
-            crc = zlib.crc32(piece, crc)
-    return crc
 
 
 def load(local_dir: str) -> dict[FileIdentity, LocalSst]:

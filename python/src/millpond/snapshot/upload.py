@@ -9,12 +9,14 @@ from dataclasses import dataclass
 
 from millpond import condemned, layout
 from millpond._version import __version__
+from millpond.checksums import file_crc32
 from millpond.errors import ErrorKind, FormatError, InvalidInputError, MillpondError, NotFoundError, UnavailableError
 from millpond.ids import VersionId
 from millpond.json_fields import ColumnFamily, KeyGroupsInfo
 from millpond.layout import check_rocksdb_manifest_name
 from millpond.manifest import Manifest, ParentSnapshot, SstRef, encode_manifest
-from millpond.snapshot.local_ssts import FileIdentity, LocalSst, file_crc32, identify
+from millpond.restore.sst_cache import SstCache
+from millpond.snapshot.local_ssts import FileIdentity, LocalSst, identify
 from millpond.snapshot.plan import CheckpointSst, SnapshotPlan, describe, plan_snapshot
 from millpond.storage.local import translate
 from millpond.store_files import StoreFiles
@@ -45,7 +47,12 @@ class Published:
 
 
 def publish_snapshot(
-    files: StoreFiles, request: SnapshotRequest, known: dict[FileIdentity, LocalSst], *, now_ms: int
+    files: StoreFiles,
+    request: SnapshotRequest,
+    known: dict[FileIdentity, LocalSst],
+    *,
+    now_ms: int,
+    cache: SstCache | None = None,
 ) -> Published:
     """Upload what is new and publish the manifest.
 
@@ -53,6 +60,7 @@ def publish_snapshot(
 
     Args:
         files: of the store; its listing is renewed.
+        cache: keeps what is uploaded.
     Raises:
         InvalidInputError: the RocksDB checkpoint is not what the request says.
         UnavailableError: storage; or an SST was collected while this ran (then nothing is published).
@@ -60,13 +68,11 @@ def publish_snapshot(
     started = time.monotonic()
     name, content = read_rocksdb_manifest(request.db_checkpoint)
     identities = _identities(request)
-    files.refresh()
-    protected, parents = _protectors(files, known)
-    stored = {key: info.size_bytes for key, info in files.listing.ssts.items()}
+    protected, parents, stored = _protectors(files, known)
     plan = plan_snapshot(request.files, identities, known, protected, stored)
     refs = {ref.local_name: ref for ref in plan.reused}
     for file in plan.new:
-        refs[file.name] = _upload(files, request.db_checkpoint, file)
+        refs[file.name] = _upload(files, request.db_checkpoint, file, cache)
     used = {known[identities[ref.local_name]].manifest for ref in plan.reused}
     parent = max((parents[name] for name in used), key=lambda p: p.version, default=None)
     manifest = Manifest(
@@ -137,24 +143,38 @@ def _identities(request: SnapshotRequest) -> dict[str, FileIdentity]:
 
 def _protectors(
     files: StoreFiles, known: dict[FileIdentity, LocalSst]
-) -> tuple[dict[str, frozenset[str]], dict[str, ParentSnapshot]]:
-    """Read those manifests, of the ones that `known` relies on, that exist now: what they name, and which they are."""
-    present = {info.key.rpartition("/")[2]: version for version, info in files.listing.manifests.items()}
+) -> tuple[dict[str, frozenset[str]], dict[str, ParentSnapshot], dict[str, int]]:
+    """Read those manifests, of the ones that `known` relies on, that exist now: what they name, which they are, and the sizes of
+    the SSTs that are there. On an object storage a manifest that is there vouches for its SSTs, which saves a listing: after the
+    manifest is published everything is looked at in any case."""
+    names = {entry.manifest for entry in known.values()}
+    if files.storage.local_path(layout.store_dir(files.store)) is None:
+        parsed = {name: layout.parse_store_file(name) for name in names}
+        candidates = {name: file.version for name, file in parsed.items() if isinstance(file, layout.ManifestFile)}
+        stored: dict[str, int] | None = None
+    else:
+        files.refresh()
+        present = {info.key.rpartition("/")[2]: version for version, info in files.listing.manifests.items()}
+        candidates = {name: version for name, version in present.items() if name in names}
+        stored = {key: info.size_bytes for key, info in files.listing.ssts.items()}
     protected: dict[str, frozenset[str]] = {}
     parents: dict[str, ParentSnapshot] = {}
-    for name in sorted({entry.manifest for entry in known.values()} & present.keys()):
+    sizes: dict[str, int] = {}
+    for name, version in sorted(candidates.items()):
         try:
-            manifest = files.read_manifest(present[name])
+            manifest = files.read_manifest(version)
         except (FormatError, NotFoundError) as e:
             # Damaged or just collected: it protects nothing, so what it named is uploaded again.
-            log.warning("store %s: cannot rely on %s for reuse: %s", files.store, name, e)
+            level = logging.INFO if stored is None and isinstance(e, NotFoundError) else logging.WARNING
+            log.log(level, "store %s: cannot rely on %s for reuse: %s", files.store, name, e)
             continue
         protected[name] = frozenset(sst.key for sst in manifest.ssts)
         parents[name] = ParentSnapshot(manifest.version, manifest.id)
-    return protected, parents
+        sizes.update((sst.key, sst.size_bytes) for sst in manifest.ssts)
+    return protected, parents, sizes if stored is None else stored
 
 
-def _upload(files: StoreFiles, db_checkpoint: str, file: CheckpointSst) -> SstRef:
+def _upload(files: StoreFiles, db_checkpoint: str, file: CheckpointSst, cache: SstCache | None) -> SstRef:
     path = os.path.join(db_checkpoint, file.name)
     try:
         crc32 = file_crc32(path)
@@ -162,7 +182,10 @@ def _upload(files: StoreFiles, db_checkpoint: str, file: CheckpointSst) -> SstRe
         raise translate(e, f"reading {path}", local=True) from e
     name = layout.new_sst_name()
     files.storage.put_file(layout.store_key(files.store, name), path, if_absent=True, link=True)
-    return describe(file, name, crc32)
+    ref = describe(file, name, crc32)
+    if cache is not None:
+        cache.add(ref, path)
+    return ref
 
 
 def _check_still_there(files: StoreFiles, manifest: Manifest, key: str) -> None:

@@ -16,7 +16,7 @@ from millpond.ids import VersionId
 from millpond.json_fields import ColumnFamily
 from millpond.local import rocks
 from millpond.manifest import Manifest
-from millpond.restore.execute import lay_out, lay_out_sources
+from millpond.restore.execute import Fetching, lay_out, lay_out_sources
 from millpond.restore.plan import RestorePlan, plan_restore
 from millpond.store_files import StoreFiles
 
@@ -60,7 +60,7 @@ def entries(version: StoreVersion) -> Iterator[Iterator[Entry]]:
     with tempfile.TemporaryDirectory(prefix="millpond-read-") as directory:
         database = f"{directory}/db"
         if manifest.composed:
-            laid_out = lay_out_sources(version.files.storage, manifest, database, verify_checksums=False)
+            laid_out = lay_out_sources(version.files.storage, manifest, database, Fetching(verify_checksums=False))
             scans = [
                 _of_slots(rocks.scan(place, name=f"store {version.files.store}: {name}"), source.slots, manifest)
                 for place, source in zip(laid_out.directories, manifest.sources, strict=True)
@@ -68,7 +68,7 @@ def entries(version: StoreVersion) -> Iterator[Iterator[Entry]]:
             # Sources share no row: what comes out is in the order of keys, and every key comes once.
             yield _merged(heapq.merge(*scans), overlay)
             return
-        lay_out(version.files.storage, manifest, name, database, verify_checksums=False)
+        lay_out(version.files.storage, manifest, name, database, Fetching(verify_checksums=False))
         below = rocks.scan(database, name=f"store {version.files.store}: {name}")
         yield _merged(below, overlay) if overlay else below
 

@@ -18,7 +18,7 @@ from millpond.savepoint.places import absolute
 from millpond.spark_metadata import OperatorInfo, parse_operator_metadata
 from millpond.state.entries import StoreVersion, open_version
 from millpond.state.schema_files import FamilySchema, parse_schema_file
-from millpond.storage import Storage, open_storage
+from millpond.storage import Storage, open_checkpoint
 from millpond.store_files import StoreFiles
 
 
@@ -69,7 +69,7 @@ def select(
         Others: as `millpond.savepoint.create`.
     """
     place = absolute(path)
-    storage = open_storage(place)
+    storage = open_checkpoint(place)
     tables = _canonical(storage, place)
     image = checkpoint_image(storage, place, batch) if tables is None else savepoint_image(storage, tables)
     if tables is not None and batch not in (None, image.batch):

@@ -4,32 +4,87 @@ from __future__ import annotations
 
 import os
 
-from millpond.layout import local_root
+from millpond.errors import ErrorKind, InvalidInputError
+from millpond.layout import RootUri, local_root, parse_root
 from millpond.storage.base import ObjectInfo, Storage
 from millpond.storage.local import LocalStorage
 from millpond.storage.memory import MemoryStorage
+from millpond.storage.settings import StorageSettings
 
-__all__ = ["LocalStorage", "MemoryStorage", "ObjectInfo", "Storage", "open_root", "open_storage"]
+__all__ = [
+    "LocalStorage",
+    "MemoryStorage",
+    "ObjectInfo",
+    "Storage",
+    "StorageSettings",
+    "open_checkpoint",
+    "open_root",
+    "open_storage",
+    "root_of",
+]
+
+_DEFAULT = StorageSettings()
 
 
-def open_storage(root_uri: str, *, fsync: bool = True) -> Storage:
-    """Return the storage of the Spark checkpoint at `root_uri` (`file:/x`, `file:///x` or an absolute path).
+def open_storage(root_uri: str, settings: StorageSettings = _DEFAULT) -> Storage:
+    """Return the storage at `root_uri`: `file:/x`, `file:///x`, an absolute path, `s3://bucket/prefix`, `s3a://bucket/prefix`;
+    in a job also what its JVM's Hadoop reaches (`hdfs:`, `abfs:`, `gs:`).
 
     Opens nothing and does not look whether it exists.
 
-    Args:
-        fsync: see `LocalStorage`.
     Raises:
         UnsupportedError: STORAGE_UNSUPPORTED: a scheme that this version cannot write to.
-        InvalidInputError: INVALID_ARGUMENT: no absolute path or URI.
+        InvalidInputError: INVALID_ARGUMENT: no absolute path or URI, or one too long for S3.
     """
-    return LocalStorage(local_root(root_uri), fsync=fsync)
+    uri = parse_root(root_uri)
+    if uri.scheme in ("s3", "s3a"):
+        return _s3(uri, settings)
+    if uri.scheme != "file":
+        from millpond.storage.hadoop import HadoopStorage
+
+        return HadoopStorage(uri)
+    return LocalStorage(local_root(root_uri), fsync=settings.fsync)
 
 
-def open_root(location: str) -> tuple[Storage, str]:
+def open_checkpoint(root_uri: str, settings: StorageSettings = _DEFAULT, *, writable: bool = False) -> Storage:
+    """Return the storage of the Spark checkpoint at `root_uri`, whose state may be elsewhere (option storage.uri).
+
+    Args:
+        writable: write down where the state of a new Spark checkpoint goes.
+    Raises: MillpondError: as `open_storage`; STORAGE_MOVED; or the Spark checkpoint's storage fails.
+    """
+    # Here and not above: it knows the formats of stored files, which know this package.
+    from millpond.storage.place import read_place, settle_place
+    from millpond.storage.split import SplitStorage
+
+    spark = open_storage(root_uri, settings)
+    place = settle_place(spark, settings.uri, root_uri) if writable else read_place(spark)
+    return spark if place is None else SplitStorage(spark, open_storage(place, settings))
+
+
+def _s3(uri: RootUri, settings: StorageSettings) -> Storage:
+    # Only jobs with state on S3 pay for the import.
+    from millpond.storage.retry import Retry
+    from millpond.storage.s3 import S3Storage
+    from millpond.storage.s3_client import shared_client
+
+    if not uri.authority:
+        raise InvalidInputError(f"no bucket in {uri.scheme}://{uri.path}", kind=ErrorKind.INVALID_ARGUMENT)
+    of_bucket = settings.s3_of(uri.authority)
+    client = shared_client(uri.authority, of_bucket)
+    retry = Retry(settings.deadline_ms, pace=client.pace)
+    return S3Storage(uri.authority, uri.path.strip("/"), of_bucket, retry=retry, client=client)
+
+
+def open_root(location: str, settings: StorageSettings = _DEFAULT) -> tuple[Storage, str]:
     """Return the storage of what a user typed, a URI or a path relative to the working directory, and its absolute name.
 
-    Raises: as `open_storage`.
+    Raises: as `open_checkpoint`.
     """
-    root = location if ":" in location.partition("/")[0] else os.path.abspath(location)
-    return open_storage(root), root
+    root = root_of(location)
+    return open_checkpoint(root, settings), root
+
+
+def root_of(location: str) -> str:
+    """Return what a user typed as a URI or an absolute path."""
+    return location if ":" in location.partition("/")[0] else os.path.abspath(location)

@@ -14,6 +14,7 @@ class ObjectInfo:
     key: str  # relative to the Spark checkpoint
     size_bytes: int
     modified_ms: int  # since the epoch, by the storage's clock
+    tag: str = ""  # changes whenever the object is replaced; "" where the storage has nothing of the kind
 
 
 class Storage(Protocol):

@@ -1,0 +1,166 @@
+"""State on S3, over HTTP to a server on loopback, while Spark's own logs stay on a file system: stores one by one, and a whole query."""
+
+from __future__ import annotations
+
+import json
+import random
+from collections.abc import Iterator, Mapping
+from pathlib import Path
+
+import pytest
+from pyspark.sql import DataFrame, SparkSession
+from pyspark.sql import functions as F
+
+from integration.cases import CLICKS, EVENTS
+from integration.harness import Harness, Schema, providers_to_test, short_conf
+from integration.jvm import MILLPOND, ROCKSDB
+from integration.store_model import as_state, write_spark_metadata
+from integration.streams import Input, Run, finish, settings, start
+from millpond.inspection import verify
+from millpond.storage import open_checkpoint, open_storage
+from tests.s3_server import HADOOP, Chooser, Fault, Request, S3Server, s3_server
+
+pytestmark = [
+    pytest.mark.spark,
+    pytest.mark.skipif(MILLPOND not in providers_to_test(), reason="about Millpond's storage"),
+]
+
+
+@pytest.fixture(scope="module")
+def server() -> Iterator[S3Server]:
+    with s3_server() as running:
+        yield running
+
+
+def conf_of(server: S3Server, bucket: str) -> dict[str, str]:
+    return short_conf(
+        {"millpond.storage.uri": f"s3://{bucket}/states", "millpond.storage.s3.endpoint": server.endpoint}
+    )
+
+
+@pytest.mark.parametrize("checkpoint_format", [1, 2])
+def test_a_store(harness: Harness, server: S3Server, tmp_path: Path, checkpoint_format: int) -> None:
+    """A commit is one PUT, a restore lists nothing, and local copies go when they are in the disk tier."""
+    root = write_spark_metadata(
+        tmp_path / "checkpoint", operator_name="stateStoreSave", partitions=1, provider_class=MILLPOND
+    )
+    (tmp_path / "checkpoint/metadata").write_text('{"id":"the-query"}')
+    bucket = server.bucket()
+    conf = {
+        **conf_of(server, bucket),
+        **short_conf({"checkpointFormatVersion": checkpoint_format, "minDeltasForSnapshot": 2}),
+        "spark.sql.shuffle.partitions": "1",
+    }
+
+    def staged() -> int:
+        return len(list(harness.local_dir.glob("millpond-*/0-0-default-*/g*/staging/.staging-*")))
+
+    before = staged()
+    provider = harness.open(root, provider_class=MILLPOND, schema=Schema(), conf=conf, hadoop=HADOOP)
+    version, commit_id = 0, None
+    for i in range(5):
+        store = provider.store(version, commit_id)
+        store.put(["a", i], ["x" * i, i])
+        server.counts.clear()
+        done = store.commit()
+        assert dict(server.counts) == {"PUT": 1}
+        version, commit_id = done.version, done.id
+    assert staged() == before + 5
+    provider.snapshot()
+    assert staged() == before + 1, "what the disk tier took in is needed no more; the last version is not proven yet"
+    store = provider.store(version, commit_id)
+    store.put(["b", 0], ["y", 0])
+    state = as_state(store.scan())
+    done = store.commit()
+    version, commit_id = done.version, done.id
+    used = store.metrics()["custom"]
+    assert used["millpondStoragePutRequests"] >= 1 and used["millpondStorageSentBytes"] > 0
+    provider.close()
+
+    reader = harness.open(root, provider_class=MILLPOND, schema=Schema(), conf=conf, hadoop=HADOOP)
+    server.counts.clear()
+    again = reader.store(version, commit_id)
+    # Two changelogs, the manifest between them and the rest, and format.json; the SST is in the host's cache.
+    assert dict(server.counts) == {"GET": 4}
+    assert as_state(again.scan()) == state and len(state) == 6
+    again.abort()
+    reader.close()
+    keys = [info.key for info in open_storage(f"s3://{bucket}", server.settings()).list("")]
+    assert all(key.startswith("states/the-query/") for key in keys)
+    assert sorted({Path(key).suffix for key in keys}) == [".changelog", ".json", ".manifest", ".sst"]
+    assert not [path for path in (tmp_path / "checkpoint/state/0").rglob("*") if "_metadata" not in str(path)]
+
+
+@pytest.mark.parametrize(
+    ("fault", "kind"),
+    [(Fault(404, "NoSuchBucket"), "STORAGE_BUCKET_MISSING"), (Fault(403, "AccessDenied"), "STORAGE_DENIED")],
+)
+def test_a_refusal(harness: Harness, server: S3Server, tmp_path: Path, fault: Fault, kind: str) -> None:
+    root = write_spark_metadata(
+        tmp_path / "checkpoint", operator_name="stateStoreSave", partitions=1, provider_class=MILLPOND
+    )
+    (tmp_path / "checkpoint/metadata").write_text('{"id":"the-query"}')
+    provider = harness.open(
+        root, provider_class=MILLPOND, schema=Schema(), conf=conf_of(server, server.bucket()), hadoop=HADOOP
+    )
+    with server.faults(lambda _: fault), pytest.raises(Exception, match=f"MILLPOND_{kind}"):
+        provider.store(0)
+    provider.close()
+
+
+def faults(seed: int) -> Chooser:
+    """One request in thirty goes wrong; the connection breaks before or after, or the server is busy."""
+    chance = random.Random(seed)
+
+    def choose(request: Request) -> Fault | None:
+        if chance.random() >= 1 / 30:
+            return None
+        return chance.choice([Fault(), Fault(applied=True), Fault(503, "SlowDown"), Fault(500, "InternalError")])
+
+    return choose
+
+
+def test_a_query(spark: SparkSession, server: S3Server, tmp_path: Path) -> None:
+    """The same rows as with Spark's RocksDB store, over a failed batch and a restart, on a server that fails now and then."""
+    bucket = server.bucket()
+    source = Input(tmp_path / "input", EVENTS)
+    for rows in CLICKS:
+        source.add(rows)
+
+    def frame() -> DataFrame:
+        return (
+            source.stream(spark)
+            .withWatermark("ts", "10 seconds")
+            .groupBy(F.window("ts", "10 seconds"), "k")
+            .agg(F.count("*").alias("n"), F.sum("v").alias("s"))
+        )
+
+    def run(name: str, conf: Mapping[str, str]) -> Run:
+        result = Run(tmp_path / name)
+        for fail_at in (2, None):
+            query = start(spark, frame(), result, output_mode="update", conf=conf, fail_at=fail_at)
+            finish(query, result, fails=fail_at is not None)
+        return result
+
+    format2 = short_conf({"checkpointFormatVersion": 2, "rocksdb.changelogCheckpointing.enabled": True})
+    provider = "spark.sql.streaming.stateStore.providerClass"
+    expected = run("rocksdb", {provider: ROCKSDB, **format2})
+    server.counts.clear()
+    with server.faults(faults(7)):
+        found = run("millpond", {provider: MILLPOND, **conf_of(server, bucket), **HADOOP, **format2})
+    assert (found.rows, found.state) == (expected.rows, expected.state)
+    print(f"requests for {len(found.rows)} batches of 2 partitions: {dict(server.counts)}")
+
+    checkpoint = open_checkpoint(str(tmp_path / "millpond"), server.settings())
+    report = verify(checkpoint, "x")
+    assert report.ok and report.checked.changelogs > 0, report.problems
+    query_id = json.loads((tmp_path / "millpond/metadata").read_text())["id"]
+    assert {i.key.split("/")[1] for i in open_storage(f"s3://{bucket}", server.settings()).list("")} == {query_id}
+    # Spark's state reader finds it without the option.
+    with settings(
+        spark, {**short_conf({"millpond.storage.s3.endpoint": server.endpoint}), **HADOOP, provider: MILLPOND}
+    ):
+        mine = spark.read.format("statestore").load(str(tmp_path / "millpond")).collect()
+    with settings(spark, {provider: ROCKSDB, **format2}):
+        sparks = spark.read.format("statestore").load(str(tmp_path / "rocksdb")).collect()
+    assert sorted(map(repr, mine)) == sorted(map(repr, sparks))

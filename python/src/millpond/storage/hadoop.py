@@ -1,0 +1,186 @@
+"""Storage on any file system of Hadoop's (`hdfs:`, `abfs:`, `gs:`), moved by the job's JVM with the job's own credentials.
+
+The agent asks the JVM by JSON over the link (`HadoopFiles.scala`); bytes go through local files, never through the link. Puts write
+a staging file and rename it, which HDFS does atomically. Without a JVM (the command line) there is none of this.
+"""
+
+from __future__ import annotations
+
+import json
+import os
+from collections.abc import Callable, Iterable, Iterator
+from contextlib import suppress
+from typing import Any
+
+from millpond.errors import (
+    ConflictError,
+    ErrorKind,
+    InvalidInputError,
+    MillpondError,
+    NotFoundError,
+    UnavailableError,
+    UnsupportedError,
+)
+from millpond.layout import RootUri, new_staging_name
+from millpond.storage.base import ObjectInfo
+from millpond.storage.keys import check_key, check_prefix
+from millpond.storage.local import translate
+
+Files = Callable[[str, str], str]
+
+_files: Files | None = None
+
+
+def use(files: Files | None) -> None:
+    """Tell this process how to ask the JVM: `files(method, request)`, JSON both ways. None: there is no JVM."""
+    global _files
+    _files = files
+
+
+class HadoopStorage:
+    """Files below one directory of a file system of Hadoop's.
+
+    Args:
+        root: of the Spark checkpoint.
+        files: asks the JVM; default: what `use` was given.
+    Raises: UnsupportedError: STORAGE_UNSUPPORTED: there is no JVM to ask.
+    """
+
+    def __init__(self, root: RootUri, *, files: Files | None = None) -> None:
+        self._site = f"{root.scheme}://{root.authority}"
+        self._path = root.path.rstrip("/")
+        found = files if files is not None else _files
+        if found is None:
+            raise UnsupportedError(
+                f"{self._site}{self._path}: only a running job can reach this storage, through its JVM",
+                kind=ErrorKind.STORAGE_UNSUPPORTED,
+                hint="Copy the Spark checkpoint to a file system or to S3 and look at it there.",
+            )
+        self._files = found
+
+    def __repr__(self) -> str:
+        return f"HadoopStorage({self._uri('')!r})"
+
+    def put_file(self, key: str, local_path: str, *, if_absent: bool = False, link: bool = False) -> None:
+        check_key(key)
+        if not os.path.isfile(local_path):
+            raise InvalidInputError(f"no file to store at {local_path}", kind=ErrorKind.INVALID_ARGUMENT)
+        self._ask("put", key, local=os.path.abspath(local_path), if_absent=if_absent, staging=new_staging_name())
+
+    def put_bytes(self, key: str, data: bytes, *, if_absent: bool = False) -> None:
+        check_key(key)
+        with _LocalFile() as local:
+            local.write(data)
+            self.put_file(key, local.path, if_absent=if_absent)
+
+    def read(self, key: str) -> bytes:
+        check_key(key)
+        with _LocalFile() as local:
+            self._ask("get", key, local=local.path)
+            return local.read()
+
+    def read_range(self, key: str, start: int, length: int) -> bytes:
+        check_key(key)
+        if start < 0 or length < 0:
+            raise InvalidInputError(f"negative range [{start}, +{length}) of {key}")
+        with _LocalFile() as local:
+            self._ask("get", key, local=local.path, start=start, length=length)
+            return local.read()
+
+    def get_to_file(self, key: str, local_path: str, *, link: bool = False) -> None:
+        check_key(key)
+        directory = os.path.dirname(os.path.abspath(local_path))
+        temporary = os.path.join(directory, new_staging_name())
+        try:
+            self._ask("get", key, local=temporary)
+            os.replace(temporary, local_path)
+        except OSError as e:
+            raise translate(e, f"fetching {key} to {local_path}", local=True) from e
+        finally:
+            with suppress(FileNotFoundError):
+                os.unlink(temporary)
+
+    def stat(self, key: str) -> ObjectInfo:
+        check_key(key)
+        return self._info(self._ask("stat", key))
+
+    def list(self, prefix: str) -> Iterator[ObjectInfo]:
+        check_prefix(prefix)
+        directory = prefix.rpartition("/")[0]
+        found = [self._info(entry) for entry in self._ask("list", directory)["files"]]
+        return iter(sorted((info for info in found if info.key.startswith(prefix)), key=lambda info: info.key))
+
+    def delete(self, keys: Iterable[str]) -> None:
+        paths = [self._uri(check_key(key)) for key in keys]
+        if paths:
+            self._ask("delete", "", paths=paths)
+
+    def local_path(self, key: str) -> str | None:
+        check_key(key)
+        return None
+
+    def _uri(self, key: str) -> str:
+        return f"{self._site}{self._path}/{key}" if key else f"{self._site}{self._path or '/'}"
+
+    def _info(self, entry: dict[str, Any]) -> ObjectInfo:
+        path: str = entry["path"]
+        return ObjectInfo(path[len(self._path) + 1 :], entry["size_bytes"], entry["modified_ms"])
+
+    def _ask(self, method: str, key: str, **more: Any) -> dict[str, Any]:
+        uri = self._uri(key)
+        answer = json.loads(self._files(method, json.dumps({"path": uri, **more})))
+        if "error" in answer:
+            raise _error(f"{method} {uri}", answer["error"]["class"], answer["error"]["message"])
+        ok: dict[str, Any] = answer["ok"]
+        return ok
+
+
+def _error(what: str, name: str, message: str) -> MillpondError:
+    """Return the error for an exception of the JVM, told by its class."""
+    text = f"{what}: {name}: {message}"
+    if name in ("FileNotFoundException", "ParentNotDirectoryException", "NotDirectoryException"):
+        return NotFoundError(text, kind=ErrorKind.OBJECT_NOT_FOUND)
+    if name == "FileAlreadyExistsException":
+        return ConflictError(text, kind=ErrorKind.OBJECT_EXISTS)
+    if name in ("AccessControlException", "AccessDeniedException"):
+        return UnavailableError(text, kind=ErrorKind.STORAGE_DENIED)
+    if "Quota" in name or "No space left" in message:
+        return UnavailableError(text, kind=ErrorKind.STORAGE_FULL)
+    if name == "UnsupportedFileSystemException" or "No FileSystem for scheme" in message:
+        return UnsupportedError(
+            text,
+            kind=ErrorKind.STORAGE_UNSUPPORTED,
+            hint="Put the jar of this file system on Spark's class path, or use file: or s3://.",
+        )
+    return UnavailableError(text, kind=ErrorKind.STORAGE_UNAVAILABLE)
+
+
+class _LocalFile:
+    """A file through which bytes go between the two processes; gone at the end."""
+
+    def __enter__(self) -> _LocalFile:
+        import tempfile  # every agent imports this module, few use it
+
+        try:
+            descriptor, self.path = tempfile.mkstemp(prefix="millpond-")
+            os.close(descriptor)
+        except OSError as e:
+            raise translate(e, "making a temporary file", local=True) from e
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        with suppress(FileNotFoundError):
+            os.unlink(self.path)
+
+    def write(self, data: bytes) -> None:
+        """Give it its content. Raises: UnavailableError: LOCAL_DISK_FULL."""
+        try:
+            with open(self.path, "wb") as file:
+                file.write(data)
+        except OSError as e:
+            raise translate(e, f"writing {self.path}", local=True) from e
+
+    def read(self) -> bytes:
+        """Return its content."""
+        with open(self.path, "rb") as file:
+            return file.read()

@@ -1,0 +1,430 @@
+"""Storage on S3 and what speaks like it. boto3 is behind `s3_client`.
+
+A put is one PUT (above a threshold a multipart upload), which is atomic and durable when it is acknowledged. Each carries a
+name of its own (`millpond-put`) and the CRC-32 of the bytes as the object's metadata: if the answer is lost, or `If-None-Match`
+says that the object exists already, the object itself tells whether this very put made it. Deleting and putting are idempotent,
+so everything is repeated until a deadline. Source: docs/guides/s3.md; AWS, "Conditional writes" and "Checking object integrity".
+"""
+
+from __future__ import annotations
+
+import base64
+import logging
+import os
+import uuid
+import zlib
+from collections.abc import Iterable, Iterator
+from contextlib import suppress
+from functools import partial
+from typing import Any
+
+from millpond.checksums import file_crc32
+from millpond.errors import (
+    ConflictError,
+    ErrorKind,
+    InvalidInputError,
+    MillpondError,
+    NotFoundError,
+    UnavailableError,
+    UnsupportedError,
+)
+from millpond.layout import new_staging_name
+from millpond.storage import s3_errors
+from millpond.storage.base import ObjectInfo
+from millpond.storage.keys import check_key, check_prefix
+from millpond.storage.local import translate
+from millpond.storage.parallel import Parallel
+from millpond.storage.parts import plan_parts
+from millpond.storage.retry import Retry, TransientError
+from millpond.storage.s3_client import Refused, S3Client
+from millpond.storage.settings import S3Settings
+from millpond.storage.usage import Usage
+
+log = logging.getLogger(__name__)
+
+MAX_KEY_BYTES = 1024
+# The longest key below a root: state/<op>/<partition>/<store>/sst/<uuid>.sst, with room for a store's name.
+_RESERVED_BYTES = 300
+_DELETE_BATCH = 1000
+_CHUNK_BYTES = 256 * 1024
+_PUT, _CRC = "millpond-put", "millpond-crc32"
+# How long to look whether a put landed whose answers were all lost.
+_LOOK_MS = 10_000
+
+
+class S3Storage:
+    """Objects below `s3://<bucket>/<prefix>`.
+
+    Args:
+        bucket: must exist.
+        prefix: without slashes at its ends; "" for the whole bucket.
+        retry: how long to repeat.
+    Raises: InvalidInputError: INVALID_ARGUMENT: a prefix too long for the keys below it.
+    """
+
+    def __init__(
+        self,
+        bucket: str,
+        prefix: str,
+        settings: S3Settings,
+        *,
+        retry: Retry | None = None,
+        client: S3Client | None = None,
+    ) -> None:
+        self._root = f"{prefix}/" if prefix else ""
+        self._settings = settings
+        self._retry = retry if retry is not None else Retry()
+        self._client = client if client is not None else S3Client(bucket, settings)
+        self._conditional = settings.conditional_put
+        self.usage = Usage()
+        self._parallel = Parallel(settings.connections)
+        if len(self._root.encode()) > MAX_KEY_BYTES - _RESERVED_BYTES:
+            raise InvalidInputError(
+                f"s3://{bucket}/{prefix}: {len(self._root.encode())} bytes; keys below it would be longer than the "
+                f"{MAX_KEY_BYTES} that S3 allows",
+                kind=ErrorKind.INVALID_ARGUMENT,
+                hint=f"Choose a path of at most {MAX_KEY_BYTES - _RESERVED_BYTES} bytes.",
+            )
+
+    def __repr__(self) -> str:
+        return f"S3Storage({self._client.where(self._root)!r})"
+
+    # ---- writing
+
+    def put_file(self, key: str, local_path: str, *, if_absent: bool = False, link: bool = False) -> None:
+        target = self._key(key)
+        try:
+            with open(local_path, "rb") as file:
+                if os.fstat(file.fileno()).st_size > self._settings.multipart_bytes:
+                    self._put_parts(target, file.fileno(), local_path, if_absent)
+                    return
+                data = file.read()
+        except (FileNotFoundError, IsADirectoryError) as e:
+            raise InvalidInputError(f"no file to store at {local_path}", kind=ErrorKind.INVALID_ARGUMENT) from e
+        except OSError as e:
+            raise translate(e, f"reading {local_path}", local=True) from e
+        self._put(target, data, if_absent)
+
+    def put_bytes(self, key: str, data: bytes, *, if_absent: bool = False) -> None:
+        self._put(self._key(key), data, if_absent)
+
+    def _put(self, target: str, data: bytes, if_absent: bool) -> None:
+        crc32 = zlib.crc32(data)
+        metadata = _metadata(crc32)
+
+        def send(condition: str | None) -> None:
+            self._call(
+                "PutObject",
+                target,
+                expect=s3_errors.PRECONDITION,
+                Key=target,
+                Body=data,
+                Metadata=metadata,
+                ChecksumCRC32=_checksum(crc32),
+                IfNoneMatch=condition,
+                **self._client.write_args,
+            )
+
+        self._settled(target, metadata[_PUT], if_absent, send)
+
+    def _settled(self, target: str, name: str, if_absent: bool, send: Any) -> None:
+        """Run `send(condition)`, the request that makes the object, and find out whether it did, whatever it answered."""
+        condition = "*" if if_absent and self._conditional else None
+        if if_absent and condition is None:
+            self._refuse_existing(target)
+        try:
+            send(condition)
+        except Refused as e:
+            # Either somebody was first, or an earlier attempt of this put was, and its answer got lost.
+            if not self._made_by(target, name):
+                raise self._exists(target) from e
+        except UnsupportedError as e:
+            if condition is None:
+                raise
+            log.warning("%s has no conditional writes: looking before and after writing instead: %s", self, e)
+            self._conditional = False
+            self._settled(target, name, if_absent, send)
+            return
+        except UnavailableError as e:
+            if e.kind is not ErrorKind.STORAGE_UNAVAILABLE or not self._landed(target, name, e):
+                raise
+            log.warning("%s: all answers were lost, but the object is there", self._client.where(target))
+        if if_absent and condition is None and not self._made_by(target, name):
+            raise self._exists(target)
+
+    def _refuse_existing(self, target: str) -> None:
+        with suppress(NotFoundError):
+            self._head(target)
+            raise self._exists(target)
+
+    def _exists(self, target: str) -> ConflictError:
+        return ConflictError(f"{self._client.where(target)} exists already", kind=ErrorKind.OBJECT_EXISTS)
+
+    def _landed(self, target: str, name: str, lost: MillpondError) -> bool:
+        """Look, for a while, whether the put called `name` made the object. Raises `lost` if that cannot be found out."""
+        try:
+            return self._made_by(
+                target, name, Retry(_LOOK_MS, self._retry.clock, self._retry.sleep, self._retry.chance)
+            )
+        except MillpondError as e:
+            raise lost from e
+
+    def _made_by(self, target: str, name: str, retry: Retry | None = None) -> bool:
+        try:
+            answer = self._head(target, retry)
+        except NotFoundError:
+            return False
+        return bool(answer.get("Metadata", {}).get(_PUT) == name)
+
+    def _put_parts(self, target: str, descriptor: int, local_path: str, if_absent: bool) -> None:
+        size_bytes = os.fstat(descriptor).st_size
+        metadata = _metadata(file_crc32(local_path))
+        upload_id: str = self._call(
+            "CreateMultipartUpload",
+            target,
+            Key=target,
+            Metadata=metadata,
+            ChecksumAlgorithm="CRC32",
+            **self._client.write_args,
+        )["UploadId"]
+
+        def send_part(number: int, start: int, length: int) -> dict[str, Any]:
+            data = os.pread(descriptor, length, start)
+            checksum = _checksum(zlib.crc32(data))
+            answer = self._call(
+                "UploadPart",
+                target,
+                Key=target,
+                UploadId=upload_id,
+                PartNumber=number,
+                Body=data,
+                ChecksumCRC32=checksum,
+                **self._client.read_args,
+            )
+            return {"PartNumber": number, "ETag": answer["ETag"], "ChecksumCRC32": checksum}
+
+        def complete(condition: str | None) -> None:
+            self._call(
+                "CompleteMultipartUpload",
+                target,
+                # An upload that is gone was completed by an earlier attempt, unless somebody removed it: the object tells.
+                expect=s3_errors.PRECONDITION | s3_errors.NO_UPLOAD,
+                Key=target,
+                UploadId=upload_id,
+                MultipartUpload={"Parts": parts},
+                IfNoneMatch=condition,
+                **self._client.read_args,
+            )
+
+        try:
+            pieces = enumerate(plan_parts(size_bytes, self._settings.part_bytes), start=1)
+            parts = self._parallel.run([partial(send_part, number, *piece) for number, piece in pieces])
+            self._settled(target, metadata[_PUT], if_absent, complete)
+        except BaseException:
+            self._abort(target, upload_id)
+            raise
+
+    def _abort(self, target: str, upload_id: str) -> None:
+        try:
+            self._send("AbortMultipartUpload", target, Key=target, UploadId=upload_id, **self._client.read_args)
+        except (MillpondError, TransientError, Refused) as e:
+            # The error that led here is the one that matters; a lifecycle rule of the bucket removes what is left.
+            log.warning("%s: the parts of an upload that failed are left behind: %s", self._client.where(target), e)
+
+    # ---- reading
+
+    def read(self, key: str) -> bytes:
+        target = self._key(key)
+
+        def fetch() -> tuple[bytes, str | None]:
+            answer = self._send("GetObject", target, Key=target, **self._client.read_args)
+            return self._receive(answer["Body"], target), answer.get("Metadata", {}).get(_CRC)
+
+        for _ in range(2):  # what is damaged on its way is whole the second time
+            data, expected = self._retry.run(f"GetObject {key}", fetch)
+            if expected is None or int(expected, 16) == zlib.crc32(data):
+                return data
+        raise s3_errors.damaged(key, self._client.where(target))
+
+    def read_range(self, key: str, start: int, length: int) -> bytes:
+        target = self._key(key)
+        if start < 0 or length < 0:
+            raise InvalidInputError(f"negative range [{start}, +{length}) of {key}")
+        if length == 0:
+            self._head(target)
+            return b""
+
+        def fetch() -> bytes:
+            answer = self._get_range(target, start, length)
+            data = self._receive(answer["Body"], target)
+            return data if "ContentRange" in answer else data[start : start + length]
+
+        try:
+            return self._retry.run(f"GetObject {key}", fetch)
+        except Refused:
+            return b""  # the object ends before `start`
+
+    def _get_range(self, target: str, start: int, length: int, tag: str | None = None) -> Any:
+        """Send one GET. Raises: Refused: nothing there, or, with `tag`, another object than the one with that tag."""
+        return self._send(
+            "GetObject",
+            target,
+            expect=s3_errors.NO_RANGE | s3_errors.PRECONDITION,
+            Key=target,
+            Range=f"bytes={start}-{start + length - 1}",
+            IfMatch=tag,
+            **self._client.read_args,
+        )
+
+    def get_to_file(self, key: str, local_path: str, *, link: bool = False) -> None:
+        target = self._key(key)
+        temporary = os.path.join(os.path.dirname(local_path), new_staging_name())
+        try:
+            for _ in range(3):
+                with suppress(Refused):  # replaced while it was fetched: from the start
+                    if self._download(target, temporary):
+                        os.replace(temporary, local_path)
+                        return
+            raise s3_errors.damaged(key, self._client.where(target))
+        except OSError as e:
+            raise translate(e, f"fetching {key} to {local_path}", local=True) from e
+        finally:
+            with suppress(FileNotFoundError):
+                os.unlink(temporary)
+
+    def _download(self, target: str, path: str) -> bool:
+        """Write the object to `path`. Return whether its bytes are those that were stored, as far as it says."""
+        first_bytes = self._settings.multipart_bytes
+        descriptor = os.open(path, os.O_RDWR | os.O_CREAT | os.O_TRUNC | os.O_CLOEXEC, 0o644)
+        try:
+            try:
+                answer = self._retry.run("GetObject", lambda: self._get_range(target, 0, first_bytes))
+            except Refused:
+                # No first byte: the object is empty, which S3 refuses to give a range of.
+                return bool(self._head(target)["ContentLength"] == 0)
+            total, tag = _total_bytes(answer), answer["ETag"]
+            first = min(first_bytes, total) if "ContentRange" in answer else total
+            rest = [(first + start, length) for start, length in plan_parts(total - first, self._settings.part_bytes)]
+            bodies: list[Any] = [answer["Body"]]
+
+            def first_part() -> None:
+                body = bodies.pop() if bodies else self._get_range(target, 0, first, tag)["Body"]
+                self._copy(body, target, descriptor, 0, first)
+
+            def part(start: int, length: int) -> None:
+                def attempt() -> None:
+                    self._copy(self._get_range(target, start, length, tag)["Body"], target, descriptor, start, length)
+
+                self._retry.run("GetObject", attempt)
+
+            futures = self._parallel.start([partial(part, *piece) for piece in rest])
+            try:
+                self._retry.run("GetObject", first_part)
+                for future in futures:
+                    future.result()
+            finally:
+                self._parallel.end(futures)
+        finally:
+            os.close(descriptor)
+        expected = answer.get("Metadata", {}).get(_CRC)
+        return expected is None or int(expected, 16) == file_crc32(path)
+
+    def _copy(self, body: Any, target: str, descriptor: int, start: int, length: int) -> None:
+        copied = 0
+        while data := self._receive(body, target, _CHUNK_BYTES):
+            os.pwrite(descriptor, data, start + copied)
+            copied += len(data)
+        if copied != length:
+            short = f"{self._client.where(target)}: GetObject: {copied} bytes came, {length} were asked for"
+            raise TransientError(UnavailableError(short, kind=ErrorKind.STORAGE_UNAVAILABLE))
+
+    def stat(self, key: str) -> ObjectInfo:
+        answer = self._head(self._key(key))
+        return ObjectInfo(key, answer["ContentLength"], _ms(answer["LastModified"]), answer.get("ETag", "").strip('"'))
+
+    def _head(self, target: str, retry: Retry | None = None) -> Any:
+        def head() -> Any:
+            return self._send("HeadObject", target, Key=target, **self._client.read_args)
+
+        return (retry or self._retry).run("HeadObject", head)
+
+    def list(self, prefix: str) -> Iterator[ObjectInfo]:
+        check_prefix(prefix)
+        start = self._root + prefix
+        token: str | None = None
+        while True:
+            page = self._call("ListObjectsV2", start, Prefix=start, ContinuationToken=token, **self._client.read_args)
+            for entry in page.get("Contents", ()):
+                key: str = entry["Key"][len(self._root) :]
+                # Consoles and Hadoop make empty objects that stand for directories.
+                if key and not key.endswith("/"):
+                    modified_ms, tag = _ms(entry["LastModified"]), entry.get("ETag", "").strip('"')
+                    yield ObjectInfo(key, entry["Size"], modified_ms, tag)
+            token = page.get("NextContinuationToken")
+            if not page.get("IsTruncated") or token is None:
+                return
+
+    # ---- deleting
+
+    def delete(self, keys: Iterable[str]) -> None:
+        targets = [self._key(key) for key in keys]
+        for start in range(0, len(targets), _DELETE_BATCH):
+            batch = targets[start : start + _DELETE_BATCH]
+
+            def attempt(batch: list[str] = batch) -> None:
+                objects = [{"Key": target} for target in batch]
+                delete = {"Objects": objects, "Quiet": True}
+                answer = self._send("DeleteObjects", batch[0], Delete=delete, **self._client.read_args)
+                for error in answer.get("Errors", ()):
+                    where = self._client.where(error.get("Key", ""))
+                    code = error.get("Code", "")
+                    if code not in ("NoSuchKey", "NoSuchVersion"):
+                        raise s3_errors.classify("DeleteObjects", where, code, 200, error.get("Message", ""))
+
+            self._retry.run("DeleteObjects", attempt)
+
+    def local_path(self, key: str) -> str | None:
+        check_key(key)
+        return None
+
+    # ---- requests
+
+    def _send(self, operation: str, target: str, **parameters: Any) -> Any:
+        self.usage.sent(operation, len(parameters.get("Body", b"")))
+        return self._client.call(operation, target, **parameters)
+
+    def _receive(self, body: Any, target: str, amount: int | None = None) -> bytes:
+        data = self._client.read_some(body, target, amount)
+        self.usage.received(len(data))
+        return data
+
+    def _key(self, key: str) -> str:
+        target = self._root + check_key(key)
+        if len(target.encode()) > MAX_KEY_BYTES:
+            raise InvalidInputError(
+                f"{self._client.where(target)}: a key of {len(target.encode())} bytes, S3 allows {MAX_KEY_BYTES}",
+                kind=ErrorKind.INVALID_ARGUMENT,
+                hint="Shorten the path of the Spark checkpoint.",
+            )
+        return target
+
+    def _call(self, operation: str, target: str, **parameters: Any) -> Any:
+        return self._retry.run(operation, lambda: self._send(operation, target, **parameters))
+
+
+def _metadata(crc32: int) -> dict[str, str]:
+    return {_PUT: uuid.uuid4().hex, _CRC: f"{crc32:08x}"}
+
+
+def _checksum(crc32: int) -> str:
+    return base64.b64encode(crc32.to_bytes(4, "big")).decode("ascii")
+
+
+def _ms(moment: Any) -> int:
+    # Whole seconds: a listing may say it to the millisecond, the object itself cannot.
+    return int(moment.timestamp()) * 1000
+
+
+def _total_bytes(answer: Any) -> int:
+    content_range = answer.get("ContentRange")
+    return int(content_range.rpartition("/")[2]) if content_range else int(answer["ContentLength"])

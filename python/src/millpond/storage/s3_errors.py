@@ -1,0 +1,150 @@
+"""What an answer of an S3 server means: a Millpond error, and whether it may pass. Free of boto3."""
+
+from __future__ import annotations
+
+from millpond.errors import (
+    ErrorKind,
+    FormatError,
+    InvalidInputError,
+    MillpondError,
+    NotFoundError,
+    UnavailableError,
+    UnsupportedError,
+)
+from millpond.storage.retry import TransientError
+
+# Which right an operation needs, where it is not simply `s3:` and its name.
+_RIGHTS = {
+    "HeadObject": "s3:GetObject",
+    "ListObjectsV2": "s3:ListBucket",
+    "DeleteObjects": "s3:DeleteObject",
+    "CreateMultipartUpload": "s3:PutObject",
+    "UploadPart": "s3:PutObject",
+    "CompleteMultipartUpload": "s3:PutObject",
+    "AbortMultipartUpload": "s3:AbortMultipartUpload",
+}
+_THROTTLED = {"SlowDown", "Throttling", "ThrottlingException", "RequestLimitExceeded", "TooManyRequests", "429", "503"}
+_PASSING = {
+    *_THROTTLED,
+    "InternalError",
+    "ServiceUnavailable",
+    "RequestTimeout",
+    "OperationAborted",
+    "ConditionalRequestConflict",
+    # The body was damaged on its way.
+    "BadDigest",
+    "XAmzContentChecksumMismatch",
+    "XAmzContentSHA256Mismatch",
+    "IncompleteBody",
+}
+_DENIED = {"AccessDenied", "AllAccessDisabled", "AccountProblem", "403", "401", "Unauthorized", "Forbidden"}
+_BAD_KEYS = {
+    "InvalidAccessKeyId",
+    "SignatureDoesNotMatch",
+    "InvalidSecurity",
+    "NotSignedUp",
+    "AuthorizationQueryParametersError",
+}
+_EXPIRED = {"ExpiredToken", "TokenRefreshRequired", "InvalidToken", "ExpiredTokenException"}
+_REGION = {"PermanentRedirect", "AuthorizationHeaderMalformed", "IllegalLocationConstraintException", "301", "307"}
+_FULL = {"QuotaExceeded", "XMinioStorageFull", "StorageFull", "InsufficientStorage", "507"}
+_ABSENT = {"NoSuchKey", "404", "NoSuchVersion"}
+PRECONDITION = frozenset({"PreconditionFailed", "412"})
+NOT_IMPLEMENTED = frozenset({"NotImplemented", "501", "MethodNotAllowed", "405"})
+NO_RANGE = frozenset({"InvalidRange", "416"})
+NO_UPLOAD = frozenset({"NoSuchUpload"})
+
+
+def classify(
+    operation: str, where: str, code: str, status: int, message: str, *, region: str = "", exists_unknown: bool = False
+) -> MillpondError | TransientError:
+    """Return the error for an answer of the server; a TransientError if the same request may succeed later.
+
+    Args:
+        operation: name in S3's API.
+        where: `s3://bucket/key`.
+        code, message: of the answer's body; the code is the status where there is no body.
+        region: that the server says the bucket is in.
+        exists_unknown: the operation reads one object, so a refusal may hide that it is not there.
+    """
+    text = f"{where}: {operation}: {code}" + (f": {message}" if message and message != code else "")
+    bucket = where.removeprefix("s3://").partition("/")[0]
+    right = _RIGHTS.get(operation, f"s3:{operation}")
+    resource = f"arn:aws:s3:::{bucket}" if right == "s3:ListBucket" else f"arn:aws:s3:::{bucket}/*"
+    if code == "NoSuchBucket":
+        return InvalidInputError(text, kind=ErrorKind.STORAGE_BUCKET_MISSING)
+    if code in _ABSENT:
+        if code == "404" and operation != "HeadObject":
+            # S3 says what there is not, in XML; only the answer to HEAD has no body.
+            return _not_s3(text)
+        return NotFoundError(text, kind=ErrorKind.OBJECT_NOT_FOUND)
+    if code in _DENIED:
+        also = f" (and s3:ListBucket on arn:aws:s3:::{bucket}, without which S3 refuses what is not there)"
+        return UnavailableError(
+            text,
+            kind=ErrorKind.STORAGE_DENIED,
+            hint=f"Grant {right} on {resource}{also if exists_unknown else ''} to the credentials that are used.",
+        )
+    if code in _EXPIRED:
+        return UnavailableError(
+            text,
+            kind=ErrorKind.STORAGE_DENIED,
+            hint="The session token has expired: hand over a new one, or let boto3 find credentials that renew themselves.",
+        )
+    if code in _BAD_KEYS:
+        return UnavailableError(
+            text,
+            kind=ErrorKind.STORAGE_DENIED,
+            hint="The server does not know these credentials: check fs.s3a.access.key and fs.s3a.secret.key, or boto3's environment.",
+        )
+    if code == "RequestTimeTooSkewed":
+        return UnavailableError(
+            text, kind=ErrorKind.STORAGE_UNAVAILABLE, hint="Set the clock of this machine: S3 allows 15 minutes."
+        )
+    if code in _REGION:
+        return InvalidInputError(
+            text + (f" (the bucket is in {region})" if region else ""),
+            kind=ErrorKind.STORAGE_MISCONFIGURED,
+            hint=f"Set the option storage.s3.region{f' to {region}' if region else ' to the region of the bucket'}.",
+        )
+    if code in _FULL:
+        return UnavailableError(text, kind=ErrorKind.STORAGE_FULL)
+    if code == "KeyTooLongError":
+        return InvalidInputError(
+            text, kind=ErrorKind.INVALID_ARGUMENT, hint="Shorten the path of the Spark checkpoint."
+        )
+    if code in NOT_IMPLEMENTED:
+        return UnsupportedError(
+            text,
+            kind=ErrorKind.STORAGE_UNSUPPORTED,
+            hint="This server lacks what Millpond needs, or is no S3 server: run `millpond storage check <uri>`.",
+        )
+    unavailable = UnavailableError(text, kind=ErrorKind.STORAGE_UNAVAILABLE)
+    if code in _PASSING or status >= 500 or status == 429:
+        return TransientError(unavailable, throttled=code in _THROTTLED)
+    return unavailable
+
+
+def _not_s3(text: str) -> InvalidInputError:
+    return InvalidInputError(
+        f"{text}: the answer is not one of S3",
+        kind=ErrorKind.STORAGE_MISCONFIGURED,
+        hint="Check the option storage.s3.endpoint: another service answers there.",
+    )
+
+
+def unparsable(operation: str, where: str, message: str) -> MillpondError:
+    """Return the error for an answer that is no S3 at all."""
+    return _not_s3(f"{where}: {operation}: {message}")
+
+
+def damaged(key: str, where: str) -> MillpondError:
+    """Return the error for an object whose bytes are not those that were stored, of the kind of the file."""
+    message = f"{where}: its check sum is not the one that it was stored with"
+    if key.endswith(".sst"):
+        return FormatError(message, kind=ErrorKind.SST_DAMAGED)
+    if key.endswith(".changelog"):
+        return FormatError(message, kind=ErrorKind.CHANGELOG_DAMAGED)
+    if key.endswith(".manifest"):
+        return FormatError(message, kind=ErrorKind.MANIFEST_DAMAGED)
+    return FormatError(message, kind=ErrorKind.FORMAT_DAMAGED)

@@ -1,0 +1,71 @@
+"""A Spark checkpoint in two places: Spark's own logs in one, Millpond's state in the other. Callers see one."""
+
+from __future__ import annotations
+
+import heapq
+from collections.abc import Iterable, Iterator
+
+from millpond import layout
+from millpond.storage.base import ObjectInfo, Storage
+from millpond.storage.keys import check_key, check_prefix
+from millpond.storage.usage import usage_of
+
+
+class SplitStorage:
+    """Routes each key to the one place where it belongs; what lies in the other under such a key is not seen.
+
+    Args:
+        spark: the Spark checkpoint: metadata, offsets, commits, operator metadata, `millpond/storage.json`.
+        state: everything else: format.json, collections, pins, the stores' files.
+    """
+
+    def __init__(self, spark: Storage, state: Storage) -> None:
+        self.spark = spark
+        self.state = state
+        self.usage = usage_of(state)
+
+    def __repr__(self) -> str:
+        return f"SplitStorage({self.spark!r}, {self.state!r})"
+
+    def _of(self, key: str) -> Storage:
+        return self.spark if layout.is_sparks(check_key(key)) else self.state
+
+    def put_file(self, key: str, local_path: str, *, if_absent: bool = False, link: bool = False) -> None:
+        self._of(key).put_file(key, local_path, if_absent=if_absent, link=link)
+
+    def put_bytes(self, key: str, data: bytes, *, if_absent: bool = False) -> None:
+        self._of(key).put_bytes(key, data, if_absent=if_absent)
+
+    def read(self, key: str) -> bytes:
+        return self._of(key).read(key)
+
+    def read_range(self, key: str, start: int, length: int) -> bytes:
+        return self._of(key).read_range(key, start, length)
+
+    def get_to_file(self, key: str, local_path: str, *, link: bool = False) -> None:
+        self._of(key).get_to_file(key, local_path, link=link)
+
+    def stat(self, key: str) -> ObjectInfo:
+        return self._of(key).stat(key)
+
+    def list(self, prefix: str) -> Iterator[ObjectInfo]:
+        check_prefix(prefix)
+        side = layout.side_of_prefix(prefix)
+        if side is not None:
+            return (self.spark if side else self.state).list(prefix)
+        ours = (info for info in self.state.list(prefix) if not layout.is_sparks(info.key))
+        theirs = (info for info in self.spark.list(prefix) if layout.is_sparks(info.key))
+        return heapq.merge(ours, theirs, key=lambda info: info.key)
+
+    def delete(self, keys: Iterable[str]) -> None:
+        spark: list[str] = []
+        state: list[str] = []
+        for key in keys:
+            (spark if layout.is_sparks(check_key(key)) else state).append(key)
+        if state:
+            self.state.delete(state)
+        if spark:
+            self.spark.delete(spark)
+
+    def local_path(self, key: str) -> str | None:
+        return self._of(key).local_path(key)

@@ -1,0 +1,52 @@
+"""What a storage was asked: requests by price class, and bytes. Every attempt counts, because every attempt is paid."""
+
+from __future__ import annotations
+
+import threading
+from collections import Counter
+
+from millpond.storage.base import Storage
+
+_CLASSES = {
+    "PutObject": "put_requests",
+    "CreateMultipartUpload": "put_requests",
+    "UploadPart": "put_requests",
+    "CompleteMultipartUpload": "put_requests",
+    "GetObject": "get_requests",
+    "HeadObject": "get_requests",
+    "ListObjectsV2": "list_requests",
+    "DeleteObjects": "delete_requests",
+    "AbortMultipartUpload": "delete_requests",
+}
+
+
+class Usage:
+    """Counters. Thread-safe."""
+
+    def __init__(self) -> None:
+        self._lock = threading.Lock()
+        self._counts: Counter[str] = Counter()
+
+    def sent(self, operation: str, size_bytes: int = 0) -> None:
+        """Count one request of S3's API with a body of `size_bytes`."""
+        with self._lock:
+            self._counts[_CLASSES[operation]] += 1
+            self._counts["sent_bytes"] += size_bytes
+
+    def received(self, size_bytes: int) -> None:
+        """Count a part of a body."""
+        with self._lock:
+            self._counts["received_bytes"] += size_bytes
+
+    def take(self) -> dict[str, int]:
+        """Return `put_requests`, `get_requests`, `list_requests`, `delete_requests`, `sent_bytes`, `received_bytes` since the last
+        time, without those that are 0."""
+        with self._lock:
+            counts, self._counts = self._counts, Counter()
+        return {name: count for name, count in counts.items() if count}
+
+
+def usage_of(storage: Storage) -> Usage | None:
+    """Return the counters of a storage, None if it has none."""
+    usage = getattr(storage, "usage", None)
+    return usage if isinstance(usage, Usage) else None

@@ -1,0 +1,155 @@
+"""The agent's histories on an object storage, first a good one, then one that fails at random: a commit that reports success is
+there, an opening that succeeds has the right state, and what failed leaves nothing behind for ever."""
+
+from __future__ import annotations
+
+import io
+import time
+
+from hypothesis import settings
+from hypothesis import strategies as st
+from hypothesis.stateful import initialize, invariant, precondition, rule
+
+from millpond.agent.service import AgentService
+from millpond.changelog import read_header
+from millpond.errors import ErrorKind, FormatError
+from millpond.ids import VersionId, new_id
+from millpond.layout import changelog_name
+from millpond.storage import MemoryStorage
+from millpond.testing.faults import Fault, FaultyStorage, Operation, seeded
+from tests.agent_driver import CallError, Provider
+from tests.properties.test_agent_machine import DAMAGE_KINDS, EXECUTORS, AgentMachine
+
+FAILURES = DAMAGE_KINDS | {
+    ErrorKind.STORAGE_UNAVAILABLE,
+    ErrorKind.STORAGE_DENIED,
+    ErrorKind.STORAGE_FULL,
+    # The bytes of format.json came wrong, or a stale list lacks the newest version.
+    ErrorKind.FORMAT_DAMAGED,
+    ErrorKind.FORMAT_TOO_NEW,
+    ErrorKind.VERSION_NOT_FOUND,
+    ErrorKind.VERSION_EXPIRED,
+}
+NOWHERE = VersionId(10**6)
+
+
+class ObjectsMachine(AgentMachine):
+    """Everything as on a file system, with the files of restores fetched by name."""
+
+    rate = 0.0
+
+    @initialize(seed=st.integers(0, 2**32))
+    def start(self, seed: int = 0) -> None:
+        self.offset_ms = 0
+        self.memory = MemoryStorage(clock_ms=self.now_ms)
+        self.chooser = seeded(seed, rate=self.rate)
+        self.storage = FaultyStorage(self.memory, lambda op: self.choose(op), clock_ms=self.now_ms)
+        with self.storage.paused():
+            super().start()
+
+    def choose(self, operation: Operation) -> Fault | None:
+        return self.chooser(operation)
+
+    def now_ms(self) -> int:
+        return time.time_ns() // 1_000_000 + self.offset_ms
+
+    def new_service(self) -> AgentService:
+        return AgentService(opener=lambda uri, settings: self.storage, clock_ms=self.now_ms)
+
+    def new_provider(self) -> Provider:
+        provider = super().new_provider()
+        provider.storage = self.memory
+        return provider
+
+    @invariant()
+    def retained_versions_are_restorable(self) -> None:
+        if hasattr(self, "storage"):
+            with self.storage.paused():
+                super().retained_versions_are_restorable()
+
+    def finish(self) -> None:
+        with self.storage.paused():
+            super().finish()
+
+
+class Format1ObjectsMachine(ObjectsMachine):
+    spark_format = 1
+
+
+class DamagedObjectsMachine(ObjectsMachine):
+    may_damage = True
+
+
+class FaultyMachine(ObjectsMachine):
+    """One call in ten fails."""
+
+    rate = 0.1
+
+    def try_open(self, executor: int, version: VersionId) -> bool:
+        self.at[executor] = NOWHERE
+        try:
+            self.open(executor, version)
+        except CallError as e:
+            assert e.kind in FAILURES, e
+        except FormatError:
+            pass  # the shim reads the rows, and finds the sum of a block wrong
+        return self.at[executor] == version
+
+    @precondition(lambda self: not self.damaged)
+    @rule(executor=EXECUTORS)
+    def attempt(self, executor: int) -> None:
+        if self.at[executor] != self.tip and not self.try_open(executor, self.tip):
+            return
+        provider = self.executors[executor]
+        version = VersionId(provider.version + 1, new_id())
+        self.states[version] = (*self.states[self.tip], version.id)  # also if it fails: it may have landed
+        try:
+            provider.commit(version.id)
+        except CallError as e:
+            assert e.kind in FAILURES, e
+            return
+        with self.storage.paused():
+            data = provider.read_stored(changelog_name(version, self.spark_format))
+        assert read_header(io.BytesIO(data), name="x").id == version.id, "reported, and not there"
+        self.at[executor] = version
+        self.attempts.append(version)
+
+    @rule(executor=EXECUTORS, compact=st.booleans())
+    def snapshot(self, executor: int, compact: bool) -> None:
+        try:
+            super().snapshot(executor, compact)
+        except CallError as e:
+            assert e.kind in FAILURES, e
+
+    @precondition(lambda self: self.tip.version > 0)
+    @rule(executor=EXECUTORS)
+    def collect(self, executor: int) -> None:
+        try:
+            super().collect(executor)
+        except CallError as e:
+            assert e.kind in FAILURES, e
+
+    @rule(executor=EXECUTORS)
+    def crash(self, executor: int) -> None:
+        with self.storage.paused():
+            super().crash(executor)
+
+
+class FaultyFormat1Machine(FaultyMachine):
+    spark_format = 1
+
+
+def _settings(max_examples: int) -> settings:
+    return settings(max_examples=max_examples, stateful_step_count=30)
+
+
+TestObjects = ObjectsMachine.TestCase
+TestObjects.settings = _settings(6)
+TestFormat1Objects = Format1ObjectsMachine.TestCase
+TestFormat1Objects.settings = _settings(6)
+TestDamagedObjects = DamagedObjectsMachine.TestCase
+TestDamagedObjects.settings = _settings(6)
+TestFaulty = FaultyMachine.TestCase
+TestFaulty.settings = _settings(15)
+TestFaultyFormat1 = FaultyFormat1Machine.TestCase
+TestFaultyFormat1.settings = _settings(15)

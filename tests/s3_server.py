@@ -1,0 +1,230 @@
+"""A real S3 server over HTTP on loopback at a free port: moto's, behind a middleware that counts requests and injects faults.
+
+moto looks and then writes where S3 does both at once (`If-None-Match`); here one request that writes runs at a time.
+"""
+
+from __future__ import annotations
+
+import socket
+import threading
+import time
+import uuid
+from collections import Counter
+from collections.abc import Callable, Iterable, Iterator
+from contextlib import contextmanager
+from dataclasses import dataclass, field, replace
+from typing import Any, NoReturn
+
+from millpond.config import resolve
+from millpond.storage.retry import Retry
+from millpond.storage.s3 import S3Storage
+from millpond.storage.s3_client import S3Client
+from millpond.storage.settings import StorageSettings, storage_settings
+
+HADOOP = {
+    "fs.s3a.access.key": "test",
+    "fs.s3a.secret.key": "the secret of the test",
+    "fs.s3a.endpoint.region": "us-east-1",
+}
+
+
+def instant_retry(deadline_ms: int = 60_000) -> Retry:
+    """A retry whose time passes by its own pauses alone: the longest pause each time."""
+    now = [0.0]
+
+    def sleep(seconds: float) -> None:
+        now[0] += seconds
+
+    return Retry(deadline_ms, clock=lambda: now[0], sleep=sleep, chance=lambda: 0.999)
+
+
+@dataclass(frozen=True)
+class Request:
+    """One request as a fault sees it. `number` counts from 1 over the requests since the fault was set."""
+
+    method: str
+    path: str
+    query: str
+    headers: dict[str, str]
+    number: int
+
+    @property
+    def operation(self) -> str:
+        """`GET`, `PUT`, `HEAD`, `LIST`, `DELETE`, or of a multipart upload `CREATE`, `PART`, `COMPLETE`, `ABORT`."""
+        if self.method == "POST":
+            return "DELETE" if "delete" in self.query else "CREATE" if "uploads" in self.query else "COMPLETE"
+        if "uploadId" in self.query:
+            return {"PUT": "PART", "DELETE": "ABORT"}[self.method]
+        return "LIST" if "list-type" in self.query else self.method
+
+
+@dataclass(frozen=True)
+class Fault:
+    """What happens to a request.
+
+    code, status: the answer instead of the server's own; status 0: the connection breaks.
+    applied: the server does it all the same, before.
+    cut: the answer's body ends so many bytes early; with `flip` a byte of it is wrong instead.
+    html: the answer is a web page.
+    """
+
+    status: int = 0
+    code: str = ""
+    applied: bool = False
+    cut: int = 0
+    flip: bool = False
+    html: bool = False
+    headers: tuple[tuple[str, str], ...] = ()
+
+
+Chooser = Callable[[Request], Fault | None]
+
+
+@dataclass
+class S3Server:
+    """The running server."""
+
+    endpoint: str = ""
+    latency_s: float = 0.0
+    ignores_conditions: bool = False  # as some servers do
+    in_flight: int = 0
+    most_in_flight: int = 0
+    counts: Counter[str] = field(default_factory=Counter)
+    log: list[Request] = field(default_factory=list)
+    _chooser: Chooser | None = None
+    _writes: threading.Lock = field(default_factory=threading.Lock)
+    _numbers: threading.Lock = field(default_factory=threading.Lock)
+    _number: int = 0
+
+    @contextmanager
+    def faults(self, chooser: Chooser) -> Iterator[None]:
+        """Ask `chooser` about each request meanwhile."""
+        self._chooser, self._number = chooser, 0
+        try:
+            yield
+        finally:
+            self._chooser = None
+
+    def bucket(self, region: str = "us-east-1") -> str:
+        """Make a bucket and return its name."""
+        import boto3
+
+        name = f"b-{uuid.uuid4().hex}"
+        client = boto3.client(
+            "s3",
+            endpoint_url=self.endpoint,
+            region_name=region,
+            aws_access_key_id="test",
+            aws_secret_access_key="test",
+        )
+        place: Any = {} if region == "us-east-1" else {"CreateBucketConfiguration": {"LocationConstraint": region}}
+        client.create_bucket(Bucket=name, **place)
+        return name
+
+    def settings(self, **options: object) -> StorageSettings:
+        """Settings that reach this server; options by short name with `_` for `.`."""
+        given = {name.replace("_", "."): value for name, value in options.items()}
+        return storage_settings(resolve({"storage.s3.endpoint": self.endpoint, **given}), HADOOP)
+
+    def storage(self, bucket: str, prefix: str = "", *, client: S3Client | None = None, **changes: Any) -> S3Storage:
+        """A storage on this server, whose pauses take no time. `changes`: fields of `S3Settings`."""
+        settings = replace(self.settings().s3, **changes)
+        return S3Storage(bucket, prefix, settings, retry=instant_retry(), client=client)
+
+    # ---- WSGI
+
+    def wrap(self, application: Any) -> Any:
+        """Return the application with counting and faults around it."""
+
+        def serve(environ: dict[str, Any], start_response: Any) -> Iterable[bytes]:
+            request = self._note(environ)
+            if self.ignores_conditions:
+                environ.pop("HTTP_IF_NONE_MATCH", None)
+            if self.latency_s:
+                with self._numbers:
+                    self.in_flight += 1
+                    self.most_in_flight = max(self.most_in_flight, self.in_flight)
+                time.sleep(self.latency_s)
+                with self._numbers:
+                    self.in_flight -= 1
+            fault = self._chooser(request) if self._chooser is not None else None
+            if fault is None:
+                return self._run(application, environ, start_response)
+            if fault.applied or fault.cut or fault.flip:
+                answer: list[Any] = []
+                body = b"".join(self._run(application, environ, lambda *a: answer.extend(a[:2])))
+                if fault.cut or fault.flip:
+                    damaged = body[: -fault.cut] if fault.cut else bytes([body[0] ^ 1]) + body[1:]
+                    start_response(*answer)
+                    return _cut(environ, damaged) if fault.cut else [damaged]
+            else:
+                # A server reads what it is sent before it refuses it; otherwise the connection would be reset.
+                environ["wsgi.input"].read(int(environ.get("CONTENT_LENGTH") or 0))
+            if fault.status == 0:
+                _break(environ)
+            text = f"<Error><Code>{fault.code}</Code><Message>a fault of the test</Message></Error>"
+            if fault.html:
+                text = "<!doctype html><html><body>A web page<br></body></html>"
+            body = b"" if request.method == "HEAD" or not (fault.code or fault.html) else text.encode()
+            start_response(f"{fault.status} Fault", [("Content-Length", str(len(body))), *fault.headers])
+            return [body]
+
+        return serve
+
+    def _note(self, environ: dict[str, Any]) -> Request:
+        with self._numbers:
+            self._number += 1
+            headers = {name[5:].replace("_", "-").lower(): v for name, v in environ.items() if name.startswith("HTTP_")}
+            request = Request(
+                environ["REQUEST_METHOD"], environ["PATH_INFO"], environ.get("QUERY_STRING", ""), headers, self._number
+            )
+            self.counts[request.operation] += 1
+            self.log.append(request)
+            return request
+
+    def _run(self, application: Any, environ: dict[str, Any], start_response: Any) -> Iterable[bytes]:
+        if environ["REQUEST_METHOD"] in ("GET", "HEAD"):
+            result: Iterable[bytes] = application(environ, start_response)
+            return result
+        with self._writes:
+            return list(application(environ, start_response))
+
+
+def _cut(environ: dict[str, Any], data: bytes) -> Iterator[bytes]:
+    """A body after which the connection breaks."""
+    yield data
+    _break(environ)
+
+
+def _break(environ: dict[str, Any]) -> NoReturn:
+    # An exception alone would leave the connection open, for the next request.
+    environ["werkzeug.socket"].shutdown(socket.SHUT_RDWR)
+    raise ConnectionResetError("a fault of the test")
+
+
+@contextmanager
+def s3_server() -> Iterator[S3Server]:
+    """Run a server in threads of this process."""
+    from moto import settings
+    from moto.moto_server.werkzeug_app import DomainDispatcherApplication, create_backend_app
+    from werkzeug.serving import WSGIRequestHandler, make_server
+
+    class Quiet(WSGIRequestHandler):
+        protocol_version = "HTTP/1.1"
+
+        def log(self, type: str, message: str, *args: Any) -> None:
+            """Requests are in `S3Server.log`."""
+
+    server = S3Server()
+    settings.S3_UPLOAD_PART_MIN_SIZE = 1
+    application = server.wrap(DomainDispatcherApplication(create_backend_app))
+    http = make_server("127.0.0.1", 0, application, threaded=True, request_handler=Quiet)
+    server.endpoint = f"http://127.0.0.1:{http.server_port}"
+    thread = threading.Thread(target=http.serve_forever, kwargs={"poll_interval": 0.05}, daemon=True)
+    thread.start()
+    try:
+        yield server
+    finally:
+        http.shutdown()
+        http.server_close()
+        thread.join()

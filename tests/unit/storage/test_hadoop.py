@@ -1,0 +1,101 @@
+"""The Python half of Hadoop's file systems, with a stand-in for the JVM's half (`integration/test_hadoop.py` has the real one)."""
+
+from __future__ import annotations
+
+import json
+import os
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from millpond.errors import ErrorKind, MillpondError, UnsupportedError
+from millpond.layout import parse_root
+from millpond.storage import LocalStorage, Storage, open_storage
+from millpond.storage import hadoop as module
+from millpond.storage.hadoop import HadoopStorage
+from millpond.testing.storage_contract import StorageContract
+
+
+class FakeJvm:
+    """Answers as `HadoopFiles.scala` does, over a directory."""
+
+    def __init__(self, directory: Path) -> None:
+        self.storage = LocalStorage(str(directory))
+        self.calls: list[str] = []
+
+    def __call__(self, method: str, request: str) -> str:
+        self.calls.append(method)
+        try:
+            return json.dumps({"ok": self.run(method, json.loads(request))})
+        except MillpondError as e:
+            names = {
+                ErrorKind.OBJECT_NOT_FOUND: "FileNotFoundException",
+                ErrorKind.OBJECT_EXISTS: "FileAlreadyExistsException",
+            }
+            return json.dumps({"error": {"class": names.get(e.kind, "IOException"), "message": str(e)}})
+
+    def run(self, method: str, r: dict[str, Any]) -> dict[str, Any]:
+        key = r["path"].removeprefix("hdfs://host:8020/")
+        if method == "put":
+            self.storage.put_file(key, r["local"], if_absent=r["if_absent"])
+        elif method == "get":
+            start = r.get("start", 0)
+            data = self.storage.read(key)[start : start + r.get("length", 10**9)]
+            Path(r["local"]).write_bytes(data)
+        elif method == "stat":
+            return self.entry(self.storage.stat(key))
+        elif method == "list":
+            return {"files": [self.entry(info) for info in self.storage.list(key + "/")]}
+        else:
+            self.storage.delete(path.removeprefix("hdfs://host:8020/") for path in r["paths"])
+        return {}
+
+    @staticmethod
+    def entry(info: Any) -> dict[str, Any]:
+        return {"path": "/" + info.key, "size_bytes": info.size_bytes, "modified_ms": info.modified_ms}
+
+
+class TestHadoopStorage(StorageContract):
+    @pytest.fixture
+    def storage(self, tmp_path: Path) -> Storage:
+        root = parse_root("hdfs://host:8020/the checkpoint % of äö")
+        return HadoopStorage(root, files=FakeJvm(tmp_path / "hdfs"))
+
+
+@pytest.mark.parametrize(
+    ("name", "message", "kind"),
+    [
+        ("AccessControlException", "Permission denied", ErrorKind.STORAGE_DENIED),
+        ("DSQuotaExceededException", "", ErrorKind.STORAGE_FULL),
+        ("IOException", "No space left on device", ErrorKind.STORAGE_FULL),
+        ("UnsupportedFileSystemException", "No FileSystem for scheme abfs", ErrorKind.STORAGE_UNSUPPORTED),
+        ("ConnectException", "refused", ErrorKind.STORAGE_UNAVAILABLE),
+    ],
+)
+def test_errors_of_the_jvm(name: str, message: str, kind: ErrorKind) -> None:
+    answer = json.dumps({"error": {"class": name, "message": message}})
+    storage = HadoopStorage(parse_root("hdfs://host/x"), files=lambda method, request: answer)
+    with pytest.raises(MillpondError, match="get") as caught:
+        storage.read("a/b")
+    assert caught.value.kind is kind and "hdfs://host/x/a/b" in str(caught.value) and name in str(caught.value)
+
+
+def test_without_a_jvm(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    with pytest.raises(UnsupportedError, match="only a running job"):
+        open_storage("abfs://c@account/x")
+    monkeypatch.setattr(module, "_files", None)
+    module.use(FakeJvm(tmp_path))
+    open_storage("hdfs://host:8020/x").put_bytes("a", b"data")
+    assert (tmp_path / "x/a").read_bytes() == b"data"
+
+
+def test_nothing_local_is_left(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("tempfile.tempdir", str(tmp_path / "tmp"))
+    (tmp_path / "tmp").mkdir()
+    storage = HadoopStorage(parse_root("hdfs://host:8020/x"), files=FakeJvm(tmp_path / "hdfs"))
+    storage.put_bytes("a", b"data")
+    assert storage.read("a") == b"data"
+    with pytest.raises(MillpondError):
+        storage.read("b")
+    assert os.listdir(tmp_path / "tmp") == []

@@ -1,0 +1,495 @@
+"""Storage on S3: the contract against a server over HTTP, and what only a network can do wrong."""
+
+from __future__ import annotations
+
+import contextlib
+import itertools
+import logging
+from collections.abc import Callable, Iterator
+from pathlib import Path
+
+import pytest
+
+from millpond.errors import (
+    ConflictError,
+    ErrorKind,
+    FormatError,
+    InvalidInputError,
+    MillpondError,
+    NotFoundError,
+    UnavailableError,
+)
+from millpond.storage import Storage, open_storage
+from millpond.storage.s3 import S3Storage
+from millpond.storage.s3_client import S3Client
+from millpond.storage.settings import S3Credentials, Secret
+from millpond.testing.storage_contract import StorageContract
+from tests.s3_server import HADOOP, Fault, Request, S3Server, s3_server
+
+RESET, ERROR, SLOW_DOWN = Fault(), Fault(500, "InternalError"), Fault(503, "SlowDown")
+LOST = Fault(applied=True)  # the server did it; the connection broke before its answer
+LOST_500 = Fault(500, "InternalError", applied=True)
+
+
+@pytest.fixture(scope="module")
+def server() -> Iterator[S3Server]:
+    with s3_server() as running:
+        yield running
+
+
+@pytest.fixture(scope="module")
+def bucket(server: S3Server) -> str:
+    return server.bucket()
+
+
+@pytest.fixture(scope="module")
+def client(server: S3Server, bucket: str) -> S3Client:
+    """One for all tests: to make one takes a tenth of a second."""
+    return S3Client(bucket, server.settings().s3)
+
+
+_prefixes = itertools.count()
+Make = Callable[..., S3Storage]
+
+
+@pytest.fixture
+def make(server: S3Server, bucket: str, client: S3Client) -> Make:
+    prefix = f"the checkpoint % of äö/{next(_prefixes)}"
+    return lambda **changes: server.storage(bucket, prefix, client=client, **changes)
+
+
+@pytest.fixture
+def s3(make: Make) -> S3Storage:
+    return make()
+
+
+class TestS3Storage(StorageContract):
+    @pytest.fixture
+    def storage(self, s3: S3Storage) -> Storage:
+        return s3
+
+
+class TestS3StorageWithoutConditions(StorageContract):
+    """A server without `If-None-Match`. Two that look at the same moment may both write: then the last one wins, and knows it."""
+
+    @pytest.fixture
+    def storage(self, make: Make) -> Storage:
+        return make(conditional_put=False)
+
+    def test_put_if_absent_lets_one_of_many_win(self, storage: Storage) -> None:
+        """What such a server cannot do: one after the other is all that it promises."""
+        for i in range(3):
+            with contextlib.suppress(ConflictError):
+                storage.put_bytes("k/x", b"%d" % i, if_absent=True)
+        assert storage.read("k/x") == b"0"
+
+
+def first(count: int, fault: Fault, *operations: str) -> Callable[[Request], Fault | None]:
+    """The first `count` requests of these operations (none named: of any) meet the fault."""
+    seen = itertools.count(1)
+
+    def choose(request: Request) -> Fault | None:
+        return fault if (not operations or request.operation in operations) and next(seen) <= count else None
+
+    return choose
+
+
+# ---- requests
+
+
+def test_one_request_each(server: S3Server, s3: S3Storage, tmp_path: Path) -> None:
+    (tmp_path / "file").write_bytes(b"data")
+    calls: list[tuple[str, Callable[[], object]]] = [
+        ("PUT", lambda: s3.put_file("a/1.changelog", str(tmp_path / "file"))),
+        ("PUT", lambda: s3.put_bytes("a/2", b"x", if_absent=True)),
+        ("GET", lambda: s3.read("a/2")),
+        ("GET", lambda: s3.read_range("a/2", 0, 100)),
+        ("GET", lambda: s3.get_to_file("a/1.changelog", str(tmp_path / "back"))),
+        ("HEAD", lambda: s3.stat("a/2")),
+        ("LIST", lambda: list(s3.list("a/"))),
+        ("DELETE", lambda: s3.delete(["a/1.changelog", "a/2", "a/3"])),
+    ]
+    for operation, call in calls:
+        server.counts.clear()
+        s3.usage.take()
+        call()
+        assert dict(server.counts) == {operation: 1}
+        kind = {"HEAD": "get"}.get(operation, operation.lower())
+        used = s3.usage.take()
+        assert used.pop(f"{kind}_requests") == 1
+        assert used in ({}, {"sent_bytes": 4}, {"sent_bytes": 1}, {"received_bytes": 4}, {"received_bytes": 1})
+        assert s3.usage.take() == {}
+
+
+def test_sums_encryption_and_payer_are_sent(server: S3Server, bucket: str) -> None:
+    storage = server.storage(bucket, "kms", sse="aws:kms", kms_key_id="key-1", requester_pays=True)
+    storage.put_bytes("a", b"data")
+    headers = server.log[-1].headers
+    assert headers["x-amz-checksum-crc32"] == "rfPzYw=="
+    assert headers["x-amz-server-side-encryption"] == "aws:kms"
+    assert headers["x-amz-server-side-encryption-aws-kms-key-id"] == "key-1"
+    assert headers["x-amz-request-payer"] == "requester"
+    assert storage.read("a") == b"data"
+    assert server.log[-1].headers["x-amz-request-payer"] == "requester"
+
+
+def test_a_listing_of_many_pages(s3: S3Storage, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("MOTO_S3_DEFAULT_MAX_KEYS", "3")
+    for i in range(8):
+        s3.put_bytes(f"a/{i}", b"x")
+    assert [info.key for info in s3.list("a/")] == [f"a/{i}" for i in range(8)]
+
+
+def test_markers_of_directories_are_no_objects(s3: S3Storage, client: S3Client) -> None:
+    s3.put_bytes("a/b", b"x")
+    root = s3._root
+    client.call("PutObject", root, Key=root, Body=b"")
+    client.call("PutObject", f"{root}a/", Key=f"{root}a/", Body=b"")
+    assert [info.key for info in s3.list("")] == ["a/b"]
+
+
+# ---- large objects
+
+
+@pytest.fixture
+def large(make: Make) -> S3Storage:
+    return make(multipart_bytes=100_000, part_bytes=40_000)
+
+
+BODY = bytes(range(256)) * 2000  # 512,000 bytes
+
+
+def test_large_objects_move_in_parts(server: S3Server, large: S3Storage, tmp_path: Path) -> None:
+    (tmp_path / "file").write_bytes(BODY)
+    server.counts.clear()
+    large.put_file("sst/x.sst", str(tmp_path / "file"), if_absent=True)
+    assert dict(server.counts) == {"CREATE": 1, "PART": 13, "COMPLETE": 1}
+    server.counts.clear()
+    large.get_to_file("sst/x.sst", str(tmp_path / "back"))
+    assert dict(server.counts) == {"GET": 1 + 11}
+    assert (tmp_path / "back").read_bytes() == BODY == large.read("sst/x.sst")
+    with pytest.raises(ConflictError):
+        large.put_file("sst/x.sst", str(tmp_path / "file"), if_absent=True)
+    large.put_file("sst/x.sst", str(tmp_path / "file"))
+    assert [p.name for p in tmp_path.iterdir()] == ["file", "back"] or len(list(tmp_path.iterdir())) == 2
+
+
+@pytest.mark.parametrize("fault", [RESET, ERROR, LOST, LOST_500, SLOW_DOWN])
+@pytest.mark.parametrize("operation", ["CREATE", "PART", "COMPLETE"])
+def test_a_large_put_survives(server: S3Server, large: S3Storage, tmp_path: Path, operation: str, fault: Fault) -> None:
+    (tmp_path / "file").write_bytes(BODY)
+    with server.faults(first(2, fault, operation)):
+        large.put_file("x", str(tmp_path / "file"), if_absent=True)
+    large.get_to_file("x", str(tmp_path / "back"))
+    assert (tmp_path / "back").read_bytes() == BODY
+
+
+def test_a_large_put_that_fails_leaves_no_parts(
+    server: S3Server, large: S3Storage, client: S3Client, tmp_path: Path
+) -> None:
+    (tmp_path / "file").write_bytes(BODY)
+    with server.faults(first(10**9, Fault(403, "AccessDenied"), "PART")), pytest.raises(UnavailableError) as caught:
+        large.put_file("x", str(tmp_path / "file"))
+    assert caught.value.kind is ErrorKind.STORAGE_DENIED and "s3:PutObject" in caught.value.hint
+    uploads = client.call("ListMultipartUploads", "").get("Uploads", ())
+    assert not [upload for upload in uploads if upload["Key"].startswith(large._root)]
+    with pytest.raises(NotFoundError):
+        large.stat("x")
+
+
+@pytest.mark.parametrize("fault", [RESET, ERROR, Fault(cut=1), Fault(cut=30_000)])
+def test_a_large_get_survives(server: S3Server, large: S3Storage, tmp_path: Path, fault: Fault) -> None:
+    large.put_bytes("x", BODY)
+    with server.faults(lambda request: fault if request.number in (1, 3, 4, 7) else None):
+        large.get_to_file("x", str(tmp_path / "back"))
+    assert (tmp_path / "back").read_bytes() == BODY
+
+
+def test_an_object_replaced_while_it_is_fetched(server: S3Server, large: S3Storage, tmp_path: Path) -> None:
+    large.put_bytes("x", BODY)
+    replaced = iter([True])
+
+    def replace(request: Request) -> Fault | None:
+        if request.operation == "GET" and request.number == 4 and next(replaced, False):
+            large.put_bytes("x", BODY[::-1])
+        return None
+
+    with server.faults(replace):
+        large.get_to_file("x", str(tmp_path / "back"))
+    assert (tmp_path / "back").read_bytes() == BODY[::-1]
+
+
+# ---- what a network does
+
+
+@pytest.mark.parametrize("fault", [RESET, ERROR, SLOW_DOWN, LOST, LOST_500])
+def test_everything_is_repeated(server: S3Server, s3: S3Storage, tmp_path: Path, fault: Fault) -> None:
+    s3.put_bytes("old", b"old")
+    calls: list[tuple[Callable[[], object], object]] = [
+        (lambda: s3.put_bytes("a", b"data"), None),
+        (lambda: s3.put_bytes("b", b"data", if_absent=True), None),
+        (lambda: s3.read("old"), b"old"),
+        (lambda: s3.read_range("old", 1, 1), b"l"),
+        (lambda: s3.get_to_file("old", str(tmp_path / "back")), None),
+        (lambda: s3.stat("old").size_bytes, 3),
+        (lambda: [i.key for i in s3.list("")], ["a", "b", "old"]),
+        (lambda: s3.delete(["old"]), None),
+    ]
+    for call, expected in calls:
+        with server.faults(first(3, fault)):
+            assert call() == expected
+    assert (tmp_path / "back").read_bytes() == b"old"
+    assert [(i.key, i.size_bytes) for i in s3.list("")] == [("a", 4), ("b", 4)]
+
+
+@pytest.mark.parametrize("if_absent", [False, True])
+def test_a_put_whose_answers_are_all_lost(server: S3Server, s3: S3Storage, if_absent: bool) -> None:
+    with server.faults(first(10**9, LOST, "PUT")):
+        s3.put_bytes("a", b"data", if_absent=if_absent)
+    assert s3.read("a") == b"data"
+
+
+@pytest.mark.parametrize("if_absent", [False, True])
+def test_a_put_that_never_arrives(server: S3Server, s3: S3Storage, if_absent: bool) -> None:
+    with server.faults(first(10**9, RESET, "PUT")), pytest.raises(UnavailableError) as caught:
+        s3.put_bytes("a", b"data", if_absent=if_absent)
+    assert caught.value.kind is ErrorKind.STORAGE_UNAVAILABLE and "PutObject" in str(caught.value)
+    assert list(s3.list("")) == []
+
+
+def test_a_put_over_an_older_object_that_never_arrives(server: S3Server, s3: S3Storage) -> None:
+    s3.put_bytes("a", b"data")
+    with server.faults(first(10**9, RESET, "PUT")), pytest.raises(UnavailableError):
+        s3.put_bytes("a", b"data")  # the same bytes are there, but not by this put
+
+
+def test_nobody_can_tell(server: S3Server, s3: S3Storage) -> None:
+    with server.faults(first(10**9, LOST)), pytest.raises(UnavailableError) as caught:
+        s3.put_bytes("a", b"data")
+    assert "PutObject" in str(caught.value), "the put failed, not the look"
+
+
+def test_a_lost_answer_is_told_from_another_writer(server: S3Server, s3: S3Storage) -> None:
+    def choose(request: Request) -> Fault | None:
+        if request.operation == "PUT" and request.number == 1:
+            s3.put_bytes("a", b"the other's")
+            return RESET
+        return None
+
+    with server.faults(choose), pytest.raises(ConflictError):
+        s3.put_bytes("a", b"mine", if_absent=True)
+    assert s3.read("a") == b"the other's"
+
+
+def test_bodies_are_checked(server: S3Server, s3: S3Storage, tmp_path: Path) -> None:
+    s3.put_bytes("a.sst", b"0123456789")
+    for fault in (Fault(cut=4), Fault(flip=True)):
+        with server.faults(first(1, fault, "GET")):
+            assert s3.read("a.sst") == b"0123456789"
+        with server.faults(first(1, fault, "GET")):
+            s3.get_to_file("a.sst", str(tmp_path / "back"))
+        assert (tmp_path / "back").read_bytes() == b"0123456789"
+    (tmp_path / "back").unlink()
+    with server.faults(first(10**9, Fault(flip=True), "GET")):
+        for call in (lambda: s3.read("a.sst"), lambda: s3.get_to_file("a.sst", str(tmp_path / "back"))):
+            with pytest.raises(FormatError) as caught:
+                call()
+            assert caught.value.kind is ErrorKind.SST_DAMAGED
+    assert list(tmp_path.iterdir()) == []
+
+
+def test_an_empty_object(s3: S3Storage, tmp_path: Path) -> None:
+    s3.put_bytes("a", b"")
+    s3.get_to_file("a", str(tmp_path / "back"))
+    assert (tmp_path / "back").read_bytes() == b"" == s3.read_range("a", 0, 5)
+
+
+@pytest.mark.parametrize("status", [501, 405])
+def test_a_server_without_conditional_writes(server: S3Server, make: Make, status: int) -> None:
+    s3 = make()
+
+    def refuse(request: Request) -> Fault | None:
+        return Fault(status, "NotImplemented") if "if-none-match" in request.headers else None
+
+    with server.faults(refuse):
+        s3.put_bytes("a", b"1", if_absent=True)
+        with pytest.raises(ConflictError):
+            s3.put_bytes("a", b"2", if_absent=True)
+        with server.faults(lambda r: refuse(r) or (LOST if r.operation == "PUT" and r.number < 4 else None)):
+            s3.put_bytes("b", b"3", if_absent=True)
+    assert (s3.read("a"), s3.read("b")) == (b"1", b"3")
+
+
+# ---- what a server says
+
+
+@pytest.mark.parametrize(
+    ("status", "code", "kind", "hint"),
+    [
+        (404, "NoSuchBucket", ErrorKind.STORAGE_BUCKET_MISSING, "Create the bucket"),
+        (403, "AccessDenied", ErrorKind.STORAGE_DENIED, "s3:PutObject on arn:aws:s3:::"),
+        (403, "SignatureDoesNotMatch", ErrorKind.STORAGE_DENIED, "fs.s3a.secret.key"),
+        (400, "ExpiredToken", ErrorKind.STORAGE_DENIED, "expired"),
+        (403, "RequestTimeTooSkewed", ErrorKind.STORAGE_UNAVAILABLE, "clock"),
+        (400, "AuthorizationHeaderMalformed", ErrorKind.STORAGE_MISCONFIGURED, "storage.s3.region to eu-west-1"),
+        (403, "QuotaExceeded", ErrorKind.STORAGE_FULL, "Free space"),
+        (507, "XMinioStorageFull", ErrorKind.STORAGE_FULL, "Free space"),
+        (400, "KeyTooLongError", ErrorKind.INVALID_ARGUMENT, "Shorten"),
+        (501, "NotImplemented", ErrorKind.STORAGE_UNSUPPORTED, "millpond storage check"),
+        (400, "SomethingNew", ErrorKind.STORAGE_UNAVAILABLE, "service"),
+    ],
+)
+def test_refusals(server: S3Server, s3: S3Storage, status: int, code: str, kind: ErrorKind, hint: str) -> None:
+    region = (("x-amz-bucket-region", "eu-west-1"),)
+    with server.faults(first(10**9, Fault(status, code, headers=region))), pytest.raises(MillpondError) as caught:
+        s3.put_bytes("a/b", b"x")
+    assert caught.value.kind is kind and hint in caught.value.hint
+    assert "/a/b: PutObject: " + code in str(caught.value), "the call that failed, and on what"
+
+
+def test_a_refusal_to_read_may_hide_that_nothing_is_there(server: S3Server, s3: S3Storage) -> None:
+    with server.faults(first(10**9, Fault(403, "AccessDenied"))):
+        for call in (lambda: s3.read("a"), lambda: s3.stat("a")):
+            with pytest.raises(UnavailableError) as caught:
+                call()
+            assert caught.value.kind is ErrorKind.STORAGE_DENIED
+            assert "s3:GetObject" in caught.value.hint and "s3:ListBucket" in caught.value.hint
+        with pytest.raises(UnavailableError) as caught:
+            list(s3.list(""))
+        assert "s3:ListBucket" in caught.value.hint
+
+
+def test_some_keys_of_a_deletion_are_refused(server: S3Server, s3: S3Storage, monkeypatch: pytest.MonkeyPatch) -> None:
+    answer = {"Errors": [{"Key": "x/a", "Code": "AccessDenied", "Message": "no"}]}
+    monkeypatch.setattr(s3._client, "call", lambda *_, **__: answer)
+    with pytest.raises(UnavailableError, match="x/a") as caught:
+        s3.delete(["a"])
+    assert caught.value.kind is ErrorKind.STORAGE_DENIED and "s3:DeleteObject" in caught.value.hint
+
+
+def test_no_bucket(server: S3Server) -> None:
+    storage = server.storage("there-is-no-such-bucket")
+    for call in (lambda: storage.read("a"), lambda: storage.put_bytes("a", b""), lambda: list(storage.list(""))):
+        with pytest.raises(InvalidInputError) as caught:
+            call()
+        assert caught.value.kind is ErrorKind.STORAGE_BUCKET_MISSING
+
+
+def test_the_endpoint_is_no_s3(server: S3Server, s3: S3Storage) -> None:
+    with server.faults(first(10**9, Fault(404, html=True))):
+        for call in (lambda: s3.read("a"), lambda: list(s3.list("")), lambda: s3.put_bytes("a", b"")):
+            with pytest.raises(MillpondError) as caught:
+                call()
+            assert caught.value.kind is ErrorKind.STORAGE_MISCONFIGURED and "storage.s3.endpoint" in caught.value.hint
+
+
+def test_nobody_answers(server: S3Server, bucket: str) -> None:
+    storage = server.storage(bucket, endpoint="http://127.0.0.1:1")
+    with pytest.raises(UnavailableError) as caught:
+        storage.read("a")
+    assert caught.value.kind is ErrorKind.STORAGE_UNAVAILABLE and "127.0.0.1:1" in str(caught.value)
+    with pytest.raises(InvalidInputError) as wrong:
+        server.storage(bucket, endpoint="no endpoint").read("a")
+    assert wrong.value.kind is ErrorKind.STORAGE_MISCONFIGURED
+
+
+def test_a_key_too_long(server: S3Server, bucket: str, client: S3Client) -> None:
+    with pytest.raises(InvalidInputError, match="would be longer") as caught:
+        server.storage(bucket, "ä" * 400, client=client)
+    assert caught.value.kind is ErrorKind.INVALID_ARGUMENT
+
+
+def test_a_key_too_long_below_a_root(s3: S3Storage) -> None:
+    for call in (lambda: s3.put_bytes("ä" * 600, b""), lambda: s3.stat("ä" * 600)):
+        with pytest.raises(InvalidInputError, match="S3 allows 1024"):
+            call()
+
+
+@pytest.mark.parametrize(
+    ("root", "prefix"),
+    [
+        ("s3://{}/a b/ü%20é/", "a b/ü%20é/"),
+        ("s3a://{}//x//./y///", "x/y/"),
+        ("S3A://{}/a+b?c#d", "a+b?c#d/"),
+        ("s3://{}", ""),
+        ("s3://{}/", ""),
+    ],
+)
+def test_roots(server: S3Server, client: S3Client, root: str, prefix: str) -> None:
+    bucket = server.bucket()
+    storage = open_storage(root.format(bucket), server.settings())
+    storage.put_bytes("state/0/ä b%20", b"x")
+    assert storage.read("state/0/ä b%20") == b"x"
+    assert [info.key for info in storage.list("state/")] == ["state/0/ä b%20"]
+    listed = S3Client(bucket, server.settings().s3).call("ListObjectsV2", "")
+    assert [entry["Key"] for entry in listed["Contents"]] == [prefix + "state/0/ä b%20"]
+
+
+@pytest.mark.parametrize("root", ["s3:///x", "s3:x", "s3://b/../c", "s3a://" + "b" * 300 + "/x"])
+def test_bad_roots(server: S3Server, root: str) -> None:
+    with pytest.raises(InvalidInputError) as caught:
+        open_storage(root, server.settings()).read("a")
+    assert caught.value.kind is ErrorKind.INVALID_ARGUMENT
+
+
+# ---- credentials
+
+
+def test_secrets_stay_secret(server: S3Server, bucket: str, caplog: pytest.LogCaptureFixture) -> None:
+    caplog.set_level(logging.DEBUG)
+    logging.getLogger("botocore").setLevel(logging.DEBUG)
+    keys = S3Credentials(
+        access_key=Secret("the access key"), secret_key=Secret("the secret key"), session_token=Secret("the token")
+    )
+    storage = server.storage(bucket, "secret", credentials=keys)
+    storage.put_bytes("a", b"x")
+    assert server.log[-1].headers["x-amz-security-token"] == "the token"
+    with server.faults(first(2, SLOW_DOWN)):
+        storage.read("a")
+    with server.faults(first(10**9, Fault(403, "AccessDenied"))), pytest.raises(UnavailableError) as caught:
+        storage.read("a")
+    shown = f"{caplog.text} {caught.value!r} {caught.value.hint} {storage!r} {keys!r} {storage.__dict__}"
+    assert "trying again" in shown
+    assert "the secret key" not in shown and "the token" not in shown and "the access key" not in shown
+
+
+def test_a_role_is_assumed(server: S3Server, bucket: str) -> None:
+    keys = S3Credentials(
+        access_key=Secret(HADOOP["fs.s3a.access.key"]),
+        secret_key=Secret(HADOOP["fs.s3a.secret.key"]),
+        role_arn="arn:aws:iam::123456789012:role/state",
+        sts_endpoint=server.endpoint,
+    )
+    storage = server.storage(bucket, "role", credentials=keys)
+    storage.put_bytes("a", b"x")
+    assert server.log[-1].headers["x-amz-security-token"], "temporary credentials have a token"
+    assert "Credential=ASIA" in server.log[-1].headers["authorization"]
+
+
+def test_anonymous(server: S3Server, bucket: str) -> None:
+    storage = server.storage(bucket, "anonymous", credentials=S3Credentials(anonymous=True))
+    with pytest.raises(NotFoundError):
+        storage.stat("a")
+    assert "authorization" not in server.log[-1].headers
+
+
+def test_no_credentials(server: S3Server, bucket: str, monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
+    for name in ("AWS_ACCESS_KEY_ID", "AWS_SECRET_ACCESS_KEY", "AWS_PROFILE"):
+        monkeypatch.delenv(name, raising=False)
+    monkeypatch.setenv("AWS_EC2_METADATA_DISABLED", "true")
+    monkeypatch.setenv("AWS_SHARED_CREDENTIALS_FILE", str(tmp_path / "none"))
+    monkeypatch.setenv("AWS_CONFIG_FILE", str(tmp_path / "none"))
+    with pytest.raises(UnavailableError) as caught:
+        server.storage(bucket, credentials=None).read("a")
+    assert caught.value.kind is ErrorKind.STORAGE_DENIED and "fs.s3a.access.key" in caught.value.hint
+    monkeypatch.setenv("AWS_PROFILE", "of-nobody")
+    with pytest.raises(UnavailableError, match="of-nobody"):
+        server.storage(bucket, credentials=None).read("a")
+
+
+def test_the_package_is_missing(server: S3Server, bucket: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setitem(__import__("sys").modules, "boto3", None)
+    monkeypatch.setitem(__import__("sys").modules, "botocore", None)
+    with pytest.raises(MillpondError) as caught:
+        server.storage(bucket).read("a")
+    assert caught.value.kind is ErrorKind.STORAGE_PACKAGE_MISSING and "millpond[s3]" in caught.value.hint

@@ -1,0 +1,120 @@
+"""The agent with its state on S3 over HTTP, on a server that fails now and then, and Spark's logs in a directory."""
+
+from __future__ import annotations
+
+import random
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from millpond.agent.service import AgentService
+from millpond.cli.main import main
+from millpond.storage import open_checkpoint, open_storage
+from tests.agent_driver import Provider
+from tests.s3_server import HADOOP, Chooser, Fault, Request, S3Server, s3_server
+
+
+@pytest.fixture(scope="module")
+def server() -> Iterator[S3Server]:
+    with s3_server() as running:
+        yield running
+
+
+def faults(seed: int, rate: float) -> Chooser:
+    """A share of the requests goes wrong: the connection breaks before or after, or in the body, or the server is busy."""
+    chance = random.Random(seed)
+
+    def choose(request: Request) -> Fault | None:
+        if chance.random() >= rate:
+            return None
+        kinds = [Fault(), Fault(applied=True), Fault(500, "InternalError"), Fault(503, "SlowDown")]
+        if request.operation == "GET":
+            kinds += [Fault(cut=5), Fault(flip=True)]
+        return chance.choice(kinds)
+
+    return choose
+
+
+@pytest.mark.parametrize("spark_format", [1, 2])
+def test_a_query_s_life(
+    server: S3Server,
+    tmp_path: Path,
+    spark_format: int,
+    monkeypatch: pytest.MonkeyPatch,
+    capsys: pytest.CaptureFixture[str],
+) -> None:
+    bucket = server.bucket()
+    (tmp_path / "ckpt").mkdir()
+    (tmp_path / "ckpt/metadata").write_text('{"id":"the-query"}')
+    options = {
+        "storage.uri": f"s3a://{bucket}/a b%20/",
+        "storage.s3.endpoint": server.endpoint,
+        "gc.graceMs": "0",
+        "gc.intervalMs": "0",
+    }
+    state = open_storage(f"s3://{bucket}/a b%20/the-query", server.settings())
+    now_ms = [0]
+
+    def provider(number: int) -> Provider:
+        # The server's clock counts whole seconds: collections must not be ahead of it.
+        service = AgentService(clock_ms=lambda: 10**13 + now_ms[0])
+        made = Provider(service, tmp_path / "ckpt", tmp_path / f"local-{number}", spark_format=spark_format)
+        made.options, made.storage, made.hadoop = options, state, HADOOP
+        return made
+
+    def opened(at: Provider, version: int, id: str) -> tuple[str, ...]:
+        return at.open(version, id if spark_format == 2 and version else None)
+
+    writer = provider(0)
+    expected: tuple[str, ...] = ()
+    with server.faults(faults(spark_format, 1 / 15)):
+        opened(writer, 0, "")
+        for i in range(8):
+            done = writer.commit()
+            expected = (*expected, done.id)
+            if i % 3 == 2:
+                writer.snapshot()
+            now_ms[0] += 60_000
+            writer.collect(done)
+        reader = provider(1)
+        assert opened(reader, 8, writer.id) == expected == writer.state
+        assert reader.plan["snapshot_version"] == 6
+        again = reader.commit()
+    assert opened(provider(2), 9, again.id) == (*expected, again.id)
+    assert (tmp_path / "ckpt/millpond/storage.json").exists()
+    assert sorted(p.name for p in (tmp_path / "ckpt").iterdir()) == ["metadata", "millpond"]
+    assert [info.key for info in open_checkpoint(str(tmp_path / "ckpt"), server.settings()).list("metadata")]
+    versions = sorted(int(name.split(".")[0].split("_")[0]) for name in writer.stored(".changelog"))
+    assert versions[-1] == 9 and versions[0] > 3, "what no retained version needs was collected"
+
+    monkeypatch.setenv("AWS_ACCESS_KEY_ID", "test")
+    monkeypatch.setenv("AWS_SECRET_ACCESS_KEY", "test")
+    monkeypatch.setenv("AWS_REGION", "us-east-1")
+    assert main(["checkpoint", "show", str(tmp_path / "ckpt"), "-o", f"storage.s3.endpoint={server.endpoint}"]) == 0
+    assert "versions" in capsys.readouterr().out
+
+
+def test_restores_fetch_side_by_side(server: S3Server, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """With a slow server a restore takes a few answers' time, not one for each file."""
+    bucket = server.bucket()
+    (tmp_path / "ckpt").mkdir()
+    (tmp_path / "ckpt/metadata").write_text('{"id":"the-query"}')
+    more: dict[str, Any] = {
+        "options": {"storage.uri": f"s3://{bucket}", "storage.s3.endpoint": server.endpoint},
+        "hadoop": HADOOP,
+        "spark_format": 2,
+    }
+    writer = Provider(AgentService(), tmp_path / "ckpt", tmp_path / "local", **more)
+    writer.open(0)
+    for _ in range(3):
+        writer.commit()
+        writer.flush()
+    writer.snapshot()
+    for _ in range(6):
+        writer.commit()
+    monkeypatch.setattr(server, "latency_s", 0.05)
+    reader = Provider(AgentService(), tmp_path / "ckpt", tmp_path / "other", **more)
+    assert reader.open(writer.version, writer.id) == writer.state
+    assert server.most_in_flight >= 3
