@@ -282,6 +282,10 @@ class RescaleMachine(RuleBasedStateMachine):
             anchor_id = anchor.id if self.spark_format == 2 else None
             call(self.service, "collect", store=store, anchor_version=anchor.version, anchor_id=anchor_id, force=True)
         self.history = {v: kept for v, kept in self.history.items() if v > self.batch + 1 - RETAINED}
+        # Spark purges its logs by the same number.
+        for batch in range(self.batch - RETAINED):
+            for key in (layout.offsets_key(batch), layout.commits_key(batch)):
+                (self.root / key).unlink(missing_ok=True)
 
     # ---- rescales
 

@@ -11,7 +11,7 @@ from dataclasses import asdict, dataclass
 from typing import Any
 
 from millpond import layout
-from millpond.errors import ConflictError, ErrorKind, InvalidInputError, UnsupportedError
+from millpond.errors import ConflictError, ErrorKind, InvalidInputError
 from millpond.ids import new_id
 from millpond.manifest import encode_manifest
 from millpond.rescaling.plan import Target, check_partitions, check_scalable, compose
