@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import os
+from collections import Counter
 from collections.abc import Iterable, Sequence
 from typing import Any
 
@@ -9,6 +11,22 @@ from integration import join_cases, operator_cases, python_state_cases, scala_st
 from integration.cases import Case
 
 SHAPES: list[Case] = [*operator_cases.CASES, *join_cases.CASES, *python_state_cases.CASES, *scala_state_cases.CASES]
+PER_OPERATOR = 2
+
+
+def tested() -> list[Case]:
+    """The shapes that a run of all tests compares: the first two of every operator; with MILLPOND_SHAPES=all, all."""
+    if os.environ.get("MILLPOND_SHAPES") == "all":
+        return SHAPES
+    seen: Counter[str] = Counter()
+    chosen = []
+    for case in SHAPES:
+        seen[case.operator] += 1
+        if seen[case.operator] <= PER_OPERATOR:
+            chosen.append(case)
+    return chosen
+
+
 _COLUMNS = ("operator", "shape", "mode", "format", "encoding", "batches", "rows", "result")
 
 

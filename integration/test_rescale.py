@@ -31,12 +31,9 @@ CHAIN = (4, 8, 1, 4, 2, 16)
 
 # A kind of state each; MILLPOND_RESCALE_ALL=1 for all.
 SAMPLE = {
-    "agg-update-odd-keys",
     "global-update-ids",
-    "dedupe-within-watermark-ids",
     "sessions-append",
     "join-full",
-    "join-full-v3",
     "join-inner-v4",
     "row-event-time",
     "pandas-processing-time",
@@ -117,7 +114,6 @@ def test_a_running_query_is_seen_by_its_heartbeat(spark: SparkSession, tmp_path:
         with pytest.raises(MillpondError) as caught:
             millpond.rescale(checkpoint, 4)
         assert caught.value.kind is ErrorKind.QUERY_RUNNING and str(query.runId) in str(caught.value)
-        query.processAllAvailable()
     finally:
         query.stop()
     wait_until(

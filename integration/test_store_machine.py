@@ -23,7 +23,7 @@ from integration.jvm import MILLPOND, ROCKSDB
 from integration.provider_machine import PARTITIONS, ProviderMachine, Variant, in_partition, run_machine
 from integration.store_model import State, as_state, canon, write_spark_metadata
 
-EXAMPLES = int(os.environ.get("MILLPOND_MACHINE_EXAMPLES", "40"))
+EXAMPLES = int(os.environ.get("MILLPOND_MACHINE_EXAMPLES", "16"))
 STEPS = 45
 TEXTS = ["", "a", "ab", "b", "ü€", "\U0001f600", "x" * 40, None]
 VALUES = st.tuples(

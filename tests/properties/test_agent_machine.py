@@ -260,10 +260,10 @@ def _settings(max_examples: int) -> settings:
 
 
 TestFormat2 = AgentMachine.TestCase
-TestFormat2.settings = _settings(30)
+TestFormat2.settings = _settings(20)
 TestFormat1 = Format1Machine.TestCase
-TestFormat1.settings = _settings(30)
+TestFormat1.settings = _settings(20)
 TestDamaged = DamagedMachine.TestCase
-TestDamaged.settings = _settings(15)
+TestDamaged.settings = _settings(10)
 TestDamagedFormat1 = DamagedFormat1Machine.TestCase
-TestDamagedFormat1.settings = _settings(15)
+TestDamagedFormat1.settings = _settings(10)

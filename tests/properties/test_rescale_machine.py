@@ -381,7 +381,7 @@ class RescaleMachineWithIds(RescaleMachine):
 def cases() -> Iterator[Any]:
     for machine in (RescaleMachine, RescaleMachineWithIds):
         case = machine.TestCase
-        case.settings = settings(max_examples=25, stateful_step_count=14, deadline=None)
+        case.settings = settings(max_examples=12, stateful_step_count=14, deadline=None)
         yield case
 
 
