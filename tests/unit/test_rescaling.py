@@ -16,11 +16,11 @@ import pytest
 
 from millpond import layout
 from millpond.cli.main import main
-from millpond.composed import intersect, merge_ranges
+from millpond.composed import intersect
 from millpond.errors import ErrorKind, MillpondError
 from millpond.inspection import verify
 from millpond.json_fields import KeyGroupsInfo
-from millpond.keygroups import KeyGroups
+from millpond.keygroups import KeyGroups, merge_ranges
 from millpond.rescaling import rescale, undo
 from millpond.running import heartbeats
 from millpond.spark_log_edit import commit_with_state_ids, offsets_with_partitions, operator_metadata_with_partitions

@@ -154,12 +154,6 @@ def intersect(a: Sequence[tuple[int, int]], b: Sequence[tuple[int, int]]) -> Slo
     return tuple(result)
 
 
-def merge_ranges(ranges: Sequence[tuple[int, int]]) -> SlotRanges:
-    """Return disjoint ranges in ascending order, adjacent ones as one."""
-    merged: list[tuple[int, int]] = []
-    for start, end in sorted(ranges):
-        if merged and merged[-1][1] == start:
-            merged[-1] = (merged[-1][0], end)
-        else:
-            merged.append((start, end))
-    return tuple(merged)
+def contains(slots: SlotRanges, slot: int) -> bool:
+    """Return whether `slot` lies in one of the ranges."""
+    return any(start <= slot < end for start, end in slots)

@@ -9,6 +9,7 @@ Rows lie in the order of *slots*: with `G = base * 2^k`, `slot(g) = (g mod base)
 
 from __future__ import annotations
 
+from collections.abc import Iterable
 from dataclasses import dataclass
 
 from millpond.errors import ErrorKind, InvalidInputError
@@ -102,19 +103,20 @@ class KeyGroups:
             return [(first, first + width)]
         if self.base % partitions == 0:
             blocks = range(partition, self.base, partitions)
-            return _merge([(block << self.bits, (block + 1) << self.bits) for block in blocks])
+            return list(merge_ranges([(block << self.bits, (block + 1) << self.bits) for block in blocks]))
         slots = sorted(self.slot(group) for group in self.groups_of(partition, partitions))
-        return _merge([(slot, slot + 1) for slot in slots])
+        return list(merge_ranges([(slot, slot + 1) for slot in slots]))
 
 
-def _merge(ranges: list[tuple[int, int]]) -> list[tuple[int, int]]:
+def merge_ranges(ranges: Iterable[tuple[int, int]]) -> tuple[tuple[int, int], ...]:
+    """Return half-open ranges that share nothing in ascending order, adjacent ones as one."""
     merged: list[tuple[int, int]] = []
-    for start, end in ranges:
+    for start, end in sorted(ranges):
         if merged and merged[-1][1] == start:
             merged[-1] = (merged[-1][0], end)
         else:
             merged.append((start, end))
-    return merged
+    return tuple(merged)
 
 
 def default_max_parallelism(partitions: int) -> int:

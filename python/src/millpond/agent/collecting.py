@@ -99,20 +99,22 @@ def _sweep_now_and_then(
         checkpoint.last_sweep_ms[operator] = now_ms
     try:
         grace_ms, oldest_retained = context.option_int("gc.graceMs"), anchor.version - context.retain_versions + 1
-        deleted = sweep_operator(checkpoint, operator, grace_ms=grace_ms, now_ms=now_ms)
-        return deleted + _clear_after_rescale(checkpoint, operator, oldest_retained, pinned, grace_ms, now_ms)
+        listings = _list_operator(checkpoint, operator)
+        deleted = _sweep(checkpoint, operator, listings, grace_ms, now_ms)
+        return deleted + _clear_after_rescale(context, listings, oldest_retained, pinned, grace_ms, now_ms)
     finally:
         with checkpoint.lock:
             checkpoint.sweeping.discard(operator)
 
 
-def sweep_operator(checkpoint: CheckpointContext, operator: int, *, grace_ms: int, now_ms: int) -> list[ObjectInfo]:
+def _sweep(
+    checkpoint: CheckpointContext, operator: int, listings: Mapping[StoreId, Listing], grace_ms: int, now_ms: int
+) -> list[ObjectInfo]:
     """Delete SSTs that no manifest names and staging files that nobody finished. Return what was deleted.
 
     If one manifest of the operator cannot be read, nothing is: what it names is not known.
     """
     started = time.monotonic()
-    listings = _list_operator(checkpoint, operator)
     try:
         referenced = _mark(checkpoint, operator, listings, now_ms)
         candidates = _load_candidates(checkpoint, operator)
@@ -183,18 +185,17 @@ def _mark(checkpoint: CheckpointContext, operator: int, listings: Mapping[StoreI
 
 
 def _clear_after_rescale(
-    checkpoint: CheckpointContext,
-    operator: int,
+    context: StoreContext,
+    listings: Mapping[StoreId, Listing],
     oldest_retained: int,
     pinned: frozenset[str],
     grace_ms: int,
     now_ms: int,
 ) -> list[ObjectInfo]:
     """Delete what a rescale left behind: files of partitions that are no more, and pins of changelogs that nobody needs."""
-    storage = checkpoint.storage
+    checkpoint, storage, operator = context.checkpoint, context.storage, context.store.operator
     try:
         partitions = read_spark_metadata(storage, batches=(), operators=()).partitions
-        listings = _list_operator(checkpoint, operator)
         if partitions is None or not listings:
             return []
         doomed = gc.plan_left_behind(

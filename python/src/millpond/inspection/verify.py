@@ -17,6 +17,7 @@ from typing import Any, BinaryIO
 
 from millpond import layout
 from millpond.changelog import ChangelogReader
+from millpond.composed import contains
 from millpond.errors import ErrorKind, MillpondError, NotFoundError, UnavailableError
 from millpond.ids import StoreId, VersionId
 from millpond.inspection.sources import problems_of_sources
@@ -391,5 +392,4 @@ def _owned(physical: bytes, family: ColumnFamily, manifest: Manifest) -> bool:
         return False
     if family.spans_key_groups and int.from_bytes(physical[:2], "big") != RESERVED_SLOT:
         return False
-    slot = family.slot_of(physical)
-    return not manifest.key_groups.scalable or any(a <= slot < b for a, b in manifest.slots)
+    return not manifest.key_groups.scalable or contains(manifest.slots, family.slot_of(physical))

@@ -11,11 +11,11 @@ from dataclasses import dataclass, replace
 from typing import TypeVar
 
 from millpond._version import __version__
-from millpond.composed import ChangelogSource, SlotRanges, SnapshotSource, intersect, merge_ranges
+from millpond.composed import ChangelogSource, SlotRanges, SnapshotSource, intersect
 from millpond.errors import ErrorKind, InvalidInputError, UnsupportedError, error
 from millpond.ids import StoreId, VersionId
 from millpond.json_fields import ColumnFamily, KeyGroupsInfo
-from millpond.keygroups import MAX_PARALLELISM_LIMIT, KeyGroups
+from millpond.keygroups import MAX_PARALLELISM_LIMIT, KeyGroups, merge_ranges
 from millpond.manifest import Manifest
 from millpond.restore.plan import RestorePlan
 

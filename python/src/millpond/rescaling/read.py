@@ -14,7 +14,7 @@ from millpond.partition_keys import partition_key_rule
 from millpond.rescaling.plan import OldStore
 from millpond.restore.plan import plan_restore
 from millpond.spark_metadata import OperatorInfo, SparkMetadata, read_spark_metadata
-from millpond.spark_schema import read_key_columns
+from millpond.state.schema_files import key_columns
 from millpond.storage import Storage
 from millpond.store_files import StoreFiles
 
@@ -90,11 +90,19 @@ def read_before(storage: Storage, root: str) -> Before:
 def _lives_in_one_partition(storage: Storage, info: OperatorInfo | None, operator: int, names: Iterable[str]) -> bool:
     """Whether the operator has no partition key (aggregation without keys, limit): all of it is in partition 0 for ever."""
     for name in names:
-        columns = read_key_columns(storage, operator, name)
+        columns = _key_columns(storage, StoreId(operator, 0, name))
         rule = partition_key_rule(info.name if info is not None else "", name, "default", columns)
         if rule.kind != "none":
             return False
     return True
+
+
+def _key_columns(storage: Storage, store: StoreId) -> tuple[str, ...] | None:
+    key = layout.state_schema_key(store)
+    try:
+        return key_columns(storage.read(key), name=key)
+    except NotFoundError:
+        return None
 
 
 def _format(storage: Storage, spark: SparkMetadata, root: str) -> CheckpointFormat:

@@ -10,7 +10,7 @@ from contextlib import contextmanager
 from dataclasses import dataclass
 
 from millpond.changelog import ChangelogReader, Op
-from millpond.composed import SlotRanges
+from millpond.composed import SlotRanges, contains
 from millpond.errors import ErrorKind, FormatError, UnsupportedError
 from millpond.ids import VersionId
 from millpond.json_fields import ColumnFamily
@@ -116,8 +116,7 @@ def _apply(version: StoreVersion, name: str, id: str, overlay: dict[bytes, _Chan
 
 def _owned(key: bytes, families: Mapping[int, ColumnFamily], slots: SlotRanges) -> bool:
     family = families.get(key[2] << 8 | key[3])
-    slot = family.slot_of(key) if family is not None else -1
-    return any(start <= slot < end for start, end in slots)
+    return family is not None and contains(slots, family.slot_of(key))
 
 
 def _of_slots(found: Iterator[Entry], slots: SlotRanges, manifest: Manifest) -> Iterator[Entry]:

@@ -66,6 +66,20 @@ def parse_schema_file(data: bytes, *, prefix_columns: int, name: str) -> tuple[F
     return tuple(_family(reader, name) for _ in range(reader.number(">i")))
 
 
+def key_columns(data: bytes, *, name: str) -> tuple[str, ...] | None:
+    """Return the names of the key's columns that a schema file of one column family (v1, v2) describes, of whatever type they
+    are; None for a later version. Raises: FormatError: FORMAT_DAMAGED. `name`: of the file, for messages."""
+    reader = _Reader(data, name)
+    version = reader.utf()
+    if version not in ("v1", "v2"):
+        return None
+    try:
+        fields = json.loads(reader.utf() if version == "v1" else reader.chunked())["fields"]
+        return tuple(str(field["name"]) for field in fields)
+    except (ValueError, KeyError, TypeError) as e:
+        raise FormatError(f"{name}: no schema that Spark writes", kind=ErrorKind.FORMAT_DAMAGED) from e
+
+
 def _family(reader: _Reader, name: str) -> FamilySchema:
     family = reader.utf()
     reader.number(">h")
