@@ -15,38 +15,13 @@ import pyspark
 
 import millpond
 from millpond.errors import UnsupportedError
+from millpond.migrating.jvm import OPENS, java
 
 REPO = Path(__file__).resolve().parents[1]
 SCALA_TESTS = REPO / "jvm-shim" / "src" / "test" / "scala"
 SPARK_JARS = Path(pyspark.__file__).parent / "jars"
 ROCKSDB = "org.apache.spark.sql.execution.streaming.state.RocksDBStateStoreProvider"
 MILLPOND = "org.apache.spark.sql.millpond.MillpondStateStoreProvider"
-# Spark on Java 17 reads JDK internals; the same list as org.apache.spark.launcher.JavaModuleOptions.
-_OPENS = (
-    "java.base/java.lang",
-    "java.base/java.lang.invoke",
-    "java.base/java.lang.reflect",
-    "java.base/java.io",
-    "java.base/java.net",
-    "java.base/java.nio",
-    "java.base/java.util",
-    "java.base/java.util.concurrent",
-    "java.base/java.util.concurrent.atomic",
-    "java.base/jdk.internal.ref",
-    "java.base/sun.nio.ch",
-    "java.base/sun.nio.cs",
-    "java.base/sun.security.action",
-    "java.base/sun.util.calendar",
-)
-
-
-def java() -> str:
-    """Path of the `java` that Spark would use."""
-    home = os.environ.get("JAVA_HOME")
-    found = str(Path(home) / "bin" / "java") if home else shutil.which("java")
-    if not found:
-        raise RuntimeError("no java: set JAVA_HOME or put java on the PATH")
-    return found
 
 
 def millpond_jar() -> Path | None:
@@ -91,6 +66,6 @@ def compile_harness() -> Path:
 
 def java_command(main: str, args: Sequence[str], *, classpath: Sequence[Path], heap: str = "1g") -> list[str]:
     """Command line of a JVM with Spark's jars behind `classpath`."""
-    opens = [flag for module in _OPENS for flag in ("--add-opens", f"{module}=ALL-UNNAMED")]
+    opens = [flag for module in OPENS for flag in ("--add-opens", f"{module}=ALL-UNNAMED")]
     path = os.pathsep.join([*map(str, classpath), f"{SPARK_JARS}/*"])
     return [java(), f"-Xmx{heap}", "-XX:+UseSerialGC", *opens, "-cp", path, main, *args]

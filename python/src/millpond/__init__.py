@@ -29,6 +29,7 @@ from millpond.stopping import stop_with_savepoint
 
 if TYPE_CHECKING:
     from millpond.api import rescale
+    from millpond.migrating import adopt, release
 
 __all__ = [
     "AgentError",
@@ -44,15 +45,18 @@ __all__ = [
     "UnavailableError",
     "UnsupportedError",
     "__version__",
+    "adopt",
     "conf_lines",
     "configure",
     "jar",
     "read_state",
+    "release",
     "rescale",
     "stop_with_savepoint",
 ]
 
 _IN_API = frozenset({"rescale"})
+_IN_MIGRATING = frozenset({"adopt", "release"})
 
 
 def __getattr__(name: str) -> Any:
@@ -61,4 +65,8 @@ def __getattr__(name: str) -> Any:
         from millpond import api
 
         return getattr(api, name)
+    if name in _IN_MIGRATING:
+        from millpond import migrating
+
+        return getattr(migrating, name)
     raise AttributeError(f"module {__name__!r} has no attribute {name!r}")

@@ -256,7 +256,7 @@ ERRORS: dict[ErrorKind, ErrorInfo] = {
     ErrorKind.FOREIGN_CHECKPOINT: ErrorInfo(
         UnsupportedError,
         "The state was written by another provider (Spark's own), not by Millpond.",
-        "Keep the provider the query was started with, or start it with a new checkpointLocation.",
+        "Take the state over with `millpond adopt`, or keep the provider that the query was started with.",
     ),
     ErrorKind.FORMAT_TOO_NEW: ErrorInfo(
         UnsupportedError,

@@ -17,11 +17,26 @@ def offsets_with_partitions(text: str, partitions: int, *, name: str) -> str:
 
     Raises: FormatError: FORMAT_DAMAGED: `text` is no such entry. `name` is the file's, for the message.
     """
+    return offsets_with_conf(text, {SHUFFLE_PARTITIONS: str(partitions)}, name=name)
+
+
+def offsets_with_conf(text: str, values: Mapping[str, str], *, name: str) -> str:
+    """Return an entry of the offset log in which these confs are pinned to these values. Raises: as above."""
     lines, metadata = _parse(text, name)
     conf = metadata.get("conf")
     if not isinstance(conf, dict):
         raise FormatError(f"{name}: has no conf", kind=ErrorKind.FORMAT_DAMAGED)
-    conf[SHUFFLE_PARTITIONS] = str(partitions)
+    conf.update(values)
+    lines[1] = _dump(metadata)
+    return "\n".join(lines)
+
+
+def commit_without_state_ids(text: str, *, name: str) -> str:
+    """Return an entry of the commit log as Spark checkpoint format 1 has it. Raises: FormatError: FORMAT_DAMAGED."""
+    lines, metadata = _parse(text, name)
+    if metadata.pop("stateUniqueIds", None) is None and lines[0] != "v2":
+        return text
+    lines[0] = "v1" if lines[0] == "v2" else lines[0]  # from v3 on the version is about sinks
     lines[1] = _dump(metadata)
     return "\n".join(lines)
 

@@ -12,7 +12,7 @@ import traceback
 from collections.abc import Callable, Sequence
 
 from millpond import __version__
-from millpond.cli import checkpoint, rescale, savepoint, state, storage, tables
+from millpond.cli import checkpoint, migrating, rescale, savepoint, state, storage, tables
 from millpond.cli.output import Output
 from millpond.errors import ErrorKind, InternalError, InvalidInputError, MillpondError, NotFoundError, UnsupportedError
 
@@ -45,6 +45,7 @@ def parser() -> argparse.ArgumentParser:
         action.set_defaults(run=run)
 
     savepoint.add_commands(commands)
+    migrating.add_commands(commands)
     state.add_commands(commands)
 
     group = commands.add_parser("storage", help="check the storage that state goes to")

@@ -31,11 +31,12 @@ class Survey:
         return sorted({store.operator for store in self.stores} | set(self.operators))
 
 
-def survey(storage: Storage, checkpoint: str) -> Survey:
+def survey(storage: Storage, checkpoint: str, *, foreign: bool = False) -> Survey:
     """List and read everything but the files of the stores.
 
     Args:
         checkpoint: its name, for messages.
+        foreign: also of a Spark checkpoint whose state is another provider's.
     Raises:
         InvalidInputError: NOT_A_CHECKPOINT.
         UnsupportedError: FOREIGN_CHECKPOINT: the state is another provider's.
@@ -51,7 +52,7 @@ def survey(storage: Storage, checkpoint: str) -> Survey:
     result.stores = {s: found for s, found in sorted(result.stores.items()) if not found.is_empty or found.foreign}
     _read_spark(storage, result)
     _read_format(storage, result)
-    _refuse_others(result, checkpoint)
+    _refuse_others(result, checkpoint, foreign)
     ids = any(version.id for listing in result.stores.values() for version in listing.changelogs | listing.manifests)
     known = result.spark.checkpoint_format if result.spark is not None else None
     result.spark_format = 2 if ids else (known or 1)
@@ -94,17 +95,17 @@ def _read_format(storage: Storage, result: Survey) -> None:
         _keep(result, layout.FORMAT_KEY, e)
 
 
-def _refuse_others(result: Survey, checkpoint: str) -> None:
+def _refuse_others(result: Survey, checkpoint: str, foreign: bool) -> None:
     damaged_format = any(key == layout.FORMAT_KEY for key, _ in result.errors)
     if result.format is not None or damaged_format:
         return
     spark = result.spark
     provider = spark.provider_class if spark is not None else None
-    if provider is not None and not provider.startswith(PROVIDER_PACKAGE):
+    if not foreign and provider is not None and not provider.startswith(PROVIDER_PACKAGE):
         raise UnsupportedError(
             f"the state was written by {provider}, not by Millpond", kind=ErrorKind.FOREIGN_CHECKPOINT
         )
-    if any(listing.foreign for listing in result.stores.values()):
+    if not foreign and any(listing.foreign for listing in result.stores.values()):
         raise UnsupportedError("the state was written by another provider", kind=ErrorKind.FOREIGN_CHECKPOINT)
     empty = spark is None or (spark.query_id is None and not spark.offset_batches)
     if empty and not result.stores and not result.errors:

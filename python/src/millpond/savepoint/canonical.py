@@ -16,7 +16,6 @@ import tempfile
 from collections.abc import Iterator
 from concurrent.futures import ProcessPoolExecutor
 from contextlib import ExitStack
-from dataclasses import replace
 from typing import Any
 
 import pyarrow as pa
@@ -43,16 +42,6 @@ from millpond.storage.local import translate
 
 _PARALLEL_FROM_KEYS = 500_000  # below that, starting processes takes longer than it saves
 _READ_ROWS = 65_536
-
-
-def without_state(image: Image) -> Image:
-    """Return the image without changelogs, SSTs and manifests."""
-    texts = {
-        key: text
-        for key, text in image.texts.items()
-        if (parsed := layout.parse_key(key)) is None or not isinstance(parsed.file, layout.ManifestFile)
-    }
-    return replace(image, texts=texts, files=())
 
 
 def export(image: Image, root: str, target: Target) -> tuple[list[TableEntry], dict[str, FileEntry]]:

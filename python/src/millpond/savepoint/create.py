@@ -17,7 +17,7 @@ from millpond.pins import pinned
 from millpond.rows import require_tools
 from millpond.savepoint.copying import Progress, Written, damaged_state, write_image
 from millpond.savepoint.from_checkpoint import checkpoint_image
-from millpond.savepoint.image import Image
+from millpond.savepoint.image import Image, without_state
 from millpond.savepoint.index import CANONICAL, NATIVE, FileEntry, SavepointIndex, TableEntry, encode_index
 from millpond.savepoint.places import absolute
 from millpond.savepoint.target import Target, building, check_vacant
@@ -141,7 +141,7 @@ def _write(
         from millpond.savepoint import canonical  # needs the extra `tools`
 
         found, table_files = canonical.export(image, origin, target)
-        tables, image = tuple(found), canonical.without_state(image)
+        tables, image = tuple(found), without_state(image)
     written = write_image(image, source, target, link=link, verify=False, damaged=damaged_state, progress=progress)
     written.files |= table_files
     written.bytes_written += sum(entry.size_bytes for entry in table_files.values())

@@ -20,7 +20,7 @@ from millpond.savepoint.copying import write_image
 from millpond.savepoint.create import check_apart, write_index
 from millpond.savepoint.edit import EditReport, Function
 from millpond.savepoint.from_savepoint import savepoint_image
-from millpond.savepoint.image import Image, StoreImage
+from millpond.savepoint.image import Image, StoreImage, without_state
 from millpond.savepoint.index import CANONICAL, FileEntry, TableEntry, damaged, read_index
 from millpond.savepoint.places import absolute
 from millpond.savepoint.rewrite import rule_of
@@ -65,7 +65,7 @@ def edit(
         tables, files = edited.write(directory, function, table)
         for path, entry in files:
             target.storage.put_file(entry.key, path, if_absent=True, link=True)
-        changed = _counted(canonical.without_state(image), tables)
+        changed = _counted(without_state(image), tables)
         written = write_image(changed, storage, target, link=True, verify=True, damaged=damaged)
         written.files |= {entry.key: entry for _, entry in files}
         write_index(target, changed, written, format=CANONICAL, tables=tuple(tables))

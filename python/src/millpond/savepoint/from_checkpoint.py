@@ -32,6 +32,14 @@ def checkpoint_image(storage: Storage, checkpoint: str, batch: int | None = None
     return _Reader(storage, survey(storage, checkpoint), checkpoint).read(batch)
 
 
+def spark_image(storage: Storage, checkpoint: str, batch: int | None = None) -> Image:
+    """Return the image without the files of its stores, which may be any provider's: what Spark itself wrote.
+
+    Args, Raises: as `checkpoint_image`, of what Spark itself wrote.
+    """
+    return _SparkReader(storage, survey(storage, checkpoint, foreign=True), checkpoint).read(batch)
+
+
 class _Reader:
     def __init__(self, storage: Storage, found: Survey, checkpoint: str) -> None:
         self.storage, self.found, self.checkpoint = storage, found, checkpoint
@@ -235,6 +243,13 @@ class _Reader:
         for changelog, key in zip(manifest.changelogs, manifest.changelog_keys(), strict=True):
             self.files[key] = StoredFile(key=key, source=key, size_bytes=changelog.size_bytes, crc32=None)
         return manifest.total_bytes
+
+
+class _SparkReader(_Reader):
+    def _store(self, store: StoreId, target: VersionId) -> StoreImage:
+        return StoreImage(
+            partition=store.partition, name=store.name, version=target.version, id=target.id, keys=-1, size_bytes=0
+        )
 
 
 def _plan(files: StoreFiles, target: VersionId) -> RestorePlan:

@@ -198,6 +198,16 @@ def with_query_id(image: Image, query_id: str) -> Image:
     )
 
 
+def without_state(image: Image) -> Image:
+    """Return the image without changelogs, SSTs and manifests."""
+    texts = {
+        key: text
+        for key, text in image.texts.items()
+        if (parsed := layout.parse_key(key)) is None or not isinstance(parsed.file, layout.ManifestFile)
+    }
+    return replace(image, texts=texts, files=())
+
+
 def without_offsets(image: Image) -> Image:
     """Return the image without what its sources had read: they begin as in a new query. Watermark and state stay."""
     texts: dict[str, bytes] = {}

@@ -36,6 +36,18 @@ class FamilySchema:
     ordinals: tuple[int, ...] = ()  # of kind `range`: the columns that order
 
 
+@dataclass(frozen=True, slots=True, kw_only=True)
+class FamilyText:
+    """The rows of one column family as Spark describes them: schemas as its JSON, so of any type that there is."""
+
+    name: str
+    key: str
+    value: str
+    kind: str
+    prefix_columns: int = 0
+    ordinals: tuple[int, ...] = ()
+
+
 def parse_schema_file(data: bytes, *, prefix_columns: int, name: str) -> tuple[FamilySchema, ...]:
     """Return the column families that a schema file describes.
 
@@ -44,21 +56,28 @@ def parse_schema_file(data: bytes, *, prefix_columns: int, name: str) -> tuple[F
         name: of the file, for messages.
     Raises: FormatError: FORMAT_DAMAGED. UnsupportedError: FORMAT_TOO_NEW.
     """
+    return tuple(
+        FamilySchema(
+            name=family.name,
+            key=parse_schema(family.key, name=name),
+            value=parse_schema(family.value, name=name),
+            kind=family.kind,
+            prefix_columns=family.prefix_columns,
+            ordinals=family.ordinals,
+        )
+        for family in family_texts(data, prefix_columns=prefix_columns, name=name)
+    )
+
+
+def family_texts(data: bytes, *, prefix_columns: int, name: str) -> tuple[FamilyText, ...]:
+    """Return the column families that a schema file describes, schemas as texts. Args, Raises: as `parse_schema_file`."""
     reader = _Reader(data, name)
     version = reader.utf()
     if version in ("v1", "v2"):
         text = reader.utf if version == "v1" else reader.chunked
         key, value = text(), text()
         kind = "prefix" if prefix_columns else "point"
-        return (
-            FamilySchema(
-                name="default",
-                key=parse_schema(key, name=name),
-                value=parse_schema(value, name=name),
-                kind=kind,
-                prefix_columns=prefix_columns,
-            ),
-        )
+        return (FamilyText(name="default", key=key, value=value, kind=kind, prefix_columns=prefix_columns),)
     if version != "v3":
         raise UnsupportedError(
             f"{name}: state schema {version!r}, this version reads v1 to v3", kind=ErrorKind.FORMAT_TOO_NEW
@@ -80,7 +99,7 @@ def key_columns(data: bytes, *, name: str) -> tuple[str, ...] | None:
         raise FormatError(f"{name}: no schema that Spark writes", kind=ErrorKind.FORMAT_DAMAGED) from e
 
 
-def _family(reader: _Reader, name: str) -> FamilySchema:
+def _family(reader: _Reader, name: str) -> FamilyText:
     family = reader.utf()
     reader.number(">h")
     key = reader.chunked()
@@ -96,14 +115,7 @@ def _family(reader: _Reader, name: str) -> FamilySchema:
         raise FormatError(f"{name}: no encoder of keys: {spec_text!r}", kind=ErrorKind.FORMAT_DAMAGED) from e
     if kind is None:
         raise UnsupportedError(f"{name}: keys of column family {family!r} are encoded by {spec['keyStateEncoderType']}")
-    return FamilySchema(
-        name=family,
-        key=parse_schema(key, name=name),
-        value=parse_schema(value, name=name),
-        kind=kind,
-        prefix_columns=columns,
-        ordinals=ordinals,
-    )
+    return FamilyText(name=family, key=key, value=value, kind=kind, prefix_columns=columns, ordinals=ordinals)
 
 
 class _Reader:

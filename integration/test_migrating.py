@@ -1,0 +1,124 @@
+"""Queries go on from one state store in another, and back, as if nothing had been: batch for batch, rows and state."""
+
+from __future__ import annotations
+
+import os
+import signal
+import subprocess
+import sys
+import time
+from pathlib import Path
+
+import pytest
+from pyspark.sql import DataFrame, SparkSession
+
+import millpond
+from integration.cases import Case
+from integration.jvm import MILLPOND, REPO
+from integration.shapes import SHAPES, named
+from integration.streams import Input, Run, finish, start
+from millpond.inspection import verify
+from millpond.migrating.plan import HDFS, PROVIDERS, ROCKSDB
+from millpond.storage import open_storage
+
+pytestmark = pytest.mark.spark
+
+_PROVIDER = "spark.sql.streaming.stateStore.providerClass"
+_FORMAT = "spark.sql.streaming.stateStore.checkpointFormatVersion"
+_CHANGELOG = "spark.sql.streaming.stateStore.rocksdb.changelogCheckpointing.enabled"
+EVERYTHING = os.environ.get("MILLPOND_SHAPES") == "all"
+# Values in lists and two orders by time; timers, TTL, lists and maps; two operators in plain stores.
+_CASES = [("join-left-v4", ROCKSDB), ("scala-event-time", ROCKSDB), ("dedupe-then-window", HDFS)]
+
+
+def _cases() -> list[tuple[str, str]]:
+    """Name and the store that the query has before and after; with MILLPOND_SHAPES=all every shape that Spark runs."""
+    if not EVERYTHING:
+        return _CASES
+    runs = [case for case in SHAPES if not case.refused and case.later is None]
+    plain = [case.name for case in runs if case.checkpoint_format == 1 and not _has_families(case)]
+    return [(case.name, ROCKSDB) for case in runs] + [(name, HDFS) for name in plain]
+
+
+def _has_families(case: Case) -> bool:
+    return "transformWithState" in case.operator or case.name.endswith(("v3", "v4")) or case.encoding == "avro"
+
+
+def _conf(case: Case, provider: str) -> dict[str, str]:
+    # Every second case without changelogs: then Spark's checkpoint has other files
+    changelog = {_CHANGELOG: str(len(case.name) % 2 == 0).lower()} if provider == PROVIDERS[ROCKSDB] else {}
+    own = case.candidate_conf if provider == MILLPOND else {}
+    return {_PROVIDER: provider, _FORMAT: str(case.checkpoint_format), **changelog, **case.conf, **own}
+
+
+def _tree(root: Path) -> dict[str, bytes]:
+    return {str(path.relative_to(root)): path.read_bytes() for path in root.rglob("*") if path.is_file()}
+
+
+@pytest.mark.parametrize(("name", "provider"), _cases())
+def test_goes_on_in_another_store_and_back(spark: SparkSession, tmp_path: Path, name: str, provider: str) -> None:
+    case = named(name)
+    inputs = [Input(tmp_path / f"input-{i}", schema) for i, (schema, _) in enumerate(case.inputs)]
+    for source, (_, batches) in zip(inputs, case.inputs, strict=True):
+        for rows in batches:
+            source.add(rows)
+
+    def frame() -> DataFrame:
+        return case.build([source.stream(spark) for source in inputs])
+
+    def run_on(run: Run, store: str) -> Run:
+        finish(start(spark, frame(), run, output_mode=case.mode, conf=_conf(case, store)), run)
+        return run
+
+    old = run_on(Run(tmp_path / "old"), PROVIDERS[provider])
+    before = _tree(old.checkpoint)
+    adopted = millpond.adopt(old.checkpoint, tmp_path / "new", batch=1)
+    assert (adopted.batch, adopted.provider_before) == (1, provider)
+    assert _tree(old.checkpoint) == before
+    new = run_on(Run(tmp_path / "new"), MILLPOND)
+    _same_after(new, old, 1, case)
+    assert verify(open_storage(str(new.checkpoint)), "x").problems == []
+
+    before = _tree(new.checkpoint)
+    released = millpond.release(new.checkpoint, tmp_path / "back", provider=provider, batch=3)
+    assert (released.batch, released.query_id) == (3, adopted.query_id)
+    assert _tree(new.checkpoint) == before
+    back = run_on(Run(tmp_path / "back"), PROVIDERS[provider])
+    _same_after(back, old, 3, case)
+    assert adopted.rows + released.rows > 0, "no state was copied: it proves nothing"
+
+
+def _same_after(run: Run, reference: Run, batch: int, case: Case) -> None:
+    rows = {number: rows for number, rows in reference.rows.items() if number > batch}
+    assert rows, "nothing came after: it proves nothing"
+    assert run.rows == rows
+    if not case.random_keys:
+        assert run.state == {number: state for number, state in reference.state.items() if number > batch}
+
+
+def test_killed_at_any_moment(spark: SparkSession, tmp_path: Path) -> None:
+    """Killed while it copies, `adopt` leaves nothing at the target, or all; and the next one succeeds."""
+    case = named("agg-update-odd-keys")
+    source = Input(tmp_path / "input", case.inputs[0][0])
+    source.add(case.inputs[0][1][0])
+    old = Run(tmp_path / "old")
+    stream = case.build([source.stream(spark)])
+    finish(start(spark, stream, old, output_mode=case.mode, conf=_conf(case, PROVIDERS[ROCKSDB])), old)
+    before = _tree(old.checkpoint)
+    target = tmp_path / "new"
+    environment = {**os.environ, "PYTHONPATH": str(REPO / "python/src")}
+    command = [sys.executable, "-m", "millpond.cli.main", "adopt", str(old.checkpoint), str(target)]
+    for delay_s in (0.3 + 0.35 * i for i in range(20)) if EVERYTHING else (1.5,):
+        process = subprocess.Popen(command, env=environment, stdout=subprocess.DEVNULL, stderr=subprocess.DEVNULL)
+        time.sleep(delay_s)
+        process.send_signal(signal.SIGKILL)
+        if process.wait() == 0:
+            break
+        if target.exists():
+            assert verify(open_storage(str(target)), "x").problems == []
+            break
+    assert _tree(old.checkpoint) == before
+    if not target.exists():
+        subprocess.run(command, env=environment, check=True, stdout=subprocess.DEVNULL)
+        assert [path.name for path in tmp_path.glob(".new.staging-*")] == []
+    assert verify(open_storage(str(target)), "x").problems == []

@@ -1,0 +1,111 @@
+"""`millpond adopt` and `millpond release`: the functions of `millpond.migrating`, with words around them."""
+
+from __future__ import annotations
+
+import argparse
+import sys
+from collections.abc import Callable
+from typing import Any
+
+from millpond.cli.arguments import number
+from millpond.cli.output import Output, bytes_text
+from millpond.errors import InvalidInputError
+from millpond.migrating import MigrationReport
+from millpond.migrating import adopt as adopt_checkpoint
+from millpond.migrating import release as release_checkpoint
+from millpond.migrating.plan import PROVIDERS
+
+_NEW = "the checkpointLocation of the query to start: a directory or a URI that does not exist yet, or is empty"
+
+
+def add_commands(commands: Any) -> None:
+    """Add the commands to the root's subparsers."""
+    for name, run, text in (
+        ("adopt", adopt, "make a new Spark checkpoint for Millpond from one of Spark's own state stores"),
+        ("release", release, "make a new Spark checkpoint for one of Spark's own state stores from one of Millpond"),
+    ):
+        command = commands.add_parser(name, help=text, description=text[0].upper() + text[1:] + ".")
+        command.add_argument("checkpoint", help="what checkpointLocation was set to: a directory or a URI")
+        command.add_argument("new_checkpoint", help=_NEW)
+        if name == "release":
+            command.add_argument("--provider", choices=tuple(PROVIDERS), required=True, help="Spark's state store")
+        command.add_argument("--batch", type=number, metavar="N", help="a committed batch (default: the last one)")
+        command.add_argument(
+            "--new-query-id", action="store_true", help="a trial: sinks that know queries by id take it for another one"
+        )
+        if name == "adopt":
+            command.add_argument(
+                "--max-parallelism", type=number, metavar="G", help="number of key groups, a multiple of the partitions"
+            )
+        command.add_argument(
+            "--conf",
+            action="append",
+            default=[],
+            metavar="NAME=VALUE",
+            help="a setting of Spark: spark.hadoop.* for storage, spark.driver.memory for the JVM that copies; repeatable",
+        )
+        command.add_argument("--dry-run", action="store_true", help="write nothing, print what would be done")
+        command.add_argument("--json", action="store_true", help="print JSON; fields may be added, never renamed")
+        command.set_defaults(run=run)
+
+
+def adopt(arguments: argparse.Namespace, output: Output) -> int:
+    """Take over a Spark checkpoint."""
+    return _print(
+        adopt_checkpoint(max_parallelism=arguments.max_parallelism, **_arguments(arguments)), arguments, output
+    )
+
+
+def release(arguments: argparse.Namespace, output: Output) -> int:
+    """Hand one back."""
+    return _print(release_checkpoint(provider=arguments.provider, **_arguments(arguments)), arguments, output)
+
+
+def _arguments(arguments: argparse.Namespace) -> dict[str, Any]:
+    settings = [text.partition("=") for text in arguments.conf]
+    if not all(equals for _, equals, _ in settings):
+        raise InvalidInputError("--conf wants NAME=VALUE")
+    return {
+        "checkpoint": arguments.checkpoint,
+        "new_checkpoint": arguments.new_checkpoint,
+        "batch": arguments.batch,
+        "new_query_id": arguments.new_query_id,
+        "conf": {name: value for name, _, value in settings},
+        "dry_run": arguments.dry_run,
+        "progress": _progress(),
+    }
+
+
+def _progress() -> Callable[[int, int], None] | None:
+    """A count on a terminal, nothing else."""
+    if not sys.stderr.isatty():
+        return None
+
+    def draw(done: int, total: int) -> None:
+        sys.stderr.write(f"\r{done} of {total} stores" + ("\n" if done >= total else ""))
+        sys.stderr.flush()
+
+    return draw
+
+
+def _print(report: MigrationReport, arguments: argparse.Namespace, output: Output) -> int:
+    if arguments.json:
+        output.json(report.to_json())
+        return 0
+    output.line(f"{'checkpoint':<13} {report.checkpoint}")
+    output.line(f"{'from':<13} {report.origin}")
+    output.line(f"{'store':<13} {_short(report.provider)}, was {_short(report.provider_before)}")
+    output.line(f"{'batch':<13} {report.batch}")
+    output.line(f"{'query id':<13} {report.query_id or 'none'}")
+    output.line(f"{'operators':<13} {report.operators}")
+    output.line(f"{'stores':<13} {report.stores}")
+    if report.dry_run:
+        output.message("nothing was written (--dry-run)")
+        return 0
+    output.line(f"{'rows':<13} {report.rows:,}")
+    output.line(f"{'written':<13} {bytes_text(report.bytes_written)}")
+    return 0
+
+
+def _short(provider: str) -> str:
+    return provider.rpartition(".")[2]
