@@ -23,7 +23,16 @@ from pathlib import Path
 from typing import Any
 
 sys.path.insert(0, str(Path(__file__).resolve().parent.parent))
-from benchmarks import bench_chart, bench_contenders, bench_env, bench_profile, bench_query, bench_report, bench_store
+from benchmarks import (
+    bench_chart,
+    bench_contenders,
+    bench_env,
+    bench_profile,
+    bench_query,
+    bench_report,
+    bench_savepoint,
+    bench_store,
+)
 from benchmarks.bench_contenders import CONTENDERS, Contender
 from benchmarks.bench_env import REPOSITORY, BenchError
 
@@ -42,7 +51,7 @@ def _arguments(arguments: Sequence[str] | None) -> argparse.Namespace:
         help="million keys in the store; rows of the queries follow (default: $SCALE or 1)",
     )
     parser.add_argument("--repetitions", type=int, default=3, help="processes per contender and level (default 3)")
-    parser.add_argument("--only", choices=("store", "query"), help="one of the two levels")
+    parser.add_argument("--only", choices=("store", "query", "savepoint"), help="one of the levels")
     parser.add_argument("--contenders", help=f"comma-separated, of {', '.join(CONTENDERS)} (default: all)")
     parser.add_argument(
         "--scenarios",
@@ -99,7 +108,7 @@ class _Run:
         self.conf = dict(option.split("=", 1) for option in given.conf)
         self.sizes = bench_store.sizes(given.scale, quick=given.quick)
         self.timeout_s = 400.0 if given.quick else 600.0 * max(1.0, given.scale)
-        self.classes = None if given.only == "query" else bench_env.compile_store_bench(REPOSITORY / "build" / "bench")
+        self.classes = bench_env.compile_store_bench(REPOSITORY / "build" / "bench") if self._runs("store") else None
         self.profiles: list[str] = []
         self.failures: list[dict[str, Any]] = []
 
@@ -117,13 +126,40 @@ class _Run:
         results["store_sizes"] = asdict(self.sizes)
         asked = bench_query.scenarios(self.scenarios, self.given.scale, quick=self.given.quick)
         results["query_sizes"] = [asdict(s) for s in asked]
-        results["store"] = self._level("store", self.contenders, self._store) if self.given.only != "query" else {}
+        results["store"] = self._level("store", self.contenders, self._store) if self._runs("store") else {}
         querying = [c for c in self.contenders if self._scenarios(c)]
-        results["query"] = self._level("query", querying, self._query) if self.given.only != "store" else {}
+        results["query"] = self._level("query", querying, self._query) if self._runs("query") else {}
+        results["savepoint"] = self._savepoints() if self._runs("savepoint") else []
         results["failures"] = self.failures
         results["summary"] = bench_report.summarise(results)
         results["seconds"] = round(time.monotonic() - begin, 1)
         return results
+
+    def _runs(self, level: str) -> bool:
+        if self.given.only is not None:
+            return bool(self.given.only == level)
+        return level != "savepoint" or not (self.given.quick or self.given.jfr or self.given.contenders)
+
+    def _savepoints(self) -> list[dict[str, Any]]:
+        """Figures of each repetition."""
+        found = []
+        for repetition in range(self.repetitions):
+            try:
+                found.append(
+                    bench_savepoint.measure(
+                        bench_savepoint.keys_of(self.given.scale, quick=self.given.quick),
+                        jar=self.jar,
+                        work_dir=self.work_dir / f"savepoint-{repetition}",
+                        heap_mib=1024 if self.given.quick else self.sizes.heap_mib,
+                        timeout_s=self.timeout_s,
+                    )
+                )
+                print(f"bench: savepoint {repetition + 1}/{self.repetitions}: done", file=sys.stderr, flush=True)
+            except BenchError as error:
+                self.failures.append(
+                    {"level": "savepoint", "contender": "millpond", "repetition": repetition, "error": str(error)}
+                )
+        return found
 
     def _level(
         self, level: str, contenders: Sequence[Contender], measure: Callable[[Contender, int], dict[str, Any]]
@@ -255,7 +291,10 @@ def main(arguments: Sequence[str] | None = None) -> int:
         out.write_text(json.dumps(results, indent=1) + "\n")
         if given.jfr:
             print("\n\n".join(run.profiles))
-        print(bench_report.plain(results))
+        if results["store"] or results["query"]:
+            print(bench_report.plain(results))
+        if results["savepoint"]:
+            print("\n" + bench_savepoint.text(results["savepoint"]))
         print(f"\nresults: {out} ({results['seconds']} s in all)")
         if _complete(results) and not (given.no_docs or given.jfr):
             _write_docs(results, out)

@@ -7,6 +7,7 @@ import signal
 import subprocess
 import sys
 import time
+from collections.abc import Mapping
 from pathlib import Path
 
 import pytest
@@ -75,6 +76,9 @@ def test_goes_on_in_another_store_and_back(spark: SparkSession, tmp_path: Path, 
     adopted = millpond.adopt(old.checkpoint, tmp_path / "new", batch=1)
     assert (adopted.batch, adopted.provider_before) == (1, provider)
     assert _tree(old.checkpoint) == before
+    for options in case.reads or [{}]:
+        known = _read(spark, old.checkpoint, options)
+        assert known and _read(spark, tmp_path / "new", options) == known, f"Spark's state reader, {options}"
     new = run_on(Run(tmp_path / "new"), MILLPOND)
     _same_after(new, old, 1, case)
     assert verify(open_storage(str(new.checkpoint)), "x").problems == []
@@ -86,6 +90,12 @@ def test_goes_on_in_another_store_and_back(spark: SparkSession, tmp_path: Path, 
     back = run_on(Run(tmp_path / "back"), PROVIDERS[provider])
     _same_after(back, old, 3, case)
     assert adopted.rows + released.rows > 0, "no state was copied: it proves nothing"
+
+
+def _read(spark: SparkSession, checkpoint: Path, options: Mapping[str, str]) -> list[str]:
+    """What Spark's state reader finds after batch 1, expiry times of TTL included."""
+    reader = spark.read.format("statestore").options(**options, batchId=1)
+    return sorted(repr(row) for row in reader.load(str(checkpoint)).collect())
 
 
 def _same_after(run: Run, reference: Run, batch: int, case: Case) -> None:

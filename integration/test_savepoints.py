@@ -13,6 +13,7 @@ from typing import Any
 
 import pytest
 from pyspark.sql import DataFrame, SparkSession
+from pyspark.sql import functions as F
 
 from integration.cases import CLICKED, Case, events
 from integration.jvm import MILLPOND
@@ -73,6 +74,8 @@ def test_goes_on_from_a_savepoint_as_if_nothing_had_been(
     image = savepoint.show(tmp_path / "saved").index.image
     assert (image.batch, image.planned_batch) == (saved_at - 1, saved_at)
     assert savepoint.verify(tmp_path / "saved").ok
+    if form == "canonical":
+        _tables_are_what_spark_reads(spark, whole, tmp_path / "saved", image.batch)
 
     shutil.move(tmp_path / "saved", tmp_path / "moved")
     report = savepoint.restore(tmp_path / "moved", again.checkpoint, partitions=partitions)
@@ -85,6 +88,20 @@ def test_goes_on_from_a_savepoint_as_if_nothing_had_been(
     assert str(report.query_id) in (again.checkpoint / "metadata").read_text()
     for run in (whole, again):
         assert verify(open_storage(str(run.checkpoint)), "x").problems == []
+
+
+def _tables_are_what_spark_reads(spark: SparkSession, run: Run, saved: Path, batch: int) -> None:
+    """Spark reads the same keys and values, of whatever type, from a table as its state reader from the query's checkpoint."""
+    plain = [
+        table
+        for table in savepoint.show(saved).index.tables
+        if table.key is not None and table.family.name == "default"
+    ]
+    for operator, store in sorted({(table.store.operator, table.store.name) for table in plain}):
+        state = spark.read.format("statestore").options(batchId=batch, operatorId=operator, storeName=store)
+        known = state.load(str(run.checkpoint)).select("key", "value").collect()
+        found = spark.read.parquet(str(saved / f"tables/{operator}/{store}/default")).select("key", "value").collect()
+        assert sorted(map(repr, found)) == sorted(map(repr, known))
 
 
 def test_forks_do_not_touch_each_other(spark: SparkSession, tmp_path: Path) -> None:
@@ -143,3 +160,46 @@ def test_operator_that_another_job_numbers_otherwise(spark: SparkSession, tmp_pa
     deduped = source.stream(spark).withWatermark("ts", "10 seconds").dropDuplicates(["k", "ts"])
     finish(start(spark, deduped, alone, output_mode="append", conf=_conf(case)), alone)
     assert ["fresh" in row for rows in alone.rows.values() for row in rows] == [True]
+
+
+def test_plan_of_a_job(spark: SparkSession, tmp_path: Path) -> None:
+    """Spark's verdict on a job, before anything is restored: as it is, changed, without an operator, from a script."""
+    case = named("dedupe-then-window")
+    schema, batches = CLICKED[0]
+    source = Input(tmp_path / "input", schema)
+    source.add(batches[0])
+    run = Run(tmp_path / "run")
+    finish(start(spark, _frame(spark, case, [source]), run, output_mode=case.mode, conf=_conf(case)), run)
+    saved = _saved(run, tmp_path)
+    names = {op.name: op.operator for op in savepoint.show(saved).index.image.operators}
+    dedupe, window = names["dedupe"], names["stateStoreSave"]
+
+    def deduped() -> DataFrame:
+        return source.stream(spark).withWatermark("ts", "10 seconds").dropDuplicates(["k", "ts"])
+
+    def said(job: Any, **given: Any) -> dict[str, str]:
+        report = savepoint.plan(saved, job, **given)
+        assert report.ok == all(op.verdict != "refused" for op in report.operators)
+        return {op.name: f"{op.verdict} {op.reason}".strip() for op in report.operators}
+
+    assert said(lambda: _frame(spark, case, [source])) == {"dedupe": "restored", "stateStoreSave": "restored"}
+    other = said(lambda: deduped().withColumn("v", F.lit("a")).groupBy(F.window("ts", "10 seconds")).agg(F.max("v")))
+    assert other["dedupe"] == "restored"
+    assert other["stateStoreSave"].startswith("refused") and "SCHEMA" in other["stateStoreSave"]
+    assert f"--map-operator {dedupe}=0" in said(deduped)["dedupe"]
+    changes: dict[str, Any] = {"map_operators": {dedupe: 0}, "drop_operators": [window]}
+    assert said(deduped, **changes) == {"dedupe": "mapped", "stateStoreSave": "dropped"}
+
+    script = tmp_path / "job.py"
+    script.write_text(
+        "from pyspark.sql import SparkSession\n"
+        "spark = SparkSession.builder.getOrCreate()\n"
+        f"rows = spark.readStream.schema('k string, ts timestamp, v long').parquet({str(source.directory)!r})\n"
+        "rows = rows.withWatermark('ts', '10 seconds').dropDuplicates(['k', 'ts'])\n"
+        "query = rows.writeStream.queryName('it').option('checkpointLocation', '/nowhere').format('noop').start()\n"
+        "query.awaitTermination()\n"
+        "spark.streams.awaitAnyTermination()\n"
+    )
+    report = savepoint.plan(saved, script, query="it", **changes)
+    assert (report.ok, report.query) == (True, "it")
+    assert list(spark.streams.active) == []

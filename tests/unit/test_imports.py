@@ -37,8 +37,8 @@ def test_boto3_is_the_s3_storage_only() -> None:
     assert importers("boto3") | importers("botocore") == {"storage/s3_client.py"}
 
 
-def test_pyspark_is_imported_where_a_session_is_set_up_only() -> None:
-    assert importers("pyspark") == {"session.py"}
+def test_pyspark_is_imported_where_a_session_is_set_up_and_a_job_is_planned_only() -> None:
+    assert importers("pyspark") == {"session.py", "savepoint/job.py"}
 
 
 def test_nothing_unpickles_storage() -> None:

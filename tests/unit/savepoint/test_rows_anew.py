@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
@@ -249,5 +250,37 @@ def test_after_a_rescale(tmp_path: Path, spark_format: int, partitions: int) -> 
             assert verify(LocalStorage(str(new)), "new").problems == []
     assert savepoint.diff(built.root, tmp_path / "saved").equal
     pins = list((tmp_path / "saved-None/millpond/pins").glob("*.json"))
+    assert pins and all(pin.name.startswith("rescale-1-") for pin in pins)
     named = {key for pin in pins for key in json.loads(pin.read_text())["changelogs"]}
     assert named and all(key.startswith("state/1/") and (tmp_path / "saved-None" / key).is_file() for key in named)
+
+
+# ---- opened by others ----------------------------------------------------------------------------------------------
+
+
+def _pandas(directory: Path) -> list[tuple[int, str]]:
+    import pandas as pd
+
+    frame = pd.read_parquet(directory)
+    return [(row["k"], value["n"]) for row, value in zip(frame["key"], frame["value"], strict=True)]
+
+
+def _duckdb(directory: Path) -> list[tuple[int, str]]:
+    duckdb = pytest.importorskip("duckdb")
+    query = f"SELECT key.k, value.n FROM read_parquet('{directory}/*.parquet') WHERE octet_length(key_bytes) > 0"
+    return [tuple(row) for row in duckdb.sql(query).fetchall()]
+
+
+def _polars(directory: Path) -> list[tuple[int, str]]:
+    polars = pytest.importorskip("polars")
+    frame = polars.read_parquet(f"{directory}/*.parquet")
+    columns = polars.col("key").struct.field("k"), polars.col("value").struct.field("n")
+    return [tuple(row) for row in frame.select(*columns).rows()]
+
+
+@pytest.mark.parametrize(
+    "read", [_pandas, _duckdb, _polars]
+)  # DuckDB and polars, 250 MB, only where they are installed
+def test_tables_are_read_by(read: Callable[[Path], list[tuple[int, str]]], tmp_path: Path) -> None:
+    savepoint.create(RowsBuilder(tmp_path / "job").build().root, tmp_path / "tables", format="canonical")
+    assert sorted(read(tmp_path / "tables/tables/0/default/default")) == ALL

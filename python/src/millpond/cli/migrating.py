@@ -7,9 +7,8 @@ import sys
 from collections.abc import Callable
 from typing import Any
 
-from millpond.cli.arguments import number
+from millpond.cli.arguments import number, settings
 from millpond.cli.output import Output, bytes_text
-from millpond.errors import InvalidInputError
 from millpond.migrating import MigrationReport
 from millpond.migrating import adopt as adopt_checkpoint
 from millpond.migrating import release as release_checkpoint
@@ -62,15 +61,12 @@ def release(arguments: argparse.Namespace, output: Output) -> int:
 
 
 def _arguments(arguments: argparse.Namespace) -> dict[str, Any]:
-    settings = [text.partition("=") for text in arguments.conf]
-    if not all(equals for _, equals, _ in settings):
-        raise InvalidInputError("--conf wants NAME=VALUE")
     return {
         "checkpoint": arguments.checkpoint,
         "new_checkpoint": arguments.new_checkpoint,
         "batch": arguments.batch,
         "new_query_id": arguments.new_query_id,
-        "conf": {name: value for name, _, value in settings},
+        "conf": settings(arguments.conf),
         "dry_run": arguments.dry_run,
         "progress": _progress(),
     }

@@ -9,7 +9,7 @@ from collections.abc import Callable
 from typing import Any
 
 from millpond import savepoint as savepoints
-from millpond.cli.arguments import number, pair
+from millpond.cli.arguments import number, pair, settings
 from millpond.cli.output import Output, bytes_text, count_text
 from millpond.errors import ErrorKind, InvalidInputError, MillpondError
 from millpond.savepoint import CreateReport, RestoreReport, SavepointView
@@ -69,6 +69,20 @@ def add_commands(commands: Any) -> None:
     _changing(command)
     _writing(command)
 
+    command = add(actions, "plan", plan, "say what a job would do with the state in a savepoint; starts no query")
+    command.add_argument("savepoint", help=_SAVEPOINT)
+    command.add_argument(
+        "--job",
+        required=True,
+        metavar="JOB.PY[:FUNCTION]",
+        help="the job: a script, or a function that returns its streaming DataFrame; it is run, but its queries do not start",
+    )
+    command.add_argument("--query", metavar="NAME", help="queryName of the query that is meant, if the job has several")
+    command.add_argument(
+        "--conf", action="append", default=[], metavar="NAME=VALUE", help="a setting of the Spark session; repeatable"
+    )
+    _operators(command)
+
     command = add(actions, "delete", delete, "delete a savepoint")
     command.add_argument("savepoint", help=_SAVEPOINT)
     command.add_argument("--dry-run", action="store_true", help="delete nothing")
@@ -102,6 +116,19 @@ def _changing(command: argparse.ArgumentParser) -> None:
         default="keep",
         help="drop: sources begin as in a new query, with the state as it is (default: keep)",
     )
+    _operators(command)
+    command.add_argument(
+        "--partitions",
+        type=number,
+        metavar="M",
+        help="number of state partitions; another than it had writes every row anew",
+    )
+    command.add_argument(
+        "--max-parallelism", type=number, metavar="G", help="number of key groups, a multiple of the partitions"
+    )
+
+
+def _operators(command: argparse.ArgumentParser) -> None:
     command.add_argument(
         "--map-operator",
         type=pair,
@@ -117,15 +144,6 @@ def _changing(command: argparse.ArgumentParser) -> None:
         default=[],
         metavar="ID",
         help="leave its state out; repeatable",
-    )
-    command.add_argument(
-        "--partitions",
-        type=number,
-        metavar="M",
-        help="number of state partitions; another than it had writes every row anew",
-    )
-    command.add_argument(
-        "--max-parallelism", type=number, metavar="G", help="number of key groups, a multiple of the partitions"
     )
 
 
@@ -353,6 +371,30 @@ def _print_restored(report: RestoreReport, arguments: argparse.Namespace, output
     output.line(f"{'partitions':<13} {count_text(report.partitions)}")
     _print_bytes(report, output)
     return 0
+
+
+def plan(arguments: argparse.Namespace, output: Output) -> int:
+    """Say what a job would do with a savepoint. Exit code 1: Spark would not start it."""
+    report = savepoints.plan(
+        arguments.savepoint,
+        arguments.job,
+        map_operators=_mapping(arguments.map_operator),
+        drop_operators=arguments.drop_operator,
+        query=arguments.query,
+        conf=settings(arguments.conf),
+    )
+    if arguments.json:
+        output.json(report.to_json())
+    else:
+        output.table(
+            ("operator", "name", "saved as", "verdict"),
+            [(count_text(op.operator), op.name, count_text(op.saved_as), op.verdict) for op in report.operators],
+            right=(0, 2),
+        )
+        for op in report.operators:
+            if op.reason:
+                output.line(f"{op.name}: {op.reason}")
+    return 0 if report.ok else 1
 
 
 def delete(arguments: argparse.Namespace, output: Output) -> int:

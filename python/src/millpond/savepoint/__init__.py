@@ -18,6 +18,7 @@ from millpond.savepoint.manage import (
     show,
 )
 from millpond.savepoint.manage import verify_savepoint as verify
+from millpond.savepoint.plan import OperatorVerdict, PlanReport, plan
 from millpond.savepoint.restore import RestoreReport, fork, restore
 
 __all__ = [
@@ -25,6 +26,8 @@ __all__ = [
     "DiffReport",
     "EditReport",
     "FamilyDiff",
+    "OperatorVerdict",
+    "PlanReport",
     "RestoreReport",
     "SavepointReport",
     "SavepointView",
@@ -34,6 +37,7 @@ __all__ = [
     "edit",
     "fork",
     "list_savepoints",
+    "plan",
     "restore",
     "show",
     "verify",

@@ -1,0 +1,237 @@
+"""A job's streaming queries, without starting them: its script or function is run, and what it would start is kept."""
+
+from __future__ import annotations
+
+import importlib.util
+import inspect
+import json
+import os
+import runpy
+import sys
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from contextlib import contextmanager, redirect_stdout
+from dataclasses import dataclass
+from typing import Any
+
+from millpond.errors import ErrorKind, InvalidInputError, UnsupportedError
+
+_PLANNER = "org.apache.spark.sql.millpond.JobPlan"
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class JobQuery:
+    """A query that a job would start."""
+
+    writer: Any  # pyspark's DataStreamWriter
+    name: str | None
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class JobOperator:
+    """A stateful operator of the plan that Spark makes of a query."""
+
+    operator: int
+    name: str
+    error: str  # why Spark would refuse the state that is there; empty if it would not
+
+
+class _NotStarted:
+    """What a job gets instead of a `StreamingQuery`: one that has ended already."""
+
+    id = runId = "00000000-0000-0000-0000-000000000000"
+    isActive = False
+    lastProgress = None
+    recentProgress: Sequence[object] = ()
+    status: Mapping[str, object] = {"message": "not started", "isDataAvailable": False, "isTriggerActive": False}
+
+    def __init__(self, name: str | None) -> None:
+        self.name = name
+
+    def awaitTermination(self, timeout: int | None = None) -> bool | None:
+        return None if timeout is None else True
+
+    def processAllAvailable(self) -> None:
+        return
+
+    def stop(self) -> None:
+        return
+
+    def exception(self) -> None:
+        return None
+
+
+def load(job: str | os.PathLike[str] | Callable[..., object], session: Callable[[], Any]) -> list[JobQuery]:
+    """Run a job so that it starts no query, and return the queries that it would start.
+
+    Args:
+        job: path of a script, `path.py:function`, or a function. A function may take the session, and may return a streaming DataFrame
+            or writer, or several, instead of starting queries. What a script prints goes to stderr.
+        session: makes the Spark session that the job finds.
+    Raises: InvalidInputError: INVALID_ARGUMENT: no such file or function, or it starts no query.
+    """
+    function = job if callable(job) else None
+    path, name = ("", "") if callable(job) else _parts(os.fspath(job))
+    spark = session()
+    with _kept() as kept, redirect_stdout(sys.stderr):
+        if function is None and name:
+            function = _function(path, name)
+        try:
+            if function is not None:
+                takes = bool(inspect.signature(function).parameters)
+                kept += _queries(function(spark) if takes else function())
+            else:
+                _run(path)
+        except SystemExit as e:
+            if e.code not in (None, 0):
+                raise InvalidInputError(f"the job ended with exit code {e.code}") from e
+    if not kept:
+        raise InvalidInputError(
+            "the job starts no streaming query",
+            hint="Name a function that returns the streaming DataFrame: --job job.py:build.",
+        )
+    return kept
+
+
+def chosen(queries: Sequence[JobQuery], name: str | None) -> JobQuery:
+    """Return the query of that name, or the only one. Raises: InvalidInputError: INVALID_ARGUMENT."""
+    found = [query for query in queries if name is None or query.name == name]
+    if len(found) == 1:
+        return found[0]
+    there = ", ".join(query.name or "one without a name" for query in queries)
+    what = f"no query {name!r}" if name is not None and not found else "several queries: say which (queryName)"
+    raise InvalidInputError(f"{what}; the job has: {there}")
+
+
+def operators(query: JobQuery, state: str, batch: int, settings: Mapping[str, str]) -> list[JobOperator]:
+    """Return the stateful operators of the plan that Spark makes of `query`.
+
+    Args:
+        state: URI of the folder `state` of a Spark checkpoint that may be written to: what its operators are checked against.
+        batch: the first batch that would run.
+        settings: of the session, that the checkpoint pins.
+    Raises: UnsupportedError: SHIM_MISSING: the session was started without Millpond.
+    """
+    from pyspark import SparkContext
+
+    jvm: Any = SparkContext._jvm
+    if jvm is None or not jvm.org.apache.spark.util.Utils.classIsLoadable(_PLANNER):
+        raise UnsupportedError("the Spark session was started without the Millpond jar", kind=ErrorKind.SHIM_MISSING)
+    planner = jvm.org.apache.spark.sql.millpond.JobPlan
+    found = json.loads(planner.describe(query.writer._jwrite, state, batch, json.dumps(dict(settings))))
+    return [
+        JobOperator(operator=one["operator"], name=one["name"], error=_error(one.get("error")))
+        for one in found["operators"]
+    ]
+
+
+def new_session(settings: Mapping[str, str]) -> Any:
+    """Return the Spark session that a job is planned in: the one that runs, or a new one on this machine, with Millpond and `settings`."""
+    from pyspark.sql import SparkSession
+
+    from millpond.session import configure
+
+    running = SparkSession.getActiveSession()
+    if running is not None:
+        return running
+    builder = SparkSession.builder.config("spark.ui.enabled", "false")
+    for name, value in settings.items():
+        builder = builder.config(name, value)
+    if "spark.master" not in settings:
+        builder = builder.master("local[1]")
+    spark = configure(builder).getOrCreate()
+    spark.sparkContext.setLogLevel("ERROR")
+    return spark
+
+
+def _error(described: Mapping[str, str] | None) -> str:
+    if described is None:
+        return ""
+    condition, message = described["condition"], described["message"].strip()
+    return message if condition in message else f"{condition}: {message}"
+
+
+def _parts(job: str) -> tuple[str, str]:
+    path, _, name = job.rpartition(":") if ":" in job and job.rpartition(":")[2].isidentifier() else (job, "", "")
+    if not os.path.isfile(path):
+        raise InvalidInputError(f"there is no job {path}")
+    return path, name
+
+
+def _run(path: str) -> None:
+    arguments, search = sys.argv, list(sys.path)
+    sys.argv, sys.path[:0] = [path], [os.path.dirname(os.path.abspath(path))]
+    try:
+        runpy.run_path(path, run_name="__main__")
+    finally:
+        sys.argv, sys.path[:] = arguments, search
+
+
+def _function(path: str, name: str) -> Callable[..., object]:
+    spec = importlib.util.spec_from_file_location(os.path.basename(path).removesuffix(".py"), path)
+    if spec is None or spec.loader is None:
+        raise InvalidInputError(f"{path} is no Python file")
+    module = importlib.util.module_from_spec(spec)
+    search = list(sys.path)
+    sys.path[:0] = [os.path.dirname(os.path.abspath(path))]
+    try:
+        spec.loader.exec_module(module)
+    finally:
+        sys.path[:] = search
+    function = getattr(module, name, None)
+    if not callable(function):
+        raise InvalidInputError(f"{path} has no function {name}")
+    return function  # type: ignore[no-any-return]
+
+
+def _queries(made: object) -> list[JobQuery]:
+    """The queries in what a function returned: a streaming DataFrame, a writer, or several."""
+    from pyspark.sql import DataFrame
+    from pyspark.sql.streaming import DataStreamWriter
+
+    if isinstance(made, DataFrame):
+        return [JobQuery(writer=made.writeStream, name=None)] if made.isStreaming else []
+    if isinstance(made, DataStreamWriter):
+        return [JobQuery(writer=made, name=None)]
+    if isinstance(made, list | tuple):
+        return [query for one in made for query in _queries(one)]
+    return []
+
+
+@contextmanager
+def _kept() -> Iterator[list[JobQuery]]:
+    """While this is open, queries are not started but kept."""
+    from pyspark.sql.streaming import DataStreamWriter, StreamingQueryManager
+
+    kept: list[JobQuery] = []
+    names: dict[int, str] = {}
+
+    def start(
+        self: Any,
+        path: object = None,
+        format: object = None,
+        outputMode: str | None = None,
+        partitionBy: object = None,
+        queryName: str | None = None,
+        **options: object,
+    ) -> _NotStarted:
+        writer = self.outputMode(outputMode) if outputMode is not None else self
+        name = queryName or names.get(id(self))
+        kept.append(JobQuery(writer=writer, name=name))
+        return _NotStarted(name)
+
+    def query_name(self: Any, queryName: str) -> Any:
+        names[id(self)] = queryName
+        return originals["queryName"](self, queryName)
+
+    originals = {name: getattr(DataStreamWriter, name) for name in ("start", "toTable", "queryName")}
+    waiting = StreamingQueryManager.awaitAnyTermination
+    changed: dict[str, object] = {"start": start, "toTable": start, "queryName": query_name}
+    try:
+        for name, function in changed.items():
+            setattr(DataStreamWriter, name, function)
+        StreamingQueryManager.awaitAnyTermination = lambda self, timeout=None: None if timeout is None else True  # type: ignore[method-assign]
+        yield kept
+    finally:
+        for name, function in originals.items():
+            setattr(DataStreamWriter, name, function)
+        StreamingQueryManager.awaitAnyTermination = waiting  # type: ignore[method-assign]

@@ -1,0 +1,136 @@
+"""`plan`: what a job would do with the state in a savepoint, operator by operator, before anything is restored or started."""
+
+from __future__ import annotations
+
+import os
+import tempfile
+from collections.abc import Callable, Collection, Mapping, Sequence
+from dataclasses import asdict, dataclass
+from typing import Any
+
+from millpond import layout
+from millpond.savepoint import image as images
+from millpond.savepoint.from_savepoint import savepoint_image
+from millpond.savepoint.image import Image
+from millpond.savepoint.index import read_index
+from millpond.savepoint.job import JobOperator, chosen, load, new_session, operators
+from millpond.savepoint.places import absolute, uri_below
+from millpond.savepoint.restore import KEEP, restored
+from millpond.spark_metadata import parse_offsets
+from millpond.storage import LocalStorage, open_storage
+
+RESTORED, MAPPED, DROPPED, REFUSED = "restored", "mapped", "dropped", "refused"
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class OperatorVerdict:
+    """What becomes of one operator."""
+
+    operator: int | None  # its number in the job; None: the job does not have it
+    name: str
+    saved_as: int | None  # its number in the savepoint; None: the savepoint does not have it
+    verdict: str  # restored, mapped, dropped or refused
+    reason: str  # why it is refused; else empty
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class PlanReport:
+    """What `plan` found. `to_json` is the contract of `millpond savepoint plan --json`."""
+
+    savepoint: str
+    batch: int
+    query: str | None  # queryName of the job's query
+    operators: tuple[OperatorVerdict, ...]
+
+    @property
+    def ok(self) -> bool:
+        """Whether Spark would start the job."""
+        return all(operator.verdict != REFUSED for operator in self.operators)
+
+    def to_json(self) -> dict[str, Any]:
+        return {**asdict(self), "ok": self.ok}
+
+
+def plan(
+    savepoint: str | os.PathLike[str],
+    job: str | os.PathLike[str] | Callable[..., object],
+    *,
+    map_operators: Mapping[int, int] | None = None,
+    drop_operators: Collection[int] = (),
+    query: str | None = None,
+    conf: Mapping[str, str] | None = None,
+) -> PlanReport:
+    """Say what would become of the state in a savepoint if a job were started from it. Restores nothing, starts no query.
+
+    The job is run up to the start of its queries. Spark then plans the query and compares the schema of each operator with the
+    saved one, as it would at the start.
+
+    Args:
+        savepoint: path or URI.
+        job: path of a Python script, `path.py:function`, or a function that returns a streaming DataFrame or its writer.
+        map_operators, drop_operators: as for `restore`.
+        query: `queryName` of the query that is meant, if the job has several.
+        conf: settings of the Spark session that the job finds, if none runs yet.
+    Raises:
+        InvalidInputError: NOT_A_SAVEPOINT, OPERATOR_UNKNOWN, INVALID_ARGUMENT. FormatError: SAVEPOINT_DAMAGED.
+        UnsupportedError: SHIM_MISSING: the session runs already, and without Millpond. What the job itself raises.
+    """
+    origin = absolute(savepoint)
+    source = open_storage(origin)
+    image = savepoint_image(source, read_index(source, origin))
+    numbers = images.renumbering([op.operator for op in image.operators], map_operators or {}, set(drop_operators))
+    meant = chosen(load(job, lambda: new_session(conf or {})), query)
+    with tempfile.TemporaryDirectory(prefix="millpond-plan-") as directory:
+        place = os.path.realpath(directory)
+        _write_metadata(image, place, numbers)
+        pinned = parse_offsets(image.texts[layout.offsets_key(image.batch)].decode("utf-8"), image.batch).conf
+        found = operators(meant, uri_below(place, layout.STATE_DIR), image.batch + 1, pinned)
+    saved = {op.operator: op.name for op in image.operators}
+    return PlanReport(savepoint=origin, batch=image.batch, query=meant.name, operators=verdicts(saved, numbers, found))
+
+
+def _write_metadata(image: Image, place: str, numbers: Mapping[int, int]) -> None:
+    """Write what Spark compares a job's operators with."""
+    described = restored(images.without_state(image), place, numbers, offsets=KEEP, query_id=None)
+    storage = LocalStorage(place, fsync=False)
+    for key, text in described.texts.items():
+        if key.startswith(f"{layout.STATE_DIR}/"):
+            storage.put_bytes(key, text)
+
+
+def verdicts(
+    saved: Mapping[int, str], numbers: Mapping[int, int], found: Sequence[JobOperator]
+) -> tuple[OperatorVerdict, ...]:
+    """Return what becomes of every operator of the savepoint and of the job (pure).
+
+    Args:
+        saved: number and name of the savepoint's operators.
+        numbers: which number each of them gets; those that are left out are dropped.
+        found: the job's operators.
+    """
+    taken = {new: old for old, new in numbers.items()}
+    result = [_of_job(op, taken.get(op.operator), saved) for op in found]
+    there = {op.operator for op in found}
+    for old, new in sorted(numbers.items()):
+        if new not in there:
+            reason = f"the job has no operator {new}: leave it out with --drop-operator {old}, or map it"
+            result.append(_verdict(None, saved[old], old, REFUSED, reason))
+    result += [_verdict(None, saved[old], old, DROPPED) for old in sorted(set(saved) - set(numbers))]
+    return tuple(result)
+
+
+def _of_job(op: JobOperator, old: int | None, saved: Mapping[int, str]) -> OperatorVerdict:
+    alike = [number for number, name in sorted(saved.items()) if name == op.name and number != op.operator]
+    hint = f"; of that name there is {alike[0]}: --map-operator {alike[0]}={op.operator}" if alike else ""
+    if old is None:
+        reason = f"the savepoint has no state for it, and Spark does not start one without{hint}"
+        return _verdict(op.operator, op.name, None, REFUSED, reason)
+    if saved[old] != op.name:
+        return _verdict(op.operator, op.name, old, REFUSED, f"the state is that of a {saved[old]}{hint}")
+    if op.error:
+        return _verdict(op.operator, op.name, old, REFUSED, op.error)
+    return _verdict(op.operator, op.name, old, RESTORED if old == op.operator else MAPPED)
+
+
+def _verdict(operator: int | None, name: str, saved_as: int | None, verdict: str, reason: str = "") -> OperatorVerdict:
+    return OperatorVerdict(operator=operator, name=name, saved_as=saved_as, verdict=verdict, reason=reason)
