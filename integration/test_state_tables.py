@@ -41,6 +41,7 @@ SELECTIONS: list[tuple[str, list[tuple[dict[str, str], dict[str, str]]]]] = [
             for name in ("left-keyToNumValues", "left-keyWithIndexToValue", "right-keyWithIndexToValue")
         ],
     ),
+    ("scala-event-time-avro", [({"stateVarName": "seen"}, {"column_family": "seen"})]),
 ]
 
 
@@ -76,7 +77,7 @@ def test_tables_show_what_spark_shows(
                 reader = spark.read.format("statestore").option("batchId", number).options(**asked)
                 rows = reader.load(str(run.checkpoint)).collect()
             expected = sorted(repr((r.partition_id, _plain(r.key), _plain(r.value))) for r in rows)
-            found = millpond.read_state(run.checkpoint, batch=number, store=options.get("store")).to_pylist()
+            found = millpond.read_state(run.checkpoint, batch=number, **options).to_pylist()
             assert sorted(repr((r["partition"], _plain(r["key"]), _plain(r["value"]))) for r in found) == expected
             assert expected or number > 1
 

@@ -37,7 +37,7 @@ def read_state(
         InvalidInputError: NOT_A_CHECKPOINT; OPERATOR_UNKNOWN; INVALID_ARGUMENT: no such store, column family or key column, or several
             to choose from.
         NotFoundError: BATCH_NOT_COMMITTED, VERSION_EXPIRED. FormatError: a file is damaged.
-        UnsupportedError: FOREIGN_CHECKPOINT; UNSUPPORTED: state encoded with Avro, or the extra `tools` is not installed.
+        UnsupportedError: FOREIGN_CHECKPOINT; UNSUPPORTED: the extra `tools` is not installed.
     """
     from millpond.rows import require_tools
 

@@ -2,7 +2,7 @@
 
     key_group     int32, null where it is not known
     key, value    structs with the columns of Spark's schema; of a column family with lists of values, `value` is a list. Left out where
-                  they have no columns, and where rows cannot be decoded (Avro)
+                  they have no columns
     key_bytes     the key as stores hold it, without its key group and column family; value_bytes: the value as stores hold it
 
 Rows come in the order of their places in the store: by key group. A restore takes the bytes. Source: docs/reference/format.md.
@@ -185,7 +185,9 @@ class _TableWriter:
         }
         keys = None
         if self._schema is not None:
-            keys = columns["key"] = decode_keys(columns["key_bytes"], self._schema, place_bytes=0)
+            keys = columns["key"] = decode_keys(
+                columns["key_bytes"], self._schema, place_bytes=0, encoding=rows.family.encoding
+            )
             columns["value"] = self._values(rows, columns["value_bytes"], self._schema)
         columns["key_group"] = self._key_groups(rows, keys)
         arrays = [columns[name] for name in self._fields.names]
@@ -194,12 +196,14 @@ class _TableWriter:
 
     def _values(self, rows: Rows, values: Any, schema: FamilySchema) -> Any:
         if not self._multi:
-            return decode_values(values, schema.value)
+            return decode_values(values, schema, encoding=rows.family.encoding)
         single, counts = split_lists(rows.values)
         ends = [0]
         for count in counts:
             ends.append(ends[-1] + count)
-        return pa.ListArray.from_arrays(pa.array(ends, pa.int32()), decode_values(single, schema.value))
+        return pa.ListArray.from_arrays(
+            pa.array(ends, pa.int32()), decode_values(single, schema, encoding=rows.family.encoding)
+        )
 
     def _key_groups(self, rows: Rows, keys: Any) -> Any:
         if UNKNOWN_GROUP not in rows.groups:
@@ -218,7 +222,7 @@ class _TableWriter:
 
 
 def _decodable(rows: Rows, schema: FamilySchema | None) -> FamilySchema | None:
-    if schema is None or rows.family.encoding != "unsaferow":
+    if schema is None:
         return None
     check_supported(rows.family, schema)
     return schema

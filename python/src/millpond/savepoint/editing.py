@@ -27,7 +27,7 @@ from millpond.savepoint.rewrite import rule_of
 from millpond.savepoint.row_source import NativeRows, Rows, RowSource, StoreRows
 from millpond.savepoint.target import building, check_vacant
 from millpond.spark_metadata import OperatorInfo
-from millpond.state.codec import decode_keys, decode_values
+from millpond.state.codec import UNSAFE_ROW, decode_keys, decode_values
 from millpond.state.encoding import encode_keys, encode_values
 from millpond.state.partitioning import key_groups
 from millpond.state.schema_files import FamilySchema
@@ -136,6 +136,10 @@ class _Edited:
             family = ColumnFamily(
                 self.schema.name, max((f.id for s in mine for f in s.families), default=-1) + 1, self.schema.kind
             )
+        if family.encoding != UNSAFE_ROW:
+            raise UnsupportedError(
+                f"column family {family.name!r} is encoded as {family.encoding}, which this version only reads"
+            )
         tables: list[TableEntry] = []
         files: list[tuple[str, FileEntry]] = []
         with ExitStack() as stack:
@@ -163,7 +167,7 @@ class _Edited:
 
     def _batch(self, rows: Rows) -> Any:
         keys = decode_keys(rows.keys, self.schema, place_bytes=0)
-        return pa.RecordBatch.from_arrays([keys, decode_values(rows.values, self.schema.value)], names=["key", "value"])
+        return pa.RecordBatch.from_arrays([keys, decode_values(rows.values, self.schema)], names=["key", "value"])
 
     def _edit(
         self,

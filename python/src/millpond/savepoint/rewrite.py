@@ -292,17 +292,18 @@ class _StoreWriter:
         from millpond.rows import require_tools
 
         require_tools()
-        from millpond.state.codec import decode_keys
+        from millpond.state.codec import check_supported, decode_keys
         from millpond.state.partitioning import key_groups
 
         schema = self.schemas.get(rows.family.name)
-        if schema is None or rows.family.encoding != "unsaferow":
+        if schema is None:
             raise UnsupportedError(
-                f"operator {self.info.name}, column family {rows.family.name!r}: keys encoded as {rows.family.encoding} cannot "
-                "be placed on other partitions by this version"
+                f"operator {self.info.name}, column family {rows.family.name!r}: its keys, which nothing describes, cannot be placed "
+                "on other partitions"
             )
+        check_supported(rows.family, schema)
         rule = rule_of(self.info, self.store.name, schema)
-        decoded = decode_keys(rows.keys, schema, place_bytes=0)
+        decoded = decode_keys(rows.keys, schema, place_bytes=0, encoding=rows.family.encoding)
         groups = key_groups(decoded, schema.key, rule, self.plan.key_groups.max_parallelism)
         return replace(rows, groups=groups.tolist())
 

@@ -11,13 +11,16 @@ import pyarrow as pa
 
 from millpond.errors import ErrorKind, FormatError, UnsupportedError
 from millpond.json_fields import ColumnFamily
+from millpond.rows import avro
 from millpond.rows.arrow_types import struct_type
 from millpond.rows.decode import Ints, decode_rows
 from millpond.rows.spark_types import Atom, Field, Struct
 from millpond.state.schema_files import FamilySchema
 
+UNSAFE_ROW, AVRO = "unsaferow", "avro"
 PHYSICAL_PREFIX_BYTES = 4  # slot u16, column family u16
 _ROW = 1  # bytes of the version of Spark's encoding before each row
+_SCHEMA_ID = 2  # bytes of the number of the schema, little-endian, before each row that Avro encodes
 _TIME_BYTES = 8
 _SIGN = np.uint64(1 << 63)
 _NULL_MARKER = 2
@@ -27,9 +30,9 @@ _FLOATS = ("float", "double")
 
 def check_supported(family: ColumnFamily, schema: FamilySchema) -> None:
     """Raise UnsupportedError or FormatError unless rows of the family can be decoded."""
-    if family.encoding != "unsaferow":
+    if family.encoding not in (UNSAFE_ROW, AVRO) or (family.encoding == AVRO and schema.kind.startswith("time-")):
         raise UnsupportedError(
-            f"column family {family.name!r} is encoded as {family.encoding}: this version makes tables of unsaferow only",
+            f"column family {family.name!r} is encoded as {family.encoding}: this version makes no tables of that",
             hint="Read it with Spark's source statestore: docs/guides/reading-state.md.",
         )
     if family.kind and family.kind != schema.kind:
@@ -39,14 +42,23 @@ def check_supported(family: ColumnFamily, schema: FamilySchema) -> None:
         )
 
 
-def decode_keys(keys: Sequence[bytes] | Any, schema: FamilySchema, *, place_bytes: int = PHYSICAL_PREFIX_BYTES) -> Any:
+def decode_keys(
+    keys: Sequence[bytes] | Any,
+    schema: FamilySchema,
+    *,
+    place_bytes: int = PHYSICAL_PREFIX_BYTES,
+    encoding: str = UNSAFE_ROW,
+) -> Any:
     """Return the `pyarrow.StructArray` of keys, with the columns of `schema.key` in their order.
 
     Args:
         keys: physical keys, or a `pyarrow` array of them.
         place_bytes: of each, how many come before the key itself: slot and column family, or 0 where those are left out.
+        encoding: of rows, as the column family has it.
     Raises: FormatError: CHANGELOG_DAMAGED: bytes that are no key of this schema.
     """
+    if encoding == AVRO:
+        return _avro_keys(_listed(keys), schema, place_bytes)
     array = _array(keys)
     if len(array) == 0:
         return pa.array([], struct_type(schema.key))
@@ -59,10 +71,12 @@ def decode_keys(keys: Sequence[bytes] | Any, schema: FamilySchema, *, place_byte
             return _timed(array, schema, place_bytes)
 
 
-def decode_values(values: Sequence[bytes] | Any, schema: Struct) -> Any:
+def decode_values(values: Sequence[bytes] | Any, schema: FamilySchema, *, encoding: str = UNSAFE_ROW) -> Any:
     """Return the `pyarrow.StructArray` of values, one each. Raises: as `decode_keys`."""
+    if encoding == AVRO:
+        return _avro_values(_listed(values), schema)
     array = _array(values)
-    return decode_rows(_without(array, _ROW), schema) if len(array) else pa.array([], struct_type(schema))
+    return decode_rows(_without(array, _ROW), schema.value) if len(array) else pa.array([], struct_type(schema.value))
 
 
 def binary_array(rows: Sequence[bytes]) -> Any:
@@ -73,6 +87,10 @@ def binary_array(rows: Sequence[bytes]) -> Any:
         return pa.array(rows, pa.binary())  # which says what is wrong
     buffers = [None, pa.py_buffer(offsets.astype(np.int32)), pa.py_buffer(b"".join(rows))]
     return pa.Array.from_buffers(pa.binary(), len(rows), buffers)
+
+
+def _listed(rows: Sequence[bytes] | Any) -> list[bytes]:
+    return rows.to_pylist() if isinstance(rows, pa.Array) else list(rows)
 
 
 def _array(rows: Sequence[bytes] | Any) -> Any:
@@ -206,3 +224,59 @@ def _timed(physical: Any, schema: FamilySchema, place_bytes: int) -> Any:
     rows = decode_rows(_cut(data, row_at, sizes), others)
     columns = [rows.field(i) for i in range(len(others.fields))]
     return pa.StructArray.from_arrays([*columns, pa.array(times, pa.int64())], fields=list(struct_type(key)))
+
+
+# ---- Avro ----------------------------------------------------------------------------------------------------------
+
+
+def _avro_values(values: list[bytes], schema: FamilySchema) -> Any:
+    readers: dict[int, Any] = {}
+    rows = []
+    for value in values:
+        number, data = _numbered(value)
+        if number not in readers:
+            written = schema.values.get(number)
+            if written is None:
+                raise _damaged(f"a value of schema {number}, which no schema file describes")
+            readers[number] = avro.row_reader(written, schema.value)
+        rows.append(readers[number](data))
+    return pa.array(rows, struct_type(schema.value))
+
+
+def _avro_keys(keys: list[bytes], schema: FamilySchema, place_bytes: int) -> Any:
+    if schema.kind == "point":
+        read = avro.row_reader(schema.key)
+        return pa.array([read(_numbered(key[place_bytes:])[1]) for key in keys], struct_type(schema.key))
+    every = range(len(schema.key.fields))
+    first = list(schema.ordinals) if schema.kind == "range" else list(every)[: schema.prefix_columns]
+    others = [number for number in every if number not in first]
+    heads, rests = [], []
+    for key in keys:
+        if len(key) < place_bytes + 4:
+            raise _damaged("a key ends early")
+        end = place_bytes + 4 + struct.unpack_from("<I", key, place_bytes)[0]
+        heads.append(key[place_bytes + 4 + _ROW : end])
+        rests.append(key[end:])
+    columns: dict[int, Any] = {}
+    if schema.kind == "range":
+        ordering = [avro.ordering_columns(head, len(first)) for head in heads]
+        for place, number in enumerate(first):
+            column = pa.array([row[place] for row in ordering], pa.binary())
+            columns[number] = _ordering(column, schema.key.fields[number])
+    else:
+        part = _part(schema.key, first)
+        found = pa.array(list(map(avro.row_reader(part), heads)), struct_type(part))
+        columns |= {number: found.field(place) for place, number in enumerate(first)}
+    if others:
+        part = _part(schema.key, others)
+        read = avro.row_reader(part)
+        found = pa.array([read(_numbered(rest)[1]) for rest in rests], struct_type(part))
+        columns |= {number: found.field(place) for place, number in enumerate(others)}
+    return pa.StructArray.from_arrays([columns[n] for n in every], fields=list(struct_type(schema.key)))
+
+
+def _numbered(data: bytes) -> tuple[int, bytes]:
+    """The number of the schema, and the Avro bytes."""
+    if len(data) < _ROW + _SCHEMA_ID:
+        raise _damaged("a row ends early")
+    return struct.unpack_from("<h", data, _ROW)[0], data[_ROW + _SCHEMA_ID :]

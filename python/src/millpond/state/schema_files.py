@@ -10,7 +10,8 @@ from __future__ import annotations
 
 import json
 import struct
-from dataclasses import dataclass
+from collections.abc import Mapping
+from dataclasses import dataclass, field
 
 from millpond.errors import ErrorKind, FormatError, UnsupportedError
 from millpond.rows.spark_types import Struct, parse_schema
@@ -34,6 +35,10 @@ class FamilySchema:
     kind: str  # how keys are encoded, as manifests say it
     prefix_columns: int = 0  # of kind `prefix`: how many columns come first
     ordinals: tuple[int, ...] = ()  # of kind `range`: the columns that order
+    value_id: int = 0  # number of the schema of values
+    values: Mapping[int, Struct] = field(
+        default_factory=dict
+    )  # by number, all that there were: of state that Avro encodes
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -46,6 +51,7 @@ class FamilyText:
     kind: str
     prefix_columns: int = 0
     ordinals: tuple[int, ...] = ()
+    value_id: int = 0
 
 
 def parse_schema_file(data: bytes, *, prefix_columns: int, name: str) -> tuple[FamilySchema, ...]:
@@ -64,6 +70,7 @@ def parse_schema_file(data: bytes, *, prefix_columns: int, name: str) -> tuple[F
             kind=family.kind,
             prefix_columns=family.prefix_columns,
             ordinals=family.ordinals,
+            value_id=family.value_id,
         )
         for family in family_texts(data, prefix_columns=prefix_columns, name=name)
     )
@@ -101,9 +108,9 @@ def key_columns(data: bytes, *, name: str) -> tuple[str, ...] | None:
 
 def _family(reader: _Reader, name: str) -> FamilyText:
     family = reader.utf()
-    reader.number(">h")
+    reader.number(">h")  # of the schema of keys, which cannot change
     key = reader.chunked()
-    reader.number(">h")
+    value_id = reader.number(">h")
     value = reader.chunked()
     spec_text = reader.chunked()
     reader.chunked()  # the user's key of a map state: part of the key too
@@ -115,7 +122,15 @@ def _family(reader: _Reader, name: str) -> FamilyText:
         raise FormatError(f"{name}: no encoder of keys: {spec_text!r}", kind=ErrorKind.FORMAT_DAMAGED) from e
     if kind is None:
         raise UnsupportedError(f"{name}: keys of column family {family!r} are encoded by {spec['keyStateEncoderType']}")
-    return FamilyText(name=family, key=key, value=value, kind=kind, prefix_columns=columns, ordinals=ordinals)
+    return FamilyText(
+        name=family,
+        key=key,
+        value=value,
+        kind=kind,
+        prefix_columns=columns,
+        ordinals=ordinals,
+        value_id=value_id,
+    )
 
 
 class _Reader:

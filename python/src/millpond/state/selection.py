@@ -4,12 +4,13 @@ from __future__ import annotations
 
 import os
 from collections.abc import Iterator
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 from millpond import layout
 from millpond.errors import ErrorKind, FormatError, InvalidInputError, NotFoundError
 from millpond.ids import DEFAULT_STORE, StoreId, VersionId
 from millpond.json_fields import ColumnFamily
+from millpond.rows.spark_types import Struct
 from millpond.savepoint.from_checkpoint import checkpoint_image
 from millpond.savepoint.from_savepoint import savepoint_image
 from millpond.savepoint.image import Image, OperatorImage
@@ -138,14 +139,18 @@ def operator_info(image: Image, operator: int) -> OperatorInfo:
 
 def family_schemas(image: Image, operator: int, info: OperatorInfo, store: str) -> tuple[FamilySchema, ...]:
     """Return what Spark's schema files of `image` say of a store. Raises: FormatError: FORMAT_DAMAGED. UnsupportedError."""
-    paths = info.schema_paths.get(store)
+    paths = [layout.relative_state_schema(path, operator) for path in info.schema_paths.get(store, ())]
+    keys = paths or [layout.state_schema_key(StoreId(operator, 0, store))]
+    parsed = []
+    for key in keys:
+        text = image.texts.get(key)
+        if text is None:
+            raise FormatError(
+                f"{key} is not there: nothing tells the columns of the state", kind=ErrorKind.FORMAT_DAMAGED
+            )
+        parsed.append(parse_schema_file(text, prefix_columns=info.prefix_columns.get(store, 0), name=key))
+    values: dict[str, dict[int, Struct]] = {}
+    for schema in (schema for schemas in parsed for schema in schemas):
+        values.setdefault(schema.name, {})[schema.value_id] = schema.value
     # The last one describes what the newest batch wrote; without column families there is one only.
-    key = (
-        layout.relative_state_schema(paths[-1], operator)
-        if paths
-        else layout.state_schema_key(StoreId(operator, 0, store))
-    )
-    text = image.texts.get(key)
-    if text is None:
-        raise FormatError(f"{key} is not there: nothing tells the columns of the state", kind=ErrorKind.FORMAT_DAMAGED)
-    return parse_schema_file(text, prefix_columns=info.prefix_columns.get(store, 0), name=key)
+    return tuple(replace(schema, values=values[schema.name]) for schema in parsed[-1])

@@ -93,8 +93,8 @@ def _batches(selection: Selection, schema: Any, chosen: _Filter | None, raw: boo
             keys = [key for key, count in zip(keys, counts, strict=True) for _ in range(count)]
         columns = [
             pa.repeat(pa.scalar(partition, pa.int32()), len(keys)),
-            decode_keys(keys, selection.schema, place_bytes=0),
-            decode_values(values, selection.schema.value),
+            decode_keys(keys, selection.schema, place_bytes=0, encoding=family.encoding),
+            decode_values(values, selection.schema, encoding=family.encoding),
         ]
         if raw:
             columns += [binary_array(keys), binary_array(values)]

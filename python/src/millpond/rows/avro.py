@@ -1,0 +1,212 @@
+"""Rows that Spark encoded with Avro (`stateStore.encodingFormat=avro`), a row at a time.
+
+The schema is the one that Spark derives from a row's: every field is a union with null, null first, and so is what is nested in an
+array or a map if it has parts itself. Source: SchemaConverters.toAvroTypeWithDefaults, AvroStateEncoder of Spark 4.3.0.
+"""
+
+from __future__ import annotations
+
+import struct
+from collections.abc import Callable, Sequence
+from decimal import Decimal as Number
+from typing import Any
+
+from millpond.errors import ErrorKind, FormatError, UnsupportedError
+from millpond.rows.arrow_types import arrow_names
+from millpond.rows.spark_types import Array, Atom, Decimal, Map, SparkType, Struct
+
+Row = dict[str, Any]
+Reader = Callable[[bytes, int], tuple[Any, int]]  # data, where -> value, where it ends
+
+_INTEGERS = frozenset({"byte", "short", "integer", "long", "date", "timestamp", "timestamp_ntz"})
+
+
+def row_reader(written: Struct, wanted: Struct | None = None) -> Callable[[bytes], Row]:
+    """Return a function from the Avro bytes of a row to its columns, by their names in Arrow.
+
+    Args:
+        written: the schema that it was written with.
+        wanted: the schema of what is returned, if the job's has changed since: columns that were not there are null.
+    Raises: UnsupportedError: a type that Spark does not encode with Avro. The function: FormatError: CHANGELOG_DAMAGED.
+    """
+    read = _record(written)
+    names = arrow_names(wanted if wanted is not None else written)
+    fields = (wanted if wanted is not None else written).names
+    places = [written.names.index(name) if name in written.names else None for name in fields]
+
+    def row(data: bytes) -> Row:
+        try:
+            values, end = read(data, 0)
+        except (IndexError, struct.error, UnicodeDecodeError) as e:
+            raise _damaged(f"it ends early: {e}") from e
+        if end != len(data):
+            raise _damaged(f"it has {len(data)} bytes, and {end} are read")
+        return {name: None if at is None else values[at] for name, at in zip(names, places, strict=True)}
+
+    return row
+
+
+def _damaged(why: str) -> FormatError:
+    return FormatError(f"bytes that are no row of the schema: {why}", kind=ErrorKind.CHANGELOG_DAMAGED)
+
+
+def _long(data: bytes, at: int) -> tuple[int, int]:
+    """Variable length, zigzag."""
+    value = shift = 0
+    while True:
+        byte = data[at]
+        at += 1
+        value |= (byte & 0x7F) << shift
+        if byte < 0x80:
+            return (value >> 1) ^ -(value & 1), at
+        shift += 7
+
+
+def _bytes(data: bytes, at: int) -> tuple[bytes, int]:
+    size, at = _long(data, at)
+    if size < 0 or at + size > len(data):
+        raise _damaged("a text or binary ends early")
+    return data[at : at + size], at + size
+
+
+def _string(data: bytes, at: int) -> tuple[str, int]:
+    value, at = _bytes(data, at)
+    return value.decode("utf-8"), at
+
+
+def _fixed(form: str) -> Reader:
+    unpack, size = struct.Struct(form), struct.calcsize(form)
+    return lambda data, at: (unpack.unpack_from(data, at)[0], at + size)
+
+
+def _record(kind: Struct) -> Reader:
+    """The values of a struct's fields, in their order."""
+    readers = [_nullable(field.type) for field in kind.fields]
+
+    def read(data: bytes, at: int) -> tuple[list[Any], int]:
+        values = []
+        for reader in readers:
+            value, at = reader(data, at)
+            values.append(value)
+        return values, at
+
+    return read
+
+
+def _nullable(kind: SparkType) -> Reader:
+    if kind == Atom("void"):
+        return lambda _data, at: (None, at)
+    return _or_null(_bare(kind))
+
+
+def _or_null(reader: Reader) -> Reader:
+    def read(data: bytes, at: int) -> tuple[Any, int]:
+        branch, at = _long(data, at)
+        if branch not in (0, 1):
+            raise _damaged(f"branch {branch} of a union of two")
+        return reader(data, at) if branch else (None, at)
+
+    return read
+
+
+def _item(kind: SparkType) -> Reader:
+    """An element of an array, a value of a map."""
+    return _nullable(kind) if isinstance(kind, Struct | Array | Map) else _bare(kind)
+
+
+def _bare(kind: SparkType) -> Reader:
+    match kind:
+        case Struct():
+            read, names = _record(kind), arrow_names(kind)
+
+            def nested(data: bytes, at: int) -> tuple[Row, int]:
+                values, at = read(data, at)
+                return dict(zip(names, values, strict=True)), at
+
+            return nested
+        case Array():
+            return _blocks(_item(kind.element))
+        case Map():
+            return _blocks(_pair(_item(kind.value)))
+        case Decimal():
+            return _decimal(kind)
+        case Atom("boolean"):
+            return lambda data, at: (data[at] != 0, at + 1)
+        case Atom("float"):
+            return _fixed("<f")
+        case Atom("double"):
+            return _fixed("<d")
+        case Atom("string"):
+            return _string
+        case Atom("binary"):
+            return _bytes
+        case Atom(name) if name in _INTEGERS:
+            return _long
+    raise UnsupportedError(f"Spark encodes no {kind} with Avro")
+
+
+def _blocks(reader: Reader) -> Reader:
+    """Blocks of items: how many, negative if the bytes of the block follow; the items; in the end 0."""
+
+    def read(data: bytes, at: int) -> tuple[list[Any], int]:
+        items = []
+        while True:
+            count, at = _long(data, at)
+            if count == 0:
+                return items, at
+            if count < 0:
+                _, at = _long(data, at)
+            for _ in range(abs(count)):
+                value, at = reader(data, at)
+                items.append(value)
+
+    return read
+
+
+def _pair(value: Reader) -> Reader:
+    def read(data: bytes, at: int) -> tuple[tuple[str, Any], int]:
+        key, at = _string(data, at)
+        found, at = value(data, at)
+        return (key, found), at
+
+    return read
+
+
+def _decimal(kind: Decimal) -> Reader:
+    size = min_bytes(kind.precision)
+
+    def read(data: bytes, at: int) -> tuple[Number, int]:
+        if at + size > len(data):
+            raise _damaged("a decimal ends early")
+        unscaled = int.from_bytes(data[at : at + size], "big", signed=True)
+        digits = tuple(map(int, str(abs(unscaled))))
+        return Number((int(unscaled < 0), digits, -kind.scale)), at + size
+
+    return read
+
+
+def min_bytes(precision: int) -> int:
+    """Return how many bytes Spark gives a decimal of that precision."""
+    size = 1
+    while 2 ** (8 * size - 1) < 10**precision:
+        size += 1
+    return size
+
+
+def ordering_columns(data: bytes, count: int) -> list[bytes]:
+    """Return the marker and the big-endian value, as one, of each of `count` columns that order keys. Raises: FormatError."""
+    binary = _or_null(_bytes)
+    columns, at = [], 0
+    try:
+        for _ in range(count):
+            marker, at = binary(data, at)
+            value, at = binary(data, at)
+            columns.append((marker or b"") + (value or b""))
+    except IndexError as e:
+        raise _damaged("an ordering column ends early") from e
+    return columns
+
+
+def rows_of(data: Sequence[bytes], read: Callable[[bytes], Row]) -> list[Row]:
+    """Return all rows."""
+    return [read(one) for one in data]

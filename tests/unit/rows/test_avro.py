@@ -1,0 +1,160 @@
+"""Rows as Spark encodes them with Avro: all types, schemas that changed, bytes that are none."""
+
+from __future__ import annotations
+
+import datetime as dt
+import struct
+from decimal import Decimal as Number
+from typing import Any
+
+import pyarrow as pa
+import pytest
+from hypothesis import given
+
+from millpond.errors import FormatError, UnsupportedError
+from millpond.rows.arrow_types import struct_type
+from millpond.rows.avro import min_bytes, row_reader
+from millpond.rows.spark_types import Array, Atom, Decimal, Field, Map, SparkType, Struct
+from millpond.state.codec import AVRO, decode_keys, decode_values
+from millpond.state.schema_files import FamilySchema
+from tests.row_examples import tables
+
+_UTC_EPOCH, _EPOCH = dt.datetime(1970, 1, 1, tzinfo=dt.timezone.utc), dt.datetime(1970, 1, 1)
+_ATOMS = (
+    *("boolean", "byte", "short", "integer", "long", "float", "double"),
+    *("date", "timestamp", "timestamp_ntz", "string", "binary", "void"),
+)
+
+
+def long(value: int) -> bytes:
+    word = (value << 1) ^ (value >> 63)
+    out = bytearray()
+    while word > 0x7F:
+        out.append(word & 0x7F | 0x80)
+        word >>= 7
+    return bytes([*out, word])
+
+
+def encoded(kind: SparkType, value: Any, *, bare: bool = False, top: bool = False) -> bytes:
+    """As Avro's writer does it. `bare`: an item of an array or a map, which is no union unless it has parts."""
+    if kind == Atom("void"):
+        return b""
+    parts = isinstance(kind, Struct | Array | Map)
+    if top or (bare and not parts):
+        return _body(kind, value)
+    return long(0) if value is None else long(1) + _body(kind, value)
+
+
+def _body(kind: SparkType, value: Any) -> bytes:
+    match kind:
+        case Struct():
+            return b"".join(encoded(f.type, value[f.name]) for f in kind.fields)
+        case Array():
+            items = b"".join(encoded(kind.element, item, bare=True) for item in value)
+            return (long(-len(value)) + long(len(items)) + items if value else b"") + long(0)
+        case Map():
+            pairs = b"".join(_body(Atom("string"), k) + encoded(kind.value, v, bare=True) for k, v in value)
+            return (long(len(value)) + pairs if value else b"") + long(0)
+        case Decimal():
+            unscaled = int(value.scaleb(kind.scale, context=None) if value else 0)
+            return unscaled.to_bytes(min_bytes(kind.precision), "big", signed=True)
+        case Atom("boolean"):
+            return bytes([value])
+        case Atom("float"):
+            return struct.pack("<f", value)
+        case Atom("double"):
+            return struct.pack("<d", value)
+        case Atom("string"):
+            return long(len(value.encode())) + value.encode()
+        case Atom("binary"):
+            return long(len(value)) + bytes(value)
+        case Atom("date"):
+            return long((value - dt.date(1970, 1, 1)).days)
+        case Atom("timestamp"):
+            return long((value - _UTC_EPOCH) // dt.timedelta(microseconds=1))
+        case Atom("timestamp_ntz"):
+            return long((value - _EPOCH) // dt.timedelta(microseconds=1))
+    return long(value)
+
+
+def writable(kind: SparkType, value: Any, *, item: bool = False) -> bool:
+    """Whether Spark encodes it: maps by text, items that are there; and no decimal of more digits than Python computes with."""
+    if value is None:
+        return not item or isinstance(kind, Struct | Array | Map)
+    match kind:
+        case Decimal():
+            return kind.precision <= 28
+        case Struct():
+            return all(writable(f.type, value[f.name]) for f in kind.fields)
+        case Array():
+            return all(writable(kind.element, one, item=True) for one in value)
+        case Map():
+            return kind.key == Atom("string") and all(writable(kind.value, v, item=True) for _, v in value)
+    return True
+
+
+@given(tables(atoms=_ATOMS, most=4))
+def test_all_types(example: tuple[Struct, list[dict[str, Any]]]) -> None:
+    schema, rows = example
+    rows = [row for row in rows if writable(schema, row)]
+    if not rows:
+        return
+    read = row_reader(schema)
+    made = pa.array([read(encoded(schema, row, top=True)) for row in rows], struct_type(schema))
+    assert made.equals(pa.array(rows, struct_type(schema)))
+
+
+K = Struct((Field("k", Atom("long")), Field("s", Atom("string"))))
+
+
+def family(kind: str = "point", **more: Any) -> FamilySchema:
+    return FamilySchema(name="x", key=K, value=K, kind=kind, values={0: K}, **more)
+
+
+def numbered(row: dict[str, Any], number: int = 0, schema: Struct = K) -> bytes:
+    return b"\0" + struct.pack("<h", number) + encoded(schema, row, top=True)
+
+
+def test_values_of_a_schema_that_changed() -> None:
+    before = Struct((Field("gone", Atom("double")), Field("k", Atom("integer"))))
+    schema = FamilySchema(name="x", key=K, value=K, kind="point", values={0: before, 1: K}, value_id=1)
+    data = [numbered({"gone": 0.5, "k": -3}, 0, before), numbered({"k": 4, "s": "ü"}, 1)]
+    assert decode_values(data, schema, encoding=AVRO).to_pylist() == [{"k": -3, "s": None}, {"k": 4, "s": "ü"}]
+    with pytest.raises(FormatError, match="schema 2"):
+        decode_values([numbered({"k": 4, "s": ""}, 2)], schema, encoding=AVRO)
+
+
+def test_keys_of_every_kind() -> None:
+    row = {"k": -5, "s": "text"}
+    place = b"slot"
+    assert decode_keys([place + numbered(row)], family(), encoding=AVRO).to_pylist() == [row]
+    part = Struct(K.fields[:1])
+    head, rest = b"\0" + encoded(part, {"k": -5}, top=True), numbered({"s": "text"}, 0, Struct(K.fields[1:]))
+    key = struct.pack("<I", len(head)) + head + rest
+    assert decode_keys([key], family("prefix", prefix_columns=1), place_bytes=0, encoding=AVRO).to_pylist() == [row]
+    ordered = b"".join(long(1) + long(len(b)) + b for b in (b"\0", (-5).to_bytes(8, "big", signed=True)))
+    key = struct.pack("<I", len(ordered) + 1) + b"\0" + ordered + rest
+    assert decode_keys([key], family("range", ordinals=(0,)), place_bytes=0, encoding=AVRO).to_pylist() == [row]
+
+
+@pytest.mark.parametrize("cut", [0, 2, 4, 6])
+def test_bytes_that_are_no_row(cut: int) -> None:
+    data = numbered({"k": 500, "s": "text"})
+    for wrong in (data[:cut], data + b"x"):
+        with pytest.raises(FormatError):
+            decode_values([wrong], family(), encoding=AVRO)
+        with pytest.raises(FormatError):
+            decode_keys([wrong], family(), place_bytes=0, encoding=AVRO)
+
+
+def test_type_that_spark_does_not_encode() -> None:
+    with pytest.raises(UnsupportedError):
+        row_reader(Struct((Field("v", Atom("variant")),)))
+
+
+def test_decimals() -> None:
+    schema = Struct((Field("d", Decimal(38, 2)),))
+    value = 10**38 - 1
+    data = long(1) + (-value).to_bytes(min_bytes(38), "big", signed=True)
+    assert min_bytes(38) == 16 and min_bytes(9) == 4
+    assert row_reader(schema)(data) == {"d": Number((1, tuple(map(int, str(value))), -2))}
