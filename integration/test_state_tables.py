@@ -80,6 +80,11 @@ def test_tables_show_what_spark_shows(
             found = millpond.read_state(run.checkpoint, batch=number, **options).to_pylist()
             assert sorted(repr((r["partition"], _plain(r["key"]), _plain(r["value"]))) for r in found) == expected
             assert expected or number > 1
+        if name == SELECTIONS[0][0]:
+            found = millpond.read_state(run.checkpoint, raw=True, spark=spark, **options)
+            assert isinstance(found, DataFrame)
+            table = millpond.read_state(run.checkpoint, raw=True, **options)
+            assert sorted(map(repr, found.toArrow().to_pylist())) == sorted(map(repr, table.to_pylist()))
 
 
 # ---- the codec, against Spark's own rows ---------------------------------------------------------------------------

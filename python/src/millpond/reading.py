@@ -18,8 +18,9 @@ def read_state(
     batch: int | None = None,
     keys: Keys | None = None,
     raw: bool = False,
+    spark: Any = None,
 ) -> Any:
-    """Return the state that a query keeps, as it was after a committed batch, as a `pyarrow.Table`.
+    """Return the state that a query keeps, as it was after a committed batch, as a `pyarrow.Table`, or as a DataFrame of `spark`.
 
     Its columns: `partition`; `key` and `value`, structs with the columns that Spark's own source `statestore` shows. A key with a list
     of values has a row for each. What is not named must be the only one there is.
@@ -33,6 +34,8 @@ def read_state(
         keys: only these: a mapping of key columns to values, `{"k": "a"}` (a part of them is enough; nested ones by `"key.k"`), a list of
             such, or a `pyarrow.Table` with all key columns.
         raw: add `key_bytes` and `value_bytes`: what the store holds, without the key group.
+        spark: a SparkSession, for state too large for one machine: a task reads each partition when the DataFrame is used, on executors
+            that have the extra `tools` too and reach `path`. The files must be there until then: read a savepoint, or a recent batch.
     Raises:
         InvalidInputError: NOT_A_CHECKPOINT; OPERATOR_UNKNOWN; INVALID_ARGUMENT: no such store, column family or key column, or several
             to choose from.
@@ -44,6 +47,10 @@ def read_state(
     require_tools()
     from millpond.state import tables
 
+    if spark is not None:
+        return tables.read_with_spark(
+            spark, path, operator=operator, store=store, column_family=column_family, batch=batch, keys=keys, raw=raw
+        )
     return tables.read_state(
         path, operator=operator, store=store, column_family=column_family, batch=batch, keys=keys, raw=raw
     )

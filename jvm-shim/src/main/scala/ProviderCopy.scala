@@ -24,6 +24,7 @@ import org.apache.spark.sql.types.{DataType, StructType}
   * One line of JSON comes in, what `millpond.migrating.copying` writes; a line goes out for every store that is copied, and one for the end or
   * the error. The JVM ends when its standard input does: nobody is left to read the answer. */
 object ProviderCopy {
+  private val EndMs = 10000L
 
   /** One column family of a store. */
   private final class Column(node: JsonNode) {
@@ -187,14 +188,22 @@ object ProviderCopy {
     Json.obj().set[JsonNode]("error", error)
   }
 
+  private def daemon(name: String)(work: => Unit): Unit = {
+    val thread = new Thread(() => work, name)
+    thread.setDaemon(true)
+    thread.start()
+  }
+
   def main(args: Array[String]): Unit = {
     val out = new PrintStream(System.out, true, UTF_8)
     System.setOut(System.err) // nothing else may write between the answers
     val in = new BufferedReader(new InputStreamReader(System.in, UTF_8))
     val request = Json.parse(in.readLine())
-    val watch = new Thread(() => { while (in.read() >= 0) (); Runtime.getRuntime.halt(3) }, "millpond-end-of-input")
-    watch.setDaemon(true)
-    watch.start()
+    daemon("millpond-end-of-input") {
+      while (in.read() >= 0) ()
+      daemon("millpond-halt") { Thread.sleep(EndMs); Runtime.getRuntime.halt(3) } // a copy that is under way may hold up the orderly end
+      System.exit(3) // local files are deleted
+    }
     val code =
       try { run(request, out); 0 }
       catch {

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import os
-from collections.abc import Iterator
+from collections.abc import Collection, Iterator
 from dataclasses import dataclass, replace
 
 from millpond import layout
@@ -36,13 +36,17 @@ class Selection:
     spark_format: int
     tables: SavepointIndex | None  # of a canonical savepoint: its rows are in tables, not in stores
 
-    def versions(self) -> Iterator[tuple[int, StoreVersion, ColumnFamily | None]]:
+    def versions(
+        self, partitions: Collection[int] | None = None
+    ) -> Iterator[tuple[int, StoreVersion, ColumnFamily | None]]:
         """Yield each partition, how to read its store, and its record of the column family (None: it has no row of it).
 
+        Args:
+            partitions: only these; None: all.
         Raises: as `restore.plan.plan_restore`.
         """
         for image in self.operator.stores:
-            if image.name != self.store:
+            if image.name != self.store or (partitions is not None and image.partition not in partitions):
                 continue
             store = StoreId(self.operator.operator, image.partition, image.name)
             files = StoreFiles(self.storage, store, self.spark_format)

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import os
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
 from itertools import islice
 from typing import Any
 
@@ -16,6 +16,7 @@ from millpond.rows.arrow_types import struct_type
 from millpond.rows.encode import encode_rows
 from millpond.rows.spark_types import Struct
 from millpond.savepoint.index import SavepointIndex
+from millpond.savepoint.places import absolute
 from millpond.state.codec import (
     PHYSICAL_PREFIX_BYTES,
     binary_array,
@@ -44,18 +45,20 @@ def scan_state(
     keys: Keys | None = None,
     raw: bool = False,
     batch_rows: int = DEFAULT_BATCH_ROWS,
+    partitions: Collection[int] | None = None,
 ) -> tuple[Any, Iterator[Any]]:
     """Return the `pyarrow.Schema` of a state, and an iterator over its `pyarrow.RecordBatch`es, partition by partition.
 
     Args, Raises: as `millpond.read_state`.
         batch_rows: rows of a batch, at least 1; fewer where keys are left out, more where keys have lists of values.
+        partitions: only these; None: all.
     """
     if batch_rows < 1:
         raise InvalidInputError(f"batch_rows is {batch_rows}: it must be at least 1")
     selection = select(path, operator=operator, store=store, column_family=column_family, batch=batch)
     schema = _schema(selection, raw)
     chosen = None if keys is None else _Filter(keys, selection.schema.key)
-    return schema, _batches(selection, schema, chosen, raw, batch_rows)
+    return schema, _batches(selection, schema, chosen, raw, batch_rows, partitions)
 
 
 def read_state(
@@ -86,8 +89,51 @@ def _schema(selection: Selection, raw: bool) -> Any:
     return pa.schema(fields)
 
 
-def _batches(selection: Selection, schema: Any, chosen: _Filter | None, raw: bool, batch_rows: int) -> Iterator[Any]:
-    for partition, family, keys, values in _stored(selection, batch_rows):
+def read_with_spark(
+    spark: Any,
+    path: str | os.PathLike[str],
+    *,
+    operator: int | str | None = None,
+    store: str | None = None,
+    column_family: str | None = None,
+    batch: int | None = None,
+    keys: Keys | None = None,
+    raw: bool = False,
+) -> Any:
+    """Return the state that `scan_state` reads as a DataFrame of `spark`: a task for each partition of the state."""
+    selection = select(path, operator=operator, store=store, column_family=column_family, batch=batch)
+    if keys is not None:
+        _Filter(keys, selection.schema.key)  # says here, and not in a task, what is wrong with it
+    place = absolute(path)
+    chosen = {
+        "operator": selection.operator.operator,
+        "store": selection.store,
+        "column_family": selection.family,
+        "batch": selection.batch,
+        "keys": keys,
+        "raw": raw,
+    }
+
+    def read(batches: Iterator[Any]) -> Iterator[Any]:
+        for batch in batches:
+            for number in batch.column(0).to_pylist():
+                yield from scan_state(place, partitions=(number,), **chosen)[1]
+
+    numbers = sorted({image.partition for image in selection.operator.stores if image.name == selection.store})
+    schema = spark.createDataFrame(_schema(selection, raw).empty_table()).schema
+    parts = spark.range(0, max(numbers) + 1, 1, max(numbers) + 1)
+    return parts.mapInArrow(read, schema)
+
+
+def _batches(
+    selection: Selection,
+    schema: Any,
+    chosen: _Filter | None,
+    raw: bool,
+    batch_rows: int,
+    partitions: Collection[int] | None,
+) -> Iterator[Any]:
+    for partition, family, keys, values in _stored(selection, batch_rows, partitions):
         if family.multi:
             values, counts = split_lists(values)
             keys = [key for key, count in zip(keys, counts, strict=True) for _ in range(count)]
@@ -105,12 +151,14 @@ def _batches(selection: Selection, schema: Any, chosen: _Filter | None, raw: boo
             yield rows
 
 
-def _stored(selection: Selection, batch_rows: int) -> Iterator[tuple[int, ColumnFamily, list[bytes], list[bytes]]]:
+def _stored(
+    selection: Selection, batch_rows: int, partitions: Collection[int] | None
+) -> Iterator[tuple[int, ColumnFamily, list[bytes], list[bytes]]]:
     """Yield the rows that are wanted, some at a time: partition, column family, keys without their place, values."""
     if selection.tables is not None:
-        yield from _from_tables(selection, selection.tables)
+        yield from _from_tables(selection, selection.tables, partitions)
         return
-    for partition, version, family in selection.versions():
+    for partition, version, family in selection.versions(partitions):
         if family is None:
             continue
         check_supported(family, selection.schema)
@@ -124,14 +172,15 @@ def _stored(selection: Selection, batch_rows: int) -> Iterator[tuple[int, Column
 
 
 def _from_tables(
-    selection: Selection, index: SavepointIndex
+    selection: Selection, index: SavepointIndex, partitions: Collection[int] | None
 ) -> Iterator[tuple[int, ColumnFamily, list[bytes], list[bytes]]]:
     from millpond.savepoint.canonical import CanonicalRows  # not above: it imports what this package has
 
     source = CanonicalRows(selection.storage, index)
     for table in index.tables:
         place = (table.store.operator, table.store.name, table.family.name)
-        if place == (selection.operator.operator, selection.store, selection.family):
+        mine = place == (selection.operator.operator, selection.store, selection.family)
+        if mine and (partitions is None or table.store.partition in partitions):
             check_supported(table.family, selection.schema)
             for rows in source.table_rows(table):
                 yield table.store.partition, table.family, rows.keys, rows.values
