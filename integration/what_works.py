@@ -74,6 +74,19 @@ FEATURES = [
         "integration/test_soak.py",
         "A minute in CI, half an hour by hand.",
     ),
+    *(
+        Feature("Savepoints", what, WORKS, f"integration/{proof}", note)
+        for what, proof, note in (
+            ("a query goes on from a savepoint taken in mid-batch", "test_savepoints.py", ""),
+            ("what a new job would do with saved state", "test_savepoints.py::test_plan_of_a_job", ""),
+            (
+                "state of Spark's RocksDB and HDFS-backed stores taken over, and handed back",
+                "test_migrating.py",
+                "All shapes above with `MILLPOND_SHAPES=all`.",
+            ),
+            ("state as Arrow tables and as a DataFrame", "test_state_tables.py", ""),
+        )
+    ),
 ]
 
 _HEAD = """\
