@@ -22,7 +22,7 @@ from benchmarks.bench_env import run_measured
 
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession
-    from pyspark.sql.streaming import StreamingQuery
+    from pyspark.sql.streaming.query import StreamingQuery
 
 PARTITIONS = 2
 _SMALL_BATCHES, _SMALL_ROWS = 12, 1000
@@ -62,7 +62,12 @@ def measure(keys: int, *, jar: Path | None, work_dir: Path, heap_mib: int, timeo
         for name in (OURS, BASELINE):
             contender = CONTENDERS[name]
             for phase in ("build", "restart"):
-                spec = {"phase": phase, "ours": contender.ours, "keys": keys, "work_dir": str(work_dir / name)}
+                spec: dict[str, Any] = {
+                    "phase": phase,
+                    "ours": contender.ours,
+                    "keys": keys,
+                    "work_dir": str(work_dir / name),
+                }
                 spec["conf"] = _conf(contender, jar, work_dir, heap_mib)
                 figures |= _process(spec, work_dir / f"{name}-{phase}", timeout_s)
         figures["against_spark"] = figures["first_batch_ms"] / figures["spark_first_batch_ms"]

@@ -181,13 +181,13 @@ def test_plan_of_a_job(spark: SparkSession, tmp_path: Path) -> None:
     def said(job: Any, **given: Any) -> dict[str, str]:
         report = savepoint.plan(saved, job, **given)
         assert report.ok == all(op.verdict != "refused" for op in report.operators)
-        return {op.name: f"{op.verdict} {op.reason}".strip() for op in report.operators}
+        return {op.name: f"{op.verdict} {op.reason}".strip() for op in reversed(report.operators)}
 
     assert said(lambda: _frame(spark, case, [source])) == {"dedupe": "restored", "stateStoreSave": "restored"}
     other = said(lambda: deduped().withColumn("v", F.lit("a")).groupBy(F.window("ts", "10 seconds")).agg(F.max("v")))
     assert other["dedupe"] == "restored"
     assert other["stateStoreSave"].startswith("refused") and "SCHEMA" in other["stateStoreSave"]
-    assert f"--map-operator {dedupe}=0" in said(deduped)["dedupe"]
+    assert f"--map-operator {dedupe}=0" in said(deduped)["dedupe"], "the job's, of two of that name"
     changes: dict[str, Any] = {"map_operators": {dedupe: 0}, "drop_operators": [window]}
     assert said(deduped, **changes) == {"dedupe": "mapped", "stateStoreSave": "dropped"}
 

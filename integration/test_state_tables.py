@@ -30,7 +30,7 @@ pytestmark = pytest.mark.spark
 _PROVIDER = "spark.sql.streaming.stateStore.providerClass"
 _FORMAT = "spark.sql.streaming.stateStore.checkpointFormatVersion"
 # A case, what Spark's source is asked for, and what names the same for Millpond.
-SELECTIONS: list[tuple[str, list[tuple[dict[str, str], dict[str, str]]]]] = [
+SELECTIONS: list[tuple[str, list[tuple[dict[str, str], dict[str, Any]]]]] = [
     ("agg-update-odd-keys", [({}, {})]),
     ("agg-update-deep-keys", [({}, {})]),
     ("sessions-append", [({}, {})]),
@@ -60,7 +60,7 @@ def _plain(value: Any) -> Any:
 
 @pytest.mark.parametrize(("name", "selections"), SELECTIONS, ids=[name for name, _ in SELECTIONS])
 def test_tables_show_what_spark_shows(
-    spark: SparkSession, tmp_path: Path, name: str, selections: list[tuple[dict[str, str], dict[str, str]]]
+    spark: SparkSession, tmp_path: Path, name: str, selections: list[tuple[dict[str, str], dict[str, Any]]]
 ) -> None:
     case = named(name)
     inputs = [Input(tmp_path / f"input-{i}", schema) for i, (schema, _) in enumerate(case.inputs)]

@@ -98,6 +98,24 @@ def conf_lines(master: str | None = None) -> list[str]:
     return [f"{key:<{width}}{value}" for key, value in settings.items()] + notes
 
 
+def running_class(name: str) -> Any:
+    """Return the class or object `name` of the shim in the JVM of the session that runs in this process, as py4j has it; None if no
+    session runs, or one without the shim."""
+    if "pyspark" not in sys.modules:
+        return None
+    from pyspark import SparkContext
+
+    jvm: Any = SparkContext._jvm
+    if jvm is None or SparkContext._active_spark_context is None:
+        return None
+    if not jvm.org.apache.spark.util.Utils.classIsLoadable(name):
+        return None
+    found = jvm
+    for part in name.split("."):
+        found = getattr(found, part)
+    return found
+
+
 def _options_of(builder: SparkSession.Builder) -> dict[str, str]:
     # The builder has no public way to read what was set, and setting spark.jars blindly would drop the user's own.
     present = getattr(builder, "_options", None)

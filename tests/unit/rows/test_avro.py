@@ -46,6 +46,7 @@ def encoded(kind: SparkType, value: Any, *, bare: bool = False, top: bool = Fals
 
 
 def _body(kind: SparkType, value: Any) -> bytes:
+    data: bytes
     match kind:
         case Struct():
             return b"".join(encoded(f.type, value[f.name]) for f in kind.fields)
@@ -65,7 +66,8 @@ def _body(kind: SparkType, value: Any) -> bytes:
         case Atom("double"):
             return struct.pack("<d", value)
         case Atom("string"):
-            return long(len(value.encode())) + value.encode()
+            data = value.encode()
+            return long(len(data)) + data
         case Atom("binary"):
             return long(len(value)) + bytes(value)
         case Atom("date"):

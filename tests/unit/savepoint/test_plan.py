@@ -7,7 +7,7 @@ from pathlib import Path
 
 import pytest
 
-from millpond.cli import savepoint as commands
+from millpond import savepoint as savepoints
 from millpond.cli.main import main
 from millpond.errors import InvalidInputError
 from millpond.savepoint import OperatorVerdict, PlanReport
@@ -74,7 +74,7 @@ def test_command(
         operator=0, name="dedupe", saved_as=1, verdict=MAPPED if ok else REFUSED, reason="" if ok else "it is so"
     )
     report = PlanReport(savepoint="/s", batch=3, query=None, operators=(verdict,))
-    monkeypatch.setattr(commands.savepoints, "plan", lambda *_, **given: report if given["map_operators"] else None)
+    monkeypatch.setattr(savepoints, "plan", lambda *_, **given: report if given["map_operators"] else None)
     arguments = ["savepoint", "plan", "/s", "--job", "job.py", "--map-operator", "1=0"]
     assert main(arguments) == (0 if ok else 1)
     text = capsys.readouterr().out

@@ -37,7 +37,7 @@ object JobPlan {
       // not the first batch of a run: then Spark plans and numbers, and checks nothing
       val planned = execution(session, data, mode, state, batch, pinned, first = false)
       val check = execution(session, data, mode, state, batch, pinned, first = true)
-      planned.executedPlan.collect { case writer: StateStoreWriter if writer.stateInfo.isDefined => writer }.sortBy(_.getStateInfo.operatorId).foreach { op =>
+      planned.executedPlan.collect { case op: StateStoreWriter if op.stateInfo.isDefined => op }.sortBy(_.getStateInfo.operatorId).foreach { op =>
         val one = operators.addObject().put("operator", op.getStateInfo.operatorId).put("name", op.shortName)
         try { check.StateSchemaAndOperatorMetadataRule.rule.applyOrElse(op.asInstanceOf[SparkPlan], identity[SparkPlan]); () }
         catch { case NonFatal(e) => one.set[JsonNode]("error", failure(e)); () }

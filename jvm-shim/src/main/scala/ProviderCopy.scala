@@ -67,7 +67,7 @@ object ProviderCopy {
         val target = open("target", store, columns)
         try {
           val chosen = Option(store.get("id")).filterNot(_.isNull).map(_.asText)
-          val families = if (usesFamilies(store)) columns.map(c => c.name -> c.definition) else Nil
+          val families = if (usesFamilies(store)) named(columns).map(c => c.name -> c.definition) else Nil
           val reader = SparkLine.readStore(source, version, chosen, families)
           try write(reader, target, store, columns, version)
           finally reader.release()
@@ -78,13 +78,12 @@ object ProviderCopy {
     private def write(reader: ReadStateStore, target: StateStoreProvider, store: JsonNode, columns: Seq[Column], version: Long): JsonNode = {
       // what the target was at version 0 it is at any: no provider but those that can begin with nothing is asked to
       val fromNothing = request.get("target").get("load_empty").asBoolean
-      val writer = if (fromNothing) target.getStore(version - 1, None, forceSnapshotOnCommit = true, loadEmpty = true) else target.getStore(0)
+      val writer = if (fromNothing) target.getStore(version - 1, None, forceSnapshotOnCommit = false, loadEmpty = true) else target.getStore(0)
       try {
         val present = if (usesFamilies(store)) there(reader, columns, store) else columns
         var rows = 0L
         present.foreach { c =>
-          if (usesFamilies(store) && c.name != StateStore.DEFAULT_COL_FAMILY_NAME)
-            writer.createColFamilyIfAbsent(c.name, c.key, c.value, c.spec, c.multi, c.internal)
+          if (usesFamilies(store)) writer.createColFamilyIfAbsent(c.name, c.key, c.value, c.spec, c.multi, c.internal)
           rows += copyRows(reader, writer, c)
         }
         writer.commit()
@@ -103,8 +102,11 @@ object ProviderCopy {
       val unknown = names -- columns.map(_.name)
       if (unknown.nonEmpty)
         throw MillpondError.of("FORMAT_DAMAGED", s"store ${store.get("operator")}/${store.get("partition")} has column families that its schema files do not describe: ${unknown.toSeq.sorted.mkString(", ")}.")
-      columns.filter(c => names.contains(c.name))
+      named(columns).filter(c => names.contains(c.name))
     }
+
+    /** Without the default one, which an operator with column families neither makes nor uses. */
+    private def named(columns: Seq[Column]): Seq[Column] = columns.filter(_.name != StateStore.DEFAULT_COL_FAMILY_NAME)
 
     private def copyRows(reader: ReadStateStore, writer: StateStore, c: Column): Long = {
       var rows = 0L
@@ -155,6 +157,28 @@ object ProviderCopy {
     }
   }
 
+  private def copyAll(request: JsonNode, hadoop: Configuration)(answer: JsonNode => Unit): Unit = {
+    val copier = new Copier(request, hadoop)
+    val pool = Executors.newFixedThreadPool(request.get("threads").asInt)
+    try {
+      val done = new ExecutorCompletionService[JsonNode](pool)
+      val stores = request.get("stores").elements.asScala.toSeq
+      stores.foreach(s => done.submit((() => copier.copy(s)): Callable[JsonNode]))
+      stores.foreach(_ => answer(done.take().get()))
+    } finally { pool.shutdownNow(); () }
+  }
+
+  /** The same in the JVM of a session that runs, and with its way to storage: all answers, by way of py4j. */
+  def inSession(request: String): String = {
+    val answers = Json.obj().putArray("answers")
+    try copyAll(Json.parse(request), SparkContext.getOrCreate().hadoopConfiguration) { a => answers.add(a); () }
+    catch {
+      case e: LinkageError => answers.add(failure(e)); ()
+      case NonFatal(e) => answers.add(failure(e)); ()
+    }
+    Json.text(answers)
+  }
+
   private def run(request: JsonNode, out: PrintStream): Unit = {
     val conf = new SparkConf().setMaster("local[1]").setAppName("millpond").set("spark.ui.enabled", "false")
       .set("spark.driver.host", "127.0.0.1").set("spark.driver.bindAddress", "127.0.0.1")
@@ -163,14 +187,7 @@ object ProviderCopy {
     context.setLogLevel("ERROR")
     try {
       StateStoreCoordinatorRef.forDriver(context.env, new SQLConf)
-      val copier = new Copier(request, context.hadoopConfiguration)
-      val pool = Executors.newFixedThreadPool(request.get("threads").asInt)
-      try {
-        val done = new ExecutorCompletionService[JsonNode](pool)
-        val stores = request.get("stores").elements.asScala.toSeq
-        stores.foreach(s => done.submit((() => copier.copy(s)): Callable[JsonNode]))
-        stores.foreach(_ => out.println(Json.text(done.take().get())))
-      } finally { pool.shutdownNow(); () }
+      copyAll(request, context.hadoopConfiguration)(a => out.println(Json.text(a)))
     } finally context.stop()
     out.println("""{"done":true}""")
   }

@@ -76,6 +76,14 @@ def command(main: str, conf: Mapping[str, str]) -> list[str]:
     return [java(), *heap, "-XX:+UseParallelGC", *opens, "-cp", os.pathsep.join(filter(None, classpath)), main]
 
 
+def answers_in_session(copier: Any, request: Mapping[str, Any]) -> Iterator[dict[str, Any]]:
+    """Let the shim's class in the JVM of the running session answer `request`, and yield its answers. Raises: as `answers`."""
+    for answer in json.loads(copier.inSession(json.dumps(request))):
+        if "error" in answer:
+            raise _error(answer["error"])
+        yield answer
+
+
 def answers(line: Sequence[str], request: Mapping[str, Any]) -> Iterator[dict[str, Any]]:
     """Run the command `line`, give it `request`, and yield its answers up to the one that says `done`.
 

@@ -6,7 +6,7 @@ import os
 import sys
 import tempfile
 import uuid
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Iterable, Mapping
 from contextlib import AbstractContextManager, nullcontext
 from dataclasses import asdict, dataclass, replace
 from typing import Any
@@ -23,6 +23,7 @@ from millpond.savepoint.image import Image
 from millpond.savepoint.places import absolute
 from millpond.savepoint.restore import KEEP, restored
 from millpond.savepoint.target import Target, building, check_vacant
+from millpond.session import running_class
 from millpond.storage import LocalStorage, Storage, open_checkpoint, open_storage
 
 Progress = Callable[[int, int], None]
@@ -76,7 +77,8 @@ def adopt(
         batch: a committed one that Spark still keeps; None: the last.
         new_query_id: a trial beside the old query, instead of a move: sinks that know queries by id take it for another.
         max_parallelism: number of key groups, a multiple of the partitions; None: the default.
-        conf: settings of Spark for the JVM that copies: `spark.hadoop.*` for storage, `spark.driver.memory` for its heap.
+        conf: settings of Spark for a JVM of its own to copy with: `spark.hadoop.*` for storage, `spark.driver.memory` for its heap.
+            None: the JVM of the session that runs in this process, if there is one.
         dry_run: read Spark's logs and schemas, write nothing.
     Raises:
         InvalidInputError: NOT_A_CHECKPOINT, TARGET_NOT_EMPTY, MAX_PARALLELISM_INVALID; INVALID_ARGUMENT: it is Millpond's already.
@@ -88,7 +90,7 @@ def adopt(
     image = spark_image(source, origin, batch)
     if image.provider == MILLPOND:
         raise InvalidInputError(f"{origin} has its state in Millpond already", hint="To copy it: millpond fork.")
-    if image.provider not in PROVIDERS.values():
+    if image.provider is None or image.provider not in PROVIDERS.values():
         raise UnsupportedError(
             f"{origin}: the state was written by {image.provider or 'a provider that its offset log does not name'}",
             hint="State of Spark's RocksDB and HDFS-backed stores can be taken over.",
@@ -153,7 +155,9 @@ def _migrate(
     dry_run: bool,
     progress: Progress | None,
 ) -> MigrationReport:
-    line = jvm.command(_MAIN, conf)
+    # In a session its JVM does it, with the session's way to storage; unless settings are given, which are for a JVM of their own.
+    copier = running_class(_MAIN) if not conf else None
+    line = jvm.command(_MAIN, conf) if copier is None else None
     threads = min(_THREADS, os.cpu_count() or 1)
     query_id = str(uuid.uuid4()) if new_query_id else image.query_id
     numbers = {op.operator: op.operator for op in image.operators}
@@ -173,7 +177,8 @@ def _migrate(
             _write(source, target, described(None), logs=False)
             if image.operators:
                 job = plan.request(image, before, after, threads=threads, spark_conf={"spark.local.dir": local, **conf})
-                counted.take(line, job, progress)
+                answers = jvm.answers(line, job) if line else jvm.answers_in_session(copier, job)
+                counted.take(answers, len(job["stores"]), progress)
             _write(source, target, described(counted.ids), logs=True)
             bytes_written = sum(info.size_bytes for info in target.storage.list(""))
     return MigrationReport(
@@ -199,13 +204,13 @@ class _Counted:
         self.rows = 0
         self.ids: dict[tuple[int, int, str], str] = {}
 
-    def take(self, line: list[str], job: dict[str, Any], progress: Progress | None) -> None:
-        for done, answer in enumerate(jvm.answers(line, job), 1):
+    def take(self, answers: Iterable[dict[str, Any]], stores: int, progress: Progress | None) -> None:
+        for done, answer in enumerate(answers, 1):
             self.rows += answer["rows"]
             if "id" in answer:
                 self.ids[answer["operator"], answer["partition"], answer["store"]] = answer["id"]
             if progress is not None:
-                progress(done, len(job["stores"]))
+                progress(done, stores)
 
 
 def _write(source: Storage, target: Target, image: Image, *, logs: bool) -> None:

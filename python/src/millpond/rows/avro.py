@@ -149,7 +149,7 @@ def _blocks(reader: Reader) -> Reader:
     """Blocks of items: how many, negative if the bytes of the block follow; the items; in the end 0."""
 
     def read(data: bytes, at: int) -> tuple[list[Any], int]:
-        items = []
+        items: list[Any] = []
         while True:
             count, at = _long(data, at)
             if count == 0:

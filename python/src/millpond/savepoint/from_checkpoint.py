@@ -170,7 +170,7 @@ class _Reader:
             for partition in range(self._partitions(operator, offsets)):
                 for name in info.stores:
                     store = StoreId(operator, partition, name)
-                    stores.append(self._store(store, self._target(spark, info, store, version)))
+                    stores.append(self._store(store, version, self._id(spark, info, store, version)))
             yield OperatorImage(operator=operator, name=info.name, stores=tuple(stores))
 
     def _partitions(self, operator: int, offsets: OffsetEntry) -> int:
@@ -180,17 +180,15 @@ class _Reader:
             return max(present, default=0) + 1
         return offsets.partitions
 
-    def _target(self, spark: SparkMetadata, info: OperatorInfo, store: StoreId, version: int) -> VersionId:
+    def _id(self, spark: SparkMetadata, info: OperatorInfo, store: StoreId, version: int) -> str:
+        """The id of a store's version, empty in Spark checkpoint format 1."""
         commit = spark.commits[version - 1]
         if not commit.has_state_ids:
-            return VersionId(version)
+            return ""
         try:
-            ids = commit.state_ids[store.operator][store.partition]
-            return VersionId(version, ids[info.stores.index(store.name)])
-        except (KeyError, IndexError, InvalidInputError) as e:
-            raise FormatError(
-                f"{layout.commits_key(version - 1)}: no id of store {store}", kind=ErrorKind.FORMAT_DAMAGED
-            ) from e
+            return commit.state_ids[store.operator][store.partition][info.stores.index(store.name)]
+        except (KeyError, IndexError) as e:
+            raise _no_id(store, version) from e
 
     def _metadata(self, operator: int, batch: int) -> None:
         """Operator metadata as of `batch`, and the schemas that belong to it."""
@@ -209,8 +207,12 @@ class _Reader:
         for name in self.found.operators[operator].stores:
             self._optional(layout.state_schema_key(StoreId(operator, 0, name)))
 
-    def _store(self, store: StoreId, target: VersionId) -> StoreImage:
-        files = StoreFiles(self.storage, store, 2 if target.id else 1)
+    def _store(self, store: StoreId, version: int, id: str) -> StoreImage:
+        try:
+            target = VersionId(version, id)
+        except InvalidInputError as e:
+            raise _no_id(store, version) from e
+        files = StoreFiles(self.storage, store, 2 if id else 1)
         files.refresh()
         plan = _plan(files, target)
         size_bytes = 0
@@ -246,10 +248,12 @@ class _Reader:
 
 
 class _SparkReader(_Reader):
-    def _store(self, store: StoreId, target: VersionId) -> StoreImage:
-        return StoreImage(
-            partition=store.partition, name=store.name, version=target.version, id=target.id, keys=-1, size_bytes=0
-        )
+    def _store(self, store: StoreId, version: int, id: str) -> StoreImage:
+        return StoreImage(partition=store.partition, name=store.name, version=version, id=id, keys=-1, size_bytes=0)
+
+
+def _no_id(store: StoreId, version: int) -> FormatError:
+    return FormatError(f"{layout.commits_key(version - 1)}: no id of store {store}", kind=ErrorKind.FORMAT_DAMAGED)
 
 
 def _plan(files: StoreFiles, target: VersionId) -> RestorePlan:

@@ -111,12 +111,11 @@ def operators(query: JobQuery, state: str, batch: int, settings: Mapping[str, st
         settings: of the session, that the checkpoint pins.
     Raises: UnsupportedError: SHIM_MISSING: the session was started without Millpond.
     """
-    from pyspark import SparkContext
+    from millpond.session import running_class
 
-    jvm: Any = SparkContext._jvm
-    if jvm is None or not jvm.org.apache.spark.util.Utils.classIsLoadable(_PLANNER):
+    planner = running_class(_PLANNER)
+    if planner is None:
         raise UnsupportedError("the Spark session was started without the Millpond jar", kind=ErrorKind.SHIM_MISSING)
-    planner = jvm.org.apache.spark.sql.millpond.JobPlan
     found = json.loads(planner.describe(query.writer._jwrite, state, batch, json.dumps(dict(settings))))
     return [
         JobOperator(operator=one["operator"], name=one["name"], error=_error(one.get("error")))
@@ -186,7 +185,7 @@ def _function(path: str, name: str) -> Callable[..., object]:
 def _queries(made: object) -> list[JobQuery]:
     """The queries in what a function returned: a streaming DataFrame, a writer, or several."""
     from pyspark.sql import DataFrame
-    from pyspark.sql.streaming import DataStreamWriter
+    from pyspark.sql.streaming.readwriter import DataStreamWriter
 
     if isinstance(made, DataFrame):
         return [JobQuery(writer=made.writeStream, name=None)] if made.isStreaming else []
@@ -200,7 +199,8 @@ def _queries(made: object) -> list[JobQuery]:
 @contextmanager
 def _kept() -> Iterator[list[JobQuery]]:
     """While this is open, queries are not started but kept."""
-    from pyspark.sql.streaming import DataStreamWriter, StreamingQueryManager
+    from pyspark.sql.streaming.query import StreamingQueryManager
+    from pyspark.sql.streaming.readwriter import DataStreamWriter
 
     kept: list[JobQuery] = []
     names: dict[int, str] = {}

@@ -105,7 +105,7 @@ def read_with_spark(
     if keys is not None:
         _Filter(keys, selection.schema.key)  # says here, and not in a task, what is wrong with it
     place = absolute(path)
-    chosen = {
+    chosen: dict[str, Any] = {
         "operator": selection.operator.operator,
         "store": selection.store,
         "column_family": selection.family,
