@@ -12,6 +12,7 @@ import shutil
 import subprocess
 import tempfile
 from collections.abc import Iterator, Mapping, Sequence
+from contextlib import suppress
 from typing import Any
 
 from millpond import _shim
@@ -95,11 +96,9 @@ def answers(line: Sequence[str], request: Mapping[str, Any]) -> Iterator[dict[st
         process = subprocess.Popen(line, stdin=subprocess.PIPE, stdout=subprocess.PIPE, stderr=log)
         assert process.stdin is not None and process.stdout is not None
         try:
-            try:
+            with suppress(BrokenPipeError):  # it died at once: there is no answer, and its log says why
                 process.stdin.write(json.dumps(request).encode() + b"\n")
                 process.stdin.flush()  # stays open: its end tells the JVM that this process is gone
-            except BrokenPipeError:
-                pass  # it died at once: there is no answer, and its log says why
             for text in process.stdout:
                 answer = json.loads(text)
                 if "error" in answer:
@@ -110,7 +109,8 @@ def answers(line: Sequence[str], request: Mapping[str, Any]) -> Iterator[dict[st
             code = process.wait()
             raise InternalError(f"the JVM ended with exit code {code} and without an answer: {_tail(log)}")
         finally:
-            process.stdin.close()
+            with suppress(BrokenPipeError):
+                process.stdin.close()
             try:
                 process.wait(_END_S)  # it deletes its local files
             except subprocess.TimeoutExpired:
