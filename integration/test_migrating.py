@@ -17,7 +17,7 @@ import millpond
 from integration.cases import Case
 from integration.jvm import MILLPOND, REPO
 from integration.shapes import SHAPES, named
-from integration.streams import Input, Run, finish, start
+from integration.streams import Input, Run, finish, settings, start
 from millpond.inspection import verify
 from millpond.migrating.plan import HDFS, PROVIDERS, ROCKSDB
 from millpond.storage import open_storage
@@ -82,9 +82,11 @@ def test_goes_on_in_another_store_and_back(spark: SparkSession, tmp_path: Path, 
     adopted = millpond.adopt(old.checkpoint, tmp_path / "new", batch=1)
     assert (adopted.batch, adopted.provider_before) == (1, provider)
     assert _unchanged(old.checkpoint, before)
-    for options in case.reads or [{}]:
-        known = _read(spark, old.checkpoint, options)
-        assert known and _read(spark, tmp_path / "new", options) == known, f"Spark's state reader, {options}"
+    sides: list[Mapping[str, str]] = [{"joinSide": side} for side in ("left", "right")]
+    for options in case.reads or (sides if "join" in case.operator else [{}]):
+        known = _read(spark, old.checkpoint, options, _conf(case, PROVIDERS[provider]))
+        found = _read(spark, tmp_path / "new", options, _conf(case, MILLPOND))
+        assert known and found == known, f"Spark's state reader, {options}"
     new = run_on(Run(tmp_path / "new"), MILLPOND)
     _same_after(new, old, 1, case)
     assert verify(open_storage(str(new.checkpoint)), "x").problems == []
@@ -98,10 +100,11 @@ def test_goes_on_in_another_store_and_back(spark: SparkSession, tmp_path: Path, 
     assert adopted.rows + released.rows > 0, "no state was copied: it proves nothing"
 
 
-def _read(spark: SparkSession, checkpoint: Path, options: Mapping[str, str]) -> list[str]:
+def _read(spark: SparkSession, checkpoint: Path, options: Mapping[str, str], conf: Mapping[str, str]) -> list[str]:
     """What Spark's state reader finds after batch 1, expiry times of TTL included."""
-    reader = spark.read.format("statestore").options(**options, batchId=1)
-    return sorted(repr(row) for row in reader.load(str(checkpoint)).collect())
+    with settings(spark, conf):
+        reader = spark.read.format("statestore").options(**{**options, "batchId": "1"})
+        return sorted(repr(row) for row in reader.load(str(checkpoint)).collect())
 
 
 def _same_after(run: Run, reference: Run, batch: int, case: Case) -> None:
@@ -112,6 +115,7 @@ def _same_after(run: Run, reference: Run, batch: int, case: Case) -> None:
         assert run.state == {number: state for number, state in reference.state.items() if number > batch}
 
 
+@pytest.mark.skipif(not EVERYTHING, reason="a JVM each time: with MILLPOND_SHAPES=all")
 def test_killed_at_any_moment(spark: SparkSession, tmp_path: Path) -> None:
     """Killed while it copies, `adopt` leaves nothing at the target, or all; and the next one succeeds."""
     case = named("agg-update-odd-keys")
@@ -124,7 +128,7 @@ def test_killed_at_any_moment(spark: SparkSession, tmp_path: Path) -> None:
     target = tmp_path / "new"
     environment = {**os.environ, "PYTHONPATH": str(REPO / "python/src")}
     command = [sys.executable, "-m", "millpond.cli.main", "adopt", str(old.checkpoint), str(target)]
-    for delay_s in (0.3 + 0.35 * i for i in range(20)) if EVERYTHING else (1.5,):
+    for delay_s in (0.3 + 0.35 * i for i in range(20)):
         process = subprocess.Popen(command, env=environment, stdout=subprocess.DEVNULL, stderr=subprocess.DEVNULL)
         time.sleep(delay_s)
         process.send_signal(signal.SIGKILL)
