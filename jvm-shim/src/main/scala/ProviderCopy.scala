@@ -32,7 +32,7 @@ object ProviderCopy {
     val key: StructType = schema(node.get("key"))
     val value: StructType = schema(node.get("value"))
     val multi: Boolean = node.get("multi").asBoolean
-    val internal: Boolean = name.startsWith("$")
+    val internal: Boolean = node.get("internal").asBoolean
     val spec: KeyStateEncoderSpec = {
       val how = node.get("spec")
       how.get("kind").asText match {

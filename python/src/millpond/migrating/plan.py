@@ -130,6 +130,7 @@ def _family(family: FamilyText, info: OperatorInfo) -> dict[str, Any]:
             "ordinals": list(family.ordinals),
         },
         "multi": _has_lists(family, info),
+        "internal": _is_internal(family, info),
     }
 
 
@@ -140,6 +141,13 @@ def _has_lists(family: FamilyText, info: OperatorInfo) -> bool:
     return any(
         v.get("stateName") == family.name and v.get("stateVariableType") == "ListState" for v in info.state_variables
     )
+
+
+def _is_internal(family: FamilyText, info: OperatorInfo) -> bool:
+    """Whether the rows are the operator's own and not counted. Schema files do not say it: joins, in the formats 3 and 4, keep two
+    column families so, and transformWithState those whose names begin with `$`."""
+    own = ("-keyToNumValues", "-tsWithKey")
+    return family.name.startswith("$") or (info.name == "symmetricHashJoin" and family.name.endswith(own))
 
 
 def image_for(image: Image, provider: str, ids: Ids | None) -> Image:
