@@ -78,9 +78,13 @@ def _is_gone(beat: Heartbeat) -> bool:
     return False
 
 
-def refuse_running(storage: Storage, root: str) -> None:
-    """Raise ConflictError (QUERY_RUNNING) if a query runs on the Spark checkpoint `root` (its name, for the message)."""
-    deadline = time.monotonic() + _ENDING_S
+def refuse_running(storage: Storage, root: str, ending_s: float | None = None) -> None:
+    """Raise ConflictError (QUERY_RUNNING) if a query runs on the Spark checkpoint `root` (its name, for the message).
+
+    Args:
+        ending_s: how long to wait for one that is just ending; None: as long as Spark takes to tell its listeners.
+    """
+    deadline = time.monotonic() + (_ENDING_S if ending_s is None else ending_s)
     while alive := heartbeats(storage):
         if time.monotonic() > deadline:
             beat = alive[0]

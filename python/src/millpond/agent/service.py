@@ -142,13 +142,14 @@ class AgentService:
     def _publish_snapshot(self, request: dict[str, Any]) -> dict[str, Any]:
         context, fields = self._context(request), JsonFields(request, request_error)
         local_dir, db_checkpoint = _local_dir(request), fields.string("db_checkpoint")
-        setting = opening.query_setting(context)
+        version = _version(fields)
+        setting = opening.query_setting(context, version.version)
         groups, store = setting.key_groups, context.store
         # As the store was opened: a rescale may have changed the query since.
         partitions = fields.integer("partitions", 1) if fields.has("partitions") else setting.partitions
         groups.check_partitions(partitions)
         snapshot = upload.SnapshotRequest(
-            version=_version(fields),
+            version=version,
             db_checkpoint=db_checkpoint,
             files=tuple(_checkpoint_sst(file) for file in fields.children("files")),
             keys=fields.integer("keys", -1),

@@ -68,6 +68,12 @@ def parser() -> argparse.ArgumentParser:
     action.add_argument("checkpoint", help="what checkpointLocation was set to: a directory, a file: or s3:// URI")
     _storage_options(action)
     action.add_argument("--partitions", type=int, metavar="M", help="the number of partitions from now on")
+    action.add_argument(
+        "--max-parallelism",
+        type=int,
+        metavar="G",
+        help="the number of key groups from now on, a multiple of M; another one than now writes every row anew",
+    )
     action.add_argument("--dry-run", action="store_true", help="say what would be done, write nothing")
     action.add_argument("--undo", action="store_true", help="take back a rescale that was interrupted")
     action.add_argument(

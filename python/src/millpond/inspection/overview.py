@@ -168,7 +168,7 @@ def _store_view(storage: Storage, found: Survey, store: StoreId, listing: Listin
         sst_files=len(listing.ssts),
         sst_bytes=sum(info.size_bytes for info in listing.ssts.values()),
         unreferenced_bytes=sum(info.size_bytes for key, info in listing.ssts.items() if key not in named),
-        slots=_owned_slots(found, store, groups.partitions if groups is not None else None),
+        slots=_owned_slots(found, store, groups.partitions if groups is not None else None, numbers),
         scalable=groups.scalable if groups is not None else None,
         unscalable_reason=groups.reason if groups is not None else "",
     )
@@ -187,9 +187,12 @@ def _newest_header(storage: Storage, listing: Listing, problems: list[str]) -> C
         return None
 
 
-def _owned_slots(found: Survey, store: StoreId, partitions: int | None) -> tuple[tuple[int, int], ...]:
+def _owned_slots(
+    found: Survey, store: StoreId, partitions: int | None, versions: list[int]
+) -> tuple[tuple[int, int], ...]:
     if found.format is None or partitions is None:
         return ()
-    if partitions < 1 or found.format.max_parallelism % partitions or store.partition >= partitions:
+    groups = found.format.key_groups_at(versions[-1])
+    if partitions < 1 or groups.max_parallelism % partitions or store.partition >= partitions:
         return ()  # `verify` reports it
-    return tuple(found.format.key_groups.slot_ranges(store.partition, partitions))
+    return tuple(groups.slot_ranges(store.partition, partitions))

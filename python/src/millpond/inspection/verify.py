@@ -212,13 +212,13 @@ class _StoreCheck:
                 info.key,
                 f"says that it is version {header.version_id} of store {header.store}",
             )
-        self._key_groups(info.key, header.key_groups)
+        self._key_groups(info.key, header.key_groups, version.version)
         self.checked.changelogs += 1
         self.checked.changelog_bytes += info.size_bytes
         self.checked.records += records
 
-    def _key_groups(self, file: str, groups: KeyGroupsInfo) -> None:
-        known = self.found.format
+    def _key_groups(self, file: str, groups: KeyGroupsInfo, version: int) -> None:
+        known = self.found.format.key_groups_at(version) if self.found.format is not None else None
         if known is not None and (groups.max_parallelism, groups.base) != (known.max_parallelism, known.base):
             self._note(
                 ErrorKind.MAX_PARALLELISM_MISMATCH,
@@ -229,7 +229,7 @@ class _StoreCheck:
 
     def _manifest(self, key: str, manifest: Manifest, listing: Listing) -> None:
         self.checked.manifests += 1
-        self._key_groups(key, manifest.key_groups)
+        self._key_groups(key, manifest.key_groups, manifest.version)
         if manifest.composed:
             for kind, file, message in problems_of_sources(self.storage, manifest):
                 if kind in (ErrorKind.SST_MISSING, ErrorKind.CHANGELOG_MISSING) and not self.last:
