@@ -33,6 +33,7 @@ from millpond.state.selection import family_schemas, operator_info
 
 _SPECS = {"prefix": "PrefixKeyScanStateEncoderSpec"}
 _BUFFERED_BYTES = 64 * 1024 * 1024
+_NOTHING = ChangelogFooter(0, 0, 0)
 Ids = Mapping[tuple[int, int, str], str]
 
 
@@ -202,7 +203,7 @@ class Blocks:
 
     path: str
     keys: int = 0  # live ones that they put
-    totals: ChangelogFooter = ChangelogFooter(0, 0, 0)
+    totals: ChangelogFooter = _NOTHING
 
 
 class _Appended:
