@@ -57,7 +57,7 @@ def test_what_can_be_told_beforehand_does_not_stop_it(built: CheckpointBuilder) 
     before, query = tree(built.root), Query(built)
     for partitions, options in ((0, {}), (4, {}), (8, {"max_parallelism": 9}), (8, {"wait_s": -1})):
         with pytest.raises(MillpondError):
-            millpond.rescale_query(lambda: Query(built), query, partitions=partitions, checkpoint=built.root, **options)  # type: ignore[arg-type]
+            millpond.rescale_query(lambda: Query(built), query, partitions=partitions, checkpoint=built.root, **options)
     assert query.isActive and Query.starts == 1 and tree(built.root) == before
 
 

@@ -86,6 +86,14 @@ OPTIONS: tuple[Option, ...] = (
         "exceeds 65536.",
     ),
     Option(
+        name="rescale.onRestart",
+        type="bool",
+        default=False,
+        doc="Whether a query that is started with another spark.sql.shuffle.partitions than its state has is rescaled to it, before it "
+        "reads its logs. False: it goes on with the old number, and the log says what to run. Needs the session extension; "
+        "spark.sql.shuffle.partitions must be set explicitly.",
+    ),
+    Option(
         name="backend",
         type="str",
         default="rocksdb",

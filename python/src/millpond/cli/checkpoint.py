@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import argparse
+import shlex
 from collections.abc import Sequence
 from itertools import groupby
 
@@ -65,6 +66,12 @@ def _print_overview(result: Overview, output: Output) -> None:
         ("key groups", groups),
     ):
         output.line(f"{label:<18} {text}")
+    if result.asked_partitions is not None:
+        output.line(f"{'asked for':<18} {result.asked_partitions} partitions, by the last start of the query")
+        if result.asked_refused:
+            output.line(f"{'':<18} refused: {result.asked_refused}")
+        command = shlex.join(["millpond", "rescale", result.checkpoint, "--partitions", str(result.asked_partitions)])
+        output.line(f"{'':<18} to change it, stop the query and run: {command}")
     for operator in result.operators:
         output.line()
         _print_operator(operator, output)

@@ -11,6 +11,7 @@ from millpond.errors import FormatError, MillpondError, NotFoundError, Unsupport
 from millpond.ids import StoreId, VersionId
 from millpond.inspection.survey import Survey, survey
 from millpond.manifest import Manifest, decode_manifest
+from millpond.running import read_asked
 from millpond.storage import Storage
 from millpond.store_files import Listing, read_changelog_header
 
@@ -74,6 +75,8 @@ class Overview:
     first_committed_batch: int | None
     last_committed_batch: int | None
     operators: tuple[OperatorView, ...]
+    asked_partitions: int | None  # by the last start of the query, if another number than it has
+    asked_refused: str  # why it did not get it, if the option rescale.onRestart is set
     problems: tuple[str, ...]  # files that could not be read; `verify` says more
 
     def to_json(self) -> dict[str, Any]:
@@ -103,6 +106,9 @@ def overview(storage: Storage, checkpoint: str) -> Overview:
     spark = found.spark
     offsets = spark.offset_batches if spark is not None else ()
     commits = spark.commit_batches if spark is not None else ()
+    asked = read_asked(storage)
+    if asked is not None and (spark is None or asked.partitions == spark.partitions):
+        asked = None  # it got it since
     return Overview(
         checkpoint=checkpoint,
         query_id=spark.query_id if spark is not None else None,
@@ -116,6 +122,8 @@ def overview(storage: Storage, checkpoint: str) -> Overview:
         first_committed_batch=commits[0] if commits else None,
         last_committed_batch=commits[-1] if commits else None,
         operators=tuple(operators),
+        asked_partitions=asked.partitions if asked is not None else None,
+        asked_refused=asked.refused if asked is not None else "",
         problems=tuple(problems),
     )
 
