@@ -43,10 +43,10 @@ def tree(root: Path) -> dict[str, bytes]:
     return {str(p.relative_to(root)): p.read_bytes() for p in sorted(root.rglob("*")) if p.is_file()}
 
 
-def refused(built: CheckpointBuilder, partitions: int, **more: bool) -> MillpondError:
+def refused(built: CheckpointBuilder, partitions: int, dry_run: bool = False) -> MillpondError:
     before = tree(built.root)
     with pytest.raises(MillpondError) as caught:
-        rescale(built.storage, "it", partitions, **more)
+        rescale(built.storage, "it", partitions, dry_run=dry_run)
     assert tree(built.root) == before
     assert caught.value.hint
     return caught.value

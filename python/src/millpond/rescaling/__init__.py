@@ -12,8 +12,9 @@ from dataclasses import asdict, dataclass, replace
 from typing import Any
 
 from millpond.errors import ConflictError, ErrorKind, InvalidInputError
+from millpond.keygroups import divisors_near
 from millpond.rescaling.composing import composed, state_bytes
-from millpond.rescaling.plan import check_partitions, check_scalable, divisors_near
+from millpond.rescaling.plan import check_partitions, check_scalable
 from millpond.rescaling.read import Before, read_before
 from millpond.rescaling.write import carry_out, clear, read_journal
 from millpond.running import refuse_running

@@ -69,12 +69,6 @@ def check_partitions(partitions: int, current: int) -> None:
         )
 
 
-def divisors_near(max_parallelism: int, partitions: int, count: int = 12) -> tuple[int, ...]:
-    """Return the numbers of partitions nearest to `partitions` that move no row, ascending."""
-    divisors = [d for d in range(1, max_parallelism + 1) if max_parallelism % d == 0]
-    return tuple(sorted(sorted(divisors, key=lambda d: abs(d - partitions))[:count]))
-
-
 def check_scalable(stores: Sequence[OldStore], current: int) -> None:
     """Raise UnsupportedError (STORE_UNSCALABLE) if a store holds rows whose key group its partition does not own, and
     FormatError (KEY_GROUP_MISMATCH) if one was written for another number of partitions than `current`."""
