@@ -1,4 +1,4 @@
-"""How evenly state lies: keys and bytes of every key group and partition, which groups are hot, and which number of partitions would help."""
+"""How evenly state lies: keys and bytes of key groups and partitions, which groups are hot, which number of partitions would help."""
 
 from __future__ import annotations
 
