@@ -23,10 +23,20 @@ from pathlib import Path
 from typing import Any
 
 sys.path.insert(0, str(Path(__file__).resolve().parent.parent))
-from benchmarks import bench_chart, bench_contenders, bench_env, bench_profile, bench_query, bench_report, bench_store
+from benchmarks import (
+    bench_chart,
+    bench_contenders,
+    bench_env,
+    bench_profile,
+    bench_query,
+    bench_report,
+    bench_rescale,
+    bench_store,
+)
 from benchmarks.bench_contenders import CONTENDERS, Contender
 from benchmarks.bench_env import REPOSITORY, BenchError
 
+LEVELS = ("store", "query", "rescale")
 _DOCS = REPOSITORY / "docs" / "benchmarks.md"
 _CHART = REPOSITORY / "docs" / "img" / "benchmarks.svg"
 _BEGIN, _END = "<!-- results: written by benchmarks/run.py, do not edit -->", "<!-- end of results -->"
@@ -42,7 +52,7 @@ def _arguments(arguments: Sequence[str] | None) -> argparse.Namespace:
         help="million keys in the store; rows of the queries follow (default: $SCALE or 1)",
     )
     parser.add_argument("--repetitions", type=int, default=3, help="processes per contender and level (default 3)")
-    parser.add_argument("--only", choices=("store", "query"), help="one of the two levels")
+    parser.add_argument("--only", help=f"comma-separated, of {', '.join(LEVELS)} (default: all)")
     parser.add_argument("--contenders", help=f"comma-separated, of {', '.join(CONTENDERS)} (default: all)")
     parser.add_argument(
         "--scenarios",
@@ -84,6 +94,9 @@ def _arguments(arguments: Sequence[str] | None) -> argparse.Namespace:
         parser.error("--scale and --repetitions must be positive")
     if any("=" not in option for option in parsed.conf):
         parser.error("--conf takes KEY=VALUE")
+    parsed.levels = tuple(given.split(",")) if (given := parsed.only) else LEVELS
+    if not set(parsed.levels) <= set(LEVELS):
+        parser.error(f"--only takes some of {', '.join(LEVELS)}")
     return parsed
 
 
@@ -99,7 +112,11 @@ class _Run:
         self.conf = dict(option.split("=", 1) for option in given.conf)
         self.sizes = bench_store.sizes(given.scale, quick=given.quick)
         self.timeout_s = 400.0 if given.quick else 600.0 * max(1.0, given.scale)
-        self.classes = None if given.only == "query" else bench_env.compile_store_bench(REPOSITORY / "build" / "bench")
+        self.levels: tuple[str, ...] = given.levels
+        self.rescale_sizes = bench_rescale.sizes(given.scale, quick=given.quick)
+        self.classes = None
+        if "store" in self.levels:
+            self.classes = bench_env.compile_store_bench(REPOSITORY / "build" / "bench")
         self.profiles: list[str] = []
         self.failures: list[dict[str, Any]] = []
 
@@ -117,9 +134,14 @@ class _Run:
         results["store_sizes"] = asdict(self.sizes)
         asked = bench_query.scenarios(self.scenarios, self.given.scale, quick=self.given.quick)
         results["query_sizes"] = [asdict(s) for s in asked]
-        results["store"] = self._level("store", self.contenders, self._store) if self.given.only != "query" else {}
-        querying = [c for c in self.contenders if self._scenarios(c)]
-        results["query"] = self._level("query", querying, self._query) if self.given.only != "store" else {}
+        results["rescale_sizes"] = asdict(self.rescale_sizes)
+        takes_part: dict[str, tuple[list[Contender], Callable[[Contender, int], dict[str, Any]]]] = {
+            "store": (self.contenders, self._store),
+            "query": ([c for c in self.contenders if self._scenarios(c)], self._query),
+            "rescale": ([c for c in self.contenders if c.name in bench_rescale.CONTENDERS], self._rescale),
+        }
+        for level, (contenders, measure) in takes_part.items():
+            results[level] = self._level(level, contenders, measure) if level in self.levels else {}
         results["failures"] = self.failures
         results["summary"] = bench_report.summarise(results)
         results["seconds"] = round(time.monotonic() - begin, 1)
@@ -175,6 +197,17 @@ class _Run:
         )
         return self._profile(recording, result, "store")
 
+    def _rescale(self, contender: Contender, repetition: int) -> dict[str, Any]:
+        return bench_rescale.measure(
+            contender,
+            self.rescale_sizes,
+            jar=self.jar if contender.ours else None,
+            work_dir=self.work_dir / f"rescale-{contender.name}-{repetition}",
+            heap_mib=1024 if self.given.quick else self.sizes.heap_mib,
+            extra_conf=self.conf,
+            timeout_s=self.timeout_s * 2,
+        )
+
     def _query(self, contender: Contender, repetition: int) -> dict[str, Any]:
         results = {}
         for scenario in bench_query.scenarios(self._scenarios(contender), self.given.scale, quick=self.given.quick):
@@ -229,9 +262,12 @@ def _default_out(results: dict[str, Any]) -> Path:
 def _complete(results: dict[str, Any]) -> bool:
     """Whether the results may stand in the docs: everything ran, in full size, at scale 1."""
     everyone = {c["name"] for c in results["contenders"]} == set(CONTENDERS)
-    both = bool(results["store"]) and bool(results["query"])
+    every_level = all(results[level] for level in LEVELS)
     return (
-        everyone and both and results["scale"] == 1 and not (results["quick"] or results["failures"] or results["conf"])
+        everyone
+        and every_level
+        and results["scale"] == 1
+        and not (results["quick"] or results["failures"] or results["conf"])
     )
 
 
@@ -265,6 +301,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
         return 2
     problems = [f"{f['level']} {f['contender']} failed" for f in results["failures"]]
     problems += bench_report.disagreements(results["query"])
+    problems += bench_report.rescale_disagreements(results["rescale"])
     for problem in problems:
         print(f"bench: {problem}", file=sys.stderr)
     return 1 if problems else 0

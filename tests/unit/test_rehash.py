@@ -14,7 +14,10 @@ from millpond import layout, savepoint
 from millpond.cli.main import main
 from millpond.errors import ErrorKind, MillpondError, UnavailableError
 from millpond.format_file import decode_format
+from millpond.gc import plan_expiry
+from millpond.ids import StoreId, new_id
 from millpond.inspection import overview, verify
+from millpond.json_fields import KeyGroupsInfo
 from millpond.keygroups import KeyGroups
 from millpond.rescaling import rehash, rescale, undo
 from millpond.rescaling.composing import state_bytes
@@ -23,7 +26,9 @@ from millpond.rescaling.write import carry_out
 from millpond.spark_metadata import read_spark_metadata
 from millpond.storage import LocalStorage, MemoryStorage
 from millpond.storage.split import SplitStorage
+from millpond.store_files import StoreFiles
 from tests.checkpoints import CheckpointBuilder
+from tests.examples import changelog_bytes
 from tests.row_checkpoints import RowsBuilder, expected
 from tests.unit.test_rescaling import tree
 
@@ -213,3 +218,42 @@ def test_command(built: CheckpointBuilder, capsys: pytest.CaptureFixture[str]) -
     assert main(["rescale", str(built.root), "--partitions", "3", "--max-parallelism", "6", "--json"]) == 0
     report = json.loads(capsys.readouterr().out)
     assert (report["way"], report["max_parallelism"]) == ("rehash", 6)
+
+
+def goes_on(built: CheckpointBuilder, partitions: int, groups: KeyGroups, versions: range) -> None:
+    """Write changelogs without a record, as a query does that has nothing to do."""
+    for partition in range(partitions):
+        store = StoreId(0, partition)
+        files = StoreFiles(built.storage, store, built.spark_format)
+        for version in versions:
+            (parent,) = {v.id or files.header(v).id for v in files.refresh().changelogs if v.version == version - 1}
+            header = replace(
+                built.header(store, version),
+                id=new_id(),
+                lineage=(parent,),
+                key_groups=KeyGroupsInfo(
+                    max_parallelism=groups.max_parallelism, base=groups.base, partitions=partitions
+                ),
+            )
+            key = layout.changelog_key(store, header.version_id, built.spark_format)
+            built.storage.put_bytes(key, changelog_bytes(header, []))
+
+
+@pytest.mark.parametrize("spark_format", [1, 2])
+def test_collection_leaves_what_is_from_before_as_long_as_it_is_retained(tmp_path: Path, spark_format: int) -> None:
+    built = RowsBuilder(tmp_path / "ckpt", spark_format=spark_format).build()
+    rescale(built.storage, "it", 3)
+    groups = decode_format(built.storage.read(layout.FORMAT_KEY)).key_groups
+    goes_on(built, 3, groups, range(8, 12))
+    store = StoreId(0, 0)
+    files = StoreFiles(built.storage, store, built.spark_format)
+    versions = {v.version: v for v in files.refresh().changelogs}
+    far = 10**15
+
+    def expired(anchor: int, retain: int) -> set[int]:
+        expiry = plan_expiry(files, versions[anchor], retain_versions=retain, grace_ms=0, now_ms=far)
+        assert not expiry.reason
+        return {parsed.file.version.version for key in expiry.keys if (parsed := layout.parse_key(key)) and parsed.file}  # type: ignore[union-attr]
+
+    assert expired(7, 3) == expired(9, 4) == expired(11, 6) == set(), "version 6 is retained, and all it needs"
+    assert expired(11, 5) == {1, 2, 3, 4, 5, 6}, "version 7 begins with nothing"

@@ -260,14 +260,14 @@ class StoreWriter:
                 written[key] = os.path.getsize(path)
         return written
 
-    def part(self, source: RowSource, stores: list[StoreRows], directory: str) -> list[Blocks]:
+    def part(self, source: RowSource, stores: Sequence[StoreRows], directory: str) -> list[Blocks]:
         """Write the rows of some of the old stores into files below `directory`. Return those of each new partition."""
         part = [Blocks(path=os.path.join(directory, f"{uuid.uuid4().hex}.blocks")) for _ in range(self.count)]
         # All partitions are buffered at once.
         block_bytes = max(4096, min(DEFAULT_BLOCK_BYTES, _BUFFERED_BYTES // self.count))
         writers = [ChangelogWriter(_Appended(b.path), None, codec="zstd", block_bytes=block_bytes) for b in part]
         keys = [0] * self.count
-        for partition, rows in self._placed(source, stores):
+        for partition, rows in self.placed(source, stores):
             self._append(writers, keys, partition, rows)
         return [
             Blocks(path=blocks.path, keys=count, totals=writer.end_blocks())
@@ -314,7 +314,7 @@ class StoreWriter:
             created_by=f"millpond {__version__}",
         )
 
-    def _placed(self, source: RowSource, stores: list[StoreRows]) -> Iterator[tuple[int | None, Rows]]:
+    def placed(self, source: RowSource, stores: Sequence[StoreRows]) -> Iterator[tuple[int | None, Rows]]:
         """Yield the partition that rows stay in (None: each goes where its key group belongs), and the rows."""
         for store in stores:
             for rows in source.rows(store):
