@@ -165,6 +165,7 @@ class _StoreCheck:
         self.problems: list[Problem] = []
         self._bad_ssts: set[str] = set()
         self._good_ssts: set[str] = set()
+        self._whole: list[int] = []  # versions whose changelog begins with nothing, and so needs nothing older
 
     def run(self) -> None:
         listing = self.files.refresh()
@@ -212,6 +213,8 @@ class _StoreCheck:
                 info.key,
                 f"says that it is version {header.version_id} of store {header.store}",
             )
+        if header.empty_base:
+            self._whole.append(header.version)
         self._key_groups(info.key, header.key_groups, version.version)
         self.checked.changelogs += 1
         self.checked.changelog_bytes += info.size_bytes
@@ -333,7 +336,7 @@ class _StoreCheck:
     def _targets(self, listing: Listing) -> list[VersionId]:
         spark = self.found.spark
         committed = list(spark.commit_batches) if spark is not None else []
-        snapshots = [version.version for version in listing.manifests]
+        snapshots = [*(version.version for version in listing.manifests), *self._whole]
         # Versions below the oldest snapshot were collected, or are about to be; without any snapshot nothing ever was. But Spark's
         # commit log keeps as many batches as the state keeps versions, but for the two oldest at most: what is still in it must
         # be restorable, or the oldest snapshot was lost.
