@@ -155,7 +155,7 @@ def _staging(storage: Storage) -> Iterator[str]:
     try:
         yield directory
     finally:
-        shutil.rmtree(directory, ignore_errors=True)  # the next rescale removes the rest
+        shutil.rmtree(directory, ignore_errors=True)  # the next rehash removes the rest
         os.close(descriptor)
 
 
