@@ -350,14 +350,17 @@ class StoreWriter:
         groups = self.plan.key_groups
         family = self.families[rows.family.name]
         number = family.id.to_bytes(2, "big")
-        places: dict[int, tuple[bytes, bytes, ChangelogWriter, int]] = {}
+        puts: dict[int, list[tuple[bytes, bytes]]] = {}  # by partition
+        places: dict[int, tuple[bytes, bytes, list[tuple[bytes, bytes]]]] = {}
         for group, key, value in zip(rows.groups, rows.keys, rows.values, strict=True):
             place = places.get(group)
             if place is None:
                 slot = groups.slot(group).to_bytes(2, "big")
                 chosen = groups.partition_of(group, self.plan.partitions) if partition is None else partition
                 lead, end = (RESERVED_SLOT.to_bytes(2, "big"), slot) if family.spans_key_groups else (slot, b"")
-                place = places[group] = (lead + number, end, writers[chosen], chosen)
-            place[2].put(place[0] + key + place[1], value)
+                place = places[group] = (lead + number, end, puts.setdefault(chosen, []))
+            place[2].append((place[0] + key + place[1], value))
+        for chosen, found in puts.items():
+            writers[chosen].put_all(found)
             if not family.internal:
-                keys[place[3]] += 1
+                keys[chosen] += len(found)
