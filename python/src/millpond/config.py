@@ -82,8 +82,8 @@ OPTIONS: tuple[Option, ...] = (
         minimum=1,
         maximum=65_536,
         doc="Number of key groups: the most partitions that the state can ever be rescaled to without rewriting it. A multiple of "
-        "spark.sql.shuffle.partitions; fixed when the Spark checkpoint is born, until a rescale that writes every row anew. Unset: partitions x 128, less if that "
-        "exceeds 65536.",
+        "spark.sql.shuffle.partitions; fixed when the Spark checkpoint is born, until a rescale that writes every row anew. Unset: "
+        "partitions x 128, less if that exceeds 65536.",
     ),
     Option(
         name="rescale.onRestart",
