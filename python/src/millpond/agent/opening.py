@@ -378,7 +378,7 @@ def _key_groups(context: StoreContext, partitions: int, recorded: KeyGroupsInfo 
         _remember_format(context, stored)
     if requested is not None and requested != stored.max_parallelism:
         raise InvalidInputError(
-            f"maxParallelism is {requested}, but this Spark checkpoint has {stored.max_parallelism}",
+            f"maxParallelism is {requested}, but that of this Spark checkpoint is {stored.max_parallelism}",
             kind=ErrorKind.MAX_PARALLELISM_MISMATCH,
         )
     groups = stored.key_groups_at(version)
