@@ -114,7 +114,9 @@ def _counts(
     counts = numbers.withColumn("key", numbers.value % 7).groupBy("key").count()
     with settings(spark, {_PROVIDER: MILLPOND, **conf}):
         writer = counts.writeStream.outputMode("update").format("noop").option("checkpointLocation", str(checkpoint))
-        return (writer.trigger(availableNow=True) if available_now else writer).start()
+        return (
+            writer.trigger(availableNow=True) if available_now else writer.trigger(processingTime="1 second")
+        ).start()
 
 
 @pytest.mark.spark

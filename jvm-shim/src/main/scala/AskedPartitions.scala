@@ -28,9 +28,9 @@ private object AskedPartitions extends Logging {
     val root = new Path(query.resolvedCheckpointRoot)
     for {
       (batch, offsets) <- query.offsetLog.getLatest()
-      log <- offsets.metadataOpt.map(_.conf)
-      recorded <- log.get(Key).flatMap(_.toIntOption)
-      if log.get(SQLConf.STATE_STORE_PROVIDER_CLASS.key).contains(classOf[MillpondStateStoreProvider].getName)
+      pinned <- offsets.metadataOpt.map(_.conf)
+      recorded <- pinned.get(Key).flatMap(_.toIntOption)
+      if pinned.get(SQLConf.STATE_STORE_PROVIDER_CLASS.key).contains(classOf[MillpondStateStoreProvider].getName)
     } {
       val asked = if (conf.contains(Key)) conf.getConf(SQLConf.SHUFFLE_PARTITIONS) else recorded // what nobody set asks for nothing
       val fs = root.getFileSystem(query.sparkSession.sessionState.newHadoopConf())
