@@ -36,7 +36,7 @@ from benchmarks import (
 from benchmarks.bench_contenders import CONTENDERS, Contender
 from benchmarks.bench_env import REPOSITORY, BenchError
 
-LEVELS = ("store", "query", "rescale")
+LEVELS = ("store", "scan", "query", "rescale")
 _DOCS = REPOSITORY / "docs" / "benchmarks.md"
 _CHART = REPOSITORY / "docs" / "img" / "benchmarks.svg"
 _BEGIN, _END = "<!-- results: written by benchmarks/run.py, do not edit -->", "<!-- end of results -->"
@@ -111,11 +111,12 @@ class _Run:
         self.repetitions = 1 if given.quick or given.jfr else given.repetitions
         self.conf = dict(option.split("=", 1) for option in given.conf)
         self.sizes = bench_store.sizes(given.scale, quick=given.quick)
+        self.scan_sizes = bench_store.scan_sizes(given.scale, quick=given.quick)
         self.timeout_s = 400.0 if given.quick else 600.0 * max(1.0, given.scale)
         self.levels: tuple[str, ...] = given.levels
         self.rescale_sizes = bench_rescale.sizes(given.scale, quick=given.quick)
         self.classes = None
-        if "store" in self.levels:
+        if {"store", "scan"} & set(self.levels):
             self.classes = bench_env.compile_store_bench(REPOSITORY / "build" / "bench")
         self.profiles: list[str] = []
         self.failures: list[dict[str, Any]] = []
@@ -134,14 +135,16 @@ class _Run:
         results["store_sizes"] = asdict(self.sizes)
         asked = bench_query.scenarios(self.scenarios, self.given.scale, quick=self.given.quick)
         results["query_sizes"] = [asdict(s) for s in asked]
+        results["scan_sizes"] = asdict(self.scan_sizes)
         results["rescale_sizes"] = asdict(self.rescale_sizes)
         takes_part: dict[str, tuple[list[Contender], Callable[[Contender, int], dict[str, Any]]]] = {
             "store": (self.contenders, self._store),
+            "scan": ([c for c in self.contenders if c.scans and not self.given.jfr], self._scan),
             "query": ([c for c in self.contenders if self._scenarios(c)], self._query),
             "rescale": ([c for c in self.contenders if c.name in bench_rescale.CONTENDERS], self._rescale),
         }
         for level, (contenders, measure) in takes_part.items():
-            results[level] = self._level(level, contenders, measure) if level in self.levels else {}
+            results[level] = self._level(level, contenders, measure)
         results["failures"] = self.failures
         results["summary"] = bench_report.summarise(results)
         results["seconds"] = round(time.monotonic() - begin, 1)
@@ -150,6 +153,8 @@ class _Run:
     def _level(
         self, level: str, contenders: Sequence[Contender], measure: Callable[[Contender, int], dict[str, Any]]
     ) -> dict[str, list[dict[str, Any]]]:
+        if level not in self.levels:
+            return {}
         raw: dict[str, list[dict[str, Any]]] = {c.name: [] for c in contenders}
         for repetition in range(self.repetitions):
             turn = repetition % max(1, len(contenders))
@@ -170,6 +175,9 @@ class _Run:
     def _scenarios(self, contender: Contender) -> tuple[str, ...]:
         return tuple(s for s in self.scenarios if s in contender.queries)
 
+    def _heap_mib(self, contender: Contender) -> int:
+        return 512 if self.given.quick else contender.heap_mib(self.given.scale)
+
     def _recording(self, name: str, contender: Contender) -> Path | None:
         if self.given.jfr is None:
             return None
@@ -187,6 +195,7 @@ class _Run:
         result = bench_store.measure(
             contender,
             self.sizes,
+            heap_mib=self._heap_mib(contender),
             classes=self.classes,
             jar=self.jar if contender.ours else None,
             work_dir=self.work_dir / f"store-{contender.name}-{repetition}",
@@ -203,9 +212,23 @@ class _Run:
             self.rescale_sizes,
             jar=self.jar if contender.ours else None,
             work_dir=self.work_dir / f"rescale-{contender.name}-{repetition}",
-            heap_mib=1024 if self.given.quick else self.sizes.heap_mib,
+            heap_mib=1024 if self.given.quick else int(2048 + 1024 * self.given.scale),
             extra_conf=self.conf,
             timeout_s=self.timeout_s * 2,
+        )
+
+    def _scan(self, contender: Contender, repetition: int) -> dict[str, Any]:
+        assert self.classes is not None  # compiled unless --only query
+        return bench_store.measure_scans(
+            contender,
+            self.scan_sizes,
+            heap_mib=self._heap_mib(contender),
+            classes=self.classes,
+            jar=self.jar if contender.ours else None,
+            work_dir=self.work_dir / f"scan-{contender.name}-{repetition}",
+            seed=1000 + repetition,
+            extra_conf=self.conf,
+            timeout_s=self.timeout_s,
         )
 
     def _query(self, contender: Contender, repetition: int) -> dict[str, Any]:
@@ -217,7 +240,7 @@ class _Run:
                 scenario,
                 jar=self.jar if contender.ours else None,
                 work_dir=self.work_dir / f"{scenario.name}-{contender.name}-{repetition}",
-                heap_mib=1024 if self.given.quick else self.sizes.heap_mib,
+                heap_mib=1024 if self.given.quick else int(2048 + 1024 * self.given.scale),
                 extra_conf=self.conf,
                 timeout_s=self.timeout_s,
                 java_options=" ".join(bench_profile.jvm_options(recording)) if recording else "",
