@@ -143,7 +143,6 @@ def _case(
     run_ms = (time.monotonic() - begin) * 1000
     (operator,) = progress["stateOperators"]
     first_ms = progress["durationMs"]["triggerExecution"]
-    shutil.rmtree(checkpoint)
     return done | {
         "state_bytes": state_bytes,
         "first_batch_ms": first_ms,
