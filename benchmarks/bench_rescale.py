@@ -29,6 +29,7 @@ CONTENDERS = (OURS, BASELINE)
 MAX_PARALLELISM = 8 * 192
 CASES = ((8, 16), (16, 8), (8, 12), (8, 7))
 _STATE = "spark.sql.streaming.stateStore."
+_MAX_PARALLELISM = f"{_STATE}millpond.maxParallelism"
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -66,7 +67,6 @@ def measure(
     conf |= {"spark.driver.memory": f"{heap_mib}m", f"{_STATE}maintenanceInterval": "500ms"}
     conf |= {f"{_STATE}minDeltasForSnapshot": "1"}
     if contender.ours:
-        conf[f"{_STATE}millpond.maxParallelism"] = str(MAX_PARALLELISM)
     if jar is not None:
         conf["spark.driver.extraClassPath"] = str(jar)
     spec.write_text(
@@ -166,8 +166,12 @@ def main(spec_path: str, result_path: str) -> None:
     spark = builder.getOrCreate()
     what, work_dir = Sizes(**spec["sizes"]), Path(spec["work_dir"])
     bases = {n: work_dir / f"base-{n}" for n in sorted({current for current, _ in CASES})}
+    if spec["ours"]:
+        spark.conf.set(_MAX_PARALLELISM, MAX_PARALLELISM)
     for partitions, base in bases.items():
         _build(spark, base, partitions, what)
+    # of the birth alone: 8 to 7 gets another one
+    spark.conf.unset(_MAX_PARALLELISM)
     # once for nothing: both sides with a warm session
     _case(spark, bases[8], work_dir / "warm-up", 4, what, ours=spec["ours"])
     results = {}
