@@ -66,7 +66,6 @@ def measure(
     conf = contender.conf | extra_conf | {"spark.local.dir": str(work_dir / "local")}
     conf |= {"spark.driver.memory": f"{heap_mib}m", f"{_STATE}maintenanceInterval": "500ms"}
     conf |= {f"{_STATE}minDeltasForSnapshot": "1"}
-    if contender.ours:
     if jar is not None:
         conf["spark.driver.extraClassPath"] = str(jar)
     spec.write_text(
