@@ -25,7 +25,7 @@ from millpond.errors import (
 )
 from millpond.reading import read_state
 from millpond.session import conf_lines, configure, jar
-from millpond.stopping import stop_with_savepoint
+from millpond.stopping import QueryRescale, rescale_query, stop_with_savepoint
 
 if TYPE_CHECKING:
     from millpond.api import rescale
@@ -42,6 +42,7 @@ __all__ = [
     "InvalidInputError",
     "MillpondError",
     "NotFoundError",
+    "QueryRescale",
     "UnavailableError",
     "UnsupportedError",
     "__version__",
@@ -52,6 +53,7 @@ __all__ = [
     "read_state",
     "release",
     "rescale",
+    "rescale_query",
     "stop_with_savepoint",
 ]
 
