@@ -82,7 +82,7 @@ FEATURES = [
             (
                 "state of Spark's RocksDB and HDFS-backed stores taken over, and handed back",
                 "test_migrating.py",
-                "All shapes above with `MILLPOND_SHAPES=all`.",
+                "Three shapes in every run.",
             ),
             ("state as Arrow tables and as a DataFrame", "test_state_tables.py", ""),
         )
