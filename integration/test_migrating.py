@@ -57,9 +57,10 @@ def _tree(root: Path) -> dict[str, bytes]:
 
 
 def _unchanged(root: Path, before: Mapping[str, bytes]) -> bool:
-    """Whether all files are as they were; the stores that the ended query left loaded may add snapshots meanwhile."""
+    """Whether all files are as they were. Stores that the ended query left loaded write snapshots meanwhile: those, and what is hidden
+    because it is not finished, may come and go."""
     after = _tree(root)
-    return all(after.get(name) == content for name, content in before.items())
+    return [name for name, content in before.items() if "/." not in name and after.get(name) != content] == []
 
 
 @pytest.mark.parametrize(("name", "provider"), _cases())
@@ -82,8 +83,7 @@ def test_goes_on_in_another_store_and_back(spark: SparkSession, tmp_path: Path, 
     adopted = millpond.adopt(old.checkpoint, tmp_path / "new", batch=1)
     assert (adopted.batch, adopted.provider_before) == (1, provider)
     assert _unchanged(old.checkpoint, before)
-    sides: list[Mapping[str, str]] = [{"joinSide": side} for side in ("left", "right")]
-    for options in case.reads or (sides if "join" in case.operator else [{}]):
+    for options in case.reads or _reads(case):
         known = _read(spark, old.checkpoint, options, _conf(case, PROVIDERS[provider]))
         found = _read(spark, tmp_path / "new", options, _conf(case, MILLPOND))
         assert known and found == known, f"Spark's state reader, {options}"
@@ -98,6 +98,13 @@ def test_goes_on_in_another_store_and_back(spark: SparkSession, tmp_path: Path, 
     back = run_on(Run(tmp_path / "back"), PROVIDERS[provider])
     _same_after(back, old, 3, case)
     assert adopted.rows + released.rows > 0, "no state was copied: it proves nothing"
+
+
+def _reads(case: Case) -> list[dict[str, str]]:
+    """What Spark's state reader is asked for where the case does not say it."""
+    if "join" in case.operator:
+        return [{"joinSide": side} for side in ("left", "right")]
+    return [] if "transformWithState" in case.operator else [{}]
 
 
 def _read(spark: SparkSession, checkpoint: Path, options: Mapping[str, str], conf: Mapping[str, str]) -> list[str]:
