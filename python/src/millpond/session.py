@@ -116,6 +116,16 @@ def running_class(name: str) -> Any:
     return found
 
 
+def running_option(name: str) -> str | None:
+    """Return Millpond's option `name` as the session that runs in this process has it; None if it is not set, or no session runs."""
+    if "pyspark" not in sys.modules:
+        return None
+    from pyspark.sql import SparkSession
+
+    spark = SparkSession.getActiveSession()
+    return None if spark is None else spark.conf.get(config.PREFIX + name, None)
+
+
 def _options_of(builder: SparkSession.Builder) -> dict[str, str]:
     # The builder has no public way to read what was set, and setting spark.jars blindly would drop the user's own.
     present = getattr(builder, "_options", None)

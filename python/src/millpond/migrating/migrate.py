@@ -23,7 +23,7 @@ from millpond.savepoint.image import Image
 from millpond.savepoint.places import absolute
 from millpond.savepoint.restore import KEEP, restored
 from millpond.savepoint.target import Target, building, check_vacant
-from millpond.session import running_class
+from millpond.session import running_class, running_option
 from millpond.storage import LocalStorage, Storage, open_checkpoint, open_storage
 
 Progress = Callable[[int, int], None]
@@ -76,7 +76,7 @@ def adopt(
         new_checkpoint: path or URI that does not exist yet, or is an empty directory. It is complete or absent, whatever happens.
         batch: a committed one that Spark still keeps; None: the last.
         new_query_id: a trial beside the old query, instead of a move: sinks that know queries by id take it for another.
-        max_parallelism: number of key groups, a multiple of the partitions; None: the default.
+        max_parallelism: number of key groups, a multiple of the partitions; None: what the session that runs says, else the default.
         conf: settings of Spark for a JVM of its own to copy with: `spark.hadoop.*` for storage, `spark.driver.memory` for its heap.
             None: the JVM of the session that runs in this process, if there is one.
         dry_run: read Spark's logs and schemas, write nothing.
@@ -95,7 +95,9 @@ def adopt(
             f"{origin}: the state was written by {image.provider or 'a provider that its offset log does not name'}",
             hint="State of Spark's RocksDB and HDFS-backed stores can be taken over.",
         )
-    options = {f"{PREFIX}maxParallelism": str(max_parallelism)} if max_parallelism is not None else {}
+    # A query that the session starts with another number than the state has would be refused.
+    groups = str(max_parallelism) if max_parallelism is not None else running_option("maxParallelism")
+    options = {f"{PREFIX}maxParallelism": groups} if groups is not None else {}
     before = Side(provider=image.provider, root=origin, conf={})
     after = Side(provider=MILLPOND, root=place, conf={**options, **_agent()})
     return _migrate(source, image, before, after, nullcontext(), new_query_id, conf or {}, dry_run, progress)
