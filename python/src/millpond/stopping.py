@@ -50,14 +50,13 @@ def stop_with_savepoint(
     """
     from millpond import savepoint as savepoints
     from millpond.savepoint.create import check_apart
-    from millpond.savepoint.places import absolute
     from millpond.savepoint.target import check_vacant
-    from millpond.storage import LocalStorage, open_checkpoint
+    from millpond.storage import LocalStorage, open_checkpoint, root_of
 
     if wait_s < 0:
         raise InvalidInputError(f"wait_s is {wait_s}: it must not be negative")
-    root = absolute(checkpoint) if checkpoint is not None else _checkpoint_of(query)
-    place = absolute(savepoint)
+    root = root_of(checkpoint) if checkpoint is not None else _checkpoint_of(query)
+    place = root_of(savepoint)
     check_apart(root, place)
     check_vacant(place)  # before the query is stopped for nothing
     storage = open_checkpoint(root)

@@ -20,10 +20,10 @@ from millpond.savepoint.from_checkpoint import checkpoint_image
 from millpond.savepoint.from_savepoint import savepoint_image
 from millpond.savepoint.image import Image
 from millpond.savepoint.index import CANONICAL, damaged, read_index
-from millpond.savepoint.places import absolute, uri_below
+from millpond.savepoint.places import uri_below
 from millpond.savepoint.row_source import NativeRows, RowSource
 from millpond.savepoint.target import building, check_vacant
-from millpond.storage import Storage, open_storage
+from millpond.storage import Storage, open_storage, root_of
 
 KEEP, DROP = "keep", "drop"
 _ATTEMPTS = 3
@@ -105,7 +105,7 @@ def restore(
         UnsupportedError: FORMAT_TOO_NEW; UNSUPPORTED: nobody but Spark knows where rows belong with other partitions.
     """
     changes = _changes(keep_query_id, offsets, map_operators, drop_operators, partitions, max_parallelism)
-    origin, place = absolute(savepoint), absolute(checkpoint)
+    origin, place = root_of(savepoint), root_of(checkpoint)
     check_apart(origin, place)
     check_vacant(place)
     source = open_storage(origin)
@@ -145,7 +145,7 @@ def fork(
     Args, Raises: as for `create` and `restore`.
     """
     changes = _changes(keep_query_id, offsets, map_operators, drop_operators, partitions, max_parallelism)
-    origin, place = absolute(checkpoint), absolute(new_checkpoint)
+    origin, place = root_of(checkpoint), root_of(new_checkpoint)
     check_apart(origin, place)
     check_vacant(place)
     source = open_storage(origin)
