@@ -249,7 +249,7 @@ def test_answers_tell_what_the_storage_was_asked(tmp_path: Path) -> None:
     provider.open(0)
     assert "storage" not in provider.plan
     answer = provider.call("publish_changelog", version=1, id="0" * 16, staged=provider.stage(1, "0" * 16))
-    assert answer["storage"] == {"put_requests": 1, "sent_bytes": 100}
+    assert answer["storage"] == {"put_requests": 1, "sent_bytes": 100, "nano_dollars": 5000}
     assert "storage" not in provider.call("close")
 
 

@@ -98,8 +98,8 @@ class AgentService:
         known = self._contexts.known(request["store"])
         usage = usage_of(known.storage) if known is not None else None
         taken = usage.take() if usage is not None else {}
-        if taken:
-            answer["storage"] = taken
+        if taken and known is not None:
+            answer["storage"] = {**taken, "nano_dollars": known.prices.nano_dollars(taken)}
 
     # ---- calls
 

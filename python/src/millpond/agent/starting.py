@@ -9,6 +9,7 @@ from millpond.agent.context import handed_over, request_error
 from millpond.config import resolve
 from millpond.storage import open_storage
 from millpond.storage.place import settle_place
+from millpond.storage.prices import parse_prices
 from millpond.storage.settings import storage_settings
 from millpond.storage.steps import probe
 
@@ -26,7 +27,9 @@ def check_start(root: str, options: object, hadoop: object) -> str:
     """
     if not isinstance(options, dict):
         raise request_error("options is no object")
-    settings = storage_settings(resolve(options), handed_over(hadoop))
+    resolved = resolve(options)
+    parse_prices(str(resolved["storage.prices"]))
+    settings = storage_settings(resolved, handed_over(hadoop))
     uri = layout.checkpoint_of_state(root)
     spark = open_storage(uri, settings)
     place = settle_place(spark, settings.uri, uri, write=False)
