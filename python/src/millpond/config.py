@@ -263,7 +263,8 @@ OPTIONS: tuple[Option, ...] = (
         type="str",
         default="put=0.005,list=0.005,get=0.0004,delete=0,month=0.023",
         doc="What the estimates of the metrics and of `millpond checkpoint show` reckon with: dollars for a thousand requests of each "
-        "kind, and for a GiB kept a month. The default is AWS's list price of S3 Standard in us-east-1; traffic and encryption come on top.",
+        "kind, and for a GiB kept a month. The default is AWS's list price of S3 Standard in us-east-1; traffic and encryption come "
+        "on top.",
     ),
     Option(
         name="storage.cache.size",

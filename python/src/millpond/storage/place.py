@@ -74,18 +74,28 @@ def _new_place(spark: Storage, uri: str, root_uri: str) -> str:
             kind=ErrorKind.NOT_A_CHECKPOINT,
             hint="Put the checkpointLocation where every executor can read it.",
         )
+    return place_of(uri, query_id)
+
+
+def place_of(uri: str, query_id: str) -> str:
+    """Return where a query's state is below `uri`, the option storage.uri."""
     return f"{uri.rstrip('/')}/{layout.check_relative(query_id)}"
 
 
-def _write_place(spark: Storage, place: str, root_uri: str) -> str:
+def place_record(place: str) -> bytes:
+    """Return `millpond/storage.json` of a Spark checkpoint whose state is at `place`."""
     body = {
         "uri": place,
         "required_features": [],
         "created_by": f"millpond {__version__}",
         "created_ms": time.time_ns() // 1_000_000,
     }
+    return seal(_KIND, body)
+
+
+def _write_place(spark: Storage, place: str, root_uri: str) -> str:
     try:
-        spark.put_bytes(layout.STORAGE_KEY, seal(_KIND, body), if_absent=True)
+        spark.put_bytes(layout.STORAGE_KEY, place_record(place), if_absent=True)
     except ConflictError:
         # Another executor was first; what it wrote rules.
         return read_place(spark) or place
