@@ -19,7 +19,7 @@ REPOSITORY = Path(__file__).resolve().parent.parent
 sys.path.insert(0, str(REPOSITORY / "jvm-shim"))
 from build_shim import BuildError, compile_scala, find_java  # noqa: E402
 
-_SCALA_MAIN = REPOSITORY / "benchmarks" / "scala" / "StoreBench.scala"
+_SCALA = REPOSITORY / "benchmarks" / "scala"
 
 # org.apache.spark.launcher.JavaModuleOptions: what spark-submit adds for Java 17.
 _MODULE_OPTIONS = (
@@ -86,19 +86,20 @@ def millpond_jar(given: str | None) -> Path:
     return path.resolve()
 
 
-def compile_store_bench(cache: Path) -> Path:
-    """Return a directory with the classes of StoreBench.scala, compiled if source or Spark changed (about 6 s)."""
-    stamp = hashlib.sha256(_SCALA_MAIN.read_bytes() + importlib.metadata.version("pyspark").encode()).hexdigest()[:16]
-    out = cache / f"store-bench-{stamp}"
+def compile_classes(source: str, cache: Path) -> Path:
+    """Return a directory with the classes of `benchmarks/scala/<source>.scala`, compiled if source or Spark changed (about 6 s)."""
+    file = _SCALA / f"{source}.scala"
+    stamp = hashlib.sha256(file.read_bytes() + importlib.metadata.version("pyspark").encode()).hexdigest()[:16]
+    out = cache / f"{source}-{stamp}"
     if out.is_dir():
         return out
-    fresh = cache / f".store-bench-{os.getpid()}"
+    fresh = cache / f".{source}-{os.getpid()}"
     fresh.mkdir(parents=True)
     try:
-        compile_scala([_SCALA_MAIN], fresh)
+        compile_scala([file], fresh)
     except BuildError as error:
         shutil.rmtree(fresh)
-        raise BenchError(f"StoreBench.scala does not compile: {error}") from error
+        raise BenchError(f"{file.name} does not compile: {error}") from error
     try:
         fresh.rename(out)
     except OSError:  # another process was first: its classes are the same

@@ -112,7 +112,7 @@ def _rate(spark: SparkSession, scenario: Scenario) -> DataFrame:
     return source.option("numPartitions", 2).load()
 
 
-def _aggregation(spark: SparkSession, scenario: Scenario) -> tuple[DataFrame, str]:
+def aggregation(spark: SparkSession, scenario: Scenario) -> tuple[DataFrame, str]:
     from pyspark.sql import functions as f
 
     # `rows` distinct keys in every batch, the same in each: one insert batch, then updates.
@@ -141,14 +141,14 @@ def _session(spark: SparkSession, scenario: Scenario) -> tuple[DataFrame, str]:
 
 
 _QUERIES: dict[str, Callable[[SparkSession, Scenario], tuple[DataFrame, str]]] = {
-    "aggregation": _aggregation,
+    "aggregation": aggregation,
     "join": _join,
     "session": _session,
-    "partitions200": _aggregation,
+    "partitions200": aggregation,
 }
 
 
-def _batch(progress: dict[str, Any]) -> dict[str, Any]:
+def batch(progress: dict[str, Any]) -> dict[str, Any]:
     operators = progress["stateOperators"]
     return {
         "batch": progress["batchId"],
@@ -174,7 +174,7 @@ def _run(spark: SparkSession, scenario: Scenario, checkpoint: str, deadline_s: f
         while True:
             batches = [p for p in (json.loads(p.json) for p in query.recentProgress) if p["numInputRows"] > 0]
             if len(batches) >= wanted:
-                return [_batch(p) for p in batches[:wanted]]
+                return [batch(p) for p in batches[:wanted]]
             if time.monotonic() > end:
                 raise TimeoutError(f"{scenario.name}: {len(batches)} of {wanted} batches after {deadline_s:.0f} s")
             failure = query.exception()

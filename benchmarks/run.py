@@ -99,7 +99,9 @@ class _Run:
         self.conf = dict(option.split("=", 1) for option in given.conf)
         self.sizes = bench_store.sizes(given.scale, quick=given.quick)
         self.timeout_s = 400.0 if given.quick else 600.0 * max(1.0, given.scale)
-        self.classes = None if given.only == "query" else bench_env.compile_store_bench(REPOSITORY / "build" / "bench")
+        self.classes = (
+            None if given.only == "query" else bench_env.compile_classes("StoreBench", REPOSITORY / "build" / "bench")
+        )
         self.profiles: list[str] = []
         self.failures: list[dict[str, Any]] = []
 
