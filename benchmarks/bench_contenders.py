@@ -24,8 +24,11 @@ class Contender:
         conf: session options, provider class included.
         ours: needs Millpond's jar.
         snapshot_phase: takes part in the phase with a concurrent snapshot.
+        scans: takes part in the level of the scans.
         queries: query scenarios it runs (`bench_query.SCENARIOS`).
-        budget_share: Millpond's `memory.budget` as a share of the state's bytes; None: the default, which holds all of it.
+        budget_share: Millpond's `memory.budget` as a share of the state's bytes; None: the default (30 % of the heap),
+            or, at a scale that this does not hold, `bench_store.WHOLE_SHARE`.
+        on_heap: keeps state on the JVM's heap.
     """
 
     name: str
@@ -34,8 +37,14 @@ class Contender:
     conf: dict[str, str]
     ours: bool = False
     snapshot_phase: bool = True
+    scans: bool = False
     queries: tuple[str, ...] = field(default=())
     budget_share: float | None = None
+    on_heap: bool = False
+
+    def heap_mib(self, scale: float) -> int:
+        """Heap of its processes at `scale` million keys: it grows only where state lies on it."""
+        return int(2048 + (1024 * scale if self.on_heap else 0))
 
 
 def _provider(class_name: str) -> dict[str, str]:
@@ -53,7 +62,7 @@ def _rocksdb(*, changelog: bool) -> dict[str, str]:
     return conf | {_STATE + "rocksdb.changelogCheckpointing.enabled": str(changelog).lower()}
 
 
-_ALL_QUERIES = ("aggregation", "join", "session", "partitions200")
+_ALL_QUERIES = ("aggregation", "join", "session", "partitions200", "pandas")
 
 CONTENDERS: dict[str, Contender] = {
     c.name: c
@@ -64,6 +73,7 @@ CONTENDERS: dict[str, Contender] = {
             durability="fsync",
             conf=_millpond(),
             ours=True,
+            scans=True,
             queries=_ALL_QUERIES,
         ),
         Contender(
@@ -88,6 +98,7 @@ CONTENDERS: dict[str, Contender] = {
             label="RocksDB, changelog",
             durability="page cache",
             conf=_rocksdb(changelog=True),
+            scans=True,
             queries=_ALL_QUERIES,
         ),
         Contender(
@@ -103,6 +114,7 @@ CONTENDERS: dict[str, Contender] = {
             label="HDFSBacked (heap)",
             durability="page cache",
             conf=_provider(_SPARK_PROVIDERS + "HDFSBackedStateStoreProvider"),
+            on_heap=True,
             queries=("aggregation",),
         ),
     )

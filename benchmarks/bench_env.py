@@ -86,20 +86,21 @@ def millpond_jar(given: str | None) -> Path:
     return path.resolve()
 
 
-def compile_classes(source: str, cache: Path) -> Path:
-    """Return a directory with the classes of `benchmarks/scala/<source>.scala`, compiled if source or Spark changed (about 6 s)."""
-    file = _SCALA / f"{source}.scala"
-    stamp = hashlib.sha256(file.read_bytes() + importlib.metadata.version("pyspark").encode()).hexdigest()[:16]
-    out = cache / f"{source}-{stamp}"
+def compile_store_bench(cache: Path) -> Path:
+    """Return a directory with the classes of `benchmarks/scala`, compiled if source or Spark changed (about 6 s)."""
+    sources = sorted(_SCALA.glob("*.scala"))
+    text = b"".join(source.read_bytes() for source in sources)
+    stamp = hashlib.sha256(text + importlib.metadata.version("pyspark").encode()).hexdigest()[:16]
+    out = cache / f"store-bench-{stamp}"
     if out.is_dir():
         return out
-    fresh = cache / f".{source}-{os.getpid()}"
+    fresh = cache / f".store-bench-{os.getpid()}"
     fresh.mkdir(parents=True)
     try:
-        compile_scala([file], fresh)
+        compile_scala(sources, fresh)
     except BuildError as error:
         shutil.rmtree(fresh)
-        raise BenchError(f"{file.name} does not compile: {error}") from error
+        raise BenchError(f"{_SCALA} does not compile: {error}") from error
     try:
         fresh.rename(out)
     except OSError:  # another process was first: its classes are the same

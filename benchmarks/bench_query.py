@@ -41,6 +41,7 @@ SCENARIOS: dict[str, Scenario] = {
         Scenario(name="aggregation", partitions=8, rows=500_000, warmup=2, measured=3),
         Scenario(name="join", partitions=8, rows=30_000, warmup=5, measured=4),
         Scenario(name="session", partitions=8, rows=50_000, warmup=5, measured=4),
+        Scenario(name="pandas", partitions=8, rows=5_000, warmup=2, measured=3),
         Scenario(name="partitions200", partitions=200, rows=1_000, warmup=2, measured=3),
     )
 }
@@ -112,11 +113,15 @@ def _rate(spark: SparkSession, scenario: Scenario) -> DataFrame:
     return source.option("numPartitions", 2).load()
 
 
-def aggregation(spark: SparkSession, scenario: Scenario) -> tuple[DataFrame, str]:
+def _aggregation_keys(spark: SparkSession, scenario: Scenario) -> DataFrame:
+    """`rows` distinct keys in every batch, the same in each: one insert batch, then updates."""
     from pyspark.sql import functions as f
 
-    # `rows` distinct keys in every batch, the same in each: one insert batch, then updates.
-    return _rate(spark, scenario).groupBy((f.col("value") % scenario.rows).alias("key")).count(), "update"
+    return _rate(spark, scenario).select((f.col("value") % scenario.rows).alias("key"))
+
+
+def aggregation(spark: SparkSession, scenario: Scenario) -> tuple[DataFrame, str]:
+    return _aggregation_keys(spark, scenario).groupBy("key").count(), "update"
 
 
 def _join(spark: SparkSession, scenario: Scenario) -> tuple[DataFrame, str]:
@@ -140,10 +145,32 @@ def _session(spark: SparkSession, scenario: Scenario) -> tuple[DataFrame, str]:
     return windows.count(), "append"
 
 
+def _pandas(spark: SparkSession, scenario: Scenario) -> tuple[DataFrame, str]:
+    import pandas
+    from pyspark.sql.streaming import StatefulProcessor
+
+    class Counts(StatefulProcessor):  # two state calls a key
+        def init(self, handle: Any) -> None:
+            self._count = handle.getValueState("count", "n long")
+
+        def handleInputRows(self, key: Any, rows: Any, timerValues: Any) -> Any:
+            seen = self._count.get()
+            count = (seen[0] if seen else 0) + sum(len(frame) for frame in rows)
+            self._count.update((count,))
+            yield pandas.DataFrame({"key": [key[0]], "n": [count]})
+
+        def close(self) -> None: ...
+
+    keyed = _aggregation_keys(spark, scenario).groupBy("key")
+    counts = keyed.transformWithStateInPandas(Counts(), "key long, n long", outputMode="Update", timeMode="None")
+    return counts, "update"
+
+
 _QUERIES: dict[str, Callable[[SparkSession, Scenario], tuple[DataFrame, str]]] = {
     "aggregation": aggregation,
     "join": _join,
     "session": _session,
+    "pandas": _pandas,
     "partitions200": aggregation,
 }
 

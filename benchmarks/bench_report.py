@@ -150,11 +150,42 @@ def _store(
     )
 
 
-def _rate(name: str, title: str, goal: Goal) -> Measure:
+def _rate(name: str, title: str, goal: Goal | None = None) -> Measure:
     extract = _rows_per_s(name)
     return Measure(
         name=name, title=title, unit="rows/s", level="query", extract=extract, higher_is_better=True, goal=goal
     )
+
+
+def _disk_ratio(name: str, raw: str) -> Callable[[Mapping[str, Any]], float | None]:
+    def extract(result: Mapping[str, Any]) -> float | None:
+        disk = result.get("disk")
+        return statistics.median(disk[name]) / statistics.median(disk[raw]) if disk else None
+
+    return extract
+
+
+def _grown_state(result: Mapping[str, Any]) -> float | None:
+    found = result["store"]
+    return statistics.median(found["eviction_ms"]) / statistics.median(found["eviction_of_a_tenth_ms"])
+
+
+def _scan(
+    name: str,
+    title: str,
+    unit: str,
+    extract: Callable[[Mapping[str, Any]], float | None],
+    *,
+    compare: bool = True,
+    goal: Goal | None = None,
+) -> Measure:
+    return Measure(
+        name=name, title=title, unit=unit, level="scan", extract=extract, compare=compare, chart=False, goal=goal
+    )
+
+
+def _of(part: str, name: str) -> Callable[[Mapping[str, Any]], float | None]:
+    return lambda r: statistics.median(r[part][name]) if part in r else None
 
 
 _written_with_snapshots = _number("bytes_per_batch_with_snapshots", scale=1 / 1024)
@@ -217,9 +248,39 @@ MEASURES: tuple[Measure, ...] = (
         chart=False,
     ),
     _store("gc_ms", "garbage collection, load and updates", "ms", _gc_ms, compare=False, chart=False),
+    _scan("prefix_scan_us", "prefix scan of ten rows", "us", _of("store", "prefix_scan_us"), goal=_faster(1)),
+    _scan("ordered_scan_us", "scan in order", "us/row", _of("store", "ordered_scan_us_per_row"), goal=_faster(1)),
+    _scan("eviction_ms", "eviction of the 500 oldest rows", "ms", _of("store", "eviction_ms"), goal=_faster(1)),
+    _scan(
+        "eviction_growth",
+        "the same, against a state of a tenth",
+        "x",
+        _grown_state,
+        compare=False,
+        goal=_at_most(1.5, "1.5"),
+    ),
+    _scan("disk_scan_us", "full scan, all on disk", "us/row", _of("disk", "scan_us_per_row")),
+    _scan(
+        "disk_scan_raw",
+        "full scan, all on disk, against RocksDB's iterator",
+        "x",
+        _disk_ratio("scan_us_per_row", "raw_scan_us_per_row"),
+        compare=False,
+        goal=_at_most(1.2, "1.2"),
+    ),
+    _scan("disk_prefix_scan_us", "prefix scan of ten rows, all on disk", "us", _of("disk", "prefix_scan_us")),
+    _scan(
+        "disk_prefix_scan_raw",
+        "prefix scan, all on disk, against RocksDB's iterator",
+        "x",
+        _disk_ratio("prefix_scan_us", "raw_prefix_scan_us"),
+        compare=False,
+        goal=_at_most(1.2, "1.2"),
+    ),
     _rate("aggregation", "aggregation", _faster(1.6, 1.15, rate=True)),
     _rate("join", "stream-stream join", _faster(1.3, rate=True)),
     _rate("session", "session window", _faster(1.3, rate=True)),
+    _rate("pandas", "transformWithStateInPandas, two state calls a row"),
     Measure(
         name="partitions200",
         title="batch of 1k rows, 200 partitions",
@@ -234,13 +295,13 @@ MEASURES: tuple[Measure, ...] = (
 def summarise(results: Mapping[str, Any]) -> dict[str, Any]:
     """Return, by measure: unit, figure of each repetition, median, and ratios to baseline and heap peer, by contender.
 
-    Args: results: as `run.py` writes them, with `store` and `query` by contender, each a list of raw process results.
+    Args: results: as `run.py` writes them, with `store`, `scan` and `query` by contender, each a list of raw process results.
     """
     summary: dict[str, Any] = {}
     for measure in MEASURES:
         repetitions = {
             name: [v for v in (measure.extract(r) for r in raws) if v is not None]
-            for name, raws in results[measure.level].items()
+            for name, raws in results.get(measure.level, {}).items()
             if not measure.only or name in measure.only
         }
         medians = {name: statistics.median(values) for name, values in repetitions.items() if values}

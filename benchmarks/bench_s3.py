@@ -116,7 +116,7 @@ class _Run:
     def _query(self, contender: Contender, scenario: Scenario, conf: dict[str, str], repetition: int) -> dict[str, Any]:
         begin = time.monotonic()
         work = self.work_dir / f"{scenario.name}-{contender.name}-{repetition}"
-        classes = bench_env.compile_classes("SlowFileSystem", REPOSITORY / "build" / "bench")
+        classes = bench_env.compile_store_bench(REPOSITORY / "build" / "bench")
         jars = [str(classes), *([str(bench_env.millpond_jar(None))] if contender.ours else [])]
         with pond(work / "pond", self.given.latency_ms) as endpoint:
             session = {

@@ -14,6 +14,9 @@ from benchmarks.bench_contenders import KEY_AND_VALUE_BYTES, Contender
 from benchmarks.bench_env import java, jvm_options, run_measured, spark_jars
 
 MIN_BUDGET_BYTES = 64 << 10
+WHOLE_SHARE = 2.5  # of the state's bytes: a budget that surely holds all of it, tables and old records included
+_DEFAULT_HOLDS_KEYS = 4_000_000  # what 30 % of the heap surely hold
+_OPTIONS = "spark.sql.streaming.stateStore.millpond."
 _MAIN = "org.apache.spark.sql.millpond.bench.StoreBench"
 
 
@@ -31,7 +34,34 @@ class StoreSizes:
     rollbacks: int
     warmup_keys: int
     warmup_batches: int
-    heap_mib: int
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class ScanSizes:
+    """How much a process of the scans does; names as in ScanBench.scala."""
+
+    keys: int
+    load_batch: int
+    scans: int
+    prefix_scans: int
+    evictions: int
+    eviction_rows: int
+    warmup_keys: int
+    settle_ms: int
+
+
+def scan_sizes(scale: float, *, quick: bool) -> ScanSizes:
+    """Return the sizes of the scans for `scale` million keys, or those of the smoke test."""
+    return ScanSizes(
+        keys=10_000 if quick else int(500_000 * scale),
+        load_batch=5_000 if quick else 100_000,
+        scans=1 if quick else 5,
+        prefix_scans=100 if quick else 5_000,
+        evictions=2 if quick else 10,
+        eviction_rows=50 if quick else 500,
+        warmup_keys=2_000 if quick else 50_000,
+        settle_ms=0 if quick else int(500 + 500 * scale),
+    )
 
 
 def sizes(scale: float, *, quick: bool) -> StoreSizes:
@@ -48,20 +78,18 @@ def sizes(scale: float, *, quick: bool) -> StoreSizes:
             rollbacks=1,
             warmup_keys=2_000,
             warmup_batches=2,
-            heap_mib=512,
         )
     return StoreSizes(
         keys=int(1_000_000 * scale),
         load_batch=100_000,
         ops=20_000,
-        update_batches=15,
-        snapshot_batches=20,
+        update_batches=40,
+        snapshot_batches=60,
         scans=2,
         restores=2,
         rollbacks=2,
         warmup_keys=100_000,
         warmup_batches=12,
-        heap_mib=int(2048 + 1024 * scale),
     )
 
 
@@ -69,6 +97,7 @@ def measure(
     contender: Contender,
     what: StoreSizes,
     *,
+    heap_mib: int,
     classes: Path,
     jar: Path | None,
     work_dir: Path,
@@ -83,18 +112,72 @@ def measure(
     """
     if not contender.snapshot_phase:
         what = replace(what, snapshot_batches=0)
+    conf = contender.conf | extra_conf
+    share = contender.budget_share
+    if share is None and contender.ours and what.keys > _DEFAULT_HOLDS_KEYS:
+        share = WHOLE_SHARE
+    if share is not None:
+        budget_bytes = max(MIN_BUDGET_BYTES, int(what.keys * KEY_AND_VALUE_BYTES * share))
+        conf |= {_OPTIONS + "memory.budget": str(budget_bytes)}
+    spec = asdict(what) | {"seed": seed}
+    return _run(
+        spec,
+        conf,
+        heap_mib=heap_mib,
+        classes=classes,
+        jar=jar,
+        work_dir=work_dir,
+        timeout_s=timeout_s,
+        jvm_extra=jvm_extra,
+    )
+
+
+def measure_scans(
+    contender: Contender,
+    what: ScanSizes,
+    *,
+    heap_mib: int,
+    classes: Path,
+    jar: Path | None,
+    work_dir: Path,
+    seed: int,
+    extra_conf: dict[str, str],
+    timeout_s: float,
+) -> dict[str, Any]:
+    """Return `{"store": raw}` (see ScanBench.scala), of Millpond `{"store": raw, "disk": raw}`: the latter with next to no memory
+    tier, and with RocksDB itself beside it. Raises: BenchError: as `measure`.
+    """
+    run = {"classes": classes, "jar": jar, "timeout_s": timeout_s, "heap_mib": heap_mib}
+    spec = asdict(what) | {"seed": seed, "raw": False}
+    conf = contender.conf | extra_conf
+    measured = {"store": _run(spec, conf, work_dir=work_dir / "store", **run)}
+    if contender.ours:
+        conf |= {_OPTIONS + "memory.budget": str(MIN_BUDGET_BYTES), _OPTIONS + "restore.warmUp": "false"}
+        measured["disk"] = _run(spec | {"raw": True}, conf, work_dir=work_dir / "disk", **run)
+    work_dir.rmdir()
+    return measured
+
+
+def _run(
+    what: dict[str, Any],
+    conf: dict[str, str],
+    *,
+    heap_mib: int,
+    classes: Path,
+    jar: Path | None,
+    work_dir: Path,
+    timeout_s: float,
+    jvm_extra: tuple[str, ...] = (),
+) -> dict[str, Any]:
     work_dir.mkdir(parents=True)
     for name in ("checkpoint", "local", "tmp"):
         (work_dir / name).mkdir()
-    conf = {"spark.sql.shuffle.partitions": "1"} | contender.conf | extra_conf
-    if contender.budget_share is not None:
-        budget_bytes = max(MIN_BUDGET_BYTES, int(what.keys * KEY_AND_VALUE_BYTES * contender.budget_share))
-        conf["spark.sql.streaming.stateStore.millpond.memory.budget"] = str(budget_bytes)
+    conf = {"spark.sql.shuffle.partitions": "1"} | conf
     paths = {"checkpoint": str(work_dir / "checkpoint"), "local_dir": str(work_dir / "local")}
     spec, result = work_dir / "spec.json", work_dir / "result.json"
-    spec.write_text(json.dumps(asdict(what) | paths | {"conf": conf, "seed": seed}))
+    spec.write_text(json.dumps(what | paths | {"conf": conf}))
     classpath = os.pathsep.join([str(classes), *([str(jar)] if jar else []), f"{spark_jars()}/*"])
-    options = [*jvm_options(what.heap_mib), f"-Djava.io.tmpdir={work_dir / 'tmp'}", *jvm_extra]
+    options = [*jvm_options(heap_mib), f"-Djava.io.tmpdir={work_dir / 'tmp'}", *jvm_extra]
     run_measured(
         [java(), *options, "-cp", classpath, _MAIN, str(spec), str(result)],
         log=work_dir / "log",

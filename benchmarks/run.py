@@ -42,7 +42,7 @@ def _arguments(arguments: Sequence[str] | None) -> argparse.Namespace:
         help="million keys in the store; rows of the queries follow (default: $SCALE or 1)",
     )
     parser.add_argument("--repetitions", type=int, default=3, help="processes per contender and level (default 3)")
-    parser.add_argument("--only", choices=("store", "query"), help="one of the two levels")
+    parser.add_argument("--only", choices=("store", "scan", "query"), help="one of the three levels")
     parser.add_argument("--contenders", help=f"comma-separated, of {', '.join(CONTENDERS)} (default: all)")
     parser.add_argument(
         "--scenarios",
@@ -98,10 +98,9 @@ class _Run:
         self.repetitions = 1 if given.quick or given.jfr else given.repetitions
         self.conf = dict(option.split("=", 1) for option in given.conf)
         self.sizes = bench_store.sizes(given.scale, quick=given.quick)
+        self.scan_sizes = bench_store.scan_sizes(given.scale, quick=given.quick)
         self.timeout_s = 400.0 if given.quick else 600.0 * max(1.0, given.scale)
-        self.classes = (
-            None if given.only == "query" else bench_env.compile_classes("StoreBench", REPOSITORY / "build" / "bench")
-        )
+        self.classes = None if given.only == "query" else bench_env.compile_store_bench(REPOSITORY / "build" / "bench")
         self.profiles: list[str] = []
         self.failures: list[dict[str, Any]] = []
 
@@ -119,9 +118,12 @@ class _Run:
         results["store_sizes"] = asdict(self.sizes)
         asked = bench_query.scenarios(self.scenarios, self.given.scale, quick=self.given.quick)
         results["query_sizes"] = [asdict(s) for s in asked]
-        results["store"] = self._level("store", self.contenders, self._store) if self.given.only != "query" else {}
+        results["scan_sizes"] = asdict(self.scan_sizes)
+        scanning = [c for c in self.contenders if c.scans and not self.given.jfr]
         querying = [c for c in self.contenders if self._scenarios(c)]
-        results["query"] = self._level("query", querying, self._query) if self.given.only != "store" else {}
+        results["store"] = self._level("store", self.contenders, self._store)
+        results["scan"] = self._level("scan", scanning, self._scan)
+        results["query"] = self._level("query", querying, self._query)
         results["failures"] = self.failures
         results["summary"] = bench_report.summarise(results)
         results["seconds"] = round(time.monotonic() - begin, 1)
@@ -130,6 +132,8 @@ class _Run:
     def _level(
         self, level: str, contenders: Sequence[Contender], measure: Callable[[Contender, int], dict[str, Any]]
     ) -> dict[str, list[dict[str, Any]]]:
+        if self.given.only not in (None, level):
+            return {}
         raw: dict[str, list[dict[str, Any]]] = {c.name: [] for c in contenders}
         for repetition in range(self.repetitions):
             turn = repetition % max(1, len(contenders))
@@ -150,6 +154,9 @@ class _Run:
     def _scenarios(self, contender: Contender) -> tuple[str, ...]:
         return tuple(s for s in self.scenarios if s in contender.queries)
 
+    def _heap_mib(self, contender: Contender) -> int:
+        return 512 if self.given.quick else contender.heap_mib(self.given.scale)
+
     def _recording(self, name: str, contender: Contender) -> Path | None:
         if self.given.jfr is None:
             return None
@@ -167,6 +174,7 @@ class _Run:
         result = bench_store.measure(
             contender,
             self.sizes,
+            heap_mib=self._heap_mib(contender),
             classes=self.classes,
             jar=self.jar if contender.ours else None,
             work_dir=self.work_dir / f"store-{contender.name}-{repetition}",
@@ -177,6 +185,20 @@ class _Run:
         )
         return self._profile(recording, result, "store")
 
+    def _scan(self, contender: Contender, repetition: int) -> dict[str, Any]:
+        assert self.classes is not None  # compiled unless --only query
+        return bench_store.measure_scans(
+            contender,
+            self.scan_sizes,
+            heap_mib=self._heap_mib(contender),
+            classes=self.classes,
+            jar=self.jar if contender.ours else None,
+            work_dir=self.work_dir / f"scan-{contender.name}-{repetition}",
+            seed=1000 + repetition,
+            extra_conf=self.conf,
+            timeout_s=self.timeout_s,
+        )
+
     def _query(self, contender: Contender, repetition: int) -> dict[str, Any]:
         results = {}
         for scenario in bench_query.scenarios(self._scenarios(contender), self.given.scale, quick=self.given.quick):
@@ -186,7 +208,7 @@ class _Run:
                 scenario,
                 jar=self.jar if contender.ours else None,
                 work_dir=self.work_dir / f"{scenario.name}-{contender.name}-{repetition}",
-                heap_mib=1024 if self.given.quick else self.sizes.heap_mib,
+                heap_mib=1024 if self.given.quick else int(2048 + 1024 * self.given.scale),
                 extra_conf=self.conf,
                 timeout_s=self.timeout_s,
                 java_options=" ".join(bench_profile.jvm_options(recording)) if recording else "",
@@ -231,9 +253,12 @@ def _default_out(results: dict[str, Any]) -> Path:
 def _complete(results: dict[str, Any]) -> bool:
     """Whether the results may stand in the docs: everything ran, in full size, at scale 1."""
     everyone = {c["name"] for c in results["contenders"]} == set(CONTENDERS)
-    both = bool(results["store"]) and bool(results["query"])
+    whole = all(results[level] for level in ("store", "scan", "query"))
     return (
-        everyone and both and results["scale"] == 1 and not (results["quick"] or results["failures"] or results["conf"])
+        everyone
+        and whole
+        and results["scale"] == 1
+        and not (results["quick"] or results["failures"] or results["conf"])
     )
 
 

@@ -24,7 +24,7 @@ def _run(*arguments: str) -> subprocess.CompletedProcess[str]:
 
 @pytest.fixture(scope="module")
 def quick(tmp_path_factory: pytest.TempPathFactory) -> tuple[dict[str, Any], str]:
-    """Results and stdout of one smoke run: both levels, Millpond and the baseline."""
+    """Results and stdout of one smoke run: all levels, Millpond and the baseline."""
     out = tmp_path_factory.mktemp("bench") / "results" / "quick.json"
     names = ["--contenders", ",".join(_CONTENDERS), "--scenarios", "aggregation"]
     done = _run("--quick", *names, "--work-dir", str(out.parent.parent), "--out", str(out))
@@ -66,6 +66,20 @@ def test_store_level_holds_every_raw_duration(quick: tuple[dict[str, Any], str])
 
 @pytest.mark.slow
 @pytest.mark.spark
+def test_scans_are_measured_in_memory_on_disk_and_without_a_store(quick: tuple[dict[str, Any], str]) -> None:
+    results, _ = quick
+    sizes = bench_store.scan_sizes(1, quick=True)
+    every = {"scan_us_per_row", "prefix_scan_us", "ordered_scan_us_per_row", "eviction_ms", "eviction_of_a_tenth_ms"}
+    for name, parts in (("millpond", {"store", "disk"}), ("rocksdb-changelog", {"store"})):
+        (raw,) = results["scan"][name]
+        assert set(raw) == parts
+        assert every <= set(raw["store"]) and len(raw["store"]["eviction_ms"]) == sizes.evictions
+    disk = results["scan"]["millpond"][0]["disk"]
+    assert every | {"raw_scan_us_per_row", "raw_prefix_scan_us"} <= set(disk)
+
+
+@pytest.mark.slow
+@pytest.mark.spark
 def test_query_level_keeps_warm_up_apart_and_states_agree(quick: tuple[dict[str, Any], str]) -> None:
     results, _ = quick
     (size,) = results["query_sizes"]
@@ -83,7 +97,7 @@ def test_query_level_keeps_warm_up_apart_and_states_agree(quick: tuple[dict[str,
 def test_summary_table_and_chart_come_from_the_raw_results(quick: tuple[dict[str, Any], str]) -> None:
     results, stdout = quick
     summary = results["summary"]
-    expected = {m.name for m in bench_report.MEASURES if m.level == "store"} | {"aggregation"}
+    expected = {m.name for m in bench_report.MEASURES if m.level in ("store", "scan")} | {"aggregation"}
     assert set(summary) == expected
     commit = summary["commit_ms"]
     assert set(commit["median"]) == set(_CONTENDERS)

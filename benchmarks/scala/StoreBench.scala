@@ -18,7 +18,7 @@ import org.apache.spark.sql.SparkSession
 import org.apache.spark.sql.catalyst.expressions.UnsafeRow
 import org.apache.spark.sql.classic.{SparkSession => ClassicSession}
 import org.apache.spark.sql.execution.streaming.state.{
-  NoPrefixKeyStateEncoderSpec, StateStore, StateStoreConf, StateStoreId, StateStoreProvider, StateStoreProviderId
+  KeyStateEncoderSpec, NoPrefixKeyStateEncoderSpec, StateStore, StateStoreConf, StateStoreId, StateStoreProvider, StateStoreProviderId
 }
 import org.apache.spark.sql.types.{LongType, StructType}
 
@@ -46,8 +46,8 @@ object StoreBench {
       spark.sparkContext.setLogLevel(Option(spec.get("log_level")).map(_.asText).getOrElse("ERROR"))
       SparkSession.setActiveSession(spark)
       spark.streams.active // starts the state store coordinator, to which a commit reports
-      val run = new StoreRun(spark, spec)
-      mapper.writerWithDefaultPrettyPrinter().writeValue(new File(args(1)), run.measure())
+      val measured = if (spec.has("prefix_scans")) new ScanRun(spark, spec).measure() else new StoreRun(spark, spec).measure()
+      mapper.writerWithDefaultPrettyPrinter().writeValue(new File(args(1)), measured)
     } finally spark.stop()
   }
 }
@@ -202,9 +202,9 @@ private final class Stores(spark: ClassicSession, checkpoint: Path) {
 
   def directory(operator: Long): Path = checkpoint.resolve("state").resolve(operator.toString)
 
-  def handle(operator: Long): Handle = new Handle(() => StateStoreProvider.createAndInit(
-    StateStoreProviderId(StateStoreId(root, operator, 0), run), Rows.keySchema, Rows.valueSchema,
-    NoPrefixKeyStateEncoderSpec(Rows.keySchema), false, conf, spark.sessionState.newHadoopConf(), false, None))
+  def handle(operator: Long, encoder: KeyStateEncoderSpec = NoPrefixKeyStateEncoderSpec(Rows.keySchema)): Handle =
+    new Handle(() => StateStoreProvider.createAndInit(StateStoreProviderId(StateStoreId(root, operator, 0), run), Rows.keySchema,
+      Rows.valueSchema, encoder, false, conf, spark.sessionState.newHadoopConf(), false, None))
 }
 
 /** One partition's store over its life: the open provider, the last committed version, the sum its counters must have. */
@@ -233,13 +233,13 @@ private object Rows {
   def value(): UnsafeRow = row()
 
   /** Key number `i`; the first field is mixed (SplitMix64), so neighbours in time are no neighbours in key order. */
-  def keyAt(row: UnsafeRow, i: Long): UnsafeRow = {
+  def keyAt(row: UnsafeRow, i: Long): UnsafeRow = { row.setLong(0, mix(i)); row.setLong(1, i); row }
+
+  def mix(i: Long): Long = {
     var z = i + 0x9e3779b97f4a7c15L
     z = (z ^ (z >>> 30)) * 0xbf58476d1ce4e5b9L
     z = (z ^ (z >>> 27)) * 0x94d049bb133111ebL
-    row.setLong(0, z ^ (z >>> 31))
-    row.setLong(1, i)
-    row
+    z ^ (z >>> 31)
   }
 
   def valueOf(row: UnsafeRow, count: Long, id: Long): UnsafeRow = { row.setLong(0, count); row.setLong(1, id); row }
