@@ -96,7 +96,7 @@ def _at(found: Mapping[str, Any], path: tuple[str, ...]) -> float | None:
     value: Any = found
     for name in path:
         value = value.get(name) if isinstance(value, Mapping) else None
-    return value
+    return None if value is None else float(value)
 
 
 def markdown(results: Mapping[str, Any]) -> str:

@@ -19,6 +19,7 @@ import threading
 import time
 from collections.abc import Callable, Sequence
 from concurrent.futures import ThreadPoolExecutor
+from functools import partial
 from pathlib import Path
 from typing import Any
 from urllib.parse import quote, urlsplit
@@ -130,7 +131,7 @@ def store(spec: dict[str, Any]) -> dict[str, Any]:
         shutil.rmtree(it["local_dir"])
         return newest
 
-    return {"ids": _side_by_side(4, [lambda p=p: one(p) for p in range(spec["partitions"])])}
+    return {"ids": _side_by_side(4, [partial(one, p) for p in range(spec["partitions"])])}
 
 
 def restore(spec: dict[str, Any]) -> dict[str, Any]:
@@ -147,7 +148,7 @@ def restore(spec: dict[str, Any]) -> dict[str, Any]:
         return restored
 
     begin, begin_cpu = time.monotonic(), time.process_time()
-    size_bytes = sum(_side_by_side(spec["tasks"], [lambda p=p: one(p) for p in range(spec["partitions"])]))
+    size_bytes = sum(_side_by_side(spec["tasks"], [partial(one, p) for p in range(spec["partitions"])]))
     return _rate(size_bytes, time.monotonic() - begin, time.process_time() - begin_cpu)
 
 
@@ -187,7 +188,7 @@ def _fetch_all(spec: dict[str, Any], connections: int) -> dict[str, Any]:
         return received
 
     begin, begin_cpu = time.monotonic(), time.process_time()
-    size_bytes = sum(_side_by_side(connections, [lambda p=p: fetch(*p) for p in parts]))
+    size_bytes = sum(_side_by_side(connections, [partial(fetch, *part) for part in parts]))
     return _rate(size_bytes, time.monotonic() - begin, time.process_time() - begin_cpu)
 
 
