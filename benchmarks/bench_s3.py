@@ -158,11 +158,12 @@ class _Run:
         work = self.work_dir / f"restore-{link:g}"
         checkpoint = work / "checkpoint"
         checkpoint.mkdir(parents=True)
+        local = Path(tempfile.mkdtemp(prefix="millpond-bench-s3-", dir=self.given.restore_dir))
         (checkpoint / "metadata").write_text('{"id":"the-query"}')
         with pond(work / "pond", self.given.latency_ms, link) as endpoint:
             spec: dict[str, Any] = {
                 **sizes,
-                "local": str(work / "local"),
+                "local": str(local / "stores"),
                 "checkpoint": str(checkpoint),
                 "endpoint": endpoint,
                 "options": {"storage.uri": f"s3://{_BUCKET}/states", "storage.s3.endpoint": endpoint},
@@ -179,8 +180,9 @@ class _Run:
             for _ in range(self.repetitions):
                 for what, runs in rounds.items():
                     runs.append(self._child("bench_s3_restore", what, spec=spec, work=work, timeout_s=900))
-                    shutil.rmtree(work / "local", ignore_errors=True)
+                    shutil.rmtree(local / "stores", ignore_errors=True)
         shutil.rmtree(work)
+        shutil.rmtree(local)
         self._say(f"restore, link {f'{link:g} MB/s' if link else 'without limit'}", begin)
         rates = {what: median(run["mb_per_s"] for run in runs) for what, runs in rounds.items()}
         return {**rounds, "mb_per_s": rates, "share_of_raw": rates["restore"] / rates["raw"]}
@@ -212,6 +214,12 @@ def _arguments(arguments: Sequence[str] | None) -> argparse.Namespace:
     parser.add_argument("--only", choices=("query", "restore"), help="one of the two parts")
     parser.add_argument("--restore-partitions", type=int, default=64, help="stores to restore (default 64)")
     parser.add_argument("--restore-mb", type=int, default=50, help="megabytes of each (default 50)")
+    parser.add_argument(
+        "--restore-dir",
+        type=Path,
+        default=next((path for path in (Path("/dev/shm"),) if path.is_dir()), None),
+        help="where stores are restored to (default: /dev/shm, so that the disk is not what is measured)",
+    )
     parser.add_argument("--tasks", type=int, default=8, help="stores that are restored at a time (default 8)")
     parser.add_argument(
         "--links",

@@ -28,7 +28,6 @@ if TYPE_CHECKING:
 
 # Time in ms, where to, operation, key or path.
 Request = tuple[int, str, str, str]
-_SLOW = "org.apache.spark.sql.millpond.bench.SlowFileSystem"
 _DEADLINE_S = 900.0
 
 
@@ -63,7 +62,7 @@ class _Source:
         """Return the requests since the last time, in their order."""
         jvm: Any = self._spark.sparkContext._jvm
         found: list[Request] = []
-        for line in jvm.java.lang.Class.forName(_SLOW).getMethod("take").invoke(None).splitlines():
+        for line in jvm.org.apache.spark.sql.millpond.bench.SlowFileSystem.take().splitlines():
             moment, operation, path = line.split(" ", 2)
             found.append((int(moment), "hadoop", operation, path))
         if self._pond is not None:
