@@ -18,7 +18,7 @@ from integration.cases import CLICKED, Case
 from integration.harness import providers_to_test, short_conf
 from integration.jvm import MILLPOND, ROCKSDB
 from integration.shapes import SHAPES, named
-from integration.streams import Input, Run, finish, settings, start
+from integration.streams import Input, Run, finish, start
 from millpond import savepoint
 from millpond.inspection import verify
 from millpond.rescaling import rescale
@@ -34,7 +34,7 @@ _PROVIDER = "spark.sql.streaming.stateStore.providerClass"
 _FORMAT = "spark.sql.streaming.stateStore.checkpointFormatVersion"
 _CHANGELOG = "spark.sql.streaming.stateStore.rocksdb.changelogCheckpointing.enabled"
 # Timers and column families, in checkpoint format 2. (A join runs in the kill test.)
-SAMPLE = ("row-event-time",)
+SAMPLE = ("scala-event-time",)
 
 
 @pytest.fixture(scope="module")
@@ -161,32 +161,3 @@ def test_a_query_that_cannot_keep_its_state_ends_before_its_first_task(
         counted(f"s3://{server.bucket()}/{'long/' * 200}")
     counted(f"s3://{server.bucket()}/states")
     assert any(run.rows.values()) and jobs[-1]
-
-
-def test_two_hundred_partitions_list_nothing(spark: SparkSession, server: S3Server, tmp_path: Path) -> None:
-    """A commit is a PUT for each of 200 tasks; a restart fetches by name. No listing of the state in either."""
-    partitions = 200
-    schema, batches = CLICKED[0]
-    source = Input(tmp_path / "input", schema)
-    run = Run(tmp_path / "checkpoint")
-    conf = {
-        **on_s3(server, f"s3://{server.bucket()}/states"),
-        _FORMAT: "2",
-        "spark.sql.shuffle.partitions": str(partitions),
-        # Snapshots and collections list, in the background.
-        **short_conf({"minDeltasForSnapshot": 100, "millpond.gc.intervalMs": 3_600_000}),
-    }
-    for rows in batches[:2]:
-        source.add(rows)
-        server.counts.clear()
-        server.log.clear()
-        with settings(spark, conf):
-            frame = source.stream(spark).groupBy("k").count()
-            finish(start(spark, frame, run, output_mode="update", conf=conf), run)
-        print(f"requests: {dict(server.counts)}")
-        assert server.counts["LIST"] == 0
-        puts = [request.path for request in server.log if request.operation == "PUT"]
-        assert sum(path.endswith(".changelog") for path in puts) == partitions
-        # What the driver tries, and `format.json`, which two tasks may look for at once.
-        assert len(puts) <= partitions + 5
-        assert server.counts["GET"] + server.counts["HEAD"] <= partitions + 20

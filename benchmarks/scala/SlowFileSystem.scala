@@ -31,6 +31,9 @@ class SlowFileSystem extends RawLocalFileSystem {
     finally SlowFileSystem.depth.set(nested)
   }
 
+  // the local one looks for owner and rights, by a path that must be of file:
+  private def plain(s: FileStatus): FileStatus = new FileStatus(s.getLen, s.isDirectory, 1, s.getBlockSize, s.getModificationTime, s.getPath)
+
   // a process, chmod, for each file otherwise; an object storage has none
   override def setPermission(path: Path, permission: FsPermission): Unit = ()
 
@@ -42,10 +45,10 @@ class SlowFileSystem extends RawLocalFileSystem {
     asked("create", path)(super.create(path, permission, overwrite, bufferSize, replication, blockSize, progress))
   override def rename(from: Path, to: Path): Boolean = asked("rename", from)(super.rename(from, to))
   override def delete(path: Path, recursive: Boolean): Boolean = asked("delete", path)(super.delete(path, recursive))
-  override def listStatus(path: Path): Array[FileStatus] = asked("list", path)(super.listStatus(path))
+  override def listStatus(path: Path): Array[FileStatus] = asked("list", path)(super.listStatus(path).map(plain))
   override def mkdirs(path: Path): Boolean = asked("mkdirs", path)(super.mkdirs(path))
   override def mkdirs(path: Path, permission: FsPermission): Boolean = asked("mkdirs", path)(super.mkdirs(path, permission))
-  override def getFileStatus(path: Path): FileStatus = asked("stat", path)(super.getFileStatus(path))
+  override def getFileStatus(path: Path): FileStatus = asked("stat", path)(plain(super.getFileStatus(path)))
 }
 
 object SlowFileSystem {
