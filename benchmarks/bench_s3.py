@@ -48,7 +48,7 @@ def scenarios(*, quick: bool) -> list[tuple[Scenario, dict[str, str]]]:
     return [
         (Scenario(name="aggregation", partitions=64, rows=1000, warmup=3, measured=8), _NO_MAINTENANCE),
         (Scenario(name="partitions200", partitions=200, rows=1000, warmup=1, measured=4), _NO_MAINTENANCE),
-        (Scenario(name="maintenance", partitions=64, rows=1000, warmup=0, measured=40), _MAINTENANCE),
+        (Scenario(name="maintenance", partitions=64, rows=1000, warmup=0, measured=25), _MAINTENANCE),
     ]
 
 
@@ -210,7 +210,7 @@ def _arguments(arguments: Sequence[str] | None) -> argparse.Namespace:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--latency-ms", type=float, default=20, help="added to each request (default 20)")
     parser.add_argument("--slots", type=int, default=4, help="tasks that run at a time in the queries (default 4)")
-    parser.add_argument("--repetitions", type=int, default=2, help="processes of each measure (default 2)")
+    parser.add_argument("--repetitions", type=int, default=1, help="processes of each measure (default 1)")
     parser.add_argument("--only", choices=("query", "restore"), help="one of the two parts")
     parser.add_argument("--restore-partitions", type=int, default=64, help="stores to restore (default 64)")
     parser.add_argument("--restore-mb", type=int, default=50, help="megabytes of each (default 50)")

@@ -9,6 +9,7 @@ from typing import Any
 
 _OURS, _SPARKS = "millpond", "rocksdb-changelog"
 _LISTS = ("LIST", "list")
+_SPARKS_OWN = ("logs", "metadata")
 _GOAL_REQUESTS, _GOAL_RESTORE = 0.5, 0.8
 
 
@@ -18,13 +19,13 @@ def total(counts: Mapping[str, int]) -> int:
 
 
 def without_logs(counts: Mapping[str, int]) -> int:
-    """Return the requests that are not about Spark's own logs (offsets, commits, the query's metadata)."""
-    return sum(count for name, count in counts.items() if name.rpartition(" ")[2] != "logs")
+    """Return the requests that are not about Spark's own logs (offsets, commits, metadata of the query and its operators)."""
+    return sum(count for name, count in counts.items() if name.rpartition(" ")[2] not in _SPARKS_OWN)
 
 
 def lists(counts: Mapping[str, int]) -> int:
     """Return the listings in a tally, those of Spark's own logs aside."""
-    return sum(n for name, n in counts.items() if name.split(" ")[1] in _LISTS and name.rpartition(" ")[2] != "logs")
+    return without_logs({name: count for name, count in counts.items() if name.split(" ")[1] in _LISTS})
 
 
 def _puts(counts: Mapping[str, int]) -> int:

@@ -63,6 +63,13 @@ class _Request:
     body: bytes
 
     @property
+    def about(self) -> str:
+        """The key; of a listing its prefix, of a deletion the first of its keys."""
+        if self.key or self.method == "GET":
+            return self.key or self.query.get("prefix", "")
+        return next(iter(_keys(self.body)), "") if "delete" in self.query else ""
+
+    @property
     def operation(self) -> str:
         """`GET`, `PUT`, `HEAD`, `DELETE`, `LIST`; of multipart uploads `CREATE`, `PART`, `COMPLETE`, `ABORT`."""
         if self.method == "POST":
@@ -187,7 +194,7 @@ class Pond:
     def _delete(self, objects: dict[str, _Object], r: _Request) -> _Answer:
         keys = [r.key]
         if r.method == "POST":
-            keys = [e.text or "" for e in ElementTree.fromstring(r.body).iter() if e.tag.rpartition("}")[2] == "Key"]
+            keys = _keys(r.body)
         for key in keys:
             gone = objects.pop(key, None)
             if gone is not None and gone.path is not None:
@@ -241,7 +248,7 @@ class Pond:
                         answer = _xml("Error", f"<Code>{e.code}</Code><Message>{e.code}</Message>")
                         answer.status = e.status
                     carried = len(request.body) or (0 if request.method == "HEAD" else answer.length)
-                    self.log.append((started_ms, request.operation, request.key, carried))
+                    self.log.append((started_ms, request.operation, request.about, carried))
                 await self._send(writer, request, answer)
         except (ConnectionError, asyncio.IncompleteReadError):
             pass  # the client is gone
@@ -292,6 +299,10 @@ async def _receive(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -
     path, _, query = target.partition("?")
     bucket, _, key = unquote(path).lstrip("/").partition("/")
     return _Request(method, bucket, key, dict(parse_qsl(query, keep_blank_values=True)), headers, body)
+
+
+def _keys(body: bytes) -> list[str]:
+    return [e.text or "" for e in ElementTree.fromstring(body).iter() if e.tag.rpartition("}")[2] == "Key"]
 
 
 def _metadata(r: _Request) -> dict[str, str]:

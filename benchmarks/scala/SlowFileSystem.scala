@@ -8,8 +8,8 @@ import org.apache.hadoop.fs.{FSDataInputStream, FSDataOutputStream, FileStatus, 
 import org.apache.hadoop.fs.permission.FsPermission
 import org.apache.hadoop.util.Progressable
 
-/** `slow:/x` is the local directory `/x` behind a request of a fixed latency for each call, every one of which is noted. An object storage's
-  * Hadoop client makes at least one request for a call, most of the time more: a rename alone is a HEAD, a copy and a deletion. */
+/** `slow:/x` is the local directory `/x` behind requests of a fixed latency, every one of which is noted. A call is one request, a rename two: an
+  * object storage has none and must copy and delete. Its Hadoop client makes at least so many, most of the time more (it looks before it writes). */
 class SlowFileSystem extends RawLocalFileSystem {
   private var latencyMs = 0L
 
@@ -22,13 +22,15 @@ class SlowFileSystem extends RawLocalFileSystem {
 
   private def asked[T](operation: String, path: Path)(work: => T): T = {
     val nested = SlowFileSystem.depth.get
-    if (nested == 0) {
-      SlowFileSystem.calls.add(s"${System.currentTimeMillis} $operation ${path.toUri.getPath}")
-      Thread.sleep(latencyMs)
-    }
+    if (nested == 0) request(operation, path)
     SlowFileSystem.depth.set(nested + 1)
     try work
     finally SlowFileSystem.depth.set(nested)
+  }
+
+  private def request(operation: String, path: Path): Unit = {
+    SlowFileSystem.calls.add(s"${System.currentTimeMillis} $operation ${path.toUri.getPath}")
+    Thread.sleep(latencyMs)
   }
 
   // the local one looks for owner and rights, by a path that must be of file:
@@ -43,7 +45,7 @@ class SlowFileSystem extends RawLocalFileSystem {
   override def create(path: Path, permission: FsPermission, overwrite: Boolean, bufferSize: Int, replication: Short, blockSize: Long,
       progress: Progressable): FSDataOutputStream =
     asked("create", path)(super.create(path, permission, overwrite, bufferSize, replication, blockSize, progress))
-  override def rename(from: Path, to: Path): Boolean = asked("rename", from)(super.rename(from, to))
+  override def rename(from: Path, to: Path): Boolean = asked("copy", from) { request("delete", from); super.rename(from, to) }
   override def delete(path: Path, recursive: Boolean): Boolean = asked("delete", path)(super.delete(path, recursive))
   override def listStatus(path: Path): Array[FileStatus] = asked("list", path)(super.listStatus(path).map(plain))
   override def mkdirs(path: Path): Boolean = asked("mkdirs", path)(super.mkdirs(path))
