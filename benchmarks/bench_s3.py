@@ -11,6 +11,7 @@ from __future__ import annotations
 import argparse
 import contextlib
 import json
+import os
 import shutil
 import signal
 import subprocess
@@ -99,6 +100,7 @@ class _Run:
         results["restore"] = {} if given.only == "query" else self._restores()
         results["summary"] = bench_s3_report.summarise(results)
         results["seconds"] = round(time.monotonic() - begin, 1)
+        results["load_average_at_end"] = round(os.getloadavg()[0], 2)
         return results
 
     def _say(self, text: str, begin: float) -> None:
