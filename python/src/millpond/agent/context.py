@@ -228,7 +228,7 @@ class Contexts:
 
 
 def handed_over(value: object) -> HandedOver:
-    """Return the protocol's `hadoop`. Raises: InvalidInputError."""
+    """Return what the shim says that Spark was told of a storage. Raises: InvalidInputError."""
     if value is None:
         return HandedOver()
     if not isinstance(value, dict) or not all(isinstance(entry, str) for entry in value.values()):
