@@ -113,8 +113,7 @@ def rescale_query(
     Raises: InvalidInputError, UnsupportedError, STORAGE_FULL: as `millpond.rescale`; the query runs on. What `start` raises.
     """
     from millpond.rescaling import rescale, undo
-    from millpond.storage import root_of
-    from millpond.storage import open_checkpoint
+    from millpond.storage import open_checkpoint, root_of
 
     if wait_s < 0:
         raise InvalidInputError(f"wait_s is {wait_s}: it must not be negative")
