@@ -74,11 +74,10 @@ final class DiskTier(val dir: File, config: DiskConfig) {
   }
 
   /** Delete all rows in the half-open ranges of keys, of which files that lie wholly in one go at once. */
-  def deleteRanges(ranges: Seq[(Array[Byte], Array[Byte])]): Unit = writing { write =>
-    ranges.foreach { case (from, until) =>
-      db.deleteFilesInRanges(db.getDefaultColumnFamily, java.util.List.of(from, until), false)
-      db.deleteRange(write, from, until)
-    }
+  def deleteRanges(ranges: Seq[(Array[Byte], Array[Byte])]): Unit = if (ranges.nonEmpty) writing { write =>
+    // all at once: each call writes RocksDB's manifest
+    db.deleteFilesInRanges(db.getDefaultColumnFamily, ranges.flatMap { case (from, until) => Seq(from, until) }.asJava, false)
+    ranges.foreach { case (from, until) => db.deleteRange(write, from, until) }
   }
 
   /** Delete the rows with these keys, which may come from a scan of this tier. */
