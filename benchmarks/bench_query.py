@@ -229,7 +229,10 @@ def main(spec_path: str, result_path: str) -> None:
     result = {"warmup": scenario.warmup, "batches": batches, "from_ms": begin_ms, "to_ms": int(time.time() * 1000)}
     Path(result_path).write_text(json.dumps(result))
     if spec["orderly"]:
+        jvm = spark.sparkContext._gateway.proc  # it writes its recording when its input ends
         spark.stop()
+        jvm.stdin.close()
+        jvm.wait(60)
     else:
         # Spark's RocksDB store waits a minute at its end for each store that a task of the stopped query has not given
         # back; the measure is taken, so the JVM dies with this process's family (`run_measured`).

@@ -166,7 +166,8 @@ final class DiskScan(it: RocksIterator, options: ReadOptions) {
 
 /** Writes one SSTable; keys must ascend strictly. `finish` or `abandon` must be called. */
 final class SstWriter(options: Options, file: File) {
-  private val env = new EnvOptions()
+  // the file goes to the disk while it is written: one large write at its end would hold up every commit that syncs then
+  private val env = new EnvOptions().setBytesPerSync(1L << 20)
   private val writer = new SstFileWriter(env, options)
   private var keyBuffer = ByteBuffer.allocateDirect(256)
   private var valueBuffer = ByteBuffer.allocateDirect(4096)
