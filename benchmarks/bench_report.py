@@ -157,6 +157,37 @@ def _rate(name: str, title: str, goal: Goal | None = None) -> Measure:
     )
 
 
+def _rescale(
+    current: int, partitions: int, command: Goal, first: Goal | None = None, both: Goal | None = None
+) -> tuple[Measure, ...]:
+    case, title = f"{current}_to_{partitions}", f"rescale {current} to {partitions}"
+
+    def measure(field: str, what: str, goal: Goal | None) -> Measure:
+        return Measure(
+            name=f"rescale_{case}_{field}",
+            title=f"{title}{what}",
+            unit="ms",
+            level="rescale",
+            extract=_number(case, field),
+            chart=False,
+            goal=goal,
+        )
+
+    return (
+        measure("work_ms", "", command),
+        measure("first_batch_ms", ": first batch after it", first),
+        measure("sum_ms", ": both", both),
+    )
+
+
+def _written_share(case: str) -> Callable[[Mapping[str, Any]], float | None]:
+    def extract(result: Mapping[str, Any]) -> float | None:
+        found = result.get(case)
+        return 100.0 * found["written_bytes"] / found["state_bytes"] if found else None
+
+    return extract
+
+
 def _disk_ratio(name: str, raw: str) -> Callable[[Mapping[str, Any]], float | None]:
     def extract(result: Mapping[str, Any]) -> float | None:
         disk = result.get("disk")
@@ -289,6 +320,31 @@ MEASURES: tuple[Measure, ...] = (
         extract=_batch_ms("partitions200"),
         goal=_faster(1.5),
     ),
+    *_rescale(8, 16, _faster(25), _faster(1), _faster(5)),
+    *_rescale(16, 8, _faster(25), _faster(1), _faster(5)),
+    *_rescale(8, 12, _faster(3)),
+    *_rescale(8, 7, _faster(1)),
+    Measure(
+        name="rescale_8_to_16_written",
+        title="rescale 8 to 16: bytes written, of the state",
+        unit="%",
+        level="rescale",
+        extract=_written_share("8_to_16"),
+        compare=False,
+        chart=False,
+        goal=_at_most(1.0, "1 %"),
+    ),
+    Measure(
+        name="rescale_8_to_16_work",
+        title="rescale 8 to 16: work beyond the start of the process",
+        unit="s",
+        level="rescale",
+        extract=_number("8_to_16", "work_ms", scale=1 / 1000),
+        compare=False,
+        chart=False,
+        only=(OURS,),
+        goal=_at_most(0.3, "0.3 s"),
+    ),
 )
 
 
@@ -342,6 +398,19 @@ def disagreements(query: Mapping[str, Sequence[Mapping[str, Any]]]) -> list[str]
                         lines.append(
                             f"{scenario}, batch {batch['batch']}: {batch['state_rows']} state rows in {contender}, {rows} in {first}"
                         )
+    return lines
+
+
+def rescale_disagreements(rescale: Mapping[str, Sequence[Mapping[str, Any]]]) -> list[str]:
+    """Return a line for each case after which the contenders' states differ in size."""
+    seen: dict[str, tuple[str, int]] = {}
+    lines = []
+    for contender, raws in rescale.items():
+        for raw in raws:
+            for case, run in raw.items():
+                first, rows = seen.setdefault(case, (contender, run["state_rows"]))
+                if rows != run["state_rows"]:
+                    lines.append(f"rescale {case}: {run['state_rows']} state rows in {contender}, {rows} in {first}")
     return lines
 
 

@@ -23,10 +23,20 @@ from pathlib import Path
 from typing import Any
 
 sys.path.insert(0, str(Path(__file__).resolve().parent.parent))
-from benchmarks import bench_chart, bench_contenders, bench_env, bench_profile, bench_query, bench_report, bench_store
+from benchmarks import (
+    bench_chart,
+    bench_contenders,
+    bench_env,
+    bench_profile,
+    bench_query,
+    bench_report,
+    bench_rescale,
+    bench_store,
+)
 from benchmarks.bench_contenders import CONTENDERS, Contender
 from benchmarks.bench_env import REPOSITORY, BenchError
 
+LEVELS = ("store", "scan", "query", "rescale")
 _DOCS = REPOSITORY / "docs" / "benchmarks.md"
 _CHART = REPOSITORY / "docs" / "img" / "benchmarks.svg"
 _BEGIN, _END = "<!-- results: written by benchmarks/run.py, do not edit -->", "<!-- end of results -->"
@@ -42,7 +52,7 @@ def _arguments(arguments: Sequence[str] | None) -> argparse.Namespace:
         help="million keys in the store; rows of the queries follow (default: $SCALE or 1)",
     )
     parser.add_argument("--repetitions", type=int, default=3, help="processes per contender and level (default 3)")
-    parser.add_argument("--only", choices=("store", "scan", "query"), help="one of the three levels")
+    parser.add_argument("--only", help=f"comma-separated, of {', '.join(LEVELS)} (default: all)")
     parser.add_argument("--contenders", help=f"comma-separated, of {', '.join(CONTENDERS)} (default: all)")
     parser.add_argument(
         "--scenarios",
@@ -84,6 +94,9 @@ def _arguments(arguments: Sequence[str] | None) -> argparse.Namespace:
         parser.error("--scale and --repetitions must be positive")
     if any("=" not in option for option in parsed.conf):
         parser.error("--conf takes KEY=VALUE")
+    parsed.levels = tuple(given.split(",")) if (given := parsed.only) else LEVELS
+    if not set(parsed.levels) <= set(LEVELS):
+        parser.error(f"--only takes some of {', '.join(LEVELS)}")
     return parsed
 
 
@@ -100,7 +113,11 @@ class _Run:
         self.sizes = bench_store.sizes(given.scale, quick=given.quick)
         self.scan_sizes = bench_store.scan_sizes(given.scale, quick=given.quick)
         self.timeout_s = 400.0 if given.quick else 600.0 * max(1.0, given.scale)
-        self.classes = None if given.only == "query" else bench_env.compile_store_bench(REPOSITORY / "build" / "bench")
+        self.levels: tuple[str, ...] = given.levels
+        self.rescale_sizes = bench_rescale.sizes(given.scale, quick=given.quick)
+        self.classes = None
+        if {"store", "scan"} & set(self.levels):
+            self.classes = bench_env.compile_store_bench(REPOSITORY / "build" / "bench")
         self.profiles: list[str] = []
         self.failures: list[dict[str, Any]] = []
 
@@ -119,11 +136,15 @@ class _Run:
         asked = bench_query.scenarios(self.scenarios, self.given.scale, quick=self.given.quick)
         results["query_sizes"] = [asdict(s) for s in asked]
         results["scan_sizes"] = asdict(self.scan_sizes)
-        scanning = [c for c in self.contenders if c.scans and not self.given.jfr]
-        querying = [c for c in self.contenders if self._scenarios(c)]
-        results["store"] = self._level("store", self.contenders, self._store)
-        results["scan"] = self._level("scan", scanning, self._scan)
-        results["query"] = self._level("query", querying, self._query)
+        results["rescale_sizes"] = asdict(self.rescale_sizes)
+        takes_part: dict[str, tuple[list[Contender], Callable[[Contender, int], dict[str, Any]]]] = {
+            "store": (self.contenders, self._store),
+            "scan": ([c for c in self.contenders if c.scans and not self.given.jfr], self._scan),
+            "query": ([c for c in self.contenders if self._scenarios(c)], self._query),
+            "rescale": ([c for c in self.contenders if c.name in bench_rescale.CONTENDERS], self._rescale),
+        }
+        for level, (contenders, measure) in takes_part.items():
+            results[level] = self._level(level, contenders, measure)
         results["failures"] = self.failures
         results["summary"] = bench_report.summarise(results)
         results["seconds"] = round(time.monotonic() - begin, 1)
@@ -132,7 +153,7 @@ class _Run:
     def _level(
         self, level: str, contenders: Sequence[Contender], measure: Callable[[Contender, int], dict[str, Any]]
     ) -> dict[str, list[dict[str, Any]]]:
-        if self.given.only not in (None, level):
+        if level not in self.levels:
             return {}
         raw: dict[str, list[dict[str, Any]]] = {c.name: [] for c in contenders}
         for repetition in range(self.repetitions):
@@ -184,6 +205,17 @@ class _Run:
             jvm_extra=bench_profile.jvm_options(recording) if recording else (),
         )
         return self._profile(recording, result, "store")
+
+    def _rescale(self, contender: Contender, repetition: int) -> dict[str, Any]:
+        return bench_rescale.measure(
+            contender,
+            self.rescale_sizes,
+            jar=self.jar if contender.ours else None,
+            work_dir=self.work_dir / f"rescale-{contender.name}-{repetition}",
+            heap_mib=1024 if self.given.quick else int(2048 + 1024 * self.given.scale),
+            extra_conf=self.conf,
+            timeout_s=self.timeout_s * 2,
+        )
 
     def _scan(self, contender: Contender, repetition: int) -> dict[str, Any]:
         assert self.classes is not None  # compiled unless --only query
@@ -253,10 +285,10 @@ def _default_out(results: dict[str, Any]) -> Path:
 def _complete(results: dict[str, Any]) -> bool:
     """Whether the results may stand in the docs: everything ran, in full size, at scale 1."""
     everyone = {c["name"] for c in results["contenders"]} == set(CONTENDERS)
-    whole = all(results[level] for level in ("store", "scan", "query"))
+    every_level = all(results[level] for level in LEVELS)
     return (
         everyone
-        and whole
+        and every_level
         and results["scale"] == 1
         and not (results["quick"] or results["failures"] or results["conf"])
     )
@@ -292,6 +324,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
         return 2
     problems = [f"{f['level']} {f['contender']} failed" for f in results["failures"]]
     problems += bench_report.disagreements(results["query"])
+    problems += bench_report.rescale_disagreements(results["rescale"])
     for problem in problems:
         print(f"bench: {problem}", file=sys.stderr)
     return 1 if problems else 0

@@ -27,7 +27,9 @@ def quick(tmp_path_factory: pytest.TempPathFactory) -> tuple[dict[str, Any], str
     """Results and stdout of one smoke run: all levels, Millpond and the baseline."""
     out = tmp_path_factory.mktemp("bench") / "results" / "quick.json"
     names = ["--contenders", ",".join(_CONTENDERS), "--scenarios", "aggregation"]
-    done = _run("--quick", *names, "--work-dir", str(out.parent.parent), "--out", str(out))
+    done = _run(
+        "--quick", "--only", "store,scan,query", *names, "--work-dir", str(out.parent.parent), "--out", str(out)
+    )
     assert done.returncode == 0, done.stderr
     assert [p.name for p in out.parent.parent.iterdir()] == ["results"], "the run left scratch files behind"
     results: dict[str, Any] = json.loads(out.read_text())
@@ -157,3 +159,21 @@ def test_unknown_names_are_refused_with_the_known_ones() -> None:
     done = _run("--quick", "--contenders", "millpont")
     assert done.returncode == 2
     assert "millpont" in done.stderr and "rocksdb-changelog" in done.stderr
+
+
+def test_rescale_level_in_the_table() -> None:
+    def run(work_ms: float, first_ms: float, rows: int = 5) -> dict[str, Any]:
+        case = {"work_ms": work_ms, "first_batch_ms": first_ms, "sum_ms": work_ms + first_ms, "state_rows": rows}
+        return {"8_to_16": {**case, "written_bytes": 1, "state_bytes": 1000}}
+
+    level = {"millpond": [run(200, 500)], "rocksdb-changelog": [run(6000, 600)]}
+    summary = bench_report.summarise({"store_sizes": {"keys": 0}, "rescale": level})
+    assert set(summary) == {
+        *(f"rescale_8_to_16_{what}" for what in ("work_ms", "first_batch_ms", "sum_ms", "written", "work"))
+    }
+    assert summary["rescale_8_to_16_work_ms"]["times_better_than_baseline"]["millpond"] == 30
+    assert all(row["goal_met"] for row in summary.values())
+    assert summary["rescale_8_to_16_written"]["median"]["millpond"] == pytest.approx(0.1)
+    assert bench_report.rescale_disagreements(level) == []
+    (line,) = bench_report.rescale_disagreements({**level, "rocksdb-changelog": [run(1, 1, rows=6)]})
+    assert "8_to_16: 6 state rows" in line

@@ -3,7 +3,9 @@
 from __future__ import annotations
 
 import os
+from collections.abc import Mapping
 from pathlib import Path
+from types import MappingProxyType
 from typing import Any
 
 import pytest
@@ -16,33 +18,42 @@ from integration.cases import Case
 from integration.jvm import MILLPOND, ROCKSDB
 from integration.processes import wait_until
 from integration.shapes import SHAPES
+from integration.state_digests import rescale_and_compare
 from integration.streams import Input, Run, finish, settings, start
+from millpond.config import PREFIX
 from millpond.errors import ErrorKind, MillpondError
-from millpond.inspection import verify
+from millpond.inspection import overview, verify
 from millpond.rescaling import rescale, undo
+from millpond.spark_metadata import read_spark_metadata
 from millpond.storage import Storage, open_storage
 
 _PROVIDER = "spark.sql.streaming.stateStore.providerClass"
 _FORMAT = "spark.sql.streaming.stateStore.checkpointFormatVersion"
 _CHANGELOG = "spark.sql.streaming.stateStore.rocksdb.changelogCheckpointing.enabled"
+_BACKEND = "spark.sql.streaming.stateStore.millpond.backend"
+_PARTITIONS = "spark.sql.shuffle.partitions"
+_ON_RESTART = "spark.sql.streaming.stateStore.millpond.rescale.onRestart"
 
-# From 2 partitions: out, further out, in to one, out again. A file of input between each two.
-CHAIN = (4, 8, 1, 4, 2, 16)
+# From 2 partitions: out and in, by metadata alone but for 6 and 5, which have every row hashed anew. A file of input between each two.
+CHAIN = (4, 6, 3, 1, 5, 2)
+# The whole chain: as many rescales between two files of input as it takes.
+WHOLE_CHAIN = (4, 8, 2, 6, 5, 200, 1)
 
-# A kind of state each; MILLPOND_RESCALE_ALL=1 for all.
+# A kind of state each; MILLPOND_RESCALE_ALL=rocksdb or heap for all, on that backend.
+ALL = os.environ.get("MILLPOND_RESCALE_ALL", "")
 SAMPLE = {
-    "global-update-ids",
-    "sessions-append",
-    "join-full",
-    "join-inner-v4",
-    "row-event-time",
-    "pandas-processing-time",
+    "global-update-ids": "rocksdb",
+    "sessions-append": "heap",
+    "join-full": "rocksdb",
+    "join-inner-v4": "rocksdb",
+    "row-event-time": "heap",
+    "pandas-processing-time": "rocksdb",
 }
 
 
 def _cases() -> list[Case]:
     cases = [c for c in SHAPES if not c.refused and not c.unscalable and c.later is None and not c.random_keys]
-    return cases if os.environ.get("MILLPOND_RESCALE_ALL") else [c for c in cases if c.name in SAMPLE]
+    return cases if ALL else [c for c in cases if c.name in SAMPLE]
 
 
 @pytest.mark.spark
@@ -52,12 +63,13 @@ def test_operator_goes_on_after_rescales(spark: SparkSession, tmp_path: Path, ca
     files = max(len(batches) for _, batches in case.inputs)
     shared = {**case.conf, _FORMAT: str(case.checkpoint_format)}
     reference, candidate = Run(tmp_path / "reference"), Run(tmp_path / "candidate")
+    backend = {_BACKEND: ALL or SAMPLE[case.name]}
     sides = [
         (reference, {_PROVIDER: ROCKSDB, _CHANGELOG: "true", **shared}),
-        (candidate, {_PROVIDER: MILLPOND, **shared, **case.candidate_conf}),
+        (candidate, {_PROVIDER: MILLPOND, **shared, **backend, **case.candidate_conf}),
     ]
-    storage = open_storage(str(candidate.checkpoint))
-    partitions = 2
+    chain = list(WHOLE_CHAIN if ALL else CHAIN)
+    a_time = -(-len(chain) // max(1, files - 1))
     for number in range(files):
         for source, (_, batches) in zip(inputs, case.inputs, strict=True):
             for batch in batches[number : number + 1]:
@@ -75,16 +87,15 @@ def test_operator_goes_on_after_rescales(spark: SparkSession, tmp_path: Path, ca
         ]
         for query, (run, _) in zip(queries, sides, strict=True):
             finish(query, run)
-        if number < len(CHAIN):
-            report = rescale(storage, str(candidate.checkpoint), CHAIN[number])
-            assert (report.current, report.partitions) == (partitions, CHAIN[number])
-            partitions = CHAIN[number]
+        for partitions in chain[:a_time]:
+            rescale_and_compare(candidate.checkpoint, partitions)
+        del chain[:a_time]
     assert any(reference.rows.values()), "the query put out nothing: it proves nothing"
     for number, (found, expected) in enumerate(zip(candidate.rows.values(), reference.rows.values(), strict=True)):
         assert sorted(set(found) ^ set(expected)) == [], f"batch {number} of the reference"
         assert found == expected
     assert _totals(candidate) == _totals(reference)
-    assert verify(storage, str(candidate.checkpoint)).problems == []
+    assert verify(open_storage(str(candidate.checkpoint)), str(candidate.checkpoint)).problems == []
 
 
 def _totals(run: Run) -> list[list[int]]:
@@ -96,12 +107,16 @@ def _totals(run: Run) -> list[list[int]]:
 _RATE = {"rowsPerBatch": 100}
 
 
-def _counts(spark: SparkSession, checkpoint: Path, *, available_now: bool) -> StreamingQuery:
+def _counts(
+    spark: SparkSession, checkpoint: Path, *, available_now: bool, conf: Mapping[str, str] = MappingProxyType({})
+) -> StreamingQuery:
     numbers = spark.readStream.format("rate-micro-batch").options(**_RATE).load()
     counts = numbers.withColumn("key", numbers.value % 7).groupBy("key").count()
-    with settings(spark, {_PROVIDER: MILLPOND}):
+    with settings(spark, {_PROVIDER: MILLPOND, **conf}):
         writer = counts.writeStream.outputMode("update").format("noop").option("checkpointLocation", str(checkpoint))
-        return (writer.trigger(availableNow=True) if available_now else writer).start()
+        return (
+            writer.trigger(availableNow=True) if available_now else writer.trigger(processingTime="1 second")
+        ).start()
 
 
 @pytest.mark.spark
@@ -122,6 +137,62 @@ def test_a_running_query_is_seen_by_its_heartbeat(spark: SparkSession, tmp_path:
 def _wait_for_no_heartbeat(checkpoint: Path) -> None:
     running = checkpoint / "millpond" / "running"
     wait_until(lambda: not list(running.glob("*.json")), seconds=10, what="the heartbeat to end")
+
+
+def _partitions(checkpoint: Path) -> int | None:
+    return read_spark_metadata(open_storage(str(checkpoint)), batches=(), operators=()).partitions
+
+
+@pytest.mark.spark
+def test_an_edited_number_of_partitions_is_noticed(spark: SparkSession, tmp_path: Path) -> None:
+    checkpoint = tmp_path / "checkpoint"
+
+    def run(partitions: int, **more: str) -> None:
+        _counts(spark, checkpoint, available_now=True, conf={_PARTITIONS: str(partitions), **more}).awaitTermination()
+
+    run(2)
+    assert overview(open_storage(str(checkpoint)), "it").asked_partitions is None
+    run(4)
+    view = overview(open_storage(str(checkpoint)), "it")
+    assert (view.partitions, view.asked_partitions, view.asked_refused) == (2, 4, "")
+    run(2)
+    assert overview(open_storage(str(checkpoint)), "it").asked_partitions is None, "the user put it back"
+    # with the option it is done: by metadata alone, then with every row hashed anew
+    for partitions in (4, 3):
+        run(partitions, **{_ON_RESTART: "true"})
+        assert _partitions(checkpoint) == partitions
+    # what is refused leaves the query with what it has
+    run(5, **{_ON_RESTART: "true", f"{PREFIX}maxParallelism": "384"})
+    view = overview(open_storage(str(checkpoint)), "it")
+    assert (view.partitions, view.asked_partitions) == (3, 5) and "MAX_PARALLELISM_INVALID" in view.asked_refused
+    with settings(spark, {_PROVIDER: MILLPOND}):
+        rows = spark.read.format("statestore").load(str(checkpoint)).select("value.count").collect()
+    assert sum(row["count"] for row in rows) == 600
+    assert verify(open_storage(str(checkpoint)), "it").problems == []
+
+
+@pytest.mark.spark
+def test_a_running_query_is_rescaled(spark: SparkSession, tmp_path: Path) -> None:
+    checkpoint = tmp_path / "checkpoint"
+
+    def run() -> StreamingQuery:
+        return _counts(spark, checkpoint, available_now=False)
+
+    query = run()
+    wait_until(lambda: query.lastProgress is not None, seconds=60, what="a batch")
+    before = _partitions(checkpoint)
+    assert before is not None
+    for partitions in (2 * before, 2 * before + 1):
+        done = millpond.rescale_query(run, query, partitions=partitions)
+        try:
+            assert done.refused is None and done.report is not None, done.refused
+            assert done.query.runId != query.runId and not query.isActive
+            assert done.query.isActive and _partitions(checkpoint) == partitions
+            assert done.gap_ms < 60_000
+        finally:
+            query = done.query
+    query.stop()
+    assert query.exception() is None
 
 
 @pytest.mark.spark

@@ -4,12 +4,14 @@ from __future__ import annotations
 
 import json
 import shutil
+import struct
 import tempfile
 import zlib
 from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
+import pyarrow as pa
 import pytest
 import rocksdict  # a test may: it writes what only the shim writes otherwise
 from hypothesis import settings
@@ -20,7 +22,7 @@ from millpond import layout
 from millpond.agent.service import AgentService
 from millpond.changelog import ChangelogHeader, ChangelogReader, Op, Record
 from millpond.errors import MillpondError
-from millpond.format_file import CheckpointFormat, encode_format
+from millpond.format_file import CheckpointFormat, decode_format, encode_format
 from millpond.ids import StoreId, VersionId, new_id
 from millpond.inspection import verify
 from millpond.json_fields import RESERVED_SLOT, ColumnFamily, KeyGroupsInfo
@@ -30,17 +32,25 @@ from millpond.manifest import Manifest, SstRef, encode_manifest
 from millpond.rescaling import rescale, undo
 from millpond.restore.execute import Fetching, lay_out, lay_out_sources
 from millpond.restore.plan import plan_restore
+from millpond.rows.hashing import hash_rows
+from millpond.rows.spark_types import Atom, Field, Struct
 from millpond.storage import LocalStorage
 from millpond.store_files import StoreFiles
 from tests.agent_driver import call
 from tests.checkpoints import PROVIDER
 from tests.examples import changelog_bytes
 
-GROUPS = KeyGroups(48, 6)
-PARTITIONS = (1, 2, 3, 4, 6, 12, 24)
+BORN_WITH = KeyGroups(48, 6)
+# Of 48 groups, and of those that come after them, some divide and some do not: then every row is hashed anew.
+PARTITIONS = (1, 2, 3, 4, 5, 6, 7, 12, 24)
 RETAINED = 2
-POINT, TIMERS = ColumnFamily("default", 0, "point"), ColumnFamily("$timers", 1, "range", internal=True)
-FAMILIES = {0: POINT, 1: TIMERS}
+# A join in state format 4: its column families are named so that Millpond knows where their rows belong.
+POINT = ColumnFamily("left-keyToNumValues", 1, "point")
+TIMED = ColumnFamily("left-tsWithKey", 2, "time-first", internal=True)
+FAMILIES = {0: ColumnFamily("default", 0, "point"), 1: POINT, 2: TIMED}
+SCHEMA_KEY = "state/0/_stateSchema/default/0_11111111-1111-1111-1111-111111111111"
+HASHES = hash_rows(pa.array([{"k": n} for n in range(100)]), Struct((Field("k", Atom("long")),)))
+Row = tuple[int, bool]  # number, whether it lies in the family that spans key groups
 State = dict[bytes, bytes]  # physical key -> value
 
 
@@ -62,21 +72,53 @@ class CrashingStorage(LocalStorage):
         self._step()
         super().put_bytes(key, data, if_absent=if_absent)
 
+    def put_file(self, key: str, local_path: str, *, if_absent: bool = False, link: bool = False) -> None:
+        self._step()
+        super().put_file(key, local_path, if_absent=if_absent, link=link)
+
     def delete(self, keys: Any) -> None:
         for key in keys:
             self._step()
             super().delete([key])
 
 
-def physical(number: int, *, timer: bool) -> bytes:
-    slot = GROUPS.slot(number % GROUPS.max_parallelism).to_bytes(2, "big")
-    if timer:
-        return RESERVED_SLOT.to_bytes(2, "big") + b"\0\1" + number.to_bytes(4, "big") + slot
-    return slot + b"\0\0" + b"\0" + number.to_bytes(4, "big")
+def physical(row: Row, groups: KeyGroups) -> bytes:
+    number, timed = row
+    slot = groups.slot(group_of(row, groups)).to_bytes(2, "big")
+    key = b"\0" + struct.pack("<qq", 0, number)  # an UnsafeRow of one long
+    if timed:
+        time = (number * 37 + (1 << 63)).to_bytes(8, "big")
+        return RESERVED_SLOT.to_bytes(2, "big") + b"\0\2" + time + key + slot
+    return slot + b"\0\1" + key
 
 
-def group_of(key: bytes) -> int:
-    return GROUPS.group(FAMILIES[key[3]].slot_of(key))
+def group_of(row: Row, groups: KeyGroups) -> int:
+    return int(HASHES[row[0]]) % groups.max_parallelism
+
+
+def schema_file() -> bytes:
+    """Spark's, version 3: the column families of the join."""
+
+    def text(value: str) -> bytes:
+        return struct.pack(">H", len(value)) + value.encode()
+
+    def chunked(value: object) -> bytes:
+        return struct.pack(">i", 1) + text(json.dumps(value))
+
+    def columns(*names: str) -> object:
+        return {
+            "type": "struct",
+            "fields": [{"name": n, "type": "long", "nullable": True, "metadata": {}} for n in names],
+        }
+
+    body = text("v3") + struct.pack(">i", 2)
+    for family, spec, key in (
+        (POINT, "NoPrefixKeyStateEncoderSpec", columns("k")),
+        (TIMED, "TimestampAsPrefixKeyStateEncoderSpec", columns("k", "ts")),
+    ):
+        body += text(family.name) + struct.pack(">h", 0) + chunked(key) + struct.pack(">h", 0) + chunked(columns("v"))
+        body += chunked({"keyStateEncoderType": spec}) + struct.pack(">i", 0)
+    return body
 
 
 def owned(key: bytes, slots: Any) -> bool:
@@ -124,7 +166,7 @@ class RescaleMachine(RuleBasedStateMachine):
 
     spark_format = 1
 
-    @initialize(partitions=st.sampled_from(PARTITIONS))
+    @initialize(partitions=st.sampled_from([n for n in PARTITIONS if BORN_WITH.max_parallelism % n == 0]))
     def begin(self, partitions: int) -> None:
         self.root = Path(tempfile.mkdtemp(prefix="millpond-rescale-"))
         self.storage = CrashingStorage(str(self.root), fsync=False)
@@ -132,20 +174,32 @@ class RescaleMachine(RuleBasedStateMachine):
         self.partitions = partitions
         self.now_ms = 10**13
         self.service = AgentService(clock_ms=lambda: self.now_ms)
-        self.state: State = {}
-        self.history: dict[int, tuple[int, State]] = {}  # version -> partitions, state
+        self.groups = BORN_WITH
+        self.state: dict[Row, bytes] = {}
+        self.history: dict[
+            int, tuple[int, KeyGroups, dict[Row, bytes]]
+        ] = {}  # version -> partitions, key groups, state
         self.ids: dict[int, list[str]] = {}  # version -> id per partition
         self.batch = -1
         self.storage.put_bytes(layout.QUERY_METADATA_KEY, b'{"id":"8a3b7c9e-0000-4000-8000-000000000001"}')
         groups = CheckpointFormat(
-            max_parallelism=GROUPS.max_parallelism, base=GROUPS.base, created_by="test", created_ms=1
+            max_parallelism=BORN_WITH.max_parallelism, base=BORN_WITH.base, created_by="test", created_ms=1
         )
         self.storage.put_bytes(layout.FORMAT_KEY, encode_format(groups))
-        operator = {
-            "operatorInfo": {"operatorId": 0, "operatorName": "stateStoreSave"},
-            "stateStoreInfo": [{"storeName": "default", "numColsPrefixKey": 0, "numPartitions": partitions}],
+        store = {
+            "storeName": "default",
+            "numColsPrefixKey": 0,
+            "numPartitions": partitions,
+            "stateSchemaFilePaths": [f"{self.root}/{SCHEMA_KEY}"],
         }
-        self.storage.put_bytes(layout.operator_metadata_v1_key(0), f"v1\n{json.dumps(operator)}".encode())
+        operator = {
+            "operatorInfo": {"operatorId": 0, "operatorName": "symmetricHashJoin"},
+            "stateStoreInfo": [store],
+            "operatorPropertiesJson": "",
+        }
+        key = f"{layout.operator_metadata_v2_prefix(0)}0"
+        self.storage.put_bytes(key, f"v2\n{json.dumps(operator)}".encode())
+        self.storage.put_bytes(SCHEMA_KEY, schema_file())
         self.run_batch({1: b"first"}, set())
 
     def teardown(self) -> None:
@@ -158,7 +212,8 @@ class RescaleMachine(RuleBasedStateMachine):
         return VersionId(version, self.ids[version][partition] if version else "")
 
     def info(self) -> KeyGroupsInfo:
-        return KeyGroupsInfo(max_parallelism=GROUPS.max_parallelism, base=GROUPS.base, partitions=self.partitions)
+        groups = self.groups
+        return KeyGroupsInfo(max_parallelism=groups.max_parallelism, base=groups.base, partitions=self.partitions)
 
     @rule(
         puts=st.dictionaries(st.integers(0, 99), st.binary(max_size=3), max_size=12),
@@ -167,14 +222,18 @@ class RescaleMachine(RuleBasedStateMachine):
     def run_batch(self, puts: dict[int, bytes], deletes: set[int]) -> None:
         self.batch += 1
         version = self.batch + 1
-        changes: list[Record] = []
+        changes: list[tuple[Row, bytes | None]] = []
         for number, value in sorted(puts.items()):
-            changes += [Record(Op.PUT, physical(number, timer=timer), value) for timer in (False, True)]
+            changes += [((number, timed), value) for timed in (False, True)]
         for number in sorted(deletes - puts.keys()):
-            changes += [Record(Op.DELETE, physical(number, timer=timer), None) for timer in (False, True)]
+            changes += [((number, timed), None) for timed in (False, True)]
         self.ids[version] = [new_id() for _ in range(self.partitions)]
         for partition in range(self.partitions):
-            mine = [r for r in changes if group_of(r.key) % self.partitions == partition]
+            mine = [
+                Record(Op.DELETE if value is None else Op.PUT, physical(row, self.groups), value)
+                for row, value in changes
+                if group_of(row, self.groups) % self.partitions == partition
+            ]
             store = StoreId(0, partition)
             parent = self.version_of(version - 1, partition) if version > 1 else VersionId(0)
             header = ChangelogHeader(
@@ -185,18 +244,18 @@ class RescaleMachine(RuleBasedStateMachine):
                 run_id="run",
                 store=store,
                 key_groups=self.info(),
-                column_families=(POINT, TIMERS),
+                column_families=tuple(FAMILIES.values()),
                 keys=-1,
                 created_by="test",
             )
             key = layout.changelog_key(store, self.version_of(version, partition), self.spark_format)
             self.storage.put_bytes(key, changelog_bytes(header, mine))
-        for record in changes:
-            if record.value is None:
-                self.state.pop(record.key, None)
+        for row, changed in changes:
+            if changed is None:
+                self.state.pop(row, None)
             else:
-                self.state[record.key] = record.value
-        self.history[version] = (self.partitions, dict(self.state))
+                self.state[row] = changed
+        self.history[version] = (self.partitions, self.groups, dict(self.state))
         self.log()
 
     def log(self) -> None:
@@ -217,7 +276,11 @@ class RescaleMachine(RuleBasedStateMachine):
         """An ordinary one of the newest version, as maintenance makes it."""
         partition %= self.partitions
         store, version = StoreId(0, partition), self.version_of(self.batch + 1, partition)
-        mine = sorted((k, v) for k, v in self.state.items() if group_of(k) % self.partitions == partition)
+        mine = sorted(
+            (physical(row, self.groups), value)
+            for row, value in self.state.items()
+            if group_of(row, self.groups) % self.partitions == partition
+        )
         with tempfile.TemporaryDirectory() as directory:
             db = rocksdict.Rdict(f"{directory}/db", rocksdict.Options(raw_mode=True))
             for key, value in mine:
@@ -251,9 +314,9 @@ class RescaleMachine(RuleBasedStateMachine):
                 created_ms=1,
                 created_by="test",
                 key_groups=self.info(),
-                slots=tuple(GROUPS.slot_ranges(partition, self.partitions)),
-                column_families=(POINT, TIMERS),
-                keys=sum(1 for k, _ in mine if k[3] == 0),
+                slots=tuple(self.groups.slot_ranges(partition, self.partitions)),
+                column_families=tuple(FAMILIES.values()),
+                keys=sum(1 for k, _ in mine if k[3] == POINT.id),
                 ssts=tuple(ssts),
                 rocksdb_manifest_name=rocksdb_manifest.name,
                 rocksdb_manifest=rocksdb_manifest.read_bytes(),
@@ -291,18 +354,20 @@ class RescaleMachine(RuleBasedStateMachine):
 
     def rescaled(self, partitions: int, batch: int) -> None:
         self.partitions, self.batch = partitions, batch
-        self.history[batch + 1] = (partitions, dict(self.state))
-        self.ids[batch + 1] = [self.composed_id(p) for p in range(partitions)]
+        self.groups = decode_format(self.storage.read(layout.FORMAT_KEY)).key_groups
+        self.history[batch + 1] = (partitions, self.groups, dict(self.state))
+        self.ids[batch + 1] = [self.made_id(p) for p in range(partitions)]
 
-    def composed_id(self, partition: int) -> str:
+    def made_id(self, partition: int) -> str:
         files = StoreFiles(self.storage, StoreId(0, partition), self.spark_format)
-        found = [v for v in files.refresh().manifests if v.version == self.batch + 1]
+        listing = files.refresh()
+        found = [v for v in (*listing.manifests, *listing.changelogs) if v.version == self.batch + 1]
         commit = self.storage.read(layout.commits_key(self.batch)).decode()
         if self.spark_format == 2:
             text: str = json.loads(commit.split("\n")[1])["stateUniqueIds"]["0"][partition][0]
             assert VersionId(self.batch + 1, text) in found
             return text
-        return files.read_manifest(found[0]).id
+        return files.read_manifest(found[0]).id if listing.manifests.keys() & found else files.header(found[0]).id
 
     @rule(partitions=st.sampled_from(PARTITIONS))
     def rescale(self, partitions: int) -> None:
@@ -357,14 +422,16 @@ class RescaleMachine(RuleBasedStateMachine):
         if not hasattr(self, "root"):
             return
         for version in sorted(self.history)[-RETAINED - 1 :]:
-            partitions, expected = self.history[version]
+            partitions, groups, rows = self.history[version]
+            expected = {physical(row, groups): value for row, value in rows.items()}
             found: State = {}
             for partition in range(partitions):
                 version_id = self.version_of(version, partition)
                 if self.spark_format == 1:
                     version_id = VersionId(version)
                 part = materialise(self.storage, StoreId(0, partition), version_id, self.spark_format)
-                assert all(group_of(key) % partitions == partition for key in part)
+                places = [FAMILIES[key[3]].slot_of(key) for key in part]
+                assert all(groups.group(slot) % partitions == partition for slot in places)
                 found |= part
             assert found == expected, version
 

@@ -509,7 +509,7 @@ def test_max_parallelism_is_fixed_at_birth(make: MakeProvider) -> None:
     other = make(partition=1)
     other.open(0)
     assert other.plan["max_parallelism"] == 24
-    with pytest.raises(CallError, match="born with 24") as caught:
+    with pytest.raises(CallError, match="is 24") as caught:
         make(options={"maxParallelism": "48"}).open(0)
     assert caught.value.kind is ErrorKind.MAX_PARALLELISM_MISMATCH
 

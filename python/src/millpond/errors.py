@@ -215,8 +215,9 @@ ERRORS: dict[ErrorKind, ErrorInfo] = {
     ),
     ErrorKind.MAX_PARALLELISM_MISMATCH: ErrorInfo(
         InvalidInputError,
-        "maxParallelism differs from the one this Spark checkpoint was born with.",
-        "Unset maxParallelism: a Spark checkpoint keeps its own for life (`millpond checkpoint show` prints it).",
+        "maxParallelism differs from the one that this Spark checkpoint was born with, or was rescaled to.",
+        "Unset maxParallelism: a Spark checkpoint keeps its own (`millpond checkpoint show` prints it); `millpond rescale "
+        "--max-parallelism` changes it.",
     ),
     ErrorKind.PARTITIONS_CHANGED: ErrorInfo(
         InvalidInputError,

@@ -2,38 +2,76 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
+from typing import Any
 
 from millpond.errors import ErrorKind, InvalidInputError
+from millpond.json_fields import JsonFields
 from millpond.keygroups import KeyGroups
 from millpond.sealed import seal, unseal
 
 KIND = "format"
 
 
+@dataclass(frozen=True, slots=True)
+class EarlierGroups:
+    """Key groups from before a rescale that hashed every row anew."""
+
+    below_version: int  # they are those of all versions below this one
+    key_groups: KeyGroups
+
+
 @dataclass(frozen=True, slots=True, kw_only=True)
 class CheckpointFormat:
-    """Key groups of a Spark checkpoint, fixed for its life."""
+    """Key groups of a Spark checkpoint: fixed, unless a rescale hashes every row anew.
+
+    earlier: what they were before such rescales, ascending by version.
+    """
 
     max_parallelism: int
     base: int
     created_by: str
     created_ms: int  # since the epoch
+    earlier: tuple[EarlierGroups, ...] = ()
 
     @property
     def key_groups(self) -> KeyGroups:
         return KeyGroups(self.max_parallelism, self.base)
 
+    def key_groups_at(self, version: int) -> KeyGroups:
+        """Return the key groups of the state at `version`."""
+        return next((entry.key_groups for entry in self.earlier if version < entry.below_version), self.key_groups)
+
+    def as_of(self, version: int) -> CheckpointFormat:
+        """Return what this was when `version` was the newest."""
+        groups = self.key_groups_at(version)
+        earlier = tuple(entry for entry in self.earlier if entry.below_version <= version)
+        return replace(self, max_parallelism=groups.max_parallelism, base=groups.base, earlier=earlier)
+
+    def rehashed(self, groups: KeyGroups, version: int) -> CheckpointFormat:
+        """Return what follows this when every row is hashed anew into `groups`, to make `version`."""
+        earlier = (*self.earlier, EarlierGroups(version, self.key_groups))
+        return replace(self, max_parallelism=groups.max_parallelism, base=groups.base, earlier=earlier)
+
 
 def encode_format(value: CheckpointFormat) -> bytes:
     """Return the bytes of the file."""
-    body = {
+    body: dict[str, Any] = {
         "max_parallelism": value.max_parallelism,
         "base": value.base,
         "required_features": [],
         "created_by": value.created_by,
         "created_ms": value.created_ms,
     }
+    if value.earlier:
+        body["earlier"] = [
+            {
+                "below_version": entry.below_version,
+                "max_parallelism": entry.key_groups.max_parallelism,
+                "base": entry.key_groups.base,
+            }
+            for entry in value.earlier
+        ]
     return seal(KIND, body)
 
 
@@ -45,14 +83,19 @@ def decode_format(data: bytes, *, name: str = "millpond/format.json") -> Checkpo
         UnsupportedError: FORMAT_TOO_NEW.
     """
     fields = unseal(KIND, data, name=name, damaged=ErrorKind.FORMAT_DAMAGED)
-    value = CheckpointFormat(
-        max_parallelism=fields.integer("max_parallelism", 1, 65_536),
-        base=fields.integer("base", 1, 65_536),
+    groups = _groups(fields)
+    earlier = fields.children("earlier") if fields.has("earlier") else ()
+    return CheckpointFormat(
+        max_parallelism=groups.max_parallelism,
+        base=groups.base,
         created_by=fields.string("created_by"),
         created_ms=fields.integer("created_ms"),
+        earlier=tuple(EarlierGroups(entry.integer("below_version", 1), _groups(entry)) for entry in earlier),
     )
+
+
+def _groups(fields: JsonFields) -> KeyGroups:
     try:
-        KeyGroups(value.max_parallelism, value.base)
+        return KeyGroups(fields.integer("max_parallelism", 1, 65_536), fields.integer("base", 1, 65_536))
     except InvalidInputError as e:
         raise fields.fail(str(e)) from e
-    return value

@@ -111,8 +111,11 @@ def _walk_to_base(
     for step in walk(start, header_of):
         lineage[step.version] = step.id
         if step.id == "":
+            if step.version >= max(oldest_retained, 1):
+                # Below it the store held something else, before a rescale that wrote every row anew.
+                raise _Rescaled
             # The empty state needs nothing. At version 0 there is also nothing below it.
-            return lineage, step if 0 < step.version <= oldest_retained else None
+            return lineage, step if step.version > 0 else None
         if not files.has_changelog(step) and files.has_manifest(step) and step.version <= min(files.versions()):
             # The oldest file there is, the first snapshot after a savepoint was restored: nothing tells its parents, nor need it.
             return lineage, None

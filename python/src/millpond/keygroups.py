@@ -119,6 +119,12 @@ def merge_ranges(ranges: Iterable[tuple[int, int]]) -> tuple[tuple[int, int], ..
     return tuple(merged)
 
 
+def divisors_near(max_parallelism: int, partitions: int, count: int = 12) -> tuple[int, ...]:
+    """Return the numbers of partitions nearest to `partitions` that move no row, ascending."""
+    divisors = [d for d in range(1, max_parallelism + 1) if max_parallelism % d == 0]
+    return tuple(sorted(sorted(divisors, key=lambda d: abs(d - partitions))[:count]))
+
+
 def default_max_parallelism(partitions: int) -> int:
     """Return `partitions * 2^k` with the largest `k <= 7` that keeps it at or below 65536.
 

@@ -6,6 +6,7 @@
         sources/<source>/...                 Spark's: what a source remembers
         millpond/format.json                 max parallelism, base, format version
         millpond/pins/<name>.json            files that collection leaves alone
+        millpond/asked.json                  the number of partitions that the last start of the query asked for, if another
         millpond/storage.json                where all of Millpond's own files are, if not here
         state/<op>/_metadata/...             Spark's: operator and schemas
         state/<op>/_stateSchema/<store>/...  Spark's: schemas of operators with column families
@@ -37,6 +38,7 @@ from millpond.ids import DEFAULT_STORE, StoreId, VersionId, valid_store_name
 FORMAT_KEY = "millpond/format.json"
 STORAGE_KEY = "millpond/storage.json"
 RESCALE_JOURNAL_KEY = "millpond/rescale.json"
+ASKED_KEY = "millpond/asked.json"
 MILLPOND_DIR = "millpond"
 PINS_PREFIX = "millpond/pins/"
 RUNNING_PREFIX = "millpond/running/"
@@ -298,10 +300,10 @@ def parse_key(key: str) -> StoreKey | None:
 
 def is_sparks(key: str) -> bool:
     """Return whether `key` stays in the Spark checkpoint when the state is kept elsewhere: it is one of Spark's own files, the
-    one that tells where the state is, or a heartbeat of the driver, which knows no other place."""
+    one that tells where the state is, or one of the driver, which knows no other place."""
     parts = key.split("/")
     if parts[0] == MILLPOND_DIR:
-        return key == STORAGE_KEY or key.startswith(RUNNING_PREFIX)
+        return key in (STORAGE_KEY, ASKED_KEY) or key.startswith(RUNNING_PREFIX)
     return parts[0] != STATE_DIR or len(parts) < 3 or parts[2] == STATE_SCHEMA_DIR or SPARK_METADATA_DIR in parts[2:]
 
 

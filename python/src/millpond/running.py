@@ -1,8 +1,9 @@
-"""Whether a query runs on a Spark checkpoint: its heartbeats, written by the session extension on the driver.
+"""What the session extension writes on the driver: heartbeats of the queries that run on a Spark checkpoint, and what they asked for.
 
     millpond/running/<run id>.json    {"run_id", "host", "pid", "interval_ms", "updated_ms"}
+    millpond/asked.json               {"partitions", "run_id", "updated_ms", "refused"}
 
-Written anew every `interval_ms`, removed when the query ends. A driver that was killed leaves its last one: on its own host
+Heartbeats are written anew every `interval_ms`, removed when the query ends. A driver that was killed leaves its last one: on its own host
 the process is known to be gone; elsewhere it counts until three intervals have passed.
 """
 
@@ -78,9 +79,32 @@ def _is_gone(beat: Heartbeat) -> bool:
     return False
 
 
-def refuse_running(storage: Storage, root: str) -> None:
-    """Raise ConflictError (QUERY_RUNNING) if a query runs on the Spark checkpoint `root` (its name, for the message)."""
-    deadline = time.monotonic() + _ENDING_S
+@dataclass(frozen=True, slots=True)
+class Asked:
+    """The number of partitions that the last start of the query asked for, and why it did not get it (option rescale.onRestart)."""
+
+    partitions: int
+    refused: str
+
+
+def read_asked(storage: Storage) -> Asked | None:
+    """Return what the last start asked for; None if that was never another number than the state has."""
+    try:
+        value = json.loads(storage.read(layout.ASKED_KEY))
+        return Asked(int(value["partitions"]), str(value["refused"]))
+    except NotFoundError:
+        return None
+    except (ValueError, KeyError, TypeError):
+        return None  # just being written; it is no part of the state
+
+
+def refuse_running(storage: Storage, root: str, ending_s: float | None = None) -> None:
+    """Raise ConflictError (QUERY_RUNNING) if a query runs on the Spark checkpoint `root` (its name, for the message).
+
+    Args:
+        ending_s: how long to wait for one that is just ending; None: as long as Spark takes to tell its listeners.
+    """
+    deadline = time.monotonic() + (_ENDING_S if ending_s is None else ending_s)
     while alive := heartbeats(storage):
         if time.monotonic() > deadline:
             beat = alive[0]

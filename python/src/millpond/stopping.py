@@ -1,20 +1,27 @@
-"""End a query and save it. Imported with the package, by every agent too: what it needs is imported when it is called."""
+"""End a query between two micro-batches, to save it or to rescale it. Imported with the package, by every agent too: what it
+needs is imported when it is called."""
 
 from __future__ import annotations
 
+import logging
 import os
 import time
-from collections.abc import Mapping
-from typing import TYPE_CHECKING, Any, Protocol
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Any, Generic, Protocol, TypeVar
 
-from millpond.errors import InvalidInputError, UnsupportedError
+from millpond.errors import ErrorKind, InvalidInputError, MillpondError, UnavailableError, UnsupportedError
 
 if TYPE_CHECKING:
+    from millpond.rescaling import RescaleReport
     from millpond.savepoint import CreateReport
     from millpond.storage import Storage
 
+log = logging.getLogger(__name__)
+
 _LOCAL_POLL_S = 0.01
 _REMOTE_POLL_S = 0.25
+_ATTEMPTS = 5
 
 
 class RunningQuery(Protocol):
@@ -52,7 +59,7 @@ def stop_with_savepoint(
     from millpond.savepoint.create import check_apart
     from millpond.savepoint.places import absolute
     from millpond.savepoint.target import check_vacant
-    from millpond.storage import LocalStorage, open_checkpoint
+    from millpond.storage import open_checkpoint
 
     if wait_s < 0:
         raise InvalidInputError(f"wait_s is {wait_s}: it must not be negative")
@@ -61,14 +68,121 @@ def stop_with_savepoint(
     check_apart(root, place)
     check_vacant(place)  # before the query is stopped for nothing
     storage = open_checkpoint(root)
-    _wait_for_commit(query, storage, wait_s, _LOCAL_POLL_S if isinstance(storage, LocalStorage) else _REMOTE_POLL_S)
+    _wait_for_commit(query, storage, wait_s)
     query.stop()
     return savepoints.create(root, place, link=link)
 
 
-def _wait_for_commit(query: RunningQuery, storage: Storage, wait_s: float, poll_s: float) -> None:
+Query = TypeVar("Query", bound=RunningQuery)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class QueryRescale(Generic[Query]):
+    """What `rescale_query` did.
+
+    query: the new run. report: what the rescale did; None: it was refused, and the query goes on with as many partitions as before.
+    refused: why. gap_ms: from the call of `stop()` until the new run had committed a micro-batch, or waited for input.
+    """
+
+    query: Query
+    report: RescaleReport | None
+    refused: MillpondError | None
+    gap_ms: int
+
+
+def rescale_query(
+    start: Callable[[], Query],
+    query: Query,
+    *,
+    partitions: int,
+    checkpoint: str | os.PathLike[str] | None = None,
+    max_parallelism: int | None = None,
+    wait_s: float = 60.0,
+) -> QueryRescale[Query]:
+    """Let the running micro-batch of `query` end, stop the query, give its state `partitions`, and start it again.
+
+    What can be told beforehand is refused while the query runs on. If the rescale is refused later, it is taken back, and the query
+    is started with as many partitions as before: look at `refused`. A query that begins its next micro-batch before it is stopped
+    is started again to finish it, and stopped again, some times over.
+
+    Args:
+        start: starts the query as it was started: same plan, same checkpointLocation. Called once, as a rule.
+        query: what it returned the last time.
+        partitions, max_parallelism: as for `millpond.rescale`.
+        checkpoint: the query's Spark checkpoint; None: ask the query (not possible with Spark Connect).
+        wait_s: seconds to wait for the running micro-batch, and for the first one afterwards.
+    Raises: InvalidInputError, UnsupportedError, STORAGE_FULL: as `millpond.rescale`; the query runs on. What `start` raises.
+    """
+    from millpond.rescaling import rescale, undo
+    from millpond.savepoint.places import absolute
+    from millpond.storage import open_checkpoint
+
+    if wait_s < 0:
+        raise InvalidInputError(f"wait_s is {wait_s}: it must not be negative")
+    root = absolute(checkpoint) if checkpoint is not None else _checkpoint_of(query)
+    storage = open_checkpoint(root)
+    _refuse_early(storage, root, partitions, max_parallelism)
+    stopped: float | None = None
+    for attempt in range(_ATTEMPTS):
+        _wait_for_commit(query, storage, wait_s)
+        stopped = time.monotonic() if stopped is None else stopped
+        query.stop()
+        report: RescaleReport | None = None
+        refused: MillpondError | None = None
+        try:
+            report = rescale(storage, root, partitions, max_parallelism=max_parallelism)
+        except MillpondError as e:
+            refused = e
+            if isinstance(e, UnavailableError):
+                undo(storage, root)  # where the storage failed again while it was taken back, nothing could be started
+        commits = _commits(storage)
+        query = start()
+        if refused is None or refused.kind is not ErrorKind.BATCH_UNCOMMITTED or attempt == _ATTEMPTS - 1:
+            break
+        log.info("the query had begun its next micro-batch: it finishes it and is stopped again")
+        stopped = None  # it serves again
+        _wait_for_first(query, storage, commits, wait_s)
+    assert stopped is not None
+    if refused is not None:
+        log.warning("the query goes on with as many partitions as before: %s: %s", refused.kind.value, refused)
+    _wait_for_first(query, storage, commits, wait_s)
+    gap_ms = round((time.monotonic() - stopped) * 1000)
+    return QueryRescale(query=query, report=report, refused=refused, gap_ms=gap_ms)
+
+
+def _refuse_early(storage: Storage, root: str, partitions: int, max_parallelism: int | None) -> None:
+    """Raise InvalidInputError or UnsupportedError if the rescale would. The query runs: other errors may be of the moment."""
+    from millpond.rescaling import rescale
+
+    try:
+        rescale(storage, root, partitions, max_parallelism=max_parallelism, dry_run=True, skip_uncommitted=True)
+    except (InvalidInputError, UnsupportedError):
+        raise
+    except MillpondError as e:
+        if e.kind in (ErrorKind.STORAGE_FULL, ErrorKind.LOCAL_DISK_FULL, ErrorKind.RESCALE_UNFINISHED):
+            raise
+        log.info("cannot tell beforehand whether it can be rescaled: %s", e)
+
+
+def _wait_for_first(query: RunningQuery, storage: Storage, commits: int, wait_s: float) -> None:
+    """Return when a micro-batch above `commits` has been committed, or the query waits for input, or the time is over."""
+    deadline, poll_s = time.monotonic() + wait_s, _poll_s(storage)
+    while query.isActive and _commits(storage) <= commits and time.monotonic() < deadline:
+        status = query.status
+        if not status.get("isTriggerActive") and str(status.get("message")).startswith("Waiting for"):
+            return
+        time.sleep(poll_s)
+
+
+def _poll_s(storage: Storage) -> float:
+    from millpond.storage import LocalStorage
+
+    return _LOCAL_POLL_S if isinstance(storage, LocalStorage) else _REMOTE_POLL_S
+
+
+def _wait_for_commit(query: RunningQuery, storage: Storage, wait_s: float) -> None:
     """Return when no micro-batch runs, or one has been committed since, or the time is over."""
-    deadline = time.monotonic() + wait_s
+    deadline, poll_s = time.monotonic() + wait_s, _poll_s(storage)
     before = _commits(storage)
     while query.isActive and query.status.get("isTriggerActive") and time.monotonic() < deadline:
         if _commits(storage) != before:
@@ -89,7 +203,7 @@ def _checkpoint_of(query: RunningQuery) -> str:
     if java is None:
         raise UnsupportedError(
             f"{type(query).__module__}.{type(query).__name__} does not say where its checkpoint is",
-            hint="Name it: stop_with_savepoint(query, savepoint, checkpoint=...).",
+            hint="Name it with checkpoint=...",
         )
     # Spark's public API names it nowhere; the execution behind the query's handle does.
     execution = java.streamingQuery() if hasattr(java, "streamingQuery") else java

@@ -11,8 +11,7 @@ import scala.util.control.NonFatal
 import org.apache.hadoop.fs.Path
 
 import org.apache.spark.internal.Logging
-import org.apache.spark.sql.SparkSession
-import org.apache.spark.sql.execution.streaming.runtime.{StreamExecution, StreamingQueryWrapper}
+import org.apache.spark.sql.execution.streaming.runtime.StreamExecution
 
 /** Says in the checkpoint of every running query with Millpond's state that it runs: a file `millpond/running/<run id>.json`, written anew every
   * few seconds and deleted at the end of the query. Commands that change a checkpoint look at it. On the driver. */
@@ -28,15 +27,8 @@ private object Heartbeats extends Logging {
     pool
   }
 
-  /** In the user's thread, before the query reads its logs. */
-  def started(session: SparkSession, id: UUID, run: UUID): Unit =
-    session.streams.get(id) match {
-      case wrapper: StreamingQueryWrapper => add(wrapper.streamingQuery, run)
-      case stream: StreamExecution => add(stream, run)
-      case _ => ()
-    }
-
-  private def add(query: StreamExecution, run: UUID): Unit = {
+  /** Before the query reads its logs. */
+  def started(query: StreamExecution, run: UUID): Unit = {
     clock
     val beat = new Heartbeat(new Path(query.resolvedCheckpointRoot), run, query.sparkSession.sessionState.newHadoopConf())
     running.put(run, beat)

@@ -10,7 +10,7 @@ import org.apache.spark.sql.catalyst.rules.Rule
 import org.apache.spark.sql.classic.SparkSession
 import org.apache.spark.sql.execution.{ColumnarRule, SparkPlan}
 import org.apache.spark.sql.execution.streaming.operators.stateful.StateStoreWriter
-import org.apache.spark.sql.execution.streaming.runtime.StreamExecution
+import org.apache.spark.sql.execution.streaming.runtime.{StreamExecution, StreamingQueryWrapper}
 import org.apache.spark.sql.internal.SQLConf
 import org.apache.spark.sql.streaming.StreamingQueryListener
 
@@ -59,10 +59,16 @@ private object AskedProviders {
   * knows the session when it is complete. */
 private final class WatchStarts(session: org.apache.spark.sql.SparkSession) extends (LogicalPlan => Unit) {
   private lazy val listening: Unit = session.streams.addListener(new StreamingQueryListener {
-    // called while the user's thread waits in start()
+    // called while the user's thread waits in start(), before the query reads its logs
     override def onQueryStarted(event: StreamingQueryListener.QueryStartedEvent): Unit = {
       AskedProviders.started(event.runId, session.conf.get(SQLConf.STATE_STORE_PROVIDER_CLASS.key))
-      Heartbeats.started(session, event.id, event.runId)
+      val query = session.streams.get(event.id) match {
+        case wrapper: StreamingQueryWrapper => Some(wrapper.streamingQuery)
+        case stream: StreamExecution => Some(stream)
+        case _ => None
+      }
+      query.foreach(AskedPartitions.started(_, event.runId)) // first: a query that has a heartbeat is not rescaled
+      query.foreach(Heartbeats.started(_, event.runId))
     }
     override def onQueryProgress(event: StreamingQueryListener.QueryProgressEvent): Unit = ()
     override def onQueryTerminated(event: StreamingQueryListener.QueryTerminatedEvent): Unit = {

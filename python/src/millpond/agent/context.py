@@ -162,7 +162,7 @@ class Contexts:
         except (KeyError, TypeError) as e:
             raise request_error("the store lacks a field or has one of a wrong type") from e
         described = {name: field for name, field in value.items() if name not in ("local_dir", "hadoop")}
-        hadoop = _handed_over(value.get("hadoop"))
+        hadoop = handed_over(value.get("hadoop"))
         if known is not None and known.described == described and known.hadoop == hadoop:
             return known
         return self._make(described, hadoop, key, JsonFields(value, request_error, "store"))
@@ -224,7 +224,8 @@ class Contexts:
         return context
 
 
-def _handed_over(value: object) -> HandedOver:
+def handed_over(value: object) -> HandedOver:
+    """Return what the shim says that Spark was told of a storage."""
     if value is None:
         return HandedOver()
     if not isinstance(value, dict) or not all(isinstance(entry, str) for entry in value.values()):

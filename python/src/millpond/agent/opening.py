@@ -260,14 +260,14 @@ def _answer(
 # ---- the query and its key groups ----------------------------------------------------------------------------------
 
 
-def query_setting(context: StoreContext) -> Setting:
-    """Return the setting from what is stored now. Raises: InvalidInputError: PARTITIONS_UNKNOWN."""
+def query_setting(context: StoreContext, version: int) -> Setting:
+    """Return the setting from what is stored now, for the state at `version`. Raises: InvalidInputError: PARTITIONS_UNKNOWN."""
     metadata = context.spark_metadata()
     partitions = metadata.partitions or context.partitions_hint
     stored = read_format(context)
     if partitions is None or stored is None:
         raise _partitions_unknown(context)
-    return Setting(metadata.operators.get(context.store.operator), partitions, stored.key_groups)
+    return Setting(metadata.operators.get(context.store.operator), partitions, stored.key_groups_at(version))
 
 
 def _setting(context: StoreContext, files: StoreFiles, plan: RestorePlan, metadata: SparkMetadata) -> Setting:
@@ -281,7 +281,7 @@ def _setting(context: StoreContext, files: StoreFiles, plan: RestorePlan, metada
     if everywhere and recorded is not None and recorded.partitions != partitions:
         _check_recorded(context, plan.target.version, recorded.partitions, partitions)
         partitions = recorded.partitions
-    key_groups = _key_groups(context, partitions, recorded)
+    key_groups = _key_groups(context, partitions, recorded, plan.target.version)
     key_groups.check_partitions(partitions)
     return Setting(operator, partitions, key_groups)
 
@@ -353,8 +353,8 @@ def _remember_format(context: StoreContext, stored: CheckpointFormat) -> None:
         context.checkpoint.format = stored
 
 
-def _key_groups(context: StoreContext, partitions: int, recorded: KeyGroupsInfo | None) -> KeyGroups:
-    """Return the checkpoint's key groups; the first store that opens writes them down."""
+def _key_groups(context: StoreContext, partitions: int, recorded: KeyGroupsInfo | None, version: int) -> KeyGroups:
+    """Return the checkpoint's key groups at `version`; the first store that opens writes them down."""
     option = context.options["maxParallelism"]
     requested = option if isinstance(option, int) else None
     stored = read_format(context)
@@ -378,16 +378,17 @@ def _key_groups(context: StoreContext, partitions: int, recorded: KeyGroupsInfo 
         _remember_format(context, stored)
     if requested is not None and requested != stored.max_parallelism:
         raise InvalidInputError(
-            f"maxParallelism is {requested}, but this Spark checkpoint was born with {stored.max_parallelism}",
+            f"maxParallelism is {requested}, but that of this Spark checkpoint is {stored.max_parallelism}",
             kind=ErrorKind.MAX_PARALLELISM_MISMATCH,
         )
-    if recorded is not None and (recorded.max_parallelism, recorded.base) != (stored.max_parallelism, stored.base):
+    groups = stored.key_groups_at(version)
+    if recorded is not None and (recorded.max_parallelism, recorded.base) != (groups.max_parallelism, groups.base):
         raise error(
             ErrorKind.FORMAT_DAMAGED,
             f"store {context.store} was written with max parallelism {recorded.max_parallelism} (base {recorded.base}), "
-            f"but {layout.FORMAT_KEY} says {stored.max_parallelism} (base {stored.base})",
+            f"but {layout.FORMAT_KEY} says {groups.max_parallelism} (base {groups.base})",
         )
-    return stored.key_groups
+    return groups
 
 
 def _refuse_foreign(context: StoreContext, files: StoreFiles) -> None:

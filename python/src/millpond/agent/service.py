@@ -9,9 +9,10 @@ from __future__ import annotations
 import json
 import logging
 import os
+import threading
 import time
 from collections.abc import Callable
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 from millpond._version import __version__
 from millpond.agent import changelogs, opening
@@ -24,6 +25,9 @@ from millpond.snapshot import local_ssts, upload
 from millpond.snapshot.plan import CheckpointSst
 from millpond.storage import Storage, StorageSettings, open_checkpoint
 from millpond.storage.usage import usage_of
+
+if TYPE_CHECKING:
+    from millpond.agent.on_restart import RestartRescales
 
 log = logging.getLogger(__name__)
 
@@ -55,6 +59,9 @@ class AgentService:
     ) -> None:
         self._clock_ms = clock_ms
         self._contexts = Contexts(opener, local_root)
+        self._opener = opener
+        self._restart_rescales: RestartRescales | None = None
+        self._lock = threading.Lock()
         self._methods: dict[str, Callable[[dict[str, Any]], dict[str, Any]]] = {
             "ping": self._ping,
             "open": self._open,
@@ -64,6 +71,7 @@ class AgentService:
             "collect": self._collect,
             "partition_key": self._partition_key,
             "close": self._close,
+            "rescale": self._rescale,
         }
 
     def handle(self, method: str, request: str) -> str:
@@ -142,13 +150,14 @@ class AgentService:
     def _publish_snapshot(self, request: dict[str, Any]) -> dict[str, Any]:
         context, fields = self._context(request), JsonFields(request, request_error)
         local_dir, db_checkpoint = _local_dir(request), fields.string("db_checkpoint")
-        setting = opening.query_setting(context)
+        version = _version(fields)
+        setting = opening.query_setting(context, version.version)
         groups, store = setting.key_groups, context.store
         # As the store was opened: a rescale may have changed the query since.
         partitions = fields.integer("partitions", 1) if fields.has("partitions") else setting.partitions
         groups.check_partitions(partitions)
         snapshot = upload.SnapshotRequest(
-            version=_version(fields),
+            version=version,
             db_checkpoint=db_checkpoint,
             files=tuple(_checkpoint_sst(file) for file in fields.children("files")),
             keys=fields.integer("keys", -1),
@@ -220,6 +229,15 @@ class AgentService:
     def _close(self, request: dict[str, Any]) -> dict[str, Any]:
         self._contexts.forget(self._context(request))
         return {}
+
+    def _rescale(self, request: dict[str, Any]) -> dict[str, Any]:
+        # Here and not above: the agents of executors never come to it.
+        from millpond.agent.on_restart import RestartRescales
+
+        with self._lock:
+            if self._restart_rescales is None:
+                self._restart_rescales = RestartRescales(self._opener)
+        return self._restart_rescales.answer(request)
 
     def _context(self, request: dict[str, Any]) -> StoreContext:
         return self._contexts.of(request.get("store"))

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import argparse
+import shlex
 from collections.abc import Sequence
 from itertools import groupby
 
@@ -11,6 +12,7 @@ from millpond.config import resolve
 from millpond.errors import ErrorKind, InvalidInputError
 from millpond.inspection import overview, verify
 from millpond.inspection.overview import OperatorView, Overview, StoreView
+from millpond.keygroups import divisors_near
 from millpond.storage import Storage, StorageSettings, open_root
 from millpond.storage.settings import storage_settings
 
@@ -46,6 +48,13 @@ def show(arguments: argparse.Namespace, output: Output) -> int:
     return 1 if result.problems else 0
 
 
+def _freely(result: Overview) -> str:
+    if result.max_parallelism is None or result.partitions is None:
+        return "not known"
+    near = divisors_near(result.max_parallelism, result.partitions)
+    return ", ".join(str(count) for count in near if count != result.partitions) + " partitions"
+
+
 def _span(first: int | None, last: int | None) -> str:
     return "none" if first is None else f"{first} to {last}"
 
@@ -54,6 +63,8 @@ def _print_overview(result: Overview, output: Output) -> None:
     groups = "not known"
     if result.max_parallelism is not None:
         groups = f"{result.max_parallelism} (max parallelism), base {result.key_group_base}"
+        if result.partitions is not None:
+            groups += f", {result.max_parallelism / result.partitions:g} a partition"
     for label, text in (
         ("checkpoint", result.checkpoint),
         ("query id", result.query_id or "none"),
@@ -63,8 +74,15 @@ def _print_overview(result: Overview, output: Output) -> None:
         ("batches committed", _span(result.first_committed_batch, result.last_committed_batch)),
         ("partitions", count_text(result.partitions)),
         ("key groups", groups),
+        ("no row moves to", _freely(result)),
     ):
         output.line(f"{label:<18} {text}")
+    if result.asked_partitions is not None:
+        output.line(f"{'asked for':<18} {result.asked_partitions} partitions, by the last start of the query")
+        if result.asked_refused:
+            output.line(f"{'':<18} refused: {result.asked_refused}")
+        command = shlex.join(["millpond", "rescale", result.checkpoint, "--partitions", str(result.asked_partitions)])
+        output.line(f"{'':<18} to change it, stop the query and run: {command}")
     for operator in result.operators:
         output.line()
         _print_operator(operator, output)

@@ -12,7 +12,7 @@ import traceback
 from collections.abc import Callable, Sequence
 
 from millpond import __version__
-from millpond.cli import checkpoint, rescale, savepoint, state, storage, tables
+from millpond.cli import checkpoint, rescale, savepoint, skew, state, storage, tables
 from millpond.cli.output import Output
 from millpond.errors import ErrorKind, InternalError, InvalidInputError, MillpondError, NotFoundError, UnsupportedError
 
@@ -37,6 +37,7 @@ def parser() -> argparse.ArgumentParser:
     for name, run, text in (
         ("show", checkpoint.show, "print batches, operators, partitions, versions, snapshots, sizes, key groups"),
         ("verify", checkpoint.verify_command, "read everything back, and list all that is wrong with it"),
+        ("skew", skew.skew_command, "read all rows, and chart keys and bytes of partitions and key groups"),
     ):
         action = actions.add_parser(name, help=text, description=text.capitalize() + ".")
         action.add_argument("checkpoint", help="what checkpointLocation was set to: a directory, a file: or s3:// URI")
@@ -68,6 +69,12 @@ def parser() -> argparse.ArgumentParser:
     action.add_argument("checkpoint", help="what checkpointLocation was set to: a directory, a file: or s3:// URI")
     _storage_options(action)
     action.add_argument("--partitions", type=int, metavar="M", help="the number of partitions from now on")
+    action.add_argument(
+        "--max-parallelism",
+        type=int,
+        metavar="G",
+        help="the number of key groups from now on, a multiple of M; another one than now writes every row anew",
+    )
     action.add_argument("--dry-run", action="store_true", help="say what would be done, write nothing")
     action.add_argument("--undo", action="store_true", help="take back a rescale that was interrupted")
     action.add_argument(

@@ -7,7 +7,7 @@ import argparse
 from millpond.cli.checkpoint import open_it
 from millpond.cli.output import Output, bytes_text
 from millpond.errors import InvalidInputError
-from millpond.rescaling import rescale, undo
+from millpond.rescaling import COMPOSED, REHASH, RescaleReport, rescale, undo
 
 
 def rescale_command(arguments: argparse.Namespace, output: Output) -> int:
@@ -24,26 +24,41 @@ def rescale_command(arguments: argparse.Namespace, output: Output) -> int:
         return 0
     if arguments.partitions is None:
         raise InvalidInputError("--partitions is missing", hint="Say how many: --partitions 16, or --undo.")
+
+    def announce(planned: RescaleReport) -> None:
+        output.line(f"checkpoint  {root}")
+        output.line(f"partitions  {planned.current} -> {planned.partitions}")
+        output.line(f"way         {_way(planned)}")
+        if planned.way == REHASH:
+            output.line(f"            no row would move with {', '.join(map(str, planned.near))}")
+        output.line(f"key groups  {planned.max_parallelism} (max parallelism)")
+        output.line(f"state       {bytes_text(planned.state_bytes)}")
+        output.line(f"batch       {planned.batch}")
+        about = "about " if planned.way == REHASH else ""
+        output.line(f"to write    {about}{bytes_text(planned.written_bytes)}, about {planned.seconds:.1f} s")
+        output.flush()
+
     report = rescale(
         storage,
         root,
         arguments.partitions,
+        max_parallelism=arguments.max_parallelism,
         dry_run=arguments.dry_run,
         skip_uncommitted=arguments.skip_uncommitted,
+        announce=None if arguments.json else announce,
     )
     if arguments.json:
         output.json(report.to_json())
-        return 0
-    output.line(f"checkpoint  {root}")
-    output.line(
-        f"partitions  {report.current} -> {report.partitions}{' (dry run: nothing is written)' if report.dry_run else ''}"
-    )
-    output.line(
-        f"way         {report.way}: no row moves, {report.stores} stores get a manifest of the files that are there"
-    )
-    output.line(f"state       {bytes_text(report.state_bytes)}")
-    output.line(f"written     {bytes_text(report.written_bytes)}")
-    output.line(f"batch       {report.batch}")
+    elif report.dry_run:
+        output.line("dry run     nothing is written")
+    else:
+        output.line(f"written     {bytes_text(report.written_bytes)}, {report.seconds:.1f} s")
     if report.undone:
         output.message("a rescale that was interrupted has been taken back first")
     return 0
+
+
+def _way(planned: RescaleReport) -> str:
+    if planned.way == COMPOSED:
+        return f"composed: no row moves, {planned.stores} stores get a manifest of the files that are there"
+    return f"rehash: every row is written anew, {planned.stores} stores get a changelog of all they hold"

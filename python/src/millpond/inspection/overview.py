@@ -11,6 +11,7 @@ from millpond.errors import FormatError, MillpondError, NotFoundError, Unsupport
 from millpond.ids import StoreId, VersionId
 from millpond.inspection.survey import Survey, survey
 from millpond.manifest import Manifest, decode_manifest
+from millpond.running import read_asked
 from millpond.storage import Storage
 from millpond.store_files import Listing, read_changelog_header
 
@@ -74,6 +75,8 @@ class Overview:
     first_committed_batch: int | None
     last_committed_batch: int | None
     operators: tuple[OperatorView, ...]
+    asked_partitions: int | None  # by the last start of the query, if another number than it has
+    asked_refused: str  # why it did not get it, if the option rescale.onRestart is set
     problems: tuple[str, ...]  # files that could not be read; `verify` says more
 
     def to_json(self) -> dict[str, Any]:
@@ -103,6 +106,9 @@ def overview(storage: Storage, checkpoint: str) -> Overview:
     spark = found.spark
     offsets = spark.offset_batches if spark is not None else ()
     commits = spark.commit_batches if spark is not None else ()
+    asked = read_asked(storage)
+    if asked is not None and (spark is None or asked.partitions == spark.partitions):
+        asked = None  # it got it since
     return Overview(
         checkpoint=checkpoint,
         query_id=spark.query_id if spark is not None else None,
@@ -116,6 +122,8 @@ def overview(storage: Storage, checkpoint: str) -> Overview:
         first_committed_batch=commits[0] if commits else None,
         last_committed_batch=commits[-1] if commits else None,
         operators=tuple(operators),
+        asked_partitions=asked.partitions if asked is not None else None,
+        asked_refused=asked.refused if asked is not None else "",
         problems=tuple(problems),
     )
 
@@ -168,7 +176,7 @@ def _store_view(storage: Storage, found: Survey, store: StoreId, listing: Listin
         sst_files=len(listing.ssts),
         sst_bytes=sum(info.size_bytes for info in listing.ssts.values()),
         unreferenced_bytes=sum(info.size_bytes for key, info in listing.ssts.items() if key not in named),
-        slots=_owned_slots(found, store, groups.partitions if groups is not None else None),
+        slots=_owned_slots(found, store, groups.partitions if groups is not None else None, numbers),
         scalable=groups.scalable if groups is not None else None,
         unscalable_reason=groups.reason if groups is not None else "",
     )
@@ -187,9 +195,12 @@ def _newest_header(storage: Storage, listing: Listing, problems: list[str]) -> C
         return None
 
 
-def _owned_slots(found: Survey, store: StoreId, partitions: int | None) -> tuple[tuple[int, int], ...]:
+def _owned_slots(
+    found: Survey, store: StoreId, partitions: int | None, versions: list[int]
+) -> tuple[tuple[int, int], ...]:
     if found.format is None or partitions is None:
         return ()
-    if partitions < 1 or found.format.max_parallelism % partitions or store.partition >= partitions:
+    groups = found.format.key_groups_at(versions[-1])
+    if partitions < 1 or groups.max_parallelism % partitions or store.partition >= partitions:
         return ()  # `verify` reports it
-    return tuple(found.format.key_groups.slot_ranges(store.partition, partitions))
+    return tuple(groups.slot_ranges(store.partition, partitions))

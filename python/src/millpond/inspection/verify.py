@@ -165,6 +165,7 @@ class _StoreCheck:
         self.problems: list[Problem] = []
         self._bad_ssts: set[str] = set()
         self._good_ssts: set[str] = set()
+        self._whole: list[int] = []  # versions whose changelog begins with nothing, and so needs nothing older
 
     def run(self) -> None:
         listing = self.files.refresh()
@@ -212,13 +213,15 @@ class _StoreCheck:
                 info.key,
                 f"says that it is version {header.version_id} of store {header.store}",
             )
-        self._key_groups(info.key, header.key_groups)
+        if header.empty_base:
+            self._whole.append(header.version)
+        self._key_groups(info.key, header.key_groups, version.version)
         self.checked.changelogs += 1
         self.checked.changelog_bytes += info.size_bytes
         self.checked.records += records
 
-    def _key_groups(self, file: str, groups: KeyGroupsInfo) -> None:
-        known = self.found.format
+    def _key_groups(self, file: str, groups: KeyGroupsInfo, version: int) -> None:
+        known = self.found.format.key_groups_at(version) if self.found.format is not None else None
         if known is not None and (groups.max_parallelism, groups.base) != (known.max_parallelism, known.base):
             self._note(
                 ErrorKind.MAX_PARALLELISM_MISMATCH,
@@ -229,7 +232,7 @@ class _StoreCheck:
 
     def _manifest(self, key: str, manifest: Manifest, listing: Listing) -> None:
         self.checked.manifests += 1
-        self._key_groups(key, manifest.key_groups)
+        self._key_groups(key, manifest.key_groups, manifest.version)
         if manifest.composed:
             for kind, file, message in problems_of_sources(self.storage, manifest):
                 if kind in (ErrorKind.SST_MISSING, ErrorKind.CHANGELOG_MISSING) and not self.last:
@@ -333,7 +336,7 @@ class _StoreCheck:
     def _targets(self, listing: Listing) -> list[VersionId]:
         spark = self.found.spark
         committed = list(spark.commit_batches) if spark is not None else []
-        snapshots = [version.version for version in listing.manifests]
+        snapshots = [*(version.version for version in listing.manifests), *self._whole]
         # Versions below the oldest snapshot were collected, or are about to be; without any snapshot nothing ever was. But Spark's
         # commit log keeps as many batches as the state keeps versions, but for the two oldest at most: what is still in it must
         # be restorable, or the oldest snapshot was lost.

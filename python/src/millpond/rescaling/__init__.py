@@ -1,25 +1,27 @@
-"""Rescale: another number of state partitions for a query that is stopped, in place, by metadata alone.
+"""Rescale: another number of state partitions for a query that is stopped, in place.
 
 import millpond
-millpond.rescaling("/data/pond", 16)
+millpond.rescale("/data/pond", 16)
 """
 
 from __future__ import annotations
 
 import time
-from dataclasses import asdict, dataclass
+from collections.abc import Callable
+from dataclasses import asdict, dataclass, replace
 from typing import Any
 
-from millpond import layout
 from millpond.errors import ConflictError, ErrorKind, InvalidInputError
-from millpond.ids import new_id
-from millpond.manifest import encode_manifest
-from millpond.rescaling.plan import Target, check_partitions, check_scalable, compose
+from millpond.keygroups import divisors_near
+from millpond.rescaling.composing import composed, state_bytes
+from millpond.rescaling.plan import check_partitions, check_scalable
 from millpond.rescaling.read import Before, read_before
-from millpond.rescaling.write import Writing, carry_out, clear, pin, read_journal
+from millpond.rescaling.write import carry_out, clear, read_journal
 from millpond.running import refuse_running
-from millpond.spark_log_edit import commit_with_state_ids, offsets_with_partitions, operator_metadata_with_partitions
 from millpond.storage import Storage
+
+COMPOSED, REHASH = "composed", "rehash"
+_SECONDS_PER_FILE = 0.005  # on a local disk: two syncs
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -30,11 +32,13 @@ class RescaleReport:
     current: int  # partitions before
     partitions: int  # and after
     batch: int  # the batch without input that switches over
-    way: str  # `composed`: manifests that name the files that are there; no row moves
-    stores: int  # manifests written
-    state_bytes: int  # SSTs and changelogs that they name
-    written_bytes: int
-    seconds: float
+    way: str  # `composed`: manifests that name the files that are there; `rehash`: every row is written anew
+    max_parallelism: int  # number of key groups afterwards; only a rehash changes it
+    near: tuple[int, ...]  # numbers of partitions near it that move no row
+    stores: int  # that get a manifest, or a changelog
+    state_bytes: int  # SSTs and changelogs of the state before
+    written_bytes: int  # in a dry run of a rehash: about
+    seconds: float  # in a dry run: about how long it would take
     dry_run: bool
     undone: bool = False  # an interrupted rescale was taken back before this one
 
@@ -47,59 +51,93 @@ def rescale(
     root: str,
     partitions: int,
     *,
+    max_parallelism: int | None = None,
     dry_run: bool = False,
     skip_uncommitted: bool = False,
+    announce: Callable[[RescaleReport], None] | None = None,
+    ending_s: float | None = None,
 ) -> RescaleReport:
     """Give the state of a stopped query another number of partitions. The next start of the query uses it.
 
+    A number that divides the max parallelism moves no row. For another one every row is hashed anew, into other key groups.
+
     Args:
         root: name of the Spark checkpoint, for messages.
-        partitions: 1 to 65,536; must divide the max parallelism.
+        partitions: 1 to 65,536.
+        max_parallelism: number of key groups from now on, a multiple of `partitions`; None: as many as there are, or, if that
+            cannot be, the default for `partitions`.
+        dry_run: read and plan everything, write nothing.
         skip_uncommitted: leave out a batch that was begun and not committed: its input is read again by the next batch,
             which may be cut differently, so a sink that counts on equal batches may get rows twice.
-        dry_run: read and plan everything, write nothing.
+        announce: called with what a dry run would return before anything is written.
+        ending_s: how long to wait for a query that is just ending; None: `millpond.running` decides.
     Raises:
-        InvalidInputError: PARTITIONS_INVALID, BATCH_UNCOMMITTED, NOT_A_CHECKPOINT.
-        UnsupportedError: STORE_UNSCALABLE, FOREIGN_CHECKPOINT.
+        InvalidInputError: PARTITIONS_INVALID, MAX_PARALLELISM_INVALID, BATCH_UNCOMMITTED, NOT_A_CHECKPOINT.
+        UnsupportedError: STORE_UNSCALABLE, FOREIGN_CHECKPOINT; rows must be hashed anew, and only Spark knows how.
         ConflictError: RESCALE_UNFINISHED (to another number), QUERY_RUNNING.
+        UnavailableError: STORAGE_FULL, LOCAL_DISK_FULL: no space to write rows anew; nothing was changed.
         FormatError, NotFoundError: the state cannot be read.
     """
     started = time.monotonic()
     if not dry_run:
-        refuse_running(storage, root)
+        refuse_running(storage, root, ending_s)
     undone = _finish_interrupted(storage, partitions, dry_run)
     before = read_before(storage, root)
-    check_partitions(partitions, before.partitions)
-    if before.started != before.committed and not skip_uncommitted:
-        raise InvalidInputError(
-            f"{root}: batch {before.started} was begun and not committed", kind=ErrorKind.BATCH_UNCOMMITTED
-        )
+    _check(before, root, partitions, skip_uncommitted)
     groups = before.format.key_groups
-    for operator, by_name in before.stores.items():
-        for stores in by_name.values():
-            if operator not in before.single:
-                check_scalable(stores, before.partitions)
-    if groups.max_parallelism % partitions:
-        raise InvalidInputError(
-            f"{partitions} partitions do not divide the max parallelism {groups.max_parallelism}",
-            kind=ErrorKind.PARTITIONS_INVALID,
-            hint="Choose one of: " + ", ".join(map(str, _divisors(groups.max_parallelism, before.partitions))) + ".",
-        )
-    writing, state_bytes, manifests = _composed(storage, before, partitions)
-    if not dry_run:
-        carry_out(storage, writing)
-    return RescaleReport(
+    keeps = groups.max_parallelism % partitions == 0 and max_parallelism in (None, groups.max_parallelism)
+    report = RescaleReport(
         checkpoint=root,
         current=before.partitions,
         partitions=partitions,
-        batch=writing.batch,
-        way="composed",
-        stores=manifests,
-        state_bytes=state_bytes,
-        written_bytes=writing.total_bytes,
-        seconds=round(time.monotonic() - started, 3),
+        batch=before.started + 1,
+        way=COMPOSED if keeps else REHASH,
+        max_parallelism=groups.max_parallelism,
+        near=divisors_near(groups.max_parallelism, partitions),
+        stores=sum(
+            1 if operator in before.single else partitions
+            for operator, by_name in before.stores.items()
+            for _ in by_name
+        ),
+        state_bytes=state_bytes(before),
+        written_bytes=0,
+        seconds=0.0,
         dry_run=dry_run,
         undone=undone,
+    )
+    if keeps:
+        writing = composed(storage, before, partitions)
+        planned = replace(
+            report,
+            written_bytes=writing.total_bytes,
+            seconds=round(0.1 + len(writing.files) * _SECONDS_PER_FILE, 3),
+            dry_run=True,
+        )
+        if announce is not None:
+            announce(planned)
+        if dry_run:
+            return planned
+        carry_out(storage, writing)
+    else:
+        # Here and not above: it needs the extra `tools`.
+        from millpond.rescaling import rehash
+
+        plan = rehash.plan_rehash(storage, root, before, partitions, max_parallelism, report.state_bytes)
+        report = replace(report, max_parallelism=plan.layout.key_groups.max_parallelism)
+        planned = replace(report, written_bytes=report.state_bytes, seconds=round(plan.seconds, 3), dry_run=True)
+        if announce is not None:
+            announce(planned)
+        rehash.check_space(storage, plan)
+        if dry_run:
+            return planned
+        rehash.remove_leftovers(storage)
+        with rehash.rehashed(storage, before, plan) as writing:
+            report = replace(report, written_bytes=writing.total_bytes)
+            carry_out(storage, writing)
+    return replace(
+        report,
+        written_bytes=report.written_bytes or writing.total_bytes,
+        seconds=round(time.monotonic() - started, 3),
     )
 
 
@@ -109,8 +147,24 @@ def undo(storage: Storage, root: str) -> bool:
     Raises: ConflictError: QUERY_RUNNING.
     """
     refuse_running(storage, root)
+    from millpond.rescaling import rehash
+
+    rehash.remove_leftovers(storage)
     journal = read_journal(storage)
     return journal is not None and not clear(storage, journal)
+
+
+def _check(before: Before, root: str, partitions: int, skip_uncommitted: bool) -> None:
+    """Raise unless the state can have `partitions` in one way or another."""
+    check_partitions(partitions, before.partitions)
+    if before.started != before.committed and not skip_uncommitted:
+        raise InvalidInputError(
+            f"{root}: batch {before.started} was begun and not committed", kind=ErrorKind.BATCH_UNCOMMITTED
+        )
+    for operator, by_name in before.stores.items():
+        for stores in by_name.values():
+            if operator not in before.single:
+                check_scalable(stores, before.partitions)
 
 
 def _finish_interrupted(storage: Storage, partitions: int, dry_run: bool) -> bool:
@@ -123,75 +177,3 @@ def _finish_interrupted(storage: Storage, partitions: int, dry_run: bool) -> boo
             kind=ErrorKind.RESCALE_UNFINISHED,
         )
     return not clear(storage, journal)
-
-
-def _divisors(max_parallelism: int, near: int) -> list[int]:
-    divisors = [d for d in range(1, max_parallelism + 1) if max_parallelism % d == 0]
-    return sorted(sorted(divisors, key=lambda d: abs(d - near))[:12])
-
-
-def _composed(storage: Storage, before: Before, partitions: int) -> tuple[Writing, int, int]:
-    batch, created_ms = before.started + 1, time.time_ns() // 1_000_000
-    target = Target(partitions=partitions, version=batch + 1, created_ms=created_ms)
-    files: dict[str, bytes] = {}
-    manifests: dict[str, bytes] = {}
-    ids: dict[int, list[list[str]]] = {}
-    state_bytes = 0
-    if before.started != before.committed:
-        # the batch that is left out counts as committed, with nothing done
-        files[layout.commits_key(before.started)] = storage.read(layout.commits_key(before.committed))
-    for operator, by_name in before.stores.items():
-        pinned: list[str] = []
-        names = before.names[operator]
-        ids[operator] = []
-        for name in names:
-            fresh = [new_id() for _ in range(1 if operator in before.single else partitions)]
-            composed = compose(by_name[name], before.format.key_groups, before.partitions, target, fresh)
-            for partition, manifest in enumerate(composed):
-                key = layout.manifest_key(manifest.store, manifest.version_id, before.spark_format)
-                manifests[key] = encode_manifest(manifest)
-                pinned += manifest.changelog_keys()
-                if len(ids[operator]) <= partition:
-                    ids[operator].append([])
-                ids[operator][partition].append(manifest.id)
-            state_bytes += _state_bytes(by_name[name])
-        if pinned:
-            files[layout.rescale_pin_key(operator, batch)] = pin(pinned, created_ms)
-        metadata = _operator_metadata(storage, operator, partitions)
-        if metadata is not None:
-            files[f"{layout.operator_metadata_v2_prefix(operator)}{batch}"] = metadata
-    files.update(manifests)
-    committed = layout.commits_key(before.committed)
-    offsets = layout.offsets_key(before.committed)
-    writing = Writing(
-        current=before.partitions,
-        partitions=partitions,
-        batch=batch,
-        offsets=offsets_with_partitions(storage.read(offsets).decode("utf-8"), partitions, name=offsets).encode(
-            "utf-8"
-        ),
-        files=files,
-        commit=commit_with_state_ids(storage.read(committed).decode("utf-8"), ids, name=committed).encode("utf-8"),
-        created_ms=created_ms,
-    )
-    return writing, state_bytes, len(manifests)
-
-
-def _state_bytes(stores: list[Any]) -> int:
-    return sum(
-        (old.plan.manifest.total_bytes if old.plan.manifest is not None else 0)
-        + sum(size for _, size in old.changelog_files.values())
-        for old in stores
-    )
-
-
-def _operator_metadata(storage: Storage, operator: int, partitions: int) -> bytes | None:
-    """Return the newest metadata of version 2 with the new number of partitions; None if there is only version 1, which
-    Spark writes once and nobody trusts."""
-    prefix = layout.operator_metadata_v2_prefix(operator)
-    batches = [layout.parse_batch(info.key[len(prefix) :]) for info in storage.list(prefix)]
-    newest = max((batch for batch in batches if batch is not None), default=None)
-    if newest is None:
-        return None
-    key = f"{prefix}{newest}"
-    return operator_metadata_with_partitions(storage.read(key).decode("utf-8"), partitions, name=key).encode("utf-8")

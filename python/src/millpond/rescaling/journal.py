@@ -15,6 +15,7 @@ from millpond.errors import ErrorKind
 from millpond.sealed import seal, unseal
 
 KIND = "rescale"
+_FORMAT = "format"  # in `required_features`: the rescale changes `millpond/format.json`
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -22,7 +23,8 @@ class Journal:
     """What a rescale is about to write.
 
     offsets_crc32: of the new entry of the offset log, to tell it from one that Spark wrote under the same number.
-    keys: of all other files, relative to the Spark checkpoint.
+    keys: of all other new files, relative to the Spark checkpoint.
+    format_before: content of `millpond/format.json`, if it is to be another.
     """
 
     current: int  # partitions before
@@ -31,27 +33,29 @@ class Journal:
     offsets_crc32: int
     keys: tuple[str, ...]
     created_ms: int  # since the epoch
+    format_before: bytes | None = None
 
 
 def encode_journal(journal: Journal) -> bytes:
     """Return the bytes of the file."""
-    return seal(
-        KIND,
-        {
-            "from": journal.current,
-            "to": journal.partitions,
-            "batch": journal.batch,
-            "offsets_crc32": journal.offsets_crc32,
-            "keys": list(journal.keys),
-            "created_ms": journal.created_ms,
-            "required_features": [],
-        },
-    )
+    body = {
+        "from": journal.current,
+        "to": journal.partitions,
+        "batch": journal.batch,
+        "offsets_crc32": journal.offsets_crc32,
+        "keys": list(journal.keys),
+        "created_ms": journal.created_ms,
+        "required_features": [],
+    }
+    if journal.format_before is not None:
+        # Who does not know it must not take the rescale back.
+        body |= {"format_before": journal.format_before.decode("ascii"), "required_features": [_FORMAT]}
+    return seal(KIND, body)
 
 
 def decode_journal(data: bytes) -> Journal:
     """Return the journal whose file holds `data`. Raises: FormatError: FORMAT_DAMAGED, UNSAFE_PATH. UnsupportedError."""
-    fields = unseal(KIND, data, name=layout.RESCALE_JOURNAL_KEY, damaged=ErrorKind.FORMAT_DAMAGED)
+    fields = unseal(KIND, data, name=layout.RESCALE_JOURNAL_KEY, damaged=ErrorKind.FORMAT_DAMAGED, features=[_FORMAT])
     return Journal(
         current=fields.integer("from", 1),
         partitions=fields.integer("to", 1),
@@ -59,4 +63,5 @@ def decode_journal(data: bytes) -> Journal:
         offsets_crc32=fields.integer("offsets_crc32", 0, 0xFFFF_FFFF),
         keys=tuple(layout.check_relative(key) for key in fields.strings("keys")),
         created_ms=fields.integer("created_ms"),
+        format_before=fields.string("format_before").encode("ascii") if fields.has("format_before") else None,
     )

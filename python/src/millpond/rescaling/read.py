@@ -13,6 +13,7 @@ from millpond.inspection.survey import PROVIDER_PACKAGE
 from millpond.partition_keys import partition_key_rule
 from millpond.rescaling.plan import OldStore
 from millpond.restore.plan import plan_restore
+from millpond.spark_log_edit import operator_metadata_with_partitions
 from millpond.spark_metadata import OperatorInfo, SparkMetadata, read_spark_metadata
 from millpond.state.schema_files import key_columns
 from millpond.storage import Storage
@@ -140,6 +141,18 @@ def _old_store(
         info = files.changelog_info(header.version_id)
         changelogs[header.version] = (info.key.rpartition("/")[2], info.size_bytes)
     return OldStore(store=store, plan=plan, changelog_files=changelogs)
+
+
+def operator_metadata(storage: Storage, operator: int, partitions: int) -> bytes | None:
+    """Return the newest metadata of version 2 with another number of partitions; None if there is only version 1, which
+    Spark writes once and nobody trusts."""
+    prefix = layout.operator_metadata_v2_prefix(operator)
+    batches = [layout.parse_batch(info.key[len(prefix) :]) for info in storage.list(prefix)]
+    newest = max((batch for batch in batches if batch is not None), default=None)
+    if newest is None:
+        return None
+    key = f"{prefix}{newest}"
+    return operator_metadata_with_partitions(storage.read(key).decode("utf-8"), partitions, name=key).encode("utf-8")
 
 
 def _recorded_id(spark: SparkMetadata, committed: int, store: StoreId, names: tuple[str, ...]) -> str:

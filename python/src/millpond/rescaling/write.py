@@ -1,6 +1,6 @@
 """Carry out a rescale, or take back what an interrupted one left: files in an order in which every moment is safe.
 
-    journal, offsets/M, pins, manifests, operator metadata, commits/M, journal removed
+    journal, offsets/M, pins, manifests or changelogs, operator metadata, format.json, commits/M, journal removed
 
 With `offsets/M` there and `commits/M` not, Spark refuses to start the query; `commits/M` is the switch.
 """
@@ -8,19 +8,25 @@ With `offsets/M` there and `commits/M` not, Spark refuses to start the query; `c
 from __future__ import annotations
 
 import json
+import os
 import zlib
 from collections.abc import Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 
 from millpond import layout
-from millpond.errors import NotFoundError
+from millpond.errors import MillpondError, NotFoundError
 from millpond.rescaling.journal import Journal, decode_journal, encode_journal
 from millpond.storage import Storage
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Writing:
-    """What a rescale writes. `files`: key -> content of all that lies between the offset log's entry and the commit log's."""
+    """What a rescale writes.
+
+    files: key -> content of all that lies between the offset log's entry and the commit log's.
+    made: key -> local file that is to lie there too.
+    format, format_before: of `millpond/format.json`, if it changes.
+    """
 
     current: int
     partitions: int
@@ -29,29 +35,56 @@ class Writing:
     files: Mapping[str, bytes]
     commit: bytes
     created_ms: int
+    made: Mapping[str, str] = field(default_factory=dict)
+    format: bytes | None = None
+    format_before: bytes | None = None
 
     @property
     def total_bytes(self) -> int:
         """Size of all of it."""
-        return len(self.offsets) + len(self.commit) + sum(len(content) for content in self.files.values())
+        texts = (self.offsets, self.commit, self.format or b"", *self.files.values())
+        return sum(map(len, texts)) + sum(map(os.path.getsize, self.made.values()))
 
 
 def carry_out(storage: Storage, writing: Writing) -> None:
-    """Write everything. Raises: ConflictError: OBJECT_EXISTS: somebody else rescales, or runs the query, at this moment."""
+    """Write everything; where the storage fails, take back what was written.
+
+    Raises:
+        ConflictError: OBJECT_EXISTS: somebody else rescales, or runs the query, at this moment.
+        UnavailableError: the storage fails. Where taking back fails too, the journal stays.
+    """
     journal = Journal(
         current=writing.current,
         partitions=writing.partitions,
         batch=writing.batch,
         offsets_crc32=zlib.crc32(writing.offsets),
-        keys=tuple(writing.files),
+        keys=(*writing.made, *writing.files),
         created_ms=writing.created_ms,
+        format_before=writing.format_before,
     )
     storage.put_bytes(layout.RESCALE_JOURNAL_KEY, encode_journal(journal), if_absent=True)
+    try:
+        _write_all(storage, writing)
+    except MillpondError as e:
+        try:
+            done = clear(storage, journal)
+        except MillpondError as again:
+            raise e from again
+        if not done:
+            raise
+        return  # the answer to the last step was lost
+    storage.delete([layout.RESCALE_JOURNAL_KEY])
+
+
+def _write_all(storage: Storage, writing: Writing) -> None:
     _put_log(storage, layout.offsets_key(writing.batch), writing.offsets)
+    for key, path in writing.made.items():
+        storage.put_file(key, path, link=True)
     for key, content in writing.files.items():
         storage.put_bytes(key, content)
+    if writing.format is not None:
+        storage.put_bytes(layout.FORMAT_KEY, writing.format)
     _put_log(storage, layout.commits_key(writing.batch), writing.commit)
-    storage.delete([layout.RESCALE_JOURNAL_KEY])
 
 
 def _put_log(storage: Storage, key: str, content: bytes) -> None:
@@ -77,6 +110,8 @@ def clear(storage: Storage, journal: Journal) -> bool:
     # An entry of the offset log that is not ours is of Spark, which runs on since: then nothing more of ours was written.
     done = ours and _crc32(storage, layout.commits_key(journal.batch)) is not None
     if ours and not done:
+        if journal.format_before is not None:
+            storage.put_bytes(layout.FORMAT_KEY, journal.format_before)
         storage.delete(journal.keys)
         storage.delete([layout.offsets_key(journal.batch), layout.crc_key(layout.offsets_key(journal.batch))])
     storage.delete([layout.RESCALE_JOURNAL_KEY])

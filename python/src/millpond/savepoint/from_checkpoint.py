@@ -6,6 +6,7 @@ from collections.abc import Iterator
 
 from millpond import layout
 from millpond.errors import ErrorKind, FormatError, InvalidInputError, MillpondError, NotFoundError, error
+from millpond.format_file import encode_format
 from millpond.ids import StoreId, VersionId
 from millpond.inspection.survey import Survey, survey
 from millpond.manifest import Manifest
@@ -60,6 +61,9 @@ class _Reader:
                 self._optional(layout.offsets_key(number))
         self._optional(layout.QUERY_METADATA_KEY)
         self._optional(layout.FORMAT_KEY)
+        groups = found.format.key_groups_at(version) if found.format is not None else None
+        if found.format is not None and groups is not None and groups != found.format.key_groups:
+            self.texts[layout.FORMAT_KEY] = encode_format(found.format.as_of(version))
         self._sources(planned or offsets)
         return Image(
             batch=batch,
@@ -68,8 +72,8 @@ class _Reader:
             provider=offsets.conf.get("spark.sql.streaming.stateStore.providerClass"),
             spark_checkpoint_format=2 if commit.has_state_ids else 1,
             partitions=offsets.partitions,
-            max_parallelism=found.format.max_parallelism if found.format is not None else None,
-            key_group_base=found.format.base if found.format is not None else None,
+            max_parallelism=groups.max_parallelism if groups is not None else None,
+            key_group_base=groups.base if groups is not None else None,
             watermark_ms=commit.watermark_ms,
             timestamp_ms=offsets.timestamp_ms,
             operators=tuple(self._operators(spark, version, offsets)),

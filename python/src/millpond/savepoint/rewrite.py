@@ -4,16 +4,14 @@ the partition key of the state is known. Each store of the new Spark checkpoint 
 from __future__ import annotations
 
 import os
-import shutil
 import tempfile
-from collections.abc import Mapping
-from contextlib import ExitStack
+import uuid
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
-from typing import Any, BinaryIO
 
 from millpond import layout
 from millpond._version import __version__
-from millpond.changelog import ChangelogHeader, ChangelogWriter
+from millpond.changelog import DEFAULT_BLOCK_BYTES, ChangelogFooter, ChangelogHeader, ChangelogWriter
 from millpond.errors import ErrorKind, FormatError, UnsupportedError
 from millpond.format_file import CheckpointFormat, decode_format, encode_format
 from millpond.ids import DEFAULT_STORE, StoreId, VersionId, new_id
@@ -34,6 +32,8 @@ from millpond.state.schema_files import FamilySchema
 from millpond.state.selection import family_schemas, operator_info
 
 _SPECS = {"prefix": "PrefixKeyScanStateEncoderSpec"}
+_BUFFERED_BYTES = 64 * 1024 * 1024
+_NOTHING = ChangelogFooter(0, 0, 0)
 Ids = Mapping[tuple[int, int, str], str]
 
 
@@ -102,7 +102,7 @@ def laid_out(image: Image, plan: Layout) -> Image:
         if key.startswith(f"{layout.OFFSETS_DIR}/"):
             text = offsets_with_partitions(text.decode(), plan.partitions, name=key).encode()
         elif key.startswith(f"{layout.COMMITS_DIR}/"):
-            text = commit_with_state_ids(text.decode(), _ids(image, plan), name=key).encode()
+            text = commit_with_state_ids(text.decode(), state_ids(image, plan), name=key).encode()
         elif is_operator_metadata(key):
             text = operator_metadata_with_partitions(text.decode(), plan.partitions, name=key).encode()
         elif key == layout.FORMAT_KEY:
@@ -136,8 +136,8 @@ def _operator(op: OperatorImage, image: Image, plan: Layout) -> OperatorImage:
     return replace(op, stores=stores)
 
 
-def _ids(image: Image, plan: Layout) -> StateIds:
-    """The ids of the new state, as the commit log has them."""
+def state_ids(image: Image, plan: Layout) -> StateIds:
+    """Return the ids of the new state, as the commit log has them."""
     return {
         op.operator: [
             [plan.ids[op.operator, partition, store] for store in operator_info(image, op.operator).stores]
@@ -176,6 +176,15 @@ def write_rows(
     Raises: UnsupportedError: rows must be placed anew, and their partition key is not known.
     """
     written: dict[str, int] = {}
+    for writer in store_writers(image, plan, source, source_groups, numbers):
+        written |= writer.write(source, target)
+    return written
+
+
+def store_writers(
+    image: Image, plan: Layout, source: RowSource, source_groups: KeyGroups, numbers: Mapping[int, int]
+) -> Iterator[StoreWriter]:
+    """Yield what writes each store of each operator. Args, Raises: as `write_rows`."""
     stores = source.stores()
     for op in image.operators:
         if op.operator not in numbers:
@@ -183,14 +192,32 @@ def write_rows(
         info = operator_info(image, op.operator)
         for name in info.stores:
             mine = [rows for rows in stores if (rows.store.operator, rows.store.name) == (op.operator, name)]
-            writer = _StoreWriter(
+            yield StoreWriter(
                 image, plan, info, StoreId(numbers[op.operator], 0, name), op.operator, mine, source_groups
             )
-            written |= writer.write(source, target)
-    return written
 
 
-class _StoreWriter:
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Blocks:
+    """Blocks of a changelog in a file of their own, which is not there if there are none."""
+
+    path: str
+    keys: int = 0  # live ones that they put
+    totals: ChangelogFooter = _NOTHING
+
+
+class _Appended:
+    """A file that is open only while it is written to: there may be thousands."""
+
+    def __init__(self, path: str) -> None:
+        self._path = path
+
+    def write(self, data: bytes) -> int:
+        with open(self._path, "ab") as file:
+            return file.write(data)
+
+
+class StoreWriter:
     """The changelogs of one store of one operator, in all its partitions."""
 
     def __init__(
@@ -226,31 +253,44 @@ class _StoreWriter:
     def write(self, source: RowSource, target: Target) -> dict[str, int]:
         """Write them. Returns keys and sizes."""
         written: dict[str, int] = {}
-        with tempfile.TemporaryDirectory(prefix="millpond-rewrite-") as directory, ExitStack() as stack:
-            bodies = [os.path.join(directory, f"body-{partition}") for partition in range(self.count)]
-            files: list[BinaryIO] = [stack.enter_context(open(path, "w+b")) for path in bodies]
-            writers = [
-                ChangelogWriter(file, self._header(partition, -1), codec="zstd") for partition, file in enumerate(files)
-            ]
-            starts = [file.tell() for file in files]
-            keys = [0] * self.count
-            for partition, rows in self._placed(source):
-                self._append(writers, keys, partition, rows)
-            for writer in writers:
-                writer.finish()
-            for partition, file in enumerate(files):
-                # The header comes first and tells how many keys there are: it is written when they have been counted.
-                file.seek(starts[partition])
-                path = os.path.join(directory, f"{partition}.changelog")
-                with open(path, "xb") as whole:
-                    ChangelogWriter(whole, self._header(partition, keys[partition]))
-                    shutil.copyfileobj(file, whole, 1024 * 1024)
-                version = VersionId(self.image.batch + 1, self.plan.ids[self.operator, partition, self.store.name])
-                place = StoreId(self.store.operator, partition, self.store.name)
-                key = layout.changelog_key(place, version, self.image.spark_checkpoint_format)
+        with tempfile.TemporaryDirectory(prefix="millpond-rewrite-") as directory:
+            part = self.part(source, self.stores, directory)
+            for key, path in self.assemble([part], directory):
                 target.storage.put_file(key, path, if_absent=True, link=True)
                 written[key] = os.path.getsize(path)
         return written
+
+    def part(self, source: RowSource, stores: Sequence[StoreRows], directory: str) -> list[Blocks]:
+        """Write the rows of some of the old stores into files below `directory`. Return those of each new partition."""
+        part = [Blocks(path=os.path.join(directory, f"{uuid.uuid4().hex}.blocks")) for _ in range(self.count)]
+        # All partitions are buffered at once.
+        block_bytes = max(4096, min(DEFAULT_BLOCK_BYTES, _BUFFERED_BYTES // self.count))
+        writers = [ChangelogWriter(_Appended(b.path), None, codec="zstd", block_bytes=block_bytes) for b in part]
+        keys = [0] * self.count
+        for partition, rows in self.placed(source, stores):
+            self._append(writers, keys, partition, rows)
+        return [
+            Blocks(path=blocks.path, keys=count, totals=writer.end_blocks())
+            for blocks, writer, count in zip(part, writers, keys, strict=True)
+        ]
+
+    def assemble(self, parts: Sequence[Sequence[Blocks]], directory: str) -> Iterator[tuple[str, str]]:
+        """Yield, of each changelog, its key and the file below `directory` that it was made in. The parts are used up."""
+        for partition in range(self.count):
+            mine = [part[partition] for part in parts]
+            path = os.path.join(directory, f"{uuid.uuid4().hex}.changelog")
+            with open(path, "xb") as whole:
+                # The header comes first and tells how many keys there are: it is written when they have been counted.
+                writer = ChangelogWriter(whole, self._header(partition, sum(blocks.keys for blocks in mine)))
+                for blocks in mine:
+                    if os.path.exists(blocks.path):
+                        with open(blocks.path, "rb") as file:
+                            writer.take_blocks(file, blocks.totals)
+                        os.unlink(blocks.path)
+                writer.finish()
+            version = VersionId(self.image.batch + 1, self.plan.ids[self.operator, partition, self.store.name])
+            place = StoreId(self.store.operator, partition, self.store.name)
+            yield layout.changelog_key(place, version, self.image.spark_checkpoint_format), path
 
     def _header(self, partition: int, keys: int) -> ChangelogHeader:
         version, groups = self.image.batch + 1, self.plan.key_groups
@@ -274,9 +314,9 @@ class _StoreWriter:
             created_by=f"millpond {__version__}",
         )
 
-    def _placed(self, source: RowSource) -> Any:
+    def placed(self, source: RowSource, stores: Sequence[StoreRows]) -> Iterator[tuple[int | None, Rows]]:
         """Yield the partition that rows stay in (None: each goes where its key group belongs), and the rows."""
-        for store in self.stores:
+        for store in stores:
             for rows in source.rows(store):
                 if self.same_place:
                     yield store.store.partition, rows
@@ -310,14 +350,17 @@ class _StoreWriter:
         groups = self.plan.key_groups
         family = self.families[rows.family.name]
         number = family.id.to_bytes(2, "big")
-        places: dict[int, tuple[bytes, bytes, ChangelogWriter, int]] = {}
+        puts: dict[int, list[tuple[bytes, bytes]]] = {}  # by partition
+        places: dict[int, tuple[bytes, bytes, list[tuple[bytes, bytes]]]] = {}
         for group, key, value in zip(rows.groups, rows.keys, rows.values, strict=True):
             place = places.get(group)
             if place is None:
                 slot = groups.slot(group).to_bytes(2, "big")
                 chosen = groups.partition_of(group, self.plan.partitions) if partition is None else partition
                 lead, end = (RESERVED_SLOT.to_bytes(2, "big"), slot) if family.spans_key_groups else (slot, b"")
-                place = places[group] = (lead + number, end, writers[chosen], chosen)
-            place[2].put(place[0] + key + place[1], value)
+                place = places[group] = (lead + number, end, puts.setdefault(chosen, []))
+            place[2].append((place[0] + key + place[1], value))
+        for chosen, found in puts.items():
+            writers[chosen].put_all(found)
             if not family.internal:
-                keys[place[3]] += 1
+                keys[chosen] += len(found)

@@ -74,12 +74,12 @@ def _building_locally(path: str) -> Iterator[Target]:
     prefix = f".{name}.staging-"
     staging = os.path.join(parent, prefix + uuid.uuid4().hex)
     made = _make_directories(parent)
-    lock = -1
+    locked = -1
     try:
         try:
-            _remove_abandoned(parent, prefix)
+            remove_abandoned(parent, prefix)
             os.mkdir(staging)
-            lock = _lock(staging)
+            locked = lock(staging)
         except OSError as e:
             raise translate(e, f"writing to {parent}") from e
         # Synced as a whole in the end: in any order is right as long as nobody sees it.
@@ -95,8 +95,8 @@ def _building_locally(path: str) -> Iterator[Target]:
     finally:
         if os.path.lexists(staging):
             shutil.rmtree(staging, ignore_errors=True)  # the next one that writes to that name removes the rest
-        if lock >= 0:
-            os.close(lock)
+        if locked >= 0:
+            os.close(locked)
         for directory in reversed(made):
             with suppress(OSError):  # somebody else uses it by now
                 os.rmdir(directory)
@@ -130,7 +130,8 @@ def _make_directories(path: str) -> list[str]:
     return made
 
 
-def _lock(directory: str) -> int:
+def lock(directory: str) -> int:
+    """Lock `directory` for as long as the descriptor that is returned is open. Raises: OSError: another process has."""
     descriptor = os.open(directory, os.O_RDONLY | os.O_DIRECTORY)
     try:
         fcntl.flock(descriptor, fcntl.LOCK_EX | fcntl.LOCK_NB)
@@ -140,13 +141,14 @@ def _lock(directory: str) -> int:
     return descriptor
 
 
-def _remove_abandoned(parent: str, prefix: str) -> None:
+def remove_abandoned(parent: str, prefix: str) -> None:
+    """Remove the directories in `parent` whose names begin with `prefix` and that no living process has locked."""
     for name in os.listdir(parent):
         if not name.startswith(prefix):
             continue
         path = os.path.join(parent, name)
         try:
-            descriptor = _lock(path)
+            descriptor = lock(path)
         except OSError:
             continue  # its process lives, or it is just gone
         try:
@@ -178,12 +180,12 @@ def remove_directory(path: str) -> None:
     parent, name = os.path.split(path)
     hidden = os.path.join(parent, f".{name}.staging-{uuid.uuid4().hex}")
     try:
-        lock = _lock(path)
+        locked = lock(path)
         try:
             os.rename(path, hidden)
             _sync(parent)
             shutil.rmtree(hidden)
         finally:
-            os.close(lock)
+            os.close(locked)
     except OSError as e:
         raise translate(e, f"deleting {path}") from e

@@ -183,6 +183,16 @@ class LocalStorage:
         with suppress(OSError):
             os.unlink(path)
 
+    def free_bytes(self) -> int:
+        """Return how much space is left where the root is."""
+        path = self.root
+        while not os.path.isdir(path) and path != os.path.dirname(path):
+            path = os.path.dirname(path)
+        try:
+            return shutil.disk_usage(path).free
+        except OSError as e:
+            raise translate(e, f"looking at {path}") from e
+
     # ---- reading
 
     def read(self, key: str) -> bytes:

@@ -1,0 +1,188 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Rescale level: another number of state partitions for an aggregation that has stopped, and the first batch after it.
+
+Millpond's `millpond rescale` against Spark's own `spark._streamingCheckpointManager.repartition`, each on its own provider's state of the
+same query. Run by `run.py` as a process of its own per contender and repetition:
+`python -m benchmarks.bench_rescale <spec.json> <result.json>`.
+"""
+
+from __future__ import annotations
+
+import json
+import os
+import shutil
+import subprocess
+import sys
+import time
+from dataclasses import asdict, dataclass
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+from benchmarks.bench_contenders import BASELINE, OURS, Contender
+from benchmarks.bench_env import run_measured
+
+if TYPE_CHECKING:
+    from pyspark.sql import SparkSession
+
+CONTENDERS = (OURS, BASELINE)
+# 12 divides it and 7 does not: a number that moves no row although it is no multiple of 8, and one that has every row hashed anew.
+MAX_PARALLELISM = 8 * 192
+CASES = ((8, 16), (16, 8), (8, 12), (8, 7))
+_STATE = "spark.sql.streaming.stateStore."
+_MAX_PARALLELISM = f"{_STATE}millpond.maxParallelism"
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Sizes:
+    """How much: `keys` of the aggregation, `rows` of the first batch after a rescale, spread over all partitions."""
+
+    keys: int
+    rows: int
+
+
+def sizes(scale: float, *, quick: bool) -> Sizes:
+    """Return the sizes at a scale, or at smoke-test size."""
+    return Sizes(keys=2_000, rows=500) if quick else Sizes(keys=int(2_000_000 * scale), rows=10_000)
+
+
+def case_name(current: int, partitions: int) -> str:
+    """Return the name of a case in the results."""
+    return f"{current}_to_{partitions}"
+
+
+def measure(
+    contender: Contender,
+    what: Sizes,
+    *,
+    jar: Path | None,
+    work_dir: Path,
+    heap_mib: int,
+    extra_conf: dict[str, str],
+    timeout_s: float,
+) -> dict[str, Any]:
+    """Return the figures of each case of one process. Raises: BenchError: the process failed."""
+    work_dir.mkdir(parents=True)
+    spec, result = work_dir / "spec.json", work_dir / "result.json"
+    conf = contender.conf | extra_conf | {"spark.local.dir": str(work_dir / "local")}
+    conf |= {"spark.driver.memory": f"{heap_mib}m", f"{_STATE}maintenanceInterval": "500ms"}
+    conf |= {f"{_STATE}minDeltasForSnapshot": "1"}
+    if jar is not None:
+        conf["spark.driver.extraClassPath"] = str(jar)
+    spec.write_text(
+        json.dumps({"conf": conf, "sizes": asdict(what), "work_dir": str(work_dir), "ours": contender.ours})
+    )
+    command = [sys.executable, "-m", "benchmarks.bench_rescale", str(spec), str(result)]
+    run_measured(command, log=work_dir / "log", timeout_s=timeout_s)
+    measured: dict[str, Any] = json.loads(result.read_text())
+    shutil.rmtree(work_dir)
+    return measured
+
+
+def _run(spark: SparkSession, checkpoint: Path, keys: int, rows: int) -> dict[str, Any]:
+    """Run one micro-batch of `rows` rows; return its progress."""
+    from pyspark.sql import functions as f
+
+    source = spark.readStream.format("rate-micro-batch").option("rowsPerBatch", rows).option("numPartitions", 2)
+    # a key that comes from the value by a step that is coprime to the number of keys, so that few rows reach all partitions
+    counts = source.load().groupBy(((f.col("value") * 7_919) % keys).alias("key")).count()
+    writer = counts.writeStream.format("noop").outputMode("update").option("checkpointLocation", str(checkpoint))
+    query = writer.trigger(availableNow=True).start()
+    query.awaitTermination()
+    found = [p for p in (json.loads(p.json) for p in query.recentProgress) if p["numInputRows"] > 0]
+    assert len(found) == 1, "one micro-batch a run"
+    last: dict[str, Any] = found[0]
+    return last
+
+
+def _bytes(directory: Path) -> int:
+    return sum(path.stat().st_size for path in directory.rglob("*") if path.is_file())
+
+
+def _build(spark: SparkSession, checkpoint: Path, partitions: int, what: Sizes) -> None:
+    spark.conf.set("spark.sql.shuffle.partitions", partitions)
+    for _ in range(2):
+        _run(spark, checkpoint, what.keys, what.keys)
+        time.sleep(2.0 + what.keys / 1_000_000)  # maintenance writes a snapshot, of what is to be rescaled too
+
+
+def _ours(checkpoint: Path, partitions: int) -> dict[str, Any]:
+    """Rescale in a process of its own, as a user does."""
+    command = [sys.executable, "-m", "millpond.cli.main", "rescale", str(checkpoint), "--partitions", str(partitions)]
+    begin = time.monotonic()
+    done = subprocess.run([*command, "--json"], capture_output=True, text=True)
+    process_ms = (time.monotonic() - begin) * 1000
+    if done.returncode != 0:
+        raise RuntimeError(f"millpond rescale: {done.stderr}")
+    report = json.loads(done.stdout)
+    return {
+        "work_ms": report["seconds"] * 1000,
+        "process_ms": process_ms,
+        "written_bytes": report["written_bytes"],
+        "way": report["way"],
+    }
+
+
+def _sparks(spark: SparkSession, checkpoint: Path, partitions: int) -> dict[str, Any]:
+    before, begin = _bytes(checkpoint), time.monotonic()
+    spark._streamingCheckpointManager.repartition(str(checkpoint), partitions)
+    work_ms = (time.monotonic() - begin) * 1000
+    return {"work_ms": work_ms, "written_bytes": _bytes(checkpoint) - before, "way": "repartition"}
+
+
+def _case(
+    spark: SparkSession, base: Path, checkpoint: Path, partitions: int, what: Sizes, *, ours: bool
+) -> dict[str, Any]:
+    shutil.copytree(base, checkpoint)
+    state_bytes = _bytes(base / "state")
+    if ours:
+        shutil.rmtree(checkpoint / "millpond" / "running", ignore_errors=True)  # of the query whose copy this is
+    done = _ours(checkpoint, partitions) if ours else _sparks(spark, checkpoint, partitions)
+    begin = time.monotonic()
+    progress = _run(spark, checkpoint, what.keys, what.rows)
+    run_ms = (time.monotonic() - begin) * 1000
+    (operator,) = progress["stateOperators"]
+    first_ms = progress["durationMs"]["triggerExecution"]
+    return done | {
+        "state_bytes": state_bytes,
+        "first_batch_ms": first_ms,
+        "first_run_ms": run_ms,
+        "sum_ms": done["work_ms"] + first_ms,
+        "state_rows": operator["numRowsTotal"],
+        "partitions": operator["numShufflePartitions"],
+    }
+
+
+def main(spec_path: str, result_path: str) -> None:
+    """Run all cases of a spec in one session and write their figures."""
+    from pyspark.sql import SparkSession
+
+    spec = json.loads(Path(spec_path).read_text())
+    builder = SparkSession.Builder().master("local[*]").appName("millpond-rescale-bench")
+    builder = builder.config("spark.ui.enabled", "false").config("spark.log.level", "ERROR")
+    builder = builder.config("spark.sql.streaming.noDataMicroBatches.enabled", "false")
+    for key, value in spec["conf"].items():
+        builder = builder.config(key, value)
+    spark = builder.getOrCreate()
+    what, work_dir = Sizes(**spec["sizes"]), Path(spec["work_dir"])
+    bases = {n: work_dir / f"base-{n}" for n in sorted({current for current, _ in CASES})}
+    if spec["ours"]:
+        spark.conf.set(_MAX_PARALLELISM, MAX_PARALLELISM)
+    for partitions, base in bases.items():
+        _build(spark, base, partitions, what)
+    # of the birth alone: 8 to 7 gets another one
+    spark.conf.unset(_MAX_PARALLELISM)
+    # once for nothing: both sides with a warm session
+    _case(spark, bases[8], work_dir / "warm-up", 4, what, ours=spec["ours"])
+    results = {}
+    for current, partitions in CASES:
+        checkpoint = work_dir / case_name(current, partitions)
+        results[case_name(current, partitions)] = _case(
+            spark, bases[current], checkpoint, partitions, what, ours=spec["ours"]
+        )
+    Path(result_path).write_text(json.dumps(results))
+    # Spark's RocksDB store waits a minute at its end for each store that was not given back.
+    os._exit(0)
+
+
+if __name__ == "__main__":
+    main(sys.argv[1], sys.argv[2])

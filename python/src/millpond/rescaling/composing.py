@@ -1,0 +1,92 @@
+"""A rescale by composed manifests: each new partition gets one that names files of the old ones. No row moves."""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Sequence
+
+from millpond import layout
+from millpond.ids import new_id
+from millpond.manifest import encode_manifest
+from millpond.rescaling.plan import OldStore, Target, compose
+from millpond.rescaling.read import Before, operator_metadata
+from millpond.rescaling.write import Writing, pin
+from millpond.spark_log_edit import commit_with_state_ids, offsets_with_partitions
+from millpond.storage import Storage
+
+
+def state_bytes(before: Before) -> int:
+    """Return the size of the SSTs and changelogs that the state is restored from, each counted once."""
+    return sum(_state_bytes(stores) for by_name in before.stores.values() for stores in by_name.values())
+
+
+def _state_bytes(stores: Sequence[OldStore]) -> int:
+    return sum(
+        (old.plan.manifest.total_bytes if old.plan.manifest is not None else 0)
+        + sum(size for _, size in old.changelog_files.values())
+        for old in stores
+    )
+
+
+def composed(storage: Storage, before: Before, partitions: int) -> Writing:
+    """Return what a rescale to `partitions` writes, which divide the max parallelism.
+
+    Raises: UnsupportedError: UNSUPPORTED: the old partitions number their column families differently.
+    """
+    batch, created_ms = before.started + 1, time.time_ns() // 1_000_000
+    target = Target(partitions=partitions, version=batch + 1, created_ms=created_ms)
+    files: dict[str, bytes] = {}
+    manifests: dict[str, bytes] = {}
+    ids: dict[int, list[list[str]]] = {}
+    for operator, by_name in before.stores.items():
+        pinned: list[str] = []
+        ids[operator] = []
+        for name in before.names[operator]:
+            fresh = [new_id() for _ in range(1 if operator in before.single else partitions)]
+            made = compose(by_name[name], before.format.key_groups, before.partitions, target, fresh)
+            for partition, manifest in enumerate(made):
+                key = layout.manifest_key(manifest.store, manifest.version_id, before.spark_format)
+                manifests[key] = encode_manifest(manifest)
+                pinned += manifest.changelog_keys()
+                if len(ids[operator]) <= partition:
+                    ids[operator].append([])
+                ids[operator][partition].append(manifest.id)
+        if pinned:
+            files[layout.rescale_pin_key(operator, batch)] = pin(pinned, created_ms)
+    files.update(manifests)
+    return writing_of(storage, before, partitions, files, ids, created_ms)
+
+
+def writing_of(
+    storage: Storage,
+    before: Before,
+    partitions: int,
+    files: dict[str, bytes],
+    ids: dict[int, list[list[str]]],
+    created_ms: int,
+) -> Writing:
+    """Return what every rescale writes: entries of Spark's logs and operator metadata beside `files`.
+
+    Args:
+        ids: of the new state: operator -> partition -> an id per store.
+    """
+    batch, files = before.started + 1, dict(files)
+    if before.started != before.committed:
+        # the batch that is left out counts as committed, with nothing done
+        files[layout.commits_key(before.started)] = storage.read(layout.commits_key(before.committed))
+    for operator in before.stores:
+        metadata = operator_metadata(storage, operator, partitions)
+        if metadata is not None:
+            files[f"{layout.operator_metadata_v2_prefix(operator)}{batch}"] = metadata
+    offsets, commit = layout.offsets_key(before.committed), layout.commits_key(before.committed)
+    return Writing(
+        current=before.partitions,
+        partitions=partitions,
+        batch=batch,
+        offsets=offsets_with_partitions(storage.read(offsets).decode("utf-8"), partitions, name=offsets).encode(
+            "utf-8"
+        ),
+        files=files,
+        commit=commit_with_state_ids(storage.read(commit).decode("utf-8"), ids, name=commit).encode("utf-8"),
+        created_ms=created_ms,
+    )
