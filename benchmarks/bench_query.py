@@ -147,7 +147,7 @@ def _session(spark: SparkSession, scenario: Scenario) -> tuple[DataFrame, str]:
 
 def _pandas(spark: SparkSession, scenario: Scenario) -> tuple[DataFrame, str]:
     import pandas
-    from pyspark.sql.streaming import StatefulProcessor
+    from pyspark.sql.streaming.stateful_processor import StatefulProcessor
 
     class Counts(StatefulProcessor):  # two state calls a key
         def init(self, handle: Any) -> None:
@@ -229,7 +229,11 @@ def main(spec_path: str, result_path: str) -> None:
     result = {"warmup": scenario.warmup, "batches": batches, "from_ms": begin_ms, "to_ms": int(time.time() * 1000)}
     Path(result_path).write_text(json.dumps(result))
     if spec["orderly"]:
+        gateway: Any = spark.sparkContext._gateway
+        jvm = gateway.proc  # it writes its recording when its input ends
         spark.stop()
+        jvm.stdin.close()
+        jvm.wait(60)
     else:
         # Spark's RocksDB store waits a minute at its end for each store that a task of the stopped query has not given
         # back; the measure is taken, so the JVM dies with this process's family (`run_measured`).
