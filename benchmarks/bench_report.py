@@ -191,14 +191,14 @@ def _written_share(case: str) -> Callable[[Mapping[str, Any]], float | None]:
 def _disk_ratio(name: str, raw: str) -> Callable[[Mapping[str, Any]], float | None]:
     def extract(result: Mapping[str, Any]) -> float | None:
         disk = result.get("disk")
-        return statistics.median(disk[name]) / statistics.median(disk[raw]) if disk else None
+        return float(statistics.median(disk[name]) / statistics.median(disk[raw])) if disk else None
 
     return extract
 
 
 def _grown_state(result: Mapping[str, Any]) -> float | None:
     found = result["store"]
-    return statistics.median(found["eviction_ms"]) / statistics.median(found["eviction_of_a_tenth_ms"])
+    return float(statistics.median(found["eviction_ms"]) / statistics.median(found["eviction_of_a_tenth_ms"]))
 
 
 def _scan(

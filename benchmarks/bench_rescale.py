@@ -25,9 +25,9 @@ if TYPE_CHECKING:
     from pyspark.sql import SparkSession
 
 CONTENDERS = (OURS, BASELINE)
-# 12 divides it and 7 does not: a number that moves no row although it is no multiple of 8, and one that has every row hashed anew.
-MAX_PARALLELISM = 8 * 192
-CASES = ((8, 16), (16, 8), (8, 12), (8, 7))
+# Partitions before and after, and the max parallelism (None: the default). 12 divides 1536: a number that moves no row although it is no
+# multiple of 8. 7 does not divide 1024: every row is hashed anew.
+CASES: tuple[tuple[int, int, int | None], ...] = ((8, 16, None), (16, 8, None), (8, 12, 1536), (8, 7, None))
 _STATE = "spark.sql.streaming.stateStore."
 _MAX_PARALLELISM = f"{_STATE}millpond.maxParallelism"
 
@@ -164,21 +164,22 @@ def main(spec_path: str, result_path: str) -> None:
         builder = builder.config(key, value)
     spark = builder.getOrCreate()
     what, work_dir = Sizes(**spec["sizes"]), Path(spec["work_dir"])
-    bases = {n: work_dir / f"base-{n}" for n in sorted({current for current, _ in CASES})}
-    if spec["ours"]:
-        spark.conf.set(_MAX_PARALLELISM, MAX_PARALLELISM)
-    for partitions, base in bases.items():
-        _build(spark, base, partitions, what)
-    # of the birth alone: 8 to 7 gets another one
-    spark.conf.unset(_MAX_PARALLELISM)
+    bases: dict[tuple[int, int | None], Path] = {}
+    for current, _, groups in CASES:
+        key = (current, groups if spec["ours"] else None)
+        if key in bases:
+            continue
+        bases[key] = work_dir / f"base-{current}-{key[1] or 'default'}"
+        if key[1] is not None:
+            spark.conf.set(_MAX_PARALLELISM, key[1])
+        _build(spark, bases[key], current, what)
+        spark.conf.unset(_MAX_PARALLELISM)  # of the birth alone
     # once for nothing: both sides with a warm session
-    _case(spark, bases[8], work_dir / "warm-up", 4, what, ours=spec["ours"])
+    _case(spark, bases[8, None], work_dir / "warm-up", 4, what, ours=spec["ours"])
     results = {}
-    for current, partitions in CASES:
-        checkpoint = work_dir / case_name(current, partitions)
-        results[case_name(current, partitions)] = _case(
-            spark, bases[current], checkpoint, partitions, what, ours=spec["ours"]
-        )
+    for current, partitions, groups in CASES:
+        base, checkpoint = bases[current, groups if spec["ours"] else None], work_dir / case_name(current, partitions)
+        results[case_name(current, partitions)] = _case(spark, base, checkpoint, partitions, what, ours=spec["ours"])
     Path(result_path).write_text(json.dumps(results))
     # Spark's RocksDB store waits a minute at its end for each store that was not given back.
     os._exit(0)

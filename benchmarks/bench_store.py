@@ -147,13 +147,24 @@ def measure_scans(
     """Return `{"store": raw}` (see ScanBench.scala), of Millpond `{"store": raw, "disk": raw}`: the latter with next to no memory
     tier, and with RocksDB itself beside it. Raises: BenchError: as `measure`.
     """
-    run = {"classes": classes, "jar": jar, "timeout_s": timeout_s, "heap_mib": heap_mib}
+
+    def run(what: dict[str, Any], conf: dict[str, str], name: str) -> dict[str, Any]:
+        return _run(
+            what,
+            conf,
+            heap_mib=heap_mib,
+            classes=classes,
+            jar=jar,
+            work_dir=work_dir / name,
+            timeout_s=timeout_s,
+        )
+
     spec = asdict(what) | {"seed": seed, "raw": False}
     conf = contender.conf | extra_conf
-    measured = {"store": _run(spec, conf, work_dir=work_dir / "store", **run)}
+    measured = {"store": run(spec, conf, "store")}
     if contender.ours:
         conf |= {_OPTIONS + "memory.budget": str(MIN_BUDGET_BYTES), _OPTIONS + "restore.warmUp": "false"}
-        measured["disk"] = _run(spec | {"raw": True}, conf, work_dir=work_dir / "disk", **run)
+        measured["disk"] = run(spec | {"raw": True}, conf, "disk")
     work_dir.rmdir()
     return measured
 

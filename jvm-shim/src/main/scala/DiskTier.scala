@@ -32,6 +32,7 @@ final class DiskTier(val dir: File, config: DiskConfig) {
     .setInfoLogLevel(InfoLogLevel.ERROR_LEVEL)
     .setKeepLogFileNum(1)
   private val reading = new ReadOptions()
+  private val readingAhead = new ReadOptions().setFillCache(false).setReadaheadSize(2L << 20)
   private val db =
     try RocksDB.open(options, dir.getPath)
     catch { case e: RocksDBException => freeOptions(); throw DiskTier.failure(s"the local RocksDB $dir cannot be opened", e) }
@@ -56,11 +57,7 @@ final class DiskTier(val dir: File, config: DiskConfig) {
   def lastValue: Array[Byte] = value
 
   /** An iterator over the state of now; the caller closes it before this tier is closed. */
-  def iterator(readAhead: Boolean): DiskScan = {
-    val scanOptions = new ReadOptions().setFillCache(!readAhead)
-    if (readAhead) scanOptions.setReadaheadSize(2L << 20)
-    new DiskScan(db.newIterator(scanOptions), scanOptions)
-  }
+  def iterator(readAhead: Boolean): DiskScan = new DiskScan(db.newIterator(if (readAhead) readingAhead else reading))
 
   /** A writer of one sorted file with this tier's table format. */
   def sstWriter(file: File): SstWriter = new SstWriter(options, file)
@@ -74,11 +71,10 @@ final class DiskTier(val dir: File, config: DiskConfig) {
   }
 
   /** Delete all rows in the half-open ranges of keys, of which files that lie wholly in one go at once. */
-  def deleteRanges(ranges: Seq[(Array[Byte], Array[Byte])]): Unit = writing { write =>
-    ranges.foreach { case (from, until) =>
-      db.deleteFilesInRanges(db.getDefaultColumnFamily, java.util.List.of(from, until), false)
-      db.deleteRange(write, from, until)
-    }
+  def deleteRanges(ranges: Seq[(Array[Byte], Array[Byte])]): Unit = if (ranges.nonEmpty) writing { write =>
+    // all at once: each call writes RocksDB's manifest
+    db.deleteFilesInRanges(db.getDefaultColumnFamily, ranges.flatMap { case (from, until) => Seq(from, until) }.asJava, false)
+    ranges.foreach { case (from, until) => db.deleteRange(write, from, until) }
   }
 
   /** Delete the rows with these keys, which may come from a scan of this tier. */
@@ -120,7 +116,7 @@ final class DiskTier(val dir: File, config: DiskConfig) {
     files
   }
 
-  private def freeOptions(): Unit = { reading.close(); options.close(); bloom.close() }
+  private def freeOptions(): Unit = { reading.close(); readingAhead.close(); options.close(); bloom.close() }
 
   def close(): Unit = { db.close(); freeOptions() }
 }
@@ -144,7 +140,7 @@ object DiskTier {
 }
 
 /** A RocksDB iterator that is closed once, whoever comes first. */
-final class DiskScan(it: RocksIterator, options: ReadOptions) {
+final class DiskScan(it: RocksIterator) {
   private var open = true
   def seekToFirst(): Unit = it.seekToFirst()
   def seek(target: Array[Byte]): Unit = it.seek(target)
@@ -161,12 +157,13 @@ final class DiskScan(it: RocksIterator, options: ReadOptions) {
   /** Copies into a direct buffer; returns the full length. */
   def keyInto(buffer: ByteBuffer): Int = it.key(buffer)
   def valueInto(buffer: ByteBuffer): Int = it.value(buffer)
-  def close(): Unit = if (open) { open = false; it.close(); options.close() }
+  def close(): Unit = if (open) { open = false; it.close() }
 }
 
 /** Writes one SSTable; keys must ascend strictly. `finish` or `abandon` must be called. */
 final class SstWriter(options: Options, file: File) {
-  private val env = new EnvOptions()
+  // the file goes to the disk while it is written: one large write at its end would hold up every commit that syncs then
+  private val env = new EnvOptions().setBytesPerSync(1L << 20)
   private val writer = new SstFileWriter(env, options)
   private var keyBuffer = ByteBuffer.allocateDirect(256)
   private var valueBuffer = ByteBuffer.allocateDirect(4096)

@@ -3,8 +3,10 @@ package org.apache.spark.sql.millpond
 import java.io.File
 
 /** Turns changelogs into sorted files for the disk tier. Works on files alone, so it takes nothing from the running batch;
-  * a key that was written in many versions is written once. */
-private[millpond] final class Flush(disk: DiskTier, workDir: File) {
+  * a key that was written in many versions is written once.
+  *
+  * @param giveWay called every now and then: work that nobody waits for stands aside in it */
+private[millpond] final class Flush(disk: DiskTier, workDir: File, giveWay: () => Unit = () => ()) {
   private var blocks = new Array[Array[Byte]](16)
   private var blockCount = 0
   private var blockBytes = 0L
@@ -40,6 +42,7 @@ private[millpond] final class Flush(disk: DiskTier, workDir: File) {
       blocks(blockCount) = block
       blockCount += 1
       blockBytes += block.length
+      giveWay()
     }
     if (count == keyAt.length) {
       recordBlock = java.util.Arrays.copyOf(recordBlock, count * 2)
@@ -124,6 +127,7 @@ private[millpond] final class Flush(disk: DiskTier, workDir: File) {
           else if (keepDeletes) writer.delete(block, keyAt(r), keyLength(r))
         }
         i += 1
+        if (i % Flush.Stretch == 0) giveWay()
       }
       val entries = writer.entries
       if (entries > 0) { writer.finish(); done = true; disk.ingest(file) }
@@ -168,4 +172,5 @@ private[millpond] final case class PendingChangelog(version: Long, id: String, p
 
 private[millpond] object Flush {
   private val GatherBytes = 32L << 20
+  private val Stretch = 1024 // entries between two looks at whether to give way: about a quarter of a millisecond
 }

@@ -257,7 +257,7 @@ class MillpondStateStoreProvider extends LineProvider {
   private[millpond] def commit(session: Session, forceSnapshot: Boolean): Long = {
     val version =
       try {
-        val committed = engine.commit()
+        val committed = Commits.during(engine.commit())
         definitionsBefore = None
         if (conf.commitValidationEnabled) StateStore.reportCommitToCoordinator(committed, id, context.hadoopConf)
         committed

@@ -15,14 +15,14 @@ private[millpond] object Snapshots extends Logging {
       files: ArrayNode, families: ObjectNode, layout: StoreLayout)
 
   /** Bring the disk tier up to the anchor. Reads files only; `diskLock` is held. */
-  def flush(engine: StoreEngine): Unit = {
+  def flush(engine: StoreEngine, giveWay: () => Unit = () => ()): Unit = {
     val (target, keys, changelogs) = engine.synchronized {
       orStale(engine)(engine.openDisk()) // nothing reads from a new one before the first rows are dropped from memory
       (engine.anchor, engine.anchorKeys, engine.pending.filter(_.version <= engine.anchor))
     }
     orStale(engine) {
       DiskTier.checkFolder(engine.disk.dir)
-      if (changelogs.nonEmpty) { new Flush(engine.disk, engine.context.generationDir(engine.generation)).run(changelogs); () }
+      if (changelogs.nonEmpty) { new Flush(engine.disk, engine.context.generationDir(engine.generation), giveWay).run(changelogs); () }
     }
     engine.synchronized {
       engine.flushed = target
@@ -74,7 +74,8 @@ private[millpond] object Snapshots extends Logging {
     val wanted = engine.synchronized(engine.loaded && !engine.closed && engine.spilledVersion <= engine.anchor && engine.anchor > engine.snapshotVersion && engine.anchor - engine.snapshotVersion >= (if (engine.composed) 1 else due))
     if (!wanted) None
     else try {
-      flush(engine)
+      val courtesy = new Courtesy
+      flush(engine, () => courtesy.giveWay())
       if (engine.composed) orStale(engine)(engine.disk.compact()) // what other partitions own is not uploaded once more
       val dir = new File(engine.context.generationDir(engine.generation), s"snapshot-${java.util.UUID.randomUUID}")
       val (version, id, keys, families, layout) = engine.synchronized {

@@ -20,11 +20,10 @@ from millpond.savepoint.copying import damaged_state, write_image
 from millpond.savepoint.create import check_apart, pin_of
 from millpond.savepoint.from_checkpoint import checkpoint_image, spark_image
 from millpond.savepoint.image import Image
-from millpond.savepoint.places import absolute
 from millpond.savepoint.restore import KEEP, restored
 from millpond.savepoint.target import Target, building, check_vacant
 from millpond.session import running_class, running_option
-from millpond.storage import LocalStorage, Storage, open_checkpoint, open_storage
+from millpond.storage import LocalStorage, Storage, open_checkpoint, open_storage, root_of
 
 Progress = Callable[[int, int], None]
 """Called with the stores that are copied and the stores in all."""
@@ -136,7 +135,7 @@ def release(
 
 
 def _places(checkpoint: str | os.PathLike[str], new_checkpoint: str | os.PathLike[str]) -> tuple[str, str]:
-    origin, place = absolute(checkpoint), absolute(new_checkpoint)
+    origin, place = root_of(checkpoint), root_of(new_checkpoint)
     check_apart(origin, place)
     check_vacant(place)
     return origin, place

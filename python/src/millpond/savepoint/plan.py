@@ -14,10 +14,10 @@ from millpond.savepoint.from_savepoint import savepoint_image
 from millpond.savepoint.image import Image
 from millpond.savepoint.index import read_index
 from millpond.savepoint.job import JobOperator, chosen, load, new_session, operators
-from millpond.savepoint.places import absolute, uri_below
+from millpond.savepoint.places import uri_below
 from millpond.savepoint.restore import KEEP, restored
 from millpond.spark_metadata import parse_offsets
-from millpond.storage import LocalStorage, open_storage
+from millpond.storage import LocalStorage, open_storage, root_of
 
 RESTORED, MAPPED, DROPPED, REFUSED = "restored", "mapped", "dropped", "refused"
 
@@ -75,7 +75,7 @@ def plan(
         InvalidInputError: NOT_A_SAVEPOINT, OPERATOR_UNKNOWN, INVALID_ARGUMENT. FormatError: SAVEPOINT_DAMAGED.
         UnsupportedError: SHIM_MISSING: the session runs already, and without Millpond. What the job itself raises.
     """
-    origin = absolute(savepoint)
+    origin = root_of(savepoint)
     source = open_storage(origin)
     image = savepoint_image(source, read_index(source, origin))
     numbers = images.renumbering([op.operator for op in image.operators], map_operators or {}, set(drop_operators))

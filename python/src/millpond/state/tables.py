@@ -16,7 +16,6 @@ from millpond.rows.arrow_types import struct_type
 from millpond.rows.encode import encode_rows
 from millpond.rows.spark_types import Struct
 from millpond.savepoint.index import SavepointIndex
-from millpond.savepoint.places import absolute
 from millpond.state.codec import (
     PHYSICAL_PREFIX_BYTES,
     binary_array,
@@ -27,6 +26,7 @@ from millpond.state.codec import (
 )
 from millpond.state.entries import Entry, entries
 from millpond.state.selection import Selection, select
+from millpond.storage import root_of
 
 DEFAULT_BATCH_ROWS = 65_536
 SLOT_BYTES = 2  # which end the key where the column family spans key groups
@@ -104,7 +104,7 @@ def read_with_spark(
     selection = select(path, operator=operator, store=store, column_family=column_family, batch=batch)
     if keys is not None:
         _Filter(keys, selection.schema.key)  # says here, and not in a task, what is wrong with it
-    place = absolute(path)
+    place = root_of(path)
     chosen: dict[str, Any] = {
         "operator": selection.operator.operator,
         "store": selection.store,
