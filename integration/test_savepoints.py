@@ -36,7 +36,6 @@ CASES = [
     ("join-left", "canonical", None),
     ("join-filtered-v4", "native", 3),
     ("scala-event-time", "canonical", 5),
-    ("scala-event-time-avro", "canonical", 3),
     ("global-update-ids", "native", 4),
     ("dedupe-then-window", "canonical", 1),
 ]
