@@ -1,6 +1,6 @@
 # Everything lives in .venv and build/ of this folder; the paths below are relative, so the folder's own name may hold spaces.
 .DEFAULT_GOAL := help
-.PHONY: help build test shapes previous wheel demo lint bench soak clean
+.PHONY: help build test shapes previous wheel demo lint bench bench-s3 soak clean
 SHELL := /bin/bash
 .SHELLFLAGS := -eu -o pipefail -c
 
@@ -23,6 +23,8 @@ PREVIOUS_SAMPLE ?= (asks_for and 3) or join-full-v3 or row-processing-time or sc
 TEST_ARGS ?=
 # make bench SCALE=0.1: a tenth of the rows
 SCALE ?= 1
+# make bench-s3 BENCH_ARGS='--slots 8'
+BENCH_ARGS ?=
 # make soak MINUTES=5
 MINUTES ?= 30
 
@@ -35,7 +37,7 @@ export PIP_DISABLE_PIP_VERSION_CHECK := 1
 export PYTHONPATH :=
 
 help: ## show this list
-	@sed -n 's/^\([a-z]*\):.*## \(.*\)/  make \1\t\2/p' Makefile | expand -t 16
+	@sed -n 's/^\([a-z0-9-]*\):.*## \(.*\)/  make \1\t\2/p' Makefile | expand -t 16
 
 build: $(INSTALLED) ## make .venv with millpond and everything that the other targets need; incremental
 	@$(PY) jvm-shim/build_shim.py
@@ -92,6 +94,9 @@ lint: build ## ruff, mypy --strict; scalac's warnings are errors in the build it
 
 bench: build ## compare with Spark's own state stores (SCALE=0.1 for a quick look)
 	$(PY) benchmarks/run.py --scale $(SCALE)
+
+bench-s3: build ## measure batches, requests and restores on an S3 server that is slow (BENCH_ARGS='--only restore')
+	$(PY) benchmarks/bench_s3.py $(BENCH_ARGS)
 
 soak: build ## kill and pause processes of a cluster at random for MINUTES, compare every row, measure what grows
 	$(PY) -m integration.soak.run --minutes $(MINUTES)

@@ -120,7 +120,7 @@ def _aggregation_keys(spark: SparkSession, scenario: Scenario) -> DataFrame:
     return _rate(spark, scenario).select((f.col("value") % scenario.rows).alias("key"))
 
 
-def _aggregation(spark: SparkSession, scenario: Scenario) -> tuple[DataFrame, str]:
+def aggregation(spark: SparkSession, scenario: Scenario) -> tuple[DataFrame, str]:
     return _aggregation_keys(spark, scenario).groupBy("key").count(), "update"
 
 
@@ -167,15 +167,15 @@ def _pandas(spark: SparkSession, scenario: Scenario) -> tuple[DataFrame, str]:
 
 
 _QUERIES: dict[str, Callable[[SparkSession, Scenario], tuple[DataFrame, str]]] = {
-    "aggregation": _aggregation,
+    "aggregation": aggregation,
     "join": _join,
     "session": _session,
     "pandas": _pandas,
-    "partitions200": _aggregation,
+    "partitions200": aggregation,
 }
 
 
-def _batch(progress: dict[str, Any]) -> dict[str, Any]:
+def batch(progress: dict[str, Any]) -> dict[str, Any]:
     operators = progress["stateOperators"]
     return {
         "batch": progress["batchId"],
@@ -201,7 +201,7 @@ def _run(spark: SparkSession, scenario: Scenario, checkpoint: str, deadline_s: f
         while True:
             batches = [p for p in (json.loads(p.json) for p in query.recentProgress) if p["numInputRows"] > 0]
             if len(batches) >= wanted:
-                return [_batch(p) for p in batches[:wanted]]
+                return [batch(p) for p in batches[:wanted]]
             if time.monotonic() > end:
                 raise TimeoutError(f"{scenario.name}: {len(batches)} of {wanted} batches after {deadline_s:.0f} s")
             failure = query.exception()

@@ -27,6 +27,12 @@ def pytest_report_header() -> str:
     )
 
 
+def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item]) -> None:
+    """Leave out what downloads a server, unless it is asked for."""
+    if "radosgw" not in str(config.option.markexpr):
+        items[:] = [item for item in items if item.get_closest_marker("radosgw") is None]
+
+
 def pytest_terminal_summary(terminalreporter: pytest.TerminalReporter) -> None:
     """The table of the query shapes that this run compared with Spark's RocksDB store."""
     lines = from_reports(r for reports in terminalreporter.stats.values() for r in reports)

@@ -1,4 +1,7 @@
-"""State on a file system of Hadoop's, moved by the JVM: `viewfs:`, which runs in the process and has both of Hadoop's interfaces."""
+"""State on a file system of Hadoop's, moved by the JVM: `viewfs:`, which runs in the process and has both of Hadoop's interfaces.
+
+HDFS itself cannot be run from pyspark's jars: they hold its client (`DistributedFileSystem`), but neither a NameNode nor a DataNode.
+"""
 
 from __future__ import annotations
 

@@ -114,8 +114,8 @@ class S3Server:
             "s3",
             endpoint_url=self.endpoint,
             region_name=region,
-            aws_access_key_id="test",
-            aws_secret_access_key="test",
+            aws_access_key_id=HADOOP["fs.s3a.access.key"],
+            aws_secret_access_key=HADOOP["fs.s3a.secret.key"],
         )
         place: Any = {} if region == "us-east-1" else {"CreateBucketConfiguration": {"LocationConstraint": region}}
         client.create_bucket(Bucket=name, **place)

@@ -91,6 +91,26 @@ def test_requests(objects: Objects, spark_format: int) -> None:
     assert reader.plan["snapshot_version"] == 3
 
 
+def test_two_hundred_partitions_list_nothing(tmp_path: Path) -> None:
+    """A commit is a PUT a store, a restore GETs by name; each batch on an executor that remembers nothing."""
+    state = FaultyStorage(MemoryStorage(), lambda _: None)
+    split = SplitStorage(MemoryStorage(), state)
+    ids = [""] * 200
+    for version in range(3):
+        service = AgentService(opener=lambda uri, settings: split)
+        before = Counter(state.counts)
+        for partition in range(200):
+            local = tmp_path / f"{version}-{partition}"
+            store = Provider(
+                service, tmp_path / "ckpt", local, partition=partition, spark_format=2, partitions_hint=200
+            )
+            assert len(store.open(version, ids[partition] or None)) == version
+            ids[partition] = store.commit().id
+        made = dict(state.counts - before)
+        born = {"put_bytes": 1} if version == 0 else {"get_to_file": 200 * version}  # the changelogs back to version 1
+        assert made == {"put_file": 200, "read": 1, **born}  # format.json
+
+
 def test_spark_s_logs_are_read_once_per_run(objects: Objects) -> None:
     objects.memory.put_bytes("offsets/0", OFFSETS)
     objects.memory.put_bytes("state/0/_metadata/metadata", OPERATOR)
@@ -249,7 +269,7 @@ def test_answers_tell_what_the_storage_was_asked(tmp_path: Path) -> None:
     provider.open(0)
     assert "storage" not in provider.plan
     answer = provider.call("publish_changelog", version=1, id="0" * 16, staged=provider.stage(1, "0" * 16))
-    assert answer["storage"] == {"put_requests": 1, "sent_bytes": 100}
+    assert answer["storage"] == {"put_requests": 1, "sent_bytes": 100, "nano_dollars": 5000}
     assert "storage" not in provider.call("close")
 
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 import random
 from collections.abc import Iterator
 from pathlib import Path
@@ -93,7 +94,19 @@ def test_a_query_s_life(
     monkeypatch.setenv("AWS_SECRET_ACCESS_KEY", "test")
     monkeypatch.setenv("AWS_REGION", "us-east-1")
     assert main(["checkpoint", "show", str(tmp_path / "ckpt"), "-o", f"storage.s3.endpoint={server.endpoint}"]) == 0
-    assert "versions" in capsys.readouterr().out
+    shown = capsys.readouterr().out
+    assert "versions" in shown and "$ a month" in shown
+    given = [
+        "-o",
+        f"storage.s3.endpoint={server.endpoint}",
+        "-o",
+        "storage.prices=put=1000,list=0,get=0,delete=0,month=0",
+    ]
+    assert main(["checkpoint", "show", str(tmp_path / "ckpt"), "--json", *given]) == 0
+    (store,) = json.loads(capsys.readouterr().out)["operators"][0]["stores"]
+    files = store["changelogs"] + len(store["snapshots"]) + store["sst_files"]
+    assert store["cost"]["put_requests"] == files == store["cost"]["put_dollars"], "a dollar each"
+    assert store["cost"]["restore_requests"] >= 2 and store["cost"]["month_dollars"] == 0
 
 
 def test_restores_fetch_side_by_side(server: S3Server, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:

@@ -232,4 +232,17 @@ def test_the_installed_wheel_finds_its_jar(wheel: Path, tmp_path: Path) -> None:
 
 def test_make_help_lists_what_the_readme_promises() -> None:
     listed = {line.split()[1] for line in run("make", "--no-print-directory", "help", cwd=REPO).splitlines()}
-    assert listed == {"help", "build", "test", "shapes", "previous", "wheel", "demo", "lint", "bench", "soak", "clean"}
+    assert listed == {
+        "help",
+        "build",
+        "test",
+        "shapes",
+        "previous",
+        "wheel",
+        "demo",
+        "lint",
+        "bench",
+        "bench-s3",
+        "soak",
+        "clean",
+    }

@@ -28,7 +28,7 @@ def rescale(
         skip_uncommitted: leave out a batch that was begun and not committed; its output may come twice.
     Raises: MillpondError: as `millpond.rescaling.rescale`.
     """
-    storage, root = open_root(os.fspath(checkpoint))
+    storage, root = open_root(checkpoint)
     return _rescale(
         storage,
         root,

@@ -56,8 +56,8 @@ OPTIONS: tuple[Option, ...] = (
         name="agent.driverPython",
         type="str",
         default=None,
-        doc="The same in local mode, where the driver is the executor. millpond.configure sets it to its own interpreter. "
-        "Unset: as agent.python.",
+        doc="The same on the driver, which is the executor in local mode, and elsewhere tries the storage before a query starts. "
+        "millpond.configure sets it to its own interpreter. Unset: as agent.python.",
     ),
     Option(
         name="agent.startTimeoutMs",
@@ -265,6 +265,14 @@ OPTIONS: tuple[Option, ...] = (
         minimum=1,
         maximum=256,
         doc="Parts that one executor sends or fetches at the same time.",
+    ),
+    Option(
+        name="storage.prices",
+        type="str",
+        default="put=0.005,list=0.005,get=0.0004,delete=0,month=0.023",
+        doc="What the estimates of the metrics and of `millpond checkpoint show` reckon with: dollars for a thousand requests of each "
+        "kind, and for a GiB kept a month. The default is AWS's list price of S3 Standard in us-east-1; traffic and encryption come "
+        "on top.",
     ),
     Option(
         name="storage.cache.size",

@@ -129,6 +129,11 @@ def new_staging_name() -> str:
     return STAGING_PREFIX + uuid.uuid4().hex
 
 
+def new_probe_key() -> str:
+    """Return the key of a file by which a query that starts tries whether it may write: `millpond/.staging-<uuid4 hex>`."""
+    return f"{MILLPOND_DIR}/{new_staging_name()}"
+
+
 def parse_store_file(name: str) -> StoreFile | None:
     """Return what `name` (relative to a store's directory) is, or None if it is none of Millpond's files."""
     if match := _VERSIONED.fullmatch(name):

@@ -57,14 +57,13 @@ def stop_with_savepoint(
     """
     from millpond import savepoint as savepoints
     from millpond.savepoint.create import check_apart
-    from millpond.savepoint.places import absolute
     from millpond.savepoint.target import check_vacant
-    from millpond.storage import open_checkpoint
+    from millpond.storage import open_checkpoint, root_of
 
     if wait_s < 0:
         raise InvalidInputError(f"wait_s is {wait_s}: it must not be negative")
-    root = absolute(checkpoint) if checkpoint is not None else _checkpoint_of(query)
-    place = absolute(savepoint)
+    root = root_of(checkpoint) if checkpoint is not None else _checkpoint_of(query)
+    place = root_of(savepoint)
     check_apart(root, place)
     check_vacant(place)  # before the query is stopped for nothing
     storage = open_checkpoint(root)
@@ -114,12 +113,11 @@ def rescale_query(
     Raises: InvalidInputError, UnsupportedError, STORAGE_FULL: as `millpond.rescale`; the query runs on. What `start` raises.
     """
     from millpond.rescaling import rescale, undo
-    from millpond.savepoint.places import absolute
-    from millpond.storage import open_checkpoint
+    from millpond.storage import open_checkpoint, root_of
 
     if wait_s < 0:
         raise InvalidInputError(f"wait_s is {wait_s}: it must not be negative")
-    root = absolute(checkpoint) if checkpoint is not None else _checkpoint_of(query)
+    root = root_of(checkpoint) if checkpoint is not None else _checkpoint_of(query)
     storage = open_checkpoint(root)
     _refuse_early(storage, root, partitions, max_parallelism)
     stopped: float | None = None

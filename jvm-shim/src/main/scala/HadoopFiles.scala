@@ -1,6 +1,6 @@
 package org.apache.spark.sql.millpond
 
-import java.io.{File, FileNotFoundException, FileOutputStream, IOException}
+import java.io.{EOFException, File, FileNotFoundException, FileOutputStream, IOException}
 import java.nio.file.Files
 import java.util.concurrent.ConcurrentHashMap
 
@@ -9,7 +9,7 @@ import scala.util.control.NonFatal
 import com.fasterxml.jackson.databind.JsonNode
 import com.fasterxml.jackson.databind.node.ObjectNode
 import org.apache.hadoop.conf.Configuration
-import org.apache.hadoop.fs.{FileAlreadyExistsException, FileContext, FileSystem, Options => HadoopOptions, Path, StreamCapabilities, UnsupportedFileSystemException}
+import org.apache.hadoop.fs.{FSDataInputStream, FileAlreadyExistsException, FileContext, FileSystem, Options => HadoopOptions, Path, StreamCapabilities, UnsupportedFileSystemException}
 
 /** Hadoop's file systems for the agent, which decides what is stored and where: it asks for whole files by path, and this JVM, whose class path
   * and credentials the job has, moves them. Requests and answers are JSON as the agent's own are; bytes go through local files. */
@@ -67,12 +67,11 @@ private[millpond] object HadoopFiles {
   }
 
   private def get(fs: FileSystem, path: Path, local: File, start: Long, length: Long): Unit = {
-    val available = fs.getFileStatus(path).getLen
+    // without a look at its length before: on an object storage that is a request
     val in = fs.open(path)
     try {
       val out = new FileOutputStream(local)
-      try if (start < available) {
-        in.seek(start)
+      try if (start == 0L || reaches(in, start)) {
         val buffer = new Array[Byte](1 << 20)
         var left = length
         var read = 0
@@ -83,6 +82,9 @@ private[millpond] object HadoopFiles {
       } finally out.close()
     } finally in.close()
   }
+
+  /** Whether the file does not end before `start`, where it is then read from. */
+  private def reaches(in: FSDataInputStream, start: Long): Boolean = try { in.seek(start); true } catch { case _: EOFException => false }
 
   private def put(fs: FileSystem, conf: Configuration, target: Path, staging: Path, local: File, ifAbsent: Boolean): Unit = {
     if (ifAbsent && fs.exists(target)) throw new FileAlreadyExistsException(target.toString)

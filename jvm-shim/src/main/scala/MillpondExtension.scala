@@ -73,6 +73,7 @@ private final class WatchStarts(session: org.apache.spark.sql.SparkSession) exte
     override def onQueryProgress(event: StreamingQueryListener.QueryProgressEvent): Unit = ()
     override def onQueryTerminated(event: StreamingQueryListener.QueryTerminatedEvent): Unit = {
       AskedProviders.ended(event.runId)
+      StartCheck.ended(event.runId)
       Heartbeats.ended(event.runId)
     }
   })
@@ -84,16 +85,18 @@ private object StatefulPlanRule extends Rule[SparkPlan] {
   private val Ours = classOf[MillpondStateStoreProvider].getName
 
   override def apply(plan: SparkPlan): SparkPlan = {
-    val runs = plan.collect { case writer: StateStoreWriter if writer.stateInfo.isDefined => writer.getStateInfo.queryRunId }
-    if (runs.isEmpty) plan
+    val infos = plan.collect { case writer: StateStoreWriter if writer.stateInfo.isDefined => writer.getStateInfo }
+    if (infos.isEmpty) plan
     else {
       val effective = SQLConf.get.getConf(SQLConf.STATE_STORE_PROVIDER_CLASS)
       if (effective == Ours) {
-        Options.resolve(SQLConf.get.getAllConfs)
+        val options = Options.resolve(SQLConf.get.getAllConfs)
+        // the operator in a batch query has no run that was started
+        if (AskedProviders.of(infos.head.queryRunId).isDefined) SparkSession.getActiveSession.foreach(StartCheck.once(_, infos.head, options))
         plan.transformUp(TransformWithStateNodes.admit)
       } else {
         // the offset log pins the provider with which a query began; Spark goes on with that one and does not say so
-        if (AskedProviders.of(runs.head).contains(Ours))
+        if (AskedProviders.of(infos.head.queryRunId).contains(Ours))
           throw MillpondError.of("FOREIGN_CHECKPOINT", s"this query's checkpoint was written with $effective, which its offset log pins: Millpond cannot continue it.")
         plan
       }

@@ -103,6 +103,7 @@ object StoreMetrics {
     "get_requests" -> StateStoreCustomSumMetric("millpondStorageGetRequests", "Millpond: requests to the storage that read"),
     "list_requests" -> StateStoreCustomSumMetric("millpondStorageListRequests", "Millpond: requests to the storage that list"),
     "delete_requests" -> StateStoreCustomSumMetric("millpondStorageDeleteRequests", "Millpond: requests to the storage that delete"),
+    "nano_dollars" -> StateStoreCustomSumMetric("millpondStorageNanoDollars", "Millpond: estimated price of the requests to the storage, in 1e-9 dollars"),
     "sent_bytes" -> SparkLine.sizeMetric("millpondStorageSentBytes", "Millpond: bytes sent to the storage"),
     "received_bytes" -> SparkLine.sizeMetric("millpondStorageReceivedBytes", "Millpond: bytes received from the storage"))
   val LastSnapshot: StateStoreSnapshotLastUploadInstanceMetric = StateStoreSnapshotLastUploadInstanceMetric()

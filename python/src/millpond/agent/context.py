@@ -19,6 +19,7 @@ from millpond.restore.sst_cache import SstCache, cache_directory
 from millpond.spark_metadata import OperatorInfo, SparkMetadata, read_operator_info, read_spark_metadata
 from millpond.storage import ObjectInfo, Storage
 from millpond.storage.parallel import Parallel
+from millpond.storage.prices import Prices, parse_prices
 from millpond.storage.settings import HandedOver, StorageSettings, storage_settings
 from millpond.store_files import StoreFiles
 from millpond.unlisted import UnlistedFiles
@@ -77,6 +78,7 @@ class StoreContext:
     hadoop: HandedOver
     directory: str | None  # local path of the store's directory, None where storage is not local
     sst_cache: SstCache | None  # only where storage is not local
+    prices: Prices
     commit_lock: threading.Lock = field(default_factory=threading.Lock)
     snapshot_lock: threading.Lock = field(default_factory=threading.Lock)
     collect_lock: threading.Lock = field(default_factory=threading.Lock)
@@ -219,15 +221,16 @@ class Contexts:
                 hadoop=hadoop,
                 directory=directory,
                 sst_cache=cache,
+                prices=parse_prices(str(resolved["storage.prices"])),
             )
             self._stores[key] = context
         return context
 
 
 def handed_over(value: object) -> HandedOver:
-    """Return what the shim says that Spark was told of a storage."""
+    """Return what the shim says that Spark was told of a storage. Raises: InvalidInputError."""
     if value is None:
         return HandedOver()
     if not isinstance(value, dict) or not all(isinstance(entry, str) for entry in value.values()):
-        raise request_error("store.hadoop is no object of texts")
+        raise request_error("hadoop is no object of texts")
     return HandedOver(value)

@@ -64,6 +64,7 @@ class AgentService:
         self._lock = threading.Lock()
         self._methods: dict[str, Callable[[dict[str, Any]], dict[str, Any]]] = {
             "ping": self._ping,
+            "check_start": self._check_start,
             "open": self._open,
             "change_feed": self._change_feed,
             "publish_changelog": self._publish_changelog,
@@ -105,13 +106,20 @@ class AgentService:
         known = self._contexts.known(request["store"])
         usage = usage_of(known.storage) if known is not None else None
         taken = usage.take() if usage is not None else {}
-        if taken:
-            answer["storage"] = taken
+        if taken and known is not None:
+            answer["storage"] = {**taken, "nano_dollars": known.prices.nano_dollars(taken)}
 
     # ---- calls
 
     def _ping(self, request: dict[str, Any]) -> dict[str, Any]:
         return {"pid": os.getpid(), "version": __version__}
+
+    def _check_start(self, request: dict[str, Any]) -> dict[str, Any]:
+        # Here and not above: only a driver is asked.
+        from millpond.agent.starting import check_start
+
+        fields = JsonFields(request, request_error)
+        return {"state": check_start(fields.string("root"), request.get("options"), request.get("hadoop"))}
 
     def _open(self, request: dict[str, Any]) -> dict[str, Any]:
         context, fields = self._context(request), JsonFields(request, request_error)

@@ -8,26 +8,34 @@ from collections.abc import Sequence
 from itertools import groupby
 
 from millpond.cli.output import Output, bytes_text, count_text
-from millpond.config import resolve
+from millpond.config import OptionValue, resolve
 from millpond.errors import ErrorKind, InvalidInputError
 from millpond.inspection import overview, verify
+from millpond.inspection.cost import StoreCost, Tariff, sum_of
 from millpond.inspection.overview import OperatorView, Overview, StoreView
 from millpond.keygroups import divisors_near
 from millpond.storage import Storage, StorageSettings, open_root
+from millpond.storage.prices import parse_prices
 from millpond.storage.settings import storage_settings
+from millpond.storage.usage import usage_of
 
 _MAX_PROBLEM_LINES = 200
 
 
 def settings_of(arguments: argparse.Namespace) -> StorageSettings:
     """Return what the arguments `--option` say of how to reach the storage. Raises: InvalidInputError."""
+    return storage_settings(options_of(arguments))
+
+
+def options_of(arguments: argparse.Namespace) -> dict[str, OptionValue]:
+    """Return all options, those given by arguments `--option` with their values. Raises: InvalidInputError."""
     given: dict[str, object] = {}
     for text in arguments.option:
         name, equals, value = text.partition("=")
         if not equals:
             raise InvalidInputError(f"--option {text}: expected NAME=VALUE", kind=ErrorKind.INVALID_ARGUMENT)
         given[name] = value
-    return storage_settings(resolve(given))
+    return resolve(given)
 
 
 def open_it(arguments: argparse.Namespace) -> tuple[Storage, str]:
@@ -38,7 +46,9 @@ def open_it(arguments: argparse.Namespace) -> tuple[Storage, str]:
 def show(arguments: argparse.Namespace, output: Output) -> int:
     """Print what the Spark checkpoint holds. Exit code 1 if a file could not be read."""
     storage, root = open_it(arguments)
-    result = overview(storage, root)
+    prices = parse_prices(str(options_of(arguments)["storage.prices"]))
+    tariff = Tariff(prices, settings_of(arguments).s3) if usage_of(storage) is not None else None
+    result = overview(storage, root, tariff)
     if arguments.json:
         output.json(result.to_json())
     else:
@@ -77,6 +87,8 @@ def _print_overview(result: Overview, output: Output) -> None:
         ("no row moves to", _freely(result)),
     ):
         output.line(f"{label:<18} {text}")
+    if result.cost is not None:
+        output.line(f"{'estimated price':<18} {_price(result.cost)}")
     if result.asked_partitions is not None:
         output.line(f"{'asked for':<18} {result.asked_partitions} partitions, by the last start of the query")
         if result.asked_refused:
@@ -94,15 +106,36 @@ def _print_operator(operator: OperatorView, output: Output) -> None:
     for name, group in groupby(by_name, key=lambda store: store.name):
         stores = list(group)
         output.line(f"  store {name}")
+        costs = [store.cost for store in stores if store.cost is not None]
         output.table(
-            ("partition", "keys", "versions", "changelogs", "size", "snapshots at", "SSTs", "size", "slots"),
-            [*(_row(store) for store in stores), _total(stores)],
-            right=(0, 1, 3, 4, 6, 7),
+            (
+                *("partition", "keys", "versions", "changelogs", "size", "snapshots at", "SSTs", "size", "slots"),
+                *(("PUTs", "GETs to restore", "$ written", "$ a month") if costs else ()),
+            ),
+            [
+                *((*_row(store), *_cost_cells(store.cost)) for store in stores),
+                (*_total(stores), *_cost_cells(sum_of(costs) if costs else None)),
+            ],
+            right=(0, 1, 3, 4, 6, 7, 9, 10, 11, 12) if costs else (0, 1, 3, 4, 6, 7),
             indent="    ",
         )
         for store in stores:
             if store.scalable is False:
                 output.line(f"    partition {store.partition} cannot be rescaled: {store.unscalable_reason}")
+
+
+def _price(cost: StoreCost) -> str:
+    return (
+        f"${cost.put_dollars:.6f} for the {cost.put_requests:,} PUTs that wrote what is there, ${cost.month_dollars:.6f} a month to keep "
+        f"{bytes_text(cost.bytes)}, {cost.restore_requests:,} GETs a restore"
+    )
+
+
+def _cost_cells(cost: StoreCost | None) -> Sequence[str]:
+    if cost is None:
+        return ()
+    requests = str(cost.put_requests), str(cost.restore_requests)
+    return (*requests, f"{cost.put_dollars:.6f}", f"{cost.month_dollars:.6f}")
 
 
 def _row(store: StoreView) -> Sequence[str]:

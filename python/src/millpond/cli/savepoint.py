@@ -94,6 +94,11 @@ def _writing(command: argparse.ArgumentParser) -> None:
 
 def _changing(command: argparse.ArgumentParser) -> None:
     command.add_argument(
+        "--storage-uri",
+        metavar="URI",
+        help="where the state goes, as by the option storage.uri (default: into the checkpoint)",
+    )
+    command.add_argument(
         "--keep-query-id", action="store_true", help="a move: the query stays the same one, and must not run elsewhere"
     )
     command.add_argument(
@@ -325,6 +330,7 @@ def _restore_options(arguments: argparse.Namespace) -> dict[str, Any]:
         "drop_operators": arguments.drop_operator,
         "partitions": arguments.partitions,
         "max_parallelism": arguments.max_parallelism,
+        "storage_uri": arguments.storage_uri,
         "link": not arguments.copy,
         "dry_run": arguments.dry_run,
     }

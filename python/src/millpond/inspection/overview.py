@@ -9,6 +9,7 @@ from millpond import layout
 from millpond.changelog import ChangelogHeader
 from millpond.errors import FormatError, MillpondError, NotFoundError, UnsupportedError
 from millpond.ids import StoreId, VersionId
+from millpond.inspection.cost import StoreCost, Tariff, store_cost, sum_of
 from millpond.inspection.survey import Survey, survey
 from millpond.manifest import Manifest, decode_manifest
 from millpond.running import read_asked
@@ -48,6 +49,7 @@ class StoreView:
     slots: tuple[tuple[int, int], ...]  # owned, half-open; empty if not known
     scalable: bool | None  # None: not known
     unscalable_reason: str
+    cost: StoreCost | None = None  # None: not on an object storage
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -78,16 +80,18 @@ class Overview:
     asked_partitions: int | None  # by the last start of the query, if another number than it has
     asked_refused: str  # why it did not get it, if the option rescale.onRestart is set
     problems: tuple[str, ...]  # files that could not be read; `verify` says more
+    cost: StoreCost | None = None  # of all stores; None: not on an object storage
 
     def to_json(self) -> dict[str, Any]:
         return asdict(self)
 
 
-def overview(storage: Storage, checkpoint: str) -> Overview:
+def overview(storage: Storage, checkpoint: str, tariff: Tariff | None = None) -> Overview:
     """Look at the Spark checkpoint in `storage`; reads listings, manifests and one header per store.
 
     Args:
         checkpoint: its name, for display.
+        tariff: what costs are reckoned with; None: leave them out.
     Raises: see `survey`.
     """
     found = survey(storage, checkpoint)
@@ -96,7 +100,7 @@ def overview(storage: Storage, checkpoint: str) -> Overview:
     for operator in found.operator_ids():
         info = found.operators.get(operator)
         stores = [
-            _store_view(storage, found, store, listing, problems)
+            _store_view(storage, found, store, listing, problems, tariff)
             for store, listing in found.stores.items()
             if store.operator == operator
         ]
@@ -125,6 +129,7 @@ def overview(storage: Storage, checkpoint: str) -> Overview:
         asked_partitions=asked.partitions if asked is not None else None,
         asked_refused=asked.refused if asked is not None else "",
         problems=tuple(problems),
+        cost=None if tariff is None else sum_of([s.cost for o in operators for s in o.stores if s.cost is not None]),
     )
 
 
@@ -132,7 +137,9 @@ def _without(message: str, key: str) -> str:
     return message.removeprefix(f"{key}: ")
 
 
-def _store_view(storage: Storage, found: Survey, store: StoreId, listing: Listing, problems: list[str]) -> StoreView:
+def _store_view(
+    storage: Storage, found: Survey, store: StoreId, listing: Listing, problems: list[str], tariff: Tariff | None
+) -> StoreView:
     manifests: list[tuple[VersionId, Manifest]] = []
     for version in sorted(listing.manifests):
         key = listing.manifests[version].key
@@ -179,7 +186,16 @@ def _store_view(storage: Storage, found: Survey, store: StoreId, listing: Listin
         slots=_owned_slots(found, store, groups.partitions if groups is not None else None, numbers),
         scalable=groups.scalable if groups is not None else None,
         unscalable_reason=groups.reason if groups is not None else "",
+        cost=None if tariff is None else store_cost(listing, _restored_sizes(newest_manifest), tariff),
     )
+
+
+def _restored_sizes(manifest: Manifest | None) -> list[int]:
+    """The sizes of the files that a restore from the snapshot fetches beside the manifest."""
+    if manifest is None:
+        return []
+    ssts = [*manifest.ssts, *(sst for source in manifest.sources for sst in source.ssts)]
+    return [*(sst.size_bytes for sst in ssts), *(changelog.size_bytes for changelog in manifest.changelogs)]
 
 
 def _newest_header(storage: Storage, listing: Listing, problems: list[str]) -> ChangelogHeader | None:

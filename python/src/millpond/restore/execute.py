@@ -162,9 +162,9 @@ def _lay_out_database(
         path = os.path.join(unfinished, sst.local_name)
         if fetching.cache is not None and fetching.cache.take(sst, path):
             return path
-        shared = _fetch(storage, layout.store_key(store, sst.key), path, sst)
+        shared, crc32 = _fetch(storage, layout.store_key(store, sst.key), path, sst)
         if fetching.verify_checksums or not shared:
-            check_sst(path, sst)
+            check_sst(path, sst, crc32)
         if fetching.cache is not None:
             fetching.cache.add(sst, path)
         return path
@@ -185,10 +185,11 @@ def _lay_out_database(
     return [os.path.join(directory, sst.local_name) for sst in ssts]
 
 
-def _fetch(storage: Storage, key: str, path: str, sst: SstRef) -> bool:
-    """Fetch one SST. Return whether it shares the stored file (so that its bytes are exactly those that are stored)."""
+def _fetch(storage: Storage, key: str, path: str, sst: SstRef) -> tuple[bool, int | None]:
+    """Fetch one SST. Return whether it shares the stored file (so that its bytes are exactly those that are stored), and its
+    CRC-32 if that is known."""
     try:
-        storage.get_to_file(key, path, link=True)
+        crc32 = storage.get_to_file(key, path, link=True)
     except NotFoundError as e:
         raise NotFoundError(f"{key} is not there", kind=ErrorKind.SST_MISSING) from e
     stored = storage.local_path(key)
@@ -196,10 +197,10 @@ def _fetch(storage: Storage, key: str, path: str, sst: SstRef) -> bool:
     size_bytes = os.path.getsize(path)
     if size_bytes != sst.size_bytes:
         raise FormatError(f"{key} has {size_bytes} bytes, expected {sst.size_bytes}", kind=ErrorKind.SST_DAMAGED)
-    return shared
+    return shared, crc32
 
 
-def check_sst(path: str, sst: SstRef) -> None:
-    """Raise FormatError (SST_DAMAGED) unless the file's CRC-32 is that of `sst`."""
-    if file_crc32(path) != sst.crc32:
+def check_sst(path: str, sst: SstRef, crc32: int | None = None) -> None:
+    """Raise FormatError (SST_DAMAGED) unless the file's CRC-32, computed if it is not given, is that of `sst`."""
+    if (file_crc32(path) if crc32 is None else crc32) != sst.crc32:
         raise FormatError(f"{sst.key}: its check sum does not match", kind=ErrorKind.SST_DAMAGED)

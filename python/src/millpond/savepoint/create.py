@@ -19,9 +19,8 @@ from millpond.savepoint.copying import Progress, Written, damaged_state, write_i
 from millpond.savepoint.from_checkpoint import checkpoint_image
 from millpond.savepoint.image import Image
 from millpond.savepoint.index import CANONICAL, NATIVE, FileEntry, SavepointIndex, TableEntry, encode_index
-from millpond.savepoint.places import absolute
 from millpond.savepoint.target import Target, building, check_vacant
-from millpond.storage import Storage, open_checkpoint
+from millpond.storage import Storage, open_checkpoint, root_of
 
 log = logging.getLogger(__name__)
 
@@ -75,7 +74,7 @@ def create(
         raise InvalidInputError(f"format {format!r} is neither {NATIVE} nor {CANONICAL}")
     if format == CANONICAL:
         require_tools()
-    origin, place = absolute(checkpoint), absolute(savepoint)
+    origin, place = root_of(checkpoint), root_of(savepoint)
     check_apart(origin, place)
     check_vacant(place)
     source = open_checkpoint(origin)

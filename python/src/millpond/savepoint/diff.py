@@ -16,9 +16,8 @@ from millpond.savepoint.from_checkpoint import checkpoint_image
 from millpond.savepoint.from_savepoint import savepoint_image
 from millpond.savepoint.image import Image
 from millpond.savepoint.index import CANONICAL, SavepointIndex, read_index
-from millpond.savepoint.places import absolute
 from millpond.savepoint.row_source import NativeRows, Rows, RowSource
-from millpond.storage import Storage, open_checkpoint
+from millpond.storage import Storage, open_checkpoint, root_of
 
 _MODULUS = 1 << 128
 Family = tuple[int, str, str]  # operator, store, column family
@@ -100,7 +99,7 @@ def diff(first: str | os.PathLike[str], second: str | os.PathLike[str]) -> DiffR
 
     Raises: as `show` and `create`.
     """
-    a, b = _side(absolute(first)), _side(absolute(second))
+    a, b = _side(root_of(first)), _side(root_of(second))
     names = {op.operator: op.name for op in (*b.image.operators, *a.image.operators)}
     digests_a, digests_b = a.digests(), b.digests()
     # Digests tell about groups only where both have the same groups, and rows know theirs.
@@ -129,7 +128,7 @@ def diff(first: str | os.PathLike[str], second: str | os.PathLike[str]) -> DiffR
                 same=same,
             )
         )
-    return DiffReport(first=absolute(first), second=absolute(second), families=tuple(families))
+    return DiffReport(first=root_of(first), second=root_of(second), families=tuple(families))
 
 
 def _compare(a: _Side, b: _Side, family: Family, groups: set[int] | None) -> tuple[int, int, int, int]:

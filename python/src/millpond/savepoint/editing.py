@@ -22,7 +22,6 @@ from millpond.savepoint.edit import EditReport, Function
 from millpond.savepoint.from_savepoint import savepoint_image
 from millpond.savepoint.image import Image, StoreImage
 from millpond.savepoint.index import CANONICAL, FileEntry, TableEntry, damaged, read_index
-from millpond.savepoint.places import absolute
 from millpond.savepoint.rewrite import rule_of
 from millpond.savepoint.row_source import NativeRows, Rows, RowSource, StoreRows
 from millpond.savepoint.target import building, check_vacant
@@ -32,7 +31,7 @@ from millpond.state.encoding import encode_keys, encode_values
 from millpond.state.partitioning import key_groups
 from millpond.state.schema_files import FamilySchema
 from millpond.state.selection import operator_info, select
-from millpond.storage import open_checkpoint
+from millpond.storage import open_checkpoint, root_of
 
 
 def edit(
@@ -48,7 +47,7 @@ def edit(
     """As `millpond.savepoint.edit`."""
     if (function is None) == (table is None):
         raise InvalidInputError("edit takes either a function or a table", kind=ErrorKind.INVALID_ARGUMENT)
-    origin, place = absolute(savepoint), absolute(new_savepoint)
+    origin, place = root_of(savepoint), root_of(new_savepoint)
     check_apart(origin, place)
     check_vacant(place)
     storage = open_checkpoint(origin)

@@ -13,9 +13,8 @@ from millpond.inspection.verify import Checked, Problem, verify
 from millpond.rows import require_tools
 from millpond.savepoint.image import image_json
 from millpond.savepoint.index import CANONICAL, SavepointIndex, check_listed, damaged, read_index
-from millpond.savepoint.places import absolute
 from millpond.savepoint.target import remove_directory
-from millpond.storage import LocalStorage, Storage, open_storage
+from millpond.storage import LocalStorage, Storage, open_storage, root_of
 
 _PIECE_BYTES = 4 * 1024 * 1024
 
@@ -70,7 +69,7 @@ def show(savepoint: str | os.PathLike[str]) -> SavepointView:
 
     Raises: InvalidInputError: NOT_A_SAVEPOINT. FormatError: SAVEPOINT_DAMAGED. UnsupportedError: FORMAT_TOO_NEW.
     """
-    place = absolute(savepoint)
+    place = root_of(savepoint)
     return SavepointView(savepoint=place, index=read_index(open_storage(place), place))
 
 
@@ -79,7 +78,7 @@ def verify_savepoint(savepoint: str | os.PathLike[str]) -> SavepointReport:
 
     Raises: as `show`; UnsupportedError: rocksdict is not installed; UnavailableError: storage or local disk.
     """
-    place = absolute(savepoint)
+    place = root_of(savepoint)
     storage = open_storage(place)
     index = read_index(storage, place)
     report = SavepointReport(place)
@@ -124,7 +123,7 @@ def list_savepoints(directory: str | os.PathLike[str]) -> list[SavepointView | t
 
     Raises: InvalidInputError: no such directory. UnsupportedError: not on a file system.
     """
-    place = absolute(directory)
+    place = root_of(directory)
     root = layout.local_root(place)
     if not os.path.isdir(root):
         raise InvalidInputError(f"no directory: {place}", kind=ErrorKind.INVALID_ARGUMENT)

@@ -1,18 +1,8 @@
-"""What a user types for a place: a URI, or a path relative to the working directory."""
+"""How Spark writes places."""
 
 from __future__ import annotations
 
-import os
-
 from millpond import layout
-
-
-def absolute(location: str | os.PathLike[str]) -> str:
-    """Return `location` as an absolute path or a URI. Raises: InvalidInputError: INVALID_ARGUMENT: neither."""
-    text = os.fspath(location)
-    root = text if ":" in text.partition("/")[0] else os.path.abspath(text)
-    layout.parse_root(root)
-    return root
 
 
 def uri_below(root: str, key: str) -> str:

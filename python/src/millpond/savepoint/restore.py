@@ -20,10 +20,11 @@ from millpond.savepoint.from_checkpoint import checkpoint_image
 from millpond.savepoint.from_savepoint import savepoint_image
 from millpond.savepoint.image import Image
 from millpond.savepoint.index import CANONICAL, damaged, read_index
-from millpond.savepoint.places import absolute, uri_below
+from millpond.savepoint.places import uri_below
 from millpond.savepoint.row_source import NativeRows, RowSource
 from millpond.savepoint.target import building, check_vacant
-from millpond.storage import Storage, open_storage
+from millpond.storage import Storage, open_checkpoint, open_storage, root_of
+from millpond.storage.place import place_of
 
 KEEP, DROP = "keep", "drop"
 _ATTEMPTS = 3
@@ -62,6 +63,7 @@ class _Changes:
     dropped: Collection[int]
     partitions: int | None
     max_parallelism: int | None
+    storage_uri: str | None
 
     def rewrites(self, image: Image) -> bool:
         """Whether rows must be written anew."""
@@ -81,6 +83,7 @@ def restore(
     drop_operators: Collection[int] = (),
     partitions: int | None = None,
     max_parallelism: int | None = None,
+    storage_uri: str | None = None,
     link: bool = True,
     dry_run: bool = False,
     progress: Progress | None = None,
@@ -97,6 +100,7 @@ def restore(
         partitions: number of state partitions (spark.sql.shuffle.partitions of the query); None: as many as it had. Another number
             writes every row anew.
         max_parallelism: number of key groups, a multiple of `partitions`; None: what it had, where that is possible.
+        storage_uri: where the state of the new Spark checkpoint goes, as by the option storage.uri; None: into it.
         link: share blocks with the savepoint where both are on one file system (no bytes are moved), instead of copying.
         dry_run: write nothing.
     Raises:
@@ -104,8 +108,8 @@ def restore(
         FormatError: SAVEPOINT_DAMAGED. UnavailableError: storage.
         UnsupportedError: FORMAT_TOO_NEW; UNSUPPORTED: nobody but Spark knows where rows belong with other partitions.
     """
-    changes = _changes(keep_query_id, offsets, map_operators, drop_operators, partitions, max_parallelism)
-    origin, place = absolute(savepoint), absolute(checkpoint)
+    changes = _changes(keep_query_id, offsets, map_operators, drop_operators, partitions, max_parallelism, storage_uri)
+    origin, place = root_of(savepoint), root_of(checkpoint)
     check_apart(origin, place)
     check_vacant(place)
     source = open_storage(origin)
@@ -134,6 +138,7 @@ def fork(
     drop_operators: Collection[int] = (),
     partitions: int | None = None,
     max_parallelism: int | None = None,
+    storage_uri: str | None = None,
     link: bool = True,
     dry_run: bool = False,
     progress: Progress | None = None,
@@ -144,11 +149,11 @@ def fork(
 
     Args, Raises: as for `create` and `restore`.
     """
-    changes = _changes(keep_query_id, offsets, map_operators, drop_operators, partitions, max_parallelism)
-    origin, place = absolute(checkpoint), absolute(new_checkpoint)
+    changes = _changes(keep_query_id, offsets, map_operators, drop_operators, partitions, max_parallelism, storage_uri)
+    origin, place = root_of(checkpoint), root_of(new_checkpoint)
     check_apart(origin, place)
     check_vacant(place)
-    source = open_storage(origin)
+    source = open_checkpoint(origin)
     for attempt in range(_ATTEMPTS):
         image = checkpoint_image(source, origin, batch)
         try:
@@ -167,11 +172,14 @@ def _changes(
     dropped: Collection[int],
     partitions: int | None,
     max_parallelism: int | None,
+    storage_uri: str | None,
 ) -> _Changes:
     if offsets not in (KEEP, DROP):
         raise InvalidInputError(f"offsets: {offsets!r} is neither {KEEP} nor {DROP}", kind=ErrorKind.INVALID_ARGUMENT)
     if partitions is not None and partitions < 1:
         raise InvalidInputError(f"{partitions} partitions: there must be at least one")
+    if storage_uri is not None:
+        layout.parse_root(storage_uri)
     return _Changes(
         keep_query_id=keep_query_id,
         offsets=offsets,
@@ -179,6 +187,7 @@ def _changes(
         dropped=set(dropped),
         partitions=partitions,
         max_parallelism=max_parallelism,
+        storage_uri=storage_uri,
     )
 
 
@@ -204,7 +213,7 @@ def _write(
     written = Written()
     state_bytes: dict[str, int] = {}
     if not dry_run:
-        with pin, building(place) as target:
+        with pin, building(place, _state_place(changes, changed)) as target:
             if plan is not None:
                 rows = tables if tables is not None else NativeRows(source, image)
                 state_bytes = rewrite.write_rows(image, plan, rows, rows.key_groups, target, numbers)
@@ -233,6 +242,14 @@ def _write(
         bytes_linked=written.bytes_linked,
         dry_run=dry_run,
     )
+
+
+def _state_place(changes: _Changes, image: Image) -> str | None:
+    if changes.storage_uri is None:
+        return None
+    if image.query_id is None:
+        raise InvalidInputError("there is no query id to keep, after which the place of the state could be named")
+    return place_of(changes.storage_uri, image.query_id)
 
 
 def _query_id(image: Image, changes: _Changes) -> str | None:

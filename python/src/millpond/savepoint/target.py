@@ -17,9 +17,12 @@ from concurrent.futures import ThreadPoolExecutor
 from contextlib import contextmanager, suppress
 from dataclasses import dataclass, field
 
+from millpond import layout
 from millpond.errors import ErrorKind, InvalidInputError
 from millpond.storage import LocalStorage, Storage, open_storage
 from millpond.storage.local import translate
+from millpond.storage.place import place_record
+from millpond.storage.split import SplitStorage
 
 _SYNC_THREADS = 8
 
@@ -50,19 +53,40 @@ def check_vacant(root: str) -> None:
 
 
 @contextmanager
-def building(root: str) -> Iterator[Target]:
+def building(root: str, state: str | None = None) -> Iterator[Target]:
     """Yield where to write; when the block ends, `root` holds all of it, durably, and if it fails, nothing.
 
+    Args:
+        state: the place of a Spark checkpoint's state, if that is not in it; `root` remembers it.
     Raises: InvalidInputError: TARGET_NOT_EMPTY. UnavailableError: storage.
     """
+    with _building(root) as target:
+        if state is None:
+            yield target
+            return
+        check_vacant(state)
+        with _emptied_on_error(open_storage(state)) as there:
+            split = SplitStorage(target.storage, there)
+            split.put_bytes(layout.STORAGE_KEY, place_record(state), if_absent=True)
+            yield Target(split, target.durable)
+
+
+@contextmanager
+def _building(root: str) -> Iterator[Target]:
     check_vacant(root)
     storage = open_storage(root)
     if isinstance(storage, LocalStorage):
         with _building_locally(storage.root) as target:
             yield target
         return
-    try:
+    with _emptied_on_error(storage):
         yield Target(storage)
+
+
+@contextmanager
+def _emptied_on_error(storage: Storage) -> Iterator[Storage]:
+    try:
+        yield storage
     except BaseException:
         storage.delete([info.key for info in storage.list("")])
         raise

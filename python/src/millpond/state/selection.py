@@ -14,11 +14,10 @@ from millpond.savepoint.from_checkpoint import checkpoint_image
 from millpond.savepoint.from_savepoint import savepoint_image
 from millpond.savepoint.image import Image, OperatorImage
 from millpond.savepoint.index import CANONICAL, SavepointIndex, read_index
-from millpond.savepoint.places import absolute
 from millpond.spark_metadata import OperatorInfo, parse_operator_metadata
 from millpond.state.entries import StoreVersion, open_version
 from millpond.state.schema_files import FamilySchema, parse_schema_file
-from millpond.storage import Storage, open_checkpoint
+from millpond.storage import Storage, open_checkpoint, root_of
 from millpond.store_files import StoreFiles
 
 
@@ -68,7 +67,7 @@ def select(
         InvalidInputError: OPERATOR_UNKNOWN; INVALID_ARGUMENT: no such store or column family, or several to choose from.
         Others: as `millpond.savepoint.create`.
     """
-    place = absolute(path)
+    place = root_of(path)
     storage = open_checkpoint(place)
     tables = _canonical(storage, place)
     image = checkpoint_image(storage, place, batch) if tables is None else savepoint_image(storage, tables)

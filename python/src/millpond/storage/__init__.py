@@ -76,7 +76,7 @@ def _s3(uri: RootUri, settings: StorageSettings) -> Storage:
     return S3Storage(uri.authority, uri.path.strip("/"), of_bucket, retry=retry, client=client)
 
 
-def open_root(location: str, settings: StorageSettings = _DEFAULT) -> tuple[Storage, str]:
+def open_root(location: str | os.PathLike[str], settings: StorageSettings = _DEFAULT) -> tuple[Storage, str]:
     """Return the storage of what a user typed, a URI or a path relative to the working directory, and its absolute name.
 
     Raises: as `open_checkpoint`.
@@ -85,6 +85,12 @@ def open_root(location: str, settings: StorageSettings = _DEFAULT) -> tuple[Stor
     return open_checkpoint(root, settings), root
 
 
-def root_of(location: str) -> str:
-    """Return what a user typed as a URI or an absolute path."""
-    return location if ":" in location.partition("/")[0] else os.path.abspath(location)
+def root_of(location: str | os.PathLike[str]) -> str:
+    """Return what a user typed, a URI or a path relative to the working directory, as a URI or an absolute path.
+
+    Raises: InvalidInputError: INVALID_ARGUMENT: neither.
+    """
+    text = os.fspath(location)
+    root = text if ":" in text.partition("/")[0] else os.path.abspath(text)
+    parse_root(root)
+    return root

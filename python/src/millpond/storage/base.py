@@ -50,8 +50,10 @@ class Storage(Protocol):
         Raises: InvalidInputError: `start` or `length` is negative.
         """
 
-    def get_to_file(self, key: str, local_path: str, *, link: bool = False) -> None:
+    def get_to_file(self, key: str, local_path: str, *, link: bool = False) -> int | None:
         """Write the object to the local file `local_path`, replacing one that is there. Not durable: it is a cache.
+
+        Return the CRC-32 of its bytes where it was made while they came, None where not.
 
         With `link` it may share blocks with the object: then the local file must never be changed in place. Its
         directory must exist. After an error there is no half file at `local_path`.

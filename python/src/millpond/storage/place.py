@@ -32,20 +32,23 @@ def read_place(spark: Storage) -> str | None:
     return unseal(_KIND, data, name=layout.STORAGE_KEY, damaged=ErrorKind.FORMAT_DAMAGED).string("uri")
 
 
-def settle_place(spark: Storage, uri: str | None, root_uri: str) -> str | None:
+def settle_place(spark: Storage, uri: str | None, root_uri: str, *, write: bool = True) -> str | None:
     """Return where the state is, and write it down if `uri` says where a new Spark checkpoint's shall be.
 
     Args:
         spark: the Spark checkpoint.
         uri: option storage.uri.
         root_uri: of the Spark checkpoint, for messages.
+        write: False: only say where it will be.
     Raises: InvalidInputError: STORAGE_MOVED: the state is elsewhere than `uri` says; NOT_A_CHECKPOINT: nobody knows whose it is.
     """
     place = read_place(spark)
     if uri is None:
         return place
     if place is None:
-        place = _write_place(spark, uri, root_uri)
+        place = _new_place(spark, uri, root_uri)
+        if write:
+            place = _write_place(spark, place, root_uri)
     if _parent(place) != parse_root(uri):
         raise InvalidInputError(
             f"storage.uri is {uri}, but the Spark checkpoint {root_uri} keeps its state below {place}",
@@ -54,7 +57,7 @@ def settle_place(spark: Storage, uri: str | None, root_uri: str) -> str | None:
     return place
 
 
-def _write_place(spark: Storage, uri: str, root_uri: str) -> str:
+def _new_place(spark: Storage, uri: str, root_uri: str) -> str:
     try:
         spark.stat(layout.FORMAT_KEY)
     except NotFoundError:
@@ -71,15 +74,28 @@ def _write_place(spark: Storage, uri: str, root_uri: str) -> str:
             kind=ErrorKind.NOT_A_CHECKPOINT,
             hint="Put the checkpointLocation where every executor can read it.",
         )
-    place = f"{uri.rstrip('/')}/{layout.check_relative(query_id)}"
+    return place_of(uri, query_id)
+
+
+def place_of(uri: str, query_id: str) -> str:
+    """Return where a query's state is below `uri`, the option storage.uri."""
+    return f"{uri.rstrip('/')}/{layout.check_relative(query_id)}"
+
+
+def place_record(place: str) -> bytes:
+    """Return `millpond/storage.json` of a Spark checkpoint whose state is at `place`."""
     body = {
         "uri": place,
         "required_features": [],
         "created_by": f"millpond {__version__}",
         "created_ms": time.time_ns() // 1_000_000,
     }
+    return seal(_KIND, body)
+
+
+def _write_place(spark: Storage, place: str, root_uri: str) -> str:
     try:
-        spark.put_bytes(layout.STORAGE_KEY, seal(_KIND, body), if_absent=True)
+        spark.put_bytes(layout.STORAGE_KEY, place_record(place), if_absent=True)
     except ConflictError:
         # Another executor was first; what it wrote rules.
         return read_place(spark) or place

@@ -18,7 +18,7 @@ from contextlib import suppress
 from functools import partial
 from typing import Any
 
-from millpond.checksums import file_crc32
+from millpond.checksums import file_crc32, joined_crc32
 from millpond.errors import (
     ConflictError,
     ErrorKind,
@@ -46,7 +46,7 @@ MAX_KEY_BYTES = 1024
 # The longest key below a root: state/<op>/<partition>/<store>/sst/<uuid>.sst, with room for a store's name.
 _RESERVED_BYTES = 300
 _DELETE_BATCH = 1000
-_CHUNK_BYTES = 256 * 1024
+_CHUNK_BYTES = 1024 * 1024
 _PUT, _CRC = "millpond-put", "millpond-crc32"
 # How long to look whether a put landed whose answers were all lost.
 _LOOK_MS = 10_000
@@ -177,6 +177,9 @@ class S3Storage:
         return bool(answer.get("Metadata", {}).get(_PUT) == name)
 
     def _put_parts(self, target: str, descriptor: int, local_path: str, if_absent: bool) -> None:
+        if if_absent:
+            # Ceph 16 accepts the condition on CompleteMultipartUpload and ignores it. A look costs little beside an upload.
+            self._refuse_existing(target)
         size_bytes = os.fstat(descriptor).st_size
         metadata = _metadata(file_crc32(local_path))
         upload_id: str = self._call(
@@ -276,15 +279,16 @@ class S3Storage:
             **self._client.read_args,
         )
 
-    def get_to_file(self, key: str, local_path: str, *, link: bool = False) -> None:
+    def get_to_file(self, key: str, local_path: str, *, link: bool = False) -> int:
         target = self._key(key)
         temporary = os.path.join(os.path.dirname(local_path), new_staging_name())
         try:
             for _ in range(3):
                 with suppress(Refused):  # replaced while it was fetched: from the start
-                    if self._download(target, temporary):
+                    crc32 = self._download(target, temporary)
+                    if crc32 is not None:
                         os.replace(temporary, local_path)
-                        return
+                        return crc32
             raise s3_errors.damaged(key, self._client.where(target))
         except OSError as e:
             raise translate(e, f"fetching {key} to {local_path}", local=True) from e
@@ -292,8 +296,8 @@ class S3Storage:
             with suppress(FileNotFoundError):
                 os.unlink(temporary)
 
-    def _download(self, target: str, path: str) -> bool:
-        """Write the object to `path`. Return whether its bytes are those that were stored, as far as it says."""
+    def _download(self, target: str, path: str) -> int | None:
+        """Write the object to `path`. Return the CRC-32 of its bytes, None if they are not those that were stored."""
         first_bytes = self._settings.multipart_bytes
         descriptor = os.open(path, os.O_RDWR | os.O_CREAT | os.O_TRUNC | os.O_CLOEXEC, 0o644)
         try:
@@ -301,42 +305,46 @@ class S3Storage:
                 answer = self._retry.run("GetObject", lambda: self._get_range(target, 0, first_bytes))
             except Refused:
                 # No first byte: the object is empty, which S3 refuses to give a range of.
-                return bool(self._head(target)["ContentLength"] == 0)
+                return 0 if self._head(target)["ContentLength"] == 0 else None
             total, tag = _total_bytes(answer), answer["ETag"]
             first = min(first_bytes, total) if "ContentRange" in answer else total
             rest = [(first + start, length) for start, length in plan_parts(total - first, self._settings.part_bytes)]
             bodies: list[Any] = [answer["Body"]]
 
-            def first_part() -> None:
+            def first_part() -> int:
                 body = bodies.pop() if bodies else self._get_range(target, 0, first, tag)["Body"]
-                self._copy(body, target, descriptor, 0, first)
+                return self._copy(body, target, descriptor, 0, first)
 
-            def part(start: int, length: int) -> None:
-                def attempt() -> None:
-                    self._copy(self._get_range(target, start, length, tag)["Body"], target, descriptor, start, length)
+            def part(start: int, length: int) -> int:
+                def attempt() -> int:
+                    body = self._get_range(target, start, length, tag)["Body"]
+                    return self._copy(body, target, descriptor, start, length)
 
-                self._retry.run("GetObject", attempt)
+                return self._retry.run("GetObject", attempt)
 
             futures = self._parallel.start([partial(part, *piece) for piece in rest])
             try:
-                self._retry.run("GetObject", first_part)
-                for future in futures:
-                    future.result()
+                crc32 = self._retry.run("GetObject", first_part)
+                for future, (_, length) in zip(futures, rest, strict=True):
+                    crc32 = joined_crc32(crc32, future.result(), length)
             finally:
                 self._parallel.end(futures)
         finally:
             os.close(descriptor)
         expected = answer.get("Metadata", {}).get(_CRC)
-        return expected is None or int(expected, 16) == file_crc32(path)
+        return crc32 if expected is None or int(expected, 16) == crc32 else None
 
-    def _copy(self, body: Any, target: str, descriptor: int, start: int, length: int) -> None:
-        copied = 0
+    def _copy(self, body: Any, target: str, descriptor: int, start: int, length: int) -> int:
+        """Write a body of `length` bytes to its place in the file. Return its CRC-32."""
+        copied, crc32 = 0, 0
         while data := self._receive(body, target, _CHUNK_BYTES):
             os.pwrite(descriptor, data, start + copied)
+            crc32 = zlib.crc32(data, crc32)
             copied += len(data)
         if copied != length:
             short = f"{self._client.where(target)}: GetObject: {copied} bytes came, {length} were asked for"
             raise TransientError(UnavailableError(short, kind=ErrorKind.STORAGE_UNAVAILABLE))
+        return crc32
 
     def stat(self, key: str) -> ObjectInfo:
         answer = self._head(self._key(key))

@@ -42,8 +42,8 @@ class SplitStorage:
     def read_range(self, key: str, start: int, length: int) -> bytes:
         return self._of(key).read_range(key, start, length)
 
-    def get_to_file(self, key: str, local_path: str, *, link: bool = False) -> None:
-        self._of(key).get_to_file(key, local_path, link=link)
+    def get_to_file(self, key: str, local_path: str, *, link: bool = False) -> int | None:
+        return self._of(key).get_to_file(key, local_path, link=link)
 
     def stat(self, key: str) -> ObjectInfo:
         return self._of(key).stat(key)

@@ -1,4 +1,4 @@
-"""What Millpond does with a storage, done once: which of it is possible, and how long it takes."""
+"""What Millpond does with a storage, done once: which of it is possible, how long it takes, and whether a query may start on it."""
 
 from __future__ import annotations
 
@@ -6,7 +6,8 @@ import time
 from collections.abc import Callable
 from dataclasses import dataclass
 
-from millpond.errors import MillpondError
+from millpond.errors import ErrorKind, InvalidInputError, MillpondError, NotFoundError
+from millpond.layout import new_probe_key
 from millpond.storage.base import Storage
 
 
@@ -44,3 +45,25 @@ def run_steps(storage: Storage) -> list[Step]:
         if error is not None:
             break
     return steps
+
+
+def probe(storage: Storage) -> None:
+    """Look for an object that is not there, write it, delete it: what a query cannot do without, in three requests.
+
+    No listing: that of a large bucket takes time, and S3 says that an object is absent only to those who may list.
+
+    Raises: MillpondError: what fails, with the right that is missing.
+    """
+    key = new_probe_key()
+    try:
+        storage.read(key)
+    except NotFoundError:
+        pass
+    else:
+        raise InvalidInputError(
+            f"{storage!r}: there is an answer for {key}, which was never written: no S3 server is there",
+            kind=ErrorKind.STORAGE_MISCONFIGURED,
+            hint="Check the option storage.s3.endpoint: another service answers there.",
+        )
+    storage.put_bytes(key, b"may be deleted: a query tried whether it may write here")
+    storage.delete([key])

@@ -159,16 +159,16 @@ class FaultyStorage:
         fault = self._begin("read_range", key)
         return _damaged(self.inner.read_range(key, start, length), fault)
 
-    def get_to_file(self, key: str, local_path: str, *, link: bool = False) -> None:
+    def get_to_file(self, key: str, local_path: str, *, link: bool = False) -> int | None:
         fault = self._begin("get_to_file", key)
         if fault is None:
-            self.inner.get_to_file(key, local_path, link=link)
-            return
+            return self.inner.get_to_file(key, local_path, link=link)
         data = _damaged(self.inner.read(key), fault)
         if os.path.lexists(local_path):
             os.unlink(local_path)  # it may be a link to the object itself
         with open(local_path, "xb") as file:
             file.write(data)
+        return None
 
     def stat(self, key: str) -> ObjectInfo:
         self._begin("stat", key)

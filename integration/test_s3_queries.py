@@ -1,0 +1,163 @@
+"""Whole queries with their state on S3 over HTTP and Spark's logs in a directory: operators, savepoints, a rescale, a start that fails.
+
+The exactly-once kill test with state on S3 is in `test_crash`. MILLPOND_S3_ALL=1 runs every query shape that can be compared.
+"""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+import pytest
+from pyspark.errors import StreamingQueryException
+from pyspark.sql import SparkSession
+
+from integration.cases import CLICKED, Case
+from integration.harness import providers_to_test, short_conf
+from integration.jvm import MILLPOND, ROCKSDB
+from integration.shapes import SHAPES, named
+from integration.streams import Input, Run, finish, start
+from millpond import savepoint
+from millpond.inspection import verify
+from millpond.rescaling import rescale
+from millpond.storage import open_checkpoint
+from tests.s3_server import HADOOP, S3Server, s3_server
+
+pytestmark = [
+    pytest.mark.spark,
+    pytest.mark.skipif(MILLPOND not in providers_to_test(), reason="about Millpond's storage"),
+]
+
+_PROVIDER = "spark.sql.streaming.stateStore.providerClass"
+_FORMAT = "spark.sql.streaming.stateStore.checkpointFormatVersion"
+_CHANGELOG = "spark.sql.streaming.stateStore.rocksdb.changelogCheckpointing.enabled"
+# Timers and column families, in checkpoint format 2. (A join runs in the kill test.)
+SAMPLE = ("scala-event-time",)
+
+
+@pytest.fixture(scope="module")
+def server() -> Iterator[S3Server]:
+    with s3_server() as running:
+        yield running
+
+
+@pytest.fixture
+def boto(server: S3Server, monkeypatch: pytest.MonkeyPatch) -> None:
+    """What savepoints need to reach the server: they take no options of a session."""
+    for name, value in (
+        ("AWS_ENDPOINT_URL", server.endpoint),
+        ("AWS_ACCESS_KEY_ID", HADOOP["fs.s3a.access.key"]),
+        ("AWS_SECRET_ACCESS_KEY", HADOOP["fs.s3a.secret.key"]),
+        ("AWS_REGION", "us-east-1"),
+    ):
+        monkeypatch.setenv(name, value)
+
+
+def on_s3(server: S3Server, uri: str) -> dict[str, str]:
+    return {
+        _PROVIDER: MILLPOND,
+        **HADOOP,
+        **short_conf({"millpond.storage.uri": uri, "millpond.storage.s3.endpoint": server.endpoint}),
+    }
+
+
+def _cases() -> list[Case]:
+    if os.environ.get("MILLPOND_S3_ALL"):
+        return [c for c in SHAPES if not c.refused and c.later is None]
+    return [named(name) for name in SAMPLE]
+
+
+@pytest.mark.parametrize("case", _cases(), ids=lambda c: c.name)
+def test_an_operator_with_its_state_on_s3(spark: SparkSession, server: S3Server, tmp_path: Path, case: Case) -> None:
+    """As with Spark's own store, batch for batch, over a restart in the middle."""
+    inputs = [Input(tmp_path / f"input-{i}", schema) for i, (schema, _) in enumerate(case.inputs)]
+    shared = {**case.conf, _FORMAT: str(case.checkpoint_format)}
+    reference, candidate = Run(tmp_path / "reference"), Run(tmp_path / "candidate %41 ü")
+    sides = [
+        (reference, {_PROVIDER: ROCKSDB, _CHANGELOG: "true", **shared}),
+        (candidate, {**on_s3(server, f"s3a://{server.bucket()}/with space/ü%20/"), **shared, **case.candidate_conf}),
+    ]
+    for files in (slice(0, case.first), slice(case.first, None)):
+        for source, (_, batches) in zip(inputs, case.inputs, strict=True):
+            for batch in batches[files]:
+                source.add(batch)
+        queries = []
+        for run, conf in sides:
+            frame = case.build([source.stream(spark) for source in inputs])
+            queries.append(start(spark, frame, run, output_mode=case.mode, conf=conf, actions=case.actions))
+        for query, (run, _) in zip(queries, sides, strict=True):
+            finish(query, run)
+    assert any(reference.rows.values()), "the query put out nothing: it proves nothing"
+    assert candidate.rows == reference.rows
+    if not case.random_keys:
+        assert candidate.state == reference.state
+    assert verify(open_checkpoint(str(candidate.checkpoint), server.settings()), "x").problems == []
+
+
+def test_savepoints_and_a_rescale_on_s3(spark: SparkSession, server: S3Server, boto: None, tmp_path: Path) -> None:
+    """A query with its state on S3 is saved there, rescaled and goes on; what is restored and what is forked give the same rows."""
+    case = named("agg-update-odd-keys")
+    bucket = server.bucket()
+    uri = f"s3://{bucket}/states"
+    conf = {**on_s3(server, uri), _FORMAT: str(case.checkpoint_format), **case.conf}
+    schema, batches = case.inputs[0]
+    source = Input(tmp_path / "input", schema)
+    run = Run(tmp_path / "run")
+
+    def go_on(into: Run) -> Run:
+        frame = case.build([source.stream(spark)])
+        finish(start(spark, frame, into, output_mode=case.mode, conf=conf), into)
+        return into
+
+    for rows in batches[:3]:
+        source.add(rows)
+    go_on(run)
+    saved = f"s3://{bucket}/saved/first"
+    savepoint.create(run.checkpoint, saved)
+    assert savepoint.verify(saved).ok
+    savepoint.fork(run.checkpoint, tmp_path / "fork", storage_uri=uri)
+    savepoint.restore(saved, tmp_path / "restored", storage_uri=uri)
+    storage = open_checkpoint(str(run.checkpoint), server.settings())
+    assert rescale(storage, str(run.checkpoint), 4).partitions == 4
+    before = set(run.rows)
+    for rows in batches[3:]:
+        source.add(rows)
+    go_on(run)
+    after = {batch: rows for batch, rows in run.rows.items() if batch not in before}
+    assert any(after.values()), "nothing came after the savepoint: it proves nothing"
+    for name in ("fork", "restored"):
+        other = go_on(Run(tmp_path / name))
+        # The rescale took a batch number of its own.
+        assert list(other.rows.values()) == list(after.values()), name
+        assert not list((tmp_path / name / "state").rglob("*.changelog"))
+    assert verify(storage, "x").problems == []
+
+
+def test_a_query_that_cannot_keep_its_state_ends_before_its_first_task(
+    spark: SparkSession, server: S3Server, tmp_path: Path
+) -> None:
+    """The driver finds out, with the call that failed; with the bucket there the same checkpoint goes on."""
+    schema, batches = CLICKED[0]
+    source = Input(tmp_path / "input", schema)
+    source.add(batches[0])
+    run = Run(tmp_path / "checkpoint")
+    jobs: list[Any] = []
+
+    def counted(uri: str) -> None:
+        query = start(
+            spark, source.stream(spark).groupBy("k").count(), run, output_mode="update", conf=on_s3(server, uri)
+        )
+        try:
+            finish(query, run)
+        finally:
+            jobs.append(list(spark.sparkContext.statusTracker().getJobIdsForGroup(str(query.runId))))
+
+    with pytest.raises(StreamingQueryException, match=r"MILLPOND_STORAGE_BUCKET_MISSING.*no-such-bucket") as caught:
+        counted("s3://no-such-bucket/states")
+    assert "GetObject" in str(caught.value) and jobs == [[]]
+    with pytest.raises(StreamingQueryException, match="MILLPOND_INVALID_ARGUMENT"):
+        counted(f"s3://{server.bucket()}/{'long/' * 200}")
+    counted(f"s3://{server.bucket()}/states")
+    assert any(run.rows.values()) and jobs[-1]

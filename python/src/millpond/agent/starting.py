@@ -1,0 +1,39 @@
+"""What the driver asks before the first task of a query: can its state go where it shall go?"""
+
+from __future__ import annotations
+
+import logging
+
+from millpond import layout
+from millpond.agent.context import handed_over, request_error
+from millpond.config import resolve
+from millpond.storage import open_storage
+from millpond.storage.place import settle_place
+from millpond.storage.prices import parse_prices
+from millpond.storage.settings import storage_settings
+from millpond.storage.steps import probe
+
+log = logging.getLogger(__name__)
+
+
+def check_start(root: str, options: object, hadoop: object) -> str:
+    """Return the URI of the Spark checkpoint, or of the place of its state if that is elsewhere. Writes down nothing: a query that
+    cannot start may be given another place.
+
+    Args:
+        root: Spark's checkpointRootLocation, `<checkpoint>/state`.
+        options, hadoop: as in the protocol's `store`.
+    Raises: MillpondError: as `open_checkpoint` and `storage.steps.probe`.
+    """
+    if not isinstance(options, dict):
+        raise request_error("options is no object")
+    resolved = resolve(options)
+    parse_prices(str(resolved["storage.prices"]))
+    settings = storage_settings(resolved, handed_over(hadoop))
+    uri = layout.checkpoint_of_state(root)
+    spark = open_storage(uri, settings)
+    place = settle_place(spark, settings.uri, uri, write=False)
+    storage = spark if place is None else open_storage(place, settings)
+    probe(storage)
+    log.info("storage is usable checkpoint=%s state=%s", uri, place or uri)
+    return place or uri

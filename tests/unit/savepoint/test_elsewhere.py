@@ -1,0 +1,85 @@
+"""Savepoints of Spark checkpoints whose state is elsewhere (option storage.uri), and restores into such: on S3 over HTTP."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+
+from millpond import layout, savepoint
+from millpond.errors import ErrorKind, MillpondError
+from millpond.inspection import verify
+from millpond.storage import LocalStorage, open_checkpoint, open_storage
+from millpond.storage.place import read_place
+from millpond.storage.s3 import S3Storage
+from tests.checkpoints import CheckpointBuilder
+from tests.s3_server import S3Server, s3_server
+
+
+@pytest.fixture
+def server(monkeypatch: pytest.MonkeyPatch) -> Iterator[S3Server]:
+    with s3_server() as running:
+        monkeypatch.setenv("AWS_ENDPOINT_URL", running.endpoint)
+        monkeypatch.setenv("AWS_ACCESS_KEY_ID", "test")
+        monkeypatch.setenv("AWS_SECRET_ACCESS_KEY", "test")
+        monkeypatch.setenv("AWS_REGION", "us-east-1")
+        yield running
+
+
+def contents(checkpoint: Path) -> dict[str, bytes]:
+    """All files but those that name the checkpoint or the query."""
+    storage = open_checkpoint(str(checkpoint))
+    keys = [info.key for info in storage.list("") if info.key not in ("metadata", layout.STORAGE_KEY)]
+    return {key: storage.read(key) for key in keys}
+
+
+def test_there_and_back(server: S3Server, tmp_path: Path) -> None:
+    """From a checkpoint to a savepoint on S3, from that to one with its state there, from that a fork that has it too, and home."""
+    built = CheckpointBuilder(tmp_path / "checkpoint", spark_format=2).build()
+    bucket = server.bucket()
+    saved = f"s3://{bucket}/saved point%20"
+    savepoint.create(built.root, saved)
+    assert savepoint.verify(saved).ok
+    uri = f"s3://{bucket}/states/"
+    one = savepoint.restore(saved, tmp_path / "one", storage_uri=uri)
+    assert read_place(LocalStorage(str(tmp_path / "one"))) == f"{uri}{one.query_id}"
+    assert not list((tmp_path / "one/state").rglob("*.sst")) and list(open_storage(f"{uri}{one.query_id}").list(""))
+    two = savepoint.fork(tmp_path / "one", tmp_path / "two", storage_uri=uri)
+    assert two.query_id != one.query_id
+    home = tmp_path / "home"
+    savepoint.fork(tmp_path / "two", home)
+    assert not (home / "millpond/storage.json").exists()
+    for place in ("one", "two", "home"):
+        assert verify(open_checkpoint(str(tmp_path / place)), place).problems == []
+    # Manifests name the query's store alike everywhere: what differs is where they are.
+    assert contents(tmp_path / "one").keys() == contents(tmp_path / "two").keys() == contents(home).keys()
+    again = savepoint.create(tmp_path / "two", tmp_path / "again")
+    assert again.size_bytes > 0 and savepoint.verify(tmp_path / "again").ok
+
+
+def test_a_failure_leaves_nothing_in_either_place(
+    server: S3Server, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    built = CheckpointBuilder(tmp_path / "checkpoint", spark_format=2).build()
+    uri = f"s3://{server.bucket()}/states"
+    put = S3Storage.put_bytes
+
+    def refused(self: S3Storage, key: str, data: bytes, *, if_absent: bool = False) -> None:
+        if key == layout.FORMAT_KEY:
+            raise MillpondError("full", kind=ErrorKind.STORAGE_FULL)
+        put(self, key, data, if_absent=if_absent)
+
+    with monkeypatch.context() as patch:
+        patch.setattr(S3Storage, "put_bytes", refused)
+        with pytest.raises(MillpondError):
+            savepoint.fork(built.root, tmp_path / "fork", storage_uri=uri)
+    assert not (tmp_path / "fork").exists() and list(open_storage(uri).list("")) == []
+    with pytest.raises(MillpondError) as caught:
+        savepoint.fork(built.root, tmp_path / "fork", storage_uri="states")
+    assert caught.value.kind is ErrorKind.INVALID_ARGUMENT
+    savepoint.fork(built.root, tmp_path / "fork", storage_uri=uri)
+    with pytest.raises(MillpondError) as caught:
+        savepoint.fork(built.root, tmp_path / "other", keep_query_id=True, storage_uri=uri)
+        savepoint.fork(built.root, tmp_path / "same", keep_query_id=True, storage_uri=uri)
+    assert caught.value.kind is ErrorKind.TARGET_NOT_EMPTY

@@ -1,0 +1,116 @@
+"""The benchmark's S3 server is one, and its sums are right: without a benchmark."""
+
+from __future__ import annotations
+
+import uuid
+from collections.abc import Iterator
+from pathlib import Path
+from urllib.request import Request as HttpRequest
+from urllib.request import urlopen
+
+import pytest
+
+from benchmarks import bench_s3, bench_s3_report
+from benchmarks.bench_s3_query import Request, by_batch, kind_of
+from millpond.config import MIB, resolve
+from millpond.storage import Storage, open_storage
+from millpond.storage.settings import storage_settings
+from millpond.testing.storage_contract import StorageContract
+
+_KEYS = {"fs.s3a.access.key": "any", "fs.s3a.secret.key": "any", "fs.s3a.endpoint.region": "us-east-1"}
+
+
+@pytest.fixture(scope="module")
+def endpoint(tmp_path_factory: pytest.TempPathFactory) -> Iterator[str]:
+    with bench_s3.pond(tmp_path_factory.mktemp("pond") / "objects", 0) as running:
+        yield running
+
+
+def storage_at(endpoint: str) -> Storage:
+    options = {
+        "storage.s3.endpoint": endpoint,
+        "storage.s3.multipartThreshold": 5 * MIB,
+        "storage.s3.partSize": 5 * MIB,
+    }
+    return open_storage(f"s3://pond/{uuid.uuid4().hex} % ü", storage_settings(resolve(options), _KEYS))
+
+
+class TestPond(StorageContract):
+    @pytest.fixture
+    def storage(self, endpoint: str) -> Storage:
+        return storage_at(endpoint)
+
+
+def test_the_pond_takes_parts_and_refuses_a_missing_bucket(endpoint: str, tmp_path: Path) -> None:
+    body = bytes(range(256)) * (45 * 1024)
+    (tmp_path / "file").write_bytes(body)
+    storage = storage_at(endpoint)
+    storage.put_file("x.sst", str(tmp_path / "file"), if_absent=True)
+    assert storage.get_to_file("x.sst", str(tmp_path / "back")) is not None
+    assert (tmp_path / "back").read_bytes() == body == storage.read("x.sst")
+    assert storage.read_range("x.sst", 7_000_000, 5) == body[7_000_000:7_000_005]
+    with pytest.raises(Exception, match="HTTP Error 404"):
+        urlopen(HttpRequest(f"{endpoint}/no-such-bucket/x"))
+
+
+def test_requests_are_told_by_batch_and_kind() -> None:
+    state = "/x/checkpoint/state/0/7"
+    requests: list[Request] = [
+        (5, "hadoop", "create", "/x/checkpoint/metadata"),
+        (10, "hadoop", "create", "/x/checkpoint/offsets/.0.tmp"),
+        (12, "s3", "PUT", "states/query/state/0/7/1.changelog"),
+        (13, "s3", "PUT", "states/query/state/0/8/1.changelog"),
+        (20, "hadoop", "list", f"{state}"),
+        (21, "hadoop", "stat", "/x/checkpoint/state/0/_metadata/v2"),
+        (30, "s3", "GET", "states/query/millpond/format.json"),
+    ]
+    batches = [{"start_ms": 10}, {"start_ms": 20}]
+    first, second = by_batch(batches, requests, 30)
+    assert first == {"hadoop create logs": 1, "s3 PUT changelog": 2}
+    assert second == {"hadoop list state": 1, "hadoop stat metadata": 1}
+    assert kind_of("states/query/millpond/format.json") == "millpond"
+    assert kind_of("states/query/state/0/1/sst/0a.sst") == "sst"
+    assert (bench_s3_report.total(first), bench_s3_report.without_logs(first)) == (3, 2)
+    assert (bench_s3_report.lists(first), bench_s3_report.lists(second)) == (0, 1)
+
+
+def _run(batch_ms: list[int], requests: dict[str, int], restart: dict[str, int]) -> dict[str, object]:
+    return {
+        "warmup": 1,
+        "batches": [{"trigger_ms": ms} for ms in batch_ms],
+        "requests": [requests for _ in batch_ms],
+        "all_requests": {name: count * len(batch_ms) for name, count in requests.items()},
+        "restart": {"batch": {"trigger_ms": 50}, "requests": restart},
+    }
+
+
+def test_goals_and_tables() -> None:
+    results = {
+        "query_sizes": [{"name": "aggregation", "partitions": 4, "rows": 10, "measured": 2}],
+        "query": {
+            "aggregation": {
+                "millpond": [
+                    _run([900, 100, 120], {"s3 PUT changelog": 4, "hadoop create logs": 6}, {"s3 GET sst": 4})
+                ],
+                "rocksdb-changelog": [_run([900, 500, 520], {"hadoop create changelog": 40}, {"hadoop list state": 8})],
+            }
+        },
+        "restore": {
+            "partitions": 4,
+            "megabytes": 5,
+            "tasks": 2,
+            "links": {"625": {"mb_per_s": {"raw": 600, "restore": 540}, "share_of_raw": 0.9}},
+        },
+    }
+    summary = bench_s3_report.summarise(results)
+    ours = summary["aggregation"]["millpond"]
+    assert (ours["batch_ms"], ours["requests"], ours["state_requests"], ours["changelog_puts_a_task"]) == (
+        110,
+        10,
+        4,
+        1,
+    )
+    assert summary["aggregation"]["rocksdb-changelog"]["restart"]["lists"] == 8
+    text = bench_s3_report.markdown({**results, "summary": summary})
+    assert "| batch, ms | 110 | 510 | 0.22 |" in text and "| link of 625 MB/s | 540 | 600 | 90 % |" in text
+    assert text.count("reached") == 5 and "missed" not in text
