@@ -31,13 +31,12 @@ from benchmarks import (
     bench_query,
     bench_report,
     bench_rescale,
-    bench_savepoint,
     bench_store,
 )
 from benchmarks.bench_contenders import CONTENDERS, Contender
 from benchmarks.bench_env import REPOSITORY, BenchError
 
-LEVELS = ("store", "scan", "query", "rescale", "savepoint")
+LEVELS = ("store", "scan", "query", "rescale")
 _DOCS = REPOSITORY / "docs" / "benchmarks.md"
 _CHART = REPOSITORY / "docs" / "img" / "benchmarks.svg"
 _BEGIN, _END = "<!-- results: written by benchmarks/run.py, do not edit -->", "<!-- end of results -->"
@@ -146,36 +145,10 @@ class _Run:
         }
         for level, (contenders, measure) in takes_part.items():
             results[level] = self._level(level, contenders, measure)
-        results["savepoint"] = self._savepoints()
         results["failures"] = self.failures
         results["summary"] = bench_report.summarise(results)
         results["seconds"] = round(time.monotonic() - begin, 1)
         return results
-
-    def _savepoints(self) -> list[dict[str, Any]]:
-        """Figures of each repetition."""
-        found: list[dict[str, Any]] = []
-        # Not in a smoke run or a profile, nor in one of some contenders, unless asked for.
-        part = self.given.only is None and bool(self.given.quick or self.given.jfr or self.given.contenders)
-        if part or "savepoint" not in self.levels:
-            return found
-        for repetition in range(self.repetitions):
-            try:
-                found.append(
-                    bench_savepoint.measure(
-                        bench_savepoint.keys_of(self.given.scale, quick=self.given.quick),
-                        jar=self.jar,
-                        work_dir=self.work_dir / f"savepoint-{repetition}",
-                        heap_mib=1024 if self.given.quick else int(2048 + 1024 * self.given.scale),
-                        timeout_s=self.timeout_s,
-                    )
-                )
-                print(f"bench: savepoint {repetition + 1}/{self.repetitions}: done", file=sys.stderr, flush=True)
-            except BenchError as error:
-                self.failures.append(
-                    {"level": "savepoint", "contender": "millpond", "repetition": repetition, "error": str(error)}
-                )
-        return found
 
     def _level(
         self, level: str, contenders: Sequence[Contender], measure: Callable[[Contender, int], dict[str, Any]]
@@ -341,10 +314,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
         out.write_text(json.dumps(results, indent=1) + "\n")
         if given.jfr:
             print("\n\n".join(run.profiles))
-        if results["summary"]:
-            print(bench_report.plain(results))
-        if results["savepoint"]:
-            print("\n" + bench_savepoint.text(results["savepoint"]))
+        print(bench_report.plain(results))
         print(f"\nresults: {out} ({results['seconds']} s in all)")
         if _complete(results) and not (given.no_docs or given.jfr):
             _write_docs(results, out)
