@@ -130,6 +130,8 @@ def _bare(kind: SparkType) -> Reader:
             return _blocks(_pair(_item(kind.value)))
         case Decimal():
             return _decimal(kind)
+        case Atom("void"):
+            return lambda _data, at: (None, at)
         case Atom("boolean"):
             return lambda data, at: (data[at] != 0, at + 1)
         case Atom("float"):
