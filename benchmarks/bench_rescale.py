@@ -102,7 +102,7 @@ def _build(spark: SparkSession, checkpoint: Path, partitions: int, what: Sizes) 
     spark.conf.set("spark.sql.shuffle.partitions", partitions)
     for _ in range(2):
         _run(spark, checkpoint, what.keys, what.keys)
-        time.sleep(2.0 + what.keys / 1_000_000)  # maintenance writes a snapshot, of what is to be rescaled too
+        time.sleep(2.0 + what.keys / 200_000)  # until maintenance has written a snapshot of this batch too
 
 
 def _ours(checkpoint: Path, partitions: int) -> dict[str, Any]:
