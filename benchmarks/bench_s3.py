@@ -156,11 +156,15 @@ class _Run:
         return found
 
     def _restore(self, sizes: dict[str, int], link: float) -> dict[str, Any]:
+        # Memory, most likely: it must not stay behind.
+        with tempfile.TemporaryDirectory(prefix="millpond-bench-s3-", dir=self.given.restore_dir) as local:
+            return self._restore_into(Path(local), sizes, link)
+
+    def _restore_into(self, local: Path, sizes: dict[str, int], link: float) -> dict[str, Any]:
         begin = time.monotonic()
         work = self.work_dir / f"restore-{link:g}"
         checkpoint = work / "checkpoint"
         checkpoint.mkdir(parents=True)
-        local = Path(tempfile.mkdtemp(prefix="millpond-bench-s3-", dir=self.given.restore_dir))
         (checkpoint / "metadata").write_text('{"id":"the-query"}')
         with pond(work / "pond", self.given.latency_ms, link) as endpoint:
             spec: dict[str, Any] = {
@@ -184,7 +188,6 @@ class _Run:
                     runs.append(self._child("bench_s3_restore", what, spec=spec, work=work, timeout_s=900))
                     shutil.rmtree(local / "stores", ignore_errors=True)
         shutil.rmtree(work)
-        shutil.rmtree(local)
         self._say(f"restore, link {f'{link:g} MB/s' if link else 'without limit'}", begin)
         rates = {what: median(run["mb_per_s"] for run in runs) for what, runs in rounds.items()}
         return {**rounds, "mb_per_s": rates, "share_of_raw": rates["restore"] / rates["raw"]}

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import itertools
 import logging
 import os
 import time
@@ -24,7 +25,8 @@ from millpond.storage import Storage, open_checkpoint, root_of
 
 log = logging.getLogger(__name__)
 
-_ATTEMPTS = 3
+# Of a query whose batches expire faster than one is looked at, and where a file seems damaged: of that every look costs a copy.
+_LOOKS_IF_EXPIRED, _LOOKS_IF_DAMAGED = 8, 3
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -78,19 +80,19 @@ def create(
     check_apart(origin, place)
     check_vacant(place)
     source = open_checkpoint(origin)
-    for attempt in range(_ATTEMPTS):
-        image = checkpoint_image(source, origin, batch)
-        if dry_run:
-            return _report(origin, place, image, Written(), dry_run=True)
+    for look in itertools.count(1):
         try:
+            image = checkpoint_image(source, origin, batch)
+            if dry_run:
+                return _report(origin, place, image, Written(), dry_run=True)
             with pin_of(source, image), building(place) as target:
                 written = _write(origin, source, image, target, format, link, progress)
             return _report(origin, place, image, written, dry_run=False)
-        except (NotFoundError, FormatError):
+        except (NotFoundError, FormatError) as e:
             # Collected, or replaced by another attempt of its version, before the pin was there: look again.
-            if attempt == _ATTEMPTS - 1:
+            if look == (_LOOKS_IF_EXPIRED if isinstance(e, NotFoundError) else _LOOKS_IF_DAMAGED):
                 raise
-    raise AssertionError("unreachable: the last attempt returns or raises")
+    raise AssertionError("unreachable: the last look returns or raises")
 
 
 def check_apart(origin: str, place: str) -> None:
