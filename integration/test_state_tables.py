@@ -154,6 +154,20 @@ def _one_of_each_key(kind: SparkType, value: Any) -> Any:
     return value
 
 
+def _as_spark_orders(kind: SparkType, value: Any, seen: Any) -> Any:
+    """The value with the entries of maps in Spark's order: a dict comes to it as a hash map."""
+    if value is None:
+        return None
+    if isinstance(kind, Struct):
+        return {f.name: _as_spark_orders(f.type, value[f.name], seen[i]) for i, f in enumerate(kind.fields)}
+    if isinstance(kind, Array):
+        return [_as_spark_orders(kind.element, inner, known) for inner, known in zip(value, seen, strict=True)]
+    if isinstance(kind, Map):
+        given = dict(value)
+        return [(key, _as_spark_orders(kind.value, given[key], known)) for key, known in seen.items()]
+    return value
+
+
 @settings(max_examples=12, phases=[Phase.generate], suppress_health_check=list(HealthCheck), deadline=None)
 @given(
     st.lists(
@@ -169,7 +183,8 @@ def test_rows_are_those_that_spark_makes(
         rows = [_one_of_each_key(schema, row) for row in rows]
         frame = spark.createDataFrame([_pythonic(schema, row) for row in rows], StructType.fromJson(_json(schema)))
         made = [bytes(row.getBytes()) for row in frame._jdf.queryExecution().executedPlan().executeCollect()]
-        array = arrow(schema, rows)
+        ordered = [_as_spark_orders(schema, row, seen) for row, seen in zip(rows, frame.collect(), strict=True)]
+        array = arrow(schema, ordered)
         _hashes_are_those_of_spark(frame, schema, array)
         encoded = encode_rows(array, schema)
         assert sorted(encoded.to_pylist()) == sorted(made), schema
