@@ -12,7 +12,13 @@ from benchmarks.bench_contenders import BASELINE, CONTENDERS, OURS
 from benchmarks.bench_report import MEASURES, figure, times
 
 _WIDTH, _LEFT, _RIGHT, _TOP, _ROW, _BOTTOM = 920, 280, 180, 92, 30, 52
-_COLOURS = {"millpond": "#0b6e99", "millpond-nofsync": "#58b0d3", "rocksdb-snapshot": "#d98a29", "hdfs": "#8a5aa8"}
+_COLOURS = {
+    "millpond": "#0b6e99",
+    "millpond-nofsync": "#58b0d3",
+    "millpond-quarter": "#7fa650",
+    "rocksdb-snapshot": "#d98a29",
+    "hdfs": "#8a5aa8",
+}
 _TEXT, _FAINT, _GRID = "#1f2933", "#616e7c", "#d9dee4"
 
 
@@ -77,7 +83,7 @@ def _legend(names: list[str]) -> list[str]:
             else f'<circle cx="{x + 7:.1f}" cy="50" r="5.5"'
         )
         parts += [f'{mark} fill="{_COLOURS[name]}"/>', _text(x + 20, 54.5, label)]
-        x += 44 + 7.1 * len(label)
+        x += 36 + 7.1 * len(label)
     return parts
 
 

@@ -5,6 +5,8 @@ from __future__ import annotations
 
 import pytest
 
+from benchmarks import bench_chart
+from benchmarks.bench_contenders import BASELINE, CONTENDERS
 from benchmarks.bench_report import MEASURES
 
 _MEMORY = next(m for m in MEASURES if m.name == "memory_mib")
@@ -19,3 +21,23 @@ def test_no_ratio_to_what_noise_outweighs(value: float | None) -> None:
 
 def test_a_cost_of_half_is_twice_as_good() -> None:
     assert _MEMORY.ratio({"a": 2.0, "b": 4.0}, "a", "b") == 2.0
+
+
+def test_the_chart_knows_every_contender() -> None:
+    everyone = {"contenders": [{"name": name} for name in CONTENDERS]}
+    ratios = dict.fromkeys((name for name in CONTENDERS if name != BASELINE), 2.0)
+    row = {
+        "title": "get+put",
+        "unit": "us",
+        "median": dict.fromkeys(CONTENDERS, 1.0),
+        "times_better_than_baseline": ratios,
+    }
+    about = {
+        "repetitions": 1,
+        "versions": {"spark": "4.3.0"},
+        "host": {"cores": 2},
+        "store_sizes": {"keys": 1_000_000},
+    }
+    drawn = bench_chart.svg(everyone | {"summary": {"get_put_us": row}} | about)
+    for name in ratios:
+        assert CONTENDERS[name].label in drawn
