@@ -14,6 +14,7 @@ import subprocess
 import sys
 import time
 from pathlib import Path
+from typing import Any
 
 REPOSITORY = Path(__file__).resolve().parent.parent
 sys.path.insert(0, str(REPOSITORY / "jvm-shim"))
@@ -199,3 +200,22 @@ def describe_host(work_dir: Path) -> dict[str, object]:
             "java": subprocess.run([java(), "-version"], capture_output=True, text=True).stderr.splitlines()[0],
         },
     }
+
+
+def results_path(results: dict[str, Any], *, prefix: str = "", suffix: str = "") -> Path:
+    """Return where results go if nobody says it: `<prefix><time>-<commit><suffix>.json`.
+
+    Figures of a smoke run mean nothing: they do not go beside those that are kept.
+    """
+    stamp = str(results["time_utc"]).replace(":", "").replace("-", "")
+    name = f"{prefix}{stamp}-{str(results['commit'])[:8] or 'nocommit'}{suffix}.json"
+    return (REPOSITORY / "build" / "bench" if results["quick"] else REPOSITORY / "benchmarks" / "results") / name
+
+
+def replace_generated(page: Path, begin: str, end: str, text: str) -> None:
+    """Write `text` between two marks of a page. Raises: BenchError: it has lost them."""
+    head, begins, rest = page.read_text().partition(begin)
+    _, ends, tail = rest.partition(end)
+    if not begins or not ends:
+        raise BenchError(f"{page} has lost its marks {begin} ... {end}")
+    page.write_text(f"{head}{begin}\n{text}\n{end}{tail}")

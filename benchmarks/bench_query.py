@@ -212,17 +212,22 @@ def _run(spark: SparkSession, scenario: Scenario, checkpoint: str, deadline_s: f
         query.stop()
 
 
-def main(spec_path: str, result_path: str) -> None:
-    """Run the scenario of a spec in a session of its own and write its batches."""
+def open_session(name: str, conf: dict[str, str]) -> SparkSession:
+    """Return the session of a measured process."""
     from pyspark.sql import SparkSession
 
-    spec = json.loads(Path(spec_path).read_text())
-    builder = SparkSession.Builder().master("local[*]").appName("millpond-query-bench")
+    builder = SparkSession.Builder().master("local[*]").appName(name)
     builder = builder.config("spark.ui.enabled", "false").config("spark.log.level", "ERROR")
     builder = builder.config("spark.sql.streaming.noDataMicroBatches.enabled", "false")
-    for key, value in spec["conf"].items():
+    for key, value in conf.items():
         builder = builder.config(key, value)
-    spark = builder.getOrCreate()
+    return builder.getOrCreate()
+
+
+def main(spec_path: str, result_path: str) -> None:
+    """Run the scenario of a spec in a session of its own and write its batches."""
+    spec = json.loads(Path(spec_path).read_text())
+    spark = open_session("millpond-query-bench", spec["conf"])
     scenario = Scenario(**spec["scenario"])
     begin_ms = int(time.time() * 1000)
     batches = _run(spark, scenario, spec["checkpoint"])

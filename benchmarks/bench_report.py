@@ -5,7 +5,7 @@ from __future__ import annotations
 
 import statistics
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Any
 
 from benchmarks.bench_contenders import BASELINE, CONTENDERS, HEAP_PEER, KEY_AND_VALUE_BYTES, OURS, OURS_QUARTER
@@ -210,9 +210,7 @@ def _scan(
     compare: bool = True,
     goal: Goal | None = None,
 ) -> Measure:
-    return Measure(
-        name=name, title=title, unit=unit, level="scan", extract=extract, compare=compare, chart=False, goal=goal
-    )
+    return replace(_store(name, title, unit, extract, compare=compare, chart=False, goal=goal), level="scan")
 
 
 def _of(part: str, name: str) -> Callable[[Mapping[str, Any]], float | None]:

@@ -20,6 +20,7 @@ from typing import TYPE_CHECKING, Any
 
 from benchmarks.bench_contenders import BASELINE, OURS, Contender
 from benchmarks.bench_env import run_measured
+from benchmarks.bench_query import open_session
 
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession
@@ -154,15 +155,8 @@ def _case(
 
 def main(spec_path: str, result_path: str) -> None:
     """Run all cases of a spec in one session and write their figures."""
-    from pyspark.sql import SparkSession
-
     spec = json.loads(Path(spec_path).read_text())
-    builder = SparkSession.Builder().master("local[*]").appName("millpond-rescale-bench")
-    builder = builder.config("spark.ui.enabled", "false").config("spark.log.level", "ERROR")
-    builder = builder.config("spark.sql.streaming.noDataMicroBatches.enabled", "false")
-    for key, value in spec["conf"].items():
-        builder = builder.config(key, value)
-    spark = builder.getOrCreate()
+    spark = open_session("millpond-rescale-bench", spec["conf"])
     what, work_dir = Sizes(**spec["sizes"]), Path(spec["work_dir"])
     bases: dict[tuple[int, int | None], Path] = {}
     for current, _, groups in CASES:

@@ -194,11 +194,6 @@ class _Run:
 
 
 def _write_docs(results: dict[str, Any], source: Path) -> None:
-    page = _DOCS.read_text()
-    head, begin, rest = page.partition(_BEGIN)
-    _, end, tail = rest.partition(_END)
-    if not begin or not end:
-        raise BenchError(f"{_DOCS} has lost its marks {_BEGIN} ... {_END}")
     host, versions = results["host"], results["versions"]
     named = source.resolve()
     raw = named.relative_to(REPOSITORY) if named.is_relative_to(REPOSITORY) else named
@@ -208,7 +203,7 @@ def _write_docs(results: dict[str, Any], source: Path) -> None:
         f"{versions['spark']}, Python {versions['python']}; {commit}. "
         f"{results['latency_ms']:g} ms added to each request, {results['slots']} task slots. Raw figures: [`{raw}`](../{raw})."
     )
-    _DOCS.write_text(f"{head}{_BEGIN}\n{where}\n\n{bench_s3_report.markdown(results)}\n{_END}{tail}")
+    bench_env.replace_generated(_DOCS, _BEGIN, _END, f"{where}\n\n{bench_s3_report.markdown(results)}")
 
 
 def _arguments(arguments: Sequence[str] | None) -> argparse.Namespace:
@@ -242,12 +237,6 @@ def _arguments(arguments: Sequence[str] | None) -> argparse.Namespace:
     return parser.parse_args(arguments)
 
 
-def _default_out(results: dict[str, Any]) -> Path:
-    stamp = str(results["time_utc"]).replace(":", "").replace("-", "")
-    name = f"s3-{stamp}-{str(results['commit'])[:8] or 'nocommit'}.json"
-    return (REPOSITORY / "build" / "bench" if results["quick"] else REPOSITORY / "benchmarks" / "results") / name
-
-
 def main(arguments: Sequence[str] | None = None) -> int:
     """Return 0, or 2 if something could not be run."""
     given = _arguments(arguments)
@@ -261,7 +250,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
             results = _Run(given, work_dir).results()
         finally:
             shutil.rmtree(work_dir, ignore_errors=True)
-        out = given.out or _default_out(results)
+        out = given.out or bench_env.results_path(results, prefix="s3-")
         out.parent.mkdir(parents=True, exist_ok=True)
         out.write_text(json.dumps(results, indent=1) + "\n")
         print(bench_s3_report.markdown(results))

@@ -178,6 +178,10 @@ class _Run:
     def _heap_mib(self, contender: Contender) -> int:
         return 512 if self.given.quick else contender.heap_mib(self.given.scale)
 
+    def _session_heap_mib(self) -> int:
+        """Of a whole query: the same for every contender, as the query itself needs most of it."""
+        return 1024 if self.given.quick else int(2048 + 1024 * self.given.scale)
+
     def _recording(self, name: str, contender: Contender) -> Path | None:
         if self.given.jfr is None:
             return None
@@ -190,7 +194,7 @@ class _Run:
         return result
 
     def _store(self, contender: Contender, repetition: int) -> dict[str, Any]:
-        assert self.classes is not None  # compiled unless --only query
+        assert self.classes is not None  # compiled for this level
         recording = self._recording("store", contender)
         result = bench_store.measure(
             contender,
@@ -212,13 +216,13 @@ class _Run:
             self.rescale_sizes,
             jar=self.jar if contender.ours else None,
             work_dir=self.work_dir / f"rescale-{contender.name}-{repetition}",
-            heap_mib=1024 if self.given.quick else int(2048 + 1024 * self.given.scale),
+            heap_mib=self._session_heap_mib(),
             extra_conf=self.conf,
             timeout_s=self.timeout_s * 2,
         )
 
     def _scan(self, contender: Contender, repetition: int) -> dict[str, Any]:
-        assert self.classes is not None  # compiled unless --only query
+        assert self.classes is not None  # compiled for this level
         return bench_store.measure_scans(
             contender,
             self.scan_sizes,
@@ -240,7 +244,7 @@ class _Run:
                 scenario,
                 jar=self.jar if contender.ours else None,
                 work_dir=self.work_dir / f"{scenario.name}-{contender.name}-{repetition}",
-                heap_mib=1024 if self.given.quick else int(2048 + 1024 * self.given.scale),
+                heap_mib=self._session_heap_mib(),
                 extra_conf=self.conf,
                 timeout_s=self.timeout_s,
                 java_options=" ".join(bench_profile.jvm_options(recording)) if recording else "",
@@ -251,11 +255,6 @@ class _Run:
 
 def _write_docs(results: dict[str, Any], source: Path) -> None:
     """Replace the generated part of docs/benchmarks.md, and the chart."""
-    page = _DOCS.read_text()
-    head, begin, rest = page.partition(_BEGIN)
-    _, end, tail = rest.partition(_END)
-    if not begin or not end:
-        raise BenchError(f"{_DOCS} has lost its marks {_BEGIN} ... {_END}")
     host, versions = results["host"], results["versions"]
     machine = f"{host['cores']} cores of {host['cpu']}, {host['memory_bytes'] / 2**30:.0f} GiB, {host['file_system']}"
     software = (
@@ -270,16 +269,11 @@ def _write_docs(results: dict[str, Any], source: Path) -> None:
     raw = named.relative_to(REPOSITORY) if named.is_relative_to(REPOSITORY) else None
     link = f"Raw durations: [`{raw}`](../{raw})." if raw else ""
     table = bench_report.markdown(results, goals=False)
-    _DOCS.write_text(f"{head}{_BEGIN}\n{where}{link}\n\n{table}\n\n![Chart](img/benchmarks.svg)\n{_END}{tail}")
+    text = f"{where}{link}\n\n{table}\n\n![Chart](img/benchmarks.svg)"
+    chart = bench_chart.svg(results)  # before anything is written: page and chart belong together
+    bench_env.replace_generated(_DOCS, _BEGIN, _END, text)
     _CHART.parent.mkdir(parents=True, exist_ok=True)
-    _CHART.write_text(bench_chart.svg(results))
-
-
-def _default_out(results: dict[str, Any]) -> Path:
-    stamp = str(results["time_utc"]).replace(":", "").replace("-", "")
-    name = f"{stamp}-{str(results['commit'])[:8] or 'nocommit'}-scale{results['scale']:g}.json"
-    # Figures of a smoke run mean nothing: not beside those that are kept.
-    return (REPOSITORY / "build" / "bench" if results["quick"] else REPOSITORY / "benchmarks" / "results") / name
+    _CHART.write_text(chart)
 
 
 def _complete(results: dict[str, Any]) -> bool:
@@ -309,7 +303,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
             results = run.results()
         finally:
             shutil.rmtree(work_dir, ignore_errors=True)
-        out = given.out or _default_out(results)
+        out = given.out or bench_env.results_path(results, suffix=f"-scale{results['scale']:g}")
         out.parent.mkdir(parents=True, exist_ok=True)
         out.write_text(json.dumps(results, indent=1) + "\n")
         if given.jfr:
