@@ -50,6 +50,7 @@ private[millpond] object Loader extends Logging {
     engine.emptyBase = loadEmpty
     engine.composed = false
     engine.keys = 0L
+    engine.diskReads = 0L
     engine.flushed = 0L
     engine.flushedKeys = 0L
     engine.lastSnapshot = None

@@ -257,7 +257,7 @@ class MillpondStateStoreProvider extends LineProvider {
   private[millpond] def commit(session: Session, forceSnapshot: Boolean): Long = {
     val version =
       try {
-        val committed = Commits.during(engine.commit())
+        val committed = Busy.committing(engine.commit())
         definitionsBefore = None
         if (conf.commitValidationEnabled) StateStore.reportCommitToCoordinator(committed, id, context.hadoopConf)
         committed

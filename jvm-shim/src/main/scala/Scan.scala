@@ -72,6 +72,8 @@ private[millpond] final class DiskCursor(scan: DiskScan, f: Family, slot: Int, r
   * @param each one pair per value of a key with several */
 private[millpond] final class Scan(engine: StoreEngine, f: Family, records: RecordCursor, epoch: Int, disk: DiskCursor, ordered: Boolean,
     range: KeyRange, each: Boolean) extends Iterator[UnsafeRowPair] with AutoCloseable {
+  /** Whether it goes through all rows of the disk tier. */
+  val readsAllFromDisk: Boolean = disk != null && (range eq KeyRange.Whole)
   private val table = f.table
   private var record = 0L // next record of memory, 0 if to be fetched
   private var memoryDone = false

@@ -74,8 +74,8 @@ private[millpond] object Snapshots extends Logging {
     val wanted = engine.synchronized(engine.loaded && !engine.closed && engine.spilledVersion <= engine.anchor && engine.anchor > engine.snapshotVersion && engine.anchor - engine.snapshotVersion >= (if (engine.composed) 1 else due))
     if (!wanted) None
     else try {
-      val courtesy = new Courtesy
-      flush(engine, () => courtesy.giveWay())
+      val courtesy = Courtesy.ofFlush()
+      flush(engine, () => courtesy.giveWay(Busy.commitsNeedAllCores))
       if (engine.composed) orStale(engine)(engine.disk.compact()) // what other partitions own is not uploaded once more
       val dir = new File(engine.context.generationDir(engine.generation), s"snapshot-${java.util.UUID.randomUUID}")
       val (version, id, keys, families, layout) = engine.synchronized {

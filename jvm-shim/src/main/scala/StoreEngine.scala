@@ -57,13 +57,20 @@ final class StoreEngine(val context: StoreContext) extends Logging {
   private[millpond] var warming = false
   private[millpond] var emptyBase = false // the state before the next changelog is empty, whatever its version
   private[millpond] var batchId: String = ""
-  private[millpond] var inBatch = false
+  private var batchOpen = false
+  private[millpond] def inBatch: Boolean = batchOpen
+  private def inBatch_=(open: Boolean): Unit = if (open != batchOpen) {
+    batchOpen = open
+    if (open) Busy.batchBegins() else Busy.batchEnds()
+  }
   private[millpond] var spilledVersion = 0L // the disk tier holds a part of this version, which need not be proven committed yet
   private[millpond] var nothingToEvict = false // until the next flush
   private[millpond] val batchLog = new BatchLog(this)
   private var familiesChanged = false // the running batch created or removed a family: to take that back is to load again
   private var familiesDetached = false // the last version did
   private val scans = mutable.HashSet.empty[Scan]
+  @volatile private var bigScans = 0
+  @volatile private[millpond] var diskReads = 0L // since the last load
   private val diskKey = new GrowingKey
   budget.register()
 
@@ -139,7 +146,6 @@ final class StoreEngine(val context: StoreContext) extends Logging {
   }
 
   private def eraseRows(f: Family): Unit = {
-    if (warming) WarmUp.finish(this)
     val table = f.table
     val cursor = if (table.complete) null else new DiskCursor(disk.iterator(readAhead = true), f, -1, KeyRange.Whole)
     def erase(base: AnyRef, offset: Long, length: Int, hash: Int, found: Long, slot: => Int): Unit = {
@@ -303,6 +309,7 @@ final class StoreEngine(val context: StoreContext) extends Logging {
   private def readDisk(f: Family, key: UnsafeRow): Int = {
     diskKey.set(slotOf(f, key), f, f.rows.base, f.rows.offset, f.rows.length)
     metrics.diskReads += 1
+    diskReads += 1
     try disk.get(diskKey.bytes, diskKey.length)
     catch { case e: MillpondException => throw distrust(e) }
   }
@@ -332,7 +339,6 @@ final class StoreEngine(val context: StoreContext) extends Logging {
     * @param grouped rows of one prefix come one after the other, as Spark's state reader wants them; nothing is written meanwhile */
   def scan(f: Family, each: Boolean, grouped: Boolean = false): Scan = synchronized {
     checkUsable()
-    if (warming) WarmUp.finish(this)
     val table = f.table
     val epoch = table.beginScan()
     if (grouped && f.kind == FamilyKind.Prefix)
@@ -377,8 +383,15 @@ final class StoreEngine(val context: StoreContext) extends Logging {
     open(new Scan(this, f, records, epoch, cursor, ordered || (f.table.isSorted && slot >= 0), range, each))
   }
 
-  private def open(scan: Scan): Scan = { scans += scan; scan }
-  private[millpond] def forget(scan: Scan): Unit = { scans -= scan; () }
+  private def open(scan: Scan): Scan = {
+    scans += scan
+    if (scan.readsAllFromDisk) bigScans += 1
+    scan
+  }
+
+  private[millpond] def forget(scan: Scan): Unit = if (scans.remove(scan) && scan.readsAllFromDisk) bigScans -= 1
+  /** Whether somebody reads all rows from the disk now. May be asked without a lock. */
+  private[millpond] def isScanned: Boolean = bigScans > 0
   private[millpond] def closeScans(): Unit = scans.toArray.foreach(_.close())
 
   // ---- versions ------------------------------------------------------------------------------------------------------------------

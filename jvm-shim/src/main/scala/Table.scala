@@ -10,7 +10,7 @@ import org.apache.spark.unsafe.Platform
   *  - the list of touched records is the write buffer: a key appears once in the changelog, however often it was put.
   *
   * A record without value (`valueLength` -1) says that the key is absent: a delete, or a remembered miss of the disk tier.
-  * Record: header (40 bytes, 64 with prefix chain), key, padding to 8, value with some capacity.
+  * Record: header (32 bytes, 56 with prefix chain), key, padding to 8, value with some capacity.
   * Not thread-safe; the store serialises. Addresses returned are valid until the next write or rollback.
   */
 final class Table(budget: MemoryBudget, shape: TableShape) {
@@ -81,6 +81,7 @@ final class Table(budget: MemoryBudget, shape: TableShape) {
   def valueAddress(record: Long): Long = record + header + roundUp(keyLength(record))
   def isPresent(record: Long): Boolean = Platform.getInt(null, record + ValueLengthAt) >= 0
   def slotOf(record: Long): Int = Platform.getShort(null, record + SlotAt) & 0xFFFF
+  /** The version that wrote a record; 0 if it is as on disk. Not of a record of the running batch. */
   def stamp(record: Long): Int = Platform.getInt(null, record + StampAt)
   def birth(record: Long): Int = Platform.getInt(null, record + BirthAt)
   def wasUsed(record: Long): Boolean = (Platform.getShort(null, record + FlagsAt) & Used) != 0
@@ -355,7 +356,7 @@ final class Table(budget: MemoryBudget, shape: TableShape) {
       val slot = Platform.getLong(null, slots + (hand.toLong << 3))
       if (slot != 0L && slot != Deleted) {
         val record = slot & AddressMask
-        if (stamp(record) <= flushed && Platform.getInt(null, record + BatchAt) != batch) {
+        if (Platform.getInt(null, record + BatchAt) != batch && stamp(record) <= flushed) {
           if (wasUsed(record)) Platform.putShort(null, record + FlagsAt, 0)
           else { drop(record, hand); complete = false }
         }
@@ -413,7 +414,6 @@ final class Table(budget: MemoryBudget, shape: TableShape) {
     Platform.putInt(null, record + BatchAt, 0)
     Platform.putShort(null, record + SlotAt, keySlot.toShort)
     Platform.putShort(null, record + FlagsAt, Used)
-    Platform.putInt(null, record + TouchAt, -1)
     Platform.putInt(null, record + BirthAt, epoch)
     Bytes.copy(keyBase, keyOffset, null, record + header, keyLength)
     if (valueLength > 0) Bytes.copy(valueBase, valueOffset, null, record + header + keyRoom, valueLength)
@@ -549,20 +549,20 @@ object Table {
   private val KeyLengthAt = 4
   private val ValueLengthAt = 8
   private val CapacityAt = 12
-  private val StampAt = 16 // version that wrote it; 0: as on disk
+  private val StampAt = 16 // of a committed record: version that wrote it, 0 as on disk
+  private val TouchAt = StampAt // of a record of the running batch: index into its touch list
   private val BatchAt = 20 // batch counter of the write
   private val SlotAt = 24
   private val FlagsAt = 26
   private val Used: Short = 1 // since eviction last came by
   private val Appended: Short = 2 // the batch only appended to the value that was there
   private val Rewritten: Short = 4 // the batch wrote it more than once
-  private val TouchAt = 28 // index into the touch list of its batch
-  private val BirthAt = 32 // epoch in which the key came into the table
-  private val PlainHeader = 40
-  private val NodeAt = 40
-  private val PreviousAt = 48
-  private val NextAt = 56
-  private val ChainedHeader = 64
+  private val BirthAt = 28 // epoch in which the key came into the table
+  private val PlainHeader = 32
+  private val NodeAt = 32
+  private val PreviousAt = 40
+  private val NextAt = 48
+  private val ChainedHeader = 56
 
   private val Deleted = 1L
   private val AddressMask = 0xFFFFFFFFFFFFL

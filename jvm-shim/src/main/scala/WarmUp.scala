@@ -10,10 +10,13 @@ import org.apache.spark.internal.Logging
 import org.apache.spark.unsafe.Platform
 
 /** After a restore: brings the rows of the disk tier into memory in the background, in short steps between those of the task, until all
-  * are there (then no read needs the disk) or the budget is nearly used. */
+  * are there (then no read needs the disk) or the budget is nearly used. It stands aside for scans of the same store, which read the same
+  * rows, and while batches that hardly read need all cores: their few reads from the disk cost less than it would take from them. */
 private[millpond] object WarmUp extends Logging {
   private val StepRows = 1024
   private val BudgetShare = 0.9
+  private val FewReads = 4096 // from the disk, about 20 ms
+  private val courtesy = Courtesy.ofWarmUp() // of the one thread
 
   private lazy val pool = Executors.newFixedThreadPool(1, new ThreadFactory {
     def newThread(work: Runnable): Thread = {
@@ -44,16 +47,10 @@ private[millpond] object WarmUp extends Logging {
       active
     }
     while (going) {
+      courtesy.giveWay(engine.isScanned || (Busy.batchesNeedAllCores && engine.diskReads < FewReads))
       going = engine.synchronized(engine.generation == generation && step(engine))
       Thread.`yield`()
     }
-  }
-
-  /** Bring in what is left, at once: a scan of everything would else read the same rows from the disk a second time. The engine's monitor
-    * is held. */
-  def finish(engine: StoreEngine): Unit = {
-    if (engine.warming && engine.warmScan == null) engine.warmScan = new WarmScan(engine.disk.iterator(readAhead = true), engine.families.values.asScala)
-    while (step(engine)) ()
   }
 
   /** Bring in everything before the store is used. The engine's monitor is held. */
