@@ -48,6 +48,7 @@ private[millpond] object Loader extends Logging {
       partition, plan.get("staging_dir").asText, unscalable)
     engine.version = version
     engine.emptyBase = loadEmpty
+    engine.emptyAt = if (loadEmpty) version else -1L
     engine.composed = false
     engine.keys = 0L
     engine.diskReads = 0L
