@@ -182,7 +182,7 @@ class _Run:
                     for _, operation, key, _ in json.load(answer)
                     if key.endswith(".sst") and operation in ("COMPLETE", "PUT")
                 ]
-            rounds: dict[str, list[dict[str, Any]]] = {"raw": [], "restore": []}
+            rounds: dict[str, list[dict[str, Any]]] = {"raw": [], "files": [], "restore": []}
             for _ in range(self.repetitions):
                 for what, runs in rounds.items():
                     runs.append(self._child("bench_s3_restore", what, spec=spec, work=work, timeout_s=900))
@@ -190,7 +190,8 @@ class _Run:
         shutil.rmtree(work)
         self._say(f"restore, link {f'{link:g} MB/s' if link else 'without limit'}", begin)
         rates = {what: median(run["mb_per_s"] for run in runs) for what, runs in rounds.items()}
-        return {**rounds, "mb_per_s": rates, "share_of_raw": rates["restore"] / rates["raw"]}
+        shares = {f"share_of_{what}": rates["restore"] / rates[what] for what in ("raw", "files")}
+        return {**rounds, "mb_per_s": rates, **shares}
 
 
 def _write_docs(results: dict[str, Any], source: Path) -> None:

@@ -109,13 +109,22 @@ def test_a_refusal(harness: Harness, server: S3Server, tmp_path: Path, fault: Fa
 
 
 def faults(seed: int) -> Chooser:
-    """One request in thirty goes wrong; the connection breaks before or after, or the server is busy."""
+    """One request in thirty goes wrong: the connection breaks before or after or in the body, or the server is busy, or slow."""
     chance = random.Random(seed)
 
     def choose(request: Request) -> Fault | None:
         if chance.random() >= 1 / 30:
             return None
-        return chance.choice([Fault(), Fault(applied=True), Fault(503, "SlowDown"), Fault(500, "InternalError")])
+        kinds = [
+            Fault(),
+            Fault(applied=True),
+            Fault(503, "SlowDown"),
+            Fault(500, "InternalError"),
+            Fault(200, late_s=0.1),
+        ]
+        if request.operation == "GET":
+            kinds += [Fault(cut=5), Fault(flip=True)]
+        return chance.choice(kinds)
 
     return choose
 

@@ -1,11 +1,13 @@
 """Whole queries with their state on S3 over HTTP and Spark's logs in a directory: operators, savepoints, a rescale, a start that fails.
 
-The exactly-once kill test with state on S3 is in `test_crash`. MILLPOND_S3_ALL=1 runs every query shape that can be compared.
+The exactly-once kill test with state on S3 is in `test_crash`. MILLPOND_S3_ALL=1 runs every query shape that can be compared,
+MILLPOND_S3_PARTITIONS=200 counts the requests of a query with as many partitions.
 """
 
 from __future__ import annotations
 
 import os
+from collections import Counter
 from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
@@ -33,6 +35,7 @@ pytestmark = [
 _PROVIDER = "spark.sql.streaming.stateStore.providerClass"
 _FORMAT = "spark.sql.streaming.stateStore.checkpointFormatVersion"
 _CHANGELOG = "spark.sql.streaming.stateStore.rocksdb.changelogCheckpointing.enabled"
+_PARTITIONS = os.environ.get("MILLPOND_S3_PARTITIONS")
 # Timers and column families, in checkpoint format 2. (A join runs in the kill test.)
 SAMPLE = ("scala-event-time",)
 
@@ -94,6 +97,45 @@ def test_an_operator_with_its_state_on_s3(spark: SparkSession, server: S3Server,
     if not case.random_keys:
         assert candidate.state == reference.state
     assert verify(open_checkpoint(str(candidate.checkpoint), server.settings()), "x").problems == []
+
+
+@pytest.mark.parametrize("checkpoint_format", [1, 2] if _PARTITIONS else [2])
+def test_requests_of_a_query(spark: SparkSession, server: S3Server, tmp_path: Path, checkpoint_format: int) -> None:
+    """A batch is one PUT for each partition, a restart reads each changelog by its name, and nothing lists."""
+    partitions = int(_PARTITIONS or "4")
+    jvm: Any = spark.sparkContext._jvm
+    schema, batches = CLICKED[0]
+    source = Input(tmp_path / "input", schema)
+    run = Run(tmp_path / "checkpoint")
+    conf = {
+        **on_s3(server, f"s3://{server.bucket()}/states"),
+        _FORMAT: str(checkpoint_format),
+        "spark.sql.shuffle.partitions": str(partitions),
+        "spark.sql.streaming.stateStore.minDeltasForSnapshot": "100",
+        "spark.sql.streaming.stateStore.maintenanceInterval": "1h",
+    }
+    made: list[Counter[str]] = []
+
+    def note(batch: int) -> None:
+        # Stores that are opened at the same moment each look at format.json, and at first each try to make it.
+        made.append(Counter(r.operation for r in server.log if not r.path.endswith("/millpond/format.json")))
+        server.log.clear()
+
+    stores = jvm.org.apache.spark.sql.execution.streaming.state.StateStore
+    try:
+        for _ in range(2):
+            for rows in batches[:3]:
+                source.add(rows)
+            stores.stop()  # maintenance ends, and begins anew with the interval of the query that comes
+            server.log.clear()
+            frame = source.stream(spark).groupBy("k").count()
+            finish(start(spark, frame, run, output_mode="update", conf=conf, during=note), run)
+    finally:
+        stores.stop()
+    commits = Counter(PUT=partitions)
+    tried = Counter(GET=1, PUT=1, DELETE=1)  # by the driver, before the first task
+    restores = Counter(GET=3 * partitions)  # the changelogs
+    assert made == [tried + commits, commits, commits, tried + restores + commits, commits, commits]
 
 
 def test_savepoints_and_a_rescale_on_s3(spark: SparkSession, server: S3Server, boto: None, tmp_path: Path) -> None:

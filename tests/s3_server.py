@@ -66,6 +66,8 @@ class Fault:
     applied: the server does it all the same, before.
     cut: the answer's body ends so many bytes early; with `flip` a byte of it is wrong instead.
     html: the answer is a web page.
+    late_s: so long nothing comes: before anything is done; or, with `applied`, when it is done; or, with `cut`, in mid-body. With
+        status 200 the answer is the server's own in the end.
     """
 
     status: int = 0
@@ -74,6 +76,7 @@ class Fault:
     cut: int = 0
     flip: bool = False
     html: bool = False
+    late_s: float = 0.0
     headers: tuple[tuple[str, str], ...] = ()
 
 
@@ -148,7 +151,9 @@ class S3Server:
                 with self._numbers:
                     self.in_flight -= 1
             fault = self._chooser(request) if self._chooser is not None else None
-            if fault is None:
+            if fault is not None and fault.late_s and not (fault.applied or fault.cut):
+                time.sleep(fault.late_s)
+            if fault is None or (fault.status == 200 and not fault.html):
                 return self._run(application, environ, start_response)
             if fault.applied or fault.cut or fault.flip:
                 answer: list[Any] = []
@@ -156,7 +161,8 @@ class S3Server:
                 if fault.cut or fault.flip:
                     damaged = body[: -fault.cut] if fault.cut else bytes([body[0] ^ 1]) + body[1:]
                     start_response(*answer)
-                    return _cut(environ, damaged) if fault.cut else [damaged]
+                    return _cut(environ, damaged, fault.late_s) if fault.cut else [damaged]
+                time.sleep(fault.late_s)
             else:
                 # A server reads what it is sent before it refuses it; otherwise the connection would be reset.
                 environ["wsgi.input"].read(int(environ.get("CONTENT_LENGTH") or 0))
@@ -190,9 +196,10 @@ class S3Server:
             return list(application(environ, start_response))
 
 
-def _cut(environ: dict[str, Any], data: bytes) -> Iterator[bytes]:
-    """A body after which the connection breaks."""
+def _cut(environ: dict[str, Any], data: bytes, late_s: float) -> Iterator[bytes]:
+    """A body after which nothing comes, and then the connection breaks."""
     yield data
+    time.sleep(late_s)
     _break(environ)
 
 

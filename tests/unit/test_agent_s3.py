@@ -3,7 +3,11 @@
 from __future__ import annotations
 
 import json
+import os
 import random
+import subprocess
+import sys
+import time
 from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
@@ -12,6 +16,8 @@ import pytest
 
 from millpond.agent.service import AgentService
 from millpond.cli.main import main
+from millpond.layout import STAGING_PREFIX
+from millpond.restore.sst_cache import cache_directory
 from millpond.storage import open_checkpoint, open_storage
 from tests.agent_driver import Provider
 from tests.s3_server import HADOOP, Chooser, Fault, Request, S3Server, s3_server
@@ -24,13 +30,14 @@ def server() -> Iterator[S3Server]:
 
 
 def faults(seed: int, rate: float) -> Chooser:
-    """A share of the requests goes wrong: the connection breaks before or after, or in the body, or the server is busy."""
+    """A share of the requests goes wrong: the connection breaks before or after, or in the body, or the server is busy, or slow."""
     chance = random.Random(seed)
 
     def choose(request: Request) -> Fault | None:
         if chance.random() >= rate:
             return None
         kinds = [Fault(), Fault(applied=True), Fault(500, "InternalError"), Fault(503, "SlowDown")]
+        kinds.append(Fault(200, late_s=0.02))
         if request.operation == "GET":
             kinds += [Fault(cut=5), Fault(flip=True)]
         return chance.choice(kinds)
@@ -131,3 +138,55 @@ def test_restores_fetch_side_by_side(server: S3Server, tmp_path: Path, monkeypat
     reader = Provider(AgentService(), tmp_path / "ckpt", tmp_path / "other", **more)
     assert reader.open(writer.version, writer.id) == writer.state
     assert server.most_in_flight >= 3
+
+
+_EXECUTOR = """
+import json, sys
+from pathlib import Path
+from millpond.agent.service import AgentService
+from millpond.storage import s3
+from tests.agent_driver import Provider
+
+s3._CHUNK_BYTES = 1
+checkpoint, local, version, id, more = sys.argv[1:]
+store = Provider(AgentService(local_root=local), Path(checkpoint), Path(local, "killed"), **json.loads(more))
+store.open(int(version), id)
+"""
+
+
+def test_kill_9_in_mid_fetch(server: S3Server, tmp_path: Path, repository: Path) -> None:
+    """Half a file is nobody's: the next executor of the host fetches it anew, and what is kept for others is whole."""
+    local, checkpoint = tmp_path / "local", tmp_path / "ckpt"
+    for directory in (local, checkpoint):
+        directory.mkdir()
+    (checkpoint / "metadata").write_text('{"id":"the-query"}')
+    more: dict[str, Any] = {
+        "options": {"storage.uri": f"s3://{server.bucket()}", "storage.s3.endpoint": server.endpoint},
+        "hadoop": HADOOP,
+        "spark_format": 2,
+    }
+    writer = Provider(AgentService(), checkpoint, tmp_path / "writer", **more)
+    writer.open(0)
+    writer.commit()
+    writer.commit()
+    writer.snapshot()
+    writer.commit()
+    command = [sys.executable, "-c", _EXECUTOR, str(checkpoint), str(local), str(writer.version), writer.id]
+    with server.faults(lambda request: Fault(cut=5, late_s=60) if request.path.endswith(".sst") else None):
+        path = os.pathsep.join((str(repository), str(repository / "python/src")))
+        executor = subprocess.Popen([*command, json.dumps(more)], env={**os.environ, "PYTHONPATH": path})
+        try:
+            deadline = time.monotonic() + 30
+            while not any(path.stat().st_size for path in local.rglob(f"*.unfinished/{STAGING_PREFIX}*")):
+                assert executor.poll() is None and time.monotonic() < deadline, "it never began to fetch"
+                time.sleep(0.01)
+        finally:
+            executor.kill()
+            executor.wait()
+    kept = Path(cache_directory(str(tmp_path)))
+    assert list(kept.iterdir()) == []
+    successor = Provider(AgentService(local_root=str(local)), checkpoint, local / "next", **more)
+    assert successor.open(writer.version, writer.id) == writer.state
+    (sst,) = kept.iterdir()
+    (fetched,) = local.glob("next/**/*.sst")
+    assert sst.samefile(fetched)

@@ -99,7 +99,18 @@ def test_goals_and_tables() -> None:
             "partitions": 4,
             "megabytes": 5,
             "tasks": 2,
-            "links": {"625": {"mb_per_s": {"raw": 600, "restore": 540}, "share_of_raw": 0.9}},
+            "links": {
+                "625": {
+                    "mb_per_s": {"raw": 600, "files": 570, "restore": 540},
+                    "share_of_raw": 0.9,
+                    "share_of_files": 0.947,
+                },
+                "0": {
+                    "mb_per_s": {"raw": 2000, "files": 1000, "restore": 700},
+                    "share_of_raw": 0.35,
+                    "share_of_files": 0.7,
+                },
+            },
         },
     }
     summary = bench_s3_report.summarise(results)
@@ -112,5 +123,5 @@ def test_goals_and_tables() -> None:
     )
     assert summary["aggregation"]["rocksdb-changelog"]["restart"]["lists"] == 8
     text = bench_s3_report.markdown({**results, "summary": summary})
-    assert "| batch, ms | 110 | 510 | 0.22 |" in text and "| link of 625 MB/s | 540 | 600 | 90 % |" in text
+    assert "| batch, ms | 110 | 510 | 0.22 |" in text and "| link of 625 MB/s | 540 | 600 | 90 % | 570 | 95 % |" in text
     assert text.count("reached") == 5 and "missed" not in text

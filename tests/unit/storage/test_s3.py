@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import contextlib
+import hashlib
 import itertools
 import logging
 import zlib
@@ -20,7 +21,7 @@ from millpond.errors import (
     NotFoundError,
     UnavailableError,
 )
-from millpond.storage import Storage, open_storage
+from millpond.storage import Storage, open_storage, s3_client
 from millpond.storage.s3 import S3Storage
 from millpond.storage.s3_client import S3Client
 from millpond.storage.settings import S3Credentials, Secret
@@ -127,6 +128,7 @@ def test_sums_encryption_and_payer_are_sent(server: S3Server, bucket: str) -> No
     storage.put_bytes("a", b"data")
     headers = server.log[-1].headers
     assert headers["x-amz-checksum-crc32"] == "rfPzYw=="
+    assert headers["x-amz-content-sha256"] == hashlib.sha256(b"data").hexdigest()
     assert headers["x-amz-server-side-encryption"] == "aws:kms"
     assert headers["x-amz-server-side-encryption-aws-kms-key-id"] == "key-1"
     assert headers["x-amz-request-payer"] == "requester"
@@ -241,6 +243,28 @@ def test_everything_is_repeated(server: S3Server, s3: S3Storage, tmp_path: Path,
             assert call() == expected
     assert (tmp_path / "back").read_bytes() == b"old"
     assert [(i.key, i.size_bytes) for i in s3.list("")] == [("a", 4), ("b", 4)]
+
+
+@pytest.mark.parametrize("applied", [False, True], ids=["before", "after"])
+def test_an_answer_that_does_not_come_in_time(
+    server: S3Server, bucket: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, applied: bool
+) -> None:
+    """The client gives up before the server did what it was asked, or after; or when a body has begun to come."""
+    monkeypatch.setattr(s3_client, "_READ_TIMEOUT_S", 0.1)
+    s3 = server.storage(bucket, f"late {applied}")
+    s3.put_bytes("old", b"old data")
+    late = Fault(applied=applied, late_s=0.3)
+    with server.faults(first(1, late, "PUT")):
+        s3.put_bytes("new", b"data", if_absent=True)
+    for fault in (late, Fault(cut=3, late_s=0.3)):
+        with server.faults(first(1, fault, "GET")):
+            assert s3.read("new") == b"data"
+        with server.faults(first(1, fault, "GET")):
+            s3.get_to_file("old", str(tmp_path / "back"))
+        assert (tmp_path / "back").read_bytes() == b"old data"
+    with server.faults(first(1, late, "DELETE")):
+        s3.delete(["old"])
+    assert [info.key for info in s3.list("")] == ["new"]
 
 
 @pytest.mark.parametrize("if_absent", [False, True])

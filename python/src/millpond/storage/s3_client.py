@@ -127,7 +127,8 @@ class S3Client:
         config = Config(
             region_name=settings.region,
             signature_version=UNSIGNED if credentials.anonymous else "s3v4",
-            s3={"addressing_style": "path" if settings.path_style else "auto"},
+            # The signature covers the SHA-256 of each body, which the server compares; over https too.
+            s3={"addressing_style": "path" if settings.path_style else "auto", "payload_signing_enabled": True},
             # One attempt: `storage.retry` decides about more. (boto3's own "adaptive" mode falls to a request in two seconds.)
             retries={"mode": "standard", "total_max_attempts": 1},
             connect_timeout=_CONNECT_TIMEOUT_S,
