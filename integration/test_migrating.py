@@ -109,6 +109,8 @@ def test_goes_on_in_another_store_and_back(spark: SparkSession, tmp_path: Path, 
 
 def _reads(case: Case) -> list[dict[str, str]]:
     """What Spark's state reader is asked for where the case does not say it."""
+    if ("chain" in case.operator or "-then-" in case.name) and case.name != "dedupe-then-window":
+        return []  # unless told otherwise it reads operator 0, which is a join there, or has no state yet
     if "join" in case.operator:
         return [{"joinSide": side} for side in ("left", "right")]
     return [] if "transformWithState" in case.operator else [{}]
