@@ -204,7 +204,7 @@ def _shares(plan: Rehash) -> list[_Work]:
 
 def write_parts(storage: Storage, plan: Rehash, work: _Work, directory: str) -> Parts:
     """Write the rows of some old partitions anew, below `directory`."""
-    source = NativeRows(storage, plan.image)
+    source = NativeRows(storage, plan.image, ordered=False)
     parts: Parts = {}
     for writer in _writers(storage, plan, plan.image):
         mine = [rows for rows in writer.stores if (rows.store.operator, rows.store.partition) in work]
@@ -273,7 +273,8 @@ _AGAIN = "Nothing was changed: run the same command again."
 
 
 def _blocks(fields: dict[str, Any]) -> Blocks:
-    return Blocks(path=fields["path"], keys=fields["keys"], totals=ChangelogFooter(*fields["totals"]))
+    keys = {int(group): count for group, count in fields["keys"].items()}
+    return Blocks(path=fields["path"], keys=keys, totals=ChangelogFooter(*fields["totals"]))
 
 
 def parts_json(parts: Parts) -> dict[str, Any]:

@@ -107,8 +107,9 @@ def _split(chunk: list[Entry], known: dict[int, ColumnFamily], places: _Places, 
 class NativeRows:
     """Rows of the stores that `image` names, from changelogs and SSTs."""
 
-    def __init__(self, storage: Storage, image: Image) -> None:
-        self._storage, self._image = storage, image
+    def __init__(self, storage: Storage, image: Image, *, ordered: bool = True) -> None:
+        """`ordered`: False: rows come in any order, sooner."""
+        self._storage, self._image, self._ordered = storage, image, ordered
 
     def _files(self, store: StoreId) -> StoreFiles:
         return StoreFiles(self._storage, store, self._image.spark_checkpoint_format)
@@ -141,7 +142,7 @@ class NativeRows:
         groups = self.key_groups
         known = {family.id: family for family in store.families}
         version = open_version(self._files(store.store), self._target(store.store))
-        with entries(version) as found:
+        with entries(version, ordered=self._ordered) as found:
             iterator = iter(found)
             places = _Places(groups)
             while chunk := list(islice(iterator, _CHUNK_ENTRIES)):
