@@ -46,6 +46,7 @@ private[millpond] object Loader extends Logging {
     val partition = engine.context.storeId.partitionId
     engine.layout = new StoreLayout(KeyGroups(plan.get("max_parallelism").asInt, plan.get("base").asInt), plan.get("partitions").asInt,
       partition, plan.get("staging_dir").asText, unscalable)
+    engine.layout.mark(plan.path("misplaced").asText(""))
     engine.version = version
     engine.emptyBase = loadEmpty
     engine.composed = false

@@ -581,6 +581,9 @@ final class StoreLayout(val groups: KeyGroups, val partitions: Int, val partitio
   def scalable: Boolean = reason == null
   def unscalableReason: String = if (reason == null) "" else reason
 
+  /** Marks the store as one that had a key in the wrong place already when it was written. */
+  def mark(why: String): Unit = if (reason == null && why.nonEmpty) reason = why
+
   /** The slot of a key group. */
   def slot(group: Int): Int = if (!slotted || group < 0) 0 else groups.slot(group)
 

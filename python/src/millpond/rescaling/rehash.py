@@ -204,7 +204,7 @@ def _shares(plan: Rehash) -> list[_Work]:
 
 def write_parts(storage: Storage, plan: Rehash, work: _Work, directory: str) -> Parts:
     """Write the rows of some old partitions anew, below `directory`."""
-    source = NativeRows(storage, plan.image, ordered=False)
+    source = NativeRows(storage, plan.image)
     parts: Parts = {}
     for writer in _writers(storage, plan, plan.image):
         mine = [rows for rows in writer.stores if (rows.store.operator, rows.store.partition) in work]
