@@ -180,6 +180,34 @@ def _rescale(
     )
 
 
+def _savepoint(
+    name: str,
+    title: str,
+    unit: str,
+    *,
+    goal: Goal | None = None,
+    scale: float = 1.0,
+    rate: bool = False,
+    only: tuple[str, ...] = (OURS,),
+) -> Measure:
+    extract = _number(name, scale=scale)
+    return Measure(
+        name=f"savepoint_{name}",
+        title=title,
+        unit=unit,
+        level="savepoint",
+        extract=extract,
+        higher_is_better=rate,
+        chart=False,
+        goal=goal,
+        only=only,
+    )
+
+
+def _at_least(bound: float, text: str) -> Goal:
+    return Goal(text=text, met=lambda values, _keys: values[OURS] >= bound if OURS in values else None)
+
+
 def _written_share(case: str) -> Callable[[Mapping[str, Any]], float | None]:
     def extract(result: Mapping[str, Any]) -> float | None:
         found = result.get(case)
@@ -343,6 +371,22 @@ MEASURES: tuple[Measure, ...] = (
         only=(OURS,),
         goal=_at_most(0.3, "0.3 s"),
     ),
+    _savepoint("create_ms", "savepoint of a running query", "ms", goal=_at_most(1000, "1 000 ms")),
+    _savepoint("create_written_bytes", "savepoint: bytes written", "KiB", scale=1 / 1024),
+    _savepoint("fork_ms", "fork", "ms", goal=_at_most(300, "300 ms")),
+    _savepoint("fork_written_bytes", "fork: bytes written", "KiB", scale=1 / 1024),
+    _savepoint("stop_ms", "stop with savepoint, after the running batch", "ms", goal=_at_most(500, "500 ms")),
+    _savepoint(
+        "export_rows_per_s", "savepoint as Parquet", "rows/s", rate=True, goal=_at_least(1_000_000, "1 000 000 rows/s")
+    ),
+    _savepoint("restore_ms", "restore of a savepoint", "ms"),
+    _savepoint(
+        "first_batch_ms",
+        "restore of a savepoint, or restart: to the first batch committed",
+        "ms",
+        goal=replace(_faster(1 / 1.2), text="1.2 of Spark's"),
+        only=(),
+    ),
 )
 
 
@@ -410,6 +454,12 @@ def rescale_disagreements(rescale: Mapping[str, Sequence[Mapping[str, Any]]]) ->
                 if rows != run["state_rows"]:
                     lines.append(f"rescale {case}: {run['state_rows']} state rows in {contender}, {rows} in {first}")
     return lines
+
+
+def savepoint_disagreements(savepoint: Mapping[str, Sequence[Mapping[str, Any]]]) -> list[str]:
+    """Return a line if the contenders' states differ in size after the first batch that follows a restore."""
+    rows = {raw["state_rows"] for raws in savepoint.values() for raw in raws}
+    return [f"savepoint: state rows {sorted(rows)}"] if len(rows) > 1 else []
 
 
 def figure(value: float | None) -> str:

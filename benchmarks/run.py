@@ -31,12 +31,14 @@ from benchmarks import (
     bench_query,
     bench_report,
     bench_rescale,
+    bench_savepoint,
+    bench_snapshots,
     bench_store,
 )
 from benchmarks.bench_contenders import CONTENDERS, Contender
 from benchmarks.bench_env import REPOSITORY, BenchError
 
-LEVELS = ("store", "scan", "query", "rescale")
+LEVELS = ("store", "scan", "query", "rescale", "savepoint")
 _DOCS = REPOSITORY / "docs" / "benchmarks.md"
 _CHART = REPOSITORY / "docs" / "img" / "benchmarks.svg"
 _BEGIN, _END = "<!-- results: written by benchmarks/run.py, do not edit -->", "<!-- end of results -->"
@@ -115,6 +117,7 @@ class _Run:
         self.timeout_s = 400.0 if given.quick else 600.0 * max(1.0, given.scale)
         self.levels: tuple[str, ...] = given.levels
         self.rescale_sizes = bench_rescale.sizes(given.scale, quick=given.quick)
+        self.savepoint_sizes = bench_savepoint.sizes(given.scale, quick=given.quick)
         self.classes = None
         if {"store", "scan"} & set(self.levels):
             self.classes = bench_env.compile_store_bench(REPOSITORY / "build" / "bench")
@@ -137,11 +140,13 @@ class _Run:
         results["query_sizes"] = [asdict(s) for s in asked]
         results["scan_sizes"] = asdict(self.scan_sizes)
         results["rescale_sizes"] = asdict(self.rescale_sizes)
+        results["savepoint_sizes"] = asdict(self.savepoint_sizes)
         takes_part: dict[str, tuple[list[Contender], Callable[[Contender, int], dict[str, Any]]]] = {
             "store": (self.contenders, self._store),
             "scan": ([c for c in self.contenders if c.scans and not self.given.jfr], self._scan),
             "query": ([c for c in self.contenders if self._scenarios(c)], self._query),
             "rescale": ([c for c in self.contenders if c.name in bench_rescale.CONTENDERS], self._rescale),
+            "savepoint": ([c for c in self.contenders if c.name in bench_savepoint.CONTENDERS], self._savepoint),
         }
         for level, (contenders, measure) in takes_part.items():
             results[level] = self._level(level, contenders, measure)
@@ -221,6 +226,17 @@ class _Run:
             timeout_s=self.timeout_s * 2,
         )
 
+    def _savepoint(self, contender: Contender, repetition: int) -> dict[str, Any]:
+        return bench_savepoint.measure(
+            contender,
+            self.savepoint_sizes,
+            jar=self.jar if contender.ours else None,
+            work_dir=self.work_dir / f"savepoint-{contender.name}-{repetition}",
+            heap_mib=self._session_heap_mib(),
+            extra_conf=self.conf,
+            timeout_s=self.timeout_s,
+        )
+
     def _scan(self, contender: Contender, repetition: int) -> dict[str, Any]:
         assert self.classes is not None  # compiled for this level
         return bench_store.measure_scans(
@@ -269,7 +285,8 @@ def _write_docs(results: dict[str, Any], source: Path) -> None:
     raw = named.relative_to(REPOSITORY) if named.is_relative_to(REPOSITORY) else None
     link = f"Raw durations: [`{raw}`](../{raw})." if raw else ""
     table = bench_report.markdown(results, goals=False)
-    text = f"{where}{link}\n\n{table}\n\n![Chart](img/benchmarks.svg)"
+    beside = bench_snapshots.table(results["store"])
+    text = f"{where}{link}\n\n{table}\n\nA snapshot beside the batches:\n\n{beside}\n\n![Chart](img/benchmarks.svg)"
     chart = bench_chart.svg(results)  # before anything is written: page and chart belong together
     bench_env.replace_generated(_DOCS, _BEGIN, _END, text)
     _CHART.parent.mkdir(parents=True, exist_ok=True)
@@ -309,6 +326,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
         if given.jfr:
             print("\n\n".join(run.profiles))
         print(bench_report.plain(results))
+        print(f"\n{bench_snapshots.table(results['store'])}")
         print(f"\nresults: {out} ({results['seconds']} s in all)")
         if _complete(results) and not (given.no_docs or given.jfr):
             _write_docs(results, out)
@@ -319,6 +337,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
     problems = [f"{f['level']} {f['contender']} failed" for f in results["failures"]]
     problems += bench_report.disagreements(results["query"])
     problems += bench_report.rescale_disagreements(results["rescale"])
+    problems += bench_report.savepoint_disagreements(results["savepoint"])
     for problem in problems:
         print(f"bench: {problem}", file=sys.stderr)
     return 1 if problems else 0

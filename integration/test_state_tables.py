@@ -18,7 +18,9 @@ from integration.jvm import MILLPOND
 from integration.shapes import named
 from integration.streams import Input, Run, finish, start
 from integration.streams import settings as session
-from millpond.errors import UnsupportedError
+from millpond import savepoint
+from millpond.cli.main import main
+from millpond.errors import ErrorKind, FormatError, UnsupportedError
 from millpond.rows.decode import decode_rows
 from millpond.rows.encode import encode_rows
 from millpond.rows.hashing import hash_rows
@@ -92,6 +94,33 @@ def test_tables_show_what_spark_shows(
             assert isinstance(found, DataFrame)
             table = millpond.read_state(run.checkpoint, raw=True, **options)
             assert sorted(map(repr, found.toArrow().to_pylist())) == sorted(map(repr, table.to_pylist()))
+            _executors_do_it(spark, run.checkpoint, tmp_path)
+
+
+def _executors_do_it(spark: SparkSession, checkpoint: Path, work: Path) -> None:
+    """With `spark=`, and `--engine spark`, tasks of the session save, read, check and restore; errors in them are Millpond's."""
+    saved, restored, again = work / "saved", work / "restored", work / "again"
+    savepoint.create(checkpoint, saved, format="canonical", spark=spark)
+    assert savepoint.diff(checkpoint, saved).equal
+    assert savepoint.verify(saved, spark=spark).checked.entries > 0
+    savepoint.restore(saved, restored, partitions=3, spark=spark)
+    assert savepoint.diff(saved, restored).equal
+    assert sorted(path.name for path in restored.iterdir() if path.name.startswith(".")) == []
+
+    engine = ["--engine", "spark"]
+    assert main(["fork", str(restored), str(again), "--partitions", "2", *engine]) == 0
+    assert savepoint.diff(saved, again).equal
+    assert main(["state", "read", str(again), "--format", "parquet", "--output", str(work / "rows"), *engine]) == 0
+    assert spark.read.parquet(str(work / "rows")).count() == millpond.read_state(checkpoint).num_rows
+    assert (
+        main(["state", "read", str(again), *engine]) == main(["savepoint", "verify", str(saved), "--conf", "a=b"]) == 2
+    )
+
+    (table,) = saved.glob("tables/0/*/*/0.parquet")
+    table.write_bytes(table.read_bytes()[:-1] + b"?")
+    with pytest.raises(FormatError) as caught:
+        savepoint.restore(saved, work / "never", spark=spark)
+    assert caught.value.kind is ErrorKind.SAVEPOINT_DAMAGED and not (work / "never").exists()
 
 
 # ---- the codec, against Spark's own rows ---------------------------------------------------------------------------

@@ -167,8 +167,8 @@ class Provider:
             assert (reader.header.version, reader.header.id) == (entry["version"], entry["id"])
         return tuple(ids)
 
-    def stage(self, version: int, id: str, *, empty_base: bool = False) -> str:
-        """Write the changelog of `version` to a staging file, as a commit does."""
+    def stage(self, version: int, id: str, *, empty_base: bool = False, misplaced: str = "") -> str:
+        """Write the changelog of `version` to a staging file, as a commit does; of a store with a key in the wrong place, say why."""
         path = os.path.join(self.plan["staging_dir"], f".staging-{uuid.uuid4().hex}")
         header = ChangelogHeader(
             version=version,
@@ -182,6 +182,8 @@ class Provider:
                 max_parallelism=self.plan["max_parallelism"],
                 base=self.plan["base"],
                 partitions=self.plan["partitions"],
+                scalable=not misplaced,
+                reason=misplaced,
             ),
             column_families=(ColumnFamily("default", 0),),
             keys=version,

@@ -182,6 +182,20 @@ def test_load_empty_is_an_empty_store_at_that_version(make: MakeProvider) -> Non
     assert make().open(3) == writer.state
 
 
+def test_a_store_with_a_key_in_the_wrong_place_is_known_as_one_when_it_is_opened_again(make: MakeProvider) -> None:
+    writer = make()
+    writer.open(0)
+    writer.commit()
+    id = new_id()
+    staged = writer.stage(2, id, misplaced="placed by another key")
+    writer.call("publish_changelog", version=2, id=id, staged=staged)
+    reader = make()
+    reader.open(2)
+    assert reader.plan["misplaced"] == "placed by another key"
+    reader.open(1)
+    assert reader.plan["misplaced"] == ""
+
+
 def test_a_version_without_id_in_format_2_is_refused(make: MakeProvider) -> None:
     provider = make(spark_format=2)
     provider.open(0)

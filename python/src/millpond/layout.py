@@ -234,6 +234,11 @@ def pin_key(name: str) -> str:
     return check_relative(f"{PINS_PREFIX}{name}.json")
 
 
+def scratch_key(name: str) -> str:
+    """Return `millpond/scratch/<name>`: of a file that is on its way, and gone when the work is done."""
+    return check_relative(f"{MILLPOND_DIR}/scratch/{name}")
+
+
 def table_key(store: StoreId, family: str) -> str:
     """Return the key of the table of one column family of one store in a canonical savepoint."""
     # Names of state variables are the user's: whatever is no letter, digit, `_`, `-` or `$` is percent-encoded.

@@ -126,6 +126,25 @@ def running_option(name: str) -> str | None:
     return None if spark is None else spark.conf.get(config.PREFIX + name, None)
 
 
+def plain_session(settings: Mapping[str, str]) -> Any:
+    """Return the Spark session whose executors a command uses: the one that runs, or a new one with `settings`. It needs no jar.
+
+    Raises: UnsupportedError: pyspark is not installed.
+    """
+    try:
+        from pyspark.sql import SparkSession
+    except ImportError as e:
+        raise UnsupportedError(
+            "--engine spark needs pyspark, which is not installed",
+            kind=ErrorKind.UNSUPPORTED,
+            hint="Run `python -m pip install pyspark` in the environment of this command.",
+        ) from e
+    builder = SparkSession.Builder().appName("millpond")
+    for name, value in settings.items():
+        builder = builder.config(name, value)
+    return builder.getOrCreate()
+
+
 def _options_of(builder: SparkSession.Builder) -> dict[str, str]:
     # The builder has no public way to read what was set, and setting spark.jars blindly would drop the user's own.
     present = getattr(builder, "_options", None)

@@ -2,9 +2,13 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
+from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
+from types import SimpleNamespace
+from typing import Any
 
+import pyarrow as pa
 import pytest
 
 from millpond import layout, savepoint
@@ -14,6 +18,7 @@ from millpond.storage import LocalStorage, open_checkpoint, open_storage
 from millpond.storage.place import read_place
 from millpond.storage.s3 import S3Storage
 from tests.checkpoints import CheckpointBuilder
+from tests.row_checkpoints import RowsBuilder
 from tests.s3_server import S3Server, s3_server
 
 
@@ -56,6 +61,44 @@ def test_there_and_back(server: S3Server, tmp_path: Path) -> None:
     assert contents(tmp_path / "one").keys() == contents(tmp_path / "two").keys() == contents(home).keys()
     again = savepoint.create(tmp_path / "two", tmp_path / "again")
     assert again.size_bytes > 0 and savepoint.verify(tmp_path / "again").ok
+
+
+class Executors:
+    """What is used of a Spark session, each task in a thread of its own: executors share no disk but what is at a path that all have."""
+
+    def range(self, start: int, end: int, step: int, tasks: int) -> Executors:
+        self._numbers = range(start, end, step)
+        assert tasks == len(self._numbers)
+        return self
+
+    def mapInArrow(self, function: Callable[[Iterator[Any]], Iterator[Any]], schema: str) -> Executors:
+        assert schema == "job long, answer binary"
+
+        def run(number: int) -> list[dict[str, Any]]:
+            batches = function(iter([pa.RecordBatch.from_pydict({"id": [number]})]))
+            return [row for batch in batches for row in batch.to_pylist()]
+
+        with ThreadPoolExecutor(4) as pool:
+            self._rows = [SimpleNamespace(**row) for rows in pool.map(run, self._numbers) for row in rows]
+        return self
+
+    def collect(self) -> list[SimpleNamespace]:
+        return self._rows[::-1]
+
+
+@pytest.mark.parametrize("state", [None, "states"])
+def test_executors_write_rows_anew_on_s3(server: S3Server, tmp_path: Path, state: str | None) -> None:
+    """They share no folder: blocks of rows go through the storage of the target, and are gone in the end."""
+    built = RowsBuilder(tmp_path / "checkpoint", spark_format=2).build()
+    bucket, spark = f"s3://{server.bucket()}", Executors()
+    tables = f"{bucket}/tables"
+    savepoint.create(built.root, tables, format="canonical", spark=spark)
+    assert savepoint.verify(tables, spark=spark).ok
+    new = str(tmp_path / "new") if state else f"{bucket}/new"
+    savepoint.restore(tables, new, partitions=8, spark=spark, storage_uri=f"{bucket}/{state}" if state else None)
+    assert savepoint.diff(built.root, new).equal
+    storage = open_checkpoint(new)
+    assert verify(storage, "x").problems == [] and not [i.key for i in storage.list("") if "scratch" in i.key]
 
 
 def test_a_failure_leaves_nothing_in_either_place(

@@ -5,20 +5,23 @@ from __future__ import annotations
 import datetime as dt
 import struct
 from dataclasses import replace
+from pathlib import Path
 
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+from millpond.changelog import Op, Record
 from millpond.errors import ErrorKind, FormatError, UnsupportedError
+from millpond.ids import StoreId
 from millpond.json_fields import ColumnFamily
 from millpond.rows.spark_types import Atom, Field, Struct
 from millpond.state.codec import check_supported, decode_keys, decode_values, split_lists
 from millpond.state.encoding import encode_keys
-from millpond.state.entries import _Appended, _merged
+from millpond.state.overlay import Overlay, laid_over
 from millpond.state.schema_files import FamilySchema, modified_utf8, parse_schema_file
 from millpond.state.writing import cell, plain
-from tests.checkpoints import utf
+from tests.checkpoints import CheckpointBuilder, utf
 
 LONG = Atom("long")
 K = Struct((Field("k", LONG),))
@@ -108,13 +111,31 @@ def test_what_this_version_does_not_read() -> None:
         check_supported(ColumnFamily("x", 1, "range"), schema)
 
 
-def test_changes_laid_over_a_snapshot() -> None:
-    below = [(b"b", b"1"), (b"d", b"2"), (b"f", b"3"), (b"h", b"4")]
-    changes = {b"a": b"A", b"d": None, b"f": _Appended(b"+"), b"c": _Appended(b"C"), b"z": b"Z", b"y": None, b"h": b"H"}
-    assert list(_merged(iter(below), changes)) == [
-        (b"a", b"A"), (b"b", b"1"), (b"c", b"C"), (b"f", b"3+"), (b"h", b"H"), (b"z", b"Z")
+def records(**changes: bytes | tuple[bytes] | None) -> list[Record]:
+    """Of a changelog: by key the value, what is appended to it (a tuple), or None: deleted."""
+    found = []
+    for key, value in changes.items():
+        op = Op.DELETE if value is None else Op.MERGE if isinstance(value, tuple) else Op.PUT
+        found.append(Record(op, key.encode(), value[0] if isinstance(value, tuple) else value))
+    return found
+
+
+@pytest.mark.parametrize("limit_bytes", [0, 500, 1 << 20], ids=["a file each", "files", "memory"])
+@pytest.mark.parametrize("chunk", [1, 2, 10])
+def test_changes_laid_over_a_snapshot(tmp_path: Path, limit_bytes: int, chunk: int) -> None:
+    below = [(b"b", b"1"), (b"d", b"2"), (b"f", b"3"), (b"h", b"4"), (b"i", b"5")]
+    header = CheckpointBuilder(tmp_path / "checkpoint").header(StoreId(0, 0), 1)
+    overlay = Overlay(str(tmp_path), limit_bytes)
+    overlay.apply(header, records(z=b"old", d=b"2", h=b"old", q=(b"1",), i=b"old"), name="x")
+    overlay.apply(
+        header, records(a=b"A", d=None, f=(b"+",), c=(b"C",), z=b"Z", y=None, h=b"H", q=(b"2",), i=None), name="x"
+    )
+    overlay.apply(header, records(i=(b"I",)), name="x")
+    chunks = iter([below[n : n + chunk] for n in range(0, len(below), chunk)])
+    assert [entry for part in laid_over(chunks, overlay.chunks()) for entry in part] == [
+        (b"a", b"A"), (b"b", b"1"), (b"c", b"C"), (b"f", b"3+"), (b"h", b"H"), (b"i", b"I"), (b"q", b"12"), (b"z", b"Z")
     ]  # fmt: skip
-    assert list(_merged(iter(below), {})) == below
+    assert list(laid_over(iter([below]), Overlay(str(tmp_path)).chunks())) == [below]
 
 
 # ---- schema files --------------------------------------------------------------------------------------------------

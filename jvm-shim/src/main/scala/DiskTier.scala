@@ -2,6 +2,7 @@ package org.apache.spark.sql.millpond
 
 import java.io.File
 import java.nio.ByteBuffer
+import java.util.concurrent.atomic.AtomicReference
 
 import scala.jdk.CollectionConverters._
 
@@ -36,6 +37,7 @@ final class DiskTier(val dir: File, config: DiskConfig) {
   private val db =
     try RocksDB.open(options, dir.getPath)
     catch { case e: RocksDBException => freeOptions(); throw DiskTier.failure(s"the local RocksDB $dir cannot be opened", e) }
+  private val idle = new AtomicReference[RocksIterator]
   private var value = new Array[Byte](1024)
 
   /** Length of the value of a physical key, or -1; the bytes are in `lastValue` until the next call. Callers hold the store's lock. */
@@ -56,14 +58,28 @@ final class DiskTier(val dir: File, config: DiskConfig) {
 
   def lastValue: Array[Byte] = value
 
-  /** An iterator over the state of now; the caller closes it before this tier is closed. */
-  def iterator(readAhead: Boolean): DiskScan = new DiskScan(db.newIterator(if (readAhead) readingAhead else reading))
+  /** An iterator over the state of now; the caller closes it before this tier is closed. One for short scans serves the next of them too,
+    * since making one costs as much as reading a few rows. */
+  def iterator(readAhead: Boolean): DiskScan =
+    if (readAhead) new DiskScan(db.newIterator(readingAhead), _.close())
+    else {
+      val it = idle.getAndSet(null)
+      if (it == null) new DiskScan(db.newIterator(reading), putBack)
+      else
+        try { it.refresh(); new DiskScan(it, putBack) }
+        catch { case e: RocksDBException => it.close(); throw DiskTier.failure(s"scanning the local RocksDB $dir failed", e) }
+    }
+
+  private def putBack(it: RocksIterator): Unit = if (!idle.compareAndSet(null, it)) it.close()
+  /** An idle iterator keeps files that compaction replaced. */
+  private def dropIdle(): Unit = { val it = idle.getAndSet(null); if (it != null) it.close() }
 
   /** A writer of one sorted file with this tier's table format. */
   def sstWriter(file: File): SstWriter = new SstWriter(options, file)
 
   /** Make a finished sorted file part of the tier, at once and as a whole. */
   def ingest(file: File): Unit = {
+    dropIdle()
     val ingesting = new IngestExternalFileOptions(true, true, true, true).setWriteGlobalSeqno(false)
     try db.ingestExternalFile(java.util.Collections.singletonList(file.getPath), ingesting)
     catch { case e: RocksDBException => throw DiskTier.failure(s"a sorted file cannot be added to $dir", e) }
@@ -81,6 +97,7 @@ final class DiskTier(val dir: File, config: DiskConfig) {
   def deleteRows(keys: Iterator[Array[Byte]]): Unit = writing(write => keys.foreach(db.delete(write, _)))
 
   private def writing(work: WriteOptions => Unit): Unit = {
+    dropIdle()
     val write = new WriteOptions().setDisableWAL(true)
     val flush = new FlushOptions().setWaitForFlush(true)
     try { work(write); db.flush(flush) }
@@ -118,7 +135,7 @@ final class DiskTier(val dir: File, config: DiskConfig) {
 
   private def freeOptions(): Unit = { reading.close(); readingAhead.close(); options.close(); bloom.close() }
 
-  def close(): Unit = { db.close(); freeOptions() }
+  def close(): Unit = { dropIdle(); db.close(); freeOptions() }
 }
 
 /** What every disk tier of an executor has in common. */
@@ -139,8 +156,8 @@ object DiskTier {
   def hex(bytes: Array[Byte]): String = java.util.HexFormat.of().formatHex(bytes)
 }
 
-/** A RocksDB iterator that is closed once, whoever comes first. */
-final class DiskScan(it: RocksIterator) {
+/** A RocksDB iterator that is given back once, whoever comes first. */
+final class DiskScan(it: RocksIterator, giveBack: RocksIterator => Unit) {
   private var open = true
   def seekToFirst(): Unit = it.seekToFirst()
   def seek(target: Array[Byte]): Unit = it.seek(target)
@@ -157,7 +174,7 @@ final class DiskScan(it: RocksIterator) {
   /** Copies into a direct buffer; returns the full length. */
   def keyInto(buffer: ByteBuffer): Int = it.key(buffer)
   def valueInto(buffer: ByteBuffer): Int = it.value(buffer)
-  def close(): Unit = if (open) { open = false; it.close() }
+  def close(): Unit = if (open) { open = false; giveBack(it) }
 }
 
 /** Writes one SSTable; keys must ascend strictly. `finish` or `abandon` must be called. */

@@ -46,8 +46,10 @@ private[millpond] object Loader extends Logging {
     val partition = engine.context.storeId.partitionId
     engine.layout = new StoreLayout(KeyGroups(plan.get("max_parallelism").asInt, plan.get("base").asInt), plan.get("partitions").asInt,
       partition, plan.get("staging_dir").asText, unscalable)
+    engine.layout.mark(plan.path("misplaced").asText(""))
     engine.version = version
     engine.emptyBase = loadEmpty
+    engine.emptyAt = if (loadEmpty) version else -1L
     engine.composed = false
     engine.keys = 0L
     engine.diskReads = 0L

@@ -56,6 +56,7 @@ final class StoreEngine(val context: StoreContext) extends Logging {
   private[millpond] val excludedManifests = mutable.LinkedHashSet.empty[String]
   private[millpond] var warming = false
   private[millpond] var emptyBase = false // the state before the next changelog is empty, whatever its version
+  private[millpond] var emptyAt = -1L // that version: others still read it, with its rows, so it gets no snapshot
   private[millpond] var batchId: String = ""
   private var batchOpen = false
   private[millpond] def inBatch: Boolean = batchOpen
@@ -569,6 +570,9 @@ final class StoreLayout(val groups: KeyGroups, val partitions: Int, val partitio
 
   def scalable: Boolean = reason == null
   def unscalableReason: String = if (reason == null) "" else reason
+
+  /** Marks the store as one that had a key in the wrong place already when it was written. */
+  def mark(why: String): Unit = if (reason == null && why.nonEmpty) reason = why
 
   /** The slot of a key group. */
   def slot(group: Int): Int = if (!slotted || group < 0) 0 else groups.slot(group)

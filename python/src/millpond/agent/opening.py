@@ -245,6 +245,7 @@ def _answer(
         "max_parallelism": setting.key_groups.max_parallelism,
         "base": setting.key_groups.base,
         "partition_key": rule.to_json(),
+        "misplaced": _misplaced(plan),
         "staging_dir": context.staging_dir(local_dir),
         "version": plan.target.version,
         "id": plan.target.id,
@@ -255,6 +256,12 @@ def _answer(
         "lineage": list(plan.lineage),
         "restore_bytes": restore_bytes,
     }
+
+
+def _misplaced(plan: RestorePlan) -> str:
+    """Why the rows of this version do not lie where their keys say; empty if they do."""
+    last = plan.headers[-1] if plan.headers else plan.manifest
+    return last.key_groups.reason if last is not None and not last.key_groups.scalable else ""
 
 
 # ---- the query and its key groups ----------------------------------------------------------------------------------

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import argparse
 from collections.abc import Iterable
+from typing import Any
 
 from millpond.errors import InvalidInputError
 
@@ -29,3 +30,32 @@ def settings(given: Iterable[str]) -> dict[str, str]:
     if not all(equals for _, equals, _ in parts):
         raise InvalidInputError("--conf wants NAME=VALUE")
     return {name: value for name, _, value in parts}
+
+
+def add_engine(command: argparse.ArgumentParser, what: str) -> None:
+    """Let the command ask who is to do the work. Args: what: the work, for the help."""
+    command.add_argument(
+        "--engine",
+        choices=("local", "spark"),
+        default="local",
+        help=f"spark: {what} as tasks of a Spark session, for state too large for one machine (default: processes of this one)",
+    )
+    command.add_argument(
+        "--conf",
+        action="append",
+        default=[],
+        metavar="NAME=VALUE",
+        help="a setting of that session, spark.master for one; repeatable",
+    )
+
+
+def session_of(arguments: argparse.Namespace) -> Any:
+    """Return the Spark session of `--engine spark`; None: there is none to be. Raises: as `plain_session`."""
+    conf = settings(arguments.conf)
+    if arguments.engine != "spark":
+        if conf:
+            raise InvalidInputError("--conf is for --engine spark")
+        return None
+    from millpond.session import plain_session  # only then is a session needed
+
+    return plain_session(conf)

@@ -9,7 +9,7 @@ from collections.abc import Callable
 from typing import Any
 
 from millpond import savepoint as savepoints
-from millpond.cli.arguments import number, pair, settings
+from millpond.cli.arguments import add_engine, number, pair, session_of, settings
 from millpond.cli.output import Output, bytes_text, count_text
 from millpond.errors import ErrorKind, InvalidInputError, MillpondError
 from millpond.savepoint import CreateReport, RestoreReport, SavepointView
@@ -47,12 +47,14 @@ def add_commands(commands: Any) -> None:
         help="canonical: the state as Parquet tables (default: native, files as they are)",
     )
     _writing(command)
+    add_engine(command, "write the tables of --format canonical")
 
     command = add(actions, "show", show, "print what a savepoint holds")
     command.add_argument("savepoint", help=_SAVEPOINT)
 
     command = add(actions, "verify", verify, "read a savepoint back, and list all that is wrong with it")
     command.add_argument("savepoint", help=_SAVEPOINT)
+    add_engine(command, "read it")
 
     command = add(actions, "list", list_, "list the savepoints in a directory, oldest first")
     command.add_argument("directory", help="the directory that they are in")
@@ -68,6 +70,7 @@ def add_commands(commands: Any) -> None:
     )
     _changing(command)
     _writing(command)
+    add_engine(command, "write rows anew, where that is needed,")
 
     command = add(actions, "plan", plan, "say what a job would do with the state in a savepoint; starts no query")
     command.add_argument("savepoint", help=_SAVEPOINT)
@@ -95,6 +98,7 @@ def add_commands(commands: Any) -> None:
     _batch(command)
     _changing(command)
     _writing(command)
+    add_engine(command, "write rows anew, where that is needed,")
 
 
 def _batch(command: argparse.ArgumentParser) -> None:
@@ -161,7 +165,7 @@ def _progress() -> Callable[[int, int], None] | None:
         share = done / total if total else 1.0
         bar = "#" * int(share * 40)
         end = "\n" if done >= total else ""
-        sys.stderr.write(f"\r[{bar:<40}] {share:4.0%} {bytes_text(done)} of {bytes_text(total)}{end}")
+        sys.stderr.write(f"\r[{bar:<40}] {share:4.0%}{end}")
         sys.stderr.flush()
 
     return draw
@@ -177,6 +181,7 @@ def create(arguments: argparse.Namespace, output: Output) -> int:
         link=not arguments.copy,
         dry_run=arguments.dry_run,
         progress=_progress(),
+        spark=session_of(arguments),
     )
     if arguments.json:
         output.json(report.to_json())
@@ -246,7 +251,7 @@ def show(arguments: argparse.Namespace, output: Output) -> int:
 
 def verify(arguments: argparse.Namespace, output: Output) -> int:
     """Read a savepoint back. Exit code 1 if anything is wrong."""
-    report = savepoints.verify(arguments.savepoint)
+    report = savepoints.verify(arguments.savepoint, progress=_progress(), spark=session_of(arguments))
     if arguments.json:
         output.json(report.to_json())
         return 0 if report.ok else 1
@@ -351,6 +356,7 @@ def _restore_options(arguments: argparse.Namespace) -> dict[str, Any]:
         "storage_uri": arguments.storage_uri,
         "link": not arguments.copy,
         "dry_run": arguments.dry_run,
+        "spark": session_of(arguments),
     }
 
 

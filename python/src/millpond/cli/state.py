@@ -9,7 +9,7 @@ from collections.abc import Iterable
 from contextlib import suppress
 from typing import Any
 
-from millpond.cli.arguments import number
+from millpond.cli.arguments import add_engine, number, session_of
 from millpond.cli.output import Output
 from millpond.errors import ErrorKind, InvalidInputError
 from millpond.layout import new_staging_name
@@ -45,6 +45,7 @@ def add_commands(commands: Any) -> None:
     command.add_argument(
         "--output", metavar="FILE", help="write to this file, which must not exist (needed for parquet)"
     )
+    add_engine(command, "read it, and write the directory --output of Parquet files,")
     command.set_defaults(run=read)
 
 
@@ -62,15 +63,23 @@ def read(arguments: argparse.Namespace, output: Output) -> int:
     wanted = [text.partition("=") for text in arguments.key]
     if not all(equals for _, equals, _ in wanted):
         raise InvalidInputError("--key wants COLUMN=VALUE")
-    schema, batches = tables.scan_state(
-        arguments.path,
-        operator=arguments.operator,
-        store=arguments.store,
-        column_family=arguments.column_family,
-        batch=arguments.batch,
-        keys={name: value for name, _, value in wanted} if wanted else None,
-        raw=arguments.raw,
-    )
+    chosen: dict[str, Any] = {
+        "operator": arguments.operator,
+        "store": arguments.store,
+        "column_family": arguments.column_family,
+        "batch": arguments.batch,
+        "keys": {name: value for name, _, value in wanted} if wanted else None,
+        "raw": arguments.raw,
+    }
+    if arguments.engine == "spark":
+        if arguments.format != "parquet":
+            raise InvalidInputError("--engine spark writes Parquet: --format parquet --output DIRECTORY")
+        frame = tables.read_with_spark(session_of(arguments), arguments.path, **chosen)
+        (frame if arguments.limit is None else frame.limit(arguments.limit)).write.parquet(arguments.output)
+        output.message(f"written to {arguments.output}")
+        return 0
+    session_of(arguments)  # says that --conf is for Spark
+    schema, batches = tables.scan_state(arguments.path, **chosen)
     if arguments.output is not None:
         count = _to_file(arguments.output, arguments.format, schema, writing.limited(batches, arguments.limit))
         output.message(f"{count:,} rows written to {arguments.output}")

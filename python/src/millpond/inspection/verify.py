@@ -77,6 +77,11 @@ class VerifyReport:
     def ok(self) -> bool:
         return not self.problems
 
+    def add(self, checked: Checked, problems: Iterable[Problem]) -> None:
+        """Add what was found in one store."""
+        self.checked.add(checked)
+        self.problems += problems
+
     def to_json(self) -> dict[str, Any]:
         return {
             "checkpoint": self.checkpoint,
@@ -99,6 +104,14 @@ def verify(storage: Storage, checkpoint: str) -> VerifyReport:
         InvalidInputError: NOT_A_CHECKPOINT. UnsupportedError: FOREIGN_CHECKPOINT, or rocksdict is not installed.
         UnavailableError: storage or local disk.
     """
+    found, report = verify_logs(storage, checkpoint)
+    for store in found.stores:
+        report.add(*verify_store(storage, found, store))
+    return report
+
+
+def verify_logs(storage: Storage, checkpoint: str) -> tuple[Survey, VerifyReport]:
+    """Return what is there, and what is wrong with it as far as that can be told without the stores' files. As `verify`."""
     found = survey(storage, checkpoint)
     report = VerifyReport(checkpoint)
     for key, e in found.errors:
@@ -111,11 +124,7 @@ def verify(storage: Storage, checkpoint: str) -> VerifyReport:
             )
         )
     report.problems += _missing_stores(found)
-    for store in found.stores:
-        checked, problems = _verify_store(storage, found, store)
-        report.checked.add(checked)
-        report.problems += problems
-    return report
+    return found, report
 
 
 def _problem(file: str, e: MillpondError) -> Problem:
@@ -144,7 +153,8 @@ def _missing_stores(found: Survey) -> Iterable[Problem]:
                     )
 
 
-def _verify_store(storage: Storage, found: Survey, store: StoreId) -> tuple[Checked, list[Problem]]:
+def verify_store(storage: Storage, found: Survey, store: StoreId) -> tuple[Checked, list[Problem]]:
+    """Read one store back."""
     for attempt in range(_ATTEMPTS):
         check = _StoreCheck(storage, found, store, last=attempt == _ATTEMPTS - 1)
         try:

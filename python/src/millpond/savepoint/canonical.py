@@ -10,14 +10,13 @@ Rows come in the order of their places in the store: by key group. A restore tak
 
 from __future__ import annotations
 
-import multiprocessing
 import os
 import tempfile
 from collections.abc import Iterator
-from concurrent.futures import ProcessPoolExecutor
-from contextlib import ExitStack
+from dataclasses import dataclass
 from typing import Any
 
+import numpy as np
 import pyarrow as pa
 import pyarrow.parquet as pq
 
@@ -25,62 +24,68 @@ from millpond import layout
 from millpond.checksums import file_crc32
 from millpond.errors import FormatError, UnsupportedError
 from millpond.ids import StoreId
+from millpond.json_fields import RESERVED_SLOT, ColumnFamily
 from millpond.keygroups import KeyGroups
 from millpond.partition_keys import PartitionKeyRule
 from millpond.rows.arrow_types import struct_type
 from millpond.savepoint.image import Image
 from millpond.savepoint.index import FileEntry, SavepointIndex, TableEntry, damaged
 from millpond.savepoint.rewrite import rule_of
-from millpond.savepoint.row_source import UNKNOWN_GROUP, NativeRows, Rows, StoreRows
-from millpond.savepoint.target import Target
-from millpond.state.codec import binary_array, check_supported, decode_keys, decode_values, split_lists
+from millpond.savepoint.row_source import PHYSICAL_PREFIX_BYTES, UNKNOWN_GROUP, NativeRows, Rows, StoreRows
+from millpond.state.codec import (
+    binary_array,
+    check_supported,
+    decode_keys,
+    decode_values,
+    prefixes,
+    split_lists,
+    without,
+)
 from millpond.state.partitioning import key_groups
 from millpond.state.schema_files import FamilySchema
 from millpond.state.selection import family_schemas, operator_info
-from millpond.storage import Storage, open_checkpoint
+from millpond.storage import Storage
 from millpond.storage.local import translate
 
-_PARALLEL_FROM_KEYS = 500_000  # below that, starting processes takes longer than it saves
 _READ_ROWS = 65_536
 
 
-def export(image: Image, root: str, target: Target) -> tuple[list[TableEntry], dict[str, FileEntry]]:
-    """Write the tables of all stores of `image`, which is in the storage at `root`. Returns them, and their files."""
-    source = NativeRows(open_checkpoint(root), image)
-    stores = source.stores()
-    keys = [op.keys for op in image.operators]
-    many = -1 in keys or sum(keys) >= _PARALLEL_FROM_KEYS
-    workers = min(os.cpu_count() or 1, len(stores)) if many else 1
-    tables: list[TableEntry] = []
-    files: dict[str, FileEntry] = {}
-    with tempfile.TemporaryDirectory(prefix="millpond-export-") as directory, ExitStack() as stack:
-        jobs = [(root, image, store, os.path.join(directory, str(number))) for number, store in enumerate(stores)]
-        results: Iterator[tuple[list[TableEntry], list[tuple[str, FileEntry]]]]
-        if workers > 1:
-            context = multiprocessing.get_context("spawn")
-            pool = stack.enter_context(ProcessPoolExecutor(workers, mp_context=context))
-            results = pool.map(_export_store, jobs)
-        else:
-            results = map(_export_store, jobs)
-        for found, written in results:
-            tables += found
-            for path, entry in written:
-                target.storage.put_file(entry.key, path, if_absent=True, link=True)
-                files[entry.key] = entry
-    return tables, files
+@dataclass(frozen=True, slots=True)
+class Part:
+    """Some rows of one column family as arrays: `groups` of numbers (-1: not known), `keys` and `values` of bytes."""
+
+    family: ColumnFamily
+    groups: Any
+    keys: Any
+    values: Any
 
 
-def _export_store(job: tuple[str, Image, StoreRows, str]) -> tuple[list[TableEntry], list[tuple[str, FileEntry]]]:
-    """Write the tables of one store into a directory of its own. Returns them, and their files with their paths."""
-    root, image, store, directory = job
-    source = NativeRows(open_checkpoint(root), image)
-    writers = TableWriters(image, source.key_groups, directory)
-    try:
-        for rows in source.rows(store):
-            writers.write(store.store, rows)
-    finally:
-        writers.close()
-    return writers.tables(store), writers.files()
+def parts(source: NativeRows, store: StoreRows) -> Iterator[Part]:
+    """Yield the rows of one store, some of one column family at a time."""
+    known = {family.id: family for family in store.families}
+    for chunk in source.chunks(store):
+        physical, values = (binary_array(column) for column in zip(*chunk, strict=True))
+        places = prefixes(physical, PHYSICAL_PREFIX_BYTES).view(">u2").astype(np.uint16)  # slot, column family
+        numbers = np.unique(places[:, 1]).tolist()
+        if len(numbers) == 1 and not any(known[number].spans_key_groups for number in numbers if number in known):
+            # Most stores have one column family: all at once.
+            if numbers[0] in known:
+                keys = without(physical, PHYSICAL_PREFIX_BYTES)
+                yield Part(known[numbers[0]], _groups(places[:, 0], source.key_groups), keys, values)
+            continue
+        for rows in source.split(chunk, store):
+            yield _part(rows)
+
+
+def _groups(slots: Any, groups: KeyGroups) -> Any:
+    """The key groups of slots; -1 of the reserved one."""
+    found, which = np.unique(slots, return_inverse=True)
+    known = [UNKNOWN_GROUP if slot == RESERVED_SLOT else groups.group(slot) for slot in found.tolist()]
+    return np.array(known, dtype=np.int32)[which]
+
+
+def _part(rows: Rows) -> Part:
+    return Part(rows.family, np.array(rows.groups, np.int32), binary_array(rows.keys), binary_array(rows.values))
 
 
 class TableWriters:
@@ -94,17 +99,18 @@ class TableWriters:
         self._schemas: dict[tuple[int, str], dict[str, tuple[FamilySchema, PartitionKeyRule]]] = {}
         self._writers: dict[tuple[StoreId, str], _TableWriter] = {}
 
-    def write(self, store: StoreId, rows: Rows) -> None:
+    def write(self, store: StoreId, rows: Rows | Part) -> None:
         """Append rows of one column family."""
+        part = _part(rows) if isinstance(rows, Rows) else rows
         try:
-            writer = self._writers.get((store, rows.family.name))
+            writer = self._writers.get((store, part.family.name))
             if writer is None:
                 os.makedirs(self._directory, exist_ok=True)
                 path = os.path.join(self._directory, f"{len(self._writers)}.parquet")
-                schema, rule = self._schema(store, rows.family.name)
-                writer = _TableWriter(path, rows, schema, rule, self._groups)
-                self._writers[store, rows.family.name] = writer
-            writer.write(rows)
+                schema, rule = self._schema(store, part.family.name)
+                writer = _TableWriter(path, part.family, schema, rule, self._groups)
+                self._writers[store, part.family.name] = writer
+            writer.write(part)
         except OSError as e:
             raise translate(e, f"writing {self._directory}", local=True) from e
 
@@ -157,14 +163,16 @@ class _TableWriter:
     def __init__(
         self,
         path: str,
-        first: Rows,
+        family: ColumnFamily,
         schema: FamilySchema | None,
         rule: PartitionKeyRule | None,
         groups: KeyGroups,
     ) -> None:
         self.path, self.rows = path, 0
-        self._multi, self._rule, self._groups = first.family.multi, rule, groups
-        self._schema = _decodable(first, schema)
+        self._multi, self._rule, self._groups = family.multi, rule, groups
+        if schema is not None:
+            check_supported(family, schema)
+        self._schema = schema
         fields = [pa.field("key_group", pa.int32())]
         if self._schema is not None:
             if self._schema.key.fields:
@@ -177,55 +185,44 @@ class _TableWriter:
         # Bytes of rows hardly repeat: a dictionary of them costs time and gains nothing.
         self._writer = pq.ParquetWriter(path, self._fields, compression="zstd", use_dictionary=False)
 
-    def write(self, rows: Rows) -> None:
+    def write(self, part: Part) -> None:
         """Append."""
-        columns: dict[str, Any] = {
-            "key_bytes": binary_array(rows.keys),
-            "value_bytes": binary_array(rows.values),
-        }
+        columns: dict[str, Any] = {"key_bytes": part.keys, "value_bytes": part.values}
         keys = None
         if self._schema is not None:
-            keys = columns["key"] = decode_keys(
-                columns["key_bytes"], self._schema, place_bytes=0, encoding=rows.family.encoding
-            )
-            columns["value"] = self._values(rows, columns["value_bytes"], self._schema)
-        columns["key_group"] = self._key_groups(rows, keys)
+            keys = columns["key"] = decode_keys(part.keys, self._schema, place_bytes=0, encoding=part.family.encoding)
+            columns["value"] = self._values(part, self._schema)
+        columns["key_group"] = self._key_groups(part, keys)
         arrays = [columns[name] for name in self._fields.names]
         self._writer.write_batch(pa.RecordBatch.from_arrays(arrays, schema=self._fields))
-        self.rows += len(rows.keys)
+        self.rows += len(part.keys)
 
-    def _values(self, rows: Rows, values: Any, schema: FamilySchema) -> Any:
+    def _values(self, part: Part, schema: FamilySchema) -> Any:
         if not self._multi:
-            return decode_values(values, schema, encoding=rows.family.encoding)
-        single, counts = split_lists(rows.values)
-        ends = [0]
-        for count in counts:
-            ends.append(ends[-1] + count)
-        return pa.ListArray.from_arrays(
-            pa.array(ends, pa.int32()), decode_values(single, schema, encoding=rows.family.encoding)
-        )
+            return decode_values(part.values, schema, encoding=part.family.encoding)
+        single, counts = split_lists(part.values.to_pylist())
+        ends = np.cumsum([0, *counts])
+        return pa.ListArray.from_arrays(_numbers(ends), decode_values(single, schema, encoding=part.family.encoding))
 
-    def _key_groups(self, rows: Rows, keys: Any) -> Any:
-        if UNKNOWN_GROUP not in rows.groups:
-            return pa.array(rows.groups, pa.int32())
+    def _key_groups(self, part: Part, keys: Any) -> Any:
+        if not (part.groups == UNKNOWN_GROUP).any():
+            return _numbers(part.groups)
         if keys is not None and self._schema is not None and self._rule is not None:
             try:
                 groups = key_groups(keys, self._schema.key, self._rule, self._groups.max_parallelism)
-                return pa.array(groups, pa.int32())
+                return _numbers(groups)
             except UnsupportedError:
                 self._rule = None  # the column is there for readers; a restore on as many partitions needs it not
-        return pa.nulls(len(rows.keys), pa.int32())
+        return pa.nulls(len(part.keys), pa.int32())
 
     def close(self) -> None:
         """Finish the file. Idempotent."""
         self._writer.close()
 
 
-def _decodable(rows: Rows, schema: FamilySchema | None) -> FamilySchema | None:
-    if schema is None:
-        return None
-    check_supported(rows.family, schema)
-    return schema
+def _numbers(array: Any) -> Any:
+    """An Arrow array of 32-bit integers. Not `pa.array`, which imports pandas, if it is there, for the sake of arrays of numpy."""
+    return pa.Array.from_buffers(pa.int32(), len(array), [None, pa.py_buffer(np.ascontiguousarray(array, np.int32))])
 
 
 class CanonicalRows:

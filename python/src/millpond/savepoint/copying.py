@@ -18,7 +18,7 @@ from millpond.storage import Storage
 from millpond.storage.local import translate
 
 Progress = Callable[[int, int], None]
-"""Called with the bytes done and the bytes in all, now and then."""
+"""Called now and then with how much is done and how much there is in all: bytes that are copied, stores that are read or written."""
 
 # What makes Spark take a directory for the checkpoint of a query comes last.
 _LAST = (layout.COMMITS_DIR, layout.OFFSETS_DIR, layout.QUERY_METADATA_KEY)

@@ -17,6 +17,7 @@ from millpond.errors import ErrorKind, FormatError, InvalidInputError, NotFoundE
 from millpond.pins import pinned
 from millpond.rows import require_tools
 from millpond.savepoint.copying import Progress, Written, damaged_state, write_image
+from millpond.savepoint.exporting import export
 from millpond.savepoint.from_checkpoint import checkpoint_image
 from millpond.savepoint.image import Image, without_state
 from millpond.savepoint.index import CANONICAL, NATIVE, FileEntry, SavepointIndex, TableEntry, encode_index
@@ -57,6 +58,7 @@ def create(
     link: bool = True,
     dry_run: bool = False,
     progress: Progress | None = None,
+    spark: Any = None,
 ) -> CreateReport:
     """Save the query of a Spark checkpoint as it was after a committed batch. It may run meanwhile, and is not disturbed.
 
@@ -67,6 +69,9 @@ def create(
         format: `native`: files as they are; `canonical`: the state as Parquet tables, for anything that reads Parquet.
         link: share blocks with the Spark checkpoint where both are on one file system (no bytes are moved), instead of copying.
         dry_run: write nothing.
+        progress: called now and then: how much is done, how much there is in all.
+        spark: a SparkSession whose executors are to write the tables of `canonical`, for state too large for one machine: a task for
+            each store. They need the extra `tools` too, and reach both places: a file system that all share, or S3.
     Raises:
         InvalidInputError: NOT_A_CHECKPOINT, TARGET_NOT_EMPTY. UnsupportedError: FOREIGN_CHECKPOINT, FORMAT_TOO_NEW.
         NotFoundError: BATCH_NOT_COMMITTED, VERSION_EXPIRED. FormatError: a file of the Spark checkpoint is damaged.
@@ -75,7 +80,7 @@ def create(
     if format not in (NATIVE, CANONICAL):
         raise InvalidInputError(f"format {format!r} is neither {NATIVE} nor {CANONICAL}")
     if format == CANONICAL:
-        require_tools()
+        require_tools(load=False)
     origin, place = root_of(checkpoint), root_of(savepoint)
     check_apart(origin, place)
     check_vacant(place)
@@ -86,7 +91,7 @@ def create(
             if dry_run:
                 return _report(origin, place, image, Written(), dry_run=True)
             with pin_of(source, image), building(place) as target:
-                written = _write(origin, source, image, target, format, link, progress)
+                written = _write(origin, source, image, target, format, link, progress, spark)
             return _report(origin, place, image, written, dry_run=False)
         except (NotFoundError, FormatError) as e:
             # Collected, or replaced by another attempt of its version, before the pin was there: look again.
@@ -135,13 +140,12 @@ def _write(
     format: str,
     link: bool,
     progress: Progress | None,
+    spark: Any,
 ) -> Written:
     tables: tuple[TableEntry, ...] = ()
     table_files: dict[str, FileEntry] = {}
     if format == CANONICAL:
-        from millpond.savepoint import canonical  # needs the extra `tools`
-
-        found, table_files = canonical.export(image, origin, target)
+        found, table_files = export(image, origin, target, spark=spark, progress=progress)
         tables, image = tuple(found), without_state(image)
     written = write_image(image, source, target, link=link, verify=False, damaged=damaged_state, progress=progress)
     written.files |= table_files

@@ -38,7 +38,7 @@ def edit(
 ) -> EditReport:
     """Write a new savepoint, a canonical one, in which the state of one operator is another; all else is as it was.
 
-    Rows pass by as record batches. Only the keys of the new rows are held in memory, to find one that comes twice.
+    Rows pass by as record batches. Of the new rows a hash of the key, 8 bytes, is held in memory, to find one that comes twice.
 
     Args:
         savepoint: native or canonical; it is not changed.

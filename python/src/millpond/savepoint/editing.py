@@ -9,8 +9,11 @@ from contextlib import ExitStack
 from dataclasses import replace
 from typing import Any
 
+import numpy as np
 import pyarrow as pa
+import pyarrow.parquet as pq
 
+from millpond import layout
 from millpond.errors import ErrorKind, InvalidInputError, UnsupportedError
 from millpond.ids import StoreId
 from millpond.json_fields import ColumnFamily
@@ -122,7 +125,7 @@ class _Edited:
         self.rule = rule_of(info, store, schema)
         self.groups = source.key_groups
         self.before = self.after = 0
-        self._seen: set[bytes] = set()
+        self._hashes: list[Any] = []  # of the new keys: 8 bytes each, where the keys themselves would take 100
 
     def write(
         self, directory: str, function: Function | None, table: Any
@@ -162,6 +165,8 @@ class _Edited:
                     families.append(family)
                 tables += writers.tables(replace(store, families=tuple(families)))
             files += writers.files()
+            tables_of_family = {layout.table_key(store.store, family.name) for store in mine}
+            self._check_unique([path for path, entry in files if entry.key in tables_of_family])
         return tables, files
 
     def _batch(self, rows: Rows) -> Any:
@@ -188,17 +193,27 @@ class _Edited:
                 )
             keys = encode_keys(part.column("key"), self.schema)
             values = encode_values(part.column("value"), self.schema.value)
-            self._check_new(keys)
+            self._hashes.append(np.fromiter(map(hash, keys), np.int64, len(keys)))
             decoded = decode_keys(keys, self.schema, place_bytes=0)
             groups = key_groups(decoded, self.schema.key, self.rule, self.groups.max_parallelism).tolist()
             self.after += len(keys)
             self._spread(writers, stores, family, groups, keys, values)
 
-    def _check_new(self, keys: list[bytes]) -> None:
-        before = len(self._seen)
-        self._seen.update(keys)
-        if len(self._seen) != before + len(keys):
-            raise InvalidInputError("two rows have the same key", kind=ErrorKind.INVALID_ARGUMENT)
+    def _check_unique(self, paths: list[str]) -> None:
+        """Raise InvalidInputError if a key comes twice in the tables at `paths`, which are all that was edited."""
+        hashes = np.sort(np.concatenate([np.zeros(0, np.int64), *self._hashes]))
+        twice = set(hashes[1:][hashes[1:] == hashes[:-1]].tolist())
+        if not twice:
+            return
+        seen: set[bytes] = set()  # a hash that comes twice may be of two keys
+        for path in paths:
+            with pq.ParquetFile(path) as file:
+                for batch in file.iter_batches(columns=["key_bytes"]):
+                    for key in batch.column(0).to_pylist():
+                        if hash(key) in twice:
+                            if key in seen:
+                                raise InvalidInputError("two rows have the same key", kind=ErrorKind.INVALID_ARGUMENT)
+                            seen.add(key)
 
     def _spread(
         self,

@@ -4,19 +4,26 @@ from __future__ import annotations
 
 import os
 import zlib
+from collections.abc import Iterator
 from dataclasses import asdict, dataclass, field
 from typing import Any
 
 from millpond import layout
 from millpond.errors import ErrorKind, FormatError, InvalidInputError, MillpondError, NotFoundError, UnavailableError
-from millpond.inspection.verify import Checked, Problem, verify
+from millpond.ids import StoreId
+from millpond.inspection.survey import Survey
+from millpond.inspection.verify import Checked, Problem, verify_logs, verify_store
 from millpond.rows import require_tools
+from millpond.savepoint.copying import Progress
 from millpond.savepoint.image import image_json
 from millpond.savepoint.index import CANONICAL, SavepointIndex, check_listed, damaged, read_index
 from millpond.savepoint.target import remove_directory
+from millpond.spread import engine_for
 from millpond.storage import LocalStorage, Storage, open_storage, root_of
 
 _PIECE_BYTES = 4 * 1024 * 1024
+_PARALLEL_FROM_BYTES = 16 * 1024 * 1024  # below that, starting processes takes longer than it saves
+_FILE_JOBS = 64
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -73,9 +80,14 @@ def show(savepoint: str | os.PathLike[str]) -> SavepointView:
     return SavepointView(savepoint=place, index=read_index(open_storage(place), place))
 
 
-def verify_savepoint(savepoint: str | os.PathLike[str]) -> SavepointReport:
+def verify_savepoint(
+    savepoint: str | os.PathLike[str], *, progress: Progress | None = None, spark: Any = None
+) -> SavepointReport:
     """Read a savepoint back, every byte of it: check sums, and then all that `checkpoint verify` checks.
 
+    Args:
+        progress: called now and then: how much is done, how much there is in all.
+        spark: a SparkSession whose executors are to read files and stores: as for `create`.
     Raises: as `show`; UnsupportedError: rocksdict is not installed; UnavailableError: storage or local disk.
     """
     place = root_of(savepoint)
@@ -85,37 +97,79 @@ def verify_savepoint(savepoint: str | os.PathLike[str]) -> SavepointReport:
     wrong = check_listed(storage, index)
     for key, e in wrong:
         report.problems.append(_problem(key, e))
-    for key in sorted(set(index.files) - {key for key, _ in wrong}):
-        report.files += 1
-        report.size_bytes += index.files[key].size_bytes
-        if _crc32(storage, key) != index.files[key].crc32:
-            report.problems.append(_problem(key, damaged("its check sum does not match")))
-    known = {problem.file for problem in report.problems}
+    keys = sorted(set(index.files) - {key for key, _ in wrong})
+    report.files, report.size_bytes = len(keys), sum(index.files[key].size_bytes for key in keys)
+    found: Survey | None = None
+    stores: list[Any] = []
     if index.format == CANONICAL:
-        _verify_tables(storage, index, report)
+        require_tools()
+        stores = sorted({table.store for table in index.tables})
     elif index.image.operators:
-        state = verify(storage, place)
-        report.checked = state.checked
-        report.problems += [problem for problem in state.problems if problem.file not in known]
+        found, logs = verify_logs(storage, place)
+        report.checked = logs.checked
+        report.problems += logs.problems
+        stores = list(found.stores)
+    jobs: list[_Job] = [*_batches_of(keys), *stores]
+    engine = engine_for(spark, (storage,), large=report.size_bytes >= _PARALLEL_FROM_BYTES)
+    results = engine.map(_verify_part, _Verified(place, index, found), jobs)
+    known = {problem.file for problem in report.problems}
+    for done, (job, (checked, problems)) in enumerate(zip(jobs, results, strict=True), 1):
+        report.checked.add(checked)
+        mine = {problem.file for problem in problems}
+        if isinstance(job, StoreId) and index.format == CANONICAL:
+            # The check sum has told already what is wrong with the tables of this store.
+            mine |= {table.key for table in index.tables if table.store == job and table.key is not None}
+            problems = problems if not mine & known else []
+        report.problems += [problem for problem in problems if problem.file not in known]
+        known |= mine if problems else set()
+        if progress is not None:
+            progress(done, len(jobs))
     return report
 
 
-def _verify_tables(storage: Storage, index: SavepointIndex, report: SavepointReport) -> None:
-    """Read every table."""
-    require_tools()
+_Job = StoreId | tuple[str, ...]  # a store, or keys of files
+
+
+@dataclass(frozen=True, slots=True)
+class _Verified:
+    """What all parts share. found: of a native one."""
+
+    place: str
+    index: SavepointIndex
+    found: Survey | None
+
+
+def _batches_of(keys: list[str]) -> Iterator[tuple[str, ...]]:
+    """At most so many jobs, whatever the number of files."""
+    count = min(len(keys), _FILE_JOBS)
+    return (tuple(keys[number::count]) for number in range(count))
+
+
+def _verify_part(what: _Verified, job: _Job) -> tuple[Checked, list[Problem]]:
+    """Check sums of some files, or all that is in one store."""
+    storage = open_storage(what.place)
+    if not isinstance(job, StoreId):
+        wrong = [key for key in job if _crc32(storage, key) != what.index.files[key].crc32]
+        return Checked(), [_problem(key, damaged("its check sum does not match")) for key in wrong]
+    if what.found is not None:
+        return verify_store(storage, what.found, job)
+    return _verify_tables(storage, what.index, job)
+
+
+def _verify_tables(storage: Storage, index: SavepointIndex, store: StoreId) -> tuple[Checked, list[Problem]]:
+    """Read the tables of a store."""
     from millpond.savepoint.canonical import CanonicalRows
 
     rows = CanonicalRows(storage, index)
-    known = {problem.file for problem in report.problems}
-    for store in rows.stores():
-        report.checked.stores += 1
-        tables = [t for t in index.tables if t.store == store.store and t.key is not None]
-        try:
-            for some in rows.rows(store):
-                report.checked.entries += len(some.keys)
-        except FormatError as e:
-            if not any(table.key in known for table in tables):
-                report.problems.append(_problem(layout.store_dir(store.store), e))
+    checked = Checked(stores=1)
+    try:
+        for table in index.tables:
+            if table.store == store:
+                for some in rows.table_rows(table):
+                    checked.entries += len(some.keys)
+    except FormatError as e:
+        return checked, [_problem(layout.store_dir(store), e)]
+    return checked, []
 
 
 def list_savepoints(directory: str | os.PathLike[str]) -> list[SavepointView | tuple[str, MillpondError]]:

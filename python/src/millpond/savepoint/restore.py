@@ -21,7 +21,7 @@ from millpond.savepoint.from_savepoint import savepoint_image
 from millpond.savepoint.image import Image
 from millpond.savepoint.index import CANONICAL, damaged, read_index
 from millpond.savepoint.places import uri_below
-from millpond.savepoint.row_source import NativeRows, RowSource
+from millpond.savepoint.rows_anew import Origin, write_rows
 from millpond.savepoint.target import building, check_vacant
 from millpond.storage import Storage, open_checkpoint, open_storage, root_of
 from millpond.storage.place import place_of
@@ -87,6 +87,7 @@ def restore(
     link: bool = True,
     dry_run: bool = False,
     progress: Progress | None = None,
+    spark: Any = None,
 ) -> RestoreReport:
     """Make a new Spark checkpoint from a savepoint: a query that is started with it goes on after the savepoint's batch.
 
@@ -103,6 +104,8 @@ def restore(
         storage_uri: where the state of the new Spark checkpoint goes, as by the option storage.uri; None: into it.
         link: share blocks with the savepoint where both are on one file system (no bytes are moved), instead of copying.
         dry_run: write nothing.
+        progress: called now and then: how much is done, how much there is in all.
+        spark: a SparkSession whose executors are to write rows anew, where that is needed: as for `create`.
     Raises:
         InvalidInputError: NOT_A_SAVEPOINT, TARGET_NOT_EMPTY, OPERATOR_UNKNOWN, MAX_PARALLELISM_INVALID, INVALID_ARGUMENT.
         FormatError: SAVEPOINT_DAMAGED. UnavailableError: storage.
@@ -115,14 +118,11 @@ def restore(
     source = open_storage(origin)
     index = read_index(source, origin)
     image = savepoint_image(source, index)
-    tables: RowSource | None = None
     if index.format == CANONICAL:
         require_tools()
-        from millpond.savepoint.canonical import CanonicalRows  # needs the extra `tools`
-
-        tables = CanonicalRows(source, index)
+    rows = Origin(origin, image, index)
     try:
-        return _write(origin, place, source, image, changes, nullcontext(), True, link, dry_run, progress, tables)
+        return _write(place, source, rows, changes, nullcontext(), link, dry_run, progress, spark)
     except NotFoundError as e:
         raise damaged(str(e)) from e
 
@@ -142,6 +142,7 @@ def fork(
     link: bool = True,
     dry_run: bool = False,
     progress: Progress | None = None,
+    spark: Any = None,
 ) -> RestoreReport:
     """Make a new Spark checkpoint from that of a query, running or not: `create` and `restore` in one step.
 
@@ -157,7 +158,8 @@ def fork(
     for attempt in range(_ATTEMPTS):
         image = checkpoint_image(source, origin, batch)
         try:
-            return _write(origin, place, source, image, changes, pin_of(source, image), False, link, dry_run, progress)
+            rows = Origin(origin, image)
+            return _write(place, source, rows, changes, pin_of(source, image), link, dry_run, progress, spark)
         except (NotFoundError, FormatError):
             # Collected, or replaced by another attempt of its version, before the pin was there: look again.
             if attempt == _ATTEMPTS - 1:
@@ -192,21 +194,20 @@ def _changes(
 
 
 def _write(
-    origin: str,
     place: str,
     source: Storage,
-    image: Image,
+    origin: Origin,
     changes: _Changes,
     pin: AbstractContextManager[object],
-    of_savepoint: bool,
     link: bool,
     dry_run: bool,
     progress: Progress | None,
-    tables: RowSource | None = None,
+    spark: Any,
 ) -> RestoreReport:
+    image, of_savepoint = origin.image, origin.index is not None
     numbers = images.renumbering([op.operator for op in image.operators], changes.mapped, changes.dropped)
     plan = None
-    if tables is not None or changes.rewrites(image):
+    if origin.canonical or changes.rewrites(image):
         plan = rewrite.plan_layout(image, changes.partitions, changes.max_parallelism)
     laid = image if plan is None else rewrite.laid_out(image, plan)
     changed = restored(laid, place, numbers, offsets=changes.offsets, query_id=_query_id(image, changes))
@@ -215,8 +216,7 @@ def _write(
     if not dry_run:
         with pin, building(place, _state_place(changes, changed)) as target:
             if plan is not None:
-                rows = tables if tables is not None else NativeRows(source, image)
-                state_bytes = rewrite.write_rows(image, plan, rows, rows.key_groups, target, numbers)
+                state_bytes = write_rows(origin, plan, numbers, source, target, spark=spark, progress=progress)
             written = write_image(
                 changed,
                 source,
@@ -227,7 +227,7 @@ def _write(
                 progress=progress,
             )
     return RestoreReport(
-        origin=origin,
+        origin=origin.root,
         checkpoint=place,
         batch=changed.batch,
         query_id=changed.query_id,

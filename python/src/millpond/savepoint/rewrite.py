@@ -4,7 +4,6 @@ the partition key of the state is known. Each store of the new Spark checkpoint 
 from __future__ import annotations
 
 import os
-import tempfile
 import uuid
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
@@ -20,7 +19,6 @@ from millpond.keygroups import KeyGroups, key_groups_for
 from millpond.partition_keys import NONE, PartitionKeyRule, partition_key_rule
 from millpond.savepoint.image import Image, OperatorImage, StoreImage, is_operator_metadata
 from millpond.savepoint.row_source import UNKNOWN_GROUP, Rows, RowSource, StoreRows
-from millpond.savepoint.target import Target
 from millpond.spark_log_edit import (
     StateIds,
     commit_with_state_ids,
@@ -164,10 +162,10 @@ def _with_groups(text: bytes, groups: KeyGroups) -> bytes:
 # ---- rows ----------------------------------------------------------------------------------------------------------
 
 
-def write_rows(
-    image: Image, plan: Layout, source: RowSource, source_groups: KeyGroups, target: Target, numbers: Mapping[int, int]
-) -> dict[str, int]:
-    """Write the changelogs of the new state; return their keys and sizes in bytes.
+def store_writers(
+    image: Image, plan: Layout, source: RowSource, source_groups: KeyGroups, numbers: Mapping[int, int]
+) -> Iterator[StoreWriter]:
+    """Yield what writes each store of each operator.
 
     Args:
         image: before `laid_out`: of what is read.
@@ -175,16 +173,6 @@ def write_rows(
         numbers: of operators, old to new; the others are left out.
     Raises: UnsupportedError: rows must be placed anew, and their partition key is not known.
     """
-    written: dict[str, int] = {}
-    for writer in store_writers(image, plan, source, source_groups, numbers):
-        written |= writer.write(source, target)
-    return written
-
-
-def store_writers(
-    image: Image, plan: Layout, source: RowSource, source_groups: KeyGroups, numbers: Mapping[int, int]
-) -> Iterator[StoreWriter]:
-    """Yield what writes each store of each operator. Args, Raises: as `write_rows`."""
     stores = source.stores()
     for op in image.operators:
         if op.operator not in numbers:
@@ -250,16 +238,6 @@ class StoreWriter:
                 hint="Restore it with the number of partitions, and the max parallelism, that it has.",
             )
 
-    def write(self, source: RowSource, target: Target) -> dict[str, int]:
-        """Write them. Returns keys and sizes."""
-        written: dict[str, int] = {}
-        with tempfile.TemporaryDirectory(prefix="millpond-rewrite-") as directory:
-            part = self.part(source, self.stores, directory)
-            for key, path in self.assemble([part], directory):
-                target.storage.put_file(key, path, if_absent=True, link=True)
-                written[key] = os.path.getsize(path)
-        return written
-
     def part(self, source: RowSource, stores: Sequence[StoreRows], directory: str) -> list[Blocks]:
         """Write the rows of some of the old stores into files below `directory`. Return those of each new partition."""
         part = [Blocks(path=os.path.join(directory, f"{uuid.uuid4().hex}.blocks")) for _ in range(self.count)]
@@ -277,20 +255,23 @@ class StoreWriter:
     def assemble(self, parts: Sequence[Sequence[Blocks]], directory: str) -> Iterator[tuple[str, str]]:
         """Yield, of each changelog, its key and the file below `directory` that it was made in. The parts are used up."""
         for partition in range(self.count):
-            mine = [part[partition] for part in parts]
-            path = os.path.join(directory, f"{uuid.uuid4().hex}.changelog")
-            with open(path, "xb") as whole:
-                # The header comes first and tells how many keys there are: it is written when they have been counted.
-                writer = ChangelogWriter(whole, self._header(partition, sum(blocks.keys for blocks in mine)))
-                for blocks in mine:
-                    if os.path.exists(blocks.path):
-                        with open(blocks.path, "rb") as file:
-                            writer.take_blocks(file, blocks.totals)
-                        os.unlink(blocks.path)
-                writer.finish()
-            version = VersionId(self.image.batch + 1, self.plan.ids[self.operator, partition, self.store.name])
-            place = StoreId(self.store.operator, partition, self.store.name)
-            yield layout.changelog_key(place, version, self.image.spark_checkpoint_format), path
+            yield self.changelog([part[partition] for part in parts], partition, directory)
+
+    def changelog(self, parts: Sequence[Blocks], partition: int, directory: str) -> tuple[str, str]:
+        """Make the changelog of one partition; return its key and the file below `directory`. The parts are used up."""
+        path = os.path.join(directory, f"{uuid.uuid4().hex}.changelog")
+        with open(path, "xb") as whole:
+            # The header comes first and tells how many keys there are: it is written when they have been counted.
+            writer = ChangelogWriter(whole, self._header(partition, sum(blocks.keys for blocks in parts)))
+            for blocks in parts:
+                if os.path.exists(blocks.path):
+                    with open(blocks.path, "rb") as file:
+                        writer.take_blocks(file, blocks.totals)
+                    os.unlink(blocks.path)
+            writer.finish()
+        version = VersionId(self.image.batch + 1, self.plan.ids[self.operator, partition, self.store.name])
+        place = StoreId(self.store.operator, partition, self.store.name)
+        return layout.changelog_key(place, version, self.image.spark_checkpoint_format), path
 
     def _header(self, partition: int, keys: int) -> ChangelogHeader:
         version, groups = self.image.batch + 1, self.plan.key_groups

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 from dataclasses import dataclass, field
-from itertools import islice
 from typing import Protocol
 
 from millpond.errors import FormatError
@@ -12,13 +11,12 @@ from millpond.ids import StoreId, VersionId
 from millpond.json_fields import RESERVED_SLOT, ColumnFamily
 from millpond.keygroups import KeyGroups
 from millpond.savepoint.image import Image
-from millpond.state.entries import Entry, entries, open_version
+from millpond.state.entries import Entry, entry_chunks, open_version
 from millpond.storage import Storage
 from millpond.store_files import StoreFiles
 
 PHYSICAL_PREFIX_BYTES = 4  # slot u16, column family u16
 SLOT_BYTES = 2  # which end the key where the column family spans key groups
-_CHUNK_ENTRIES = 65_536
 UNKNOWN_GROUP = -1
 
 
@@ -138,14 +136,19 @@ class NativeRows:
         return sorted(found, key=lambda rows: rows.store)
 
     def rows(self, store: StoreRows) -> Iterator[Rows]:
+        for chunk in self.chunks(store):
+            yield from self.split(chunk, store)
+
+    def split(self, chunk: list[Entry], store: StoreRows) -> Iterator[Rows]:
+        """Some physical keys and values by column family; of those that the job dropped, none."""
         groups = self.key_groups
-        known = {family.id: family for family in store.families}
+        return _split(chunk, {family.id: family for family in store.families}, _Places(groups), groups)
+
+    def chunks(self, store: StoreRows) -> Iterator[list[Entry]]:
+        """The same rows as physical keys and values, of all column families, in the order of keys."""
         version = open_version(self._files(store.store), self._target(store.store))
-        with entries(version) as found:
-            iterator = iter(found)
-            places = _Places(groups)
-            while chunk := list(islice(iterator, _CHUNK_ENTRIES)):
-                yield from _split(chunk, known, places, groups)
+        with entry_chunks(version) as chunks:
+            yield from chunks
 
     @property
     def key_groups(self) -> KeyGroups:

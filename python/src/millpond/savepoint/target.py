@@ -11,6 +11,7 @@ from __future__ import annotations
 import fcntl
 import os
 import shutil
+import tempfile
 import uuid
 from collections.abc import Iterator
 from concurrent.futures import ThreadPoolExecutor
@@ -27,11 +28,43 @@ from millpond.storage.split import SplitStorage
 _SYNC_THREADS = 8
 
 
+@dataclass(frozen=True, slots=True)
+class Place:
+    """Where a target is: whoever else writes to it, another process, opens it anew.
+
+    root: the hidden directory that is renamed in the end, or a URI. state: the place of the state, if it is not there.
+    """
+
+    root: str
+    state: str | None = None
+
+    @property
+    def local(self) -> str | None:
+        """The directory, if the root is one."""
+        return self.root if os.path.isabs(self.root) else None
+
+    @contextmanager
+    def scratch(self, purpose: str) -> Iterator[str]:
+        """Yield a directory for files on their way to the target: on its disk, where it has one."""
+        try:
+            with tempfile.TemporaryDirectory(prefix=f".millpond-{purpose}-", dir=self.local) as directory:
+                yield directory
+        except OSError as e:
+            raise translate(e, f"writing to {self.root}", local=self.local is None) from e
+
+    def open(self) -> Storage:
+        """Return its storage."""
+        # Synced as a whole in the end: in any order is right as long as nobody sees it.
+        storage = LocalStorage(self.root, fsync=False) if self.local is not None else open_storage(self.root)
+        return storage if self.state is None else SplitStorage(storage, open_storage(self.state))
+
+
 @dataclass(slots=True)
 class Target:
     """Where to write while the block of `building` runs."""
 
     storage: Storage
+    place: Place
     durable: set[str] = field(
         default_factory=set
     )  # keys that need no sync: they share blocks with files that are durable
@@ -68,7 +101,7 @@ def building(root: str, state: str | None = None) -> Iterator[Target]:
         with _emptied_on_error(open_storage(state)) as there:
             split = SplitStorage(target.storage, there)
             split.put_bytes(layout.STORAGE_KEY, place_record(state), if_absent=True)
-            yield Target(split, target.durable)
+            yield Target(split, Place(target.place.root, state), target.durable)
 
 
 @contextmanager
@@ -80,7 +113,7 @@ def _building(root: str) -> Iterator[Target]:
             yield target
         return
     with _emptied_on_error(storage):
-        yield Target(storage)
+        yield Target(storage, Place(root))
 
 
 @contextmanager
@@ -106,8 +139,8 @@ def _building_locally(path: str) -> Iterator[Target]:
             locked = lock(staging)
         except OSError as e:
             raise translate(e, f"writing to {parent}") from e
-        # Synced as a whole in the end: in any order is right as long as nobody sees it.
-        target = Target(LocalStorage(staging, fsync=False))
+        place = Place(staging)
+        target = Target(place.open(), place)
         yield target
         try:
             _sync_tree(staging, target.durable)

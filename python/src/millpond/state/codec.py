@@ -64,7 +64,7 @@ def decode_keys(
         return pa.array([], struct_type(schema.key))
     match schema.kind:
         case "point":
-            return decode_rows(_without(array, place_bytes + _ROW), schema.key)
+            return decode_rows(without(array, place_bytes + _ROW), schema.key)
         case "prefix" | "range":
             return _framed(array, schema, place_bytes)
         case _:
@@ -76,7 +76,7 @@ def decode_values(values: Sequence[bytes] | Any, schema: FamilySchema, *, encodi
     if encoding == AVRO:
         return _avro_values(_listed(values), schema)
     array = _array(values)
-    return decode_rows(_without(array, _ROW), schema.value) if len(array) else pa.array([], struct_type(schema.value))
+    return decode_rows(without(array, _ROW), schema.value) if len(array) else pa.array([], struct_type(schema.value))
 
 
 def binary_array(rows: Sequence[bytes]) -> Any:
@@ -97,8 +97,16 @@ def _array(rows: Sequence[bytes] | Any) -> Any:
     return rows if isinstance(rows, pa.Array) else binary_array(rows)
 
 
-def _without(array: Any, prefix_bytes: int) -> Any:
-    """The pieces of a binary array without their first bytes."""
+def prefixes(array: Any, size: int) -> Any:
+    """Return the first bytes of each piece of a binary array: a row of `size` bytes each. Raises: FormatError: CHANGELOG_DAMAGED."""
+    data, offsets = _raw(array)
+    if (np.diff(offsets) < size).any():
+        raise _damaged("a key ends early")
+    return data[offsets[:-1, None] + np.arange(size)]
+
+
+def without(array: Any, prefix_bytes: int) -> Any:
+    """Return the pieces of a binary array without their first bytes. Raises: as `prefixes`."""
     # Not pyarrow's binary_slice, which fails on some of these (26.0: "Negative buffer resize").
     data, offsets = _raw(array)
     return _cut(data, offsets[:-1] + prefix_bytes, np.diff(offsets) - prefix_bytes)

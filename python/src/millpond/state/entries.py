@@ -3,21 +3,24 @@
 from __future__ import annotations
 
 import heapq
-import io
+import os
 import tempfile
 from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
 from dataclasses import dataclass
+from itertools import chain, islice
 
-from millpond.changelog import ChangelogReader, Op
+from millpond.changelog import ChangelogReader, Record
 from millpond.composed import SlotRanges, contains
-from millpond.errors import ErrorKind, FormatError, UnsupportedError
+from millpond.errors import ErrorKind, FormatError
 from millpond.ids import VersionId
 from millpond.json_fields import ColumnFamily
 from millpond.local import rocks
 from millpond.manifest import Manifest
 from millpond.restore.execute import Fetching, lay_out, lay_out_sources
 from millpond.restore.plan import RestorePlan, plan_restore
+from millpond.state.overlay import CHUNK_ROWS, Overlay, laid_over
+from millpond.storage.local import translate
 from millpond.store_files import StoreFiles
 
 Entry = tuple[bytes, bytes]
@@ -45,73 +48,80 @@ def open_version(files: StoreFiles, target: VersionId) -> StoreVersion:
 
 @contextmanager
 def entries(version: StoreVersion) -> Iterator[Iterator[Entry]]:
-    """Yield an iterator over all entries (physical key, value), ascending by key.
+    """Yield an iterator over all entries (physical key, value), ascending by key. Raises: as `entry_chunks`."""
+    with entry_chunks(version) as chunks:
+        yield chain.from_iterable(chunks)
 
-    SSTs are read as a stream; what changelogs above the snapshot say is held in memory.
+
+@contextmanager
+def entry_chunks(version: StoreVersion) -> Iterator[Iterator[list[Entry]]]:
+    """Yield an iterator over all entries (physical key, value), ascending by key, thousands at a time.
+
+    SSTs are read as a stream; what changelogs above the snapshot say is held in memory up to a limit, and beyond it in temporary files.
 
     Raises: FormatError: a file is damaged. NotFoundError: it is gone. UnsupportedError: rocksdict is not installed.
     """
-    overlay = _overlay(version)
+    with tempfile.TemporaryDirectory(prefix="millpond-read-") as directory:
+        changes = _overlay(version, directory)
+        below = _below(version, f"{directory}/db")
+        chunks = iter(lambda: list(islice(below, CHUNK_ROWS)), [])
+        yield laid_over(chunks, changes.chunks())
+
+
+def _below(version: StoreVersion, database: str) -> Iterator[Entry]:
+    """The entries of the snapshot."""
     manifest = version.plan.manifest
     if manifest is None:
-        yield _merged(iter(()), overlay)
-        return
+        return iter(())
     name = version.files.manifest_name(manifest.version_id)
-    with tempfile.TemporaryDirectory(prefix="millpond-read-") as directory:
-        database = f"{directory}/db"
-        if manifest.composed:
-            laid_out = lay_out_sources(version.files.storage, manifest, database, Fetching(verify_checksums=False))
-            scans = [
-                _of_slots(rocks.scan(place, name=f"store {version.files.store}: {name}"), source.slots, manifest)
-                for place, source in zip(laid_out.directories, manifest.sources, strict=True)
-            ]
-            # Sources share no row: what comes out is in the order of keys, and every key comes once.
-            yield _merged(heapq.merge(*scans), overlay)
-            return
-        lay_out(version.files.storage, manifest, name, database, Fetching(verify_checksums=False))
-        below = rocks.scan(database, name=f"store {version.files.store}: {name}")
-        yield _merged(below, overlay) if overlay else below
+    if manifest.composed:
+        laid_out = lay_out_sources(version.files.storage, manifest, database, Fetching(verify_checksums=False))
+        scans = [
+            _of_slots(rocks.scan(place, name=f"store {version.files.store}: {name}"), source.slots, manifest)
+            for place, source in zip(laid_out.directories, manifest.sources, strict=True)
+        ]
+        # Sources share no row: what comes out is in the order of keys, and every key comes once.
+        return heapq.merge(*scans)
+    lay_out(version.files.storage, manifest, name, database, Fetching(verify_checksums=False))
+    return rocks.scan(database, name=f"store {version.files.store}: {name}")
 
 
-@dataclass(frozen=True, slots=True)
-class _Appended:
-    """Bytes that follow the value that the snapshot has."""
-
-    value: bytes
-
-
-_Change = bytes | _Appended | None  # the value; what follows the snapshot's; deleted
-
-
-def _overlay(version: StoreVersion) -> dict[bytes, _Change]:
+def _overlay(version: StoreVersion, directory: str) -> Overlay:
     """What the changelogs above the snapshot change."""
-    overlay: dict[bytes, _Change] = {}
+    overlay = Overlay(directory)
     manifest = version.plan.manifest
     if manifest is not None:
         for changelog, key in zip(manifest.changelogs, manifest.changelog_keys(), strict=True):
-            _apply(version, key, changelog.version.id, overlay, changelog.slots)
+            _apply(version, key, changelog.version.id, overlay, changelog.slots, directory)
     for header in version.plan.headers:
-        _apply(version, version.files.changelog_info(header.version_id).key, header.id, overlay, None)
+        name = version.files.changelog_info(header.version_id).key
+        _apply(version, name, header.id, overlay, None, directory)
     return overlay
 
 
-def _apply(version: StoreVersion, name: str, id: str, overlay: dict[bytes, _Change], slots: SlotRanges | None) -> None:
+def _apply(
+    version: StoreVersion, name: str, id: str, overlay: Overlay, slots: SlotRanges | None, directory: str
+) -> None:
     """Apply the records of a changelog; of one of another partition, those of some slots."""
-    reader = ChangelogReader(io.BytesIO(version.files.storage.read(name)), name=name)
-    if reader.header.id != id:
-        raise FormatError(f"{name} was replaced while it was read", kind=ErrorKind.CHANGELOG_DAMAGED)
-    families = {family.id: family for family in reader.header.column_families}
-    for op, key, value in reader:
-        if slots is not None and not _owned(key, families, slots):
-            continue
-        if op is Op.DELETE:
-            overlay[key] = None
-        elif op is Op.PUT:
-            overlay[key] = value
-        elif op is Op.MERGE and value is not None:
-            overlay[key] = _after(overlay[key], value) if key in overlay else _Appended(value)
-        else:
-            raise UnsupportedError(f"{name}: operation {op.name}, which this version does not read")
+    storage = version.files.storage
+    path = storage.local_path(name)
+    if path is None:
+        path = os.path.join(directory, "changelog")
+        storage.get_to_file(name, path)
+    else:
+        storage.stat(name)  # maps what may be wrong with it to Millpond's errors
+    try:
+        with open(path, "rb") as file:
+            reader = ChangelogReader(file, name=name)
+            if reader.header.id != id:
+                raise FormatError(f"{name} was replaced while it was read", kind=ErrorKind.CHANGELOG_DAMAGED)
+            families = {family.id: family for family in reader.header.column_families}
+            records: Iterator[Record] = iter(reader)
+            if slots is not None:
+                records = (record for record in records if _owned(record.key, families, slots))
+            overlay.apply(reader.header, records, name=name)
+    except OSError as e:
+        raise translate(e, f"reading {name}") from e
 
 
 def _owned(key: bytes, families: Mapping[int, ColumnFamily], slots: SlotRanges) -> bool:
@@ -122,32 +132,3 @@ def _owned(key: bytes, families: Mapping[int, ColumnFamily], slots: SlotRanges) 
 def _of_slots(found: Iterator[Entry], slots: SlotRanges, manifest: Manifest) -> Iterator[Entry]:
     families = {family.id: family for family in manifest.column_families}
     return (entry for entry in found if _owned(entry[0], families, slots))
-
-
-def _after(before: _Change, value: bytes) -> _Change:
-    if isinstance(before, _Appended):
-        return _Appended(before.value + value)
-    return (before or b"") + value
-
-
-def _merged(below: Iterator[Entry], overlay: dict[bytes, _Change]) -> Iterator[Entry]:
-    above = iter(sorted(overlay))
-    next_key = next(above, None)
-    for key, value in below:
-        while next_key is not None and next_key < key:
-            change = overlay[next_key]
-            if change is not None:
-                yield next_key, change if isinstance(change, bytes) else change.value
-            next_key = next(above, None)
-        if next_key != key:
-            yield key, value
-            continue
-        change = overlay[key]
-        if change is not None:
-            yield key, change if isinstance(change, bytes) else value + change.value
-        next_key = next(above, None)
-    while next_key is not None:
-        change = overlay[next_key]
-        if change is not None:
-            yield next_key, change if isinstance(change, bytes) else change.value
-        next_key = next(above, None)

@@ -1,0 +1,208 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Savepoint level: what saving, forking, exporting and restoring a query costs, against Spark's plain restart.
+
+The query counts rows by key over Parquet files, one file a micro-batch: one with all keys, then small ones, until snapshots have been
+taken. Run by `run.py` as two processes per contender and repetition, `python -m benchmarks.bench_savepoint <spec.json> <result.json>`:
+the first runs the query and saves it while it runs, the second restores it (Spark's store: starts it again) and runs one micro-batch.
+"""
+
+from __future__ import annotations
+
+import json
+import os
+import shutil
+import sys
+import time
+from dataclasses import asdict, dataclass
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+from benchmarks.bench_contenders import BASELINE, OURS, Contender
+from benchmarks.bench_env import run_measured
+from benchmarks.bench_query import open_session
+
+if TYPE_CHECKING:
+    from pyspark.sql import SparkSession
+    from pyspark.sql.streaming.query import StreamingQuery
+
+CONTENDERS = (OURS, BASELINE)
+PARTITIONS = 2
+_SMALL_BATCHES = 12
+_STATE = "spark.sql.streaming.stateStore."
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Sizes:
+    """How much: `keys` of the state, `rows` of a small micro-batch, `busy_rows` of the one that is stopped with a savepoint.
+
+    settle_s: how long the query idles before it is saved, so that maintenance takes the snapshots that are due.
+    """
+
+    keys: int
+    rows: int
+    busy_rows: int
+    settle_s: float
+
+
+def sizes(scale: float, *, quick: bool) -> Sizes:
+    """Return the sizes at a scale, or at smoke-test size."""
+    if quick:
+        return Sizes(keys=2_000, rows=100, busy_rows=1_000, settle_s=0.5)
+    return Sizes(keys=int(2_000_000 * scale), rows=1_000, busy_rows=int(300_000 * scale), settle_s=6.0)
+
+
+def measure(
+    contender: Contender,
+    what: Sizes,
+    *,
+    jar: Path | None,
+    work_dir: Path,
+    heap_mib: int,
+    extra_conf: dict[str, str],
+    timeout_s: float,
+) -> dict[str, Any]:
+    """Return the figures of one repetition. Raises: BenchError: a process failed."""
+    work_dir.mkdir(parents=True)
+    conf = contender.conf | extra_conf | {"spark.local.dir": str(work_dir / "local")}
+    conf |= {"spark.driver.memory": f"{heap_mib}m", "spark.sql.shuffle.partitions": str(PARTITIONS)}
+    conf |= {f"{_STATE}maintenanceInterval": "500ms"}
+    if jar is not None:
+        conf["spark.driver.extraClassPath"] = str(jar)
+    spec = {"conf": conf, "sizes": asdict(what), "work_dir": str(work_dir / "job"), "ours": contender.ours}
+    figures: dict[str, Any] = {"keys": what.keys}
+    for phase in ("build", "restart"):
+        given, result = work_dir / f"{phase}.spec.json", work_dir / f"{phase}.json"
+        given.write_text(json.dumps(spec | {"phase": phase}))
+        command = [sys.executable, "-m", "benchmarks.bench_savepoint", str(given), str(result)]
+        run_measured(command, log=work_dir / f"{phase}.log", timeout_s=timeout_s)
+        figures |= json.loads(result.read_text())
+    shutil.rmtree(work_dir)
+    return figures
+
+
+# ---- in a process of its own ---------------------------------------------------------------------------------------
+
+
+class _Query:
+    """The measured query: its input, and how to start it."""
+
+    def __init__(self, spark: SparkSession, directory: Path, first: int = 0) -> None:
+        self.spark, self.directory, self.count = spark, directory, first
+        directory.mkdir(parents=True, exist_ok=True)
+
+    def add(self, rows: int, keys: int) -> int:
+        """One more file, which is one more micro-batch, over keys below `keys`; all of them if `rows` is as many. Returns its number."""
+        import numpy as np
+        import pyarrow as pa
+        import pyarrow.parquet as pq
+
+        number = self.count
+        values = np.arange(rows) if rows == keys else np.random.default_rng(number).integers(0, keys, rows)
+        hidden = self.directory / f"_{number:05d}.parquet"
+        pq.write_table(pa.table({"key": values.astype("int64")}), hidden)
+        os.utime(hidden, (1_700_000_000 + number,) * 2)
+        hidden.rename(self.directory / f"{number:05d}.parquet")
+        self.count += 1
+        return number
+
+    def start(self, checkpoint: Path) -> StreamingQuery:
+        source = self.spark.readStream.schema("key long").option("maxFilesPerTrigger", 1).parquet(str(self.directory))
+        counts = source.groupBy("key").count().writeStream.format("noop").outputMode("update")
+        return counts.option("checkpointLocation", str(checkpoint)).start()
+
+
+def _await(query: StreamingQuery, checkpoint: Path, batch: int, log: str = "commits") -> None:
+    path = checkpoint / log / str(batch)
+    while not path.exists():
+        failure = query.exception()
+        if failure is not None:
+            raise failure
+        time.sleep(0.002)
+
+
+def _ms(begin: float) -> float:
+    return (time.monotonic() - begin) * 1000.0
+
+
+def _build(spark: SparkSession, directory: Path, what: Sizes, *, ours: bool) -> dict[str, float]:
+    query = _Query(spark, directory / "input")
+    checkpoint = directory / "checkpoint"
+    query.add(what.keys, what.keys)
+    for _ in range(_SMALL_BATCHES):
+        query.add(what.rows, what.keys)
+    running = query.start(checkpoint)
+    _await(running, checkpoint, _SMALL_BATCHES)
+    time.sleep(what.settle_s)
+    if ours:
+        return _save(query, running, directory, what)
+    running.stop()
+    return {}
+
+
+def _save(query: _Query, running: StreamingQuery, directory: Path, what: Sizes) -> dict[str, float]:
+    import millpond
+    from millpond import savepoint
+
+    checkpoint = directory / "checkpoint"
+    begin = time.monotonic()
+    created = savepoint.create(checkpoint, directory / "native")
+    figures: dict[str, float] = {
+        "create_ms": _ms(begin),
+        "create_written_bytes": created.bytes_written,
+        "create_linked_bytes": created.bytes_linked,
+    }
+    begin = time.monotonic()
+    forked = savepoint.fork(checkpoint, directory / "fork")
+    figures |= {"fork_ms": _ms(begin), "fork_written_bytes": forked.bytes_written, "state_bytes": forked.bytes_linked}
+    begin = time.monotonic()
+    savepoint.create(checkpoint, directory / "canonical", format="canonical")
+    figures["export_rows_per_s"] = what.keys / (time.monotonic() - begin)
+    shutil.rmtree(directory / "canonical")
+    batch = query.add(what.busy_rows, what.keys)
+    _await(running, checkpoint, batch, "offsets")
+    saved = millpond.stop_with_savepoint(running, directory / "stopped")
+    assert saved.batch == batch, f"saved batch {saved.batch} instead of {batch}: the running one was not awaited"
+    figures["stop_ms"] = (time.time() - (checkpoint / "commits" / str(batch)).stat().st_mtime) * 1000.0
+    (query.directory / f"{batch:05d}.parquet").unlink()  # Spark's store, which is compared, has no such micro-batch
+    return figures
+
+
+def _restart(spark: SparkSession, directory: Path, what: Sizes, *, ours: bool) -> dict[str, float]:
+    warm = _Query(spark, directory / "warm-input")
+    warm.add(what.rows, what.rows)
+    running = warm.start(directory / "warm")
+    _await(running, directory / "warm", 0)
+    running.stop()
+    query = _Query(spark, directory / "input", first=10_000)
+    query.add(what.rows, what.keys)
+    figures: dict[str, float] = {}
+    checkpoint = directory / "checkpoint"
+    begin = time.monotonic()
+    if ours:
+        from millpond import savepoint
+
+        checkpoint = directory / "restored"
+        savepoint.restore(directory / "native", checkpoint)
+        figures["restore_ms"] = _ms(begin)
+    last = max(int(path.name) for path in (checkpoint / "commits").iterdir() if path.name.isdigit())
+    running = query.start(checkpoint)
+    _await(running, checkpoint, last + 1)
+    figures["first_batch_ms"] = _ms(begin)
+    running.processAllAvailable()
+    (operator,) = json.loads(running.recentProgress[0].json)["stateOperators"]
+    figures["state_rows"] = operator["numRowsTotal"]
+    return figures
+
+
+def main(spec_path: str, result_path: str) -> None:
+    """Run a phase of a spec in a session of its own and write its figures."""
+    spec = json.loads(Path(spec_path).read_text())
+    spark = open_session("millpond-savepoint-bench", spec["conf"])
+    phase = {"build": _build, "restart": _restart}[spec["phase"]]
+    figures = phase(spark, Path(spec["work_dir"]), Sizes(**spec["sizes"]), ours=spec["ours"])
+    Path(result_path).write_text(json.dumps(figures))
+    os._exit(0)  # as in bench_query: the measure is taken
+
+
+if __name__ == "__main__":
+    main(sys.argv[1], sys.argv[2])

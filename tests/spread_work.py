@@ -1,0 +1,25 @@
+"""What `test_spread` has done: in a module of its own, as work that runs elsewhere must be."""
+
+from __future__ import annotations
+
+import os
+
+from millpond.errors import ErrorKind, FormatError
+
+
+class Unsendable(Exception):
+    """Cannot be made again from its text."""
+
+    def __init__(self, a: int, b: int) -> None:
+        super().__init__(a + b)
+
+
+def work(shared: str, job: int) -> str:
+    """Return what is shared and the job; fail as negative numbers ask for."""
+    if job == -1:
+        raise FormatError("broken", kind=ErrorKind.SAVEPOINT_DAMAGED)
+    if job == -2:
+        raise Unsendable(1, 2)
+    if job == -3:
+        os._exit(9)
+    return str(os.getpid()) if shared == "pid" else f"{shared}{job}"

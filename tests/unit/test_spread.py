@@ -1,0 +1,51 @@
+"""Work spread over processes: results in order, errors as they are, nothing left of it."""
+
+from __future__ import annotations
+
+import os
+import subprocess
+
+import pytest
+
+from millpond.errors import AgentError, ErrorKind, FormatError, MillpondError, UnsupportedError
+from millpond.spread import Engine, Processes, engine_for
+from millpond.storage import LocalStorage, MemoryStorage
+from tests.spread_work import Unsendable, work
+
+
+@pytest.mark.parametrize("engine", [Processes(1), Processes(2)], ids=["here", "elsewhere"])
+def test_results_come_in_the_order_of_the_jobs(engine: Engine) -> None:
+    assert list(engine.map(work, "a", [3, 1, 2])) == ["a3", "a1", "a2"]
+    assert list(engine.map(work, "a", [])) == []
+
+
+def test_each_process_does_several_jobs() -> None:
+    processes = set(Processes(2).map(work, "pid", list(range(8))))
+    assert len(processes) <= 2 and str(os.getpid()) not in processes
+
+
+@pytest.mark.parametrize(
+    ("job", "cls", "kind"),
+    [
+        (-1, FormatError, ErrorKind.SAVEPOINT_DAMAGED),
+        (-2, MillpondError, ErrorKind.INTERNAL),
+        (-3, AgentError, ErrorKind.AGENT_LOST),
+    ],
+)
+def test_what_fails_elsewhere_fails_here(job: int, cls: type[MillpondError], kind: ErrorKind) -> None:
+    with pytest.raises(cls) as caught:
+        list(Processes(2).map(work, "a", [1, job, 2, 3]))
+    assert caught.value.kind is kind and caught.value.hint
+    children = subprocess.run(["ps", "--ppid", str(os.getpid()), "-o", "args="], capture_output=True, text=True).stdout
+    assert "spread_worker" not in children
+
+
+def test_an_error_that_cannot_be_sent_is_told() -> None:
+    with pytest.raises(MillpondError, match=Unsendable.__name__):
+        list(Processes(2).map(work, "a", [1, -2]))
+
+
+def test_storage_that_only_this_process_reaches() -> None:
+    assert list(engine_for(None, [MemoryStorage()], large=True).map(work, "pid", [1, 2])) == [str(os.getpid())] * 2
+    with pytest.raises(UnsupportedError):
+        engine_for(object(), [LocalStorage("/tmp"), MemoryStorage()], large=True)
