@@ -255,6 +255,25 @@ def test_after_a_rescale(tmp_path: Path, spark_format: int, partitions: int) -> 
     assert named and all(key.startswith("state/1/") and (tmp_path / "saved-None" / key).is_file() for key in named)
 
 
+def test_progress(built: CheckpointBuilder, tmp_path: Path) -> None:
+    told: list[tuple[int, int]] = []
+
+    def progress(done: int, total: int) -> None:
+        told.append((done, total))
+
+    savepoint.create(built.root, tmp_path / "tables", format="canonical", progress=progress)
+    actions: list[Callable[[], object]] = [
+        lambda: savepoint.verify(tmp_path / "tables", progress=progress),
+        lambda: savepoint.restore(tmp_path / "tables", tmp_path / "restored", progress=progress),
+        lambda: savepoint.create(tmp_path / "restored", tmp_path / "native", progress=progress),
+    ]
+    for action in actions:
+        assert len(told) > 1 and told[-1][0] == told[-1][1] and all(done <= total for done, total in told)
+        told.clear()
+        action()
+    assert told[-1][0] == told[-1][1]
+
+
 # ---- opened by others ----------------------------------------------------------------------------------------------
 
 
