@@ -32,6 +32,7 @@ from benchmarks import (
     bench_report,
     bench_rescale,
     bench_savepoint,
+    bench_snapshots,
     bench_store,
 )
 from benchmarks.bench_contenders import CONTENDERS, Contender
@@ -284,7 +285,8 @@ def _write_docs(results: dict[str, Any], source: Path) -> None:
     raw = named.relative_to(REPOSITORY) if named.is_relative_to(REPOSITORY) else None
     link = f"Raw durations: [`{raw}`](../{raw})." if raw else ""
     table = bench_report.markdown(results, goals=False)
-    text = f"{where}{link}\n\n{table}\n\n![Chart](img/benchmarks.svg)"
+    beside = bench_snapshots.table(results["store"])
+    text = f"{where}{link}\n\n{table}\n\nA snapshot beside the batches:\n\n{beside}\n\n![Chart](img/benchmarks.svg)"
     chart = bench_chart.svg(results)  # before anything is written: page and chart belong together
     bench_env.replace_generated(_DOCS, _BEGIN, _END, text)
     _CHART.parent.mkdir(parents=True, exist_ok=True)
@@ -324,6 +326,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
         if given.jfr:
             print("\n\n".join(run.profiles))
         print(bench_report.plain(results))
+        print(f"\n{bench_snapshots.table(results['store'])}")
         print(f"\nresults: {out} ({results['seconds']} s in all)")
         if _complete(results) and not (given.no_docs or given.jfr):
             _write_docs(results, out)

@@ -235,6 +235,37 @@ def test_a_family_that_was_removed_is_empty_when_it_comes_again(harness: Harness
     provider.close()
 
 
+def test_a_state_that_begins_anew_leaves_what_was_there_before(harness: Harness, tmp_path: Path) -> None:
+    """`loadEmpty`: no snapshot says that the version below was empty, in mid-batch, forced by the commit, or later."""
+    provider = open_provider(harness, tmp_path, schema=PLAIN, operator="dedupe")
+    for version in range(2):
+        store = provider.store(version)
+        store.put(["old", version], VALUE)
+        store.commit()
+    provider.close()
+    provider = open_provider(harness, tmp_path, schema=PLAIN, operator="dedupe")
+    store = provider.store(2, load_empty=True, force_snapshot=True)
+    store.put(["new", 2], VALUE)
+    provider.snapshot()
+    assert store.commit().version == 3
+    provider.snapshot()
+    assert not list((tmp_path / "state").rglob("2*.manifest"))
+    provider.close()
+    provider = open_provider(harness, tmp_path, schema=PLAIN, operator="dedupe")
+    before = provider.read_store(2)
+    assert sorted(before.scan()) == [(["old", 0], VALUE), (["old", 1], VALUE)]
+    before.release()
+    after = provider.store(3)
+    assert after.scan() == [(["new", 2], VALUE)]
+    after.abort()
+    provider.snapshot()
+    assert list((tmp_path / "state").rglob("3*.manifest"))
+    provider.close()
+    provider = open_provider(harness, tmp_path, schema=PLAIN, operator="dedupe")
+    assert provider.store(3).scan() == [(["new", 2], VALUE)]
+    provider.close()
+
+
 # ---- iterators -------------------------------------------------------------------------------------------------------
 
 SCANS: dict[str, dict[str, Any]] = {

@@ -157,25 +157,30 @@ private final class ScanRun(spark: ClassicSession, spec: JsonNode) {
 
 /** RocksDB without a state store above it: rows of the same size, with the block size and compression of Millpond's disk tier. */
 private object Raw {
-  private val KeyBytes = 22 // slot, family, two longs and their null bits' byte
+  // as long as the rows that Millpond's disk tier has: slot, family, then the encoded row
+  private val KeyBytes = 4 + 25 // version byte, null bits, two longs
+  private val PrefixedKeyBytes = 4 + 4 + 16 + 16 // length of the prefix row, its null bits and long, those of the rest
   private val ValueBytes = 25
 
   def measure(dir: Path, keys: Long, perPrefix: Int, scans: Int, prefixScans: Int, random: SplittableRandom): Seq[(String, Seq[Double])] = {
-    Files.createDirectories(dir)
     val table = new BlockBasedTableConfig().setBlockSize(8L << 10).setBlockCache(new LRUCache(32L << 20)).setFilterPolicy(new BloomFilter(10))
     val options = new Options().setCreateIfMissing(true).setCompressionType(CompressionType.LZ4_COMPRESSION).setTableFormatConfig(table)
-    val db = RocksDB.open(options, dir.toString)
-    try {
-      load(db, keys, perPrefix)
-      Seq(
-        "raw_scan_us_per_row" -> (1 to scans + 1).map(_ => scan(db, keys) * 1000.0 / keys).tail,
-        "raw_prefix_scan_us" -> (1 to scans + 1).map(_ => ofPrefixes(db, keys, perPrefix, prefixScans, random)).tail)
-    } finally { db.close(); options.close() }
+    def of(name: String, keyBytes: Int)(measure: RocksDB => Double): Seq[Double] = {
+      val db = RocksDB.open(options, Files.createDirectories(dir.resolve(name)).toString)
+      try {
+        load(db, keys, perPrefix, keyBytes)
+        (1 to scans + 1).map(_ => measure(db)).tail
+      } finally db.close()
+    }
+    try Seq(
+      "raw_scan_us_per_row" -> of("point", KeyBytes)(scan(_, keys) * 1000.0 / keys),
+      "raw_prefix_scan_us" -> of("prefix", PrefixedKeyBytes)(ofPrefixes(_, keys, perPrefix, prefixScans, random)))
+    finally options.close()
   }
 
-  private def load(db: RocksDB, keys: Long, perPrefix: Int): Unit = {
+  private def load(db: RocksDB, keys: Long, perPrefix: Int, keyBytes: Int): Unit = {
     val options = new WriteOptions().setDisableWAL(true)
-    val (key, value) = (ByteBuffer.allocate(KeyBytes), ByteBuffer.allocate(ValueBytes))
+    val (key, value) = (ByteBuffer.allocate(keyBytes), ByteBuffer.allocate(ValueBytes))
     var batch = new WriteBatch()
     var i = 0L
     while (i < keys) {

@@ -5,7 +5,7 @@ from __future__ import annotations
 
 import pytest
 
-from benchmarks import bench_chart
+from benchmarks import bench_chart, bench_snapshots
 from benchmarks.bench_contenders import BASELINE, CONTENDERS
 from benchmarks.bench_report import MEASURES
 
@@ -41,3 +41,19 @@ def test_the_chart_knows_every_contender() -> None:
     drawn = bench_chart.svg(everyone | {"summary": {"get_put_us": row}} | about)
     for name in ratios:
         assert CONTENDERS[name].label in drawn
+
+
+def test_a_snapshot_beside_the_batches() -> None:
+    quiet, busy = {"p50": 0.5, "p99": 1.0, "max": 30.0}, {"p50": 0.6, "p99": 1.5, "max": 90.0}
+    measured = {
+        "update_latency_us": quiet,
+        "get_put_during_snapshot_us": busy,
+        "update_commit_ms": [5.0, 6.0, 7.0],
+        "commit_during_snapshot_ms": [6.0, 8.0, 9.0],
+    }
+    lines = bench_snapshots.table({"hdfs": [{"update_latency_us": quiet}], "millpond": [measured]}).splitlines()
+    assert lines[2:] == [
+        "| Millpond: get+put, us | 0.50 | 1.00 | 30.0 | 0.60 | 1.50 | 90.0 |",
+        "| Millpond: commit, ms | 6.00 | 7.00 | 7.00 | 8.00 | 9.00 | 9.00 |",
+    ]
+    assert bench_snapshots.table({"hdfs": [{"update_latency_us": quiet}]}) == ""

@@ -2,6 +2,7 @@ package org.apache.spark.sql.millpond
 
 import java.io.File
 import java.nio.ByteBuffer
+import java.util.concurrent.atomic.AtomicReference
 
 import scala.jdk.CollectionConverters._
 
@@ -38,6 +39,7 @@ final class DiskTier(val dir: File, config: DiskConfig, readOnly: Boolean = fals
   private val db =
     try if (readOnly) RocksDB.openReadOnly(options, dir.getPath) else RocksDB.open(options, dir.getPath)
     catch { case e: RocksDBException => freeOptions(); throw DiskTier.failure(s"the local RocksDB $dir cannot be opened", e) }
+  private val idle = new AtomicReference[RocksIterator]
   private var value = new Array[Byte](1024)
   // after a rescale: what still lies in the databases of other partitions; and what did, and may still be read by an iterator
   private var sources = Array.empty[TierSource]
@@ -99,17 +101,34 @@ final class DiskTier(val dir: File, config: DiskConfig, readOnly: Boolean = fals
 
   def lastValue: Array[Byte] = value
 
-  /** An iterator over the state of now; the caller closes it before this tier is closed. */
+  /** An iterator over the state of now; the caller closes it before this tier is closed. One for short scans serves the next of them too,
+    * since making one costs as much as reading a few rows. */
   def iterator(readAhead: Boolean): DiskScan = {
-    val own = new RocksScan(db.newIterator(if (readAhead) readingAhead else reading))
+    val own = ownIterator(readAhead)
     if (sources.length == 0) own else new MergedScan(own, sources.map(_.scan(readAhead)))
   }
+
+  private def ownIterator(readAhead: Boolean): RocksScan =
+    if (readAhead) new RocksScan(db.newIterator(readingAhead), _.close())
+    else if (readOnly) new RocksScan(db.newIterator(reading), _.close()) // RocksDB does not refresh such iterators
+    else {
+      val it = idle.getAndSet(null)
+      if (it == null) new RocksScan(db.newIterator(reading), putBack)
+      else
+        try { it.refresh(); new RocksScan(it, putBack) }
+        catch { case e: RocksDBException => it.close(); throw DiskTier.failure(s"scanning the local RocksDB $dir failed", e) }
+    }
+
+  private def putBack(it: RocksIterator): Unit = if (!idle.compareAndSet(null, it)) it.close()
+  /** An idle iterator keeps files that compaction replaced. */
+  private def dropIdle(): Unit = { val it = idle.getAndSet(null); if (it != null) it.close() }
 
   /** A writer of one sorted file with this tier's table format. */
   def sstWriter(file: File): SstWriter = new SstWriter(options, file)
 
   /** Make a finished sorted file part of the tier, at once and as a whole. */
   def ingest(file: File): Unit = {
+    dropIdle()
     val ingesting = new IngestExternalFileOptions(true, true, true, true).setWriteGlobalSeqno(false)
     try db.ingestExternalFile(java.util.Collections.singletonList(file.getPath), ingesting)
     catch { case e: RocksDBException => throw DiskTier.failure(s"a sorted file cannot be added to $dir", e) }
@@ -127,6 +146,7 @@ final class DiskTier(val dir: File, config: DiskConfig, readOnly: Boolean = fals
   def deleteRows(keys: Iterator[Array[Byte]]): Unit = writing(write => keys.foreach(db.delete(write, _)))
 
   private def writing(work: WriteOptions => Unit): Unit = {
+    dropIdle()
     val write = new WriteOptions().setDisableWAL(true)
     val flush = new FlushOptions().setWaitForFlush(true)
     try { work(write); db.flush(flush) }
@@ -168,6 +188,7 @@ final class DiskTier(val dir: File, config: DiskConfig, readOnly: Boolean = fals
     closeEmptied()
     sources.foreach(_.close())
     sources = Array.empty
+    dropIdle()
     db.close()
     freeOptions()
   }
@@ -205,8 +226,8 @@ private[millpond] trait DiskScan {
   def close(): Unit
 }
 
-/** A RocksDB iterator that is closed once, whoever comes first. */
-private[millpond] final class RocksScan(it: RocksIterator) extends DiskScan {
+/** A RocksDB iterator that is given back once, whoever comes first. */
+private[millpond] final class RocksScan(it: RocksIterator, giveBack: RocksIterator => Unit) extends DiskScan {
   private var open = true
   override def seekToFirst(): Unit = it.seekToFirst()
   override def seek(target: Array[Byte]): Unit = it.seek(target)
@@ -222,7 +243,7 @@ private[millpond] final class RocksScan(it: RocksIterator) extends DiskScan {
   override def value: Array[Byte] = it.value
   override def keyInto(buffer: ByteBuffer): Int = it.key(buffer)
   override def valueInto(buffer: ByteBuffer): Int = it.value(buffer)
-  override def close(): Unit = if (open) { open = false; it.close() }
+  override def close(): Unit = if (open) { open = false; giveBack(it) }
 }
 
 /** Writes one SSTable; keys must ascend strictly. `finish` or `abandon` must be called. */

@@ -49,6 +49,7 @@ private[millpond] object Loader extends Logging {
     engine.layout.mark(plan.path("misplaced").asText(""))
     engine.version = version
     engine.emptyBase = loadEmpty
+    engine.emptyAt = if (loadEmpty) version else -1L
     engine.composed = false
     engine.keys = KeyCount.empty(engine.layout)
     engine.diskReads = 0L

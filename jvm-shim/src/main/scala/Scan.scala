@@ -79,31 +79,47 @@ private[millpond] final class Scan(engine: StoreEngine, f: Family, records: Reco
   private var memoryDone = false
   private var diskKey: Array[Byte] = null // next key of the disk, null if to be fetched
   private var diskDone = disk == null
-  private var ahead: UnsafeRowPair = null
+  private var ahead = new Array[UnsafeRowPair](2) // rows that were read together, `at` until `count` not yet given out
+  private var at = 0
+  private var count = 0
   private var values: Iterator[UnsafeRow] = Iterator.empty
   private var valuesKey: UnsafeRow = null
   private var finished = false
   private var closed = false
 
-  override def hasNext: Boolean = {
-    if (ahead == null && !finished) {
-      if (values.hasNext) ahead = new UnsafeRowPair(valuesKey, values.next())
-      else engine.synchronized {
-        if (closed) throw MillpondError.of("STORE_CLOSED", s"an iterator over store ${engine.context.label} was used after the end of its batch.")
-        ahead =
-          try advance()
-          catch { case e: MillpondException => throw engine.distrust(e) }
-        if (ahead == null) { finished = true; close() }
+  override def hasNext: Boolean =
+    if (finished) at < count
+    else {
+      checkOpen()
+      if (at == count) {
+        at = 0
+        count = 0
+        if (values.hasNext) { ahead(0) = new UnsafeRowPair(valuesKey, values.next()); count = 1 }
+        else readAhead()
       }
+      at < count
     }
-    ahead != null
-  }
 
   override def next(): UnsafeRowPair = {
     if (!hasNext) throw new NoSuchElementException("end of state store iterator")
-    val pair = ahead
-    ahead = null
-    pair
+    at += 1
+    ahead(at - 1)
+  }
+
+  private def checkOpen(): Unit =
+    if (closed) throw MillpondError.of("STORE_CLOSED", s"an iterator over store ${engine.context.label} was used after the end of its batch.")
+
+  /** Some rows at once, more each time: locks and calls cost as much as a row, but most scans of a prefix are short. */
+  private def readAhead(): Unit = engine.synchronized {
+    checkOpen()
+    if (!each && ahead.length < Scan.MostAhead) ahead = new Array[UnsafeRowPair](ahead.length * 2)
+    val wanted = if (each) 1 else ahead.length
+    try
+      while (count < wanted && !finished) {
+        val pair = advance()
+        if (pair == null) { finished = true; close() } else { ahead(count) = pair; count += 1 }
+      }
+    catch { case e: MillpondException => count = 0; throw engine.distrust(e) }
   }
 
   private def advance(): UnsafeRowPair = {
@@ -155,7 +171,7 @@ private[millpond] final class Scan(engine: StoreEngine, f: Family, records: Reco
     diskKey = null
     val at = Bytes.ArrayOffset + 4L + f.keyLead
     val length = physical.length - f.keyExtra
-    val found = table.find(physical, at, length, Bytes.hash(physical, at, length))
+    val found = if (table.isEmpty) 0L else table.find(physical, at, length, Bytes.hash(physical, at, length))
     if (found != 0L && table.birth(found) <= epoch) null
     else {
       val key = f.rows.decodePhysical(physical)
@@ -177,4 +193,8 @@ private[millpond] final class Scan(engine: StoreEngine, f: Family, records: Reco
       engine.forget(this)
     }
   }
+}
+
+private[millpond] object Scan {
+  private val MostAhead = 64
 }

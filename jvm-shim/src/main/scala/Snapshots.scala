@@ -73,7 +73,8 @@ private[millpond] object Snapshots extends Logging {
     } finally LocalDirs.delete(p.dir)
 
   private def prepare(engine: StoreEngine, due: Int): Option[Prepared] = engine.diskLock.synchronized {
-    val wanted = engine.synchronized(engine.loaded && !engine.closed && engine.spilledVersion <= engine.anchor && engine.anchor > engine.snapshotVersion && engine.anchor - engine.snapshotVersion >= (if (engine.composed) 1 else due))
+    val wanted = engine.synchronized(engine.loaded && !engine.closed && engine.spilledVersion <= engine.anchor &&
+      engine.anchor > math.max(engine.snapshotVersion, engine.emptyAt) && engine.anchor - engine.snapshotVersion >= (if (engine.composed) 1 else due))
     if (!wanted) None
     else try {
       val courtesy = Courtesy.ofFlush()

@@ -56,6 +56,7 @@ final class StoreEngine(val context: StoreContext) extends Logging {
   private[millpond] val excludedManifests = mutable.LinkedHashSet.empty[String]
   private[millpond] var warming = false
   private[millpond] var emptyBase = false // the state before the next changelog is empty, whatever its version
+  private[millpond] var emptyAt = -1L // that version: others still read it, with its rows, so it gets no snapshot
   private[millpond] var batchId: String = ""
   private var batchOpen = false
   private[millpond] def inBatch: Boolean = batchOpen

@@ -45,6 +45,7 @@ final class Table(budget: MemoryBudget, shape: TableShape) {
 
   /** Keys that memory knows to be there. */
   def presentCount: Int = records - absent
+  def isEmpty: Boolean = records == 0
   def isSorted: Boolean = sorted
   def usedBytes: Long = arena.allocatedBytes + capacity * 8L + (if (prefixes == null) 0L else prefixes.usedBytes) + (if (index == null) 0L else index.usedBytes)
   /** The part of it that records fill. */
