@@ -101,20 +101,23 @@ final class DiskTier(val dir: File, config: DiskConfig, readOnly: Boolean = fals
 
   def lastValue: Array[Byte] = value
 
-  /** An iterator over the state of now; the caller closes it before this tier is closed. */
+  /** An iterator over the state of now; the caller closes it before this tier is closed. One for short scans serves the next of them too,
+    * since making one costs as much as reading a few rows. */
   def iterator(readAhead: Boolean): DiskScan = {
-    val own = if (readAhead) new RocksScan(db.newIterator(readingAhead), _.close()) else shortScan()
+    val own = ownIterator(readAhead)
     if (sources.length == 0) own else new MergedScan(own, sources.map(_.scan(readAhead)))
   }
 
-  /** One iterator serves short scans one after the other: making one costs as much as reading a few rows. */
-  private def shortScan(): RocksScan = {
-    val it = idle.getAndSet(null)
-    if (it == null) new RocksScan(db.newIterator(reading), putBack)
-    else
-      try { it.refresh(); new RocksScan(it, putBack) }
-      catch { case e: RocksDBException => it.close(); throw DiskTier.failure(s"scanning the local RocksDB $dir failed", e) }
-  }
+  private def ownIterator(readAhead: Boolean): RocksScan =
+    if (readAhead) new RocksScan(db.newIterator(readingAhead), _.close())
+    else if (readOnly) new RocksScan(db.newIterator(reading), _.close()) // RocksDB does not refresh such iterators
+    else {
+      val it = idle.getAndSet(null)
+      if (it == null) new RocksScan(db.newIterator(reading), putBack)
+      else
+        try { it.refresh(); new RocksScan(it, putBack) }
+        catch { case e: RocksDBException => it.close(); throw DiskTier.failure(s"scanning the local RocksDB $dir failed", e) }
+    }
 
   private def putBack(it: RocksIterator): Unit = if (!idle.compareAndSet(null, it)) it.close()
   /** An idle iterator keeps files that compaction replaced. */
