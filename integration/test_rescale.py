@@ -32,6 +32,7 @@ _FORMAT = "spark.sql.streaming.stateStore.checkpointFormatVersion"
 _CHANGELOG = "spark.sql.streaming.stateStore.rocksdb.changelogCheckpointing.enabled"
 _BACKEND = "spark.sql.streaming.stateStore.millpond.backend"
 _PARTITIONS = "spark.sql.shuffle.partitions"
+_MIN_DELTAS = "spark.sql.streaming.stateStore.minDeltasForSnapshot"
 _ON_RESTART = "spark.sql.streaming.stateStore.millpond.rescale.onRestart"
 
 # From 2 partitions: out and in, by metadata alone but for 6 and 5, which have every row hashed anew. A file of input between each two.
@@ -169,6 +170,48 @@ def test_an_edited_number_of_partitions_is_noticed(spark: SparkSession, tmp_path
         rows = spark.read.format("statestore").load(str(checkpoint)).select("value.count").collect()
     assert sum(row["count"] for row in rows) == 600
     assert verify(open_storage(str(checkpoint)), "it").problems == []
+
+
+@pytest.mark.spark
+def test_partitions_are_put_together_from_snapshots(spark: SparkSession, tmp_path: Path) -> None:
+    """From snapshots, of which some rows are read where they are until the next one, and from the changelogs above them. Partitions of
+    so many key groups do not tell the keys of each: they are counted."""
+    checkpoint = tmp_path / "checkpoint"
+    storage, root = open_storage(str(checkpoint)), str(checkpoint)
+    conf = {_PROVIDER: MILLPOND, _PARTITIONS: "6", _MIN_DELTAS: "1", _BACKEND: ALL or "rocksdb"}
+    conf[f"{PREFIX}maxParallelism"] = "12288"
+
+    def run() -> int:
+        with settings(spark, conf):
+            numbers = spark.readStream.format("rate-micro-batch").option("rowsPerBatch", 500).load()
+            counts = numbers.withColumn("key", numbers.value % 700).groupBy("key").count().writeStream
+            counts = counts.outputMode("update").format("noop").option("checkpointLocation", root)
+            query = counts.trigger(availableNow=True).start()
+            query.awaitTermination()
+        assert query.lastProgress is not None
+        batch, partitions = query.lastProgress.batchId, _partitions(checkpoint)
+        # of the version that the batch began with; the first batch after a rescale began with what the rescale wrote
+        made = f"state/0/*/{batch}.manifest"
+        wait_until(lambda: batch == 0 or len(list(checkpoint.glob(made))) == partitions, seconds=30, what=made)
+        found: int = query.lastProgress.stateOperators[0].numRowsTotal
+        return found
+
+    def rows() -> list[tuple[int, int]]:
+        with settings(spark, conf):
+            state = spark.read.format("statestore").load(root).select("key.key", "value.count").collect()
+        return sorted((row[0], row[1]) for row in state)
+
+    run(), run()
+    expected = [(key, 2 if key < 300 else 1) for key in range(700)]
+    assert rows() == expected
+    for partitions in (2, 12):
+        assert rescale(storage, root, partitions).way == "composed"
+        assert rows() == expected
+        for _ in range(2):
+            assert run() == 700
+        assert sum(count for _, count in rows()) == sum(count for _, count in expected) + 1_000
+        expected = rows()
+        assert verify(storage, root).problems == []
 
 
 @pytest.mark.spark

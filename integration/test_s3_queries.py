@@ -25,7 +25,7 @@ from millpond import savepoint
 from millpond.inspection import verify
 from millpond.rescaling import rescale
 from millpond.storage import open_checkpoint
-from tests.s3_server import HADOOP, S3Server, s3_server
+from tests.s3_server import HADOOP, Chooser, Fault, S3Server, s3_server
 
 pytestmark = [
     pytest.mark.spark,
@@ -177,10 +177,14 @@ def test_savepoints_and_a_rescale_on_s3(spark: SparkSession, server: S3Server, b
     assert verify(storage, "x").problems == []
 
 
+def refuse(operation: str, fault: Fault) -> Chooser:
+    return lambda request: fault if request.operation == operation else None
+
+
 def test_a_query_that_cannot_keep_its_state_ends_before_its_first_task(
     spark: SparkSession, server: S3Server, tmp_path: Path
 ) -> None:
-    """The driver finds out, with the call that failed; with the bucket there the same checkpoint goes on."""
+    """The driver finds out, with the call that failed and the right that is missing; once it may, the same checkpoint goes on."""
     schema, batches = CLICKED[0]
     source = Input(tmp_path / "input", schema)
     source.add(batches[0])
@@ -199,7 +203,15 @@ def test_a_query_that_cannot_keep_its_state_ends_before_its_first_task(
     with pytest.raises(StreamingQueryException, match=r"MILLPOND_STORAGE_BUCKET_MISSING.*no-such-bucket") as caught:
         counted("s3://no-such-bucket/states")
     assert "GetObject" in str(caught.value) and jobs == [[]]
+    uri = f"s3://{server.bucket()}/states"
+    for operation, fault, says in (
+        ("PUT", Fault(403, "AccessDenied"), "MILLPOND_STORAGE_DENIED.*PutObject.*Grant s3:PutObject on"),
+        ("GET", Fault(301, "PermanentRedirect"), "MILLPOND_STORAGE_MISCONFIGURED.*GetObject.*storage.s3.region"),
+        ("GET", Fault(200, html=True), "MILLPOND_STORAGE_MISCONFIGURED.*storage.s3.endpoint"),
+    ):
+        with server.faults(refuse(operation, fault)), pytest.raises(StreamingQueryException, match=says):
+            counted(uri)
     with pytest.raises(StreamingQueryException, match="MILLPOND_INVALID_ARGUMENT"):
         counted(f"s3://{server.bucket()}/{'long/' * 200}")
-    counted(f"s3://{server.bucket()}/states")
-    assert any(run.rows.values()) and jobs[-1]
+    counted(uri)
+    assert any(run.rows.values()) and jobs.pop() and not any(jobs)

@@ -7,6 +7,7 @@ import shutil
 import struct
 import tempfile
 import zlib
+from collections import Counter
 from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
@@ -166,8 +167,11 @@ class RescaleMachine(RuleBasedStateMachine):
 
     spark_format = 1
 
-    @initialize(partitions=st.sampled_from([n for n in PARTITIONS if BORN_WITH.max_parallelism % n == 0]))
-    def begin(self, partitions: int) -> None:
+    @initialize(
+        partitions=st.sampled_from([n for n in PARTITIONS if BORN_WITH.max_parallelism % n == 0]), told=st.booleans()
+    )
+    def begin(self, partitions: int, told: bool = True) -> None:
+        self.told = told  # whether the query tells how many keys each key group has
         self.root = Path(tempfile.mkdtemp(prefix="millpond-rescale-"))
         self.storage = CrashingStorage(str(self.root), fsync=False)
         self.storage.left = -1
@@ -215,6 +219,11 @@ class RescaleMachine(RuleBasedStateMachine):
         groups = self.groups
         return KeyGroupsInfo(max_parallelism=groups.max_parallelism, base=groups.base, partitions=self.partitions)
 
+    def group_keys(self, partition: int) -> tuple[int, ...]:
+        """Live keys of the partition's key groups: of the family that is the user's."""
+        keys = Counter(group_of(row, self.groups) for row in self.state if not row[1])
+        return tuple(keys[group] for group in self.groups.groups_of(partition, self.partitions))
+
     @rule(
         puts=st.dictionaries(st.integers(0, 99), st.binary(max_size=3), max_size=12),
         deletes=st.sets(st.integers(0, 99), max_size=12),
@@ -227,6 +236,11 @@ class RescaleMachine(RuleBasedStateMachine):
             changes += [((number, timed), value) for timed in (False, True)]
         for number in sorted(deletes - puts.keys()):
             changes += [((number, timed), None) for timed in (False, True)]
+        for row, changed in changes:
+            if changed is None:
+                self.state.pop(row, None)
+            else:
+                self.state[row] = changed
         self.ids[version] = [new_id() for _ in range(self.partitions)]
         for partition in range(self.partitions):
             mine = [
@@ -245,16 +259,12 @@ class RescaleMachine(RuleBasedStateMachine):
                 store=store,
                 key_groups=self.info(),
                 column_families=tuple(FAMILIES.values()),
-                keys=-1,
+                keys=sum(self.group_keys(partition)) if self.told else -1,
+                group_keys=self.group_keys(partition) if self.told else None,
                 created_by="test",
             )
             key = layout.changelog_key(store, self.version_of(version, partition), self.spark_format)
             self.storage.put_bytes(key, changelog_bytes(header, mine))
-        for row, changed in changes:
-            if changed is None:
-                self.state.pop(row, None)
-            else:
-                self.state[row] = changed
         self.history[version] = (self.partitions, self.groups, dict(self.state))
         self.log()
 
@@ -317,6 +327,7 @@ class RescaleMachine(RuleBasedStateMachine):
                 slots=tuple(self.groups.slot_ranges(partition, self.partitions)),
                 column_families=tuple(FAMILIES.values()),
                 keys=sum(1 for k, _ in mine if k[3] == POINT.id),
+                group_keys=self.group_keys(partition) if self.told else None,
                 ssts=tuple(ssts),
                 rocksdb_manifest_name=rocksdb_manifest.name,
                 rocksdb_manifest=rocksdb_manifest.read_bytes(),
@@ -434,6 +445,20 @@ class RescaleMachine(RuleBasedStateMachine):
                 assert all(groups.group(slot) % partitions == partition for slot in places)
                 found |= part
             assert found == expected, version
+
+    @invariant()
+    def keys_that_are_told_are_there(self) -> None:
+        if not hasattr(self, "root"):
+            return
+        for partition in range(self.partitions):
+            files = StoreFiles(self.storage, StoreId(0, partition), self.spark_format)
+            files.refresh()
+            id = self.ids[self.batch + 1][partition] if self.spark_format == 2 else ""
+            plan = plan_restore(files, VersionId(self.batch + 1, id))
+            newest = plan.headers[-1] if plan.headers else plan.manifest
+            assert newest is not None and (newest.group_keys is not None or not self.told)
+            if newest.group_keys is not None:
+                assert newest.group_keys == self.group_keys(partition) and newest.keys == sum(newest.group_keys)
 
     @precondition(lambda self: hasattr(self, "root"))
     @rule()

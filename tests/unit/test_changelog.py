@@ -14,7 +14,15 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from millpond import changelog, codecs, lz4_block
-from millpond.changelog import ChangelogFooter, ChangelogReader, ChangelogWriter, Op, Record, read_header
+from millpond.changelog import (
+    ChangelogFooter,
+    ChangelogReader,
+    ChangelogWriter,
+    Op,
+    Record,
+    encode_varint,
+    read_header,
+)
 from millpond.codecs import Codec
 from millpond.errors import ErrorKind, FormatError, InvalidInputError, UnsupportedError
 from millpond.ids import VersionId
@@ -270,6 +278,39 @@ def test_without_pyarrow(monkeypatch: pytest.MonkeyPatch) -> None:
 def test_varints(value: int) -> None:
     encoded = changelog.encode_varint(value)
     assert changelog._varint(encoded, 0) == (value, len(encoded))
+
+
+@given(st.integers(0, 200), st.integers(0, 200), st.integers(1, 6), st.data())
+def test_blocks_of_equal_puts(key_bytes: int, value_bytes: int, count: int, data: st.DataObject) -> None:
+    sizes = [(key_bytes, value_bytes)] * count
+    if data.draw(st.booleans()):  # lengths that differ, and may add up to the same
+        sizes[-1] = (key_bytes + data.draw(st.integers(0, 1)), max(0, value_bytes - data.draw(st.integers(0, 1))))
+    puts = [
+        (data.draw(st.binary(min_size=k, max_size=k)), data.draw(st.binary(min_size=v, max_size=v))) for k, v in sizes
+    ]
+    raw = b"".join(b"\1" + encode_varint(len(k)) + k + encode_varint(len(v)) + v for k, v in puts)
+    found = changelog.parse_puts(raw, count)
+    if found is not None:
+        assert list(zip(found.keys, found.values, strict=True)) == puts
+    assert (found is not None) == (count > 1 and len(set(sizes)) == 1)
+    assert changelog.parse_puts(raw[:-1], count) is None and changelog.parse_puts(b"\2" + raw[1:], count) is None
+
+
+def test_packed_puts_are_put_of_each() -> None:
+    puts = [(struct.pack(">I", i), b"v" * 130) for i in range(1000)]
+    files = []
+    for packed in (False, True):
+        file = io.BytesIO()
+        writer = ChangelogWriter(file, HEADER, codec="none", block_bytes=4096)
+        writer.put(b"first", b"")
+        if packed:
+            one = [b"\1" + encode_varint(4) + k + encode_varint(130) + v for k, v in puts]
+            writer.put_packed(memoryview(b"".join(one)), len(one))
+        else:
+            writer.put_all(puts)
+        assert writer.finish().puts == 1001
+        files.append(file.getvalue())
+    assert files[0] == files[1]
 
 
 def test_put_all_is_put_of_each() -> None:

@@ -24,7 +24,7 @@ from millpond import codecs
 from millpond.codecs import Codec
 from millpond.errors import ErrorKind, FormatError, InvalidInputError, MillpondError, UnsupportedError
 from millpond.ids import StoreId, VersionId, valid_id
-from millpond.json_fields import ColumnFamily, JsonFields, KeyGroupsInfo
+from millpond.json_fields import ColumnFamily, JsonFields, KeyGroupsInfo, group_keys_from_json
 
 FORMAT = 1
 MAGIC = b"MPCL"
@@ -70,6 +70,7 @@ class ChangelogHeader:
     key_groups: KeyGroupsInfo
     column_families: tuple[ColumnFamily, ...]
     keys: int  # live keys after this version; -1: not counted
+    group_keys: tuple[int, ...] | None = None  # of the partition's key groups, ascending; None: not told
     created_by: str
 
     @property
@@ -82,7 +83,7 @@ class ChangelogHeader:
         return VersionId(self.version - 1, self.lineage[-1] if self.version > 1 else "")
 
     def to_json(self) -> dict[str, Any]:
-        return {
+        value = {
             "version": self.version,
             "id": self.id,
             "lineage_base": self.lineage_base,
@@ -95,6 +96,9 @@ class ChangelogHeader:
             "keys": self.keys,
             "created_by": self.created_by,
         }
+        if self.group_keys is not None:
+            value["group_keys"] = list(self.group_keys)
+        return value
 
     @staticmethod
     def from_json(fields: JsonFields) -> ChangelogHeader:
@@ -114,6 +118,7 @@ class ChangelogHeader:
             key_groups=KeyGroupsInfo.from_json(fields.child("key_groups")),
             column_families=tuple(ColumnFamily.from_json(entry) for entry in fields.children("column_families")),
             keys=fields.integer("keys", -1),
+            group_keys=group_keys_from_json(fields),
             created_by=fields.string("created_by"),
         )
         if not valid_id(header.id) or not all(text == "" or valid_id(text) for text in header.lineage):
@@ -251,21 +256,62 @@ class ChangelogReader:
         self.footer = ChangelogFooter(footer_records, puts, footer_raw)
 
     def __iter__(self) -> Iterator[Record]:
+        for run in self.runs():
+            if isinstance(run, Puts):
+                yield from (Record(Op.PUT, key, value) for key, value in zip(run.keys, run.values, strict=True))
+            else:
+                yield from run
+
+    def runs(self) -> Iterator[Puts | list[Record]]:
+        """Yield the records of each block, those of one that holds puts of one size alone as such, which takes a fifth of the time."""
         puts = 0
         for raw, count in self.blocks():
+            same = parse_puts(raw, count)
+            if same is not None:
+                puts += count
+                yield same
+                continue
             block_records = parse_records(raw, self._fail)
             if len(block_records) != count:
                 raise self._fail("a block holds another number of records than it says")
-            for record in block_records:
-                if record.op is Op.PUT:
-                    puts += 1
-                yield record
+            puts += sum(1 for record in block_records if record.op is Op.PUT)
+            yield block_records
         if self.footer is None or self.footer.puts != puts:
             self.footer = None
             raise self._fail("its footer counts other puts than there are")
 
 
 _OPS = {op.value: op for op in Op}
+
+
+@dataclass(frozen=True, slots=True)
+class Puts:
+    """Records of which each is a put, in their order."""
+
+    keys: list[bytes]
+    values: list[bytes]
+
+
+def parse_puts(raw: bytes, count: int) -> Puts | None:
+    """Return the records of one uncompressed block if they are `count` puts whose keys have one size, and whose values; else None."""
+    if count < 2 or len(raw) % count or raw[0] != Op.PUT:
+        return None
+    try:
+        key_bytes, key_at = _varint(raw, 1)
+        value_bytes, value_at = _varint(raw, key_at + key_bytes)
+    except (IndexError, ValueError):
+        return None
+    step = value_at + value_bytes
+    if step * count != len(raw):
+        return None
+    # Where the first record begins and its lengths stand, all others have the same bytes: then each is as long as the first.
+    for place in (*range(key_at), *range(key_at + key_bytes, value_at)):
+        if raw[place::step] != raw[place : place + 1] * count:
+            return None
+    return Puts(
+        [raw[at : at + key_bytes] for at in range(key_at, len(raw), step)],
+        [raw[at : at + value_bytes] for at in range(value_at, len(raw) + 1, step)],
+    )
 
 
 def parse_records(raw: bytes, fail: Callable[[str], MillpondError]) -> list[Record]:
@@ -383,6 +429,21 @@ class ChangelogWriter:
                 self._flush_block()
                 before = 0
         self._puts += self._buffer_records - before
+
+    def put_packed(self, records: memoryview, count: int) -> None:
+        """Append `count` puts that are encoded already and have one size: `records` holds their bytes."""
+        if self._finished:
+            raise InvalidInputError("the changelog is finished")
+        step, at = len(records) // count, 0
+        while at < len(records):
+            room = -(-(self._block_bytes - len(self._buffer)) // step)
+            piece = records[at : at + room * step]
+            self._buffer += piece
+            self._buffer_records += len(piece) // step
+            self._puts += len(piece) // step
+            at += len(piece)
+            if len(self._buffer) >= self._block_bytes:
+                self._flush_block()
 
     def delete(self, key: bytes) -> None:
         """Append: `key` is removed."""

@@ -10,6 +10,7 @@ from millpond.errors import MillpondError
 
 Fail = Callable[[str], MillpondError]
 
+MOST_GROUP_KEYS = 1_024  # key groups whose live keys a changelog or a manifest tells; one with more tells none
 RESERVED_SLOT = 0xFFFF  # of column families whose order spans partition keys (timers, TTL, eviction by time)
 
 
@@ -59,6 +60,12 @@ class JsonFields:
         if not isinstance(value, list):
             raise self._fail(f"field {self._path}{name} is no list")
         return value
+
+    def integers(self, name: str) -> tuple[int, ...]:
+        values = self.array(name)
+        if not all(type(value) is int and 0 <= value < 2**63 for value in values):
+            raise self._fail(f"field {self._path}{name} is no list of whole numbers")
+        return tuple(values)
 
     def strings(self, name: str) -> tuple[str, ...]:
         values = self.array(name)
@@ -135,6 +142,11 @@ class ColumnFamily:
             fields.string("encoding") if fields.has("encoding") else "unsaferow",
             fields.boolean("removed") if fields.has("removed") else False,
         )
+
+
+def group_keys_from_json(fields: JsonFields) -> tuple[int, ...] | None:
+    """Return the field `group_keys`: live keys by key group, None where they are not told."""
+    return fields.integers("group_keys") if fields.has("group_keys") else None
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

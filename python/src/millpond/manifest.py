@@ -21,7 +21,7 @@ from millpond.composed import (
 )
 from millpond.errors import ErrorKind, InvalidInputError
 from millpond.ids import StoreId, VersionId, valid_id
-from millpond.json_fields import ColumnFamily, KeyGroupsInfo
+from millpond.json_fields import ColumnFamily, KeyGroupsInfo, group_keys_from_json
 from millpond.layout import store_key
 from millpond.sealed import seal, unseal
 from millpond.sst_ref import SstRef
@@ -58,6 +58,7 @@ class Manifest:
     rocksdb_manifest: bytes  # content of that file, as it is in the RocksDB checkpoint; b"" if composed
     sources: tuple[SnapshotSource, ...] = ()  # of a composed manifest, which has no SSTs of its own
     changelogs: tuple[ChangelogSource, ...] = ()  # what to apply to the sources, in this order
+    group_keys: tuple[int, ...] | None = None  # as in a changelog's header
     composed: bool = False  # made by a rescale: put together from `sources` and `changelogs`, which may both be empty
 
     @property
@@ -123,6 +124,8 @@ def encode_manifest(manifest: Manifest) -> bytes:
         else rocksdb_to_json(manifest.rocksdb_manifest_name, manifest.rocksdb_manifest),
         "sources": [source.to_json() for source in manifest.sources],
     }
+    if manifest.group_keys is not None:
+        body["group_keys"] = list(manifest.group_keys)
     if manifest.composed:
         body["changelogs"] = [changelog.to_json() for changelog in manifest.changelogs]
     return seal(KIND, body)
@@ -172,6 +175,7 @@ def decode_manifest(data: bytes, *, name: str = "manifest") -> Manifest:
         slots=slots_from_json(groups, groups_count),
         column_families=tuple(ColumnFamily.from_json(entry) for entry in fields.children("column_families")),
         keys=fields.integer("keys", -1),
+        group_keys=group_keys_from_json(fields),
         ssts=ssts,
         rocksdb_manifest_name=rocksdb_name,
         rocksdb_manifest=rocksdb,

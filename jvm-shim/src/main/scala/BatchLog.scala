@@ -95,7 +95,8 @@ private[millpond] final class BatchLog(engine: StoreEngine) {
     header.putObject("store").put("operator", store.operatorId).put("partition", store.partitionId).put("name", store.storeName)
     engine.layout.describe(header.putObject("key_groups"))
     describeFamilies(engine, header)
-    header.put("keys", engine.keys).put("created_by", s"millpond ${BuildInfo.millpondVersion}")
+    engine.keys.describe(header)
+    header.put("created_by", s"millpond ${BuildInfo.millpondVersion}")
   }
 }
 

@@ -9,13 +9,12 @@ import com.fasterxml.jackson.databind.JsonNode
 
 import org.apache.spark.unsafe.Platform
 
-/** Puts the disk tier of a store together after a rescale: SSTs and changelogs of the old partitions, of which this store owns some slots.
-  * The source with the most bytes is clipped in place, the rows of the others are copied beside it. */
+/** Puts the disk tier of a store together after a rescale: SSTs of the old partitions, of which this store owns some slots.
+  * The source with the most bytes is clipped in place. The others are read where they are, until the first flush copies their rows. */
 private[millpond] object Composer {
 
-  /** @param described `db` of the restore plan, with `sources` and `changelogs`. `engine.diskDir` becomes the new disk tier, which is open.
-    * @return the live keys of the families that are the user's, -1 if they are not to be counted */
-  def compose(engine: StoreEngine, described: JsonNode): Long = {
+  /** @param described `db` of the restore plan, with `sources`. `engine.diskDir` becomes the new disk tier, which is open. */
+  def compose(engine: StoreEngine, described: JsonNode): Unit = {
     val families = new FamilyOwnership(described.get("column_families"))
     val sources = described.get("sources").elements.asScala.map(s => (new File(s.get("dir").asText), s.get("bytes").asLong, OwnedSlots.of(s.get("slots")))).toSeq
     val target = new File(described.get("dir").asText)
@@ -26,64 +25,92 @@ private[millpond] object Composer {
     engine.disk = disk
     engine.diskDir = target
     base.foreach { case (_, _, owned) => new Clip(disk, families, owned).run() }
-    val workDir = engine.context.generationDir(engine.generation)
+    val others = Vector.newBuilder[TierSource]
     sources.filterNot(base.contains).foreach { case (dir, _, owned) =>
-      val source = new DiskTier(dir, Shared.disk(engine.context.options))
-      try copy(source, disk, families, owned, workDir)
-      finally source.close()
-      LocalDirs.delete(dir)
+      others += new TierSource(new DiskTier(dir, Shared.disk(engine.context.options), readOnly = true), owned, families)
+      disk.addSources(others.result())
     }
-    val changelogs = described.get("changelogs").elements.asScala.map { c =>
-      val owned = OwnedSlots.of(c.get("slots"))
-      PendingChangelog(c.get("version").asLong, c.get("id").asText, c.get("path").asText, 0L, families.owns(owned))
-    }.toSeq
-    if (changelogs.nonEmpty) { new Flush(disk, workDir).run(changelogs); () }
-    if (engine.exactKeys) count(disk, families) else -1L
   }
 
-  private def copy(source: DiskTier, target: DiskTier, families: FamilyOwnership, owned: OwnedSlots, workDir: File): Unit = {
-    val file = new File(workDir, s"source-${java.util.UUID.randomUUID}.sst")
-    val writer = target.sstWriter(file)
-    val rows = source.iterator(readAhead = true)
-    var done = false
-    try {
-      // in key order: what the slots lead, then families that lie in the reserved slot
-      (owned.ranges :+ (FamilyKind.ReservedSlot -> (FamilyKind.ReservedSlot + 1))).distinct.foreach { case (from, until) =>
-        rows.seek(Array((from >>> 8).toByte, from.toByte))
-        var going = rows.isValid
-        while (going) {
-          val key = rows.key
-          if (FamilyOwnership.lead(key, 0) >= until) going = false
-          else {
-            if (families.owns(owned, key, 0, key.length)) { val value = rows.value; writer.put(key, 0, key.length, value, 0, value.length) }
-            rows.next()
-            going = rows.isValid
-          }
+  /** From here on the disk tier has all rows itself. `diskLock` is held. */
+  def settle(engine: StoreEngine, giveWay: () => Unit): Unit = {
+    val disk = engine.disk
+    if (disk.hasSources) {
+      val copies = disk.copySources(engine.context.generationDir(engine.generation), giveWay)
+      engine.synchronized(disk.replaceSources(copies))
+    }
+    engine.synchronized(if (!engine.isRead) disk.closeEmptied())
+  }
+
+  /** What of the old partitions' changelogs belongs to this store, in the order in which they apply: above its disk tier.
+    * @param described `db` of the restore plan, with `changelogs` */
+  def changelogs(described: JsonNode): Seq[PendingChangelog] = {
+    val families = new FamilyOwnership(described.get("column_families"))
+    described.get("changelogs").elements.asScala.map { c =>
+      val owned = OwnedSlots.of(c.get("slots"))
+      // whatever their own versions are, together they lead to the one that the rescale made
+      PendingChangelog(described.get("version").asLong, c.get("id").asText, c.get("path").asText, 0L, families.owns(owned))
+    }.toSeq
+  }
+
+  /** Count the live keys of a store that was put together: of the disk tier those that memory does not know, and those of memory. */
+  def count(engine: StoreEngine): KeyCount = {
+    val counted = KeyCount.empty(engine.layout)
+    engine.families.values.forEach { f =>
+      if (!f.shape.internal) {
+        val records = f.table.all()
+        var record = records.next()
+        while (record != 0L) {
+          if (f.table.isPresent(record)) counted.add(f.table.slotOf(record), 1)
+          record = records.next()
         }
       }
-      if (writer.entries > 0) { writer.finish(); done = true; target.ingest(file) }
-    } finally {
-      rows.close()
-      if (!done) writer.abandon()
     }
+    if (engine.disk != null) {
+      val rows = new PhysicalKeys(engine.disk.iterator(readAhead = true), engine.families.values.asScala)
+      try while (rows.next()) {
+        val f = rows.family
+        if (f != null && !f.shape.internal && f.table.find(null, rows.at, rows.length, Bytes.hash(null, rows.at, rows.length)) == 0L) counted.add(rows.slot, 1)
+      } finally rows.close()
+    }
+    counted
+  }
+}
+
+/** The keys of a disk tier, one after the other, each in native memory until the next one. */
+private[millpond] final class PhysicalKeys(scan: DiskScan, families: Iterable[Family]) {
+  private val byId = new Array[Family](0x10000)
+  families.foreach(f => byId(f.id) = f)
+  private var keys = ByteBuffer.allocateDirect(256)
+  private var begun = false
+  var family: Family = null
+  var at = 0L
+  var length = 0
+  var slot = 0
+
+  def next(): Boolean = {
+    if (begun) scan.next() else { scan.seekToFirst(); begun = true }
+    val valid = scan.isValid
+    if (valid) {
+      keys.clear()
+      var size = scan.keyInto(keys)
+      if (size > keys.capacity) {
+        keys = ByteBuffer.allocateDirect(size * 2)
+        size = scan.keyInto(keys)
+      }
+      val key = SparkLine.addressOf(keys)
+      family = byId(unsigned(key + 2))
+      if (family != null) {
+        at = key + 4 + family.keyLead
+        length = size - family.keyExtra
+        slot = unsigned(if (family.shape.keyTrail == 0) key else key + size - 2)
+      }
+    }
+    valid
   }
 
-  private def count(disk: DiskTier, families: FamilyOwnership): Long = {
-    val rows = disk.iterator(readAhead = true)
-    val buffer = ByteBuffer.allocateDirect(4)
-    val at = SparkLine.addressOf(buffer)
-    var n = 0L
-    try {
-      rows.seekToFirst()
-      while (rows.isValid) {
-        buffer.clear()
-        rows.keyInto(buffer)
-        if (families.isUsers(((Platform.getByte(null, at + 2) & 0xFF) << 8) | (Platform.getByte(null, at + 3) & 0xFF))) n += 1
-        rows.next()
-      }
-    } finally rows.close()
-    n
-  }
+  private def unsigned(at: Long): Int = ((Platform.getByte(null, at) & 0xFF) << 8) | (Platform.getByte(null, at + 1) & 0xFF)
+  def close(): Unit = scan.close()
 }
 
 /** Ascending, disjoint half-open ranges of slots. */
@@ -100,6 +127,9 @@ private[millpond] final class OwnedSlots(val ranges: Vector[(Int, Int)]) {
     }
     false
   }
+
+  /** The first slot above `slot` that is owned; Int.MaxValue if there is none. */
+  def above(slot: Int): Int = ranges.find(_._1 > slot).fold(Int.MaxValue)(_._1)
 
   /** The ranges between those owned, up to `end` (exclusive). */
   def gaps(end: Int): Vector[(Int, Int)] =
@@ -123,7 +153,6 @@ private[millpond] final class FamilyOwnership(described: JsonNode) {
     shape != null && owned.contains(shape.slotIn(key, at, length))
   }
   def owns(owned: OwnedSlots): RowFilter = (key, at, length) => owns(owned, key, at, length)
-  def isUsers(family: Int): Boolean = { val shape = shapes(family); shape != null && !shape.internal }
   /** Ids of the families whose slots lead their keys, and of those whose slots end them. */
   def leading: Seq[Int] = shapes.indices.filter(i => shapes(i) != null && !shapes(i).kind.crossKey)
   def trailing: Seq[Int] = shapes.indices.filter(i => shapes(i) != null && shapes(i).kind.crossKey)

@@ -11,8 +11,10 @@ import org.rocksdb.{BlockBasedTableConfig, BloomFilter, Checkpoint, CompressionT
   LRUCache, Options, ReadOptions, RocksDB, RocksDBException, RocksIterator, SstFileWriter, WriteOptions}
 
 /** The disk tier of one store: a local RocksDB that sees rows only in bulk, as sorted files, at snapshots. Point reads and scans may come
-  * from any thread; `close` must not run beside them. Owns its native objects. */
-final class DiskTier(val dir: File, config: DiskConfig) {
+  * from any thread; `close` must not run beside them. Owns its native objects.
+  *
+  * @param readOnly for one that is only read, and soon closed: nothing in its folder changes */
+final class DiskTier(val dir: File, config: DiskConfig, readOnly: Boolean = false) {
   private val bloom = new BloomFilter(10)
   private val options = new Options()
     .setCreateIfMissing(true)
@@ -35,13 +37,54 @@ final class DiskTier(val dir: File, config: DiskConfig) {
   private val reading = new ReadOptions()
   private val readingAhead = new ReadOptions().setFillCache(false).setReadaheadSize(2L << 20)
   private val db =
-    try RocksDB.open(options, dir.getPath)
+    try if (readOnly) RocksDB.openReadOnly(options, dir.getPath) else RocksDB.open(options, dir.getPath)
     catch { case e: RocksDBException => freeOptions(); throw DiskTier.failure(s"the local RocksDB $dir cannot be opened", e) }
   private val idle = new AtomicReference[RocksIterator]
   private var value = new Array[Byte](1024)
+  // after a rescale: what still lies in the databases of other partitions; and what did, and may still be read by an iterator
+  private var sources = Array.empty[TierSource]
+  private var emptied = Array.empty[TierSource]
+
+  def hasSources: Boolean = sources.nonEmpty
+
+  /** The rows of these belong to this tier too. Before anybody else knows the tier. */
+  def addSources(more: Seq[TierSource]): Unit = sources = more.toArray
+
+  /** Copy the rows of the sources into the folder, as sorted files that nobody knows yet. For the one thread that flushes. */
+  def copySources(workDir: File, giveWay: () => Unit): Seq[File] = sources.toSeq.flatMap { source =>
+    DiskTier.checkFolder(source.tier.dir)
+    val file = new File(workDir, s"source-${java.util.UUID.randomUUID}.sst")
+    if (source.copyTo(this, file, giveWay)) Some(file) else None
+  }
+
+  /** The copies take the place of the sources. Callers hold the store's lock. */
+  def replaceSources(copies: Seq[File]): Unit = {
+    copies.foreach(ingest)
+    emptied = emptied ++ sources
+    sources = Array.empty
+  }
+
+  /** Close sources that nothing reads from any more. */
+  def closeEmptied(): Unit = { emptied.foreach(_.close()); emptied = Array.empty }
 
   /** Length of the value of a physical key, or -1; the bytes are in `lastValue` until the next call. Callers hold the store's lock. */
-  def get(key: Array[Byte], length: Int): Int =
+  def get(key: Array[Byte], length: Int): Int = {
+    val source = if (sources.length == 0) null else sourceOf(key, length)
+    if (source == null) getOwn(key, length)
+    else {
+      val n = source.tier.getOwn(key, length)
+      value = source.tier.value
+      n
+    }
+  }
+
+  private def sourceOf(key: Array[Byte], length: Int): TierSource = {
+    var i = 0
+    while (i < sources.length) { if (sources(i).owns(key, length)) return sources(i); i += 1 }
+    null
+  }
+
+  private def getOwn(key: Array[Byte], length: Int): Int =
     try {
       var n = db.get(reading, key, 0, length, value, 0, value.length)
       if (n > value.length) {
@@ -51,7 +94,7 @@ final class DiskTier(val dir: File, config: DiskConfig) {
       if (n == RocksDB.NOT_FOUND) -1 else n
     } catch { case e: RocksDBException => throw DiskTier.failure(s"reading the local RocksDB $dir failed", e) }
 
-  /** The value of a physical key, or null; for the one thread that flushes. */
+  /** The value of a physical key, or null; for the one thread that flushes, when there are no sources any more. */
   def read(key: Array[Byte]): Array[Byte] =
     try db.get(reading, key)
     catch { case e: RocksDBException => throw DiskTier.failure(s"reading the local RocksDB $dir failed", e) }
@@ -60,13 +103,19 @@ final class DiskTier(val dir: File, config: DiskConfig) {
 
   /** An iterator over the state of now; the caller closes it before this tier is closed. One for short scans serves the next of them too,
     * since making one costs as much as reading a few rows. */
-  def iterator(readAhead: Boolean): DiskScan =
-    if (readAhead) new DiskScan(db.newIterator(readingAhead), _.close())
+  def iterator(readAhead: Boolean): DiskScan = {
+    val own = ownIterator(readAhead)
+    if (sources.length == 0) own else new MergedScan(own, sources.map(_.scan(readAhead)))
+  }
+
+  private def ownIterator(readAhead: Boolean): RocksScan =
+    if (readAhead) new RocksScan(db.newIterator(readingAhead), _.close())
+    else if (readOnly) new RocksScan(db.newIterator(reading), _.close()) // RocksDB does not refresh such iterators
     else {
       val it = idle.getAndSet(null)
-      if (it == null) new DiskScan(db.newIterator(reading), putBack)
+      if (it == null) new RocksScan(db.newIterator(reading), putBack)
       else
-        try { it.refresh(); new DiskScan(it, putBack) }
+        try { it.refresh(); new RocksScan(it, putBack) }
         catch { case e: RocksDBException => it.close(); throw DiskTier.failure(s"scanning the local RocksDB $dir failed", e) }
     }
 
@@ -110,7 +159,7 @@ final class DiskTier(val dir: File, config: DiskConfig) {
     try db.compactRange()
     catch { case e: RocksDBException => throw DiskTier.failure(s"compacting the local RocksDB $dir failed", e) }
 
-  def estimatedKeys: Long = db.getLongProperty("rocksdb.estimate-num-keys")
+  def estimatedKeys: Long = db.getLongProperty("rocksdb.estimate-num-keys") + sources.iterator.map(_.tier.estimatedKeys).sum
 
   /** Whether nothing was ever ingested. */
   def isEmpty: Boolean = db.getLiveFilesMetaData.isEmpty
@@ -135,7 +184,14 @@ final class DiskTier(val dir: File, config: DiskConfig) {
 
   private def freeOptions(): Unit = { reading.close(); readingAhead.close(); options.close(); bloom.close() }
 
-  def close(): Unit = { dropIdle(); db.close(); freeOptions() }
+  def close(): Unit = {
+    closeEmptied()
+    sources.foreach(_.close())
+    sources = Array.empty
+    dropIdle()
+    db.close()
+    freeOptions()
+  }
 }
 
 /** What every disk tier of an executor has in common. */
@@ -156,25 +212,38 @@ object DiskTier {
   def hex(bytes: Array[Byte]): String = java.util.HexFormat.of().formatHex(bytes)
 }
 
+/** Walks the rows of a disk tier in key order; to be closed. */
+private[millpond] trait DiskScan {
+  def seekToFirst(): Unit
+  def seek(target: Array[Byte]): Unit
+  def isValid: Boolean
+  def next(): Unit
+  def key: Array[Byte]
+  def value: Array[Byte]
+  /** Copies into a direct buffer; returns the full length. */
+  def keyInto(buffer: ByteBuffer): Int
+  def valueInto(buffer: ByteBuffer): Int
+  def close(): Unit
+}
+
 /** A RocksDB iterator that is given back once, whoever comes first. */
-final class DiskScan(it: RocksIterator, giveBack: RocksIterator => Unit) {
+private[millpond] final class RocksScan(it: RocksIterator, giveBack: RocksIterator => Unit) extends DiskScan {
   private var open = true
-  def seekToFirst(): Unit = it.seekToFirst()
-  def seek(target: Array[Byte]): Unit = it.seek(target)
-  def isValid: Boolean = {
+  override def seekToFirst(): Unit = it.seekToFirst()
+  override def seek(target: Array[Byte]): Unit = it.seek(target)
+  override def isValid: Boolean = {
     val valid = it.isValid
     if (!valid)
       try it.status()
       catch { case e: RocksDBException => throw DiskTier.failure("scanning the local RocksDB failed", e) }
     valid
   }
-  def next(): Unit = it.next()
-  def key: Array[Byte] = it.key
-  def value: Array[Byte] = it.value
-  /** Copies into a direct buffer; returns the full length. */
-  def keyInto(buffer: ByteBuffer): Int = it.key(buffer)
-  def valueInto(buffer: ByteBuffer): Int = it.value(buffer)
-  def close(): Unit = if (open) { open = false; giveBack(it) }
+  override def next(): Unit = it.next()
+  override def key: Array[Byte] = it.key
+  override def value: Array[Byte] = it.value
+  override def keyInto(buffer: ByteBuffer): Int = it.key(buffer)
+  override def valueInto(buffer: ByteBuffer): Int = it.value(buffer)
+  override def close(): Unit = if (open) { open = false; giveBack(it) }
 }
 
 /** Writes one SSTable; keys must ascend strictly. `finish` or `abandon` must be called. */

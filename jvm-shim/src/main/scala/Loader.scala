@@ -51,10 +51,10 @@ private[millpond] object Loader extends Logging {
     engine.emptyBase = loadEmpty
     engine.emptyAt = if (loadEmpty) version else -1L
     engine.composed = false
-    engine.keys = 0L
+    engine.keys = KeyCount.empty(engine.layout)
     engine.diskReads = 0L
     engine.flushed = 0L
-    engine.flushedKeys = 0L
+    engine.flushedKeys = engine.keys
     engine.lastSnapshot = None
     engine.manifestInUse = null
     engine.pending = Vector.empty
@@ -62,26 +62,31 @@ private[millpond] object Loader extends Logging {
     val db = plan.get("db")
     if (db != null && !db.isNull) {
       engine.manifestInUse = db.get("manifest").asText
-      var composedKeys = 0L
+      val snapshotVersion = db.get("version").asLong
+      engine.flushed = snapshotVersion
       try {
-        if (db.has("sources")) {
-          composedKeys = Composer.compose(engine, db)
-          engine.composed = true
-        } else {
+        engine.composed = db.has("sources")
+        if (engine.composed) Composer.compose(engine, db)
+        else {
           engine.diskDir = new File(db.get("dir").asText)
           engine.openDisk()
         }
-        addFamilies(engine, db, db.get("version").asLong, onDisk = true)
-        if (engine.isHeap) { WarmUp.loadAll(engine); engine.closeDisk() }
+        addFamilies(engine, db, snapshotVersion, onDisk = true)
+        if (engine.isHeap) {
+          WarmUp.loadAll(engine)
+          Composer.settle(engine, () => ())
+          engine.closeDisk()
+        }
+        if (engine.composed) replayForeign(engine, Composer.changelogs(db), snapshotVersion)
+        engine.keys = KeyCount.of(engine.layout, db)
+        if (engine.composed && !engine.keys.isKnown && engine.exactKeys) engine.keys = Composer.count(engine)
       } catch {
         case e: MillpondException if e.kind != "MEMORY_EXHAUSTED" && engine.excludedManifests.add(engine.manifestInUse) =>
           logWarning(s"store ${engine.context.label}: the snapshot ${engine.manifestInUse} cannot be used, an older one is tried: ${e.getMessage}")
           return false
       }
-      engine.keys = if (engine.composed) composedKeys else db.get("keys").asLong
-      engine.flushed = db.get("version").asLong
       engine.flushedKeys = engine.keys
-      engine.lastSnapshot = Some(engine.flushed -> db.get("id").asText)
+      engine.lastSnapshot = Some(snapshotVersion -> db.get("id").asText)
     }
     replay(engine, plan)
     engine.lineageBase = plan.get("lineage_base").asLong
@@ -106,6 +111,18 @@ private[millpond] object Loader extends Logging {
       family.createdAt = math.min(family.createdAt, version)
     }
 
+  /** What a rescale says of other partitions' changelogs: all together they are `version`, of which the disk tier has only the rest. */
+  private def replayForeign(engine: StoreEngine, changelogs: Seq[PendingChangelog], version: Long): Unit = if (changelogs.nonEmpty) {
+    changelogs.foreach { c =>
+      val sink = new ReplaySink(engine, c.path, c.filter)
+      val header = new ChangelogReader(c.path).read(sink)
+      if (header.get("id").asText != c.id) throw MillpondError.changelogDamaged(c.path, s"it is ${header.get("id").asText}, not ${c.id}")
+      engine.pending = engine.pending :+ c.copy(memoryBytes = 2 * sink.bytes)
+    }
+    engine.families.values.forEach { f => f.table.commitBatch(version.toInt); f.table.beginBatch() }
+    engine.flushed = version - 1
+  }
+
   private def replay(engine: StoreEngine, plan: JsonNode): Unit =
     plan.get("changelogs").elements.asScala.foreach { c =>
       val path = c.get("path").asText
@@ -113,16 +130,17 @@ private[millpond] object Loader extends Logging {
       // families may first appear in this changelog: its header comes before its records
       val reader = new ChangelogReader(path)
       addFamilies(engine, reader.header(), version, onDisk = false)
-      val sink = new ReplaySink(engine, path)
+      val sink = new ReplaySink(engine, path, filter = null)
       val header = reader.read(sink)
       if (header.get("version").asLong != version || header.get("id").asText != c.get("id").asText)
         throw MillpondError.changelogDamaged(path, s"it holds version ${header.get("version").asLong} (${header.get("id").asText}), not version $version (${c.get("id").asText})")
       engine.families.values.forEach { f => f.table.commitBatch(version.toInt); f.table.beginBatch() }
-      engine.keys = header.get("keys").asLong
+      engine.keys = KeyCount.of(engine.layout, header)
       engine.pending = engine.pending :+ PendingChangelog(version, c.get("id").asText, path, 2 * sink.bytes)
     }
 
-  private final class ReplaySink(engine: StoreEngine, path: String) extends RecordSink {
+  /** @param filter the rows that are wanted; null: all */
+  private final class ReplaySink(engine: StoreEngine, path: String, filter: RowFilter) extends RecordSink {
     private val byId = {
       val known = engine.families.values.asScala.toSeq
       val table = new Array[Family](if (known.isEmpty) 0 else known.map(_.id).max + 1)
@@ -132,7 +150,7 @@ private[millpond] object Loader extends Logging {
 
     var bytes = 0L
 
-    def record(op: Byte, block: Array[Byte], keyAt: Int, keyLength: Int, valueAt: Int, valueLength: Int): Unit = {
+    def record(op: Byte, block: Array[Byte], keyAt: Int, keyLength: Int, valueAt: Int, valueLength: Int): Unit = if (filter == null || filter.wants(block, keyAt, keyLength)) {
       bytes += keyLength + math.max(0, valueLength)
       val id = ((block(keyAt + 2) & 0xFF) << 8) | (block(keyAt + 3) & 0xFF)
       if (id >= byId.length || byId(id) == null) throw MillpondError.changelogDamaged(path, s"a record belongs to column family $id, which its header does not list")

@@ -11,7 +11,7 @@ import org.apache.spark.internal.Logging
 private[millpond] object Snapshots extends Logging {
 
   /** A prepared snapshot: files that nothing changes any more. */
-  private final case class Prepared(version: Long, id: String, parent: Option[(Long, String)], keys: Long, generation: Int, dir: File,
+  private final case class Prepared(version: Long, id: String, parent: Option[(Long, String)], keys: KeyCount, generation: Int, dir: File,
       files: ArrayNode, families: ObjectNode, layout: StoreLayout)
 
   /** Bring the disk tier up to the anchor. Reads files only; `diskLock` is held. */
@@ -22,6 +22,7 @@ private[millpond] object Snapshots extends Logging {
     }
     orStale(engine) {
       DiskTier.checkFolder(engine.disk.dir)
+      Composer.settle(engine, giveWay)
       if (changelogs.nonEmpty) { new Flush(engine.disk, engine.context.generationDir(engine.generation), giveWay).run(changelogs); () }
     }
     engine.synchronized {
@@ -56,8 +57,9 @@ private[millpond] object Snapshots extends Logging {
     try {
       val start = System.nanoTime
       val answer = engine.context.call("publish_snapshot", p.generation) { r =>
-        r.put("version", p.version).put("id", p.id).put("db_checkpoint", p.dir.getPath).put("keys", p.keys)
+        r.put("version", p.version).put("id", p.id).put("db_checkpoint", p.dir.getPath)
           .put("partitions", p.layout.partitions).put("scalable", p.layout.scalable).put("unscalable_reason", p.layout.unscalableReason)
+        p.keys.describe(r)
         p.parent.foreach { case (version, id) => r.put("parent_id", id).put("parent_version", version) }
         r.set[JsonNode]("files", p.files)
         r.set[JsonNode]("column_families", p.families.get("column_families"))

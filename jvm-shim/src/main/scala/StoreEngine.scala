@@ -36,21 +36,21 @@ final class StoreEngine(val context: StoreContext) extends Logging {
   private[millpond] var loaded = false
   private[millpond] var closed = false
   private[millpond] var version = -1L
-  private[millpond] var keys = 0L // live user-visible keys, -1 if not counted
-  private var keysAtStart = 0L
-  private var keysDetached = 0L
   private[millpond] var layout: StoreLayout = null
+  private[millpond] var keys: KeyCount = null // live user-visible keys: of the running batch, or of what is committed
+  private var keysAtStart: KeyCount = null
+  private var keysDetached: KeyCount = null
   private[millpond] var composed = false // the snapshot that was loaded is one of a rescale: the next one makes it an ordinary one
   private[millpond] var lineageBase = 0L
   private[millpond] val lineage = mutable.ArrayBuffer.empty[String] // ids of lineageBase..version
   private[millpond] var pending = Vector.empty[PendingChangelog] // above the disk tier
   private[millpond] var stale = false // another attempt replaced what this store holds: the next open loads it from storage
   private[millpond] var flushed = 0L
-  private[millpond] var flushedKeys = 0L
+  private[millpond] var flushedKeys: KeyCount = null
   private[millpond] var lastSnapshot: Option[(Long, String)] = None // version and id of the newest snapshot on this lineage
   private[millpond] var warmScan: WarmScan = null
   private[millpond] var anchor = 0L
-  private[millpond] var anchorKeys = 0L
+  private[millpond] var anchorKeys: KeyCount = null
   private[millpond] var anchorId = ""
   private[millpond] var manifestInUse: String = null
   private[millpond] val excludedManifests = mutable.LinkedHashSet.empty[String]
@@ -78,7 +78,8 @@ final class StoreEngine(val context: StoreContext) extends Logging {
   def id: String = lineage.lastOption.getOrElse("")
   /** Live user-visible keys; an estimate if they are not counted (`numKeys.exact`). */
   def keyCount: Long = synchronized {
-    if (keys >= 0) keys
+    if (keys == null) 0L
+    else if (keys.isKnown) keys.total
     else math.max(if (disk == null) 0L else disk.estimatedKeys, families.values.asScala.iterator.filter(!_.shape.internal).map(_.table.presentCount.toLong).sum)
   }
 
@@ -150,8 +151,9 @@ final class StoreEngine(val context: StoreContext) extends Logging {
     val table = f.table
     val cursor = if (table.complete) null else new DiskCursor(disk.iterator(readAhead = true), f, -1, KeyRange.Whole)
     def erase(base: AnyRef, offset: Long, length: Int, hash: Int, found: Long, slot: => Int): Unit = {
-      table.write(base, offset, length, hash, found, if (found == 0L) slot else 0, f.prefixLength(base, offset), null, 0L, -1)
-      count(f, before = true, after = false, known = true)
+      val rowSlot = if (found == 0L) slot else table.slotOf(found)
+      table.write(base, offset, length, hash, found, rowSlot, f.prefixLength(base, offset), null, 0L, -1)
+      count(f, before = true, after = false, known = true, rowSlot)
     }
     table.beginScan()
     try {
@@ -224,14 +226,14 @@ final class StoreEngine(val context: StoreContext) extends Logging {
       } else counted = false
     }
     if (value != null || present || !counted) {
-      val slot = if (found == 0L) checkedSlot(f, key) else 0
+      val slot = if (found == 0L) checkedSlot(f, key) else table.slotOf(found)
       val prefix = if (found == 0L) f.prefixLength(rows.base, rows.offset) else 0
       if (value == null) table.write(rows.base, rows.offset, rows.length, hash, found, slot, prefix, null, 0L, -1)
       else {
         encode(f, value)
         table.write(rows.base, rows.offset, rows.length, hash, found, slot, prefix, rows.valueBase, rows.valueOffset, rows.valueLength)
       }
-      count(f, present, value != null, counted)
+      count(f, present, value != null, counted, slot)
     }
   }
 
@@ -242,10 +244,10 @@ final class StoreEngine(val context: StoreContext) extends Logging {
     case other => throw MillpondError.internal(s"a value of ${other.getClass}")
   }
 
-  private def count(f: Family, before: Boolean, after: Boolean, known: Boolean): Unit = if (!f.shape.internal && keys >= 0) {
-    if (!known) keys = -1
-    else if (after && !before) keys += 1
-    else if (before && !after) keys -= 1
+  private def count(f: Family, before: Boolean, after: Boolean, known: Boolean, slot: Int): Unit = if (!f.shape.internal && keys.isKnown) {
+    if (!known) keys = KeyCount.unknown(layout)
+    else if (after && !before) keys.add(slot, 1)
+    else if (before && !after) keys.add(slot, -1)
   }
 
   /** Append to the values of a key with several; the key need not exist. */
@@ -265,10 +267,12 @@ final class StoreEngine(val context: StoreContext) extends Logging {
     val present = found != 0L && f.table.isPresent(found)
     rows.encodeList(added.toIndexedSeq: _*)
     if (present) f.table.append(found, rows.valueBase, rows.valueOffset, rows.valueLength)
-    else
-      f.table.write(rows.base, rows.offset, rows.length, hash, found, if (found == 0L) checkedSlot(f, key) else 0, f.prefixLength(rows.base, rows.offset),
+    else {
+      val slot = if (found == 0L) checkedSlot(f, key) else f.table.slotOf(found)
+      f.table.write(rows.base, rows.offset, rows.length, hash, found, slot, f.prefixLength(rows.base, rows.offset),
         rows.valueBase, rows.valueOffset, rows.valueLength)
-    count(f, present, after = true, known = true)
+      count(f, before = false, after = true, known = true, slot)
+    }
   }
 
   /** A merge record of a changelog: appends to what the versions before left. */
@@ -393,6 +397,8 @@ final class StoreEngine(val context: StoreContext) extends Logging {
   private[millpond] def forget(scan: Scan): Unit = if (scans.remove(scan) && scan.readsAllFromDisk) bigScans -= 1
   /** Whether somebody reads all rows from the disk now. May be asked without a lock. */
   private[millpond] def isScanned: Boolean = bigScans > 0
+  /** Whether anything reads from the disk tier row by row. The engine's monitor is held. */
+  private[millpond] def isRead: Boolean = scans.nonEmpty || warmScan != null
   private[millpond] def closeScans(): Unit = scans.toArray.foreach(_.close())
 
   // ---- versions ------------------------------------------------------------------------------------------------------------------
@@ -432,6 +438,7 @@ final class StoreEngine(val context: StoreContext) extends Logging {
       anchorId = id
       anchorKeys = keys
       keysAtStart = keys
+      keys = keys.copy
       // a snapshot holds the deletes of a removed family: nothing is left of it, and its id may be used again
       families.values.removeIf { f => val gone = f.removed && f.removedAt <= math.min(flushed, snapshotVersion) && !warming; if (gone) f.close(); gone }
       families.values.forEach { f =>
@@ -567,6 +574,10 @@ final class StoreLayout(val groups: KeyGroups, val partitions: Int, val partitio
   private val slotted: Boolean = unscalable.isEmpty
   /** The slot of keys whose group cannot be told: all of them, or -1 for any. */
   val unknownSlot: Int = if (slotted) -1 else 0
+
+  /** How many key groups the partition owns, and which of them, counted from 0, a slot belongs to. */
+  val groupCount: Int = groups.maxParallelism / partitions
+  def ordinal(slot: Int): Int = groups.group(slot) / partitions
 
   def scalable: Boolean = reason == null
   def unscalableReason: String = if (reason == null) "" else reason

@@ -202,6 +202,8 @@ def _described(
         "keys": manifest.keys,
         "column_families": [family.to_json() for family in manifest.column_families],
     }
+    if manifest.group_keys is not None:
+        db["group_keys"] = list(manifest.group_keys)
     if isinstance(laid_out, LaidOutSources):
         db["sources"] = [
             {"dir": directory, "bytes": source.total_bytes, "slots": [list(pair) for pair in source.slots]}

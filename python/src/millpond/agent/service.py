@@ -19,7 +19,7 @@ from millpond.agent import changelogs, opening
 from millpond.agent.context import Contexts, StoreContext, request_error
 from millpond.errors import ErrorKind, MillpondError, UnavailableError, error
 from millpond.ids import VersionId, valid_id
-from millpond.json_fields import ColumnFamily, JsonFields, KeyGroupsInfo
+from millpond.json_fields import ColumnFamily, JsonFields, KeyGroupsInfo, group_keys_from_json
 from millpond.partition_keys import partition_key_rule
 from millpond.snapshot import local_ssts, upload
 from millpond.snapshot.plan import CheckpointSst
@@ -169,6 +169,7 @@ class AgentService:
             db_checkpoint=db_checkpoint,
             files=tuple(_checkpoint_sst(file) for file in fields.children("files")),
             keys=fields.integer("keys", -1),
+            group_keys=group_keys_from_json(fields),
             column_families=tuple(ColumnFamily.from_json(family) for family in fields.children("column_families")),
             key_groups=KeyGroupsInfo(
                 max_parallelism=groups.max_parallelism,

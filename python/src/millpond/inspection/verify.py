@@ -10,6 +10,7 @@ from __future__ import annotations
 import io
 import tempfile
 import zlib
+from collections import Counter
 from collections.abc import Callable, Iterable
 from dataclasses import asdict, dataclass, field
 from functools import partial
@@ -23,6 +24,7 @@ from millpond.ids import StoreId, VersionId
 from millpond.inspection.sources import problems_of_sources
 from millpond.inspection.survey import Survey, survey
 from millpond.json_fields import RESERVED_SLOT, ColumnFamily, KeyGroupsInfo
+from millpond.keygroups import KeyGroups
 from millpond.local import rocks
 from millpond.manifest import Manifest
 from millpond.restore.execute import Fetching, lay_out
@@ -289,7 +291,8 @@ class _StoreCheck:
 
     def _entries(self, key: str, manifest: Manifest) -> None:
         families = {family.id: family for family in manifest.column_families}
-        entries = foreign = keys = 0
+        entries = foreign = 0
+        keys: Counter[int] = Counter()  # by slot
         with tempfile.TemporaryDirectory(prefix="millpond-verify-") as directory:
             database = f"{directory}/db"
             try:
@@ -304,7 +307,7 @@ class _StoreCheck:
                 if known is None or not _owned(physical, known, manifest):
                     foreign += 1
                 elif not known.internal:
-                    keys += 1
+                    keys[known.slot_of(physical)] += 1
         self.checked.entries += entries
         if foreign:
             self._note(
@@ -312,8 +315,12 @@ class _StoreCheck:
                 key,
                 f"{foreign} of {entries} entries lie outside the slots or column families that it names",
             )
-        elif manifest.keys not in (-1, keys):
-            self._note(ErrorKind.SST_DAMAGED, key, f"holds {keys} keys, and says that it holds {manifest.keys}")
+            return
+        total = keys.total()
+        if manifest.keys not in (-1, total):
+            self._note(ErrorKind.SST_DAMAGED, key, f"holds {total} keys, and says that it holds {manifest.keys}")
+        elif manifest.group_keys is not None and manifest.group_keys != _group_keys(keys, manifest):
+            self._note(ErrorKind.SST_DAMAGED, key, "its key groups hold other numbers of keys than it says")
 
     # ---- versions
 
@@ -406,3 +413,10 @@ def _owned(physical: bytes, family: ColumnFamily, manifest: Manifest) -> bool:
     if family.spans_key_groups and int.from_bytes(physical[:2], "big") != RESERVED_SLOT:
         return False
     return not manifest.key_groups.scalable or contains(manifest.slots, family.slot_of(physical))
+
+
+def _group_keys(keys: Counter[int], manifest: Manifest) -> tuple[int, ...]:
+    """Keys by slot as a manifest tells them: by the key groups of its partition, ascending."""
+    info = manifest.key_groups
+    groups = KeyGroups(info.max_parallelism, info.base)
+    return tuple(keys[groups.slot(group)] for group in groups.groups_of(manifest.store.partition, info.partitions))

@@ -45,6 +45,16 @@ class OldStore:
             return self.plan.headers[-1].column_families
         return self.plan.manifest.column_families if self.plan.manifest is not None else ()
 
+    @property
+    def keys(self) -> tuple[int, ...] | None:
+        """Live keys of its key groups, ascending; None: not told."""
+        newest = self.plan.headers[-1] if self.plan.headers else self.plan.manifest
+        if newest is None or newest.group_keys is None:
+            return None
+        owned = newest.key_groups.max_parallelism // newest.key_groups.partitions
+        agree = len(newest.group_keys) == owned and sum(newest.group_keys) == newest.keys
+        return newest.group_keys if agree else None
+
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Target:
@@ -110,6 +120,7 @@ def compose(
             if intersect(own, slots):
                 _add(old, own, slots, sources, changelogs)
         first = stores[0].store
+        keys = _keys(stores, groups, current, partition, target.partitions)
         manifests.append(
             Manifest(
                 store=StoreId(first.operator, partition, first.name),
@@ -123,7 +134,8 @@ def compose(
                 ),
                 slots=slots,
                 column_families=families,
-                keys=-1,
+                keys=-1 if keys is None else sum(keys),
+                group_keys=keys,
                 ssts=(),
                 rocksdb_manifest_name="",
                 rocksdb_manifest=b"",
@@ -139,6 +151,23 @@ def compose(
             )
         )
     return tuple(manifests)
+
+
+def _keys(
+    stores: Sequence[OldStore], groups: KeyGroups, current: int, partition: int, partitions: int
+) -> tuple[int, ...] | None:
+    """Return the live keys of the key groups of a new partition, ascending; None if an old one does not tell its own."""
+    found: list[int] = []
+    for group in groups.groups_of(partition, partitions):
+        old = group % current
+        if old >= len(stores):
+            found.append(0)  # of an operator that lives in partition 0 alone
+            continue
+        keys = stores[old].keys
+        if keys is None:
+            return None
+        found.append(keys[group // current])
+    return tuple(found)
 
 
 def _add(

@@ -273,7 +273,8 @@ _AGAIN = "Nothing was changed: run the same command again."
 
 
 def _blocks(fields: dict[str, Any]) -> Blocks:
-    return Blocks(path=fields["path"], keys=fields["keys"], totals=ChangelogFooter(*fields["totals"]))
+    keys = {int(group): count for group, count in fields["keys"].items()}
+    return Blocks(path=fields["path"], keys=keys, totals=ChangelogFooter(*fields["totals"]))
 
 
 def parts_json(parts: Parts) -> dict[str, Any]:

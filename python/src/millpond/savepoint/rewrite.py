@@ -5,8 +5,9 @@ from __future__ import annotations
 
 import os
 import uuid
+from collections import Counter
 from collections.abc import Iterator, Mapping, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, field, replace
 
 from millpond import layout
 from millpond._version import __version__
@@ -14,7 +15,7 @@ from millpond.changelog import DEFAULT_BLOCK_BYTES, ChangelogFooter, ChangelogHe
 from millpond.errors import ErrorKind, FormatError, UnsupportedError
 from millpond.format_file import CheckpointFormat, decode_format, encode_format
 from millpond.ids import DEFAULT_STORE, StoreId, VersionId, new_id
-from millpond.json_fields import RESERVED_SLOT, ColumnFamily, KeyGroupsInfo
+from millpond.json_fields import MOST_GROUP_KEYS, RESERVED_SLOT, ColumnFamily, KeyGroupsInfo
 from millpond.keygroups import KeyGroups, key_groups_for
 from millpond.partition_keys import NONE, PartitionKeyRule, partition_key_rule
 from millpond.savepoint.image import Image, OperatorImage, StoreImage, is_operator_metadata
@@ -190,7 +191,7 @@ class Blocks:
     """Blocks of a changelog in a file of their own, which is not there if there are none."""
 
     path: str
-    keys: int = 0  # live ones that they put
+    keys: Mapping[int, int] = field(default_factory=dict)  # key group (-1: not known) -> live ones that they put
     totals: ChangelogFooter = _NOTHING
 
 
@@ -244,12 +245,12 @@ class StoreWriter:
         # All partitions are buffered at once.
         block_bytes = max(4096, min(DEFAULT_BLOCK_BYTES, _BUFFERED_BYTES // self.count))
         writers = [ChangelogWriter(_Appended(b.path), None, codec="zstd", block_bytes=block_bytes) for b in part]
-        keys = [0] * self.count
+        keys: list[Counter[int]] = [Counter() for _ in range(self.count)]
         for partition, rows in self.placed(source, stores):
             self._append(writers, keys, partition, rows)
         return [
-            Blocks(path=blocks.path, keys=count, totals=writer.end_blocks())
-            for blocks, writer, count in zip(part, writers, keys, strict=True)
+            Blocks(path=blocks.path, keys=counted, totals=writer.end_blocks())
+            for blocks, writer, counted in zip(part, writers, keys, strict=True)
         ]
 
     def assemble(self, parts: Sequence[Sequence[Blocks]], directory: str) -> Iterator[tuple[str, str]]:
@@ -262,7 +263,10 @@ class StoreWriter:
         path = os.path.join(directory, f"{uuid.uuid4().hex}.changelog")
         with open(path, "xb") as whole:
             # The header comes first and tells how many keys there are: it is written when they have been counted.
-            writer = ChangelogWriter(whole, self._header(partition, sum(blocks.keys for blocks in parts)))
+            keys: Counter[int] = Counter()
+            for blocks in parts:
+                keys.update(blocks.keys)
+            writer = ChangelogWriter(whole, self._header(partition, keys))
             for blocks in parts:
                 if os.path.exists(blocks.path):
                     with open(blocks.path, "rb") as file:
@@ -273,8 +277,10 @@ class StoreWriter:
         place = StoreId(self.store.operator, partition, self.store.name)
         return layout.changelog_key(place, version, self.image.spark_checkpoint_format), path
 
-    def _header(self, partition: int, keys: int) -> ChangelogHeader:
+    def _header(self, partition: int, keys: Counter[int]) -> ChangelogHeader:
         version, groups = self.image.batch + 1, self.plan.key_groups
+        owned = groups.groups_of(partition, self.plan.partitions)
+        told = self.scalable and len(owned) <= MOST_GROUP_KEYS and set(keys) <= set(owned)
         return ChangelogHeader(
             version=version,
             id=self.plan.ids[self.operator, partition, self.store.name],
@@ -291,7 +297,8 @@ class StoreWriter:
                 reason=self.reason,
             ),
             column_families=tuple(self.families.values()),
-            keys=keys,
+            keys=keys.total(),
+            group_keys=tuple(keys[group] for group in owned) if told else None,
             created_by=f"millpond {__version__}",
         )
 
@@ -328,9 +335,23 @@ class StoreWriter:
         groups = key_groups(decoded, schema.key, rule, self.plan.key_groups.max_parallelism)
         return replace(rows, groups=groups.tolist())
 
-    def _append(self, writers: list[ChangelogWriter], keys: list[int], partition: int | None, rows: Rows) -> None:
+    def _append(
+        self, writers: list[ChangelogWriter], keys: list[Counter[int]], partition: int | None, rows: Rows
+    ) -> None:
         groups = self.plan.key_groups
         family = self.families[rows.family.name]
+        if not family.internal:
+            for group, count in Counter(rows.groups).items():
+                keys[groups.partition_of(group, self.plan.partitions) if partition is None else partition][group] += (
+                    count
+                )
+        if partition is None and not self.same_groups:
+            from millpond.savepoint import packing  # numpy, which told the key groups, is there
+
+            if not packing.is_wide(rows.keys, rows.values):
+                for chosen, count, records in packing.packed_puts(rows, family, groups, self.plan.partitions):
+                    writers[chosen].put_packed(records, count)
+                return
         number = family.id.to_bytes(2, "big")
         puts: dict[int, list[tuple[bytes, bytes]]] = {}  # by partition
         places: dict[int, tuple[bytes, bytes, list[tuple[bytes, bytes]]]] = {}
@@ -344,5 +365,3 @@ class StoreWriter:
             place[2].append((place[0] + key + place[1], value))
         for chosen, found in puts.items():
             writers[chosen].put_all(found)
-            if not family.internal:
-                keys[chosen] += len(found)

@@ -32,6 +32,7 @@ class SnapshotRequest:
     db_checkpoint: str  # directory: SSTs, CURRENT, MANIFEST-*
     files: tuple[CheckpointSst, ...]
     keys: int
+    group_keys: tuple[int, ...] | None = None
     column_families: tuple[ColumnFamily, ...]
     key_groups: KeyGroupsInfo
     slots: tuple[tuple[int, int], ...]
@@ -86,6 +87,7 @@ def publish_snapshot(
         slots=request.slots,
         column_families=request.column_families,
         keys=request.keys,
+        group_keys=request.group_keys,
         ssts=tuple(refs[file.name] for file in request.files),
         rocksdb_manifest_name=name,
         rocksdb_manifest=content,

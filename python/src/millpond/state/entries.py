@@ -10,7 +10,7 @@ from contextlib import contextmanager
 from dataclasses import dataclass
 from itertools import chain, islice
 
-from millpond.changelog import ChangelogReader, Record
+from millpond.changelog import ChangelogReader
 from millpond.composed import SlotRanges, contains
 from millpond.errors import ErrorKind, FormatError
 from millpond.ids import VersionId
@@ -116,10 +116,11 @@ def _apply(
             if reader.header.id != id:
                 raise FormatError(f"{name} was replaced while it was read", kind=ErrorKind.CHANGELOG_DAMAGED)
             families = {family.id: family for family in reader.header.column_families}
-            records: Iterator[Record] = iter(reader)
-            if slots is not None:
-                records = (record for record in records if _owned(record.key, families, slots))
-            overlay.apply(reader.header, records, name=name)
+            if slots is None:
+                overlay.apply_runs(reader.header, reader.runs(), name=name)
+            else:
+                records = (record for record in reader if _owned(record.key, families, slots))
+                overlay.apply(reader.header, records, name=name)
     except OSError as e:
         raise translate(e, f"reading {name}") from e
 

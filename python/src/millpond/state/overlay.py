@@ -10,12 +10,13 @@ from dataclasses import dataclass
 from itertools import islice
 from operator import itemgetter
 
-from millpond.changelog import ChangelogHeader, ChangelogReader, ChangelogWriter, Op, Record
+from millpond.changelog import ChangelogHeader, ChangelogReader, ChangelogWriter, Op, Puts, Record
 from millpond.errors import UnsupportedError
 from millpond.storage.local import translate
 
 CHUNK_ROWS = 65_536
 _LIMIT_BYTES = 96 * 1024 * 1024
+_FEW = 8  # with one change in so many rows, or less, most rows are taken over by the slice
 _ENTRY_BYTES = 200  # of a key and a value in a dict of Python, beside their own bytes
 
 
@@ -42,6 +43,17 @@ class Overlay:
         self._changes: dict[bytes, Change] = {}
         self._bytes = 0
         self._files: list[str] = []
+
+    def apply_runs(self, header: ChangelogHeader, runs: Iterable[Puts | list[Record]], *, name: str) -> None:
+        """As `apply`, of records block by block."""
+        for run in runs:
+            if isinstance(run, Puts):
+                self._changes.update(zip(run.keys, run.values, strict=True))
+                self._bytes += len(run.keys) * (len(run.keys[0]) + len(run.values[0]) + _ENTRY_BYTES)
+                if self._bytes > self._limit_bytes:
+                    self._spill(header)
+            else:
+                self.apply(header, run, name=name)
 
     def apply(self, header: ChangelogHeader, records: Iterable[Record], *, name: str) -> None:
         """Lay records over what is there. Raises: UnsupportedError: an operation that this version does not read; UnavailableError."""
@@ -142,7 +154,9 @@ def _until(ascending: list[tuple[bytes, bytes]] | list[Changed], key: bytes) -> 
 
 
 def _changed(rows: list[tuple[bytes, bytes]], changes: list[Changed]) -> list[tuple[bytes, bytes]]:
-    """Rows with changes; most rows have none."""
+    """Rows with changes."""
+    if len(changes) * _FEW > len(rows):
+        return _changed_densely(rows, changes)
     result: list[tuple[bytes, bytes]] = []
     position = 0
     for key, change in changes:
@@ -156,3 +170,15 @@ def _changed(rows: list[tuple[bytes, bytes]], changes: list[Changed]) -> list[tu
             result.append((key, change))
     result += rows[position:]
     return result
+
+
+def _changed_densely(rows: list[tuple[bytes, bytes]], changes: list[Changed]) -> list[tuple[bytes, bytes]]:
+    result = dict(rows)
+    for key, change in changes:
+        if type(change) is bytes:
+            result[key] = change
+        elif isinstance(change, Appended):
+            result[key] = result.get(key, b"") + change.value
+        else:
+            result.pop(key, None)
+    return sorted(result.items(), key=itemgetter(0))  # quick: all but new keys are in order
