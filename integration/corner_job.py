@@ -21,6 +21,7 @@ from pyspark.sql import functions as F
 
 import millpond
 from integration.cases import EVENTS, events
+from integration.harness import EVERYTHING
 from integration.join_cases import STATE_FORMAT
 from integration.jvm import MILLPOND
 from integration.streams import InjectedFailure, Input
@@ -62,13 +63,14 @@ _UNLOAD = {f"{_STORE}unloadOnCommit": "true"}
 
 _ADAPTIVE = {"spark.sql.adaptive.enabled": "true"}
 
-CORNERS = [
+_ALL_CORNERS = [
     Corner("forced", 1, _LATE),  # first: no maintenance runs in it
     Corner("twice", 1, {}, actions=2),
     Corner("unloaded", 2, _UNLOAD),
     Corner("all", 1, {**_UNLOAD, **_ADAPTIVE}, actions=2, retry=True),
     Corner("all", 2, {**_UNLOAD, **_ADAPTIVE}, actions=2, retry=True),
 ]
+CORNERS = [c for c in _ALL_CORNERS if EVERYTHING or c.id in ("forced-1", "unloaded-2", "all-2")]
 
 
 def session(work: Path, provider_class: str) -> SparkSession:

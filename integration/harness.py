@@ -438,6 +438,10 @@ def short_conf(values: Mapping[str, Any]) -> dict[str, str]:
     return {_PREFIX + k: (str(v).lower() if isinstance(v, bool) else str(v)) for k, v in values.items()}
 
 
+EVERYTHING = os.environ.get("MILLPOND_SHAPES") == "all"
+"""Whether all is to be run, however long it takes: `make test` has a sample of what is much alike."""
+
+
 def providers_to_test() -> list[str]:
     """Spark's RocksDB store, which proves the tests, and Millpond's.
 

@@ -2,13 +2,13 @@
 
 from __future__ import annotations
 
-import os
 from collections import Counter
 from collections.abc import Iterable, Sequence
 from typing import Any
 
 from integration import join_cases, operator_cases, python_state_cases, scala_state_cases
 from integration.cases import Case
+from integration.harness import EVERYTHING
 
 SHAPES: list[Case] = [*operator_cases.CASES, *join_cases.CASES, *python_state_cases.CASES, *scala_state_cases.CASES]
 PER_OPERATOR = 2
@@ -16,7 +16,7 @@ PER_OPERATOR = 2
 
 def tested() -> list[Case]:
     """The shapes that a run of all tests compares: the first two of every operator; with MILLPOND_SHAPES=all, all."""
-    if os.environ.get("MILLPOND_SHAPES") == "all":
+    if EVERYTHING:
         return SHAPES
     seen: Counter[str] = Counter()
     chosen = []

@@ -16,6 +16,7 @@ from pyspark.sql import DataFrame, SparkSession
 
 import millpond
 from integration.cases import Case
+from integration.harness import EVERYTHING
 from integration.jvm import MILLPOND, REPO
 from integration.shapes import SHAPES, named
 from integration.streams import Input, Run, finish, settings, start
@@ -28,7 +29,6 @@ pytestmark = pytest.mark.spark
 _PROVIDER = "spark.sql.streaming.stateStore.providerClass"
 _FORMAT = "spark.sql.streaming.stateStore.checkpointFormatVersion"
 _CHANGELOG = "spark.sql.streaming.stateStore.rocksdb.changelogCheckpointing.enabled"
-EVERYTHING = os.environ.get("MILLPOND_SHAPES") == "all"
 # Values in lists and two orders by time; timers, TTL, lists and maps; two operators in plain stores.
 _CASES = [("join-left-v4", ROCKSDB), ("scala-event-time", ROCKSDB), ("dedupe-then-window", HDFS)]
 

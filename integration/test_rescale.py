@@ -48,7 +48,6 @@ SAMPLE = {
     "join-full": "rocksdb",
     "join-inner-v4": "rocksdb",
     "row-event-time": "heap",
-    "pandas-processing-time": "rocksdb",
 }
 
 

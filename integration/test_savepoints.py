@@ -6,7 +6,6 @@ partitions too.
 
 from __future__ import annotations
 
-import os
 import shutil
 from collections.abc import Mapping
 from pathlib import Path
@@ -17,6 +16,7 @@ from pyspark.sql import DataFrame, SparkSession
 from pyspark.sql import functions as F
 
 from integration.cases import CLICKED, Case, events
+from integration.harness import EVERYTHING
 from integration.jvm import MILLPOND
 from integration.shapes import SHAPES, named
 from integration.streams import Input, Run, finish, start
@@ -30,7 +30,6 @@ _PROVIDER = "spark.sql.streaming.stateStore.providerClass"
 _FORMAT = "spark.sql.streaming.stateStore.checkpointFormatVersion"
 # Plain state in both formats, state in scan order, four stores, column families with schemas of their own, timers, one partition, two
 # operators; each with the format of the savepoint and the number of partitions of what is restored (None: two, as before).
-EVERYTHING = os.environ.get("MILLPOND_SHAPES") == "all"
 _CASES = [
     ("agg-window-append", "native", None),
     ("agg-update-odd-keys", "canonical", 3),
