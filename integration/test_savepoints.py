@@ -28,6 +28,7 @@ pytestmark = pytest.mark.spark
 
 _PROVIDER = "spark.sql.streaming.stateStore.providerClass"
 _FORMAT = "spark.sql.streaming.stateStore.checkpointFormatVersion"
+_BACKEND = "spark.sql.streaming.stateStore.millpond.backend"
 # Plain state in both formats, state in scan order, four stores, column families with schemas of their own, timers, one partition, two
 # operators; each with the format of the savepoint and the number of partitions of what is restored (None: two, as before).
 _CASES = [
@@ -95,11 +96,12 @@ def test_goes_on_from_a_savepoint_as_if_nothing_had_been(
     shutil.move(tmp_path / "saved", tmp_path / "moved")
     report = savepoint.restore(tmp_path / "moved", again.checkpoint, partitions=partitions)
     shutil.rmtree(tmp_path / "moved")
-    finish(start(spark, _frame(spark, case, inputs), again, output_mode=case.mode, conf=_conf(case)), again)
+    conf = _conf(case) | ({_BACKEND: "heap"} if form == "native" else {})  # the state knows no backend
+    finish(start(spark, _frame(spark, case, inputs), again, output_mode=case.mode, conf=conf), again)
     assert any(_after(whole.rows, image.batch).values()), "nothing came after the savepoint: it proves nothing"
     assert again.rows == _after(whole.rows, image.batch)
     if case.operator.startswith("transformWithState") and partitions is not None:
-        # How often such an operator writes a key depends on how its partition's rows are cut into batches for Python.
+        # With other partitions numRowsUpdated of pandas-no-time-odd-keys differs (rows, and numRowsTotal, do not); the cause is not known.
         assert _totals(again.state) == _totals(_after(whole.state, image.batch))
     elif not case.random_keys:
         assert again.state == _after(whole.state, image.batch)
