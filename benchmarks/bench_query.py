@@ -90,10 +90,8 @@ def measure(
     """
     work_dir.mkdir(parents=True)
     spec, result = work_dir / "spec.json", work_dir / "result.json"
-    conf = contender.conf | extra_conf | {"spark.local.dir": str(work_dir / "local")}
-    conf |= {"spark.driver.memory": f"{heap_mib}m", "spark.driver.extraJavaOptions": java_options}
-    if jar is not None:
-        conf["spark.driver.extraClassPath"] = str(jar)
+    conf = session_conf(contender, extra_conf, work_dir=work_dir, heap_mib=heap_mib, jar=jar)
+    conf["spark.driver.extraJavaOptions"] = java_options
     checkpoint = (work_dir / "checkpoint").as_uri()
     spec.write_text(
         json.dumps({"conf": conf, "scenario": asdict(what), "checkpoint": checkpoint, "orderly": bool(java_options)})
@@ -210,6 +208,17 @@ def _run(spark: SparkSession, scenario: Scenario, checkpoint: str, deadline_s: f
             time.sleep(0.2)  # each look serialises all progress: seldom enough to cost nothing
     finally:
         query.stop()
+
+
+def session_conf(
+    contender: Contender, extra_conf: dict[str, str], *, work_dir: Path, heap_mib: int, jar: Path | None
+) -> dict[str, str]:
+    """Return what the session of every measured process is given."""
+    conf = contender.conf | extra_conf | {"spark.local.dir": str(work_dir / "local")}
+    conf["spark.driver.memory"] = f"{heap_mib}m"
+    if jar is not None:
+        conf["spark.driver.extraClassPath"] = str(jar)
+    return conf
 
 
 def open_session(name: str, conf: dict[str, str]) -> SparkSession:

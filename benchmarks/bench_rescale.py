@@ -20,7 +20,7 @@ from typing import TYPE_CHECKING, Any
 
 from benchmarks.bench_contenders import BASELINE, OURS, Contender
 from benchmarks.bench_env import run_measured
-from benchmarks.bench_query import open_session
+from benchmarks.bench_query import open_session, session_conf
 
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession
@@ -64,11 +64,8 @@ def measure(
     """Return the figures of each case of one process. Raises: BenchError: the process failed."""
     work_dir.mkdir(parents=True)
     spec, result = work_dir / "spec.json", work_dir / "result.json"
-    conf = contender.conf | extra_conf | {"spark.local.dir": str(work_dir / "local")}
-    conf |= {"spark.driver.memory": f"{heap_mib}m", f"{_STATE}maintenanceInterval": "500ms"}
-    conf |= {f"{_STATE}minDeltasForSnapshot": "1"}
-    if jar is not None:
-        conf["spark.driver.extraClassPath"] = str(jar)
+    conf = session_conf(contender, extra_conf, work_dir=work_dir, heap_mib=heap_mib, jar=jar)
+    conf |= {f"{_STATE}maintenanceInterval": "500ms", f"{_STATE}minDeltasForSnapshot": "1"}
     spec.write_text(
         json.dumps({"conf": conf, "sizes": asdict(what), "work_dir": str(work_dir), "ours": contender.ours})
     )

@@ -19,7 +19,7 @@ from typing import TYPE_CHECKING, Any
 
 from benchmarks.bench_contenders import BASELINE, OURS, Contender
 from benchmarks.bench_env import run_measured
-from benchmarks.bench_query import open_session
+from benchmarks.bench_query import open_session, session_conf
 
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession
@@ -63,11 +63,8 @@ def measure(
 ) -> dict[str, Any]:
     """Return the figures of one repetition. Raises: BenchError: a process failed."""
     work_dir.mkdir(parents=True)
-    conf = contender.conf | extra_conf | {"spark.local.dir": str(work_dir / "local")}
-    conf |= {"spark.driver.memory": f"{heap_mib}m", "spark.sql.shuffle.partitions": str(PARTITIONS)}
-    conf |= {f"{_STATE}maintenanceInterval": "500ms"}
-    if jar is not None:
-        conf["spark.driver.extraClassPath"] = str(jar)
+    conf = session_conf(contender, extra_conf, work_dir=work_dir, heap_mib=heap_mib, jar=jar)
+    conf |= {"spark.sql.shuffle.partitions": str(PARTITIONS), f"{_STATE}maintenanceInterval": "500ms"}
     spec = {"conf": conf, "sizes": asdict(what), "work_dir": str(work_dir / "job"), "ours": contender.ours}
     figures: dict[str, Any] = {"keys": what.keys}
     for phase in ("build", "restart"):
