@@ -25,7 +25,7 @@ private[millpond] object Busy {
 /** Work in the background that stands aside while others need what it uses, for half of its time at most, idle time counted. For one thread.
   *
   * @param mostNs the longest that it ever stands aside at once
-  * @param creditNs how much of that it owes from the start */
+  * @param creditNs how much of that it may do at once, before it has worked */
 private[millpond] final class Courtesy(mostNs: Long, private var creditNs: Long) {
   private var resumed = System.nanoTime
 

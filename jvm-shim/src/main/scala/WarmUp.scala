@@ -7,7 +7,6 @@ import scala.jdk.CollectionConverters._
 import scala.util.control.NonFatal
 
 import org.apache.spark.internal.Logging
-import org.apache.spark.unsafe.Platform
 
 /** After a restore: brings the rows of the disk tier into memory in the background, in short steps between those of the task, until all
   * are there (then no read needs the disk) or the budget is nearly used. It stands aside for scans of the same store, which read the same
@@ -75,43 +74,33 @@ private[millpond] object WarmUp extends Logging {
 
 /** Where the warm-up of a store stands. Rows pass through two direct buffers: no array is made for them. */
 private[millpond] final class WarmScan(scan: DiskScan, families: Iterable[Family]) {
-  private val byId = new Array[Family](0x10000)
-  families.foreach(f => byId(f.id) = f)
-  private var keys = ByteBuffer.allocateDirect(256)
+  private val keys = new PhysicalKeys(scan, families)
   private var values = ByteBuffer.allocateDirect(4096)
-  scan.seekToFirst()
 
+  /** Some rows; false if there are no more. Not to be called after that. */
   def step(rows: Int): Boolean = {
     var n = 0
-    while (n < rows && scan.isValid) {
-      keys.clear()
-      var keyLength = scan.keyInto(keys)
-      if (keyLength > keys.capacity) {
-        keys = ByteBuffer.allocateDirect(keyLength * 2)
-        keyLength = scan.keyInto(keys)
-      }
-      val key = SparkLine.addressOf(keys)
-      val f = byId(unsigned(key + 2))
-      val at = key + 4 + f.keyLead
-      val length = keyLength - f.keyExtra
-      val slot = unsigned(if (f.shape.keyTrail == 0) key else key + keyLength - 2)
-      val hash = Bytes.hash(null, at, length)
-      if (f.table.find(null, at, length, hash) == 0L) {
-        values.clear()
-        var valueLength = scan.valueInto(values)
-        if (valueLength > values.capacity) {
-          values = ByteBuffer.allocateDirect(valueLength * 2)
-          valueLength = scan.valueInto(values)
-        }
-        f.table.admit(null, at, length, hash, slot, f.prefixLength(null, at), null, SparkLine.addressOf(values) + f.valueLead, valueLength - f.valueLead, 0)
-      }
-      scan.next()
+    var more = true
+    while (n < rows && more) {
+      more = keys.next()
+      if (more) admit(keys.family)
       n += 1
     }
-    scan.isValid
+    more
   }
 
-  private def unsigned(at: Long): Int = ((Platform.getByte(null, at) & 0xFF) << 8) | (Platform.getByte(null, at + 1) & 0xFF)
+  private def admit(f: Family): Unit = {
+    val hash = Bytes.hash(null, keys.at, keys.length)
+    if (f.table.find(null, keys.at, keys.length, hash) == 0L) {
+      values.clear()
+      var valueLength = scan.valueInto(values)
+      if (valueLength > values.capacity) {
+        values = ByteBuffer.allocateDirect(valueLength * 2)
+        valueLength = scan.valueInto(values)
+      }
+      f.table.admit(null, keys.at, keys.length, hash, keys.slot, f.prefixLength(null, keys.at), null, SparkLine.addressOf(values) + f.valueLead, valueLength - f.valueLead, 0): Unit
+    }
+  }
 
   def close(): Unit = scan.close()
 }
