@@ -285,21 +285,21 @@ def _pandas(directory: Path) -> list[tuple[int, str]]:
 
 
 def _duckdb(directory: Path) -> list[tuple[int, str]]:
-    duckdb = pytest.importorskip("duckdb")
+    import duckdb
+
     query = f"SELECT key.k, value.n FROM read_parquet('{directory}/*.parquet') WHERE octet_length(key_bytes) > 0"
     return [tuple(row) for row in duckdb.sql(query).fetchall()]
 
 
 def _polars(directory: Path) -> list[tuple[int, str]]:
-    polars = pytest.importorskip("polars")
+    import polars
+
     frame = polars.read_parquet(f"{directory}/*.parquet")
     columns = polars.col("key").struct.field("k"), polars.col("value").struct.field("n")
     return [tuple(row) for row in frame.select(*columns).rows()]
 
 
-@pytest.mark.parametrize(
-    "read", [_pandas, _duckdb, _polars]
-)  # DuckDB and polars, 250 MB, only where they are installed
+@pytest.mark.parametrize("read", [_pandas, _duckdb, _polars])
 def test_tables_are_read_by(read: Callable[[Path], list[tuple[int, str]]], tmp_path: Path) -> None:
     savepoint.create(RowsBuilder(tmp_path / "job").build().root, tmp_path / "tables", format="canonical")
     assert sorted(read(tmp_path / "tables/tables/0/default/default")) == ALL
