@@ -172,7 +172,7 @@ def bootstrap(
         max_parallelism=report.max_parallelism,
         sources=said(dict(zip(firsts, counts, strict=False))),
         operators=tuple(BootstrapOperator(operator=o.operator, name=o.name, keys=o.keys) for o in image.operators),
-        bytes_written=report.bytes_written + report.bytes_linked,
+        bytes_written=report.bytes_written + report.bytes_copied + report.bytes_linked,
         dry_run=False,
     )
 

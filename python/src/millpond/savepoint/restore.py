@@ -10,6 +10,7 @@ from dataclasses import asdict, dataclass
 from typing import Any
 
 from millpond import layout
+from millpond.config import BACKENDS
 from millpond.errors import ErrorKind, FormatError, InvalidInputError, NotFoundError
 from millpond.rows import require_tools
 from millpond.savepoint import image as images
@@ -44,9 +45,11 @@ class RestoreReport:
     offsets: str  # keep, drop or given
     partitions: int | None
     max_parallelism: int | None
+    backend: str | None  # that the new one remembers
     files: int  # with rows written anew, in a dry run: without those of the state
     size_bytes: int
     bytes_written: int
+    bytes_copied: int  # within object storage: no byte came here
     bytes_linked: int
     dry_run: bool
 
@@ -65,6 +68,7 @@ class _Changes:
     partitions: int | None
     max_parallelism: int | None
     storage_uri: str | None
+    backend: str | None
 
     def rewrites(self, image: Image) -> bool:
         """Whether rows must be written anew."""
@@ -85,6 +89,7 @@ def restore(
     partitions: int | None = None,
     max_parallelism: int | None = None,
     storage_uri: str | None = None,
+    backend: str | None = None,
     link: bool = True,
     dry_run: bool = False,
     progress: Progress | None = None,
@@ -105,6 +110,8 @@ def restore(
             writes every row anew.
         max_parallelism: number of key groups, a multiple of `partitions`; None: what it had, where that is possible.
         storage_uri: where the state of the new Spark checkpoint goes, as by the option storage.uri; None: into it.
+        backend: `rocksdb` or `heap`: what the query is run with, unless its session sets the option backend; None: what the
+            query that was saved remembered.
         link: share blocks with the savepoint where both are on one file system (no bytes are moved), instead of copying.
         dry_run: write nothing.
         progress: called now and then: how much is done, how much there is in all.
@@ -114,7 +121,9 @@ def restore(
         FormatError: SAVEPOINT_DAMAGED. UnavailableError: storage.
         UnsupportedError: FORMAT_TOO_NEW; UNSUPPORTED: nobody but Spark knows where rows belong with other partitions.
     """
-    changes = _changes(keep_query_id, offsets, map_operators, drop_operators, partitions, max_parallelism, storage_uri)
+    changes = _changes(
+        keep_query_id, offsets, map_operators, drop_operators, partitions, max_parallelism, storage_uri, backend
+    )
     origin, place = root_of(savepoint), root_of(checkpoint)
     check_apart(origin, place)
     check_vacant(place)
@@ -142,6 +151,7 @@ def fork(
     partitions: int | None = None,
     max_parallelism: int | None = None,
     storage_uri: str | None = None,
+    backend: str | None = None,
     link: bool = True,
     dry_run: bool = False,
     progress: Progress | None = None,
@@ -153,7 +163,9 @@ def fork(
 
     Args, Raises: as for `create` and `restore`.
     """
-    changes = _changes(keep_query_id, offsets, map_operators, drop_operators, partitions, max_parallelism, storage_uri)
+    changes = _changes(
+        keep_query_id, offsets, map_operators, drop_operators, partitions, max_parallelism, storage_uri, backend
+    )
     origin, place = root_of(checkpoint), root_of(new_checkpoint)
     check_apart(origin, place)
     check_vacant(place)
@@ -178,6 +190,7 @@ def _changes(
     partitions: int | None,
     max_parallelism: int | None,
     storage_uri: str | None,
+    backend: str | None,
 ) -> _Changes:
     if isinstance(offsets, str) and offsets not in (KEEP, DROP):
         raise InvalidInputError(f"offsets: {offsets!r} is neither {KEEP} nor {DROP}", kind=ErrorKind.INVALID_ARGUMENT)
@@ -185,6 +198,10 @@ def _changes(
         raise InvalidInputError(f"{partitions} partitions: there must be at least one")
     if storage_uri is not None:
         layout.parse_root(storage_uri)
+    if backend is not None and backend not in BACKENDS:
+        raise InvalidInputError(
+            f"backend: {backend!r} is none of {', '.join(BACKENDS)}", kind=ErrorKind.INVALID_ARGUMENT
+        )
     return _Changes(
         keep_query_id=keep_query_id,
         offsets=offsets if isinstance(offsets, str) else offset_texts(offsets),
@@ -193,6 +210,7 @@ def _changes(
         partitions=partitions,
         max_parallelism=max_parallelism,
         storage_uri=storage_uri,
+        backend=backend,
     )
 
 
@@ -214,6 +232,8 @@ def _write(
         plan = rewrite.plan_layout(image, changes.partitions, changes.max_parallelism)
     laid = image if plan is None else rewrite.laid_out(image, plan)
     changed = restored(laid, place, numbers, offsets=changes.offsets, query_id=_query_id(image, changes))
+    if changes.backend is not None:
+        changed = images.with_backend(changed, changes.backend)
     written = Written()
     state_bytes: dict[str, int] = {}
     if not dry_run:
@@ -239,9 +259,11 @@ def _write(
         offsets=changes.offsets if isinstance(changes.offsets, str) else GIVEN,
         partitions=changed.partitions,
         max_parallelism=changed.max_parallelism,
+        backend=images.backend_of(changed),
         files=len(changed.texts) + len(changed.files) + len(state_bytes),
         size_bytes=changed.size_bytes + sum(state_bytes.values()),
         bytes_written=written.bytes_written + sum(state_bytes.values()),
+        bytes_copied=written.bytes_copied,
         bytes_linked=written.bytes_linked,
         dry_run=dry_run,
     )
