@@ -30,7 +30,6 @@ pytestmark = pytest.mark.spark
 
 _PROVIDER = "spark.sql.streaming.stateStore.providerClass"
 _FORMAT = "spark.sql.streaming.stateStore.checkpointFormatVersion"
-_BACKEND = "spark.sql.streaming.stateStore.millpond.backend"
 # Plain state in both formats, state in scan order, four stores, column families with schemas of their own, timers, one partition, two
 # operators; each with the format of the savepoint and the number of partitions of what is restored (None: two, as before).
 _CASES = [
@@ -97,10 +96,10 @@ def test_goes_on_from_a_savepoint_as_if_nothing_had_been(
         _tables_are_what_spark_reads(spark, whole, tmp_path / "saved", image.batch)
 
     shutil.move(tmp_path / "saved", tmp_path / "moved")
-    report = savepoint.restore(tmp_path / "moved", again.checkpoint, partitions=partitions)
+    backend = "heap" if form == "native" else None  # the state knows none
+    report = savepoint.restore(tmp_path / "moved", again.checkpoint, partitions=partitions, backend=backend)
     shutil.rmtree(tmp_path / "moved")
-    conf = _conf(case) | ({_BACKEND: "heap"} if form == "native" else {})  # the state knows no backend
-    finish(start(spark, _frame(spark, case, inputs), again, output_mode=case.mode, conf=conf), again)
+    finish(start(spark, _frame(spark, case, inputs), again, output_mode=case.mode, conf=_conf(case)), again)
     assert any(_after(whole.rows, image.batch).values()), "nothing came after the savepoint: it proves nothing"
     assert again.rows == _after(whole.rows, image.batch)
     if case.operator.startswith("transformWithState") and partitions is not None:

@@ -7,6 +7,7 @@ import os
 import shutil
 import threading
 from collections.abc import Callable
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -105,6 +106,19 @@ def test_version_0_is_empty_and_creates_what_spark_needs(make: MakeProvider) -> 
     assert Path(plan["staging_dir"]) == provider.directory and provider.directory.is_dir()
     stored = decode_format((provider.checkpoint / layout.FORMAT_KEY).read_bytes())
     assert (stored.max_parallelism, stored.base) == (512, 4)
+
+
+def test_backend_is_the_sessions_else_what_the_checkpoint_remembers(make: MakeProvider) -> None:
+    provider = make()
+    provider.open(0)
+    assert provider.plan["backend"] == "rocksdb"
+    path = provider.checkpoint / layout.FORMAT_KEY
+    path.write_bytes(encode_format(replace(decode_format(path.read_bytes()), backend="heap")))
+    provider.open(0)
+    assert provider.plan["backend"] == "heap"
+    provider.options["backend"] = "rocksdb"
+    provider.open(0)
+    assert provider.plan["backend"] == "rocksdb"
 
 
 def test_named_store_has_its_own_directory(make: MakeProvider) -> None:

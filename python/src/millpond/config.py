@@ -44,6 +44,9 @@ class Option:
         return PREFIX + self.name
 
 
+BACKENDS = ("rocksdb", "heap")
+DEFAULT_BACKEND = "rocksdb"
+
 OPTIONS: tuple[Option, ...] = (
     Option(
         name="agent.python",
@@ -96,10 +99,11 @@ OPTIONS: tuple[Option, ...] = (
     Option(
         name="backend",
         type="str",
-        default="rocksdb",
-        choices=("rocksdb", "heap"),
+        default=None,
+        choices=BACKENDS,
         doc="Where state lives between snapshots: rocksdb keeps in memory what was used lately and the rest on the local disk; heap keeps "
-        "all of it in memory, and a store that outgrows memory.budget fails. Snapshots are the same: a job may change it at any restart.",
+        "all of it in memory, and a store that outgrows memory.budget fails. Snapshots are the same: a job may change it at any restart. "
+        "Unset: what the Spark checkpoint remembers from `savepoint restore --backend`, else rocksdb.",
     ),
     Option(
         name="memory.budget",

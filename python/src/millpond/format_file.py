@@ -5,6 +5,7 @@ from __future__ import annotations
 from dataclasses import dataclass, replace
 from typing import Any
 
+from millpond.config import BACKENDS
 from millpond.errors import ErrorKind, InvalidInputError
 from millpond.json_fields import JsonFields
 from millpond.keygroups import KeyGroups
@@ -25,7 +26,8 @@ class EarlierGroups:
 class CheckpointFormat:
     """Key groups of a Spark checkpoint: fixed, unless a rescale hashes every row anew.
 
-    earlier: what they were before such rescales, ascending by version.
+    earlier: what they were before such rescales, ascending by version. backend: what it is run with where the session does not
+    say; None: the option's default.
     """
 
     max_parallelism: int
@@ -33,6 +35,7 @@ class CheckpointFormat:
     created_by: str
     created_ms: int  # since the epoch
     earlier: tuple[EarlierGroups, ...] = ()
+    backend: str | None = None
 
     @property
     def key_groups(self) -> KeyGroups:
@@ -72,6 +75,8 @@ def encode_format(value: CheckpointFormat) -> bytes:
             }
             for entry in value.earlier
         ]
+    if value.backend is not None:
+        body["backend"] = value.backend
     return seal(KIND, body)
 
 
@@ -85,12 +90,16 @@ def decode_format(data: bytes, *, name: str = "millpond/format.json") -> Checkpo
     fields = unseal(KIND, data, name=name, damaged=ErrorKind.FORMAT_DAMAGED)
     groups = _groups(fields)
     earlier = fields.children("earlier") if fields.has("earlier") else ()
+    backend = fields.string("backend") if fields.has("backend") else None
+    if backend is not None and backend not in BACKENDS:
+        raise fields.fail(f"there is no backend {backend}")
     return CheckpointFormat(
         max_parallelism=groups.max_parallelism,
         base=groups.base,
         created_by=fields.string("created_by"),
         created_ms=fields.integer("created_ms"),
         earlier=tuple(EarlierGroups(entry.integer("below_version", 1), _groups(entry)) for entry in earlier),
+        backend=backend,
     )
 
 

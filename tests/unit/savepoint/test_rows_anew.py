@@ -62,6 +62,25 @@ def test_partitions(built: CheckpointBuilder, saved: Path, tmp_path: Path, parti
     assert content(again) == ALL and savepoint.diff(built.root, again).equal
 
 
+@pytest.mark.parametrize("partitions", [None, 3])
+def test_backend(saved: Path, tmp_path: Path, partitions: int | None, capsys: pytest.CaptureFixture[str]) -> None:
+    """It is remembered, and goes along with what is made of it, until another is chosen."""
+    made = [str(tmp_path / str(i)) for i in range(3)]
+    more = [] if partitions is None else ["--partitions", str(partitions)]
+    assert main(["savepoint", "restore", str(saved), made[0], "--backend", "heap", *more]) == 0
+    savepoint.create(made[0], tmp_path / "again")
+    reports = [
+        savepoint.restore(tmp_path / "again", made[1]),
+        savepoint.fork(made[0], made[2], backend="rocksdb", partitions=2),
+    ]
+    assert [report.backend for report in reports] == ["heap", "rocksdb"]
+    assert [overview(LocalStorage(path), path).backend for path in made] == ["heap", "heap", "rocksdb"]
+    assert "\nbackend       heap\n" in capsys.readouterr().out
+    assert main(["checkpoint", "show", made[0]]) == 0
+    assert "\nbackend            heap, unless the session sets the option\n" in capsys.readouterr().out
+    assert savepoint.restore(saved, tmp_path / "none").backend is None
+
+
 def test_with_other_changes(saved: Path, tmp_path: Path) -> None:
     savepoint.restore(saved, tmp_path / "new", partitions=4, map_operators={0: 2}, offsets="drop")
     assert content(tmp_path / "new") == ALL
@@ -76,11 +95,12 @@ def test_with_other_changes(saved: Path, tmp_path: Path) -> None:
         ({"partitions": 0}, ErrorKind.INVALID_ARGUMENT),
         ({"partitions": 70_000}, ErrorKind.MAX_PARALLELISM_INVALID),
         ({"partitions": 4, "max_parallelism": 6}, ErrorKind.MAX_PARALLELISM_INVALID),
+        ({"backend": "hdfs"}, ErrorKind.INVALID_ARGUMENT),
     ],
 )
-def test_refused(saved: Path, tmp_path: Path, options: dict[str, int], kind: ErrorKind) -> None:
+def test_refused(saved: Path, tmp_path: Path, options: dict[str, Any], kind: ErrorKind) -> None:
     with pytest.raises(MillpondError) as caught:
-        savepoint.restore(saved, tmp_path / "new", **options)  # type: ignore[arg-type]
+        savepoint.restore(saved, tmp_path / "new", **options)
     assert caught.value.kind is kind and not (tmp_path / "new").exists()
 
 
@@ -267,21 +287,21 @@ def _pandas(directory: Path) -> list[tuple[int, str]]:
 
 
 def _duckdb(directory: Path) -> list[tuple[int, str]]:
-    duckdb = pytest.importorskip("duckdb")
+    import duckdb
+
     query = f"SELECT key.k, value.n FROM read_parquet('{directory}/*.parquet') WHERE octet_length(key_bytes) > 0"
     return [tuple(row) for row in duckdb.sql(query).fetchall()]
 
 
 def _polars(directory: Path) -> list[tuple[int, str]]:
-    polars = pytest.importorskip("polars")
+    import polars
+
     frame = polars.read_parquet(f"{directory}/*.parquet")
     columns = polars.col("key").struct.field("k"), polars.col("value").struct.field("n")
     return [tuple(row) for row in frame.select(*columns).rows()]
 
 
-@pytest.mark.parametrize(
-    "read", [_pandas, _duckdb, _polars]
-)  # DuckDB and polars, 250 MB, only where they are installed
+@pytest.mark.parametrize("read", [_pandas, _duckdb, _polars])
 def test_tables_are_read_by(read: Callable[[Path], list[tuple[int, str]]], tmp_path: Path) -> None:
     savepoint.create(RowsBuilder(tmp_path / "job").build().root, tmp_path / "tables", format="canonical")
     assert sorted(read(tmp_path / "tables/tables/0/default/default")) == ALL

@@ -41,6 +41,7 @@ private[millpond] object Loader extends Logging {
 
   /** False if the plan's snapshot turned out to be damaged; it is excluded then. */
   private def attempt(engine: StoreEngine, plan: JsonNode, version: Long, loadEmpty: Boolean, register: JsonNode => Unit): Boolean = {
+    engine.isHeap = plan.get("backend").asText == "heap"
     val rule = plan.get("partition_key")
     val unscalable = if (rule.get("kind").asText == "unknown") Some(rule.path("reason").asText("the partition key of this operator is not known")) else None
     val partition = engine.context.storeId.partitionId

@@ -26,7 +26,7 @@ final class StoreEngine(val context: StoreContext) extends Logging {
   private[millpond] val budget = Shared.budget(context.options)
   private[millpond] val exactKeys = context.options.boolean("numKeys.exact")
   /** Whether all state stays in memory, and the disk tier exists only while a snapshot is made. */
-  private[millpond] val isHeap = context.options.string("backend").contains("heap")
+  @volatile private[millpond] var isHeap = false // of what was loaded
   val metrics = new StoreMetrics
 
   private[millpond] val families = new java.util.LinkedHashMap[String, Family]

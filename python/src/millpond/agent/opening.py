@@ -13,6 +13,7 @@ from millpond._version import __version__
 from millpond.agent.changelogs import make_directory
 from millpond.agent.context import StoreContext
 from millpond.changelog import ChangelogHeader
+from millpond.config import DEFAULT_BACKEND
 from millpond.errors import ConflictError, ErrorKind, FormatError, InvalidInputError, NotFoundError, error
 from millpond.format_file import CheckpointFormat, decode_format, encode_format
 from millpond.ids import StoreId, VersionId
@@ -246,6 +247,7 @@ def _answer(
         "partitions": setting.partitions,
         "max_parallelism": setting.key_groups.max_parallelism,
         "base": setting.key_groups.base,
+        "backend": _backend(context),
         "partition_key": rule.to_json(),
         "misplaced": _misplaced(plan),
         "staging_dir": context.staging_dir(local_dir),
@@ -258,6 +260,15 @@ def _answer(
         "lineage": list(plan.lineage),
         "restore_bytes": restore_bytes,
     }
+
+
+def _backend(context: StoreContext) -> str:
+    """What the session says, else what was chosen when the Spark checkpoint was made of a savepoint, else the default."""
+    chosen = context.options["backend"]
+    if chosen is None:
+        stored = read_format(context)
+        chosen = stored.backend if stored is not None else None
+    return str(chosen or DEFAULT_BACKEND)
 
 
 def _misplaced(plan: RestorePlan) -> str:

@@ -87,6 +87,8 @@ def _print_overview(result: Overview, output: Output) -> None:
         ("no row moves to", _freely(result)),
     ):
         output.line(f"{label:<18} {text}")
+    if result.backend is not None:
+        output.line(f"{'backend':<18} {result.backend}, unless the session sets the option")
     if result.cost is not None:
         output.line(f"{'estimated price':<18} {_price(result.cost)}")
     if result.asked_partitions is not None:

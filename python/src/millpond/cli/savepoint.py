@@ -11,6 +11,7 @@ from typing import Any
 from millpond import savepoint as savepoints
 from millpond.cli.arguments import add_engine, number, pair, session_of, settings
 from millpond.cli.output import Output, bytes_text, count_text
+from millpond.config import BACKENDS
 from millpond.errors import ErrorKind, InvalidInputError, MillpondError
 from millpond.savepoint import CreateReport, RestoreReport, SavepointView
 
@@ -124,6 +125,11 @@ def _changing(command: argparse.ArgumentParser) -> None:
         choices=("keep", "drop"),
         default="keep",
         help="drop: sources begin as in a new query, with the state as it is (default: keep)",
+    )
+    command.add_argument(
+        "--backend",
+        choices=BACKENDS,
+        help="what the query is run with, unless its session sets the option backend (default: as the one that was saved)",
     )
     _operators(command)
     command.add_argument(
@@ -354,6 +360,7 @@ def _restore_options(arguments: argparse.Namespace) -> dict[str, Any]:
         "partitions": arguments.partitions,
         "max_parallelism": arguments.max_parallelism,
         "storage_uri": arguments.storage_uri,
+        "backend": arguments.backend,
         "link": not arguments.copy,
         "dry_run": arguments.dry_run,
         "spark": session_of(arguments),
@@ -381,6 +388,8 @@ def _print_restored(report: RestoreReport, arguments: argparse.Namespace, output
         output.line(f"{'dropped':<13} {', '.join(map(str, report.dropped))}")
     output.line(f"{'offsets':<13} {report.offsets}")
     output.line(f"{'partitions':<13} {count_text(report.partitions)}")
+    if report.backend is not None:
+        output.line(f"{'backend':<13} {report.backend}")
     _print_bytes(report, output)
     return 0
 

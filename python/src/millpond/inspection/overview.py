@@ -72,6 +72,7 @@ class Overview:
     partitions: int | None
     max_parallelism: int | None
     key_group_base: int | None
+    backend: str | None  # that it remembers, for sessions that set none
     first_offset_batch: int | None
     last_offset_batch: int | None
     first_committed_batch: int | None
@@ -121,6 +122,7 @@ def overview(storage: Storage, checkpoint: str, tariff: Tariff | None = None) ->
         partitions=spark.partitions if spark is not None else None,
         max_parallelism=found.format.max_parallelism if found.format is not None else None,
         key_group_base=found.format.base if found.format is not None else None,
+        backend=found.format.backend if found.format is not None else None,
         first_offset_batch=offsets[0] if offsets else None,
         last_offset_batch=offsets[-1] if offsets else None,
         first_committed_batch=commits[0] if commits else None,

@@ -13,6 +13,7 @@ from typing import Any
 
 from millpond import layout
 from millpond.errors import ErrorKind, InvalidInputError
+from millpond.format_file import decode_format, encode_format
 from millpond.ids import StoreId
 from millpond.manifest import decode_manifest, encode_manifest
 from millpond.savepoint import spark_logs
@@ -196,6 +197,25 @@ def with_query_id(image: Image, query_id: str) -> Image:
     return replace(
         image, query_id=query_id, texts={**image.texts, layout.QUERY_METADATA_KEY: spark_logs.query_metadata(query_id)}
     )
+
+
+def backend_of(image: Image) -> str | None:
+    """Return the backend that the Spark checkpoint remembers, None if it remembers none."""
+    text = image.texts.get(layout.FORMAT_KEY)
+    return decode_format(text).backend if text is not None else None
+
+
+def with_backend(image: Image, backend: str) -> Image:
+    """Return the image as that of a Spark checkpoint that remembers `backend`. Raises: InvalidInputError: it has no state."""
+    text = image.texts.get(layout.FORMAT_KEY)
+    if text is None:
+        raise InvalidInputError(
+            "no state was ever written, so there is nothing to remember the backend in",
+            kind=ErrorKind.INVALID_ARGUMENT,
+            hint="Leave the backend out, and set the option backend of the session.",
+        )
+    changed = encode_format(replace(decode_format(text), backend=backend))
+    return replace(image, texts={**image.texts, layout.FORMAT_KEY: changed})
 
 
 def without_state(image: Image) -> Image:

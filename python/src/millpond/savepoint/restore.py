@@ -10,6 +10,7 @@ from dataclasses import asdict, dataclass
 from typing import Any
 
 from millpond import layout
+from millpond.config import BACKENDS
 from millpond.errors import ErrorKind, FormatError, InvalidInputError, NotFoundError
 from millpond.rows import require_tools
 from millpond.savepoint import image as images
@@ -43,6 +44,7 @@ class RestoreReport:
     offsets: str  # keep or drop
     partitions: int | None
     max_parallelism: int | None
+    backend: str | None  # that the new one remembers
     files: int  # with rows written anew, in a dry run: without those of the state
     size_bytes: int
     bytes_written: int
@@ -64,6 +66,7 @@ class _Changes:
     partitions: int | None
     max_parallelism: int | None
     storage_uri: str | None
+    backend: str | None
 
     def rewrites(self, image: Image) -> bool:
         """Whether rows must be written anew."""
@@ -84,6 +87,7 @@ def restore(
     partitions: int | None = None,
     max_parallelism: int | None = None,
     storage_uri: str | None = None,
+    backend: str | None = None,
     link: bool = True,
     dry_run: bool = False,
     progress: Progress | None = None,
@@ -102,6 +106,8 @@ def restore(
             writes every row anew.
         max_parallelism: number of key groups, a multiple of `partitions`; None: what it had, where that is possible.
         storage_uri: where the state of the new Spark checkpoint goes, as by the option storage.uri; None: into it.
+        backend: `rocksdb` or `heap`: what the query is run with, unless its session sets the option backend; None: what the
+            query that was saved remembered.
         link: share blocks with the savepoint where both are on one file system (no bytes are moved), instead of copying.
         dry_run: write nothing.
         progress: called now and then: how much is done, how much there is in all.
@@ -111,7 +117,9 @@ def restore(
         FormatError: SAVEPOINT_DAMAGED. UnavailableError: storage.
         UnsupportedError: FORMAT_TOO_NEW; UNSUPPORTED: nobody but Spark knows where rows belong with other partitions.
     """
-    changes = _changes(keep_query_id, offsets, map_operators, drop_operators, partitions, max_parallelism, storage_uri)
+    changes = _changes(
+        keep_query_id, offsets, map_operators, drop_operators, partitions, max_parallelism, storage_uri, backend
+    )
     origin, place = root_of(savepoint), root_of(checkpoint)
     check_apart(origin, place)
     check_vacant(place)
@@ -139,6 +147,7 @@ def fork(
     partitions: int | None = None,
     max_parallelism: int | None = None,
     storage_uri: str | None = None,
+    backend: str | None = None,
     link: bool = True,
     dry_run: bool = False,
     progress: Progress | None = None,
@@ -150,7 +159,9 @@ def fork(
 
     Args, Raises: as for `create` and `restore`.
     """
-    changes = _changes(keep_query_id, offsets, map_operators, drop_operators, partitions, max_parallelism, storage_uri)
+    changes = _changes(
+        keep_query_id, offsets, map_operators, drop_operators, partitions, max_parallelism, storage_uri, backend
+    )
     origin, place = root_of(checkpoint), root_of(new_checkpoint)
     check_apart(origin, place)
     check_vacant(place)
@@ -175,6 +186,7 @@ def _changes(
     partitions: int | None,
     max_parallelism: int | None,
     storage_uri: str | None,
+    backend: str | None,
 ) -> _Changes:
     if offsets not in (KEEP, DROP):
         raise InvalidInputError(f"offsets: {offsets!r} is neither {KEEP} nor {DROP}", kind=ErrorKind.INVALID_ARGUMENT)
@@ -182,6 +194,10 @@ def _changes(
         raise InvalidInputError(f"{partitions} partitions: there must be at least one")
     if storage_uri is not None:
         layout.parse_root(storage_uri)
+    if backend is not None and backend not in BACKENDS:
+        raise InvalidInputError(
+            f"backend: {backend!r} is none of {', '.join(BACKENDS)}", kind=ErrorKind.INVALID_ARGUMENT
+        )
     return _Changes(
         keep_query_id=keep_query_id,
         offsets=offsets,
@@ -190,6 +206,7 @@ def _changes(
         partitions=partitions,
         max_parallelism=max_parallelism,
         storage_uri=storage_uri,
+        backend=backend,
     )
 
 
@@ -211,6 +228,8 @@ def _write(
         plan = rewrite.plan_layout(image, changes.partitions, changes.max_parallelism)
     laid = image if plan is None else rewrite.laid_out(image, plan)
     changed = restored(laid, place, numbers, offsets=changes.offsets, query_id=_query_id(image, changes))
+    if changes.backend is not None:
+        changed = images.with_backend(changed, changes.backend)
     written = Written()
     state_bytes: dict[str, int] = {}
     if not dry_run:
@@ -236,6 +255,7 @@ def _write(
         offsets=changes.offsets,
         partitions=changed.partitions,
         max_parallelism=changed.max_parallelism,
+        backend=images.backend_of(changed),
         files=len(changed.texts) + len(changed.files) + len(state_bytes),
         size_bytes=changed.size_bytes + sum(state_bytes.values()),
         bytes_written=written.bytes_written + sum(state_bytes.values()),

@@ -13,7 +13,7 @@ from millpond import layout
 from millpond._version import __version__
 from millpond.changelog import DEFAULT_BLOCK_BYTES, ChangelogFooter, ChangelogHeader, ChangelogWriter
 from millpond.errors import ErrorKind, FormatError, UnsupportedError
-from millpond.format_file import CheckpointFormat, decode_format, encode_format
+from millpond.format_file import decode_format, encode_format
 from millpond.ids import DEFAULT_STORE, StoreId, VersionId, new_id
 from millpond.json_fields import MOST_GROUP_KEYS, RESERVED_SLOT, ColumnFamily, KeyGroupsInfo
 from millpond.keygroups import KeyGroups, key_groups_for
@@ -150,14 +150,7 @@ def _with_groups(text: bytes, groups: KeyGroups) -> bytes:
     before = decode_format(text)
     if before.key_groups == groups:
         return text
-    return encode_format(
-        CheckpointFormat(
-            max_parallelism=groups.max_parallelism,
-            base=groups.base,
-            created_by=before.created_by,
-            created_ms=before.created_ms,
-        )
-    )
+    return encode_format(replace(before, max_parallelism=groups.max_parallelism, base=groups.base, earlier=()))
 
 
 # ---- rows ----------------------------------------------------------------------------------------------------------
