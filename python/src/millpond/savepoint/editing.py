@@ -32,7 +32,7 @@ from millpond.savepoint.row_source import NativeRows, Rows, RowSource, StoreRows
 from millpond.savepoint.second_records import Second, counts_of, numbered, rows_of, second_records
 from millpond.savepoint.target import building, check_vacant
 from millpond.spark_metadata import OperatorInfo
-from millpond.state.codec import check_supported, decode_keys, decode_lists, decode_values
+from millpond.state.codec import AVRO, UNSAFE_ROW, check_supported, decode_keys, decode_lists, decode_values
 from millpond.state.encoding import conform_lists, encode_keys, encode_lists, encode_values
 from millpond.state.partitioning import key_groups
 from millpond.state.schema_files import FamilySchema
@@ -110,12 +110,11 @@ class _Written:
     places: Mapping[int, StoreId]
 
     def encoded_keys(self, keys: Any) -> list[bytes]:
-        return encode_keys(keys, self.schema)
+        return encode_keys(keys, self.schema, encoding=self.family.encoding)
 
     def encoded_values(self, values: Any) -> list[bytes]:
-        if self.family.multi and pa.types.is_list(values.type):
-            return encode_lists(values, self.schema.value)
-        return encode_values(values, self.schema.value)
+        encode = encode_lists if self.family.multi else encode_values
+        return encode(values, self.schema, encoding=self.family.encoding)
 
 
 class _Edited:
@@ -145,8 +144,10 @@ class _Edited:
         mine = [rows for rows in self.stores if (rows.store.operator, rows.store.name) == (self.operator, store)]
         family = next((f for rows in mine for f in rows.families if f.name == schema.name), None)
         if family is None:  # nothing was ever written to it
-            number = max((f.id for rows in mine for f in rows.families), default=-1) + 1
-            family = ColumnFamily(schema.name, number, schema.kind)
+            others = [f for rows in mine for f in rows.families]
+            encoding = AVRO if any(f.encoding == AVRO for f in others) else UNSAFE_ROW  # a query has one
+            number = max((f.id for f in others), default=-1) + 1
+            family = ColumnFamily(schema.name, number, schema.kind, encoding=encoding)
         check_supported(family, schema)
         return _Written(store, family, schema, {rows.store.partition: rows.store for rows in mine})
 
