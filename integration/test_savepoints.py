@@ -251,8 +251,8 @@ def test_plan_of_a_job(spark: SparkSession, tmp_path: Path) -> None:
     assert list(spark.streams.active) == []
 
 
-# Lists, TTL, timers and every form of a join's rows.
-_FORGETFUL = ["join-left", "join-full-v4", "scala-processing-time"]
+# Rows that are numbered, lists of rows by time; lists, TTL and timers, with Avro.
+_FORGETFUL = ["join-left", "join-full-v4", "scala-processing-time-avro"]
 _ALL_FORGETFUL = [
     *_FORGETFUL,
     *(
@@ -264,7 +264,14 @@ _ALL_FORGETFUL = [
         "join-left-v4",
         "join-semi-v4",
     ),
-    *("pandas-state-append-ids", "pandas-event-time", "pandas-processing-time", "row-event-time", "scala-event-time"),
+    *(
+        "pandas-state-append-ids",
+        "pandas-event-time",
+        "pandas-processing-time",
+        "row-event-time",
+        "scala-event-time",
+        "scala-processing-time",
+    ),
 ]
 _KEY_OF = [("a", 0), ("b", 1), ("c", 2)]  # whatever becomes of a, the watermark is that of c
 _SECONDS = (0, 6, 12, 18, 50, 90)  # of each batch

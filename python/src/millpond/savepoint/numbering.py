@@ -94,7 +94,7 @@ class Numbering:
 
 
 def numbers_of(hashes: Any, before: Any) -> tuple[Any, Any]:
-    """Return the new number of each row, in the order of those `before`, and where that is 0 the count of its key's rows, else -1 (pure)."""
+    """Return the new number of each row, in the order of those `before`; and where that is 0 how many rows its key has, else -1 (pure)."""
     order = np.lexsort((before, hashes[:, 1], hashes[:, 0]))
     ordered = hashes[order]
     first = np.ones(len(order), np.bool_)
