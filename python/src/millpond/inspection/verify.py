@@ -8,7 +8,6 @@ version that Spark may still ask for has a restorable lineage; no store of an op
 from __future__ import annotations
 
 import io
-import tempfile
 import zlib
 from collections import Counter
 from collections.abc import Callable, Iterable
@@ -29,6 +28,7 @@ from millpond.local import rocks
 from millpond.manifest import Manifest
 from millpond.restore.execute import Fetching, lay_out
 from millpond.restore.plan import plan_restore
+from millpond.scratch import scratch_directory
 from millpond.storage import Storage
 from millpond.store_files import Listing, StoreFiles
 
@@ -293,7 +293,7 @@ class _StoreCheck:
         families = {family.id: family for family in manifest.column_families}
         entries = foreign = 0
         keys: Counter[int] = Counter()  # by slot
-        with tempfile.TemporaryDirectory(prefix="millpond-verify-") as directory:
+        with scratch_directory("verify") as directory:
             database = f"{directory}/db"
             try:
                 lay_out(self.storage, manifest, _name(key), database, Fetching(verify_checksums=False))

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import os
-import tempfile
 import zlib
 from collections.abc import Callable, Iterable
 from dataclasses import dataclass, field
@@ -14,6 +13,7 @@ from millpond.errors import ErrorKind, FormatError, InvalidInputError, MillpondE
 from millpond.savepoint.image import Image, StoredFile
 from millpond.savepoint.index import FileEntry
 from millpond.savepoint.target import Target
+from millpond.scratch import scratch_directory
 from millpond.storage import Storage
 from millpond.storage.local import translate
 
@@ -53,7 +53,7 @@ def write_image(
     """
     written = Written()
     total = image.size_bytes
-    with tempfile.TemporaryDirectory(prefix="millpond-savepoint-") as temporary:
+    with scratch_directory("savepoint") as temporary:
         for file in image.files:
             _copy(file, source, target, written, link, verify, damaged, temporary)
             if progress is not None:
