@@ -50,11 +50,13 @@ class Request:
 
     @property
     def operation(self) -> str:
-        """`GET`, `PUT`, `HEAD`, `LIST`, `DELETE`, or of a multipart upload `CREATE`, `PART`, `COMPLETE`, `ABORT`."""
+        """`GET`, `PUT`, `COPY`, `HEAD`, `LIST`, `DELETE`, or of a multipart upload `CREATE`, `PART`, `COMPLETE`, `ABORT`."""
         if self.method == "POST":
             return "DELETE" if "delete" in self.query else "CREATE" if "uploads" in self.query else "COMPLETE"
         if "uploadId" in self.query:
             return {"PUT": "PART", "DELETE": "ABORT"}[self.method]
+        if self.method == "PUT" and any(name.lower() == "x-amz-copy-source" for name in self.headers):
+            return "COPY"
         return "LIST" if "list-type" in self.query else self.method
 
 

@@ -51,6 +51,7 @@ SST_DIR = "sst"
 SPARK_METADATA_DIR = "_metadata"
 STATE_SCHEMA_DIR = "_stateSchema"
 SAVEPOINT_KEY = "savepoint.json"
+CLAIM_KEY = "millpond/claim"  # of whoever writes a savepoint or a new Spark checkpoint where nothing can be renamed
 TABLES_DIR = "tables"
 STAGING_PREFIX = ".staging-"
 

@@ -63,6 +63,51 @@ def test_there_and_back(server: S3Server, tmp_path: Path) -> None:
     assert again.size_bytes > 0 and savepoint.verify(tmp_path / "again").ok
 
 
+def test_what_stays_on_one_server_does_not_come_here(server: S3Server, tmp_path: Path) -> None:
+    """From bucket to bucket the server copies: the state's bytes are neither fetched nor sent."""
+    built = CheckpointBuilder(tmp_path / "checkpoint", spark_format=2).build()
+    job, saved = f"s3://{server.bucket()}/job", f"s3://{server.bucket()}/saved"
+    home = savepoint.fork(built.root, job)
+    assert home.bytes_copied == 0 < home.bytes_written
+    state = sum(i.size_bytes for i in open_storage(job).list("state/") if i.key.endswith((".sst", ".changelog")))
+    before = server.counts.copy()
+    created = savepoint.create(job, saved)
+    restored = savepoint.restore(saved, f"{job}-2")
+    forked = savepoint.fork(job, f"{job}-3")
+    for report in (created, restored, forked):
+        assert report.bytes_copied == state and report.bytes_linked == 0
+    assert server.counts["COPY"] - before["COPY"] == 3 * sum(
+        i.key.endswith((".sst", ".changelog")) for i in open_storage(job).list("state/")
+    )
+    assert savepoint.verify(saved).ok and savepoint.diff(job, f"{job}-2").equal
+    for place in (f"{job}-2", f"{job}-3"):
+        assert verify(open_storage(place), place).problems == []
+
+
+def test_one_of_many_writes_a_place(server: S3Server, tmp_path: Path) -> None:
+    """Whoever comes second is refused, and harms nothing."""
+    built = CheckpointBuilder(tmp_path / "checkpoint", spark_format=2).build()
+    saved = f"s3://{server.bucket()}/saved"
+
+    def create(_: int) -> bool:
+        try:
+            savepoint.create(built.root, saved)
+        except MillpondError as e:
+            assert e.kind is ErrorKind.TARGET_NOT_EMPTY
+            return False
+        return True
+
+    with ThreadPoolExecutor(4) as pool:
+        assert sum(pool.map(create, range(4))) == 1
+    assert savepoint.verify(saved).ok
+    assert layout.CLAIM_KEY not in {info.key for info in open_storage(saved).list("")}
+    open_storage(saved).delete([layout.SAVEPOINT_KEY])  # as if its writer had died
+    open_storage(saved).put_bytes(layout.CLAIM_KEY, b"")
+    with pytest.raises(MillpondError) as caught:
+        savepoint.create(built.root, saved)
+    assert "has died" in str(caught.value)
+
+
 class Executors:
     """What is used of a Spark session, each task in a thread of its own: executors share no disk but what is at a path that all have."""
 

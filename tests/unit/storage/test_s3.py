@@ -22,6 +22,7 @@ from millpond.errors import (
     UnavailableError,
 )
 from millpond.storage import Storage, open_storage, s3_client
+from millpond.storage.memory import MemoryStorage
 from millpond.storage.s3 import S3Storage
 from millpond.storage.s3_client import S3Client
 from millpond.storage.settings import S3Credentials, Secret
@@ -304,6 +305,34 @@ def test_a_lost_answer_is_told_from_another_writer(server: S3Server, s3: S3Stora
     with server.faults(choose), pytest.raises(ConflictError):
         s3.put_bytes("a", b"mine", if_absent=True)
     assert s3.read("a") == b"the other's"
+
+
+@pytest.mark.parametrize("fault", [RESET, LOST, LOST_500, Fault(503, "SlowDown")])
+def test_a_copy_whose_answer_does_not_come(server: S3Server, s3: S3Storage, fault: Fault) -> None:
+    s3.put_bytes("a", b"data")
+    with server.faults(first(2, fault, "COPY")):
+        assert s3.copy_from(s3, "a", "b") is not None
+    assert s3.read("b") == b"data"
+
+
+def test_a_copy_of_what_is_replaced_meanwhile(server: S3Server, s3: S3Storage) -> None:
+    s3.put_bytes("a", b"data")
+
+    def choose(request: Request) -> Fault | None:
+        return Fault(412, "PreconditionFailed") if request.operation == "COPY" else None
+
+    with server.faults(choose), pytest.raises(NotFoundError):
+        s3.copy_from(s3, "a", "b")
+    assert [info.key for info in s3.list("")] == ["a"]
+
+
+def test_what_the_server_does_not_copy(server: S3Server, s3: S3Storage, bucket: str) -> None:
+    """Of another server, of other credentials, without a check sum of Millpond's: the caller moves the bytes."""
+    s3.put_bytes("a", b"data")
+    other = server.storage(bucket, "", endpoint="http://elsewhere.invalid")
+    assert other.copy_from(s3, "a", "b") is None and s3.copy_from(MemoryStorage(), "a", "b") is None
+    s3._call("PutObject", "of another tool", Key=s3._key("c"), Body=b"data")
+    assert s3.copy_from(s3, "c", "b") is None
 
 
 def test_bodies_are_checked(server: S3Server, s3: S3Storage, tmp_path: Path) -> None:

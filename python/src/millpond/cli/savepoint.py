@@ -206,7 +206,9 @@ def _print_bytes(report: CreateReport | RestoreReport, output: Output) -> None:
     if report.dry_run:
         output.message("nothing was written (--dry-run)")
     else:
-        output.line(f"{'written':<13} {bytes_text(report.bytes_written)}, shared {bytes_text(report.bytes_linked)}")
+        copied = f", copied by the storage {bytes_text(report.bytes_copied)}" if report.bytes_copied else ""
+        shared = f", shared {bytes_text(report.bytes_linked)}"
+        output.line(f"{'written':<13} {bytes_text(report.bytes_written)}{copied}{shared}")
 
 
 def _time(ms: int) -> str:

@@ -3,8 +3,10 @@
 from __future__ import annotations
 
 import os
+import uuid
 import zlib
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Iterable, Iterator, Sequence
+from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass, field
 
 from millpond import layout
@@ -16,10 +18,12 @@ from millpond.savepoint.target import Target
 from millpond.scratch import scratch_directory
 from millpond.storage import Storage
 from millpond.storage.local import translate
+from millpond.storage.split import side_of
 
 Progress = Callable[[int, int], None]
 """Called now and then with how much is done and how much there is in all: bytes that are copied, stores that are read or written."""
 
+_COPIES = 16  # at once, where each is a wait for object storage
 # What makes Spark take a directory for the checkpoint of a query comes last.
 _LAST = (layout.COMMITS_DIR, layout.OFFSETS_DIR, layout.QUERY_METADATA_KEY)
 
@@ -30,6 +34,7 @@ class Written:
 
     files: dict[str, FileEntry] = field(default_factory=dict)
     bytes_written: int = 0
+    bytes_copied: int = 0  # by the storage that keeps both: they came by no other machine
     bytes_linked: int = 0
 
 
@@ -54,10 +59,21 @@ def write_image(
     written = Written()
     total = image.size_bytes
     with scratch_directory("savepoint") as temporary:
-        for file in image.files:
-            _copy(file, source, target, written, link, verify, damaged, temporary)
+
+        def copy(file: StoredFile) -> _Copy:
+            return _copy(file, source, target, link, verify, damaged, temporary)
+
+        for done in _all(copy, image.files, source):
+            written.files[done.entry.key] = done.entry
+            if done.how == "linked":
+                written.bytes_linked += done.entry.size_bytes
+                target.durable.add(done.entry.key)
+            elif done.how == "copied":
+                written.bytes_copied += done.entry.size_bytes
+            else:
+                written.bytes_written += done.entry.size_bytes
             if progress is not None:
-                progress(written.bytes_written + written.bytes_linked, total)
+                progress(written.bytes_written + written.bytes_copied + written.bytes_linked, total)
     for key in _in_order(image.texts):
         text = image.texts[key]
         target.storage.put_bytes(key, text, if_absent=True)
@@ -76,19 +92,43 @@ def _in_order(keys: Iterable[str]) -> list[str]:
     return sorted(keys, key=place)
 
 
+@dataclass(frozen=True, slots=True)
+class _Copy:
+    """A file that was taken over. how: `linked`; `copied`, where it is kept; `written`, by this machine."""
+
+    entry: FileEntry
+    how: str
+
+
+def _all(copy: Callable[[StoredFile], _Copy], files: Sequence[StoredFile], source: Storage) -> Iterator[_Copy]:
+    """Copy files: one after the other where they are at hand, several at once where each is a wait."""
+    if not files or side_of(source, files[0].source).local_path(files[0].source) is not None:
+        yield from map(copy, files)
+        return
+    with ThreadPoolExecutor(_COPIES) as pool:
+        try:
+            yield from pool.map(copy, files)
+        except BaseException:
+            pool.shutdown(cancel_futures=True)
+            raise
+
+
 def _copy(
     file: StoredFile,
     source: Storage,
     target: Target,
-    written: Written,
     link: bool,
     verify: bool,
     damaged: Callable[[str], MillpondError],
     temporary: str,
-) -> None:
+) -> _Copy:
     origin = source.local_path(file.source)
     if origin is None:
-        path = os.path.join(temporary, "file")
+        copied = target.storage.copy_from(side_of(source, file.source), file.source, file.key)
+        if copied is not None:
+            _check(file, copied.size_bytes, copied.crc32, damaged)
+            return _Copy(FileEntry(key=file.key, size_bytes=copied.size_bytes, crc32=copied.crc32), "copied")
+        path = os.path.join(temporary, uuid.uuid4().hex)
         source.get_to_file(file.source, path)
     else:
         source.stat(file.source)  # maps what may be wrong with it to Millpond's errors
@@ -102,22 +142,21 @@ def _copy(
         linked = origin is not None and final is not None and os.path.samefile(origin, final)
         readable = final if final is not None else path
         size_bytes = os.path.getsize(readable)
-        if size_bytes != file.size_bytes:
-            raise damaged(f"{file.source} has {size_bytes} bytes, expected {file.size_bytes}")
-        if file.crc32 is None or verify or not linked:
-            crc32 = file_crc32(readable)
-            if file.crc32 is not None and crc32 != file.crc32:
-                raise damaged(f"{file.source}: its check sum does not match")
-        else:
-            crc32 = file.crc32
+        known = None if verify or not linked else file.crc32
+        crc32 = file_crc32(readable) if known is None else known
+        _check(file, size_bytes, crc32, damaged)
+        if origin is None:
+            os.unlink(path)
     except OSError as e:
         raise translate(e, f"reading {file.source}") from e
-    written.files[file.key] = FileEntry(key=file.key, size_bytes=size_bytes, crc32=crc32)
-    if linked:
-        written.bytes_linked += size_bytes
-        target.durable.add(file.key)
-    else:
-        written.bytes_written += size_bytes
+    return _Copy(FileEntry(key=file.key, size_bytes=size_bytes, crc32=crc32), "linked" if linked else "written")
+
+
+def _check(file: StoredFile, size_bytes: int, crc32: int, damaged: Callable[[str], MillpondError]) -> None:
+    if size_bytes != file.size_bytes:
+        raise damaged(f"{file.source} has {size_bytes} bytes, expected {file.size_bytes}")
+    if file.crc32 is not None and crc32 != file.crc32:
+        raise damaged(f"{file.source}: its check sum does not match")
 
 
 def damaged_state(message: str) -> FormatError:

@@ -42,6 +42,7 @@ class CreateReport:
     files: int  # of a dry run: of the native format
     size_bytes: int  # likewise
     bytes_written: int
+    bytes_copied: int  # within object storage: no byte came here
     bytes_linked: int  # of size_bytes, what shares blocks with the Spark checkpoint
     dry_run: bool
 
@@ -182,6 +183,7 @@ def _report(checkpoint: str, savepoint: str, image: Image, written: Written, *, 
         files=len(written.files) or len(image.texts) + len(image.files),
         size_bytes=sum(entry.size_bytes for entry in written.files.values()) or image.size_bytes,
         bytes_written=written.bytes_written,
+        bytes_copied=written.bytes_copied,
         bytes_linked=written.bytes_linked,
         dry_run=dry_run,
     )

@@ -205,7 +205,7 @@ def delete(savepoint: str | os.PathLike[str], *, dry_run: bool = False) -> Savep
     """
     view = show(savepoint)
     storage = open_storage(view.savepoint)
-    mine = {*view.index.files, layout.SAVEPOINT_KEY}
+    mine = {*view.index.files, layout.SAVEPOINT_KEY, layout.CLAIM_KEY}
     others = [info.key for info in storage.list("") if info.key not in mine]
     if others:
         raise InvalidInputError(
@@ -218,7 +218,7 @@ def delete(savepoint: str | os.PathLike[str], *, dry_run: bool = False) -> Savep
             remove_directory(storage.root)
         else:
             storage.delete([layout.SAVEPOINT_KEY])
-            storage.delete(view.index.files)
+            storage.delete([*view.index.files, layout.CLAIM_KEY])
     return view
 
 

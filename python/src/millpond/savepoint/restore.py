@@ -48,6 +48,7 @@ class RestoreReport:
     files: int  # with rows written anew, in a dry run: without those of the state
     size_bytes: int
     bytes_written: int
+    bytes_copied: int  # within object storage: no byte came here
     bytes_linked: int
     dry_run: bool
 
@@ -259,6 +260,7 @@ def _write(
         files=len(changed.texts) + len(changed.files) + len(state_bytes),
         size_bytes=changed.size_bytes + sum(state_bytes.values()),
         bytes_written=written.bytes_written + sum(state_bytes.values()),
+        bytes_copied=written.bytes_copied,
         bytes_linked=written.bytes_linked,
         dry_run=dry_run,
     )

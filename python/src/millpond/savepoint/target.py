@@ -2,8 +2,8 @@
 
 On a file system everything is written into a hidden sibling, `.<name>.staging-<uuid>`, which is then renamed. Its directory is
 locked while its process lives: what a killed one left is known by the lock it lost, and is removed by the next one that writes
-to that name. On storage without rename, the file that makes the place what it is (the index of a savepoint, `metadata` of a
-Spark checkpoint) is written last.
+to that name. On storage without rename, whoever writes claims the place first, with an object that one alone can make; the file that
+makes the place what it is (the index of a savepoint, `metadata` of a Spark checkpoint) is written last, and then the claim is deleted.
 """
 
 from __future__ import annotations
@@ -18,7 +18,7 @@ from contextlib import contextmanager, suppress
 from dataclasses import dataclass, field
 
 from millpond import layout
-from millpond.errors import ErrorKind, InvalidInputError
+from millpond.errors import ConflictError, ErrorKind, InvalidInputError
 from millpond.scratch import lock, remove_abandoned, scratch_directory
 from millpond.storage import LocalStorage, Storage, open_storage
 from millpond.storage.local import translate
@@ -85,7 +85,17 @@ def check_vacant(root: str) -> None:
             raise translate(e, f"looking at {path}") from e
     elif next(storage.list(""), None) is None:
         return
+    elif next(storage.list(layout.CLAIM_KEY), None) is not None:
+        raise _claimed(root)
     raise InvalidInputError(f"{root} is not empty", kind=ErrorKind.TARGET_NOT_EMPTY)
+
+
+def _claimed(root: str) -> InvalidInputError:
+    return InvalidInputError(
+        f"{root} is being written to by another process, or one that did has died",
+        kind=ErrorKind.TARGET_NOT_EMPTY,
+        hint="Name another place; or, if no process writes there, delete all that is below it, and try again.",
+    )
 
 
 @contextmanager
@@ -100,8 +110,7 @@ def building(root: str, state: str | None = None) -> Iterator[Target]:
         if state is None:
             yield target
             return
-        check_vacant(state)
-        with _emptied_on_error(open_storage(state)) as there:
+        with _claiming(open_storage(state), state) as there:
             split = SplitStorage(target.storage, there)
             split.put_bytes(layout.STORAGE_KEY, place_record(state), if_absent=True)
             yield Target(split, Place(target.place.root, state), target.durable)
@@ -115,17 +124,30 @@ def _building(root: str) -> Iterator[Target]:
         with _building_locally(storage.root) as target:
             yield target
         return
-    with _emptied_on_error(storage):
+    with _claiming(storage, root):
         yield Target(storage, Place(root))
 
 
 @contextmanager
-def _emptied_on_error(storage: Storage) -> Iterator[Storage]:
+def _claiming(storage: Storage, root: str) -> Iterator[Storage]:
+    """Yield the storage at `root` to write to, which nobody else does meanwhile. It is emptied if the block fails."""
+    check_vacant(root)
     try:
-        yield storage
-    except BaseException:
-        storage.delete([info.key for info in storage.list("")])
-        raise
+        storage.put_bytes(layout.CLAIM_KEY, uuid.uuid4().hex.encode(), if_absent=True)
+    except ConflictError as e:
+        raise _claimed(root) from e
+    mine = [layout.CLAIM_KEY]
+    try:
+        # Another one may have begun and ended since the place was looked at.
+        if any(info.key != layout.CLAIM_KEY for info in storage.list("")):
+            raise InvalidInputError(f"{root} is not empty", kind=ErrorKind.TARGET_NOT_EMPTY)
+        try:
+            yield storage
+        except BaseException:
+            mine += [info.key for info in storage.list("")]
+            raise
+    finally:
+        storage.delete(mine)
 
 
 @contextmanager

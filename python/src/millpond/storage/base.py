@@ -17,6 +17,14 @@ class ObjectInfo:
     tag: str = ""  # changes whenever the object is replaced; "" where the storage has nothing of the kind
 
 
+@dataclass(frozen=True, slots=True)
+class Copied:
+    """An object that was copied where it is kept. crc32: of its bytes, as they were when they were stored."""
+
+    size_bytes: int
+    crc32: int
+
+
 class Storage(Protocol):
     """Objects under keys relative to one Spark checkpoint (`state/0/3/12.changelog`).
 
@@ -71,6 +79,11 @@ class Storage(Protocol):
 
     def delete(self, keys: Iterable[str]) -> None:
         """Delete the objects; those that do not exist are skipped. After an error some may be left: repeat it."""
+
+    def copy_from(self, source: Storage, source_key: str, key: str) -> Copied | None:
+        """Make the object `key`, replacing one that is there, of the object `source_key` of another storage, within what keeps both: no
+        byte of it comes to this machine. None, and nothing is done, where that cannot be. Raises: NotFoundError: OBJECT_NOT_FOUND: no
+        such object in `source`."""
 
     def local_path(self, key: str) -> str | None:
         """Return the absolute path under which this machine's processes can open the object, or None if there is none.

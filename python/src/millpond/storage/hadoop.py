@@ -22,7 +22,7 @@ from millpond.errors import (
     UnsupportedError,
 )
 from millpond.layout import RootUri, new_staging_name
-from millpond.storage.base import ObjectInfo
+from millpond.storage.base import Copied, ObjectInfo, Storage
 from millpond.storage.keys import check_key, check_prefix
 from millpond.storage.local import translate
 
@@ -114,6 +114,10 @@ class HadoopStorage:
         paths = [self._uri(check_key(key)) for key in keys]
         if paths:
             self._ask("delete", "", paths=paths)
+
+    def copy_from(self, source: Storage, source_key: str, key: str) -> Copied | None:
+        check_key(key)
+        return None
 
     def local_path(self, key: str) -> str | None:
         check_key(key)

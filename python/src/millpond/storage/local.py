@@ -18,7 +18,7 @@ from millpond.errors import (
     UnsupportedError,
 )
 from millpond.layout import new_staging_name
-from millpond.storage.base import ObjectInfo
+from millpond.storage.base import Copied, ObjectInfo, Storage
 from millpond.storage.keys import check_key, check_prefix
 
 _FULL = {errno.ENOSPC, errno.EDQUOT}
@@ -288,6 +288,10 @@ class LocalStorage:
                 continue  # directories are no objects
             except OSError as e:
                 raise translate(e, f"deleting {key}") from e
+
+    def copy_from(self, source: Storage, source_key: str, key: str) -> Copied | None:
+        check_key(key)
+        return None
 
     def local_path(self, key: str) -> str | None:
         return self._path(key)

@@ -5,10 +5,11 @@ from __future__ import annotations
 import os
 import threading
 import time
+import zlib
 from collections.abc import Callable, Iterable, Iterator
 
 from millpond.errors import ConflictError, ErrorKind, InvalidInputError, NotFoundError
-from millpond.storage.base import ObjectInfo
+from millpond.storage.base import Copied, ObjectInfo, Storage
 from millpond.storage.keys import check_key, check_prefix
 
 
@@ -87,6 +88,14 @@ class MemoryStorage:
         with self._lock:
             for key in checked:
                 self._objects.pop(key, None)
+
+    def copy_from(self, source: Storage, source_key: str, key: str) -> Copied | None:
+        check_key(key)
+        if not isinstance(source, MemoryStorage):
+            return None
+        data = source.read(source_key)
+        self.put_bytes(key, data)
+        return Copied(len(data), zlib.crc32(data))
 
     def local_path(self, key: str) -> str | None:
         check_key(key)

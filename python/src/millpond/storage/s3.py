@@ -30,7 +30,7 @@ from millpond.errors import (
 )
 from millpond.layout import new_staging_name
 from millpond.storage import s3_errors
-from millpond.storage.base import ObjectInfo
+from millpond.storage.base import Copied, ObjectInfo, Storage
 from millpond.storage.keys import check_key, check_prefix
 from millpond.storage.local import translate
 from millpond.storage.parallel import Parallel
@@ -47,6 +47,7 @@ MAX_KEY_BYTES = 1024
 _RESERVED_BYTES = 300
 _DELETE_BATCH = 1000
 _CHUNK_BYTES = 1024 * 1024
+_MOST_COPIED_BYTES = 5 * 1024**3  # by one CopyObject
 _PUT, _CRC = "millpond-put", "millpond-crc32"
 # How long to look whether a put landed whose answers were all lost.
 _LOOK_MS = 10_000
@@ -233,6 +234,36 @@ class S3Storage:
         except (MillpondError, TransientError, Refused) as e:
             # The error that led here is the one that matters; a lifecycle rule of the bucket removes what is left.
             log.warning("%s: the parts of an upload that failed are left behind: %s", self._client.where(target), e)
+
+    def copy_from(self, source: Storage, source_key: str, key: str) -> Copied | None:
+        target = self._key(key)
+        if not isinstance(source, S3Storage) or not source._client.shares_server_with(self._client):
+            return None
+        origin = source._key(source_key)
+        found = source._head(origin)
+        size_bytes, crc32 = int(found["ContentLength"]), found.get("Metadata", {}).get(_CRC)
+        if crc32 is None or size_bytes > _MOST_COPIED_BYTES:
+            return None  # not one of ours, or too large for one request
+        metadata = _metadata(int(crc32, 16))
+
+        def send(_: str | None) -> None:
+            self._call(
+                "CopyObject",
+                target,
+                expect=s3_errors.PRECONDITION,
+                Key=target,
+                CopySource={"Bucket": source._client.bucket, "Key": origin},
+                CopySourceIfMatch=found.get("ETag"),
+                Metadata=metadata,
+                MetadataDirective="REPLACE",
+                **self._client.write_args,
+            )
+
+        try:
+            self._settled(target, metadata[_PUT], False, send)
+        except ConflictError as e:  # the source is another object by now
+            raise NotFoundError(f"{source._client.where(origin)} was replaced", kind=ErrorKind.OBJECT_NOT_FOUND) from e
+        return Copied(size_bytes, int(crc32, 16))
 
     # ---- reading
 

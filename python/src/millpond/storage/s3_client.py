@@ -53,6 +53,11 @@ class S3Client:
         """Return how messages name an object of the bucket."""
         return f"s3://{self.bucket}/{key}"
 
+    def shares_server_with(self, other: S3Client) -> bool:
+        """Whether one server, with one set of credentials, answers both: it can copy from bucket to bucket."""
+        mine, theirs = self._settings, other._settings
+        return (mine.endpoint, mine.credentials) == (theirs.endpoint, theirs.credentials)
+
     def call(self, operation: str, key: str, *, expect: frozenset[str] = frozenset(), **parameters: Any) -> Any:
         """Send one request about `key` and return the parsed answer.
 

@@ -18,6 +18,7 @@ _RIGHTS = {
     "HeadObject": "s3:GetObject",
     "ListObjectsV2": "s3:ListBucket",
     "DeleteObjects": "s3:DeleteObject",
+    "CopyObject": "s3:PutObject",
     "CreateMultipartUpload": "s3:PutObject",
     "UploadPart": "s3:PutObject",
     "CompleteMultipartUpload": "s3:PutObject",

@@ -6,7 +6,7 @@ import heapq
 from collections.abc import Iterable, Iterator
 
 from millpond import layout
-from millpond.storage.base import ObjectInfo, Storage
+from millpond.storage.base import Copied, ObjectInfo, Storage
 from millpond.storage.keys import check_key, check_prefix
 from millpond.storage.usage import usage_of
 
@@ -27,26 +27,27 @@ class SplitStorage:
     def __repr__(self) -> str:
         return f"SplitStorage({self.spark!r}, {self.state!r})"
 
-    def _of(self, key: str) -> Storage:
+    def side_of(self, key: str) -> Storage:
+        """Return the storage that keeps the object `key`."""
         return self.spark if layout.is_sparks(check_key(key)) else self.state
 
     def put_file(self, key: str, local_path: str, *, if_absent: bool = False, link: bool = False) -> None:
-        self._of(key).put_file(key, local_path, if_absent=if_absent, link=link)
+        self.side_of(key).put_file(key, local_path, if_absent=if_absent, link=link)
 
     def put_bytes(self, key: str, data: bytes, *, if_absent: bool = False) -> None:
-        self._of(key).put_bytes(key, data, if_absent=if_absent)
+        self.side_of(key).put_bytes(key, data, if_absent=if_absent)
 
     def read(self, key: str) -> bytes:
-        return self._of(key).read(key)
+        return self.side_of(key).read(key)
 
     def read_range(self, key: str, start: int, length: int) -> bytes:
-        return self._of(key).read_range(key, start, length)
+        return self.side_of(key).read_range(key, start, length)
 
     def get_to_file(self, key: str, local_path: str, *, link: bool = False) -> int | None:
-        return self._of(key).get_to_file(key, local_path, link=link)
+        return self.side_of(key).get_to_file(key, local_path, link=link)
 
     def stat(self, key: str) -> ObjectInfo:
-        return self._of(key).stat(key)
+        return self.side_of(key).stat(key)
 
     def list(self, prefix: str) -> Iterator[ObjectInfo]:
         check_prefix(prefix)
@@ -67,5 +68,13 @@ class SplitStorage:
         if spark:
             self.spark.delete(spark)
 
+    def copy_from(self, source: Storage, source_key: str, key: str) -> Copied | None:
+        return self.side_of(key).copy_from(source, source_key, key)
+
     def local_path(self, key: str) -> str | None:
-        return self._of(key).local_path(key)
+        return self.side_of(key).local_path(key)
+
+
+def side_of(storage: Storage, key: str) -> Storage:
+    """Return the storage that keeps the object `key`: `storage` itself, or one of its two places."""
+    return storage.side_of(key) if isinstance(storage, SplitStorage) else storage

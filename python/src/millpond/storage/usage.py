@@ -9,6 +9,7 @@ from millpond.storage.base import Storage
 
 _CLASSES = {
     "PutObject": "put_requests",
+    "CopyObject": "put_requests",
     "CreateMultipartUpload": "put_requests",
     "UploadPart": "put_requests",
     "CompleteMultipartUpload": "put_requests",

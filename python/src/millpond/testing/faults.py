@@ -19,7 +19,7 @@ from dataclasses import dataclass
 from enum import Enum
 
 from millpond.errors import ErrorKind, UnavailableError
-from millpond.storage.base import ObjectInfo, Storage
+from millpond.storage.base import Copied, ObjectInfo, Storage
 
 
 class Fault(Enum):
@@ -187,6 +187,12 @@ class FaultyStorage:
         fault = self._begin("delete", first)
         self.inner.delete(keys)
         self._end(fault, "delete", first)
+
+    def copy_from(self, source: Storage, source_key: str, key: str) -> Copied | None:
+        fault = self._begin("copy_from", key)
+        copied = self.inner.copy_from(source, source_key, key)
+        self._end(fault, "copy_from", key)
+        return copied
 
     def local_path(self, key: str) -> str | None:
         return self.inner.local_path(key)

@@ -10,6 +10,7 @@ from __future__ import annotations
 
 import threading
 import time
+import zlib
 from collections.abc import Callable
 from pathlib import Path
 
@@ -208,11 +209,34 @@ class StorageContract:
             lambda: storage.stat(key),
             lambda: storage.delete([key]),
             lambda: storage.local_path(key),
+            lambda: storage.copy_from(storage, "a", key),
         ]
         for call in calls:
             with pytest.raises(InvalidInputError) as caught:
                 call()
             assert caught.value.kind is ErrorKind.INVALID_ARGUMENT
+
+    # ---- copying
+
+    def test_copy_from(self, storage: Storage) -> None:
+        """A storage need not copy by itself; where it does, it is the same object."""
+        data = bytes(range(256)) * 5000
+        storage.put_bytes("a/b", data)
+        storage.put_bytes("c/d", b"other")
+        copied = storage.copy_from(storage, "a/b", "c/d")
+        if copied is None:
+            assert storage.read("c/d") == b"other"
+            return
+        assert (copied.size_bytes, copied.crc32) == (len(data), zlib.crc32(data))
+        assert storage.read("c/d") == storage.read("a/b") == data
+        storage.delete(["a/b"])
+        assert storage.read("c/d") == data, "outlives what it was made of"
+        again = storage.copy_from(storage, "c/d", "e")
+        assert again == copied, "what is known of an object is known of its copy"
+        with pytest.raises(NotFoundError) as caught:
+            storage.copy_from(storage, "a/b", "f")
+        assert caught.value.kind is ErrorKind.OBJECT_NOT_FOUND
+        assert [info.key for info in storage.list("")] == ["c/d", "e"]
 
     # ---- listing
 
