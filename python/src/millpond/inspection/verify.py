@@ -97,18 +97,21 @@ class _Vanished(Exception):
     """A listed file is gone: a running query collected it, or it was deleted. The store is looked at anew."""
 
 
-def verify(storage: Storage, checkpoint: str) -> VerifyReport:
+def verify(storage: Storage, checkpoint: str, progress: Callable[[int, int], None] | None = None) -> VerifyReport:
     """Read everything back. A query may run meanwhile. Needs temporary space where SSTs cannot be linked.
 
     Args:
         checkpoint: its name, for display.
+        progress: called after each store: how many are read, how many there are.
     Raises:
         InvalidInputError: NOT_A_CHECKPOINT. UnsupportedError: FOREIGN_CHECKPOINT, or rocksdict is not installed.
         UnavailableError: storage or local disk.
     """
     found, report = verify_logs(storage, checkpoint)
-    for store in found.stores:
+    for done, store in enumerate(found.stores, 1):
         report.add(*verify_store(storage, found, store))
+        if progress is not None:
+            progress(done, len(found.stores))
     return report
 
 
