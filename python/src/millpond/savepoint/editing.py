@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import os
-import tempfile
 from collections.abc import Iterable, Iterator, Mapping
 from contextlib import ExitStack
 from dataclasses import dataclass, replace
@@ -65,7 +64,7 @@ def edit(
         canonical.CanonicalRows(storage, index) if index.format == CANONICAL else NativeRows(storage, image)
     )
     edited = _Edited(source, image, info, selection)
-    with building(place) as target, tempfile.TemporaryDirectory(prefix="millpond-edit-") as directory:
+    with building(place) as target, target.place.scratch("edit") as directory:
         tables, files = edited.write(directory, function, table)
         for path, entry in files:
             target.storage.put_file(entry.key, path, if_absent=True, link=True)
