@@ -190,9 +190,9 @@ def _savepoint(
     rate: bool = False,
     only: tuple[str, ...] = (OURS,),
 ) -> Measure:
-    extract = _number(name, scale=scale)
+    extract = _number(*name.split("."), scale=scale)
     return Measure(
-        name=f"savepoint_{name}",
+        name=f"savepoint_{name.replace('.', '_')}",
         title=title,
         unit=unit,
         level="savepoint",
@@ -386,6 +386,17 @@ MEASURES: tuple[Measure, ...] = (
         "ms",
         goal=replace(_faster(1 / 1.2), text="1.2 of Spark's"),
         only=(),
+    ),
+    *(
+        _savepoint(
+            f"codec.{schema}_{way}_rows_per_s",
+            f"{title}: {columns}, one core",
+            "rows/s",
+            rate=True,
+            goal=_at_least(1_000_000, "1 000 000 rows/s") if schema == "fixed" else None,
+        )
+        for schema, columns in (("fixed", "four fixed-width columns"), ("text", "those and a text"))
+        for way, title in (("decode", "rows to Arrow"), ("encode", "Arrow to rows"))
     ),
 )
 

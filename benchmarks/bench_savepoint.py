@@ -4,6 +4,7 @@
 The query counts rows by key over Parquet files, one file a micro-batch: one with all keys, then small ones, until snapshots have been
 taken. Run by `run.py` as two processes per contender and repetition, `python -m benchmarks.bench_savepoint <spec.json> <result.json>`:
 the first runs the query and saves it while it runs, the second restores it (Spark's store: starts it again) and runs one micro-batch.
+A third process, without Spark, measures the codec that exports and edits go through: `bench_codec`.
 """
 
 from __future__ import annotations
@@ -33,7 +34,8 @@ _STATE = "spark.sql.streaming.stateStore."
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Sizes:
-    """How much: `keys` of the state, `rows` of a small micro-batch, `busy_rows` of the one that is stopped with a savepoint.
+    """How much: `keys` of the state, `rows` of a small micro-batch, `busy_rows` of the one that is stopped with a savepoint, `codec_rows`
+    that are decoded and encoded.
 
     settle_s: how long the query idles before it is saved, so that maintenance takes the snapshots that are due.
     """
@@ -41,14 +43,16 @@ class Sizes:
     keys: int
     rows: int
     busy_rows: int
+    codec_rows: int
     settle_s: float
 
 
 def sizes(scale: float, *, quick: bool) -> Sizes:
     """Return the sizes at a scale, or at smoke-test size."""
     if quick:
-        return Sizes(keys=2_000, rows=100, busy_rows=1_000, settle_s=0.5)
-    return Sizes(keys=int(2_000_000 * scale), rows=1_000, busy_rows=int(300_000 * scale), settle_s=6.0)
+        return Sizes(keys=2_000, rows=100, busy_rows=1_000, codec_rows=2_000, settle_s=0.5)
+    keys = int(2_000_000 * scale)
+    return Sizes(keys=keys, rows=1_000, busy_rows=int(300_000 * scale), codec_rows=keys, settle_s=6.0)
 
 
 def measure(
@@ -73,6 +77,11 @@ def measure(
         command = [sys.executable, "-m", "benchmarks.bench_savepoint", str(given), str(result)]
         run_measured(command, log=work_dir / f"{phase}.log", timeout_s=timeout_s)
         figures |= json.loads(result.read_text())
+    if contender.ours:
+        result = work_dir / "codec.json"
+        command = [sys.executable, "-m", "benchmarks.bench_codec", str(what.codec_rows), str(result)]
+        run_measured(command, log=work_dir / "codec.log", timeout_s=timeout_s)
+        figures["codec"] = json.loads(result.read_text())
     shutil.rmtree(work_dir)
     return figures
 

@@ -11,7 +11,7 @@ from typing import Any
 
 import pytest
 
-from benchmarks import bench_chart, bench_report, bench_store
+from benchmarks import bench_chart, bench_codec, bench_report, bench_store
 from integration.harness import EVERYTHING
 
 _REPOSITORY = Path(__file__).resolve().parents[1]
@@ -179,3 +179,12 @@ def test_rescale_level_in_the_table() -> None:
     assert bench_report.rescale_disagreements(level) == []
     (line,) = bench_report.rescale_disagreements({**level, "rocksdb-changelog": [run(1, 1, rows=6)]})
     assert "8_to_16: 6 state rows" in line
+
+
+def test_codec_in_the_table() -> None:
+    level = {"millpond": [{"codec": bench_codec.measure(100)}], "rocksdb-changelog": [{}]}
+    summary = bench_report.summarise({"store_sizes": {"keys": 0}, "savepoint": level})
+    assert set(summary) == {
+        f"savepoint_codec_{schema}_{way}_rows_per_s" for schema in ("fixed", "text") for way in ("decode", "encode")
+    }
+    assert all(row["median"]["millpond"] > 0 for row in summary.values())

@@ -18,7 +18,7 @@ from millpond.rows.spark_types import Array, Atom, Decimal, Map, SparkType, Stru
 Row = dict[str, Any]
 Reader = Callable[[bytes, int], tuple[Any, int]]  # data, where -> value, where it ends
 
-_INTEGERS = frozenset({"byte", "short", "integer", "long", "date", "timestamp", "timestamp_ntz"})
+INTEGERS = frozenset({"byte", "short", "integer", "long", "date", "timestamp", "timestamp_ntz"})
 
 
 def row_reader(written: Struct, wanted: Struct | None = None) -> Callable[[bytes], Row]:
@@ -142,7 +142,7 @@ def _bare(kind: SparkType) -> Reader:
             return _string
         case Atom("binary"):
             return _bytes
-        case Atom(name) if name in _INTEGERS:
+        case Atom(name) if name in INTEGERS:
             return _long
     raise UnsupportedError(f"Spark encodes no {kind} with Avro")
 

@@ -11,7 +11,6 @@ Rows come in the order of their places in the store: by key group. A restore tak
 from __future__ import annotations
 
 import os
-import tempfile
 from collections.abc import Iterator
 from dataclasses import dataclass
 from typing import Any
@@ -32,6 +31,7 @@ from millpond.savepoint.image import Image
 from millpond.savepoint.index import FileEntry, SavepointIndex, TableEntry, damaged
 from millpond.savepoint.rewrite import rule_of
 from millpond.savepoint.row_source import PHYSICAL_PREFIX_BYTES, UNKNOWN_GROUP, NativeRows, Rows, StoreRows
+from millpond.scratch import scratch_directory
 from millpond.state.codec import (
     binary_array,
     check_supported,
@@ -256,7 +256,7 @@ class CanonicalRows:
         if key is None:
             return
         entry = self._index.files[key]
-        with tempfile.TemporaryDirectory(prefix="millpond-import-") as directory:
+        with scratch_directory("import") as directory:
             path = self._storage.local_path(key)
             if path is None:
                 path = os.path.join(directory, "table.parquet")

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import os
-import tempfile
 from collections.abc import Iterable, Iterator
 from contextlib import ExitStack
 from dataclasses import replace
@@ -29,7 +28,7 @@ from millpond.savepoint.rewrite import rule_of
 from millpond.savepoint.row_source import NativeRows, Rows, RowSource, StoreRows
 from millpond.savepoint.target import building, check_vacant
 from millpond.spark_metadata import OperatorInfo
-from millpond.state.codec import UNSAFE_ROW, decode_keys, decode_values
+from millpond.state.codec import AVRO, UNSAFE_ROW, check_supported, decode_keys, decode_values
 from millpond.state.encoding import encode_keys, encode_values
 from millpond.state.partitioning import key_groups
 from millpond.state.schema_files import FamilySchema
@@ -63,7 +62,7 @@ def edit(
         canonical.CanonicalRows(storage, index) if index.format == CANONICAL else NativeRows(storage, image)
     )
     edited = _Edited(source, image, info, selection.operator.operator, selection.store, selection.schema)
-    with building(place) as target, tempfile.TemporaryDirectory(prefix="millpond-edit-") as directory:
+    with building(place) as target, target.place.scratch("edit") as directory:
         tables, files = edited.write(directory, function, table)
         for path, entry in files:
             target.storage.put_file(entry.key, path, if_absent=True, link=True)
@@ -135,13 +134,14 @@ class _Edited:
         mine = [s for s in stores if (s.store.operator, s.store.name) == (self.operator, self.store)]
         family = next((f for s in mine for f in s.families if f.name == self.schema.name), None)
         if family is None:
+            others = [f for s in mine for f in s.families]
             family = ColumnFamily(
-                self.schema.name, max((f.id for s in mine for f in s.families), default=-1) + 1, self.schema.kind
+                self.schema.name,
+                max((f.id for f in others), default=-1) + 1,
+                self.schema.kind,
+                encoding=AVRO if any(f.encoding == AVRO for f in others) else UNSAFE_ROW,  # a query has one
             )
-        if family.encoding != UNSAFE_ROW:
-            raise UnsupportedError(
-                f"column family {family.name!r} is encoded as {family.encoding}, which this version only reads"
-            )
+        check_supported(family, self.schema)
         tables: list[TableEntry] = []
         files: list[tuple[str, FileEntry]] = []
         with ExitStack() as stack:
@@ -170,8 +170,10 @@ class _Edited:
         return tables, files
 
     def _batch(self, rows: Rows) -> Any:
-        keys = decode_keys(rows.keys, self.schema, place_bytes=0)
-        return pa.RecordBatch.from_arrays([keys, decode_values(rows.values, self.schema)], names=["key", "value"])
+        encoding = rows.family.encoding
+        keys = decode_keys(rows.keys, self.schema, place_bytes=0, encoding=encoding)
+        values = decode_values(rows.values, self.schema, encoding=encoding)
+        return pa.RecordBatch.from_arrays([keys, values], names=["key", "value"])
 
     def _edit(
         self,
@@ -191,10 +193,10 @@ class _Edited:
                     f"rows need the columns key and value, and have: {', '.join(sorted(names))}",
                     kind=ErrorKind.INVALID_ARGUMENT,
                 )
-            keys = encode_keys(part.column("key"), self.schema)
-            values = encode_values(part.column("value"), self.schema.value)
+            keys = encode_keys(part.column("key"), self.schema, encoding=family.encoding)
+            values = encode_values(part.column("value"), self.schema, encoding=family.encoding)
             self._hashes.append(np.fromiter(map(hash, keys), np.int64, len(keys)))
-            decoded = decode_keys(keys, self.schema, place_bytes=0)
+            decoded = decode_keys(keys, self.schema, place_bytes=0, encoding=family.encoding)
             groups = key_groups(decoded, self.schema.key, self.rule, self.groups.max_parallelism).tolist()
             self.after += len(keys)
             self._spread(writers, stores, family, groups, keys, values)

@@ -9,11 +9,15 @@ from typing import Any
 import pyarrow as pa
 
 from millpond.errors import ErrorKind, InvalidInputError, UnsupportedError
+from millpond.rows.arrow_types import arrow_names
+from millpond.rows.avro_write import avro_ordering, avro_rows
 from millpond.rows.encode import conform, encode_rows
 from millpond.rows.spark_types import Atom, Field, Struct
+from millpond.state.codec import AVRO, UNSAFE_ROW
 from millpond.state.schema_files import FamilySchema
 
 _VERSION = b"\0"  # of Spark's encoding, before each row
+_KEY_SCHEMA = 0  # number of the schema of keys, which Spark lets no job change
 _SIGN = 1 << 63
 # Big-endian, as Java writes them into ordering columns.
 _ORDERED = {
@@ -28,11 +32,12 @@ _ORDERED = {
 }
 
 
-def encode_keys(keys: Any, schema: FamilySchema) -> list[bytes]:
+def encode_keys(keys: Any, schema: FamilySchema, *, encoding: str = UNSAFE_ROW) -> list[bytes]:
     """Return keys as stores hold them, without slot and column family.
 
     Args:
         keys: `pyarrow.StructArray` or `RecordBatch` with the columns of `schema.key`.
+        encoding: of rows, as the column family has it.
     Raises: InvalidInputError: INVALID_ARGUMENT: a column is missing or does not fit, or a key is null. UnsupportedError.
     """
     array = conform(keys, schema.key)
@@ -40,44 +45,60 @@ def encode_keys(keys: Any, schema: FamilySchema) -> list[bytes]:
         raise InvalidInputError("a key is null", kind=ErrorKind.INVALID_ARGUMENT)
     match schema.kind:
         case "point":
-            return [_VERSION + row for row in encode_rows(array, schema.key).to_pylist()]
+            return _rows(array, schema.key, encoding, number=_KEY_SCHEMA)
         case "prefix" | "range":
-            return _framed(array, schema)
-        case _:
-            return _timed(array, schema)
+            return _framed(array, schema, encoding)
+    if encoding == AVRO:
+        raise UnsupportedError(f"Spark encodes no keys of kind {schema.kind} with Avro")
+    return _timed(array, schema)
 
 
-def encode_values(values: Any, schema: Struct) -> list[bytes]:
-    """Return values as stores hold them, one each. Raises: as `encode_keys`."""
-    array = conform(values, schema)
+def encode_values(values: Any, schema: FamilySchema, *, encoding: str = UNSAFE_ROW) -> list[bytes]:
+    """Return values as stores hold them, one each, of the newest schema there is. Args, Raises: as `encode_keys`."""
+    array = conform(values, schema.value)
     if array.null_count:
         raise InvalidInputError("a value is null: leave the row out", kind=ErrorKind.INVALID_ARGUMENT)
+    return _rows(array, schema.value, encoding, number=schema.value_id)
+
+
+def _rows(array: Any, schema: Struct, encoding: str, *, number: int | None) -> list[bytes]:
+    """`number`: of the schema; None: Spark writes none there. UnsafeRows never have one."""
+    if encoding == AVRO:
+        head = _VERSION if number is None else _VERSION + struct.pack("<h", number)
+        return [head + row for row in avro_rows(array, schema)]
     return [_VERSION + row for row in encode_rows(array, schema).to_pylist()]
 
 
-def _columns(array: Any, schema: Struct, numbers: Sequence[int]) -> list[bytes]:
+def _columns(
+    array: Any, schema: Struct, numbers: Sequence[int], encoding: str = UNSAFE_ROW, *, number: int | None = None
+) -> list[bytes]:
     fields = Struct(tuple(schema.fields[number] for number in numbers))
     if not numbers:
         return [b""] * len(array)
-    names = fields.names
-    part = pa.StructArray.from_arrays([array.field(number) for number in numbers], names=names)
-    return [_VERSION + row for row in encode_rows(part, fields).to_pylist()]
+    part = pa.StructArray.from_arrays([array.field(number) for number in numbers], names=arrow_names(fields))
+    return _rows(part, fields, encoding, number=number)
 
 
-def _framed(array: Any, schema: FamilySchema) -> list[bytes]:
+def _framed(array: Any, schema: FamilySchema, encoding: str) -> list[bytes]:
     every = range(len(schema.key.fields))
     first = list(schema.ordinals) if schema.kind == "range" else list(every)[: schema.prefix_columns]
     others = [number for number in every if number not in first]
     if schema.kind == "range":
         ordered = [_ordering(array.field(number), schema.key.fields[number]) for number in first]
-        names = [schema.key.fields[number].name for number in first]
-        part = pa.StructArray.from_arrays([pa.array(column, pa.binary()) for column in ordered], names=names)
-        fields = Struct(tuple(Field(name, Atom("binary")) for name in names))
-        heads = [_VERSION + row for row in encode_rows(part, fields).to_pylist()]
+        heads = _ordered(ordered, encoding)
     else:
-        heads = _columns(array, schema.key, first)
-    rests = _columns(array, schema.key, others)
+        heads = _columns(array, schema.key, first, encoding)
+    rests = _columns(array, schema.key, others, encoding, number=_KEY_SCHEMA)
     return [len(head).to_bytes(4, "little") + head + rest for head, rest in zip(heads, rests, strict=True)]
+
+
+def _ordered(columns: list[list[bytes]], encoding: str) -> list[bytes]:
+    """The row of the columns that order."""
+    if encoding == AVRO:
+        return [_VERSION + row for row in avro_ordering(columns)]
+    fields = Struct(tuple(Field(f"c{number}", Atom("binary")) for number in range(len(columns))))
+    part = pa.StructArray.from_arrays([pa.array(column, pa.binary()) for column in columns], names=fields.names)
+    return [_VERSION + row for row in encode_rows(part, fields).to_pylist()]
 
 
 def _ordering(column: Any, field: Field) -> list[bytes]:

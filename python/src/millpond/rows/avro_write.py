@@ -1,0 +1,203 @@
+"""Arrow to rows as Spark encodes them with Avro: what `millpond.rows.avro` reads, a column at a time, to the byte as Spark writes it."""
+
+from __future__ import annotations
+
+import struct
+from collections.abc import Sequence
+from itertools import pairwise
+from typing import Any
+
+import pyarrow as pa
+
+from millpond.errors import ErrorKind, InvalidInputError, UnsupportedError
+from millpond.rows.avro import INTEGERS, min_bytes
+from millpond.rows.encode import conform
+from millpond.rows.spark_types import Array, Atom, Decimal, Map, SparkType, Struct
+
+_NULL, _SOME = b"\0", b"\2"  # which branch of a union of null and something
+_END = b"\0"  # of the blocks of an array or a map
+_FALSE, _TRUE = b"\0", b"\1"
+
+Column = list[bytes | None]  # of each value its bytes, None: null
+
+
+def avro_rows(rows: Any, schema: Struct) -> list[bytes]:
+    """Return the Avro bytes of each row.
+
+    Args:
+        rows: `pyarrow.StructArray` without nulls; its columns are taken by name and cast where that loses nothing.
+    Raises: InvalidInputError: INVALID_ARGUMENT: a column is missing or does not fit, or a null in an array or a map, which Spark cannot
+        write. UnsupportedError: a type that Spark does not encode with Avro.
+    """
+    return _records(conform(rows, schema), schema)
+
+
+def avro_ordering(columns: Sequence[Sequence[bytes]]) -> list[bytes]:
+    """Return, of each row, what `millpond.rows.avro.ordering_columns` reads.
+
+    Args:
+        columns: of each column that orders keys, the marker and the big-endian value, as one, of each row.
+    """
+    return _joined([[_SOME + _sized(one[:1]) + _SOME + _sized(one[1:]) for one in column] for column in columns])
+
+
+def _records(array: Any, kind: Struct) -> list[bytes]:
+    """The fields of each struct, of a null one those of a struct of nulls."""
+    if not kind.fields:
+        return [b""] * len(array)
+    return _joined([_nullable(column, field.type) for column, field in zip(array.flatten(), kind.fields, strict=True)])
+
+
+def _joined(columns: Sequence[list[bytes]]) -> list[bytes]:
+    return list(map(b"".join, zip(*columns, strict=True)))
+
+
+def _long_bytes(value: int) -> bytes:
+    """Variable length, zigzag."""
+    word = value << 1 if value >= 0 else ~(value << 1)
+    if word < 0x80:
+        return _ONE_BYTE[word]
+    out = bytearray()
+    while word > 0x7F:
+        out.append(word & 0x7F | 0x80)
+        word >>= 7
+    out.append(word)
+    return bytes(out)
+
+
+_ONE_BYTE = [bytes([word]) for word in range(0x80)]
+
+
+def _sized(data: bytes) -> bytes:
+    return _long_bytes(len(data)) + data
+
+
+def _nullable(array: Any, kind: SparkType) -> list[bytes]:
+    """A field."""
+    if kind == Atom("void"):
+        return [b""] * len(array)
+    return [_NULL if value is None else _SOME + value for value in _bare(array, kind)]
+
+
+def _items(array: Any, kind: SparkType) -> list[bytes]:
+    """Elements of arrays, values of maps: unions only if they have parts themselves."""
+    if isinstance(kind, Struct | Array | Map) or kind == Atom("void"):
+        return _nullable(array, kind)
+    found = []
+    for value in _bare(array, kind):
+        if value is None:
+            raise InvalidInputError(
+                f"a null among {kind} values of an array or a map, which Spark cannot encode with Avro",
+                kind=ErrorKind.INVALID_ARGUMENT,
+            )
+        found.append(value)
+    return found
+
+
+def _bare(array: Any, kind: SparkType) -> Column:
+    match kind:
+        case Struct():
+            return _kept(array, _records(array, kind))
+        case Array():
+            return _arrays(array, kind)
+        case Map():
+            return _maps(array, kind)
+        case Decimal():
+            return _decimals(array, kind)
+        case Atom("boolean"):
+            return [None if value is None else _TRUE if value else _FALSE for value in array.to_pylist()]
+        case Atom("float"):
+            return _packed(array.view(pa.int32()), "<i")  # bits, because there is more than one NaN
+        case Atom("double"):
+            return _packed(array.view(pa.int64()), "<q")
+        case Atom("string" | "binary"):
+            return [None if value is None else _sized(value) for value in array.view(pa.binary()).to_pylist()]
+        case Atom("date"):
+            return _longs(array.view(pa.int32()))
+        case Atom("timestamp" | "timestamp_ntz"):
+            return _longs(array.view(pa.int64()))
+        case Atom(name) if name in INTEGERS:
+            return _longs(array)
+    raise UnsupportedError(f"Spark encodes no {kind} with Avro")
+
+
+def _kept(array: Any, values: list[bytes]) -> Column:
+    if array.null_count == 0:
+        return [*values]
+    return [value if there else None for value, there in zip(values, array.is_valid().to_pylist(), strict=True)]
+
+
+def _longs(array: Any) -> Column:
+    return [None if value is None else _long_bytes(value) for value in array.to_pylist()]
+
+
+def _packed(array: Any, form: str) -> Column:
+    pack = struct.Struct(form).pack
+    return [None if value is None else pack(value) for value in array.to_pylist()]
+
+
+def _decimals(array: Any, kind: Decimal) -> Column:
+    """As many bytes as the precision asks for, big-endian; Arrow has 16, little-endian."""
+    size = min_bytes(kind.precision)
+    data = array.buffers()[1].to_pybytes() if len(array) else b""
+    return _kept(array, [data[16 * n : 16 * n + size][::-1] for n in range(array.offset, array.offset + len(array))])
+
+
+def _arrays(array: Any, kind: Array) -> Column:
+    lists, offsets = _lists(array)
+    items = _items(lists.values.slice(offsets[0], offsets[-1] - offsets[0]), kind.element)
+    return _scattered(array, [_block(items[start:end]) for start, end in _spans(offsets)])
+
+
+def _maps(array: Any, kind: Map) -> Column:
+    if kind.key != Atom("string"):
+        raise UnsupportedError(f"Spark encodes no map by {kind.key} with Avro")
+    maps, offsets = _lists(array)
+    keys = maps.keys.slice(offsets[0], offsets[-1] - offsets[0]).to_pylist()
+    items = _items(maps.items.slice(offsets[0], offsets[-1] - offsets[0]), kind.value)
+    found = []
+    for start, end in _spans(offsets):
+        pairs = _as_java_orders(list(zip(keys[start:end], items[start:end], strict=True)))
+        found.append(_block([_sized(key.encode()) + item for key, item in pairs]))
+    return _scattered(array, found)
+
+
+def _lists(array: Any) -> tuple[Any, list[int]]:
+    """The lists that are not null, and where each begins, and the last ends."""
+    lists = array.filter(array.is_valid()) if array.null_count else array
+    return lists, lists.offsets.to_pylist() or [0]
+
+
+def _spans(offsets: list[int]) -> list[tuple[int, int]]:
+    places = [offset - offsets[0] for offset in offsets]
+    return list(pairwise(places))
+
+
+def _block(items: list[bytes]) -> bytes:
+    return _long_bytes(len(items)) + b"".join(items) + _END if items else _END
+
+
+def _scattered(array: Any, values: list[bytes]) -> Column:
+    found = iter(values)
+    return [next(found) if there else None for there in array.is_valid().to_pylist()]
+
+
+def _as_java_orders(pairs: list[tuple[str, bytes]]) -> list[tuple[str, bytes]]:
+    """The entries of a map as `java.util.HashMap`, which Spark fills with them, yields them: by bucket, then as they came."""
+    if len(pairs) < 2:
+        return pairs
+    buckets = 1
+    while buckets < len(pairs):
+        buckets *= 2
+    entries = dict(pairs)
+    if len(entries) > buckets * 3 // 4:
+        buckets *= 2
+
+    def bucket(pair: tuple[str, bytes]) -> int:
+        text = pair[0].encode("utf-16-le")
+        code = 0
+        for unit in struct.unpack(f"<{len(text) // 2}H", text):
+            code = (31 * code + unit) & 0xFFFF_FFFF
+        return (code ^ code >> 16) & (buckets - 1)
+
+    return sorted(entries.items(), key=bucket)
