@@ -232,6 +232,9 @@ def test_plan_of_a_job(spark: SparkSession, tmp_path: Path) -> None:
     other = said(lambda: deduped().withColumn("v", F.lit("a")).groupBy(F.window("ts", "10 seconds")).agg(F.max("v")))
     assert other["dedupe"] == "restored"
     assert other["stateStoreSave"].startswith("refused") and "SCHEMA" in other["stateStoreSave"]
+    text = deduped().withColumn("v", F.lit("a")).groupBy(F.window("ts", "10 seconds"), "k").agg(F.max("v").alias("v"))
+    (refused,) = [op for op in savepoint.plan(saved, lambda: text).operators if op.name == "stateStoreSave"]
+    assert {"value: - count long", "value: + max string"} <= {str(column) for column in refused.columns}
     assert f"--map-operator {dedupe}=0" in said(deduped)["dedupe"], "the job's, of two of that name"
     changes: dict[str, Any] = {"map_operators": {dedupe: 0}, "drop_operators": [window]}
     assert said(deduped, **changes) == {"dedupe": "mapped", "stateStoreSave": "dropped"}
