@@ -403,6 +403,8 @@ def plan(arguments: argparse.Namespace, output: Output) -> int:
             right=(0, 2),
         )
         for op in report.operators:
+            for column in op.columns:
+                output.line(f"{op.name}: {column}")
             if op.reason:
                 output.line(f"{op.name}: {op.reason}")
     return 0 if report.ok else 1
