@@ -7,7 +7,7 @@ import os
 import shutil
 import tempfile
 from collections.abc import Iterator
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from functools import cache
 
 _PREFIX = "millpond-scratch-"
@@ -44,7 +44,8 @@ def _new(parent: str, prefix: str) -> tuple[str, int]:
 
 @cache
 def _remove_abandoned_once(parent: str) -> None:
-    remove_abandoned(parent, _PREFIX)
+    with suppress(OSError):  # one may write there without seeing what is there
+        remove_abandoned(parent, _PREFIX)
 
 
 def lock(directory: str) -> int:
