@@ -190,11 +190,14 @@ def test_over_processes(built: CheckpointBuilder) -> None:
 def test_an_error_in_another_process_is_told(built: CheckpointBuilder) -> None:
     before = read_before(built.storage, "it")
     plan = replace(rehash.plan_rehash(built.storage, "it", before, 5, None, 0), processes=2)
-    path = built.root / "state/0/0/_metadata/schema"
-    path.write_bytes(path.read_bytes().replace(b"long", b"else"))
+    (path,) = built.root.glob("state/0/1/6*.changelog")
+    data = bytearray(path.read_bytes())
+    data[-50] ^= 1
+    path.write_bytes(data)
     files = tree(built.root)
-    with pytest.raises(MillpondError), rehash.rehashed(built.storage, before, plan):
+    with pytest.raises(MillpondError) as caught, rehash.rehashed(built.storage, before, plan):
         pass
+    assert caught.value.kind is ErrorKind.CHANGELOG_DAMAGED and path.name in str(caught.value)
     assert tree(built.root) == files
 
 

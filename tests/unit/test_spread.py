@@ -4,11 +4,12 @@ from __future__ import annotations
 
 import os
 import subprocess
+from pathlib import Path
 
 import pytest
 
 from millpond.errors import AgentError, ErrorKind, FormatError, MillpondError, UnsupportedError
-from millpond.spread import Engine, Processes, engine_for
+from millpond.spread import Engine, Processes, engine_for, process_count
 from millpond.storage import LocalStorage, MemoryStorage
 from tests.spread_work import Unsendable, work
 
@@ -43,6 +44,22 @@ def test_what_fails_elsewhere_fails_here(job: int, cls: type[MillpondError], kin
 def test_an_error_that_cannot_be_sent_is_told() -> None:
     with pytest.raises(MillpondError, match=Unsendable.__name__):
         list(Processes(2).map(work, "a", [1, -2]))
+
+
+def test_as_many_processes_as_cores_but_few(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    quota = tmp_path / "cpu.max"
+
+    def count(cores: int, text: str | None) -> int:
+        monkeypatch.setattr(os, "sched_getaffinity", lambda pid: set(range(cores)), raising=False)
+        quota.unlink(missing_ok=True)
+        if text is not None:
+            quota.write_text(text)
+        return process_count(str(quota))
+
+    assert [count(cores, None) for cores in (1, 2, 64)] == [1, 2, 3]
+    assert count(64, "max 100000\n") == 3
+    assert count(64, "250000 100000\n") == 2
+    assert count(64, "50000 100000\n") == 1
 
 
 def test_storage_that_only_this_process_reaches() -> None:

@@ -23,6 +23,21 @@ R = TypeVar("R")
 _AGAIN = "Nothing was changed: run the same command again."
 
 
+# Each takes a quarter of a GiB with state of any size (docs/benchmarks.md): so all of them together stay below one.
+_MOST_PROCESSES = 3
+_CPU_QUOTA = "/sys/fs/cgroup/cpu.max"
+
+
+def process_count(quota_file: str = _CPU_QUOTA) -> int:
+    """Return how many processes to spread work over: one for each core that this process may use, and not too many."""
+    cores = len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count() or 1
+    with suppress(OSError, ValueError):  # no quota
+        with open(quota_file, encoding="ascii") as file:
+            quota_us, period_us = map(int, file.read().split())
+        cores = min(cores, max(1, quota_us // period_us))
+    return min(cores, _MOST_PROCESSES)
+
+
 class Engine(Protocol):
     """Who does the work."""
 
@@ -46,7 +61,7 @@ def engine_for(spark: Any, storages: Sequence[Storage], *, large: bool) -> Engin
     """
     reached = all(map(_reached, storages))
     if spark is None:
-        return Processes((os.cpu_count() or 1) if large and reached else 1)
+        return Processes(process_count() if large and reached else 1)
     if not reached:
         raise UnsupportedError(
             "only what is in a file system or on S3 is read and written by executors",

@@ -80,6 +80,8 @@ def test_what_stays_on_one_server_does_not_come_here(server: S3Server, tmp_path:
         i.key.endswith((".sst", ".changelog")) for i in open_storage(job).list("state/")
     )
     assert savepoint.verify(saved).ok and savepoint.diff(job, f"{job}-2").equal
+    found = savepoint.list_savepoints(saved.rpartition("/")[0])
+    assert [view.savepoint for view in found if isinstance(view, savepoint.SavepointView)] == [saved]
     for place in (f"{job}-2", f"{job}-3"):
         assert verify(open_storage(place), place).problems == []
 

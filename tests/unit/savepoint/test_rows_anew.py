@@ -14,10 +14,8 @@ import pytest
 import millpond
 from millpond import savepoint
 from millpond.cli.main import main
-from millpond.errors import ErrorKind, MillpondError, UnsupportedError
+from millpond.errors import ErrorKind, MillpondError
 from millpond.inspection import overview, verify
-from millpond.savepoint.editing import check_editable
-from millpond.spark_metadata import OperatorInfo
 from millpond.storage import LocalStorage
 from tests.checkpoints import CheckpointBuilder
 from tests.conftest import Golden
@@ -216,22 +214,6 @@ def test_edits_that_are_refused(saved: Path, tmp_path: Path) -> None:
             savepoint.edit(saved, tmp_path / "edited", **options)
         assert caught.value.kind is ErrorKind.INVALID_ARGUMENT
     assert [path.name for path in tmp_path.iterdir()] == ["saved"]
-
-
-def test_state_that_has_a_second_record_is_not_edited() -> None:
-    variables = [
-        {"stateName": "list", "stateVariableType": "ListState", "ttlEnabled": False},
-        {"stateName": "timed", "stateVariableType": "ValueState", "ttlEnabled": True},
-        {"stateName": "plain", "stateVariableType": "MapState", "ttlEnabled": False},
-    ]
-    processor = OperatorInfo(
-        name="transformWithStateExec", stores=("default",), partitions=2, properties={"stateVariables": variables}
-    )
-    check_editable(processor, "plain")
-    join = OperatorInfo(name="symmetricHashJoin", stores=("default",), partitions=2)
-    for info, family in ((processor, "list"), (processor, "timed"), (processor, "$ttl_timed"), (join, "default")):
-        with pytest.raises(UnsupportedError):
-            check_editable(info, family)
 
 
 @pytest.mark.parametrize("form", ["native", "canonical"])

@@ -51,8 +51,12 @@ object JobPlan {
       OffsetSeqMetadata(0L, 0L, pinned), WatermarkPropagator.noop(), first)
 
   private def failure(e: Throwable): JsonNode = {
-    val condition = e match { case t: SparkThrowable => Option(t.getCondition); case _ => None }
-    Json.obj().put("condition", condition.getOrElse(e.getClass.getSimpleName)).put("message", String.valueOf(e.getMessage))
+    val known = e match { case t: SparkThrowable => Some(t); case _ => None }
+    val condition = known.flatMap(t => Option(t.getCondition)).getOrElse(e.getClass.getSimpleName)
+    val out = Json.obj().put("condition", condition).put("message", String.valueOf(e.getMessage))
+    val parameters = out.putObject("parameters")
+    known.foreach(_.getMessageParameters.asScala.foreach { case (name, value) => parameters.put(name, value) })
+    out
   }
 
   /** The writer keeps what it was given to itself. */

@@ -8,6 +8,7 @@ from collections.abc import Sequence
 from itertools import groupby
 
 from millpond.cli.output import Output, bytes_text, count_text
+from millpond.cli.progress import progress_bar
 from millpond.config import OptionValue, resolve
 from millpond.errors import ErrorKind, InvalidInputError
 from millpond.inspection import overview, verify
@@ -176,7 +177,8 @@ def _total(stores: Sequence[StoreView]) -> Sequence[str]:
 def verify_command(arguments: argparse.Namespace, output: Output) -> int:
     """Read everything back. Exit code 1 if anything is wrong."""
     storage, root = open_it(arguments)
-    report = verify(storage, root)
+    with progress_bar(arguments.json) as progress:
+        report = verify(storage, root, progress)
     if arguments.json:
         output.json(report.to_json())
         return 0 if report.ok else 1

@@ -3,12 +3,11 @@
 from __future__ import annotations
 
 import argparse
-import sys
-from collections.abc import Callable
 from typing import Any
 
 from millpond.cli.arguments import number, settings
 from millpond.cli.output import Output, bytes_text
+from millpond.cli.progress import progress_bar
 from millpond.migrating import MigrationReport
 from millpond.migrating import adopt as adopt_checkpoint
 from millpond.migrating import release as release_checkpoint
@@ -50,14 +49,16 @@ def add_commands(commands: Any) -> None:
 
 def adopt(arguments: argparse.Namespace, output: Output) -> int:
     """Take over a Spark checkpoint."""
-    return _print(
-        adopt_checkpoint(max_parallelism=arguments.max_parallelism, **_arguments(arguments)), arguments, output
-    )
+    with progress_bar(arguments.json) as progress:
+        report = adopt_checkpoint(max_parallelism=arguments.max_parallelism, progress=progress, **_arguments(arguments))
+    return _print(report, arguments, output)
 
 
 def release(arguments: argparse.Namespace, output: Output) -> int:
     """Hand one back."""
-    return _print(release_checkpoint(provider=arguments.provider, **_arguments(arguments)), arguments, output)
+    with progress_bar(arguments.json) as progress:
+        report = release_checkpoint(provider=arguments.provider, progress=progress, **_arguments(arguments))
+    return _print(report, arguments, output)
 
 
 def _arguments(arguments: argparse.Namespace) -> dict[str, Any]:
@@ -68,20 +69,7 @@ def _arguments(arguments: argparse.Namespace) -> dict[str, Any]:
         "new_query_id": arguments.new_query_id,
         "conf": settings(arguments.conf),
         "dry_run": arguments.dry_run,
-        "progress": _progress(),
     }
-
-
-def _progress() -> Callable[[int, int], None] | None:
-    """A count on a terminal, nothing else."""
-    if not sys.stderr.isatty():
-        return None
-
-    def draw(done: int, total: int) -> None:
-        sys.stderr.write(f"\r{done} of {total} stores" + ("\n" if done >= total else ""))
-        sys.stderr.flush()
-
-    return draw
 
 
 def _print(report: MigrationReport, arguments: argparse.Namespace, output: Output) -> int:

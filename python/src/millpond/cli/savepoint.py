@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import argparse
-import sys
 from collections.abc import Callable
 from typing import Any
 
@@ -11,6 +10,7 @@ from millpond import savepoint as savepoints
 from millpond.cli import bootstrap
 from millpond.cli.arguments import add_engine, number, pair, session_of, settings
 from millpond.cli.output import Output, bytes_text, count_text, time_text
+from millpond.cli.progress import progress_bar
 from millpond.config import BACKENDS
 from millpond.errors import ErrorKind, InvalidInputError, MillpondError
 from millpond.savepoint import CreateReport, RestoreReport, SavepointView
@@ -165,33 +165,20 @@ def _operators(command: argparse.ArgumentParser) -> None:
     )
 
 
-def _progress() -> Callable[[int, int], None] | None:
-    """A bar on a terminal, nothing else."""
-    if not sys.stderr.isatty():
-        return None
-
-    def draw(done: int, total: int) -> None:
-        share = done / total if total else 1.0
-        bar = "#" * int(share * 40)
-        end = "\n" if done >= total else ""
-        sys.stderr.write(f"\r[{bar:<40}] {share:4.0%}{end}")
-        sys.stderr.flush()
-
-    return draw
-
-
 def create(arguments: argparse.Namespace, output: Output) -> int:
     """Save a query."""
-    report = savepoints.create(
-        arguments.checkpoint,
-        arguments.savepoint,
-        batch=arguments.batch,
-        format=arguments.format,
-        link=not arguments.copy,
-        dry_run=arguments.dry_run,
-        progress=_progress(),
-        spark=session_of(arguments),
-    )
+    spark = session_of(arguments)
+    with progress_bar(arguments.json) as progress:
+        report = savepoints.create(
+            arguments.checkpoint,
+            arguments.savepoint,
+            batch=arguments.batch,
+            format=arguments.format,
+            link=not arguments.copy,
+            dry_run=arguments.dry_run,
+            progress=progress,
+            spark=spark,
+        )
     if arguments.json:
         output.json(report.to_json())
         return 0
@@ -258,7 +245,9 @@ def show(arguments: argparse.Namespace, output: Output) -> int:
 
 def verify(arguments: argparse.Namespace, output: Output) -> int:
     """Read a savepoint back. Exit code 1 if anything is wrong."""
-    report = savepoints.verify(arguments.savepoint, progress=_progress(), spark=session_of(arguments))
+    spark = session_of(arguments)
+    with progress_bar(arguments.json) as progress:
+        report = savepoints.verify(arguments.savepoint, progress=progress, spark=spark)
     if arguments.json:
         output.json(report.to_json())
         return 0 if report.ok else 1
@@ -311,7 +300,8 @@ def _unreadable(path: str, e: MillpondError) -> dict[str, str]:
 
 def diff(arguments: argparse.Namespace, output: Output) -> int:
     """Compare two states. Exit code 1 if they differ."""
-    report = savepoints.diff(arguments.first, arguments.second)
+    with progress_bar(arguments.json) as progress:
+        report = savepoints.diff(arguments.first, arguments.second, progress=progress)
     if arguments.json:
         output.json(report.to_json())
     else:
@@ -334,21 +324,19 @@ def diff(arguments: argparse.Namespace, output: Output) -> int:
 
 def restore(arguments: argparse.Namespace, output: Output) -> int:
     """Make a Spark checkpoint of a savepoint."""
-    report = savepoints.restore(
-        arguments.savepoint, arguments.checkpoint, progress=_progress(), **_restore_options(arguments)
-    )
+    options = _restore_options(arguments)
+    with progress_bar(arguments.json) as progress:
+        report = savepoints.restore(arguments.savepoint, arguments.checkpoint, progress=progress, **options)
     return _print_restored(report, arguments, output)
 
 
 def fork(arguments: argparse.Namespace, output: Output) -> int:
     """Make a Spark checkpoint of another one."""
-    report = savepoints.fork(
-        arguments.checkpoint,
-        arguments.new_checkpoint,
-        batch=arguments.batch,
-        progress=_progress(),
-        **_restore_options(arguments),
-    )
+    options = _restore_options(arguments)
+    with progress_bar(arguments.json) as progress:
+        report = savepoints.fork(
+            arguments.checkpoint, arguments.new_checkpoint, batch=arguments.batch, progress=progress, **options
+        )
     return _print_restored(report, arguments, output)
 
 
@@ -414,6 +402,8 @@ def plan(arguments: argparse.Namespace, output: Output) -> int:
             right=(0, 2),
         )
         for op in report.operators:
+            for column in op.columns:
+                output.line(f"{op.name}: {column}")
             if op.reason:
                 output.line(f"{op.name}: {op.reason}")
     return 0 if report.ok else 1

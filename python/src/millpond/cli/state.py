@@ -5,12 +5,13 @@ from __future__ import annotations
 import argparse
 import os
 import sys
-from collections.abc import Iterable
+from collections.abc import Callable, Iterable
 from contextlib import suppress
 from typing import Any
 
 from millpond.cli.arguments import add_engine, number, session_of
 from millpond.cli.output import Output
+from millpond.cli.progress import status_line
 from millpond.errors import ErrorKind, InvalidInputError
 from millpond.layout import new_staging_name
 from millpond.storage.local import translate
@@ -81,7 +82,9 @@ def read(arguments: argparse.Namespace, output: Output) -> int:
     session_of(arguments)  # says that --conf is for Spark
     schema, batches = tables.scan_state(arguments.path, **chosen)
     if arguments.output is not None:
-        count = _to_file(arguments.output, arguments.format, schema, writing.limited(batches, arguments.limit))
+        with status_line() as draw:
+            chosen_rows = _counted(writing.limited(batches, arguments.limit), draw)
+            count = _to_file(arguments.output, arguments.format, schema, chosen_rows)
         output.message(f"{count:,} rows written to {arguments.output}")
     elif arguments.format == "json":
         writing.write_json(writing.limited(batches, arguments.limit), sys.stdout)
@@ -94,6 +97,15 @@ def read(arguments: argparse.Namespace, output: Output) -> int:
         if arguments.limit is None and sum(batch.num_rows for batch in rows) > limit:
             output.message(f"the first {limit} rows; --limit N for more")
     return 0
+
+
+def _counted(batches: Iterable[Any], draw: Callable[[str], None] | None) -> Iterable[Any]:
+    count = 0
+    for batch in batches:
+        yield batch
+        count += batch.num_rows
+        if draw is not None:
+            draw(f"{count:,} rows")
 
 
 def _to_file(path: str, form: str, schema: Any, batches: Iterable[Any]) -> int:

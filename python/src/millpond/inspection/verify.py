@@ -8,7 +8,6 @@ version that Spark may still ask for has a restorable lineage; no store of an op
 from __future__ import annotations
 
 import io
-import tempfile
 import zlib
 from collections import Counter
 from collections.abc import Callable, Iterable
@@ -29,6 +28,7 @@ from millpond.local import rocks
 from millpond.manifest import Manifest
 from millpond.restore.execute import Fetching, lay_out
 from millpond.restore.plan import plan_restore
+from millpond.scratch import scratch_directory
 from millpond.storage import Storage
 from millpond.store_files import Listing, StoreFiles
 
@@ -97,18 +97,21 @@ class _Vanished(Exception):
     """A listed file is gone: a running query collected it, or it was deleted. The store is looked at anew."""
 
 
-def verify(storage: Storage, checkpoint: str) -> VerifyReport:
+def verify(storage: Storage, checkpoint: str, progress: Callable[[int, int], None] | None = None) -> VerifyReport:
     """Read everything back. A query may run meanwhile. Needs temporary space where SSTs cannot be linked.
 
     Args:
         checkpoint: its name, for display.
+        progress: called after each store: how many are read, how many there are.
     Raises:
         InvalidInputError: NOT_A_CHECKPOINT. UnsupportedError: FOREIGN_CHECKPOINT, or rocksdict is not installed.
         UnavailableError: storage or local disk.
     """
     found, report = verify_logs(storage, checkpoint)
-    for store in found.stores:
+    for done, store in enumerate(found.stores, 1):
         report.add(*verify_store(storage, found, store))
+        if progress is not None:
+            progress(done, len(found.stores))
     return report
 
 
@@ -293,7 +296,7 @@ class _StoreCheck:
         families = {family.id: family for family in manifest.column_families}
         entries = foreign = 0
         keys: Counter[int] = Counter()  # by slot
-        with tempfile.TemporaryDirectory(prefix="millpond-verify-") as directory:
+        with scratch_directory("verify") as directory:
             database = f"{directory}/db"
             try:
                 lay_out(self.storage, manifest, _name(key), database, Fetching(verify_checksums=False))

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import os
 import sys
-import tempfile
 import uuid
 from collections.abc import Callable, Iterable, Mapping
 from contextlib import AbstractContextManager, nullcontext
@@ -22,6 +21,7 @@ from millpond.savepoint.from_checkpoint import checkpoint_image, spark_image
 from millpond.savepoint.image import Image
 from millpond.savepoint.restore import KEEP, restored
 from millpond.savepoint.target import Target, building, check_vacant
+from millpond.scratch import scratch_directory
 from millpond.session import running_class, running_option
 from millpond.storage import LocalStorage, Storage, open_checkpoint, open_storage, root_of
 
@@ -172,7 +172,7 @@ def _migrate(
 
     plan.request(image, before, after, threads=threads, spark_conf=conf)  # what is wrong with it shows in a dry run too
     if not dry_run:
-        with pin, building(place) as target, tempfile.TemporaryDirectory(prefix="millpond-migrating-") as local:
+        with pin, building(place) as target, scratch_directory("migrating") as local:
             if isinstance(target.storage, LocalStorage):
                 after = replace(after, root=target.storage.root)  # until it gets its name
             _write(source, target, described(None), logs=False)

@@ -6,21 +6,16 @@ has changed. The rows are spread over processes where the state is on a local di
 
 from __future__ import annotations
 
-import json
 import os
 import shutil
-import subprocess
-import sys
 import tempfile
 import time
-from collections.abc import Iterator, Sequence
-from contextlib import contextmanager, suppress
+from collections.abc import Iterator
+from contextlib import contextmanager
 from dataclasses import dataclass, replace
-from typing import Any
 
 from millpond import layout
-from millpond.changelog import ChangelogFooter
-from millpond.errors import AgentError, ErrorKind, MillpondError, error
+from millpond.errors import ErrorKind, error
 from millpond.format_file import encode_format
 from millpond.rescaling.composing import writing_of
 from millpond.rescaling.read import Before
@@ -31,7 +26,8 @@ from millpond.savepoint.from_checkpoint import checkpoint_image
 from millpond.savepoint.image import Image
 from millpond.savepoint.rewrite import Blocks, StoreWriter
 from millpond.savepoint.row_source import NativeRows
-from millpond.savepoint.target import lock, remove_abandoned
+from millpond.scratch import lock, remove_abandoned, scratch_directory
+from millpond.spread import Processes, process_count
 from millpond.storage import LocalStorage, Storage
 from millpond.storage.local import translate
 
@@ -84,7 +80,7 @@ def plan_rehash(
     processes = 1
     if isinstance(storage, LocalStorage):
         stores = sum(1 for op in image.operators for _ in op.stores)
-        processes = max(1, min(os.cpu_count() or 1, state_bytes // _BYTES_PER_PROCESS, stores))
+        processes = max(1, min(process_count(), state_bytes // _BYTES_PER_PROCESS, stores))
     plan = rewrite.plan_layout(image, partitions, max_parallelism)
     return Rehash(image=image, layout=plan, processes=processes, state_bytes=state_bytes)
 
@@ -144,7 +140,7 @@ def remove_leftovers(storage: Storage) -> None:
 def _staging(storage: Storage) -> Iterator[str]:
     """Yield a folder to write to: on the disk of the state, so that files become part of it without being copied."""
     if not isinstance(storage, LocalStorage):
-        with tempfile.TemporaryDirectory(prefix="millpond-rescale-") as directory:
+        with scratch_directory("rescale") as directory:
             yield directory
         return
     try:
@@ -171,16 +167,18 @@ Parts = dict[tuple[int, str], list[list[Blocks]]]  # operator and store -> from 
 _Work = list[tuple[int, int]]  # operator and old partition
 
 
+@dataclass(frozen=True, slots=True)
+class _Shared:
+    """What all parts of the work share. storage: of one process, any; of several, one that each of them reaches."""
+
+    storage: Storage
+    plan: Rehash
+    directory: str
+
+
 def _parts(storage: Storage, plan: Rehash, directory: str) -> Parts:
-    work = _shares(plan)
-    if plan.processes == 1 or not isinstance(storage, LocalStorage):
-        return _gathered([write_parts(storage, plan, share, directory) for share in work])
-    return _gathered(_in_processes(storage, plan, work, directory))
-
-
-def _gathered(found: Sequence[Parts]) -> Parts:
     every: Parts = {}
-    for parts in found:
+    for parts in Processes(plan.processes).map(_write_parts, _Shared(storage, plan, directory), _shares(plan)):
         for store, lists in parts.items():
             every.setdefault(store, []).extend(lists)
     return every
@@ -202,105 +200,11 @@ def _shares(plan: Rehash) -> list[_Work]:
     return shares
 
 
-def write_parts(storage: Storage, plan: Rehash, work: _Work, directory: str) -> Parts:
-    """Write the rows of some old partitions anew, below `directory`."""
-    source = NativeRows(storage, plan.image)
+def _write_parts(shared: _Shared, work: _Work) -> Parts:
+    """Write the rows of some old partitions anew."""
+    source = NativeRows(shared.storage, shared.plan.image)
     parts: Parts = {}
-    for writer in _writers(storage, plan, plan.image):
+    for writer in _writers(shared.storage, shared.plan, shared.plan.image):
         mine = [rows for rows in writer.stores if (rows.store.operator, rows.store.partition) in work]
-        parts[writer.operator, writer.store.name] = [writer.part(source, mine, directory)]
+        parts[writer.operator, writer.store.name] = [writer.part(source, mine, shared.directory)]
     return parts
-
-
-def _in_processes(storage: LocalStorage, plan: Rehash, work: list[_Work], directory: str) -> list[Parts]:
-    # Not multiprocessing: it would run the caller's script again, or fork a process that has threads.
-    running: list[subprocess.Popen[str]] = []
-    try:
-        for share in work:
-            worker = subprocess.Popen(
-                [sys.executable, "-m", "millpond.rescaling.worker"],
-                stdin=subprocess.PIPE,
-                stdout=subprocess.PIPE,
-                text=True,
-            )
-            running.append(worker)
-            assert worker.stdin is not None
-            with suppress(BrokenPipeError):  # it ended already: its exit code says so
-                # stays open: its end tells the worker that this process is gone
-                worker.stdin.write(json.dumps(_described(storage, plan, share, directory)) + "\n")
-                worker.stdin.flush()
-        return [_answer(worker) for worker in running]
-    finally:
-        for worker in running:
-            worker.kill()
-            worker.wait()
-            for pipe in (worker.stdin, worker.stdout):
-                with suppress(OSError):
-                    if pipe is not None:
-                        pipe.close()
-
-
-def _described(storage: LocalStorage, plan: Rehash, share: _Work, directory: str) -> dict[str, Any]:
-    groups = plan.layout.key_groups
-    return {
-        "root": storage.root,
-        "batch": plan.image.batch,
-        "partitions": plan.layout.partitions,
-        "max_parallelism": groups.max_parallelism,
-        "work": share,
-        "directory": directory,
-    }
-
-
-def _answer(worker: subprocess.Popen[str]) -> Parts:
-    assert worker.stdout is not None
-    line = worker.stdout.readline()
-    if not line:
-        raise AgentError(
-            f"a process that wrote rows anew ended with code {worker.wait()}", kind=ErrorKind.AGENT_LOST, hint=_AGAIN
-        )
-    answer = json.loads(line)
-    if "error" in answer:
-        found = answer["error"]
-        raise error(ErrorKind(found["kind"]), found["message"], hint=found["hint"])
-    return {
-        (entry["operator"], entry["store"]): [[_blocks(b) for b in part] for part in entry["parts"]]
-        for entry in answer["stores"]
-    }
-
-
-_AGAIN = "Nothing was changed: run the same command again."
-
-
-def _blocks(fields: dict[str, Any]) -> Blocks:
-    keys = {int(group): count for group, count in fields["keys"].items()}
-    return Blocks(path=fields["path"], keys=keys, totals=ChangelogFooter(*fields["totals"]))
-
-
-def parts_json(parts: Parts) -> dict[str, Any]:
-    """Return what a worker answers."""
-    return {
-        "stores": [
-            {
-                "operator": operator,
-                "store": name,
-                "parts": [
-                    [
-                        {
-                            "path": b.path,
-                            "keys": b.keys,
-                            "totals": [b.totals.records, b.totals.puts, b.totals.raw_bytes],
-                        }
-                        for b in part
-                    ]
-                    for part in found
-                ],
-            }
-            for (operator, name), found in parts.items()
-        ]
-    }
-
-
-def error_json(e: MillpondError) -> dict[str, Any]:
-    """Return what a worker answers that failed."""
-    return {"error": {"kind": e.kind.value, "message": str(e), "hint": e.hint}}

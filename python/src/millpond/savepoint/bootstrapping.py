@@ -100,7 +100,7 @@ def bootstrap(
         rows: a DataFrame, or a `pyarrow.Table`, with the columns of the query's only source; or the number of a source, from 0, to one.
             Sources are numbered as in Spark's offset log: in the order of the plan. A source without rows gives none.
         state: a `pyarrow.Table` with the columns `key` and `value`, as `millpond.read_state` returns them; or the name of a column
-            family, such as a state variable, to one. It takes the place of what `rows` made of that column family.
+            family, such as a state variable, or of a store of a join, to one. It takes the place of what `rows` made of that column family.
         operator: whose state that is, if the query has several: number or name.
         offsets: the number of a source to the offset after which it goes on, as JSON, as Spark's offset log has it:
             `{0: {"topic": {"0": 23}}}`. A source that is not named begins as in a new query.
@@ -110,8 +110,8 @@ def bootstrap(
         dry_run: check everything that can be checked without running the batch; write nothing.
     Raises:
         InvalidInputError: TARGET_NOT_EMPTY, OPERATOR_UNKNOWN; INVALID_ARGUMENT: columns, offsets or a query that do not fit.
-        UnsupportedError: SHIM_MISSING; FOREIGN_CHECKPOINT: the session keeps its state elsewhere; UNSUPPORTED: state that cannot be
-            edited (see `savepoint.edit`), or the extra `tools` is not installed. UnavailableError: storage. What the job itself raises.
+        UnsupportedError: SHIM_MISSING; FOREIGN_CHECKPOINT: the session keeps its state elsewhere; UNSUPPORTED: the extra `tools` is
+            not installed. UnavailableError: storage. What the job itself raises.
     """
     if rows is None and state is None and offsets is None:
         raise _invalid("there is nothing to begin with: give rows, state or offsets")
@@ -191,9 +191,12 @@ def _taken_over(
         return fork(run, checkpoint, offsets=offsets, storage_uri=storage_uri)
     saved = f"{scratch}/{_SAVED}-0"
     create(run, saved)
+    stores = {store.name for one in checkpoint_image(open_checkpoint(run), run).operators for store in one.stores}
     for number, (family, table) in enumerate(tables.items(), 1):
         edited = f"{scratch}/{_SAVED}-{number}"
-        edit(saved, edited, operator=operator, column_family=family, table=table)
+        # Joins in their older formats have a store for what is a column family elsewhere.
+        store, column_family = (family, None) if family in stores else (None, family)
+        edit(saved, edited, operator=operator, store=store, column_family=column_family, table=table)
         saved = edited
     return restore(saved, checkpoint, offsets=offsets, storage_uri=storage_uri)
 

@@ -11,7 +11,6 @@ Rows come in the order of their places in the store: by key group. A restore tak
 from __future__ import annotations
 
 import os
-import tempfile
 from collections.abc import Iterator
 from dataclasses import dataclass
 from typing import Any
@@ -32,13 +31,14 @@ from millpond.savepoint.image import Image
 from millpond.savepoint.index import FileEntry, SavepointIndex, TableEntry, damaged
 from millpond.savepoint.rewrite import rule_of
 from millpond.savepoint.row_source import PHYSICAL_PREFIX_BYTES, UNKNOWN_GROUP, NativeRows, Rows, StoreRows
+from millpond.scratch import scratch_directory
 from millpond.state.codec import (
     binary_array,
     check_supported,
     decode_keys,
+    decode_lists,
     decode_values,
     prefixes,
-    split_lists,
     without,
 )
 from millpond.state.partitioning import key_groups
@@ -191,18 +191,12 @@ class _TableWriter:
         keys = None
         if self._schema is not None:
             keys = columns["key"] = decode_keys(part.keys, self._schema, place_bytes=0, encoding=part.family.encoding)
-            columns["value"] = self._values(part, self._schema)
+            decode, values = (decode_lists, part.values.to_pylist()) if self._multi else (decode_values, part.values)
+            columns["value"] = decode(values, self._schema, encoding=part.family.encoding)
         columns["key_group"] = self._key_groups(part, keys)
         arrays = [columns[name] for name in self._fields.names]
         self._writer.write_batch(pa.RecordBatch.from_arrays(arrays, schema=self._fields))
         self.rows += len(part.keys)
-
-    def _values(self, part: Part, schema: FamilySchema) -> Any:
-        if not self._multi:
-            return decode_values(part.values, schema, encoding=part.family.encoding)
-        single, counts = split_lists(part.values.to_pylist())
-        ends = np.cumsum([0, *counts])
-        return pa.ListArray.from_arrays(_numbers(ends), decode_values(single, schema, encoding=part.family.encoding))
 
     def _key_groups(self, part: Part, keys: Any) -> Any:
         if not (part.groups == UNKNOWN_GROUP).any():
@@ -256,7 +250,7 @@ class CanonicalRows:
         if key is None:
             return
         entry = self._index.files[key]
-        with tempfile.TemporaryDirectory(prefix="millpond-import-") as directory:
+        with scratch_directory("import") as directory:
             path = self._storage.local_path(key)
             if path is None:
                 path = os.path.join(directory, "table.parquet")

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import os
-import tempfile
 import uuid
 import zlib
 from collections.abc import Callable, Iterable, Iterator, Sequence
@@ -16,6 +15,7 @@ from millpond.errors import ErrorKind, FormatError, InvalidInputError, MillpondE
 from millpond.savepoint.image import Image, StoredFile
 from millpond.savepoint.index import FileEntry
 from millpond.savepoint.target import Target
+from millpond.scratch import scratch_directory
 from millpond.storage import Storage
 from millpond.storage.local import translate
 from millpond.storage.split import side_of
@@ -58,7 +58,7 @@ def write_image(
     """
     written = Written()
     total = image.size_bytes
-    with tempfile.TemporaryDirectory(prefix="millpond-savepoint-") as temporary:
+    with scratch_directory("savepoint") as temporary:
 
         def copy(file: StoredFile) -> _Copy:
             return _copy(file, source, target, link, verify, damaged, temporary)

@@ -5,13 +5,14 @@ from __future__ import annotations
 
 import hashlib
 import os
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from dataclasses import asdict, dataclass
 from typing import Any
 
 from millpond import layout
 from millpond.errors import NotFoundError
 from millpond.rows import require_tools
+from millpond.savepoint.copying import Progress
 from millpond.savepoint.from_checkpoint import checkpoint_image
 from millpond.savepoint.from_savepoint import savepoint_image
 from millpond.savepoint.image import Image
@@ -74,7 +75,7 @@ class _Side:
             for family in found.families
         }
 
-    def digests(self) -> dict[Family, dict[int, tuple[int, int]]]:
+    def digests(self, step: Callable[[], None]) -> dict[Family, dict[int, tuple[int, int]]]:
         """Of each column family and key group: a digest that does not depend on the order of rows, and how many there are."""
         found: dict[Family, dict[int, tuple[int, int]]] = {}
         for store in self.rows.stores():
@@ -83,6 +84,7 @@ class _Side:
                 for group, key, value in zip(rows.groups, rows.keys, rows.values, strict=True):
                     total, count = place.get(group, (0, 0))
                     place[group] = ((total + _digest(key, value)) % _MODULUS, count + 1)
+            step()
         return found
 
 
@@ -91,21 +93,40 @@ def _digest(key: bytes, value: bytes) -> int:
     return int.from_bytes(hashlib.blake2b(head + key + value, digest_size=16).digest(), "little")
 
 
-def diff(first: str | os.PathLike[str], second: str | os.PathLike[str]) -> DiffReport:
+def _steps(total: int, progress: Progress | None) -> Callable[[], None]:
+    done = 0
+
+    def step() -> None:
+        nonlocal done
+        done += 1
+        if progress is not None:
+            progress(done, total)
+
+    return step
+
+
+def diff(
+    first: str | os.PathLike[str], second: str | os.PathLike[str], *, progress: Progress | None = None
+) -> DiffReport:
     """Compare the state of two savepoints, or of two Spark checkpoints after their last batches, byte by byte.
 
     Numbers of partitions and formats may differ. Holds the rows of key groups that differ in memory; of column families in the order of
     time, all rows if any differs.
 
+    Args:
+        progress: called after each store, and after each column family that is compared: how many, and how many there are in all.
     Raises: as `show` and `create`.
     """
     a, b = _side(root_of(first)), _side(root_of(second))
     names = {op.operator: op.name for op in (*b.image.operators, *a.image.operators)}
-    digests_a, digests_b = a.digests(), b.digests()
+    every = sorted(a.families() | b.families())
+    step = _steps(len(a.rows.stores()) + len(b.rows.stores()) + len(every), progress)
+    digests_a, digests_b = a.digests(step), b.digests(step)
     # Digests tell about groups only where both have the same groups, and rows know theirs.
     comparable = a.rows.key_groups == b.rows.key_groups
     families = []
-    for family in sorted(a.families() | b.families()):
+    for family in every:
+        step()
         groups_a, groups_b = digests_a.get(family, {}), digests_b.get(family, {})
         if not groups_a and not groups_b:
             continue

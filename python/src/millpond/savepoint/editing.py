@@ -3,21 +3,21 @@
 from __future__ import annotations
 
 import os
-import tempfile
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterable, Iterator, Mapping
 from contextlib import ExitStack
-from dataclasses import replace
+from dataclasses import dataclass, replace
 from typing import Any
 
 import numpy as np
 import pyarrow as pa
+import pyarrow.compute as pc
 import pyarrow.parquet as pq
 
 from millpond import layout
-from millpond.errors import ErrorKind, InvalidInputError, UnsupportedError
+from millpond.errors import ErrorKind, FormatError, InvalidInputError
 from millpond.ids import StoreId
 from millpond.json_fields import ColumnFamily
-from millpond.partition_keys import TRANSFORM_WITH_STATE_OPERATORS
+from millpond.rows.encode import conform
 from millpond.savepoint import canonical
 from millpond.savepoint.copying import write_image
 from millpond.savepoint.create import check_apart, write_index
@@ -25,15 +25,17 @@ from millpond.savepoint.edit import EditReport, Function
 from millpond.savepoint.from_savepoint import savepoint_image
 from millpond.savepoint.image import Image, StoreImage, without_state
 from millpond.savepoint.index import CANONICAL, FileEntry, TableEntry, damaged, read_index
+from millpond.savepoint.numbering import Numbering
 from millpond.savepoint.rewrite import rule_of
 from millpond.savepoint.row_source import NativeRows, Rows, RowSource, StoreRows
+from millpond.savepoint.second_records import Second, counts_of, numbered, rows_of, second_records
 from millpond.savepoint.target import building, check_vacant
 from millpond.spark_metadata import OperatorInfo
-from millpond.state.codec import AVRO, UNSAFE_ROW, check_supported, decode_keys, decode_values
-from millpond.state.encoding import encode_keys, encode_values
+from millpond.state.codec import AVRO, UNSAFE_ROW, check_supported, decode_keys, decode_lists, decode_values
+from millpond.state.encoding import conform_lists, encode_keys, encode_lists, encode_values
 from millpond.state.partitioning import key_groups
 from millpond.state.schema_files import FamilySchema
-from millpond.state.selection import operator_info, select
+from millpond.state.selection import Selection, family_schemas, operator_info, select
 from millpond.storage import open_checkpoint, root_of
 
 
@@ -58,12 +60,11 @@ def edit(
     image = savepoint_image(storage, index)
     selection = select(origin, operator=operator, store=store, column_family=column_family)
     info = operator_info(image, selection.operator.operator)
-    check_editable(info, selection.family)
     source: RowSource = (
         canonical.CanonicalRows(storage, index) if index.format == CANONICAL else NativeRows(storage, image)
     )
-    edited = _Edited(source, image, info, selection.operator.operator, selection.store, selection.schema)
-    with building(place) as target, tempfile.TemporaryDirectory(prefix="millpond-edit-") as directory:
+    edited = _Edited(source, image, info, selection)
+    with building(place) as target, target.place.scratch("edit") as directory:
         tables, files = edited.write(directory, function, table)
         for path, entry in files:
             target.storage.put_file(entry.key, path, if_absent=True, link=True)
@@ -79,23 +80,6 @@ def edit(
         rows_before=edited.before,
         rows_after=edited.after,
     )
-
-
-def check_editable(info: OperatorInfo, family: str) -> None:
-    """Raise UnsupportedError if Spark keeps a second record of the rows of `family`, which an edit would contradict."""
-    why = ""
-    if info.name == "symmetricHashJoin":
-        why = "a join counts its rows in another store"
-    elif family.startswith("$"):
-        why = "these rows belong to those of a state variable"
-    elif info.name in TRANSFORM_WITH_STATE_OPERATORS:
-        variable = next((v for v in info.state_variables if v.get("stateName") == family), {})
-        if variable.get("stateVariableType") == "ListState":
-            why = "Spark counts the elements of lists elsewhere"
-        elif variable.get("ttlEnabled"):
-            why = "Spark keeps the times at which rows expire elsewhere too"
-    if why:
-        raise UnsupportedError(f"column family {family!r} of {info.name} cannot be edited: {why}")
 
 
 def _counted(image: Image, tables: Iterable[TableEntry]) -> Image:
@@ -115,78 +99,106 @@ def _counted(image: Image, tables: Iterable[TableEntry]) -> Image:
     )
 
 
-class _Edited:
-    """All rows of a savepoint, those of one column family passed through a function."""
+@dataclass(frozen=True, slots=True)
+class _Written:
+    """A column family that is written anew. places: of its stores, by partition."""
 
-    def __init__(
-        self, source: RowSource, image: Image, info: OperatorInfo, operator: int, store: str, schema: FamilySchema
-    ) -> None:
-        self.source, self.image, self.operator, self.store, self.schema = source, image, operator, store, schema
-        self.rule = rule_of(info, store, schema)
+    store: str
+    family: ColumnFamily
+    schema: FamilySchema
+    places: Mapping[int, StoreId]
+
+    def encoded_keys(self, keys: Any) -> list[bytes]:
+        return encode_keys(keys, self.schema, encoding=self.family.encoding)
+
+    def encoded_values(self, values: Any) -> list[bytes]:
+        encode = encode_lists if self.family.multi else encode_values
+        return encode(values, self.schema, encoding=self.family.encoding)
+
+
+class _Edited:
+    """All rows of a savepoint, those of one column family passed through a function; what follows from them is made anew."""
+
+    def __init__(self, source: RowSource, image: Image, info: OperatorInfo, chosen: Selection) -> None:
+        self.source, self.image, self.operator = source, image, chosen.operator.operator
+        self.rule = rule_of(info, chosen.store, chosen.schema)
         self.groups = source.key_groups
+        self.stores = source.stores()
         self.before = self.after = 0
         self._hashes: list[Any] = []  # of the new keys: 8 bytes each, where the keys themselves would take 100
+        schemas = {name: family_schemas(image, self.operator, info, name) for name in info.stores}
+        names = [schema.name for schema in schemas[chosen.store]]
+        self.seconds = second_records(info, chosen.store, chosen.family, names)
+        self.first = self._written(chosen.store, chosen.schema)
+        self._of_seconds: list[tuple[Second, _Written]] = []
+        for second in self.seconds:
+            found = [schema for schema in schemas.get(second.store, ()) if schema.name == second.family]
+            if not found:
+                raise FormatError(
+                    f"operator {self.operator} has no {second.family} in {second.store}", kind=ErrorKind.FORMAT_DAMAGED
+                )
+            self._of_seconds.append((second, self._written(second.store, found[0])))
+
+    def _written(self, store: str, schema: FamilySchema) -> _Written:
+        mine = [rows for rows in self.stores if (rows.store.operator, rows.store.name) == (self.operator, store)]
+        family = next((f for rows in mine for f in rows.families if f.name == schema.name), None)
+        if family is None:  # nothing was ever written to it
+            others = [f for rows in mine for f in rows.families]
+            encoding = AVRO if any(f.encoding == AVRO for f in others) else UNSAFE_ROW  # a query has one
+            number = max((f.id for f in others), default=-1) + 1
+            family = ColumnFamily(schema.name, number, schema.kind, encoding=encoding)
+        check_supported(family, schema)
+        return _Written(store, family, schema, {rows.store.partition: rows.store for rows in mine})
 
     def write(
         self, directory: str, function: Function | None, table: Any
     ) -> tuple[list[TableEntry], list[tuple[str, FileEntry]]]:
         """Write the tables into `directory`. Returns them, and their files with their paths."""
-        stores = self.source.stores()
-        mine = [s for s in stores if (s.store.operator, s.store.name) == (self.operator, self.store)]
-        family = next((f for s in mine for f in s.families if f.name == self.schema.name), None)
-        if family is None:
-            others = [f for s in mine for f in s.families]
-            family = ColumnFamily(
-                self.schema.name,
-                max((f.id for f in others), default=-1) + 1,
-                self.schema.kind,
-                encoding=AVRO if any(f.encoding == AVRO for f in others) else UNSAFE_ROW,  # a query has one
-            )
-        check_supported(family, self.schema)
+        anew = {(written.store, written.family.name) for written in (self.first, *(w for _, w in self._of_seconds))}
         tables: list[TableEntry] = []
-        files: list[tuple[str, FileEntry]] = []
         with ExitStack() as stack:
             writers = canonical.TableWriters(self.image, self.groups, directory)
             stack.callback(writers.close)
-            for store in stores:
+            numbering = None
+            if numbered(self.seconds):
+                numbering = stack.enter_context(
+                    Numbering(self.image, self.groups, os.path.join(directory, "unnumbered"))
+                )
+            for store in self.stores:
                 for rows in self.source.rows(store):
-                    if store not in mine or rows.family.name != self.schema.name:
+                    if store.store.operator != self.operator or (store.store.name, rows.family.name) not in anew:
                         writers.write(store.store, rows)
-                    elif function is not None:
+                    elif (store.store.name, rows.family.name) == (self.first.store, self.first.family.name):
                         self.before += len(rows.keys)
-                        self._edit(writers, mine, family, self._batch(rows), function)
-                    else:
-                        self.before += len(rows.keys)
-            for batch in _batches(table):
-                self._edit(writers, mine, family, batch, lambda rows: rows)
+                        if function is not None:
+                            self._edit(writers, numbering, function(self._batch(rows)))
+            self._edit(writers, numbering, table)
+            if numbering is not None:
+                for store_id, keys, values, counts in numbering.rows():
+                    self._write_numbered(writers, store_id, keys, values, counts)
             writers.close()
-            for store in stores:
-                families = list(store.families)
-                if store in mine and family.name not in {f.name for f in families}:
-                    families.append(family)
-                tables += writers.tables(replace(store, families=tuple(families)))
-            files += writers.files()
-            tables_of_family = {layout.table_key(store.store, family.name) for store in mine}
-            self._check_unique([path for path, entry in files if entry.key in tables_of_family])
+            for store in self.stores:
+                tables += writers.tables(replace(store, families=self._families(store)))
+            files = writers.files()
+            if numbering is None:
+                mine = {layout.table_key(store, self.first.family.name) for store in self.first.places.values()}
+                self._check_unique([path for path, entry in files if entry.key in mine])
         return tables, files
 
-    def _batch(self, rows: Rows) -> Any:
-        encoding = rows.family.encoding
-        keys = decode_keys(rows.keys, self.schema, place_bytes=0, encoding=encoding)
-        values = decode_values(rows.values, self.schema, encoding=encoding)
-        return pa.RecordBatch.from_arrays([keys, values], names=["key", "value"])
+    def _families(self, store: StoreRows) -> tuple[ColumnFamily, ...]:
+        new = self.first.store == store.store.name and store.store.operator == self.operator
+        there = {family.name for family in store.families}
+        return (*store.families, self.first.family) if new and self.first.family.name not in there else store.families
 
-    def _edit(
-        self,
-        writers: canonical.TableWriters,
-        stores: list[StoreRows],
-        family: ColumnFamily,
-        batch: Any,
-        function: Function,
-    ) -> None:
-        result = function(batch)
-        if result is None:
-            return
+    def _batch(self, rows: Rows) -> Any:
+        schema, encoding = self.first.schema, rows.family.encoding
+        keys = decode_keys(rows.keys, schema, place_bytes=0, encoding=encoding)
+        decode = decode_lists if rows.family.multi else decode_values
+        return pa.RecordBatch.from_arrays(
+            [keys, decode(rows.values, schema, encoding=encoding)], names=["key", "value"]
+        )
+
+    def _edit(self, writers: canonical.TableWriters, numbering: Numbering | None, result: Any) -> None:
         for part in _batches(result):
             names = set(part.schema.names)
             if not {"key", "value"} <= names:
@@ -194,13 +206,41 @@ class _Edited:
                     f"rows need the columns key and value, and have: {', '.join(sorted(names))}",
                     kind=ErrorKind.INVALID_ARGUMENT,
                 )
-            keys = encode_keys(part.column("key"), self.schema, encoding=family.encoding)
-            values = encode_values(part.column("value"), self.schema, encoding=family.encoding)
-            self._hashes.append(np.fromiter(map(hash, keys), np.int64, len(keys)))
-            decoded = decode_keys(keys, self.schema, place_bytes=0, encoding=family.encoding)
-            groups = key_groups(decoded, self.schema.key, self.rule, self.groups.max_parallelism).tolist()
+            keys, values = conform(part.column("key"), self.first.schema.key), part.column("value")
+            values = conform_lists(values, self.first.schema.value) if self.first.family.multi else values
+            if self.first.family.multi and (there := pc.greater(pc.list_value_length(values), 0)).false_count:
+                keys, values = keys.filter(there), values.filter(there)  # Spark keeps no empty list
+            groups = key_groups(keys, self.first.schema.key, self.rule, self.groups.max_parallelism)
+            encoded = self.first.encoded_values(values)
             self.after += len(keys)
-            self._spread(writers, stores, family, groups, keys, values)
+            if numbering is not None:
+                for store, chosen in self._places(self.first, groups):
+                    numbering.write(store, self.first, groups[chosen], keys.take(chosen), [encoded[i] for i in chosen])
+                continue
+            encoded_keys = self.first.encoded_keys(keys)
+            self._hashes.append(np.fromiter(map(hash, encoded_keys), np.int64, len(keys)))
+            self._spread(writers, self.first, groups, encoded_keys, encoded)
+            values = conform(values, self.first.schema.value) if not self.first.family.multi else values
+            for second, written in self._of_seconds:
+                second_keys, second_values = rows_of(second, keys, values, written.schema)
+                found = written.encoded_keys(second_keys), written.encoded_values(second_values)
+                self._spread(writers, written, groups, *found)
+
+    def _write_numbered(
+        self, writers: canonical.TableWriters, store: StoreId, keys: Any, values: list[bytes], counts: Any
+    ) -> None:
+        """Rows of one store with their numbers; `counts` of the rows of their keys, -1 where another row has told already."""
+        groups = key_groups(keys, self.first.schema.key, self.rule, self.groups.max_parallelism)
+        rows = Rows(self.first.family, groups.tolist(), self.first.encoded_keys(keys), values)
+        writers.write(store, rows)
+        chosen = np.flatnonzero(counts >= 0)
+        for _, written in self._of_seconds:
+            told, numbers = counts_of(keys.take(pa.array(chosen)), counts[chosen], written.schema)
+            rows = Rows(
+                written.family, groups[chosen].tolist(), written.encoded_keys(told), written.encoded_values(numbers)
+            )
+            if rows.keys:
+                writers.write(written.places[store.partition], rows)
 
     def _check_unique(self, paths: list[str]) -> None:
         """Raise InvalidInputError if a key comes twice in the tables at `paths`, which are all that was edited."""
@@ -218,26 +258,20 @@ class _Edited:
                                 raise InvalidInputError("two rows have the same key", kind=ErrorKind.INVALID_ARGUMENT)
                             seen.add(key)
 
+    def _places(self, written: _Written, groups: Any) -> Iterator[tuple[StoreId, Any]]:
+        """Yield each store that some rows belong to, where Spark will look for them, and which rows."""
+        known, which = np.unique(groups, return_inverse=True)
+        count = 1 if self.rule.kind == "none" else self.image.partitions or 1
+        partitions = np.array([self.groups.partition_of(group, count) for group in known.tolist()], np.int64)[which]
+        for partition in np.unique(partitions).tolist():
+            yield written.places[partition], np.flatnonzero(partitions == partition)
+
     def _spread(
-        self,
-        writers: canonical.TableWriters,
-        stores: list[StoreRows],
-        family: ColumnFamily,
-        groups: list[int],
-        keys: list[bytes],
-        values: list[bytes],
+        self, writers: canonical.TableWriters, written: _Written, groups: Any, keys: list[bytes], values: list[bytes]
     ) -> None:
-        """Give each row to the store of the partition where Spark will look for it."""
-        by_partition = {store.store.partition: store.store for store in stores}
-        parts: dict[int, Rows] = {}
-        for group, key, value in zip(groups, keys, values, strict=True):
-            partition = 0 if self.rule.kind == "none" else self.groups.partition_of(group, self.image.partitions or 1)
-            rows = parts.setdefault(partition, Rows(family))
-            rows.groups.append(group)
-            rows.keys.append(key)
-            rows.values.append(value)
-        for partition, rows in sorted(parts.items()):
-            writers.write(by_partition[partition], rows)
+        for store, chosen in self._places(written, groups):
+            rows = Rows(written.family, groups[chosen].tolist(), [keys[i] for i in chosen], [values[i] for i in chosen])
+            writers.write(store, rows)
 
 
 def _batches(rows: Any) -> Iterator[Any]:

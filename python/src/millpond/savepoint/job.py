@@ -15,6 +15,7 @@ from dataclasses import dataclass
 from typing import Any
 
 from millpond.errors import ErrorKind, InvalidInputError, MillpondError, UnsupportedError, error
+from millpond.savepoint.schema_diff import ColumnDiff, schema_diff
 
 _PLANNER = "org.apache.spark.sql.millpond.JobPlan"
 _RUNNER = "org.apache.spark.sql.millpond.JobRun"
@@ -37,6 +38,7 @@ class JobOperator:
     operator: int
     name: str
     error: str  # why Spark would refuse the state that is there; empty if it would not
+    columns: tuple[ColumnDiff, ...] = ()  # where that is because of its schemas
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -129,10 +131,7 @@ def operators(query: JobQuery, state: str, batch: int, settings: Mapping[str, st
     """
     planner = _of_shim(_PLANNER)
     found = json.loads(planner.describe(query.writer._jwrite, state, batch, json.dumps(dict(settings))))
-    return [
-        JobOperator(operator=one["operator"], name=one["name"], error=_error(one.get("error")))
-        for one in found["operators"]
-    ]
+    return [_operator(one) for one in found["operators"]]
 
 
 def sources(query: JobQuery, rows: Mapping[int, Any]) -> list[JobSource]:
@@ -236,11 +235,17 @@ def new_session(settings: Mapping[str, str]) -> Any:
     return spark
 
 
-def _error(described: Mapping[str, str] | None) -> str:
-    if described is None:
-        return ""
-    condition, message = described["condition"], described["message"].strip()
-    return message if condition in message else f"{condition}: {message}"
+def _operator(described: Mapping[str, Any]) -> JobOperator:
+    error = described.get("error")
+    if error is None:
+        return JobOperator(operator=described["operator"], name=described["name"], error="")
+    condition, message = error["condition"], error["message"].strip()
+    return JobOperator(
+        operator=described["operator"],
+        name=described["name"],
+        error=message if condition in message else f"{condition}: {message}",
+        columns=schema_diff(error["parameters"]),
+    )
 
 
 def _parts(job: str) -> tuple[str, str]:

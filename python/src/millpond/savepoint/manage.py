@@ -175,18 +175,14 @@ def _verify_tables(storage: Storage, index: SavepointIndex, store: StoreId) -> t
 def list_savepoints(directory: str | os.PathLike[str]) -> list[SavepointView | tuple[str, MillpondError]]:
     """Return the savepoints directly in a directory, oldest first; then those whose index cannot be read, with the reason.
 
-    Raises: InvalidInputError: no such directory. UnsupportedError: not on a file system.
+    On object storage all that lies below is listed: a request for a thousand files.
+
+    Raises: InvalidInputError: no such directory. UnavailableError: storage.
     """
     place = root_of(directory)
-    root = layout.local_root(place)
-    if not os.path.isdir(root):
-        raise InvalidInputError(f"no directory: {place}", kind=ErrorKind.INVALID_ARGUMENT)
     views: list[SavepointView] = []
     unreadable: list[tuple[str, MillpondError]] = []
-    for name in sorted(os.listdir(root)):
-        path = os.path.join(root, name)
-        if name.startswith(".") or not os.path.isfile(os.path.join(path, layout.SAVEPOINT_KEY)):
-            continue
+    for path in _savepoints_in(place, open_storage(place)):
         try:
             views.append(show(path))
         except UnavailableError:
@@ -194,6 +190,16 @@ def list_savepoints(directory: str | os.PathLike[str]) -> list[SavepointView | t
         except MillpondError as e:
             unreadable.append((path, e))
     return [*sorted(views, key=lambda view: (view.index.created_ms, view.savepoint)), *unreadable]
+
+
+def _savepoints_in(place: str, storage: Storage) -> list[str]:
+    if isinstance(storage, LocalStorage):
+        if not os.path.isdir(storage.root):
+            raise InvalidInputError(f"no directory: {place}", kind=ErrorKind.INVALID_ARGUMENT)
+        paths = [os.path.join(storage.root, name) for name in sorted(os.listdir(storage.root)) if name[0] != "."]
+        return [path for path in paths if os.path.isfile(os.path.join(path, layout.SAVEPOINT_KEY))]
+    names = (info.key.partition("/") for info in storage.list(""))
+    return [f"{place.rstrip('/')}/{name}" for name, _, key in names if key == layout.SAVEPOINT_KEY]
 
 
 def delete(savepoint: str | os.PathLike[str], *, dry_run: bool = False) -> SavepointView:

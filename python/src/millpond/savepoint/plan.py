@@ -5,7 +5,7 @@ from __future__ import annotations
 import os
 import tempfile
 from collections.abc import Callable, Collection, Mapping, Sequence
-from dataclasses import asdict, dataclass
+from dataclasses import asdict, dataclass, replace
 from typing import Any
 
 from millpond import layout
@@ -16,6 +16,7 @@ from millpond.savepoint.index import read_index
 from millpond.savepoint.job import JobOperator, chosen, load, new_session, operators
 from millpond.savepoint.places import uri_below
 from millpond.savepoint.restore import KEEP, restored
+from millpond.savepoint.schema_diff import ColumnDiff
 from millpond.spark_metadata import parse_offsets
 from millpond.storage import LocalStorage, open_storage, root_of
 
@@ -31,6 +32,7 @@ class OperatorVerdict:
     saved_as: int | None  # its number in the savepoint; None: the savepoint does not have it
     verdict: str  # restored, mapped, dropped or refused
     reason: str  # why it is refused; else empty
+    columns: tuple[ColumnDiff, ...] = ()  # of key and value, where the job has others
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -128,7 +130,7 @@ def _of_job(op: JobOperator, old: int | None, saved: Mapping[int, str]) -> Opera
     if saved[old] != op.name:
         return _verdict(op.operator, op.name, old, REFUSED, f"the state is that of a {saved[old]}{hint}")
     if op.error:
-        return _verdict(op.operator, op.name, old, REFUSED, op.error)
+        return replace(_verdict(op.operator, op.name, old, REFUSED, op.error), columns=op.columns)
     return _verdict(op.operator, op.name, old, RESTORED if old == op.operator else MAPPED)
 
 

@@ -18,6 +18,7 @@ from millpond.savepoint.index import CANONICAL, SavepointIndex
 from millpond.savepoint.rewrite import Blocks, Layout, StoreWriter
 from millpond.savepoint.row_source import NativeRows, RowSource, StoreRows
 from millpond.savepoint.target import Place, Target
+from millpond.scratch import scratch_directory
 from millpond.spread import engine_for
 from millpond.state.selection import operator_info
 from millpond.storage import Storage, open_checkpoint, open_storage
@@ -150,7 +151,7 @@ def _sorted(shared: _Shared, store: StoreRows) -> list[Blocks]:
         if shared.scratch is not None:
             return writer.part(source, [store], shared.scratch)
         target = shared.place.open()
-        with tempfile.TemporaryDirectory(prefix="millpond-rows-") as directory:
+        with scratch_directory("rows") as directory:
             found = []
             for blocks in writer.part(source, [store], directory):
                 key = paths.scratch_key(os.path.basename(blocks.path))

@@ -8,7 +8,6 @@ makes the place what it is (the index of a savepoint, `metadata` of a Spark chec
 
 from __future__ import annotations
 
-import fcntl
 import os
 import shutil
 import tempfile
@@ -20,6 +19,7 @@ from dataclasses import dataclass, field
 
 from millpond import layout
 from millpond.errors import ConflictError, ErrorKind, InvalidInputError
+from millpond.scratch import lock, remove_abandoned, scratch_directory
 from millpond.storage import LocalStorage, Storage, open_storage
 from millpond.storage.local import translate
 from millpond.storage.place import place_record
@@ -47,10 +47,13 @@ class Place:
     def scratch(self, purpose: str) -> Iterator[str]:
         """Yield a directory for files on their way to the target: on its disk, where it has one."""
         try:
-            with tempfile.TemporaryDirectory(prefix=f".millpond-{purpose}-", dir=self.local) as directory:
+            with scratch_directory(purpose) if self.local is None else self._beside(purpose) as directory:
                 yield directory
         except OSError as e:
             raise translate(e, f"writing to {self.root}", local=self.local is None) from e
+
+    def _beside(self, purpose: str) -> tempfile.TemporaryDirectory[str]:
+        return tempfile.TemporaryDirectory(prefix=f".millpond-{purpose}-", dir=self.local)
 
     def open(self) -> Storage:
         """Return its storage."""
@@ -247,33 +250,6 @@ def _make_directories(path: str) -> list[str]:
     except OSError as e:
         raise translate(e, f"writing to {path}") from e
     return made
-
-
-def lock(directory: str) -> int:
-    """Lock `directory` for as long as the descriptor that is returned is open. Raises: OSError: another process has."""
-    descriptor = os.open(directory, os.O_RDONLY | os.O_DIRECTORY)
-    try:
-        fcntl.flock(descriptor, fcntl.LOCK_EX | fcntl.LOCK_NB)
-    except OSError:
-        os.close(descriptor)
-        raise
-    return descriptor
-
-
-def remove_abandoned(parent: str, prefix: str) -> None:
-    """Remove the directories in `parent` whose names begin with `prefix` and that no living process has locked."""
-    for name in os.listdir(parent):
-        if not name.startswith(prefix):
-            continue
-        path = os.path.join(parent, name)
-        try:
-            descriptor = lock(path)
-        except OSError:
-            continue  # its process lives, or it is just gone
-        try:
-            shutil.rmtree(path, ignore_errors=True)
-        finally:
-            os.close(descriptor)
 
 
 def _sync_tree(root: str, durable: set[str]) -> None:

@@ -6,7 +6,9 @@ import struct
 from collections.abc import Sequence
 from typing import Any
 
+import numpy as np
 import pyarrow as pa
+import pyarrow.compute as pc
 
 from millpond.errors import ErrorKind, InvalidInputError, UnsupportedError
 from millpond.rows.arrow_types import arrow_names
@@ -67,6 +69,28 @@ def _rows(array: Any, schema: Struct, encoding: str, *, number: int | None) -> l
         head = _VERSION if number is None else _VERSION + struct.pack("<h", number)
         return [head + row for row in avro_rows(array, schema)]
     return [_VERSION + row for row in encode_rows(array, schema).to_pylist()]
+
+
+def conform_lists(values: Any, schema: Struct) -> Any:
+    """Return `values`, lists of rows, as a `pyarrow.ListArray` of exactly the type that stands for them. Raises: as `encode_keys`."""
+    if isinstance(values, pa.ChunkedArray):
+        values = values.combine_chunks()
+    if not (pa.types.is_list(values.type) or pa.types.is_large_list(values.type)):
+        raise InvalidInputError(f"{values.type} where lists of rows are wanted", kind=ErrorKind.INVALID_ARGUMENT)
+    if values.null_count:
+        raise InvalidInputError("a value is null: leave the row out", kind=ErrorKind.INVALID_ARGUMENT)
+    rows = conform(values.flatten(), schema)
+    counts = np.asarray(pc.list_value_length(values), dtype=np.int64)
+    offsets = np.concatenate([[0], np.cumsum(counts)]).astype(np.int32)
+    return pa.ListArray.from_arrays(pa.array(offsets), rows)
+
+
+def encode_lists(values: Any, schema: FamilySchema, *, encoding: str = UNSAFE_ROW) -> list[bytes]:
+    """Return lists of values, as `conform_lists` returns them, as stores hold them: of each value its size, u32, and its bytes."""
+    encoded = encode_values(values.flatten(), schema, encoding=encoding)
+    single = [len(value).to_bytes(4, "little") + value for value in encoded]
+    ends = np.cumsum(np.asarray(pc.list_value_length(values), dtype=np.int64)).tolist()
+    return [b"".join(single[start:end]) for start, end in zip([0, *ends], ends, strict=False)]
 
 
 def _columns(

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import heapq
 import os
-import tempfile
 from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
 from dataclasses import dataclass
@@ -19,6 +18,7 @@ from millpond.local import rocks
 from millpond.manifest import Manifest
 from millpond.restore.execute import Fetching, lay_out, lay_out_sources
 from millpond.restore.plan import RestorePlan, plan_restore
+from millpond.scratch import scratch_directory
 from millpond.state.overlay import CHUNK_ROWS, Overlay, laid_over
 from millpond.storage.local import translate
 from millpond.store_files import StoreFiles
@@ -61,7 +61,7 @@ def entry_chunks(version: StoreVersion) -> Iterator[Iterator[list[Entry]]]:
 
     Raises: FormatError: a file is damaged. NotFoundError: it is gone. UnsupportedError: rocksdict is not installed.
     """
-    with tempfile.TemporaryDirectory(prefix="millpond-read-") as directory:
+    with scratch_directory("read") as directory:
         changes = _overlay(version, directory)
         below = _below(version, f"{directory}/db")
         chunks = iter(lambda: list(islice(below, CHUNK_ROWS)), [])

@@ -1,0 +1,107 @@
+"""Rows of a join, numbered anew: of the rows of one key, the last column of the state's key says 0, 1, 2, .. without a gap.
+
+They come in any order, and are more than memory holds: they go to files, and of each row 24 bytes stay: a hash of its key without the
+number, and the number that it had. When all are there, the hashes tell the numbers.
+"""
+
+from __future__ import annotations
+
+import hashlib
+from collections.abc import Iterator
+from types import TracebackType
+from typing import Any, Protocol
+
+import numpy as np
+import pyarrow as pa
+import pyarrow.parquet as pq
+
+from millpond import layout
+from millpond.ids import StoreId
+from millpond.json_fields import ColumnFamily
+from millpond.keygroups import KeyGroups
+from millpond.rows.encode import encode_rows
+from millpond.rows.spark_types import Struct
+from millpond.savepoint.canonical import TableWriters
+from millpond.savepoint.image import Image
+from millpond.savepoint.row_source import Rows
+from millpond.state.schema_files import FamilySchema
+
+_HASH_BYTES = 16  # two keys of one hash would be one: with so many bytes there are none
+_READ_ROWS = 65_536
+
+
+class Family(Protocol):
+    """What is numbered."""
+
+    @property
+    def family(self) -> ColumnFamily: ...
+    @property
+    def schema(self) -> FamilySchema: ...
+    def encoded_keys(self, keys: Any) -> list[bytes]: ...
+
+
+class Numbering:
+    """Takes the rows of one column family, and gives them back with their numbers."""
+
+    def __init__(self, image: Image, groups: KeyGroups, directory: str) -> None:
+        self._writers = TableWriters(image, groups, directory)
+        self._hashes: dict[StoreId, list[Any]] = {}
+        self._numbers: dict[StoreId, list[Any]] = {}
+        self._names: dict[StoreId, str] = {}
+
+    def __enter__(self) -> Numbering:
+        return self
+
+    def __exit__(self, kind: type[BaseException] | None, e: BaseException | None, at: TracebackType | None) -> None:
+        self._writers.close()
+
+    def write(self, store: StoreId, family: Family, groups: Any, keys: Any, values: list[bytes]) -> None:
+        """Take rows of one store.
+
+        Args:
+            keys: `pyarrow.StructArray`, of the type of the schema.
+        """
+        schema = family.schema.key
+        others = Struct(schema.fields[:-1])
+        columns = [keys.field(i) for i in range(len(others.fields))]
+        rows = encode_rows(pa.StructArray.from_arrays(columns, names=others.names), others).to_pylist()
+        hashes = b"".join(hashlib.blake2b(row, digest_size=_HASH_BYTES).digest() for row in rows)
+        self._hashes.setdefault(store, []).append(np.frombuffer(hashes, np.uint64).reshape(-1, 2))
+        number = keys.field(len(others.fields))
+        self._numbers.setdefault(store, []).append(number.fill_null(0).to_numpy(zero_copy_only=False))
+        self._names[store] = family.family.name
+        self._writers.write(store, Rows(family.family, groups.tolist(), family.encoded_keys(keys), values))
+
+    def rows(self) -> Iterator[tuple[StoreId, Any, list[bytes], Any]]:
+        """Yield some rows of a store at a time: keys with their numbers, values, and of each row how many rows its key has; -1 of all
+        but the one with the number 0. After the last `write`."""
+        self._writers.close()
+        paths = {entry.key: path for path, entry in self._writers.files()}
+        for store in sorted(self._names):
+            numbers, counts = numbers_of(
+                np.concatenate(self._hashes.pop(store)), np.concatenate(self._numbers.pop(store))
+            )
+            start = 0
+            with pq.ParquetFile(paths[layout.table_key(store, self._names[store])]) as file:
+                for batch in file.iter_batches(_READ_ROWS, columns=["key", "value_bytes"]):
+                    end = start + batch.num_rows
+                    keys, fields = batch.column("key"), list(batch.column("key").type)
+                    columns = [keys.field(i) for i in range(len(fields) - 1)]
+                    columns.append(pa.array(numbers[start:end]).cast(fields[-1].type))
+                    keys = pa.StructArray.from_arrays(columns, fields=fields)
+                    yield store, keys, batch.column("value_bytes").to_pylist(), counts[start:end]
+                    start = end
+
+
+def numbers_of(hashes: Any, before: Any) -> tuple[Any, Any]:
+    """Return the new number of each row, in the order of those `before`; and where that is 0 how many rows its key has, else -1 (pure)."""
+    order = np.lexsort((before, hashes[:, 1], hashes[:, 0]))
+    ordered = hashes[order]
+    first = np.ones(len(order), np.bool_)
+    first[1:] = (ordered[1:] != ordered[:-1]).any(axis=1)
+    starts = np.flatnonzero(first)
+    sizes = np.diff(np.append(starts, len(order)))
+    numbers, counts = np.empty(len(order), np.int64), np.full(len(order), -1, np.int64)
+    numbers[order] = np.arange(len(order)) - np.repeat(starts, sizes)
+    counts[order[starts]] = sizes
+    return numbers, counts

@@ -1,0 +1,32 @@
+"""Temporary directories: gone at the end of their block, and those of killed processes with the next one."""
+
+from __future__ import annotations
+
+import os
+import tempfile
+from pathlib import Path
+
+import pytest
+
+from millpond import scratch
+from millpond.scratch import scratch_directory
+
+
+def test_what_a_killed_process_left_is_removed(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(tempfile, "tempdir", str(tmp_path))
+    pid = os.fork()
+    if pid == 0:  # pragma: no cover - the child does not report
+        with scratch_directory("read") as directory:
+            Path(directory, "file").write_text("x")
+            os._exit(0)
+    os.waitpid(pid, 0)
+    (left,) = tmp_path.iterdir()
+    assert left.name.startswith("millpond-scratch-read-")
+    (tmp_path / "millpond-scratch-file").write_text("no directory of ours")
+    (tmp_path / "millpond-other").mkdir()
+    with scratch_directory("read") as one:
+        assert not left.exists()
+        scratch._remove_abandoned_once.cache_clear()  # as in another process
+        with scratch_directory("read") as two:
+            assert one != two and os.path.isdir(one), "its process lives"
+    assert sorted(path.name for path in tmp_path.iterdir()) == ["millpond-other", "millpond-scratch-file"]
