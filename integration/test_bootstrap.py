@@ -76,7 +76,8 @@ def _whole_and_alone(checkpoint: Path) -> None:
 def test_as_if_it_had_begun_with_the_history(spark: SparkSession, tmp_path: Path, name: str) -> None:
     """The first file of each input is the history; the others are read by the job."""
     case = named(name)
-    if name == "join-with-itself-v4":
+    readings = 2 if name == "join-with-itself-v4" else 1  # of one source
+    if readings > 1:
         case = replace(case, inputs=case.inputs[:1])
     whole, warm = Run(tmp_path / "whole"), Run(tmp_path / "of" / "warm")
     inputs, live = _inputs(case, tmp_path / "all"), _inputs(case, tmp_path / "live")
@@ -91,7 +92,7 @@ def test_as_if_it_had_begun_with_the_history(spark: SparkSession, tmp_path: Path
             warm.checkpoint,
             rows=_history(spark, inputs),
         )
-    assert {source.rows for source in report.sources} == {len(batches[0]) for _, batches in case.inputs}
+    assert {source.rows for source in report.sources} == {readings * len(batches[0]) for _, batches in case.inputs}
     _whole_and_alone(warm.checkpoint)
     finish(start(spark, _build(spark, case, live), warm, output_mode=case.mode, conf=_conf(case)), warm)
     after = {batch: rows for batch, rows in whole.rows.items() if batch > 0}
