@@ -103,7 +103,7 @@ def test_goes_on_from_a_savepoint_as_if_nothing_had_been(
     assert any(_after(whole.rows, image.batch).values()), "nothing came after the savepoint: it proves nothing"
     assert again.rows == _after(whole.rows, image.batch)
     if case.operator.startswith("transformWithState") and partitions is not None:
-        # With other partitions numRowsUpdated of pandas-no-time-odd-keys differs (rows, and numRowsTotal, do not); the cause is not known.
+        # With other partitions numRowsUpdated of pandas-no-time-odd-keys differs, in Spark's own stores alike; numRowsTotal does not.
         assert _totals(again.state) == _totals(_after(whole.state, image.batch))
     elif not case.random_keys:
         assert again.state == _after(whole.state, image.batch)

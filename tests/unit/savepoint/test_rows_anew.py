@@ -198,6 +198,26 @@ def test_edit_with_a_table(saved: Path, tmp_path: Path) -> None:
     assert (family.removed, family.same) == (300, 0)
 
 
+def test_edit_from_the_command_line(saved: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    new, script = str(tmp_path / "edited"), tmp_path / "change.py"
+    script.write_text("def change(rows):\n    return rows.slice(0, 1)\n")
+    assert main(["savepoint", "edit", str(saved), new, "--function", f"{script}:change", "--dry-run", "--json"]) == 0
+    report = json.loads(capsys.readouterr().out)
+    assert (report["rows_before"], report["rows_after"], report["dry_run"]) == (len(ALL), 2, True), (
+        "one row of each batch"
+    )
+    assert not Path(new).exists()
+    pq.write_table(pa.Table.from_pylist([{"key": {"k": 5}, "value": {"n": "five"}}]), tmp_path / "rows.parquet")
+    command = ["savepoint", "edit", str(saved), new, "--operator", "0"]
+    assert main([*command, "--table", str(tmp_path / "rows.parquet")]) == 0
+    assert content(Path(new)) == [(5, "five")] and "8, now 1" in capsys.readouterr().out
+    other = str(tmp_path / "other")
+    for wrong in ("nothing.py:change", f"{script}:nothing", str(script)):
+        assert main(["savepoint", "edit", str(saved), other, "--function", wrong]) == 2
+    assert main(["savepoint", "edit", str(saved), other, "--table", str(script)]) == 2
+    assert not Path(other).exists()
+
+
 def test_edits_that_are_refused(saved: Path, tmp_path: Path) -> None:
     same = pa.Table.from_pylist([{"key": {"k": 1}, "value": {"n": "a"}}] * 2)
     wrong: list[dict[str, Any]] = [

@@ -7,7 +7,7 @@ from collections.abc import Callable
 from typing import Any
 
 from millpond import savepoint as savepoints
-from millpond.cli import bootstrap
+from millpond.cli import bootstrap, edit
 from millpond.cli.arguments import add_engine, number, pair, session_of, settings
 from millpond.cli.output import Output, bytes_text, count_text, time_text
 from millpond.cli.progress import progress_bar
@@ -86,6 +86,8 @@ def add_commands(commands: Any) -> None:
         "--conf", action="append", default=[], metavar="NAME=VALUE", help="a setting of the Spark session; repeatable"
     )
     _operators(command)
+
+    edit.add_arguments(add(actions, "edit", edit.edit, "write a new savepoint in which some state is another"))
 
     text = "make a Spark checkpoint with which a job starts warm: from history, from rows of state, at given offsets"
     bootstrap.add_arguments(add(actions, "bootstrap", bootstrap.bootstrap, text))

@@ -7,6 +7,8 @@ from collections.abc import Callable
 from dataclasses import asdict, dataclass
 from typing import Any
 
+from millpond.savepoint.copying import Progress
+
 Function = Callable[[Any], Any]
 """From a `pyarrow.RecordBatch` with the columns `key` and `value` to one like it, with fewer or other rows; None: no row."""
 
@@ -21,6 +23,7 @@ class EditReport:
     column_family: str
     rows_before: int
     rows_after: int
+    dry_run: bool
 
     def to_json(self) -> dict[str, Any]:
         return asdict(self)
@@ -35,6 +38,8 @@ def edit(
     column_family: str | None = None,
     function: Function | None = None,
     table: Any = None,
+    dry_run: bool = False,
+    progress: Progress | None = None,
 ) -> EditReport:
     """Write a new savepoint, a canonical one, in which the state of one operator is another; all else is as it was.
 
@@ -49,6 +54,8 @@ def edit(
         function: called with every batch of rows, `key` and `value`; the rows that it returns take their place. Keys may be others.
         table: instead of `function`: a `pyarrow.Table`, or an iterable of record batches, with `key` and `value`: it takes the place of
             all rows, whatever was there.
+        dry_run: do all of it but keep nothing: the report says what it would be.
+        progress: called now and then: how many stores are read, and how many there are in all.
     Raises:
         InvalidInputError: NOT_A_SAVEPOINT, TARGET_NOT_EMPTY, OPERATOR_UNKNOWN; INVALID_ARGUMENT: columns that do not fit, a key twice.
         FormatError: SAVEPOINT_DAMAGED.
@@ -68,4 +75,6 @@ def edit(
         column_family=column_family,
         function=function,
         table=table,
+        dry_run=dry_run,
+        progress=progress,
     )

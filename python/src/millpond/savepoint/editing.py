@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import tempfile
 from collections.abc import Iterable, Iterator, Mapping
 from contextlib import ExitStack
 from dataclasses import dataclass, replace
@@ -19,7 +20,7 @@ from millpond.ids import StoreId
 from millpond.json_fields import ColumnFamily
 from millpond.rows.encode import conform
 from millpond.savepoint import canonical
-from millpond.savepoint.copying import write_image
+from millpond.savepoint.copying import Progress, write_image
 from millpond.savepoint.create import check_apart, write_index
 from millpond.savepoint.edit import EditReport, Function
 from millpond.savepoint.from_savepoint import savepoint_image
@@ -48,6 +49,8 @@ def edit(
     column_family: str | None = None,
     function: Function | None = None,
     table: Any = None,
+    dry_run: bool = False,
+    progress: Progress | None = None,
 ) -> EditReport:
     """As `millpond.savepoint.edit`."""
     if (function is None) == (table is None):
@@ -64,14 +67,18 @@ def edit(
         canonical.CanonicalRows(storage, index) if index.format == CANONICAL else NativeRows(storage, image)
     )
     edited = _Edited(source, image, info, selection)
-    with building(place) as target, target.place.scratch("edit") as directory:
-        tables, files = edited.write(directory, function, table)
-        for path, entry in files:
-            target.storage.put_file(entry.key, path, if_absent=True, link=True)
-        changed = _counted(without_state(image), tables)
-        written = write_image(changed, storage, target, link=True, verify=True, damaged=damaged)
-        written.files |= {entry.key: entry for _, entry in files}
-        write_index(target, changed, written, format=CANONICAL, tables=tuple(tables))
+    if dry_run:
+        with tempfile.TemporaryDirectory(prefix="millpond-edit-") as directory:
+            edited.write(directory, function, table, progress)
+    else:
+        with building(place) as target, target.place.scratch("edit") as directory:
+            tables, files = edited.write(directory, function, table, progress)
+            for path, entry in files:
+                target.storage.put_file(entry.key, path, if_absent=True, link=True)
+            changed = _counted(without_state(image), tables)
+            written = write_image(changed, storage, target, link=True, verify=True, damaged=damaged)
+            written.files |= {entry.key: entry for _, entry in files}
+            write_index(target, changed, written, format=CANONICAL, tables=tuple(tables))
     return EditReport(
         savepoint=place,
         operator=selection.operator.operator,
@@ -79,6 +86,7 @@ def edit(
         column_family=selection.family,
         rows_before=edited.before,
         rows_after=edited.after,
+        dry_run=dry_run,
     )
 
 
@@ -151,7 +159,7 @@ class _Edited:
         return _Written(store, family, schema, {rows.store.partition: rows.store for rows in mine})
 
     def write(
-        self, directory: str, function: Function | None, table: Any
+        self, directory: str, function: Function | None, table: Any, progress: Progress | None
     ) -> tuple[list[TableEntry], list[tuple[str, FileEntry]]]:
         """Write the tables into `directory`. Returns them, and their files with their paths."""
         anew = {(written.store, written.family.name) for written in (self.first, *(w for _, w in self._of_seconds))}
@@ -164,7 +172,7 @@ class _Edited:
                 numbering = stack.enter_context(
                     Numbering(self.image, self.groups, os.path.join(directory, "unnumbered"))
                 )
-            for store in self.stores:
+            for done, store in enumerate(self.stores, 1):
                 for rows in self.source.rows(store):
                     if store.store.operator != self.operator or (store.store.name, rows.family.name) not in anew:
                         writers.write(store.store, rows)
@@ -172,6 +180,8 @@ class _Edited:
                         self.before += len(rows.keys)
                         if function is not None:
                             self._edit(writers, numbering, function(self._batch(rows)))
+                if progress is not None:
+                    progress(done, len(self.stores))
             self._edit(writers, numbering, table)
             if numbering is not None:
                 for store_id, keys, values, counts in numbering.rows():

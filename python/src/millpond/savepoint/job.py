@@ -251,7 +251,7 @@ def _operator(described: Mapping[str, Any]) -> JobOperator:
 def _parts(job: str) -> tuple[str, str]:
     path, _, name = job.rpartition(":") if ":" in job and job.rpartition(":")[2].isidentifier() else (job, "", "")
     if not os.path.isfile(path):
-        raise InvalidInputError(f"there is no job {path}")
+        raise InvalidInputError(f"there is no file {path}")
     return path, name
 
 
@@ -262,6 +262,14 @@ def _run(path: str) -> None:
         runpy.run_path(path, run_name="__main__")
     finally:
         sys.argv, sys.path[:] = arguments, search
+
+
+def function_at(place: str) -> Callable[..., Any]:
+    """Return the function at `path.py:name`. Raises: InvalidInputError: INVALID_ARGUMENT: there is none."""
+    path, name = _parts(place)
+    if not name:
+        raise InvalidInputError(f"{place} names no function", hint="Name the file and the function: change.py:change.")
+    return _function(path, name)
 
 
 def _function(path: str, name: str) -> Callable[..., object]:

@@ -1,0 +1,78 @@
+"""`millpond savepoint edit`: the function `millpond.savepoint.edit`, with words around it."""
+
+from __future__ import annotations
+
+import argparse
+from collections.abc import Iterator
+from typing import Any
+
+from millpond import savepoint as savepoints
+from millpond.cli.output import Output
+from millpond.cli.progress import progress_bar
+from millpond.errors import ErrorKind, InvalidInputError
+from millpond.rows import require_tools
+from millpond.savepoint.job import function_at
+
+
+def add_arguments(command: argparse.ArgumentParser) -> None:
+    """Add the arguments of the command to its parser."""
+    command.add_argument("savepoint", help="a savepoint, of either format; it is not changed")
+    command.add_argument("new_savepoint", help="a directory or a URI that does not exist yet, or is empty")
+    command.add_argument("--operator", metavar="OPERATOR", help="number or name (default: the only one)")
+    command.add_argument("--store", metavar="NAME", help="of a join: the store (default: the only one)")
+    command.add_argument("--column-family", metavar="NAME", help="such as a state variable (default: the only one)")
+    rows = command.add_mutually_exclusive_group(required=True)
+    rows.add_argument(
+        "--function",
+        metavar="FILE.PY:NAME",
+        help="a function that gets the rows, a pyarrow.RecordBatch with key and value, and returns those that take their place",
+    )
+    rows.add_argument(
+        "--table", metavar="PATH", help="Parquet with the columns key and value, which takes the place of all rows"
+    )
+    command.add_argument("--dry-run", action="store_true", help="do all of it, and keep nothing")
+
+
+def edit(arguments: argparse.Namespace, output: Output) -> int:
+    """Write a savepoint with other rows."""
+    given: dict[str, Any] = {}
+    if arguments.function is not None:
+        given["function"] = function_at(arguments.function)
+    else:
+        given["table"] = _batches(arguments.table)
+    with progress_bar(arguments.json) as progress:
+        report = savepoints.edit(
+            arguments.savepoint,
+            arguments.new_savepoint,
+            operator=arguments.operator,
+            store=arguments.store,
+            column_family=arguments.column_family,
+            dry_run=arguments.dry_run,
+            progress=progress,
+            **given,
+        )
+    if arguments.json:
+        output.json(report.to_json())
+        return 0
+    output.line(f"{'savepoint':<13} {report.savepoint}")
+    output.line(f"{'operator':<13} {report.operator}")
+    output.line(f"{'store':<13} {report.store}")
+    output.line(f"{'column family':<13} {report.column_family}")
+    output.line(f"{'rows':<13} {report.rows_before:,}, now {report.rows_after:,}")
+    if report.dry_run:
+        output.message("nothing was written (--dry-run)")
+    return 0
+
+
+def _batches(path: str) -> Iterator[Any]:
+    """The rows of a Parquet file, or of a directory of them, some at a time. Raises: InvalidInputError: INVALID_ARGUMENT."""
+    require_tools()
+    import pyarrow as pa
+    import pyarrow.dataset as ds
+
+    try:
+        dataset = ds.dataset(path, format="parquet")
+    except (OSError, pa.ArrowException) as e:
+        raise InvalidInputError(f"{path} cannot be read: {e}", kind=ErrorKind.INVALID_ARGUMENT) from e
+    names = [name for name in ("key", "value") if name in dataset.schema.names]
+    return iter(dataset.to_batches(columns=names, batch_size=65_536))
