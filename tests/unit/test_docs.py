@@ -48,7 +48,8 @@ def cli_markdown() -> str:
     parts = [
         "# Command line\n",
         "Generated from the command's own `--help`; do not edit.\n",
-        "Data goes to stdout, all else to stderr. It needs no JVM. [The tutorial](../tutorial.md) shows it at work.\n",
+        "Data goes to stdout, all else to stderr. It needs no JVM, but for `savepoint plan` and `bootstrap`, `adopt` and `release`. "
+        "[The tutorial](../tutorial.md) shows it at work.\n",
     ]
     for name, command in commands():
         parts.append(f"## {name}\n\n```text\n{command.format_help().rstrip()}\n```\n")

@@ -30,6 +30,7 @@ from millpond.stopping import QueryRescale, rescale_query, stop_with_savepoint
 if TYPE_CHECKING:
     from millpond.api import rescale
     from millpond.migrating import adopt, release
+    from millpond.savepoint import bootstrap
 
 __all__ = [
     "AgentError",
@@ -47,6 +48,7 @@ __all__ = [
     "UnsupportedError",
     "__version__",
     "adopt",
+    "bootstrap",
     "conf_lines",
     "configure",
     "jar",
@@ -59,6 +61,7 @@ __all__ = [
 
 _IN_API = frozenset({"rescale"})
 _IN_MIGRATING = frozenset({"adopt", "release"})
+_IN_SAVEPOINT = frozenset({"bootstrap"})
 
 
 def __getattr__(name: str) -> Any:
@@ -71,4 +74,8 @@ def __getattr__(name: str) -> Any:
         from millpond import migrating
 
         return getattr(migrating, name)
+    if name in _IN_SAVEPOINT:
+        from millpond import savepoint
+
+        return getattr(savepoint, name)
     raise AttributeError(f"module {__name__!r} has no attribute {name!r}")

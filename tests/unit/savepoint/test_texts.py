@@ -6,7 +6,7 @@ import json
 
 import pytest
 
-from millpond.errors import ErrorKind, FormatError
+from millpond.errors import ErrorKind, FormatError, UnsupportedError
 from millpond.savepoint import source_logs, spark_logs
 from millpond.spark_metadata import parse_offsets
 
@@ -63,12 +63,17 @@ def test_source_log_offset() -> None:
     assert [spark_logs.source_log_offset(named, source) for source in range(2)] == [9, None]
 
 
-def test_without_offsets() -> None:
-    assert spark_logs.without_offsets(OFFSETS.encode()) == b"\n".join(
-        [*OFFSETS.encode().split(b"\n")[:2], b"-", b"-", b"-"]
+def test_with_offsets() -> None:
+    head, named = OFFSETS.encode().split(b"\n")[:2], b'v2\n{"conf":{}}\nclicks:{"logOffset":9}\n1:5\n-'
+    assert spark_logs.with_offsets(OFFSETS.encode(), {}) == b"\n".join([*head, b"-", b"-", b"-"])
+    assert spark_logs.with_offsets(OFFSETS.encode(), {1: '{"a":{"0":1}}'}) == b"\n".join(
+        [*head, b"-", b'{"a":{"0":1}}', b"-"]
     )
-    named = b'v2\n{"conf":{}}\nclicks:{"logOffset":9}\n1:5\n-'
-    assert spark_logs.without_offsets(named) == b'v2\n{"conf":{}}\nclicks:-\n1:-\n-'
+    assert spark_logs.with_offsets(named, {}) == b'v2\n{"conf":{}}\nclicks:-\n1:-\n-'
+    with pytest.raises(UnsupportedError, match="clicks"):
+        spark_logs.with_offsets(named, {1: "6"})
+    numbered = b'v2\n{"conf":{}}\n0:{"a":1}\n1:5'
+    assert spark_logs.with_offsets(numbered, {1: "6"}) == b'v2\n{"conf":{}}\n0:-\n1:6'
 
 
 def test_commit_with_operators() -> None:

@@ -60,7 +60,7 @@ object JobPlan {
   }
 
   /** The writer keeps what it was given to itself. */
-  private def field(writer: DataStreamWriter[_], name: String): AnyRef = {
+  private[millpond] def field(writer: DataStreamWriter[_], name: String): AnyRef = {
     val found = classOf[DataStreamWriter[_]].getDeclaredField(name)
     found.setAccessible(true)
     found.get(writer)

@@ -3,13 +3,13 @@
 from __future__ import annotations
 
 import argparse
-import datetime as dt
 from collections.abc import Callable
 from typing import Any
 
 from millpond import savepoint as savepoints
+from millpond.cli import bootstrap
 from millpond.cli.arguments import add_engine, number, pair, session_of, settings
-from millpond.cli.output import Output, bytes_text, count_text
+from millpond.cli.output import Output, bytes_text, count_text, time_text
 from millpond.cli.progress import progress_bar
 from millpond.config import BACKENDS
 from millpond.errors import ErrorKind, InvalidInputError, MillpondError
@@ -86,6 +86,9 @@ def add_commands(commands: Any) -> None:
         "--conf", action="append", default=[], metavar="NAME=VALUE", help="a setting of the Spark session; repeatable"
     )
     _operators(command)
+
+    text = "make a Spark checkpoint with which a job starts warm: from history, from rows of state, at given offsets"
+    bootstrap.add_arguments(add(actions, "bootstrap", bootstrap.bootstrap, text))
 
     command = add(actions, "delete", delete, "delete a savepoint")
     command.add_argument("savepoint", help=_SAVEPOINT)
@@ -198,10 +201,6 @@ def _print_bytes(report: CreateReport | RestoreReport, output: Output) -> None:
         output.line(f"{'written':<13} {bytes_text(report.bytes_written)}{copied}{shared}")
 
 
-def _time(ms: int) -> str:
-    return dt.datetime.fromtimestamp(ms / 1000, dt.timezone.utc).strftime("%Y-%m-%d %H:%M:%S UTC")
-
-
 def show(arguments: argparse.Namespace, output: Output) -> int:
     """Print what a savepoint holds."""
     view = savepoints.show(arguments.savepoint)
@@ -216,10 +215,10 @@ def show(arguments: argparse.Namespace, output: Output) -> int:
     for label, text in (
         ("savepoint", view.savepoint),
         ("format", index.format),
-        ("created", f"{_time(index.created_ms)} by {index.created_by}"),
+        ("created", f"{time_text(index.created_ms)} by {index.created_by}"),
         ("query id", image.query_id or "none"),
-        ("batch", f"{image.batch} of {_time(image.timestamp_ms)}{planned}"),
-        ("watermark", _time(image.watermark_ms) if image.watermark_ms else "none"),
+        ("batch", f"{image.batch} of {time_text(image.timestamp_ms)}{planned}"),
+        ("watermark", time_text(image.watermark_ms) if image.watermark_ms else "none"),
         ("checkpoint format", str(image.spark_checkpoint_format)),
         ("partitions", count_text(image.partitions)),
         ("key groups", groups),
@@ -281,7 +280,7 @@ def list_(arguments: argparse.Namespace, output: Output) -> int:
             [
                 (
                     view.savepoint.rstrip("/").rpartition("/")[2],
-                    _time(view.index.created_ms),
+                    time_text(view.index.created_ms),
                     str(view.index.image.batch),
                     ", ".join(op.name for op in view.index.image.operators) or "none",
                     bytes_text(view.index.size_bytes),

@@ -7,6 +7,7 @@
 The command `millpond savepoint` calls the same functions. Source: docs/guides/savepoints.md.
 """
 
+from millpond.savepoint.bootstrapping import BootstrapOperator, BootstrapReport, BootstrapSource, bootstrap
 from millpond.savepoint.create import CreateReport, create
 from millpond.savepoint.diff import DiffReport, FamilyDiff, diff
 from millpond.savepoint.edit import EditReport, edit
@@ -22,6 +23,9 @@ from millpond.savepoint.plan import OperatorVerdict, PlanReport, plan
 from millpond.savepoint.restore import RestoreReport, fork, restore
 
 __all__ = [
+    "BootstrapOperator",
+    "BootstrapReport",
+    "BootstrapSource",
     "CreateReport",
     "DiffReport",
     "EditReport",
@@ -31,6 +35,7 @@ __all__ = [
     "RestoreReport",
     "SavepointReport",
     "SavepointView",
+    "bootstrap",
     "create",
     "delete",
     "diff",

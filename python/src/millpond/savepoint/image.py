@@ -17,6 +17,8 @@ from millpond.format_file import decode_format, encode_format
 from millpond.ids import StoreId
 from millpond.manifest import decode_manifest, encode_manifest
 from millpond.savepoint import spark_logs
+from millpond.savepoint.offsets import check_offsets
+from millpond.spark_metadata import parse_offsets
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -228,13 +230,23 @@ def without_state(image: Image) -> Image:
     return replace(image, texts=texts, files=())
 
 
-def without_offsets(image: Image) -> Image:
-    """Return the image without what its sources had read: they begin as in a new query. Watermark and state stay."""
+def with_offsets(image: Image, offsets: Mapping[int, str]) -> Image:
+    """Return the image with these offsets for its sources, and nothing else that they had read: a source without an offset begins as
+    in a new query. Watermark and state stay.
+
+    Args:
+        offsets: number of a source, from 0, to its offset as the offset log has it.
+    Raises: InvalidInputError: INVALID_ARGUMENT: no such source, or one that keeps a log of its own.
+    """
+    last = parse_offsets(image.texts[layout.offsets_key(image.batch)].decode("utf-8"), image.batch)
+    check_offsets(offsets, len(last.sources), [spark_logs.source_log_offset(last, n) is not None for n in offsets])
     texts: dict[str, bytes] = {}
     for key, text in image.texts.items():
         if key.startswith(f"{layout.SOURCES_DIR}/") or key == layout.offsets_key(image.batch + 1):
             continue
-        texts[key] = spark_logs.without_offsets(text) if key.startswith(f"{layout.OFFSETS_DIR}/") else text
+        if key.startswith(f"{layout.OFFSETS_DIR}/"):
+            text = spark_logs.with_offsets(text, offsets if key == layout.offsets_key(image.batch) else {})
+        texts[key] = text
     return replace(
         image,
         texts=texts,

@@ -6,6 +6,7 @@ import importlib.util
 import inspect
 import json
 import os
+import re
 import runpy
 import sys
 from collections.abc import Callable, Iterator, Mapping, Sequence
@@ -13,10 +14,13 @@ from contextlib import contextmanager, redirect_stdout
 from dataclasses import dataclass
 from typing import Any
 
-from millpond.errors import ErrorKind, InvalidInputError, UnsupportedError
+from millpond.errors import ErrorKind, InvalidInputError, MillpondError, UnsupportedError, error
 from millpond.savepoint.schema_diff import ColumnDiff, schema_diff
 
 _PLANNER = "org.apache.spark.sql.millpond.JobPlan"
+_RUNNER = "org.apache.spark.sql.millpond.JobRun"
+_OF_MILLPOND = re.compile(r"\[MILLPOND_(\w+)\] (.*?)(?: Hint: .*)?$", re.MULTILINE)
+_MESSAGE_CHARACTERS = 1000
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -35,6 +39,18 @@ class JobOperator:
     name: str
     error: str  # why Spark would refuse the state that is there; empty if it would not
     columns: tuple[ColumnDiff, ...] = ()  # where that is because of its schemas
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class JobSource:
+    """A source of a query. Sources are numbered from 0, as in Spark's offset log."""
+
+    name: str
+    first: int  # the number of the first source that is the same one: its own, but of one that a query reads twice
+    files: bool  # it keeps a log of the files that it has read
+    replaceable: bool  # by rows that are given
+    columns: Mapping[str, str]  # name to type
+    misfits: tuple[str, ...]  # columns for which the rows that are given have no value, each with the reason
 
 
 class _NotStarted:
@@ -113,13 +129,91 @@ def operators(query: JobQuery, state: str, batch: int, settings: Mapping[str, st
         settings: of the session, that the checkpoint pins.
     Raises: UnsupportedError: SHIM_MISSING: the session was started without Millpond.
     """
-    from millpond.session import running_class
-
-    planner = running_class(_PLANNER)
-    if planner is None:
-        raise UnsupportedError("the Spark session was started without the Millpond jar", kind=ErrorKind.SHIM_MISSING)
+    planner = _of_shim(_PLANNER)
     found = json.loads(planner.describe(query.writer._jwrite, state, batch, json.dumps(dict(settings))))
     return [_operator(one) for one in found["operators"]]
+
+
+def sources(query: JobQuery, rows: Mapping[int, Any]) -> list[JobSource]:
+    """Return the sources of `query`. Args: rows: DataFrames, by the numbers of sources. Raises: UnsupportedError: SHIM_MISSING."""
+    found = json.loads(_of_shim(_RUNNER).describe(query.writer._jwrite, _java_rows(rows)))
+    return [
+        JobSource(
+            name=one["name"],
+            first=one["same_as"],
+            files=one["files"],
+            replaceable=one["replaceable"],
+            columns={column["name"]: column["type"] for column in one["columns"]},
+            misfits=tuple(one.get("misfits", ())),
+        )
+        for one in found["sources"]
+    ]
+
+
+def batch_frame(query: JobQuery, rows: object) -> Any:
+    """Return rows (a DataFrame, or a `pyarrow.Table`) as a DataFrame. Raises: InvalidInputError: INVALID_ARGUMENT: it is neither."""
+    from pyspark.sql import DataFrame
+
+    if isinstance(rows, DataFrame):
+        if rows.isStreaming:
+            raise InvalidInputError(
+                "rows are a streaming DataFrame: give one of a batch, spark.read instead of readStream"
+            )
+        return rows
+    if type(rows).__module__.startswith("pyarrow."):
+        return query.writer._spark.createDataFrame(rows)
+    raise InvalidInputError(f"rows are a DataFrame or a pyarrow.Table, not a {type(rows).__name__}")
+
+
+def setting(query: JobQuery, name: str) -> str | None:
+    """Return a setting of the session in which `query` was built; None: it is not set."""
+    value: str | None = query.writer._spark.conf.get(name, None)
+    return value
+
+
+def run_over(query: JobQuery, rows: Mapping[int, Any], checkpoint: str) -> list[int]:
+    """Run one batch of `query`, without its sink, over `rows` instead of its sources; return how many rows were read of each source; of
+    one that is in the plan twice once, with the rows of both readings.
+
+    Args:
+        rows: DataFrames, by the numbers of sources; the others give no row.
+        checkpoint: URI of the Spark checkpoint that this makes.
+    Raises: InvalidInputError: INVALID_ARGUMENT: Spark refuses the query, or it fails. What Millpond's state stores raise.
+    """
+    from pyspark.errors import PySparkException
+    from pyspark.sql.streaming.query import StreamingQuery
+
+    started = None
+    try:
+        started = StreamingQuery(_of_shim(_RUNNER).start(query.writer._jwrite, _java_rows(rows), checkpoint))
+        started.awaitTermination()
+        progress: Any = started.lastProgress
+        return [int(source["numInputRows"]) for source in progress["sources"]]
+    except PySparkException as e:
+        raise _failed(str(e)) from e
+    finally:
+        if started is not None and started.isActive:
+            started.stop()
+
+
+def _failed(text: str) -> MillpondError:
+    match = _OF_MILLPOND.search(text)
+    if match and match[1] in ErrorKind.__members__:
+        return error(ErrorKind[match[1]], match[2])
+    return InvalidInputError(f"the query failed over the rows: {text.strip()[:_MESSAGE_CHARACTERS]}")
+
+
+def _java_rows(rows: Mapping[int, Any]) -> dict[int, Any]:
+    return {number: frame._jdf for number, frame in rows.items()}
+
+
+def _of_shim(name: str) -> Any:
+    from millpond.session import running_class
+
+    found = running_class(name)
+    if found is None:
+        raise UnsupportedError("the Spark session was started without the Millpond jar", kind=ErrorKind.SHIM_MISSING)
+    return found
 
 
 def new_session(settings: Mapping[str, str]) -> Any:

@@ -21,13 +21,14 @@ from millpond.savepoint.from_checkpoint import checkpoint_image
 from millpond.savepoint.from_savepoint import savepoint_image
 from millpond.savepoint.image import Image
 from millpond.savepoint.index import CANONICAL, damaged, read_index
+from millpond.savepoint.offsets import offset_texts
 from millpond.savepoint.places import uri_below
 from millpond.savepoint.rows_anew import Origin, write_rows
 from millpond.savepoint.target import building, check_vacant
 from millpond.storage import Storage, open_checkpoint, open_storage, root_of
 from millpond.storage.place import place_of
 
-KEEP, DROP = "keep", "drop"
+KEEP, DROP, GIVEN = "keep", "drop", "given"
 _ATTEMPTS = 3
 
 
@@ -41,7 +42,7 @@ class RestoreReport:
     query_id: str | None
     operators: tuple[tuple[int, int], ...]  # number in the origin, number in the new Spark checkpoint
     dropped: tuple[int, ...]
-    offsets: str  # keep or drop
+    offsets: str  # keep, drop or given
     partitions: int | None
     max_parallelism: int | None
     backend: str | None  # that the new one remembers
@@ -61,7 +62,7 @@ class RestoreReport:
 @dataclass(frozen=True, slots=True, kw_only=True)
 class _Changes:
     keep_query_id: bool
-    offsets: str
+    offsets: str | Mapping[int, str]
     mapped: Mapping[int, int]
     dropped: Collection[int]
     partitions: int | None
@@ -82,7 +83,7 @@ def restore(
     checkpoint: str | os.PathLike[str],
     *,
     keep_query_id: bool = False,
-    offsets: str = KEEP,
+    offsets: str | Mapping[int, object] = KEEP,
     map_operators: Mapping[int, int] | None = None,
     drop_operators: Collection[int] = (),
     partitions: int | None = None,
@@ -100,7 +101,9 @@ def restore(
         savepoint: path or URI of the savepoint; it is not changed.
         checkpoint: path or URI that does not exist yet, or is an empty directory. It is complete or absent, whatever happens.
         keep_query_id: False: the query is a new one (a fork); True: it is the same (a move: the old one must not run again).
-        offsets: `keep`: sources go on where they were; `drop`: they begin as in a new query, state and watermark stay.
+        offsets: `keep`: sources go on where they were; `drop`: they begin as in a new query, state and watermark stay. Or the number of
+            a source, from 0, to its offset as Spark's offset log has it, `{0: {"topic": {"0": 23}}}`: it goes on after that, and a
+            source that is not named begins as in a new query.
         map_operators: old number to new, of stateful operators that have another number in the plan of the new job.
         drop_operators: numbers of operators whose state is left out.
         partitions: number of state partitions (spark.sql.shuffle.partitions of the query); None: as many as it had. Another number
@@ -142,7 +145,7 @@ def fork(
     *,
     batch: int | None = None,
     keep_query_id: bool = False,
-    offsets: str = KEEP,
+    offsets: str | Mapping[int, object] = KEEP,
     map_operators: Mapping[int, int] | None = None,
     drop_operators: Collection[int] = (),
     partitions: int | None = None,
@@ -181,7 +184,7 @@ def fork(
 
 def _changes(
     keep_query_id: bool,
-    offsets: str,
+    offsets: str | Mapping[int, object],
     mapped: Mapping[int, int] | None,
     dropped: Collection[int],
     partitions: int | None,
@@ -189,7 +192,7 @@ def _changes(
     storage_uri: str | None,
     backend: str | None,
 ) -> _Changes:
-    if offsets not in (KEEP, DROP):
+    if isinstance(offsets, str) and offsets not in (KEEP, DROP):
         raise InvalidInputError(f"offsets: {offsets!r} is neither {KEEP} nor {DROP}", kind=ErrorKind.INVALID_ARGUMENT)
     if partitions is not None and partitions < 1:
         raise InvalidInputError(f"{partitions} partitions: there must be at least one")
@@ -201,7 +204,7 @@ def _changes(
         )
     return _Changes(
         keep_query_id=keep_query_id,
-        offsets=offsets,
+        offsets=offsets if isinstance(offsets, str) else offset_texts(offsets),
         mapped=dict(mapped or {}),
         dropped=set(dropped),
         partitions=partitions,
@@ -253,7 +256,7 @@ def _write(
         query_id=changed.query_id,
         operators=tuple(sorted(numbers.items())),
         dropped=tuple(sorted(changes.dropped)),
-        offsets=changes.offsets,
+        offsets=changes.offsets if isinstance(changes.offsets, str) else GIVEN,
         partitions=changed.partitions,
         max_parallelism=changed.max_parallelism,
         backend=images.backend_of(changed),
@@ -278,16 +281,24 @@ def _query_id(image: Image, changes: _Changes) -> str | None:
     return image.query_id if changes.keep_query_id else str(uuid.uuid4())
 
 
-def restored(image: Image, place: str, numbers: Mapping[int, int], *, offsets: str, query_id: str | None) -> Image:
+def restored(
+    image: Image,
+    place: str,
+    numbers: Mapping[int, int],
+    *,
+    offsets: str | Mapping[int, str],
+    query_id: str | None,
+) -> Image:
     """Return the image as the Spark checkpoint at `place` is to hold it (pure).
 
     Args:
         numbers: of operators, old to new; the others are left out.
+        offsets: as for `restore`, an offset as text.
         query_id: None: the image has none, and Spark chooses one.
     """
     changed = images.with_rescale_pins(images.with_operators(image, numbers))
-    if offsets == DROP:
-        changed = images.without_offsets(changed)
+    if offsets != KEEP:
+        changed = images.with_offsets(changed, {} if isinstance(offsets, str) else offsets)
     if query_id is not None:
         changed = images.with_query_id(changed, query_id)
     # Spark finds the schemas of operators with column families by absolute paths.

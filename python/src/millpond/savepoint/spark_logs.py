@@ -9,7 +9,7 @@ import json
 from collections.abc import Callable, Mapping
 from typing import Any
 
-from millpond.errors import ErrorKind, FormatError
+from millpond.errors import ErrorKind, FormatError, UnsupportedError
 from millpond.spark_metadata import OffsetEntry
 
 VOID_OFFSET = "-"  # of a source that has not given anything yet
@@ -20,15 +20,25 @@ def query_metadata(query_id: str) -> bytes:
     return json.dumps({"id": query_id}, separators=(",", ":")).encode()
 
 
-def without_offsets(text: bytes) -> bytes:
-    """Return an entry of the offset log in which no source has an offset: each starts as it would in a new query."""
+def with_offsets(text: bytes, offsets: Mapping[int, str]) -> bytes:
+    """Return an entry of the offset log in which these sources have these offsets, and the others none: each of those starts as it
+    would in a new query.
+
+    Args:
+        offsets: by the number of the source: the place of its line, or what the line begins with.
+    Raises: UnsupportedError: UNSUPPORTED: offsets for sources that have names instead of numbers.
+    """
     lines = text.decode("utf-8").rstrip("\n").split("\n")
     version = lines[0].strip()
     for number in range(2, len(lines)):
         name, colon, _ = lines[number].partition(":")
         # From v2 on a line is `<source>:<offset>`, and a void line is `-` as before.
         named = version != "v1" and colon and not name.startswith(("{", "[", '"'))
-        lines[number] = f"{name}:{VOID_OFFSET}" if named else VOID_OFFSET
+        if named and offsets and not name.isdecimal():
+            raise UnsupportedError(f"the query's sources have names ({name}), and offsets can be given by number only")
+        source = int(name) if named and name.isdecimal() else number - 2
+        offset = offsets.get(source, VOID_OFFSET)
+        lines[number] = f"{name}:{offset}" if named else offset
     return "\n".join(lines).encode()
 
 

@@ -151,7 +151,56 @@ def _claiming(storage: Storage, root: str) -> Iterator[Storage]:
 
 
 @contextmanager
+def _emptied(storage: Storage) -> Iterator[None]:
+    try:
+        yield
+    finally:
+        empty(storage)
+
+
+def empty(storage: Storage) -> None:
+    """Delete all that is in `storage`."""
+    storage.delete([info.key for info in storage.list("")])
+
+
+@contextmanager
 def _building_locally(path: str) -> Iterator[Target]:
+    with _hidden_sibling(path) as staging:
+        place = Place(staging)
+        target = Target(place.open(), place)
+        yield target
+        try:
+            _sync_tree(staging, target.durable)
+            _publish(staging, path)
+            _sync(os.path.dirname(path))
+        except OSError as e:
+            raise translate(e, f"writing {path}") from e
+
+
+@contextmanager
+def scratch_beside(root: str) -> Iterator[str]:
+    """Yield a place for what is needed on the way to `root`: on the same storage, hidden, and removed when the block ends.
+
+    What a killed process leaves is removed as that of `building` is; on storage without rename it stays.
+
+    Raises: InvalidInputError: INVALID_ARGUMENT: `root` is the whole of a bucket. UnavailableError: storage.
+    """
+    storage = open_storage(root)
+    if isinstance(storage, LocalStorage):
+        with _hidden_sibling(storage.root) as staging:
+            yield staging
+        return
+    parent, _, name = root.rstrip("/").rpartition("/")
+    if not layout.parse_root(root).path.strip("/"):
+        raise InvalidInputError(f"there is no place beside {root}", hint="Name a folder below it.")
+    place = f"{parent}/.{name}.staging-{uuid.uuid4().hex}"
+    with _emptied(open_storage(place)):
+        yield place
+
+
+@contextmanager
+def _hidden_sibling(path: str) -> Iterator[str]:
+    """Yield a new directory beside `path`, locked; unless it has another name when the block ends, it is removed."""
     parent, name = os.path.split(path)
     prefix = f".{name}.staging-"
     staging = os.path.join(parent, prefix + uuid.uuid4().hex)
@@ -164,23 +213,14 @@ def _building_locally(path: str) -> Iterator[Target]:
             locked = lock(staging)
         except OSError as e:
             raise translate(e, f"writing to {parent}") from e
-        place = Place(staging)
-        target = Target(place.open(), place)
-        yield target
-        try:
-            _sync_tree(staging, target.durable)
-            _publish(staging, path)
-            _sync(parent)
-        except OSError as e:
-            raise translate(e, f"writing {path}") from e
-        made.clear()
+        yield staging
     finally:
         if os.path.lexists(staging):
             shutil.rmtree(staging, ignore_errors=True)  # the next one that writes to that name removes the rest
         if locked >= 0:
             os.close(locked)
         for directory in reversed(made):
-            with suppress(OSError):  # somebody else uses it by now
+            with suppress(OSError):  # it is in use: the target is in it, or something of somebody else's
                 os.rmdir(directory)
 
 
