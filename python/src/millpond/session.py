@@ -142,7 +142,11 @@ def plain_session(settings: Mapping[str, str]) -> Any:
     builder = SparkSession.Builder().appName("millpond")
     for name, value in settings.items():
         builder = builder.config(name, value)
-    return builder.getOrCreate()
+    session = builder.getOrCreate()
+    if (session.sparkContext.master or "").startswith("local") and "PYSPARK_PYTHON" not in os.environ:
+        # Its workers would be of the first python3 on the path, which need not be the one that Millpond is installed for.
+        session.sparkContext.pythonExec = sys.executable
+    return session
 
 
 def _options_of(builder: SparkSession.Builder) -> dict[str, str]:

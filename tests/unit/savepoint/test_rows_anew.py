@@ -12,13 +12,16 @@ import pyarrow.parquet as pq
 import pytest
 
 import millpond
-from millpond import savepoint
+from millpond import layout, savepoint
+from millpond.changelog import Op, Record
 from millpond.cli.main import main
 from millpond.errors import ErrorKind, MillpondError
+from millpond.ids import StoreId, VersionId
 from millpond.inspection import overview, verify
 from millpond.storage import LocalStorage
-from tests.checkpoints import CheckpointBuilder
+from tests.checkpoints import CheckpointBuilder, version_id
 from tests.conftest import Golden
+from tests.examples import changelog_bytes
 from tests.row_checkpoints import RowsBuilder, expected
 
 
@@ -125,6 +128,25 @@ def test_tables_of_a_canonical_savepoint(built: CheckpointBuilder, tmp_path: Pat
     with pytest.raises(MillpondError) as caught:
         millpond.read_state(saved, batch=2)
     assert caught.value.kind is ErrorKind.BATCH_NOT_COMMITTED
+
+
+class AllDeleted(RowsBuilder):
+    """Version 1 adds a key, version 2 deletes it."""
+
+    def changelogs(self, store: StoreId, versions: int) -> None:
+        for version, op in ((1, Op.PUT), (2, Op.DELETE)):
+            record = Record(op, self.key(store, 1), self.value(store, 1) if op is Op.PUT else None)
+            key = layout.changelog_key(store, VersionId(version, version_id(store, version)), self.spark_format)
+            self.storage.put_bytes(key, changelog_bytes(self.header(store, version), [record]))
+
+
+@pytest.mark.parametrize("snapshots", [(), (1,)])
+def test_state_without_a_row(tmp_path: Path, snapshots: tuple[int, ...]) -> None:
+    built = AllDeleted(tmp_path / "job").build(batches=2, snapshots=snapshots)
+    savepoint.create(built.root, tmp_path / "saved", format="canonical")
+    assert savepoint.verify(tmp_path / "saved").ok and savepoint.diff(built.root, tmp_path / "saved").equal
+    savepoint.restore(tmp_path / "saved", tmp_path / "new", partitions=3)
+    assert content(built.root) == content(tmp_path / "saved") == content(tmp_path / "new") == []
 
 
 def test_damaged_table(built: CheckpointBuilder, tmp_path: Path) -> None:

@@ -127,7 +127,13 @@ def _after(before: Change, value: bytes) -> Change:
 def laid_over(
     below: Iterator[list[tuple[bytes, bytes]]], above: Iterator[list[Changed]]
 ) -> Iterator[list[tuple[bytes, bytes]]]:
-    """Yield the entries of `below` with the changes of `above`; all three ascend by key, and come some at a time."""
+    """Yield the entries of `below` with the changes of `above`; all three ascend by key, and come some at a time, never none."""
+    return filter(None, _laid_over(below, above))  # where every row was deleted, nothing is left
+
+
+def _laid_over(
+    below: Iterator[list[tuple[bytes, bytes]]], above: Iterator[list[Changed]]
+) -> Iterator[list[tuple[bytes, bytes]]]:
     rows, changes = next(below, None), next(above, None)
     while rows and changes:
         last = changes[-1][0]
