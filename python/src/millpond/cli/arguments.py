@@ -32,6 +32,17 @@ def settings(given: Iterable[str]) -> dict[str, str]:
     return {name: value for name, _, value in parts}
 
 
+def add_job(command: argparse.ArgumentParser) -> None:
+    """Let the command be told a job, and which of its queries is meant."""
+    command.add_argument(
+        "--job",
+        required=True,
+        metavar="JOB.PY[:FUNCTION]",
+        help="the job: a script, or a function that returns its streaming DataFrame; it is run, but its queries do not start",
+    )
+    command.add_argument("--query", metavar="NAME", help="queryName of the query that is meant, if the job has several")
+
+
 def add_engine(command: argparse.ArgumentParser, what: str) -> None:
     """Let the command ask who is to do the work. Args: what: the work, for the help."""
     command.add_argument(

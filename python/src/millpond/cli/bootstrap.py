@@ -8,7 +8,7 @@ import os
 from collections.abc import Iterable
 from typing import Any
 
-from millpond.cli.arguments import settings
+from millpond.cli.arguments import add_job, settings
 from millpond.cli.output import Output, bytes_text, count_text, time_text
 from millpond.errors import ErrorKind, InvalidInputError
 from millpond.rows import require_tools
@@ -22,13 +22,7 @@ def add_arguments(command: argparse.ArgumentParser) -> None:
         "checkpoint",
         help="the checkpointLocation of the query to start: a directory or a URI that does not exist yet, or is empty",
     )
-    command.add_argument(
-        "--job",
-        required=True,
-        metavar="JOB.PY[:FUNCTION]",
-        help="the job: a script, or a function that returns its streaming DataFrame; it is run, but its queries do not start",
-    )
-    command.add_argument("--query", metavar="NAME", help="queryName of the query that is meant, if the job has several")
+    add_job(command)
     command.add_argument(
         "--rows",
         action="append",

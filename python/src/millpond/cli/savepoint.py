@@ -8,7 +8,7 @@ from typing import Any
 
 from millpond import savepoint as savepoints
 from millpond.cli import bootstrap, edit
-from millpond.cli.arguments import add_engine, number, pair, session_of, settings
+from millpond.cli.arguments import add_engine, add_job, number, pair, session_of, settings
 from millpond.cli.output import Output, bytes_text, count_text, time_text
 from millpond.cli.progress import progress_bar
 from millpond.config import BACKENDS
@@ -75,13 +75,7 @@ def add_commands(commands: Any) -> None:
 
     command = add(actions, "plan", plan, "say what a job would do with the state in a savepoint; starts no query")
     command.add_argument("savepoint", help=_SAVEPOINT)
-    command.add_argument(
-        "--job",
-        required=True,
-        metavar="JOB.PY[:FUNCTION]",
-        help="the job: a script, or a function that returns its streaming DataFrame; it is run, but its queries do not start",
-    )
-    command.add_argument("--query", metavar="NAME", help="queryName of the query that is meant, if the job has several")
+    add_job(command)
     command.add_argument(
         "--conf", action="append", default=[], metavar="NAME=VALUE", help="a setting of the Spark session; repeatable"
     )
