@@ -26,8 +26,9 @@ from integration.jvm import MILLPOND, ROCKSDB
 from integration.shapes import SHAPES, named
 from integration.streams import Input, Run, finish, settings, start
 from millpond.cli.main import main
-from millpond.errors import ErrorKind, MillpondError
+from millpond.errors import ErrorKind, InvalidInputError, MillpondError
 from millpond.inspection import verify
+from millpond.savepoint.job import parquet_frame
 from millpond.storage import open_storage
 
 pytestmark = pytest.mark.spark
@@ -196,6 +197,13 @@ def test_bad_input_leaves_nothing(spark: SparkSession, tmp_path: Path) -> None:
         assert not target.parent.exists(), "nothing is written"
 
     refused("nothing to begin with")
+    with settings(spark, _ON_MILLPOND), pytest.raises(MillpondError) as caught:
+        millpond.bootstrap(lambda: counts, target, rows=rows)
+    assert "OUTPUT_MODE" in str(caught.value) and 'outputMode("update")' in caught.value.hint
+    (directory / "_no.parquet").write_text("rubbish")
+    for path in (str(directory / "_no.parquet"), str(tmp_path / "nothing")):
+        with pytest.raises(InvalidInputError, match="cannot be read as Parquet: \\["):
+            parquet_frame(spark, path)
     refused(
         "v (missing)",
         "n (is STRUCT<y: INT NOT NULL>",

@@ -71,10 +71,10 @@ def bootstrap(arguments: argparse.Namespace, output: Output) -> int:
     offsets = _offsets(arguments.offsets) if arguments.offsets is not None else None
     rows: Any = None
     if paths:
-        from millpond.savepoint.job import new_session  # only rows need it here
+        from millpond.savepoint.job import new_session, parquet_frame  # only rows need it here
 
         spark = new_session(conf)
-        frames = {number: spark.read.parquet(path) for number, path in paths.items()}
+        frames = {number: parquet_frame(spark, path) for number, path in paths.items()}
         rows = frames[None] if None in frames else {int(str(number)): frame for number, frame in frames.items()}
     report = bootstrap_checkpoint(
         arguments.job,

@@ -20,6 +20,7 @@ from millpond.savepoint.schema_diff import ColumnDiff, schema_diff
 _PLANNER = "org.apache.spark.sql.millpond.JobPlan"
 _RUNNER = "org.apache.spark.sql.millpond.JobRun"
 _OF_MILLPOND = re.compile(r"\[MILLPOND_(\w+)\] (.*?)(?: Hint: .*)?$", re.MULTILINE)
+_CONDITION = re.compile(r"\[[A-Z_.0-9]+\] .*")  # as Spark begins its messages
 _MESSAGE_CHARACTERS = 1000
 
 
@@ -200,7 +201,21 @@ def _failed(text: str) -> MillpondError:
     match = _OF_MILLPOND.search(text)
     if match and match[1] in ErrorKind.__members__:
         return error(ErrorKind[match[1]], match[2])
-    return InvalidInputError(f"the query failed over the rows: {text.strip()[:_MESSAGE_CHARACTERS]}")
+    hint = 'Let the job return its writer, with the output mode: frame.writeStream.outputMode("update").'
+    return InvalidInputError(
+        f"the query failed over the rows: {text.strip()[:_MESSAGE_CHARACTERS]}",
+        hint=hint if "STREAMING_OUTPUT_MODE" in text else "",
+    )
+
+
+def parquet_frame(spark: Any, path: str) -> Any:
+    """Return the DataFrame of Parquet files. Raises: InvalidInputError: INVALID_ARGUMENT: they cannot be read."""
+    try:
+        return spark.read.parquet(path)
+    except Exception as e:  # py4j's own, where Spark gives its error no name in Python
+        condition = _CONDITION.search(str(e))
+        why = condition[0] if condition is not None else str(e).strip().partition("\n")[0]
+        raise InvalidInputError(f"{path} cannot be read as Parquet: {why}", kind=ErrorKind.INVALID_ARGUMENT) from e
 
 
 def _java_rows(rows: Mapping[int, Any]) -> dict[int, Any]:
