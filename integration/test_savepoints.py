@@ -274,6 +274,7 @@ _ALL_FORGETFUL = [
         "row-event-time",
         "scala-event-time",
         "scala-processing-time",
+        "row-collated-keys",
     ),
 ]
 _KEY_OF = [("a", 0), ("b", 1), ("c", 2)]  # whatever becomes of a, the watermark is that of c
@@ -329,4 +330,7 @@ def _without(key: str) -> Any:
     def leaves(value: Any) -> list[Any]:
         return [leaf for inner in value.values() for leaf in leaves(inner)] if isinstance(value, dict) else [value]
 
-    return lambda rows: rows.filter(pa.array([key not in leaves(k) for k in rows.column("key").to_pylist()]))
+    def keeps(found: Any) -> bool:
+        return key not in [leaf.lower() for leaf in leaves(found) if isinstance(leaf, str)]
+
+    return lambda rows: rows.filter(pa.array(map(keeps, rows.column("key").to_pylist())))

@@ -11,6 +11,7 @@ Rows come in the order of their places in the store: by key group. A restore tak
 from __future__ import annotations
 
 import os
+import uuid
 from collections.abc import Iterator
 from dataclasses import dataclass
 from typing import Any
@@ -106,7 +107,7 @@ class TableWriters:
             writer = self._writers.get((store, part.family.name))
             if writer is None:
                 os.makedirs(self._directory, exist_ok=True)
-                path = os.path.join(self._directory, f"{len(self._writers)}.parquet")
+                path = os.path.join(self._directory, f"{uuid.uuid4().hex}.parquet")
                 schema, rule = self._schema(store, part.family.name)
                 writer = _TableWriter(path, part.family, schema, rule, self._groups)
                 self._writers[store, part.family.name] = writer
@@ -121,6 +122,13 @@ class TableWriters:
             found = family_schemas(self._image, store.operator, info, store.name)
             self._schemas[place] = {s.name: (s, rule_of(info, store.name, s)) for s in found}
         return self._schemas[place].get(family, (None, None))
+
+    def discard(self, store: StoreId, family: str) -> None:
+        """Forget what was written of a column family of one store."""
+        writer = self._writers.pop((store, family), None)
+        if writer is not None:
+            writer.close()
+            os.unlink(writer.path)
 
     def close(self) -> None:
         """Finish all files. Idempotent."""

@@ -15,7 +15,7 @@ import pyarrow.compute as pc
 import pyarrow.parquet as pq
 
 from millpond import layout
-from millpond.errors import ErrorKind, FormatError, InvalidInputError
+from millpond.errors import ErrorKind, FormatError, InvalidInputError, UnsupportedError
 from millpond.ids import StoreId
 from millpond.json_fields import ColumnFamily
 from millpond.rows.encode import conform
@@ -28,7 +28,7 @@ from millpond.savepoint.image import Image, StoreImage, without_state
 from millpond.savepoint.index import CANONICAL, FileEntry, TableEntry, damaged, read_index
 from millpond.savepoint.numbering import Numbering
 from millpond.savepoint.rewrite import rule_of
-from millpond.savepoint.row_source import NativeRows, Rows, RowSource, StoreRows
+from millpond.savepoint.row_source import UNKNOWN_GROUP, NativeRows, Rows, RowSource, StoreRows
 from millpond.savepoint.second_records import Second, counts_of, numbered, rows_of, second_records
 from millpond.savepoint.target import building, check_vacant
 from millpond.spark_metadata import OperatorInfo
@@ -132,7 +132,11 @@ class _Edited:
         self.rule = rule_of(info, chosen.store, chosen.schema)
         self.groups = source.key_groups
         self.stores = source.stores()
+        self.first_stores = [
+            rows for rows in self.stores if (rows.store.operator, rows.store.name) == (self.operator, chosen.store)
+        ]
         self.before = self.after = 0
+        self._dropped: dict[tuple[str, str], int] = {}  # rows that are made anew: of each store and column family
         self._hashes: list[Any] = []  # of the new keys: 8 bytes each, where the keys themselves would take 100
         schemas = {name: family_schemas(image, self.operator, info, name) for name in info.stores}
         names = [schema.name for schema in schemas[chosen.store]]
@@ -179,20 +183,27 @@ class _Edited:
                     elif (store.store.name, rows.family.name) == (self.first.store, self.first.family.name):
                         self.before += len(rows.keys)
                         if function is not None:
-                            self._edit(writers, numbering, function(self._batch(rows)))
+                            self._edit(writers, numbering, function(self._batch(rows)), (store, rows))
+                    else:
+                        place = (store.store.name, rows.family.name)
+                        self._dropped[place] = self._dropped.get(place, 0) + len(rows.keys)
                 if progress is not None:
                     progress(done, len(self.stores))
             self._edit(writers, numbering, table)
             if numbering is not None:
-                for store_id, keys, values, counts in numbering.rows():
-                    self._write_numbered(writers, store_id, keys, values, counts)
+                for store_id, groups, keys, values, counts in numbering.rows():
+                    self._write_numbered(writers, store_id, groups, keys, values, counts)
+            for second, written in self._of_seconds:
+                if self.before and second.only_by_need and not self._dropped.get((second.store, second.family)):
+                    for mine in written.places.values():
+                        writers.discard(mine, second.family)
             writers.close()
             for store in self.stores:
                 tables += writers.tables(replace(store, families=self._families(store)))
             files = writers.files()
             if numbering is None:
-                mine = {layout.table_key(store, self.first.family.name) for store in self.first.places.values()}
-                self._check_unique([path for path, entry in files if entry.key in mine])
+                keys_of_first = {layout.table_key(at, self.first.family.name) for at in self.first.places.values()}
+                self._check_unique([path for path, entry in files if entry.key in keys_of_first])
         return tables, files
 
     def _families(self, store: StoreRows) -> tuple[ColumnFamily, ...]:
@@ -208,7 +219,14 @@ class _Edited:
             [keys, decode(rows.values, schema, encoding=encoding)], names=["key", "value"]
         )
 
-    def _edit(self, writers: canonical.TableWriters, numbering: Numbering | None, result: Any) -> None:
+    def _edit(
+        self,
+        writers: canonical.TableWriters,
+        numbering: Numbering | None,
+        result: Any,
+        origin: tuple[StoreRows, Rows] | None = None,
+    ) -> None:
+        """Write rows. Args: origin: those that they are made of, and their store."""
         for part in _batches(result):
             names = set(part.schema.names)
             if not {"key", "value"} <= names:
@@ -220,27 +238,50 @@ class _Edited:
             values = conform_lists(values, self.first.schema.value) if self.first.family.multi else values
             if self.first.family.multi and (there := pc.greater(pc.list_value_length(values), 0)).false_count:
                 keys, values = keys.filter(there), values.filter(there)  # Spark keeps no empty list
-            groups = key_groups(keys, self.first.schema.key, self.rule, self.groups.max_parallelism)
-            encoded = self.first.encoded_values(values)
+            encoded_keys, encoded = self.first.encoded_keys(keys), self.first.encoded_values(values)
+            groups, partitions = self._placed(keys, encoded_keys, origin)
             self.after += len(keys)
             if numbering is not None:
-                for store, chosen in self._places(self.first, groups):
+                for store, chosen in _places(self.first, partitions):
                     numbering.write(store, self.first, groups[chosen], keys.take(chosen), [encoded[i] for i in chosen])
                 continue
-            encoded_keys = self.first.encoded_keys(keys)
             self._hashes.append(np.fromiter(map(hash, encoded_keys), np.int64, len(keys)))
-            self._spread(writers, self.first, groups, encoded_keys, encoded)
+            _spread(writers, self.first, groups, partitions, encoded_keys, encoded)
             values = conform(values, self.first.schema.value) if not self.first.family.multi else values
             for second, written in self._of_seconds:
                 second_keys, second_values = rows_of(second, keys, values, written.schema)
                 found = written.encoded_keys(second_keys), written.encoded_values(second_values)
-                self._spread(writers, written, groups, *found)
+                _spread(writers, written, groups, partitions, *found)
+
+    def _placed(self, keys: Any, encoded: list[bytes], origin: tuple[StoreRows, Rows] | None) -> tuple[Any, Any]:
+        """Key group and partition of each row: of a key that was there before those that it had, of another where Spark will look for it.
+
+        Raises: UnsupportedError: nobody but Spark knows where that is.
+        """
+        known: dict[bytes, int] = {}
+        if origin is not None:
+            known = dict(zip(origin[1].keys, origin[1].groups, strict=True))
+        found = [known.get(key, UNKNOWN_GROUP) for key in encoded]
+        unscalable = next((rows for rows in self.first_stores if not rows.scalable), None)
+        if unscalable is not None:
+            if origin is None or not known.keys() >= set(encoded):
+                raise UnsupportedError(
+                    f"store {unscalable.store} can get no other keys than it has: {unscalable.reason}",
+                    hint="Return rows with the keys that they had: fewer of them, or with other values.",
+                )
+            return np.array(found, np.int64), np.full(len(encoded), origin[0].store.partition, np.int64)
+        if UNKNOWN_GROUP in found:
+            groups = key_groups(keys, self.first.schema.key, self.rule, self.groups.max_parallelism)
+        else:
+            groups = np.array(found, np.int64)
+        numbers, which = np.unique(groups, return_inverse=True)
+        count = 1 if self.rule.kind == "none" else self.image.partitions or 1
+        return groups, np.array([self.groups.partition_of(g, count) for g in numbers.tolist()], np.int64)[which]
 
     def _write_numbered(
-        self, writers: canonical.TableWriters, store: StoreId, keys: Any, values: list[bytes], counts: Any
+        self, writers: canonical.TableWriters, store: StoreId, groups: Any, keys: Any, values: list[bytes], counts: Any
     ) -> None:
         """Rows of one store with their numbers; `counts` of the rows of their keys, -1 where another row has told already."""
-        groups = key_groups(keys, self.first.schema.key, self.rule, self.groups.max_parallelism)
         rows = Rows(self.first.family, groups.tolist(), self.first.encoded_keys(keys), values)
         writers.write(store, rows)
         chosen = np.flatnonzero(counts >= 0)
@@ -268,20 +309,24 @@ class _Edited:
                                 raise InvalidInputError("two rows have the same key", kind=ErrorKind.INVALID_ARGUMENT)
                             seen.add(key)
 
-    def _places(self, written: _Written, groups: Any) -> Iterator[tuple[StoreId, Any]]:
-        """Yield each store that some rows belong to, where Spark will look for them, and which rows."""
-        known, which = np.unique(groups, return_inverse=True)
-        count = 1 if self.rule.kind == "none" else self.image.partitions or 1
-        partitions = np.array([self.groups.partition_of(group, count) for group in known.tolist()], np.int64)[which]
-        for partition in np.unique(partitions).tolist():
-            yield written.places[partition], np.flatnonzero(partitions == partition)
 
-    def _spread(
-        self, writers: canonical.TableWriters, written: _Written, groups: Any, keys: list[bytes], values: list[bytes]
-    ) -> None:
-        for store, chosen in self._places(written, groups):
-            rows = Rows(written.family, groups[chosen].tolist(), [keys[i] for i in chosen], [values[i] for i in chosen])
-            writers.write(store, rows)
+def _places(written: _Written, partitions: Any) -> Iterator[tuple[StoreId, Any]]:
+    """Yield each store that some rows belong to, and which rows."""
+    for partition in np.unique(partitions).tolist():
+        yield written.places[partition], np.flatnonzero(partitions == partition)
+
+
+def _spread(
+    writers: canonical.TableWriters,
+    written: _Written,
+    groups: Any,
+    partitions: Any,
+    keys: list[bytes],
+    values: list[bytes],
+) -> None:
+    for store, chosen in _places(written, partitions):
+        rows = Rows(written.family, groups[chosen].tolist(), [keys[i] for i in chosen], [values[i] for i in chosen])
+        writers.write(store, rows)
 
 
 def _batches(rows: Any) -> Iterator[Any]:

@@ -23,7 +23,7 @@ from millpond.rows.encode import encode_rows
 from millpond.rows.spark_types import Struct
 from millpond.savepoint.canonical import TableWriters
 from millpond.savepoint.image import Image
-from millpond.savepoint.row_source import Rows
+from millpond.savepoint.row_source import UNKNOWN_GROUP, Rows
 from millpond.state.schema_files import FamilySchema
 
 _HASH_BYTES = 16  # two keys of one hash would be one: with so many bytes there are none
@@ -72,9 +72,9 @@ class Numbering:
         self._names[store] = family.family.name
         self._writers.write(store, Rows(family.family, groups.tolist(), family.encoded_keys(keys), values))
 
-    def rows(self) -> Iterator[tuple[StoreId, Any, list[bytes], Any]]:
-        """Yield some rows of a store at a time: keys with their numbers, values, and of each row how many rows its key has; -1 of all
-        but the one with the number 0. After the last `write`."""
+    def rows(self) -> Iterator[tuple[StoreId, Any, Any, list[bytes], Any]]:
+        """Yield some rows of a store at a time: key groups, keys with their numbers, values, and of each row how many rows its key has; -1
+        of all but the one with the number 0. After the last `write`."""
         self._writers.close()
         paths = {entry.key: path for path, entry in self._writers.files()}
         for store in sorted(self._names):
@@ -83,13 +83,14 @@ class Numbering:
             )
             start = 0
             with pq.ParquetFile(paths[layout.table_key(store, self._names[store])]) as file:
-                for batch in file.iter_batches(_READ_ROWS, columns=["key", "value_bytes"]):
+                for batch in file.iter_batches(_READ_ROWS, columns=["key_group", "key", "value_bytes"]):
                     end = start + batch.num_rows
+                    groups = batch.column("key_group").fill_null(UNKNOWN_GROUP).to_numpy()
                     keys, fields = batch.column("key"), list(batch.column("key").type)
                     columns = [keys.field(i) for i in range(len(fields) - 1)]
                     columns.append(pa.array(numbers[start:end]).cast(fields[-1].type))
                     keys = pa.StructArray.from_arrays(columns, fields=fields)
-                    yield store, keys, batch.column("value_bytes").to_pylist(), counts[start:end]
+                    yield store, groups, keys, batch.column("value_bytes").to_pylist(), counts[start:end]
                     start = end
 
 

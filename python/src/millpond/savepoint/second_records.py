@@ -43,6 +43,11 @@ class Second:
     family: str
     kind: str
 
+    @property
+    def only_by_need(self) -> bool:
+        """Whether Spark may keep it or not: a join without event time looks up nothing by time."""
+        return self.kind == _BY_TIME
+
 
 def second_records(info: OperatorInfo, store: str, family: str, families: Collection[str]) -> tuple[Second, ...]:
     """Return the column families that follow from one (pure).

@@ -10,7 +10,7 @@ from millpond import layout
 from millpond.errors import ErrorKind, FormatError, InvalidInputError, NotFoundError
 from millpond.ids import DEFAULT_STORE, StoreId, VersionId
 from millpond.json_fields import ColumnFamily
-from millpond.rows.spark_types import Struct
+from millpond.rows.spark_types import Atom, Field, Struct
 from millpond.savepoint.from_checkpoint import checkpoint_image
 from millpond.savepoint.from_savepoint import savepoint_image
 from millpond.savepoint.image import Image, OperatorImage
@@ -20,6 +20,8 @@ from millpond.state.entries import StoreVersion, open_version
 from millpond.state.schema_files import FamilySchema, parse_schema_file
 from millpond.storage import Storage, open_checkpoint, root_of
 from millpond.store_files import StoreFiles
+
+_TIMED_OUT = ("flatMapGroupsWithState", "applyInPandasWithState")
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -156,4 +158,13 @@ def family_schemas(image: Image, operator: int, info: OperatorInfo, store: str) 
     for schema in (schema for schemas in parsed for schema in schemas):
         values.setdefault(schema.name, {})[schema.value_id] = schema.value
     # The last one describes what the newest batch wrote; without column families there is one only.
-    return tuple(replace(schema, values=values[schema.name]) for schema in parsed[-1])
+    return tuple(replace(schema, value=_value(info, schema), values=values[schema.name]) for schema in parsed[-1])
+
+
+def _value(info: OperatorInfo, schema: FamilySchema) -> Struct:
+    """The columns of values as Spark writes them."""
+    fields = schema.value.fields
+    if info.name in _TIMED_OUT and fields and fields[-1] == Field("timeoutTimestamp", Atom("integer")):
+        # State format 1 says integer, and writes milliseconds since the epoch, 8 bytes (Spark 4.3: StateManagerImplV1).
+        return Struct((*fields[:-1], Field("timeoutTimestamp", Atom("long"))))
+    return schema.value
