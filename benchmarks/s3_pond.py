@@ -71,11 +71,13 @@ class _Request:
 
     @property
     def operation(self) -> str:
-        """`GET`, `PUT`, `HEAD`, `DELETE`, `LIST`; of multipart uploads `CREATE`, `PART`, `COMPLETE`, `ABORT`."""
+        """`GET`, `PUT`, `COPY`, `HEAD`, `DELETE`, `LIST`; of multipart uploads `CREATE`, `PART`, `COMPLETE`, `ABORT`."""
         if self.method == "POST":
             return "DELETE" if "delete" in self.query else "CREATE" if "uploads" in self.query else "COMPLETE"
         if "uploadId" in self.query:
             return {"PUT": "PART", "DELETE": "ABORT"}.get(self.method, self.method)
+        if self.method == "PUT" and "x-amz-copy-source" in self.headers:
+            return "COPY"
         return "LIST" if self.method == "GET" and not self.key else self.method
 
 
@@ -141,6 +143,18 @@ class Pond:
     def _put(self, objects: dict[str, _Object], r: _Request) -> _Answer:
         self._unless_there(objects, r)
         return _Answer(headers={"ETag": self._store(objects, r.key, r.body, _metadata(r)).tag})
+
+    def _copy(self, objects: dict[str, _Object], r: _Request) -> _Answer:
+        bucket, _, key = unquote(r.headers["x-amz-copy-source"]).lstrip("/").partition("/")
+        found = self.buckets.get(bucket, {}).get(key)
+        if found is None:
+            raise _Refusal(404, "NoSuchKey")
+        if r.headers.get("x-amz-copy-source-if-match", found.tag).strip('"') != found.tag.strip('"'):
+            raise _Refusal(412, "PreconditionFailed")
+        stored = self._store(objects, r.key, found.read(), _metadata(r))
+        return _xml(
+            "CopyObjectResult", f"<ETag>{stored.tag}</ETag><LastModified>{_iso(stored.modified_s)}</LastModified>"
+        )
 
     def _found(self, objects: dict[str, _Object], r: _Request) -> _Object:
         found = objects.get(r.key)

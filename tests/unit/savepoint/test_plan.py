@@ -62,7 +62,7 @@ def test_which_query() -> None:
 
 
 def test_no_job(tmp_path: Path) -> None:
-    with pytest.raises(InvalidInputError, match="there is no job"):
+    with pytest.raises(InvalidInputError, match="there is no file"):
         load(tmp_path / "none.py", lambda: None)
 
 

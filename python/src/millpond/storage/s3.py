@@ -247,7 +247,7 @@ class S3Storage:
         metadata = _metadata(int(crc32, 16))
 
         def send(_: str | None) -> None:
-            self._call(
+            answer = self._call(
                 "CopyObject",
                 target,
                 expect=s3_errors.PRECONDITION,
@@ -258,6 +258,11 @@ class S3Storage:
                 MetadataDirective="REPLACE",
                 **self._client.write_args,
             )
+            if "CopyObjectResult" not in answer:  # it took the request for a PUT of nothing
+                raise UnsupportedError(
+                    f"{self._client.where(target)}: the server does not copy objects",
+                    kind=ErrorKind.STORAGE_UNSUPPORTED,
+                )
 
         try:
             self._settled(target, metadata[_PUT], False, send)
