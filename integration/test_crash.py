@@ -94,7 +94,7 @@ def _results(work: Path, query: str) -> list[list[Any]]:
 
 @pytest.mark.slow
 @pytest.mark.parametrize(
-    ("checkpoint_format", "kills", "on_s3"), [*([(2, 2, False)] if EVERYTHING else []), (1, 1, False), (2, 1, True)]
+    ("checkpoint_format", "kills", "on_s3"), [*([(1, 1, False), (2, 2, False)] if EVERYTHING else []), (2, 1, True)]
 )
 def test_kill_9_of_the_driver_loses_nothing(tmp_path: Path, checkpoint_format: int, kills: int, on_s3: bool) -> None:
     """Kills at random points of an aggregation and a join; the end equals the batch computation."""
