@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import os
-import tempfile
 from collections.abc import Iterable, Iterator, Mapping
 from contextlib import ExitStack
 from dataclasses import dataclass, replace
@@ -31,6 +30,7 @@ from millpond.savepoint.rewrite import rule_of
 from millpond.savepoint.row_source import UNKNOWN_GROUP, NativeRows, Rows, RowSource, StoreRows
 from millpond.savepoint.second_records import Second, counts_of, numbered, rows_of, second_records
 from millpond.savepoint.target import building, check_vacant
+from millpond.scratch import scratch_directory
 from millpond.spark_metadata import OperatorInfo
 from millpond.state.codec import AVRO, UNSAFE_ROW, check_supported, decode_keys, decode_lists, decode_values
 from millpond.state.encoding import conform_lists, encode_keys, encode_lists, encode_values
@@ -68,7 +68,7 @@ def edit(
     )
     edited = _Edited(source, image, info, selection)
     if dry_run:
-        with tempfile.TemporaryDirectory(prefix="millpond-edit-") as directory:
+        with scratch_directory("edit") as directory:
             edited.write(directory, function, table, progress)
     else:
         with building(place) as target, target.place.scratch("edit") as directory:
@@ -132,18 +132,15 @@ class _Edited:
         self.rule = rule_of(info, chosen.store, chosen.schema)
         self.groups = source.key_groups
         self.stores = source.stores()
-        self.first_stores = [
-            rows for rows in self.stores if (rows.store.operator, rows.store.name) == (self.operator, chosen.store)
-        ]
+        self.unscalable = next((rows for rows in self._of(chosen.store) if not rows.scalable), None)
         self.before = self.after = 0
         self._dropped: dict[tuple[str, str], int] = {}  # rows that are made anew: of each store and column family
         self._hashes: list[Any] = []  # of the new keys: 8 bytes each, where the keys themselves would take 100
         schemas = {name: family_schemas(image, self.operator, info, name) for name in info.stores}
         names = [schema.name for schema in schemas[chosen.store]]
-        self.seconds = second_records(info, chosen.store, chosen.family, names)
         self.first = self._written(chosen.store, chosen.schema)
         self._of_seconds: list[tuple[Second, _Written]] = []
-        for second in self.seconds:
+        for second in second_records(info, chosen.store, chosen.family, names):
             found = [schema for schema in schemas.get(second.store, ()) if schema.name == second.family]
             if not found:
                 raise FormatError(
@@ -151,8 +148,11 @@ class _Edited:
                 )
             self._of_seconds.append((second, self._written(second.store, found[0])))
 
+    def _of(self, store: str) -> list[StoreRows]:
+        return [rows for rows in self.stores if (rows.store.operator, rows.store.name) == (self.operator, store)]
+
     def _written(self, store: str, schema: FamilySchema) -> _Written:
-        mine = [rows for rows in self.stores if (rows.store.operator, rows.store.name) == (self.operator, store)]
+        mine = self._of(store)
         family = next((f for rows in mine for f in rows.families if f.name == schema.name), None)
         if family is None:  # nothing was ever written to it
             others = [f for rows in mine for f in rows.families]
@@ -172,7 +172,7 @@ class _Edited:
             writers = canonical.TableWriters(self.image, self.groups, directory)
             stack.callback(writers.close)
             numbering = None
-            if numbered(self.seconds):
+            if numbered([second for second, _ in self._of_seconds]):
                 numbering = stack.enter_context(
                     Numbering(self.image, self.groups, os.path.join(directory, "unnumbered"))
                 )
@@ -262,11 +262,10 @@ class _Edited:
         if origin is not None:
             known = dict(zip(origin[1].keys, origin[1].groups, strict=True))
         found = [known.get(key, UNKNOWN_GROUP) for key in encoded]
-        unscalable = next((rows for rows in self.first_stores if not rows.scalable), None)
-        if unscalable is not None:
+        if self.unscalable is not None:
             if origin is None or not known.keys() >= set(encoded):
                 raise UnsupportedError(
-                    f"store {unscalable.store} can get no other keys than it has: {unscalable.reason}",
+                    f"store {self.unscalable.store} can get no other keys than it has: {self.unscalable.reason}",
                     hint="Return rows with the keys that they had: fewer of them, or with other values.",
                 )
             return np.array(found, np.int64), np.full(len(encoded), origin[0].store.partition, np.int64)

@@ -118,9 +118,9 @@ def building(root: str, state: str | None = None) -> Iterator[Target]:
 
 @contextmanager
 def _building(root: str) -> Iterator[Target]:
-    check_vacant(root)
     storage = open_storage(root)
     if isinstance(storage, LocalStorage):
+        check_vacant(root)
         with _building_locally(storage.root) as target:
             yield target
         return
