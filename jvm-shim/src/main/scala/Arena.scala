@@ -68,7 +68,7 @@ final class Arena(budget: MemoryBudget) {
     // the rest of the last chunk is lost; chunks grow with the table so that many small stores stay small
     val size = math.max(atLeast, math.min(MaxChunkBytes, math.max(MinChunkBytes, math.min(allocated, budget.limitBytes / 16))))
     val address =
-      try Platform.allocateMemory(size)
+      try { Seams.at("memory.allocate"); Platform.allocateMemory(size) }
       catch { case e: OutOfMemoryError => throw MillpondError.memoryExhausted(size, e) }
     if (chunkCount == chunks.length) {
       chunks = java.util.Arrays.copyOf(chunks, chunkCount * 2)

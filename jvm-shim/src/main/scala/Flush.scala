@@ -130,7 +130,7 @@ private[millpond] final class Flush(disk: DiskTier, workDir: File, giveWay: () =
         if (i % Flush.Stretch == 0) giveWay()
       }
       val entries = writer.entries
-      if (entries > 0) { writer.finish(); done = true; disk.ingest(file) }
+      if (entries > 0) { writer.finish(); done = true; Seams.at("flush.ingest"); disk.ingest(file); Seams.at("flush.ingested") }
       clear()
       entries
     } finally if (!done) writer.abandon()

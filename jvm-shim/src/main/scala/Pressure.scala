@@ -13,7 +13,7 @@ private[millpond] object Pressure {
       if (engine.isHeap) {
         engine.synchronized(rebuild(engine, Long.MaxValue)) // gives back what an aborted batch took
         refuse(engine)
-      } else if (engine.dirtyBytes > share / 4) engine.diskLock.synchronized(Snapshots.flush(engine))
+      } else if (engine.dirtyBytes > share / 4) engine.diskLock.during(Snapshots.flush(engine))
       if (!engine.isHeap) engine.synchronized {
         // freed records are used again, but only new tables give memory back to the system
         if (engine.usedBytes > share + share / 4) rebuild(engine, share / 2) else evict(engine, share)
@@ -31,7 +31,7 @@ private[millpond] object Pressure {
   /** After a write of a running batch; no lock is held. */
   def afterWrite(engine: StoreEngine): Unit = {
     val share = engine.budget.fairShareBytes
-    if (engine.synchronized(mustSpill(engine, share))) engine.diskLock.synchronized {
+    if (engine.synchronized(mustSpill(engine, share))) engine.diskLock.during {
       Snapshots.flush(engine) // what is committed can be evicted then; and if the batch must go down, it goes on top
       engine.synchronized(if (mustSpill(engine, share)) spill(engine))
     }

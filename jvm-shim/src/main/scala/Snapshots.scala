@@ -25,6 +25,7 @@ private[millpond] object Snapshots extends Logging {
       Composer.settle(engine, giveWay)
       if (changelogs.nonEmpty) { new Flush(engine.disk, engine.context.generationDir(engine.generation), giveWay).run(changelogs); () }
     }
+    Seams.at("flush.done")
     engine.synchronized {
       engine.flushed = target
       engine.flushedKeys = keys
@@ -44,17 +45,13 @@ private[millpond] object Snapshots extends Logging {
 
   /** Flush, then publish a snapshot of the newest version that is proven committed, if it is `due` ahead of the last one.
     * Returns the version of the new snapshot. Runs beside a batch; only one at a time per store. */
-  def snapshot(engine: StoreEngine, due: Int): Option[Long] = {
-    engine.uploadLock.lock()
-    try prepare(engine, due).map(publish(engine, _))
-    finally {
-      engine.uploadLock.unlock()
-      engine.dropLocalIfClosed()
-    }
-  }
+  def snapshot(engine: StoreEngine, due: Int): Option[Long] =
+    try engine.uploadLock.during(prepare(engine, due).map(publish(engine, _)))
+    finally engine.dropLocalIfClosed()
 
   private def publish(engine: StoreEngine, p: Prepared): Long =
     try {
+      Seams.at("snapshot.upload")
       val start = System.nanoTime
       val answer = engine.context.call("publish_snapshot", p.generation) { r =>
         r.put("version", p.version).put("id", p.id).put("db_checkpoint", p.dir.getPath)
@@ -65,6 +62,7 @@ private[millpond] object Snapshots extends Logging {
         r.set[JsonNode]("column_families", p.families.get("column_families"))
         ()
       }
+      Seams.at("snapshot.uploaded")
       engine.synchronized {
         if (engine.generation == p.generation && engine.loaded) engine.snapshotPublished(p.version, p.id, answer.path("manifest").asText)
       }
@@ -72,7 +70,7 @@ private[millpond] object Snapshots extends Logging {
       p.version
     } finally LocalDirs.delete(p.dir)
 
-  private def prepare(engine: StoreEngine, due: Int): Option[Prepared] = engine.diskLock.synchronized {
+  private def prepare(engine: StoreEngine, due: Int): Option[Prepared] = engine.diskLock.during {
     val wanted = engine.synchronized(engine.loaded && !engine.closed && engine.spilledVersion <= engine.anchor &&
       engine.anchor > math.max(engine.snapshotVersion, engine.emptyAt) && engine.anchor - engine.snapshotVersion >= (if (engine.composed) 1 else due))
     if (!wanted) None

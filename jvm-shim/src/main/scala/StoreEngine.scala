@@ -21,8 +21,8 @@ import org.apache.spark.sql.execution.streaming.state.StateStoreErrors
   * `diskLock` (taken before the engine's monitor) keeps flushes, snapshots, reloads and close apart.
   */
 final class StoreEngine(val context: StoreContext) extends Logging {
-  private[millpond] val diskLock = new Object
-  private[millpond] val uploadLock = new java.util.concurrent.locks.ReentrantLock
+  private[millpond] val diskLock = new StoreLock
+  private[millpond] val uploadLock = new StoreLock
   private[millpond] val budget = Shared.budget(context.options)
   private[millpond] val exactKeys = context.options.boolean("numKeys.exact")
   /** Whether all state stays in memory, and the disk tier exists only while a snapshot is made. */
@@ -543,7 +543,7 @@ final class StoreEngine(val context: StoreContext) extends Logging {
   }
 
   def close(): Unit = {
-    diskLock.synchronized {
+    diskLock.during {
       synchronized {
         if (!closed) {
           unload()
@@ -556,10 +556,7 @@ final class StoreEngine(val context: StoreContext) extends Logging {
   }
 
   /** A snapshot that is being uploaded still reads from the local folder: the last one out removes it. */
-  private[millpond] def dropLocalIfClosed(): Unit = if (closed && uploadLock.tryLock()) {
-    try LocalDirs.delete(context.localDir)
-    finally uploadLock.unlock()
-  }
+  private[millpond] def dropLocalIfClosed(): Unit = if (closed) uploadLock.ifFree(LocalDirs.delete(context.localDir))
 }
 
 object StoreEngine {

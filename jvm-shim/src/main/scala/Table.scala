@@ -467,7 +467,7 @@ final class Table(budget: MemoryBudget, shape: TableShape) {
     val oldSlots = slots
     val oldCapacity = capacity
     slots =
-      try Platform.allocateMemory(wanted * 8L)
+      try { Seams.at("memory.allocate"); Platform.allocateMemory(wanted * 8L) }
       catch { case e: OutOfMemoryError => throw MillpondError.memoryExhausted(wanted * 8L, e) }
     Platform.setMemory(null, slots, wanted * 8L, 0.toByte)
     budget.add((wanted - oldCapacity) * 8L)

@@ -29,14 +29,14 @@ private[millpond] object WarmUp extends Logging {
   def start(engine: StoreEngine): Unit = {
     engine.warming = true
     val generation = engine.generation
-    pool.execute(() =>
+    Seams.start(s"warm-up ${engine.context.label}", () =>
       try run(engine, generation)
       catch {
         // the rows stay on disk, where every read finds them; a damaged file is reported by the read that needs it
         case NonFatal(e) =>
           engine.synchronized(if (engine.generation == generation) engine.endWarmUp())
           logWarning(s"store ${engine.context.label} stays on disk: ${e.getMessage}")
-      })
+      })(pool.execute(_))
   }
 
   private def run(engine: StoreEngine, generation: Int): Unit = {
@@ -46,9 +46,10 @@ private[millpond] object WarmUp extends Logging {
       active
     }
     while (going) {
-      courtesy.giveWay(engine.isScanned || (Busy.batchesNeedAllCores && engine.diskReads < FewReads))
+      if (Seams.director == null) courtesy.giveWay(engine.isScanned || (Busy.batchesNeedAllCores && engine.diskReads < FewReads))
       going = engine.synchronized(engine.generation == generation && step(engine))
       Thread.`yield`()
+      Seams.at("warm-up.step")
     }
   }
 
