@@ -60,7 +60,12 @@ object Agent extends Logging {
     else throw new MillpondException(error.path("kind").asText("INTERNAL"), error.path("message").asText(s"the agent refused '$method'"), error.path("hint").asText(""))
   }
 
-  private def current(settings: AgentSettings): AgentProcess = synchronized {
+  private def current(settings: AgentSettings): AgentLink = {
+    val simulated = Seams.agent
+    if (simulated != null) simulated else process(settings)
+  }
+
+  private def process(settings: AgentSettings): AgentProcess = synchronized {
     if (stopping) throw MillpondError.of("AGENT_LOST", "the JVM is shutting down")
     if (running == null || !running.isAlive) {
       if (running != null) running.kill()
@@ -80,7 +85,7 @@ object Agent extends Logging {
         start(settings, attempts - 1)
     }
 
-  def isRunning: Boolean = synchronized(!stopping && running != null && running.isAlive)
+  def isRunning: Boolean = Seams.agent != null || synchronized(!stopping && running != null && running.isAlive)
 
   /** Process id of the running agent, or -1. */
   def pid: Long = synchronized(if (running == null) -1L else running.pid)
@@ -94,7 +99,16 @@ object Agent extends Logging {
 
 final case class AgentSettings(python: Option[String], driverPython: Option[String], startTimeoutMs: Long, callTimeoutMs: Int)
 
-private final class AgentProcess(process: Process, server: GatewayServer, api: AgentApi, tail: OutputTail) {
+/** An agent, as far as calls see it. */
+private[millpond] trait AgentLink {
+  def pid: Long
+  /** The answer's text. Fails with Py4JNetworkException if the agent is gone or did not answer in time. */
+  def call(method: String, request: String): String
+  def timedOut(e: Throwable): Boolean
+  def kill(): Unit
+}
+
+private final class AgentProcess(process: Process, server: GatewayServer, api: AgentApi, tail: OutputTail) extends AgentLink {
   def pid: Long = process.pid
   def isAlive: Boolean = process.isAlive
 

@@ -33,7 +33,7 @@ private[millpond] final class BatchLog(engine: StoreEngine) {
       var next = 0
       while (next < f.table.touchedCount) {
         val file = new File(dir, s"segment-${java.util.UUID.randomUUID}")
-        to(file, header(version, id)) { writer => next = writeTouched(writer, f, next, SegmentBytes, whole = true) }
+        to(file, header(version, id)) { writer => next = writeTouched(writer, f, next, Seams.stretch("segment", SegmentBytes), whole = true) }
         segments :+= PendingChangelog(version, id, file.getPath, 0L)
       }
     }

@@ -29,7 +29,7 @@ private[millpond] final class Flush(disk: DiskTier, workDir: File, giveWay: () =
       if (header.get("id").asText != c.id)
         throw MillpondError.of("CHANGELOG_REPLACED", s"the changelog ${c.path} was replaced by another attempt of version ${c.version}.")
       // bounded memory: what was gathered goes down before more is read; later files win over earlier ones
-      if (blockBytes > Flush.GatherBytes) written += writeDown()
+      if (blockBytes > Seams.stretch("flush.gather", Flush.GatherBytes)) written += writeDown()
     }
     written + writeDown()
   }

@@ -13,11 +13,21 @@ private[millpond] object Seams {
     def start(name: String, work: Runnable): Unit
     /** Return when this thread holds the lock. */
     def acquire(lock: ReentrantLock): Unit
+    /** The agent of the thread that asks; null: the usual process. */
+    def agent: AgentLink = null
+    /** How much of something is done at once, where production does `usual`: a test takes less. */
+    def stretch(what: String, usual: Long): Long = usual
+    /** Random bytes for a name; false: the usual ones. */
+    def fill(bytes: Array[Byte]): Boolean = false
   }
 
   @volatile var director: Director = null
 
   def at(point: String): Unit = { val d = director; if (d != null) d.at(point) }
+
+  def agent: AgentLink = { val d = director; if (d == null) null else d.agent }
+  def stretch(what: String, usual: Long): Long = { val d = director; if (d == null) usual else d.stretch(what, usual) }
+  def fill(bytes: Array[Byte]): Boolean = { val d = director; d != null && d.fill(bytes) }
 
   /** Begin work in the background: `usual` does it in production. */
   def start(name: String, work: Runnable)(usual: Runnable => Unit): Unit = { val d = director; if (d == null) usual(work) else d.start(name, work) }

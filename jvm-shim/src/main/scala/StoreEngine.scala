@@ -561,7 +561,7 @@ final class StoreEngine(val context: StoreContext) extends Logging {
 
 object StoreEngine {
   private val random = new java.security.SecureRandom
-  def newId(): String = { val b = new Array[Byte](8); random.nextBytes(b); DiskTier.hex(b) }
+  def newId(): String = { val b = new Array[Byte](8); if (!Seams.fill(b)) random.nextBytes(b); DiskTier.hex(b) }
 }
 
 /** Where the store's rows belong: key groups, slots, and the folder for files that are being written. */

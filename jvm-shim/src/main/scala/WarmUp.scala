@@ -12,7 +12,7 @@ import org.apache.spark.internal.Logging
   * are there (then no read needs the disk) or the budget is nearly used. It stands aside for scans of the same store, which read the same
   * rows, and while batches that hardly read need all cores: their few reads from the disk cost less than it would take from them. */
 private[millpond] object WarmUp extends Logging {
-  private val StepRows = 1024
+  private val StepRows = 1024L
   private val BudgetShare = 0.9
   private val FewReads = 4096 // from the disk, about 20 ms
   private val courtesy = Courtesy.ofWarmUp() // of the one thread
@@ -56,7 +56,7 @@ private[millpond] object WarmUp extends Logging {
   /** Bring in everything before the store is used. The engine's monitor is held. */
   def loadAll(engine: StoreEngine): Unit = {
     val rows = new WarmScan(engine.disk.iterator(readAhead = true), engine.families.values.asScala)
-    try while (rows.step(StepRows)) Pressure.refuse(engine)
+    try while (rows.step(StepRows.toInt)) Pressure.refuse(engine)
     finally rows.close()
     engine.families.values.forEach(f => f.table.complete = true)
   }
@@ -65,7 +65,7 @@ private[millpond] object WarmUp extends Logging {
   private def step(engine: StoreEngine): Boolean =
     if (!engine.warming) false
     else if (engine.budget.usedBytes > engine.budget.limitBytes * BudgetShare) { engine.endWarmUp(); false }
-    else if (engine.warmScan.step(StepRows)) true
+    else if (engine.warmScan.step(Seams.stretch("warm-up.rows", StepRows).toInt)) true
     else {
       engine.families.values.forEach(f => f.table.complete = true)
       engine.endWarmUp()
