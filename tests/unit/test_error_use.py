@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import ast
+import re
 from collections.abc import Iterator
 from pathlib import Path
 
@@ -35,3 +36,36 @@ def test_classes_fit_kinds(repository: Path) -> None:
                 wrong.append(f"{path.relative_to(repository)}:{line}: {cls} of {kind}, which is a {expected}")
     assert found > 50
     assert wrong == []
+
+
+def raised_in_python(path: Path) -> Iterator[str]:
+    """Yield each kind that a file makes an error of: `ErrorKind.X` where nothing is compared with it, and the kind of a class
+    that is called without one."""
+    tree = ast.parse(path.read_text(encoding="utf-8"))
+    comparisons = [node for node in ast.walk(tree) if isinstance(node, ast.Compare)]
+    compared = {id(part) for comparison in comparisons for part in ast.walk(comparison)}
+    for node in ast.walk(tree):
+        if id(node) in compared:
+            continue
+        if isinstance(node, ast.Attribute) and isinstance(node.value, ast.Name) and node.value.id == "ErrorKind":
+            yield node.attr
+        if isinstance(node, ast.Call) and isinstance(node.func, ast.Name):
+            cls = getattr(errors, node.func.id, None)
+            named = any(keyword.arg == "kind" for keyword in node.keywords)
+            if isinstance(cls, type) and issubclass(cls, errors.MillpondError) and not named:
+                yield cls.default_kind.value
+
+
+def raised_in_scala(path: Path) -> Iterator[str]:
+    """Yield each kind in a Scala file, but those with which the kind of an error is compared."""
+    for match in re.finditer(r'(\bkind [!=]= )?"([A-Z]+(?:_[A-Z]+)*)"', path.read_text(encoding="utf-8")):
+        if not match[1]:
+            yield match[2]
+
+
+def test_every_kind_is_raised_somewhere(repository: Path) -> None:
+    python = (repository / "python/src/millpond").rglob("*.py")
+    raised = {kind for path in python if path.name != "errors.py" for kind in raised_in_python(path)}
+    scala = (repository / "jvm-shim/src/main").rglob("*.scala")
+    raised |= {kind for path in scala for kind in raised_in_scala(path)}
+    assert {kind.value for kind in ErrorKind} - raised == set()

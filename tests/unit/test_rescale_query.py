@@ -75,7 +75,7 @@ def test_refused_it_goes_on_with_the_old_number(built: CheckpointBuilder) -> Non
 def test_a_batch_that_was_begun_is_finished_first(built: CheckpointBuilder) -> None:
     Query.unfinished = True
     done = millpond.rescale_query(lambda: Query(built), Query(built), partitions=8, checkpoint=built.root, wait_s=0)
-    assert done.refused is not None and done.refused.kind is ErrorKind.BATCH_UNCOMMITTED
+    assert done.refused is not None and done.refused.kind is ErrorKind.BATCH_NOT_COMMITTED
     assert Query.starts == 6 and done.query.isActive
 
 

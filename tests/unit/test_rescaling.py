@@ -97,7 +97,7 @@ def test_no_committed_batch(tmp_path: Path) -> None:
     built = CheckpointBuilder(tmp_path / "new")
     built.spark_logs(1)
     (built.root / "commits/0").unlink()
-    assert refused(built, 4).kind is ErrorKind.BATCH_UNCOMMITTED
+    assert refused(built, 4).kind is ErrorKind.BATCH_NOT_COMMITTED
 
 
 def test_no_checkpoint_at_all(tmp_path: Path, capsys: Captured) -> None:
@@ -114,7 +114,7 @@ def test_another_provider(tmp_path: Path) -> None:
 
 def test_an_uncommitted_batch_is_left_out_only_if_told_to(built: CheckpointBuilder) -> None:
     (built.root / "commits/5").unlink()
-    assert refused(built, 8).kind is ErrorKind.BATCH_UNCOMMITTED
+    assert refused(built, 8).kind is ErrorKind.BATCH_NOT_COMMITTED
     report = rescale(built.storage, "it", 8, skip_uncommitted=True)
     assert report.batch == 6
     spark = read_spark_metadata(built.storage)
@@ -270,7 +270,7 @@ def test_agent_refuses_as_the_command_does(built: CheckpointBuilder) -> None:
     (built.root / "commits/5").unlink()
     before = tree(built.root)
     for partitions, options, kind in (
-        (8, {}, ErrorKind.BATCH_UNCOMMITTED),
+        (8, {}, ErrorKind.BATCH_NOT_COMMITTED),
         (8, {"maxParallelism": "x"}, ErrorKind.INVALID_OPTION),
         (0, {}, ErrorKind.INVALID_ARGUMENT),
     ):

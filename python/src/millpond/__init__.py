@@ -11,10 +11,8 @@ from typing import TYPE_CHECKING, Any
 from millpond._version import __version__
 from millpond.errors import (
     AgentError,
-    CommitUnknownError,
     ConflictError,
     ErrorKind,
-    FencedError,
     FormatError,
     InternalError,
     InvalidInputError,
@@ -34,10 +32,8 @@ if TYPE_CHECKING:
 
 __all__ = [
     "AgentError",
-    "CommitUnknownError",
     "ConflictError",
     "ErrorKind",
-    "FencedError",
     "FormatError",
     "InternalError",
     "InvalidInputError",

@@ -4,17 +4,15 @@
     ├── NotFoundError (LookupError)     the thing asked for is not there
     ├── InvalidInputError (ValueError)  the caller or its configuration is wrong: correct it
     ├── ConflictError                   somebody else was first: reload, then retry or stop
-    │   └── FencedError                 a newer owner holds this: stop, never retry
     ├── UnavailableError                the environment refuses (disk, storage, lock): mend it or wait, then retry
-    ├── CommitUnknownError              the outcome is not known: look before doing anything
     ├── FormatError                     stored bytes are damaged: fall back to an older snapshot, or restore a copy
     ├── AgentError                      the agent did not start, answer or survive
     ├── UnsupportedError                this build cannot do that: upgrade or choose another way
     └── InternalError                   a bug of Millpond: report it
 
-Kinds are append-only: user code, alerts and the shim (which raises `MILLPOND_<KIND>`) match on their names. The table
-`ERRORS` below is the only declaration; the build writes it into the jar and `docs/reference/errors.md` is generated
-from it. Source: /work/shared/STYLE.md section 4 (house style).
+A kind keeps its name: user code, alerts and the shim (which raises `MILLPOND_<KIND>`) match on it. One goes only when
+nothing raises it any more; `REMOVED` tells which. The table `ERRORS` below is the only declaration; the build writes
+it into the jar and `docs/reference/errors.md` is generated from it.
 """
 
 from __future__ import annotations
@@ -26,7 +24,7 @@ from typing import ClassVar
 
 
 class ErrorKind(str, Enum):
-    """What happened. The value equals the name and is stable for ever."""
+    """What happened. The value equals the name and is stable."""
 
     # options and how the query is set up
     INVALID_OPTION = "INVALID_OPTION"
@@ -62,7 +60,6 @@ class ErrorKind(str, Enum):
     OPERATOR_UNKNOWN = "OPERATOR_UNKNOWN"
     TARGET_NOT_EMPTY = "TARGET_NOT_EMPTY"
     STORE_UNSCALABLE = "STORE_UNSCALABLE"
-    BATCH_UNCOMMITTED = "BATCH_UNCOMMITTED"
     RESCALE_UNFINISHED = "RESCALE_UNFINISHED"
     QUERY_RUNNING = "QUERY_RUNNING"
     # storage and the machine
@@ -80,8 +77,6 @@ class ErrorKind(str, Enum):
     LOCAL_FILES_LOST = "LOCAL_FILES_LOST"
     MEMORY_EXHAUSTED = "MEMORY_EXHAUSTED"
     # concurrency
-    FENCED = "FENCED"
-    COMMIT_UNKNOWN = "COMMIT_UNKNOWN"
     STORE_LOCKED = "STORE_LOCKED"
     STORE_CLOSED = "STORE_CLOSED"
     # the agent
@@ -139,22 +134,10 @@ class ConflictError(MillpondError):
     default_kind = ErrorKind.OBJECT_EXISTS
 
 
-class FencedError(ConflictError):
-    """A newer owner holds this. Stop; never retry."""
-
-    default_kind = ErrorKind.FENCED
-
-
 class UnavailableError(MillpondError):
     """Disk, storage, memory or a lock refuses. Mend it or wait, then retry."""
 
     default_kind = ErrorKind.STORAGE_UNAVAILABLE
-
-
-class CommitUnknownError(MillpondError):
-    """Whether the write took effect is not known. Look before doing anything."""
-
-    default_kind = ErrorKind.COMMIT_UNKNOWN
 
 
 class FormatError(MillpondError):
@@ -332,7 +315,7 @@ ERRORS: dict[ErrorKind, ErrorInfo] = {
     ),
     ErrorKind.BATCH_NOT_COMMITTED: ErrorInfo(
         NotFoundError,
-        "The batch to save is not committed, or no batch is.",
+        "The batch to save or to start from is not committed, or no batch is.",
         "Run `millpond checkpoint show <checkpoint>` for the batches that are committed.",
     ),
     ErrorKind.OPERATOR_UNKNOWN: ErrorInfo(
@@ -349,11 +332,6 @@ ERRORS: dict[ErrorKind, ErrorInfo] = {
         UnsupportedError,
         "A store holds rows that Spark did not place by the key that Millpond assumes: a rescale would tear it apart.",
         "Keep the number of partitions; to change it, start the query anew with another checkpoint.",
-    ),
-    ErrorKind.BATCH_UNCOMMITTED: ErrorInfo(
-        InvalidInputError,
-        "The last micro-batch was begun and not committed, or none ever was: there is no state to start from.",
-        "Start the query once, so that it finishes the batch, and stop it; or leave the batch out with --skip-uncommitted.",
     ),
     ErrorKind.RESCALE_UNFINISHED: ErrorInfo(
         ConflictError,
@@ -430,16 +408,6 @@ ERRORS: dict[ErrorKind, ErrorInfo] = {
         "What one micro-batch writes does not fit into memory.",
         "Raise the option memory.budget or spark.executor.memory, or make the micro-batches smaller.",
     ),
-    ErrorKind.FENCED: ErrorInfo(
-        FencedError,
-        "A newer owner has taken this store over.",
-        "Stop this process; do not retry.",
-    ),
-    ErrorKind.COMMIT_UNKNOWN: ErrorInfo(
-        CommitUnknownError,
-        "The storage did not say whether a write took effect.",
-        "Restart the query: it reads what is there.",
-    ),
     ErrorKind.STORE_LOCKED: ErrorInfo(
         UnavailableError,
         "Another task of this executor still holds the store.",
@@ -488,6 +456,14 @@ ERRORS: dict[ErrorKind, ErrorInfo] = {
 }
 
 
+# Kinds of earlier versions: what stands for them now.
+REMOVED = {
+    "BATCH_UNCOMMITTED": "is `BATCH_NOT_COMMITTED`",
+    "FENCED": "was never raised",
+    "COMMIT_UNKNOWN": "was never raised",
+}
+
+
 def error(kind: ErrorKind, message: str, *, hint: str = "") -> MillpondError:
     """Return (not raise) the error of `kind`, of the class that the table `ERRORS` gives it."""
     return ERRORS[kind].error_class(message, kind=kind, hint=hint)
@@ -516,8 +492,10 @@ def errors_markdown() -> str:
         "Generated from `python/src/millpond/errors.py`; do not edit. `millpond errors` prints the same table.",
         "",
         "Every error is a `MillpondError` with `kind` and `hint`. The class says what the caller does about it, the kind",
-        "what happened; kinds are never renamed or removed. In the JVM the same error is a `SparkException` whose condition is",
-        "`MILLPOND_<KIND>`.",
+        "what happened; a kind is never renamed. In the JVM the same error is a `SparkException` whose condition is",
+        "`MILLPOND_<KIND>`. Gone since the first version: "
+        + "; ".join(f"`{kind}` {now}" for kind, now in REMOVED.items())
+        + ".",
         "",
         "## Classes",
         "",

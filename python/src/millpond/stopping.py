@@ -22,6 +22,12 @@ log = logging.getLogger(__name__)
 _LOCAL_POLL_S = 0.01
 _REMOTE_POLL_S = 0.25
 _ATTEMPTS = 5
+_TOLD_EARLY = (
+    ErrorKind.BATCH_NOT_COMMITTED,
+    ErrorKind.STORAGE_FULL,
+    ErrorKind.LOCAL_DISK_FULL,
+    ErrorKind.RESCALE_UNFINISHED,
+)
 
 
 class RunningQuery(Protocol):
@@ -135,7 +141,7 @@ def rescale_query(
                 undo(storage, root)  # where the storage failed again while it was taken back, nothing could be started
         commits = _commits(storage)
         query = start()
-        if refused is None or refused.kind is not ErrorKind.BATCH_UNCOMMITTED or attempt == _ATTEMPTS - 1:
+        if refused is None or refused.kind is not ErrorKind.BATCH_NOT_COMMITTED or attempt == _ATTEMPTS - 1:
             break
         log.info("the query had begun its next micro-batch: it finishes it and is stopped again")
         stopped = None  # it serves again
@@ -157,7 +163,7 @@ def _refuse_early(storage: Storage, root: str, partitions: int, max_parallelism:
     except (InvalidInputError, UnsupportedError):
         raise
     except MillpondError as e:
-        if e.kind in (ErrorKind.STORAGE_FULL, ErrorKind.LOCAL_DISK_FULL, ErrorKind.RESCALE_UNFINISHED):
+        if e.kind in _TOLD_EARLY:
             raise
         log.info("cannot tell beforehand whether it can be rescaled: %s", e)
 

@@ -11,7 +11,7 @@ from collections.abc import Callable
 from dataclasses import asdict, dataclass, replace
 from typing import Any
 
-from millpond.errors import ConflictError, ErrorKind, InvalidInputError
+from millpond.errors import ConflictError, ErrorKind, NotFoundError
 from millpond.keygroups import divisors_near
 from millpond.rescaling.composing import composed, state_bytes
 from millpond.rescaling.plan import check_partitions, check_scalable
@@ -72,11 +72,11 @@ def rescale(
         announce: called with what a dry run would return before anything is written.
         ending_s: how long to wait for a query that is just ending; None: `millpond.running` decides.
     Raises:
-        InvalidInputError: PARTITIONS_INVALID, MAX_PARALLELISM_INVALID, BATCH_UNCOMMITTED, NOT_A_CHECKPOINT.
+        InvalidInputError: PARTITIONS_INVALID, MAX_PARALLELISM_INVALID, NOT_A_CHECKPOINT.
         UnsupportedError: STORE_UNSCALABLE, FOREIGN_CHECKPOINT; rows must be hashed anew, and only Spark knows how.
         ConflictError: RESCALE_UNFINISHED (to another number), QUERY_RUNNING.
         UnavailableError: STORAGE_FULL, LOCAL_DISK_FULL: no space to write rows anew; nothing was changed.
-        FormatError, NotFoundError: the state cannot be read.
+        NotFoundError: BATCH_NOT_COMMITTED. FormatError, NotFoundError: the state cannot be read.
     """
     started = time.monotonic()
     if not dry_run:
@@ -158,8 +158,10 @@ def _check(before: Before, root: str, partitions: int, skip_uncommitted: bool) -
     """Raise unless the state can have `partitions` in one way or another."""
     check_partitions(partitions, before.partitions)
     if before.started != before.committed and not skip_uncommitted:
-        raise InvalidInputError(
-            f"{root}: batch {before.started} was begun and not committed", kind=ErrorKind.BATCH_UNCOMMITTED
+        raise NotFoundError(
+            f"{root}: batch {before.started} was begun and not committed",
+            kind=ErrorKind.BATCH_NOT_COMMITTED,
+            hint="Start the query once, so that it finishes the batch, and stop it; or leave the batch out with --skip-uncommitted.",
         )
     for operator, by_name in before.stores.items():
         for stores in by_name.values():

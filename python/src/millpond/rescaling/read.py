@@ -41,7 +41,7 @@ def read_before(storage: Storage, root: str) -> Before:
     """Read the Spark checkpoint at `root` (its name, for messages).
 
     Raises:
-        InvalidInputError: NOT_A_CHECKPOINT, BATCH_UNCOMMITTED (no batch was ever committed), PARTITIONS_UNKNOWN.
+        InvalidInputError: NOT_A_CHECKPOINT, PARTITIONS_UNKNOWN. NotFoundError: BATCH_NOT_COMMITTED: no batch ever was.
         UnsupportedError: FOREIGN_CHECKPOINT.
         FormatError, NotFoundError: what a restore of the last committed batch would raise.
     """
@@ -49,7 +49,11 @@ def read_before(storage: Storage, root: str) -> Before:
     checkpoint_format = _format(storage, spark, root)
     committed, started = spark.last_committed_batch, spark.last_batch
     if committed is None or started is None or committed not in spark.offsets:
-        raise InvalidInputError(f"{root}: no committed batch", kind=ErrorKind.BATCH_UNCOMMITTED)
+        raise NotFoundError(
+            f"{root}: no committed batch",
+            kind=ErrorKind.BATCH_NOT_COMMITTED,
+            hint="Start the query once, so that it commits its first batch, and stop it.",
+        )
     partitions = spark.offsets[committed].partitions
     if partitions is None:
         raise error(ErrorKind.PARTITIONS_UNKNOWN, f"{layout.offsets_key(committed)} does not say how many partitions")
