@@ -309,3 +309,29 @@ class Provider:
         (self.directory / name).unlink()
         if data is not None:
             (self.directory / name).write_bytes(data)
+
+
+@dataclass
+class Driver:
+    """What Spark's driver writes beside the state of one operator: the id of its query and the commit log."""
+
+    checkpoint: Path
+    spark_format: int
+
+    def __post_init__(self) -> None:
+        (self.checkpoint / layout.COMMITS_DIR).mkdir(parents=True, exist_ok=True)
+        (self.checkpoint / layout.QUERY_METADATA_KEY).write_text('{"id":"8a3b7c9e-0000-4000-8000-000000000001"}')
+
+    def record(self, version: VersionId) -> None:
+        """The batch that made `version`, in partition 0, is committed."""
+        text = 'v1\n{"nextBatchWatermarkMs":0}'
+        if self.spark_format == 2:
+            ids = {"nextBatchWatermarkMs": 0, "stateUniqueIds": {"0": [[version.id]]}}
+            text = f"v2\n{json.dumps(ids)}"
+        (self.checkpoint / layout.commits_key(version.version - 1)).write_text(text)
+
+    def go_back(self, version: int) -> None:
+        """As the troubleshooting guide tells: the batches that made what is newer than `version` are forgotten."""
+        for path in (self.checkpoint / layout.COMMITS_DIR).iterdir():
+            if int(path.name) >= version:
+                path.unlink()

@@ -1,7 +1,8 @@
 """Random histories of one operator's stores, against a model: what is retained can be restored, nothing else stays for ever.
 
 Two executors write the same store (the second is a zombie, a speculative attempt or the heir). The driver records one of the
-attempts of each version. State is the sequence of commit ids, so a wrong restore cannot look right.
+attempts of each version, and sometimes somebody makes it begin again from an older one, while the executors live on. State is
+the sequence of commit ids, so a wrong restore cannot look right.
 """
 
 from __future__ import annotations
@@ -19,7 +20,7 @@ from millpond.agent.service import AgentService
 from millpond.errors import ErrorKind, FormatError
 from millpond.ids import VersionId
 from millpond.manifest import decode_manifest
-from tests.agent_driver import CallError, Ids, Provider
+from tests.agent_driver import CallError, Driver, Ids, Provider
 
 RETAIN = 3
 GRACE_MS = 60_000
@@ -48,10 +49,13 @@ class AgentMachine(RuleBasedStateMachine):
         self.states: dict[VersionId, Ids] = {VersionId(0): ()}  # what each attempt made
         self.chain: list[VersionId] = [VersionId(0)]  # what the driver recorded, by version
         self.attempts: list[VersionId] = []  # of the next version
+        self.expired = -1  # version that is not retained any more, nor any before it
+        self.driver = Driver(self.root / "ckpt", self.spark_format)
         self.executors = [self.new_provider(), self.new_provider()]
         for provider in self.executors:
             provider.open(0)
         self.at = [VersionId(0), VersionId(0)]
+        self.anchors = [VersionId(0), VersionId(0)]  # what Spark asked each executor for
 
     def new_service(self) -> AgentService:
         return AgentService(clock_ms=lambda: time.time_ns() // 1_000_000 + self.offset_ms)
@@ -103,6 +107,7 @@ class AgentMachine(RuleBasedStateMachine):
         """A task of the next batch: reload what the driver recorded, unless it is there already, and commit."""
         if self.at[executor] != self.tip:
             self.open(executor, self.tip)
+        self.anchors[executor] = self.tip
         version = self.executors[executor].commit()
         self.states[version] = (*self.states[self.tip], version.id)
         self.at[executor] = version
@@ -115,8 +120,41 @@ class AgentMachine(RuleBasedStateMachine):
         chosen = self.attempts[-1]
         if self.spark_format == 2:
             chosen = data.draw(st.sampled_from(self.attempts))
+        self.record_attempt(chosen)
+
+    def record_attempt(self, chosen: VersionId) -> None:
         self.chain.append(chosen)
         self.attempts = []
+        self.driver.record(chosen)
+        self.expired = max(self.expired, self.tip.version - RETAIN)
+
+    @precondition(lambda self: not self.damaged and self.tip.version > 0)
+    @rule(data=st.data(), executor=EXECUTORS, batches=st.integers(0, 3), later=st.booleans())
+    def go_back(self, data: st.DataObject, executor: int, batches: int, later: bool) -> None:
+        """As the troubleshooting guide tells: newer batches are removed from Spark's logs. Then the query runs on one executor;
+        the other one does not hear of it, and, with `later`, collects."""
+        version = data.draw(st.integers(0, self.tip.version - 1))
+        if version <= self.expired:
+            try:
+                self.open(executor, self.chain[version])
+            except CallError:
+                return  # it was collected
+        self.expired = version - 1
+        self.driver.go_back(version)
+        del self.chain[version + 1 :]
+        self.attempts = []
+        self.run_batches(executor, batches)
+        if later:
+            self.time_passes(GRACE_MS)
+            self.collect(1 - executor)
+
+    @precondition(lambda self: not self.damaged)
+    @rule(executor=EXECUTORS, batches=st.integers(1, 3))
+    def run_batches(self, executor: int, batches: int) -> None:
+        """Batches without any trouble."""
+        for _ in range(batches):
+            self.attempt(executor)
+            self.record_attempt(self.attempts[-1])
 
     @rule(executor=EXECUTORS, compact=st.booleans())
     def snapshot(self, executor: int, compact: bool) -> None:
@@ -131,20 +169,21 @@ class AgentMachine(RuleBasedStateMachine):
         answer = provider.snapshot(compact=compact)
         assert answer["new_files"] + answer["reused_files"] == len(provider.files)
 
-    @precondition(lambda self: self.tip.version > 0)
     @rule(executor=EXECUTORS)
     def collect(self, executor: int) -> None:
-        """The anchor is what Spark asked for: a version it recorded."""
-        self.executors[executor].collect(self.tip)
+        """The anchor is what Spark asked for: a version it recorded, and has forgotten if somebody went back behind it."""
+        if self.anchors[executor].version > 0:
+            self.executors[executor].collect(self.anchors[executor])
 
     @rule(executor=EXECUTORS)
     def crash(self, executor: int) -> None:
         """kill -9 and a new executor, with nothing local."""
         shutil.rmtree(self.executors[executor].local_dir)
         self.executors[executor] = self.new_provider()
-        self.at[executor] = VersionId(0, "")
+        self.at[executor] = self.anchors[executor] = VersionId(0, "")
         if not self.damaged:
             self.open(executor, self.tip)
+            self.anchors[executor] = self.tip
         else:
             self.executors[executor].open(0)
 
@@ -180,7 +219,7 @@ class AgentMachine(RuleBasedStateMachine):
     # ---- what must hold
 
     def retained(self) -> list[VersionId]:
-        return self.chain[max(0, len(self.chain) - RETAIN) :]
+        return self.chain[max(0, self.expired + 1) :]
 
     @invariant()
     def retained_versions_are_restorable(self) -> None:

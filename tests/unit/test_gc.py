@@ -19,7 +19,7 @@ from millpond.gc import plan_sweep
 from millpond.ids import VersionId
 from millpond.inspection.verify import verify
 from millpond.storage import LocalStorage, ObjectInfo
-from tests.agent_driver import CallError, Provider
+from tests.agent_driver import CallError, Driver, Provider
 
 MakeProvider = Callable[..., Provider]
 GRACE = 1000
@@ -212,6 +212,88 @@ def test_a_sibling_chain_is_dropped_and_the_one_that_won_stays(make: MakeProvide
     assert make(spark_format=2).open(3, third.id) == (first.id, won.id, third.id)
     with pytest.raises(CallError):
         make(spark_format=2).open(2, lost.id)
+
+
+# ---- the anchor is proven by the commit log
+
+
+def recorded(provider: Provider, versions: list[VersionId]) -> Driver:
+    driver = Driver(provider.checkpoint, provider.spark_format)
+    for version in versions[1:]:
+        driver.record(version)
+    return driver
+
+
+@pytest.mark.parametrize("spark_format", [1, 2])
+@pytest.mark.parametrize("snapshots", [(), (4, 10)])
+def test_a_provider_of_a_run_that_was_gone_back_from_collects_nothing(
+    make: MakeProvider, clock: Clock, spark_format: int, snapshots: tuple[int, ...]
+) -> None:
+    """A run came to version 12, its driver died, and an executor lives on. The next run began again from version 5."""
+    old = make(spark_format=spark_format, retain_versions=2, grace_ms=600_000)
+    versions = history(old, 12, *snapshots)
+    driver = recorded(old, versions)
+    driver.go_back(5)
+    new = make(spark_format=spark_format, retain_versions=2, grace_ms=600_000)
+    new.open(5, versions[5].id if spark_format == 2 else None)
+    for _ in range(4):
+        driver.record(new.commit())
+    tip = VersionId(9, new.id)
+    clock.offset_ms = 11 * 60_000
+    before = new.stored()
+    assert old.collect(versions[12])["deleted_files"] == 0
+    assert new.stored() == before
+    reader = make(spark_format=spark_format, retain_versions=2)
+    assert reader.open(9, tip.id if spark_format == 2 else None) == new.state
+    assert new.collect(tip)["deleted_files"] >= (3 if spark_format == 2 else 0), "the new run collects the old lineage"
+    assert make(spark_format=spark_format).open(9, tip.id if spark_format == 2 else None) == new.state
+
+
+@pytest.mark.parametrize("spark_format", [1, 2])
+def test_a_commit_log_that_spark_purged_proves_nothing(make: MakeProvider, spark_format: int) -> None:
+    provider = make(spark_format=spark_format, retain_versions=2)
+    versions = history(provider, 8, 3, 6)
+    driver = recorded(provider, versions)
+    assert provider.collect(versions[8])["deleted_files"] > 0
+    again = make(spark_format=spark_format, retain_versions=2, partition=1)
+    versions = history(again, 8, 3, 6)
+    (driver.checkpoint / "commits/7").unlink()
+    assert again.collect(versions[8])["deleted_files"] == 0
+
+
+def test_another_attempt_in_the_commit_log_is_no_proof(make: MakeProvider) -> None:
+    provider = make(spark_format=2, retain_versions=2)
+    versions = history(provider, 8, 3, 6)
+    driver = recorded(provider, versions)
+    driver.record(VersionId(8, "0" * 16))
+    assert provider.collect(versions[8])["deleted_files"] == 0
+    driver.record(versions[8])
+    assert provider.collect(versions[8])["deleted_files"] > 0
+
+
+def test_a_damaged_commit_log_is_an_error_and_nothing_goes(make: MakeProvider) -> None:
+    provider = make(spark_format=2, retain_versions=2)
+    versions = history(provider, 8, 3, 6)
+    recorded(provider, versions)
+    (provider.checkpoint / "commits/7").write_text("rubbish")
+    before = provider.stored()
+    with pytest.raises(CallError) as caught:
+        provider.collect(versions[8])
+    assert caught.value.kind is ErrorKind.FORMAT_DAMAGED and provider.stored() == before
+
+
+@pytest.mark.parametrize("spark_format", [1, 2])
+def test_what_is_below_the_base_goes_by_age_too(make: MakeProvider, clock: Clock, spark_format: int) -> None:
+    provider = make(spark_format=spark_format, retain_versions=2, grace_ms=60_000)
+    versions = history(provider, 8, 3, 6)
+    clock.offset_ms = 61_000
+    late = names(provider)[2]
+    os.utime(provider.directory / late, (time.time() + 30, time.time() + 30))
+    provider.collect(versions[8])
+    assert names(provider)[0] == late, "written less than a grace period ago"
+    clock.offset_ms = 100_000
+    provider.collect(versions[8])
+    assert names(provider)[0].startswith("6") and names(provider)[0].endswith(".manifest")
 
 
 def test_ssts_go_when_no_manifest_names_them(make: MakeProvider) -> None:

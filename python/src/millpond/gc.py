@@ -58,7 +58,8 @@ def plan_expiry(
     Retained are the versions above `anchor - retain_versions`. Kept is the newest usable manifest on the lineage at or below
     the oldest of them, and all that lies above it. That manifest must itself be older than the grace period: a restore that
     was planned before it was published still needs what is older. Attempts that lost (ids beside the lineage, in Spark
-    checkpoint format 2) go below the anchor, once they are older than the grace period.
+    checkpoint format 2) go below the anchor. Nothing goes that is younger than the grace period: what another run wrote since
+    the anchor was proven is not known here.
 
     Reads headers and manifests through `files`, whose listing must be fresh.
     """
@@ -76,12 +77,12 @@ def plan_expiry(
     doomed: list[tuple[int, ObjectInfo]] = []
     for what, found in (("manifest", listing.manifests), ("changelog", listing.changelogs)):
         for version, info in found.items():
-            if version.version >= anchor.version or info.key in pinned:
+            if version.version >= anchor.version or info.key in pinned or info.modified_ms > old_enough:
                 continue
             below_base = base is not None and version.version < base.version
             covered = base is not None and version.version == base.version and what == "changelog"
             # Format 1 has no siblings: a later attempt replaced the earlier one's file.
-            lost = files.exact_ids and lineage.get(version.version) != version.id and info.modified_ms <= old_enough
+            lost = files.exact_ids and lineage.get(version.version) != version.id
             if below_base or covered or lost:
                 doomed.append((version.version, info))
     return Expiry(base, tuple(info for _, info in sorted(doomed, key=lambda d: (d[0], d[1].key))))

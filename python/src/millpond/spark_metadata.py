@@ -55,6 +55,11 @@ class CommitEntry:
     state_ids: Mapping[int, tuple[tuple[str, ...], ...]]
     has_state_ids: bool
 
+    def ids_of(self, operator: int, partition: int) -> tuple[str, ...]:
+        """Return the ids of the stores of one partition; none if the batch had no such operator or partition."""
+        partitions = self.state_ids.get(operator, ())
+        return partitions[partition] if partition < len(partitions) else ()
+
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class OperatorInfo:

@@ -12,7 +12,7 @@ from millpond.errors import ErrorKind, MillpondError, NotFoundError
 from millpond.ids import DEFAULT_STORE, StoreId, VersionId
 from millpond.manifest import decode_manifest
 from millpond.sealed import seal, unseal
-from millpond.spark_metadata import read_spark_metadata
+from millpond.spark_metadata import parse_commit, read_spark_metadata
 from millpond.storage import ObjectInfo
 from millpond.store_files import Listing, add_to_listing
 
@@ -63,6 +63,8 @@ def _expire(context: StoreContext, anchor: VersionId, pinned: frozenset[str], no
         level = logging.INFO if newest > anchor.version + 1 else logging.WARNING
         log.log(level, "store %s: nothing is collected: %s", context.store, expiry.reason)
     if expiry.files:
+        if not _is_proven(context, anchor):
+            return []
         context.storage.delete(expiry.keys)
         log.info(
             "store collected store=%s anchor=%d base=%s files=%d bytes=%d",
@@ -73,6 +75,36 @@ def _expire(context: StoreContext, anchor: VersionId, pinned: frozenset[str], no
             expiry.size_bytes,
         )
     return list(expiry.files)
+
+
+def _is_proven(context: StoreContext, anchor: VersionId) -> bool:
+    """Whether the commit log names the anchor still. Asked last, before something is deleted.
+
+    Somebody may have gone back behind it, and begun another lineage, while this provider of the run before lives on. What the
+    new run wrote by now is younger than the grace period, or the log was changed before it is read here. Without a query (a
+    provider driven by a test) there is no log, and nobody to go back.
+
+    Raises: FormatError: the entry is damaged.
+    """
+    storage, store, key = context.storage, context.store, layout.commits_key(anchor.version - 1)
+    try:
+        commit = parse_commit(storage.read(key).decode("utf-8", "replace"), anchor.version - 1)
+    except NotFoundError:
+        if not _is_query(context):
+            return True
+    else:
+        if context.spark_format < 2 or anchor.id in commit.ids_of(store.operator, store.partition):
+            return True
+    log.info("store %s: nothing is collected: %s does not name version %s", store, key, anchor)
+    return False
+
+
+def _is_query(context: StoreContext) -> bool:
+    try:
+        context.storage.stat(layout.QUERY_METADATA_KEY)
+    except NotFoundError:
+        return False
+    return True
 
 
 def _sweeps(context: StoreContext) -> bool:
@@ -98,10 +130,10 @@ def _sweep_now_and_then(
         checkpoint.sweeping.add(operator)
         checkpoint.last_sweep_ms[operator] = now_ms
     try:
-        grace_ms, oldest_retained = context.option_int("gc.graceMs"), anchor.version - context.retain_versions + 1
+        grace_ms = context.option_int("gc.graceMs")
         listings = _list_operator(checkpoint, operator)
         deleted = _sweep(checkpoint, operator, listings, grace_ms, now_ms)
-        return deleted + _clear_after_rescale(context, listings, oldest_retained, pinned, grace_ms, now_ms)
+        return deleted + _clear_after_rescale(context, anchor, listings, pinned, grace_ms, now_ms)
     finally:
         with checkpoint.lock:
             checkpoint.sweeping.discard(operator)
@@ -186,14 +218,15 @@ def _mark(checkpoint: CheckpointContext, operator: int, listings: Mapping[StoreI
 
 def _clear_after_rescale(
     context: StoreContext,
+    anchor: VersionId,
     listings: Mapping[StoreId, Listing],
-    oldest_retained: int,
     pinned: frozenset[str],
     grace_ms: int,
     now_ms: int,
 ) -> list[ObjectInfo]:
     """Delete what a rescale left behind: files of partitions that are no more, and pins of changelogs that nobody needs."""
     checkpoint, storage, operator = context.checkpoint, context.storage, context.store.operator
+    oldest_retained = anchor.version - context.retain_versions + 1
     try:
         partitions = read_spark_metadata(storage, batches=(), operators=()).partitions
         if partitions is None or not listings:
@@ -211,6 +244,8 @@ def _clear_after_rescale(
         if rescale_pins:
             referenced = _mark(checkpoint, operator, listings, now_ms)
             doomed += [info for info in rescale_pins if not referenced & pins.pinned_by(storage, info.key)]
+        if doomed and not _is_proven(context, anchor):
+            return []
         storage.delete(info.key for info in doomed)
     except MillpondError as e:
         log.warning("operator %d: what a rescale left behind is not cleared: %s", operator, e)
