@@ -23,7 +23,7 @@ import pyspark
 
 import millpond
 from integration.demo import processes as tagged
-from integration.jvm import REPO
+from integration.jvm import LIGHT, REPO
 from integration.processes import Process, below, is_agent, processes, wait_until
 
 SPARK_HOME = Path(pyspark.__file__).parent
@@ -31,7 +31,6 @@ STATE = "spark.sql.streaming.stateStore."
 TAG = "MILLPOND_TEST_CLUSTER"
 START_S = 90
 END_S = 20.0
-LIGHT = "-XX:+UseSerialGC -XX:TieredStopAtLevel=1"  # for JVMs of a test: many, small, short-lived
 
 
 def documented_settings(master: str) -> dict[str, str]:

@@ -13,7 +13,7 @@ from pyspark.sql import SparkSession
 
 import millpond
 from integration.harness import Harness, providers_to_test
-from integration.jvm import MILLPOND, ROCKSDB, compile_harness, millpond_jar
+from integration.jvm import LIGHT, MILLPOND, ROCKSDB, compile_harness, millpond_jar
 from integration.processes import agents_below, wait_until
 from integration.shapes import from_reports
 
@@ -59,6 +59,7 @@ def spark(tmp_path_factory: pytest.TempPathFactory) -> Iterator[SparkSession]:
         .config("spark.sql.streaming.stateStore.minDeltasForSnapshot", "2")
         .config("spark.sql.streaming.metricsEnabled", "false")
         .config("spark.driver.memory", "1500m")
+        .config("spark.driver.extraJavaOptions", LIGHT)
         .config("spark.driver.extraClassPath", str(compile_harness()))
         # Spark's default one runs a process, `readlink`, for each of the some ten files that it renames per batch.
         .config("spark.sql.streaming.checkpointFileManagerClass", _FILE_MANAGER)

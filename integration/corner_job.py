@@ -23,7 +23,7 @@ import millpond
 from integration.cases import EVENTS, events
 from integration.harness import EVERYTHING
 from integration.join_cases import STATE_FORMAT
-from integration.jvm import MILLPOND
+from integration.jvm import LIGHT, MILLPOND
 from integration.streams import InjectedFailure, Input
 
 FILES = 4
@@ -78,6 +78,7 @@ def session(work: Path, provider_class: str) -> SparkSession:
     builder = (
         SparkSession.builder.master("local[2,3]")
         .config("spark.ui.enabled", "false")
+        .config("spark.driver.extraJavaOptions", LIGHT)
         .config("spark.speculation", "true")
         .config("spark.local.dir", str(work / "local"))
         .config("spark.sql.warehouse.dir", str(work / "warehouse"))

@@ -15,7 +15,7 @@ import pyspark
 import pytest
 
 from integration.connect_client import KEYS, ROWS
-from integration.jvm import MILLPOND, REPO
+from integration.jvm import LIGHT, MILLPOND, REPO
 from integration.processes import agents_below, alive, below, wait_until
 from millpond.inspection.overview import overview
 from millpond.session import conf_lines
@@ -45,7 +45,7 @@ def remote(tmp_path_factory: pytest.TempPathFactory) -> Iterator[str]:
         "appender.console.name=stderr\nappender.console.target=SYSTEM_ERR\nappender.console.layout.type=PatternLayout\n"
         "appender.console.layout.pattern=%p %c{1}: %m%n%ex\n"
     )
-    java_options = f"spark.driver.extraJavaOptions -Dlog4j2.configurationFile={logging.as_uri()}"
+    java_options = f"spark.driver.extraJavaOptions {LIGHT} -Dlog4j2.configurationFile={logging.as_uri()}"
     local = f"spark.local.dir {directory}"
     properties.write_text("\n".join([*conf_lines("local[2]"), *_SETTINGS, java_options, local]) + "\n")
     command = [str(_SUBMIT), "--properties-file", str(properties), "--class", _SERVER, "spark-internal"]

@@ -16,8 +16,8 @@ from pathlib import Path
 from typing import Any
 
 from integration.cases import EVENTS
-from integration.cluster import LIGHT, STATE, Application, Cluster, Executor
-from integration.jvm import REPO
+from integration.cluster import STATE, Application, Cluster, Executor
+from integration.jvm import LIGHT, REPO
 from integration.processes import alive, wait_until
 from integration.soak import queries
 from integration.streams import Input
