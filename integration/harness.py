@@ -197,6 +197,10 @@ class Harness:
         )
         return [int(p) for p in answer]
 
+    def end_task(self, task: str) -> None:
+        """The task attempt ends, as Spark ends it: completed, failed or killed."""
+        self.call("end_task", task=task)
+
     def stop(self) -> None:
         """End the JVM in order; wait for it."""
         if self._process.poll() is None:
@@ -224,19 +228,32 @@ class Provider:
     schema: Schema
 
     def store(
-        self, version: int, id: str | None = None, *, force_snapshot: bool = False, load_empty: bool = False
+        self,
+        version: int,
+        id: str | None = None,
+        *,
+        force_snapshot: bool = False,
+        load_empty: bool = False,
+        task: str | None = None,
     ) -> Store:
-        """`getStore`."""
+        """`getStore`; `task` names the task attempt that asks."""
         s = self.harness.name("s")
         self.harness.call(
-            "get_store", p=self.name, s=s, version=version, id=id, force_snapshot=force_snapshot, load_empty=load_empty
+            "get_store",
+            p=self.name,
+            s=s,
+            version=version,
+            id=id,
+            force_snapshot=force_snapshot,
+            load_empty=load_empty,
+            task=task,
         )
         return Store(self, s)
 
-    def read_store(self, version: int, id: str | None = None) -> Store:
-        """`getReadStore`."""
+    def read_store(self, version: int, id: str | None = None, *, task: str | None = None) -> Store:
+        """`getReadStore`; `task` names the task attempt that asks."""
         s = self.harness.name("s")
-        self.harness.call("get_read_store", p=self.name, s=s, version=version, id=id)
+        self.harness.call("get_read_store", p=self.name, s=s, version=version, id=id, task=task)
         return Store(self, s)
 
     def upgrade(self, read: Store, version: int, id: str | None = None) -> Store:

@@ -13,9 +13,10 @@ private[millpond] object Loader extends Logging {
 
   /** @param register gives the families that the provider knows their codecs again
     * @param from the snapshot to begin with, version and id; None: the newest that serves */
-  def load(engine: StoreEngine, version: Long, id: Option[String], loadEmpty: Boolean, register: JsonNode => Unit,
+  def load(engine: StoreEngine, session: MillpondStateStoreProvider.Session, version: Long, id: Option[String], loadEmpty: Boolean, register: JsonNode => Unit,
       from: Option[(Long, Option[String])] = None): Unit = engine.diskLock.during {
     engine.synchronized {
+      engine.checkHeld(session)
       if (engine.closed) throw MillpondError.storeClosed(engine.context.label)
       val start = System.nanoTime
       var loaded = false

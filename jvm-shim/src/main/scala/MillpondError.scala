@@ -27,5 +27,7 @@ object MillpondError {
     of("FORMAT_TOO_NEW", s"$path has format $format, this Millpond reads format 1.")
   def storeClosed(store: String): MillpondException =
     of("STORE_CLOSED", s"the state store $store was closed by maintenance while a task wanted it; the task is retried.")
+  def sessionEnded(store: String): MillpondException =
+    of("STORE_CLOSED", s"store $store is used after its commit or abort, or by a task attempt that has ended.")
   def internal(message: String, cause: Throwable = null): MillpondException = of("INTERNAL", message, cause = cause)
 }

@@ -18,7 +18,7 @@ private[millpond] trait MillpondReading extends LineReadStore {
 
   protected def family(name: String): Family = {
     if ((lastName ne name) || lastGeneration != engine.generation || lastFamily.removed) {
-      lastFamily = engine.family(name)
+      lastFamily = engine.family(session, name)
       lastName = name
       lastGeneration = engine.generation
     }
@@ -29,7 +29,7 @@ private[millpond] trait MillpondReading extends LineReadStore {
 
   override def get(key: UnsafeRow, colFamilyName: String): UnsafeRow = {
     val f = family(colFamilyName)
-    val value = engine.get(f, key)
+    val value = engine.get(session, f, key)
     if ((f.validatedBy ne session) && value != null) validate(f, key, value)
     value
   }
@@ -45,24 +45,24 @@ private[millpond] trait MillpondReading extends LineReadStore {
 
   override def multiGet(keys: Array[UnsafeRow], colFamilyName: String): Iterator[UnsafeRow] = {
     val f = family(colFamilyName)
-    keys.iterator.map(engine.get(f, _))
+    keys.iterator.map(engine.get(session, f, _))
   }
 
-  override def valuesIterator(key: UnsafeRow, colFamilyName: String): Iterator[UnsafeRow] = engine.values(several(colFamilyName, "valuesIterator"), key)
+  override def valuesIterator(key: UnsafeRow, colFamilyName: String): Iterator[UnsafeRow] = engine.values(session, several(colFamilyName, "valuesIterator"), key)
 
-  override def iterator(colFamilyName: String): StateStoreIterator[UnsafeRowPair] = closing(engine.scan(family(colFamilyName), each = false, grouped = readsOnly))
+  override def iterator(colFamilyName: String): StateStoreIterator[UnsafeRowPair] = closing(engine.scan(session, family(colFamilyName), each = false, grouped = readsOnly))
   override def iteratorWithMultiValues(colFamilyName: String): StateStoreIterator[UnsafeRowPair] =
-    closing(engine.scan(several(colFamilyName, "iteratorWithMultiValues"), each = true, grouped = readsOnly))
+    closing(engine.scan(session, several(colFamilyName, "iteratorWithMultiValues"), each = true, grouped = readsOnly))
 
   override def prefixScan(prefixKey: UnsafeRow, colFamilyName: String): StateStoreIterator[UnsafeRowPair] =
-    closing(engine.prefixScan(prefixed(family(colFamilyName)), prefixKey, each = false))
+    closing(engine.prefixScan(session, prefixed(family(colFamilyName)), prefixKey, each = false))
   override def prefixScanWithMultiValues(prefixKey: UnsafeRow, colFamilyName: String): StateStoreIterator[UnsafeRowPair] =
-    closing(engine.prefixScan(prefixed(several(colFamilyName, "prefixScanWithMultiValues")), prefixKey, each = true))
+    closing(engine.prefixScan(session, prefixed(several(colFamilyName, "prefixScanWithMultiValues")), prefixKey, each = true))
 
   override def rangeScan(startKey: Option[UnsafeRow], endKey: Option[UnsafeRow], colFamilyName: String): StateStoreIterator[UnsafeRowPair] =
-    closing(engine.rangeScan(ordered(family(colFamilyName)), startKey, endKey, each = false))
+    closing(engine.rangeScan(session, ordered(family(colFamilyName)), startKey, endKey, each = false))
   override def rangeScanWithMultiValues(startKey: Option[UnsafeRow], endKey: Option[UnsafeRow], colFamilyName: String): StateStoreIterator[UnsafeRowPair] =
-    closing(engine.rangeScan(ordered(several(colFamilyName, "rangeScanWithMultiValues")), startKey, endKey, each = true))
+    closing(engine.rangeScan(session, ordered(several(colFamilyName, "rangeScanWithMultiValues")), startKey, endKey, each = true))
 
   private def closing(scan: Scan): StateStoreIterator[UnsafeRowPair] = new StateStoreIterator(scan, () => scan.close())
 
@@ -77,9 +77,9 @@ private[millpond] trait MillpondReading extends LineReadStore {
 
   override def registerColFamily(colFamilyName: String, keySchema: StructType, valueSchema: StructType, keyStateEncoderSpec: KeyStateEncoderSpec,
       useMultipleValuesPerKey: Boolean, isInternal: Boolean): Unit =
-    provider.defineFamily(colFamilyName, MillpondStateStoreProvider.FamilyDefinition(keySchema, valueSchema, keyStateEncoderSpec, isInternal, useMultipleValuesPerKey))
+    provider.defineFamily(session, colFamilyName, MillpondStateStoreProvider.FamilyDefinition(keySchema, valueSchema, keyStateEncoderSpec, isInternal, useMultipleValuesPerKey))
 
-  override def allColumnFamilyNames: Set[String] = engine.familyNames
+  override def allColumnFamilyNames: Set[String] = engine.familyNames(session)
 }
 
 private[millpond] final class MillpondReadStore(val provider: MillpondStateStoreProvider, val session: MillpondStateStoreProvider.Session,
@@ -97,7 +97,7 @@ private[millpond] final class MillpondStateStore(val provider: MillpondStateStor
   private var info: StateStoreCheckpointInfo = null
 
   private def checkOpen(): Unit = {
-    if (ended) throw MillpondError.of("STORE_CLOSED", s"store ${provider.stateStoreId} is used after its commit or abort.")
+    if (ended) throw MillpondError.sessionEnded(engine.context.label)
     if (readOnly) throw StateStoreErrors.unsupportedOperationException("write", "a store that was opened for reading only")
   }
 
@@ -106,19 +106,19 @@ private[millpond] final class MillpondStateStore(val provider: MillpondStateStor
     require(key != null && value != null, "state keys and values cannot be null")
     val f = family(colFamilyName)
     if (f.validatedBy ne session) validate(f, key, value)
-    engine.write(f, key, value)
+    engine.write(session, f, key, value)
   }
 
   override def remove(key: UnsafeRow, colFamilyName: String): Unit = {
     checkOpen()
     require(key != null, "a state key cannot be null")
-    engine.write(family(colFamilyName), key, null)
+    engine.write(session, family(colFamilyName), key, null)
   }
 
   override def putList(key: UnsafeRow, values: Array[UnsafeRow], colFamilyName: String): Unit = {
     checkOpen()
     require(key != null && values != null && values.nonEmpty, "state keys and values cannot be null, a list of values cannot be empty")
-    engine.write(several(colFamilyName, "putList"), key, values)
+    engine.write(session, several(colFamilyName, "putList"), key, values)
   }
 
   override def merge(key: UnsafeRow, value: UnsafeRow, colFamilyName: String): Unit = mergeList(key, Array(value), colFamilyName)
@@ -126,31 +126,30 @@ private[millpond] final class MillpondStateStore(val provider: MillpondStateStor
   override def mergeList(key: UnsafeRow, values: Array[UnsafeRow], colFamilyName: String): Unit = {
     checkOpen()
     require(key != null && values != null && values.nonEmpty && !values.contains(null), "state keys and values cannot be null, a list of values cannot be empty")
-    engine.merge(several(colFamilyName, "merge"), key, values)
+    engine.merge(session, several(colFamilyName, "merge"), key, values)
   }
 
   override def deleteRange(beginKey: UnsafeRow, endKey: UnsafeRow, colFamilyName: String): Unit = {
     checkOpen()
     val f = ordered(family(colFamilyName))
-    val rows = engine.rangeScan(f, Some(beginKey), Some(endKey), each = false)
-    while (rows.hasNext) engine.write(f, rows.next().key, null)
+    val rows = engine.rangeScan(session, f, Some(beginKey), Some(endKey), each = false)
+    while (rows.hasNext) engine.write(session, f, rows.next().key, null)
   }
 
   override protected def reusableScan(colFamilyName: String): ReusableScan = {
-    if (ended) throw MillpondError.of("STORE_CLOSED", s"store ${provider.stateStoreId} is used after its commit or abort.")
-    new ReusableScan(engine, family(colFamilyName))
+    new ReusableScan(engine, session, family(colFamilyName))
   }
 
   override def createColFamilyIfAbsent(colFamilyName: String, keySchema: StructType, valueSchema: StructType, keyStateEncoderSpec: KeyStateEncoderSpec,
       useMultipleValuesPerKey: Boolean, isInternal: Boolean): Unit = {
     if (!readOnly) checkOpen() // a reader of Spark 4.2 makes its families known so
     registerColFamily(colFamilyName, keySchema, valueSchema, keyStateEncoderSpec, useMultipleValuesPerKey, isInternal)
-    if (!readOnly) engine.createFamily(colFamilyName)
+    if (!readOnly) engine.createFamily(session, colFamilyName)
   }
 
   override def removeColFamilyIfExists(colFamilyName: String): Boolean = {
     checkOpen()
-    provider.removeFamily(colFamilyName)
+    provider.removeFamily(session, colFamilyName)
   }
 
   override def commit(): Long = {

@@ -1,5 +1,6 @@
 package org.apache.spark.sql.millpond
 
+import scala.collection.concurrent.TrieMap
 import scala.collection.mutable
 import scala.jdk.CollectionConverters._
 import scala.util.control.NonFatal
@@ -26,9 +27,10 @@ class MillpondStateStoreProvider extends LineProvider {
   private var engineOrNull: StoreEngine = null
   private var usesFamilies = false
   private var schemas: Option[StateSchemaProvider] = None
+  // the engine's monitor guards both
   private val definitions = mutable.LinkedHashMap.empty[String, FamilyDefinition]
   private var definitionsBefore: Option[Seq[(String, FamilyDefinition)]] = None // when the running batch began
-  private val rules = mutable.HashMap.empty[String, JsonNode]
+  private val rules = TrieMap.empty[(String, KeyStateEncoderSpec), JsonNode]
   private var owner: Session = null
   private var closing = false
 
@@ -74,16 +76,16 @@ class MillpondStateStoreProvider extends LineProvider {
 
   private def begin(session: Session, version: Long, uniqueId: Option[String], force: Boolean, readOnly: Boolean = false): StateStore =
     try {
-      try engine.begin()
+      try engine.begin(session)
       catch {
         // another attempt replaced what this store was about to flush, or its local files were deleted: what is durable counts
         case e: MillpondException if e.kind == "CHANGELOG_REPLACED" || e.kind == "LOCAL_FILES_LOST" =>
           logInfo(s"store ${context.label} is loaded again: ${e.getMessage}")
-          engine.abort()
-          Loader.load(engine, version, if (version == 0) None else uniqueId, loadEmpty = false, registerAll)
-          engine.begin()
+          engine.abort(session)
+          Loader.load(engine, session, version, if (version == 0) None else uniqueId, loadEmpty = false, registerAll)
+          engine.begin(session)
       }
-      definitionsBefore = Some(definitions.toSeq)
+      engine.synchronized { definitionsBefore = Some(definitions.toSeq) }
       new MillpondStateStore(this, session, version, uniqueId, force, readOnly)
     } catch { case NonFatal(e) => end(session); throw e }
 
@@ -93,8 +95,8 @@ class MillpondStateStoreProvider extends LineProvider {
     try {
       Agent.takeSpentNs()
       if (uniqueId.isDefined) context.usesCommitIds = true
-      if (loadEmpty || from.isDefined || !engine.reuse(version, if (version == 0) None else uniqueId))
-        Loader.load(engine, version, if (version == 0 || loadEmpty) None else uniqueId, loadEmpty, registerAll, from)
+      if (loadEmpty || from.isDefined || !engine.reuse(session, version, if (version == 0) None else uniqueId))
+        Loader.load(engine, session, version, if (version == 0 || loadEmpty) None else uniqueId, loadEmpty, registerAll, from)
       session
     } catch {
       case e: MillpondException => end(session); throw e // its message says more than Spark's wrapper would
@@ -120,7 +122,7 @@ class MillpondStateStoreProvider extends LineProvider {
       : NextIterator[(RecordType.Value, UnsafeRow, UnsafeRow, Long)] = {
     if (startVersion < 1) throw QueryExecutionErrors.unexpectedStateStoreVersion(startVersion)
     if (endVersion < startVersion) throw QueryExecutionErrors.unexpectedStateStoreVersion(endVersion)
-    val definition = definitions.getOrElse(name, throw StateStoreErrors.unsupportedOperationOnMissingColumnFamily("readChangeFeed", name))
+    val definition = engine.synchronized(definitions.get(name)).getOrElse(throw StateStoreErrors.unsupportedOperationOnMissingColumnFamily("readChangeFeed", name))
     if (endId.isDefined) context.usesCommitIds = true
     val answer = context.call("change_feed", engine.generation) { r =>
       r.put("start_version", startVersion).put("version", endVersion)
@@ -148,6 +150,7 @@ class MillpondStateStoreProvider extends LineProvider {
       }
       if (closing) throw MillpondError.storeClosed(context.label)
       owner = session
+      engine.enter(session)
     }
     task.foreach(_.addTaskCompletionListener[Unit](_ => end(session)))
     session
@@ -158,28 +161,36 @@ class MillpondStateStoreProvider extends LineProvider {
   /** The session gives the store back; what it had not committed is undone. */
   private[millpond] def end(session: Session): Unit = synchronized { if (owner eq session) releaseOwner() }
 
-  private def releaseOwner(): Unit = {
-    engine.abort()
-    // what the batch dropped is there again; what it made stays known, for a reader of Spark 4.2 makes families known so
-    definitionsBefore.foreach(_.foreach { case (name, d) => definitions.getOrElseUpdate(name, d) })
-    definitionsBefore = None
-    engine.synchronized(engine.closeScans())
-    owner = null
-    if (closing) engine.close()
-    notifyAll()
-  }
+  private def releaseOwner(): Unit =
+    try engine.leave(owner)
+    catch { case NonFatal(e) => logWarning(s"store ${context.label} is loaded again, for what its task wrote could not be taken back: ${e.getMessage}", e) }
+    finally {
+      owner = null
+      // what the batch dropped is there again; what it made stays known, for a reader of Spark 4.2 makes families known so
+      engine.synchronized {
+        definitionsBefore.foreach(_.foreach { case (name, d) => definitions.getOrElseUpdate(name, d) })
+        definitionsBefore = None
+      }
+      notifyAll()
+      if (closing) engine.close()
+    }
 
   // ---- column families -----------------------------------------------------------------------------------------------------------
 
-  private[millpond] def defineFamily(name: String, definition: FamilyDefinition): Unit = {
+  private[millpond] def defineFamily(session: Session, name: String, definition: FamilyDefinition): Unit = {
     requireFamilies("createColFamilyIfAbsent")
     checkName(name, definition.internal)
-    val before = definitions.get(name)
-    if (engine.has(name)) before.foreach(requireSameRows(name, _, definition))
-    definitions(name) = definition
-    // a definition that does not fit must not stand in the way of the next load
-    try register(name)
-    catch { case NonFatal(e) => before.fold { definitions.remove(name); () }(definitions(name) = _); throw e }
+    engine.synchronized(engine.checkHeld(session))
+    ruleOf(name, definition) // the agent is not asked under the monitor
+    engine.synchronized {
+      engine.checkHeld(session)
+      val before = definitions.get(name)
+      if (engine.has(name)) before.foreach(requireSameRows(name, _, definition))
+      definitions(name) = definition
+      // a definition that does not fit must not stand in the way of the next load
+      try register(name)
+      catch { case NonFatal(e) => before.fold { definitions.remove(name); () }(definitions(name) = _); throw e }
+    }
   }
 
   /** Rows are stored as they are: those of one schema mean nothing under another. Avro tells by its ids, and Spark what may follow what. */
@@ -191,8 +202,9 @@ class MillpondStateStoreProvider extends LineProvider {
   }
 
   /** After a load: the families of the store get their codecs back. */
-  private def registerAll(defaultRule: JsonNode): Unit = {
-    rules(StateStore.DEFAULT_COL_FAMILY_NAME) = defaultRule
+  private def registerAll(defaultRule: JsonNode): Unit = engine.synchronized {
+    val name = StateStore.DEFAULT_COL_FAMILY_NAME
+    rules((name, definitions(name).spec)) = defaultRule
     definitions.keys.toSeq.foreach(register)
   }
 
@@ -220,12 +232,14 @@ class MillpondStateStoreProvider extends LineProvider {
     new FamilyCodec(shapeOf(name, d), d.spec.keySchema, d.valueSchema, d.spec, usesFamilies, schemas, name, partitionKey)
 
   /** The family is gone for this provider until it is created again. */
-  private[millpond] def removeFamily(name: String): Boolean = {
+  private[millpond] def removeFamily(session: Session, name: String): Boolean = {
     requireFamilies("removeColFamilyIfExists")
     checkName(name, internal = false)
-    val existed = engine.removeFamily(name)
-    if (existed) { definitions.remove(name); rules.remove(name) }
-    existed
+    engine.synchronized {
+      val existed = engine.removeFamily(session, name)
+      if (existed) definitions.remove(name)
+      existed
+    }
   }
 
   private def requireFamilies(operation: String): Unit = if (!usesFamilies) throw StateStoreErrors.unsupportedOperationException(operation, Name)
@@ -244,8 +258,8 @@ class MillpondStateStoreProvider extends LineProvider {
       next
     }
 
-  private def ruleOf(name: String, d: FamilyDefinition): JsonNode = rules.getOrElseUpdate(name, {
-    context.call("partition_key", engine.generation) { r =>
+  private def ruleOf(name: String, d: FamilyDefinition): JsonNode = rules.getOrElseUpdate((name, d.spec), {
+    context.call("partition_key", engine.synchronized(engine.generation)) { r =>
       r.put("column_family", name).put("spec", d.spec.getClass.getSimpleName)
       val columns = r.putArray("key_columns")
       d.spec.keySchema.fieldNames.foreach(columns.add)
@@ -257,8 +271,8 @@ class MillpondStateStoreProvider extends LineProvider {
   private[millpond] def commit(session: Session, forceSnapshot: Boolean): Long = {
     val version =
       try {
-        val committed = Busy.committing(engine.commit())
-        definitionsBefore = None
+        val committed = Busy.committing(engine.commit(session))
+        engine.synchronized { definitionsBefore = None }
         if (conf.commitValidationEnabled) StateStore.reportCommitToCoordinator(committed, id, context.hadoopConf)
         committed
       } catch {

@@ -188,9 +188,9 @@ private[millpond] final class Scan(engine: StoreEngine, f: Family, records: Reco
   override def close(): Unit = engine.synchronized {
     if (!closed) {
       closed = true
+      engine.forget(this)
       table.endScan()
       if (disk != null) disk.close()
-      engine.forget(this)
     }
   }
 }

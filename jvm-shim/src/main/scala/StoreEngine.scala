@@ -6,18 +6,20 @@ import scala.collection.mutable
 import scala.jdk.CollectionConverters._
 import scala.util.control.NonFatal
 
-import com.fasterxml.jackson.databind.node.ObjectNode
-
 import org.apache.spark.internal.Logging
 import org.apache.spark.sql.catalyst.expressions.UnsafeRow
 import org.apache.spark.sql.execution.streaming.state.StateStoreErrors
+import org.apache.spark.sql.millpond.MillpondStateStoreProvider.Session
 
 /** The state of one store at one version, and the changes of the running micro-batch: the two tiers and what leads from version to version.
   *
   * Versions: `version` is what is committed and in memory. `anchor` is the newest version that Spark proved committed by opening it for writing;
   * only versions up to the anchor go to the disk tier and into snapshots, so a version that lost (another attempt won) is never in either.
   *
-  * Locks: every row operation synchronises on the engine, so that a task that lingers after its kill cannot harm native memory;
+  * Sessions: one at a time holds the store. Its calls carry it, and the engine compares it under the monitor: a thread that lingers after
+  * its task reads nothing any more and writes into nobody's batch.
+  *
+  * Locks: every row operation synchronises on the engine, so that such a thread cannot harm native memory either;
   * `diskLock` (taken before the engine's monitor) keeps flushes, snapshots, reloads and close apart.
   */
 final class StoreEngine(val context: StoreContext) extends Logging {
@@ -95,15 +97,47 @@ final class StoreEngine(val context: StoreContext) extends Logging {
   /** About how much memory the rows fill that the disk tier has not. */
   private[millpond] def dirtyBytes: Long = synchronized(pending.iterator.map(_.memoryBytes).sum)
 
+  // ---- sessions ------------------------------------------------------------------------------------------------------------------
+
+  private var holder: Session = null
+
+  /** From here on the calls of this session are served, and no others. */
+  def enter(session: Session): Unit = synchronized { holder = session }
+
+  /** The session gives the store back; what it had not committed is undone. */
+  def leave(session: Session): Unit = synchronized {
+    if (holder eq session)
+      try undo()
+      finally holder = null
+  }
+
+  /** Refuse a call of a session that has ended. The engine's monitor is held. */
+  private[millpond] def checkHeld(session: Session): Unit = if (holder ne session) throw MillpondError.sessionEnded(context.label)
+
+  private def checkUsable(session: Session): Unit = {
+    checkHeld(session)
+    if (closed || !loaded) throw MillpondError.storeClosed(context.label)
+  }
+
+  /** What is written when no batch is open would be part of the next one. */
+  private def checkWritable(session: Session): Unit = {
+    checkUsable(session)
+    if (!batchOpen) throw MillpondError.sessionEnded(context.label)
+  }
+
   // ---- column families -----------------------------------------------------------------------------------------------------------
 
-  private[millpond] def family(name: String): Family = {
+  private[millpond] def family(session: Session, name: String): Family = synchronized {
+    checkUsable(session)
     val f = families.get(name)
     if (f == null || !f.isRegistered) throw StateStoreErrors.unsupportedOperationOnMissingColumnFamily("access", name)
     f
   }
 
-  def familyNames: Set[String] = synchronized(families.values.asScala.iterator.filter(f => f.exists && !f.removed).map(_.name).toSet)
+  def familyNames(session: Session): Set[String] = synchronized {
+    checkUsable(session)
+    families.values.asScala.iterator.filter(f => f.exists && !f.removed).map(_.name).toSet
+  }
 
   /** Make a family known under an id; ids are durable (every changelog and manifest lists them). */
   private[millpond] def addFamily(name: String, id: Int, shape: FamilyShape, onDisk: Boolean): Family = {
@@ -123,7 +157,8 @@ final class StoreEngine(val context: StoreContext) extends Logging {
   }
 
   /** The running batch makes the family part of the state. */
-  private[millpond] def createFamily(name: String): Unit = synchronized {
+  private[millpond] def createFamily(session: Session, name: String): Unit = synchronized {
+    checkWritable(session)
     val f = families.get(name)
     if (!f.exists || f.removed) {
       f.exists = true
@@ -134,8 +169,8 @@ final class StoreEngine(val context: StoreContext) extends Logging {
 
   /** Drop a family: its rows are deleted, it is forgotten once their deletes are on disk. False if there is none. The query need not have
     * registered it: one that only drops a state variable does not know the variable's schema. */
-  def removeFamily(name: String): Boolean = synchronized {
-    checkUsable()
+  def removeFamily(session: Session, name: String): Boolean = synchronized {
+    checkWritable(session)
     val f = families.get(name)
     if (f == null || f.removed || !f.exists) false
     else {
@@ -181,10 +216,8 @@ final class StoreEngine(val context: StoreContext) extends Logging {
 
   // ---- row operations ------------------------------------------------------------------------------------------------------------
 
-  private def checkUsable(): Unit = if (closed || !loaded) throw MillpondError.storeClosed(context.label)
-
-  def get(f: Family, key: UnsafeRow): UnsafeRow = synchronized {
-    checkUsable()
+  def get(session: Session, f: Family, key: UnsafeRow): UnsafeRow = synchronized {
+    checkUsable(session)
     val rows = f.rows
     rows.encodeKey(key)
     val hash = Bytes.hash(rows.base, rows.offset, rows.length)
@@ -204,13 +237,13 @@ final class StoreEngine(val context: StoreContext) extends Logging {
   }
 
   /** Put (a row, or all rows of a key with several values) or remove (null). */
-  def write(f: Family, key: UnsafeRow, value: AnyRef): Unit = {
-    writeRow(f, key, value)
+  def write(session: Session, f: Family, key: UnsafeRow, value: AnyRef): Unit = {
+    writeRow(session, f, key, value)
     if (budget.isExceeded) Pressure.afterWrite(this)
   }
 
-  private def writeRow(f: Family, key: UnsafeRow, value: AnyRef): Unit = synchronized {
-    checkUsable()
+  private def writeRow(session: Session, f: Family, key: UnsafeRow, value: AnyRef): Unit = synchronized {
+    checkWritable(session)
     val rows = f.rows
     rows.encodeKey(key)
     val hash = Bytes.hash(rows.base, rows.offset, rows.length)
@@ -251,13 +284,13 @@ final class StoreEngine(val context: StoreContext) extends Logging {
   }
 
   /** Append to the values of a key with several; the key need not exist. */
-  def merge(f: Family, key: UnsafeRow, added: Array[UnsafeRow]): Unit = {
-    mergeRows(f, key, added)
+  def merge(session: Session, f: Family, key: UnsafeRow, added: Array[UnsafeRow]): Unit = {
+    mergeRows(session, f, key, added)
     if (budget.isExceeded) Pressure.afterWrite(this)
   }
 
-  private def mergeRows(f: Family, key: UnsafeRow, added: Array[UnsafeRow]): Unit = synchronized {
-    checkUsable()
+  private def mergeRows(session: Session, f: Family, key: UnsafeRow, added: Array[UnsafeRow]): Unit = synchronized {
+    checkWritable(session)
     val rows = f.rows
     rows.encodeKey(key)
     val hash = Bytes.hash(rows.base, rows.offset, rows.length)
@@ -289,8 +322,8 @@ final class StoreEngine(val context: StoreContext) extends Logging {
   }
 
   /** All values of a key, as they are now: the iterator may be read while the key is removed or written. */
-  def values(f: Family, key: UnsafeRow): Iterator[UnsafeRow] = synchronized {
-    checkUsable()
+  def values(session: Session, f: Family, key: UnsafeRow): Iterator[UnsafeRow] = synchronized {
+    checkUsable(session)
     val rows = f.rows
     rows.encodeKey(key)
     val hash = Bytes.hash(rows.base, rows.offset, rows.length)
@@ -342,8 +375,8 @@ final class StoreEngine(val context: StoreContext) extends Logging {
     *
     * @param each one pair per value
     * @param grouped rows of one prefix come one after the other, as Spark's state reader wants them; nothing is written meanwhile */
-  def scan(f: Family, each: Boolean, grouped: Boolean = false): Scan = synchronized {
-    checkUsable()
+  def scan(session: Session, f: Family, each: Boolean, grouped: Boolean = false): Scan = synchronized {
+    checkUsable(session)
     val table = f.table
     val epoch = table.beginScan()
     if (grouped && f.kind == FamilyKind.Prefix)
@@ -352,8 +385,8 @@ final class StoreEngine(val context: StoreContext) extends Logging {
   }
 
   /** The rows whose leading key columns are `prefix`. */
-  def prefixScan(f: Family, prefix: UnsafeRow, each: Boolean): Scan = synchronized {
-    checkUsable()
+  def prefixScan(session: Session, f: Family, prefix: UnsafeRow, each: Boolean): Scan = synchronized {
+    checkUsable(session)
     val rows = f.rows
     rows.encodePrefix(prefix)
     val epoch = f.table.beginScan()
@@ -364,8 +397,8 @@ final class StoreEngine(val context: StoreContext) extends Logging {
   }
 
   /** The rows with encoded keys in `[start, end)`; sorted families only. */
-  def rangeScan(f: Family, start: Option[UnsafeRow], end: Option[UnsafeRow], each: Boolean): Scan = synchronized {
-    checkUsable()
+  def rangeScan(session: Session, f: Family, start: Option[UnsafeRow], end: Option[UnsafeRow], each: Boolean): Scan = synchronized {
+    checkUsable(session)
     val range = KeyRange(from = start.map(f.rows.keyOf).orNull, until = end.map(f.rows.keyOf).orNull)
     val epoch = f.table.beginScan()
     val records = f.table.from(range.start, Bytes.ArrayOffset, range.start.length)
@@ -375,8 +408,8 @@ final class StoreEngine(val context: StoreContext) extends Logging {
   }
 
   /** The rows from the first key at or behind these ordering columns to the end of the family; range families only. */
-  def scanFrom(f: Family, prefix: UnsafeRow): Scan = synchronized {
-    checkUsable()
+  def scanFrom(session: Session, f: Family, prefix: UnsafeRow): Scan = synchronized {
+    checkUsable(session)
     f.rows.encodePrefix(prefix)
     val range = KeyRange(from = f.rows.keyCopy())
     val epoch = f.table.beginScan()
@@ -404,7 +437,8 @@ final class StoreEngine(val context: StoreContext) extends Logging {
   // ---- versions ------------------------------------------------------------------------------------------------------------------
 
   /** Whether `wanted` can be had without I/O; takes back the last version if that is what is wanted. */
-  def reuse(wanted: Long, wantedId: Option[String]): Boolean = synchronized {
+  def reuse(session: Session, wanted: Long, wantedId: Option[String]): Boolean = synchronized {
+    checkHeld(session)
     def same(a: String): Boolean = wantedId.forall(_ == a)
     if (closed || !loaded || inBatch || stale) false
     else if (version == wanted && (wanted == 0 || same(id))) true
@@ -428,9 +462,9 @@ final class StoreEngine(val context: StoreContext) extends Logging {
   private def detachable: Boolean = lineage.size >= 2 && !familiesDetached && !families.isEmpty && families.values.asScala.forall(_.table.hasDetached)
 
   /** Begin a micro-batch on `version`: it is proven committed now. */
-  def begin(): Unit = {
+  def begin(session: Session): Unit = {
     synchronized {
-      checkUsable()
+      checkUsable(session)
       inBatch = true
       familiesChanged = false
       batchId = StoreEngine.newId()
@@ -451,9 +485,8 @@ final class StoreEngine(val context: StoreContext) extends Logging {
   }
 
   /** Make the batch durable and return its version. After a failure the batch can still be aborted. */
-  def commit(): Long = synchronized {
-    checkUsable()
-    require(inBatch, "commit without a batch")
+  def commit(session: Session): Long = synchronized {
+    checkWritable(session)
     closeScans()
     val start = System.nanoTime
     val next = version + 1
@@ -462,6 +495,7 @@ final class StoreEngine(val context: StoreContext) extends Logging {
     val published =
       try context.call("publish_changelog", generation)(_.put("version", next).put("id", batchId).put("staged", staged.getPath))
       catch { case NonFatal(e) => staged.delete(); throw e }
+    loaded = false // until memory has it too: what fails on the way leaves no version behind
     families.values.forEach(_.table.commitBatch(next.toInt))
     version = next
     lineage += batchId
@@ -475,15 +509,19 @@ final class StoreEngine(val context: StoreContext) extends Logging {
       if (f.exists && f.createdAt == Family.Uncommitted) f.createdAt = next
     }
     familiesDetached = familiesChanged
+    loaded = true
     metrics.committed(size, System.nanoTime - start)
     next
   }
 
-  def abort(): Unit = synchronized {
-    if (inBatch) {
-      inBatch = false
-      if (!closed) {
-        closeScans()
+  /** Take back what the running batch wrote. */
+  def abort(session: Session): Unit = synchronized { checkHeld(session); undo() }
+
+  private def undo(): Unit = {
+    var done = closed
+    try if (!closed) {
+      closeScans()
+      if (inBatch) {
         // what was spilled cannot be taken back from the disk tier
         if (batchLog.isSpilled) { batchLog.clear(); loaded = false }
         families.values.forEach(_.table.abortBatch())
@@ -491,6 +529,10 @@ final class StoreEngine(val context: StoreContext) extends Logging {
         if (familiesChanged) stale = true
         keys = keysAtStart
       }
+      done = true
+    } finally {
+      inBatch = false
+      if (!done) loaded = false // what is in memory now is no version: the next opening loads one
     }
   }
 
@@ -562,63 +604,4 @@ final class StoreEngine(val context: StoreContext) extends Logging {
 object StoreEngine {
   private val random = new java.security.SecureRandom
   def newId(): String = { val b = new Array[Byte](8); if (!Seams.fill(b)) random.nextBytes(b); DiskTier.hex(b) }
-}
-
-/** Where the store's rows belong: key groups, slots, and the folder for files that are being written. */
-final class StoreLayout(val groups: KeyGroups, val partitions: Int, val partition: Int, val stagingDir: String, unscalable: Option[String]) {
-  private var reason: String = unscalable.orNull
-  /** Whether keys carry the slot of their group; a store without a known partition key keeps all in slot 0. */
-  private val slotted: Boolean = unscalable.isEmpty
-  /** The slot of keys whose group cannot be told: all of them, or -1 for any. */
-  val unknownSlot: Int = if (slotted) -1 else 0
-
-  /** How many key groups the partition owns, and which of them, counted from 0, a slot belongs to. */
-  val groupCount: Int = groups.maxParallelism / partitions
-  def ordinal(slot: Int): Int = groups.group(slot) / partitions
-
-  def scalable: Boolean = reason == null
-  def unscalableReason: String = if (reason == null) "" else reason
-
-  /** Marks the store as one that had a key in the wrong place already when it was written. */
-  def mark(why: String): Unit = if (reason == null && why.nonEmpty) reason = why
-
-  /** The slot of a key group. */
-  def slot(group: Int): Int = if (!slotted || group < 0) 0 else groups.slot(group)
-
-  /** The slot of a key group, which must be one of this partition's: else the store is marked, since a rescale would tear it apart. */
-  def checkedSlot(group: Int): Int = {
-    if (slotted && group >= 0 && group % partitions != partition && reason == null)
-      reason = s"a key of key group $group is in partition $partition of $partitions: Spark did not place it by the key that Millpond assumes"
-    slot(group)
-  }
-
-  def describe(target: ObjectNode): Unit = {
-    target.put("max_parallelism", groups.maxParallelism).put("base", groups.base).put("partitions", partitions)
-      .put("scalable", scalable).put("reason", unscalableReason)
-    ()
-  }
-}
-
-/** A reusable physical key. */
-private[millpond] final class GrowingKey {
-  var bytes = new Array[Byte](128)
-  var length = 0
-
-  /** @param groupSlot of the key's group */
-  def set(groupSlot: Int, f: Family, base: AnyRef, offset: Long, keyLength: Int): Unit = {
-    val shape = f.shape
-    length = shape.keyExtra + keyLength
-    if (bytes.length < length) bytes = new Array[Byte](length * 2)
-    val slot = if (shape.keyTrail == 0) groupSlot else FamilyKind.ReservedSlot
-    bytes(0) = (slot >>> 8).toByte
-    bytes(1) = slot.toByte
-    bytes(2) = (f.id >>> 8).toByte
-    bytes(3) = f.id.toByte
-    if (shape.keyLead == 1) bytes(4) = 0
-    Bytes.copy(base, offset, bytes, Bytes.ArrayOffset + 4L + shape.keyLead, keyLength)
-    if (shape.keyTrail == 2) {
-      bytes(length - 2) = (groupSlot >>> 8).toByte
-      bytes(length - 1) = groupSlot.toByte
-    }
-  }
 }

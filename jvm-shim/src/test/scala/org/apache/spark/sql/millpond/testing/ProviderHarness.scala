@@ -15,7 +15,7 @@ import com.fasterxml.jackson.databind.{JsonNode, ObjectMapper}
 import com.fasterxml.jackson.databind.node.{ArrayNode, JsonNodeFactory, ObjectNode}
 import org.apache.hadoop.conf.Configuration
 
-import org.apache.spark.{SparkConf, SparkContext, SparkThrowable}
+import org.apache.spark.{SparkConf, SparkContext, SparkThrowable, TaskContext}
 import org.apache.spark.sql.catalyst.InternalRow
 import org.apache.spark.sql.catalyst.expressions.{GenericInternalRow, Literal, Murmur3Hash, Pmod, UnsafeProjection, UnsafeRow}
 import org.apache.spark.sql.catalyst.expressions.BoundReference
@@ -63,6 +63,14 @@ object ProviderHarness {
       try { m.invoke(provider); () }
       catch { case e: java.lang.reflect.InvocationTargetException => throw e.getCause }
     }
+
+  /** Task attempts by name. A command with `task` runs as a part of it; the attempt ends by `end_task`. */
+  private val tasks = mutable.Map.empty[String, TaskContext]
+  private def asTask[T](c: JsonNode)(work: => T): T = if (!c.hasNonNull("task")) work else {
+    TaskContext.setTaskContext(tasks.getOrElseUpdate(text(c, "task"), TaskContext.empty()))
+    try work
+    finally TaskContext.unset()
+  }
 
   private val providers = mutable.Map.empty[String, Opened]
   private val stores = mutable.Map.empty[String, Store]
@@ -225,6 +233,7 @@ object ProviderHarness {
     case "upgrade" =>
       val p = provider(c)
       keep(c, p, p.provider.upgradeReadStoreToWriteStore(stores(text(c, "from")).read, c.get("version").longValue, id(c), flag(c, "force_snapshot")))
+    case "end_task" => tasks.remove(text(c, "task")).foreach(_.markTaskCompleted(None)); nodes.nullNode
     case "get" =>
       val s = store(c)
       val (cf, k, v, _) = s.family(c)
@@ -405,7 +414,7 @@ object ProviderHarness {
     val out = nodes.arrayNode()
     json.readTree(line).elements().asScala.foreach { c =>
       val one = nodes.objectNode()
-      try one.set[ObjectNode]("ok", run(c))
+      try one.set[ObjectNode]("ok", asTask(c)(run(c)))
       catch {
         case e: LinkageError => one.set[ObjectNode]("error", failure(e))
         case e: AssertionError => one.set[ObjectNode]("error", failure(e))
