@@ -285,8 +285,8 @@ ERRORS: dict[ErrorKind, ErrorInfo] = {
     ),
     ErrorKind.UNSAFE_PATH: ErrorInfo(
         FormatError,
-        "A stored file names a path outside its store.",
-        "Do not use this Spark checkpoint: somebody tampered with it, or it is damaged. " + _VERIFY,
+        "A stored file names a path outside its store, or the index of a savepoint a file that is no part of one.",
+        "Do not use this Spark checkpoint or savepoint: somebody tampered with it, or it is damaged. " + _VERIFY,
     ),
     ErrorKind.VERSION_NOT_FOUND: ErrorInfo(
         NotFoundError,

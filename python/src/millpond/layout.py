@@ -63,6 +63,10 @@ _NUMBER_ONLY = re.compile(_NUMBER)
 _LOCAL_SST = re.compile(r"[0-9]{1,20}\.sst")
 _ROCKSDB_MANIFEST = re.compile(r"MANIFEST-[0-9]{1,20}")
 _RESCALE_PIN = re.compile(rf"millpond/pins/rescale-({_NUMBER})-({_NUMBER})\.json")
+_OPERATORS = re.compile(
+    rf"state/{_NUMBER}/(?:_metadata/(?:metadata|v2/{_NUMBER})|_stateSchema/([^/]+)/[^/.][^/]*"
+    r"|0(?:/([^/]+))?/_metadata/schema)"
+)
 _SCHEME = re.compile(r"([A-Za-z][A-Za-z0-9+.\-]*):(.*)", re.DOTALL)
 
 
@@ -262,6 +266,18 @@ def operator_of(key: str) -> int | None:
     """Return the operator whose file `key` is, Spark's own files included; None if it lies elsewhere."""
     parts = key.split("/")
     return int(parts[1]) if len(parts) > 2 and parts[0] == STATE_DIR and _NUMBER_ONLY.fullmatch(parts[1]) else None
+
+
+def is_of_operator(key: str) -> bool:
+    """Return whether `key` is a file in which Spark describes an operator: its metadata, or a schema of its state."""
+    match = _OPERATORS.fullmatch(key)
+    return match is not None and all(name is None or valid_store_name(name) for name in match.groups())
+
+
+def is_of_source(key: str) -> bool:
+    """Return whether `key` is a file of a source; Hadoop's sidecars and temporary files are none."""
+    parts = key.split("/")
+    return len(parts) > 2 and parts[0] == SOURCES_DIR and not parts[-1].startswith(".")
 
 
 def with_operator(key: str, operator: int) -> str:

@@ -11,9 +11,10 @@ from dataclasses import dataclass, field
 
 from millpond import layout
 from millpond.checksums import file_crc32
-from millpond.errors import ErrorKind, FormatError, InvalidInputError, MillpondError, NotFoundError
+from millpond.errors import ErrorKind, FormatError, InternalError, InvalidInputError, MillpondError, NotFoundError
 from millpond.savepoint.image import Image, StoredFile
 from millpond.savepoint.index import FileEntry
+from millpond.savepoint.parts import is_part
 from millpond.savepoint.target import Target
 from millpond.scratch import scratch_directory
 from millpond.storage import Storage
@@ -54,8 +55,12 @@ def write_image(
         link: share blocks with the source's files where storage can (they are never changed in place).
         verify: check the sums of shared files too; copies are always checked.
         damaged: makes the error for a file that is not what the image says.
-    Raises: NotFoundError: a file of the source is gone. UnavailableError. What `damaged` makes.
+    Raises: NotFoundError: a file of the source is gone. UnavailableError. What `damaged` makes. InternalError: the image has a file
+        that is no part of one.
     """
+    for key in (*image.texts, *(file.key for file in image.files)):
+        if not is_part(key, image.batch) and layout.parse_rescale_pin(key) is None:
+            raise InternalError(f"{key!r} is no part of what is to be written")
     written = Written()
     total = image.size_bytes
     with scratch_directory("savepoint") as temporary:

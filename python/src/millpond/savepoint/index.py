@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Any
@@ -11,6 +12,7 @@ from millpond.errors import ErrorKind, FormatError, InvalidInputError, NotFoundE
 from millpond.ids import StoreId, VersionId
 from millpond.json_fields import ColumnFamily, JsonFields
 from millpond.savepoint.image import Image, OperatorImage, StoreImage, image_json
+from millpond.savepoint.parts import is_part, is_state
 from millpond.sealed import seal, unseal
 from millpond.storage import Storage
 
@@ -79,7 +81,7 @@ def decode_index(data: bytes, *, name: str = layout.SAVEPOINT_KEY) -> SavepointI
     """Return what the file holds.
 
     Raises:
-        FormatError: SAVEPOINT_DAMAGED; UNSAFE_PATH: it names a file outside of the savepoint.
+        FormatError: SAVEPOINT_DAMAGED; UNSAFE_PATH: it names a file that is no part of a savepoint.
         UnsupportedError: FORMAT_TOO_NEW.
     """
     fields = unseal(KIND, data, name=name, damaged=ErrorKind.SAVEPOINT_DAMAGED)
@@ -91,7 +93,7 @@ def decode_index(data: bytes, *, name: str = layout.SAVEPOINT_KEY) -> SavepointI
         entries[key] = FileEntry(
             key=key, size_bytes=entry.integer("size_bytes"), crc32=entry.integer("crc32", 0, 0xFFFF_FFFF)
         )
-    return SavepointIndex(
+    index = SavepointIndex(
         format=fields.string("format"),
         created_by=fields.string("created_by"),
         created_ms=fields.integer("created_ms"),
@@ -99,6 +101,20 @@ def decode_index(data: bytes, *, name: str = layout.SAVEPOINT_KEY) -> SavepointI
         files=entries,
         tables=tuple(_table(table, entries) for table in fields.children("tables")) if fields.has("tables") else (),
     )
+    _check_parts(index)
+    return index
+
+
+def _check_parts(index: SavepointIndex) -> None:
+    """Raise FormatError (UNSAFE_PATH) if the index names a file that is no part of a savepoint."""
+    if index.format not in (NATIVE, CANONICAL):
+        return  # of a newer version: whoever wants more than to look at it refuses it
+    tables = {table.key for table in index.tables}
+    for key in index.files:
+        if index.format == CANONICAL and key in tables:
+            continue
+        if not is_part(key, index.image.batch) or (index.format == CANONICAL and is_state(key)):
+            raise unsafe(f"the index names {key!r}, which is no part of a savepoint")
 
 
 def _table_json(table: TableEntry) -> dict[str, Any]:
@@ -122,9 +138,12 @@ def _table(fields: JsonFields, entries: Mapping[str, FileEntry]) -> TableEntry:
     key = None if fields.is_null("key") else fields.string("key")
     if key is not None and key not in entries:
         raise fields.fail(f"a table in {key}, which is none of its files")
+    family = ColumnFamily.from_json(fields.child("column_family"))
+    if key not in (None, layout.table_key(store, family.name)):
+        raise unsafe(f"the index has a table of store {store} in {key!r}")
     return TableEntry(
         store=store,
-        family=ColumnFamily.from_json(fields.child("column_family")),
+        family=family,
         rows=fields.integer("rows"),
         key=key,
         scalable=fields.boolean("scalable"),
@@ -197,16 +216,28 @@ def read_index(storage: Storage, savepoint: str) -> SavepointIndex:
 
 
 def check_listed(storage: Storage, index: SavepointIndex) -> list[tuple[str, FormatError]]:
-    """Return what a listing tells to be wrong: files that are missing or of another size, by key."""
+    """Return what a listing tells to be wrong: files that are missing, of another size, or links to others, by key."""
     sizes = {info.key: info.size_bytes for info in storage.list("")}
     wrong: list[tuple[str, FormatError]] = []
     for key, entry in sorted(index.files.items()):
         size_bytes = sizes.get(key)
-        if size_bytes is None:
+        path = storage.local_path(key)
+        if path is not None and os.path.islink(path):
+            wrong.append((key, unsafe(f"{key} is a symbolic link")))
+        elif size_bytes is None:
             wrong.append((key, damaged(f"{key} is not there")))
         elif size_bytes != entry.size_bytes:
             wrong.append((key, damaged(f"{key} has {size_bytes} bytes, expected {entry.size_bytes}")))
     return wrong
+
+
+def unsafe(message: str) -> FormatError:
+    """Return the error for a savepoint that would lead elsewhere."""
+    return FormatError(
+        message,
+        kind=ErrorKind.UNSAFE_PATH,
+        hint="Do not use this savepoint: somebody tampered with it, or it is damaged.",
+    )
 
 
 def damaged(message: str) -> FormatError:

@@ -47,18 +47,19 @@ def open_storage(root_uri: str, settings: StorageSettings = _DEFAULT) -> Storage
 
 
 def open_checkpoint(root_uri: str, settings: StorageSettings = _DEFAULT, *, writable: bool = False) -> Storage:
-    """Return the storage of the Spark checkpoint at `root_uri`, whose state may be elsewhere (option storage.uri).
+    """Return the storage of the Spark checkpoint at `root_uri`, whose state may be elsewhere (option storage.uri); or of a
+    savepoint, whose state is in it.
 
     Args:
         writable: write down where the state of a new Spark checkpoint goes.
     Raises: MillpondError: as `open_storage`; STORAGE_MOVED; or the Spark checkpoint's storage fails.
     """
     # Here and not above: it knows the formats of stored files, which know this package.
-    from millpond.storage.place import read_place, settle_place
+    from millpond.storage.place import place_to_read, settle_place
     from millpond.storage.split import SplitStorage
 
     spark = open_storage(root_uri, settings)
-    place = settle_place(spark, settings.uri, root_uri) if writable else read_place(spark)
+    place = settle_place(spark, settings.uri, root_uri) if writable else place_to_read(spark)
     return spark if place is None else SplitStorage(spark, open_storage(place, settings))
 
 

@@ -32,6 +32,18 @@ def read_place(spark: Storage) -> str | None:
     return unseal(_KIND, data, name=layout.STORAGE_KEY, damaged=ErrorKind.FORMAT_DAMAGED).string("uri")
 
 
+def place_to_read(spark: Storage) -> str | None:
+    """Return as `read_place` where the state is. A savepoint has it in itself, whatever a stranger has put beside its index."""
+    place = read_place(spark)
+    if place is not None:
+        try:
+            spark.stat(layout.SAVEPOINT_KEY)
+            return None
+        except NotFoundError:
+            pass
+    return place
+
+
 def settle_place(spark: Storage, uri: str | None, root_uri: str, *, write: bool = True) -> str | None:
     """Return where the state is, and write it down if `uri` says where a new Spark checkpoint's shall be.
 
