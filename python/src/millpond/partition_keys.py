@@ -7,7 +7,7 @@ is wrong (it would hash the event time too) and this table is right.
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
@@ -91,6 +91,16 @@ def partition_key_rule(
     if not operator_name:
         return _unknown("the operator's name is not known: no operator metadata in the Spark checkpoint")
     return _unknown(f"operator {operator_name} is not known to this version of millpond")
+
+
+def lives_in_one_partition(operator_name: str, stores: Mapping[str, Sequence[str] | None]) -> bool:
+    """Return whether an operator has no partition key (an aggregation without keys, a limit): all of it is in partition 0.
+
+    Args:
+        stores: name to the columns of its key; None: not known, or of several column families.
+    """
+    rules = (partition_key_rule(operator_name, name, "default", columns) for name, columns in stores.items())
+    return all(rule.kind == "none" for rule in rules)
 
 
 def _join_rule(name: str, key_columns: Sequence[str] | None) -> PartitionKeyRule:

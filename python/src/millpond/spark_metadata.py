@@ -14,16 +14,19 @@ sidecars and temporary files are passed over by name. Source: SPARK_CONTRACT sec
 from __future__ import annotations
 
 import json
-from collections.abc import Collection, Mapping
+from collections.abc import Callable, Collection, Mapping
 from dataclasses import dataclass, field
-from typing import Any
+from functools import partial
+from typing import Any, TypeVar
 
 from millpond import layout
-from millpond.errors import ErrorKind, FormatError, NotFoundError, UnsupportedError
+from millpond.errors import ErrorKind, FormatError, MillpondError, NotFoundError, UnsupportedError
 from millpond.storage.base import Storage
 
 SHUFFLE_PARTITIONS = "spark.sql.shuffle.partitions"
 PROVIDER_CLASS = "spark.sql.streaming.stateStore.providerClass"
+
+T = TypeVar("T")
 
 _OFFSET_LOG_VERSIONS = ("v1", "v2")
 _COMMIT_LOG_VERSIONS = ("v1", "v2", "v3")
@@ -128,6 +131,19 @@ class SparkMetadata:
             return None
         return 2 if self.commits[max(self.commits)].has_state_ids else 1
 
+    def was_left_out(self, batch: int) -> bool:
+        """Return whether a rescale left out `batch`, which was begun and not committed: its entry of the commit log is then that of
+        the batch before, and the rescale's own entry of the offset log, which comes next, differs from its own in more than the
+        number of partitions."""
+        mine, following = self.offsets.get(batch), self.offsets.get(batch + 1)
+        if mine is None or following is None or mine.partitions == following.partitions:
+            return False
+        return (mine.watermark_ms, mine.timestamp_ms, mine.sources) != (
+            following.watermark_ms,
+            following.timestamp_ms,
+            following.sources,
+        )
+
     def partitions_at(self, version: int) -> int | None:
         """Return the number of state partitions of state version `version`, written by batch `version - 1`.
 
@@ -142,29 +158,43 @@ def read_spark_metadata(
     *,
     batches: Collection[int] | None = None,
     operators: Collection[int] | None = None,
+    damaged: list[tuple[str, MillpondError]] | None = None,
 ) -> SparkMetadata:
     """Read Spark's logs below the root of `storage`.
 
     Args:
         batches: entries of the two logs to read beside the newest; None for all.
         operators: operators whose metadata to read; None for all that have a directory.
+        damaged: takes the key of each file that cannot be read, and why, instead of raising; the file is left out.
     Raises:
         FormatError: FORMAT_DAMAGED for a log that is there but unreadable.
         UnsupportedError: FORMAT_TOO_NEW for a log version that Spark 4.3 does not write.
         UnavailableError: the storage.
     """
-    offset_batches = _batches(storage, layout.OFFSETS_DIR)
+    # The commit log first: a batch that is committed meanwhile then has its entry in the offset log.
     commit_batches = _batches(storage, layout.COMMITS_DIR)
+    offset_batches = _batches(storage, layout.OFFSETS_DIR)
+
+    def read(key: str, parse: Callable[[str], T]) -> T | None:
+        try:
+            text = _read_text(storage, key)
+            return None if text is None else parse(text)
+        except (FormatError, UnsupportedError) as e:
+            if damaged is None:
+                raise
+            damaged.append((key, e))
+            return None
+
     offsets: dict[int, OffsetEntry] = {}
     for batch in _wanted(offset_batches, batches):
-        offset_text = _read_text(storage, layout.offsets_key(batch))
-        if offset_text is not None:
-            offsets[batch] = parse_offsets(offset_text, batch)
+        offset = read(layout.offsets_key(batch), partial(parse_offsets, batch=batch))
+        if offset is not None:
+            offsets[batch] = offset
     commits: dict[int, CommitEntry] = {}
     for batch in _wanted(commit_batches, batches):
-        commit_text = _read_text(storage, layout.commits_key(batch))
-        if commit_text is not None:
-            commits[batch] = parse_commit(commit_text, batch)
+        commit = read(layout.commits_key(batch), partial(parse_commit, batch=batch))
+        if commit is not None:
+            commits[batch] = commit
     if operators is None:
         operators = _operators(storage)
     infos = {}
@@ -173,7 +203,7 @@ def read_spark_metadata(
         if info is not None:
             infos[operator] = info
     return SparkMetadata(
-        query_id=read_query_id(storage),
+        query_id=read(layout.QUERY_METADATA_KEY, _query_id),
         offset_batches=tuple(offset_batches),
         commit_batches=tuple(commit_batches),
         offsets=offsets,
@@ -264,8 +294,10 @@ def parse_operator_metadata(text: str, key: str) -> OperatorInfo:
 def read_query_id(storage: Storage) -> str | None:
     """Return the id of the query from `metadata`, None if it is not there. Raises: FormatError."""
     text = _read_text(storage, layout.QUERY_METADATA_KEY)
-    if text is None:
-        return None
+    return None if text is None else _query_id(text)
+
+
+def _query_id(text: str) -> str | None:
     value = _json_object(text, layout.QUERY_METADATA_KEY).get("id")
     return value if isinstance(value, str) else None
 

@@ -15,7 +15,7 @@ from millpond.ids import StoreId, VersionId
 from millpond.inspection import overview, verify
 from millpond.json_fields import ColumnFamily
 from millpond.storage import LocalStorage, MemoryStorage, ObjectInfo
-from tests.checkpoints import CheckpointBuilder, version_id
+from tests.checkpoints import CheckpointBuilder, state_schema, version_id
 
 P0, P1 = StoreId(0, 0), StoreId(0, 1)
 
@@ -149,14 +149,19 @@ def test_lost_oldest_snapshot(built: CheckpointBuilder) -> None:
 
 
 def test_missing_store(built: CheckpointBuilder) -> None:
-    built.storage.delete([info.key for info in built.storage.list(layout.store_prefix(P1))])
-    assert problems(built) == set(), "an aggregation without keys has partition 0 only"
-    built.storage.delete(
-        [info.key for info in built.storage.list(layout.store_prefix(P0)) if "_metadata" not in info.key]
-    )
-    built = CheckpointBuilder(built.root.parent / "three", partitions=4, spark_format=built.spark_format).build()
+    """The aggregation has a key: so it has a store in every partition, whatever lies there."""
     built.storage.delete([info.key for info in built.storage.list(layout.store_prefix(P1))])
     assert problems(built) == {("CHANGELOG_MISSING", layout.store_dir(P1))}
+
+
+def test_an_operator_without_keys_has_partition_0_alone(built: CheckpointBuilder) -> None:
+    built.storage.delete([info.key for info in built.storage.list(layout.store_prefix(P1))])
+    built.storage.put_bytes(layout.state_schema_key(P0), state_schema([], ["count"]))
+    for batch in range(6):
+        key = layout.commits_key(batch)
+        text = built.storage.read(key).decode().replace(f', ["{version_id(P1, batch + 1)}"]', "")
+        built.storage.put_bytes(key, text.encode())
+    assert problems(built) == set()
 
 
 def test_missing_and_damaged_format(built: CheckpointBuilder) -> None:
@@ -239,7 +244,8 @@ class Collecting(LocalStorage):
 
 
 def test_a_collection_meanwhile_is_no_problem(built: CheckpointBuilder) -> None:
-    built.storage.delete([layout.offsets_key(0), layout.commits_key(0), layout.commits_key(1), layout.commits_key(2)])
+    batches = [layout.offsets_key(0), layout.offsets_key(1), *(layout.commits_key(batch) for batch in range(3))]
+    built.storage.delete(batches)
     doomed = [manifest_key(built, P0, 3), *(changelog_key(built, P0, version) for version in (1, 2, 3, 4))]
     storage = Collecting(built.storage.root, doomed)
     assert verify(storage, "name").problems == []

@@ -170,6 +170,7 @@ def test_mapped_operator(built: CheckpointBuilder, saved: Path, tmp_path: Path) 
 def test_dropped_operator(built: CheckpointBuilder, saved: Path, tmp_path: Path) -> None:
     savepoint.restore(saved, tmp_path / "new", drop_operators=[0])
     assert not (tmp_path / "new/state").exists()
+    assert verify(LocalStorage(str(tmp_path / "new")), "new").ok, "a query without state"
     if built.spark_format == 2:
         assert '"stateUniqueIds":{}' in (tmp_path / "new/commits/5").read_text()
 
@@ -186,6 +187,8 @@ def test_renumbering() -> None:
 
 def test_no_committed_batch(built: CheckpointBuilder, tmp_path: Path) -> None:
     shutil.rmtree(built.root / "commits")
+    refused(ErrorKind.FORMAT_DAMAGED, lambda: savepoint.create(built.root, tmp_path / "saved"))
+    built.storage.delete(layout.offsets_key(batch) for batch in range(1, 6))
     refused(ErrorKind.BATCH_NOT_COMMITTED, lambda: savepoint.create(built.root, tmp_path / "saved"))
     assert not (tmp_path / "saved").exists()
 
@@ -201,7 +204,7 @@ def test_expired_batch(built: CheckpointBuilder, tmp_path: Path) -> None:
             layout.changelog_key(store, VersionId(v, version_id(store, v)), built.spark_format) for v in (1, 2, 3)
         )
     refused(ErrorKind.VERSION_EXPIRED, lambda: savepoint.create(built.root, tmp_path / "saved", batch=1))
-    built.storage.delete(layout.commits_key(batch) for batch in (0, 1))
+    built.storage.delete(key(batch) for batch in (0, 1) for key in (layout.offsets_key, layout.commits_key))
     refused(ErrorKind.VERSION_EXPIRED, lambda: savepoint.create(built.root, tmp_path / "saved", batch=1))
     assert sorted(path.name for path in tmp_path.iterdir()) == ["check point"]
 

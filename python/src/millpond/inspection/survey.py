@@ -5,10 +5,12 @@ from __future__ import annotations
 from dataclasses import dataclass, field
 
 from millpond import layout
-from millpond.errors import ErrorKind, InvalidInputError, MillpondError, NotFoundError, UnsupportedError
+from millpond.errors import ErrorKind, InvalidInputError, MillpondError, NotFoundError, UnsupportedError, error
+from millpond.expected import Lost, lost_entries, operators_at, partitions_of, schema_keys
 from millpond.format_file import CheckpointFormat, decode_format
 from millpond.ids import StoreId
 from millpond.spark_metadata import OperatorInfo, SparkMetadata, read_operator_info, read_spark_metadata
+from millpond.state.schema_files import check_texts, family_texts, key_columns
 from millpond.storage import Storage
 from millpond.store_files import Listing, add_to_listing
 
@@ -20,15 +22,25 @@ class Survey:
     """What was found. Errors in single files are kept here, so that one damaged file does not hide the rest."""
 
     stores: dict[StoreId, Listing] = field(default_factory=dict)
-    spark: SparkMetadata | None = None  # None: one of Spark's logs is damaged
+    spark: SparkMetadata | None = None
     operators: dict[int, OperatorInfo] = field(default_factory=dict)
+    key_columns: dict[int, dict[str, tuple[str, ...] | None]] = field(default_factory=dict)  # of stores, by operator
     format: CheckpointFormat | None = None  # None: damaged, or not there
     spark_format: int = 1  # Spark's state store checkpoint format
+    rescaling: bool = False  # a rescale is under way, or was interrupted
     errors: list[tuple[str, MillpondError]] = field(default_factory=list)  # key, what is wrong with it
+    lost: list[Lost] = field(default_factory=list)  # entries of Spark's logs
 
     def operator_ids(self) -> list[int]:
         """All operators that have a store or metadata, ascending."""
         return sorted({store.operator for store in self.stores} | set(self.operators))
+
+    def partitions_of(self, operator: int, batch: int) -> int | None:
+        """Return how many partitions of an operator hold state after a batch; None: nothing tells it."""
+        info, entry = self.operators.get(operator), self.spark.offsets.get(batch) if self.spark is not None else None
+        if info is None or entry is None:
+            return None
+        return partitions_of(info, self.key_columns.get(operator, {}), entry.partitions)
 
 
 def survey(storage: Storage, checkpoint: str, *, foreign: bool = False) -> Survey:
@@ -43,28 +55,35 @@ def survey(storage: Storage, checkpoint: str, *, foreign: bool = False) -> Surve
         UnavailableError: the storage.
     """
     result = Survey()
-    infos = list(storage.list(layout.STATE_DIR + "/"))
-    for info in infos:
+    # The logs before the state: of a batch that is committed all files are there, of a later one maybe some.
+    result.spark = read_spark_metadata(storage, operators=(), damaged=result.errors)
+    result.lost = list(lost_entries(result.spark))
+    result.rescaling = _is_there(storage, layout.RESCALE_JOURNAL_KEY)
+    present: set[int] = set()
+    for info in storage.list(layout.STATE_DIR + "/"):
+        operator = layout.operator_of(info.key)
+        if operator is not None:
+            present.add(operator)
         parsed = layout.parse_key(info.key)
         if parsed is not None:
             add_to_listing(result.stores.setdefault(parsed.store, Listing()), parsed, info, parsed.store)
     # Directories of stores whose only files are Spark's own (schema files, say) are no stores of Millpond's.
     result.stores = {s: found for s, found in sorted(result.stores.items()) if not found.is_empty or found.foreign}
-    _read_spark(storage, result)
     _read_format(storage, result)
     _refuse_others(result, checkpoint, foreign)
+    _read_operators(storage, result, present)
+    if not foreign:
+        _note_missing(result, present)
     ids = any(version.id for listing in result.stores.values() for version in listing.changelogs | listing.manifests)
-    known = result.spark.checkpoint_format if result.spark is not None else None
-    result.spark_format = 2 if ids else (known or 1)
+    result.spark_format = 2 if ids else (result.spark.checkpoint_format or 1)
     return result
 
 
-def _read_spark(storage: Storage, result: Survey) -> None:
-    try:
-        result.spark = read_spark_metadata(storage, operators=())
-    except MillpondError as e:
-        _keep(result, _named_key(e, (layout.OFFSETS_DIR, layout.COMMITS_DIR)), e)
-    for operator in sorted({s.operator for s in result.stores}):
+def _read_operators(storage: Storage, result: Survey, present: set[int]) -> None:
+    """Read what Spark says of its operators: all that the last committed batch must have, and others that have a file."""
+    spark = result.spark
+    commit = spark.commits.get(spark.last_committed_batch or 0) if spark is not None else None
+    for operator in sorted(present) if commit is None else operators_at(commit, present):
         try:
             info = read_operator_info(storage, operator)
         except MillpondError as e:
@@ -72,11 +91,67 @@ def _read_spark(storage: Storage, result: Survey) -> None:
             continue
         if info is not None:
             result.operators[operator] = info
+            if commit is not None:
+                _read_schemas(storage, result, operator, info)
+        elif commit is not None:
+            key = f"{layout.operator_dir(operator)}/{layout.SPARK_METADATA_DIR}"
+            result.errors.append((key, _gone(key, commit.batch, "which stores the operator has")))
+
+
+def _read_schemas(storage: Storage, result: Survey, operator: int, info: OperatorInfo) -> None:
+    columns = result.key_columns.setdefault(operator, {})
+    for store in info.stores:
+        try:
+            keys = schema_keys(operator, info, store)
+        except MillpondError as e:
+            result.errors.append((f"{layout.operator_dir(operator)}/{layout.SPARK_METADATA_DIR}", e))
+            continue
+        for key in keys:
+            try:
+                data = storage.read(key)
+                families = family_texts(data, prefix_columns=info.prefix_columns.get(store, 0), name=key)
+                check_texts(families, name=key)
+                columns[store] = key_columns(data, name=key)
+            except NotFoundError:
+                assert result.spark is not None
+                batch = result.spark.last_committed_batch or 0
+                result.errors.append((key, _gone(key, batch, "which columns the state has")))
+            except UnsupportedError:
+                continue  # whoever needs the columns says so
+            except MillpondError as e:
+                _keep(result, key, e)
+
+
+def _is_there(storage: Storage, key: str) -> bool:
+    try:
+        storage.stat(key)
+    except NotFoundError:
+        return False
+    return True
+
+
+def _gone(key: str, batch: int, what: str) -> MillpondError:
+    return error(
+        ErrorKind.FORMAT_DAMAGED, f"{key} is not there, although batch {batch} is committed: nothing tells {what}"
+    )
+
+
+def _note_missing(result: Survey, present: set[int]) -> None:
+    """Note what else must be there, as far as it concerns no single store."""
+    spark = result.spark
+    assert spark is not None
+    written = bool(result.stores) or (bool(present) and bool(spark.commit_batches))
+    if result.format is None and written and not any(key == layout.FORMAT_KEY for key, _ in result.errors):
+        e = error(ErrorKind.OBJECT_NOT_FOUND, f"{layout.FORMAT_KEY} is not there: nothing tells the key groups")
+        result.errors.append((layout.FORMAT_KEY, e))
+    if result.format is not None and not present and spark.commit_batches:
+        key = layout.STATE_DIR
+        result.errors.append((key, _gone(key, spark.commit_batches[-1], "the state, which the query has")))
 
 
 def _keep(result: Survey, key: str, e: MillpondError) -> None:
     """Note an error that concerns one file; an error of the storage concerns all and is raised."""
-    if e.kind not in (ErrorKind.FORMAT_DAMAGED, ErrorKind.FORMAT_TOO_NEW):
+    if e.kind not in (ErrorKind.FORMAT_DAMAGED, ErrorKind.FORMAT_TOO_NEW, ErrorKind.UNSAFE_PATH):
         raise e
     result.errors.append((key, e))
 

@@ -18,7 +18,8 @@ from typing import Any, BinaryIO
 from millpond import layout
 from millpond.changelog import ChangelogReader
 from millpond.composed import contains
-from millpond.errors import ErrorKind, MillpondError, NotFoundError, UnavailableError
+from millpond.errors import ErrorKind, MillpondError, NotFoundError, UnavailableError, error
+from millpond.expected import check_ids, check_written_for, stores_of
 from millpond.ids import StoreId, VersionId
 from millpond.inspection.sources import problems_of_sources
 from millpond.inspection.survey import Survey, survey
@@ -27,13 +28,11 @@ from millpond.keygroups import KeyGroups
 from millpond.local import rocks
 from millpond.manifest import Manifest
 from millpond.restore.execute import Fetching, lay_out
-from millpond.restore.plan import plan_restore
+from millpond.restore.plan import RestorePlan, plan_restore
 from millpond.scratch import scratch_directory
 from millpond.storage import Storage
 from millpond.store_files import Listing, StoreFiles
 
-# Operators that keep everything in partition 0, whatever the number of partitions.
-_MAY_HAVE_ONE_PARTITION = {"globalLimit", "stateStoreSave"}
 _ATTEMPTS = 3
 _PHYSICAL_PREFIX_BYTES = 4  # slot u16, column family u16
 
@@ -117,17 +116,18 @@ def verify(storage: Storage, checkpoint: str, progress: Callable[[int, int], Non
 
 def verify_logs(storage: Storage, checkpoint: str) -> tuple[Survey, VerifyReport]:
     """Return what is there, and what is wrong with it as far as that can be told without the stores' files. As `verify`."""
-    found = survey(storage, checkpoint)
+    for attempt in range(_ATTEMPTS):
+        found = survey(storage, checkpoint)
+        # Of a query that runs, the logs may change while they are looked at.
+        if not found.lost or attempt == _ATTEMPTS - 1:
+            break
     report = VerifyReport(checkpoint)
-    for key, e in found.errors:
-        report.problems.append(_problem(key, e))
-    if found.format is None and found.stores and not any(key == layout.FORMAT_KEY for key, _ in found.errors):
-        report.problems.append(
-            _problem(
-                layout.FORMAT_KEY,
-                NotFoundError(f"{layout.FORMAT_KEY} is not there", kind=ErrorKind.OBJECT_NOT_FOUND),
-            )
-        )
+    if found.rescaling:
+        e = error(ErrorKind.RESCALE_UNFINISHED, "a rescale is under way, or was interrupted: Spark does not start")
+        report.problems.append(_problem(layout.RESCALE_JOURNAL_KEY, e))
+    report.problems += [_problem(lost.key, lost.error()) for lost in found.lost]
+    report.problems += [_problem(key, e) for key, e in found.errors]
+    report.problems += _wrong_logs(found)
     report.problems += _missing_stores(found)
     return found, report
 
@@ -136,26 +136,35 @@ def _problem(file: str, e: MillpondError) -> Problem:
     return Problem(kind=e.kind.value, file=file, message=str(e).removeprefix(f"{file}: "), hint=e.hint)
 
 
-def _missing_stores(found: Survey) -> Iterable[Problem]:
+def _wrong_logs(found: Survey) -> Iterable[Problem]:
+    """What of Spark's own is whole, and not right."""
     spark = found.spark
-    if spark is None or spark.partitions is None or spark.last_committed_batch is None:
+    if spark is None or spark.last_committed_batch is None:
+        return
+    if spark.query_id is None and not any(key == layout.QUERY_METADATA_KEY for key, _ in found.errors):
+        message = f"is not there, although batch {spark.last_committed_batch} is committed: the query has lost its id"
+        e = error(ErrorKind.FORMAT_DAMAGED, message)
+        yield _problem(layout.QUERY_METADATA_KEY, e)
+    for batch, commit in sorted(spark.commits.items()):
+        for operator in found.operators:
+            partitions = found.partitions_of(operator, batch)
+            if partitions is None or spark.was_left_out(batch):
+                continue
+            try:
+                check_ids(commit, operator, partitions)
+            except MillpondError as e:
+                yield _problem(layout.commits_key(batch), e)
+
+
+def _missing_stores(found: Survey) -> Iterable[Problem]:
+    batch = found.spark.last_committed_batch if found.spark is not None else None
+    if batch is None:
         return
     for operator, info in found.operators.items():
-        present = {store for store in found.stores if store.operator == operator}
-        partitions = {store.partition for store in present}
-        expected = spark.partitions
-        if partitions == {0} and info.name in _MAY_HAVE_ONE_PARTITION:
-            expected = 1
-        for partition in range(expected):
-            for name in info.stores:
-                store = StoreId(operator, partition, name)
-                if store not in present:
-                    yield Problem(
-                        kind=ErrorKind.CHANGELOG_MISSING.value,
-                        file=layout.store_dir(store),
-                        message=f"no file of this store, although batch {spark.last_committed_batch} is committed",
-                        hint=NotFoundError("", kind=ErrorKind.CHANGELOG_MISSING).hint,
-                    )
+        for store in stores_of(operator, info, found.partitions_of(operator, batch) or 0):
+            if store not in found.stores:
+                e = error(ErrorKind.CHANGELOG_MISSING, f"no file of this store, although batch {batch} is committed")
+                yield _problem(layout.store_dir(store), e)
 
 
 def verify_store(storage: Storage, found: Survey, store: StoreId) -> tuple[Checked, list[Problem]]:
@@ -331,7 +340,7 @@ class _StoreCheck:
         """Plan the restore of every version that Spark may ask for."""
         for target in self._targets(listing):
             try:
-                plan_restore(self.files, target)
+                self._check_partitions(target, plan_restore(self.files, target))
             except UnavailableError:
                 raise
             except MillpondError as e:
@@ -341,12 +350,19 @@ class _StoreCheck:
                     Problem(
                         kind=e.kind.value,
                         file=layout.store_dir(self.store),
-                        message=f"version {target.version} cannot be restored: {e}",
+                        message=f"the state of batch {target.version - 1} cannot be restored: {e}",
                         hint=e.hint,
                     )
                 )
             else:
                 self.checked.versions += 1
+
+    def _check_partitions(self, target: VersionId, plan: RestorePlan) -> None:
+        batch, operator = target.version - 1, self.store.operator
+        entry = self.found.spark.offsets.get(batch) if self.found.spark is not None else None
+        partitions = self.found.partitions_of(operator, batch)
+        if entry is not None and partitions is not None and entry.partitions == partitions:
+            check_written_for(self.store, plan, batch, partitions)
 
     def _was_there(self, version: int) -> bool:
         """Whether the store's partition was one of the query's at this version; a rescale may have made it later or removed it."""
@@ -355,7 +371,7 @@ class _StoreCheck:
 
     def _targets(self, listing: Listing) -> list[VersionId]:
         spark = self.found.spark
-        committed = list(spark.commit_batches) if spark is not None else []
+        committed = [b for b in spark.commit_batches if not spark.was_left_out(b)] if spark is not None else []
         snapshots = [*(version.version for version in listing.manifests), *self._whole]
         # Versions below the oldest snapshot were collected, or are about to be; without any snapshot nothing ever was. But Spark's
         # commit log keeps as many batches as the state keeps versions, but for the two oldest at most: what is still in it must
@@ -364,11 +380,13 @@ class _StoreCheck:
         if len(committed) > 2:
             oldest = min(oldest, committed[2] + 1)
         if committed:
-            # What a savepoint was restored to begins with one batch; of what is older, it has files that later versions need.
-            oldest = max(oldest, committed[0] + 1)
+            # What a savepoint was restored to begins with one batch; of what is older, it has files that later versions need. The
+            # last batch must be restorable in any case.
+            oldest = min(max(oldest, committed[0] + 1), committed[-1] + 1)
         if not self.files.exact_ids:
+            left_out = {batch + 1 for batch in spark.commit_batches if spark.was_left_out(batch)} if spark else set()
             present = {version.version for version in listing.changelogs} | set(snapshots)
-            wanted = present | {batch + 1 for batch in committed}
+            wanted = (present | {batch + 1 for batch in committed}) - left_out
             return [VersionId(v) for v in sorted(wanted) if v >= oldest and self._was_there(v)]
         targets: list[VersionId] = []
         info = self.found.operators.get(self.store.operator)

@@ -18,6 +18,7 @@ from millpond.rescaling.plan import check_partitions, check_scalable
 from millpond.rescaling.read import Before, read_before
 from millpond.rescaling.write import carry_out, clear, read_journal
 from millpond.running import refuse_running
+from millpond.savepoint.from_checkpoint import check_whole
 from millpond.storage import Storage
 
 COMPOSED, REHASH = "composed", "rehash"
@@ -82,6 +83,7 @@ def rescale(
     if not dry_run:
         refuse_running(storage, root, ending_s)
     undone = _finish_interrupted(storage, partitions, dry_run)
+    check_whole(storage, root)
     before = read_before(storage, root)
     _check(before, root, partitions, skip_uncommitted)
     groups = before.format.key_groups

@@ -6,6 +6,7 @@ from collections.abc import Iterator
 
 from millpond import layout
 from millpond.errors import ErrorKind, FormatError, InvalidInputError, MillpondError, NotFoundError, error
+from millpond.expected import check_ids, check_written_for, operators_at, stores_of
 from millpond.format_file import encode_format
 from millpond.ids import StoreId, VersionId
 from millpond.inspection.survey import Survey, survey
@@ -41,6 +42,13 @@ def spark_image(storage: Storage, checkpoint: str, batch: int | None = None) -> 
     return _SparkReader(storage, survey(storage, checkpoint, foreign=True), checkpoint).read(batch)
 
 
+def check_whole(storage: Storage, checkpoint: str) -> None:
+    """Raise, as `checkpoint_image` does, if anything is lost that the state after the last committed batch needs."""
+    found = survey(storage, checkpoint)
+    if found.spark is not None and (found.spark.commit_batches or found.lost):
+        _Reader(storage, found, checkpoint).read(None)
+
+
 class _Reader:
     def __init__(self, storage: Storage, found: Survey, checkpoint: str) -> None:
         self.storage, self.found, self.checkpoint = storage, found, checkpoint
@@ -48,13 +56,16 @@ class _Reader:
         self.files: dict[str, StoredFile] = {}
 
     def read(self, batch: int | None) -> Image:
-        found = self.found
-        for _, e in found.errors:
-            raise e
-        spark = found.spark
-        assert spark is not None, "a damaged log is among the errors"
+        found, spark = self.found, self.found.spark
+        assert spark is not None
+        if found.rescaling:
+            raise error(ErrorKind.RESCALE_UNFINISHED, f"{self.checkpoint}: a rescale is under way, or was interrupted")
+        self._check_lost(spark, batch)
         batch = self._batch(spark, batch)
         version = batch + 1
+        for key, e in found.errors:
+            if self._concerns(key, batch):
+                raise e
         commit, offsets = spark.commits[batch], self._offsets(spark, batch)
         if offsets is None:
             raise FormatError(
@@ -100,6 +111,11 @@ class _Reader:
         if batch is None:
             return commits[-1]
         if batch in commits:
+            if spark.was_left_out(batch):
+                raise error(
+                    ErrorKind.BATCH_NOT_COMMITTED,
+                    f"{self.checkpoint}: batch {batch} was left out by a rescale, and never committed",
+                )
             return batch
         if 0 <= batch < commits[0]:
             raise error(
@@ -110,6 +126,25 @@ class _Reader:
             f"{self.checkpoint}: batch {batch} is not committed; the last one is {commits[-1]}",
             kind=ErrorKind.BATCH_NOT_COMMITTED,
         )
+
+    def _check_lost(self, spark: SparkMetadata, batch: int | None) -> None:
+        """Raise for an entry of Spark's logs that is needed and not there."""
+        last = batch if batch is not None else spark.last_committed_batch
+        for lost in self.found.lost:
+            near = last is None or abs(lost.batch - last) <= 1
+            if (batch is None and (last is None or lost.batch > last)) or (
+                near and (lost.batch == last or lost.key.startswith(layout.OFFSETS_DIR))
+            ):
+                raise lost.error()
+
+    @staticmethod
+    def _concerns(key: str, batch: int) -> bool:
+        """Whether what is in a file counts for the state after `batch`; other entries of Spark's logs do not."""
+        directory, _, name = key.rpartition("/")
+        number = layout.parse_batch(name)
+        if number is None or directory not in (layout.OFFSETS_DIR, layout.COMMITS_DIR):
+            return True
+        return number == batch or (directory == layout.OFFSETS_DIR and abs(number - batch) == 1)
 
     def _planned(self, spark: SparkMetadata, offsets: OffsetEntry) -> OffsetEntry | None:
         """The entry of the next batch. With it the next batch reads what it reads, or read, in the query that is saved: a sink
@@ -163,26 +198,26 @@ class _Reader:
     # ---- state
 
     def _operators(self, spark: SparkMetadata, version: int, offsets: OffsetEntry) -> Iterator[OperatorImage]:
-        for operator in self.found.operator_ids():
+        batch = version - 1
+        commit = spark.commits[batch]
+        for operator in operators_at(commit, self.found.operator_ids()):
             info = self.found.operators.get(operator)
             if info is None:
                 raise FormatError(
                     f"{layout.operator_dir(operator)}: state without operator metadata", kind=ErrorKind.FORMAT_DAMAGED
                 )
-            self._metadata(operator, version - 1)
-            stores = []
-            for partition in range(self._partitions(operator, offsets)):
-                for name in info.stores:
-                    store = StoreId(operator, partition, name)
-                    stores.append(self._store(store, version, self._id(spark, info, store, version)))
+            self._metadata(operator, batch)
+            partitions = self.found.partitions_of(operator, batch) or self._present(operator)
+            check_ids(commit, operator, partitions)
+            stores = [
+                self._store(store, version, self._id(spark, info, store, version), offsets.partitions, partitions)
+                for store in stores_of(operator, info, partitions)
+            ]
             yield OperatorImage(operator=operator, name=info.name, stores=tuple(stores))
 
-    def _partitions(self, operator: int, offsets: OffsetEntry) -> int:
-        # Global aggregations and limits keep everything in partition 0, whatever the number of partitions.
-        present = {store.partition for store in self.found.stores if store.operator == operator}
-        if offsets.partitions is None or present == {0}:
-            return max(present, default=0) + 1
-        return offsets.partitions
+    def _present(self, operator: int) -> int:
+        """How many partitions are there, of a query whose offset log does not say it: one of Spark before 2.4."""
+        return max((store.partition + 1 for store in self.found.stores if store.operator == operator), default=1)
 
     def _id(self, spark: SparkMetadata, info: OperatorInfo, store: StoreId, version: int) -> str:
         """The id of a store's version, empty in Spark checkpoint format 1."""
@@ -211,7 +246,12 @@ class _Reader:
         for name in self.found.operators[operator].stores:
             self._optional(layout.state_schema_key(StoreId(operator, 0, name)))
 
-    def _store(self, store: StoreId, version: int, id: str) -> StoreImage:
+    def _store(self, store: StoreId, version: int, id: str, pinned: int | None, partitions: int) -> StoreImage:
+        """
+        Args:
+            pinned: number of partitions that the offset log says.
+            partitions: of the operator.
+        """
         try:
             target = VersionId(version, id)
         except InvalidInputError as e:
@@ -219,6 +259,8 @@ class _Reader:
         files = StoreFiles(self.storage, store, 2 if id else 1)
         files.refresh()
         plan = _plan(files, target)
+        if pinned == partitions:
+            check_written_for(store, plan, version - 1, partitions)
         size_bytes = 0
         keys = -1
         if plan.manifest is not None:
@@ -252,7 +294,7 @@ class _Reader:
 
 
 class _SparkReader(_Reader):
-    def _store(self, store: StoreId, version: int, id: str) -> StoreImage:
+    def _store(self, store: StoreId, version: int, id: str, pinned: int | None, partitions: int) -> StoreImage:
         return StoreImage(partition=store.partition, name=store.name, version=version, id=id, keys=-1, size_bytes=0)
 
 

@@ -119,6 +119,8 @@ def with_operators(image: Image, numbers: Mapping[int, int]) -> Image:
     for key, text in image.texts.items():
         operator = layout.operator_of(key)
         if operator is None:
+            if key == layout.FORMAT_KEY and not numbers:
+                continue  # a query without state
             if key.startswith(f"{layout.COMMITS_DIR}/"):
                 text = spark_logs.commit_with_operators(text, numbers, name=key)
             texts[key] = text

@@ -1,0 +1,175 @@
+"""What is lost of a query is noticed by every command that needs it: by the kind of the error, before anything is written."""
+
+from __future__ import annotations
+
+import json
+import shutil
+from collections.abc import Callable
+from dataclasses import replace
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from millpond import layout, migrating, savepoint
+from millpond.errors import ErrorKind, MillpondError
+from millpond.ids import StoreId
+from millpond.inspection import verify
+from millpond.manifest import decode_manifest, encode_manifest
+from millpond.rescaling import rescale
+from millpond.rescaling.journal import Journal, encode_journal
+from millpond.state.tables import read_state
+from tests.checkpoints import CheckpointBuilder, version_id
+from tests.row_checkpoints import RowsBuilder
+
+Damage = Callable[[CheckpointBuilder], object]
+
+
+@pytest.fixture(scope="module", params=[1, 2], ids=["checkpoint-format-1", "checkpoint-format-2"])
+def template(request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFactory) -> CheckpointBuilder:
+    built = RowsBuilder(tmp_path_factory.mktemp("template"), partitions=4, spark_format=request.param).build()
+    with_operators(built, 3)
+    return built
+
+
+@pytest.fixture
+def built(template: CheckpointBuilder, tmp_path: Path) -> CheckpointBuilder:
+    return template.copy_to(tmp_path / "query")
+
+
+def tree(root: Path) -> dict[str, bytes]:
+    return {path.relative_to(root).as_posix(): path.read_bytes() for path in sorted(root.rglob("*")) if path.is_file()}
+
+
+def with_operators(built: CheckpointBuilder, count: int) -> None:
+    """Give the query more operators, of the same state."""
+    for operator in range(1, count):
+        shutil.copytree(built.root / "state/0", built.root / f"state/{operator}")
+        for path in (built.root / f"state/{operator}").rglob("*.manifest"):
+            manifest = decode_manifest(path.read_bytes())
+            store = StoreId(operator, manifest.store.partition, manifest.store.name)
+            path.write_bytes(encode_manifest(replace(manifest, store=store)))
+    if built.spark_format == 2:
+        for path in (built.root / "commits").iterdir():
+            version, text = path.read_text().split("\n")
+            body = json.loads(text)
+            body["stateUniqueIds"] = {str(operator): body["stateUniqueIds"]["0"] for operator in range(count)}
+            path.write_text(f"{version}\n{json.dumps(body)}")
+
+
+def without(*names: str) -> Damage:
+    def remove(built: CheckpointBuilder) -> None:
+        for name in names:
+            path = built.root / name
+            assert path.exists()
+            shutil.rmtree(path) if path.is_dir() else path.unlink()
+
+    return remove
+
+
+def half_rescaled(built: CheckpointBuilder) -> None:
+    journal = Journal(current=4, partitions=8, batch=6, offsets_crc32=1, keys=(), created_ms=1)
+    built.storage.put_bytes(layout.RESCALE_JOURNAL_KEY, encode_journal(journal))
+
+
+def other_partitions(number: int) -> Damage:
+    def change(built: CheckpointBuilder) -> None:
+        path = built.root / "offsets/5"
+        path.write_text(path.read_text().replace('"4"', f'"{number}"'))
+
+    return change
+
+
+def cut(name: str) -> Damage:
+    def halve(built: CheckpointBuilder) -> None:
+        path = built.root / name
+        path.write_bytes(path.read_bytes()[: path.stat().st_size // 2])
+
+    return halve
+
+
+DAMAGE: dict[str, tuple[Damage, ErrorKind]] = {
+    "one partition": (without("state/1/2"), ErrorKind.CHANGELOG_MISSING),
+    "the last partition": (without("state/1/3"), ErrorKind.CHANGELOG_MISSING),
+    "all but partition 0": (without(*(f"state/0/{p}" for p in (1, 2, 3))), ErrorKind.CHANGELOG_MISSING),
+    "partition 0": (without("state/0/0"), ErrorKind.FORMAT_DAMAGED),
+    "all state": (without("state"), ErrorKind.FORMAT_DAMAGED),
+    "the operator in the middle": (without("state/1"), ErrorKind.FORMAT_DAMAGED),
+    "the first operator": (without("state/0"), ErrorKind.FORMAT_DAMAGED),
+    "operator metadata": (without("state/1/_metadata"), ErrorKind.FORMAT_DAMAGED),
+    "a schema": (without("state/1/0/_metadata/schema"), ErrorKind.FORMAT_DAMAGED),
+    "a schema, cut": (cut("state/1/0/_metadata/schema"), ErrorKind.FORMAT_DAMAGED),
+    "format.json": (without("millpond/format.json"), ErrorKind.OBJECT_NOT_FOUND),
+    "the newest offsets": (without("offsets/5"), ErrorKind.FORMAT_DAMAGED),
+    "the offsets before": (without("offsets/4"), ErrorKind.FORMAT_DAMAGED),
+    "fewer partitions": (other_partitions(2), ErrorKind.PARTITIONS_CHANGED),
+    "half a rescale": (half_rescaled, ErrorKind.RESCALE_UNFINISHED),
+}
+COMMANDS: dict[str, Callable[[Path, Path], Any]] = {
+    "read": lambda query, new: list(read_state(query, operator=0)),
+    "create": lambda query, new: savepoint.create(query, new),
+    "create canonical": lambda query, new: savepoint.create(query, new, format="canonical"),
+    "fork": lambda query, new: savepoint.fork(query, new),
+    "fork to others": lambda query, new: savepoint.fork(query, new, partitions=8),
+    "release": lambda query, new: migrating.release(query, new, provider="rocksdb"),
+}
+
+
+def refused(kind: ErrorKind, action: Callable[[], object]) -> MillpondError:
+    with pytest.raises(MillpondError) as caught:
+        action()
+    assert caught.value.kind is kind, caught.value
+    assert caught.value.hint
+    return caught.value
+
+
+@pytest.mark.parametrize("what", DAMAGE)
+def test_noticed(built: CheckpointBuilder, tmp_path: Path, what: str) -> None:
+    damage, kind = DAMAGE[what]
+    if built.spark_format == 1 and what in ("the first operator", "the operator in the middle"):
+        pytest.skip("nothing tells how many operators there are")
+    assert verify(built.storage, "name").problems == []
+    damage(built)
+    found = verify(built.storage, "name").problems
+    assert kind.value in {problem.kind for problem in found}
+    new = tmp_path / "new"
+    for name, command in COMMANDS.items():
+        refused(kind, lambda command=command: command(built.root, new))  # type: ignore[misc]
+        assert not new.exists(), name
+    if what != "half a rescale":  # which the same command finishes
+        before = tree(built.root)
+        refused(kind, lambda: rescale(built.storage, "name", 8))
+        assert tree(built.root) == before
+
+
+@pytest.mark.parametrize("name", ["offsets/2", "commits/2", "commits/0", "offsets/0"])
+def test_an_older_entry_of_the_logs(built: CheckpointBuilder, tmp_path: Path, name: str) -> None:
+    """Spark removes the oldest entries, offsets first; another one that is not there was lost. The last batch does not need it."""
+    without(name)(built)
+    found = {problem.file for problem in verify(built.storage, "name").problems}
+    assert found == (set() if name.endswith("/0") else {name})
+    savepoint.create(built.root, tmp_path / "saved")
+    assert savepoint.verify(tmp_path / "saved").ok
+
+
+def test_the_newest_commit_of_a_batch_that_another_follows(built: CheckpointBuilder, tmp_path: Path) -> None:
+    without("commits/4", "commits/5")(built)
+    assert {problem.file for problem in verify(built.storage, "name").problems} == {"commits/4"}
+    refused(ErrorKind.FORMAT_DAMAGED, lambda: savepoint.create(built.root, tmp_path / "saved"))
+    savepoint.create(built.root, tmp_path / "saved", batch=3)
+    assert savepoint.verify(tmp_path / "saved").ok
+
+
+def test_the_query_id(built: CheckpointBuilder) -> None:
+    without("metadata")(built)
+    (problem,) = verify(built.storage, "name").problems
+    assert (problem.kind, problem.file) == ("FORMAT_DAMAGED", "metadata")
+
+
+def test_ids_of_another_number_of_partitions(built: CheckpointBuilder, tmp_path: Path) -> None:
+    if built.spark_format == 1:
+        pytest.skip("the commit log lists no ids")
+    path = built.root / "commits/5"
+    path.write_text(path.read_text().replace(f', ["{version_id(StoreId(0, 3), 6)}"]', ""))
+    assert ("PARTITIONS_CHANGED", "commits/5") in {(p.kind, p.file) for p in verify(built.storage, "name").problems}
+    refused(ErrorKind.PARTITIONS_CHANGED, lambda: savepoint.create(built.root, tmp_path / "saved"))
