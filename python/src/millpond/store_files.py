@@ -5,11 +5,12 @@ from __future__ import annotations
 import io
 import re
 import struct
+import zlib
 from collections.abc import Collection
 from dataclasses import dataclass, field
 
 from millpond import layout
-from millpond.changelog import MAGIC, ChangelogHeader, read_header
+from millpond.changelog import END_MAGIC, MAGIC, ChangelogHeader, read_header
 from millpond.errors import ErrorKind, FormatError, NotFoundError
 from millpond.ids import StoreId, VersionId
 from millpond.manifest import Manifest, decode_manifest
@@ -18,6 +19,7 @@ from millpond.storage import ObjectInfo, Storage
 # Files of Spark's own providers: HDFS (`12.delta`, `12.snapshot`) and RocksDB (`12.zip`, `12_<uuid>.zip`, `12_<uuid>.changelog`).
 _FOREIGN = re.compile(r"[0-9]+(_[0-9A-Za-z\-]+)?\.(zip|delta|snapshot|changelog)")
 _HEADER_HEAD = struct.Struct("<4sHHI")
+_FOOTER = struct.Struct("<I4sQQQI")
 _FIRST_READ_BYTES = 16 * 1024
 _MAX_HEADER_BYTES = 64 * 1024 * 1024
 
@@ -76,6 +78,16 @@ def read_changelog_header(storage: Storage, key: str) -> ChangelogHeader:
     except NotFoundError as e:
         raise NotFoundError(f"{key} is not there", kind=ErrorKind.CHANGELOG_MISSING) from e
     return read_header(io.BytesIO(data), name=key)
+
+
+def check_end(storage: Storage, key: str, size_bytes: int) -> None:
+    """Raise FormatError (CHANGELOG_DAMAGED) unless a changelog ends as one that is whole: it may have been cut. One request."""
+    data = storage.read_range(key, max(0, size_bytes - _FOOTER.size), _FOOTER.size + 1)
+    if len(data) == _FOOTER.size:
+        zero, magic, _, _, _, crc = _FOOTER.unpack(data)
+        if (zero, magic, crc) == (0, END_MAGIC, zlib.crc32(data[:-4])):
+            return
+    raise FormatError(f"{key}: its end is damaged or missing", kind=ErrorKind.CHANGELOG_DAMAGED)
 
 
 class StoreFiles:

@@ -12,6 +12,7 @@ from typing import Any
 import pytest
 
 from millpond import layout, migrating, savepoint
+from millpond.changelog import read_header
 from millpond.errors import ErrorKind, MillpondError
 from millpond.ids import StoreId
 from millpond.inspection import verify
@@ -39,6 +40,11 @@ def built(template: CheckpointBuilder, tmp_path: Path) -> CheckpointBuilder:
 
 def tree(root: Path) -> dict[str, bytes]:
     return {path.relative_to(root).as_posix(): path.read_bytes() for path in sorted(root.rglob("*")) if path.is_file()}
+
+
+def rows(query: Path, batch: int | None) -> list[tuple[int, str]]:
+    found = read_state(query, operator=0, batch=batch).to_pylist()
+    return sorted((row["key"]["k"], row["value"]["n"]) for row in found)
 
 
 def with_operators(built: CheckpointBuilder, count: int) -> None:
@@ -88,6 +94,30 @@ def cut(name: str) -> Damage:
     return halve
 
 
+def newest(built: CheckpointBuilder) -> Path:
+    (path,) = (built.root / "state/0/3").glob("6*.changelog")
+    return path
+
+
+def cut_newest(built: CheckpointBuilder) -> None:
+    """Its header stays."""
+    path = newest(built)
+    with path.open("rb") as file:
+        read_header(file)
+        at = file.tell()
+    path.write_bytes(path.read_bytes()[: at + 3])
+
+
+def cut_by_a_byte(built: CheckpointBuilder) -> None:
+    newest(built).write_bytes(newest(built).read_bytes()[:-1])
+
+
+def lose_a_source(built: CheckpointBuilder) -> None:
+    rescale(built.storage, "name", 8)
+    for path in (built.root / "state/0/3/sst").iterdir():
+        path.unlink()
+
+
 DAMAGE: dict[str, tuple[Damage, ErrorKind]] = {
     "one partition": (without("state/1/2"), ErrorKind.CHANGELOG_MISSING),
     "the last partition": (without("state/1/3"), ErrorKind.CHANGELOG_MISSING),
@@ -103,6 +133,9 @@ DAMAGE: dict[str, tuple[Damage, ErrorKind]] = {
     "the newest offsets": (without("offsets/5"), ErrorKind.FORMAT_DAMAGED),
     "the offsets before": (without("offsets/4"), ErrorKind.FORMAT_DAMAGED),
     "fewer partitions": (other_partitions(2), ErrorKind.PARTITIONS_CHANGED),
+    "the newest changelog, cut": (cut_newest, ErrorKind.CHANGELOG_DAMAGED),
+    "a changelog of the newest batches, cut by a byte": (cut_by_a_byte, ErrorKind.CHANGELOG_DAMAGED),
+    "a file that a composed manifest names": (lose_a_source, ErrorKind.SST_MISSING),
     "half a rescale": (half_rescaled, ErrorKind.RESCALE_UNFINISHED),
 }
 COMMANDS: dict[str, Callable[[Path, Path], Any]] = {
@@ -110,7 +143,7 @@ COMMANDS: dict[str, Callable[[Path, Path], Any]] = {
     "create": lambda query, new: savepoint.create(query, new),
     "create canonical": lambda query, new: savepoint.create(query, new, format="canonical"),
     "fork": lambda query, new: savepoint.fork(query, new),
-    "fork to others": lambda query, new: savepoint.fork(query, new, partitions=8),
+    "fork to others": lambda query, new: savepoint.fork(query, new, partitions=16),
     "release": lambda query, new: migrating.release(query, new, provider="rocksdb"),
 }
 
@@ -138,7 +171,7 @@ def test_noticed(built: CheckpointBuilder, tmp_path: Path, what: str) -> None:
         assert not new.exists(), name
     if what != "half a rescale":  # which the same command finishes
         before = tree(built.root)
-        refused(kind, lambda: rescale(built.storage, "name", 8))
+        refused(kind, lambda: rescale(built.storage, "name", 16))
         assert tree(built.root) == before
 
 
@@ -173,3 +206,24 @@ def test_ids_of_another_number_of_partitions(built: CheckpointBuilder, tmp_path:
     path.write_text(path.read_text().replace(f', ["{version_id(StoreId(0, 3), 6)}"]', ""))
     assert ("PARTITIONS_CHANGED", "commits/5") in {(p.kind, p.file) for p in verify(built.storage, "name").problems}
     refused(ErrorKind.PARTITIONS_CHANGED, lambda: savepoint.create(built.root, tmp_path / "saved"))
+
+
+@pytest.mark.parametrize("partitions", [2, 8])
+@pytest.mark.parametrize("abandoned", [False, True])
+def test_a_batch_that_a_rescale_left_out(
+    built: CheckpointBuilder, tmp_path: Path, partitions: int, abandoned: bool
+) -> None:
+    """It is in Spark's commit log, and was never committed; what its tasks wrote counts for nothing."""
+    names = ["commits/5"]
+    if not abandoned:
+        names += [path.relative_to(built.root).as_posix() for path in built.root.rglob("6*.changelog")]
+    without(*names)(built)
+    assert verify(built.storage, "name").problems == []
+    rescale(built.storage, "name", partitions, skip_uncommitted=True)
+    assert verify(built.storage, "name").problems == []
+    for new, batch in (("last", None), ("before", 4)):
+        savepoint.create(built.root, tmp_path / new, batch=batch)
+        assert savepoint.verify(tmp_path / new).ok
+    assert rows(built.root, None) == rows(built.root, 4) and len(rows(built.root, 4)) == 4 * 4
+    e = refused(ErrorKind.BATCH_NOT_COMMITTED, lambda: savepoint.create(built.root, tmp_path / "x", batch=5))
+    assert "left out" in str(e)

@@ -35,6 +35,14 @@ class Survey:
         """All operators that have a store or metadata, ascending."""
         return sorted({store.operator for store in self.stores} | set(self.operators))
 
+    def sizes(self) -> dict[str, int]:
+        """Sizes in bytes of all changelogs and SSTs that were listed, by key."""
+        return {
+            info.key: info.size_bytes
+            for listing in self.stores.values()
+            for info in (*listing.changelogs.values(), *listing.ssts.values())
+        }
+
     def partitions_of(self, operator: int, batch: int) -> int | None:
         """Return how many partitions of an operator hold state after a batch; None: nothing tells it."""
         info, entry = self.operators.get(operator), self.spark.offsets.get(batch) if self.spark is not None else None

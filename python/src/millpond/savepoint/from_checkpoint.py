@@ -13,6 +13,7 @@ from millpond.inspection.survey import Survey, survey
 from millpond.manifest import Manifest
 from millpond.restore.plan import RestorePlan, plan_restore
 from millpond.savepoint import source_logs, spark_logs
+from millpond.savepoint.bulk import check_files
 from millpond.savepoint.image import Image, OperatorImage, StoredFile, StoreImage
 from millpond.spark_metadata import OffsetEntry, OperatorInfo, SparkMetadata, parse_offsets
 from millpond.storage import Storage
@@ -84,6 +85,8 @@ class _Reader:
         if found.format is not None and groups is not None and groups != found.format.key_groups:
             self.texts[layout.FORMAT_KEY] = encode_format(found.format.as_of(version))
         self._sources(planned or offsets)
+        operators = tuple(self._operators(spark, version, offsets))
+        check_files(self.storage, self.files.values(), self.found.sizes())
         return Image(
             batch=batch,
             planned_batch=batch + 1 if planned is not None else None,
@@ -95,7 +98,7 @@ class _Reader:
             key_group_base=groups.base if groups is not None else None,
             watermark_ms=commit.watermark_ms,
             timestamp_ms=offsets.timestamp_ms,
-            operators=tuple(self._operators(spark, version, offsets)),
+            operators=operators,
             texts=dict(sorted(self.texts.items())),
             files=tuple(file for _, file in sorted(self.files.items())),
         )
