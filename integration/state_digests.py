@@ -8,9 +8,9 @@ from pathlib import Path
 
 from millpond.errors import UnsupportedError
 from millpond.rescaling import REHASH, RescaleReport, rescale
-from millpond.savepoint.from_checkpoint import checkpoint_image
 from millpond.savepoint.rewrite import plan_layout, store_writers
 from millpond.savepoint.row_source import NativeRows, Rows
+from millpond.savepoint.whole import checkpoint_image
 from millpond.storage import Storage, open_storage
 
 # operator, store, column family, key group -> sum of the digests of its rows

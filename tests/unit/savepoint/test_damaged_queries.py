@@ -227,3 +227,33 @@ def test_a_batch_that_a_rescale_left_out(
     assert rows(built.root, None) == rows(built.root, 4) and len(rows(built.root, 4)) == 4 * 4
     e = refused(ErrorKind.BATCH_NOT_COMMITTED, lambda: savepoint.create(built.root, tmp_path / "x", batch=5))
     assert "left out" in str(e)
+
+
+def test_the_message_tells_what_can_still_be_had(built: CheckpointBuilder, tmp_path: Path) -> None:
+    cut_newest(built)
+    key = newest(built).relative_to(built.root).as_posix()
+    e = refused(ErrorKind.CHANGELOG_DAMAGED, lambda: savepoint.create(built.root, tmp_path / "saved"))
+    assert key in str(e) and "the last committed batch" in str(e)
+    assert f"`millpond fork {built.root} <new checkpoint> --batch 4`" in e.hint
+    assert verify(built.storage, "name").newest_whole_batch == 4
+    savepoint.fork(built.root, tmp_path / "new", batch=4)
+    assert rows(tmp_path / "new", None) == rows(built.root, 4)
+    e = refused(ErrorKind.CHANGELOG_DAMAGED, lambda: rescale(built.storage, str(built.root), 8))
+    assert "--batch 4`" in e.hint
+
+
+def test_nothing_can_be_had(built: CheckpointBuilder, tmp_path: Path) -> None:
+    without("state/0/3")(built)
+    e = refused(ErrorKind.CHANGELOG_MISSING, lambda: savepoint.create(built.root, tmp_path / "saved"))
+    assert e.hint.startswith("No committed batch is whole")
+    assert verify(built.storage, "name").newest_whole_batch is None
+
+
+def test_what_only_verify_sees_counts_for_the_newest_whole_batch(built: CheckpointBuilder) -> None:
+    """A flipped bit in the middle of a changelog that the two newest batches need."""
+    (path,) = (built.root / "state/0/2").glob("6*.changelog")
+    data = bytearray(path.read_bytes())
+    data[-60] ^= 1
+    path.write_bytes(data)
+    report = verify(built.storage, "name")
+    assert {problem.kind for problem in report.problems} == {"CHANGELOG_DAMAGED"} and report.newest_whole_batch == 4

@@ -15,6 +15,7 @@ from millpond.inspection import overview, verify
 from millpond.inspection.cost import StoreCost, Tariff, sum_of
 from millpond.inspection.overview import OperatorView, Overview, StoreView
 from millpond.keygroups import divisors_near
+from millpond.savepoint.whole import what_is_left
 from millpond.storage import Storage, StorageSettings, open_root
 from millpond.storage.prices import parse_prices
 from millpond.storage.settings import storage_settings
@@ -196,6 +197,8 @@ def verify_command(arguments: argparse.Namespace, output: Output) -> int:
         output.line(f"  {problem.kind}  {problem.file}: {problem.message}")
     if len(report.problems) > _MAX_PROBLEM_LINES:
         output.line(f"  and {len(report.problems) - _MAX_PROBLEM_LINES} more (all with --json)")
+    if not report.ok:
+        output.message(what_is_left(root, report.newest_whole_batch))
     for hint in dict.fromkeys(problem.hint for problem in report.problems if problem.hint):
         output.message(f"hint: {hint}")
     return 0 if report.ok else 1

@@ -8,9 +8,9 @@ from dataclasses import asdict, dataclass
 from typing import Any
 
 from millpond.keygroups import KeyGroups
-from millpond.savepoint.from_checkpoint import checkpoint_image
 from millpond.savepoint.image import Image, OperatorImage
 from millpond.savepoint.row_source import NativeRows
+from millpond.savepoint.whole import checkpoint_image
 from millpond.storage import Storage
 
 EVEN = 1.25  # the fullest partition may hold so many times the mean

@@ -73,6 +73,7 @@ class VerifyReport:
     checkpoint: str
     checked: Checked = field(default_factory=Checked)
     problems: list[Problem] = field(default_factory=list)
+    newest_whole_batch: int | None = None  # of a damaged one; None: none is whole, or nothing is damaged
 
     @property
     def ok(self) -> bool:
@@ -89,6 +90,7 @@ class VerifyReport:
             "ok": self.ok,
             "checked": asdict(self.checked),
             "problems": [asdict(problem) for problem in self.problems],
+            "newest_whole_batch": self.newest_whole_batch,
         }
 
 
@@ -111,6 +113,11 @@ def verify(storage: Storage, checkpoint: str, progress: Callable[[int, int], Non
         report.add(*verify_store(storage, found, store))
         if progress is not None:
             progress(done, len(found.stores))
+    if not report.ok:
+        from millpond.savepoint.whole import newest_whole_batch  # here and not above: it builds on this package
+
+        damaged = {problem.file for problem in report.problems}
+        report.newest_whole_batch = newest_whole_batch(storage, checkpoint, damaged)
     return report
 
 

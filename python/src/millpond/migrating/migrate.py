@@ -17,10 +17,11 @@ from millpond.migrating import jvm, plan
 from millpond.migrating.plan import HDFS, MILLPOND, PROVIDERS, ROCKSDB, Ids, Side
 from millpond.savepoint.copying import damaged_state, write_image
 from millpond.savepoint.create import check_apart, pin_of
-from millpond.savepoint.from_checkpoint import checkpoint_image, spark_image
+from millpond.savepoint.from_checkpoint import spark_image
 from millpond.savepoint.image import Image
 from millpond.savepoint.restore import KEEP, restored
 from millpond.savepoint.target import Target, building, check_vacant
+from millpond.savepoint.whole import checkpoint_image
 from millpond.scratch import scratch_directory
 from millpond.session import running_class, running_option
 from millpond.storage import LocalStorage, Storage, open_checkpoint, open_storage, root_of

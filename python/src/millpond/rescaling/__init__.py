@@ -18,7 +18,7 @@ from millpond.rescaling.plan import check_partitions, check_scalable
 from millpond.rescaling.read import Before, read_before
 from millpond.rescaling.write import carry_out, clear, read_journal
 from millpond.running import refuse_running
-from millpond.savepoint.from_checkpoint import check_whole
+from millpond.savepoint.whole import check_whole
 from millpond.storage import Storage
 
 COMPOSED, REHASH = "composed", "rehash"

@@ -22,10 +22,10 @@ from millpond.rescaling.read import Before
 from millpond.rescaling.write import Writing
 from millpond.rows import require_tools
 from millpond.savepoint import rewrite
-from millpond.savepoint.from_checkpoint import checkpoint_image
 from millpond.savepoint.image import Image
 from millpond.savepoint.rewrite import Blocks, StoreWriter
 from millpond.savepoint.row_source import NativeRows
+from millpond.savepoint.whole import checkpoint_image
 from millpond.scratch import lock, remove_abandoned, scratch_directory
 from millpond.spread import Processes, process_count
 from millpond.storage import LocalStorage, Storage

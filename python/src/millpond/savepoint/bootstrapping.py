@@ -22,11 +22,11 @@ from millpond.rows import require_tools
 from millpond.savepoint import job as jobs
 from millpond.savepoint.create import create
 from millpond.savepoint.edit import edit
-from millpond.savepoint.from_checkpoint import checkpoint_image
 from millpond.savepoint.offsets import check_offsets, offset_texts
 from millpond.savepoint.places import uri_below
 from millpond.savepoint.restore import RestoreReport, fork, restore
 from millpond.savepoint.target import check_vacant, empty, scratch_beside
+from millpond.savepoint.whole import checkpoint_image
 from millpond.session import PROVIDER_CLASS
 from millpond.spark_metadata import PROVIDER_CLASS as PROVIDER_KEY
 from millpond.storage import LocalStorage, open_checkpoint, open_storage, root_of

@@ -14,14 +14,16 @@ from typing import Any
 from millpond import layout
 from millpond._version import __version__
 from millpond.errors import ErrorKind, FormatError, InvalidInputError, NotFoundError, UnavailableError
+from millpond.inspection.survey import survey
 from millpond.pins import pinned
 from millpond.rows import require_tools
 from millpond.savepoint.copying import Progress, Written, damaged_state, write_image
 from millpond.savepoint.exporting import export
-from millpond.savepoint.from_checkpoint import checkpoint_image
+from millpond.savepoint.from_checkpoint import look
 from millpond.savepoint.image import Image, without_state
 from millpond.savepoint.index import CANONICAL, NATIVE, FileEntry, SavepointIndex, TableEntry, encode_index
 from millpond.savepoint.target import Target, building, check_vacant
+from millpond.savepoint.whole import telling_what_is_left
 from millpond.storage import Storage, open_checkpoint, root_of
 
 log = logging.getLogger(__name__)
@@ -86,18 +88,19 @@ def create(
     check_apart(origin, place)
     check_vacant(place)
     source = open_checkpoint(origin)
-    for look in itertools.count(1):
-        try:
-            image = checkpoint_image(source, origin, batch)
-            if dry_run:
-                return _report(origin, place, image, Written(), dry_run=True)
-            with pin_of(source, image), building(place) as target:
-                written = _write(origin, source, image, target, format, link, progress, spark)
-            return _report(origin, place, image, written, dry_run=False)
-        except (NotFoundError, FormatError) as e:
-            # Collected, or replaced by another attempt of its version, before the pin was there: look again.
-            if look == (_LOOKS_IF_EXPIRED if isinstance(e, NotFoundError) else _LOOKS_IF_DAMAGED):
-                raise
+    with telling_what_is_left(source, origin, batch):
+        for attempt in itertools.count(1):
+            try:
+                image = look(source, survey(source, origin), origin, batch)
+                if dry_run:
+                    return _report(origin, place, image, Written(), dry_run=True)
+                with pin_of(source, image), building(place) as target:
+                    written = _write(origin, source, image, target, format, link, progress, spark)
+                return _report(origin, place, image, written, dry_run=False)
+            except (NotFoundError, FormatError) as e:
+                # Collected, or replaced by another attempt of its version, before the pin was there: look again.
+                if attempt == (_LOOKS_IF_EXPIRED if isinstance(e, NotFoundError) else _LOOKS_IF_DAMAGED):
+                    raise
     raise AssertionError("unreachable: the last look returns or raises")
 
 

@@ -13,11 +13,11 @@ from millpond import layout
 from millpond.errors import NotFoundError
 from millpond.rows import require_tools
 from millpond.savepoint.copying import Progress
-from millpond.savepoint.from_checkpoint import checkpoint_image
 from millpond.savepoint.from_savepoint import savepoint_image
 from millpond.savepoint.image import Image
 from millpond.savepoint.index import CANONICAL, SavepointIndex, read_index
 from millpond.savepoint.row_source import NativeRows, Rows, RowSource
+from millpond.savepoint.whole import checkpoint_image
 from millpond.storage import Storage, open_checkpoint, root_of
 
 _MODULUS = 1 << 128

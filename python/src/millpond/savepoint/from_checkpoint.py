@@ -20,34 +20,28 @@ from millpond.storage import Storage
 from millpond.store_files import StoreFiles
 
 
-def checkpoint_image(storage: Storage, checkpoint: str, batch: int | None = None) -> Image:
+def look(storage: Storage, found: Survey, checkpoint: str, batch: int | None = None) -> Image:
     """Return the image of the query in `storage` at `batch` (None: the last committed one).
 
     A query may run, and a collection too: files that the image names are there now, and stay if they are pinned now.
 
     Args:
+        found: what was found there just now.
         checkpoint: its name, for messages.
     Raises:
-        InvalidInputError: NOT_A_CHECKPOINT. UnsupportedError: FOREIGN_CHECKPOINT, FORMAT_TOO_NEW.
+        InvalidInputError: PARTITIONS_CHANGED. UnsupportedError: FORMAT_TOO_NEW. ConflictError: RESCALE_UNFINISHED.
         NotFoundError: BATCH_NOT_COMMITTED, VERSION_EXPIRED, CHANGELOG_MISSING, SST_MISSING.
         FormatError: of any damaged file that is needed.
     """
-    return _Reader(storage, survey(storage, checkpoint), checkpoint).read(batch)
+    return _Reader(storage, found, checkpoint).read(batch)
 
 
 def spark_image(storage: Storage, checkpoint: str, batch: int | None = None) -> Image:
     """Return the image without the files of its stores, which may be any provider's: what Spark itself wrote.
 
-    Args, Raises: as `checkpoint_image`, of what Spark itself wrote.
+    Raises: as `look` and `survey`, of what Spark itself wrote.
     """
     return _SparkReader(storage, survey(storage, checkpoint, foreign=True), checkpoint).read(batch)
-
-
-def check_whole(storage: Storage, checkpoint: str) -> None:
-    """Raise, as `checkpoint_image` does, if anything is lost that the state after the last committed batch needs."""
-    found = survey(storage, checkpoint)
-    if found.spark is not None and (found.spark.commit_batches or found.lost):
-        _Reader(storage, found, checkpoint).read(None)
 
 
 class _Reader:

@@ -12,12 +12,13 @@ from typing import Any
 from millpond import layout
 from millpond.config import BACKENDS
 from millpond.errors import ErrorKind, FormatError, InvalidInputError, NotFoundError
+from millpond.inspection.survey import survey
 from millpond.rows import require_tools
 from millpond.savepoint import image as images
 from millpond.savepoint import rewrite
 from millpond.savepoint.copying import Progress, Written, damaged_state, write_image
 from millpond.savepoint.create import check_apart, pin_of
-from millpond.savepoint.from_checkpoint import checkpoint_image
+from millpond.savepoint.from_checkpoint import look
 from millpond.savepoint.from_savepoint import savepoint_image
 from millpond.savepoint.image import Image
 from millpond.savepoint.index import CANONICAL, damaged, read_index
@@ -25,6 +26,7 @@ from millpond.savepoint.offsets import offset_texts
 from millpond.savepoint.places import uri_below
 from millpond.savepoint.rows_anew import Origin, write_rows
 from millpond.savepoint.target import building, check_vacant
+from millpond.savepoint.whole import telling_what_is_left
 from millpond.storage import Storage, open_checkpoint, open_storage, root_of
 from millpond.storage.place import place_of
 
@@ -170,15 +172,16 @@ def fork(
     check_apart(origin, place)
     check_vacant(place)
     source = open_checkpoint(origin)
-    for attempt in range(_ATTEMPTS):
-        image = checkpoint_image(source, origin, batch)
-        try:
-            rows = Origin(origin, image)
-            return _write(place, source, rows, changes, pin_of(source, image), link, dry_run, progress, spark)
-        except (NotFoundError, FormatError):
-            # Collected, or replaced by another attempt of its version, before the pin was there: look again.
-            if attempt == _ATTEMPTS - 1:
-                raise
+    with telling_what_is_left(source, origin, batch):
+        for attempt in range(_ATTEMPTS):
+            try:
+                image = look(source, survey(source, origin), origin, batch)
+                rows = Origin(origin, image)
+                return _write(place, source, rows, changes, pin_of(source, image), link, dry_run, progress, spark)
+            except (NotFoundError, FormatError):
+                # Collected, or replaced by another attempt of its version, before the pin was there: look again.
+                if attempt == _ATTEMPTS - 1:
+                    raise
     raise AssertionError("unreachable: the last attempt returns or raises")
 
 

@@ -11,10 +11,10 @@ from millpond.errors import ErrorKind, FormatError, InvalidInputError, NotFoundE
 from millpond.ids import DEFAULT_STORE, StoreId, VersionId
 from millpond.json_fields import ColumnFamily
 from millpond.rows.spark_types import Atom, Field, Struct
-from millpond.savepoint.from_checkpoint import checkpoint_image
 from millpond.savepoint.from_savepoint import savepoint_image
 from millpond.savepoint.image import Image, OperatorImage
 from millpond.savepoint.index import CANONICAL, SavepointIndex, read_index
+from millpond.savepoint.whole import checkpoint_image
 from millpond.spark_metadata import OperatorInfo, parse_operator_metadata
 from millpond.state.entries import StoreVersion, open_version
 from millpond.state.schema_files import FamilySchema, parse_schema_file
