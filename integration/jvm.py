@@ -18,7 +18,8 @@ from millpond.errors import UnsupportedError
 from millpond.migrating.jvm import OPENS, java
 
 REPO = Path(__file__).resolve().parents[1]
-SCALA_TESTS = REPO / "jvm-shim" / "src" / "test" / "scala"
+SCALA_TESTS = REPO / "jvm-shim" / "src" / "test" / "scala"  # compiles without the shim, for Spark's own providers too
+SCALA_PARTS = REPO / "jvm-shim" / "src" / "test" / "scala-engine"
 SPARK_JARS = Path(pyspark.__file__).parent / "jars"
 ROCKSDB = "org.apache.spark.sql.execution.streaming.state.RocksDBStateStoreProvider"
 # For JVMs of tests: many, small, short-lived. C2 would cost them a third of their time.
@@ -45,17 +46,34 @@ def compile_harness() -> Path:
 
     The directory is named by the content of sources and Spark's version, so nothing is compiled twice. Takes some 10 s.
     """
-    sources = sorted(SCALA_TESTS.rglob("*.scala"))
+    return _compiled(SCALA_TESTS)
+
+
+def compile_parts() -> Path:
+    """Compile `jvm-shim/src/test/scala-engine`, which drives the shim's own classes; return the class directory.
+
+    Raises: UnsupportedError: the shim is not built.
+    """
+    jar = millpond_jar()
+    if jar is None:
+        raise UnsupportedError("the tests of the engine's parts need the shim's jar", hint="Run `make build`.")
+    return _compiled(SCALA_PARTS, jar)
+
+
+def _compiled(folder: Path, *classpath: Path) -> Path:
+    """Compile a folder against Spark's jars and `classpath`, unless that was done before."""
+    sources = sorted(folder.rglob("*.scala"))
     digest = hashlib.sha256(pyspark.__version__.encode())
-    for source in sources:
-        digest.update(source.read_bytes())
+    for file in (*sources, *classpath):
+        digest.update(file.read_bytes())
     root = REPO / "build" / "harness"
     done = root / digest.hexdigest()[:16]
     if done.is_dir():
         return done
     root.mkdir(parents=True, exist_ok=True)
     work = Path(tempfile.mkdtemp(dir=root, prefix=".work-"))
-    command = [java(), *LIGHT.split(), "-cp", f"{SPARK_JARS}/*", "scala.tools.nsc.Main", "-usejavacp"]
+    path = os.pathsep.join([f"{SPARK_JARS}/*", *map(str, classpath)])
+    command = [java(), "-Xss8m", *LIGHT.split(), "-cp", path, "scala.tools.nsc.Main", "-usejavacp"]
     subprocess.run([*command, "-nowarn", "-d", str(work), *map(str, sources)], check=True, stdout=sys.stderr)
     try:
         work.rename(done)

@@ -67,23 +67,19 @@ private[millpond] final class BatchLog(engine: StoreEngine) {
     while (i < count && writer.rawBytes < limitBytes) {
       if (i % AheadRecords == 0) ahead += table.touchAhead(i, math.min(count, i + AheadRecords))
       val now = table.touchedRecord(i)
-      val old = table.touchedOld(i)
-      if (table.isPresent(now)) {
-        if (!table.wasRewritten(now) || !sameValue(table, now, old))
-          if (!whole && f.shape.multi && old != 0L && table.isPresent(old) && table.wasAppended(now)) {
-            val before = table.valueLength(old)
-            writer.merge(table.slotOf(now), f, table.keyAddress(now), table.keyLength(now), table.valueAddress(now) + before, table.valueLength(now) - before)
-          } else writer.put(table.slotOf(now), f, table.keyAddress(now), table.keyLength(now), table.valueAddress(now), table.valueLength(now))
-      } else if (if (old == 0L) !table.complete else table.isPresent(old))
-        writer.delete(table.slotOf(now), f, table.keyAddress(now), table.keyLength(now))
+      val slot = table.slotOf(now)
+      val key = table.keyAddress(now)
+      val keyLength = table.keyLength(now)
+      val change = table.change(i, merges = f.shape.multi && !whole)
+      if (change == Op.Put) writer.put(slot, f, key, keyLength, table.valueAddress(now), table.valueLength(now))
+      else if (change == Op.Merge) {
+        val before = table.valueLength(table.touchedOld(i))
+        writer.merge(slot, f, key, keyLength, table.valueAddress(now) + before, table.valueLength(now) - before)
+      } else if (change == Op.Delete) writer.delete(slot, f, key, keyLength)
       i += 1
     }
     i
   }
-
-  private def sameValue(table: Table, a: Long, b: Long): Boolean =
-    b != 0L && table.isPresent(b) && table.valueLength(a) == table.valueLength(b) &&
-      Bytes.equal(null, table.valueAddress(a), null, table.valueAddress(b), table.valueLength(a))
 
   private def header(version: Long, id: String): ObjectNode = {
     val base = engine.version

@@ -93,7 +93,7 @@ private[millpond] object Pressure {
     engine.families.values.forEach { f =>
       val full = f.table
       f.table = new Table(engine.budget, f.kind.shape)
-      f.table.complete = false
+      f.table.lack()
       full.retire()
     }
     engine.nothingToEvict = false

@@ -142,7 +142,7 @@ final class StoreEngine(val context: StoreContext) extends Logging {
   /** Make a family known under an id; ids are durable (every changelog and manifest lists them). */
   private[millpond] def addFamily(name: String, id: Int, shape: FamilyShape, onDisk: Boolean): Family = {
     val f = new Family(name, id, shape, budget)
-    f.table.complete = !onDisk
+    if (onDisk) f.table.lack()
     families.put(name, f)
     f
   }

@@ -40,8 +40,18 @@ final class Table(budget: MemoryBudget, shape: TableShape) {
   private var garbageAt = 0
   private var parked = new LongList // replaced within the batch while an iterator may hold them
 
+  private var knowsAll = true
+  private var mayLack = false // since the loading began, a record went that the disk tier may know better
+
   /** Whether a key that has no record here is certainly absent from the store. */
-  var complete = true
+  def complete: Boolean = knowsAll
+
+  /** From here on the disk tier may have rows that memory has not. */
+  def lack(): Unit = { knowsAll = false; mayLack = true }
+
+  /** All rows of the disk tier whose keys have no record will be admitted, one by one, until `endLoading`. */
+  def beginLoading(): Unit = mayLack = false
+  def endLoading(): Unit = if (!mayLack) knowsAll = true
 
   /** Keys that memory knows to be there. */
   def presentCount: Int = records - absent
@@ -85,8 +95,11 @@ final class Table(budget: MemoryBudget, shape: TableShape) {
   /** The version that wrote a record; 0 if it is as on disk. Not of a record of the running batch. */
   def stamp(record: Long): Int = Platform.getInt(null, record + StampAt)
   def birth(record: Long): Int = Platform.getInt(null, record + BirthAt)
-  def wasUsed(record: Long): Boolean = (Platform.getShort(null, record + FlagsAt) & Used) != 0
-  def markUsed(record: Long): Unit = if (Platform.getShort(null, record + FlagsAt) == 0) Platform.putShort(null, record + FlagsAt, Used)
+  def wasUsed(record: Long): Boolean = is(record, Used)
+  def markUsed(record: Long): Unit = if (!is(record, Used)) setFlag(record, Used)
+  private def flags(record: Long): Int = Platform.getShort(null, record + FlagsAt).toInt
+  private def is(record: Long, flag: Int): Boolean = (flags(record) & flag) != 0
+  private def setFlag(record: Long, flag: Int): Unit = Platform.putShort(null, record + FlagsAt, (flags(record) | flag).toShort)
 
   // ---- writing -------------------------------------------------------------------------------------------------------------------
 
@@ -106,6 +119,7 @@ final class Table(budget: MemoryBudget, shape: TableShape) {
     if (found == 0L) {
       val record = create(base, offset, length, hash, keySlot, valueBase, valueOffset, valueLength)
       Platform.putInt(null, record + BatchAt, batch)
+      if (!knowsAll) setFlag(record, Blind)
       Platform.putInt(null, record + TouchAt, touched.add(record, 0L))
       insert(record, hash)
       arrange(record, prefixLength)
@@ -115,7 +129,7 @@ final class Table(budget: MemoryBudget, shape: TableShape) {
         if (!isPresent(found)) absent -= 1
         if (valueLength > 0) Bytes.copy(valueBase, valueOffset, null, valueAddress(found), valueLength)
         Platform.putInt(null, found + ValueLengthAt, valueLength)
-        Platform.putShort(null, found + FlagsAt, (Used | Rewritten).toShort)
+        Platform.putShort(null, found + FlagsAt, (flags(found) & Blind | Used | Rewritten).toShort)
         if (valueLength < 0) absent += 1
       } else if (!inBatch && hasValue(found, valueBase, valueOffset, valueLength)) markUsed(found) // nothing changes
       else {
@@ -142,17 +156,23 @@ final class Table(budget: MemoryBudget, shape: TableShape) {
         math.min(Int.MaxValue - 1024L, if (inBatch) after * 2L else after + after / 8L).toInt)
       Bytes.copy(valueBase, valueOffset, null, valueAddress(record) + before, addedLength)
       Platform.putInt(null, record + ValueLengthAt, after)
-      val appended = !inBatch || (Platform.getShort(null, found + FlagsAt) & Appended) != 0
-      Platform.putShort(null, record + FlagsAt, if (appended) (Used | Appended).toShort else Used)
+      if (!inBatch || is(found, Appended)) setFlag(record, Appended)
       supersede(found, record, hash, inBatch)
     }
   }
 
-  /** Whether all that the batch did to this record of the touch list was to append to a value that was there. */
-  def wasAppended(record: Long): Boolean = (Platform.getShort(null, record + FlagsAt) & Appended) != 0
-
-  /** Whether a record of the touch list was written more than once: only then may it be what it was before the batch. */
-  def wasRewritten(record: Long): Boolean = (Platform.getShort(null, record + FlagsAt) & Rewritten) != 0
+  /** What the batch did to the key of record `i` of the touch list: `Op.Put`, `Op.Delete`, `Op.Merge` if it only appended to the value
+    * that was there and `merges` allows to say so, or 0: nothing. A delete counts if the key was there, or if nobody knew, when the batch
+    * first wrote it; what memory has come to know since is about the record, not about the disk tier. */
+  def change(i: Int, merges: Boolean): Byte = {
+    val now = touched.current(i)
+    val old = touched.old(i)
+    val was = old != 0L && isPresent(old)
+    if (!isPresent(now)) { if (was || (old == 0L && is(now, Blind))) Op.Delete else 0 }
+    else if (was && is(now, Rewritten) && hasValue(old, null, valueAddress(now), valueLength(now))) 0 // as before the batch
+    else if (merges && was && is(now, Appended)) Op.Merge
+    else Op.Put
+  }
 
   /** Bring the records `from` until `until` of the touch list near to the processor, all at once. What is returned means nothing: it
     * keeps the reads from being optimised away. */
@@ -168,7 +188,7 @@ final class Table(budget: MemoryBudget, shape: TableShape) {
   }
 
   private def supersede(found: Long, record: Long, hash: Int, inBatch: Boolean): Unit = {
-    if (inBatch) Platform.putShort(null, record + FlagsAt, (Platform.getShort(null, record + FlagsAt) | Rewritten).toShort)
+    if (inBatch) setFlag(record, flags(found) & Blind | Rewritten)
     Platform.putInt(null, record + BatchAt, batch)
     Platform.putInt(null, record + BirthAt, birth(found))
     replace(found, record, hash)
@@ -220,7 +240,11 @@ final class Table(budget: MemoryBudget, shape: TableShape) {
       val current = list.current(i)
       val old = list.old(i)
       val hash = Platform.getInt(null, current + HashAt)
-      if (old != 0L) replace(current, old, hash) else remove(current, hash)
+      if (old != 0L) replace(current, old, hash)
+      else {
+        if (is(current, Blind)) lack() // a row of the disk tier that was not admitted because of this record
+        remove(current, hash)
+      }
       free(current)
       i -= 1
     }
@@ -341,7 +365,7 @@ final class Table(budget: MemoryBudget, shape: TableShape) {
       }
       i += 1
     }
-    result.complete = complete && dropped == 0
+    if (!knowsAll || dropped > 0) result.lack()
     close()
     result
   }
@@ -359,7 +383,7 @@ final class Table(budget: MemoryBudget, shape: TableShape) {
         val record = slot & AddressMask
         if (Platform.getInt(null, record + BatchAt) != batch && stamp(record) <= flushed) {
           if (wasUsed(record)) Platform.putShort(null, record + FlagsAt, 0)
-          else { drop(record, hand); complete = false }
+          else { drop(record, hand); lack() }
         }
       }
     }
@@ -414,7 +438,7 @@ final class Table(budget: MemoryBudget, shape: TableShape) {
     Platform.putInt(null, record + StampAt, 0)
     Platform.putInt(null, record + BatchAt, 0)
     Platform.putShort(null, record + SlotAt, keySlot.toShort)
-    Platform.putShort(null, record + FlagsAt, Used)
+    Platform.putShort(null, record + FlagsAt, Used.toShort)
     Platform.putInt(null, record + BirthAt, epoch)
     Bytes.copy(keyBase, keyOffset, null, record + header, keyLength)
     if (valueLength > 0) Bytes.copy(valueBase, valueOffset, null, record + header + keyRoom, valueLength)
@@ -555,9 +579,10 @@ object Table {
   private val BatchAt = 20 // batch counter of the write
   private val SlotAt = 24
   private val FlagsAt = 26
-  private val Used: Short = 1 // since eviction last came by
-  private val Appended: Short = 2 // the batch only appended to the value that was there
-  private val Rewritten: Short = 4 // the batch wrote it more than once
+  private val Used = 1 // since eviction last came by
+  private val Appended = 2 // the batch only appended to the value that was there
+  private val Rewritten = 4 // the batch wrote it more than once
+  private val Blind = 8 // the batch wrote the key first, and nobody knew whether the disk tier has it
   private val BirthAt = 28 // epoch in which the key came into the table
   private val PlainHeader = 32
   private val NodeAt = 32

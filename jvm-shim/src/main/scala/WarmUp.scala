@@ -58,7 +58,7 @@ private[millpond] object WarmUp extends Logging {
     val rows = new WarmScan(engine.disk.iterator(readAhead = true), engine.families.values.asScala)
     try while (rows.step(StepRows.toInt)) Pressure.refuse(engine)
     finally rows.close()
-    engine.families.values.forEach(f => f.table.complete = true)
+    rows.end()
   }
 
   /** Some rows; false if this was the end. */
@@ -67,7 +67,7 @@ private[millpond] object WarmUp extends Logging {
     else if (engine.budget.usedBytes > engine.budget.limitBytes * BudgetShare) { engine.endWarmUp(); false }
     else if (engine.warmScan.step(Seams.stretch("warm-up.rows", StepRows).toInt)) true
     else {
-      engine.families.values.forEach(f => f.table.complete = true)
+      engine.warmScan.end()
       engine.endWarmUp()
       false
     }
@@ -75,8 +75,13 @@ private[millpond] object WarmUp extends Logging {
 
 /** Where the warm-up of a store stands. Rows pass through two direct buffers: no array is made for them. */
 private[millpond] final class WarmScan(scan: DiskScan, families: Iterable[Family]) {
+  private val loading = families.map(_.table).filterNot(_.complete).toArray
   private val keys = new PhysicalKeys(scan, families)
   private var values = ByteBuffer.allocateDirect(4096)
+  loading.foreach(_.beginLoading())
+
+  /** All rows have been seen. */
+  def end(): Unit = loading.foreach(_.endLoading())
 
   /** Some rows; false if there are no more. Not to be called after that. */
   def step(rows: Int): Boolean = {
@@ -84,7 +89,7 @@ private[millpond] final class WarmScan(scan: DiskScan, families: Iterable[Family
     var more = true
     while (n < rows && more) {
       more = keys.next()
-      if (more) admit(keys.family)
+      if (more && keys.family != null) admit(keys.family)
       n += 1
     }
     more
