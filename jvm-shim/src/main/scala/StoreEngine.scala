@@ -443,6 +443,7 @@ final class StoreEngine(val context: StoreContext) extends Logging {
     if (closed || !loaded || inBatch || stale) false
     else if (version == wanted && (wanted == 0 || same(id))) true
     else if (version == wanted + 1 && spilledVersion <= wanted && detachable && (wanted == 0 || same(lineage(lineage.size - 2)))) {
+      closeScans() // of a reader of the version that is taken back: its records go
       families.values.forEach(_.table.rollback())
       version -= 1
       lineage.remove(lineage.size - 1)

@@ -288,17 +288,13 @@ final class Table(budget: MemoryBudget, shape: TableShape) {
 
   /** All records, those of one prefix one after the other. Chained tables only. */
   def byPrefix(): RecordCursor = {
-    val heads = prefixes.addresses()
-    new RecordCursor {
-      private var i = 0
-      private var record = 0L
-      override def next(): Long = {
-        while (record == 0L && i < heads.length) { record = Platform.getLong(null, prefixes.valueAddress(heads(i))); i += 1 }
-        val found = record
-        if (found != 0L) record = Platform.getLong(null, found + NextAt)
-        found
-      }
+    val out = new Array[Long](records)
+    var n = 0
+    prefixes.addresses().foreach { node =>
+      var record = Platform.getLong(null, prefixes.valueAddress(node))
+      while (record != 0L) { out(n) = record; n += 1; record = Platform.getLong(null, record + NextAt) }
     }
+    new ArrayCursor(out)
   }
 
   /** All records as the disk tier would order them: by slot, then by key. */
