@@ -77,10 +77,11 @@ private[millpond] object Composer {
   }
 }
 
-/** The keys of a disk tier, one after the other, each in native memory until the next one. */
+/** The keys of a disk tier, one after the other, each in native memory until the next one; `family` is null for rows that belong to none
+  * of the families. A table that is complete has no part in it: under its id there may still be rows of a family that was dropped. */
 private[millpond] final class PhysicalKeys(scan: DiskScan, families: Iterable[Family]) {
   private val byId = new Array[Family](0x10000)
-  families.foreach(f => byId(f.id) = f)
+  families.foreach(f => if (!f.table.complete) byId(f.id) = f)
   private var keys = ByteBuffer.allocateDirect(256)
   private var begun = false
   var family: Family = null
