@@ -2,15 +2,17 @@
 
 from __future__ import annotations
 
+import fcntl
 import os
 import subprocess
 import sys
 import uuid
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from pathlib import Path
 
 import pytest
 
+from millpond.agent import local_dirs
 from millpond.agent.local_dirs import LOCK_NAME, sweep_abandoned
 
 HOLDER = """
@@ -101,3 +103,45 @@ def test_another_users_directory_is_passed_over(own: Path, tmp_path: Path) -> No
     dead = local_root(tmp_path)
     (dead / LOCK_NAME).chmod(0)
     assert sweep_abandoned(str(own)) == [] and dead.is_dir()
+
+
+@pytest.mark.parametrize("swapped", ["directory", "content"])
+def test_what_takes_its_name_meanwhile_is_not_touched(
+    own: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, swapped: str
+) -> None:
+    """In /tmp somebody else may put a link in the place of what the sweep looks at."""
+    precious = tmp_path / "precious"
+    (precious / "g1").mkdir(parents=True)
+    (precious / "g1" / "file").write_bytes(b"x")
+    (precious / LOCK_NAME).touch()
+    dead = local_root(tmp_path)
+
+    def lock_and_swap(descriptor: int, command: int) -> None:
+        fcntl.lockf(descriptor, command)
+        if swapped == "directory":
+            dead.rename(tmp_path / "elsewhere")
+            dead.symlink_to(precious)
+        else:
+            (dead / "0-0-default-1").rename(tmp_path / "elsewhere")
+            (dead / "0-0-default-1").symlink_to(precious)
+
+    monkeypatch.setattr(local_dirs, "fcntl", Locks(lock_and_swap))
+    sweep_abandoned(str(own))
+    assert (precious / "g1" / "file").read_bytes() == b"x" and (precious / LOCK_NAME).exists()
+
+
+class Locks:
+    """The module `fcntl`, with another `lockf`."""
+
+    LOCK_EX, LOCK_NB = fcntl.LOCK_EX, fcntl.LOCK_NB
+
+    def __init__(self, lockf: Callable[[int, int], None]) -> None:
+        self.lockf = lockf
+
+
+def test_a_directory_of_another_user_stays(own: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Whoever may write to the parent could have put it there, and what is in it is theirs."""
+    dead = local_root(tmp_path)
+    user = os.geteuid() + 1
+    monkeypatch.setattr(os, "geteuid", lambda: user)
+    assert sweep_abandoned(str(own)) == [] and (dead / "0-0-default-1" / "g1" / "db-1" / "000001.sst").exists()

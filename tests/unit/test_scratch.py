@@ -30,3 +30,22 @@ def test_what_a_killed_process_left_is_removed(tmp_path: Path, monkeypatch: pyte
         with scratch_directory("read") as two:
             assert one != two and os.path.isdir(one), "its process lives"
     assert sorted(path.name for path in tmp_path.iterdir()) == ["millpond-other", "millpond-scratch-file"]
+
+
+def test_links_and_what_is_another_users_stay(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """TMPDIR is everybody's: what has the right name need not be ours."""
+    precious = tmp_path / "precious"
+    precious.mkdir()
+    (precious / "file").write_text("x")
+    (tmp_path / "millpond-scratch-link").symlink_to(precious)
+    scratch.remove_abandoned(str(tmp_path), "millpond-scratch-")
+    assert (precious / "file").exists() and (tmp_path / "millpond-scratch-link").is_symlink()
+    theirs = tmp_path / "millpond-scratch-theirs"
+    (theirs / "sub").mkdir(parents=True)
+    user = os.geteuid()
+    with monkeypatch.context() as patch:
+        patch.setattr(os, "geteuid", lambda: user + 1)
+        scratch.remove_abandoned(str(tmp_path), "millpond-scratch-")
+    assert theirs.is_dir()
+    scratch.remove_abandoned(str(tmp_path), "millpond-scratch-")
+    assert not theirs.exists()

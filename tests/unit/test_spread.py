@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import os
 import subprocess
+import sys
 from pathlib import Path
 
 import pytest
@@ -18,6 +19,16 @@ from tests.spread_work import Unsendable, work
 def test_results_come_in_the_order_of_the_jobs(engine: Engine) -> None:
     assert list(engine.map(work, "a", [3, 1, 2])) == ["a3", "a1", "a2"]
     assert list(engine.map(work, "a", [])) == []
+
+
+def test_modules_in_the_working_directory_are_not_taken(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Only where this process looks for modules do the others."""
+    for name in ("json.py", "queue.py", "millpond.py"):
+        (tmp_path / name).write_text(f"open({str(tmp_path / 'taken')!r}, 'w')\n")
+    monkeypatch.chdir(tmp_path)
+    monkeypatch.setattr(sys, "path", [entry for entry in sys.path if entry])
+    assert list(Processes(2).map(work, "a", [1, 2])) == ["a1", "a2"]
+    assert not (tmp_path / "taken").exists()
 
 
 def test_each_process_does_several_jobs() -> None:

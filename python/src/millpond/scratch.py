@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import errno
 import fcntl
 import os
 import shutil
@@ -50,7 +51,10 @@ def _remove_abandoned_once(parent: str) -> None:
 
 def lock(directory: str) -> int:
     """Lock `directory` for as long as the descriptor that is returned is open. Raises: OSError: another process has."""
-    descriptor = os.open(directory, os.O_RDONLY | os.O_DIRECTORY)
+    return _locked(os.open(directory, os.O_RDONLY | os.O_DIRECTORY))
+
+
+def _locked(descriptor: int) -> int:
     try:
         fcntl.flock(descriptor, fcntl.LOCK_EX | fcntl.LOCK_NB)
     except OSError:
@@ -59,17 +63,44 @@ def lock(directory: str) -> int:
     return descriptor
 
 
+def open_own(parent: int, name: str) -> int:
+    """Open the directory `name` in the directory that the descriptor `parent` is of: itself, and not what a link of that name leads
+    to. Raises: OSError: no such directory, a link, or another user's."""
+    descriptor = os.open(name, os.O_RDONLY | os.O_DIRECTORY | os.O_NOFOLLOW | os.O_CLOEXEC, dir_fd=parent)
+    if os.fstat(descriptor).st_uid != os.geteuid():
+        os.close(descriptor)
+        raise PermissionError(errno.EPERM, os.strerror(errno.EPERM), name)
+    return descriptor
+
+
+def empty_directory(descriptor: int, *, but: str | None = None) -> None:
+    """Remove all that is in a directory, but the file `but`. No link is followed. Raises: OSError."""
+    with os.scandir(descriptor) as entries:
+        for entry in entries:
+            if entry.name == but:
+                continue
+            if entry.is_dir(follow_symlinks=False):
+                shutil.rmtree(entry.name, dir_fd=descriptor)
+            else:
+                os.unlink(entry.name, dir_fd=descriptor)
+
+
 def remove_abandoned(parent: str, prefix: str) -> None:
-    """Remove the directories in `parent` whose names begin with `prefix` and that no living process has locked."""
-    for name in os.listdir(parent):
-        if not name.startswith(prefix):
-            continue
-        path = os.path.join(parent, name)
-        try:
-            descriptor = lock(path)
-        except OSError:
-            continue  # its process lives, or it is just gone
-        try:
-            shutil.rmtree(path, ignore_errors=True)
-        finally:
-            os.close(descriptor)
+    """Remove the directories of this user in `parent` whose names begin with `prefix` and that no living process has locked."""
+    directory = os.open(parent, os.O_RDONLY | os.O_DIRECTORY | os.O_CLOEXEC)
+    try:
+        for name in os.listdir(directory):
+            if not name.startswith(prefix):
+                continue
+            try:
+                descriptor = _locked(open_own(directory, name))
+            except OSError:
+                continue  # its process lives, it is just gone, or it is no directory of this user's
+            try:
+                with suppress(OSError):
+                    empty_directory(descriptor)
+                    os.rmdir(name, dir_fd=directory)
+            finally:
+                os.close(descriptor)
+    finally:
+        os.close(directory)

@@ -122,12 +122,13 @@ class _Worker:
 
     def __init__(self, work: Callable[[S, J], R], shared: S) -> None:
         # Not multiprocessing: it would run the caller's script again, or fork a process that has threads.
-        path = os.pathsep.join(entry for entry in sys.path if entry)
+        # It finds modules where this process does, and not in the working directory unless this one does.
+        path = os.pathsep.join(entry or os.getcwd() for entry in sys.path)
         self._process = subprocess.Popen(
             [sys.executable, "-m", "millpond.spread_worker"],
             stdin=subprocess.PIPE,
             stdout=subprocess.PIPE,
-            env={**os.environ, "PYTHONPATH": path},
+            env={**os.environ, "PYTHONPATH": path, "PYTHONSAFEPATH": "1"},
         )
         with suppress(BrokenPipeError):  # it has ended already: the first answer says so
             self._send((work, shared))

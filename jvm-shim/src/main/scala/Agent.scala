@@ -1,6 +1,6 @@
 package org.apache.spark.sql.millpond
 
-import java.io.{BufferedReader, File, InputStreamReader}
+import java.io.{BufferedReader, InputStreamReader}
 import java.net.InetAddress
 import java.nio.charset.StandardCharsets.UTF_8
 import java.security.SecureRandom
@@ -186,6 +186,8 @@ private object AgentProcess extends Logging {
 
   private def launch(python: String): Process = {
     val builder = new ProcessBuilder(python, "-u", "-m", "millpond.agent").redirectErrorStream(true)
+    // Else Python looks for modules in the working directory first, where a cluster puts files of the job's.
+    builder.environment.put("PYTHONSAFEPATH", "1")
     try builder.start()
     catch {
       case e: java.io.IOException =>
@@ -265,44 +267,4 @@ private final class OutputTail(process: Process) {
 
   def await(): Unit = reader.join(2000)
   def text: String = lines.synchronized(String.join("\n", lines))
-}
-
-/** Where this JVM keeps its local copies: one folder under Spark's local directory, locked while the JVM lives, so that the agent of a
-  * later JVM can tell a dead owner's folder from a living one's. */
-object LocalDirs {
-  @volatile private var configured: Option[String] = None
-  def configure(localDir: Option[String]): Unit = if (localDir.isDefined) configured = localDir
-
-  lazy val root: File = {
-    val parent = new File(configured.getOrElse(sparkLocalDir()))
-    val dir = new File(parent, s"millpond-${java.util.UUID.randomUUID}")
-    if (!dir.mkdirs()) throw MillpondError.of("LOCAL_DISK_FULL", s"the folder $dir for local state cannot be made.")
-    val channel = java.nio.channels.FileChannel.open(new File(dir, "owner.lock").toPath,
-      java.nio.file.StandardOpenOption.CREATE, java.nio.file.StandardOpenOption.WRITE)
-    channel.lock() // held until the JVM ends: nobody closes the channel, the shutdown hook keeps it from being collected
-    ShutdownHookManager.addShutdownHook(() => { delete(dir); channel.close() })
-    dir
-  }
-
-  /** The configured folder itself, not this JVM's own one below it: the agents of later JVMs must find what a killed one left. */
-  private def sparkLocalDir(): String = {
-    val env = SparkEnv.get
-    if (env == null) System.getProperty("java.io.tmpdir") else org.apache.spark.util.Utils.getConfiguredLocalDirs(env.conf).head
-  }
-
-  private val counter = new AtomicLong
-
-  /** A new empty folder of one provider. */
-  def forStore(id: String): File = {
-    val dir = new File(root, s"$id-${counter.incrementAndGet()}")
-    if (!dir.mkdirs()) throw MillpondError.of("LOCAL_DISK_FULL", s"the folder $dir for local state cannot be made.")
-    dir
-  }
-
-  def delete(file: File): Unit = {
-    val children = file.listFiles
-    if (children != null && !java.nio.file.Files.isSymbolicLink(file.toPath)) children.foreach(delete)
-    file.delete()
-    ()
-  }
 }

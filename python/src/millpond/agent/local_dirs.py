@@ -3,6 +3,9 @@
 Every executor JVM works below its own `<spark local dir>/millpond-<uuid>/`, and holds a POSIX record lock on `owner.lock`
 there (Java's `FileChannel.lock`). The kernel drops the lock with the process, however it dies: a lock that can be had
 belongs to nobody. Directories without the file are left alone: their owner may be about to create it.
+
+The parent may be /tmp. So a directory is opened once, as itself and only if it is this user's, and all that follows goes by
+its descriptor: whatever takes its name meanwhile is not touched.
 """
 
 from __future__ import annotations
@@ -12,7 +15,8 @@ import fcntl
 import logging
 import os
 import re
-import shutil
+
+from millpond.scratch import empty_directory, open_own
 
 log = logging.getLogger(__name__)
 
@@ -29,48 +33,52 @@ def sweep_abandoned(local_root: str) -> list[str]:
     parent, own = os.path.split(os.path.normpath(local_root))
     removed: list[str] = []
     try:
-        names = sorted(os.listdir(parent))
+        directory = os.open(parent, os.O_RDONLY | os.O_DIRECTORY | os.O_CLOEXEC)
+        try:
+            for name in sorted(os.listdir(directory)):
+                if name != own and _LOCAL_ROOT.fullmatch(name) and _removed(directory, name):
+                    removed.append(os.path.join(parent, name))
+        finally:
+            os.close(directory)
     except OSError as e:
         log.warning("cannot look for abandoned local directories in %s: %s", parent, e)
-        return removed
-    for name in names:
-        path = os.path.join(parent, name)
-        if name == own or not _LOCAL_ROOT.fullmatch(name) or os.path.islink(path):
-            continue
-        try:
-            if _remove_if_abandoned(path):
-                removed.append(path)
-                log.info("abandoned local directory removed path=%s", path)
-        except OSError as e:
-            # Another user's, or another agent removes it at this moment.
-            log.info("cannot remove local directory %s: %s", path, e)
     return removed
 
 
-def _remove_if_abandoned(path: str) -> bool:
+def _removed(parent: int, name: str) -> bool:
+    """Remove one if its owner is dead, and say so."""
     try:
-        # Writable, because an exclusive record lock asks for it.
-        descriptor = os.open(os.path.join(path, LOCK_NAME), os.O_RDWR | os.O_CLOEXEC | os.O_NOFOLLOW)
-    except FileNotFoundError:
+        removed = _remove_if_abandoned(parent, name)
+    except OSError as e:
+        # Another user's, a link, or another agent removes it at this moment.
+        log.info("cannot remove local directory %s: %s", name, e)
         return False
+    if removed:
+        log.info("abandoned local directory removed name=%s", name)
+    return removed
+
+
+def _remove_if_abandoned(parent: int, name: str) -> bool:
+    directory = open_own(parent, name)
     try:
         try:
-            fcntl.lockf(descriptor, fcntl.LOCK_EX | fcntl.LOCK_NB)
-        except OSError as e:
-            if e.errno in (errno.EACCES, errno.EAGAIN):
-                return False  # its owner lives
-            raise
-        # Held until everything is gone, so that only one agent removes; the lock file goes last, with its directory.
-        with os.scandir(path) as entries:
-            for entry in entries:
-                if entry.name == LOCK_NAME:
-                    continue
-                if entry.is_dir(follow_symlinks=False):
-                    shutil.rmtree(entry.path)
-                else:
-                    os.unlink(entry.path)
-        os.unlink(os.path.join(path, LOCK_NAME))
-        os.rmdir(path)
+            # Writable, because an exclusive record lock asks for it.
+            lock = os.open(LOCK_NAME, os.O_RDWR | os.O_CLOEXEC | os.O_NOFOLLOW, dir_fd=directory)
+        except FileNotFoundError:
+            return False
+        try:
+            try:
+                fcntl.lockf(lock, fcntl.LOCK_EX | fcntl.LOCK_NB)
+            except OSError as e:
+                if e.errno in (errno.EACCES, errno.EAGAIN):
+                    return False  # its owner lives
+                raise
+            # Held until everything is gone, so that only one agent removes; the lock file goes last, with its directory.
+            empty_directory(directory, but=LOCK_NAME)
+            os.unlink(LOCK_NAME, dir_fd=directory)
+            os.rmdir(name, dir_fd=parent)
+        finally:
+            os.close(lock)
     finally:
-        os.close(descriptor)
+        os.close(directory)
     return True

@@ -1,0 +1,50 @@
+"""What other users of an executor's host may see of it, and make it do."""
+
+from __future__ import annotations
+
+import os
+import stat
+from pathlib import Path
+
+import pytest
+
+from integration.harness import Harness, Schema, providers_to_test
+from integration.jvm import MILLPOND
+from integration.store_cases import open_provider
+
+pytestmark = pytest.mark.skipif(MILLPOND not in providers_to_test(), reason="about Millpond's own files")
+
+SCHEMA = Schema("k string", "v string")
+
+
+def test_local_files_are_closed_and_the_working_directory_is_no_place_for_modules(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """An executor with no umask at all, in a working directory into which somebody has put modules of Python's names."""
+    work = tmp_path / "work"
+    (work / "millpond" / "agent").mkdir(parents=True)
+    for name in ("json.py", "logging.py", "millpond/__init__.py", "millpond/agent/__init__.py"):
+        (work / name).write_text(f"open({str(tmp_path / 'taken')!r}, 'w')\n")
+    monkeypatch.chdir(work)
+    before = os.umask(0)
+    try:
+        harness = Harness(tmp_path)
+    finally:
+        os.umask(before)
+    try:
+        provider = open_provider(harness, tmp_path / "checkpoint", operator="stateStoreSave", schema=SCHEMA)
+        for version in range(3):
+            store = provider.store(version)
+            store.put([f"key {version}"], ["value"])
+            store.commit()
+            provider.snapshot()
+        (root,) = harness.local_dir.glob("millpond-*")
+        assert stat.S_IMODE(root.stat().st_mode) == 0o700
+        assert stat.S_IMODE((root / "owner.lock").stat().st_mode) == 0o600
+        assert list(root.rglob("*.sst")), "what is in it is state"
+        beside = [p for p in harness.local_dir.iterdir() if p != root and p.name.startswith("millpond")]
+        assert [p for p in beside if stat.S_IMODE(p.stat().st_mode) & 0o077] == []
+        assert not (tmp_path / "taken").exists()
+        provider.close()
+    finally:
+        harness.stop()
