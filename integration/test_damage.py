@@ -10,14 +10,17 @@ import os
 import random
 import shutil
 import stat
+import struct
 import subprocess
 import sys
+import zlib
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
 import pytest
+import zstandard
 from pyspark.errors import StreamingQueryException
 from pyspark.sql import SparkSession
 from pyspark.sql import functions as F
@@ -191,6 +194,23 @@ def test_damaged_changelog_is_an_error_that_names_it(
     assert path.name in text
     for version in (0, 1, 4, 6, 7):
         assert scene.read(version) == scene.states[version], version
+
+
+@pytest.mark.parametrize(("codec", "stored"), [(1, b"\x1f\x01" + bytes(18)), (2, zstandard.compress(bytes(100)))])
+def test_a_block_that_claims_a_gigabyte_is_not_inflated(
+    harness: Harness, tmp_path: Path, codec: int, stored: bytes
+) -> None:
+    """Sums are right, so somebody meant it: an executor must not be talked into an array as large as its heap."""
+    scene = _scene(harness, tmp_path)
+    path = _file(scene, 8, "changelog")
+    data = path.read_bytes()
+    start = 16 + struct.unpack_from("<I", data, 8)[0]
+    head = struct.pack("<IIIB3s", 1 << 30, len(stored), 1, codec, bytes(3))
+    path.unlink()
+    path.write_bytes(data[:start] + head + struct.pack("<I", zlib.crc32(head + stored)) + stored + data[-36:])
+    text = scene.refuses(8, "CHANGELOG_DAMAGED")
+    assert "stand for" in text and path.name in text
+    assert scene.read(7) == scene.states[7]
 
 
 @pytest.mark.parametrize("harm", HARMS)

@@ -10,6 +10,7 @@ from collections.abc import Sequence
 from dataclasses import replace
 
 import pytest
+import zstandard
 from hypothesis import given
 from hypothesis import strategies as st
 
@@ -199,6 +200,35 @@ def test_hand_made_file_is_right() -> None:
 )
 def test_wrong_content_with_right_sums(rest: bytes) -> None:
     assert outcome(HEAD + rest) is ErrorKind.CHANGELOG_DAMAGED
+
+
+@pytest.mark.parametrize(
+    ("codec", "stored", "raw_bytes"),
+    [
+        (0, PUT, 6),
+        (1, b"\x1f\x01" + b"\0" * 18, 1 << 30),  # that many bytes of LZ4 stand for 5100 at most
+        (1, b"\x1f\x01" + b"\0" * 18, 5_101),
+        (2, zstandard.compress(b"x" * 100), 1 << 30),
+        (2, zstandard.ZstdCompressor(write_content_size=False).compress(b"x" * 100), 1 << 30),
+        (2, zstandard.compress(b"x" * 100), 101),
+        (2, zstandard.compress(b"x" * 100), 99),
+        (1, b"\0" * (5 << 20), (1 << 30) + 1),
+        (1, b"", 1),
+    ],
+)
+def test_a_block_that_cannot_stand_for_so_much_is_not_inflated(codec: int, stored: bytes, raw_bytes: int) -> None:
+    head = struct.pack("<IIIB3s", raw_bytes, len(stored), 1, codec, b"\0\0\0")
+    data = HEAD + head + struct.pack("<I", zlib.crc32(head + stored)) + stored + footer(1, 1, raw_bytes)
+    with pytest.raises(FormatError, match=r"cannot stand for|instead of"):
+        list(changelog.ChangelogReader(io.BytesIO(data)))
+
+
+@pytest.mark.parametrize("codec", ["lz4", "zstd"])
+def test_the_most_that_a_block_can_stand_for(codec: str) -> None:
+    """Zeros, of which compression leaves least: they must still be read."""
+    records = [Record(Op.PUT, b"k", bytes(size)) for size in (1, 100, 10_000, 1 << 20, 1 << 25)]
+    data = changelog_bytes(HEADER, records, codec=codec)
+    assert outcome(data) == records
 
 
 def test_what_only_a_newer_version_knows() -> None:

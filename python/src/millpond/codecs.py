@@ -22,6 +22,10 @@ class Codec(IntEnum):
 
 _BY_NAME = {"none": Codec.NONE, "lz4": Codec.LZ4, "zstd": Codec.ZSTD}
 _ZSTD_LEVEL = 1  # as the shim
+# What a byte can stand for at most, by the rules of the format: a block that claims more is refused before memory is taken for it.
+# LZ4: 255 by a byte more of a length. zstd: a block of 128 KiB takes at least 4 bytes.
+_MOST_OF_A_BYTE = {Codec.NONE: 1, Codec.LZ4: 255, Codec.ZSTD: 32_768}
+MAX_BLOCK_BYTES = 1 << 30
 
 
 def by_name(name: str) -> Codec:
@@ -79,6 +83,8 @@ def decompress(codec: Codec, stored: bytes, raw_bytes: int) -> bytes:
     Raises:
         ValueError: it stands for something else, or is damaged.
     """
+    if raw_bytes > min(MAX_BLOCK_BYTES, _MOST_OF_A_BYTE[codec] * len(stored)):
+        raise ValueError(f"{len(stored)} bytes cannot stand for {raw_bytes}")
     if codec is Codec.NONE:
         raw = stored
     elif codec is Codec.ZSTD:

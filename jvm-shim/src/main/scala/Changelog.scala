@@ -243,6 +243,10 @@ object ChangelogFormat {
   val FormatVersion: Short = 1
   val BlockBytes: Int = 128 << 10
   private[millpond] val MaxBlockBytes = 1 << 30
+
+  /** What a byte can stand for at most, by the rules of each codec. LZ4: 255, by a byte more of a length. zstd: a block of 128 KiB takes at
+    * least 4 bytes. */
+  private[millpond] def mostOfAByte(codec: Int): Long = if (codec == Codec.Lz4) 255L else if (codec == Codec.Zstd) 32768L else 1L
 }
 
 /** Takes the records of a changelog in order. Key and value lie in `block`. */
@@ -348,8 +352,11 @@ final class ChangelogReader(path: String) {
       crc.update(rest.array, 0, 12)
       crc.update(stored.array)
       if (rest.getInt(12) != crc.getValue.toInt) damaged("the checksum of a block is wrong")
-      if (rawBytes < 0 || rawBytes > MaxBlockBytes) damaged("the size of a block is impossible")
-      seen.records += feed(decompress(rest.get(8).toInt, stored.array, rawBytes), rest.getInt(4), sink)
+      val codec = rest.get(8).toInt
+      // before memory is taken for it: a few bytes must not make an executor allocate a gigabyte
+      if (rawBytes < 0 || rawBytes > math.min(MaxBlockBytes.toLong, mostOfAByte(codec) * storedBytes))
+        damaged(s"$storedBytes bytes of a block cannot stand for ${rawBytes.toLong & 0xFFFFFFFFL}")
+      seen.records += feed(decompress(codec, stored.array, rawBytes), rest.getInt(4), sink)
       seen.rawTotal += rawBytes
       true
     }
@@ -365,6 +372,8 @@ final class ChangelogReader(path: String) {
       if (n != rawBytes) damaged("a block does not decompress")
       raw
     case Codec.Zstd =>
+      val said = Zstd.getFrameContentSize(stored) // negative: the frame does not say
+      if (said >= 0 && said != rawBytes) damaged("the size of a block is wrong")
       val raw = new Array[Byte](rawBytes)
       val n = Zstd.decompressByteArray(raw, 0, rawBytes, stored, 0, stored.length)
       if (Zstd.isError(n) || n != rawBytes) damaged("a block does not decompress")
