@@ -243,30 +243,42 @@ class RescaleMachine(RuleBasedStateMachine):
                 self.state[row] = changed
         self.ids[version] = [new_id() for _ in range(self.partitions)]
         for partition in range(self.partitions):
-            mine = [
-                Record(Op.DELETE if value is None else Op.PUT, physical(row, self.groups), value)
-                for row, value in changes
-                if group_of(row, self.groups) % self.partitions == partition
-            ]
-            store = StoreId(0, partition)
-            parent = self.version_of(version - 1, partition) if version > 1 else VersionId(0)
-            header = ChangelogHeader(
-                version=version,
-                id=self.ids[version][partition],
-                lineage_base=version - 1,
-                lineage=(parent.id,),
-                run_id="run",
-                store=store,
-                key_groups=self.info(),
-                column_families=tuple(FAMILIES.values()),
-                keys=sum(self.group_keys(partition)) if self.told else -1,
-                group_keys=self.group_keys(partition) if self.told else None,
-                created_by="test",
-            )
-            key = layout.changelog_key(store, self.version_of(version, partition), self.spark_format)
-            self.storage.put_bytes(key, changelog_bytes(header, mine))
+            self.changelog(partition, self.version_of(version, partition), changes)
         self.history[version] = (self.partitions, self.groups, dict(self.state))
         self.log()
+
+    def changelog(self, partition: int, version: VersionId, changes: list[tuple[Row, bytes | None]]) -> None:
+        mine = [
+            Record(Op.DELETE if value is None else Op.PUT, physical(row, self.groups), value)
+            for row, value in changes
+            if group_of(row, self.groups) % self.partitions == partition
+        ]
+        store = StoreId(0, partition)
+        parent = self.version_of(version.version - 1, partition)
+        header = ChangelogHeader(
+            version=version.version,
+            id=version.id,
+            lineage_base=version.version - 1,
+            lineage=(parent.id,),
+            run_id="run",
+            store=store,
+            key_groups=self.info(),
+            column_families=tuple(FAMILIES.values()),
+            keys=sum(self.group_keys(partition)) if self.told else -1,
+            group_keys=self.group_keys(partition) if self.told else None,
+            created_by="test",
+        )
+        self.storage.put_bytes(layout.changelog_key(store, version, self.spark_format), changelog_bytes(header, mine))
+
+    @rule(partitions=st.sets(st.integers(0, 23), min_size=1))
+    def batch_is_gone_back_from(self, partitions: set[int]) -> None:
+        """Some partitions committed it, or all, and Spark's logs know nothing of it any more."""
+        for partition in partitions:
+            if partition < self.partitions:
+                stale: list[tuple[Row, bytes | None]] = [
+                    ((n, timed), b"stale") for n in range(100) for timed in (False, True)
+                ]
+                self.changelog(partition, VersionId(self.batch + 2, new_id()), stale)
 
     def log(self) -> None:
         conf = {

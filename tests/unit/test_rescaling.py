@@ -10,6 +10,7 @@ import subprocess
 import sys
 import threading
 import time
+from collections.abc import Iterable
 from pathlib import Path
 
 import pytest
@@ -18,7 +19,7 @@ from millpond import layout
 from millpond.agent.service import AgentService
 from millpond.cli.main import main
 from millpond.composed import intersect
-from millpond.errors import ErrorKind, MillpondError
+from millpond.errors import ErrorKind, MillpondError, UnavailableError
 from millpond.inspection import verify
 from millpond.json_fields import KeyGroupsInfo
 from millpond.keygroups import KeyGroups, merge_ranges
@@ -26,7 +27,7 @@ from millpond.rescaling import rescale, undo
 from millpond.running import heartbeats
 from millpond.spark_log_edit import commit_with_state_ids, offsets_with_partitions, operator_metadata_with_partitions
 from millpond.spark_metadata import read_spark_metadata
-from millpond.storage import MemoryStorage
+from millpond.storage import LocalStorage, MemoryStorage
 from millpond.storage.split import SplitStorage
 from tests.agent_driver import CallError, call
 from tests.checkpoints import CheckpointBuilder
@@ -188,6 +189,100 @@ def test_what_spark_wrote_since_is_left_alone(built: CheckpointBuilder) -> None:
     assert undo(built.storage, "it")
     del before[layout.RESCALE_JOURNAL_KEY]
     assert tree(built.root) == before
+
+
+# ---- what a batch that was never committed left
+
+
+class FailingStorage(LocalStorage):
+    """Fails for good at the n-th change; 0: at none."""
+
+    left = 0
+
+    def _step(self) -> None:
+        if self.left == 1:
+            raise UnavailableError("no more", kind=ErrorKind.STORAGE_UNAVAILABLE)
+        self.left -= 1
+
+    def put_bytes(self, key: str, data: bytes, *, if_absent: bool = False) -> None:
+        self._step()
+        super().put_bytes(key, data, if_absent=if_absent)
+
+    def delete(self, keys: Iterable[str]) -> None:
+        for key in keys:
+            self._step()
+            super().delete([key])
+
+
+def left_behind(built: CheckpointBuilder, how: str) -> int:
+    """Leave changelogs and snapshots above the last committed version. Return that version."""
+    gone = {"killed half-way": ["commits/5"], "gone back": ["commits/5", "offsets/5", "commits/4", "offsets/4"]}[how]
+    for key in gone:
+        (built.root / key).unlink()
+    if how == "killed half-way":
+        for partition in (1, 3):
+            (built.root / f"state/0/{partition}/6.changelog").unlink()
+        return 5
+    return 4
+
+
+def opened(built: CheckpointBuilder, version: int, partitions: int) -> list[dict[str, object]]:
+    """What the agent says of each store at a version."""
+    service, answers = AgentService(), []
+    for partition in range(partitions):
+        store = {
+            "root": f"file:{built.root}/state",
+            "operator": 0,
+            "partition": partition,
+            "name": "default",
+            "run_id": "r",
+            "local_dir": str(built.root.parent / f"local-{version}-{partition}"),
+            "checkpoint_format": 1,
+            "partitions_hint": None,
+            "options": {},
+            "retain_versions": 2,
+            "min_deltas_for_snapshot": 2,
+        }
+        answers.append(call(service, "open", store=store, version=version, id=None, generation=1, load_empty=False))
+    return answers
+
+
+@pytest.mark.parametrize("how", ["killed half-way", "gone back"])
+@pytest.mark.parametrize("partitions", [2, 8])
+def test_stale_files_of_the_next_version_are_no_part_of_it(built: CheckpointBuilder, how: str, partitions: int) -> None:
+    left_behind(built, how)
+    before = tree(built.root)
+    rescale(built.storage, "it", partitions, skip_uncommitted=True, dry_run=True)
+    assert tree(built.root) == before
+    report = rescale(built.storage, "it", partitions, skip_uncommitted=True)
+    for answer in opened(built, report.batch + 1, partitions):
+        assert answer["partitions"] == partitions
+        assert answer["snapshot_version"] == report.batch + 1, "the manifest that the rescale wrote"
+    # the batch that was left out has no state of its own
+    left_out = f"version {report.batch}" if how == "killed half-way" else "nothing"
+    assert all(left_out in problem.message for problem in verify(built.storage, "it").problems)
+
+
+@pytest.mark.parametrize("how", ["killed half-way", "gone back"])
+def test_a_rescale_over_stale_files_can_be_undone_at_every_step(built: CheckpointBuilder, how: str) -> None:
+    committed = left_behind(built, how)
+    for steps in range(1, 100):
+        copy = built.copy_to(built.root.parent / f"copy-{steps}")
+        storage = FailingStorage(str(copy.root), fsync=False)
+        storage.left = steps
+        try:
+            rescale(storage, "it", 8, skip_uncommitted=True)
+        except UnavailableError:
+            if not undo(copy.storage, "it") and read_spark_metadata(copy.storage).partitions == 8:
+                continue  # it had switched over
+            assert read_spark_metadata(copy.storage).partitions == 4
+            for answer in opened(copy, committed, 4):
+                assert answer["partitions"] == 4 and answer["version"] == committed
+            copy.changelogs(copy.stores()[0], committed + 1)  # the batch is made again
+            assert opened(copy, committed + 1, 1)[0]["version"] == committed + 1
+        else:
+            assert steps > 15
+            break
 
 
 # ---- running queries

@@ -87,6 +87,7 @@ def writing_of(
             "utf-8"
         ),
         files=files,
+        stale=before.stale,
         commit=commit_with_state_ids(storage.read(commit).decode("utf-8"), ids, name=commit).encode("utf-8"),
         created_ms=created_ms,
     )

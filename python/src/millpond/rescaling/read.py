@@ -32,6 +32,7 @@ class Before:
     partitions: int
     stores: dict[int, dict[str, list[OldStore]]]
     single: frozenset[int]  # operators whose state lies in partition 0 alone
+    stale: tuple[str, ...]  # keys of changelogs and manifests that no committed batch has, in Spark checkpoint format 1
     names: dict[
         int, tuple[str, ...]
     ]  # operator -> its store names, in the order in which the commit log lists their ids
@@ -59,11 +60,14 @@ def read_before(storage: Storage, root: str) -> Before:
         raise error(ErrorKind.PARTITIONS_UNKNOWN, f"{layout.offsets_key(committed)} does not say how many partitions")
     spark_format = spark.checkpoint_format or 1
     present: dict[int, dict[str, set[int]]] = {}
+    stale: list[str] = []
     for info in storage.list(layout.STATE_DIR + "/"):
         parsed = layout.parse_key(info.key)
         if parsed is not None and parsed.file is not None:
             found = present.setdefault(parsed.store.operator, {}).setdefault(parsed.store.name, set())
             found.add(parsed.store.partition)
+            if _is_stale(parsed.file, committed):
+                stale.append(info.key)
     stores: dict[int, dict[str, list[OldStore]]] = {}
     names: dict[int, tuple[str, ...]] = {}
     alone: set[int] = set()
@@ -88,8 +92,17 @@ def read_before(storage: Storage, root: str) -> Before:
         partitions=partitions,
         stores=stores,
         single=frozenset(alone),
+        stale=tuple(stale),
         names=names,
     )
+
+
+def _is_stale(file: layout.StoreFile, committed: int) -> bool:
+    """Whether a file is of a version that no batch committed: one that was killed half-way left it, or one that somebody went
+    back from. In Spark checkpoint format 1 a restore would take it for the version of its name; in format 2 its id tells."""
+    if not isinstance(file, layout.ChangelogFile | layout.ManifestFile) or file.version.id:
+        return False
+    return file.version.version > committed + 1
 
 
 def _lives_in_one_partition(storage: Storage, info: OperatorInfo | None, operator: int, names: Iterable[str]) -> bool:

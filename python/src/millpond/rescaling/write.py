@@ -1,6 +1,6 @@
 """Carry out a rescale, or take back what an interrupted one left: files in an order in which every moment is safe.
 
-    journal, offsets/M, pins, manifests or changelogs, operator metadata, format.json, commits/M, journal removed
+    journal, offsets/M, stale files removed, pins, manifests or changelogs, operator metadata, format.json, commits/M, journal removed
 
 With `offsets/M` there and `commits/M` not, Spark refuses to start the query; `commits/M` is the switch.
 """
@@ -25,6 +25,8 @@ class Writing:
 
     files: key -> content of all that lies between the offset log's entry and the commit log's.
     made: key -> local file that is to lie there too.
+    stale: keys of files that no committed version has. They go first: whether the rescale ends or is taken back, nobody needs
+        them, and one that stands beside a new file would be taken for a part of it.
     format, format_before: of `millpond/format.json`, if it changes.
     """
 
@@ -36,6 +38,7 @@ class Writing:
     commit: bytes
     created_ms: int
     made: Mapping[str, str] = field(default_factory=dict)
+    stale: tuple[str, ...] = ()
     format: bytes | None = None
     format_before: bytes | None = None
 
@@ -78,6 +81,7 @@ def carry_out(storage: Storage, writing: Writing) -> None:
 
 def _write_all(storage: Storage, writing: Writing) -> None:
     _put_log(storage, layout.offsets_key(writing.batch), writing.offsets)
+    storage.delete(writing.stale)
     for key, path in writing.made.items():
         storage.put_file(key, path, link=True)
     for key, content in writing.files.items():
