@@ -201,6 +201,14 @@ class Harness:
         """The task attempt ends, as Spark ends it: completed, failed or killed."""
         self.call("end_task", task=task)
 
+    def arm(self, point: str, *, kind: str, first: int = 1, last: int = 1) -> None:
+        """Passes number `first` to `last` of a seam of the shim fail from here on with an error of `kind`."""
+        self.call("arm", point=point, first=first, last=last, kind=kind)
+
+    def disarm(self) -> int:
+        """Nothing fails any more. Return how often the seam was passed."""
+        return int(self.call("disarm"))
+
     def stop(self) -> None:
         """End the JVM in order; wait for it."""
         if self._process.poll() is None:

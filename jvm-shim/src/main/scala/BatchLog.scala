@@ -2,8 +2,6 @@ package org.apache.spark.sql.millpond
 
 import java.io.File
 
-import scala.util.control.NonFatal
-
 import com.fasterxml.jackson.databind.node.ObjectNode
 
 /** How what a micro-batch changed becomes files: a changelog at its commit, and before that, if the batch outgrows the memory budget,
@@ -18,46 +16,51 @@ private[millpond] final class BatchLog(engine: StoreEngine) {
   /** Whether the disk tier holds a part of the running batch. */
   def isSpilled: Boolean = segments.nonEmpty
 
-  /** Write the changelog of the batch. Returns its bytes in the file, and before compression. */
-  def write(file: File, version: Long, id: String): (Long, Long) =
+  /** Write the changelog of the batch: what was spilled comes first, in blocks of its own. */
+  def write(file: File, version: Long, id: String): WrittenChangelog =
     to(file, header(version, id)) { writer =>
       segments.foreach { s => new ChangelogReader(s.path).read(writer.copy(_, _, _, _, _, _)); () }
+      val (spilledBlocks, spilledBytes) = (writer.endBlock(), writer.rawBytes)
       engine.families.values.forEach(f => writeTouched(writer, f, 0, Long.MaxValue, whole = false): Unit)
+      WrittenChangelog(writer.finish(), writer.rawBytes, spilledBlocks, spilledBytes)
     }
 
   /** Write what the batch changed so far into files of bounded size in `dir` and return them: whole values, since the disk tier takes them
     * in before the commit. They stay part of the changelog to be. */
   def addSegments(dir: File, version: Long, id: String): Seq[PendingChangelog] = {
-    val before = segments.size
-    engine.families.values.forEach { f =>
-      var next = 0
-      while (next < f.table.touchedCount) {
-        val file = new File(dir, s"segment-${java.util.UUID.randomUUID}")
-        to(file, header(version, id)) { writer => next = writeTouched(writer, f, next, Seams.stretch("segment", SegmentBytes), whole = true) }
-        segments :+= PendingChangelog(version, id, file.getPath, 0L)
+    var added = Vector.empty[PendingChangelog]
+    var done = false
+    try {
+      engine.families.values.forEach { f =>
+        var next = 0
+        while (next < f.table.touchedCount) {
+          val file = new File(dir, s"segment-${java.util.UUID.randomUUID}")
+          added :+= PendingChangelog(version, id, file.getPath, 0L)
+          to(file, header(version, id)) { writer => next = writeTouched(writer, f, next, Seams.stretch("segment", SegmentBytes), whole = true); writer.finish() }
+        }
       }
-    }
-    segments.drop(before)
+      done = true
+    } finally if (!done) delete(added) // nobody has taken them in: the batch is as it was
+    segments ++= added
+    added
   }
 
   /** The batch has ended. */
   def clear(): Unit = {
-    segments.foreach(s => new File(s.path).delete())
+    delete(segments)
     segments = Vector.empty
   }
 
-  private def to(file: File, header: ObjectNode)(fill: ChangelogWriter => Unit): (Long, Long) = {
-    val writer =
-      try new ChangelogWriter(file, header, codec)
-      catch { case e: java.io.IOException => throw cannotWrite(file, e) }
+  private def delete(files: Seq[PendingChangelog]): Unit = files.foreach(s => new File(s.path).delete())
+
+  private def to[T](file: File, header: ObjectNode)(fill: ChangelogWriter => T): T =
     try {
-      fill(writer)
-      (writer.finish(), writer.rawBytes)
-    } catch {
-      case e: java.io.IOException => writer.discard(); throw cannotWrite(file, e)
-      case NonFatal(e) => writer.discard(); throw e
-    }
-  }
+      val writer = new ChangelogWriter(file, header, codec)
+      var done = false
+      // whatever ends it, an interruption of the task too
+      try { val result = fill(writer); done = true; result }
+      finally if (!done) writer.discard()
+    } catch { case e: java.io.IOException => throw cannotWrite(file, e) }
 
   /** Write the touched rows of a family from number `from` on, at most about `limitBytes` of them. Returns the number of the first one left. */
   private def writeTouched(writer: ChangelogWriter, f: Family, from: Int, limitBytes: Long, whole: Boolean): Int = {
@@ -95,6 +98,9 @@ private[millpond] final class BatchLog(engine: StoreEngine) {
     header.put("created_by", s"millpond ${BuildInfo.millpondVersion}")
   }
 }
+
+/** A changelog as it was written. The disk tier holds its first `spilledBlocks` blocks, of `spilledBytes` before compression. */
+private[millpond] final case class WrittenChangelog(fileBytes: Long, rawBytes: Long, spilledBlocks: Int, spilledBytes: Long)
 
 private[millpond] object BatchLog {
   private val AheadRecords = 64

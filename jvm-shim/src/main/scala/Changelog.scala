@@ -29,6 +29,7 @@ final class ChangelogWriter(file: File, header: ObjectNode, codec: Int) {
   private var inFlight: Block = null // the one before, with the helper
   private var job: Future[_] = null
   private var hasHelper = false
+  private var blocks = 0
   private var blockRecords = 0
   private var records = 0L
   private var puts = 0L
@@ -46,6 +47,9 @@ final class ChangelogWriter(file: File, header: ObjectNode, codec: Int) {
 
   /** Bytes of all records so far, before compression. */
   def rawBytes: Long = rawTotal + rawSize
+
+  /** What follows begins a new block. Returns how many there are before it. */
+  def endBlock(): Int = { if (rawSize > 0) flushBlock(); blocks }
 
   /** Append a record whose key and value (-1 bytes: none) lie in native memory: op, then `[slot][family][version byte if any][key]`, or
     * `[reserved slot][family][key][slot]` where the order of the family spans key groups, and `[version byte if any][value]`, each led by its
@@ -161,6 +165,7 @@ final class ChangelogWriter(file: File, header: ObjectNode, codec: Int) {
   }
 
   private def seal(): Unit = {
+    if (rawSize > 0) blocks += 1
     block.raw = raw
     block.rawSize = rawSize
     block.records = blockRecords
@@ -256,8 +261,13 @@ trait RecordSink {
 
 /** A changelog that is read block by block. `next` feeds the records of one block, false if there is none left; no deviation goes unnoticed that
   * lies before the end of the block. */
-private[millpond] final class ChangelogCursor(val header: JsonNode, readBlock: RecordSink => Boolean, closeFile: () => Unit) {
+private[millpond] final class ChangelogCursor(val header: JsonNode, readBlock: RecordSink => Boolean, skipBlock: () => Boolean, closeFile: () => Unit) {
   def next(sink: RecordSink): Boolean = readBlock(sink)
+  /** Leave out so many blocks, unread. */
+  def skip(blocks: Int): Unit = {
+    var left = blocks
+    while (left > 0 && skipBlock()) left -= 1
+  }
   def close(): Unit = closeFile()
 }
 
@@ -282,7 +292,7 @@ final class ChangelogReader(path: String) {
     val file = openFile()
     try {
       val seen = new Progress
-      new ChangelogCursor(whole(readHeader(file)), sink => whole(readBlock(file, sink, seen)), () => file.close())
+      new ChangelogCursor(whole(readHeader(file)), sink => whole(readBlock(file, sink, seen)), () => whole(skipBlock(file, seen)), () => file.close())
     } catch { case NonFatal(e) => file.close(); throw e }
   }
 
@@ -357,6 +367,22 @@ final class ChangelogReader(path: String) {
       if (rawBytes < 0 || rawBytes > math.min(MaxBlockBytes.toLong, mostOfAByte(codec) * storedBytes))
         damaged(s"$storedBytes bytes of a block cannot stand for ${rawBytes.toLong & 0xFFFFFFFFL}")
       seen.records += feed(decompress(codec, stored.array, rawBytes), rest.getInt(4), sink)
+      seen.rawTotal += rawBytes
+      true
+    }
+  }
+
+  /** Pass a block by its lead; false before the footer. */
+  private def skipBlock(file: RandomAccessFile, seen: Progress): Boolean = {
+    val start = file.getFilePointer
+    val rawBytes = readFully(file, 4).getInt(0)
+    if (rawBytes == 0) { file.seek(start); false }
+    else {
+      val rest = readFully(file, 16)
+      val end = file.getFilePointer + rest.getInt(0)
+      if (rawBytes < 0 || rest.getInt(0) < 0 || rest.getInt(4) < 0 || end > file.length) damaged("it ends too early")
+      file.seek(end)
+      seen.records += rest.getInt(4)
       seen.rawTotal += rawBytes
       true
     }

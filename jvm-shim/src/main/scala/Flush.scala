@@ -1,12 +1,19 @@
 package org.apache.spark.sql.millpond
 
 import java.io.File
+import java.util.concurrent.atomic.AtomicInteger
+
+import scala.collection.mutable
 
 /** Turns changelogs into sorted files for the disk tier. Works on files alone, so it takes nothing from the running batch;
   * a key that was written in many versions is written once.
   *
+  * Each file that the tier has taken in moves on the position of the changelogs that it came from: a flush that failed is tried again from
+  * there, and nothing is applied twice.
+  *
+  * @param mostBytes about how much memory it may take before it writes down what it has; all flushes of the JVM share it
   * @param giveWay called every now and then: work that nobody waits for stands aside in it */
-private[millpond] final class Flush(disk: DiskTier, workDir: File, giveWay: () => Unit = () => ()) {
+private[millpond] final class Flush(disk: DiskTier, workDir: File, mostBytes: Long, giveWay: () => Unit = () => ()) {
   private var blocks = new Array[Array[Byte]](16)
   private var blockCount = 0
   private var blockBytes = 0L
@@ -18,20 +25,42 @@ private[millpond] final class Flush(disk: DiskTier, workDir: File, giveWay: () =
   private var valueLength = new Array[Int](1 << 12) // -1: delete
   private var filter: RowFilter = null // of the changelog that is being read
   private var appends = new java.util.BitSet // records that append to what was there
+  private val gathered = mutable.LinkedHashMap.empty[PendingChangelog, Int] // and up to which of their blocks
+  private var uncertain = false
 
-  /** Apply the changelogs in order. Returns the number of entries written. If a file is not the one that this store wrote or replayed
-    * (checkpoint format 1: a later attempt of the version replaced it), fails with `MILLPOND_CHANGELOG_REPLACED`. */
+  /** Whether the tier may or may not hold the file that it was to take in last: positions say nothing any more. */
+  def isUncertain: Boolean = uncertain
+
+  /** Apply the changelogs in order, each from its position on. Returns the number of entries written. If a file is not the one that this
+    * store wrote or replayed (checkpoint format 1: a later attempt of the version replaced it), fails with `MILLPOND_CHANGELOG_REPLACED`. */
   def run(changelogs: Seq[PendingChangelog]): Long = {
-    var written = 0L
-    changelogs.foreach { c =>
-      filter = c.filter
-      val header = new ChangelogReader(c.path).read(add(_, _, _, _, _, _))
-      if (header.get("id").asText != c.id)
+    Flush.running.incrementAndGet(): Unit
+    try {
+      var written = 0L
+      changelogs.foreach(c => if (!c.isFlushed) written += read(c))
+      written + writeDown()
+    } finally Flush.running.decrementAndGet(): Unit
+  }
+
+  /** Gather what the tier has not of a changelog; what becomes too much goes down before more is read. Later files win over earlier ones. */
+  private def read(c: PendingChangelog): Long = {
+    filter = c.filter
+    Seams.at("flush.open")
+    val cursor = new ChangelogReader(c.path).cursor()
+    try {
+      if (cursor.header.get("id").asText != c.id)
         throw MillpondError.of("CHANGELOG_REPLACED", s"the changelog ${c.path} was replaced by another attempt of version ${c.version}.")
-      // bounded memory: what was gathered goes down before more is read; later files win over earlier ones
-      if (blockBytes > Seams.stretch("flush.gather", Flush.GatherBytes)) written += writeDown()
-    }
-    written + writeDown()
+      cursor.skip(c.flushedBlocks)
+      var position = c.flushedBlocks
+      var written = 0L
+      while ({ Seams.at("flush.read"); cursor.next(add(_, _, _, _, _, _)) }) {
+        position += 1
+        gathered(c) = position
+        if (blockBytes + count * Flush.RecordBytes > Flush.share(mostBytes)) written += writeDown()
+      }
+      gathered(c) = PendingChangelog.Whole
+      written
+    } finally cursor.close()
   }
 
   private def add(op: Byte, block: Array[Byte], key: Int, keyBytes: Int, value: Int, valueBytes: Int): Unit = {
@@ -108,10 +137,24 @@ private[millpond] final class Flush(disk: DiskTier, workDir: File, giveWay: () =
     word
   }
 
-  private def writeDown(): Long = if (count == 0) 0L else {
+  /** Bring what was gathered into the tier. */
+  private def writeDown(): Long = {
+    val entries = if (count == 0) 0L else {
+      val file = new File(workDir, s"flush-${java.util.UUID.randomUUID}.sst")
+      val entries = write(file)
+      if (entries > 0) ingest(file)
+      entries
+    }
+    gathered.foreach { case (c, position) => c.flushedBlocks = position }
+    clear()
+    entries
+  }
+
+  /** Write the last record of each key into a sorted file; none if nothing is left. */
+  private def write(file: File): Long = {
     val order = sorted()
     val keepDeletes = !disk.isEmpty // an empty tier has nothing that a delete could hide
-    val file = new File(workDir, s"flush-${java.util.UUID.randomUUID}.sst")
+    Seams.at("flush.write")
     val writer = disk.sstWriter(file)
     var done = false
     try {
@@ -130,10 +173,19 @@ private[millpond] final class Flush(disk: DiskTier, workDir: File, giveWay: () =
         if (i % Flush.Stretch == 0) giveWay()
       }
       val entries = writer.entries
-      if (entries > 0) { writer.finish(); done = true; Seams.at("flush.ingest"); disk.ingest(file); Seams.at("flush.ingested") }
-      clear()
+      if (entries > 0) { Seams.at("flush.finish"); writer.finish(); done = true }
       entries
     } finally if (!done) writer.abandon()
+  }
+
+  private def ingest(file: File): Unit = {
+    uncertain = true
+    try {
+      Seams.at("flush.ingest")
+      disk.ingest(file)
+      Seams.at("flush.ingested")
+      uncertain = false
+    } finally if (uncertain) file.delete(): Unit
   }
 
   /** The value that ends with the append at `order(last)`: the put before it or what the tier has, and all appends since. Sorted files hold whole
@@ -145,6 +197,7 @@ private[millpond] final class Flush(disk: DiskTier, workDir: File, giveWay: () =
     if (appends.get(order(first))) {
       val r = order(first)
       val key = java.util.Arrays.copyOfRange(blocks(recordBlock(r)), keyAt(r), keyAt(r) + keyLength(r))
+      Seams.at("flush.get")
       val before = disk.read(key)
       if (before != null) out.write(before, 0, before.length)
     }
@@ -158,6 +211,7 @@ private[millpond] final class Flush(disk: DiskTier, workDir: File, giveWay: () =
   private def clear(): Unit = {
     java.util.Arrays.fill(blocks.asInstanceOf[Array[AnyRef]], null)
     appends = new java.util.BitSet
+    gathered.clear()
     blockCount = 0
     blockBytes = 0L
     count = 0
@@ -168,9 +222,24 @@ private[millpond] final class Flush(disk: DiskTier, workDir: File, giveWay: () =
   *
   * @param memoryBytes about how much memory its rows fill
   * @param filter the rows that are wanted of it; null: all */
-private[millpond] final case class PendingChangelog(version: Long, id: String, path: String, memoryBytes: Long, filter: RowFilter = null)
+private[millpond] final case class PendingChangelog(version: Long, id: String, path: String, memoryBytes: Long, filter: RowFilter = null) {
+  /** How many of its blocks the disk tier holds all the same. `diskLock` is held by whoever changes it. */
+  var flushedBlocks = 0
+  def isFlushed: Boolean = flushedBlocks == PendingChangelog.Whole
+}
+
+private[millpond] object PendingChangelog {
+  val Whole: Int = Int.MaxValue
+}
 
 private[millpond] object Flush {
-  private val GatherBytes = 32L << 20
+  private val MostBytes = 32L << 20
+  private val LeastBytes = 1L << 20
+  private val RecordBytes = 36L // what a record takes beside its block: where it lies, and its place in the order
   private val Stretch = 1024 // entries between two looks at whether to give way: about a quarter of a millisecond
+  private val running = new AtomicInteger
+
+  /** How much all flushes together may gather: it lies in the heap, of which the budget is a measure. */
+  def mostBytes(budget: MemoryBudget): Long = math.max(LeastBytes, math.min(MostBytes, budget.limitBytes / 8))
+  private def share(mostBytes: Long): Long = Seams.stretch("flush.gather", mostBytes / math.max(1, running.get))
 }

@@ -89,7 +89,9 @@ private[millpond] object Pressure {
     val dir = engine.context.generationDir(engine.generation)
     val segments = engine.batchLog.addSegments(dir, engine.version + 1, engine.batchId)
     engine.spilledVersion = engine.version + 1
-    new Flush(engine.disk, dir).run(segments)
+    var done = false
+    try { new Flush(engine.disk, dir, Flush.mostBytes(engine.budget)).run(segments); done = true }
+    finally if (!done) engine.loaded = false // the disk tier may hold a part of the batch, which is at its end
     engine.families.values.forEach { f =>
       val full = f.table
       f.table = new Table(engine.budget, f.kind.shape)

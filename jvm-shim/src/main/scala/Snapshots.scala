@@ -17,13 +17,14 @@ private[millpond] object Snapshots extends Logging {
   /** Bring the disk tier up to the anchor. Reads files only; `diskLock` is held. */
   def flush(engine: StoreEngine, giveWay: () => Unit = () => ()): Unit = {
     val (target, keys, changelogs) = engine.synchronized {
+      if (engine.stale) throw MillpondError.of("STORE_CLOSED", s"store ${engine.context.label} must be loaded again; the task is retried.")
       orStale(engine)(engine.openDisk()) // nothing reads from a new one before the first rows are dropped from memory
       (engine.anchor, engine.anchorKeys, engine.pending.filter(_.version <= engine.anchor))
     }
     orStale(engine) {
       DiskTier.checkFolder(engine.disk.dir)
       Composer.settle(engine, giveWay)
-      if (changelogs.nonEmpty) { new Flush(engine.disk, engine.context.generationDir(engine.generation), giveWay).run(changelogs); () }
+      if (changelogs.nonEmpty) apply(engine, changelogs, giveWay)
     }
     Seams.at("flush.done")
     engine.synchronized {
@@ -32,6 +33,12 @@ private[millpond] object Snapshots extends Logging {
       engine.keepPending(_.version > target)
       engine.nothingToEvict = false
     }
+  }
+
+  private def apply(engine: StoreEngine, changelogs: Seq[PendingChangelog], giveWay: () => Unit): Unit = {
+    val flush = new Flush(engine.disk, engine.context.generationDir(engine.generation), Flush.mostBytes(engine.budget), giveWay)
+    try { flush.run(changelogs); () }
+    finally if (flush.isUncertain) engine.synchronized { engine.stale = true }
   }
 
   /** If files that the store stands on are gone or replaced, its next opening loads it from storage. */
@@ -71,7 +78,7 @@ private[millpond] object Snapshots extends Logging {
     } finally LocalDirs.delete(p.dir)
 
   private def prepare(engine: StoreEngine, due: Int): Option[Prepared] = engine.diskLock.during {
-    val wanted = engine.synchronized(engine.loaded && !engine.closed && engine.spilledVersion <= engine.anchor &&
+    val wanted = engine.synchronized(engine.loaded && !engine.closed && !engine.stale && engine.spilledVersion <= engine.anchor &&
       engine.anchor > math.max(engine.snapshotVersion, engine.emptyAt) && engine.anchor - engine.snapshotVersion >= (if (engine.composed) 1 else due))
     if (!wanted) None
     else try {

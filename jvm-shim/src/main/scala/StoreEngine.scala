@@ -492,7 +492,7 @@ final class StoreEngine(val context: StoreContext) extends Logging {
     val start = System.nanoTime
     val next = version + 1
     val staged = new File(layout.stagingDir, s".staging-${java.util.UUID.randomUUID.toString.replace("-", "")}")
-    val (size, rawBytes) = batchLog.write(staged, next, batchId)
+    val written = batchLog.write(staged, next, batchId)
     val published =
       try context.call("publish_changelog", generation)(_.put("version", next).put("id", batchId).put("staged", staged.getPath))
       catch { case NonFatal(e) => staged.delete(); throw e }
@@ -501,7 +501,9 @@ final class StoreEngine(val context: StoreContext) extends Logging {
     version = next
     lineage += batchId
     batchLog.clear()
-    pending = pending :+ PendingChangelog(next, batchId, published.get("path").asText, 2 * rawBytes)
+    val changelog = PendingChangelog(next, batchId, published.get("path").asText, 2 * (written.rawBytes - written.spilledBytes))
+    changelog.flushedBlocks = written.spilledBlocks
+    pending = pending :+ changelog
     keysDetached = keysAtStart
     inBatch = false
     emptyBase = false
@@ -511,7 +513,7 @@ final class StoreEngine(val context: StoreContext) extends Logging {
     }
     familiesDetached = familiesChanged
     loaded = true
-    metrics.committed(size, System.nanoTime - start)
+    metrics.committed(written.fileBytes, System.nanoTime - start)
     next
   }
 

@@ -396,6 +396,10 @@ object ProviderHarness {
       val out = nodes.arrayNode()
       c.get("groups").elements().asScala.foreach(g => out.add(slot.invoke(groups, Integer.valueOf(g.intValue)).asInstanceOf[Int]))
       out
+    case "arm" => // seams of the shim that fail from here on
+      Faults.arm(text(c, "point"), c.get("first").intValue, c.get("last").intValue, text(c, "kind"))
+      nodes.nullNode
+    case "disarm" => nodes.numberNode(Faults.disarm())
     case "pid" => nodes.numberNode(ProcessHandle.current.pid)
     case other => throw new IllegalArgumentException(s"command $other")
   }

@@ -1,0 +1,132 @@
+"""A flush that fails on the way and is tried again: every change is in the disk tier once."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+
+from integration.harness import Harness, Provider, ProviderError, Schema, Store, providers_to_test, short_conf
+from integration.jvm import MILLPOND
+from integration.store_model import write_spark_metadata
+
+pytestmark = [
+    pytest.mark.spark,
+    pytest.mark.skipif(MILLPOND not in providers_to_test(), reason="about Millpond's own tiers"),
+]
+
+VALUE_BYTES = 64 * 1024  # 20 of them are more than a flush gathers while seams are armed
+
+
+@pytest.fixture(scope="module")
+def harness(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Harness]:
+    """One JVM for the whole module."""
+    started = Harness(tmp_path_factory.mktemp("harness"))
+    yield started
+    started.stop()
+
+
+@pytest.fixture
+def checkpoint(tmp_path: Path) -> Path:
+    """A new Spark checkpoint."""
+    path = tmp_path / "checkpoint"
+    write_spark_metadata(path, operator_name="stateStoreSave", partitions=1, provider_class=MILLPOND)
+    return path
+
+
+def _provider(harness: Harness, checkpoint: Path, backend: str = "rocksdb", **options: str) -> Provider:
+    settings = {"memory.budget": "64m", "changelog.codec": "none", "backend": backend, **options}
+    conf = short_conf({"minDeltasForSnapshot": 1, **{f"millpond.{k}": v for k, v in settings.items()}})
+    conf |= {"spark.sql.shuffle.partitions": "1"}
+    return harness.open(
+        checkpoint / "state", provider_class=MILLPOND, schema=Schema("k bigint", "v string", multi=True), conf=conf
+    )
+
+
+def _lists(store: Store) -> dict[int, list[str]]:
+    return {k: [str(v[0])[:8] for v in store.values([k])] for k in range(20)}
+
+
+def _append(store: Store, tag: str, expected: dict[int, list[str]]) -> None:
+    """One more value for each of 20 keys."""
+    for k in range(20):
+        store.merge([k], [f"{tag} ".ljust(8, ".") + "x" * VALUE_BYTES])
+        expected.setdefault(k, []).append(f"{tag} ".ljust(8, "."))
+
+
+@pytest.mark.parametrize("backend", ["rocksdb", "heap"])
+@pytest.mark.parametrize("point", ["flush.write", "flush.ingest", "flush.ingested"])
+def test_lists_hold_each_value_once_after_a_flush_that_failed(
+    harness: Harness, checkpoint: Path, backend: str, point: str
+) -> None:
+    provider = _provider(harness, checkpoint, backend)
+    expected: dict[int, list[str]] = {}
+    for version in range(4):
+        store = provider.store(version)
+        if version == 1:
+            provider.snapshot()  # from here on appends meet what the disk tier has
+        _append(store, f"batch {version}", expected)
+        store.commit()
+    store = provider.store(4)
+    store.abort()
+    # one file is in the disk tier when the next one fails
+    harness.arm(point, kind="LOCAL_DISK_FULL", first=2, last=2)
+    provider.snapshot()
+    assert harness.disarm() == 2, "the flush went on"
+    assert not list(checkpoint.glob("state/0/0/4.manifest")), "a snapshot of a flush that failed"
+    store = provider.store(4)
+    assert _lists(store) == expected
+    _append(store, "batch 4", expected)
+    store.commit()
+    store = provider.store(5)
+    store.abort()
+    provider.snapshot()
+    assert list(checkpoint.glob("state/0/0/5*.manifest"))
+    provider.close()
+    provider = _provider(harness, checkpoint, backend, **{"restore.warmUp": "false"})
+    store = provider.read_store(5)
+    assert _lists(store) == expected
+    store.release()
+    provider.close()
+
+
+def test_a_batch_whose_spill_failed_is_not_committed(harness: Harness, checkpoint: Path) -> None:
+    """Whoever catches the error and goes on would write a changelog that is not what the batch did."""
+    provider = _provider(harness, checkpoint, **{"memory.budget": "1m"})
+    expected: dict[int, list[str]] = {}
+    store = provider.store(0)
+    store.put([0], ["first..."])
+    expected[0] = ["first..."]
+    store.commit()
+    store = provider.store(1)
+    harness.arm("flush.ingested", kind="LOCAL_DISK_FULL", first=2, last=2)  # the first is of what is committed
+    with pytest.raises(ProviderError, match="LOCAL_DISK_FULL"):
+        for _ in range(3):
+            _append(store, "lost", {})
+    harness.disarm()
+    with pytest.raises(ProviderError, match="STORE_CLOSED"):
+        store.merge([0], ["lost"])
+    with pytest.raises(ProviderError, match="STORE_CLOSED"):
+        store.commit()
+    store.abort()
+    store = provider.store(1)
+    for i in range(3):
+        _append(store, f"kept {i}", expected)
+    assert int(store.metrics()["custom"]["millpondSpills"]) >= 1
+    store.commit()
+    # the disk tier has the lists already, with all that was appended before the last spill
+    store = provider.store(2)
+    assert _lists(store) == expected
+    _append(store, "after", expected)
+    store.commit()
+    store = provider.store(3)
+    provider.snapshot()
+    assert _lists(store) == expected
+    store.abort()
+    provider.close()
+    provider = _provider(harness, checkpoint, **{"restore.warmUp": "false"})
+    store = provider.read_store(3)
+    assert _lists(store) == expected
+    store.release()
+    provider.close()

@@ -1,0 +1,60 @@
+/*
+ * Copyright 2026 The Millpond Authors. Licensed under the Apache License, Version 2.0; see LICENSE.
+ */
+package org.apache.spark.sql.millpond.testing
+
+import java.lang.reflect.{InvocationHandler, Method, Proxy}
+import java.util.concurrent.locks.ReentrantLock
+
+/** Lets the store fail at its seams. By reflection, for the harness compiles without the shim. */
+object Faults extends InvocationHandler {
+  private val shim = "org.apache.spark.sql.millpond."
+  private lazy val seams = Class.forName(shim + "Seams$")
+  private lazy val director = Class.forName(shim + "Seams$Director")
+  private val GatherBytes = 1L << 20 // a flush writes down what it has, so that it has several files to write
+  private var point = ""
+  private var first = 0
+  private var last = 0
+  private var kind = ""
+  private var passed = 0
+
+  /** From here on the passes number `first` to `last` (from 1) of the seam `point` fail with an error of `kind`. */
+  def arm(point: String, first: Int, last: Int, kind: String): Unit = synchronized {
+    this.point = point
+    this.first = first
+    this.last = last
+    this.kind = kind
+    passed = 0
+    direct(Proxy.newProxyInstance(director.getClassLoader, Array(director), this))
+  }
+
+  /** Nothing fails any more. Returns how often the seam was passed. */
+  def disarm(): Int = synchronized { direct(null); passed }
+
+  private def direct(by: AnyRef): Unit = {
+    seams.getMethod("director_$eq", director).invoke(seams.getField("MODULE$").get(null), by)
+    ()
+  }
+
+  override def invoke(proxy: AnyRef, method: Method, args: Array[AnyRef]): AnyRef = method.getName match {
+    case "at" => pass(args(0).asInstanceOf[String]); null
+    case "start" => val thread = new Thread(args(1).asInstanceOf[Runnable]); thread.setDaemon(true); thread.start(); null
+    case "stretch" if args(0) == "flush.gather" => Long.box(GatherBytes)
+    case "acquire" => args(0).asInstanceOf[ReentrantLock].lock(); null
+    case _ => InvocationHandler.invokeDefault(proxy, method, args: _*)
+  }
+
+  private def pass(at: String): Unit = {
+    val fails = synchronized {
+      if (at == point) passed += 1
+      at == point && passed >= first && passed <= last
+    }
+    if (fails) throw error(at)
+  }
+
+  private def error(at: String): Throwable = {
+    val errors = Class.forName(shim + "MillpondError$")
+    errors.getMethod("of", classOf[String], classOf[String], classOf[String], classOf[Throwable])
+      .invoke(errors.getField("MODULE$").get(null), kind, s"a fault of the test at $at.", "", null).asInstanceOf[Throwable]
+  }
+}
