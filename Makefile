@@ -1,6 +1,6 @@
 # Everything lives in .venv and build/ of this folder; the paths below are relative, so the folder's own name may hold spaces.
 .DEFAULT_GOAL := help
-.PHONY: help build test shapes previous wheel demo lint bench bench-s3 soak clean
+.PHONY: help build test shapes previous wheel demo lint bench bench-s3 soak simulate clean
 SHELL := /bin/bash
 .SHELLFLAGS := -eu -o pipefail -c
 
@@ -27,6 +27,9 @@ SCALE ?= 1
 BENCH_ARGS ?=
 # make soak MINUTES=5
 MINUTES ?= 30
+# make simulate SEEDS=20000 FIRST=1
+SEEDS ?= 300
+FIRST ?= 1
 
 # What pyproject.toml asks for, one a line: to build, to run, and for every extra.
 REQUIREMENTS := import tomllib; read = tomllib.load(open("pyproject.toml", "rb")); project = read["project"]; \
@@ -100,6 +103,9 @@ bench-s3: build ## measure batches, requests and restores on an S3 server that i
 
 soak: build ## kill and pause processes of a cluster at random for MINUTES, compare every row, measure what grows
 	$(PY) -m integration.soak.run --minutes $(MINUTES)
+
+simulate: build ## run SEEDS seeds of the simulation, from FIRST on (SIMULATE_ARGS=--trace for all that happens)
+	$(PY) -m integration.simulation --first $(FIRST) --seeds $(SEEDS) $(SIMULATE_ARGS)
 
 clean: ## remove .venv and everything that was built
 	rm -rf .venv build dist artifacts .pytest_cache .mypy_cache .ruff_cache .hypothesis spark-warehouse metastore_db derby.log

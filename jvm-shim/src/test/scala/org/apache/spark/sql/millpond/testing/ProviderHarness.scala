@@ -76,6 +76,12 @@ object ProviderHarness {
   private val stores = mutable.Map.empty[String, Store]
   private val cursors = mutable.Map.empty[String, Cursor]
 
+  private[testing] def providerOf(name: String): StateStoreProvider = providers(name).provider
+  private[testing] def allProviders: Seq[StateStoreProvider] = providers.values.map(_.provider).toSeq
+  private[testing] def storesOf(provider: StateStoreProvider): Seq[ReadStateStore] =
+    stores.values.filter(_.owner.provider eq provider).map(_.read).toSeq
+  private[testing] def storeOf(name: String): ReadStateStore = stores(name).read
+
   /** JSON array of simple typed values to `UnsafeRow` and back. One instance per schema: projections reuse their row. */
   final class Codec(val schema: StructType) {
     private val project = UnsafeProjection.create(schema)
@@ -222,7 +228,7 @@ object ProviderHarness {
 
   private def opt(o: Option[String]): JsonNode = o.map(nodes.textNode(_): JsonNode).getOrElse(nodes.nullNode)
 
-  private def run(c: JsonNode): JsonNode = text(c, "do") match {
+  private[testing] def run(c: JsonNode): JsonNode = text(c, "do") match {
     case "open" => open(c)
     case "get_store" =>
       val p = provider(c)
@@ -404,7 +410,7 @@ object ProviderHarness {
     case other => throw new IllegalArgumentException(s"command $other")
   }
 
-  private def failure(e: Throwable): ObjectNode = {
+  private[testing] def failure(e: Throwable): ObjectNode = {
     val chain = Iterator.iterate(e)(_.getCause).takeWhile(_ != null).take(20).toSeq
     val causes = nodes.arrayNode()
     chain.foreach(x => causes.add(nodes.arrayNode().add(x.getClass.getName).add(String.valueOf(x.getMessage))))

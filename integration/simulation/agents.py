@@ -1,0 +1,234 @@
+"""The agents of the simulated executors: the real `AgentService`, on a storage that fails, and calls that stand still in their middle.
+
+Only one thread works at a time. A call that may stand still runs in a thread of its own and hands the turn back at storage
+operations; whoever wants a lock that such a call holds first lets it go on to its end.
+"""
+
+from __future__ import annotations
+
+import os
+import threading
+from collections.abc import Callable, Iterable, Iterator, Sequence
+from typing import Any, Protocol, TypeVar
+
+from millpond.agent.context import Contexts, StoreContext
+from millpond.agent.service import AgentService
+from millpond.json_fields import JsonFields
+from millpond.storage import LocalStorage, MemoryStorage, ObjectInfo, Storage
+from millpond.storage.base import Copied
+from millpond.testing.faults import Fault, FaultyStorage, Operation
+
+T = TypeVar("T")
+
+
+class AgentDeath(BaseException):
+    """The agent's process was killed in the middle of a call. No handler of the agent catches it."""
+
+
+class Chance(Protocol):
+    """What decides."""
+
+    now_ms: int
+
+    def fault_of(self, operation: Operation) -> Fault | None:
+        """What goes wrong with a storage operation."""
+
+    def stands_still(self, what: str) -> bool:
+        """Whether a call stops here and others go first."""
+
+
+class TimedStorage:
+    """A storage whose objects are as old as the simulated clock says."""
+
+    def __init__(self, inner: LocalStorage, now_ms: Callable[[], int]) -> None:
+        self.inner = inner
+        self._now_ms = now_ms
+        self._written: dict[str, tuple[int, int]] = {}  # key -> inode, time
+
+    def _touched(self, key: str) -> None:
+        path = self.inner.local_path(key)
+        if path is not None and os.path.exists(path):
+            self._written[key] = (os.stat(path).st_ino, self._now_ms())
+
+    def _timed(self, info: ObjectInfo) -> ObjectInfo:
+        inode = os.stat(self.inner.local_path(info.key) or "").st_ino
+        known = self._written.get(info.key)
+        if known is None or known[0] != inode:
+            known = self._written[info.key] = (inode, self._now_ms())
+        return ObjectInfo(info.key, info.size_bytes, known[1])
+
+    def look(self, key: str) -> None:
+        """Notice a file that did not come through here."""
+        self._timed(self.inner.stat(key))
+
+    def put_file(self, key: str, local_path: str, *, if_absent: bool = False, link: bool = False) -> None:
+        self.inner.put_file(key, local_path, if_absent=if_absent, link=link)
+        self._touched(key)
+
+    def put_bytes(self, key: str, data: bytes, *, if_absent: bool = False) -> None:
+        self.inner.put_bytes(key, data, if_absent=if_absent)
+        self._touched(key)
+
+    def read(self, key: str) -> bytes:
+        return self.inner.read(key)
+
+    def read_range(self, key: str, start: int, length: int) -> bytes:
+        return self.inner.read_range(key, start, length)
+
+    def get_to_file(self, key: str, local_path: str, *, link: bool = False) -> None:
+        self.inner.get_to_file(key, local_path, link=link)
+
+    def stat(self, key: str) -> ObjectInfo:
+        return self._timed(self.inner.stat(key))
+
+    def list(self, prefix: str) -> Iterator[ObjectInfo]:
+        # in the order of keys: a file system's own order is nobody's to choose
+        return iter(sorted((self._timed(info) for info in self.inner.list(prefix)), key=lambda info: info.key))
+
+    def delete(self, keys: Iterable[str]) -> None:
+        self.inner.delete(keys)
+
+    def copy_from(self, source: Storage, source_key: str, key: str) -> Copied | None:
+        copied = self.inner.copy_from(source, source_key, key)
+        self._touched(key)
+        return copied
+
+    def local_path(self, key: str) -> str | None:
+        return self.inner.local_path(key)
+
+
+def storage_of(kind: str, root: str, now_ms: Callable[[], int]) -> Storage:
+    """The storage of one Spark checkpoint, without faults: `local` or `object`."""
+    return TimedStorage(LocalStorage(root, fsync=False), now_ms) if kind == "local" else MemoryStorage(clock_ms=now_ms)
+
+
+class Call:
+    """One call to an agent. `dies_at`: the number of the storage operation before which the agent is killed; None: it lives."""
+
+    current: threading.local = threading.local()
+
+    def __init__(self, agent: Agent, method: str, request: str, *, may_stand: bool, dies_at: int | None) -> None:
+        self.agent = agent
+        self.method = method
+        self.may_stand = may_stand
+        self.dies_at = dies_at
+        self.answer: str | None = None  # None: the agent died
+        self.done = False
+        self._request = request
+        self._operations = 0
+        self._turn = threading.Semaphore(0)
+        self._back = threading.Semaphore(0)
+        self._thread: threading.Thread | None = None
+
+    @staticmethod
+    def of_this_thread() -> Call | None:
+        return getattr(Call.current, "call", None)
+
+    def go(self) -> None:
+        """Go on until the call is done or stands still."""
+        if not self.may_stand and self._thread is None:
+            self._work()
+            return
+        if self._thread is None:
+            self._thread = threading.Thread(target=self._in_thread, daemon=True)
+            self._thread.start()
+        else:
+            self._turn.release()
+        self._back.acquire()
+
+    def finish(self) -> None:
+        """Go on to the end, without a stop."""
+        self.may_stand = False
+        while not self.done:
+            self.go()
+
+    def _in_thread(self) -> None:
+        try:
+            self._work()
+        finally:
+            self._back.release()
+
+    def _work(self) -> None:
+        before = Call.of_this_thread()
+        Call.current.call = self
+        try:
+            self.answer = self.agent.service.handle(self.method, self._request)
+            if self.dies_at is not None:
+                self.answer = None  # it was killed after the last operation
+        except AgentDeath:
+            self.answer = None
+        finally:
+            Call.current.call = before
+            self.done = True
+
+    def at_operation(self, what: str) -> None:
+        """A storage operation is about to begin."""
+        if self.dies_at is not None and self._operations >= self.dies_at:
+            raise AgentDeath
+        self._check_alive()
+        self._operations += 1
+        if self.may_stand and self.agent.chance.stands_still(what):
+            self._back.release()
+            self._turn.acquire()
+            self._check_alive()
+
+    def _check_alive(self) -> None:
+        if self.agent.dead:
+            self.dies_at = self._operations
+            raise AgentDeath
+
+
+class Lock:
+    """In place of the locks of one store's calls: who waits lets the holder go on to its end."""
+
+    def __init__(self) -> None:
+        self._holder: Call | None = None
+        self._depth = 0
+
+    def __enter__(self) -> Lock:
+        me = Call.of_this_thread()
+        while self._depth and self._holder is not me:
+            assert self._holder is not None
+            self._holder.finish()
+        assert self._depth == 0
+        self._holder, self._depth = me, 1
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        self._holder, self._depth = None, 0
+
+
+class OneByOne:
+    """In place of threads that fetch side by side."""
+
+    def run(self, calls: Sequence[Callable[[], T]]) -> list[T]:
+        return [call() for call in calls]
+
+
+class _Contexts(Contexts):
+    def _make(self, described: dict[str, Any], hadoop: Any, key: Any, fields: JsonFields) -> StoreContext:
+        context = super()._make(described, hadoop, key, fields)
+        context.commit_lock = context.snapshot_lock = Lock()  # type: ignore[assignment]
+        context.snapshot_lock, context.collect_lock, context.ssts_lock = Lock(), Lock(), Lock()  # type: ignore[assignment]
+        context.checkpoint.parallel = OneByOne()  # type: ignore[assignment]
+        return context
+
+
+class Agent:
+    """The agent of one executor; a new one after each death."""
+
+    def __init__(self, chance: Chance, storage: Storage, local_root: str) -> None:
+        self.chance = chance
+        self.dead = False
+
+        def choose(operation: Operation) -> Fault | None:
+            call = Call.of_this_thread()
+            if call is None:
+                return None
+            call.at_operation(operation.name)
+            return chance.fault_of(operation)
+
+        self.storage = FaultyStorage(storage, choose, clock_ms=lambda: chance.now_ms)
+        opener = lambda uri, settings: self.storage  # noqa: E731
+        self.service = AgentService(opener=opener, clock_ms=lambda: chance.now_ms, local_root=local_root)
+        self.service._contexts = _Contexts(opener, local_root)

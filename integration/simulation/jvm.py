@@ -1,0 +1,128 @@
+"""The JVM in which the providers of a simulation live, and the pipe to it."""
+
+from __future__ import annotations
+
+import contextlib
+import hashlib
+import json
+import os
+import select
+import signal
+import subprocess
+import sys
+import tempfile
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any, cast
+
+import pyspark
+
+from integration.harness import ProviderError
+from integration.jvm import REPO, SPARK_JARS, compile_harness, java_command, millpond_jar
+from millpond.migrating.jvm import java
+
+SOURCES = REPO / "jvm-shim" / "src" / "simulation" / "scala"
+SILENCE_S = 120.0
+_MAIN = "org.apache.spark.sql.millpond.testing.Simulation"
+
+
+class Hang(Exception):
+    """The JVM said nothing for a long time: threads wait for each other, or one runs for ever."""
+
+
+def compile_simulation(jar: Path) -> Path:
+    """Compile the JVM's side against `jar`; return the class directory. Nothing is compiled twice."""
+    harness = compile_harness()
+    sources = sorted(SOURCES.rglob("*.scala"))
+    digest = hashlib.sha256(f"{pyspark.__version__} {harness}".encode())
+    for path in (*sources, jar):
+        digest.update(path.read_bytes())
+    root = REPO / "build" / "simulation"
+    done = root / digest.hexdigest()[:16]
+    if done.is_dir():
+        return done
+    root.mkdir(parents=True, exist_ok=True)
+    work = Path(tempfile.mkdtemp(dir=root, prefix=".work-"))
+    classpath = os.pathsep.join([f"{SPARK_JARS}/*", str(harness), str(jar)])
+    command = [java(), "-Xss8m", "-cp", classpath, "scala.tools.nsc.Main", "-usejavacp", "-nowarn", "-d", str(work)]
+    subprocess.run([*command, *map(str, sources)], check=True, stdout=sys.stderr)
+    try:
+        work.rename(done)
+    except OSError:  # another run was faster
+        if not done.is_dir():
+            raise
+    return done
+
+
+Message = dict[str, Any]
+
+
+class Jvm:
+    """A child JVM. One line goes out, one comes in; `answer` is asked about all that comes before a command's own answer."""
+
+    def __init__(self, work_dir: Path, jar: Path | None = None) -> None:
+        jar = jar or millpond_jar()
+        assert jar is not None
+        self.local_dir = work_dir / "local"
+        self.local_dir.mkdir(exist_ok=True)
+        self.log_path = work_dir / "jvm.log"
+        classpath = [compile_simulation(jar), compile_harness(), jar]
+        command = java_command(_MAIN, [], classpath=classpath, heap="512m")
+        command[1:1] = [f"-Djava.io.tmpdir={self.local_dir}", "-Xshare:auto", "-XX:TieredStopAtLevel=1", "-Xss512k"]
+        with self.log_path.open("wb") as log:
+            self._process = subprocess.Popen(
+                command, stdin=subprocess.PIPE, stdout=subprocess.PIPE, stderr=log, env={**os.environ}
+            )
+        self._buffer = b""
+        assert self._receive()["m"] == "ready"
+
+    def _send(self, message: Message) -> None:
+        assert self._process.stdin is not None
+        self._process.stdin.write(json.dumps(message).encode() + b"\n")
+        self._process.stdin.flush()
+
+    def _receive(self) -> Message:
+        assert self._process.stdout is not None
+        descriptor = self._process.stdout.fileno()
+        while b"\n" not in self._buffer:
+            ready, _, _ = select.select([descriptor], [], [], SILENCE_S)
+            if not ready:
+                raise Hang(self.threads())
+            data = os.read(descriptor, 1 << 16)
+            if not data:
+                raise RuntimeError(f"the JVM ended ({self._process.wait()}):\n{self.log_path.read_text()[-4000:]}")
+            self._buffer += data
+        line, _, self._buffer = self._buffer.partition(b"\n")
+        return cast(Message, json.loads(line))
+
+    def call(self, answer: Callable[[Message], Message | None], do: str, owner: str = "", **arguments: Any) -> Any:
+        """Run one command. Raises: ProviderError."""
+        command = {"do": do, "x": owner, **arguments}
+        self._send(command)
+        while True:
+            message = self._receive()
+            reply = answer(message)
+            if reply is None:
+                break
+            self._send(reply)
+        if "error" in message:
+            raise ProviderError(command, message["error"])
+        return message["ok"]
+
+    def threads(self) -> str:
+        """What the threads of the JVM do now."""
+        self._process.send_signal(signal.SIGQUIT)  # goes to the JVM's stdout
+        descriptor = self._process.stdout.fileno() if self._process.stdout is not None else -1
+        text = b""
+        while select.select([descriptor], [], [], 1.0)[0]:
+            text += os.read(descriptor, 1 << 16)
+        return text.decode(errors="replace")
+
+    def stop(self) -> None:
+        """End the JVM."""
+        self._process.kill()
+        self._process.wait()
+        for pipe in (self._process.stdin, self._process.stdout):
+            if pipe is not None:
+                with contextlib.suppress(BrokenPipeError):
+                    pipe.close()

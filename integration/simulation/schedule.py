@@ -1,0 +1,97 @@
+"""Makes of a seed what it switches on and the steps of its schedule."""
+
+from __future__ import annotations
+
+import random
+
+from integration.simulation.runner import Step
+from integration.simulation.world import MINUTE_MS, Setting
+
+
+def setting_of(seed: int) -> Setting:
+    """What a seed switches on. Each kind of trouble is on or off, so that some seeds have much of few kinds."""
+    chance = random.Random(f"setting/{seed}")
+
+    def sometimes(value: float, share: float = 0.5) -> float:
+        return value * chance.random() if chance.random() < share else 0.0
+
+    backend = "heap" if chance.random() < 0.12 else "rocksdb"
+    budget = "64m" if backend == "heap" else chance.choice(("64k", "256k", "64m", "64m"))
+    return Setting(
+        shape=chance.choice(("transform", "transform", "join", "plain")),
+        spark_format=chance.choice((1, 2)),
+        storage=chance.choice(("local", "local", "object")),
+        backend=backend,
+        budget=budget,
+        exact=chance.random() < 0.5,
+        retain=chance.choice((1, 2, 2, 4)),
+        deltas=chance.choice((1, 1, 2, 4)),
+        warm_up=chance.random() < 0.6,
+        grace_ms=chance.choice((0, 10 * MINUTE_MS, 10 * MINUTE_MS)),
+        partitions=chance.choice((1, 1, 1, 2)),
+        switches=sometimes(0.5, 0.7),
+        stands=sometimes(0.3),
+        storage_faults=sometimes(0.06),
+        bodies=chance.random() < 0.3,
+        local_faults=sometimes(0.15),
+        deaths=sometimes(0.1),
+        lingers=chance.random() < 0.2,
+        large=budget != "64m" and chance.random() < 0.7,
+        rows_at_once=chance.choice((1, 3, 20)),
+        gather_bytes=chance.choice((1, 200, 1 << 25)),
+    )
+
+
+def steps_of(seed: int) -> list[Step]:
+    """The schedule of a seed."""
+    chance = random.Random(f"steps/{seed}")
+    kinds = {
+        "maintain": 8,
+        "clock": 3,
+        "kill": 1,
+        "unload": 1,
+        "read": 1,
+        "audit": 1,
+        "compact": 1,
+        "settle": 1,
+        "back": 1,
+        "rescale": 1,
+    }
+    allowed = {k: w for k, w in kinds.items() if k == "maintain" or chance.random() < 0.6}
+    trouble = chance.choice((0.0, 0.15, 0.4))
+    steps: list[Step] = []
+    main = 0
+    for _ in range(chance.randint(4, 9)):
+        if chance.random() < 0.1:
+            main ^= 1
+        batch: Step = {"do": "batch", "executor": main, "ops": chance.choice((1, 4, 8, 14)), "trouble": trouble}
+        if trouble and chance.random() < 0.08:
+            batch["dies"] = chance.randint(0, 1)
+        steps.append(batch)
+        for _ in range(chance.choice((0, 1, 1, 2, 3))):
+            steps.append(_other(chance, chance.choices(list(allowed), list(allowed.values()))[0], main))
+    return [{"id": number, **step} for number, step in enumerate(steps, start=1)]
+
+
+def _other(chance: random.Random, do: str, main: int) -> Step:
+    executor = main if chance.random() < 0.7 else chance.choice((0, 1))
+    if do == "maintain":
+        what = chance.choice((["snapshot"], ["snapshot"], ["snapshot", "cleanup"], ["cleanup"]))
+        return {
+            "do": do,
+            "executor": executor,
+            "which": chance.randint(0, 3),
+            "what": what,
+            "background": chance.random() < 0.6,
+        }
+    if do == "clock":
+        return {"do": do, "ms": chance.choice((1_000, MINUTE_MS, 11 * MINUTE_MS, 61 * MINUTE_MS, -30 * MINUTE_MS))}
+    if do in ("kill", "unload"):
+        return {"do": do, "executor": executor}
+    if do in ("read", "audit"):
+        return {"do": do, "executor": executor, "by": chance.randint(0, 3)}
+    if do == "back":
+        return {"do": do, "by": chance.randint(1, 3)}
+    if do == "rescale":
+        return {"do": do, "partitions": chance.choice((1, 2, 4))}
+    return {"do": do}
