@@ -182,8 +182,7 @@ class StoreFiles:
         key = layout.manifest_key(self.store, version, self.spark_format)
         manifest = decode_manifest(self.storage.read(key), name=key)
         wrong_id = self.exact_ids and manifest.id != version.id
-        wrong_store = (manifest.store.partition, manifest.store.name) != (self.store.partition, self.store.name)
-        if manifest.version != version.version or wrong_id or wrong_store:
+        if manifest.version != version.version or wrong_id or manifest.store != self.store:
             raise FormatError(
                 f"{key} says that it is version {manifest.version_id} of store {manifest.store}",
                 kind=ErrorKind.MANIFEST_DAMAGED,

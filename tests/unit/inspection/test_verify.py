@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import zlib
 from collections.abc import Callable, Iterator
 from dataclasses import replace
 from pathlib import Path
@@ -14,8 +15,10 @@ from millpond.format_file import CheckpointFormat, encode_format
 from millpond.ids import StoreId, VersionId
 from millpond.inspection import overview, verify
 from millpond.json_fields import ColumnFamily
+from millpond.manifest import encode_manifest
 from millpond.storage import LocalStorage, MemoryStorage, ObjectInfo
 from tests.checkpoints import CheckpointBuilder, state_schema, version_id
+from tests.examples import changelog_bytes
 
 P0, P1 = StoreId(0, 0), StoreId(0, 1)
 
@@ -287,3 +290,50 @@ def test_storage_that_fails_is_no_damage(built: CheckpointBuilder, monkeypatch: 
     with pytest.raises(UnavailableError) as caught:
         verify(built.storage, "name")
     assert caught.value.kind is ErrorKind.STORAGE_UNAVAILABLE
+
+
+def test_sums_that_hadoop_keeps_beside_a_file(built: CheckpointBuilder) -> None:
+    """With one that does not fit, Spark refuses to read the file."""
+
+    def sums(data: bytes) -> bytes:
+        pieces = [data[at : at + 512] for at in range(0, len(data), 512)]
+        return b"crc\0\0\0\2\0" + b"".join(zlib.crc32(piece).to_bytes(4, "big") for piece in pieces)
+
+    for key in ("metadata", "offsets/5", "commits/5", "state/0/_metadata/metadata", "state/0/0/_metadata/schema"):
+        data = built.storage.read(key)
+        sidecar = layout.crc_key(key)
+        built.storage.put_bytes(sidecar, sums(data))
+        assert problems(built) == set()
+        for stale in (sums(data + b"x"), sums(data)[:-1], sums(b"")):
+            built.storage.put_bytes(sidecar, stale)
+            assert problems(built) == {("FORMAT_DAMAGED", key)}
+        for ignored in (b"", b"no sums, and Hadoop takes no notice"):
+            built.storage.put_bytes(sidecar, ignored)
+            assert problems(built) == set()
+
+
+def test_changelogs_of_two_operators_exchanged(built: CheckpointBuilder) -> None:
+    if built.spark_format == 2:
+        pytest.skip("their names tell the ids")
+    right = {version: built.storage.read(changelog_key(built, P0, version)) for version in range(1, 7)}
+
+    def of_operator_1(*versions: int) -> None:
+        for version, data in right.items():
+            if version in versions:
+                header = replace(built.header(StoreId(1, 0), version), id=version_id(P0, version))
+                data = changelog_bytes(header, [])
+            built.storage.put_bytes(changelog_key(built, P0, version), data)
+
+    of_operator_1(5)
+    assert problems(built) == {("CHANGELOG_DAMAGED", changelog_key(built, P0, 5))}
+    of_operator_1(1, 2, 3)
+    assert problems(built) == set(), "a restore gave it another number, and the query went on"
+    of_operator_1(4, 6)
+    assert {file for _, file in problems(built)} == {changelog_key(built, P0, version) for version in (4, 6)}
+
+
+def test_manifest_of_another_operator(built: CheckpointBuilder) -> None:
+    built.changed(built.manifests[P0][1], keys=5)
+    manifest = replace(built.manifests[P0][1], store=StoreId(1, 0))
+    built.storage.put_bytes(manifest_key(built, P0, 5), encode_manifest(manifest))
+    assert problems(built) == {("MANIFEST_DAMAGED", manifest_key(built, P0, 5))}

@@ -16,11 +16,12 @@ from functools import partial
 from typing import Any, BinaryIO
 
 from millpond import layout
-from millpond.changelog import ChangelogReader
+from millpond.changelog import ChangelogHeader, ChangelogReader
 from millpond.composed import contains
-from millpond.errors import ErrorKind, MillpondError, NotFoundError, UnavailableError, error
-from millpond.expected import check_ids, check_written_for, stores_of
+from millpond.errors import ErrorKind, MillpondError, NotFoundError, UnavailableError
+from millpond.expected import check_written_for
 from millpond.ids import StoreId, VersionId
+from millpond.inspection.logs import Problem, problem_of, problems_of_logs
 from millpond.inspection.sources import problems_of_sources
 from millpond.inspection.survey import Survey, survey
 from millpond.json_fields import RESERVED_SLOT, ColumnFamily, KeyGroupsInfo
@@ -35,16 +36,6 @@ from millpond.store_files import Listing, StoreFiles
 
 _ATTEMPTS = 3
 _PHYSICAL_PREFIX_BYTES = 4  # slot u16, column family u16
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Problem:
-    """One thing that is wrong."""
-
-    kind: str
-    file: str  # key relative to the Spark checkpoint, or the directory of a store
-    message: str
-    hint: str
 
 
 @dataclass(slots=True)
@@ -129,49 +120,8 @@ def verify_logs(storage: Storage, checkpoint: str) -> tuple[Survey, VerifyReport
         if not found.lost or attempt == _ATTEMPTS - 1:
             break
     report = VerifyReport(checkpoint)
-    if found.rescaling:
-        e = error(ErrorKind.RESCALE_UNFINISHED, "a rescale is under way, or was interrupted: Spark does not start")
-        report.problems.append(_problem(layout.RESCALE_JOURNAL_KEY, e))
-    report.problems += [_problem(lost.key, lost.error()) for lost in found.lost]
-    report.problems += [_problem(key, e) for key, e in found.errors]
-    report.problems += _wrong_logs(found)
-    report.problems += _missing_stores(found)
+    report.problems += problems_of_logs(storage, found)
     return found, report
-
-
-def _problem(file: str, e: MillpondError) -> Problem:
-    return Problem(kind=e.kind.value, file=file, message=str(e).removeprefix(f"{file}: "), hint=e.hint)
-
-
-def _wrong_logs(found: Survey) -> Iterable[Problem]:
-    """What of Spark's own is whole, and not right."""
-    spark = found.spark
-    if spark is None or spark.last_committed_batch is None:
-        return
-    if spark.query_id is None and not any(key == layout.QUERY_METADATA_KEY for key, _ in found.errors):
-        message = f"is not there, although batch {spark.last_committed_batch} is committed: the query has lost its id"
-        e = error(ErrorKind.FORMAT_DAMAGED, message)
-        yield _problem(layout.QUERY_METADATA_KEY, e)
-    for batch, commit in sorted(spark.commits.items()):
-        for operator in found.operators:
-            partitions = found.partitions_of(operator, batch)
-            if partitions is None or spark.was_left_out(batch):
-                continue
-            try:
-                check_ids(commit, operator, partitions)
-            except MillpondError as e:
-                yield _problem(layout.commits_key(batch), e)
-
-
-def _missing_stores(found: Survey) -> Iterable[Problem]:
-    batch = found.spark.last_committed_batch if found.spark is not None else None
-    if batch is None:
-        return
-    for operator, info in found.operators.items():
-        for store in stores_of(operator, info, found.partitions_of(operator, batch) or 0):
-            if store not in found.stores:
-                e = error(ErrorKind.CHANGELOG_MISSING, f"no file of this store, although batch {batch} is committed")
-                yield _problem(layout.store_dir(store), e)
 
 
 def verify_store(storage: Storage, found: Survey, store: StoreId) -> tuple[Checked, list[Problem]]:
@@ -196,6 +146,7 @@ class _StoreCheck:
         self.problems: list[Problem] = []
         self._bad_ssts: set[str] = set()
         self._good_ssts: set[str] = set()
+        self._operators: set[int] = set()  # that changelogs name, so far
         self._whole: list[int] = []  # versions whose changelog begins with nothing, and so needs nothing older
 
     def run(self) -> None:
@@ -221,7 +172,7 @@ class _StoreCheck:
         except MillpondError as e:
             if e.kind is ErrorKind.OBJECT_NOT_FOUND and not self.last:
                 raise _Vanished from e
-            self.problems.append(_problem(file, e))
+            self.problems.append(problem_of(file, e))
 
     def _note(self, kind: ErrorKind, file: str, message: str) -> None:
         problem = Problem(kind=kind.value, file=file, message=message, hint=MillpondError("", kind=kind).hint)
@@ -244,12 +195,24 @@ class _StoreCheck:
                 info.key,
                 f"says that it is version {header.version_id} of store {header.store}",
             )
+        self._operator(info.key, header)
         if header.empty_base:
             self._whole.append(header.version)
         self._key_groups(info.key, header.key_groups, version.version)
         self.checked.changelogs += 1
         self.checked.changelog_bytes += info.size_bytes
         self.checked.records += records
+
+    def _operator(self, key: str, header: ChangelogHeader) -> None:
+        """Note a changelog of another operator. A restore may have given the operator another number: then all that is older names
+        the old one."""
+        named, own = header.store.operator, self.store.operator
+        if named != own and self._operators & ({own} | (self._operators - {named})):
+            self._note(
+                ErrorKind.CHANGELOG_DAMAGED, key, f"says that it is of store {header.store}, of another operator"
+            )
+            return
+        self._operators.add(named)
 
     def _key_groups(self, file: str, groups: KeyGroupsInfo, version: int) -> None:
         known = self.found.format.key_groups_at(version) if self.found.format is not None else None

@@ -11,8 +11,9 @@ from typing import Any
 from millpond import layout
 from millpond.errors import ErrorKind, FormatError, InvalidInputError, MillpondError, NotFoundError, UnavailableError
 from millpond.ids import StoreId
+from millpond.inspection.logs import Problem
 from millpond.inspection.survey import Survey
-from millpond.inspection.verify import Checked, Problem, verify_logs, verify_store
+from millpond.inspection.verify import Checked, verify_logs, verify_store
 from millpond.rows import require_tools
 from millpond.savepoint.copying import Progress
 from millpond.savepoint.image import image_json
