@@ -29,11 +29,12 @@ from millpond.rows.decode import decode_rows
 from millpond.rows.encode import encode_rows
 from millpond.rows.hashing import hash_rows
 from millpond.rows.spark_types import Array, Atom, Decimal, Field, Map, SparkType, Struct
+from millpond.savepoint.image import operator_info
 from millpond.savepoint.row_source import NativeRows
 from millpond.savepoint.whole import checkpoint_image
 from millpond.state.codec import AVRO, decode_keys, decode_values, split_lists
 from millpond.state.encoding import encode_keys, encode_values
-from millpond.state.selection import family_schemas, operator_info
+from millpond.state.selection import family_schemas
 from millpond.storage import open_storage
 from tests.row_examples import ALL_ATOMS, arrow, tables
 

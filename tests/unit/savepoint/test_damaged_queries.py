@@ -19,6 +19,7 @@ from millpond.inspection import verify
 from millpond.manifest import decode_manifest, encode_manifest
 from millpond.rescaling import rescale
 from millpond.rescaling.journal import Journal, encode_journal
+from millpond.savepoint.index import encode_index
 from millpond.state.tables import read_state
 from tests.checkpoints import CheckpointBuilder, version_id
 from tests.row_checkpoints import RowsBuilder
@@ -257,3 +258,41 @@ def test_what_only_verify_sees_counts_for_the_newest_whole_batch(built: Checkpoi
     path.write_bytes(data)
     report = verify(built.storage, "name")
     assert {problem.kind for problem in report.problems} == {"CHANGELOG_DAMAGED"} and report.newest_whole_batch == 4
+
+
+@pytest.mark.parametrize("format", ["native", "canonical"])
+@pytest.mark.parametrize("what", ["a partition", "an operator"])
+def test_a_savepoint_that_an_older_version_made_of_a_damaged_query(
+    built: CheckpointBuilder, tmp_path: Path, format: str, what: str
+) -> None:
+    """Its index is right, and it does not hold what its own logs say."""
+    saved = tmp_path / "saved"
+    savepoint.create(built.root, saved, format=format)
+
+    def kept(operator: int, partition: int) -> bool:
+        return operator != 1 or (what == "a partition" and partition != 3)
+
+    if what == "an operator" and built.spark_format == 1:
+        pytest.skip("nothing tells how many operators there are")
+    index = savepoint.show(saved).index
+    image = replace(
+        index.image,
+        operators=tuple(
+            replace(op, stores=tuple(s for s in op.stores if kept(op.operator, s.partition)))
+            for op in index.image.operators
+            if kept(op.operator, 0)
+        ),
+    )
+    doomed = ("state/1/3/", "tables/1/default/default/3") if what == "a partition" else ("state/1/", "tables/1/")
+    files = {key: entry for key, entry in index.files.items() if not key.startswith(doomed)}
+    tables = tuple(table for table in index.tables if kept(table.store.operator, table.store.partition))
+    for key in index.files.keys() - files.keys():
+        (saved / key).unlink()
+    (saved / "savepoint.json").write_bytes(encode_index(replace(index, image=image, files=files, tables=tables)))
+    assert "SAVEPOINT_DAMAGED" in {p.kind for p in savepoint.verify(saved).problems} or format == "native"
+    assert not savepoint.verify(saved).ok
+    for partitions in (None, 8):
+        with pytest.raises(MillpondError) as caught:
+            savepoint.restore(saved, tmp_path / "new", partitions=partitions)
+        assert caught.value.kind is ErrorKind.SAVEPOINT_DAMAGED
+    assert not (tmp_path / "new").exists()

@@ -9,12 +9,11 @@ from typing import Any
 from millpond import layout
 from millpond.errors import ErrorKind, FormatError, UnsupportedError
 from millpond.ids import StoreId
-from millpond.savepoint.image import Image, OperatorImage, StoreImage, without_state
+from millpond.savepoint.image import Image, OperatorImage, StoreImage, operator_info, without_state
 from millpond.savepoint.places import uri_below
 from millpond.spark_log_edit import StateIds, commit_with_state_ids, commit_without_state_ids, offsets_with_conf
 from millpond.spark_metadata import PROVIDER_CLASS, SHUFFLE_PARTITIONS, OperatorInfo, parse_offsets
 from millpond.state.schema_files import FamilyText, family_texts
-from millpond.state.selection import operator_info
 
 _SPARK = "org.apache.spark.sql.execution.streaming.state."
 MILLPOND = "org.apache.spark.sql.millpond.MillpondStateStoreProvider"

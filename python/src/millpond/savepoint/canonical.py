@@ -28,7 +28,7 @@ from millpond.json_fields import RESERVED_SLOT, ColumnFamily
 from millpond.keygroups import KeyGroups
 from millpond.partition_keys import PartitionKeyRule
 from millpond.rows.arrow_types import struct_type
-from millpond.savepoint.image import Image
+from millpond.savepoint.image import Image, operator_info
 from millpond.savepoint.index import FileEntry, SavepointIndex, TableEntry, damaged
 from millpond.savepoint.rewrite import rule_of
 from millpond.savepoint.row_source import PHYSICAL_PREFIX_BYTES, UNKNOWN_GROUP, NativeRows, Rows, StoreRows
@@ -44,7 +44,7 @@ from millpond.state.codec import (
 )
 from millpond.state.partitioning import key_groups
 from millpond.state.schema_files import FamilySchema
-from millpond.state.selection import family_schemas, operator_info
+from millpond.state.selection import family_schemas
 from millpond.storage import Storage
 from millpond.storage.local import translate
 

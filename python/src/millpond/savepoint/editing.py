@@ -23,7 +23,7 @@ from millpond.savepoint.copying import Progress, write_image
 from millpond.savepoint.create import check_apart, write_index
 from millpond.savepoint.edit import EditReport, Function
 from millpond.savepoint.from_savepoint import savepoint_image
-from millpond.savepoint.image import Image, StoreImage, without_state
+from millpond.savepoint.image import Image, StoreImage, operator_info, without_state
 from millpond.savepoint.index import CANONICAL, FileEntry, TableEntry, damaged, read_index
 from millpond.savepoint.numbering import Numbering
 from millpond.savepoint.rewrite import rule_of
@@ -36,7 +36,7 @@ from millpond.state.codec import AVRO, UNSAFE_ROW, check_supported, decode_keys,
 from millpond.state.encoding import conform_lists, encode_keys, encode_lists, encode_values
 from millpond.state.partitioning import key_groups
 from millpond.state.schema_files import FamilySchema
-from millpond.state.selection import Selection, family_schemas, operator_info, select
+from millpond.state.selection import Selection, family_schemas, select
 from millpond.storage import open_checkpoint, root_of
 
 

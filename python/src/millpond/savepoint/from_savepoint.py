@@ -7,6 +7,7 @@ from dataclasses import replace
 
 from millpond import layout
 from millpond.errors import ErrorKind, NotFoundError, UnsupportedError
+from millpond.savepoint.complete import check_complete
 from millpond.savepoint.image import Image, StoredFile
 from millpond.savepoint.index import CANONICAL, NATIVE, SavepointIndex, check_listed, damaged
 from millpond.storage import Storage
@@ -39,7 +40,9 @@ def savepoint_image(storage: Storage, index: SavepointIndex) -> Image:
         if zlib.crc32(text) != entry.crc32:
             raise damaged(f"{key}: its check sum does not match")
         texts[key] = text
-    return replace(index.image, texts=texts, files=tuple(files))
+    image = replace(index.image, texts=texts, files=tuple(files))
+    check_complete(image, index)
+    return image
 
 
 def is_bulk(key: str) -> bool:

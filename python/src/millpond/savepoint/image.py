@@ -18,7 +18,7 @@ from millpond.ids import StoreId
 from millpond.manifest import decode_manifest, encode_manifest
 from millpond.savepoint import spark_logs
 from millpond.savepoint.offsets import check_offsets
-from millpond.spark_metadata import parse_offsets
+from millpond.spark_metadata import OperatorInfo, parse_offsets, parse_operator_metadata
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -163,6 +163,13 @@ def is_operator_metadata(key: str) -> bool:
     return operator is not None and (
         key == layout.operator_metadata_v1_key(operator) or key.startswith(layout.operator_metadata_v2_prefix(operator))
     )
+
+
+def operator_info(image: Image, operator: int) -> OperatorInfo:
+    """Return Spark's metadata of an operator of `image`. Raises: FormatError: FORMAT_DAMAGED."""
+    prefix = layout.operator_metadata_v2_prefix(operator)
+    keys = [key for key in image.texts if key.startswith(prefix)] or [layout.operator_metadata_v1_key(operator)]
+    return parse_operator_metadata(image.texts[keys[0]].decode("utf-8"), keys[0])
 
 
 def with_schema_paths(image: Image, path_of: Callable[[str], str]) -> Image:

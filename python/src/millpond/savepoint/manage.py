@@ -16,6 +16,7 @@ from millpond.inspection.survey import Survey
 from millpond.inspection.verify import Checked, verify_logs, verify_store
 from millpond.rows import require_tools
 from millpond.savepoint.copying import Progress
+from millpond.savepoint.from_savepoint import savepoint_image
 from millpond.savepoint.image import image_json
 from millpond.savepoint.index import CANONICAL, SavepointIndex, check_listed, damaged, read_index
 from millpond.savepoint.target import remove_directory
@@ -125,6 +126,11 @@ def verify_savepoint(
         known |= mine if problems else set()
         if progress is not None:
             progress(done, len(jobs))
+    if report.ok:
+        try:
+            savepoint_image(storage, index)
+        except FormatError as e:
+            report.problems.append(_problem(layout.SAVEPOINT_KEY, e))
     return report
 
 

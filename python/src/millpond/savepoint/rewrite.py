@@ -18,7 +18,7 @@ from millpond.ids import DEFAULT_STORE, StoreId, VersionId, new_id
 from millpond.json_fields import MOST_GROUP_KEYS, RESERVED_SLOT, ColumnFamily, KeyGroupsInfo
 from millpond.keygroups import KeyGroups, key_groups_for
 from millpond.partition_keys import NONE, PartitionKeyRule, partition_key_rule
-from millpond.savepoint.image import Image, OperatorImage, StoreImage, is_operator_metadata
+from millpond.savepoint.image import Image, OperatorImage, StoreImage, is_operator_metadata, operator_info
 from millpond.savepoint.row_source import UNKNOWN_GROUP, Rows, RowSource, StoreRows
 from millpond.spark_log_edit import (
     StateIds,
@@ -28,7 +28,7 @@ from millpond.spark_log_edit import (
 )
 from millpond.spark_metadata import OperatorInfo
 from millpond.state.schema_files import FamilySchema
-from millpond.state.selection import family_schemas, operator_info
+from millpond.state.selection import family_schemas
 
 _SPECS = {"prefix": "PrefixKeyScanStateEncoderSpec"}
 _BUFFERED_BYTES = 64 * 1024 * 1024

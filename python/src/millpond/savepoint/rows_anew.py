@@ -13,14 +13,13 @@ from millpond import layout as paths
 from millpond.ids import StoreId
 from millpond.keygroups import KeyGroups
 from millpond.savepoint.copying import Progress
-from millpond.savepoint.image import Image
+from millpond.savepoint.image import Image, operator_info
 from millpond.savepoint.index import CANONICAL, SavepointIndex
 from millpond.savepoint.rewrite import Blocks, Layout, StoreWriter
 from millpond.savepoint.row_source import NativeRows, RowSource, StoreRows
 from millpond.savepoint.target import Place, Target
 from millpond.scratch import scratch_directory
 from millpond.spread import engine_for
-from millpond.state.selection import operator_info
 from millpond.storage import Storage, open_checkpoint, open_storage
 from millpond.storage.local import translate
 

@@ -12,10 +12,10 @@ from millpond.ids import DEFAULT_STORE, StoreId, VersionId
 from millpond.json_fields import ColumnFamily
 from millpond.rows.spark_types import Atom, Field, Struct
 from millpond.savepoint.from_savepoint import savepoint_image
-from millpond.savepoint.image import Image, OperatorImage
+from millpond.savepoint.image import Image, OperatorImage, operator_info
 from millpond.savepoint.index import CANONICAL, SavepointIndex, read_index
 from millpond.savepoint.whole import checkpoint_image
-from millpond.spark_metadata import OperatorInfo, parse_operator_metadata
+from millpond.spark_metadata import OperatorInfo
 from millpond.state.entries import StoreVersion, open_version
 from millpond.state.schema_files import FamilySchema, parse_schema_file
 from millpond.storage import Storage, open_checkpoint, root_of
@@ -133,13 +133,6 @@ def _one(
     several = f"{what[:-1]}ies" if what.endswith("y") else f"{what}s"
     problem = f"several {several}: say which" if wanted is None else f"no {what} {wanted!r}"
     raise InvalidInputError(f"{problem}; there are: {there}", kind=ErrorKind.INVALID_ARGUMENT)
-
-
-def operator_info(image: Image, operator: int) -> OperatorInfo:
-    """Return Spark's metadata of an operator of `image`. Raises: FormatError: FORMAT_DAMAGED."""
-    prefix = layout.operator_metadata_v2_prefix(operator)
-    keys = [key for key in image.texts if key.startswith(prefix)] or [layout.operator_metadata_v1_key(operator)]
-    return parse_operator_metadata(image.texts[keys[0]].decode("utf-8"), keys[0])
 
 
 def family_schemas(image: Image, operator: int, info: OperatorInfo, store: str) -> tuple[FamilySchema, ...]:
