@@ -250,12 +250,38 @@ def test_edits_that_are_refused(saved: Path, tmp_path: Path) -> None:
         {"table": pa.Table.from_pylist([{"key": {"k": "x"}, "value": {"n": "a"}}])},
         {"table": pa.Table.from_pylist([{"key": {"k": 1}, "value": None}])},
         {"function": lambda rows: rows.select(["key"])},
+        {"table": pa.Table.from_pylist([{"key": {"k": 1}, "value": {"n": "a", "of": "nobody"}}])},
+        {"table": pa.Table.from_pylist([{"key": {"k": 1.5}, "value": {"n": "a"}}])},
+        {"function": lambda rows: rows.to_pydict()},
+        {"function": lambda rows: rows.to_pylist()},
+        {"function": lambda rows: [rows.to_pylist()]},
+        {"function": lambda rows: "rows"},
+        {"function": lambda rows: [[rows]]},
     ]
     for options in wrong:
         with pytest.raises(MillpondError) as caught:
             savepoint.edit(saved, tmp_path / "edited", **options)
         assert caught.value.kind is ErrorKind.INVALID_ARGUMENT
     assert [path.name for path in tmp_path.iterdir()] == ["saved"]
+
+
+def test_what_a_function_may_return(saved: Path, tmp_path: Path) -> None:
+    def some_of_pandas(rows: Any) -> Any:
+        frame = rows.to_pandas()
+        frame["value"] = [{"n": value["n"].upper()} for value in frame["value"]]
+        return frame
+
+    ways: dict[str, Any] = {
+        "pandas": some_of_pandas,
+        "batches": lambda rows: iter([rows.slice(0, 1), rows.slice(1)]),
+        "a table": lambda rows: pa.Table.from_batches([rows]),
+        "nothing": lambda rows: None,
+    }
+    for name, function in ways.items():
+        savepoint.edit(saved, tmp_path / name, function=function)
+    assert content(tmp_path / "pandas") == [(k, n.upper()) for k, n in ALL]
+    assert content(tmp_path / "batches") == content(tmp_path / "a table") == ALL
+    assert content(tmp_path / "nothing") == []
 
 
 @pytest.mark.parametrize("form", ["native", "canonical"])

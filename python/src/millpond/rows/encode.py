@@ -15,6 +15,7 @@ import pyarrow as pa
 from millpond.errors import ErrorKind, InvalidInputError
 from millpond.rows.arrow_types import arrow_type, struct_type
 from millpond.rows.decode import Ints, Mask, Words
+from millpond.rows.nested import fitted
 from millpond.rows.spark_types import Array, Atom, Decimal, Map, SparkType, Struct, element_bytes
 
 _VIEWS: dict[int, Any] = {1: np.uint8, 2: np.uint16, 4: np.uint32, 8: np.uint64}
@@ -32,7 +33,7 @@ def encode_rows(rows: Any, schema: Struct) -> Any:
     """Return a `pyarrow` array of type binary: an `UnsafeRow` for each row, null for a null struct.
 
     Args:
-        rows: `pyarrow.StructArray`, or a `RecordBatch`; its columns are taken by name and cast where that loses nothing.
+        rows: `pyarrow.StructArray`, or a `RecordBatch`; its columns are taken by name and cast where each value comes back equal.
     Raises: InvalidInputError: INVALID_ARGUMENT: a column is missing, or of a type that does not fit.
     """
     array = conform(rows, schema)
@@ -51,8 +52,13 @@ def encode_rows(rows: Any, schema: Struct) -> Any:
     return pa.Array.from_buffers(pa.binary(), count, [validity, offsets, pa.py_buffer(out)])
 
 
-def conform(rows: Any, schema: Struct) -> Any:
-    """Return `rows` as a `pyarrow.StructArray` of exactly the type that stands for `schema`. Raises: as `encode_rows`."""
+def conform(rows: Any, schema: Struct, *, exact: bool = False) -> Any:
+    """Return `rows` as a `pyarrow.StructArray` of exactly the type that stands for `schema`.
+
+    Args:
+        exact: `rows` may have no other columns.
+    Raises: as `encode_rows`.
+    """
     if isinstance(rows, pa.RecordBatch):
         rows = rows.to_struct_array()
     target = struct_type(schema)
@@ -60,24 +66,7 @@ def conform(rows: Any, schema: Struct) -> Any:
         return rows if rows.offset == 0 else pa.concat_arrays([rows])
     if not pa.types.is_struct(rows.type):
         raise InvalidInputError(f"{rows.type} where {target} is wanted", kind=ErrorKind.INVALID_ARGUMENT)
-    columns = []
-    for field in target:
-        number = rows.type.get_field_index(field.name)
-        if number < 0:
-            there = ", ".join(f.name for f in rows.type)
-            raise InvalidInputError(f"no column {field.name!r}; there are: {there}", kind=ErrorKind.INVALID_ARGUMENT)
-        column = rows.field(number)
-        try:
-            columns.append(column if column.type.equals(field.type) else column.cast(field.type, safe=True))
-        except (pa.ArrowInvalid, pa.ArrowNotImplementedError, pa.ArrowTypeError) as e:
-            raise InvalidInputError(
-                f"column {field.name!r} is {column.type}, which is no {field.type}: {e}",
-                kind=ErrorKind.INVALID_ARGUMENT,
-            ) from e
-    if not columns:
-        return pa.array([{}] * len(rows), target)
-    mask = rows.is_null() if rows.null_count else None
-    return pa.StructArray.from_arrays(columns, fields=list(target), mask=mask)
+    return fitted(rows, target, "", exact=exact)
 
 
 class _Column(Protocol):

@@ -6,6 +6,7 @@ import os
 from collections.abc import Iterable, Iterator, Mapping
 from contextlib import ExitStack
 from dataclasses import dataclass, replace
+from functools import partial
 from typing import Any
 
 import numpy as np
@@ -234,8 +235,9 @@ class _Edited:
                     f"rows need the columns key and value, and have: {', '.join(sorted(names))}",
                     kind=ErrorKind.INVALID_ARGUMENT,
                 )
-            keys, values = conform(part.column("key"), self.first.schema.key), part.column("value")
-            values = conform_lists(values, self.first.schema.value) if self.first.family.multi else values
+            keys = conform(part.column("key"), self.first.schema.key, exact=True)
+            fit = conform_lists if self.first.family.multi else partial(conform, exact=True)
+            values = fit(part.column("value"), self.first.schema.value)
             if self.first.family.multi and (there := pc.greater(pc.list_value_length(values), 0)).false_count:
                 keys, values = keys.filter(there), values.filter(there)  # Spark keeps no empty list
             encoded_keys, encoded = self.first.encoded_keys(keys), self.first.encoded_values(values)
@@ -247,7 +249,6 @@ class _Edited:
                 continue
             self._hashes.append(np.fromiter(map(hash, encoded_keys), np.int64, len(keys)))
             _spread(writers, self.first, groups, partitions, encoded_keys, encoded)
-            values = conform(values, self.first.schema.value) if not self.first.family.multi else values
             for second, written in self._of_seconds:
                 second_keys, second_values = rows_of(second, keys, values, written.schema)
                 found = written.encoded_keys(second_keys), written.encoded_values(second_values)
@@ -335,6 +336,30 @@ def _batches(rows: Any) -> Iterator[Any]:
         yield rows
     elif isinstance(rows, pa.Table):
         yield from rows.combine_chunks().to_batches(max_chunksize=65_536)
-    else:
+    elif type(rows).__module__.partition(".")[0] == "pandas" and hasattr(rows, "columns"):
+        yield from _batches(_of_pandas(rows))
+    elif isinstance(rows, list | tuple | Iterator | pa.RecordBatchReader):
         for part in rows:
+            if isinstance(part, list | tuple):
+                raise _no_rows(part)
             yield from _batches(part)
+    else:
+        raise _no_rows(rows)
+
+
+def _of_pandas(frame: Any) -> Any:
+    try:
+        return pa.Table.from_pandas(frame, preserve_index=False)
+    except (pa.ArrowInvalid, pa.ArrowTypeError, pa.ArrowNotImplementedError) as e:
+        raise InvalidInputError(
+            f"the DataFrame cannot be taken over: {e}",
+            kind=ErrorKind.INVALID_ARGUMENT,
+            hint="Columns of maps, and of values of several types, are for pyarrow: return a record batch.",
+        ) from e
+
+
+def _no_rows(what: object) -> InvalidInputError:
+    return InvalidInputError(
+        f"{type(what).__name__} where rows are wanted: a pyarrow record batch or table, a pandas DataFrame, or several of them",
+        kind=ErrorKind.INVALID_ARGUMENT,
+    )

@@ -79,7 +79,7 @@ def conform_lists(values: Any, schema: Struct) -> Any:
         raise InvalidInputError(f"{values.type} where lists of rows are wanted", kind=ErrorKind.INVALID_ARGUMENT)
     if values.null_count:
         raise InvalidInputError("a value is null: leave the row out", kind=ErrorKind.INVALID_ARGUMENT)
-    rows = conform(values.flatten(), schema)
+    rows = conform(values.flatten(), schema, exact=True)
     counts = np.asarray(pc.list_value_length(values), dtype=np.int64)
     offsets = np.concatenate([[0], np.cumsum(counts)]).astype(np.int32)
     return pa.ListArray.from_arrays(pa.array(offsets), rows)

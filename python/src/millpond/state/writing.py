@@ -13,6 +13,8 @@ from typing import Any, Protocol, TextIO
 import pyarrow as pa
 import pyarrow.parquet as pq
 
+from millpond.rows.far_times import readable
+
 
 def flat_columns(batch: Any) -> list[tuple[str, Any]]:
     """Return the columns of a `pyarrow.RecordBatch` with `key` and `value` taken apart: `key.k`, `value.count`."""
@@ -62,7 +64,7 @@ def write_json(batches: Iterable[Any], out: TextIO) -> int:
     """Write a JSON object a line, and return how many."""
     count = 0
     for batch in batches:
-        for row in batch.to_pylist(maps_as_pydicts=None):
+        for row in _readable(batch).to_pylist(maps_as_pydicts=None):
             out.write(json.dumps(plain(row), ensure_ascii=False, separators=(",", ":")) + "\n")
             count += 1
     return count
@@ -74,7 +76,7 @@ def write_csv(schema: Any, batches: Iterable[Any], out: TextIO) -> int:
     writer.writerow([name for name, _ in flat_columns(_empty(schema))])
     count = 0
     for batch in batches:
-        for row in zip(*(column.to_pylist() for _, column in flat_columns(batch)), strict=True):
+        for row in zip(*(column.to_pylist() for _, column in flat_columns(_readable(batch))), strict=True):
             writer.writerow([cell(value) for value in row])
             count += 1
     return count
@@ -94,7 +96,7 @@ def write_table(schema: Any, batches: Iterable[Any], table: Table) -> int:
     numbers = [i for i, (_, c) in enumerate(flat_columns(_empty(schema))) if _is_number(c.type)]
     rows: list[list[str]] = []
     for batch in batches:
-        columns = [column.to_pylist() for _, column in flat_columns(batch)]
+        columns = [column.to_pylist() for _, column in flat_columns(_readable(batch))]
         rows += [[cell(value).replace("\n", "\\n") for value in row] for row in zip(*columns, strict=True)]
     table(names, rows, right=numbers)
     return len(rows)
@@ -121,6 +123,10 @@ def limited(batches: Iterable[Any], limit: int | None) -> Iterable[Any]:
             return
         limit -= batch.num_rows
         yield batch
+
+
+def _readable(batch: Any) -> Any:
+    return pa.RecordBatch.from_arrays([readable(column) for column in batch.columns], names=batch.schema.names)
 
 
 def _empty(schema: Any) -> Any:

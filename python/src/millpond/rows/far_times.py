@@ -1,0 +1,45 @@
+"""Dates and times outside of the years 1 to 9999, which Python's do not reach, as text of ISO 8601. Needs the extra `tools`."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import numpy as np
+import pyarrow as pa
+
+from millpond.rows.nested import mapped
+
+_DAY_US = 86_400_000_000
+_FIRST_DAY, _LAST_DAY = -719_162, 2_932_896  # of the years 1 and 9999, since 1970
+
+
+def readable(array: Any) -> Any:
+    """Return an array whose values Python can have: dates and times as text, where one of them is out of reach."""
+    return mapped(array, _text_if_far)
+
+
+def _text_if_far(array: Any) -> Any:
+    kind = array.type
+    if pa.types.is_date32(kind):
+        numbers, unit, per_day = array.cast(pa.int32()), "D", 1
+    elif pa.types.is_timestamp(kind) and kind.unit == "us":
+        numbers, unit, per_day = array.cast(pa.int64()), "us", _DAY_US
+    else:
+        return array
+    known = numbers.drop_null().to_numpy().astype(np.int64)
+    if not len(known) or (known.min() >= _FIRST_DAY * per_day and known.max() < (_LAST_DAY + 1) * per_day):
+        return array
+    zone = "+00:00" if pa.types.is_timestamp(kind) and kind.tz else ""
+    texts = [None if n is None else _text(n, unit, zone) for n in numbers.to_pylist()]
+    return pa.array(texts, pa.string())
+
+
+def _text(number: int, unit: str, zone: str) -> str:
+    """As Python writes it; a year of more than four digits, or below 0, gets its sign."""
+    text = str(np.array([number], np.int64).astype(f"datetime64[{unit}]").astype(str)[0])
+    date, _, time = text.partition("T")
+    if time:
+        time = "T" + time.removesuffix(".000000")
+    year, rest = date[:-6], date[-6:]
+    sign, digits = ("-", year[1:]) if year.startswith("-") else ("+" if len(year) > 4 else "", year)
+    return f"{sign}{digits:0>4}{rest}{time}{zone}"

@@ -1,0 +1,152 @@
+"""Arrow arrays of nested types taken apart and put together again. Needs the extra `tools`."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import Any
+
+import numpy as np
+import pyarrow as pa
+import pyarrow.compute as pc
+
+from millpond.errors import ErrorKind, InvalidInputError
+
+
+def fitted(array: Any, target: Any, name: str, *, exact: bool) -> Any:
+    """Return an array as one of exactly the type `target`, with no value changed.
+
+    Fields of structs are taken by name, at every depth; a value may get another type only if it comes back equal from there.
+
+    Args:
+        name: of the column, for messages.
+        exact: a struct may have no other fields than `target`; those inside it never may.
+    Raises: InvalidInputError: INVALID_ARGUMENT.
+    """
+    if array.type.equals(target):
+        return array
+    if pa.types.is_dictionary(array.type):
+        array = array.dictionary_decode()
+    if pa.types.is_null(array.type):
+        return pa.nulls(len(array), target)
+    if pa.types.is_struct(target):
+        return _struct(array, target, name, exact)
+    if pa.types.is_map(target):
+        return _map(array, target, name)
+    if pa.types.is_list(target):
+        return _list(array, target, name)
+    return _leaf(array, target, name)
+
+
+def _refused(name: str, kind: Any, target: Any, why: object = "") -> InvalidInputError:
+    because = f": {why}" if why else ""
+    return InvalidInputError(
+        f"column {name!r} is {kind}, which is no {target}{because}", kind=ErrorKind.INVALID_ARGUMENT
+    )
+
+
+def _struct(array: Any, target: Any, name: str, exact: bool) -> Any:
+    if not pa.types.is_struct(array.type):
+        raise _refused(name, array.type, target)
+    there = [field.name for field in array.type]
+    wanted = [field.name for field in target]
+    for field in wanted:
+        if there.count(field) != 1:
+            what = "no" if field not in there else "more than one"
+            raise InvalidInputError(
+                f"{what} column {_below(name, field)!r}; there are: {', '.join(there)}",
+                kind=ErrorKind.INVALID_ARGUMENT,
+            )
+    if exact and (more := [field for field in there if field not in wanted]):
+        raise InvalidInputError(
+            f"the state has no column {_below(name, more[0])!r}; it has: {', '.join(wanted)}",
+            kind=ErrorKind.INVALID_ARGUMENT,
+        )
+    columns = [fitted(array.field(f.name), f.type, _below(name, f.name), exact=True) for f in target]
+    if not columns:
+        return pa.array([None if missing else {} for missing in array.is_null().to_pylist()], target)
+    return pa.StructArray.from_arrays(columns, fields=list(target), mask=_mask(array))
+
+
+def _below(name: str, field: str) -> str:
+    return f"{name}.{field}" if name else field
+
+
+def _mask(array: Any) -> Any:
+    return array.is_null() if array.null_count else None
+
+
+def _offsets(array: Any) -> Any:
+    counts = pc.fill_null(pc.list_value_length(array), 0)
+    ends = np.zeros(len(array) + 1, dtype=np.int32)
+    np.cumsum(counts.to_numpy(zero_copy_only=False), out=ends[1:])
+    return pa.array(ends, pa.int32())
+
+
+def _is_list(kind: Any) -> bool:
+    return bool(pa.types.is_list(kind) or pa.types.is_large_list(kind) or pa.types.is_fixed_size_list(kind))
+
+
+def _list(array: Any, target: Any, name: str) -> Any:
+    if not _is_list(array.type):
+        raise _refused(name, array.type, target)
+    values = fitted(array.flatten(), target.value_type, f"{name}[]", exact=True)
+    return pa.ListArray.from_arrays(_offsets(array), values, type=target, mask=_mask(array))
+
+
+def _entries(array: Any) -> tuple[Any, Any, Any]:
+    """Offsets, keys and items of a map."""
+    array = pa.concat_arrays([array]) if array.offset else array
+    offsets = np.asarray(array.offsets)
+    first, last = int(offsets[0]), int(offsets[-1])
+    return pa.array(offsets - first, pa.int32()), array.keys[first:last], array.items[first:last]
+
+
+def _map(array: Any, target: Any, name: str) -> Any:
+    if not pa.types.is_map(array.type):
+        raise _refused(name, array.type, target)
+    offsets, keys, items = _entries(array)
+    keys = fitted(keys, target.key_type, f"{name}.key", exact=True)
+    items = fitted(items, target.item_type, f"{name}.value", exact=True)
+    return pa.MapArray.from_arrays(offsets, keys, items, type=target, mask=_mask(array))
+
+
+def _leaf(array: Any, target: Any, name: str) -> Any:
+    try:
+        cast = array.cast(target, safe=True)
+        back = cast.cast(array.type, safe=False)
+    except (pa.ArrowInvalid, pa.ArrowNotImplementedError, pa.ArrowTypeError) as e:
+        raise _refused(name, array.type, target, e) from e
+    same = pc.fill_null(pc.equal(back, array), False)
+    both_null = pc.and_(array.is_null(), cast.is_null())
+    same = pc.or_(same, both_null)
+    if pa.types.is_floating(array.type):
+        same = pc.or_(same, pc.fill_null(pc.and_(pc.is_nan(array), pc.is_nan(back)), False))
+    if same.false_count:
+        raise _refused(name, array.type, target, f"{same.false_count} values would be changed")
+    return cast
+
+
+def mapped(array: Any, change: Callable[[Any], Any]) -> Any:
+    """Return an array in which each array of values that are not nested is what `change` makes of it."""
+    kind = array.type
+    if pa.types.is_struct(kind):
+        columns = [mapped(column, change) for column in (array.field(i) for i in range(kind.num_fields))]
+        if all(column.type.equals(field.type) for column, field in zip(columns, kind, strict=True)):
+            return array
+        fields = [pa.field(f.name, c.type) for f, c in zip(kind, columns, strict=True)]
+        return pa.StructArray.from_arrays(columns, fields=fields, mask=_mask(array))
+    if pa.types.is_map(kind):
+        offsets, keys, items = _entries(array)
+        new_keys, new_items = mapped(keys, change), mapped(items, change)
+        if new_keys.type.equals(keys.type) and new_items.type.equals(items.type):
+            return array
+        return pa.MapArray.from_arrays(
+            offsets, new_keys, new_items, type=pa.map_(new_keys.type, new_items.type), mask=_mask(array)
+        )
+    if _is_list(kind):
+        values = array.flatten()
+        changed = mapped(values, change)
+        if changed.type.equals(values.type):
+            return array
+        return pa.ListArray.from_arrays(_offsets(array), changed, mask=_mask(array))
+    return change(array)
