@@ -33,6 +33,7 @@ from millpond.savepoint.index import FileEntry, SavepointIndex, TableEntry, dama
 from millpond.savepoint.rewrite import rule_of
 from millpond.savepoint.row_source import PHYSICAL_PREFIX_BYTES, UNKNOWN_GROUP, NativeRows, Rows, StoreRows
 from millpond.scratch import scratch_directory
+from millpond.state.chunks import row_batches
 from millpond.state.codec import (
     binary_array,
     check_supported,
@@ -48,7 +49,39 @@ from millpond.state.selection import family_schemas
 from millpond.storage import Storage
 from millpond.storage.local import translate
 
-_READ_ROWS = 65_536
+
+class AppendedFile:
+    """A file that is open only while it is written to: there may be thousands."""
+
+    closed = False
+
+    def __init__(self, path: str) -> None:
+        self._path, self._size_bytes = path, 0
+        open(path, "xb").close()
+
+    def write(self, data: Any) -> int:
+        with open(self._path, "ab") as file:
+            written = file.write(data)
+        self._size_bytes += written
+        return written
+
+    def tell(self) -> int:
+        return self._size_bytes
+
+    def flush(self) -> None:
+        return
+
+    def close(self) -> None:
+        self.closed = True
+
+    def readable(self) -> bool:
+        return False
+
+    def writable(self) -> bool:
+        return True
+
+    def seekable(self) -> bool:
+        return False
 
 
 @dataclass(frozen=True, slots=True)
@@ -191,7 +224,8 @@ class _TableWriter:
         fields += [pa.field("key_bytes", pa.binary()), pa.field("value_bytes", pa.binary())]
         self._fields = pa.schema(fields)
         # Bytes of rows hardly repeat: a dictionary of them costs time and gains nothing.
-        self._writer = pq.ParquetWriter(path, self._fields, compression="zstd", use_dictionary=False)
+        sink = pa.PythonFile(AppendedFile(path), mode="w")
+        self._writer = pq.ParquetWriter(sink, self._fields, compression="zstd", use_dictionary=False)
 
     def write(self, part: Part) -> None:
         """Append."""
@@ -286,7 +320,7 @@ class CanonicalRows:
 
 def _read(path: str, table: TableEntry) -> Iterator[Rows]:
     with pq.ParquetFile(path) as file:
-        for batch in file.iter_batches(_READ_ROWS, columns=["key_group", "key_bytes", "value_bytes"]):
+        for batch in row_batches(file, ("key_group", "key_bytes", "value_bytes")):
             groups = batch.column("key_group").fill_null(UNKNOWN_GROUP).to_pylist()
             yield Rows(
                 table.family, groups, batch.column("key_bytes").to_pylist(), batch.column("value_bytes").to_pylist()

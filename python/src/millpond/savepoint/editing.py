@@ -33,6 +33,7 @@ from millpond.savepoint.second_records import Second, counts_of, numbered, rows_
 from millpond.savepoint.target import building, check_vacant
 from millpond.scratch import scratch_directory
 from millpond.spark_metadata import OperatorInfo
+from millpond.state.chunks import fitting_rows, row_batches
 from millpond.state.codec import AVRO, UNSAFE_ROW, check_supported, decode_keys, decode_lists, decode_values
 from millpond.state.encoding import conform_lists, encode_keys, encode_lists, encode_values
 from millpond.state.partitioning import key_groups
@@ -302,7 +303,7 @@ class _Edited:
         seen: set[bytes] = set()  # a hash that comes twice may be of two keys
         for path in paths:
             with pq.ParquetFile(path) as file:
-                for batch in file.iter_batches(columns=["key_bytes"]):
+                for batch in row_batches(file, ["key_bytes"]):
                     for key in batch.column(0).to_pylist():
                         if hash(key) in twice:
                             if key in seen:
@@ -335,7 +336,7 @@ def _batches(rows: Any) -> Iterator[Any]:
     if isinstance(rows, pa.RecordBatch):
         yield rows
     elif isinstance(rows, pa.Table):
-        yield from rows.combine_chunks().to_batches(max_chunksize=65_536)
+        yield from rows.to_batches(max_chunksize=fitting_rows(rows.num_rows, rows.nbytes))
     elif type(rows).__module__.partition(".")[0] == "pandas" and hasattr(rows, "columns"):
         yield from _batches(_of_pandas(rows))
     elif isinstance(rows, list | tuple | Iterator | pa.RecordBatchReader):

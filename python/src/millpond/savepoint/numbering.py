@@ -24,10 +24,10 @@ from millpond.rows.spark_types import Struct
 from millpond.savepoint.canonical import TableWriters
 from millpond.savepoint.image import Image
 from millpond.savepoint.row_source import UNKNOWN_GROUP, Rows
+from millpond.state.chunks import row_batches
 from millpond.state.schema_files import FamilySchema
 
 _HASH_BYTES = 16  # two keys of one hash would be one: with so many bytes there are none
-_READ_ROWS = 65_536
 
 
 class Family(Protocol):
@@ -83,7 +83,7 @@ class Numbering:
             )
             start = 0
             with pq.ParquetFile(paths[layout.table_key(store, self._names[store])]) as file:
-                for batch in file.iter_batches(_READ_ROWS, columns=["key_group", "key", "value_bytes"]):
+                for batch in row_batches(file, ("key_group", "key", "value_bytes")):
                     end = start + batch.num_rows
                     groups = batch.column("key_group").fill_null(UNKNOWN_GROUP).to_numpy()
                     keys, fields = batch.column("key"), list(batch.column("key").type)

@@ -7,7 +7,7 @@ import os
 from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
 from dataclasses import dataclass
-from itertools import chain, islice
+from itertools import chain
 
 from millpond.changelog import ChangelogReader
 from millpond.composed import SlotRanges, contains
@@ -19,7 +19,8 @@ from millpond.manifest import Manifest
 from millpond.restore.execute import Fetching, lay_out, lay_out_sources
 from millpond.restore.plan import RestorePlan, plan_restore
 from millpond.scratch import scratch_directory
-from millpond.state.overlay import CHUNK_ROWS, Overlay, laid_over
+from millpond.state.chunks import chunks_of, pair_bytes
+from millpond.state.overlay import Overlay, laid_over
 from millpond.storage.local import translate
 from millpond.store_files import StoreFiles
 
@@ -64,8 +65,7 @@ def entry_chunks(version: StoreVersion) -> Iterator[Iterator[list[Entry]]]:
     with scratch_directory("read") as directory:
         changes = _overlay(version, directory)
         below = _below(version, f"{directory}/db")
-        chunks = iter(lambda: list(islice(below, CHUNK_ROWS)), [])
-        yield laid_over(chunks, changes.chunks())
+        yield laid_over(chunks_of(below, pair_bytes), changes.chunks())
 
 
 def _below(version: StoreVersion, database: str) -> Iterator[Entry]:

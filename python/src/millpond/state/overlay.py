@@ -5,16 +5,15 @@ from __future__ import annotations
 import heapq
 import os
 from bisect import bisect_left, bisect_right
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass
-from itertools import islice
 from operator import itemgetter
 
 from millpond.changelog import ChangelogHeader, ChangelogReader, ChangelogWriter, Op, Puts, Record
 from millpond.errors import UnsupportedError
+from millpond.state.chunks import chunks_of
 from millpond.storage.local import translate
 
-CHUNK_ROWS = 65_536
 _LIMIT_BYTES = 96 * 1024 * 1024
 _FEW = 8  # with one change in so many rows, or less, most rows are taken over by the slice
 _ENTRY_BYTES = 200  # of a key and a value in a dict of Python, beside their own bytes
@@ -95,8 +94,15 @@ class Overlay:
         found: Iterator[Changed] = iter(sorted(self._changes.items(), key=itemgetter(0)))
         if self._files:
             found = _joined(heapq.merge(*map(_read, self._files), found, key=itemgetter(0)))
-        while chunk := list(islice(found, CHUNK_ROWS)):
-            yield chunk
+        yield from chunks_of(found, _bytes)
+
+
+def _bytes(changes: Sequence[Changed]) -> int:
+    return sum(len(key) + _size(change) for key, change in changes)
+
+
+def _size(change: Change) -> int:
+    return len(change.value if isinstance(change, Appended) else change or b"")
 
 
 def _read(path: str) -> Iterator[Changed]:

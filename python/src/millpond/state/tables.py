@@ -3,8 +3,7 @@
 from __future__ import annotations
 
 import os
-from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
-from itertools import islice
+from collections.abc import Collection, Iterator, Mapping, Sequence
 from typing import Any
 
 import pyarrow as pa
@@ -16,6 +15,7 @@ from millpond.rows.arrow_types import struct_type
 from millpond.rows.encode import encode_rows
 from millpond.rows.spark_types import Struct
 from millpond.savepoint.index import SavepointIndex
+from millpond.state.chunks import chunks_of, pair_bytes
 from millpond.state.codec import (
     PHYSICAL_PREFIX_BYTES,
     binary_array,
@@ -24,7 +24,7 @@ from millpond.state.codec import (
     decode_values,
     split_lists,
 )
-from millpond.state.entries import Entry, entries
+from millpond.state.entries import entries
 from millpond.state.selection import Selection, select
 from millpond.storage import root_of
 
@@ -50,7 +50,7 @@ def scan_state(
     """Return the `pyarrow.Schema` of a state, and an iterator over its `pyarrow.RecordBatch`es, partition by partition.
 
     Args, Raises: as `millpond.read_state`.
-        batch_rows: rows of a batch, at least 1; fewer where keys are left out, more where keys have lists of values.
+        batch_rows: rows of a batch, at least 1; fewer where they are large, or keys are left out, more where keys have lists of values.
         partitions: only these; None: all.
     """
     if batch_rows < 1:
@@ -165,7 +165,7 @@ def _stored(
         number = family.id.to_bytes(2, "big")
         with entries(version) as found:
             mine = (entry for entry in found if entry[0][2:PHYSICAL_PREFIX_BYTES] == number)
-            for part in _parts(mine, batch_rows):
+            for part in chunks_of(mine, pair_bytes, rows=batch_rows):
                 end = -SLOT_BYTES if family.spans_key_groups else None
                 keys = [key[PHYSICAL_PREFIX_BYTES:end] for key, _ in part]
                 yield partition, family, keys, [value for _, value in part]
@@ -184,12 +184,6 @@ def _from_tables(
             check_supported(table.family, selection.schema)
             for rows in source.table_rows(table):
                 yield table.store.partition, table.family, rows.keys, rows.values
-
-
-def _parts(found: Iterable[Entry], size: int) -> Iterator[list[Entry]]:
-    iterator = iter(found)
-    while part := list(islice(iterator, size)):
-        yield part
 
 
 class _Filter:

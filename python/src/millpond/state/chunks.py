@@ -1,0 +1,60 @@
+"""Rows some at a time: many of small ones, few of large ones, so that what is in memory at once has a bound."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable, Iterator, Sequence
+from itertools import chain, islice
+from typing import Any, TypeVar
+
+CHUNK_ROWS = 65_536
+CHUNK_BYTES = 16 * 1024 * 1024
+_MOST_AT_ONCE = 128
+
+T = TypeVar("T")
+
+
+def pair_bytes(pairs: Sequence[tuple[bytes, bytes]]) -> int:
+    """Return how many bytes keys and values have."""
+    return sum(map(len, chain.from_iterable(pairs)))
+
+
+def chunks_of(
+    found: Iterable[T],
+    size_bytes: Callable[[Sequence[T]], int],
+    *,
+    rows: int = CHUNK_ROWS,
+    limit_bytes: int = CHUNK_BYTES,
+) -> Iterator[list[T]]:
+    """Yield what is found, at most `rows` at a time, and fewer where they are large: about `limit_bytes`, or a single one.
+
+    Args:
+        size_bytes: of some of them.
+    """
+    iterator = iter(found)
+    while True:
+        chunk: list[T] = []
+        size, step = 0, 1
+        while len(chunk) < rows and size < limit_bytes:
+            part = list(islice(iterator, min(step, rows - len(chunk))))
+            if not part:
+                break
+            chunk += part
+            size += size_bytes(part)
+            # A few at a time, even of small rows: the next ones may be large.
+            step = max(1, min((limit_bytes - size) * len(chunk) // max(1, size), len(part) * 2, _MOST_AT_ONCE))
+        if not chunk:
+            return
+        yield chunk
+
+
+def fitting_rows(rows: int, size_bytes: int) -> int:
+    """Return how many rows to take at a time of `rows` that have so many bytes together."""
+    return max(1, min(CHUNK_ROWS, rows * CHUNK_BYTES // max(1, size_bytes)))
+
+
+def row_batches(file: Any, columns: Sequence[str]) -> Iterator[Any]:
+    """Yield the rows of a `pyarrow.parquet.ParquetFile` as record batches."""
+    for number in range(file.num_row_groups):
+        group = file.metadata.row_group(number)
+        size = fitting_rows(group.num_rows, group.total_byte_size)
+        yield from file.iter_batches(size, row_groups=[number], columns=list(columns))

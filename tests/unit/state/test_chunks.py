@@ -1,0 +1,98 @@
+"""Rows come some at a time: what is in memory at once has a bound in bytes; how many stores there are opens no files."""
+
+from __future__ import annotations
+
+import os
+import resource
+import tracemalloc
+from collections.abc import Iterator
+from pathlib import Path
+
+import pyarrow as pa
+import pyarrow.parquet as pq
+import pytest
+
+from millpond import savepoint
+from millpond.ids import StoreId
+from millpond.keygroups import KeyGroups
+from millpond.rows.encode import encode_rows
+from millpond.state.chunks import CHUNK_BYTES, CHUNK_ROWS, chunks_of, pair_bytes, row_batches
+from millpond.state.tables import scan_state
+from tests.row_checkpoints import VALUE, RowsBuilder
+
+MIB = 1024 * 1024
+_AT_A_JUMP = 128 * MIB  # small rows tell nothing of the large ones that follow
+
+
+@pytest.mark.parametrize("size", [0, 1, 100, 40_000, MIB])
+def test_bounds(size: int) -> None:
+    count = min(200_000, 64 * MIB // max(1, size))
+    rows = [(number.to_bytes(4, "big"), bytes(0)) for number in range(count)]
+    weighed = [(key, size) for key, _ in rows]
+    chunks = list(chunks_of(weighed, lambda some: sum(4 + each for _, each in some)))
+    assert [row for chunk in chunks for row in chunk] == weighed
+    assert all(len(chunk) <= CHUNK_ROWS for chunk in chunks)
+    assert all(len(chunk) * (4 + size) <= 2 * CHUNK_BYTES for chunk in chunks)
+    assert len(chunks) <= 2 + count // CHUNK_ROWS + count * (4 + size) // (CHUNK_BYTES // 2)
+
+
+def test_small_rows_then_large_ones() -> None:
+    def rows() -> Iterator[tuple[bytes, bytes]]:
+        yield from ((b"k", b"v") for _ in range(CHUNK_ROWS))
+        yield from ((b"k", bytes(MIB)) for _ in range(64))
+        yield from ((b"k", b"v") for _ in range(100))
+
+    sizes = [(len(chunk), pair_bytes(chunk)) for chunk in chunks_of(rows(), pair_bytes)]
+    assert sum(count for count, _ in sizes) == CHUNK_ROWS + 164
+    assert len(sizes) >= 4 and all(size <= _AT_A_JUMP for _, size in sizes)
+
+
+class LargeRows(RowsBuilder):
+    """Values of one MiB."""
+
+    def value(self, store: StoreId, version: int) -> bytes:
+        (row,) = encode_rows(pa.array([{"n": str(version % 10) * MIB}]), VALUE).to_pylist()
+        return b"\0" + bytes(row)
+
+
+def test_large_rows_are_exported_edited_and_restored_a_few_at_a_time(tmp_path: Path) -> None:
+    built = LargeRows(tmp_path / "query", partitions=1, groups=KeyGroups(16, 1)).build(80, snapshots=(79,))
+    _, batches = scan_state(built.root)
+    rows = 0
+    for batch in batches:
+        assert batch.nbytes <= 2 * CHUNK_BYTES
+        rows += batch.num_rows
+    assert rows == built.keys(80)
+    savepoint.create(built.root, tmp_path / "saved", format="canonical")
+    with pq.ParquetFile(tmp_path / "saved/tables/0/default/default/0.parquet") as file:
+        assert file.num_row_groups > 2
+        for batch in row_batches(file, ["key_bytes", "value_bytes"]):
+            assert batch.nbytes <= 2 * CHUNK_BYTES
+    seen: list[int] = []
+
+    def look(rows: pa.RecordBatch) -> pa.RecordBatch:
+        seen.append(rows.nbytes)
+        return rows
+
+    tracemalloc.start()
+    try:
+        savepoint.edit(tmp_path / "saved", tmp_path / "edited", function=look)
+        _, peak_bytes = tracemalloc.get_traced_memory()
+    finally:
+        tracemalloc.stop()
+    assert max(seen) <= 2 * CHUNK_BYTES and peak_bytes < 10 * CHUNK_BYTES
+    savepoint.restore(tmp_path / "edited", tmp_path / "new", partitions=2)
+    assert sum(batch.num_rows for batch in scan_state(tmp_path / "new")[1]) == rows
+
+
+def test_an_edit_opens_no_file_for_each_partition(tmp_path: Path) -> None:
+    built = RowsBuilder(tmp_path / "query", partitions=64, groups=KeyGroups(64, 64)).build(2, snapshots=())
+    savepoint.create(built.root, tmp_path / "saved")
+    soft, hard = resource.getrlimit(resource.RLIMIT_NOFILE)
+    resource.setrlimit(resource.RLIMIT_NOFILE, (len(os.listdir("/proc/self/fd")) + 32, hard))
+    try:
+        report = savepoint.edit(tmp_path / "saved", tmp_path / "edited", function=lambda rows: rows)
+    finally:
+        resource.setrlimit(resource.RLIMIT_NOFILE, (soft, hard))
+    assert report.rows_after == report.rows_before == 128
+    assert savepoint.verify(tmp_path / "edited").ok
