@@ -156,6 +156,10 @@ class TableWriters:
             self._schemas[place] = {s.name: (s, rule_of(info, store.name, s)) for s in found}
         return self._schemas[place].get(family, (None, None))
 
+    def has(self, store: StoreId, family: str) -> bool:
+        """Return whether anything was written of a column family of one store."""
+        return (store, family) in self._writers
+
     def discard(self, store: StoreId, family: str) -> None:
         """Forget what was written of a column family of one store."""
         writer = self._writers.pop((store, family), None)

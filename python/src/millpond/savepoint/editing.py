@@ -201,17 +201,25 @@ class _Edited:
                         writers.discard(mine, second.family)
             writers.close()
             for store in self.stores:
-                tables += writers.tables(replace(store, families=self._families(store)))
+                tables += writers.tables(replace(store, families=self._families(store, writers)))
             files = writers.files()
             if numbering is None:
                 keys_of_first = {layout.table_key(at, self.first.family.name) for at in self.first.places.values()}
                 self._check_unique([path for path, entry in files if entry.key in keys_of_first])
         return tables, files
 
-    def _families(self, store: StoreRows) -> tuple[ColumnFamily, ...]:
-        new = self.first.store == store.store.name and store.store.operator == self.operator
+    def _families(self, store: StoreRows, writers: canonical.TableWriters) -> tuple[ColumnFamily, ...]:
+        """The column families of a store, with those that it had no row of before."""
         there = {family.name for family in store.families}
-        return (*store.families, self.first.family) if new and self.first.family.name not in there else store.families
+        new = [
+            written.family
+            for written in (self.first, *(written for _, written in self._of_seconds))
+            if written.store == store.store.name
+            and store.store.operator == self.operator
+            and written.family.name not in there
+            and (written is self.first or writers.has(store.store, written.family.name))
+        ]
+        return (*store.families, *new)
 
     def _batch(self, rows: Rows) -> Any:
         schema, encoding = self.first.schema, rows.family.encoding
