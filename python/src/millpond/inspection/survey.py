@@ -10,7 +10,7 @@ from millpond.expected import Lost, lost_entries, operators_at, partitions_of, s
 from millpond.format_file import CheckpointFormat, decode_format
 from millpond.ids import StoreId
 from millpond.spark_metadata import OperatorInfo, SparkMetadata, read_operator_info, read_spark_metadata
-from millpond.state.schema_files import check_texts, family_texts, key_columns
+from millpond.state.schema_files import key_columns, parse_schema_file
 from millpond.storage import Storage
 from millpond.store_files import Listing, add_to_listing
 
@@ -117,9 +117,8 @@ def _read_schemas(storage: Storage, result: Survey, operator: int, info: Operato
         for key in keys:
             try:
                 data = storage.read(key)
-                families = family_texts(data, prefix_columns=info.prefix_columns.get(store, 0), name=key)
-                check_texts(families, name=key)
                 columns[store] = key_columns(data, name=key)
+                parse_schema_file(data, prefix_columns=info.prefix_columns.get(store, 0), name=key)
             except NotFoundError:
                 assert result.spark is not None
                 batch = result.spark.last_committed_batch or 0

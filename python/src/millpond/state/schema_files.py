@@ -10,7 +10,7 @@ from __future__ import annotations
 
 import json
 import struct
-from collections.abc import Iterable, Mapping
+from collections.abc import Mapping
 from dataclasses import dataclass, field
 
 from millpond.errors import ErrorKind, FormatError, UnsupportedError
@@ -104,17 +104,6 @@ def key_columns(data: bytes, *, name: str) -> tuple[str, ...] | None:
         return tuple(str(field["name"]) for field in fields)
     except (ValueError, KeyError, TypeError) as e:
         raise FormatError(f"{name}: no schema that Spark writes", kind=ErrorKind.FORMAT_DAMAGED) from e
-
-
-def check_texts(families: Iterable[FamilyText], *, name: str) -> None:
-    """Raise FormatError (FORMAT_DAMAGED) unless the schemas are JSON of structs, of whatever types."""
-    for family in families:
-        for text in (family.key, family.value):
-            try:
-                if json.loads(text)["type"] != "struct":
-                    raise ValueError(text)
-            except (ValueError, KeyError, TypeError) as e:
-                raise FormatError(f"{name}: no schema that Spark writes", kind=ErrorKind.FORMAT_DAMAGED) from e
 
 
 def _family(reader: _Reader, name: str) -> FamilyText:
