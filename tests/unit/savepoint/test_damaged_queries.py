@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import json
 import shutil
 from collections.abc import Callable
 from dataclasses import replace
@@ -16,12 +15,12 @@ from millpond.changelog import read_header
 from millpond.errors import ErrorKind, MillpondError
 from millpond.ids import StoreId
 from millpond.inspection import verify
-from millpond.manifest import decode_manifest, encode_manifest
 from millpond.rescaling import rescale
 from millpond.rescaling.journal import Journal, encode_journal
 from millpond.savepoint.index import encode_index
 from millpond.state.tables import read_state
 from tests.checkpoints import CheckpointBuilder, version_id
+from tests.damage import with_operators
 from tests.row_checkpoints import RowsBuilder
 
 Damage = Callable[[CheckpointBuilder], object]
@@ -46,22 +45,6 @@ def tree(root: Path) -> dict[str, bytes]:
 def rows(query: Path, batch: int | None) -> list[tuple[int, str]]:
     found = read_state(query, operator=0, batch=batch).to_pylist()
     return sorted((row["key"]["k"], row["value"]["n"]) for row in found)
-
-
-def with_operators(built: CheckpointBuilder, count: int) -> None:
-    """Give the query more operators, of the same state."""
-    for operator in range(1, count):
-        shutil.copytree(built.root / "state/0", built.root / f"state/{operator}")
-        for path in (built.root / f"state/{operator}").rglob("*.manifest"):
-            manifest = decode_manifest(path.read_bytes())
-            store = StoreId(operator, manifest.store.partition, manifest.store.name)
-            path.write_bytes(encode_manifest(replace(manifest, store=store)))
-    if built.spark_format == 2:
-        for path in (built.root / "commits").iterdir():
-            version, text = path.read_text().split("\n")
-            body = json.loads(text)
-            body["stateUniqueIds"] = {str(operator): body["stateUniqueIds"]["0"] for operator in range(count)}
-            path.write_text(f"{version}\n{json.dumps(body)}")
 
 
 def without(*names: str) -> Damage:

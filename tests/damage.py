@@ -1,0 +1,305 @@
+"""Damage at random: a file or folder of a Spark checkpoint or of a savepoint is removed, cut, flipped, exchanged, doubled or made older.
+
+Either everything still reads right, or every command that needs it says so. A seed makes one damage, always the same.
+
+    python -m tests.damage --seeds 2000 --first 0      prints a line for each damage that came out healthy, and the score
+"""
+
+from __future__ import annotations
+
+import argparse
+import shutil
+import sys
+import tempfile
+import zlib
+from collections import Counter
+from collections.abc import Callable
+from dataclasses import dataclass, field, replace
+from pathlib import Path
+from random import Random
+from typing import Any
+
+from millpond import layout, savepoint
+from millpond.errors import ErrorKind, MillpondError
+from millpond.ids import StoreId
+from millpond.inspection import verify
+from millpond.manifest import decode_manifest, encode_manifest
+from millpond.rescaling import rescale
+from millpond.state.tables import read_state
+from millpond.storage import LocalStorage
+from tests.checkpoints import CheckpointBuilder
+from tests.row_checkpoints import RowsBuilder
+
+BATCHES, PARTITIONS, OPERATORS = 6, 4, 2
+HEALTHY = "came out healthy"
+Rows = list[tuple[int, int, str]]
+
+
+def with_operators(built: CheckpointBuilder, count: int) -> None:
+    """Give the query more operators, of the same state."""
+    for operator in range(1, count):
+        shutil.copytree(built.root / "state/0", built.root / f"state/{operator}")
+        for path in (built.root / f"state/{operator}").rglob("*.manifest"):
+            manifest = decode_manifest(path.read_bytes())
+            store = StoreId(operator, manifest.store.partition, manifest.store.name)
+            path.write_bytes(encode_manifest(replace(manifest, store=store)))
+        path = built.root / f"state/{operator}/_metadata/metadata"
+        path.write_text(path.read_text().replace('"operatorId": 0', f'"operatorId": {operator}'))
+    if built.spark_format == 2:
+        for path in (built.root / "commits").iterdir():
+            text = path.read_text()
+            at, end = text.index('{"0": ') + 6, len(text) - 2
+            ids = ", ".join(f'"{operator}": {text[at:end]}' for operator in range(count))
+            path.write_text(f"{text[: at - 5]}{ids}{text[end:]}")
+
+
+def with_sums(root: Path) -> None:
+    """Write beside Spark's files the sums that Hadoop keeps on a local disk."""
+    for path in [path for path in root.rglob("*") if path.is_file()]:
+        key = path.relative_to(root).as_posix()
+        if layout.is_sparks(key):
+            data = path.read_bytes()
+            sums = (zlib.crc32(data[at : at + 512]).to_bytes(4, "big") for at in range(0, len(data), 512))
+            (root / layout.crc_key(key)).write_bytes(b"crc\0\0\0\2\0" + b"".join(sums))
+
+
+@dataclass(frozen=True, slots=True)
+class Template:
+    """What is damaged, and what it reads when it is not."""
+
+    name: str
+    root: Path
+    rows: dict[int, Rows]  # by batch
+    is_savepoint: bool
+
+
+def templates(directory: Path) -> list[Template]:
+    """Build what is damaged: in both Spark checkpoint formats a query, one after a rescale, a savepoint in both formats."""
+    made: list[Template] = []
+    for spark_format in (1, 2):
+        root = directory / f"query-{spark_format}"
+        built = RowsBuilder(root, partitions=PARTITIONS, spark_format=spark_format).build(BATCHES)
+        with_operators(built, OPERATORS)
+        rescaled = built.copy_to(directory / f"rescaled-{spark_format}")
+        rescale(rescaled.storage, "it", 8)
+        savepoint.create(root, directory / f"native-{spark_format}")
+        savepoint.create(root, directory / f"canonical-{spark_format}", format="canonical")
+        with_sums(root)
+        for name in ("query", "rescaled", "native", "canonical"):
+            place = directory / f"{name}-{spark_format}"
+            is_savepoint = name in ("native", "canonical")
+            last = BATCHES if name == "rescaled" else BATCHES - 1
+            batches = [last] if is_savepoint else [last - 1, last]
+            rows = {batch: rows_of(place, None if is_savepoint else batch) for batch in batches}
+            made.append(Template(f"{name}, checkpoint format {spark_format}", place, rows, is_savepoint))
+    return made
+
+
+def rows_of(place: Path, batch: int | None = None) -> Rows:
+    """All rows of all operators."""
+    found: Rows = []
+    for operator in range(OPERATORS):
+        for row in read_state(place, operator=operator, batch=batch).to_pylist():
+            found.append((operator, row["key"]["k"], row["value"]["n"]))
+    return sorted(found)
+
+
+# ---- damage
+
+
+def damage(root: Path, random: Random) -> str:
+    """Do one damage; return what it was."""
+    everything = sorted(path for path in root.rglob("*"))
+    files = [path for path in everything if path.is_file()]
+    ways: list[Callable[[], str]] = [
+        lambda: _removed(root, random.choice(everything)),
+        lambda: _cut(root, random.choice([p for p in files if p.stat().st_size]), random),
+        lambda: _flipped(root, random.choice([p for p in files if p.stat().st_size]), random),
+        lambda: _exchanged(root, files, random),
+        lambda: _written_over(root, files, random),
+    ]
+    return random.choice(ways)()
+
+
+def _name(root: Path, path: Path) -> str:
+    return path.relative_to(root).as_posix()
+
+
+def _removed(root: Path, path: Path) -> str:
+    shutil.rmtree(path) if path.is_dir() else path.unlink()
+    return f"{_name(root, path)} removed"
+
+
+def _replaced(path: Path, data: bytes) -> None:
+    path.unlink()  # it may share blocks with another
+    path.write_bytes(data)
+
+
+def _cut(root: Path, path: Path, random: Random) -> str:
+    data = path.read_bytes()
+    size = random.randrange(len(data))
+    _replaced(path, data[:size])
+    return f"{_name(root, path)} cut to {size} of {len(data)} bytes"
+
+
+def _flipped(root: Path, path: Path, random: Random) -> str:
+    data = bytearray(path.read_bytes())
+    at, bit = random.randrange(len(data)), random.randrange(8)
+    data[at] ^= 1 << bit
+    _replaced(path, bytes(data))
+    return f"{_name(root, path)}: bit {bit} of byte {at} flipped"
+
+
+def _alike(path: Path, files: list[Path], random: Random) -> Path:
+    """Another file, most often one of the same kind."""
+    alike = [
+        p for p in files if p != path and p.suffix == path.suffix and p.name[0].isdigit() == path.name[0].isdigit()
+    ]
+    return random.choice(alike if alike and random.random() < 0.8 else [p for p in files if p != path])
+
+
+def _exchanged(root: Path, files: list[Path], random: Random) -> str:
+    a = random.choice(files)
+    b = _alike(a, files, random)
+    of_a, of_b = a.read_bytes(), b.read_bytes()
+    _replaced(a, of_b)
+    _replaced(b, of_a)
+    return f"{_name(root, a)} and {_name(root, b)} exchanged"
+
+
+def _written_over(root: Path, files: list[Path], random: Random) -> str:
+    a = random.choice(files)
+    b = _alike(a, files, random)
+    _replaced(a, b.read_bytes())
+    return f"{_name(root, a)} replaced by a copy of {_name(root, b)}"
+
+
+# ---- judgement
+
+
+@dataclass(slots=True)
+class Verdict:
+    """What became of one damage: `noticed`, `harmless`, `as if not committed`, or HEALTHY; and why in the last case."""
+
+    what: str
+    outcome: str
+    why: list[str] = field(default_factory=list)
+
+
+def judge(template: Template, root: Path, scratch: Path) -> Verdict:
+    """Run every command on what is damaged."""
+    check = _Judge(template, root, scratch)
+    check.run()
+    if check.wrong:
+        return Verdict("", HEALTHY, check.wrong)
+    outcome = "noticed" if check.noticed else "as if not committed" if check.older else "harmless"
+    return Verdict("", outcome)
+
+
+class _Judge:
+    def __init__(self, template: Template, root: Path, scratch: Path) -> None:
+        self.template, self.root, self.scratch = template, root, scratch
+        self.wrong: list[str] = []
+        self.refused: list[str] = []
+        self.noticed = self.older = False
+
+    def run(self) -> None:
+        problems = self._attempt("verify", self._problems)
+        self.noticed = problems is None or bool(problems)
+        for name, command in (
+            ("state read", lambda: rows_of(self.root)),
+            ("savepoint create", lambda: self._made(savepoint.create, "saved")),
+            ("fork", lambda: self._made(savepoint.fork, "forked")),
+            ("restore", lambda: self._made(savepoint.restore, "restored")),
+            ("restore to others", lambda: self._made(savepoint.restore, "rewritten", partitions=16)),
+            ("rescale", self._rescaled),
+        ):
+            if self.template.is_savepoint != (name in ("restore", "restore to others")) and name != "state read":
+                continue
+            rows = self._attempt(name, command)
+            if rows is not None and rows != self._right():
+                if not self.noticed and rows in self.template.rows.values():
+                    self.older = True  # a query whose last commit is gone is one that was killed before it
+                else:
+                    self.wrong.append(f"{name} gives other rows")
+        if self.refused and not self.noticed:
+            self.wrong.append(f"verify finds nothing, and {self.refused[0]}")
+
+    def _right(self) -> Rows:
+        return self.template.rows[max(self.template.rows)]
+
+    def _attempt(self, name: str, command: Callable[[], Any]) -> Any:
+        """What the command returns; None: it was refused, as it should."""
+        try:
+            return command()
+        except MillpondError as e:
+            if e.kind is not ErrorKind.UNSUPPORTED:  # a type that a later Spark may have
+                self.refused.append(f"{name} is refused: {e.kind}: {e}")
+            if e.kind is ErrorKind.INTERNAL or not e.hint:
+                self.wrong.append(f"{name}: {e.kind}: {e}")
+        except Exception as e:  # a traceback
+            self.wrong.append(f"{name}: {type(e).__name__}: {e}")
+        return None
+
+    def _problems(self) -> list[Any]:
+        if self.template.is_savepoint:
+            return list(savepoint.verify(self.root).problems)
+        return list(verify(LocalStorage(str(self.root)), "it").problems)
+
+    def _made(self, make: Callable[..., object], name: str, **options: object) -> Rows | None:
+        """The rows of what a command makes; None if a look at it finds what is wrong: that a bit flipped."""
+        place = self.scratch / name
+        make(self.root, place, **options)
+        found = savepoint.verify(place) if name == "saved" else verify(LocalStorage(str(place)), name)
+        if found.problems:
+            self.refused.append(f"what {name} is has problems: {found.problems[0]}")
+            return None
+        return rows_of(place)
+
+    def _rescaled(self) -> Rows | None:
+        place = self.scratch / "rescaled"
+        shutil.copytree(self.root, place)
+        storage = LocalStorage(str(place))
+        rescale(storage, "it", 16)
+        if problems := verify(storage, "it").problems:
+            self.refused.append(f"after a rescale there are problems: {problems[0]}")
+            return None
+        return rows_of(place)
+
+
+def run_seed(made: list[Template], seed: int, directory: Path) -> tuple[str, Verdict]:
+    """Do the damage of a seed to one of the templates, and judge. Returns which template."""
+    random = Random(seed)
+    template = random.choice(made)
+    root, scratch = directory / f"damaged-{seed}", directory / f"scratch-{seed}"
+    shutil.copytree(template.root, root)
+    scratch.mkdir()
+    try:
+        what = damage(root, random)
+        return template.name, replace(judge(template, root, scratch), what=what)
+    finally:
+        shutil.rmtree(root, ignore_errors=True)
+        shutil.rmtree(scratch, ignore_errors=True)
+
+
+def main() -> int:
+    """Run many seeds; print what came out healthy, and the score."""
+    parser = argparse.ArgumentParser()
+    parser.add_argument("--seeds", type=int, default=100)
+    parser.add_argument("--first", type=int, default=0)
+    arguments = parser.parse_args()
+    score: Counter[tuple[str, str]] = Counter()
+    with tempfile.TemporaryDirectory() as name:
+        made = templates(Path(name))
+        for seed in range(arguments.first, arguments.first + arguments.seeds):
+            template, verdict = run_seed(made, seed, Path(name))
+            score[template, verdict.outcome] += 1
+            if verdict.why:
+                print(f"seed {seed}: {template}: {verdict.what}: {'; '.join(verdict.why)}", flush=True)
+    for (template, outcome), count in sorted(score.items()):
+        print(f"{template:<32} {outcome:<22} {count}")
+    return 1 if any(outcome == HEALTHY for _, outcome in score) else 0
+
+
+if __name__ == "__main__":
+    sys.exit(main())
