@@ -133,9 +133,11 @@ def test_requests_of_a_query(spark: SparkSession, server: S3Server, tmp_path: Pa
     finally:
         stores.stop()
     commits = Counter(PUT=partitions)
-    tried = Counter(GET=1, PUT=1, DELETE=1)  # by the driver, before the first task
+    tried = Counter(GET=2, PUT=1, DELETE=1)  # by the driver, before the first task
+    asked = Counter(GET=1)  # by each executor, before its first commit: whose the state is
+    born = asked + Counter(PUT=1)
     restores = Counter(GET=3 * partitions)  # the changelogs
-    assert made == [tried + commits, commits, commits, tried + restores + commits, commits, commits]
+    assert made == [tried + born + commits, commits, commits, tried + restores + asked + commits, commits, commits]
 
 
 def test_savepoints_and_a_rescale_on_s3(spark: SparkSession, server: S3Server, boto: None, tmp_path: Path) -> None:

@@ -442,7 +442,7 @@ def test_state_that_is_kept_elsewhere(tmp_path: Path) -> None:
     assert [beat.run_id for beat in heartbeats(split)] == ["run"]
     built.storage.delete([f"{layout.RUNNING_PREFIX}run.json"])
     before = {info.key for info in state.list("")}
-    rescale(split, "it", 8)
+    rescale(split, str(built.root), 8)
     assert read_spark_metadata(split).partitions == 8
     assert any(key.endswith(".manifest") for key in {info.key for info in state.list("")} - before)
     assert verify(split, "it").problems == []

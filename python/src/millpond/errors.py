@@ -73,6 +73,7 @@ class ErrorKind(str, Enum):
     STORAGE_MISCONFIGURED = "STORAGE_MISCONFIGURED"
     STORAGE_MOVED = "STORAGE_MOVED"
     STORAGE_PACKAGE_MISSING = "STORAGE_PACKAGE_MISSING"
+    STATE_OWNED = "STATE_OWNED"
     LOCAL_DISK_FULL = "LOCAL_DISK_FULL"
     LOCAL_FILES_LOST = "LOCAL_FILES_LOST"
     MEMORY_EXHAUSTED = "MEMORY_EXHAUSTED"
@@ -392,6 +393,12 @@ ERRORS: dict[ErrorKind, ErrorInfo] = {
         UnsupportedError,
         "The Python package that this storage needs is not installed where it is used.",
         "Run `<interpreter> -m pip install 'millpond[s3]'` on the driver and on every executor.",
+    ),
+    ErrorKind.STATE_OWNED: ErrorInfo(
+        InvalidInputError,
+        "The state at storage.uri is that of another Spark checkpoint: this one is a copy of it, or was moved.",
+        "Of a copy: delete it, and make it with `millpond savepoint fork <checkpoint> <new checkpoint>`, which copies the state too. "
+        "Of one that was moved: run `millpond storage take-over <checkpoint>`.",
     ),
     ErrorKind.LOCAL_DISK_FULL: ErrorInfo(
         UnavailableError,

@@ -8,6 +8,7 @@
         millpond/pins/<name>.json            files that collection leaves alone
         millpond/asked.json                  the number of partitions that the last start of the query asked for, if another
         millpond/storage.json                where all of Millpond's own files are, if not here
+        millpond/owner.json                  there: which Spark checkpoint they are of
         state/<op>/_metadata/...             Spark's: operator and schemas
         state/<op>/_stateSchema/<store>/...  Spark's: schemas of operators with column families
         state/<op>/<partition>[/<store>]/    `<store>` is omitted for the store named "default"
@@ -37,6 +38,7 @@ from millpond.ids import DEFAULT_STORE, StoreId, VersionId, valid_store_name
 
 FORMAT_KEY = "millpond/format.json"
 STORAGE_KEY = "millpond/storage.json"
+OWNER_KEY = "millpond/owner.json"
 RESCALE_JOURNAL_KEY = "millpond/rescale.json"
 ASKED_KEY = "millpond/asked.json"
 MILLPOND_DIR = "millpond"

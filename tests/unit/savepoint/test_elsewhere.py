@@ -35,7 +35,8 @@ def server(monkeypatch: pytest.MonkeyPatch) -> Iterator[S3Server]:
 def contents(checkpoint: Path) -> dict[str, bytes]:
     """All files but those that name the checkpoint or the query."""
     storage = open_checkpoint(str(checkpoint))
-    keys = [info.key for info in storage.list("") if info.key not in ("metadata", layout.STORAGE_KEY)]
+    naming = ("metadata", layout.STORAGE_KEY, layout.OWNER_KEY)
+    keys = [info.key for info in storage.list("") if info.key not in naming]
     return {key: storage.read(key) for key in keys}
 
 

@@ -18,6 +18,7 @@ from millpond.restore.execute import Fetching
 from millpond.restore.sst_cache import SstCache, cache_directory
 from millpond.spark_metadata import OperatorInfo, SparkMetadata, read_operator_info, read_spark_metadata
 from millpond.storage import ObjectInfo, Storage
+from millpond.storage.owner import claim
 from millpond.storage.parallel import Parallel
 from millpond.storage.prices import Prices, parse_prices
 from millpond.storage.settings import HandedOver, StorageSettings, storage_settings
@@ -57,6 +58,18 @@ class CheckpointContext:
     # operator -> Spark's logs; only where they are not local: what is used of them stays the same while a query runs
     spark_metadata: dict[int, SparkMetadata] = field(default_factory=dict)
     parallel: Parallel = field(default_factory=lambda: Parallel(_FETCHES))
+    claiming: threading.Lock = field(default_factory=threading.Lock)
+    claimed: bool = False
+
+    def claim(self) -> None:
+        """Before the state is changed for the first time: see to it that it is of this Spark checkpoint, and not of one of which
+        this is a copy. Raises: InvalidInputError: STATE_OWNED."""
+        if self.claimed:
+            return
+        with self.claiming:
+            if not self.claimed:
+                claim(self.storage, self.uri)
+                self.claimed = True
 
 
 @dataclass(slots=True)

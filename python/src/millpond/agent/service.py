@@ -152,11 +152,13 @@ class AgentService:
 
     def _publish_changelog(self, request: dict[str, Any]) -> dict[str, Any]:
         context, fields = self._context(request), JsonFields(request, request_error)
+        context.checkpoint.claim()
         with context.commit_lock:
             return changelogs.publish_changelog(context, _version(fields), fields.string("staged"), _local_dir(request))
 
     def _publish_snapshot(self, request: dict[str, Any]) -> dict[str, Any]:
         context, fields = self._context(request), JsonFields(request, request_error)
+        context.checkpoint.claim()
         local_dir, db_checkpoint = _local_dir(request), fields.string("db_checkpoint")
         version = _version(fields)
         setting = opening.query_setting(context, version.version)
@@ -215,6 +217,7 @@ class AgentService:
         from millpond.agent import collecting
 
         context, fields = self._context(request), JsonFields(request, request_error)
+        context.checkpoint.claim()
         anchor = VersionId(
             fields.integer("anchor_version", 0),
             (request.get("anchor_id") or "") if context.spark_format >= 2 and request.get("anchor_version") else "",

@@ -8,9 +8,11 @@ from millpond import layout
 from millpond.agent.context import handed_over, request_error
 from millpond.config import resolve
 from millpond.storage import open_storage
+from millpond.storage.owner import check_owner
 from millpond.storage.place import settle_place
 from millpond.storage.prices import parse_prices
 from millpond.storage.settings import storage_settings
+from millpond.storage.split import SplitStorage
 from millpond.storage.steps import probe
 
 log = logging.getLogger(__name__)
@@ -23,7 +25,7 @@ def check_start(root: str, options: object, hadoop: object) -> str:
     Args:
         root: Spark's checkpointRootLocation, `<checkpoint>/state`.
         options, hadoop: as in the protocol's `store`.
-    Raises: MillpondError: as `open_checkpoint` and `storage.steps.probe`.
+    Raises: MillpondError: as `open_checkpoint` and `storage.steps.probe`; STATE_OWNED: the state is of another Spark checkpoint.
     """
     if not isinstance(options, dict):
         raise request_error("options is no object")
@@ -33,7 +35,9 @@ def check_start(root: str, options: object, hadoop: object) -> str:
     uri = layout.checkpoint_of_state(root)
     spark = open_storage(uri, settings)
     place = settle_place(spark, settings.uri, uri, write=False)
-    storage = spark if place is None else open_storage(place, settings)
-    probe(storage)
+    state = spark if place is None else open_storage(place, settings)
+    probe(state)
+    if place is not None:
+        check_owner(SplitStorage(spark, state), uri)
     log.info("storage is usable checkpoint=%s state=%s", uri, place or uri)
     return place or uri

@@ -49,7 +49,9 @@ def parser() -> argparse.ArgumentParser:
     migrating.add_commands(commands)
     state.add_commands(commands)
 
-    group = commands.add_parser("storage", help="check the storage that state goes to")
+    group = commands.add_parser(
+        "storage", help="check the storage that state goes to; give state to a moved checkpoint"
+    )
     actions = group.add_subparsers(title="commands", metavar="COMMAND", required=True)
     text = "try all that Millpond does with a storage, below a prefix of its own that is removed afterwards"
     action = actions.add_parser("check", help=text, description=text.capitalize() + ".")
@@ -60,6 +62,18 @@ def parser() -> argparse.ArgumentParser:
     )
     action.add_argument("--json", action="store_true", help="print JSON; fields may be added, never renamed")
     action.set_defaults(run=storage.check)
+    text = "give the state at storage.uri to a checkpoint that was moved"
+    more = f"{text.capitalize()}. The place where it was before is refused from then on."
+    action = actions.add_parser("take-over", help=text, description=more)
+    action.add_argument("checkpoint", help="what checkpointLocation is set to now: a directory, a file: or s3:// URI")
+    _storage_options(action)
+    action.add_argument(
+        "--even-if-there",
+        action="store_true",
+        help="give up the checkpoint that has the state although it is still there, or cannot be looked at from here",
+    )
+    action.add_argument("--json", action="store_true", help="print JSON; fields may be added, never renamed")
+    action.set_defaults(run=storage.take_over_command)
 
     action = commands.add_parser(
         "rescale",

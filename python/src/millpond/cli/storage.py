@@ -1,4 +1,4 @@
-"""`millpond storage check`."""
+"""`millpond storage check` and `millpond storage take-over`."""
 
 from __future__ import annotations
 
@@ -10,6 +10,7 @@ from millpond.cli.checkpoint import settings_of
 from millpond.cli.output import Output
 from millpond.storage import Storage, open_storage, root_of
 from millpond.storage.steps import Step, run_steps
+from millpond.taking_over import take_over
 
 
 def check(arguments: argparse.Namespace, output: Output) -> int:
@@ -66,6 +67,18 @@ def check(arguments: argparse.Namespace, output: Output) -> int:
     if any("if_absent" in result.name for result in wrong):
         output.message("hint: this server ignores If-None-Match; set the option storage.s3.conditionalPut to false")
     return 1 if failed or wrong else 0
+
+
+def take_over_command(arguments: argparse.Namespace, output: Output) -> int:
+    """Give the state at storage.uri to the Spark checkpoint that the arguments name."""
+    report = take_over(arguments.checkpoint, settings_of(arguments), even_if_there=arguments.even_if_there)
+    if arguments.json:
+        output.json(report.to_json())
+    else:
+        output.line(f"checkpoint  {report.checkpoint}")
+        output.line(f"state       {report.state}")
+        output.line(f"before      {report.before or 'nobody had written it down'}")
+    return 0
 
 
 def _step_json(step: Step) -> dict[str, object]:

@@ -25,6 +25,7 @@ from millpond.savepoint.whole import checkpoint_image
 from millpond.scratch import scratch_directory
 from millpond.session import running_class, running_option
 from millpond.storage import LocalStorage, Storage, open_checkpoint, open_storage, root_of
+from millpond.storage.owner import check_owner
 
 Progress = Callable[[int, int], None]
 """Called with the stores that are copied and the stores in all."""
@@ -125,6 +126,7 @@ def release(
         raise InvalidInputError(f"provider: {provider!r} is neither {ROCKSDB} nor {HDFS}")
     origin, place = _places(checkpoint, new_checkpoint)
     source = open_checkpoint(origin)
+    check_owner(source, origin)
     image = checkpoint_image(source, origin, batch)
     plan.check_fits(image, PROVIDERS[provider])
     before = Side(provider=MILLPOND, root=origin, conf=_agent())

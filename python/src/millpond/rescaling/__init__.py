@@ -20,6 +20,7 @@ from millpond.rescaling.write import carry_out, clear, read_journal
 from millpond.running import refuse_running
 from millpond.savepoint.whole import check_whole
 from millpond.storage import Storage
+from millpond.storage.owner import check_owner, claim
 
 COMPOSED, REHASH = "composed", "rehash"
 _SECONDS_PER_FILE = 0.005  # on a local disk: two syncs
@@ -73,15 +74,17 @@ def rescale(
         announce: called with what a dry run would return before anything is written.
         ending_s: how long to wait for a query that is just ending; None: `millpond.running` decides.
     Raises:
-        InvalidInputError: PARTITIONS_INVALID, MAX_PARALLELISM_INVALID, NOT_A_CHECKPOINT.
+        InvalidInputError: PARTITIONS_INVALID, MAX_PARALLELISM_INVALID, NOT_A_CHECKPOINT, STATE_OWNED.
         UnsupportedError: STORE_UNSCALABLE, FOREIGN_CHECKPOINT; rows must be hashed anew, and only Spark knows how.
         ConflictError: RESCALE_UNFINISHED (to another number), QUERY_RUNNING.
         UnavailableError: STORAGE_FULL, LOCAL_DISK_FULL: no space to write rows anew; nothing was changed.
         NotFoundError: BATCH_NOT_COMMITTED. FormatError, NotFoundError: the state cannot be read.
     """
     started = time.monotonic()
+    check_owner(storage, root)
     if not dry_run:
         refuse_running(storage, root, ending_s)
+        claim(storage, root)
     undone = _finish_interrupted(storage, partitions, dry_run)
     check_whole(storage, root)
     before = read_before(storage, root)
@@ -146,9 +149,10 @@ def rescale(
 def undo(storage: Storage, root: str) -> bool:
     """Take back an interrupted rescale. Return whether there was one that had not switched over yet.
 
-    Raises: ConflictError: QUERY_RUNNING.
+    Raises: ConflictError: QUERY_RUNNING. InvalidInputError: STATE_OWNED.
     """
     refuse_running(storage, root)
+    claim(storage, root)
     from millpond.rescaling import rehash
 
     rehash.remove_leftovers(storage)

@@ -25,6 +25,7 @@ from millpond.savepoint.index import CANONICAL, NATIVE, FileEntry, SavepointInde
 from millpond.savepoint.target import Target, building, check_vacant
 from millpond.savepoint.whole import telling_what_is_left
 from millpond.storage import Storage, open_checkpoint, root_of
+from millpond.storage.owner import check_owner
 
 log = logging.getLogger(__name__)
 
@@ -76,7 +77,7 @@ def create(
         spark: a SparkSession whose executors are to write the tables of `canonical`, for state too large for one machine: a task for
             each store. They need the extra `tools` too, and reach both places: a file system that all share, or S3.
     Raises:
-        InvalidInputError: NOT_A_CHECKPOINT, TARGET_NOT_EMPTY. UnsupportedError: FOREIGN_CHECKPOINT, FORMAT_TOO_NEW.
+        InvalidInputError: NOT_A_CHECKPOINT, TARGET_NOT_EMPTY, STATE_OWNED. UnsupportedError: FOREIGN_CHECKPOINT, FORMAT_TOO_NEW.
         NotFoundError: BATCH_NOT_COMMITTED, VERSION_EXPIRED. FormatError: a file of the Spark checkpoint is damaged.
         UnavailableError: storage. UnsupportedError: UNSUPPORTED: canonical, and the extra `tools` is not installed.
     """
@@ -88,6 +89,7 @@ def create(
     check_apart(origin, place)
     check_vacant(place)
     source = open_checkpoint(origin)
+    check_owner(source, origin)
     with telling_what_is_left(source, origin, batch):
         for attempt in itertools.count(1):
             try:

@@ -28,6 +28,7 @@ from millpond.savepoint.rows_anew import Origin, write_rows
 from millpond.savepoint.target import building, check_vacant
 from millpond.savepoint.whole import telling_what_is_left
 from millpond.storage import Storage, open_checkpoint, open_storage, root_of
+from millpond.storage.owner import check_owner
 from millpond.storage.place import place_of
 
 KEEP, DROP, GIVEN = "keep", "drop", "given"
@@ -172,6 +173,7 @@ def fork(
     check_apart(origin, place)
     check_vacant(place)
     source = open_checkpoint(origin)
+    check_owner(source, origin)
     with telling_what_is_left(source, origin, batch):
         for attempt in range(_ATTEMPTS):
             try:

@@ -22,6 +22,7 @@ from millpond.errors import ConflictError, ErrorKind, InvalidInputError
 from millpond.scratch import lock, remove_abandoned, scratch_directory
 from millpond.storage import LocalStorage, Storage, open_storage
 from millpond.storage.local import translate
+from millpond.storage.owner import owner_record
 from millpond.storage.place import place_record
 from millpond.storage.split import SplitStorage
 
@@ -113,6 +114,7 @@ def building(root: str, state: str | None = None) -> Iterator[Target]:
         with _claiming(open_storage(state), state) as there:
             split = SplitStorage(target.storage, there)
             split.put_bytes(layout.STORAGE_KEY, place_record(state), if_absent=True)
+            split.put_bytes(layout.OWNER_KEY, owner_record(root), if_absent=True)
             yield Target(split, Place(target.place.root, state), target.durable)
 
 

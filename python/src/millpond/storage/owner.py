@@ -1,0 +1,101 @@
+"""Whose the state at storage.uri is: `millpond/owner.json` beside it names the Spark checkpoint by which it is changed.
+
+    <storage.uri>/<query id>/millpond/owner.json      {"checkpoint": "file:/data/checkpoint"}, sealed
+
+A copy of a Spark checkpoint has the query's id and `millpond/storage.json` too, and so would write into the same folder; only the
+place where it lies is its own. Spark tells that place to the driver and to every executor in the same words.
+"""
+
+from __future__ import annotations
+
+import os
+import time
+
+from millpond import layout
+from millpond._version import __version__
+from millpond.errors import ConflictError, ErrorKind, NotFoundError, error
+from millpond.layout import parse_root
+from millpond.sealed import seal, unseal
+from millpond.storage.base import Storage
+from millpond.storage.place import read_place
+from millpond.storage.split import SplitStorage
+
+_KIND = "owner"
+_SAME_SCHEMES = {"s3a": "s3", "s3n": "s3"}  # two connectors, one place
+
+
+def canonical(root: str) -> str:
+    """Return the one way to write the URI of a Spark checkpoint. Raises: InvalidInputError: no absolute path or URI."""
+    uri = parse_root(root)
+    scheme = _SAME_SCHEMES.get(uri.scheme, uri.scheme)
+    authority = f"//{uri.authority}" if uri.authority and scheme != "file" else ""
+    return f"{scheme}:{authority}{uri.path}"
+
+
+def is_same(one: str, other: str) -> bool:
+    """Return whether two URIs are of one place: the same in canonical form, or two names of one local directory."""
+    one, other = canonical(one), canonical(other)
+    if one == other:
+        return True
+    if not (one.startswith("file:") and other.startswith("file:")):
+        return False
+    try:
+        return os.path.samefile(one.removeprefix("file:"), other.removeprefix("file:"))
+    except OSError:
+        return False  # one of them is not there, or not on this host
+
+
+def read_owner(state: Storage) -> str | None:
+    """Return the URI of the Spark checkpoint to which the state belongs; None: nobody has written it down yet.
+
+    Raises: FormatError: FORMAT_DAMAGED. UnsupportedError: FORMAT_TOO_NEW.
+    """
+    try:
+        data = state.read(layout.OWNER_KEY)
+    except NotFoundError:
+        return None
+    return unseal(_KIND, data, name=layout.OWNER_KEY, damaged=ErrorKind.FORMAT_DAMAGED).string("checkpoint")
+
+
+def owner_record(root: str) -> bytes:
+    """Return `millpond/owner.json` of the state of the Spark checkpoint at `root`."""
+    body = {
+        "checkpoint": canonical(root),
+        "required_features": [],
+        "created_by": f"millpond {__version__}",
+        "created_ms": time.time_ns() // 1_000_000,
+    }
+    return seal(_KIND, body)
+
+
+def check_owner(storage: Storage, root: str) -> bool:
+    """Return whether it is written down that the state in `storage` belongs to the Spark checkpoint at `root`.
+
+    Where the state is in the Spark checkpoint itself there is nothing to ask.
+
+    Raises: InvalidInputError: STATE_OWNED: it belongs to another. FormatError, UnsupportedError: as `read_owner`.
+    """
+    if not isinstance(storage, SplitStorage):
+        return True
+    owner = read_owner(storage.state)
+    if owner is None:
+        return False
+    if not is_same(owner, root):
+        raise error(
+            ErrorKind.STATE_OWNED,
+            f"the state at {read_place(storage.spark) or storage.state!r} is that of {owner}, and not of {canonical(root)}",
+        )
+    return True
+
+
+def claim(storage: Storage, root: str) -> None:
+    """See to it that the state in `storage` belongs to the Spark checkpoint at `root`, before it is changed.
+
+    Raises: InvalidInputError: STATE_OWNED: it belongs to another. FormatError, UnsupportedError: as `read_owner`.
+    """
+    if check_owner(storage, root):
+        return
+    try:
+        storage.put_bytes(layout.OWNER_KEY, owner_record(root), if_absent=True)
+    except ConflictError:
+        check_owner(storage, root)  # another executor, or another Spark checkpoint, was first
