@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 import os
 import random
+import shutil
 import subprocess
 import sys
 import time
@@ -19,7 +20,7 @@ from millpond.cli.main import main
 from millpond.layout import STAGING_PREFIX
 from millpond.restore.sst_cache import cache_directory
 from millpond.storage import open_checkpoint, open_storage
-from tests.agent_driver import Provider
+from tests.agent_driver import Driver, Provider
 from tests.s3_server import HADOOP, Chooser, Fault, Request, S3Server, s3_server
 
 
@@ -54,7 +55,7 @@ def test_a_query_s_life(
     capsys: pytest.CaptureFixture[str],
 ) -> None:
     bucket = server.bucket()
-    (tmp_path / "ckpt").mkdir()
+    driver = Driver(tmp_path / "ckpt", spark_format)
     (tmp_path / "ckpt/metadata").write_text('{"id":"the-query"}')
     options = {
         "storage.uri": f"s3a://{bucket}/a b%20/",
@@ -81,6 +82,7 @@ def test_a_query_s_life(
         opened(writer, 0, "")
         for i in range(8):
             done = writer.commit()
+            driver.record(done)
             expected = (*expected, done.id)
             if i % 3 == 2:
                 writer.snapshot()
@@ -92,11 +94,12 @@ def test_a_query_s_life(
         again = reader.commit()
     assert opened(provider(2), 9, again.id) == (*expected, again.id)
     assert (tmp_path / "ckpt/millpond/storage.json").exists()
-    assert sorted(p.name for p in (tmp_path / "ckpt").iterdir()) == ["metadata", "millpond"]
+    assert sorted(p.name for p in (tmp_path / "ckpt").iterdir()) == ["commits", "metadata", "millpond"]
     assert [info.key for info in open_checkpoint(str(tmp_path / "ckpt"), server.settings()).list("metadata")]
     versions = sorted(int(name.split(".")[0].split("_")[0]) for name in writer.stored(".changelog"))
     assert versions[-1] == 9 and versions[0] > 3, "what no retained version needs was collected"
 
+    shutil.rmtree(tmp_path / "ckpt/commits")  # without the other logs of Spark's it would be called damaged
     monkeypatch.setenv("AWS_ACCESS_KEY_ID", "test")
     monkeypatch.setenv("AWS_SECRET_ACCESS_KEY", "test")
     monkeypatch.setenv("AWS_REGION", "us-east-1")
