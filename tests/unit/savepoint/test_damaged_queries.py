@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import shutil
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
@@ -18,7 +18,9 @@ from millpond.inspection import verify
 from millpond.rescaling import rescale
 from millpond.rescaling.journal import Journal, encode_journal
 from millpond.savepoint.index import encode_index
+from millpond.savepoint.whole import checkpoint_image
 from millpond.state.tables import read_state
+from millpond.storage import LocalStorage, ObjectInfo
 from tests.checkpoints import CheckpointBuilder, version_id
 from tests.damage import with_operators
 from tests.row_checkpoints import RowsBuilder
@@ -279,3 +281,31 @@ def test_a_savepoint_that_an_older_version_made_of_a_damaged_query(
             savepoint.restore(saved, tmp_path / "new", partitions=partitions)
         assert caught.value.kind is ErrorKind.SAVEPOINT_DAMAGED
     assert not (tmp_path / "new").exists()
+
+
+class Committing(LocalStorage):
+    """A storage in which a query commits its first batch while somebody looks: what was listed is not yet all of it."""
+
+    def __init__(self, built: CheckpointBuilder) -> None:
+        super().__init__(str(built.root), fsync=False)
+        late = [info.key for info in self.list("") if info.key.startswith(("state/0/1/", "state/1/", "commits/"))]
+        self.late = {key: self.read(key) for key in sorted(late, reverse=True)}
+        self.delete(late)
+
+    def list(self, prefix: str) -> Iterator[ObjectInfo]:
+        found = list(super().list(prefix))
+        if prefix == "state/":
+            for key, data in getattr(self, "late", {}).items():
+                self.put_bytes(key, data)
+        return iter(found)
+
+
+@pytest.mark.parametrize("spark_format", [1, 2])
+def test_the_first_batch_is_committed_meanwhile(tmp_path: Path, spark_format: int) -> None:
+    """The logs are read before the state is listed: a batch that is committed then has all its files."""
+    built = RowsBuilder(tmp_path / "query", spark_format=spark_format).build(1, snapshots=())
+    with_operators(built, 2)
+    storage = Committing(built)
+    refused(ErrorKind.BATCH_NOT_COMMITTED, lambda: checkpoint_image(storage, "it"))
+    image = checkpoint_image(storage, "it")
+    assert [(op.operator, [s.partition for s in op.stores]) for op in image.operators] == [(0, [0, 1]), (1, [0, 1])]
