@@ -67,7 +67,9 @@ def second_records(info: OperatorInfo, store: str, family: str, families: Collec
     for prefix in (_EXPIRY, _FIRST_EXPIRY, _COUNT, _ROW_COUNT):
         if family.startswith(prefix):
             raise _follows(info, family, family.removeprefix(prefix))
-    kinds = (_EXPIRY, _FIRST_EXPIRY, _COUNT, _ROW_COUNT)
+    # Of a list with TTL Spark's schema names a counter of rows too, into which Spark writes nothing.
+    counts = _COUNT if _COUNT + family in families else _ROW_COUNT
+    kinds = (_EXPIRY, _FIRST_EXPIRY, counts)
     return tuple(Second(store, kind + family, kind) for kind in kinds if kind + family in families)
 
 
