@@ -200,6 +200,47 @@ def test_iterators_outlive_a_spill(bench: Bench) -> None:
     bench.check(2)
 
 
+def test_a_store_gives_memory_back_while_what_became_the_write_store_is_read(bench: Bench, tmp_path: Path) -> None:
+    """Session windows read with iterators of the read store to which they then write."""
+    budget = {"memory.budget": "1m"}
+
+    def fill(of: Bench, store: Store, memory_bytes: int) -> dict[int, str]:
+        rows: dict[int, str] = {}
+        while store.metrics()["memory_bytes"] < memory_bytes:
+            more = {i: f"row {i} " + "x" * 130 for i in range(len(rows), len(rows) + 100)}
+            of.put(store, more)
+            rows |= more
+        return rows
+
+    provider = bench.provider(**budget)
+    store = provider.store(0)
+    rows = fill(bench, store, 750_000)
+    bench.commit(store, rows)
+    other = replace(bench, checkpoint=tmp_path / "other", ids=[None], versions=[{}])
+    neighbour = other.provider(**budget)
+    busy = neighbour.store(0)
+    fill(other, busy, 350_000)
+    read = provider.read_store(1, bench.ids[1])
+    cursor = read.iterate()
+    seen = cursor.next(10)
+    store = provider.upgrade(read, 1, bench.ids[1])
+    changed = {i: "changed" for i in range(0, len(rows), 2)}
+    bench.put(store, changed)
+    state = rows | changed
+    for i in range(1, len(rows), 10):
+        store.remove(bench.key(i))
+        del state[i]
+    seen += cursor.next(-1)
+    assert {bench.number(k): str(v[0]) for k, v in seen} == rows and len(seen) == len(rows)
+    assert bench.rows(store) == state
+    bench.commit(store, state)
+    assert _custom(store, "millpondShrinks") == 1
+    busy.abort()
+    neighbour.close()
+    provider.close()
+    bench.check(2)
+
+
 def test_lists_of_values_survive_a_spill(harness: Harness, tmp_path: Path) -> None:
     bench = Bench(harness, tmp_path / "checkpoint")
     schema = Schema(multi=True)

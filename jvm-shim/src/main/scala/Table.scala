@@ -340,9 +340,10 @@ final class Table(budget: MemoryBudget, shape: TableShape) {
 
   // ---- shrinking -----------------------------------------------------------------------------------------------------------------
 
-  /** A table with the records that `keep` chooses; this one is closed. Only between batches, without iterators. */
+  /** A table with the records that `keep` chooses, in the place of this one, which retires. Only between batches. Iterators may be open: a
+    * read store that becomes a write store keeps them. */
   def rebuild(keep: Long => Boolean, prefixLength: (Long, Int) => Int): Table = {
-    require(touched.size == 0 && openIterators == 0, "rebuild in a running batch")
+    require(touched.size == 0, "rebuild in a running batch")
     dropDetached()
     val result = new Table(budget, shape)
     var dropped = 0
@@ -362,7 +363,7 @@ final class Table(budget: MemoryBudget, shape: TableShape) {
       i += 1
     }
     if (!knowsAll || dropped > 0) result.lack()
-    close()
+    retire()
     result
   }
 
