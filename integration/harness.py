@@ -197,6 +197,16 @@ class Harness:
         )
         return [int(p) for p in answer]
 
+    def begin(self, do: str, **arguments: Any) -> str:
+        """Run one command beside those that follow; return its name, for `join`."""
+        name = self.name("b")
+        self.call(do, beside=name, **arguments)
+        return name
+
+    def join(self, name: str) -> Any:
+        """Wait for a command that was begun; return or raise what it gives."""
+        return self.call("join", name=name)
+
     def end_task(self, task: str) -> None:
         """The task attempt ends, as Spark ends it: completed, failed or killed."""
         self.call("end_task", task=task)

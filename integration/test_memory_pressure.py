@@ -224,7 +224,7 @@ def test_a_store_gives_memory_back_while_what_became_the_write_store_is_read(ben
     cursor = read.iterate()
     seen = cursor.next(10)
     store = provider.upgrade(read, 1, bench.ids[1])
-    changed = {i: "changed" for i in range(0, len(rows), 2)}
+    changed = dict.fromkeys(range(0, len(rows), 2), "changed")
     bench.put(store, changed)
     state = rows | changed
     for i in range(1, len(rows), 10):

@@ -6,6 +6,7 @@ operations; whoever wants a lock that such a call holds first lets it go on to i
 
 from __future__ import annotations
 
+import json
 import os
 import threading
 from collections.abc import Callable, Iterable, Iterator, Sequence
@@ -114,7 +115,10 @@ class Call:
         self.dies_at = dies_at
         self.answer: str | None = None  # None: the agent died
         self.done = False
-        self._request = request
+        # Without its ticket a call is answered by the thread that is asked: here the calls stand still themselves.
+        self._request = json.dumps(
+            {k: v for k, v in json.loads(request or "{}").items() if k not in ("ticket", "wait_ms")}
+        )
         self._operations = 0
         self._turn = threading.Semaphore(0)
         self._back = threading.Semaphore(0)

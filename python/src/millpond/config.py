@@ -76,7 +76,8 @@ OPTIONS: tuple[Option, ...] = (
         default=120_000,
         minimum=1_000,
         maximum=_MAX_MS,
-        doc="How long one call to the agent may take (publishing a file, preparing a restore).",
+        doc="How long the agent may take to answer. Work that takes longer, such as a restore of a large state, is answered as not done "
+        "yet and asked for again: it may take any time.",
     ),
     Option(
         name="maxParallelism",
@@ -198,8 +199,7 @@ OPTIONS: tuple[Option, ...] = (
         default=60_000,
         minimum=1_000,
         maximum=_MAX_MS,
-        doc="How long one request to an object storage is repeated, with growing pauses, before it counts as failed. "
-        "Keep it below agent.callTimeoutMs.",
+        doc="How long one request to an object storage is repeated, with growing pauses, before it counts as failed.",
     ),
     Option(
         name="storage.s3.endpoint",

@@ -438,7 +438,7 @@ ERRORS: dict[ErrorKind, ErrorInfo] = {
     ErrorKind.AGENT_TIMEOUT: ErrorInfo(
         AgentError,
         "The agent did not answer in time.",
-        "Check the checkpoint's storage; raise the option agent.callTimeoutMs if it is merely slow.",
+        "Look at the executor's host: is it out of memory or of processor time? Raise the option agent.callTimeoutMs if it is merely slow.",
     ),
     ErrorKind.AGENT_PACKAGE_MISSING: ErrorInfo(
         AgentError,

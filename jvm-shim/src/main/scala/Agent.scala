@@ -13,14 +13,17 @@ import com.fasterxml.jackson.databind.JsonNode
 import com.fasterxml.jackson.databind.node.ObjectNode
 import py4j.{CallbackClient, GatewayServer, Py4JException, Py4JNetworkException}
 
-import org.apache.spark.SparkEnv
+import org.apache.spark.{SparkEnv, TaskContext}
 import org.apache.spark.internal.Logging
 import org.apache.spark.util.ShutdownHookManager
 
 /** The one agent process of this JVM: started at the first call, started again if it died, stopped with the JVM.
-  * A call that the dead agent left unanswered is made again: every call is idempotent. */
+  * A call that the dead agent left unanswered is made again: every call is idempotent. Work that takes long is answered as not done yet, and
+  * asked for again; so no call takes longer than the time-out, however long its work takes. */
 object Agent extends Logging {
   private val Attempts = 3
+  private val OnlyRead = Set("open", "change_feed")
+  private val tickets = new AtomicLong
   private var running: AgentProcess = null
   private var stopping = false
   private lazy val hook: Unit = { ShutdownHookManager.addShutdownHook(() => stop()); () }
@@ -32,29 +35,51 @@ object Agent extends Logging {
   /** The answer's `ok` part; its `error` part is thrown as [[MillpondException]]. */
   def call(method: String, request: ObjectNode, settings: AgentSettings): JsonNode = {
     val start = System.nanoTime
-    try {
-      val text = Json.text(request)
-      var attempt = 1
-      while (true) {
-        val process = current(settings)
-        try return answer(method, process.call(method, text))
-        catch {
-          case e: Py4JNetworkException =>
-            process.kill()
-            if (attempt == Attempts) {
-              val what = if (process.timedOut(e)) "AGENT_TIMEOUT" else "AGENT_LOST"
-              throw MillpondError.of(what, s"the agent did not answer the call '$method' in $Attempts attempts: ${e.getMessage}", cause = e)
-            }
-            logWarning(s"Millpond agent (pid ${process.pid}) was lost during '$method'; starting another one")
-            attempt += 1
-        }
-      }
-      throw MillpondError.internal("unreachable")
-    } finally { spentNs.get.addAndGet(System.nanoTime - start); () }
+    request.put("ticket", tickets.incrementAndGet().toString).put("wait_ms", settings.waitMs)
+    try answer(method, ask(method, Json.text(request), settings))
+    finally { spentNs.get.addAndGet(System.nanoTime - start); () }
   }
 
-  private def answer(method: String, text: String): JsonNode = {
-    val node = Json.parse(text)
+  private def ask(method: String, request: String, settings: AgentSettings): JsonNode = {
+    var failures = 0
+    while (true) {
+      val link = current(settings)
+      try {
+        val node = Json.parse(link.call(method, request))
+        if (!node.has("pending")) return node
+        failures = 0
+        Seams.at("agent.pending")
+        stopIfUnwanted(method)
+      } catch {
+        case e: Py4JNetworkException =>
+          failures += 1
+          val timedOut = link.timedOut(e)
+          val isLast = failures == Attempts
+          // what it still does for a call that is given up could come after what the next attempt does
+          val isSlow = timedOut && !isLast && answersPing(link)
+          if (!isSlow) link.kill()
+          if (isLast)
+            throw MillpondError.of(if (timedOut) "AGENT_TIMEOUT" else "AGENT_LOST",
+              s"the agent did not answer the call '$method' in $Attempts attempts: ${e.getMessage}", cause = e)
+          if (isSlow) logWarning(s"Millpond agent (pid ${link.pid}) is slow to answer '$method'; it is asked again")
+          else logWarning(s"Millpond agent (pid ${link.pid}) was lost during '$method'; starting another one")
+      }
+    }
+    throw MillpondError.internal("unreachable")
+  }
+
+  private def answersPing(link: AgentLink): Boolean =
+    try Json.parse(link.call("ping", "{}")).has("ok")
+    catch { case NonFatal(_) => false }
+
+  /** A task that was killed asks no more for what only reads. What writes is waited for: it could come after what the next attempt writes. */
+  private def stopIfUnwanted(method: String): Unit = if (OnlyRead(method)) {
+    val task = TaskContext.get()
+    if (task != null) task.killTaskIfInterrupted()
+    if (Thread.interrupted()) throw new InterruptedException(s"while the agent is at work at '$method'")
+  }
+
+  private def answer(method: String, node: JsonNode): JsonNode = {
     val error = node.get("error")
     if (error == null) node.get("ok")
     else throw new MillpondException(error.path("kind").asText("INTERNAL"), error.path("message").asText(s"the agent refused '$method'"), error.path("hint").asText(""))
@@ -97,7 +122,14 @@ object Agent extends Logging {
   }
 }
 
-final case class AgentSettings(python: Option[String], driverPython: Option[String], startTimeoutMs: Long, callTimeoutMs: Int)
+final case class AgentSettings(python: Option[String], driverPython: Option[String], startTimeoutMs: Long, callTimeoutMs: Int) {
+  /** How long the agent works at a call before it answers that it is not done. */
+  def waitMs: Int = math.min(AgentSettings.LongestWaitMs, callTimeoutMs / 4)
+}
+
+private object AgentSettings {
+  val LongestWaitMs = 5000
+}
 
 /** An agent, as far as calls see it. */
 private[millpond] trait AgentLink {

@@ -53,8 +53,7 @@ private object AskedPartitions extends Logging {
       val request = Json.obj().put("checkpoint", root.toString).put("run_id", run.toString).put("partitions", asked)
       request.set[ObjectNode]("options", options.json)
       S3Access.of(hadoopConf).foreach(request.set[JsonNode]("hadoop", _))
-      var answer = Agent.call("rescale", request, options.agentSettings)
-      while (!answer.get("done").asBoolean) answer = Agent.call("rescale", request, options.agentSettings)
+      val answer = Agent.call("rescale", request, options.agentSettings)
       if (answer.has("from"))
         logInfo(s"the state in $root was rescaled from ${answer.get("from").asInt} to $asked partitions (${answer.get("way").asText}) in ${answer.get("seconds").asDouble} s")
       None

@@ -9,6 +9,7 @@ from dataclasses import dataclass, field
 from typing import Any
 
 from millpond import layout
+from millpond.agent.pending import check_wanted
 from millpond.config import OptionValue, resolve
 from millpond.errors import ErrorKind, InvalidInputError, MillpondError
 from millpond.format_file import CheckpointFormat
@@ -114,6 +115,7 @@ class StoreContext:
             verify_checksums=self.options["restore.verifyChecksums"] is True,
             parallel=self.checkpoint.parallel if self.directory is None else None,
             cache=self.sst_cache,
+            check_wanted=check_wanted(),
         )
 
     def staging_dir(self, local_dir: str) -> str:
@@ -183,8 +185,13 @@ class Contexts:
         return self._make(described, hadoop, key, JsonFields(value, request_error, "store"))
 
     def known(self, value: dict[str, Any]) -> StoreContext | None:
-        """Return the context that an earlier `of` made, None if it was forgotten."""
-        return self._stores.get((value["root"], value["operator"], value["partition"], value["name"], value["run_id"]))
+        """Return the context that an earlier `of` made, None if it was forgotten or never made."""
+        try:
+            return self._stores.get(
+                (value["root"], value["operator"], value["partition"], value["name"], value["run_id"])
+            )
+        except (KeyError, TypeError):
+            return None
 
     def forget(self, context: StoreContext) -> None:
         """Drop what is remembered of a store."""

@@ -1,7 +1,8 @@
 """What the agent does, free of py4j: one method per call of the protocol, JSON text in, JSON text out.
 
 Source: docs/design/0001-planes-and-protocol.md. Thread-safe: py4j brings every JVM thread its own thread here. A request
-carries all it needs, so an agent that was just started answers like the one that died.
+carries all it needs, so an agent that was just started answers like the one that died. A request with a ticket is answered in
+time, if only that its work is not done yet (`agent.pending`).
 """
 
 from __future__ import annotations
@@ -9,27 +10,28 @@ from __future__ import annotations
 import json
 import logging
 import os
-import threading
 import time
 from collections.abc import Callable
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 from millpond._version import __version__
 from millpond.agent import changelogs, opening
 from millpond.agent.context import Contexts, StoreContext, request_error
+from millpond.agent.pending import AbandonedError, PendingCalls, check_wanted
 from millpond.errors import ErrorKind, MillpondError, UnavailableError, error
 from millpond.ids import VersionId, valid_id
 from millpond.json_fields import ColumnFamily, JsonFields, KeyGroupsInfo, group_keys_from_json
 from millpond.partition_keys import partition_key_rule
 from millpond.snapshot import local_ssts, upload
 from millpond.snapshot.plan import CheckpointSst
+from millpond.snapshot.uploads import Uploads
 from millpond.storage import Storage, StorageSettings, open_checkpoint
 from millpond.storage.usage import usage_of
 
-if TYPE_CHECKING:
-    from millpond.agent.on_restart import RestartRescales
-
 log = logging.getLogger(__name__)
+
+_PENDING = '{"pending":true}'
+_NEVER_LONG = ("ping", "close")
 
 
 def now_ms() -> int:
@@ -60,8 +62,7 @@ class AgentService:
         self._clock_ms = clock_ms
         self._contexts = Contexts(opener, local_root)
         self._opener = opener
-        self._restart_rescales: RestartRescales | None = None
-        self._lock = threading.Lock()
+        self._pending = PendingCalls()
         self._methods: dict[str, Callable[[dict[str, Any]], dict[str, Any]]] = {
             "ping": self._ping,
             "check_start": self._check_start,
@@ -77,29 +78,46 @@ class AgentService:
 
     def handle(self, method: str, request: str) -> str:
         """Answer one call. Never raises: what goes wrong is in the answer."""
+        return self._answer(method, lambda: self._taken(method, request))
+
+    def _taken(self, method: str, request: str) -> str:
+        call, value = self._methods.get(method), _parse(request)
+        if call is None:
+            raise request_error(f"no method {method!r}")
+        ticket, wait_ms = value.pop("ticket", None), value.pop("wait_ms", 0)
+
+        def work() -> str:
+            answer = call(value)
+            if "store" in value:
+                self._report_usage(value, answer)
+            return json.dumps({"ok": answer}, separators=(",", ":"))
+
+        if ticket is None or self._is_short(method, value):
+            return work()
+        if not isinstance(ticket, str) or type(wait_ms) is not int:
+            raise request_error("ticket is no text, or wait_ms no whole number")
+        answer = self._pending.answer(ticket, wait_ms / 1000, lambda: self._answer(method, work))
+        return _PENDING if answer is None else answer
+
+    def _is_short(self, method: str, request: dict[str, Any]) -> bool:
+        """Whether the call moves nothing over a network: such a one is answered by the thread that was asked, which is faster."""
+        if method == "publish_changelog" and isinstance(request.get("store"), dict):
+            known = self._contexts.known(request["store"])
+            return known is not None and known.directory is not None
+        return method in _NEVER_LONG
+
+    def _answer(self, method: str, work: Callable[[], str]) -> str:
         try:
-            return json.dumps({"ok": self._dispatch(method, request)}, separators=(",", ":"))
+            return work()
+        except AbandonedError:
+            log.info("call abandoned method=%s", method)
+            raise
         except MillpondError as e:
             log.info("call failed method=%s kind=%s: %s", method, e.kind, e)
             return _error_answer(e.kind.value, str(e), e.hint)
         except Exception as e:  # the JVM must get an answer whatever happened; the traceback goes to stderr
             log.exception("call failed method=%s", method)
             return _error_answer(ErrorKind.INTERNAL.value, f"{type(e).__name__}: {e}", "")
-
-    def _dispatch(self, method: str, request: str) -> dict[str, Any]:
-        call = self._methods.get(method)
-        if call is None:
-            raise request_error(f"no method {method!r}")
-        try:
-            value = json.loads(request) if request else {}
-        except ValueError as e:
-            raise request_error("no JSON") from e
-        if not isinstance(value, dict):
-            raise request_error("no JSON object")
-        answer = call(value)
-        if "store" in value:
-            self._report_usage(value, answer)
-        return answer
 
     def _report_usage(self, request: dict[str, Any], answer: dict[str, Any]) -> None:
         """Tell what the storage was asked since the last answer, whichever store's calls that were: the sum over stores is right."""
@@ -186,7 +204,13 @@ class AgentService:
             known = local_ssts.load(local_dir)
             files = context.new_files()
             published = upload.publish_snapshot(
-                files, snapshot, known, now_ms=self._clock_ms(), cache=context.sst_cache
+                files,
+                snapshot,
+                known,
+                now_ms=self._clock_ms(),
+                cache=context.sst_cache,
+                uploads=Uploads(local_dir, self._clock_ms(), context.option_int("gc.graceMs") // 2),
+                check_wanted=check_wanted(),
             )
             names = {info.key.rpartition("/")[2] for info in files.listing.manifests.values()}
             self._remember(context, local_dir, published, names)
@@ -244,15 +268,22 @@ class AgentService:
 
     def _rescale(self, request: dict[str, Any]) -> dict[str, Any]:
         # Here and not above: the agents of executors never come to it.
-        from millpond.agent.on_restart import RestartRescales
+        from millpond.agent.on_restart import rescale_on_restart
 
-        with self._lock:
-            if self._restart_rescales is None:
-                self._restart_rescales = RestartRescales(self._opener)
-        return self._restart_rescales.answer(request)
+        return rescale_on_restart(request, self._opener)
 
     def _context(self, request: dict[str, Any]) -> StoreContext:
         return self._contexts.of(request.get("store"))
+
+
+def _parse(request: str) -> dict[str, Any]:
+    try:
+        value = json.loads(request) if request else {}
+    except ValueError as e:
+        raise request_error("no JSON") from e
+    if not isinstance(value, dict):
+        raise request_error("no JSON object")
+    return value
 
 
 def _named(context: StoreContext, version: int, version_id: object, *, required: bool) -> VersionId:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import os
 import shutil
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Collection, Sequence
 from dataclasses import dataclass
 from functools import partial
 from typing import TypeVar
@@ -41,11 +41,13 @@ class Fetching:
     verify_checksums: compare the sums also of SSTs that share the stored file; copies are always compared.
     parallel: fetch side by side, which pays where files are not local; None: one after the other.
     cache: what it has is not fetched.
+    check_wanted: called before each file; raises if nobody wants them any more.
     """
 
     verify_checksums: bool
     parallel: Parallel | None = None
     cache: SstCache | None = None
+    check_wanted: Callable[[], None] = lambda: None
 
     def run(self, calls: Sequence[Callable[[], T]]) -> list[T]:
         """Return what the calls return, in order."""
@@ -55,7 +57,7 @@ class Fetching:
 def lay_out(storage: Storage, manifest: Manifest, manifest_name: str, directory: str, fetching: Fetching) -> LaidOut:
     """Make `directory` hold the RocksDB database of `manifest`.
 
-    Whatever was there is replaced: an earlier attempt of the same call may have left a part. SSTs share the stored file's
+    An earlier attempt of the same call may have left a part: of that, SSTs that are whole are kept. SSTs share the stored file's
     blocks where the storage can; RocksDB never changes an SST in place.
 
     Raises:
@@ -159,7 +161,10 @@ def _lay_out_database(
     name, content = rocksdb_manifest
 
     def fetch(sst: SstRef) -> str:
+        fetching.check_wanted()
         path = os.path.join(unfinished, sst.local_name)
+        if _is_whole(path, sst):
+            return path
         if fetching.cache is not None and fetching.cache.take(sst, path):
             return path
         shared, crc32 = _fetch(storage, layout.store_key(store, sst.key), path, sst)
@@ -170,10 +175,7 @@ def _lay_out_database(
         return path
 
     try:
-        for stale in (directory, unfinished):
-            if os.path.lexists(stale):
-                shutil.rmtree(stale)
-        os.makedirs(unfinished)
+        _keep_only({sst.local_name for sst in ssts}, directory, unfinished)
         fetching.run([partial(fetch, sst) for sst in ssts])
         with open(os.path.join(unfinished, name), "xb") as file:
             file.write(content)
@@ -183,6 +185,33 @@ def _lay_out_database(
     except OSError as e:
         raise translate(e, f"preparing {directory}", local=True) from e
     return [os.path.join(directory, sst.local_name) for sst in ssts]
+
+
+def _keep_only(names: Collection[str], directory: str, unfinished: str) -> None:
+    """Make `unfinished` hold, of what an earlier attempt left, nothing but files of these names, and `directory` be gone."""
+    if os.path.lexists(directory):
+        # The earlier attempt was done, and its answer did not arrive.
+        if os.path.lexists(unfinished):
+            shutil.rmtree(unfinished)
+        os.rename(directory, unfinished)
+    os.makedirs(unfinished, exist_ok=True)
+    with os.scandir(unfinished) as entries:
+        for entry in entries:
+            if entry.is_dir(follow_symlinks=False):
+                shutil.rmtree(entry.path)
+            elif entry.name not in names:
+                os.unlink(entry.path)
+
+
+def _is_whole(path: str, sst: SstRef) -> bool:
+    """Whether the file is there with the bytes of `sst`; a file with other bytes is removed."""
+    try:
+        if os.path.getsize(path) == sst.size_bytes and file_crc32(path) == sst.crc32:
+            return True
+        os.unlink(path)
+    except FileNotFoundError:
+        pass
+    return False
 
 
 def _fetch(storage: Storage, key: str, path: str, sst: SstRef) -> tuple[bool, int | None]:

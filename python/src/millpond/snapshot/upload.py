@@ -5,6 +5,7 @@ from __future__ import annotations
 import logging
 import os
 import time
+from collections.abc import Callable
 from dataclasses import dataclass
 
 from millpond import condemned, layout
@@ -18,6 +19,7 @@ from millpond.manifest import Manifest, ParentSnapshot, SstRef, encode_manifest
 from millpond.restore.sst_cache import SstCache
 from millpond.snapshot.local_ssts import FileIdentity, LocalSst, identify
 from millpond.snapshot.plan import CheckpointSst, SnapshotPlan, describe, plan_snapshot
+from millpond.snapshot.uploads import Uploads
 from millpond.storage.local import translate
 from millpond.store_files import StoreFiles
 
@@ -54,6 +56,8 @@ def publish_snapshot(
     *,
     now_ms: int,
     cache: SstCache | None = None,
+    uploads: Uploads | None = None,
+    check_wanted: Callable[[], None] = lambda: None,
 ) -> Published:
     """Upload what is new and publish the manifest.
 
@@ -62,6 +66,8 @@ def publish_snapshot(
     Args:
         files: of the store; its listing is renewed.
         cache: keeps what is uploaded.
+        uploads: what it has is not uploaded again.
+        check_wanted: called before each file; raises if nobody wants the snapshot any more.
     Raises:
         InvalidInputError: the RocksDB checkpoint is not what the request says.
         UnavailableError: storage; or an SST was collected while this ran (then nothing is published).
@@ -73,7 +79,14 @@ def publish_snapshot(
     plan = plan_snapshot(request.files, identities, known, protected, stored)
     refs = {ref.local_name: ref for ref in plan.reused}
     for file in plan.new:
+        check_wanted()
+        uploaded = uploads.find(identities[file.name]) if uploads is not None else None
+        if uploaded is not None:
+            refs[file.name] = describe(file, uploaded.key, uploaded.crc32)
+            continue
         refs[file.name] = _upload(files, request.db_checkpoint, file, cache)
+        if uploads is not None:
+            uploads.add(identities[file.name], refs[file.name])
     used = {known[identities[ref.local_name]].manifest for ref in plan.reused}
     parent = max((parents[name] for name in used), key=lambda p: p.version, default=None)
     manifest = Manifest(
@@ -95,6 +108,8 @@ def publish_snapshot(
     manifest_name = files.manifest_name(request.version)
     key = layout.store_key(files.store, manifest_name)
     files.storage.put_bytes(key, encode_manifest(manifest))
+    if uploads is not None:
+        uploads.clear()  # the manifest names them now; if one is gone, it is uploaded anew
     _check_still_there(files, manifest, key)
     log.info(
         "snapshot published store=%s version=%d new_ssts=%d new_bytes=%d reused_ssts=%d reused_bytes=%d ms=%d",

@@ -6,7 +6,9 @@ package org.apache.spark.sql.millpond.testing
 import java.io.{BufferedReader, InputStreamReader, PrintStream}
 import java.nio.charset.StandardCharsets.UTF_8
 import java.util.{Base64, UUID}
+import java.util.concurrent.{ExecutionException, FutureTask}
 
+import scala.collection.concurrent.TrieMap
 import scala.collection.mutable
 import scala.jdk.CollectionConverters._
 import scala.util.control.NonFatal
@@ -72,9 +74,20 @@ object ProviderHarness {
     finally TaskContext.unset()
   }
 
-  private val providers = mutable.Map.empty[String, Opened]
-  private val stores = mutable.Map.empty[String, Store]
-  private val cursors = mutable.Map.empty[String, Cursor]
+  /** Commands that run beside the others, by name. A command with `beside` is begun and answered at once; `join` waits for what it gives. */
+  private val beside = TrieMap.empty[String, FutureTask[JsonNode]]
+  private def perhapsBeside(c: JsonNode)(work: => JsonNode): JsonNode = if (!c.hasNonNull("beside")) work else {
+    val task = new FutureTask[JsonNode](() => work)
+    val thread = new Thread(task, text(c, "beside"))
+    thread.setDaemon(true)
+    thread.start()
+    beside(text(c, "beside")) = task
+    nodes.nullNode
+  }
+
+  private val providers = TrieMap.empty[String, Opened]
+  private val stores = TrieMap.empty[String, Store]
+  private val cursors = TrieMap.empty[String, Cursor]
 
   private[testing] def providerOf(name: String): StateStoreProvider = providers(name).provider
   private[testing] def allProviders: Seq[StateStoreProvider] = providers.values.map(_.provider).toSeq
@@ -239,6 +252,9 @@ object ProviderHarness {
     case "upgrade" =>
       val p = provider(c)
       keep(c, p, p.provider.upgradeReadStoreToWriteStore(stores(text(c, "from")).read, c.get("version").longValue, id(c), flag(c, "force_snapshot")))
+    case "join" =>
+      try beside.remove(text(c, "name")).get.get
+      catch { case e: ExecutionException => throw e.getCause }
     case "end_task" => tasks.remove(text(c, "task")).foreach(_.markTaskCompleted(None)); nodes.nullNode
     case "get" =>
       val s = store(c)
@@ -424,7 +440,7 @@ object ProviderHarness {
     val out = nodes.arrayNode()
     json.readTree(line).elements().asScala.foreach { c =>
       val one = nodes.objectNode()
-      try one.set[ObjectNode]("ok", asTask(c)(run(c)))
+      try one.set[ObjectNode]("ok", perhapsBeside(c)(asTask(c)(run(c))))
       catch {
         case e: LinkageError => one.set[ObjectNode]("error", failure(e))
         case e: AssertionError => one.set[ObjectNode]("error", failure(e))

@@ -1,0 +1,191 @@
+"""A storage on which a restore and a snapshot take several times as long as a call to the agent may."""
+
+from __future__ import annotations
+
+import os
+import signal
+import threading
+import time
+from collections import Counter
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+
+from integration.harness import Harness, Provider, Schema, Store, providers_to_test, short_conf
+from integration.jvm import MILLPOND
+from integration.processes import agents_below, wait_until
+from integration.store_model import write_spark_metadata
+from tests.s3_server import HADOOP, Request, S3Server, s3_server
+
+pytestmark = [
+    pytest.mark.spark,
+    pytest.mark.skipif(MILLPOND not in providers_to_test(), reason="about Millpond's agent"),
+]
+
+CALL_TIMEOUT_S = 1
+SNAPSHOTS = 3
+
+
+@pytest.fixture(scope="module")
+def harness(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Harness]:
+    """A JVM whose agent has little time for a call: the first store of a JVM decides on that."""
+    started = Harness(tmp_path_factory.mktemp("harness"))
+    yield started
+    started.stop()
+
+
+@pytest.fixture(scope="module")
+def server() -> Iterator[S3Server]:
+    with s3_server() as running:
+        yield running
+
+
+class Pond:
+    """Two stores of a query whose SSTs move slowly, if the test says so."""
+
+    def __init__(self, harness: Harness, server: S3Server, checkpoint: Path) -> None:
+        self.harness, self.server = harness, server
+        self.root = write_spark_metadata(
+            checkpoint, operator_name="stateStoreSave", partitions=2, provider_class=MILLPOND
+        )
+        (checkpoint / "metadata").write_text('{"id":"the-query"}')
+        self.bucket = server.bucket()
+        self.held: str | None = None  # operation on an SST that waits
+        self.waiting, self.release = threading.Event(), threading.Event()
+        self.asked: Counter[str] = Counter()  # operation and key of an SST
+        self._lock = threading.Lock()
+        self._passing = 0
+
+    def hold(self, operation: str, *, passing: int = 0) -> None:
+        """From here on requests for SSTs of partition 0 wait; the first `passing` do not."""
+        self.waiting.clear()
+        self.release.clear()
+        self.held, self._passing = operation, passing
+
+    def gate(self, request: Request) -> None:
+        """See each request."""
+        if not request.path.endswith(".sst") or "/0/0/" not in request.path:
+            return
+        with self._lock:
+            self.asked[f"{request.operation} {request.path}"] += 1
+            passes = request.operation != self.held or self._passing > 0
+            self._passing -= 1
+        if not passes:
+            self.waiting.set()
+            assert self.release.wait(60)
+
+    def provider(self, partition: int) -> Provider:
+        conf = short_conf(
+            {
+                "minDeltasForSnapshot": 1,
+                "millpond.storage.uri": f"s3://{self.bucket}/states",
+                "millpond.storage.s3.endpoint": self.server.endpoint,
+                "millpond.storage.cache.size": "0",
+                "millpond.agent.callTimeoutMs": CALL_TIMEOUT_S * 1000,
+            }
+        ) | {"spark.sql.shuffle.partitions": "2"}
+        return self.harness.open(
+            self.root, provider_class=MILLPOND, schema=Schema(), conf=conf, hadoop=HADOOP, partition=partition
+        )
+
+    def agent(self) -> int:
+        (pid,) = agents_below(self.harness.pid)
+        return pid
+
+    def work_until_it_is_late(self, quick: Provider, version: int) -> int:
+        """Commit in the other store for several times as long as a call may take; return its version."""
+        begun, store = time.monotonic(), None
+        while time.monotonic() < begun + 4 * CALL_TIMEOUT_S:
+            store = quick.store(version)
+            store.put(["quick", version], ["x", version])
+            version = store.commit().version
+        assert self.waiting.is_set() and not self.release.is_set()
+        return version
+
+
+@pytest.fixture
+def pond(harness: Harness, server: S3Server, tmp_path: Path) -> Iterator[Pond]:
+    made = Pond(harness, server, tmp_path / "checkpoint")
+    with server.faults(made.gate):
+        yield made
+        made.release.set()
+
+
+def filled(pond: Pond) -> tuple[Provider, dict[str, int]]:
+    """A store with an SST for each of its snapshots."""
+    provider = pond.provider(0)
+    for version in range(SNAPSHOTS):
+        store = provider.store(version)
+        store.put_many([([f"{version}", i], ["x" * 100, i]) for i in range(50)])
+        store.commit()
+        provider.store(version + 1).abort()
+        provider.snapshot()
+    store = provider.store(SNAPSHOTS)
+    store.put(["last", 0], ["", 0])
+    store.commit()
+    return provider, {str(version): 50 for version in range(SNAPSHOTS)} | {"last": 1}
+
+
+def rows(store: Store) -> Counter[str]:
+    return Counter(key[0] for key, _ in store.scan())
+
+
+def test_slow_calls_hold_up_no_other_store(pond: Pond) -> None:
+    slow, expected = filled(pond)
+    quick = pond.provider(1)
+    agent, version = pond.agent(), 0
+    store = slow.store(SNAPSHOTS + 1)
+    store.put(["more", 0], ["", 0])
+    store.commit()
+    slow.store(SNAPSHOTS + 2).abort()
+    pond.hold("PUT")
+    snapshot = pond.harness.begin("snapshot", p=slow.name)
+    assert pond.waiting.wait(60)
+    version = pond.work_until_it_is_late(quick, version)
+    pond.release.set()
+    pond.harness.join(snapshot)
+    store = slow.store(SNAPSHOTS + 2)
+    store.put(["more", 1], ["", 0])
+    store.commit()
+    slow.close()
+    assert max(count for key, count in pond.asked.items() if key.startswith("PUT")) == 1
+
+    pond.hold("GET")
+    slow, store = pond.provider(0), Store(slow, "slow")
+    restore = pond.harness.begin("get_store", p=slow.name, s=store.name, version=SNAPSHOTS + 3)
+    assert pond.waiting.wait(60)
+    pond.work_until_it_is_late(quick, version)
+    pond.release.set()
+    pond.harness.join(restore)
+    assert rows(store) == expected | {"more": 2}
+    store.abort()
+    assert pond.agent() == agent, "the agent was killed for a call that merely took long"
+    assert max(count for key, count in pond.asked.items() if key.startswith("GET")) == 1
+    slow.close()
+    quick.close()
+
+
+def test_a_restore_whose_agent_is_killed_goes_on_with_the_files_it_has(pond: Pond) -> None:
+    slow, expected = filled(pond)
+    slow.close()
+    pond.hold("GET", passing=SNAPSHOTS - 1)
+    slow, store = pond.provider(0), Store(slow, "killed")
+    agent = pond.agent()
+    restore = pond.harness.begin("get_store", p=slow.name, s=store.name, version=SNAPSHOTS + 1)
+    assert pond.waiting.wait(60)
+    folder = pond.harness.local_dir
+    wait_until(
+        lambda: len(list(folder.glob("millpond-*/0-0-default-*/g*/db-*.unfinished/*.sst"))) == SNAPSHOTS - 1,
+        seconds=60,
+        what="the other files",
+    )
+    os.kill(agent, signal.SIGKILL)
+    pond.release.set()
+    pond.harness.join(restore)
+    assert rows(store) == expected
+    store.abort()
+    assert pond.agent() != agent
+    asked = [count for key, count in pond.asked.items() if key.startswith("GET")]
+    assert sorted(asked) == [1] * (SNAPSHOTS - 1) + [2]
+    slow.close()
