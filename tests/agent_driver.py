@@ -21,6 +21,7 @@ from millpond.errors import ErrorKind
 from millpond.ids import StoreId, VersionId, new_id
 from millpond.json_fields import ColumnFamily, KeyGroupsInfo
 from millpond.storage import Storage
+from millpond.storage.local import LocalStorage
 
 Ids = tuple[str, ...]
 
@@ -317,10 +318,14 @@ class Driver:
 
     checkpoint: Path
     spark_format: int
+    storage: Storage | None = None  # where the agent looks, if that is not `checkpoint`
 
     def __post_init__(self) -> None:
-        (self.checkpoint / layout.COMMITS_DIR).mkdir(parents=True, exist_ok=True)
-        (self.checkpoint / layout.QUERY_METADATA_KEY).write_text('{"id":"8a3b7c9e-0000-4000-8000-000000000001"}')
+        if self.storage is None:
+            self.storage = LocalStorage(str(self.checkpoint), fsync=False)
+            (self.checkpoint / layout.COMMITS_DIR).mkdir(parents=True, exist_ok=True)
+        query = b'{"id":"8a3b7c9e-0000-4000-8000-000000000001"}'
+        self.storage.put_bytes(layout.QUERY_METADATA_KEY, query)
 
     def record(self, version: VersionId) -> None:
         """The batch that made `version`, in partition 0, is committed."""
@@ -328,10 +333,11 @@ class Driver:
         if self.spark_format == 2:
             ids = {"nextBatchWatermarkMs": 0, "stateUniqueIds": {"0": [[version.id]]}}
             text = f"v2\n{json.dumps(ids)}"
-        (self.checkpoint / layout.commits_key(version.version - 1)).write_text(text)
+        assert self.storage is not None
+        self.storage.put_bytes(layout.commits_key(version.version - 1), text.encode())
 
     def go_back(self, version: int) -> None:
         """As the troubleshooting guide tells: the batches that made what is newer than `version` are forgotten."""
-        for path in (self.checkpoint / layout.COMMITS_DIR).iterdir():
-            if int(path.name) >= version:
-                path.unlink()
+        assert self.storage is not None
+        keys = [info.key for info in self.storage.list(f"{layout.COMMITS_DIR}/")]
+        self.storage.delete(key for key in keys if int(key.rpartition("/")[2]) >= version)

@@ -7,6 +7,7 @@ the sequence of commit ids, so a wrong restore cannot look right.
 
 from __future__ import annotations
 
+import contextlib
 import shutil
 import tempfile
 import time
@@ -24,6 +25,7 @@ from tests.agent_driver import CallError, Driver, Ids, Provider
 
 RETAIN = 3
 GRACE_MS = 60_000
+NOWHERE = VersionId(10**6)
 EXECUTORS = st.sampled_from([0, 1])
 # What a damaged store may answer; anything else, and any wrong state, is a bug.
 DAMAGE_KINDS = {
@@ -50,7 +52,7 @@ class AgentMachine(RuleBasedStateMachine):
         self.chain: list[VersionId] = [VersionId(0)]  # what the driver recorded, by version
         self.attempts: list[VersionId] = []  # of the next version
         self.expired = -1  # version that is not retained any more, nor any before it
-        self.driver = Driver(self.root / "ckpt", self.spark_format)
+        self.driver = self.new_driver()
         self.executors = [self.new_provider(), self.new_provider()]
         for provider in self.executors:
             provider.open(0)
@@ -59,6 +61,9 @@ class AgentMachine(RuleBasedStateMachine):
 
     def new_service(self) -> AgentService:
         return AgentService(clock_ms=lambda: time.time_ns() // 1_000_000 + self.offset_ms)
+
+    def new_driver(self) -> Driver:
+        return Driver(self.root / "ckpt", self.spark_format)
 
     def new_provider(self) -> Provider:
         self.locals += 1
@@ -92,6 +97,13 @@ class AgentMachine(RuleBasedStateMachine):
         state = provider.open(version.version, version.id if self.spark_format == 2 and version.id else None)
         self.check(version, state)
         self.at[executor] = version
+
+    def try_open(self, executor: int, version: VersionId) -> bool:
+        """Whether the store can be opened; what the executor had is gone if not."""
+        self.at[executor] = NOWHERE
+        with contextlib.suppress(CallError):
+            self.open(executor, version)
+        return self.at[executor] == version
 
     def check(self, version: VersionId, state: Ids) -> None:
         if self.spark_format == 2:
@@ -134,11 +146,8 @@ class AgentMachine(RuleBasedStateMachine):
         """As the troubleshooting guide tells: newer batches are removed from Spark's logs. Then the query runs on one executor;
         the other one does not hear of it, and, with `later`, collects."""
         version = data.draw(st.integers(0, self.tip.version - 1))
-        if version <= self.expired:
-            try:
-                self.open(executor, self.chain[version])
-            except CallError:
-                return  # it was collected
+        if version <= self.expired and not self.try_open(executor, self.chain[version]):
+            return  # it was collected
         self.expired = version - 1
         self.driver.go_back(version)
         del self.chain[version + 1 :]
@@ -154,6 +163,8 @@ class AgentMachine(RuleBasedStateMachine):
         """Batches without any trouble."""
         for _ in range(batches):
             self.attempt(executor)
+            if not self.attempts:
+                return  # its storage failed
             self.record_attempt(self.attempts[-1])
 
     @rule(executor=EXECUTORS, compact=st.booleans())
@@ -230,7 +241,10 @@ class AgentMachine(RuleBasedStateMachine):
             try:
                 state = reader.open(version.version, version.id if self.spark_format == 2 and version.id else None)
             except CallError as e:
-                assert self.damaged and e.kind in DAMAGE_KINDS, e
+                # The agent counts an attempt too, which Spark has not recorded yet.
+                newest = max((attempt.version for attempt in self.attempts), default=self.tip.version)
+                expired = newest - version.version >= RETAIN and e.kind is ErrorKind.VERSION_EXPIRED
+                assert self.damaged and (expired or e.kind in DAMAGE_KINDS), e
                 continue
             self.check(version, state)
         shutil.rmtree(reader.local_dir)

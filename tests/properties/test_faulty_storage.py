@@ -17,8 +17,8 @@ from millpond.ids import VersionId, new_id
 from millpond.layout import changelog_name
 from millpond.storage import MemoryStorage
 from millpond.testing.faults import Fault, FaultyStorage, Operation, seeded
-from tests.agent_driver import CallError, Provider
-from tests.properties.test_agent_machine import DAMAGE_KINDS, EXECUTORS, AgentMachine
+from tests.agent_driver import CallError, Driver, Provider
+from tests.properties.test_agent_machine import DAMAGE_KINDS, EXECUTORS, NOWHERE, AgentMachine
 
 FAILURES = DAMAGE_KINDS | {
     ErrorKind.STORAGE_UNAVAILABLE,
@@ -30,7 +30,6 @@ FAILURES = DAMAGE_KINDS | {
     ErrorKind.VERSION_NOT_FOUND,
     ErrorKind.VERSION_EXPIRED,
 }
-NOWHERE = VersionId(10**6)
 
 
 class ObjectsMachine(AgentMachine):
@@ -55,6 +54,9 @@ class ObjectsMachine(AgentMachine):
 
     def new_service(self) -> AgentService:
         return AgentService(opener=lambda uri, settings: self.storage, clock_ms=self.now_ms)
+
+    def new_driver(self) -> Driver:
+        return Driver(self.root / "ckpt", self.spark_format, self.memory)
 
     def new_provider(self) -> Provider:
         provider = super().new_provider()
