@@ -28,8 +28,10 @@ from pyspark.sql import functions as F
 from integration.cases import CLICKS, EVENTS
 from integration.harness import Commit, Harness, Provider, ProviderError, Row, Schema, providers_to_test, short_conf
 from integration.jvm import MILLPOND, REPO, ROCKSDB
+from integration.store_cases import open_provider
 from integration.store_model import State, as_state, canon, write_spark_metadata
 from integration.streams import Input, Run, finish, start
+from millpond.changelog import ChangelogReader, Op
 
 pytestmark = pytest.mark.skipif(MILLPOND not in providers_to_test(), reason="about Millpond's own files")
 
@@ -330,8 +332,6 @@ def test_leftovers_of_a_killed_writer_are_ignored(harness: Harness, tmp_path: Pa
 @pytest.mark.parametrize("newer", [{"required_features": ["time travel"]}, None])
 def test_newer_format_is_refused(harness: Harness, tmp_path: Path, newer: dict[str, Any] | None) -> None:
     """A format.json of a later Millpond: nothing is read, nothing overwritten."""
-    import zlib
-
     scene = _scene(harness, tmp_path)
     path = scene.checkpoint / "millpond" / "format.json"
     head, body = path.read_bytes().split(b"\n", 1)
@@ -343,6 +343,68 @@ def test_newer_format_is_refused(harness: Harness, tmp_path: Path, newer: dict[s
     before = path.read_bytes()
     scene.refuses(8, "FORMAT_TOO_NEW")
     assert path.read_bytes() == before
+
+
+def _with_header(data: bytes, *, file_format: int = 1, flags: int) -> bytes:
+    """A changelog with another lead of its header, and the right sum."""
+    end = 12 + struct.unpack_from("<I", data, 8)[0]
+    head = data[:4] + struct.pack("<HH", file_format, flags) + data[8:end]
+    return head + struct.pack("<I", zlib.crc32(head)) + data[end + 4 :]
+
+
+@pytest.mark.parametrize(("file_format", "flags"), [(1, 2), (1, 3), (1, 0x8000), (2, 0)])
+def test_changelog_of_a_newer_version_is_not_called_damaged(
+    harness: Harness, tmp_path: Path, file_format: int, flags: int
+) -> None:
+    scene = _scene(harness, tmp_path)
+    path = _file(scene, 8, "changelog")
+    data = path.read_bytes()
+    path.unlink()
+    path.write_bytes(_with_header(data, file_format=file_format, flags=flags))
+    assert path.name in scene.refuses(8, "FORMAT_TOO_NEW")
+    path.write_bytes(_with_header(data, flags=1))
+    assert scene.read(8) == scene.states[8], "what this version knows it reads"
+
+
+def test_a_changelog_says_that_keys_repeat(harness: Harness, tmp_path: Path) -> None:
+    """Lists are appended to, and a spilled batch writes a key twice: a reader from before that must not take it for damage."""
+    checkpoint = tmp_path / "checkpoint"
+    lists = Schema("k bigint", "v string", multi=True)
+    conf = {"millpond.memory.budget": "256k"}
+    provider = open_provider(harness, checkpoint, operator="stateStoreSave", schema=lists, conf=conf)
+    plain = open_provider(
+        harness, checkpoint, operator="stateStoreSave", schema=Schema("k bigint", "v string"), conf=conf, partition=1
+    )
+    store = provider.store(0)
+    store.put_list([1], [["a"]])
+    store.commit()
+    store = provider.store(1)
+    store.merge([1], ["b"])
+    store.commit()
+    for version in range(2):
+        store = plain.store(version)
+        for value in ("first", "again"):
+            store.put_many([([k], [value * 20]) for k in range(20_000 if version else 1)])
+        store.commit()
+    flags = {}
+    for partition in (0, 1):
+        for path in sorted((checkpoint / "state" / "0" / str(partition)).glob("*.changelog")):
+            data = path.read_bytes()
+            flags[partition, path.name] = struct.unpack_from("<H", data, 6)[0]
+    assert flags == {(0, "1.changelog"): 1, (0, "2.changelog"): 1, (1, "1.changelog"): 0, (1, "2.changelog"): 1}
+    with (checkpoint / "state/0/0/2.changelog").open("rb") as file:
+        assert [record.op for record in ChangelogReader(file)] == [Op.MERGE]
+    with (checkpoint / "state/0/1/2.changelog").open("rb") as file:
+        keys = [record.key for record in ChangelogReader(file)]
+    assert len(set(keys)) < len(keys), "the spilled batch has a key twice"
+    provider.close()
+    plain.close()
+    # As a version without the flag wrote it.
+    path = checkpoint / "state/0/0/2.changelog"
+    path.write_bytes(_with_header(path.read_bytes(), flags=0))
+    provider = open_provider(harness, checkpoint, operator="stateStoreSave", schema=lists, conf=conf)
+    assert provider.read_store(2).values([1]) == [["a"], ["b"]]
+    provider.close()
 
 
 @pytest.mark.parametrize("harm", [h for h in HARMS if h != "missing"])

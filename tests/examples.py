@@ -229,11 +229,16 @@ def manifests(draw: st.DrawFn) -> Manifest:
 
 
 def changelog_bytes(
-    header: ChangelogHeader, records: Sequence[Record], *, codec: str = "lz4", block_bytes: int = 256 * 1024
+    header: ChangelogHeader,
+    records: Sequence[Record],
+    *,
+    codec: str = "lz4",
+    block_bytes: int = 256 * 1024,
+    repeats: bool = False,
 ) -> bytes:
     """Return a whole changelog."""
     file = io.BytesIO()
-    writer = ChangelogWriter(file, header, codec=codec, block_bytes=block_bytes)
+    writer = ChangelogWriter(file, header, codec=codec, block_bytes=block_bytes, repeats=repeats)
     for record in records:
         writer.append(record)
     writer.finish()

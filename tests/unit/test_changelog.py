@@ -235,7 +235,23 @@ def test_what_only_a_newer_version_knows() -> None:
     assert outcome(HEAD + block(PUT, 1, codec=3) + footer(1, 1, 5)) is ErrorKind.FORMAT_TOO_NEW
     header = HEAD[12:-4]
     assert outcome(with_header(header)) == []
-    assert outcome(with_header(header, flags=1)) is ErrorKind.FORMAT_TOO_NEW
+    for flags in (2, 3, 0x8000):
+        assert outcome(with_header(header, flags=flags)) is ErrorKind.FORMAT_TOO_NEW
+
+
+def test_a_header_says_whether_keys_repeat() -> None:
+    """Who does not know the flag must not read the file; files from before it have merges without it."""
+    records = [Record(Op.PUT, b"key1", b"a"), Record(Op.MERGE, b"key1", b"b"), Record(Op.PUT, b"key1", b"c")]
+    data = {repeats: changelog_bytes(HEADER, records, repeats=repeats) for repeats in (False, True)}
+    assert [struct.unpack_from("<H", data[repeats], 6) for repeats in (False, True)] == [(0,), (1,)]
+    assert outcome(data[False]) == records == outcome(data[True])
+
+
+def test_a_damaged_flag_is_damage() -> None:
+    assert outcome(HEAD[:6] + b"\x04" + HEAD[7:] + footer(0, 0, 0)) is ErrorKind.CHANGELOG_DAMAGED
+
+
+def test_a_newer_format() -> None:
     assert outcome(HEAD[:4] + b"\x02\0" + HEAD[6:]) is ErrorKind.FORMAT_TOO_NEW
 
 

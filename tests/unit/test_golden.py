@@ -33,6 +33,15 @@ def test_changelogs(golden: Golden, v1: Path, codec: str) -> None:
         assert (reader.header, list(reader)) == (HEADER, list(MANY))
 
 
+def test_a_changelog_whose_keys_repeat(golden: Golden, v1: Path) -> None:
+    """What the shim writes of lists, and of a batch that was spilled: its header has a flag."""
+    path = v1 / "repeats.changelog"
+    golden.check(path, changelog_bytes(HEADER, MANY, codec="none", block_bytes=4000, repeats=True))
+    data, before = path.read_bytes(), (v1 / "none.changelog").read_bytes()
+    assert data[6:8] == b"\1\0" and before[6:8] == b"\0\0", "files from before have the same records, and no flag"
+    assert list(ChangelogReader(io.BytesIO(data))) == list(ChangelogReader(io.BytesIO(before))) == list(MANY)
+
+
 def test_an_empty_changelog(golden: Golden, v1: Path) -> None:
     golden.check(v1 / "empty.changelog", changelog_bytes(HEADER, []))
     assert list(ChangelogReader(io.BytesIO((v1 / "empty.changelog").read_bytes()))) == []

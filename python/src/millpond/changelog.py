@@ -27,6 +27,9 @@ from millpond.ids import StoreId, VersionId, valid_id
 from millpond.json_fields import ColumnFamily, JsonFields, KeyGroupsInfo, group_keys_from_json
 
 FORMAT = 1
+REPEATS = (
+    1  # flag of a header: keys may repeat, and merges occur. Files of earlier versions have such records without it.
+)
 MAGIC = b"MPCL"
 END_MAGIC = b"MPCE"
 DEFAULT_BLOCK_BYTES = 256 * 1024
@@ -178,9 +181,10 @@ def read_header(fp: BinaryIO, *, name: str = "changelog") -> ChangelogHeader:
     (crc,) = _CRC.unpack(_read_exactly(fp, _CRC.size, fail))
     if zlib.crc32(body, zlib.crc32(head)) != crc:
         raise fail("the check sum of its header does not match")
-    if flags:
+    if flags & ~REPEATS:
         raise UnsupportedError(
-            f"{name}: changelog with flags {flags:#x}, which this version does not know", kind=ErrorKind.FORMAT_TOO_NEW
+            f"{name}: changelog with flags {flags & ~REPEATS:#x}, which this version does not know",
+            kind=ErrorKind.FORMAT_TOO_NEW,
         )
     try:
         value = json.loads(body)
@@ -385,6 +389,7 @@ class ChangelogWriter:
     Args:
         fp: written from its position on; stays open, and is neither flushed nor synced.
         header: None: blocks alone are written, for `take_blocks` of another writer.
+        repeats: a key may have several records, of which some may be merges: who does not know that must not read the file.
         codec: of the blocks; a block that compression does not shrink is stored uncompressed.
         block_bytes: a block is closed as soon as it holds that much.
     Raises: UnsupportedError: UNSUPPORTED: compression needs pyarrow, which is not installed.
@@ -397,6 +402,7 @@ class ChangelogWriter:
         *,
         codec: str = "lz4",
         block_bytes: int = DEFAULT_BLOCK_BYTES,
+        repeats: bool = False,
     ) -> None:
         self._fp = fp
         self._codec = codecs.by_name(codec)
@@ -408,7 +414,7 @@ class ChangelogWriter:
         if header is None:
             return
         body = json.dumps(header.to_json(), ensure_ascii=True, separators=(",", ":"), allow_nan=False).encode("ascii")
-        head = _HEAD.pack(MAGIC, FORMAT, 0, len(body)) + body
+        head = _HEAD.pack(MAGIC, FORMAT, REPEATS if repeats else 0, len(body)) + body
         fp.write(head + _CRC.pack(zlib.crc32(head)))
 
     def put(self, key: bytes, value: bytes) -> None:

@@ -18,7 +18,7 @@ private[millpond] final class BatchLog(engine: StoreEngine) {
 
   /** Write the changelog of the batch: what was spilled comes first, in blocks of its own. */
   def write(file: File, version: Long, id: String): WrittenChangelog =
-    to(file, header(version, id)) { writer =>
+    to(file, header(version, id), repeats) { writer =>
       segments.foreach { s => new ChangelogReader(s.path).read(writer.copy(_, _, _, _, _, _)); () }
       val (spilledBlocks, spilledBytes) = (writer.endBlock(), writer.rawBytes)
       engine.families.values.forEach(f => writeTouched(writer, f, 0, Long.MaxValue, whole = false): Unit)
@@ -53,9 +53,12 @@ private[millpond] final class BatchLog(engine: StoreEngine) {
 
   private def delete(files: Seq[PendingChangelog]): Unit = files.foreach(s => new File(s.path).delete())
 
-  private def to[T](file: File, header: ObjectNode)(fill: ChangelogWriter => T): T =
+  /** Whether the changelog of the batch may have several records of a key, or merges: what was spilled is followed by what came after. */
+  private def repeats: Boolean = isSpilled || engine.families.values.stream.anyMatch(f => f.shape.multi && f.table.touchedCount > 0)
+
+  private def to[T](file: File, header: ObjectNode, repeats: Boolean = false)(fill: ChangelogWriter => T): T =
     try {
-      val writer = new ChangelogWriter(file, header, codec)
+      val writer = new ChangelogWriter(file, header, codec, repeats)
       var done = false
       // whatever ends it, an interruption of the task too
       try { val result = fill(writer); done = true; result }

@@ -16,8 +16,9 @@ import com.github.luben.zstd.Zstd
 import net.jpountz.lz4.LZ4Factory
 
 /** Writes one changelog file (docs/reference/format.md): records go into a raw block, full blocks are compressed into the file,
-  * by a helper if there is one. `finish` or `discard` must be called. */
-final class ChangelogWriter(file: File, header: ObjectNode, codec: Int) {
+  * by a helper if there is one. `finish` or `discard` must be called.
+  * @param repeats a key may have several records, of which some may be merges: who does not know that must not read the file */
+final class ChangelogWriter(file: File, header: ObjectNode, codec: Int, repeats: Boolean = false) {
   import ChangelogFormat._
 
   private val channel = FileChannel.open(file.toPath, CREATE_NEW, WRITE)
@@ -41,7 +42,7 @@ final class ChangelogWriter(file: File, header: ObjectNode, codec: Int) {
     val json = Json.bytes(header)
     ensure(12 + json.length + 4)
     val start = out.position()
-    out.put(Magic).putShort(FormatVersion).putShort(0.toShort).putInt(json.length).put(json)
+    out.put(Magic).putShort(FormatVersion).putShort(if (repeats) Repeats else 0).putInt(json.length).put(json)
     putCrc(start)
   }
 
@@ -246,12 +247,20 @@ object ChangelogFormat {
   val Magic: Array[Byte] = "MPCL".getBytes(UTF_8)
   val FooterMagic: Array[Byte] = "MPCE".getBytes(UTF_8)
   val FormatVersion: Short = 1
+
+  /** Flag of a header: keys may repeat, and merges occur. Files of earlier versions have such records without it. */
+  val Repeats: Short = 1
   val BlockBytes: Int = 128 << 10
   private[millpond] val MaxBlockBytes = 1 << 30
 
   /** What a byte can stand for at most, by the rules of each codec. LZ4: 255, by a byte more of a length. zstd: a block of 128 KiB takes at
     * least 4 bytes. */
-  private[millpond] def mostOfAByte(codec: Int): Long = if (codec == Codec.Lz4) 255L else if (codec == Codec.Zstd) 32768L else 1L
+  private[millpond] def mostOfAByte(codec: Int): Long = codec match {
+    case Codec.None => 1L
+    case Codec.Lz4 => 255L
+    case Codec.Zstd => 32768L
+    case _ => MaxBlockBytes.toLong // of a newer version: it is not inflated
+  }
 }
 
 /** Takes the records of a changelog in order. Key and value lie in `block`. */
@@ -324,11 +333,13 @@ final class ChangelogReader(path: String) {
     val lead = readFully(file, 12)
     if (!java.util.Arrays.equals(lead.array.take(4), Magic)) damaged("it does not begin with the magic bytes")
     val format = lead.getShort(4)
-    if (format != FormatVersion || lead.getShort(6) != 0) throw MillpondError.formatTooNew(path, format.toInt)
+    if (format != FormatVersion) throw MillpondError.formatTooNew(path, s"has format $format, this Millpond reads format $FormatVersion")
     val json = readFully(file, lead.getInt(8))
     crc.update(lead.array)
     crc.update(json.array)
     if (readFully(file, 4).getInt != crc.getValue.toInt) damaged("the checksum of its header is wrong")
+    val unknown = lead.getShort(6) & ~Repeats & 0xFFFF
+    if (unknown != 0) throw MillpondError.formatTooNew(path, s"has the flags 0x${unknown.toHexString}, which this Millpond does not know")
     Json.parse(json.array)
   }
 
@@ -404,7 +415,7 @@ final class ChangelogReader(path: String) {
       val n = Zstd.decompressByteArray(raw, 0, rawBytes, stored, 0, stored.length)
       if (Zstd.isError(n) || n != rawBytes) damaged("a block does not decompress")
       raw
-    case _ => damaged("a block has an unknown codec")
+    case _ => throw MillpondError.formatTooNew(path, s"has a block of codec $codec, which this Millpond does not know")
   }
 
   private def feed(block: Array[Byte], count: Int, sink: RecordSink): Int = {

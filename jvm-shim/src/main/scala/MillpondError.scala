@@ -23,8 +23,7 @@ object MillpondError {
     of("MEMORY_EXHAUSTED", s"the operating system refused $bytes bytes of native memory for state", cause = cause)
   def changelogDamaged(path: String, why: String): MillpondException = of("CHANGELOG_DAMAGED", s"the changelog $path is damaged: $why.")
   def changelogMissing(path: String, cause: Throwable): MillpondException = of("CHANGELOG_MISSING", s"the changelog $path is missing.", cause = cause)
-  def formatTooNew(path: String, format: Int): MillpondException =
-    of("FORMAT_TOO_NEW", s"$path has format $format, this Millpond reads format 1.")
+  def formatTooNew(path: String, why: String): MillpondException = of("FORMAT_TOO_NEW", s"$path $why.")
   def storeClosed(store: String): MillpondException =
     of("STORE_CLOSED", s"the state store $store was closed by maintenance while a task wanted it; the task is retried.")
   def sessionEnded(store: String): MillpondException =
