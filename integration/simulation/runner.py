@@ -3,16 +3,15 @@
 from __future__ import annotations
 
 import contextlib
-import json
 import random
 from collections.abc import Callable
 from dataclasses import replace
 from typing import Any
 
 from integration.harness import ProviderError
-from integration.jvm import MILLPOND
 from integration.simulation.choices import Choices
 from integration.simulation.families import Kind, Shape
+from integration.simulation.spark_files import read_ids, write_commit, write_metadata, write_offsets
 from integration.simulation.tasks import Families, Task, Version, copied, part
 from integration.simulation.world import MINUTE_MS, Executor, Setting, World, Wrong, kinds_of
 from millpond import layout
@@ -60,38 +59,7 @@ class Runner:
         self.contents: dict[int, int] = {}  # batch -> what it does
         self.step = 0
         self.lingering: list[tuple[Executor, Task]] = []
-        self._write_metadata()
-
-    # ---- Spark's files
-
-    def _write_metadata(self) -> None:
-        put = self.world.storage.put_bytes
-        put(layout.QUERY_METADATA_KEY, b'{"id":"8a3b7c9e-0000-4000-8000-000000000001"}')
-        store = {"storeName": "default", "numColsPrefixKey": 0, "numPartitions": self.partitions}
-        body: dict[str, Any] = {
-            "operatorInfo": {"operatorId": 0, "operatorName": self.shape.operator},
-            "stateStoreInfo": [store],
-        }
-        if not self.shape.has_families:
-            put(layout.operator_metadata_v1_key(0), f"v1\n{json.dumps(body)}".encode())
-            return
-        variables = [{"stateName": n, "stateVariableType": t} for n, t in self.shape.variables.items()]
-        body["operatorPropertiesJson"] = json.dumps({"stateVariables": variables})
-        put(f"{layout.operator_metadata_v2_prefix(0)}0", f"v2\n{json.dumps(body)}".encode())
-
-    def _write_offsets(self, batch: int) -> None:
-        conf = {
-            "spark.sql.streaming.stateStore.providerClass": MILLPOND,
-            "spark.sql.shuffle.partitions": str(self.partitions),
-        }
-        offsets = json.dumps({"batchWatermarkMs": 0, "batchTimestampMs": 1, "conf": conf})
-        self.world.storage.put_bytes(layout.offsets_key(batch), f'v1\n{offsets}\n{{"offset":{batch}}}'.encode())
-
-    def _write_commit(self, batch: int, ids: list[str | None]) -> None:
-        commit = 'v1\n{"nextBatchWatermarkMs":0}'
-        if self.setting.spark_format == 2:
-            commit = "v2\n" + json.dumps({"nextBatchWatermarkMs": 0, "stateUniqueIds": {"0": [[text] for text in ids]}})
-        self.world.storage.put_bytes(layout.commits_key(batch), commit.encode())
+        write_metadata(world.storage, str(world.checkpoint), shape, self.partitions)
 
     # ---- steps
 
@@ -109,7 +77,7 @@ class Runner:
         """A micro-batch."""
         base = self.newest
         content = self.contents.setdefault(base, self._content(step))
-        self._write_offsets(base)
+        write_offsets(self.world.storage, base, self.partitions)
         chance = random.Random(content)
         changes = self._family_changes(chance, self.versions[base].families)
         ids: list[str | None] = [None] * self.partitions
@@ -126,7 +94,7 @@ class Runner:
                 self.world.log("the driver dies in the batch")
                 self.restart()
                 return
-        self._write_commit(base, ids)
+        write_commit(self.world.storage, base, ids, self.setting.spark_format)
         self.newest = base + 1
         self.versions[self.newest] = Version(self.newest, self.partitions, tuple(ids), families)
         self.contents.pop(base)
@@ -473,8 +441,7 @@ class Runner:
         self.newest, self.partitions = report.batch + 1, report.partitions
         ids: tuple[str | None, ...] = (None,) * self.partitions
         if self.setting.spark_format == 2:
-            commit = self.world.storage.read(layout.commits_key(report.batch)).decode()
-            ids = tuple(one[0] for one in json.loads(commit.split("\n")[1])["stateUniqueIds"]["0"])
+            ids = read_ids(self.world.storage, report.batch)
         self.versions[self.newest] = Version(self.newest, self.partitions, ids, copied(before.families))
         self.contents.clear()
 

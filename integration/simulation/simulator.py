@@ -129,7 +129,7 @@ class Simulator:
 
     # ---- shrinking
 
-    def shrink(self, schedule: Schedule, outcome: Outcome, *, seconds: float = 240.0) -> Schedule:
+    def shrink(self, schedule: Schedule, outcome: Outcome, *, seconds: float = 90.0) -> Schedule:
         """The shortest schedule found that fails with the same symptom."""
         deadline = time.monotonic() + seconds
         best = replace(schedule, given=dict(outcome.made))

@@ -89,6 +89,8 @@ class Task:
     def do(self, what: str, **arguments: Any) -> Any:
         """One command on the store. Raises: ProviderError."""
         self.world.breathe()
+        said = ("cf", "k", "v", "scan", "from", "to")
+        self.world.log(f"  {what} " + " ".join(str(arguments[n])[:80] for n in said if n in arguments))
         return self.world.of_executor(self.executor, what, s=self.store, **arguments)
 
     # ---- families
