@@ -9,7 +9,6 @@ from dataclasses import replace
 from typing import Any
 
 from integration.harness import ProviderError
-from integration.simulation.choices import Choices
 from integration.simulation.families import Kind, Shape
 from integration.simulation.spark_files import read_ids, write_commit, write_metadata, write_offsets
 from integration.simulation.tasks import Families, Task, Version, copied, part
@@ -462,6 +461,25 @@ class Runner:
         if stats["used_bytes"] or stats["actors"] or stats["stores"] > 1:
             raise Wrong("something is left after all stores are closed", stats)
 
+    def _maintain_all(self) -> None:
+        for executor in self.world.executors:
+            for provider in list(executor.providers.values()):
+                self.world.of_executor(executor, "maintenance", p=provider)
+
+    def _with_open_stores(self, work: Callable[[], None]) -> None:
+        """While the next batch has begun: only then is a version proven that was written down before its commit."""
+        executor, version, opened = self.world.executors[0], self.versions[self.newest], []
+        for partition in range(self.partitions):
+            provider = self.world.provider(executor, partition, self.partitions)
+            store = self.world.new_name("s")
+            where = {"version": version.number, "id": version.ids[partition]}
+            self.world.of_executor(executor, "get_store", p=provider, s=store, **where)
+            opened.append(store)
+        self._retain(self.newest)
+        work()
+        for store in opened:
+            self.world.of_executor(executor, "abort", s=store)
+
     def _bounded(self) -> None:
         world, setting = self.world, self.setting
         for executor in world.executors:
@@ -470,9 +488,7 @@ class Runner:
                     self._drop_provider(executor, key)
         for _ in range(4):
             world.now_ms += setting.grace_ms + 61 * MINUTE_MS
-            for executor in world.executors:
-                for provider in list(executor.providers.values()):
-                    world.of_executor(executor, "maintenance", p=provider)
+            self._with_open_stores(self._maintain_all)
         found: dict[str, list[str]] = {}
         for info in world.storage.list(f"{layout.STATE_DIR}/0/"):
             parsed = layout.parse_key(info.key)
@@ -488,6 +504,3 @@ class Runner:
 def run(world: World, shape: Shape, steps: list[Step]) -> None:
     """Carry out a schedule. Raises: Wrong."""
     Runner(world, shape).carry_out(steps)
-
-
-Choose = Callable[[], Choices]

@@ -103,8 +103,10 @@ private[millpond] object Loader extends Logging {
 
   private def addFamilies(engine: StoreEngine, described: JsonNode, version: Long, onDisk: Boolean): Unit =
     described.get("column_families").elements.asScala.foreach { f =>
-      if (!engine.families.containsKey(f.get("name").asText))
-        engine.addFamily(f.get("name").asText, f.get("id").asInt, FamilyShape.of(f), onDisk)
+      val known = engine.families.get(f.get("name").asText)
+      // one that was removed may still be listed below: the name is another family's since
+      if (known != null && known.id != f.get("id").asInt) { engine.families.remove(known.name); known.close() }
+      if (known == null || known.id != f.get("id").asInt) engine.addFamily(f.get("name").asText, f.get("id").asInt, FamilyShape.of(f), onDisk)
       // of a removed family only the deletes are left
       val family = engine.families.get(f.get("name").asText)
       family.removed = f.path("removed").asBoolean(false)

@@ -1,0 +1,73 @@
+"""The simulation of the whole store: seeds for CI, the schedules that once failed, and the simulation's own promises."""
+
+from __future__ import annotations
+
+import os
+import random
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+
+from integration.simulation.__main__ import run_seeds
+from integration.simulation.simulator import Outcome, Schedule, Simulator
+
+SEEDS = int(os.environ.get("MILLPOND_SIMULATION_SEEDS", "300"))
+CORPUS = sorted((Path(__file__).parent / "simulation" / "corpus").glob("*.json"))
+
+
+@pytest.fixture(scope="module")
+def simulator() -> Iterator[Simulator]:
+    found = Simulator()
+    yield found
+    found.close()
+
+
+def test_seeds_show_no_wrong_row() -> None:
+    """Whatever happens in whatever order, what is read is what was committed."""
+    passed, symptoms = run_seeds(1, SEEDS, processes=2, shrink=True, most=3)
+    assert not symptoms
+    assert passed == SEEDS
+
+
+@pytest.mark.parametrize("path", CORPUS, ids=lambda path: path.stem)
+def test_what_failed_once_does_not_again(simulator: Simulator, path: Path) -> None:
+    """Each of these schedules has shown a defect."""
+    outcome = simulator.run(Schedule.from_json(path.read_text()))
+    assert outcome.symptom is None, outcome.details
+
+
+def test_a_replay_is_exact(simulator: Simulator) -> None:
+    """A seed always makes the same of everything, also from its schedule and decisions alone."""
+    for seed in random.Random(0).sample(range(1, 10_000), 8):
+        schedule = Schedule.of_seed(seed)
+        first = simulator.run(schedule)
+        assert simulator.run(schedule) == first, seed
+        given = Schedule(seed, schedule.setting, schedule.steps, first.made)
+        assert simulator.run(Schedule.from_json(given.to_json())) == first, seed
+
+
+class Planted(Simulator):
+    """Takes it for a failure that an executor is killed after a snapshot."""
+
+    def run(self, schedule: Schedule) -> Outcome:
+        outcome = super().run(schedule)
+        assert outcome.symptom is None, outcome.details
+        snapshots = [i for i, line in enumerate(outcome.trace) if line == "publish_snapshot"]
+        kills = [i for i, line in enumerate(outcome.trace) if line.endswith("is killed")]
+        failed = bool(snapshots and kills and snapshots[0] < kills[-1])
+        return Outcome("planted" if failed else None, "", outcome.trace, outcome.made)
+
+
+def test_a_failure_is_cut_down_to_what_it_needs() -> None:
+    """A batch to make a version, one to prove it, its snapshot, a kill: nothing else is left."""
+    simulator = Planted()
+    try:
+        schedules = (Schedule.of_seed(seed) for seed in range(1, 200))
+        schedule, outcome = next((s, o) for s in schedules if (o := simulator.run(s)).symptom and len(s.steps) > 12)
+        shrunk = simulator.shrink(schedule, outcome)
+        assert simulator.run(shrunk).symptom == "planted"
+    finally:
+        simulator.close()
+    assert len(shrunk.steps) <= 5
+    assert len(shrunk.given or {}) <= 2
