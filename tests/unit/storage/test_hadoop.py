@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import os
+import tempfile
 from pathlib import Path
 from typing import Any
 
@@ -11,6 +12,7 @@ import pytest
 
 from millpond.errors import ErrorKind, MillpondError, UnsupportedError
 from millpond.layout import parse_root
+from millpond.scratch import scratch_directory
 from millpond.storage import LocalStorage, Storage, open_storage
 from millpond.storage import hadoop as module
 from millpond.storage.hadoop import HadoopStorage
@@ -99,3 +101,17 @@ def test_nothing_local_is_left(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) 
     with pytest.raises(MillpondError):
         storage.read("b")
     assert os.listdir(tmp_path / "tmp") == []
+
+
+def test_what_a_killed_agent_was_moving_is_removed(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(tempfile, "tempdir", str(tmp_path))
+    pid = os.fork()
+    if pid == 0:  # pragma: no cover - the child does not report
+        with module._LocalFile() as local:
+            local.write(b"half way")
+            os._exit(0)
+    os.waitpid(pid, 0)
+    assert len(list(tmp_path.iterdir())) == 1
+    with scratch_directory("another"):
+        assert [path.name.split("-")[2] for path in tmp_path.iterdir()] == ["another"]
+    assert list(tmp_path.iterdir()) == []

@@ -160,21 +160,20 @@ def _error(what: str, name: str, message: str) -> MillpondError:
 
 
 class _LocalFile:
-    """A file through which bytes go between the two processes; gone at the end."""
+    """A file through which bytes go between the two processes; gone at the end, or with a later process if this one is killed."""
 
     def __enter__(self) -> _LocalFile:
-        import tempfile  # every agent imports this module, few use it
+        from millpond.scratch import scratch_directory  # every agent imports this module, few use it
 
+        self._scratch = scratch_directory("hadoop")
         try:
-            descriptor, self.path = tempfile.mkstemp(prefix="millpond-")
-            os.close(descriptor)
+            self.path = os.path.join(self._scratch.__enter__(), "file")
         except OSError as e:
             raise translate(e, "making a temporary file", local=True) from e
         return self
 
     def __exit__(self, *_: object) -> None:
-        with suppress(FileNotFoundError):
-            os.unlink(self.path)
+        self._scratch.__exit__(None, None, None)
 
     def write(self, data: bytes) -> None:
         """Give it its content. Raises: UnavailableError: LOCAL_DISK_FULL."""
