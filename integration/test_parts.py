@@ -13,7 +13,7 @@ import pytest
 from integration.jvm import compile_parts, java_command, millpond_jar
 
 _MAIN = "org.apache.spark.sql.millpond.testing.Parts"
-_SEEDS = {"table": 3000}
+_SEEDS = {"table": 2000, "arena": 200, "sorted-index": 200, "key-sort": 5000}
 
 
 @pytest.mark.parametrize("part", _SEEDS)

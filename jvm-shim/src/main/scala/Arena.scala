@@ -25,12 +25,12 @@ final class MemoryBudget(val limitBytes: Long) {
 final class Arena(budget: MemoryBudget) {
   import Arena._
 
-  private var chunks = new Array[Long](8)
-  private var chunkSizes = new Array[Long](8)
-  private var chunkCount = 0
+  private[millpond] var chunks = new Array[Long](8)
+  private[millpond] var chunkSizes = new Array[Long](8)
+  private[millpond] var chunkCount = 0
   private var position = 0L
   private var end = 0L
-  private val free = new Array[Long](ClassCount)
+  private[millpond] val free = new Array[Long](ClassCount)
   private var freedBytes = 0L
   private var allocated = 0L
 
@@ -67,13 +67,13 @@ final class Arena(budget: MemoryBudget) {
   private def grow(atLeast: Long): Unit = {
     // the rest of the last chunk is lost; chunks grow with the table so that many small stores stay small
     val size = math.max(atLeast, math.min(MaxChunkBytes, math.max(MinChunkBytes, math.min(allocated, budget.limitBytes / 16))))
-    val address =
-      try { Seams.at("memory.allocate"); Platform.allocateMemory(size) }
-      catch { case e: OutOfMemoryError => throw MillpondError.memoryExhausted(size, e) }
     if (chunkCount == chunks.length) {
       chunks = java.util.Arrays.copyOf(chunks, chunkCount * 2)
       chunkSizes = java.util.Arrays.copyOf(chunkSizes, chunkCount * 2)
     }
+    val address =
+      try { Seams.at("memory.allocate"); Platform.allocateMemory(size) }
+      catch { case e: OutOfMemoryError => throw MillpondError.memoryExhausted(size, e) }
     chunks(chunkCount) = address
     chunkSizes(chunkCount) = size
     chunkCount += 1

@@ -1,28 +1,32 @@
 package org.apache.spark.sql.millpond
 
 /** The records of a table in the order of their keys: leaves of addresses, and the list of leaves. Keys are compared where the records lie.
-  * A view taken by `freeze` stays as it is, whatever changes afterwards; a leaf that a view may share is copied when it changes. */
-private[millpond] final class SortedIndex(compareToKey: (Long, AnyRef, Long, Int) => Int) {
+  * A view taken by `freeze` stays as it is, whatever changes afterwards; a leaf that a view may share is copied when it changes. A call that
+  * is refused memory has changed nothing; `replace` and `remove` need none while there are no views. */
+private[millpond] final class SortedIndex(compareToKey: (Long, AnyRef, Long, Int) => Int, leafSize: Int = SortedIndex.LeafSize) {
   import SortedIndex._
 
-  private var leaves = new Array[Leaf](4)
-  private var leafCount = 0
+  private[millpond] var leaves = new Array[Leaf](4)
+  private[millpond] var leafCount = 0
   private var generation = 0 // leaves of an older one may belong to a view
+  private var viewed = false
 
   def size: Int = { var n = 0; var i = 0; while (i < leafCount) { n += leaves(i).count; i += 1 }; n }
-  def usedBytes: Long = leafCount * (LeafSize * 8L + 48L)
+  def usedBytes: Long = leafCount * (leafSize * 8L + 48L)
 
   def insert(record: Long, base: AnyRef, offset: Long, length: Int): Unit =
     if (leafCount == 0) {
-      leaves(0) = new Leaf(generation)
-      leaves(0).addresses(0) = record
-      leaves(0).count = 1
+      val leaf = newLeaf()
+      leaf.addresses(0) = record
+      leaf.count = 1
+      leaves(0) = leaf
       leafCount = 1
     } else {
       val at = leafOf(base, offset, length)
       val leaf = own(at)
+      val right = if (leaf.count == leafSize - 1) roomForOne() else null
       insertInto(leaf, positionIn(leaf, base, offset, length), record)
-      if (leaf.count == LeafSize) split(at)
+      if (right != null) split(at, right)
     }
 
   /** `old`, which has the same key, makes place for `record`. */
@@ -50,6 +54,7 @@ private[millpond] final class SortedIndex(compareToKey: (Long, AnyRef, Long, Int
   /** The records from the first key at or above the given one (all, if base is null and length 0), as they are now. */
   def freeze(base: AnyRef, offset: Long, length: Int): View = {
     generation += 1
+    viewed = true
     val shared = java.util.Arrays.copyOf(leaves, leafCount)
     if (leafCount == 0 || length == 0) new View(shared, 0, 0)
     else {
@@ -57,6 +62,9 @@ private[millpond] final class SortedIndex(compareToKey: (Long, AnyRef, Long, Int
       new View(shared, at, positionIn(shared(at), base, offset, length))
     }
   }
+
+  /** No view is read any more. */
+  def viewsEnded(): Unit = viewed = false
 
   /** The last leaf whose first key is at or below the key; the first one if there is none. */
   private def leafOf(base: AnyRef, offset: Long, length: Int): Int = {
@@ -82,14 +90,28 @@ private[millpond] final class SortedIndex(compareToKey: (Long, AnyRef, Long, Int
 
   private def own(at: Int): Leaf = {
     val leaf = leaves(at)
-    if (leaf.generation == generation) leaf
+    if (!viewed || leaf.generation == generation) leaf
     else {
-      val copy = new Leaf(generation)
+      val copy = newLeaf()
       System.arraycopy(leaf.addresses, 0, copy.addresses, 0, leaf.count)
       copy.count = leaf.count
       leaves(at) = copy
       copy
     }
+  }
+
+  private def newLeaf(): Leaf = {
+    Seams.at("memory.allocate")
+    new Leaf(generation, leafSize)
+  }
+
+  /** A leaf, and a place for it in the list. */
+  private def roomForOne(): Leaf = {
+    if (leafCount == leaves.length) {
+      Seams.at("memory.allocate")
+      leaves = java.util.Arrays.copyOf(leaves, leafCount * 2)
+    }
+    newLeaf()
   }
 
   private def insertInto(leaf: Leaf, at: Int, record: Long): Unit = {
@@ -98,15 +120,13 @@ private[millpond] final class SortedIndex(compareToKey: (Long, AnyRef, Long, Int
     leaf.count += 1
   }
 
-  private def split(at: Int): Unit = {
+  private def split(at: Int, right: Leaf): Unit = {
     val left = leaves(at)
-    val right = new Leaf(generation)
     // rows in time order are appended: a full last leaf stays nearly full
-    val keep = if (at == leafCount - 1) LeafSize - LeafSize / 8 else LeafSize / 2
+    val keep = if (at == leafCount - 1) leafSize - leafSize / 8 else leafSize / 2
     right.count = left.count - keep
     System.arraycopy(left.addresses, keep, right.addresses, 0, right.count)
     left.count = keep
-    if (leafCount == leaves.length) leaves = java.util.Arrays.copyOf(leaves, leafCount * 2)
     System.arraycopy(leaves, at + 1, leaves, at + 2, leafCount - at - 1)
     leaves(at + 1) = right
     leafCount += 1
@@ -116,8 +136,8 @@ private[millpond] final class SortedIndex(compareToKey: (Long, AnyRef, Long, Int
 private[millpond] object SortedIndex {
   private val LeafSize = 256
 
-  private[millpond] final class Leaf(val generation: Int) {
-    val addresses = new Array[Long](LeafSize)
+  private[millpond] final class Leaf(val generation: Int, size: Int) {
+    val addresses = new Array[Long](size)
     var count = 0
   }
 

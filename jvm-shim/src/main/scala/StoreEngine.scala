@@ -378,10 +378,9 @@ final class StoreEngine(val context: StoreContext) extends Logging {
   def scan(session: Session, f: Family, each: Boolean, grouped: Boolean = false): Scan = synchronized {
     checkUsable(session)
     val table = f.table
-    val epoch = table.beginScan()
     if (grouped && f.kind == FamilyKind.Prefix)
-      open(f, if (table.complete) table.byPrefix() else table.inDiskOrder(), epoch, KeyRange.Whole, -1, each, ordered = true)
-    else open(f, table.all(), epoch, KeyRange.Whole, if (f.kind.crossKey) FamilyKind.ReservedSlot else -1, each)
+      open(f, KeyRange.Whole, -1, each, ordered = true)(if (table.complete) table.byPrefix() else table.inDiskOrder())
+    else open(f, KeyRange.Whole, if (f.kind.crossKey) FamilyKind.ReservedSlot else -1, each)(table.all())
   }
 
   /** The rows whose leading key columns are `prefix`. */
@@ -389,22 +388,21 @@ final class StoreEngine(val context: StoreContext) extends Logging {
     checkUsable(session)
     val rows = f.rows
     rows.encodePrefix(prefix)
-    val epoch = f.table.beginScan()
-    val records = if (f.table.isSorted) f.table.from(rows.base, rows.offset, rows.length) else f.table.withPrefix(rows.base, rows.offset, rows.length)
     val range = KeyRange(prefix = rows.keyCopy())
     val slot = if (f.kind.crossKey) FamilyKind.ReservedSlot else rows.partitionKey.groupOfPrefix(prefix) match { case -1 => layout.unknownSlot; case g => layout.slot(g) }
-    open(f, records, epoch, range, slot, each)
+    open(f, range, slot, each) {
+      val length = range.prefix.length
+      if (f.table.isSorted) f.table.from(range.prefix, Bytes.ArrayOffset, length) else f.table.withPrefix(range.prefix, Bytes.ArrayOffset, length)
+    }
   }
 
   /** The rows with encoded keys in `[start, end)`; sorted families only. */
   def rangeScan(session: Session, f: Family, start: Option[UnsafeRow], end: Option[UnsafeRow], each: Boolean): Scan = synchronized {
     checkUsable(session)
     val range = KeyRange(from = start.map(f.rows.keyOf).orNull, until = end.map(f.rows.keyOf).orNull)
-    val epoch = f.table.beginScan()
-    val records = f.table.from(range.start, Bytes.ArrayOffset, range.start.length)
     val slots = (start.toSeq ++ end.toSeq).map(slotOf(f, _)).distinct
     val slot = if (f.kind.crossKey) FamilyKind.ReservedSlot else if (start.isDefined && end.isDefined && slots.size == 1) slots.head else -1
-    open(f, records, epoch, range, slot, each)
+    open(f, range, slot, each)(f.table.from(range.start, Bytes.ArrayOffset, range.start.length))
   }
 
   /** The rows from the first key at or behind these ordering columns to the end of the family; range families only. */
@@ -412,19 +410,20 @@ final class StoreEngine(val context: StoreContext) extends Logging {
     checkUsable(session)
     f.rows.encodePrefix(prefix)
     val range = KeyRange(from = f.rows.keyCopy())
+    open(f, range, FamilyKind.ReservedSlot, each = false)(f.table.from(range.start, Bytes.ArrayOffset, range.start.length))
+  }
+
+  /** @param records what memory has of the range; ordered as `Scan` says */
+  private def open(f: Family, range: KeyRange, slot: Int, each: Boolean, ordered: Boolean = false)(records: => RecordCursor): Scan = {
     val epoch = f.table.beginScan()
-    open(f, f.table.from(range.start, Bytes.ArrayOffset, range.start.length), epoch, range, FamilyKind.ReservedSlot, each = false)
-  }
-
-  private def open(f: Family, records: RecordCursor, epoch: Int, range: KeyRange, slot: Int, each: Boolean, ordered: Boolean = false): Scan = {
-    val cursor = if (f.table.complete) null else new DiskCursor(disk.iterator(readAhead = range eq KeyRange.Whole), f, slot, range)
-    open(new Scan(this, f, records, epoch, cursor, ordered || (f.table.isSorted && slot >= 0), range, each))
-  }
-
-  private def open(scan: Scan): Scan = {
-    scans += scan
-    if (scan.readsAllFromDisk) bigScans += 1
-    scan
+    try {
+      val ofMemory = records
+      val ofDisk = if (f.table.complete) null else new DiskCursor(disk.iterator(readAhead = range eq KeyRange.Whole), f, slot, range)
+      val scan = new Scan(this, f, ofMemory, epoch, ofDisk, ordered || (f.table.isSorted && slot >= 0), range, each)
+      scans += scan
+      if (scan.readsAllFromDisk) bigScans += 1
+      scan
+    } catch { case e: Throwable => f.table.endScan(); throw e }
   }
 
   private[millpond] def forget(scan: Scan): Unit = if (scans.remove(scan) && scan.readsAllFromDisk) bigScans -= 1

@@ -14,31 +14,28 @@ import org.apache.spark.unsafe.Platform
   * Not thread-safe; the store serialises. Addresses returned are valid until the next write or rollback.
   */
 final class Table(budget: MemoryBudget, shape: TableShape) {
+  import HashSlots.{HashAt, KeyLengthAt}
   import Table._
 
   private val chained = shape == TableShape.Chained
   private val sorted = shape == TableShape.Sorted
-  private val header = if (chained) ChainedHeader else PlainHeader
-  private val arena = new Arena(budget)
-  private var capacity = 0
-  private var slots = 0L // capacity longs: 0 free, 1 deleted, else tag << 48 | address
-  private var occupied = 0 // records and deleted marks
-  private var records = 0
-  private var absent = 0
-  private val prefixes: Table = if (chained) new Table(budget, TableShape.Plain) else null
-
-  private val index = if (sorted) new SortedIndex((record, base, offset, length) => Bytes.compare(null, record + header, keyLength(record), base, offset, length)) else null
+  private val header = if (chained) PlainHeader + PrefixChains.LinkBytes else PlainHeader
+  private[millpond] val arena = new Arena(budget)
+  private[millpond] val slots = new HashSlots(budget, header)
+  private[millpond] val chains = if (chained) new PrefixChains(budget, header) else null
+  private[millpond] val index = if (sorted) new SortedIndex((record, base, offset, length) => Bytes.compare(null, record + header, keyLength(record), base, offset, length)) else null
+  private[millpond] var absent = 0 // of the records
 
   private var batch = 1
   private var epoch = 0
   private var openIterators = 0
   private var retired = false
   private var hand = 0 // where the last eviction stopped
-  private var touched = new TouchList
-  private var detached: TouchList = null
-  private var garbage: TouchList = null // replaced by versions that can no longer be returned from
-  private var garbageAt = 0
-  private var parked = new LongList // replaced within the batch while an iterator may hold them
+  private[millpond] var touched = new TouchList
+  private[millpond] var detached: TouchList = null
+  private[millpond] var garbage: TouchList = null // replaced by versions that can no longer be returned from
+  private[millpond] var garbageAt = 0
+  private[millpond] var parked = new LongList // replaced within the batch while an iterator may hold them
 
   private var knowsAll = true
   private var mayLack = false // since the loading began, a record went that the disk tier may know better
@@ -54,12 +51,12 @@ final class Table(budget: MemoryBudget, shape: TableShape) {
   def endLoading(): Unit = if (!mayLack) knowsAll = true
 
   /** Keys that memory knows to be there. */
-  def presentCount: Int = records - absent
-  def isEmpty: Boolean = records == 0
+  def presentCount: Int = slots.records - absent
+  def isEmpty: Boolean = slots.records == 0
   def isSorted: Boolean = sorted
-  def usedBytes: Long = arena.allocatedBytes + capacity * 8L + (if (prefixes == null) 0L else prefixes.usedBytes) + (if (index == null) 0L else index.usedBytes)
+  def usedBytes: Long = arena.allocatedBytes + slots.usedBytes + (if (chained) chains.usedBytes else 0L) + (if (sorted) index.usedBytes else 0L)
   /** The part of it that records fill. */
-  def liveBytes: Long = arena.liveBytes + capacity * 8L + (if (prefixes == null) 0L else prefixes.liveBytes) + (if (index == null) 0L else index.usedBytes)
+  def liveBytes: Long = arena.liveBytes + slots.usedBytes + (if (chained) chains.liveBytes else 0L) + (if (sorted) index.usedBytes else 0L)
   def touchedCount: Int = touched.size
   def touchedRecord(i: Int): Long = touched.current(i)
   def touchedOld(i: Int): Long = touched.old(i)
@@ -68,23 +65,7 @@ final class Table(budget: MemoryBudget, shape: TableShape) {
   // ---- reading -------------------------------------------------------------------------------------------------------------------
 
   /** Address of the key's record, or 0. */
-  def find(base: AnyRef, offset: Long, length: Int, hash: Int): Long = {
-    if (capacity == 0) return 0L
-    val mask = capacity - 1
-    val tag = tagOf(hash)
-    var i = hash & mask
-    while (true) {
-      val slot = Platform.getLong(null, slots + (i.toLong << 3))
-      if (slot == 0L) return 0L
-      if ((slot & TagMask) == tag && slot != Deleted) {
-        val record = slot & AddressMask
-        if (Platform.getInt(null, record + KeyLengthAt) == length &&
-            Bytes.equal(null, record + header, base, offset, length)) return record
-      }
-      i = (i + 1) & mask
-    }
-    0L
-  }
+  def find(base: AnyRef, offset: Long, length: Int, hash: Int): Long = slots.find(base, offset, length, hash)
 
   def keyAddress(record: Long): Long = record + header
   def keyLength(record: Long): Int = Platform.getInt(null, record + KeyLengthAt)
@@ -106,23 +87,21 @@ final class Table(budget: MemoryBudget, shape: TableShape) {
   /** Remember what the disk tier has (or has not: `valueLength` -1) for a key that has no record. */
   def admit(base: AnyRef, offset: Long, length: Int, hash: Int, keySlot: Int, prefixLength: Int,
       valueBase: AnyRef, valueOffset: Long, valueLength: Int, stamp: Int): Long = {
-    val record = create(base, offset, length, hash, keySlot, valueBase, valueOffset, valueLength)
+    val record = enter(base, offset, length, hash, keySlot, prefixLength, valueBase, valueOffset, valueLength)
     Platform.putInt(null, record + StampAt, stamp)
-    insert(record, hash)
-    arrange(record, prefixLength)
     record
   }
 
-  /** Put (`valueLength` >= 0) or delete (-1) a key whose record is `found` (0: none; then `keySlot` and `prefixLength` are used). */
+  /** Put (`valueLength` >= 0) or delete (-1) a key whose record is `found` (0: none; then `keySlot` and `prefixLength` are used). If memory
+    * is refused, nothing has changed. */
   def write(base: AnyRef, offset: Long, length: Int, hash: Int, found: Long, keySlot: Int, prefixLength: Int,
       valueBase: AnyRef, valueOffset: Long, valueLength: Int): Unit =
     if (found == 0L) {
-      val record = create(base, offset, length, hash, keySlot, valueBase, valueOffset, valueLength)
+      touched.reserve()
+      val record = enter(base, offset, length, hash, keySlot, prefixLength, valueBase, valueOffset, valueLength)
       Platform.putInt(null, record + BatchAt, batch)
       if (!knowsAll) setFlag(record, Blind)
       Platform.putInt(null, record + TouchAt, touched.add(record, 0L))
-      insert(record, hash)
-      arrange(record, prefixLength)
     } else {
       val inBatch = Platform.getInt(null, found + BatchAt) == batch
       if (inBatch && openIterators == 0 && valueLength <= Platform.getInt(null, found + CapacityAt)) {
@@ -133,6 +112,7 @@ final class Table(budget: MemoryBudget, shape: TableShape) {
         if (valueLength < 0) absent += 1
       } else if (!inBatch && hasValue(found, valueBase, valueOffset, valueLength)) markUsed(found) // nothing changes
       else {
+        reserveChange(inBatch)
         val record = create(null, found + header, length, hash, slotOf(found), valueBase, valueOffset, valueLength)
         supersede(found, record, hash, inBatch)
       }
@@ -141,7 +121,7 @@ final class Table(budget: MemoryBudget, shape: TableShape) {
   private def hasValue(record: Long, base: AnyRef, offset: Long, length: Int): Boolean =
     Platform.getInt(null, record + ValueLengthAt) == length && (length <= 0 || Bytes.equal(null, valueAddress(record), base, offset, length))
 
-  /** Add bytes to the end of the value of a present key. */
+  /** Add bytes to the end of the value of a present key. If memory is refused, nothing has changed. */
   def append(found: Long, valueBase: AnyRef, valueOffset: Long, addedLength: Int): Unit = {
     val inBatch = Platform.getInt(null, found + BatchAt) == batch
     val before = valueLength(found)
@@ -151,9 +131,10 @@ final class Table(budget: MemoryBudget, shape: TableShape) {
       Platform.putInt(null, found + ValueLengthAt, after)
     } else {
       val hash = Platform.getInt(null, found + HashAt)
+      reserveChange(inBatch)
       // room to grow: a list that was added to is likely to be added to again in the same batch
       val record = create(null, found + header, keyLength(found), hash, slotOf(found), null, valueAddress(found), before,
-        math.min(Int.MaxValue - 1024L, if (inBatch) after * 2L else after + after / 8L).toInt)
+        math.max(after.toLong, math.min(MostRoom, if (inBatch) after * 2L else after + after / 8L)).toInt)
       Bytes.copy(valueBase, valueOffset, null, valueAddress(record) + before, addedLength)
       Platform.putInt(null, record + ValueLengthAt, after)
       if (!inBatch || is(found, Appended)) setFlag(record, Appended)
@@ -187,11 +168,15 @@ final class Table(budget: MemoryBudget, shape: TableShape) {
     sum
   }
 
+  /** What `supersede` will need beside the record. */
+  private def reserveChange(inBatch: Boolean): Unit = if (!inBatch) touched.reserve() else if (openIterators > 0) parked.reserve()
+
   private def supersede(found: Long, record: Long, hash: Int, inBatch: Boolean): Unit = {
     if (inBatch) setFlag(record, flags(found) & Blind | Rewritten)
     Platform.putInt(null, record + BatchAt, batch)
     Platform.putInt(null, record + BirthAt, birth(found))
-    replace(found, record, hash)
+    try replace(found, record, hash)
+    catch { case e: Throwable => free(record); throw e }
     if (inBatch) {
       val i = Platform.getInt(null, found + TouchAt)
       touched.setCurrent(i, record)
@@ -211,23 +196,22 @@ final class Table(budget: MemoryBudget, shape: TableShape) {
   /** The changes become version `version`; they stay detachable until the next `beginBatch`. */
   def commitBatch(version: Int): Unit = {
     dropDetached()
+    val next = new TouchList
     var i = 0
     while (i < touched.size) { Platform.putInt(null, touched.current(i) + StampAt, version); i += 1 }
     detached = touched
-    touched = new TouchList
+    touched = next
     batch += 1
-    freeParked()
   }
 
-  /** Take back what the running batch wrote. */
+  /** Take back what the running batch wrote. Needs no memory. Iterators must have ended. */
   def abortBatch(): Unit = {
     undo(touched)
-    touched = new TouchList
+    touched.clear()
     batch += 1
-    freeParked()
   }
 
-  /** Take back the last committed version; only while `hasDetached`. */
+  /** Take back the last committed version; only while `hasDetached`. Needs no memory. Iterators must have ended. */
   def rollback(): Unit = {
     undo(detached)
     detached = null
@@ -268,34 +252,28 @@ final class Table(budget: MemoryBudget, shape: TableShape) {
     if (garbageAt == garbage.size) garbage = null
   }
 
-  private def freeParked(): Unit = {
-    var i = 0
-    while (i < parked.size) { free(parked(i)); i += 1 }
-    parked = new LongList
-  }
-
   // ---- scanning ------------------------------------------------------------------------------------------------------------------
 
   /** An iterator begins: returns the epoch after which new keys are unknown to it. Until `endScan`, records are not overwritten. */
   def beginScan(): Int = { openIterators += 1; epoch += 1; epoch - 1 }
   def endScan(): Unit = {
     openIterators -= 1
-    if (retired && openIterators == 0) close()
+    if (openIterators == 0) {
+      if (retired) close()
+      else {
+        var i = 0
+        while (i < parked.size) { free(parked(i)); i += 1 }
+        parked.clear()
+        if (sorted) index.viewsEnded()
+      }
+    }
   }
 
   /** All records, present or absent; in key order if the table is sorted. */
-  def all(): RecordCursor = if (sorted) index.freeze(null, 0L, 0) else new ArrayCursor(addresses())
+  def all(): RecordCursor = if (sorted) from(null, 0L, 0) else new ArrayCursor(addresses())
 
   /** All records, those of one prefix one after the other. Chained tables only. */
-  def byPrefix(): RecordCursor = {
-    val out = new Array[Long](records)
-    var n = 0
-    prefixes.addresses().foreach { node =>
-      var record = Platform.getLong(null, prefixes.valueAddress(node))
-      while (record != 0L) { out(n) = record; n += 1; record = Platform.getLong(null, record + NextAt) }
-    }
-    new ArrayCursor(out)
-  }
+  def byPrefix(): RecordCursor = new ArrayCursor(chains.all())
 
   /** All records as the disk tier would order them: by slot, then by key. */
   def inDiskOrder(): RecordCursor = {
@@ -308,31 +286,17 @@ final class Table(budget: MemoryBudget, shape: TableShape) {
     new ArrayCursor(order.map(all(_)))
   }
 
-  private def addresses(): Array[Long] = {
-    val out = new Array[Long](records)
-    var n = 0
-    var i = 0
-    while (i < capacity) {
-      val slot = Platform.getLong(null, slots + (i.toLong << 3))
-      if (slot != 0L && slot != Deleted) { out(n) = slot & AddressMask; n += 1 }
-      i += 1
-    }
-    out
-  }
+  private[millpond] def addresses(): Array[Long] = slots.addresses()
 
-  /** The records whose key begins with these `length` bytes, which must be a whole prefix as `link` saw it. */
-  def withPrefix(base: AnyRef, offset: Long, length: Int): RecordCursor = {
-    val out = new LongList
-    val node = prefixes.find(base, offset, length, Bytes.hash(base, offset, length))
-    if (node != 0L) {
-      var record = Platform.getLong(null, prefixes.valueAddress(node))
-      while (record != 0L) { out.add(record); record = Platform.getLong(null, record + NextAt) }
-    }
-    new ArrayCursor(out.toArray)
-  }
+  /** The records whose key begins with these `length` bytes, which must be a whole prefix as `PrefixChains` saw it. */
+  def withPrefix(base: AnyRef, offset: Long, length: Int): RecordCursor = new ArrayCursor(chains.of(base, offset, length))
 
   /** The records in key order from the first key at or above the given one (all, if `length` is 0). Sorted tables only. */
-  def from(base: AnyRef, offset: Long, length: Int): RecordCursor = index.freeze(base, offset, length)
+  def from(base: AnyRef, offset: Long, length: Int): RecordCursor = {
+    val view = index.freeze(base, offset, length)
+    if (openIterators == 0) index.viewsEnded() // of no iterator: nothing is written while it is read
+    view
+  }
 
   /** The order of a record's key and an encoded key. */
   def compareKey(record: Long, base: AnyRef, offset: Long, length: Int): Int =
@@ -341,17 +305,16 @@ final class Table(budget: MemoryBudget, shape: TableShape) {
   // ---- shrinking -----------------------------------------------------------------------------------------------------------------
 
   /** A table with the records that `keep` chooses, in the place of this one, which retires. Only between batches. Iterators may be open: a
-    * read store that becomes a write store keeps them. */
+    * read store that becomes a write store keeps them. If memory is refused, this table stays. */
   def rebuild(keep: Long => Boolean, prefixLength: (Long, Int) => Int): Table = {
     require(touched.size == 0, "rebuild in a running batch")
     dropDetached()
     val result = new Table(budget, shape)
     var dropped = 0
     var i = 0
-    while (i < capacity) {
-      val slot = Platform.getLong(null, slots + (i.toLong << 3))
-      if (slot != 0L && slot != Deleted) {
-        val record = slot & AddressMask
+    try while (i < slots.capacity) {
+      val record = slots.at(i)
+      if (record != 0L)
         if (keep(record)) {
           val length = keyLength(record)
           val n = result.admit(null, keyAddress(record), length, Platform.getInt(null, record + HashAt), slotOf(record),
@@ -359,9 +322,8 @@ final class Table(budget: MemoryBudget, shape: TableShape) {
             null, if (isPresent(record)) valueAddress(record) else 0L, valueLength(record), stamp(record))
           Platform.putShort(null, n + FlagsAt, 0)
         } else dropped += 1
-      }
       i += 1
-    }
+    } catch { case e: Throwable => result.close(); throw e }
     if (!knowsAll || dropped > 0) result.lack()
     retire()
     result
@@ -372,16 +334,13 @@ final class Table(budget: MemoryBudget, shape: TableShape) {
   def evict(bytes: Long, flushed: Int): Long = {
     val before = arena.liveBytes
     var looked = 0L
-    if (openIterators == 0) while (looked < 2L * capacity && before - arena.liveBytes < bytes) {
-      hand = (hand + 1) & (capacity - 1)
+    if (openIterators == 0) while (looked < 2L * slots.capacity && before - arena.liveBytes < bytes) {
+      hand = (hand + 1) & (slots.capacity - 1)
       looked += 1
-      val slot = Platform.getLong(null, slots + (hand.toLong << 3))
-      if (slot != 0L && slot != Deleted) {
-        val record = slot & AddressMask
-        if (Platform.getInt(null, record + BatchAt) != batch && stamp(record) <= flushed) {
-          if (wasUsed(record)) Platform.putShort(null, record + FlagsAt, 0)
-          else { drop(record, hand); lack() }
-        }
+      val record = slots.at(hand)
+      if (record != 0L && Platform.getInt(null, record + BatchAt) != batch && stamp(record) <= flushed) {
+        if (wasUsed(record)) Platform.putShort(null, record + FlagsAt, 0)
+        else { drop(record, hand); lack() }
       }
     }
     before - arena.liveBytes
@@ -389,8 +348,7 @@ final class Table(budget: MemoryBudget, shape: TableShape) {
 
   private def drop(record: Long, at: Int): Unit = {
     disarrange(record)
-    Platform.putLong(null, slots + (at.toLong << 3), Deleted)
-    records -= 1
+    slots.removeAt(at)
     if (!isPresent(record)) absent -= 1
     free(record)
   }
@@ -400,27 +358,36 @@ final class Table(budget: MemoryBudget, shape: TableShape) {
 
   /** Forget absent keys whose absence the disk tier knows (stamp at or below `flushed`), if they are many. Between batches, without
     * iterators. A record of the detached version has a later stamp, so it stays. */
-  def purgeAbsent(flushed: Int): Unit = if (absent > 1024 && absent * 4L > records && touched.size == 0 && openIterators == 0) {
+  def purgeAbsent(flushed: Int): Unit = if (absent > 1024 && absent * 4L > slots.records && touched.size == 0 && openIterators == 0) {
     var i = 0
-    while (i < capacity) {
-      val slot = Platform.getLong(null, slots + (i.toLong << 3))
-      if (slot != 0L && slot != Deleted) {
-        val record = slot & AddressMask
-        if (!isPresent(record) && stamp(record) <= flushed) drop(record, i)
-      }
+    while (i < slots.capacity) {
+      val record = slots.at(i)
+      if (record != 0L && !isPresent(record) && stamp(record) <= flushed) drop(record, i)
       i += 1
     }
   }
 
   def close(): Unit = {
     arena.close()
-    if (slots != 0L) { Platform.freeMemory(slots); budget.add(-capacity * 8L) }
-    slots = 0L
-    capacity = 0
-    if (prefixes != null) prefixes.close()
+    slots.close()
+    if (chained) chains.close()
   }
 
   // ---- inside --------------------------------------------------------------------------------------------------------------------
+
+  /** A record for a key that has none, found by every way. If memory is refused, nothing has changed. */
+  private def enter(base: AnyRef, offset: Long, length: Int, hash: Int, keySlot: Int, prefixLength: Int,
+      valueBase: AnyRef, valueOffset: Long, valueLength: Int): Long = {
+    slots.reserve()
+    val record = create(base, offset, length, hash, keySlot, valueBase, valueOffset, valueLength)
+    try
+      if (chained) chains.link(record, prefixLength)
+      else if (sorted) index.insert(record, null, record + header, length)
+    catch { case e: Throwable => free(record); throw e }
+    slots.insert(record, hash)
+    if (valueLength < 0) absent += 1
+    record
+  }
 
   private def create(keyBase: AnyRef, keyOffset: Long, keyLength: Int, hash: Int, keySlot: Int,
       valueBase: AnyRef, valueOffset: Long, valueLength: Int, room: Int = 0): Long = {
@@ -442,120 +409,33 @@ final class Table(budget: MemoryBudget, shape: TableShape) {
     record
   }
 
-  private def free(record: Long): Unit =
-    arena.release(record, header + roundUp(keyLength(record)) + Platform.getInt(null, record + CapacityAt))
+  private[millpond] def recordBytes(record: Long): Int = header + roundUp(keyLength(record)) + Platform.getInt(null, record + CapacityAt)
+  private def free(record: Long): Unit = arena.release(record, recordBytes(record))
 
-  private def insert(record: Long, hash: Int): Unit = {
-    if ((occupied + 1) * 10L > capacity * 7L) rehash()
-    val mask = capacity - 1
-    var i = hash & mask
-    var slot = Platform.getLong(null, slots + (i.toLong << 3))
-    while (slot != 0L && slot != Deleted) {
-      i = (i + 1) & mask
-      slot = Platform.getLong(null, slots + (i.toLong << 3))
-    }
-    if (slot == 0L) occupied += 1
-    Platform.putLong(null, slots + (i.toLong << 3), tagOf(hash) | record)
-    records += 1
-    if (!isPresent(record)) absent += 1
-  }
-
-  private def indexOf(record: Long, hash: Int): Long = {
-    val mask = capacity - 1
-    val wanted = tagOf(hash) | record
-    var i = hash & mask
-    while (Platform.getLong(null, slots + (i.toLong << 3)) != wanted) i = (i + 1) & mask
-    slots + (i.toLong << 3)
-  }
-
+  /** `record`, of the same key, takes the place of `old`. If memory is refused, nothing has changed; none is needed while no iterator is open. */
   private def replace(old: Long, record: Long, hash: Int): Unit = {
-    Platform.putLong(null, indexOf(old, hash), tagOf(hash) | record)
+    if (sorted) index.replace(old, record, null, old + header, keyLength(old))
+    slots.replace(old, record, hash)
+    if (chained) chains.relink(old, record)
     if (!isPresent(old)) absent -= 1
     if (!isPresent(record)) absent += 1
-    if (chained) relink(old, record)
-    else if (sorted) index.replace(old, record, null, old + header, keyLength(old))
   }
 
   private def remove(record: Long, hash: Int): Unit = {
     disarrange(record)
-    Platform.putLong(null, indexOf(record, hash), Deleted)
-    records -= 1
+    slots.remove(record, hash)
     if (!isPresent(record)) absent -= 1
   }
 
-  private def rehash(): Unit = {
-    val wanted = if (capacity == 0) 64 else if (records * 10L > capacity * 4L) capacity * 2 else capacity
-    val oldSlots = slots
-    val oldCapacity = capacity
-    slots =
-      try { Seams.at("memory.allocate"); Platform.allocateMemory(wanted * 8L) }
-      catch { case e: OutOfMemoryError => throw MillpondError.memoryExhausted(wanted * 8L, e) }
-    Platform.setMemory(null, slots, wanted * 8L, 0.toByte)
-    budget.add((wanted - oldCapacity) * 8L)
-    capacity = wanted
-    val mask = capacity - 1
-    var j = 0
-    while (j < oldCapacity) {
-      val slot = Platform.getLong(null, oldSlots + (j.toLong << 3))
-      if (slot != 0L && slot != Deleted) {
-        var i = Platform.getInt(null, (slot & AddressMask) + HashAt) & mask
-        while (Platform.getLong(null, slots + (i.toLong << 3)) != 0L) i = (i + 1) & mask
-        Platform.putLong(null, slots + (i.toLong << 3), slot)
-      }
-      j += 1
-    }
-    occupied = records
-    if (oldSlots != 0L) Platform.freeMemory(oldSlots)
+  /** Remove a record that is part of no version. */
+  private[millpond] def forget(record: Long): Unit = {
+    remove(record, Platform.getInt(null, record + HashAt))
+    free(record)
   }
-
-  private def arrange(record: Long, prefixLength: Int): Unit =
-    if (chained) link(record, prefixLength)
-    else if (sorted) index.insert(record, null, record + header, keyLength(record))
 
   private def disarrange(record: Long): Unit =
-    if (chained) unlink(record)
+    if (chained) chains.unlink(record)
     else if (sorted) index.remove(record, null, record + header, keyLength(record))
-
-  // a prefix node is a record of `prefixes`: key = prefix bytes, value = address of the first record of the chain
-  private def link(record: Long, prefixLength: Int): Unit = {
-    val at = record + header
-    val hash = Bytes.hash(null, at, prefixLength)
-    var node = prefixes.find(null, at, prefixLength, hash)
-    if (node == 0L) {
-      node = prefixes.admit(null, at, prefixLength, hash, 0, 0, EmptyHead, Bytes.ArrayOffset, 8, 0)
-    }
-    val head = Platform.getLong(null, prefixes.valueAddress(node))
-    Platform.putLong(null, record + NodeAt, node)
-    Platform.putLong(null, record + PreviousAt, 0L)
-    Platform.putLong(null, record + NextAt, head)
-    if (head != 0L) Platform.putLong(null, head + PreviousAt, record)
-    Platform.putLong(null, prefixes.valueAddress(node), record)
-  }
-
-  private def relink(old: Long, record: Long): Unit = {
-    val previous = Platform.getLong(null, old + PreviousAt)
-    val next = Platform.getLong(null, old + NextAt)
-    val node = Platform.getLong(null, old + NodeAt)
-    Platform.putLong(null, record + NodeAt, node)
-    Platform.putLong(null, record + PreviousAt, previous)
-    Platform.putLong(null, record + NextAt, next)
-    if (previous != 0L) Platform.putLong(null, previous + NextAt, record)
-    else Platform.putLong(null, prefixes.valueAddress(node), record)
-    if (next != 0L) Platform.putLong(null, next + PreviousAt, record)
-  }
-
-  private def unlink(record: Long): Unit = {
-    val previous = Platform.getLong(null, record + PreviousAt)
-    val next = Platform.getLong(null, record + NextAt)
-    val node = Platform.getLong(null, record + NodeAt)
-    if (previous != 0L) Platform.putLong(null, previous + NextAt, next)
-    else if (next != 0L) Platform.putLong(null, prefixes.valueAddress(node), next)
-    else {
-      prefixes.remove(node, Platform.getInt(null, node + HashAt))
-      prefixes.free(node)
-    }
-    if (next != 0L) Platform.putLong(null, next + PreviousAt, previous)
-  }
 }
 
 /** What a table offers beside point access: nothing, all rows of a prefix, or the order of its keys. */
@@ -567,8 +447,7 @@ object TableShape {
 }
 
 object Table {
-  private val HashAt = 0
-  private val KeyLengthAt = 4
+  // at 0 and 4: hash and length of the key, where `HashSlots` reads them
   private val ValueLengthAt = 8
   private val CapacityAt = 12
   private val StampAt = 16 // of a committed record: version that wrote it, 0 as on disk
@@ -582,46 +461,7 @@ object Table {
   private val Blind = 8 // the batch wrote the key first, and nobody knew whether the disk tier has it
   private val BirthAt = 28 // epoch in which the key came into the table
   private val PlainHeader = 32
-  private val NodeAt = 32
-  private val PreviousAt = 40
-  private val NextAt = 48
-  private val ChainedHeader = 56
+  private val MostRoom = 1L << 29
 
-  private val Deleted = 1L
-  private val AddressMask = 0xFFFFFFFFFFFFL
-  private val TagMask = ~AddressMask
-  private val EmptyHead = new Array[Byte](8)
-
-  private def tagOf(hash: Int): Long = (hash >>> 16).toLong << 48
   private def roundUp(n: Int): Int = (n + 7) & ~7
-}
-
-/** Pairs (record now, record before or 0). */
-private[millpond] final class TouchList {
-  private var pairs = new Array[Long](16)
-  private var count = 0
-  def size: Int = count
-  def current(i: Int): Long = pairs(2 * i)
-  def old(i: Int): Long = pairs(2 * i + 1)
-  def setCurrent(i: Int, record: Long): Unit = pairs(2 * i) = record
-  def add(current: Long, old: Long): Int = {
-    if (2 * count == pairs.length) pairs = java.util.Arrays.copyOf(pairs, pairs.length * 2)
-    pairs(2 * count) = current
-    pairs(2 * count + 1) = old
-    count += 1
-    count - 1
-  }
-}
-
-private[millpond] final class LongList {
-  private var items = new Array[Long](16)
-  private var count = 0
-  def size: Int = count
-  def apply(i: Int): Long = items(i)
-  def add(item: Long): Unit = {
-    if (count == items.length) items = java.util.Arrays.copyOf(items, items.length * 2)
-    items(count) = item
-    count += 1
-  }
-  def toArray: Array[Long] = java.util.Arrays.copyOf(items, count)
 }

@@ -3,16 +3,19 @@ package org.apache.spark.sql.millpond.testing
 import scala.collection.immutable.SortedMap
 import scala.collection.mutable
 
-import org.apache.spark.sql.millpond.{Bytes, MemoryBudget, Op, RecordCursor, Table, TableShape}
+import org.apache.spark.sql.millpond.{Bytes, MemoryBudget, MillpondException, Op, RecordCursor, Table, TableShape}
 import org.apache.spark.unsafe.Platform
 
 /** The memory tier as the engine uses it, beside a disk tier that is a map. */
 object TablePart extends Part {
   override val name = "table"
+  override def fault(point: String): Option[Throwable] = Trial.noMemory(point)
+  override def failuresEvery: Int = 20
+  override def aftermaths: Seq[String] = Seq("go on", "again", "abort", "roll back", "commit")
   override def run(trial: Trial): Unit = {
     val shapes = Seq(TableShape.Plain, TableShape.Chained, TableShape.Sorted)
     val store = new TableStore(trial, shapes((trial.seed % 3).toInt))
-    try (1 to trial.random.between(20, 120)).foreach { _ => store.step(); store.verify() }
+    try (1 to trial.random.between(20, 120)).foreach { n => store.step(); store.verify(deeply = n % 8 == 0) }
     finally store.close()
     trial.equal(store.budget.usedBytes, 0L, "memory after the end")
   }
@@ -38,6 +41,7 @@ private final class TableStore(trial: Trial, shape: TableShape) {
   private val changelogs = mutable.Map.empty[Int, Seq[Change]]
   private var inBatch = false
   private var spilled = 0
+  private var loaded = true
   private var segments = Seq.empty[Change]
   private var warm: List[(Int, String)] = null
   private val open = mutable.ArrayBuffer.empty[Walk]
@@ -185,6 +189,7 @@ private final class TableStore(trial: Trial, shape: TableShape) {
   }
   private def restore(): Unit = {
     closeWalks()
+    loaded = false
     table.close()
     spilled = 0
     flushed = random.between(math.max(0, anchor - 2), anchor + 1)
@@ -204,6 +209,7 @@ private final class TableStore(trial: Trial, shape: TableShape) {
       table.beginBatch()
     }
     anchor = version
+    loaded = true
     if (!table.complete && chance(80)) { table.beginLoading(); warm = disk.toList }
   }
   private def warmUp(): Unit = {
@@ -235,7 +241,9 @@ private final class TableStore(trial: Trial, shape: TableShape) {
     private val in = table
     private val expected = working.filter { case (k, _) => wanted(k) }
     private val epoch = in.beginScan()
-    private val records = begin(in)
+    private val records =
+      try begin(in)
+      catch { case e: Throwable => in.endScan(); throw e }
     private var rows = if (in.complete) Nil else disk.toList.filter { case (k, _) => wanted(k) }
     private val seen = mutable.LinkedHashMap.empty[Int, String]
     private var inMemory = true
@@ -276,7 +284,24 @@ private final class TableStore(trial: Trial, shape: TableShape) {
 
   // ---- steps -------------------------------------------------------------------------------------------------------------------
 
-  private def step(what: String)(work: => Unit): Unit = { trial.step(s"$what  [version $version, flushed $flushed, complete ${table.complete}]"); work }
+  private def step(what: String)(work: => Unit): Unit = {
+    trial.step(s"$what  [version $version, flushed $flushed, complete ${table.complete}]")
+    try work
+    catch {
+      case e @ (_: OutOfMemoryError | _: MillpondException) if trial.hasFailed =>
+        if (!loaded) restore() // of what is half loaded nothing is asked
+        verify(deeply = true)
+        trial.step(s"  ${trial.aftermath}")
+        trial.aftermath match {
+          case "again" => if (what != "restore") work
+          case "abort" => if (inBatch) abort()
+          case "roll back" => if (inBatch) abort(); if (canRollBack) rollback()
+          case "commit" => if (inBatch) commit()
+          case _ =>
+        }
+        verify(deeply = true)
+    }
+  }
 
   def step(): Unit = {
     val k = someKey
@@ -291,7 +316,7 @@ private final class TableStore(trial: Trial, shape: TableShape) {
       case n if n < 45 => step("begin")(begin())
       case n if n < 55 && canRollBack => step("roll back")(rollback())
       case n if n < 58 && !inBatch => step("restore")(restore())
-      case n if n < 61 && !inBatch => step("begin, rebuild") { begin(); if (open.isEmpty) rebuild() }
+      case n if n < 61 && !inBatch => step("begin")(begin()); step("rebuild")(rebuild())
       case n if n < 66 => step("flush")(flush())
       case n if n < 70 => step("evict") { warm = null; sheltered("evict")(table.evict(random.nextInt(2000).toLong, flushed)): Unit }
       case n if n < 82 => if (warm != null) step("warm up")(warmUp())
@@ -301,11 +326,14 @@ private final class TableStore(trial: Trial, shape: TableShape) {
     }
   }
 
-  def verify(): Unit = {
+  /** @param deeply the parts of the table against each other too */
+  def verify(deeply: Boolean): Unit = {
+    if (deeply) TableCheck(trial, table)
     (0 until keyCount).foreach { k =>
       val found = find(k)
-      val seen = if (found != 0L) { if (table.isPresent(found)) Some(valueOf(table, found)) else None } else if (table.complete) None else disk.get(k)
-      equal(seen, working.get(k), s"key $k")
+      val wanted = working.getOrElse(k, null)
+      val seen = if (found != 0L) { if (table.isPresent(found)) valueOf(table, found) else null } else if (table.complete) null else disk.getOrElse(k, null)
+      if (seen != wanted) equal(seen, wanted, s"key $k")
     }
   }
 
