@@ -53,7 +53,7 @@ OPTIONS: tuple[Option, ...] = (
         type="str",
         default=None,
         doc="Interpreter that runs the agent on the executors. Unset: the first that is set of spark.pyspark.python, "
-        "the environment variable PYSPARK_PYTHON, `python3`. Python 3.10 or newer with millpond installed.",
+        "the environment variable PYSPARK_PYTHON, `python3`. Python 3.11 or newer with millpond installed.",
     ),
     Option(
         name="agent.driverPython",

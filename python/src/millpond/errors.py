@@ -428,7 +428,7 @@ ERRORS: dict[ErrorKind, ErrorInfo] = {
     ErrorKind.AGENT_NOT_STARTED: ErrorInfo(
         AgentError,
         "The agent process could not be started on the executor.",
-        "Check the option agent.python (an interpreter, Python 3.10 or newer, that exists on every executor).",
+        "Check the option agent.python (an interpreter, Python 3.11 or newer, that exists on every executor).",
     ),
     ErrorKind.AGENT_LOST: ErrorInfo(
         AgentError,
