@@ -1,6 +1,7 @@
 # Everything lives in .venv and build/ of this folder; the paths below are relative, so the folder's own name may hold spaces.
 .DEFAULT_GOAL := help
-.PHONY: help build test shapes previous wheel demo lint bench bench-s3 soak simulate clean
+.PHONY: help build test test-all deep shapes previous wheel demo lint bench bench-s3 soak
+.PHONY: simulate clean
 SHELL := /bin/bash
 .SHELLFLAGS := -eu -o pipefail -c
 
@@ -8,9 +9,13 @@ SHELL := /bin/bash
 PYTHON ?= $(shell for p in python3 python3.13 python3.12 python3.11; do "$$p" -c 'import sys; sys.exit(sys.version_info < (3, 11))' 2>/dev/null && echo "$$p" && break; done)
 PY := .venv/bin/python
 INSTALLED := .venv/.installed
-# make test TEST=tests/unit TEST_ARGS='-k lineage -x'; empty: all of them, file by file on this many processes
+# make test TEST=tests/unit TEST_ARGS='-k lineage -x'
 TEST ?=
+TEST_ARGS ?=
+# On this many processes, file by file in pytest's order: the unit tests, short ones, come last
+# and fill up.
 WORKERS ?= 2
+SPREAD := -n $(WORKERS) --dist loadfile --no-loadscope-reorder
 # The line of Spark before the newest that Millpond supports: unpacked beside .venv, whose other packages serve it too.
 PREVIOUS := 4.2
 PREVIOUS_SPARK := build/spark/$(PREVIOUS)
@@ -20,7 +25,6 @@ PREVIOUS_PY := $(PREVIOUS_VENV)/bin/python
 PREVIOUS_TESTS := integration/test_joins.py integration/test_operators.py integration/test_readers.py integration/test_crash.py integration/test_store_machine.py
 PREVIOUS_SAMPLE ?= (asks_for and 3) or join-full-v3 or row-processing-time or scala-event-time-avro or of_the_agent \
     or (Millpond and format2-prefix and not heap) or (change_feed and format2)
-TEST_ARGS ?=
 # make bench SCALE=0.1: a tenth of the rows
 SCALE ?= 1
 # make bench-s3 BENCH_ARGS='--slots 8'
@@ -56,22 +60,24 @@ $(INSTALLED): pyproject.toml
 	$(PY) -m pip install --quiet --no-deps --no-build-isolation --editable .
 	@touch $(INSTALLED)
 
-test: build ## run all tests: unit, properties, integration (TEST=path TEST_ARGS=... for some of them)
-	@# The sample with the previous Spark runs beside the first part of the others and prints all it has to say when it ends; the closing line
-	@# is that of the whole. Neither hides the other.
-	@failed=0; other=; \
-	    $(if $(TEST),,mkdir -p build; { code=0; $(MAKE) --no-print-directory previous >build/previous.log 2>&1 || code=1; \
-	        echo; cat build/previous.log; exit $$code; } & other=$$!;) \
-	    set -- $(if $(TEST),"$(TEST)",-n $(WORKERS) --dist loadfile) $(TEST_ARGS); \
-	    echo "$(PY) -m pytest $$*"; $(PY) -m pytest "$$@" || failed=1; \
-	    if [ -n "$$other" ]; then wait $$other || { failed=1; echo "the sample with Spark $(PREVIOUS) failed, see above" >&2; }; fi; exit $$failed
+test: build ## all tests but the deep ones: ten minutes (TEST=path TEST_ARGS=... for some)
+	$(PY) -m pytest $(if $(TEST),"$(TEST)",-m "not deep" $(SPREAD)) $(TEST_ARGS)
 
-shapes: build ## compare all query shapes with Spark's RocksDB store (make test: two of each operator)
-	MILLPOND_SHAPES=all $(PY) -m pytest integration/test_operators.py $(TEST_ARGS)
+test-all: build ## what make test leaves out: make previous, make deep
+	@# Both speak before any of them fails the target.
+	@failed=0; \
+	    for part in previous deep; do $(MAKE) --no-print-directory $$part || failed=1; done; \
+	    exit $$failed
+
+deep: build ## the tests that are long, or much like another
+	$(PY) -m pytest -m deep $(SPREAD) $(TEST_ARGS)
+
+shapes: build ## compare all query shapes with Spark's RocksDB store (make test: one an operator)
+	$(PY) -m pytest integration/test_operators.py $(TEST_ARGS)
 
 previous: build $(PREVIOUS_VENV)/.installed ## run a sample of the tests with the previous line of Spark
 	@$(PREVIOUS_PY) jvm-shim/build_shim.py
-	$(PREVIOUS_PY) -m pytest $(PREVIOUS_TESTS) -k '$(PREVIOUS_SAMPLE)' $(TEST_ARGS)
+	$(PREVIOUS_PY) -m pytest $(PREVIOUS_TESTS) -k '$(PREVIOUS_SAMPLE)' $(SPREAD) $(TEST_ARGS)
 
 wheel: build $(PREVIOUS_VENV)/.installed ## build dist/millpond-*.whl with a jar for every supported Spark
 	@$(PREVIOUS_PY) jvm-shim/build_shim.py

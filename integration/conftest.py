@@ -27,6 +27,7 @@ def pytest_report_header() -> str:
     )
 
 
+@pytest.hookimpl(tryfirst=True)
 def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item]) -> None:
     """Leave out what downloads a server, unless it is asked for."""
     if "radosgw" not in str(config.option.markexpr):

@@ -2,29 +2,20 @@
 
 from __future__ import annotations
 
-from collections import Counter
 from collections.abc import Iterable, Sequence
 from typing import Any
 
 from integration import join_cases, operator_cases, python_state_cases, scala_state_cases
 from integration.cases import Case
-from integration.harness import EVERYTHING
+from integration.depth import deep
 
 SHAPES: list[Case] = [*operator_cases.CASES, *join_cases.CASES, *python_state_cases.CASES, *scala_state_cases.CASES]
-PER_OPERATOR = 2
 
 
-def tested() -> list[Case]:
-    """The shapes that a run of all tests compares: the first two of every operator; with MILLPOND_SHAPES=all, all."""
-    if EVERYTHING:
-        return SHAPES
-    seen: Counter[str] = Counter()
-    chosen = []
-    for case in SHAPES:
-        seen[case.operator] += 1
-        if seen[case.operator] <= PER_OPERATOR:
-            chosen.append(case)
-    return chosen
+def to_compare() -> list[Any]:
+    """All shapes, for `parametrize`; deep but for the first of every operator."""
+    first = {case.operator: case for case in reversed(SHAPES)}
+    return [case if first[case.operator] is case else deep(case) for case in SHAPES]
 
 
 _COLUMNS = ("operator", "shape", "mode", "format", "encoding", "batches", "rows", "result")

@@ -12,7 +12,6 @@ from typing import Any
 import pytest
 
 from benchmarks import bench_chart, bench_codec, bench_report, bench_store
-from integration.harness import EVERYTHING
 
 _REPOSITORY = Path(__file__).resolve().parents[1]
 _CONTENDERS = ("millpond", "rocksdb-changelog")
@@ -28,15 +27,18 @@ def quick(tmp_path_factory: pytest.TempPathFactory) -> tuple[dict[str, Any], str
     """Results and stdout of one smoke run: Millpond and the baseline."""
     out = tmp_path_factory.mktemp("bench") / "results" / "quick.json"
     names = ["--contenders", ",".join(_CONTENDERS), "--scenarios", "aggregation"]
-    levels = "store,scan,query" if EVERYTHING else "store,query"
-    done = _run("--quick", "--only", levels, *names, "--work-dir", str(out.parent.parent), "--out", str(out))
+    done = _run(
+        "--quick",
+        *("--only", "store,scan,query", *names),
+        *("--work-dir", str(out.parent.parent), "--out", str(out)),
+    )
     assert done.returncode == 0, done.stderr
     assert [p.name for p in out.parent.parent.iterdir()] == ["results"], "the run left scratch files behind"
     results: dict[str, Any] = json.loads(out.read_text())
     return results, done.stdout
 
 
-@pytest.mark.slow
+@pytest.mark.deep
 @pytest.mark.spark
 def test_results_name_host_commit_and_versions(quick: tuple[dict[str, Any], str]) -> None:
     results, _ = quick
@@ -47,7 +49,7 @@ def test_results_name_host_commit_and_versions(quick: tuple[dict[str, Any], str]
     assert len(results["commit"]) in (0, 40)  # none in an unpacked archive
 
 
-@pytest.mark.slow
+@pytest.mark.deep
 @pytest.mark.spark
 def test_store_level_holds_every_raw_duration(quick: tuple[dict[str, Any], str]) -> None:
     results, _ = quick
@@ -66,9 +68,8 @@ def test_store_level_holds_every_raw_duration(quick: tuple[dict[str, Any], str])
         assert [p["name"] for p in raw["phases"]][:2] == ["warm-up", "load"]
 
 
-@pytest.mark.slow
+@pytest.mark.deep
 @pytest.mark.spark
-@pytest.mark.skipif(not EVERYTHING, reason="three more JVMs: with MILLPOND_SHAPES=all")
 def test_scans_are_measured_in_memory_on_disk_and_without_a_store(quick: tuple[dict[str, Any], str]) -> None:
     results, _ = quick
     sizes = bench_store.scan_sizes(1, quick=True)
@@ -81,7 +82,7 @@ def test_scans_are_measured_in_memory_on_disk_and_without_a_store(quick: tuple[d
     assert every | {"raw_scan_us_per_row", "raw_prefix_scan_us"} <= set(disk)
 
 
-@pytest.mark.slow
+@pytest.mark.deep
 @pytest.mark.spark
 def test_query_level_keeps_warm_up_apart_and_states_agree(quick: tuple[dict[str, Any], str]) -> None:
     results, _ = quick
@@ -95,13 +96,13 @@ def test_query_level_keeps_warm_up_apart_and_states_agree(quick: tuple[dict[str,
     assert bench_report.disagreements(results["query"]) == []
 
 
-@pytest.mark.slow
+@pytest.mark.deep
 @pytest.mark.spark
 def test_summary_table_and_chart_come_from_the_raw_results(quick: tuple[dict[str, Any], str]) -> None:
     results, stdout = quick
     summary = results["summary"]
-    levels = ("store", "scan") if EVERYTHING else ("store",)
-    expected = {m.name for m in bench_report.MEASURES if m.level in levels} | {"aggregation"}
+    measured = [m.name for m in bench_report.MEASURES if m.level in ("store", "scan")]
+    expected = {*measured, "aggregation"}
     assert set(summary) == expected
     commit = summary["commit_ms"]
     assert set(commit["median"]) == set(_CONTENDERS)

@@ -33,7 +33,7 @@ from millpond.storage.local import LocalStorage
 from millpond.store_files import StoreFiles
 
 pytestmark = [
-    pytest.mark.slow,
+    pytest.mark.deep,
     pytest.mark.skipif(MILLPOND not in providers_to_test(), reason="about Millpond's agents on a cluster"),
 ]
 PARTITIONS = 4  # more than cores

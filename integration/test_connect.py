@@ -86,6 +86,7 @@ def _expected(until: int) -> list[list[int]]:
     return [[key, sum(values), len(values)] for key, values in sorted(totals.items())]
 
 
+@pytest.mark.deep
 @pytest.mark.parametrize("query", ["aggregation", "transformWithState"])
 def test_a_connect_session_keeps_its_state_in_millpond(results: tuple[dict[str, Any], Path], query: str) -> None:
     found, directory = results

@@ -18,21 +18,27 @@ from typing import Any
 import pytest
 
 from integration.corner_job import CORNERS, FAILS_AT, FILES, Corner, rows_of
+from integration.depth import asked_for, deep
 from integration.harness import providers_to_test
 from integration.jvm import MILLPOND, REPO, ROCKSDB
 from millpond.inspection.verify import verify
 from millpond.storage.local import LocalStorage
 
+# All at once is quick.
+_CORNERS = [corner if corner.id == "all-2" else deep(corner) for corner in CORNERS]
 PROVIDER = MILLPOND if MILLPOND in providers_to_test() else ROCKSDB
 
 
 @pytest.fixture(scope="module")
-def job(tmp_path_factory: pytest.TempPathFactory) -> Iterator[tuple[Path, dict[str, Any]]]:
-    """All corners in one JVM: its folder, and what it reports."""
+def job(
+    request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFactory
+) -> Iterator[tuple[Path, dict[str, Any]]]:
+    """The corners of this run in one JVM: its folder, and what it reports."""
     work = tmp_path_factory.mktemp("corners")
+    ids = [corner.id for corner in asked_for(request, "corner")]
     path = os.pathsep.join([str(REPO), *([os.environ["PYTHONPATH"]] if "PYTHONPATH" in os.environ else [])])
     done = subprocess.run(
-        [sys.executable, "-m", "integration.corner_job", str(work), PROVIDER],
+        [sys.executable, "-m", "integration.corner_job", str(work), PROVIDER, *ids],
         env={**os.environ, "PYTHONPATH": path, "PYSPARK_PYTHON": sys.executable},
         capture_output=True,
         text=True,
@@ -63,7 +69,7 @@ def _joined() -> list[list[Any]]:
     )
 
 
-@pytest.mark.parametrize("corner", CORNERS, ids=lambda c: c.id)
+@pytest.mark.parametrize("corner", _CORNERS, ids=lambda c: c.id)
 def test_results_equal_the_batch_computation(job: tuple[Path, dict[str, Any]], corner: Corner) -> None:
     report = job[1][corner.id]
     rows = report["rows"]
@@ -79,7 +85,7 @@ def test_results_equal_the_batch_computation(job: tuple[Path, dict[str, Any]], c
     }
 
 
-@pytest.mark.parametrize("corner", CORNERS, ids=lambda c: c.id)
+@pytest.mark.parametrize("corner", _CORNERS, ids=lambda c: c.id)
 def test_it_was_that_corner(job: tuple[Path, dict[str, Any]], corner: Corner) -> None:
     """The faults happened, the snapshots were taken, and nothing on storage is wrong afterwards."""
     work, reports = job

@@ -20,7 +20,8 @@ from pyspark.sql import SparkSession
 from pyspark.sql import functions as F
 
 from integration.cases import EVENTS, events
-from integration.harness import EVERYTHING, Harness, Schema, providers_to_test, short_conf
+from integration.depth import quick_first
+from integration.harness import Harness, Schema, providers_to_test, short_conf
 from integration.jvm import MILLPOND, REPO, ROCKSDB
 from integration.processes import agents_below, alive, below, is_agent, wait_until
 from integration.store_model import as_state, canon, write_spark_metadata
@@ -92,9 +93,9 @@ def _results(work: Path, query: str) -> list[list[Any]]:
     return [row for part in parts for row in json.loads(part.read_text())]
 
 
-@pytest.mark.slow
 @pytest.mark.parametrize(
-    ("checkpoint_format", "kills", "on_s3"), [*([(1, 1, False), (2, 2, False)] if EVERYTHING else []), (2, 1, True)]
+    ("checkpoint_format", "kills", "on_s3"),
+    quick_first([(1, 1, False), (2, 2, False), (2, 1, True)]),
 )
 def test_kill_9_of_the_driver_loses_nothing(tmp_path: Path, checkpoint_format: int, kills: int, on_s3: bool) -> None:
     """Kills at random points of an aggregation and a join; the end equals the batch computation."""
@@ -210,7 +211,7 @@ def test_kill_9_of_the_agent_costs_a_retry(spark: SparkSession, tmp_path: Path) 
 # On Spark's own store once: it tells a fault of the test.
 @pytest.mark.parametrize(
     ("provider_class", "checkpoint_format"),
-    [(MILLPOND, 1), *([(ROCKSDB, 1), (MILLPOND, 2)] if EVERYTHING else [])],
+    quick_first([(MILLPOND, 1), (ROCKSDB, 1), (MILLPOND, 2)]),
 )
 def test_kill_9_between_commits(tmp_path: Path, provider_class: str, checkpoint_format: int) -> None:
     """Every version committed before the kill is there for the next JVM; what was not committed is not."""

@@ -57,7 +57,7 @@ def finished(tmp_path_factory: pytest.TempPathFactory) -> Iterator[tuple[Path, d
     yield work, json.loads(done.stdout)
 
 
-@pytest.mark.slow
+@pytest.mark.deep
 @pytest.mark.spark
 def test_killed_jobs_lose_nothing(finished: tuple[Path, dict[str, Any]]) -> None:
     work, result = finished
@@ -80,7 +80,7 @@ def test_killed_jobs_lose_nothing(finished: tuple[Path, dict[str, Any]]) -> None
             assert job["custom_metrics"]["millpondChangelogBytes"] > 0, name
 
 
-@pytest.mark.slow
+@pytest.mark.deep
 @pytest.mark.spark
 def test_one_changed_row_is_found(finished: tuple[Path, dict[str, Any]]) -> None:
     work, _ = finished
@@ -119,7 +119,7 @@ def test_one_changed_row_is_found(finished: tuple[Path, dict[str, Any]]) -> None
     }
 
 
-@pytest.mark.slow
+@pytest.mark.deep
 @pytest.mark.spark
 @pytest.mark.parametrize("number", [signal.SIGTERM, signal.SIGKILL])
 def test_an_interrupted_demo_leaves_no_process(tmp_path: Path, number: signal.Signals) -> None:

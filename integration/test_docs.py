@@ -15,12 +15,14 @@ import subprocess
 import sys
 from collections.abc import Mapping
 from pathlib import Path
+from typing import Any
 
 import pytest
 
+from integration.depth import asked_for, deep
 from integration.doc_pages import REPOSITORY, Block, Step, blocks, masked, name_of, pages, steps, with_output
 
-pytestmark = [pytest.mark.spark, pytest.mark.slow]
+pytestmark = pytest.mark.spark
 REWRITE = bool(os.environ.get("MILLPOND_DOCS_REWRITE"))
 _SECONDS = 150
 _MARK = "@@millpond-docs"
@@ -128,11 +130,18 @@ def _console(page: Path) -> list[Step]:
 
 CODE_PAGES = [page for page in pages() if any(map(_is_code, blocks(page)))]
 CONSOLE_PAGES = [page for page in pages() if _console(page)]
+README = REPOSITORY / "README.md"
+QUICK = (README, REPOSITORY / "docs/tutorial.md")
+
+
+def _each(found: list[Path]) -> list[Any]:
+    return [page if page in QUICK else deep(page) for page in found]
 
 
 @pytest.fixture(scope="module")
-def printed(machine: Machine) -> Mapping[tuple[str, int], str]:
-    """What each Python block of each page printed."""
+def printed(request: pytest.FixtureRequest, machine: Machine) -> Mapping[tuple[str, int], str]:
+    """What each Python block of the pages of this run printed."""
+    asked = asked_for(request, "page")
     work = [
         {
             "name": name_of(page),
@@ -140,17 +149,19 @@ def printed(machine: Machine) -> Mapping[tuple[str, int], str]:
             "blocks": [(block.number, machine.local(block.text)) for block in blocks(page) if _is_code(block)],
         }
         for page in CODE_PAGES
+        if page in asked
     ]
     # What README says happens when it is pasted twice; before other pages, whose settings stay in the session.
-    assert work[0]["name"] == "README.md"
-    work.insert(1, {**work[0], "name": "README.md-again"})
+    if README in asked:
+        assert work[0]["name"] == "README.md"
+        work.insert(1, {**work[0], "name": "README.md-again"})
     code, out, err = machine.run([str(machine.bin / "python"), "-c", _RUNNER], cwd=machine.root, text=json.dumps(work))
     parts = re.split(rf"^{_MARK} (\S+) (\d+)\n", out, flags=re.MULTILINE)
     assert code == 0, f"after {parts[-3:-1]}:\n{err[-3000:]}"
     return {(page, int(number)): text for page, number, text in zip(parts[1::3], parts[2::3], parts[3::3], strict=True)}
 
 
-@pytest.mark.parametrize("page", CODE_PAGES, ids=name_of)
+@pytest.mark.parametrize("page", _each(CODE_PAGES), ids=name_of)
 def test_python_blocks_run_and_print_what_the_page_says(
     page: Path, machine: Machine, printed: Mapping[tuple[str, int], str]
 ) -> None:
@@ -169,14 +180,15 @@ def test_python_blocks_run_and_print_what_the_page_says(
         page.write_text(with_output(page, rewritten), encoding="utf-8")
 
 
-def test_readme_counts_what_it_says(printed: Mapping[tuple[str, int], str]) -> None:
-    (block,) = [b for b in blocks(REPOSITORY / "README.md") if _is_code(b)]
+@pytest.mark.parametrize("page", [README], ids=name_of)
+def test_readme_counts_what_it_says(page: Path, printed: Mapping[tuple[str, int], str]) -> None:
+    (block,) = [b for b in blocks(page) if _is_code(b)]
     for name, count in (("README.md", "100"), ("README.md-again", "200")):
         rows = re.findall(r"^\| +(\d) *\| +(\d+) *\|$", printed[name, block.number], re.MULTILINE)
         assert sorted(rows) == [(str(key), count) for key in range(10)]
 
 
-@pytest.mark.parametrize("page", CONSOLE_PAGES, ids=name_of)
+@pytest.mark.parametrize("page", _each(CONSOLE_PAGES), ids=name_of)
 def test_commands_print_what_the_page_says(page: Path, machine: Machine, request: pytest.FixtureRequest) -> None:
     if page in CODE_PAGES:
         request.getfixturevalue("printed")  # its Python comes first

@@ -13,6 +13,7 @@ import pytest
 from pyspark.errors import StreamingQueryException
 from pyspark.sql import SparkSession
 
+from integration.depth import quick_first
 from integration.jvm import MILLPOND
 from integration.shapes import named
 from integration.streams import Input, Run, finish, start
@@ -31,7 +32,10 @@ def bare(spark: SparkSession) -> SparkSession:
     return session
 
 
-@pytest.mark.parametrize("shape", ["pandas-event-time", "row-initial-state", "scala-event-time", "row-then-window"])
+@pytest.mark.parametrize(
+    "shape",
+    quick_first(["pandas-event-time", "row-initial-state", "scala-event-time", "row-then-window"]),
+)
 def test_the_error_names_the_line_to_add(bare: SparkSession, tmp_path: Path, shape: str) -> None:
     case = named(shape)
     source = Input(tmp_path / "input", case.inputs[0][0])

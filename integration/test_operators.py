@@ -18,7 +18,7 @@ from pyspark.sql import SparkSession
 from integration.cases import Build, Case
 from integration.harness import providers_to_test
 from integration.jvm import MILLPOND, ROCKSDB
-from integration.shapes import tested
+from integration.shapes import to_compare
 from integration.streams import Input, Run, finish, settings, start
 from millpond.inspection.overview import overview
 from millpond.storage import open_storage
@@ -82,7 +82,7 @@ class _Pair:
         return found[0], found[1]
 
 
-@pytest.mark.parametrize("case", tested(), ids=lambda c: c.name)
+@pytest.mark.parametrize("case", to_compare(), ids=lambda c: c.name)
 def test_operator_equals_spark(spark: SparkSession, tmp_path: Path, case: Case, request: pytest.FixtureRequest) -> None:
     """Three runs from one checkpoint.
 

@@ -19,7 +19,7 @@ from integration.soak.campaign import QUERIES
 from integration.soak.run import SHORT_FAULTS, STEADY_FAULTS
 
 
-@pytest.mark.slow
+@pytest.mark.deep
 @pytest.mark.spark
 @pytest.mark.skipif(MILLPOND not in providers_to_test(), reason="about Millpond's agents on a cluster")
 def test_the_short_form(tmp_path: Path) -> None:

@@ -99,7 +99,8 @@ Generated from the tests (`integration/what_works.py`); do not edit.
 Every line stands for queries that the tests run on Millpond and on Spark's RocksDB store, with the same input: a batch whose
 sink fails after its state was committed, restarts on the same checkpoint, late rows, an empty file, keys with nulls, unicode,
 decimals, bytes and structs. Rows and state metrics are equal batch for batch, and every key lies in the partition that its
-key group belongs to. `make shapes` prints the table of all {count} shapes, `make test` that of two of each operator.
+key group belongs to. `make shapes` prints the table of all {count} shapes, `make test` that of one
+of each operator, `make test-all` that of the others.
 
 Format is Spark's checkpoint format (`spark.sql.streaming.stateStore.checkpointFormatVersion`), encoding that of state
 (`spark.sql.streaming.stateStore.encodingFormat`). *Refused by Spark*: both stores end with the same error of Spark's own.

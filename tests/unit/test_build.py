@@ -5,6 +5,7 @@ from __future__ import annotations
 import dataclasses
 import io
 import os
+import re
 import shutil
 import subprocess
 import sys
@@ -66,6 +67,7 @@ def test_compiled_once_until_something_changes(tree: Path) -> None:
     assert jar.read_bytes() != first
 
 
+@pytest.mark.deep
 def test_a_wheel_takes_along_the_current_jars_of_other_lines(tree: Path) -> None:
     jar = build_jar(tree)
     layer = tree / "jvm-shim/src/main/scala-spark-9.8"
@@ -160,7 +162,9 @@ def test_tests_compile_against_the_jar(tree: Path, tmp_path: Path) -> None:
 
 
 def run(*command: str | Path, cwd: Path) -> str:
-    environment = {key: value for key, value in os.environ.items() if key != "PYTHONPATH"}
+    # Whatever the `make` above was told is not meant for another one.
+    left_out = {"PYTHONPATH", "MAKEFLAGS", "MFLAGS", "MAKELEVEL", "MAKEOVERRIDES"}
+    environment = {key: value for key, value in os.environ.items() if key not in left_out}
     done = subprocess.run(
         [str(part) for part in command],
         cwd=cwd,
@@ -193,6 +197,7 @@ def wheel(tmp_path_factory: pytest.TempPathFactory) -> Path:
     return built
 
 
+@pytest.mark.deep
 def test_the_wheel_is_pure_and_has_one_jar(wheel: Path) -> None:
     assert wheel.name == f"millpond-{__version__}-py3-none-any.whl"
     with zipfile.ZipFile(wheel) as archive:
@@ -206,6 +211,7 @@ def test_the_wheel_is_pure_and_has_one_jar(wheel: Path) -> None:
     assert "Requires-Dist: pyspark<4.4,>=4.2" in metadata
 
 
+@pytest.mark.deep
 def test_the_jar_in_the_wheel_has_classes_stamp_and_tables(wheel: Path, tmp_path: Path) -> None:
     with zipfile.ZipFile(wheel) as archive:
         (name,) = [name for name in archive.namelist() if name.endswith(".jar")]
@@ -219,6 +225,7 @@ def test_the_jar_in_the_wheel_has_classes_stamp_and_tables(wheel: Path, tmp_path
     assert _shim.read_stamp(jar) == _shim.read_stamp(build_jar(REPO))
 
 
+@pytest.mark.deep
 def test_the_installed_wheel_finds_its_jar(wheel: Path, tmp_path: Path) -> None:
     target = tmp_path / "site"
     run(sys.executable, "-m", "pip", "install", "--no-deps", "--no-index", "--target", target, wheel, cwd=tmp_path)
@@ -230,12 +237,29 @@ def test_the_installed_wheel_finds_its_jar(wheel: Path, tmp_path: Path) -> None:
     assert Path(jar).is_relative_to(target)
 
 
+def test_every_test_is_deep_or_quick_and_ci_runs_both() -> None:
+    selected, left_out = [], []
+    for target in ("test", "deep"):
+        said = run("make", target, "TEST=", "TEST_ARGS=--collect-only -q", cwd=REPO)
+        (count,) = re.findall(r" tests collected \((\d+) deselected\)", said)
+        selected.append({line for line in said.splitlines() if "::" in line})
+        left_out.append(int(count))
+    quick, deep = selected
+    assert not quick & deep
+    assert left_out == [len(deep), len(quick)]
+    assert "for part in previous deep;" in (REPO / "Makefile").read_text()
+    ci = (REPO / ".ci/run").read_text()
+    assert 0 < ci.index("timed make test\n") < ci.index("timed make test-all\n")
+
+
 def test_make_help_lists_what_the_readme_promises() -> None:
     listed = {line.split()[1] for line in run("make", "--no-print-directory", "help", cwd=REPO).splitlines()}
     assert listed == {
         "help",
         "build",
         "test",
+        "test-all",
+        "deep",
         "shapes",
         "previous",
         "wheel",
