@@ -1,7 +1,7 @@
 # Everything lives in .venv and build/ of this folder; the paths below are relative, so the folder's own name may hold spaces.
 .DEFAULT_GOAL := help
 .PHONY: help build test test-all deep shapes previous wheel demo lint bench bench-s3 soak
-.PHONY: simulate clean
+.PHONY: simulate simulate-mutants clean
 SHELL := /bin/bash
 .SHELLFLAGS := -eu -o pipefail -c
 
@@ -112,6 +112,9 @@ soak: build ## kill and pause processes of a cluster at random for MINUTES, comp
 
 simulate: build ## run SEEDS seeds of the simulation, from FIRST on (SIMULATE_ARGS=--trace for all that happens)
 	$(PY) -m integration.simulation --first $(FIRST) --seeds $(SEEDS) $(SIMULATE_ARGS)
+
+simulate-mutants: build ## put defects into copies of the sources and count the seeds until each is found
+	$(PY) -m integration.simulation.mutants $(SIMULATE_ARGS)
 
 clean: ## remove .venv and everything that was built
 	rm -rf .venv build dist artifacts .pytest_cache .mypy_cache .ruff_cache .hypothesis spark-warehouse metastore_db derby.log

@@ -111,6 +111,8 @@ class Call:
     def __init__(self, agent: Agent, method: str, request: str, *, may_stand: bool, dies_at: int | None) -> None:
         self.agent = agent
         self.method = method
+        self.owner = ""  # the executor
+        self.ticket = ""
         self.may_stand = may_stand
         self.dies_at = dies_at
         self.answer: str | None = None  # None: the agent died
@@ -209,6 +211,18 @@ class OneByOne:
         return [call() for call in calls]
 
 
+class _Tickets:
+    """In place of threads for calls that may take long: whoever asks does the work, and whoever asks again finds the answer."""
+
+    def __init__(self) -> None:
+        self._answers: dict[str, str] = {}
+
+    def answer(self, ticket: str, wait_s: float, work: Callable[[], str]) -> str:
+        if ticket not in self._answers:
+            self._answers[ticket] = work()
+        return self._answers[ticket]
+
+
 class _Contexts(Contexts):
     def _make(self, described: dict[str, Any], hadoop: Any, key: Any, fields: JsonFields) -> StoreContext:
         context = super()._make(described, hadoop, key, fields)
@@ -236,3 +250,4 @@ class Agent:
         opener = lambda uri, settings: self.storage  # noqa: E731
         self.service = AgentService(opener=opener, clock_ms=lambda: chance.now_ms, local_root=local_root)
         self.service._contexts = _Contexts(opener, local_root)
+        self.service._pending = _Tickets()  # type: ignore[assignment]

@@ -215,13 +215,15 @@ class Task:
             pairs = self.do("scan", cf=name, multi=kind.schema.multi)
             same(kind, pairs, rows, each=kind.schema.multi, ordered=kind.ranged, what=what)
 
-    def begin_walk(self, chance: random.Random, name: str) -> None:
+    def begin_walk(self, chance: random.Random, name: str, store: str | None = None) -> None:
         """Open an iterator: from here on it yields exactly what is there now."""
         kind = self.kinds[name]
         arguments, rows, ordered = self._scan(chance, kind)
         each = kind.schema.multi and chance.random() < 0.5
         walk = Walk(self.world.new_name("i"), kind, rows, each, ordered, [])
-        self.do("iter_open", it=walk.name, cf=name, multi=each, **arguments)
+        self.world.of_executor(
+            self.executor, "iter_open", s=store or self.store, it=walk.name, cf=name, multi=each, **arguments
+        )
         self.walks.append(walk)
 
     def step_walk(self, chance: random.Random) -> None:

@@ -5,6 +5,7 @@ from __future__ import annotations
 import hashlib
 import json
 import os
+import re
 import shutil
 import uuid
 from dataclasses import dataclass, field
@@ -21,6 +22,7 @@ from millpond import layout
 from millpond.errors import ErrorKind
 from millpond.testing.faults import Fault, Operation
 
+_TICKET = re.compile(r'"ticket":"(\d+)"')
 START_MS = 1_750_000_000_000
 MINUTE_MS = 60_000
 MAIN = 0
@@ -88,6 +90,7 @@ class Executor:
     sessions: dict[str, list[str]] = field(default_factory=dict)  # provider -> stores that a task may still hold
     dead: bool = False
     disturbed: bool = False  # something went wrong since its last commit
+    lost: int = 0  # calls that were told that their agent is gone, and have not killed it yet
 
 
 # Points of the store where something can go wrong, by how they begin, and what it is.
@@ -97,8 +100,8 @@ _FAULTS: tuple[tuple[str, tuple[str, ...]], ...] = (
     ("disk", ("LOCAL_DISK_FULL",)),
     ("spill", ("LOCAL_DISK_FULL",)),
     ("changelog", ("IO",)),
-    ("table", ("MEMORY_EXHAUSTED",)),
-    ("arena", ("MEMORY_EXHAUSTED",)),
+    ("memory", ("MEMORY_EXHAUSTED",)),
+    ("load", ("LOCAL_DISK_FULL",)),
 )
 _STORAGE_FAULTS = {
     "put": (Fault.UNAVAILABLE, Fault.LOST_ANSWER, Fault.FULL),
@@ -166,6 +169,12 @@ class World:
             call = self._calls[message["call"]]
             return self._after(call, message["call"], me)
         if kind == "agent_kill":
+            executor = self._owners[message["owner"]]
+            if executor.lost:
+                executor.lost -= 1
+            elif not executor.dead:
+                self.log(f"the agent of {executor.name} is killed")
+                self._new_agent(executor)
             return {}
         if kind == "done":
             name, _ = self.threads.pop(me)
@@ -185,7 +194,8 @@ class World:
             return {}
         executor = self._executor_at(me)
         kinds = next((kinds for prefix, kinds in _FAULTS if point.startswith(prefix)), ())
-        fault = self.choices.pick(self.setting.local_faults, len(kinds)) if kinds else 0
+        often = self.setting.local_faults * (0.2 if point.startswith("memory") else 1.0)
+        fault = self.choices.pick(often, len(kinds)) if kinds else 0
         if fault:
             self.log(f"{point}: {kinds[fault - 1]}")
             self._disturb(executor)
@@ -213,15 +223,28 @@ class World:
         executor = self._owners[message["owner"]]
         if executor.dead or message["dying"]:
             return {"lost": "the executor is dead"}
+        number = self._standing(executor, message["request"])
+        if number is not None:
+            return self._after(self._calls[number], number, message["t"])
         dies_at: int | None = None
         if not self.quiet:
             dies = self.choices.pick(self.setting.deaths, 8)
             dies_at = dies - 1 if 0 < dies < 8 else 1_000_000 if dies else None
         may_stand = message["y"] and not self.quiet and self.setting.stands > 0
+        ticket = _TICKET.search(message["request"])
         call = Call(executor.agent, message["method"], message["request"], may_stand=may_stand, dies_at=dies_at)
+        call.owner, call.ticket = executor.name, ticket[1] if ticket else ""
         number = len(self._calls) + 1
         self._calls[number] = call
         return self._after(call, number, message["t"])
+
+    def _standing(self, executor: Executor, request: str) -> int | None:
+        """The call that stands still and is asked for once more."""
+        ticket = _TICKET.search(request)
+        for number, call in self._calls.items():
+            if not call.done and call.agent is executor.agent and ticket and call.ticket == ticket[1]:
+                return number
+        return None
 
     def _after(self, call: Call, number: int, me: int) -> Message:
         if not call.done:
@@ -231,6 +254,9 @@ class World:
             if not others:
                 call.finish()
             else:
+                if call.ticket and self.choices.pick(0.5):
+                    self.log(f"{call.method} is not done yet")
+                    return {"answer": '{"pending":true}'}
                 chosen = self.choices.pick(0.5, len(others)) or 1
                 self.log(f"{call.method} stands still, {others[chosen - 1]} goes on")
                 return {"pause": number, "go": others[chosen - 1]}
@@ -239,9 +265,15 @@ class World:
             self.log(f"the agent died in {call.method}")
             self._disturb(None)
             for one in self._owners.values():
+                if one.agent is call.agent or one.name == call.owner:
+                    one.lost += 1
                 if one.agent is call.agent:
                     self._new_agent(one)
-            return {"lost": f"injected into {call.method}", "late": bool(call.dies_at and call.dies_at % 2)}
+            return {"lost": f"the agent died in {call.method}"}
+        if not self.quiet and self.choices.pick(self.setting.deaths / 2):
+            self.log(f"the answer of {call.method} is lost")
+            self._disturb(None)
+            return {"lost": f"the answer of {call.method} did not come in time", "late": True}
         if '"error"' in call.answer[:9]:
             self.log(f"{call.method}: {json.loads(call.answer)['error']['kind']}")
         else:
@@ -375,6 +407,9 @@ class World:
         """All that was begun in the background ends, with nothing else going wrong."""
         self.command("stats")  # tells of threads that have just begun
         self._end_threads()
+        for call in self._calls.values():  # nobody asks for them any more
+            if not call.done:
+                call.finish()
 
     def breathe(self, probability: float = 0.3) -> None:
         """Sometimes others do something between two actions of the main thread."""

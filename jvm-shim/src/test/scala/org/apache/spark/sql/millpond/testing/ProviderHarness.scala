@@ -51,7 +51,7 @@ object ProviderHarness {
       val name = text(c, "cf", "default")
       val (k, v, p) = owner.families.getOrElse(name, owner.families("default"))
       // rows of another schema than that of the family, as a faulty operator would give them
-      def other(field: String, mine: Codec) = if (c.hasNonNull(field)) new Codec(schemaOf(text(c, field))) else mine
+      def other(field: String, mine: Codec) = if (c.hasNonNull(field)) codecOf(text(c, field)) else mine
       (name, other("as_key", k), other("as_value", v), p)
     }
   }
@@ -141,6 +141,9 @@ object ProviderHarness {
     case other => throw new IllegalArgumentException(s"type $other")
   }
 
+  private val codecs = mutable.Map.empty[String, Codec]
+  /** One for each schema: to make one compiles code. */
+  private def codecOf(ddl: String): Codec = codecs.getOrElseUpdate(ddl, new Codec(schemaOf(ddl)))
   private def schemaOf(ddl: String): StructType = if (ddl.isEmpty) new StructType else StructType.fromDDL(ddl)
   private def text(c: JsonNode, name: String, default: String): String =
     if (c.hasNonNull(name)) c.get(name).asText else default
@@ -178,8 +181,8 @@ object ProviderHarness {
     val hadoop = new Configuration
     sql.getAllConfs.foreach { case (k, v) => hadoop.set(k, v) }
     entries(c, "hadoop").foreach { case (k, v) => hadoop.set(k, v) }
-    val key = new Codec(schemaOf(text(c, "key")))
-    val value = new Codec(schemaOf(text(c, "value")))
+    val key = codecOf(text(c, "key"))
+    val value = codecOf(text(c, "value"))
     val spec = if (c.hasNonNull("spec")) c.get("spec") else nodes.objectNode()
     val storeId = StateStoreId(text(c, "root"), c.path("operator").asLong(0), c.path("partition").asInt(0), text(c, "store", "default"))
     val runId = if (c.hasNonNull("run_id")) UUID.fromString(text(c, "run_id")) else UUID.randomUUID
@@ -344,14 +347,14 @@ object ProviderHarness {
       nodes.objectNode().put("keys", m.numKeys).put("memory_bytes", m.memoryUsedBytes).set[ObjectNode]("custom", custom).set[ObjectNode]("instance", instance)
     case "create_cf" =>
       val s = store(c)
-      val (k, v) = (new Codec(schemaOf(text(c, "key"))), new Codec(schemaOf(text(c, "value"))))
+      val (k, v) = (codecOf(text(c, "key")), codecOf((text(c, "value"))))
       val spec = if (c.hasNonNull("spec")) c.get("spec") else nodes.objectNode()
       s.write.createColFamilyIfAbsent(text(c, "cf"), k.schema, v.schema, specOf(k.schema, spec), flag(c, "multi"), flag(c, "internal"))
       s.owner.families(text(c, "cf")) = (k, v, prefixCodec(k.schema, spec))
       nodes.nullNode
     case "register_cf" => // a method of Spark 4.3
       val s = store(c)
-      val (k, v) = (new Codec(schemaOf(text(c, "key"))), new Codec(schemaOf(text(c, "value"))))
+      val (k, v) = (codecOf(text(c, "key")), codecOf((text(c, "value"))))
       val spec = if (c.hasNonNull("spec")) c.get("spec") else nodes.objectNode()
       val method = s.read.getClass.getMethods.find(_.getName == "registerColFamily").get
       unwrapped(method.invoke(s.read, text(c, "cf"), k.schema, v.schema, specOf(k.schema, spec), Boolean.box(flag(c, "multi")), Boolean.box(flag(c, "internal"))))
@@ -392,7 +395,7 @@ object ProviderHarness {
       ifThere(p.provider, "setUnloaded")(())
       nodes.nullNode
     case "partition_of" => // where Spark's shuffle puts each key
-      val codec = new Codec(schemaOf(text(c, "key")))
+      val codec = codecOf(text(c, "key"))
       val n = c.get("partitions").intValue
       val columns = codec.schema.fields.zipWithIndex.map { case (f, i) => BoundReference(i, f.dataType, f.nullable) }
       val expr = Pmod(new Murmur3Hash(columns.toSeq), Literal(n))
@@ -400,7 +403,7 @@ object ProviderHarness {
       c.get("keys").elements().asScala.foreach(k => out.add(expr.eval(codec.encode(k)).asInstanceOf[Int]))
       out
     case "spark_partition_of" => // where Spark's own offline tools think that each state key belongs
-      val codec = new Codec(schemaOf(text(c, "key")))
+      val codec = codecOf(text(c, "key"))
       val variable = Option(c.get("variable")).filterNot(_.isNull).map(_.asText.split(":"))
         .map(v => TransformWithStateVariableInfo(v(0), StateVariableType.withName(v(1)), v(2).toBoolean))
       val extractor = StatePartitionKeyExtractorFactory.create(text(c, "operator"), codec.schema, text(c, "store", "default"), text(c, "cf", "default"),

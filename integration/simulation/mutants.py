@@ -1,0 +1,328 @@
+"""Defects put into a copy of the sources, one at a time: how many seeds pass until the simulation finds each?
+
+python -m integration.simulation.mutants [--seeds 4000] [--only NAME ...] [--out docs/design/0008-mutants.md]
+"""
+
+from __future__ import annotations
+
+import argparse
+import importlib.util
+import os
+import re
+import shutil
+import subprocess
+import sys
+import tempfile
+from dataclasses import dataclass
+from pathlib import Path
+
+from integration.jvm import REPO
+
+_SHIM = "jvm-shim/src/main/scala/"
+_PACKAGE = "python/src/millpond/"
+
+
+@dataclass(frozen=True)
+class Mutant:
+    """`edits`: file, a text that is in it once, and what takes its place. `again`: it was a defect of an earlier version."""
+
+    name: str
+    edits: tuple[tuple[str, str, str], ...]
+    again: bool = False
+
+    @property
+    def is_scala(self) -> bool:
+        return any(file.endswith(".scala") for file, _, _ in self.edits)
+
+
+MUTANTS: tuple[Mutant, ...] = (
+    Mutant(
+        "whether a blind delete is logged depends on what memory holds at the commit",
+        ((_SHIM + "Table.scala", "(old == 0L && is(now, Blind))", "(old == 0L && !complete)"),),
+        again=True,
+    ),
+    Mutant(
+        "a blind record that is taken back leaves a table that counts as complete",
+        ((_SHIM + "Table.scala", "if (is(current, Blind)) lack()", "if (current == 0L) lack()"),),
+        again=True,
+    ),
+    Mutant(
+        "a flush that is tried again begins anew",
+        (
+            (
+                _SHIM + "Flush.scala",
+                "gathered.foreach { case (c, position) => c.flushedBlocks = position }",
+                "gathered.foreach { case (c, position) => if (position < 0) c.flushedBlocks = position }",
+            ),
+        ),
+        again=True,
+    ),
+    Mutant(
+        "a session that has ended is served",
+        ((_SHIM + "StoreEngine.scala", "if (holder ne session) throw", "if (session == null) throw"),),
+        again=True,
+    ),
+    Mutant(
+        "no table is rebuilt while iterators are open",
+        (
+            (
+                _SHIM + "Table.scala",
+                'require(touched.size == 0, "rebuild',
+                'require(touched.size == 0 && openIterators == 0, "rebuild',
+            ),
+        ),
+        again=True,
+    ),
+    Mutant(
+        "a key is touched before there is memory for it",
+        (
+            (
+                _SHIM + "Table.scala",
+                "      touched.reserve()\n      val record = enter(",
+                "      touched.reserve()\n      touched.add(0L, 0L): Unit\n      val record = enter(",
+            ),
+        ),
+        again=True,
+    ),
+    Mutant(
+        "a provider of an older run collects",
+        (
+            (
+                _PACKAGE + "agent/collecting.py",
+                "        if not _is_proven(context, anchor):\n            return []\n        context.storage",
+                "        context.storage",
+            ),
+            (_PACKAGE + "gc.py", "or info.key in pinned or info.modified_ms > old_enough", "or info.key in pinned"),
+        ),
+        again=True,
+    ),
+    Mutant(
+        "a rescale leaves the changelog of a batch that was never committed",
+        ((_PACKAGE + "rescaling/write.py", "    storage.delete(writing.stale)\n", ""),),
+        again=True,
+    ),
+    Mutant(
+        "a family that was made again is taken for the one that was removed",
+        (
+            (
+                _SHIM + "Loader.scala",
+                'if (known == null || known.id != f.get("id").asInt) engine.addFamily',
+                "if (known == null) engine.addFamily",
+            ),
+            (
+                _SHIM + "Loader.scala",
+                'if (known != null && known.id != f.get("id").asInt) {',
+                "if (known != null && known.id < 0) {",
+            ),
+        ),
+        again=True,
+    ),
+    Mutant(
+        "deletes are left out of the changelog",
+        ((_SHIM + "BatchLog.scala", "else if (change == Op.Delete) writer", "else if (change < 0) writer"),),
+    ),
+    Mutant(
+        "a flush writes no deletes",
+        ((_SHIM + "Flush.scala", "val keepDeletes = !disk.isEmpty", "val keepDeletes = disk == null"),),
+    ),
+    Mutant(
+        "an SST is collected without a grace period, and nobody looks whether it is still there",
+        (
+            (
+                _PACKAGE + "gc.py",
+                "if now_ms - first_seen_ms >= grace_ms and now_ms - info.modified_ms >= grace_ms:",
+                "if now_ms >= 0:",
+            ),
+            (_PACKAGE + "snapshot/upload.py", "    _check_still_there(files, manifest, key)\n", ""),
+        ),
+    ),
+    Mutant(
+        "retention keeps one version too few",
+        (
+            (
+                _PACKAGE + "gc.py",
+                "anchor.version - retain_versions + 1, now_ms",
+                "anchor.version - retain_versions + 2, now_ms",
+            ),
+        ),
+    ),
+    Mutant(
+        "a store's locks are left out",
+        (
+            (
+                _SHIM + "Seams.scala",
+                "    acquire()\n    try work\n    finally lock.unlock()\n",
+                "    if (work == null) acquire()\n    work\n",
+            ),
+        ),
+    ),
+    Mutant(
+        "a store in memory is taken for another attempt's version",
+        (
+            (
+                _SHIM + "StoreEngine.scala",
+                "def same(a: String): Boolean = wantedId.forall(_ == a)",
+                "def same(a: String): Boolean = a != null",
+            ),
+        ),
+    ),
+    Mutant(
+        "a restore appends what a merge added twice",
+        (
+            (
+                _SHIM + "Loader.scala",
+                "else if (op == Op.Merge) engine.replayMerge(f, slot, block, at, length, hash, found, valueAt, valueLength)",
+                "else if (op == Op.Merge) { engine.replayMerge(f, slot, block, at, length, hash, found, valueAt, valueLength); "
+                "engine.replayMerge(f, slot, block, at, length, hash, f.table.find(block, at, length, hash), valueAt, valueLength) }",
+            ),
+        ),
+    ),
+    Mutant(
+        "going back one version forgets a family",
+        (
+            (
+                _SHIM + "StoreEngine.scala",
+                "      families.values.forEach(_.table.rollback())\n",
+                "      families.values.asScala.drop(1).foreach(_.table.rollback())\n",
+            ),
+        ),
+    ),
+    Mutant(
+        "the key count is not taken back with the version",
+        ((_SHIM + "StoreEngine.scala", "      keys = keysDetached\n", "      keysDetached = keys\n"),),
+    ),
+    Mutant(
+        "rows that the disk tier has not are evicted",
+        ((_SHIM + "Pressure.scala", "f.table.evict(left, engine.flushed.toInt)", "f.table.evict(left, Int.MaxValue)"),),
+    ),
+    Mutant(
+        "a snapshot is taken above what is proven committed",
+        (
+            (
+                _SHIM + "Snapshots.scala",
+                "(engine.anchor, engine.anchorKeys, engine.pending.filter(_.version <= engine.anchor))",
+                "(engine.version, engine.keys, engine.pending)",
+            ),
+        ),
+    ),
+    Mutant(
+        "a version is taken back from memory although the disk tier has a part of it",
+        (
+            (
+                _SHIM + "StoreEngine.scala",
+                "version == wanted + 1 && spilledVersion <= wanted && detachable",
+                "version == wanted + 1 && detachable",
+            ),
+        ),
+    ),
+    Mutant(
+        "a row is admitted from the disk over what the batch deleted",
+        (
+            (
+                _SHIM + "WarmUp.scala",
+                "if (f.table.find(null, keys.at, keys.length, hash) == 0L) {",
+                "if ({ val r = f.table.find(null, keys.at, keys.length, hash); r == 0L || !f.table.isPresent(r) }) {",
+            ),
+        ),
+    ),
+    Mutant(
+        "a manifest is published before its SSTs, and an upload that fails is overlooked",
+        (
+            (
+                _PACKAGE + "snapshot/upload.py",
+                "        refs[file.name] = _upload(files, request.db_checkpoint, file, cache)\n",
+                "        try:\n            refs[file.name] = _upload(files, request.db_checkpoint, file, cache)\n"
+                "        except UnavailableError:\n"
+                "            refs[file.name] = describe(file, layout.new_sst_name(), 1)\n",
+            ),
+            (_PACKAGE + "snapshot/upload.py", "    _check_still_there(files, manifest, key)\n", ""),
+        ),
+    ),
+)
+
+
+@dataclass(frozen=True)
+class Result:
+    """What became of one mutant. `symptom`: None: not found."""
+
+    mutant: Mutant
+    passed: int
+    symptom: str | None
+
+
+def _source_tree(target: Path) -> None:
+    """What the build of the jar reads, and the package."""
+    for part in ("jvm-shim", "python"):
+        shutil.copytree(REPO / part, target / part, ignore=shutil.ignore_patterns("jars", "__pycache__"))
+    for name in ("LICENSE", "NOTICE"):
+        shutil.copy(REPO / name, target / name)
+
+
+def _build(root: Path) -> Path:
+    spec = importlib.util.spec_from_file_location("mutant_build", REPO / "jvm-shim" / "build_shim.py")
+    assert spec is not None and spec.loader is not None
+    module = importlib.util.module_from_spec(spec)
+    sys.modules["mutant_build"] = module
+    spec.loader.exec_module(module)
+    return Path(module.build_jar(root, root / "jars"))
+
+
+def mutated(root: Path, mutant: Mutant) -> None:
+    """Put the defect into the sources below `root`. Raises: ValueError: the text is not there once."""
+    for file, old, new in mutant.edits:
+        path = root / file
+        text = path.read_text()
+        if text.count(old) != 1:
+            raise ValueError(f"{mutant.name}: {file} has {text.count(old)} times {old!r}")
+        path.write_text(text.replace(old, new))
+
+
+def hunt(mutant: Mutant, seeds: int) -> Result:
+    """Run seeds until one finds the defect."""
+    with tempfile.TemporaryDirectory(prefix="millpond-mutant-") as directory:
+        root = Path(directory)
+        _source_tree(root)
+        mutated(root, mutant)
+        env = {**os.environ, "PYTHONPATH": os.pathsep.join([str(root / "python" / "src"), str(REPO)])}
+        if mutant.is_scala:
+            env["MILLPOND_TEST_JAR"] = str(_build(root))
+        command = [sys.executable, "-m", "integration.simulation", "--seeds", str(seeds), "--no-shrink", "--most", "1"]
+        done = subprocess.run(command, env=env, cwd=REPO, capture_output=True, text=True, check=False)
+    counts = re.search(r"^(\d+) passed, (\d+) failed$", done.stdout, re.MULTILINE)
+    if counts is None:
+        raise RuntimeError(f"{mutant.name}: {done.stdout[-2000:]}{done.stderr[-2000:]}")
+    symptom = re.search(r"^\d+ times: (.*)$", done.stdout, re.MULTILINE)
+    return Result(mutant, int(counts[1]), symptom[1] if symptom else None)
+
+
+def table(results: list[Result]) -> str:
+    """The record, as Markdown."""
+    lines = ["| defect | seeds that passed before it was found | how it showed |", "|---|---|---|"]
+    for result in results:
+        again = " (mended before)" if result.mutant.again else ""
+        found = str(result.passed) if result.symptom else f"not found in {result.passed}"
+        lines.append(f"| {result.mutant.name}{again} | {found} | {result.symptom or ''} |")
+    return "\n".join(lines) + "\n"
+
+
+def main(arguments: list[str] | None = None) -> int:
+    """Hunt all mutants."""
+    parser = argparse.ArgumentParser(description=__doc__)
+    parser.add_argument("--seeds", type=int, default=4000, help="give up after so many")
+    parser.add_argument("--only", nargs="*", default=(), help="those whose name has one of these texts")
+    parser.add_argument("--out", type=Path, help="write the table there")
+    options = parser.parse_args(arguments)
+    results = []
+    for mutant in MUTANTS:
+        if not options.only or any(text in mutant.name for text in options.only):
+            results.append(hunt(mutant, options.seeds))
+            print(table(results[-1:]).splitlines()[-1], flush=True)
+    if options.out is not None:
+        options.out.write_text(table(results))
+    missed = [result for result in results if result.symptom is None]
+    print(f"{len(results) - len(missed)} found, {len(missed)} not found")
+    return 1 if missed else 0
+
+
+if __name__ == "__main__":
+    sys.exit(main())
