@@ -207,6 +207,10 @@ class Harness:
         """Wait for a command that was begun; return or raise what it gives."""
         return self.call("join", name=name)
 
+    def kill_task(self, task: str) -> None:
+        """Ask the task attempt to end, as Spark asks one that it kills."""
+        self.call("kill_task", task=task)
+
     def end_task(self, task: str) -> None:
         """The task attempt ends, as Spark ends it: completed, failed or killed."""
         self.call("end_task", task=task)

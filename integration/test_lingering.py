@@ -1,4 +1,7 @@
-"""Calls of a thread that outlives its task attempt: between batches or in the batch of the next attempt, they change nothing."""
+"""Calls of a thread that outlives its task attempt.
+
+Between batches or in the batch of the next attempt, they change nothing.
+"""
 
 from __future__ import annotations
 
@@ -136,6 +139,32 @@ def test_a_lingering_reader_is_refused(harness: Harness, tmp_path: Path) -> None
     late.release()
     assert all_rows(store)["plain"] == [(KEYS["plain"], ["second"])]
     assert store.commit().version == 2
+    provider.close()
+
+
+@pytest.mark.parametrize("point", ["session.undo", "commit.published"])
+def test_a_store_whose_abort_or_commit_fails_is_given_back_and_loaded_again(
+    harness: Harness, tmp_path: Path, point: str
+) -> None:
+    conf = {"millpond.lock.acquireTimeoutMs": 2000}
+    provider = open_provider(harness, tmp_path, conf=conf)
+    one_row_each(provider, 0, "first").commit()
+    store = one_row_each(provider, 1, "undone")
+    cursor = store.iterate(cf="plain")
+    harness.arm(point, kind="INTERNAL")
+    if point == "commit.published":
+        with pytest.raises(ProviderError, match="a fault of the test"):
+            store.commit()
+    store.abort()
+    assert harness.disarm() == 1
+    refused(harness, store, READS)
+    with pytest.raises(ProviderError, match="MILLPOND_STORE_CLOSED"):
+        cursor.next()
+    again = one_row_each(provider, 1, "second")
+    assert again.commit().version == 2
+    read = provider.read_store(2)
+    assert all_rows(read) == {name: [(key, ["second"])] for name, key in KEYS.items()}
+    read.release()
     provider.close()
 
 

@@ -1,4 +1,8 @@
-"""Calls that take long: answered in time, asked for again, abandoned; and what of them an agent finds that is started in mid-call."""
+"""Calls that take long.
+
+Answered in time, asked for again, abandoned; and what of them an agent finds that is started in
+mid-call.
+"""
 
 from __future__ import annotations
 

@@ -18,8 +18,9 @@ import org.apache.spark.internal.Logging
 import org.apache.spark.util.ShutdownHookManager
 
 /** The one agent process of this JVM: started at the first call, started again if it died, stopped with the JVM.
-  * A call that the dead agent left unanswered is made again: every call is idempotent. Work that takes long is answered as not done yet, and
-  * asked for again; so no call takes longer than the time-out, however long its work takes. */
+  * A call that the dead agent left unanswered is made again: every call is idempotent. Work that takes
+  * long is answered as not done yet, and asked for again; so no call takes longer than the time-out,
+  * however long its work takes. */
 object Agent extends Logging {
   private val Attempts = 3
   private val OnlyRead = Set("open", "change_feed")
@@ -72,7 +73,8 @@ object Agent extends Logging {
     try Json.parse(link.call("ping", "{}")).has("ok")
     catch { case NonFatal(_) => false }
 
-  /** A task that was killed asks no more for what only reads. What writes is waited for: it could come after what the next attempt writes. */
+  /** A task that was killed asks no more for what only reads. What writes is waited for: it could come
+    * after what the next attempt writes. */
   private def stopIfUnwanted(method: String): Unit = if (OnlyRead(method)) {
     val task = TaskContext.get()
     if (task != null) task.killTaskIfInterrupted()

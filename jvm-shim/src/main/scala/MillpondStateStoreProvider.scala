@@ -92,16 +92,18 @@ class MillpondStateStoreProvider extends LineProvider {
   private def open(version: Long, uniqueId: Option[String], loadEmpty: Boolean, from: Option[(Long, Option[String])] = None): Session = {
     if (version < 0) throw QueryExecutionErrors.unexpectedStateStoreVersion(version)
     val session = acquire()
+    var opened = false
     try {
       Agent.takeSpentNs()
       if (uniqueId.isDefined) context.usesCommitIds = true
       if (loadEmpty || from.isDefined || !engine.reuse(session, version, if (version == 0) None else uniqueId))
         Loader.load(engine, session, version, if (version == 0 || loadEmpty) None else uniqueId, loadEmpty, registerAll, from)
+      opened = true
       session
     } catch {
-      case e: MillpondException => end(session); throw e // its message says more than Spark's wrapper would
-      case NonFatal(e) => end(session); throw StateStoreErrors.cannotLoadStore(e)
-    }
+      case e: MillpondException => throw e // its message says more than Spark's wrapper would
+      case NonFatal(e) => throw StateStoreErrors.cannotLoadStore(e)
+    } finally if (!opened) end(session)
   }
 
   // ---- replay --------------------------------------------------------------------------------------------------------------------

@@ -70,8 +70,9 @@ private[millpond] final class DiskCursor(scan: DiskScan, f: Family, slot: Int, r
   *
   * @param disk null if memory has all
   * @param each one pair per value of a key with several */
-private[millpond] final class Scan(engine: StoreEngine, f: Family, records: RecordCursor, epoch: Int, disk: DiskCursor, ordered: Boolean,
-    range: KeyRange, each: Boolean) extends Iterator[UnsafeRowPair] with AutoCloseable {
+private[millpond] final class Scan(engine: StoreEngine, session: MillpondStateStoreProvider.Session,
+    f: Family, records: RecordCursor, epoch: Int, disk: DiskCursor, ordered: Boolean, range: KeyRange,
+    each: Boolean) extends Iterator[UnsafeRowPair] with AutoCloseable {
   /** Whether it goes through all rows of the disk tier. */
   val readsAllFromDisk: Boolean = disk != null && (range eq KeyRange.Whole)
   private val table = f.table
@@ -111,6 +112,7 @@ private[millpond] final class Scan(engine: StoreEngine, f: Family, records: Reco
 
   /** Some rows at once, more each time: locks and calls cost as much as a row, but most scans of a prefix are short. */
   private def readAhead(): Unit = engine.synchronized {
+    engine.checkHeld(session)
     checkOpen()
     if (!each && ahead.length < Scan.MostAhead) ahead = new Array[UnsafeRowPair](ahead.length * 2)
     val wanted = if (each) 1 else ahead.length

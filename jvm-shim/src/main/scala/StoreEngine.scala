@@ -16,8 +16,8 @@ import org.apache.spark.sql.millpond.MillpondStateStoreProvider.Session
   * Versions: `version` is what is committed and in memory. `anchor` is the newest version that Spark proved committed by opening it for writing;
   * only versions up to the anchor go to the disk tier and into snapshots, so a version that lost (another attempt won) is never in either.
   *
-  * Sessions: one at a time holds the store. Its calls carry it, and the engine compares it under the monitor: a thread that lingers after
-  * its task reads nothing any more and writes into nobody's batch.
+  * Sessions: one at a time holds the store. Its calls carry it, and the engine compares it under the
+  * monitor: a thread that lingers after its task reads nothing any more and writes into nobody's batch.
   *
   * Locks: every row operation synchronises on the engine, so that such a thread cannot harm native memory either;
   * `diskLock` (taken before the engine's monitor) keeps flushes, snapshots, reloads and close apart.
@@ -112,7 +112,8 @@ final class StoreEngine(val context: StoreContext) extends Logging {
   }
 
   /** Refuse a call of a session that has ended. The engine's monitor is held. */
-  private[millpond] def checkHeld(session: Session): Unit = if (holder ne session) throw MillpondError.sessionEnded(context.label)
+  private[millpond] def checkHeld(session: Session): Unit =
+    if (holder ne session) throw MillpondError.sessionEnded(context.label)
 
   private def checkUsable(session: Session): Unit = {
     checkHeld(session)
@@ -379,8 +380,8 @@ final class StoreEngine(val context: StoreContext) extends Logging {
     checkUsable(session)
     val table = f.table
     if (grouped && f.kind == FamilyKind.Prefix)
-      open(f, KeyRange.Whole, -1, each, ordered = true)(if (table.complete) table.byPrefix() else table.inDiskOrder())
-    else open(f, KeyRange.Whole, if (f.kind.crossKey) FamilyKind.ReservedSlot else -1, each)(table.all())
+      open(session, f, KeyRange.Whole, -1, each, ordered = true)(if (table.complete) table.byPrefix() else table.inDiskOrder())
+    else open(session, f, KeyRange.Whole, if (f.kind.crossKey) FamilyKind.ReservedSlot else -1, each)(table.all())
   }
 
   /** The rows whose leading key columns are `prefix`. */
@@ -390,7 +391,7 @@ final class StoreEngine(val context: StoreContext) extends Logging {
     rows.encodePrefix(prefix)
     val range = KeyRange(prefix = rows.keyCopy())
     val slot = if (f.kind.crossKey) FamilyKind.ReservedSlot else rows.partitionKey.groupOfPrefix(prefix) match { case -1 => layout.unknownSlot; case g => layout.slot(g) }
-    open(f, range, slot, each) {
+    open(session, f, range, slot, each) {
       val length = range.prefix.length
       if (f.table.isSorted) f.table.from(range.prefix, Bytes.ArrayOffset, length) else f.table.withPrefix(range.prefix, Bytes.ArrayOffset, length)
     }
@@ -402,7 +403,7 @@ final class StoreEngine(val context: StoreContext) extends Logging {
     val range = KeyRange(from = start.map(f.rows.keyOf).orNull, until = end.map(f.rows.keyOf).orNull)
     val slots = (start.toSeq ++ end.toSeq).map(slotOf(f, _)).distinct
     val slot = if (f.kind.crossKey) FamilyKind.ReservedSlot else if (start.isDefined && end.isDefined && slots.size == 1) slots.head else -1
-    open(f, range, slot, each)(f.table.from(range.start, Bytes.ArrayOffset, range.start.length))
+    open(session, f, range, slot, each)(f.table.from(range.start, Bytes.ArrayOffset, range.start.length))
   }
 
   /** The rows from the first key at or behind these ordering columns to the end of the family; range families only. */
@@ -410,16 +411,16 @@ final class StoreEngine(val context: StoreContext) extends Logging {
     checkUsable(session)
     f.rows.encodePrefix(prefix)
     val range = KeyRange(from = f.rows.keyCopy())
-    open(f, range, FamilyKind.ReservedSlot, each = false)(f.table.from(range.start, Bytes.ArrayOffset, range.start.length))
+    open(session, f, range, FamilyKind.ReservedSlot, each = false)(f.table.from(range.start, Bytes.ArrayOffset, range.start.length))
   }
 
   /** @param records what memory has of the range; ordered as `Scan` says */
-  private def open(f: Family, range: KeyRange, slot: Int, each: Boolean, ordered: Boolean = false)(records: => RecordCursor): Scan = {
+  private def open(session: Session, f: Family, range: KeyRange, slot: Int, each: Boolean, ordered: Boolean = false)(records: => RecordCursor): Scan = {
     val epoch = f.table.beginScan()
     try {
       val ofMemory = records
       val ofDisk = if (f.table.complete) null else new DiskCursor(disk.iterator(readAhead = range eq KeyRange.Whole), f, slot, range)
-      val scan = new Scan(this, f, ofMemory, epoch, ofDisk, ordered || (f.table.isSorted && slot >= 0), range, each)
+      val scan = new Scan(this, session, f, ofMemory, epoch, ofDisk, ordered || (f.table.isSorted && slot >= 0), range, each)
       scans += scan
       if (scan.readsAllFromDisk) bigScans += 1
       scan
@@ -496,6 +497,7 @@ final class StoreEngine(val context: StoreContext) extends Logging {
       try context.call("publish_changelog", generation)(_.put("version", next).put("id", batchId).put("staged", staged.getPath))
       catch { case NonFatal(e) => staged.delete(); throw e }
     loaded = false // until memory has it too: what fails on the way leaves no version behind
+    Seams.at("commit.published")
     families.values.forEach(_.table.commitBatch(next.toInt))
     version = next
     lineage += batchId
@@ -522,6 +524,7 @@ final class StoreEngine(val context: StoreContext) extends Logging {
   private def undo(): Unit = {
     var done = closed
     try if (!closed) {
+      Seams.at("session.undo")
       closeScans()
       if (inBatch) {
         // what was spilled cannot be taken back from the disk tier

@@ -1,8 +1,9 @@
-"""Calls that may take long. Each runs in a thread of its own; who asks is answered in time, if only that it is not done yet.
+"""Calls that may take long. Each runs in a thread of its own; who asks is answered in time, if only
+that it is not done yet.
 
-A call is known by its ticket, which the shim chooses. To ask again with the ticket joins the call that runs, or finds what it
-answered; an agent that never heard of the ticket begins. So an answer that was lost, a time-out and the death of an agent are
-all mended by asking again.
+A call is known by its ticket, which the shim chooses. To ask again with the ticket joins the call
+that runs, or finds what it answered; an agent that never heard of the ticket begins. So an answer
+that was lost, a time-out and the death of an agent are all mended by asking again.
 """
 
 from __future__ import annotations
@@ -40,7 +41,10 @@ def _always_wanted() -> None:
 
 
 def check_wanted() -> Callable[[], None]:
-    """Return what raises AbandonedError once nobody asks any more for the call that this thread works for. Any thread may use it."""
+    """Return what raises AbandonedError once nobody asks any more for the call of this thread.
+
+    Any thread may use what is returned.
+    """
     return _current.get() or _always_wanted
 
 
@@ -57,8 +61,10 @@ class PendingCalls:
         self._ended: deque[tuple[float, _Call]] = deque()
 
     def answer(self, ticket: str, wait_s: float, work: Callable[[], str]) -> str | None:
-        """Return what `work` returns, or None if it is not done within `wait_s`. `work` runs once for a ticket, whoever asks, and must
-        not raise, but for AbandonedError."""
+        """Return what `work` returns, or None if it is not done within `wait_s`.
+
+        `work` runs once for a ticket, whoever asks, and raises nothing but AbandonedError.
+        """
         with self._lock:
             self._forget()
             call = self._calls.get(ticket)

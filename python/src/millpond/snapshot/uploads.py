@@ -1,10 +1,13 @@
-"""`<local_dir>/uploads.jsonl`: SSTs that are stored already, for a snapshot that is not published yet.
+"""`<local_dir>/uploads.jsonl`: SSTs that are stored already, for a snapshot that is not published
+yet.
 
-A snapshot that takes long may be interrupted: its agent is killed, or the storage fails. The next attempt goes on from here. A
-cache: losing it costs uploading SSTs again, never more. One line an SST; one that was cut short is passed over.
+A snapshot that takes long may be interrupted: its agent is killed, or the storage fails. The next
+attempt goes on from here. A cache: losing it costs uploading SSTs again, never more. One line an
+SST; one that was cut short is passed over.
 
-What no manifest names may be collected once it is older than the grace period, so an entry counts for a part of that only, and
-after the manifest is published everything that it names is looked at in any case.
+What no manifest names may be collected once it is older than the grace period, so an entry counts
+for a part of that only, and after the manifest is published everything that it names is looked at
+in any case.
 """
 
 from __future__ import annotations

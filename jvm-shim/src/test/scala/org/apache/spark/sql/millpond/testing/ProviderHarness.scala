@@ -258,6 +258,7 @@ object ProviderHarness {
     case "join" =>
       try beside.remove(text(c, "name")).get.get
       catch { case e: ExecutionException => throw e.getCause }
+    case "kill_task" => tasks(text(c, "task")).markInterrupted("killed by the test"); nodes.nullNode
     case "end_task" => tasks.remove(text(c, "task")).foreach(_.markTaskCompleted(None)); nodes.nullNode
     case "get" =>
       val s = store(c)
