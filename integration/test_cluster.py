@@ -12,7 +12,6 @@ import random
 import re
 import shutil
 import signal
-import sys
 import time
 from collections import Counter
 from collections.abc import Callable, Iterator
@@ -24,8 +23,9 @@ import pytest
 from integration.cases import EVENTS, events
 from integration.cluster import STATE, Application, Cluster, Executor
 from integration.demo.verify import verify
+from integration.gate import Gate
 from integration.harness import providers_to_test
-from integration.jvm import MILLPOND, REPO
+from integration.jvm import MILLPOND
 from integration.processes import alive, wait_until
 from integration.streams import Input
 from millpond.ids import StoreId
@@ -54,44 +54,6 @@ SETTINGS = {
     STATE + "maintenanceInterval": "300ms",
     STATE + "minDeltasForSnapshot": "2",
 }
-
-
-class Gate:
-    """Holds a commit in the agent, between the complete changelog and its publication; see `held_agent.py`."""
-
-    def __init__(self, folder: Path) -> None:
-        self.folder = folder
-        folder.mkdir()
-        self.interpreter = folder / "python"
-        self.interpreter.write_text(
-            f'#!/bin/sh\nPYTHONPATH="{REPO}:$PYTHONPATH" exec "{sys.executable}" -m integration.held_agent "{folder}" "$@"\n'
-        )
-        self.interpreter.chmod(0o755)
-
-    def hold(self, query: str, partition: int, store: str = "default") -> Held:
-        """The next commit of that store, by whichever executor, will be held."""
-        name = f"{query}-0-{partition}-{store}"
-        (self.folder / f"{name}.release").unlink(missing_ok=True)
-        (self.folder / f"{name}.caught").unlink(missing_ok=True)
-        (self.folder / f"{name}.hold").touch()
-        return Held(self.folder / name)
-
-
-class Held:
-    """A commit that is held, or will be."""
-
-    def __init__(self, path: Path) -> None:
-        self._path = path
-
-    def wait(self) -> dict[str, Any]:
-        """Until it is: pids of `agent` and `jvm`, `version` and `id` of the commit."""
-        caught = Path(f"{self._path}.caught")
-        wait_until(caught.exists, seconds=WAIT_S, what=f"the commit {self._path.name}")
-        return dict(json.loads(caught.read_text()))
-
-    def release(self) -> None:
-        """Let the commit go on."""
-        Path(f"{self._path}.release").touch()
 
 
 class Query:

@@ -12,9 +12,10 @@ from pathlib import Path
 
 import pytest
 
-from integration.harness import Harness, Provider, Schema, Store, providers_to_test, short_conf
+from integration.gate import Gate
+from integration.harness import Harness, Provider, ProviderError, Schema, Store, providers_to_test, short_conf
 from integration.jvm import MILLPOND
-from integration.processes import agents_below, wait_until
+from integration.processes import agents_below, below, wait_until
 from integration.store_model import write_spark_metadata
 from tests.s3_server import HADOOP, Request, S3Server, s3_server
 
@@ -166,6 +167,27 @@ def test_slow_calls_hold_up_no_other_store(pond: Pond) -> None:
     quick.close()
 
 
+def test_a_task_that_is_killed_while_it_waits_asks_no_more(pond: Pond) -> None:
+    slow, expected = filled(pond)
+    slow.close()
+    pond.hold("GET")
+    slow, store = pond.provider(0), Store(slow, "killed task")
+    agent = pond.agent()
+    restore = pond.harness.begin("get_store", p=slow.name, s=store.name, version=SNAPSHOTS + 1, task="killed")
+    assert pond.waiting.wait(60)
+    pond.harness.kill_task("killed")
+    with pytest.raises(ProviderError, match="TaskKilledException"):
+        pond.harness.join(restore)
+    assert not pond.release.is_set()
+    pond.harness.end_task("killed")
+    pond.release.set()
+    store = slow.store(SNAPSHOTS + 1)
+    assert rows(store) == expected
+    store.abort()
+    slow.close()
+    assert pond.agent() == agent
+
+
 def test_a_restore_whose_agent_is_killed_goes_on_with_the_files_it_has(pond: Pond) -> None:
     slow, expected = filled(pond)
     slow.close()
@@ -189,3 +211,34 @@ def test_a_restore_whose_agent_is_killed_goes_on_with_the_files_it_has(pond: Pon
     asked = [count for key, count in pond.asked.items() if key.startswith("GET")]
     assert sorted(asked) == [1] * (SNAPSHOTS - 1) + [2]
     slow.close()
+
+
+def test_an_agent_that_is_late_is_asked_again_and_not_killed(tmp_path: Path) -> None:
+    """A commit on a file system is stuck in the thread that was asked. Other stores commit, and in the
+    end it does too."""
+    gate = Gate(tmp_path / "gate")
+    conf = {"spark.millpond.harness.log": "WARN"}
+    harness = Harness(tmp_path, conf=conf)
+    root = write_spark_metadata(
+        tmp_path / "checkpoint", operator_name="stateStoreSave", partitions=2, provider_class=MILLPOND
+    )
+    options = short_conf({"millpond.agent.callTimeoutMs": 4000, "millpond.agent.python": str(gate.interpreter)}) | {
+        "spark.sql.shuffle.partitions": "2"
+    }
+    stuck, quick = (
+        harness.open(root, provider_class=MILLPOND, schema=Schema(), conf=options, partition=i) for i in (0, 1)
+    )
+    store = stuck.store(0)
+    store.put(["a", 0], ["x", 0])
+    held = gate.hold("checkpoint", 0)
+    commit = harness.begin("commit", s=store.name)
+    agent = held.wait()["agent"]
+    other = quick.store(0)
+    other.put(["b", 0], ["y", 0])
+    assert other.commit().version == 1
+    wait_until(lambda: "is slow to answer" in harness.log_path.read_text(), seconds=60, what="the time-out")
+    held.release()
+    assert harness.join(commit)["version"] == 1
+    assert rows(stuck.store(1)) == {"a": 1}
+    assert [p.pid for p in below(harness.pid) if "held_agent" in p.command] == [agent]
+    harness.stop()
