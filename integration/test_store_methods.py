@@ -235,6 +235,45 @@ def test_a_family_that_was_removed_is_empty_when_it_comes_again(harness: Harness
     provider.close()
 
 
+@pytest.mark.parametrize("backend", ["rocksdb", "heap"])
+def test_a_family_has_no_rows_of_one_that_was_dropped_before_it(harness: Harness, tmp_path: Path, backend: str) -> None:
+    """Not even when the state is put together from a snapshot that is older than the drop."""
+    conf = {"millpond.gc.graceMs": 600_000, "millpond.backend": backend}
+    provider = open_provider(harness, tmp_path, conf=conf)
+    store = write(provider, 0, {"dropped": PLAIN})
+    store.put_many([(["old", i], VALUE) for i in range(5)], cf="dropped")
+    store.commit()
+    store = write(provider, 1, {"dropped": PLAIN})
+    provider.snapshot()
+    assert store.remove_cf("dropped")
+    store.commit()
+    for version in (2, 3):  # the deletes are in a snapshot, and the family is forgotten
+        store = write(provider, version, {})
+        provider.snapshot()
+        store.commit()
+    store = write(provider, 4, {"new": PLAIN})
+    assert store.scan(cf="new") == []
+    store.put(["new", 1], VALUE, cf="new")
+    store.commit()
+    provider.close()
+    manifests = sorted(tmp_path.glob("state/0/0/*.manifest"))
+    assert [path.name for path in manifests] == ["1.manifest", "2.manifest", "3.manifest"]
+    for path in manifests[1:]:
+        path.unlink()
+
+    provider = open_provider(harness, tmp_path, conf=conf)
+    for version in (5, 6):
+        store = write(provider, version, {"new": PLAIN})
+        assert store.scan(cf="new") == [(["new", 1], VALUE)]
+        assert store.get(["old", 1], cf="new") is None
+        store.commit()
+        provider.snapshot()
+    provider.close()
+    again = open_provider(harness, tmp_path, conf=conf)
+    assert write(again, 7, {"new": PLAIN}).scan(cf="new") == [(["new", 1], VALUE)]
+    again.close()
+
+
 def test_a_state_that_begins_anew_leaves_what_was_there_before(harness: Harness, tmp_path: Path) -> None:
     """`loadEmpty`: no snapshot says that the version below was empty, in mid-batch, forced by the commit, or later."""
     provider = open_provider(harness, tmp_path, schema=PLAIN, operator="dedupe")
