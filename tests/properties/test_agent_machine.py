@@ -167,17 +167,31 @@ class AgentMachine(RuleBasedStateMachine):
                 return  # its storage failed
             self.record_attempt(self.attempts[-1])
 
+    @precondition(lambda self: not self.damaged)
+    @rule(executor=EXECUTORS, batches=st.integers(0, 3))
+    def speculate(self, executor: int, batches: int) -> None:
+        """The other executor's attempt of a batch loses, and it goes on knowing nothing of it; this one goes on."""
+        self.attempt(1 - executor)
+        self.attempt(executor)
+        if not self.attempts:
+            return  # its storage failed
+        self.record_attempt(self.attempts[-1])
+        self.snapshot(executor, False)
+        self.run_batches(executor, batches)
+
     @rule(executor=EXECUTORS, compact=st.booleans())
     def snapshot(self, executor: int, compact: bool) -> None:
         """Maintenance of whatever the executor holds, an attempt that lost included."""
         provider = self.executors[executor]
         if provider.version == 0 or self.at[executor].version != provider.version:
             return
-        if self.spark_format == 1 and self.at[executor] not in (self.tip, *self.attempts[-1:]):
-            return
         if not self.executors[executor].generation_dir.exists():
             return
-        answer = provider.snapshot(compact=compact)
+        try:
+            answer = provider.snapshot(compact=compact)
+        except CallError as e:
+            assert self.spark_format == 1 and e.kind is ErrorKind.OBJECT_EXISTS, e
+            return
         assert answer["new_files"] + answer["reused_files"] == len(provider.files)
 
     @rule(executor=EXECUTORS)

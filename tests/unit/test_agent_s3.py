@@ -148,7 +148,7 @@ import json, sys
 from pathlib import Path
 from millpond.agent.service import AgentService
 from millpond.storage import s3
-from tests.agent_driver import Provider
+from tests.agent_driver import Driver, Provider
 
 s3._CHUNK_BYTES = 1
 checkpoint, local, version, id, more = sys.argv[1:]

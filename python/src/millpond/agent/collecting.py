@@ -8,11 +8,12 @@ from collections.abc import Mapping
 
 from millpond import condemned, gc, layout, pins
 from millpond.agent.context import CheckpointContext, StoreContext
+from millpond.committed import is_committed
 from millpond.errors import ErrorKind, MillpondError, NotFoundError
 from millpond.ids import DEFAULT_STORE, StoreId, VersionId
 from millpond.manifest import decode_manifest
 from millpond.sealed import seal, unseal
-from millpond.spark_metadata import parse_commit, read_spark_metadata
+from millpond.spark_metadata import read_spark_metadata
 from millpond.storage import ObjectInfo
 from millpond.store_files import Listing, add_to_listing
 
@@ -81,30 +82,14 @@ def _is_proven(context: StoreContext, anchor: VersionId) -> bool:
     """Whether the commit log names the anchor still. Asked last, before something is deleted.
 
     Somebody may have gone back behind it, and begun another lineage, while this provider of the run before lives on. What the
-    new run wrote by now is younger than the grace period, or the log was changed before it is read here. Without a query (a
-    provider driven by a test) there is no log, and nobody to go back.
+    new run wrote by now is younger than the grace period, or the log was changed before it is read here.
 
     Raises: FormatError: the entry is damaged.
     """
-    storage, store, key = context.storage, context.store, layout.commits_key(anchor.version - 1)
-    try:
-        commit = parse_commit(storage.read(key).decode("utf-8", "replace"), anchor.version - 1)
-    except NotFoundError:
-        if not _is_query(context):
-            return True
-    else:
-        if context.spark_format < 2 or anchor.id in commit.ids_of(store.operator, store.partition):
-            return True
-    log.info("store %s: nothing is collected: %s does not name version %s", store, key, anchor)
-    return False
-
-
-def _is_query(context: StoreContext) -> bool:
-    try:
-        context.storage.stat(layout.QUERY_METADATA_KEY)
-    except NotFoundError:
-        return False
-    return True
+    proven = is_committed(context.storage, context.store, anchor, context.spark_format)
+    if not proven:
+        log.info("store %s: nothing is collected: the commit log does not name version %s", context.store, anchor)
+    return proven
 
 
 def _sweeps(context: StoreContext) -> bool:

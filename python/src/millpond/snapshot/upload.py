@@ -15,10 +15,11 @@ from millpond.errors import ErrorKind, FormatError, InvalidInputError, MillpondE
 from millpond.ids import VersionId
 from millpond.json_fields import ColumnFamily, KeyGroupsInfo
 from millpond.layout import check_rocksdb_manifest_name
-from millpond.manifest import Manifest, ParentSnapshot, SstRef, encode_manifest
+from millpond.manifest import Manifest, ParentSnapshot, SstRef
 from millpond.restore.sst_cache import SstCache
 from millpond.snapshot.local_ssts import FileIdentity, LocalSst, identify
 from millpond.snapshot.plan import CheckpointSst, SnapshotPlan, describe, plan_snapshot
+from millpond.snapshot.publishing import publish_manifest
 from millpond.snapshot.uploads import Uploads
 from millpond.storage.local import translate
 from millpond.store_files import StoreFiles
@@ -61,7 +62,7 @@ def publish_snapshot(
 ) -> Published:
     """Upload what is new and publish the manifest.
 
-    Repeating it for the same version replaces the manifest by an equivalent one.
+    Repeating it for the same version replaces the manifest by an equivalent one; one of another attempt that is used stays.
 
     Args:
         files: of the store; its listing is renewed.
@@ -70,6 +71,7 @@ def publish_snapshot(
         check_wanted: called before each file; raises if nobody wants the snapshot any more.
     Raises:
         InvalidInputError: the RocksDB checkpoint is not what the request says.
+        ConflictError: OBJECT_EXISTS: see `publish_manifest`.
         UnavailableError: storage; or an SST was collected while this ran (then nothing is published).
     """
     started = time.monotonic()
@@ -107,7 +109,7 @@ def publish_snapshot(
     )
     manifest_name = files.manifest_name(request.version)
     key = layout.store_key(files.store, manifest_name)
-    files.storage.put_bytes(key, encode_manifest(manifest))
+    publish_manifest(files, manifest)
     if uploads is not None:
         uploads.clear()  # the manifest names them now; if one is gone, it is uploaded anew
     _check_still_there(files, manifest, key)
