@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import errno
 import json
 import os
 import shutil
@@ -408,6 +409,37 @@ def test_a_manifest_the_shim_excludes_is_not_used(make: MakeProvider) -> None:
     assert reader.plan["snapshot_version"] == 2
     assert reader.open(5, excluded=["4.manifest", "2.manifest"]) == provider.state
     assert reader.plan["db"] is None
+
+
+@pytest.mark.parametrize(
+    ("trouble", "kind"),
+    [
+        (errno.ENOSPC, ErrorKind.LOCAL_DISK_FULL),
+        (errno.EIO, ErrorKind.STORAGE_UNAVAILABLE),
+        (errno.ENOENT, ErrorKind.LOCAL_FILES_LOST),
+    ],
+)
+def test_trouble_with_the_local_disk_is_no_damage_of_a_snapshot(
+    make: MakeProvider, monkeypatch: pytest.MonkeyPatch, trouble: int, kind: ErrorKind
+) -> None:
+    provider = make()
+    snapshots_at(provider, 2, 4, until=5)
+    reader = make()
+    plain = os.link
+
+    def failing(source: str, target: str) -> None:
+        if trouble == errno.ENOENT:  # a cleaner of temporary files has taken the directory
+            shutil.rmtree(os.path.dirname(target))
+            plain(source, target)
+        raise OSError(trouble, os.strerror(trouble))
+
+    monkeypatch.setattr(os, "link", failing)
+    with pytest.raises(CallError) as caught:
+        reader.open(5)
+    assert caught.value.kind is kind
+    monkeypatch.undo()
+    assert reader.open(5) == provider.state
+    assert reader.plan["snapshot_version"] == 4
 
 
 def test_verify_checksums_finds_an_altered_sst(make: MakeProvider) -> None:

@@ -14,10 +14,11 @@ import pytest
 
 from millpond import condemned
 from millpond.agent.service import AgentService
-from millpond.errors import ErrorKind, NotFoundError
+from millpond.errors import ErrorKind
 from millpond.gc import plan_sweep
 from millpond.ids import VersionId
 from millpond.inspection.verify import verify
+from millpond.manifest import decode_manifest
 from millpond.storage import LocalStorage, ObjectInfo
 from tests.agent_driver import CallError, Driver, Provider
 
@@ -530,18 +531,65 @@ def test_a_sweeper_that_is_held_up_before_it_deletes_harms_no_snapshot(
     assert not list((provider.directory.parents[2] / "millpond" / "gc").glob("*condemned*"))
 
 
-def test_an_announcement_of_a_killed_sweep_is_removed(make: MakeProvider, clock: Clock) -> None:
+def orphan_of(provider: Provider) -> Path:
+    orphan = provider.directory / "sst" / ("0" * 32 + ".sst")
+    orphan.write_bytes(b"x")
+    return orphan
+
+
+def test_an_announcement_of_a_killed_sweep_is_removed_by_the_storages_clock(make: MakeProvider, clock: Clock) -> None:
     provider = make()
     version = history(provider, 1, 1)[1]
     storage = LocalStorage(str(provider.directory.parents[2]))
     notice = condemned.announce(storage, 0, ["state/0/0/sst/x.sst"])
+    clock.offset_ms = 2 * condemned.ABANDONED_MS  # the agent's own clock jumped
+    orphan_of(provider)
     provider.collect(version)
     assert condemned.announced(storage, 0) == {"state/0/0/sst/x.sst"}
-    clock.offset_ms = condemned.ABANDONED_MS + 10_000
+    old_s = time.time() - condemned.ABANDONED_MS / 1000 - 10
+    os.utime(provider.checkpoint / notice, (old_s, old_s))
+    orphan_of(provider)
     provider.collect(version)
     assert condemned.announced(storage, 0) == frozenset()
-    with pytest.raises(NotFoundError):
-        storage.read(notice)
+
+
+def test_a_sweep_that_was_taken_for_a_killed_one_deletes_nothing(
+    make: MakeProvider, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    provider = make()
+    version = history(provider, 1, 1)[1]
+    orphan = orphan_of(provider)
+    plain = LocalStorage.put_bytes
+
+    def held_up(self: LocalStorage, key: str, data: bytes, *, if_absent: bool = False) -> None:
+        plain(self, key, data, if_absent=if_absent)
+        if "condemned" in key:
+            self.delete([key])  # by a sweep that began much later
+
+    monkeypatch.setattr(LocalStorage, "put_bytes", held_up)
+    provider.collect(version)
+    assert orphan.exists()
+    monkeypatch.undo()
+    provider.collect(version)
+    assert not orphan.exists()
+
+
+@pytest.mark.parametrize("spark_format", [1, 2])
+def test_an_announcement_of_a_killed_sweep_holds_up_no_snapshot(make: MakeProvider, spark_format: int) -> None:
+    """It was killed when it had seen that a manifest names the SST, and before it withdrew."""
+    provider = make(spark_format=spark_format)
+    history(provider, 2, 1)
+    storage = LocalStorage(str(provider.checkpoint))
+    (sst,) = provider.stored(".sst")
+    condemned.announce(storage, 0, [f"state/0/0/{sst}"])
+    answer = provider.snapshot()
+    assert (answer["new_files"], answer["reused_files"]) == (2, 0)
+    newest = provider.stored(".manifest")[-1]
+    assert sst not in {named.key for named in decode_manifest(provider.read_stored(newest)).ssts}
+    provider.commit()
+    answer = provider.snapshot()
+    assert (answer["new_files"], answer["reused_files"]) == (1, 2)
+    assert make(spark_format=spark_format).open(3, provider.id if spark_format == 2 else None) == provider.state
 
 
 def test_a_store_that_others_carried_on_is_not_reported(make: MakeProvider, caplog: pytest.LogCaptureFixture) -> None:

@@ -4,6 +4,10 @@ A sweep announces the SSTs that it condemned, looks once more whether a manifest
 announcement. Who publishes a manifest reads the announcements afterwards, and takes the manifest back if it names one of theirs.
 Whoever of the two comes second sees the other, however long either is held up in between: either the sweep finds the manifest, or
 the publisher the announcement. Times and clocks play no part in this; the grace period only makes it rare.
+
+A sweep that was killed leaves its announcement behind. Nobody waits for it: a publisher uploads once more what is condemned, under
+another name. A later sweep withdraws it when it is old by the storage's clock; a sweep whose announcement was withdrawn deletes
+nothing any more.
 """
 
 from __future__ import annotations
@@ -19,7 +23,7 @@ from millpond.storage import Storage
 
 log = logging.getLogger(__name__)
 
-# An announcement as old as this is of an agent that was killed in its sweep.
+# An announcement that is so much older than another one is of an agent that was killed in its sweep.
 ABANDONED_MS = 3_600_000
 _KIND = "condemned"
 
@@ -50,10 +54,17 @@ def announced(storage: Storage, operator: int) -> frozenset[str]:
     return frozenset(found)
 
 
-def withdraw_abandoned(storage: Storage, operator: int, *, now_ms: int) -> None:
-    """Remove what killed sweeps left. What they condemned and did not delete is condemned again by a later one."""
-    old = [info.key for info in storage.list(_prefix(operator)) if now_ms - info.modified_ms > ABANDONED_MS]
+def withdraw_abandoned(storage: Storage, operator: int, own: str) -> bool:
+    """Remove what killed sweeps left. What they condemned and did not delete is condemned again by a later one.
+
+    Return whether the announcement `own`, which was made after all of them, is still there.
+    """
+    found = {info.key: info.modified_ms for info in storage.list(_prefix(operator))}
+    made_ms = found.get(own)
+    if made_ms is None:
+        return False
     try:
-        storage.delete(old)
+        storage.delete([key for key, modified_ms in found.items() if made_ms - modified_ms > ABANDONED_MS])
     except MillpondError as e:
         log.warning("operator %d: cannot remove announcements of killed sweeps: %s", operator, e)
+    return True

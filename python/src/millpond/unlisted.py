@@ -18,7 +18,7 @@ from millpond.errors import FormatError, MillpondError, NotFoundError, Unsupport
 from millpond.ids import StoreId, VersionId
 from millpond.manifest import Manifest
 from millpond.storage import ObjectInfo, Storage
-from millpond.storage.local import translate
+from millpond.storage.local import translate_restored
 from millpond.storage.parallel import Parallel
 from millpond.store_files import StoreFiles
 
@@ -82,7 +82,7 @@ class UnlistedFiles(StoreFiles):
         except (NotFoundError, FormatError, UnsupportedError) as e:
             raise NeedsListing(e) from e
         except OSError as e:
-            raise translate(e, f"reading {path}", local=True) from e
+            raise translate_restored(e, f"reading {path}") from e
         self._fetched[name] = (path, header)
         return header
 

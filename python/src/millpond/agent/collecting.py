@@ -159,12 +159,14 @@ def _delete(
     checkpoint: CheckpointContext, operator: int, doomed: tuple[ObjectInfo, ...], now_ms: int
 ) -> tuple[ObjectInfo, ...]:
     """Delete what no manifest names even now; return it. Raises: MillpondError: then what was announced stays announced."""
-    condemned.withdraw_abandoned(checkpoint.storage, operator, now_ms=now_ms)
     if not doomed:
         return ()
     notice = condemned.announce(checkpoint.storage, operator, (info.key for info in doomed))
     # A manifest published since the listing may name what was unreferenced. From here on its publisher sees the notice.
     again = _mark(checkpoint, operator, _list_operator(checkpoint, operator), now_ms)
+    if not condemned.withdraw_abandoned(checkpoint.storage, operator, notice):
+        log.warning("operator %d: nothing is deleted: the sweep took so long that another one withdrew it", operator)
+        return ()
     doomed = tuple(info for info in doomed if info.key not in again)
     checkpoint.storage.delete(info.key for info in doomed)
     checkpoint.storage.delete([notice])

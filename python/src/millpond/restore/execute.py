@@ -19,7 +19,7 @@ from millpond.restore.sst_cache import SstCache
 from millpond.snapshot.local_ssts import LocalSst, identify
 from millpond.sst_ref import SstRef
 from millpond.storage import Storage
-from millpond.storage.local import translate
+from millpond.storage.local import translate_restored
 from millpond.storage.parallel import Parallel
 
 T = TypeVar("T")
@@ -77,7 +77,7 @@ def lay_out(storage: Storage, manifest: Manifest, manifest_name: str, directory:
             for sst, path in zip(manifest.ssts, paths, strict=True)
         )
     except OSError as e:
-        raise translate(e, f"preparing {directory}", local=True) from e
+        raise translate_restored(e, f"preparing {directory}") from e
     return LaidOut(directory, ssts, manifest.total_bytes)
 
 
@@ -103,7 +103,7 @@ def lay_out_sources(storage: Storage, manifest: Manifest, directory: str, fetchi
         if os.path.lexists(directory):
             shutil.rmtree(directory)
     except OSError as e:
-        raise translate(e, f"preparing {directory}", local=True) from e
+        raise translate_restored(e, f"preparing {directory}") from e
     directories = []
     for i, source in enumerate(manifest.sources):
         directories.append(f"{directory}-source-{i}")
@@ -140,7 +140,7 @@ def _fetch_changelog(storage: Storage, key: str, changelog: ChangelogSource, pat
     except (NotFoundError, FileNotFoundError) as e:
         raise NotFoundError(f"{key} is not there", kind=ErrorKind.CHANGELOG_MISSING) from e
     except OSError as e:
-        raise translate(e, f"reading {local}", local=True) from e
+        raise translate_restored(e, f"reading {local}") from e
     if size_bytes != changelog.size_bytes:
         raise FormatError(
             f"{key} has {size_bytes} bytes, expected {changelog.size_bytes}", kind=ErrorKind.CHANGELOG_DAMAGED
@@ -183,7 +183,7 @@ def _lay_out_database(
             text.write(name + "\n")
         os.rename(unfinished, directory)
     except OSError as e:
-        raise translate(e, f"preparing {directory}", local=True) from e
+        raise translate_restored(e, f"preparing {directory}") from e
     return [os.path.join(directory, sst.local_name) for sst in ssts]
 
 

@@ -59,6 +59,7 @@ def publish_snapshot(
     cache: SstCache | None = None,
     uploads: Uploads | None = None,
     check_wanted: Callable[[], None] = lambda: None,
+    shunned: frozenset[str] = frozenset(),
 ) -> Published:
     """Upload what is new and publish the manifest.
 
@@ -69,6 +70,7 @@ def publish_snapshot(
         cache: keeps what is uploaded.
         uploads: what it has is not uploaded again.
         check_wanted: called before each file; raises if nobody wants the snapshot any more.
+        shunned: keys of SSTs that are not to be named again.
     Raises:
         InvalidInputError: the RocksDB checkpoint is not what the request says.
         ConflictError: OBJECT_EXISTS: see `publish_manifest`.
@@ -78,6 +80,7 @@ def publish_snapshot(
     name, content = read_rocksdb_manifest(request.db_checkpoint)
     identities = _identities(request)
     protected, parents, stored = _protectors(files, known)
+    stored = {key: size_bytes for key, size_bytes in stored.items() if key not in shunned}
     plan = plan_snapshot(request.files, identities, known, protected, stored)
     refs = {ref.local_name: ref for ref in plan.reused}
     for file in plan.new:
@@ -112,7 +115,27 @@ def publish_snapshot(
     publish_manifest(files, manifest)
     if uploads is not None:
         uploads.clear()  # the manifest names them now; if one is gone, it is uploaded anew
-    _check_still_there(files, manifest, key)
+    missing = _missing(files, manifest)
+    if missing:
+        _take_back(files, key)
+        if missing <= {sst.key for sst in plan.reused} - shunned:
+            log.warning("store %s: a sweep has condemned SSTs in use, they are uploaded again", files.store)
+            return publish_snapshot(
+                files,
+                request,
+                known,
+                now_ms=now_ms,
+                cache=cache,
+                uploads=uploads,
+                check_wanted=check_wanted,
+                shunned=shunned | missing,
+            )
+        raise UnavailableError(
+            f"store {files.store}: {len(missing)} SSTs were collected before the snapshot of version {manifest.version} "
+            "was published",
+            kind=ErrorKind.STORAGE_UNAVAILABLE,
+            hint="Raise the option gc.graceMs above the time that one snapshot takes.",
+        )
     log.info(
         "snapshot published store=%s version=%d new_ssts=%d new_bytes=%d reused_ssts=%d reused_bytes=%d ms=%d",
         files.store,
@@ -207,24 +230,20 @@ def _upload(files: StoreFiles, db_checkpoint: str, file: CheckpointSst, cache: S
     return ref
 
 
-def _check_still_there(files: StoreFiles, manifest: Manifest, key: str) -> None:
-    """A sweep may have deleted what we named, or be about to, if we took longer than its grace period: look, and take the
-    manifest back."""
+def _missing(files: StoreFiles, manifest: Manifest) -> frozenset[str]:
+    """The keys of SSTs that a sweep has deleted since they were looked at, if this took longer than its grace period, or is about
+    to delete."""
     doomed = condemned.announced(files.storage, files.store.operator)
     files.refresh()
-    missing = [
+    return frozenset(
         sst.key
         for sst in manifest.ssts
         if sst.key not in files.listing.ssts or layout.store_key(files.store, sst.key) in doomed
-    ]
-    if missing:
-        try:
-            files.storage.delete([key])
-        except MillpondError as e:
-            log.error("store %s: cannot take back %s, which names missing SSTs: %s", files.store, key, e)
-        raise UnavailableError(
-            f"store {files.store}: {len(missing)} SSTs were collected before the snapshot of version {manifest.version} "
-            "was published",
-            kind=ErrorKind.STORAGE_UNAVAILABLE,
-            hint="Raise the option gc.graceMs above the time that one snapshot takes.",
-        )
+    )
+
+
+def _take_back(files: StoreFiles, key: str) -> None:
+    try:
+        files.storage.delete([key])
+    except MillpondError as e:
+        log.error("store %s: cannot take back %s, which names missing SSTs: %s", files.store, key, e)

@@ -24,7 +24,7 @@ from millpond.errors import (
 from millpond.layout import RootUri, new_staging_name
 from millpond.storage.base import Copied, ObjectInfo, Storage
 from millpond.storage.keys import check_key, check_prefix
-from millpond.storage.local import translate
+from millpond.storage.local import translate, translate_restored
 
 Files = Callable[[str, str], str]
 
@@ -95,7 +95,7 @@ class HadoopStorage:
             self._ask("get", key, local=temporary)
             os.replace(temporary, local_path)
         except OSError as e:
-            raise translate(e, f"fetching {key} to {local_path}", local=True) from e
+            raise translate_restored(e, f"fetching {key} to {local_path}") from e
         finally:
             with suppress(FileNotFoundError):
                 os.unlink(temporary)

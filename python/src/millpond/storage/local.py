@@ -46,6 +46,14 @@ def translate(e: OSError, what: str, *, local: bool = False) -> MillpondError:
     return UnavailableError(message, kind=ErrorKind.STORAGE_UNAVAILABLE)
 
 
+def translate_restored(e: OSError, what: str) -> MillpondError:
+    """Return the Millpond error for a file on the executor's own disk that was just being made from stored ones: that it, or its
+    directory, is not there tells nothing of what is stored."""
+    if e.errno in _ABSENT:
+        return UnavailableError(f"{what}: {e.strerror or e}", kind=ErrorKind.LOCAL_FILES_LOST)
+    return translate(e, what, local=True)
+
+
 class LocalStorage:
     """Objects as files below one directory.
 
@@ -238,7 +246,7 @@ class LocalStorage:
                         shutil.copyfileobj(source, copy, 1024 * 1024)
             os.replace(temporary, local_path)
         except OSError as e:
-            raise translate(e, f"fetching {key} to {local_path}", local=True) from e
+            raise translate_restored(e, f"fetching {key} to {local_path}") from e
         finally:
             self._remove_quietly(temporary)
 

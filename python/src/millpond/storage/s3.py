@@ -32,7 +32,7 @@ from millpond.layout import new_staging_name
 from millpond.storage import s3_errors
 from millpond.storage.base import Copied, ObjectInfo, Storage
 from millpond.storage.keys import check_key, check_prefix
-from millpond.storage.local import translate
+from millpond.storage.local import translate, translate_restored
 from millpond.storage.parallel import Parallel
 from millpond.storage.parts import plan_parts
 from millpond.storage.retry import Retry, TransientError
@@ -327,7 +327,7 @@ class S3Storage:
                         return crc32
             raise s3_errors.damaged(key, self._client.where(target))
         except OSError as e:
-            raise translate(e, f"fetching {key} to {local_path}", local=True) from e
+            raise translate_restored(e, f"fetching {key} to {local_path}") from e
         finally:
             with suppress(FileNotFoundError):
                 os.unlink(temporary)
