@@ -23,6 +23,7 @@ from millpond.ids import VersionId, new_id
 from millpond.manifest import decode_manifest
 from millpond.storage import StorageSettings
 from tests.agent_driver import CallError, Provider, call
+from tests.checkpoints import state_schema
 
 MakeProvider = Callable[..., Provider]
 
@@ -662,22 +663,40 @@ def test_a_past_version_keeps_the_partitions_of_its_batch(make: MakeProvider) ->
     assert caught.value.kind is ErrorKind.CHANGELOG_MISSING
 
 
-def test_a_single_partition_operator_does_not_mind(make: MakeProvider) -> None:
+@pytest.mark.parametrize(
+    ("name", "columns", "minds"),
+    [
+        ("globalLimit", None, False),
+        ("stateStoreSave", [], False),
+        ("stateStoreSave", ["k"], True),
+        ("sessionWindowStateStoreSaveExec", ["session_start"], False),
+    ],
+)
+def test_an_operator_that_lives_in_partition_0_does_not_mind(
+    make: MakeProvider, name: str, columns: list[str] | None, minds: bool
+) -> None:
     writer = make()
     metadata = writer.checkpoint / "state/0/_metadata/metadata"
     metadata.parent.mkdir(parents=True)
     store = {"storeName": "default", "numColsPrefixKey": 0, "numPartitions": 8}
     metadata.write_text(
-        "v1\n"
-        + json.dumps({"operatorInfo": {"operatorId": 0, "operatorName": "globalLimit"}, "stateStoreInfo": [store]})
+        "v1\n" + json.dumps({"operatorInfo": {"operatorId": 0, "operatorName": name}, "stateStoreInfo": [store]})
     )
+    if columns is not None:
+        schema = writer.checkpoint / "state/0/0/_metadata/schema"
+        schema.parent.mkdir(parents=True)
+        schema.write_bytes(state_schema(columns, ["v"]))
     offsets(writer.checkpoint, 0, 8)
     writer.open(0)
-    assert writer.plan["operator_name"] == "globalLimit" and writer.plan["partition_key"] == {"kind": "none"}
+    assert writer.plan["operator_name"] == name
     writer.commit()
     offsets(writer.checkpoint, 0, 4)
     reader = make()
-    assert reader.open(1) == writer.state and reader.plan["partitions"] == 4
+    if minds:
+        with pytest.raises(CallError, match="PARTITIONS_CHANGED"):
+            reader.open(1)
+    else:
+        assert reader.open(1) == writer.state and reader.plan["partitions"] == 4
 
 
 def test_partition_key_comes_from_the_operator(make: MakeProvider) -> None:

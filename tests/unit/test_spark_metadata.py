@@ -8,6 +8,7 @@ from typing import Any
 import pytest
 
 from millpond.errors import ErrorKind, FormatError, UnsupportedError
+from millpond.ids import StoreId
 from millpond.spark_metadata import parse_commit, parse_offsets, read_operator_info, read_spark_metadata
 from millpond.storage import MemoryStorage
 
@@ -169,3 +170,16 @@ def test_bytes_that_are_no_text_are_an_error() -> None:
     storage.put_bytes("offsets/0", b"v1\n\xff\xfe")
     with pytest.raises(FormatError, match="not UTF-8"):
         read_spark_metadata(storage)
+
+
+def test_the_id_of_a_store_in_the_commit_log() -> None:
+    """A join has an id for each of its four stores, or, with column families, one; an operator may live in partition 0 alone."""
+    ids = {"0": [["a", "b", "c", "d"], ["e", "f", "g", "h"]], "1": [["i"]], "2": [["j", "k"]]}
+    commit = parse_commit("v2\n" + json.dumps({"nextBatchWatermarkMs": 0, "stateUniqueIds": ids}), 4)
+    four = ["left-keyToNumValues", "left-keyWithIndexToValue", "right-keyToNumValues", "right-keyWithIndexToValue"]
+    assert [commit.id_of(StoreId(0, 1, name), four) for name in four] == ["e", "f", "g", "h"]
+    assert commit.id_of(StoreId(1, 0, four[2]), four) == "i"
+    assert commit.id_of(StoreId(1, 1, "default"), ["default"]) is None
+    assert commit.id_of(StoreId(2, 0, "default"), ["default"]) is None, "it cannot be told which one"
+    assert commit.id_of(StoreId(3, 0, "default"), ["default"]) is None
+    assert commit.id_of(StoreId(0, 0, "default"), four) is None

@@ -14,13 +14,14 @@ sidecars and temporary files are passed over by name. Source: SPARK_CONTRACT sec
 from __future__ import annotations
 
 import json
-from collections.abc import Callable, Collection, Mapping
+from collections.abc import Callable, Collection, Mapping, Sequence
 from dataclasses import dataclass, field
 from functools import partial
 from typing import Any, TypeVar
 
 from millpond import layout
 from millpond.errors import ErrorKind, FormatError, MillpondError, NotFoundError, UnsupportedError
+from millpond.ids import StoreId
 from millpond.storage.base import Storage
 
 SHUFFLE_PARTITIONS = "spark.sql.shuffle.partitions"
@@ -62,6 +63,18 @@ class CommitEntry:
         """Return the ids of the stores of one partition; none if the batch had no such operator or partition."""
         partitions = self.state_ids.get(operator, ())
         return partitions[partition] if partition < len(partitions) else ()
+
+    def id_of(self, store: StoreId, names: Sequence[str]) -> str | None:
+        """Return the id of the version of one store, None if it is not told.
+
+        Args:
+            names: of the stores of the operator, in the order of its metadata. A join has an id for each of its four stores, or,
+                with column families, one for the one store that it has.
+        """
+        ids = self.ids_of(store.operator, store.partition)
+        if len(ids) == 1:
+            return ids[0]
+        return ids[names.index(store.name)] if len(ids) == len(names) and store.name in names else None
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

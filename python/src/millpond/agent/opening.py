@@ -19,7 +19,8 @@ from millpond.format_file import CheckpointFormat, decode_format, encode_format
 from millpond.ids import StoreId, VersionId
 from millpond.json_fields import KeyGroupsInfo
 from millpond.keygroups import KeyGroups, key_groups_for
-from millpond.partition_keys import SINGLE_PARTITION_OPERATORS, partition_key_rule
+from millpond.one_partition import lives_in_partition_0
+from millpond.partition_keys import partition_key_rule
 from millpond.restore.execute import LaidOut, LaidOutSources, lay_out, lay_out_sources
 from millpond.restore.plan import Rejection, RestorePlan, empty_plan, plan_changes, plan_restore
 from millpond.snapshot import local_ssts
@@ -297,8 +298,11 @@ def _setting(context: StoreContext, files: StoreFiles, plan: RestorePlan, metada
     partitions = metadata.partitions or (recorded.partitions if recorded is not None else context.partitions_hint)
     if partitions is None:
         raise _partitions_unknown(context)
-    everywhere = operator is None or operator.name not in SINGLE_PARTITION_OPERATORS
-    if everywhere and recorded is not None and recorded.partitions != partitions:
+    if (
+        recorded is not None
+        and recorded.partitions != partitions
+        and not lives_in_partition_0(context.storage, context.store.operator, operator)
+    ):
         _check_recorded(context, plan.target.version, recorded.partitions, partitions)
         partitions = recorded.partitions
     key_groups = _key_groups(context, partitions, recorded, plan.target.version)

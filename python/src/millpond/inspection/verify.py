@@ -362,15 +362,11 @@ class _StoreCheck:
         info = self.found.operators.get(self.store.operator)
         if spark is None or info is None or self.store.name not in info.stores:
             return targets
-        index = info.stores.index(self.store.name)
         for batch in committed:
             entry = spark.commits.get(batch)
-            partitions = entry.state_ids.get(self.store.operator, ()) if entry is not None else ()
-            if batch + 1 < oldest or self.store.partition >= len(partitions):
-                continue
-            ids = partitions[self.store.partition]
-            if index < len(ids):
-                targets.append(VersionId(batch + 1, ids[index]))
+            id = entry.id_of(self.store, info.stores) if entry is not None else None
+            if batch + 1 >= oldest and id is not None:
+                targets.append(VersionId(batch + 1, id))
         return targets
 
 

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable
+from collections.abc import Sequence
 from dataclasses import dataclass
 
 from millpond import layout
@@ -10,12 +10,11 @@ from millpond.errors import ErrorKind, InvalidInputError, NotFoundError, Unsuppo
 from millpond.format_file import CheckpointFormat, decode_format
 from millpond.ids import StoreId, VersionId, valid_id
 from millpond.inspection.survey import PROVIDER_PACKAGE
-from millpond.partition_keys import partition_key_rule
+from millpond.one_partition import lives_in_partition_0
 from millpond.rescaling.plan import OldStore
 from millpond.restore.plan import plan_restore
 from millpond.spark_log_edit import operator_metadata_with_partitions
 from millpond.spark_metadata import OperatorInfo, SparkMetadata, read_spark_metadata
-from millpond.state.schema_files import key_columns
 from millpond.storage import Storage
 from millpond.store_files import StoreFiles
 
@@ -61,24 +60,26 @@ def read_before(storage: Storage, root: str) -> Before:
     spark_format = spark.checkpoint_format or 1
     present: dict[int, dict[str, set[int]]] = {}
     stale: list[str] = []
-    for info in storage.list(layout.STATE_DIR + "/"):
-        parsed = layout.parse_key(info.key)
+    for file in storage.list(layout.STATE_DIR + "/"):
+        parsed = layout.parse_key(file.key)
         if parsed is not None and parsed.file is not None:
             found = present.setdefault(parsed.store.operator, {}).setdefault(parsed.store.name, set())
             found.add(parsed.store.partition)
             if _is_stale(parsed.file, committed):
-                stale.append(info.key)
+                stale.append(file.key)
     stores: dict[int, dict[str, list[OldStore]]] = {}
     names: dict[int, tuple[str, ...]] = {}
     alone: set[int] = set()
     for operator, by_name in sorted(present.items()):
-        names[operator] = store_names(spark.operators.get(operator), by_name)
-        single = _lives_in_one_partition(storage, spark.operators.get(operator), operator, by_name)
+        info = spark.operators.get(operator)
+        names[operator] = store_names(info, by_name)
+        listed = info.stores if info is not None else names[operator]
+        single = lives_in_partition_0(storage, operator, info)
         if single:
             alone.add(operator)
         stores[operator] = {
             name: [
-                _old_store(storage, spark, spark_format, committed, StoreId(operator, p, name), names[operator])
+                _old_store(storage, spark, spark_format, committed, StoreId(operator, p, name), listed)
                 for p in range(1 if single else partitions)
             ]
             for name in by_name
@@ -105,24 +106,6 @@ def _is_stale(file: layout.StoreFile, committed: int) -> bool:
     return file.version.version > committed + 1
 
 
-def _lives_in_one_partition(storage: Storage, info: OperatorInfo | None, operator: int, names: Iterable[str]) -> bool:
-    """Whether the operator has no partition key (aggregation without keys, limit): all of it is in partition 0 for ever."""
-    for name in names:
-        columns = _key_columns(storage, StoreId(operator, 0, name))
-        rule = partition_key_rule(info.name if info is not None else "", name, "default", columns)
-        if rule.kind != "none":
-            return False
-    return True
-
-
-def _key_columns(storage: Storage, store: StoreId) -> tuple[str, ...] | None:
-    key = layout.state_schema_key(store)
-    try:
-        return key_columns(storage.read(key), name=key)
-    except NotFoundError:
-        return None
-
-
 def _format(storage: Storage, spark: SparkMetadata, root: str) -> CheckpointFormat:
     try:
         return decode_format(storage.read(layout.FORMAT_KEY))
@@ -145,7 +128,7 @@ def store_names(info: OperatorInfo | None, present: dict[str, set[int]]) -> tupl
 
 
 def _old_store(
-    storage: Storage, spark: SparkMetadata, spark_format: int, committed: int, store: StoreId, names: tuple[str, ...]
+    storage: Storage, spark: SparkMetadata, spark_format: int, committed: int, store: StoreId, names: Sequence[str]
 ) -> OldStore:
     files = StoreFiles(storage, store, spark_format)
     files.refresh()
@@ -172,15 +155,12 @@ def operator_metadata(storage: Storage, operator: int, partitions: int) -> bytes
     return operator_metadata_with_partitions(storage.read(key).decode("utf-8"), partitions, name=key).encode("utf-8")
 
 
-def _recorded_id(spark: SparkMetadata, committed: int, store: StoreId, names: tuple[str, ...]) -> str:
-    try:
-        ids = spark.commits[committed].state_ids[store.operator][store.partition]
-    except (KeyError, IndexError) as e:
+def _recorded_id(spark: SparkMetadata, committed: int, store: StoreId, names: Sequence[str]) -> str:
+    found = spark.commits[committed].id_of(store, names)
+    if found is None:
         raise error(
             ErrorKind.FORMAT_DAMAGED, f"{layout.commits_key(committed)} names no state version of store {store}"
-        ) from e
-    # a join with column families has one store and one id, one without has four of each
-    found = ids[names.index(store.name)] if len(ids) == len(names) else ids[0]
+        )
     if not valid_id(found):
         raise error(
             ErrorKind.FOREIGN_CHECKPOINT,

@@ -221,10 +221,10 @@ class _Reader:
         commit = spark.commits[version - 1]
         if not commit.has_state_ids:
             return ""
-        try:
-            return commit.state_ids[store.operator][store.partition][info.stores.index(store.name)]
-        except (KeyError, IndexError) as e:
-            raise _no_id(store, version) from e
+        id = commit.id_of(store, info.stores)
+        if id is None:
+            raise _no_id(store, version)
+        return id
 
     def _metadata(self, operator: int, batch: int) -> None:
         """Operator metadata as of `batch`, and the schemas that belong to it."""

@@ -17,7 +17,7 @@ from millpond.format_file import decode_format, encode_format
 from millpond.ids import DEFAULT_STORE, StoreId, VersionId, new_id
 from millpond.json_fields import MOST_GROUP_KEYS, RESERVED_SLOT, ColumnFamily, KeyGroupsInfo
 from millpond.keygroups import KeyGroups, key_groups_for
-from millpond.partition_keys import NONE, PartitionKeyRule, partition_key_rule
+from millpond.partition_keys import PartitionKeyRule, lives_in_one_partition, partition_key_rule
 from millpond.savepoint.image import Image, OperatorImage, StoreImage, is_operator_metadata, operator_info
 from millpond.savepoint.row_source import UNKNOWN_GROUP, Rows, RowSource, StoreRows
 from millpond.spark_log_edit import (
@@ -75,13 +75,12 @@ def plan_layout(image: Image, partitions: int | None, max_parallelism: int | Non
 
 
 def _is_single(image: Image, op: OperatorImage) -> bool:
-    """Whether the operator has no partition key: a global aggregation, a limit."""
     info = operator_info(image, op.operator)
+    columns: dict[str, tuple[str, ...] | None] = {}
     for name in info.stores:
-        for schema in family_schemas(image, op.operator, info, name):
-            if rule_of(info, name, schema) != NONE:
-                return False
-    return True
+        schemas = family_schemas(image, op.operator, info, name)
+        columns[name] = tuple(schemas[0].key.names) if len(schemas) == 1 else None
+    return lives_in_one_partition(info.name, columns)
 
 
 def rule_of(info: OperatorInfo, store: str, schema: FamilySchema) -> PartitionKeyRule:
