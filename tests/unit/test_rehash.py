@@ -209,7 +209,7 @@ def test_state_that_is_kept_elsewhere(tmp_path: Path) -> None:
             state.put_bytes(info.key, built.storage.read(info.key))
             built.storage.delete([info.key])
     split = SplitStorage(built.storage, state)
-    assert rescale(split, "it", 3).way == "rehash"
+    assert rescale(split, str(built.root), 3).way == "rehash"
     assert verify(split, "it").problems == []
     assert not [info.key for info in built.storage.list("") if not layout.is_sparks(info.key)]
 

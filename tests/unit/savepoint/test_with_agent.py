@@ -13,10 +13,10 @@ import millpond
 from millpond import layout, pins, savepoint
 from millpond.agent.service import AgentService
 from millpond.errors import ErrorKind, MillpondError
-from millpond.ids import VersionId
+from millpond.ids import StoreId, VersionId
 from millpond.storage import LocalStorage
 from tests.agent_driver import Provider
-from tests.checkpoints import PROVIDER
+from tests.checkpoints import PROVIDER, state_schema
 
 OPTIONS = {"gc.graceMs": "0", "gc.intervalMs": "0", "commit.fsync": "false"}
 
@@ -41,6 +41,7 @@ def commit_in_spark(checkpoint: Path, batch: int, version: VersionId, spark_form
         "stateStoreInfo": [{"storeName": "default", "numColsPrefixKey": 0, "numPartitions": 1}],
     }
     storage.put_bytes(layout.operator_metadata_v1_key(0), f"v1\n{json.dumps(operator)}".encode())
+    storage.put_bytes(layout.state_schema_key(StoreId(0, 0)), state_schema(["k"], ["count"]))
 
 
 def history(checkpoint: Path, local: Path, spark_format: int, until: int, snapshots: set[int]) -> Provider:
