@@ -100,7 +100,7 @@ def masked(text: str) -> str:
     """`text` with numbers, times, ids and widths of columns left out."""
     text = re.sub(r"\b\d{4}-\d\d-\d\d \d\d:\d\d:\d\d UTC\b", "<time>", text)
     text = re.sub(r"\b[0-9a-f]{8}(?:-[0-9a-f]{4}){3}-[0-9a-f]{12}\b", "<id>", text)
-    text = re.sub(r"(?<![\w/.\-])(?:\.\.\.|-|[\d][\d,.]*(?:-\d+)?)(?= |$)", "#", text, flags=re.MULTILINE)
+    text = re.sub(r"(?<![\w/.\-])(?:\.\.\.|-|[\d][\d,.]*(?:-\d+)?)(?=[ `]|$)", "#", text, flags=re.MULTILINE)
     text = re.sub(r"\b(?:B|KiB|MiB)\b", "B", text)
     text = re.sub(r"#(?: +#)+", "#", text)
     return re.sub(r" +", " ", text)
