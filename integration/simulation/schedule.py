@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import random
 
-from integration.simulation.runner import Step
+from integration.simulation.query import Step
 from integration.simulation.world import MINUTE_MS, Setting
 
 
@@ -56,6 +56,10 @@ def steps_of(seed: int) -> list[Step]:
         "settle": 1,
         "back": 1,
         "rescale": 1,
+        "zombie": 2,
+        "litter": 1,
+        "lose": 1,
+        "savepoint": 1,
     }
     allowed = {k: w for k, w in kinds.items() if k == "maintain" or chance.random() < 0.6}
     trouble = chance.choice((0.0, 0.15, 0.4))
@@ -86,9 +90,13 @@ def _other(chance: random.Random, do: str, main: int) -> Step:
         }
     if do == "clock":
         return {"do": do, "ms": chance.choice((1_000, MINUTE_MS, 11 * MINUTE_MS, 61 * MINUTE_MS, -30 * MINUTE_MS))}
-    if do in ("kill", "unload"):
+    if do == "zombie":
+        which, ops = chance.randint(0, 3), chance.choice((1, 3, 6))
+        other = 1 - main if chance.random() < 0.7 else main
+        return {"do": do, "executor": other, "which": which, "ops": ops, "commits": chance.random() < 0.7}
+    if do in ("kill", "unload", "lose"):
         return {"do": do, "executor": executor}
-    if do in ("read", "audit"):
+    if do in ("read", "audit", "savepoint"):
         return {"do": do, "executor": executor, "by": chance.randint(0, 3)}
     if do == "back":
         return {"do": do, "by": chance.randint(1, 3)}

@@ -17,7 +17,8 @@ from integration.harness import ProviderError
 from integration.simulation.choices import Choices, Key
 from integration.simulation.families import MOST_PARTITIONS, Shape, shapes
 from integration.simulation.jvm import Hang, Jvm
-from integration.simulation.runner import Step, run
+from integration.simulation.query import Step
+from integration.simulation.runner import run
 from integration.simulation.schedule import setting_of, steps_of
 from integration.simulation.world import Setting, World, Wrong
 

@@ -63,6 +63,19 @@ def same(kind: Kind, pairs: Pairs, rows: Rows, *, each: bool, ordered: bool, wha
             raise Wrong(f"{what}: wrong order", kind.name)
 
 
+def family_arguments(kind: Kind) -> dict[str, Any]:
+    """What the commands want that make a family known."""
+    schema = kind.schema
+    return {
+        "cf": kind.name,
+        "key": schema.key,
+        "value": schema.value,
+        "spec": dict(schema.spec),
+        "multi": schema.multi,
+        "internal": kind.internal,
+    }
+
+
 @dataclass
 class Walk:
     """An open iterator and what it must yield."""
@@ -97,17 +110,7 @@ class Task:
 
     def create(self, name: str) -> None:
         """`createColFamilyIfAbsent`, as each task does for all families of the operator."""
-        kind = self.kinds[name]
-        schema = kind.schema
-        self.do(
-            "create_cf",
-            cf=name,
-            key=schema.key,
-            value=schema.value,
-            spec=dict(schema.spec),
-            multi=schema.multi,
-            internal=kind.internal,
-        )
+        self.do("create_cf", **family_arguments(self.kinds[name]))
         self.rows.setdefault(name, {})
 
     def drop(self, name: str) -> None:

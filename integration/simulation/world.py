@@ -8,6 +8,7 @@ import os
 import re
 import shutil
 import uuid
+from collections.abc import Callable
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
@@ -90,6 +91,7 @@ class Executor:
     sessions: dict[str, list[str]] = field(default_factory=dict)  # provider -> stores that a task may still hold
     dead: bool = False
     disturbed: bool = False  # something went wrong since its last commit
+    emptied: bool = False  # its local files were deleted; it may notice long after
     lost: int = 0  # calls that were told that their agent is gone, and have not killed it yet
 
 
@@ -123,7 +125,7 @@ class World:
         self.quiet = False  # no faults, nobody goes first
         self.trace: list[str] = []
         self.threads: dict[int, tuple[str, str]] = {}  # of the background: name, owner
-        self.results: dict[int, Message] = {}
+        self.on_done: dict[int, Callable[[Message], None]] = {}  # thread -> what looks at its results
         self.executors: list[Executor] = []
         self.run = 0
         self._calls: dict[int, Call] = {}
@@ -178,7 +180,8 @@ class World:
             return {}
         if kind == "done":
             name, _ = self.threads.pop(me)
-            self.results[me] = message
+            if me in self.on_done:
+                self.on_done.pop(me)(message)
             self.log(f"{name} ended" + (f": {message['error']['causes'][0][0]}" if "error" in message else ""))
             return {"go": self._other(me, 0.5)}
         raise AssertionError(message)
@@ -313,12 +316,14 @@ class World:
 
     # ---- executors and providers
 
-    def new_executor(self, index: int) -> Executor:
+    def new_executor(self, index: int, root: Path | None = None) -> Executor:
+        """One more executor. `root`: of the Spark checkpoint that it works on, if not of this one."""
         self._names += 1
         name = f"executor-{index}.{self._names}"
         local_root = str(self.dir / f"agent-{self._names}" / "root")
         os.makedirs(local_root)
-        executor = Executor(name, Agent(self, self.storage, local_root), local_root)
+        storage = self.storage if root is None else storage_of("local", str(root), lambda: self.now_ms)
+        executor = Executor(name, Agent(self, storage, local_root), local_root)
         self._owners[name] = executor
         return executor
 
@@ -326,7 +331,9 @@ class World:
         """Run a command on the main thread as something that the executor does."""
         return self.command(do, executor.name, **arguments)
 
-    def provider(self, executor: Executor, partition: int, partitions: int, run: int | None = None) -> str:
+    def provider(
+        self, executor: Executor, partition: int, partitions: int, *, run: int | None = None, root: Path | None = None
+    ) -> str:
         """The executor's provider of a partition in a run, opened if there is none."""
         run = self.run if run is None else run
         found = executor.providers.get((run, partition))
@@ -339,7 +346,7 @@ class World:
                 "open",
                 p=found,
                 **{"class": MILLPOND},
-                root=str(self.checkpoint / "state"),
+                root=str((root or self.checkpoint) / "state"),
                 partition=partition,
                 key=schema.key,
                 value=schema.value,

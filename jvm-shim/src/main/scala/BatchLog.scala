@@ -63,7 +63,13 @@ private[millpond] final class BatchLog(engine: StoreEngine) {
       // whatever ends it, an interruption of the task too
       try { val result = fill(writer); done = true; result }
       finally if (!done) writer.discard()
-    } catch { case e: java.io.IOException => throw cannotWrite(file, e) }
+    } catch {
+      // a folder of this executor: the next opening makes it anew
+      case e: java.io.IOException if file.toPath.startsWith(engine.context.localDir.toPath) && !file.getParentFile.isDirectory =>
+        engine.stale = true
+        throw MillpondError.of("LOCAL_FILES_LOST", s"the folder of the changelog $file was deleted.", cause = e)
+      case e: java.io.IOException => throw cannotWrite(file, e)
+    }
 
   /** Write the touched rows of a family from number `from` on, at most about `limitBytes` of them. Returns the number of the first one left. */
   private def writeTouched(writer: ChangelogWriter, f: Family, from: Int, limitBytes: Long, whole: Boolean): Int = {
@@ -115,7 +121,7 @@ private[millpond] object BatchLog {
     engine.families.values.forEach(f => if (f.createdAt <= asOf && (f.exists || f.table.touchedCount > 0)) {
       val one = list.addObject().put("name", f.name).put("id", f.id).put("kind", f.kind.name).put("internal", f.shape.internal)
         .put("multi", f.shape.multi).put("encoding", if (f.shape.plainRows) "unsaferow" else "avro")
-      if (f.removed && f.removedAt <= asOf) one.put("removed", true)
+      if (f.wasRemoved(asOf)) one.put("removed", true)
       ()
     })
   }

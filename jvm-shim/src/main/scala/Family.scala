@@ -80,10 +80,45 @@ final class Family(val name: String, val id: Int, val shape: FamilyShape, budget
   var removed = false
   var removedBefore = false // when the batch began
   var removedAt = 0L // version of the changelog that deletes its rows; not yet committed: Family.Uncommitted
+  var backAt = 0L // version of the changelog that made it anew after that; likewise
+  private var removedAtBefore = 0L
   var createdAt = Family.Uncommitted // a version whose changelog or snapshot lists it
   private var codec: FamilyCodec = null
   /** The session that checked the form of a row of this family. */
   var validatedBy: AnyRef = null
+
+  /** The running batch drops it. */
+  def remove(): Unit = {
+    removed = true
+    removedAtBefore = removedAt
+    removedAt = Family.Uncommitted
+  }
+
+  /** The running batch makes it part of the state, perhaps anew. */
+  def bringBack(): Unit = {
+    exists = true
+    if (removed) {
+      removed = false
+      if (removedAt == Family.Uncommitted) removedAt = removedAtBefore else backAt = Family.Uncommitted
+    }
+  }
+
+  /** Whether it was dropped as of a version, whatever came after it. */
+  def wasRemoved(asOf: Long): Boolean = removedAt <= asOf && (removed || backAt > asOf)
+
+  /** What the batch did to it is part of a version now. */
+  def committed(version: Long): Unit = {
+    if (removed && removedAt == Family.Uncommitted) removedAt = version
+    if (backAt == Family.Uncommitted) backAt = version
+    if (exists && createdAt == Family.Uncommitted) createdAt = version
+  }
+
+  /** What the batch did to it is taken back. */
+  def undo(): Unit = {
+    if (removedAt == Family.Uncommitted) removedAt = removedAtBefore
+    if (backAt == Family.Uncommitted) backAt = 0L
+    removed = removedBefore
+  }
 
   def kind: FamilyKind = shape.kind
   def keyLead: Int = shape.keyLead

@@ -24,6 +24,7 @@ private[millpond] object Loader extends Logging {
         engine.unload()
         engine.generation += 1
         LocalDirs.delete(new File(engine.context.localDir, s"g${engine.generation - 2}"))
+        engine.context.generationDir(engine.generation) // its parent may have been deleted with all else of the store
         val plan = engine.context.call("open", engine.generation) { r =>
           r.put("version", version).put("load_empty", loadEmpty).put("generation", engine.generation)
           id.foreach(r.put("id", _))

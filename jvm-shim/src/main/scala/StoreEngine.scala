@@ -162,8 +162,7 @@ final class StoreEngine(val context: StoreContext) extends Logging {
     checkWritable(session)
     val f = families.get(name)
     if (!f.exists || f.removed) {
-      f.exists = true
-      f.removed = false
+      f.bringBack()
       familiesChanged = true
     }
   }
@@ -176,8 +175,7 @@ final class StoreEngine(val context: StoreContext) extends Logging {
     if (f == null || f.removed || !f.exists) false
     else {
       eraseRows(f)
-      f.removed = true
-      f.removedAt = Family.Uncommitted
+      f.remove()
       familiesChanged = true
       true
     }
@@ -508,10 +506,7 @@ final class StoreEngine(val context: StoreContext) extends Logging {
     keysDetached = keysAtStart
     inBatch = false
     emptyBase = false
-    families.values.forEach { f =>
-      if (f.removed && f.removedAt == Family.Uncommitted) f.removedAt = next
-      if (f.exists && f.createdAt == Family.Uncommitted) f.createdAt = next
-    }
+    families.values.forEach(_.committed(next))
     familiesDetached = familiesChanged
     loaded = true
     metrics.committed(written.fileBytes, System.nanoTime - start)
@@ -530,7 +525,7 @@ final class StoreEngine(val context: StoreContext) extends Logging {
         // what was spilled cannot be taken back from the disk tier
         if (batchLog.isSpilled) { batchLog.clear(); loaded = false }
         families.values.forEach(_.table.abortBatch())
-        families.values.forEach(f => f.removed = f.removedBefore)
+        families.values.forEach(_.undo())
         if (familiesChanged) stale = true
         keys = keysAtStart
       }

@@ -197,6 +197,7 @@ object Simulation {
       val engine = provider(c).engine
       engine.diskLock.during { if (engine.disk != null) engine.disk.compact() }
       nodes.nullNode
+    case "lose_files" => LocalDirs.delete(provider(c).engine.context.localDir); nodes.nullNode
     case "stats" =>
       nodes.objectNode().put("used_bytes", if (budget == null) 0L else budget.usedBytes).put("actors", actors.size - 1)
         .put("stores", if (budget == null) 0L else budget.limitBytes / budget.fairShareBytes)

@@ -1,0 +1,249 @@
+"""What happens beside the query's batches: maintenance, readers, second attempts, kills, clocks, operators at work."""
+
+from __future__ import annotations
+
+import contextlib
+import random
+import shutil
+from pathlib import Path
+from typing import Any
+
+from integration.harness import ProviderError
+from integration.simulation.families import Kind
+from integration.simulation.jvm import Message
+from integration.simulation.query import Killed, Query, Step
+from integration.simulation.spark_files import read_ids
+from integration.simulation.tasks import Families, Task, Version, copied, family_arguments, part, same
+from integration.simulation.world import Executor, Wrong, kinds_of
+from millpond import layout, savepoint
+from millpond.errors import ErrorKind, MillpondError
+from millpond.rescaling import rescale
+
+
+class Actors(Query):
+    """Steps by name: `do_<name>`."""
+
+    def do_back(self, step: Step) -> None:
+        """Somebody deletes batches from Spark's logs, as the troubleshooting guide tells, and starts the query."""
+        known = [v for v in self.restorable() if v < self.newest and self.versions[v].partitions == self.partitions]
+        if not known:
+            return
+        target = known[-min(step["by"], len(known))]
+        self.restart()
+        logs = [layout.offsets_key, layout.commits_key]
+        top = max([self.newest, *self.contents]) + 1
+        self.world.storage.delete([key(b) for key in logs for b in range(target, top + 1)])
+        self.newest = target
+        self.versions = {n: v for n, v in self.versions.items() if n <= target}
+        self.contents = {b: c for b, c in self.contents.items() if b < target}
+
+    def do_clock(self, step: Step) -> None:
+        """Time passes, or the clock is set."""
+        self.world.now_ms += step["ms"]
+
+    def do_kill(self, step: Step) -> None:
+        """An executor is killed between batches."""
+        with contextlib.suppress(Killed):
+            self._killed(self.world.executors[step["executor"]])
+
+    def do_unload(self, step: Step) -> None:
+        """Spark unloads the providers of an executor."""
+        executor = self.world.executors[step["executor"]]
+        for key in list(executor.providers):
+            self._drop_provider(executor, key)
+
+    def do_maintain(self, step: Step) -> None:
+        """Spark's maintenance of one provider, at once or in the background."""
+        executor = self.world.executors[step["executor"]]
+        providers = list(executor.providers.values())
+        if not providers:
+            return
+        provider = providers[step["which"] % len(providers)]
+        name = f"maintenance of {provider}"
+        if any(n == name for n, _ in self.world.threads.values()):
+            return
+        commands = [{"do": what, "p": provider} for what in step["what"]]
+        if step["background"]:
+            self.world.spawn(executor, name, commands)
+        else:
+            for command in commands:
+                self.world.of_executor(executor, **command)
+
+    def do_compact(self, step: Step) -> None:
+        """RocksDB rewrites its files."""
+        for executor in self.world.executors:
+            for provider in executor.providers.values():
+                self.world.of_executor(executor, "compact", p=provider)
+
+    def do_settle(self, step: Step) -> None:
+        """What was begun ends."""
+        self.world.settle()
+
+    def do_read(self, step: Step) -> None:
+        """A reader of an older version, on an executor that also works for the query."""
+        if not self.restorable():
+            return
+        executor = self.world.executors[step["executor"]]
+        version = self.versions[self.restorable()[-1 - step["by"] % len(self.restorable())]]
+        if version.partitions != self.partitions:
+            return
+        partition = step["by"] % version.partitions
+        try:
+            self._read(executor, version, partition, self.world.provider(executor, partition, self.partitions))
+        except ProviderError as error:
+            self._judge(error, executor)
+
+    def _read(self, executor: Executor, version: Version, partition: int, provider: str) -> None:
+        world, rows = self.world, part(version, self.shape.kinds, partition, version.partitions)
+        where = {"version": version.number, "id": version.ids[partition]}
+        for last in (False, True):
+            store = world.new_name("s")
+            world.of_executor(executor, "get_read_store", p=provider, s=store, **where)
+            try:
+                if last:
+                    kinds = self._kinds(partition, version.partitions)
+                    Task(world, executor, provider, store, kinds, rows).check_all("a reader")
+                elif self.shape.has_families:
+                    for name in rows:
+                        arguments = family_arguments(self.shape.kinds[name])
+                        world.of_executor(executor, "register_cf", s=store, **arguments)
+            finally:
+                world.of_executor(executor, "release", s=store)
+
+    def do_audit(self, step: Step) -> None:
+        """Another machine restores what was committed."""
+        versions = self.restorable()
+        if not versions:
+            return
+        version = self.versions[versions[-1 - step["by"] % len(versions)]]
+        self.audit(version)
+
+    def audit(self, version: Version, root: Path | None = None) -> None:
+        """Another machine reads all of a version, of the Spark checkpoint or of a fork at `root`."""
+        was, self.world.quiet = self.world.quiet, True
+        stranger = self.world.new_executor(9, root)
+        for partition in range(version.partitions):
+            run = -self.world._names
+            provider = self.world.provider(stranger, partition, version.partitions, run=run, root=root)
+            try:
+                self._read(stranger, version, partition, provider)
+            except ProviderError as error:
+                kinds = kinds_of(error)
+                kind = kinds[0].value if kinds else error.causes[-1][0]
+                raise Wrong(f"a committed version cannot be restored: {kind}", error) from error
+            self.world.close_provider(stranger, (run, partition))
+        self.world.quiet = was
+
+    def do_rescale(self, step: Step) -> None:
+        """The query is stopped and rescaled."""
+        if self.newest == 0 or step["partitions"] == self.partitions:
+            return
+        self.restart()
+        if not self.choices.pick(0.2):
+            for executor in self.world.executors:
+                for key in list(executor.providers):
+                    self._drop_provider(executor, key)
+        try:
+            report = rescale(self.world.storage, "it", step["partitions"], skip_uncommitted=True)
+        except MillpondError as error:
+            self.world.log(f"rescale: {error.kind.value}")
+            if error.kind in (ErrorKind.UNSUPPORTED, ErrorKind.STORE_UNSCALABLE, ErrorKind.PARTITIONS_INVALID):
+                return
+            raise Wrong(f"the rescale fails: {error.kind.value}", error) from error
+        before = self.versions[self.newest]
+        self.newest, self.partitions = report.batch + 1, report.partitions
+        ids: tuple[str | None, ...] = (None,) * self.partitions
+        if self.setting.spark_format == 2:
+            ids = read_ids(self.world.storage, report.batch)
+        self.versions[self.newest] = Version(self.newest, self.partitions, ids, copied(before.families))
+        self.contents.clear()
+
+    def do_zombie(self, step: Step) -> None:
+        """A second attempt of the next batch's task, on another executor and beside all that follows."""
+        if not self.newest:
+            return
+        version, partition = self.versions[self.newest], step["which"] % self.partitions
+        executor = self.world.executors[step["executor"]]
+        provider = self.world.provider(executor, partition, self.partitions)
+        name = f"zombie in {provider}"
+        if any(n == name for n, _ in self.world.threads.values()):
+            return
+        rows = part(version, self.shape.kinds, partition, self.partitions)
+        store = self.world.new_name("s")
+        where = {"version": version.number, "id": version.ids[partition]}
+        commands: list[dict[str, Any]] = [{"do": "get_store", "p": provider, "s": store, **where}]
+        if self.shape.has_families:
+            commands += [{"do": "create_cf", "s": store, **family_arguments(self.shape.kinds[n])} for n in rows]
+        kinds = self._kinds(partition, self.partitions)
+        commands += [{"do": "scan", "s": store, "cf": n, "multi": kinds[n].schema.multi} for n in rows]
+        chance = random.Random(f"{self.choices.seed}/{step['id']}/zombie")
+        for _ in range(step["ops"]):
+            kind = kinds[chance.choice(list(rows))] if rows else None
+            if kind is not None and kind.candidates:
+                put = {"do": "put", "v": kind.value(chance, large=False)}
+                what = put if chance.random() < 0.7 else {"do": "remove"}
+                commands.append({"s": store, "cf": kind.name, "k": chance.choice(kind.candidates), **what})
+        # without ids the last one to publish a version wins: attempts of one batch then write the same, and this one does not
+        commits = self.setting.spark_format == 2 and step["commits"]
+        commands.append({"do": "commit" if commits else "abort", "s": store})
+        self._retain(self.newest)
+        executor.sessions.setdefault(provider, []).append(store)
+        thread = self.world.spawn(executor, name, commands)
+        self.world.on_done[thread] = lambda message: self._check_zombie(message, commands, kinds, rows, executor)
+
+    def _check_zombie(
+        self,
+        message: Message,
+        commands: list[dict[str, Any]],
+        kinds: dict[str, Kind],
+        rows: Families,
+        executor: Executor,
+    ) -> None:
+        """What a second attempt read is what it asked for, whatever went on beside it."""
+        store = commands[0]["s"]
+        sessions = executor.sessions.get(commands[0]["p"], [])
+        if store in sessions:
+            sessions.remove(store)
+        for command, result in zip(commands, message.get("results", ()), strict=False):
+            if "error" in result:
+                error = ProviderError(command, result["error"])
+                self.world.log(f"a second attempt: {command['do']}: {error.causes[0][0]}")
+                if command["do"] == "get_store" or kinds_of(error):
+                    return  # too late, or disturbed
+                raise Wrong(f"an error of no kind: {error.causes[-1][0]}", error)
+            if command["do"] == "scan":
+                kind = kinds[command["cf"]]
+                expected = rows[kind.name]
+                each = kind.schema.multi
+                same(kind, result["ok"], expected, each=each, ordered=kind.ranged, what="a second attempt")
+
+    def do_litter(self, step: Step) -> None:
+        """What a killed process leaves: files in the making, beside the state."""
+        for partition in range(self.partitions):
+            name = f"{layout.STAGING_PREFIX}{self.step:032x}"
+            self.world.storage.put_bytes(f"{layout.STATE_DIR}/0/{partition}/{name}", b"cut off")
+
+    def do_lose(self, step: Step) -> None:
+        """Something empties the local folders of a running executor."""
+        executor = self.world.executors[step["executor"]]
+        for provider in executor.providers.values():
+            self.world.of_executor(executor, "lose_files", p=provider)
+        executor.emptied = True
+
+    def do_savepoint(self, step: Step) -> None:
+        """A savepoint is made while the query may run, and another query goes on from it."""
+        if not self.newest or self.setting.storage != "local":
+            return
+        number = self.restorable()[-1 - step["by"] % len(self.restorable())]
+        version, place = self.versions[number], self.world.dir / self.world.new_name("savepoint")
+        if version.partitions != self.partitions:
+            return
+        fork = self.world.dir / self.world.new_name("fork")
+        try:
+            savepoint.create(str(self.world.checkpoint), str(place), batch=number - 1)
+            savepoint.restore(str(place), str(fork))
+        except MillpondError as error:
+            raise Wrong(f"a savepoint fails: {error.kind.value}", error) from error
+        self.audit(version, root=fork)
+        for path in (place, fork):
+            shutil.rmtree(path)
