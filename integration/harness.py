@@ -377,6 +377,10 @@ class Store:
         """`merge`."""
         self._call("merge", k=key, v=value, **cf)
 
+    def merge_blanks(self, key: Row, length: int, **cf: str) -> None:
+        """`merge` a row of one text of so many blanks."""
+        self._call("merge_blanks", k=key, length=length, **cf)
+
     def merge_list(self, key: Row, values: Sequence[Row], **cf: str) -> None:
         """`mergeList`."""
         self._call("merge_list", k=key, v=list(values), **cf)

@@ -353,3 +353,34 @@ def test_heap_refuses_what_exceeds_the_budget(harness: Harness, tmp_path: Path) 
         provider.store(2)
     provider.close()
     bench.check(2, backend="rocksdb")
+
+
+@pytest.mark.deep
+def test_a_list_that_grows_too_large_is_refused_and_what_was_taken_can_be_read(tmp_path: Path) -> None:
+    """512 MiB are the most. Lists of a gigabyte were committed, and no changelog that held one could be read."""
+    megabytes, budget = 1 << 20, {"millpond.memory.budget": "4g"}
+    schema = Schema("k string, n bigint", "v string", multi=True)
+    harness = Harness(tmp_path, heap="3g")
+    bench = Bench(harness, tmp_path / "checkpoint")
+    conf = short_conf(budget) | {"spark.sql.shuffle.partitions": "1"}
+
+    def provider() -> Provider:
+        return harness.open(bench.checkpoint / "state", provider_class=MILLPOND, schema=schema, conf=conf)
+
+    try:
+        first = provider()
+        store = first.store(0)
+        for _ in range(15):
+            store.merge_blanks(["a", 1], 32 * megabytes)
+        with pytest.raises(ProviderError, match=r"MILLPOND_ROW_TOO_LARGE.*'default'"):
+            store.merge_blanks(["a", 1], 32 * megabytes)
+        store.merge_blanks(["a", 1], 31 * megabytes)
+        store.commit()
+        first.close()
+        second = provider()
+        read = second.read_store(1)
+        assert read.exists(["a", 1])
+        read.release()
+        second.close()
+    finally:
+        harness.stop()

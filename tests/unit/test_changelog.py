@@ -231,6 +231,17 @@ def test_the_most_that_a_block_can_stand_for(codec: str) -> None:
     assert outcome(data) == records
 
 
+def test_a_record_that_no_reader_would_take_is_not_written() -> None:
+    gigabyte = bytes(codecs.MAX_BLOCK_BYTES)  # zeros that nobody touches: no memory
+    writer = ChangelogWriter(io.BytesIO(), HEADER, codec="none")
+    for write in (writer.put, writer.merge):
+        with pytest.raises(InvalidInputError) as caught:
+            write(b"key", gigabyte)
+        assert caught.value.kind is ErrorKind.ROW_TOO_LARGE
+    writer.put(b"key", b"value")
+    assert writer.finish().puts == 1
+
+
 def test_what_only_a_newer_version_knows() -> None:
     assert outcome(HEAD + block(PUT, 1, codec=3) + footer(1, 1, 5)) is ErrorKind.FORMAT_TOO_NEW
     header = HEAD[12:-4]

@@ -38,6 +38,7 @@ _HEAD = struct.Struct("<4sHHI")
 _BLOCK = struct.Struct("<IIIB3s")
 _FOOTER_REST = struct.Struct("<4sQQQ")
 _CRC = struct.Struct("<I")
+_RECORD_HEAD_BYTES = 16  # at most: the operation and the two lengths
 _MAX_HEADER_JSON_BYTES = 64 * 1024 * 1024
 _READ_BYTES = 4 * 1024 * 1024
 
@@ -191,6 +192,14 @@ def read_header(fp: BinaryIO, *, name: str = "changelog") -> ChangelogHeader:
     except (ValueError, RecursionError) as e:
         raise fail("its header is no JSON") from e
     return ChangelogHeader.from_json(JsonFields(value, fail, "header"))
+
+
+def _check_fits(block_bytes: int) -> None:
+    if block_bytes > codecs.MAX_BLOCK_BYTES:
+        raise InvalidInputError(
+            f"a changelog's block of {block_bytes} bytes could never be read, the most is {codecs.MAX_BLOCK_BYTES}",
+            kind=ErrorKind.ROW_TOO_LARGE,
+        )
 
 
 class ChangelogReader:
@@ -419,7 +428,6 @@ class ChangelogWriter:
 
     def put(self, key: bytes, value: bytes) -> None:
         """Append: `key` has the value `value`."""
-        self._puts += 1
         self._append(Op.PUT, key, value)
 
     def put_all(self, puts: Iterable[tuple[bytes, bytes]]) -> None:
@@ -465,8 +473,6 @@ class ChangelogWriter:
 
     def append(self, record: Record) -> None:
         """Append `record` as it is."""
-        if record.op is Op.PUT:
-            self._puts += 1
         self._append(record.op, record.key, record.value)
 
     def _append(self, op: Op, key: bytes, value: bytes | None) -> None:
@@ -475,6 +481,9 @@ class ChangelogWriter:
         if (value is None) != (op is Op.DELETE):
             raise InvalidInputError(f"operation {op.name} with{'out' if value is None else ''} a value")
         buffer = self._buffer
+        _check_fits(len(buffer) + len(key) + len(value or b"") + _RECORD_HEAD_BYTES)
+        if op is Op.PUT:
+            self._puts += 1
         buffer.append(op)
         buffer += encode_varint(len(key))
         buffer += key
@@ -488,6 +497,7 @@ class ChangelogWriter:
     def _flush_block(self) -> None:
         if not self._buffer:
             return
+        _check_fits(len(self._buffer))
         raw = bytes(self._buffer)
         codec, stored = self._codec, raw
         if codec is not Codec.NONE:

@@ -30,6 +30,7 @@ class ErrorKind(str, Enum):
     INVALID_OPTION = "INVALID_OPTION"
     UNKNOWN_OPTION = "UNKNOWN_OPTION"
     INVALID_ARGUMENT = "INVALID_ARGUMENT"
+    ROW_TOO_LARGE = "ROW_TOO_LARGE"
     MAX_PARALLELISM_INVALID = "MAX_PARALLELISM_INVALID"
     MAX_PARALLELISM_MISMATCH = "MAX_PARALLELISM_MISMATCH"
     PARTITIONS_CHANGED = "PARTITIONS_CHANGED"
@@ -191,6 +192,11 @@ ERRORS: dict[ErrorKind, ErrorInfo] = {
         InvalidInputError,
         "A command or an API function was called with an argument that makes no sense.",
         "Run the command with `--help`.",
+    ),
+    ErrorKind.ROW_TOO_LARGE: ErrorInfo(
+        InvalidInputError,
+        "A query wrote a row whose key and value, or a key whose values together, are larger than 512 MiB. Nothing of it was kept.",
+        "Keep less under one key: let values expire, aggregate them, or spread them over more keys (a map instead of a list).",
     ),
     ErrorKind.MAX_PARALLELISM_INVALID: ErrorInfo(
         InvalidInputError,

@@ -59,7 +59,7 @@ final class ChangelogWriter(file: File, header: ObjectNode, codec: Int, repeats:
     val shape = f.shape
     val slot = if (shape.keyTrail == 0) groupSlot else FamilyKind.ReservedSlot
     val family = f.id
-    begin(keyLength + math.max(0, valueLength) + 40)
+    begin(keyLength.toLong + math.max(0, valueLength))
     raw(rawSize) = op
     rawSize += 1
     varint(shape.keyExtra + keyLength)
@@ -102,7 +102,7 @@ final class ChangelogWriter(file: File, header: ObjectNode, codec: Int, repeats:
 
   /** Append a record as a reader gives it. */
   def copy(op: Byte, block: Array[Byte], keyAt: Int, keyLength: Int, valueAt: Int, valueLength: Int): Unit = {
-    begin(keyLength + math.max(0, valueLength) + 40)
+    begin(keyLength.toLong + math.max(0, valueLength))
     raw(rawSize) = op
     rawSize += 1
     run(block, keyAt, keyLength)
@@ -116,8 +116,10 @@ final class ChangelogWriter(file: File, header: ObjectNode, codec: Int, repeats:
     rawSize += length
   }
 
-  /** A record of at most `room` bytes follows. */
-  private def begin(room: Int): Unit = {
+  /** A record follows, with so many bytes of key and value. */
+  private def begin(bytes: Long): Unit = {
+    if (bytes > MaxBlockBytes - HeadBytes) throw MillpondError.of("ROW_TOO_LARGE", s"a record of $bytes bytes is more than a changelog can hold.")
+    val room = (bytes + HeadBytes).toInt
     if (rawSize > 0 && rawSize + room > BlockBytes) flushBlock()
     reserve(room)
     blockRecords += 1
@@ -198,7 +200,7 @@ final class ChangelogWriter(file: File, header: ObjectNode, codec: Int, repeats:
   }
 
   private def reserve(size: Int): Unit =
-    if (rawSize + size > raw.length) raw = java.util.Arrays.copyOf(raw, math.max(raw.length * 2, rawSize + size))
+    if (rawSize + size > raw.length) raw = java.util.Arrays.copyOf(raw, RowLimit.bufferFor(rawSize + size))
 
   private def varint(n: Int): Unit = {
     var v = n
@@ -252,6 +254,7 @@ object ChangelogFormat {
   val Repeats: Short = 1
   val BlockBytes: Int = 128 << 10
   private[millpond] val MaxBlockBytes = 1 << 30
+  private[millpond] val HeadBytes = 40 // of a record, at most: what is not its key and its value
 
   /** What a byte can stand for at most, by the rules of each codec. LZ4: 255, by a byte more of a length. zstd: a block of 128 KiB takes at
     * least 4 bytes. */

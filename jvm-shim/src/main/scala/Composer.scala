@@ -96,7 +96,7 @@ private[millpond] final class PhysicalKeys(scan: DiskScan, families: Iterable[Fa
       keys.clear()
       var size = scan.keyInto(keys)
       if (size > keys.capacity) {
-        keys = ByteBuffer.allocateDirect(size * 2)
+        keys = ByteBuffer.allocateDirect(RowLimit.bufferFor(size))
         size = scan.keyInto(keys)
       }
       val key = SparkLine.addressOf(keys)

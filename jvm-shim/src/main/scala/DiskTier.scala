@@ -89,7 +89,7 @@ final class DiskTier(val dir: File, config: DiskConfig, readOnly: Boolean = fals
     try {
       var n = db.get(reading, key, 0, length, value, 0, value.length)
       if (n > value.length) {
-        value = new Array[Byte](Integer.highestOneBit(n) * 2)
+        value = new Array[Byte](RowLimit.bufferFor(n))
         n = db.get(reading, key, 0, length, value, 0, value.length)
       }
       if (n == RocksDB.NOT_FOUND) -1 else n
@@ -260,8 +260,8 @@ final class SstWriter(options: Options, file: File) {
   def entries: Long = count
 
   def put(key: Array[Byte], keyAt: Int, keyLength: Int, value: Array[Byte], valueAt: Int, valueLength: Int): Unit = {
-    if (keyBuffer.capacity < keyLength) keyBuffer = ByteBuffer.allocateDirect(keyLength * 2)
-    if (valueBuffer.capacity < valueLength) valueBuffer = ByteBuffer.allocateDirect(valueLength * 2)
+    if (keyBuffer.capacity < keyLength) keyBuffer = ByteBuffer.allocateDirect(RowLimit.bufferFor(keyLength))
+    if (valueBuffer.capacity < valueLength) valueBuffer = ByteBuffer.allocateDirect(RowLimit.bufferFor(valueLength))
     keyBuffer.clear()
     keyBuffer.put(key, keyAt, keyLength).flip()
     valueBuffer.clear()

@@ -160,7 +160,7 @@ final class FamilyCodec(val shape: FamilyShape, val keySchema: StructType, val v
   var valueLength = 0
 
   def encodeKey(row: UnsafeRow): Unit =
-    if (shape.keyLead == 1) { base = row.getBaseObject; offset = row.getBaseOffset; length = row.getSizeInBytes }
+    if (shape.keyLead == 1) { base = row.getBaseObject; offset = row.getBaseOffset; length = row.getSizeInBytes; checkSize(0L) }
     else keyBytes(keyEncoder.encodeKey(row))
 
   def canScanPrefix: Boolean = keyEncoder != null && keyEncoder.supportPrefixKeyScan
@@ -179,17 +179,22 @@ final class FamilyCodec(val shape: FamilyShape, val keySchema: StructType, val v
     copy
   }
 
-  private def keyBytes(encoded: Array[Byte]): Unit = { base = encoded; offset = Bytes.ArrayOffset; length = encoded.length }
+  private def keyBytes(encoded: Array[Byte]): Unit = { base = encoded; offset = Bytes.ArrayOffset; length = encoded.length; checkSize(0L) }
+
+  /** Refuse what is too large for a row: a value of so many bytes, with the key of the last call. */
+  def checkSize(valueBytes: Long): Unit = if (length + valueBytes > RowLimit.MostBytes) throw RowLimit.exceeded(familyName, length + valueBytes)
 
   def encodeValue(row: UnsafeRow): Unit =
-    if (shape.valueLead == 1) { valueBase = row.getBaseObject; valueOffset = row.getBaseOffset; valueLength = row.getSizeInBytes }
+    if (shape.valueLead == 1) { valueBase = row.getBaseObject; valueOffset = row.getBaseOffset; valueLength = row.getSizeInBytes; checkSize(valueLength.toLong) }
     else if (shape.multi) encodeList(row)
     else valueBytes(valueEncoder.encodeValue(row))
 
   /** Values of a key with several: each led by its length, one after the other. */
   def encodeList(rows: UnsafeRow*): Unit = {
     val encoded = rows.map(valueEncoder.encodeValue)
-    val out = new Array[Byte](encoded.iterator.map(_.length + 4).sum)
+    val bytes = encoded.iterator.map(_.length + 4L).sum
+    checkSize(bytes)
+    val out = new Array[Byte](bytes.toInt)
     var at = 0
     encoded.foreach { e =>
       Platform.putInt(out, Bytes.ArrayOffset + at, e.length)
@@ -199,7 +204,12 @@ final class FamilyCodec(val shape: FamilyShape, val keySchema: StructType, val v
     valueBytes(out)
   }
 
-  private def valueBytes(encoded: Array[Byte]): Unit = { valueBase = encoded; valueOffset = Bytes.ArrayOffset; valueLength = encoded.length }
+  private def valueBytes(encoded: Array[Byte]): Unit = {
+    checkSize(encoded.length.toLong)
+    valueBase = encoded
+    valueOffset = Bytes.ArrayOffset
+    valueLength = encoded.length
+  }
 
   /** A fresh row from an encoded key as it lies in memory. */
   def decodeKey(address: Long, size: Int): UnsafeRow = decodeKey(FamilyCodec.copyOf(address, size), 0)

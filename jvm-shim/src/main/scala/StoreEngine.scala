@@ -298,8 +298,10 @@ final class StoreEngine(val context: StoreContext) extends Logging {
     if (found == 0L && !f.table.complete) found = admitAnyway(f, readDisk(f, key), hash, slotOf(f, key))
     val present = found != 0L && f.table.isPresent(found)
     rows.encodeList(added.toIndexedSeq: _*)
-    if (present) f.table.append(found, rows.valueBase, rows.valueOffset, rows.valueLength)
-    else {
+    if (present) {
+      rows.checkSize(f.table.valueLength(found).toLong + rows.valueLength)
+      f.table.append(found, rows.valueBase, rows.valueOffset, rows.valueLength)
+    } else {
       val slot = if (found == 0L) checkedSlot(f, key) else f.table.slotOf(found)
       f.table.write(rows.base, rows.offset, rows.length, hash, found, slot, f.prefixLength(rows.base, rows.offset),
         rows.valueBase, rows.valueOffset, rows.valueLength)

@@ -46,7 +46,7 @@ private[millpond] final class GrowingKey {
   def set(groupSlot: Int, f: Family, base: AnyRef, offset: Long, keyLength: Int): Unit = {
     val shape = f.shape
     length = shape.keyExtra + keyLength
-    if (bytes.length < length) bytes = new Array[Byte](length * 2)
+    if (bytes.length < length) bytes = new Array[Byte](RowLimit.bufferFor(length))
     val slot = if (shape.keyTrail == 0) groupSlot else FamilyKind.ReservedSlot
     bytes(0) = (slot >>> 8).toByte
     bytes(1) = slot.toByte

@@ -134,7 +134,7 @@ final class Table(budget: MemoryBudget, shape: TableShape) {
       reserveChange(inBatch)
       // room to grow: a list that was added to is likely to be added to again in the same batch
       val record = create(null, found + header, keyLength(found), hash, slotOf(found), null, valueAddress(found), before,
-        math.max(after.toLong, math.min(MostRoom, if (inBatch) after * 2L else after + after / 8L)).toInt)
+        math.max(after.toLong, math.min(RowLimit.MostBytes.toLong, if (inBatch) after * 2L else after + after / 8L)).toInt)
       Bytes.copy(valueBase, valueOffset, null, valueAddress(record) + before, addedLength)
       Platform.putInt(null, record + ValueLengthAt, after)
       if (!inBatch || is(found, Appended)) setFlag(record, Appended)
@@ -394,7 +394,7 @@ final class Table(budget: MemoryBudget, shape: TableShape) {
     reclaim(2)
     val keyRoom = roundUp(keyLength)
     val valueRoom = roundUp(math.max(room, valueLength))
-    val record = arena.allocate(header + keyRoom + valueRoom)
+    val record = arena.allocate(Math.addExact(header + keyRoom, valueRoom))
     Platform.putInt(null, record + HashAt, hash)
     Platform.putInt(null, record + KeyLengthAt, keyLength)
     Platform.putInt(null, record + ValueLengthAt, valueLength)
@@ -461,7 +461,5 @@ object Table {
   private val Blind = 8 // the batch wrote the key first, and nobody knew whether the disk tier has it
   private val BirthAt = 28 // epoch in which the key came into the table
   private val PlainHeader = 32
-  private val MostRoom = 1L << 29
-
   private def roundUp(n: Int): Int = (n + 7) & ~7
 }

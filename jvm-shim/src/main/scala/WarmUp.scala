@@ -101,7 +101,7 @@ private[millpond] final class WarmScan(scan: DiskScan, families: Iterable[Family
       values.clear()
       var valueLength = scan.valueInto(values)
       if (valueLength > values.capacity) {
-        values = ByteBuffer.allocateDirect(valueLength * 2)
+        values = ByteBuffer.allocateDirect(RowLimit.bufferFor(valueLength))
         valueLength = scan.valueInto(values)
       }
       f.table.admit(null, keys.at, keys.length, hash, keys.slot, f.prefixLength(null, keys.at), null, SparkLine.addressOf(values) + f.valueLead, valueLength - f.valueLead, 0): Unit

@@ -302,6 +302,11 @@ object ProviderHarness {
       if (text(c, "do") == "put_list") s.write.putList(k.encode(c.get("k")), values, cf)
       else s.write.mergeList(k.encode(c.get("k")), values, cf)
       nodes.nullNode
+    case "merge_blanks" => // a value of one long text
+      val s = store(c)
+      val (cf, k, v, _) = s.family(c)
+      s.write.merge(k.encode(c.get("k")), v.encode(nodes.arrayNode().add(" " * c.get("length").intValue)), cf)
+      nodes.nullNode
     case "merge" =>
       val s = store(c)
       val (cf, k, v, _) = s.family(c)
