@@ -358,12 +358,15 @@ final class Table(budget: MemoryBudget, shape: TableShape) {
 
   /** Forget absent keys whose absence the disk tier knows (stamp at or below `flushed`), if they are many. Between batches, without
     * iterators. A record of the detached version has a later stamp, so it stays. */
-  def purgeAbsent(flushed: Int): Unit = if (absent > 1024 && absent * 4L > slots.records && touched.size == 0 && openIterators == 0) {
-    var i = 0
-    while (i < slots.capacity) {
-      val record = slots.at(i)
-      if (record != 0L && !isPresent(record) && stamp(record) <= flushed) drop(record, i)
-      i += 1
+  def purgeAbsent(flushed: Int): Unit = {
+    val many = absent * 4L > slots.records && absent > Seams.stretch("table.purge", 1024L)
+    if (many && touched.size == 0 && openIterators == 0) {
+      var i = 0
+      while (i < slots.capacity) {
+        val record = slots.at(i)
+        if (record != 0L && !isPresent(record) && stamp(record) <= flushed) drop(record, i)
+        i += 1
+      }
     }
   }
 

@@ -14,6 +14,8 @@ trait Part {
   def fault(point: String): Option[Throwable] = None
   /** What may be done after a failure; each failure is tried with each. */
   def aftermaths: Seq[String] = Seq("go on")
+  /** How much is done at once, where production does `usual`. */
+  def stretch(what: String, usual: Long): Long = usual
   /** The failures of one seed among so many are tried: a long sequence has many. */
   def failuresEvery: Int = 1
   /** One sequence of operations. Whatever it throws is a failure of the part, and so is memory that it has not given back. */
@@ -53,6 +55,7 @@ final class Trial(part: Part, val seed: Long, val failAt: Int, val aftermath: St
     calls += 1
     if (calls == failAt) { step(s"  $point fails"); throw e }
   }
+  override def stretch(what: String, usual: Long): Long = part.stretch(what, usual)
   override def start(name: String, work: Runnable): Unit = throw new AssertionError(s"$name is started")
   override def acquire(lock: ReentrantLock): Unit = lock.lock()
 }

@@ -10,6 +10,7 @@ import org.apache.spark.unsafe.Platform
 object TablePart extends Part {
   override val name = "table"
   override def fault(point: String): Option[Throwable] = Trial.noMemory(point)
+  override def stretch(what: String, usual: Long): Long = if (what == "table.purge") 1L else usual
   override def failuresEvery: Int = 20
   override def aftermaths: Seq[String] = Seq("go on", "again", "abort", "roll back", "commit")
   override def run(trial: Trial): Unit = {
