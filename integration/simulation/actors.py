@@ -208,8 +208,8 @@ class Actors(Query):
             if "error" in result:
                 error = ProviderError(command, result["error"])
                 self.world.log(f"a second attempt: {command['do']}: {error.causes[0][0]}")
-                if command["do"] == "get_store" or kinds_of(error):
-                    return  # too late, or disturbed
+                if command["do"] == "get_store" or kinds_of(error) or error.causes[0][1].startswith("store in "):
+                    return  # too late, or disturbed, or its provider was unloaded and the driver forgot the store
                 raise Wrong(f"an error of no kind: {error.causes[-1][0]}", error)
             if command["do"] == "scan":
                 kind = kinds[command["cf"]]

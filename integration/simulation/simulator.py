@@ -71,7 +71,9 @@ class Simulator:
         self._shapes: dict[str, Shape] | None = None
         home = "/dev/shm" if Path("/dev/shm").is_dir() else None
         self.dir = Path(tempfile.mkdtemp(prefix="millpond-simulation-", dir=home))
-        logging.getLogger("millpond").setLevel(logging.CRITICAL)  # of faults that are meant
+        self._logger = logging.getLogger("millpond")
+        self._usual_level = self._logger.level
+        self._logger.setLevel(logging.CRITICAL)  # the faults are meant
 
     def _ready(self) -> tuple[Jvm, dict[str, Shape]]:
         if self._jvm is None:
@@ -126,6 +128,7 @@ class Simulator:
     def close(self) -> None:
         """Leave nothing behind."""
         self.stop_jvm()
+        self._logger.setLevel(self._usual_level)
         shutil.rmtree(self.dir, ignore_errors=True)
 
     # ---- shrinking

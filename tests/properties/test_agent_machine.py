@@ -179,6 +179,10 @@ class AgentMachine(RuleBasedStateMachine):
         self.snapshot(executor, False)
         self.run_batches(executor, batches)
 
+    def judge_snapshot(self, e: CallError) -> None:
+        """Fail unless a snapshot may be refused so."""
+        assert self.spark_format == 1 and e.kind is ErrorKind.OBJECT_EXISTS, e
+
     @rule(executor=EXECUTORS, compact=st.booleans())
     def snapshot(self, executor: int, compact: bool) -> None:
         """Maintenance of whatever the executor holds, an attempt that lost included."""
@@ -190,7 +194,7 @@ class AgentMachine(RuleBasedStateMachine):
         try:
             answer = provider.snapshot(compact=compact)
         except CallError as e:
-            assert self.spark_format == 1 and e.kind is ErrorKind.OBJECT_EXISTS, e
+            self.judge_snapshot(e)
             return
         assert answer["new_files"] + answer["reused_files"] == len(provider.files)
 
