@@ -46,7 +46,7 @@ def compile_harness() -> Path:
 
     The directory is named by the content of sources and Spark's version, so nothing is compiled twice. Takes some 10 s.
     """
-    return _compiled(SCALA_TESTS)
+    return compiled(SCALA_TESTS)
 
 
 def compile_parts() -> Path:
@@ -57,15 +57,19 @@ def compile_parts() -> Path:
     jar = millpond_jar()
     if jar is None:
         raise UnsupportedError("the tests of the engine's parts need the shim's jar", hint="Run `make build`.")
-    return _compiled(SCALA_PARTS, jar)
+    return compiled(SCALA_PARTS, jar)
 
 
-def _compiled(folder: Path, *classpath: Path) -> Path:
-    """Compile a folder against Spark's jars and `classpath`, unless that was done before."""
+def compiled(folder: Path, *classpath: Path) -> Path:
+    """Compile a folder against Spark's jars and `classpath`, unless that was done before.
+
+    Args:
+        classpath: jars, and class directories that an earlier call returned, which are named by their content.
+    """
     sources = sorted(folder.rglob("*.scala"))
     digest = hashlib.sha256(pyspark.__version__.encode())
     for file in (*sources, *classpath):
-        digest.update(file.read_bytes())
+        digest.update(file.name.encode() if file.is_dir() else file.read_bytes())
     root = REPO / "build" / "harness"
     done = root / digest.hexdigest()[:16]
     if done.is_dir():

@@ -3,23 +3,17 @@
 from __future__ import annotations
 
 import contextlib
-import hashlib
 import json
 import os
 import select
 import signal
 import subprocess
-import sys
-import tempfile
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any, cast
 
-import pyspark
-
 from integration.harness import ProviderError
-from integration.jvm import REPO, SPARK_JARS, compile_harness, java_command, millpond_jar
-from millpond.migrating.jvm import java
+from integration.jvm import REPO, compile_harness, compiled, java_command, millpond_jar
 
 SOURCES = REPO / "jvm-shim" / "src" / "simulation" / "scala"
 SILENCE_S = 120.0
@@ -32,26 +26,7 @@ class Hang(Exception):
 
 def compile_simulation(jar: Path) -> Path:
     """Compile the JVM's side against `jar`; return the class directory. Nothing is compiled twice."""
-    harness = compile_harness()
-    sources = sorted(SOURCES.rglob("*.scala"))
-    digest = hashlib.sha256(f"{pyspark.__version__} {harness}".encode())
-    for path in (*sources, jar):
-        digest.update(path.read_bytes())
-    root = REPO / "build" / "simulation"
-    done = root / digest.hexdigest()[:16]
-    if done.is_dir():
-        return done
-    root.mkdir(parents=True, exist_ok=True)
-    work = Path(tempfile.mkdtemp(dir=root, prefix=".work-"))
-    classpath = os.pathsep.join([f"{SPARK_JARS}/*", str(harness), str(jar)])
-    command = [java(), "-Xss8m", "-cp", classpath, "scala.tools.nsc.Main", "-usejavacp", "-nowarn", "-d", str(work)]
-    subprocess.run([*command, *map(str, sources)], check=True, stdout=sys.stderr)
-    try:
-        work.rename(done)
-    except OSError:  # another run was faster
-        if not done.is_dir():
-            raise
-    return done
+    return compiled(SOURCES, compile_harness(), jar)
 
 
 Message = dict[str, Any]
