@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import json
 import zlib
-from collections.abc import Callable
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
@@ -13,7 +12,7 @@ import pytest
 
 import millpond
 from millpond import layout, savepoint
-from millpond.errors import ErrorKind, FormatError, InternalError, MillpondError
+from millpond.errors import ErrorKind, FormatError, InternalError
 from millpond.savepoint.copying import write_image
 from millpond.savepoint.from_savepoint import savepoint_image
 from millpond.savepoint.image import StoredFile
@@ -23,6 +22,7 @@ from millpond.sealed import seal
 from millpond.storage import LocalStorage
 from millpond.storage.place import place_record
 from tests.checkpoints import CheckpointBuilder
+from tests.refusals import refused
 from tests.row_checkpoints import RowsBuilder
 
 SST = "state/0/0/sst/" + "0" * 32 + ".sst"
@@ -95,13 +95,6 @@ def with_file(saved: Path, key: str, data: bytes = b"") -> None:
     body = index_of(saved)
     body["files"].append({"key": key, "size_bytes": len(data), "crc32": zlib.crc32(data)})
     (saved / layout.SAVEPOINT_KEY).write_bytes(seal("savepoint", body))
-
-
-def refused(kind: ErrorKind, action: Callable[..., object], *arguments: object, **named: object) -> MillpondError:
-    with pytest.raises(MillpondError) as caught:
-        action(*arguments, **named)
-    assert caught.value.kind is kind, caught.value
-    return caught.value
 
 
 def test_what_is_no_part_of_a_savepoint(saved: Path, tmp_path: Path) -> None:

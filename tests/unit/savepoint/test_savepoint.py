@@ -16,7 +16,7 @@ from typing import Any
 import pytest
 
 from millpond import layout, pins, savepoint
-from millpond.errors import ErrorKind, MillpondError, UnavailableError
+from millpond.errors import ErrorKind, UnavailableError
 from millpond.ids import StoreId, VersionId
 from millpond.inspection import overview, verify
 from millpond.restore.plan import plan_restore
@@ -25,6 +25,7 @@ from millpond.savepoint.index import decode_index, encode_index
 from millpond.storage import LocalStorage
 from millpond.store_files import StoreFiles
 from tests.checkpoints import CheckpointBuilder, version_id
+from tests.refusals import refused
 
 P0 = StoreId(0, 0)
 
@@ -47,14 +48,6 @@ def saved(built: CheckpointBuilder, tmp_path: Path) -> Path:
 
 def tree(root: Path) -> dict[str, bytes]:
     return {path.relative_to(root).as_posix(): path.read_bytes() for path in sorted(root.rglob("*")) if path.is_file()}
-
-
-def refused(kind: ErrorKind, action: Callable[[], object]) -> MillpondError:
-    with pytest.raises(MillpondError) as caught:
-        action()
-    assert caught.value.kind is kind, caught.value
-    assert caught.value.hint
-    return caught.value
 
 
 def same_state(a: Path, b: Path, version: int, *, operator: int = 0, spark_format: int) -> None:
@@ -179,7 +172,7 @@ def test_renumbering() -> None:
     assert renumbering([0, 1, 2], {2: 1}, [1]) == {0: 0, 2: 1}
     assert renumbering([0, 1], {0: 1, 1: 0}, []) == {0: 1, 1: 0}
     for mapped, dropped in (({5: 1}, []), ({}, [5]), ({0: 1}, []), ({0: 2, 1: 2}, []), ({0: 2}, [0])):
-        refused(ErrorKind.OPERATOR_UNKNOWN, lambda m=mapped, d=dropped: renumbering([0, 1], m, d))  # type: ignore[misc]
+        refused(ErrorKind.OPERATOR_UNKNOWN, lambda m=mapped, d=dropped: renumbering([0, 1], m, d))
 
 
 # ---- what is refused, with nothing written -------------------------------------------------------------------------

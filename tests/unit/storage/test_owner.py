@@ -6,7 +6,6 @@ import json
 import os
 import shutil
 import threading
-from collections.abc import Callable
 from pathlib import Path
 
 import pytest
@@ -23,6 +22,7 @@ from millpond.storage.place import place_record
 from millpond.storage.split import SplitStorage
 from millpond.taking_over import take_over
 from tests.agent_driver import CallError, Provider, call
+from tests.refusals import refused
 from tests.row_checkpoints import RowsBuilder
 
 Captured = pytest.CaptureFixture[str]
@@ -30,13 +30,6 @@ Captured = pytest.CaptureFixture[str]
 
 def tree(root: Path) -> dict[str, bytes]:
     return {path.relative_to(root).as_posix(): path.read_bytes() for path in sorted(root.rglob("*")) if path.is_file()}
-
-
-def refused(kind: ErrorKind, action: Callable[..., object], *arguments: object, **named: object) -> MillpondError:
-    with pytest.raises(MillpondError) as caught:
-        action(*arguments, **named)
-    assert caught.value.kind is kind, caught.value
-    return caught.value
 
 
 # ---- one place, one name
