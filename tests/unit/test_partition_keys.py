@@ -1,4 +1,4 @@
-"""Partition key rules, against the table of SPARK_CONTRACT section 4."""
+"""Partition key rules, against what Spark 4.3.0 does."""
 
 from __future__ import annotations
 

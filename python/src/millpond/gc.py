@@ -8,7 +8,7 @@ Two collections, because they know different things:
   published.
 
 Invariants: nothing at or above the anchor's version is expired; every version in (anchor - retain, anchor] on the anchor's
-lineage stays restorable; no SST that a manifest names is swept. Source: DESIGN section 4, invariants 5 and 6.
+lineage stays restorable; no SST that a manifest names is swept. Source: docs/concepts/versions.md.
 """
 
 from __future__ import annotations

@@ -1,7 +1,7 @@
 """Which part of a state key decided its partition (pure).
 
 Spark places a state key by hashing the *partition key*, a function of the state key that depends on the operator, the
-store and the column family. Source: SPARK_CONTRACT section 4 (read from Spark 4.3.0); for join v4 Spark's own factory
+store and the column family. Source: Spark 4.3.0; for join v4 Spark's own factory
 is wrong (it would hash the event time too) and this table is right.
 """
 

@@ -1,4 +1,4 @@
-"""New entries of Spark's logs, made from old ones: text in, text out. Source: SPARK_CONTRACT section 7 (Spark 4.3.0)."""
+"""New entries of Spark's logs, made from old ones: text in, text out. Source: Spark 4.3.0."""
 
 from __future__ import annotations
 

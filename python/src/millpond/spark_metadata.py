@@ -8,7 +8,7 @@
 
 Any of them may be absent: before the first batch, or where a provider is driven by a test or by the data source. A file
 that is there but cannot be read (Spark's logs are written by rename, so never half) is an error. Hadoop's `.crc`
-sidecars and temporary files are passed over by name. Source: SPARK_CONTRACT section 7 (Spark 4.3.0).
+sidecars and temporary files are passed over by name. Source: Spark 4.3.0.
 """
 
 from __future__ import annotations

@@ -1,7 +1,7 @@
 """Decide what the stores of an operator consist of after a rescale (pure).
 
 With key groups a new partition is made of slots of old ones, so it needs no row to move: its manifest names the SSTs and
-changelogs of the old partitions and says which slots of them are its own. Source: DESIGN section 3.
+changelogs of the old partitions and says which slots of them are its own. Source: docs/design/0004-rescale.md.
 """
 
 from __future__ import annotations

@@ -1,6 +1,6 @@
 """Texts of Spark's logs, changed as a savepoint or a restore needs it (pure). What is not understood is kept as it is.
 
-Source: SPARK_CONTRACT section 7 (Spark 4.3.0); `millpond.spark_metadata` reads the same texts.
+Source: Spark 4.3.0; `millpond.spark_metadata` reads the same texts.
 """
 
 from __future__ import annotations

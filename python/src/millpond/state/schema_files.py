@@ -3,7 +3,7 @@
     state/<op>/0/[<store>/]_metadata/schema          v1, v2: one column family
     state/<op>/_stateSchema/<store>/<batch>_<uuid>   v3: all column families of the store
 
-Written with Java's DataOutputStream. Source: SPARK_CONTRACT section 7.3 (Spark 4.3.0).
+Written with Java's DataOutputStream. Source: Spark 4.3.0.
 """
 
 from __future__ import annotations
