@@ -173,6 +173,38 @@ def test_undo_leaves_nothing(built: CheckpointBuilder) -> None:
     assert not undo(built.storage, "it")
 
 
+@pytest.mark.parametrize("skipped", [False, True])
+def test_undo_without_the_entry_of_the_offset_log(built: CheckpointBuilder, skipped: bool) -> None:
+    """Somebody removed it by hand."""
+    if skipped:
+        (built.root / "commits/5").unlink()
+        for partition in range(4):
+            (built.root / f"state/0/{partition}/6.changelog").unlink()
+    before = tree(built.root)
+    storage = FailingStorage(str(built.root), fsync=False)
+    storage.stop_before = "commits/6"
+    with pytest.raises(UnavailableError):
+        rescale(storage, "it", 8, skip_uncommitted=skipped)
+    (built.root / "offsets/6").unlink()
+    assert (built.root / "state/0/7/7.manifest").exists()
+    assert undo(built.storage, "it")
+    assert tree(built.root) == before
+
+
+def test_undo_takes_back_no_batch_that_spark_committed(built: CheckpointBuilder) -> None:
+    """Killed after the journal; then the query finished the batch that the rescale was to leave out."""
+    (built.root / "commits/5").unlink()
+    storage = FailingStorage(str(built.root), fsync=False)
+    storage.stop_before = "offsets/6"
+    with pytest.raises(UnavailableError):
+        rescale(storage, "it", 8, skip_uncommitted=True)
+    (built.root / "commits/5").write_text('v1\n{"nextBatchWatermarkMs":0}')
+    before = tree(built.root)
+    assert undo(built.storage, "it")
+    del before[layout.RESCALE_JOURNAL_KEY]
+    assert tree(built.root) == before
+
+
 def test_the_same_again_finishes_another_number_is_refused(built: CheckpointBuilder) -> None:
     interrupt(built, 8)
     assert refused(built, 12).kind is ErrorKind.RESCALE_UNFINISHED
@@ -195,22 +227,25 @@ def test_what_spark_wrote_since_is_left_alone(built: CheckpointBuilder) -> None:
 
 
 class FailingStorage(LocalStorage):
-    """Fails for good at the n-th change; 0: at none."""
+    """Fails for good at the n-th change (0: at none), or at that of a key."""
 
     left = 0
+    stop_before = ""
 
-    def _step(self) -> None:
+    def _step(self, key: str) -> None:
+        if key == self.stop_before:
+            self.left = 1
         if self.left == 1:
             raise UnavailableError("no more", kind=ErrorKind.STORAGE_UNAVAILABLE)
         self.left -= 1
 
     def put_bytes(self, key: str, data: bytes, *, if_absent: bool = False) -> None:
-        self._step()
+        self._step(key)
         super().put_bytes(key, data, if_absent=if_absent)
 
     def delete(self, keys: Iterable[str]) -> None:
         for key in keys:
-            self._step()
+            self._step(key)
             super().delete([key])
 
 

@@ -110,8 +110,9 @@ def clear(storage: Storage, journal: Journal) -> bool:
 
     Return whether it had switched over. May be repeated after a failure.
     """
-    ours = _crc32(storage, layout.offsets_key(journal.batch)) == journal.offsets_crc32
+    entry = _crc32(storage, layout.offsets_key(journal.batch))
     # An entry of the offset log that is not ours is of Spark, which runs on since: then nothing more of ours was written.
+    ours = entry == journal.offsets_crc32 or (entry is None and _was_begun(storage, journal))
     done = ours and _crc32(storage, layout.commits_key(journal.batch)) is not None
     if ours and not done:
         if journal.format_before is not None:
@@ -120,6 +121,21 @@ def clear(storage: Storage, journal: Journal) -> bool:
         storage.delete([layout.offsets_key(journal.batch), layout.crc_key(layout.offsets_key(journal.batch))])
     storage.delete([layout.RESCALE_JOURNAL_KEY])
     return done
+
+
+def _was_begun(storage: Storage, journal: Journal) -> bool:
+    """Whether the entry of the offset log, which is not there, was: then somebody removed it, or taking back was interrupted.
+
+    Before it nothing of the state was written; and Spark, which runs on since, would have its own entry or later ones.
+    """
+    prefix = layout.OFFSETS_DIR + "/"
+    batches = [layout.parse_batch(info.key[len(prefix) :]) for info in storage.list(prefix)]
+    if any(batch is not None and batch > journal.batch for batch in batches):
+        return False
+    state = [
+        key for key in journal.keys if layout.parse_key(key) is not None or layout.parse_rescale_pin(key) is not None
+    ]
+    return any(_crc32(storage, key) is not None for key in state)
 
 
 def _crc32(storage: Storage, key: str) -> int | None:
