@@ -15,7 +15,7 @@ import millpond
 from millpond import layout, savepoint
 from millpond.changelog import Op, Record
 from millpond.cli.main import main
-from millpond.errors import ErrorKind, MillpondError
+from millpond.errors import ErrorKind, FormatError, MillpondError
 from millpond.ids import StoreId, VersionId
 from millpond.inspection import overview, verify
 from millpond.storage import LocalStorage
@@ -63,6 +63,30 @@ def test_partitions(built: CheckpointBuilder, saved: Path, tmp_path: Path, parti
     again = tmp_path / "again"
     savepoint.fork(new, again, partitions=2, max_parallelism=16)
     assert content(again) == ALL and savepoint.diff(built.root, again).equal
+
+
+@pytest.mark.parametrize("name", ["*.changelog", "*.sst"])
+def test_a_file_that_another_one_replaced(built: CheckpointBuilder, tmp_path: Path, name: str) -> None:
+    """Whole and of the right size, and not the one that was saved: only the sum in the index tells."""
+    saved = tmp_path / "saved"
+    savepoint.create(built.root, saved, link=False)
+    other = RowsBuilder(tmp_path / "other", spark_format=built.spark_format)
+    other.value = lambda store, version: built.value(store, version + 1)  # type: ignore[method-assign]
+    other.build()
+    path = sorted((saved / "state/0/0").rglob(name))[-1]
+    found = path.relative_to(saved) if name == "*.changelog" else Path("state/0/0/sst")
+    choices = [other.root / found] if name == "*.changelog" else sorted((other.root / found).iterdir())
+    (same,) = [c for c in choices if c.stat().st_size == path.stat().st_size][:1]
+    path.write_bytes(same.read_bytes())
+    for action in (
+        lambda: savepoint.restore(saved, tmp_path / "new", partitions=3),
+        lambda: savepoint.restore(saved, tmp_path / "new"),
+        lambda: savepoint.edit(saved, tmp_path / "new", function=lambda table: table),
+    ):
+        with pytest.raises(FormatError) as caught:
+            action()
+        assert path.name in str(caught.value)
+    assert not (tmp_path / "new").exists()
 
 
 @pytest.mark.parametrize("partitions", [None, 3])

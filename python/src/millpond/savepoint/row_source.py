@@ -107,6 +107,8 @@ class NativeRows:
 
     def __init__(self, storage: Storage, image: Image) -> None:
         self._storage, self._image = storage, image
+        # Of a savepoint the index tells them; of a Spark checkpoint only manifests tell those of SSTs.
+        self._sums = {file.source: file.crc32 for file in image.files if file.crc32 is not None}
 
     def _files(self, store: StoreId) -> StoreFiles:
         return StoreFiles(self._storage, store, self._image.spark_checkpoint_format)
@@ -146,7 +148,7 @@ class NativeRows:
 
     def chunks(self, store: StoreRows) -> Iterator[list[Entry]]:
         """The same rows as physical keys and values, of all column families, in the order of keys."""
-        version = open_version(self._files(store.store), self._target(store.store))
+        version = open_version(self._files(store.store), self._target(store.store), self._sums)
         with entry_chunks(version) as chunks:
             yield from chunks
 

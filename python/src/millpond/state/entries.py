@@ -6,10 +6,12 @@ import heapq
 import os
 from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from itertools import chain
+from types import MappingProxyType
 
 from millpond.changelog import ChangelogReader
+from millpond.checksums import file_crc32
 from millpond.composed import SlotRanges, contains
 from millpond.errors import ErrorKind, FormatError
 from millpond.ids import VersionId
@@ -29,10 +31,14 @@ Entry = tuple[bytes, bytes]
 
 @dataclass(frozen=True, slots=True)
 class StoreVersion:
-    """One store at one version: which column families it has, and where its entries come from."""
+    """One store at one version: which column families it has, and where its entries come from.
+
+    sums: CRC-32 of files that are checked when they are read, by key: the others are only checked as far as they check themselves.
+    """
 
     files: StoreFiles
     plan: RestorePlan
+    sums: Mapping[str, int] = field(default_factory=dict)
 
     @property
     def families(self) -> tuple[ColumnFamily, ...]:
@@ -41,10 +47,10 @@ class StoreVersion:
         return tuple(family for family in last.column_families if not family.removed) if last is not None else ()
 
 
-def open_version(files: StoreFiles, target: VersionId) -> StoreVersion:
+def open_version(files: StoreFiles, target: VersionId, sums: Mapping[str, int] = MappingProxyType({})) -> StoreVersion:
     """Plan how to read `target`. Raises: as `restore.plan.plan_restore`."""
     files.refresh()
-    return StoreVersion(files, plan_restore(files, target))
+    return StoreVersion(files, plan_restore(files, target), sums)
 
 
 @contextmanager
@@ -74,15 +80,16 @@ def _below(version: StoreVersion, database: str) -> Iterator[Entry]:
     if manifest is None:
         return iter(())
     name = version.files.manifest_name(manifest.version_id)
+    fetching = Fetching(verify_checksums=bool(version.sums))
     if manifest.composed:
-        laid_out = lay_out_sources(version.files.storage, manifest, database, Fetching(verify_checksums=False))
+        laid_out = lay_out_sources(version.files.storage, manifest, database, fetching)
         scans = [
             _of_slots(rocks.scan(place, name=f"store {version.files.store}: {name}"), source.slots, manifest)
             for place, source in zip(laid_out.directories, manifest.sources, strict=True)
         ]
         # Sources share no row: what comes out is in the order of keys, and every key comes once.
         return heapq.merge(*scans)
-    lay_out(version.files.storage, manifest, name, database, Fetching(verify_checksums=False))
+    lay_out(version.files.storage, manifest, name, database, fetching)
     return rocks.scan(database, name=f"store {version.files.store}: {name}")
 
 
@@ -111,6 +118,8 @@ def _apply(
     else:
         storage.stat(name)  # maps what may be wrong with it to Millpond's errors
     try:
+        if name in version.sums and file_crc32(path) != version.sums[name]:
+            raise FormatError(f"{name}: its check sum does not match", kind=ErrorKind.CHANGELOG_DAMAGED)
         with open(path, "rb") as file:
             reader = ChangelogReader(file, name=name)
             if reader.header.id != id:
