@@ -220,6 +220,31 @@ def test_places(built: CheckpointBuilder, saved: Path, tmp_path: Path) -> None:
     assert savepoint.verify(tmp_path / "empty").ok
 
 
+def test_a_place_that_is_a_link_is_the_place_it_leads_to(built: CheckpointBuilder, tmp_path: Path) -> None:
+    link, place = tmp_path / "link", tmp_path / "places/place"
+    place.mkdir(parents=True)
+    link.symlink_to(place)
+    savepoint.create(built.root, link)
+    assert link.is_symlink() and savepoint.verify(place).ok and savepoint.verify(link).ok
+    refused(ErrorKind.TARGET_NOT_EMPTY, lambda: savepoint.create(built.root, link))
+    savepoint.delete(link)
+    assert not place.exists() and list(place.parent.iterdir()) == []
+    savepoint.restore(savepoint.create(built.root, link).savepoint, tmp_path / "new")  # the link leads nowhere now
+    assert link.is_symlink() and savepoint.verify(place).ok
+
+
+@pytest.mark.parametrize("inside", ["saved", "state/saved"])
+def test_no_link_leads_a_savepoint_into_what_is_saved(built: CheckpointBuilder, tmp_path: Path, inside: str) -> None:
+    before = tree(built.root)
+    (tmp_path / "into").symlink_to(built.root)
+    (tmp_path / "name").symlink_to(built.root / inside)
+    for command in (savepoint.create, savepoint.fork):
+        for place in (tmp_path / "into" / inside, tmp_path / "name"):
+            refused(ErrorKind.INVALID_ARGUMENT, command, built.root, place)
+        refused(ErrorKind.INVALID_ARGUMENT, command, tmp_path / "into", built.root / inside)
+    assert tree(built.root) == before
+
+
 def test_foreign_checkpoint(tmp_path: Path) -> None:
     built = CheckpointBuilder(tmp_path / "check", provider="org.apache.spark.Other").build()
     (built.root / layout.FORMAT_KEY).unlink()

@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 import logging
 import threading
+from collections.abc import Callable
 from pathlib import Path
 
 import pytest
@@ -121,6 +122,33 @@ def test_pinned_while_it_is_copied(tmp_path: Path, spark_format: int, monkeypatc
     with pytest.raises(MillpondError) as caught:
         savepoint.create(tmp_path / "a", tmp_path / "late", batch=4)
     assert caught.value.kind is ErrorKind.VERSION_EXPIRED
+
+
+@pytest.mark.parametrize("command", [savepoint.create, savepoint.fork])
+@pytest.mark.parametrize("spark_format", [1, 2])
+def test_what_expires_before_it_is_pinned_is_planned_anew(
+    tmp_path: Path, spark_format: int, command: Callable[[Path, Path], object], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """A query so fast that retention removes the files of what was planned, six times."""
+    store = history(tmp_path / "a", tmp_path / "local", spark_format, 6, {3})
+    batches, runs = iter(range(6, 54)), list[str]()
+    put_bytes = LocalStorage.put_bytes
+
+    def faster(self: LocalStorage, key: str, data: bytes, *, if_absent: bool = False) -> None:
+        if key.startswith(layout.PINS_PREFIX) and len(runs) < 6 and key not in runs:
+            runs.append(key)
+            for number in range(8):
+                version = store.commit()
+                commit_in_spark(tmp_path / "a", next(batches), version, spark_format)
+                if number == 2:
+                    store.snapshot()
+                store.collect(version)
+        put_bytes(self, key, data, if_absent=if_absent)
+
+    monkeypatch.setattr(LocalStorage, "put_bytes", faster)
+    command(tmp_path / "a", tmp_path / "made")
+    assert len(runs) == 6
+    assert (tmp_path / "made/commits/53").exists()
 
 
 def _id_of(saved: Path) -> str:

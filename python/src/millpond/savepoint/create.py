@@ -6,10 +6,10 @@ import itertools
 import logging
 import os
 import time
-from collections.abc import Iterable, Iterator
+from collections.abc import Callable, Iterable, Iterator
 from contextlib import ExitStack, contextmanager
 from dataclasses import asdict, dataclass, replace
-from typing import Any
+from typing import Any, TypeVar
 
 from millpond import layout
 from millpond._version import __version__
@@ -24,10 +24,12 @@ from millpond.savepoint.image import Image, without_state
 from millpond.savepoint.index import CANONICAL, NATIVE, FileEntry, SavepointIndex, TableEntry, encode_index
 from millpond.savepoint.target import Target, building, check_vacant
 from millpond.savepoint.whole import telling_what_is_left
-from millpond.storage import Storage, open_checkpoint, root_of
+from millpond.storage import Storage, open_checkpoint, real_root, root_of
 from millpond.storage.owner import check_owner
 
 log = logging.getLogger(__name__)
+
+T = TypeVar("T")
 
 # Of a query whose batches expire faster than one is looked at, and where a file seems damaged: of that every look costs a copy.
 _LOOKS_IF_EXPIRED, _LOOKS_IF_DAMAGED = 8, 3
@@ -91,24 +93,32 @@ def create(
     source = open_checkpoint(origin)
     check_owner(source, origin)
     with telling_what_is_left(source, origin, batch):
-        for attempt in itertools.count(1):
-            try:
-                image = look(source, survey(source, origin), origin, batch)
-                if dry_run:
-                    return _report(origin, place, image, Written(), dry_run=True)
-                with pin_of(source, image), building(place) as target:
-                    written = _write(origin, source, image, target, format, link, progress, spark)
-                return _report(origin, place, image, written, dry_run=False)
-            except (NotFoundError, FormatError) as e:
-                # Collected, or replaced by another attempt of its version, before the pin was there: look again.
-                if attempt == (_LOOKS_IF_EXPIRED if isinstance(e, NotFoundError) else _LOOKS_IF_DAMAGED):
-                    raise
+
+        def make(image: Image) -> CreateReport:
+            if dry_run:
+                return _report(origin, place, image, Written(), dry_run=True)
+            with pin_of(source, image), building(place) as target:
+                written = _write(origin, source, image, target, format, link, progress, spark)
+            return _report(origin, place, image, written, dry_run=False)
+
+        return of_newest_look(source, origin, batch, make)
+
+
+def of_newest_look(source: Storage, origin: str, batch: int | None, make: Callable[[Image], T]) -> T:
+    """Return what is made of the query's image. What is collected, or replaced by another attempt of its version, before it is
+    pinned, is looked for and made anew."""
+    for attempt in itertools.count(1):
+        try:
+            return make(look(source, survey(source, origin), origin, batch))
+        except (NotFoundError, FormatError) as e:
+            if attempt == (_LOOKS_IF_EXPIRED if isinstance(e, NotFoundError) else _LOOKS_IF_DAMAGED):
+                raise
     raise AssertionError("unreachable: the last look returns or raises")
 
 
 def check_apart(origin: str, place: str) -> None:
-    """Raise InvalidInputError if one of two places lies in the other."""
-    a, b = layout.parse_root(origin), layout.parse_root(place)
+    """Raise InvalidInputError if one of two places lies in the other, by whatever name."""
+    a, b = layout.parse_root(real_root(origin)), layout.parse_root(real_root(place))
     if (a.scheme, a.authority) == (b.scheme, b.authority):
         first, second = f"{a.path}/", f"{b.path}/"
         if first.startswith(second) or second.startswith(first):

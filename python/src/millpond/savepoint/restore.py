@@ -11,14 +11,12 @@ from typing import Any
 
 from millpond import layout
 from millpond.config import BACKENDS
-from millpond.errors import ErrorKind, FormatError, InvalidInputError, NotFoundError
-from millpond.inspection.survey import survey
+from millpond.errors import ErrorKind, InvalidInputError, NotFoundError
 from millpond.rows import require_tools
 from millpond.savepoint import image as images
 from millpond.savepoint import rewrite
 from millpond.savepoint.copying import Progress, Written, damaged_state, write_image
-from millpond.savepoint.create import check_apart, pin_of
-from millpond.savepoint.from_checkpoint import look
+from millpond.savepoint.create import check_apart, of_newest_look, pin_of
 from millpond.savepoint.from_savepoint import savepoint_image
 from millpond.savepoint.image import Image
 from millpond.savepoint.index import CANONICAL, damaged, read_index
@@ -32,7 +30,6 @@ from millpond.storage.owner import check_owner
 from millpond.storage.place import place_of
 
 KEEP, DROP, GIVEN = "keep", "drop", "given"
-_ATTEMPTS = 3
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -175,16 +172,12 @@ def fork(
     source = open_checkpoint(origin)
     check_owner(source, origin)
     with telling_what_is_left(source, origin, batch):
-        for attempt in range(_ATTEMPTS):
-            try:
-                image = look(source, survey(source, origin), origin, batch)
-                rows = Origin(origin, image)
-                return _write(place, source, rows, changes, pin_of(source, image), link, dry_run, progress, spark)
-            except (NotFoundError, FormatError):
-                # Collected, or replaced by another attempt of its version, before the pin was there: look again.
-                if attempt == _ATTEMPTS - 1:
-                    raise
-    raise AssertionError("unreachable: the last attempt returns or raises")
+
+        def make(image: Image) -> RestoreReport:
+            rows = Origin(origin, image)
+            return _write(place, source, rows, changes, pin_of(source, image), link, dry_run, progress, spark)
+
+        return of_newest_look(source, origin, batch, make)
 
 
 def _changes(

@@ -20,7 +20,7 @@ from dataclasses import dataclass, field
 from millpond import layout
 from millpond.errors import ConflictError, ErrorKind, InvalidInputError
 from millpond.scratch import lock, remove_abandoned, scratch_directory
-from millpond.storage import LocalStorage, Storage, open_storage
+from millpond.storage import LocalStorage, Storage, open_storage, real_root
 from millpond.storage.local import translate
 from millpond.storage.owner import owner_record
 from millpond.storage.place import place_record
@@ -78,7 +78,7 @@ def check_vacant(root: str) -> None:
     """Raise InvalidInputError (TARGET_NOT_EMPTY) if something is at `root`; an empty directory is nothing."""
     storage = open_storage(root)
     if isinstance(storage, LocalStorage):
-        path = storage.root
+        path = real_root(root)
         try:
             if not os.path.lexists(path) or (os.path.isdir(path) and not os.listdir(path)):
                 return
@@ -123,7 +123,7 @@ def _building(root: str) -> Iterator[Target]:
     storage = open_storage(root)
     if isinstance(storage, LocalStorage):
         check_vacant(root)
-        with _building_locally(storage.root) as target:
+        with _building_locally(real_root(root)) as target:
             yield target
         return
     with _claiming(storage, root):
@@ -189,7 +189,7 @@ def scratch_beside(root: str) -> Iterator[str]:
     """
     storage = open_storage(root)
     if isinstance(storage, LocalStorage):
-        with _hidden_sibling(storage.root) as staging:
+        with _hidden_sibling(real_root(root)) as staging:
             yield staging
         return
     parent, _, name = root.rstrip("/").rpartition("/")
@@ -273,7 +273,8 @@ def _sync(path: str) -> None:
 
 
 def remove_directory(path: str) -> None:
-    """Remove the directory `path` so that at any moment it is there as a whole, or not at all. Raises: UnavailableError."""
+    """Remove the directory that `path` leads to so that at any moment it is there as a whole, or not at all. Raises: UnavailableError."""
+    path = os.path.realpath(path)
     parent, name = os.path.split(path)
     hidden = os.path.join(parent, f".{name}.staging-{uuid.uuid4().hex}")
     try:

@@ -20,6 +20,7 @@ __all__ = [
     "open_checkpoint",
     "open_root",
     "open_storage",
+    "real_root",
     "root_of",
 ]
 
@@ -84,6 +85,14 @@ def open_root(location: str | os.PathLike[str], settings: StorageSettings = _DEF
     """
     root = root_of(location)
     return open_checkpoint(root, settings), root
+
+
+def real_root(root: str) -> str:
+    """Return `root`, of a file system without symbolic links: another name may lead to the same place.
+
+    Raises: as `open_storage`.
+    """
+    return os.path.realpath(local_root(root)) if parse_root(root).scheme == "file" else root
 
 
 def root_of(location: str | os.PathLike[str]) -> str:
