@@ -98,6 +98,8 @@ class CheckpointBuilder:
                 ids = {"0": [[version_id(store, batch + 1)] for store in self.stores()]}
                 commit = "v2\n" + json.dumps({"nextBatchWatermarkMs": 0, "stateUniqueIds": ids})
             put(layout.commits_key(batch), commit.encode())
+        if self.spark_format == 1:
+            put(layout.operator_record_key(0), b"")
         operator = {
             "operatorInfo": {"operatorId": 0, "operatorName": "stateStoreSave"},
             "stateStoreInfo": [{"storeName": "default", "numColsPrefixKey": 0, "numPartitions": self.partitions}],

@@ -45,6 +45,8 @@ def with_operators(built: CheckpointBuilder, count: int) -> None:
             path.write_bytes(encode_manifest(replace(manifest, store=store)))
         path = built.root / f"state/{operator}/_metadata/metadata"
         path.write_text(path.read_text().replace('"operatorId": 0', f'"operatorId": {operator}'))
+        if built.spark_format == 1:
+            built.storage.put_bytes(layout.operator_record_key(operator), b"")
     if built.spark_format == 2:
         for path in (built.root / "commits").iterdir():
             text = path.read_text()

@@ -77,7 +77,9 @@ def opened(provider: Provider, source: Provider) -> tuple[str, ...]:
 def test_requests(objects: Objects, spark_format: int) -> None:
     writer = objects.provider(spark_format)
     writer.open(0)
-    for _ in range(3):
+    # In format 1 the commit log does not tell which operators there are: the first commit of each writes it down.
+    assert objects.requests(writer.commit) == {"put_file": 1} | ({"put_bytes": 1} if spark_format == 1 else {})
+    for _ in range(2):
         assert objects.requests(writer.commit) == {"put_file": 1}, "a commit is one PUT"
     writer.snapshot()
     for _ in range(4):

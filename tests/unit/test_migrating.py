@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import shutil
 import sys
 from pathlib import Path
 from typing import Any
@@ -26,8 +27,7 @@ def foreign(root: Path, *, provider: str = PROVIDERS[ROCKSDB], spark_format: int
     """A Spark checkpoint of another provider: its logs, and files of state that nobody here reads."""
     builder = RowsBuilder(root, provider=provider, spark_format=spark_format)
     builder.spark_logs(4)
-    (root / layout.FORMAT_KEY).unlink()
-    (root / layout.FORMAT_KEY).parent.rmdir()
+    shutil.rmtree(root / layout.MILLPOND_DIR)
     for partition in range(builder.partitions):
         (root / f"state/0/{partition}").mkdir(exist_ok=True)
         (root / f"state/0/{partition}/4.zip").write_bytes(b"")

@@ -1,6 +1,6 @@
 """What a query must have after a committed batch, from Spark's metadata and logs, never from what happens to lie there (pure).
 
-operators     in Spark checkpoint format 2 those whose ids the commit log lists; Spark numbers them from 0 without a gap
+operators     in Spark checkpoint format 2 those whose ids the commit log lists; in format 1 those of which `millpond/operators` has a file
 stores        as the operator's metadata lists them
 partitions    as the batch's entry of the offset log says; one, of an operator without a partition key
 entries       of the offset log and of the commit log, each without a gap
@@ -36,7 +36,7 @@ def operators_at(commit: CommitEntry, present: Collection[int]) -> tuple[int, ..
     """Return the operators that the state after `commit` must have.
 
     Args:
-        present: those of which any file is there.
+        present: those of which any file is there, or which are written down.
     """
     return tuple(sorted({*present, *commit.state_ids}))
 

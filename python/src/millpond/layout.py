@@ -6,6 +6,7 @@
         sources/<source>/...                 Spark's: what a source remembers
         millpond/format.json                 max parallelism, base, format version
         millpond/pins/<name>.json            files that collection leaves alone
+        millpond/operators/<op>              in Spark checkpoint format 1: the query has this operator
         millpond/asked.json                  the number of partitions that the last start of the query asked for, if another
         millpond/storage.json                where all of Millpond's own files are, if not here
         millpond/owner.json                  there: which Spark checkpoint they are of
@@ -44,6 +45,7 @@ ASKED_KEY = "millpond/asked.json"
 MILLPOND_DIR = "millpond"
 PINS_PREFIX = "millpond/pins/"
 RUNNING_PREFIX = "millpond/running/"
+OPERATORS_PREFIX = "millpond/operators/"
 QUERY_METADATA_KEY = "metadata"
 OFFSETS_DIR = "offsets"
 COMMITS_DIR = "commits"
@@ -203,6 +205,17 @@ def parse_rescale_pin(key: str) -> tuple[int, int] | None:
     """Return operator and batch of a key that `rescale_pin_key` made, or None."""
     match = _RESCALE_PIN.fullmatch(key)
     return (int(match[1]), int(match[2])) if match else None
+
+
+def operator_record_key(operator: int) -> str:
+    """Return the key of the file whose name says that the query has an operator: `millpond/operators/<op>`."""
+    return f"{OPERATORS_PREFIX}{operator}"
+
+
+def parse_operator_record(key: str) -> int | None:
+    """Return the operator of a key that `operator_record_key` made, or None."""
+    name = key.removeprefix(OPERATORS_PREFIX)
+    return int(name) if name != key and _NUMBER_ONLY.fullmatch(name) else None
 
 
 def crc_key(key: str) -> str:

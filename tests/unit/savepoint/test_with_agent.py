@@ -15,9 +15,12 @@ from millpond import layout, pins, savepoint
 from millpond.agent.service import AgentService
 from millpond.errors import ErrorKind, MillpondError
 from millpond.ids import StoreId, VersionId
+from millpond.inspection import verify
+from millpond.rescaling import rescale
 from millpond.storage import LocalStorage
 from tests.agent_driver import Provider
 from tests.checkpoints import PROVIDER, state_schema
+from tests.refusals import refused
 
 OPTIONS = {"gc.graceMs": "0", "gc.intervalMs": "0", "commit.fsync": "false"}
 
@@ -149,6 +152,33 @@ def test_what_expires_before_it_is_pinned_is_planned_anew(
     command(tmp_path / "a", tmp_path / "made")
     assert len(runs) == 6
     assert (tmp_path / "made/commits/53").exists()
+
+
+@pytest.mark.parametrize("spark_format", [1, 2])
+def test_an_operator_that_is_gone_as_a_whole(tmp_path: Path, spark_format: int) -> None:
+    """Spark's commit log lists operators in format 2 only: in format 1 the agent writes them down, and what copies the query does."""
+    history(tmp_path / "a", tmp_path / "local", spark_format, 3, set())
+    history(tmp_path / "old", tmp_path / "local-old", spark_format, 3, set())
+    for name in ("a", "old"):
+        (tmp_path / name / "metadata").write_text('{"id":"the-query"}')
+    record = layout.operator_record_key(0)
+    assert (tmp_path / "a" / record).exists() == (spark_format == 1)
+    savepoint.create(tmp_path / "a", tmp_path / "saved")
+    savepoint.fork(tmp_path / "a", tmp_path / "forked")
+    savepoint.restore(tmp_path / "saved", tmp_path / "restored")
+    savepoint.restore(tmp_path / "saved", tmp_path / "mapped", map_operators={0: 5})
+    for name, operator in (("a", 0), ("forked", 0), ("restored", 0), ("mapped", 5)):
+        query, storage = tmp_path / name, LocalStorage(str(tmp_path / name))
+        assert verify(storage, name).problems == []
+        (query / f"state/{operator}").rename(tmp_path / f"of-{name}")
+        (query / "state/7/_metadata").mkdir(parents=True)
+        (query / "state/7/_metadata/metadata").write_text((tmp_path / f"of-{name}/_metadata/metadata").read_text())
+        assert f"state/{operator}/_metadata" in {problem.file for problem in verify(storage, name).problems}
+        refused(ErrorKind.FORMAT_DAMAGED, savepoint.create, query, tmp_path / "x")
+        refused(ErrorKind.FORMAT_DAMAGED, rescale, storage, name, 4)
+    if spark_format == 1:  # of an earlier version of Millpond
+        (tmp_path / "old" / record).unlink()
+    assert verify(LocalStorage(str(tmp_path / "old")), "old").problems == []
 
 
 def _id_of(saved: Path) -> str:

@@ -61,6 +61,7 @@ class CheckpointContext:
     parallel: Parallel = field(default_factory=lambda: Parallel(_FETCHES))
     claiming: threading.Lock = field(default_factory=threading.Lock)
     claimed: bool = False
+    recorded: set[int] = field(default_factory=set)  # operators of which it is written down that the query has them
 
     def claim(self) -> None:
         """Before the state is changed for the first time: see to it that it is of this Spark checkpoint, and not of one of which
@@ -117,6 +118,14 @@ class StoreContext:
             cache=self.sst_cache,
             check_wanted=check_wanted(),
         )
+
+    def record_operator(self, version: int) -> None:
+        """Before the first version of partition 0: write down that the query has this operator. Spark's commit log tells it in Spark
+        checkpoint format 2; in format 1 nothing tells of an operator whose folder is lost. Raises: UnavailableError."""
+        operator, recorded = self.store.operator, self.checkpoint.recorded
+        if version == 1 and self.store.partition == 0 and self.spark_format == 1 and operator not in recorded:
+            self.storage.put_bytes(layout.operator_record_key(operator), b"")
+            recorded.add(operator)
 
     def staging_dir(self, local_dir: str) -> str:
         """Return where the shim writes changelogs: beside their final place, so that publishing is a rename."""

@@ -171,8 +171,10 @@ class AgentService:
     def _publish_changelog(self, request: dict[str, Any]) -> dict[str, Any]:
         context, fields = self._context(request), JsonFields(request, request_error)
         context.checkpoint.claim()
+        version = _version(fields)
         with context.commit_lock:
-            return changelogs.publish_changelog(context, _version(fields), fields.string("staged"), _local_dir(request))
+            context.record_operator(version.version)
+            return changelogs.publish_changelog(context, version, fields.string("staged"), _local_dir(request))
 
     def _publish_snapshot(self, request: dict[str, Any]) -> dict[str, Any]:
         context, fields = self._context(request), JsonFields(request, request_error)

@@ -79,12 +79,20 @@ def survey(storage: Storage, checkpoint: str, *, foreign: bool = False) -> Surve
     result.stores = {s: found for s, found in sorted(result.stores.items()) if not found.is_empty or found.foreign}
     _read_format(storage, result)
     _refuse_others(result, checkpoint, foreign)
-    _read_operators(storage, result, present)
+    _read_operators(storage, result, present | _recorded_operators(storage, result.spark))
     if not foreign:
         _note_missing(result, present)
     ids = any(version.id for listing in result.stores.values() for version in listing.changelogs | listing.manifests)
     result.spark_format = 2 if ids else (result.spark.checkpoint_format or 1)
     return result
+
+
+def _recorded_operators(storage: Storage, spark: SparkMetadata) -> set[int]:
+    """Return the operators that the query has, where the commit log does not tell: none, if an earlier version of Millpond began it."""
+    if spark.last_committed_batch is None or spark.checkpoint_format == 2:
+        return set()
+    recorded = (layout.parse_operator_record(info.key) for info in storage.list(layout.OPERATORS_PREFIX))
+    return {operator for operator in recorded if operator is not None}
 
 
 def _read_operators(storage: Storage, result: Survey, present: set[int]) -> None:

@@ -15,6 +15,7 @@ from millpond import layout
 from millpond.errors import ErrorKind, InvalidInputError
 from millpond.format_file import decode_format, encode_format
 from millpond.ids import StoreId
+from millpond.inspection.survey import PROVIDER_PACKAGE
 from millpond.manifest import decode_manifest, encode_manifest
 from millpond.savepoint import spark_logs
 from millpond.savepoint.offsets import check_offsets
@@ -201,6 +202,14 @@ def with_rescale_pins(image: Image) -> Image:
         if keys
     }
     return replace(image, texts={**image.texts, **pins})
+
+
+def with_operator_records(image: Image) -> Image:
+    """Return the image with the files that say which operators the query has, where the commit log does not say it."""
+    if image.spark_checkpoint_format > 1 or not (image.provider or "").startswith(PROVIDER_PACKAGE):
+        return image
+    records = {layout.operator_record_key(op.operator): b"" for op in image.operators}
+    return replace(image, texts={**image.texts, **records})
 
 
 def with_query_id(image: Image, query_id: str) -> Image:

@@ -294,7 +294,7 @@ def restored(
         offsets: as for `restore`, an offset as text.
         query_id: None: the image has none, and Spark chooses one.
     """
-    changed = images.with_rescale_pins(images.with_operators(image, numbers))
+    changed = images.with_operator_records(images.with_rescale_pins(images.with_operators(image, numbers)))
     if offsets != KEEP:
         changed = images.with_offsets(changed, {} if isinstance(offsets, str) else offsets)
     if query_id is not None:
