@@ -7,7 +7,6 @@ proves them, and on Millpond's.
 
 from __future__ import annotations
 
-import math
 import os
 import shutil
 from collections.abc import Callable
@@ -19,7 +18,9 @@ import pytest
 from hypothesis import strategies as st
 from hypothesis.stateful import initialize, precondition, rule
 
+from integration import families
 from integration.depth import quick_first
+from integration.families import Pool, of_join, of_transform
 from integration.harness import (
     Change,
     Cursor,
@@ -38,123 +39,31 @@ from millpond.layout import ManifestFile, parse_key
 EXAMPLES = int(os.environ.get("MILLPOND_MACHINE_EXAMPLES", "8"))
 STEPS = 60
 Families = dict[str, dict[str, tuple[Row, list[Row]]]]  # name -> canonical key -> key, its values in order
-Order = Callable[[Row], tuple[Any, ...]]
-
-
-def _ascending(*columns: Any) -> tuple[Any, ...]:
-    """Sort key of ordering columns as Spark encodes them: nulls last, -0.0 before 0.0."""
-    return tuple(
-        (c is None, 0 if c is None else c, math.copysign(1, c) if isinstance(c, float) else 0) for c in columns
-    )
 
 
 @dataclass(frozen=True, repr=False)
-class Kind:
-    """One column family: its schema, the keys that the machine uses, what is known of their order."""
+class Kind(families.Kind):
+    """One column family."""
 
-    name: str
-    schema: Schema
-    candidates: list[Row]
-    hashed: Callable[[Row], Row]  # the partition key of a key
-    hashed_schema: str
-    internal: bool = False
-    prefix: Callable[[Row], Row] | None = None  # the row that a prefix scan takes to find this key
-    order: Order | None = None  # the sort key of a scan, where it has one
-    ranged: bool = True  # whether a range may span prefixes
-    keys: list[Row] = field(default_factory=list)  # those of `candidates` that live in the partition
-
-    def __repr__(self) -> str:
-        return self.name
+    keys: list[Row] = field(default_factory=list)  # those of `candidates` that the machine uses
 
 
-_TEXTS: list[Any] = ["", "a", "ab", "b", "ü€", "x" * 40, None]
-_LONGS = [-(2**63), -300, -1, 0, 1, 255, 256, 2**40, None]
-_DOUBLES = [-1e308, -1.5, -0.0, 0.0, 5e-324, 2.5, None]
-
-
-def _transform() -> list[Kind]:
-    grouped: dict[str, Any] = {"hashed_schema": "g string"}
-    return [
-        Kind("value", Schema("g string", "v string, w bigint"), [[t] for t in _TEXTS], lambda k: k, **grouped),
-        Kind("list", Schema("g string", "v string", multi=True), [[t] for t in _TEXTS], lambda k: k, **grouped),
-        Kind(
-            "map",
-            Schema("key struct<g: string>, userKey struct<u: bigint>", "v string", {"type": "prefix", "columns": 1}),
-            [[[t], [n]] for t in _TEXTS for n in (-1, 0, 7, None)],
-            lambda k: k[0],
-            prefix=lambda k: [k[0]],
-            **grouped,
-        ),
-        Kind(
-            "$ttl_list",
-            Schema(
-                "expirationMs bigint, elementKey struct<g: string>",
-                "empty void",
-                {"type": "range", "ordinals": [0]},
-            ),
-            [[n, [t]] for t in _TEXTS for n in (0, 5, 2**40)],
-            lambda k: k[1],
-            internal=True,
-            prefix=lambda k: [k[0]],
-            order=lambda k: _ascending(k[0]),
-            **grouped,
-        ),
-        Kind(
-            "order",
-            Schema("t bigint, k string, d double", "v string", {"type": "range", "ordinals": [2, 0]}),
-            [[n, "k", d] for d in _DOUBLES for n in _LONGS],
-            lambda k: k,
-            "t bigint, k string, d double",
-            prefix=lambda k: [k[2], k[0]],
-            order=lambda k: _ascending(k[2], k[0]),
-        ),
-        Kind(
-            "lists",
-            Schema("a string, b bigint, c string", "v string", {"type": "prefix", "columns": 2}, multi=True),
-            [[a, b, c] for a in ("a", None) for b in (1, None) for c in _TEXTS],
-            lambda k: k,
-            "a string, b bigint, c string",
-            prefix=lambda k: k[:2],
-        ),
-    ]
-
-
-def _join() -> list[Kind]:
-    times = [-(2**62), -5, 0, 3, 2**50]
-    keyed: dict[str, Any] = {"hashed": lambda k: k[:1], "hashed_schema": "f string"}
-    timed = [[t, n] for t in _TEXTS for n in times]
-    return [
-        Kind(
-            "left-keyWithTsToValues",
-            Schema("f string, ts bigint not null", "v string, m boolean", {"type": "ts_postfix"}, multi=True),
-            timed,
-            prefix=lambda k: k[:1],
-            order=lambda k: (k[1],),
-            ranged=False,
-            **keyed,
-        ),
-        Kind(
-            "left-tsWithKey",
-            Schema("f string, ts bigint not null", "empty void", {"type": "ts_prefix"}, multi=True),
-            timed,
-            internal=True,
-            order=lambda k: (k[1],),
-            **keyed,
-        ),
-        Kind(
-            "right-keyWithIndexToValue",
-            Schema("f string, index bigint", "v string, m boolean"),
-            [[t, n] for t in _TEXTS for n in (0, 1, 2)],
-            **keyed,
-        ),
-        Kind("right-keyToNumValues", Schema("f string", "n bigint"), [[t] for t in _TEXTS], internal=True, **keyed),
-    ]
+_POOL = Pool(
+    texts=("", "a", "ab", "b", "ü€", "x" * 40, None),
+    users=(-1, 0, 7, None),
+    expirations=(0, 5, 2**40),
+    doubles=(-1e308, -1.5, -0.0, 0.0, 5e-324, 2.5, None),
+    longs=(-(2**63), -300, -1, 0, 1, 255, 256, 2**40, None),
+    seconds=(1, None),
+    times=(-(2**62), -5, 0, 3, 2**50),
+    indexes=(0, 1, 2),
+)
 
 
 def _kinds(harness: Harness, shape: str) -> dict[str, Kind]:
     found = {}
-    for kind in _transform() if shape == "transform" else _join():
-        mine = in_partition(harness, kind.candidates, [kind.hashed(k) for k in kind.candidates], kind.hashed_schema)
+    for kind in of_transform(Kind, _POOL) if shape == "transform" else of_join(Kind, _POOL):
+        mine = in_partition(harness, [*kind.candidates], [kind.hashed(k) for k in kind.candidates], kind.hashed_schema)
         assert mine, kind.name
         step = max(1, len(mine) // 8)
         found[kind.name] = Kind(**{**kind.__dict__, "keys": mine[::step][:10]})
