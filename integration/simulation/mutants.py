@@ -78,8 +78,21 @@ MUTANTS: tuple[Mutant, ...] = (
         (
             (
                 _SHIM + "Table.scala",
-                "      touched.reserve()\n      val record = enter(",
-                "      touched.reserve()\n      touched.add(0L, 0L): Unit\n      val record = enter(",
+                """      val record = enter(base, offset, length, hash, keySlot, prefixLength, valueBase, valueOffset, valueLength)
+      Platform.putInt(null, record + BatchAt, batch)
+      if (!knowsAll) setFlag(record, Blind)
+      Platform.putInt(null, record + TouchAt, touched.add(record, 0L))
+""",
+                """      val record = create(base, offset, length, hash, keySlot, valueBase, valueOffset, valueLength)
+      Platform.putInt(null, record + BatchAt, batch)
+      if (!knowsAll) setFlag(record, Blind)
+      Platform.putInt(null, record + TouchAt, touched.add(record, 0L))
+      slots.reserve()
+      slots.insert(record, hash)
+      if (chained) chains.link(record, prefixLength)
+      else if (sorted) index.insert(record, null, record + header, length)
+      if (valueLength < 0) absent += 1
+""",
             ),
         ),
         again=True,
@@ -133,7 +146,11 @@ MUTANTS: tuple[Mutant, ...] = (
                 "if now_ms - first_seen_ms >= grace_ms and now_ms - info.modified_ms >= grace_ms:",
                 "if now_ms >= 0:",
             ),
-            (_PACKAGE + "snapshot/upload.py", "    _check_still_there(files, manifest, key)\n", ""),
+            (
+                _PACKAGE + "snapshot/upload.py",
+                "    missing = _missing(files, manifest)\n",
+                "    missing = frozenset[str]()\n",
+            ),
         ),
     ),
     Mutant(
@@ -235,7 +252,11 @@ MUTANTS: tuple[Mutant, ...] = (
                 "        except UnavailableError:\n"
                 "            refs[file.name] = describe(file, layout.new_sst_name(), 1)\n",
             ),
-            (_PACKAGE + "snapshot/upload.py", "    _check_still_there(files, manifest, key)\n", ""),
+            (
+                _PACKAGE + "snapshot/upload.py",
+                "    missing = _missing(files, manifest)\n",
+                "    missing = frozenset[str]()\n",
+            ),
         ),
     ),
 )
