@@ -9,12 +9,12 @@ from pathlib import Path
 from typing import Any
 
 from integration.harness import ProviderError
+from integration.simulation.director import Executor, Wrong, kinds_of
 from integration.simulation.families import Kind
 from integration.simulation.jvm import Message
 from integration.simulation.query import Killed, Query, Step
 from integration.simulation.spark_files import read_ids
 from integration.simulation.tasks import Families, Task, Version, copied, family_arguments, part, same
-from integration.simulation.world import Executor, Wrong, kinds_of
 from millpond import layout, savepoint
 from millpond.errors import ErrorKind, MillpondError
 from millpond.rescaling import rescale

@@ -6,8 +6,8 @@ operations; whoever wants a lock that such a call holds first lets it go on to i
 
 from __future__ import annotations
 
-import json
 import os
+import re
 import threading
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from typing import Any, Protocol, TypeVar
@@ -20,6 +20,8 @@ from millpond.storage.base import Copied
 from millpond.testing.faults import Fault, FaultyStorage, Operation
 
 T = TypeVar("T")
+_TICKET = re.compile(r',"ticket":"(\d+)","wait_ms":\d+')
+_PARTITION = re.compile(r'"partition":(\d+)')
 
 
 class AgentDeath(BaseException):
@@ -52,15 +54,22 @@ class TimedStorage:
             self._written[key] = (os.stat(path).st_ino, self._now_ms())
 
     def _timed(self, info: ObjectInfo) -> ObjectInfo:
-        inode = os.stat(self.inner.local_path(info.key) or "").st_ino
         known = self._written.get(info.key)
-        if known is None or known[0] != inode:
-            known = self._written[info.key] = (inode, self._now_ms())
+        if known is None:
+            known = self._notice(info.key)
         return ObjectInfo(info.key, info.size_bytes, known[1])
 
-    def look(self, key: str) -> None:
-        """Notice a file that did not come through here."""
-        self._timed(self.inner.stat(key))
+    def _notice(self, key: str) -> tuple[int, int]:
+        inode = os.stat(self.inner.local_path(key) or "").st_ino
+        known = self._written.get(key)
+        if known is None or known[0] != inode:
+            known = self._written[key] = (inode, self._now_ms())
+        return known
+
+    def look(self, prefix: str) -> None:
+        """Notice files that did not come through here."""
+        for info in self.inner.list(prefix):
+            self._notice(info.key)
 
     def put_file(self, key: str, local_path: str, *, if_absent: bool = False, link: bool = False) -> None:
         self.inner.put_file(key, local_path, if_absent=if_absent, link=link)
@@ -83,11 +92,13 @@ class TimedStorage:
         return self._timed(self.inner.stat(key))
 
     def list(self, prefix: str) -> Iterator[ObjectInfo]:
-        # in the order of keys: a file system's own order is nobody's to choose
-        return iter(sorted((self._timed(info) for info in self.inner.list(prefix)), key=lambda info: info.key))
+        return iter([self._timed(info) for info in self.inner.list(prefix)])
 
     def delete(self, keys: Iterable[str]) -> None:
-        self.inner.delete(keys)
+        gone = list(keys)
+        self.inner.delete(gone)
+        for key in gone:
+            self._written.pop(key, None)
 
     def copy_from(self, source: Storage, source_key: str, key: str) -> Copied | None:
         copied = self.inner.copy_from(source, source_key, key)
@@ -104,23 +115,25 @@ def storage_of(kind: str, root: str, now_ms: Callable[[], int]) -> Storage:
 
 
 class Call:
-    """One call to an agent. `dies_at`: the number of the storage operation before which the agent is killed; None: it lives."""
+    """One call to an agent, in the name of an executor.
+
+    `dies_at`: the number of the storage operation before which the agent is killed; None: it lives.
+    """
 
     current: threading.local = threading.local()
 
-    def __init__(self, agent: Agent, method: str, request: str, *, may_stand: bool, dies_at: int | None) -> None:
-        self.agent = agent
-        self.method = method
-        self.owner = ""  # the executor
-        self.ticket = ""
-        self.may_stand = may_stand
-        self.dies_at = dies_at
+    def __init__(self, agent: Agent, owner: str, method: str, request: str) -> None:
+        self.agent, self.owner, self.method = agent, owner, method
+        self.may_stand = False
+        self.dies_at: int | None = None
         self.answer: str | None = None  # None: the agent died
         self.done = False
         # Without its ticket a call is answered by the thread that is asked: here the calls stand still themselves.
-        self._request = json.dumps(
-            {k: v for k, v in json.loads(request or "{}").items() if k not in ("ticket", "wait_ms")}
-        )
+        self._request = _TICKET.sub("", request)
+        found = _TICKET.search(request)
+        self.ticket = found[1] if found else ""
+        found = _PARTITION.search(request)
+        self.partition = int(found[1]) if found else 0
         self._operations = 0
         self._turn = threading.Semaphore(0)
         self._back = threading.Semaphore(0)
@@ -226,9 +239,12 @@ class _Tickets:
 class _Contexts(Contexts):
     def _make(self, described: dict[str, Any], hadoop: Any, key: Any, fields: JsonFields) -> StoreContext:
         context = super()._make(described, hadoop, key, fields)
-        context.commit_lock = context.snapshot_lock = Lock()  # type: ignore[assignment]
-        context.snapshot_lock, context.collect_lock, context.ssts_lock = Lock(), Lock(), Lock()  # type: ignore[assignment]
-        context.checkpoint.parallel = OneByOne()  # type: ignore[assignment]
+        locks: Any = context
+        locks.commit_lock, locks.snapshot_lock, locks.collect_lock, locks.ssts_lock = (Lock() for _ in range(4))
+        checkpoint: Any = context.checkpoint
+        checkpoint.parallel = OneByOne()
+        if not isinstance(checkpoint.claiming, Lock):
+            checkpoint.claiming = Lock()
         return context
 
 

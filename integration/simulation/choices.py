@@ -3,10 +3,12 @@ decides as before in the others."""
 
 from __future__ import annotations
 
+import math
 import random
 from collections.abc import Mapping
 
-Key = tuple[int, int]  # step, and the number of the decision in it
+Key = tuple[int, int]  # step, and the number of the decision in it; below 0: at a seam
+NEVER = 1 << 60
 
 
 class Choices:
@@ -14,30 +16,89 @@ class Choices:
 
     Args:
         given: what to replay: all decisions that are not 0; None: draw.
+        often: how often something happens at a seam, at most: others go first; something goes wrong.
     """
 
-    def __init__(self, seed: int, given: Mapping[Key, int] | None = None) -> None:
+    def __init__(
+        self, seed: int, given: Mapping[Key, int] | None = None, often: tuple[float, float] = (0.0, 0.0)
+    ) -> None:
         self.seed = seed
         self.made: dict[Key, int] = {}
-        self._given = given
-        self._step, self._count = 0, 0
+        self.given = given
+        self.step = 0
+        self._count = 0
         self._chance = random.Random(seed)
+        self.yielding, self.failing = (Seams(self, kind, share) for kind, share in enumerate(often))
 
     def begin(self, step: int) -> None:
         """The decisions from here on belong to `step`."""
-        self._step, self._count = step, 0
+        self.step, self._count = step, 0
         self._chance = random.Random(f"{self.seed}/{step}")
+        self.yielding.begin()
+        self.failing.begin()
 
     def pick(self, probability: float, options: int = 1) -> int:
         """0, or with the probability one of `1..options`."""
         self._count += 1
-        key = (self._step, self._count)
-        if self._given is not None:
-            value = min(self._given.get(key, 0), options)
+        key = (self.step, self._count)
+        if self.given is not None:
+            value = min(self.given.get(key, 0), options)
         elif options > 0 and self._chance.random() < probability:
             value = self._chance.randint(1, options)
         else:
             value = 0
         if value:
             self.made[key] = value
+        return value
+
+
+class Seams:
+    """The seams of a step at which one kind of thing may happen. How many pass without a word is drawn at once: to ask at each
+    costs more than all else.
+
+    Args:
+        kind: 0 or 1.
+        often: the probability, at most, that it happens at a seam.
+    """
+
+    def __init__(self, choices: Choices, kind: int, often: float) -> None:
+        self._choices, self._kind, self._often = choices, kind, often
+        self.begin()
+
+    def begin(self) -> None:
+        """A new step begins."""
+        step, given = self._choices.step, self._choices.given
+        self._passed = 0
+        self._next = 0  # the seam that is asked about
+        self._chance = random.Random(f"{self._choices.seed}/{step}/{self._kind}")
+        numbers = (-n // 2 for s, n in given or () if s == step and n < 0 and -n % 2 == self._kind)
+        self._given = None if given is None else [*sorted(numbers), NEVER]
+
+    def passed(self, count: int) -> None:
+        """So many were passed."""
+        self._passed += count
+
+    def skip(self) -> int:
+        """How many are passed before the next that is asked about."""
+        while self._next <= self._passed:
+            self._next = self._next + self._gap() if self._given is None else self._given.pop(0)
+        return self._next - self._passed - 1
+
+    def _gap(self) -> int:
+        if self._often <= 0:
+            return NEVER
+        return 1 + int(math.log(1 - self._chance.random()) / math.log(1 - min(self._often, 0.999)))
+
+    def pick(self, probability: float, options: int) -> int:
+        """The one that was asked about: 0, or with the probability one of `1..options`."""
+        self._passed += 1
+        key = (self._choices.step, -(2 * self._passed + self._kind))
+        if self._choices.given is not None:
+            value = min(self._choices.given.get(key, 0), options)
+        elif options > 0 and self._chance.random() * self._often < probability:
+            value = self._chance.randint(1, options)
+        else:
+            value = 0
+        if value:
+            self._choices.made[key] = value
         return value

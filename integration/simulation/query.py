@@ -7,10 +7,12 @@ from dataclasses import replace
 from typing import Any
 
 from integration.harness import ProviderError
+from integration.simulation.director import Executor, Wrong, kinds_of
 from integration.simulation.families import Kind, Shape
+from integration.simulation.setting import Setting
 from integration.simulation.spark_files import write_commit, write_metadata, write_offsets
 from integration.simulation.tasks import Families, Task, Version, part
-from integration.simulation.world import Executor, Setting, World, Wrong, kinds_of
+from integration.simulation.world import World
 from millpond.errors import ErrorKind
 
 Step = dict[str, Any]  # `id`, `do`, and what the step needs

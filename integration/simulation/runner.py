@@ -5,9 +5,11 @@ from __future__ import annotations
 from collections.abc import Callable
 
 from integration.simulation.actors import Actors
+from integration.simulation.director import Wrong
 from integration.simulation.families import Shape
 from integration.simulation.query import Step
-from integration.simulation.world import MINUTE_MS, World, Wrong
+from integration.simulation.setting import MINUTE_MS
+from integration.simulation.world import World
 from millpond import layout
 
 

@@ -5,7 +5,7 @@ from __future__ import annotations
 import random
 
 from integration.simulation.query import Step
-from integration.simulation.world import MINUTE_MS, Setting
+from integration.simulation.setting import MINUTE_MS, Setting
 
 
 def setting_of(seed: int) -> Setting:

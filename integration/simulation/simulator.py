@@ -15,12 +15,14 @@ from typing import Any, TypeVar
 
 from integration.harness import ProviderError
 from integration.simulation.choices import Choices, Key
+from integration.simulation.director import Wrong
 from integration.simulation.families import MOST_PARTITIONS, Shape, shapes
 from integration.simulation.jvm import Hang, Jvm
 from integration.simulation.query import Step
 from integration.simulation.runner import run
 from integration.simulation.schedule import setting_of, steps_of
-from integration.simulation.world import Setting, World, Wrong
+from integration.simulation.setting import Setting
+from integration.simulation.world import World
 
 T = TypeVar("T")
 
@@ -91,7 +93,8 @@ class Simulator:
     def run(self, schedule: Schedule) -> Outcome:
         """Run one schedule."""
         jvm, known = self._ready()
-        choices = Choices(schedule.seed, schedule.given)
+        often = (schedule.setting.switches, schedule.setting.local_faults)
+        choices = Choices(schedule.seed, schedule.given, often)
         work_dir = Path(tempfile.mkdtemp(dir=self.dir, prefix=f"{schedule.seed}-"))
         shape = known[schedule.setting.shape]
         world: World | None = None

@@ -8,8 +8,9 @@ from dataclasses import dataclass
 from typing import Any
 
 from integration.harness import Row
+from integration.simulation.director import Executor, Wrong
 from integration.simulation.families import Kind
-from integration.simulation.world import Executor, World, Wrong
+from integration.simulation.world import World
 from integration.store_model import canon
 
 Rows = dict[str, tuple[Row, list[Row]]]  # canonical key -> key, its values in order

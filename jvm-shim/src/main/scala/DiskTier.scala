@@ -27,6 +27,7 @@ final class DiskTier(val dir: File, config: DiskConfig, readOnly: Boolean = fals
     .setCompressionType(config.compression)
     .setMaxBackgroundJobs(2)
     .setDisableAutoCompactions(Seams.director != null) // whose time nobody could order
+    .setAllowFAllocate(Seams.director == null) // a file system in memory would fill all that is asked for ahead
     .setWriteBufferSize(1L << 20)
     .setLevelCompactionDynamicLevelBytes(true)
     // a compaction rewrites what the next snapshot must upload again; reads hardly notice more files, memory and bloom filters come first

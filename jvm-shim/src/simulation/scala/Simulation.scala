@@ -14,6 +14,8 @@ import com.fasterxml.jackson.databind.{JsonNode, ObjectMapper}
 import com.fasterxml.jackson.databind.node.{JsonNodeFactory, ObjectNode}
 import py4j.Py4JNetworkException
 
+import org.apache.spark.sql.catalyst.expressions.CodegenObjectFactoryMode
+import org.apache.spark.sql.internal.SQLConf
 import org.apache.spark.sql.millpond._
 
 /** The JVM's side of the simulation (docs/design/0008-simulation.md). All that runs is an actor, a thread that works only while it has
@@ -50,13 +52,32 @@ object Simulation {
       fresh.foreach(a => list.addArray().add(a.id).add(a.name).add(a.owner))
       fresh.clear()
     }
+    if (yields.passed + fails.passed > 0) {
+      message.putArray("passed").add(yields.passed).add(fails.passed)
+      yields.passed = 0
+      fails.passed = 0
+    }
     out.write(json.writeValueAsString(message))
     out.write('\n')
     out.flush()
     val line = in.readLine()
     if (line == null) Runtime.getRuntime.halt(0)
-    json.readTree(line)
+    val reply = json.readTree(line)
+    yields.skip = reply.path("skip").path(0).asLong(Long.MaxValue)
+    fails.skip = reply.path("skip").path(1).asLong(Long.MaxValue)
+    reply
   }
+
+  /** Seams at which the same may happen. The Python side says how many of them pass before it is asked again. */
+  private final class Stream {
+    var skip = 0L
+    var passed = 0L
+    def isDue: Boolean = skip == 0 || { skip -= 1; passed += 1; false }
+  }
+  private val yields = new Stream
+  private val fails = new Stream
+  private var failing = Seq.empty[String] // how the points begin at which something may go wrong
+  private val fallible = mutable.HashMap.empty[String, Boolean]
 
   private def message(kind: String, a: Actor): ObjectNode = nodes.objectNode().put("m", kind).put("t", a.id)
 
@@ -80,9 +101,14 @@ object Simulation {
       val a = mine.get
       if (a != null && !a.dying) {
         die(a)
-        val reply = ask(message("at", a).put("p", point).put("y", mayYield))
-        if (reply.has("fault")) throw fault(reply.get("fault").asText, point)
-        if (reply.has("go")) pass(a, reply.get("go").asInt)
+        if (fallible.getOrElseUpdate(point, failing.exists(point.startsWith)) && fails.isDue) {
+          val reply = ask(message("fails", a).put("p", point))
+          if (reply.has("fault")) throw fault(reply.get("fault").asText, point)
+        }
+        if (actors.size > 1 && mayYield && yields.isDue) {
+          val reply = ask(message("yields", a).put("p", point))
+          if (reply.has("go")) pass(a, reply.get("go").asInt)
+        }
       }
     }
 
@@ -149,9 +175,13 @@ object Simulation {
     a
   }
 
+  /** What Spark would compile for each schema is interpreted: to compile takes longer than all that a seed does with it. */
+  private val plainly = new SQLConf
+  plainly.setConfString(SQLConf.CODEGEN_FACTORY_MODE.key, CodegenObjectFactoryMode.NO_CODEGEN.toString)
+
   private def one(c: JsonNode): ObjectNode = {
     val answer = nodes.objectNode()
-    try answer.set[ObjectNode]("ok", run(c))
+    try answer.set[ObjectNode]("ok", SQLConf.withExistingConf(plainly)(run(c)))
     catch {
       case e: LinkageError => answer.set[ObjectNode]("error", ProviderHarness.failure(e))
       case e: AssertionError => answer.set[ObjectNode]("error", ProviderHarness.failure(e))
@@ -165,6 +195,8 @@ object Simulation {
 
   private def run(c: JsonNode): JsonNode = c.get("do").asText match {
     case "begin" => // a new seed
+      failing = c.get("failing").elements().asScala.map(_.asText).toSeq
+      fallible.clear()
       stretches.clear()
       c.get("stretches").properties().forEach(e => stretches(e.getKey) = e.getValue.asLong)
       names = new SplittableRandom(c.get("seed").asLong)

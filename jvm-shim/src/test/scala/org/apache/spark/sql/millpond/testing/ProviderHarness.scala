@@ -98,7 +98,7 @@ object ProviderHarness {
   /** JSON array of simple typed values to `UnsafeRow` and back. One instance per schema: projections reuse their row. */
   final class Codec(val schema: StructType) {
     private val project = UnsafeProjection.create(schema)
-    def encode(values: JsonNode): UnsafeRow = project(toInternal(values, schema).asInstanceOf[InternalRow]).copy()
+    def encode(values: JsonNode): UnsafeRow = synchronized(project(toInternal(values, schema).asInstanceOf[InternalRow]).copy())
     def decode(row: InternalRow): JsonNode = if (row == null) nodes.nullNode else fromInternal(row, schema)
   }
 
@@ -144,6 +144,8 @@ object ProviderHarness {
   private val codecs = mutable.Map.empty[String, Codec]
   /** One for each schema: to make one compiles code. */
   private def codecOf(ddl: String): Codec = codecs.getOrElseUpdate(ddl, new Codec(schemaOf(ddl)))
+  private val prefixCodecs = mutable.Map.empty[StructType, Codec]
+  private def codecOf(schema: StructType): Codec = prefixCodecs.getOrElseUpdate(schema, new Codec(schema))
   private def schemaOf(ddl: String): StructType = if (ddl.isEmpty) new StructType else StructType.fromDDL(ddl)
   private def text(c: JsonNode, name: String, default: String): String =
     if (c.hasNonNull(name)) c.get(name).asText else default
@@ -167,18 +169,20 @@ object ProviderHarness {
 
   /** Schema of the row that `prefixScan` takes: the leading columns, or the ordering columns, or the key without its time. */
   private def prefixCodec(schema: StructType, spec: JsonNode): Codec = text(spec, "type", "none") match {
-    case "prefix" => new Codec(StructType(schema.take(spec.get("columns").intValue)))
-    case "range" => new Codec(StructType(spec.get("ordinals").elements().asScala.map(i => schema(i.intValue)).toSeq))
-    case "ts_postfix" => new Codec(StructType(schema.dropRight(1)))
-    case _ => new Codec(schema)
+    case "prefix" => codecOf(StructType(schema.take(spec.get("columns").intValue)))
+    case "range" => codecOf(StructType(spec.get("ordinals").elements().asScala.map(i => schema(i.intValue)).toSeq))
+    case "ts_postfix" => codecOf(StructType(schema.dropRight(1)))
+    case _ => codecOf(schema)
   }
+
+  private lazy val defaults = { val c = new Configuration; c.size; c } // read from the jars once
 
   private def open(c: JsonNode): JsonNode = {
     val sql = new SQLConf
     sql.setConfString(SQLConf.STATE_STORE_PROVIDER_CLASS.key, text(c, "class"))
     sql.setConfString(SQLConf.STATE_STORE_COMMIT_VALIDATION_ENABLED.key, "false")
     entries(c, "conf").foreach { case (k, v) => sql.setConfString(k, v) }
-    val hadoop = new Configuration
+    val hadoop = new Configuration(defaults)
     sql.getAllConfs.foreach { case (k, v) => hadoop.set(k, v) }
     entries(c, "hadoop").foreach { case (k, v) => hadoop.set(k, v) }
     val key = codecOf(text(c, "key"))
