@@ -219,6 +219,14 @@ class Harness:
         """Passes number `first` to `last` of a seam of the shim fail from here on with an error of `kind`."""
         self.call("arm", point=point, first=first, last=last, kind=kind)
 
+    def meanwhile(self, point: str, commands: Sequence[Mapping[str, Any]]) -> None:
+        """At the next pass of a seam of the shim another thread runs these commands; the first one waits for it, but not for long."""
+        self.call("meanwhile", point=point, commands=list(commands))
+
+    def happened(self) -> list[Any | ProviderError]:
+        """What the commands of `meanwhile` answered; an error if they have not come to their end."""
+        return [ProviderError({"do": "?"}, a["error"]) if "error" in a else a["ok"] for a in self.call("happened")]
+
     def disarm(self) -> int:
         """Nothing fails any more. Return how often the seam was passed."""
         return int(self.call("disarm"))

@@ -67,6 +67,7 @@ private[millpond] object BlockHelpers {
     thread
   })
 
+  private[millpond] def available: Int = permits.availablePermits
   /** Whether the caller has a helper from now on; it must give it back. */
   def take(): Boolean = Seams.director == null && permits.tryAcquire()
   def giveBack(): Unit = permits.release()
@@ -77,9 +78,16 @@ private[millpond] object BlockHelpers {
     catch { case e: ExecutionException => throw e.getCause }
 
   /** Wait until the job has let go of its block; nobody wants its result any more. */
-  def abandon(job: Future[_]): Unit =
-    try { job.get(); () }
-    catch { case _: ExecutionException => () }
+  def abandon(job: Future[_]): Unit = {
+    var interrupted = false
+    while (!job.isDone)
+      try { job.get(); () }
+      catch {
+        case _: ExecutionException => ()
+        case _: InterruptedException => interrupted = true // it takes a millisecond, and the block must not be given on before
+      }
+    if (interrupted) Thread.currentThread.interrupt()
+  }
 }
 
 /** The buffers of a [[ChangelogWriter]]. Each thread keeps one set for its next commit: fresh memory of this size costs more than what is

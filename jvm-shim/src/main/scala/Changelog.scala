@@ -30,6 +30,7 @@ final class ChangelogWriter(file: File, header: ObjectNode, codec: Int, repeats:
   private var inFlight: Block = null // the one before, with the helper
   private var job: Future[_] = null
   private var hasHelper = false
+  private var ended = false
   private var blocks = 0
   private var blockRecords = 0
   private var records = 0L
@@ -142,13 +143,19 @@ final class ChangelogWriter(file: File, header: ObjectNode, codec: Int, repeats:
     size
   }
 
-  def discard(): Unit = { end(); file.delete(); () }
+  def discard(): Unit =
+    try end()
+    finally file.delete(): Unit
 
-  private def end(): Unit = {
-    channel.close()
-    if (job != null) BlockHelpers.abandon(job)
-    if (hasHelper) BlockHelpers.giveBack()
-    scratch.giveBack(out)
+  /** Give back what it has of others, once, whatever happens to the file. */
+  private def end(): Unit = if (!ended) {
+    ended = true
+    try channel.close()
+    finally {
+      if (job != null) BlockHelpers.abandon(job)
+      if (hasHelper) BlockHelpers.giveBack()
+      scratch.giveBack(out)
+    }
   }
 
   /** The block is full: it goes to the helper, and the other one is filled. */
@@ -231,6 +238,7 @@ final class ChangelogWriter(file: File, header: ObjectNode, codec: Int, repeats:
 
   private def drain(): Unit = {
     out.flip()
+    Seams.at("changelog.write")
     while (out.hasRemaining) channel.write(out)
     out.clear()
     ()

@@ -37,7 +37,8 @@ private[millpond] object Composer {
     val disk = engine.disk
     if (disk.hasSources) {
       val copies = disk.copySources(engine.context.generationDir(engine.generation), giveWay)
-      engine.synchronized(disk.replaceSources(copies))
+      try engine.synchronized(disk.replaceSources(copies))
+      finally copies.foreach(_.delete()) // of those that are part of the tier by now, this is but a second name
     }
     engine.synchronized(if (!engine.isRead) disk.closeEmptied())
   }

@@ -7,7 +7,7 @@ import java.util.concurrent.atomic.AtomicReference
 import scala.jdk.CollectionConverters._
 
 import com.fasterxml.jackson.databind.node.ArrayNode
-import org.rocksdb.{BlockBasedTableConfig, BloomFilter, Checkpoint, CompressionType, EnvOptions, FlushOptions, InfoLogLevel, IngestExternalFileOptions,
+import org.rocksdb.{BlockBasedTableConfig, BloomFilter, Checkpoint, CompactRangeOptions, CompressionType, EnvOptions, FlushOptions, InfoLogLevel, IngestExternalFileOptions,
   LRUCache, Options, ReadOptions, RocksDB, RocksDBException, RocksIterator, SstFileWriter, WriteOptions}
 
 /** The disk tier of one store: a local RocksDB that sees rows only in bulk, as sorted files, at snapshots. Point reads and scans may come
@@ -38,9 +38,15 @@ final class DiskTier(val dir: File, config: DiskConfig, readOnly: Boolean = fals
     .setKeepLogFileNum(1)
   private val reading = new ReadOptions()
   private val readingAhead = new ReadOptions().setFillCache(false).setReadaheadSize(2L << 20)
+  private val compaction = new CompactRangeOptions()
   private val db =
-    try if (readOnly) RocksDB.openReadOnly(options, dir.getPath) else RocksDB.open(options, dir.getPath)
-    catch { case e: RocksDBException => freeOptions(); throw DiskTier.failure(s"the local RocksDB $dir cannot be opened", e) }
+    try { Seams.at("disk.open"); if (readOnly) RocksDB.openReadOnly(options, dir.getPath) else RocksDB.open(options, dir.getPath) }
+    catch {
+      case e: RocksDBException => freeOptions(); throw DiskTier.failure(s"the local RocksDB $dir cannot be opened", e)
+      case e: MillpondException => freeOptions(); throw e
+    }
+  private val compacting = new StoreLock
+  @volatile private var closing = false
   private val idle = new AtomicReference[RocksIterator]
   private var value = new Array[Byte](1024)
   // after a rescale: what still lies in the databases of other partitions; and what did, and may still be read by an iterator
@@ -156,10 +162,19 @@ final class DiskTier(val dir: File, config: DiskConfig, readOnly: Boolean = fals
     finally { write.close(); flush.close() }
   }
 
-  /** Rewrite the files so that nothing is left of what was deleted. */
-  def compact(): Unit =
-    try db.compactRange()
-    catch { case e: RocksDBException => throw DiskTier.failure(s"compacting the local RocksDB $dir failed", e) }
+  /** Rewrite the files so that nothing is left of what was deleted. Takes long, and may run beside everything else: `close` breaks it off. */
+  def compact(): Unit = {
+    Seams.at("disk.compact")
+    compacting.during {
+      if (closing) throw MillpondError.storeClosed(dir.getPath)
+      try db.compactRange(db.getDefaultColumnFamily, null, null, compaction)
+      catch {
+        case e: RocksDBException =>
+          if (closing) throw MillpondError.storeClosed(dir.getPath)
+          throw DiskTier.failure(s"compacting the local RocksDB $dir failed", e)
+      }
+    }
+  }
 
   def estimatedKeys: Long = db.getLongProperty("rocksdb.estimate-num-keys") + sources.iterator.map(_.tier.estimatedKeys).sum
 
@@ -184,15 +199,19 @@ final class DiskTier(val dir: File, config: DiskConfig, readOnly: Boolean = fals
     files
   }
 
-  private def freeOptions(): Unit = { reading.close(); readingAhead.close(); options.close(); bloom.close() }
+  private def freeOptions(): Unit = { reading.close(); readingAhead.close(); compaction.close(); options.close(); bloom.close() }
 
   def close(): Unit = {
-    closeEmptied()
-    sources.foreach(_.close())
-    sources = Array.empty
-    dropIdle()
-    db.close()
-    freeOptions()
+    closing = true
+    compaction.setCanceled(true)
+    compacting.during {
+      closeEmptied()
+      sources.foreach(_.close())
+      sources = Array.empty
+      dropIdle()
+      db.close()
+      freeOptions()
+    }
   }
 }
 

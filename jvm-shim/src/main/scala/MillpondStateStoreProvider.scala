@@ -142,9 +142,10 @@ class MillpondStateStoreProvider extends LineProvider {
     val session = new Session(task.fold(-1L)(_.taskAttemptId()))
     val waitMs = context.options.int("lock.acquireTimeoutMs").toLong
     val deadline = System.nanoTime + waitMs * 1000000L
+    // the same attempt asks again: what it had before is void
+    val before = synchronized(owner)
+    if (before != null && session.attempt >= 0 && before.attempt == session.attempt) end(before)
     synchronized {
-      // the same attempt asks again: what it had before is void
-      if (owner != null && session.attempt >= 0 && owner.attempt == session.attempt) releaseOwner()
       while (owner != null && !closing) {
         val left = (deadline - System.nanoTime) / 1000000L
         if (left <= 0) throw MillpondError.of("STORE_LOCKED", s"store ${context.label} was not given back by task attempt ${owner.attempt} within $waitMs ms.")
@@ -160,13 +161,18 @@ class MillpondStateStoreProvider extends LineProvider {
 
   private[millpond] def owns(session: Session): Boolean = synchronized(owner eq session)
 
-  /** The session gives the store back; what it had not committed is undone. */
-  private[millpond] def end(session: Session): Unit = synchronized { if (owner eq session) releaseOwner() }
-
-  private def releaseOwner(): Unit =
-    try engine.leave(owner)
+  /** The session gives the store back; what it had not committed is undone. Until that is done nobody else gets the store, and no lock
+    * is held: a commit of the session may still be on its way to storage. */
+  private[millpond] def end(session: Session): Unit = if (owns(session)) {
+    try engine.leave(session)
     catch { case NonFatal(e) => logWarning(s"store ${context.label} is loaded again, for what its task wrote could not be taken back: ${e.getMessage}", e) }
-    finally {
+    finally if (release(session)) engine.close()
+  }
+
+  /** Whether the store is to be closed now: while the session had it, it could not be. */
+  private def release(session: Session): Boolean = synchronized {
+    if (owner ne session) false // another thread of the task was faster
+    else {
       owner = null
       // what the batch dropped is there again; what it made stays known, for a reader of Spark 4.2 makes families known so
       engine.synchronized {
@@ -174,8 +180,9 @@ class MillpondStateStoreProvider extends LineProvider {
         definitionsBefore = None
       }
       notifyAll()
-      if (closing) engine.close()
+      closing
     }
+  }
 
   // ---- column families -----------------------------------------------------------------------------------------------------------
 
@@ -307,7 +314,7 @@ class MillpondStateStoreProvider extends LineProvider {
 
   override def doCleanupMaintenance(): Unit =
     try {
-      val anchor = engine.synchronized(if (engine.loaded && !engine.closed && engine.anchor > 0) Some((engine.anchor, engine.anchorId)) else None)
+      val anchor = if (!engine.loaded) None else engine.synchronized(if (engine.loaded && !engine.closed && engine.anchor > 0) Some((engine.anchor, engine.anchorId)) else None)
       anchor.foreach { case (version, commitId) =>
         context.call("collect", engine.generation) { r =>
           r.put("anchor_version", version).put("force", false)
@@ -317,11 +324,8 @@ class MillpondStateStoreProvider extends LineProvider {
     } catch { case NonFatal(e) => if (!engine.closed) logWarning(s"store ${context.label}: old files were not collected, it is tried again: ${e.getMessage}", e) }
 
   override def close(): Unit = if (engineOrNull != null) {
-    synchronized {
-      closing = true
-      if (owner == null) engine.close()
-      notifyAll()
-    }
+    val unused = synchronized { closing = true; notifyAll(); owner == null }
+    if (unused) engine.close()
     if (Agent.isRunning)
       try { context.call("close", engine.generation)(_ => ()); () }
       catch { case NonFatal(e) => logDebug(s"store ${context.label}: the agent keeps its cache: ${e.getMessage}") }

@@ -38,7 +38,7 @@ private[millpond] object Pressure {
   }
 
   private def mustSpill(engine: StoreEngine, share: Long): Boolean = {
-    def over: Boolean = engine.inBatch && (engine.liveBytes > share || engine.usedBytes > 2 * share)
+    def over: Boolean = engine.isWriting && (engine.liveBytes > share || engine.usedBytes > 2 * share)
     over && {
       if (engine.isHeap) refuse(engine)
       evict(engine, share)

@@ -8,6 +8,7 @@ import java.util.concurrent.locks.ReentrantLock
 private[millpond] object Seams {
   trait Director {
     /** A thread of the store has come to `point`. Others may go first; what could go wrong there may be thrown. */
+    @throws[Throwable]
     def at(point: String): Unit
     /** Begin work in the background. */
     def start(name: String, work: Runnable): Unit

@@ -53,7 +53,10 @@ private[millpond] object Snapshots extends Logging {
   /** Flush, then publish a snapshot of the newest version that is proven committed, if it is `due` ahead of the last one.
     * Returns the version of the new snapshot. Runs beside a batch; only one at a time per store. */
   def snapshot(engine: StoreEngine, due: Int): Option[Long] =
-    try engine.uploadLock.during(prepare(engine, due).map(publish(engine, _)))
+    try engine.uploadLock.during {
+      if (engine.composed) compact(engine, due) // what other partitions own is not uploaded once more
+      prepare(engine, due).map(publish(engine, _))
+    }
     finally engine.dropLocalIfClosed()
 
   private def publish(engine: StoreEngine, p: Prepared): Long =
@@ -77,14 +80,28 @@ private[millpond] object Snapshots extends Logging {
       p.version
     } finally LocalDirs.delete(p.dir)
 
-  private def prepare(engine: StoreEngine, due: Int): Option[Prepared] = engine.diskLock.during {
-    val wanted = engine.synchronized(engine.loaded && !engine.closed && !engine.stale && engine.spilledVersion <= engine.anchor &&
+  /** Whether a snapshot is due. While the store is being loaded none is, and nobody waits for that. */
+  private def isDue(engine: StoreEngine, due: Int): Boolean =
+    engine.loaded && engine.synchronized(engine.loaded && !engine.closed && !engine.stale && engine.spilledVersion <= engine.anchor &&
       engine.anchor > math.max(engine.snapshotVersion, engine.emptyAt) && engine.anchor - engine.snapshotVersion >= (if (engine.composed) 1 else due))
-    if (!wanted) None
+
+  /** A flush that stands aside for commits, unless a task waits for its end. */
+  private def flushAside(engine: StoreEngine): Unit = {
+    val courtesy = Courtesy.ofFlush()
+    flush(engine, () => courtesy.giveWay(Busy.commitsNeedAllCores && !engine.diskLock.isWanted))
+  }
+
+  /** Rewrite the disk tier of a store that a rescale put together. A batch may flush, spill and read meanwhile. */
+  private def compact(engine: StoreEngine, due: Int): Unit = {
+    val disk = engine.diskLock.during(if (isDue(engine, due)) { flushAside(engine); engine.disk } else null)
+    if (disk != null) orStale(engine)(disk.compact())
+  }
+
+  private def prepare(engine: StoreEngine, due: Int): Option[Prepared] = if (!engine.loaded) None else engine.diskLock.during {
+    if (!isDue(engine, due)) None
     else try {
-      val courtesy = Courtesy.ofFlush()
-      flush(engine, () => courtesy.giveWay(Busy.commitsNeedAllCores))
-      if (engine.composed) orStale(engine)(engine.disk.compact()) // what other partitions own is not uploaded once more
+      flushAside(engine)
+      Seams.at("snapshot.checkpoint")
       val dir = new File(engine.context.generationDir(engine.generation), s"snapshot-${java.util.UUID.randomUUID}")
       val (version, id, keys, families, layout) = engine.synchronized {
         // a batch may have begun since the flush: what the disk tier holds is `flushed`

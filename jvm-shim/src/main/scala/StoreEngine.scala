@@ -4,7 +4,6 @@ import java.io.File
 
 import scala.collection.mutable
 import scala.jdk.CollectionConverters._
-import scala.util.control.NonFatal
 
 import org.apache.spark.internal.Logging
 import org.apache.spark.sql.catalyst.expressions.UnsafeRow
@@ -20,11 +19,14 @@ import org.apache.spark.sql.millpond.MillpondStateStoreProvider.Session
   * monitor: a thread that lingers after its task reads nothing any more and writes into nobody's batch.
   *
   * Locks: every row operation synchronises on the engine, so that such a thread cannot harm native memory either;
-  * `diskLock` (taken before the engine's monitor) keeps flushes, snapshots, reloads and close apart.
+  * `diskLock` (taken before the engine's monitor) keeps flushes, snapshots, reloads and close apart. `ending` (taken before both) keeps apart
+  * what ends a batch, so that none is taken back while it is published. Nobody holds the monitor or `diskLock` while files go to storage or
+  * come from there.
   */
 final class StoreEngine(val context: StoreContext) extends Logging {
   private[millpond] val diskLock = new StoreLock
   private[millpond] val uploadLock = new StoreLock
+  private val ending = new StoreLock
   private[millpond] val budget = Shared.budget(context.options)
   private[millpond] val exactKeys = context.options.boolean("numKeys.exact")
   /** Whether all state stays in memory, and the disk tier exists only while a snapshot is made. */
@@ -34,9 +36,9 @@ final class StoreEngine(val context: StoreContext) extends Logging {
   private[millpond] val families = new java.util.LinkedHashMap[String, Family]
   private[millpond] var disk: DiskTier = null
   private[millpond] var diskDir: File = null // where the disk tier of this generation lies, once there is one
-  private[millpond] var generation = 0
-  private[millpond] var loaded = false
-  private[millpond] var closed = false
+  @volatile private[millpond] var generation = 0
+  @volatile private[millpond] var loaded = false
+  @volatile private[millpond] var closed = false
   private[millpond] var version = -1L
   private[millpond] var layout: StoreLayout = null
   private[millpond] var keys: KeyCount = null // live user-visible keys: of the running batch, or of what is committed
@@ -55,13 +57,15 @@ final class StoreEngine(val context: StoreContext) extends Logging {
   private[millpond] var anchorKeys: KeyCount = null
   private[millpond] var anchorId = ""
   private[millpond] var manifestInUse: String = null
-  private[millpond] val excludedManifests = mutable.LinkedHashSet.empty[String]
+  private[millpond] val excludedManifests = mutable.LinkedHashSet.empty[String] // proven damaged, as long as nothing replaces them
   private[millpond] var warming = false
   private[millpond] var emptyBase = false // the state before the next changelog is empty, whatever its version
   private[millpond] var emptyAt = -1L // that version: others still read it, with its rows, so it gets no snapshot
   private[millpond] var batchId: String = ""
   private var batchOpen = false
   private[millpond] def inBatch: Boolean = batchOpen
+  private var publishing = false // the changelog of the batch is complete and on its way to storage: nothing is written any more
+  private[millpond] def isWriting: Boolean = batchOpen && !publishing
   private def inBatch_=(open: Boolean): Unit = if (open != batchOpen) {
     batchOpen = open
     if (open) Busy.batchBegins() else Busy.batchEnds()
@@ -104,12 +108,12 @@ final class StoreEngine(val context: StoreContext) extends Logging {
   /** From here on the calls of this session are served, and no others. */
   def enter(session: Session): Unit = synchronized { holder = session }
 
-  /** The session gives the store back; what it had not committed is undone. */
-  def leave(session: Session): Unit = synchronized {
+  /** The session gives the store back; what it had not committed is undone. Waits for a commit of the session; no lock is held. */
+  def leave(session: Session): Unit = ending.during(synchronized {
     if (holder eq session)
       try undo()
       finally holder = null
-  }
+  })
 
   /** Refuse a call of a session that has ended. The engine's monitor is held. */
   private[millpond] def checkHeld(session: Session): Unit =
@@ -123,7 +127,7 @@ final class StoreEngine(val context: StoreContext) extends Logging {
   /** What is written when no batch is open would be part of the next one. */
   private def checkWritable(session: Session): Unit = {
     checkUsable(session)
-    if (!batchOpen) throw MillpondError.sessionEnded(context.label)
+    if (!isWriting) throw MillpondError.sessionEnded(context.label)
   }
 
   // ---- column families -----------------------------------------------------------------------------------------------------------
@@ -466,6 +470,7 @@ final class StoreEngine(val context: StoreContext) extends Logging {
   def begin(session: Session): Unit = {
     synchronized {
       checkUsable(session)
+      if (inBatch) throw MillpondError.sessionEnded(context.label) // two threads of one task: the other one writes
       inBatch = true
       familiesChanged = false
       batchId = StoreEngine.newId()
@@ -486,23 +491,45 @@ final class StoreEngine(val context: StoreContext) extends Logging {
   }
 
   /** Make the batch durable and return its version. After a failure the batch can still be aborted. */
-  def commit(session: Session): Long = synchronized {
-    checkWritable(session)
-    closeScans()
+  def commit(session: Session): Long = ending.during {
     val start = System.nanoTime
-    val next = version + 1
-    val staged = new File(layout.stagingDir, s".staging-${java.util.UUID.randomUUID.toString.replace("-", "")}")
-    val written = batchLog.write(staged, next, batchId)
-    val published =
-      try context.call("publish_changelog", generation)(_.put("version", next).put("id", batchId).put("staged", staged.getPath))
-      catch { case NonFatal(e) => staged.delete(); throw e }
+    val (next, from, staged, written) = synchronized {
+      checkWritable(session)
+      closeScans()
+      val staged = new File(layout.stagingDir, s".staging-${java.util.UUID.randomUUID.toString.replace("-", "")}")
+      val written = batchLog.write(staged, version + 1, batchId)
+      publishing = true
+      (version + 1, generation, staged, written)
+    }
+    var done = false
+    try {
+      Seams.at("commit.publish")
+      val published = context.call("publish_changelog", from)(_.put("version", next).put("id", batchId).put("staged", staged.getPath))
+      Seams.at("commit.answered")
+      synchronized {
+        checkUsable(session)
+        if (generation != from || !batchOpen) throw MillpondError.storeClosed(context.label)
+        committed(next, published.get("path").asText, written)
+      }
+      done = true
+    } finally {
+      synchronized { publishing = false }
+      if (!done) staged.delete(): Unit
+    }
+    metrics.committed(written.fileBytes, System.nanoTime - start)
+    next
+  }
+
+  /** The batch is durable as version `next`: memory follows. */
+  private def committed(next: Long, path: String, written: WrittenChangelog): Unit = {
+    closeScans() // that began since: what they may still read goes
     loaded = false // until memory has it too: what fails on the way leaves no version behind
     Seams.at("commit.published")
     families.values.forEach(_.table.commitBatch(next.toInt))
     version = next
     lineage += batchId
     batchLog.clear()
-    val changelog = PendingChangelog(next, batchId, published.get("path").asText, 2 * (written.rawBytes - written.spilledBytes))
+    val changelog = PendingChangelog(next, batchId, path, 2 * (written.rawBytes - written.spilledBytes))
     changelog.flushedBlocks = written.spilledBlocks
     pending = pending :+ changelog
     keysDetached = keysAtStart
@@ -511,12 +538,10 @@ final class StoreEngine(val context: StoreContext) extends Logging {
     families.values.forEach(_.committed(next))
     familiesDetached = familiesChanged
     loaded = true
-    metrics.committed(written.fileBytes, System.nanoTime - start)
-    next
   }
 
   /** Take back what the running batch wrote. */
-  def abort(session: Session): Unit = synchronized { checkHeld(session); undo() }
+  def abort(session: Session): Unit = ending.during(synchronized { checkHeld(session); undo() })
 
   private def undo(): Unit = {
     var done = closed
@@ -579,6 +604,7 @@ final class StoreEngine(val context: StoreContext) extends Logging {
   private[millpond] def snapshotPublished(at: Long, snapshotId: String, manifest: String): Unit = {
     lastSnapshot = Some(at -> snapshotId)
     manifestInUse = manifest
+    excludedManifests -= manifest
     composed = false
     if (at > lineageBase) {
       lineage.remove(0, (at - lineageBase).toInt)

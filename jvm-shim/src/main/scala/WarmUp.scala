@@ -47,7 +47,8 @@ private[millpond] object WarmUp extends Logging {
     }
     while (going) {
       if (Seams.director == null) courtesy.giveWay(engine.isScanned || (Busy.batchesNeedAllCores && engine.diskReads < FewReads))
-      going = engine.synchronized(engine.generation == generation && step(engine))
+      // a store that is being loaded anew is left at once: this thread serves the others too
+      going = engine.generation == generation && engine.synchronized(engine.generation == generation && step(engine))
       Thread.`yield`()
       Seams.at("warm-up.step")
     }

@@ -12,11 +12,13 @@ object Faults extends InvocationHandler {
   private lazy val seams = Class.forName(shim + "Seams$")
   private lazy val director = Class.forName(shim + "Seams$Director")
   private val GatherBytes = 1L << 20 // a flush writes down what it has, so that it has several files to write
+  private val PatienceMs = 20000L
   private var point = ""
   private var first = 0
   private var last = 0
   private var kind = ""
   private var passed = 0
+  private var work: Runnable = null
 
   /** From here on the passes number `first` to `last` (from 1) of the seam `point` fail with an error of `kind`. */
   def arm(point: String, first: Int, last: Int, kind: String): Unit = synchronized {
@@ -25,7 +27,14 @@ object Faults extends InvocationHandler {
     this.last = last
     this.kind = kind
     passed = 0
+    work = null
     direct(Proxy.newProxyInstance(director.getClassLoader, Array(director), this))
+  }
+
+  /** The next pass of the seam `point` waits for `work`, which another thread does, but not for long. */
+  def meanwhile(point: String, work: Runnable): Unit = synchronized {
+    arm(point, 1, 1, "")
+    this.work = work
   }
 
   /** Nothing fails any more. Returns how often the seam was passed. */
@@ -49,7 +58,13 @@ object Faults extends InvocationHandler {
       if (at == point) passed += 1
       at == point && passed >= first && passed <= last
     }
-    if (fails) throw error(at)
+    if (fails && work == null) throw error(at)
+    if (fails) {
+      val thread = new Thread(work)
+      thread.setDaemon(true)
+      thread.start()
+      thread.join(PatienceMs)
+    }
   }
 
   private def error(at: String): Throwable = {

@@ -74,6 +74,7 @@ object ProviderHarness {
     finally TaskContext.unset()
   }
 
+  @volatile private var meanwhile: ArrayNode = null
   /** Commands that run beside the others, by name. A command with `beside` is begun and answered at once; `join` waits for what it gives. */
   private val beside = TrieMap.empty[String, FutureTask[JsonNode]]
   private def perhapsBeside(c: JsonNode)(work: => JsonNode): JsonNode = if (!c.hasNonNull("beside")) work else {
@@ -434,6 +435,12 @@ object ProviderHarness {
     case "arm" => // seams of the shim that fail from here on
       Faults.arm(text(c, "point"), c.get("first").intValue, c.get("last").intValue, text(c, "kind"))
       nodes.nullNode
+    case "meanwhile" => // commands for another thread, when a seam is passed
+      meanwhile = null
+      val line = json.writeValueAsString(c.get("commands"))
+      Faults.meanwhile(text(c, "point"), () => meanwhile = answer(line))
+      nodes.nullNode
+    case "happened" => Faults.disarm(); require(meanwhile != null, "the commands did not come to their end"); meanwhile
     case "disarm" => nodes.numberNode(Faults.disarm())
     case "pid" => nodes.numberNode(ProcessHandle.current.pid)
     case other => throw new IllegalArgumentException(s"command $other")

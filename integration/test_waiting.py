@@ -1,0 +1,116 @@
+"""Who waits for whom: nobody for what goes to storage or comes from there; and what is tried again."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+
+from integration.harness import Harness, Provider, ProviderError, Schema, Store, providers_to_test, short_conf
+from integration.jvm import MILLPOND
+from integration.store_model import write_spark_metadata
+
+pytestmark = [
+    pytest.mark.spark,
+    pytest.mark.skipif(MILLPOND not in providers_to_test(), reason="about Millpond's own locks"),
+]
+
+
+@pytest.fixture(scope="module")
+def harness(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Harness]:
+    """One JVM for the whole module."""
+    started = Harness(tmp_path_factory.mktemp("harness"))
+    yield started
+    started.stop()
+
+
+@pytest.fixture
+def checkpoint(tmp_path: Path) -> Path:
+    """A new Spark checkpoint."""
+    path = tmp_path / "checkpoint"
+    write_spark_metadata(path, operator_name="stateStoreSave", partitions=1, provider_class=MILLPOND)
+    return path
+
+
+def _provider(harness: Harness, checkpoint: Path, **options: str) -> Provider:
+    conf = short_conf({"minDeltasForSnapshot": 1, **{f"millpond.{k}": v for k, v in options.items()}})
+    conf |= {"spark.sql.shuffle.partitions": "1"}
+    return harness.open(checkpoint / "state", provider_class=MILLPOND, schema=Schema("k bigint", "v string"), conf=conf)
+
+
+def _commit(provider: Provider, version: int, rows: dict[int, str]) -> None:
+    store = provider.store(version)
+    store.put_many([([k], [v]) for k, v in rows.items()])
+    assert store.commit().version == version + 1
+
+
+def _rows(store: Store) -> dict[int, str]:
+    return {k[0]: v[0] for k, v in store.scan()}
+
+
+def test_nobody_waits_while_a_changelog_goes_to_storage(harness: Harness, checkpoint: Path) -> None:
+    provider = _provider(harness, checkpoint)
+    _commit(provider, 0, {1: "one"})
+    store = provider.store(1)
+    store.put([2], ["two"])
+    harness.meanwhile(
+        "commit.publish",
+        [
+            {"do": "snapshot", "p": provider.name},
+            {"do": "cleanup", "p": provider.name},
+            {"do": "get", "s": store.name, "k": [2]},
+            {"do": "put", "s": store.name, "k": [3], "v": ["late"]},
+            {"do": "remove", "s": store.name, "k": [1]},
+        ],
+    )
+    assert store.commit().version == 2
+    snapshot, cleanup, got, put, removed = harness.happened()
+    assert (snapshot, cleanup, got) == (None, None, ["two"])
+    assert list(checkpoint.glob("state/0/0/1*.manifest"))
+    # what comes after the changelog was written would be in memory alone
+    assert isinstance(put, ProviderError) and isinstance(removed, ProviderError)
+    store = provider.store(2)
+    assert _rows(store) == {1: "one", 2: "two"}
+    store.abort()
+    provider.close()
+
+
+def test_maintenance_does_not_wait_for_a_restore(harness: Harness, checkpoint: Path) -> None:
+    provider = _provider(harness, checkpoint)
+    _commit(provider, 0, {1: "one"})
+    provider.close()
+    provider = _provider(harness, checkpoint)
+    other = [{"do": "snapshot", "p": provider.name}, {"do": "cleanup", "p": provider.name}]
+    harness.meanwhile("load.open", other)
+    store = provider.store(1)
+    assert harness.happened() == [None, None]
+    assert _rows(store) == {1: "one"}
+    store.abort()
+    provider.close()
+
+
+@pytest.mark.parametrize("kind", ["LOCAL_DISK_FULL", "MEMORY_EXHAUSTED", "LOCAL_FILES_LOST", "SST_DAMAGED"])
+def test_a_snapshot_is_passed_over_only_if_it_is_damaged(harness: Harness, checkpoint: Path, kind: str) -> None:
+    provider = _provider(harness, checkpoint)
+    for version in range(3):
+        _commit(provider, version, {version: "row"})
+    store = provider.store(3)
+    store.abort()
+    provider.snapshot()
+    assert (checkpoint / "state/0/0/3.manifest").exists()
+    provider.close()
+    provider = _provider(harness, checkpoint)
+    harness.arm("disk.open", kind=kind)
+    if kind in ("LOCAL_DISK_FULL", "MEMORY_EXHAUSTED"):
+        with pytest.raises(ProviderError, match=kind):
+            provider.store(3)
+    else:
+        provider.store(3).abort()
+    harness.disarm()
+    store = provider.store(3)
+    assert _rows(store) == {0: "row", 1: "row", 2: "row"}
+    (used,) = store.metrics()["instance"].values()
+    assert used == (0 if kind == "SST_DAMAGED" else 3)
+    store.abort()
+    provider.close()
