@@ -8,7 +8,7 @@ import scala.jdk.CollectionConverters._
 
 import com.fasterxml.jackson.databind.node.ArrayNode
 import org.rocksdb.{BlockBasedTableConfig, BloomFilter, Checkpoint, CompactRangeOptions, CompressionType, EnvOptions, FlushOptions, InfoLogLevel, IngestExternalFileOptions,
-  LRUCache, Options, ReadOptions, RocksDB, RocksDBException, RocksIterator, SstFileWriter, WriteOptions}
+  LRUCache, Options, ReadOptions, RocksDB, RocksDBException, RocksIterator, SstFileWriter, Status, WriteOptions}
 
 /** The disk tier of one store: a local RocksDB that sees rows only in bulk, as sorted files, at snapshots. Point reads and scans may come
   * from any thread; `close` must not run beside them. Owns its native objects.
@@ -226,7 +226,13 @@ object DiskTier {
 
   def failure(what: String, e: RocksDBException): MillpondException = {
     val text = String.valueOf(e.getMessage)
-    val kind = if (text.contains("No space left")) "LOCAL_DISK_FULL" else if (text.contains("No such file or directory")) "LOCAL_FILES_LOST" else if (text.startsWith("Corruption") || text.contains("Corruption:")) "SST_DAMAGED" else "INTERNAL"
+    // what is damaged need not say so in its text
+    val corrupt = text.contains("Corruption:") || (e.getStatus != null && e.getStatus.getCode == Status.Code.Corruption)
+    val kind =
+      if (text.contains("No space left")) "LOCAL_DISK_FULL"
+      else if (text.contains("No such file or directory")) "LOCAL_FILES_LOST"
+      else if (corrupt) "SST_DAMAGED"
+      else "INTERNAL"
     MillpondError.of(kind, s"$what: $text", cause = e)
   }
 
