@@ -250,6 +250,21 @@ class Harness:
 
 
 @dataclass(frozen=True)
+class Numbered:
+    """Rows of the schema `bigint -> string` that the JVM makes: each with a text that follows from tag and number; no tag removes them."""
+
+    until: int
+    tag: str
+    length: int = 0  # of each text, in bytes
+    first: int = 0
+    step: int = 1
+
+    def arguments(self) -> dict[str, Any]:
+        """As the harness wants it."""
+        return {"from": self.first, "until": self.until, "step": self.step, "tag": self.tag, "bytes": self.length}
+
+
+@dataclass(frozen=True)
 class Provider:
     """A provider in the harness JVM."""
 
@@ -372,6 +387,14 @@ class Store:
     def put_many(self, rows: Sequence[tuple[Row, Row]], **cf: str) -> None:
         """`put` for each pair, one line over the pipe."""
         self._call("put_many", rows=[list(r) for r in rows], **cf)
+
+    def put_numbered(self, layer: Numbered) -> None:
+        """`put` (or `remove`) of rows that the JVM makes."""
+        self._call("put_numbered", **layer.arguments())
+
+    def check_numbered(self, layers: Sequence[Numbered]) -> int:
+        """The number of rows; fails unless they are what these layers leave, the last one on top."""
+        return int(self._call("check_numbered", layers=[layer.arguments() for layer in layers]))
 
     def remove(self, key: Row, **cf: str) -> None:
         """`remove`."""

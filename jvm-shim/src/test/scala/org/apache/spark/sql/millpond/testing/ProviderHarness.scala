@@ -28,6 +28,25 @@ import org.apache.spark.sql.internal.SQLConf
 import org.apache.spark.sql.types._
 import org.apache.spark.unsafe.types.UTF8String
 
+/** The rows with the numbers `from`, `from + step` ... below `until`: each with a text of `bytes` that follows from tag and number, or
+  * removed if there is no tag. */
+private final class Numbered(c: JsonNode) {
+  private val from = c.path("from").asLong(0)
+  private val step = c.path("step").asLong(1)
+  private val bytes = c.path("bytes").asInt(0)
+  private val tag = c.path("tag").asText("")
+  val until: Long = c.get("until").asLong
+  val removes: Boolean = tag.isEmpty
+  def has(i: Long): Boolean = i >= from && i < until && (i - from) % step == 0
+  def numbers: Iterator[Long] = Iterator.iterate(from)(_ + step).takeWhile(_ < until)
+  def text(i: Long): String = {
+    val random = new java.util.SplittableRandom(tag.hashCode * 31L + i)
+    val out = new StringBuilder(bytes + 32).append(tag).append(' ').append(i).append(' ')
+    while (out.length < bytes) out.append(java.lang.Long.toHexString(random.nextLong()))
+    out.toString
+  }
+}
+
 /**
  * Drives any `StateStoreProvider` through Spark's contract, without a query.
  *
@@ -307,6 +326,34 @@ object ProviderHarness {
       if (text(c, "do") == "put_list") s.write.putList(k.encode(c.get("k")), values, cf)
       else s.write.mergeList(k.encode(c.get("k")), values, cf)
       nodes.nullNode
+    case "put_numbered" => // rows (number) -> (text), of which Python only says the numbers
+      val s = store(c)
+      val (cf, k, v, _) = s.family(c)
+      val layer = new Numbered(c)
+      layer.numbers.foreach { i =>
+        val key = k.encode(nodes.arrayNode().add(i))
+        if (layer.removes) s.write.remove(key, cf) else s.write.put(key, v.encode(nodes.arrayNode().add(layer.text(i))), cf)
+      }
+      nodes.nullNode
+    case "check_numbered" => // the store holds what these layers leave, the last one on top, and nothing else
+      val s = store(c)
+      val (cf, k, v, _) = s.family(c)
+      val layers = c.get("layers").elements().asScala.map(new Numbered(_)).toSeq.reverse
+      def wanted(i: Long): Option[Numbered] = layers.find(_.has(i)).filterNot(_.removes)
+      val rows = s.read.iterator(cf)
+      var found = 0L
+      try rows.foreach { row =>
+          val i = k.decode(row.key).get(0).longValue
+          val text = v.decode(row.value).get(0).textValue
+          val layer = wanted(i).getOrElse(throw new AssertionError(s"$i is there, and should not be"))
+          if (text != layer.text(i)) throw new AssertionError(s"$i has the value of another version: ${text.take(40)}")
+          found += 1
+        }
+      finally rows.close()
+      val all = layers.map(_.until).max
+      val count = Iterator.iterate(0L)(_ + 1).takeWhile(_ < all).count(wanted(_).isDefined)
+      if (found != count) throw new AssertionError(s"$found rows, and should be $count")
+      nodes.numberNode(found)
     case "merge_blanks" => // a value of one long text
       val s = store(c)
       val (cf, k, v, _) = s.family(c)

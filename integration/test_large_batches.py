@@ -1,0 +1,141 @@
+"""A batch many times larger than the memory that there is: it commits, goes to the disk tier, and comes back."""
+
+from __future__ import annotations
+
+import re
+from dataclasses import dataclass
+from pathlib import Path
+
+import pytest
+
+from integration.harness import Harness, Numbered, Provider, Schema, Store, providers_to_test, short_conf
+from integration.jvm import MILLPOND
+from integration.store_model import write_spark_metadata
+
+pytestmark = [
+    pytest.mark.spark,
+    pytest.mark.skipif(MILLPOND not in providers_to_test(), reason="about Millpond's own memory tier"),
+]
+
+MIB = 1 << 20
+SCHEMA = Schema("k bigint", "v string")
+
+
+@dataclass(frozen=True)
+class Size:
+    """How large a batch is, and the memory that it must do with."""
+
+    batch_bytes: int
+    row_bytes: int
+    budget_bytes: int
+    heap_bytes: int
+
+    @property
+    def rows(self) -> int:
+        """Rows of the batch."""
+        return self.batch_bytes // self.row_bytes
+
+
+SMALL = Size(batch_bytes=24 * MIB, row_bytes=1000, budget_bytes=2 * MIB, heap_bytes=512 * MIB)
+LARGE = Size(batch_bytes=2048 * MIB, row_bytes=4000, budget_bytes=256 * MIB, heap_bytes=1024 * MIB)
+
+
+def _harness(work_dir: Path, size: Size) -> Harness:
+    return Harness(work_dir, heap=f"{size.heap_bytes // MIB}m")
+
+
+def _open(harness: Harness, checkpoint: Path, size: Size, partition: int = 0) -> Provider:
+    conf = short_conf({"minDeltasForSnapshot": 1, "millpond.memory.budget": str(size.budget_bytes)})
+    conf |= {"spark.sql.shuffle.partitions": "2"}
+    return harness.open(checkpoint / "state", provider_class=MILLPOND, schema=SCHEMA, conf=conf, partition=partition)
+
+
+def _most_bytes(harness: Harness) -> int:
+    """The most memory that the JVM ever had, all in all."""
+    status = Path(f"/proc/{harness.pid}/status").read_text()
+    found = re.search(r"VmHWM:\s+(\d+) kB", status)
+    assert found
+    return int(found[1]) * 1024
+
+
+def _custom(store: Store, name: str) -> int:
+    return int(store.metrics()["custom"][name])
+
+
+@pytest.mark.parametrize("size", [SMALL, pytest.param(LARGE, marks=pytest.mark.deep)], ids=["24m", "2g"])
+def test_a_batch_larger_than_memory_comes_back(tmp_path: Path, size: Size) -> None:
+    """Commit, kill -9, replay, flush, snapshot, kill -9, restore: in memory that never holds the batch."""
+    checkpoint = tmp_path / "checkpoint"
+    write_spark_metadata(checkpoint, operator_name="stateStoreSave", partitions=2, provider_class=MILLPOND)
+    first = [
+        Numbered(size.rows, "first", size.row_bytes),
+        Numbered(size.rows, "again", size.row_bytes // 2, first=1, step=7),
+        Numbered(size.rows, "", first=2, step=11),
+    ]
+    second = [Numbered(size.rows, "later", 100, first=3, step=101), Numbered(size.rows, "", first=5, step=103)]
+
+    harness = _harness(tmp_path, size)
+    store = _open(harness, checkpoint, size).store(0)
+    for layer in first:
+        store.put_numbered(layer)
+    assert store.commit().version == 1
+    assert _custom(store, "millpondSpills") > 2
+    harness.kill()
+
+    # no snapshot is there: the changelog alone brings it back
+    harness = _harness(tmp_path, size)
+    provider = _open(harness, checkpoint, size)
+    store = provider.store(1)
+    count = store.check_numbered(first)
+    assert store.keys() == count
+    assert store.metrics()["memory_bytes"] <= size.budget_bytes * 5 // 4
+    for layer in second:
+        store.put_numbered(layer)
+    assert store.commit().version == 2
+    store = provider.store(2)  # proves version 2
+    store.check_numbered([*first, *second])
+    store.abort()
+    provider.snapshot()
+    assert (checkpoint / "state/0/0/2.manifest").exists()
+    most_bytes = _most_bytes(harness)
+    harness.kill()
+
+    (checkpoint / "state/0/0/1.changelog").unlink()
+    harness = _harness(tmp_path, size)
+    store = _open(harness, checkpoint, size).store(2)
+    store.check_numbered([*first, *second])
+    store.abort()
+    harness.stop()
+    assert most_bytes < size.heap_bytes + 2 * size.budget_bytes + 600 * MIB
+
+
+@pytest.mark.deep
+def test_two_large_batches_come_back_side_by_side(tmp_path: Path) -> None:
+    """Two stores that replay at once have one budget."""
+    checkpoint = tmp_path / "checkpoint"
+    write_spark_metadata(checkpoint, operator_name="stateStoreSave", partitions=2, provider_class=MILLPOND)
+    layer = Numbered(SMALL.rows, "first", SMALL.row_bytes)
+    harness = _harness(tmp_path, SMALL)
+    for partition in (0, 1):
+        store = _open(harness, checkpoint, SMALL, partition).store(0)
+        store.put_numbered(layer)
+        assert store.commit().version == 1
+    harness.kill()
+
+    harness = _harness(tmp_path, SMALL)
+    providers = [_open(harness, checkpoint, SMALL, partition) for partition in (0, 1)]
+    names = [harness.name("s") for _ in providers]
+    begun = [
+        harness.begin("get_store", p=p.name, s=s, version=1, id=None, force_snapshot=False, load_empty=False)
+        for p, s in zip(providers, names, strict=True)
+    ]
+    for name in begun:
+        harness.join(name)
+    stores = [Store(p, s) for p, s in zip(providers, names, strict=True)]
+    for store in stores:
+        store.check_numbered([layer])
+    used_bytes = [store.metrics()["memory_bytes"] for store in stores]
+    assert sum(used_bytes) <= SMALL.budget_bytes * 5 // 4
+    for store in stores:
+        store.abort()
+    harness.stop()
