@@ -129,6 +129,24 @@ def _custom(store: Store, name: str) -> int:
     return int(store.metrics()["custom"][name])
 
 
+def test_a_store_whose_every_batch_spills_takes_snapshots(bench: Bench) -> None:
+    """Maintenance comes when it comes: in the middle of batches that went down, and between them."""
+    provider = bench.provider()
+    state: dict[int, str] = {}
+    for version in range(4):
+        store = provider.store(version, bench.ids[version])
+        state = bench.fill(store, state, str(version))
+        provider.snapshot()
+        bench.commit(store, state)
+        assert _custom(store, "millpondSpills") > 0
+        provider.snapshot()
+    provider.close()
+    manifests = sorted(p.name for p in (bench.checkpoint / "state/0/0").glob("*.manifest"))
+    assert [int(name.split(".")[0].split("_")[0]) for name in manifests] == [1, 2, 3]
+    for version in (2, 3, 4):
+        bench.check(version)
+
+
 def test_a_batch_larger_than_the_budget_spills_and_goes_on(bench: Bench) -> None:
     provider = bench.provider()
     store = provider.store(0)

@@ -33,7 +33,10 @@ private[millpond] object Pressure {
     val share = engine.budget.fairShareBytes
     if (engine.synchronized(mustSpill(engine, share))) engine.diskLock.during {
       Snapshots.flush(engine) // what is committed can be evicted then; and if the batch must go down, it goes on top
-      engine.synchronized(if (mustSpill(engine, share)) spill(engine))
+      if (engine.synchronized(mustSpill(engine, share))) {
+        Snapshots.keepForLater(engine)
+        engine.synchronized(if (mustSpill(engine, share)) spill(engine))
+      }
     }
   }
 

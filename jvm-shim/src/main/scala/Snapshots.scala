@@ -2,6 +2,8 @@ package org.apache.spark.sql.millpond
 
 import java.io.File
 
+import scala.util.control.NonFatal
+
 import com.fasterxml.jackson.databind.JsonNode
 import com.fasterxml.jackson.databind.node.{ArrayNode, ObjectNode}
 
@@ -11,8 +13,10 @@ import org.apache.spark.internal.Logging
 private[millpond] object Snapshots extends Logging {
 
   /** A prepared snapshot: files that nothing changes any more. */
-  private final case class Prepared(version: Long, id: String, parent: Option[(Long, String)], keys: KeyCount, generation: Int, dir: File,
-      files: ArrayNode, families: ObjectNode, layout: StoreLayout)
+  private[millpond] final case class Prepared(version: Long, id: String, parent: Option[(Long, String)], keys: KeyCount, generation: Int,
+      dir: File, files: ArrayNode, families: ObjectNode, layout: StoreLayout) {
+    def drop(): Unit = LocalDirs.delete(dir)
+  }
 
   /** Bring the disk tier up to the anchor. Reads files only; `diskLock` is held. */
   def flush(engine: StoreEngine, giveWay: () => Unit = () => ()): Unit = {
@@ -78,7 +82,7 @@ private[millpond] object Snapshots extends Logging {
       }
       engine.metrics.snapshotTaken(answer.get("new_bytes").asLong, answer.get("reused_bytes").asLong, System.nanoTime - start)
       p.version
-    } finally LocalDirs.delete(p.dir)
+    } finally p.drop()
 
   /** Whether a snapshot is due. While the store is being loaded none is, and nobody waits for that. */
   private def isDue(engine: StoreEngine, due: Int): Boolean =
@@ -98,18 +102,31 @@ private[millpond] object Snapshots extends Logging {
   }
 
   private def prepare(engine: StoreEngine, due: Int): Option[Prepared] = if (!engine.loaded) None else engine.diskLock.during {
-    if (!isDue(engine, due)) None
+    val kept = engine.takeKept()
+    if (!isDue(engine, due)) kept
     else try {
+      kept.foreach(_.drop())
       flushAside(engine)
-      Seams.at("snapshot.checkpoint")
-      val dir = new File(engine.context.generationDir(engine.generation), s"snapshot-${java.util.UUID.randomUUID}")
-      val (version, id, keys, families, layout) = engine.synchronized {
-        // a batch may have begun since the flush: what the disk tier holds is `flushed`
-        val f = Json.obj()
-        BatchLog.describeFamilies(engine, f, asOf = engine.flushed)
-        (engine.flushed, engine.lineage((engine.flushed - engine.lineageBase).toInt), engine.flushedKeys, f, engine.layout)
-      }
-      Some(Prepared(version, id, engine.lastSnapshot, keys, engine.generation, dir, orStale(engine)(engine.disk.snapshotTo(dir)), families, layout))
+      Some(checkpoint(engine))
     } finally if (engine.isHeap) engine.closeDisk()
+  }
+
+  /** The running batch is about to go down into the disk tier, of which no snapshot can be made then until the next batch begins: if one is
+    * due it is made now, of links, for maintenance to upload. `diskLock` is held; the disk tier has all that is committed. */
+  def keepForLater(engine: StoreEngine): Unit = if (isDue(engine, engine.context.conf.minDeltasForSnapshot))
+    try engine.keep(checkpoint(engine))
+    catch { case NonFatal(e) => logWarning(s"store ${engine.context.label}: no snapshot was made, the next batch tries again: ${e.getMessage}", e) }
+
+  /** The RocksDB checkpoint of what the disk tier holds, `flushed`; `diskLock` is held. */
+  private def checkpoint(engine: StoreEngine): Prepared = {
+    Seams.at("snapshot.checkpoint")
+    val dir = new File(engine.context.generationDir(engine.generation), s"snapshot-${java.util.UUID.randomUUID}")
+    val (version, id, keys, families, layout) = engine.synchronized {
+      // a batch may have begun since the flush
+      val f = Json.obj()
+      BatchLog.describeFamilies(engine, f, asOf = engine.flushed)
+      (engine.flushed, engine.lineage((engine.flushed - engine.lineageBase).toInt), engine.flushedKeys, f, engine.layout)
+    }
+    Prepared(version, id, engine.lastSnapshot, keys, engine.generation, dir, orStale(engine)(engine.disk.snapshotTo(dir)), families, layout)
   }
 }

@@ -71,6 +71,7 @@ final class StoreEngine(val context: StoreContext) extends Logging {
     if (open) Busy.batchBegins() else Busy.batchEnds()
   }
   private[millpond] var spilledVersion = 0L // the disk tier holds a part of this version, which need not be proven committed yet
+  private var keptSnapshot: Option[Snapshots.Prepared] = None // made before the batch went down; `diskLock` is held
   private[millpond] var nothingToEvict = false // until the next flush
   private[millpond] val batchLog = new BatchLog(this)
   private var familiesChanged = false // the running batch created or removed a family: to take that back is to load again
@@ -577,6 +578,7 @@ final class StoreEngine(val context: StoreContext) extends Logging {
     inBatch = false
     batchLog.clear()
     spilledVersion = 0L
+    takeKept().foreach(_.drop())
     nothingToEvict = false
   }
 
@@ -597,6 +599,10 @@ final class StoreEngine(val context: StoreContext) extends Logging {
     warming = false
     if (warmScan != null) { warmScan.close(); warmScan = null }
   }
+
+  /** The snapshot waits for maintenance. `diskLock` is held, as for the next. */
+  private[millpond] def keep(snapshot: Snapshots.Prepared): Unit = { takeKept().foreach(_.drop()); keptSnapshot = Some(snapshot) }
+  private[millpond] def takeKept(): Option[Snapshots.Prepared] = { val kept = keptSnapshot; keptSnapshot = None; kept }
 
   private[millpond] def snapshotVersion: Long = lastSnapshot.fold(0L)(_._1)
 
