@@ -73,7 +73,10 @@ class Actors(Query):
         """RocksDB rewrites its files."""
         for executor in self.world.executors:
             for provider in executor.providers.values():
-                self.world.of_executor(executor, "compact", p=provider)
+                try:
+                    self.world.of_executor(executor, "compact", p=provider)
+                except ProviderError as error:
+                    self._judge(error, executor)
 
     def do_settle(self, step: Step) -> None:
         """What was begun ends."""
@@ -186,6 +189,7 @@ class Actors(Query):
         # without ids the last one to publish a version wins: attempts of one batch then write the same, and this one does not
         commits = self.setting.spark_format == 2 and step["commits"]
         commands.append({"do": "commit" if commits else "abort", "s": store})
+        commands.append({"do": "end_session", "s": store})  # a commit that failed gives nothing back
         self._retain(self.newest)
         executor.sessions.setdefault(provider, []).append(store)
         thread = self.world.spawn(executor, name, commands)
