@@ -3,21 +3,25 @@
 from __future__ import annotations
 
 import contextlib
+import os
 import random
 import shutil
 from pathlib import Path
 from typing import Any
 
 from integration.harness import ProviderError
+from integration.simulation.agents import AgentDeath
 from integration.simulation.director import Executor, Wrong, kinds_of
 from integration.simulation.families import Kind
 from integration.simulation.jvm import Message
 from integration.simulation.query import Killed, Query, Step
-from integration.simulation.spark_files import read_ids
+from integration.simulation.spark_files import newest_commit, read_ids
 from integration.simulation.tasks import Families, Task, Version, copied, family_arguments, part, same
 from millpond import layout, savepoint
 from millpond.errors import ErrorKind, MillpondError
 from millpond.rescaling import rescale
+from millpond.restore.sst_cache import cache_directory
+from millpond.testing.faults import Fault, FaultyStorage, Operation
 
 
 class Actors(Query):
@@ -146,20 +150,78 @@ class Actors(Query):
             for executor in self.world.executors:
                 for key in list(executor.providers):
                     self._drop_provider(executor, key)
+        before = self.versions[self.newest]
+        killed = self._rescale_killed(step["partitions"])
         try:
-            report = rescale(self.world.storage, "it", step["partitions"], skip_uncommitted=True)
+            batch = rescale(self.world.storage, "it", step["partitions"], skip_uncommitted=True).batch
         except MillpondError as error:
             self.world.log(f"rescale: {error.kind.value}")
-            if error.kind in (ErrorKind.UNSUPPORTED, ErrorKind.STORE_UNSCALABLE, ErrorKind.PARTITIONS_INVALID):
+            if error.kind in (ErrorKind.UNSUPPORTED, ErrorKind.STORE_UNSCALABLE):
                 return
-            raise Wrong(f"the rescale fails: {error.kind.value}", error) from error
-        before = self.versions[self.newest]
-        self.newest, self.partitions = report.batch + 1, report.partitions
+            if error.kind is not ErrorKind.PARTITIONS_INVALID:
+                raise Wrong(f"the rescale fails: {error.kind.value}", error) from error
+            batch = newest_commit(self.world.storage)
+            if not killed or batch < self.newest:
+                return
+        self.newest, self.partitions = batch + 1, step["partitions"]
         ids: tuple[str | None, ...] = (None,) * self.partitions
         if self.setting.spark_format == 2:
-            ids = read_ids(self.world.storage, report.batch)
+            ids = read_ids(self.world.storage, batch)
         self.versions[self.newest] = Version(self.newest, self.partitions, ids, copied(before.families))
         self.contents.clear()
+
+    def _rescale_killed(self, partitions: int) -> bool:
+        """Sometimes the command is killed before one of its storage operations. It is run again then."""
+        left = self.choices.pick(0.4, 60)
+        if not left:
+            return False
+
+        def choose(operation: Operation) -> Fault | None:
+            nonlocal left
+            left -= 1
+            if not left:
+                raise AgentDeath
+            return None
+
+        try:
+            rescale(FaultyStorage(self.world.storage, choose), "it", partitions, skip_uncommitted=True)
+        except AgentDeath:
+            self.world.log("the rescale is killed")
+        except MillpondError as error:
+            self.world.log(f"rescale: {error.kind.value}")
+        return True
+
+    def do_tear(self, step: Step) -> None:
+        """The files in an executor's cache are cut off, as after a power cut. Those that stores have open are other links."""
+        parent = os.path.dirname(self.world.executors[step["executor"]].local_root)
+        for entry in sorted(Path(cache_directory(parent)).glob("*.sst")):
+            data = entry.read_bytes()
+            entry.unlink()
+            entry.write_bytes(data[: len(data) // 2] if step["cut"] else bytes([data[0] ^ 1]) + data[1:])
+
+    def do_late(self, step: Step) -> None:
+        """A second attempt of the batch that was committed last ends long after it: in Spark checkpoint format 1 it takes the place
+        of what the first one wrote, which was the same."""
+        partition = step["which"] % self.partitions
+        done = self.written.get(partition)
+        if self.setting.spark_format != 1 or done is None or done[0] not in self.restorable():
+            return
+        base, commands = done
+        version, executor = self.versions[base], self.world.executors[step["executor"]]
+        if version.partitions != self.partitions:
+            return
+        provider = self.world.provider(executor, partition, self.partitions)
+        store = self.world.new_name("s")
+        name = f"zombie in {provider}"
+        if any(n == name for n, _ in self.world.threads.values()):
+            return
+        first: dict[str, Any] = {"do": "get_store", "p": provider, "s": store, "version": base}
+        batch = [first, *({**command, "s": store} for command in commands), {"do": "commit", "s": store}]
+        self._retain(base)
+        executor.sessions.setdefault(provider, []).append(store)
+        thread = self.world.spawn(executor, name, batch)
+        self.world.on_done[thread] = lambda message: self._check_zombie(message, batch, {}, {}, executor)
+        self.late.add(thread)
 
     def do_zombie(self, step: Step) -> None:
         """A second attempt of the next batch's task, on another executor and beside all that follows."""

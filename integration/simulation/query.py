@@ -60,6 +60,10 @@ class Query:
         self.step = 0
         self.used: dict[str, int] = {}  # provider -> version that it committed last
         self.lingering: list[tuple[Executor, Task]] = []
+        self.written: dict[
+            int, tuple[int, list[dict[str, Any]]]
+        ] = {}  # partition -> the last version's base, and what it did
+        self.late: set[int] = set()  # threads of second attempts that commit what the first one did
         write_metadata(world.storage, str(world.checkpoint), shape, self.partitions)
 
     def do_batch(self, step: Step) -> None:
@@ -221,6 +225,7 @@ class Query:
         self.used[provider] = base + 1
         executor.disturbed = bool(world.threads)
         self._check_commit(task, done, base)
+        self.written[partition] = (base, task.written)
         return done["id"], task.rows
 
     def _killed(self, executor: Executor) -> None:
@@ -280,6 +285,9 @@ class Query:
 
     def restart(self) -> None:
         """The query ends and begins anew. Its providers are unloaded, or live on for a while."""
+        if self.late & self.world.threads.keys():  # nobody goes back in Spark's logs while a task of the query writes
+            self.world.settle()
+        self.written.clear()
         self.world.run += 1
         for executor in self.world.executors:
             for key in list(executor.providers):

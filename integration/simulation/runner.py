@@ -40,6 +40,8 @@ class Runner(Actors):
         stats = world.command("stats")
         if stats["used_bytes"] or stats["actors"] or stats["stores"] > 1:
             raise Wrong("something is left after all stores are closed", stats)
+        if left := world.jvm.open_files():
+            raise Wrong("files are open after all stores are closed", left)
 
     def _maintain_all(self) -> None:
         for executor in self.world.executors:

@@ -57,6 +57,8 @@ def steps_of(seed: int) -> list[Step]:
         "back": 1,
         "rescale": 1,
         "zombie": 2,
+        "late": 1,
+        "tear": 1,
         "litter": 1,
         "lose": 1,
         "savepoint": 1,
@@ -94,6 +96,10 @@ def _other(chance: random.Random, do: str, main: int) -> Step:
         which, ops = chance.randint(0, 3), chance.choice((1, 3, 6))
         other = 1 - main if chance.random() < 0.7 else main
         return {"do": do, "executor": other, "which": which, "ops": ops, "commits": chance.random() < 0.7}
+    if do == "late":
+        return {"do": do, "executor": executor, "which": chance.randint(0, 3)}
+    if do == "tear":
+        return {"do": do, "executor": executor, "cut": chance.random() < 0.5}
     if do in ("kill", "unload", "lose"):
         return {"do": do, "executor": executor}
     if do in ("read", "audit", "savepoint"):

@@ -59,6 +59,12 @@ def read_ids(storage: Storage, batch: int) -> tuple[str, ...]:
     return tuple(one[0] for one in json.loads(commit.split("\n")[1])["stateUniqueIds"]["0"])
 
 
+def newest_commit(storage: Storage) -> int:
+    """The newest batch in the commit log."""
+    names = (info.key.rpartition("/")[2] for info in storage.list("commits/"))
+    return max(int(name) for name in names if name.isdigit())
+
+
 def _text(value: str) -> bytes:
     return struct.pack(">H", len(value)) + value.encode()
 

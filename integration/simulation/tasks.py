@@ -16,6 +16,7 @@ from integration.store_model import canon
 Rows = dict[str, tuple[Row, list[Row]]]  # canonical key -> key, its values in order
 Families = dict[str, Rows]
 Pairs = list[tuple[Row, Row]]
+_WRITES = {"create_cf", "remove_cf", "put", "put_list", "merge", "merge_list", "remove", "delete_range"}
 
 
 def copied(families: Families) -> Families:
@@ -99,12 +100,17 @@ class Task:
         self.kinds = kinds  # with keys of this partition only
         self.rows = rows
         self.walks: list[Walk] = []
+        self.written: list[
+            dict[str, Any]
+        ] = []  # the commands that changed something, and those that make families known
 
     def do(self, what: str, **arguments: Any) -> Any:
         """One command on the store. Raises: ProviderError."""
         self.world.breathe()
         said = ("cf", "k", "v", "scan", "from", "to")
         self.world.log(f"  {what} " + " ".join(str(arguments[n])[:80] for n in said if n in arguments))
+        if what in _WRITES:
+            self.written.append({"do": what, **arguments})
         return self.world.of_executor(self.executor, what, s=self.store, **arguments)
 
     # ---- families
