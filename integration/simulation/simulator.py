@@ -6,7 +6,6 @@ import json
 import logging
 import shutil
 import tempfile
-import time
 import traceback
 from collections.abc import Callable, Sequence
 from dataclasses import asdict, dataclass, field, replace
@@ -136,21 +135,23 @@ class Simulator:
 
     # ---- shrinking
 
-    def shrink(self, schedule: Schedule, outcome: Outcome, *, seconds: float = 90.0) -> Schedule:
-        """The shortest schedule found that fails with the same symptom."""
-        deadline = time.monotonic() + seconds
+    def shrink(self, schedule: Schedule, outcome: Outcome, *, runs: int = 300) -> Schedule:
+        """The shortest schedule found, in so many runs at most, that fails with the same symptom."""
         best = replace(schedule, given=dict(outcome.made))
+        left = runs
 
         def fails(candidate: Schedule) -> bool:
-            return time.monotonic() < deadline and self.run(candidate).symptom == outcome.symptom
+            nonlocal left
+            left -= 1
+            return left >= 0 and self.run(candidate).symptom == outcome.symptom
 
         if not fails(best):
             return schedule  # it depends on something that is no decision
         size = (10**9, 10**9)
-        while (now := (len(best.steps), len(best.given or ()))) < size and time.monotonic() < deadline:
+        while (now := (len(best.steps), len(best.given or ()))) < size and left > 0:
             size = now
+            best = _fewer_choices(best, fails)  # without trouble a run is short, and so are its steps
             best = _fewer_steps(best, fails)
-            best = _fewer_choices(best, fails)
             best = _less(best, fails)
         return best
 
@@ -194,6 +195,8 @@ def _less(best: Schedule, fails: Callable[[Schedule], bool]) -> Schedule:
 
 def _minimal(items: Sequence[T], fails: Callable[[Sequence[T]], bool]) -> Sequence[T]:
     """Delta debugging: the items without those that are not needed to fail."""
+    if items and fails([]):
+        return []
     parts = 2
     while len(items) >= 1:
         length = max(1, -(-len(items) // parts))
