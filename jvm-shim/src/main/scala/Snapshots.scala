@@ -51,8 +51,16 @@ private[millpond] object Snapshots extends Logging {
     catch {
       case e: MillpondException if e.kind.startsWith("CHANGELOG_") || e.kind == "LOCAL_FILES_LOST" =>
         engine.synchronized { engine.stale = true }
-        throw e
+        throw asLost(engine, e)
     }
+
+  /** Where storage is not local, the changelogs here are copies: if one is gone, the next opening finds it in storage. */
+  private def asLost(engine: StoreEngine, e: MillpondException): MillpondException = {
+    val local = engine.context.localDir.toPath
+    def gone = engine.synchronized(engine.pending).map(c => new File(c.path)).find(f => f.toPath.startsWith(local) && !f.isFile)
+    (if (e.kind == "CHANGELOG_MISSING") gone else None)
+      .fold(e)(f => MillpondError.of("LOCAL_FILES_LOST", s"the local copy $f of a changelog was deleted.", cause = e))
+  }
 
   /** Flush, then publish a snapshot of the newest version that is proven committed, if it is `due` ahead of the last one.
     * Returns the version of the new snapshot. Runs beside a batch; only one at a time per store. */
