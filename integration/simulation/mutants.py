@@ -118,12 +118,12 @@ MUTANTS: tuple[Mutant, ...] = (
         "a family that was made again is taken for the one that was removed",
         (
             (
-                _SHIM + "Loader.scala",
+                _SHIM + "Replay.scala",
                 'if (known == null || known.id != f.get("id").asInt) engine.addFamily',
                 "if (known == null) engine.addFamily",
             ),
             (
-                _SHIM + "Loader.scala",
+                _SHIM + "Replay.scala",
                 'if (known != null && known.id != f.get("id").asInt) {',
                 "if (known != null && known.id < 0) {",
             ),
@@ -187,7 +187,7 @@ MUTANTS: tuple[Mutant, ...] = (
         "a restore appends what a merge added twice",
         (
             (
-                _SHIM + "Loader.scala",
+                _SHIM + "Replay.scala",
                 "else if (op == Op.Merge) engine.replayMerge(f, slot, block, at, length, hash, found, valueAt, valueLength)",
                 "else if (op == Op.Merge) { engine.replayMerge(f, slot, block, at, length, hash, found, valueAt, valueLength); "
                 "engine.replayMerge(f, slot, block, at, length, hash, f.table.find(block, at, length, hash), valueAt, valueLength) }",
@@ -307,7 +307,18 @@ def hunt(mutant: Mutant, seeds: int) -> Result:
         env = {**os.environ, "PYTHONPATH": os.pathsep.join([str(root / "python" / "src"), str(REPO)])}
         if mutant.is_scala:
             env["MILLPOND_TEST_JAR"] = str(_build(root))
-        command = [sys.executable, "-m", "integration.simulation", "--seeds", str(seeds), "--no-shrink", "--most", "1"]
+        command = [
+            sys.executable,
+            "-m",
+            "integration.simulation",
+            "--seeds",
+            str(seeds),
+            "--no-shrink",
+            "--most",
+            "1",
+            "--processes",
+            "1",
+        ]
         done = subprocess.run(command, env=env, cwd=REPO, capture_output=True, text=True, check=False)
     counts = re.search(r"^(\d+) passed, (\d+) failed$", done.stdout, re.MULTILINE)
     if counts is None:

@@ -30,6 +30,7 @@ def setting_of(seed: int) -> Setting:
         grace_ms=chance.choice((0, 10 * MINUTE_MS, 10 * MINUTE_MS)),
         partitions=chance.choice((1, 1, 1, 2)),
         switches=sometimes(0.5, 0.7),
+        meanwhile=chance.choice((0.03, 0.1, 0.3)),
         stands=sometimes(0.3),
         storage_faults=sometimes(0.06),
         bodies=chance.random() < 0.3,

@@ -25,6 +25,7 @@ class Setting:
     grace_ms: int = 10 * MINUTE_MS
     partitions: int = 1
     switches: float = 0.0  # at a seam others go first
+    meanwhile: float = 0.3  # between two actions of a task others go on
     stands: float = 0.0  # at a storage operation others go first
     storage_faults: float = 0.0
     bodies: bool = False  # what is read may be damaged

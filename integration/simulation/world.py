@@ -139,11 +139,11 @@ class World(Director):
             if not call.done:
                 call.finish()
 
-    def breathe(self, probability: float = 0.3) -> None:
+    def breathe(self) -> None:
         """Sometimes others do something between two actions of the main thread."""
         if self.threads and not self.quiet:
             threads = list(self.threads)
-            chosen = self.choices.pick(probability, len(threads))
+            chosen = self.choices.pick(self.setting.meanwhile, len(threads))
             if chosen and threads[chosen - 1] in self.threads:
                 self.log(f"{self.threads[threads[chosen - 1]][0]} goes on")
                 self.command("run", t=threads[chosen - 1])
