@@ -13,10 +13,11 @@ import pyarrow.parquet as pq
 import pytest
 
 from millpond import savepoint
+from millpond.errors import InvalidInputError
 from millpond.ids import StoreId
 from millpond.keygroups import KeyGroups
 from millpond.rows.encode import encode_rows
-from millpond.state.chunks import CHUNK_BYTES, CHUNK_ROWS, chunks_of, pair_bytes, row_batches
+from millpond.state.chunks import CHUNK_BYTES, CHUNK_ROWS, chunks_of, pair_bytes, row_batches, table_batches
 from millpond.state.tables import scan_state
 from tests.row_checkpoints import VALUE, RowsBuilder
 
@@ -83,6 +84,27 @@ def test_large_rows_are_exported_edited_and_restored_a_few_at_a_time(tmp_path: P
     assert max(seen) <= 2 * CHUNK_BYTES and peak_bytes < 10 * CHUNK_BYTES
     savepoint.restore(tmp_path / "edited", tmp_path / "new", partitions=2)
     assert sum(batch.num_rows for batch in scan_state(tmp_path / "new")[1]) == rows
+
+
+@pytest.mark.parametrize("directory", [False, True])
+def test_the_table_of_an_edit_is_read_a_few_rows_at_a_time(tmp_path: Path, directory: bool) -> None:
+    """One row group, as other programs write it."""
+    schema = pa.schema([("value", pa.struct([("n", pa.string())])), ("other", pa.int8()), ("key", pa.int32())])
+    rows = [{"value": {"n": str(k % 10) * MIB}, "other": 1, "key": k} for k in range(64)]
+    path = tmp_path / "rows.parquet"
+    if directory:
+        (tmp_path / "rows").mkdir()
+        pq.write_table(pa.Table.from_pylist(rows[:1], schema=schema), tmp_path / "rows/0.parquet")
+        path = tmp_path / "rows/1.parquet"
+    pq.write_table(pa.Table.from_pylist(rows, schema=schema), path, compression="none", use_dictionary=False)
+    before, keys = pa.total_allocated_bytes(), []
+    for batch in table_batches(str(path.parent if directory else path), ("key", "value")):
+        assert batch.nbytes <= 2 * CHUNK_BYTES
+        keys += batch.column("key").to_pylist()
+        assert pa.total_allocated_bytes() - before <= 6 * CHUNK_BYTES
+    assert keys == [0] * directory + list(range(64))
+    with pytest.raises(InvalidInputError, match="cannot be read"):
+        table_batches(str(tmp_path / "nothing"), ("key",))
 
 
 def test_an_edit_opens_no_file_for_each_partition(tmp_path: Path) -> None:

@@ -3,15 +3,14 @@
 from __future__ import annotations
 
 import argparse
-from collections.abc import Iterator
 from typing import Any
 
 from millpond import savepoint as savepoints
 from millpond.cli.output import Output
 from millpond.cli.progress import progress_bar
-from millpond.errors import ErrorKind, InvalidInputError
 from millpond.rows import require_tools
 from millpond.savepoint.job import function_at
+from millpond.state.chunks import table_batches
 
 
 def add_arguments(command: argparse.ArgumentParser) -> None:
@@ -39,7 +38,8 @@ def edit(arguments: argparse.Namespace, output: Output) -> int:
     if arguments.function is not None:
         given["function"] = function_at(arguments.function)
     else:
-        given["table"] = _batches(arguments.table)
+        require_tools()
+        given["table"] = table_batches(arguments.table, ("key", "value"))
     with progress_bar(arguments.json) as progress:
         report = savepoints.edit(
             arguments.savepoint,
@@ -62,17 +62,3 @@ def edit(arguments: argparse.Namespace, output: Output) -> int:
     if report.dry_run:
         output.message("nothing was written (--dry-run)")
     return 0
-
-
-def _batches(path: str) -> Iterator[Any]:
-    """The rows of a Parquet file, or of a directory of them, some at a time. Raises: InvalidInputError: INVALID_ARGUMENT."""
-    require_tools()
-    import pyarrow as pa
-    import pyarrow.dataset as ds
-
-    try:
-        dataset = ds.dataset(path, format="parquet")
-    except (OSError, pa.ArrowException) as e:
-        raise InvalidInputError(f"{path} cannot be read: {e}", kind=ErrorKind.INVALID_ARGUMENT) from e
-    names = [name for name in ("key", "value") if name in dataset.schema.names]
-    return iter(dataset.to_batches(columns=names, batch_size=65_536))

@@ -6,9 +6,12 @@ from collections.abc import Callable, Iterable, Iterator, Sequence
 from itertools import chain, islice
 from typing import Any, TypeVar
 
+from millpond.errors import ErrorKind, InvalidInputError
+
 CHUNK_ROWS = 65_536
 CHUNK_BYTES = 16 * 1024 * 1024
 _MOST_AT_ONCE = 128
+_READ_BYTES = 1024 * 1024
 
 T = TypeVar("T")
 
@@ -50,6 +53,33 @@ def chunks_of(
 def fitting_rows(rows: int, size_bytes: int) -> int:
     """Return how many rows to take at a time of `rows` that have so many bytes together."""
     return max(1, min(CHUNK_ROWS, rows * CHUNK_BYTES // max(1, size_bytes)))
+
+
+def table_batches(path: str, columns: Sequence[str]) -> Iterator[Any]:
+    """Return the rows of a Parquet file, or of a directory of them, as record batches, of such of the columns as there are.
+
+    Needs the extra `tools`. Raises: InvalidInputError: INVALID_ARGUMENT.
+    """
+    import pyarrow as pa
+    import pyarrow.dataset as ds
+    import pyarrow.parquet as pq
+
+    try:
+        dataset = ds.dataset(path, format="parquet")
+    except (OSError, pa.ArrowException) as e:
+        raise InvalidInputError(f"{path} cannot be read: {e}", kind=ErrorKind.INVALID_ARGUMENT) from e
+
+    def batches() -> Iterator[Any]:
+        for name in dataset.files:
+            # Not the dataset: it reads whole row groups ahead, and counts rows, not bytes.
+            try:
+                with pq.ParquetFile(dataset.filesystem.open_input_file(name), buffer_size=_READ_BYTES) as file:
+                    there = set(file.schema_arrow.names)
+                    yield from row_batches(file, [column for column in columns if column in there])
+            except (OSError, pa.ArrowException) as e:
+                raise InvalidInputError(f"{name} cannot be read: {e}", kind=ErrorKind.INVALID_ARGUMENT) from e
+
+    return batches()
 
 
 def row_batches(file: Any, columns: Sequence[str]) -> Iterator[Any]:
