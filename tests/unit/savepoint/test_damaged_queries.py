@@ -116,6 +116,7 @@ DAMAGE: dict[str, tuple[Damage, ErrorKind]] = {
     "operator metadata": (without("state/1/_metadata"), ErrorKind.FORMAT_DAMAGED),
     "a schema": (without("state/1/0/_metadata/schema"), ErrorKind.FORMAT_DAMAGED),
     "a schema, cut": (cut("state/1/0/_metadata/schema"), ErrorKind.FORMAT_DAMAGED),
+    "the query's id": (without("metadata"), ErrorKind.FORMAT_DAMAGED),
     "format.json": (without("millpond/format.json"), ErrorKind.OBJECT_NOT_FOUND),
     "the newest offsets": (without("offsets/5"), ErrorKind.FORMAT_DAMAGED),
     "the offsets before": (without("offsets/4"), ErrorKind.FORMAT_DAMAGED),
@@ -168,12 +169,6 @@ def test_the_newest_commit_of_a_batch_that_another_follows(built: CheckpointBuil
     refused(ErrorKind.FORMAT_DAMAGED, lambda: savepoint.create(built.root, tmp_path / "saved"))
     savepoint.create(built.root, tmp_path / "saved", batch=3)
     assert savepoint.verify(tmp_path / "saved").ok
-
-
-def test_the_query_id(built: CheckpointBuilder) -> None:
-    without("metadata")(built)
-    (problem,) = verify(built.storage, "name").problems
-    assert (problem.kind, problem.file) == ("FORMAT_DAMAGED", "metadata")
 
 
 def test_ids_of_another_number_of_partitions(built: CheckpointBuilder, tmp_path: Path) -> None:

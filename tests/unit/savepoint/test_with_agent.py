@@ -34,6 +34,7 @@ def provider(checkpoint: Path, local: Path, spark_format: int) -> Provider:
 def commit_in_spark(checkpoint: Path, batch: int, version: VersionId, spark_format: int) -> None:
     """Write what Spark's driver writes around a batch."""
     storage = LocalStorage(str(checkpoint), fsync=False)
+    storage.put_bytes(layout.QUERY_METADATA_KEY, b'{"id":"the-query"}')
     conf = {"spark.sql.streaming.stateStore.providerClass": PROVIDER, "spark.sql.shuffle.partitions": "1"}
     offsets = {"batchWatermarkMs": 0, "batchTimestampMs": 1, "conf": conf}
     storage.put_bytes(layout.offsets_key(batch), f"v1\n{json.dumps(offsets)}\n{batch}".encode())
@@ -159,8 +160,6 @@ def test_an_operator_that_is_gone_as_a_whole(tmp_path: Path, spark_format: int) 
     """Spark's commit log lists operators in format 2 only: in format 1 the agent writes them down, and what copies the query does."""
     history(tmp_path / "a", tmp_path / "local", spark_format, 3, set())
     history(tmp_path / "old", tmp_path / "local-old", spark_format, 3, set())
-    for name in ("a", "old"):
-        (tmp_path / name / "metadata").write_text('{"id":"the-query"}')
     record = layout.operator_record_key(0)
     assert (tmp_path / "a" / record).exists() == (spark_format == 1)
     savepoint.create(tmp_path / "a", tmp_path / "saved")

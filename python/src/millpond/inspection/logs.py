@@ -49,10 +49,6 @@ def _wrong_logs(found: Survey) -> Iterable[Problem]:
     spark = found.spark
     if spark is None or spark.last_committed_batch is None:
         return
-    if spark.query_id is None and not any(key == layout.QUERY_METADATA_KEY for key, _ in found.errors):
-        message = f"is not there, although batch {spark.last_committed_batch} is committed: the query has lost its id"
-        e = error(ErrorKind.FORMAT_DAMAGED, message)
-        yield problem_of(layout.QUERY_METADATA_KEY, e)
     for batch, commit in sorted(spark.commits.items()):
         for operator in found.operators:
             partitions = found.partitions_of(operator, batch)

@@ -159,6 +159,14 @@ def _note_missing(result: Survey, present: set[int]) -> None:
     if result.format is None and written and not any(key == layout.FORMAT_KEY for key, _ in result.errors):
         e = error(ErrorKind.OBJECT_NOT_FOUND, f"{layout.FORMAT_KEY} is not there: nothing tells the key groups")
         result.errors.append((layout.FORMAT_KEY, e))
+    key = layout.QUERY_METADATA_KEY
+    if spark.query_id is None and spark.commit_batches and not any(key == damaged for damaged, _ in result.errors):
+        e = _gone(key, spark.commit_batches[-1], "the id of the query")
+        hint = (
+            'Write it back from a copy: {"id": "<the id>"}. Or start the query: Spark gives it a new id, and a sink that knows the '
+            "query by its id, as Delta's txnAppId, takes it for another one."
+        )
+        result.errors.append((key, type(e)(str(e), kind=e.kind, hint=hint)))
     if result.format is not None and not present and spark.commit_batches:
         key = layout.STATE_DIR
         result.errors.append((key, _gone(key, spark.commit_batches[-1], "the state, which the query has")))
