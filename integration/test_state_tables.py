@@ -202,7 +202,9 @@ def _executors_do_it(spark: SparkSession, checkpoint: Path, work: Path) -> None:
 # ---- the codec, against Spark's own rows ---------------------------------------------------------------------------
 
 # Python gives Spark no values of these types.
-_ATOMS = tuple(name for name in ALL_ATOMS if name not in ("year_month_interval", "variant", "calendar_interval"))
+_ATOMS = tuple(
+    name for name in ALL_ATOMS if name not in ("year_month_interval", "variant", "calendar_interval", "geometry")
+)
 
 
 def _json(kind: SparkType) -> Any:

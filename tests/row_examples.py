@@ -37,6 +37,7 @@ _ATOMS: dict[str, st.SearchStrategy[Any]] = {
     "string": st.text(st.characters(codec="utf-8"), max_size=20),
     "binary": st.binary(max_size=20),
     "void": st.none(),
+    "geometry": st.binary(max_size=11),
     "variant": st.fixed_dictionaries({"value": st.binary(max_size=11), "metadata": st.binary(max_size=11)}),
     "calendar_interval": st.fixed_dictionaries({"months": _bits(32), "days": _bits(32), "microseconds": _bits(64)}),
 }

@@ -134,4 +134,4 @@ def test_schemas_that_are_none() -> None:
         with pytest.raises(FormatError):
             parse_schema(text, name="x")
     with pytest.raises(UnsupportedError):
-        parse_schema('{"type":"struct","fields":[{"name":"x","type":"geometry"}]}', name="x")
+        parse_schema('{"type":"struct","fields":[{"name":"x","type":"hologram"}]}', name="x")

@@ -25,6 +25,7 @@ _ATOMS: dict[str, Any] = {
     "void": pa.null(),
     "string": pa.string(),
     "binary": pa.binary(),
+    "geometry": pa.binary(),
     "variant": pa.struct([("value", pa.binary()), ("metadata", pa.binary())]),
     "calendar_interval": pa.struct([("months", pa.int32()), ("days", pa.int32()), ("microseconds", pa.int64())]),
 }

@@ -149,7 +149,7 @@ class _Decoder:
         if isinstance(kind, Atom):
             if kind.name == "void":
                 return pa.nulls(len(slots))
-            if kind.name in ("string", "binary"):
+            if kind.name in ("string", "binary", "geometry"):
                 data, offsets = self._gather(*self._places(slots, origin, nulls))
                 return _variable(arrow_type(kind), data, offsets, nulls)
             if kind.name == "variant":

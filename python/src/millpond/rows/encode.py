@@ -87,7 +87,7 @@ def _column(array: Any, kind: SparkType, *, element: bool) -> _Column:
     if isinstance(kind, Decimal):
         return _LongDecimals(array) if kind.is_long else _Decimals(array, element)
     if isinstance(kind, Atom):
-        if kind.name in ("string", "binary"):
+        if kind.name in ("string", "binary", "geometry"):
             return _Bytes(array)
         if kind.name == "variant":
             return _variants(array)

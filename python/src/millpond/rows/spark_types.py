@@ -25,7 +25,7 @@ FIXED_BYTES = {
     "day_time_interval": 8,
     "void": 8,
 }
-VARIABLE = frozenset({"string", "binary", "variant", "calendar_interval"})
+VARIABLE = frozenset({"string", "binary", "variant", "calendar_interval", "geometry"})
 MAX_LONG_PRECISION = 18  # of a decimal whose unscaled value is kept in 8 bytes
 
 _DECIMAL = re.compile(r"decimal\(\s*(\d+)\s*,\s*(-?\d+)\s*\)")
@@ -129,6 +129,8 @@ def _named(name: str) -> SparkType:
     first = re.split(r"[ (]", name, maxsplit=1)[0]
     if first in ("string", "char", "varchar"):
         return Atom("string")  # a collation changes how strings compare, not their bytes
+    if first in ("geometry", "geography"):
+        return Atom("geometry")  # the bytes that Spark keeps: which reference system they are of is in them
     if first == "time":
         return Atom("time")
     if first == "interval":
