@@ -116,12 +116,15 @@ def test_another_provider(tmp_path: Path) -> None:
 def test_an_uncommitted_batch_is_left_out_only_if_told_to(built: CheckpointBuilder) -> None:
     (built.root / "commits/5").unlink()
     assert refused(built, 8).kind is ErrorKind.BATCH_NOT_COMMITTED
+    (built.root / layout.crc_key("offsets/5")).write_bytes(b"of the entry as it was")
     report = rescale(built.storage, "it", 8, skip_uncommitted=True)
     assert report.batch == 6
     spark = read_spark_metadata(built.storage)
     assert spark.commit_batches == (0, 1, 2, 3, 4, 5, 6)
-    # the input of the batch that is left out is read again
-    assert spark.offsets[6].sources == spark.offsets[4].sources != spark.offsets[5].sources
+    # The input of the batch that is left out is read again; a file source refuses entries that go back.
+    assert spark.offsets[6].sources == spark.offsets[5].sources == spark.offsets[4].sources
+    assert [spark.was_left_out(batch) for batch in (4, 5, 6)] == [False, True, False]
+    assert not (built.root / layout.crc_key("offsets/5")).exists()
 
 
 def test_a_store_that_is_not_scalable(built: CheckpointBuilder) -> None:

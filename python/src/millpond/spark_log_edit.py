@@ -7,7 +7,7 @@ from collections.abc import Mapping, Sequence
 from typing import Any
 
 from millpond.errors import ErrorKind, FormatError
-from millpond.spark_metadata import SHUFFLE_PARTITIONS
+from millpond.spark_metadata import LEFT_OUT, SHUFFLE_PARTITIONS
 
 StateIds = Mapping[int, Sequence[Sequence[str]]]  # operator -> partition -> an id per store
 
@@ -18,6 +18,13 @@ def offsets_with_partitions(text: str, partitions: int, *, name: str) -> str:
     Raises: FormatError: FORMAT_DAMAGED: `text` is no such entry. `name` is the file's, for the message.
     """
     return offsets_with_conf(text, {SHUFFLE_PARTITIONS: str(partitions)}, name=name)
+
+
+def offsets_left_out(text: str, before: str, *, name: str) -> str:
+    """Return the entry `text` of the offset log as that of a batch that is left out: it reads nothing after the batch before it,
+    whose entry is `before`. Raises: as above."""
+    lines, sources = offsets_with_conf(text, {LEFT_OUT: "true"}, name=name).split("\n"), before.split("\n")
+    return "\n".join([*lines[:2], *sources[2:]])
 
 
 def offsets_with_conf(text: str, values: Mapping[str, str], *, name: str) -> str:

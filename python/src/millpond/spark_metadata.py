@@ -25,6 +25,7 @@ from millpond.ids import StoreId
 from millpond.storage.base import Storage
 
 SHUFFLE_PARTITIONS = "spark.sql.shuffle.partitions"
+LEFT_OUT = "millpond.leftOut"  # a conf that Spark passes over
 PROVIDER_CLASS = "spark.sql.streaming.stateStore.providerClass"
 
 T = TypeVar("T")
@@ -146,9 +147,11 @@ class SparkMetadata:
 
     def was_left_out(self, batch: int) -> bool:
         """Return whether a rescale left out `batch`, which was begun and not committed: its entry of the commit log is then that of
-        the batch before, and the rescale's own entry of the offset log, which comes next, differs from its own in more than the
-        number of partitions."""
+        the batch before, and its entry of the offset log says so; or, of a rescale by an earlier version, the rescale's own entry of
+        the offset log, which comes next, differs from it in more than the number of partitions."""
         mine, following = self.offsets.get(batch), self.offsets.get(batch + 1)
+        if mine is not None and LEFT_OUT in mine.conf:
+            return True
         if mine is None or following is None or mine.partitions == following.partitions:
             return False
         return (mine.watermark_ms, mine.timestamp_ms, mine.sources) != (

@@ -11,7 +11,7 @@ from millpond.manifest import encode_manifest
 from millpond.rescaling.plan import OldStore, Target, compose
 from millpond.rescaling.read import Before, operator_metadata
 from millpond.rescaling.write import Writing, pin
-from millpond.spark_log_edit import commit_with_state_ids, offsets_with_partitions
+from millpond.spark_log_edit import commit_with_state_ids, offsets_left_out, offsets_with_partitions
 from millpond.storage import Storage
 
 
@@ -71,21 +71,27 @@ def writing_of(
         ids: of the new state: operator -> partition -> an id per store.
     """
     batch, files = before.started + 1, dict(files)
+    offsets, commit = layout.offsets_key(before.committed), layout.commits_key(before.committed)
+    entry = storage.read(offsets)
+    left_out = left_out_before = None
     if before.started != before.committed:
-        # the batch that is left out counts as committed, with nothing done
-        files[layout.commits_key(before.started)] = storage.read(layout.commits_key(before.committed))
+        # The batch that is left out counts as committed, with nothing done. Nor did it read anything: the entry of the rescale begins
+        # where the last committed batch ended, and a file source refuses to go back.
+        files[layout.commits_key(before.started)] = storage.read(commit)
+        key = layout.offsets_key(before.started)
+        left_out_before = storage.read(key)
+        left_out = offsets_left_out(left_out_before.decode("utf-8"), entry.decode("utf-8"), name=key).encode("utf-8")
     for operator in before.stores:
         metadata = operator_metadata(storage, operator, partitions)
         if metadata is not None:
             files[f"{layout.operator_metadata_v2_prefix(operator)}{batch}"] = metadata
-    offsets, commit = layout.offsets_key(before.committed), layout.commits_key(before.committed)
     return Writing(
         current=before.partitions,
         partitions=partitions,
         batch=batch,
-        offsets=offsets_with_partitions(storage.read(offsets).decode("utf-8"), partitions, name=offsets).encode(
-            "utf-8"
-        ),
+        offsets=offsets_with_partitions(entry.decode("utf-8"), partitions, name=offsets).encode("utf-8"),
+        left_out=left_out,
+        left_out_before=left_out_before,
         files=files,
         stale=before.stale,
         commit=commit_with_state_ids(storage.read(commit).decode("utf-8"), ids, name=commit).encode("utf-8"),

@@ -15,7 +15,8 @@ from millpond.errors import ErrorKind
 from millpond.sealed import seal, unseal
 
 KIND = "rescale"
-_FORMAT = "format"  # in `required_features`: the rescale changes `millpond/format.json`
+# In `required_features`: the rescale changes `millpond/format.json`; or the offset log's entry of a batch that it leaves out.
+_FORMAT, _LEFT_OUT = "format", "left_out"
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -25,6 +26,7 @@ class Journal:
     offsets_crc32: of the new entry of the offset log, to tell it from one that Spark wrote under the same number.
     keys: of all other new files, relative to the Spark checkpoint.
     format_before: content of `millpond/format.json`, if it is to be another.
+    left_out_before: content of the offset log's entry of the batch before, if that one is left out.
     """
 
     current: int  # partitions before
@@ -34,10 +36,12 @@ class Journal:
     keys: tuple[str, ...]
     created_ms: int  # since the epoch
     format_before: bytes | None = None
+    left_out_before: bytes | None = None
 
 
 def encode_journal(journal: Journal) -> bytes:
     """Return the bytes of the file."""
+    features: list[str] = []
     body = {
         "from": journal.current,
         "to": journal.partitions,
@@ -45,17 +49,23 @@ def encode_journal(journal: Journal) -> bytes:
         "offsets_crc32": journal.offsets_crc32,
         "keys": list(journal.keys),
         "created_ms": journal.created_ms,
-        "required_features": [],
+        "required_features": features,
     }
+    # Who does not know it must not take the rescale back.
     if journal.format_before is not None:
-        # Who does not know it must not take the rescale back.
-        body |= {"format_before": journal.format_before.decode("ascii"), "required_features": [_FORMAT]}
+        body["format_before"] = journal.format_before.decode("ascii")
+        features.append(_FORMAT)
+    if journal.left_out_before is not None:
+        body["left_out_before"] = journal.left_out_before.decode("utf-8")
+        features.append(_LEFT_OUT)
     return seal(KIND, body)
 
 
 def decode_journal(data: bytes) -> Journal:
     """Return the journal whose file holds `data`. Raises: FormatError: FORMAT_DAMAGED, UNSAFE_PATH. UnsupportedError."""
-    fields = unseal(KIND, data, name=layout.RESCALE_JOURNAL_KEY, damaged=ErrorKind.FORMAT_DAMAGED, features=[_FORMAT])
+    fields = unseal(
+        KIND, data, name=layout.RESCALE_JOURNAL_KEY, damaged=ErrorKind.FORMAT_DAMAGED, features=[_FORMAT, _LEFT_OUT]
+    )
     return Journal(
         current=fields.integer("from", 1),
         partitions=fields.integer("to", 1),
@@ -64,4 +74,5 @@ def decode_journal(data: bytes) -> Journal:
         keys=tuple(layout.check_relative(key) for key in fields.strings("keys")),
         created_ms=fields.integer("created_ms"),
         format_before=fields.string("format_before").encode("ascii") if fields.has("format_before") else None,
+        left_out_before=fields.string("left_out_before").encode("utf-8") if fields.has("left_out_before") else None,
     )

@@ -1,6 +1,7 @@
 """Carry out a rescale, or take back what an interrupted one left: files in an order in which every moment is safe.
 
-    journal, offsets/M, stale files removed, pins, manifests or changelogs, operator metadata, format.json, commits/M, journal removed
+    journal, offsets/M, the entry of a batch that is left out, stale files removed,
+    pins, manifests or changelogs, operator metadata, format.json, commits/M, journal removed
 
 With `offsets/M` there and `commits/M` not, Spark refuses to start the query; `commits/M` is the switch.
 """
@@ -28,6 +29,7 @@ class Writing:
     stale: keys of files that no committed version has. They go first: whether the rescale ends or is taken back, nobody needs
         them, and one that stands beside a new file would be taken for a part of it.
     format, format_before: of `millpond/format.json`, if it changes.
+    left_out, left_out_before: of the entry of the offset log of a batch that is left out: the one before `batch`.
     """
 
     current: int
@@ -41,6 +43,8 @@ class Writing:
     stale: tuple[str, ...] = ()
     format: bytes | None = None
     format_before: bytes | None = None
+    left_out: bytes | None = None
+    left_out_before: bytes | None = None
 
     @property
     def total_bytes(self) -> int:
@@ -64,6 +68,7 @@ def carry_out(storage: Storage, writing: Writing) -> None:
         keys=(*writing.made, *writing.files),
         created_ms=writing.created_ms,
         format_before=writing.format_before,
+        left_out_before=writing.left_out_before,
     )
     storage.put_bytes(layout.RESCALE_JOURNAL_KEY, encode_journal(journal), if_absent=True)
     try:
@@ -81,6 +86,8 @@ def carry_out(storage: Storage, writing: Writing) -> None:
 
 def _write_all(storage: Storage, writing: Writing) -> None:
     _put_log(storage, layout.offsets_key(writing.batch), writing.offsets)
+    if writing.left_out is not None:
+        _replace_log(storage, layout.offsets_key(writing.batch - 1), writing.left_out)
     storage.delete(writing.stale)
     for key, path in writing.made.items():
         storage.put_file(key, path, link=True)
@@ -95,6 +102,11 @@ def _put_log(storage: Storage, key: str, content: bytes) -> None:
     # without a sidecar Hadoop reads the file unchecked; one that is left of another file would make it fail
     storage.delete([layout.crc_key(key)])
     storage.put_bytes(key, content, if_absent=True)
+
+
+def _replace_log(storage: Storage, key: str, content: bytes) -> None:
+    storage.delete([layout.crc_key(key)])
+    storage.put_bytes(key, content)
 
 
 def read_journal(storage: Storage) -> Journal | None:
@@ -117,6 +129,8 @@ def clear(storage: Storage, journal: Journal) -> bool:
     if ours and not done:
         if journal.format_before is not None:
             storage.put_bytes(layout.FORMAT_KEY, journal.format_before)
+        if journal.left_out_before is not None:
+            _replace_log(storage, layout.offsets_key(journal.batch - 1), journal.left_out_before)
         storage.delete(journal.keys)
         storage.delete([layout.offsets_key(journal.batch), layout.crc_key(layout.offsets_key(journal.batch))])
     storage.delete([layout.RESCALE_JOURNAL_KEY])

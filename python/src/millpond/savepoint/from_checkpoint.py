@@ -15,7 +15,7 @@ from millpond.restore.plan import RestorePlan, plan_restore
 from millpond.savepoint import source_logs, spark_logs
 from millpond.savepoint.bulk import check_files
 from millpond.savepoint.image import Image, OperatorImage, StoredFile, StoreImage
-from millpond.spark_metadata import OffsetEntry, OperatorInfo, SparkMetadata, parse_offsets
+from millpond.spark_metadata import LEFT_OUT, OffsetEntry, OperatorInfo, SparkMetadata, parse_offsets
 from millpond.storage import Storage
 from millpond.store_files import StoreFiles
 
@@ -148,7 +148,7 @@ class _Reader:
         that knows batches by number and has seen a part of it gets the same again. After a rescale, which is a batch of its
         own, the entry is of other partitions than the state."""
         entry = self._offsets(spark, offsets.batch + 1)
-        if entry is None:
+        if entry is None or LEFT_OUT in entry.conf:
             return None
         return entry if entry.partitions == offsets.partitions else None
 
