@@ -3,6 +3,8 @@
 """What exporting, verifying and restoring a large state takes, in time and in memory, without Spark: `.venv/bin/python
 benchmarks/bench_savepoint_memory.py --rows 10000000`. Memory is the peak of the sum over all processes, the pages that they share counted
 once in each. The state is made up: keys and values of one long each in two partitions, once as SSTs, once as one changelog each.
+
+`--rows 2048 --value-bytes 1048576`: values of random bytes instead, and edits too.
 """
 
 from __future__ import annotations
@@ -33,11 +35,14 @@ from millpond.keygroups import KeyGroups
 from millpond.rows.encode import encode_rows
 from millpond.rows.hashing import hash_rows
 from millpond.rows.spark_types import Atom, Field, Struct
-from tests.checkpoints import CheckpointBuilder, version_id
+from millpond.state.chunks import table_batches
+from tests.checkpoints import CheckpointBuilder, utf, version_id
 
 _KEY, _VALUE = Struct((Field("k", Atom("long")),)), Struct((Field("count", Atom("long")),))
+_BYTES = Struct((Field("v", Atom("binary")),))
 _GROUPS = 256
 _FILE_ROWS = 2_000_000
+_DISTINCT = 64  # values of random bytes
 _POLL_S = 0.1
 
 
@@ -45,6 +50,19 @@ class _Builder(CheckpointBuilder):
     """A Spark checkpoint of one micro-batch of `rows` rows."""
 
     rows = 0
+    value_bytes = 0  # 0: a long
+
+    def schema(self) -> bytes:
+        fields = (("k", "long"), ("v", "binary") if self.value_bytes else ("count", "long"))
+        texts = [f'{{"type":"struct","fields":[{{"name":"{name}","type":"{kind}"}}]}}' for name, kind in fields]
+        return utf("v2") + b"".join((1).to_bytes(4, "big") + utf(text) for text in texts)
+
+    def _values(self, numbers: Any) -> list[bytes]:
+        if not self.value_bytes:
+            return list(encode_rows(pa.StructArray.from_arrays([numbers], names=["count"]), _VALUE).to_pylist())
+        some = pa.array([np.random.default_rng(n).bytes(self.value_bytes) for n in range(_DISTINCT)])
+        made = encode_rows(pa.StructArray.from_arrays([some], names=["v"]), _BYTES).to_pylist()
+        return [made[number % _DISTINCT] for number in range(len(numbers))]
 
     def keys(self, version: int) -> int:
         return self.rows // self.partitions
@@ -56,12 +74,15 @@ class _Builder(CheckpointBuilder):
         keys = pa.StructArray.from_arrays([numbers], names=["k"])
         groups = np.mod(hash_rows(keys, _KEY).astype(np.int64), _GROUPS)
         slots = np.array([self.groups.slot(group) for group in range(_GROUPS)])[groups]
-        values = encode_rows(pa.StructArray.from_arrays([numbers], names=["count"]), _VALUE).to_pylist()
+        values = self._values(numbers)
         rows = encode_rows(keys, _KEY).to_pylist()
         for store in self.stores():
             mine = np.nonzero(groups % self.partitions == store.partition)[0]
             prefixes = {slot: int(slot).to_bytes(2, "big") + b"\0\0\0" for slot in set(slots[mine].tolist())}
-            entries = [(prefixes[slots[n]] + rows[n], b"\0" + values[n]) for n in mine.tolist()]
+            whole = {id(value): b"\0" + value for value in values[:_DISTINCT]} if self.value_bytes else {}
+            entries = [
+                (prefixes[slots[n]] + rows[n], whole.get(id(values[n])) or b"\0" + values[n]) for n in mine.tolist()
+            ]
             entries.sort()
             (self._changelog if changelog else self._snapshot)(store, entries)
 
@@ -141,6 +162,10 @@ def _child(what: str, directory: Path) -> None:
         "verify": lambda: savepoint.verify(tables),
         "restore": lambda: savepoint.restore(tables, directory / "restored"),
         "restore_3": lambda: savepoint.restore(tables, directory / "restored-3", partitions=3),
+        "edit": lambda: savepoint.edit(tables, directory / "edited", function=lambda rows: rows),
+        "edit_table": lambda: savepoint.edit(
+            tables, directory / "edited-table", table=table_batches(str(tables / "tables"), ("key", "value"))
+        ),
     }
     print(json.dumps(_measured(actions[what])))
 
@@ -149,6 +174,7 @@ def main() -> int:
     """Return 0."""
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--rows", type=int, default=10_000_000)
+    parser.add_argument("--value-bytes", type=int, default=0)
     parser.add_argument("--out", type=Path, help="result file (default: benchmarks/results/savepoint-memory-...)")
     parser.add_argument("--child", nargs=2, help=argparse.SUPPRESS)
     given = parser.parse_args()
@@ -157,20 +183,26 @@ def main() -> int:
         return 0
     with tempfile.TemporaryDirectory(prefix="millpond-bench-") as work_dir:
         results: dict[str, Any] = {**bench_env.describe_host(Path(work_dir)), "quick": False, "rows": given.rows}
+        steps = ["export", "verify", "restore", "restore_3"]
+        if given.value_bytes:
+            results["value_bytes"] = given.value_bytes
+            steps += ["edit", "edit_table"]
         for form in ("snapshots", "changelogs"):
             directory = Path(work_dir) / form
             directory.mkdir()
             command = [sys.executable, __file__, "--child"]
             builder = _Builder(directory / "job", groups=KeyGroups(_GROUPS, 2))
-            builder.rows = given.rows
+            builder.rows, builder.value_bytes = given.rows, given.value_bytes
             builder.fill(changelog=form == "changelogs")
             results[form] = {}
-            for what in ("export", "verify", "restore", "restore_3"):
+            for what in steps:
                 told = subprocess.run(
                     [*command, what, str(directory)], check=True, stdout=subprocess.PIPE, text=True
                 ).stdout
                 results[form][what] = json.loads(told)
                 print(f"{form}, {what}: {told.strip()}", flush=True)
+                for made in {path.name for path in directory.iterdir()} - {"job", "tables"}:
+                    shutil.rmtree(directory / made)
             shutil.rmtree(directory)
     out = given.out or bench_env.results_path(results, prefix="savepoint-memory-")
     out.write_text(json.dumps(results, indent=1) + "\n")
