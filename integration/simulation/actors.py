@@ -217,6 +217,7 @@ class Actors(Query):
             return
         first: dict[str, Any] = {"do": "get_store", "p": provider, "s": store, "version": base}
         batch = [first, *({**command, "s": store} for command in commands), {"do": "commit", "s": store}]
+        batch.append({"do": "end_session", "s": store})
         self._retain(base)
         executor.sessions.setdefault(provider, []).append(store)
         thread = self.world.spawn(executor, name, batch)
@@ -274,7 +275,11 @@ class Actors(Query):
             if "error" in result:
                 error = ProviderError(command, result["error"])
                 self.world.log(f"a second attempt: {command['do']}: {error.causes[0][0]}")
-                if command["do"] == "get_store" or kinds_of(error) or error.causes[0][1].startswith("store in "):
+                if (
+                    command["do"] in ("get_store", "end_session")
+                    or kinds_of(error)
+                    or error.causes[0][1].startswith("store in ")
+                ):
                     return  # too late, or disturbed, or its provider was unloaded and the driver forgot the store
                 raise Wrong(f"an error of no kind: {error.causes[-1][0]}", error)
             if command["do"] == "scan":

@@ -40,6 +40,8 @@ _OF_DAMAGE = {
 }
 # Without ids nothing but a look at the file tells a store that another executor made its version anew.
 _OF_OTHERS = {ErrorKind.CHANGELOG_REPLACED, ErrorKind.STORE_CLOSED}
+# Maintenance may notice before the task does: the store is to be loaded again then.
+_OF_LOSS = {ErrorKind.LOCAL_FILES_LOST, ErrorKind.STORE_CLOSED}
 _ATTEMPTS = 4
 
 
@@ -146,7 +148,7 @@ class Query:
             return
         if kind is ErrorKind.STORE_LOCKED and any(name.startswith("zombie") for name, _ in self.world.threads.values()):
             return
-        if kind is ErrorKind.LOCAL_FILES_LOST and executor.emptied:
+        if kind in _OF_LOSS and executor.emptied:
             return
         excused = _EXCUSED | _OF_DAMAGE if self.setting.bodies else _EXCUSED
         if not (executor.disturbed and kind in excused):
