@@ -108,7 +108,7 @@ _JOB = """
 from pyspark.sql import SparkSession
 numbers = SparkSession.builder.getOrCreate().readStream.format("rate-micro-batch").options(rowsPerBatch=20, numPartitions=1).load()
 seen = numbers.withColumn("k", numbers.value % 30).dropDuplicates(["k"])
-seen.writeStream.queryName("seen").format("parquet").option("checkpointLocation", "/nowhere").start("/nowhere").awaitTermination()
+seen.writeStream.queryName("seen").format("parquet").option("checkpointLocation", "/nowhere").start({out!r}).awaitTermination()
 """
 
 
@@ -116,7 +116,7 @@ def test_live_input_goes_on_after_the_offsets(
     spark: SparkSession, tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
     """By the command, from a script; the history has a narrower type and a column more."""
-    (tmp_path / "job.py").write_text(_JOB)
+    (tmp_path / "job.py").write_text(_JOB.replace("{out!r}", repr(str(tmp_path / "out"))))
     history = spark.range(20).selectExpr(
         "id AS nobody_asked", "CAST(id AS INT) AS value", "TIMESTAMP '1970-01-01' AS timestamp"
     )
@@ -245,7 +245,7 @@ def test_bad_input_leaves_nothing(spark: SparkSession, tmp_path: Path) -> None:
 @pytest.mark.skipif(not EVERYTHING, reason="a JVM each time: with MILLPOND_SHAPES=all")
 def test_killed_at_any_moment(tmp_path: Path) -> None:
     """Killed with its JVM, it leaves nothing at the target, or all; the next one succeeds, and leaves nothing beside it."""
-    (tmp_path / "job.py").write_text(_JOB)
+    (tmp_path / "job.py").write_text(_JOB.replace("{out!r}", repr(str(tmp_path / "out"))))
     (tmp_path / "offsets.json").write_text('{"0": {"offset": 20, "timestamp": 1}}')
     target = tmp_path / "of" / "warm"
     command = [sys.executable, "-m", "millpond.cli.main", "savepoint", "bootstrap", "--job", f"{tmp_path}/job.py"]

@@ -106,6 +106,7 @@ class CheckpointBuilder:
         }
         put(layout.operator_metadata_v1_key(0), f"v1\n{json.dumps(operator)}".encode())
         put("state/0/0/_metadata/schema", self.schema())
+        put(layout.SINK_KEY, b'{"sink":"NoopTable"}')
         put(
             layout.FORMAT_KEY,
             encode_format(

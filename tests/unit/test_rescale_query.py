@@ -55,7 +55,9 @@ def test_the_query_goes_on_with_the_new_number(built: CheckpointBuilder) -> None
 
 def test_what_can_be_told_beforehand_does_not_stop_it(built: CheckpointBuilder) -> None:
     before, query = tree(built.root), Query(built)
-    for partitions, options in ((0, {}), (4, {}), (8, {"max_parallelism": 9}), (8, {"wait_s": -1})):
+    wrong: list[tuple[int, dict[str, Any]]] = [(0, {}), (4, {}), (8, {"max_parallelism": 9}), (8, {"wait_s": -1})]
+    wrong.append((8, {"file_sink": built.root / "no-sink"}))
+    for partitions, options in wrong:
         with pytest.raises(MillpondError):
             millpond.rescale_query(lambda: Query(built), query, partitions=partitions, checkpoint=built.root, **options)
     assert query.isActive and Query.starts == 1 and tree(built.root) == before

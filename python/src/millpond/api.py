@@ -16,6 +16,7 @@ def rescale(
     max_parallelism: int | None = None,
     dry_run: bool = False,
     skip_uncommitted: bool = False,
+    file_sink: str | os.PathLike[str] | None = None,
 ) -> RescaleReport:
     """Give the state of a stopped query another number of partitions; the next start of the query uses it.
 
@@ -26,6 +27,7 @@ def rescale(
             cannot be, the default for `partitions`.
         dry_run: plan everything, write nothing.
         skip_uncommitted: leave out a batch that was begun and not committed; its output may come twice.
+        file_sink: the directory that the query writes to by a file format, or `none`; None: as its last start said.
     Raises: MillpondError: as `millpond.rescaling.rescale`.
     """
     storage, root = open_root(checkpoint)
@@ -36,4 +38,5 @@ def rescale(
         max_parallelism=max_parallelism,
         dry_run=dry_run,
         skip_uncommitted=skip_uncommitted,
+        file_sink=file_sink,
     )

@@ -63,6 +63,10 @@ class ErrorKind(str, Enum):
     STORE_UNSCALABLE = "STORE_UNSCALABLE"
     RESCALE_UNFINISHED = "RESCALE_UNFINISHED"
     QUERY_RUNNING = "QUERY_RUNNING"
+    # the sink of a query
+    FILE_SINK_UNKNOWN = "FILE_SINK_UNKNOWN"
+    FILE_SINK_INVALID = "FILE_SINK_INVALID"
+    FILE_SINK_MISMATCH = "FILE_SINK_MISMATCH"
     # storage and the machine
     OBJECT_NOT_FOUND = "OBJECT_NOT_FOUND"
     OBJECT_EXISTS = "OBJECT_EXISTS"
@@ -349,6 +353,21 @@ ERRORS: dict[ErrorKind, ErrorInfo] = {
         ConflictError,
         "The streaming query is running: it would not notice what is done to its checkpoint.",
         "Stop the query first.",
+    ),
+    ErrorKind.FILE_SINK_UNKNOWN: ErrorInfo(
+        InvalidInputError,
+        "The query wrote to a file sink, and nothing says where the new one writes to.",
+        "Say `--file-sink DIR` (from Python `file_sink=`), the directory that the new query writes to, or `--file-sink none` if to none.",
+    ),
+    ErrorKind.FILE_SINK_INVALID: ErrorInfo(
+        InvalidInputError,
+        "The directory that is named as a query's file sink is none.",
+        "Name the directory that the query's `start()` names; for a new query one that does not exist or is empty.",
+    ),
+    ErrorKind.FILE_SINK_MISMATCH: ErrorInfo(
+        InvalidInputError,
+        "The log of a file sink is that of another query, or does not fit the batch that the query goes on with.",
+        "See docs/guides/sinks.md for what a rescale, a fork and a restore mean for a file sink.",
     ),
     ErrorKind.OBJECT_NOT_FOUND: ErrorInfo(
         NotFoundError,

@@ -8,6 +8,7 @@
         millpond/pins/<name>.json            files that collection leaves alone
         millpond/operators/<op>              in Spark checkpoint format 1: the query has this operator
         millpond/asked.json                  the number of partitions that the last start of the query asked for, if another
+        millpond/sink.json                   where the query writes to, as its last start said
         millpond/storage.json                where all of Millpond's own files are, if not here
         millpond/owner.json                  there: which Spark checkpoint they are of
         state/<op>/_metadata/...             Spark's: operator and schemas
@@ -23,6 +24,10 @@ A savepoint has the same tree, and beside it its index, `savepoint.json`. A cano
     <savepoint>/
         savepoint.json
         tables/<op>/<store>/<column family>/<partition>.parquet
+
+The directory of a file sink has Spark's log of it:
+
+    <sink>/_spark_metadata/<batch>[.compact]
 
 Keys use `/`, never start with it and never hold `.` or `..` segments. Source: docs/reference/format.md.
 """
@@ -42,6 +47,7 @@ STORAGE_KEY = "millpond/storage.json"
 OWNER_KEY = "millpond/owner.json"
 RESCALE_JOURNAL_KEY = "millpond/rescale.json"
 ASKED_KEY = "millpond/asked.json"
+SINK_KEY = "millpond/sink.json"
 MILLPOND_DIR = "millpond"
 PINS_PREFIX = "millpond/pins/"
 RUNNING_PREFIX = "millpond/running/"
@@ -58,7 +64,9 @@ SAVEPOINT_KEY = "savepoint.json"
 CLAIM_KEY = "millpond/claim"  # of whoever writes a savepoint or a new Spark checkpoint where nothing can be renamed
 TABLES_DIR = "tables"
 STAGING_PREFIX = ".staging-"
+SINK_LOG_PREFIX = "_spark_metadata/"
 
+_COMPACT = ".compact"
 _NUMBER = r"(?:0|[1-9][0-9]{0,17})"
 _VERSIONED = re.compile(rf"({_NUMBER})(?:_([0-9a-f]{{16}}))?\.(changelog|manifest)")
 _SST = re.compile(r"([0-9a-f]{32})\.sst")
@@ -311,6 +319,26 @@ def parse_batch(name: str) -> int | None:
     return int(name) if _NUMBER_ONLY.fullmatch(name) else None
 
 
+def sink_entry(batch: int, *, compact: bool) -> str:
+    """Return the name of an entry of a file sink's log: `<batch>`, or `<batch>.compact`."""
+    return f"{batch}{_COMPACT if compact else ''}"
+
+
+def sink_entry_key(name: str) -> str:
+    """Return the key, relative to the sink, of an entry of its log."""
+    return SINK_LOG_PREFIX + name
+
+
+def parse_sink_entry(name: str) -> int | None:
+    """Return the number of an entry of a file sink's log, or None if `name` is none."""
+    return parse_batch(name.removesuffix(_COMPACT))
+
+
+def is_compact_sink_entry(name: str) -> bool:
+    """Return whether an entry of a file sink's log is a compact one."""
+    return name.endswith(_COMPACT)
+
+
 @dataclass(frozen=True, slots=True)
 class StoreKey:
     """A parsed key below `state/`: one of Millpond's files of one store, or (file None) another one in its directory."""
@@ -345,7 +373,7 @@ def is_sparks(key: str) -> bool:
     one that tells where the state is, or one of the driver, which knows no other place."""
     parts = key.split("/")
     if parts[0] == MILLPOND_DIR:
-        return key in (STORAGE_KEY, ASKED_KEY) or key.startswith(RUNNING_PREFIX)
+        return key in (STORAGE_KEY, ASKED_KEY, SINK_KEY) or key.startswith(RUNNING_PREFIX)
     return parts[0] != STATE_DIR or len(parts) < 3 or parts[2] == STATE_SCHEMA_DIR or SPARK_METADATA_DIR in parts[2:]
 
 

@@ -160,6 +160,17 @@ class SparkMetadata:
             following.sources,
         )
 
+    @property
+    def without_rows(self) -> frozenset[int]:
+        """Numbers of committed batches that no rows belong to, as far as the offset log tells: a rescale used them up, or left
+        them out."""
+        rescales = {
+            batch
+            for batch, entry in self.offsets.items()
+            if (before := self.offsets.get(batch - 1)) is not None and before.partitions != entry.partitions
+        }
+        return frozenset(rescales | {batch for batch in self.offsets if self.was_left_out(batch)})
+
     def partitions_at(self, version: int) -> int | None:
         """Return the number of state partitions of state version `version`, written by batch `version - 1`.
 

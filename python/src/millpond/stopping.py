@@ -103,6 +103,7 @@ def rescale_query(
     checkpoint: str | os.PathLike[str] | None = None,
     max_parallelism: int | None = None,
     wait_s: float = 60.0,
+    file_sink: str | os.PathLike[str] | None = None,
 ) -> QueryRescale[Query]:
     """Let the running micro-batch of `query` end, stop the query, give its state `partitions`, and start it again.
 
@@ -113,7 +114,7 @@ def rescale_query(
     Args:
         start: starts the query as it was started: same plan, same checkpointLocation. Called once, as a rule.
         query: what it returned the last time.
-        partitions, max_parallelism: as for `millpond.rescale`.
+        partitions, max_parallelism, file_sink: as for `millpond.rescale`.
         checkpoint: the query's Spark checkpoint; None: ask the query (not possible with Spark Connect).
         wait_s: seconds to wait for the running micro-batch, and for the first one afterwards.
     Raises: InvalidInputError, UnsupportedError, STORAGE_FULL: as `millpond.rescale`; the query runs on. What `start` raises.
@@ -125,7 +126,7 @@ def rescale_query(
         raise InvalidInputError(f"wait_s is {wait_s}: it must not be negative")
     root = root_of(checkpoint) if checkpoint is not None else _checkpoint_of(query)
     storage = open_checkpoint(root)
-    _refuse_early(storage, root, partitions, max_parallelism)
+    _refuse_early(storage, root, partitions, max_parallelism, file_sink)
     stopped: float | None = None
     for attempt in range(_ATTEMPTS):
         _wait_for_commit(query, storage, wait_s)
@@ -134,7 +135,7 @@ def rescale_query(
         report: RescaleReport | None = None
         refused: MillpondError | None = None
         try:
-            report = rescale(storage, root, partitions, max_parallelism=max_parallelism)
+            report = rescale(storage, root, partitions, max_parallelism=max_parallelism, file_sink=file_sink)
         except MillpondError as e:
             refused = e
             if isinstance(e, UnavailableError):
@@ -154,16 +155,29 @@ def rescale_query(
     return QueryRescale(query=query, report=report, refused=refused, gap_ms=gap_ms)
 
 
-def _refuse_early(storage: Storage, root: str, partitions: int, max_parallelism: int | None) -> None:
+def _refuse_early(
+    storage: Storage,
+    root: str,
+    partitions: int,
+    max_parallelism: int | None,
+    file_sink: str | os.PathLike[str] | None,
+) -> None:
     """Raise InvalidInputError or UnsupportedError if the rescale would. The query runs: other errors may be of the moment."""
     from millpond.rescaling import rescale
 
     try:
-        rescale(storage, root, partitions, max_parallelism=max_parallelism, dry_run=True, skip_uncommitted=True)
-    except (InvalidInputError, UnsupportedError):
-        raise
+        rescale(
+            storage,
+            root,
+            partitions,
+            max_parallelism=max_parallelism,
+            dry_run=True,
+            skip_uncommitted=True,
+            file_sink=file_sink,
+        )
     except MillpondError as e:
-        if e.kind in _TOLD_EARLY:
+        wrong = isinstance(e, (InvalidInputError, UnsupportedError)) and e.kind is not ErrorKind.FILE_SINK_MISMATCH
+        if wrong or e.kind in _TOLD_EARLY:
             raise
         log.info("cannot tell beforehand whether it can be rescaled: %s", e)
 

@@ -57,7 +57,7 @@ def test_json_is_what_the_guide_lists(built: CheckpointBuilder, run: Run, tmp_pa
         fields = listed(repository, name)
         if name == "show":
             fields |= {"batch", "planned_batch", "query_id", "provider", "spark_checkpoint_format", "partitions"}
-            fields |= {"max_parallelism", "key_group_base", "watermark_ms", "timestamp_ms", "operators"}
+            fields |= {"max_parallelism", "key_group_base", "watermark_ms", "timestamp_ms", "operators", "sink"}
             fields -= {"image"}
         elif name == "list":
             fields -= {"show", "savepoint", "kind", "message"}

@@ -52,6 +52,7 @@ private object AskedPartitions extends Logging {
       LocalDirs.configure(options.string("localDir"))
       val request = Json.obj().put("checkpoint", root.toString).put("run_id", run.toString).put("partitions", asked)
       request.set[ObjectNode]("options", options.json)
+      request.put("file_sink", Option(Sinks.of(query).get("path")).fold("none")(_.asText))
       S3Access.of(hadoopConf).foreach(request.set[JsonNode]("hadoop", _))
       val answer = Agent.call("rescale", request, options.agentSettings)
       if (answer.has("from"))

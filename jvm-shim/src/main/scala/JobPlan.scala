@@ -8,6 +8,7 @@ import scala.util.control.NonFatal
 import com.fasterxml.jackson.databind.JsonNode
 
 import org.apache.spark.SparkThrowable
+import org.apache.spark.sql.catalyst.util.CaseInsensitiveMap
 import org.apache.spark.sql.classic.{Dataset, DataStreamWriter, SparkSession}
 import org.apache.spark.sql.execution.SparkPlan
 import org.apache.spark.sql.execution.streaming.checkpointing.OffsetSeqMetadata
@@ -44,6 +45,15 @@ object JobPlan {
       }
     }
     Json.text(out)
+  }
+
+  /** Where a query would write to, as `millpond/sink.json` has it; empty if that cannot be told.
+    *
+    * @param format, path what `start` is given, if anything */
+  def sink(writer: DataStreamWriter[_], format: String, path: String): String = {
+    val options = field(writer, "extraOptions").asInstanceOf[CaseInsensitiveMap[String]]
+    val source = if (format.nonEmpty) format else field(writer, "source").asInstanceOf[String]
+    Json.text(Sinks.planned(field(writer, "ds").asInstanceOf[Dataset[_]].sparkSession, source, Option(path).filter(_.nonEmpty).orElse(options.get("path"))))
   }
 
   private def execution(session: SparkSession, data: Dataset[_], mode: OutputMode, state: String, batch: Long, pinned: Map[String, String], first: Boolean) =

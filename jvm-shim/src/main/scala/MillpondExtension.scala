@@ -67,6 +67,7 @@ private final class WatchStarts(session: org.apache.spark.sql.SparkSession) exte
         case stream: StreamExecution => Some(stream)
         case _ => None
       }
+      query.foreach(Sinks.started(_, event.runId))
       query.foreach(AskedPartitions.started(_, event.runId)) // first: a query that has a heartbeat is not rescaled
       query.foreach(Heartbeats.started(_, event.runId))
     }
@@ -74,6 +75,7 @@ private final class WatchStarts(session: org.apache.spark.sql.SparkSession) exte
     override def onQueryTerminated(event: StreamingQueryListener.QueryTerminatedEvent): Unit = {
       AskedProviders.ended(event.runId)
       StartCheck.ended(event.runId)
+      Sinks.ended(event.runId)
       Heartbeats.ended(event.runId)
     }
   })
@@ -92,7 +94,10 @@ private object StatefulPlanRule extends Rule[SparkPlan] {
       if (effective == Ours) {
         val options = Options.resolve(SQLConf.get.getAllConfs)
         // the operator in a batch query has no run that was started
-        if (AskedProviders.of(infos.head.queryRunId).isDefined) SparkSession.getActiveSession.foreach(StartCheck.once(_, infos.head, options))
+        if (AskedProviders.of(infos.head.queryRunId).isDefined) SparkSession.getActiveSession.foreach { session =>
+          StartCheck.once(session, infos.head, options)
+          Sinks.note(session, infos.head)
+        }
         plan.transformUp(TransformWithStateNodes.admit)
       } else {
         // the offset log pins the provider with which a query began; Spark goes on with that one and does not say so

@@ -31,11 +31,20 @@ def rescale_on_restart(request: dict[str, Any], opener: Callable[[str, StorageSe
     root, partitions = fields.string("checkpoint"), fields.integer("partitions", 1)
     resolved = resolve(options)
     requested = resolved["maxParallelism"]
-    storage = opener(root, storage_settings(resolved, handed_over(request.get("hadoop"))))
-    return _rescale(storage, root, partitions, requested if isinstance(requested, int) else None)
+    settings = storage_settings(resolved, handed_over(request.get("hadoop")))
+    sink = fields.string("file_sink") if fields.has("file_sink") else None
+    most = requested if isinstance(requested, int) else None
+    return _rescale(opener(root, settings), root, partitions, most, sink, settings)
 
 
-def _rescale(storage: Storage, root: str, partitions: int, max_parallelism: int | None) -> dict[str, Any]:
+def _rescale(
+    storage: Storage,
+    root: str,
+    partitions: int,
+    max_parallelism: int | None,
+    file_sink: str | None,
+    settings: StorageSettings,
+) -> dict[str, Any]:
     # Here and not above: the agents of executors never need it.
     from millpond.rescaling import rescale, undo
     from millpond.rescaling.write import read_journal
@@ -47,6 +56,14 @@ def _rescale(storage: Storage, root: str, partitions: int, max_parallelism: int 
         log.warning("a rescale of %s that was interrupted has been taken back", root)
     if read_spark_metadata(storage, batches=(), operators=()).partitions == partitions:
         return {}
-    report = rescale(storage, root, partitions, max_parallelism=max_parallelism, ending_s=_ENDING_S)
+    report = rescale(
+        storage,
+        root,
+        partitions,
+        max_parallelism=max_parallelism,
+        ending_s=_ENDING_S,
+        file_sink=file_sink,
+        settings=settings,
+    )
     log.info("rescaled %s from %d to %d partitions (%s)", root, report.current, partitions, report.way)
     return {"from": report.current, "way": report.way, "seconds": report.seconds}

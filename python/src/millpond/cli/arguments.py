@@ -43,6 +43,16 @@ def add_job(command: argparse.ArgumentParser) -> None:
     command.add_argument("--query", metavar="NAME", help="queryName of the query that is meant, if the job has several")
 
 
+def add_file_sink(command: argparse.ArgumentParser, default: str) -> None:
+    """Let the command be told where the query writes to. Args: default: what is taken if nobody says, for the help."""
+    command.add_argument(
+        "--file-sink",
+        metavar="DIR",
+        help="the directory that the query writes to by a file format (parquet, json, csv, orc, text), whose log must hold every "
+        f"batch number; none: it writes to no such sink (default: {default})",
+    )
+
+
 def add_engine(command: argparse.ArgumentParser, what: str) -> None:
     """Let the command ask who is to do the work. Args: what: the work, for the help."""
     command.add_argument(

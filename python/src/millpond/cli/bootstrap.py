@@ -8,7 +8,7 @@ import os
 from collections.abc import Iterable
 from typing import Any
 
-from millpond.cli.arguments import add_job, settings
+from millpond.cli.arguments import add_file_sink, add_job, settings
 from millpond.cli.output import Output, bytes_text, count_text, time_text
 from millpond.errors import ErrorKind, InvalidInputError
 from millpond.rows import require_tools
@@ -58,6 +58,7 @@ def add_arguments(command: argparse.ArgumentParser) -> None:
         metavar="NAME=VALUE",
         help="a setting of the Spark session, as the job's own: spark.sql.shuffle.partitions for one; repeatable",
     )
+    add_file_sink(command, "what the job says of it")
     command.add_argument(
         "--dry-run", action="store_true", help="check what can be checked without running the query, write nothing"
     )
@@ -86,12 +87,14 @@ def bootstrap(arguments: argparse.Namespace, output: Output) -> int:
         query=arguments.query,
         storage_uri=arguments.storage_uri,
         conf=conf,
+        file_sink=arguments.file_sink,
         dry_run=arguments.dry_run,
     )
     if arguments.json:
         output.json(report.to_json())
     else:
         _print(report, output)
+    output.warnings(report.warnings)
     return 0
 
 
@@ -101,6 +104,8 @@ def _print(report: BootstrapReport, output: Output) -> None:
     output.line(f"{'query id':<13} {report.query_id or 'none'}")
     output.line(f"{'watermark':<13} {time_text(report.watermark_ms) if report.watermark_ms else 'none'}")
     output.line(f"{'partitions':<13} {count_text(report.partitions)}")
+    if report.file_sink is not None:
+        output.line(f"{'file sink':<13} {report.file_sink}")
     output.line(f"{'written':<13} {bytes_text(report.bytes_written)}")
     output.line()
     output.table(

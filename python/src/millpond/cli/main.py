@@ -13,6 +13,7 @@ from collections.abc import Callable, Sequence
 
 from millpond import __version__
 from millpond.cli import checkpoint, migrating, rescale, savepoint, skew, state, storage, tables
+from millpond.cli.arguments import add_file_sink
 from millpond.cli.output import Output
 from millpond.errors import ErrorKind, InternalError, InvalidInputError, MillpondError, NotFoundError, UnsupportedError
 
@@ -97,6 +98,7 @@ def parser() -> argparse.ArgumentParser:
         action="store_true",
         help="leave out a batch that was begun and not committed: its input is read again, its output may come twice",
     )
+    add_file_sink(action, "as the last start of the query said")
     action.add_argument("--json", action="store_true", help="print JSON; fields may be added, never renamed")
     action.set_defaults(run=rescale.rescale_command)
 

@@ -46,6 +46,11 @@ class Output:
         """Write a line for the person who runs the command, not for the one who reads the data."""
         sys.stderr.write(f"millpond: {text}\n")
 
+    def warnings(self, texts: Iterable[str]) -> None:
+        """Write what a person must hear although the command has done its work."""
+        for text in texts:
+            self.message(f"warning: {text}")
+
     def error(self, e: MillpondError) -> None:
         """Write an error: kind, message, hint."""
         self.message(f"{e.kind.value}: {e}")

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import argparse
 
-from millpond.cli.checkpoint import open_it
+from millpond.cli.checkpoint import open_it, settings_of
 from millpond.cli.output import Output, bytes_text
 from millpond.errors import InvalidInputError
 from millpond.rescaling import COMPOSED, REHASH, RescaleReport, rescale, undo
@@ -34,6 +34,8 @@ def rescale_command(arguments: argparse.Namespace, output: Output) -> int:
         output.line(f"key groups  {planned.max_parallelism} (max parallelism)")
         output.line(f"state       {bytes_text(planned.state_bytes)}")
         output.line(f"batch       {planned.batch}")
+        if planned.file_sink is not None:
+            output.line(f"file sink   {planned.file_sink}")
         about = "about " if planned.way == REHASH else ""
         output.line(f"to write    {about}{bytes_text(planned.written_bytes)}, about {planned.seconds:.1f} s")
         output.flush()
@@ -45,6 +47,8 @@ def rescale_command(arguments: argparse.Namespace, output: Output) -> int:
         max_parallelism=arguments.max_parallelism,
         dry_run=arguments.dry_run,
         skip_uncommitted=arguments.skip_uncommitted,
+        file_sink=arguments.file_sink,
+        settings=settings_of(arguments),
         announce=None if arguments.json else announce,
     )
     if arguments.json:
@@ -53,6 +57,7 @@ def rescale_command(arguments: argparse.Namespace, output: Output) -> int:
         output.line("dry run     nothing is written")
     else:
         output.line(f"written     {bytes_text(report.written_bytes)}, {report.seconds:.1f} s")
+    output.warnings(report.warnings)
     if report.undone:
         output.message("a rescale that was interrupted has been taken back first")
     return 0

@@ -8,7 +8,7 @@ from typing import Any
 
 from millpond import savepoint as savepoints
 from millpond.cli import bootstrap, edit
-from millpond.cli.arguments import add_engine, add_job, number, pair, session_of, settings
+from millpond.cli.arguments import add_engine, add_file_sink, add_job, number, pair, session_of, settings
 from millpond.cli.output import Output, bytes_text, count_text, time_text
 from millpond.cli.progress import progress_bar
 from millpond.config import BACKENDS
@@ -130,6 +130,7 @@ def _changing(command: argparse.ArgumentParser) -> None:
         choices=BACKENDS,
         help="what the query is run with, unless its session sets the option backend (default: as the one that was saved)",
     )
+    add_file_sink(command, "refused if the query that was saved writes to one")
     _operators(command)
     command.add_argument(
         "--partitions",
@@ -346,6 +347,7 @@ def _restore_options(arguments: argparse.Namespace) -> dict[str, Any]:
         "max_parallelism": arguments.max_parallelism,
         "storage_uri": arguments.storage_uri,
         "backend": arguments.backend,
+        "file_sink": arguments.file_sink,
         "link": not arguments.copy,
         "dry_run": arguments.dry_run,
         "spark": session_of(arguments),
@@ -360,6 +362,7 @@ def _mapping(pairs: list[tuple[int, int]]) -> dict[int, int]:
 
 
 def _print_restored(report: RestoreReport, arguments: argparse.Namespace, output: Output) -> int:
+    output.warnings(report.warnings)
     if arguments.json:
         output.json(report.to_json())
         return 0
@@ -375,6 +378,8 @@ def _print_restored(report: RestoreReport, arguments: argparse.Namespace, output
     output.line(f"{'partitions':<13} {count_text(report.partitions)}")
     if report.backend is not None:
         output.line(f"{'backend':<13} {report.backend}")
+    if report.file_sink is not None:
+        output.line(f"{'file sink':<13} {report.file_sink}")
     _print_bytes(report, output)
     return 0
 

@@ -6,6 +6,7 @@ millpond.rescale("/data/pond", 16)
 
 from __future__ import annotations
 
+import os
 import time
 from collections.abc import Callable
 from dataclasses import asdict, dataclass, replace
@@ -19,10 +20,13 @@ from millpond.rescaling.read import Before, read_before
 from millpond.rescaling.write import carry_out, clear, read_journal
 from millpond.running import refuse_running
 from millpond.savepoint.whole import check_whole
-from millpond.storage import Storage
+from millpond.sinks import keeping
+from millpond.sinks.recorded import read_sink
+from millpond.storage import Storage, StorageSettings
 from millpond.storage.owner import check_owner, claim
 
 COMPOSED, REHASH = "composed", "rehash"
+_DEFAULT = StorageSettings()
 _SECONDS_PER_FILE = 0.005  # on a local disk: two syncs
 
 
@@ -43,6 +47,8 @@ class RescaleReport:
     seconds: float  # in a dry run: about how long it would take
     dry_run: bool
     undone: bool = False  # an interrupted rescale was taken back before this one
+    file_sink: str | None = None  # whose log says of the batch that it wrote nothing
+    warnings: tuple[str, ...] = ()
 
     def to_json(self) -> dict[str, Any]:
         return asdict(self)
@@ -58,6 +64,8 @@ def rescale(
     skip_uncommitted: bool = False,
     announce: Callable[[RescaleReport], None] | None = None,
     ending_s: float | None = None,
+    file_sink: str | os.PathLike[str] | None = None,
+    settings: StorageSettings = _DEFAULT,
 ) -> RescaleReport:
     """Give the state of a stopped query another number of partitions. The next start of the query uses it.
 
@@ -73,8 +81,12 @@ def rescale(
             which may be cut differently, so a sink that counts on equal batches may get rows twice.
         announce: called with what a dry run would return before anything is written.
         ending_s: how long to wait for a query that is just ending; None: `millpond.running` decides.
+        file_sink: path or URI of the directory that the query writes to by a file format, whose log must hold every batch number;
+            `none`: it writes to none; None: what the last start of the query wrote down of its sink.
+        settings: how to reach it.
     Raises:
-        InvalidInputError: PARTITIONS_INVALID, MAX_PARALLELISM_INVALID, NOT_A_CHECKPOINT, STATE_OWNED.
+        InvalidInputError: PARTITIONS_INVALID, MAX_PARALLELISM_INVALID, NOT_A_CHECKPOINT, STATE_OWNED; FILE_SINK_INVALID,
+            FILE_SINK_MISMATCH: the sink would not be whole.
         UnsupportedError: STORE_UNSCALABLE, FOREIGN_CHECKPOINT; rows must be hashed anew, and only Spark knows how.
         ConflictError: RESCALE_UNFINISHED (to another number), QUERY_RUNNING.
         UnavailableError: STORAGE_FULL, LOCAL_DISK_FULL: no space to write rows anew; nothing was changed.
@@ -90,6 +102,14 @@ def rescale(
     before = read_before(storage, root)
     _check(before, root, partitions, skip_uncommitted)
     groups = before.format.key_groups
+    sink = keeping.for_rescale(
+        file_sink,
+        read_sink(storage),
+        committed=before.committed,
+        batch=before.started + 1,
+        empty=before.spark.without_rows,
+        settings=settings,
+    )
     keeps = groups.max_parallelism % partitions == 0 and max_parallelism in (None, groups.max_parallelism)
     report = RescaleReport(
         checkpoint=root,
@@ -109,6 +129,8 @@ def rescale(
         seconds=0.0,
         dry_run=dry_run,
         undone=undone,
+        file_sink=sink.root,
+        warnings=sink.warnings,
     )
     if keeps:
         writing = composed(storage, before, partitions)
@@ -122,7 +144,7 @@ def rescale(
             announce(planned)
         if dry_run:
             return planned
-        carry_out(storage, writing)
+        carry_out(storage, replace(writing, sink=sink.entries, first_unused=before.committed + 1))
     else:
         # Here and not above: it needs the extra `tools`.
         from millpond.rescaling import rehash
@@ -138,7 +160,7 @@ def rescale(
         rehash.remove_leftovers(storage)
         with rehash.rehashed(storage, before, plan) as writing:
             report = replace(report, written_bytes=writing.total_bytes)
-            carry_out(storage, writing)
+            carry_out(storage, replace(writing, sink=sink.entries, first_unused=before.committed + 1))
     return replace(
         report,
         written_bytes=report.written_bytes or writing.total_bytes,

@@ -8,15 +8,18 @@ starts again. Source: docs/reference/format.md.
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+from typing import Any
 
 from millpond import layout
 from millpond.errors import ErrorKind
 from millpond.sealed import seal, unseal
 
 KIND = "rescale"
-# In `required_features`: the rescale changes `millpond/format.json`; or the offset log's entry of a batch that it leaves out.
-_FORMAT, _LEFT_OUT = "format", "left_out"
+# In `required_features`: the rescale changes `millpond/format.json`; or the offset log's entry of a batch that it leaves out; or it
+# writes into the log of a file sink.
+_FORMAT, _LEFT_OUT, _SINK = "format", "left_out", "sink"
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -27,6 +30,7 @@ class Journal:
     keys: of all other new files, relative to the Spark checkpoint.
     format_before: content of `millpond/format.json`, if it is to be another.
     left_out_before: content of the offset log's entry of the batch before, if that one is left out.
+    sink: the file sink whose log gets entries. sink_sums: their keys, relative to it, to the CRC-32 of each.
     """
 
     current: int  # partitions before
@@ -37,12 +41,14 @@ class Journal:
     created_ms: int  # since the epoch
     format_before: bytes | None = None
     left_out_before: bytes | None = None
+    sink: str | None = None
+    sink_sums: Mapping[str, int] = field(default_factory=dict)
 
 
 def encode_journal(journal: Journal) -> bytes:
     """Return the bytes of the file."""
     features: list[str] = []
-    body = {
+    body: dict[str, Any] = {
         "from": journal.current,
         "to": journal.partitions,
         "batch": journal.batch,
@@ -58,14 +64,19 @@ def encode_journal(journal: Journal) -> bytes:
     if journal.left_out_before is not None:
         body["left_out_before"] = journal.left_out_before.decode("utf-8")
         features.append(_LEFT_OUT)
+    if journal.sink is not None:
+        sums = [{"key": key, "crc32": crc32} for key, crc32 in journal.sink_sums.items()]
+        body["sink"] = {"path": journal.sink, "entries": sums}
+        features.append(_SINK)
     return seal(KIND, body)
 
 
 def decode_journal(data: bytes) -> Journal:
     """Return the journal whose file holds `data`. Raises: FormatError: FORMAT_DAMAGED, UNSAFE_PATH. UnsupportedError."""
-    fields = unseal(
-        KIND, data, name=layout.RESCALE_JOURNAL_KEY, damaged=ErrorKind.FORMAT_DAMAGED, features=[_FORMAT, _LEFT_OUT]
-    )
+    known = [_FORMAT, _LEFT_OUT, _SINK]
+    fields = unseal(KIND, data, name=layout.RESCALE_JOURNAL_KEY, damaged=ErrorKind.FORMAT_DAMAGED, features=known)
+    sink = fields.child("sink") if fields.has("sink") else None
+    entries = sink.children("entries") if sink is not None else []
     return Journal(
         current=fields.integer("from", 1),
         partitions=fields.integer("to", 1),
@@ -75,4 +86,8 @@ def decode_journal(data: bytes) -> Journal:
         created_ms=fields.integer("created_ms"),
         format_before=fields.string("format_before").encode("ascii") if fields.has("format_before") else None,
         left_out_before=fields.string("left_out_before").encode("utf-8") if fields.has("left_out_before") else None,
+        sink=sink.string("path") if sink is not None else None,
+        sink_sums={
+            layout.check_relative(entry.string("key")): entry.integer("crc32", 0, 0xFFFF_FFFF) for entry in entries
+        },
     )

@@ -1,7 +1,7 @@
 """Carry out a rescale, or take back what an interrupted one left: files in an order in which every moment is safe.
 
-    journal, offsets/M, the entry of a batch that is left out, stale files removed,
-    pins, manifests or changelogs, operator metadata, format.json, commits/M, journal removed
+    journal, offsets/M, the entry of a batch that is left out, stale files removed, pins, manifests or changelogs,
+    operator metadata, format.json, entries of the file sink's log, commits/M, journal removed
 
 With `offsets/M` there and `commits/M` not, Spark refuses to start the query; `commits/M` is the switch.
 """
@@ -17,7 +17,8 @@ from dataclasses import dataclass, field
 from millpond import layout
 from millpond.errors import MillpondError, NotFoundError
 from millpond.rescaling.journal import Journal, decode_journal, encode_journal
-from millpond.storage import Storage
+from millpond.sinks.keeping import SinkEntries, crc32_of, take_back
+from millpond.storage import Storage, open_storage
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -30,6 +31,7 @@ class Writing:
         them, and one that stands beside a new file would be taken for a part of it.
     format, format_before: of `millpond/format.json`, if it changes.
     left_out, left_out_before: of the entry of the offset log of a batch that is left out: the one before `batch`.
+    sink: entries of the log of the query's file sink. Those of numbers that no batch had before go with the rescale.
     """
 
     current: int
@@ -45,6 +47,8 @@ class Writing:
     format_before: bytes | None = None
     left_out: bytes | None = None
     left_out_before: bytes | None = None
+    sink: SinkEntries | None = None
+    first_unused: int = 0  # the first number that no batch has committed
 
     @property
     def total_bytes(self) -> int:
@@ -69,13 +73,15 @@ def carry_out(storage: Storage, writing: Writing) -> None:
         created_ms=writing.created_ms,
         format_before=writing.format_before,
         left_out_before=writing.left_out_before,
+        sink=writing.sink.root if writing.sink is not None else None,
+        sink_sums=_sink_sums(writing),
     )
     storage.put_bytes(layout.RESCALE_JOURNAL_KEY, encode_journal(journal), if_absent=True)
     try:
         _write_all(storage, writing)
     except MillpondError as e:
         try:
-            done = clear(storage, journal)
+            done = clear(storage, journal, writing.sink.storage if writing.sink is not None else None)
         except MillpondError as again:
             raise e from again
         if not done:
@@ -95,7 +101,15 @@ def _write_all(storage: Storage, writing: Writing) -> None:
         storage.put_bytes(key, content)
     if writing.format is not None:
         storage.put_bytes(layout.FORMAT_KEY, writing.format)
+    if writing.sink is not None:
+        writing.sink.write()
     _put_log(storage, layout.commits_key(writing.batch), writing.commit)
+
+
+def _sink_sums(writing: Writing) -> dict[str, int]:
+    if writing.sink is None:
+        return {}
+    return crc32_of(writing.sink, range(writing.first_unused, writing.batch + 1))
 
 
 def _put_log(storage: Storage, key: str, content: bytes) -> None:
@@ -117,16 +131,22 @@ def read_journal(storage: Storage) -> Journal | None:
         return None
 
 
-def clear(storage: Storage, journal: Journal) -> bool:
+def clear(storage: Storage, journal: Journal, sink: Storage | None = None) -> bool:
     """Bring an interrupted rescale to an end: nothing of it is left, or, if it had switched over already, all.
 
     Return whether it had switched over. May be repeated after a failure.
+
+    Args:
+        sink: of the file sink that the journal names; None: it is opened.
     """
     entry = _crc32(storage, layout.offsets_key(journal.batch))
     # An entry of the offset log that is not ours is of Spark, which runs on since: then nothing more of ours was written.
     ours = entry == journal.offsets_crc32 or (entry is None and _was_begun(storage, journal))
     done = ours and _crc32(storage, layout.commits_key(journal.batch)) is not None
     if ours and not done:
+        if journal.sink is not None:
+            # first: a query that ran would take a batch whose number is in the sink's log for written
+            take_back(sink if sink is not None else open_storage(journal.sink), journal.sink_sums)
         if journal.format_before is not None:
             storage.put_bytes(layout.FORMAT_KEY, journal.format_before)
         if journal.left_out_before is not None:

@@ -13,7 +13,7 @@ import shutil
 import tempfile
 import uuid
 from collections.abc import Callable, Mapping
-from dataclasses import asdict, dataclass
+from dataclasses import asdict, dataclass, replace
 from typing import Any
 
 from millpond import config, layout
@@ -28,8 +28,9 @@ from millpond.savepoint.restore import RestoreReport, fork, restore
 from millpond.savepoint.target import check_vacant, empty, scratch_beside
 from millpond.savepoint.whole import checkpoint_image
 from millpond.session import PROVIDER_CLASS
+from millpond.sinks import keeping
 from millpond.spark_metadata import PROVIDER_CLASS as PROVIDER_KEY
-from millpond.storage import LocalStorage, open_checkpoint, open_storage, root_of
+from millpond.storage import LocalStorage, StorageSettings, open_checkpoint, open_storage, root_of
 from millpond.storage.place import place_of, read_place
 
 _RUN, _SAVED = "run", "savepoint"
@@ -69,6 +70,8 @@ class BootstrapReport:
     operators: tuple[BootstrapOperator, ...]
     bytes_written: int
     dry_run: bool
+    file_sink: str | None = None  # whose log says of batch 0 that it wrote nothing
+    warnings: tuple[str, ...] = ()
 
     def to_json(self) -> dict[str, Any]:
         return asdict(self)
@@ -85,11 +88,12 @@ def bootstrap(
     query: str | None = None,
     storage_uri: str | None = None,
     conf: Mapping[str, str] | None = None,
+    file_sink: str | os.PathLike[str] | None = None,
     dry_run: bool = False,
 ) -> BootstrapReport:
     """Make a Spark checkpoint with which a job starts warm: with the state that rows make, or with rows of state, and at given offsets.
 
-    No query of the job is started, none of its sources is read, and nothing is written to its sink. Its query runs once, as batch 0,
+    No query of the job is started, none of its sources is read, and no row is written to its sink. Its query runs once, as batch 0,
     over `rows`: they go through the query itself, so the state and the watermark are what the query makes of them. What it would give
     out meanwhile is dropped; what a watermark closes only afterwards comes with the first batch of the job.
 
@@ -107,9 +111,12 @@ def bootstrap(
         query: queryName of the query that is meant, if the job has several.
         storage_uri: where the state goes; None: what the session's option storage.uri says, else into the Spark checkpoint.
         conf: settings of a Spark session for the job, if none runs yet. The settings of the session are those of the batch.
+        file_sink: path or URI of the directory that the query writes to by a file format, an empty one: its log gets an entry for
+            batch 0, which the query never writes; `none`: it writes to none; None: what the job itself says.
         dry_run: check everything that can be checked without running the batch; write nothing.
     Raises:
-        InvalidInputError: TARGET_NOT_EMPTY, OPERATOR_UNKNOWN; INVALID_ARGUMENT: columns, offsets or a query that do not fit.
+        InvalidInputError: TARGET_NOT_EMPTY, OPERATOR_UNKNOWN, FILE_SINK_INVALID, FILE_SINK_MISMATCH; INVALID_ARGUMENT: columns,
+            offsets or a query that do not fit.
         UnsupportedError: SHIM_MISSING; FOREIGN_CHECKPOINT: the session keeps its state elsewhere; UNSUPPORTED: the extra `tools` is
             not installed. UnavailableError: storage. What the job itself raises.
     """
@@ -151,13 +158,21 @@ def bootstrap(
             for number, one in enumerate(sources)
         )
 
+    sink = keeping.for_start(
+        file_sink if file_sink is not None else _sink_of(meant),
+        None,
+        batch=0,
+        same_query=False,
+        settings=StorageSettings(),
+    )
     if dry_run:
-        return _dry(place, meant, said({}))
+        return replace(_dry(place, meant, said({})), file_sink=sink.root, warnings=sink.warnings)
     with scratch_beside(place) as scratch:
         run = f"{scratch}/{_RUN}"
         try:
             counts = jobs.run_over(meant, frames, uri_below(run, "").rstrip("/"))
-            report = _taken_over(run, scratch, checkpoint, tables, operator, texts, where)
+            with sink.writing():
+                report = _taken_over(run, scratch, checkpoint, tables, operator, texts, where)
         finally:
             _discard_state(run)
     image = checkpoint_image(open_checkpoint(place), place, report.batch)
@@ -174,7 +189,17 @@ def bootstrap(
         operators=tuple(BootstrapOperator(operator=o.operator, name=o.name, keys=o.keys) for o in image.operators),
         bytes_written=report.bytes_written + report.bytes_copied + report.bytes_linked,
         dry_run=False,
+        file_sink=sink.root,
+        warnings=sink.warnings,
     )
+
+
+def _sink_of(meant: jobs.JobQuery) -> str | None:
+    """Where the query's own writer writes to, as `--file-sink` has it; None: it does not say."""
+    sink = jobs.sink(meant)
+    if sink is None:
+        return None
+    return sink.path if sink.is_file else keeping.NONE
 
 
 def _taken_over(
@@ -188,7 +213,7 @@ def _taken_over(
 ) -> RestoreReport:
     """Make the target of what the batch left."""
     if not tables:
-        return fork(run, checkpoint, offsets=offsets, storage_uri=storage_uri)
+        return fork(run, checkpoint, offsets=offsets, storage_uri=storage_uri, file_sink=keeping.NONE)
     saved = f"{scratch}/{_SAVED}-0"
     create(run, saved)
     stores = {store.name for one in checkpoint_image(open_checkpoint(run), run).operators for store in one.stores}
@@ -198,7 +223,7 @@ def _taken_over(
         store, column_family = (family, None) if family in stores else (None, family)
         edit(saved, edited, operator=operator, store=store, column_family=column_family, table=table)
         saved = edited
-    return restore(saved, checkpoint, offsets=offsets, storage_uri=storage_uri)
+    return restore(saved, checkpoint, offsets=offsets, storage_uri=storage_uri, file_sink=keeping.NONE)
 
 
 def _discard_state(run: str) -> None:

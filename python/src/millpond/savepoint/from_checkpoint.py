@@ -15,6 +15,7 @@ from millpond.restore.plan import RestorePlan, plan_restore
 from millpond.savepoint import source_logs, spark_logs
 from millpond.savepoint.bulk import check_files
 from millpond.savepoint.image import Image, OperatorImage, StoredFile, StoreImage
+from millpond.sinks.recorded import read_sink
 from millpond.spark_metadata import LEFT_OUT, OffsetEntry, OperatorInfo, SparkMetadata, parse_offsets
 from millpond.storage import Storage
 from millpond.store_files import StoreFiles
@@ -95,6 +96,7 @@ class _Reader:
             operators=operators,
             texts=dict(sorted(self.texts.items())),
             files=tuple(file for _, file in sorted(self.files.items())),
+            sink=read_sink(self.storage),
         )
 
     def _batch(self, spark: SparkMetadata, batch: int | None) -> int:

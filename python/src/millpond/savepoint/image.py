@@ -19,6 +19,7 @@ from millpond.inspection.survey import PROVIDER_PACKAGE
 from millpond.manifest import decode_manifest, encode_manifest
 from millpond.savepoint import spark_logs
 from millpond.savepoint.offsets import check_offsets
+from millpond.sinks.recorded import Sink
 from millpond.spark_metadata import OperatorInfo, parse_offsets, parse_operator_metadata
 
 
@@ -81,6 +82,7 @@ class Image:
     operators: tuple[OperatorImage, ...]
     texts: Mapping[str, bytes]  # small files: key -> content
     files: tuple[StoredFile, ...]
+    sink: Sink | None = None  # where the query writes to; None: it is not known
 
     @property
     def size_bytes(self) -> int:
@@ -286,6 +288,7 @@ def image_json(image: Image) -> dict[str, Any]:
         "key_group_base": image.key_group_base,
         "watermark_ms": image.watermark_ms,
         "timestamp_ms": image.timestamp_ms,
+        **({"sink": image.sink.to_json()} if image.sink is not None else {}),
         "operators": [
             {
                 "operator": op.operator,

@@ -14,6 +14,7 @@ from millpond.json_fields import ColumnFamily, JsonFields
 from millpond.savepoint.image import Image, OperatorImage, StoreImage, image_json
 from millpond.savepoint.parts import is_part, is_state
 from millpond.sealed import seal, unseal
+from millpond.sinks.recorded import Sink
 from millpond.storage import Storage
 
 KIND = "savepoint"
@@ -175,7 +176,14 @@ def _image(fields: JsonFields) -> Image:
         operators=operators,
         texts={},
         files=(),
+        sink=_sink(fields.child("sink")) if fields.has("sink") else None,
     )
+
+
+def _sink(fields: JsonFields) -> Sink:
+    if not fields.has("path"):
+        return Sink(fields.string("sink"))
+    return Sink(fields.string("sink"), fields.string("path"), _integer(fields, "compact_interval"))
 
 
 def _store(operator: int, fields: JsonFields) -> StoreImage:

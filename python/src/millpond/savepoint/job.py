@@ -16,6 +16,7 @@ from typing import Any
 
 from millpond.errors import ErrorKind, InvalidInputError, MillpondError, UnsupportedError, error
 from millpond.savepoint.schema_diff import ColumnDiff, schema_diff
+from millpond.sinks.recorded import Sink, sink_of
 
 _PLANNER = "org.apache.spark.sql.millpond.JobPlan"
 _RUNNER = "org.apache.spark.sql.millpond.JobRun"
@@ -30,6 +31,9 @@ class JobQuery:
 
     writer: Any  # pyspark's DataStreamWriter
     name: str | None
+    to_table: bool = False  # it is started by `toTable`
+    format: str | None = None  # that `start` is given
+    path: str | None = None  # likewise
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -149,6 +153,14 @@ def sources(query: JobQuery, rows: Mapping[int, Any]) -> list[JobSource]:
         )
         for one in found["sources"]
     ]
+
+
+def sink(query: JobQuery) -> Sink | None:
+    """Return where `query` writes to; None: it does not say so. Raises: UnsupportedError: SHIM_MISSING."""
+    if query.to_table:
+        return None
+    said = _of_shim(_PLANNER).sink(query.writer._jwrite, query.format or "", query.path or "")
+    return sink_of(json.loads(said))
 
 
 def batch_frame(query: JobQuery, rows: object) -> Any:
@@ -318,6 +330,10 @@ def _queries(made: object) -> list[JobQuery]:
     return []
 
 
+def _text(value: object) -> str | None:
+    return None if value is None else str(value)
+
+
 @contextmanager
 def _kept() -> Iterator[list[JobQuery]]:
     """While this is open, queries are not started but kept."""
@@ -338,8 +354,13 @@ def _kept() -> Iterator[list[JobQuery]]:
     ) -> _NotStarted:
         writer = self.outputMode(outputMode) if outputMode is not None else self
         name = queryName or names.get(id(self))
-        kept.append(JobQuery(writer=writer, name=name))
+        where = path if path is not None else options.get("path")
+        kept.append(JobQuery(writer=writer, name=name, format=_text(format), path=_text(where)))
         return _NotStarted(name)
+
+    def to_table(self: Any, tableName: str, **options: Any) -> _NotStarted:
+        kept.append(JobQuery(writer=self, name=options.get("queryName") or names.get(id(self)), to_table=True))
+        return _NotStarted(kept[-1].name)
 
     def query_name(self: Any, queryName: str) -> Any:
         names[id(self)] = queryName
@@ -347,7 +368,7 @@ def _kept() -> Iterator[list[JobQuery]]:
 
     originals = {name: getattr(DataStreamWriter, name) for name in ("start", "toTable", "queryName")}
     waiting = StreamingQueryManager.awaitAnyTermination
-    changed: dict[str, object] = {"start": start, "toTable": start, "queryName": query_name}
+    changed: dict[str, object] = {"start": start, "toTable": to_table, "queryName": query_name}
     try:
         for name, function in changed.items():
             setattr(DataStreamWriter, name, function)

@@ -25,7 +25,8 @@ from millpond.savepoint.places import uri_below
 from millpond.savepoint.rows_anew import Origin, write_rows
 from millpond.savepoint.target import building, check_vacant
 from millpond.savepoint.whole import telling_what_is_left
-from millpond.storage import Storage, open_checkpoint, open_storage, root_of
+from millpond.sinks import keeping
+from millpond.storage import Storage, StorageSettings, open_checkpoint, open_storage, root_of
 from millpond.storage.owner import check_owner
 from millpond.storage.place import place_of
 
@@ -52,6 +53,8 @@ class RestoreReport:
     bytes_copied: int  # within object storage: no byte came here
     bytes_linked: int
     dry_run: bool
+    file_sink: str | None = None  # of the new query; its log holds all batches before the first
+    warnings: tuple[str, ...] = ()
 
     def to_json(self) -> dict[str, Any]:
         value = asdict(self)
@@ -69,6 +72,7 @@ class _Changes:
     max_parallelism: int | None
     storage_uri: str | None
     backend: str | None
+    file_sink: str | os.PathLike[str] | None
 
     def rewrites(self, image: Image) -> bool:
         """Whether rows must be written anew."""
@@ -90,6 +94,7 @@ def restore(
     max_parallelism: int | None = None,
     storage_uri: str | None = None,
     backend: str | None = None,
+    file_sink: str | os.PathLike[str] | None = None,
     link: bool = True,
     dry_run: bool = False,
     progress: Progress | None = None,
@@ -112,17 +117,28 @@ def restore(
         storage_uri: where the state of the new Spark checkpoint goes, as by the option storage.uri; None: into it.
         backend: `rocksdb` or `heap`: what the query is run with, unless its session sets the option backend; None: what the
             query that was saved remembered.
+        file_sink: path or URI of the directory that the new query writes to by a file format: an empty one, or that of the query
+            itself if it is a move; `none`: it writes to none; None: refused if the query that was saved writes to one.
         link: share blocks with the savepoint where both are on one file system (no bytes are moved), instead of copying.
         dry_run: write nothing.
         progress: called now and then: how much is done, how much there is in all.
         spark: a SparkSession whose executors are to write rows anew, where that is needed: as for `create`.
     Raises:
-        InvalidInputError: NOT_A_SAVEPOINT, TARGET_NOT_EMPTY, OPERATOR_UNKNOWN, MAX_PARALLELISM_INVALID, INVALID_ARGUMENT.
+        InvalidInputError: NOT_A_SAVEPOINT, TARGET_NOT_EMPTY, OPERATOR_UNKNOWN, MAX_PARALLELISM_INVALID, INVALID_ARGUMENT;
+            FILE_SINK_UNKNOWN, FILE_SINK_INVALID, FILE_SINK_MISMATCH.
         FormatError: SAVEPOINT_DAMAGED. UnavailableError: storage.
         UnsupportedError: FORMAT_TOO_NEW; UNSUPPORTED: nobody but Spark knows where rows belong with other partitions.
     """
     changes = _changes(
-        keep_query_id, offsets, map_operators, drop_operators, partitions, max_parallelism, storage_uri, backend
+        keep_query_id,
+        offsets,
+        map_operators,
+        drop_operators,
+        partitions,
+        max_parallelism,
+        storage_uri,
+        backend,
+        file_sink,
     )
     origin, place = root_of(savepoint), root_of(checkpoint)
     check_apart(origin, place)
@@ -152,6 +168,7 @@ def fork(
     max_parallelism: int | None = None,
     storage_uri: str | None = None,
     backend: str | None = None,
+    file_sink: str | os.PathLike[str] | None = None,
     link: bool = True,
     dry_run: bool = False,
     progress: Progress | None = None,
@@ -164,7 +181,15 @@ def fork(
     Args, Raises: as for `create` and `restore`.
     """
     changes = _changes(
-        keep_query_id, offsets, map_operators, drop_operators, partitions, max_parallelism, storage_uri, backend
+        keep_query_id,
+        offsets,
+        map_operators,
+        drop_operators,
+        partitions,
+        max_parallelism,
+        storage_uri,
+        backend,
+        file_sink,
     )
     origin, place = root_of(checkpoint), root_of(new_checkpoint)
     check_apart(origin, place)
@@ -189,6 +214,7 @@ def _changes(
     max_parallelism: int | None,
     storage_uri: str | None,
     backend: str | None,
+    file_sink: str | os.PathLike[str] | None,
 ) -> _Changes:
     if isinstance(offsets, str) and offsets not in (KEEP, DROP):
         raise InvalidInputError(f"offsets: {offsets!r} is neither {KEEP} nor {DROP}", kind=ErrorKind.INVALID_ARGUMENT)
@@ -209,6 +235,7 @@ def _changes(
         max_parallelism=max_parallelism,
         storage_uri=storage_uri,
         backend=backend,
+        file_sink=file_sink,
     )
 
 
@@ -232,10 +259,17 @@ def _write(
     changed = restored(laid, place, numbers, offsets=changes.offsets, query_id=_query_id(image, changes))
     if changes.backend is not None:
         changed = images.with_backend(changed, changes.backend)
+    sink = keeping.for_start(
+        changes.file_sink,
+        image.sink,
+        batch=changed.batch,
+        same_query=changes.keep_query_id,
+        settings=StorageSettings(),
+    )
     written = Written()
     state_bytes: dict[str, int] = {}
     if not dry_run:
-        with pin, building(place, _state_place(changes, changed)) as target:
+        with pin, sink.writing(), building(place, _state_place(changes, changed)) as target:
             if plan is not None:
                 state_bytes = write_rows(origin, plan, numbers, source, target, spark=spark, progress=progress)
             written = write_image(
@@ -264,6 +298,8 @@ def _write(
         bytes_copied=written.bytes_copied,
         bytes_linked=written.bytes_linked,
         dry_run=dry_run,
+        file_sink=sink.root,
+        warnings=sink.warnings,
     )
 
 
