@@ -68,6 +68,11 @@ def add_to_listing(listing: Listing, parsed: layout.StoreKey | None, info: Objec
 
 def read_changelog_header(storage: Storage, key: str) -> ChangelogHeader:
     """Read the header only. Raises: NotFoundError (CHANGELOG_MISSING), FormatError, UnsupportedError."""
+    return read_header(io.BytesIO(_read_head(storage, key)), name=key)
+
+
+def _read_head(storage: Storage, key: str) -> bytes:
+    """The header, and what came with it: of a small changelog all of it."""
     try:
         data = storage.read_range(key, 0, _FIRST_READ_BYTES)
         if len(data) >= _HEADER_HEAD.size:
@@ -77,17 +82,20 @@ def read_changelog_header(storage: Storage, key: str) -> ChangelogHeader:
                 data = storage.read_range(key, 0, whole)
     except NotFoundError as e:
         raise NotFoundError(f"{key} is not there", kind=ErrorKind.CHANGELOG_MISSING) from e
-    return read_header(io.BytesIO(data), name=key)
+    return data
 
 
 def check_end(storage: Storage, key: str, size_bytes: int) -> None:
     """Raise FormatError (CHANGELOG_DAMAGED) unless a changelog ends as one that is whole: it may have been cut. One request."""
-    data = storage.read_range(key, max(0, size_bytes - _FOOTER.size), _FOOTER.size + 1)
-    if len(data) == _FOOTER.size:
-        zero, magic, _, _, _, crc = _FOOTER.unpack(data)
-        if (zero, magic, crc) == (0, END_MAGIC, zlib.crc32(data[:-4])):
-            return
-    raise FormatError(f"{key}: its end is damaged or missing", kind=ErrorKind.CHANGELOG_DAMAGED)
+    if not _is_end(storage.read_range(key, max(0, size_bytes - _FOOTER.size), _FOOTER.size + 1)):
+        raise FormatError(f"{key}: its end is damaged or missing", kind=ErrorKind.CHANGELOG_DAMAGED)
+
+
+def _is_end(data: bytes) -> bool:
+    if len(data) != _FOOTER.size:
+        return False
+    zero, magic, _, _, _, crc = _FOOTER.unpack(data)
+    return (zero, magic, crc) == (0, END_MAGIC, zlib.crc32(data[:-4]))
 
 
 class StoreFiles:
@@ -105,6 +113,7 @@ class StoreFiles:
         self.spark_format = spark_format
         self.listing = Listing()
         self._headers: dict[str, tuple[ObjectInfo, ChangelogHeader]] = {}
+        self.ended: set[str] = set()  # keys of changelogs whose end, as of one that is whole, came with the header
 
     def refresh(self) -> Listing:
         """List again."""
@@ -157,7 +166,10 @@ class StoreFiles:
         known = self._headers.get(info.key)
         if known is not None and known[0] == info:
             return known[1]
-        header = read_changelog_header(self.storage, info.key)
+        data = _read_head(self.storage, info.key)
+        header = read_header(io.BytesIO(data), name=info.key)
+        if len(data) == info.size_bytes and _is_end(data[-_FOOTER.size :]):
+            self.ended.add(info.key)
         self._headers[info.key] = (info, header)
         return header
 

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import shutil
+from collections import Counter
 from collections.abc import Callable, Iterator
 from dataclasses import replace
 from pathlib import Path
@@ -199,6 +200,21 @@ def test_a_batch_that_a_rescale_left_out(
     assert rows(built.root, None) == rows(built.root, 4) and len(rows(built.root, 4)) == 4 * 4
     e = refused(ErrorKind.BATCH_NOT_COMMITTED, lambda: savepoint.create(built.root, tmp_path / "x", batch=5))
     assert "left out" in str(e)
+
+
+def test_a_small_changelog_is_looked_at_once(built: CheckpointBuilder) -> None:
+    """Its header and its end come with one request."""
+
+    asked: Counter[str] = Counter()
+
+    class Counting(LocalStorage):
+        def read_range(self, key: str, offset: int, length: int) -> bytes:
+            asked[key] += 1
+            return super().read_range(key, offset, length)
+
+    image = checkpoint_image(Counting(str(built.root)), "it")
+    changelogs = {file.source for file in image.files if file.source.endswith(".changelog")}
+    assert changelogs and {key: asked[key] for key in changelogs} == dict.fromkeys(changelogs, 1)
 
 
 def test_the_message_tells_what_can_still_be_had(built: CheckpointBuilder, tmp_path: Path) -> None:

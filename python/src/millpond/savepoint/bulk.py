@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping
+from collections.abc import Collection, Iterable, Mapping
 from concurrent.futures import ThreadPoolExecutor
 
 from millpond import layout
@@ -15,18 +15,21 @@ from millpond.store_files import check_end
 _REQUESTS = 16  # at once, where each is a wait for object storage
 
 
-def check_files(storage: Storage, files: Iterable[StoredFile], sizes: Mapping[str, int]) -> None:
+def check_files(
+    storage: Storage, files: Iterable[StoredFile], sizes: Mapping[str, int], ended: Collection[str] = ()
+) -> None:
     """Raise unless every file is there, of its size, and every changelog has its end. A flipped bit is left to `verify`.
 
     Args:
         sizes: of files that were listed; others are asked for.
+        ended: keys of changelogs of which it is known that they have their end.
     Raises:
         NotFoundError: CHANGELOG_MISSING, SST_MISSING. FormatError: CHANGELOG_DAMAGED, SST_DAMAGED. UnavailableError: storage.
     """
     named = list(files)
 
     def check(file: StoredFile) -> None:
-        _check(storage, file, sizes.get(file.source))
+        _check(storage, file, sizes.get(file.source), file.source in ended)
 
     if not named or side_of(storage, named[0].source).local_path(named[0].source) is not None:
         for file in named:
@@ -36,7 +39,7 @@ def check_files(storage: Storage, files: Iterable[StoredFile], sizes: Mapping[st
         list(pool.map(check, named))
 
 
-def _check(storage: Storage, file: StoredFile, listed_bytes: int | None) -> None:
+def _check(storage: Storage, file: StoredFile, listed_bytes: int | None, ended: bool) -> None:
     key = file.source
     parsed = layout.parse_key(key)
     is_changelog = parsed is not None and isinstance(parsed.file, layout.ChangelogFile)
@@ -45,7 +48,7 @@ def _check(storage: Storage, file: StoredFile, listed_bytes: int | None) -> None
         if size_bytes != file.size_bytes:
             kind = ErrorKind.CHANGELOG_DAMAGED if is_changelog else ErrorKind.SST_DAMAGED
             raise error(kind, f"{key} has {size_bytes} bytes, expected {file.size_bytes}")
-        if is_changelog:
+        if is_changelog and not ended:
             check_end(storage, key, size_bytes)
     except NotFoundError as e:
         kind = ErrorKind.CHANGELOG_MISSING if is_changelog else ErrorKind.SST_MISSING

@@ -50,6 +50,7 @@ class _Reader:
         self.storage, self.found, self.checkpoint = storage, found, checkpoint
         self.texts: dict[str, bytes] = {}
         self.files: dict[str, StoredFile] = {}
+        self.ended: set[str] = set()  # keys of changelogs that are known to have their end
 
     def read(self, batch: int | None) -> Image:
         found, spark = self.found, self.found.spark
@@ -81,7 +82,7 @@ class _Reader:
             self.texts[layout.FORMAT_KEY] = encode_format(found.format.as_of(version))
         self._sources(planned or offsets)
         operators = tuple(self._operators(spark, version, offsets))
-        check_files(self.storage, self.files.values(), self.found.sizes())
+        check_files(self.storage, self.files.values(), self.found.sizes(), self.ended)
         return Image(
             batch=batch,
             planned_batch=batch + 1 if planned is not None else None,
@@ -258,6 +259,7 @@ class _Reader:
         files = StoreFiles(self.storage, store, 2 if id else 1)
         files.refresh()
         plan = _plan(files, target)
+        self.ended |= files.ended
         if pinned == partitions:
             check_written_for(store, plan, version - 1, partitions)
         size_bytes = 0
