@@ -23,6 +23,7 @@ from millpond.rescaling import rehash, rescale, undo
 from millpond.rescaling.composing import state_bytes
 from millpond.rescaling.read import read_before
 from millpond.rescaling.write import carry_out
+from millpond.savepoint.whole import check_whole
 from millpond.spark_metadata import read_spark_metadata
 from millpond.storage import LocalStorage, MemoryStorage
 from millpond.storage.split import SplitStorage
@@ -177,8 +178,9 @@ def test_no_space(built: CheckpointBuilder) -> None:
 
 
 def test_over_processes(built: CheckpointBuilder) -> None:
-    before = read_before(built.storage, "it")
-    plan = rehash.plan_rehash(built.storage, "it", before, 5, None, state_bytes(before))
+    image, plans = check_whole(built.storage, "it")
+    before = read_before(built.storage, "it", plans)
+    plan = rehash.plan_rehash(built.storage, image, before, 5, None, state_bytes(before))
     assert plan.processes == 1 and plan.rows == len(rows(6))
     with rehash.rehashed(built.storage, before, replace(plan, processes=2)) as writing:
         assert len(writing.made) == 5
@@ -188,8 +190,9 @@ def test_over_processes(built: CheckpointBuilder) -> None:
 
 
 def test_an_error_in_another_process_is_told(built: CheckpointBuilder) -> None:
-    before = read_before(built.storage, "it")
-    plan = replace(rehash.plan_rehash(built.storage, "it", before, 5, None, 0), processes=2)
+    image, plans = check_whole(built.storage, "it")
+    before = read_before(built.storage, "it", plans)
+    plan = replace(rehash.plan_rehash(built.storage, image, before, 5, None, 0), processes=2)
     (path,) = built.root.glob("state/0/1/6*.changelog")
     data = bytearray(path.read_bytes())
     data[-50] ^= 1

@@ -10,7 +10,8 @@ import subprocess
 import sys
 import threading
 import time
-from collections.abc import Iterable
+from collections import Counter
+from collections.abc import Iterable, Iterator
 from pathlib import Path
 
 import pytest
@@ -27,7 +28,7 @@ from millpond.rescaling import rescale, undo
 from millpond.running import heartbeats
 from millpond.spark_log_edit import commit_with_state_ids, offsets_with_partitions, operator_metadata_with_partitions
 from millpond.spark_metadata import read_spark_metadata
-from millpond.storage import LocalStorage, MemoryStorage
+from millpond.storage import LocalStorage, MemoryStorage, ObjectInfo
 from millpond.storage.split import SplitStorage
 from tests.agent_driver import CallError, call
 from tests.checkpoints import CheckpointBuilder
@@ -125,6 +126,26 @@ def test_an_uncommitted_batch_is_left_out_only_if_told_to(built: CheckpointBuild
     assert spark.offsets[6].sources == spark.offsets[5].sources == spark.offsets[4].sources
     assert [spark.was_left_out(batch) for batch in (4, 5, 6)] == [False, True, False]
     assert not (built.root / layout.crc_key("offsets/5")).exists()
+
+
+@pytest.mark.parametrize("partitions", [8, 3])
+def test_every_store_is_planned_once(built: CheckpointBuilder, partitions: int) -> None:
+    asked: Counter[str] = Counter()
+
+    class Counting(LocalStorage):
+        def list(self, prefix: str) -> Iterator[ObjectInfo]:
+            asked[prefix] += 1
+            return super().list(prefix)
+
+        def read_range(self, key: str, offset: int, length: int) -> bytes:
+            asked[key] += 1
+            return super().read_range(key, offset, length)
+
+    rescale(Counting(str(built.root)), "it", partitions, dry_run=True)
+    assert {prefix: asked[prefix] for prefix in map(layout.store_prefix, built.stores())} == dict.fromkeys(
+        map(layout.store_prefix, built.stores()), 1
+    )
+    assert {count for key, count in asked.items() if key.endswith(".changelog")} == {1}
 
 
 def test_a_store_that_is_not_scalable(built: CheckpointBuilder) -> None:

@@ -98,8 +98,8 @@ def rescale(
         refuse_running(storage, root, ending_s)
         claim(storage, root)
     undone = _finish_interrupted(storage, partitions, dry_run)
-    check_whole(storage, root)
-    before = read_before(storage, root)
+    image, plans = check_whole(storage, root)
+    before = read_before(storage, root, plans)
     _check(before, root, partitions, skip_uncommitted)
     groups = before.format.key_groups
     sink = keeping.for_rescale(
@@ -149,7 +149,7 @@ def rescale(
         # Here and not above: it needs the extra `tools`.
         from millpond.rescaling import rehash
 
-        plan = rehash.plan_rehash(storage, root, before, partitions, max_parallelism, report.state_bytes)
+        plan = rehash.plan_rehash(storage, image, before, partitions, max_parallelism, report.state_bytes)
         report = replace(report, max_parallelism=plan.layout.key_groups.max_parallelism)
         planned = replace(report, written_bytes=report.state_bytes, seconds=round(plan.seconds, 3), dry_run=True)
         if announce is not None:

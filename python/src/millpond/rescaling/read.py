@@ -13,6 +13,7 @@ from millpond.inspection.survey import PROVIDER_PACKAGE
 from millpond.one_partition import lives_in_partition_0
 from millpond.rescaling.plan import OldStore
 from millpond.restore.plan import plan_restore
+from millpond.savepoint.from_checkpoint import Plans
 from millpond.spark_log_edit import operator_metadata_with_partitions
 from millpond.spark_metadata import OperatorInfo, SparkMetadata, read_spark_metadata
 from millpond.storage import Storage
@@ -37,9 +38,11 @@ class Before:
     ]  # operator -> its store names, in the order in which the commit log lists their ids
 
 
-def read_before(storage: Storage, root: str) -> Before:
+def read_before(storage: Storage, root: str, plans: Plans) -> Before:
     """Read the Spark checkpoint at `root` (its name, for messages).
 
+    Args:
+        plans: how its stores are restored at the last committed batch, as far as that is known.
     Raises:
         InvalidInputError: NOT_A_CHECKPOINT, PARTITIONS_UNKNOWN. NotFoundError: BATCH_NOT_COMMITTED: no batch ever was.
         UnsupportedError: FOREIGN_CHECKPOINT.
@@ -79,7 +82,7 @@ def read_before(storage: Storage, root: str) -> Before:
             alone.add(operator)
         stores[operator] = {
             name: [
-                _old_store(storage, spark, spark_format, committed, StoreId(operator, p, name), listed)
+                _old_store(storage, spark, spark_format, committed, StoreId(operator, p, name), listed, plans)
                 for p in range(1 if single else partitions)
             ]
             for name in by_name
@@ -128,14 +131,23 @@ def store_names(info: OperatorInfo | None, present: dict[str, set[int]]) -> tupl
 
 
 def _old_store(
-    storage: Storage, spark: SparkMetadata, spark_format: int, committed: int, store: StoreId, names: Sequence[str]
+    storage: Storage,
+    spark: SparkMetadata,
+    spark_format: int,
+    committed: int,
+    store: StoreId,
+    names: Sequence[str],
+    plans: Plans,
 ) -> OldStore:
-    files = StoreFiles(storage, store, spark_format)
-    files.refresh()
     target = VersionId(committed + 1)
     if spark_format >= 2:
         target = VersionId(committed + 1, _recorded_id(spark, committed, store, names))
-    plan = plan_restore(files, target)
+    if store in plans:
+        files, plan = plans[store]
+    else:
+        files = StoreFiles(storage, store, spark_format)
+        files.refresh()
+        plan = plan_restore(files, target)
     changelogs = {}
     for header in plan.headers:
         info = files.changelog_info(header.version_id)

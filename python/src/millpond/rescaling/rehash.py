@@ -25,7 +25,6 @@ from millpond.savepoint import rewrite
 from millpond.savepoint.image import Image
 from millpond.savepoint.rewrite import Blocks, StoreWriter
 from millpond.savepoint.row_source import NativeRows
-from millpond.savepoint.whole import checkpoint_image
 from millpond.scratch import lock, remove_abandoned, scratch_directory
 from millpond.spread import Processes, process_count
 from millpond.storage import LocalStorage, Storage
@@ -65,18 +64,23 @@ class Rehash:
 
 
 def plan_rehash(
-    storage: Storage, root: str, before: Before, partitions: int, max_parallelism: int | None, state_bytes: int
+    storage: Storage,
+    image: Image | None,
+    before: Before,
+    partitions: int,
+    max_parallelism: int | None,
+    state_bytes: int,
 ) -> Rehash:
     """Return how to write every row anew, on `partitions`.
 
     Args:
+        image: of the state before.
         max_parallelism: of the new key groups, a multiple of `partitions`; None: the default for that many.
     Raises:
         InvalidInputError: MAX_PARALLELISM_INVALID. UnsupportedError: the extra `tools` is not installed.
-        MillpondError: as `checkpoint_image`.
     """
     require_tools()
-    image = checkpoint_image(storage, root, before.committed)
+    assert image is not None and image.batch == before.committed
     processes = 1
     if isinstance(storage, LocalStorage):
         stores = sum(1 for op in image.operators for _ in op.stores)

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 
 from millpond import layout
 from millpond.errors import ErrorKind, FormatError, InvalidInputError, MillpondError, NotFoundError, error
@@ -37,6 +37,15 @@ def look(storage: Storage, found: Survey, checkpoint: str, batch: int | None = N
     return _Reader(storage, found, checkpoint).read(batch)
 
 
+Plans = Mapping[StoreId, tuple[StoreFiles, RestorePlan]]
+
+
+def look_with_plans(storage: Storage, found: Survey, checkpoint: str) -> tuple[Image, Plans]:
+    """Return the image at the last committed batch, as `look` does, and how each store is restored at it."""
+    reader = _Reader(storage, found, checkpoint)
+    return reader.read(None), reader.plans
+
+
 def spark_image(storage: Storage, checkpoint: str, batch: int | None = None) -> Image:
     """Return the image without the files of its stores, which may be any provider's: what Spark itself wrote.
 
@@ -50,6 +59,7 @@ class _Reader:
         self.storage, self.found, self.checkpoint = storage, found, checkpoint
         self.texts: dict[str, bytes] = {}
         self.files: dict[str, StoredFile] = {}
+        self.plans: dict[StoreId, tuple[StoreFiles, RestorePlan]] = {}
         self.ended: set[str] = set()  # keys of changelogs that are known to have their end
 
     def read(self, batch: int | None) -> Image:
@@ -259,6 +269,7 @@ class _Reader:
         files = StoreFiles(self.storage, store, 2 if id else 1)
         files.refresh()
         plan = _plan(files, target)
+        self.plans[store] = (files, plan)
         self.ended |= files.ended
         if pinned == partitions:
             check_written_for(store, plan, version - 1, partitions)

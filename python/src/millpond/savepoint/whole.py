@@ -8,7 +8,7 @@ from contextlib import contextmanager
 
 from millpond.errors import ErrorKind, MillpondError, UnavailableError
 from millpond.inspection.survey import survey
-from millpond.savepoint.from_checkpoint import look
+from millpond.savepoint.from_checkpoint import Plans, look, look_with_plans
 from millpond.savepoint.image import Image
 from millpond.storage import Storage
 
@@ -32,12 +32,14 @@ def checkpoint_image(storage: Storage, checkpoint: str, batch: int | None = None
         return look(storage, survey(storage, checkpoint), checkpoint, batch)
 
 
-def check_whole(storage: Storage, checkpoint: str) -> None:
-    """Raise, as `checkpoint_image` does, if anything is lost that the state after the last committed batch needs."""
+def check_whole(storage: Storage, checkpoint: str) -> tuple[Image | None, Plans]:
+    """Raise, as `checkpoint_image` does, if anything is lost that the state after the last committed batch needs. Return its image and
+    how its stores are restored; none if no batch is committed."""
     found = survey(storage, checkpoint)
     if found.spark is not None and (found.spark.commit_batches or found.lost):
         with telling_what_is_left(storage, checkpoint, None):
-            look(storage, found, checkpoint)
+            return look_with_plans(storage, found, checkpoint)
+    return None, {}
 
 
 def newest_whole_batch(storage: Storage, checkpoint: str, damaged: Collection[str] = ()) -> int | None:
