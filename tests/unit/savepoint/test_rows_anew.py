@@ -79,6 +79,7 @@ def test_a_file_that_another_one_replaced(built: CheckpointBuilder, tmp_path: Pa
     (same,) = [c for c in choices if c.stat().st_size == path.stat().st_size][:1]
     path.write_bytes(same.read_bytes())
     for action in (
+        lambda: millpond.read_state(saved),
         lambda: savepoint.restore(saved, tmp_path / "new", partitions=3),
         lambda: savepoint.restore(saved, tmp_path / "new"),
         lambda: savepoint.edit(saved, tmp_path / "new", function=lambda table: table),

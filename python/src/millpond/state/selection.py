@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import os
-from collections.abc import Collection, Iterator
+from collections.abc import Collection, Iterator, Mapping
 from dataclasses import dataclass, replace
 
 from millpond import layout
@@ -36,6 +36,7 @@ class Selection:
     schema: FamilySchema
     spark_format: int
     tables: SavepointIndex | None  # of a canonical savepoint: its rows are in tables, not in stores
+    sums: Mapping[str, int]  # of files, by key: in the index of a native savepoint
 
     def versions(
         self, partitions: Collection[int] | None = None
@@ -51,7 +52,8 @@ class Selection:
                 continue
             store = StoreId(self.operator.operator, image.partition, image.name)
             files = StoreFiles(self.storage, store, self.spark_format)
-            version = open_version(files, VersionId(image.version, image.id if self.spark_format > 1 else ""))
+            target = VersionId(image.version, image.id if self.spark_format > 1 else "")
+            version = open_version(files, target, self.sums)
             yield image.partition, version, next((f for f in version.families if f.name == self.family), None)
 
 
@@ -76,9 +78,9 @@ def select(
     """
     place = root_of(path)
     storage = open_checkpoint(place)
-    tables = _canonical(storage, place)
-    image = checkpoint_image(storage, place, batch) if tables is None else savepoint_image(storage, tables)
-    if tables is not None and batch not in (None, image.batch):
+    index = _index(storage, place)
+    image = checkpoint_image(storage, place, batch) if index is None else savepoint_image(storage, index)
+    if index is not None and batch not in (None, image.batch):
         raise NotFoundError(f"{place} is of batch {image.batch}, not of {batch}", kind=ErrorKind.BATCH_NOT_COMMITTED)
     chosen = _operator(image, operator)
     info = operator_info(image, chosen.operator)
@@ -94,17 +96,17 @@ def select(
         family=family,
         schema=schemas[family],
         spark_format=image.spark_checkpoint_format,
-        tables=tables,
+        tables=index if index is not None and index.format == CANONICAL else None,
+        sums={file.source: file.crc32 for file in image.files if file.crc32 is not None} if index is not None else {},
     )
 
 
-def _canonical(storage: Storage, place: str) -> SavepointIndex | None:
-    """The index of a canonical savepoint; None if it is a native one, which looks like a Spark checkpoint, or is one."""
+def _index(storage: Storage, place: str) -> SavepointIndex | None:
+    """The index of a savepoint; None if it is a Spark checkpoint."""
     try:
-        index = read_index(storage, place)
+        return read_index(storage, place)
     except InvalidInputError:
         return None
-    return index if index.format == CANONICAL else None
 
 
 def _operator(image: Image, wanted: int | str | None) -> OperatorImage:
