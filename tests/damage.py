@@ -276,7 +276,9 @@ class _Judge:
             return command()
         except MillpondError as e:
             self.refused_commands.append(name)
-            if e.kind is not ErrorKind.UNSUPPORTED:  # a type that a later Spark may have
+            if e.kind is ErrorKind.BATCH_NOT_COMMITTED:
+                self.older = True  # the newest commit is gone, as of a query that was killed before it
+            elif e.kind is not ErrorKind.UNSUPPORTED:  # a type that a later Spark may have
                 self.refused.append(f"{name} is refused: {e.kind}: {e}")
             if e.kind is ErrorKind.INTERNAL or not e.hint:
                 self.wrong.append(f"{name}: {e.kind}: {e}")

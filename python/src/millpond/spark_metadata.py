@@ -257,6 +257,8 @@ def parse_offsets(text: str, batch: int) -> OffsetEntry:
     key = layout.offsets_key(batch)
     lines = _lines(text, key, _OFFSET_LOG_VERSIONS)
     metadata = _json_object(lines[1], key) if len(lines) > 1 and lines[1].strip() else {}
+    if "nextBatchWatermarkMs" in metadata:
+        raise _damaged(key, "an entry of the commit log")
     conf = metadata.get("conf", {})
     if not isinstance(conf, dict):
         raise _damaged(key, "conf is no JSON object")
@@ -274,6 +276,8 @@ def parse_commit(text: str, batch: int) -> CommitEntry:
     key = layout.commits_key(batch)
     lines = _lines(text, key, _COMMIT_LOG_VERSIONS)
     metadata = _json_object(lines[1], key) if len(lines) > 1 and lines[1].strip() else {}
+    if "batchWatermarkMs" in metadata:
+        raise _damaged(key, "an entry of the offset log")
     raw = metadata.get("stateUniqueIds")
     ids: dict[int, tuple[tuple[str, ...], ...]] = {}
     if raw is not None:

@@ -74,6 +74,10 @@ def other_partitions(number: int) -> Damage:
     return change
 
 
+def copied(name: str, over: str) -> Damage:
+    return lambda built: shutil.copy(built.root / name, built.root / over)
+
+
 def cut(name: str) -> Damage:
     def halve(built: CheckpointBuilder) -> None:
         path = built.root / name
@@ -120,6 +124,8 @@ DAMAGE: dict[str, tuple[Damage, ErrorKind]] = {
     "the query's id": (without("metadata"), ErrorKind.FORMAT_DAMAGED),
     "format.json": (without("millpond/format.json"), ErrorKind.OBJECT_NOT_FOUND),
     "the newest offsets": (without("offsets/5"), ErrorKind.FORMAT_DAMAGED),
+    "offsets as a commit": (copied("offsets/4", "commits/5"), ErrorKind.FORMAT_DAMAGED),
+    "a commit as offsets": (copied("commits/4", "offsets/5"), ErrorKind.FORMAT_DAMAGED),
     "the offsets before": (without("offsets/4"), ErrorKind.FORMAT_DAMAGED),
     "fewer partitions": (other_partitions(2), ErrorKind.PARTITIONS_CHANGED),
     "the newest changelog, cut": (cut_newest, ErrorKind.CHANGELOG_DAMAGED),
