@@ -13,16 +13,35 @@ import pytest
 from integration.jvm import compile_parts, java_command, millpond_jar
 
 _MAIN = "org.apache.spark.sql.millpond.testing.Parts"
-_SEEDS = {"table": 2000, "arena": 200, "sorted-index": 200, "key-sort": 5000}
+# What is tried of each in `make test`; the deep ones go on from there with five times as many.
+_SEEDS = {
+    "table": 2000,
+    "arena": 200,
+    "sorted-index": 200,
+    "key-sort": 5000,
+    "block": 800,
+    "changelog": 500,
+}
 
 
 @pytest.mark.parametrize("part", _SEEDS)
 def test_part(part: str) -> None:
+    _try(part, 0, _SEEDS[part])
+
+
+@pytest.mark.deep
+@pytest.mark.parametrize("part", _SEEDS)
+def test_more_of_a_part(part: str) -> None:
+    _try(part, _SEEDS[part], 5 * _SEEDS[part])
+
+
+def _try(part: str, first: int, seeds: int) -> None:
     classes, jar = compile_parts(), millpond_jar()
     assert jar is not None
-    seeds = os.environ.get("MILLPOND_PARTS_SEEDS", str(_SEEDS[part]))
-    first = os.environ.get("MILLPOND_PARTS_FIRST", "0")
-    command = java_command(_MAIN, [first, seeds, part], classpath=[classes, jar], heap="512m")
+    seeds = int(os.environ.get("MILLPOND_PARTS_SEEDS", seeds))
+    first = int(os.environ.get("MILLPOND_PARTS_FIRST", first))
+    arguments = [str(first), str(seeds), part]
+    command = java_command(_MAIN, arguments, classpath=[classes, jar], heap="512m")
     done = subprocess.run(command, capture_output=True, text=True, check=False)
     assert done.returncode == 0, f"{done.stdout[-20000:]}\n{done.stderr[-5000:]}"
     assert f"{part}: {seeds} seeds" in done.stdout

@@ -17,10 +17,10 @@ object Codec {
 
 /** A block of records on its way into a changelog file: filled raw, then compressed. */
 private[millpond] final class Block {
-  var raw = new Array[Byte](ChangelogFormat.BlockBytes + 4096)
+  var raw = new Array[Byte](Block.UsualBytes)
   var rawSize = 0
   var records = 0
-  private var compressed = new Array[Byte](ChangelogFormat.BlockBytes + 4096)
+  private var compressed = new Array[Byte](Block.UsualBytes)
 
   /** What goes into the file: the first `storedSize` bytes of `stored`, encoded as `used` says. */
   var stored: Array[Byte] = raw
@@ -51,10 +51,19 @@ private[millpond] final class Block {
     n.toInt
   }
 
-  private def grow(size: Int): Unit = if (compressed.length < size) compressed = new Array[Byte](size)
+  private def grow(size: Int): Unit = {
+    // whatever the thread has kept: a test must see the same each time
+    if (size > Block.UsualBytes) Seams.at("memory.block")
+    if (compressed.length < size) compressed = new Array[Byte](size)
+  }
 
   /** Whether it fits in what a thread keeps. */
   def isSmall: Boolean = raw.length <= ChangelogScratch.KeepBytes && compressed.length <= ChangelogScratch.KeepBytes
+}
+
+private[millpond] object Block {
+  /** Room for what a block usually has, raw or compressed. */
+  val UsualBytes: Int = ChangelogFormat.BlockBytes + 4096
 }
 
 /** Threads that compress a block while the committing task encodes the next. As many tasks have one at a time as there are pairs of cores:
@@ -112,7 +121,7 @@ private[millpond] final class ChangelogScratch {
 }
 
 private[millpond] object ChangelogScratch {
-  private val OutBytes = 256 << 10
+  val OutBytes: Int = 256 << 10
   val KeepBytes: Int = 1 << 20
   private val ofThread = ThreadLocal.withInitial[ChangelogScratch](() => new ChangelogScratch)
 

@@ -5,7 +5,9 @@ import java.util.concurrent.locks.ReentrantLock
 import scala.collection.mutable
 import scala.util.Random
 
-import org.apache.spark.sql.millpond.Seams
+import org.rocksdb.RocksDBException
+
+import org.apache.spark.sql.millpond.{MillpondError, Seams}
 
 /** A part of the store that is driven directly by random operations against a plain model: no session, no provider, no agent. */
 trait Part {
@@ -62,13 +64,30 @@ final class Trial(part: Part, val seed: Long, val failAt: Int, val aftermath: St
 
 object Trial {
   private val MostSteps = 10000
-  def noMemory(point: String): Option[Throwable] = if (point == "memory.allocate") Some(new OutOfMemoryError("as the test wants it")) else None
+
+  /** In a thread that has nothing yet of what threads keep. */
+  def inNewThread(work: => Unit): Unit = {
+    var failure: Throwable = null
+    val thread = new Thread(() => try work catch { case e: Throwable => failure = e })
+    thread.start()
+    thread.join()
+    if (failure != null) throw failure
+  }
+
+  def noMemory(point: String): Option[Throwable] =
+    if (point.startsWith("memory.")) Some(new OutOfMemoryError("as the test wants it")) else None
+  /** As RocksDB says it, where somebody must translate that. */
+  def diskFull(point: String): Option[Throwable] =
+    if (!point.startsWith("disk.")) None
+    else if (point == "disk.compact") Some(MillpondError.of("LOCAL_DISK_FULL", "as the test wants it"))
+    else Some(new RocksDBException("IO error: No space left on device: as the test wants it"))
 }
 
 /** Arguments: the first seed, the number of seeds, the part. Every seed is run without a failure, and then with a failure of every call
   * that may fail. Prints the first sequence that goes wrong and ends with 1. */
 object Parts {
-  private val parts: Seq[Part] = Seq(TablePart, ArenaPart, SortedIndexPart, KeySortPart)
+  private val parts: Seq[Part] = Seq(TablePart, ArenaPart, SortedIndexPart, KeySortPart, BlockPart,
+    ChangelogPart)
 
   def main(args: Array[String]): Unit = {
     val (first, seeds, name) = (args(0).toLong, args(1).toInt, args(2))
