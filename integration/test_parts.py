@@ -21,6 +21,8 @@ _SEEDS = {
     "key-sort": 5000,
     "block": 800,
     "changelog": 500,
+    "disk-tier": 40,
+    "composed": 60,
 }
 
 

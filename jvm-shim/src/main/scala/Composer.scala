@@ -14,33 +14,44 @@ import org.apache.spark.unsafe.Platform
 private[millpond] object Composer {
 
   /** @param described `db` of the restore plan, with `sources`. `engine.diskDir` becomes the new disk tier, which is open. */
-  def compose(engine: StoreEngine, described: JsonNode): Unit = {
+  def compose(engine: StoreEngine, described: JsonNode): Unit =
+    compose(described, Shared.disk(engine.context.options)) { (disk, dir) =>
+      engine.disk = disk
+      engine.diskDir = dir
+    }
+
+  /** @param made gets the tier and its folder as soon as there is something to close */
+  def compose(described: JsonNode, config: DiskConfig)(made: (DiskTier, File) => Unit): Unit = {
     val families = new FamilyOwnership(described.get("column_families"))
     val sources = described.get("sources").elements.asScala.map(s => (new File(s.get("dir").asText), s.get("bytes").asLong, OwnedSlots.of(s.get("slots")))).toSeq
     val target = new File(described.get("dir").asText)
     val base = if (sources.isEmpty) None else Some(sources.maxBy(_._2))
     base.foreach { case (dir, _, _) => if (!dir.renameTo(target)) throw MillpondError.internal(s"$dir cannot be renamed to $target") }
     if (base.isEmpty && !target.mkdirs()) throw MillpondError.internal(s"$target cannot be made")
-    val disk = new DiskTier(target, Shared.disk(engine.context.options))
-    engine.disk = disk
-    engine.diskDir = target
+    val disk = new DiskTier(target, config)
+    made(disk, target)
     base.foreach { case (_, _, owned) => new Clip(disk, families, owned).run() }
     val others = Vector.newBuilder[TierSource]
     sources.filterNot(base.contains).foreach { case (dir, _, owned) =>
-      others += new TierSource(new DiskTier(dir, Shared.disk(engine.context.options), readOnly = true), owned, families)
+      others += new TierSource(new DiskTier(dir, config, readOnly = true), owned, families)
       disk.addSources(others.result())
     }
   }
 
   /** From here on the disk tier has all rows itself. `diskLock` is held. */
   def settle(engine: StoreEngine, giveWay: () => Unit): Unit = {
-    val disk = engine.disk
-    if (disk.hasSources) {
-      val copies = disk.copySources(engine.context.generationDir(engine.generation), giveWay)
-      try engine.synchronized(disk.replaceSources(copies))
-      finally copies.foreach(_.delete()) // of those that are part of the tier by now, this is but a second name
+    settle(engine.disk, engine.context.generationDir(engine.generation), giveWay) { work =>
+      engine.synchronized(work())
     }
-    engine.synchronized(if (!engine.isRead) disk.closeEmptied())
+    engine.synchronized(if (!engine.isRead) engine.disk.closeEmptied())
+  }
+
+  /** @param locked does something that no reader of the tier may come between */
+  def settle(disk: DiskTier, workDir: => File, giveWay: () => Unit)(
+      locked: (() => Unit) => Unit): Unit = if (disk.hasSources) {
+    val copies = disk.copySources(workDir, giveWay)
+    try locked(() => disk.replaceSources(copies))
+    finally copies.foreach(_.delete()) // those that are part of the tier are not there any more
   }
 
   /** What of the old partitions' changelogs belongs to this store, in the order in which they apply: above its disk tier.
@@ -177,25 +188,28 @@ private[millpond] final class Clip(disk: DiskTier, families: FamilyOwnership, ow
     val ranges = owned.gaps(reserved).map { case (from, until) => slot(from) -> slot(until) } ++
       (if (owned.contains(reserved)) Nil else families.leading.map(f => family(f) -> family(f + 1)))
     disk.deleteRanges(ranges)
-    families.trailing.foreach(id => disk.deleteRows(foreign(id)))
+    families.trailing.foreach { id =>
+      val rows = disk.iterator(readAhead = true)
+      try disk.deleteRows(foreign(rows, id))
+      finally rows.close()
+    }
   }
 
   private def slot(number: Int): Array[Byte] = Array((number >>> 8).toByte, number.toByte)
   private def family(id: Int): Array[Byte] = if (id > 0xFFFF) Array(-1, -1, -1, -1, 0) else Array(-1, -1, (id >>> 8).toByte, id.toByte)
 
-  private def foreign(id: Int): Iterator[Array[Byte]] = new Iterator[Array[Byte]] {
-    private val rows = disk.iterator(readAhead = true)
+  private def foreign(rows: DiskScan, id: Int): Iterator[Array[Byte]] = new Iterator[Array[Byte]] {
     rows.seek(family(id))
     private var ahead = advance()
 
     private def advance(): Array[Byte] = {
       while (rows.isValid) {
         val key = rows.key
-        if (FamilyOwnership.lead(key, 0) != FamilyKind.ReservedSlot || FamilyOwnership.family(key, 0) != id) { rows.close(); return null }
+        val isOurs = FamilyOwnership.lead(key, 0) == FamilyKind.ReservedSlot
+        if (!isOurs || FamilyOwnership.family(key, 0) != id) return null
         rows.next()
         if (!families.owns(owned, key, 0, key.length)) return key
       }
-      rows.close()
       null
     }
     override def hasNext: Boolean = ahead != null

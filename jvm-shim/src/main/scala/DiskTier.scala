@@ -59,10 +59,18 @@ final class DiskTier(val dir: File, config: DiskConfig, readOnly: Boolean = fals
   def addSources(more: Seq[TierSource]): Unit = sources = more.toArray
 
   /** Copy the rows of the sources into the folder, as sorted files that nobody knows yet. For the one thread that flushes. */
-  def copySources(workDir: File, giveWay: () => Unit): Seq[File] = sources.toSeq.flatMap { source =>
-    DiskTier.checkFolder(source.tier.dir)
-    val file = new File(workDir, s"source-${java.util.UUID.randomUUID}.sst")
-    if (source.copyTo(this, file, giveWay)) Some(file) else None
+  def copySources(workDir: File, giveWay: () => Unit): Seq[File] = {
+    val copies = Vector.newBuilder[File]
+    var done = false
+    try {
+      sources.foreach { source =>
+        DiskTier.checkFolder(source.tier.dir)
+        val file = new File(workDir, s"source-${java.util.UUID.randomUUID}.sst")
+        if (source.copyTo(this, file, giveWay)) copies += file
+      }
+      done = true
+    } finally if (!done) copies.result().foreach(_.delete())
+    copies.result()
   }
 
   /** The copies take the place of the sources. Callers hold the store's lock. */
@@ -138,7 +146,11 @@ final class DiskTier(val dir: File, config: DiskConfig, readOnly: Boolean = fals
   def ingest(file: File): Unit = {
     dropIdle()
     val ingesting = new IngestExternalFileOptions(true, true, true, true).setWriteGlobalSeqno(false)
-    try db.ingestExternalFile(java.util.Collections.singletonList(file.getPath), ingesting)
+    try {
+      Seams.at("disk.ingest")
+      db.ingestExternalFile(java.util.Collections.singletonList(file.getPath), ingesting)
+      Seams.at("disk.ingested")
+    }
     catch { case e: RocksDBException => throw DiskTier.failure(s"a sorted file cannot be added to $dir", e) }
     finally ingesting.close()
   }
@@ -157,7 +169,12 @@ final class DiskTier(val dir: File, config: DiskConfig, readOnly: Boolean = fals
     dropIdle()
     val write = new WriteOptions().setDisableWAL(true)
     val flush = new FlushOptions().setWaitForFlush(true)
-    try { work(write); db.flush(flush) }
+    try {
+      Seams.at("disk.delete")
+      work(write)
+      Seams.at("disk.deleted")
+      db.flush(flush)
+    }
     catch { case e: RocksDBException => throw DiskTier.failure(s"deleting from the local RocksDB $dir failed", e) }
     finally { write.close(); flush.close() }
   }
@@ -185,7 +202,7 @@ final class DiskTier(val dir: File, config: DiskConfig, readOnly: Boolean = fals
   def snapshotTo(target: File): ArrayNode = {
     val before = db.getLiveFilesMetaData.asScala
     val checkpoint = Checkpoint.create(db)
-    try checkpoint.createCheckpoint(target.getPath)
+    try { Seams.at("disk.snapshot"); checkpoint.createCheckpoint(target.getPath) }
     catch { case e: RocksDBException => throw DiskTier.failure(s"a RocksDB checkpoint of $dir failed", e) }
     finally checkpoint.close()
     // a compaction may end between the two lists: names are never reused, so their union describes every file of the checkpoint
@@ -281,7 +298,11 @@ final class SstWriter(options: Options, file: File) {
   private var keyBuffer = ByteBuffer.allocateDirect(256)
   private var valueBuffer = ByteBuffer.allocateDirect(4096)
   private var count = 0L
-  attempt(writer.open(file.getPath))
+  locally {
+    var begun = false
+    try { attempt { writer.open(file.getPath); Seams.at("disk.sst") }; begun = true }
+    finally if (!begun) abandon() // nobody else can
+  }
 
   def entries: Long = count
 
@@ -302,7 +323,7 @@ final class SstWriter(options: Options, file: File) {
   }
 
   def finish(): Unit =
-    try attempt(writer.finish())
+    try attempt { Seams.at("disk.sst"); writer.finish() }
     finally free()
 
   def abandon(): Unit = { free(); file.delete(); () }

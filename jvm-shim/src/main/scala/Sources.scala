@@ -16,7 +16,11 @@ private[millpond] final class TierSource(val tier: DiskTier, owned: OwnedSlots, 
   /** Copy the rows into a sorted file of `target`'s format; false if there are none, then no file either. */
   def copyTo(target: DiskTier, file: File, giveWay: () => Unit): Boolean = {
     val rows = scan(readAhead = true)
-    val writer = target.sstWriter(file)
+    try copy(rows, target.sstWriter(file), giveWay)
+    finally rows.close()
+  }
+
+  private def copy(rows: SourceScan, writer: SstWriter, giveWay: () => Unit): Boolean = {
     var done = false
     try {
       var n = 0
@@ -29,10 +33,7 @@ private[millpond] final class TierSource(val tier: DiskTier, owned: OwnedSlots, 
         if (n % TierSource.Stretch == 0) giveWay()
       }
       if (writer.entries > 0) { writer.finish(); done = true }
-    } finally {
-      rows.close()
-      if (!done) writer.abandon()
-    }
+    } finally if (!done) writer.abandon()
     done
   }
 
@@ -68,7 +69,8 @@ private[millpond] final class SourceScan(source: TierSource, rows: DiskScan) {
   }
 }
 
-/** The rows of a tier and of its sources as one, in key order. No key is in two of them. */
+/** The rows of a tier and of its sources as one, in key order. No key is in two sources; the tier
+  * has rows of theirs too if only some of their copies became part of it. */
 private[millpond] final class MergedScan(own: DiskScan, sources: Array[SourceScan]) extends DiskScan {
   private var ownKey: Array[Byte] = null
   private var current = -1 // the source whose key is the least, -1: the tier's own
@@ -84,16 +86,22 @@ private[millpond] final class MergedScan(own: DiskScan, sources: Array[SourceSca
   }
   override def next(): Unit = {
     if (current >= 0) sources(current).next()
-    else { own.next(); ownKey = if (own.isValid) own.key else null }
+    else passOwn()
     choose()
   }
+  private def passOwn(): Unit = { own.next(); ownKey = if (own.isValid) own.key else null }
   private def choose(): Unit = {
     least = ownKey
     current = -1
     var i = 0
     while (i < sources.length) {
       val key = sources(i).key
-      if (key != null && (least == null || java.util.Arrays.compareUnsigned(key, least) < 0)) { least = key; current = i }
+      val order =
+        if (key == null) 1
+        else if (least == null) -1
+        else java.util.Arrays.compareUnsigned(key, least)
+      if (order == 0) passOwn() // its copy
+      if (order <= 0) { least = key; current = i }
       i += 1
     }
   }
