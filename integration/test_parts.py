@@ -22,6 +22,7 @@ _SEEDS = {
     "block": 800,
     "changelog": 500,
     "disk-tier": 40,
+    "flush": 24,
     "composed": 60,
 }
 

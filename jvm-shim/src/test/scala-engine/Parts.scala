@@ -87,7 +87,7 @@ object Trial {
   * that may fail. Prints the first sequence that goes wrong and ends with 1. */
 object Parts {
   private val parts: Seq[Part] = Seq(TablePart, ArenaPart, SortedIndexPart, KeySortPart, BlockPart,
-    ChangelogPart, DiskTierPart, ComposedPart)
+    ChangelogPart, DiskTierPart, FlushPart, ComposedPart)
 
   def main(args: Array[String]): Unit = {
     val (first, seeds, name) = (args(0).toLong, args(1).toInt, args(2))
