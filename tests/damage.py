@@ -116,17 +116,22 @@ def templates_of(query: Path, name: str, directory: Path) -> Iterator[Template]:
 
 def _template(name: str, root: Path, parts: tuple[Part, ...], batches: list[int]) -> Template:
     rows = {batch: rows_of(root, parts, batch) for batch in batches} or {0: rows_of(root, parts)}
-    template = Template(name, root, parts, rows, is_savepoint=not batches)
+    return Template(name, root, parts, rows, is_savepoint=not batches)
+
+
+def without_refusals(template: Template) -> Template:
+    """The template with what is refused of it as it is: other tests say why."""
     with tempfile.TemporaryDirectory() as scratch:
-        judge = _Judge(template, root, Path(scratch))
+        judge = _Judge(template, template.root, Path(scratch))
         judge.run()
-    # of all that is refused here there is a test that says why
+    assert not judge.wrong, (template.name, judge.wrong)
     return replace(template, refused=frozenset(judge.refused_commands))
 
 
 def templates_in(queries: Path, directory: Path) -> list[Template]:
     """The templates of each Spark checkpoint in a directory, by their names."""
-    return [t for query in sorted(queries.iterdir()) for t in templates_of(query, query.name, directory)]
+    made = (t for query in sorted(queries.iterdir()) for t in templates_of(query, query.name, directory))
+    return [without_refusals(template) for template in made]
 
 
 def last_batch(query: Path) -> int:
