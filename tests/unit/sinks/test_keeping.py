@@ -223,6 +223,7 @@ def test_a_fork_that_fails_leaves_no_log(built: CheckpointBuilder, tmp_path: Pat
     e = refused(lambda: savepoint.fork(built.root, out, file_sink=out))
     assert e.kind is ErrorKind.TARGET_NOT_EMPTY and not [p for p in out.rglob("*") if p.is_file()]
     report = savepoint.fork(built.root, tmp_path / "new", file_sink=out)
+    assert read_sink(open_storage(str(tmp_path / "new"))) == Sink(FILE, str(out), 10), "before its query says so"
     assert report.file_sink == str(out) and len(list((out / "_spark_metadata").iterdir())) == 6
     # what a killed command left is taken for its own; what a query has written to since is not
     assert savepoint.fork(built.root, tmp_path / "newer", file_sink=out).file_sink == str(out)

@@ -171,8 +171,8 @@ def bootstrap(
         run = f"{scratch}/{_RUN}"
         try:
             counts = jobs.run_over(meant, frames, uri_below(run, "").rstrip("/"))
-            with sink.writing():
-                report = _taken_over(run, scratch, checkpoint, tables, operator, texts, where)
+            written_to = sink.root or keeping.NONE
+            report = _taken_over(run, scratch, checkpoint, tables, operator, texts, where, written_to)
         finally:
             _discard_state(run)
     image = checkpoint_image(open_checkpoint(place), place, report.batch)
@@ -210,10 +210,11 @@ def _taken_over(
     operator: int | str | None,
     offsets: Mapping[int, object],
     storage_uri: str | None,
+    file_sink: str,
 ) -> RestoreReport:
     """Make the target of what the batch left."""
     if not tables:
-        return fork(run, checkpoint, offsets=offsets, storage_uri=storage_uri, file_sink=keeping.NONE)
+        return fork(run, checkpoint, offsets=offsets, storage_uri=storage_uri, file_sink=file_sink)
     saved = f"{scratch}/{_SAVED}-0"
     create(run, saved)
     stores = {store.name for one in checkpoint_image(open_checkpoint(run), run).operators for store in one.stores}
@@ -223,7 +224,7 @@ def _taken_over(
         store, column_family = (family, None) if family in stores else (None, family)
         edit(saved, edited, operator=operator, store=store, column_family=column_family, table=table)
         saved = edited
-    return restore(saved, checkpoint, offsets=offsets, storage_uri=storage_uri, file_sink=keeping.NONE)
+    return restore(saved, checkpoint, offsets=offsets, storage_uri=storage_uri, file_sink=file_sink)
 
 
 def _discard_state(run: str) -> None:

@@ -26,6 +26,7 @@ from millpond.savepoint.rows_anew import Origin, write_rows
 from millpond.savepoint.target import building, check_vacant
 from millpond.savepoint.whole import telling_what_is_left
 from millpond.sinks import keeping
+from millpond.sinks.recorded import record
 from millpond.storage import Storage, StorageSettings, open_checkpoint, open_storage, root_of
 from millpond.storage.owner import check_owner
 from millpond.storage.place import place_of
@@ -272,6 +273,8 @@ def _write(
         with pin, sink.writing(), building(place, _state_place(changes, changed)) as target:
             if plan is not None:
                 state_bytes = write_rows(origin, plan, numbers, source, target, spark=spark, progress=progress)
+            if sink.sink is not None:
+                target.storage.put_bytes(layout.SINK_KEY, record(sink.sink))
             written = write_image(
                 changed,
                 source,

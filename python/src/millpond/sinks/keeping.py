@@ -14,7 +14,7 @@ from dataclasses import dataclass
 from millpond import layout
 from millpond.errors import ErrorKind, InvalidInputError, NotFoundError
 from millpond.sinks.file_log import DEFAULT_INTERVAL, MissingEntries, beginning, continued, numbers_in
-from millpond.sinks.recorded import Sink
+from millpond.sinks.recorded import FILE, Sink
 from millpond.storage import LocalStorage, Storage, StorageSettings, open_storage, root_of
 
 NONE = "none"  # of the option --file-sink: the query writes to no file sink
@@ -46,12 +46,17 @@ class SinkEntries:
 class SinkPlan:
     """What there is to do for the sink of a query.
 
-    root: of its file sink; None: it has none, or nobody knows. entries: to be written; None: none. warnings: what the user must hear.
+    sink: its file sink; None: it has none, or nobody knows. entries: to be written; None: none. warnings: what the user must hear.
     """
 
-    root: str | None = None
+    sink: Sink | None = None
     entries: SinkEntries | None = None
     warnings: tuple[str, ...] = ()
+
+    @property
+    def root(self) -> str | None:
+        """Where the file sink is."""
+        return self.sink.path if self.sink is not None else None
 
     @contextmanager
     def writing(self) -> Iterator[None]:
@@ -128,8 +133,9 @@ def for_rescale(
             "Start the query once, so that it commits the batch without writing it again, and stop it.",
         )
     new = range(committed + 1, batch + 1)
-    files = _continued(root, storage, names, {*empty, *new}, batch, recorded)
-    return SinkPlan(root=root, entries=SinkEntries(root=root, storage=storage, files=files))
+    interval = _interval(recorded)
+    files = _continued(root, storage, names, {*empty, *new}, batch, interval)
+    return SinkPlan(sink=Sink(FILE, root, interval), entries=SinkEntries(root=root, storage=storage, files=files))
 
 
 def for_start(
@@ -164,10 +170,10 @@ def for_start(
         raise _taken(root, "is the sink of the query that this one is made of")
     storage = open_storage(root, settings)
     names = _names(storage)
-    interval = (recorded.compact_interval if recorded is not None else None) or DEFAULT_INTERVAL
+    interval = _interval(recorded)
     if not names or not same_query:
         files = _begun(root, storage, names, batch, interval)
-        return SinkPlan(root=root, entries=SinkEntries(root=root, storage=storage, files=files))
+        return SinkPlan(sink=Sink(FILE, root, interval), entries=SinkEntries(root=root, storage=storage, files=files))
     newest = max(numbers_in(names))
     if newest > batch:
         # Even if the next batch has the same input: its state is made only where it is written.
@@ -176,8 +182,8 @@ def for_start(
             f"up to {newest} for written, and leave them out",
             "Save the query once it has committed that batch, or let the new one write to an empty directory: --file-sink DIR.",
         )
-    files = _continued(root, storage, names, (), batch, recorded)
-    return SinkPlan(root=root, entries=SinkEntries(root=root, storage=storage, files=files))
+    files = _continued(root, storage, names, (), batch, interval)
+    return SinkPlan(sink=Sink(FILE, root, interval), entries=SinkEntries(root=root, storage=storage, files=files))
 
 
 def _begun(root: str, storage: Storage, names: Mapping[str, int], batch: int, interval: int) -> dict[str, bytes]:
@@ -195,9 +201,8 @@ def _begun(root: str, storage: Storage, names: Mapping[str, int], batch: int, in
 
 
 def _continued(
-    root: str, storage: Storage, names: Mapping[str, int], empty: Collection[int], last: int, recorded: Sink | None
+    root: str, storage: Storage, names: Mapping[str, int], empty: Collection[int], last: int, interval: int
 ) -> dict[str, bytes]:
-    interval = (recorded.compact_interval if recorded is not None else None) or DEFAULT_INTERVAL
     try:
         made = continued(
             names.keys(), empty, last, lambda name: storage.read(layout.sink_entry_key(name)), default=interval
@@ -209,6 +214,10 @@ def _continued(
             "docs/guides/sinks.md says how to mend a log by hand. " + _SAY,
         ) from e
     return {layout.sink_entry_key(name): text for name, text in made.items()}
+
+
+def _interval(recorded: Sink | None) -> int:
+    return (recorded.compact_interval if recorded is not None else None) or DEFAULT_INTERVAL
 
 
 def _names(storage: Storage) -> dict[str, int]:

@@ -55,6 +55,11 @@ def sink_of(value: object) -> Sink | None:
     return Sink(value["sink"], path, interval if good else None)
 
 
+def record(sink: Sink) -> bytes:
+    """Return the content of `millpond/sink.json` of a Spark checkpoint that no query has been started with yet."""
+    return json.dumps(sink.to_json(), separators=(",", ":")).encode()
+
+
 def read_sink(storage: Storage) -> Sink | None:
     """Return what the last start of the query wrote down, None if no start did: it was one of an older version, or without
     Millpond's session extension."""
