@@ -1,7 +1,7 @@
 # Everything lives in .venv and build/ of this folder; the paths below are relative, so the folder's own name may hold spaces.
 .DEFAULT_GOAL := help
 .PHONY: help build test test-all deep shapes previous wheel demo lint bench bench-s3 soak
-.PHONY: simulate simulate-mutants clean
+.PHONY: chains simulate simulate-mutants clean
 SHELL := /bin/bash
 .SHELLFLAGS := -eu -o pipefail -c
 
@@ -31,6 +31,8 @@ SCALE ?= 1
 BENCH_ARGS ?=
 # make soak MINUTES=5
 MINUTES ?= 30
+# make chains CHAINS=500 FIRST=1
+CHAINS ?= 20
 # make simulate SEEDS=20000 FIRST=1
 SEEDS ?= 300
 FIRST ?= 1
@@ -109,6 +111,9 @@ bench-s3: build ## measure batches, requests and restores on an S3 server that i
 
 soak: build ## kill and pause processes of a cluster at random for MINUTES, compare every row, measure what grows
 	$(PY) -m integration.soak.run --minutes $(MINUTES)
+
+chains: build ## play CHAINS random chains of commands over real queries, from FIRST on
+	MILLPOND_CHAINS=$(CHAINS) MILLPOND_FIRST=$(FIRST) $(PY) -m pytest integration/test_chains.py $(TEST_ARGS)
 
 simulate: build ## run SEEDS seeds of the simulation, from FIRST on (SIMULATE_ARGS=--trace for all that happens)
 	$(PY) -m integration.simulation --first $(FIRST) --seeds $(SEEDS) $(SIMULATE_ARGS)

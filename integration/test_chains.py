@@ -1,0 +1,30 @@
+"""Chains of commands, in random order, with real queries between them: see `integration/chains.py`.
+
+`make chains CHAINS=500 FIRST=1` plays others than those here. A failure names its seed: `make chains CHAINS=1 FIRST=<seed>`.
+"""
+
+from __future__ import annotations
+
+import os
+import shutil
+from pathlib import Path
+
+import pytest
+from pyspark.sql import SparkSession
+
+from integration.chains import Chain
+from integration.depth import quick_first
+
+_FIRST, _COUNT = int(os.environ.get("MILLPOND_FIRST", "1")), int(os.environ.get("MILLPOND_CHAINS", "20"))
+
+
+@pytest.mark.spark
+@pytest.mark.parametrize("seed", quick_first(range(_FIRST, _FIRST + _COUNT)))
+def test_nothing_is_lost_over_a_chain(spark: SparkSession, tmp_path: Path, seed: int) -> None:
+    chain = Chain(spark, tmp_path, seed)
+    try:
+        chain.play()
+    except BaseException as e:
+        e.add_note("the chain: " + "; ".join(chain.trace))
+        raise
+    shutil.rmtree(tmp_path)  # of 500 chains no disk holds all
