@@ -57,7 +57,7 @@ object ChangelogPart extends Part {
           nothingLeft(trial, dir, scratch)
           read(trial, plan)
       }
-      if (trial.failAt == 0) {
+      if (trial.failAt == 0) Trial.unheard {
         plan.checkBytes()
         damage(trial, file)
         lies(trial, plan)
@@ -364,31 +364,27 @@ object ChangelogPart extends Part {
     * again. */
   private def interrupted(trial: Trial, dir: File): Unit = {
     import trial.random
-    val director = Seams.director
-    Seams.director = null // with a director there are no helpers
     val long = random.nextBoolean()
     val value = new Array[Byte](if (long) 4 << 20 else ChangelogFormat.BlockBytes / 2)
     random.nextBytes(value)
     val big = Change(Op.Put, "\u0000\u0000\u0000\u0000", Some(Change.text(value)))
     val after = random.nextInt(8)
     val file = new File(dir, "interrupted")
+    val writer = new ChangelogWriter(file, Json.obj().put("id", "x"), Codec.Zstd)
     try {
-      val writer = new ChangelogWriter(file, Json.obj().put("id", "x"), Codec.Zstd)
-      try {
-        (0 to 9).foreach { i =>
-          if (i == after) Thread.currentThread.interrupt()
-          big.write(writer)
-        }
-        writer.finish()
-        throw new AssertionError("nobody noticed the interruption")
-      } catch {
-        case e @ (_: IOException | _: InterruptedException) => trial.step(s"interrupted: $e")
+      (0 to 9).foreach { i =>
+        if (i == after) Thread.currentThread.interrupt()
+        big.write(writer)
       }
-      if (trial.chance(50)) Thread.currentThread.interrupt() // once more, before it cleans up
-      val again = Thread.currentThread.isInterrupted
-      writer.discard()
-      trial.check(Thread.interrupted() || !again, "an interruption was lost")
-    } finally Seams.director = director
+      writer.finish()
+      throw new AssertionError("nobody noticed the interruption")
+    } catch {
+      case e @ (_: IOException | _: InterruptedException) => trial.step(s"interrupted: $e")
+    }
+    if (trial.chance(50)) Thread.currentThread.interrupt() // once more, before it cleans up
+    val again = Thread.currentThread.isInterrupted
+    writer.discard()
+    trial.check(Thread.interrupted() || !again, "an interruption was lost")
     trial.check(!file.exists, "the file of the interrupted writer is still there")
     val busy = Thread.getAllStackTraces.values.stream.anyMatch(
       _.exists(_.getClassName.endsWith(".Block")))

@@ -6,7 +6,7 @@ import java.nio.file.Files
 import scala.collection.mutable
 
 import org.apache.spark.sql.millpond.{ChangelogWriter, Codec, Composer, DiskScan, DiskTier, Flush,
-  Json, MillpondException, Op, PendingChangelog, Seams}
+  Json, MillpondException, Op, PendingChangelog}
 
 /** A disk tier that is put together after a rescale, of what old partitions had, beside a plain
   * map: what is read while rows still lie in sources, while iterators stay open, and after those
@@ -115,15 +115,9 @@ private final class Composition(trial: Trial, dir: File) {
   }
 
   private def original(partition: Int): File = new File(dir, s"partition-$partition")
-  private def quietly[T](work: => T): T = {
-    val director = Seams.director
-    Seams.director = null
-    try work
-    finally Seams.director = director
-  }
 
   /** The database of an old partition, in one or two files. */
-  private def layDown(partition: Int): Unit = quietly {
+  private def layDown(partition: Int): Unit = Trial.unheard {
     val old = Scratch.tier(original(partition))
     val rows = states(partition).toSeq
     rows.grouped(math.max(1, rows.size / 2 + 1)).filter(_.nonEmpty).foreach { some =>
@@ -160,7 +154,7 @@ private final class Composition(trial: Trial, dir: File) {
     def isWanted(p: Int): Boolean = runs.exists(r => r.old == p && r.wanted)
     (0 until partitions).filter(p => changes(p).nonEmpty && isWanted(p)).foreach { p =>
       val file = new File(dir, s"changelog-$p")
-      if (!file.exists) quietly {
+      if (!file.exists) Trial.unheard {
         val header = Json.obj().put("id", s"id $p")
         val writer = new ChangelogWriter(file, header, Codec.None, repeats = true)
         changes(p).foreach { c => c.write(writer); if (chance(5)) writer.endBlock(): Unit }

@@ -76,6 +76,14 @@ object Trial {
 
   def noMemory(point: String): Option[Throwable] =
     if (point.startsWith("memory.")) Some(new OutOfMemoryError("as the test wants it")) else None
+  /** Work whose seams do not count, and with a compressing helper if it wants one. */
+  def unheard[T](work: => T): T = {
+    val director = Seams.director
+    Seams.director = null
+    try work
+    finally Seams.director = director
+  }
+
   /** As RocksDB says it, where somebody must translate that. */
   def diskFull(point: String): Option[Throwable] =
     if (!point.startsWith("disk.")) None
