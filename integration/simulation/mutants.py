@@ -16,7 +16,7 @@ import tempfile
 from dataclasses import dataclass
 from pathlib import Path
 
-from integration.jvm import REPO
+from integration.jvm import REPO, millpond_jar
 
 _SHIM = "jvm-shim/src/main/scala/"
 _PACKAGE = "python/src/millpond/"
@@ -131,6 +131,17 @@ MUTANTS: tuple[Mutant, ...] = (
         again=True,
     ),
     Mutant(
+        "a snapshot lists the families of the running batch",
+        (
+            (
+                _SHIM + "Snapshots.scala",
+                "BatchLog.describeFamilies(engine, f, asOf = engine.flushed)",
+                "BatchLog.describeFamilies(engine, f)",
+            ),
+        ),
+        again=True,
+    ),
+    Mutant(
         "deletes are left out of the changelog",
         ((_SHIM + "BatchLog.scala", "else if (change == Op.Delete) writer", "else if (change < 0) writer"),),
     ),
@@ -206,7 +217,13 @@ MUTANTS: tuple[Mutant, ...] = (
     ),
     Mutant(
         "the key count is not taken back with the version",
-        ((_SHIM + "StoreEngine.scala", "      keys = keysDetached\n", "      keysDetached = keys\n"),),
+        (
+            (
+                _SHIM + "StoreEngine.scala",
+                "      keys = keysDetached\n",
+                "      if (keysDetached == null) keys = keysDetached\n",
+            ),
+        ),
     ),
     Mutant(
         "rows that the disk tier has not are evicted",
@@ -305,8 +322,7 @@ def hunt(mutant: Mutant, seeds: int) -> Result:
         _source_tree(root)
         mutated(root, mutant)
         env = {**os.environ, "PYTHONPATH": os.pathsep.join([str(root / "python" / "src"), str(REPO)])}
-        if mutant.is_scala:
-            env["MILLPOND_TEST_JAR"] = str(_build(root))
+        env["MILLPOND_TEST_JAR"] = str(_build(root) if mutant.is_scala else millpond_jar())
         command = [
             sys.executable,
             "-m",

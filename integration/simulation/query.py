@@ -202,12 +202,15 @@ class Query:
             for _ in range(step.get("ops", 8) - early):
                 self._haunt(task)
                 task.act(chance)
+            if world.threads and self.choices.pick(0.25):
+                world.log("what goes on beside the task ends first")
+                world.settle()
             if self.choices.pick(0.15):
                 task.check_all("before the commit")
-            ending = self.choices.pick(step.get("trouble", 0.15), 4)
+            ending = self.choices.pick(step.get("trouble", 0.15), 6)
             if ending == 1:
                 self._killed(executor)
-            if ending == 2:
+            if ending in (2, 6):
                 world.log("the task is aborted")
                 task.do("abort")
                 sessions.remove(store)
@@ -226,6 +229,11 @@ class Query:
                 sessions.remove(store)
             raise
         sessions.remove(store)
+        if ending == 5:
+            world.log("the task fails after its commit")
+            world.of_executor(executor, "end_session", s=store)
+            self.used.pop(provider, None)  # it has forgotten the families that the batch dropped
+            raise Killed
         self.used[provider] = base + 1
         executor.disturbed = bool(world.threads)
         self._check_commit(task, done, base)

@@ -25,7 +25,7 @@ def setting_of(seed: int) -> Setting:
         budget=budget,
         exact=chance.random() < 0.5,
         retain=chance.choice((1, 2, 2, 4)),
-        deltas=chance.choice((1, 1, 2, 4)),
+        deltas=chance.choice((1, 2, 4)),
         warm_up=chance.random() < 0.6,
         grace_ms=chance.choice((0, 10 * MINUTE_MS, 10 * MINUTE_MS)),
         partitions=chance.choice((1, 1, 1, 2)),
@@ -34,12 +34,12 @@ def setting_of(seed: int) -> Setting:
         stands=sometimes(0.3),
         storage_faults=sometimes(0.06),
         bodies=chance.random() < 0.3,
-        local_faults=sometimes(0.15),
+        local_faults=sometimes(0.2),
         deaths=sometimes(0.1),
         lingers=chance.random() < 0.2,
         large=budget != "64m" and chance.random() < 0.7,
         rows_at_once=chance.choice((1, 3, 20)),
-        gather_bytes=chance.choice((1, 200, 1 << 25)),
+        gather_bytes=chance.choice((1, 1, 200, 1 << 25)),
     )
 
 
@@ -49,8 +49,8 @@ def steps_of(seed: int) -> list[Step]:
     kinds = {
         "maintain": 8,
         "clock": 3,
-        "kill": 1,
-        "unload": 1,
+        "kill": 2,
+        "unload": 2,
         "read": 1,
         "audit": 1,
         "compact": 1,
@@ -65,7 +65,7 @@ def steps_of(seed: int) -> list[Step]:
         "savepoint": 1,
     }
     allowed = {k: w for k, w in kinds.items() if k == "maintain" or chance.random() < 0.6}
-    trouble = chance.choice((0.0, 0.15, 0.4))
+    trouble = chance.choice((0.0, 0.2, 0.6))
     steps: list[Step] = []
     main = 0
     for _ in range(chance.randint(4, 9)):
