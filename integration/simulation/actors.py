@@ -33,13 +33,23 @@ class Actors(Query):
         if not known:
             return
         target = known[-min(step["by"], len(known))]
-        self.restart()
+        self.restart(lives_on=0.7)
         logs = [layout.offsets_key, layout.commits_key]
         top = max([self.newest, *self.contents]) + 1
         self.world.storage.delete([key(b) for key in logs for b in range(target, top + 1)])
         self.newest = target
         self.versions = {n: v for n, v in self.versions.items() if n <= target}
         self.contents = {b: c for b, c in self.contents.items() if b < target}
+
+    def do_ghost(self, step: Step) -> None:
+        """A provider of an older run, which nobody unloaded, does its maintenance later."""
+        old = [
+            (e, name) for e in self.world.executors for (run, _), name in e.providers.items() if run != self.world.run
+        ]
+        if old:
+            self.world.now_ms += step["ms"]
+            executor, provider = old[step["which"] % len(old)]
+            self.world.of_executor(executor, "cleanup", p=provider)
 
     def do_clock(self, step: Step) -> None:
         """Time passes, or the clock is set."""

@@ -149,6 +149,8 @@ class Director:
 
     def _fails(self, point: str, me: int) -> Message:
         kinds = next((kinds for prefix, kinds in FAULTS if point.startswith(prefix)), ())
+        if not point.startswith(self.setting.struck):
+            kinds = ()
         often = self.setting.local_faults * (0.2 if point.startswith("memory") else 1.0)
         fault = self.choices.failing.pick(often, len(kinds))
         if not fault:

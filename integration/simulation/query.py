@@ -295,15 +295,15 @@ class Query:
                 except ProviderError as error:
                     self.world.log(f"a thread of {old.store} that lingers: {what}: {error.causes[0][0]}")
 
-    def restart(self) -> None:
-        """The query ends and begins anew. Its providers are unloaded, or live on for a while."""
+    def restart(self, lives_on: float = 0.3) -> None:
+        """The query ends and begins anew. Its providers are unloaded, or live on for a while, with this probability."""
         if self.late & self.world.threads.keys():  # nobody goes back in Spark's logs while a task of the query writes
             self.world.settle()
         self.written.clear()
         self.world.run += 1
         for executor in self.world.executors:
             for key in list(executor.providers):
-                if not self.choices.pick(0.3):
+                if not self.choices.pick(lives_on):
                     self._drop_provider(executor, key)
         self.world.log(f"run {self.world.run}")
 

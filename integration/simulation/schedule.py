@@ -17,6 +17,7 @@ def setting_of(seed: int) -> Setting:
 
     backend = "heap" if chance.random() < 0.12 else "rocksdb"
     budget = "64m" if backend == "heap" else chance.choice(("64k", "256k", "64m", "64m"))
+    struck = chance.choice(("", "", "", "flush", "flush", "disk", "snapshot", "changelog"))
     return Setting(
         shape=chance.choice(("transform", "transform", "join", "plain")),
         spark_format=chance.choice((1, 2)),
@@ -34,12 +35,13 @@ def setting_of(seed: int) -> Setting:
         stands=sometimes(0.3),
         storage_faults=sometimes(0.06),
         bodies=chance.random() < 0.3,
-        local_faults=sometimes(0.2),
+        local_faults=0.4 * chance.random() if struck else sometimes(0.2),
         deaths=sometimes(0.1),
         lingers=chance.random() < 0.2,
         large=budget != "64m" and chance.random() < 0.7,
         rows_at_once=chance.choice((1, 3, 20)),
         gather_bytes=chance.choice((1, 1, 200, 1 << 25)),
+        struck=struck,
     )
 
 
@@ -55,7 +57,7 @@ def steps_of(seed: int) -> list[Step]:
         "audit": 1,
         "compact": 1,
         "settle": 1,
-        "back": 1,
+        "back": 2,
         "rescale": 1,
         "zombie": 2,
         "late": 1,
@@ -71,13 +73,23 @@ def steps_of(seed: int) -> list[Step]:
     for _ in range(chance.randint(4, 9)):
         if chance.random() < 0.1:
             main ^= 1
-        batch: Step = {"do": "batch", "executor": main, "ops": chance.choice((1, 4, 8, 14)), "trouble": trouble}
-        if trouble and chance.random() < 0.08:
-            batch["dies"] = chance.randint(0, 1)
+        batch = _batch(chance, main, trouble)
         steps.append(batch)
+        if "dies" in batch and "rescale" in allowed and chance.random() < 0.4:
+            steps.append(_other(chance, "rescale", main))  # what the batch has left is in its way
         for _ in range(chance.choice((0, 1, 1, 2, 3))):
-            steps.append(_other(chance, chance.choices(list(allowed), list(allowed.values()))[0], main))
+            do = chance.choices(list(allowed), list(allowed.values()))[0]
+            steps.append(_other(chance, do, main))
+            if do == "back" and chance.random() < 0.7:  # another lineage, and who knows of the old one alone
+                steps += [_batch(chance, main, trouble), _other(chance, "ghost", main)]
     return [{"id": number, **step} for number, step in enumerate(steps, start=1)]
+
+
+def _batch(chance: random.Random, main: int, trouble: float) -> Step:
+    batch: Step = {"do": "batch", "executor": main, "ops": chance.choice((1, 4, 8, 14)), "trouble": trouble}
+    if trouble and chance.random() < 0.08:
+        batch["dies"] = chance.randint(0, 1)
+    return batch
 
 
 def _other(chance: random.Random, do: str, main: int) -> Step:
@@ -93,6 +105,8 @@ def _other(chance: random.Random, do: str, main: int) -> Step:
         }
     if do == "clock":
         return {"do": do, "ms": chance.choice((1_000, MINUTE_MS, 11 * MINUTE_MS, 61 * MINUTE_MS, -30 * MINUTE_MS))}
+    if do == "ghost":
+        return {"do": do, "which": chance.randint(0, 3), "ms": chance.choice((1_000, 11 * MINUTE_MS, 11 * MINUTE_MS))}
     if do == "zombie":
         which, ops = chance.randint(0, 3), chance.choice((1, 3, 6))
         other = 1 - main if chance.random() < 0.7 else main

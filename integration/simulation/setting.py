@@ -35,6 +35,7 @@ class Setting:
     large: bool = False
     rows_at_once: int = 3
     gather_bytes: int = 200
+    struck: str = ""  # where alone something goes wrong at a seam; empty: everywhere
 
     @property
     def conf(self) -> dict[str, str]:
