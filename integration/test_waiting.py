@@ -90,6 +90,25 @@ def test_maintenance_does_not_wait_for_a_restore(harness: Harness, checkpoint: P
     provider.close()
 
 
+def test_a_changelog_is_replaced_while_it_is_opened(harness: Harness, checkpoint: Path) -> None:
+    """Spark checkpoint format 1: another attempt of the same batch ends between the plan and the reading of its files."""
+    provider, other = _provider(harness, checkpoint), _provider(harness, checkpoint)
+    _commit(provider, 0, {1: "one"})
+    attempt = other.store(1)
+    attempt.put([2], ["two"])
+    _commit(provider, 1, {2: "two"})
+    provider.close()
+    provider = _provider(harness, checkpoint)
+    harness.meanwhile("load.opened", [{"do": "commit", "s": attempt.name}])
+    store = provider.store(2)
+    (committed,) = harness.happened()
+    assert not isinstance(committed, ProviderError) and committed["version"] == 2
+    assert _rows(store) == {1: "one", 2: "two"}
+    store.abort()
+    provider.close()
+    other.close()
+
+
 @pytest.mark.parametrize("kind", ["LOCAL_DISK_FULL", "MEMORY_EXHAUSTED", "LOCAL_FILES_LOST", "SST_DAMAGED"])
 def test_a_snapshot_is_passed_over_only_if_it_is_damaged(harness: Harness, checkpoint: Path, kind: str) -> None:
     provider = _provider(harness, checkpoint)

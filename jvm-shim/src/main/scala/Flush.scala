@@ -49,7 +49,7 @@ private[millpond] final class Flush(disk: DiskTier, workDir: File, mostBytes: Lo
     val cursor = new ChangelogReader(c.path).cursor()
     try {
       if (cursor.header.get("id").asText != c.id)
-        throw MillpondError.of("CHANGELOG_REPLACED", s"the changelog ${c.path} was replaced by another attempt of version ${c.version}.")
+        throw PendingChangelog.replaced(c)
       cursor.skip(c.flushedBlocks)
       var position = c.flushedBlocks
       var written = 0L
@@ -230,6 +230,9 @@ private[millpond] final case class PendingChangelog(version: Long, id: String, p
 
 private[millpond] object PendingChangelog {
   val Whole: Int = Int.MaxValue
+
+  def replaced(c: PendingChangelog): MillpondException =
+    MillpondError.of("CHANGELOG_REPLACED", s"the changelog ${c.path} was replaced by another attempt of version ${c.version}.")
 }
 
 private[millpond] object Flush {

@@ -18,7 +18,7 @@ private[millpond] object Loader extends Logging {
   def load(engine: StoreEngine, session: MillpondStateStoreProvider.Session, version: Long, id: Option[String], loadEmpty: Boolean, register: JsonNode => Unit,
       from: Option[(Long, Option[String])] = None): Unit = {
     val start = System.nanoTime
-    val lost = mutable.Set.empty[String] // manifests whose local files were not there when they were read
+    val surprises = mutable.Set.empty[String] // what was not as planned when it was read: it is planned once more
     var loaded = false
     while (!loaded) {
       val (generation, excluded) = held(engine, session) {
@@ -41,7 +41,7 @@ private[millpond] object Loader extends Logging {
       Seams.at("load.opened")
       loaded = held(engine, session) {
         if (engine.generation != generation) throw MillpondError.storeClosed(engine.context.label)
-        val done = attempt(engine, plan, version, loadEmpty, register, lost)
+        val done = attempt(engine, plan, version, loadEmpty, register, surprises)
         if (done) finish(engine, start)
         done
       }
@@ -67,8 +67,8 @@ private[millpond] object Loader extends Logging {
   /** What proves that a snapshot is damaged. Whatever else goes wrong is no fault of the snapshot: the load fails and is tried again. */
   private val Damage = Set("SST_DAMAGED", "SST_MISSING", "MANIFEST_DAMAGED", "FORMAT_DAMAGED", "CHANGELOG_DAMAGED", "CHANGELOG_MISSING")
 
-  /** Whether the plan's snapshot could be used. If it is damaged it is excluded; if its files were lost on the way it gets a second try. */
-  private def attempt(engine: StoreEngine, plan: JsonNode, version: Long, loadEmpty: Boolean, register: JsonNode => Unit, lost: mutable.Set[String]): Boolean = {
+  /** Whether all was as planned. A snapshot that is damaged is excluded; files that were lost on the way, or replaced, get a second try. */
+  private def attempt(engine: StoreEngine, plan: JsonNode, version: Long, loadEmpty: Boolean, register: JsonNode => Unit, surprises: mutable.Set[String]): Boolean = {
     engine.isHeap = plan.get("backend").asText == "heap"
     val rule = plan.get("partition_key")
     val unscalable = if (rule.get("kind").asText == "unknown") Some(rule.path("reason").asText("the partition key of this operator is not known")) else None
@@ -111,7 +111,7 @@ private[millpond] object Loader extends Logging {
         engine.keys = KeyCount.of(engine.layout, db)
         if (engine.composed && !engine.keys.isKnown && engine.exactKeys) engine.keys = Composer.count(engine)
       } catch {
-        case e: MillpondException if e.kind == "LOCAL_FILES_LOST" && lost.add(engine.manifestInUse) =>
+        case e: MillpondException if e.kind == "LOCAL_FILES_LOST" && surprises.add(engine.manifestInUse) =>
           logWarning(s"store ${engine.context.label} is laid out once more: ${e.getMessage}")
           return false
         case e: MillpondException if (Damage(e.kind) || e.kind == "LOCAL_FILES_LOST") && engine.excludedManifests.add(engine.manifestInUse) =>
@@ -121,7 +121,12 @@ private[millpond] object Loader extends Logging {
       engine.flushedKeys = engine.keys
       engine.lastSnapshot = Some(snapshotVersion -> db.get("id").asText)
     }
-    replay.run(plan.get("changelogs"))
+    try replay.run(plan.get("changelogs"))
+    catch {
+      case e: MillpondException if e.kind == "CHANGELOG_REPLACED" && surprises.add(e.kind) =>
+        logInfo(s"store ${engine.context.label} is loaded again: ${e.getMessage}")
+        return false
+    }
     engine.lineageBase = plan.get("lineage_base").asLong
     engine.lineage ++= plan.get("lineage").elements.asScala.map(_.asText)
     engine.anchor = version

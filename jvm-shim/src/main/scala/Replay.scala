@@ -43,6 +43,8 @@ private[millpond] final class Replay(engine: StoreEngine) {
     val cursor = new ChangelogReader(c.path).cursor()
     try {
       val header = cursor.header
+      if (header.get("version").asLong == c.version && header.get("id").asText != c.id && !engine.context.usesCommitIds)
+        throw PendingChangelog.replaced(c) // since it was planned; in format 2 its name says which one it is
       if (header.get("version").asLong != c.version || header.get("id").asText != c.id)
         throw MillpondError.changelogDamaged(c.path, s"it holds version ${header.get("version").asLong} (${header.get("id").asText}), not version ${c.version} (${c.id})")
       addFamilies(header, c.version, onDisk = false) // families may first appear in this changelog
