@@ -119,7 +119,7 @@ object ChangelogPart extends Part {
         try {
           items.zipWithIndex.foreach { case (item, i) =>
             val c = item.change
-            if (open.nonEmpty && bytes + room(c) > ChangelogFormat.BlockBytes) end()
+            if (open.nonEmpty && bytes + item.room > ChangelogFormat.BlockBytes) end()
             item.write(writer)
             open :+= c
             bytes += raw(c).length
@@ -181,7 +181,7 @@ object ChangelogPart extends Part {
       val bytes = raw(c).length
       filled =
         if (item.last) 0
-        else if (filled + room(c) > ChangelogFormat.BlockBytes) bytes
+        else if (filled + item.room > ChangelogFormat.BlockBytes) bytes
         else filled + bytes
       item
     }
@@ -221,6 +221,9 @@ object ChangelogPart extends Part {
       Change(op, physical, value.map(version + _))
     }
 
+    /** What it takes at most, as the writer reckons before it knows what stands round the key: a block that has less room is full. */
+    val room: Int = key.length + value.fold(0)(_.length) + ChangelogFormat.HeadBytes
+
     def write(writer: ChangelogWriter): Unit = if (copied) change.write(writer) else {
       val (f, length) = (made(family), value.fold(0)(_.length))
       val at = native + key.length
@@ -247,8 +250,6 @@ object ChangelogPart extends Part {
     if (n < 128) n.toChar.toString else (n & 127 | 128).toChar.toString + varint(n >>> 7)
   private def sized(bytes: String): String = varint(bytes.length) + bytes
   private def raw(c: Change): String = c.op.toChar.toString + sized(c.key) + c.value.fold("")(sized)
-  /** What a record takes at most: a block that has less room is full. */
-  private def room(c: Change): Int = c.key.length + c.value.fold(0)(_.length) + 40
 
   // ---- reading ----------------------------------------------------------------------------------
 
