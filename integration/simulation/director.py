@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+from collections import Counter
 from collections.abc import Callable
 from dataclasses import dataclass, field
 from pathlib import Path
@@ -77,7 +78,7 @@ class Director:
         self._calls: dict[int, Call] = {}  # that were not answered yet
         self._numbers = 0
         self._owners: dict[str, Executor] = {}
-        self._waits = 0
+        self._waits: Counter[int] = Counter()  # of each thread: so all others have their turn, whoever waits beside it
         self._main_owner = ""
 
     # ---- talk with the JVM
@@ -113,13 +114,13 @@ class Director:
         if kind == "fails":
             return self._fails(message["p"], me)
         if kind == "wait":
-            self._waits += 1
-            if self._waits > 10_000:
+            self._waits[me] += 1
+            if self._waits[me] > 10_000:
                 raise Wrong("threads wait for each other", self.threads)
             others = [t for t in (MAIN, *self.threads) if t != me]
             if not others:
                 raise Wrong("a thread waits for a lock that nobody gives back")
-            return {"go": others[self._waits % len(others)]}
+            return {"go": others[self._waits[me] % len(others)]}
         if kind == "agent":
             return self._call(message)
         if kind == "agent_go":
