@@ -32,7 +32,10 @@ def svg(results: Mapping[str, Any]) -> str:
         if name in shown and any(n in row["times_better_than_baseline"] for n in names)
     ]
     ratios = [
-        row["times_better_than_baseline"][n] for row in rows for n in names if n in row["times_better_than_baseline"]
+        row["times_better_than_baseline"][n]
+        for row in rows
+        for n in names
+        if n in row["times_better_than_baseline"]
     ]
     # Whole powers of two around all values, at least from a half to eight.
     low = min(-1, math.floor(math.log2(min(ratios, default=1))))
@@ -44,7 +47,9 @@ def svg(results: Mapping[str, Any]) -> str:
         'font-family="Helvetica, Arial, sans-serif" font-size="13" role="img" aria-labelledby="title">',
         '<title id="title">Millpond and Spark\'s state stores, relative to RocksDB with changelog</title>',
         f'<rect width="{_WIDTH}" height="{height}" fill="white"/>',
-        _text(20, 28, "Times better than Spark's RocksDB store with changelog", size=17, weight="bold"),
+        _text(
+            20, 28, "Times better than Spark's RocksDB store with changelog", size=17, weight="bold"
+        ),
         *_legend(names),
         *_axis(scale, height, step=1 if high - low <= 9 else 2),
     ]
@@ -61,11 +66,20 @@ class _Scale:
         self.low, self.high = low, high
 
     def x(self, ratio: float) -> float:
-        return _LEFT + (math.log2(ratio) - self.low) / (self.high - self.low) * (_WIDTH - _LEFT - _RIGHT)
+        return _LEFT + (math.log2(ratio) - self.low) / (self.high - self.low) * (
+            _WIDTH - _LEFT - _RIGHT
+        )
 
 
 def _text(
-    x: float, y: float, text: str, *, size: int = 13, anchor: str = "start", weight: str = "normal", fill: str = _TEXT
+    x: float,
+    y: float,
+    text: str,
+    *,
+    size: int = 13,
+    anchor: str = "start",
+    weight: str = "normal",
+    fill: str = _TEXT,
 ) -> str:
     return (
         f'<text x="{x:.1f}" y="{y:.1f}" font-size="{size}" text-anchor="{anchor}" font-weight="{weight}" fill="{fill}">'
@@ -102,7 +116,9 @@ def _axis(scale: _Scale, height: int, *, step: int) -> list[str]:
     return parts
 
 
-def _row(row: Mapping[str, Any], names: list[str], y: float, scale: _Scale, *, striped: bool) -> list[str]:
+def _row(
+    row: Mapping[str, Any], names: list[str], y: float, scale: _Scale, *, striped: bool
+) -> list[str]:
     ratios = row["times_better_than_baseline"]
     parts = [_text(_LEFT - 14, y + 4.5, row["title"], anchor="end")]
     if striped:

@@ -40,7 +40,9 @@ def measure(rows: int) -> dict[str, float]:
         schema = FamilySchema(name=name, key=Struct(()), value=Struct(fields), kind="point")
         batches = _batches(schema.value, rows)
         encoded = [encode_values(batch, schema) for batch in batches]
-        assert decode_values(encoded[0], schema).equals(batches[0]), "the codec does not give back what it got"
+        assert decode_values(encoded[0], schema).equals(batches[0]), (
+            "the codec does not give back what it got"
+        )
         figures[f"{name}_decode_rows_per_s"] = rows / _median_s(decode_values, encoded, schema)
         figures[f"{name}_encode_rows_per_s"] = rows / _median_s(encode_values, batches, schema)
     return figures
@@ -54,7 +56,9 @@ def _batches(schema: Struct, rows: int) -> list[Any]:
         count = min(_BATCH_ROWS, rows - start)
         columns = [
             pa.array(random.integers(-(2**62), 2**62, count)),
-            pa.array(random.integers(0, 1_000, count).astype(np.int32), mask=random.random(count) < 0.1),
+            pa.array(
+                random.integers(0, 1_000, count).astype(np.int32), mask=random.random(count) < 0.1
+            ),
             pa.array(random.random(count)),
             pa.array(random.integers(0, 2**50, count)),
             pa.array([f"user-{number}" for number in random.integers(100, 10**17, count).tolist()]),
@@ -64,7 +68,9 @@ def _batches(schema: Struct, rows: int) -> list[Any]:
     return found
 
 
-def _median_s(codec: Callable[[Any, FamilySchema], Any], parts: list[Any], schema: FamilySchema) -> float:
+def _median_s(
+    codec: Callable[[Any, FamilySchema], Any], parts: list[Any], schema: FamilySchema
+) -> float:
     times = []
     for _ in range(_PASSES):
         begin = time.perf_counter()

@@ -6,7 +6,9 @@ from __future__ import annotations
 import sys
 from dataclasses import dataclass, field
 
-KEY_AND_VALUE_BYTES = 60  # of one row as a store holds it: two UnsafeRows of two longs, version bytes, slot prefix
+KEY_AND_VALUE_BYTES = (
+    60  # of one row as a store holds it: two UnsafeRows of two longs, version bytes, slot prefix
+)
 _STATE = "spark.sql.streaming.stateStore."
 _SPARK_PROVIDERS = "org.apache.spark.sql.execution.streaming.state."
 MILLPOND_PROVIDER = "org.apache.spark.sql.millpond.MillpondStateStoreProvider"
@@ -54,7 +56,9 @@ def _provider(class_name: str) -> dict[str, str]:
 def _millpond(**options: str) -> dict[str, str]:
     options = {"agent__driverPython": sys.executable} | options
     conf = _provider(MILLPOND_PROVIDER) | {"spark.sql.extensions": MILLPOND_EXTENSION}
-    return conf | {f"{_STATE}millpond.{name.replace('__', '.')}": value for name, value in options.items()}
+    return conf | {
+        f"{_STATE}millpond.{name.replace('__', '.')}": value for name, value in options.items()
+    }
 
 
 def _rocksdb(*, changelog: bool) -> dict[str, str]:

@@ -79,11 +79,15 @@ def millpond_jar(given: str | None) -> Path:
         try:
             import millpond
         except ImportError as error:
-            raise BenchError("package millpond is not installed in this Python: run `make build`") from error
+            raise BenchError(
+                "package millpond is not installed in this Python: run `make build`"
+            ) from error
         named = str(millpond.jar())
     path = Path(named)
     if not path.is_file():
-        raise BenchError(f"Millpond's jar {path} is not there: run `make build`, or name it by --jar")
+        raise BenchError(
+            f"Millpond's jar {path} is not there: run `make build`, or name it by --jar"
+        )
     return path.resolve()
 
 
@@ -111,7 +115,13 @@ def compile_store_bench(cache: Path) -> Path:
 
 def jvm_options(heap_mib: int) -> list[str]:
     """Return JVM options of a measured process: a heap resident from the start, so that what grows is the state, not the heap."""
-    return [f"-Xms{heap_mib}m", f"-Xmx{heap_mib}m", "-XX:+AlwaysPreTouch", "-XX:+UseG1GC", *_MODULE_OPTIONS]
+    return [
+        f"-Xms{heap_mib}m",
+        f"-Xmx{heap_mib}m",
+        "-XX:+AlwaysPreTouch",
+        "-XX:+UseG1GC",
+        *_MODULE_OPTIONS,
+    ]
 
 
 def run_measured(command: list[str], *, log: Path, timeout_s: float) -> None:
@@ -120,7 +130,12 @@ def run_measured(command: list[str], *, log: Path, timeout_s: float) -> None:
     with log.open("wb") as sink:
         # Own session: at the end the whole family goes, a pyspark JVM and Millpond's agent included.
         process = subprocess.Popen(
-            command, stdout=sink, stderr=subprocess.STDOUT, env=env, cwd=REPOSITORY, start_new_session=True
+            command,
+            stdout=sink,
+            stderr=subprocess.STDOUT,
+            env=env,
+            cwd=REPOSITORY,
+            start_new_session=True,
         )
         try:
             code: int | None = process.wait(timeout_s)
@@ -130,7 +145,9 @@ def run_measured(command: list[str], *, log: Path, timeout_s: float) -> None:
             _end_family(process)
     if code != 0:
         lines = log.read_text(errors="replace").splitlines()
-        told = [line for line in lines if _CAUSE.search(line)][:5]  # stack traces push the cause out of the tail
+        told = [line for line in lines if _CAUSE.search(line)][
+            :5
+        ]  # stack traces push the cause out of the tail
         tail = "\n".join([*told, "...", *lines[-30:]])
         why = f"exit code {code}" if code is not None else f"no end after {timeout_s:.0f} s"
         raise BenchError(f"{Path(command[0]).name}: {why}; log {log}:\n{tail}")
@@ -197,7 +214,9 @@ def describe_host(work_dir: Path) -> dict[str, object]:
             "spark": _version("pyspark"),
             "rocksdbjni": rocksdb,
             "python": platform.python_version(),
-            "java": subprocess.run([java(), "-version"], capture_output=True, text=True).stderr.splitlines()[0],
+            "java": subprocess.run(
+                [java(), "-version"], capture_output=True, text=True
+            ).stderr.splitlines()[0],
         },
     }
 
@@ -209,7 +228,11 @@ def results_path(results: dict[str, Any], *, prefix: str = "", suffix: str = "")
     """
     stamp = str(results["time_utc"]).replace(":", "").replace("-", "")
     name = f"{prefix}{stamp}-{str(results['commit'])[:8] or 'nocommit'}{suffix}.json"
-    return (REPOSITORY / "build" / "bench" if results["quick"] else REPOSITORY / "benchmarks" / "results") / name
+    return (
+        REPOSITORY / "build" / "bench"
+        if results["quick"]
+        else REPOSITORY / "benchmarks" / "results"
+    ) / name
 
 
 def replace_generated(page: Path, begin: str, end: str, text: str) -> None:

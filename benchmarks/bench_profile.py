@@ -23,7 +23,8 @@ from benchmarks.bench_env import BenchError, java
 
 _PERIOD_MS = 10
 _THREADS = re.compile(
-    r"main|bench-snapshot-maintenance|Executor task launch worker|state-store-maintenance|millpond", re.I
+    r"main|bench-snapshot-maintenance|Executor task launch worker|state-store-maintenance|millpond",
+    re.I,
 )
 _MILLPOND_FRAME = re.compile(r"millpond\.(?!bench\.)")
 _OURS = "org.apache.spark.sql.millpond."
@@ -40,7 +41,9 @@ class Phase:
 
 def jvm_options(recording: Path) -> tuple[str, ...]:
     """Return the options that record a JVM into `recording` until it ends."""
-    periods = f"jdk.ExecutionSample#period={_PERIOD_MS}ms,jdk.NativeMethodSample#period={_PERIOD_MS}ms"
+    periods = (
+        f"jdk.ExecutionSample#period={_PERIOD_MS}ms,jdk.NativeMethodSample#period={_PERIOD_MS}ms"
+    )
     return (
         "-XX:+UnlockDiagnosticVMOptions",
         "-XX:+DebugNonSafepoints",  # else samples inside inlined code are charged to the nearest safepoint
@@ -58,18 +61,31 @@ def phases_of(result: Mapping[str, Any], name: str) -> list[Phase]:
 def report(recording: Path, phases: Sequence[Phase], *, top: int = 15) -> str:
     """Return the hottest frames and allocations of a recording, phase by phase. Raises: BenchError: no `jfr`, or it fails."""
     events = _events(
-        recording, ("jdk.ExecutionSample", "jdk.NativeMethodSample", "jdk.ObjectAllocationSample", "jdk.GCPhasePause")
+        recording,
+        (
+            "jdk.ExecutionSample",
+            "jdk.NativeMethodSample",
+            "jdk.ObjectAllocationSample",
+            "jdk.GCPhasePause",
+        ),
     )
     lines = [f"JFR recording: {recording}"]
     for phase in phases:
         inside = [e for e in events if phase.from_ms <= e["at_ms"] < phase.to_ms]
-        pauses = [_duration_ms(e["values"]["duration"]) for e in inside if e["type"] == "jdk.GCPhasePause"]
+        pauses = [
+            _duration_ms(e["values"]["duration"]) for e in inside if e["type"] == "jdk.GCPhasePause"
+        ]
         wall = phase.to_ms - phase.from_ms
-        lines.append(f"\n=== {phase.name}: {wall:.0f} ms, {len(pauses)} GC pauses of {sum(pauses):.0f} ms in all")
+        lines.append(
+            f"\n=== {phase.name}: {wall:.0f} ms, {len(pauses)} GC pauses of {sum(pauses):.0f} ms in all"
+        )
         by_thread: dict[str, list[dict[str, Any]]] = defaultdict(list)
         for event in inside:
             thread = _thread(event["values"])
-            if event["type"] in ("jdk.ExecutionSample", "jdk.NativeMethodSample") and _THREADS.search(thread):
+            if event["type"] in (
+                "jdk.ExecutionSample",
+                "jdk.NativeMethodSample",
+            ) and _THREADS.search(thread):
                 by_thread[thread].append(event)
         for thread, samples in sorted(by_thread.items(), key=lambda t: -len(t[1])):
             lines += _thread_report(thread, samples, wall, top)
@@ -77,17 +93,24 @@ def report(recording: Path, phases: Sequence[Phase], *, top: int = 15) -> str:
     return "\n".join(lines)
 
 
-def _thread_report(thread: str, samples: Sequence[Mapping[str, Any]], wall_ms: float, top: int) -> list[str]:
+def _thread_report(
+    thread: str, samples: Sequence[Mapping[str, Any]], wall_ms: float, top: int
+) -> list[str]:
     in_java = [_frames(s) for s in samples if s["type"] == "jdk.ExecutionSample"]
     native = [_frames(s) for s in samples if s["type"] == "jdk.NativeMethodSample"]
     java_ms = len(in_java) * _PERIOD_MS
-    lines = [f"--- {thread}: Java {java_ms} ms of {wall_ms:.0f} ms of wall time, the rest native or waiting"]
+    lines = [
+        f"--- {thread}: Java {java_ms} ms of {wall_ms:.0f} ms of wall time, the rest native or waiting"
+    ]
     for title, stacks in (("Java", in_java), ("native", native)):
         if stacks:
             lines.append(f"  {title}, the frame itself ({len(stacks)} samples)")
             lines += _ranking(Counter(s[0] for s in stacks if s), len(stacks), top)
     # This benchmark's own classes live in Millpond's package too; they are the caller of everything.
-    ours = [[f for f in dict.fromkeys(stack) if _MILLPOND_FRAME.match(f)] for stack in (*in_java, *native)]
+    ours = [
+        [f for f in dict.fromkeys(stack) if _MILLPOND_FRAME.match(f)]
+        for stack in (*in_java, *native)
+    ]
     inclusive = Counter(frame for stack in ours for frame in stack)
     if inclusive:
         lines.append("  Millpond's methods, callees included (Java and native samples)")
@@ -103,9 +126,9 @@ def _allocations(events: Sequence[Mapping[str, Any]], top: int) -> list[str]:
     weights: Counter[str] = Counter()
     for event in events:
         frames = _frames(event)
-        weights[f"{_class_name(event['values']['objectClass'])} in {frames[0] if frames else '?'}"] += int(
-            event["values"]["weight"]
-        )
+        weights[
+            f"{_class_name(event['values']['objectClass'])} in {frames[0] if frames else '?'}"
+        ] += int(event["values"]["weight"])
     total = sum(weights.values())
     if not total:
         return []
@@ -117,13 +140,24 @@ def _events(recording: Path, types: Iterable[str]) -> list[dict[str, Any]]:
     tool = str(beside_java) if beside_java.exists() else shutil.which("jfr")
     if tool is None:
         raise BenchError("no `jfr` tool beside java: profiling needs a JDK")
-    command = [tool, "print", "--json", "--stack-depth", "24", "--events", ",".join(types), str(recording)]
+    command = [
+        tool,
+        "print",
+        "--json",
+        "--stack-depth",
+        "24",
+        "--events",
+        ",".join(types),
+        str(recording),
+    ]
     done = subprocess.run(command, capture_output=True, text=True)
     if done.returncode != 0:
         raise BenchError(f"jfr print failed: {done.stderr.strip() or done.stdout.strip()[:500]}")
     events: list[dict[str, Any]] = json.loads(done.stdout)["recording"]["events"]
     for event in events:
-        event["at_ms"] = datetime.fromisoformat(_micros(event["values"]["startTime"])).timestamp() * 1000
+        event["at_ms"] = (
+            datetime.fromisoformat(_micros(event["values"]["startTime"])).timestamp() * 1000
+        )
     return events
 
 
@@ -153,7 +187,11 @@ def _frames(event: Mapping[str, Any]) -> list[str]:
     for frame in trace.get("frames", ()):
         method = frame["method"]
         owner = str(method["type"]["name"]).replace("/", ".")
-        short = owner.removeprefix("org.apache.spark.sql.") if owner.startswith(_OURS) else owner.rsplit(".", 1)[-1]
+        short = (
+            owner.removeprefix("org.apache.spark.sql.")
+            if owner.startswith(_OURS)
+            else owner.rsplit(".", 1)[-1]
+        )
         short = re.sub(
             r"\$\$Lambda.*", "$Lambda", short
         )  # one name for a lambda, whatever its class is called this time

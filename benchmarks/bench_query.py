@@ -60,7 +60,10 @@ def scenarios(names: tuple[str, ...], scale: float, *, quick: bool) -> list[Scen
     """Return the scenarios of `names` at a scale (of rows per batch; the latency case keeps its rows), or at smoke-test size."""
     picked = [SCENARIOS[n] for n in names]
     if quick:
-        return [Scenario(name=s.name, partitions=min(s.partitions, 4), rows=500, warmup=1, measured=1) for s in picked]
+        return [
+            Scenario(name=s.name, partitions=min(s.partitions, 4), rows=500, warmup=1, measured=1)
+            for s in picked
+        ]
     return [
         Scenario(
             name=s.name,
@@ -94,7 +97,14 @@ def measure(
     conf["spark.driver.extraJavaOptions"] = java_options
     checkpoint = (work_dir / "checkpoint").as_uri()
     spec.write_text(
-        json.dumps({"conf": conf, "scenario": asdict(what), "checkpoint": checkpoint, "orderly": bool(java_options)})
+        json.dumps(
+            {
+                "conf": conf,
+                "scenario": asdict(what),
+                "checkpoint": checkpoint,
+                "orderly": bool(java_options),
+            }
+        )
     )
     command = [sys.executable, "-m", "benchmarks.bench_query", str(spec), str(result)]
     run_measured(command, log=work_dir / "log", timeout_s=timeout_s)
@@ -127,16 +137,22 @@ def _join(spark: SparkSession, scenario: Scenario) -> tuple[DataFrame, str]:
 
     # A right row matches the left row of the batch before; state holds about four batches of each side.
     left = _rate(spark, scenario).select(f.col("value").alias("lk"), f.col("timestamp").alias("lt"))
-    right = _rate(spark, scenario).select((f.col("value") - scenario.rows).alias("rk"), f.col("timestamp").alias("rt"))
+    right = _rate(spark, scenario).select(
+        (f.col("value") - scenario.rows).alias("rk"), f.col("timestamp").alias("rt")
+    )
     near = f.expr("lk = rk AND rt BETWEEN lt AND lt + INTERVAL 2 SECONDS")
-    return left.withWatermark("lt", "1 second").join(right.withWatermark("rt", "1 second"), near), "append"
+    return left.withWatermark("lt", "1 second").join(
+        right.withWatermark("rt", "1 second"), near
+    ), "append"
 
 
 def _session(spark: SparkSession, scenario: Scenario) -> tuple[DataFrame, str]:
     from pyspark.sql import functions as f
 
     # A key comes back in a batch with probability 0.4: some sessions grow, some close and are evicted.
-    keyed = _rate(spark, scenario).withColumn("key", f.pmod(f.hash("value"), f.lit(2 * scenario.rows)))
+    keyed = _rate(spark, scenario).withColumn(
+        "key", f.pmod(f.hash("value"), f.lit(2 * scenario.rows))
+    )
     windows = keyed.withWatermark("timestamp", "1 second").groupBy(
         f.session_window("timestamp", "2500 milliseconds"), "key"
     )
@@ -160,7 +176,9 @@ def _pandas(spark: SparkSession, scenario: Scenario) -> tuple[DataFrame, str]:
         def close(self) -> None: ...
 
     keyed = _aggregation_keys(spark, scenario).groupBy("key")
-    counts = keyed.transformWithStateInPandas(Counts(), "key long, n long", outputMode="Update", timeMode="None")
+    counts = keyed.transformWithStateInPandas(
+        Counts(), "key long, n long", outputMode="Update", timeMode="None"
+    )
     return counts, "update"
 
 
@@ -189,19 +207,32 @@ def batch(progress: dict[str, Any]) -> dict[str, Any]:
     }
 
 
-def _run(spark: SparkSession, scenario: Scenario, checkpoint: str, deadline_s: float = 900.0) -> list[dict[str, Any]]:
+def _run(
+    spark: SparkSession, scenario: Scenario, checkpoint: str, deadline_s: float = 900.0
+) -> list[dict[str, Any]]:
     spark.conf.set("spark.sql.shuffle.partitions", scenario.partitions)
     frame, mode = _QUERIES[scenario.name](spark, scenario)
     wanted = scenario.warmup + scenario.measured
-    query = frame.writeStream.format("noop").outputMode(mode).option("checkpointLocation", checkpoint).start()
+    query = (
+        frame.writeStream.format("noop")
+        .outputMode(mode)
+        .option("checkpointLocation", checkpoint)
+        .start()
+    )
     end = time.monotonic() + deadline_s
     try:
         while True:
-            batches = [p for p in (json.loads(p.json) for p in query.recentProgress) if p["numInputRows"] > 0]
+            batches = [
+                p
+                for p in (json.loads(p.json) for p in query.recentProgress)
+                if p["numInputRows"] > 0
+            ]
             if len(batches) >= wanted:
                 return [batch(p) for p in batches[:wanted]]
             if time.monotonic() > end:
-                raise TimeoutError(f"{scenario.name}: {len(batches)} of {wanted} batches after {deadline_s:.0f} s")
+                raise TimeoutError(
+                    f"{scenario.name}: {len(batches)} of {wanted} batches after {deadline_s:.0f} s"
+                )
             failure = query.exception()
             if failure is not None:
                 raise failure
@@ -211,7 +242,12 @@ def _run(spark: SparkSession, scenario: Scenario, checkpoint: str, deadline_s: f
 
 
 def session_conf(
-    contender: Contender, extra_conf: dict[str, str], *, work_dir: Path, heap_mib: int, jar: Path | None
+    contender: Contender,
+    extra_conf: dict[str, str],
+    *,
+    work_dir: Path,
+    heap_mib: int,
+    jar: Path | None,
 ) -> dict[str, str]:
     """Return what the session of every measured process is given."""
     conf = contender.conf | extra_conf | {"spark.local.dir": str(work_dir / "local")}
@@ -240,7 +276,12 @@ def main(spec_path: str, result_path: str) -> None:
     scenario = Scenario(**spec["scenario"])
     begin_ms = int(time.time() * 1000)
     batches = _run(spark, scenario, spec["checkpoint"])
-    result = {"warmup": scenario.warmup, "batches": batches, "from_ms": begin_ms, "to_ms": int(time.time() * 1000)}
+    result = {
+        "warmup": scenario.warmup,
+        "batches": batches,
+        "from_ms": begin_ms,
+        "to_ms": int(time.time() * 1000),
+    }
     Path(result_path).write_text(json.dumps(result))
     if spec["orderly"]:
         gateway: Any = spark.sparkContext._gateway

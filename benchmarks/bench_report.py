@@ -8,7 +8,14 @@ from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from typing import Any
 
-from benchmarks.bench_contenders import BASELINE, CONTENDERS, HEAP_PEER, KEY_AND_VALUE_BYTES, OURS, OURS_QUARTER
+from benchmarks.bench_contenders import (
+    BASELINE,
+    CONTENDERS,
+    HEAP_PEER,
+    KEY_AND_VALUE_BYTES,
+    OURS,
+    OURS_QUARTER,
+)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -55,19 +62,26 @@ class Measure:
         return a / b if self.higher_is_better else b / a
 
 
-def _faster(baseline: float, heap: float | None = None, *, rate: bool = False, ours: str = OURS) -> Goal:
+def _faster(
+    baseline: float, heap: float | None = None, *, rate: bool = False, ours: str = OURS
+) -> Goal:
     def met(values: Mapping[str, float], _keys: int) -> bool | None:
         wanted = {BASELINE: baseline} | ({HEAP_PEER: heap} if heap is not None else {})
         if ours not in values or any(peer not in values for peer in wanted):
             return None
         mine = values[ours]
-        return all((mine / values[p] if rate else values[p] / mine) >= factor for p, factor in wanted.items())
+        return all(
+            (mine / values[p] if rate else values[p] / mine) >= factor
+            for p, factor in wanted.items()
+        )
 
     return Goal(text=f"{baseline:g}x" + (f", {heap:g}x heap" if heap is not None else ""), met=met)
 
 
 def _at_most(bound: float, text: str) -> Goal:
-    return Goal(text=text, met=lambda values, _keys: values[OURS] <= bound if OURS in values else None)
+    return Goal(
+        text=text, met=lambda values, _keys: values[OURS] <= bound if OURS in values else None
+    )
 
 
 def _memory_met(values: Mapping[str, float], keys: int) -> bool | None:
@@ -117,7 +131,11 @@ def _gc_ms(result: Mapping[str, Any]) -> float | None:
 def _rows_per_s(scenario: str) -> Callable[[Mapping[str, Any]], float | None]:
     def extract(result: Mapping[str, Any]) -> float | None:
         batches = _measured(result, scenario)
-        return statistics.median(b["rows"] * 1000.0 / b["trigger_ms"] for b in batches) if batches else None
+        return (
+            statistics.median(b["rows"] * 1000.0 / b["trigger_ms"] for b in batches)
+            if batches
+            else None
+        )
 
     return extract
 
@@ -146,19 +164,36 @@ def _store(
     goal: Goal | None = None,
 ) -> Measure:
     return Measure(
-        name=name, title=title, unit=unit, level="store", extract=extract, compare=compare, chart=chart, goal=goal
+        name=name,
+        title=title,
+        unit=unit,
+        level="store",
+        extract=extract,
+        compare=compare,
+        chart=chart,
+        goal=goal,
     )
 
 
 def _rate(name: str, title: str, goal: Goal | None = None) -> Measure:
     extract = _rows_per_s(name)
     return Measure(
-        name=name, title=title, unit="rows/s", level="query", extract=extract, higher_is_better=True, goal=goal
+        name=name,
+        title=title,
+        unit="rows/s",
+        level="query",
+        extract=extract,
+        higher_is_better=True,
+        goal=goal,
     )
 
 
 def _rescale(
-    current: int, partitions: int, command: Goal, first: Goal | None = None, both: Goal | None = None
+    current: int,
+    partitions: int,
+    command: Goal,
+    first: Goal | None = None,
+    both: Goal | None = None,
 ) -> tuple[Measure, ...]:
     case, title = f"{current}_to_{partitions}", f"rescale {current} to {partitions}"
 
@@ -205,7 +240,9 @@ def _savepoint(
 
 
 def _at_least(bound: float, text: str) -> Goal:
-    return Goal(text=text, met=lambda values, _keys: values[OURS] >= bound if OURS in values else None)
+    return Goal(
+        text=text, met=lambda values, _keys: values[OURS] >= bound if OURS in values else None
+    )
 
 
 def _written_share(case: str) -> Callable[[Mapping[str, Any]], float | None]:
@@ -226,7 +263,9 @@ def _disk_ratio(name: str, raw: str) -> Callable[[Mapping[str, Any]], float | No
 
 def _grown_state(result: Mapping[str, Any]) -> float | None:
     found = result["store"]
-    return float(statistics.median(found["eviction_ms"]) / statistics.median(found["eviction_of_a_tenth_ms"]))
+    return float(
+        statistics.median(found["eviction_ms"]) / statistics.median(found["eviction_of_a_tenth_ms"])
+    )
 
 
 def _scan(
@@ -238,7 +277,9 @@ def _scan(
     compare: bool = True,
     goal: Goal | None = None,
 ) -> Measure:
-    return replace(_store(name, title, unit, extract, compare=compare, chart=False, goal=goal), level="scan")
+    return replace(
+        _store(name, title, unit, extract, compare=compare, chart=False, goal=goal), level="scan"
+    )
 
 
 def _of(part: str, name: str) -> Callable[[Mapping[str, Any]], float | None]:
@@ -260,17 +301,54 @@ MEASURES: tuple[Measure, ...] = (
         only=(OURS_QUARTER, BASELINE),
         chart=False,
     ),
-    _store("get_put_p99_us", "get+put, p99", "us", _number("update_latency_us", "p99"), chart=False),
+    _store(
+        "get_put_p99_us", "get+put, p99", "us", _number("update_latency_us", "p99"), chart=False
+    ),
     _store("commit_ms", "commit", "ms", _median("update_commit_ms"), goal=_faster(4)),
     _store("commit_p99_ms", "commit, p99", "ms", _p99("update_commit_ms"), chart=False),
-    _store("load_us", "load of new keys, with commits", "us/key", _number("load_us_per_key"), goal=_faster(3)),
-    _store("reopen_ms", "re-open of the last version", "ms", _median("update_reopen_ms"), goal=_at_most(0.5, "0.5 ms")),
+    _store(
+        "load_us",
+        "load of new keys, with commits",
+        "us/key",
+        _number("load_us_per_key"),
+        goal=_faster(3),
+    ),
+    _store(
+        "reopen_ms",
+        "re-open of the last version",
+        "ms",
+        _median("update_reopen_ms"),
+        goal=_at_most(0.5, "0.5 ms"),
+    ),
     _store("rollback_ms", "rollback by one version", "ms", _median("rollback_ms")),
-    _store("restore_first_get_ms", "restore to the first get", "ms", _median("restore_first_get_ms"), goal=_faster(5)),
-    _store("restore_all_ms", "restore to all rows read", "ms", _median("restore_all_ms"), goal=_faster(1.5)),
+    _store(
+        "restore_first_get_ms",
+        "restore to the first get",
+        "ms",
+        _median("restore_first_get_ms"),
+        goal=_faster(5),
+    ),
+    _store(
+        "restore_all_ms",
+        "restore to all rows read",
+        "ms",
+        _median("restore_all_ms"),
+        goal=_faster(1.5),
+    ),
     _store("scan_us", "full scan", "us/row", _median("scan_us_per_row"), goal=_faster(1.5)),
-    _store("bytes_per_batch", "durable bytes a batch", "KiB", _number("bytes_per_batch", scale=1 / 1024)),
-    _store("bytes_with_snapshots", "the same with snapshots", "KiB", _written_with_snapshots, chart=False),
+    _store(
+        "bytes_per_batch",
+        "durable bytes a batch",
+        "KiB",
+        _number("bytes_per_batch", scale=1 / 1024),
+    ),
+    _store(
+        "bytes_with_snapshots",
+        "the same with snapshots",
+        "KiB",
+        _written_with_snapshots,
+        chart=False,
+    ),
     _store(
         "snapshot_get_put",
         "get+put p99 during a snapshot, against without",
@@ -304,10 +382,30 @@ MEASURES: tuple[Measure, ...] = (
         compare=False,
         chart=False,
     ),
-    _store("gc_ms", "garbage collection, load and updates", "ms", _gc_ms, compare=False, chart=False),
-    _scan("prefix_scan_us", "prefix scan of ten rows", "us", _of("store", "prefix_scan_us"), goal=_faster(1)),
-    _scan("ordered_scan_us", "scan in order", "us/row", _of("store", "ordered_scan_us_per_row"), goal=_faster(1)),
-    _scan("eviction_ms", "eviction of the 500 oldest rows", "ms", _of("store", "eviction_ms"), goal=_faster(1)),
+    _store(
+        "gc_ms", "garbage collection, load and updates", "ms", _gc_ms, compare=False, chart=False
+    ),
+    _scan(
+        "prefix_scan_us",
+        "prefix scan of ten rows",
+        "us",
+        _of("store", "prefix_scan_us"),
+        goal=_faster(1),
+    ),
+    _scan(
+        "ordered_scan_us",
+        "scan in order",
+        "us/row",
+        _of("store", "ordered_scan_us_per_row"),
+        goal=_faster(1),
+    ),
+    _scan(
+        "eviction_ms",
+        "eviction of the 500 oldest rows",
+        "ms",
+        _of("store", "eviction_ms"),
+        goal=_faster(1),
+    ),
     _scan(
         "eviction_growth",
         "the same, against a state of a tenth",
@@ -325,7 +423,12 @@ MEASURES: tuple[Measure, ...] = (
         compare=False,
         goal=_at_most(1.2, "1.2"),
     ),
-    _scan("disk_prefix_scan_us", "prefix scan of ten rows, all on disk", "us", _of("disk", "prefix_scan_us")),
+    _scan(
+        "disk_prefix_scan_us",
+        "prefix scan of ten rows, all on disk",
+        "us",
+        _of("disk", "prefix_scan_us"),
+    ),
     _scan(
         "disk_prefix_scan_raw",
         "prefix scan, all on disk, against RocksDB's iterator",
@@ -375,9 +478,18 @@ MEASURES: tuple[Measure, ...] = (
     _savepoint("create_written_bytes", "savepoint: bytes written", "KiB", scale=1 / 1024),
     _savepoint("fork_ms", "fork", "ms", goal=_at_most(300, "300 ms")),
     _savepoint("fork_written_bytes", "fork: bytes written", "KiB", scale=1 / 1024),
-    _savepoint("stop_ms", "stop with savepoint, after the running batch", "ms", goal=_at_most(500, "500 ms")),
     _savepoint(
-        "export_rows_per_s", "savepoint as Parquet", "rows/s", rate=True, goal=_at_least(1_000_000, "1 000 000 rows/s")
+        "stop_ms",
+        "stop with savepoint, after the running batch",
+        "ms",
+        goal=_at_most(500, "500 ms"),
+    ),
+    _savepoint(
+        "export_rows_per_s",
+        "savepoint as Parquet",
+        "rows/s",
+        rate=True,
+        goal=_at_least(1_000_000, "1 000 000 rows/s"),
     ),
     _savepoint("restore_ms", "restore of a savepoint", "ms"),
     _savepoint(
@@ -413,7 +525,9 @@ def summarise(results: Mapping[str, Any]) -> dict[str, Any]:
             for name, raws in results.get(measure.level, {}).items()
             if not measure.only or name in measure.only
         }
-        medians = {name: statistics.median(values) for name, values in repetitions.items() if values}
+        medians = {
+            name: statistics.median(values) for name, values in repetitions.items() if values
+        }
         if not medians:
             continue
         met = measure.goal.met(medians, results["store_sizes"]["keys"]) if measure.goal else None
@@ -446,7 +560,9 @@ def disagreements(query: Mapping[str, Sequence[Mapping[str, Any]]]) -> list[str]
         for raw in raws:
             for scenario, run in raw.items():
                 for batch in run["batches"]:
-                    first, rows = seen.setdefault((scenario, batch["batch"]), (contender, batch["state_rows"]))
+                    first, rows = seen.setdefault(
+                        (scenario, batch["batch"]), (contender, batch["state_rows"])
+                    )
                     if rows != batch["state_rows"]:
                         lines.append(
                             f"{scenario}, batch {batch['batch']}: {batch['state_rows']} state rows in {contender}, {rows} in {first}"
@@ -463,7 +579,9 @@ def rescale_disagreements(rescale: Mapping[str, Sequence[Mapping[str, Any]]]) ->
             for case, run in raw.items():
                 first, rows = seen.setdefault(case, (contender, run["state_rows"]))
                 if rows != run["state_rows"]:
-                    lines.append(f"rescale {case}: {run['state_rows']} state rows in {contender}, {rows} in {first}")
+                    lines.append(
+                        f"rescale {case}: {run['state_rows']} state rows in {contender}, {rows} in {first}"
+                    )
     return lines
 
 
@@ -512,7 +630,9 @@ def markdown(results: Mapping[str, Any], *, goals: bool) -> str:
         if goals:
             cells += [row["goal"] or "", {True: "yes", False: "NO", None: ""}[row["goal_met"]]]
         rows.append(cells)
-    return "\n".join([_line(heads), _line(["---", "---", *(["---:"] * (len(heads) - 2))]), *map(_line, rows)])
+    return "\n".join(
+        [_line(heads), _line(["---", "---", *(["---:"] * (len(heads) - 2))]), *map(_line, rows)]
+    )
 
 
 def plain(results: Mapping[str, Any]) -> str:
@@ -525,13 +645,17 @@ def plain(results: Mapping[str, Any]) -> str:
     widths = [max(len(row[i]) for row in cells) for i in range(len(cells[0]))]
     table = "\n".join(
         "  ".join(
-            c.ljust(w) if i < 2 else c.rjust(w) for i, (c, w) in enumerate(zip(row, widths, strict=True))
+            c.ljust(w) if i < 2 else c.rjust(w)
+            for i, (c, w) in enumerate(zip(row, widths, strict=True))
         ).rstrip()
         for row in cells
     )
     raw = [
         f"{row['title']} ({row['unit']}): "
-        + "; ".join(f"{name} {', '.join(figure(v) for v in values)}" for name, values in row["repetitions"].items())
+        + "; ".join(
+            f"{name} {', '.join(figure(v) for v in values)}"
+            for name, values in row["repetitions"].items()
+        )
         for row in results["summary"].values()
     ]
     return f"{table}\n\nEach repetition (raw durations are in the JSON):\n" + "\n".join(raw)

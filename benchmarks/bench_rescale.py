@@ -28,7 +28,12 @@ if TYPE_CHECKING:
 CONTENDERS = (OURS, BASELINE)
 # Partitions before and after, and the max parallelism (None: the default). 12 divides 1536: a number that moves no row although it is no
 # multiple of 8. 7 does not divide 1024: every row is hashed anew.
-CASES: tuple[tuple[int, int, int | None], ...] = ((8, 16, None), (16, 8, None), (8, 12, 1536), (8, 7, None))
+CASES: tuple[tuple[int, int, int | None], ...] = (
+    (8, 16, None),
+    (16, 8, None),
+    (8, 12, 1536),
+    (8, 7, None),
+)
 _STATE = "spark.sql.streaming.stateStore."
 _MAX_PARALLELISM = f"{_STATE}millpond.maxParallelism"
 
@@ -67,7 +72,9 @@ def measure(
     conf = session_conf(contender, extra_conf, work_dir=work_dir, heap_mib=heap_mib, jar=jar)
     conf |= {f"{_STATE}maintenanceInterval": "500ms", f"{_STATE}minDeltasForSnapshot": "1"}
     spec.write_text(
-        json.dumps({"conf": conf, "sizes": asdict(what), "work_dir": str(work_dir), "ours": contender.ours})
+        json.dumps(
+            {"conf": conf, "sizes": asdict(what), "work_dir": str(work_dir), "ours": contender.ours}
+        )
     )
     command = [sys.executable, "-m", "benchmarks.bench_rescale", str(spec), str(result)]
     run_measured(command, log=work_dir / "log", timeout_s=timeout_s)
@@ -80,10 +87,18 @@ def _run(spark: SparkSession, checkpoint: Path, keys: int, rows: int) -> dict[st
     """Run one micro-batch of `rows` rows; return its progress."""
     from pyspark.sql import functions as f
 
-    source = spark.readStream.format("rate-micro-batch").option("rowsPerBatch", rows).option("numPartitions", 2)
+    source = (
+        spark.readStream.format("rate-micro-batch")
+        .option("rowsPerBatch", rows)
+        .option("numPartitions", 2)
+    )
     # a key that comes from the value by a step that is coprime to the number of keys, so that few rows reach all partitions
     counts = source.load().groupBy(((f.col("value") * 7_919) % keys).alias("key")).count()
-    writer = counts.writeStream.format("noop").outputMode("update").option("checkpointLocation", str(checkpoint))
+    writer = (
+        counts.writeStream.format("noop")
+        .outputMode("update")
+        .option("checkpointLocation", str(checkpoint))
+    )
     query = writer.trigger(availableNow=True).start()
     query.awaitTermination()
     found = [p for p in (json.loads(p.json) for p in query.recentProgress) if p["numInputRows"] > 0]
@@ -100,12 +115,22 @@ def _build(spark: SparkSession, checkpoint: Path, partitions: int, what: Sizes) 
     spark.conf.set("spark.sql.shuffle.partitions", partitions)
     for _ in range(2):
         _run(spark, checkpoint, what.keys, what.keys)
-        time.sleep(2.0 + what.keys / 200_000)  # until maintenance has written a snapshot of this batch too
+        time.sleep(
+            2.0 + what.keys / 200_000
+        )  # until maintenance has written a snapshot of this batch too
 
 
 def _ours(checkpoint: Path, partitions: int) -> dict[str, Any]:
     """Rescale in a process of its own, as a user does."""
-    command = [sys.executable, "-m", "millpond.cli.main", "rescale", str(checkpoint), "--partitions", str(partitions)]
+    command = [
+        sys.executable,
+        "-m",
+        "millpond.cli.main",
+        "rescale",
+        str(checkpoint),
+        "--partitions",
+        str(partitions),
+    ]
     begin = time.monotonic()
     done = subprocess.run([*command, "--json"], capture_output=True, text=True)
     process_ms = (time.monotonic() - begin) * 1000
@@ -133,7 +158,9 @@ def _case(
     shutil.copytree(base, checkpoint)
     state_bytes = _bytes(base / "state")
     if ours:
-        shutil.rmtree(checkpoint / "millpond" / "running", ignore_errors=True)  # of the query whose copy this is
+        shutil.rmtree(
+            checkpoint / "millpond" / "running", ignore_errors=True
+        )  # of the query whose copy this is
     done = _ours(checkpoint, partitions) if ours else _sparks(spark, checkpoint, partitions)
     begin = time.monotonic()
     progress = _run(spark, checkpoint, what.keys, what.rows)
@@ -169,8 +196,13 @@ def main(spec_path: str, result_path: str) -> None:
     _case(spark, bases[8, None], work_dir / "warm-up", 4, what, ours=spec["ours"])
     results = {}
     for current, partitions, groups in CASES:
-        base, checkpoint = bases[current, groups if spec["ours"] else None], work_dir / case_name(current, partitions)
-        results[case_name(current, partitions)] = _case(spark, base, checkpoint, partitions, what, ours=spec["ours"])
+        base, checkpoint = (
+            bases[current, groups if spec["ours"] else None],
+            work_dir / case_name(current, partitions),
+        )
+        results[case_name(current, partitions)] = _case(
+            spark, base, checkpoint, partitions, what, ours=spec["ours"]
+        )
     Path(result_path).write_text(json.dumps(results))
     # Spark's RocksDB store waits a minute at its end for each store that was not given back.
     os._exit(0)

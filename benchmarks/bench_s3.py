@@ -32,10 +32,17 @@ from benchmarks.bench_env import REPOSITORY, BenchError
 from benchmarks.bench_query import Scenario
 
 _DOCS = REPOSITORY / "docs" / "benchmarks-s3.md"
-_BEGIN, _END = "<!-- results: written by benchmarks/bench_s3.py, do not edit -->", "<!-- end of results -->"
+_BEGIN, _END = (
+    "<!-- results: written by benchmarks/bench_s3.py, do not edit -->",
+    "<!-- end of results -->",
+)
 _BUCKET = "pond"
 _OPTION = "spark.sql.streaming.stateStore.millpond."
-_KEYS = {"fs.s3a.access.key": "any", "fs.s3a.secret.key": "any", "fs.s3a.endpoint.region": "us-east-1"}
+_KEYS = {
+    "fs.s3a.access.key": "any",
+    "fs.s3a.secret.key": "any",
+    "fs.s3a.endpoint.region": "us-east-1",
+}
 _RAN = ("millpond", "rocksdb-changelog")
 _NO_MAINTENANCE = {"spark.sql.streaming.stateStore.maintenanceInterval": "1h"}
 # Snapshots and deletions within a minute of batches; the same for both, except that Millpond collects by a clock of its own.
@@ -45,11 +52,25 @@ _MAINTENANCE = {"spark.sql.streaming.stateStore.maintenanceInterval": "5s", "spa
 def scenarios(*, quick: bool) -> list[tuple[Scenario, dict[str, str]]]:
     """Return the queries, each with session options of its own."""
     if quick:
-        return [(Scenario(name="aggregation", partitions=4, rows=100, warmup=1, measured=2), _NO_MAINTENANCE)]
+        return [
+            (
+                Scenario(name="aggregation", partitions=4, rows=100, warmup=1, measured=2),
+                _NO_MAINTENANCE,
+            )
+        ]
     return [
-        (Scenario(name="aggregation", partitions=64, rows=1000, warmup=3, measured=8), _NO_MAINTENANCE),
-        (Scenario(name="partitions200", partitions=200, rows=1000, warmup=1, measured=4), _NO_MAINTENANCE),
-        (Scenario(name="maintenance", partitions=64, rows=1000, warmup=0, measured=25), _MAINTENANCE),
+        (
+            Scenario(name="aggregation", partitions=64, rows=1000, warmup=3, measured=8),
+            _NO_MAINTENANCE,
+        ),
+        (
+            Scenario(name="partitions200", partitions=200, rows=1000, warmup=1, measured=4),
+            _NO_MAINTENANCE,
+        ),
+        (
+            Scenario(name="maintenance", partitions=64, rows=1000, warmup=0, measured=25),
+            _MAINTENANCE,
+        ),
     ]
 
 
@@ -66,7 +87,9 @@ def pond(directory: Path, latency_ms: float, mb_per_s: float = 0) -> Iterator[st
         if not port:
             raise BenchError("the S3 server did not start")
         endpoint = f"http://127.0.0.1:{port}"
-        urllib.request.urlopen(urllib.request.Request(f"{endpoint}/{_BUCKET}", method="PUT")).close()
+        urllib.request.urlopen(
+            urllib.request.Request(f"{endpoint}/{_BUCKET}", method="PUT")
+        ).close()
         yield endpoint
     finally:
         process.kill()
@@ -115,7 +138,9 @@ class _Run:
         result: dict[str, Any] = json.loads((work / "result.json").read_text())
         return result
 
-    def _query(self, contender: Contender, scenario: Scenario, conf: dict[str, str], repetition: int) -> dict[str, Any]:
+    def _query(
+        self, contender: Contender, scenario: Scenario, conf: dict[str, str], repetition: int
+    ) -> dict[str, Any]:
         begin = time.monotonic()
         work = self.work_dir / f"{scenario.name}-{contender.name}-{repetition}"
         classes = bench_env.compile_store_bench(REPOSITORY / "build" / "bench")
@@ -148,7 +173,9 @@ class _Run:
 
     def _restores(self) -> dict[str, Any]:
         given = self.given
-        partitions, megabytes = (4, 20) if given.quick else (given.restore_partitions, given.restore_mb)
+        partitions, megabytes = (
+            (4, 20) if given.quick else (given.restore_partitions, given.restore_mb)
+        )
         sizes = {"partitions": partitions, "megabytes": megabytes, "tasks": given.tasks}
         found: dict[str, Any] = {**sizes, "links": {}}
         for link in given.links:
@@ -157,7 +184,9 @@ class _Run:
 
     def _restore(self, sizes: dict[str, int], link: float) -> dict[str, Any]:
         # Memory, most likely: it must not stay behind.
-        with tempfile.TemporaryDirectory(prefix="millpond-bench-s3-", dir=self.given.restore_dir) as local:
+        with tempfile.TemporaryDirectory(
+            prefix="millpond-bench-s3-", dir=self.given.restore_dir
+        ) as local:
             return self._restore_into(Path(local), sizes, link)
 
     def _restore_into(self, local: Path, sizes: dict[str, int], link: float) -> dict[str, Any]:
@@ -172,7 +201,10 @@ class _Run:
                 "local": str(local / "stores"),
                 "checkpoint": str(checkpoint),
                 "endpoint": endpoint,
-                "options": {"storage.uri": f"s3://{_BUCKET}/states", "storage.s3.endpoint": endpoint},
+                "options": {
+                    "storage.uri": f"s3://{_BUCKET}/states",
+                    "storage.s3.endpoint": endpoint,
+                },
                 "hadoop": _KEYS,
             }
             spec |= self._child("bench_s3_restore", "store", spec=spec, work=work, timeout_s=900)
@@ -185,7 +217,9 @@ class _Run:
             rounds: dict[str, list[dict[str, Any]]] = {"raw": [], "files": [], "restore": []}
             for _ in range(self.repetitions):
                 for what, runs in rounds.items():
-                    runs.append(self._child("bench_s3_restore", what, spec=spec, work=work, timeout_s=900))
+                    runs.append(
+                        self._child("bench_s3_restore", what, spec=spec, work=work, timeout_s=900)
+                    )
                     shutil.rmtree(local / "stores", ignore_errors=True)
         shutil.rmtree(work)
         self._say(f"restore, link {f'{link:g} MB/s' if link else 'without limit'}", begin)
@@ -204,16 +238,28 @@ def _write_docs(results: dict[str, Any], source: Path) -> None:
         f"{versions['spark']}, Python {versions['python']}; {commit}. "
         f"{results['latency_ms']:g} ms added to each request, {results['slots']} task slots. Raw figures: [`{raw}`](../{raw})."
     )
-    bench_env.replace_generated(_DOCS, _BEGIN, _END, f"{where}\n\n{bench_s3_report.markdown(results)}")
+    bench_env.replace_generated(
+        _DOCS, _BEGIN, _END, f"{where}\n\n{bench_s3_report.markdown(results)}"
+    )
 
 
 def _arguments(arguments: Sequence[str] | None) -> argparse.Namespace:
-    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
-    parser.add_argument("--latency-ms", type=float, default=20, help="added to each request (default 20)")
-    parser.add_argument("--slots", type=int, default=4, help="tasks that run at a time in the queries (default 4)")
-    parser.add_argument("--repetitions", type=int, default=1, help="processes of each measure (default 1)")
+    parser = argparse.ArgumentParser(
+        description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
+    )
+    parser.add_argument(
+        "--latency-ms", type=float, default=20, help="added to each request (default 20)"
+    )
+    parser.add_argument(
+        "--slots", type=int, default=4, help="tasks that run at a time in the queries (default 4)"
+    )
+    parser.add_argument(
+        "--repetitions", type=int, default=1, help="processes of each measure (default 1)"
+    )
     parser.add_argument("--only", choices=("query", "restore"), help="one of the two parts")
-    parser.add_argument("--restore-partitions", type=int, default=64, help="stores to restore (default 64)")
+    parser.add_argument(
+        "--restore-partitions", type=int, default=64, help="stores to restore (default 64)"
+    )
     parser.add_argument("--restore-mb", type=int, default=50, help="megabytes of each (default 50)")
     parser.add_argument(
         "--restore-dir",
@@ -221,7 +267,9 @@ def _arguments(arguments: Sequence[str] | None) -> argparse.Namespace:
         default=next((path for path in (Path("/dev/shm"),) if path.is_dir()), None),
         help="where stores are restored to (default: /dev/shm, so that the disk is not what is measured)",
     )
-    parser.add_argument("--tasks", type=int, default=8, help="stores that are restored at a time (default 8)")
+    parser.add_argument(
+        "--tasks", type=int, default=8, help="stores that are restored at a time (default 8)"
+    )
     parser.add_argument(
         "--links",
         type=lambda text: [float(part) for part in text.split(",")],
@@ -229,12 +277,18 @@ def _arguments(arguments: Sequence[str] | None) -> argparse.Namespace:
         help="MB/s of the link to the server, comma-separated; 0: what loopback gives (default 625,0)",
     )
     parser.add_argument(
-        "--work-dir", type=Path, help="parent of everything local (default: the system's temporary one)"
+        "--work-dir",
+        type=Path,
+        help="parent of everything local (default: the system's temporary one)",
     )
-    parser.add_argument("--out", type=Path, help="result file (default: benchmarks/results/s3-<time>-<commit>.json)")
+    parser.add_argument(
+        "--out", type=Path, help="result file (default: benchmarks/results/s3-<time>-<commit>.json)"
+    )
     parser.add_argument("--quick", action="store_true", help="smoke test; its figures mean nothing")
     parser.add_argument("--no-docs", action="store_true", help="leave docs/ alone")
-    parser.add_argument("--render", type=Path, metavar="JSON", help="run nothing: write the docs from a result file")
+    parser.add_argument(
+        "--render", type=Path, metavar="JSON", help="run nothing: write the docs from a result file"
+    )
     return parser.parse_args(arguments)
 
 

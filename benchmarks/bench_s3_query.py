@@ -43,10 +43,18 @@ def kind_of(key: str) -> str:
 
 def tally(requests: Sequence[Request]) -> dict[str, int]:
     """Return the number of requests by `<where> <operation> <kind>`."""
-    return dict(sorted(Counter(f"{where} {operation} {kind_of(key)}" for _, where, operation, key in requests).items()))
+    return dict(
+        sorted(
+            Counter(
+                f"{where} {operation} {kind_of(key)}" for _, where, operation, key in requests
+            ).items()
+        )
+    )
 
 
-def by_batch(batches: Sequence[dict[str, Any]], requests: Sequence[Request], end_ms: int) -> list[dict[str, int]]:
+def by_batch(
+    batches: Sequence[dict[str, Any]], requests: Sequence[Request], end_ms: int
+) -> list[dict[str, int]]:
     """Return the tallies of the requests between the start of each batch and that of the next; of the last one, `end_ms`."""
     starts = [batch["start_ms"] for batch in batches] + [end_ms]
     return [tally([r for r in requests if begin <= r[0] < end]) for begin, end in pairwise(starts)]
@@ -67,29 +75,47 @@ class _Source:
             found.append((int(moment), "hadoop", operation, path))
         if self._pond is not None:
             with urlopen(f"{self._pond}/-/log") as answer:
-                found += [(moment, "s3", operation, key) for moment, operation, key, _ in json.load(answer)]
+                found += [
+                    (moment, "s3", operation, key)
+                    for moment, operation, key, _ in json.load(answer)
+                ]
         return sorted(found)
 
 
 def _start_ms(progress: dict[str, Any]) -> int:
-    return round(datetime.fromisoformat(progress["timestamp"].replace("Z", "+00:00")).timestamp() * 1000)
+    return round(
+        datetime.fromisoformat(progress["timestamp"].replace("Z", "+00:00")).timestamp() * 1000
+    )
 
 
-def _batches(spark: SparkSession, scenario: Scenario, checkpoint: str, count: int) -> list[dict[str, Any]]:
+def _batches(
+    spark: SparkSession, scenario: Scenario, checkpoint: str, count: int
+) -> list[dict[str, Any]]:
     """Run the query for `count` micro-batches and return them."""
     frame, mode = bench_query.aggregation(spark, scenario)
-    query = frame.writeStream.format("noop").outputMode(mode).option("checkpointLocation", checkpoint).start()
+    query = (
+        frame.writeStream.format("noop")
+        .outputMode(mode)
+        .option("checkpointLocation", checkpoint)
+        .start()
+    )
     end = time.monotonic() + _DEADLINE_S
     try:
         while True:
-            known = [p for p in (json.loads(p.json) for p in query.recentProgress) if p["numInputRows"] > 0]
+            known = [
+                p
+                for p in (json.loads(p.json) for p in query.recentProgress)
+                if p["numInputRows"] > 0
+            ]
             if len(known) >= count:
                 return [bench_query.batch(p) | {"start_ms": _start_ms(p)} for p in known[:count]]
             failure = query.exception()
             if failure is not None:
                 raise failure
             if time.monotonic() > end:
-                raise TimeoutError(f"{scenario.name}: {len(known)} of {count} batches after {_DEADLINE_S:.0f} s")
+                raise TimeoutError(
+                    f"{scenario.name}: {len(known)} of {count} batches after {_DEADLINE_S:.0f} s"
+                )
             time.sleep(0.1)
     finally:
         query.stop()

@@ -20,20 +20,30 @@ def total(counts: Mapping[str, int]) -> int:
 
 def without_logs(counts: Mapping[str, int]) -> int:
     """Return the requests that are not about Spark's own logs (offsets, commits, metadata of the query and its operators)."""
-    return sum(count for name, count in counts.items() if name.rpartition(" ")[2] not in _SPARKS_OWN)
+    return sum(
+        count for name, count in counts.items() if name.rpartition(" ")[2] not in _SPARKS_OWN
+    )
 
 
 def lists(counts: Mapping[str, int]) -> int:
     """Return the listings in a tally, those of Spark's own logs aside."""
-    return without_logs({name: count for name, count in counts.items() if name.split(" ")[1] in _LISTS})
+    return without_logs(
+        {name: count for name, count in counts.items() if name.split(" ")[1] in _LISTS}
+    )
 
 
 def _puts(counts: Mapping[str, int]) -> int:
     return counts.get("s3 PUT changelog", 0)
 
 
-def _measured(runs: Iterable[Mapping[str, Any]]) -> list[tuple[Mapping[str, Any], Mapping[str, int]]]:
-    return [pair for run in runs for pair in list(zip(run["batches"], run["requests"], strict=True))[run["warmup"] :]]
+def _measured(
+    runs: Iterable[Mapping[str, Any]],
+) -> list[tuple[Mapping[str, Any], Mapping[str, int]]]:
+    return [
+        pair
+        for run in runs
+        for pair in list(zip(run["batches"], run["requests"], strict=True))[run["warmup"] :]
+    ]
 
 
 def summarise(results: Mapping[str, Any]) -> dict[str, Any]:
@@ -50,7 +60,8 @@ def summarise(results: Mapping[str, Any]) -> dict[str, Any]:
                 "state_requests": median(without_logs(counts) for _, counts in pairs),
                 "mean_requests": sum(map(total, made)) / sum(len(run["batches"]) for run in runs),
                 "lists": max(lists(counts) for _, counts in pairs),
-                "changelog_puts_a_task": max(_puts(counts) for _, counts in pairs) / size["partitions"],
+                "changelog_puts_a_task": max(_puts(counts) for _, counts in pairs)
+                / size["partitions"],
             }
             again = [run["restart"] for run in runs if "restart" in run]
             if again:
@@ -62,7 +73,10 @@ def summarise(results: Mapping[str, Any]) -> dict[str, Any]:
         summary[size["name"]] = contenders
     if results["restore"]:
         summary["restore"] = {
-            link: {**found["mb_per_s"], **{name: found[name] for name in ("share_of_raw", "share_of_files")}}
+            link: {
+                **found["mb_per_s"],
+                **{name: found[name] for name in ("share_of_raw", "share_of_files")},
+            }
             for link, found in results["restore"]["links"].items()
         }
     return summary
@@ -107,13 +121,24 @@ def markdown(results: Mapping[str, Any]) -> str:
         found = results["summary"][size["name"]]
         ours, theirs = found[_OURS], found[_SPARKS]
         rows = []
-        chosen = _ROWS if size["name"] != "maintenance" else (("requests a batch, mean", ("mean_requests",)),)
+        chosen = (
+            _ROWS
+            if size["name"] != "maintenance"
+            else (("requests a batch, mean", ("mean_requests",)),)
+        )
         for title, path in chosen:
             mine, other = _at(ours, path), _at(theirs, path)
             if mine is not None and other is not None:
                 rows.append([title, f"{mine:,.0f}", f"{other:,.0f}", _ratio(mine, other)])
         if size["name"] != "maintenance":
-            rows.append(["PUT of a task's commit, at most", f"{ours['changelog_puts_a_task']:.2f}", "-", "-"])
+            rows.append(
+                [
+                    "PUT of a task's commit, at most",
+                    f"{ours['changelog_puts_a_task']:.2f}",
+                    "-",
+                    "-",
+                ]
+            )
         title = _TITLES[size["name"]].format(**size)
         blocks.append(_table([title, "Millpond", "RocksDB, changelog", "Millpond / RocksDB"], rows))
     if results["restore"]:
@@ -121,10 +146,20 @@ def markdown(results: Mapping[str, Any]) -> str:
         rows = []
         for link, rates in results["summary"]["restore"].items():
             name = f"link of {float(link):.0f} MB/s" if float(link) else "loopback, no limit"
-            shares = [(f"{rates[what]:.0f}", f"{100 * rates[f'share_of_{what}']:.0f} %") for what in ("raw", "files")]
+            shares = [
+                (f"{rates[what]:.0f}", f"{100 * rates[f'share_of_{what}']:.0f} %")
+                for what in ("raw", "files")
+            ]
             rows.append([name, f"{rates['restore']:.0f}", *shares[0], *shares[1]])
         title = f"restore of {restore['partitions']} partitions of {restore['megabytes']} MB, {restore['tasks']} tasks"
-        head = [title, "Millpond, MB/s", "plain GETs, MB/s", "share", "plain GETs into files, MB/s", "share"]
+        head = [
+            title,
+            "Millpond, MB/s",
+            "plain GETs, MB/s",
+            "share",
+            "plain GETs into files, MB/s",
+            "share",
+        ]
         blocks.append(_table(head, rows))
     return "\n\n".join([*blocks, *goals(results)])
 
@@ -138,13 +173,23 @@ def goals(results: Mapping[str, Any]) -> list[str]:
         for what, met in (
             ("batch not slower than Spark's", ours["batch_ms"] <= theirs["batch_ms"]),
             ("one PUT a task and commit at most", ours["changelog_puts_a_task"] <= 1),
-            ("requests a batch at most half of Spark's", ours["requests"] <= _GOAL_REQUESTS * theirs["requests"]),
-            ("no listing to commit or restore", ours["lists"] == 0 and ours["restart"]["lists"] == 0),
+            (
+                "requests a batch at most half of Spark's",
+                ours["requests"] <= _GOAL_REQUESTS * theirs["requests"],
+            ),
+            (
+                "no listing to commit or restore",
+                ours["lists"] == 0 and ours["restart"]["lists"] == 0,
+            ),
         ):
             lines.append(f"- {what}: {'reached' if met else 'missed'}")
     for link, rates in results["summary"].get("restore", {}).items():
-        if float(link):  # without a limit there is no link that could be saturated, only the processor
+        if float(
+            link
+        ):  # without a limit there is no link that could be saturated, only the processor
             met = rates["share_of_raw"] >= _GOAL_RESTORE
             name = f"on a link of {float(link):.0f} MB/s"
-            lines.append(f"- restore at 80 % of plain GETs or more, {name}: {'reached' if met else 'missed'}")
+            lines.append(
+                f"- restore at 80 % of plain GETs or more, {name}: {'reached' if met else 'missed'}"
+            )
     return ["\n".join(lines)] if lines else []

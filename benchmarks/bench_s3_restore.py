@@ -33,8 +33,12 @@ RUN_BYTES = 8 << 20  # what one plain GET asks for: Millpond's own default for p
 _CONNECTIONS = (8, 16, 32)
 
 
-def _call(service: AgentService, method: str, store: dict[str, Any], **request: Any) -> dict[str, Any]:
-    answer: dict[str, Any] = json.loads(service.handle(method, json.dumps({"store": store, **request})))
+def _call(
+    service: AgentService, method: str, store: dict[str, Any], **request: Any
+) -> dict[str, Any]:
+    answer: dict[str, Any] = json.loads(
+        service.handle(method, json.dumps({"store": store, **request}))
+    )
     if "error" in answer:
         raise RuntimeError(f"{method}: {answer['error']}")
     ok: dict[str, Any] = answer["ok"]
@@ -78,9 +82,13 @@ def store(spec: dict[str, Any]) -> dict[str, Any]:
 
     def one(partition: int) -> str:
         it = _store(spec, partition, "store")
-        plan = _call(service, "open", it, version=0, id=None, excluded=[], load_empty=False, generation=1)
+        plan = _call(
+            service, "open", it, version=0, id=None, excluded=[], load_empty=False, generation=1
+        )
         groups = KeyGroupsInfo(
-            max_parallelism=plan["max_parallelism"], base=plan["base"], partitions=plan["partitions"]
+            max_parallelism=plan["max_parallelism"],
+            base=plan["base"],
+            partitions=plan["partitions"],
         )
 
         def commit(version: int, base_id: str) -> str:
@@ -115,7 +123,12 @@ def store(spec: dict[str, Any]) -> dict[str, Any]:
                 file.write(block[: size_bytes - file.tell()])
         (directory / "CURRENT").write_text("MANIFEST-000005\n")
         (directory / "MANIFEST-000005").write_text("000001.sst")
-        described = {"name": "000001.sst", "size_bytes": size_bytes, "smallest_hex": "00", "largest_hex": "ff"}
+        described = {
+            "name": "000001.sst",
+            "size_bytes": size_bytes,
+            "smallest_hex": "00",
+            "largest_hex": "ff",
+        }
         _call(
             service,
             "publish_snapshot",
@@ -141,18 +154,30 @@ def restore(spec: dict[str, Any]) -> dict[str, Any]:
     """Open every store at its newest version, `tasks` at a time."""
     service = AgentService()
     # A first store, so that boto3 is loaded and connected: an executor restores many.
-    _call(service, "open", _store(spec, 0, "first"), version=2, id=spec["ids"][0], excluded=[], generation=1)
+    _call(
+        service,
+        "open",
+        _store(spec, 0, "first"),
+        version=2,
+        id=spec["ids"][0],
+        excluded=[],
+        generation=1,
+    )
     stores = [_store(spec, partition, "restore") for partition in range(spec["partitions"])]
 
     def one(partition: int) -> int:
         id = spec["ids"][partition]
-        plan = _call(service, "open", stores[partition], version=2, id=id, excluded=[], generation=1)
+        plan = _call(
+            service, "open", stores[partition], version=2, id=id, excluded=[], generation=1
+        )
         restored: int = plan["restore_bytes"]
         return restored
 
     _warm(spec)
     begin, begin_cpu = time.monotonic(), time.process_time()
-    size_bytes = sum(_side_by_side(spec["tasks"], [partial(one, p) for p in range(spec["partitions"])]))
+    size_bytes = sum(
+        _side_by_side(spec["tasks"], [partial(one, p) for p in range(spec["partitions"])])
+    )
     return _rate(size_bytes, time.monotonic() - begin, time.process_time() - begin_cpu)
 
 
@@ -170,12 +195,20 @@ def _warm(spec: dict[str, Any]) -> None:
 def _rate(size_bytes: int, seconds: float, cpu_s: float) -> dict[str, Any]:
     peak = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss * 1024
     mb = size_bytes / 1e6
-    return {"mb": mb, "seconds": seconds, "mb_per_s": mb / seconds, "cpu_s": cpu_s, "peak_memory_bytes": peak}
+    return {
+        "mb": mb,
+        "seconds": seconds,
+        "mb_per_s": mb / seconds,
+        "cpu_s": cpu_s,
+        "peak_memory_bytes": peak,
+    }
 
 
 def raw(spec: dict[str, Any]) -> dict[str, Any]:
     """Fetch the same objects by plain GETs of 8 MiB; the fastest of some numbers of connections."""
-    return _fastest({connections: _fetch_all(spec, connections, {}) for connections in _CONNECTIONS})
+    return _fastest(
+        {connections: _fetch_all(spec, connections, {}) for connections in _CONNECTIONS}
+    )
 
 
 def files(spec: dict[str, Any]) -> dict[str, Any]:
@@ -185,9 +218,12 @@ def files(spec: dict[str, Any]) -> dict[str, Any]:
         Path(spec["local"]).mkdir(parents=True, exist_ok=True)
         _warm(spec)
         opened = {
-            key: (Path(spec["local"]) / f"{i}").open("xb", buffering=0) for i, (key, _) in enumerate(spec["objects"])
+            key: (Path(spec["local"]) / f"{i}").open("xb", buffering=0)
+            for i, (key, _) in enumerate(spec["objects"])
         }
-        tried[connections] = _fetch_all(spec, connections, {key: file.fileno() for key, file in opened.items()})
+        tried[connections] = _fetch_all(
+            spec, connections, {key: file.fileno() for key, file in opened.items()}
+        )
         for file in opened.values():
             file.close()
         shutil.rmtree(spec["local"])
@@ -212,7 +248,9 @@ def _fetch_all(spec: dict[str, Any], connections: int, files: dict[str, int]) ->
         if not hasattr(local, "link"):
             local.link = http.client.HTTPConnection(str(server.hostname), server.port)
             local.buffer = memoryview(bytearray(1 << 20))
-        local.link.request("GET", f"/{quote(key)}", headers={"Range": f"bytes={start}-{start + length - 1}"})
+        local.link.request(
+            "GET", f"/{quote(key)}", headers={"Range": f"bytes={start}-{start + length - 1}"}
+        )
         answer = local.link.getresponse()
         received = crc32 = 0
         while count := answer.readinto(local.buffer):

@@ -52,7 +52,9 @@ def sizes(scale: float, *, quick: bool) -> Sizes:
     if quick:
         return Sizes(keys=2_000, rows=100, busy_rows=1_000, codec_rows=2_000, settle_s=0.5)
     keys = int(2_000_000 * scale)
-    return Sizes(keys=keys, rows=1_000, busy_rows=int(300_000 * scale), codec_rows=keys, settle_s=6.0)
+    return Sizes(
+        keys=keys, rows=1_000, busy_rows=int(300_000 * scale), codec_rows=keys, settle_s=6.0
+    )
 
 
 def measure(
@@ -68,8 +70,16 @@ def measure(
     """Return the figures of one repetition. Raises: BenchError: a process failed."""
     work_dir.mkdir(parents=True)
     conf = session_conf(contender, extra_conf, work_dir=work_dir, heap_mib=heap_mib, jar=jar)
-    conf |= {"spark.sql.shuffle.partitions": str(PARTITIONS), f"{_STATE}maintenanceInterval": "500ms"}
-    spec = {"conf": conf, "sizes": asdict(what), "work_dir": str(work_dir / "job"), "ours": contender.ours}
+    conf |= {
+        "spark.sql.shuffle.partitions": str(PARTITIONS),
+        f"{_STATE}maintenanceInterval": "500ms",
+    }
+    spec = {
+        "conf": conf,
+        "sizes": asdict(what),
+        "work_dir": str(work_dir / "job"),
+        "ours": contender.ours,
+    }
     figures: dict[str, Any] = {"keys": what.keys}
     for phase in ("build", "restart"):
         given, result = work_dir / f"{phase}.spec.json", work_dir / f"{phase}.json"
@@ -79,7 +89,13 @@ def measure(
         figures |= json.loads(result.read_text())
     if contender.ours:
         result = work_dir / "codec.json"
-        command = [sys.executable, "-m", "benchmarks.bench_codec", str(what.codec_rows), str(result)]
+        command = [
+            sys.executable,
+            "-m",
+            "benchmarks.bench_codec",
+            str(what.codec_rows),
+            str(result),
+        ]
         run_measured(command, log=work_dir / "codec.log", timeout_s=timeout_s)
         figures["codec"] = json.loads(result.read_text())
     shutil.rmtree(work_dir)
@@ -103,7 +119,11 @@ class _Query:
         import pyarrow.parquet as pq
 
         number = self.count
-        values = np.arange(rows) if rows == keys else np.random.default_rng(number).integers(0, keys, rows)
+        values = (
+            np.arange(rows)
+            if rows == keys
+            else np.random.default_rng(number).integers(0, keys, rows)
+        )
         hidden = self.directory / f"_{number:05d}.parquet"
         pq.write_table(pa.table({"key": values.astype("int64")}), hidden)
         os.utime(hidden, (1_700_000_000 + number,) * 2)
@@ -112,7 +132,11 @@ class _Query:
         return number
 
     def start(self, checkpoint: Path) -> StreamingQuery:
-        source = self.spark.readStream.schema("key long").option("maxFilesPerTrigger", 1).parquet(str(self.directory))
+        source = (
+            self.spark.readStream.schema("key long")
+            .option("maxFilesPerTrigger", 1)
+            .parquet(str(self.directory))
+        )
         counts = source.groupBy("key").count().writeStream.format("noop").outputMode("update")
         return counts.option("checkpointLocation", str(checkpoint)).start()
 
@@ -159,7 +183,11 @@ def _save(query: _Query, running: StreamingQuery, directory: Path, what: Sizes) 
     }
     begin = time.monotonic()
     forked = savepoint.fork(checkpoint, directory / "fork")
-    figures |= {"fork_ms": _ms(begin), "fork_written_bytes": forked.bytes_written, "state_bytes": forked.bytes_linked}
+    figures |= {
+        "fork_ms": _ms(begin),
+        "fork_written_bytes": forked.bytes_written,
+        "state_bytes": forked.bytes_linked,
+    }
     begin = time.monotonic()
     savepoint.create(checkpoint, directory / "canonical", format="canonical")
     figures["export_rows_per_s"] = what.keys / (time.monotonic() - begin)
@@ -167,9 +195,15 @@ def _save(query: _Query, running: StreamingQuery, directory: Path, what: Sizes) 
     batch = query.add(what.busy_rows, what.keys)
     _await(running, checkpoint, batch, "offsets")
     saved = millpond.stop_with_savepoint(running, directory / "stopped")
-    assert saved.batch == batch, f"saved batch {saved.batch} instead of {batch}: the running one was not awaited"
-    figures["stop_ms"] = (time.time() - (checkpoint / "commits" / str(batch)).stat().st_mtime) * 1000.0
-    (query.directory / f"{batch:05d}.parquet").unlink()  # Spark's store, which is compared, has no such micro-batch
+    assert saved.batch == batch, (
+        f"saved batch {saved.batch} instead of {batch}: the running one was not awaited"
+    )
+    figures["stop_ms"] = (
+        time.time() - (checkpoint / "commits" / str(batch)).stat().st_mtime
+    ) * 1000.0
+    (
+        query.directory / f"{batch:05d}.parquet"
+    ).unlink()  # Spark's store, which is compared, has no such micro-batch
     return figures
 
 

@@ -54,13 +54,22 @@ class _Builder(CheckpointBuilder):
 
     def schema(self) -> bytes:
         fields = (("k", "long"), ("v", "binary") if self.value_bytes else ("count", "long"))
-        texts = [f'{{"type":"struct","fields":[{{"name":"{name}","type":"{kind}"}}]}}' for name, kind in fields]
+        texts = [
+            f'{{"type":"struct","fields":[{{"name":"{name}","type":"{kind}"}}]}}'
+            for name, kind in fields
+        ]
         return utf("v2") + b"".join((1).to_bytes(4, "big") + utf(text) for text in texts)
 
     def _values(self, numbers: Any) -> list[bytes]:
         if not self.value_bytes:
-            return list(encode_rows(pa.StructArray.from_arrays([numbers], names=["count"]), _VALUE).to_pylist())
-        some = pa.array([np.random.default_rng(n).bytes(self.value_bytes) for n in range(_DISTINCT)])
+            return list(
+                encode_rows(
+                    pa.StructArray.from_arrays([numbers], names=["count"]), _VALUE
+                ).to_pylist()
+            )
+        some = pa.array(
+            [np.random.default_rng(n).bytes(self.value_bytes) for n in range(_DISTINCT)]
+        )
         made = encode_rows(pa.StructArray.from_arrays([some], names=["v"]), _BYTES).to_pylist()
         return [made[number % _DISTINCT] for number in range(len(numbers))]
 
@@ -78,16 +87,25 @@ class _Builder(CheckpointBuilder):
         rows = encode_rows(keys, _KEY).to_pylist()
         for store in self.stores():
             mine = np.nonzero(groups % self.partitions == store.partition)[0]
-            prefixes = {slot: int(slot).to_bytes(2, "big") + b"\0\0\0" for slot in set(slots[mine].tolist())}
-            whole = {id(value): b"\0" + value for value in values[:_DISTINCT]} if self.value_bytes else {}
+            prefixes = {
+                slot: int(slot).to_bytes(2, "big") + b"\0\0\0" for slot in set(slots[mine].tolist())
+            }
+            whole = (
+                {id(value): b"\0" + value for value in values[:_DISTINCT]}
+                if self.value_bytes
+                else {}
+            )
             entries = [
-                (prefixes[slots[n]] + rows[n], whole.get(id(values[n])) or b"\0" + values[n]) for n in mine.tolist()
+                (prefixes[slots[n]] + rows[n], whole.get(id(values[n])) or b"\0" + values[n])
+                for n in mine.tolist()
             ]
             entries.sort()
             (self._changelog if changelog else self._snapshot)(store, entries)
 
     def _changelog(self, store: StoreId, entries: list[tuple[bytes, bytes]]) -> None:
-        path = self.root / layout.changelog_key(store, VersionId(1, version_id(store, 1)), self.spark_format)
+        path = self.root / layout.changelog_key(
+            store, VersionId(1, version_id(store, 1)), self.spark_format
+        )
         path.parent.mkdir(parents=True, exist_ok=True)
         with path.open("xb") as file:
             writer = ChangelogWriter(file, replace(self.header(store, 1), keys=len(entries)))
@@ -109,7 +127,10 @@ class _Builder(CheckpointBuilder):
             checkpoint = Path(directory) / "checkpoint"
             rocksdict.Checkpoint(db).create_checkpoint(str(checkpoint))
             live = {str(file["name"]).lstrip("/"): file for file in db.live_files()}
-            ssts = {path.name: self._upload(store, path, live[path.name]) for path in sorted(checkpoint.glob("*.sst"))}
+            ssts = {
+                path.name: self._upload(store, path, live[path.name])
+                for path in sorted(checkpoint.glob("*.sst"))
+            }
             self.publish(self._manifest(store, 1, checkpoint, ssts, []))
             db.close()
 
@@ -164,7 +185,9 @@ def _child(what: str, directory: Path) -> None:
         "restore_3": lambda: savepoint.restore(tables, directory / "restored-3", partitions=3),
         "edit": lambda: savepoint.edit(tables, directory / "edited", function=lambda rows: rows),
         "edit_table": lambda: savepoint.edit(
-            tables, directory / "edited-table", table=table_batches(str(tables / "tables"), ("key", "value"))
+            tables,
+            directory / "edited-table",
+            table=table_batches(str(tables / "tables"), ("key", "value")),
         ),
     }
     print(json.dumps(_measured(actions[what])))
@@ -172,17 +195,25 @@ def _child(what: str, directory: Path) -> None:
 
 def main() -> int:
     """Return 0."""
-    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser = argparse.ArgumentParser(
+        description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
+    )
     parser.add_argument("--rows", type=int, default=10_000_000)
     parser.add_argument("--value-bytes", type=int, default=0)
-    parser.add_argument("--out", type=Path, help="result file (default: benchmarks/results/savepoint-memory-...)")
+    parser.add_argument(
+        "--out", type=Path, help="result file (default: benchmarks/results/savepoint-memory-...)"
+    )
     parser.add_argument("--child", nargs=2, help=argparse.SUPPRESS)
     given = parser.parse_args()
     if given.child:
         _child(given.child[0], Path(given.child[1]))
         return 0
     with tempfile.TemporaryDirectory(prefix="millpond-bench-") as work_dir:
-        results: dict[str, Any] = {**bench_env.describe_host(Path(work_dir)), "quick": False, "rows": given.rows}
+        results: dict[str, Any] = {
+            **bench_env.describe_host(Path(work_dir)),
+            "quick": False,
+            "rows": given.rows,
+        }
         steps = ["export", "verify", "restore", "restore_3"]
         if given.value_bytes:
             results["value_bytes"] = given.value_bytes

@@ -21,10 +21,18 @@ def table(store: Mapping[str, Sequence[Mapping[str, Any]]]) -> str:
     """
     rows = []
     for name, results in store.items():
-        busy = [r for r in results if r.get("get_put_during_snapshot_us") and r.get("commit_during_snapshot_ms")]
+        busy = [
+            r
+            for r in results
+            if r.get("get_put_during_snapshot_us") and r.get("commit_during_snapshot_ms")
+        ]
         if busy:
-            rows.append([f"{CONTENDERS[name].label}: get+put, us", *_medians([_pairs(r) for r in busy])])
-            rows.append([f"{CONTENDERS[name].label}: commit, ms", *_medians([_commits(r) for r in busy])])
+            rows.append(
+                [f"{CONTENDERS[name].label}: get+put, us", *_medians([_pairs(r) for r in busy])]
+            )
+            rows.append(
+                [f"{CONTENDERS[name].label}: commit, ms", *_medians([_commits(r) for r in busy])]
+            )
     if not rows:
         return ""
     lines = [_HEADS, ("---", *["---:"] * (len(_HEADS) - 1)), *rows]
@@ -42,4 +50,6 @@ def _pairs(result: Mapping[str, Any]) -> list[float]:
 
 def _commits(result: Mapping[str, Any]) -> list[float]:
     both = (result["update_commit_ms"], result["commit_during_snapshot_ms"])
-    return [value for ms in both for value in (statistics.median(ms), percentile(ms, 0.99), max(ms))]
+    return [
+        value for ms in both for value in (statistics.median(ms), percentile(ms, 0.99), max(ms))
+    ]

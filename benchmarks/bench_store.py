@@ -163,7 +163,10 @@ def measure_scans(
     conf = contender.conf | extra_conf
     measured = {"store": run(spec, conf, "store")}
     if contender.ours:
-        conf |= {_OPTIONS + "memory.budget": str(MIN_BUDGET_BYTES), _OPTIONS + "restore.warmUp": "false"}
+        conf |= {
+            _OPTIONS + "memory.budget": str(MIN_BUDGET_BYTES),
+            _OPTIONS + "restore.warmUp": "false",
+        }
         measured["disk"] = run(spec | {"raw": True}, conf, "disk")
     work_dir.rmdir()
     return measured

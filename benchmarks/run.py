@@ -41,11 +41,16 @@ from benchmarks.bench_env import REPOSITORY, BenchError
 LEVELS = ("store", "scan", "query", "rescale", "savepoint")
 _DOCS = REPOSITORY / "docs" / "benchmarks.md"
 _CHART = REPOSITORY / "docs" / "img" / "benchmarks.svg"
-_BEGIN, _END = "<!-- results: written by benchmarks/run.py, do not edit -->", "<!-- end of results -->"
+_BEGIN, _END = (
+    "<!-- results: written by benchmarks/run.py, do not edit -->",
+    "<!-- end of results -->",
+)
 
 
 def _arguments(arguments: Sequence[str] | None) -> argparse.Namespace:
-    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser = argparse.ArgumentParser(
+        description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
+    )
     scale = float(os.environ.get("SCALE") or 1)
     parser.add_argument(
         "--scale",
@@ -53,9 +58,13 @@ def _arguments(arguments: Sequence[str] | None) -> argparse.Namespace:
         default=scale,
         help="million keys in the store; rows of the queries follow (default: $SCALE or 1)",
     )
-    parser.add_argument("--repetitions", type=int, default=3, help="processes per contender and level (default 3)")
+    parser.add_argument(
+        "--repetitions", type=int, default=3, help="processes per contender and level (default 3)"
+    )
     parser.add_argument("--only", help=f"comma-separated, of {', '.join(LEVELS)} (default: all)")
-    parser.add_argument("--contenders", help=f"comma-separated, of {', '.join(CONTENDERS)} (default: all)")
+    parser.add_argument(
+        "--contenders", help=f"comma-separated, of {', '.join(CONTENDERS)} (default: all)"
+    )
     parser.add_argument(
         "--scenarios",
         help=f"comma-separated, of {', '.join(bench_query.SCENARIOS)} (default: what each contender runs)",
@@ -67,7 +76,9 @@ def _arguments(arguments: Sequence[str] | None) -> argparse.Namespace:
         metavar="KEY=VALUE",
         help="session option for every contender; repeatable",
     )
-    parser.add_argument("--jar", help="Millpond's jar (default: $MILLPOND_JAR, then the installed package's)")
+    parser.add_argument(
+        "--jar", help="Millpond's jar (default: $MILLPOND_JAR, then the installed package's)"
+    )
     parser.add_argument(
         "--work-dir",
         type=Path,
@@ -79,7 +90,9 @@ def _arguments(arguments: Sequence[str] | None) -> argparse.Namespace:
         help="result file (default: benchmarks/results/<time>-<commit>-scale<n>.json; with --quick below build/bench)",
     )
     parser.add_argument(
-        "--quick", action="store_true", help="smoke test: tiny sizes, one repetition; its figures mean nothing"
+        "--quick",
+        action="store_true",
+        help="smoke test: tiny sizes, one repetition; its figures mean nothing",
     )
     parser.add_argument("--no-docs", action="store_true", help="leave docs/ alone")
     parser.add_argument(
@@ -89,7 +102,10 @@ def _arguments(arguments: Sequence[str] | None) -> argparse.Namespace:
         help="profile instead of compare: one repetition of each contender under JFR, recordings into DIR, hottest frames on stdout",
     )
     parser.add_argument(
-        "--render", type=Path, metavar="JSON", help="run nothing: write table and chart of the docs from a result file"
+        "--render",
+        type=Path,
+        metavar="JSON",
+        help="run nothing: write table and chart of the docs from a result file",
     )
     parsed = parser.parse_args(arguments)  # fmt: skip
     if parsed.scale <= 0 or parsed.repetitions < 1:
@@ -107,9 +123,17 @@ class _Run:
 
     def __init__(self, given: argparse.Namespace, work_dir: Path) -> None:
         self.given, self.work_dir = given, work_dir
-        self.contenders = bench_contenders.parse(given.contenders) if given.contenders else list(CONTENDERS.values())
-        self.jar = bench_env.millpond_jar(given.jar) if any(c.ours for c in self.contenders) else None
-        self.scenarios = bench_query.parse(given.scenarios) if given.scenarios else tuple(bench_query.SCENARIOS)
+        self.contenders = (
+            bench_contenders.parse(given.contenders)
+            if given.contenders
+            else list(CONTENDERS.values())
+        )
+        self.jar = (
+            bench_env.millpond_jar(given.jar) if any(c.ours for c in self.contenders) else None
+        )
+        self.scenarios = (
+            bench_query.parse(given.scenarios) if given.scenarios else tuple(bench_query.SCENARIOS)
+        )
         self.repetitions = 1 if given.quick or given.jfr else given.repetitions
         self.conf = dict(option.split("=", 1) for option in given.conf)
         self.sizes = bench_store.sizes(given.scale, quick=given.quick)
@@ -141,12 +165,20 @@ class _Run:
         results["scan_sizes"] = asdict(self.scan_sizes)
         results["rescale_sizes"] = asdict(self.rescale_sizes)
         results["savepoint_sizes"] = asdict(self.savepoint_sizes)
-        takes_part: dict[str, tuple[list[Contender], Callable[[Contender, int], dict[str, Any]]]] = {
+        takes_part: dict[
+            str, tuple[list[Contender], Callable[[Contender, int], dict[str, Any]]]
+        ] = {
             "store": (self.contenders, self._store),
             "scan": ([c for c in self.contenders if c.scans and not self.given.jfr], self._scan),
             "query": ([c for c in self.contenders if self._scenarios(c)], self._query),
-            "rescale": ([c for c in self.contenders if c.name in bench_rescale.CONTENDERS], self._rescale),
-            "savepoint": ([c for c in self.contenders if c.name in bench_savepoint.CONTENDERS], self._savepoint),
+            "rescale": (
+                [c for c in self.contenders if c.name in bench_rescale.CONTENDERS],
+                self._rescale,
+            ),
+            "savepoint": (
+                [c for c in self.contenders if c.name in bench_savepoint.CONTENDERS],
+                self._savepoint,
+            ),
         }
         for level, (contenders, measure) in takes_part.items():
             results[level] = self._level(level, contenders, measure)
@@ -156,7 +188,10 @@ class _Run:
         return results
 
     def _level(
-        self, level: str, contenders: Sequence[Contender], measure: Callable[[Contender, int], dict[str, Any]]
+        self,
+        level: str,
+        contenders: Sequence[Contender],
+        measure: Callable[[Contender, int], dict[str, Any]],
     ) -> dict[str, list[dict[str, Any]]]:
         if level not in self.levels:
             return {}
@@ -170,11 +205,20 @@ class _Run:
                     said = "done"
                 except BenchError as error:
                     self.failures.append(
-                        {"level": level, "contender": contender.name, "repetition": repetition, "error": str(error)}
+                        {
+                            "level": level,
+                            "contender": contender.name,
+                            "repetition": repetition,
+                            "error": str(error),
+                        }
                     )
                     said = f"FAILED: {error}"
                 which = f"{level} {repetition + 1}/{self.repetitions} {contender.name}"
-                print(f"bench: {which}: {time.monotonic() - begin:.1f} s, {said}", file=sys.stderr, flush=True)
+                print(
+                    f"bench: {which}: {time.monotonic() - begin:.1f} s, {said}",
+                    file=sys.stderr,
+                    flush=True,
+                )
         return raw
 
     def _scenarios(self, contender: Contender) -> tuple[str, ...]:
@@ -195,7 +239,9 @@ class _Run:
 
     def _profile(self, recording: Path | None, result: dict[str, Any], name: str) -> dict[str, Any]:
         if recording is not None:
-            self.profiles.append(bench_profile.report(recording, bench_profile.phases_of(result, name)))
+            self.profiles.append(
+                bench_profile.report(recording, bench_profile.phases_of(result, name))
+            )
         return result
 
     def _store(self, contender: Contender, repetition: int) -> dict[str, Any]:
@@ -253,7 +299,9 @@ class _Run:
 
     def _query(self, contender: Contender, repetition: int) -> dict[str, Any]:
         results = {}
-        for scenario in bench_query.scenarios(self._scenarios(contender), self.given.scale, quick=self.given.quick):
+        for scenario in bench_query.scenarios(
+            self._scenarios(contender), self.given.scale, quick=self.given.quick
+        ):
             recording = self._recording(scenario.name, contender)
             result = bench_query.measure(
                 contender,
@@ -273,9 +321,7 @@ def _write_docs(results: dict[str, Any], source: Path) -> None:
     """Replace the generated part of docs/benchmarks.md, and the chart."""
     host, versions = results["host"], results["versions"]
     machine = f"{host['cores']} cores of {host['cpu']}, {host['memory_bytes'] / 2**30:.0f} GiB, {host['file_system']}"
-    software = (
-        f"Spark {versions['spark']}, RocksDB {versions['rocksdbjni']}, {versions['java']}, Python {versions['python']}"
-    )
+    software = f"Spark {versions['spark']}, RocksDB {versions['rocksdbjni']}, {versions['java']}, Python {versions['python']}"
     commit = f"commit `{results['commit'][:12]}`{' with changes' if results['dirty'] else ''}"
     where = (
         f"Measured {results['time_utc']} on {machine}; {software}; {commit}. "

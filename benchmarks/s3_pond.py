@@ -73,7 +73,13 @@ class _Request:
     def operation(self) -> str:
         """`GET`, `PUT`, `COPY`, `HEAD`, `DELETE`, `LIST`; of multipart uploads `CREATE`, `PART`, `COMPLETE`, `ABORT`."""
         if self.method == "POST":
-            return "DELETE" if "delete" in self.query else "CREATE" if "uploads" in self.query else "COMPLETE"
+            return (
+                "DELETE"
+                if "delete" in self.query
+                else "CREATE"
+                if "uploads" in self.query
+                else "COMPLETE"
+            )
         if "uploadId" in self.query:
             return {"PUT": "PART", "DELETE": "ABORT"}.get(self.method, self.method)
         if self.method == "PUT" and "x-amz-copy-source" in self.headers:
@@ -90,7 +96,9 @@ class _Refusal(Exception):
 class _Answer:
     """Status, headers, and a body in memory or a range of a file."""
 
-    def __init__(self, status: int = 200, headers: Mapping[str, str] | None = None, body: bytes = b"") -> None:
+    def __init__(
+        self, status: int = 200, headers: Mapping[str, str] | None = None, body: bytes = b""
+    ) -> None:
         self.status, self.headers, self.body = status, dict(headers or {}), body
         self.length = len(body)
         self.file: tuple[Path, int, int] | None = None
@@ -122,13 +130,17 @@ class Pond:
         answer: _Answer = do(objects, r)
         return answer
 
-    def _store(self, objects: dict[str, _Object], key: str, data: bytes, metadata: Mapping[str, str]) -> _Object:
+    def _store(
+        self, objects: dict[str, _Object], key: str, data: bytes, metadata: Mapping[str, str]
+    ) -> _Object:
         path = None
         if len(data) > _SMALL_BYTES:
             path = self.directory / uuid.uuid4().hex
             path.write_bytes(data)
         tag = f'"{uuid.uuid4().hex}"'
-        stored = _Object(len(data), tag, time.time(), metadata, data if path is None else None, path)
+        stored = _Object(
+            len(data), tag, time.time(), metadata, data if path is None else None, path
+        )
         old = objects.get(key)
         objects[key] = stored
         if old is not None and old.path is not None:
@@ -149,11 +161,14 @@ class Pond:
         found = self.buckets.get(bucket, {}).get(key)
         if found is None:
             raise _Refusal(404, "NoSuchKey")
-        if r.headers.get("x-amz-copy-source-if-match", found.tag).strip('"') != found.tag.strip('"'):
+        if r.headers.get("x-amz-copy-source-if-match", found.tag).strip('"') != found.tag.strip(
+            '"'
+        ):
             raise _Refusal(412, "PreconditionFailed")
         stored = self._store(objects, r.key, found.read(), _metadata(r))
         return _xml(
-            "CopyObjectResult", f"<ETag>{stored.tag}</ETag><LastModified>{_iso(stored.modified_s)}</LastModified>"
+            "CopyObjectResult",
+            f"<ETag>{stored.tag}</ETag><LastModified>{_iso(stored.modified_s)}</LastModified>",
         )
 
     def _found(self, objects: dict[str, _Object], r: _Request) -> _Object:
@@ -199,7 +214,9 @@ class Pond:
             for key in page
         )
         token = f"<NextContinuationToken>{escape(page[-1])}</NextContinuationToken>" if more else ""
-        encoding = "<EncodingType>url</EncodingType>" if r.query.get("encoding-type") == "url" else ""
+        encoding = (
+            "<EncodingType>url</EncodingType>" if r.query.get("encoding-type") == "url" else ""
+        )
         return _xml(
             "ListBucketResult",
             f"<KeyCount>{len(page)}</KeyCount><IsTruncated>{str(more).lower()}</IsTruncated>{encoding}{token}{entries}",
@@ -261,7 +278,9 @@ class Pond:
                     except _Refusal as e:
                         answer = _xml("Error", f"<Code>{e.code}</Code><Message>{e.code}</Message>")
                         answer.status = e.status
-                    carried = len(request.body) or (0 if request.method == "HEAD" else answer.length)
+                    carried = len(request.body) or (
+                        0 if request.method == "HEAD" else answer.length
+                    )
                     self.log.append((started_ms, request.operation, request.about, carried))
                 await self._send(writer, request, answer)
         except (ConnectionError, asyncio.IncompleteReadError):
@@ -306,17 +325,26 @@ async def _receive(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -
         return None
     first, *lines = head.decode("latin-1").split("\r\n")
     method, target, _ = first.split(" ")
-    headers = {name.lower(): value.strip() for name, _, value in (line.partition(":") for line in lines if line)}
+    headers = {
+        name.lower(): value.strip()
+        for name, _, value in (line.partition(":") for line in lines if line)
+    }
     if headers.get("expect") == "100-continue":
         writer.write(b"HTTP/1.1 100 Continue\r\n\r\n")
     body = await reader.readexactly(int(headers.get("content-length", 0)))
     path, _, query = target.partition("?")
     bucket, _, key = unquote(path).lstrip("/").partition("/")
-    return _Request(method, bucket, key, dict(parse_qsl(query, keep_blank_values=True)), headers, body)
+    return _Request(
+        method, bucket, key, dict(parse_qsl(query, keep_blank_values=True)), headers, body
+    )
 
 
 def _keys(body: bytes) -> list[str]:
-    return [e.text or "" for e in ElementTree.fromstring(body).iter() if e.tag.rpartition("}")[2] == "Key"]
+    return [
+        e.text or ""
+        for e in ElementTree.fromstring(body).iter()
+        if e.tag.rpartition("}")[2] == "Key"
+    ]
 
 
 def _metadata(r: _Request) -> dict[str, str]:
@@ -325,7 +353,12 @@ def _metadata(r: _Request) -> dict[str, str]:
 
 def _described(found: _Object) -> dict[str, str]:
     modified = formatdate(found.modified_s, usegmt=True)
-    return {"ETag": found.tag, "Last-Modified": modified, "Accept-Ranges": "bytes", **found.metadata}
+    return {
+        "ETag": found.tag,
+        "Last-Modified": modified,
+        "Accept-Ranges": "bytes",
+        **found.metadata,
+    }
 
 
 def _name(key: str, r: _Request) -> str:
@@ -344,7 +377,9 @@ def _xml(root: str, content: str) -> _Answer:
 
 async def _main(directory: Path, latency_s: float, bandwidth: float) -> None:
     pond = Pond(directory, latency_s, bandwidth)
-    server = await asyncio.start_server(pond.serve, "127.0.0.1", 0, backlog=1024, limit=_CHUNK_BYTES)
+    server = await asyncio.start_server(
+        pond.serve, "127.0.0.1", 0, backlog=1024, limit=_CHUNK_BYTES
+    )
     print(server.sockets[0].getsockname()[1], flush=True)
     async with server:
         await server.serve_forever()
@@ -354,6 +389,8 @@ if __name__ == "__main__":
     _parser = argparse.ArgumentParser(description=__doc__)
     _parser.add_argument("--directory", type=Path, required=True, help="for large objects")
     _parser.add_argument("--latency-ms", type=float, default=20)
-    _parser.add_argument("--mb-per-s", type=float, default=0, help="of the link that all answers share; 0: no limit")
+    _parser.add_argument(
+        "--mb-per-s", type=float, default=0, help="of the link that all answers share; 0: no limit"
+    )
     _given = _parser.parse_args()
     asyncio.run(_main(_given.directory, _given.latency_ms / 1000, _given.mb_per_s * 1e6))

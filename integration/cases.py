@@ -76,7 +76,9 @@ def _key(i: int) -> dict[str, Any]:
     }
 
 
-KEYS: list[Rows] = [[{**_key((i * 7 + b * 3) % 40), "v": i} for i in range(25)] if b != 2 else [] for b in range(5)]
+KEYS: list[Rows] = [
+    [{**_key((i * 7 + b * 3) % 40), "v": i} for i in range(25)] if b != 2 else [] for b in range(5)
+]
 
 CLICKED = [(EVENTS, CLICKS)]
 ODD_KEYS = [(KEYED, KEYS)]
@@ -99,17 +101,19 @@ class Case:
     candidate_conf: Mapping[str, str] = field(default_factory=dict)  # Millpond's own options
     actions: int = 1  # how often the sink computes the batch
     runs: int = 0  # 2: the run that does the failed batch again goes on with the rest of the input; 3; 0: `of` chooses
-    shows: tuple[str, ...] = ()  # texts that the output must hold: the query did what the case is there for
+    shows: tuple[
+        str, ...
+    ] = ()  # texts that the output must hold: the query did what the case is there for
     later: Build | None = None  # the query of the third run, if it is another one
     # Spark's error condition, if Spark does not run the query: in the first run, or with `later` in the third (and then
     # `build` goes on where it was).
     refused: str = ""
-    reads: tuple[Mapping[str, str], ...] = ()  # options of the state reader whose rows are compared in the end
+    reads: tuple[
+        Mapping[str, str], ...
+    ] = ()  # options of the state reader whose rows are compared in the end
     # Format 4 of a join without event time: Spark draws a random number to be part of the key, so the count of keys varies.
     random_keys: bool = False
-    unscalable: str = (
-        ""  # how Millpond says that Spark placed keys by another key than the state's schema tells; else none
-    )
+    unscalable: str = ""  # how Millpond says that Spark placed keys by another key than the state's schema tells; else none
 
     @property
     def encoding(self) -> str:
@@ -120,6 +124,8 @@ class Case:
 def of(operator: str, *cases: Case) -> list[Case]:
     """The cases that prove one line of the documentation's table; the first of them restarts once more than the others."""
     return [
-        replace(case, operator=operator, runs=case.runs or (3 if case is cases[0] or case.later else 2))
+        replace(
+            case, operator=operator, runs=case.runs or (3 if case is cases[0] or case.later else 2)
+        )
         for case in cases
     ]

@@ -20,7 +20,16 @@ from pyspark.sql.streaming.readwriter import DataStreamWriter
 
 import millpond
 from integration.jvm import MILLPOND, ROCKSDB
-from integration.sink_queries import FORMAT, PARTITIONS, PROVIDER, Distinct, Transactions, distinct, file_sink, rows_in
+from integration.sink_queries import (
+    FORMAT,
+    PARTITIONS,
+    PROVIDER,
+    Distinct,
+    Transactions,
+    distinct,
+    file_sink,
+    rows_in,
+)
 from millpond import savepoint
 from millpond.errors import ErrorKind, InvalidInputError
 from millpond.inspection import verify
@@ -43,7 +52,9 @@ class Sink:
     expected: list[str] = field(default_factory=list)
 
     def __call__(self, writer: DataStreamWriter) -> DataStreamWriter:
-        return self.table(writer) if self.path is None else file_sink(self.path, self.format)(writer)
+        return (
+            self.table(writer) if self.path is None else file_sink(self.path, self.format)(writer)
+        )
 
     @property
     def option(self) -> str:
@@ -143,7 +154,9 @@ class Chain:
         known = (
             self.now.checkpoint / "millpond/sink.json"
         ).exists()  # not of a fork that was not run yet, and has no files
-        report = millpond.rescale(self.now.checkpoint, partitions, file_sink=None if known else "none")
+        report = millpond.rescale(
+            self.now.checkpoint, partitions, file_sink=None if known else "none"
+        )
         found = (report.file_sink or "none").removeprefix("file:")
         assert (found, report.warnings) == (self.now.sink.option, ())
         self.now = replace(self.now, partitions=partitions)
@@ -158,7 +171,9 @@ class Chain:
     def save(self) -> None:
         """A savepoint, in one of its formats."""
         place = self._new("saved")
-        report = savepoint.create(self.now.checkpoint, place, format=self.random.choice(("native", "canonical")))
+        report = savepoint.create(
+            self.now.checkpoint, place, format=self.random.choice(("native", "canonical"))
+        )
         self.saved = (place, self.now, report.batch)
 
     def edit(self) -> None:
@@ -181,19 +196,31 @@ class Chain:
         place, branch, batch = self.saved
         partitions = self.random.choice((None, *_PARTITIONS))
         target = self._new("restored")
-        last = read_spark_metadata(open_storage(str(self.now.checkpoint)), batches=()).last_committed_batch
+        last = read_spark_metadata(
+            open_storage(str(self.now.checkpoint)), batches=()
+        ).last_committed_batch
         moved = batch == last and self.now.provider == MILLPOND and branch.sink is self.now.sink
         sink = self.now.sink if moved else self._sink()
         if not moved and branch.sink is self.now.sink and sink.path is not None:
-            self._refused(lambda: savepoint.restore(place, target, keep_query_id=True, file_sink=branch.sink.option))
-        savepoint.restore(place, target, keep_query_id=moved, partitions=partitions, file_sink=sink.option)
-        self.now = replace(branch, checkpoint=target, sink=sink, partitions=partitions or branch.partitions)
+            self._refused(
+                lambda: savepoint.restore(
+                    place, target, keep_query_id=True, file_sink=branch.sink.option
+                )
+            )
+        savepoint.restore(
+            place, target, keep_query_id=moved, partitions=partitions, file_sink=sink.option
+        )
+        self.now = replace(
+            branch, checkpoint=target, sink=sink, partitions=partitions or branch.partitions
+        )
 
     def fork(self) -> None:
         """The chain goes on with the fork; the query that it is of goes on too."""
         target, sink = self._new("forked"), self._sink()
         if sink.path is not None:
-            self._refused(lambda: savepoint.fork(self.now.checkpoint, target, file_sink=self.now.sink.option))
+            self._refused(
+                lambda: savepoint.fork(self.now.checkpoint, target, file_sink=self.now.sink.option)
+            )
         assert savepoint.fork(self.now.checkpoint, target, file_sink=sink.option).warnings == ()
         self.left.append(self.now)
         self.now = replace(self.now, checkpoint=target, sink=sink)

@@ -49,7 +49,9 @@ def documented_settings(master: str) -> dict[str, str]:
         capture_output=True,
         text=True,
     )
-    printed = dict(line.split(None, 1) for line in done.stdout.splitlines() if not line.startswith("#"))
+    printed = dict(
+        line.split(None, 1) for line in done.stdout.splitlines() if not line.startswith("#")
+    )
     assert settings.keys() >= printed.keys(), printed.keys() - settings.keys()
     assert Path(settings["spark.jars"]).name == Path(printed["spark.jars"]).name
     assert printed["spark.jars"] == millpond.jar()
@@ -85,7 +87,10 @@ class Cluster:
             for number in range(workers):
                 self._start_worker(number, memory_mb)
             wait_until(
-                lambda: (work / "master.log").read_text(errors="replace").count("Registering worker") >= workers,
+                lambda: (
+                    (work / "master.log").read_text(errors="replace").count("Registering worker")
+                    >= workers
+                ),
                 seconds=START_S,
                 what="the workers to register",
             )
@@ -112,7 +117,8 @@ class Cluster:
                         *(str(SPARK_HOME / "bin" / "spark-class"), *arguments),
                         *("--host", host, "--port", "0", "--webui-port", "0"),
                     ],
-                    env=self.environment() | {"SPARK_LOCAL_DIRS": str(self.local), "SPARK_LOCAL_IP": host},
+                    env=self.environment()
+                    | {"SPARK_LOCAL_DIRS": str(self.local), "SPARK_LOCAL_IP": host},
                     cwd=self.work,
                     stdin=subprocess.DEVNULL,
                     stdout=out,
@@ -129,7 +135,8 @@ class Cluster:
 
         def announced() -> bool:
             found[:] = re.findall(
-                r"Starting Spark master at (spark://127\.0\.0\.1:\d+)", log.read_text(errors="replace")
+                r"Starting Spark master at (spark://127\.0\.0\.1:\d+)",
+                log.read_text(errors="replace"),
             )
             return bool(found)
 
@@ -148,13 +155,18 @@ class Cluster:
             self.url,
         )
         self._daemon(
-            f"worker-{number}.log", f"127.0.0.{number + 2}", "org.apache.spark.deploy.worker.Worker", *with_options
+            f"worker-{number}.log",
+            f"127.0.0.{number + 2}",
+            "org.apache.spark.deploy.worker.Worker",
+            *with_options,
         )
 
     def environment(self) -> dict[str, str]:
         """Of every process of the cluster: nothing of the machine's own Spark, one loopback, scratch files below `work`."""
         kept = {
-            k: v for k, v in os.environ.items() if not k.startswith(("SPARK_", "PYSPARK_", "HADOOP_CONF", "MILLPOND"))
+            k: v
+            for k, v in os.environ.items()
+            if not k.startswith(("SPARK_", "PYSPARK_", "HADOOP_CONF", "MILLPOND"))
         }
         return kept | {
             TAG: self.tag,
@@ -250,7 +262,11 @@ class Application:
         with self.log_path.open("wb") as log:
             self.process = subprocess.Popen(
                 [
-                    *(str(SPARK_HOME / "bin" / "spark-submit"), "--properties-file", str(properties)),
+                    *(
+                        str(SPARK_HOME / "bin" / "spark-submit"),
+                        "--properties-file",
+                        str(properties),
+                    ),
                     *(str(job), str(work), str(self.home), str(os.getpid())),
                 ],
                 env=cluster.environment() | {"PYTHONPATH": python_path},
@@ -286,7 +302,9 @@ class Application:
         hidden.rename(self.work / "commands" / name)
         answer = self.work / "answers" / name
         wait_until(
-            lambda: answer.exists() or self.process.poll() is not None, seconds=seconds, what=f"an answer to '{do}'"
+            lambda: answer.exists() or self.process.poll() is not None,
+            seconds=seconds,
+            what=f"an answer to '{do}'",
         )
         assert answer.exists(), f"the driver ended at '{do}':\n{self.tail()}"
         said = json.loads(answer.read_text())

@@ -30,13 +30,25 @@ def _stream(spark: SparkSession, folder: str) -> DataFrame:
 
 def count(spark: SparkSession, command: dict[str, Any]) -> DataFrame:
     """Rows and sum by key."""
-    return _stream(spark, command["input"]).groupBy("k").agg(F.count("*").alias("n"), F.sum("v").alias("s"))
+    return (
+        _stream(spark, command["input"])
+        .groupBy("k")
+        .agg(F.count("*").alias("n"), F.sum("v").alias("s"))
+    )
 
 
 def join(spark: SparkSession, command: dict[str, Any]) -> DataFrame:
     """Pairs of one key that are at most two seconds apart; nothing is too late."""
-    left = _stream(spark, command["input"]).withWatermark("ts", "1 day").selectExpr("k as lk", "ts as lt", "v as lv")
-    right = _stream(spark, command["other"]).withWatermark("ts", "1 day").selectExpr("k as rk", "ts as rt", "v as rv")
+    left = (
+        _stream(spark, command["input"])
+        .withWatermark("ts", "1 day")
+        .selectExpr("k as lk", "ts as lt", "v as lv")
+    )
+    right = (
+        _stream(spark, command["other"])
+        .withWatermark("ts", "1 day")
+        .selectExpr("k as rk", "ts as rt", "v as rv")
+    )
     near = "lk = rk and rt between lt - interval 2 seconds and lt + interval 2 seconds"
     return left.join(right, F.expr(near)).select("lk", "lv", "rv")
 
@@ -82,7 +94,10 @@ class Job:
 
     def start(self, command: dict[str, Any]) -> str:
         """Start or resume the query `name`: of kind `query`, in Spark checkpoint format `format`, with settings `conf`."""
-        conf = {STATE + "checkpointFormatVersion": str(command["format"]), **command.get("conf", {})}
+        conf = {
+            STATE + "checkpointFormatVersion": str(command["format"]),
+            **command.get("conf", {}),
+        }
         for key, value in conf.items():
             self.spark.conf.set(key, value)
         name = command["name"]
@@ -95,7 +110,9 @@ class Job:
         )
         to_end = command.get("to_end", False)
         query = (
-            writer.trigger(availableNow=True) if to_end else writer.trigger(processingTime="20 milliseconds")
+            writer.trigger(availableNow=True)
+            if to_end
+            else writer.trigger(processingTime="20 milliseconds")
         ).start()
         self.queries[name] = query
         for key in conf:
@@ -122,7 +139,9 @@ class Job:
 
     def state(self, command: dict[str, Any]) -> list[list[Any]]:
         """The rows of the state of a query, key and value columns, by the state reader."""
-        rows = self.spark.read.format("statestore").load(str(self.home / "checkpoints" / command["name"]))
+        rows = self.spark.read.format("statestore").load(
+            str(self.home / "checkpoints" / command["name"])
+        )
         return [list(row) for row in rows.selectExpr("key.*", "value.*").collect()]
 
     def failed(self, command: dict[str, Any]) -> str | None:

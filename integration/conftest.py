@@ -17,14 +17,14 @@ from integration.jvm import LIGHT, MILLPOND, ROCKSDB, compile_harness, millpond_
 from integration.processes import agents_below, wait_until
 from integration.shapes import from_reports
 
-_FILE_MANAGER = "org.apache.spark.sql.execution.streaming.checkpointing.FileSystemBasedCheckpointFileManager"
+_FILE_MANAGER = (
+    "org.apache.spark.sql.execution.streaming.checkpointing.FileSystemBasedCheckpointFileManager"
+)
 
 
 def pytest_report_header() -> str:
     """What is tested against what."""
-    return (
-        f"state store providers: {', '.join(c.rsplit('.', 1)[1] for c in providers_to_test())}; shim: {millpond_jar()}"
-    )
+    return f"state store providers: {', '.join(c.rsplit('.', 1)[1] for c in providers_to_test())}; shim: {millpond_jar()}"
 
 
 @pytest.hookimpl(tryfirst=True)
@@ -67,7 +67,9 @@ def spark(tmp_path_factory: pytest.TempPathFactory) -> Iterator[SparkSession]:
     )
     if MILLPOND in providers_to_test():
         # Queries choose their provider; one named here would make Millpond refuse those of Spark's own store.
-        builder = millpond.configure(builder).config("spark.sql.streaming.stateStore.providerClass", ROCKSDB)
+        builder = millpond.configure(builder).config(
+            "spark.sql.streaming.stateStore.providerClass", ROCKSDB
+        )
     session = builder.getOrCreate()
     session.sparkContext.setLogLevel("ERROR")
     yield session
@@ -100,7 +102,11 @@ def _no_agent_survives() -> Iterator[None]:
     """No agent whose JVM this run started is alive at the end."""
     mine = os.getpid()
     yield
-    wait_until(lambda: not [p for p in agents_below(mine) if _orphan(p)], seconds=5, what="the last agents to end")
+    wait_until(
+        lambda: not [p for p in agents_below(mine) if _orphan(p)],
+        seconds=5,
+        what="the last agents to end",
+    )
 
 
 def _orphan(pid: int) -> bool:

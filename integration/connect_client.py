@@ -39,7 +39,11 @@ class Sums(StatefulProcessor):
 
 
 def _numbers(spark: SparkSession) -> DataFrame:
-    source = spark.readStream.format("rate-micro-batch").option("rowsPerBatch", ROWS).option("numPartitions", 1)
+    source = (
+        spark.readStream.format("rate-micro-batch")
+        .option("rowsPerBatch", ROWS)
+        .option("numPartitions", 1)
+    )
     return source.load().withColumn("k", F.col("value") % KEYS)
 
 
@@ -48,14 +52,21 @@ def _counts(spark: SparkSession) -> DataFrame:
 
 
 def _states(spark: SparkSession) -> DataFrame:
-    return _numbers(spark).groupBy("k").transformWithState(Sums(), "k long, total long, n long", "Append", "None")
+    return (
+        _numbers(spark)
+        .groupBy("k")
+        .transformWithState(Sums(), "k long, total long, n long", "Append", "None")
+    )
 
 
 def main(remote: str, directory: str) -> None:
     """Both queries, each run twice on its checkpoint."""
     spark = SparkSession.builder.remote(remote).getOrCreate()
     results: dict[str, Any] = {}
-    for name, build, mode in (("aggregation", _counts, "complete"), ("transformWithState", _states, "append")):
+    for name, build, mode in (
+        ("aggregation", _counts, "complete"),
+        ("transformWithState", _states, "append"),
+    ):
         runs = []
         for run in range(2):
             writer = build(spark).writeStream.outputMode(mode).trigger(availableNow=True)
@@ -63,17 +74,30 @@ def main(remote: str, directory: str) -> None:
             # of the sinks that a client can read, this one goes on from a checkpoint in complete mode, that one in append
             table, path = f"{name}{run}", f"{directory}/{name}-out"
             memory = mode == "complete"
-            query = writer.format("memory").queryName(table).start() if memory else writer.format("parquet").start(path)
+            query = (
+                writer.format("memory").queryName(table).start()
+                if memory
+                else writer.format("parquet").start(path)
+            )
             if not query.awaitTermination(120):
                 raise TimeoutError(f"{name}: {query.lastProgress}")
             progress = query.recentProgress
             found = spark.table(table) if memory else spark.read.parquet(path)
             # the files hold what both runs put out: the last of each key counts
-            latest = {row["k"]: [row["k"], row["total"], row["n"]] for row in found.orderBy("n").collect()}
+            latest = {
+                row["k"]: [row["k"], row["total"], row["n"]] for row in found.orderBy("n").collect()
+            }
             runs.append(
                 {
                     "rows": sorted(latest.values()),
-                    "metrics": sorted({m for p in progress for op in p["stateOperators"] for m in op["customMetrics"]}),
+                    "metrics": sorted(
+                        {
+                            m
+                            for p in progress
+                            for op in p["stateOperators"]
+                            for m in op["customMetrics"]
+                        }
+                    ),
                 }
             )
         results[name] = runs

@@ -34,7 +34,9 @@ _STORE = "spark.sql.streaming.stateStore."
 def rows_of(side: int, file: int) -> list[dict[str, Any]]:
     """One input file."""
     keys = ["a", "b", "ü€", "", "k1", "k2", "k3"]
-    return events(*((keys[(i * (side + 2) + file) % 7], file * 4 + i % 5, file * 100 + i) for i in range(12)))
+    return events(
+        *((keys[(i * (side + 2) + file) % 7], file * 4 + i % 5, file * 100 + i) for i in range(12))
+    )
 
 
 @dataclass(frozen=True)
@@ -120,11 +122,17 @@ def _sum_in_pandas(marks: Path, retry: bool) -> Callable[[list[DataFrame]], Data
             if retry and task.attemptNumber() == 0 and seen.count(task.taskAttemptId()) == 2:
                 (marks / f"{uuid.uuid4()}.half").touch()
                 raise InjectedFailure("between two keys")
-            total = (state.get[0] if state.exists else 0) + sum(int(frame["v"].sum()) for frame in frames)
+            total = (state.get[0] if state.exists else 0) + sum(
+                int(frame["v"].sum()) for frame in frames
+            )
             state.update((total,))
             yield pd.DataFrame({"k": [key[0]], "s": [total]})
 
-        return i[0].groupBy("k").applyInPandasWithState(add, "k string, s long", "s long", "update", "NoTimeout")
+        return (
+            i[0]
+            .groupBy("k")
+            .applyInPandasWithState(add, "k string, s long", "s long", "update", "NoTimeout")
+        )
 
     return build
 
@@ -173,7 +181,9 @@ class Runner:
             for _ in range(self.corner.actions - 1):
                 again = sorted(list(row) for row in batch.collect())
                 if again != first:
-                    raise AssertionError(f"batch {batch_id} of {name} is {first}, the second time {again}")
+                    raise AssertionError(
+                        f"batch {batch_id} of {name} is {first}, the second time {again}"
+                    )
             if batch_id == fail_at:
                 raise InjectedFailure(f"in the sink, batch {batch_id}")
             self.rows[name][batch_id] = first
@@ -193,8 +203,12 @@ class Runner:
         started = []
         for name, (mode, build) in self.queries.items():
             frame = build([source.stream(self.spark) for source in self.inputs])
-            writer = frame.writeStream.outputMode(mode).option("checkpointLocation", str(self.work / name))
-            started.append(writer.trigger(availableNow=True).foreachBatch(self._sink(name, fail_at)).start())
+            writer = frame.writeStream.outputMode(mode).option(
+                "checkpointLocation", str(self.work / name)
+            )
+            started.append(
+                writer.trigger(availableNow=True).foreachBatch(self._sink(name, fail_at)).start()
+            )
         try:
             for query in started:
                 try:
@@ -216,7 +230,11 @@ class Runner:
         found = {}
         for batch in range(FILES):
             reader = self.spark.read.format("statestore").option("batchId", batch)
-            rows = reader.load(str(self.work / "count")).selectExpr("key.k", "value.count", "value.sum").collect()
+            rows = (
+                reader.load(str(self.work / "count"))
+                .selectExpr("key.k", "value.count", "value.sum")
+                .collect()
+            )
             found[batch] = sorted(list(row) for row in rows)
         return found
 
@@ -230,8 +248,12 @@ class Runner:
             "rows": self.rows,
             "versions": self.versions(),
             "manifests": len(list(self.work.rglob("*.manifest"))),
-            "local": [str(path) for path in self.work.parent.glob("local/millpond-*/*-*") if path.is_dir()],
-            "failures": {kind: len(list(self.marks.glob(f"*.{kind}"))) for kind in ("committed", "half")},
+            "local": [
+                str(path) for path in self.work.parent.glob("local/millpond-*/*-*") if path.is_dir()
+            ],
+            "failures": {
+                kind: len(list(self.marks.glob(f"*.{kind}"))) for kind in ("committed", "half")
+            },
         }
 
 

@@ -75,16 +75,25 @@ def main(argv: list[str]) -> int:
         )
 
     count = read("left").groupBy("k").agg(F.count("*").alias("n"), F.sum("v").alias("s"))
-    left = read("left").withWatermark("ts", "10 seconds").selectExpr("k as lk", "ts as lt", "v as lv")
-    right = read("right").withWatermark("ts", "10 seconds").selectExpr("k as rk", "ts as rt", "v as rv")
-    joined = left.join(right, F.expr("lk = rk and rt between lt - interval 2 seconds and lt + interval 2 seconds"))
+    left = (
+        read("left").withWatermark("ts", "10 seconds").selectExpr("k as lk", "ts as lt", "v as lv")
+    )
+    right = (
+        read("right").withWatermark("ts", "10 seconds").selectExpr("k as rk", "ts as rt", "v as rv")
+    )
+    joined = left.join(
+        right, F.expr("lk = rk and rt between lt - interval 2 seconds and lt + interval 2 seconds")
+    )
     started = [
         frame.writeStream.outputMode(mode)
         .option("checkpointLocation", str(work / f"checkpoint-{name}"))
         .trigger(availableNow=True)
         .foreachBatch(_sink(work, name))
         .start()
-        for name, frame, mode in (("count", count, "update"), ("join", joined.select("lk", "lv", "rv"), "append"))
+        for name, frame, mode in (
+            ("count", count, "update"),
+            ("join", joined.select("lk", "lv", "rv"), "append"),
+        )
     ]
     for query in started:
         query.awaitTermination()

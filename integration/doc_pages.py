@@ -73,7 +73,10 @@ def steps(block: Block) -> list[Step]:
     parts = re.split(r"^\$ (.*)\n", block.text, flags=re.MULTILINE)
     if parts[0].strip():
         raise AssertionError(f"{block} begins with output")
-    return [Step(block, command, output) for command, output in zip(parts[1::2], parts[2::2], strict=True)]
+    return [
+        Step(block, command, output)
+        for command, output in zip(parts[1::2], parts[2::2], strict=True)
+    ]
 
 
 def prose(page: Path) -> str:
@@ -91,7 +94,9 @@ def anchors(page: Path) -> set[str]:
     """The fragments by which a page's headings can be linked to (as GitHub makes them)."""
     found = set()
     for heading in re.findall(r"^#+ (.+)$", prose(page), re.MULTILINE):
-        kept = re.sub(r"[^\w\- ]", "", re.sub(r"[`*]|\[([^\]]*)\]\([^)]*\)", r"\1", heading).lower())
+        kept = re.sub(
+            r"[^\w\- ]", "", re.sub(r"[`*]|\[([^\]]*)\]\([^)]*\)", r"\1", heading).lower()
+        )
         found.add(kept.strip().replace(" ", "-"))
     return found
 
@@ -100,7 +105,9 @@ def masked(text: str) -> str:
     """`text` with numbers, times, ids and widths of columns left out."""
     text = re.sub(r"\b\d{4}-\d\d-\d\d \d\d:\d\d:\d\d UTC\b", "<time>", text)
     text = re.sub(r"\b[0-9a-f]{8}(?:-[0-9a-f]{4}){3}-[0-9a-f]{12}\b", "<id>", text)
-    text = re.sub(r"(?<![\w/.\-])(?:\.\.\.|-|[\d][\d,.]*(?:-\d+)?)(?=[ `]|$)", "#", text, flags=re.MULTILINE)
+    text = re.sub(
+        r"(?<![\w/.\-])(?:\.\.\.|-|[\d][\d,.]*(?:-\d+)?)(?=[ `]|$)", "#", text, flags=re.MULTILINE
+    )
     text = re.sub(r"\b(?:B|KiB|MiB)\b", "B", text)
     text = re.sub(r"#(?: +#)+", "#", text)
     return re.sub(r" +", " ", text)
@@ -115,7 +122,10 @@ def with_output(page: Path, printed: dict[int, str]) -> str:
         counter += 1
         if counter not in printed:
             return match[0]
-        body = "".join(match[1] + line if line.strip() else line for line in printed[counter].splitlines(keepends=True))
+        body = "".join(
+            match[1] + line if line.strip() else line
+            for line in printed[counter].splitlines(keepends=True)
+        )
         return f"{match[1]}```{match[2]}\n{body}{match[1]}```"
 
     return _FENCE.sub(replace, page.read_text(encoding="utf-8"))

@@ -51,7 +51,8 @@ T = TypeVar("T", bound=Kind)
 def ascending(*columns: Any) -> tuple[Any, ...]:
     """Sort key of ordering columns as Spark encodes them: nulls last, -0.0 before 0.0."""
     return tuple(
-        (c is None, 0 if c is None else c, math.copysign(1, c) if isinstance(c, float) else 0) for c in columns
+        (c is None, 0 if c is None else c, math.copysign(1, c) if isinstance(c, float) else 0)
+        for c in columns
     )
 
 
@@ -60,11 +61,27 @@ def of_transform(make: type[T], pool: Pool) -> list[T]:
     grouped: dict[str, Any] = {"hashed_schema": "g string"}
     texts, some = pool.texts, pool.texts[: pool.some]
     return [
-        make("value", Schema("g string", "v string, w bigint"), tuple([t] for t in texts), lambda k: k, **grouped),
-        make("list", Schema("g string", "v string", multi=True), tuple([t] for t in texts), lambda k: k, **grouped),
+        make(
+            "value",
+            Schema("g string", "v string, w bigint"),
+            tuple([t] for t in texts),
+            lambda k: k,
+            **grouped,
+        ),
+        make(
+            "list",
+            Schema("g string", "v string", multi=True),
+            tuple([t] for t in texts),
+            lambda k: k,
+            **grouped,
+        ),
         make(
             "map",
-            Schema("key struct<g: string>, userKey struct<u: bigint>", "v string", {"type": "prefix", "columns": 1}),
+            Schema(
+                "key struct<g: string>, userKey struct<u: bigint>",
+                "v string",
+                {"type": "prefix", "columns": 1},
+            ),
             tuple([[t], [n]] for t in texts for n in pool.users),
             lambda k: k[0],
             prefix=lambda k: [k[0]],
@@ -73,7 +90,9 @@ def of_transform(make: type[T], pool: Pool) -> list[T]:
         make(
             "$ttl_list",
             Schema(
-                "expirationMs bigint, elementKey struct<g: string>", "empty void", {"type": "range", "ordinals": [0]}
+                "expirationMs bigint, elementKey struct<g: string>",
+                "empty void",
+                {"type": "range", "ordinals": [0]},
             ),
             tuple([n, [t]] for t in some for n in pool.expirations),
             lambda k: k[1],
@@ -84,7 +103,9 @@ def of_transform(make: type[T], pool: Pool) -> list[T]:
         ),
         make(
             "order",
-            Schema("t bigint, k string, d double", "v string", {"type": "range", "ordinals": [2, 0]}),
+            Schema(
+                "t bigint, k string, d double", "v string", {"type": "range", "ordinals": [2, 0]}
+            ),
             tuple([n, "k", d] for d in pool.doubles for n in pool.longs),
             lambda k: k,
             "t bigint, k string, d double",
@@ -93,7 +114,12 @@ def of_transform(make: type[T], pool: Pool) -> list[T]:
         ),
         make(
             "lists",
-            Schema("a string, b bigint, c string", "v string", {"type": "prefix", "columns": 2}, multi=True),
+            Schema(
+                "a string, b bigint, c string",
+                "v string",
+                {"type": "prefix", "columns": 2},
+                multi=True,
+            ),
             tuple([a, b, c] for a in ("a", None) for b in pool.seconds for c in some),
             lambda k: k,
             "a string, b bigint, c string",
@@ -109,7 +135,12 @@ def of_join(make: type[T], pool: Pool) -> list[T]:
     return [
         make(
             "left-keyWithTsToValues",
-            Schema("f string, ts bigint not null", "v string, m boolean", {"type": "ts_postfix"}, multi=True),
+            Schema(
+                "f string, ts bigint not null",
+                "v string, m boolean",
+                {"type": "ts_postfix"},
+                multi=True,
+            ),
             timed,
             prefix=lambda k: k[:1],
             order=lambda k: (k[1],),

@@ -93,7 +93,9 @@ class Harness:
         self._names = itertools.count()
         line = self._out.readline()
         if line.strip() != "ready":
-            raise RuntimeError(f"harness JVM did not start (said {line!r}):\n{self.log_path.read_text()[-4000:]}")
+            raise RuntimeError(
+                f"harness JVM did not start (said {line!r}):\n{self.log_path.read_text()[-4000:]}"
+            )
 
     @property
     def pid(self) -> int:
@@ -118,10 +120,13 @@ class Harness:
         self._in.flush()
         line = self._out.readline()
         if not line:
-            raise RuntimeError(f"harness JVM ended ({self._process.poll()}):\n{self.log_path.read_text()[-4000:]}")
+            raise RuntimeError(
+                f"harness JVM ended ({self._process.poll()}):\n{self.log_path.read_text()[-4000:]}"
+            )
         answers = json.loads(line)
         return [
-            ProviderError(c, a["error"]) if "error" in a else a["ok"] for c, a in zip(commands, answers, strict=True)
+            ProviderError(c, a["error"]) if "error" in a else a["ok"]
+            for c, a in zip(commands, answers, strict=True)
         ]
 
     def call(self, do: str, **arguments: Any) -> Any:
@@ -166,7 +171,12 @@ class Harness:
 
     def partitions_of(self, keys: Sequence[Row], *, key_schema: str, partitions: int) -> list[int]:
         """The partition in which Spark's hash partitioning puts each key (all columns hashed)."""
-        return [int(p) for p in self.call("partition_of", key=key_schema, keys=list(keys), partitions=partitions)]
+        return [
+            int(p)
+            for p in self.call(
+                "partition_of", key=key_schema, keys=list(keys), partitions=partitions
+            )
+        ]
 
     def spark_partitions_of(
         self,
@@ -225,7 +235,10 @@ class Harness:
 
     def happened(self) -> list[Any | ProviderError]:
         """What the commands of `meanwhile` answered; an error if they have not come to their end."""
-        return [ProviderError({"do": "?"}, a["error"]) if "error" in a else a["ok"] for a in self.call("happened")]
+        return [
+            ProviderError({"do": "?"}, a["error"]) if "error" in a else a["ok"]
+            for a in self.call("happened")
+        ]
 
     def disarm(self) -> int:
         """Nothing fails any more. Return how often the seam was passed."""
@@ -261,7 +274,13 @@ class Numbered:
 
     def arguments(self) -> dict[str, Any]:
         """As the harness wants it."""
-        return {"from": self.first, "until": self.until, "step": self.step, "tag": self.tag, "bytes": self.length}
+        return {
+            "from": self.first,
+            "until": self.until,
+            "step": self.step,
+            "tag": self.tag,
+            "bytes": self.length,
+        }
 
 
 @dataclass(frozen=True)
@@ -304,7 +323,9 @@ class Provider:
     def upgrade(self, read: Store, version: int, id: str | None = None) -> Store:
         """`upgradeReadStoreToWriteStore`."""
         s = self.harness.name("s")
-        self.harness.call("upgrade", p=self.name, s=s, **{"from": read.name}, version=version, id=id)
+        self.harness.call(
+            "upgrade", p=self.name, s=s, **{"from": read.name}, version=version, id=id
+        )
         return Store(self, s)
 
     def replay(
@@ -332,9 +353,13 @@ class Provider:
         )
         return Store(self, s)
 
-    def changes(self, start: int, version: int, *, cf: str | None = None, id: str | None = None) -> list[Change]:
+    def changes(
+        self, start: int, version: int, *, cf: str | None = None, id: str | None = None
+    ) -> list[Change]:
         """All of `getStateStoreChangeDataReader`: (type, key, value or None, batch) in its order."""
-        answer = self.harness.call("changes", p=self.name, start=start, version=version, cf=cf, id=id)
+        answer = self.harness.call(
+            "changes", p=self.name, start=start, version=version, cf=cf, id=id
+        )
         return [(kind, key, value, batch) for kind, key, value, batch in answer]
 
     def snapshot(self) -> None:
@@ -490,13 +515,20 @@ class Cursor:
     harness: Harness
     name: str
 
-    def next(self, count: int = 1, *, remove: bool = False, lazily: bool = False) -> list[tuple[Row, Row]]:
+    def next(
+        self, count: int = 1, *, remove: bool = False, lazily: bool = False
+    ) -> list[tuple[Row, Row]]:
         """Up to `count` pairs (-1.
 
         The rest); with `remove` each key is removed before its pair is looked at; `lazily`: `hasNext` only right
         before `next`.
         """
-        return [(k, v) for k, v in self.harness.call("iter_next", it=self.name, n=count, remove=remove, lazily=lazily)]
+        return [
+            (k, v)
+            for k, v in self.harness.call(
+                "iter_next", it=self.name, n=count, remove=remove, lazily=lazily
+            )
+        ]
 
     def seek(self, prefix: Row) -> None:
         """`refreshAndSeekToPrefix` of an iterator that was opened with `scan="reusable"`."""
@@ -509,7 +541,9 @@ class Cursor:
 
 def short_conf(values: Mapping[str, Any]) -> dict[str, str]:
     """Full names for options given below `spark.sql.streaming.stateStore.`, values as Spark writes them."""
-    return {_PREFIX + k: (str(v).lower() if isinstance(v, bool) else str(v)) for k, v in values.items()}
+    return {
+        _PREFIX + k: (str(v).lower() if isinstance(v, bool) else str(v)) for k, v in values.items()
+    }
 
 
 EVERYTHING = os.environ.get("MILLPOND_SHAPES") == "all"

@@ -26,7 +26,9 @@ def caught(gate: Path, name: str, version: int, id_: str) -> bool:
     except FileNotFoundError:
         return False
     hidden = gate / f".{name}.caught"
-    hidden.write_text(json.dumps({"agent": os.getpid(), "jvm": os.getppid(), "version": version, "id": id_}))
+    hidden.write_text(
+        json.dumps({"agent": os.getpid(), "jvm": os.getppid(), "version": version, "id": id_})
+    )
     hidden.rename(gate / f"{name}.caught")
     return True
 
@@ -36,7 +38,9 @@ def main(gate: Path) -> int:
 
     def held(context: Any, version: Any, staged: str, local_dir: str) -> dict[str, object]:
         store = context.store
-        name = f"{Path(context.checkpoint.uri).name}-{store.operator}-{store.partition}-{store.name}"
+        name = (
+            f"{Path(context.checkpoint.uri).name}-{store.operator}-{store.partition}-{store.name}"
+        )
         if caught(gate, name, version.version, version.id):
             deadline = time.monotonic() + HOLD_S
             while not (gate / f"{name}.release").exists():

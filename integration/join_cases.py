@@ -24,7 +24,9 @@ def state_format(version: int, **more: str) -> Mapping[str, str]:
 def _side(frame: DataFrame, prefix: str) -> DataFrame:
     marked = frame.withWatermark("ts", "10 seconds")
     return marked.select(
-        F.col("k").alias(f"{prefix}k"), F.col("ts").alias(f"{prefix}t"), F.col("v").alias(f"{prefix}v")
+        F.col("k").alias(f"{prefix}k"),
+        F.col("ts").alias(f"{prefix}t"),
+        F.col("v").alias(f"{prefix}v"),
     )
 
 
@@ -47,7 +49,9 @@ def _same_window(how: str) -> Build:
 
     def build(i: list[DataFrame]) -> DataFrame:
         left, right = (
-            _side(frame, side).select(f"{side}k", F.window(f"{side}t", "10 seconds").alias(f"{side}w"), f"{side}v")
+            _side(frame, side).select(
+                f"{side}k", F.window(f"{side}t", "10 seconds").alias(f"{side}w"), f"{side}v"
+            )
             for frame, side in zip(i, "lr", strict=True)
         )
         return left.join(right, (F.col("lk") == F.col("rk")) & (F.col("lw") == F.col("rw")), how)
@@ -56,7 +60,9 @@ def _same_window(how: str) -> Build:
 
 
 def _null_safe(i: list[DataFrame]) -> DataFrame:
-    return _side(i[0], "l").join(_side(i[1], "r"), F.col("lk").eqNullSafe(F.col("rk")) & _near(), "fullOuter")
+    return _side(i[0], "l").join(
+        _side(i[1], "r"), F.col("lk").eqNullSafe(F.col("rk")) & _near(), "fullOuter"
+    )
 
 
 def _forever(i: list[DataFrame]) -> DataFrame:
@@ -120,7 +126,14 @@ _CASES = [
                 2,
                 conf=state_format(version),
             ),
-            Case(f"join-null-safe-v{version}", _null_safe, _BOTH, "append", version - 2, conf=state_format(version)),
+            Case(
+                f"join-null-safe-v{version}",
+                _null_safe,
+                _BOTH,
+                "append",
+                version - 2,
+                conf=state_format(version),
+            ),
             Case(
                 f"join-odd-keys-v{version}",
                 _forever,
@@ -130,13 +143,27 @@ _CASES = [
                 conf=state_format(version),
                 random_keys=version == 4,
             ),
-            Case(f"join-then-window-v{version}", _then_counted, _BOTH, "append", 1, conf=state_format(version)),
+            Case(
+                f"join-then-window-v{version}",
+                _then_counted,
+                _BOTH,
+                "append",
+                1,
+                conf=state_format(version),
+            ),
         )
         if version == 4 or case.name.startswith("join-odd-keys")
     ),
     Case("join-filtered-v4", _filtered, _BOTH, "append", 2, conf=state_format(4)),
     Case("join-with-itself-v4", _with_itself, _BOTH, "append", 1, conf=state_format(4)),
-    Case("join-skip-nulls-v3", by_time("fullOuter"), _BOTH, "append", 1, conf=state_format(3, **{_SKIP_NULLS: "true"})),
+    Case(
+        "join-skip-nulls-v3",
+        by_time("fullOuter"),
+        _BOTH,
+        "append",
+        1,
+        conf=state_format(3, **{_SKIP_NULLS: "true"}),
+    ),
 ]
 
 CASES = [

@@ -18,7 +18,9 @@ from millpond.errors import UnsupportedError
 from millpond.migrating.jvm import OPENS, java
 
 REPO = Path(__file__).resolve().parents[1]
-SCALA_TESTS = REPO / "jvm-shim" / "src" / "test" / "scala"  # compiles without the shim, for Spark's own providers too
+SCALA_TESTS = (
+    REPO / "jvm-shim" / "src" / "test" / "scala"
+)  # compiles without the shim, for Spark's own providers too
 SCALA_PARTS = REPO / "jvm-shim" / "src" / "test" / "scala-engine"
 SPARK_JARS = Path(pyspark.__file__).parent / "jars"
 ROCKSDB = "org.apache.spark.sql.execution.streaming.state.RocksDBStateStoreProvider"
@@ -56,7 +58,9 @@ def compile_parts() -> Path:
     """
     jar = millpond_jar()
     if jar is None:
-        raise UnsupportedError("the tests of the engine's parts need the shim's jar", hint="Run `make build`.")
+        raise UnsupportedError(
+            "the tests of the engine's parts need the shim's jar", hint="Run `make build`."
+        )
     return compiled(SCALA_PARTS, jar)
 
 
@@ -78,7 +82,9 @@ def compiled(folder: Path, *classpath: Path) -> Path:
     work = Path(tempfile.mkdtemp(dir=root, prefix=".work-"))
     path = os.pathsep.join([f"{SPARK_JARS}/*", *map(str, classpath)])
     command = [java(), "-Xss8m", *LIGHT.split(), "-cp", path, "scala.tools.nsc.Main", "-usejavacp"]
-    subprocess.run([*command, "-nowarn", "-d", str(work), *map(str, sources)], check=True, stdout=sys.stderr)
+    subprocess.run(
+        [*command, "-nowarn", "-d", str(work), *map(str, sources)], check=True, stdout=sys.stderr
+    )
     try:
         work.rename(done)
     except OSError:  # another run was faster
@@ -88,7 +94,9 @@ def compiled(folder: Path, *classpath: Path) -> Path:
     return done
 
 
-def java_command(main: str, args: Sequence[str], *, classpath: Sequence[Path], heap: str = "1g") -> list[str]:
+def java_command(
+    main: str, args: Sequence[str], *, classpath: Sequence[Path], heap: str = "1g"
+) -> list[str]:
     """Command line of a JVM with Spark's jars behind `classpath`."""
     opens = [flag for module in OPENS for flag in ("--add-opens", f"{module}=ALL-UNNAMED")]
     path = os.pathsep.join([*map(str, classpath), f"{SPARK_JARS}/*"])

@@ -58,8 +58,16 @@ def _global(i: list[DataFrame]) -> DataFrame:
 
 
 def _deep_keys(i: list[DataFrame]) -> DataFrame:
-    keys = [F.array("s", F.lit(None)).alias("a"), F.struct("n", F.struct("d", "b")).alias("deep"), F.col("f")]
-    return i[0].groupBy(*keys).agg(F.collect_list(F.struct("v", "b", F.create_map("v", "s"))).alias("all"))
+    keys = [
+        F.array("s", F.lit(None)).alias("a"),
+        F.struct("n", F.struct("d", "b")).alias("deep"),
+        F.col("f"),
+    ]
+    return (
+        i[0]
+        .groupBy(*keys)
+        .agg(F.collect_list(F.struct("v", "b", F.create_map("v", "s"))).alias("all"))
+    )
 
 
 def _sliding(i: list[DataFrame]) -> DataFrame:
@@ -72,7 +80,11 @@ def _union(i: list[DataFrame]) -> DataFrame:
 
 
 def _collated(i: list[DataFrame]) -> DataFrame:
-    return i[0].select(F.collate("k", "UTF8_LCASE").alias("k"), F.collate(F.upper("k"), "UNICODE_CI").alias("u"), "v")
+    return i[0].select(
+        F.collate("k", "UTF8_LCASE").alias("k"),
+        F.collate(F.upper("k"), "UNICODE_CI").alias("u"),
+        "v",
+    )
 
 
 def _collated_group(i: list[DataFrame]) -> DataFrame:
@@ -84,11 +96,18 @@ def _collated_dedupe(i: list[DataFrame]) -> DataFrame:
 
 
 def _collated_values(i: list[DataFrame]) -> DataFrame:
-    return _collated(i).groupBy((F.col("v") % 5).alias("g")).agg(F.max("k").alias("k"), F.min("u").alias("u"))
+    return (
+        _collated(i)
+        .groupBy((F.col("v") % 5).alias("g"))
+        .agg(F.max("k").alias("k"), F.min("u").alias("u"))
+    )
 
 
 def _collated_join(i: list[DataFrame]) -> DataFrame:
-    left, right = _collated(i[:1]), _collated(i[1:]).withColumn("k", F.collate(F.upper("k"), "UTF8_LCASE"))
+    left, right = (
+        _collated(i[:1]),
+        _collated(i[1:]).withColumn("k", F.collate(F.upper("k"), "UTF8_LCASE")),
+    )
     return left.select("k", "v").join(right.select("k", F.col("v").alias("rv")), "k")
 
 
@@ -154,7 +173,9 @@ def _dedupe_then_window(i: list[DataFrame]) -> DataFrame:
 
 def _join_of_windows(i: list[DataFrame]) -> DataFrame:
     clicks, views = (
-        f.withWatermark("ts", "10 seconds").groupBy(F.window("ts", "10 seconds"), "k").agg(F.sum("v").alias(f"s{n}"))
+        f.withWatermark("ts", "10 seconds")
+        .groupBy(F.window("ts", "10 seconds"), "k")
+        .agg(F.sum("v").alias(f"s{n}"))
         for n, f in enumerate(i)
     )
     return clicks.join(views, ["window", "k"], "leftOuter")
@@ -165,7 +186,11 @@ def _dedupe_then_join(i: list[DataFrame]) -> DataFrame:
 
 
 def _sessions_then_window(i: list[DataFrame]) -> DataFrame:
-    return _sessions(i).groupBy(F.window(F.window_time("w"), "30 seconds").alias("w")).agg(F.sum("n").alias("n"))
+    return (
+        _sessions(i)
+        .groupBy(F.window(F.window_time("w"), "30 seconds").alias("w"))
+        .agg(F.sum("n").alias("n"))
+    )
 
 
 def _limit(i: list[DataFrame]) -> DataFrame:
@@ -194,13 +219,17 @@ def _pandas_state(timeout: str, mode: str) -> Build:
                     max(int(latest.timestamp() * 1000) + 5_000, state.getCurrentWatermarkMs() + 1)
                 )
             if timeout == "ProcessingTimeTimeout":
-                state.setTimeoutDuration(1)  # a batch takes longer: over in the next one, or in an hour
+                state.setTimeoutDuration(
+                    1
+                )  # a batch takes longer: over in the next one, or in an hour
                 if n % 2:
                     state.setTimeoutDuration(3_600_000)
             yield pd.DataFrame({"k": [key[0]], "n": [n], "out": [False]})
 
         f = i[0].withWatermark("ts", "10 seconds")
-        return f.groupBy("k").applyInPandasWithState(count, "k string, n long, out boolean", "n long", mode, timeout)
+        return f.groupBy("k").applyInPandasWithState(
+            count, "k string, n long, out boolean", "n long", mode, timeout
+        )
 
     return build
 
@@ -241,7 +270,9 @@ CASES = [
         "groupBy().agg(), streamline operator",
         Case("streamline-update", _keyed, ODD_KEYS, "update", 1, conf=_STREAMLINE),
         Case("streamline-complete-ids", _by_key, CLICKED, "complete", 2, conf=_STREAMLINE),
-        Case("streamline-window-append", _windowed, CLICKED, "append", 2, fail_at=2, conf=_STREAMLINE),
+        Case(
+            "streamline-window-append", _windowed, CLICKED, "append", 2, fail_at=2, conf=_STREAMLINE
+        ),
     ),
     *of(
         "dropDuplicates",
@@ -278,9 +309,24 @@ CASES = [
     ),
     *of(
         "applyInPandasWithState",
-        Case("pandas-state-update", _pandas_state("EventTimeTimeout", "update"), CLICKED, "update", 1),
-        Case("pandas-state-append-ids", _pandas_state("EventTimeTimeout", "append"), CLICKED, "append", 2),
-        Case("pandas-state-no-timeout", _pandas_state("NoTimeout", "update"), CLICKED, "update", 1, fail_at=0),
+        Case(
+            "pandas-state-update", _pandas_state("EventTimeTimeout", "update"), CLICKED, "update", 1
+        ),
+        Case(
+            "pandas-state-append-ids",
+            _pandas_state("EventTimeTimeout", "append"),
+            CLICKED,
+            "append",
+            2,
+        ),
+        Case(
+            "pandas-state-no-timeout",
+            _pandas_state("NoTimeout", "update"),
+            CLICKED,
+            "update",
+            1,
+            fail_at=0,
+        ),
         Case(
             "pandas-state-processing-time",
             _pandas_state("ProcessingTimeTimeout", "update"),
@@ -312,6 +358,13 @@ CASES = [
     ),
     *of(
         "Avro encoding, other operators than transformWithState",
-        Case("agg-avro", _by_key, CLICKED, "update", conf=AVRO, refused="State store encoding format as avro"),
+        Case(
+            "agg-avro",
+            _by_key,
+            CLICKED,
+            "update",
+            conf=AVRO,
+            refused="State store encoding format as avro",
+        ),
     ),
 ]

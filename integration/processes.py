@@ -25,7 +25,9 @@ def processes() -> list[Process]:
         if entry.name.isdigit():
             try:
                 stat = (entry / "stat").read_text()
-                command = (entry / "cmdline").read_bytes().replace(b"\0", b" ").decode("utf-8", "replace")
+                command = (
+                    (entry / "cmdline").read_bytes().replace(b"\0", b" ").decode("utf-8", "replace")
+                )
             except (FileNotFoundError, ProcessLookupError):
                 continue  # it ended while we looked
             state, parent = stat.rsplit(")", 1)[1].split()[:2]

@@ -12,14 +12,28 @@ from hypothesis import HealthCheck, Phase, settings
 from hypothesis import strategies as st
 from hypothesis.stateful import RuleBasedStateMachine, precondition, rule, run_state_machine_as_test
 
-from integration.harness import Commit, Cursor, Harness, Provider, ProviderError, Row, Schema, Store, short_conf
+from integration.harness import (
+    Commit,
+    Cursor,
+    Harness,
+    Provider,
+    ProviderError,
+    Row,
+    Schema,
+    Store,
+    short_conf,
+)
 from integration.jvm import MILLPOND
 from integration.store_model import Model, Node, State
 
 PARTITIONS, PARTITION = 4, 2
 RETAIN = 6
 # Shrinking re-runs the machine some hundred times: worth it at a desk, not in CI, which prints the whole sequence.
-PHASES = (Phase.generate, Phase.shrink) if os.environ.get("MILLPOND_MACHINE_SHRINK") else (Phase.generate,)
+PHASES = (
+    (Phase.generate, Phase.shrink)
+    if os.environ.get("MILLPOND_MACHINE_SHRINK")
+    else (Phase.generate,)
+)
 
 
 @dataclass(frozen=True)
@@ -81,7 +95,9 @@ class ProviderMachine(RuleBasedStateMachine):
         self.base: Node = (0, None)
         self.working: State = {}
         self.touched: set[str] = set()
-        self.cursors: list[tuple[Cursor, State, State]] = []  # iterator, what it must yield, what it has yielded
+        self.cursors: list[
+            tuple[Cursor, State, State]
+        ] = []  # iterator, what it must yield, what it has yielded
 
     def write_metadata(self) -> Path:
         """Write what Spark's driver writes into `checkpoint`; return its state directory."""
@@ -99,7 +115,11 @@ class ProviderMachine(RuleBasedStateMachine):
                     "rocksdb.mergeOperatorVersion": 2,
                     **dict(self.variant.conf),
                     **(
-                        {"millpond.gc.graceMs": 0, "millpond.gc.intervalMs": 0, "millpond.lock.acquireTimeoutMs": 2000}
+                        {
+                            "millpond.gc.graceMs": 0,
+                            "millpond.gc.intervalMs": 0,
+                            "millpond.lock.acquireTimeoutMs": 2000,
+                        }
                         if self.variant.provider_class == MILLPOND
                         else {}
                     ),
@@ -147,7 +167,10 @@ class ProviderMachine(RuleBasedStateMachine):
         try:
             return call()
         except ProviderError as error:
-            if self.variant.checkpoint_format == 2 or "MILLPOND_CHANGELOG_REPLACED" not in error.text:
+            if (
+                self.variant.checkpoint_format == 2
+                or "MILLPOND_CHANGELOG_REPLACED" not in error.text
+            ):
                 raise
             return call()
 
@@ -176,7 +199,9 @@ class ProviderMachine(RuleBasedStateMachine):
         self._close(index)
 
 
-def in_partition(harness: Harness, candidates: list[Row], hashed: list[Row], key_schema: str) -> list[Row]:
+def in_partition(
+    harness: Harness, candidates: list[Row], hashed: list[Row], key_schema: str
+) -> list[Row]:
     """Those of `candidates` that Spark's shuffle, hashing `hashed`, would send to `PARTITION`."""
     places = harness.partitions_of(hashed, key_schema=key_schema, partitions=PARTITIONS)
     return [k for k, p in zip(candidates, places, strict=True) if p == PARTITION]

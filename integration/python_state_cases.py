@@ -67,9 +67,13 @@ class Everything(Processor):
         self.lasting: list[Any] = []
         if self.time == "ProcessingTime":
             for name, ttl_ms in (("kept", _HOUR_MS), ("brief", 1)):
-                self.lasting.append(handle.getValueState(f"{name}Value", _ONE, ttlDurationMs=ttl_ms))
+                self.lasting.append(
+                    handle.getValueState(f"{name}Value", _ONE, ttlDurationMs=ttl_ms)
+                )
                 self.lasting.append(handle.getListState(f"{name}List", _ONE, ttlDurationMs=ttl_ms))
-                self.lasting.append(handle.getMapState(f"{name}Map", _KEY, _ONE, ttlDurationMs=ttl_ms))
+                self.lasting.append(
+                    handle.getMapState(f"{name}Map", _KEY, _ONE, ttlDurationMs=ttl_ms)
+                )
 
     def handleInputRows(self, key: Any, rows: Iterator[Any], timerValues: Any) -> Iterator[Any]:
         before = self.state()
@@ -112,18 +116,34 @@ class Everything(Processor):
                 if timer == 2_000_000_000_002:
                     self.handle.deleteTimer(timer)
 
-    def handleExpiredTimer(self, key: Any, timerValues: Any, expiredTimerInfo: Any) -> Iterator[Any]:
+    def handleExpiredTimer(
+        self, key: Any, timerValues: Any, expiredTimerInfo: Any
+    ) -> Iterator[Any]:
         fired = expiredTimerInfo.getExpiryTimeInMs()
         if self.count.exists() and self.count.get()[0] % 2 == 0:
             self.latest.clear()
             self.count.clear()
-        when = f"fired at {fired}" if self.time == "EventTime" else "fired late" if fired == 1 else "fired"
+        when = (
+            f"fired at {fired}"
+            if self.time == "EventTime"
+            else "fired late"
+            if fired == 1
+            else "fired"
+        )
         yield self.out(key[0], when, self.state())
 
     def state(self) -> str:
-        found: list[Any] = [self.count.get(), list(self.recent.get()), sorted(self.latest.iterator())]
+        found: list[Any] = [
+            self.count.get(),
+            list(self.recent.get()),
+            sorted(self.latest.iterator()),
+        ]
         for i in range(0, len(self.lasting), 3):
-            found += [self.lasting[i].get(), list(self.lasting[i + 1].get()), sorted(self.lasting[i + 2].iterator())]
+            found += [
+                self.lasting[i].get(),
+                list(self.lasting[i + 1].get()),
+                sorted(self.lasting[i + 2].iterator()),
+            ]
         timers = sum(1 for _ in self.handle.listTimers()) if self.time != "None" else 0
         return f"{[_plain(each) for each in found]}, {timers} timers"
 
@@ -202,7 +222,11 @@ class Emitting(Processor):
 
     def handleInputRows(self, key: Any, rows: Iterator[Any], timerValues: Any) -> Iterator[Any]:
         found = list(rows)
-        times = [t for frame in found for t in frame["ts"]] if self.form == "pandas" else [row["ts"] for row in found]
+        times = (
+            [t for frame in found for t in frame["ts"]]
+            if self.form == "pandas"
+            else [row["ts"] for row in found]
+        )
         count = (self.count.get()[0] if self.count.exists() else 0) + len(times)
         self.count.update((count,))
         if self.form == "pandas":
@@ -214,15 +238,25 @@ class Emitting(Processor):
 def _plain(value: Any) -> Any:
     """Rows as tuples: the two forms of the API differ in what they return."""
     if isinstance(value, (list, tuple)):
-        return type(value)(map(_plain, value)) if type(value) in (list, tuple) else tuple(map(_plain, value))
+        return (
+            type(value)(map(_plain, value))
+            if type(value) in (list, tuple)
+            else tuple(map(_plain, value))
+        )
     return value
 
 
-def _states(processor: Processor, time: str, mode: str = "Update", **more: Any) -> Callable[..., DataFrame]:
+def _states(
+    processor: Processor, time: str, mode: str = "Update", **more: Any
+) -> Callable[..., DataFrame]:
     """The grouped stream's method, with everything but the groups."""
 
     def apply(grouped: Any, output: str = _OUTPUT) -> DataFrame:
-        method = grouped.transformWithStateInPandas if processor.form == "pandas" else grouped.transformWithState
+        method = (
+            grouped.transformWithStateInPandas
+            if processor.form == "pandas"
+            else grouped.transformWithState
+        )
         found: DataFrame = method(processor, output, mode, time, **more)
         return found
 
@@ -231,7 +265,9 @@ def _states(processor: Processor, time: str, mode: str = "Update", **more: Any) 
 
 def _everything(form: str, time: str) -> Build:
     def build(i: list[DataFrame]) -> DataFrame:
-        return _states(Everything(form, time), time)(i[0].withWatermark("ts", "10 seconds").groupBy("k"))
+        return _states(Everything(form, time), time)(
+            i[0].withWatermark("ts", "10 seconds").groupBy("k")
+        )
 
     return build
 
@@ -249,7 +285,9 @@ def _odd_keys(form: str) -> Build:
 
 def _seeded(form: str) -> Build:
     def build(i: list[DataFrame]) -> DataFrame:
-        seeds = i[0].sparkSession.createDataFrame([("a", 1000), ("zz", 5), (None, 7)], "k string, v long")
+        seeds = i[0].sparkSession.createDataFrame(
+            [("a", 1000), ("zz", 5), (None, 7)], "k string, v long"
+        )
         return _states(Seeded(form), "None", initialState=seeds.groupBy("k"))(i[0].groupBy("k"))
 
     return build
@@ -271,7 +309,9 @@ def _chained(form: str) -> Build:
 def _collated(form: str) -> Build:
     def build(i: list[DataFrame]) -> DataFrame:
         spelt = F.when(F.col("v") % 2 == 0, F.upper("k")).otherwise(F.col("k"))
-        return _states(Seeded(form), "None")(i[0].withColumn("k", F.collate(spelt, "UTF8_LCASE")).groupBy("k"))
+        return _states(Seeded(form), "None")(
+            i[0].withColumn("k", F.collate(spelt, "UTF8_LCASE")).groupBy("k")
+        )
 
     return build
 
@@ -298,7 +338,9 @@ def _cases(form: str, api: str) -> list[Case]:
     grown, late = ("(6, None)", "text a"), ("fired late", "'fired'")
     kept = ({"stateVarName": "kept"},)
 
-    def case(name: str, build: Build, checkpoint_format: int, mode: str = "update", **more: Any) -> Case:
+    def case(
+        name: str, build: Build, checkpoint_format: int, mode: str = "update", **more: Any
+    ) -> Case:
         inputs = more.pop("inputs", CLICKED)
         runs = 3 if "later" in more else 2
         return Case(f"{form}-{name}", build, inputs, mode, checkpoint_format, runs=runs, **more)
@@ -306,11 +348,21 @@ def _cases(form: str, api: str) -> list[Case]:
     cases = [
         *of(
             f"{api}: state and timers by event time",
-            case("event-time", event, one, fail_at=2, conf=timed, shows=("fired at",), reads=_TIMERS),
+            case(
+                "event-time", event, one, fail_at=2, conf=timed, shows=("fired at",), reads=_TIMERS
+            ),
         ),
         *of(
             f"{api}: state with TTL and timers by processing time",
-            case("processing-time", processing, two, conf=lasting, candidate_conf=small, shows=late, reads=_EXPIRING),
+            case(
+                "processing-time",
+                processing,
+                two,
+                conf=lasting,
+                candidate_conf=small,
+                shows=late,
+                reads=_EXPIRING,
+            ),
         ),
         *of(
             f"{api}: state without time",
@@ -318,9 +370,13 @@ def _cases(form: str, api: str) -> list[Case]:
         ),
         *of(f"{api}: initial state", case("initial-state", _seeded(form), two, shows=("1000",))),
         *of(
-            f"{api}: deleteIfExists", case("delete-if-exists", both, one, later=dropped, shows=("dropped",), reads=kept)
+            f"{api}: deleteIfExists",
+            case("delete-if-exists", both, one, later=dropped, shows=("dropped",), reads=kept),
         ),
-        *of(f"{api}: in a chain with another stateful operator", case("then-window", _chained(form), two, "append")),
+        *of(
+            f"{api}: in a chain with another stateful operator",
+            case("then-window", _chained(form), two, "append"),
+        ),
         *of(
             f"{api}: a field more in the value, with Avro",
             case("evolution", plain, one, conf=AVRO, later=added, shows=grown),
@@ -331,8 +387,13 @@ def _cases(form: str, api: str) -> list[Case]:
         refused = case("evolution-refused", plain, two, later=added, refused=changed)
         return [*cases, *of(f"{api}: a field more in the value, without Avro", refused)]
     # Spark's schema of such state says string without the collation, by which its shuffle placed the keys
-    collated = replace(case("collated-keys", _collated(form), one), unscalable="Spark did not place it by the key")
+    collated = replace(
+        case("collated-keys", _collated(form), one), unscalable="Spark did not place it by the key"
+    )
     return [*cases, *of(f"{api}: keys with a collation", collated)]
 
 
-CASES = [*_cases("pandas", "transformWithStateInPandas"), *_cases("row", "transformWithState in Python")]
+CASES = [
+    *_cases("pandas", "transformWithStateInPandas"),
+    *_cases("row", "transformWithState in Python"),
+]

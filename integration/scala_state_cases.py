@@ -13,7 +13,11 @@ _FORMAT = "spark.sql.streaming.flatMapGroupsWithState.stateFormatVersion"
 _V1 = {_FORMAT: "1", "spark.sql.streaming.stateStore.formatValidation.enabled": "false"}
 _V1_QUIET = {**_V1, **NO_EMPTY_BATCHES}
 _QUIET_AVRO = {**NO_EMPTY_BATCHES, **AVRO}
-_TIMERS = ({"stateVarName": "seen"}, {"stateVarName": "latest"}, {"readRegisteredTimers": "true", "batchId": "2"})
+_TIMERS = (
+    {"stateVarName": "seen"},
+    {"stateVarName": "latest"},
+    {"readRegisteredTimers": "true", "batchId": "2"},
+)
 
 
 def _scala(name: str) -> Build:
@@ -26,7 +30,12 @@ def _scala(name: str) -> Build:
 
 
 def _case(
-    name: str, shape: str, mode: str = "update", checkpoint_format: int = 1, fail_at: int = 1, **more: Any
+    name: str,
+    shape: str,
+    mode: str = "update",
+    checkpoint_format: int = 1,
+    fail_at: int = 1,
+    **more: Any,
 ) -> Case:
     runs = 3 if "later" in more else 2
     return Case(name, _scala(shape), CLICKED, mode, checkpoint_format, fail_at, runs=runs, **more)
@@ -43,7 +52,12 @@ CASES = [
         _case("flat-map-update", "flat-map-update", checkpoint_format=2, shows=("timed out",)),
         _case("flat-map-append", "flat-map-append", "append", fail_at=2, shows=("timed out",)),
         _case("flat-map-update-v1", "flat-map-counts", conf=_V1, shows=("timed out",)),
-        _case("flat-map-processing-time", "flat-map-processing-time", conf=NO_EMPTY_BATCHES, shows=("timed out",)),
+        _case(
+            "flat-map-processing-time",
+            "flat-map-processing-time",
+            conf=NO_EMPTY_BATCHES,
+            shows=("timed out",),
+        ),
         _case(
             "flat-map-processing-time-v1",
             "flat-map-counts-processing-time",
@@ -52,23 +66,60 @@ CASES = [
             conf=_V1_QUIET,
             shows=("timed",),
         ),
-        _case("flat-map-initial-state", "flat-map-initial-state", checkpoint_format=2, shows=("Some(1000)",)),
+        _case(
+            "flat-map-initial-state",
+            "flat-map-initial-state",
+            checkpoint_format=2,
+            shows=("Some(1000)",),
+        ),
     ),
     *of(
         "transformWithState in Scala: state and timers by event time",
-        _case("scala-event-time", "event-time", checkpoint_format=2, shows=("fired at",), reads=_TIMERS),
+        _case(
+            "scala-event-time",
+            "event-time",
+            checkpoint_format=2,
+            shows=("fired at",),
+            reads=_TIMERS,
+        ),
         _case("scala-event-time-avro", "event-time", fail_at=2, conf=AVRO, shows=("fired at",)),
     ),
     *of(
         "transformWithState in Scala: state with TTL and timers by processing time",
-        _case("scala-processing-time", "processing-time", conf=NO_EMPTY_BATCHES, shows=("fired late", "'fired'")),
-        _case("scala-processing-time-avro", "processing-time", "update", 2, 0, conf=_QUIET_AVRO, shows=("fired late",)),
+        _case(
+            "scala-processing-time",
+            "processing-time",
+            conf=NO_EMPTY_BATCHES,
+            shows=("fired late", "'fired'"),
+        ),
+        _case(
+            "scala-processing-time-avro",
+            "processing-time",
+            "update",
+            2,
+            0,
+            conf=_QUIET_AVRO,
+            shows=("fired late",),
+        ),
     ),
-    *of("transformWithState in Scala: state without time", _case("scala-no-time", "no-time", checkpoint_format=2)),
-    *of("transformWithState in Scala: initial state", _case("scala-initial-state", "initial-state", shows=("1000",))),
+    *of(
+        "transformWithState in Scala: state without time",
+        _case("scala-no-time", "no-time", checkpoint_format=2),
+    ),
+    *of(
+        "transformWithState in Scala: initial state",
+        _case("scala-initial-state", "initial-state", shows=("1000",)),
+    ),
     *of(
         "transformWithState in Scala: deleteIfExists",
-        _case("scala-delete-if-exists", "both", "update", 2, later=_scala("dropped"), shows=("dropped",)),
+        _case(
+            "scala-delete-if-exists",
+            "both",
+            "update",
+            2,
+            later=_scala("dropped"),
+            shows=("dropped",),
+        ),
     ),
     *of(
         "transformWithState in Scala: in a chain with another stateful operator",

@@ -9,7 +9,12 @@ from integration import join_cases, operator_cases, python_state_cases, scala_st
 from integration.cases import Case
 from integration.depth import deep
 
-SHAPES: list[Case] = [*operator_cases.CASES, *join_cases.CASES, *python_state_cases.CASES, *scala_state_cases.CASES]
+SHAPES: list[Case] = [
+    *operator_cases.CASES,
+    *join_cases.CASES,
+    *python_state_cases.CASES,
+    *scala_state_cases.CASES,
+]
 
 
 def to_compare() -> list[Any]:
@@ -46,7 +51,10 @@ def table(rows: Iterable[tuple[Case, int, int, str]]) -> list[str]:
         spark = (case.mode, str(case.checkpoint_format), case.encoding)
         cells.append((operator, case.name, *spark, *numbers, result(case, outcome)))
     widths = [max(len(row[i]) for row in cells) for i in range(len(_COLUMNS))]
-    return ["  ".join(text.ljust(width) for text, width in zip(row, widths, strict=True)).rstrip() for row in cells]
+    return [
+        "  ".join(text.ljust(width) for text, width in zip(row, widths, strict=True)).rstrip()
+        for row in cells
+    ]
 
 
 def from_reports(reports: Iterable[Any]) -> list[str]:
@@ -55,6 +63,8 @@ def from_reports(reports: Iterable[Any]) -> list[str]:
     for report in reports:
         for name, shape in getattr(report, "user_properties", ()):
             if name == "shape" and (report.when == "call" or report.outcome != "passed"):
-                case = named(shape["case"])  # by its name: a worker of the test run passes on plain values only
+                case = named(
+                    shape["case"]
+                )  # by its name: a worker of the test run passes on plain values only
                 found[case.name] = (case, shape["batches"], shape["rows"], report.outcome)
     return table(found[case.name] for case in SHAPES if case.name in found) if found else []

@@ -43,7 +43,9 @@ class Distinct:
         """The stream."""
         return self.input.stream(self.spark).dropDuplicates(["key"])
 
-    def run(self, checkpoint: Path, sink: Callable[[DataStreamWriter], DataStreamWriter], **conf: str) -> None:
+    def run(
+        self, checkpoint: Path, sink: Callable[[DataStreamWriter], DataStreamWriter], **conf: str
+    ) -> None:
         """Run the query over all input that is there."""
         query = self.start(checkpoint, sink, **conf)
         query.awaitTermination()
@@ -63,7 +65,9 @@ def distinct(spark: SparkSession, directory: Path, **conf: str) -> Distinct:
     return Distinct(spark, Input(directory / "input", _SCHEMA), {**base, **conf})
 
 
-def file_sink(path: Path, format: str = "parquet") -> Callable[[DataStreamWriter], DataStreamWriter]:
+def file_sink(
+    path: Path, format: str = "parquet"
+) -> Callable[[DataStreamWriter], DataStreamWriter]:
     """Write to files."""
     return lambda writer: writer.format(format).option("path", str(path))
 
@@ -71,7 +75,9 @@ def file_sink(path: Path, format: str = "parquet") -> Callable[[DataStreamWriter
 def rows_in(spark: SparkSession, path: Path, format: str = "parquet") -> list[str]:
     """What a reader finds in a file sink."""
     schema = "value string" if format == "text" else "key string"
-    return sorted(row[0] for row in spark.read.schema(schema).format(format).load(str(path)).collect())
+    return sorted(
+        row[0] for row in spark.read.schema(schema).format(format).load(str(path)).collect()
+    )
 
 
 @dataclass

@@ -32,7 +32,9 @@ def digests_as(storage: Storage, root: str, partitions: int, max_parallelism: in
     """Return what the digests are to be when the state lies on `partitions` with so many key groups, which keys alone decide."""
     image = checkpoint_image(storage, root)
     source = NativeRows(storage, image)
-    plan = plan_layout(image, partitions, None if max_parallelism == image.max_parallelism else max_parallelism)
+    plan = plan_layout(
+        image, partitions, None if max_parallelism == image.max_parallelism else max_parallelism
+    )
     numbers = {op.operator: op.operator for op in image.operators}
     found: Counter[tuple[int, str, str, int]] = Counter()
     for writer in store_writers(image, plan, source, source.key_groups, numbers):

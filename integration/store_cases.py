@@ -37,7 +37,11 @@ def open_provider(
             provider_class=provider_class,
             state_variables=variables,
         )
-    ours = {"millpond.gc.graceMs": 0, "millpond.gc.intervalMs": 0} if provider_class == MILLPOND else {}
+    ours = (
+        {"millpond.gc.graceMs": 0, "millpond.gc.intervalMs": 0}
+        if provider_class == MILLPOND
+        else {}
+    )
     settings = short_conf(
         {
             "minDeltasForSnapshot": 1,
@@ -50,7 +54,12 @@ def open_provider(
     settings["spark.sql.shuffle.partitions"] = str(PARTITIONS)
     settings["spark.sql.streaming.minBatchesToRetain"] = "2"
     return harness.open(
-        root, provider_class=provider_class, schema=schema, conf=settings, partition=partition, store=store
+        root,
+        provider_class=provider_class,
+        schema=schema,
+        conf=settings,
+        partition=partition,
+        store=store,
     )
 
 

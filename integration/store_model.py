@@ -74,7 +74,11 @@ class Model:
         oldest = self.newest - self.retain + 1
         past = self.lineage(self.asked)
         return sorted(
-            (n for n in self.states if n[0] >= oldest and (n in past or self.asked in self.lineage(n))),
+            (
+                n
+                for n in self.states
+                if n[0] >= oldest and (n in past or self.asked in self.lineage(n))
+            ),
             key=lambda n: (n[0], n[1] or ""),
         )
 
@@ -97,7 +101,13 @@ def write_spark_metadata(
     metadata.mkdir(parents=True)
     info = {
         "operatorInfo": {"operatorId": 0, "operatorName": operator_name},
-        "stateStoreInfo": [{"storeName": "default", "numColsPrefixKey": prefix_columns, "numPartitions": partitions}],
+        "stateStoreInfo": [
+            {
+                "storeName": "default",
+                "numColsPrefixKey": prefix_columns,
+                "numPartitions": partitions,
+            }
+        ],
     }
     if state_variables is None:
         (metadata / "metadata").write_text("v1\n" + json.dumps(info))
@@ -105,7 +115,10 @@ def write_spark_metadata(
         variables = [{"stateName": n, "stateVariableType": t} for n, t in state_variables.items()]
         (metadata / "v2").mkdir()
         (metadata / "v2" / "0").write_text(
-            "v2\n" + json.dumps({**info, "operatorPropertiesJson": json.dumps({"stateVariables": variables})})
+            "v2\n"
+            + json.dumps(
+                {**info, "operatorPropertiesJson": json.dumps({"stateVariables": variables})}
+            )
         )
     offsets = checkpoint / "offsets"
     offsets.mkdir()

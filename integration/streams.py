@@ -19,7 +19,13 @@ from pyspark.sql import DataFrame, SparkSession
 from pyspark.sql.streaming.query import StreamingQuery
 
 Batch = list[str]
-_STATE_METRICS = ("operatorName", "numRowsTotal", "numRowsUpdated", "numRowsRemoved", "numRowsDroppedByWatermark")
+_STATE_METRICS = (
+    "operatorName",
+    "numRowsTotal",
+    "numRowsUpdated",
+    "numRowsRemoved",
+    "numRowsDroppedByWatermark",
+)
 _EPOCH_S = 1_700_000_000
 
 
@@ -39,16 +45,24 @@ class Input:
     def add(self, rows: Sequence[Mapping[str, Any]]) -> None:
         """One more file, which is one more batch; no rows is a batch without rows."""
         table = pa.Table.from_pylist(list(rows), schema=self.schema)
-        hidden = self.directory / f"_{self._count:05d}.parquet"  # Spark does not list names that start with _
+        hidden = (
+            self.directory / f"_{self._count:05d}.parquet"
+        )  # Spark does not list names that start with _
         pq.write_table(table, hidden)
-        os.utime(hidden, (_EPOCH_S + self._count, _EPOCH_S + self._count))  # the source orders files by time
+        os.utime(
+            hidden, (_EPOCH_S + self._count, _EPOCH_S + self._count)
+        )  # the source orders files by time
         hidden.rename(self.directory / f"{self._count:05d}.parquet")
         self._count += 1
 
     def stream(self, spark: SparkSession) -> DataFrame:
         """The input as a stream, one file a batch."""
         schema = spark.createDataFrame(self.schema.empty_table()).schema
-        return spark.readStream.schema(schema).option("maxFilesPerTrigger", 1).parquet(str(self.directory))
+        return (
+            spark.readStream.schema(schema)
+            .option("maxFilesPerTrigger", 1)
+            .parquet(str(self.directory))
+        )
 
 
 @dataclass
@@ -97,7 +111,9 @@ def start(
             during(batch_id)
 
     with settings(spark, conf):
-        writer = frame.writeStream.outputMode(output_mode).option("checkpointLocation", str(run.checkpoint))
+        writer = frame.writeStream.outputMode(output_mode).option(
+            "checkpointLocation", str(run.checkpoint)
+        )
         return writer.trigger(availableNow=True).foreachBatch(sink).start()
 
 

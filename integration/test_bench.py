@@ -33,7 +33,9 @@ def quick(tmp_path_factory: pytest.TempPathFactory) -> tuple[dict[str, Any], str
         *("--work-dir", str(out.parent.parent), "--out", str(out)),
     )
     assert done.returncode == 0, done.stderr
-    assert [p.name for p in out.parent.parent.iterdir()] == ["results"], "the run left scratch files behind"
+    assert [p.name for p in out.parent.parent.iterdir()] == ["results"], (
+        "the run left scratch files behind"
+    )
     results: dict[str, Any] = json.loads(out.read_text())
     return results, done.stdout
 
@@ -42,7 +44,12 @@ def quick(tmp_path_factory: pytest.TempPathFactory) -> tuple[dict[str, Any], str
 @pytest.mark.spark
 def test_results_name_host_commit_and_versions(quick: tuple[dict[str, Any], str]) -> None:
     results, _ = quick
-    assert (results["format"], results["quick"], results["repetitions"], results["failures"]) == (1, True, 1, [])
+    assert (results["format"], results["quick"], results["repetitions"], results["failures"]) == (
+        1,
+        True,
+        1,
+        [],
+    )
     assert [c["name"] for c in results["contenders"]] == list(_CONTENDERS)
     assert results["host"]["cores"] >= 1 and results["host"]["memory_bytes"] > 0
     assert results["versions"]["spark"].startswith("4.") and results["versions"]["rocksdbjni"]
@@ -70,10 +77,18 @@ def test_store_level_holds_every_raw_duration(quick: tuple[dict[str, Any], str])
 
 @pytest.mark.deep
 @pytest.mark.spark
-def test_scans_are_measured_in_memory_on_disk_and_without_a_store(quick: tuple[dict[str, Any], str]) -> None:
+def test_scans_are_measured_in_memory_on_disk_and_without_a_store(
+    quick: tuple[dict[str, Any], str],
+) -> None:
     results, _ = quick
     sizes = bench_store.scan_sizes(1, quick=True)
-    every = {"scan_us_per_row", "prefix_scan_us", "ordered_scan_us_per_row", "eviction_ms", "eviction_of_a_tenth_ms"}
+    every = {
+        "scan_us_per_row",
+        "prefix_scan_us",
+        "ordered_scan_us_per_row",
+        "eviction_ms",
+        "eviction_of_a_tenth_ms",
+    }
     for name, parts in (("millpond", {"store", "disk"}), ("rocksdb-changelog", {"store"})):
         (raw,) = results["scan"][name]
         assert set(raw) == parts
@@ -84,21 +99,29 @@ def test_scans_are_measured_in_memory_on_disk_and_without_a_store(quick: tuple[d
 
 @pytest.mark.deep
 @pytest.mark.spark
-def test_query_level_keeps_warm_up_apart_and_states_agree(quick: tuple[dict[str, Any], str]) -> None:
+def test_query_level_keeps_warm_up_apart_and_states_agree(
+    quick: tuple[dict[str, Any], str],
+) -> None:
     results, _ = quick
     (size,) = results["query_sizes"]
     for name in _CONTENDERS:
         (raw,) = results["query"][name]
         run = raw["aggregation"]
         assert run["warmup"] == size["warmup"]
-        assert [b["batch"] for b in run["batches"]] == list(range(size["warmup"] + size["measured"]))
-        assert {(b["rows"], b["state_rows"]) for b in run["batches"]} == {(size["rows"], size["rows"])}
+        assert [b["batch"] for b in run["batches"]] == list(
+            range(size["warmup"] + size["measured"])
+        )
+        assert {(b["rows"], b["state_rows"]) for b in run["batches"]} == {
+            (size["rows"], size["rows"])
+        }
     assert bench_report.disagreements(results["query"]) == []
 
 
 @pytest.mark.deep
 @pytest.mark.spark
-def test_summary_table_and_chart_come_from_the_raw_results(quick: tuple[dict[str, Any], str]) -> None:
+def test_summary_table_and_chart_come_from_the_raw_results(
+    quick: tuple[dict[str, Any], str],
+) -> None:
     results, stdout = quick
     summary = results["summary"]
     measured = [m.name for m in bench_report.MEASURES if m.level in ("store", "scan")]
@@ -166,19 +189,29 @@ def test_unknown_names_are_refused_with_the_known_ones() -> None:
 
 def test_rescale_level_in_the_table() -> None:
     def run(work_ms: float, first_ms: float, rows: int = 5) -> dict[str, Any]:
-        case = {"work_ms": work_ms, "first_batch_ms": first_ms, "sum_ms": work_ms + first_ms, "state_rows": rows}
+        case = {
+            "work_ms": work_ms,
+            "first_batch_ms": first_ms,
+            "sum_ms": work_ms + first_ms,
+            "state_rows": rows,
+        }
         return {"8_to_16": {**case, "written_bytes": 1, "state_bytes": 1000}}
 
     level = {"millpond": [run(200, 500)], "rocksdb-changelog": [run(6000, 600)]}
     summary = bench_report.summarise({"store_sizes": {"keys": 0}, "rescale": level})
     assert set(summary) == {
-        *(f"rescale_8_to_16_{what}" for what in ("work_ms", "first_batch_ms", "sum_ms", "written", "work"))
+        *(
+            f"rescale_8_to_16_{what}"
+            for what in ("work_ms", "first_batch_ms", "sum_ms", "written", "work")
+        )
     }
     assert summary["rescale_8_to_16_work_ms"]["times_better_than_baseline"]["millpond"] == 30
     assert all(row["goal_met"] for row in summary.values())
     assert summary["rescale_8_to_16_written"]["median"]["millpond"] == pytest.approx(0.1)
     assert bench_report.rescale_disagreements(level) == []
-    (line,) = bench_report.rescale_disagreements({**level, "rocksdb-changelog": [run(1, 1, rows=6)]})
+    (line,) = bench_report.rescale_disagreements(
+        {**level, "rocksdb-changelog": [run(1, 1, rows=6)]}
+    )
     assert "8_to_16: 6 state rows" in line
 
 
@@ -186,6 +219,8 @@ def test_codec_in_the_table() -> None:
     level = {"millpond": [{"codec": bench_codec.measure(100)}], "rocksdb-changelog": [{}]}
     summary = bench_report.summarise({"store_sizes": {"keys": 0}, "savepoint": level})
     assert set(summary) == {
-        f"savepoint_codec_{schema}_{way}_rows_per_s" for schema in ("fixed", "text") for way in ("decode", "encode")
+        f"savepoint_codec_{schema}_{way}_rows_per_s"
+        for schema in ("fixed", "text")
+        for way in ("decode", "encode")
     }
     assert all(row["median"]["millpond"] > 0 for row in summary.values())

@@ -47,7 +47,12 @@ def _cases() -> list[str]:
 
 
 def _conf(case: Case) -> dict[str, str]:
-    return {_PROVIDER: MILLPOND, _FORMAT: str(case.checkpoint_format), **case.conf, **case.candidate_conf}
+    return {
+        _PROVIDER: MILLPOND,
+        _FORMAT: str(case.checkpoint_format),
+        **case.conf,
+        **case.candidate_conf,
+    }
 
 
 def _build(spark: SparkSession, case: Case, inputs: Sequence[Input]) -> DataFrame:
@@ -65,7 +70,10 @@ def _add(inputs: Sequence[Input], case: Case, files: slice) -> None:
 
 
 def _history(spark: SparkSession, inputs: Sequence[Input]) -> dict[int, DataFrame]:
-    return {i: spark.read.parquet(str(source.directory / "00000.parquet")) for i, source in enumerate(inputs)}
+    return {
+        i: spark.read.parquet(str(source.directory / "00000.parquet"))
+        for i, source in enumerate(inputs)
+    }
 
 
 def _whole_and_alone(checkpoint: Path) -> None:
@@ -74,7 +82,9 @@ def _whole_and_alone(checkpoint: Path) -> None:
 
 
 @pytest.mark.parametrize("name", _cases())
-def test_as_if_it_had_begun_with_the_history(spark: SparkSession, tmp_path: Path, name: str) -> None:
+def test_as_if_it_had_begun_with_the_history(
+    spark: SparkSession, tmp_path: Path, name: str
+) -> None:
     """The first file of each input is the history; the others are read by the job."""
     case = named(name)
     readings = 2 if name == "join-with-itself-v4" else 1  # of one source
@@ -83,9 +93,15 @@ def test_as_if_it_had_begun_with_the_history(spark: SparkSession, tmp_path: Path
     whole, warm = Run(tmp_path / "whole"), Run(tmp_path / "of" / "warm")
     inputs, live = _inputs(case, tmp_path / "all"), _inputs(case, tmp_path / "live")
     # Started anew after the history, as the warm job is: of several watermarks Spark remembers only the least.
-    for files, conf in ((slice(0, 1), _conf(case) | NO_EMPTY_BATCHES), (slice(1, None), _conf(case))):
+    for files, conf in (
+        (slice(0, 1), _conf(case) | NO_EMPTY_BATCHES),
+        (slice(1, None), _conf(case)),
+    ):
         _add(inputs, case, files)
-        finish(start(spark, _build(spark, case, inputs), whole, output_mode=case.mode, conf=conf), whole)
+        finish(
+            start(spark, _build(spark, case, inputs), whole, output_mode=case.mode, conf=conf),
+            whole,
+        )
     _add(live, case, slice(1, None))
     with settings(spark, _conf(case)):
         report = millpond.bootstrap(
@@ -93,9 +109,13 @@ def test_as_if_it_had_begun_with_the_history(spark: SparkSession, tmp_path: Path
             warm.checkpoint,
             rows=_history(spark, inputs),
         )
-    assert {source.rows for source in report.sources} == {readings * len(batches[0]) for _, batches in case.inputs}
+    assert {source.rows for source in report.sources} == {
+        readings * len(batches[0]) for _, batches in case.inputs
+    }
     _whole_and_alone(warm.checkpoint)
-    finish(start(spark, _build(spark, case, live), warm, output_mode=case.mode, conf=_conf(case)), warm)
+    finish(
+        start(spark, _build(spark, case, live), warm, output_mode=case.mode, conf=_conf(case)), warm
+    )
     after = {batch: rows for batch, rows in whole.rows.items() if batch > 0}
     assert any(after.values()), "nothing came after the history: it proves nothing"
     assert warm.rows == after
@@ -121,7 +141,9 @@ def test_live_input_goes_on_after_the_offsets(
         "id AS nobody_asked", "CAST(id AS INT) AS value", "TIMESTAMP '1970-01-01' AS timestamp"
     )
     history.write.parquet(str(tmp_path / "history"))
-    numbers = spark.readStream.format("rate-micro-batch").options(rowsPerBatch=20, numPartitions=1).load()
+    numbers = (
+        spark.readStream.format("rate-micro-batch").options(rowsPerBatch=20, numPartitions=1).load()
+    )
     seen = numbers.withColumn("k", numbers.value % 30).dropDuplicates(["k"])
     whole, warm = Run(tmp_path / "whole"), Run(tmp_path / "of" / "warm")
     for _ in range(3):  # a batch each
@@ -140,10 +162,14 @@ def test_live_input_goes_on_after_the_offsets(
         "seen",
     ]
     with settings(spark, _ON_MILLPOND | {"spark.sql.shuffle.partitions": "3"}):
-        code = main([*arguments, "--offsets", f"{tmp_path}/offsets.json", str(warm.checkpoint), "--json"])
+        code = main(
+            [*arguments, "--offsets", f"{tmp_path}/offsets.json", str(warm.checkpoint), "--json"]
+        )
     report = json.loads(capsys.readouterr().out)
     assert (code, report["query"], report["partitions"]) == (0, "seen", 3)
-    assert report["sources"] == [{"source": 0, "name": "rate-micro-batch", "rows": 20, "offset": offset}]
+    assert report["sources"] == [
+        {"source": 0, "name": "rate-micro-batch", "rows": 20, "offset": offset}
+    ]
     assert report["operators"] == [{"operator": 0, "name": "dedupe", "keys": 20}]
     _whole_and_alone(warm.checkpoint)
     for _ in range(2):
@@ -170,10 +196,16 @@ def test_state_in_place_of_what_the_rows_made(spark: SparkSession, tmp_path: Pat
         )
     _whole_and_alone(warm.checkpoint)
     found = millpond.read_state(warm.checkpoint, column_family="count")
-    assert sorted(map(repr, found.select(["key", "value"]).to_pylist())) == sorted(map(repr, counts))
+    assert sorted(map(repr, found.select(["key", "value"]).to_pylist())) == sorted(
+        map(repr, counts)
+    )
     recent = millpond.read_state(warm.checkpoint, column_family="recent")
-    assert {row["k"] for row in recent["key"].to_pylist()} == {row["k"] for row in case.inputs[0][1][0]}
-    finish(start(spark, _build(spark, case, live), warm, output_mode=case.mode, conf=_conf(case)), warm)
+    assert {row["k"] for row in recent["key"].to_pylist()} == {
+        row["k"] for row in case.inputs[0][1][0]
+    }
+    finish(
+        start(spark, _build(spark, case, live), warm, output_mode=case.mode, conf=_conf(case)), warm
+    )
     assert any("before" in row and "1000" in row for row in warm.rows[1]), warm.rows[1]
 
 
@@ -188,12 +220,17 @@ def test_bad_input_leaves_nothing(spark: SparkSession, tmp_path: Path) -> None:
     fails = F.udf(lambda k: 1 // 0, "int")
 
     def refused(
-        *expected: str, job: DataFrame = counts, kind: ErrorKind = ErrorKind.INVALID_ARGUMENT, **given: Any
+        *expected: str,
+        job: DataFrame = counts,
+        kind: ErrorKind = ErrorKind.INVALID_ARGUMENT,
+        **given: Any,
     ) -> None:
         with settings(spark, _ON_MILLPOND), pytest.raises(MillpondError) as caught:
             millpond.bootstrap(lambda: job.writeStream.outputMode("update"), target, **given)
         assert caught.value.kind is kind
-        assert [text for text in expected if text not in f"{caught.value} {caught.value.hint}"] == []
+        assert [
+            text for text in expected if text not in f"{caught.value} {caught.value.hint}"
+        ] == []
         assert not target.parent.exists(), "nothing is written"
 
     refused("nothing to begin with")
@@ -224,13 +261,17 @@ def test_bad_input_leaves_nothing(spark: SparkSession, tmp_path: Path) -> None:
     refused("no state is given", rows=rows, operator=0)
     # what only the batch shows
     refused("ZeroDivisionError", job=clicks.groupBy(fails("k")).count(), rows=rows)
-    refused("no column family 'other'", rows=rows, state={"other": pa.table({"key": [], "value": []})})
+    refused(
+        "no column family 'other'", rows=rows, state={"other": pa.table({"key": [], "value": []})}
+    )
     with pytest.raises(MillpondError) as caught, settings(spark, {_PROVIDER: ROCKSDB}):
         millpond.bootstrap(lambda: counts, target, rows=rows)
     assert caught.value.kind is ErrorKind.FOREIGN_CHECKPOINT
     with settings(spark, _ON_MILLPOND):
         job = both.writeStream.outputMode("update").queryName("both")
-        report = millpond.bootstrap(lambda: job, target, rows={0: rows}, offsets={1: 7}, dry_run=True)
+        report = millpond.bootstrap(
+            lambda: job, target, rows={0: rows}, offsets={1: 7}, dry_run=True
+        )
     assert [(s.rows, s.offset) for s in report.sources] == [(-1, None), (None, 7)]
     assert [(o.name, o.keys) for o in report.operators] == [("stateStoreSave", -1)]
     assert not target.parent.exists()
@@ -248,13 +289,23 @@ def test_killed_at_any_moment(tmp_path: Path) -> None:
     (tmp_path / "job.py").write_text(_JOB.replace("{out!r}", repr(str(tmp_path / "out"))))
     (tmp_path / "offsets.json").write_text('{"0": {"offset": 20, "timestamp": 1}}')
     target = tmp_path / "of" / "warm"
-    command = [sys.executable, "-m", "millpond.cli.main", "savepoint", "bootstrap", "--job", f"{tmp_path}/job.py"]
+    command = [
+        sys.executable,
+        "-m",
+        "millpond.cli.main",
+        "savepoint",
+        "bootstrap",
+        "--job",
+        f"{tmp_path}/job.py",
+    ]
     command += ["--offsets", f"{tmp_path}/offsets.json", str(target)]
     environment = {**os.environ, "PYTHONPATH": str(REPO / "python/src")}
     left = 0
     for delay_s in (4 + 1.0 * i for i in range(16)):
         with (tmp_path / "log").open("wb") as log:
-            process = subprocess.Popen(command, env=environment, stdout=log, stderr=log, start_new_session=True)
+            process = subprocess.Popen(
+                command, env=environment, stdout=log, stderr=log, start_new_session=True
+            )
             time.sleep(delay_s)
             os.killpg(process.pid, signal.SIGKILL)
             ended = process.wait() == 0

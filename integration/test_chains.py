@@ -15,7 +15,10 @@ from pyspark.sql import SparkSession
 from integration.chains import Chain
 from integration.depth import quick_first
 
-_FIRST, _COUNT = int(os.environ.get("MILLPOND_FIRST", "1")), int(os.environ.get("MILLPOND_CHAINS", "20"))
+_FIRST, _COUNT = (
+    int(os.environ.get("MILLPOND_FIRST", "1")),
+    int(os.environ.get("MILLPOND_CHAINS", "20")),
+)
 
 
 @pytest.mark.spark

@@ -34,7 +34,9 @@ from millpond.store_files import StoreFiles
 
 pytestmark = [
     pytest.mark.deep,
-    pytest.mark.skipif(MILLPOND not in providers_to_test(), reason="about Millpond's agents on a cluster"),
+    pytest.mark.skipif(
+        MILLPOND not in providers_to_test(), reason="about Millpond's agents on a cluster"
+    ),
 ]
 PARTITIONS = 4  # more than cores
 FILES = 4  # a round: so many map tasks that both executors have some
@@ -59,7 +61,9 @@ SETTINGS = {
 class Query:
     """A query of a test: its input, and what it must have written."""
 
-    def __init__(self, app: Application, work: Path, name: str, *, format_: int, kind: str = "count") -> None:
+    def __init__(
+        self, app: Application, work: Path, name: str, *, format_: int, kind: str = "count"
+    ) -> None:
         self.app, self.name, self.kind, self.format = app, name, kind, format_
         self.inputs = [Input(work / name / side, EVENTS) for side in ("input", "other")]
         self.rows: list[list[dict[str, Any]]] = [[], []]
@@ -77,7 +81,9 @@ class Query:
             "slow": str(self.slow),
         }
         mode = "append" if self.kind == "join" else "update"
-        self.app.call("start", name=self.name, query=self.kind, format=self.format, mode=mode, **arguments)
+        self.app.call(
+            "start", name=self.name, query=self.kind, format=self.format, mode=mode, **arguments
+        )
 
     def stop(self) -> None:
         """Stop it; raises what it failed with."""
@@ -88,13 +94,20 @@ class Query:
         for _ in range(rounds * FILES):
             for side in range(2 if self.kind == "join" else 1):
                 at_s = len(self.rows[side]) / 10
-                rows = events(*((f"k{self.rng.randrange(30)}", at_s + i, self.rng.randrange(100)) for i in range(5)))
+                rows = events(
+                    *(
+                        (f"k{self.rng.randrange(30)}", at_s + i, self.rng.randrange(100))
+                        for i in range(5)
+                    )
+                )
                 self.rows[side] += rows
                 self.inputs[side].add(rows)
 
     def written(self) -> Counter[tuple[Any, ...]]:
         """The result as the batches wrote it."""
-        parts = sorted((self.app.home / "out" / self.name).glob("[0-9]*.json"), key=lambda p: int(p.stem))
+        parts = sorted(
+            (self.app.home / "out" / self.name).glob("[0-9]*.json"), key=lambda p: int(p.stem)
+        )
         assert [int(p.stem) for p in parts] == list(range(len(parts))), "a batch is missing"
         batches = [[tuple(row) for row in json.loads(part.read_text())] for part in parts]
         if self.kind == "join":
@@ -132,7 +145,9 @@ class Query:
         wanted = self.expected()
         try:
             wait_until(
-                lambda: self.written() == wanted and self.noted(), seconds=WAIT_S, what=f"the result of {self.name}"
+                lambda: self.written() == wanted and self.noted(),
+                seconds=WAIT_S,
+                what=f"the result of {self.name}",
             )
         except AssertionError:
             failed = self.app.call("failed", name=self.name)
@@ -174,7 +189,9 @@ def app(tmp_path_factory: pytest.TempPathFactory, gate: Gate) -> Iterator[Applic
         with Application(cluster, work / "app", SETTINGS | own) as application:
             yield application
         wait_until(
-            lambda: not list(cluster.local.glob("**/millpond-*")), seconds=30, what="the local disk to be left clean"
+            lambda: not list(cluster.local.glob("**/millpond-*")),
+            seconds=30,
+            what="the local disk to be left clean",
         )
     assert cluster.processes() == []
     assert not list(cluster.scratch.glob("*rocksdbjni*")), "killed executors left RocksDB's library"
@@ -203,7 +220,11 @@ def two_executors(query: Query, *, other_than: int = 0) -> list[Executor]:
     deadline = time.monotonic() + WAIT_S
     while True:
         found = query.app.cluster.executors()
-        if len(found) == 2 and all(e.agent for e in found) and other_than not in {e.pid for e in found}:
+        if (
+            len(found) == 2
+            and all(e.agent for e in found)
+            and other_than not in {e.pid for e in found}
+        ):
             return found
         assert time.monotonic() < deadline, f"no two executors with agents: {found}"
         query.feed()
@@ -213,7 +234,10 @@ def two_executors(query: Query, *, other_than: int = 0) -> list[Executor]:
 def opened(app: Application) -> dict[str, list[tuple[int, int]]]:
     """(partition, version) of the stores that each executor opened, in order, by executor id."""
     line = re.compile(r"store opened store=0/(\d+) version=(\d+)")
-    return {id_: [(int(p), int(v)) for p, v in line.findall(text)] for id_, text in app.executor_logs().items()}
+    return {
+        id_: [(int(p), int(v)) for p, v in line.findall(text)]
+        for id_, text in app.executor_logs().items()
+    }
 
 
 def test_state_moves_between_executors(app: Application, new_query: Callable[..., Query]) -> None:
@@ -226,7 +250,10 @@ def test_state_moves_between_executors(app: Application, new_query: Callable[...
     executors = two_executors(queries[0])
     before = opened(app)
     # of a partition that was opened at the highest version there, it holds the store
-    newest = {p: max(v for stores in before.values() for q, v in stores if q == p) for p in range(PARTITIONS)}
+    newest = {
+        p: max(v for stores in before.values() for q, v in stores if q == p)
+        for p in range(PARTITIONS)
+    }
     held = {e.id: {p: v for p, v in before[e.id] if v == newest[p]} for e in executors}
     first = max(executors, key=lambda e: len(held[e.id]))
     os.kill(first.pid, signal.SIGTERM)
@@ -237,17 +264,29 @@ def test_state_moves_between_executors(app: Application, new_query: Callable[...
         query.settle()
     two_executors(queries[0], other_than=first.pid)
     after = opened(app)
-    new = {id_: stores[len(before.get(id_, [])) :] for id_, stores in after.items() if id_ != first.id}
+    new = {
+        id_: stores[len(before.get(id_, [])) :] for id_, stores in after.items() if id_ != first.id
+    }
     assert any(new[id_] for id_ in new.keys() - before.keys()), "no new executor opened a store"
     for partition, version in held[first.id].items():
-        assert any(p == partition and v > version for stores in new.values() for p, v in stores), (partition, new)
+        assert any(p == partition and v > version for stores in new.values() for p, v in stores), (
+            partition,
+            new,
+        )
     for query in queries:
         query.check()
 
 
-@pytest.mark.parametrize(("kind", "format_", "store"), [("count", 1, "default"), ("join", 2, "right-keyToNumValues")])
+@pytest.mark.parametrize(
+    ("kind", "format_", "store"), [("count", 1, "default"), ("join", 2, "right-keyToNumValues")]
+)
 def test_an_executor_is_killed_in_the_middle_of_a_commit(
-    app: Application, gate: Gate, new_query: Callable[..., Query], kind: str, format_: int, store: str
+    app: Application,
+    gate: Gate,
+    new_query: Callable[..., Query],
+    kind: str,
+    format_: int,
+    store: str,
 ) -> None:
     """kill -9 with the changelog written and not published: of a join, two of its four stores have committed already."""
     query = new_query(f"killed-{kind}", format_=format_, kind=kind)
@@ -282,7 +321,9 @@ def test_an_agent_is_killed_in_the_middle_of_a_commit(
     query.check()
 
 
-def test_the_local_files_are_wiped_between_batches(app: Application, new_query: Callable[..., Query]) -> None:
+def test_the_local_files_are_wiped_between_batches(
+    app: Application, new_query: Callable[..., Query]
+) -> None:
     """A cleaner deletes what executors keep locally: no result is wrong, and snapshots go on."""
     queries = [new_query(f"wiped-{format_}", format_=format_) for format_ in (1, 2)]
     for query in queries:
@@ -297,13 +338,17 @@ def test_the_local_files_are_wiped_between_batches(app: Application, new_query: 
             for p in range(PARTITIONS)
         }
 
-    wait_until(lambda: min(snapshots().values()) > 0, seconds=WAIT_S, what="a snapshot of every store")
+    wait_until(
+        lambda: min(snapshots().values()) > 0, seconds=WAIT_S, what="a snapshot of every store"
+    )
     wiped = [path for path in app.cluster.local.glob("**/millpond-*/*") if path.is_dir()]
     assert wiped
     for path in wiped:
         shutil.rmtree(path, ignore_errors=True)
     versions = {
-        (q.format, p): max(v.version for v in q.files(p).listing.changelogs) for q in queries for p in range(PARTITIONS)
+        (q.format, p): max(v.version for v in q.files(p).listing.changelogs)
+        for q in queries
+        for p in range(PARTITIONS)
     }
 
     def all_have_newer() -> bool:
@@ -346,7 +391,11 @@ def test_a_straggler_comes_back_late(
 
     def landed() -> bool:
         files = query.files(1)
-        return any((v.version, files.header(v).id) == late for v in files.listing.changelogs if v.version == late[0])
+        return any(
+            (v.version, files.header(v).id) == late
+            for v in files.listing.changelogs
+            if v.version == late[0]
+        )
 
     # before the version is collected: nothing new is fed
     wait_until(landed, seconds=30, what="the late commit")

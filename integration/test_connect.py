@@ -45,13 +45,26 @@ def remote(tmp_path_factory: pytest.TempPathFactory) -> Iterator[str]:
         "appender.console.name=stderr\nappender.console.target=SYSTEM_ERR\nappender.console.layout.type=PatternLayout\n"
         "appender.console.layout.pattern=%p %c{1}: %m%n%ex\n"
     )
-    java_options = f"spark.driver.extraJavaOptions {LIGHT} -Dlog4j2.configurationFile={logging.as_uri()}"
+    java_options = (
+        f"spark.driver.extraJavaOptions {LIGHT} -Dlog4j2.configurationFile={logging.as_uri()}"
+    )
     local = f"spark.local.dir {directory}"
-    properties.write_text("\n".join([*conf_lines("local[2]"), *_SETTINGS, java_options, local]) + "\n")
-    command = [str(_SUBMIT), "--properties-file", str(properties), "--class", _SERVER, "spark-internal"]
+    properties.write_text(
+        "\n".join([*conf_lines("local[2]"), *_SETTINGS, java_options, local]) + "\n"
+    )
+    command = [
+        str(_SUBMIT),
+        "--properties-file",
+        str(properties),
+        "--class",
+        _SERVER,
+        "spark-internal",
+    ]
     env = {**os.environ, "PYSPARK_PYTHON": sys.executable, "PYTHONPATH": str(REPO)}
     with log.open("wb") as out:
-        server = subprocess.Popen(command, stdin=subprocess.DEVNULL, stdout=out, stderr=out, env=env, cwd=directory)
+        server = subprocess.Popen(
+            command, stdin=subprocess.DEVNULL, stdout=out, stderr=out, env=env, cwd=directory
+        )
 
         def port() -> str | None:
             assert server.poll() is None, log.read_text()[-4000:]
@@ -59,13 +72,19 @@ def remote(tmp_path_factory: pytest.TempPathFactory) -> Iterator[str]:
             return found[1] if found else None
 
         try:
-            wait_until(lambda: port() is not None, seconds=120, what="the Connect server's port in its log")
+            wait_until(
+                lambda: port() is not None, seconds=120, what="the Connect server's port in its log"
+            )
             yield f"sc://127.0.0.1:{port()}"
         finally:
             children = [p.pid for p in below(server.pid)] + agents_below(server.pid)
             server.terminate()
             server.wait(timeout=60)
-            wait_until(lambda: not any(map(alive, children)), seconds=20, what="the server's processes to end")
+            wait_until(
+                lambda: not any(map(alive, children)),
+                seconds=20,
+                what="the server's processes to end",
+            )
 
 
 @pytest.fixture(scope="module")
@@ -88,10 +107,15 @@ def _expected(until: int) -> list[list[int]]:
 
 @pytest.mark.deep
 @pytest.mark.parametrize("query", ["aggregation", "transformWithState"])
-def test_a_connect_session_keeps_its_state_in_millpond(results: tuple[dict[str, Any], Path], query: str) -> None:
+def test_a_connect_session_keeps_its_state_in_millpond(
+    results: tuple[dict[str, Any], Path], query: str
+) -> None:
     found, directory = results
     assert [run["rows"] for run in found[query]] == [_expected(ROWS), _expected(2 * ROWS)]
     assert all("millpondChangelogMs" in run["metrics"] for run in found[query])
     view = overview(open_storage(str(directory / query)), query)
     assert view.provider == MILLPOND
-    assert [store.scalable for operator in view.operators for store in operator.stores] == [True, True]
+    assert [store.scalable for operator in view.operators for store in operator.stores] == [
+        True,
+        True,
+    ]

@@ -36,7 +36,9 @@ def job(
     """The corners of this run in one JVM: its folder, and what it reports."""
     work = tmp_path_factory.mktemp("corners")
     ids = [corner.id for corner in asked_for(request, "corner")]
-    path = os.pathsep.join([str(REPO), *([os.environ["PYTHONPATH"]] if "PYTHONPATH" in os.environ else [])])
+    path = os.pathsep.join(
+        [str(REPO), *([os.environ["PYTHONPATH"]] if "PYTHONPATH" in os.environ else [])]
+    )
     done = subprocess.run(
         [sys.executable, "-m", "integration.corner_job", str(work), PROVIDER, *ids],
         env={**os.environ, "PYTHONPATH": path, "PYSPARK_PYTHON": sys.executable},
@@ -60,7 +62,9 @@ def _counts(files: int) -> list[list[Any]]:
 
 
 def _joined() -> list[list[Any]]:
-    lefts, rights = ([row for file in range(FILES) for row in rows_of(side, file)] for side in (0, 1))
+    lefts, rights = (
+        [row for file in range(FILES) for row in rows_of(side, file)] for side in (0, 1)
+    )
     return sorted(
         [a["k"], a["v"], b["v"]]
         for a in lefts
@@ -70,10 +74,14 @@ def _joined() -> list[list[Any]]:
 
 
 @pytest.mark.parametrize("corner", _CORNERS, ids=lambda c: c.id)
-def test_results_equal_the_batch_computation(job: tuple[Path, dict[str, Any]], corner: Corner) -> None:
+def test_results_equal_the_batch_computation(
+    job: tuple[Path, dict[str, Any]], corner: Corner
+) -> None:
     report = job[1][corner.id]
     rows = report["rows"]
-    assert {int(batch): found for batch, found in rows["count"].items()} == {b: _counts(b + 1) for b in range(FILES)}
+    assert {int(batch): found for batch, found in rows["count"].items()} == {
+        b: _counts(b + 1) for b in range(FILES)
+    }
     assert sorted(row for found in rows["join"].values() for row in found) == _joined()
     for batch in range(FILES):
         expected = {k: s for k, _, s in _counts(batch + 1)}
@@ -101,7 +109,9 @@ def test_it_was_that_corner(job: tuple[Path, dict[str, Any]], corner: Corner) ->
     assert report["local"] == [], "closed stores left local files"
     # where no maintenance ran, and where no store lived long enough for it to come round (Spark does not unload those of joins)
     least = {"forced": 2 * 3, "unloaded": 2 * 2}.get(corner.name, 0)
-    assert report["manifests"] >= least, "no snapshot was taken at a commit, or when a store was unloaded"
+    assert report["manifests"] >= least, (
+        "no snapshot was taken at a commit, or when a store was unloaded"
+    )
     for query in ("count", "join", "sum"):
         found = verify(LocalStorage(str(work / corner.id / query)), query)
         assert found.problems == []

@@ -17,7 +17,9 @@ from integration.streams import settings
 from millpond import savepoint
 from millpond.taking_over import take_over
 
-pytestmark = pytest.mark.skipif(MILLPOND not in providers_to_test(), reason="about Millpond's own files")
+pytestmark = pytest.mark.skipif(
+    MILLPOND not in providers_to_test(), reason="about Millpond's own files"
+)
 
 PROVIDER = "spark.sql.streaming.stateStore.providerClass"
 URI = "spark.sql.streaming.stateStore.millpond.storage.uri"
@@ -26,8 +28,18 @@ URI = "spark.sql.streaming.stateStore.millpond.storage.uri"
 def start(spark: SparkSession, folder: Path, checkpoint: str) -> StreamingQuery:
     """Start a count over all files of `folder`, one a batch, with its state below `folder/states`."""
     with settings(spark, {PROVIDER: MILLPOND, URI: f"file:{folder}/states"}):
-        rows = spark.readStream.schema("k string").option("maxFilesPerTrigger", 1).json(str(folder / "input"))
-        counts = rows.groupBy("k").count().writeStream.format("noop").outputMode("update").trigger(availableNow=True)
+        rows = (
+            spark.readStream.schema("k string")
+            .option("maxFilesPerTrigger", 1)
+            .json(str(folder / "input"))
+        )
+        counts = (
+            rows.groupBy("k")
+            .count()
+            .writeStream.format("noop")
+            .outputMode("update")
+            .trigger(availableNow=True)
+        )
         return counts.option("checkpointLocation", str(folder / checkpoint)).start()
 
 
@@ -46,14 +58,18 @@ def count(checkpoint: Path) -> int:
     return int(row["value"]["count"])
 
 
-def test_a_copy_is_refused_and_what_was_moved_is_taken_over(spark: SparkSession, tmp_path: Path) -> None:
+def test_a_copy_is_refused_and_what_was_moved_is_taken_over(
+    spark: SparkSession, tmp_path: Path
+) -> None:
     for name in ("1.json", "2.json"):
         add_input(tmp_path, name)
     start(spark, tmp_path, "ckpt").awaitTermination()
     shutil.copytree(tmp_path / "ckpt", tmp_path / "copy")
     before = tree(tmp_path / "states")
     add_input(tmp_path, "3.json")
-    with pytest.raises(StreamingQueryException, match=r"MILLPOND_STATE_OWNED.*savepoint fork.*take-over"):
+    with pytest.raises(
+        StreamingQueryException, match=r"MILLPOND_STATE_OWNED.*savepoint fork.*take-over"
+    ):
         start(spark, tmp_path, "copy").awaitTermination()
     assert tree(tmp_path / "states") == before
     start(spark, tmp_path, "ckpt").awaitTermination()

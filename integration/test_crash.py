@@ -33,20 +33,36 @@ KEYS = ["a", "b", "ü€", "", "key-with-a-long-name", *(f"k{i}" for i in range(
 
 
 def _rows(rng: random.Random, batch: int) -> list[dict[str, Any]]:
-    return events(*((rng.choice(KEYS), batch * 5 + rng.randrange(50) / 10, rng.randrange(1000)) for _ in range(40)))
+    return events(
+        *(
+            (rng.choice(KEYS), batch * 5 + rng.randrange(50) / 10, rng.randrange(1000))
+            for _ in range(40)
+        )
+    )
 
 
 class Job:
     """One run of `crash_job.py`: reads what it says while it lives."""
 
-    def __init__(self, work: Path, checkpoint_format: int, provider_class: str, conf: Mapping[str, str]) -> None:
-        path = os.pathsep.join([str(REPO), *([os.environ["PYTHONPATH"]] if "PYTHONPATH" in os.environ else [])])
+    def __init__(
+        self, work: Path, checkpoint_format: int, provider_class: str, conf: Mapping[str, str]
+    ) -> None:
+        path = os.pathsep.join(
+            [str(REPO), *([os.environ["PYTHONPATH"]] if "PYTHONPATH" in os.environ else [])]
+        )
         env = {**os.environ, "PYTHONPATH": path, "PYSPARK_PYTHON": sys.executable}
         env["MILLPOND_CRASH_JOB"] = json.dumps(conf)
         self.log = work / "log"
         with self.log.open("ab") as log:
             self.process = subprocess.Popen(
-                [sys.executable, "-m", "integration.crash_job", str(work), str(checkpoint_format), provider_class],
+                [
+                    sys.executable,
+                    "-m",
+                    "integration.crash_job",
+                    str(work),
+                    str(checkpoint_format),
+                    provider_class,
+                ],
                 stdout=subprocess.PIPE,
                 stderr=log,
                 text=True,
@@ -97,7 +113,9 @@ def _results(work: Path, query: str) -> list[list[Any]]:
     ("checkpoint_format", "kills", "on_s3"),
     quick_first([(1, 1, False), (2, 2, False), (2, 1, True)]),
 )
-def test_kill_9_of_the_driver_loses_nothing(tmp_path: Path, checkpoint_format: int, kills: int, on_s3: bool) -> None:
+def test_kill_9_of_the_driver_loses_nothing(
+    tmp_path: Path, checkpoint_format: int, kills: int, on_s3: bool
+) -> None:
     """Kills at random points of an aggregation and a join; the end equals the batch computation."""
     with contextlib.ExitStack() as stack:
         conf = _s3_conf(stack.enter_context(s3_server())) if on_s3 else {}
@@ -105,14 +123,22 @@ def test_kill_9_of_the_driver_loses_nothing(tmp_path: Path, checkpoint_format: i
 
 
 def _s3_conf(server: S3Server) -> dict[str, str]:
-    millpond = {"storage.uri": f"s3a://{server.bucket()}/state", "storage.s3.endpoint": server.endpoint}
+    millpond = {
+        "storage.uri": f"s3a://{server.bucket()}/state",
+        "storage.s3.endpoint": server.endpoint,
+    }
     return {
-        **{f"spark.sql.streaming.stateStore.millpond.{name}": value for name, value in millpond.items()},
+        **{
+            f"spark.sql.streaming.stateStore.millpond.{name}": value
+            for name, value in millpond.items()
+        },
         **{f"spark.hadoop.{name}": value for name, value in HADOOP.items()},
     }
 
 
-def _kill_the_driver(tmp_path: Path, checkpoint_format: int, kills: int, conf: Mapping[str, str]) -> None:
+def _kill_the_driver(
+    tmp_path: Path, checkpoint_format: int, kills: int, conf: Mapping[str, str]
+) -> None:
     provider_class = MILLPOND if MILLPOND in providers_to_test() else ROCKSDB
     seed = 20240100 + checkpoint_format
     print(f"seed {seed}")
@@ -136,7 +162,11 @@ def _kill_the_driver(tmp_path: Path, checkpoint_format: int, kills: int, conf: M
             os.kill(job.jvm, signal.SIGKILL)
             killed += 1
         job.end()
-        wait_until(lambda: not any(alive(a) for a in agents), seconds=5, what=f"agents {agents} to end after their JVM")  # noqa: B023
+        wait_until(
+            lambda: not any(alive(a) for a in agents),  # noqa: B023
+            seconds=5,
+            what=f"agents {agents} to end after their JVM",
+        )
     assert killed >= kills - 1, "the job was too fast to be killed"
     last = Job(tmp_path, checkpoint_format, provider_class, conf)
     assert last.end() == 0, last.report()
@@ -191,7 +221,11 @@ def test_kill_9_of_the_agent_costs_a_retry(spark: SparkSession, tmp_path: Path) 
     killer.start()
     try:
         query = start(
-            spark, frame, run, output_mode="complete", conf={"spark.sql.streaming.stateStore.providerClass": MILLPOND}
+            spark,
+            frame,
+            run,
+            output_mode="complete",
+            conf={"spark.sql.streaming.stateStore.providerClass": MILLPOND},
         )
         finish(query, run)
     finally:
@@ -202,9 +236,15 @@ def test_kill_9_of_the_agent_costs_a_retry(spark: SparkSession, tmp_path: Path) 
         for row in rows:
             counts[row["k"]][0] += 1
             counts[row["k"]][1] += row["v"]
-    assert run.rows[len(data) - 1] == sorted(f"Row(k={k!r}, n={n}, s={s})" for k, (n, s) in counts.items())
+    assert run.rows[len(data) - 1] == sorted(
+        f"Row(k={k!r}, n={n}, s={s})" for k, (n, s) in counts.items()
+    )
     assert len(killed) >= 2, "the agent was hardly killed"
-    wait_until(lambda: not [p for p in below(jvm) if is_agent(p) and p.state == "Z"], seconds=5, what="no zombie agent")
+    wait_until(
+        lambda: not [p for p in below(jvm) if is_agent(p) and p.state == "Z"],
+        seconds=5,
+        what="no zombie agent",
+    )
     assert len(agents_below(jvm)) <= 1
 
 
@@ -213,10 +253,15 @@ def test_kill_9_of_the_agent_costs_a_retry(spark: SparkSession, tmp_path: Path) 
     ("provider_class", "checkpoint_format"),
     quick_first([(MILLPOND, 1), (ROCKSDB, 1), (MILLPOND, 2)]),
 )
-def test_kill_9_between_commits(tmp_path: Path, provider_class: str, checkpoint_format: int) -> None:
+def test_kill_9_between_commits(
+    tmp_path: Path, provider_class: str, checkpoint_format: int
+) -> None:
     """Every version committed before the kill is there for the next JVM; what was not committed is not."""
     root = write_spark_metadata(
-        tmp_path / "checkpoint", operator_name="stateStoreSave", partitions=1, provider_class=provider_class
+        tmp_path / "checkpoint",
+        operator_name="stateStoreSave",
+        partitions=1,
+        provider_class=provider_class,
     )
     conf = {
         **short_conf(
@@ -238,7 +283,10 @@ def test_kill_9_between_commits(tmp_path: Path, provider_class: str, checkpoint_
             store = provider.store(version, commit_id)
             assert as_state(store.scan()) == state
             for _ in range(15):
-                key, value = [rng.choice(KEYS), rng.randrange(4)], ["v" * rng.randrange(300), rng.randrange(10**12)]
+                key, value = (
+                    [rng.choice(KEYS), rng.randrange(4)],
+                    ["v" * rng.randrange(300), rng.randrange(10**12)],
+                )
                 if rng.random() < 0.3:
                     store.remove(key)
                     state.pop(canon(key), None)
@@ -269,11 +317,17 @@ def test_jvm_ends_by_itself(tmp_path: Path, provider_class: str) -> None:
     No zombie, no file lock.
     """
     root = write_spark_metadata(
-        tmp_path / "checkpoint", operator_name="stateStoreSave", partitions=1, provider_class=provider_class
+        tmp_path / "checkpoint",
+        operator_name="stateStoreSave",
+        partitions=1,
+        provider_class=provider_class,
     )
     harness = Harness(tmp_path, conf={"spark.millpond.harness.exit": "false"})
     provider = harness.open(
-        root, provider_class=provider_class, schema=Schema(), conf={"spark.sql.shuffle.partitions": "1"}
+        root,
+        provider_class=provider_class,
+        schema=Schema(),
+        conf={"spark.sql.shuffle.partitions": "1"},
     )
     store = provider.store(0)
     store.put(["a", 1], ["b", 2])
@@ -281,4 +335,8 @@ def test_jvm_ends_by_itself(tmp_path: Path, provider_class: str) -> None:
     agents = agents_below(harness.pid)
     assert len(agents) == (1 if provider_class == MILLPOND else 0)
     harness.stop()
-    wait_until(lambda: not any(Path(f"/proc/{a}").exists() for a in agents), seconds=5, what="the agent to end")
+    wait_until(
+        lambda: not any(Path(f"/proc/{a}").exists() for a in agents),
+        seconds=5,
+        what="the agent to end",
+    )

@@ -26,14 +26,25 @@ from pyspark.sql import SparkSession
 from pyspark.sql import functions as F
 
 from integration.cases import CLICKS, EVENTS
-from integration.harness import Commit, Harness, Provider, ProviderError, Row, Schema, providers_to_test, short_conf
+from integration.harness import (
+    Commit,
+    Harness,
+    Provider,
+    ProviderError,
+    Row,
+    Schema,
+    providers_to_test,
+    short_conf,
+)
 from integration.jvm import MILLPOND, REPO, ROCKSDB
 from integration.store_cases import open_provider
 from integration.store_model import State, as_state, canon, write_spark_metadata
 from integration.streams import Input, Run, finish, start
 from millpond.changelog import ChangelogReader, Op
 
-pytestmark = pytest.mark.skipif(MILLPOND not in providers_to_test(), reason="about Millpond's own files")
+pytestmark = pytest.mark.skipif(
+    MILLPOND not in providers_to_test(), reason="about Millpond's own files"
+)
 
 Harm = Callable[[Path], None]
 
@@ -61,7 +72,10 @@ class Scene:
     def __post_init__(self) -> None:
         if not self.checkpoint.exists():
             write_spark_metadata(
-                self.checkpoint, operator_name="stateStoreSave", partitions=self.partitions, provider_class=MILLPOND
+                self.checkpoint,
+                operator_name="stateStoreSave",
+                partitions=self.partitions,
+                provider_class=MILLPOND,
             )
 
     @property
@@ -69,7 +83,9 @@ class Scene:
         """Where the store's files are."""
         return self.checkpoint / "state" / "0" / "0"
 
-    def open(self, *, provider_class: str = MILLPOND, shuffle: int | None = None, **options: Any) -> Provider:
+    def open(
+        self, *, provider_class: str = MILLPOND, shuffle: int | None = None, **options: Any
+    ) -> Provider:
         """A new provider, as another executor would make."""
         conf = short_conf(
             {
@@ -80,15 +96,28 @@ class Scene:
             }
         )
         conf["spark.sql.shuffle.partitions"] = str(shuffle or self.partitions)
-        return self.harness.open(self.checkpoint / "state", provider_class=provider_class, schema=Schema(), conf=conf)
+        return self.harness.open(
+            self.checkpoint / "state", provider_class=provider_class, schema=Schema(), conf=conf
+        )
 
-    def write(self, provider: Provider, versions: int, *, snapshot_at: tuple[int, ...] = (), rows: int = 40) -> None:
+    def write(
+        self,
+        provider: Provider,
+        versions: int,
+        *,
+        snapshot_at: tuple[int, ...] = (),
+        rows: int = 40,
+    ) -> None:
         """Commit `versions` more versions, each with changed, new and removed keys."""
         keys: list[Row] = [["k", i] for i in range(rows * 4)]
         mine = [
             k
             for k, p in zip(
-                keys, self.harness.partitions_of(keys, key_schema=Schema().key, partitions=self.partitions), strict=True
+                keys,
+                self.harness.partitions_of(
+                    keys, key_schema=Schema().key, partitions=self.partitions
+                ),
+                strict=True,
             )
             if p == 0
         ]
@@ -136,14 +165,17 @@ def _scene(harness: Harness, tmp_path: Path, checkpoint_format: int = 1) -> Scen
     provider.close()
     # a snapshot is taken of the newest version that Spark proved committed by asking for it: the one below the newest
     found = {
-        s: sorted(int(p.stem.split("_")[0]) for p in scene.directory.glob(f"*.{s}")) for s in ("changelog", "manifest")
+        s: sorted(int(p.stem.split("_")[0]) for p in scene.directory.glob(f"*.{s}"))
+        for s in ("changelog", "manifest")
     }
     assert found == {"changelog": [1, 2, 3, 4, 5, 6, 7, 8], "manifest": [2, 5]}
     return scene
 
 
 def _file(scene: Scene, version: int, suffix: str) -> Path:
-    (found,) = [p for p in scene.directory.glob(f"*.{suffix}") if p.stem.split("_")[0] == str(version)]
+    (found,) = [
+        p for p in scene.directory.glob(f"*.{suffix}") if p.stem.split("_")[0] == str(version)
+    ]
     return found
 
 
@@ -198,7 +230,9 @@ def test_damaged_changelog_is_an_error_that_names_it(
         assert scene.read(version) == scene.states[version], version
 
 
-@pytest.mark.parametrize(("codec", "stored"), [(1, b"\x1f\x01" + bytes(18)), (2, zstandard.compress(bytes(100)))])
+@pytest.mark.parametrize(
+    ("codec", "stored"), [(1, b"\x1f\x01" + bytes(18)), (2, zstandard.compress(bytes(100)))]
+)
 def test_a_block_that_claims_a_gigabyte_is_not_inflated(
     harness: Harness, tmp_path: Path, codec: int, stored: bytes
 ) -> None:
@@ -209,7 +243,9 @@ def test_a_block_that_claims_a_gigabyte_is_not_inflated(
     start = 16 + struct.unpack_from("<I", data, 8)[0]
     head = struct.pack("<IIIB3s", 1 << 30, len(stored), 1, codec, bytes(3))
     path.unlink()
-    path.write_bytes(data[:start] + head + struct.pack("<I", zlib.crc32(head + stored)) + stored + data[-36:])
+    path.write_bytes(
+        data[:start] + head + struct.pack("<I", zlib.crc32(head + stored)) + stored + data[-36:]
+    )
     text = scene.refuses(8, "CHANGELOG_DAMAGED")
     assert "stand for" in text and path.name in text
     assert scene.read(7) == scene.states[7]
@@ -229,7 +265,9 @@ def test_damaged_changelog_below_a_snapshot_does_not_matter_above_it(
 
 @pytest.mark.parametrize("checkpoint_format", [1, 2])
 @pytest.mark.parametrize("harm", HARMS)
-def test_damaged_manifest_falls_back(harness: Harness, tmp_path: Path, harm: str, checkpoint_format: int) -> None:
+def test_damaged_manifest_falls_back(
+    harness: Harness, tmp_path: Path, harm: str, checkpoint_format: int
+) -> None:
     """An older manifest and a longer chain give the same rows."""
     scene = _scene(harness, tmp_path, checkpoint_format)
     HARMS[harm](_file(scene, 5, "manifest"))
@@ -249,12 +287,16 @@ def test_damaged_sst_falls_back(harness: Harness, tmp_path: Path, harm: str) -> 
         for version in (5, 8):
             try:
                 found = scene.read(version, **{"restore.verifyChecksums": True})
-            except ProviderError as error:  # an error is allowed where it says which file; a wrong row never is
+            except (
+                ProviderError
+            ) as error:  # an error is allowed where it says which file; a wrong row never is
                 raise AssertionError(f"changelogs 1 to {version} are all there: {error}") from error
             assert found == scene.states[version], version
 
 
-def test_damaged_sst_without_check_sums_is_never_a_wrong_row(harness: Harness, tmp_path: Path) -> None:
+def test_damaged_sst_without_check_sums_is_never_a_wrong_row(
+    harness: Harness, tmp_path: Path
+) -> None:
     """`restore.verifyChecksums` off: RocksDB's own block check sums stand between the damage and the rows."""
     scene = _scene(harness, tmp_path)
     paths = sorted((scene.directory / "sst").iterdir())
@@ -293,9 +335,10 @@ def test_damaged_sst_without_changelogs_is_never_a_wrong_row(
         found = scene.read(8, **options)
     except ProviderError as error:
         # RocksDB finds a damaged block without saying whose: then the manifest that names the file is reported
-        assert any(f"[MILLPOND_{k}" in error.text for k in ("SST_", "CHANGELOG_MISSING", "MANIFEST_DAMAGED")), (
-            error.text
-        )
+        assert any(
+            f"[MILLPOND_{k}" in error.text
+            for k in ("SST_", "CHANGELOG_MISSING", "MANIFEST_DAMAGED")
+        ), error.text
         assert "Hint: " in error.text
     else:
         assert not check_sums, "a check sum was to be checked"
@@ -330,7 +373,9 @@ def test_leftovers_of_a_killed_writer_are_ignored(harness: Harness, tmp_path: Pa
 
 
 @pytest.mark.parametrize("newer", [{"required_features": ["time travel"]}, None])
-def test_newer_format_is_refused(harness: Harness, tmp_path: Path, newer: dict[str, Any] | None) -> None:
+def test_newer_format_is_refused(
+    harness: Harness, tmp_path: Path, newer: dict[str, Any] | None
+) -> None:
     """A format.json of a later Millpond: nothing is read, nothing overwritten."""
     scene = _scene(harness, tmp_path)
     path = scene.checkpoint / "millpond" / "format.json"
@@ -371,9 +416,16 @@ def test_a_changelog_says_that_keys_repeat(harness: Harness, tmp_path: Path) -> 
     checkpoint = tmp_path / "checkpoint"
     lists = Schema("k bigint", "v string", multi=True)
     conf = {"millpond.memory.budget": "256k"}
-    provider = open_provider(harness, checkpoint, operator="stateStoreSave", schema=lists, conf=conf)
+    provider = open_provider(
+        harness, checkpoint, operator="stateStoreSave", schema=lists, conf=conf
+    )
     plain = open_provider(
-        harness, checkpoint, operator="stateStoreSave", schema=Schema("k bigint", "v string"), conf=conf, partition=1
+        harness,
+        checkpoint,
+        operator="stateStoreSave",
+        schema=Schema("k bigint", "v string"),
+        conf=conf,
+        partition=1,
     )
     store = provider.store(0)
     store.put_list([1], [["a"]])
@@ -391,7 +443,12 @@ def test_a_changelog_says_that_keys_repeat(harness: Harness, tmp_path: Path) -> 
         for path in sorted((checkpoint / "state" / "0" / str(partition)).glob("*.changelog")):
             data = path.read_bytes()
             flags[partition, path.name] = struct.unpack_from("<H", data, 6)[0]
-    assert flags == {(0, "1.changelog"): 1, (0, "2.changelog"): 1, (1, "1.changelog"): 0, (1, "2.changelog"): 1}
+    assert flags == {
+        (0, "1.changelog"): 1,
+        (0, "2.changelog"): 1,
+        (1, "1.changelog"): 0,
+        (1, "2.changelog"): 1,
+    }
     with (checkpoint / "state/0/0/2.changelog").open("rb") as file:
         assert [record.op for record in ChangelogReader(file)] == [Op.MERGE]
     with (checkpoint / "state/0/1/2.changelog").open("rb") as file:
@@ -402,7 +459,9 @@ def test_a_changelog_says_that_keys_repeat(harness: Harness, tmp_path: Path) -> 
     # As a version without the flag wrote it.
     path = checkpoint / "state/0/0/2.changelog"
     path.write_bytes(_with_header(path.read_bytes(), flags=0))
-    provider = open_provider(harness, checkpoint, operator="stateStoreSave", schema=lists, conf=conf)
+    provider = open_provider(
+        harness, checkpoint, operator="stateStoreSave", schema=lists, conf=conf
+    )
     assert provider.read_store(2).values([1]) == [["a"], ["b"]]
     provider.close()
 
@@ -443,7 +502,9 @@ def test_max_parallelism_must_be_a_multiple(harness: Harness, tmp_path: Path) ->
         ("commit.fsync", "perhaps", "INVALID_OPTION", "commit.fsync"),
     ],
 )
-def test_wrong_option_is_named(harness: Harness, tmp_path: Path, option: str, value: str, kind: str, says: str) -> None:
+def test_wrong_option_is_named(
+    harness: Harness, tmp_path: Path, option: str, value: str, kind: str, says: str
+) -> None:
     """With the nearest valid name, or what is allowed."""
     scene = Scene(harness, tmp_path / "checkpoint")
     text = scene.refuses(0, kind, **{option: value})
@@ -474,7 +535,10 @@ def test_executor_without_python(tmp_path: Path, python: str) -> None:
     try:
         scene = Scene(own, tmp_path / "checkpoint")
         text = scene.refuses(
-            0, "AGENT_NOT_STARTED", "AGENT_PACKAGE_MISSING", **{"agent.python": python, "agent.driverPython": python}
+            0,
+            "AGENT_NOT_STARTED",
+            "AGENT_PACKAGE_MISSING",
+            **{"agent.python": python, "agent.driverPython": python},
         )
         assert python in text
         assert "pip install" in text or "interpreter" in text
@@ -489,7 +553,8 @@ def test_scala_and_python_agree_on_slots(harness: Harness) -> None:
     for vector in vectors:
         g = vector["max_parallelism"]
         assert (
-            harness.call("slots", max_parallelism=g, base=vector["base"], groups=list(range(g))) == vector["slots"]
+            harness.call("slots", max_parallelism=g, base=vector["base"], groups=list(range(g)))
+            == vector["slots"]
         ), (g, vector["base"])
 
 
@@ -506,7 +571,10 @@ def mounted(tmp_path: Path) -> Iterator[Callable[[str], Path]]:
         path = tmp_path / f"disk-{len(done)}"
         path.mkdir()
         got = subprocess.run(
-            ["mount", "-t", "tmpfs", "-o", options, "tmpfs", str(path)], capture_output=True, text=True, check=False
+            ["mount", "-t", "tmpfs", "-o", options, "tmpfs", str(path)],
+            capture_output=True,
+            text=True,
+            check=False,
         )
         if got.returncode:
             pytest.skip(f"cannot mount a tmpfs here: {got.stderr.strip()}")
@@ -520,7 +588,11 @@ def mounted(tmp_path: Path) -> Iterator[Callable[[str], Path]]:
 
 def _fill(provider: Provider, scene: Scene, rows: int = 200) -> None:
     version = max(scene.states)
-    store, state, rng = provider.store(version, scene.ids[version]), dict(scene.states[version]), random.Random(version)
+    store, state, rng = (
+        provider.store(version, scene.ids[version]),
+        dict(scene.states[version]),
+        random.Random(version),
+    )
     for i in range(rows):
         key, value = ["k", i], [rng.randbytes(2000).hex(), version]
         store.put(key, value)
@@ -528,7 +600,9 @@ def _fill(provider: Provider, scene: Scene, rows: int = 200) -> None:
     scene.note(store.commit(), state)
 
 
-def test_no_space_for_the_checkpoint(harness: Harness, tmp_path: Path, mounted: Callable[[str], Path]) -> None:
+def test_no_space_for_the_checkpoint(
+    harness: Harness, tmp_path: Path, mounted: Callable[[str], Path]
+) -> None:
     """A commit that finds no room fails and says so; what was durable stays readable; with room it goes on."""
     disk = mounted("size=2m")
     scene = Scene(harness, disk / "checkpoint")
@@ -576,7 +650,9 @@ def test_no_space_on_the_local_disk(tmp_path: Path, mounted: Callable[[str], Pat
         big.stop()
 
 
-def test_read_only_checkpoint(harness: Harness, tmp_path: Path, mounted: Callable[[str], Path]) -> None:
+def test_read_only_checkpoint(
+    harness: Harness, tmp_path: Path, mounted: Callable[[str], Path]
+) -> None:
     """The commit fails with the reason; the version before stays readable."""
     disk = mounted("size=20m")
     scene = Scene(harness, disk / "checkpoint")
@@ -603,7 +679,9 @@ def test_checkpoint_below_a_regular_file(harness: Harness, tmp_path: Path) -> No
         states={0: {}},
         ids={0: None},
     )
-    scene.refuses(0, "STORAGE_UNAVAILABLE", "STORAGE_DENIED", "OBJECT_NOT_FOUND", "NOT_A_CHECKPOINT")
+    scene.refuses(
+        0, "STORAGE_UNAVAILABLE", "STORAGE_DENIED", "OBJECT_NOT_FOUND", "NOT_A_CHECKPOINT"
+    )
 
 
 # -- whole queries
@@ -611,7 +689,9 @@ def test_checkpoint_below_a_regular_file(harness: Harness, tmp_path: Path) -> No
 
 
 def _drop_crc(path: Path) -> None:
-    path.with_name(f".{path.name}.crc").unlink(missing_ok=True)  # Hadoop would refuse the edited file first
+    path.with_name(f".{path.name}.crc").unlink(
+        missing_ok=True
+    )  # Hadoop would refuse the edited file first
 
 
 def test_partitions_edited_by_hand(spark: SparkSession, tmp_path: Path) -> None:
@@ -625,7 +705,9 @@ def test_partitions_edited_by_hand(spark: SparkSession, tmp_path: Path) -> None:
     log = tmp_path / "checkpoint" / "offsets" / "0"
     before = log.read_text()
     assert '"spark.sql.shuffle.partitions":"2"' in before
-    log.write_text(before.replace('"spark.sql.shuffle.partitions":"2"', '"spark.sql.shuffle.partitions":"4"'))
+    log.write_text(
+        before.replace('"spark.sql.shuffle.partitions":"2"', '"spark.sql.shuffle.partitions":"4"')
+    )
     _drop_crc(log)
     source.add(CLICKS[1])
     query = start(spark, frame, run, output_mode="complete", conf=conf)
@@ -635,7 +717,9 @@ def test_partitions_edited_by_hand(spark: SparkSession, tmp_path: Path) -> None:
     # batch 1 was planned with the wrong number: both entries are put right
     for entry in (tmp_path / "checkpoint" / "offsets").glob("[0-9]*"):
         entry.write_text(
-            entry.read_text().replace('"spark.sql.shuffle.partitions":"4"', '"spark.sql.shuffle.partitions":"2"')
+            entry.read_text().replace(
+                '"spark.sql.shuffle.partitions":"4"', '"spark.sql.shuffle.partitions":"2"'
+            )
         )
         _drop_crc(entry)
     finish(start(spark, frame, run, output_mode="complete", conf=conf), run)

@@ -47,14 +47,24 @@ def test_no_damage_comes_out_healthy(spark: SparkSession, tmp_path: Path, name: 
         for batch in batches[:4]:
             source.add(batch)
     run = Run(tmp_path / case.name)
-    conf = {_FORMAT: str(case.checkpoint_format), **case.conf, **case.candidate_conf, _PROVIDER: MILLPOND}
+    conf = {
+        _FORMAT: str(case.checkpoint_format),
+        **case.conf,
+        **case.candidate_conf,
+        _PROVIDER: MILLPOND,
+    }
     with settings(spark, conf):
         frame = case.build([source.stream(spark) for source in inputs])
     finish(start(spark, frame, run, output_mode=case.mode, conf=conf), run)
     if keep := os.environ.get("MILLPOND_QUERIES"):
         shutil.copytree(run.checkpoint, Path(keep) / f"{case.name}-{case.checkpoint_format}")
     (tmp_path / "made").mkdir()
-    made = [without_refusals(template) for template in templates_of(run.checkpoint, case.name, tmp_path / "made")]
+    made = [
+        without_refusals(template)
+        for template in templates_of(run.checkpoint, case.name, tmp_path / "made")
+    ]
     for seed in range(_SEEDS):
         template, verdict = run_seed(made, seed, tmp_path)
-        assert verdict.outcome != HEALTHY, f"seed {seed}: {template}: {verdict.what}: {'; '.join(verdict.why)}"
+        assert verdict.outcome != HEALTHY, (
+            f"seed {seed}: {template}: {verdict.what}: {'; '.join(verdict.why)}"
+        )

@@ -31,7 +31,17 @@ KILLS = 2
 
 
 def demo(work: Path, *more: str) -> list[str]:
-    return [sys.executable, "-m", "integration.demo.run", "--fast", "--provider", PROVIDER, "--work", str(work), *more]
+    return [
+        sys.executable,
+        "-m",
+        "integration.demo.run",
+        "--fast",
+        "--provider",
+        PROVIDER,
+        "--work",
+        str(work),
+        *more,
+    ]
 
 
 def left_over(work: Path) -> list[processes.Process]:
@@ -65,7 +75,9 @@ def test_killed_jobs_lose_nothing(finished: tuple[Path, dict[str, Any]]) -> None
     assert result["kills_mid_batch"] == KILLS
     assert result["lives"] >= KILLS + 1
     assert len(result["agent_kills"]) == (PROVIDER == "millpond")
-    assert {name: job["differences"] for name, job in result["jobs"].items()} == dict.fromkeys(result["jobs"], 0)
+    assert {name: job["differences"] for name, job in result["jobs"].items()} == dict.fromkeys(
+        result["jobs"], 0
+    )
     feeds = data.Feeds.load(work / "feeds")
     assert feeds.redelivered > 0
     assert result["jobs"]["unique"]["rows_in"] == feeds.flights + feeds.redelivered
@@ -89,7 +101,9 @@ def test_one_changed_row_is_found(finished: tuple[Path, dict[str, Any]]) -> None
     original = part.read_bytes()
     table = pq.read_table(part)
     delivered = pq.read_table(part.parent, columns=["flight_id"])["flight_id"].to_pylist()
-    row = next(i for i, flight in enumerate(table["flight_id"].to_pylist()) if delivered.count(flight) == 1)
+    row = next(
+        i for i, flight in enumerate(table["flight_id"].to_pylist()) if delivered.count(flight) == 1
+    )
     column = table.schema.get_field_index("distance")
     distances = table["distance"].to_pylist()
     distances[row] += 1
@@ -127,7 +141,10 @@ def test_an_interrupted_demo_leaves_no_process(tmp_path: Path, number: signal.Si
     last_to_start = "agent" if PROVIDER == "millpond" else "jvm"
     with subprocess.Popen(demo(work), cwd=REPOSITORY, stdout=subprocess.PIPE, text=True) as running:
         assert processes.wait_until(
-            lambda: last_to_start in {one.role for one in left_over(work)} or running.poll() is not None, timeout_s=120
+            lambda: (
+                last_to_start in {one.role for one in left_over(work)} or running.poll() is not None
+            ),
+            timeout_s=120,
         )
         ended_early = running.poll() is not None
         running.send_signal(number)
@@ -179,7 +196,9 @@ def test_judge_finds_every_kind_of_fault() -> None:
 def test_feeds_are_in_event_time_order_and_complete(tmp_path: Path) -> None:
     feeds = data.prepare(tmp_path, days=9, period_days=2, seed=7)
     flights = [pq.read_table(path).to_pylist() for path in sorted((tmp_path / "flights").iterdir())]
-    delivered = [pq.read_table(path).to_pylist() for path in sorted((tmp_path / "deliveries").iterdir())]
+    delivered = [
+        pq.read_table(path).to_pylist() for path in sorted((tmp_path / "deliveries").iterdir())
+    ]
     assert len(flights) == len(delivered) == feeds.files + data.MARKER_FILES
     assert len(list((tmp_path / "weather").iterdir())) == feeds.files + data.MARKER_FILES
 
@@ -212,7 +231,12 @@ def test_the_same_seed_makes_the_same_feeds(tmp_path: Path) -> None:
     for name, seed in (("a", 3), ("b", 3), ("c", 4)):
         (tmp_path / name).mkdir()
         data.prepare(tmp_path / name, days=5, period_days=2, seed=seed)
-        made.append([pq.read_table(path).to_pylist() for path in sorted((tmp_path / name / "deliveries").iterdir())])
+        made.append(
+            [
+                pq.read_table(path).to_pylist()
+                for path in sorted((tmp_path / name / "deliveries").iterdir())
+            ]
+        )
     assert made[0] == made[1] != made[2]
 
 
@@ -221,19 +245,27 @@ def test_query_log_tells_a_running_batch_from_a_committed_one(tmp_path: Path) ->
     assert (log.begun(), log.committed(), log.running(), log.files_begun()) == (-1, -1, None, 0)
     (tmp_path / "offsets").mkdir()
     (tmp_path / "commits").mkdir()
-    (tmp_path / "offsets" / "9").write_text('v1\n{"batchWatermarkMs":0}\n{"logOffset":7}\n{"logOffset":6}')
+    (tmp_path / "offsets" / "9").write_text(
+        'v1\n{"batchWatermarkMs":0}\n{"logOffset":7}\n{"logOffset":6}'
+    )
     (tmp_path / "offsets" / ".10.tmp").touch()
     assert log.running() == 9
     assert log.files_begun() == 7
     (tmp_path / "commits" / "9").touch()
     assert log.running() is None
 
-    for store, names in {"0/0": ["9.changelog", "10.changelog"], "0/1": ["9.changelog", ".10.changelog.crc"]}.items():
+    for store, names in {
+        "0/0": ["9.changelog", "10.changelog"],
+        "0/1": ["9.changelog", ".10.changelog.crc"],
+    }.items():
         folder = tmp_path / "state" / store
         folder.mkdir(parents=True)
         for name in names:
             (folder / name).write_bytes(b"12")
-    os.link(tmp_path / "state" / "0" / "0" / "9.changelog", tmp_path / "state" / "0" / "0" / "9_0123.changelog")
+    os.link(
+        tmp_path / "state" / "0" / "0" / "9.changelog",
+        tmp_path / "state" / "0" / "0" / "9_0123.changelog",
+    )
     assert log.stores_written(9) == (1, 2)
     assert log.state_bytes() == 8
 
@@ -252,7 +284,8 @@ def test_screen_without_a_terminal_is_plain_text() -> None:
 
 
 @pytest.mark.parametrize(
-    ("count", "text"), [(0, "0 B"), (999, "999 B"), (1000, "1.0 kB"), (3_400_000, "3.4 MB"), (2 * 10**12, "2.0 TB")]
+    ("count", "text"),
+    [(0, "0 B"), (999, "999 B"), (1000, "1.0 kB"), (3_400_000, "3.4 MB"), (2 * 10**12, "2.0 TB")],
 )
 def test_human_bytes(count: int, text: str) -> None:
     assert human_bytes(count) == text

@@ -20,7 +20,17 @@ from typing import Any
 import pytest
 
 from integration.depth import asked_for, deep
-from integration.doc_pages import REPOSITORY, Block, Step, blocks, masked, name_of, pages, steps, with_output
+from integration.doc_pages import (
+    REPOSITORY,
+    Block,
+    Step,
+    blocks,
+    masked,
+    name_of,
+    pages,
+    steps,
+    with_output,
+)
 
 pytestmark = pytest.mark.spark
 REWRITE = bool(os.environ.get("MILLPOND_DOCS_REWRITE"))
@@ -62,7 +72,11 @@ class Machine:
             "spark.driver.extraJavaOptions -XX:+UseSerialGC -XX:TieredStopAtLevel=1\n"
         )
         self.env = {
-            **{k: v for k, v in os.environ.items() if not k.startswith(("PYSPARK_", "SPARK_", "MILLPOND_"))},
+            **{
+                k: v
+                for k, v in os.environ.items()
+                if not k.startswith(("PYSPARK_", "SPARK_", "MILLPOND_"))
+            },
             "SPARK_CONF_DIR": str(conf),
             "PYTHONPATH": str(REPOSITORY / "python/src"),
             "PATH": f"{self.bin}:{os.environ['PATH']}",
@@ -106,8 +120,12 @@ class Machine:
 
     def public(self, text: str) -> str:
         """The reverse of `local`; what else names this machine is named as on the reader's."""
-        jar = re.sub(r"/\S*/site-packages/|/\S*/python/src/", "/opt/venv/lib/python3.11/site-packages/", text)
-        return jar.replace(f"{self.root}/pond", "/tmp/pond").replace(sys.executable, "/opt/venv/bin/python")
+        jar = re.sub(
+            r"/\S*/site-packages/|/\S*/python/src/", "/opt/venv/lib/python3.11/site-packages/", text
+        )
+        return jar.replace(f"{self.root}/pond", "/tmp/pond").replace(
+            sys.executable, "/opt/venv/bin/python"
+        )
 
 
 @pytest.fixture(scope="module")
@@ -146,7 +164,11 @@ def printed(request: pytest.FixtureRequest, machine: Machine) -> Mapping[tuple[s
         {
             "name": name_of(page),
             "directory": str(machine.directory(page)),
-            "blocks": [(block.number, machine.local(block.text)) for block in blocks(page) if _is_code(block)],
+            "blocks": [
+                (block.number, machine.local(block.text))
+                for block in blocks(page)
+                if _is_code(block)
+            ],
         }
         for page in CODE_PAGES
         if page in asked
@@ -155,10 +177,15 @@ def printed(request: pytest.FixtureRequest, machine: Machine) -> Mapping[tuple[s
     if README in asked:
         assert work[0]["name"] == "README.md"
         work.insert(1, {**work[0], "name": "README.md-again"})
-    code, out, err = machine.run([str(machine.bin / "python"), "-c", _RUNNER], cwd=machine.root, text=json.dumps(work))
+    code, out, err = machine.run(
+        [str(machine.bin / "python"), "-c", _RUNNER], cwd=machine.root, text=json.dumps(work)
+    )
     parts = re.split(rf"^{_MARK} (\S+) (\d+)\n", out, flags=re.MULTILINE)
     assert code == 0, f"after {parts[-3:-1]}:\n{err[-3000:]}"
-    return {(page, int(number)): text for page, number, text in zip(parts[1::3], parts[2::3], parts[3::3], strict=True)}
+    return {
+        (page, int(number)): text
+        for page, number, text in zip(parts[1::3], parts[2::3], parts[3::3], strict=True)
+    }
 
 
 @pytest.mark.parametrize("page", _each(CODE_PAGES), ids=name_of)
@@ -189,7 +216,9 @@ def test_readme_counts_what_it_says(page: Path, printed: Mapping[tuple[str, int]
 
 
 @pytest.mark.parametrize("page", _each(CONSOLE_PAGES), ids=name_of)
-def test_commands_print_what_the_page_says(page: Path, machine: Machine, request: pytest.FixtureRequest) -> None:
+def test_commands_print_what_the_page_says(
+    page: Path, machine: Machine, request: pytest.FixtureRequest
+) -> None:
     if page in CODE_PAGES:
         request.getfixturevalue("printed")  # its Python comes first
     directory = machine.directory(page)
@@ -206,7 +235,9 @@ def test_commands_print_what_the_page_says(page: Path, machine: Machine, request
     parts = re.split(rf"^{_MARK} (\d+)\n", out, flags=re.MULTILINE)
     outputs = [text.removesuffix("\n") for text in parts[:-1:2]]
     logs = "".join(log.read_text()[-1500:] for log in directory.glob("*.log"))
-    assert len(outputs) == len(todo), f"`{todo[min(len(outputs), len(todo) - 1)].command}` did not end:\n{err}\n{logs}"
+    assert len(outputs) == len(todo), (
+        f"`{todo[min(len(outputs), len(todo) - 1)].command}` did not end:\n{err}\n{logs}"
+    )
     bodies: dict[int, str] = {}
     for step, text in zip(todo, outputs, strict=True):
         text = (

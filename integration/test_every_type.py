@@ -28,7 +28,9 @@ _PROVIDER = "spark.sql.streaming.stateStore.providerClass"
 _FORMAT = "spark.sql.streaming.stateStore.checkpointFormatVersion"
 _KEPT = {"spark.sql.preserveCharVarcharTypeInfo": "true"}
 _POINT = "unhex(concat('0101000000000000000000F03F', lpad(hex(n), 16, '0')))"
-_BATCHES = [[{"k": f"key {k}", "n": 10 * batch + k} for k in range(batch, batch + 5)] for batch in range(5)]
+_BATCHES = [
+    [{"k": f"key {k}", "n": 10 * batch + k} for k in range(batch, batch + 5)] for batch in range(5)
+]
 _AT = 2  # the batch that everything is made at
 # What the state holds a value of, and the session's settings.
 TYPES: list[tuple[str, str, dict[str, str]]] = [
@@ -43,13 +45,22 @@ FAMILIES = ["scala-event-time-avro", "scala-no-time", "join-filtered-v4"]
 
 
 def _of_type(expression: str) -> Callable[[list[DataFrame]], DataFrame]:
-    return lambda streams: streams[0].groupBy("k").agg(F.expr(f"first({expression})").alias("v"), F.count("*"))
+    return lambda streams: (
+        streams[0].groupBy("k").agg(F.expr(f"first({expression})").alias("v"), F.count("*"))
+    )
 
 
-@pytest.mark.parametrize(("name", "expression", "conf"), quick_first(TYPES), ids=[name for name, _, _ in TYPES])
+@pytest.mark.parametrize(
+    ("name", "expression", "conf"), quick_first(TYPES), ids=[name for name, _, _ in TYPES]
+)
 @pytest.mark.parametrize("checkpoint_format", [1])
 def test_type(
-    spark: SparkSession, tmp_path: Path, name: str, expression: str, conf: dict[str, str], checkpoint_format: int
+    spark: SparkSession,
+    tmp_path: Path,
+    name: str,
+    expression: str,
+    conf: dict[str, str],
+    checkpoint_format: int,
 ) -> None:
     source = Input(tmp_path / "input", pa.schema([("k", pa.string()), ("n", pa.int32())]))
     for batch in _BATCHES:
@@ -73,7 +84,9 @@ def _newest(run: Run) -> dict[str, str]:
     return {row.partition(",")[0]: row for _, rows in sorted(run.rows.items()) for row in rows}
 
 
-def _goes_through_everything(spark: SparkSession, case: Case, inputs: list[Input], work: Path) -> bool:
+def _goes_through_everything(
+    spark: SparkSession, case: Case, inputs: list[Input], work: Path
+) -> bool:
     def run(name: str, provider: str = MILLPOND) -> Run:
         made = Run(work / name)
         conf = {_FORMAT: str(case.checkpoint_format), **case.conf, _PROVIDER: provider}
@@ -97,7 +110,9 @@ def _goes_through_everything(spark: SparkSession, case: Case, inputs: list[Input
             "store": family.store,
             "column_family": family.column_family,
         }
-        assert len(read_state(query, batch=_AT, **chosen)) >= family.same  # a row for each value of a list
+        assert (
+            len(read_state(query, batch=_AT, **chosen)) >= family.same
+        )  # a row for each value of a list
         if "-" not in family.column_family:  # of a join: what follows from others
             savepoint.edit(tables, work / f"edited-{number}", function=lambda rows: rows, **chosen)
             assert savepoint.diff(saved, work / f"edited-{number}").equal
@@ -117,7 +132,9 @@ def _goes_through_everything(spark: SparkSession, case: Case, inputs: list[Input
         made = run(name, PROVIDERS[ROCKSDB] if name == "released" else MILLPOND)
         late = 1 if name == "forked" else 0  # the rescale is a batch of its own
         assert {batch - late: rows for batch, rows in made.rows.items()} == after, name
-    skipped = run("skipped")  # the next batch reads what the one that is left out was to read, and what came since
+    skipped = run(
+        "skipped"
+    )  # the next batch reads what the one that is left out was to read, and what came since
     assert min(skipped.rows) == _AT + 3 and len(skipped.rows) < len(after) + 1
     if case.inputs == []:
         assert _newest(skipped) == _newest(Run(query, after))

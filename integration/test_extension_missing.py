@@ -27,7 +27,9 @@ def bare(spark: SparkSession) -> SparkSession:
     """A session without extensions, in the same JVM."""
     jvm: Any = spark._jvm
     shapes = jvm.org.apache.spark.sql.millpond.testing.StreamShapes
-    session = SparkSession(spark.sparkContext, shapes.sessionWithoutExtensions(spark._jsparkSession))
+    session = SparkSession(
+        spark.sparkContext, shapes.sessionWithoutExtensions(spark._jsparkSession)
+    )
     session.conf.set("spark.sql.shuffle.partitions", "2")
     return session
 
@@ -42,7 +44,10 @@ def test_the_error_names_the_line_to_add(bare: SparkSession, tmp_path: Path, sha
     source.add(case.inputs[0][1][0])
     run = Run(tmp_path / "checkpoint")
     with pytest.raises(StreamingQueryException) as error:
-        finish(start(bare, case.build([source.stream(bare)]), run, output_mode=case.mode, conf=_CONF), run)
+        finish(
+            start(bare, case.build([source.stream(bare)]), run, output_mode=case.mode, conf=_CONF),
+            run,
+        )
     assert "[MILLPOND_EXTENSION_MISSING]" in str(error.value)
     assert _LINE in str(error.value)
 
@@ -52,7 +57,9 @@ def test_other_queries_need_no_extension(bare: SparkSession, tmp_path: Path) -> 
     source = Input(tmp_path / "input", case.inputs[0][0])
     source.add(case.inputs[0][1][0])
     run = Run(tmp_path / "checkpoint")
-    finish(start(bare, case.build([source.stream(bare)]), run, output_mode=case.mode, conf=_CONF), run)
+    finish(
+        start(bare, case.build([source.stream(bare)]), run, output_mode=case.mode, conf=_CONF), run
+    )
     assert len(run.rows[0]) == 5
 
 

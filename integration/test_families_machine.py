@@ -32,13 +32,21 @@ from integration.harness import (
     providers_to_test,
 )
 from integration.jvm import MILLPOND, ROCKSDB
-from integration.provider_machine import PARTITIONS, ProviderMachine, Variant, in_partition, run_machine
+from integration.provider_machine import (
+    PARTITIONS,
+    ProviderMachine,
+    Variant,
+    in_partition,
+    run_machine,
+)
 from integration.store_model import Node, canon, write_spark_metadata
 from millpond.layout import ManifestFile, parse_key
 
 EXAMPLES = int(os.environ.get("MILLPOND_MACHINE_EXAMPLES", "8"))
 STEPS = 60
-Families = dict[str, dict[str, tuple[Row, list[Row]]]]  # name -> canonical key -> key, its values in order
+Families = dict[
+    str, dict[str, tuple[Row, list[Row]]]
+]  # name -> canonical key -> key, its values in order
 
 
 @dataclass(frozen=True, repr=False)
@@ -63,7 +71,12 @@ _POOL = Pool(
 def _kinds(harness: Harness, shape: str) -> dict[str, Kind]:
     found = {}
     for kind in of_transform(Kind, _POOL) if shape == "transform" else of_join(Kind, _POOL):
-        mine = in_partition(harness, [*kind.candidates], [kind.hashed(k) for k in kind.candidates], kind.hashed_schema)
+        mine = in_partition(
+            harness,
+            [*kind.candidates],
+            [kind.hashed(k) for k in kind.candidates],
+            kind.hashed_schema,
+        )
         assert mine, kind.name
         step = max(1, len(mine) // 8)
         found[kind.name] = Kind(**{**kind.__dict__, "keys": mine[::step][:10]})
@@ -108,7 +121,9 @@ class FamiliesMachine(ProviderMachine):
         self.versions: dict[Node, Families] = {(0, None): {}}
         self.families: Families = {}
         self.walks: list[Walk] = []
-        self.lists: list[tuple[Cursor, list[Row]]] = []  # open `valuesIterator`s and what they have still to yield
+        self.lists: list[
+            tuple[Cursor, list[Row]]
+        ] = []  # open `valuesIterator`s and what they have still to yield
 
     def write_metadata(self) -> Path:
         """Of a transformWithState, or of a join."""
@@ -129,7 +144,11 @@ class FamiliesMachine(ProviderMachine):
     # -- checks --------------------------------------------------------------------------------------------------------
 
     def _pairs(self, rows: dict[str, tuple[Row, list[Row]]], each: bool) -> list[tuple[str, Row]]:
-        return [(name, v) for name, (_, values) in rows.items() for v in (values if each else values[:1])]
+        return [
+            (name, v)
+            for name, (_, values) in rows.items()
+            for v in (values if each else values[:1])
+        ]
 
     def _same(
         self,
@@ -147,7 +166,9 @@ class FamiliesMachine(ProviderMachine):
             assert name == last or name not in grouped, f"values of {key} are apart"
             grouped.setdefault(name, []).append(value)
             last = name
-        assert grouped == {name: values if each else values[:1] for name, (_, values) in rows.items()}
+        assert grouped == {
+            name: values if each else values[:1] for name, (_, values) in rows.items()
+        }
         if ordered and kind.order is not None:
             places = [kind.order(key) for key, _ in pairs]
             assert places == sorted(places)
@@ -184,7 +205,11 @@ class FamiliesMachine(ProviderMachine):
         self._commit()
 
     @precondition(lambda self: self.store is None)
-    @rule(data=st.data(), index=st.sampled_from([0, 0, 0, 1]), newest=st.sampled_from([True, True, False]))
+    @rule(
+        data=st.data(),
+        index=st.sampled_from([0, 0, 0, 1]),
+        newest=st.sampled_from([True, True, False]),
+    )
     def open_store(self, data: st.DataObject, index: int, newest: bool) -> None:
         """Ask for a version, mostly the newest, for writing."""
         nodes = self.model.restorable()
@@ -267,18 +292,25 @@ class FamiliesMachine(ProviderMachine):
     def remove_family(self, data: st.DataObject) -> None:
         """Drop a family; internal ones cannot be dropped."""
         assert self.store is not None
-        kind = data.draw(st.sampled_from([k for k in self.kinds.values() if not k.name.startswith("$")]))
+        kind = data.draw(
+            st.sampled_from([k for k in self.kinds.values() if not k.name.startswith("$")])
+        )
         if any(w.family == kind.name for w in self.walks):
             return
         assert self.store.remove_cf(kind.name) == (kind.name in self.families)
         if self.families.pop(kind.name, None) is not None:
             with pytest.raises(ProviderError) as caught:
                 self.store.get(kind.keys[0], cf=kind.name)
-            assert caught.value.condition == "STATE_STORE_UNSUPPORTED_OPERATION_ON_MISSING_COLUMN_FAMILY"
+            assert (
+                caught.value.condition
+                == "STATE_STORE_UNSUPPORTED_OPERATION_ON_MISSING_COLUMN_FAMILY"
+            )
 
     # -- writing -------------------------------------------------------------------------------------------------------
 
-    def _draw_kind(self, data: st.DataObject, wanted: Callable[[Kind], bool] = lambda _: True) -> Kind | None:
+    def _draw_kind(
+        self, data: st.DataObject, wanted: Callable[[Kind], bool] = lambda _: True
+    ) -> Kind | None:
         kinds = [self.kinds[name] for name in self.families if wanted(self.kinds[name])]
         return data.draw(st.sampled_from(kinds)) if kinds else None
 
@@ -294,14 +326,23 @@ class FamiliesMachine(ProviderMachine):
                 row.append(data.draw(st.sampled_from([True, False, None])))
             else:
                 short = st.sampled_from(["", "v", "ü€", "w" * 9, None])
-                row.append(data.draw(st.one_of(short, short, st.integers(1, 3).map(lambda n: "v" * (n * 30_000)))))
+                row.append(
+                    data.draw(
+                        st.one_of(short, short, st.integers(1, 3).map(lambda n: "v" * (n * 30_000)))
+                    )
+                )
         return row
 
     def _write(self, data: st.DataObject, kind: Kind) -> None:
         assert self.store is not None
         key = data.draw(st.sampled_from(kind.keys))
         rows, name, cf = self.families[kind.name], canon(key), kind.name
-        ways = ["put", "put", "remove", *(["put_list", "merge", "merge", "merge_list"] if kind.schema.multi else [])]
+        ways = [
+            "put",
+            "put",
+            "remove",
+            *(["put_list", "merge", "merge", "merge_list"] if kind.schema.multi else []),
+        ]
         way = data.draw(st.sampled_from(ways))
         if way == "remove":
             self.store.remove(key, cf=cf)
@@ -342,7 +383,9 @@ class FamiliesMachine(ProviderMachine):
         one = st.one_of(st.none(), st.sampled_from(certain)) if certain else st.none()
         return data.draw(one), data.draw(one)
 
-    def _between(self, kind: Kind, begin: Row | None, end: Row | None) -> dict[str, tuple[Row, list[Row]]]:
+    def _between(
+        self, kind: Kind, begin: Row | None, end: Row | None
+    ) -> dict[str, tuple[Row, list[Row]]]:
         order = kind.order
         assert order is not None
         found = {}
@@ -390,9 +433,13 @@ class FamiliesMachine(ProviderMachine):
         assert self.store.exists(key, cf=cf) == (canon(key) in rows)
         assert self.store.multi_get(kind.keys, cf=cf) == firsts
         if kind.schema.multi:
-            assert self.store.values(key, cf=cf) == (rows[canon(key)][1] if canon(key) in rows else [])
+            assert self.store.values(key, cf=cf) == (
+                rows[canon(key)][1] if canon(key) in rows else []
+            )
 
-    def _scan(self, data: st.DataObject, kind: Kind) -> tuple[dict[str, Any], dict[str, tuple[Row, list[Row]]], bool]:
+    def _scan(
+        self, data: st.DataObject, kind: Kind
+    ) -> tuple[dict[str, Any], dict[str, tuple[Row, list[Row]]], bool]:
         """Draw a scan: its arguments, the rows that it must yield, whether they come in order."""
         rows = self.families[kind.name]
         ways = ["all", *(["prefix"] if kind.prefix else []), *(["range"] if kind.order else [])]
@@ -407,7 +454,11 @@ class FamiliesMachine(ProviderMachine):
             )
         if way == "range":
             begin, end = self._bounds(data, kind)
-            return {"scan": "range", "from": begin, "to": end}, self._between(kind, begin, end), True
+            return (
+                {"scan": "range", "from": begin, "to": end},
+                self._between(kind, begin, end),
+                True,
+            )
         return {}, dict(rows), kind.ranged
 
     @precondition(lambda self: self.store is not None)
@@ -465,9 +516,9 @@ class FamiliesMachine(ProviderMachine):
         assert kind.prefix is not None and kind.order is not None
         cursor = self.store.iterate(scan="reusable", cf=kind.name)
         seen = cursor.next(steps, lazily=self.lazily) if steps else []
-        assert [kind.order(k) for k, _ in seen] == sorted(kind.order(r[0]) for r in self.families[kind.name].values())[
-            : len(seen)
-        ]
+        assert [kind.order(k) for k, _ in seen] == sorted(
+            kind.order(r[0]) for r in self.families[kind.name].values()
+        )[: len(seen)]
         for _ in range(2):
             self._write(data, kind)
             place = data.draw(st.sampled_from(kind.keys))
@@ -504,12 +555,18 @@ class FamiliesMachine(ProviderMachine):
     @rule(data=st.data())
     def change_feed(self, data: st.DataObject) -> None:
         """What changed between two versions of a lineage makes the second from the first, batch by batch."""
-        nodes = [n for n in self.model.lineage(self.model.restorable()[-1]) if n in self.versions][::-1]
+        nodes = [n for n in self.model.lineage(self.model.restorable()[-1]) if n in self.versions][
+            ::-1
+        ]
         if len(nodes) < 2:
             return
         first = data.draw(st.integers(0, len(nodes) - 2))
         last = data.draw(st.integers(first + 1, len(nodes) - 1))
-        names = [n for n in self.kinds if all(n in self.versions[node] for node in nodes[first : last + 1])]
+        names = [
+            n
+            for n in self.kinds
+            if all(n in self.versions[node] for node in nodes[first : last + 1])
+        ]
         if not names or nodes[first][0] < self.model.newest - self.variant.retain + 1:
             return
         kind = self.kinds[data.draw(st.sampled_from(names))]
@@ -567,7 +624,10 @@ class FamiliesMachine(ProviderMachine):
                     snapshot.version, *node[:1], snapshot_id=snapshot.id or None, id=node[1]
                 )
             except ProviderError as error:
-                if self.variant.checkpoint_format == 2 or "MILLPOND_VERSION_NOT_FOUND" not in error.text:
+                if (
+                    self.variant.checkpoint_format == 2
+                    or "MILLPOND_VERSION_NOT_FOUND" not in error.text
+                ):
                     raise
                 continue
             for name in self.versions[node]:
@@ -601,5 +661,7 @@ def test_families_equal_dicts_per_version(harness: Harness, variant: Variant) ->
     Machine.harness = harness
     # Spark's store, some ten times slower to open and commit, is here to prove the rules, not to be tested
     run_machine(
-        Machine, examples=EXAMPLES if variant.provider_class == MILLPOND else max(EXAMPLES // 6, 1), steps=STEPS
+        Machine,
+        examples=EXAMPLES if variant.provider_class == MILLPOND else max(EXAMPLES // 6, 1),
+        steps=STEPS,
     )

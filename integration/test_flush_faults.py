@@ -7,7 +7,15 @@ from pathlib import Path
 
 import pytest
 
-from integration.harness import Harness, Provider, ProviderError, Schema, Store, providers_to_test, short_conf
+from integration.harness import (
+    Harness,
+    Provider,
+    ProviderError,
+    Schema,
+    Store,
+    providers_to_test,
+    short_conf,
+)
 from integration.jvm import MILLPOND
 from integration.store_model import write_spark_metadata
 
@@ -31,16 +39,25 @@ def harness(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Harness]:
 def checkpoint(tmp_path: Path) -> Path:
     """A new Spark checkpoint."""
     path = tmp_path / "checkpoint"
-    write_spark_metadata(path, operator_name="stateStoreSave", partitions=1, provider_class=MILLPOND)
+    write_spark_metadata(
+        path, operator_name="stateStoreSave", partitions=1, provider_class=MILLPOND
+    )
     return path
 
 
-def _provider(harness: Harness, checkpoint: Path, backend: str = "rocksdb", **options: str) -> Provider:
+def _provider(
+    harness: Harness, checkpoint: Path, backend: str = "rocksdb", **options: str
+) -> Provider:
     settings = {"memory.budget": "64m", "changelog.codec": "none", "backend": backend, **options}
-    conf = short_conf({"minDeltasForSnapshot": 1, **{f"millpond.{k}": v for k, v in settings.items()}})
+    conf = short_conf(
+        {"minDeltasForSnapshot": 1, **{f"millpond.{k}": v for k, v in settings.items()}}
+    )
     conf |= {"spark.sql.shuffle.partitions": "1"}
     return harness.open(
-        checkpoint / "state", provider_class=MILLPOND, schema=Schema("k bigint", "v string", multi=True), conf=conf
+        checkpoint / "state",
+        provider_class=MILLPOND,
+        schema=Schema("k bigint", "v string", multi=True),
+        conf=conf,
     )
 
 
@@ -100,7 +117,9 @@ def test_a_batch_whose_spill_failed_is_not_committed(harness: Harness, checkpoin
     expected[0] = ["first..."]
     store.commit()
     store = provider.store(1)
-    harness.arm("flush.ingested", kind="LOCAL_DISK_FULL", first=2, last=2)  # the first is of what is committed
+    harness.arm(
+        "flush.ingested", kind="LOCAL_DISK_FULL", first=2, last=2
+    )  # the first is of what is committed
     with pytest.raises(ProviderError, match="LOCAL_DISK_FULL"):
         for _ in range(3):
             _append(store, "lost", {})

@@ -18,7 +18,11 @@ def start(spark: SparkSession, folder: Path, provider: str) -> StreamingQuery:
     """Start a count over the files of `folder`, one a batch, while the session names `provider`."""
     spark.conf.set(PROVIDER, provider)
     try:
-        rows = spark.readStream.schema("k string").option("maxFilesPerTrigger", 1).json(str(folder / "input"))
+        rows = (
+            spark.readStream.schema("k string")
+            .option("maxFilesPerTrigger", 1)
+            .json(str(folder / "input"))
+        )
         counts = rows.groupBy("k").count().writeStream.format("noop").outputMode("update")
         return counts.option("checkpointLocation", str(folder / "checkpoint")).start()
     finally:
@@ -38,11 +42,15 @@ def test_refused_when_millpond_is_asked_for(spark: SparkSession, tmp_path: Path)
     query.stop()
     add_input(tmp_path, "2.json")
     query = start(spark, tmp_path, MILLPOND)
-    with pytest.raises(StreamingQueryException, match=r"MILLPOND_FOREIGN_CHECKPOINT.*RocksDBStateStoreProvider"):
+    with pytest.raises(
+        StreamingQueryException, match=r"MILLPOND_FOREIGN_CHECKPOINT.*RocksDBStateStoreProvider"
+    ):
         query.processAllAvailable()
 
 
-def test_a_query_of_another_store_goes_on_beside_millpond(spark: SparkSession, tmp_path: Path) -> None:
+def test_a_query_of_another_store_goes_on_beside_millpond(
+    spark: SparkSession, tmp_path: Path
+) -> None:
     add_input(tmp_path / "rocksdb", "1.json")
     add_input(tmp_path / "millpond", "1.json")
     reference = start(spark, tmp_path / "rocksdb", ROCKSDB)
@@ -50,7 +58,9 @@ def test_a_query_of_another_store_goes_on_beside_millpond(spark: SparkSession, t
     reference.stop()
     reference = start(spark, tmp_path / "rocksdb", ROCKSDB)
     query = start(spark, tmp_path / "millpond", MILLPOND)
-    spark.conf.set(PROVIDER, MILLPOND)  # what the session says now is none of the running query's business
+    spark.conf.set(
+        PROVIDER, MILLPOND
+    )  # what the session says now is none of the running query's business
     try:
         for name in ("2.json", "3.json"):
             add_input(tmp_path / "rocksdb", name)

@@ -34,7 +34,9 @@ class TestHadoopStorage(StorageContract):
     def storage(self, spark: SparkSession, tmp_path: Path) -> Storage:
         jvm: Any = spark.sparkContext._jvm
         files = jvm.org.apache.spark.sql.millpond.HadoopFiles
-        conf = jvm.org.apache.hadoop.conf.Configuration(spark.sparkContext._jsc.hadoopConfiguration())
+        conf = jvm.org.apache.hadoop.conf.Configuration(
+            spark.sparkContext._jsc.hadoopConfiguration()
+        )
         # Hadoop keeps a file system for each authority, with the mounts that it had at first.
         authority = f"pond{next(_numbers)}"
         conf.set(f"fs.viewfs.mounttable.{authority}.link./data", f"file://{tmp_path}")
@@ -48,7 +50,12 @@ class TestHadoopStorage(StorageContract):
 
 @pytest.mark.parametrize("checkpoint_format", [1, 2])
 def test_a_store(harness: Harness, tmp_path: Path, checkpoint_format: int) -> None:
-    write_spark_metadata(tmp_path / "checkpoint", operator_name="stateStoreSave", partitions=1, provider_class=MILLPOND)
+    write_spark_metadata(
+        tmp_path / "checkpoint",
+        operator_name="stateStoreSave",
+        partitions=1,
+        provider_class=MILLPOND,
+    )
     authority = f"lake{checkpoint_format}"
     hadoop = {f"fs.viewfs.mounttable.{authority}.link./data": f"file://{tmp_path}"}
     conf = {
@@ -58,7 +65,9 @@ def test_a_store(harness: Harness, tmp_path: Path, checkpoint_format: int) -> No
 
     def opened() -> Any:
         root = f"viewfs://{authority}/data/checkpoint/state"
-        return harness.open(root, provider_class=MILLPOND, schema=Schema(), conf=conf, hadoop=hadoop)
+        return harness.open(
+            root, provider_class=MILLPOND, schema=Schema(), conf=conf, hadoop=hadoop
+        )
 
     provider = opened()
     version, commit_id = 0, None
@@ -76,5 +85,9 @@ def test_a_store(harness: Harness, tmp_path: Path, checkpoint_format: int) -> No
     assert len(as_state(again.scan())) == 5
     again.abort()
     reader.close()
-    names = {path.suffix for path in (tmp_path / "checkpoint/state/0/0").rglob("*") if not path.name.startswith(".")}
+    names = {
+        path.suffix
+        for path in (tmp_path / "checkpoint/state/0/0").rglob("*")
+        if not path.name.startswith(".")
+    }
     assert names == {".changelog", ".manifest", ".sst", ""}

@@ -26,17 +26,27 @@ from millpond.inspection.overview import overview
 from millpond.storage.local import LocalStorage
 
 _PROVIDER = "spark.sql.streaming.stateStore.providerClass"
-_STORES = {f"{side}-{name}" for side in ("left", "right") for name in ("keyToNumValues", "keyWithIndexToValue")}
+_STORES = {
+    f"{side}-{name}"
+    for side in ("left", "right")
+    for name in ("keyToNumValues", "keyWithIndexToValue")
+}
 _FAMILIES = {
     3: _STORES,
-    4: {f"{side}-{name}" for side in ("left", "right") for name in ("keyWithTsToValues", "tsWithKey")},
+    4: {
+        f"{side}-{name}"
+        for side in ("left", "right")
+        for name in ("keyWithTsToValues", "tsWithKey")
+    },
 }
 
 
 class _Job:
     """A join of clicks and views into one checkpoint."""
 
-    def __init__(self, spark: SparkSession, directory: Path, how: str, conf: dict[str, str]) -> None:
+    def __init__(
+        self, spark: SparkSession, directory: Path, how: str, conf: dict[str, str]
+    ) -> None:
         self.spark, self.how, self.conf = spark, how, conf
         self.inputs = [Input(directory / f"input-{i}", EVENTS) for i in range(2)]
         self.run = Run(directory / "checkpoint")
@@ -54,7 +64,9 @@ class _Job:
 
     def pinned(self) -> dict[str, Any]:
         """The settings in the first entry of the offset log."""
-        conf: dict[str, Any] = json.loads((self.run.checkpoint / "offsets" / "0").read_text().splitlines()[1])["conf"]
+        conf: dict[str, Any] = json.loads(
+            (self.run.checkpoint / "offsets" / "0").read_text().splitlines()[1]
+        )["conf"]
         return conf
 
 
@@ -71,11 +83,15 @@ def _spark_testing(spark: SparkSession) -> Iterator[None]:
 
 @pytest.mark.skipif(MILLPOND not in providers_to_test(), reason="no Millpond jar")
 @pytest.mark.parametrize("version", [2, 3, 4])
-def test_a_query_gets_the_format_it_asks_for(spark: SparkSession, tmp_path: Path, version: int) -> None:
+def test_a_query_gets_the_format_it_asks_for(
+    spark: SparkSession, tmp_path: Path, version: int
+) -> None:
     job = _Job(spark, tmp_path, "leftOuter", {_PROVIDER: MILLPOND, STATE_FORMAT: str(version)})
     job.add(slice(0, 2))
     if version == 4 and pyspark.__version__.startswith("4.2."):
-        with pytest.raises(StreamingQueryException, match="State format version 4 is under development"):
+        with pytest.raises(
+            StreamingQueryException, match="State format version 4 is under development"
+        ):
             job.go()
         return
     job.go()
@@ -88,7 +104,9 @@ def test_a_query_gets_the_format_it_asks_for(spark: SparkSession, tmp_path: Path
     assert [(s.name, s.unscalable_reason) for s in operator.stores if not s.scalable] == []
     if version == 2:
         assert (state / "_metadata" / "metadata").is_file()
-        assert {(s.partition, s.name) for s in operator.stores} == {(p, name) for p in range(2) for name in _STORES}
+        assert {(s.partition, s.name) for s in operator.stores} == {
+            (p, name) for p in range(2) for name in _STORES
+        }
         return
     assert sorted((state / "_metadata" / "v2").iterdir())
     assert {(s.partition, s.name) for s in operator.stores} == {(p, "default") for p in range(2)}
@@ -128,7 +146,9 @@ def test_nothing_of_sparks_own_provider_is_used(spark: SparkSession) -> None:
     ours, parent = (loader.loadClass(name) for name in (MILLPOND, ROCKSDB))
     if not parent.isAssignableFrom(ours):
         pytest.skip("this line of Spark has no such check, and Millpond's provider no such parent")
-    logging = {m.getName() for m in loader.loadClass("org.apache.spark.internal.Logging").getMethods()}
+    logging = {
+        m.getName() for m in loader.loadClass("org.apache.spark.internal.Logging").getMethods()
+    }
     inherited = set()
     for method in parent.getDeclaredMethods():
         static = jvm.java.lang.reflect.Modifier.isStatic(method.getModifiers())
@@ -138,7 +158,11 @@ def test_nothing_of_sparks_own_provider_is_used(spark: SparkSession) -> None:
             if found.getDeclaringClass().getName() == ROCKSDB:
                 inherited.add(method.getName())
     assert inherited - logging == {
-        *("unloaded", "maintenanceLock", "setUnloaded"),  # the contract's own state lives in the class that mixes it in
+        *(
+            "unloaded",
+            "maintenanceLock",
+            "setUnloaded",
+        ),  # the contract's own state lives in the class that mixes it in
         "createRocksDB",  # called for the parent's lazy field alone, which is overridden
         "sparkConf",
     }

@@ -43,7 +43,9 @@ _G = [[t] for t in ("", "a", "b", "ü€", None, "x" * 50, "c", "d", "e", "f")]
 _TWS = "transformWithStateInPandasExec"
 _GROUP = "g string"
 _EXPIRY = "expirationMs bigint, elementKey struct<g: string>"
-_MAP_EXPIRY = "expirationMs bigint, elementKey struct<key: struct<g: string>, userKey struct<u: bigint>>"
+_MAP_EXPIRY = (
+    "expirationMs bigint, elementKey struct<key: struct<g: string>, userKey struct<u: bigint>>"
+)
 _MAP_KEY = "key struct<g: string>, userKey struct<u: bigint>"
 _BY_TIME: dict[str, Any] = {"type": "range", "ordinals": [0]}
 
@@ -59,7 +61,9 @@ def _tws(
 ) -> Placed:
     name, kind, _ = variable.split(":")
     schema = Schema(key, "v string", spec, multi=multi)
-    return Placed(_TWS, family, schema, hashed, _GROUP, keys, variable=variable, variables={name: kind})
+    return Placed(
+        _TWS, family, schema, hashed, _GROUP, keys, variable=variable, variables={name: kind}
+    )
 
 
 def _placed() -> list[Placed]:
@@ -74,7 +78,14 @@ def _placed() -> list[Placed]:
         return k[:-1]
 
     found = [
-        Placed(op, "default", Schema("a string, b bigint", "v string"), same, "a string, b bigint", pairs)
+        Placed(
+            op,
+            "default",
+            Schema("a string, b bigint", "v string"),
+            same,
+            "a string, b bigint",
+            pairs,
+        )
         for op in (
             "stateStoreSave",
             "dedupe",
@@ -124,11 +135,22 @@ def _placed() -> list[Placed]:
                 )
             )
     for name, spec in (("left-keyWithTsToValues", "ts_postfix"), ("right-tsWithKey", "ts_prefix")):
-        schema = Schema("f string, __event_time bigint not null", "v string", {"type": spec}, multi=True)
+        schema = Schema(
+            "f string, __event_time bigint not null", "v string", {"type": spec}, multi=True
+        )
         # Spark 4.3.0's extractor takes the event time for part of the partition key: its own offline repartitioning would
         # tear such a state apart.
         found.append(
-            Placed("symmetricHashJoin", name, schema, but_last, "f string", pairs, state_format=4, like_spark=False)
+            Placed(
+                "symmetricHashJoin",
+                name,
+                schema,
+                but_last,
+                "f string",
+                pairs,
+                state_format=4,
+                like_spark=False,
+            )
         )
     mapped = [[k, [n]] for k in _G for n in (1, 2)]
     found += [
@@ -138,9 +160,30 @@ def _placed() -> list[Placed]:
         _tws("$min_l", _GROUP, _G, same, none, "l:ListState:true"),
         _tws("$count_l", _GROUP, _G, same, none, "l:ListState:true"),
         _tws("m", _MAP_KEY, mapped, lambda k: k[0], first, "m:MapState:true"),
-        _tws("$ttl_v", _EXPIRY, [[n, k] for k in _G for n in (7, -7)], lambda k: k[1], _BY_TIME, "v:ValueState:true"),
-        _tws("$ttl_l", _EXPIRY, [[n, k] for k in _G for n in (7, -7)], lambda k: k[1], _BY_TIME, "l:ListState:true"),
-        _tws("$ttl_m", _MAP_EXPIRY, [[7, k] for k in mapped], lambda k: k[1][0], _BY_TIME, "m:MapState:true"),
+        _tws(
+            "$ttl_v",
+            _EXPIRY,
+            [[n, k] for k in _G for n in (7, -7)],
+            lambda k: k[1],
+            _BY_TIME,
+            "v:ValueState:true",
+        ),
+        _tws(
+            "$ttl_l",
+            _EXPIRY,
+            [[n, k] for k in _G for n in (7, -7)],
+            lambda k: k[1],
+            _BY_TIME,
+            "l:ListState:true",
+        ),
+        _tws(
+            "$ttl_m",
+            _MAP_EXPIRY,
+            [[7, k] for k in mapped],
+            lambda k: k[1][0],
+            _BY_TIME,
+            "m:MapState:true",
+        ),
     ]
     for clock in ("event", "proc"):
         timer = f"${clock}Timers"
@@ -148,8 +191,22 @@ def _placed() -> list[Placed]:
         key_first = "key struct<g: string>, expiryTimestampMs bigint"
         time_first = "expiryTimestampMs bigint, key struct<g: string>"
         found += [
-            _tws(f"{timer}_keyToTimestamp", key_first, [[k, 7] for k in _G], lambda k: k[0], first, variable),
-            _tws(f"{timer}_timestampToKey", time_first, [[7, k] for k in _G], lambda k: k[1], _BY_TIME, variable),
+            _tws(
+                f"{timer}_keyToTimestamp",
+                key_first,
+                [[k, 7] for k in _G],
+                lambda k: k[0],
+                first,
+                variable,
+            ),
+            _tws(
+                f"{timer}_timestampToKey",
+                time_first,
+                [[7, k] for k in _G],
+                lambda k: k[1],
+                _BY_TIME,
+                variable,
+            ),
         ]
     return found
 
@@ -157,12 +214,18 @@ def _placed() -> list[Placed]:
 @pytest.mark.parametrize(
     "placed",
     _placed(),
-    ids=lambda p: f"{p.operator}-{p.store}-{p.family}-{p.state_format or ''}".replace("default", ""),
+    ids=lambda p: f"{p.operator}-{p.store}-{p.family}-{p.state_format or ''}".replace(
+        "default", ""
+    ),
 )
-def test_every_family_lies_in_the_key_groups_of_its_partition(harness: Harness, tmp_path: Path, placed: Placed) -> None:
+def test_every_family_lies_in_the_key_groups_of_its_partition(
+    harness: Harness, tmp_path: Path, placed: Placed
+) -> None:
     """A row's slot is that of a key group which its partition owns; a row of another partition marks the store."""
     partitions = harness.partitions_of(
-        [placed.hashed(k) for k in placed.keys], key_schema=placed.hashed_schema, partitions=PARTITIONS
+        [placed.hashed(k) for k in placed.keys],
+        key_schema=placed.hashed_schema,
+        partitions=PARTITIONS,
     )
     if placed.like_spark:
         assert partitions == harness.spark_partitions_of(
@@ -196,7 +259,13 @@ def test_every_family_lies_in_the_key_groups_of_its_partition(harness: Harness, 
         store.put_many([(k, value) for k in keys], **cf)
         store.commit()
     provider.close()
-    folder = tmp_path / "state" / "0" / str(partition) / ("" if placed.store == "default" else placed.store)
+    folder = (
+        tmp_path
+        / "state"
+        / "0"
+        / str(partition)
+        / ("" if placed.store == "default" else placed.store)
+    )
     for version, keys in ((1, mine), (2, foreign)):
         with (folder / f"{version}.changelog").open("rb") as file:
             changelog = ChangelogReader(file, name=file.name)
@@ -207,14 +276,18 @@ def test_every_family_lies_in_the_key_groups_of_its_partition(harness: Harness, 
         groups = KeyGroups(info.max_parallelism, info.base)
         owned = {groups.slot(g) for g in range(partition, info.max_parallelism, PARTITIONS)}
         assert info.scalable == (version == 1), info.reason
-        assert (slots <= owned) == (version == 1) and len(slots) == len({str(placed.hashed(k)) for k in keys})
+        assert (slots <= owned) == (version == 1) and len(slots) == len(
+            {str(placed.hashed(k)) for k in keys}
+        )
         if placed.cross_key:
             assert {key[:2] for _, key in records} == {RESERVED_SLOT}
         if version == 2:
             assert "Spark did not place it" in info.reason
 
 
-@pytest.mark.parametrize(("operator", "family"), [("stateStoreSave", "default"), ("globalLimit", "default")])
+@pytest.mark.parametrize(
+    ("operator", "family"), [("stateStoreSave", "default"), ("globalLimit", "default")]
+)
 def test_what_lives_in_partition_0_alone_is_in_key_group_0(
     harness: Harness, tmp_path: Path, operator: str, family: str
 ) -> None:

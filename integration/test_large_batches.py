@@ -8,13 +8,23 @@ from pathlib import Path
 
 import pytest
 
-from integration.harness import Harness, Numbered, Provider, Schema, Store, providers_to_test, short_conf
+from integration.harness import (
+    Harness,
+    Numbered,
+    Provider,
+    Schema,
+    Store,
+    providers_to_test,
+    short_conf,
+)
 from integration.jvm import MILLPOND
 from integration.store_model import write_spark_metadata
 
 pytestmark = [
     pytest.mark.spark,
-    pytest.mark.skipif(MILLPOND not in providers_to_test(), reason="about Millpond's own memory tier"),
+    pytest.mark.skipif(
+        MILLPOND not in providers_to_test(), reason="about Millpond's own memory tier"
+    ),
 ]
 
 MIB = 1 << 20
@@ -47,7 +57,9 @@ def _harness(work_dir: Path, size: Size) -> Harness:
 def _open(harness: Harness, checkpoint: Path, size: Size, partition: int = 0) -> Provider:
     conf = short_conf({"minDeltasForSnapshot": 1, "millpond.memory.budget": str(size.budget_bytes)})
     conf |= {"spark.sql.shuffle.partitions": "2"}
-    return harness.open(checkpoint / "state", provider_class=MILLPOND, schema=SCHEMA, conf=conf, partition=partition)
+    return harness.open(
+        checkpoint / "state", provider_class=MILLPOND, schema=SCHEMA, conf=conf, partition=partition
+    )
 
 
 def _most_bytes(harness: Harness) -> int:
@@ -62,17 +74,24 @@ def _custom(store: Store, name: str) -> int:
     return int(store.metrics()["custom"][name])
 
 
-@pytest.mark.parametrize("size", [SMALL, pytest.param(LARGE, marks=pytest.mark.deep)], ids=["24m", "2g"])
+@pytest.mark.parametrize(
+    "size", [SMALL, pytest.param(LARGE, marks=pytest.mark.deep)], ids=["24m", "2g"]
+)
 def test_a_batch_larger_than_memory_comes_back(tmp_path: Path, size: Size) -> None:
     """Commit, kill -9, replay, flush, snapshot, kill -9, restore: in memory that never holds the batch."""
     checkpoint = tmp_path / "checkpoint"
-    write_spark_metadata(checkpoint, operator_name="stateStoreSave", partitions=2, provider_class=MILLPOND)
+    write_spark_metadata(
+        checkpoint, operator_name="stateStoreSave", partitions=2, provider_class=MILLPOND
+    )
     first = [
         Numbered(size.rows, "first", size.row_bytes),
         Numbered(size.rows, "again", size.row_bytes // 2, first=1, step=7),
         Numbered(size.rows, "", first=2, step=11),
     ]
-    second = [Numbered(size.rows, "later", 100, first=3, step=101), Numbered(size.rows, "", first=5, step=103)]
+    second = [
+        Numbered(size.rows, "later", 100, first=3, step=101),
+        Numbered(size.rows, "", first=5, step=103),
+    ]
 
     harness = _harness(tmp_path, size)
     store = _open(harness, checkpoint, size).store(0)
@@ -113,7 +132,9 @@ def test_a_batch_larger_than_memory_comes_back(tmp_path: Path, size: Size) -> No
 def test_two_large_batches_come_back_side_by_side(tmp_path: Path) -> None:
     """Two stores that replay at once have one budget."""
     checkpoint = tmp_path / "checkpoint"
-    write_spark_metadata(checkpoint, operator_name="stateStoreSave", partitions=2, provider_class=MILLPOND)
+    write_spark_metadata(
+        checkpoint, operator_name="stateStoreSave", partitions=2, provider_class=MILLPOND
+    )
     layer = Numbered(SMALL.rows, "first", SMALL.row_bytes)
     harness = _harness(tmp_path, SMALL)
     for partition in (0, 1):
@@ -126,7 +147,9 @@ def test_two_large_batches_come_back_side_by_side(tmp_path: Path) -> None:
     providers = [_open(harness, checkpoint, SMALL, partition) for partition in (0, 1)]
     names = [harness.name("s") for _ in providers]
     begun = [
-        harness.begin("get_store", p=p.name, s=s, version=1, id=None, force_snapshot=False, load_empty=False)
+        harness.begin(
+            "get_store", p=p.name, s=s, version=1, id=None, force_snapshot=False, load_empty=False
+        )
         for p, s in zip(providers, names, strict=True)
     ]
     for name in begun:

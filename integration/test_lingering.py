@@ -20,7 +20,12 @@ PREFIX = Schema("k string, n bigint", "v string", {"type": "prefix", "columns": 
 RANGE = Schema("n bigint, k string", "v string", {"type": "range", "ordinals": [0]})
 FAMILIES = {"plain": PLAIN, "lists": LISTS, "prefix": PREFIX, "range": RANGE}
 KEYS: dict[str, Row] = {"plain": ["a", 1], "lists": ["a", 1], "prefix": ["a", 1], "range": [1, "a"]}
-OTHER: dict[str, Row] = {"plain": ["z", 9], "lists": ["z", 9], "prefix": ["a", 9], "range": [9, "z"]}
+OTHER: dict[str, Row] = {
+    "plain": ["z", 9],
+    "lists": ["z", 9],
+    "prefix": ["a", 9],
+    "range": [9, "z"],
+}
 
 DEFINED = {"key": PLAIN.key, "value": PLAIN.value, "spec": {"type": "none"}}
 READS: list[dict[str, Any]] = [
@@ -37,7 +42,11 @@ READS: list[dict[str, Any]] = [
     {"do": "cf_names"},
 ]
 WRITES: list[dict[str, Any]] = [
-    *[{"do": "put", "cf": name, "k": keys[name], "v": ["late"]} for keys in (KEYS, OTHER) for name in FAMILIES],
+    *[
+        {"do": "put", "cf": name, "k": keys[name], "v": ["late"]}
+        for keys in (KEYS, OTHER)
+        for name in FAMILIES
+    ],
     *[{"do": "remove", "cf": name, "k": key} for name, key in KEYS.items()],
     {"do": "put_list", "cf": "lists", "k": OTHER["lists"], "v": [["late"]]},
     {"do": "merge", "cf": "lists", "k": KEYS["lists"], "v": ["late"]},
@@ -51,14 +60,20 @@ WRITES: list[dict[str, Any]] = [
 
 def all_rows(store: Store) -> dict[str, list[tuple[Row, Row]]]:
     """Of each family, in a fixed order."""
-    return {name: sorted(store.scan(cf=name, **({"multi": True} if name == "lists" else {}))) for name in FAMILIES}
+    return {
+        name: sorted(store.scan(cf=name, **({"multi": True} if name == "lists" else {})))
+        for name in FAMILIES
+    }
 
 
 def refused(harness: Harness, store: Store, calls: list[dict[str, Any]]) -> None:
     """Make the calls on `store`: each must be told that it comes too late."""
     answers = harness.call_all([{**call, "s": store.name} for call in calls])
     for call, answer in zip(calls, answers, strict=True):
-        assert isinstance(answer, ProviderError) and "MILLPOND_STORE_CLOSED" in answer.text, (call, answer)
+        assert isinstance(answer, ProviderError) and "MILLPOND_STORE_CLOSED" in answer.text, (
+            call,
+            answer,
+        )
 
 
 def one_row_each(provider: Provider, version: int, value: str, **arguments: Any) -> Store:
@@ -70,8 +85,12 @@ def one_row_each(provider: Provider, version: int, value: str, **arguments: Any)
     return store
 
 
-@pytest.mark.parametrize("conf", [{}, {"millpond.restore.warmUp": False}], ids=["in-memory", "on-disk"])
-@pytest.mark.parametrize("when", ["between batches", "in the next batch", "while the next one reads"])
+@pytest.mark.parametrize(
+    "conf", [{}, {"millpond.restore.warmUp": False}], ids=["in-memory", "on-disk"]
+)
+@pytest.mark.parametrize(
+    "when", ["between batches", "in the next batch", "while the next one reads"]
+)
 def test_a_lingering_thread_is_refused_and_changes_nothing(
     harness: Harness, tmp_path: Path, when: str, conf: dict[str, Any]
 ) -> None:

@@ -10,7 +10,16 @@ from typing import Any
 
 import pytest
 
-from integration.harness import Harness, Provider, ProviderError, Row, Schema, Store, providers_to_test, short_conf
+from integration.harness import (
+    Harness,
+    Provider,
+    ProviderError,
+    Row,
+    Schema,
+    Store,
+    providers_to_test,
+    short_conf,
+)
 from integration.jvm import MILLPOND
 from integration.store_model import write_spark_metadata
 from millpond import layout
@@ -18,7 +27,9 @@ from millpond.format_file import decode_format, encode_format
 
 pytestmark = [
     pytest.mark.spark,
-    pytest.mark.skipif(MILLPOND not in providers_to_test(), reason="about Millpond's own memory tier"),
+    pytest.mark.skipif(
+        MILLPOND not in providers_to_test(), reason="about Millpond's own memory tier"
+    ),
 ]
 
 BUDGET = "256k"
@@ -50,7 +61,9 @@ class Bench:
     versions: list[dict[int, str]] = field(default_factory=lambda: [{}])
 
     def __post_init__(self) -> None:
-        write_spark_metadata(self.checkpoint, operator_name="stateStoreSave", partitions=1, provider_class=MILLPOND)
+        write_spark_metadata(
+            self.checkpoint, operator_name="stateStoreSave", partitions=1, provider_class=MILLPOND
+        )
 
     def provider(self, **options: Any) -> Provider:
         """A new provider."""
@@ -119,7 +132,9 @@ class Bench:
         provider.close()
 
 
-@pytest.fixture(params=[(k, f) for k in KINDS for f in (1, 2)], ids=lambda p: f"{p[0]}-format{p[1]}")
+@pytest.fixture(
+    params=[(k, f) for k in KINDS for f in (1, 2)], ids=lambda p: f"{p[0]}-format{p[1]}"
+)
 def bench(request: pytest.FixtureRequest, harness: Harness, tmp_path: Path) -> Bench:
     """A store of each kind, in both Spark checkpoint formats."""
     return Bench(harness, tmp_path / "checkpoint", *request.param)
@@ -205,7 +220,9 @@ def test_iterators_outlive_a_spill(bench: Bench) -> None:
     store = provider.store(1, bench.ids[1])
     cursor = store.iterate()
     seen = cursor.next(10, remove=True)
-    state = bench.fill(store, {i: v for i, v in few.items() if i not in {bench.number(k) for k, _ in seen}}, "new")
+    state = bench.fill(
+        store, {i: v for i, v in few.items() if i not in {bench.number(k) for k, _ in seen}}, "new"
+    )
     seen += cursor.next(-1)
     found = {bench.number(k): str(v[0]) for k, v in seen}
     assert len(found) == len(seen)
@@ -218,7 +235,9 @@ def test_iterators_outlive_a_spill(bench: Bench) -> None:
     bench.check(2)
 
 
-def test_a_store_gives_memory_back_while_what_became_the_write_store_is_read(bench: Bench, tmp_path: Path) -> None:
+def test_a_store_gives_memory_back_while_what_became_the_write_store_is_read(
+    bench: Bench, tmp_path: Path
+) -> None:
     """Session windows read with iterators of the read store to which they then write."""
     budget = {"memory.budget": "1m"}
 
@@ -267,7 +286,9 @@ def test_lists_of_values_survive_a_spill(harness: Harness, tmp_path: Path) -> No
     }
 
     def provider() -> Provider:
-        return harness.open(bench.checkpoint / "state", provider_class=MILLPOND, schema=schema, conf=conf)
+        return harness.open(
+            bench.checkpoint / "state", provider_class=MILLPOND, schema=schema, conf=conf
+        )
 
     def values(store: Store, i: int) -> list[str]:
         return [str(v[0]) for v in harness.call("values", s=store.name, k=bench.key(i))]
@@ -374,7 +395,9 @@ def test_heap_refuses_what_exceeds_the_budget(harness: Harness, tmp_path: Path) 
 
 
 @pytest.mark.deep
-def test_a_list_that_grows_too_large_is_refused_and_what_was_taken_can_be_read(tmp_path: Path) -> None:
+def test_a_list_that_grows_too_large_is_refused_and_what_was_taken_can_be_read(
+    tmp_path: Path,
+) -> None:
     """512 MiB are the most. Lists of a gigabyte were committed, and no changelog that held one could be read."""
     megabytes, budget = 1 << 20, {"millpond.memory.budget": "4g"}
     schema = Schema("k string, n bigint", "v string", multi=True)
@@ -383,7 +406,9 @@ def test_a_list_that_grows_too_large_is_refused_and_what_was_taken_can_be_read(t
     conf = short_conf(budget) | {"spark.sql.shuffle.partitions": "1"}
 
     def provider() -> Provider:
-        return harness.open(bench.checkpoint / "state", provider_class=MILLPOND, schema=schema, conf=conf)
+        return harness.open(
+            bench.checkpoint / "state", provider_class=MILLPOND, schema=schema, conf=conf
+        )
 
     try:
         first = provider()

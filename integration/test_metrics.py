@@ -18,7 +18,9 @@ CLEANUP = "spark.sql.streaming.statefulOperator.incrementalCleanupFactor"
 PLAIN = Schema("k string, n bigint", "v string")
 
 
-def test_progress_equals_that_of_spark_with_incremental_cleanup(spark: SparkSession, tmp_path: Path) -> None:
+def test_progress_equals_that_of_spark_with_incremental_cleanup(
+    spark: SparkSession, tmp_path: Path
+) -> None:
     """Eviction interleaved with puts: rows out, and rows total, updated, removed and late, batch by batch."""
     source = Input(tmp_path / "input", EVENTS)
     for rows in CLICKS:
@@ -66,7 +68,11 @@ def test_the_instance_metric_names_the_newest_snapshot(harness: Harness, tmp_pat
 def test_an_exact_count_costs_a_look_up_for_each_key_not_in_memory(
     harness: Harness, tmp_path: Path, exact: bool
 ) -> None:
-    conf = {"millpond.numKeys.exact": exact, "millpond.memory.budget": "1m", "millpond.restore.warmUp": False}
+    conf = {
+        "millpond.numKeys.exact": exact,
+        "millpond.memory.budget": "1m",
+        "millpond.restore.warmUp": False,
+    }
     provider = open_provider(harness, tmp_path, schema=PLAIN, operator="dedupe", conf=conf)
     store = provider.store(0)
     store.put_many([(["k", i], ["v"]) for i in range(2000)])

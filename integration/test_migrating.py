@@ -44,18 +44,32 @@ def _cases() -> list[Any]:
 
 
 def _has_families(case: Case) -> bool:
-    return "transformWithState" in case.operator or case.name.endswith(("v3", "v4")) or case.encoding == "avro"
+    return (
+        "transformWithState" in case.operator
+        or case.name.endswith(("v3", "v4"))
+        or case.encoding == "avro"
+    )
 
 
 def _conf(case: Case, provider: str) -> dict[str, str]:
     # Every second case without changelogs: then Spark's checkpoint has other files
-    changelog = {_CHANGELOG: str(len(case.name) % 2 == 0).lower()} if provider == PROVIDERS[ROCKSDB] else {}
+    changelog = (
+        {_CHANGELOG: str(len(case.name) % 2 == 0).lower()} if provider == PROVIDERS[ROCKSDB] else {}
+    )
     own = case.candidate_conf if provider == MILLPOND else {}
-    return {_PROVIDER: provider, _FORMAT: str(case.checkpoint_format), **changelog, **case.conf, **own}
+    return {
+        _PROVIDER: provider,
+        _FORMAT: str(case.checkpoint_format),
+        **changelog,
+        **case.conf,
+        **own,
+    }
 
 
 def _tree(root: Path) -> dict[str, bytes]:
-    return {str(path.relative_to(root)): path.read_bytes() for path in root.rglob("*") if path.is_file()}
+    return {
+        str(path.relative_to(root)): path.read_bytes() for path in root.rglob("*") if path.is_file()
+    }
 
 
 def _unchanged(root: Path, before: Mapping[str, bytes]) -> bool:
@@ -63,13 +77,19 @@ def _unchanged(root: Path, before: Mapping[str, bytes]) -> bool:
     ended, which Spark's listener removes a moment later."""
 
     def kept(tree: Mapping[str, bytes]) -> dict[str, bytes]:
-        return {name: content for name, content in tree.items() if "/." not in name and "/running/" not in name}
+        return {
+            name: content
+            for name, content in tree.items()
+            if "/." not in name and "/running/" not in name
+        }
 
     return kept(_tree(root)) == kept(before)
 
 
 @pytest.mark.parametrize(("name", "provider"), _cases())
-def test_goes_on_in_another_store_and_back(spark: SparkSession, tmp_path: Path, name: str, provider: str) -> None:
+def test_goes_on_in_another_store_and_back(
+    spark: SparkSession, tmp_path: Path, name: str, provider: str
+) -> None:
     case = named(name)
     inputs = [Input(tmp_path / f"input-{i}", schema) for i, (schema, _) in enumerate(case.inputs)]
     for source, (_, batches) in zip(inputs, case.inputs, strict=True):
@@ -117,7 +137,9 @@ def _reads(case: Case) -> list[dict[str, str]]:
     return [] if "transformWithState" in case.operator else [{}]
 
 
-def _read(spark: SparkSession, checkpoint: Path, options: Mapping[str, str], conf: Mapping[str, str]) -> list[str]:
+def _read(
+    spark: SparkSession, checkpoint: Path, options: Mapping[str, str], conf: Mapping[str, str]
+) -> list[str]:
     """What Spark's state reader finds after batch 1, expiry times of TTL included."""
     with settings(spark, conf):
         reader = spark.read.format("statestore").options(**{**options, "batchId": "1"})
@@ -129,7 +151,9 @@ def _same_after(run: Run, reference: Run, batch: int, case: Case) -> None:
     assert rows, "nothing came after: it proves nothing"
     assert run.rows == rows
     if not case.random_keys:
-        assert run.state == {number: state for number, state in reference.state.items() if number > batch}
+        assert run.state == {
+            number: state for number, state in reference.state.items() if number > batch
+        }
 
 
 @pytest.mark.skipif(not EVERYTHING, reason="a JVM each time: with MILLPOND_SHAPES=all")
@@ -140,13 +164,17 @@ def test_killed_at_any_moment(spark: SparkSession, tmp_path: Path) -> None:
     source.add(case.inputs[0][1][0])
     old = Run(tmp_path / "old")
     stream = case.build([source.stream(spark)])
-    finish(start(spark, stream, old, output_mode=case.mode, conf=_conf(case, PROVIDERS[ROCKSDB])), old)
+    finish(
+        start(spark, stream, old, output_mode=case.mode, conf=_conf(case, PROVIDERS[ROCKSDB])), old
+    )
     before = _tree(old.checkpoint)
     target = tmp_path / "new"
     environment = {**os.environ, "PYTHONPATH": str(REPO / "python/src")}
     command = [sys.executable, "-m", "millpond.cli.main", "adopt", str(old.checkpoint), str(target)]
     for delay_s in (0.3 + 0.35 * i for i in range(20)):
-        process = subprocess.Popen(command, env=environment, stdout=subprocess.DEVNULL, stderr=subprocess.DEVNULL)
+        process = subprocess.Popen(
+            command, env=environment, stdout=subprocess.DEVNULL, stderr=subprocess.DEVNULL
+        )
         time.sleep(delay_s)
         process.send_signal(signal.SIGKILL)
         if process.wait() == 0:

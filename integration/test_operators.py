@@ -38,7 +38,9 @@ class _Pair:
 
     def __init__(self, spark: SparkSession, directory: Path, case: Case) -> None:
         self.spark, self.case = spark, case
-        self.inputs = [Input(directory / f"input-{i}", schema) for i, (schema, _) in enumerate(case.inputs)]
+        self.inputs = [
+            Input(directory / f"input-{i}", schema) for i, (schema, _) in enumerate(case.inputs)
+        ]
         self.reference, self.candidate = Run(directory / "reference"), Run(directory / "candidate")
         shared = {**case.conf, _FORMAT: str(case.checkpoint_format)}
         own = case.candidate_conf if MILLPOND_TESTED else {}
@@ -56,7 +58,15 @@ class _Pair:
     def _start(self, build: Build, run: Run, conf: Mapping[str, str], fail_at: int | None) -> Any:
         frame = build([i.stream(self.spark) for i in self.inputs])
         case = self.case
-        return start(self.spark, frame, run, output_mode=case.mode, conf=conf, fail_at=fail_at, actions=case.actions)
+        return start(
+            self.spark,
+            frame,
+            run,
+            output_mode=case.mode,
+            conf=conf,
+            fail_at=fail_at,
+            actions=case.actions,
+        )
 
     def run(self, build: Build, *, fail_at: int | None = None) -> None:
         """Both at once, to the end of the input or to the failing batch."""
@@ -83,7 +93,9 @@ class _Pair:
 
 
 @pytest.mark.parametrize("case", to_compare(), ids=lambda c: c.name)
-def test_operator_equals_spark(spark: SparkSession, tmp_path: Path, case: Case, request: pytest.FixtureRequest) -> None:
+def test_operator_equals_spark(
+    spark: SparkSession, tmp_path: Path, case: Case, request: pytest.FixtureRequest
+) -> None:
     """Three runs from one checkpoint.
 
     The first ends in a failed sink, the second does that batch again, the third gets the rest of the input. (Or two: the
@@ -109,7 +121,9 @@ def test_operator_equals_spark(spark: SparkSession, tmp_path: Path, case: Case, 
     reference, candidate = pair.reference, pair.candidate
     shape |= {"batches": len(reference.rows), "rows": sum(map(len, reference.rows.values()))}
     assert any(reference.rows.values()), "the query put out nothing: it proves nothing"
-    assert any(op["numRowsTotal"] > 0 for ops in reference.state.values() for op in ops), "the query kept no state"
+    assert any(op["numRowsTotal"] > 0 for ops in reference.state.values() for op in ops), (
+        "the query kept no state"
+    )
     everything = "\n".join(row for rows in reference.rows.values() for row in rows)
     assert [text for text in case.shows if text not in everything] == []
     assert candidate.rows == reference.rows

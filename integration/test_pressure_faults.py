@@ -10,7 +10,16 @@ from pathlib import Path
 
 import pytest
 
-from integration.harness import Harness, Provider, ProviderError, Row, Schema, Store, providers_to_test, short_conf
+from integration.harness import (
+    Harness,
+    Provider,
+    ProviderError,
+    Row,
+    Schema,
+    Store,
+    providers_to_test,
+    short_conf,
+)
 from integration.jvm import MILLPOND
 from integration.store_model import write_spark_metadata
 
@@ -46,8 +55,12 @@ def small_disk(tmp_path: Path) -> Iterator[Path]:
 
 def _provider(harness: Harness, checkpoint: Path, **options: object) -> Provider:
     if not checkpoint.exists():
-        write_spark_metadata(checkpoint, operator_name="dedupe", partitions=1, provider_class=MILLPOND)
-    conf = short_conf({f"millpond.{name.replace('_', '.')}": value for name, value in options.items()})
+        write_spark_metadata(
+            checkpoint, operator_name="dedupe", partitions=1, provider_class=MILLPOND
+        )
+    conf = short_conf(
+        {f"millpond.{name.replace('_', '.')}": value for name, value in options.items()}
+    )
     conf |= {"spark.sql.shuffle.partitions": "1"}
     return harness.open(checkpoint / "state", provider_class=MILLPOND, schema=SCHEMA, conf=conf)
 
@@ -66,13 +79,17 @@ def _commit(provider: Provider, version: int, rows: dict[int, str]) -> None:
 def _leave_free(disk: Path, free_bytes: int) -> Path:
     """Fill the disk but for so many bytes; returns the file to be removed."""
     ballast = disk / "ballast"
-    usage = subprocess.run(["df", "--output=avail", "-B1", str(disk)], capture_output=True, text=True, check=True)
+    usage = subprocess.run(
+        ["df", "--output=avail", "-B1", str(disk)], capture_output=True, text=True, check=True
+    )
     with ballast.open("wb") as file:
         file.write(bytes(int(usage.stdout.split()[-1]) - free_bytes))
     return ballast
 
 
-def test_the_local_disk_is_full_while_a_batch_spills(harness: Harness, tmp_path: Path, small_disk: Path) -> None:
+def test_the_local_disk_is_full_while_a_batch_spills(
+    harness: Harness, tmp_path: Path, small_disk: Path
+) -> None:
     checkpoint = tmp_path / "checkpoint"
     provider = _provider(harness, checkpoint, memory_budget="256k", localDir=str(small_disk))
     first = {i: f"first {i}" for i in range(100)}

@@ -12,7 +12,9 @@ from integration.harness import Harness, Schema, providers_to_test
 from integration.jvm import MILLPOND
 from integration.store_cases import open_provider
 
-pytestmark = pytest.mark.skipif(MILLPOND not in providers_to_test(), reason="about Millpond's own files")
+pytestmark = pytest.mark.skipif(
+    MILLPOND not in providers_to_test(), reason="about Millpond's own files"
+)
 
 SCHEMA = Schema("k string", "v string")
 
@@ -32,7 +34,9 @@ def test_local_files_are_closed_and_the_working_directory_is_no_place_for_module
     finally:
         os.umask(before)
     try:
-        provider = open_provider(harness, tmp_path / "checkpoint", operator="stateStoreSave", schema=SCHEMA)
+        provider = open_provider(
+            harness, tmp_path / "checkpoint", operator="stateStoreSave", schema=SCHEMA
+        )
         for version in range(3):
             store = provider.store(version)
             store.put([f"key {version}"], ["value"])
@@ -42,7 +46,9 @@ def test_local_files_are_closed_and_the_working_directory_is_no_place_for_module
         assert stat.S_IMODE(root.stat().st_mode) == 0o700
         assert stat.S_IMODE((root / "owner.lock").stat().st_mode) == 0o600
         assert list(root.rglob("*.sst")), "what is in it is state"
-        beside = [p for p in harness.local_dir.iterdir() if p != root and p.name.startswith("millpond")]
+        beside = [
+            p for p in harness.local_dir.iterdir() if p != root and p.name.startswith("millpond")
+        ]
         assert [p for p in beside if stat.S_IMODE(p.stat().st_mode) & 0o077] == []
         assert not (tmp_path / "taken").exists()
         provider.close()

@@ -57,7 +57,9 @@ class TestRadosgw(StorageContract):
 @pytest.fixture
 def large(server: S3Server) -> Callable[..., Any]:
     bucket = server.bucket()
-    return lambda **changes: server.storage(bucket, multipart_bytes=5 * MIB, part_bytes=5 * MIB, **changes)
+    return lambda **changes: server.storage(
+        bucket, multipart_bytes=5 * MIB, part_bytes=5 * MIB, **changes
+    )
 
 
 def test_large_objects(large: Callable[..., Any], tmp_path: Path) -> None:
@@ -70,7 +72,9 @@ def test_large_objects(large: Callable[..., Any], tmp_path: Path) -> None:
     assert (tmp_path / "back").read_bytes() == body
     for conditional in (True, False):
         with pytest.raises(ConflictError):
-            large(conditional_put=conditional).put_file("x.sst", str(tmp_path / "file"), if_absent=True)
+            large(conditional_put=conditional).put_file(
+                "x.sst", str(tmp_path / "file"), if_absent=True
+            )
 
 
 @pytest.mark.spark
@@ -79,5 +83,7 @@ def test_an_operator(spark: SparkSession, server: S3Server, tmp_path: Path) -> N
 
 
 @pytest.mark.spark
-def test_savepoints_and_a_rescale(spark: SparkSession, server: S3Server, boto: None, tmp_path: Path) -> None:
+def test_savepoints_and_a_rescale(
+    spark: SparkSession, server: S3Server, boto: None, tmp_path: Path
+) -> None:
     queries.test_savepoints_and_a_rescale_on_s3(spark, server, boto, tmp_path)

@@ -30,7 +30,14 @@ BATCHES = len(CLICKS)
 SNAPSHOT_AFTER = 4  # batches; then the query waits until a snapshot is there
 _FORMAT = "spark.sql.streaming.stateStore.checkpointFormatVersion"
 _KEY_COLUMNS = ("key", "user_map_key")
-_RESULT_COLUMNS = ("value", "single_value", "list_element", "user_map_value", "list_value", "map_value")
+_RESULT_COLUMNS = (
+    "value",
+    "single_value",
+    "list_element",
+    "user_map_value",
+    "list_value",
+    "map_value",
+)
 
 
 @dataclass(frozen=True)
@@ -45,22 +52,24 @@ class Query:
     conf: Mapping[str, str] = field(default_factory=dict)
     selections: tuple[Mapping[str, str], ...] = ({},)  # which part of the state
     fed: tuple[Mapping[str, str], ...] = ({},)  # parts that have a change feed
-    exact_feed: bool = (
-        True  # whether the query writes each key once a batch, so that the feeds are equal record by record
-    )
+    exact_feed: bool = True  # whether the query writes each key once a batch, so that the feeds are equal record by record
     store: str = ""  # directory of the store whose snapshots are looked for, within the partition's
 
 
 def counts(inputs: list[DataFrame]) -> DataFrame:
     """Windows of 10 seconds by key, 10 seconds late at most."""
     late = inputs[0].withWatermark("ts", "10 seconds")
-    return late.groupBy(F.window("ts", "10 seconds"), "k").agg(F.count("*").alias("n"), F.sum("v").alias("s"))
+    return late.groupBy(F.window("ts", "10 seconds"), "k").agg(
+        F.count("*").alias("n"), F.sum("v").alias("s")
+    )
 
 
 def _joined(inputs: list[DataFrame]) -> DataFrame:
     clicks = inputs[0].withWatermark("ts", "10 seconds").alias("c")
     views = inputs[1].withWatermark("ts", "10 seconds").alias("w")
-    near = F.expr("c.k = w.k AND w.ts BETWEEN c.ts - INTERVAL 5 SECONDS AND c.ts + INTERVAL 5 SECONDS")
+    near = F.expr(
+        "c.k = w.k AND w.ts BETWEEN c.ts - INTERVAL 5 SECONDS AND c.ts + INTERVAL 5 SECONDS"
+    )
     return clicks.join(views, near, "left_outer").select("c.k", "c.v", F.col("w.v").alias("w"))
 
 
@@ -73,7 +82,9 @@ def _transformed(inputs: list[DataFrame]) -> DataFrame:
 
 
 _VARIABLES = tuple({"stateVarName": name} for name in ("count", "recent", "latest"))
-_UNFLATTENED = tuple({"stateVarName": n, "flattenCollectionTypes": "false"} for n in ("recent", "latest"))
+_UNFLATTENED = tuple(
+    {"stateVarName": n, "flattenCollectionTypes": "false"} for n in ("recent", "latest")
+)
 QUERIES = [
     Query("counts-format2", counts, "append", checkpoint_format=2),
     Query(
@@ -112,7 +123,9 @@ class Written:
     snapshot_batch: int
 
 
-def _start(spark: SparkSession, query: Query, provider: str, inputs: list[Input], checkpoint: Path) -> StreamingQuery:
+def _start(
+    spark: SparkSession, query: Query, provider: str, inputs: list[Input], checkpoint: Path
+) -> StreamingQuery:
     conf = {
         **short_conf(
             {
@@ -126,7 +139,9 @@ def _start(spark: SparkSession, query: Query, provider: str, inputs: list[Input]
         spark.conf.set(name, value)
     try:
         frame = query.build([i.stream(spark) for i in inputs])
-        writer = frame.writeStream.outputMode(query.output_mode).option("checkpointLocation", str(checkpoint))
+        writer = frame.writeStream.outputMode(query.output_mode).option(
+            "checkpointLocation", str(checkpoint)
+        )
         return writer.format("noop").start()
     finally:
         for name in conf:
@@ -151,7 +166,9 @@ def _write(spark: SparkSession, query: Query, provider: str, folder: Path) -> Wr
                 target.add(given[batch])
             running.processAllAvailable()
             if batch + 1 == SNAPSHOT_AFTER:
-                wait_until(lambda: bool(_snapshots(store)), seconds=60, what=f"a snapshot in {store}")
+                wait_until(
+                    lambda: bool(_snapshots(store)), seconds=60, what=f"a snapshot in {store}"
+                )
     finally:
         running.stop()
     return Written(checkpoint, _snapshots(store)[0] - 1)
@@ -166,7 +183,10 @@ def written(
     folder = tmp_path_factory.mktemp(query.name)
     # Spark's own store reads ids only in a session that is set to them
     spark.conf.set(_FORMAT, str(query.checkpoint_format))
-    yield query, {p: _write(spark, query, p, folder / p.rsplit(".", 1)[1]) for p in (MILLPOND, ROCKSDB)}
+    yield (
+        query,
+        {p: _write(spark, query, p, folder / p.rsplit(".", 1)[1]) for p in (MILLPOND, ROCKSDB)},
+    )
     spark.conf.unset(_FORMAT)
 
 
@@ -193,13 +213,18 @@ def test_state_at_a_batch(spark: SparkSession, written: tuple[Query, dict[str, W
     for selection in query.selections:
         for batch in (None, 1, SNAPSHOT_AFTER):  # None: the last one
             options = {**selection, **({} if batch is None else {"batchId": str(batch)})}
-            ours, theirs = (_sorted(_read(spark, by_provider[p].checkpoint, options)) for p in (MILLPOND, ROCKSDB))
+            ours, theirs = (
+                _sorted(_read(spark, by_provider[p].checkpoint, options))
+                for p in (MILLPOND, ROCKSDB)
+            )
             assert ours == theirs, options
             seen += len(ours)
     assert seen > 10
 
 
-def test_state_replayed_from_a_snapshot(spark: SparkSession, written: tuple[Query, dict[str, Written]]) -> None:
+def test_state_replayed_from_a_snapshot(
+    spark: SparkSession, written: tuple[Query, dict[str, Written]]
+) -> None:
     """`snapshotStartBatchId`: the state of one partition, made from that snapshot and what was written since."""
     query, by_provider = written
     last = _last_batch(by_provider[ROCKSDB].checkpoint)
@@ -208,11 +233,17 @@ def test_state_replayed_from_a_snapshot(spark: SparkSession, written: tuple[Quer
             continue  # its four stores need not have a snapshot of the same batch
         results = {}
         for provider, w in by_provider.items():
-            replay = {"snapshotStartBatchId": str(w.snapshot_batch), "snapshotPartitionId": "0", "batchId": str(last)}
+            replay = {
+                "snapshotStartBatchId": str(w.snapshot_batch),
+                "snapshotPartitionId": "0",
+                "batchId": str(last),
+            }
             if selection.get("storeName", query.store or "default") != (query.store or "default"):
                 continue
             plain = [
-                r for r in _read(spark, w.checkpoint, {**selection, "batchId": str(last)}) if r["partition_id"] == 0
+                r
+                for r in _read(spark, w.checkpoint, {**selection, "batchId": str(last)})
+                if r["partition_id"] == 0
             ]
             results[provider] = _sorted(_read(spark, w.checkpoint, {**selection, **replay}))
             assert results[provider] == _sorted(plain), (provider, selection)
@@ -237,7 +268,11 @@ def _net(feed: list[Row]) -> dict[tuple[int, int, str], list[str]]:
             else:
                 assert row["change_type"] == "update"
                 state[place] = [value]
-        changed |= {(batch, *place): list(values) for place, values in state.items() if values != before.get(place, [])}
+        changed |= {
+            (batch, *place): list(values)
+            for place, values in state.items()
+            if values != before.get(place, [])
+        }
     return changed
 
 
@@ -248,7 +283,12 @@ def test_change_feed(spark: SparkSession, written: tuple[Query, dict[str, Writte
     for selection in query.fed:
         feeds = {}
         for provider, w in by_provider.items():
-            options = {**selection, "readChangeFeed": "true", "changeStartBatchId": "0", "changeEndBatchId": str(last)}
+            options = {
+                **selection,
+                "readChangeFeed": "true",
+                "changeStartBatchId": "0",
+                "changeEndBatchId": str(last),
+            }
             feeds[provider] = _read(spark, w.checkpoint, options)
             part = {**options, "changeStartBatchId": "1", "changeEndBatchId": "2"}
             some = _sorted(_read(spark, w.checkpoint, part))
@@ -265,13 +305,22 @@ def test_state_metadata(spark: SparkSession, written: tuple[Query, dict[str, Wri
     tables = []
     for w in by_provider.values():
         table = spark.read.format("state-metadata").load(str(w.checkpoint))
-        columns = ["operatorId", "operatorName", "stateStoreName", "numPartitions", "minBatchId", "maxBatchId"]
+        columns = [
+            "operatorId",
+            "operatorName",
+            "stateStoreName",
+            "numPartitions",
+            "minBatchId",
+            "maxBatchId",
+        ]
         tables.append(_sorted(table.select(*columns, "_numColsPrefixKey").collect()))
     assert tables[0] == tables[1] != []
 
 
 @pytest.mark.deep
-def test_another_application_reads_while_the_query_runs(spark: SparkSession, tmp_path: Path) -> None:
+def test_another_application_reads_while_the_query_runs(
+    spark: SparkSession, tmp_path: Path
+) -> None:
     """In its own JVM, with an agent of its own; the query goes on committing, snapshotting and collecting meanwhile."""
     # All that is committed meanwhile is kept: the reader may be slow.
     keep = {"spark.sql.streaming.minBatchesToRetain": "300"}
@@ -284,8 +333,15 @@ def test_another_application_reads_while_the_query_runs(spark: SparkSession, tmp
             source.add(CLICKS[batch])
             running.processAllAvailable()
         first_run = _last_batch(checkpoint)
-        feed = {"readChangeFeed": "true", "changeStartBatchId": "0", "changeEndBatchId": str(first_run)}
-        readings: list[dict[str, str]] = [*({"batchId": str(b)} for b in range(first_run + 1)), feed]
+        feed = {
+            "readChangeFeed": "true",
+            "changeStartBatchId": "0",
+            "changeEndBatchId": str(first_run),
+        }
+        readings: list[dict[str, str]] = [
+            *({"batchId": str(b)} for b in range(first_run + 1)),
+            feed,
+        ]
         local = tmp_path / "local"
         local.mkdir()
         arguments = [str(checkpoint), str(local), json.dumps(readings)]

@@ -53,7 +53,11 @@ SAMPLE = {
 
 
 def _cases() -> list[Any]:
-    cases = [c for c in SHAPES if not c.refused and not c.unscalable and c.later is None and not c.random_keys]
+    cases = [
+        c
+        for c in SHAPES
+        if not c.refused and not c.unscalable and c.later is None and not c.random_keys
+    ]
     return cases if ALL else quick_first(named(name) for name in SAMPLE)
 
 
@@ -92,7 +96,9 @@ def test_operator_goes_on_after_rescales(spark: SparkSession, tmp_path: Path, ca
             rescale_and_compare(candidate.checkpoint, partitions)
         del chain[:a_time]
     assert any(reference.rows.values()), "the query put out nothing: it proves nothing"
-    for number, (found, expected) in enumerate(zip(candidate.rows.values(), reference.rows.values(), strict=True)):
+    for number, (found, expected) in enumerate(
+        zip(candidate.rows.values(), reference.rows.values(), strict=True)
+    ):
         assert sorted(set(found) ^ set(expected)) == [], f"batch {number} of the reference"
         assert found == expected
     assert _totals(candidate) == _totals(reference)
@@ -109,14 +115,24 @@ _RATE = {"rowsPerBatch": 100}
 
 
 def _counts(
-    spark: SparkSession, checkpoint: Path, *, available_now: bool, conf: Mapping[str, str] = MappingProxyType({})
+    spark: SparkSession,
+    checkpoint: Path,
+    *,
+    available_now: bool,
+    conf: Mapping[str, str] = MappingProxyType({}),
 ) -> StreamingQuery:
     numbers = spark.readStream.format("rate-micro-batch").options(**_RATE).load()
     counts = numbers.withColumn("key", numbers.value % 7).groupBy("key").count()
     with settings(spark, {_PROVIDER: MILLPOND, **conf}):
-        writer = counts.writeStream.outputMode("update").format("noop").option("checkpointLocation", str(checkpoint))
+        writer = (
+            counts.writeStream.outputMode("update")
+            .format("noop")
+            .option("checkpointLocation", str(checkpoint))
+        )
         return (
-            writer.trigger(availableNow=True) if available_now else writer.trigger(processingTime="1 second")
+            writer.trigger(availableNow=True)
+            if available_now
+            else writer.trigger(processingTime="1 second")
         ).start()
 
 
@@ -124,12 +140,16 @@ def _counts(
 def test_a_running_query_is_seen_by_its_heartbeat(spark: SparkSession, tmp_path: Path) -> None:
     checkpoint = tmp_path / "checkpoint"
     _counts(spark, checkpoint, available_now=True).awaitTermination()
-    _wait_for_no_heartbeat(checkpoint)  # Spark tells its listeners a moment after the query has ended
+    _wait_for_no_heartbeat(
+        checkpoint
+    )  # Spark tells its listeners a moment after the query has ended
     query = _counts(spark, checkpoint, available_now=False)
     try:
         with pytest.raises(MillpondError) as caught:
             millpond.rescale(checkpoint, 4)
-        assert caught.value.kind is ErrorKind.QUERY_RUNNING and str(query.runId) in str(caught.value)
+        assert caught.value.kind is ErrorKind.QUERY_RUNNING and str(query.runId) in str(
+            caught.value
+        )
     finally:
         query.stop()
     _wait_for_no_heartbeat(checkpoint)
@@ -149,7 +169,9 @@ def test_an_edited_number_of_partitions_is_noticed(spark: SparkSession, tmp_path
     checkpoint = tmp_path / "checkpoint"
 
     def run(partitions: int, **more: str) -> None:
-        _counts(spark, checkpoint, available_now=True, conf={_PARTITIONS: str(partitions), **more}).awaitTermination()
+        _counts(
+            spark, checkpoint, available_now=True, conf={_PARTITIONS: str(partitions), **more}
+        ).awaitTermination()
 
     run(2)
     assert overview(open_storage(str(checkpoint)), "it").asked_partitions is None
@@ -157,7 +179,9 @@ def test_an_edited_number_of_partitions_is_noticed(spark: SparkSession, tmp_path
     view = overview(open_storage(str(checkpoint)), "it")
     assert (view.partitions, view.asked_partitions, view.asked_refused) == (2, 4, "")
     run(2)
-    assert overview(open_storage(str(checkpoint)), "it").asked_partitions is None, "the user put it back"
+    assert overview(open_storage(str(checkpoint)), "it").asked_partitions is None, (
+        "the user put it back"
+    )
     # with the option it is done: by metadata alone, then with every row hashed anew
     for partitions in (4, 3):
         run(partitions, **{_ON_RESTART: "true"})
@@ -165,7 +189,10 @@ def test_an_edited_number_of_partitions_is_noticed(spark: SparkSession, tmp_path
     # what is refused leaves the query with what it has
     run(5, **{_ON_RESTART: "true", f"{PREFIX}maxParallelism": "384"})
     view = overview(open_storage(str(checkpoint)), "it")
-    assert (view.partitions, view.asked_partitions) == (3, 5) and "MAX_PARALLELISM_INVALID" in view.asked_refused
+    assert (view.partitions, view.asked_partitions) == (
+        3,
+        5,
+    ) and "MAX_PARALLELISM_INVALID" in view.asked_refused
     with settings(spark, {_PROVIDER: MILLPOND}):
         rows = spark.read.format("statestore").load(str(checkpoint)).select("value.count").collect()
     assert sum(row["count"] for row in rows) == 600
@@ -184,7 +211,9 @@ def test_partitions_are_put_together_from_snapshots(spark: SparkSession, tmp_pat
     def run() -> int:
         with settings(spark, conf):
             numbers = spark.readStream.format("rate-micro-batch").option("rowsPerBatch", 500).load()
-            counts = numbers.withColumn("key", numbers.value % 700).groupBy("key").count().writeStream
+            counts = (
+                numbers.withColumn("key", numbers.value % 700).groupBy("key").count().writeStream
+            )
             counts = counts.outputMode("update").format("noop").option("checkpointLocation", root)
             query = counts.trigger(availableNow=True).start()
             query.awaitTermination()
@@ -192,13 +221,22 @@ def test_partitions_are_put_together_from_snapshots(spark: SparkSession, tmp_pat
         batch, partitions = query.lastProgress.batchId, _partitions(checkpoint)
         # of the version that the batch began with; the first batch after a rescale began with what the rescale wrote
         made = f"state/0/*/{batch}.manifest"
-        wait_until(lambda: batch == 0 or len(list(checkpoint.glob(made))) == partitions, seconds=30, what=made)
+        wait_until(
+            lambda: batch == 0 or len(list(checkpoint.glob(made))) == partitions,
+            seconds=30,
+            what=made,
+        )
         found: int = query.lastProgress.stateOperators[0].numRowsTotal
         return found
 
     def rows() -> list[tuple[int, int]]:
         with settings(spark, conf):
-            state = spark.read.format("statestore").load(root).select("key.key", "value.count").collect()
+            state = (
+                spark.read.format("statestore")
+                .load(root)
+                .select("key.key", "value.count")
+                .collect()
+            )
         return sorted((row[0], row[1]) for row in state)
 
     run(), run()

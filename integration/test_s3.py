@@ -35,15 +35,23 @@ def server() -> Iterator[S3Server]:
 
 def conf_of(server: S3Server, bucket: str) -> dict[str, str]:
     return short_conf(
-        {"millpond.storage.uri": f"s3://{bucket}/states", "millpond.storage.s3.endpoint": server.endpoint}
+        {
+            "millpond.storage.uri": f"s3://{bucket}/states",
+            "millpond.storage.s3.endpoint": server.endpoint,
+        }
     )
 
 
 @pytest.mark.parametrize("checkpoint_format", [1, 2])
-def test_a_store(harness: Harness, server: S3Server, tmp_path: Path, checkpoint_format: int) -> None:
+def test_a_store(
+    harness: Harness, server: S3Server, tmp_path: Path, checkpoint_format: int
+) -> None:
     """A commit is one PUT, a restore lists nothing, and local copies go when they are in the disk tier."""
     root = write_spark_metadata(
-        tmp_path / "checkpoint", operator_name="stateStoreSave", partitions=1, provider_class=MILLPOND
+        tmp_path / "checkpoint",
+        operator_name="stateStoreSave",
+        partitions=1,
+        provider_class=MILLPOND,
     )
     (tmp_path / "checkpoint/metadata").write_text('{"id":"the-query"}')
     bucket = server.bucket()
@@ -57,7 +65,9 @@ def test_a_store(harness: Harness, server: S3Server, tmp_path: Path, checkpoint_
         return len(list(harness.local_dir.glob("millpond-*/0-0-default-*/g*/staging/.staging-*")))
 
     before = staged()
-    provider = harness.open(root, provider_class=MILLPOND, schema=Schema(), conf=conf, hadoop=HADOOP)
+    provider = harness.open(
+        root, provider_class=MILLPOND, schema=Schema(), conf=conf, hadoop=HADOOP
+    )
     version, commit_id = 0, None
     for i in range(5):
         store = provider.store(version, commit_id)
@@ -66,11 +76,15 @@ def test_a_store(harness: Harness, server: S3Server, tmp_path: Path, checkpoint_
         done = store.commit()
         # The first commit claims the state for this Spark checkpoint: a look, and a put if absent. In format 1 it writes down
         # the operator too.
-        assert dict(server.counts) == ({"PUT": 1} if i > 0 else {"PUT": 4 - checkpoint_format, "GET": 1})
+        assert dict(server.counts) == (
+            {"PUT": 1} if i > 0 else {"PUT": 4 - checkpoint_format, "GET": 1}
+        )
         version, commit_id = done.version, done.id
     assert staged() == before + 5
     provider.snapshot()
-    assert staged() == before + 1, "what the disk tier took in is needed no more; the last version is not proven yet"
+    assert staged() == before + 1, (
+        "what the disk tier took in is needed no more; the last version is not proven yet"
+    )
     store = provider.store(version, commit_id)
     store.put(["b", 0], ["y", 0])
     state = as_state(store.scan())
@@ -90,23 +104,46 @@ def test_a_store(harness: Harness, server: S3Server, tmp_path: Path, checkpoint_
     reader.close()
     keys = [info.key for info in open_storage(f"s3://{bucket}", server.settings()).list("")]
     assert all(key.startswith("states/the-query/") for key in keys)
-    record = {f"states/the-query/{layout.operator_record_key(0)}"} if checkpoint_format == 1 else set()
-    assert sorted({Path(key).suffix for key in set(keys) - record}) == [".changelog", ".json", ".manifest", ".sst"]
+    record = (
+        {f"states/the-query/{layout.operator_record_key(0)}"} if checkpoint_format == 1 else set()
+    )
+    assert sorted({Path(key).suffix for key in set(keys) - record}) == [
+        ".changelog",
+        ".json",
+        ".manifest",
+        ".sst",
+    ]
     assert record <= set(keys)
-    assert not [path for path in (tmp_path / "checkpoint/state/0").rglob("*") if "_metadata" not in str(path)]
+    assert not [
+        path
+        for path in (tmp_path / "checkpoint/state/0").rglob("*")
+        if "_metadata" not in str(path)
+    ]
 
 
 @pytest.mark.parametrize(
     ("fault", "kind"),
-    [(Fault(404, "NoSuchBucket"), "STORAGE_BUCKET_MISSING"), (Fault(403, "AccessDenied"), "STORAGE_DENIED")],
+    [
+        (Fault(404, "NoSuchBucket"), "STORAGE_BUCKET_MISSING"),
+        (Fault(403, "AccessDenied"), "STORAGE_DENIED"),
+    ],
 )
-def test_a_refusal(harness: Harness, server: S3Server, tmp_path: Path, fault: Fault, kind: str) -> None:
+def test_a_refusal(
+    harness: Harness, server: S3Server, tmp_path: Path, fault: Fault, kind: str
+) -> None:
     root = write_spark_metadata(
-        tmp_path / "checkpoint", operator_name="stateStoreSave", partitions=1, provider_class=MILLPOND
+        tmp_path / "checkpoint",
+        operator_name="stateStoreSave",
+        partitions=1,
+        provider_class=MILLPOND,
     )
     (tmp_path / "checkpoint/metadata").write_text('{"id":"the-query"}')
     provider = harness.open(
-        root, provider_class=MILLPOND, schema=Schema(), conf=conf_of(server, server.bucket()), hadoop=HADOOP
+        root,
+        provider_class=MILLPOND,
+        schema=Schema(),
+        conf=conf_of(server, server.bucket()),
+        hadoop=HADOOP,
     )
     with server.faults(lambda _: fault), pytest.raises(Exception, match=f"MILLPOND_{kind}"):
         provider.store(0)
@@ -156,12 +193,16 @@ def test_a_query(spark: SparkSession, server: S3Server, tmp_path: Path) -> None:
             finish(query, result, fails=fail_at is not None)
         return result
 
-    format2 = short_conf({"checkpointFormatVersion": 2, "rocksdb.changelogCheckpointing.enabled": True})
+    format2 = short_conf(
+        {"checkpointFormatVersion": 2, "rocksdb.changelogCheckpointing.enabled": True}
+    )
     provider = "spark.sql.streaming.stateStore.providerClass"
     expected = run("rocksdb", {provider: ROCKSDB, **format2})
     server.counts.clear()
     with server.faults(faults(7)):
-        found = run("millpond", {provider: MILLPOND, **conf_of(server, bucket), **HADOOP, **format2})
+        found = run(
+            "millpond", {provider: MILLPOND, **conf_of(server, bucket), **HADOOP, **format2}
+        )
     assert (found.rows, found.state) == (expected.rows, expected.state)
     print(f"requests for {len(found.rows)} batches of 2 partitions: {dict(server.counts)}")
 
@@ -169,10 +210,17 @@ def test_a_query(spark: SparkSession, server: S3Server, tmp_path: Path) -> None:
     report = verify(checkpoint, "x")
     assert report.ok and report.checked.changelogs > 0, report.problems
     query_id = json.loads((tmp_path / "millpond/metadata").read_text())["id"]
-    assert {i.key.split("/")[1] for i in open_storage(f"s3://{bucket}", server.settings()).list("")} == {query_id}
+    assert {
+        i.key.split("/")[1] for i in open_storage(f"s3://{bucket}", server.settings()).list("")
+    } == {query_id}
     # Spark's state reader finds it without the option.
     with settings(
-        spark, {**short_conf({"millpond.storage.s3.endpoint": server.endpoint}), **HADOOP, provider: MILLPOND}
+        spark,
+        {
+            **short_conf({"millpond.storage.s3.endpoint": server.endpoint}),
+            **HADOOP,
+            provider: MILLPOND,
+        },
     ):
         mine = spark.read.format("statestore").load(str(tmp_path / "millpond")).collect()
     with settings(spark, {provider: ROCKSDB, **format2}):

@@ -62,7 +62,9 @@ def on_s3(server: S3Server, uri: str) -> dict[str, str]:
     return {
         _PROVIDER: MILLPOND,
         **HADOOP,
-        **short_conf({"millpond.storage.uri": uri, "millpond.storage.s3.endpoint": server.endpoint}),
+        **short_conf(
+            {"millpond.storage.uri": uri, "millpond.storage.s3.endpoint": server.endpoint}
+        ),
     }
 
 
@@ -73,14 +75,23 @@ def _cases() -> list[Case]:
 
 
 @pytest.mark.parametrize("case", _cases(), ids=lambda c: c.name)
-def test_an_operator_with_its_state_on_s3(spark: SparkSession, server: S3Server, tmp_path: Path, case: Case) -> None:
+def test_an_operator_with_its_state_on_s3(
+    spark: SparkSession, server: S3Server, tmp_path: Path, case: Case
+) -> None:
     """As with Spark's own store, batch for batch, over a restart in the middle."""
     inputs = [Input(tmp_path / f"input-{i}", schema) for i, (schema, _) in enumerate(case.inputs)]
     shared = {**case.conf, _FORMAT: str(case.checkpoint_format)}
     reference, candidate = Run(tmp_path / "reference"), Run(tmp_path / "candidate %41 ü")
     sides = [
         (reference, {_PROVIDER: ROCKSDB, _CHANGELOG: "true", **shared}),
-        (candidate, {**on_s3(server, f"s3a://{server.bucket()}/with space/ü%20/"), **shared, **case.candidate_conf}),
+        (
+            candidate,
+            {
+                **on_s3(server, f"s3a://{server.bucket()}/with space/ü%20/"),
+                **shared,
+                **case.candidate_conf,
+            },
+        ),
     ]
     for files in (slice(0, case.first), slice(case.first, None)):
         for source, (_, batches) in zip(inputs, case.inputs, strict=True):
@@ -89,7 +100,9 @@ def test_an_operator_with_its_state_on_s3(spark: SparkSession, server: S3Server,
         queries = []
         for run, conf in sides:
             frame = case.build([source.stream(spark) for source in inputs])
-            queries.append(start(spark, frame, run, output_mode=case.mode, conf=conf, actions=case.actions))
+            queries.append(
+                start(spark, frame, run, output_mode=case.mode, conf=conf, actions=case.actions)
+            )
         for query, (run, _) in zip(queries, sides, strict=True):
             finish(query, run)
     assert any(reference.rows.values()), "the query put out nothing: it proves nothing"
@@ -100,7 +113,9 @@ def test_an_operator_with_its_state_on_s3(spark: SparkSession, server: S3Server,
 
 
 @pytest.mark.parametrize("checkpoint_format", [1, 2] if _PARTITIONS else [2])
-def test_requests_of_a_query(spark: SparkSession, server: S3Server, tmp_path: Path, checkpoint_format: int) -> None:
+def test_requests_of_a_query(
+    spark: SparkSession, server: S3Server, tmp_path: Path, checkpoint_format: int
+) -> None:
     """A batch is one PUT for each partition, a restart reads each changelog by its name, and nothing lists."""
     partitions = int(_PARTITIONS or "4")
     jvm: Any = spark.sparkContext._jvm
@@ -118,7 +133,9 @@ def test_requests_of_a_query(spark: SparkSession, server: S3Server, tmp_path: Pa
 
     def note(batch: int) -> None:
         # Stores that are opened at the same moment each look at format.json, and at first each try to make it.
-        made.append(Counter(r.operation for r in server.log if not r.path.endswith("/millpond/format.json")))
+        made.append(
+            Counter(r.operation for r in server.log if not r.path.endswith("/millpond/format.json"))
+        )
         server.log.clear()
 
     stores = jvm.org.apache.spark.sql.execution.streaming.state.StateStore
@@ -137,10 +154,19 @@ def test_requests_of_a_query(spark: SparkSession, server: S3Server, tmp_path: Pa
     asked = Counter(GET=1)  # by each executor, before its first commit: whose the state is
     born = asked + Counter(PUT=1)
     restores = Counter(GET=3 * partitions)  # the changelogs
-    assert made == [tried + born + commits, commits, commits, tried + restores + asked + commits, commits, commits]
+    assert made == [
+        tried + born + commits,
+        commits,
+        commits,
+        tried + restores + asked + commits,
+        commits,
+        commits,
+    ]
 
 
-def test_savepoints_and_a_rescale_on_s3(spark: SparkSession, server: S3Server, boto: None, tmp_path: Path) -> None:
+def test_savepoints_and_a_rescale_on_s3(
+    spark: SparkSession, server: S3Server, boto: None, tmp_path: Path
+) -> None:
     """A query with its state on S3 is saved there, rescaled and goes on; what is restored and what is forked give the same rows."""
     case = named("agg-update-odd-keys")
     bucket = server.bucket()
@@ -195,23 +221,42 @@ def test_a_query_that_cannot_keep_its_state_ends_before_its_first_task(
 
     def counted(uri: str) -> None:
         query = start(
-            spark, source.stream(spark).groupBy("k").count(), run, output_mode="update", conf=on_s3(server, uri)
+            spark,
+            source.stream(spark).groupBy("k").count(),
+            run,
+            output_mode="update",
+            conf=on_s3(server, uri),
         )
         try:
             finish(query, run)
         finally:
-            jobs.append(list(spark.sparkContext.statusTracker().getJobIdsForGroup(str(query.runId))))
+            jobs.append(
+                list(spark.sparkContext.statusTracker().getJobIdsForGroup(str(query.runId)))
+            )
 
-    with pytest.raises(StreamingQueryException, match=r"MILLPOND_STORAGE_BUCKET_MISSING.*no-such-bucket") as caught:
+    with pytest.raises(
+        StreamingQueryException, match=r"MILLPOND_STORAGE_BUCKET_MISSING.*no-such-bucket"
+    ) as caught:
         counted("s3://no-such-bucket/states")
     assert "GetObject" in str(caught.value) and jobs == [[]]
     uri = f"s3://{server.bucket()}/states"
     for operation, fault, says in (
-        ("PUT", Fault(403, "AccessDenied"), "MILLPOND_STORAGE_DENIED.*PutObject.*Grant s3:PutObject on"),
-        ("GET", Fault(301, "PermanentRedirect"), "MILLPOND_STORAGE_MISCONFIGURED.*GetObject.*storage.s3.region"),
+        (
+            "PUT",
+            Fault(403, "AccessDenied"),
+            "MILLPOND_STORAGE_DENIED.*PutObject.*Grant s3:PutObject on",
+        ),
+        (
+            "GET",
+            Fault(301, "PermanentRedirect"),
+            "MILLPOND_STORAGE_MISCONFIGURED.*GetObject.*storage.s3.region",
+        ),
         ("GET", Fault(200, html=True), "MILLPOND_STORAGE_MISCONFIGURED.*storage.s3.endpoint"),
     ):
-        with server.faults(refuse(operation, fault)), pytest.raises(StreamingQueryException, match=says):
+        with (
+            server.faults(refuse(operation, fault)),
+            pytest.raises(StreamingQueryException, match=says),
+        ):
             counted(uri)
     with pytest.raises(StreamingQueryException, match="MILLPOND_INVALID_ARGUMENT"):
         counted(f"s3://{server.bucket()}/{'long/' * 200}")

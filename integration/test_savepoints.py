@@ -51,13 +51,22 @@ def _cases() -> list[Any]:
         return quick_first(_CASES, 2)
     runs = [case for case in SHAPES if not case.refused and case.later is None]
     return [
-        (case.name, ("native", "canonical")[i % 2], None if case.unscalable else (None, 3, 4, 1, 5)[i % 5])
+        (
+            case.name,
+            ("native", "canonical")[i % 2],
+            None if case.unscalable else (None, 3, 4, 1, 5)[i % 5],
+        )
         for i, case in enumerate(runs)
     ]
 
 
 def _conf(case: Case) -> dict[str, str]:
-    return {_PROVIDER: MILLPOND, _FORMAT: str(case.checkpoint_format), **case.conf, **case.candidate_conf}
+    return {
+        _PROVIDER: MILLPOND,
+        _FORMAT: str(case.checkpoint_format),
+        **case.conf,
+        **case.candidate_conf,
+    }
 
 
 def _frame(spark: SparkSession, case: Case, inputs: list[Input]) -> DataFrame:
@@ -84,9 +93,18 @@ def test_goes_on_from_a_savepoint_as_if_nothing_had_been(
     def during(batch: int) -> None:
         if batch == saved_at:
             savepoint.create(whole.checkpoint, tmp_path / "saved", format=form)
-            savepoint.create(whole.checkpoint, other, format="native" if form == "canonical" else "canonical")
+            savepoint.create(
+                whole.checkpoint, other, format="native" if form == "canonical" else "canonical"
+            )
 
-    query = start(spark, _frame(spark, case, inputs), whole, output_mode=case.mode, conf=_conf(case), during=during)
+    query = start(
+        spark,
+        _frame(spark, case, inputs),
+        whole,
+        output_mode=case.mode,
+        conf=_conf(case),
+        during=during,
+    )
     finish(query, whole)
     image = savepoint.show(tmp_path / "saved").index.image
     assert (image.batch, image.planned_batch) == (saved_at - 1, saved_at)
@@ -98,10 +116,17 @@ def test_goes_on_from_a_savepoint_as_if_nothing_had_been(
 
     shutil.move(tmp_path / "saved", tmp_path / "moved")
     backend = "heap" if form == "native" else None  # the state knows none
-    report = savepoint.restore(tmp_path / "moved", again.checkpoint, partitions=partitions, backend=backend)
+    report = savepoint.restore(
+        tmp_path / "moved", again.checkpoint, partitions=partitions, backend=backend
+    )
     shutil.rmtree(tmp_path / "moved")
-    finish(start(spark, _frame(spark, case, inputs), again, output_mode=case.mode, conf=_conf(case)), again)
-    assert any(_after(whole.rows, image.batch).values()), "nothing came after the savepoint: it proves nothing"
+    finish(
+        start(spark, _frame(spark, case, inputs), again, output_mode=case.mode, conf=_conf(case)),
+        again,
+    )
+    assert any(_after(whole.rows, image.batch).values()), (
+        "nothing came after the savepoint: it proves nothing"
+    )
     assert again.rows == _after(whole.rows, image.batch)
     if case.operator.startswith("transformWithState") and partitions is not None:
         # With other partitions numRowsUpdated of pandas-no-time-odd-keys differs, in Spark's own stores alike; numRowsTotal does not.
@@ -119,7 +144,9 @@ def _totals(state: Mapping[int, Any]) -> dict[int, list[int]]:
 
 def _families(saved: Path) -> list[tuple[int, str, str]]:
     """Operator, store and name of the column families that have rows."""
-    return sorted((f.operator, f.store, f.column_family) for f in savepoint.diff(saved, saved).families)
+    return sorted(
+        (f.operator, f.store, f.column_family) for f in savepoint.diff(saved, saved).families
+    )
 
 
 def _edits_that_change_nothing(saved: Path, work: Path) -> None:
@@ -143,9 +170,13 @@ def _tables_are_what_spark_reads(spark: SparkSession, run: Run, saved: Path, bat
         if table.key is not None and table.family.name == "default"
     ]
     for operator, store in sorted({(table.store.operator, table.store.name) for table in plain}):
-        state = spark.read.format("statestore").options(batchId=batch, operatorId=operator, storeName=store)
+        state = spark.read.format("statestore").options(
+            batchId=batch, operatorId=operator, storeName=store
+        )
         tables = spark.read.parquet(str(saved / f"tables/{operator}/{store}/default"))
-        columns = [name for name in ("key", "value") if name in tables.columns]  # a global aggregation has no key
+        columns = [
+            name for name in ("key", "value") if name in tables.columns
+        ]  # a global aggregation has no key
         known = state.load(str(run.checkpoint)).select(*columns).collect()
         found = tables.select(*columns).collect()
         assert sorted(map(repr, found)) == sorted(map(repr, known))
@@ -159,14 +190,26 @@ def test_forks_do_not_touch_each_other(spark: SparkSession, tmp_path: Path) -> N
     for rows in batches[:2]:
         first.add(rows)
     run = Run(tmp_path / "run")
-    finish(start(spark, _frame(spark, case, [first]), run, output_mode=case.mode, conf=_conf(case)), run)
+    finish(
+        start(spark, _frame(spark, case, [first]), run, output_mode=case.mode, conf=_conf(case)),
+        run,
+    )
     reports = [savepoint.fork(run.checkpoint, tmp_path / name) for name in ("one", "two")]
     state = sum(op.size_bytes for op in savepoint.show(_saved(run, tmp_path)).index.image.operators)
     assert all(report.bytes_linked == state for report in reports), "no bytes of state are moved"
 
     def go_on(name: str, source: Input) -> Run:
         forked = Run(tmp_path / name)
-        finish(start(spark, _frame(spark, case, [source]), forked, output_mode=case.mode, conf=_conf(case)), forked)
+        finish(
+            start(
+                spark,
+                _frame(spark, case, [source]),
+                forked,
+                output_mode=case.mode,
+                conf=_conf(case),
+            ),
+            forked,
+        )
         return forked
 
     for rows in batches[3:]:
@@ -178,7 +221,9 @@ def test_forks_do_not_touch_each_other(spark: SparkSession, tmp_path: Path) -> N
     # The savepoint was made before: a fork of it begins where they began.
     savepoint.restore(tmp_path / "saved", tmp_path / "three", offsets="drop")
     three = go_on("three", first)
-    assert min(three.rows) == min(one.rows) and three.rows != one.rows, "it reads all input again, with the state"
+    assert min(three.rows) == min(one.rows) and three.rows != one.rows, (
+        "it reads all input again, with the state"
+    )
 
 
 def _saved(run: Run, tmp_path: Path) -> Path:
@@ -194,7 +239,10 @@ def test_operator_that_another_job_numbers_otherwise(spark: SparkSession, tmp_pa
     for rows in batches[:2]:
         source.add(rows)
     run = Run(tmp_path / "run")
-    finish(start(spark, _frame(spark, case, [source]), run, output_mode=case.mode, conf=_conf(case)), run)
+    finish(
+        start(spark, _frame(spark, case, [source]), run, output_mode=case.mode, conf=_conf(case)),
+        run,
+    )
     saved = _saved(run, tmp_path)
     numbers = {op.name: op.operator for op in savepoint.show(saved).index.image.operators}
     dedupe = next(number for name, number in numbers.items() if name.startswith("dedupe"))
@@ -216,7 +264,10 @@ def test_plan_of_a_job(spark: SparkSession, tmp_path: Path) -> None:
     source = Input(tmp_path / "input", schema)
     source.add(batches[0])
     run = Run(tmp_path / "run")
-    finish(start(spark, _frame(spark, case, [source]), run, output_mode=case.mode, conf=_conf(case)), run)
+    finish(
+        start(spark, _frame(spark, case, [source]), run, output_mode=case.mode, conf=_conf(case)),
+        run,
+    )
     saved = _saved(run, tmp_path)
     names = {op.name: op.operator for op in savepoint.show(saved).index.image.operators}
     dedupe, window = names["dedupe"], names["stateStoreSave"]
@@ -229,13 +280,32 @@ def test_plan_of_a_job(spark: SparkSession, tmp_path: Path) -> None:
         assert report.ok == all(op.verdict != "refused" for op in report.operators)
         return {op.name: f"{op.verdict} {op.reason}".strip() for op in reversed(report.operators)}
 
-    assert said(lambda: _frame(spark, case, [source])) == {"dedupe": "restored", "stateStoreSave": "restored"}
-    other = said(lambda: deduped().withColumn("v", F.lit("a")).groupBy(F.window("ts", "10 seconds")).agg(F.max("v")))
+    assert said(lambda: _frame(spark, case, [source])) == {
+        "dedupe": "restored",
+        "stateStoreSave": "restored",
+    }
+    other = said(
+        lambda: (
+            deduped()
+            .withColumn("v", F.lit("a"))
+            .groupBy(F.window("ts", "10 seconds"))
+            .agg(F.max("v"))
+        )
+    )
     assert other["dedupe"] == "restored"
     assert other["stateStoreSave"].startswith("refused") and "SCHEMA" in other["stateStoreSave"]
-    text = deduped().withColumn("v", F.lit("a")).groupBy(F.window("ts", "10 seconds"), "k").agg(F.max("v").alias("v"))
-    (refused,) = [op for op in savepoint.plan(saved, lambda: text).operators if op.name == "stateStoreSave"]
-    assert {"value: - count long", "value: + max string"} <= {str(column) for column in refused.columns}
+    text = (
+        deduped()
+        .withColumn("v", F.lit("a"))
+        .groupBy(F.window("ts", "10 seconds"), "k")
+        .agg(F.max("v").alias("v"))
+    )
+    (refused,) = [
+        op for op in savepoint.plan(saved, lambda: text).operators if op.name == "stateStoreSave"
+    ]
+    assert {"value: - count long", "value: + max string"} <= {
+        str(column) for column in refused.columns
+    }
     assert f"--map-operator {dedupe}=0" in said(deduped)["dedupe"], "the job's, of two of that name"
     changes: dict[str, Any] = {"map_operators": {dedupe: 0}, "drop_operators": [window]}
     assert said(deduped, **changes) == {"dedupe": "mapped", "stateStoreSave": "dropped"}
@@ -283,7 +353,10 @@ _SECONDS = (0, 6, 12, 18, 50, 90)  # of each batch
 
 
 def _clicks(batches: range, keys: str) -> list[Rows]:
-    return [events(*((k, _SECONDS[n] + t, 10 * n + t) for k, t in _KEY_OF if k in keys)) for n in batches]
+    return [
+        events(*((k, _SECONDS[n] + t, 10 * n + t) for k, t in _KEY_OF if k in keys))
+        for n in batches
+    ]
 
 
 @pytest.mark.parametrize("name", _ALL_FORGETFUL if EVERYTHING else quick_first(_FORGETFUL))
@@ -294,10 +367,17 @@ def test_state_without_a_key_is_that_of_a_query_that_never_saw_it(
     case = named(name)
     real = [Input(tmp_path / f"real-{i}", schema) for i, (schema, _) in enumerate(case.inputs)]
     known = [Input(tmp_path / f"known-{i}", schema) for i, (schema, _) in enumerate(case.inputs)]
-    first, model, edited = Run(tmp_path / "first"), Run(tmp_path / "model"), Run(tmp_path / "edited")
+    first, model, edited = (
+        Run(tmp_path / "first"),
+        Run(tmp_path / "model"),
+        Run(tmp_path / "edited"),
+    )
 
     def go(inputs: list[Input], run: Run) -> None:
-        finish(start(spark, _frame(spark, case, inputs), run, output_mode=case.mode, conf=_conf(case)), run)
+        finish(
+            start(spark, _frame(spark, case, inputs), run, output_mode=case.mode, conf=_conf(case)),
+            run,
+        )
 
     for inputs, keys in ((real, "abc"), (known, "bc")):
         for source in inputs:
@@ -309,7 +389,9 @@ def test_state_without_a_key_is_that_of_a_query_that_never_saw_it(
     for number, (operator, store, family) in enumerate(_families(saved)):
         chosen: dict[str, Any] = {"operator": operator, "store": store, "column_family": family}
         try:
-            report = savepoint.edit(saved, tmp_path / f"without-{number}", function=_without("a"), **chosen)
+            report = savepoint.edit(
+                saved, tmp_path / f"without-{number}", function=_without("a"), **chosen
+            )
         except UnsupportedError:
             continue  # it follows from another
         removed += report.rows_before - report.rows_after
@@ -329,7 +411,11 @@ def test_state_without_a_key_is_that_of_a_query_that_never_saw_it(
 
 def _without(key: str) -> Any:
     def leaves(value: Any) -> list[Any]:
-        return [leaf for inner in value.values() for leaf in leaves(inner)] if isinstance(value, dict) else [value]
+        return (
+            [leaf for inner in value.values() for leaf in leaves(inner)]
+            if isinstance(value, dict)
+            else [value]
+        )
 
     def keeps(found: Any) -> bool:
         return key not in [leaf.lower() for leaf in leaves(found) if isinstance(leaf, str)]

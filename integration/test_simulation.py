@@ -66,7 +66,9 @@ def test_a_failure_is_cut_down_to_what_it_needs() -> None:
     simulator = Planted()
     try:
         schedules = [
-            s for seed in range(1, 200) if len((s := Schedule.of_seed(seed)).steps) > 12 and s.setting.partitions == 1
+            s
+            for seed in range(1, 200)
+            if len((s := Schedule.of_seed(seed)).steps) > 12 and s.setting.partitions == 1
         ]
         schedule, outcome = next((s, o) for s in schedules if (o := simulator.run(s)).symptom)
         shrunk = simulator.shrink(schedule, outcome)

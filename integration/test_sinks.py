@@ -15,7 +15,14 @@ from pyspark.sql import SparkSession
 
 import millpond
 from integration.depth import quick_first
-from integration.sink_queries import PARTITIONS, Distinct, Transactions, distinct, file_sink, rows_in
+from integration.sink_queries import (
+    PARTITIONS,
+    Distinct,
+    Transactions,
+    distinct,
+    file_sink,
+    rows_in,
+)
 from integration.streams import settings
 from millpond import savepoint
 from millpond.errors import ErrorKind, MillpondError
@@ -57,7 +64,9 @@ def test_a_file_sink_is_whole_after_rescales(query: Distinct, tmp_path: Path, fo
     query.add(4)
     query.run(checkpoint, sink, **{_ON_RESTART: "true", PARTITIONS: "8"})
     assert (checkpoint / "offsets/4").read_text().count('"spark.sql.shuffle.partitions":"8"') == 1
-    assert (out / "_spark_metadata/4").read_bytes() == b"v1" and (out / "_spark_metadata/8.compact").exists()
+    assert (out / "_spark_metadata/4").read_bytes() == b"v1" and (
+        out / "_spark_metadata/8.compact"
+    ).exists()
     assert rows_in(query.spark, out, format) == sorted(query.keys)
 
 
@@ -68,7 +77,10 @@ def test_a_sink_that_nobody_tells_of_breaks(query: Distinct, tmp_path: Path) -> 
     query.run(checkpoint, file_sink(out))
     (checkpoint / "millpond/sink.json").unlink()
     report = millpond.rescale(checkpoint, 4)
-    assert "--file-sink DIR" in report.warnings[0] and "_spark_metadata/2 doesn't exist" in report.warnings[0]
+    assert (
+        "--file-sink DIR" in report.warnings[0]
+        and "_spark_metadata/2 doesn't exist" in report.warnings[0]
+    )
     query.add(4)
     with pytest.raises(StreamingQueryException, match="BATCH_METADATA_NOT_FOUND"):
         query.run(checkpoint, file_sink(out))
@@ -124,11 +136,16 @@ def test_a_fork_and_a_restore_begin_a_log_of_their_own(query: Distinct, tmp_path
 
     forked = savepoint.fork(checkpoint, tmp_path / "forked", file_sink=tmp_path / "forked-out")
     assert (forked.batch, forked.file_sink) == (4, str(tmp_path / "forked-out"))
-    savepoint.restore(tmp_path / "saved", tmp_path / "restored", partitions=3, file_sink=tmp_path / "restored-out")
+    savepoint.restore(
+        tmp_path / "saved", tmp_path / "restored", partitions=3, file_sink=tmp_path / "restored-out"
+    )
     savepoint.restore(tmp_path / "saved", tmp_path / "moved", keep_query_id=True, file_sink=out)
     query.add(5)
     after = sorted(query.keys - set(before))
-    for name, directory, rows in (("forked", "forked-out", after), ("restored", "restored-out", after)):
+    for name, directory, rows in (
+        ("forked", "forked-out", after),
+        ("restored", "restored-out", after),
+    ):
         query.run(tmp_path / name, file_sink(tmp_path / directory))
         assert rows_in(query.spark, tmp_path / directory) == rows
     query.run(tmp_path / "moved", file_sink(out))
@@ -149,7 +166,9 @@ def test_a_bootstrapped_query_finds_a_log_with_batch_0(query: Distinct, tmp_path
     query.add(3)
     query.run(warm, file_sink(out))
     with settings(spark, query.conf):
-        taken = _refused(lambda: millpond.bootstrap(job, tmp_path / "of" / "other", rows=history, dry_run=True))
+        taken = _refused(
+            lambda: millpond.bootstrap(job, tmp_path / "of" / "other", rows=history, dry_run=True)
+        )
     assert taken.kind is ErrorKind.FILE_SINK_MISMATCH
     assert (out / "_spark_metadata/5.compact").exists()
     assert rows_in(spark, out) == sorted(query.keys - {"k0", "k3"})
@@ -177,7 +196,11 @@ def test_versions_of_transactions(query: Distinct, tmp_path: Path) -> None:
     moved = savepoint.restore(saved, tmp_path / "moved", keep_query_id=True)
     assert moved.warnings == ()
     query.run(tmp_path / "moved", table)
-    assert sorted(table.rows) == sorted(query.keys) and table.left_out == [] and table.last == {"it": 5}
+    assert (
+        sorted(table.rows) == sorted(query.keys)
+        and table.left_out == []
+        and table.last == {"it": 5}
+    )
     savepoint.fork(checkpoint, tmp_path / "forked")
     query.run(tmp_path / "forked", table)
     assert table.left_out == [4, 5], "the same application"
@@ -195,7 +218,11 @@ def test_a_bootstrapped_query_begins_with_version_1(query: Distinct, tmp_path: P
         job = lambda: table(query.frame().writeStream)  # noqa: E731
         assert millpond.bootstrap(job, tmp_path / "warm", rows=history).warnings == ()
     query.run(tmp_path / "warm", table)
-    assert sorted(table.rows) == sorted(query.keys - {"k0"}) and table.last == {"it": 2} and table.left_out == []
+    assert (
+        sorted(table.rows) == sorted(query.keys - {"k0"})
+        and table.last == {"it": 2}
+        and table.left_out == []
+    )
 
 
 @pytest.mark.deep
@@ -204,13 +231,19 @@ def test_the_memory_sink_goes_on_in_complete_mode_only(query: Distinct, tmp_path
 
     def run(at: Path, mode: str) -> list[tuple[str, int]]:
         with settings(query.spark, query.conf):
-            counts = query.input.stream(query.spark).groupBy("key").count().writeStream.outputMode(mode)
-            writer = counts.format("memory").queryName("in_memory").option("checkpointLocation", str(at))
+            counts = (
+                query.input.stream(query.spark).groupBy("key").count().writeStream.outputMode(mode)
+            )
+            writer = (
+                counts.format("memory").queryName("in_memory").option("checkpointLocation", str(at))
+            )
             writer.trigger(availableNow=True).start().awaitTermination()
         return sorted((row[0], row[1]) for row in query.spark.table("in_memory").collect())
 
     def expected() -> list[tuple[str, int]]:
-        found = query.spark.read.parquet(str(query.input.directory)).groupBy("key").count().collect()
+        found = (
+            query.spark.read.parquet(str(query.input.directory)).groupBy("key").count().collect()
+        )
         return sorted((row[0], row[1]) for row in found)
 
     assert run(checkpoint, "complete") == expected()

@@ -13,7 +13,15 @@ from pathlib import Path
 import pytest
 
 from integration.gate import Gate
-from integration.harness import Harness, Provider, ProviderError, Schema, Store, providers_to_test, short_conf
+from integration.harness import (
+    Harness,
+    Provider,
+    ProviderError,
+    Schema,
+    Store,
+    providers_to_test,
+    short_conf,
+)
 from integration.jvm import MILLPOND
 from integration.processes import agents_below, below, wait_until
 from integration.store_model import write_spark_metadata
@@ -87,7 +95,12 @@ class Pond:
             }
         ) | {"spark.sql.shuffle.partitions": "2"}
         return self.harness.open(
-            self.root, provider_class=MILLPOND, schema=Schema(), conf=conf, hadoop=HADOOP, partition=partition
+            self.root,
+            provider_class=MILLPOND,
+            schema=Schema(),
+            conf=conf,
+            hadoop=HADOOP,
+            partition=partition,
         )
 
     def agent(self) -> int:
@@ -173,7 +186,9 @@ def test_a_task_that_is_killed_while_it_waits_asks_no_more(pond: Pond) -> None:
     pond.hold("GET")
     slow, store = pond.provider(0), Store(slow, "killed task")
     agent = pond.agent()
-    restore = pond.harness.begin("get_store", p=slow.name, s=store.name, version=SNAPSHOTS + 1, task="killed")
+    restore = pond.harness.begin(
+        "get_store", p=slow.name, s=store.name, version=SNAPSHOTS + 1, task="killed"
+    )
     assert pond.waiting.wait(60)
     pond.harness.kill_task("killed")
     with pytest.raises(ProviderError, match="TaskKilledException"):
@@ -198,7 +213,10 @@ def test_a_restore_whose_agent_is_killed_goes_on_with_the_files_it_has(pond: Pon
     assert pond.waiting.wait(60)
     folder = pond.harness.local_dir
     wait_until(
-        lambda: len(list(folder.glob("millpond-*/0-0-default-*/g*/db-*.unfinished/*.sst"))) == SNAPSHOTS - 1,
+        lambda: (
+            len(list(folder.glob("millpond-*/0-0-default-*/g*/db-*.unfinished/*.sst")))
+            == SNAPSHOTS - 1
+        ),
         seconds=60,
         what="the other files",
     )
@@ -220,13 +238,17 @@ def test_an_agent_that_is_late_is_asked_again_and_not_killed(tmp_path: Path) -> 
     conf = {"spark.millpond.harness.log": "WARN"}
     harness = Harness(tmp_path, conf=conf)
     root = write_spark_metadata(
-        tmp_path / "checkpoint", operator_name="stateStoreSave", partitions=2, provider_class=MILLPOND
+        tmp_path / "checkpoint",
+        operator_name="stateStoreSave",
+        partitions=2,
+        provider_class=MILLPOND,
     )
-    options = short_conf({"millpond.agent.callTimeoutMs": 4000, "millpond.agent.python": str(gate.interpreter)}) | {
-        "spark.sql.shuffle.partitions": "2"
-    }
+    options = short_conf(
+        {"millpond.agent.callTimeoutMs": 4000, "millpond.agent.python": str(gate.interpreter)}
+    ) | {"spark.sql.shuffle.partitions": "2"}
     stuck, quick = (
-        harness.open(root, provider_class=MILLPOND, schema=Schema(), conf=options, partition=i) for i in (0, 1)
+        harness.open(root, provider_class=MILLPOND, schema=Schema(), conf=options, partition=i)
+        for i in (0, 1)
     )
     store = stuck.store(0)
     store.put(["a", 0], ["x", 0])
@@ -236,7 +258,9 @@ def test_an_agent_that_is_late_is_asked_again_and_not_killed(tmp_path: Path) -> 
     other = quick.store(0)
     other.put(["b", 0], ["y", 0])
     assert other.commit().version == 1
-    wait_until(lambda: "is slow to answer" in harness.log_path.read_text(), seconds=60, what="the time-out")
+    wait_until(
+        lambda: "is slow to answer" in harness.log_path.read_text(), seconds=60, what="the time-out"
+    )
     held.release()
     assert harness.join(commit)["version"] == 1
     assert rows(stuck.store(1)) == {"a": 1}

@@ -21,12 +21,23 @@ from integration.soak.run import SHORT_FAULTS, STEADY_FAULTS
 
 @pytest.mark.deep
 @pytest.mark.spark
-@pytest.mark.skipif(MILLPOND not in providers_to_test(), reason="about Millpond's agents on a cluster")
+@pytest.mark.skipif(
+    MILLPOND not in providers_to_test(), reason="about Millpond's agents on a cluster"
+)
 def test_the_short_form(tmp_path: Path) -> None:
     """Each fault once: no difference, nothing left behind. Nothing is warm by its end, so growth is the long form's to judge."""
     out = tmp_path / "result.json"
     done = subprocess.run(
-        [sys.executable, "-m", "integration.soak.run", "--short", "--work", str(tmp_path / "work"), "--out", str(out)],
+        [
+            sys.executable,
+            "-m",
+            "integration.soak.run",
+            "--short",
+            "--work",
+            str(tmp_path / "work"),
+            "--out",
+            str(out),
+        ],
         cwd=REPO,
         capture_output=True,
         text=True,
@@ -47,7 +58,12 @@ def test_the_short_form(tmp_path: Path) -> None:
 def test_growth_beyond_a_bound_is_a_leak() -> None:
     before = measure.Held(rss_kb=1000, files=10, local_files=5, threads=7)
     bounds = {"rss_kb": 100, "files": 3, "threads": 2}
-    assert measure.leaks("x", before, replace(before, rss_kb=1100, files=13, threads=9, local_files=500), bounds) == []
+    assert (
+        measure.leaks(
+            "x", before, replace(before, rss_kb=1100, files=13, threads=9, local_files=500), bounds
+        )
+        == []
+    )
     assert len(measure.leaks("x", before, replace(before, rss_kb=1101), bounds)) == 1
     assert measure.leaks("x", before, replace(before, files=14), bounds) == [
         "x: files grew from 10 to 14, by more than 3"
@@ -55,7 +71,9 @@ def test_growth_beyond_a_bound_is_a_leak() -> None:
 
 
 def test_what_a_process_holds_is_seen(tmp_path: Path) -> None:
-    local = tmp_path / "millpond-01234567-89ab-cdef-0123-456789abcdef" / "0-0-default-1" / "g1" / "db-1"
+    local = (
+        tmp_path / "millpond-01234567-89ab-cdef-0123-456789abcdef" / "0-0-default-1" / "g1" / "db-1"
+    )
     local.mkdir(parents=True)
     before = measure.held(os.getpid())
     end = threading.Event()
@@ -100,7 +118,14 @@ def test_the_batch_computation() -> None:
 def test_the_page_shows_the_raw_result() -> None:
     result = json.loads(page.RESULT.read_text())
     assert not result["short"] and result["wrong"] == [] and result["minutes"] >= 30
-    kinds = {"driver killed", "executor killed", "agent killed", "executor paused", "agent paused", "queries restarted"}
+    kinds = {
+        "driver killed",
+        "executor killed",
+        "agent killed",
+        "executor paused",
+        "agent paused",
+        "queries restarted",
+    }
     assert result["faults"].keys() == kinds
     assert {fault.removeprefix("other ") for fault in STEADY_FAULTS} <= kinds
     text = page.PAGE.read_text()

@@ -52,7 +52,11 @@ SELECTIONS: list[tuple[str, list[tuple[dict[str, str], dict[str, Any]]]]] = [
         "join-left",
         [
             ({"storeName": name}, {"store": name})
-            for name in ("left-keyToNumValues", "left-keyWithIndexToValue", "right-keyWithIndexToValue")
+            for name in (
+                "left-keyToNumValues",
+                "left-keyWithIndexToValue",
+                "right-keyWithIndexToValue",
+            )
         ],
     ),
     ("scala-event-time-avro", [({"stateVarName": "seen"}, {"column_family": "seen"})]),
@@ -68,7 +72,11 @@ def _plain(value: Any) -> Any:
     if isinstance(value, bytearray):
         return bytes(value)
     if isinstance(value, dt.datetime):
-        return value.astimezone(dt.timezone.utc) if value.tzinfo else value.astimezone().astimezone(dt.timezone.utc)
+        return (
+            value.astimezone(dt.timezone.utc)
+            if value.tzinfo
+            else value.astimezone().astimezone(dt.timezone.utc)
+        )
     return value
 
 
@@ -85,7 +93,10 @@ def _pairs(value: Any) -> Any:
     ids=[name for name, _ in SELECTIONS],
 )
 def test_tables_show_what_spark_shows(
-    spark: SparkSession, tmp_path: Path, name: str, selections: list[tuple[dict[str, str], dict[str, Any]]]
+    spark: SparkSession,
+    tmp_path: Path,
+    name: str,
+    selections: list[tuple[dict[str, str], dict[str, Any]]],
 ) -> None:
     case = named(name)
     inputs = [Input(tmp_path / f"input-{i}", schema) for i, (schema, _) in enumerate(case.inputs)]
@@ -101,15 +112,22 @@ def test_tables_show_what_spark_shows(
             with session(spark, conf):
                 reader = spark.read.format("statestore").option("batchId", number).options(**asked)
                 rows = reader.load(str(run.checkpoint)).collect()
-            expected = sorted(repr((r.partition_id, _plain(_pairs(r.key)), _plain(_pairs(r.value)))) for r in rows)
+            expected = sorted(
+                repr((r.partition_id, _plain(_pairs(r.key)), _plain(_pairs(r.value)))) for r in rows
+            )
             found = millpond.read_state(run.checkpoint, batch=number, **options).to_pylist()
-            assert sorted(repr((r["partition"], _plain(r["key"]), _plain(r["value"]))) for r in found) == expected
+            assert (
+                sorted(repr((r["partition"], _plain(r["key"]), _plain(r["value"]))) for r in found)
+                == expected
+            )
             assert expected or number > 1
         if name == SELECTIONS[0][0]:
             found = millpond.read_state(run.checkpoint, raw=True, spark=spark, **options)
             assert isinstance(found, DataFrame)
             table = millpond.read_state(run.checkpoint, raw=True, **options)
-            assert sorted(map(repr, found.toArrow().to_pylist())) == sorted(map(repr, table.to_pylist()))
+            assert sorted(map(repr, found.toArrow().to_pylist())) == sorted(
+                map(repr, table.to_pylist())
+            )
             _executors_do_it(spark, run.checkpoint, tmp_path)
     if case.encoding == "avro":
         _rows_are_encoded_as_they_were(run.checkpoint)
@@ -124,7 +142,9 @@ def _rows_are_encoded_as_they_were(checkpoint: Path) -> None:
     kinds = set()
     for store in source.stores():
         info = operator_info(image, store.store.operator)
-        schemas = {s.name: s for s in family_schemas(image, store.store.operator, info, store.store.name)}
+        schemas = {
+            s.name: s for s in family_schemas(image, store.store.operator, info, store.store.name)
+        }
         for rows in source.rows(store):
             schema, encoding = schemas[rows.family.name], rows.family.encoding
             assert encoding == AVRO
@@ -163,7 +183,10 @@ def _edited_state_takes_effect(
     again = Run(work / "again")
     savepoint.restore(work / "edited", again.checkpoint, partitions=3)
     source.add(case.inputs[0][1][4])
-    finish(start(spark, case.build([source.stream(spark)]), again, output_mode=case.mode, conf=conf), again)
+    finish(
+        start(spark, case.build([source.stream(spark)]), again, output_mode=case.mode, conf=conf),
+        again,
+    )
     text = "\n".join(row for rows in again.rows.values() for row in rows)
     # Key d had a value and an entry that is gone now; b, whose timer fires, has two entries where one was.
     kept = "List((v3,2.750000000000000000)); List(Count(Some(11)))"
@@ -186,10 +209,28 @@ def _executors_do_it(spark: SparkSession, checkpoint: Path, work: Path) -> None:
     engine = ["--engine", "spark"]
     assert main(["fork", str(restored), str(again), "--partitions", "2", *engine]) == 0
     assert savepoint.diff(saved, again).equal
-    assert main(["state", "read", str(again), "--format", "parquet", "--output", str(work / "rows"), *engine]) == 0
-    assert spark.read.parquet(str(work / "rows")).count() == millpond.read_state(checkpoint).num_rows
     assert (
-        main(["state", "read", str(again), *engine]) == main(["savepoint", "verify", str(saved), "--conf", "a=b"]) == 2
+        main(
+            [
+                "state",
+                "read",
+                str(again),
+                "--format",
+                "parquet",
+                "--output",
+                str(work / "rows"),
+                *engine,
+            ]
+        )
+        == 0
+    )
+    assert (
+        spark.read.parquet(str(work / "rows")).count() == millpond.read_state(checkpoint).num_rows
+    )
+    assert (
+        main(["state", "read", str(again), *engine])
+        == main(["savepoint", "verify", str(saved), "--conf", "a=b"])
+        == 2
     )
 
     (table,) = saved.glob("tables/0/*/*/0.parquet")
@@ -203,7 +244,9 @@ def _executors_do_it(spark: SparkSession, checkpoint: Path, work: Path) -> None:
 
 # Python gives Spark no values of these types.
 _ATOMS = tuple(
-    name for name in ALL_ATOMS if name not in ("year_month_interval", "variant", "calendar_interval", "geometry")
+    name
+    for name in ALL_ATOMS
+    if name not in ("year_month_interval", "variant", "calendar_interval", "geometry")
 )
 
 
@@ -218,7 +261,10 @@ def _json(kind: SparkType) -> Any:
     if isinstance(kind, Map):
         key, value = _json(kind.key), _json(kind.value)
         return {"type": "map", "keyType": key, "valueType": value, "valueContainsNull": True}
-    fields = [{"name": f.name, "type": _json(f.type), "nullable": True, "metadata": {}} for f in kind.fields]
+    fields = [
+        {"name": f.name, "type": _json(f.type), "nullable": True, "metadata": {}}
+        for f in kind.fields
+    ]
     return {"type": "struct", "fields": fields}
 
 
@@ -242,7 +288,11 @@ def _hashable(value: Any) -> Any:
 def _flat_keys(kind: SparkType) -> bool:
     """Whether Python can have the keys of all maps in a dict, in order."""
     if isinstance(kind, Map):
-        return isinstance(kind.key, Atom) and kind.key.name in ("long", "string", "boolean") and _flat_keys(kind.value)
+        return (
+            isinstance(kind.key, Atom)
+            and kind.key.name in ("long", "string", "boolean")
+            and _flat_keys(kind.value)
+        )
     if isinstance(kind, Array):
         return _flat_keys(kind.element)
     return not isinstance(kind, Struct) or all(_flat_keys(field.type) for field in kind.fields)
@@ -253,7 +303,9 @@ def _one_of_each_key(kind: SparkType, value: Any) -> Any:
     if value is None:
         return None
     if isinstance(kind, Struct):
-        return {field.name: _one_of_each_key(field.type, value[field.name]) for field in kind.fields}
+        return {
+            field.name: _one_of_each_key(field.type, value[field.name]) for field in kind.fields
+        }
     if isinstance(kind, Array):
         return [_one_of_each_key(kind.element, inner) for inner in value]
     if isinstance(kind, Map):
@@ -266,30 +318,51 @@ def _as_spark_orders(kind: SparkType, value: Any, seen: Any) -> Any:
     if value is None:
         return None
     if isinstance(kind, Struct):
-        return {f.name: _as_spark_orders(f.type, value[f.name], seen[i]) for i, f in enumerate(kind.fields)}
+        return {
+            f.name: _as_spark_orders(f.type, value[f.name], seen[i])
+            for i, f in enumerate(kind.fields)
+        }
     if isinstance(kind, Array):
-        return [_as_spark_orders(kind.element, inner, known) for inner, known in zip(value, seen, strict=True)]
+        return [
+            _as_spark_orders(kind.element, inner, known)
+            for inner, known in zip(value, seen, strict=True)
+        ]
     if isinstance(kind, Map):
         given = dict(value)
-        return [(key, _as_spark_orders(kind.value, given[key], known)) for key, known in seen.items()]
+        return [
+            (key, _as_spark_orders(kind.value, given[key], known)) for key, known in seen.items()
+        ]
     return value
 
 
 # Spark puts the entries of a map in another order when it encodes with Avro.
-_MAPS = Struct((Field("m", Map(Atom("string"), Decimal(20, 2))), Field("n", Map(Atom("string"), Array(Atom("date"))))))
+_MAPS = Struct(
+    (
+        Field("m", Map(Atom("string"), Decimal(20, 2))),
+        Field("n", Map(Atom("string"), Array(Atom("date")))),
+    )
+)
 _NAMES = ("v3", "Aa", "BB", "ü€", "v1", "\U0001f600", "v0", "", "v2")
 _ENTRIES = [
-    {"m": [(name, Number(n)) for n, name in enumerate(_NAMES[:count])], "n": [(name, None) for name in _NAMES[count:]]}
+    {
+        "m": [(name, Number(n)) for n, name in enumerate(_NAMES[:count])],
+        "n": [(name, None) for name in _NAMES[count:]],
+    }
     for count in (2, 4, 9)
 ]
 
 
 @settings(
-    max_examples=12, phases=[Phase.explicit, Phase.generate], suppress_health_check=list(HealthCheck), deadline=None
+    max_examples=12,
+    phases=[Phase.explicit, Phase.generate],
+    suppress_health_check=list(HealthCheck),
+    deadline=None,
 )
 @given(
     st.lists(
-        tables(atoms=_ATOMS, most=6).filter(lambda example: bool(example[1]) and _flat_keys(example[0])),
+        tables(atoms=_ATOMS, most=6).filter(
+            lambda example: bool(example[1]) and _flat_keys(example[0])
+        ),
         min_size=1,
         max_size=1,
     )
@@ -300,10 +373,15 @@ def test_rows_are_those_that_spark_makes(
 ) -> None:
     for schema, rows in examples:
         rows = [_one_of_each_key(schema, row) for row in rows]
-        frame = spark.createDataFrame([_pythonic(schema, row) for row in rows], StructType.fromJson(_json(schema)))
+        frame = spark.createDataFrame(
+            [_pythonic(schema, row) for row in rows], StructType.fromJson(_json(schema))
+        )
         found = list(frame._jdf.queryExecution().executedPlan().executeCollect())
         made = [bytes(row.getBytes()) for row in found]
-        ordered = [_as_spark_orders(schema, row, seen) for row, seen in zip(rows, frame.collect(), strict=True)]
+        ordered = [
+            _as_spark_orders(schema, row, seen)
+            for row, seen in zip(rows, frame.collect(), strict=True)
+        ]
         array = arrow(schema, ordered)
         _hashes_are_those_of_spark(frame, schema, array)
         encoded = encode_rows(array, schema)
@@ -330,7 +408,9 @@ def _avro_is_that_of_spark(frame: DataFrame, rows: list[Any], schema: Struct, ar
     state, avro = jvm.org.apache.spark.sql.execution.streaming.state, jvm.org.apache.spark.sql.avro
     # Given its own schema it would decode too, which it refuses for more schemas.
     plain = jvm.org.apache.spark.sql.types.StructType().add("x", "long")
-    encoder = state.AvroStateEncoder(state.NoPrefixKeyStateEncoderSpec(plain), plain, jvm.scala.Option.empty(), "x")
+    encoder = state.AvroStateEncoder(
+        state.NoPrefixKeyStateEncoderSpec(plain), plain, jvm.scala.Option.empty(), "x"
+    )
     kind = frame._jdf.schema()
     written = avro.SchemaConverters.toAvroTypeWithDefaults(kind)
     serializer = avro.AvroSerializer(kind, written, False)

@@ -21,7 +21,13 @@ from hypothesis.stateful import initialize, precondition, rule
 from integration.depth import deep, quick_first
 from integration.harness import Harness, ProviderError, Row, Schema, Store, providers_to_test
 from integration.jvm import MILLPOND, ROCKSDB
-from integration.provider_machine import PARTITIONS, ProviderMachine, Variant, in_partition, run_machine
+from integration.provider_machine import (
+    PARTITIONS,
+    ProviderMachine,
+    Variant,
+    in_partition,
+    run_machine,
+)
 from integration.store_model import State, as_state, canon, write_spark_metadata
 
 EXAMPLES = int(os.environ.get("MILLPOND_MACHINE_EXAMPLES", "16"))
@@ -48,8 +54,12 @@ def _variants() -> list[Any]:
 
 def _keys(harness: Harness, prefix: bool) -> list[Row]:
     """Keys that Spark's shuffle would send to `PARTITION`, several to a prefix."""
-    candidates: list[Row] = [[t, n] for n in (-1, 0, 1, 2, 3, 255, 256, 2**40, -(2**63), None) for t in TEXTS]
-    hashed, schema = ([[k[0]] for k in candidates], "k string") if prefix else (candidates, Schema().key)
+    candidates: list[Row] = [
+        [t, n] for n in (-1, 0, 1, 2, 3, 255, 256, 2**40, -(2**63), None) for t in TEXTS
+    ]
+    hashed, schema = (
+        ([[k[0]] for k in candidates], "k string") if prefix else (candidates, Schema().key)
+    )
     mine = in_partition(harness, candidates, hashed, schema)
     assert len(mine) >= 10, mine
     return mine
@@ -115,7 +125,9 @@ class StoreMachine(ProviderMachine):
         assert as_state(rows) == self.working
         if self.prefix:  # Spark's state reader makes one row of a map, or of a session's windows, from neighbours
             prefixes = [canon(key[:1]) for key, _ in rows]
-            assert sum(a != b for a, b in pairwise(prefixes)) == max(len(set(prefixes)) - 1, 0), prefixes
+            assert sum(a != b for a, b in pairwise(prefixes)) == max(len(set(prefixes)) - 1, 0), (
+                prefixes
+            )
         if how == "read":
             read.release()
             self._forget_store()
@@ -143,7 +155,11 @@ class StoreMachine(ProviderMachine):
         try:
             write()
         except ProviderError as e:
-            if self.variant.checkpoint_format == 2 or not self.variant.conf or "CHANGELOG_REPLACED" not in e.text:
+            if (
+                self.variant.checkpoint_format == 2
+                or not self.variant.conf
+                or "CHANGELOG_REPLACED" not in e.text
+            ):
                 raise
             for store in stores or ([self.store] if self.store else []):
                 store.abort()
@@ -177,7 +193,10 @@ class StoreMachine(ProviderMachine):
         assert self.read is not None
         name = canon(self.keys[key])
         found = self.read.get(self.keys[key])
-        allowed = [self.model.states[self.base].get(name), *([self.working.get(name)] if name in self.touched else [])]
+        allowed = [
+            self.model.states[self.base].get(name),
+            *([self.working.get(name)] if name in self.touched else []),
+        ]
         assert found in [None if pair is None else pair[1] for pair in allowed]
 
     @precondition(lambda self: self.store is not None)
@@ -205,7 +224,9 @@ class StoreMachine(ProviderMachine):
         assert self.store is not None
         if prefix and self.prefix:
             value = self.keys[key][0]
-            self.cursors.append((self.store.iterate(scan="prefix", k=[value]), self._with_prefix(value), {}))
+            self.cursors.append(
+                (self.store.iterate(scan="prefix", k=[value]), self._with_prefix(value), {})
+            )
         else:
             self.cursors.append((self.store.iterate(), dict(self.working), {}))
 
@@ -215,7 +236,9 @@ class StoreMachine(ProviderMachine):
         """Step one; sometimes remove each key before its pair is looked at, as eviction does."""
         cursor, expected, seen = self.cursors[which % len(self.cursors)]
         pairs: list[tuple[Row, Row]] = []
-        step = partial(cursor.next, count, remove=remove, lazily=self.variant.provider_class == ROCKSDB)
+        step = partial(
+            cursor.next, count, remove=remove, lazily=self.variant.provider_class == ROCKSDB
+        )
         if self._fails(lambda: pairs.extend(step())):
             return
         for key, value in pairs:
@@ -249,9 +272,7 @@ class StoreMachine(ProviderMachine):
         rewrites = self.variant.checkpoint_format == 1 and done.version <= self.model.newest
         self.model.add((done.version, done.id), self.base, self.working)
         self._forget_store()
-        if (
-            rewrites
-        ):  # without ids nothing tells another executor that its copy is stale; Spark would not use it again either
+        if rewrites:  # without ids nothing tells another executor that its copy is stale; Spark would not use it again either
             self._close(1 - self.current)
 
     @precondition(lambda self: self.store is not None)
@@ -263,8 +284,12 @@ class StoreMachine(ProviderMachine):
         self._forget_store()
 
     @precondition(lambda self: self.store is None)
-    @rule(writes=st.lists(st.tuples(st.integers(0, 9), VALUES), max_size=3), other=st.integers(0, 9))
-    def two_attempts(self, writes: list[tuple[int, tuple[str | None, int | None]]], other: int) -> None:
+    @rule(
+        writes=st.lists(st.tuples(st.integers(0, 9), VALUES), max_size=3), other=st.integers(0, 9)
+    )
+    def two_attempts(
+        self, writes: list[tuple[int, tuple[str | None, int | None]]], other: int
+    ) -> None:
         """Two executors commit the same version.
 
         With ids each keeps its own, different state; without, the attempts are equal.
@@ -313,7 +338,9 @@ class StoreMachine(ProviderMachine):
 def test_store_equals_a_dict_per_version(harness: Harness, variant: Variant) -> None:
     """Whatever the order of operations, every version holds what was committed into it."""
     given, mine = variant, _keys(harness, variant.shape == "prefix")
-    spec: dict[str, Any] = {"type": "prefix", "columns": 1} if variant.shape == "prefix" else {"type": "none"}
+    spec: dict[str, Any] = (
+        {"type": "prefix", "columns": 1} if variant.shape == "prefix" else {"type": "none"}
+    )
 
     class Machine(StoreMachine):
         variant = given
@@ -323,5 +350,7 @@ def test_store_equals_a_dict_per_version(harness: Harness, variant: Variant) -> 
     Machine.harness = harness
     # Spark's store, some ten times slower to open and commit, is here to prove the rules, not to be tested
     run_machine(
-        Machine, examples=EXAMPLES if variant.provider_class == MILLPOND else max(EXAMPLES // 10, 1), steps=STEPS
+        Machine,
+        examples=EXAMPLES if variant.provider_class == MILLPOND else max(EXAMPLES // 10, 1),
+        steps=STEPS,
     )

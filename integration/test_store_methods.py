@@ -12,7 +12,15 @@ from typing import Any
 import pytest
 
 from integration import store_cases
-from integration.harness import Harness, Provider, ProviderError, Row, Schema, Store, providers_to_test
+from integration.harness import (
+    Harness,
+    Provider,
+    ProviderError,
+    Row,
+    Schema,
+    Store,
+    providers_to_test,
+)
 from integration.jvm import MILLPOND
 from integration.store_cases import open_provider
 
@@ -64,9 +72,17 @@ _ON_MISSING: dict[str, dict[str, Any]] = {
     "multi_get": {"keys": [KEY]},
 }
 BAD = [
-    *[Bad(f"missing-{do}", do, {**GONE, **arguments}, MISSING) for do, arguments in _ON_MISSING.items()],
     *[
-        Bad(f"create-{name!r}", "create_cf", {"cf": name, "key": "k string", "value": "v string"}, condition)
+        Bad(f"missing-{do}", do, {**GONE, **arguments}, MISSING)
+        for do, arguments in _ON_MISSING.items()
+    ],
+    *[
+        Bad(
+            f"create-{name!r}",
+            "create_cf",
+            {"cf": name, "key": "k string", "value": "v string"},
+            condition,
+        )
         for name, condition in {
             "": INVALID_NAME,
             " padded": INVALID_NAME,
@@ -78,7 +94,11 @@ BAD = [
     Bad("remove-internal", "remove_cf", {"cf": "$x"}, RESERVED_NAME),
     # Spark's store looks at the form of rows when it reads them, and only where it has no column families.
     Bad(
-        "key-of-another-schema", "put", {"cf": "plain", "k": ["a"], "as_key": "k string", "v": VALUE}, KEY_FORMAT, False
+        "key-of-another-schema",
+        "put",
+        {"cf": "plain", "k": ["a"], "as_key": "k string", "v": VALUE},
+        KEY_FORMAT,
+        False,
     ),
     Bad(
         "value-of-another-schema",
@@ -88,13 +108,43 @@ BAD = [
         False,
     ),
     # Spark's store has for these an IllegalArgumentException or IllegalStateException without condition.
-    Bad("range-scan-without-order", "scan", {"cf": "plain", "scan": "range", "to": KEY}, UNSUPPORTED, False),
-    Bad("range-scan-over-prefix", "scan", {"cf": "prefix", "scan": "range", "to": KEY}, UNSUPPORTED, False),
-    Bad("delete-range-without-order", "delete_range", {"cf": "plain", "from": KEY, "to": KEY}, UNSUPPORTED, False),
-    Bad("prefix-scan-without-prefix", "scan", {"cf": "plain", "scan": "prefix", "k": KEY}, UNSUPPORTED, False),
+    Bad(
+        "range-scan-without-order",
+        "scan",
+        {"cf": "plain", "scan": "range", "to": KEY},
+        UNSUPPORTED,
+        False,
+    ),
+    Bad(
+        "range-scan-over-prefix",
+        "scan",
+        {"cf": "prefix", "scan": "range", "to": KEY},
+        UNSUPPORTED,
+        False,
+    ),
+    Bad(
+        "delete-range-without-order",
+        "delete_range",
+        {"cf": "plain", "from": KEY, "to": KEY},
+        UNSUPPORTED,
+        False,
+    ),
+    Bad(
+        "prefix-scan-without-prefix",
+        "scan",
+        {"cf": "plain", "scan": "prefix", "k": KEY},
+        UNSUPPORTED,
+        False,
+    ),
     Bad("values-of-one-value", "values", {"cf": "plain", "k": KEY}, UNSUPPORTED, False),
     Bad("merge-onto-one-value", "merge", {"cf": "plain", "k": KEY, "v": VALUE}, UNSUPPORTED, False),
-    Bad("list-onto-one-value", "put_list", {"cf": "plain", "k": KEY, "v": [VALUE]}, UNSUPPORTED, False),
+    Bad(
+        "list-onto-one-value",
+        "put_list",
+        {"cf": "plain", "k": KEY, "v": [VALUE]},
+        UNSUPPORTED,
+        False,
+    ),
     Bad("multi-scan-of-one-value", "scan", {"cf": "plain", "multi": True}, UNSUPPORTED, False),
     # Spark's store takes another definition without a word and then reads the old rows by it; its driver refuses before.
     Bad(
@@ -126,7 +176,10 @@ BAD = [
         False,
     ),
     Bad(
-        "removed-family-used", "get", {"cf": "dropped", "k": KEY, "as_key": PLAIN.key, "as_value": PLAIN.value}, MISSING
+        "removed-family-used",
+        "get",
+        {"cf": "dropped", "k": KEY, "as_key": PLAIN.key, "as_value": PLAIN.value},
+        MISSING,
     ),
 ]
 
@@ -179,13 +232,17 @@ def test_rows_of_another_schema_are_refused(harness: Harness, tmp_path: Path) ->
     provider.close()
     for provider_class in providers_to_test():
         folder = tmp_path / provider_class
-        provider = open_provider(harness, folder, provider_class=provider_class, schema=schema, operator="dedupe")
+        provider = open_provider(
+            harness, folder, provider_class=provider_class, schema=schema, operator="dedupe"
+        )
         store = provider.store(0)
         store.put(KEY, ["v", 1])
         store.commit()
         provider.close()
         other = Schema(PLAIN.key, "v string, w bigint, x string, y string")
-        provider = open_provider(harness, folder, provider_class=provider_class, schema=other, operator="dedupe")
+        provider = open_provider(
+            harness, folder, provider_class=provider_class, schema=other, operator="dedupe"
+        )
         read = provider.read_store(1)
         (error,) = harness.call_all([{"do": "get", "s": read.name, "k": KEY}])
         assert isinstance(error, ProviderError) and error.condition == VALUE_FORMAT, error
@@ -193,7 +250,9 @@ def test_rows_of_another_schema_are_refused(harness: Harness, tmp_path: Path) ->
         provider.close()
 
 
-def test_a_store_without_families_refuses_them_and_stays_usable(harness: Harness, tmp_path: Path) -> None:
+def test_a_store_without_families_refuses_them_and_stays_usable(
+    harness: Harness, tmp_path: Path
+) -> None:
     provider = open_provider(harness, tmp_path, schema=PLAIN, operator="dedupe")
     store = provider.store(0)
     for call in (
@@ -210,7 +269,9 @@ def test_a_store_without_families_refuses_them_and_stays_usable(harness: Harness
     provider.close()
 
 
-def test_a_family_that_was_removed_is_empty_when_it_comes_again(harness: Harness, tmp_path: Path) -> None:
+def test_a_family_that_was_removed_is_empty_when_it_comes_again(
+    harness: Harness, tmp_path: Path
+) -> None:
     """Whatever lay on disk, in memory or only in the batch; also when the batch that removed it is run twice."""
     provider = open_provider(harness, tmp_path)
     for version in range(3):
@@ -236,7 +297,9 @@ def test_a_family_that_was_removed_is_empty_when_it_comes_again(harness: Harness
 
 
 @pytest.mark.parametrize("backend", ["rocksdb", "heap"])
-def test_a_family_has_no_rows_of_one_that_was_dropped_before_it(harness: Harness, tmp_path: Path, backend: str) -> None:
+def test_a_family_has_no_rows_of_one_that_was_dropped_before_it(
+    harness: Harness, tmp_path: Path, backend: str
+) -> None:
     """Not even when the state is put together from a snapshot that is older than the drop."""
     conf = {"millpond.gc.graceMs": 600_000, "millpond.backend": backend}
     provider = open_provider(harness, tmp_path, conf=conf)
@@ -274,7 +337,9 @@ def test_a_family_has_no_rows_of_one_that_was_dropped_before_it(harness: Harness
     again.close()
 
 
-def test_a_state_that_begins_anew_leaves_what_was_there_before(harness: Harness, tmp_path: Path) -> None:
+def test_a_state_that_begins_anew_leaves_what_was_there_before(
+    harness: Harness, tmp_path: Path
+) -> None:
     """`loadEmpty`: no snapshot says that the version below was empty, in mid-batch, forced by the commit, or later."""
     provider = open_provider(harness, tmp_path, schema=PLAIN, operator="dedupe")
     for version in range(2):
@@ -369,7 +434,9 @@ def test_iterators_yield_what_was_there_when_they_were_opened(
 
 
 @pytest.mark.parametrize("conf", [{}, {"millpond.memory.budget": "1m"}], ids=["in-memory", "1m"])
-def test_a_list_is_read_to_its_end_while_it_is_replaced(harness: Harness, tmp_path: Path, conf: dict[str, Any]) -> None:
+def test_a_list_is_read_to_its_end_while_it_is_replaced(
+    harness: Harness, tmp_path: Path, conf: dict[str, Any]
+) -> None:
     """As TTL does: read the values, clear the key, write back those that live."""
     provider = open_provider(harness, tmp_path, conf=conf)
     store = write(provider, 0)
@@ -403,7 +470,9 @@ def test_a_list_is_read_to_its_end_while_it_is_replaced(harness: Harness, tmp_pa
 # ---- change feed and replay ------------------------------------------------------------------------------------------
 
 
-def test_changes_and_replay_tell_what_is_not_there_any_more(harness: Harness, tmp_path: Path) -> None:
+def test_changes_and_replay_tell_what_is_not_there_any_more(
+    harness: Harness, tmp_path: Path
+) -> None:
     provider = open_provider(harness, tmp_path, schema=PLAIN, operator="dedupe")
     for version in range(9):
         store = provider.store(version)
@@ -438,7 +507,9 @@ def test_changes_and_replay_tell_what_is_not_there_any_more(harness: Harness, tm
 # ---- checksums -------------------------------------------------------------------------------------------------------
 
 
-def test_with_row_checksums_asked_for_no_flipped_bit_goes_unnoticed(harness: Harness, tmp_path: Path) -> None:
+def test_with_row_checksums_asked_for_no_flipped_bit_goes_unnoticed(
+    harness: Harness, tmp_path: Path
+) -> None:
     """Spark's row checksums are on: Millpond's sums over blocks find any damage that a row in storage may take."""
     conf = {
         "rowChecksum.enabled": True,
@@ -472,7 +543,10 @@ def test_with_row_checksums_asked_for_no_flipped_bit_goes_unnoticed(harness: Har
             for old in (1, 2):
                 (copy / folder / f"{old}.changelog").unlink(missing_ok=True)
         provider = open_provider(harness, copy, schema=PLAIN, operator="dedupe", conf=conf)
-        with pytest.raises(ProviderError, match=r"MILLPOND_(CHANGELOG|SST)_(DAMAGED|MISSING)|MILLPOND_FORMAT_TOO_NEW"):
+        with pytest.raises(
+            ProviderError,
+            match=r"MILLPOND_(CHANGELOG|SST)_(DAMAGED|MISSING)|MILLPOND_FORMAT_TOO_NEW",
+        ):
             read = provider.read_store(3)
             read.scan()
         provider.close()

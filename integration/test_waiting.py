@@ -7,7 +7,15 @@ from pathlib import Path
 
 import pytest
 
-from integration.harness import Harness, Provider, ProviderError, Schema, Store, providers_to_test, short_conf
+from integration.harness import (
+    Harness,
+    Provider,
+    ProviderError,
+    Schema,
+    Store,
+    providers_to_test,
+    short_conf,
+)
 from integration.jvm import MILLPOND
 from integration.store_model import write_spark_metadata
 
@@ -29,14 +37,23 @@ def harness(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Harness]:
 def checkpoint(tmp_path: Path) -> Path:
     """A new Spark checkpoint."""
     path = tmp_path / "checkpoint"
-    write_spark_metadata(path, operator_name="stateStoreSave", partitions=1, provider_class=MILLPOND)
+    write_spark_metadata(
+        path, operator_name="stateStoreSave", partitions=1, provider_class=MILLPOND
+    )
     return path
 
 
 def _provider(harness: Harness, checkpoint: Path, **options: str) -> Provider:
-    conf = short_conf({"minDeltasForSnapshot": 1, **{f"millpond.{k}": v for k, v in options.items()}})
+    conf = short_conf(
+        {"minDeltasForSnapshot": 1, **{f"millpond.{k}": v for k, v in options.items()}}
+    )
     conf |= {"spark.sql.shuffle.partitions": "1"}
-    return harness.open(checkpoint / "state", provider_class=MILLPOND, schema=Schema("k bigint", "v string"), conf=conf)
+    return harness.open(
+        checkpoint / "state",
+        provider_class=MILLPOND,
+        schema=Schema("k bigint", "v string"),
+        conf=conf,
+    )
 
 
 def _commit(provider: Provider, version: int, rows: dict[int, str]) -> None:
@@ -109,8 +126,12 @@ def test_a_changelog_is_replaced_while_it_is_opened(harness: Harness, checkpoint
     other.close()
 
 
-@pytest.mark.parametrize("kind", ["LOCAL_DISK_FULL", "MEMORY_EXHAUSTED", "LOCAL_FILES_LOST", "SST_DAMAGED"])
-def test_a_snapshot_is_passed_over_only_if_it_is_damaged(harness: Harness, checkpoint: Path, kind: str) -> None:
+@pytest.mark.parametrize(
+    "kind", ["LOCAL_DISK_FULL", "MEMORY_EXHAUSTED", "LOCAL_FILES_LOST", "SST_DAMAGED"]
+)
+def test_a_snapshot_is_passed_over_only_if_it_is_damaged(
+    harness: Harness, checkpoint: Path, kind: str
+) -> None:
     provider = _provider(harness, checkpoint)
     for version in range(3):
         _commit(provider, version, {version: "row"})

@@ -12,7 +12,9 @@ from integration.cases import Case
 from integration.shapes import SHAPES
 
 WORKS = "works"
-REFUSED_BY_SPARK = "refused by Spark"  # whatever the state store, or whatever the store that is not Spark's own
+REFUSED_BY_SPARK = (
+    "refused by Spark"  # whatever the state store, or whatever the store that is not Spark's own
+)
 NOT_YET = "not yet"
 _STATUSES = (WORKS, REFUSED_BY_SPARK, NOT_YET)
 
@@ -35,17 +37,30 @@ _SHAPES_TEST = "integration/test_operators.py::test_operator_equals_spark"
 
 FEATURES = [
     *(
-        Feature("State readers", f"`statestore` with {options}", WORKS, f"integration/test_readers.py::{test}")
+        Feature(
+            "State readers",
+            f"`statestore` with {options}",
+            WORKS,
+            f"integration/test_readers.py::{test}",
+        )
         for options, test in (
             ("`batchId`, `storeName`, `operatorId`", "test_state_at_a_batch"),
             ("`joinSide`", "test_state_at_a_batch"),
             ("`stateVarName`, `flattenCollectionTypes`", "test_state_at_a_batch"),
             ("`readRegisteredTimers`", "test_state_at_a_batch"),
-            ("`snapshotStartBatchId`, `snapshotPartitionId`", "test_state_replayed_from_a_snapshot"),
+            (
+                "`snapshotStartBatchId`, `snapshotPartitionId`",
+                "test_state_replayed_from_a_snapshot",
+            ),
             ("`readChangeFeed`", "test_change_feed"),
         )
     ),
-    Feature("State readers", "`state-metadata`", WORKS, "integration/test_readers.py::test_state_metadata"),
+    Feature(
+        "State readers",
+        "`state-metadata`",
+        WORKS,
+        "integration/test_readers.py::test_state_metadata",
+    ),
     Feature(
         "State readers",
         "from another application, while the query runs",
@@ -59,14 +74,46 @@ FEATURES = [
         "integration/test_extension_missing.py",
     ),
     Feature("Sessions", "Spark Connect: aggregation", WORKS, "integration/test_connect.py"),
-    Feature("Sessions", "Spark Connect: `transformWithState` in Python", WORKS, "integration/test_connect.py"),
-    Feature("Joins", "state formats 3 and 4 where the user asks for them", WORKS, "integration/test_joins.py"),
-    Feature("Execution", "`foreachBatch` with several actions", WORKS, "integration/test_contract_corners.py"),
+    Feature(
+        "Sessions",
+        "Spark Connect: `transformWithState` in Python",
+        WORKS,
+        "integration/test_connect.py",
+    ),
+    Feature(
+        "Joins",
+        "state formats 3 and 4 where the user asks for them",
+        WORKS,
+        "integration/test_joins.py",
+    ),
+    Feature(
+        "Execution",
+        "`foreachBatch` with several actions",
+        WORKS,
+        "integration/test_contract_corners.py",
+    ),
     Feature("Execution", "`unloadOnCommit`", WORKS, "integration/test_contract_corners.py"),
-    Feature("Execution", "snapshots forced by the coordinator", WORKS, "integration/test_contract_corners.py"),
-    Feature("Execution", "tasks that are tried again", WORKS, "integration/test_contract_corners.py"),
-    Feature("Execution", "several executors: killed, paused, late, speculative", WORKS, "integration/test_cluster.py"),
-    Feature("Execution", "micro-batches larger than `memory.budget`", WORKS, "integration/test_memory_pressure.py"),
+    Feature(
+        "Execution",
+        "snapshots forced by the coordinator",
+        WORKS,
+        "integration/test_contract_corners.py",
+    ),
+    Feature(
+        "Execution", "tasks that are tried again", WORKS, "integration/test_contract_corners.py"
+    ),
+    Feature(
+        "Execution",
+        "several executors: killed, paused, late, speculative",
+        WORKS,
+        "integration/test_cluster.py",
+    ),
+    Feature(
+        "Execution",
+        "micro-batches larger than `memory.budget`",
+        WORKS,
+        "integration/test_memory_pressure.py",
+    ),
     Feature(
         "Execution",
         "kills and pauses at random (soak)",
@@ -78,7 +125,11 @@ FEATURES = [
         Feature("Savepoints", what, WORKS, f"integration/{proof}", note)
         for what, proof, note in (
             ("a query goes on from a savepoint taken in mid-batch", "test_savepoints.py", ""),
-            ("what a new job would do with saved state", "test_savepoints.py::test_plan_of_a_job", ""),
+            (
+                "what a new job would do with saved state",
+                "test_savepoints.py::test_plan_of_a_job",
+                "",
+            ),
             (
                 "state of Spark's RocksDB and HDFS-backed stores taken over, and handed back",
                 "test_migrating.py",

@@ -66,7 +66,9 @@ def find_java() -> str:
     candidate = shutil.which("java", path=str(Path(home) / "bin")) if home else None
     java = candidate or shutil.which("java")
     if java is None:
-        raise BuildError("no `java` on the path and none in JAVA_HOME: Spark needs Java 17 or newer")
+        raise BuildError(
+            "no `java` on the path and none in JAVA_HOME: Spark needs Java 17 or newer"
+        )
     return java
 
 
@@ -100,9 +102,13 @@ def compile_scala(
     classpath = os.pathsep.join([str(spark.directory / "*"), *map(str, extra_classpath)])
     command = [find_java(), *_JVM_FLAGS, "-cp", classpath, "scala.tools.nsc.Main", "-usejavacp"]
     command += ["-d", str(out_dir), *flags, *map(str, sources)]
-    done = subprocess.run(command, stdin=subprocess.DEVNULL, capture_output=True, text=True, check=False)
+    done = subprocess.run(
+        command, stdin=subprocess.DEVNULL, capture_output=True, text=True, check=False
+    )
     if done.returncode != 0:
-        raise BuildError(f"scalac failed with exit code {done.returncode}:\n{done.stdout}{done.stderr}".rstrip())
+        raise BuildError(
+            f"scalac failed with exit code {done.returncode}:\n{done.stdout}{done.stderr}".rstrip()
+        )
 
 
 def shim_sources(root: Path, spark_minor: str) -> list[Path]:
@@ -112,7 +118,9 @@ def shim_sources(root: Path, spark_minor: str) -> list[Path]:
     for layer in (main / "scala", main / f"scala-spark-{spark_minor}"):
         found = sorted(layer.rglob("*.scala"))
         if not found:
-            raise BuildError(f"no Scala sources in {layer}: this Millpond has no shim for Spark {spark_minor}")
+            raise BuildError(
+                f"no Scala sources in {layer}: this Millpond has no shim for Spark {spark_minor}"
+            )
         sources += found
     return sources
 
@@ -127,15 +135,24 @@ def jars_of_other_lines(root: Path, built: Path) -> list[Path]:
         try:
             stamp = read_stamp(jar)
             sources = shim_sources(root, minor_line(stamp.spark_version))
-        except (UnsupportedError, BuildError):  # no jar of ours, or a line that is supported no more
+        except (
+            UnsupportedError,
+            BuildError,
+        ):  # no jar of ours, or a line that is supported no more
             continue
-        if stamp.source_hash == _source_hash(root, sources, resources, stamp.spark_version, stamp.scala_version):
+        if stamp.source_hash == _source_hash(
+            root, sources, resources, stamp.spark_version, stamp.scala_version
+        ):
             current.append(jar)
     return current
 
 
 def build_jar(
-    root: Path = ROOT, out_dir: Path | None = None, *, force: bool = False, spark: SparkJars | None = None
+    root: Path = ROOT,
+    out_dir: Path | None = None,
+    *,
+    force: bool = False,
+    spark: SparkJars | None = None,
 ) -> Path:
     """Return the jar for one minor line of Spark, compiled if its inputs differ from what is there.
 
@@ -155,7 +172,9 @@ def build_jar(
         millpond_version=__version__,
         spark_version=spark.spark_version,
         scala_version=_scala_version(spark),
-        source_hash=_source_hash(root, sources, resources, spark.spark_version, _scala_version(spark)),
+        source_hash=_source_hash(
+            root, sources, resources, spark.spark_version, _scala_version(spark)
+        ),
     )
     jar = out_dir / jar_name(spark_minor=spark_minor, scala_binary=spark.scala_binary)
     if not force and _is_current(jar, stamp):
@@ -165,7 +184,10 @@ def build_jar(
     with tempfile.TemporaryDirectory(prefix="millpond-shim-") as temporary:
         classes = Path(temporary, "classes")
         compile_scala(sources, classes, spark=spark)
-        entries = {path.relative_to(classes).as_posix(): path.read_bytes() for path in classes.rglob("*.class")}
+        entries = {
+            path.relative_to(classes).as_posix(): path.read_bytes()
+            for path in classes.rglob("*.class")
+        }
         # Two builds at once each replace the jar as a whole.
         complete = out_dir / f".{jar.name}.{os.getpid()}"
         _write_jar(complete, {**entries, **resources})
@@ -204,7 +226,11 @@ def _resources(root: Path) -> dict[str, bytes]:
 
 
 def _source_hash(
-    root: Path, sources: Sequence[Path], resources: dict[str, bytes], spark_version: str, scala_version: str
+    root: Path,
+    sources: Sequence[Path],
+    resources: dict[str, bytes],
+    spark_version: str,
+    scala_version: str,
 ) -> str:
     digest = hashlib.sha256()
     parts = {path.relative_to(root).as_posix(): path.read_bytes() for path in sources}
@@ -229,8 +255,12 @@ def _write_jar(path: Path, entries: dict[str, bytes]) -> None:
 
 def main(arguments: Sequence[str] | None = None) -> int:
     """Build the jar and print its path; complaints go to stderr."""
-    parser = argparse.ArgumentParser(description="Compile the Scala shim with the compiler among pyspark's jars.")
-    parser.add_argument("--out", type=Path, help="folder for the jar (default: python/src/millpond/jars)")
+    parser = argparse.ArgumentParser(
+        description="Compile the Scala shim with the compiler among pyspark's jars."
+    )
+    parser.add_argument(
+        "--out", type=Path, help="folder for the jar (default: python/src/millpond/jars)"
+    )
     parser.add_argument("--force", action="store_true", help="compile even if nothing changed")
     options = parser.parse_args(arguments)
     started = time.monotonic()

@@ -33,8 +33,19 @@ def fetch(line: str, folder: Path) -> Path:
     folder.parent.mkdir(parents=True, exist_ok=True)
     with tempfile.TemporaryDirectory(dir=folder.parent, prefix=".fetch-") as temporary:
         work = Path(temporary)
-        pip = [sys.executable, "-m", "pip", "download", "--quiet", "--no-deps", "--no-binary", "pyspark"]
-        subprocess.run([*pip, "--dest", str(work), f"pyspark=={line}.*"], check=True, stdin=subprocess.DEVNULL)
+        pip = [
+            sys.executable,
+            "-m",
+            "pip",
+            "download",
+            "--quiet",
+            "--no-deps",
+            "--no-binary",
+            "pyspark",
+        ]
+        subprocess.run(
+            [*pip, "--dest", str(work), f"pyspark=={line}.*"], check=True, stdin=subprocess.DEVNULL
+        )
         (archive,) = work.glob("pyspark-*.tar.gz")
         unpack(archive, work / "layout")
         shutil.rmtree(folder, ignore_errors=True)

@@ -128,7 +128,11 @@ class Provider:
     ) -> Ids:
         """Open at a version, read everything that the plan names, and return the state."""
         self.generation += 1
-        chosen = {} if snapshot is None else {"snapshot_version": snapshot.version, "snapshot_id": snapshot.id or None}
+        chosen = (
+            {}
+            if snapshot is None
+            else {"snapshot_version": snapshot.version, "snapshot_id": snapshot.id or None}
+        )
         self.plan = plan = self.call(
             "open",
             version=version,
@@ -138,7 +142,11 @@ class Provider:
             generation=self.generation,
             **chosen,
         )
-        self.version, self.lineage_base, self.lineage = version, plan["lineage_base"], list(plan["lineage"])
+        self.version, self.lineage_base, self.lineage = (
+            version,
+            plan["lineage_base"],
+            list(plan["lineage"]),
+        )
         self.files, self.pending = {}, []
         if plan["db"] is not None:
             db = Path(plan["db"]["dir"])
@@ -161,7 +169,9 @@ class Provider:
     def changes(self, start_version: int, version: int, id: str | None = None) -> Ids:
         """Read everything that `change_feed` names; return the ids of the commits, oldest first."""
         ids = []
-        for entry in self.call("change_feed", start_version=start_version, version=version, id=id)["changelogs"]:
+        for entry in self.call("change_feed", start_version=start_version, version=version, id=id)[
+            "changelogs"
+        ]:
             with open(entry["path"], "rb") as file:
                 reader = ChangelogReader(file)
                 ids += [record.key.decode() for record in reader]
@@ -200,7 +210,9 @@ class Provider:
         """Commit the next version; the state grows by its id."""
         id = id or new_id()
         version = self.version + 1
-        answer = self.call("publish_changelog", version=version, id=id, staged=self.stage(version, id))
+        answer = self.call(
+            "publish_changelog", version=version, id=id, staged=self.stage(version, id)
+        )
         assert os.path.getsize(answer["path"]) == answer["bytes"]
         self.version = version
         self.lineage.append(id)

@@ -44,7 +44,9 @@ def state_schema(key: list[str], value: list[str]) -> bytes:
         return struct.pack(">H", len(value)) + value.encode()
 
     def chunked(columns: list[str]) -> bytes:
-        fields = [{"name": name, "type": "long", "nullable": True, "metadata": {}} for name in columns]
+        fields = [
+            {"name": name, "type": "long", "nullable": True, "metadata": {}} for name in columns
+        ]
         return struct.pack(">i", 1) + text(json.dumps({"type": "struct", "fields": fields}))
 
     return text("v2") + chunked(key) + chunked(value)
@@ -89,7 +91,9 @@ class CheckpointBuilder:
             "spark.sql.streaming.stateStore.providerClass": self.provider,
             "spark.sql.shuffle.partitions": str(self.partitions),
         }
-        offsets = json.dumps({"batchWatermarkMs": 0, "batchTimestampMs": 1_700_000_000_000, "conf": conf})
+        offsets = json.dumps(
+            {"batchWatermarkMs": 0, "batchTimestampMs": 1_700_000_000_000, "conf": conf}
+        )
         for batch in range(batches):
             put(layout.offsets_key(batch), f'v1\n{offsets}\n{{"offset":{batch}}}'.encode())
             if self.spark_format == 1:
@@ -102,7 +106,9 @@ class CheckpointBuilder:
             put(layout.operator_record_key(0), b"")
         operator = {
             "operatorInfo": {"operatorId": 0, "operatorName": "stateStoreSave"},
-            "stateStoreInfo": [{"storeName": "default", "numColsPrefixKey": 0, "numPartitions": self.partitions}],
+            "stateStoreInfo": [
+                {"storeName": "default", "numColsPrefixKey": 0, "numPartitions": self.partitions}
+            ],
         }
         put(layout.operator_metadata_v1_key(0), f"v1\n{json.dumps(operator)}".encode())
         put("state/0/0/_metadata/schema", self.schema())
@@ -111,7 +117,10 @@ class CheckpointBuilder:
             layout.FORMAT_KEY,
             encode_format(
                 CheckpointFormat(
-                    max_parallelism=self.groups.max_parallelism, base=self.groups.base, created_by="test", created_ms=1
+                    max_parallelism=self.groups.max_parallelism,
+                    base=self.groups.base,
+                    created_by="test",
+                    created_ms=1,
                 )
             ),
         )
@@ -135,7 +144,9 @@ class CheckpointBuilder:
 
     def _key_groups(self) -> KeyGroupsInfo:
         return KeyGroupsInfo(
-            max_parallelism=self.groups.max_parallelism, base=self.groups.base, partitions=self.partitions
+            max_parallelism=self.groups.max_parallelism,
+            base=self.groups.base,
+            partitions=self.partitions,
         )
 
     def header(self, store: StoreId, version: int) -> ChangelogHeader:
@@ -155,7 +166,9 @@ class CheckpointBuilder:
     def changelogs(self, store: StoreId, versions: int) -> None:
         for version in range(1, versions + 1):
             records = [Record(Op.PUT, self.key(store, version), self.value(store, version))]
-            key = layout.changelog_key(store, VersionId(version, version_id(store, version)), self.spark_format)
+            key = layout.changelog_key(
+                store, VersionId(version, version_id(store, version)), self.spark_format
+            )
             self.storage.put_bytes(key, changelog_bytes(self.header(store, version), records))
 
     def snapshots(self, store: StoreId, versions: tuple[int, ...]) -> list[Manifest]:
@@ -201,7 +214,12 @@ class CheckpointBuilder:
         return sst
 
     def _manifest(
-        self, store: StoreId, version: int, directory: Path, refs: dict[str, SstRef], before: list[Manifest]
+        self,
+        store: StoreId,
+        version: int,
+        directory: Path,
+        refs: dict[str, SstRef],
+        before: list[Manifest],
     ) -> Manifest:
         (rocksdb_manifest,) = directory.glob("MANIFEST-*")
         return Manifest(

@@ -9,7 +9,11 @@ from hypothesis import HealthCheck, settings
 
 # Two shared cores: a deadline would measure the neighbours. A failing example prints the blob that replays it.
 settings.register_profile(
-    "millpond", deadline=None, print_blob=True, suppress_health_check=[HealthCheck.too_slow], max_examples=60
+    "millpond",
+    deadline=None,
+    print_blob=True,
+    suppress_health_check=[HealthCheck.too_slow],
+    max_examples=60,
 )
 settings.load_profile("millpond")
 

@@ -64,7 +64,10 @@ def with_sums(root: Path) -> None:
         key = path.relative_to(root).as_posix()
         if layout.is_sparks(key):
             data = path.read_bytes()
-            sums = (zlib.crc32(data[at : at + 512]).to_bytes(4, "big") for at in range(0, len(data), 512))
+            sums = (
+                zlib.crc32(data[at : at + 512]).to_bytes(4, "big")
+                for at in range(0, len(data), 512)
+            )
             (root / layout.crc_key(key)).write_bytes(b"crc\0\0\0\2\0" + b"".join(sums))
 
 
@@ -99,7 +102,8 @@ def templates_of(query: Path, name: str, directory: Path) -> Iterator[Template]:
     for form, place in saved.items():
         savepoint.create(query, place, format=form)
     parts = tuple(
-        (f.operator, f.store, f.column_family) for f in savepoint.diff(saved["native"], saved["native"]).families
+        (f.operator, f.store, f.column_family)
+        for f in savepoint.diff(saved["native"], saved["native"]).families
     )
     yield _template(f"query, {name}", query, parts, [batch - 1, batch])
     rescaled = directory / f"rescaled-{query.name}"
@@ -130,7 +134,9 @@ def without_refusals(template: Template) -> Template:
 
 def templates_in(queries: Path, directory: Path) -> list[Template]:
     """The templates of each Spark checkpoint in a directory, by their names."""
-    made = (t for query in sorted(queries.iterdir()) for t in templates_of(query, query.name, directory))
+    made = (
+        t for query in sorted(queries.iterdir()) for t in templates_of(query, query.name, directory)
+    )
     return [without_refusals(template) for template in made]
 
 
@@ -144,7 +150,9 @@ def rows_of(place: Path, parts: tuple[Part, ...], batch: int | None = None) -> R
     found: Rows = []
     for operator, store, family in parts:
         table = read_state(place, operator=operator, store=store, column_family=family, batch=batch)
-        found += [repr((operator, store, family, row["key"], row["value"])) for row in table.to_pylist()]
+        found += [
+            repr((operator, store, family, row["key"], row["value"])) for row in table.to_pylist()
+        ]
     return sorted(found)
 
 
@@ -197,9 +205,13 @@ def _flipped(root: Path, path: Path, random: Random) -> str:
 def _alike(path: Path, files: list[Path], random: Random) -> Path:
     """Another file, most often one of the same kind."""
     alike = [
-        p for p in files if p != path and p.suffix == path.suffix and p.name[0].isdigit() == path.name[0].isdigit()
+        p
+        for p in files
+        if p != path and p.suffix == path.suffix and p.name[0].isdigit() == path.name[0].isdigit()
     ]
-    return random.choice(alike if alike and random.random() < 0.8 else [p for p in files if p != path])
+    return random.choice(
+        alike if alike and random.random() < 0.8 else [p for p in files if p != path]
+    )
 
 
 def _exchanged(root: Path, files: list[Path], random: Random) -> str:
@@ -256,17 +268,25 @@ class _Judge:
             ("savepoint create", lambda: self._made(savepoint.create, "saved")),
             ("fork", lambda: self._made(savepoint.fork, "forked")),
             ("restore", lambda: self._made(savepoint.restore, "restored")),
-            ("restore to others", lambda: self._made(savepoint.restore, "rewritten", partitions=16)),
+            (
+                "restore to others",
+                lambda: self._made(savepoint.restore, "rewritten", partitions=16),
+            ),
             ("rescale", self._rescaled),
         ):
-            if self.template.is_savepoint != (name in ("restore", "restore to others")) and name != "state read":
+            if (
+                self.template.is_savepoint != (name in ("restore", "restore to others"))
+                and name != "state read"
+            ):
                 continue
             if name in self.template.refused:
                 continue
             rows = self._attempt(name, command)
             if rows is not None and rows != self._right():
                 if not self.noticed and rows in self.template.rows.values():
-                    self.older = True  # a query whose last commit is gone is one that was killed before it
+                    self.older = (
+                        True  # a query whose last commit is gone is one that was killed before it
+                    )
                 else:
                     self.wrong.append(f"{name} gives other rows")
         if self.refused and not self.noticed:
@@ -282,7 +302,9 @@ class _Judge:
         except MillpondError as e:
             self.refused_commands.append(name)
             if e.kind is ErrorKind.BATCH_NOT_COMMITTED:
-                self.older = True  # the newest commit is gone, as of a query that was killed before it
+                self.older = (
+                    True  # the newest commit is gone, as of a query that was killed before it
+                )
             elif e.kind is not ErrorKind.UNSUPPORTED:  # a type that a later Spark may have
                 self.refused.append(f"{name} is refused: {e.kind}: {e}")
             if e.kind is ErrorKind.INTERNAL or not e.hint:
@@ -300,7 +322,9 @@ class _Judge:
         """The rows of what a command makes; None if a look at it finds what is wrong: that a bit flipped."""
         place = self.scratch / name
         make(self.root, place, **options)
-        found = savepoint.verify(place) if name == "saved" else verify(LocalStorage(str(place)), name)
+        found = (
+            savepoint.verify(place) if name == "saved" else verify(LocalStorage(str(place)), name)
+        )
         if found.problems:
             self.refused.append(f"what {name} is has problems: {found.problems[0]}")
             return None
@@ -341,7 +365,11 @@ def main() -> int:
     arguments = parser.parse_args()
     score: Counter[tuple[str, str]] = Counter()
     with tempfile.TemporaryDirectory() as name:
-        made = templates(Path(name)) if arguments.queries is None else templates_in(arguments.queries, Path(name))
+        made = (
+            templates(Path(name))
+            if arguments.queries is None
+            else templates_in(arguments.queries, Path(name))
+        )
         with suppress(KeyboardInterrupt):  # the score of those that were done
             for seed in range(arguments.first, arguments.first + arguments.seeds):
                 template, verdict = run_seed(made, seed, Path(name))

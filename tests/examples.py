@@ -18,9 +18,15 @@ from millpond.savepoint.index import FileEntry, SavepointIndex
 
 KEY_GROUPS = KeyGroupsInfo(max_parallelism=1024, base=8, partitions=8)
 UNSCALABLE = KeyGroupsInfo(
-    max_parallelism=24, base=24, partitions=8, scalable=False, reason="rows of other partitions: ünknown partition key"
+    max_parallelism=24,
+    base=24,
+    partitions=8,
+    scalable=False,
+    reason="rows of other partitions: ünknown partition key",
 )
-FORMAT = CheckpointFormat(max_parallelism=1024, base=8, created_by="millpond 0.1.0", created_ms=1_700_000_000_000)
+FORMAT = CheckpointFormat(
+    max_parallelism=1024, base=8, created_by="millpond 0.1.0", created_ms=1_700_000_000_000
+)
 
 HEADER = ChangelogHeader(
     version=12,
@@ -95,7 +101,12 @@ SAVEPOINT = SavepointIndex(
                 name="stateStoreSave",
                 stores=(
                     StoreImage(
-                        partition=3, name="default", version=20, id="00000000000000f0", keys=12_345, size_bytes=4097
+                        partition=3,
+                        name="default",
+                        version=20,
+                        id="00000000000000f0",
+                        keys=12_345,
+                        size_bytes=4097,
                     ),
                 ),
             ),
@@ -115,7 +126,10 @@ COMPOSED = Manifest(
     created_by="millpond 0.1.0",
     key_groups=KeyGroupsInfo(max_parallelism=1024, base=8, partitions=16),
     slots=((640, 704),),
-    column_families=(ColumnFamily("default", 0, "point"), ColumnFamily("$ttl_x", 1, "range", internal=True)),
+    column_families=(
+        ColumnFamily("default", 0, "point"),
+        ColumnFamily("$ttl_x", 1, "range", internal=True),
+    ),
     keys=-1,
     ssts=(),
     rocksdb_manifest_name="",
@@ -151,10 +165,16 @@ RECORDS: tuple[Record, ...] = (
 )
 
 IDS = st.text("0123456789abcdef", min_size=16, max_size=16)
-STORES = st.builds(StoreId, st.integers(0, 99), st.integers(0, 65_535), st.sampled_from(["default", "left-x"]))
+STORES = st.builds(
+    StoreId, st.integers(0, 99), st.integers(0, 65_535), st.sampled_from(["default", "left-x"])
+)
 FAMILIES = st.lists(
     st.builds(
-        ColumnFamily, st.text(max_size=20), st.integers(0, 65_535), st.sampled_from(["", "point"]), st.booleans()
+        ColumnFamily,
+        st.text(max_size=20),
+        st.integers(0, 65_535),
+        st.sampled_from(["", "point"]),
+        st.booleans(),
     ),
     max_size=4,
 ).map(tuple)

@@ -9,7 +9,9 @@ import pytest
 from millpond.errors import ErrorKind, MillpondError
 
 
-def refused(kind: ErrorKind, action: Callable[..., object], *arguments: object, **named: object) -> MillpondError:
+def refused(
+    kind: ErrorKind, action: Callable[..., object], *arguments: object, **named: object
+) -> MillpondError:
     """Call `action`; assert that it raises an error of this kind, with a hint. Return the error."""
     with pytest.raises(MillpondError) as caught:
         action(*arguments, **named)

@@ -23,7 +23,10 @@ class RowsBuilder(CheckpointBuilder):
 
     def schema(self) -> bytes:
         fields = (("k", "long"), ("n", "string"))
-        texts = [f'{{"type":"struct","fields":[{{"name":"{name}","type":"{kind}"}}]}}' for name, kind in fields]
+        texts = [
+            f'{{"type":"struct","fields":[{{"name":"{name}","type":"{kind}"}}]}}'
+            for name, kind in fields
+        ]
         return utf("v2") + b"".join((1).to_bytes(4, "big") + utf(text) for text in texts)
 
     def keys(self, version: int) -> int:
@@ -43,6 +46,10 @@ def expected(version: int) -> list[dict[str, Any]]:
     """The rows at `version`."""
     rows = []
     for partition in range(2):
-        found = {100 * partition + v - (1 if v % 3 == 0 else 0): f"of {v}" for v in range(1, version + 1)}
-        rows += [{"partition": partition, "key": {"k": k}, "value": {"n": n}} for k, n in found.items()]
+        found = {
+            100 * partition + v - (1 if v % 3 == 0 else 0): f"of {v}" for v in range(1, version + 1)
+        }
+        rows += [
+            {"partition": partition, "key": {"k": k}, "value": {"n": n}} for k, n in found.items()
+        ]
     return rows

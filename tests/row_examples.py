@@ -38,8 +38,12 @@ _ATOMS: dict[str, st.SearchStrategy[Any]] = {
     "binary": st.binary(max_size=20),
     "void": st.none(),
     "geometry": st.binary(max_size=11),
-    "variant": st.fixed_dictionaries({"value": st.binary(max_size=11), "metadata": st.binary(max_size=11)}),
-    "calendar_interval": st.fixed_dictionaries({"months": _bits(32), "days": _bits(32), "microseconds": _bits(64)}),
+    "variant": st.fixed_dictionaries(
+        {"value": st.binary(max_size=11), "metadata": st.binary(max_size=11)}
+    ),
+    "calendar_interval": st.fixed_dictionaries(
+        {"months": _bits(32), "days": _bits(32), "microseconds": _bits(64)}
+    ),
 }
 ALL_ATOMS = tuple(_ATOMS)
 
@@ -97,7 +101,9 @@ def values(kind: SparkType, *, null: bool = True) -> st.SearchStrategy[Any]:
 
 
 @st.composite
-def tables(draw: st.DrawFn, *, atoms: Sequence[str] = ALL_ATOMS, most: int = 12) -> tuple[Struct, list[dict[str, Any]]]:
+def tables(
+    draw: st.DrawFn, *, atoms: Sequence[str] = ALL_ATOMS, most: int = 12
+) -> tuple[Struct, list[dict[str, Any]]]:
     """A schema, and rows of it."""
     schema = draw(schemas(atoms))
     return schema, draw(st.lists(values(schema, null=False), max_size=most))

@@ -52,10 +52,18 @@ class Request:
     def operation(self) -> str:
         """`GET`, `PUT`, `COPY`, `HEAD`, `LIST`, `DELETE`, or of a multipart upload `CREATE`, `PART`, `COMPLETE`, `ABORT`."""
         if self.method == "POST":
-            return "DELETE" if "delete" in self.query else "CREATE" if "uploads" in self.query else "COMPLETE"
+            return (
+                "DELETE"
+                if "delete" in self.query
+                else "CREATE"
+                if "uploads" in self.query
+                else "COMPLETE"
+            )
         if "uploadId" in self.query:
             return {"PUT": "PART", "DELETE": "ABORT"}[self.method]
-        if self.method == "PUT" and any(name.lower() == "x-amz-copy-source" for name in self.headers):
+        if self.method == "PUT" and any(
+            name.lower() == "x-amz-copy-source" for name in self.headers
+        ):
             return "COPY"
         return "LIST" if "list-type" in self.query else self.method
 
@@ -122,7 +130,11 @@ class S3Server:
             aws_access_key_id=HADOOP["fs.s3a.access.key"],
             aws_secret_access_key=HADOOP["fs.s3a.secret.key"],
         )
-        place: Any = {} if region == "us-east-1" else {"CreateBucketConfiguration": {"LocationConstraint": region}}
+        place: Any = (
+            {}
+            if region == "us-east-1"
+            else {"CreateBucketConfiguration": {"LocationConstraint": region}}
+        )
         client.create_bucket(Bucket=name, **place)
         return name
 
@@ -131,7 +143,9 @@ class S3Server:
         given = {name.replace("_", "."): value for name, value in options.items()}
         return storage_settings(resolve({"storage.s3.endpoint": self.endpoint, **given}), HADOOP)
 
-    def storage(self, bucket: str, prefix: str = "", *, client: S3Client | None = None, **changes: Any) -> S3Storage:
+    def storage(
+        self, bucket: str, prefix: str = "", *, client: S3Client | None = None, **changes: Any
+    ) -> S3Storage:
         """A storage on this server, whose pauses take no time. `changes`: fields of `S3Settings`."""
         settings = replace(self.settings().s3, **changes)
         return S3Storage(bucket, prefix, settings, retry=instant_retry(), client=client)
@@ -173,8 +187,12 @@ class S3Server:
             text = f"<Error><Code>{fault.code}</Code><Message>a fault of the test</Message></Error>"
             if fault.html:
                 text = "<!doctype html><html><body>A web page<br></body></html>"
-            body = b"" if request.method == "HEAD" or not (fault.code or fault.html) else text.encode()
-            start_response(f"{fault.status} Fault", [("Content-Length", str(len(body))), *fault.headers])
+            body = (
+                b"" if request.method == "HEAD" or not (fault.code or fault.html) else text.encode()
+            )
+            start_response(
+                f"{fault.status} Fault", [("Content-Length", str(len(body))), *fault.headers]
+            )
             return [body]
 
         return serve
@@ -182,15 +200,25 @@ class S3Server:
     def _note(self, environ: dict[str, Any]) -> Request:
         with self._numbers:
             self._number += 1
-            headers = {name[5:].replace("_", "-").lower(): v for name, v in environ.items() if name.startswith("HTTP_")}
+            headers = {
+                name[5:].replace("_", "-").lower(): v
+                for name, v in environ.items()
+                if name.startswith("HTTP_")
+            }
             request = Request(
-                environ["REQUEST_METHOD"], environ["PATH_INFO"], environ.get("QUERY_STRING", ""), headers, self._number
+                environ["REQUEST_METHOD"],
+                environ["PATH_INFO"],
+                environ.get("QUERY_STRING", ""),
+                headers,
+                self._number,
             )
             self.counts[request.operation] += 1
             self.log.append(request)
             return request
 
-    def _run(self, application: Any, environ: dict[str, Any], start_response: Any) -> Iterable[bytes]:
+    def _run(
+        self, application: Any, environ: dict[str, Any], start_response: Any
+    ) -> Iterable[bytes]:
         if environ["REQUEST_METHOD"] in ("GET", "HEAD"):
             result: Iterable[bytes] = application(environ, start_response)
             return result
@@ -229,7 +257,9 @@ def s3_server() -> Iterator[S3Server]:
     application = server.wrap(DomainDispatcherApplication(create_backend_app))
     http = make_server("127.0.0.1", 0, application, threaded=True, request_handler=Quiet)
     server.endpoint = f"http://127.0.0.1:{http.server_port}"
-    thread = threading.Thread(target=http.serve_forever, kwargs={"poll_interval": 0.05}, daemon=True)
+    thread = threading.Thread(
+        target=http.serve_forever, kwargs={"poll_interval": 0.05}, daemon=True
+    )
     thread.start()
     try:
         yield server

@@ -38,7 +38,9 @@ class QueryLog:
             text = (self.root / "offsets" / str(begun)).read_text()
         except FileNotFoundError:
             return 0  # purged between the two looks; the next look sees a newer one
-        return min((int(offset) + 1 for offset in re.findall(r'"logOffset":(\d+)', text)), default=0)
+        return min(
+            (int(offset) + 1 for offset in re.findall(r'"logOffset":(\d+)', text)), default=0
+        )
 
     def stores_written(self, batch: int) -> tuple[int, int]:
         """Return how many state stores already hold the version that `batch` makes, and how many stores there are."""

@@ -70,7 +70,9 @@ class Kill:
     stores: int
     killed: tuple[str, ...]  # roles
     gone_ms: int  # until the last process of the run had ended, the agent by itself
-    verified: Verified | None  # what the job's Spark checkpoint holds now; None with Spark's own store
+    verified: (
+        Verified | None
+    )  # what the job's Spark checkpoint holds now; None with Spark's own store
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -86,9 +88,23 @@ class Campaign:
     """The lives of one driver: start, kill in mid-batch, start again, up to the end of the data."""
 
     def __init__(
-        self, *, work: Path, provider: str, files: int, kills: int, seed: int, screen: Screen, tag: str
+        self,
+        *,
+        work: Path,
+        provider: str,
+        files: int,
+        kills: int,
+        seed: int,
+        screen: Screen,
+        tag: str,
     ) -> None:
-        self.work, self.provider, self.files, self.screen, self.tag = work, provider, files, screen, tag
+        self.work, self.provider, self.files, self.screen, self.tag = (
+            work,
+            provider,
+            files,
+            screen,
+            tag,
+        )
         self.logs = {job.name: QueryLog(work / "checkpoints" / job.name) for job in JOBS}
         self.records = {job.name: JobRecord() for job in JOBS}
         self.kills: list[Kill] = []
@@ -149,7 +165,12 @@ class Campaign:
                 aim = self._aim()
                 log = self.logs[aim.job]
                 batch = log.running()
-                if batch is None or batch <= inherited[aim.job] or batch == watched or log.files_begun() < aim.file:
+                if (
+                    batch is None
+                    or batch <= inherited[aim.job]
+                    or batch == watched
+                    or log.files_begun() < aim.file
+                ):
                     continue
                 watched = batch
                 # Anywhere in the batch: planning, reading, state updates, state commit, sink commit. The machine may have become
@@ -196,15 +217,21 @@ class Campaign:
             raise DemoFailed(f"the JVM died by itself\n{log_tail(self.work)}")
         self._jvm_seen = jvm
         if now > heard + STALL_S:
-            raise DemoFailed(f"no micro-batch was committed for {STALL_S:.0f} s\n{log_tail(self.work)}")
+            raise DemoFailed(
+                f"no micro-batch was committed for {STALL_S:.0f} s\n{log_tail(self.work)}"
+            )
 
     def _typical_batch_s(self, job: str) -> float:
         recent = self.records[job].batch_ms[-10:]
         return statistics.median(recent) / 1000 if recent else 0.5
 
     def _kill(self, child: Driver, job: str, batch: int) -> Kill:
-        victims = [process for process in processes.find(self.tag) if process.role in ("jvm", "driver")]
-        victims.sort(key=lambda process: process.role != "jvm")  # the JVM first: nothing may warn it
+        victims = [
+            process for process in processes.find(self.tag) if process.role in ("jvm", "driver")
+        ]
+        victims.sort(
+            key=lambda process: process.role != "jvm"
+        )  # the JVM first: nothing may warn it
         processes.kill(victims)
         died = time.monotonic()
         child.process.wait(timeout=GONE_WITHIN_S)
@@ -216,12 +243,16 @@ class Campaign:
             job=job,
             batch=batch,
             mid_batch=running[job] == batch,
-            others=tuple(f"{name} {at}" for name, at in running.items() if at is not None and name != job),
+            others=tuple(
+                f"{name} {at}" for name, at in running.items() if at is not None and name != job
+            ),
             stores_written=written,
             stores=stores,
             killed=tuple(process.role for process in victims),
             gone_ms=gone_ms,
-            verified=verify(self.logs[job].root, self.work, self.tag) if self.provider == "millpond" else None,
+            verified=verify(self.logs[job].root, self.work, self.tag)
+            if self.provider == "millpond"
+            else None,
         )
 
     def _kill_agent(self, child: Driver, job: str, batch: int) -> None:
@@ -230,7 +261,9 @@ class Campaign:
 
         def started() -> bool:
             # the first batch of a life may have begun before a store has
-            victims[:] = [process for process in processes.find(self.tag) if process.role == "agent"]
+            victims[:] = [
+                process for process in processes.find(self.tag) if process.role == "agent"
+            ]
             return bool(victims)
 
         if not processes.wait_until(started, timeout_s=GONE_WITHIN_S):
@@ -245,11 +278,15 @@ class Campaign:
 
         def recovered() -> bool:
             if child.process.poll() is not None:
-                raise DemoFailed(f"the driver ended after its agent was killed\n{log_tail(self.work)}")
+                raise DemoFailed(
+                    f"the driver ended after its agent was killed\n{log_tail(self.work)}"
+                )
             return log.committed() >= batch
 
         if not processes.wait_until(recovered, timeout_s=STALL_S):
-            raise DemoFailed(f"batch {batch} of {job} was never committed after the agent was killed")
+            raise DemoFailed(
+                f"batch {batch} of {job} was never committed after the agent was killed"
+            )
         committed_ms = round((time.monotonic() - died) * 1000)
         if not processes.wait_until(replaced, timeout_s=GONE_WITHIN_S, every_s=0.1):
             raise DemoFailed("the agent was killed and no new one was started")
@@ -262,7 +299,9 @@ class Campaign:
     def _await_gone(self, why: str) -> None:
         gone = processes.wait_until(lambda: not processes.find(self.tag), timeout_s=GONE_WITHIN_S)
         if not gone:
-            left = ", ".join(f"{process.role} (pid {process.pid})" for process in processes.find(self.tag))
+            left = ", ".join(
+                f"{process.role} (pid {process.pid})" for process in processes.find(self.tag)
+            )
             raise DemoFailed(f"{left} still alive {GONE_WITHIN_S:.0f} s after {why}")
 
     def _tell(self, event: dict[str, Any]) -> None:
@@ -276,7 +315,11 @@ class Campaign:
                     f"  {event['state_rows']:7,} in state  commit {event['commit_ms']:4} ms"
                 )
             case "running":
-                what = "again, each query from its last committed batch" if self.kills else "four queries in one driver"
+                what = (
+                    "again, each query from its last committed batch"
+                    if self.kills
+                    else "four queries in one driver"
+                )
                 self.screen.stamped(f"life {self.lives}: running {what}")
             case "finished":
                 self._ended.add(event["job"])
@@ -287,7 +330,10 @@ class Campaign:
 
     def _tell_kill(self, kill: Kill) -> None:
         if not kill.mid_batch:
-            self.screen.stamped(f"kill -9 came after batch {kill.batch} of {kill.job}; it does not count", style="red")
+            self.screen.stamped(
+                f"kill -9 came after batch {kill.batch} of {kill.job}; it does not count",
+                style="red",
+            )
             return
         number = sum(kill.mid_batch for kill in self.kills) + 1
         self.screen.stamped(

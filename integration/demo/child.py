@@ -58,7 +58,14 @@ def driver(work: Path, provider: str, tag: str) -> Iterator[Driver]:
         try:
             with log_path(work).open("ab") as log:
                 process = subprocess.Popen(
-                    [sys.executable, "-m", "integration.demo.job", str(work), provider, str(writing)],
+                    [
+                        sys.executable,
+                        "-m",
+                        "integration.demo.job",
+                        str(work),
+                        provider,
+                        str(writing),
+                    ],
                     env=environment(work, tag),
                     cwd=work,
                     stdin=subprocess.PIPE,
@@ -93,7 +100,9 @@ def log_tail(work: Path) -> str:
 def environment(work: Path, tag: str) -> dict[str, str]:
     """Return the environment of the demo's children: tagged, on loopback, scratch below `work`, this Spark only."""
     inherited = {
-        name: value for name, value in os.environ.items() if not name.startswith(("SPARK_", "PYSPARK_", "HADOOP_CONF"))
+        name: value
+        for name, value in os.environ.items()
+        if not name.startswith(("SPARK_", "PYSPARK_", "HADOOP_CONF"))
     }
     root = str(Path(__file__).resolve().parents[2])
     return inherited | {

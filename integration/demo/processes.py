@@ -80,7 +80,9 @@ def end_all(value: str, *, timeout_s: float) -> None:
         return not left
 
     if not wait_until(none_left, timeout_s=timeout_s):
-        raise TimeoutError(f"still alive: {', '.join(f'{one.role} (pid {one.pid})' for one in find(value))}")
+        raise TimeoutError(
+            f"still alive: {', '.join(f'{one.role} (pid {one.pid})' for one in find(value))}"
+        )
 
 
 def wait_until(condition: Callable[[], bool], *, timeout_s: float, every_s: float = 0.02) -> bool:

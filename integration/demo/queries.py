@@ -64,7 +64,9 @@ def flights_with_weather(read: Reader, lateness: str, streaming: bool) -> DataFr
 
 def aircraft_sessions(read: Reader, lateness: str, streaming: bool) -> DataFrame:
     """Return each aircraft's runs of departures less than twelve hours apart."""
-    flights = read("flights").where(F.col("tailnum").isNotNull()).withWatermark("event_time", lateness)
+    flights = (
+        read("flights").where(F.col("tailnum").isNotNull()).withWatermark("event_time", lateness)
+    )
     return (
         flights.groupBy(F.session_window("event_time", "12 hours"), "tailnum")
         .agg(
@@ -79,8 +81,20 @@ def aircraft_sessions(read: Reader, lateness: str, streaming: bool) -> DataFrame
 
 
 JOBS: tuple[Job, ...] = (
-    Job(name="hourly", title="hourly delays per carrier", feeds=("flights",), event_time="hour", build=hourly_delays),
-    Job(name="unique", title="duplicate removal", feeds=("deliveries",), event_time="event_time", build=unique_flights),
+    Job(
+        name="hourly",
+        title="hourly delays per carrier",
+        feeds=("flights",),
+        event_time="hour",
+        build=hourly_delays,
+    ),
+    Job(
+        name="unique",
+        title="duplicate removal",
+        feeds=("deliveries",),
+        event_time="event_time",
+        build=unique_flights,
+    ),
     Job(
         name="weather",
         title="flights joined with weather",

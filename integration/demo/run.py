@@ -32,21 +32,41 @@ FAST_DAYS = 24
 
 def parse(arguments: list[str] | None = None) -> argparse.Namespace:
     parser = argparse.ArgumentParser(prog="make demo", description=__doc__)
-    parser.add_argument("--fast", action="store_true", help=f"{FAST_DAYS} days instead of the whole year")
+    parser.add_argument(
+        "--fast", action="store_true", help=f"{FAST_DAYS} days instead of the whole year"
+    )
     parser.add_argument("--kills", type=int, help="kills in mid-batch (default 3, with --fast 2)")
-    parser.add_argument("--seed", type=int, default=2013, help="moments of the kills, and which rows come twice")
-    parser.add_argument("--provider", choices=PROVIDERS, default="millpond", help="state store (rocksdb: Spark's own)")
-    parser.add_argument("--json", action="store_true", help="the result as JSON on stdout, the story on stderr")
-    parser.add_argument("--keep", action="store_true", help="keep the work folder, and say where it is")
-    parser.add_argument("--work", type=Path, help="a folder that does not exist yet, instead of a temporary one")
+    parser.add_argument(
+        "--seed", type=int, default=2013, help="moments of the kills, and which rows come twice"
+    )
+    parser.add_argument(
+        "--provider",
+        choices=PROVIDERS,
+        default="millpond",
+        help="state store (rocksdb: Spark's own)",
+    )
+    parser.add_argument(
+        "--json", action="store_true", help="the result as JSON on stdout, the story on stderr"
+    )
+    parser.add_argument(
+        "--keep", action="store_true", help="keep the work folder, and say where it is"
+    )
+    parser.add_argument(
+        "--work", type=Path, help="a folder that does not exist yet, instead of a temporary one"
+    )
     return parser.parse_args(arguments)
 
 
 def introduce(screen: Screen, options: argparse.Namespace) -> None:
     store = "Millpond" if options.provider == "millpond" else "Spark's own RocksDB store"
-    screen.line(f"Four streaming jobs keep their state in {store} and are killed while they write it.", style="bold")
+    screen.line(
+        f"Four streaming jobs keep their state in {store} and are killed while they write it.",
+        style="bold",
+    )
     span = f"the first {FAST_DAYS} days of 2013" if options.fast else "2013"
-    screen.line(f"Every flight that left New York in {span}, with the weather, replayed as a stream of files:")
+    screen.line(
+        f"Every flight that left New York in {span}, with the weather, replayed as a stream of files:"
+    )
     for job in JOBS:
         screen.line(f"  {job.name:9} {job.title}")
     screen.line(
@@ -100,10 +120,18 @@ def result_of(
     campaign: Campaign, feeds: data.Feeds, verdicts: dict[str, Any], options: argparse.Namespace
 ) -> dict[str, Any]:
     """Return the demo's result as it goes out with `--json`."""
-    rows_in = {"flights": feeds.flights, "deliveries": feeds.flights + feeds.redelivered, "weather": feeds.weather}
+    rows_in = {
+        "flights": feeds.flights,
+        "deliveries": feeds.flights + feeds.redelivered,
+        "weather": feeds.weather,
+    }
     jobs = {}
     for job in JOBS:
-        record, log, verdict = campaign.records[job.name], campaign.logs[job.name], verdicts[job.name]
+        record, log, verdict = (
+            campaign.records[job.name],
+            campaign.logs[job.name],
+            verdicts[job.name],
+        )
         jobs[job.name] = {
             "rows_in": sum(rows_in[feed] for feed in job.feeds),
             "rows_out": verdict["rows"],
@@ -119,7 +147,9 @@ def result_of(
             "verified": asdict(verify(log.root, campaign.work, campaign.tag))
             if options.provider == "millpond"
             else None,
-            "commit_ms_median": sorted(record.commit_ms)[len(record.commit_ms) // 2] if record.commit_ms else None,
+            "commit_ms_median": sorted(record.commit_ms)[len(record.commit_ms) // 2]
+            if record.commit_ms
+            else None,
             "custom_metrics": record.custom,
         }
     return {
@@ -139,19 +169,28 @@ def judge(result: dict[str, Any], kills_due: int) -> list[str]:
     wrong = []
     for name, job in result["jobs"].items():
         if job["differences"]:
-            wrong.append(f"{name}: {job['differences']} rows differ, such as " + "; ".join(job["samples"]))
+            wrong.append(
+                f"{name}: {job['differences']} rows differ, such as " + "; ".join(job["samples"])
+            )
         if job["source_rows"] != job["source_expected"]:
-            wrong.append(f"{name}: its output stands for {job['source_rows']} flights, not {job['source_expected']}")
+            wrong.append(
+                f"{name}: its output stands for {job['source_rows']} flights, not {job['source_expected']}"
+            )
         if job["late_rows"]:
-            wrong.append(f"{name}: {job['late_rows']} rows were dropped as late, though all came in time")
+            wrong.append(
+                f"{name}: {job['late_rows']} rows were dropped as late, though all came in time"
+            )
         if not job["rows_out"] or not job["peak_state_rows"]:
             wrong.append(f"{name}: wrote no rows or kept no state, so nothing was shown")
         if job["verified"] and job["verified"]["problems"]:
-            wrong.append(f"{name}: millpond checkpoint verify: " + "; ".join(job["verified"]["problems"]))
+            wrong.append(
+                f"{name}: millpond checkpoint verify: " + "; ".join(job["verified"]["problems"])
+            )
     for kill in result["kills"]:
         if kill["verified"] and kill["verified"]["problems"]:
             wrong.append(
-                f"{kill['job']}, after a kill: millpond checkpoint verify: " + "; ".join(kill["verified"]["problems"])
+                f"{kill['job']}, after a kill: millpond checkpoint verify: "
+                + "; ".join(kill["verified"]["problems"])
             )
     if result["kills_mid_batch"] < kills_due:
         wrong.append(f"only {result['kills_mid_batch']} of {kills_due} kills happened in mid-batch")
@@ -162,7 +201,16 @@ def judge(result: dict[str, Any], kills_due: int) -> list[str]:
 
 def conclude(screen: Screen, result: dict[str, Any]) -> None:
     screen.line()
-    head = ("job", "rows in", "rows out", "batches", "peak state rows", "state on disk", "commit ms*", "differences")
+    head = (
+        "job",
+        "rows in",
+        "rows out",
+        "batches",
+        "peak state rows",
+        "state on disk",
+        "commit ms*",
+        "differences",
+    )
     rows = [
         (
             name,
@@ -177,35 +225,58 @@ def conclude(screen: Screen, result: dict[str, Any]) -> None:
         for name, job in result["jobs"].items()
     ]
     screen.table(head, rows)
-    screen.line("* median over batches of the time in commit, summed over the job's state partitions")
+    screen.line(
+        "* median over batches of the time in commit, summed over the job's state partitions"
+    )
     screen.line()
     if result["provider"] == "millpond":
         conclude_snapshots(screen, result["jobs"])
     agent = f", of the agent alone: {len(result['agent_kills'])}" if result["agent_kills"] else ""
-    screen.line(f"kills -9 in mid-batch survived: {result['kills_mid_batch']}{agent}; time: {result['seconds']:.0f} s")
+    screen.line(
+        f"kills -9 in mid-batch survived: {result['kills_mid_batch']}{agent}; time: {result['seconds']:.0f} s"
+    )
 
 
 def conclude_snapshots(screen: Screen, jobs: dict[str, Any]) -> None:
     """Print what Millpond's metrics in Spark's progress reports add up to; lower bounds, as the note below says."""
-    head = ("job", "snapshots", "uploaded", "reused", "changelogs", "restore ms*", "agent calls ms*")
+    head = (
+        "job",
+        "snapshots",
+        "uploaded",
+        "reused",
+        "changelogs",
+        "restore ms*",
+        "agent calls ms*",
+    )
     names = ("millpondSnapshotNewBytes", "millpondSnapshotReusedBytes", "millpondChangelogBytes")
     times = ("millpondRestoreMs", "millpondAgentCallMs")
     rows = []
     for job, result in [*jobs.items(), ("all", None)]:
-        customs = [result["custom_metrics"]] if result else [each["custom_metrics"] for each in jobs.values()]
+        customs = (
+            [result["custom_metrics"]]
+            if result
+            else [each["custom_metrics"] for each in jobs.values()]
+        )
 
         def total(metric: str, customs: list[dict[str, int]] = customs) -> int:
             return sum(custom.get(metric, 0) for custom in customs)
 
         snapshots = f"{total('millpondSnapshotCount'):,}"
         rows.append(
-            (job, snapshots, *(human_bytes(total(name)) for name in names), *(f"{total(name):,}" for name in times))
+            (
+                job,
+                snapshots,
+                *(human_bytes(total(name)) for name in names),
+                *(f"{total(name):,}" for name in times),
+            )
         )
     screen.table(head, rows)
     screen.line(
         "* summed over partitions and lives. Reused: files of a snapshot that were not uploaded again. A killed"
     )
-    screen.line("  batch reported nothing, and of a join Spark reports half of the stores: the true sums are higher")
+    screen.line(
+        "  batch reported nothing, and of a join Spark reports half of the stores: the true sums are higher"
+    )
     checked = [job["verified"] for job in jobs.values()]
     screen.line(
         f"millpond checkpoint verify: {human_bytes(sum(one['bytes'] for one in checked))} in "
@@ -225,10 +296,18 @@ def run(screen: Screen, options: argparse.Namespace, work: Path, tag: str) -> di
     introduce(screen, options)
     feeds = prepare(screen, work, options)
     campaign = Campaign(
-        work=work, provider=options.provider, files=feeds.files, kills=kills, seed=options.seed, screen=screen, tag=tag
+        work=work,
+        provider=options.provider,
+        files=feeds.files,
+        kills=kills,
+        seed=options.seed,
+        screen=screen,
+        tag=tag,
     )
     campaign.run()
-    screen.stamped("the end of the data is reached, no process is left; now the same four queries as batch, row by row")
+    screen.stamped(
+        "the end of the data is reached, no process is left; now the same four queries as batch, row by row"
+    )
     screen.live("computing and comparing ...")
     verdicts = compare(work, tag)
     result = result_of(campaign, feeds, verdicts, options)
@@ -244,8 +323,13 @@ def main(arguments: list[str] | None = None) -> int:
     if not Path("/proc/self/environ").exists():
         screen.line("the demo finds the processes that it kills in /proc, so it needs Linux")
         return 2
-    if shutil.which("java") is None and not (Path(os.environ.get("JAVA_HOME", "")) / "bin" / "java").is_file():
-        screen.line("no java on the PATH nor below JAVA_HOME: Spark needs Java 17 (Debian: openjdk-17-jre-headless)")
+    if (
+        shutil.which("java") is None
+        and not (Path(os.environ.get("JAVA_HOME", "")) / "bin" / "java").is_file()
+    ):
+        screen.line(
+            "no java on the PATH nor below JAVA_HOME: Spark needs Java 17 (Debian: openjdk-17-jre-headless)"
+        )
         return 2
     tag = uuid.uuid4().hex
     signal.signal(signal.SIGTERM, _interrupt)
@@ -273,7 +357,8 @@ def main(arguments: list[str] | None = None) -> int:
         return 1
     rows = sum(job["rows_out"] for job in result["jobs"].values())
     screen.line(
-        f"OK: all {rows:,} rows of all four jobs are equal to the batch computation; 0 differences.", style="green"
+        f"OK: all {rows:,} rows of all four jobs are equal to the batch computation; 0 differences.",
+        style="green",
     )
     return 0
 

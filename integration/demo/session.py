@@ -41,7 +41,9 @@ def open_session(*, provider: str, work: Path, streaming: bool = True) -> SparkS
 
         builder = millpond.configure(builder, gc_grace_ms=30_000, gc_interval_ms=5_000)
     elif streaming:
-        settings[STATE + "providerClass"] = "org.apache.spark.sql.execution.streaming.state.RocksDBStateStoreProvider"
+        settings[STATE + "providerClass"] = (
+            "org.apache.spark.sql.execution.streaming.state.RocksDBStateStoreProvider"
+        )
         settings[STATE + "rocksdb.changelogCheckpointing.enabled"] = "true"
     for name, value in settings.items():
         builder = builder.config(name, value)

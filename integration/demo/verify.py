@@ -28,7 +28,15 @@ class Verified:
 def verify(checkpoint: Path, work: Path, tag: str) -> Verified:
     """Run `millpond checkpoint verify --json` on the Spark checkpoint of one query, whose driver is not running."""
     done = subprocess.run(
-        [sys.executable, "-m", "millpond.cli.main", "checkpoint", "verify", str(checkpoint), "--json"],
+        [
+            sys.executable,
+            "-m",
+            "millpond.cli.main",
+            "checkpoint",
+            "verify",
+            str(checkpoint),
+            "--json",
+        ],
         env=environment(work, tag),
         cwd=work,
         stdin=subprocess.DEVNULL,

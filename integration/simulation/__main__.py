@@ -20,9 +20,13 @@ from integration.simulation.simulator import Outcome, Schedule, Simulator
 
 def _report(schedule: Schedule, outcome: Outcome, shrunk: Schedule | None) -> str:
     lines = [f"seed {schedule.seed} failed: {outcome.details[:3000].rstrip()}"]
-    lines.append(f"to run it again: make simulate SEEDS=1 FIRST={schedule.seed} SIMULATE_ARGS=--trace")
+    lines.append(
+        f"to run it again: make simulate SEEDS=1 FIRST={schedule.seed} SIMULATE_ARGS=--trace"
+    )
     if shrunk is not None:
-        lines.append(f"the shortest schedule found that fails so (for --replay):\n{shrunk.to_json().rstrip()}")
+        lines.append(
+            f"the shortest schedule found that fails so (for --replay):\n{shrunk.to_json().rstrip()}"
+        )
     return "\n".join(lines)
 
 
@@ -35,13 +39,17 @@ def work(first: int, count: int, stride: int, shrink: bool) -> None:
             outcome = simulator.run(schedule)
             report = ""
             if outcome.symptom is not None:
-                report = _report(schedule, outcome, simulator.shrink(schedule, outcome) if shrink else None)
+                report = _report(
+                    schedule, outcome, simulator.shrink(schedule, outcome) if shrink else None
+                )
             print(json.dumps([seed, outcome.symptom, report]), flush=True)
     finally:
         simulator.close()
 
 
-def run_seeds(first: int, count: int, *, processes: int, shrink: bool, most: int) -> tuple[int, Counter[str]]:
+def run_seeds(
+    first: int, count: int, *, processes: int, shrink: bool, most: int
+) -> tuple[int, Counter[str]]:
     """Run seeds side by side. Return how many passed, and the symptoms of the others. Stop after `most` failures."""
     jar = millpond_jar()
     assert jar is not None
@@ -49,7 +57,15 @@ def run_seeds(first: int, count: int, *, processes: int, shrink: bool, most: int
     command = [sys.executable, "-m", "integration.simulation", *([] if shrink else ["--no-shrink"])]
     workers = [
         subprocess.Popen(
-            [*command, "--first", str(first + n), "--seeds", str(count - n), "--stride", str(processes)],
+            [
+                *command,
+                "--first",
+                str(first + n),
+                "--seeds",
+                str(count - n),
+                "--stride",
+                str(processes),
+            ],
             stdout=subprocess.PIPE,
         )
         for n in range(processes)
@@ -77,7 +93,11 @@ def run_seeds(first: int, count: int, *, processes: int, shrink: bool, most: int
             symptoms[symptom] += 1
             print(report, flush=True)
         if (passed + symptoms.total()) % 500 == 0:
-            print(f"{passed + symptoms.total()} seeds, {symptoms.total()} failed", file=sys.stderr, flush=True)
+            print(
+                f"{passed + symptoms.total()} seeds, {symptoms.total()} failed",
+                file=sys.stderr,
+                flush=True,
+            )
     for worker in workers:
         worker.terminate()
         worker.wait()
@@ -93,9 +113,15 @@ def main(arguments: list[str] | None = None) -> int:
     parser.add_argument("--seeds", type=int, default=300, help="how many")
     parser.add_argument("--processes", type=int, default=2)
     parser.add_argument("--most", type=int, default=10, help="stop after so many failures")
-    parser.add_argument("--no-shrink", action="store_true", help="do not look for shorter schedules")
-    parser.add_argument("--trace", action="store_true", help="print all that happens in each seed, in one process")
-    parser.add_argument("--replay", type=Path, help="run a schedule from a file, and print all that happens")
+    parser.add_argument(
+        "--no-shrink", action="store_true", help="do not look for shorter schedules"
+    )
+    parser.add_argument(
+        "--trace", action="store_true", help="print all that happens in each seed, in one process"
+    )
+    parser.add_argument(
+        "--replay", type=Path, help="run a schedule from a file, and print all that happens"
+    )
     parser.add_argument("--stride", type=int, default=0, help=argparse.SUPPRESS)
     options = parser.parse_args(arguments)
     signal.signal(signal.SIGTERM, lambda *_: sys.exit(1))  # so that nothing is left behind
@@ -110,7 +136,10 @@ def main(arguments: list[str] | None = None) -> int:
             schedules = (
                 [Schedule.from_json(options.replay.read_text())]
                 if options.replay
-                else [Schedule.of_seed(seed) for seed in range(options.first, options.first + options.seeds)]
+                else [
+                    Schedule.of_seed(seed)
+                    for seed in range(options.first, options.first + options.seeds)
+                ]
             )
             for schedule in schedules:
                 outcome = simulator.run(schedule)

@@ -16,7 +16,15 @@ from integration.simulation.families import Kind
 from integration.simulation.jvm import Message
 from integration.simulation.query import Killed, Query, Step
 from integration.simulation.spark_files import newest_commit, read_ids
-from integration.simulation.tasks import Families, Task, Version, copied, family_arguments, part, same
+from integration.simulation.tasks import (
+    Families,
+    Task,
+    Version,
+    copied,
+    family_arguments,
+    part,
+    same,
+)
 from millpond import layout, savepoint
 from millpond.errors import ErrorKind, MillpondError
 from millpond.rescaling import rescale
@@ -29,7 +37,11 @@ class Actors(Query):
 
     def do_back(self, step: Step) -> None:
         """Somebody deletes batches from Spark's logs, as the troubleshooting guide tells, and starts the query."""
-        known = [v for v in self.restorable() if v < self.newest and self.versions[v].partitions == self.partitions]
+        known = [
+            v
+            for v in self.restorable()
+            if v < self.newest and self.versions[v].partitions == self.partitions
+        ]
         if not known:
             return
         target = known[-min(step["by"], len(known))]
@@ -44,7 +56,10 @@ class Actors(Query):
     def do_ghost(self, step: Step) -> None:
         """A provider of an older run, which nobody unloaded, does its maintenance later."""
         old = [
-            (e, name) for e in self.world.executors for (run, _), name in e.providers.items() if run != self.world.run
+            (e, name)
+            for e in self.world.executors
+            for (run, _), name in e.providers.items()
+            if run != self.world.run
         ]
         if old:
             self.world.now_ms += step["ms"]
@@ -106,7 +121,12 @@ class Actors(Query):
             return
         partition = step["by"] % version.partitions
         try:
-            self._read(executor, version, partition, self.world.provider(executor, partition, self.partitions))
+            self._read(
+                executor,
+                version,
+                partition,
+                self.world.provider(executor, partition, self.partitions),
+            )
         except ProviderError as error:
             self._judge(error, executor)
 
@@ -141,7 +161,9 @@ class Actors(Query):
         stranger = self.world.new_executor(9, root)
         for partition in range(version.partitions):
             run = -self.world._names
-            provider = self.world.provider(stranger, partition, version.partitions, run=run, root=root)
+            provider = self.world.provider(
+                stranger, partition, version.partitions, run=run, root=root
+            )
             try:
                 self._read(stranger, version, partition, provider)
             except ProviderError as error:
@@ -163,7 +185,9 @@ class Actors(Query):
         before = self.versions[self.newest]
         killed = self._rescale_killed(step["partitions"])
         try:
-            batch = rescale(self.world.storage, "it", step["partitions"], skip_uncommitted=True).batch
+            batch = rescale(
+                self.world.storage, "it", step["partitions"], skip_uncommitted=True
+            ).batch
         except MillpondError as error:
             self.world.log(f"rescale: {error.kind.value}")
             if error.kind in (ErrorKind.UNSUPPORTED, ErrorKind.STORE_UNSCALABLE):
@@ -177,7 +201,9 @@ class Actors(Query):
         ids: tuple[str | None, ...] = (None,) * self.partitions
         if self.setting.spark_format == 2:
             ids = read_ids(self.world.storage, batch)
-        self.versions[self.newest] = Version(self.newest, self.partitions, ids, copied(before.families))
+        self.versions[self.newest] = Version(
+            self.newest, self.partitions, ids, copied(before.families)
+        )
         self.contents.clear()
 
     def _rescale_killed(self, partitions: int) -> bool:
@@ -194,7 +220,9 @@ class Actors(Query):
             return None
 
         try:
-            rescale(FaultyStorage(self.world.storage, choose), "it", partitions, skip_uncommitted=True)
+            rescale(
+                FaultyStorage(self.world.storage, choose), "it", partitions, skip_uncommitted=True
+            )
         except AgentDeath:
             self.world.log("the rescale is killed")
         except MillpondError as error:
@@ -207,7 +235,9 @@ class Actors(Query):
         for entry in sorted(Path(cache_directory(parent)).glob("*.sst")):
             data = entry.read_bytes()
             entry.unlink()
-            entry.write_bytes(data[: len(data) // 2] if step["cut"] else bytes([data[0] ^ 1]) + data[1:])
+            entry.write_bytes(
+                data[: len(data) // 2] if step["cut"] else bytes([data[0] ^ 1]) + data[1:]
+            )
 
     def do_late(self, step: Step) -> None:
         """A second attempt of the batch that was committed last ends long after it: in Spark checkpoint format 1 it takes the place
@@ -226,12 +256,18 @@ class Actors(Query):
         if any(n == name for n, _ in self.world.threads.values()):
             return
         first: dict[str, Any] = {"do": "get_store", "p": provider, "s": store, "version": base}
-        batch = [first, *({**command, "s": store} for command in commands), {"do": "commit", "s": store}]
+        batch = [
+            first,
+            *({**command, "s": store} for command in commands),
+            {"do": "commit", "s": store},
+        ]
         batch.append({"do": "end_session", "s": store})
         self._retain(base)
         executor.sessions.setdefault(provider, []).append(store)
         thread = self.world.spawn(executor, name, batch)
-        self.world.on_done[thread] = lambda message: self._check_zombie(message, batch, {}, {}, executor)
+        self.world.on_done[thread] = lambda message: self._check_zombie(
+            message, batch, {}, {}, executor
+        )
         self.late.add(thread)
 
     def do_zombie(self, step: Step) -> None:
@@ -249,24 +285,35 @@ class Actors(Query):
         where = {"version": version.number, "id": version.ids[partition]}
         commands: list[dict[str, Any]] = [{"do": "get_store", "p": provider, "s": store, **where}]
         if self.shape.has_families:
-            commands += [{"do": "create_cf", "s": store, **family_arguments(self.shape.kinds[n])} for n in rows]
+            commands += [
+                {"do": "create_cf", "s": store, **family_arguments(self.shape.kinds[n])}
+                for n in rows
+            ]
         kinds = self._kinds(partition, self.partitions)
-        commands += [{"do": "scan", "s": store, "cf": n, "multi": kinds[n].schema.multi} for n in rows]
+        commands += [
+            {"do": "scan", "s": store, "cf": n, "multi": kinds[n].schema.multi} for n in rows
+        ]
         chance = random.Random(f"{self.choices.seed}/{step['id']}/zombie")
         for _ in range(step["ops"]):
             kind = kinds[chance.choice(list(rows))] if rows else None
             if kind is not None and kind.candidates:
                 put = {"do": "put", "v": kind.value(chance, large=False)}
                 what = put if chance.random() < 0.7 else {"do": "remove"}
-                commands.append({"s": store, "cf": kind.name, "k": chance.choice(kind.candidates), **what})
+                commands.append(
+                    {"s": store, "cf": kind.name, "k": chance.choice(kind.candidates), **what}
+                )
         # without ids the last one to publish a version wins: attempts of one batch then write the same, and this one does not
         commits = self.setting.spark_format == 2 and step["commits"]
         commands.append({"do": "commit" if commits else "abort", "s": store})
-        commands.append({"do": "end_session", "s": store})  # a commit that failed gives nothing back
+        commands.append(
+            {"do": "end_session", "s": store}
+        )  # a commit that failed gives nothing back
         self._retain(self.newest)
         executor.sessions.setdefault(provider, []).append(store)
         thread = self.world.spawn(executor, name, commands)
-        self.world.on_done[thread] = lambda message: self._check_zombie(message, commands, kinds, rows, executor)
+        self.world.on_done[thread] = lambda message: self._check_zombie(
+            message, commands, kinds, rows, executor
+        )
 
     def _check_zombie(
         self,
@@ -296,7 +343,14 @@ class Actors(Query):
                 kind = kinds[command["cf"]]
                 expected = rows[kind.name]
                 each = kind.schema.multi
-                same(kind, result["ok"], expected, each=each, ordered=kind.ranged, what="a second attempt")
+                same(
+                    kind,
+                    result["ok"],
+                    expected,
+                    each=each,
+                    ordered=kind.ranged,
+                    what="a second attempt",
+                )
 
     def do_litter(self, step: Step) -> None:
         """What a killed process leaves: files in the making, beside the state."""

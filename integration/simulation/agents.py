@@ -71,7 +71,9 @@ class TimedStorage:
         for info in self.inner.list(prefix):
             self._notice(info.key)
 
-    def put_file(self, key: str, local_path: str, *, if_absent: bool = False, link: bool = False) -> None:
+    def put_file(
+        self, key: str, local_path: str, *, if_absent: bool = False, link: bool = False
+    ) -> None:
         self.inner.put_file(key, local_path, if_absent=if_absent, link=link)
         self._touched(key)
 
@@ -111,7 +113,11 @@ class TimedStorage:
 
 def storage_of(kind: str, root: str, now_ms: Callable[[], int]) -> Storage:
     """The storage of one Spark checkpoint, without faults: `local` or `object`."""
-    return TimedStorage(LocalStorage(root, fsync=False), now_ms) if kind == "local" else MemoryStorage(clock_ms=now_ms)
+    return (
+        TimedStorage(LocalStorage(root, fsync=False), now_ms)
+        if kind == "local"
+        else MemoryStorage(clock_ms=now_ms)
+    )
 
 
 class Call:
@@ -237,10 +243,14 @@ class _Tickets:
 
 
 class _Contexts(Contexts):
-    def _make(self, described: dict[str, Any], hadoop: Any, key: Any, fields: JsonFields) -> StoreContext:
+    def _make(
+        self, described: dict[str, Any], hadoop: Any, key: Any, fields: JsonFields
+    ) -> StoreContext:
         context = super()._make(described, hadoop, key, fields)
         locks: Any = context
-        locks.commit_lock, locks.snapshot_lock, locks.collect_lock, locks.ssts_lock = (Lock() for _ in range(4))
+        locks.commit_lock, locks.snapshot_lock, locks.collect_lock, locks.ssts_lock = (
+            Lock() for _ in range(4)
+        )
         checkpoint: Any = context.checkpoint
         checkpoint.parallel = OneByOne()
         if not isinstance(checkpoint.claiming, Lock):
@@ -264,6 +274,8 @@ class Agent:
 
         self.storage = FaultyStorage(storage, choose, clock_ms=lambda: chance.now_ms)
         opener = lambda uri, settings: self.storage  # noqa: E731
-        self.service = AgentService(opener=opener, clock_ms=lambda: chance.now_ms, local_root=local_root)
+        self.service = AgentService(
+            opener=opener, clock_ms=lambda: chance.now_ms, local_root=local_root
+        )
         self.service._contexts = _Contexts(opener, local_root)
         self.service._pending = _Tickets()  # type: ignore[assignment]

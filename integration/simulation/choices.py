@@ -20,7 +20,10 @@ class Choices:
     """
 
     def __init__(
-        self, seed: int, given: Mapping[Key, int] | None = None, often: tuple[float, float] = (0.0, 0.0)
+        self,
+        seed: int,
+        given: Mapping[Key, int] | None = None,
+        often: tuple[float, float] = (0.0, 0.0),
     ) -> None:
         self.seed = seed
         self.made: dict[Key, int] = {}

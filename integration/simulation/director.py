@@ -38,7 +38,9 @@ class Executor:
     agent: Agent
     local_root: str
     providers: dict[tuple[int, int], str] = field(default_factory=dict)
-    sessions: dict[str, list[str]] = field(default_factory=dict)  # provider -> stores that a task may still hold
+    sessions: dict[str, list[str]] = field(
+        default_factory=dict
+    )  # provider -> stores that a task may still hold
     dead: bool = False
     disturbed: bool = False  # something went wrong since its last commit
     emptied: bool = False  # its local files were deleted; it may notice long after
@@ -73,12 +75,16 @@ class Director:
         self.quiet = False  # no faults, nobody goes first
         self.trace: list[str] = []
         self.threads: dict[int, tuple[str, str]] = {}  # of the background: name, owner
-        self.on_done: dict[int, Callable[[Message], None]] = {}  # thread -> what looks at its results
+        self.on_done: dict[
+            int, Callable[[Message], None]
+        ] = {}  # thread -> what looks at its results
         self.executors: list[Executor] = []
         self._calls: dict[int, Call] = {}  # that were not answered yet
         self._numbers = 0
         self._owners: dict[str, Executor] = {}
-        self._waits: Counter[int] = Counter()  # of each thread: so all others have their turn, whoever waits beside it
+        self._waits: Counter[int] = (
+            Counter()
+        )  # of each thread: so all others have their turn, whoever waits beside it
         self._main_owner = ""
 
     # ---- talk with the JVM
@@ -93,7 +99,11 @@ class Director:
 
     def _skip(self) -> tuple[int, int]:
         """How many seams the JVM passes before it asks at one where others may go first, and at one where something may go wrong."""
-        return (NEVER, NEVER) if self.quiet else (self.choices.yielding.skip(), self.choices.failing.skip())
+        return (
+            (NEVER, NEVER)
+            if self.quiet
+            else (self.choices.yielding.skip(), self.choices.failing.skip())
+        )
 
     def _answer(self, message: Message) -> Message | None:
         for thread, name, owner in message.get("new", ()):
@@ -138,7 +148,10 @@ class Director:
             name, _ = self.threads.pop(me)
             if me in self.on_done:
                 self.on_done.pop(me)(message)
-            self.log(f"{name} ended" + (f": {message['error']['causes'][0][0]}" if "error" in message else ""))
+            self.log(
+                f"{name} ended"
+                + (f": {message['error']['causes'][0][0]}" if "error" in message else "")
+            )
             return {"go": self._other(me, 0.5)}
         raise AssertionError(message)
 
@@ -170,7 +183,9 @@ class Director:
 
     def _executor_at(self, thread: int) -> Executor | None:
         return (
-            self._owners.get(self.threads[thread][1]) if thread in self.threads else self._owners.get(self._main_owner)
+            self._owners.get(self.threads[thread][1])
+            if thread in self.threads
+            else self._owners.get(self._main_owner)
         )
 
     def _disturb(self, executor: Executor | None) -> None:
@@ -185,8 +200,15 @@ class Director:
             return {"lost": "the executor is dead"}
         call = Call(executor.agent, executor.name, message["method"], message["request"])
         for number, other in self._calls.items():
-            if not other.done and other.agent is executor.agent and call.ticket and other.ticket == call.ticket:
-                return self._after(other, number, message["t"])  # it stands still and is asked for once more
+            if (
+                not other.done
+                and other.agent is executor.agent
+                and call.ticket
+                and other.ticket == call.ticket
+            ):
+                return self._after(
+                    other, number, message["t"]
+                )  # it stands still and is asked for once more
         if not self.quiet:
             dies = self.choices.pick(self.setting.deaths, 8)
             call.dies_at = dies - 1 if 0 < dies < 8 else 1_000_000 if dies else None
@@ -246,7 +268,9 @@ class Director:
         """What goes wrong with a storage operation."""
         if self.quiet or not self.setting.storage_faults:
             return None
-        kinds = _STORAGE_FAULTS["put" if operation.is_put else "delete" if operation.name == "delete" else "other"]
+        kinds = _STORAGE_FAULTS[
+            "put" if operation.is_put else "delete" if operation.name == "delete" else "other"
+        ]
         if operation.is_read and self.setting.bodies:
             kinds = (*kinds, *_BODIES)
         chosen = self.choices.pick(self.setting.storage_faults, len(kinds))

@@ -18,11 +18,17 @@ MOST_PARTITIONS = 4  # every number of partitions that is used divides it
 class Kind(families.Kind):
     """One column family."""
 
-    places: list[int] = field(default_factory=list)  # of each candidate: its hash modulo MOST_PARTITIONS
+    places: list[int] = field(
+        default_factory=list
+    )  # of each candidate: its hash modulo MOST_PARTITIONS
 
     def keys(self, partition: int, partitions: int) -> list[Row]:
         """The keys that live in a partition."""
-        return [k for k, p in zip(self.candidates, self.places, strict=True) if p % partitions == partition]
+        return [
+            k
+            for k, p in zip(self.candidates, self.places, strict=True)
+            if p % partitions == partition
+        ]
 
     def value(self, chance: random.Random, large: bool) -> Row:
         """A value of the schema."""
@@ -31,7 +37,14 @@ class Kind(families.Kind):
         columns: list[Row] = []
         for column in self.schema.value.split(", "):
             what = column.split(" ")[1]
-            columns.append({"string": text, "bigint": chance.randint(-9, 9), "boolean": length > 3, "void": None}[what])
+            columns.append(
+                {
+                    "string": text,
+                    "bigint": chance.randint(-9, 9),
+                    "boolean": length > 3,
+                    "void": None,
+                }[what]
+            )
         return columns
 
 
@@ -86,12 +99,19 @@ def shapes(partitions_of: Callable[[list[Row], str], list[int]]) -> dict[str, Sh
                 "lists": "ListState",
             },
         ),
-        "join": Shape("join", "symmetricHashJoin", with_families, {k.name: k for k in of_join(Kind, _POOL)}),
+        "join": Shape(
+            "join", "symmetricHashJoin", with_families, {k.name: k for k in of_join(Kind, _POOL)}
+        ),
         "plain": Shape(
-            "plain", "stateStoreSave", Schema("g string", "v string, w bigint"), {k.name: k for k in _plain()}
+            "plain",
+            "stateStoreSave",
+            Schema("g string", "v string, w bigint"),
+            {k.name: k for k in _plain()},
         ),
     }
     for shape in made.values():
         for kind in shape.kinds.values():
-            kind.places.extend(partitions_of([kind.hashed(k) for k in kind.candidates], kind.hashed_schema))
+            kind.places.extend(
+                partitions_of([kind.hashed(k) for k in kind.candidates], kind.hashed_schema)
+            )
     return made

@@ -43,10 +43,19 @@ class Jvm:
         self.log_path = work_dir / "jvm.log"
         classpath = [compile_simulation(jar), compile_harness(), jar]
         command = java_command(_MAIN, [], classpath=classpath, heap="512m")
-        command[1:1] = [f"-Djava.io.tmpdir={self.local_dir}", "-Xshare:auto", "-XX:TieredStopAtLevel=1", "-Xss512k"]
+        command[1:1] = [
+            f"-Djava.io.tmpdir={self.local_dir}",
+            "-Xshare:auto",
+            "-XX:TieredStopAtLevel=1",
+            "-Xss512k",
+        ]
         with self.log_path.open("wb") as log:
             self._process = subprocess.Popen(
-                command, stdin=subprocess.PIPE, stdout=subprocess.PIPE, stderr=log, env={**os.environ}
+                command,
+                stdin=subprocess.PIPE,
+                stdout=subprocess.PIPE,
+                stderr=log,
+                env={**os.environ},
             )
         self._buffer = b""
         assert self._receive()["m"] == "ready"
@@ -65,12 +74,20 @@ class Jvm:
                 raise Hang(self.threads())
             data = os.read(descriptor, 1 << 16)
             if not data:
-                raise RuntimeError(f"the JVM ended ({self._process.wait()}):\n{self.log_path.read_text()[-4000:]}")
+                raise RuntimeError(
+                    f"the JVM ended ({self._process.wait()}):\n{self.log_path.read_text()[-4000:]}"
+                )
             self._buffer += data
         line, _, self._buffer = self._buffer.partition(b"\n")
         return cast(Message, json.loads(line))
 
-    def call(self, answer: Callable[[Message], Message | None], do: str, owner: str = "", **arguments: Any) -> Any:
+    def call(
+        self,
+        answer: Callable[[Message], Message | None],
+        do: str,
+        owner: str = "",
+        **arguments: Any,
+    ) -> Any:
         """Run one command. Raises: ProviderError."""
         command = {"do": do, "x": owner, **arguments}
         self._send(command)

@@ -59,7 +59,13 @@ MUTANTS: tuple[Mutant, ...] = (
     ),
     Mutant(
         "a session that has ended is served",
-        ((_SHIM + "StoreEngine.scala", "if (holder ne session) throw", "if (session == null) throw"),),
+        (
+            (
+                _SHIM + "StoreEngine.scala",
+                "if (holder ne session) throw",
+                "if (session == null) throw",
+            ),
+        ),
         again=True,
     ),
     Mutant(
@@ -105,7 +111,11 @@ MUTANTS: tuple[Mutant, ...] = (
                 "        if not _is_proven(context, anchor):\n            return []\n        context.storage",
                 "        context.storage",
             ),
-            (_PACKAGE + "gc.py", "or info.key in pinned or info.modified_ms > old_enough", "or info.key in pinned"),
+            (
+                _PACKAGE + "gc.py",
+                "                or info.modified_ms > old_enough\n            ):\n                continue\n            below",
+                "            ):\n                continue\n            below",
+            ),
         ),
         again=True,
     ),
@@ -143,11 +153,23 @@ MUTANTS: tuple[Mutant, ...] = (
     ),
     Mutant(
         "deletes are left out of the changelog",
-        ((_SHIM + "BatchLog.scala", "else if (change == Op.Delete) writer", "else if (change < 0) writer"),),
+        (
+            (
+                _SHIM + "BatchLog.scala",
+                "else if (change == Op.Delete) writer",
+                "else if (change < 0) writer",
+            ),
+        ),
     ),
     Mutant(
         "a flush writes no deletes",
-        ((_SHIM + "Flush.scala", "val keepDeletes = !disk.isEmpty", "val keepDeletes = disk == null"),),
+        (
+            (
+                _SHIM + "Flush.scala",
+                "val keepDeletes = !disk.isEmpty",
+                "val keepDeletes = disk == null",
+            ),
+        ),
     ),
     Mutant(
         "an SST is collected without a grace period, and nobody looks whether it is still there",
@@ -227,7 +249,13 @@ MUTANTS: tuple[Mutant, ...] = (
     ),
     Mutant(
         "rows that the disk tier has not are evicted",
-        ((_SHIM + "Pressure.scala", "f.table.evict(left, engine.flushed.toInt)", "f.table.evict(left, Int.MaxValue)"),),
+        (
+            (
+                _SHIM + "Pressure.scala",
+                "f.table.evict(left, engine.flushed.toInt)",
+                "f.table.evict(left, Int.MaxValue)",
+            ),
+        ),
     ),
     Mutant(
         "a snapshot is taken above what is proven committed",
@@ -291,13 +319,17 @@ class Result:
 def _source_tree(target: Path) -> None:
     """What the build of the jar reads, and the package."""
     for part in ("jvm-shim", "python"):
-        shutil.copytree(REPO / part, target / part, ignore=shutil.ignore_patterns("jars", "__pycache__"))
+        shutil.copytree(
+            REPO / part, target / part, ignore=shutil.ignore_patterns("jars", "__pycache__")
+        )
     for name in ("LICENSE", "NOTICE"):
         shutil.copy(REPO / name, target / name)
 
 
 def _build(root: Path) -> Path:
-    spec = importlib.util.spec_from_file_location("mutant_build", REPO / "jvm-shim" / "build_shim.py")
+    spec = importlib.util.spec_from_file_location(
+        "mutant_build", REPO / "jvm-shim" / "build_shim.py"
+    )
     assert spec is not None and spec.loader is not None
     module = importlib.util.module_from_spec(spec)
     sys.modules["mutant_build"] = module
@@ -321,7 +353,10 @@ def hunt(mutant: Mutant, seeds: int) -> Result:
         root = Path(directory)
         _source_tree(root)
         mutated(root, mutant)
-        env = {**os.environ, "PYTHONPATH": os.pathsep.join([str(root / "python" / "src"), str(REPO)])}
+        env = {
+            **os.environ,
+            "PYTHONPATH": os.pathsep.join([str(root / "python" / "src"), str(REPO)]),
+        }
         env["MILLPOND_TEST_JAR"] = str(_build(root) if mutant.is_scala else millpond_jar())
         command = [
             sys.executable,
@@ -335,7 +370,9 @@ def hunt(mutant: Mutant, seeds: int) -> Result:
             "--processes",
             "1",
         ]
-        done = subprocess.run(command, env=env, cwd=REPO, capture_output=True, text=True, check=False)
+        done = subprocess.run(
+            command, env=env, cwd=REPO, capture_output=True, text=True, check=False
+        )
     counts = re.search(r"^(\d+) passed, (\d+) failed$", done.stdout, re.MULTILINE)
     if counts is None:
         raise RuntimeError(f"{mutant.name}: {done.stdout[-2000:]}{done.stderr[-2000:]}")
@@ -357,7 +394,9 @@ def main(arguments: list[str] | None = None) -> int:
     """Hunt all mutants."""
     parser = argparse.ArgumentParser(description=__doc__)
     parser.add_argument("--seeds", type=int, default=4000, help="give up after so many")
-    parser.add_argument("--only", nargs="*", default=(), help="those whose name has one of these texts")
+    parser.add_argument(
+        "--only", nargs="*", default=(), help="those whose name has one of these texts"
+    )
     parser.add_argument("--out", type=Path, help="write the table there")
     options = parser.parse_args(arguments)
     results = []

@@ -56,7 +56,9 @@ class Query:
         self.world, self.shape, self.choices = world, shape, world.choices
         self.setting: Setting = world.setting
         self.partitions = self.setting.partitions
-        self.versions: dict[int, Version] = {0: Version(0, self.partitions, (None,) * self.partitions, {})}
+        self.versions: dict[int, Version] = {
+            0: Version(0, self.partitions, (None,) * self.partitions, {})
+        }
         self.newest = 0
         self.floor = 1  # the oldest version that retention has left
         self.contents: dict[int, int] = {}  # batch -> what it does
@@ -102,10 +104,16 @@ class Query:
         """Families that the batch drops and creates, in this order."""
         if not self.shape.has_families:
             return [("create", "default")] if not families else []
-        changes = [("drop", n) for n in families if not n.startswith("$") and chance.random() < 0.08]
+        changes = [
+            ("drop", n) for n in families if not n.startswith("$") and chance.random() < 0.08
+        ]
         dropped = {n for _, n in changes}
         wanted = 0.6 if not families else 0.25
-        changes += [("create", n) for n in self.shape.kinds if n not in families and chance.random() < wanted]
+        changes += [
+            ("create", n)
+            for n in self.shape.kinds
+            if n not in families and chance.random() < wanted
+        ]
         changes += [("create", n) for n in dropped if chance.random() < 0.4]
         if not families and not changes:
             changes = [("create", next(iter(self.shape.kinds)))]
@@ -121,11 +129,17 @@ class Query:
                 if number >= _ATTEMPTS:
                     self.world.quiet = True
                     self.world.settle()
-                index = step.get("executor", 0) ^ (1 if self.choices.pick(0.15 if number == 0 else 0.4) else 0)
+                index = step.get("executor", 0) ^ (
+                    1 if self.choices.pick(0.15 if number == 0 else 0.4) else 0
+                )
                 executor = self.world.executors[index]
-                seed = f"{content}/{partition}" + (f"/{number}" if self.setting.spark_format == 2 else "")
+                seed = f"{content}/{partition}" + (
+                    f"/{number}" if self.setting.spark_format == 2 else ""
+                )
                 try:
-                    return self._attempt(executor, base, partition, random.Random(seed), changes, step)
+                    return self._attempt(
+                        executor, base, partition, random.Random(seed), changes, step
+                    )
                 except Killed:
                     continue
                 except ProviderError as error:
@@ -138,7 +152,9 @@ class Query:
         """Raise Wrong unless a fault explains the error."""
         kinds = kinds_of(error)
         first_line = error.args[0].splitlines()[0]
-        self.world.log(re.sub(r"(?<= )/[^ ]+", "PATH", first_line)[:150])  # places differ from run to run
+        self.world.log(
+            re.sub(r"(?<= )/[^ ]+", "PATH", first_line)[:150]
+        )  # places differ from run to run
         if not kinds:
             raise Wrong(f"an error of no kind: {error.causes[-1][0]}", error)
         kind = kinds[0]
@@ -146,7 +162,9 @@ class Query:
             raise Wrong(f"does not recover: {kind.value}", error)
         if kind in _OF_OTHERS and self.setting.spark_format == 1:
             return
-        if kind is ErrorKind.STORE_LOCKED and any(name.startswith("zombie") for name, _ in self.world.threads.values()):
+        if kind is ErrorKind.STORE_LOCKED and any(
+            name.startswith("zombie") for name, _ in self.world.threads.values()
+        ):
             return
         if kind in _OF_LOSS and executor.emptied:
             return
@@ -255,7 +273,14 @@ class Query:
                 if self.used.get(task.provider) == version.number:  # it knows the families
                     for name in [n for n in task.rows if self.choices.pick(0.3)]:
                         task.begin_walk(random.Random(self.step), name, store=read)
-                world.of_executor(task.executor, "upgrade", p=task.provider, s=task.store, **{"from": read}, **where)
+                world.of_executor(
+                    task.executor,
+                    "upgrade",
+                    p=task.provider,
+                    s=task.store,
+                    **{"from": read},
+                    **where,
+                )
             except ProviderError:
                 world.of_executor(task.executor, "release", s=read)
                 raise
@@ -270,22 +295,32 @@ class Query:
             raise Wrong("the commit answers another version", done)
         if self.setting.exact:
             keys = int(self.world.of_executor(task.executor, "metrics", s=task.store)["keys"])
-            expected = sum(len(rows) for name, rows in task.rows.items() if not task.kinds[name].internal)
+            expected = sum(
+                len(rows) for name, rows in task.rows.items() if not task.kinds[name].internal
+            )
             if keys != expected:
                 raise Wrong("key count is wrong", (keys, expected))
 
     def _haunt(self, task: Task) -> None:
         """A thread of an attempt that has ended goes on with its store."""
         for executor, old in self.lingering:
-            if executor is task.executor and old.provider == task.provider and self.choices.pick(0.2):
-                kinds = [old.kinds[n] for n in old.rows if n in old.kinds and old.kinds[n].candidates]
+            if (
+                executor is task.executor
+                and old.provider == task.provider
+                and self.choices.pick(0.2)
+            ):
+                kinds = [
+                    old.kinds[n] for n in old.rows if n in old.kinds and old.kinds[n].candidates
+                ]
                 if not kinds:
                     return
                 kind = kinds[self.choices.pick(0.5, len(kinds)) - 1]
                 key = kind.candidates[self.choices.pick(0.5, len(kind.candidates)) - 1]
                 what = ("put", "remove", "commit", "abort", "put")[self.choices.pick(0.6, 4)]
                 chance = random.Random(0)
-                arguments = {"put": {"cf": kind.name, "k": key, "v": kind.value(chance, large=False)}}
+                arguments = {
+                    "put": {"cf": kind.name, "k": key, "v": kind.value(chance, large=False)}
+                }
                 arguments["remove"] = {"cf": kind.name, "k": key}
                 try:
                     self.world.of_executor(executor, what, s=old.store, **arguments.get(what, {}))
@@ -293,11 +328,15 @@ class Query:
                     if what == "commit":
                         raise Wrong("a thread that lingers commits", old.store)
                 except ProviderError as error:
-                    self.world.log(f"a thread of {old.store} that lingers: {what}: {error.causes[0][0]}")
+                    self.world.log(
+                        f"a thread of {old.store} that lingers: {what}: {error.causes[0][0]}"
+                    )
 
     def restart(self, lives_on: float = 0.3) -> None:
         """The query ends and begins anew. Its providers are unloaded, or live on for a while, with this probability."""
-        if self.late & self.world.threads.keys():  # nobody goes back in Spark's logs while a task of the query writes
+        if (
+            self.late & self.world.threads.keys()
+        ):  # nobody goes back in Spark's logs while a task of the query writes
             self.world.settle()
         self.written.clear()
         self.world.run += 1

@@ -82,11 +82,21 @@ class Runner(Actors):
         found: dict[str, list[str]] = {}
         for info in self.world.storage.list(f"{layout.STATE_DIR}/0/"):
             parsed = layout.parse_key(info.key)
-            if parsed is not None and parsed.file is not None and parsed.store.partition < self.partitions:
-                found.setdefault(f"{parsed.store.partition} {type(parsed.file).__name__}", []).append(info.key)
+            if (
+                parsed is not None
+                and parsed.file is not None
+                and parsed.store.partition < self.partitions
+            ):
+                found.setdefault(
+                    f"{parsed.store.partition} {type(parsed.file).__name__}", []
+                ).append(info.key)
         most = 2 * self.setting.retain + 2 * self.setting.deltas + 4
         for what, keys in found.items():
-            bound = 0 if what.endswith("StagingFile") else most * (12 if what.endswith("SstFile") else 1)
+            bound = (
+                0
+                if what.endswith("StagingFile")
+                else most * (12 if what.endswith("SstFile") else 1)
+            )
             if len(keys) > bound:
                 return f"{what}: {len(keys)} > {bound}: {keys[:20]}"
         return ""

@@ -80,13 +80,20 @@ def steps_of(seed: int) -> list[Step]:
         for _ in range(chance.choice((0, 1, 1, 2, 3))):
             do = chance.choices(list(allowed), list(allowed.values()))[0]
             steps.append(_other(chance, do, main))
-            if do == "back" and chance.random() < 0.7:  # another lineage, and who knows of the old one alone
+            if (
+                do == "back" and chance.random() < 0.7
+            ):  # another lineage, and who knows of the old one alone
                 steps += [_batch(chance, main, trouble), _other(chance, "ghost", main)]
     return [{"id": number, **step} for number, step in enumerate(steps, start=1)]
 
 
 def _batch(chance: random.Random, main: int, trouble: float) -> Step:
-    batch: Step = {"do": "batch", "executor": main, "ops": chance.choice((1, 4, 8, 14)), "trouble": trouble}
+    batch: Step = {
+        "do": "batch",
+        "executor": main,
+        "ops": chance.choice((1, 4, 8, 14)),
+        "trouble": trouble,
+    }
     if trouble and chance.random() < 0.08:
         batch["dies"] = chance.randint(0, 1)
     return batch
@@ -104,13 +111,28 @@ def _other(chance: random.Random, do: str, main: int) -> Step:
             "background": chance.random() < 0.6,
         }
     if do == "clock":
-        return {"do": do, "ms": chance.choice((1_000, MINUTE_MS, 11 * MINUTE_MS, 61 * MINUTE_MS, -30 * MINUTE_MS))}
+        return {
+            "do": do,
+            "ms": chance.choice(
+                (1_000, MINUTE_MS, 11 * MINUTE_MS, 61 * MINUTE_MS, -30 * MINUTE_MS)
+            ),
+        }
     if do == "ghost":
-        return {"do": do, "which": chance.randint(0, 3), "ms": chance.choice((1_000, 11 * MINUTE_MS, 11 * MINUTE_MS))}
+        return {
+            "do": do,
+            "which": chance.randint(0, 3),
+            "ms": chance.choice((1_000, 11 * MINUTE_MS, 11 * MINUTE_MS)),
+        }
     if do == "zombie":
         which, ops = chance.randint(0, 3), chance.choice((1, 3, 6))
         other = 1 - main if chance.random() < 0.7 else main
-        return {"do": do, "executor": other, "which": which, "ops": ops, "commits": chance.random() < 0.7}
+        return {
+            "do": do,
+            "executor": other,
+            "which": which,
+            "ops": ops,
+            "commits": chance.random() < 0.7,
+        }
     if do == "late":
         return {"do": do, "executor": executor, "which": chance.randint(0, 3)}
     if do == "tear":

@@ -41,7 +41,11 @@ class Schedule:
 
     def to_json(self) -> str:
         """As it is kept in a file."""
-        given = None if self.given is None else [[*key, value] for key, value in sorted(self.given.items())]
+        given = (
+            None
+            if self.given is None
+            else [[*key, value] for key, value in sorted(self.given.items())]
+        )
         steps = ",\n  ".join(json.dumps(step) for step in self.steps)
         head = f'"seed": {self.seed},\n "setting": {json.dumps(asdict(self.setting))}'
         return f'{{{head},\n "choices": {json.dumps(given)},\n "steps": [\n  {steps}]}}\n'
@@ -83,7 +87,13 @@ class Simulator:
         if self._shapes is None:
 
             def partitions_of(keys: list[Any], schema: str) -> list[int]:
-                answer = jvm.call(lambda _: None, "partition_of", key=schema, keys=keys, partitions=MOST_PARTITIONS)
+                answer = jvm.call(
+                    lambda _: None,
+                    "partition_of",
+                    key=schema,
+                    keys=keys,
+                    partitions=MOST_PARTITIONS,
+                )
                 return [int(p) for p in answer]
 
             self._shapes = shapes(partitions_of)
@@ -106,7 +116,11 @@ class Simulator:
             if isinstance(error, Wrong):
                 symptom, details = error.symptom, str(error)
             else:
-                symptom = "hang" if isinstance(error, Hang) else f"{type(error).__name__}: {str(error)[:80]}"
+                symptom = (
+                    "hang"
+                    if isinstance(error, Hang)
+                    else f"{type(error).__name__}: {str(error)[:80]}"
+                )
                 details = traceback.format_exc()
             self._clean(world)
             return Outcome(symptom, details, trace, choices.made)
@@ -150,7 +164,9 @@ class Simulator:
         size = (10**9, 10**9)
         while (now := (len(best.steps), len(best.given or ()))) < size and left > 0:
             size = now
-            best = _fewer_choices(best, fails)  # without trouble a run is short, and so are its steps
+            best = _fewer_choices(
+                best, fails
+            )  # without trouble a run is short, and so are its steps
             best = _fewer_steps(best, fails)
             best = _less(best, fails)
         return best
@@ -169,7 +185,9 @@ def _fewer_choices(best: Schedule, fails: Callable[[Schedule], bool]) -> Schedul
     def with_choices(chosen: Sequence[tuple[Key, int]]) -> Schedule:
         return replace(best, given=dict(chosen))
 
-    return with_choices(_minimal(sorted((best.given or {}).items()), lambda chosen: fails(with_choices(chosen))))
+    return with_choices(
+        _minimal(sorted((best.given or {}).items()), lambda chosen: fails(with_choices(chosen)))
+    )
 
 
 def _less(best: Schedule, fails: Callable[[Schedule], bool]) -> Schedule:
@@ -177,10 +195,16 @@ def _less(best: Schedule, fails: Callable[[Schedule], bool]) -> Schedule:
     for index, step in enumerate(best.steps):
         for name, values in (("ops", (0, 1, 2, 4)), ("dies", (None,)), ("background", (False,))):
             for value in values:
-                if name not in step or step[name] == value or (name == "ops" and step["ops"] <= value):
+                if (
+                    name not in step
+                    or step[name] == value
+                    or (name == "ops" and step["ops"] <= value)
+                ):
                     continue
                 changed = {k: v for k, v in {**step, name: value}.items() if v is not None}
-                candidate = replace(best, steps=(*best.steps[:index], changed, *best.steps[index + 1 :]))
+                candidate = replace(
+                    best, steps=(*best.steps[:index], changed, *best.steps[index + 1 :])
+                )
                 if fails(candidate):
                     best, step = candidate, changed
                     break

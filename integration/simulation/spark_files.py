@@ -14,42 +14,65 @@ from millpond import layout
 from millpond.storage import Storage
 
 _SCHEMA_KEY = "state/0/_stateSchema/default/0_11111111-1111-1111-1111-111111111111"
-_TYPES = {"string": "string", "bigint": "long", "boolean": "boolean", "void": "void", "double": "double"}
+_TYPES = {
+    "string": "string",
+    "bigint": "long",
+    "boolean": "boolean",
+    "void": "void",
+    "double": "double",
+}
 
 
 def write_metadata(storage: Storage, root: str, shape: Shape, partitions: int) -> None:
     """What is there before the first batch."""
     storage.put_bytes(layout.QUERY_METADATA_KEY, b'{"id":"8a3b7c9e-0000-4000-8000-000000000001"}')
-    store: dict[str, Any] = {"storeName": "default", "numColsPrefixKey": 0, "numPartitions": partitions}
+    store: dict[str, Any] = {
+        "storeName": "default",
+        "numColsPrefixKey": 0,
+        "numPartitions": partitions,
+    }
     body: dict[str, Any] = {
         "operatorInfo": {"operatorId": 0, "operatorName": shape.operator},
         "stateStoreInfo": [store],
     }
     if not shape.has_families:
         storage.put_bytes(layout.operator_metadata_v1_key(0), f"v1\n{json.dumps(body)}".encode())
-        data = _text("v2") + _chunked(_columns(shape.schema.key)) + _chunked(_columns(shape.schema.value))
+        data = (
+            _text("v2")
+            + _chunked(_columns(shape.schema.key))
+            + _chunked(_columns(shape.schema.value))
+        )
         storage.put_bytes("state/0/0/_metadata/schema", data)
         return
     variables = [{"stateName": n, "stateVariableType": t} for n, t in shape.variables.items()]
     body["operatorPropertiesJson"] = json.dumps({"stateVariables": variables})
     store["stateSchemaFilePaths"] = [f"{root}/{_SCHEMA_KEY}"]
-    storage.put_bytes(f"{layout.operator_metadata_v2_prefix(0)}0", f"v2\n{json.dumps(body)}".encode())
+    storage.put_bytes(
+        f"{layout.operator_metadata_v2_prefix(0)}0", f"v2\n{json.dumps(body)}".encode()
+    )
     families = b"".join(_family(kind) for kind in shape.kinds.values())
     storage.put_bytes(_SCHEMA_KEY, _text("v3") + struct.pack(">i", len(shape.kinds)) + families)
 
 
 def write_offsets(storage: Storage, batch: int, partitions: int) -> None:
     """The batch begins."""
-    conf = {"spark.sql.streaming.stateStore.providerClass": MILLPOND, "spark.sql.shuffle.partitions": str(partitions)}
+    conf = {
+        "spark.sql.streaming.stateStore.providerClass": MILLPOND,
+        "spark.sql.shuffle.partitions": str(partitions),
+    }
     offsets = json.dumps({"batchWatermarkMs": 0, "batchTimestampMs": 1, "conf": conf})
     storage.put_bytes(layout.offsets_key(batch), f'v1\n{offsets}\n{{"offset":{batch}}}'.encode())
 
 
-def write_commit(storage: Storage, batch: int, ids: Sequence[str | None], spark_format: int) -> None:
+def write_commit(
+    storage: Storage, batch: int, ids: Sequence[str | None], spark_format: int
+) -> None:
     """The batch is committed."""
     commit = 'v1\n{"nextBatchWatermarkMs":0}'
     if spark_format == 2:
-        commit = "v2\n" + json.dumps({"nextBatchWatermarkMs": 0, "stateUniqueIds": {"0": [[text] for text in ids]}})
+        commit = "v2\n" + json.dumps(
+            {"nextBatchWatermarkMs": 0, "stateUniqueIds": {"0": [[text] for text in ids]}}
+        )
     storage.put_bytes(layout.commits_key(batch), commit.encode())
 
 
@@ -89,9 +112,15 @@ def _columns(ddl: str) -> dict[str, Any]:
 def _spec(schema: Schema) -> dict[str, Any]:
     what = schema.spec["type"]
     if what == "prefix":
-        return {"keyStateEncoderType": "PrefixKeyScanStateEncoderSpec", "numColsPrefixKey": schema.spec["columns"]}
+        return {
+            "keyStateEncoderType": "PrefixKeyScanStateEncoderSpec",
+            "numColsPrefixKey": schema.spec["columns"],
+        }
     if what == "range":
-        return {"keyStateEncoderType": "RangeKeyScanStateEncoderSpec", "orderingOrdinals": schema.spec["ordinals"]}
+        return {
+            "keyStateEncoderType": "RangeKeyScanStateEncoderSpec",
+            "orderingOrdinals": schema.spec["ordinals"],
+        }
     names = {
         "none": "NoPrefixKeyStateEncoderSpec",
         "ts_prefix": "TimestampAsPrefixKeyStateEncoderSpec",

@@ -16,7 +16,16 @@ from integration.store_model import canon
 Rows = dict[str, tuple[Row, list[Row]]]  # canonical key -> key, its values in order
 Families = dict[str, Rows]
 Pairs = list[tuple[Row, Row]]
-_WRITES = {"create_cf", "remove_cf", "put", "put_list", "merge", "merge_list", "remove", "delete_range"}
+_WRITES = {
+    "create_cf",
+    "remove_cf",
+    "put",
+    "put_list",
+    "merge",
+    "merge_list",
+    "remove",
+    "delete_range",
+}
 
 
 def copied(families: Families) -> Families:
@@ -57,8 +66,15 @@ def same(kind: Kind, pairs: Pairs, rows: Rows, *, each: bool, ordered: bool, wha
     if grouped != expected:
         lost = {n for n in expected if n not in grouped}
         more = {n for n in grouped if n not in expected}
-        other = {n: (grouped[n], expected[n]) for n in expected if n in grouped and grouped[n] != expected[n]}
-        raise Wrong(f"{what}: wrong rows", f"{kind.name}: lost {lost}, too many {more}, other {str(other)[:600]}")
+        other = {
+            n: (grouped[n], expected[n])
+            for n in expected
+            if n in grouped and grouped[n] != expected[n]
+        }
+        raise Wrong(
+            f"{what}: wrong rows",
+            f"{kind.name}: lost {lost}, too many {more}, other {str(other)[:600]}",
+        )
     if ordered and kind.order is not None:
         places = [kind.order(key) for key, _ in pairs]
         if places != sorted(places):
@@ -94,7 +110,13 @@ class Task:
     """A task's use of a store. `rows` is what the store must hold for this partition."""
 
     def __init__(
-        self, world: World, executor: Executor, provider: str, store: str, kinds: dict[str, Kind], rows: Families
+        self,
+        world: World,
+        executor: Executor,
+        provider: str,
+        store: str,
+        kinds: dict[str, Kind],
+        rows: Families,
     ) -> None:
         self.world, self.executor, self.provider, self.store = world, executor, provider, store
         self.kinds = kinds  # with keys of this partition only
@@ -108,7 +130,9 @@ class Task:
         """One command on the store. Raises: ProviderError."""
         self.world.breathe()
         said = ("cf", "k", "v", "scan", "from", "to")
-        self.world.log(f"  {what} " + " ".join(str(arguments[n])[:80] for n in said if n in arguments))
+        self.world.log(
+            f"  {what} " + " ".join(str(arguments[n])[:80] for n in said if n in arguments)
+        )
         if what in _WRITES:
             self.written.append({"do": what, **arguments})
         return self.world.of_executor(self.executor, what, s=self.store, **arguments)
@@ -136,14 +160,19 @@ class Task:
             return
         key = chance.choice(kind.candidates)
         at = canon(key)
-        ways = ["put", "put", "remove"] + (["put_list", "merge", "merge", "merge_list"] if kind.schema.multi else [])
+        ways = ["put", "put", "remove"] + (
+            ["put_list", "merge", "merge", "merge_list"] if kind.schema.multi else []
+        )
         way = chance.choice(ways)
         if way == "remove":
             self.do("remove", cf=name, k=key)
             rows.pop(at, None)
             return
         large = self.world.setting.large
-        values = [kind.value(chance, large) for _ in range(chance.randint(1, 3) if way.endswith("list") else 1)]
+        values = [
+            kind.value(chance, large)
+            for _ in range(chance.randint(1, 3) if way.endswith("list") else 1)
+        ]
         self.do(way, cf=name, k=key, v=values if way.endswith("list") else values[0])
         before = rows[at][1] if at in rows and way.startswith("merge") else []
         rows[at] = (key, [*before, *values])
@@ -168,15 +197,25 @@ class Task:
             return
         key = chance.choice(kind.candidates)
         values = rows[canon(key)][1] if canon(key) in rows else []
-        way = chance.choice(("get", "get", "exists", "multi_get", "values" if kind.schema.multi else "get"))
+        way = chance.choice(
+            ("get", "get", "exists", "multi_get", "values" if kind.schema.multi else "get")
+        )
         if way == "multi_get":
             found = self.do(way, cf=name, keys=list(kind.candidates))
-            wanted: Any = [rows[canon(k)][1][0] if canon(k) in rows else None for k in kind.candidates]
+            wanted: Any = [
+                rows[canon(k)][1][0] if canon(k) in rows else None for k in kind.candidates
+            ]
         else:
             found = self.do(way, cf=name, k=key)
-            wanted = {"exists": bool(values), "values": values, "get": values[0] if values else None}[way]
+            wanted = {
+                "exists": bool(values),
+                "values": values,
+                "get": values[0] if values else None,
+            }[way]
         if found != wanted:
-            raise Wrong(f"{way}: wrong rows", f"{name} {key}: {str(found)[:300]}, not {str(wanted)[:300]}")
+            raise Wrong(
+                f"{way}: wrong rows", f"{name} {key}: {str(found)[:300]}, not {str(wanted)[:300]}"
+            )
 
     def _ends(self, chance: random.Random, kind: Kind) -> tuple[Row | None, Row | None] | None:
         if kind.order is None or kind.schema.spec["type"] != "range" or not kind.candidates:
@@ -193,7 +232,8 @@ class Task:
         return {
             at: (key, values)
             for at, (key, values) in self.rows[kind.name].items()
-            if (low is None or order(key) >= order(low)) and (high is None or order(key) < order(high))
+            if (low is None or order(key) >= order(low))
+            and (high is None or order(key) < order(high))
         }
 
     def _scan(self, chance: random.Random, kind: Kind) -> tuple[dict[str, Any], Rows, bool]:
@@ -203,11 +243,17 @@ class Task:
         way = chance.choice(ways)
         if way == "prefix" and kind.prefix is not None:
             prefix = kind.prefix(chance.choice(kind.candidates))
-            mine = {at: row for at, row in rows.items() if canon(kind.prefix(row[0])) == canon(prefix)}
+            mine = {
+                at: row for at, row in rows.items() if canon(kind.prefix(row[0])) == canon(prefix)
+            }
             return {"scan": "prefix", "k": prefix}, mine, True
         ends = self._ends(chance, kind) if way == "range" else None
         if ends is not None:
-            return {"scan": "range", "from": ends[0], "to": ends[1]}, self._between(kind, *ends), True
+            return (
+                {"scan": "range", "from": ends[0], "to": ends[1]},
+                self._between(kind, *ends),
+                True,
+            )
         return {}, dict(rows), kind.ranged
 
     def scan(self, chance: random.Random, name: str) -> None:
@@ -232,7 +278,13 @@ class Task:
         each = kind.schema.multi and chance.random() < 0.5
         walk = Walk(self.world.new_name("i"), kind, rows, each, ordered, [])
         self.world.of_executor(
-            self.executor, "iter_open", s=store or self.store, it=walk.name, cf=name, multi=each, **arguments
+            self.executor,
+            "iter_open",
+            s=store or self.store,
+            it=walk.name,
+            cf=name,
+            multi=each,
+            **arguments,
         )
         self.walks.append(walk)
 
@@ -244,7 +296,14 @@ class Task:
         count = chance.choice((1, 2, -1))
         walk.seen += self.do("iter_next", it=walk.name, n=count)
         if count == -1:
-            same(walk.kind, walk.seen, walk.expected, each=walk.each, ordered=walk.ordered, what="iterator")
+            same(
+                walk.kind,
+                walk.seen,
+                walk.expected,
+                each=walk.each,
+                ordered=walk.ordered,
+                what="iterator",
+            )
             self.do("iter_close", it=walk.name)
             self.walks.remove(walk)
 

@@ -22,7 +22,9 @@ from integration.simulation.setting import Setting
 class World(Director):
     """All of one run. The main thread acts as Spark's driver and runs the tasks; other threads are in the background."""
 
-    def __init__(self, jvm: Jvm, setting: Setting, shape: Shape, choices: Choices, work_dir: Path) -> None:
+    def __init__(
+        self, jvm: Jvm, setting: Setting, shape: Shape, choices: Choices, work_dir: Path
+    ) -> None:
         self.dir = work_dir
         self.checkpoint = work_dir / "checkpoint"
         super().__init__(jvm, setting, choices, self.checkpoint)
@@ -30,8 +32,14 @@ class World(Director):
         self.run = 0
         self._names = 0
         seed = int.from_bytes(hashlib.sha256(str(choices.seed).encode()).digest()[:7], "big")
-        stretches = {"warm-up.rows": setting.rows_at_once, "flush.gather": setting.gather_bytes, "segment": 2000}
-        self.command("begin", seed=seed, stretches=stretches, failing=[prefix for prefix, _ in FAULTS])
+        stretches = {
+            "warm-up.rows": setting.rows_at_once,
+            "flush.gather": setting.gather_bytes,
+            "segment": 2000,
+        }
+        self.command(
+            "begin", seed=seed, stretches=stretches, failing=[prefix for prefix, _ in FAULTS]
+        )
         for index in (0, 1):
             self.executors.append(self.new_executor(index))
 
@@ -43,7 +51,9 @@ class World(Director):
         name = f"executor-{index}.{self._names}"
         local_root = str(self.dir / f"agent-{self._names}" / "root")
         os.makedirs(local_root)
-        storage = self.storage if root is None else storage_of("local", str(root), lambda: self.now_ms)
+        storage = (
+            self.storage if root is None else storage_of("local", str(root), lambda: self.now_ms)
+        )
         executor = Executor(name, Agent(self, storage, local_root), local_root)
         self._owners[name] = executor
         return executor
@@ -53,7 +63,13 @@ class World(Director):
         return self.command(do, executor.name, **arguments)
 
     def provider(
-        self, executor: Executor, partition: int, partitions: int, *, run: int | None = None, root: Path | None = None
+        self,
+        executor: Executor,
+        partition: int,
+        partitions: int,
+        *,
+        run: int | None = None,
+        root: Path | None = None,
     ) -> str:
         """The executor's provider of a partition in a run, opened if there is none."""
         run = self.run if run is None else run

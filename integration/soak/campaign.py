@@ -94,7 +94,9 @@ class Campaign:
         self.inputs = {side: Input(work / side, EVENTS) for side in ("left", "right")}
         self.tally = Tally()
         self.application: Application | None = None
-        self._actions: list[tuple[float, int, Callable[[], None]]] = []  # at what time, order of entry
+        self._actions: list[
+            tuple[float, int, Callable[[], None]]
+        ] = []  # at what time, order of entry
         self._order = itertools.count()
         self._fed_at = self._checked_at = 0.0
         self._done: dict[str, int] = {}  # batches by query
@@ -125,7 +127,15 @@ class Campaign:
         assert self.application is not None
         sides: dict[str, Any] = {side: str(given.directory) for side, given in self.inputs.items()}
         for name, format_ in QUERIES.items():
-            self.application.call("start", name=name, query=name, format=format_, mode="append", to_end=to_end, **sides)
+            self.application.call(
+                "start",
+                name=name,
+                query=name,
+                format=format_,
+                mode="append",
+                to_end=to_end,
+                **sides,
+            )
 
     def restart_queries(self) -> None:
         """Stop and start all queries in the same driver: every store is closed and restored."""
@@ -199,7 +209,10 @@ class Campaign:
 
     def look(self) -> None:
         """Note progress. Raises: AssertionError: no query got on for `STUCK_S`."""
-        done = {name: len(os.listdir(out)) if (out := self.home / "out" / name).is_dir() else 0 for name in QUERIES}
+        done = {
+            name: len(os.listdir(out)) if (out := self.home / "out" / name).is_dir() else 0
+            for name in QUERIES
+        }
         now = time.monotonic()
         if done != self._done:
             self._done, self._progress_at = done, now
@@ -208,14 +221,21 @@ class Campaign:
     def check(self) -> None:
         """Note queries that failed, and give them another driver, as a supervisor would."""
         app, now = self.application, time.monotonic()
-        if app is None or app.process.poll() is not None or self._actions or now - self._checked_at < 15:
+        if (
+            app is None
+            or app.process.poll() is not None
+            or self._actions
+            or now - self._checked_at < 15
+        ):
             return
         self._checked_at = now
         for name in QUERIES:
             failed = app.call("failed", name=name, seconds=STUCK_S)
             if failed is not None:
                 self.tally.failures.append(f"{name}: {failed[:1500]}")
-                assert len(self.tally.failures) < MAX_FAILURES, f"queries fail again and again: {self.tally.failures}"
+                assert len(self.tally.failures) < MAX_FAILURES, (
+                    f"queries fail again and again: {self.tally.failures}"
+                )
                 self.say(f"query {name} failed; the driver is started again")
                 app.stop()
                 return
@@ -225,7 +245,11 @@ class Campaign:
 
     def revive(self) -> None:
         """The driver is gone: once its executors have gone too, start it again."""
-        wait_until(lambda: not self.cluster.executors(), seconds=60, what="the executors of the dead driver to end")
+        wait_until(
+            lambda: not self.cluster.executors(),
+            seconds=60,
+            what="the executors of the dead driver to end",
+        )
         self.launch()
 
     # ---- faults
@@ -264,7 +288,9 @@ class Campaign:
         else:
             raise ValueError(fault)
         self.tally.faults[fault] += 1
-        self.say(f"{fault}{f' for {pause_s:.1f} s' if 'paused' in fault else ''}; {self.tally.files} files so far")
+        self.say(
+            f"{fault}{f' for {pause_s:.1f} s' if 'paused' in fault else ''}; {self.tally.files} files so far"
+        )
         return True
 
     def _pause(self, pids: list[int], seconds: float) -> None:
@@ -282,15 +308,24 @@ class Campaign:
     def results(self, name: str) -> Counter[queries.Row]:
         """What a query wrote, over all batches. Raises: AssertionError: a batch is missing."""
         parts = sorted((self.home / "out" / name).glob("[0-9]*.json"), key=lambda p: int(p.stem))
-        assert [int(p.stem) for p in parts] == list(range(len(parts))), f"{name}: a batch is missing"
+        assert [int(p.stem) for p in parts] == list(range(len(parts))), (
+            f"{name}: a batch is missing"
+        )
         return Counter(
-            tuple(row) for part in parts for row in json.loads(part.read_text()) if row[0] != queries.END_KEY
+            tuple(row)
+            for part in parts
+            for row in json.loads(part.read_text())
+            if row[0] != queries.END_KEY
         )
 
     def expected(self) -> dict[str, Counter[queries.Row]]:
         """The batch computation over all input."""
         left, right = (
-            [row for number in range(self.tally.files) for row in queries.file_rows(self.seed, side, number)]
+            [
+                row
+                for number in range(self.tally.files)
+                for row in queries.file_rows(self.seed, side, number)
+            ]
             for side in ("left", "right")
         )
         return {

@@ -9,5 +9,7 @@ from integration import cluster_job
 from integration.soak import queries
 
 if __name__ == "__main__":
-    cluster_job.QUERIES.update(joined=queries.joined, sessions=queries.sessions, buckets=queries.buckets)
+    cluster_job.QUERIES.update(
+        joined=queries.joined, sessions=queries.sessions, buckets=queries.buckets
+    )
     sys.exit(cluster_job.main(Path(sys.argv[1]), Path(sys.argv[2]), int(sys.argv[3])))

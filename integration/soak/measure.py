@@ -35,11 +35,15 @@ def held(pid: int) -> Held | None:
     """What a process holds now; None if it has ended."""
     try:
         status = dict(
-            line.split(":", 1) for line in Path(f"/proc/{pid}/status").read_text().splitlines() if ":" in line
+            line.split(":", 1)
+            for line in Path(f"/proc/{pid}/status").read_text().splitlines()
+            if ":" in line
         )
         files = [_target(path) for path in Path(f"/proc/{pid}/fd").iterdir()]
         local = sum(_LOCAL.search(name) is not None for name in files)
-        return Held(int(status["VmRSS"].split()[0]), len(files) - local, local, int(status["Threads"]))
+        return Held(
+            int(status["VmRSS"].split()[0]), len(files) - local, local, int(status["Threads"])
+        )
     except (FileNotFoundError, ProcessLookupError, KeyError):
         return None
 
@@ -56,12 +60,22 @@ def collect_garbage(pid: int) -> bool:
     jcmd = shutil.which("jcmd")
     if jcmd is None:
         return False
-    return subprocess.run([jcmd, str(pid), "GC.run"], capture_output=True, timeout=60, check=False).returncode == 0
+    return (
+        subprocess.run(
+            [jcmd, str(pid), "GC.run"], capture_output=True, timeout=60, check=False
+        ).returncode
+        == 0
+    )
 
 
 def median(samples: Sequence[Held]) -> Held:
     """Median of each number: a snapshot or a pause in one sample does not count."""
-    return Held(**{name: round(statistics.median(asdict(s)[name] for s in samples)) for name in asdict(samples[0])})
+    return Held(
+        **{
+            name: round(statistics.median(asdict(s)[name] for s in samples))
+            for name in asdict(samples[0])
+        }
+    )
 
 
 def leaks(who: str, before: Held, after: Held, bounds: dict[str, int]) -> list[str]:

@@ -34,9 +34,15 @@ def figures(result: dict[str, Any]) -> str:
         )
     lines += ["", "| held by | before | after | growth allowed |", "|---|---|---|---|"]
     for who in before:
-        for what, name in (("rss_kb", "resident memory, MiB"), ("files", "open files"), ("threads", "threads")):
+        for what, name in (
+            ("rss_kb", "resident memory, MiB"),
+            ("files", "open files"),
+            ("threads", "threads"),
+        ):
             scale = 1024 if what == "rss_kb" else 1
-            cells = [f"{number[what] / scale:.0f}" for number in (before[who], after[who], bounds[who])]
+            cells = [
+                f"{number[what] / scale:.0f}" for number in (before[who], after[who], bounds[who])
+            ]
             lines.append(f"| {who}: {name} | {' | '.join(cells)} |")
     lines.append(
         f"| executor: files of local RocksDBs | {before['executor']['local_files']} | {after['executor']['local_files']} | see below |"
@@ -47,7 +53,10 @@ def figures(result: dict[str, Any]) -> str:
             f"| processes: {kind} | {result['processes_before'].get(kind, 0)} | {result['processes_after'].get(kind, 0)} | |"
         )
     for index, name in enumerate(("files", "bytes")):
-        cells = [f"{result[f'checkpoint_files_and_bytes_{when}'][index]:,}" for when in ("before", "after")]
+        cells = [
+            f"{result[f'checkpoint_files_and_bytes_{when}'][index]:,}"
+            for when in ("before", "after")
+        ]
         lines.append(f"| {name} of the three checkpoints | {' | '.join(cells)} | |")
     return "\n".join(lines) + "\n"
 

@@ -41,7 +41,11 @@ def file_rows(seed: int, side: str, number: int) -> list[Event]:
     rng = random.Random(f"{seed}-{side}-{number}")
     begin = STEP_S * number - DISORDER_S
     return [
-        (f"k{rng.randrange(KEYS)}", begin + rng.randrange(1, (STEP_S + DISORDER_S) * 1000) / 1000, rng.randrange(1000))
+        (
+            f"k{rng.randrange(KEYS)}",
+            begin + rng.randrange(1, (STEP_S + DISORDER_S) * 1000) / 1000,
+            rng.randrange(1000),
+        )
         for _ in range(ROWS)
     ]
 
@@ -52,15 +56,24 @@ def as_records(rows: Sequence[Event]) -> list[dict[str, Any]]:
 
 
 def _stream(spark: SparkSession, folder: str) -> DataFrame:
-    return spark.readStream.schema(SCHEMA).option("maxFilesPerTrigger", 4).parquet(folder).withWatermark("ts", DELAY)
+    return (
+        spark.readStream.schema(SCHEMA)
+        .option("maxFilesPerTrigger", 4)
+        .parquet(folder)
+        .withWatermark("ts", DELAY)
+    )
 
 
 def joined(spark: SparkSession, command: dict[str, Any]) -> DataFrame:
     """Pairs of one key at most `NEAR_S` apart."""
     left = _stream(spark, command["left"]).selectExpr("k as lk", "ts as lt", "v as lv")
     right = _stream(spark, command["right"]).selectExpr("k as rk", "ts as rt", "v as rv")
-    near = f"lk = rk and rt between lt - interval {NEAR_S} seconds and lt + interval {NEAR_S} seconds"
-    return left.join(right, F.expr(near)).selectExpr("lk", "unix_millis(lt)", "lv", "unix_millis(rt)", "rv")
+    near = (
+        f"lk = rk and rt between lt - interval {NEAR_S} seconds and lt + interval {NEAR_S} seconds"
+    )
+    return left.join(right, F.expr(near)).selectExpr(
+        "lk", "unix_millis(lt)", "lv", "unix_millis(rt)", "rv"
+    )
 
 
 def sessions(spark: SparkSession, command: dict[str, Any]) -> DataFrame:
@@ -82,7 +95,9 @@ class Buckets(StatefulProcessor):
         self.values = handle.getListState("values", one)
         self.by_digit = handle.getMapState("by_digit", one, one)
 
-    def handleInputRows(self, key: Any, rows: Iterator[pd.DataFrame], timerValues: Any) -> Iterator[pd.DataFrame]:
+    def handleInputRows(
+        self, key: Any, rows: Iterator[pd.DataFrame], timerValues: Any
+    ) -> Iterator[pd.DataFrame]:
         total = self.sum.get()[0] if self.sum.exists() else 0
         for frame in rows:
             for value in (int(v) for v in frame["v"]):
@@ -97,10 +112,18 @@ class Buckets(StatefulProcessor):
             self.handle.registerTimer(fires_ms)
         return iter(())
 
-    def handleExpiredTimer(self, key: Any, timerValues: Any, expiredTimerInfo: Any) -> Iterator[pd.DataFrame]:
+    def handleExpiredTimer(
+        self, key: Any, timerValues: Any, expiredTimerInfo: Any
+    ) -> Iterator[pd.DataFrame]:
         values = sorted(int(row[0]) for row in self.values.get())
         digits = sorted((int(k[0]), int(v[0])) for k, v in self.by_digit.iterator())
-        row = {"k": key[0], "bucket": key[1], "s": self.sum.get()[0], "all": str(values), "digits": str(digits)}
+        row = {
+            "k": key[0],
+            "bucket": key[1],
+            "s": self.sum.get()[0],
+            "all": str(values),
+            "digits": str(digits),
+        }
         self.sum.clear()
         self.values.clear()
         self.by_digit.clear()

@@ -31,17 +31,34 @@ from integration.soak.measure import AGENT_BOUNDS, EXECUTOR_BOUNDS, LOCAL_FILES_
 from integration.soak.queries import Row
 
 CHAOS_SHARE = 0.6
-SHORT_FAULTS = ["agent killed", "executor paused", "executor killed", "agent paused"]  # and at the end the driver
-STEADY_FAULTS = ["other executor killed", "other agent killed", "executor paused", "agent paused", "queries restarted"]
+SHORT_FAULTS = [
+    "agent killed",
+    "executor paused",
+    "executor killed",
+    "agent paused",
+]  # and at the end the driver
+STEADY_FAULTS = [
+    "other executor killed",
+    "other agent killed",
+    "executor paused",
+    "agent paused",
+    "queries restarted",
+]
 MAX_SAMPLES = 400
 
 
 def parse(arguments: list[str] | None) -> argparse.Namespace:
     parser = argparse.ArgumentParser(prog="integration.soak.run", description=__doc__)
     parser.add_argument("--minutes", type=float, default=30.0)
-    parser.add_argument("--short", action="store_true", help="a form for CI: each fault once; --minutes is not heeded")
+    parser.add_argument(
+        "--short",
+        action="store_true",
+        help="a form for CI: each fault once; --minutes is not heeded",
+    )
     parser.add_argument("--seed", type=int, default=20240117)
-    parser.add_argument("--work", type=Path, help="folder for everything; kept. Else a temporary one")
+    parser.add_argument(
+        "--work", type=Path, help="folder for everything; kept. Else a temporary one"
+    )
     parser.add_argument("--out", type=Path, help="file for the result as JSON; else stdout only")
     return parser.parse_args(arguments)
 
@@ -88,7 +105,9 @@ class Steady:
         now = {who: measure.held(pid) for who, pid in self.pids().items()}
         assert all(now.values()), f"a process that was to live has ended: {now}"
         at_s = round(time.monotonic() - self.began, 1)
-        self.trace.append({"s": at_s, **{who: asdict(h) for who, h in now.items() if h is not None}})
+        self.trace.append(
+            {"s": at_s, **{who: asdict(h) for who, h in now.items() if h is not None}}
+        )
 
     def hurt(self, fault: str) -> None:
         """One fault of `STEADY_FAULTS`."""
@@ -182,12 +201,20 @@ def soak(options: argparse.Namespace, work: Path) -> dict[str, Any]:
         campaign.finish()
         left_local = sorted(str(path) for path in cluster.local.glob("**/millpond-*"))
         left_local += sorted(str(path) for path in cluster.scratch.glob("*rocksdbjni*"))
-        left = [p.command for p in cluster.processes() if p.pid not in {d.pid for d in cluster.daemons}]
+        left = [
+            p.command for p in cluster.processes() if p.pid not in {d.pid for d in cluster.daemons}
+        ]
         lives = campaign.tally.lives
-    verified = {name: verify(campaign.home / "checkpoints" / name, work, cluster.tag) for name in QUERIES}
+    verified = {
+        name: verify(campaign.home / "checkpoints" / name, work, cluster.tag) for name in QUERIES
+    }
     wrong = list(campaign.tally.failures)
     compared = differences(campaign)
-    wrong += [f"{name}: rows differ: {c}" for name, c in compared.items() if c["missing"] or c["unexpected"]]
+    wrong += [
+        f"{name}: rows differ: {c}"
+        for name, c in compared.items()
+        if c["missing"] or c["unexpected"]
+    ]
     wrong += [f"{name}: no rows" for name, c in compared.items() if not c["rows"]]
     wrong += [f"{name}: {problem}" for name, v in verified.items() for problem in v.problems]
     if not options.short:  # which ends before anything is warm
@@ -195,7 +222,9 @@ def soak(options: argparse.Namespace, work: Path) -> dict[str, Any]:
         wrong += measure.leaks("agent", before["agent"], after["agent"], AGENT_BOUNDS)
     most = LOCAL_FILES_PER_STORE * STORES
     if after["executor"].local_files > most:
-        wrong.append(f"executor: {after['executor'].local_files} files of local RocksDBs are open, more than {most}")
+        wrong.append(
+            f"executor: {after['executor'].local_files} files of local RocksDBs are open, more than {most}"
+        )
     wrong += [f"left running: {command}" for command in left]
     wrong += [f"left on the local disk: {path}" for path in left_local]
     return {
@@ -265,7 +294,11 @@ def main(arguments: list[str] | None = None) -> int:
     text = json.dumps(result, indent=2)
     if options.out:
         options.out.write_text(text + "\n")
-    print(text if not options.out else json.dumps({k: v for k, v in result.items() if k != "trace"}, indent=2))
+    print(
+        text
+        if not options.out
+        else json.dumps({k: v for k, v in result.items() if k != "trace"}, indent=2)
+    )
     for line in result["wrong"]:
         print(f"FAILED: {line}", file=sys.stderr)
     return 1 if result["wrong"] else 0

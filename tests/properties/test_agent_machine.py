@@ -94,7 +94,9 @@ class AgentMachine(RuleBasedStateMachine):
 
     def open(self, executor: int, version: VersionId) -> None:
         provider = self.executors[executor]
-        state = provider.open(version.version, version.id if self.spark_format == 2 and version.id else None)
+        state = provider.open(
+            version.version, version.id if self.spark_format == 2 and version.id else None
+        )
         self.check(version, state)
         self.at[executor] = version
 
@@ -241,7 +243,11 @@ class AgentMachine(RuleBasedStateMachine):
         name = data.draw(st.sampled_from(files))
         content = self.executors[0].read_stored(name)
         # Garbage of another length, or only a check sum would tell (restore.verifyChecksums).
-        damaged = {"truncate": content[: len(content) // 2], "garbage": b"garbage" + content, "delete": None}
+        damaged = {
+            "truncate": content[: len(content) // 2],
+            "garbage": b"garbage" + content,
+            "delete": None,
+        }
         self.executors[0].replace_stored(name, damaged[how])
         self.damaged = True
 
@@ -257,10 +263,14 @@ class AgentMachine(RuleBasedStateMachine):
         reader = self.new_provider()
         for version in self.retained():
             try:
-                state = reader.open(version.version, version.id if self.spark_format == 2 and version.id else None)
+                state = reader.open(
+                    version.version, version.id if self.spark_format == 2 and version.id else None
+                )
             except CallError as e:
                 # The agent counts an attempt too, which Spark has not recorded yet.
-                newest = max((attempt.version for attempt in self.attempts), default=self.tip.version)
+                newest = max(
+                    (attempt.version for attempt in self.attempts), default=self.tip.version
+                )
                 expired = newest - version.version >= RETAIN and e.kind is ErrorKind.VERSION_EXPIRED
                 assert self.damaged and (expired or e.kind in DAMAGE_KINDS), e
                 continue
@@ -297,14 +307,20 @@ class AgentMachine(RuleBasedStateMachine):
             manifests.append(manifest.version)
         assert set(provider.stored(".sst")) == named
         oldest = self.tip.version - RETAIN + 1
-        changelogs = [int(name.split(".")[0].split("_")[0]) for name in provider.stored(".changelog")]
+        changelogs = [
+            int(name.split(".")[0].split("_")[0]) for name in provider.stored(".changelog")
+        ]
         if self.spark_format == 2:
             on_chain = {v.id for v in self.chain}
-            below = [n for n in provider.stored(".changelog") if int(n.split("_")[0]) < self.tip.version]
+            below = [
+                n for n in provider.stored(".changelog") if int(n.split("_")[0]) < self.tip.version
+            ]
             assert all(n.split("_")[1].split(".")[0] in on_chain for n in below)
             bases = [
                 m
-                for m in (decode_manifest(provider.read_stored(n)) for n in provider.stored(".manifest"))
+                for m in (
+                    decode_manifest(provider.read_stored(n)) for n in provider.stored(".manifest")
+                )
                 if m.version <= oldest and m.version_id in self.chain
             ]
             assert len(bases) <= 1

@@ -9,7 +9,10 @@ import pytest
 
 from tests.damage import HEALTHY, Template, run_seed, templates
 
-SEEDS, FIRST = int(os.environ.get("MILLPOND_SEEDS", "32")), int(os.environ.get("MILLPOND_FIRST_SEED", "0"))
+SEEDS, FIRST = (
+    int(os.environ.get("MILLPOND_SEEDS", "32")),
+    int(os.environ.get("MILLPOND_FIRST_SEED", "0")),
+)
 _AT_ONCE = 8  # of a test: the templates take a second
 
 

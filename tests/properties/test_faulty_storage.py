@@ -104,7 +104,10 @@ class FaultyMachine(ObjectsMachine):
             return
         provider = self.executors[executor]
         version = VersionId(provider.version + 1, new_id())
-        self.states[version] = (*self.states[self.tip], version.id)  # also if it fails: it may have landed
+        self.states[version] = (
+            *self.states[self.tip],
+            version.id,
+        )  # also if it fails: it may have landed
         try:
             provider.commit(version.id)
         except CallError as e:

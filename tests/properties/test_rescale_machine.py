@@ -73,7 +73,9 @@ class CrashingStorage(LocalStorage):
         self._step()
         super().put_bytes(key, data, if_absent=if_absent)
 
-    def put_file(self, key: str, local_path: str, *, if_absent: bool = False, link: bool = False) -> None:
+    def put_file(
+        self, key: str, local_path: str, *, if_absent: bool = False, link: bool = False
+    ) -> None:
         self._step()
         super().put_file(key, local_path, if_absent=if_absent, link=link)
 
@@ -109,7 +111,9 @@ def schema_file() -> bytes:
     def columns(*names: str) -> object:
         return {
             "type": "struct",
-            "fields": [{"name": n, "type": "long", "nullable": True, "metadata": {}} for n in names],
+            "fields": [
+                {"name": n, "type": "long", "nullable": True, "metadata": {}} for n in names
+            ],
         }
 
     body = text("v3") + struct.pack(">i", 2)
@@ -117,7 +121,13 @@ def schema_file() -> bytes:
         (POINT, "NoPrefixKeyStateEncoderSpec", columns("k")),
         (TIMED, "TimestampAsPrefixKeyStateEncoderSpec", columns("k", "ts")),
     ):
-        body += text(family.name) + struct.pack(">h", 0) + chunked(key) + struct.pack(">h", 0) + chunked(columns("v"))
+        body += (
+            text(family.name)
+            + struct.pack(">h", 0)
+            + chunked(key)
+            + struct.pack(">h", 0)
+            + chunked(columns("v"))
+        )
         body += chunked({"keyStateEncoderType": spec}) + struct.pack(">i", 0)
     return body
 
@@ -126,7 +136,9 @@ def owned(key: bytes, slots: Any) -> bool:
     return any(a <= FAMILIES[key[3]].slot_of(key) < b for a, b in slots)
 
 
-def materialise(storage: LocalStorage, store: StoreId, version: VersionId, spark_format: int) -> State:
+def materialise(
+    storage: LocalStorage, store: StoreId, version: VersionId, spark_format: int
+) -> State:
     """What the shim makes of a version: the snapshot, or the sources of a composed one, then the changelogs."""
     files = StoreFiles(storage, store, spark_format)
     files.refresh()
@@ -134,7 +146,9 @@ def materialise(storage: LocalStorage, store: StoreId, version: VersionId, spark
     state: State = {}
     with tempfile.TemporaryDirectory() as directory:
         if plan.manifest is not None and plan.manifest.composed:
-            laid_out = lay_out_sources(storage, plan.manifest, f"{directory}/db", Fetching(verify_checksums=True))
+            laid_out = lay_out_sources(
+                storage, plan.manifest, f"{directory}/db", Fetching(verify_checksums=True)
+            )
             for path, source in zip(laid_out.directories, plan.manifest.sources, strict=True):
                 taken = {k: v for k, v in rocks.scan(path, name="source") if owned(k, source.slots)}
                 assert not taken.keys() & state.keys()
@@ -142,7 +156,13 @@ def materialise(storage: LocalStorage, store: StoreId, version: VersionId, spark
             for path, changelog in zip(laid_out.changelogs, plan.manifest.changelogs, strict=True):
                 apply(state, path, changelog.slots)
         elif plan.manifest is not None:
-            lay_out(storage, plan.manifest, "manifest", f"{directory}/db", Fetching(verify_checksums=True))
+            lay_out(
+                storage,
+                plan.manifest,
+                "manifest",
+                f"{directory}/db",
+                Fetching(verify_checksums=True),
+            )
             state |= dict(rocks.scan(f"{directory}/db", name="manifest"))
         for header in plan.headers:
             local = storage.local_path(files.changelog_info(header.version_id).key)
@@ -168,7 +188,8 @@ class RescaleMachine(RuleBasedStateMachine):
     spark_format = 1
 
     @initialize(
-        partitions=st.sampled_from([n for n in PARTITIONS if BORN_WITH.max_parallelism % n == 0]), told=st.booleans()
+        partitions=st.sampled_from([n for n in PARTITIONS if BORN_WITH.max_parallelism % n == 0]),
+        told=st.booleans(),
     )
     def begin(self, partitions: int, told: bool = True) -> None:
         self.told = told  # whether the query tells how many keys each key group has
@@ -185,9 +206,14 @@ class RescaleMachine(RuleBasedStateMachine):
         ] = {}  # version -> partitions, key groups, state
         self.ids: dict[int, list[str]] = {}  # version -> id per partition
         self.batch = -1
-        self.storage.put_bytes(layout.QUERY_METADATA_KEY, b'{"id":"8a3b7c9e-0000-4000-8000-000000000001"}')
+        self.storage.put_bytes(
+            layout.QUERY_METADATA_KEY, b'{"id":"8a3b7c9e-0000-4000-8000-000000000001"}'
+        )
         groups = CheckpointFormat(
-            max_parallelism=BORN_WITH.max_parallelism, base=BORN_WITH.base, created_by="test", created_ms=1
+            max_parallelism=BORN_WITH.max_parallelism,
+            base=BORN_WITH.base,
+            created_by="test",
+            created_ms=1,
         )
         self.storage.put_bytes(layout.FORMAT_KEY, encode_format(groups))
         store = {
@@ -217,7 +243,9 @@ class RescaleMachine(RuleBasedStateMachine):
 
     def info(self) -> KeyGroupsInfo:
         groups = self.groups
-        return KeyGroupsInfo(max_parallelism=groups.max_parallelism, base=groups.base, partitions=self.partitions)
+        return KeyGroupsInfo(
+            max_parallelism=groups.max_parallelism, base=groups.base, partitions=self.partitions
+        )
 
     def group_keys(self, partition: int) -> tuple[int, ...]:
         """Live keys of the partition's key groups: of the family that is the user's."""
@@ -247,7 +275,9 @@ class RescaleMachine(RuleBasedStateMachine):
         self.history[version] = (self.partitions, self.groups, dict(self.state))
         self.log()
 
-    def changelog(self, partition: int, version: VersionId, changes: list[tuple[Row, bytes | None]]) -> None:
+    def changelog(
+        self, partition: int, version: VersionId, changes: list[tuple[Row, bytes | None]]
+    ) -> None:
         mine = [
             Record(Op.DELETE if value is None else Op.PUT, physical(row, self.groups), value)
             for row, value in changes
@@ -268,7 +298,9 @@ class RescaleMachine(RuleBasedStateMachine):
             group_keys=self.group_keys(partition) if self.told else None,
             created_by="test",
         )
-        self.storage.put_bytes(layout.changelog_key(store, version, self.spark_format), changelog_bytes(header, mine))
+        self.storage.put_bytes(
+            layout.changelog_key(store, version, self.spark_format), changelog_bytes(header, mine)
+        )
 
     @rule(partitions=st.sets(st.integers(0, 23), min_size=1))
     def batch_is_gone_back_from(self, partitions: set[int]) -> None:
@@ -286,7 +318,9 @@ class RescaleMachine(RuleBasedStateMachine):
             "spark.sql.shuffle.partitions": str(self.partitions),
         }
         offsets = json.dumps({"batchWatermarkMs": 0, "batchTimestampMs": 1, "conf": conf})
-        self.storage.put_bytes(layout.offsets_key(self.batch), f'v1\n{offsets}\n{{"offset":{self.batch}}}'.encode())
+        self.storage.put_bytes(
+            layout.offsets_key(self.batch), f'v1\n{offsets}\n{{"offset":{self.batch}}}'.encode()
+        )
         commit = 'v1\n{"nextBatchWatermarkMs":0}'
         if self.spark_format == 2:
             ids = {"0": [[text] for text in self.ids[self.batch + 1]]}
@@ -344,7 +378,9 @@ class RescaleMachine(RuleBasedStateMachine):
                 rocksdb_manifest_name=rocksdb_manifest.name,
                 rocksdb_manifest=rocksdb_manifest.read_bytes(),
             )
-            self.storage.put_bytes(layout.manifest_key(store, version, self.spark_format), encode_manifest(manifest))
+            self.storage.put_bytes(
+                layout.manifest_key(store, version, self.spark_format), encode_manifest(manifest)
+            )
 
     @rule(days=st.booleans())
     def collect(self, days: bool) -> None:
@@ -366,8 +402,17 @@ class RescaleMachine(RuleBasedStateMachine):
                 "min_deltas_for_snapshot": 2,
             }
             anchor_id = anchor.id if self.spark_format == 2 else None
-            call(self.service, "collect", store=store, anchor_version=anchor.version, anchor_id=anchor_id, force=True)
-        self.history = {v: kept for v, kept in self.history.items() if v > self.batch + 1 - RETAINED}
+            call(
+                self.service,
+                "collect",
+                store=store,
+                anchor_version=anchor.version,
+                anchor_id=anchor_id,
+                force=True,
+            )
+        self.history = {
+            v: kept for v, kept in self.history.items() if v > self.batch + 1 - RETAINED
+        }
         # Spark purges its logs by the same number.
         for batch in range(self.batch - RETAINED):
             for key in (layout.offsets_key(batch), layout.commits_key(batch)):
@@ -384,13 +429,19 @@ class RescaleMachine(RuleBasedStateMachine):
     def made_id(self, partition: int) -> str:
         files = StoreFiles(self.storage, StoreId(0, partition), self.spark_format)
         listing = files.refresh()
-        found = [v for v in (*listing.manifests, *listing.changelogs) if v.version == self.batch + 1]
+        found = [
+            v for v in (*listing.manifests, *listing.changelogs) if v.version == self.batch + 1
+        ]
         commit = self.storage.read(layout.commits_key(self.batch)).decode()
         if self.spark_format == 2:
             text: str = json.loads(commit.split("\n")[1])["stateUniqueIds"]["0"][partition][0]
             assert VersionId(self.batch + 1, text) in found
             return text
-        return files.read_manifest(found[0]).id if listing.manifests.keys() & found else files.header(found[0]).id
+        return (
+            files.read_manifest(found[0]).id
+            if listing.manifests.keys() & found
+            else files.header(found[0]).id
+        )
 
     @rule(partitions=st.sampled_from(PARTITIONS))
     def rescale(self, partitions: int) -> None:
@@ -452,7 +503,9 @@ class RescaleMachine(RuleBasedStateMachine):
                 version_id = self.version_of(version, partition)
                 if self.spark_format == 1:
                     version_id = VersionId(version)
-                part = materialise(self.storage, StoreId(0, partition), version_id, self.spark_format)
+                part = materialise(
+                    self.storage, StoreId(0, partition), version_id, self.spark_format
+                )
                 places = [FAMILIES[key[3]].slot_of(key) for key in part]
                 assert all(groups.group(slot) % partitions == partition for slot in places)
                 found |= part
@@ -470,7 +523,9 @@ class RescaleMachine(RuleBasedStateMachine):
             newest = plan.headers[-1] if plan.headers else plan.manifest
             assert newest is not None and (newest.group_keys is not None or not self.told)
             if newest.group_keys is not None:
-                assert newest.group_keys == self.group_keys(partition) and newest.keys == sum(newest.group_keys)
+                assert newest.group_keys == self.group_keys(partition) and newest.keys == sum(
+                    newest.group_keys
+                )
 
     @precondition(lambda self: hasattr(self, "root"))
     @rule()

@@ -21,7 +21,9 @@ def make(tmp_path: Path) -> MakeProvider:
     service, counter = AgentService(), iter(range(1000))
 
     def provider(**arguments: Any) -> Provider:
-        return Provider(service, tmp_path / "ckpt", tmp_path / f"local-{next(counter)}", **arguments)
+        return Provider(
+            service, tmp_path / "ckpt", tmp_path / f"local-{next(counter)}", **arguments
+        )
 
     return provider
 
@@ -108,7 +110,9 @@ def test_a_rewritten_state_has_no_changes_before_it(make: MakeProvider) -> None:
 
 
 @pytest.mark.parametrize("spark_format", [1, 2])
-def test_a_chosen_snapshot_and_what_was_written_since(make: MakeProvider, spark_format: int) -> None:
+def test_a_chosen_snapshot_and_what_was_written_since(
+    make: MakeProvider, spark_format: int
+) -> None:
     writer = make(spark_format=spark_format)
     writer.open(0)
     versions = []
@@ -123,11 +127,15 @@ def test_a_chosen_snapshot_and_what_was_written_since(make: MakeProvider, spark_
         assert reader.open(6, id, snapshot=snapshot) == tuple(v.id for v in versions)
         assert reader.plan["snapshot_version"] == snapshot.version
     for absent in (VersionId(3), VersionId(6)):
-        with pytest.raises(CallError, match="has no snapshot on this lineage; there are: 2, 5") as caught:
+        with pytest.raises(
+            CallError, match="has no snapshot on this lineage; there are: 2, 5"
+        ) as caught:
             make(spark_format=spark_format).open(6, id, snapshot=absent)
         assert caught.value.kind is ErrorKind.VERSION_NOT_FOUND
     with pytest.raises(CallError, match="from a snapshot of version 5") as caught:
-        make(spark_format=spark_format).open(4, versions[3].id if id else None, snapshot=VersionId(5))
+        make(spark_format=spark_format).open(
+            4, versions[3].id if id else None, snapshot=VersionId(5)
+        )
     assert caught.value.kind is ErrorKind.INVALID_ARGUMENT
 
 

@@ -78,7 +78,9 @@ def test_requests(objects: Objects, spark_format: int) -> None:
     writer = objects.provider(spark_format)
     writer.open(0)
     # In format 1 the commit log does not tell which operators there are: the first commit of each writes it down.
-    assert objects.requests(writer.commit) == {"put_file": 1} | ({"put_bytes": 1} if spark_format == 1 else {})
+    assert objects.requests(writer.commit) == {"put_file": 1} | (
+        {"put_bytes": 1} if spark_format == 1 else {}
+    )
     for _ in range(2):
         assert objects.requests(writer.commit) == {"put_file": 1}, "a commit is one PUT"
     writer.snapshot()
@@ -104,12 +106,19 @@ def test_two_hundred_partitions_list_nothing(tmp_path: Path) -> None:
         for partition in range(200):
             local = tmp_path / f"{version}-{partition}"
             store = Provider(
-                service, tmp_path / "ckpt", local, partition=partition, spark_format=2, partitions_hint=200
+                service,
+                tmp_path / "ckpt",
+                local,
+                partition=partition,
+                spark_format=2,
+                partitions_hint=200,
             )
             assert len(store.open(version, ids[partition] or None)) == version
             ids[partition] = store.commit().id
         made = dict(state.counts - before)
-        born = {"put_bytes": 2} if version == 0 else {"get_to_file": 200 * version}  # the changelogs back to version 1
+        born = (
+            {"put_bytes": 2} if version == 0 else {"get_to_file": 200 * version}
+        )  # the changelogs back to version 1
         assert made == {"put_file": 200, "read": 2, **born}  # format.json, and whose the state is
 
 
@@ -118,18 +127,26 @@ def test_spark_s_logs_are_read_once_per_run(objects: Objects) -> None:
     objects.memory.put_bytes("state/0/_metadata/metadata", OPERATOR)
     first = objects.provider()
     first.open(0)
-    second = Provider(first.service, first.checkpoint, objects.tmp_path / "second", partition=1, spark_format=2)
-    assert objects.requests(lambda: second.open(0)) == {}, "the second store of an executor asks for nothing"
+    second = Provider(
+        first.service, first.checkpoint, objects.tmp_path / "second", partition=1, spark_format=2
+    )
+    assert objects.requests(lambda: second.open(0)) == {}, (
+        "the second store of an executor asks for nothing"
+    )
     second.storage = objects.memory
     second.commit()
     assert objects.requests(lambda: second.open(1, second.id)) == {"get_to_file": 1}
-    other_run = Provider(first.service, first.checkpoint, objects.tmp_path / "3", spark_format=2, run_id="another")
+    other_run = Provider(
+        first.service, first.checkpoint, objects.tmp_path / "3", spark_format=2, run_id="another"
+    )
     assert objects.requests(lambda: other_run.open(0))["list"] > 0
 
 
 @pytest.mark.parametrize("spark_format", [1, 2])
 @pytest.mark.parametrize("lost", ["manifest", "sst", "changelog at the snapshot"])
-def test_what_is_not_there_is_looked_for_in_a_listing(objects: Objects, spark_format: int, lost: str) -> None:
+def test_what_is_not_there_is_looked_for_in_a_listing(
+    objects: Objects, spark_format: int, lost: str
+) -> None:
     writer = objects.provider(spark_format)
     writer.open(0)
     for _ in range(2):
@@ -142,7 +159,9 @@ def test_what_is_not_there_is_looked_for_in_a_listing(objects: Objects, spark_fo
     else:
         writer.commit()
         names = writer.stored(".manifest" if lost == "manifest" else ".sst")
-        (name,) = [n for n in names if n.startswith("4")] if lost == "manifest" else [newest_sst(writer)]
+        (name,) = (
+            [n for n in names if n.startswith("4")] if lost == "manifest" else [newest_sst(writer)]
+        )
         writer.replace_stored(name, None)
     reader = objects.provider(spark_format)
     assert opened(reader, writer) == writer.state
@@ -153,7 +172,9 @@ def newest_sst(provider: Provider) -> str:
     """The SST that only the snapshot of version 4 names."""
     from millpond.manifest import decode_manifest
 
-    manifests = [decode_manifest(provider.read_stored(name)) for name in provider.stored(".manifest")]
+    manifests = [
+        decode_manifest(provider.read_stored(name)) for name in provider.stored(".manifest")
+    ]
     named = {m.version: {sst.key for sst in m.ssts} for m in manifests}
     (key,) = named[4] - named[2]
     return key
@@ -197,7 +218,9 @@ def test_a_commit_that_did_not_arrive_is_no_commit(objects: Objects) -> None:
     assert writer.stored() == []
 
 
-def test_no_secret_reaches_a_log_or_an_answer(tmp_path: Path, caplog: pytest.LogCaptureFixture) -> None:
+def test_no_secret_reaches_a_log_or_an_answer(
+    tmp_path: Path, caplog: pytest.LogCaptureFixture
+) -> None:
     caplog.set_level(logging.DEBUG)
     hadoop = {
         "fs.s3a.access.key": "OPEN-SESAME",
@@ -231,10 +254,18 @@ def test_no_secret_reaches_a_log_or_an_answer(tmp_path: Path, caplog: pytest.Log
             "min_deltas_for_snapshot": 2,
             "hadoop": hadoop if number < 6 else {"fs.s3a.secret.key": 1, "x": "OPEN-SESAME"},
         }
-        answers.append(service.handle(method, json.dumps({"store": store, "version": 0, "generation": 1, "id": None})))
+        answers.append(
+            service.handle(
+                method, json.dumps({"store": store, "version": 0, "generation": 1, "id": None})
+            )
+        )
     assert "ok" in json.loads(answers[0]) and json.loads(answers[1])["error"]["kind"] == "INTERNAL"
     keys = seen[0].s3.credentials
-    assert keys is not None and keys.secret_key is not None and keys.secret_key.reveal() == "OPEN-SESAME"
+    assert (
+        keys is not None
+        and keys.secret_key is not None
+        and keys.secret_key.reveal() == "OPEN-SESAME"
+    )
     assert "OPEN-SESAME" not in caplog.text + "".join(answers) + repr(vars(service._contexts))
 
 
@@ -243,7 +274,12 @@ def test_a_checkpoint_in_two_places(tmp_path: Path) -> None:
     spark.put_bytes("offsets/0", OFFSETS)
     service = AgentService(opener=lambda uri, settings: SplitStorage(spark, state))
     provider = Provider(
-        service, tmp_path / "ckpt", tmp_path / "local", spark_format=2, storage=state, partitions_hint=None
+        service,
+        tmp_path / "ckpt",
+        tmp_path / "local",
+        spark_format=2,
+        storage=state,
+        partitions_hint=None,
     )
     provider.open(0)
     assert provider.plan["partitions"] == 4
@@ -261,7 +297,9 @@ def test_answers_tell_what_the_storage_was_asked(tmp_path: Path) -> None:
             super().__init__()
             self.usage = Usage()
 
-        def put_file(self, key: str, local_path: str, *, if_absent: bool = False, link: bool = False) -> None:
+        def put_file(
+            self, key: str, local_path: str, *, if_absent: bool = False, link: bool = False
+        ) -> None:
             super().put_file(key, local_path, if_absent=if_absent, link=link)
             self.usage.sent("PutObject", 100)
 
@@ -270,7 +308,9 @@ def test_answers_tell_what_the_storage_was_asked(tmp_path: Path) -> None:
     provider = Provider(service, tmp_path / "ckpt", tmp_path / "local", storage=state)
     provider.open(0)
     assert "storage" not in provider.plan
-    answer = provider.call("publish_changelog", version=1, id="0" * 16, staged=provider.stage(1, "0" * 16))
+    answer = provider.call(
+        "publish_changelog", version=1, id="0" * 16, staged=provider.stage(1, "0" * 16)
+    )
     assert answer["storage"] == {"put_requests": 1, "sent_bytes": 100, "nano_dollars": 5000}
     assert "storage" not in provider.call("close")
 

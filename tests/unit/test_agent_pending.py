@@ -64,7 +64,9 @@ def test_asked_again_the_same_work_goes_on() -> None:
     assert calls.answer("1", SOON_S, work) is None
     work.release.set()
     assert calls.answer("1", LONG_S, work) == "answer"
-    assert calls.answer("1", LONG_S, work) == "answer", "an answer that was lost on its way is given again"
+    assert calls.answer("1", LONG_S, work) == "answer", (
+        "an answer that was lost on its way is given again"
+    )
     assert work.runs == 1
 
 
@@ -79,7 +81,10 @@ def test_a_slow_call_holds_up_no_other() -> None:
 def test_two_ask_at_the_same_time() -> None:
     calls, work = PendingCalls(), Work()
     answers: list[str | None] = []
-    threads = [threading.Thread(target=lambda: answers.append(calls.answer("1", LONG_S, work))) for _ in range(8)]
+    threads = [
+        threading.Thread(target=lambda: answers.append(calls.answer("1", LONG_S, work)))
+        for _ in range(8)
+    ]
     for thread in threads:
         thread.start()
     assert work.begun.wait(LONG_S)
@@ -182,7 +187,9 @@ class Asking:
         self.asked: list[tuple[str, str]] = []
 
     def handle(self, method: str, request: str) -> str:
-        with_ticket = json.dumps({**json.loads(request), "ticket": self.ticket, "wait_ms": self.wait_ms})
+        with_ticket = json.dumps(
+            {**json.loads(request), "ticket": self.ticket, "wait_ms": self.wait_ms}
+        )
         self.asked.append((method, with_ticket))
         return self.service.handle(method, with_ticket)
 
@@ -251,7 +258,9 @@ def test_a_call_that_fails_says_so_when_it_is_asked_again(
     assert asking.again()["error"]["kind"] == "CHANGELOG_MISSING"
 
 
-@pytest.mark.parametrize("request_", [{"ticket": 1}, {"ticket": "1", "wait_ms": "2"}, {"ticket": "1", "wait_ms": True}])
+@pytest.mark.parametrize(
+    "request_", [{"ticket": 1}, {"ticket": "1", "wait_ms": "2"}, {"ticket": "1", "wait_ms": True}]
+)
 def test_a_bad_ticket_is_an_error_answer(service: AgentService, request_: dict[str, Any]) -> None:
     error = json.loads(service.handle("open", json.dumps(request_)))["error"]
     assert error["kind"] == "INVALID_ARGUMENT" and "ticket" in error["message"]
@@ -273,7 +282,9 @@ def cut_short(service: AgentService, storage: Gated, asked: Callable[[], object]
     storage.most = 10**9
 
 
-def test_a_restore_goes_on_with_the_files_it_has(service: AgentService, storage: Gated, tmp_path: Path) -> None:
+def test_a_restore_goes_on_with_the_files_it_has(
+    service: AgentService, storage: Gated, tmp_path: Path
+) -> None:
     writer = five_ssts(service, storage, tmp_path / "a")
     writer.snapshot()
     next_commit(writer)
@@ -283,7 +294,11 @@ def test_a_restore_goes_on_with_the_files_it_has(service: AgentService, storage:
     reader.service = AgentService(opener=lambda uri, settings: storage)
     reader.generation -= 1  # the same call once more
     assert reader.open(6) == writer.state
-    assert sorted(storage.moved) == sorted(set(storage.moved)) and len(storage.moved) == 5 and len(fetched) == 3
+    assert (
+        sorted(storage.moved) == sorted(set(storage.moved))
+        and len(storage.moved) == 5
+        and len(fetched) == 3
+    )
     reader.generation -= 1  # and when its answer was lost
     assert reader.open(6) == writer.state
     assert len(storage.moved) == 5
@@ -311,7 +326,9 @@ def test_of_a_restore_that_was_cut_short_only_whole_files_are_kept(
     assert len(storage.moved) == 7 and (reader.db_dir / whole.name).stat().st_ino == inode
 
 
-def test_a_snapshot_goes_on_with_what_is_uploaded(service: AgentService, storage: Gated, tmp_path: Path) -> None:
+def test_a_snapshot_goes_on_with_what_is_uploaded(
+    service: AgentService, storage: Gated, tmp_path: Path
+) -> None:
     writer = five_ssts(service, storage, tmp_path / "a")
     directory, files = writer.rocksdb_checkpoint()
     cut_short(service, storage, lambda: writer.publish(directory, files))
@@ -327,7 +344,9 @@ def test_a_snapshot_goes_on_with_what_is_uploaded(service: AgentService, storage
 
 
 @pytest.mark.parametrize("grace_ms", [0, 3_600_000])
-def test_an_upload_that_may_be_collected_is_not_relied_on(storage: Gated, tmp_path: Path, grace_ms: int) -> None:
+def test_an_upload_that_may_be_collected_is_not_relied_on(
+    storage: Gated, tmp_path: Path, grace_ms: int
+) -> None:
     now_ms = [10**13]
     service = AgentService(opener=lambda uri, settings: storage, clock_ms=lambda: now_ms[0])
     writer = five_ssts(service, storage, tmp_path / "a")
@@ -339,7 +358,9 @@ def test_an_upload_that_may_be_collected_is_not_relied_on(storage: Gated, tmp_pa
     assert len(storage.moved) == 8
 
 
-def test_an_upload_that_was_collected_is_made_again(service: AgentService, storage: Gated, tmp_path: Path) -> None:
+def test_an_upload_that_was_collected_is_made_again(
+    service: AgentService, storage: Gated, tmp_path: Path
+) -> None:
     writer = five_ssts(service, storage, tmp_path / "a")
     directory, files = writer.rocksdb_checkpoint()
     cut_short(service, storage, lambda: writer.publish(directory, files))

@@ -133,8 +133,18 @@ class TinyJvm:
 
     def __init__(self, classes: Path, local_root: Path, stderr: IO[bytes]) -> None:
         py4j = next(JARS.glob("py4j-*.jar"))
-        command = ["java", "-Xmx128m", "-cp", f"{classes}:{py4j}", "org.apache.spark.sql.millpond.TinyJvm"]
-        environment = {**os.environ, "PYTHONPATH": str(REPOSITORY / "python/src"), "MILLPOND_LOG": "INFO"}
+        command = [
+            "java",
+            "-Xmx128m",
+            "-cp",
+            f"{classes}:{py4j}",
+            "org.apache.spark.sql.millpond.TinyJvm",
+        ]
+        environment = {
+            **os.environ,
+            "PYTHONPATH": str(REPOSITORY / "python/src"),
+            "MILLPOND_LOG": "INFO",
+        }
         self.process = subprocess.Popen(
             [*command, sys.executable, AGENT, str(local_root)],
             stdin=subprocess.PIPE,
@@ -193,7 +203,9 @@ def test_text_crosses_unharmed(jvm: TinyJvm, tmp_path: Path) -> None:
         "retain_versions": 2,
         "min_deltas_for_snapshot": 2,
     }
-    request = json.dumps({"store": store, "version": 0, "generation": 0, "load_empty": False, "excluded": []})
+    request = json.dumps(
+        {"store": store, "version": 0, "generation": 0, "load_empty": False, "excluded": []}
+    )
     plan = json.loads(jvm.tell(f"call open {request}"))["ok"]
     assert plan["staging_dir"] == f"{tmp_path}/k\u00f6nig \U0001f600/state/0/0"
     assert Path(plan["staging_dir"]).is_dir()
@@ -203,7 +215,9 @@ def test_text_crosses_unharmed(jvm: TinyJvm, tmp_path: Path) -> None:
 def test_many_threads_are_served_at_once(jvm: TinyJvm) -> None:
     good, us = jvm.tell("load 32 50").split()
     assert int(good) == 32 * 50
-    assert int(us) < 20_000  # tens of us on an idle machine; a connection that waits for the backlog takes a second
+    assert (
+        int(us) < 20_000
+    )  # tens of us on an idle machine; a connection that waits for the backlog takes a second
 
 
 @pytest.mark.spark
@@ -251,7 +265,9 @@ def test_no_jvm_there_is_one_clear_line() -> None:
         free.bind(("127.0.0.1", 0))
         port = free.getsockname()[1]
     token = "0123456789abcdef" * 2
-    code, text = end_of(start_agent(json.dumps({"port": port, "token": token, "parent_pid": 1}) + "\n"))
+    code, text = end_of(
+        start_agent(json.dumps({"port": port, "token": token, "parent_pid": 1}) + "\n")
+    )
     assert code == EXIT_NO_LINK
     assert f"millpond agent: cannot link to the JVM at 127.0.0.1:{port}" in text.splitlines()[-1]
     assert token not in text and "Traceback" not in text
@@ -259,7 +275,13 @@ def test_no_jvm_there_is_one_clear_line() -> None:
 
 @pytest.mark.parametrize(
     ("line", "close"),
-    [("", True), ("\n", False), ("not json\n", False), ("[]\n", False), ('{"port": 0, "token": "x"}\n', False)],
+    [
+        ("", True),
+        ("\n", False),
+        ("not json\n", False),
+        ("[]\n", False),
+        ('{"port": 0, "token": "x"}\n', False),
+    ],
 )
 def test_bad_start_parameters_are_one_clear_line(line: str, close: bool) -> None:
     code, text = end_of(start_agent(line, close=close))
@@ -273,5 +295,7 @@ def test_start_imports_nothing_heavy() -> None:
         "print([m for m in ('pyarrow', 'boto3', 'rocksdict', 'pyspark', 'numpy', 'pandas') if m in sys.modules])"
     )
     environment = {**os.environ, "PYTHONPATH": str(REPOSITORY / "python/src")}
-    output = subprocess.run([sys.executable, "-c", script], check=True, capture_output=True, text=True, env=environment)
+    output = subprocess.run(
+        [sys.executable, "-c", script], check=True, capture_output=True, text=True, env=environment
+    )
     assert output.stdout.strip() == "[]"

@@ -69,7 +69,9 @@ def test_a_query_s_life(
     def provider(number: int) -> Provider:
         # The server's clock counts whole seconds: collections must not be ahead of it.
         service = AgentService(clock_ms=lambda: 10**13 + now_ms[0])
-        made = Provider(service, tmp_path / "ckpt", tmp_path / f"local-{number}", spark_format=spark_format)
+        made = Provider(
+            service, tmp_path / "ckpt", tmp_path / f"local-{number}", spark_format=spark_format
+        )
         made.options, made.storage, made.hadoop = options, state, HADOOP
         return made
 
@@ -94,16 +96,36 @@ def test_a_query_s_life(
         again = reader.commit()
     assert opened(provider(2), 9, again.id) == (*expected, again.id)
     assert (tmp_path / "ckpt/millpond/storage.json").exists()
-    assert sorted(p.name for p in (tmp_path / "ckpt").iterdir()) == ["commits", "metadata", "millpond"]
-    assert [info.key for info in open_checkpoint(str(tmp_path / "ckpt"), server.settings()).list("metadata")]
+    assert sorted(p.name for p in (tmp_path / "ckpt").iterdir()) == [
+        "commits",
+        "metadata",
+        "millpond",
+    ]
+    assert [
+        info.key
+        for info in open_checkpoint(str(tmp_path / "ckpt"), server.settings()).list("metadata")
+    ]
     versions = sorted(int(name.split(".")[0].split("_")[0]) for name in writer.stored(".changelog"))
     assert versions[-1] == 9 and versions[0] > 3, "what no retained version needs was collected"
 
-    shutil.rmtree(tmp_path / "ckpt/commits")  # without the other logs of Spark's it would be called damaged
+    shutil.rmtree(
+        tmp_path / "ckpt/commits"
+    )  # without the other logs of Spark's it would be called damaged
     monkeypatch.setenv("AWS_ACCESS_KEY_ID", "test")
     monkeypatch.setenv("AWS_SECRET_ACCESS_KEY", "test")
     monkeypatch.setenv("AWS_REGION", "us-east-1")
-    assert main(["checkpoint", "show", str(tmp_path / "ckpt"), "-o", f"storage.s3.endpoint={server.endpoint}"]) == 0
+    assert (
+        main(
+            [
+                "checkpoint",
+                "show",
+                str(tmp_path / "ckpt"),
+                "-o",
+                f"storage.s3.endpoint={server.endpoint}",
+            ]
+        )
+        == 0
+    )
     shown = capsys.readouterr().out
     assert "versions" in shown and "$ a month" in shown
     given = [
@@ -119,7 +141,9 @@ def test_a_query_s_life(
     assert store["cost"]["restore_requests"] >= 2 and store["cost"]["month_dollars"] == 0
 
 
-def test_restores_fetch_side_by_side(server: S3Server, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_restores_fetch_side_by_side(
+    server: S3Server, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
     """With a slow server a restore takes a few answers' time, not one for each file."""
     bucket = server.bucket()
     (tmp_path / "ckpt").mkdir()
@@ -164,7 +188,10 @@ def test_kill_9_in_mid_fetch(server: S3Server, tmp_path: Path, repository: Path)
         directory.mkdir()
     (checkpoint / "metadata").write_text('{"id":"the-query"}')
     more: dict[str, Any] = {
-        "options": {"storage.uri": f"s3://{server.bucket()}", "storage.s3.endpoint": server.endpoint},
+        "options": {
+            "storage.uri": f"s3://{server.bucket()}",
+            "storage.s3.endpoint": server.endpoint,
+        },
         "hadoop": HADOOP,
         "spark_format": 2,
     }
@@ -174,14 +201,30 @@ def test_kill_9_in_mid_fetch(server: S3Server, tmp_path: Path, repository: Path)
     writer.commit()
     writer.snapshot()
     writer.commit()
-    command = [sys.executable, "-c", _EXECUTOR, str(checkpoint), str(local), str(writer.version), writer.id]
-    with server.faults(lambda request: Fault(cut=5, late_s=60) if request.path.endswith(".sst") else None):
+    command = [
+        sys.executable,
+        "-c",
+        _EXECUTOR,
+        str(checkpoint),
+        str(local),
+        str(writer.version),
+        writer.id,
+    ]
+    with server.faults(
+        lambda request: Fault(cut=5, late_s=60) if request.path.endswith(".sst") else None
+    ):
         path = os.pathsep.join((str(repository), str(repository / "python/src")))
-        executor = subprocess.Popen([*command, json.dumps(more)], env={**os.environ, "PYTHONPATH": path})
+        executor = subprocess.Popen(
+            [*command, json.dumps(more)], env={**os.environ, "PYTHONPATH": path}
+        )
         try:
             deadline = time.monotonic() + 30
-            while not any(path.stat().st_size for path in local.rglob(f"*.unfinished/{STAGING_PREFIX}*")):
-                assert executor.poll() is None and time.monotonic() < deadline, "it never began to fetch"
+            while not any(
+                path.stat().st_size for path in local.rglob(f"*.unfinished/{STAGING_PREFIX}*")
+            ):
+                assert executor.poll() is None and time.monotonic() < deadline, (
+                    "it never began to fetch"
+                )
                 time.sleep(0.01)
         finally:
             executor.kill()

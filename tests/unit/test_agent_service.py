@@ -38,7 +38,9 @@ def make(service: AgentService, tmp_path: Path) -> MakeProvider:
     counter = iter(range(1000))
 
     def provider(**arguments: Any) -> Provider:
-        return Provider(service, tmp_path / "ckpt", tmp_path / f"local-{next(counter)}", **arguments)
+        return Provider(
+            service, tmp_path / "ckpt", tmp_path / f"local-{next(counter)}", **arguments
+        )
 
     return provider
 
@@ -66,9 +68,17 @@ def test_ping_accepts_an_empty_request(service: AgentService) -> None:
 
 @pytest.mark.parametrize(
     ("method", "request_text"),
-    [("nonsense", "{}"), ("open", "{"), ("open", "[]"), ("open", "{}"), ("open", '{"store": {"root": 1}}')],
+    [
+        ("nonsense", "{}"),
+        ("open", "{"),
+        ("open", "[]"),
+        ("open", "{}"),
+        ("open", '{"store": {"root": 1}}'),
+    ],
 )
-def test_a_bad_request_is_an_error_answer(service: AgentService, method: str, request_text: str) -> None:
+def test_a_bad_request_is_an_error_answer(
+    service: AgentService, method: str, request_text: str
+) -> None:
     error = json.loads(service.handle(method, request_text))["error"]
     assert error["kind"] == "INVALID_ARGUMENT" and "bad request" in error["message"]
 
@@ -170,7 +180,9 @@ def test_of_two_attempts_the_one_asked_for_is_read(make: MakeProvider) -> None:
     assert reader.open(3, third_b.id) == (first.id, second_b.id, third_b.id)
 
 
-def test_in_format_1_the_later_attempt_replaces_and_its_snapshot_is_not_mixed_in(make: MakeProvider) -> None:
+def test_in_format_1_the_later_attempt_replaces_and_its_snapshot_is_not_mixed_in(
+    make: MakeProvider,
+) -> None:
     a, b = make(), make()
     a.open(0)
     first = a.commit()
@@ -191,14 +203,22 @@ def test_load_empty_is_an_empty_store_at_that_version(make: MakeProvider) -> Non
         writer.commit()
     rewriter = make()
     assert rewriter.open(3, load_empty=True) == ()
-    assert (rewriter.plan["lineage_base"], rewriter.plan["lineage"], rewriter.plan["id"]) == (3, [""], "")
+    assert (rewriter.plan["lineage_base"], rewriter.plan["lineage"], rewriter.plan["id"]) == (
+        3,
+        [""],
+        "",
+    )
     id = new_id()
-    rewriter.call("publish_changelog", version=4, id=id, staged=rewriter.stage(4, id, empty_base=True))
+    rewriter.call(
+        "publish_changelog", version=4, id=id, staged=rewriter.stage(4, id, empty_base=True)
+    )
     assert make().open(4) == (id,)
     assert make().open(3) == writer.state
 
 
-def test_a_store_with_a_key_in_the_wrong_place_is_known_as_one_when_it_is_opened_again(make: MakeProvider) -> None:
+def test_a_store_with_a_key_in_the_wrong_place_is_known_as_one_when_it_is_opened_again(
+    make: MakeProvider,
+) -> None:
     writer = make()
     writer.open(0)
     writer.commit()
@@ -235,11 +255,17 @@ def test_snapshot_is_incremental_and_shortens_the_chain(make: MakeProvider) -> N
     for _ in range(2):
         provider.commit()
     second = provider.snapshot()
-    assert (second["new_files"], second["reused_files"], second["reused_bytes"]) == (1, 1, first["new_bytes"])
+    assert (second["new_files"], second["reused_files"], second["reused_bytes"]) == (
+        1,
+        1,
+        first["new_bytes"],
+    )
     provider.commit()
     reader = make()
     assert reader.open(5) == provider.state
-    assert reader.plan["snapshot_version"] == 4 and [c["version"] for c in reader.plan["changelogs"]] == [5]
+    assert reader.plan["snapshot_version"] == 4 and [
+        c["version"] for c in reader.plan["changelogs"]
+    ] == [5]
     assert reader.plan["db"]["manifest"] == "4.manifest" and reader.plan["db"]["keys"] == 4
     assert reader.plan["db"]["column_families"] == [{"name": "default", "id": 0, "kind": "point"}]
     assert reader.plan["restore_bytes"] > first["new_bytes"]
@@ -283,7 +309,9 @@ def test_an_sst_whose_manifest_is_gone_is_uploaded_again(make: MakeProvider) -> 
     assert (answer["new_files"], answer["reused_files"]) == (2, 0)
 
 
-def test_an_sst_that_another_attempts_manifest_does_not_name_is_uploaded_again(make: MakeProvider) -> None:
+def test_an_sst_that_another_attempts_manifest_does_not_name_is_uploaded_again(
+    make: MakeProvider,
+) -> None:
     a, b = make(), make()
     a.open(0)
     a.commit()
@@ -303,7 +331,11 @@ def test_the_same_snapshot_again_is_published_again(make: MakeProvider) -> None:
     directory, files = provider.rocksdb_checkpoint()
     first = provider.publish(directory, files)
     again = provider.publish(directory, files)
-    assert again["manifest"] == first["manifest"] and again["reused_files"] == 1 and again["new_files"] == 0
+    assert (
+        again["manifest"] == first["manifest"]
+        and again["reused_files"] == 1
+        and again["new_files"] == 0
+    )
     assert make().open(1) == provider.state
 
 
@@ -321,7 +353,9 @@ def test_an_agent_that_was_restarted_goes_on(make: MakeProvider) -> None:
 
 
 @pytest.mark.parametrize("damage", ["missing", "size", "name", "current", "twice"])
-def test_a_rocksdb_checkpoint_that_is_not_what_is_said_is_refused(make: MakeProvider, damage: str) -> None:
+def test_a_rocksdb_checkpoint_that_is_not_what_is_said_is_refused(
+    make: MakeProvider, damage: str
+) -> None:
     provider = make()
     provider.open(0)
     provider.commit()
@@ -377,7 +411,9 @@ def snapshots_at(provider: Provider, *versions: int, until: int) -> None:
 
 
 @pytest.mark.parametrize("damage", ["truncated", "bit", "gone", "sst gone", "sst short"])
-def test_a_damaged_snapshot_is_passed_over_for_an_older_one(make: MakeProvider, damage: str) -> None:
+def test_a_damaged_snapshot_is_passed_over_for_an_older_one(
+    make: MakeProvider, damage: str
+) -> None:
     provider = make()
     snapshots_at(provider, 2, 4, until=5)
     path = provider.directory / "4.manifest"
@@ -446,7 +482,10 @@ def test_trouble_with_the_local_disk_is_no_damage_of_a_snapshot(
 def test_verify_checksums_finds_an_altered_sst(make: MakeProvider) -> None:
     provider = make()
     snapshots_at(provider, 2, 4, until=5)
-    newest = max(decode_manifest((provider.directory / "4.manifest").read_bytes()).ssts, key=lambda s: s.local_name)
+    newest = max(
+        decode_manifest((provider.directory / "4.manifest").read_bytes()).ssts,
+        key=lambda s: s.local_name,
+    )
     sst = provider.directory / newest.key
     content = sst.read_bytes()
     sst.unlink()
@@ -463,7 +502,9 @@ def test_no_way_past_a_damaged_snapshot_names_the_cause(make: MakeProvider) -> N
         (provider.directory / name).unlink()
     assert make().open(5) == provider.state
     (provider.directory / "4.manifest").write_bytes(b"rubbish")
-    with pytest.raises(CallError, match=r"4\.changelog is needed for version 5.*4\.manifest is unusable") as caught:
+    with pytest.raises(
+        CallError, match=r"4\.changelog is needed for version 5.*4\.manifest is unusable"
+    ) as caught:
         make().open(5)
     assert caught.value.kind is ErrorKind.MANIFEST_DAMAGED
 
@@ -472,7 +513,9 @@ def test_a_missing_changelog_is_an_error_that_names_file_and_store(make: MakePro
     provider = make(partition=3)
     snapshots_at(provider, 2, until=5)
     (provider.directory / "4.changelog").unlink()
-    with pytest.raises(CallError, match=r"store 0/3: 4\.changelog is needed for version 5") as caught:
+    with pytest.raises(
+        CallError, match=r"store 0/3: 4\.changelog is needed for version 5"
+    ) as caught:
         make(partition=3).open(5)
     assert caught.value.kind is ErrorKind.CHANGELOG_MISSING
     assert make(partition=3).open(3) == provider.state[:3]
@@ -485,9 +528,12 @@ def test_a_changelog_with_a_damaged_header_is_an_error(make: MakeProvider, damag
     path = provider.directory / "2.changelog"
     data = path.read_bytes()
     path.write_bytes(
-        {"empty": b"", "truncated": data[:50], "magic": b"XXXX" + data[4:], "header": data[:60] + b"~" + data[61:]}[
-            damage
-        ]
+        {
+            "empty": b"",
+            "truncated": data[:50],
+            "magic": b"XXXX" + data[4:],
+            "header": data[:60] + b"~" + data[61:],
+        }[damage]
     )
     with pytest.raises(CallError, match=r"2\.changelog") as caught:
         make().open(3)
@@ -530,12 +576,18 @@ def test_a_lost_format_file_is_written_anew_from_the_state(make: MakeProvider) -
     reader = make()
     assert reader.open(2) == provider.state
     assert reader.plan["max_parallelism"] == 16
-    assert decode_format((provider.checkpoint / layout.FORMAT_KEY).read_bytes()).max_parallelism == 16
+    assert (
+        decode_format((provider.checkpoint / layout.FORMAT_KEY).read_bytes()).max_parallelism == 16
+    )
 
 
-@pytest.mark.parametrize("name", ["1.delta", "1.zip", "3.snapshot", "1_1b4e28ba-2fa1-11d2-883f-0016d3cca427.zip"])
+@pytest.mark.parametrize(
+    "name", ["1.delta", "1.zip", "3.snapshot", "1_1b4e28ba-2fa1-11d2-883f-0016d3cca427.zip"]
+)
 @pytest.mark.parametrize("version", [0, 1])
-def test_a_checkpoint_of_sparks_own_providers_is_refused(make: MakeProvider, name: str, version: int) -> None:
+def test_a_checkpoint_of_sparks_own_providers_is_refused(
+    make: MakeProvider, name: str, version: int
+) -> None:
     provider = make()
     provider.directory.mkdir(parents=True)
     (provider.directory / name).write_bytes(b"PK")
@@ -602,7 +654,9 @@ def test_many_executors_agree_on_the_format(make: MakeProvider) -> None:
         thread.join()
     assert errors == []
     assert {p.plan["max_parallelism"] for p in providers} == {2048}
-    assert all(make(partition=p, partitions_hint=16).open(1) == providers[p].state for p in range(16))
+    assert all(
+        make(partition=p, partitions_hint=16).open(1) == providers[p].state for p in range(16)
+    )
 
 
 def test_the_offset_log_rules_over_the_session(make: MakeProvider) -> None:
@@ -629,7 +683,9 @@ def test_without_an_offset_log_the_state_tells_the_partitions(make: MakeProvider
 
 @pytest.mark.parametrize("with_snapshot", [False, True])
 @pytest.mark.parametrize(("changed", "partition"), [(4, 1), (16, 1), (16, 11)])
-def test_partitions_changed_by_hand(make: MakeProvider, changed: int, partition: int, with_snapshot: bool) -> None:
+def test_partitions_changed_by_hand(
+    make: MakeProvider, changed: int, partition: int, with_snapshot: bool
+) -> None:
     checkpoint = make().checkpoint
     offsets(checkpoint, 0, 8)
     for p in range(8):
@@ -680,7 +736,10 @@ def test_an_operator_that_lives_in_partition_0_does_not_mind(
     metadata.parent.mkdir(parents=True)
     store = {"storeName": "default", "numColsPrefixKey": 0, "numPartitions": 8}
     metadata.write_text(
-        "v1\n" + json.dumps({"operatorInfo": {"operatorId": 0, "operatorName": name}, "stateStoreInfo": [store]})
+        "v1\n"
+        + json.dumps(
+            {"operatorInfo": {"operatorId": 0, "operatorName": name}, "stateStoreInfo": [store]}
+        )
     )
     if columns is not None:
         schema = writer.checkpoint / "state/0/0/_metadata/schema"
@@ -706,7 +765,12 @@ def test_partition_key_comes_from_the_operator(make: MakeProvider) -> None:
     store = {"storeName": "default", "numColsPrefixKey": 0, "numPartitions": 4}
     metadata.write_text(
         "v1\n"
-        + json.dumps({"operatorInfo": {"operatorId": 0, "operatorName": "stateStoreSave"}, "stateStoreInfo": [store]})
+        + json.dumps(
+            {
+                "operatorInfo": {"operatorId": 0, "operatorName": "stateStoreSave"},
+                "stateStoreInfo": [store],
+            }
+        )
     )
     spec = "NoPrefixKeyStateEncoderSpec"
     keyed = provider.call("partition_key", column_family="default", key_columns=["a"], spec=spec)
@@ -741,12 +805,19 @@ def test_publishing_twice_is_settled_by_looking(make: MakeProvider) -> None:
         provider.call("publish_changelog", version=2, id=id, staged=staged)
 
 
-@pytest.mark.parametrize("staged", ["/etc/passwd", "{dir}/../.staging-" + "0" * 32, "{dir}/1.changelog"])
+@pytest.mark.parametrize(
+    "staged", ["/etc/passwd", "{dir}/../.staging-" + "0" * 32, "{dir}/1.changelog"]
+)
 def test_only_a_staging_file_of_the_store_is_published(make: MakeProvider, staged: str) -> None:
     provider = make()
     provider.open(0)
     with pytest.raises(CallError, match="no staging file") as caught:
-        provider.call("publish_changelog", version=1, id=new_id(), staged=staged.format(dir=provider.directory))
+        provider.call(
+            "publish_changelog",
+            version=1,
+            id=new_id(),
+            staged=staged.format(dir=provider.directory),
+        )
     assert caught.value.kind is ErrorKind.INVALID_ARGUMENT
 
 
@@ -789,7 +860,9 @@ def test_a_full_device_says_so(make: MakeProvider, monkeypatch: pytest.MonkeyPat
     assert provider.call("publish_changelog", version=1, id=id, staged=staged)["bytes"] > 0
 
 
-def test_without_fsync_nothing_is_synced(make: MakeProvider, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_without_fsync_nothing_is_synced(
+    make: MakeProvider, monkeypatch: pytest.MonkeyPatch
+) -> None:
     calls: list[str] = []
     for name in ("fsync", "fdatasync"):
         monkeypatch.setattr(os, name, lambda fd, name=name: calls.append(name))

@@ -22,8 +22,19 @@ def server() -> Iterator[S3Server]:
 def check(server: S3Server, checkpoint: Path, uri: str, **more: Any) -> dict[str, Any]:
     checkpoint.mkdir(exist_ok=True)
     (checkpoint / "metadata").write_text('{"id":"the-query"}')
-    options = {"storage.uri": uri, "storage.s3.endpoint": server.endpoint, "storage.deadlineMs": 1000, **more}
-    return call(AgentService(), "check_start", root=f"file:{checkpoint}/state", options=options, hadoop=HADOOP)
+    options = {
+        "storage.uri": uri,
+        "storage.s3.endpoint": server.endpoint,
+        "storage.deadlineMs": 1000,
+        **more,
+    }
+    return call(
+        AgentService(),
+        "check_start",
+        root=f"file:{checkpoint}/state",
+        options=options,
+        hadoop=HADOOP,
+    )
 
 
 def test_a_look_a_write_a_deletion(server: S3Server, tmp_path: Path) -> None:
@@ -34,12 +45,16 @@ def test_a_look_a_write_a_deletion(server: S3Server, tmp_path: Path) -> None:
         checkpoint = tmp_path / f"checkpoint{len(prefix)} %41 ü"
         answer = check(server, checkpoint, f"s3a://{bucket}{prefix}")
         assert answer == {"state": f"s3a://{bucket}{prefix}".rstrip("/") + "/the-query"}
-        assert dict(server.counts) == {"GET": 2, "PUT": 1, "DELETE": 1}, "one of them asks whose the state is"
+        assert dict(server.counts) == {"GET": 2, "PUT": 1, "DELETE": 1}, (
+            "one of them asks whose the state is"
+        )
         assert [path.name for path in checkpoint.iterdir()] == ["metadata"]
     assert list(server.storage(bucket).list("")) == []
 
 
-def test_without_another_place_the_checkpoint_itself_is_tried(server: S3Server, tmp_path: Path) -> None:
+def test_without_another_place_the_checkpoint_itself_is_tried(
+    server: S3Server, tmp_path: Path
+) -> None:
     root = f"s3://{server.bucket()}/the checkpoint %/state"
     options = {"storage.s3.endpoint": server.endpoint}
     answer = call(AgentService(), "check_start", root=root, options=options, hadoop=HADOOP)
@@ -59,10 +74,28 @@ DENIED = Fault(403, "AccessDenied")
         ("GET", DENIED, "STORAGE_DENIED", "GetObject", "s3:ListBucket"),
         ("PUT", DENIED, "STORAGE_DENIED", "PutObject", "s3:PutObject"),
         ("DELETE", DENIED, "STORAGE_DENIED", "DeleteObjects", "s3:DeleteObject"),
-        ("GET", Fault(301, "PermanentRedirect"), "STORAGE_MISCONFIGURED", "GetObject", "storage.s3.region"),
-        ("GET", Fault(200, html=True), "STORAGE_MISCONFIGURED", "no S3 server", "storage.s3.endpoint"),
+        (
+            "GET",
+            Fault(301, "PermanentRedirect"),
+            "STORAGE_MISCONFIGURED",
+            "GetObject",
+            "storage.s3.region",
+        ),
+        (
+            "GET",
+            Fault(200, html=True),
+            "STORAGE_MISCONFIGURED",
+            "no S3 server",
+            "storage.s3.endpoint",
+        ),
         ("GET", Fault(404, html=True), "STORAGE_MISCONFIGURED", "GetObject", "storage.s3.endpoint"),
-        ("GET", Fault(403, "InvalidAccessKeyId"), "STORAGE_DENIED", "GetObject", "fs.s3a.access.key"),
+        (
+            "GET",
+            Fault(403, "InvalidAccessKeyId"),
+            "STORAGE_DENIED",
+            "GetObject",
+            "fs.s3a.access.key",
+        ),
         ("PUT", Fault(507, "QuotaExceeded"), "STORAGE_FULL", "PutObject", ""),
     ],
 )
@@ -80,7 +113,10 @@ def test_what_is_missing_is_named(
     assert named in caught.value.message and uri.removeprefix("s3://") in caught.value.message
     assert hint in caught.value.hint
     assert [path.name for path in (tmp_path / "ckpt").iterdir()] == ["metadata"]
-    assert check(server, tmp_path / "ckpt", f"{uri}-elsewhere")["state"] == f"{uri}-elsewhere/the-query"
+    assert (
+        check(server, tmp_path / "ckpt", f"{uri}-elsewhere")["state"]
+        == f"{uri}-elsewhere/the-query"
+    )
 
 
 def test_what_the_server_need_not_say(server: S3Server, tmp_path: Path) -> None:
@@ -98,7 +134,9 @@ def test_what_the_server_need_not_say(server: S3Server, tmp_path: Path) -> None:
         check(server, tmp_path / "ckpt", "s3://b/x", **{"storage.s3.endpoint": "127.0.0.1:9"})
     assert caught.value.kind == "STORAGE_MISCONFIGURED"
     with pytest.raises(CallError) as caught:
-        check(server, tmp_path / "ckpt", "s3://b/x", **{"storage.s3.endpoint": "http://127.0.0.1:9"})
+        check(
+            server, tmp_path / "ckpt", "s3://b/x", **{"storage.s3.endpoint": "http://127.0.0.1:9"}
+        )
     assert caught.value.kind == "STORAGE_UNAVAILABLE" and "GetObject" in caught.value.message
 
 
@@ -106,7 +144,10 @@ def test_a_place_that_was_settled_stays(server: S3Server, tmp_path: Path) -> Non
     uri = f"s3://{server.bucket()}/states"
     check(server, tmp_path / "ckpt", uri)
     store = Provider(AgentService(), tmp_path / "ckpt", tmp_path / "local")
-    store.options, store.hadoop = {"storage.uri": uri, "storage.s3.endpoint": server.endpoint}, HADOOP
+    store.options, store.hadoop = (
+        {"storage.uri": uri, "storage.s3.endpoint": server.endpoint},
+        HADOOP,
+    )
     store.open(0)
     with pytest.raises(CallError) as caught:
         check(server, tmp_path / "ckpt", f"{uri}-elsewhere")

@@ -51,7 +51,9 @@ def test_a_snapshot_beside_the_batches() -> None:
         "update_commit_ms": [5.0, 6.0, 7.0],
         "commit_during_snapshot_ms": [6.0, 8.0, 9.0],
     }
-    lines = bench_snapshots.table({"hdfs": [{"update_latency_us": quiet}], "millpond": [measured]}).splitlines()
+    lines = bench_snapshots.table(
+        {"hdfs": [{"update_latency_us": quiet}], "millpond": [measured]}
+    ).splitlines()
     assert lines[2:] == [
         "| Millpond: get+put, us | 0.50 | 1.00 | 30.0 | 0.60 | 1.50 | 90.0 |",
         "| Millpond: commit, ms | 6.00 | 7.00 | 7.00 | 8.00 | 9.00 | 9.00 |",

@@ -17,7 +17,11 @@ from millpond.storage import Storage, open_storage
 from millpond.storage.settings import storage_settings
 from millpond.testing.storage_contract import StorageContract
 
-_KEYS = {"fs.s3a.access.key": "any", "fs.s3a.secret.key": "any", "fs.s3a.endpoint.region": "us-east-1"}
+_KEYS = {
+    "fs.s3a.access.key": "any",
+    "fs.s3a.secret.key": "any",
+    "fs.s3a.endpoint.region": "us-east-1",
+}
 
 
 @pytest.fixture(scope="module")
@@ -32,7 +36,9 @@ def storage_at(endpoint: str) -> Storage:
         "storage.s3.multipartThreshold": 5 * MIB,
         "storage.s3.partSize": 5 * MIB,
     }
-    return open_storage(f"s3://pond/{uuid.uuid4().hex} % ü", storage_settings(resolve(options), _KEYS))
+    return open_storage(
+        f"s3://pond/{uuid.uuid4().hex} % ü", storage_settings(resolve(options), _KEYS)
+    )
 
 
 class TestPond(StorageContract):
@@ -74,7 +80,9 @@ def test_requests_are_told_by_batch_and_kind() -> None:
     assert (bench_s3_report.lists(first), bench_s3_report.lists(second)) == (0, 1)
 
 
-def _run(batch_ms: list[int], requests: dict[str, int], restart: dict[str, int]) -> dict[str, object]:
+def _run(
+    batch_ms: list[int], requests: dict[str, int], restart: dict[str, int]
+) -> dict[str, object]:
     return {
         "warmup": 1,
         "batches": [{"trigger_ms": ms} for ms in batch_ms],
@@ -90,9 +98,15 @@ def test_goals_and_tables() -> None:
         "query": {
             "aggregation": {
                 "millpond": [
-                    _run([900, 100, 120], {"s3 PUT changelog": 4, "hadoop create logs": 6}, {"s3 GET sst": 4})
+                    _run(
+                        [900, 100, 120],
+                        {"s3 PUT changelog": 4, "hadoop create logs": 6},
+                        {"s3 GET sst": 4},
+                    )
                 ],
-                "rocksdb-changelog": [_run([900, 500, 520], {"hadoop create changelog": 40}, {"hadoop list state": 8})],
+                "rocksdb-changelog": [
+                    _run([900, 500, 520], {"hadoop create changelog": 40}, {"hadoop list state": 8})
+                ],
             }
         },
         "restore": {
@@ -115,7 +129,12 @@ def test_goals_and_tables() -> None:
     }
     summary = bench_s3_report.summarise(results)
     ours = summary["aggregation"]["millpond"]
-    assert (ours["batch_ms"], ours["requests"], ours["state_requests"], ours["changelog_puts_a_task"]) == (
+    assert (
+        ours["batch_ms"],
+        ours["requests"],
+        ours["state_requests"],
+        ours["changelog_puts_a_task"],
+    ) == (
         110,
         10,
         4,
@@ -123,5 +142,8 @@ def test_goals_and_tables() -> None:
     )
     assert summary["aggregation"]["rocksdb-changelog"]["restart"]["lists"] == 8
     text = bench_s3_report.markdown({**results, "summary": summary})
-    assert "| batch, ms | 110 | 510 | 0.22 |" in text and "| link of 625 MB/s | 540 | 600 | 90 % | 570 | 95 % |" in text
+    assert (
+        "| batch, ms | 110 | 510 | 0.22 |" in text
+        and "| link of 625 MB/s | 540 | 600 | 90 % | 570 | 95 % |" in text
+    )
     assert text.count("reached") == 5 and "missed" not in text

@@ -35,7 +35,9 @@ def tree(tmp_path: Path) -> Path:
     root = tmp_path / "a tree"
     for layer, name in (("scala", "Greeter"), (f"scala-spark-{MINOR}", "Line")):
         (root / "jvm-shim/src/main" / layer).mkdir(parents=True)
-        (root / "jvm-shim/src/main" / layer / f"{name}.scala").write_text(GREETER.replace("Greeter", name))
+        (root / "jvm-shim/src/main" / layer / f"{name}.scala").write_text(
+            GREETER.replace("Greeter", name)
+        )
     for name in ("LICENSE", "NOTICE"):
         shutil.copy(REPO / name, root / name)
     return root
@@ -43,7 +45,9 @@ def tree(tmp_path: Path) -> Path:
 
 def test_compiled_once_until_something_changes(tree: Path) -> None:
     jar = build_jar(tree)
-    assert jar == tree / f"python/src/millpond/jars/millpond-shim-spark{MINOR}_2.13-{__version__}.jar"
+    assert (
+        jar == tree / f"python/src/millpond/jars/millpond-shim-spark{MINOR}_2.13-{__version__}.jar"
+    )
     first, stamp = jar.read_bytes(), _shim.read_stamp(jar)
     assert stamp.millpond_version == __version__
     assert stamp.spark_version == find_spark().spark_version
@@ -106,7 +110,11 @@ def test_another_pyspark_is_unpacked_as_it_would_be_installed(tmp_path: Path) ->
             info.size, info.mode = len(content), 0o755
             tar.addfile(info, io.BytesIO(content))
     unpack(archive, tmp_path / "out")
-    found = {path.relative_to(tmp_path / "out").as_posix() for path in (tmp_path / "out").rglob("*") if path.is_file()}
+    found = {
+        path.relative_to(tmp_path / "out").as_posix()
+        for path in (tmp_path / "out").rglob("*")
+        if path.is_file()
+    }
     assert found == {
         "pyspark/version.py",
         "pyspark/jars/spark-core_2.13-4.2.1.jar",
@@ -128,7 +136,9 @@ def test_a_damaged_jar_is_built_again(tree: Path) -> None:
 
 
 def test_an_error_names_file_and_line_and_leaves_no_jar(tree: Path) -> None:
-    (tree / "jvm-shim/src/main/scala/Greeter.scala").write_text(GREETER.replace("String =", "Int ="))
+    (tree / "jvm-shim/src/main/scala/Greeter.scala").write_text(
+        GREETER.replace("String =", "Int =")
+    )
     with pytest.raises(BuildError, match=r"Greeter\.scala:2: error: type mismatch"):
         build_jar(tree)
     assert list((tree / "python/src/millpond/jars").iterdir()) == []
@@ -156,7 +166,9 @@ def test_no_java(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
 
 def test_tests_compile_against_the_jar(tree: Path, tmp_path: Path) -> None:
     source = tmp_path / "Caller.scala"
-    source.write_text('package example\nclass Caller { def call: String = new Greeter().greet("you") }\n')
+    source.write_text(
+        'package example\nclass Caller { def call: String = new Greeter().greet("you") }\n'
+    )
     compile_scala([source], tmp_path / "out", [build_jar(tree)])
     assert (tmp_path / "out/example/Caller.class").is_file()
 
@@ -181,7 +193,10 @@ def run(*command: str | Path, cwd: Path) -> str:
 @pytest.fixture(scope="module")
 def wheel(tmp_path_factory: pytest.TempPathFactory) -> Path:
     """The wheel built from an sdist built from a clean copy of the sources: what a stranger gets."""
-    pytest.importorskip("hatchling", reason="the build's own requirements are not in this environment: use `make test`")
+    pytest.importorskip(
+        "hatchling",
+        reason="the build's own requirements are not in this environment: use `make test`",
+    )
     work = tmp_path_factory.mktemp("wheel")
     copy = work / "clean copy"
     listed = run("git", "ls-files", "-z", "--cached", "--others", "--exclude-standard", cwd=REPO)
@@ -207,7 +222,9 @@ def test_the_wheel_is_pure_and_has_one_jar(wheel: Path) -> None:
     assert jars == [f"millpond/jars/millpond-shim-spark{MINOR}_2.13-{__version__}.jar"]
     assert {"millpond/py.typed", "millpond/session.py", "millpond/agent/__main__.py"} <= set(names)
     assert not [name for name in names if name.startswith(("tests", "jvm-shim", "integration"))]
-    assert {f"millpond-{__version__}.dist-info/licenses/{name}" for name in ("LICENSE", "NOTICE")} <= set(names)
+    assert {
+        f"millpond-{__version__}.dist-info/licenses/{name}" for name in ("LICENSE", "NOTICE")
+    } <= set(names)
     assert "Requires-Dist: pyspark<4.4,>=4.2" in metadata
 
 
@@ -228,10 +245,19 @@ def test_the_jar_in_the_wheel_has_classes_stamp_and_tables(wheel: Path, tmp_path
 @pytest.mark.deep
 def test_the_installed_wheel_finds_its_jar(wheel: Path, tmp_path: Path) -> None:
     target = tmp_path / "site"
-    run(sys.executable, "-m", "pip", "install", "--no-deps", "--no-index", "--target", target, wheel, cwd=tmp_path)
-    script = (
-        f"import sys; sys.path.insert(0, {str(target)!r}); import millpond; print(millpond.__file__, millpond.jar())"
+    run(
+        sys.executable,
+        "-m",
+        "pip",
+        "install",
+        "--no-deps",
+        "--no-index",
+        "--target",
+        target,
+        wheel,
+        cwd=tmp_path,
     )
+    script = f"import sys; sys.path.insert(0, {str(target)!r}); import millpond; print(millpond.__file__, millpond.jar())"
     package, jar = run(sys.executable, "-c", script, cwd=tmp_path).split()
     assert Path(package).is_relative_to(target)
     assert Path(jar).is_relative_to(target)
@@ -253,7 +279,10 @@ def test_every_test_is_deep_or_quick_and_ci_runs_both() -> None:
 
 
 def test_make_help_lists_what_the_readme_promises() -> None:
-    listed = {line.split()[1] for line in run("make", "--no-print-directory", "help", cwd=REPO).splitlines()}
+    listed = {
+        line.split()[1]
+        for line in run("make", "--no-print-directory", "help", cwd=REPO).splitlines()
+    }
     assert listed == {
         "help",
         "build",

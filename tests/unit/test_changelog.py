@@ -38,7 +38,9 @@ def read(data: bytes) -> tuple[changelog.ChangelogHeader, list[Record], Changelo
 
 
 @given(headers(), RECORD_LISTS, st.sampled_from(CODECS), st.integers(1, 2000))
-def test_round_trip(header: changelog.ChangelogHeader, records: Sequence[Record], codec: str, block_bytes: int) -> None:
+def test_round_trip(
+    header: changelog.ChangelogHeader, records: Sequence[Record], codec: str, block_bytes: int
+) -> None:
     data = changelog_bytes(header, records, codec=codec, block_bytes=block_bytes)
     read_back, found, footer = read(data)
     assert read_back == header and found == list(records)
@@ -109,7 +111,10 @@ def test_every_single_damaged_byte_is_found(codec: str) -> None:
             damaged[position] ^= mask
             result = outcome(bytes(damaged))
             # Bytes 4 and 5 are the format number: any other one is that of a newer file.
-            allowed = {ErrorKind.CHANGELOG_DAMAGED, *([ErrorKind.FORMAT_TOO_NEW] if position in (4, 5) else [])}
+            allowed = {
+                ErrorKind.CHANGELOG_DAMAGED,
+                *([ErrorKind.FORMAT_TOO_NEW] if position in (4, 5) else []),
+            }
             assert result in allowed, f"byte {position} ^ {mask:#x}"
 
 
@@ -124,7 +129,9 @@ def test_every_truncation_and_extension_is_found(codec: str) -> None:
 
 @given(st.data())
 def test_any_damage_is_found(data: st.DataObject) -> None:
-    whole = changelog_bytes(HEADER, RECORDS, codec=data.draw(st.sampled_from(CODECS)), block_bytes=200)
+    whole = changelog_bytes(
+        HEADER, RECORDS, codec=data.draw(st.sampled_from(CODECS)), block_bytes=200
+    )
     start = data.draw(st.integers(0, len(whole)))
     end = data.draw(st.integers(start, min(len(whole), start + 40)))
     damaged = whole[:start] + data.draw(st.binary(max_size=40)) + whole[end:]
@@ -149,7 +156,12 @@ def test_a_length_of_gigabytes_does_not_allocate_them() -> None:
 
 
 def block(
-    raw: bytes, records: int, *, codec: int = 0, stored: bytes | None = None, reserved: bytes = b"\0\0\0"
+    raw: bytes,
+    records: int,
+    *,
+    codec: int = 0,
+    stored: bytes | None = None,
+    reserved: bytes = b"\0\0\0",
 ) -> bytes:
     stored = raw if stored is None else stored
     head = struct.pack("<IIIB3s", len(raw), len(stored), records, codec, reserved)
@@ -216,9 +228,17 @@ def test_wrong_content_with_right_sums(rest: bytes) -> None:
         (1, b"", 1),
     ],
 )
-def test_a_block_that_cannot_stand_for_so_much_is_not_inflated(codec: int, stored: bytes, raw_bytes: int) -> None:
+def test_a_block_that_cannot_stand_for_so_much_is_not_inflated(
+    codec: int, stored: bytes, raw_bytes: int
+) -> None:
     head = struct.pack("<IIIB3s", raw_bytes, len(stored), 1, codec, b"\0\0\0")
-    data = HEAD + head + struct.pack("<I", zlib.crc32(head + stored)) + stored + footer(1, 1, raw_bytes)
+    data = (
+        HEAD
+        + head
+        + struct.pack("<I", zlib.crc32(head + stored))
+        + stored
+        + footer(1, 1, raw_bytes)
+    )
     with pytest.raises(FormatError, match=r"cannot stand for|instead of"):
         list(changelog.ChangelogReader(io.BytesIO(data)))
 
@@ -252,7 +272,11 @@ def test_what_only_a_newer_version_knows() -> None:
 
 def test_a_header_says_whether_keys_repeat() -> None:
     """Who does not know the flag must not read the file; files from before it have merges without it."""
-    records = [Record(Op.PUT, b"key1", b"a"), Record(Op.MERGE, b"key1", b"b"), Record(Op.PUT, b"key1", b"c")]
+    records = [
+        Record(Op.PUT, b"key1", b"a"),
+        Record(Op.MERGE, b"key1", b"b"),
+        Record(Op.PUT, b"key1", b"c"),
+    ]
     data = {repeats: changelog_bytes(HEADER, records, repeats=repeats) for repeats in (False, True)}
     assert [struct.unpack_from("<H", data[repeats], 6) for repeats in (False, True)] == [(0,), (1,)]
     assert outcome(data[False]) == records == outcome(data[True])
@@ -291,7 +315,9 @@ def test_a_newer_format() -> None:
 def test_wrong_headers_with_right_sums(field: str, text: str) -> None:
     header = HEAD[12:-4].decode()
     assert field in header
-    assert outcome(with_header(header.replace(field, text, 1).encode())) is ErrorKind.CHANGELOG_DAMAGED
+    assert (
+        outcome(with_header(header.replace(field, text, 1).encode())) is ErrorKind.CHANGELOG_DAMAGED
+    )
 
 
 def test_unknown_header_fields_are_ignored() -> None:
@@ -306,7 +332,11 @@ def test_unknown_header_fields_are_ignored() -> None:
 def test_lz4_in_python(raw: bytes, repeat: int) -> None:
     raw = raw * repeat
     stored = codecs.compress(Codec.LZ4, raw)
-    assert lz4_block.decompress(stored, len(raw)) == raw == codecs.decompress(Codec.LZ4, stored, len(raw))
+    assert (
+        lz4_block.decompress(stored, len(raw))
+        == raw
+        == codecs.decompress(Codec.LZ4, stored, len(raw))
+    )
     for wrong in (len(raw) - 1, len(raw) + 1):
         for decompress in (lz4_block.decompress, lambda s, n: codecs.decompress(Codec.LZ4, s, n)):
             with pytest.raises(ValueError):
@@ -338,19 +368,28 @@ def test_varints(value: int) -> None:
 
 
 @given(st.integers(0, 200), st.integers(0, 200), st.integers(1, 6), st.data())
-def test_blocks_of_equal_puts(key_bytes: int, value_bytes: int, count: int, data: st.DataObject) -> None:
+def test_blocks_of_equal_puts(
+    key_bytes: int, value_bytes: int, count: int, data: st.DataObject
+) -> None:
     sizes = [(key_bytes, value_bytes)] * count
     if data.draw(st.booleans()):  # lengths that differ, and may add up to the same
-        sizes[-1] = (key_bytes + data.draw(st.integers(0, 1)), max(0, value_bytes - data.draw(st.integers(0, 1))))
+        sizes[-1] = (
+            key_bytes + data.draw(st.integers(0, 1)),
+            max(0, value_bytes - data.draw(st.integers(0, 1))),
+        )
     puts = [
-        (data.draw(st.binary(min_size=k, max_size=k)), data.draw(st.binary(min_size=v, max_size=v))) for k, v in sizes
+        (data.draw(st.binary(min_size=k, max_size=k)), data.draw(st.binary(min_size=v, max_size=v)))
+        for k, v in sizes
     ]
     raw = b"".join(b"\1" + encode_varint(len(k)) + k + encode_varint(len(v)) + v for k, v in puts)
     found = changelog.parse_puts(raw, count)
     if found is not None:
         assert list(zip(found.keys, found.values, strict=True)) == puts
     assert (found is not None) == (count > 1 and len(set(sizes)) == 1)
-    assert changelog.parse_puts(raw[:-1], count) is None and changelog.parse_puts(b"\2" + raw[1:], count) is None
+    assert (
+        changelog.parse_puts(raw[:-1], count) is None
+        and changelog.parse_puts(b"\2" + raw[1:], count) is None
+    )
 
 
 def test_packed_puts_are_put_of_each() -> None:
@@ -407,4 +446,6 @@ def test_blocks_of_several_writers_make_one_changelog() -> None:
         writer.take_blocks(blocks, totals)
     writer.finish()
     whole.seek(0)
-    assert [record.key for record in ChangelogReader(whole)] == [n + bytes([i]) for n in (b"a", b"b") for i in range(3)]
+    assert [record.key for record in ChangelogReader(whole)] == [
+        n + bytes([i]) for n in (b"a", b"b") for i in range(3)
+    ]

@@ -12,7 +12,17 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from millpond import config
-from millpond.config import BY_NAME, GIB, MIB, OPTIONS, PREFIX, Option, options_json, options_markdown, resolve
+from millpond.config import (
+    BY_NAME,
+    GIB,
+    MIB,
+    OPTIONS,
+    PREFIX,
+    Option,
+    options_json,
+    options_markdown,
+    resolve,
+)
 from millpond.errors import ErrorKind, InvalidInputError
 from tests.conftest import Golden
 
@@ -30,7 +40,9 @@ def test_defaults() -> None:
 def test_every_default_is_valid(option: Option) -> None:
     assert resolve({option.name: option.default})[option.name] == option.default
     if option.default is not None:
-        assert resolve({option.full_name: config.default_text(option)})[option.name] == option.default
+        assert (
+            resolve({option.full_name: config.default_text(option)})[option.name] == option.default
+        )
     assert option.doc.endswith(".") and "|" not in option.doc
 
 
@@ -133,7 +145,13 @@ def test_any_value_is_accepted_within_bounds_or_refused(option: Option, value: o
 
 
 def test_size_text() -> None:
-    for size_bytes, text in ((0, "0"), (1000, "1000"), (1024, "1k"), (32 * MIB, "32m"), (GIB + 1, str(GIB + 1))):
+    for size_bytes, text in (
+        (0, "0"),
+        (1000, "1000"),
+        (1024, "1k"),
+        (32 * MIB, "32m"),
+        (GIB + 1, str(GIB + 1)),
+    ):
         assert config.size_text(size_bytes) == text
 
 

@@ -25,7 +25,11 @@ _PROVIDER_KEY = "spark.sql.streaming.stateStore.providerClass"
 _RUN = {"python", "console"}
 _NOT_CODE = {"text", "json"}
 ALL_BLOCKS = [block for page in pages() for block in blocks(page)]
-BLOCKS_NOT_RUN = [block for block in ALL_BLOCKS if block.mark == "not run" or block.language not in _RUN | _NOT_CODE]
+BLOCKS_NOT_RUN = [
+    block
+    for block in ALL_BLOCKS
+    if block.mark == "not run" or block.language not in _RUN | _NOT_CODE
+]
 
 
 def commands() -> list[tuple[str, argparse.ArgumentParser]]:
@@ -56,7 +60,9 @@ def cli_markdown() -> str:
     return "\n".join(parts)
 
 
-def test_command_line_page_is_current(golden: Golden, repository: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_command_line_page_is_current(
+    golden: Golden, repository: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
     monkeypatch.setenv("COLUMNS", "110")
     monkeypatch.setenv("NO_COLOR", "1")  # Python 3.14 paints help
     golden.check(repository / "docs/reference/cli.md", cli_markdown().encode())
@@ -74,7 +80,9 @@ def test_every_command_says_what_it_does() -> None:
             "millpond errors",
         )
         for action in command._actions:
-            assert action.help or isinstance(action, argparse._SubParsersAction), f"{name}: {action.dest} has no help"
+            assert action.help or isinstance(action, argparse._SubParsersAction), (
+                f"{name}: {action.dest} has no help"
+            )
 
 
 @pytest.mark.parametrize("page", pages(), ids=name_of)
@@ -87,7 +95,9 @@ def test_relative_links_lead_somewhere(page: Path, repository: Path) -> None:
         assert target.is_relative_to(repository), f"{link} leads out of the repository"
         assert target.exists(), f"{link} leads nowhere"
         if fragment:
-            assert fragment in anchors(target), f"{link}: no such heading; there are {sorted(anchors(target))}"
+            assert fragment in anchors(target), (
+                f"{link}: no such heading; there are {sorted(anchors(target))}"
+            )
 
 
 def test_every_page_can_be_reached_from_the_index(repository: Path) -> None:
@@ -120,10 +130,14 @@ def test_kinds_and_options_that_pages_name_exist() -> None:
     for page in pages():
         text = page.read_text()
         for name in re.findall(r"MILLPOND_([A-Z]+(?:_[A-Z]+)*)\b", text):
-            assert name in kinds | {"DEBUG", "DOCS_REWRITE", "TEST_JAR"}, f"{name_of(page)} names the kind {name}"
+            assert name in kinds | {"DEBUG", "DOCS_REWRITE", "TEST_JAR"}, (
+                f"{name_of(page)} names the kind {name}"
+            )
         for name in re.findall(re.escape(config.PREFIX) + r"([a-zA-Z]+(?:\.[a-zA-Z]+)*)", text):
             # One page provokes the error that names the nearest option.
-            assert name in config.BY_NAME or name == "gc.graceMillis", f"{name_of(page)} names the option {name}"
+            assert name in config.BY_NAME or name == "gc.graceMillis", (
+                f"{name_of(page)} names the option {name}"
+            )
 
 
 def test_every_metric_is_in_the_reference_and_no_other(repository: Path) -> None:
@@ -132,18 +146,26 @@ def test_every_metric_is_in_the_reference_and_no_other(repository: Path) -> None
     declared = re.findall(r'Metric\("(millpond\w+)"', scala)
     assert len(declared) == len(set(declared)) > 0
     assert sorted(re.findall(r"^\| `(millpond\w+)` \|", page, re.MULTILINE)) == sorted(declared)
-    named = {name for each in pages() for name in re.findall(r"`(millpond[A-Z]\w+)`", each.read_text())}
+    named = {
+        name for each in pages() for name in re.findall(r"`(millpond[A-Z]\w+)`", each.read_text())
+    }
     assert named <= set(declared)
 
 
 @pytest.mark.parametrize("block", BLOCKS_NOT_RUN, ids=str)
-def test_blocks_that_are_not_run_are_right_as_far_as_can_be_told(block: Block, repository: Path) -> None:
+def test_blocks_that_are_not_run_are_right_as_far_as_can_be_told(
+    block: Block, repository: Path
+) -> None:
     if block.language == "properties":
         _check_settings(block.text)
         return
-    assert block.mark == "not run" and block.argument, f"{block} needs a comment that says why it is not run"
+    assert block.mark == "not run" and block.argument, (
+        f"{block} needs a comment that says why it is not run"
+    )
     assert block.language in ("sh", "console"), f"{block} has a language that nothing checks"
-    text = block.text if block.language == "sh" else "\n".join(step.command for step in steps(block))
+    text = (
+        block.text if block.language == "sh" else "\n".join(step.command for step in steps(block))
+    )
     text = re.sub(r"<[a-z]+>", "placeholder", text)
     subprocess.run(["bash", "-n"], input=text, text=True, check=True)
     targets = re.findall(r"^(\w+):", (repository / "Makefile").read_text(), re.MULTILINE)
@@ -159,9 +181,15 @@ def test_blocks_that_are_not_run_are_right_as_far_as_can_be_told(block: Block, r
 
 
 def _check_settings(text: str) -> dict[str, str]:
-    settings = dict(line.split(None, 1) for line in text.splitlines() if line.strip() and not line.startswith("#"))
+    settings = dict(
+        line.split(None, 1)
+        for line in text.splitlines()
+        if line.strip() and not line.startswith("#")
+    )
     assert all(name.startswith("spark.") for name in settings)
-    config.resolve({name: value for name, value in settings.items() if name.startswith(config.PREFIX)})
+    config.resolve(
+        {name: value for name, value in settings.items() if name.startswith(config.PREFIX)}
+    )
     return {name: value.strip() for name, value in settings.items()}
 
 
@@ -181,16 +209,22 @@ def test_text_blocks_hold_no_commands() -> None:
     for block in ALL_BLOCKS:
         assert block.language, f"{block} has no language"
         if block.language in _NOT_CODE:
-            assert not re.search(r"^\$ ", block.text, re.MULTILINE), f"{block} should be a console block"
+            assert not re.search(r"^\$ ", block.text, re.MULTILINE), (
+                f"{block} should be a console block"
+            )
 
 
 def test_pages_name_no_lines_of_code() -> None:
     for page in pages():
-        assert not re.search(r"\.(?:py|scala):\d+|#L\d+|\blines? \d+", page.read_text()), name_of(page)
+        assert not re.search(r"\.(?:py|scala):\d+|#L\d+|\blines? \d+", page.read_text()), name_of(
+            page
+        )
 
 
 @pytest.mark.parametrize(
-    "picture", sorted((Path(__file__).parents[2] / "docs").rglob("concepts/*.svg")), ids=lambda p: str(p.name)
+    "picture",
+    sorted((Path(__file__).parents[2] / "docs").rglob("concepts/*.svg")),
+    ids=lambda p: str(p.name),
 )
 def test_pictures_are_whole_and_readable_on_both_backgrounds(picture: Path) -> None:
     root = ElementTree.parse(picture).getroot()
@@ -203,6 +237,8 @@ def test_pictures_are_whole_and_readable_on_both_backgrounds(picture: Path) -> N
 
 def test_masking_leaves_the_words() -> None:
     assert masked("SSTs        2 (2.5 KiB)\n") == masked("SSTs   1,117 (12 B)\n")
-    assert masked("  0  4  1 to 4  -  0   0 B  0-127\n") == masked("  0  6  1 to 9  2 4  1  1.2 KiB  0-63\n")
+    assert masked("  0  4  1 to 4  -  0   0 B  0-127\n") == masked(
+        "  0  6  1 to 9  2 4  1  1.2 KiB  0-63\n"
+    )
     assert masked("problems    0\n") != masked("problem     0\n")
     assert masked("  CHANGELOG_DAMAGED  state/0/1\n") != masked("  CHANGELOG_DAMAGED  state/0/2\n")

@@ -33,7 +33,9 @@ def test_classes_fit_kinds(repository: Path) -> None:
             expected = ERRORS[ErrorKind[kind]].error_class.__name__
             # The root class only carries a kind to where its hint is looked up; it is never raised.
             if cls not in (expected, "MillpondError"):
-                wrong.append(f"{path.relative_to(repository)}:{line}: {cls} of {kind}, which is a {expected}")
+                wrong.append(
+                    f"{path.relative_to(repository)}:{line}: {cls} of {kind}, which is a {expected}"
+                )
     assert found > 50
     assert wrong == []
 
@@ -47,7 +49,11 @@ def raised_in_python(path: Path) -> Iterator[str]:
     for node in ast.walk(tree):
         if id(node) in compared:
             continue
-        if isinstance(node, ast.Attribute) and isinstance(node.value, ast.Name) and node.value.id == "ErrorKind":
+        if (
+            isinstance(node, ast.Attribute)
+            and isinstance(node.value, ast.Name)
+            and node.value.id == "ErrorKind"
+        ):
             yield node.attr
         if isinstance(node, ast.Call) and isinstance(node.func, ast.Name):
             cls = getattr(errors, node.func.id, None)
@@ -58,14 +64,18 @@ def raised_in_python(path: Path) -> Iterator[str]:
 
 def raised_in_scala(path: Path) -> Iterator[str]:
     """Yield each kind in a Scala file, but those with which the kind of an error is compared."""
-    for match in re.finditer(r'(\bkind [!=]= )?"([A-Z]+(?:_[A-Z]+)*)"', path.read_text(encoding="utf-8")):
+    for match in re.finditer(
+        r'(\bkind [!=]= )?"([A-Z]+(?:_[A-Z]+)*)"', path.read_text(encoding="utf-8")
+    ):
         if not match[1]:
             yield match[2]
 
 
 def test_every_kind_is_raised_somewhere(repository: Path) -> None:
     python = (repository / "python/src/millpond").rglob("*.py")
-    raised = {kind for path in python if path.name != "errors.py" for kind in raised_in_python(path)}
+    raised = {
+        kind for path in python if path.name != "errors.py" for kind in raised_in_python(path)
+    }
     scala = (repository / "jvm-shim/src/main").rglob("*.scala")
     raised |= {kind for path in scala for kind in raised_in_scala(path)}
     assert {kind.value for kind in ErrorKind} - raised == set()

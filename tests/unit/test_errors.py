@@ -24,7 +24,9 @@ TREE = {
     "InternalError": "MillpondError",
 }
 
-CLASSES = [cls for cls in vars(errors).values() if isinstance(cls, type) and issubclass(cls, MillpondError)]
+CLASSES = [
+    cls for cls in vars(errors).values() if isinstance(cls, type) and issubclass(cls, MillpondError)
+]
 
 
 def test_shape_of_the_tree() -> None:
@@ -39,7 +41,11 @@ def test_every_kind_has_a_row() -> None:
     for kind, info in ERRORS.items():
         assert kind.value == kind.name == str(kind)
         assert info.meaning.endswith(".") and "\n" not in info.meaning
-        assert info.hint.endswith(".") and "\n" not in info.hint and "|" not in info.hint + info.meaning
+        assert (
+            info.hint.endswith(".")
+            and "\n" not in info.hint
+            and "|" not in info.hint + info.meaning
+        )
 
 
 @pytest.mark.parametrize("cls", CLASSES, ids=lambda cls: cls.__name__)
@@ -55,7 +61,12 @@ def test_pickle(kind: ErrorKind) -> None:
     e = error(kind, "what happened", hint="run this")
     copy = pickle.loads(pickle.dumps(e))
     assert type(copy) is type(e) is ERRORS[kind].error_class
-    assert (str(copy), copy.message, copy.kind, copy.hint) == ("what happened", "what happened", kind, "run this")
+    assert (str(copy), copy.message, copy.kind, copy.hint) == (
+        "what happened",
+        "what happened",
+        kind,
+        "run this",
+    )
 
 
 def test_json_for_the_jar() -> None:
@@ -69,7 +80,9 @@ def test_kinds_stay(golden: Golden, repository: Path) -> None:
     """Alerts and user code match on them. Adding a line to the file is fine; changing or removing one breaks somebody, so the
     documentation tells what stands for it: `REMOVED`."""
     assert not errors.REMOVED.keys() & {kind.value for kind in ErrorKind}
-    content = "".join(f"{kind.value} {ERRORS[kind].error_class.__name__}\n" for kind in sorted(ErrorKind))
+    content = "".join(
+        f"{kind.value} {ERRORS[kind].error_class.__name__}\n" for kind in sorted(ErrorKind)
+    )
     golden.check(repository / "tests/golden/v1/error-kinds.txt", content.encode())
 
 

@@ -36,7 +36,9 @@ def sst(key: str, modified_ms: int = 0) -> ObjectInfo:
 def test_an_sst_goes_only_after_it_was_seen_unreferenced_for_the_grace_period() -> None:
     first = plan_sweep([sst("a"), sst("b")], [], {"b"}, {}, grace_ms=GRACE, now_ms=5000)
     assert first.doomed == () and first.candidates == {"a": 5000}
-    early = plan_sweep([sst("a"), sst("b")], [], {"b"}, first.candidates, grace_ms=GRACE, now_ms=5999)
+    early = plan_sweep(
+        [sst("a"), sst("b")], [], {"b"}, first.candidates, grace_ms=GRACE, now_ms=5999
+    )
     assert early.doomed == () and early.candidates == {"a": 5000}
     due = plan_sweep([sst("a"), sst("b")], [], {"b"}, early.candidates, grace_ms=GRACE, now_ms=6000)
     assert [info.key for info in due.doomed] == ["a"] and due.candidates == {}
@@ -48,7 +50,9 @@ def test_an_sst_that_is_named_again_starts_anew() -> None:
 
 
 def test_a_young_sst_stays_whatever_was_recorded() -> None:
-    sweep = plan_sweep([sst("a", modified_ms=8500)], [], set(), {"a": 0}, grace_ms=GRACE, now_ms=9000)
+    sweep = plan_sweep(
+        [sst("a", modified_ms=8500)], [], set(), {"a": 0}, grace_ms=GRACE, now_ms=9000
+    )
     assert sweep.doomed == () and sweep.candidates == {"a": 0}
 
 
@@ -58,7 +62,9 @@ def test_a_clock_that_was_set_back_makes_nothing_older() -> None:
 
 
 def test_staging_files_go_by_age() -> None:
-    sweep = plan_sweep([], [sst("old", 0), sst("young", 39_000)], set(), {}, grace_ms=GRACE, now_ms=90_000)
+    sweep = plan_sweep(
+        [], [sst("old", 0), sst("young", 39_000)], set(), {}, grace_ms=GRACE, now_ms=90_000
+    )
     assert [info.key for info in sweep.doomed] == ["old"]
 
 
@@ -93,9 +99,19 @@ def make(clock: Clock, tmp_path: Path) -> MakeProvider:
     service = AgentService(clock_ms=clock)
 
     def provider(*, grace_ms: int = 0, interval_ms: int = 0, **arguments: Any) -> Provider:
-        options = {"gc.graceMs": str(grace_ms), "gc.intervalMs": str(interval_ms), "commit.fsync": "false"}
+        options = {
+            "gc.graceMs": str(grace_ms),
+            "gc.intervalMs": str(interval_ms),
+            "commit.fsync": "false",
+        }
         options |= arguments.pop("options", {})
-        return Provider(service, tmp_path / "ckpt", tmp_path / f"local-{next(counter)}", options=options, **arguments)
+        return Provider(
+            service,
+            tmp_path / "ckpt",
+            tmp_path / f"local-{next(counter)}",
+            options=options,
+            **arguments,
+        )
 
     return provider
 
@@ -123,11 +139,16 @@ def test_retained_versions_and_what_they_need_stay(make: MakeProvider, spark_for
     # Retained are 9..12; the newest snapshot at or below 9 is that of 8.
     kept = {int(n.split(".")[0].split("_")[0]): n for n in provider.stored(".changelog")}
     assert sorted(kept) == [9, 10, 11, 12]
-    assert sorted(int(n.split(".")[0].split("_")[0]) for n in provider.stored(".manifest")) == [8, 10]
+    assert sorted(int(n.split(".")[0].split("_")[0]) for n in provider.stored(".manifest")) == [
+        8,
+        10,
+    ]
     gone = before.keys() - set(provider.stored())
     assert answer == {"deleted_files": len(gone), "deleted_bytes": sum(before[n] for n in gone)}
     for version in versions[9:]:
-        state = make(spark_format=spark_format).open(version.version, version.id if spark_format == 2 else None)
+        state = make(spark_format=spark_format).open(
+            version.version, version.id if spark_format == 2 else None
+        )
         assert state == tuple(v.id for v in versions[1 : version.version + 1])
     assert provider.collect(versions[12]) == {"deleted_files": 0, "deleted_bytes": 0}
 
@@ -136,7 +157,9 @@ def test_an_expired_version_says_so(make: MakeProvider) -> None:
     provider = make(retain_versions=4)
     versions = history(provider, 12, 4, 8)
     provider.collect(versions[12])
-    with pytest.raises(CallError, match="version 3 has expired: the oldest that is kept is 8") as caught:
+    with pytest.raises(
+        CallError, match="version 3 has expired: the oldest that is kept is 8"
+    ) as caught:
         make(retain_versions=4).open(3)
     assert caught.value.kind is ErrorKind.VERSION_EXPIRED
 
@@ -183,7 +206,9 @@ def test_versions_above_the_anchor_are_never_touched(make: MakeProvider) -> None
     assert [n for n in names(provider) if int(n.split("_")[0]) >= 5] == above
 
 
-def test_siblings_of_the_anchor_stay_and_older_ones_go_after_grace(make: MakeProvider, clock: Clock) -> None:
+def test_siblings_of_the_anchor_stay_and_older_ones_go_after_grace(
+    make: MakeProvider, clock: Clock
+) -> None:
     a, b = (make(spark_format=2, retain_versions=10, grace_ms=60_000) for _ in range(2))
     first = history(a, 1)[1]
     b.open(1, first.id)
@@ -209,7 +234,9 @@ def test_a_sibling_chain_is_dropped_and_the_one_that_won_stays(make: MakeProvide
     b.snapshot()
     third = b.commit()
     b.collect(third)
-    assert names(b) == sorted([f"{first}.changelog", f"{won}.changelog", f"{won}.manifest", f"{third}.changelog"])
+    assert names(b) == sorted(
+        [f"{first}.changelog", f"{won}.changelog", f"{won}.manifest", f"{third}.changelog"]
+    )
     assert make(spark_format=2).open(3, third.id) == (first.id, won.id, third.id)
     with pytest.raises(CallError):
         make(spark_format=2).open(2, lost.id)
@@ -246,12 +273,18 @@ def test_a_provider_of_a_run_that_was_gone_back_from_collects_nothing(
     assert new.stored() == before
     reader = make(spark_format=spark_format, retain_versions=2)
     assert reader.open(9, tip.id if spark_format == 2 else None) == new.state
-    assert new.collect(tip)["deleted_files"] >= (3 if spark_format == 2 else 0), "the new run collects the old lineage"
-    assert make(spark_format=spark_format).open(9, tip.id if spark_format == 2 else None) == new.state
+    assert new.collect(tip)["deleted_files"] >= (3 if spark_format == 2 else 0), (
+        "the new run collects the old lineage"
+    )
+    assert (
+        make(spark_format=spark_format).open(9, tip.id if spark_format == 2 else None) == new.state
+    )
 
 
 @pytest.mark.parametrize("spark_format", [1, 2])
-def test_a_commit_log_that_spark_purged_proves_nothing(make: MakeProvider, spark_format: int) -> None:
+def test_a_commit_log_that_spark_purged_proves_nothing(
+    make: MakeProvider, spark_format: int
+) -> None:
     provider = make(spark_format=spark_format, retain_versions=2)
     versions = history(provider, 8, 3, 6)
     driver = recorded(provider, versions)
@@ -284,7 +317,9 @@ def test_a_damaged_commit_log_is_an_error_and_nothing_goes(make: MakeProvider) -
 
 
 @pytest.mark.parametrize("spark_format", [1, 2])
-def test_what_is_below_the_base_goes_by_age_too(make: MakeProvider, clock: Clock, spark_format: int) -> None:
+def test_what_is_below_the_base_goes_by_age_too(
+    make: MakeProvider, clock: Clock, spark_format: int
+) -> None:
     provider = make(spark_format=spark_format, retain_versions=2, grace_ms=60_000)
     versions = history(provider, 8, 3, 6)
     clock.offset_ms = 61_000
@@ -309,7 +344,9 @@ def test_ssts_go_when_no_manifest_names_them(make: MakeProvider) -> None:
     assert make(retain_versions=2).open(6) == provider.state
 
 
-def test_the_sweep_waits_for_the_grace_period_across_agents(make: MakeProvider, clock: Clock) -> None:
+def test_the_sweep_waits_for_the_grace_period_across_agents(
+    make: MakeProvider, clock: Clock
+) -> None:
     provider = make(retain_versions=2, grace_ms=60_000)
     provider.open(0)
     version = provider.commit()
@@ -358,12 +395,20 @@ def test_partition_0_sweeps_for_all_and_the_others_do_not(make: MakeProvider) ->
 
 
 def test_of_a_join_the_first_store_sweeps(make: MakeProvider) -> None:
-    stores = ["left-keyToNumValues", "left-keyWithIndexToValue", "right-keyToNumValues", "right-keyWithIndexToValue"]
+    stores = [
+        "left-keyToNumValues",
+        "left-keyWithIndexToValue",
+        "right-keyToNumValues",
+        "right-keyWithIndexToValue",
+    ]
     providers = [make(name=name) for name in stores]
     metadata = providers[0].checkpoint / "state/0/_metadata/metadata"
     metadata.parent.mkdir(parents=True)
     infos = [{"storeName": name, "numColsPrefixKey": 0, "numPartitions": 4} for name in stores]
-    body = {"operatorInfo": {"operatorId": 0, "operatorName": "symmetricHashJoin"}, "stateStoreInfo": infos}
+    body = {
+        "operatorInfo": {"operatorId": 0, "operatorName": "symmetricHashJoin"},
+        "stateStoreInfo": infos,
+    }
     metadata.write_text("v1\n" + json.dumps(body))
     versions = [history(p, 1, 1)[1] for p in providers]
     orphan = providers[3].directory / "sst" / ("0" * 32 + ".sst")
@@ -401,7 +446,9 @@ def test_foreign_and_spark_files_are_left_alone(make: MakeProvider, clock: Clock
     assert schema.exists() and notes.exists()
 
 
-def test_the_interval_between_collections_is_kept_unless_forced(make: MakeProvider, clock: Clock) -> None:
+def test_the_interval_between_collections_is_kept_unless_forced(
+    make: MakeProvider, clock: Clock
+) -> None:
     provider = make(retain_versions=1, interval_ms=10_000)
     versions = history(provider, 3, 1, 2)
     assert provider.collect(versions[3], force=False)["deleted_files"] > 0
@@ -537,7 +584,9 @@ def orphan_of(provider: Provider) -> Path:
     return orphan
 
 
-def test_an_announcement_of_a_killed_sweep_is_removed_by_the_storages_clock(make: MakeProvider, clock: Clock) -> None:
+def test_an_announcement_of_a_killed_sweep_is_removed_by_the_storages_clock(
+    make: MakeProvider, clock: Clock
+) -> None:
     provider = make()
     version = history(provider, 1, 1)[1]
     storage = LocalStorage(str(provider.directory.parents[2]))
@@ -575,7 +624,9 @@ def test_a_sweep_that_was_taken_for_a_killed_one_deletes_nothing(
 
 
 @pytest.mark.parametrize("spark_format", [1, 2])
-def test_an_announcement_of_a_killed_sweep_holds_up_no_snapshot(make: MakeProvider, spark_format: int) -> None:
+def test_an_announcement_of_a_killed_sweep_holds_up_no_snapshot(
+    make: MakeProvider, spark_format: int
+) -> None:
     """It was killed when it had seen that a manifest names the SST, and before it withdrew."""
     provider = make(spark_format=spark_format)
     history(provider, 2, 1)
@@ -589,10 +640,15 @@ def test_an_announcement_of_a_killed_sweep_holds_up_no_snapshot(make: MakeProvid
     provider.commit()
     answer = provider.snapshot()
     assert (answer["new_files"], answer["reused_files"]) == (1, 2)
-    assert make(spark_format=spark_format).open(3, provider.id if spark_format == 2 else None) == provider.state
+    assert (
+        make(spark_format=spark_format).open(3, provider.id if spark_format == 2 else None)
+        == provider.state
+    )
 
 
-def test_a_store_that_others_carried_on_is_not_reported(make: MakeProvider, caplog: pytest.LogCaptureFixture) -> None:
+def test_a_store_that_others_carried_on_is_not_reported(
+    make: MakeProvider, caplog: pytest.LogCaptureFixture
+) -> None:
     """An executor that still has the store at an old version looks for files that its new owner has collected."""
     owner, stale = make(retain_versions=2), make(retain_versions=2)
     versions = history(owner, 8, 1, 6, 7)
@@ -611,7 +667,9 @@ def _problems(provider: Provider) -> list[object]:
 
 # In format 1, at the version of the oldest snapshot that is kept, the straggler's file hides that snapshot from who asks for just
 # this version, which has expired. In format 2 the two have different names.
-@pytest.mark.parametrize(("spark_format", "late_version"), [(1, 3), (1, 6), (1, 8), (2, 3), (2, 6), (2, 7), (2, 8)])
+@pytest.mark.parametrize(
+    ("spark_format", "late_version"), [(1, 3), (1, 6), (1, 8), (2, 3), (2, 6), (2, 7), (2, 8)]
+)
 def test_a_commit_that_comes_after_its_version_was_collected_harms_nothing(
     make: MakeProvider, spark_format: int, late_version: int
 ) -> None:
@@ -642,5 +700,8 @@ def test_a_commit_that_comes_after_its_version_was_collected_harms_nothing(
     owner.collect(versions[10])
     versions.append(owner.commit())
     owner.collect(versions[11])
-    assert make(spark_format=spark_format).open(11, versions[11].id if spark_format == 2 else "")[-1] == versions[11].id
+    assert (
+        make(spark_format=spark_format).open(11, versions[11].id if spark_format == 2 else "")[-1]
+        == versions[11].id
+    )
     assert _problems(owner) == []

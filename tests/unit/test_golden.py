@@ -38,8 +38,14 @@ def test_a_changelog_whose_keys_repeat(golden: Golden, v1: Path) -> None:
     path = v1 / "repeats.changelog"
     golden.check(path, changelog_bytes(HEADER, MANY, codec="none", block_bytes=4000, repeats=True))
     data, before = path.read_bytes(), (v1 / "none.changelog").read_bytes()
-    assert data[6:8] == b"\1\0" and before[6:8] == b"\0\0", "files from before have the same records, and no flag"
-    assert list(ChangelogReader(io.BytesIO(data))) == list(ChangelogReader(io.BytesIO(before))) == list(MANY)
+    assert data[6:8] == b"\1\0" and before[6:8] == b"\0\0", (
+        "files from before have the same records, and no flag"
+    )
+    assert (
+        list(ChangelogReader(io.BytesIO(data)))
+        == list(ChangelogReader(io.BytesIO(before)))
+        == list(MANY)
+    )
 
 
 def test_an_empty_changelog(golden: Golden, v1: Path) -> None:

@@ -13,7 +13,9 @@ def test_new_ids_are_valid_and_differ() -> None:
     assert len(ids) == 1000 and all(valid_id(text) for text in ids)
 
 
-@pytest.mark.parametrize("text", ["", "0" * 15, "0" * 17, "G" * 16, "A" * 16, "0" * 15 + "\n", " " + "0" * 15])
+@pytest.mark.parametrize(
+    "text", ["", "0" * 15, "0" * 17, "G" * 16, "A" * 16, "0" * 15 + "\n", " " + "0" * 15]
+)
 def test_invalid_ids(text: str) -> None:
     assert not valid_id(text)
     if text:
@@ -30,10 +32,15 @@ def test_version_ids() -> None:
 
 
 def test_store_ids() -> None:
-    assert str(StoreId(0, 3)) == "0/3" and str(StoreId(0, 3, "left-keyToNumValues")) == "0/3/left-keyToNumValues"
+    assert (
+        str(StoreId(0, 3)) == "0/3"
+        and str(StoreId(0, 3, "left-keyToNumValues")) == "0/3/left-keyToNumValues"
+    )
 
 
-@pytest.mark.parametrize("name", ["", "..", ".", "a/b", "sst", "7", "_metadata", ".hidden", "a b", "a\n", "x" * 200])
+@pytest.mark.parametrize(
+    "name", ["", "..", ".", "a/b", "sst", "7", "_metadata", ".hidden", "a b", "a\n", "x" * 200]
+)
 def test_names_that_cannot_be_a_directory_of_a_store(name: str) -> None:
     with pytest.raises(InvalidInputError):
         StoreId(0, 0, name)

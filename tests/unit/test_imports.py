@@ -28,7 +28,9 @@ def importers(package: str) -> set[str]:
     return found
 
 
-@pytest.mark.parametrize(("package", "door"), [("py4j", "agent/gateway.py"), ("rocksdict", "local/rocks.py")])
+@pytest.mark.parametrize(
+    ("package", "door"), [("py4j", "agent/gateway.py"), ("rocksdict", "local/rocks.py")]
+)
 def test_one_module_imports(package: str, door: str) -> None:
     assert importers(package) == {door}
 

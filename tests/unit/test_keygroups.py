@@ -61,7 +61,10 @@ def test_every_small_shape() -> None:
                 owned_slots: list[int] = []
                 for partition in range(partitions):
                     owned = groups.groups_of(partition, partitions)
-                    assert all(groups.partition_of(g, partitions) == partition == g % partitions for g in owned)
+                    assert all(
+                        groups.partition_of(g, partitions) == partition == g % partitions
+                        for g in owned
+                    )
                     ranges = groups.slot_ranges(partition, partitions)
                     from_ranges = [s for start, end in ranges for s in range(start, end)]
                     assert from_ranges == sorted(groups.slot(g) for g in owned)
@@ -78,7 +81,10 @@ def test_doubling_halves_one_contiguous_range() -> None:
             partitions = base << bits
             for partition in range(partitions):
                 ((start, end),) = groups.slot_ranges(partition, partitions)
-                halves = [groups.slot_ranges(p, partitions * 2)[0] for p in (partition, partition + partitions)]
+                halves = [
+                    groups.slot_ranges(p, partitions * 2)[0]
+                    for p in (partition, partition + partitions)
+                ]
                 assert halves == [(start, (start + end) // 2), ((start + end) // 2, end)]
 
 
@@ -92,8 +98,13 @@ def test_large_shapes(exponent: int, data: st.DataObject) -> None:
     assert groups.group(groups.slot(group)) == group
     partitions = data.draw(st.sampled_from(divisors(max_parallelism)))
     owner = groups.partition_of(group, partitions)
-    assert sum(end - start for start, end in groups.slot_ranges(owner, partitions)) == max_parallelism // partitions
-    assert any(start <= groups.slot(group) < end for start, end in groups.slot_ranges(owner, partitions))
+    assert (
+        sum(end - start for start, end in groups.slot_ranges(owner, partitions))
+        == max_parallelism // partitions
+    )
+    assert any(
+        start <= groups.slot(group) < end for start, end in groups.slot_ranges(owner, partitions)
+    )
 
 
 def test_default_max_parallelism() -> None:
@@ -130,7 +141,11 @@ def test_key_groups_for() -> None:
         for quotient in range(1, 40):
             base = base_of(partitions * quotient, partitions)
             odd = base // partitions
-            assert base % partitions == 0 and odd % 2 == 1 and KeyGroups(partitions * quotient, base).bits >= 0
+            assert (
+                base % partitions == 0
+                and odd % 2 == 1
+                and KeyGroups(partitions * quotient, base).bits >= 0
+            )
 
 
 @pytest.mark.parametrize(
@@ -145,7 +160,9 @@ def test_key_groups_for() -> None:
         (200, 100_000, ["65400"]),
     ],
 )
-def test_refused_max_parallelism_names_valid_values(partitions: int, requested: int, nearest: list[str]) -> None:
+def test_refused_max_parallelism_names_valid_values(
+    partitions: int, requested: int, nearest: list[str]
+) -> None:
     with pytest.raises(InvalidInputError) as caught:
         key_groups_for(partitions, requested)
     assert caught.value.kind is ErrorKind.MAX_PARALLELISM_INVALID
@@ -155,7 +172,9 @@ def test_refused_max_parallelism_names_valid_values(partitions: int, requested: 
         assert key_groups_for(partitions, int(value)).max_parallelism == int(value)
 
 
-@pytest.mark.parametrize(("max_parallelism", "base"), [(0, 1), (65_537, 65_537), (12, 5), (12, 4), (12, 0), (12, 24)])
+@pytest.mark.parametrize(
+    ("max_parallelism", "base"), [(0, 1), (65_537, 65_537), (12, 5), (12, 4), (12, 0), (12, 24)]
+)
 def test_impossible_key_groups(max_parallelism: int, base: int) -> None:
     with pytest.raises(InvalidInputError):
         KeyGroups(max_parallelism, base)
@@ -185,7 +204,9 @@ def vectors() -> bytes:
                 "base": groups.base,
                 "partitions": partitions,
                 "slots": [groups.slot(group) for group in range(groups.max_parallelism)],
-                "ranges": [[list(r) for r in groups.slot_ranges(p, partitions)] for p in range(partitions)],
+                "ranges": [
+                    [list(r) for r in groups.slot_ranges(p, partitions)] for p in range(partitions)
+                ],
             }
         )
     return ("[\n" + ",\n".join(json.dumps(shape) for shape in shapes) + "\n]\n").encode()

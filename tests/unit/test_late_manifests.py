@@ -25,7 +25,9 @@ def make(tmp_path: Path) -> MakeProvider:
     def provider(**arguments: Any) -> Provider:
         options = {"gc.graceMs": "0", "gc.intervalMs": "0", "commit.fsync": "false"}
         local = tmp_path / f"local-{next(counter)}"
-        return Provider(service, tmp_path / "ckpt", local, options=options, retain_versions=2, **arguments)
+        return Provider(
+            service, tmp_path / "ckpt", local, options=options, retain_versions=2, **arguments
+        )
 
     return provider
 

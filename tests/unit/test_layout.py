@@ -9,18 +9,32 @@ from hypothesis import strategies as st
 from millpond import layout
 from millpond.errors import ErrorKind, FormatError, InvalidInputError, UnsupportedError
 from millpond.ids import StoreId, VersionId
-from millpond.layout import ChangelogFile, ManifestFile, SstFile, StagingFile, parse_key, parse_store_file
+from millpond.layout import (
+    ChangelogFile,
+    ManifestFile,
+    SstFile,
+    StagingFile,
+    parse_key,
+    parse_store_file,
+)
 
 ID = "0123456789abcdef"
 
 STORES = st.builds(
-    StoreId, st.integers(0, 99), st.integers(0, 70_000), st.sampled_from(["default", "left-keyToNumValues", "a_b"])
+    StoreId,
+    st.integers(0, 99),
+    st.integers(0, 70_000),
+    st.sampled_from(["default", "left-keyToNumValues", "a_b"]),
 )
-VERSIONS = st.builds(VersionId, st.integers(1, 10**15), st.text("0123456789abcdef", min_size=16, max_size=16))
+VERSIONS = st.builds(
+    VersionId, st.integers(1, 10**15), st.text("0123456789abcdef", min_size=16, max_size=16)
+)
 
 
 @given(STORES, VERSIONS, st.sampled_from([1, 2]))
-def test_keys_are_parsed_as_they_were_built(store: StoreId, version: VersionId, spark_format: int) -> None:
+def test_keys_are_parsed_as_they_were_built(
+    store: StoreId, version: VersionId, spark_format: int
+) -> None:
     stored = version if spark_format == 2 else VersionId(version.version)
     sst, staging = layout.new_sst_name(), layout.new_staging_name()
     for key, file in (
@@ -34,7 +48,11 @@ def test_keys_are_parsed_as_they_were_built(store: StoreId, version: VersionId, 
         assert key.startswith(layout.store_prefix(store))
         parsed = parse_key(key)
         assert parsed is not None
-        assert (parsed.store, parsed.file, layout.store_key(store, parsed.name)) == (store, file, key)
+        assert (parsed.store, parsed.file, layout.store_key(store, parsed.name)) == (
+            store,
+            file,
+            key,
+        )
 
 
 def test_names() -> None:
@@ -104,10 +122,28 @@ def test_batches() -> None:
 
 
 @pytest.mark.parametrize(
-    "key", ["", "/etc/passwd", "../x", "sst/../../x", "a//b", "./a", "a/.", "a\\..\\b", "a\0", "a\n", "sst/", "\x7f"]
+    "key",
+    [
+        "",
+        "/etc/passwd",
+        "../x",
+        "sst/../../x",
+        "a//b",
+        "./a",
+        "a/.",
+        "a\\..\\b",
+        "a\0",
+        "a\n",
+        "sst/",
+        "\x7f",
+    ],
 )
 def test_unsafe_paths(key: str) -> None:
-    for check in (layout.check_relative, layout.check_sst_key, lambda k: layout.store_key(StoreId(0, 0), k)):
+    for check in (
+        layout.check_relative,
+        layout.check_sst_key,
+        lambda k: layout.store_key(StoreId(0, 0), k),
+    ):
         with pytest.raises(FormatError) as caught:
             check(key)
         assert caught.value.kind is ErrorKind.UNSAFE_PATH
@@ -119,7 +155,11 @@ def test_names_from_manifests() -> None:
     assert layout.check_local_sst_name("000012.sst") == "000012.sst"
     assert layout.check_rocksdb_manifest_name("MANIFEST-000005") == "MANIFEST-000005"
     for name in ("12.manifest", "x/000012.sst", "../000012.sst", "000012.sst/", "CURRENT"):
-        for check in (layout.check_sst_key, layout.check_local_sst_name, layout.check_rocksdb_manifest_name):
+        for check in (
+            layout.check_sst_key,
+            layout.check_local_sst_name,
+            layout.check_rocksdb_manifest_name,
+        ):
             with pytest.raises(FormatError) as caught:
                 check(name)
             assert caught.value.kind is ErrorKind.UNSAFE_PATH
@@ -146,7 +186,9 @@ def test_local_roots(root: str, path: str) -> None:
     assert layout.local_root(root) == path
 
 
-@pytest.mark.parametrize("root", ["", "x", "x/y:z", "file:x", "file:", "/x/../y", "file:/../x", "/x\0y"])
+@pytest.mark.parametrize(
+    "root", ["", "x", "x/y:z", "file:x", "file:", "/x/../y", "file:/../x", "/x\0y"]
+)
 def test_roots_that_are_none(root: str) -> None:
     with pytest.raises(InvalidInputError) as caught:
         layout.local_root(root)

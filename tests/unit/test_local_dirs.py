@@ -38,7 +38,9 @@ class Owner:
 
     def __init__(self, root: Path) -> None:
         self.process = subprocess.Popen(
-            [sys.executable, "-c", HOLDER, str(root / LOCK_NAME)], stdin=subprocess.PIPE, stdout=subprocess.PIPE
+            [sys.executable, "-c", HOLDER, str(root / LOCK_NAME)],
+            stdin=subprocess.PIPE,
+            stdout=subprocess.PIPE,
         )
         assert self.process.stdout is not None
         assert self.process.stdout.readline() == b"locked\n"
@@ -61,7 +63,9 @@ def owned(tmp_path: Path) -> Iterator[tuple[Path, Owner]]:
     owner.kill()
 
 
-def test_a_living_owner_keeps_its_directory_and_a_dead_one_loses_it(own: Path, owned: tuple[Path, Owner]) -> None:
+def test_a_living_owner_keeps_its_directory_and_a_dead_one_loses_it(
+    own: Path, owned: tuple[Path, Owner]
+) -> None:
     root, owner = owned
     assert sweep_abandoned(str(own)) == []
     assert (root / "0-0-default-1" / "g1" / "db-1" / "000001.sst").exists()
@@ -139,9 +143,14 @@ class Locks:
         self.lockf = lockf
 
 
-def test_a_directory_of_another_user_stays(own: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_directory_of_another_user_stays(
+    own: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
     """Whoever may write to the parent could have put it there, and what is in it is theirs."""
     dead = local_root(tmp_path)
     user = os.geteuid() + 1
     monkeypatch.setattr(os, "geteuid", lambda: user)
-    assert sweep_abandoned(str(own)) == [] and (dead / "0-0-default-1" / "g1" / "db-1" / "000001.sst").exists()
+    assert (
+        sweep_abandoned(str(own)) == []
+        and (dead / "0-0-default-1" / "g1" / "db-1" / "000001.sst").exists()
+    )

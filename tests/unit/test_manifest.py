@@ -37,7 +37,9 @@ FILES: list[tuple[bytes, Decode, ErrorKind]] = [
     (encode_manifest(MANIFEST), decode_manifest, ErrorKind.MANIFEST_DAMAGED),
     (encode_format(FORMAT), decode_format, ErrorKind.FORMAT_DAMAGED),
 ]
-each_file = pytest.mark.parametrize(("data", "decode", "damaged"), FILES, ids=["manifest", "format"])
+each_file = pytest.mark.parametrize(
+    ("data", "decode", "damaged"), FILES, ids=["manifest", "format"]
+)
 
 
 def kind_of(decode: Decode, data: bytes) -> ErrorKind | None:
@@ -50,7 +52,9 @@ def kind_of(decode: Decode, data: bytes) -> ErrorKind | None:
 
 
 @each_file
-def test_every_single_damaged_byte_is_found(data: bytes, decode: Decode, damaged: ErrorKind) -> None:
+def test_every_single_damaged_byte_is_found(
+    data: bytes, decode: Decode, damaged: ErrorKind
+) -> None:
     format_at = data.index(b" 1 ") + 1
     for position in range(len(data)):
         for mask in (0x01, 0x02, 0x20, 0x80, 0xFF):
@@ -61,7 +65,9 @@ def test_every_single_damaged_byte_is_found(data: bytes, decode: Decode, damaged
 
 
 @each_file
-def test_every_truncation_and_extension_is_found(data: bytes, decode: Decode, damaged: ErrorKind) -> None:
+def test_every_truncation_and_extension_is_found(
+    data: bytes, decode: Decode, damaged: ErrorKind
+) -> None:
     for length in range(len(data)):
         assert kind_of(decode, data[:length]) is damaged
     for tail in (b"\n", b" ", data):
@@ -82,7 +88,9 @@ def test_any_damage_is_found(data: st.DataObject) -> None:
 def test_newer_formats(data: bytes, decode: Decode, damaged: ErrorKind) -> None:
     assert kind_of(decode, data.replace(b" 1 ", b" 2 ", 1)) is ErrorKind.FORMAT_TOO_NEW
     kind, body = data.split(b" ")[1].decode(), json.loads(data.split(b"\n", 1)[1])
-    assert kind_of(decode, seal(kind, {**body, "something": {"new": 1}})) is None, "unknown fields are ignored"
+    assert kind_of(decode, seal(kind, {**body, "something": {"new": 1}})) is None, (
+        "unknown fields are ignored"
+    )
     with pytest.raises(UnsupportedError) as caught:
         decode(seal(kind, {**body, "required_features": ["warp"]}))
     assert caught.value.kind is ErrorKind.FORMAT_TOO_NEW and "warp" in str(caught.value)
@@ -91,14 +99,19 @@ def test_newer_formats(data: bytes, decode: Decode, damaged: ErrorKind) -> None:
 
 
 def test_sources_need_the_feature_that_older_versions_refuse() -> None:
-    assert manifest_kind(lambda body: body.update(sources=[{"partition": 1}])) is ErrorKind.MANIFEST_DAMAGED
+    assert (
+        manifest_kind(lambda body: body.update(sources=[{"partition": 1}]))
+        is ErrorKind.MANIFEST_DAMAGED
+    )
 
 
 def test_a_composed_manifest_comes_back_as_it_was_and_needs_its_feature() -> None:
     data = encode_manifest(COMPOSED)
     assert decode_manifest(data) == COMPOSED
     assert json.loads(data.split(b"\n", 1)[1])["required_features"] == ["composed"]
-    assert list(COMPOSED.sst_keys(COMPOSED.store)) == [f"state/0/5/{sst.key}" for sst in MANIFEST.ssts]
+    assert list(COMPOSED.sst_keys(COMPOSED.store)) == [
+        f"state/0/5/{sst.key}" for sst in MANIFEST.ssts
+    ]
     assert list(COMPOSED.changelog_keys()) == ["state/0/5/21.changelog"]
     assert COMPOSED.total_bytes == 4096 + 1 + 1234
 
@@ -106,14 +119,29 @@ def test_a_composed_manifest_comes_back_as_it_was_and_needs_its_feature() -> Non
 @pytest.mark.parametrize(
     ("change", "kind"),
     [
-        (lambda body: body["changelogs"][0].update(name="../21.changelog"), ErrorKind.MANIFEST_DAMAGED),
-        (lambda body: body["changelogs"][0].update(name="20.changelog"), ErrorKind.MANIFEST_DAMAGED),
+        (
+            lambda body: body["changelogs"][0].update(name="../21.changelog"),
+            ErrorKind.MANIFEST_DAMAGED,
+        ),
+        (
+            lambda body: body["changelogs"][0].update(name="20.changelog"),
+            ErrorKind.MANIFEST_DAMAGED,
+        ),
         (lambda body: body["changelogs"][0].update(id="x"), ErrorKind.MANIFEST_DAMAGED),
         (lambda body: body["changelogs"][0].update(slots=[[5, 5]]), ErrorKind.MANIFEST_DAMAGED),
         (lambda body: body["sources"][0].update(slots=[[0, 1025]]), ErrorKind.MANIFEST_DAMAGED),
-        (lambda body: body["sources"][0]["ssts"][0].update(key="sst/../x.sst"), ErrorKind.UNSAFE_PATH),
-        (lambda body: body["sources"][0]["rocksdb"].update(manifest_name="x"), ErrorKind.UNSAFE_PATH),
-        (lambda body: body["sources"][0]["rocksdb"].update(manifest_zlib_b64="AAAA"), ErrorKind.MANIFEST_DAMAGED),
+        (
+            lambda body: body["sources"][0]["ssts"][0].update(key="sst/../x.sst"),
+            ErrorKind.UNSAFE_PATH,
+        ),
+        (
+            lambda body: body["sources"][0]["rocksdb"].update(manifest_name="x"),
+            ErrorKind.UNSAFE_PATH,
+        ),
+        (
+            lambda body: body["sources"][0]["rocksdb"].update(manifest_zlib_b64="AAAA"),
+            ErrorKind.MANIFEST_DAMAGED,
+        ),
         (lambda body: body.update(ssts=body["sources"][0]["ssts"]), ErrorKind.MANIFEST_DAMAGED),
     ],
 )

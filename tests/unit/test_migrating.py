@@ -23,7 +23,9 @@ from tests.checkpoints import CheckpointBuilder
 from tests.row_checkpoints import RowsBuilder
 
 
-def foreign(root: Path, *, provider: str = PROVIDERS[ROCKSDB], spark_format: int = 1) -> CheckpointBuilder:
+def foreign(
+    root: Path, *, provider: str = PROVIDERS[ROCKSDB], spark_format: int = 1
+) -> CheckpointBuilder:
     """A Spark checkpoint of another provider: its logs, and files of state that nobody here reads."""
     builder = RowsBuilder(root, provider=provider, spark_format=spark_format)
     builder.spark_logs(4)
@@ -39,7 +41,9 @@ def image_of(builder: CheckpointBuilder) -> Image:
 
 
 def tree(root: Path) -> dict[str, bytes]:
-    return {str(path.relative_to(root)): path.read_bytes() for path in root.rglob("*") if path.is_file()}
+    return {
+        str(path.relative_to(root)): path.read_bytes() for path in root.rglob("*") if path.is_file()
+    }
 
 
 def test_request_names_every_store_at_its_version(tmp_path: Path) -> None:
@@ -64,7 +68,9 @@ def test_request_names_every_store_at_its_version(tmp_path: Path) -> None:
     assert "spark.sql.streaming.stateStore.providerClass" not in asked["conf"]
 
 
-@pytest.mark.parametrize(("provider", "version"), [(PROVIDERS[ROCKSDB], "v2"), (PROVIDERS[HDFS], "v1")])
+@pytest.mark.parametrize(
+    ("provider", "version"), [(PROVIDERS[ROCKSDB], "v2"), (PROVIDERS[HDFS], "v1")]
+)
 def test_logs_of_the_new_query(tmp_path: Path, provider: str, version: str) -> None:
     image = image_of(RowsBuilder(tmp_path / "old", spark_format=2).build(4, snapshots=()))
     ids = {(0, partition, "default"): f"new-{partition}" for partition in range(2)}
@@ -88,14 +94,28 @@ def test_a_dry_run_writes_nothing(tmp_path: Path, capsys: pytest.CaptureFixture[
     before = tree(tmp_path)
     assert main(["adopt", str(builder.root), str(tmp_path / "new"), "--dry-run", "--json"]) == 0
     report = json.loads(capsys.readouterr().out)
-    assert (report["provider_before"], report["provider"], report["batch"]) == (ROCKSDB, MILLPOND, 3)
+    assert (report["provider_before"], report["provider"], report["batch"]) == (
+        ROCKSDB,
+        MILLPOND,
+        3,
+    )
     assert (report["rows"], report["stores"], report["dry_run"]) == (-1, 2, True)
     assert tree(tmp_path) == before
 
 
-def test_json_is_what_the_guide_lists(tmp_path: Path, repository: Path, capsys: pytest.CaptureFixture[str]) -> None:
+def test_json_is_what_the_guide_lists(
+    tmp_path: Path, repository: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
     builder = RowsBuilder(tmp_path / "job").build()
-    arguments = ["release", str(builder.root), str(tmp_path / "back"), "--provider", "hdfs", "--dry-run", "--json"]
+    arguments = [
+        "release",
+        str(builder.root),
+        str(tmp_path / "back"),
+        "--provider",
+        "hdfs",
+        "--dry-run",
+        "--json",
+    ]
     assert main(arguments) == 0
     fields = set(json.loads(capsys.readouterr().out))
     guide = (repository / "docs/guides/migrating.md").read_text()
@@ -125,9 +145,18 @@ def test_bad_input(tmp_path: Path) -> None:
     (used / "file").write_text("mine")
     calls: list[tuple[dict[str, Any], ErrorKind]] = [
         ({"checkpoint": builder.root, "new_checkpoint": used}, ErrorKind.TARGET_NOT_EMPTY),
-        ({"checkpoint": builder.root, "new_checkpoint": builder.root / "in"}, ErrorKind.INVALID_ARGUMENT),
-        ({"checkpoint": tmp_path / "none", "new_checkpoint": tmp_path / "new"}, ErrorKind.NOT_A_CHECKPOINT),
-        ({"checkpoint": builder.root, "new_checkpoint": tmp_path / "new", "batch": 9}, ErrorKind.BATCH_NOT_COMMITTED),
+        (
+            {"checkpoint": builder.root, "new_checkpoint": builder.root / "in"},
+            ErrorKind.INVALID_ARGUMENT,
+        ),
+        (
+            {"checkpoint": tmp_path / "none", "new_checkpoint": tmp_path / "new"},
+            ErrorKind.NOT_A_CHECKPOINT,
+        ),
+        (
+            {"checkpoint": builder.root, "new_checkpoint": tmp_path / "new", "batch": 9},
+            ErrorKind.BATCH_NOT_COMMITTED,
+        ),
     ]
     before = tree(tmp_path)
     for arguments, kind in calls:
@@ -158,4 +187,8 @@ def test_errors_of_the_jvm(line: dict[str, str], cls: type[MillpondError], says:
 
 def test_a_jvm_that_dies(tmp_path: Path) -> None:
     with pytest.raises(InternalError, match=r"exit code 7.*no room"):
-        list(jvm.answers([sys.executable, "-c", "import sys; sys.stderr.write('no room'); sys.exit(7)"], {}))
+        list(
+            jvm.answers(
+                [sys.executable, "-c", "import sys; sys.stderr.write('no room'); sys.exit(7)"], {}
+            )
+        )

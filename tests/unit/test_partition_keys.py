@@ -48,17 +48,26 @@ def nested(*path: int) -> dict[str, Any]:
         ("symmetricHashJoin", "right-keyWithIndexToValue", "default", ["field0", "index"], LAST),
         ("symmetricHashJoin", "default", "left-keyToNumValues", ["field0"], WHOLE),
         ("symmetricHashJoin", "default", "right-keyWithIndexToValue", ["field0", "index"], LAST),
-        ("symmetricHashJoin", "default", "left-keyWithTsToValues", ["field0", "__event_time"], LAST),
+        (
+            "symmetricHashJoin",
+            "default",
+            "left-keyWithTsToValues",
+            ["field0", "__event_time"],
+            LAST,
+        ),
         ("symmetricHashJoin", "default", "right-tsWithKey", ["field0", "__event_time"], LAST),
         ("symmetricHashJoin", "default", "default", ["dummy"], WHOLE),
     ],
 )
-def test_operators(operator: str, store: str, family: str, columns: list[str] | None, expected: dict[str, Any]) -> None:
+def test_operators(
+    operator: str, store: str, family: str, columns: list[str] | None, expected: dict[str, Any]
+) -> None:
     assert partition_key_rule(operator, store, family, columns).to_json() == expected
 
 
 @pytest.mark.parametrize(
-    "operator", ["transformWithStateExec", "transformWithStateInPandasExec", "transformWithStateInPySparkExec"]
+    "operator",
+    ["transformWithStateExec", "transformWithStateInPandasExec", "transformWithStateInPySparkExec"],
 )
 @pytest.mark.parametrize(
     ("family", "columns", "spec", "expected"),
@@ -83,7 +92,10 @@ def test_operators(operator: str, store: str, family: str, columns: list[str] | 
 def test_transform_with_state(
     operator: str, family: str, columns: list[str], spec: str, expected: dict[str, Any]
 ) -> None:
-    assert partition_key_rule(operator, "default", family, columns, spec, VARIABLES).to_json() == expected
+    assert (
+        partition_key_rule(operator, "default", family, columns, spec, VARIABLES).to_json()
+        == expected
+    )
 
 
 @pytest.mark.parametrize(

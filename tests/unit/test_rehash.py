@@ -40,7 +40,10 @@ def built(tmp_path: Path) -> CheckpointBuilder:
 
 
 def content(path: Path, batch: int | None = None) -> list[tuple[int, str]]:
-    return sorted((row["key"]["k"], row["value"]["n"]) for row in millpond.read_state(path, batch=batch).to_pylist())
+    return sorted(
+        (row["key"]["k"], row["value"]["n"])
+        for row in millpond.read_state(path, batch=batch).to_pylist()
+    )
 
 
 def rows(version: int) -> list[tuple[int, str]]:
@@ -55,7 +58,9 @@ def test_rows_are_the_same_and_lie_elsewhere(tmp_path: Path, spark_format: int) 
     assert (report.way, report.current, report.partitions, report.batch) == ("rehash", 2, 7, 6)
     assert (report.max_parallelism, report.stores) == (7 * 128, 7)
     after = tree(built.root)
-    assert {k for k in before if after.get(k) != before[k]} == {layout.FORMAT_KEY}, "no other file is changed"
+    assert {k for k in before if after.get(k) != before[k]} == {layout.FORMAT_KEY}, (
+        "no other file is changed"
+    )
     assert report.written_bytes == sum(len(v) for k, v in after.items() if before.get(k) != v)
     assert content(built.root) == rows(6)
     assert content(built.root, batch=4) == rows(5), "what is from before stays readable"
@@ -64,11 +69,16 @@ def test_rows_are_the_same_and_lie_elsewhere(tmp_path: Path, spark_format: int) 
     assert (view.partitions, view.max_parallelism) == (7, 896)
     assert sum(store.keys or 0 for store in view.operators[0].stores) == len(rows(6))
     known = decode_format(after[layout.FORMAT_KEY])
-    assert known.key_groups_at(6) == built.groups and known.key_groups_at(7) == known.key_groups == KeyGroups(896, 7)
+    assert known.key_groups_at(6) == built.groups and known.key_groups_at(
+        7
+    ) == known.key_groups == KeyGroups(896, 7)
     # and on: metadata alone, then anew once more
     assert millpond.rescale(built.root, 14).way == "composed"
     assert millpond.rescale(built.root, 1, max_parallelism=3).max_parallelism == 3
-    assert [entry.below_version for entry in decode_format(built.storage.read(layout.FORMAT_KEY)).earlier] == [7, 9]
+    assert [
+        entry.below_version
+        for entry in decode_format(built.storage.read(layout.FORMAT_KEY)).earlier
+    ] == [7, 9]
     assert content(built.root) == rows(6) and verify(built.storage, "it").problems == []
 
 
@@ -78,7 +88,10 @@ def test_a_savepoint_of_a_batch_from_before(built: CheckpointBuilder, tmp_path: 
     savepoint.restore(tmp_path / "old", tmp_path / "old again", partitions=8)
     assert content(tmp_path / "old again") == rows(5)
     savepoint.fork(built.root, tmp_path / "new")
-    assert content(tmp_path / "new") == rows(6) and verify(LocalStorage(str(tmp_path / "new")), "new").ok
+    assert (
+        content(tmp_path / "new") == rows(6)
+        and verify(LocalStorage(str(tmp_path / "new")), "new").ok
+    )
 
 
 def test_max_parallelism_alone_writes_anew(built: CheckpointBuilder) -> None:
@@ -112,7 +125,9 @@ class Failing(LocalStorage):
         self._step()
         super().put_bytes(key, data, if_absent=if_absent)
 
-    def put_file(self, key: str, local_path: str, *, if_absent: bool = False, link: bool = False) -> None:
+    def put_file(
+        self, key: str, local_path: str, *, if_absent: bool = False, link: bool = False
+    ) -> None:
         self._step()
         super().put_file(key, local_path, if_absent=if_absent, link=link)
 
@@ -220,8 +235,14 @@ def test_state_that_is_kept_elsewhere(tmp_path: Path) -> None:
 def test_command(built: CheckpointBuilder, capsys: pytest.CaptureFixture[str]) -> None:
     assert main(["rescale", str(built.root), "--partitions", "3", "--dry-run"]) == 0
     text = capsys.readouterr().out
-    assert "rehash: every row is written anew" in text and "no row would move with 1, 2, 4, 8, 16" in text
-    assert main(["rescale", str(built.root), "--partitions", "3", "--max-parallelism", "6", "--json"]) == 0
+    assert (
+        "rehash: every row is written anew" in text
+        and "no row would move with 1, 2, 4, 8, 16" in text
+    )
+    assert (
+        main(["rescale", str(built.root), "--partitions", "3", "--max-parallelism", "6", "--json"])
+        == 0
+    )
     report = json.loads(capsys.readouterr().out)
     assert (report["way"], report["max_parallelism"]) == ("rehash", 6)
 
@@ -232,7 +253,11 @@ def goes_on(built: CheckpointBuilder, partitions: int, groups: KeyGroups, versio
         store = StoreId(0, partition)
         files = StoreFiles(built.storage, store, built.spark_format)
         for version in versions:
-            (parent,) = {v.id or files.header(v).id for v in files.refresh().changelogs if v.version == version - 1}
+            (parent,) = {
+                v.id or files.header(v).id
+                for v in files.refresh().changelogs
+                if v.version == version - 1
+            }
             header = replace(
                 built.header(store, version),
                 id=new_id(),
@@ -246,7 +271,9 @@ def goes_on(built: CheckpointBuilder, partitions: int, groups: KeyGroups, versio
 
 
 @pytest.mark.parametrize("spark_format", [1, 2])
-def test_collection_leaves_what_is_from_before_as_long_as_it_is_retained(tmp_path: Path, spark_format: int) -> None:
+def test_collection_leaves_what_is_from_before_as_long_as_it_is_retained(
+    tmp_path: Path, spark_format: int
+) -> None:
     built = RowsBuilder(tmp_path / "ckpt", spark_format=spark_format).build()
     rescale(built.storage, "it", 3)
     groups = decode_format(built.storage.read(layout.FORMAT_KEY)).key_groups
@@ -257,9 +284,17 @@ def test_collection_leaves_what_is_from_before_as_long_as_it_is_retained(tmp_pat
     far = 10**15
 
     def expired(anchor: int, retain: int) -> set[int]:
-        expiry = plan_expiry(files, versions[anchor], retain_versions=retain, grace_ms=0, now_ms=far)
+        expiry = plan_expiry(
+            files, versions[anchor], retain_versions=retain, grace_ms=0, now_ms=far
+        )
         assert not expiry.reason
-        return {parsed.file.version.version for key in expiry.keys if (parsed := layout.parse_key(key)) and parsed.file}  # type: ignore[union-attr]
+        return {
+            parsed.file.version.version
+            for key in expiry.keys
+            if (parsed := layout.parse_key(key)) and parsed.file
+        }  # type: ignore[union-attr]
 
-    assert expired(7, 3) == expired(9, 4) == expired(11, 6) == set(), "version 6 is retained, and all it needs"
+    assert expired(7, 3) == expired(9, 4) == expired(11, 6) == set(), (
+        "version 6 is retained, and all it needs"
+    )
     assert expired(11, 5) == {1, 2, 3, 4, 5, 6}, "version 7 begins with nothing"

@@ -55,11 +55,18 @@ def test_the_query_goes_on_with_the_new_number(built: CheckpointBuilder) -> None
 
 def test_what_can_be_told_beforehand_does_not_stop_it(built: CheckpointBuilder) -> None:
     before, query = tree(built.root), Query(built)
-    wrong: list[tuple[int, dict[str, Any]]] = [(0, {}), (4, {}), (8, {"max_parallelism": 9}), (8, {"wait_s": -1})]
+    wrong: list[tuple[int, dict[str, Any]]] = [
+        (0, {}),
+        (4, {}),
+        (8, {"max_parallelism": 9}),
+        (8, {"wait_s": -1}),
+    ]
     wrong.append((8, {"file_sink": built.root / "no-sink"}))
     for partitions, options in wrong:
         with pytest.raises(MillpondError):
-            millpond.rescale_query(lambda: Query(built), query, partitions=partitions, checkpoint=built.root, **options)
+            millpond.rescale_query(
+                lambda: Query(built), query, partitions=partitions, checkpoint=built.root, **options
+            )
     assert query.isActive and Query.starts == 1 and tree(built.root) == before
 
 
@@ -76,7 +83,9 @@ def test_refused_it_goes_on_with_the_old_number(built: CheckpointBuilder) -> Non
 
 def test_a_batch_that_was_begun_is_finished_first(built: CheckpointBuilder) -> None:
     Query.unfinished = True
-    done = millpond.rescale_query(lambda: Query(built), Query(built), partitions=8, checkpoint=built.root, wait_s=0)
+    done = millpond.rescale_query(
+        lambda: Query(built), Query(built), partitions=8, checkpoint=built.root, wait_s=0
+    )
     assert done.refused is not None and done.refused.kind is ErrorKind.BATCH_NOT_COMMITTED
     assert Query.starts == 6 and done.query.isActive
 

@@ -26,7 +26,11 @@ from millpond.json_fields import KeyGroupsInfo
 from millpond.keygroups import KeyGroups, merge_ranges
 from millpond.rescaling import rescale, undo
 from millpond.running import heartbeats
-from millpond.spark_log_edit import commit_with_state_ids, offsets_with_partitions, operator_metadata_with_partitions
+from millpond.spark_log_edit import (
+    commit_with_state_ids,
+    offsets_with_partitions,
+    operator_metadata_with_partitions,
+)
 from millpond.spark_metadata import read_spark_metadata
 from millpond.storage import LocalStorage, MemoryStorage, ObjectInfo
 from millpond.storage.split import SplitStorage
@@ -38,11 +42,15 @@ Captured = pytest.CaptureFixture[str]
 
 @pytest.fixture
 def built(tmp_path: Path) -> CheckpointBuilder:
-    return CheckpointBuilder(tmp_path / "check point", partitions=4, groups=KeyGroups(48, 12)).build()
+    return CheckpointBuilder(
+        tmp_path / "check point", partitions=4, groups=KeyGroups(48, 12)
+    ).build()
 
 
 def tree(root: Path) -> dict[str, bytes]:
-    return {str(p.relative_to(root)): p.read_bytes() for p in sorted(root.rglob("*")) if p.is_file()}
+    return {
+        str(p.relative_to(root)): p.read_bytes() for p in sorted(root.rglob("*")) if p.is_file()
+    }
 
 
 def refused(built: CheckpointBuilder, partitions: int, dry_run: bool = False) -> MillpondError:
@@ -92,7 +100,11 @@ def test_a_dry_run_says_the_same_and_writes_nothing(built: CheckpointBuilder) ->
     assert tree(built.root) == before
     done = rescale(built.storage, "it", 12)
     assert planned.dry_run and not done.dry_run
-    assert (planned.state_bytes, planned.stores, planned.batch) == (done.state_bytes, done.stores, done.batch)
+    assert (planned.state_bytes, planned.stores, planned.batch) == (
+        done.state_bytes,
+        done.stores,
+        done.batch,
+    )
 
 
 def test_no_committed_batch(tmp_path: Path) -> None:
@@ -142,15 +154,17 @@ def test_every_store_is_planned_once(built: CheckpointBuilder, partitions: int) 
             return super().read_range(key, offset, length)
 
     rescale(Counting(str(built.root)), "it", partitions, dry_run=True)
-    assert {prefix: asked[prefix] for prefix in map(layout.store_prefix, built.stores())} == dict.fromkeys(
-        map(layout.store_prefix, built.stores()), 1
-    )
+    assert {
+        prefix: asked[prefix] for prefix in map(layout.store_prefix, built.stores())
+    } == dict.fromkeys(map(layout.store_prefix, built.stores()), 1)
     assert {count for key, count in asked.items() if key.endswith(".changelog")} == {1}
 
 
 def test_a_store_that_is_not_scalable(built: CheckpointBuilder) -> None:
     for manifest in built.manifests[built.stores()[1]]:
-        info = KeyGroupsInfo(max_parallelism=48, base=12, partitions=4, scalable=False, reason="collated keys")
+        info = KeyGroupsInfo(
+            max_parallelism=48, base=12, partitions=4, scalable=False, reason="collated keys"
+        )
         built.changed(manifest, key_groups=info)
     for version in (4, 5, 6):
         (built.root / f"state/0/1/{version}.changelog").unlink()
@@ -275,7 +289,10 @@ class FailingStorage(LocalStorage):
 
 def left_behind(built: CheckpointBuilder, how: str) -> int:
     """Leave changelogs and snapshots above the last committed version. Return that version."""
-    gone = {"killed half-way": ["commits/5"], "gone back": ["commits/5", "offsets/5", "commits/4", "offsets/4"]}[how]
+    gone = {
+        "killed half-way": ["commits/5"],
+        "gone back": ["commits/5", "offsets/5", "commits/4", "offsets/4"],
+    }[how]
     for key in gone:
         (built.root / key).unlink()
     if how == "killed half-way":
@@ -302,13 +319,25 @@ def opened(built: CheckpointBuilder, version: int, partitions: int) -> list[dict
             "retain_versions": 2,
             "min_deltas_for_snapshot": 2,
         }
-        answers.append(call(service, "open", store=store, version=version, id=None, generation=1, load_empty=False))
+        answers.append(
+            call(
+                service,
+                "open",
+                store=store,
+                version=version,
+                id=None,
+                generation=1,
+                load_empty=False,
+            )
+        )
     return answers
 
 
 @pytest.mark.parametrize("how", ["killed half-way", "gone back"])
 @pytest.mark.parametrize("partitions", [2, 8])
-def test_stale_files_of_the_next_version_are_no_part_of_it(built: CheckpointBuilder, how: str, partitions: int) -> None:
+def test_stale_files_of_the_next_version_are_no_part_of_it(
+    built: CheckpointBuilder, how: str, partitions: int
+) -> None:
     left_behind(built, how)
     before = tree(built.root)
     rescale(built.storage, "it", partitions, skip_uncommitted=True, dry_run=True)
@@ -323,7 +352,9 @@ def test_stale_files_of_the_next_version_are_no_part_of_it(built: CheckpointBuil
 
 
 @pytest.mark.parametrize("how", ["killed half-way", "gone back"])
-def test_a_rescale_over_stale_files_can_be_undone_at_every_step(built: CheckpointBuilder, how: str) -> None:
+def test_a_rescale_over_stale_files_can_be_undone_at_every_step(
+    built: CheckpointBuilder, how: str
+) -> None:
     committed = left_behind(built, how)
     for steps in range(1, 100):
         copy = built.copy_to(built.root.parent / f"copy-{steps}")
@@ -350,7 +381,12 @@ def test_a_rescale_over_stale_files_can_be_undone_at_every_step(built: Checkpoin
 def beat(built: CheckpointBuilder, pid: int, host: str = "") -> Path:
     file = built.root / "millpond/running/run-1.json"
     file.parent.mkdir(parents=True, exist_ok=True)
-    beat = {"run_id": "run-1", "host": host or socket.gethostname(), "pid": pid, "interval_ms": 5000}
+    beat = {
+        "run_id": "run-1",
+        "host": host or socket.gethostname(),
+        "pid": pid,
+        "interval_ms": 5000,
+    }
     file.write_text(json.dumps(beat))
     return file
 
@@ -388,7 +424,9 @@ def test_what_the_last_start_asked_for(built: CheckpointBuilder, capsys: Capture
     text = capsys.readouterr().out
     assert "asked for          16 partitions, by the last start of the query" in text
     assert f"millpond rescale '{built.root}' --partitions 16" in text and "refused" not in text
-    (built.root / "millpond/asked.json").write_text(json.dumps({**asked, "refused": "QUERY_RUNNING: it runs"}))
+    (built.root / "millpond/asked.json").write_text(
+        json.dumps({**asked, "refused": "QUERY_RUNNING: it runs"})
+    )
     assert main(["checkpoint", "show", str(built.root), "--json"]) == 0
     shown = json.loads(capsys.readouterr().out)
     assert (shown["asked_partitions"], shown["asked_refused"]) == (16, "QUERY_RUNNING: it runs")
@@ -402,7 +440,14 @@ def test_what_the_last_start_asked_for(built: CheckpointBuilder, capsys: Capture
 
 def on_start(built: CheckpointBuilder, partitions: int, **options: object) -> dict[str, object]:
     uri = f"file:{built.root}"
-    return call(AgentService(), "rescale", checkpoint=uri, run_id="r", partitions=partitions, options=options)
+    return call(
+        AgentService(),
+        "rescale",
+        checkpoint=uri,
+        run_id="r",
+        partitions=partitions,
+        options=options,
+    )
 
 
 def test_agent_rescales_at_a_start(built: CheckpointBuilder) -> None:
@@ -478,7 +523,9 @@ def test_logs() -> None:
         == 'v1\n{"nextBatchWatermarkMs":0}'
     )
     text = 'v2\n{"nextBatchWatermarkMs":7,"stateUniqueIds":{"0":[["x"]]}}'
-    assert commit_with_state_ids(text, {0: [["a"], ["b"]]}, name="c").endswith('{"0":[["a"],["b"]]}}')
+    assert commit_with_state_ids(text, {0: [["a"], ["b"]]}, name="c").endswith(
+        '{"0":[["a"],["b"]]}}'
+    )
     text = 'v2\n{"operatorInfo":{},"stateStoreInfo":[{"storeName":"default","numPartitions":2}]}'
     assert '"numPartitions":9' in operator_metadata_with_partitions(text, 9, name="m")
     for damaged in ("v1", "v1\nx", "v1\n[]", "v1\n{}"):

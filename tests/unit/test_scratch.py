@@ -12,7 +12,9 @@ from millpond import scratch
 from millpond.scratch import scratch_directory
 
 
-def test_what_a_killed_process_left_is_removed(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_what_a_killed_process_left_is_removed(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
     monkeypatch.setattr(tempfile, "tempdir", str(tmp_path))
     pid = os.fork()
     if pid == 0:  # pragma: no cover - the child does not report
@@ -29,10 +31,15 @@ def test_what_a_killed_process_left_is_removed(tmp_path: Path, monkeypatch: pyte
         scratch._remove_abandoned_once.cache_clear()  # as in another process
         with scratch_directory("read") as two:
             assert one != two and os.path.isdir(one), "its process lives"
-    assert sorted(path.name for path in tmp_path.iterdir()) == ["millpond-other", "millpond-scratch-file"]
+    assert sorted(path.name for path in tmp_path.iterdir()) == [
+        "millpond-other",
+        "millpond-scratch-file",
+    ]
 
 
-def test_links_and_what_is_another_users_stay(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_links_and_what_is_another_users_stay(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
     """TMPDIR is everybody's: what has the right name need not be ours."""
     precious = tmp_path / "precious"
     precious.mkdir()

@@ -22,13 +22,20 @@ STATE = "spark.sql.streaming.stateStore."
 DRIVER_PYTHON = STATE + "millpond.agent.driverPython"
 
 
-def write_jar(directory: Path, *, spark: str = "4.3.0", millpond_version: str = millpond.__version__) -> Path:
+def write_jar(
+    directory: Path, *, spark: str = "4.3.0", millpond_version: str = millpond.__version__
+) -> Path:
     """Write a jar that holds nothing but a stamp."""
     stamp = _shim.ShimStamp(
-        millpond_version=millpond_version, spark_version=spark, scala_version="2.13.18", source_hash="0" * 64
+        millpond_version=millpond_version,
+        spark_version=spark,
+        scala_version="2.13.18",
+        source_hash="0" * 64,
     )
     directory.mkdir(parents=True, exist_ok=True)
-    jar = directory / _shim.jar_name(spark_minor=_shim.minor_line(spark), scala_binary="2.13", version=millpond_version)
+    jar = directory / _shim.jar_name(
+        spark_minor=_shim.minor_line(spark), scala_binary="2.13", version=millpond_version
+    )
     with zipfile.ZipFile(jar, "w") as archive:
         archive.writestr(_shim.STAMP_RESOURCE, stamp.encode())
     return jar
@@ -37,7 +44,13 @@ def write_jar(directory: Path, *, spark: str = "4.3.0", millpond_version: str = 
 @pytest.fixture
 def jar(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
     """A stamped jar in the package's place, and a process in which no Spark was ever set up."""
-    for name in ("SPARK_HOME", "SPARK_CONF_DIR", "SPARK_REMOTE", "SPARK_CONNECT_MODE_ENABLED", "SPARK_API_MODE"):
+    for name in (
+        "SPARK_HOME",
+        "SPARK_CONF_DIR",
+        "SPARK_REMOTE",
+        "SPARK_CONNECT_MODE_ENABLED",
+        "SPARK_API_MODE",
+    ):
         monkeypatch.delenv(name, raising=False)
     for name in ("PYSPARK_SUBMIT_ARGS", "PYSPARK_GATEWAY_PORT"):
         monkeypatch.delenv(name, raising=False)
@@ -99,16 +112,26 @@ def test_a_copy_of_the_jar_elsewhere_is_not_added_again(jar: Path) -> None:
     ("given", "named", "expected"),
     [
         ({}, {"maxParallelism": 1024}, {"maxParallelism": "1024"}),
-        ({}, {"max_parallelism": 1024, "gc_grace_ms": 5}, {"maxParallelism": "1024", "gc.graceMs": "5"}),
+        (
+            {},
+            {"max_parallelism": 1024, "gc_grace_ms": 5},
+            {"maxParallelism": "1024", "gc.graceMs": "5"},
+        ),
         ({"gc.graceMs": 5}, {"commit_fsync": False}, {"gc.graceMs": "5", "commit.fsync": "false"}),
         ({config.PREFIX + "memory.budget": "64m"}, {}, {"memory.budget": "64m"}),
         ({}, {"agent_driver_python": "/opt/py"}, {"agent.driverPython": "/opt/py"}),
         ({"maxParallelism": None}, {}, {}),
     ],
 )
-def test_options(jar: Path, given: dict[str, object], named: dict[str, object], expected: dict[str, str]) -> None:
+def test_options(
+    jar: Path, given: dict[str, object], named: dict[str, object], expected: dict[str, str]
+) -> None:
     settings = settings_of(millpond.configure(builder(), given, **named))
-    own = {key.removeprefix(config.PREFIX): value for key, value in settings.items() if key.startswith(config.PREFIX)}
+    own = {
+        key.removeprefix(config.PREFIX): value
+        for key, value in settings.items()
+        if key.startswith(config.PREFIX)
+    }
     assert own == {"agent.driverPython": sys.executable, **expected}
 
 
@@ -140,7 +163,9 @@ def test_a_wrong_option_set_on_the_builder_itself_is_refused(jar: Path) -> None:
         millpond.configure(builder().config(config.PREFIX + "gc.graceMillis", "5"))
 
 
-def test_spark_defaults_are_kept(jar: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_spark_defaults_are_kept(
+    jar: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
     (tmp_path / "spark-defaults.conf").write_text(
         f"# comment\nspark.jars   /d.jar\nspark.sql.extensions=com.example.D\n\n{DRIVER_PYTHON}: /opt/py\n"
     )
@@ -153,15 +178,20 @@ def test_spark_defaults_are_kept(jar: Path, tmp_path: Path, monkeypatch: pytest.
 
 def test_submit_arguments_are_kept(jar: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv(
-        "PYSPARK_SUBMIT_ARGS", f"--jars /s.jar,{jar} --conf spark.sql.extensions=com.example.S pyspark-shell"
+        "PYSPARK_SUBMIT_ARGS",
+        f"--jars /s.jar,{jar} --conf spark.sql.extensions=com.example.S pyspark-shell",
     )
     settings = settings_of(millpond.configure(builder()))
     assert settings["spark.jars"] == f"/s.jar,{jar}"
     assert settings["spark.sql.extensions"] == "com.example.S," + session.EXTENSION_CLASS
 
 
-@pytest.mark.parametrize("arguments", ["--jars /s.jar pyspark-shell", "--conf spark.jars=/s.jar pyspark-shell"])
-def test_submit_arguments_that_rule_the_jar_out(jar: Path, monkeypatch: pytest.MonkeyPatch, arguments: str) -> None:
+@pytest.mark.parametrize(
+    "arguments", ["--jars /s.jar pyspark-shell", "--conf spark.jars=/s.jar pyspark-shell"]
+)
+def test_submit_arguments_that_rule_the_jar_out(
+    jar: Path, monkeypatch: pytest.MonkeyPatch, arguments: str
+) -> None:
     monkeypatch.setenv("PYSPARK_SUBMIT_ARGS", arguments)
     with pytest.raises(UnsupportedError, match="PYSPARK_SUBMIT_ARGS") as caught:
         millpond.configure(builder())
@@ -184,32 +214,46 @@ def test_a_damaged_jar(jar: Path) -> None:
     assert caught.value.kind is ErrorKind.SHIM_MISSING
 
 
-def test_another_spark_is_refused_before_it_starts(jar: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_another_spark_is_refused_before_it_starts(
+    jar: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
     monkeypatch.setenv("SPARK_HOME", str(spark_home(tmp_path / "spark", "4.2.1")))
-    with pytest.raises(UnsupportedError, match=r"Spark 4\.2\.1 .* for Spark 4\.2; installed: .*spark4\.3_") as caught:
+    with pytest.raises(
+        UnsupportedError, match=r"Spark 4\.2\.1 .* for Spark 4\.2; installed: .*spark4\.3_"
+    ) as caught:
         millpond.configure(builder())
     assert caught.value.kind is ErrorKind.SHIM_VERSION_MISMATCH
 
 
-def test_another_patch_release_of_spark_fits(jar: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_another_patch_release_of_spark_fits(
+    jar: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
     monkeypatch.setenv("SPARK_HOME", str(spark_home(tmp_path / "spark", "4.3.7")))
     assert millpond.jar() == str(jar)
 
 
-def test_of_several_jars_the_one_that_fits(jar: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_of_several_jars_the_one_that_fits(
+    jar: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
     previous = write_jar(jar.parent, spark="4.2.1").resolve()
     for version, fitting in (("4.3.0", jar), ("4.2.4", previous)):
         monkeypatch.setenv("SPARK_HOME", str(spark_home(tmp_path / version, version)))
         assert millpond.jar() == str(fitting)
         assert settings_of(millpond.configure(builder()))["spark.jars"] == str(fitting)
     monkeypatch.setenv("SPARK_HOME", str(spark_home(tmp_path / "next", "4.4.0")))
-    with pytest.raises(UnsupportedError, match=r"for Spark 4\.4; installed: .*spark4\.2_.*spark4\.3_") as caught:
+    with pytest.raises(
+        UnsupportedError, match=r"for Spark 4\.4; installed: .*spark4\.2_.*spark4\.3_"
+    ) as caught:
         millpond.jar()
     assert "make wheel" in caught.value.hint
 
 
-@pytest.mark.parametrize(("spark", "version"), [("4.2.0", millpond.__version__), ("4.3.0", "0.0.9")])
-def test_a_stamp_that_contradicts_the_name(jar: Path, tmp_path: Path, spark: str, version: str) -> None:
+@pytest.mark.parametrize(
+    ("spark", "version"), [("4.2.0", millpond.__version__), ("4.3.0", "0.0.9")]
+)
+def test_a_stamp_that_contradicts_the_name(
+    jar: Path, tmp_path: Path, spark: str, version: str
+) -> None:
     write_jar(tmp_path / "other", spark=spark, millpond_version=version).rename(jar)
     with pytest.raises(UnsupportedError, match="stamped Spark " + spark) as caught:
         millpond.jar()
@@ -225,7 +269,9 @@ def test_a_stamp_that_contradicts_the_name(jar: Path, tmp_path: Path, spark: str
     ],
 )
 def test_spark_connect_is_told_where_to_set_it(
-    jar: Path, monkeypatch: pytest.MonkeyPatch, prepare: Callable[[pytest.MonkeyPatch, Any], SparkSession.Builder]
+    jar: Path,
+    monkeypatch: pytest.MonkeyPatch,
+    prepare: Callable[[pytest.MonkeyPatch, Any], SparkSession.Builder],
 ) -> None:
     made = prepare(monkeypatch, builder())
     with pytest.raises(UnsupportedError, match="Spark Connect") as caught:
@@ -247,11 +293,19 @@ def test_conf_lines_are_what_configure_sets(jar: Path) -> None:
 
 
 def test_conf_lines_for_clusters_name_no_python_of_this_machine(jar: Path) -> None:
-    for master in ("spark://host:7077", "yarn", "k8s://https://host:6443", "local-cluster[2,1,1024]"):
+    for master in (
+        "spark://host:7077",
+        "yarn",
+        "k8s://https://host:6443",
+        "local-cluster[2,1,1024]",
+    ):
         settings = [line for line in millpond.conf_lines(master) if not line.startswith("#")]
         assert not any(sys.executable in line for line in settings), master
         assert any(session.PROVIDER_CLASS in line for line in settings), master
-    assert any(line.split() == ["spark.jars", f"local://{jar}"] for line in millpond.conf_lines("k8s://https://h"))
+    assert any(
+        line.split() == ["spark.jars", f"local://{jar}"]
+        for line in millpond.conf_lines("k8s://https://h")
+    )
 
 
 def test_conf_examples_say_what_configure_says() -> None:
@@ -263,7 +317,9 @@ def test_conf_examples_say_what_configure_says() -> None:
         assert settings["spark.sql.extensions"] == session.EXTENSION_CLASS, path
         name = settings["spark.jars"].rsplit("/", 1)[-1]
         assert name in ("shim.jar", _shim.jar_name(spark_minor="4.3", scala_binary="2.13")), path
-        config.resolve({key: value for key, value in settings.items() if key.startswith(config.PREFIX)})
+        config.resolve(
+            {key: value for key, value in settings.items() if key.startswith(config.PREFIX)}
+        )
 
 
 def test_importing_millpond_loads_nothing_heavy() -> None:
@@ -277,7 +333,9 @@ def test_all_lists_what_there_is() -> None:
     assert millpond.__all__ == sorted(millpond.__all__)
     assert all(hasattr(millpond, name) for name in millpond.__all__)
     classes = {
-        cls for cls in vars(millpond.errors).values() if isinstance(cls, type) and issubclass(cls, MillpondError)
+        cls
+        for cls in vars(millpond.errors).values()
+        if isinstance(cls, type) and issubclass(cls, MillpondError)
     }
     assert {cls.__name__ for cls in classes} <= set(millpond.__all__)
 
@@ -303,7 +361,10 @@ attempt()
 def test_a_jvm_without_the_jar_is_noticed_even_after_its_session_stopped() -> None:
     lines = [line for line in run_python(LATE).splitlines() if line.startswith("SHIM_MISSING")]
     assert len(lines) == 2
-    assert all("JVM without the Millpond jar" in line and f"--jars {millpond.jar()}" in line for line in lines)
+    assert all(
+        "JVM without the Millpond jar" in line and f"--jars {millpond.jar()}" in line
+        for line in lines
+    )
 
 
 ON = """
@@ -331,10 +392,19 @@ def test_a_session_starts_with_the_jar_and_can_be_configured_again() -> None:
 
 def run_python(script: str) -> str:
     """Run `script` in a process of its own; return its stdout."""
-    environment = {key: value for key, value in os.environ.items() if not key.startswith(("SPARK_", "PYSPARK_"))}
+    environment = {
+        key: value
+        for key, value in os.environ.items()
+        if not key.startswith(("SPARK_", "PYSPARK_"))
+    }
     environment["PYTHONPATH"] = str(Path(millpond.__file__).parents[1])
     done = subprocess.run(
-        [sys.executable, "-c", script], env=environment, capture_output=True, text=True, timeout=120, check=False
+        [sys.executable, "-c", script],
+        env=environment,
+        capture_output=True,
+        text=True,
+        timeout=120,
+        check=False,
     )
     assert done.returncode == 0, done.stderr
     return done.stdout

@@ -15,7 +15,13 @@ from millpond.snapshot.plan import CheckpointSst, plan_snapshot
 
 KEY = "sst/" + "a" * 32 + ".sst"
 FILE = CheckpointSst(
-    name="000012.sst", size_bytes=10, smallest_hex="00", largest_hex="ff", entries=3, deletions=1, level=0
+    name="000012.sst",
+    size_bytes=10,
+    smallest_hex="00",
+    largest_hex="ff",
+    entries=3,
+    deletions=1,
+    level=0,
 )
 IDENTITY = FileIdentity(device=1, inode=2, mtime_ns=3, size_bytes=10)
 REF = SstRef(
@@ -65,7 +71,9 @@ def test_a_name_proves_nothing(identity: FileIdentity) -> None:
         (PROTECTED, {KEY: 11}),
     ],
 )
-def test_what_is_not_protected_or_not_there_is_new(protected: dict[str, set[str]], stored: dict[str, int]) -> None:
+def test_what_is_not_protected_or_not_there_is_new(
+    protected: dict[str, set[str]], stored: dict[str, int]
+) -> None:
     assert plan_snapshot([FILE], {FILE.name: IDENTITY}, KNOWN, protected, stored).new == (FILE,)
 
 
@@ -75,14 +83,17 @@ def test_the_cache_survives_and_follows_hard_links(tmp_path: Path) -> None:
     entry = LocalSst(REF, local_ssts.identify(str(sst)), "4.manifest")
     local_ssts.save(str(tmp_path), [entry])
     os.link(sst, tmp_path / "linked.sst")
-    assert local_ssts.load(str(tmp_path))[local_ssts.identify(str(tmp_path / "linked.sst"))] == entry
+    assert (
+        local_ssts.load(str(tmp_path))[local_ssts.identify(str(tmp_path / "linked.sst"))] == entry
+    )
     sst.write_bytes(b"9876543210")
     os.utime(sst, ns=(1, 1))
     assert local_ssts.identify(str(sst)) not in local_ssts.load(str(tmp_path))
 
 
 @pytest.mark.parametrize(
-    "content", ["", "[]", '{"ssts": 1}', '{"ssts": [{"ref": {}, "identity": [1], "manifest": "x"}]}']
+    "content",
+    ["", "[]", '{"ssts": 1}', '{"ssts": [{"ref": {}, "identity": [1], "manifest": "x"}]}'],
 )
 def test_a_damaged_cache_is_an_empty_one(tmp_path: Path, content: str) -> None:
     assert local_ssts.load(str(tmp_path)) == {}

@@ -9,7 +9,12 @@ import pytest
 
 from millpond.errors import ErrorKind, FormatError, UnsupportedError
 from millpond.ids import StoreId
-from millpond.spark_metadata import parse_commit, parse_offsets, read_operator_info, read_spark_metadata
+from millpond.spark_metadata import (
+    parse_commit,
+    parse_offsets,
+    read_operator_info,
+    read_spark_metadata,
+)
 from millpond.storage import MemoryStorage
 
 CONF = {
@@ -31,7 +36,10 @@ def offsets_text(version: str = "v1", conf: dict[str, str] | None = None, **more
 def operator_text(
     version: str, name: str, stores: list[dict[str, Any]], properties: dict[str, Any] | None = None
 ) -> str:
-    body: dict[str, Any] = {"operatorInfo": {"operatorId": 0, "operatorName": name}, "stateStoreInfo": stores}
+    body: dict[str, Any] = {
+        "operatorInfo": {"operatorId": 0, "operatorName": name},
+        "stateStoreInfo": stores,
+    }
     if properties is not None:
         body["operatorPropertiesJson"] = json.dumps(properties)
     return f"{version}\n{json.dumps(body)}"
@@ -50,9 +58,17 @@ def filled(files: dict[str, str]) -> MemoryStorage:
 
 def test_nothing_there_is_no_error() -> None:
     metadata = read_spark_metadata(MemoryStorage())
-    assert metadata.query_id is None and metadata.partitions is None and metadata.provider_class is None
+    assert (
+        metadata.query_id is None
+        and metadata.partitions is None
+        and metadata.provider_class is None
+    )
     assert metadata.last_batch is None and metadata.last_committed_batch is None
-    assert metadata.checkpoint_format is None and metadata.operators == {} and metadata.partitions_at(3) is None
+    assert (
+        metadata.checkpoint_format is None
+        and metadata.operators == {}
+        and metadata.partitions_at(3) is None
+    )
 
 
 def test_a_checkpoint_of_format_1() -> None:
@@ -70,7 +86,9 @@ def test_a_checkpoint_of_format_1() -> None:
             "state/0/_metadata/metadata": operator_text("v1", "stateStoreSave", [store_info()]),
             "state/0/_metadata/.metadata.crc": "crc",
             "state/1/_metadata/metadata": operator_text(
-                "v1", "symmetricHashJoin", [store_info("left-keyToNumValues"), store_info("right-keyToNumValues")]
+                "v1",
+                "symmetricHashJoin",
+                [store_info("left-keyToNumValues"), store_info("right-keyToNumValues")],
             ),
             "state/0/3/1.changelog": "",
         }
@@ -80,17 +98,28 @@ def test_a_checkpoint_of_format_1() -> None:
     assert metadata.offset_batches == (0, 9, 10) and metadata.commit_batches == (0, 9)
     assert (metadata.last_batch, metadata.last_committed_batch) == (10, 9)
     assert metadata.partitions == 4, "the newest entry rules"
-    assert metadata.partitions_at(10) == 8 and metadata.partitions_at(11) == 4 and metadata.partitions_at(99) == 4
+    assert (
+        metadata.partitions_at(10) == 8
+        and metadata.partitions_at(11) == 4
+        and metadata.partitions_at(99) == 4
+    )
     assert metadata.provider_class == CONF["spark.sql.streaming.stateStore.providerClass"]
     assert metadata.checkpoint_format == 1
-    assert metadata.offsets[9].sources == ('{"logOffset":0}', "-") and metadata.offsets[9].watermark_ms == 5
+    assert (
+        metadata.offsets[9].sources == ('{"logOffset":0}', "-")
+        and metadata.offsets[9].watermark_ms == 5
+    )
     assert metadata.commits[9].watermark_ms == 7
-    assert metadata.operators[0].name == "stateStoreSave" and metadata.operators[0].stores == ("default",)
+    assert metadata.operators[0].name == "stateStoreSave" and metadata.operators[0].stores == (
+        "default",
+    )
     assert metadata.operators[1].stores == ("left-keyToNumValues", "right-keyToNumValues")
 
 
 def test_only_the_newest_entries_are_read_when_asked() -> None:
-    storage = filled({f"offsets/{batch}": offsets_text() for batch in range(5)} | {"offsets/1": "rubbish"})
+    storage = filled(
+        {f"offsets/{batch}": offsets_text() for batch in range(5)} | {"offsets/1": "rubbish"}
+    )
     metadata = read_spark_metadata(storage, batches=(3,), operators=())
     assert sorted(metadata.offsets) == [3, 4] and metadata.offset_batches == (0, 1, 2, 3, 4)
 
@@ -99,10 +128,18 @@ def test_only_the_newest_entries_are_read_when_asked() -> None:
     ("text", "ids", "has_ids"),
     [
         ('v1\n{"nextBatchWatermarkMs":0}', {}, False),
-        ('v2\n{"nextBatchWatermarkMs":7,"stateUniqueIds":{"0":[["a"],["b"]]}}', {0: (("a",), ("b",))}, True),
+        (
+            'v2\n{"nextBatchWatermarkMs":7,"stateUniqueIds":{"0":[["a"],["b"]]}}',
+            {0: (("a",), ("b",))},
+            True,
+        ),
         ('v2\n{"nextBatchWatermarkMs":7,"stateUniqueIds":{}}', {}, True),
         ('v3\n{"nextBatchWatermarkMs":7,"sinkMetadataMap":{}}', {}, False),
-        ('v3\n{"nextBatchWatermarkMs":7,"stateUniqueIds":{"1":[["a","b"]]}}', {1: (("a", "b"),)}, True),
+        (
+            'v3\n{"nextBatchWatermarkMs":7,"stateUniqueIds":{"1":[["a","b"]]}}',
+            {1: (("a", "b"),)},
+            True,
+        ),
         ("v1\n", {}, False),
     ],
 )
@@ -125,9 +162,15 @@ def test_operator_metadata_v2_the_newest_run_counts() -> None:
     properties = {"timeMode": "NoTime", "outputMode": "Update", "stateVariables": variables}
     path = "file:/c/state/0/_stateSchema/default/0_x"
     old = operator_text("v2", "transformWithStateExec", [store_info(partitions=2)], {})
-    new = operator_text("v2", "transformWithStateExec", [store_info(stateSchemaFilePaths=[path])], properties)
+    new = operator_text(
+        "v2", "transformWithStateExec", [store_info(stateSchemaFilePaths=[path])], properties
+    )
     storage = filled(
-        {"state/0/_metadata/v2/2": old, "state/0/_metadata/v2/10": new, "state/0/_metadata/v2/.10.crc": ""}
+        {
+            "state/0/_metadata/v2/2": old,
+            "state/0/_metadata/v2/10": new,
+            "state/0/_metadata/v2/.10.crc": "",
+        }
     )
     info = read_operator_info(storage, 0)
     assert info is not None and info.partitions == 8
@@ -138,14 +181,18 @@ def test_no_operator_metadata_yet() -> None:
     assert read_operator_info(MemoryStorage(), 0) is None
 
 
-@pytest.mark.parametrize("text", ["", "rubbish", "{}\n", "v1\nrubbish", "v1\n[]", 'v1\n{"conf": 3}'])
+@pytest.mark.parametrize(
+    "text", ["", "rubbish", "{}\n", "v1\nrubbish", "v1\n[]", 'v1\n{"conf": 3}']
+)
 def test_a_damaged_offset_entry_is_an_error(text: str) -> None:
     with pytest.raises(FormatError, match="offsets/7") as caught:
         parse_offsets(text, 7)
     assert caught.value.kind is ErrorKind.FORMAT_DAMAGED
 
 
-@pytest.mark.parametrize("text", ["", 'v2\n{"stateUniqueIds":[1]}', 'v1\n{"nextBatchWatermarkMs":"x"}'])
+@pytest.mark.parametrize(
+    "text", ["", 'v2\n{"stateUniqueIds":[1]}', 'v1\n{"nextBatchWatermarkMs":"x"}']
+)
 def test_a_damaged_commit_entry_is_an_error(text: str) -> None:
     with pytest.raises(FormatError, match="commits/7") as caught:
         parse_commit(text, 7)
@@ -175,11 +222,20 @@ def test_bytes_that_are_no_text_are_an_error() -> None:
 def test_the_id_of_a_store_in_the_commit_log() -> None:
     """A join has an id for each of its four stores, or, with column families, one; an operator may live in partition 0 alone."""
     ids = {"0": [["a", "b", "c", "d"], ["e", "f", "g", "h"]], "1": [["i"]], "2": [["j", "k"]]}
-    commit = parse_commit("v2\n" + json.dumps({"nextBatchWatermarkMs": 0, "stateUniqueIds": ids}), 4)
-    four = ["left-keyToNumValues", "left-keyWithIndexToValue", "right-keyToNumValues", "right-keyWithIndexToValue"]
+    commit = parse_commit(
+        "v2\n" + json.dumps({"nextBatchWatermarkMs": 0, "stateUniqueIds": ids}), 4
+    )
+    four = [
+        "left-keyToNumValues",
+        "left-keyWithIndexToValue",
+        "right-keyToNumValues",
+        "right-keyWithIndexToValue",
+    ]
     assert [commit.id_of(StoreId(0, 1, name), four) for name in four] == ["e", "f", "g", "h"]
     assert commit.id_of(StoreId(1, 0, four[2]), four) == "i"
     assert commit.id_of(StoreId(1, 1, "default"), ["default"]) is None
-    assert commit.id_of(StoreId(2, 0, "default"), ["default"]) is None, "it cannot be told which one"
+    assert commit.id_of(StoreId(2, 0, "default"), ["default"]) is None, (
+        "it cannot be told which one"
+    )
     assert commit.id_of(StoreId(3, 0, "default"), ["default"]) is None
     assert commit.id_of(StoreId(0, 0, "default"), four) is None

@@ -21,7 +21,9 @@ def test_results_come_in_the_order_of_the_jobs(engine: Engine) -> None:
     assert list(engine.map(work, "a", [])) == []
 
 
-def test_modules_in_the_working_directory_are_not_taken(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_modules_in_the_working_directory_are_not_taken(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
     """Only where this process looks for modules do the others."""
     for name in ("json.py", "queue.py", "millpond.py"):
         (tmp_path / name).write_text(f"open({str(tmp_path / 'taken')!r}, 'w')\n")
@@ -44,11 +46,15 @@ def test_each_process_does_several_jobs() -> None:
         (-3, AgentError, ErrorKind.AGENT_LOST),
     ],
 )
-def test_what_fails_elsewhere_fails_here(job: int, cls: type[MillpondError], kind: ErrorKind) -> None:
+def test_what_fails_elsewhere_fails_here(
+    job: int, cls: type[MillpondError], kind: ErrorKind
+) -> None:
     with pytest.raises(cls) as caught:
         list(Processes(2).map(work, "a", [1, job, 2, 3]))
     assert caught.value.kind is kind and caught.value.hint
-    children = subprocess.run(["ps", "--ppid", str(os.getpid()), "-o", "args="], capture_output=True, text=True).stdout
+    children = subprocess.run(
+        ["ps", "--ppid", str(os.getpid()), "-o", "args="], capture_output=True, text=True
+    ).stdout
     assert "spread_worker" not in children
 
 
@@ -57,7 +63,9 @@ def test_an_error_that_cannot_be_sent_is_told() -> None:
         list(Processes(2).map(work, "a", [1, -2]))
 
 
-def test_as_many_processes_as_cores_but_few(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_as_many_processes_as_cores_but_few(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
     quota = tmp_path / "cpu.max"
 
     def count(cores: int, text: str | None) -> int:
@@ -74,6 +82,9 @@ def test_as_many_processes_as_cores_but_few(tmp_path: Path, monkeypatch: pytest.
 
 
 def test_storage_that_only_this_process_reaches() -> None:
-    assert list(engine_for(None, [MemoryStorage()], large=True).map(work, "pid", [1, 2])) == [str(os.getpid())] * 2
+    assert (
+        list(engine_for(None, [MemoryStorage()], large=True).map(work, "pid", [1, 2]))
+        == [str(os.getpid())] * 2
+    )
     with pytest.raises(UnsupportedError):
         engine_for(object(), [LocalStorage("/tmp"), MemoryStorage()], large=True)

@@ -44,7 +44,9 @@ def test_what_was_added_is_found(tmp_path: Path) -> None:
     assert not cache.take(sst(b"data"), str(tmp_path / "b")), "another SST with the same bytes"
     modified_ns = (tmp_path / "a").stat().st_mtime_ns
     assert SstCache(str(tmp_path / "c"), 100).take(ref, str(tmp_path / "b"))
-    assert (tmp_path / "b").read_bytes() == b"data" and os.path.samefile(tmp_path / "a", tmp_path / "b")
+    assert (tmp_path / "b").read_bytes() == b"data" and os.path.samefile(
+        tmp_path / "a", tmp_path / "b"
+    )
     assert (tmp_path / "b").stat().st_mtime_ns == modified_ns, "it is recognised by its time"
     cache.add(ref, str(tmp_path / "a"))
 
@@ -56,7 +58,11 @@ def test_the_longest_unused_goes(tmp_path: Path) -> None:
         os.utime(cache._entry(ref), ns=(i, 5))
     assert cache.take(refs[0], str(tmp_path / "x"))
     newer = add(cache, tmp_path / "2", b"z" * 40)
-    assert [cache.take(ref, str(tmp_path / f"y{i}")) for i, ref in enumerate([*refs, newer])] == [True, False, True]
+    assert [cache.take(ref, str(tmp_path / f"y{i}")) for i, ref in enumerate([*refs, newer])] == [
+        True,
+        False,
+        True,
+    ]
     assert not (tmp_path / "y1").exists()
     add(cache, tmp_path / "3", b"z" * 101)
     assert len(list((tmp_path / "c").iterdir())) == 2, "what is larger than the cache is not kept"
@@ -94,7 +100,14 @@ def test_executors_of_a_host_share_it(tmp_path: Path) -> None:
         local.mkdir(parents=True)
         service = AgentService(opener=lambda uri, settings: storage, local_root=str(local))
         options = {"storage.cache.size": size}
-        return Provider(service, tmp_path / "ckpt", local / "store", storage=storage, spark_format=2, options=options)
+        return Provider(
+            service,
+            tmp_path / "ckpt",
+            local / "store",
+            storage=storage,
+            spark_format=2,
+            options=options,
+        )
 
     def fetched(provider: Provider) -> list[str]:
         got: list[str] = []

@@ -19,7 +19,9 @@ from millpond.errors import ErrorKind, UnsupportedError
 
 JARS_DIR = Path(__file__).parent / "jars"
 STAMP_RESOURCE = "millpond/build.properties"
-_REINSTALL = "`pip install --force-reinstall --no-deps millpond`; in a clone of the repository, `make build`"
+_REINSTALL = (
+    "`pip install --force-reinstall --no-deps millpond`; in a clone of the repository, `make build`"
+)
 _SPARK_CORE = re.compile(r"spark-core_(\d+\.\d+)-(\d+\.\d+\..+)\.jar")
 
 
@@ -80,14 +82,18 @@ def read_stamp(jar: Path) -> ShimStamp:
             return ShimStamp.decode(archive.read(STAMP_RESOURCE).decode())
     except (OSError, zipfile.BadZipFile, KeyError, UnicodeDecodeError) as error:
         raise UnsupportedError(
-            f"{jar} is not a readable Millpond shim: {error}", kind=ErrorKind.SHIM_MISSING, hint=_REINSTALL
+            f"{jar} is not a readable Millpond shim: {error}",
+            kind=ErrorKind.SHIM_MISSING,
+            hint=_REINSTALL,
         ) from error
 
 
 def pyspark_jars() -> SparkJars | None:
     """Return the jars inside the installed pyspark, or None if there is no pyspark or it has no jars (pyspark-client)."""
     spec = importlib.util.find_spec("pyspark")
-    return None if spec is None or spec.origin is None else _jars_in(Path(spec.origin).parent / "jars")
+    return (
+        None if spec is None or spec.origin is None else _jars_in(Path(spec.origin).parent / "jars")
+    )
 
 
 def running_spark_jars() -> SparkJars | None:
@@ -120,15 +126,25 @@ def find_jar(jars_dir: Path | None = None) -> Path:
             kind=ErrorKind.SHIM_MISSING,
             hint="`pip install 'pyspark>=4.2,<4.4'`, or set SPARK_HOME",
         )
-    jar = jars_dir / jar_name(spark_minor=minor_line(spark.spark_version), scala_binary=spark.scala_binary)
+    jar = jars_dir / jar_name(
+        spark_minor=minor_line(spark.spark_version), scala_binary=spark.scala_binary
+    )
     present = sorted(jars_dir.glob("millpond-shim-*.jar"))
     if not present:
-        raise UnsupportedError(f"no Millpond shim in {jars_dir}", kind=ErrorKind.SHIM_MISSING, hint=_REINSTALL)
+        raise UnsupportedError(
+            f"no Millpond shim in {jars_dir}", kind=ErrorKind.SHIM_MISSING, hint=_REINSTALL
+        )
     if jar not in present:
         _mismatch(spark, ", ".join(path.name for path in present))
     stamp = read_stamp(jar)
-    if minor_line(stamp.spark_version) != minor_line(spark.spark_version) or stamp.millpond_version != __version__:
-        _mismatch(spark, f"{jar.name}, stamped Spark {stamp.spark_version}, Millpond {stamp.millpond_version}")
+    if (
+        minor_line(stamp.spark_version) != minor_line(spark.spark_version)
+        or stamp.millpond_version != __version__
+    ):
+        _mismatch(
+            spark,
+            f"{jar.name}, stamped Spark {stamp.spark_version}, Millpond {stamp.millpond_version}",
+        )
     return jar.resolve()
 
 

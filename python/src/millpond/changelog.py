@@ -22,14 +22,18 @@ from typing import Any, BinaryIO, NamedTuple, Protocol
 
 from millpond import codecs
 from millpond.codecs import Codec
-from millpond.errors import ErrorKind, FormatError, InvalidInputError, MillpondError, UnsupportedError
+from millpond.errors import (
+    ErrorKind,
+    FormatError,
+    InvalidInputError,
+    MillpondError,
+    UnsupportedError,
+)
 from millpond.ids import StoreId, VersionId, valid_id
 from millpond.json_fields import ColumnFamily, JsonFields, KeyGroupsInfo, group_keys_from_json
 
 FORMAT = 1
-REPEATS = (
-    1  # flag of a header: keys may repeat, and merges occur. Files of earlier versions have such records without it.
-)
+REPEATS = 1  # flag of a header: keys may repeat, and merges occur. Files of earlier versions have such records without it.
 MAGIC = b"MPCL"
 END_MAGIC = b"MPCE"
 DEFAULT_BLOCK_BYTES = 256 * 1024
@@ -74,7 +78,9 @@ class ChangelogHeader:
     key_groups: KeyGroupsInfo
     column_families: tuple[ColumnFamily, ...]
     keys: int  # live keys after this version; -1: not counted
-    group_keys: tuple[int, ...] | None = None  # of the partition's key groups, ascending; None: not told
+    group_keys: tuple[int, ...] | None = (
+        None  # of the partition's key groups, ascending; None: not told
+    )
     created_by: str
 
     @property
@@ -94,7 +100,11 @@ class ChangelogHeader:
             "lineage": list(self.lineage),
             "empty_base": self.empty_base,
             "run_id": self.run_id,
-            "store": {"operator": self.store.operator, "partition": self.store.partition, "name": self.store.name},
+            "store": {
+                "operator": self.store.operator,
+                "partition": self.store.partition,
+                "name": self.store.name,
+            },
             "key_groups": self.key_groups.to_json(),
             "column_families": [family.to_json() for family in self.column_families],
             "keys": self.keys,
@@ -108,7 +118,9 @@ class ChangelogHeader:
     def from_json(fields: JsonFields) -> ChangelogHeader:
         store = fields.child("store")
         try:
-            store_id = StoreId(store.integer("operator"), store.integer("partition"), store.string("name"))
+            store_id = StoreId(
+                store.integer("operator"), store.integer("partition"), store.string("name")
+            )
         except InvalidInputError as e:
             raise fields.fail("field store names no store") from e
         header = ChangelogHeader(
@@ -120,12 +132,16 @@ class ChangelogHeader:
             run_id=fields.string("run_id"),
             store=store_id,
             key_groups=KeyGroupsInfo.from_json(fields.child("key_groups")),
-            column_families=tuple(ColumnFamily.from_json(entry) for entry in fields.children("column_families")),
+            column_families=tuple(
+                ColumnFamily.from_json(entry) for entry in fields.children("column_families")
+            ),
             keys=fields.integer("keys", -1),
             group_keys=group_keys_from_json(fields),
             created_by=fields.string("created_by"),
         )
-        if not valid_id(header.id) or not all(text == "" or valid_id(text) for text in header.lineage):
+        if not valid_id(header.id) or not all(
+            text == "" or valid_id(text) for text in header.lineage
+        ):
             raise fields.fail("an id in the header is no id")
         if not header.lineage or len(header.lineage) != header.version - header.lineage_base:
             raise fields.fail("field lineage does not lead from lineage_base to version - 1")
@@ -174,7 +190,8 @@ def read_header(fp: BinaryIO, *, name: str = "changelog") -> ChangelogHeader:
         raise fail("is no changelog")
     if file_format > FORMAT:
         raise UnsupportedError(
-            f"{name}: changelog of format {file_format}, this version reads {FORMAT}", kind=ErrorKind.FORMAT_TOO_NEW
+            f"{name}: changelog of format {file_format}, this version reads {FORMAT}",
+            kind=ErrorKind.FORMAT_TOO_NEW,
         )
     if file_format != FORMAT or json_bytes > _MAX_HEADER_JSON_BYTES:
         raise fail("its header is damaged")
@@ -271,7 +288,10 @@ class ChangelogReader:
     def __iter__(self) -> Iterator[Record]:
         for run in self.runs():
             if isinstance(run, Puts):
-                yield from (Record(Op.PUT, key, value) for key, value in zip(run.keys, run.values, strict=True))
+                yield from (
+                    Record(Op.PUT, key, value)
+                    for key, value in zip(run.keys, run.values, strict=True)
+                )
             else:
                 yield from run
 
@@ -422,7 +442,9 @@ class ChangelogWriter:
         self._finished = False
         if header is None:
             return
-        body = json.dumps(header.to_json(), ensure_ascii=True, separators=(",", ":"), allow_nan=False).encode("ascii")
+        body = json.dumps(
+            header.to_json(), ensure_ascii=True, separators=(",", ":"), allow_nan=False
+        ).encode("ascii")
         head = _HEAD.pack(MAGIC, FORMAT, REPEATS if repeats else 0, len(body)) + body
         fp.write(head + _CRC.pack(zlib.crc32(head)))
 
@@ -434,7 +456,12 @@ class ChangelogWriter:
         """Append many: as `put` of each key and value, in a third of the time."""
         if self._finished:
             raise InvalidInputError("the changelog is finished")
-        buffer, lengths, block_bytes, before = self._buffer, _Lengths(), self._block_bytes, self._buffer_records
+        buffer, lengths, block_bytes, before = (
+            self._buffer,
+            _Lengths(),
+            self._block_bytes,
+            self._buffer_records,
+        )
         for key, value in puts:
             buffer += b"".join((b"\x01", lengths[len(key)], key, lengths[len(value)], value))
             self._buffer_records += 1
@@ -479,7 +506,9 @@ class ChangelogWriter:
         if self._finished:
             raise InvalidInputError("the changelog is finished")
         if (value is None) != (op is Op.DELETE):
-            raise InvalidInputError(f"operation {op.name} with{'out' if value is None else ''} a value")
+            raise InvalidInputError(
+                f"operation {op.name} with{'out' if value is None else ''} a value"
+            )
         buffer = self._buffer
         _check_fits(len(buffer) + len(key) + len(value or b"") + _RECORD_HEAD_BYTES)
         if op is Op.PUT:
@@ -530,6 +559,8 @@ class ChangelogWriter:
     def finish(self) -> ChangelogFooter:
         """Write what is buffered and the footer; return the footer. Nothing can be appended afterwards."""
         self.end_blocks()
-        tail = _CRC.pack(0) + _FOOTER_REST.pack(END_MAGIC, self._records, self._puts, self._raw_bytes)
+        tail = _CRC.pack(0) + _FOOTER_REST.pack(
+            END_MAGIC, self._records, self._puts, self._raw_bytes
+        )
         self._fp.write(tail + _CRC.pack(zlib.crc32(tail)))
         return ChangelogFooter(self._records, self._puts, self._raw_bytes)

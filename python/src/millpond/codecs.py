@@ -32,7 +32,9 @@ def by_name(name: str) -> Codec:
     """Return the codec that the option changelog.codec calls `name`. Raises: InvalidInputError."""
     codec = _BY_NAME.get(name)
     if codec is None:
-        raise InvalidInputError(f"no codec {name!r}: one of {', '.join(_BY_NAME)}", kind=ErrorKind.INVALID_ARGUMENT)
+        raise InvalidInputError(
+            f"no codec {name!r}: one of {', '.join(_BY_NAME)}", kind=ErrorKind.INVALID_ARGUMENT
+        )
     return codec
 
 
@@ -101,9 +103,14 @@ def _decompress_zstd(stored: bytes, raw_bytes: int) -> bytes:
 
     try:
         size = zstandard.frame_content_size(stored)
-        if size not in (-1, raw_bytes):  # -1: the frame does not say; a lie must not make us allocate
+        if size not in (
+            -1,
+            raw_bytes,
+        ):  # -1: the frame does not say; a lie must not make us allocate
             raise ValueError(f"a frame of {size} bytes instead of {raw_bytes}")
-        return zstandard.ZstdDecompressor().decompress(stored, max_output_size=raw_bytes, allow_extra_data=False)
+        return zstandard.ZstdDecompressor().decompress(
+            stored, max_output_size=raw_bytes, allow_extra_data=False
+        )
     except zstandard.ZstdError as e:
         raise ValueError(f"zstd: {e}") from e
 

@@ -18,7 +18,9 @@ def is_committed(storage: Storage, store: StoreId, version: VersionId, spark_for
     """
     batch = version.version - 1
     try:
-        commit = parse_commit(storage.read(layout.commits_key(batch)).decode("utf-8", "replace"), batch)
+        commit = parse_commit(
+            storage.read(layout.commits_key(batch)).decode("utf-8", "replace"), batch
+        )
     except NotFoundError:
         return not _is_query(storage)
     return spark_format < 2 or version.id in commit.ids_of(store.operator, store.partition)

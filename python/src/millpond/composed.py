@@ -29,7 +29,9 @@ _MAX_ROCKSDB_MANIFEST_BYTES = 1 << 30
 class SnapshotSource:
     """A part of a RocksDB database of another partition (or of the same, before the rescale)."""
 
-    partition: int  # whose directory the SSTs lie in; operator and store name are those of the manifest
+    partition: (
+        int  # whose directory the SSTs lie in; operator and store name are those of the manifest
+    )
     slots: SlotRanges  # the rows to take
     ssts: tuple[SstRef, ...]
     rocksdb_manifest_name: str
@@ -82,10 +84,16 @@ class ChangelogSource:
 
     @staticmethod
     def from_json(fields: JsonFields, max_parallelism: int) -> ChangelogSource:
-        name, version, version_id = fields.string("name"), fields.integer("version", 1), fields.string("id")
+        name, version, version_id = (
+            fields.string("name"),
+            fields.integer("version", 1),
+            fields.string("id"),
+        )
         file = parse_store_file(name)
         named = (
-            isinstance(file, ChangelogFile) and file.version.version == version and file.version.id in ("", version_id)
+            isinstance(file, ChangelogFile)
+            and file.version.version == version
+            and file.version.id in ("", version_id)
         )
         if not named or not valid_id(version_id):
             raise fields.fail("a source names a changelog that it cannot be")
@@ -102,8 +110,15 @@ def slots_from_json(fields: JsonFields, max_parallelism: int) -> SlotRanges:
     """Return the field `slots`. Raises: what `fields` raises, unless it is an ascending list of half-open ranges."""
     ranges: list[tuple[int, int]] = []
     for pair in fields.array("slots"):
-        whole = isinstance(pair, list) and len(pair) == 2 and all(type(number) is int for number in pair)
-        if not whole or not (ranges[-1][1] if ranges else 0) <= pair[0] < pair[1] <= max_parallelism:
+        whole = (
+            isinstance(pair, list)
+            and len(pair) == 2
+            and all(type(number) is int for number in pair)
+        )
+        if (
+            not whole
+            or not (ranges[-1][1] if ranges else 0) <= pair[0] < pair[1] <= max_parallelism
+        ):
             raise fields.fail("field slots is no ascending list of ranges")
         ranges.append((pair[0], pair[1]))
     return tuple(ranges)
@@ -112,7 +127,9 @@ def slots_from_json(fields: JsonFields, max_parallelism: int) -> SlotRanges:
 def ssts_from_json(fields: JsonFields) -> tuple[SstRef, ...]:
     """Return the field `ssts`, in which no SST is named twice."""
     ssts = tuple(SstRef.from_json(entry) for entry in fields.children("ssts"))
-    if len({sst.local_name for sst in ssts}) != len(ssts) or len({sst.key for sst in ssts}) != len(ssts):
+    if len({sst.local_name for sst in ssts}) != len(ssts) or len({sst.key for sst in ssts}) != len(
+        ssts
+    ):
         raise fields.fail("names an SST twice")
     return ssts
 

@@ -50,7 +50,9 @@ def announced(storage: Storage, operator: int) -> frozenset[str]:
             data = storage.read(info.key)
         except NotFoundError:
             continue  # just withdrawn: what it condemned is gone, or was spared
-        found.update(unseal(_KIND, data, name=info.key, damaged=ErrorKind.FORMAT_DAMAGED).strings("keys"))
+        found.update(
+            unseal(_KIND, data, name=info.key, damaged=ErrorKind.FORMAT_DAMAGED).strings("keys")
+        )
     return frozenset(found)
 
 
@@ -64,7 +66,9 @@ def withdraw_abandoned(storage: Storage, operator: int, own: str) -> bool:
     if made_ms is None:
         return False
     try:
-        storage.delete([key for key, modified_ms in found.items() if made_ms - modified_ms > ABANDONED_MS])
+        storage.delete(
+            [key for key, modified_ms in found.items() if made_ms - modified_ms > ABANDONED_MS]
+        )
     except MillpondError as e:
         log.warning("operator %d: cannot remove announcements of killed sweeps: %s", operator, e)
     return True

@@ -369,7 +369,9 @@ def _parse(option: Option, value: object) -> OptionValue:
         else:
             raise _invalid(option, value, expected_text(option))
     elif option.type == "int":
-        if isinstance(text, float) or (isinstance(text, str) and not re.fullmatch(r"[+-]?[0-9]{1,18}", text)):
+        if isinstance(text, float) or (
+            isinstance(text, str) and not re.fullmatch(r"[+-]?[0-9]{1,18}", text)
+        ):
             raise _invalid(option, value, expected_text(option))
         number = int(text)
     else:

@@ -297,7 +297,8 @@ ERRORS: dict[ErrorKind, ErrorInfo] = {
     ErrorKind.UNSAFE_PATH: ErrorInfo(
         FormatError,
         "A stored file names a path outside its store, or the index of a savepoint a file that is no part of one.",
-        "Do not use this Spark checkpoint or savepoint: somebody tampered with it, or it is damaged. " + _VERIFY,
+        "Do not use this Spark checkpoint or savepoint: somebody tampered with it, or it is damaged. "
+        + _VERIFY,
     ),
     ErrorKind.VERSION_NOT_FOUND: ErrorInfo(
         NotFoundError,
@@ -534,7 +535,9 @@ def errors_markdown() -> str:
         "| Class | What the caller does |",
         "|---|---|",
     ]
-    for cls in dict.fromkeys([*sorted({i.error_class for i in ERRORS.values()}, key=lambda c: c.__name__)]):
+    for cls in dict.fromkeys(
+        [*sorted({i.error_class for i in ERRORS.values()}, key=lambda c: c.__name__)]
+    ):
         lines.append(f"| `{cls.__name__}` | {(cls.__doc__ or '').splitlines()[0]} |")
     lines += ["", "## Kinds", "", "| Kind | Class | Meaning | Hint |", "|---|---|---|---|"]
     for kind, info in ERRORS.items():

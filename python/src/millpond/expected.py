@@ -64,7 +64,11 @@ def partitions_of(
 
 def stores_of(operator: int, info: OperatorInfo, partitions: int) -> Iterator[StoreId]:
     """Yield the stores of an operator that holds state in so many partitions."""
-    return (StoreId(operator, partition, name) for partition in range(partitions) for name in info.stores)
+    return (
+        StoreId(operator, partition, name)
+        for partition in range(partitions)
+        for name in info.stores
+    )
 
 
 def check_ids(commit: CommitEntry, operator: int, partitions: int) -> None:

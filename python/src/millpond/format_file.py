@@ -43,18 +43,25 @@ class CheckpointFormat:
 
     def key_groups_at(self, version: int) -> KeyGroups:
         """Return the key groups of the state at `version`."""
-        return next((entry.key_groups for entry in self.earlier if version < entry.below_version), self.key_groups)
+        return next(
+            (entry.key_groups for entry in self.earlier if version < entry.below_version),
+            self.key_groups,
+        )
 
     def as_of(self, version: int) -> CheckpointFormat:
         """Return what this was when `version` was the newest."""
         groups = self.key_groups_at(version)
         earlier = tuple(entry for entry in self.earlier if entry.below_version <= version)
-        return replace(self, max_parallelism=groups.max_parallelism, base=groups.base, earlier=earlier)
+        return replace(
+            self, max_parallelism=groups.max_parallelism, base=groups.base, earlier=earlier
+        )
 
     def rehashed(self, groups: KeyGroups, version: int) -> CheckpointFormat:
         """Return what follows this when every row is hashed anew into `groups`, to make `version`."""
         earlier = (*self.earlier, EarlierGroups(version, self.key_groups))
-        return replace(self, max_parallelism=groups.max_parallelism, base=groups.base, earlier=earlier)
+        return replace(
+            self, max_parallelism=groups.max_parallelism, base=groups.base, earlier=earlier
+        )
 
 
 def encode_format(value: CheckpointFormat) -> bytes:
@@ -98,13 +105,17 @@ def decode_format(data: bytes, *, name: str = "millpond/format.json") -> Checkpo
         base=groups.base,
         created_by=fields.string("created_by"),
         created_ms=fields.integer("created_ms"),
-        earlier=tuple(EarlierGroups(entry.integer("below_version", 1), _groups(entry)) for entry in earlier),
+        earlier=tuple(
+            EarlierGroups(entry.integer("below_version", 1), _groups(entry)) for entry in earlier
+        ),
         backend=backend,
     )
 
 
 def _groups(fields: JsonFields) -> KeyGroups:
     try:
-        return KeyGroups(fields.integer("max_parallelism", 1, 65_536), fields.integer("base", 1, 65_536))
+        return KeyGroups(
+            fields.integer("max_parallelism", 1, 65_536), fields.integer("base", 1, 65_536)
+        )
     except InvalidInputError as e:
         raise fields.fail(str(e)) from e

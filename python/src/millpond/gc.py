@@ -66,7 +66,9 @@ def plan_expiry(
     listing = files.listing
     try:
         start = anchor if files.exact_ids else VersionId(anchor.version, _stored_id(files, anchor))
-        lineage, base = _walk_to_base(files, start, anchor.version - retain_versions + 1, now_ms - grace_ms)
+        lineage, base = _walk_to_base(
+            files, start, anchor.version - retain_versions + 1, now_ms - grace_ms
+        )
     except _Rescaled:
         # Versions from before the rescale are still retained, and their lineage is another one: they go together, later.
         return Expiry(None, ())
@@ -77,7 +79,11 @@ def plan_expiry(
     doomed: list[tuple[int, ObjectInfo]] = []
     for what, found in (("manifest", listing.manifests), ("changelog", listing.changelogs)):
         for version, info in found.items():
-            if version.version >= anchor.version or info.key in pinned or info.modified_ms > old_enough:
+            if (
+                version.version >= anchor.version
+                or info.key in pinned
+                or info.modified_ms > old_enough
+            ):
                 continue
             below_base = base is not None and version.version < base.version
             covered = base is not None and version.version == base.version and what == "changelog"
@@ -105,7 +111,11 @@ def _walk_to_base(
     lineage: dict[int, str] = {}
 
     def header_of(version: VersionId) -> ChangelogHeader:
-        if files.has_manifest(version) and not files.has_changelog(version) and files.usable_manifest(version).composed:
+        if (
+            files.has_manifest(version)
+            and not files.has_changelog(version)
+            and files.usable_manifest(version).composed
+        ):
             raise _Rescaled
         return checked_header(files, version)
 
@@ -117,7 +127,11 @@ def _walk_to_base(
                 raise _Rescaled
             # The empty state needs nothing. At version 0 there is also nothing below it.
             return lineage, step if step.version > 0 else None
-        if not files.has_changelog(step) and files.has_manifest(step) and step.version <= min(files.versions()):
+        if (
+            not files.has_changelog(step)
+            and files.has_manifest(step)
+            and step.version <= min(files.versions())
+        ):
             # The oldest file there is, the first snapshot after a savepoint was restored: nothing tells its parents, nor need it.
             return lineage, None
         if step.version > oldest_retained or not files.has_manifest(step):

@@ -49,7 +49,9 @@ class StoreId:
             )
 
     def __str__(self) -> str:
-        return f"{self.operator}/{self.partition}" + ("" if self.name == DEFAULT_STORE else f"/{self.name}")
+        return f"{self.operator}/{self.partition}" + (
+            "" if self.name == DEFAULT_STORE else f"/{self.name}"
+        )
 
 
 @dataclass(frozen=True, slots=True, order=True)
@@ -63,9 +65,14 @@ class VersionId:
     id: str = ""
 
     def __post_init__(self) -> None:
-        if self.version < 0 or (self.id != "" and not valid_id(self.id)) or (self.version == 0 and self.id != ""):
+        if (
+            self.version < 0
+            or (self.id != "" and not valid_id(self.id))
+            or (self.version == 0 and self.id != "")
+        ):
             raise InvalidInputError(
-                f"no version id: version {self.version}, id {self.id!r}", kind=ErrorKind.INVALID_ARGUMENT
+                f"no version id: version {self.version}, id {self.id!r}",
+                kind=ErrorKind.INVALID_ARGUMENT,
             )
 
     def __str__(self) -> str:

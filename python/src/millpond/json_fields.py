@@ -10,8 +10,12 @@ from millpond.errors import MillpondError
 
 Fail = Callable[[str], MillpondError]
 
-MOST_GROUP_KEYS = 1_024  # key groups whose live keys a changelog or a manifest tells; one with more tells none
-RESERVED_SLOT = 0xFFFF  # of column families whose order spans partition keys (timers, TTL, eviction by time)
+MOST_GROUP_KEYS = (
+    1_024  # key groups whose live keys a changelog or a manifest tells; one with more tells none
+)
+RESERVED_SLOT = (
+    0xFFFF  # of column families whose order spans partition keys (timers, TTL, eviction by time)
+)
 
 
 class JsonFields:
@@ -77,7 +81,10 @@ class JsonFields:
         return JsonFields(self._get(name), self._fail, f"{self._path}{name}")
 
     def children(self, name: str) -> list[JsonFields]:
-        return [JsonFields(v, self._fail, f"{self._path}{name}[{i}]") for i, v in enumerate(self.array(name))]
+        return [
+            JsonFields(v, self._fail, f"{self._path}{name}[{i}]")
+            for i, v in enumerate(self.array(name))
+        ]
 
     def has(self, name: str) -> bool:
         """Return whether the field is there."""

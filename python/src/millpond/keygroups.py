@@ -48,7 +48,9 @@ class KeyGroups:
         if not 1 <= g <= MAX_PARALLELISM_LIMIT:
             raise _invalid(f"max parallelism {g} is not in 1..{MAX_PARALLELISM_LIMIT}")
         if base < 1 or g % base or (g // base) & (g // base - 1):
-            raise _invalid(f"base {base} does not divide max parallelism {g} with a power of two as quotient")
+            raise _invalid(
+                f"base {base} does not divide max parallelism {g} with a power of two as quotient"
+            )
 
     @property
     def bits(self) -> int:
@@ -80,7 +82,9 @@ class KeyGroups:
     def group(self, slot: int) -> int:
         """Return the group of `slot`: the inverse of `slot()`."""
         self._check_group(slot, "slot")
-        return (slot >> self.bits) + _bitreverse(slot & ((1 << self.bits) - 1), self.bits) * self.base
+        return (slot >> self.bits) + _bitreverse(
+            slot & ((1 << self.bits) - 1), self.bits
+        ) * self.base
 
     def groups_of(self, partition: int, partitions: int) -> range:
         """Return the groups whose rows Spark places on `partition` of `partitions`, ascending."""
@@ -96,14 +100,19 @@ class KeyGroups:
     def slot_ranges(self, partition: int, partitions: int) -> list[tuple[int, int]]:
         """Return the slots that `partition` of `partitions` owns: ascending, disjoint, not adjacent half-open ranges."""
         self._check_partition(partition, partitions)
-        if partitions % self.base == 0 and (partitions // self.base) & (partitions // self.base - 1) == 0:
+        if (
+            partitions % self.base == 0
+            and (partitions // self.base) & (partitions // self.base - 1) == 0
+        ):
             # base * 2^j: one range; the first of its slots is that of the lowest group, by construction of the bit reversal.
             width = self.max_parallelism // partitions
             first = self.slot(partition)
             return [(first, first + width)]
         if self.base % partitions == 0:
             blocks = range(partition, self.base, partitions)
-            return list(merge_ranges([(block << self.bits, (block + 1) << self.bits) for block in blocks]))
+            return list(
+                merge_ranges([(block << self.bits, (block + 1) << self.bits) for block in blocks])
+            )
         slots = sorted(self.slot(group) for group in self.groups_of(partition, partitions))
         return list(merge_ranges([(slot, slot + 1) for slot in slots]))
 

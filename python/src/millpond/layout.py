@@ -132,7 +132,9 @@ def _versioned_name(version: VersionId, spark_format: int, suffix: str) -> str:
     if spark_format < 2:
         return f"{version.version}.{suffix}"
     if not version.id:
-        raise InvalidInputError(f"version {version.version} has no id: Spark checkpoint format 2 names files by id")
+        raise InvalidInputError(
+            f"version {version.version} has no id: Spark checkpoint format 2 names files by id"
+        )
     return f"{version.version}_{version.id}.{suffix}"
 
 
@@ -271,7 +273,9 @@ def table_key(store: StoreId, family: str) -> str:
     """Return the key of the table of one column family of one store in a canonical savepoint."""
     # Names of state variables are the user's: whatever is no letter, digit, `_`, `-` or `$` is percent-encoded.
     name = quote(family, safe="$").replace(".", "%2E")
-    return check_relative(f"{TABLES_DIR}/{store.operator}/{store.name}/{name}/{store.partition}.parquet")
+    return check_relative(
+        f"{TABLES_DIR}/{store.operator}/{store.name}/{name}/{store.partition}.parquet"
+    )
 
 
 def relative_state_schema(path: str, operator: int) -> str:
@@ -280,7 +284,12 @@ def relative_state_schema(path: str, operator: int) -> str:
     Raises: FormatError: UNSAFE_PATH: it is no path of a schema file of `operator`.
     """
     parts = path.split("/")[-5:]
-    if len(parts) < 5 or parts[0] != STATE_DIR or parts[2] != STATE_SCHEMA_DIR or not valid_store_name(parts[3]):
+    if (
+        len(parts) < 5
+        or parts[0] != STATE_DIR
+        or parts[2] != STATE_SCHEMA_DIR
+        or not valid_store_name(parts[3])
+    ):
         raise FormatError(f"no path of a schema file: {path!r}", kind=ErrorKind.UNSAFE_PATH)
     return check_relative("/".join([STATE_DIR, str(operator), *parts[2:]]))
 
@@ -288,13 +297,19 @@ def relative_state_schema(path: str, operator: int) -> str:
 def operator_of(key: str) -> int | None:
     """Return the operator whose file `key` is, Spark's own files included; None if it lies elsewhere."""
     parts = key.split("/")
-    return int(parts[1]) if len(parts) > 2 and parts[0] == STATE_DIR and _NUMBER_ONLY.fullmatch(parts[1]) else None
+    return (
+        int(parts[1])
+        if len(parts) > 2 and parts[0] == STATE_DIR and _NUMBER_ONLY.fullmatch(parts[1])
+        else None
+    )
 
 
 def is_of_operator(key: str) -> bool:
     """Return whether `key` is a file in which Spark describes an operator: its metadata, or a schema of its state."""
     match = _OPERATORS.fullmatch(key)
-    return match is not None and all(name is None or valid_store_name(name) for name in match.groups())
+    return match is not None and all(
+        name is None or valid_store_name(name) for name in match.groups()
+    )
 
 
 def is_of_source(key: str) -> bool:
@@ -354,7 +369,11 @@ def parse_key(key: str) -> StoreKey | None:
     Spark's `_metadata` directories belong to no store.
     """
     parts = key.split("/")
-    if len(parts) < 4 or parts[0] != STATE_DIR or not all(_NUMBER_ONLY.fullmatch(p) for p in parts[1:3]):
+    if (
+        len(parts) < 4
+        or parts[0] != STATE_DIR
+        or not all(_NUMBER_ONLY.fullmatch(p) for p in parts[1:3])
+    ):
         return None
     operator, partition, rest = int(parts[1]), int(parts[2]), parts[3:]
     if rest[0] == SPARK_METADATA_DIR:
@@ -374,7 +393,12 @@ def is_sparks(key: str) -> bool:
     parts = key.split("/")
     if parts[0] == MILLPOND_DIR:
         return key in (STORAGE_KEY, ASKED_KEY, SINK_KEY) or key.startswith(RUNNING_PREFIX)
-    return parts[0] != STATE_DIR or len(parts) < 3 or parts[2] == STATE_SCHEMA_DIR or SPARK_METADATA_DIR in parts[2:]
+    return (
+        parts[0] != STATE_DIR
+        or len(parts) < 3
+        or parts[2] == STATE_SCHEMA_DIR
+        or SPARK_METADATA_DIR in parts[2:]
+    )
 
 
 def side_of_prefix(prefix: str) -> bool | None:
@@ -421,7 +445,9 @@ def check_local_sst_name(name: str) -> str:
 def check_rocksdb_manifest_name(name: str) -> str:
     """Return `name` if it is `MANIFEST-<digits>`. Raises: FormatError: UNSAFE_PATH."""
     if not _ROCKSDB_MANIFEST.fullmatch(name):
-        raise FormatError(f"unsafe name of a RocksDB manifest: {name!r}", kind=ErrorKind.UNSAFE_PATH)
+        raise FormatError(
+            f"unsafe name of a RocksDB manifest: {name!r}", kind=ErrorKind.UNSAFE_PATH
+        )
     return name
 
 
@@ -456,7 +482,8 @@ def parse_root(root: str) -> RootUri:
     segments = [part for part in rest.split("/") if part not in ("", ".")]
     if not rest.startswith("/") or ".." in segments or "\0" in rest:
         raise InvalidInputError(
-            f"no absolute path or URI of a Spark checkpoint: {root!r}", kind=ErrorKind.INVALID_ARGUMENT
+            f"no absolute path or URI of a Spark checkpoint: {root!r}",
+            kind=ErrorKind.INVALID_ARGUMENT,
         )
     return RootUri(scheme, authority, "/" + "/".join(segments))
 

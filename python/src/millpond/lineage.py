@@ -57,7 +57,10 @@ def check_header(header: Header, version: int) -> None:
             f"a changelog named for version {version} says that it is version {header.version}",
             kind=ErrorKind.CHANGELOG_DAMAGED,
         )
-    if not 0 <= header.lineage_base < version or len(header.lineage) != version - header.lineage_base:
+    if (
+        not 0 <= header.lineage_base < version
+        or len(header.lineage) != version - header.lineage_base
+    ):
         raise FormatError(
             f"the changelog of version {version} has a lineage of {len(header.lineage)} ids from version "
             f"{header.lineage_base}, which does not reach its parent",

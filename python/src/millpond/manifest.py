@@ -55,7 +55,9 @@ class Manifest:
     keys: int  # live keys; -1: not counted
     ssts: tuple[SstRef, ...]
     rocksdb_manifest_name: str  # MANIFEST-000005; "" if composed
-    rocksdb_manifest: bytes  # content of that file, as it is in the RocksDB checkpoint; b"" if composed
+    rocksdb_manifest: (
+        bytes  # content of that file, as it is in the RocksDB checkpoint; b"" if composed
+    )
     sources: tuple[SnapshotSource, ...] = ()  # of a composed manifest, which has no SSTs of its own
     changelogs: tuple[ChangelogSource, ...] = ()  # what to apply to the sources, in this order
     group_keys: tuple[int, ...] | None = None  # as in a changelog's header
@@ -149,7 +151,9 @@ def decode_manifest(data: bytes, *, name: str = "manifest") -> Manifest:
     if not valid_id(version_id):
         raise fields.fail("field id is no id")
     try:
-        store_id = StoreId(store.integer("operator"), store.integer("partition"), store.string("name"))
+        store_id = StoreId(
+            store.integer("operator"), store.integer("partition"), store.string("name")
+        )
     except InvalidInputError as e:
         raise fields.fail("field store names no store") from e
     parent: ParentSnapshot | None = None
@@ -160,7 +164,10 @@ def decode_manifest(data: bytes, *, name: str = "manifest") -> Manifest:
             raise fields.fail("field parent_snapshot.id is no id")
     key_groups = KeyGroupsInfo.from_json(groups)
     ssts = ssts_from_json(fields)
-    sources, changelogs = fields.children("sources"), fields.children("changelogs") if composed else ()
+    sources, changelogs = (
+        fields.children("sources"),
+        fields.children("changelogs") if composed else (),
+    )
     if (sources and not composed) or (composed and ssts):
         raise fields.fail("has both SSTs of its own and sources")
     groups_count = key_groups.max_parallelism
@@ -173,7 +180,9 @@ def decode_manifest(data: bytes, *, name: str = "manifest") -> Manifest:
         created_by=fields.string("created_by"),
         key_groups=key_groups,
         slots=slots_from_json(groups, groups_count),
-        column_families=tuple(ColumnFamily.from_json(entry) for entry in fields.children("column_families")),
+        column_families=tuple(
+            ColumnFamily.from_json(entry) for entry in fields.children("column_families")
+        ),
         keys=fields.integer("keys", -1),
         group_keys=group_keys_from_json(fields),
         ssts=ssts,

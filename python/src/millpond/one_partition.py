@@ -18,7 +18,8 @@ def lives_in_partition_0(storage: Storage, operator: int, info: OperatorInfo | N
     Raises: FormatError: a schema file is damaged.
     """
     return info is not None and lives_in_one_partition(
-        info.name, {name: _columns(storage, schema_keys(operator, info, name)) for name in info.stores}
+        info.name,
+        {name: _columns(storage, schema_keys(operator, info, name)) for name in info.stores},
     )
 
 

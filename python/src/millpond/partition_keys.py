@@ -89,7 +89,9 @@ def partition_key_rule(
     if operator_name in TRANSFORM_WITH_STATE_OPERATORS:
         return _transform_with_state_rule(column_family, key_columns, spec, state_variables)
     if not operator_name:
-        return _unknown("the operator's name is not known: no operator metadata in the Spark checkpoint")
+        return _unknown(
+            "the operator's name is not known: no operator metadata in the Spark checkpoint"
+        )
     return _unknown(f"operator {operator_name} is not known to this version of millpond")
 
 
@@ -99,7 +101,10 @@ def lives_in_one_partition(operator_name: str, stores: Mapping[str, Sequence[str
     Args:
         stores: name to the columns of its key; None: not known, or of several column families.
     """
-    rules = (partition_key_rule(operator_name, name, "default", columns) for name, columns in stores.items())
+    rules = (
+        partition_key_rule(operator_name, name, "default", columns)
+        for name, columns in stores.items()
+    )
     return all(rule.kind == "none" for rule in rules)
 
 
@@ -115,11 +120,16 @@ def _join_rule(name: str, key_columns: Sequence[str] | None) -> PartitionKeyRule
     if name == "default":
         # Join v3 and v4 open the store with a dummy default column family that is never written.
         return WHOLE
-    return _unknown(f"a stream-stream join has no store or column family {name!r} that millpond knows")
+    return _unknown(
+        f"a stream-stream join has no store or column family {name!r} that millpond knows"
+    )
 
 
 def _transform_with_state_rule(
-    column_family: str, key_columns: Sequence[str] | None, spec: str | None, variables: Sequence[dict[str, Any]]
+    column_family: str,
+    key_columns: Sequence[str] | None,
+    spec: str | None,
+    variables: Sequence[dict[str, Any]],
 ) -> PartitionKeyRule:
     types = {str(v.get("stateName", "")): str(v.get("stateVariableType", "")) for v in variables}
     if column_family.startswith(_TIMERS):
@@ -127,17 +137,23 @@ def _transform_with_state_rule(
             return _nested(0)
         if column_family.endswith("_timestampToKey"):
             return _nested(1)
-        return _unknown(f"timer column family {column_family!r} is of a kind that millpond does not know")
+        return _unknown(
+            f"timer column family {column_family!r} is of a kind that millpond does not know"
+        )
     if column_family.startswith("$ttl_"):
         # Key is {expirationMs, elementKey}; for a map, elementKey is itself {key, userKey}.
         state_type = types.get(column_family[len("$ttl_") :])
         if state_type is None:
-            return _unknown(f"the type of the state variable behind {column_family!r} is not in the operator metadata")
+            return _unknown(
+                f"the type of the state variable behind {column_family!r} is not in the operator metadata"
+            )
         return _nested(1, 0) if state_type == "MapState" else _nested(1)
     if column_family.startswith(("$min_", "$count_", "$rowCounter_")):
         return WHOLE
     if column_family.startswith("$"):
-        return _unknown(f"internal column family {column_family!r} is of a kind that millpond does not know")
+        return _unknown(
+            f"internal column family {column_family!r} is of a kind that millpond does not know"
+        )
     if types.get(column_family) == "MapState":
         return _nested(0)
     # The schema-less case (a variable not yet in the metadata): a map's key is the only two-column {key, userKey}

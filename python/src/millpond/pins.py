@@ -59,14 +59,16 @@ def _read(storage: Storage, key: str) -> tuple[frozenset[str], int | None]:
     try:
         pin = json.loads(storage.read(key))
         named = frozenset(
-            layout.check_relative(str(k)) for k in (*pin.get("manifests", ()), *pin.get("changelogs", ()))
+            layout.check_relative(str(k))
+            for k in (*pin.get("manifests", ()), *pin.get("changelogs", ()))
         )
         expires_ms = pin.get("expires_ms")
     except NotFoundError:
         return frozenset(), None  # just released
     except (ValueError, AttributeError, TypeError) as e:
         raise FormatError(
-            f"{key} is no pin that this version can read: nothing is collected", kind=ErrorKind.FORMAT_DAMAGED
+            f"{key} is no pin that this version can read: nothing is collected",
+            kind=ErrorKind.FORMAT_DAMAGED,
         ) from e
     return named, expires_ms if isinstance(expires_ms, int) else None
 
@@ -77,7 +79,11 @@ def _now_ms() -> int:
 
 @contextmanager
 def pinned(
-    storage: Storage, *, manifests: Iterable[str], changelogs: Iterable[str], lease_ms: int = LEASE_MS
+    storage: Storage,
+    *,
+    manifests: Iterable[str],
+    changelogs: Iterable[str],
+    lease_ms: int = LEASE_MS,
 ) -> Iterator[str]:
     """Pin the files of the keys while the block runs. Yields the key of the pin.
 

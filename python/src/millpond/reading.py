@@ -49,8 +49,21 @@ def read_state(
 
     if spark is not None:
         return tables.read_with_spark(
-            spark, path, operator=operator, store=store, column_family=column_family, batch=batch, keys=keys, raw=raw
+            spark,
+            path,
+            operator=operator,
+            store=store,
+            column_family=column_family,
+            batch=batch,
+            keys=keys,
+            raw=raw,
         )
     return tables.read_state(
-        path, operator=operator, store=store, column_family=column_family, batch=batch, keys=keys, raw=raw
+        path,
+        operator=operator,
+        store=store,
+        column_family=column_family,
+        batch=batch,
+        keys=keys,
+        raw=raw,
     )

@@ -66,7 +66,9 @@ def _locked(descriptor: int) -> int:
 def open_own(parent: int, name: str) -> int:
     """Open the directory `name` in the directory that the descriptor `parent` is of: itself, and not what a link of that name leads
     to. Raises: OSError: no such directory, a link, or another user's."""
-    descriptor = os.open(name, os.O_RDONLY | os.O_DIRECTORY | os.O_NOFOLLOW | os.O_CLOEXEC, dir_fd=parent)
+    descriptor = os.open(
+        name, os.O_RDONLY | os.O_DIRECTORY | os.O_NOFOLLOW | os.O_CLOEXEC, dir_fd=parent
+    )
     if os.fstat(descriptor).st_uid != os.geteuid():
         os.close(descriptor)
         raise PermissionError(errno.EPERM, os.strerror(errno.EPERM), name)

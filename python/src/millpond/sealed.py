@@ -25,11 +25,16 @@ _MAX_HEAD_BYTES = 80
 def seal(kind: str, body: Mapping[str, Any]) -> bytes:
     """Return the bytes of a sealed JSON file of `kind` (`format` or `manifest`)."""
     # sort_keys stays off: the order of fields in the file is the order of the documentation.
-    data = json.dumps(body, ensure_ascii=True, separators=(",", ":"), allow_nan=False).encode("ascii") + b"\n"
+    data = (
+        json.dumps(body, ensure_ascii=True, separators=(",", ":"), allow_nan=False).encode("ascii")
+        + b"\n"
+    )
     return f"MILLPOND {kind} {FORMAT} {zlib.crc32(data):08x} {len(data)}\n".encode("ascii") + data
 
 
-def unseal(kind: str, data: bytes, *, name: str, damaged: ErrorKind, features: Iterable[str] = ()) -> JsonFields:
+def unseal(
+    kind: str, data: bytes, *, name: str, damaged: ErrorKind, features: Iterable[str] = ()
+) -> JsonFields:
     """Check the seal of `data` and return its body.
 
     Args:
@@ -54,11 +59,14 @@ def unseal(kind: str, data: bytes, *, name: str, damaged: ErrorKind, features: I
     file_format = int(match[2])
     if file_format > FORMAT:
         raise UnsupportedError(
-            f"{name}: {kind} of format {file_format}, this version reads {FORMAT}", kind=ErrorKind.FORMAT_TOO_NEW
+            f"{name}: {kind} of format {file_format}, this version reads {FORMAT}",
+            kind=ErrorKind.FORMAT_TOO_NEW,
         )
     body = data[end + 1 :]
     if file_format != FORMAT or len(body) != int(match[4]):
-        raise fail(f"{len(body)} bytes after its first line, which announces {match[4].decode('ascii')}")
+        raise fail(
+            f"{len(body)} bytes after its first line, which announces {match[4].decode('ascii')}"
+        )
     if zlib.crc32(body) != int(match[3], 16):
         raise fail("its check sum does not match")
     try:

@@ -39,7 +39,10 @@ def jar() -> str:
 
 
 def configure(
-    builder: SparkSession.Builder, options: Mapping[str, object] | None = None, /, **named_options: object
+    builder: SparkSession.Builder,
+    options: Mapping[str, object] | None = None,
+    /,
+    **named_options: object,
 ) -> SparkSession.Builder:
     """Return `builder`, told to keep streaming state in Millpond. Idempotent; starts nothing.
 
@@ -57,7 +60,10 @@ def configure(
     present = _options_of(builder)
     _refuse_connect(builder, present)
     own = {key: value for key, value in present.items() if key.startswith(config.PREFIX)}
-    given = {**dict(options or {}), **{_option_name(name): value for name, value in named_options.items()}}
+    given = {
+        **dict(options or {}),
+        **{_option_name(name): value for name, value in named_options.items()},
+    }
     config.resolve({**own, **given})
     path = jar()
     running = _refuse_late(path)
@@ -66,12 +72,17 @@ def configure(
         if value is not None:
             builder = builder.config(config.PREFIX + key.removeprefix(config.PREFIX), _text(value))
     driver_python = config.PREFIX + _DRIVER_PYTHON
-    if driver_python not in {**inherited, **present} and not {_DRIVER_PYTHON, driver_python} & given.keys():
+    if (
+        driver_python not in {**inherited, **present}
+        and not {_DRIVER_PYTHON, driver_python} & given.keys()
+    ):
         builder = builder.config(driver_python, sys.executable)
     if running is None or _JARS_KEY in present:
         # A running JVM has the jar already, perhaps under a name of the cluster's own.
         jars = present.get(_JARS_KEY, inherited.get(_JARS_KEY, ""))
-        builder = builder.config(_JARS_KEY, jars if _names_jar(jars, path) else _appended(jars, path))
+        builder = builder.config(
+            _JARS_KEY, jars if _names_jar(jars, path) else _appended(jars, path)
+        )
     extensions = present.get(_EXTENSIONS_KEY, inherited.get(_EXTENSIONS_KEY, ""))
     builder = builder.config(_EXTENSIONS_KEY, _appended(extensions, EXTENSION_CLASS))
     return builder.config(_PROVIDER_KEY, PROVIDER_CLASS)
@@ -90,7 +101,9 @@ def conf_lines(master: str | None = None) -> list[str]:
         settings[config.PREFIX + _DRIVER_PYTHON] = sys.executable
     elif master.startswith("k8s"):
         settings[_JARS_KEY] = "local://" + settings[_JARS_KEY]
-        notes.append("# The jar's path is the one inside the image: run `millpond conf --master k8s://...` there.")
+        notes.append(
+            "# The jar's path is the one inside the image: run `millpond conf --master k8s://...` there."
+        )
     else:
         notes.append("# millpond must be installed for this Python on every executor:")
         notes.append(f"# spark.pyspark.python {sys.executable}")
@@ -143,7 +156,9 @@ def plain_session(settings: Mapping[str, str]) -> Any:
     for name, value in settings.items():
         builder = builder.config(name, value)
     session = builder.getOrCreate()
-    if (session.sparkContext.master or "").startswith("local") and "PYSPARK_PYTHON" not in os.environ:
+    if (session.sparkContext.master or "").startswith(
+        "local"
+    ) and "PYSPARK_PYTHON" not in os.environ:
         # Its workers would be of the first python3 on the path, which need not be the one that Millpond is installed for.
         session.sparkContext.pythonExec = sys.executable
     return session

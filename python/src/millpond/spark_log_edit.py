@@ -23,7 +23,10 @@ def offsets_with_partitions(text: str, partitions: int, *, name: str) -> str:
 def offsets_left_out(text: str, before: str, *, name: str) -> str:
     """Return the entry `text` of the offset log as that of a batch that is left out: it reads nothing after the batch before it,
     whose entry is `before`. Raises: as above."""
-    lines, sources = offsets_with_conf(text, {LEFT_OUT: "true"}, name=name).split("\n"), before.split("\n")
+    lines, sources = (
+        offsets_with_conf(text, {LEFT_OUT: "true"}, name=name).split("\n"),
+        before.split("\n"),
+    )
     return "\n".join([*lines[:2], *sources[2:]])
 
 
@@ -55,7 +58,8 @@ def commit_with_state_ids(text: str, ids: StateIds, *, name: str) -> str:
     if metadata.get("stateUniqueIds") is None:
         return text
     metadata["stateUniqueIds"] = {
-        str(operator): [list(stores) for stores in partitions] for operator, partitions in sorted(ids.items())
+        str(operator): [list(stores) for stores in partitions]
+        for operator, partitions in sorted(ids.items())
     }
     lines[1] = _dump(metadata)
     return "\n".join(lines)
@@ -68,7 +72,9 @@ def operator_metadata_with_partitions(text: str, partitions: int, *, name: str) 
         for store in metadata["stateStoreInfo"]:
             store["numPartitions"] = partitions
     except (KeyError, TypeError) as e:
-        raise FormatError(f"{name}: not the operator metadata that Spark writes", kind=ErrorKind.FORMAT_DAMAGED) from e
+        raise FormatError(
+            f"{name}: not the operator metadata that Spark writes", kind=ErrorKind.FORMAT_DAMAGED
+        ) from e
     lines[1] = _dump(metadata)
     return "\n".join(lines)
 
@@ -80,7 +86,9 @@ def _parse(text: str, name: str) -> tuple[list[str], dict[str, Any]]:
     except (IndexError, ValueError) as e:
         raise FormatError(f"{name}: damaged log of Spark", kind=ErrorKind.FORMAT_DAMAGED) from e
     if not isinstance(metadata, dict):
-        raise FormatError(f"{name}: damaged log of Spark: no JSON object", kind=ErrorKind.FORMAT_DAMAGED)
+        raise FormatError(
+            f"{name}: damaged log of Spark: no JSON object", kind=ErrorKind.FORMAT_DAMAGED
+        )
     return lines, metadata
 
 

@@ -75,7 +75,9 @@ class CommitEntry:
         ids = self.ids_of(store.operator, store.partition)
         if len(ids) == 1:
             return ids[0]
-        return ids[names.index(store.name)] if len(ids) == len(names) and store.name in names else None
+        return (
+            ids[names.index(store.name)] if len(ids) == len(names) and store.name in names else None
+        )
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -97,7 +99,11 @@ class OperatorInfo:
     def state_variables(self) -> tuple[dict[str, Any], ...]:
         """`stateVariables` of transformWithState, empty for other operators."""
         variables = self.properties.get("stateVariables", [])
-        return tuple(v for v in variables if isinstance(v, dict)) if isinstance(variables, list) else ()
+        return (
+            tuple(v for v in variables if isinstance(v, dict))
+            if isinstance(variables, list)
+            else ()
+        )
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -167,7 +173,8 @@ class SparkMetadata:
         rescales = {
             batch
             for batch, entry in self.offsets.items()
-            if (before := self.offsets.get(batch - 1)) is not None and before.partitions != entry.partitions
+            if (before := self.offsets.get(batch - 1)) is not None
+            and before.partitions != entry.partitions
         }
         return frozenset(rescales | {batch for batch in self.offsets if self.was_left_out(batch)})
 
@@ -177,7 +184,11 @@ class SparkMetadata:
         Falls back to the newest entry where that batch's entry is gone, was not read, or for the version in the making.
         """
         entry = self.offsets.get(version - 1)
-        return entry.partitions if entry is not None and entry.partitions is not None else self.partitions
+        return (
+            entry.partitions
+            if entry is not None and entry.partitions is not None
+            else self.partitions
+        )
 
 
 def read_spark_metadata(
@@ -282,9 +293,14 @@ def parse_commit(text: str, batch: int) -> CommitEntry:
     ids: dict[int, tuple[tuple[str, ...], ...]] = {}
     if raw is not None:
         try:
-            ids = {int(op): tuple(tuple(str(i) for i in stores) for stores in parts) for op, parts in raw.items()}
+            ids = {
+                int(op): tuple(tuple(str(i) for i in stores) for stores in parts)
+                for op, parts in raw.items()
+            }
         except (AttributeError, TypeError, ValueError) as error:
-            raise _damaged(key, "stateUniqueIds is no map of operators to lists of lists") from error
+            raise _damaged(
+                key, "stateUniqueIds is no map of operators to lists of lists"
+            ) from error
     return CommitEntry(
         batch=batch,
         watermark_ms=_int(metadata, "nextBatchWatermarkMs", key),
@@ -301,7 +317,9 @@ def parse_operator_metadata(text: str, key: str) -> OperatorInfo:
     try:
         stores = body["stateStoreInfo"]
         partitions = {int(store["numPartitions"]) for store in stores}
-        properties = json.loads(body["operatorPropertiesJson"]) if body.get("operatorPropertiesJson") else {}
+        properties = (
+            json.loads(body["operatorPropertiesJson"]) if body.get("operatorPropertiesJson") else {}
+        )
         return OperatorInfo(
             name=str(body["operatorInfo"]["operatorName"]),
             stores=tuple(str(store["storeName"]) for store in stores),
@@ -377,7 +395,8 @@ def _lines(text: str, key: str, versions: tuple[str, ...]) -> list[str]:
         return lines
     if version.startswith("v") and version[1:].isdigit():
         raise UnsupportedError(
-            f"{key}: log version {version} is newer than this version of millpond knows", kind=ErrorKind.FORMAT_TOO_NEW
+            f"{key}: log version {version} is newer than this version of millpond knows",
+            kind=ErrorKind.FORMAT_TOO_NEW,
         )
     raise _damaged(key, "no version in its first line")
 

@@ -30,7 +30,9 @@ _CPU_QUOTA = "/sys/fs/cgroup/cpu.max"
 
 def process_count(quota_file: str = _CPU_QUOTA) -> int:
     """Return how many processes to spread work over: one for each core that this process may use, and not too many."""
-    cores = len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count() or 1
+    cores = (
+        len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count() or 1
+    )
     with suppress(OSError, ValueError):  # no quota
         with open(quota_file, encoding="ascii") as file:
             quota_us, period_us = map(int, file.read().split())
@@ -161,7 +163,9 @@ class _Worker:
         except (BrokenPipeError, EOFError, pickle.UnpicklingError) as e:
             code = self._process.wait()
             raise AgentError(
-                f"a process that did a part of the work ended with code {code}", kind=ErrorKind.AGENT_LOST, hint=_AGAIN
+                f"a process that did a part of the work ended with code {code}",
+                kind=ErrorKind.AGENT_LOST,
+                hint=_AGAIN,
             ) from e
         if not ok:
             raise result
@@ -189,7 +193,10 @@ class SparkTasks:
                     yield pa.RecordBatch.from_pydict({"job": [number], "answer": [answer]})
 
         numbers = self._spark.range(0, count, 1, count)
-        answers = {row.job: row.answer for row in numbers.mapInArrow(run, "job long, answer binary").collect()}
+        answers = {
+            row.job: row.answer
+            for row in numbers.mapInArrow(run, "job long, answer binary").collect()
+        }
         for number in range(count):
             ok, result = pickle.loads(answers[number])
             if not ok:

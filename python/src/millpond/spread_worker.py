@@ -50,7 +50,9 @@ def _answer(work: Any, shared: Any, job: Any) -> bytes:
             pickle.loads(answer)  # some exceptions say only then that they cannot be sent
             return answer
         except Exception:
-            return pickle.dumps((False, InternalError(f"{type(e).__name__}: {e}", kind=ErrorKind.INTERNAL)))
+            return pickle.dumps(
+                (False, InternalError(f"{type(e).__name__}: {e}", kind=ErrorKind.INTERNAL))
+            )
 
 
 if __name__ == "__main__":

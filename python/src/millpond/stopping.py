@@ -10,7 +10,13 @@ from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any, Generic, Protocol, TypeVar
 
-from millpond.errors import ErrorKind, InvalidInputError, MillpondError, UnavailableError, UnsupportedError
+from millpond.errors import (
+    ErrorKind,
+    InvalidInputError,
+    MillpondError,
+    UnavailableError,
+    UnsupportedError,
+)
 
 if TYPE_CHECKING:
     from millpond.rescaling import RescaleReport
@@ -135,21 +141,33 @@ def rescale_query(
         report: RescaleReport | None = None
         refused: MillpondError | None = None
         try:
-            report = rescale(storage, root, partitions, max_parallelism=max_parallelism, file_sink=file_sink)
+            report = rescale(
+                storage, root, partitions, max_parallelism=max_parallelism, file_sink=file_sink
+            )
         except MillpondError as e:
             refused = e
             if isinstance(e, UnavailableError):
-                undo(storage, root)  # where the storage failed again while it was taken back, nothing could be started
+                undo(
+                    storage, root
+                )  # where the storage failed again while it was taken back, nothing could be started
         commits = _commits(storage)
         query = start()
-        if refused is None or refused.kind is not ErrorKind.BATCH_NOT_COMMITTED or attempt == _ATTEMPTS - 1:
+        if (
+            refused is None
+            or refused.kind is not ErrorKind.BATCH_NOT_COMMITTED
+            or attempt == _ATTEMPTS - 1
+        ):
             break
         log.info("the query had begun its next micro-batch: it finishes it and is stopped again")
         stopped = None  # it serves again
         _wait_for_first(query, storage, commits, wait_s)
     assert stopped is not None
     if refused is not None:
-        log.warning("the query goes on with as many partitions as before: %s: %s", refused.kind.value, refused)
+        log.warning(
+            "the query goes on with as many partitions as before: %s: %s",
+            refused.kind.value,
+            refused,
+        )
     _wait_for_first(query, storage, commits, wait_s)
     gap_ms = round((time.monotonic() - stopped) * 1000)
     return QueryRescale(query=query, report=report, refused=refused, gap_ms=gap_ms)
@@ -176,7 +194,10 @@ def _refuse_early(
             file_sink=file_sink,
         )
     except MillpondError as e:
-        wrong = isinstance(e, (InvalidInputError, UnsupportedError)) and e.kind is not ErrorKind.FILE_SINK_MISMATCH
+        wrong = (
+            isinstance(e, (InvalidInputError, UnsupportedError))
+            and e.kind is not ErrorKind.FILE_SINK_MISMATCH
+        )
         if wrong or e.kind in _TOLD_EARLY:
             raise
         log.info("cannot tell beforehand whether it can be rescaled: %s", e)
@@ -187,7 +208,9 @@ def _wait_for_first(query: RunningQuery, storage: Storage, commits: int, wait_s:
     deadline, poll_s = time.monotonic() + wait_s, _poll_s(storage)
     while query.isActive and _commits(storage) <= commits and time.monotonic() < deadline:
         status = query.status
-        if not status.get("isTriggerActive") and str(status.get("message")).startswith("Waiting for"):
+        if not status.get("isTriggerActive") and str(status.get("message")).startswith(
+            "Waiting for"
+        ):
             return
         time.sleep(poll_s)
 

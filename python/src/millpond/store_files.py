@@ -48,7 +48,9 @@ def read_listing(storage: Storage, store: StoreId) -> Listing:
     return listing
 
 
-def add_to_listing(listing: Listing, parsed: layout.StoreKey | None, info: ObjectInfo, store: StoreId) -> None:
+def add_to_listing(
+    listing: Listing, parsed: layout.StoreKey | None, info: ObjectInfo, store: StoreId
+) -> None:
     """Sort one listed object into `listing` if it belongs to `store`."""
     if parsed is None or parsed.store != store:
         return
@@ -113,7 +115,9 @@ class StoreFiles:
         self.spark_format = spark_format
         self.listing = Listing()
         self._headers: dict[str, tuple[ObjectInfo, ChangelogHeader]] = {}
-        self.ended: set[str] = set()  # keys of changelogs whose end, as of one that is whole, came with the header
+        self.ended: set[str] = (
+            set()
+        )  # keys of changelogs whose end, as of one that is whole, came with the header
 
     def refresh(self) -> Listing:
         """List again."""
@@ -146,7 +150,8 @@ class StoreFiles:
         info = self.listing.changelogs.get(self._stored_id(version))
         if info is None:
             raise NotFoundError(
-                f"store {self.store}: {self.changelog_name(version)} is not there", kind=ErrorKind.CHANGELOG_MISSING
+                f"store {self.store}: {self.changelog_name(version)} is not there",
+                kind=ErrorKind.CHANGELOG_MISSING,
             )
         return info
 
@@ -202,14 +207,18 @@ class StoreFiles:
         return manifest
 
     def versions(self) -> Collection[int]:
-        return {v.version for v in self.listing.changelogs} | {v.version for v in self.listing.manifests}
+        return {v.version for v in self.listing.changelogs} | {
+            v.version for v in self.listing.manifests
+        }
 
     def manifest_versions(self) -> Collection[int]:
         return {v.version for v in self.listing.manifests}
 
     def has_foreign_changelog(self) -> bool:
         """Whether one of the files named like a changelog is none of Millpond's (Spark's RocksDB provider uses the name too)."""
-        newest = max(self.listing.changelogs.values(), key=lambda info: info.modified_ms, default=None)
+        newest = max(
+            self.listing.changelogs.values(), key=lambda info: info.modified_ms, default=None
+        )
         if newest is None:
             return False
         try:

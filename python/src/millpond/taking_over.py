@@ -29,7 +29,10 @@ class TakeOverReport:
 
 
 def take_over(
-    checkpoint: str | os.PathLike[str], settings: StorageSettings = _DEFAULT, *, even_if_there: bool = False
+    checkpoint: str | os.PathLike[str],
+    settings: StorageSettings = _DEFAULT,
+    *,
+    even_if_there: bool = False,
 ) -> TakeOverReport:
     """Write down that the state at storage.uri is that of this Spark checkpoint. Its old owner is refused from its next start on.
 
@@ -43,7 +46,10 @@ def take_over(
     root = root_of(checkpoint)
     spark = open_storage(root, settings)
     if not _is_there(spark):
-        raise error(ErrorKind.NOT_A_CHECKPOINT, f"{root} has no {layout.QUERY_METADATA_KEY}: it is no Spark checkpoint")
+        raise error(
+            ErrorKind.NOT_A_CHECKPOINT,
+            f"{root} has no {layout.QUERY_METADATA_KEY}: it is no Spark checkpoint",
+        )
     place = read_place(spark)
     if place is None:
         raise InvalidInputError(

@@ -39,12 +39,20 @@ class UnlistedFiles(StoreFiles):
     """
 
     def __init__(
-        self, storage: Storage, store: StoreId, spark_format: int, *, local_dir: str, parallel: Parallel
+        self,
+        storage: Storage,
+        store: StoreId,
+        spark_format: int,
+        *,
+        local_dir: str,
+        parallel: Parallel,
     ) -> None:
         super().__init__(storage, store, spark_format)
         self._local_dir = local_dir
         self._parallel = parallel
-        self._fetched: dict[str, tuple[str, ChangelogHeader]] = {}  # name -> path of the local copy, header
+        self._fetched: dict[
+            str, tuple[str, ChangelogHeader]
+        ] = {}  # name -> path of the local copy, header
         self._manifests: dict[str, Manifest] = {}
         self._snapshots: set[int] = set()  # versions at which a header says there is a snapshot
 
@@ -76,7 +84,9 @@ class UnlistedFiles(StoreFiles):
         name = self.changelog_name(version)
         path = os.path.join(self._local_dir, name)
         try:
-            self.storage.get_to_file(layout.changelog_key(self.store, version, self.spark_format), path)
+            self.storage.get_to_file(
+                layout.changelog_key(self.store, version, self.spark_format), path
+            )
             with open(path, "rb") as file:
                 header = read_header(file, name=name)
         except (NotFoundError, FormatError, UnsupportedError) as e:
@@ -89,7 +99,9 @@ class UnlistedFiles(StoreFiles):
     def changelog_info(self, version: VersionId) -> ObjectInfo:
         self.header(version)
         path = self._fetched[self.changelog_name(version)][0]
-        return ObjectInfo(layout.changelog_key(self.store, version, self.spark_format), os.path.getsize(path), 0)
+        return ObjectInfo(
+            layout.changelog_key(self.store, version, self.spark_format), os.path.getsize(path), 0
+        )
 
     def local_copy(self, version: VersionId) -> str | None:
         self.header(version)
@@ -112,7 +124,9 @@ class UnlistedFiles(StoreFiles):
             raise NeedsListing(e) from e
 
     def versions(self) -> Collection[int]:
-        raise NeedsListing(NotFoundError(f"store {self.store}: its versions are not known without a listing"))
+        raise NeedsListing(
+            NotFoundError(f"store {self.store}: its versions are not known without a listing")
+        )
 
     def manifest_versions(self) -> Collection[int]:
         return self.versions()

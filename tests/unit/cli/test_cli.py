@@ -36,7 +36,15 @@ def test_version(capsys: Captured) -> None:
 
 
 @pytest.mark.parametrize(
-    "argv", [[], ["nonsense"], ["checkpoint"], ["checkpoint", "show"], ["conf", "--master", "mesos"], ["options", "x"]]
+    "argv",
+    [
+        [],
+        ["nonsense"],
+        ["checkpoint"],
+        ["checkpoint", "show"],
+        ["conf", "--master", "mesos"],
+        ["options", "x"],
+    ],
 )
 def test_wrong_usage(argv: list[str], capsys: Captured) -> None:
     assert main(argv) == 2
@@ -44,7 +52,9 @@ def test_wrong_usage(argv: list[str], capsys: Captured) -> None:
     assert captured.out == "" and "usage: millpond" in captured.err
 
 
-@pytest.mark.parametrize("argv", [["--help"], ["checkpoint", "--help"], ["checkpoint", "verify", "--help"]])
+@pytest.mark.parametrize(
+    "argv", [["--help"], ["checkpoint", "--help"], ["checkpoint", "verify", "--help"]]
+)
 def test_help(argv: list[str], capsys: Captured) -> None:
     assert main(argv) == 0
     captured = capsys.readouterr()
@@ -67,7 +77,11 @@ def _sizes(built: CheckpointBuilder) -> set[int]:
     sizes: set[int] = set()
     for column in ("changelog", "sst"):
         partial = [
-            sum(i.size_bytes for i in built.storage.list(layout.store_prefix(store)) if i.key.endswith("." + column))
+            sum(
+                i.size_bytes
+                for i in built.storage.list(layout.store_prefix(store))
+                if i.key.endswith("." + column)
+            )
             for store in built.stores()
         ]
         sizes |= {*partial, sum(partial)}
@@ -90,18 +104,27 @@ def test_show_json(built: CheckpointBuilder, capsys: Captured) -> None:
     assert first["slots"] == [[0, 8]] and second["slots"] == [[8, 16]]
     assert (first["scalable"], first["unreferenced_bytes"], first["sst_files"]) == (True, 0, 2)
     older, newer = first["snapshots"]
-    assert (older["version"], older["ssts"], older["keys"], older["manifest"]) == (3, 1, 3, "3.manifest")
+    assert (older["version"], older["ssts"], older["keys"], older["manifest"]) == (
+        3,
+        1,
+        3,
+        "3.manifest",
+    )
     assert (newer["version"], newer["ssts"], newer["keys"]) == (5, 2, 5)
     assert newer["bytes"] == first["sst_bytes"] > older["bytes"] > 0
 
 
-def test_relative_path(built: CheckpointBuilder, capsys: Captured, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_relative_path(
+    built: CheckpointBuilder, capsys: Captured, monkeypatch: pytest.MonkeyPatch
+) -> None:
     monkeypatch.chdir(built.root.parent)
     assert main(["checkpoint", "show", built.root.name]) == 0
     assert str(built.root) in capsys.readouterr().out
 
 
-def test_show_with_a_damaged_file(built: CheckpointBuilder, tmp_path: Path, capsys: Captured) -> None:
+def test_show_with_a_damaged_file(
+    built: CheckpointBuilder, tmp_path: Path, capsys: Captured
+) -> None:
     copy = built.copy_to(tmp_path / "copy")
     key = layout.manifest_key(StoreId(0, 1), VersionId(5), 1)
     copy.storage.put_bytes(key, b"nonsense")
@@ -110,11 +133,18 @@ def test_show_with_a_damaged_file(built: CheckpointBuilder, tmp_path: Path, caps
     assert "partition" in captured.out and key in captured.err
 
 
-def test_show_what_cannot_be_rescaled(built: CheckpointBuilder, tmp_path: Path, capsys: Captured) -> None:
+def test_show_what_cannot_be_rescaled(
+    built: CheckpointBuilder, tmp_path: Path, capsys: Captured
+) -> None:
     copy = built.copy_to(tmp_path / "copy")
     header = copy.header(StoreId(0, 1), 6)
-    header = replace(header, key_groups=replace(header.key_groups, scalable=False, reason="hash of another column"))
-    copy.storage.put_bytes(layout.changelog_key(StoreId(0, 1), VersionId(6), 1), changelog_bytes(header, []))
+    header = replace(
+        header,
+        key_groups=replace(header.key_groups, scalable=False, reason="hash of another column"),
+    )
+    copy.storage.put_bytes(
+        layout.changelog_key(StoreId(0, 1), VersionId(6), 1), changelog_bytes(header, [])
+    )
     assert main(["checkpoint", "show", str(copy.root)]) == 0
     assert "partition 1 cannot be rescaled: hash of another column" in capsys.readouterr().out
 
@@ -153,7 +183,11 @@ def test_bad_input(action: str, tmp_path: Path, capsys: Captured) -> None:
         captured = capsys.readouterr()
         assert captured.out == ""
         lines = captured.err.splitlines()
-        assert lines[0].startswith(f"millpond: {kind}: ") and lines[1].startswith("  hint: ") and len(lines) == 2
+        assert (
+            lines[0].startswith(f"millpond: {kind}: ")
+            and lines[1].startswith("  hint: ")
+            and len(lines) == 2
+        )
 
 
 def test_a_bug_is_reported_without_a_traceback(
@@ -176,7 +210,9 @@ def test_options(capsys: Captured) -> None:
     text = capsys.readouterr().out
     assert all(f"\n{option.name} = " in text for option in config.OPTIONS)
     assert main(["options", "--json"]) == 0
-    assert [row["name"] for row in json.loads(capsys.readouterr().out)["options"]] == list(config.BY_NAME)
+    assert [row["name"] for row in json.loads(capsys.readouterr().out)["options"]] == list(
+        config.BY_NAME
+    )
 
 
 def test_errors(capsys: Captured) -> None:
@@ -205,7 +241,9 @@ def test_reader_that_has_seen_enough(repository: Path) -> None:
     """`millpond errors | head -1`: no complaint about the broken pipe."""
     command = f"'{sys.executable}' -m millpond.cli.main errors | head -1"
     environment = {**os.environ, "PYTHONPATH": str(repository / "python/src")}
-    done = subprocess.run(["bash", "-c", command], env=environment, capture_output=True, text=True, check=False)
+    done = subprocess.run(
+        ["bash", "-c", command], env=environment, capture_output=True, text=True, check=False
+    )
     assert (done.stdout.count("\n"), done.stderr) == (1, "")
 
 

@@ -110,15 +110,23 @@ def test_bar(places: tuple[str, str], tmp_path: Path, on_terminal: Command, numb
 
 @pytest.mark.parametrize("number", range(6))
 def test_no_bar(
-    places: tuple[str, str], tmp_path: Path, on_terminal: Command, capfd: pytest.CaptureFixture[str], number: int
+    places: tuple[str, str],
+    tmp_path: Path,
+    on_terminal: Command,
+    capfd: pytest.CaptureFixture[str],
+    number: int,
 ) -> None:
     assert on_terminal([*commands(*places, str(tmp_path / "new"))[number], "--json"]) == ""
     assert main(commands(*places, str(tmp_path / "other"))[number]) == 0
     assert capfd.readouterr().err == "", "no terminal"
 
 
-def test_rows_that_are_written_to_a_file(places: tuple[str, str], tmp_path: Path, on_terminal: Command) -> None:
-    text = on_terminal(["state", "read", places[0], "--format", "csv", "--output", str(tmp_path / "rows.csv")])
+def test_rows_that_are_written_to_a_file(
+    places: tuple[str, str], tmp_path: Path, on_terminal: Command
+) -> None:
+    text = on_terminal(
+        ["state", "read", places[0], "--format", "csv", "--output", str(tmp_path / "rows.csv")]
+    )
     assert "\r8 rows" in text
     assert screen(text) == [f"millpond: 8 rows written to {tmp_path / 'rows.csv'}"]
 

@@ -39,7 +39,9 @@ def listed(repository: Path, command: str) -> set[str]:
     return set(re.findall(r"`(\w+)`", re.sub(r"\([^)]*\)", "", row.split("|")[2])))
 
 
-def test_json_is_what_the_guide_lists(built: CheckpointBuilder, run: Run, tmp_path: Path, repository: Path) -> None:
+def test_json_is_what_the_guide_lists(
+    built: CheckpointBuilder, run: Run, tmp_path: Path, repository: Path
+) -> None:
     place = tmp_path / "saved"
     commands: list[tuple[str, list[Any], int]] = [
         ("create", ["savepoint", "create", built.root, place], 0),
@@ -56,8 +58,22 @@ def test_json_is_what_the_guide_lists(built: CheckpointBuilder, run: Run, tmp_pa
         assert (code, err) == (expected, ""), name
         fields = listed(repository, name)
         if name == "show":
-            fields |= {"batch", "planned_batch", "query_id", "provider", "spark_checkpoint_format", "partitions"}
-            fields |= {"max_parallelism", "key_group_base", "watermark_ms", "timestamp_ms", "operators", "sink"}
+            fields |= {
+                "batch",
+                "planned_batch",
+                "query_id",
+                "provider",
+                "spark_checkpoint_format",
+                "partitions",
+            }
+            fields |= {
+                "max_parallelism",
+                "key_group_base",
+                "watermark_ms",
+                "timestamp_ms",
+                "operators",
+                "sink",
+            }
             fields -= {"image"}
         elif name == "list":
             fields -= {"show", "savepoint", "kind", "message"}
@@ -67,13 +83,29 @@ def test_json_is_what_the_guide_lists(built: CheckpointBuilder, run: Run, tmp_pa
 def test_words(built: CheckpointBuilder, run: Run, tmp_path: Path) -> None:
     place = tmp_path / "saved"
     code, out, err = run("savepoint", "create", built.root, place, "--dry-run")
-    assert code == 0 and "batch         5" in out and "nothing was written" in err and not place.exists()
+    assert (
+        code == 0
+        and "batch         5" in out
+        and "nothing was written" in err
+        and not place.exists()
+    )
     assert run("savepoint", "create", built.root, place, "--copy")[0] == 0
     assert "stateStoreSave" in run("savepoint", "show", place)[1]
     assert "problems    0" in run("savepoint", "verify", place)[1]
-    code, out, _ = run("savepoint", "restore", place, tmp_path / "new", "--drop-operator", "0", "--keep-query-id")
+    code, out, _ = run(
+        "savepoint", "restore", place, tmp_path / "new", "--drop-operator", "0", "--keep-query-id"
+    )
     assert code == 0 and "dropped       0" in out
-    code, out, _ = run("savepoint", "restore", place, tmp_path / "wide", "--partitions", "4", "--max-parallelism", "32")
+    code, out, _ = run(
+        "savepoint",
+        "restore",
+        place,
+        tmp_path / "wide",
+        "--partitions",
+        "4",
+        "--max-parallelism",
+        "32",
+    )
     assert code == 0 and "partitions    4" in out
     code, out, err = run("savepoint", "delete", place, "--dry-run")
     assert code == 0 and "nothing was deleted" in err and place.exists()
@@ -106,13 +138,21 @@ def test_words(built: CheckpointBuilder, run: Run, tmp_path: Path) -> None:
     ids=" ".join,
 )
 def test_wrong_input(
-    built: CheckpointBuilder, run: Run, tmp_path: Path, arguments: list[str], monkeypatch: pytest.MonkeyPatch
+    built: CheckpointBuilder,
+    run: Run,
+    tmp_path: Path,
+    arguments: list[str],
+    monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     monkeypatch.chdir(tmp_path)
     code, out, err = run("savepoint", *(text.format(job=built.root) for text in arguments))
     assert (code, out) == (2, "") and err and list(tmp_path.iterdir()) == []
 
 
-def test_an_operator_that_is_mapped_twice(built: CheckpointBuilder, run: Run, tmp_path: Path) -> None:
-    code, _, err = run("fork", built.root, tmp_path / "x", "--map-operator", "0=1", "--map-operator", "0=2")
+def test_an_operator_that_is_mapped_twice(
+    built: CheckpointBuilder, run: Run, tmp_path: Path
+) -> None:
+    code, _, err = run(
+        "fork", built.root, tmp_path / "x", "--map-operator", "0=1", "--map-operator", "0=2"
+    )
     assert code == 2 and "OPERATOR_UNKNOWN" in err

@@ -30,7 +30,9 @@ def keys(monkeypatch: pytest.MonkeyPatch) -> None:
 
 def check(server: S3Server, uri: str, *more: str) -> int:
     options = [f"storage.s3.endpoint={server.endpoint}", "storage.deadlineMs=1000"]
-    return main(["storage", "check", uri, *more, *(word for option in options for word in ("-o", option))])
+    return main(
+        ["storage", "check", uri, *more, *(word for option in options for word in ("-o", option))]
+    )
 
 
 def test_a_bucket_that_serves(server: S3Server, capsys: Captured) -> None:
@@ -42,21 +44,29 @@ def test_a_bucket_that_serves(server: S3Server, capsys: Captured) -> None:
     assert f"storage   s3://{bucket}/mine\n" in out and "failed" not in out
     passed, of = (int(word) for word in out.splitlines()[-1].split() if word.isdigit())
     assert passed == of > 30
-    assert [info.key for info in storage.list("")] == ["mine/x"], "what it wrote is gone, what was there is not"
+    assert [info.key for info in storage.list("")] == ["mine/x"], (
+        "what it wrote is gone, what was there is not"
+    )
 
 
 def test_a_directory(tmp_path: Path, capsys: Captured) -> None:
     assert main(["storage", "check", str(tmp_path), "--quick", "--json"]) == 0
     answer = json.loads(capsys.readouterr().out)
-    assert [step["error"] for step in answer["steps"]] == [None] * 7 and answer["skipped"] == "left out by --quick"
+    assert [step["error"] for step in answer["steps"]] == [None] * 7 and answer[
+        "skipped"
+    ] == "left out by --quick"
 
 
-def test_a_server_that_ignores_conditions(server: S3Server, capsys: Captured, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_server_that_ignores_conditions(
+    server: S3Server, capsys: Captured, monkeypatch: pytest.MonkeyPatch
+) -> None:
     uri = f"s3://{server.bucket()}"
     monkeypatch.setattr(server, "ignores_conditions", True)
     assert check(server, uri) == 1
     out, err = capsys.readouterr()
-    assert "put_if_absent_refuses_what_exists" in out and "storage.s3.conditionalPut to false" in err
+    assert (
+        "put_if_absent_refuses_what_exists" in out and "storage.s3.conditionalPut to false" in err
+    )
 
 
 @pytest.mark.parametrize(
@@ -65,18 +75,34 @@ def test_a_server_that_ignores_conditions(server: S3Server, capsys: Captured, mo
         ("PUT", Fault(403, "AccessDenied"), "write", "STORAGE_DENIED", "s3:PutObject"),
         ("LIST", Fault(403, "AccessDenied"), "look", "STORAGE_DENIED", "s3:ListBucket"),
         ("GET", Fault(403, "AccessDenied"), "read", "STORAGE_DENIED", "s3:GetObject"),
-        ("LIST", Fault(301, "PermanentRedirect"), "look", "STORAGE_MISCONFIGURED", "storage.s3.region"),
+        (
+            "LIST",
+            Fault(301, "PermanentRedirect"),
+            "look",
+            "STORAGE_MISCONFIGURED",
+            "storage.s3.region",
+        ),
         ("LIST", Fault(404, "", html=True), "look", "STORAGE_MISCONFIGURED", "storage.s3.endpoint"),
     ],
 )
 def test_what_is_missing_is_named(
-    server: S3Server, capsys: Captured, operation: str, fault: Fault, step: str, kind: str, hint: str
+    server: S3Server,
+    capsys: Captured,
+    operation: str,
+    fault: Fault,
+    step: str,
+    kind: str,
+    hint: str,
 ) -> None:
     uri = f"s3://{server.bucket()}/x"
     with server.faults(lambda request: fault if request.operation == operation else None):
         assert check(server, uri) == 1
     out, err = capsys.readouterr()
-    assert f"{step} " in out.splitlines()[-2] and "failed" in out.splitlines()[-2] and "not run" in out.splitlines()[-1]
+    assert (
+        f"{step} " in out.splitlines()[-2]
+        and "failed" in out.splitlines()[-2]
+        and "not run" in out.splitlines()[-1]
+    )
     assert kind in err and hint in err
 
 

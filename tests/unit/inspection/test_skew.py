@@ -30,8 +30,15 @@ def test_counts(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     assert json.loads(capsys.readouterr().out)["operators"][0]["partitions"][1]["keys"] == 4
     assert main(["checkpoint", "skew", str(built.root)]) == 0
     text = capsys.readouterr().out
-    assert "8 keys" in text and "key groups: 2 of 16 hold rows" in text and "suggested partitions: 2" in text
-    assert next(line for line in text.splitlines() if line.lstrip().startswith("1 ")).split()[5] == "█" * 24
+    assert (
+        "8 keys" in text
+        and "key groups: 2 of 16 hold rows" in text
+        and "suggested partitions: 2" in text
+    )
+    assert (
+        next(line for line in text.splitlines() if line.lstrip().startswith("1 ")).split()[5]
+        == "█" * 24
+    )
 
 
 def test_even_state_stays() -> None:
@@ -46,9 +53,15 @@ def test_another_number_evens_it_out() -> None:
         "the fullest partition holds 4.71 times the mean, and no number near 8 evens it out: key group 0 alone holds 7.4% of all",
     )
     sizes = {g: 20 if g % 8 in (0, 5) else 10 for g in range(64)}
-    assert suggest(sizes, GROUPS, 8) == (4, "the fullest of 4 would hold 1.20 times the mean, now 1.60")
+    assert suggest(sizes, GROUPS, 8) == (
+        4,
+        "the fullest of 4 would hold 1.20 times the mean, now 1.60",
+    )
     sizes = {g: 30 if g % 8 in (0, 1) else 10 for g in range(64)}
-    assert suggest(sizes, GROUPS, 8) == (2, "the fullest of 2 would hold 1.00 times the mean, now 2.00")
+    assert suggest(sizes, GROUPS, 8) == (
+        2,
+        "the fullest of 2 would hold 1.00 times the mean, now 2.00",
+    )
 
 
 def test_hot_groups() -> None:

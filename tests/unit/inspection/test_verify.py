@@ -24,8 +24,12 @@ P0, P1 = StoreId(0, 0), StoreId(0, 1)
 
 
 @pytest.fixture(scope="module", params=[1, 2], ids=["checkpoint-format-1", "checkpoint-format-2"])
-def template(request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFactory) -> CheckpointBuilder:
-    return CheckpointBuilder(tmp_path_factory.mktemp("template"), spark_format=request.param).build()
+def template(
+    request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFactory
+) -> CheckpointBuilder:
+    return CheckpointBuilder(
+        tmp_path_factory.mktemp("template"), spark_format=request.param
+    ).build()
 
 
 @pytest.fixture
@@ -34,11 +38,15 @@ def built(template: CheckpointBuilder, tmp_path: Path) -> CheckpointBuilder:
 
 
 def changelog_key(built: CheckpointBuilder, store: StoreId, version: int) -> str:
-    return layout.changelog_key(store, VersionId(version, version_id(store, version)), built.spark_format)
+    return layout.changelog_key(
+        store, VersionId(version, version_id(store, version)), built.spark_format
+    )
 
 
 def manifest_key(built: CheckpointBuilder, store: StoreId, version: int) -> str:
-    return layout.manifest_key(store, VersionId(version, version_id(store, version)), built.spark_format)
+    return layout.manifest_key(
+        store, VersionId(version, version_id(store, version)), built.spark_format
+    )
 
 
 def problems(built: CheckpointBuilder) -> set[tuple[str, str]]:
@@ -51,7 +59,12 @@ def test_nothing_wrong(built: CheckpointBuilder) -> None:
     report = verify(built.storage, "name")
     assert report.problems == [] and report.ok
     checked = report.checked
-    assert (checked.stores, checked.changelogs, checked.records, checked.manifests) == (2, 12, 12, 4)
+    assert (checked.stores, checked.changelogs, checked.records, checked.manifests) == (
+        2,
+        12,
+        12,
+        4,
+    )
     assert (checked.ssts, checked.entries) == (4, 2 * (3 + 5))
     assert checked.versions == 2 * 4, "3 to 6: what lies below the oldest snapshot may have expired"
     assert report.to_json()["ok"] is True
@@ -78,7 +91,9 @@ def damage(built: CheckpointBuilder, key: str, change: Callable[[bytes], bytes])
 
 DAMAGE: list[Callable[[bytes], bytes]] = [
     lambda data: data[:-1],
-    lambda data: data[: len(data) // 2] + bytes([data[len(data) // 2] ^ 1]) + data[len(data) // 2 + 1 :],
+    lambda data: (
+        data[: len(data) // 2] + bytes([data[len(data) // 2] ^ 1]) + data[len(data) // 2 + 1 :]
+    ),
     lambda data: data + b"x",
     lambda data: b"",
 ]
@@ -131,7 +146,9 @@ def test_missing_newest_changelog(built: CheckpointBuilder) -> None:
 def test_missing_changelog_in_the_middle(built: CheckpointBuilder) -> None:
     built.storage.delete([changelog_key(built, P0, 4)])
     found = verify(built.storage, "name").problems
-    assert {(problem.kind, problem.file) for problem in found} == {("CHANGELOG_MISSING", layout.store_dir(P0))}
+    assert {(problem.kind, problem.file) for problem in found} == {
+        ("CHANGELOG_MISSING", layout.store_dir(P0))
+    }
     assert all("version 4 " in problem.message for problem in found)
 
 
@@ -189,7 +206,10 @@ def test_damaged_logs_of_spark(built: CheckpointBuilder, key: str) -> None:
 
 
 def test_files_that_belong_elsewhere(built: CheckpointBuilder) -> None:
-    for make_key, kind in ((changelog_key, "CHANGELOG_DAMAGED"), (manifest_key, "MANIFEST_DAMAGED")):
+    for make_key, kind in (
+        (changelog_key, "CHANGELOG_DAMAGED"),
+        (manifest_key, "MANIFEST_DAMAGED"),
+    ):
         key = make_key(built, P0, 5)
         right = built.storage.read(key)
         built.storage.put_bytes(key, built.storage.read(make_key(built, P1, 5)))
@@ -209,7 +229,11 @@ def test_manifests_that_lie(built: CheckpointBuilder) -> None:
     assert problems(built) == {("KEY_GROUP_MISMATCH", key)}
     built.changed(manifest, column_families=(ColumnFamily("default", 7),))
     assert problems(built) == {("KEY_GROUP_MISMATCH", key)}
-    built.changed(manifest, slots=((15, 16),), key_groups=replace(manifest.key_groups, scalable=False, reason="x"))
+    built.changed(
+        manifest,
+        slots=((15, 16),),
+        key_groups=replace(manifest.key_groups, scalable=False, reason="x"),
+    )
     assert problems(built) == set(), "a store that is not scalable keeps its rows anywhere"
     built.changed(manifest, keys=-1)
     assert problems(built) == set(), "not counted"
@@ -247,9 +271,16 @@ class Collecting(LocalStorage):
 
 
 def test_a_collection_meanwhile_is_no_problem(built: CheckpointBuilder) -> None:
-    batches = [layout.offsets_key(0), layout.offsets_key(1), *(layout.commits_key(batch) for batch in range(3))]
+    batches = [
+        layout.offsets_key(0),
+        layout.offsets_key(1),
+        *(layout.commits_key(batch) for batch in range(3)),
+    ]
     built.storage.delete(batches)
-    doomed = [manifest_key(built, P0, 3), *(changelog_key(built, P0, version) for version in (1, 2, 3, 4))]
+    doomed = [
+        manifest_key(built, P0, 3),
+        *(changelog_key(built, P0, version) for version in (1, 2, 3, 4)),
+    ]
     storage = Collecting(built.storage.root, doomed)
     assert verify(storage, "name").problems == []
     assert storage.doomed == []
@@ -260,7 +291,9 @@ def test_not_a_checkpoint(tmp_path: Path) -> None:
         for look in (verify, overview):
             with pytest.raises(InvalidInputError) as caught:
                 look(LocalStorage(str(root)), "the name")
-            assert caught.value.kind is ErrorKind.NOT_A_CHECKPOINT and "the name" in str(caught.value)
+            assert caught.value.kind is ErrorKind.NOT_A_CHECKPOINT and "the name" in str(
+                caught.value
+            )
 
 
 def test_foreign_checkpoint(tmp_path: Path) -> None:
@@ -282,7 +315,9 @@ def test_query_without_a_batch(tmp_path: Path) -> None:
     assert overview(storage, "name").operators == ()
 
 
-def test_storage_that_fails_is_no_damage(built: CheckpointBuilder, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_storage_that_fails_is_no_damage(
+    built: CheckpointBuilder, monkeypatch: pytest.MonkeyPatch
+) -> None:
     def refuse(key: str) -> bytes:
         raise UnavailableError("no", kind=ErrorKind.STORAGE_UNAVAILABLE)
 
@@ -299,7 +334,13 @@ def test_sums_that_hadoop_keeps_beside_a_file(built: CheckpointBuilder) -> None:
         pieces = [data[at : at + 512] for at in range(0, len(data), 512)]
         return b"crc\0\0\0\2\0" + b"".join(zlib.crc32(piece).to_bytes(4, "big") for piece in pieces)
 
-    for key in ("metadata", "offsets/5", "commits/5", "state/0/_metadata/metadata", "state/0/0/_metadata/schema"):
+    for key in (
+        "metadata",
+        "offsets/5",
+        "commits/5",
+        "state/0/_metadata/metadata",
+        "state/0/0/_metadata/schema",
+    ):
         data = built.storage.read(key)
         sidecar = layout.crc_key(key)
         built.storage.put_bytes(sidecar, sums(data))
@@ -315,7 +356,9 @@ def test_sums_that_hadoop_keeps_beside_a_file(built: CheckpointBuilder) -> None:
 def test_changelogs_of_two_operators_exchanged(built: CheckpointBuilder) -> None:
     if built.spark_format == 2:
         pytest.skip("their names tell the ids")
-    right = {version: built.storage.read(changelog_key(built, P0, version)) for version in range(1, 7)}
+    right = {
+        version: built.storage.read(changelog_key(built, P0, version)) for version in range(1, 7)
+    }
 
     def of_operator_1(*versions: int) -> None:
         for version, data in right.items():
@@ -329,7 +372,9 @@ def test_changelogs_of_two_operators_exchanged(built: CheckpointBuilder) -> None
     of_operator_1(1, 2, 3)
     assert problems(built) == set(), "a restore gave it another number, and the query went on"
     of_operator_1(4, 6)
-    assert {file for _, file in problems(built)} == {changelog_key(built, P0, version) for version in (4, 6)}
+    assert {file for _, file in problems(built)} == {
+        changelog_key(built, P0, version) for version in (4, 6)
+    }
 
 
 def test_manifest_of_another_operator(built: CheckpointBuilder) -> None:

@@ -56,7 +56,9 @@ def _body(kind: SparkType, value: Any) -> bytes:
             items = b"".join(encoded(kind.element, item, bare=True) for item in value)
             return (long(len(value)) + items if value else b"") + long(0)
         case Map():
-            pairs = b"".join(_body(Atom("string"), k) + encoded(kind.value, v, bare=True) for k, v in value)
+            pairs = b"".join(
+                _body(Atom("string"), k) + encoded(kind.value, v, bare=True) for k, v in value
+            )
             return (long(len(value)) + pairs if value else b"") + long(0)
         case Decimal():
             unscaled = int(value.scaleb(kind.scale, context=None) if value else 0)
@@ -159,7 +161,9 @@ def test_blocks_that_tell_their_size() -> None:
     """Avro allows them; Spark does not write them."""
     schema = Struct((Field("a", Array(Atom("long"))),))
     items = long(5) + long(-6)
-    assert row_reader(schema)(long(1) + long(-2) + long(len(items)) + items + long(0)) == {"a": [5, -6]}
+    assert row_reader(schema)(long(1) + long(-2) + long(len(items)) + items + long(0)) == {
+        "a": [5, -6]
+    }
 
 
 def test_maps_in_the_order_of_java() -> None:
@@ -167,7 +171,16 @@ def test_maps_in_the_order_of_java() -> None:
     schema = Struct((Field("m", Map(Atom("string"), Atom("long"))),))
     names = ["v3", "Aa", "BB", "ü€", "v1", "\U0001f600", "v0", ""]
     (data,) = avro_rows(arrow(schema, [{"m": [(name, 1) for name in [*names, "v1"]]}]), schema)
-    assert [name for name, _ in row_reader(schema)(data)["m"]] == ["Aa", "BB", "ü€", "", "\U0001f600", "v0", "v1", "v3"]
+    assert [name for name, _ in row_reader(schema)(data)["m"]] == [
+        "Aa",
+        "BB",
+        "ü€",
+        "",
+        "\U0001f600",
+        "v0",
+        "v1",
+        "v3",
+    ]
 
 
 K = Struct((Field("k", Atom("long")), Field("s", Atom("string"))))
@@ -183,11 +196,16 @@ def numbered(row: dict[str, Any], number: int = 0, schema: Struct = K) -> bytes:
 
 def test_values_of_a_schema_that_changed() -> None:
     before = Struct((Field("gone", Atom("double")), Field("k", Atom("integer"))))
-    schema = FamilySchema(name="x", key=K, value=K, kind="point", values={0: before, 1: K}, value_id=1)
+    schema = FamilySchema(
+        name="x", key=K, value=K, kind="point", values={0: before, 1: K}, value_id=1
+    )
     data = [numbered({"gone": 0.5, "k": -3}, 0, before), numbered({"k": 4, "s": "ü"}, 1)]
     found = decode_values(data, schema, encoding=AVRO)
     assert found.to_pylist() == [{"k": -3, "s": None}, {"k": 4, "s": "ü"}]
-    assert encode_values(found, schema, encoding=AVRO) == [numbered({"k": -3, "s": None}, 1), data[1]]
+    assert encode_values(found, schema, encoding=AVRO) == [
+        numbered({"k": -3, "s": None}, 1),
+        data[1],
+    ]
     with pytest.raises(FormatError, match="schema 2"):
         decode_values([numbered({"k": 4, "s": ""}, 2)], schema, encoding=AVRO)
 
@@ -196,12 +214,19 @@ def test_keys_of_every_kind() -> None:
     row = {"k": -5, "s": "text"}
     place = b"slot"
     found = decode_keys([place + numbered(row)], family(), encoding=AVRO)
-    assert found.to_pylist() == [row] and encode_keys(found, family(), encoding=AVRO) == [numbered(row)]
+    assert found.to_pylist() == [row] and encode_keys(found, family(), encoding=AVRO) == [
+        numbered(row)
+    ]
     part = Struct(K.fields[:1])
-    head, rest = b"\0" + encoded(part, {"k": -5}, top=True), numbered({"s": "text"}, 0, Struct(K.fields[1:]))
+    head, rest = (
+        b"\0" + encoded(part, {"k": -5}, top=True),
+        numbered({"s": "text"}, 0, Struct(K.fields[1:])),
+    )
     key = struct.pack("<I", len(head)) + head + rest
     _both_ways(family("prefix", prefix_columns=1), key, row)
-    ordered = b"".join(long(1) + long(len(b)) + b for b in (b"\0", (-5).to_bytes(8, "big", signed=True)))
+    ordered = b"".join(
+        long(1) + long(len(b)) + b for b in (b"\0", (-5).to_bytes(8, "big", signed=True))
+    )
     key = struct.pack("<I", len(ordered) + 1) + b"\0" + ordered + rest
     _both_ways(family("range", ordinals=(0,)), key, row)
     with pytest.raises(UnsupportedError):

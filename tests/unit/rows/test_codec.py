@@ -38,7 +38,9 @@ def test_round_trip(example: tuple[Struct, list[dict[str, Any]]], skipped: int) 
 
 @given(st.data())
 def test_null_rows(data: st.DataObject) -> None:
-    schema = Struct((Field("a", Atom("string")), Field("b", Array(Atom("short"))), Field("c", Decimal(30, 2))))
+    schema = Struct(
+        (Field("a", Atom("string")), Field("b", Array(Atom("short"))), Field("c", Decimal(30, 2)))
+    )
     rows = data.draw(st.lists(values(schema), max_size=10))
     array = arrow(schema, rows)
     encoded = encode_rows(array, schema)
@@ -63,7 +65,9 @@ def test_rows_without_fields() -> None:
 
 def test_bytes_of_a_row() -> None:
     """As UnsafeRowWriter makes them."""
-    schema = Struct((Field("a", Atom("integer")), Field("s", Atom("string")), Field("n", Atom("long"))))
+    schema = Struct(
+        (Field("a", Atom("integer")), Field("s", Atom("string")), Field("n", Atom("long")))
+    )
     encoded = encode_rows(arrow(schema, [{"a": -2, "s": "ü", "n": None}]), schema)
     words = [4, 0xFFFF_FFFE, 32 << 32 | 2, 0]
     assert encoded[0].as_py() == np.array(words, dtype="<u8").tobytes() + "ü".encode() + bytes(6)
@@ -79,7 +83,11 @@ LONG = Struct((Field("a", Atom("long")), Field("s", Atom("string"))))
 @given(st.binary(max_size=64), st.sampled_from(["long", "string", "variant", "binary"]))
 def test_bytes_that_are_no_row_are_an_error_or_something(data: bytes, name: str) -> None:
     schema = Struct(
-        (Field("a", Atom(name)), Field("b", Array(Atom("string"))), Field("m", Map(Atom("long"), Atom("byte"))))
+        (
+            Field("a", Atom(name)),
+            Field("b", Array(Atom("string"))),
+            Field("m", Map(Atom("long"), Atom("byte"))),
+        )
     )
     try:
         decode_rows(pa.array([data], pa.binary()), schema)
@@ -96,10 +104,21 @@ def test_sizes_that_cannot_be() -> None:
 
 def test_columns_are_taken_by_name_and_cast() -> None:
     batch = pa.record_batch(
-        {"s": pa.array(["x", None], pa.large_string()), "b": [1, 2], "a": pa.array([1, 2], pa.int8())}
+        {
+            "s": pa.array(["x", None], pa.large_string()),
+            "b": [1, 2],
+            "a": pa.array([1, 2], pa.int8()),
+        }
     )
-    assert decode_rows(encode_rows(batch, LONG), LONG).to_pylist() == [{"a": 1, "s": "x"}, {"a": 2, "s": None}]
-    for wrong in ({"a": [1]}, {"a": pa.array([2**63], pa.uint64()), "s": ["x"]}, {"a": ["no"], "s": ["x"]}):
+    assert decode_rows(encode_rows(batch, LONG), LONG).to_pylist() == [
+        {"a": 1, "s": "x"},
+        {"a": 2, "s": None},
+    ]
+    for wrong in (
+        {"a": [1]},
+        {"a": pa.array([2**63], pa.uint64()), "s": ["x"]},
+        {"a": ["no"], "s": ["x"]},
+    ):
         with pytest.raises(InvalidInputError):
             encode_rows(pa.record_batch(wrong), LONG)
 
@@ -125,12 +144,21 @@ TYPES = [
 
 @pytest.mark.parametrize(("written", "kind"), TYPES, ids=str)
 def test_types_of_spark(written: object, kind: object) -> None:
-    schema = {"type": "struct", "fields": [{"name": "x", "type": written, "nullable": True, "metadata": {}}]}
+    schema = {
+        "type": "struct",
+        "fields": [{"name": "x", "type": written, "nullable": True, "metadata": {}}],
+    }
     assert parse_schema(json.dumps(schema), name="x").fields[0].type == kind
 
 
 def test_schemas_that_are_none() -> None:
-    for text in ("", "[]", '"long"', '{"type":"struct"}', '{"type":"struct","fields":[{"name":"x","type":7}]}'):
+    for text in (
+        "",
+        "[]",
+        '"long"',
+        '{"type":"struct"}',
+        '{"type":"struct","fields":[{"name":"x","type":7}]}',
+    ):
         with pytest.raises(FormatError):
             parse_schema(text, name="x")
     with pytest.raises(UnsupportedError):

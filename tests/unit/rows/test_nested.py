@@ -21,7 +21,11 @@ from millpond.state import writing
 LONG, TEXT = Atom("long"), Atom("string")
 INNER = Struct((Field("a", LONG), Field("b", TEXT)))
 SCHEMA = Struct((Field("s", INNER), Field("l", Array(INNER)), Field("m", Map(TEXT, INNER))))
-ROW: dict[str, Any] = {"s": {"a": 1, "b": "x"}, "l": [{"a": 2, "b": None}, None], "m": [("k", {"a": 3, "b": "z"})]}
+ROW: dict[str, Any] = {
+    "s": {"a": 1, "b": "x"},
+    "l": [{"a": 2, "b": None}, None],
+    "m": [("k", {"a": 3, "b": "z"})],
+}
 
 
 def inferred(rows: list[dict[str, Any]], inner: Any) -> Any:
@@ -32,7 +36,11 @@ def inferred(rows: list[dict[str, Any]], inner: Any) -> Any:
 def test_other_types_that_come_back_equal_at_every_depth() -> None:
     small = pa.struct([("b", pa.large_string()), ("a", pa.int16())])
     rows: list[dict[str, Any]] = [ROW, {"s": None, "l": None, "m": None}, ROW]
-    for array in (inferred(rows, small), inferred([ROW, *rows], small)[1:], inferred([*rows, ROW], small)[:3]):
+    for array in (
+        inferred(rows, small),
+        inferred([ROW, *rows], small)[1:],
+        inferred([*rows, ROW], small)[:3],
+    ):
         found = conform(array, SCHEMA)
         assert found.to_pylist() == rows
         found.validate(full=True)
@@ -44,7 +52,12 @@ def test_other_types_that_come_back_equal_at_every_depth() -> None:
         (pa.struct([("a", pa.int64()), ("c", pa.string())]), "no column 's.b'"),
         (pa.struct([("a", pa.int64())]), "no column 's.b'"),
         (pa.struct([("a", pa.int64()), ("b", pa.string()), ("c", pa.string())]), "no column 's.c'"),
-        (pa.struct([("a", pa.int64()), ("A", pa.int64()), ("b", pa.string()), ("b", pa.string())]), "more than one"),
+        (
+            pa.struct(
+                [("a", pa.int64()), ("A", pa.int64()), ("b", pa.string()), ("b", pa.string())]
+            ),
+            "more than one",
+        ),
     ],
 )
 def test_names_at_every_depth(inner: Any, message: str) -> None:
@@ -93,7 +106,12 @@ def test_no_value_is_changed(value: Any, kind: Any, wanted: Any) -> None:
         (7, pa.int64(), Atom("double"), 7.0),
         ("x", pa.large_string(), TEXT, "x"),
         (dt.datetime(2020, 1, 2), pa.timestamp("ms"), Atom("date"), dt.date(2020, 1, 2)),
-        (dt.datetime(2020, 1, 2), pa.timestamp("ms"), Atom("timestamp_ntz"), dt.datetime(2020, 1, 2)),
+        (
+            dt.datetime(2020, 1, 2),
+            pa.timestamp("ms"),
+            Atom("timestamp_ntz"),
+            dt.datetime(2020, 1, 2),
+        ),
         ("x", pa.dictionary(pa.int8(), pa.string()), TEXT, "x"),
         (None, pa.null(), LONG, None),
     ],
@@ -136,13 +154,17 @@ def test_dates_and_times_of_any_year() -> None:
 
 
 def test_far_dates_in_every_output() -> None:
-    kind = pa.struct([("d", pa.date32()), ("l", pa.list_(pa.date32())), ("m", pa.map_(pa.date32(), pa.int64()))])
+    kind = pa.struct(
+        [("d", pa.date32()), ("l", pa.list_(pa.date32())), ("m", pa.map_(pa.date32(), pa.int64()))]
+    )
     far = pa.scalar(2**31 - 1, pa.int32()).cast(pa.date32())
     dates = pa.array([2**31 - 1], pa.int32()).cast(pa.date32())
     one_list = pa.ListArray.from_arrays(pa.array([0, 1], pa.int32()), dates)
     one_map = pa.MapArray.from_arrays(pa.array([0, 1], pa.int32()), dates, pa.array([7]))
     value = pa.StructArray.from_arrays([dates, one_list, one_map], fields=list(kind))
-    batch = pa.RecordBatch.from_arrays([pa.array([0], pa.int32()), value], names=["partition", "value"])
+    batch = pa.RecordBatch.from_arrays(
+        [pa.array([0], pa.int32()), value], names=["partition", "value"]
+    )
     assert far.is_valid
     text = "+5881580-07-11"
     out = io.StringIO()

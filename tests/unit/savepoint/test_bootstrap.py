@@ -84,7 +84,9 @@ def test_restored_with_offsets(tmp_path: Path) -> None:
     assert not (tmp_path / "other").exists()
 
 
-@pytest.mark.parametrize("given", [{}, {"rows": 1, "operator": 0}, {"state": [1]}, {"rows": 1, "offsets": {"a": 1}}])
+@pytest.mark.parametrize(
+    "given", [{}, {"rows": 1, "operator": 0}, {"state": [1]}, {"rows": 1, "offsets": {"a": 1}}]
+)
 def test_refused_before_the_job_is_run(tmp_path: Path, given: dict[str, Any]) -> None:
     with pytest.raises(InvalidInputError):
         millpond.bootstrap(lambda: pytest.fail("the job was run"), tmp_path / "new", **given)
@@ -148,7 +150,10 @@ def test_words_and_json(run: Run, tmp_path: Path, repository: Path) -> None:
     (tmp_path / "offsets.json").write_text('{"0": 5}')
     code, out, err = run("--offsets", tmp_path / "offsets.json")
     assert (code, err) == (0, "millpond: nothing was run or written (--dry-run)\n")
-    assert '     0  kafka  1,500,000  {"topic": {"0": 23}}' in out and "     1  rate           -  -" in out
+    assert (
+        '     0  kafka  1,500,000  {"topic": {"0": 23}}' in out
+        and "     1  rate           -  -" in out
+    )
     assert "watermark     2023-12-31 23:59:55 UTC" in out
     code, out, _ = run("--json")
     found = json.loads(out)

@@ -31,8 +31,12 @@ Damage = Callable[[CheckpointBuilder], object]
 
 
 @pytest.fixture(scope="module", params=[1, 2], ids=["checkpoint-format-1", "checkpoint-format-2"])
-def template(request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFactory) -> CheckpointBuilder:
-    built = RowsBuilder(tmp_path_factory.mktemp("template"), partitions=4, spark_format=request.param).build()
+def template(
+    request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFactory
+) -> CheckpointBuilder:
+    built = RowsBuilder(
+        tmp_path_factory.mktemp("template"), partitions=4, spark_format=request.param
+    ).build()
     with_operators(built, 3)
     return built
 
@@ -43,7 +47,11 @@ def built(template: CheckpointBuilder, tmp_path: Path) -> CheckpointBuilder:
 
 
 def tree(root: Path) -> dict[str, bytes]:
-    return {path.relative_to(root).as_posix(): path.read_bytes() for path in sorted(root.rglob("*")) if path.is_file()}
+    return {
+        path.relative_to(root).as_posix(): path.read_bytes()
+        for path in sorted(root.rglob("*"))
+        if path.is_file()
+    }
 
 
 def rows(query: Path, batch: int | None) -> list[tuple[int, str]]:
@@ -113,7 +121,10 @@ def lose_a_source(built: CheckpointBuilder) -> None:
 DAMAGE: dict[str, tuple[Damage, ErrorKind]] = {
     "one partition": (without("state/1/2"), ErrorKind.CHANGELOG_MISSING),
     "the last partition": (without("state/1/3"), ErrorKind.CHANGELOG_MISSING),
-    "all but partition 0": (without(*(f"state/0/{p}" for p in (1, 2, 3))), ErrorKind.CHANGELOG_MISSING),
+    "all but partition 0": (
+        without(*(f"state/0/{p}" for p in (1, 2, 3))),
+        ErrorKind.CHANGELOG_MISSING,
+    ),
     "partition 0": (without("state/0/0"), ErrorKind.FORMAT_DAMAGED),
     "all state": (without("state"), ErrorKind.FORMAT_DAMAGED),
     "the operator in the middle": (without("state/1"), ErrorKind.FORMAT_DAMAGED),
@@ -129,7 +140,10 @@ DAMAGE: dict[str, tuple[Damage, ErrorKind]] = {
     "the offsets before": (without("offsets/4"), ErrorKind.FORMAT_DAMAGED),
     "fewer partitions": (other_partitions(2), ErrorKind.PARTITIONS_CHANGED),
     "the newest changelog, cut": (cut_newest, ErrorKind.CHANGELOG_DAMAGED),
-    "a changelog of the newest batches, cut by a byte": (cut_by_a_byte, ErrorKind.CHANGELOG_DAMAGED),
+    "a changelog of the newest batches, cut by a byte": (
+        cut_by_a_byte,
+        ErrorKind.CHANGELOG_DAMAGED,
+    ),
     "a file that a composed manifest names": (lose_a_source, ErrorKind.SST_MISSING),
     "half a rescale": (half_rescaled, ErrorKind.RESCALE_UNFINISHED),
 }
@@ -170,7 +184,9 @@ def test_an_older_entry_of_the_logs(built: CheckpointBuilder, tmp_path: Path, na
     assert savepoint.verify(tmp_path / "saved").ok
 
 
-def test_the_newest_commit_of_a_batch_that_another_follows(built: CheckpointBuilder, tmp_path: Path) -> None:
+def test_the_newest_commit_of_a_batch_that_another_follows(
+    built: CheckpointBuilder, tmp_path: Path
+) -> None:
     without("commits/4", "commits/5")(built)
     assert {problem.file for problem in verify(built.storage, "name").problems} == {"commits/4"}
     refused(ErrorKind.FORMAT_DAMAGED, lambda: savepoint.create(built.root, tmp_path / "saved"))
@@ -183,7 +199,9 @@ def test_ids_of_another_number_of_partitions(built: CheckpointBuilder, tmp_path:
         pytest.skip("the commit log lists no ids")
     path = built.root / "commits/5"
     path.write_text(path.read_text().replace(f', ["{version_id(StoreId(0, 3), 6)}"]', ""))
-    assert ("PARTITIONS_CHANGED", "commits/5") in {(p.kind, p.file) for p in verify(built.storage, "name").problems}
+    assert ("PARTITIONS_CHANGED", "commits/5") in {
+        (p.kind, p.file) for p in verify(built.storage, "name").problems
+    }
     refused(ErrorKind.PARTITIONS_CHANGED, lambda: savepoint.create(built.root, tmp_path / "saved"))
 
 
@@ -195,7 +213,9 @@ def test_a_batch_that_a_rescale_left_out(
     """It is in Spark's commit log, and was never committed; what its tasks wrote counts for nothing."""
     names = ["commits/5"]
     if not abandoned:
-        names += [path.relative_to(built.root).as_posix() for path in built.root.rglob("6*.changelog")]
+        names += [
+            path.relative_to(built.root).as_posix() for path in built.root.rglob("6*.changelog")
+        ]
     without(*names)(built)
     assert verify(built.storage, "name").problems == []
     rescale(built.storage, "name", partitions, skip_uncommitted=True)
@@ -204,7 +224,9 @@ def test_a_batch_that_a_rescale_left_out(
         savepoint.create(built.root, tmp_path / new, batch=batch)
         assert savepoint.verify(tmp_path / new).ok
     assert rows(built.root, None) == rows(built.root, 4) and len(rows(built.root, 4)) == 4 * 4
-    e = refused(ErrorKind.BATCH_NOT_COMMITTED, lambda: savepoint.create(built.root, tmp_path / "x", batch=5))
+    e = refused(
+        ErrorKind.BATCH_NOT_COMMITTED, lambda: savepoint.create(built.root, tmp_path / "x", batch=5)
+    )
     assert "left out" in str(e)
 
 
@@ -226,7 +248,9 @@ def test_a_small_changelog_is_looked_at_once(built: CheckpointBuilder) -> None:
 def test_the_message_tells_what_can_still_be_had(built: CheckpointBuilder, tmp_path: Path) -> None:
     cut_newest(built)
     key = newest(built).relative_to(built.root).as_posix()
-    e = refused(ErrorKind.CHANGELOG_DAMAGED, lambda: savepoint.create(built.root, tmp_path / "saved"))
+    e = refused(
+        ErrorKind.CHANGELOG_DAMAGED, lambda: savepoint.create(built.root, tmp_path / "saved")
+    )
     assert key in str(e) and "the last committed batch" in str(e)
     assert f"`millpond fork {built.root} <new checkpoint> --batch 4`" in e.hint
     assert verify(built.storage, "name").newest_whole_batch == 4
@@ -238,7 +262,9 @@ def test_the_message_tells_what_can_still_be_had(built: CheckpointBuilder, tmp_p
 
 def test_nothing_can_be_had(built: CheckpointBuilder, tmp_path: Path) -> None:
     without("state/0/3")(built)
-    e = refused(ErrorKind.CHANGELOG_MISSING, lambda: savepoint.create(built.root, tmp_path / "saved"))
+    e = refused(
+        ErrorKind.CHANGELOG_MISSING, lambda: savepoint.create(built.root, tmp_path / "saved")
+    )
     assert e.hint.startswith("No committed batch is whole")
     assert verify(built.storage, "name").newest_whole_batch is None
 
@@ -250,7 +276,9 @@ def test_what_only_verify_sees_counts_for_the_newest_whole_batch(built: Checkpoi
     data[-60] ^= 1
     path.write_bytes(data)
     report = verify(built.storage, "name")
-    assert {problem.kind for problem in report.problems} == {"CHANGELOG_DAMAGED"} and report.newest_whole_batch == 4
+    assert {problem.kind for problem in report.problems} == {
+        "CHANGELOG_DAMAGED"
+    } and report.newest_whole_batch == 4
 
 
 @pytest.mark.parametrize("format", ["native", "canonical"])
@@ -276,13 +304,24 @@ def test_a_savepoint_that_an_older_version_made_of_a_damaged_query(
             if kept(op.operator, 0)
         ),
     )
-    doomed = ("state/1/3/", "tables/1/default/default/3") if what == "a partition" else ("state/1/", "tables/1/")
+    doomed = (
+        ("state/1/3/", "tables/1/default/default/3")
+        if what == "a partition"
+        else ("state/1/", "tables/1/")
+    )
     files = {key: entry for key, entry in index.files.items() if not key.startswith(doomed)}
-    tables = tuple(table for table in index.tables if kept(table.store.operator, table.store.partition))
+    tables = tuple(
+        table for table in index.tables if kept(table.store.operator, table.store.partition)
+    )
     for key in index.files.keys() - files.keys():
         (saved / key).unlink()
-    (saved / "savepoint.json").write_bytes(encode_index(replace(index, image=image, files=files, tables=tables)))
-    assert "SAVEPOINT_DAMAGED" in {p.kind for p in savepoint.verify(saved).problems} or format == "native"
+    (saved / "savepoint.json").write_bytes(
+        encode_index(replace(index, image=image, files=files, tables=tables))
+    )
+    assert (
+        "SAVEPOINT_DAMAGED" in {p.kind for p in savepoint.verify(saved).problems}
+        or format == "native"
+    )
     assert not savepoint.verify(saved).ok
     for partitions in (None, 8):
         with pytest.raises(MillpondError) as caught:
@@ -296,7 +335,11 @@ class Committing(LocalStorage):
 
     def __init__(self, built: CheckpointBuilder) -> None:
         super().__init__(str(built.root), fsync=False)
-        late = [info.key for info in self.list("") if info.key.startswith(("state/0/1/", "state/1/", "commits/"))]
+        late = [
+            info.key
+            for info in self.list("")
+            if info.key.startswith(("state/0/1/", "state/1/", "commits/"))
+        ]
         self.late = {key: self.read(key) for key in sorted(late, reverse=True)}
         self.delete(late)
 
@@ -316,4 +359,7 @@ def test_the_first_batch_is_committed_meanwhile(tmp_path: Path, spark_format: in
     storage = Committing(built)
     refused(ErrorKind.BATCH_NOT_COMMITTED, lambda: checkpoint_image(storage, "it"))
     image = checkpoint_image(storage, "it")
-    assert [(op.operator, [s.partition for s in op.stores]) for op in image.operators] == [(0, [0, 1]), (1, [0, 1])]
+    assert [(op.operator, [s.partition for s in op.stores]) for op in image.operators] == [
+        (0, [0, 1]),
+        (1, [0, 1]),
+    ]

@@ -50,7 +50,9 @@ def test_there_and_back(server: S3Server, tmp_path: Path) -> None:
     uri = f"s3://{bucket}/states/"
     one = savepoint.restore(saved, tmp_path / "one", storage_uri=uri)
     assert read_place(LocalStorage(str(tmp_path / "one"))) == f"{uri}{one.query_id}"
-    assert not list((tmp_path / "one/state").rglob("*.sst")) and list(open_storage(f"{uri}{one.query_id}").list(""))
+    assert not list((tmp_path / "one/state").rglob("*.sst")) and list(
+        open_storage(f"{uri}{one.query_id}").list("")
+    )
     two = savepoint.fork(tmp_path / "one", tmp_path / "two", storage_uri=uri)
     assert two.query_id != one.query_id
     home = tmp_path / "home"
@@ -59,7 +61,11 @@ def test_there_and_back(server: S3Server, tmp_path: Path) -> None:
     for place in ("one", "two", "home"):
         assert verify(open_checkpoint(str(tmp_path / place)), place).problems == []
     # Manifests name the query's store alike everywhere: what differs is where they are.
-    assert contents(tmp_path / "one").keys() == contents(tmp_path / "two").keys() == contents(home).keys()
+    assert (
+        contents(tmp_path / "one").keys()
+        == contents(tmp_path / "two").keys()
+        == contents(home).keys()
+    )
     again = savepoint.create(tmp_path / "two", tmp_path / "again")
     assert again.size_bytes > 0 and savepoint.verify(tmp_path / "again").ok
 
@@ -70,7 +76,11 @@ def test_what_stays_on_one_server_does_not_come_here(server: S3Server, tmp_path:
     job, saved = f"s3://{server.bucket()}/job", f"s3://{server.bucket()}/saved"
     home = savepoint.fork(built.root, job)
     assert home.bytes_copied == 0 < home.bytes_written
-    state = sum(i.size_bytes for i in open_storage(job).list("state/") if i.key.endswith((".sst", ".changelog")))
+    state = sum(
+        i.size_bytes
+        for i in open_storage(job).list("state/")
+        if i.key.endswith((".sst", ".changelog"))
+    )
     before = server.counts.copy()
     created = savepoint.create(job, saved)
     restored = savepoint.restore(saved, f"{job}-2")
@@ -82,7 +92,9 @@ def test_what_stays_on_one_server_does_not_come_here(server: S3Server, tmp_path:
     )
     assert savepoint.verify(saved).ok and savepoint.diff(job, f"{job}-2").equal
     found = savepoint.list_savepoints(saved.rpartition("/")[0])
-    assert [view.savepoint for view in found if isinstance(view, savepoint.SavepointView)] == [saved]
+    assert [view.savepoint for view in found if isinstance(view, savepoint.SavepointView)] == [
+        saved
+    ]
     for place in (f"{job}-2", f"{job}-3"):
         assert verify(open_storage(place), place).problems == []
 
@@ -119,7 +131,9 @@ class Executors:
         assert tasks == len(self._numbers)
         return self
 
-    def mapInArrow(self, function: Callable[[Iterator[Any]], Iterator[Any]], schema: str) -> Executors:
+    def mapInArrow(
+        self, function: Callable[[Iterator[Any]], Iterator[Any]], schema: str
+    ) -> Executors:
         assert schema == "job long, answer binary"
 
         def run(number: int) -> list[dict[str, Any]]:
@@ -127,7 +141,9 @@ class Executors:
             return [row for batch in batches for row in batch.to_pylist()]
 
         with ThreadPoolExecutor(4) as pool:
-            self._rows = [SimpleNamespace(**row) for rows in pool.map(run, self._numbers) for row in rows]
+            self._rows = [
+                SimpleNamespace(**row) for rows in pool.map(run, self._numbers) for row in rows
+            ]
         return self
 
     def collect(self) -> list[SimpleNamespace]:
@@ -135,7 +151,9 @@ class Executors:
 
 
 @pytest.mark.parametrize("state", [None, "states"])
-def test_executors_write_rows_anew_on_s3(server: S3Server, tmp_path: Path, state: str | None) -> None:
+def test_executors_write_rows_anew_on_s3(
+    server: S3Server, tmp_path: Path, state: str | None
+) -> None:
     """They share no folder: blocks of rows go through the storage of the target, and are gone in the end."""
     built = RowsBuilder(tmp_path / "checkpoint", spark_format=2).build()
     bucket, spark = f"s3://{server.bucket()}", Executors()
@@ -143,10 +161,14 @@ def test_executors_write_rows_anew_on_s3(server: S3Server, tmp_path: Path, state
     savepoint.create(built.root, tables, format="canonical", spark=spark)
     assert savepoint.verify(tables, spark=spark).ok
     new = str(tmp_path / "new") if state else f"{bucket}/new"
-    savepoint.restore(tables, new, partitions=8, spark=spark, storage_uri=f"{bucket}/{state}" if state else None)
+    savepoint.restore(
+        tables, new, partitions=8, spark=spark, storage_uri=f"{bucket}/{state}" if state else None
+    )
     assert savepoint.diff(built.root, new).equal
     storage = open_checkpoint(new)
-    assert verify(storage, "x").problems == [] and not [i.key for i in storage.list("") if "scratch" in i.key]
+    assert verify(storage, "x").problems == [] and not [
+        i.key for i in storage.list("") if "scratch" in i.key
+    ]
 
 
 def test_a_failure_leaves_nothing_in_either_place(

@@ -75,7 +75,9 @@ OUTSIDE = ["../x", "/etc/passwd", "state/../../x", "state//0", "a\\b", "a\0b", "
 
 
 @pytest.fixture(scope="module", params=[1, 2], ids=["checkpoint-format-1", "checkpoint-format-2"])
-def built(request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFactory) -> CheckpointBuilder:
+def built(
+    request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFactory
+) -> CheckpointBuilder:
     return RowsBuilder(tmp_path_factory.mktemp("rows"), spark_format=request.param).build()
 
 
@@ -86,7 +88,9 @@ def saved(request: pytest.FixtureRequest, built: CheckpointBuilder, tmp_path: Pa
 
 
 def index_of(saved: Path) -> dict[str, Any]:
-    value: dict[str, Any] = json.loads((saved / layout.SAVEPOINT_KEY).read_bytes().partition(b"\n")[2])
+    value: dict[str, Any] = json.loads(
+        (saved / layout.SAVEPOINT_KEY).read_bytes().partition(b"\n")[2]
+    )
     return value
 
 
@@ -109,13 +113,23 @@ def test_what_is_no_part_of_a_savepoint(saved: Path, tmp_path: Path) -> None:
             pass  # a file is where its directory would be, or the other way round: then it is only named
         with_file(saved, key)
         for partitions in (None, 4):
-            e = refused(ErrorKind.UNSAFE_PATH, savepoint.restore, saved, tmp_path / "new", partitions=partitions)
+            e = refused(
+                ErrorKind.UNSAFE_PATH,
+                savepoint.restore,
+                saved,
+                tmp_path / "new",
+                partitions=partitions,
+            )
             assert key in str(e) and "savepoint" in e.hint
         refused(ErrorKind.UNSAFE_PATH, savepoint.verify, saved)
         assert [path.name for path in tmp_path.iterdir()] == ["saved"]
         (saved / layout.SAVEPOINT_KEY).write_bytes(index)
     savepoint.restore(saved, tmp_path / "new")
-    made = {path.relative_to(tmp_path / "new").as_posix() for path in (tmp_path / "new").rglob("*") if path.is_file()}
+    made = {
+        path.relative_to(tmp_path / "new").as_posix()
+        for path in (tmp_path / "new").rglob("*")
+        if path.is_file()
+    }
     assert not made & set(STRANGE), "what only lies there is not taken over either"
 
 
@@ -147,10 +161,14 @@ def test_a_table_in_another_file(built: CheckpointBuilder, tmp_path: Path) -> No
     refused(ErrorKind.UNSAFE_PATH, savepoint.restore, saved, tmp_path / "new")
 
 
-@pytest.mark.parametrize("which", ["metadata", "commits/5", "millpond/format.json", ".sst", ".changelog", ".parquet"])
+@pytest.mark.parametrize(
+    "which", ["metadata", "commits/5", "millpond/format.json", ".sst", ".changelog", ".parquet"]
+)
 def test_symbolic_links(saved: Path, tmp_path: Path, which: str) -> None:
     """What a link leads to must not be read, however well the index describes it."""
-    found = [path for path in saved.rglob("*") if path.is_file() and path.as_posix().endswith(which)]
+    found = [
+        path for path in saved.rglob("*") if path.is_file() and path.as_posix().endswith(which)
+    ]
     for path in found[:1]:
         outside = tmp_path / "outside"
         path.rename(outside)
@@ -168,7 +186,9 @@ def test_directories_that_are_symbolic_links(saved: Path, tmp_path: Path) -> Non
     assert not (tmp_path / "new").exists()
 
 
-def test_a_place_of_the_state_beside_the_index_counts_for_nothing(saved: Path, tmp_path: Path) -> None:
+def test_a_place_of_the_state_beside_the_index_counts_for_nothing(
+    saved: Path, tmp_path: Path
+) -> None:
     """No command looks for the state of a savepoint elsewhere."""
     elsewhere = tmp_path / "elsewhere"
     rows = millpond.read_state(saved)
@@ -182,7 +202,9 @@ def test_a_place_of_the_state_beside_the_index_counts_for_nothing(saved: Path, t
     assert not elsewhere.exists() and not (tmp_path / "new" / layout.STORAGE_KEY).exists()
 
 
-def test_whatever_makes_an_image_only_parts_of_one_are_written(built: CheckpointBuilder, tmp_path: Path) -> None:
+def test_whatever_makes_an_image_only_parts_of_one_are_written(
+    built: CheckpointBuilder, tmp_path: Path
+) -> None:
     """The last gate, of `fork`, `adopt` and `release` too."""
     saved = tmp_path / "saved"
     savepoint.create(built.root, saved, link=False)
@@ -190,7 +212,13 @@ def test_whatever_makes_an_image_only_parts_of_one_are_written(built: Checkpoint
     image = savepoint_image(source, decode_index((saved / layout.SAVEPOINT_KEY).read_bytes()))
     for key in (layout.STORAGE_KEY, "../x", layout.RESCALE_JOURNAL_KEY):
         file = StoredFile(key=key, source="metadata", size_bytes=1, crc32=None)
-        for wrong in (replace(image, texts={**image.texts, key: b""}), replace(image, files=(*image.files, file))):
-            with pytest.raises((InternalError, FormatError)), building(str(tmp_path / "new")) as target:
+        for wrong in (
+            replace(image, texts={**image.texts, key: b""}),
+            replace(image, files=(*image.files, file)),
+        ):
+            with (
+                pytest.raises((InternalError, FormatError)),
+                building(str(tmp_path / "new")) as target,
+            ):
                 write_image(wrong, source, target, link=False, verify=False, damaged=damaged)
             assert not (tmp_path / "new").exists()

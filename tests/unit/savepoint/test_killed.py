@@ -50,7 +50,9 @@ class ManyRows(RowsBuilder):
         return _ROWS
 
     def changelogs(self, store: StoreId, versions: int) -> None:
-        rows = encode_rows(pa.array([{"k": i} for i in range(store.partition, 2 * _ROWS, 2)]), KEY).to_pylist()
+        rows = encode_rows(
+            pa.array([{"k": i} for i in range(store.partition, 2 * _ROWS, 2)]), KEY
+        ).to_pylist()
         place = self.key(store, 1)[:5]
         records = [Record(Op.PUT, place + bytes(row), self.value(store, 1)) for row in rows]
         key = layout.changelog_key(store, VersionId(1, version_id(store, 1)), self.spark_format)
@@ -75,7 +77,10 @@ class Scene:
         self.before = self.sources()
 
     def sources(self) -> dict[str, bytes]:
-        files = {**tree(self.checkpoint), **{f"saved/{key}": data for key, data in tree(self.saved).items()}}
+        files = {
+            **tree(self.checkpoint),
+            **{f"saved/{key}": data for key, data in tree(self.saved).items()},
+        }
         return {key: data for key, data in files.items() if not key.startswith("millpond/pins/")}
 
     def act(self, what: str) -> None:
@@ -87,7 +92,11 @@ class Scene:
             savepoint.edit(self.saved, self.place, function=lambda rows: rows.slice(0, 100))
 
     def check_whole(self, what: str) -> None:
-        good = verify(LocalStorage(str(self.place)), "it") if what == "restore" else savepoint.verify(self.place)
+        good = (
+            verify(LocalStorage(str(self.place)), "it")
+            if what == "restore"
+            else savepoint.verify(self.place)
+        )
         assert good.ok
         assert savepoint.diff(self.saved, self.place).equal or what == "edit"
         shutil.rmtree(self.place)
@@ -102,7 +111,10 @@ class Scene:
         found = []
         for entry in os.listdir("/proc"):
             with suppress(OSError):  # it has just ended, or is another user's
-                if entry.isdigit() and self.mark.encode() in Path(f"/proc/{entry}/environ").read_bytes():
+                if (
+                    entry.isdigit()
+                    and self.mark.encode() in Path(f"/proc/{entry}/environ").read_bytes()
+                ):
                     found.append(int(entry))
         return found
 
@@ -170,7 +182,9 @@ def forked(action: Callable[[], object]) -> int:
 
 @pytest.mark.skipif(not os.path.isdir("/proc"), reason="processes are found in /proc")
 @pytest.mark.parametrize("what", ["create", "restore"])
-def test_killed_while_others_work_for_it(scene: Scene, spreading: pytest.MonkeyPatch, what: str) -> None:
+def test_killed_while_others_work_for_it(
+    scene: Scene, spreading: pytest.MonkeyPatch, what: str
+) -> None:
     for _ in range(KILLS):
         pid = forked(lambda: scene.act(what))
         scene.await_work(what)
@@ -186,7 +200,9 @@ def test_killed_while_others_work_for_it(scene: Scene, spreading: pytest.MonkeyP
 
 @pytest.mark.skipif(not os.path.isdir("/proc"), reason="processes are found in /proc")
 @pytest.mark.parametrize("what", ["create", "restore"])
-def test_one_of_the_others_is_killed(scene: Scene, spreading: pytest.MonkeyPatch, what: str) -> None:
+def test_one_of_the_others_is_killed(
+    scene: Scene, spreading: pytest.MonkeyPatch, what: str
+) -> None:
     def kill_one() -> None:
         scene.await_work(what)
         with suppress(ProcessLookupError, IndexError):  # too late
@@ -200,7 +216,9 @@ def test_one_of_the_others_is_killed(scene: Scene, spreading: pytest.MonkeyPatch
             scene.act(what)
         except AgentError as e:
             assert e.kind is ErrorKind.AGENT_LOST and "run the same command again" in e.hint
-            assert not list(scene.place.parent.iterdir()), "nothing is left at the target, nor beside it"
+            assert not list(scene.place.parent.iterdir()), (
+                "nothing is left at the target, nor beside it"
+            )
             lost += 1
         else:  # it was done with its part
             scene.check_whole(what)

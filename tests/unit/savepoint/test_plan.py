@@ -24,7 +24,11 @@ def op(operator: int, name: str, error: str = "") -> JobOperator:
 @pytest.mark.parametrize(
     ("numbers", "found", "expected"),
     [
-        ({0: 0, 1: 1}, [op(0, "stateStoreSave"), op(1, "dedupe")], [(0, 0, RESTORED, ""), (1, 1, RESTORED, "")]),
+        (
+            {0: 0, 1: 1},
+            [op(0, "stateStoreSave"), op(1, "dedupe")],
+            [(0, 0, RESTORED, ""), (1, 1, RESTORED, "")],
+        ),
         ({1: 0}, [op(0, "dedupe")], [(0, 1, MAPPED, ""), (None, 0, DROPPED, "")]),
         (
             {0: 0, 1: 1},
@@ -45,7 +49,9 @@ def op(operator: int, name: str, error: str = "") -> JobOperator:
     ],
 )
 def test_verdicts(
-    numbers: dict[int, int], found: list[JobOperator], expected: list[tuple[int | None, int | None, str, str]]
+    numbers: dict[int, int],
+    found: list[JobOperator],
+    expected: list[tuple[int | None, int | None, str, str]],
 ) -> None:
     result = verdicts(SAVED, numbers, found)
     assert [(v.operator, v.saved_as, v.verdict) for v in result] == [e[:3] for e in expected]
@@ -71,10 +77,16 @@ def test_command(
     ok: bool, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str], repository: Path
 ) -> None:
     verdict = OperatorVerdict(
-        operator=0, name="dedupe", saved_as=1, verdict=MAPPED if ok else REFUSED, reason="" if ok else "it is so"
+        operator=0,
+        name="dedupe",
+        saved_as=1,
+        verdict=MAPPED if ok else REFUSED,
+        reason="" if ok else "it is so",
     )
     report = PlanReport(savepoint="/s", batch=3, query=None, operators=(verdict,))
-    monkeypatch.setattr(savepoints, "plan", lambda *_, **given: report if given["map_operators"] else None)
+    monkeypatch.setattr(
+        savepoints, "plan", lambda *_, **given: report if given["map_operators"] else None
+    )
     arguments = ["savepoint", "plan", "/s", "--job", "job.py", "--map-operator", "1=0"]
     assert main(arguments) == (0 if ok else 1)
     text = capsys.readouterr().out

@@ -26,7 +26,9 @@ from tests.row_checkpoints import RowsBuilder, expected
 
 
 @pytest.fixture(scope="module", params=[1, 2], ids=["checkpoint-format-1", "checkpoint-format-2"])
-def built(request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFactory) -> CheckpointBuilder:
+def built(
+    request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFactory
+) -> CheckpointBuilder:
     return RowsBuilder(tmp_path_factory.mktemp("rows"), spark_format=request.param).build()
 
 
@@ -39,14 +41,18 @@ def saved(request: pytest.FixtureRequest, built: CheckpointBuilder, tmp_path: Pa
 
 
 def content(path: Path) -> list[tuple[int, str]]:
-    return sorted((row["key"]["k"], row["value"]["n"]) for row in millpond.read_state(path).to_pylist())
+    return sorted(
+        (row["key"]["k"], row["value"]["n"]) for row in millpond.read_state(path).to_pylist()
+    )
 
 
 ALL = sorted((row["key"]["k"], row["value"]["n"]) for row in expected(6))
 
 
 @pytest.mark.parametrize(("partitions", "groups"), [(1, 16), (16, 16), (3, 384)])
-def test_partitions(built: CheckpointBuilder, saved: Path, tmp_path: Path, partitions: int, groups: int) -> None:
+def test_partitions(
+    built: CheckpointBuilder, saved: Path, tmp_path: Path, partitions: int, groups: int
+) -> None:
     new = tmp_path / "new"
     report = savepoint.restore(saved, new, partitions=partitions)
     assert (report.partitions, report.max_parallelism) == (partitions, groups)
@@ -66,7 +72,9 @@ def test_partitions(built: CheckpointBuilder, saved: Path, tmp_path: Path, parti
 
 
 @pytest.mark.parametrize("name", ["*.changelog", "*.sst"])
-def test_a_file_that_another_one_replaced(built: CheckpointBuilder, tmp_path: Path, name: str) -> None:
+def test_a_file_that_another_one_replaced(
+    built: CheckpointBuilder, tmp_path: Path, name: str
+) -> None:
     """Whole and of the right size, and not the one that was saved: only the sum in the index tells."""
     saved = tmp_path / "saved"
     savepoint.create(built.root, saved, link=False)
@@ -75,7 +83,9 @@ def test_a_file_that_another_one_replaced(built: CheckpointBuilder, tmp_path: Pa
     other.build()
     path = sorted((saved / "state/0/0").rglob(name))[-1]
     found = path.relative_to(saved) if name == "*.changelog" else Path("state/0/0/sst")
-    choices = [other.root / found] if name == "*.changelog" else sorted((other.root / found).iterdir())
+    choices = (
+        [other.root / found] if name == "*.changelog" else sorted((other.root / found).iterdir())
+    )
     (same,) = [c for c in choices if c.stat().st_size == path.stat().st_size][:1]
     path.write_bytes(same.read_bytes())
     for action in (
@@ -91,7 +101,9 @@ def test_a_file_that_another_one_replaced(built: CheckpointBuilder, tmp_path: Pa
 
 
 @pytest.mark.parametrize("partitions", [None, 3])
-def test_backend(saved: Path, tmp_path: Path, partitions: int | None, capsys: pytest.CaptureFixture[str]) -> None:
+def test_backend(
+    saved: Path, tmp_path: Path, partitions: int | None, capsys: pytest.CaptureFixture[str]
+) -> None:
     """It is remembered, and goes along with what is made of it, until another is chosen."""
     made = [str(tmp_path / str(i)) for i in range(3)]
     more = [] if partitions is None else ["--partitions", str(partitions)]
@@ -102,10 +114,16 @@ def test_backend(saved: Path, tmp_path: Path, partitions: int | None, capsys: py
         savepoint.fork(made[0], made[2], backend="rocksdb", partitions=2),
     ]
     assert [report.backend for report in reports] == ["heap", "rocksdb"]
-    assert [overview(LocalStorage(path), path).backend for path in made] == ["heap", "heap", "rocksdb"]
+    assert [overview(LocalStorage(path), path).backend for path in made] == [
+        "heap",
+        "heap",
+        "rocksdb",
+    ]
     assert "\nbackend       heap\n" in capsys.readouterr().out
     assert main(["checkpoint", "show", made[0]]) == 0
-    assert "\nbackend            heap, unless the session sets the option\n" in capsys.readouterr().out
+    assert (
+        "\nbackend            heap, unless the session sets the option\n" in capsys.readouterr().out
+    )
     assert savepoint.restore(saved, tmp_path / "none").backend is None
 
 
@@ -145,9 +163,13 @@ def test_tables_of_a_canonical_savepoint(built: CheckpointBuilder, tmp_path: Pat
         found += pq.read_table(saved / table.key).to_pylist()
     assert sorted((row["key"]["k"], row["value"]["n"]) for row in found) == ALL
     raw = millpond.read_state(built.root, raw=True).to_pylist()
-    assert [(r["key_bytes"], r["value_bytes"]) for r in found] == [(r["key_bytes"], r["value_bytes"]) for r in raw]
+    assert [(r["key_bytes"], r["value_bytes"]) for r in found] == [
+        (r["key_bytes"], r["value_bytes"]) for r in raw
+    ]
     groups = built.groups
-    assert {row["key_group"] for row in found} == {groups.group(groups.slot_ranges(p, 2)[0][0]) for p in (0, 1)}
+    assert {row["key_group"] for row in found} == {
+        groups.group(groups.slot_ranges(p, 2)[0][0]) for p in (0, 1)
+    }
     assert not any(path.suffix in (".sst", ".changelog", ".manifest") for path in saved.rglob("*"))
     assert millpond.read_state(saved).to_pylist() == expected(6)
     with pytest.raises(MillpondError) as caught:
@@ -161,7 +183,9 @@ class AllDeleted(RowsBuilder):
     def changelogs(self, store: StoreId, versions: int) -> None:
         for version, op in ((1, Op.PUT), (2, Op.DELETE)):
             record = Record(op, self.key(store, 1), self.value(store, 1) if op is Op.PUT else None)
-            key = layout.changelog_key(store, VersionId(version, version_id(store, version)), self.spark_format)
+            key = layout.changelog_key(
+                store, VersionId(version, version_id(store, version)), self.spark_format
+            )
             self.storage.put_bytes(key, changelog_bytes(self.header(store, version), [record]))
 
 
@@ -169,7 +193,10 @@ class AllDeleted(RowsBuilder):
 def test_state_without_a_row(tmp_path: Path, snapshots: tuple[int, ...]) -> None:
     built = AllDeleted(tmp_path / "job").build(batches=2, snapshots=snapshots)
     savepoint.create(built.root, tmp_path / "saved", format="canonical")
-    assert savepoint.verify(tmp_path / "saved").ok and savepoint.diff(built.root, tmp_path / "saved").equal
+    assert (
+        savepoint.verify(tmp_path / "saved").ok
+        and savepoint.diff(built.root, tmp_path / "saved").equal
+    )
     savepoint.restore(tmp_path / "saved", tmp_path / "new", partitions=3)
     assert content(built.root) == content(tmp_path / "saved") == content(tmp_path / "new") == []
 
@@ -189,7 +216,9 @@ def test_damaged_table(built: CheckpointBuilder, tmp_path: Path) -> None:
     assert sorted(p.name for p in tmp_path.iterdir()) == ["saved"]
 
 
-def test_diff(built: CheckpointBuilder, saved: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+def test_diff(
+    built: CheckpointBuilder, saved: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
     assert savepoint.diff(saved, built.root).equal
     savepoint.create(built.root, tmp_path / "older", batch=3)
     report = savepoint.diff(tmp_path / "older", saved)
@@ -234,27 +263,51 @@ def test_edit(saved: Path, tmp_path: Path) -> None:
 
 def test_edit_with_a_table(saved: Path, tmp_path: Path) -> None:
     rows = [{"key": {"k": k}, "value": {"n": f"n{k}"}} for k in range(300)]
-    report = savepoint.edit(saved, tmp_path / "edited", table=pa.Table.from_pylist(rows), operator="stateStoreSave")
+    report = savepoint.edit(
+        saved, tmp_path / "edited", table=pa.Table.from_pylist(rows), operator="stateStoreSave"
+    )
     assert (report.rows_before, report.rows_after) == (len(ALL), 300)
     savepoint.restore(tmp_path / "edited", tmp_path / "new")
     assert content(tmp_path / "new") == [(k, f"n{k}") for k in range(300)]
     assert savepoint.show(tmp_path / "edited").index.image.operators[0].keys == 300
-    savepoint.edit(tmp_path / "edited", tmp_path / "emptied", function=lambda rows: rows.slice(0, 0))
+    savepoint.edit(
+        tmp_path / "edited", tmp_path / "emptied", function=lambda rows: rows.slice(0, 0)
+    )
     assert content(tmp_path / "emptied") == []
     (family,) = savepoint.diff(tmp_path / "edited", tmp_path / "emptied").families
     assert (family.removed, family.same) == (300, 0)
 
 
-def test_edit_from_the_command_line(saved: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+def test_edit_from_the_command_line(
+    saved: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
     new, script = str(tmp_path / "edited"), tmp_path / "change.py"
     script.write_text("def change(rows):\n    return rows.slice(0, 1)\n")
-    assert main(["savepoint", "edit", str(saved), new, "--function", f"{script}:change", "--dry-run", "--json"]) == 0
-    report = json.loads(capsys.readouterr().out)
-    assert (report["rows_before"], report["rows_after"], report["dry_run"]) == (len(ALL), 2, True), (
-        "one row of each batch"
+    assert (
+        main(
+            [
+                "savepoint",
+                "edit",
+                str(saved),
+                new,
+                "--function",
+                f"{script}:change",
+                "--dry-run",
+                "--json",
+            ]
+        )
+        == 0
     )
+    report = json.loads(capsys.readouterr().out)
+    assert (report["rows_before"], report["rows_after"], report["dry_run"]) == (
+        len(ALL),
+        2,
+        True,
+    ), "one row of each batch"
     assert not Path(new).exists()
-    pq.write_table(pa.Table.from_pylist([{"key": {"k": 5}, "value": {"n": "five"}}]), tmp_path / "rows.parquet")
+    pq.write_table(
+        pa.Table.from_pylist([{"key": {"k": 5}, "value": {"n": "five"}}]), tmp_path / "rows.parquet"
+    )
     command = ["savepoint", "edit", str(saved), new, "--operator", "0"]
     assert main([*command, "--table", str(tmp_path / "rows.parquet")]) == 0
     assert content(Path(new)) == [(5, "five")] and "8, now 1" in capsys.readouterr().out
@@ -310,11 +363,18 @@ def test_what_a_function_may_return(saved: Path, tmp_path: Path) -> None:
 
 
 @pytest.mark.parametrize("form", ["native", "canonical"])
-def test_savepoints_of_the_first_release_open(golden: Golden, repository: Path, tmp_path: Path, form: str) -> None:
+def test_savepoints_of_the_first_release_open(
+    golden: Golden, repository: Path, tmp_path: Path, form: str
+) -> None:
     """These files are never written again: a savepoint of today opens in every later release."""
     place = repository / "tests/golden/v1" / f"savepoint-{form}"
     if golden.rewrite and not place.exists():
-        savepoint.create(RowsBuilder(tmp_path / "built", spark_format=2).build().root, place, format=form, link=False)
+        savepoint.create(
+            RowsBuilder(tmp_path / "built", spark_format=2).build().root,
+            place,
+            format=form,
+            link=False,
+        )
     assert savepoint.verify(place).ok
     assert millpond.read_state(place).to_pylist() == expected(6)
     for partitions in (2, 3):
@@ -347,7 +407,9 @@ def test_after_a_rescale(tmp_path: Path, spark_format: int, partitions: int) -> 
     pins = list((tmp_path / "saved-None/millpond/pins").glob("*.json"))
     assert pins and all(pin.name.startswith("rescale-1-") for pin in pins)
     named = {key for pin in pins for key in json.loads(pin.read_text())["changelogs"]}
-    assert named and all(key.startswith("state/1/") and (tmp_path / "saved-None" / key).is_file() for key in named)
+    assert named and all(
+        key.startswith("state/1/") and (tmp_path / "saved-None" / key).is_file() for key in named
+    )
 
 
 def test_progress(built: CheckpointBuilder, tmp_path: Path) -> None:
@@ -363,7 +425,11 @@ def test_progress(built: CheckpointBuilder, tmp_path: Path) -> None:
         lambda: savepoint.create(tmp_path / "restored", tmp_path / "native", progress=progress),
     ]
     for action in actions:
-        assert len(told) > 1 and told[-1][0] == told[-1][1] and all(done <= total for done, total in told)
+        assert (
+            len(told) > 1
+            and told[-1][0] == told[-1][1]
+            and all(done <= total for done, total in told)
+        )
         told.clear()
         action()
     assert told[-1][0] == told[-1][1]
@@ -396,5 +462,7 @@ def _polars(directory: Path) -> list[tuple[int, str]]:
 
 @pytest.mark.parametrize("read", [_pandas, _duckdb, _polars])
 def test_tables_are_read_by(read: Callable[[Path], list[tuple[int, str]]], tmp_path: Path) -> None:
-    savepoint.create(RowsBuilder(tmp_path / "job").build().root, tmp_path / "tables", format="canonical")
+    savepoint.create(
+        RowsBuilder(tmp_path / "job").build().root, tmp_path / "tables", format="canonical"
+    )
     assert sorted(read(tmp_path / "tables/tables/0/default/default")) == ALL

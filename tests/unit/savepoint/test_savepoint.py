@@ -31,8 +31,12 @@ P0 = StoreId(0, 0)
 
 
 @pytest.fixture(scope="module", params=[1, 2], ids=["checkpoint-format-1", "checkpoint-format-2"])
-def template(request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFactory) -> CheckpointBuilder:
-    return CheckpointBuilder(tmp_path_factory.mktemp("template"), spark_format=request.param).build()
+def template(
+    request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFactory
+) -> CheckpointBuilder:
+    return CheckpointBuilder(
+        tmp_path_factory.mktemp("template"), spark_format=request.param
+    ).build()
 
 
 @pytest.fixture
@@ -47,7 +51,11 @@ def saved(built: CheckpointBuilder, tmp_path: Path) -> Path:
 
 
 def tree(root: Path) -> dict[str, bytes]:
-    return {path.relative_to(root).as_posix(): path.read_bytes() for path in sorted(root.rglob("*")) if path.is_file()}
+    return {
+        path.relative_to(root).as_posix(): path.read_bytes()
+        for path in sorted(root.rglob("*"))
+        if path.is_file()
+    }
 
 
 def same_state(a: Path, b: Path, version: int, *, operator: int = 0, spark_format: int) -> None:
@@ -58,21 +66,37 @@ def same_state(a: Path, b: Path, version: int, *, operator: int = 0, spark_forma
             store = StoreId(number, partition)
             files = StoreFiles(LocalStorage(str(root)), store, spark_format)
             files.refresh()
-            target = VersionId(version, version_id(StoreId(0, partition), version) if spark_format == 2 else "")
+            target = VersionId(
+                version, version_id(StoreId(0, partition), version) if spark_format == 2 else ""
+            )
             plan = plan_restore(files, target)
-            ssts = [(sst.crc32, sst.size_bytes, sst.local_name) for sst in plan.manifest.ssts] if plan.manifest else []
+            ssts = (
+                [(sst.crc32, sst.size_bytes, sst.local_name) for sst in plan.manifest.ssts]
+                if plan.manifest
+                else []
+            )
             changelogs = [
-                (root / layout.changelog_key(store, h.version_id, spark_format)).read_bytes() for h in plan.headers
+                (root / layout.changelog_key(store, h.version_id, spark_format)).read_bytes()
+                for h in plan.headers
             ]
             plans.append((plan.lineage, ssts, changelogs))
         assert plans[0] == plans[1]
 
 
-def test_a_savepoint_is_a_part_of_the_checkpoint_and_says_what_it_holds(built: CheckpointBuilder, saved: Path) -> None:
+def test_a_savepoint_is_a_part_of_the_checkpoint_and_says_what_it_holds(
+    built: CheckpointBuilder, saved: Path
+) -> None:
     view = savepoint.show(saved)
     image = view.index.image
-    assert (image.batch, image.planned_batch, image.partitions, image.max_parallelism) == (5, None, 2, 16)
-    assert [(op.operator, op.name, op.keys) for op in image.operators] == [(0, "stateStoreSave", 12)]
+    assert (image.batch, image.planned_batch, image.partitions, image.max_parallelism) == (
+        5,
+        None,
+        2,
+        16,
+    )
+    assert [(op.operator, op.name, op.keys) for op in image.operators] == [
+        (0, "stateStoreSave", 12)
+    ]
     original = tree(built.root)
     files = tree(saved)
     assert set(files) - {layout.SAVEPOINT_KEY} < set(original)
@@ -85,13 +109,20 @@ def test_a_savepoint_is_a_part_of_the_checkpoint_and_says_what_it_holds(built: C
     assert not list((built.root / "millpond").glob("pins/*")), "the pin was released"
 
 
-def test_no_bytes_of_state_are_moved_on_one_file_system(built: CheckpointBuilder, tmp_path: Path) -> None:
+def test_no_bytes_of_state_are_moved_on_one_file_system(
+    built: CheckpointBuilder, tmp_path: Path
+) -> None:
     report = savepoint.create(built.root, tmp_path / "linked")
     state = sum(op.size_bytes for op in savepoint.show(tmp_path / "linked").index.image.operators)
     assert report.bytes_linked == state
     copied = savepoint.create(built.root, tmp_path / "copied", link=False)
-    assert (copied.bytes_linked, copied.bytes_written) == (0, report.bytes_linked + report.bytes_written)
-    assert all(path.stat().st_nlink == 1 for path in (tmp_path / "copied").rglob("*") if path.is_file())
+    assert (copied.bytes_linked, copied.bytes_written) == (
+        0,
+        report.bytes_linked + report.bytes_written,
+    )
+    assert all(
+        path.stat().st_nlink == 1 for path in (tmp_path / "copied").rglob("*") if path.is_file()
+    )
 
 
 @pytest.mark.parametrize("batch", [2, 3, 4])
@@ -118,7 +149,10 @@ def test_restored(built: CheckpointBuilder, saved: Path, tmp_path: Path) -> None
         expected[layout.operator_record_key(0)] = b""
     assert files.keys() == expected.keys()
     assert {key for key in files if files[key] != expected[key]} == {"metadata"}
-    assert json.loads(files["metadata"]) == {"id": report.query_id} and files["metadata"] != before["metadata"]
+    assert (
+        json.loads(files["metadata"]) == {"id": report.query_id}
+        and files["metadata"] != before["metadata"]
+    )
     assert verify(LocalStorage(str(new)), "new").ok
     assert overview(LocalStorage(str(new)), "new").last_committed_batch == 5
     same_state(built.root, new, 6, spark_format=built.spark_format)
@@ -159,7 +193,9 @@ def test_mapped_operator(built: CheckpointBuilder, saved: Path, tmp_path: Path) 
     assert metadata["operatorInfo"] == {"operatorId": 3, "operatorName": "stateStoreSave"}
     assert verify(LocalStorage(str(new)), "new").ok
     if built.spark_format == 2:
-        assert list(json.loads((new / "commits/5").read_text().partition("\n")[2])["stateUniqueIds"]) == ["3"]
+        assert list(
+            json.loads((new / "commits/5").read_text().partition("\n")[2])["stateUniqueIds"]
+        ) == ["3"]
 
 
 def test_dropped_operator(built: CheckpointBuilder, saved: Path, tmp_path: Path) -> None:
@@ -173,7 +209,13 @@ def test_dropped_operator(built: CheckpointBuilder, saved: Path, tmp_path: Path)
 def test_renumbering() -> None:
     assert renumbering([0, 1, 2], {2: 1}, [1]) == {0: 0, 2: 1}
     assert renumbering([0, 1], {0: 1, 1: 0}, []) == {0: 1, 1: 0}
-    for mapped, dropped in (({5: 1}, []), ({}, [5]), ({0: 1}, []), ({0: 2, 1: 2}, []), ({0: 2}, [0])):
+    for mapped, dropped in (
+        ({5: 1}, []),
+        ({}, [5]),
+        ({0: 1}, []),
+        ({0: 2, 1: 2}, []),
+        ({0: 2}, [0]),
+    ):
         refused(ErrorKind.OPERATOR_UNKNOWN, lambda m=mapped, d=dropped: renumbering([0, 1], m, d))
 
 
@@ -190,23 +232,35 @@ def test_no_committed_batch(built: CheckpointBuilder, tmp_path: Path) -> None:
 
 @pytest.mark.parametrize("batch", [-1, 6, 99])
 def test_batch_that_is_not_committed(built: CheckpointBuilder, tmp_path: Path, batch: int) -> None:
-    refused(ErrorKind.BATCH_NOT_COMMITTED, lambda: savepoint.create(built.root, tmp_path / "saved", batch=batch))
+    refused(
+        ErrorKind.BATCH_NOT_COMMITTED,
+        lambda: savepoint.create(built.root, tmp_path / "saved", batch=batch),
+    )
 
 
 def test_expired_batch(built: CheckpointBuilder, tmp_path: Path) -> None:
     for store in built.stores():
         built.storage.delete(
-            layout.changelog_key(store, VersionId(v, version_id(store, v)), built.spark_format) for v in (1, 2, 3)
+            layout.changelog_key(store, VersionId(v, version_id(store, v)), built.spark_format)
+            for v in (1, 2, 3)
         )
-    refused(ErrorKind.VERSION_EXPIRED, lambda: savepoint.create(built.root, tmp_path / "saved", batch=1))
-    built.storage.delete(key(batch) for batch in (0, 1) for key in (layout.offsets_key, layout.commits_key))
-    refused(ErrorKind.VERSION_EXPIRED, lambda: savepoint.create(built.root, tmp_path / "saved", batch=1))
+    refused(
+        ErrorKind.VERSION_EXPIRED, lambda: savepoint.create(built.root, tmp_path / "saved", batch=1)
+    )
+    built.storage.delete(
+        key(batch) for batch in (0, 1) for key in (layout.offsets_key, layout.commits_key)
+    )
+    refused(
+        ErrorKind.VERSION_EXPIRED, lambda: savepoint.create(built.root, tmp_path / "saved", batch=1)
+    )
     assert sorted(path.name for path in tmp_path.iterdir()) == ["check point"]
 
 
 def test_places(built: CheckpointBuilder, saved: Path, tmp_path: Path) -> None:
     before = tree(tmp_path)
-    refused(ErrorKind.NOT_A_CHECKPOINT, lambda: savepoint.create(tmp_path / "nowhere", tmp_path / "x"))
+    refused(
+        ErrorKind.NOT_A_CHECKPOINT, lambda: savepoint.create(tmp_path / "nowhere", tmp_path / "x")
+    )
     refused(ErrorKind.TARGET_NOT_EMPTY, lambda: savepoint.create(built.root, saved))
     refused(ErrorKind.TARGET_NOT_EMPTY, lambda: savepoint.restore(saved, built.root))
     refused(ErrorKind.TARGET_NOT_EMPTY, lambda: savepoint.create(built.root, saved / "metadata"))
@@ -214,15 +268,22 @@ def test_places(built: CheckpointBuilder, saved: Path, tmp_path: Path) -> None:
     refused(ErrorKind.INVALID_ARGUMENT, lambda: savepoint.restore(saved, saved / "new"))
     refused(ErrorKind.NOT_A_SAVEPOINT, lambda: savepoint.show(tmp_path))
     refused(ErrorKind.NOT_A_SAVEPOINT, lambda: savepoint.restore(built.root, tmp_path / "x"))
-    refused(ErrorKind.OPERATOR_UNKNOWN, lambda: savepoint.restore(saved, tmp_path / "x", map_operators={7: 1}))
-    refused(ErrorKind.INVALID_ARGUMENT, lambda: savepoint.restore(saved, tmp_path / "x", offsets="most"))
+    refused(
+        ErrorKind.OPERATOR_UNKNOWN,
+        lambda: savepoint.restore(saved, tmp_path / "x", map_operators={7: 1}),
+    )
+    refused(
+        ErrorKind.INVALID_ARGUMENT, lambda: savepoint.restore(saved, tmp_path / "x", offsets="most")
+    )
     assert tree(tmp_path) == before
     (tmp_path / "empty").mkdir()
     savepoint.create(built.root, tmp_path / "empty")
     assert savepoint.verify(tmp_path / "empty").ok
 
 
-def test_a_place_that_is_a_link_is_the_place_it_leads_to(built: CheckpointBuilder, tmp_path: Path) -> None:
+def test_a_place_that_is_a_link_is_the_place_it_leads_to(
+    built: CheckpointBuilder, tmp_path: Path
+) -> None:
     link, place = tmp_path / "link", tmp_path / "places/place"
     place.mkdir(parents=True)
     link.symlink_to(place)
@@ -231,12 +292,16 @@ def test_a_place_that_is_a_link_is_the_place_it_leads_to(built: CheckpointBuilde
     refused(ErrorKind.TARGET_NOT_EMPTY, lambda: savepoint.create(built.root, link))
     savepoint.delete(link)
     assert not place.exists() and list(place.parent.iterdir()) == []
-    savepoint.restore(savepoint.create(built.root, link).savepoint, tmp_path / "new")  # the link leads nowhere now
+    savepoint.restore(
+        savepoint.create(built.root, link).savepoint, tmp_path / "new"
+    )  # the link leads nowhere now
     assert link.is_symlink() and savepoint.verify(place).ok
 
 
 @pytest.mark.parametrize("inside", ["saved", "state/saved"])
-def test_no_link_leads_a_savepoint_into_what_is_saved(built: CheckpointBuilder, tmp_path: Path, inside: str) -> None:
+def test_no_link_leads_a_savepoint_into_what_is_saved(
+    built: CheckpointBuilder, tmp_path: Path, inside: str
+) -> None:
     before = tree(built.root)
     (tmp_path / "into").symlink_to(built.root)
     (tmp_path / "name").symlink_to(built.root / inside)
@@ -255,14 +320,18 @@ def test_foreign_checkpoint(tmp_path: Path) -> None:
 
 DAMAGE: list[Callable[[bytes], bytes | None]] = [
     lambda data: data[:-1],
-    lambda data: data[: len(data) // 2] + bytes([data[len(data) // 2] ^ 1]) + data[len(data) // 2 + 1 :],
+    lambda data: (
+        data[: len(data) // 2] + bytes([data[len(data) // 2] ^ 1]) + data[len(data) // 2 + 1 :]
+    ),
     lambda data: data + b"x",
     lambda data: None,
 ]
 
 
 @pytest.mark.parametrize("change", DAMAGE, ids=["cut", "flipped", "longer", "missing"])
-def test_damaged_savepoint(saved: Path, tmp_path: Path, change: Callable[[bytes], bytes | None]) -> None:
+def test_damaged_savepoint(
+    saved: Path, tmp_path: Path, change: Callable[[bytes], bytes | None]
+) -> None:
     keys = list(tree(saved))
     chosen = [
         layout.SAVEPOINT_KEY,
@@ -345,7 +414,9 @@ def test_list_and_delete(built: CheckpointBuilder, tmp_path: Path) -> None:
 
 def test_pins(built: CheckpointBuilder) -> None:
     assert pins.read_pins(built.storage, now_ms=0) == frozenset()
-    with pins.pinned(built.storage, manifests=["state/0/0/3.manifest"], changelogs=["state/0/0/4.changelog"]) as key:
+    with pins.pinned(
+        built.storage, manifests=["state/0/0/3.manifest"], changelogs=["state/0/0/4.changelog"]
+    ) as key:
         expires_ms = json.loads(built.storage.read(key))["expires_ms"]
         both = {"state/0/0/3.manifest", "state/0/0/4.changelog"}
         assert pins.read_pins(built.storage, now_ms=expires_ms) == both
@@ -360,7 +431,10 @@ def test_pins(built: CheckpointBuilder) -> None:
 
 
 def test_a_checkpoint_that_can_only_be_read(
-    built: CheckpointBuilder, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+    built: CheckpointBuilder,
+    tmp_path: Path,
+    monkeypatch: pytest.MonkeyPatch,
+    caplog: pytest.LogCaptureFixture,
 ) -> None:
     put_bytes = LocalStorage.put_bytes
 
@@ -411,7 +485,9 @@ def killed_at(step: int, action: Callable[[], object]) -> bool:
 
 
 @pytest.mark.parametrize("what", ["create", "restore", "fork", "delete"])
-def test_killed_anywhere_leaves_nothing_or_a_whole(template: CheckpointBuilder, tmp_path: Path, what: str) -> None:
+def test_killed_anywhere_leaves_nothing_or_a_whole(
+    template: CheckpointBuilder, tmp_path: Path, what: str
+) -> None:
     seed = random.randrange(10**6)
     print("seed", seed)
     rng = random.Random(seed)
@@ -419,7 +495,11 @@ def test_killed_anywhere_leaves_nothing_or_a_whole(template: CheckpointBuilder, 
     saved, place = tmp_path / "saved", tmp_path / "places" / "place"
     place.parent.mkdir()
     savepoint.create(built.root, saved, link=False)
-    before = {key: data for key, data in tree(tmp_path).items() if not key.startswith("check/millpond/pins")}
+    before = {
+        key: data
+        for key, data in tree(tmp_path).items()
+        if not key.startswith("check/millpond/pins")
+    }
     actions: dict[str, Callable[[], object]] = {
         "create": lambda: savepoint.create(built.root, place),
         "restore": lambda: savepoint.restore(saved, place),
@@ -433,7 +513,11 @@ def test_killed_anywhere_leaves_nothing_or_a_whole(template: CheckpointBuilder, 
         reached = killed_at(step, actions[what])
         if place.exists():
             wholes += 1
-            good = savepoint.verify(place) if what in ("create", "delete") else verify(LocalStorage(str(place)), "x")
+            good = (
+                savepoint.verify(place)
+                if what in ("create", "delete")
+                else verify(LocalStorage(str(place)), "x")
+            )
             assert good.ok
             if what != "delete":
                 shutil.rmtree(place)
@@ -444,6 +528,10 @@ def test_killed_anywhere_leaves_nothing_or_a_whole(template: CheckpointBuilder, 
     after = tree(tmp_path)
     left = {key for key in after if key not in before}
     assert {key: after[key] for key in before} == before, "the source is untouched"
-    assert all(key.startswith(("places/.place.staging-", "check/millpond/pins/")) for key in left), left
+    assert all(
+        key.startswith(("places/.place.staging-", "check/millpond/pins/")) for key in left
+    ), left
     actions["create"]()
-    assert [path.name for path in place.parent.iterdir()] == ["place"], "what killed ones left is removed"
+    assert [path.name for path in place.parent.iterdir()] == ["place"], (
+        "what killed ones left is removed"
+    )

@@ -23,10 +23,17 @@ def struct(*fields: str) -> str:
         ),
         (
             struct(f"a,{struct('x,LongType,true', 'y,DateType,true')},true"),
-            struct(f"a,{struct('x,DoubleType,true', 'y,DateType,true')},true", f"b,{struct('z,LongType,true')},true"),
+            struct(
+                f"a,{struct('x,DoubleType,true', 'y,DateType,true')},true",
+                f"b,{struct('z,LongType,true')},true",
+            ),
             ["value: a.x long -> double", "value: + b struct"],
         ),
-        (struct(f"a,{struct('x,LongType,true')},true"), struct("a,LongType,true"), ["value: a struct -> long"]),
+        (
+            struct(f"a,{struct('x,LongType,true')},true"),
+            struct("a,LongType,true"),
+            ["value: a struct -> long"],
+        ),
         (struct("a,b,LongType,true"), struct(), ["value: - a,b long"]),
         ("something else", struct("n,LongType,true"), []),
     ],

@@ -24,20 +24,43 @@ AGGREGATION = OperatorInfo(name="stateStoreSave", stores=("default",), partition
         (PROCESSOR, "default", "value", []),
         (PROCESSOR, "default", "list", [("default", "$rowCounter_list")]),
         (PROCESSOR, "default", "timed", [("default", "$ttl_timed")]),
-        (PROCESSOR, "default", "lists", [("default", f"${kind}_lists") for kind in ("ttl", "min", "count")]),
-        (PROCESSOR, "default", "$eventTimers_keyToTimestamp", [("default", "$eventTimers_timestampToKey")]),
+        (
+            PROCESSOR,
+            "default",
+            "lists",
+            [("default", f"${kind}_lists") for kind in ("ttl", "min", "count")],
+        ),
+        (
+            PROCESSOR,
+            "default",
+            "$eventTimers_keyToTimestamp",
+            [("default", "$eventTimers_timestampToKey")],
+        ),
         (JOIN, "left-keyWithIndexToValue", "default", [("left-keyToNumValues", "default")]),
         (JOIN, "default", "right-keyWithIndexToValue", [("default", "right-keyToNumValues")]),
         (JOIN, "default", "left-keyWithTsToValues", [("default", "left-tsWithKey")]),
         (JOIN, "default", "default", []),
     ],
 )
-def test_what_follows(info: OperatorInfo, store: str, family: str, expected: list[tuple[str, str]]) -> None:
-    there = ["value", "list", "$rowCounter_list", "timed", "$ttl_timed", "$ttl_lists", "$min_lists", "$count_lists"]
+def test_what_follows(
+    info: OperatorInfo, store: str, family: str, expected: list[tuple[str, str]]
+) -> None:
+    there = [
+        "value",
+        "list",
+        "$rowCounter_list",
+        "timed",
+        "$ttl_timed",
+        "$ttl_lists",
+        "$min_lists",
+        "$count_lists",
+    ]
     there.append("$rowCounter_lists")  # named by the schema, and never written
     found = second_records(info, store, family, there)
     assert [(second.store, second.family) for second in found] == expected
-    assert numbered(found) == family.endswith("keyWithIndexToValue") or numbered(found) == store.startswith("left-")
+    assert numbered(found) == family.endswith("keyWithIndexToValue") or numbered(
+        found
+    ) == store.startswith("left-")
 
 
 @pytest.mark.parametrize(
@@ -50,7 +73,9 @@ def test_what_follows(info: OperatorInfo, store: str, family: str, expected: lis
         (JOIN, "default", "right-tsWithKey", "'right-keyWithTsToValues'"),
     ],
 )
-def test_what_follows_is_not_edited(info: OperatorInfo, store: str, family: str, first: str) -> None:
+def test_what_follows_is_not_edited(
+    info: OperatorInfo, store: str, family: str, first: str
+) -> None:
     with pytest.raises(UnsupportedError) as caught:
         second_records(info, store, family, ())
     assert first in str(caught.value) and first in caught.value.hint
@@ -62,5 +87,7 @@ def test_numbers_have_no_gap(rows: list[tuple[int, int]]) -> None:
     numbers, counts = numbers_of(hashes, np.array([number for _, number in rows], np.int64))
     for key in {key for key, _ in rows}:
         mine = [(before, row) for row, (of, before) in enumerate(rows) if of == key]
-        assert [numbers[row] for _, row in sorted(mine)] == list(range(len(mine))), "in the order that they had"
+        assert [numbers[row] for _, row in sorted(mine)] == list(range(len(mine))), (
+            "in the order that they had"
+        )
         assert [counts[row] for _, row in sorted(mine)] == [len(mine)] + [-1] * (len(mine) - 1)

@@ -12,7 +12,9 @@ from millpond.spark_metadata import parse_offsets
 
 
 def line(batch: int) -> str:
-    return json.dumps({"path": f"file:///in/{batch}", "timestamp": batch, "batchId": batch}, separators=(",", ":"))
+    return json.dumps(
+        {"path": f"file:///in/{batch}", "timestamp": batch, "batchId": batch}, separators=(",", ":")
+    )
 
 
 def log(last: int, *, keep_from: int = 0, interval: int = 10) -> dict[str, bytes]:
@@ -37,7 +39,9 @@ def test_cut_is_as_if_it_ended_there(last: int, keep_from: int, interval: int) -
     content = {name: files[name] if text is None else text for name, text in cut.items()}
     whole = log(last, interval=interval)
     first = (last + 1) // interval * interval - 1
-    assert content == {name: text for name, text in whole.items() if int(name.removesuffix(".compact")) >= first}
+    assert content == {
+        name: text for name, text in whole.items() if int(name.removesuffix(".compact")) >= first
+    }
 
 
 def test_log_that_cannot_be_cut() -> None:
@@ -58,13 +62,21 @@ OFFSETS = 'v1\n{"batchWatermarkMs":1,"batchTimestampMs":2,"conf":{"a":"b"}}\n{"l
 
 def test_source_log_offset() -> None:
     entry = parse_offsets(OFFSETS, 3)
-    assert [spark_logs.source_log_offset(entry, source) for source in range(4)] == [7, None, None, None]
+    assert [spark_logs.source_log_offset(entry, source) for source in range(4)] == [
+        7,
+        None,
+        None,
+        None,
+    ]
     named = parse_offsets('v2\n{"conf":{}}\n0:{"logOffset":9}\n-', 3)
     assert [spark_logs.source_log_offset(named, source) for source in range(2)] == [9, None]
 
 
 def test_with_offsets() -> None:
-    head, named = OFFSETS.encode().split(b"\n")[:2], b'v2\n{"conf":{}}\nclicks:{"logOffset":9}\n1:5\n-'
+    head, named = (
+        OFFSETS.encode().split(b"\n")[:2],
+        b'v2\n{"conf":{}}\nclicks:{"logOffset":9}\n1:5\n-',
+    )
     assert spark_logs.with_offsets(OFFSETS.encode(), {}) == b"\n".join([*head, b"-", b"-", b"-"])
     assert spark_logs.with_offsets(OFFSETS.encode(), {1: '{"a":{"0":1}}'}) == b"\n".join(
         [*head, b"-", b'{"a":{"0":1}}', b"-"]
@@ -91,7 +103,9 @@ def test_operator_metadata() -> None:
     path = "file:/a b/state/0/_stateSchema/default/0_1"
     body = {
         "operatorInfo": {"operatorId": 0, "operatorName": "x"},
-        "stateStoreInfo": [{"storeName": "default", "numPartitions": 2, "stateSchemaFilePaths": [path]}],
+        "stateStoreInfo": [
+            {"storeName": "default", "numPartitions": 2, "stateSchemaFilePaths": [path]}
+        ],
         "operatorPropertiesJson": "{}",
     }
     text = b"v2\n" + json.dumps(body).encode()
@@ -99,4 +113,6 @@ def test_operator_metadata() -> None:
     changed = spark_logs.operator_metadata(text, 3, lambda p: p.replace("/a b", "/c"), name="x")
     parsed = json.loads(changed.partition(b"\n")[2])
     assert parsed["operatorInfo"]["operatorId"] == 3
-    assert parsed["stateStoreInfo"][0]["stateSchemaFilePaths"] == ["file:/c/state/0/_stateSchema/default/0_1"]
+    assert parsed["stateStoreInfo"][0]["stateSchemaFilePaths"] == [
+        "file:/c/state/0/_stateSchema/default/0_1"
+    ]

@@ -27,7 +27,12 @@ OPTIONS = {"gc.graceMs": "0", "gc.intervalMs": "0", "commit.fsync": "false"}
 
 def provider(checkpoint: Path, local: Path, spark_format: int) -> Provider:
     return Provider(
-        AgentService(), checkpoint, local, spark_format=spark_format, partitions_hint=1, options=dict(OPTIONS)
+        AgentService(),
+        checkpoint,
+        local,
+        spark_format=spark_format,
+        partitions_hint=1,
+        options=dict(OPTIONS),
     )
 
 
@@ -35,7 +40,10 @@ def commit_in_spark(checkpoint: Path, batch: int, version: VersionId, spark_form
     """Write what Spark's driver writes around a batch."""
     storage = LocalStorage(str(checkpoint), fsync=False)
     storage.put_bytes(layout.QUERY_METADATA_KEY, b'{"id":"the-query"}')
-    conf = {"spark.sql.streaming.stateStore.providerClass": PROVIDER, "spark.sql.shuffle.partitions": "1"}
+    conf = {
+        "spark.sql.streaming.stateStore.providerClass": PROVIDER,
+        "spark.sql.shuffle.partitions": "1",
+    }
     offsets = {"batchWatermarkMs": 0, "batchTimestampMs": 1, "conf": conf}
     storage.put_bytes(layout.offsets_key(batch), f"v1\n{json.dumps(offsets)}\n{batch}".encode())
     ids = {"nextBatchWatermarkMs": 0, "stateUniqueIds": {"0": [[version.id]]}}
@@ -49,7 +57,9 @@ def commit_in_spark(checkpoint: Path, batch: int, version: VersionId, spark_form
     storage.put_bytes(layout.state_schema_key(StoreId(0, 0)), state_schema(["k"], ["count"]))
 
 
-def history(checkpoint: Path, local: Path, spark_format: int, until: int, snapshots: set[int]) -> Provider:
+def history(
+    checkpoint: Path, local: Path, spark_format: int, until: int, snapshots: set[int]
+) -> Provider:
     """A query of `until` batches."""
     store = provider(checkpoint, local, spark_format)
     store.open(0)
@@ -62,7 +72,9 @@ def history(checkpoint: Path, local: Path, spark_format: int, until: int, snapsh
 
 
 @pytest.mark.parametrize("spark_format", [1, 2])
-@pytest.mark.parametrize("snapshots", [set(), {3}, {3, 6}], ids=["no-snapshot", "snapshot", "snapshot-at-the-end"])
+@pytest.mark.parametrize(
+    "snapshots", [set(), {3}, {3, 6}], ids=["no-snapshot", "snapshot", "snapshot-at-the-end"]
+)
 def test_what_is_restored_goes_on_and_is_collected(
     tmp_path: Path, spark_format: int, snapshots: set[int], caplog: pytest.LogCaptureFixture
 ) -> None:
@@ -89,18 +101,27 @@ def test_what_is_restored_goes_on_and_is_collected(
     assert provider(tmp_path / "a", tmp_path / "local-d", spark_format).open(
         6, original.id if spark_format == 2 else None
     ) == tuple(state[:6])
-    assert savepoint.verify(tmp_path / "saved").files == len(savepoint.show(tmp_path / "saved").index.files)
+    assert savepoint.verify(tmp_path / "saved").files == len(
+        savepoint.show(tmp_path / "saved").index.files
+    )
 
 
 @pytest.mark.parametrize("spark_format", [1, 2])
-def test_pinned_while_it_is_copied(tmp_path: Path, spark_format: int, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_pinned_while_it_is_copied(
+    tmp_path: Path, spark_format: int, monkeypatch: pytest.MonkeyPatch
+) -> None:
     """A collection in the middle of `create` that would take everything the savepoint needs."""
     store = history(tmp_path / "a", tmp_path / "local", spark_format, 6, {3, 6})
     collected: list[int] = []
     put_file = LocalStorage.put_file
 
     def collecting(
-        self: LocalStorage, key: str, local_path: str, *, if_absent: bool = False, link: bool = False
+        self: LocalStorage,
+        key: str,
+        local_path: str,
+        *,
+        if_absent: bool = False,
+        link: bool = False,
     ) -> None:
         if not collected and ".staging-" in self.root:
             for batch in range(6, 12):
@@ -131,7 +152,10 @@ def test_pinned_while_it_is_copied(tmp_path: Path, spark_format: int, monkeypatc
 @pytest.mark.parametrize("command", [savepoint.create, savepoint.fork])
 @pytest.mark.parametrize("spark_format", [1, 2])
 def test_what_expires_before_it_is_pinned_is_planned_anew(
-    tmp_path: Path, spark_format: int, command: Callable[[Path, Path], object], monkeypatch: pytest.MonkeyPatch
+    tmp_path: Path,
+    spark_format: int,
+    command: Callable[[Path, Path], object],
+    monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     """A query so fast that retention removes the files of what was planned, six times."""
     store = history(tmp_path / "a", tmp_path / "local", spark_format, 6, {3})
@@ -171,8 +195,12 @@ def test_an_operator_that_is_gone_as_a_whole(tmp_path: Path, spark_format: int) 
         assert verify(storage, name).problems == []
         (query / f"state/{operator}").rename(tmp_path / f"of-{name}")
         (query / "state/7/_metadata").mkdir(parents=True)
-        (query / "state/7/_metadata/metadata").write_text((tmp_path / f"of-{name}/_metadata/metadata").read_text())
-        assert f"state/{operator}/_metadata" in {problem.file for problem in verify(storage, name).problems}
+        (query / "state/7/_metadata/metadata").write_text(
+            (tmp_path / f"of-{name}/_metadata/metadata").read_text()
+        )
+        assert f"state/{operator}/_metadata" in {
+            problem.file for problem in verify(storage, name).problems
+        }
         refused(ErrorKind.FORMAT_DAMAGED, savepoint.create, query, tmp_path / "x")
         refused(ErrorKind.FORMAT_DAMAGED, rescale, storage, name, 4)
     if spark_format == 1:  # of an earlier version of Millpond
@@ -211,7 +239,9 @@ def test_saved_again_and_again_while_batches_are_committed(tmp_path: Path) -> No
     for n in range(number):
         savepoint.restore(tmp_path / f"saved-{n}", tmp_path / f"b-{n}")
         batch = savepoint.show(tmp_path / f"saved-{n}").index.image.batch
-        opened = provider(tmp_path / f"b-{n}", tmp_path / f"local-{n}", 2).open(batch + 1, ids[batch])
+        opened = provider(tmp_path / f"b-{n}", tmp_path / f"local-{n}", 2).open(
+            batch + 1, ids[batch]
+        )
         assert opened == tuple(ids[: batch + 1])
 
 
@@ -222,7 +252,12 @@ class Query:
     """A query as `stop_with_savepoint` sees it: `store` commits a batch when its status was asked for so often."""
 
     def __init__(
-        self, store: Provider, checkpoint: Path, *, active: bool = True, commits_after: int | None = 3
+        self,
+        store: Provider,
+        checkpoint: Path,
+        *,
+        active: bool = True,
+        commits_after: int | None = 3,
     ) -> None:
         self.store, self.checkpoint, self.isActive, self.stopped = store, checkpoint, active, False
         self._asked, self._commits_after = 0, commits_after
@@ -248,7 +283,9 @@ def test_stop_with_savepoint(
 ) -> None:
     store = history(tmp_path / "a", tmp_path / "local", 1, 3, set())
     query = Query(store, tmp_path / "a", active=active, commits_after=commits_after)
-    report = millpond.stop_with_savepoint(query, tmp_path / "saved", checkpoint=tmp_path / "a", wait_s=wait_s)
+    report = millpond.stop_with_savepoint(
+        query, tmp_path / "saved", checkpoint=tmp_path / "a", wait_s=wait_s
+    )
     assert (query.stopped, report.batch) == (True, batch)
     assert savepoint.show(tmp_path / "saved").index.image.batch == batch
 

@@ -43,11 +43,17 @@ class Log:
         """As `CompactibleFileStreamLog.allFiles`. Raises: KeyError: an entry is missing."""
         newest = max(numbers_in(self.files))
         first = max(0, (newest + 1) // self.interval * self.interval - 1)
-        return [row for n in range(first, newest + 1) for row in self.files[self.name(n)].decode().split("\n")[1:]]
+        return [
+            row
+            for n in range(first, newest + 1)
+            for row in self.files[self.name(n)].decode().split("\n")[1:]
+        ]
 
     def drop_covered(self) -> None:
         """Spark deletes, later, what a compact entry covers; of those it keeps several."""
-        compacts = sorted(n for n, name in numbers_in(self.files).items() if name.endswith(".compact"))
+        compacts = sorted(
+            n for n, name in numbers_in(self.files).items() if name.endswith(".compact")
+        )
         for name in list(self.files):
             if len(compacts) > 1 and int(name.partition(".")[0]) < compacts[-2]:
                 del self.files[name]
@@ -67,8 +73,15 @@ def test_the_interval_is_told_as_spark_tells_it() -> None:
         assert interval_of(names, default) == interval, (names, default)
 
 
-@given(last=st.integers(0, 70), known=st.integers(1, 12), default=st.integers(1, 40), more=st.integers(1, 45))
-def test_a_log_that_begins_in_the_middle_is_read_and_compacted(last: int, known: int, default: int, more: int) -> None:
+@given(
+    last=st.integers(0, 70),
+    known=st.integers(1, 12),
+    default=st.integers(1, 40),
+    more=st.integers(1, 45),
+)
+def test_a_log_that_begins_in_the_middle_is_read_and_compacted(
+    last: int, known: int, default: int, more: int
+) -> None:
     """With the interval of the session; with any other too, once there is room for two compact entries."""
     log = Log(known if last + 1 < known else default, beginning(last, known))
     assert writes_nothing(log.files) and len(log.files) <= known + 2
@@ -82,7 +95,9 @@ def test_a_log_that_begins_in_the_middle_is_read_and_compacted(last: int, known:
 
 @given(
     interval=st.integers(1, 6),
-    steps=st.lists(st.sampled_from(["batch", "rescale", "forgotten", "drop"]), min_size=1, max_size=60),
+    steps=st.lists(
+        st.sampled_from(["batch", "rescale", "forgotten", "drop"]), min_size=1, max_size=60
+    ),
 )
 def test_numbers_that_are_used_up_leave_no_gap(interval: int, steps: list[str]) -> None:
     """`forgotten`: a rescale of a version that did not know of sinks, which the next one mends."""
@@ -131,4 +146,6 @@ def test_an_entry_that_is_none() -> None:
         files = {"0": b"v1", "1": content}
         with pytest.raises(FormatError) as caught:
             continued(files, {2}, 2, files.__getitem__, 3)
-        assert caught.value.kind is ErrorKind.FORMAT_DAMAGED and "_spark_metadata/1" in str(caught.value)
+        assert caught.value.kind is ErrorKind.FORMAT_DAMAGED and "_spark_metadata/1" in str(
+            caught.value
+        )

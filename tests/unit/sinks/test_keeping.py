@@ -43,7 +43,9 @@ def sink_of(directory: Path, last: int, rows: str = '{"path":"x"}') -> Path:
 
 def recorded(built: CheckpointBuilder, path: Path | str | None, **more: Any) -> None:
     """What a start of the query writes down."""
-    value = {"sink": "ConsoleTable"} if path is None else {"sink": "file", "path": str(path), **more}
+    value = (
+        {"sink": "ConsoleTable"} if path is None else {"sink": "file", "path": str(path), **more}
+    )
     (built.root / layout.SINK_KEY).write_text(json.dumps(value))
 
 
@@ -66,7 +68,10 @@ def test_the_number_of_a_rescale_is_in_the_log(built: CheckpointBuilder, tmp_pat
     out = sink_of(tmp_path / "out", 5)
     recorded(built, out.as_uri(), compact_interval=7)
     before = tree(out)
-    assert rescale(built.storage, "it", 8, dry_run=True).file_sink == out.as_uri() and tree(out) == before
+    assert (
+        rescale(built.storage, "it", 8, dry_run=True).file_sink == out.as_uri()
+        and tree(out) == before
+    )
     report = rescale(built.storage, "it", 8)
     assert report.to_json()["file_sink"] == out.as_uri() and report.warnings == ()
     entry = out / "_spark_metadata/6.compact"  # of seven
@@ -105,7 +110,12 @@ def test_a_sink_that_does_not_fit_is_refused_and_nothing_is_changed(
         (lacks, ErrorKind.FILE_SINK_MISMATCH, "batches 3"),
     ):
         e = refused(lambda at=directory: rescale(built.storage, "it", 8, file_sink=at))
-        assert e.kind is kind and said in str(e) and str(directory) in str(e) and "--file-sink none" in e.hint
+        assert (
+            e.kind is kind
+            and said in str(e)
+            and str(directory) in str(e)
+            and "--file-sink none" in e.hint
+        )
     recorded(built, damaged, compact_interval=7)
     assert refused(lambda: rescale(built.storage, "it", 8)).kind is ErrorKind.FORMAT_DAMAGED
     (built.root / layout.SINK_KEY).unlink()
@@ -122,7 +132,11 @@ def test_a_batch_that_is_left_out(built: CheckpointBuilder, tmp_path: Path) -> N
     (built.root / "commits/5").unlink()
     seen, unseen = sink_of(tmp_path / "seen", 5), sink_of(tmp_path / "unseen", 4)
     e = refused(lambda: rescale(built.storage, "it", 8, skip_uncommitted=True, file_sink=seen))
-    assert e.kind is ErrorKind.FILE_SINK_MISMATCH and "twice" in str(e) and "Start the query once" in e.hint
+    assert (
+        e.kind is ErrorKind.FILE_SINK_MISMATCH
+        and "twice" in str(e)
+        and "Start the query once" in e.hint
+    )
     rescale(built.storage, "it", 8, skip_uncommitted=True, file_sink=unseen)
     assert [(unseen / f"_spark_metadata/{n}").read_bytes() for n in (5, 6)] == [b"v1", b"v1"]
 
@@ -139,11 +153,15 @@ def test_a_log_that_cannot_be_written_to(built: CheckpointBuilder, tmp_path: Pat
     out = sink_of(tmp_path / "out", 5)
     (out / "_spark_metadata/6").mkdir()
     before = tree(built.root), tree(out)
-    assert isinstance(refused(lambda: rescale(built.storage, "it", 8, file_sink=out)), MillpondError)
+    assert isinstance(
+        refused(lambda: rescale(built.storage, "it", 8, file_sink=out)), MillpondError
+    )
     assert (tree(built.root), tree(out)) == before
 
 
-def test_what_is_taken_back_is_its_own_entry_alone(built: CheckpointBuilder, tmp_path: Path) -> None:
+def test_what_is_taken_back_is_its_own_entry_alone(
+    built: CheckpointBuilder, tmp_path: Path
+) -> None:
     out = sink_of(tmp_path / "out", 5)
     rescale(built.storage, "it", 8, file_sink=out)
     (built.root / "commits/6").unlink()
@@ -213,8 +231,15 @@ def test_a_move_goes_on_with_its_log(tmp_path: Path) -> None:
 
 
 def test_nobody_knows_and_there_is_none(tmp_path: Path) -> None:
-    assert "--file-sink DIR" in start(None).warnings[0] and "_spark_metadata/5 doesn't exist" in start(None).warnings[0]
-    for plan in (start(None, Sink("ConsoleTable")), start("none"), start("none", Sink(FILE, "file:/x"))):
+    assert (
+        "--file-sink DIR" in start(None).warnings[0]
+        and "_spark_metadata/5 doesn't exist" in start(None).warnings[0]
+    )
+    for plan in (
+        start(None, Sink("ConsoleTable")),
+        start("none"),
+        start("none", Sink(FILE, "file:/x")),
+    ):
         assert plan == SinkPlan()
 
 
@@ -223,7 +248,9 @@ def test_a_fork_that_fails_leaves_no_log(built: CheckpointBuilder, tmp_path: Pat
     e = refused(lambda: savepoint.fork(built.root, out, file_sink=out))
     assert e.kind is ErrorKind.TARGET_NOT_EMPTY and not [p for p in out.rglob("*") if p.is_file()]
     report = savepoint.fork(built.root, tmp_path / "new", file_sink=out)
-    assert read_sink(open_storage(str(tmp_path / "new"))) == Sink(FILE, str(out), 10), "before its query says so"
+    assert read_sink(open_storage(str(tmp_path / "new"))) == Sink(FILE, str(out), 10), (
+        "before its query says so"
+    )
     assert report.file_sink == str(out) and len(list((out / "_spark_metadata").iterdir())) == 6
     # what a killed command left is taken for its own; what a query has written to since is not
     assert savepoint.fork(built.root, tmp_path / "newer", file_sink=out).file_sink == str(out)
@@ -231,7 +258,9 @@ def test_a_fork_that_fails_leaves_no_log(built: CheckpointBuilder, tmp_path: Pat
     refused(lambda: savepoint.fork(built.root, tmp_path / "newest", file_sink=out))
 
 
-def test_the_command_says_it(built: CheckpointBuilder, tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+def test_the_command_says_it(
+    built: CheckpointBuilder, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
     (built.root / layout.SINK_KEY).unlink()
     assert main(["savepoint", "create", str(built.root), str(tmp_path / "saved")]) == 0
     capsys.readouterr()

@@ -17,7 +17,14 @@ from millpond.errors import InvalidInputError
 from millpond.ids import StoreId
 from millpond.keygroups import KeyGroups
 from millpond.rows.encode import encode_rows
-from millpond.state.chunks import CHUNK_BYTES, CHUNK_ROWS, chunks_of, pair_bytes, row_batches, table_batches
+from millpond.state.chunks import (
+    CHUNK_BYTES,
+    CHUNK_ROWS,
+    chunks_of,
+    pair_bytes,
+    row_batches,
+    table_batches,
+)
 from millpond.state.tables import scan_state
 from tests.row_checkpoints import VALUE, RowsBuilder
 
@@ -57,7 +64,9 @@ class LargeRows(RowsBuilder):
 
 
 def test_large_rows_are_exported_edited_and_restored_a_few_at_a_time(tmp_path: Path) -> None:
-    built = LargeRows(tmp_path / "query", partitions=1, groups=KeyGroups(16, 1)).build(80, snapshots=(79,))
+    built = LargeRows(tmp_path / "query", partitions=1, groups=KeyGroups(16, 1)).build(
+        80, snapshots=(79,)
+    )
     _, batches = scan_state(built.root)
     rows = 0
     for batch in batches:
@@ -89,14 +98,18 @@ def test_large_rows_are_exported_edited_and_restored_a_few_at_a_time(tmp_path: P
 @pytest.mark.parametrize("directory", [False, True])
 def test_the_table_of_an_edit_is_read_a_few_rows_at_a_time(tmp_path: Path, directory: bool) -> None:
     """One row group, as other programs write it."""
-    schema = pa.schema([("value", pa.struct([("n", pa.string())])), ("other", pa.int8()), ("key", pa.int32())])
+    schema = pa.schema(
+        [("value", pa.struct([("n", pa.string())])), ("other", pa.int8()), ("key", pa.int32())]
+    )
     rows = [{"value": {"n": str(k % 10) * MIB}, "other": 1, "key": k} for k in range(64)]
     path = tmp_path / "rows.parquet"
     if directory:
         (tmp_path / "rows").mkdir()
         pq.write_table(pa.Table.from_pylist(rows[:1], schema=schema), tmp_path / "rows/0.parquet")
         path = tmp_path / "rows/1.parquet"
-    pq.write_table(pa.Table.from_pylist(rows, schema=schema), path, compression="none", use_dictionary=False)
+    pq.write_table(
+        pa.Table.from_pylist(rows, schema=schema), path, compression="none", use_dictionary=False
+    )
     before, keys = pa.total_allocated_bytes(), []
     for batch in table_batches(str(path.parent if directory else path), ("key", "value")):
         assert batch.nbytes <= 2 * CHUNK_BYTES
@@ -108,7 +121,9 @@ def test_the_table_of_an_edit_is_read_a_few_rows_at_a_time(tmp_path: Path, direc
 
 
 def test_an_edit_opens_no_file_for_each_partition(tmp_path: Path) -> None:
-    built = RowsBuilder(tmp_path / "query", partitions=64, groups=KeyGroups(64, 64)).build(2, snapshots=())
+    built = RowsBuilder(tmp_path / "query", partitions=64, groups=KeyGroups(64, 64)).build(
+        2, snapshots=()
+    )
     savepoint.create(built.root, tmp_path / "saved")
     soft, hard = resource.getrlimit(resource.RLIMIT_NOFILE)
     resource.setrlimit(resource.RLIMIT_NOFILE, (len(os.listdir("/proc/self/fd")) + 32, hard))

@@ -28,8 +28,12 @@ K = Struct((Field("k", LONG),))
 NONE = Struct(())
 
 
-def family(kind: str, key: Struct, *, prefix: int = 0, ordinals: tuple[int, ...] = ()) -> FamilySchema:
-    return FamilySchema(name="x", key=key, value=NONE, kind=kind, prefix_columns=prefix, ordinals=ordinals)
+def family(
+    kind: str, key: Struct, *, prefix: int = 0, ordinals: tuple[int, ...] = ()
+) -> FamilySchema:
+    return FamilySchema(
+        name="x", key=key, value=NONE, kind=kind, prefix_columns=prefix, ordinals=ordinals
+    )
 
 
 SESSION = Struct((Field("k", Atom("string")), Field("sessionStartTime", Atom("timestamp"))))
@@ -60,7 +64,9 @@ KEYS = [
 ]
 
 
-@pytest.mark.parametrize(("schema", "text", "row"), KEYS, ids=[schema.kind for schema, _, _ in KEYS])
+@pytest.mark.parametrize(
+    ("schema", "text", "row"), KEYS, ids=[schema.kind for schema, _, _ in KEYS]
+)
 def test_keys(schema: FamilySchema, text: str, row: dict[str, object]) -> None:
     data = b"\0\x19\0\x01" + bytes.fromhex(text)
     assert decode_keys([data] * 3, schema).to_pylist() == [row] * 3
@@ -73,7 +79,12 @@ def test_keys(schema: FamilySchema, text: str, row: dict[str, object]) -> None:
 
 
 @given(
-    st.lists(st.tuples(st.integers(-(2**63), 2**63 - 1) | st.none(), st.floats(allow_nan=False, width=32)), max_size=5)
+    st.lists(
+        st.tuples(
+            st.integers(-(2**63), 2**63 - 1) | st.none(), st.floats(allow_nan=False, width=32)
+        ),
+        max_size=5,
+    )
 )
 def test_ordering_columns(rows: list[tuple[int | None, float]]) -> None:
     """As RangeKeyScanStateEncoder orders them: negative first, then the others, then null."""
@@ -83,7 +94,12 @@ def test_ordering_columns(rows: list[tuple[int | None, float]]) -> None:
         n = b"\2" + bytes(8) if number is None else bytes([number >= 0]) + struct.pack(">q", number)
         (bits,) = struct.unpack(">I", struct.pack(">f", fraction))
         f = struct.pack(">BI", 0, bits ^ 0xFFFF_FFFF) if bits >> 31 else struct.pack(">BI", 1, bits)
-        row = struct.pack("<QII", 0, 9, 24) + struct.pack("<II", 5, 40) + n.ljust(16, b"\0") + f.ljust(8, b"\0")
+        row = (
+            struct.pack("<QII", 0, 9, 24)
+            + struct.pack("<II", 5, 40)
+            + n.ljust(16, b"\0")
+            + f.ljust(8, b"\0")
+        )
         keys.append(bytes(4) + (len(row) + 1).to_bytes(4, "little") + b"\0" + row)
     decoded = decode_keys(keys, schema)
     assert decoded.to_pylist() == [{"f": f, "n": n} for n, f in rows]
@@ -92,7 +108,10 @@ def test_ordering_columns(rows: list[tuple[int | None, float]]) -> None:
 
 def test_values() -> None:
     one = bytes(9) + (7).to_bytes(8, "little")
-    assert decode_values([one, one], replace(family("point", K), value=K)).to_pylist() == [{"k": 7}] * 2
+    assert (
+        decode_values([one, one], replace(family("point", K), value=K)).to_pylist()
+        == [{"k": 7}] * 2
+    )
     listed = (len(one)).to_bytes(4, "little") + one
     assert split_lists([listed, b"", listed * 2]) == ([one] * 3, [1, 0, 2])
     for wrong in (listed[:-1], listed + b"x", b"\xff\xff\xff\xff"):
@@ -128,7 +147,9 @@ def test_changes_laid_over_a_snapshot(tmp_path: Path, limit_bytes: int, chunk: i
     overlay = Overlay(str(tmp_path), limit_bytes)
     overlay.apply(header, records(z=b"old", d=b"2", h=b"old", q=(b"1",), i=b"old"), name="x")
     overlay.apply(
-        header, records(a=b"A", d=None, f=(b"+",), c=(b"C",), z=b"Z", y=None, h=b"H", q=(b"2",), i=None), name="x"
+        header,
+        records(a=b"A", d=None, f=(b"+",), c=(b"C",), z=b"Z", y=None, h=b"H", q=(b"2",), i=None),
+        name="x",
     )
     overlay.apply(header, records(i=(b"I",)), name="x")
     chunks = iter([below[n : n + chunk] for n in range(0, len(below), chunk)])
@@ -191,8 +212,16 @@ def test_modified_utf8() -> None:
 
 
 def test_plain_values() -> None:
-    assert plain({"a": [b"\0", dt.date(2024, 1, 2), dt.timedelta(seconds=1.5)], "b": float("nan")}) == {
+    assert plain(
+        {"a": [b"\0", dt.date(2024, 1, 2), dt.timedelta(seconds=1.5)], "b": float("nan")}
+    ) == {
         "a": ["AA==", "2024-01-02", 1.5],
         "b": "nan",
     }
-    assert [cell(value) for value in (None, True, 1, "x", {"a": 1})] == ["", "true", "1", "x", '{"a":1}']
+    assert [cell(value) for value in (None, True, 1, "x", {"a": 1})] == [
+        "",
+        "true",
+        "1",
+        "x",
+        '{"a":1}',
+    ]

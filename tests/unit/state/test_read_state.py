@@ -21,7 +21,9 @@ from tests.row_checkpoints import RowsBuilder, expected
 
 
 @pytest.fixture(scope="module", params=[1, 2], ids=["checkpoint-format-1", "checkpoint-format-2"])
-def built(request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFactory) -> CheckpointBuilder:
+def built(
+    request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFactory
+) -> CheckpointBuilder:
     return RowsBuilder(tmp_path_factory.mktemp("state"), spark_format=request.param).build()
 
 
@@ -36,7 +38,10 @@ def test_the_state_after_each_batch(built: CheckpointBuilder, batch: int | None)
 def test_of_a_savepoint(built: CheckpointBuilder, tmp_path: Path) -> None:
     savepoint.create(built.root, tmp_path / "saved", batch=4)
     assert millpond.read_state(tmp_path / "saved").to_pylist() == expected(5)
-    assert millpond.read_state(tmp_path / "saved", operator="stateStoreSave", store="default").num_rows == 8
+    assert (
+        millpond.read_state(tmp_path / "saved", operator="stateStoreSave", store="default").num_rows
+        == 8
+    )
 
 
 def test_keys(built: CheckpointBuilder) -> None:
@@ -53,7 +58,10 @@ def test_keys(built: CheckpointBuilder) -> None:
 def test_raw_bytes(built: CheckpointBuilder) -> None:
     row = millpond.read_state(built.root, keys={"k": 1}, raw=True).to_pylist()[0]
     store = StoreId(0, 0)
-    assert (row["key_bytes"], row["value_bytes"]) == (built.key(store, 1)[4:], built.value(store, 1))
+    assert (row["key_bytes"], row["value_bytes"]) == (
+        built.key(store, 1)[4:],
+        built.value(store, 1),
+    )
 
 
 @pytest.mark.parametrize(
@@ -69,7 +77,9 @@ def test_raw_bytes(built: CheckpointBuilder) -> None:
         ({"batch": 17}, ErrorKind.BATCH_NOT_COMMITTED, "the last one is 5"),
     ],
 )
-def test_what_is_not_there(built: CheckpointBuilder, options: dict[str, Any], kind: ErrorKind, text: str) -> None:
+def test_what_is_not_there(
+    built: CheckpointBuilder, options: dict[str, Any], kind: ErrorKind, text: str
+) -> None:
     with pytest.raises(MillpondError) as caught:
         millpond.read_state(built.root, **options)
     assert caught.value.kind is kind and text in str(caught.value)
@@ -129,4 +139,6 @@ def test_wrong_arguments(run: Run, tmp_path: Path) -> None:
     ):
         code, out, err = run(*wrong)
         assert code in (1, 2) and out == "" and err
-    assert [p.name for p in tmp_path.iterdir()] == ["there"] and (tmp_path / "there").read_text() == "x"
+    assert [p.name for p in tmp_path.iterdir()] == ["there"] and (
+        tmp_path / "there"
+    ).read_text() == "x"

@@ -35,7 +35,9 @@ class FakeJvm:
                 ErrorKind.OBJECT_NOT_FOUND: "FileNotFoundException",
                 ErrorKind.OBJECT_EXISTS: "FileAlreadyExistsException",
             }
-            return json.dumps({"error": {"class": names.get(e.kind, "IOException"), "message": str(e)}})
+            return json.dumps(
+                {"error": {"class": names.get(e.kind, "IOException"), "message": str(e)}}
+            )
 
     def run(self, method: str, r: dict[str, Any]) -> dict[str, Any]:
         key = r["path"].removeprefix("hdfs://host:8020/")
@@ -55,7 +57,11 @@ class FakeJvm:
 
     @staticmethod
     def entry(info: Any) -> dict[str, Any]:
-        return {"path": "/" + info.key, "size_bytes": info.size_bytes, "modified_ms": info.modified_ms}
+        return {
+            "path": "/" + info.key,
+            "size_bytes": info.size_bytes,
+            "modified_ms": info.modified_ms,
+        }
 
 
 class TestHadoopStorage(StorageContract):
@@ -71,7 +77,11 @@ class TestHadoopStorage(StorageContract):
         ("AccessControlException", "Permission denied", ErrorKind.STORAGE_DENIED),
         ("DSQuotaExceededException", "", ErrorKind.STORAGE_FULL),
         ("IOException", "No space left on device", ErrorKind.STORAGE_FULL),
-        ("UnsupportedFileSystemException", "No FileSystem for scheme abfs", ErrorKind.STORAGE_UNSUPPORTED),
+        (
+            "UnsupportedFileSystemException",
+            "No FileSystem for scheme abfs",
+            ErrorKind.STORAGE_UNSUPPORTED,
+        ),
         ("ConnectException", "refused", ErrorKind.STORAGE_UNAVAILABLE),
     ],
 )
@@ -80,7 +90,11 @@ def test_errors_of_the_jvm(name: str, message: str, kind: ErrorKind) -> None:
     storage = HadoopStorage(parse_root("hdfs://host/x"), files=lambda method, request: answer)
     with pytest.raises(MillpondError, match="get") as caught:
         storage.read("a/b")
-    assert caught.value.kind is kind and "hdfs://host/x/a/b" in str(caught.value) and name in str(caught.value)
+    assert (
+        caught.value.kind is kind
+        and "hdfs://host/x/a/b" in str(caught.value)
+        and name in str(caught.value)
+    )
 
 
 def test_without_a_jvm(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -103,7 +117,9 @@ def test_nothing_local_is_left(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) 
     assert os.listdir(tmp_path / "tmp") == []
 
 
-def test_what_a_killed_agent_was_moving_is_removed(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_what_a_killed_agent_was_moving_is_removed(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
     monkeypatch.setattr(tempfile, "tempdir", str(tmp_path))
     pid = os.fork()
     if pid == 0:  # pragma: no cover - the child does not report

@@ -71,7 +71,9 @@ def test_errors_of_the_system(number: int, kind: ErrorKind, cls: type[MillpondEr
 
 
 def test_full_local_disk_is_told_from_full_storage() -> None:
-    assert translate(OSError(errno.ENOSPC, "full"), "x", local=True).kind is ErrorKind.LOCAL_DISK_FULL
+    assert (
+        translate(OSError(errno.ENOSPC, "full"), "x", local=True).kind is ErrorKind.LOCAL_DISK_FULL
+    )
 
 
 def test_full_storage(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -165,7 +167,9 @@ def test_denied(tmp_path: Path) -> None:
 def test_open_storage(tmp_path: Path) -> None:
     storage = open_storage(f"file:{tmp_path}/my check%20point")
     storage.put_bytes("a", b"x")
-    assert (tmp_path / "my check%20point" / "a").read_bytes() == b"x", "Hadoop decodes nothing, nor do we"
+    assert (tmp_path / "my check%20point" / "a").read_bytes() == b"x", (
+        "Hadoop decodes nothing, nor do we"
+    )
     with pytest.raises(ConflictError):
         open_storage(f"file://{tmp_path}/my check%20point").put_bytes("a", b"y", if_absent=True)
     for root in ("hdfs://host:8020/x", "file://elsewhere/x"):

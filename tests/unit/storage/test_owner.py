@@ -29,7 +29,11 @@ Captured = pytest.CaptureFixture[str]
 
 
 def tree(root: Path) -> dict[str, bytes]:
-    return {path.relative_to(root).as_posix(): path.read_bytes() for path in sorted(root.rglob("*")) if path.is_file()}
+    return {
+        path.relative_to(root).as_posix(): path.read_bytes()
+        for path in sorted(root.rglob("*"))
+        if path.is_file()
+    }
 
 
 # ---- one place, one name
@@ -78,7 +82,9 @@ def test_one_of_many_gets_it() -> None:
         except MillpondError as e:
             outcomes[root].append(e.kind.value)
 
-    threads = [threading.Thread(target=executor, args=(root,)) for root in outcomes for _ in range(4)]
+    threads = [
+        threading.Thread(target=executor, args=(root,)) for root in outcomes for _ in range(4)
+    ]
     for thread in threads:
         thread.start()
     for thread in threads:
@@ -109,7 +115,12 @@ class Query:
         local = self.root.parent / f"local-{self.root.name}-{self.runs}"
         options = {"storage.uri": f"file:{self.states}", "gc.graceMs": 0, "gc.intervalMs": 0}
         provider = Provider(
-            AgentService(), self.root, local, spark_format=1, options=options, run_id=f"{self.root.name}-{self.runs}"
+            AgentService(),
+            self.root,
+            local,
+            spark_format=1,
+            options=options,
+            run_id=f"{self.root.name}-{self.runs}",
         )
         provider.storage = LocalStorage(str(self.folder))
         return provider
@@ -120,7 +131,11 @@ class Query:
 
     def check_start(self) -> str:
         options = {"storage.uri": f"file:{self.states}"}
-        return str(call(AgentService(), "check_start", root=f"file:{self.root}/state", options=options)["state"])
+        return str(
+            call(AgentService(), "check_start", root=f"file:{self.root}/state", options=options)[
+                "state"
+            ]
+        )
 
 
 @pytest.fixture
@@ -212,7 +227,9 @@ def pair(template: RowsBuilder, tmp_path: Path) -> tuple[Path, Path, Path]:
     return tmp_path / "ckpt", tmp_path / "copy", tmp_path / "states" / str(report.query_id)
 
 
-def test_commands_refuse_a_copy(pair: tuple[Path, Path, Path], tmp_path: Path, capsys: Captured) -> None:
+def test_commands_refuse_a_copy(
+    pair: tuple[Path, Path, Path], tmp_path: Path, capsys: Captured
+) -> None:
     original, copy, folder = pair
     assert read_owner(LocalStorage(str(folder))) == f"file:{original}", "who restores it owns it"
     before = tree(folder)
@@ -223,7 +240,14 @@ def test_commands_refuse_a_copy(pair: tuple[Path, Path, Path], tmp_path: Path, c
     refused(ErrorKind.STATE_OWNED, millpond.rescale, copy, 4)
     refused(ErrorKind.STATE_OWNED, savepoint.create, copy, tmp_path / "new")
     refused(ErrorKind.STATE_OWNED, savepoint.fork, copy, tmp_path / "new")
-    refused(ErrorKind.STATE_OWNED, millpond.release, copy, tmp_path / "new", provider="rocksdb", dry_run=True)
+    refused(
+        ErrorKind.STATE_OWNED,
+        millpond.release,
+        copy,
+        tmp_path / "new",
+        provider="rocksdb",
+        dry_run=True,
+    )
     assert main(["rescale", str(copy), "--partitions", "4"]) == 2
     assert "STATE_OWNED" in capsys.readouterr().err
     assert tree(folder) == before and not (tmp_path / "new").exists()
@@ -233,7 +257,9 @@ def test_commands_refuse_a_copy(pair: tuple[Path, Path, Path], tmp_path: Path, c
     assert millpond.rescale(original, 4).partitions == 4
 
 
-def test_take_over_what_was_moved(pair: tuple[Path, Path, Path], tmp_path: Path, capsys: Captured) -> None:
+def test_take_over_what_was_moved(
+    pair: tuple[Path, Path, Path], tmp_path: Path, capsys: Captured
+) -> None:
     original, copy, folder = pair
     shutil.rmtree(original)
     assert main(["storage", "take-over", str(copy), "--json"]) == 0
@@ -246,7 +272,9 @@ def test_take_over_what_was_moved(pair: tuple[Path, Path, Path], tmp_path: Path,
     assert main(["storage", "take-over", str(copy)]) == 0, "again is as well"
     assert f"before      file:{copy}" in capsys.readouterr().out
     (folder / layout.OWNER_KEY).unlink()
-    assert take_over(copy).before is None and read_owner(LocalStorage(str(folder))) == f"file:{copy}"
+    assert (
+        take_over(copy).before is None and read_owner(LocalStorage(str(folder))) == f"file:{copy}"
+    )
 
 
 def test_take_over_from_one_that_is_still_there(

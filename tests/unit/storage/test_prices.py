@@ -12,8 +12,14 @@ from millpond.storage.settings import S3Settings
 
 def test_the_default_is_what_aws_asks() -> None:
     prices = parse_prices(str(resolve({})["storage.prices"]))
-    assert prices.nano_dollars({"put_requests": 1}) == prices.nano_dollars({"list_requests": 1}) == 5000
-    assert prices.nano_dollars({"get_requests": 3, "delete_requests": 5, "sent_bytes": 10**9}) == 1200
+    assert (
+        prices.nano_dollars({"put_requests": 1})
+        == prices.nano_dollars({"list_requests": 1})
+        == 5000
+    )
+    assert (
+        prices.nano_dollars({"get_requests": 3, "delete_requests": 5, "sent_bytes": 10**9}) == 1200
+    )
     assert prices.month_dollars(2 * GIB) == pytest.approx(0.046)
 
 

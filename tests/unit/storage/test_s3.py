@@ -92,7 +92,11 @@ def first(count: int, fault: Fault, *operations: str) -> Callable[[Request], Fau
     seen = itertools.count(1)
 
     def choose(request: Request) -> Fault | None:
-        return fault if (not operations or request.operation in operations) and next(seen) <= count else None
+        return (
+            fault
+            if (not operations or request.operation in operations) and next(seen) <= count
+            else None
+        )
 
     return choose
 
@@ -120,7 +124,13 @@ def test_one_request_each(server: S3Server, s3: S3Storage, tmp_path: Path) -> No
         kind = {"HEAD": "get"}.get(operation, operation.lower())
         used = s3.usage.take()
         assert used.pop(f"{kind}_requests") == 1
-        assert used in ({}, {"sent_bytes": 4}, {"sent_bytes": 1}, {"received_bytes": 4}, {"received_bytes": 1})
+        assert used in (
+            {},
+            {"sent_bytes": 4},
+            {"sent_bytes": 1},
+            {"received_bytes": 4},
+            {"received_bytes": 1},
+        )
         assert s3.usage.take() == {}
 
 
@@ -169,18 +179,24 @@ def test_large_objects_move_in_parts(server: S3Server, large: S3Storage, tmp_pat
     large.put_file("sst/x.sst", str(tmp_path / "file"), if_absent=True)
     assert dict(server.counts) == {"HEAD": 1, "CREATE": 1, "PART": 13, "COMPLETE": 1}
     server.counts.clear()
-    assert large.get_to_file("sst/x.sst", str(tmp_path / "back")) == zlib.crc32((tmp_path / "back").read_bytes())
+    assert large.get_to_file("sst/x.sst", str(tmp_path / "back")) == zlib.crc32(
+        (tmp_path / "back").read_bytes()
+    )
     assert dict(server.counts) == {"GET": 1 + 11}
     assert (tmp_path / "back").read_bytes() == BODY == large.read("sst/x.sst")
     with pytest.raises(ConflictError):
         large.put_file("sst/x.sst", str(tmp_path / "file"), if_absent=True)
     large.put_file("sst/x.sst", str(tmp_path / "file"))
-    assert [p.name for p in tmp_path.iterdir()] == ["file", "back"] or len(list(tmp_path.iterdir())) == 2
+    assert [p.name for p in tmp_path.iterdir()] == ["file", "back"] or len(
+        list(tmp_path.iterdir())
+    ) == 2
 
 
 @pytest.mark.parametrize("fault", [RESET, ERROR, LOST, LOST_500, SLOW_DOWN])
 @pytest.mark.parametrize("operation", ["CREATE", "PART", "COMPLETE"])
-def test_a_large_put_survives(server: S3Server, large: S3Storage, tmp_path: Path, operation: str, fault: Fault) -> None:
+def test_a_large_put_survives(
+    server: S3Server, large: S3Storage, tmp_path: Path, operation: str, fault: Fault
+) -> None:
     (tmp_path / "file").write_bytes(BODY)
     with server.faults(first(2, fault, operation)):
         large.put_file("x", str(tmp_path / "file"), if_absent=True)
@@ -192,7 +208,10 @@ def test_a_large_put_that_fails_leaves_no_parts(
     server: S3Server, large: S3Storage, client: S3Client, tmp_path: Path
 ) -> None:
     (tmp_path / "file").write_bytes(BODY)
-    with server.faults(first(10**9, Fault(403, "AccessDenied"), "PART")), pytest.raises(UnavailableError) as caught:
+    with (
+        server.faults(first(10**9, Fault(403, "AccessDenied"), "PART")),
+        pytest.raises(UnavailableError) as caught,
+    ):
         large.put_file("x", str(tmp_path / "file"))
     assert caught.value.kind is ErrorKind.STORAGE_DENIED and "s3:PutObject" in caught.value.hint
     uploads = client.call("ListMultipartUploads", "").get("Uploads", ())
@@ -202,14 +221,18 @@ def test_a_large_put_that_fails_leaves_no_parts(
 
 
 @pytest.mark.parametrize("fault", [RESET, ERROR, Fault(cut=1), Fault(cut=30_000)])
-def test_a_large_get_survives(server: S3Server, large: S3Storage, tmp_path: Path, fault: Fault) -> None:
+def test_a_large_get_survives(
+    server: S3Server, large: S3Storage, tmp_path: Path, fault: Fault
+) -> None:
     large.put_bytes("x", BODY)
     with server.faults(lambda request: fault if request.number in (1, 3, 4, 7) else None):
         large.get_to_file("x", str(tmp_path / "back"))
     assert (tmp_path / "back").read_bytes() == BODY
 
 
-def test_an_object_replaced_while_it_is_fetched(server: S3Server, large: S3Storage, tmp_path: Path) -> None:
+def test_an_object_replaced_while_it_is_fetched(
+    server: S3Server, large: S3Storage, tmp_path: Path
+) -> None:
     large.put_bytes("x", BODY)
     replaced = iter([True])
 
@@ -227,7 +250,9 @@ def test_an_object_replaced_while_it_is_fetched(server: S3Server, large: S3Stora
 
 
 @pytest.mark.parametrize("fault", [RESET, ERROR, SLOW_DOWN, LOST, LOST_500])
-def test_everything_is_repeated(server: S3Server, s3: S3Storage, tmp_path: Path, fault: Fault) -> None:
+def test_everything_is_repeated(
+    server: S3Server, s3: S3Storage, tmp_path: Path, fault: Fault
+) -> None:
     s3.put_bytes("old", b"old")
     calls: list[tuple[Callable[[], object], object]] = [
         (lambda: s3.put_bytes("a", b"data"), None),
@@ -345,7 +370,10 @@ def test_bodies_are_checked(server: S3Server, s3: S3Storage, tmp_path: Path) -> 
         assert (tmp_path / "back").read_bytes() == b"0123456789"
     (tmp_path / "back").unlink()
     with server.faults(first(10**9, Fault(flip=True), "GET")):
-        for call in (lambda: s3.read("a.sst"), lambda: s3.get_to_file("a.sst", str(tmp_path / "back"))):
+        for call in (
+            lambda: s3.read("a.sst"),
+            lambda: s3.get_to_file("a.sst", str(tmp_path / "back")),
+        ):
             with pytest.raises(FormatError) as caught:
                 call()
             assert caught.value.kind is ErrorKind.SST_DAMAGED
@@ -369,7 +397,9 @@ def test_a_server_without_conditional_writes(server: S3Server, make: Make, statu
         s3.put_bytes("a", b"1", if_absent=True)
         with pytest.raises(ConflictError):
             s3.put_bytes("a", b"2", if_absent=True)
-        with server.faults(lambda r: refuse(r) or (LOST if r.operation == "PUT" and r.number < 4 else None)):
+        with server.faults(
+            lambda r: refuse(r) or (LOST if r.operation == "PUT" and r.number < 4 else None)
+        ):
             s3.put_bytes("b", b"3", if_absent=True)
     assert (s3.read("a"), s3.read("b")) == (b"1", b"3")
 
@@ -385,7 +415,12 @@ def test_a_server_without_conditional_writes(server: S3Server, make: Make, statu
         (403, "SignatureDoesNotMatch", ErrorKind.STORAGE_DENIED, "fs.s3a.secret.key"),
         (400, "ExpiredToken", ErrorKind.STORAGE_DENIED, "expired"),
         (403, "RequestTimeTooSkewed", ErrorKind.STORAGE_UNAVAILABLE, "clock"),
-        (400, "AuthorizationHeaderMalformed", ErrorKind.STORAGE_MISCONFIGURED, "storage.s3.region to eu-west-1"),
+        (
+            400,
+            "AuthorizationHeaderMalformed",
+            ErrorKind.STORAGE_MISCONFIGURED,
+            "storage.s3.region to eu-west-1",
+        ),
         (403, "QuotaExceeded", ErrorKind.STORAGE_FULL, "Free space"),
         (507, "XMinioStorageFull", ErrorKind.STORAGE_FULL, "Free space"),
         (400, "KeyTooLongError", ErrorKind.INVALID_ARGUMENT, "Shorten"),
@@ -393,9 +428,14 @@ def test_a_server_without_conditional_writes(server: S3Server, make: Make, statu
         (400, "SomethingNew", ErrorKind.STORAGE_UNAVAILABLE, "service"),
     ],
 )
-def test_refusals(server: S3Server, s3: S3Storage, status: int, code: str, kind: ErrorKind, hint: str) -> None:
+def test_refusals(
+    server: S3Server, s3: S3Storage, status: int, code: str, kind: ErrorKind, hint: str
+) -> None:
     region = (("x-amz-bucket-region", "eu-west-1"),)
-    with server.faults(first(10**9, Fault(status, code, headers=region))), pytest.raises(MillpondError) as caught:
+    with (
+        server.faults(first(10**9, Fault(status, code, headers=region))),
+        pytest.raises(MillpondError) as caught,
+    ):
         s3.put_bytes("a/b", b"x")
     assert caught.value.kind is kind and hint in caught.value.hint
     assert "/a/b: PutObject: " + code in str(caught.value), "the call that failed, and on what"
@@ -413,7 +453,9 @@ def test_a_refusal_to_read_may_hide_that_nothing_is_there(server: S3Server, s3: 
         assert "s3:ListBucket" in caught.value.hint
 
 
-def test_some_keys_of_a_deletion_are_refused(server: S3Server, s3: S3Storage, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_some_keys_of_a_deletion_are_refused(
+    server: S3Server, s3: S3Storage, monkeypatch: pytest.MonkeyPatch
+) -> None:
     answer = {"Errors": [{"Key": "x/a", "Code": "AccessDenied", "Message": "no"}]}
     monkeypatch.setattr(s3._client, "call", lambda *_, **__: answer)
     with pytest.raises(UnavailableError, match="x/a") as caught:
@@ -423,7 +465,11 @@ def test_some_keys_of_a_deletion_are_refused(server: S3Server, s3: S3Storage, mo
 
 def test_no_bucket(server: S3Server) -> None:
     storage = server.storage("there-is-no-such-bucket")
-    for call in (lambda: storage.read("a"), lambda: storage.put_bytes("a", b""), lambda: list(storage.list(""))):
+    for call in (
+        lambda: storage.read("a"),
+        lambda: storage.put_bytes("a", b""),
+        lambda: list(storage.list("")),
+    ):
         with pytest.raises(InvalidInputError) as caught:
             call()
         assert caught.value.kind is ErrorKind.STORAGE_BUCKET_MISSING
@@ -431,10 +477,17 @@ def test_no_bucket(server: S3Server) -> None:
 
 def test_the_endpoint_is_no_s3(server: S3Server, s3: S3Storage) -> None:
     with server.faults(first(10**9, Fault(404, html=True))):
-        for call in (lambda: s3.read("a"), lambda: list(s3.list("")), lambda: s3.put_bytes("a", b"")):
+        for call in (
+            lambda: s3.read("a"),
+            lambda: list(s3.list("")),
+            lambda: s3.put_bytes("a", b""),
+        ):
             with pytest.raises(MillpondError) as caught:
                 call()
-            assert caught.value.kind is ErrorKind.STORAGE_MISCONFIGURED and "storage.s3.endpoint" in caught.value.hint
+            assert (
+                caught.value.kind is ErrorKind.STORAGE_MISCONFIGURED
+                and "storage.s3.endpoint" in caught.value.hint
+            )
 
 
 def test_nobody_answers(server: S3Server, bucket: str) -> None:
@@ -489,22 +542,31 @@ def test_bad_roots(server: S3Server, root: str) -> None:
 # ---- credentials
 
 
-def test_secrets_stay_secret(server: S3Server, bucket: str, caplog: pytest.LogCaptureFixture) -> None:
+def test_secrets_stay_secret(
+    server: S3Server, bucket: str, caplog: pytest.LogCaptureFixture
+) -> None:
     caplog.set_level(logging.DEBUG)
     logging.getLogger("botocore").setLevel(logging.DEBUG)
     keys = S3Credentials(
-        access_key=Secret("the access key"), secret_key=Secret("the secret key"), session_token=Secret("the token")
+        access_key=Secret("the access key"),
+        secret_key=Secret("the secret key"),
+        session_token=Secret("the token"),
     )
     storage = server.storage(bucket, "secret", credentials=keys)
     storage.put_bytes("a", b"x")
     assert server.log[-1].headers["x-amz-security-token"] == "the token"
     with server.faults(first(2, SLOW_DOWN)):
         storage.read("a")
-    with server.faults(first(10**9, Fault(403, "AccessDenied"))), pytest.raises(UnavailableError) as caught:
+    with (
+        server.faults(first(10**9, Fault(403, "AccessDenied"))),
+        pytest.raises(UnavailableError) as caught,
+    ):
         storage.read("a")
     shown = f"{caplog.text} {caught.value!r} {caught.value.hint} {storage!r} {keys!r} {storage.__dict__}"
     assert "trying again" in shown
-    assert "the secret key" not in shown and "the token" not in shown and "the access key" not in shown
+    assert (
+        "the secret key" not in shown and "the token" not in shown and "the access key" not in shown
+    )
 
 
 def test_a_role_is_assumed(server: S3Server, bucket: str) -> None:
@@ -527,7 +589,9 @@ def test_anonymous(server: S3Server, bucket: str) -> None:
     assert "authorization" not in server.log[-1].headers
 
 
-def test_no_credentials(server: S3Server, bucket: str, monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
+def test_no_credentials(
+    server: S3Server, bucket: str, monkeypatch: pytest.MonkeyPatch, tmp_path: Path
+) -> None:
     for name in ("AWS_ACCESS_KEY_ID", "AWS_SECRET_ACCESS_KEY", "AWS_PROFILE"):
         monkeypatch.delenv(name, raising=False)
     monkeypatch.setenv("AWS_EC2_METADATA_DISABLED", "true")
@@ -535,15 +599,22 @@ def test_no_credentials(server: S3Server, bucket: str, monkeypatch: pytest.Monke
     monkeypatch.setenv("AWS_CONFIG_FILE", str(tmp_path / "none"))
     with pytest.raises(UnavailableError) as caught:
         server.storage(bucket, credentials=None).read("a")
-    assert caught.value.kind is ErrorKind.STORAGE_DENIED and "fs.s3a.access.key" in caught.value.hint
+    assert (
+        caught.value.kind is ErrorKind.STORAGE_DENIED and "fs.s3a.access.key" in caught.value.hint
+    )
     monkeypatch.setenv("AWS_PROFILE", "of-nobody")
     with pytest.raises(UnavailableError, match="of-nobody"):
         server.storage(bucket, credentials=None).read("a")
 
 
-def test_the_package_is_missing(server: S3Server, bucket: str, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_the_package_is_missing(
+    server: S3Server, bucket: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
     monkeypatch.setitem(__import__("sys").modules, "boto3", None)
     monkeypatch.setitem(__import__("sys").modules, "botocore", None)
     with pytest.raises(MillpondError) as caught:
         server.storage(bucket).read("a")
-    assert caught.value.kind is ErrorKind.STORAGE_PACKAGE_MISSING and "millpond[s3]" in caught.value.hint
+    assert (
+        caught.value.kind is ErrorKind.STORAGE_PACKAGE_MISSING
+        and "millpond[s3]" in caught.value.hint
+    )

@@ -13,13 +13,21 @@ from millpond.config import resolve
 from millpond.errors import ErrorKind, InvalidInputError
 from millpond.storage import settings
 from millpond.storage.parts import MAX_PARTS, plan_parts
-from millpond.storage.settings import HandedOver, S3Credentials, S3Settings, Secret, storage_settings
+from millpond.storage.settings import (
+    HandedOver,
+    S3Credentials,
+    S3Settings,
+    Secret,
+    storage_settings,
+)
 
 KEYS = {"access.key": "A", "secret.key": "S"}
 
 
 def s3(options: dict[str, object] | None = None, **hadoop: str) -> S3Settings:
-    return storage_settings(resolve(options or {}), {f"fs.s3a.{k}": v for k, v in hadoop.items()}).s3
+    return storage_settings(
+        resolve(options or {}), {f"fs.s3a.{k}": v for k, v in hadoop.items()}
+    ).s3
 
 
 def test_defaults() -> None:
@@ -30,16 +38,28 @@ def test_defaults() -> None:
 @pytest.mark.parametrize(
     ("options", "hadoop", "endpoint", "path_style"),
     [
-        ({}, {"endpoint": "minio:9000", "connection.ssl.enabled": "false"}, "http://minio:9000", True),
+        (
+            {},
+            {"endpoint": "minio:9000", "connection.ssl.enabled": "false"},
+            "http://minio:9000",
+            True,
+        ),
         ({}, {"endpoint": "minio:9000"}, "https://minio:9000", True),
         ({}, {"endpoint": "s3.amazonaws.com"}, None, False),
-        ({}, {"endpoint": "s3.eu-west-1.amazonaws.com"}, "https://s3.eu-west-1.amazonaws.com", False),
+        (
+            {},
+            {"endpoint": "s3.eu-west-1.amazonaws.com"},
+            "https://s3.eu-west-1.amazonaws.com",
+            False,
+        ),
         ({}, {"path.style.access": "true"}, None, True),
         ({"storage.s3.pathStyle": "false"}, {"path.style.access": "true"}, None, False),
         ({"storage.s3.endpoint": "http://a"}, {"endpoint": "b"}, "http://a", True),
     ],
 )
-def test_endpoints(options: dict[str, object], hadoop: dict[str, str], endpoint: str | None, path_style: bool) -> None:
+def test_endpoints(
+    options: dict[str, object], hadoop: dict[str, str], endpoint: str | None, path_style: bool
+) -> None:
     found = s3(options, **hadoop)
     assert (found.endpoint, found.path_style) == (endpoint, path_style)
 
@@ -54,7 +74,9 @@ def test_endpoints(options: dict[str, object], hadoop: dict[str, str], endpoint:
         ({"storage.s3.sse": "none"}, {"encryption.algorithm": "AES256"}, None, None),
     ],
 )
-def test_encryption(options: dict[str, object], hadoop: dict[str, str], sse: str | None, key: str | None) -> None:
+def test_encryption(
+    options: dict[str, object], hadoop: dict[str, str], sse: str | None, key: str | None
+) -> None:
     found = s3(options, **hadoop)
     assert (found.sse, found.kms_key_id) == (sse, key)
 
@@ -73,14 +95,22 @@ def test_a_kms_key_without_kms() -> None:
         (KEYS, S3Credentials(access_key=Secret("A"), secret_key=Secret("S"))),
         (
             {**KEYS, "session.token": "T"},
-            S3Credentials(access_key=Secret("A"), secret_key=Secret("S"), session_token=Secret("T")),
+            S3Credentials(
+                access_key=Secret("A"), secret_key=Secret("S"), session_token=Secret("T")
+            ),
         ),
         (
-            {"aws.credentials.provider": "x.AssumedRoleCredentialProvider", "assumed.role.arn": "arn:r"},
+            {
+                "aws.credentials.provider": "x.AssumedRoleCredentialProvider",
+                "assumed.role.arn": "arn:r",
+            },
             S3Credentials(role_arn="arn:r"),
         ),
         ({"assumed.role.arn": "arn:r"}, None),
-        ({"aws.credentials.provider": "x.AnonymousAWSCredentialsProvider"}, S3Credentials(anonymous=True)),
+        (
+            {"aws.credentials.provider": "x.AnonymousAWSCredentialsProvider"},
+            S3Credentials(anonymous=True),
+        ),
     ],
 )
 def test_credentials(hadoop: dict[str, str], expected: S3Credentials | None) -> None:
@@ -106,7 +136,12 @@ def test_a_bucket_with_settings_of_its_own() -> None:
 def test_the_shim_hands_over_all_that_is_read(repository: Path) -> None:
     scala = (repository / "jvm-shim/src/main/scala/S3Access.scala").read_text()
     python = (repository / "python/src/millpond/storage/settings.py").read_text()
-    handed = set(re.findall(r'"([a-z.]+)"', scala)) - {"fs.s3a.", "fs.s3a.bucket.", ".", "core-default.xml"}
+    handed = set(re.findall(r'"([a-z.]+)"', scala)) - {
+        "fs.s3a.",
+        "fs.s3a.bucket.",
+        ".",
+        "core-default.xml",
+    }
     assert handed == set(settings._NAMES)
     read = re.findall(r'(?:\{_S3A\}|secret\("|_true\(hadoop, ")([a-z.]+)', python)
     assert set(read) == handed
@@ -114,14 +149,20 @@ def test_the_shim_hands_over_all_that_is_read(repository: Path) -> None:
 
 def test_settings_show_no_secret() -> None:
     handed = HandedOver({"fs.s3a.secret.key": "hush"})
-    found = storage_settings(resolve({}), {"fs.s3a.access.key": "a key", "fs.s3a.secret.key": "hush"})
+    found = storage_settings(
+        resolve({}), {"fs.s3a.access.key": "a key", "fs.s3a.secret.key": "hush"}
+    )
     shown: list[Any] = [handed, found, Secret("hush"), f"{found.s3.credentials} {handed}"]
-    assert all("hush" not in repr(thing) and "hush" not in str(thing) and "a key" not in repr(thing) for thing in shown)
+    assert all(
+        "hush" not in repr(thing) and "hush" not in str(thing) and "a key" not in repr(thing)
+        for thing in shown
+    )
     assert len({found, found}) == 1
 
 
 @pytest.mark.parametrize(
-    ("size_bytes", "part_bytes", "count"), [(0, 8, 0), (1, 8, 1), (8, 8, 1), (9, 8, 2), (10**6, 8, 10_000)]
+    ("size_bytes", "part_bytes", "count"),
+    [(0, 8, 0), (1, 8, 1), (8, 8, 1), (9, 8, 2), (10**6, 8, 10_000)],
 )
 def test_parts(size_bytes: int, part_bytes: int, count: int) -> None:
     parts = plan_parts(size_bytes, part_bytes)

@@ -9,7 +9,14 @@ import pytest
 from millpond import layout
 from millpond.errors import ErrorKind, FormatError, InvalidInputError
 from millpond.ids import StoreId
-from millpond.storage import LocalStorage, MemoryStorage, ObjectInfo, Storage, StorageSettings, open_checkpoint
+from millpond.storage import (
+    LocalStorage,
+    MemoryStorage,
+    ObjectInfo,
+    Storage,
+    StorageSettings,
+    open_checkpoint,
+)
 from millpond.storage.place import read_place, settle_place
 from millpond.storage.split import SplitStorage
 from millpond.testing.storage_contract import StorageContract
@@ -43,7 +50,9 @@ def test_every_key_has_one_place() -> None:
     split = SplitStorage(spark, state)
     for key in SPARKS + OURS:
         split.put_bytes(key, b"x")
-        (spark if key in OURS else state).put_bytes(key, b"what lies in the wrong place is not seen")
+        (spark if key in OURS else state).put_bytes(
+            key, b"what lies in the wrong place is not seen"
+        )
     assert [info.key for info in split.list("")] == sorted(SPARKS + OURS)
     assert all(split.read(key) == b"x" and split.stat(key).size_bytes == 1 for key in SPARKS + OURS)
     prefixes = [
@@ -68,7 +77,10 @@ def test_a_store_s_directory_is_where_its_files_are(tmp_path: Path) -> None:
     split = SplitStorage(LocalStorage(str(tmp_path / "ckpt")), MemoryStorage())
     assert split.local_path(layout.store_dir(StoreId(0, 3))) is None
     assert split.local_path(layout.store_dir(StoreId(0, 3, "left"))) is None
-    assert split.local_path("state/0/_metadata") is not None and split.local_path("offsets/0") is not None
+    assert (
+        split.local_path("state/0/_metadata") is not None
+        and split.local_path("offsets/0") is not None
+    )
 
 
 def checkpoint(path: Path) -> LocalStorage:
@@ -125,7 +137,9 @@ def test_two_executors_at_once(tmp_path: Path) -> None:
 def test_open_checkpoint(tmp_path: Path) -> None:
     checkpoint(tmp_path / "ckpt")
     uri, settings = f"file:{tmp_path}/ckpt", StorageSettings(uri=f"file:{tmp_path}/state")
-    assert isinstance(open_checkpoint(uri, settings), LocalStorage), "who only reads decides nothing"
+    assert isinstance(open_checkpoint(uri, settings), LocalStorage), (
+        "who only reads decides nothing"
+    )
     written = open_checkpoint(uri, settings, writable=True)
     written.put_bytes("state/0/0/1.changelog", b"x")
     assert open_checkpoint(uri).read("state/0/0/1.changelog") == b"x"

@@ -11,12 +11,15 @@ abstract class LineProvider extends StateStoreProvider with SupportsFineGrainedR
   private[millpond] def conf: StateStoreConf
 
   /** One record a change of the column family in `[startVersion, endVersion]`: its kind, key, value (null if removed) and batch. */
-  protected def changes(startVersion: Long, endVersion: Long, columnFamily: String, endId: Option[String])
-      : NextIterator[(RecordType.Value, UnsafeRow, UnsafeRow, Long)]
+  protected def changes(startVersion: Long, endVersion: Long, columnFamily: String,
+      endId: Option[String]): NextIterator[(RecordType.Value, UnsafeRow, UnsafeRow, Long)]
 
-  override def getStateStoreChangeDataReader(startVersion: Long, endVersion: Long, colFamilyNameOpt: Option[String],
-      endVersionStateStoreCkptId: Option[String]): NextIterator[(RecordType.Value, UnsafeRow, UnsafeRow, Long)] =
-    changes(startVersion, endVersion, colFamilyNameOpt.getOrElse(StateStore.DEFAULT_COL_FAMILY_NAME), endVersionStateStoreCkptId)
+  override def getStateStoreChangeDataReader(startVersion: Long, endVersion: Long,
+      colFamilyNameOpt: Option[String],
+      endVersionStateStoreCkptId: Option[String])
+      : NextIterator[(RecordType.Value, UnsafeRow, UnsafeRow, Long)] =
+    changes(startVersion, endVersion,
+      colFamilyNameOpt.getOrElse(StateStore.DEFAULT_COL_FAMILY_NAME), endVersionStateStoreCkptId)
 
   // 4.3 calls these two by themselves, 4.2 knows only doMaintenance, which does both
   def doSnapshotMaintenance(): Unit
@@ -25,6 +28,7 @@ abstract class LineProvider extends StateStoreProvider with SupportsFineGrainedR
 
 /** What reading is beside the contract of 4.3: there, the state reader registers families on a read store. */
 private[millpond] trait LineReadStore extends ReadStateStore {
-  def registerColFamily(colFamilyName: String, keySchema: StructType, valueSchema: StructType, keyStateEncoderSpec: KeyStateEncoderSpec,
+  def registerColFamily(colFamilyName: String, keySchema: StructType, valueSchema: StructType,
+      keyStateEncoderSpec: KeyStateEncoderSpec,
       useMultipleValuesPerKey: Boolean, isInternal: Boolean): Unit
 }

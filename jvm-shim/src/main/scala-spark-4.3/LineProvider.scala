@@ -11,14 +11,16 @@ import org.apache.spark.util.NextIterator
   * parent does is overridden here or in [[MillpondStateStoreProvider]] (`integration/test_joins.py` compares the two member by member). */
 abstract class LineProvider extends RocksDBStateStoreProvider {
   /** One record a change of the column family in `[startVersion, endVersion]`: its kind, key, value (null if removed) and batch. */
-  protected def changes(startVersion: Long, endVersion: Long, columnFamily: String, endId: Option[String])
-      : NextIterator[(RecordType.Value, UnsafeRow, UnsafeRow, Long)]
+  protected def changes(startVersion: Long, endVersion: Long, columnFamily: String,
+      endId: Option[String]): NextIterator[(RecordType.Value, UnsafeRow, UnsafeRow, Long)]
 
   private[millpond] def conf: StateStoreConf
 
-  override def getStateStoreChangeDataReader(startVersion: Long, endVersion: Long, colFamilyNameOpt: Option[String],
+  override def getStateStoreChangeDataReader(startVersion: Long, endVersion: Long,
+      colFamilyNameOpt: Option[String],
       endVersionStateStoreCkptId: Option[String]): StateStoreChangeDataReader = {
-    val feed = changes(startVersion, endVersion, colFamilyNameOpt.getOrElse(StateStore.DEFAULT_COL_FAMILY_NAME), endVersionStateStoreCkptId)
+    val feed = changes(startVersion, endVersion,
+      colFamilyNameOpt.getOrElse(StateStore.DEFAULT_COL_FAMILY_NAME), endVersionStateStoreCkptId)
     new LineChanges(feed, stateStoreId, startVersion, endVersion, conf)
   }
 
@@ -26,15 +28,19 @@ abstract class LineProvider extends RocksDBStateStoreProvider {
 
   override protected def logName: String = getClass.getName
   override private[sql] def latestVersion: Long = notOurs("latestVersion")
-  override private[sql] def getRocksDBStateStore(version: Long): RocksDBStateStore = notOurs("getRocksDBStateStore")
+  override private[sql] def getRocksDBStateStore(version: Long): RocksDBStateStore =
+    notOurs("getRocksDBStateStore")
   override private[sql] lazy val rocksDB: RocksDB = notOurs[RocksDB]("rocksDB")
 
-  private def notOurs[T](member: String): T = throw new IllegalStateException(s"$member is the RocksDB provider's own: Millpond has none of its RocksDB")
+  private def notOurs[T](member: String): T = throw new IllegalStateException(
+    s"$member is the RocksDB provider's own: Millpond has none of its RocksDB")
 }
 
 /** A feed of changes as the type that the parent's signature wants; the file access of that type is never begun. */
-private final class LineChanges(feed: NextIterator[(RecordType.Value, UnsafeRow, UnsafeRow, Long)], id: StateStoreId, start: Long, end: Long,
-    conf: StateStoreConf) extends StateStoreChangeDataReader(id, null, new Path(id.checkpointRootLocation), start, end, null, conf, None) {
+private final class LineChanges(feed: NextIterator[(RecordType.Value, UnsafeRow, UnsafeRow, Long)],
+    id: StateStoreId, start: Long, end: Long,
+    conf: StateStoreConf) extends StateStoreChangeDataReader(id, null,
+      new Path(id.checkpointRootLocation), start, end, null, conf, None) {
   override protected val changelogSuffix: String = "changelog"
   override def getNext(): (RecordType.Value, UnsafeRow, UnsafeRow, Long) =
     if (feed.hasNext) feed.next() else { finished = true; null }

@@ -1,7 +1,9 @@
 package org.apache.spark.sql.millpond
 
 import org.apache.spark.sql.catalyst.expressions.UnsafeRow
-import org.apache.spark.sql.execution.streaming.state.{ReusableIterator, StateStore, SupportsReusableIterator, UnsafeRowPair}
+import org.apache.spark.sql.execution.streaming.state.{
+  ReusableIterator, StateStore, SupportsReusableIterator, UnsafeRowPair
+}
 
 /** What the write store offers beside the contract that all minor lines share: 4.3 has iterators that are positioned again and again. */
 private[millpond] trait LineStore extends StateStore with SupportsReusableIterator {

@@ -61,9 +61,12 @@ object Agent extends Logging {
           if (!isSlow) link.kill()
           if (isLast)
             throw MillpondError.of(if (timedOut) "AGENT_TIMEOUT" else "AGENT_LOST",
-              s"the agent did not answer the call '$method' in $Attempts attempts: ${e.getMessage}", cause = e)
-          if (isSlow) logWarning(s"Millpond agent (pid ${link.pid}) is slow to answer '$method'; it is asked again")
-          else logWarning(s"Millpond agent (pid ${link.pid}) was lost during '$method'; starting another one")
+              s"the agent did not answer the call '$method' in $Attempts attempts: ${e.getMessage}",
+              cause = e)
+          if (isSlow) logWarning(
+            s"Millpond agent (pid ${link.pid}) is slow to answer '$method'; it is asked again")
+          else logWarning(
+            s"Millpond agent (pid ${link.pid}) was lost during '$method'; starting another one")
       }
     }
     throw MillpondError.internal("unreachable")
@@ -78,13 +81,15 @@ object Agent extends Logging {
   private def stopIfUnwanted(method: String): Unit = if (OnlyRead(method)) {
     val task = TaskContext.get()
     if (task != null) task.killTaskIfInterrupted()
-    if (Thread.interrupted()) throw new InterruptedException(s"while the agent is at work at '$method'")
+    if (Thread.interrupted())
+      throw new InterruptedException(s"while the agent is at work at '$method'")
   }
 
   private def answer(method: String, node: JsonNode): JsonNode = {
     val error = node.get("error")
     if (error == null) node.get("ok")
-    else throw new MillpondException(error.path("kind").asText("INTERNAL"), error.path("message").asText(s"the agent refused '$method'"), error.path("hint").asText(""))
+    else throw new MillpondException(error.path("kind").asText("INTERNAL"),
+      error.path("message").asText(s"the agent refused '$method'"), error.path("hint").asText(""))
   }
 
   private def current(settings: AgentSettings): AgentLink = {
@@ -112,7 +117,8 @@ object Agent extends Logging {
         start(settings, attempts - 1)
     }
 
-  def isRunning: Boolean = Seams.agent != null || synchronized(!stopping && running != null && running.isAlive)
+  def isRunning: Boolean =
+    Seams.agent != null || synchronized(!stopping && running != null && running.isAlive)
 
   /** Process id of the running agent, or -1. */
   def pid: Long = synchronized(if (running == null) -1L else running.pid)
@@ -124,7 +130,8 @@ object Agent extends Logging {
   }
 }
 
-final case class AgentSettings(python: Option[String], driverPython: Option[String], startTimeoutMs: Long, callTimeoutMs: Int) {
+final case class AgentSettings(python: Option[String], driverPython: Option[String],
+    startTimeoutMs: Long, callTimeoutMs: Int) {
   /** How long the agent works at a call before it answers that it is not done. */
   def waitMs: Int = math.min(AgentSettings.LongestWaitMs, callTimeoutMs / 4)
 }
@@ -142,7 +149,8 @@ private[millpond] trait AgentLink {
   def kill(): Unit
 }
 
-private final class AgentProcess(process: Process, server: GatewayServer, api: AgentApi, tail: OutputTail) extends AgentLink {
+private final class AgentProcess(process: Process, server: GatewayServer, api: AgentApi,
+    tail: OutputTail) extends AgentLink {
   def pid: Long = process.pid
   def isAlive: Boolean = process.isAlive
 
@@ -150,15 +158,19 @@ private final class AgentProcess(process: Process, server: GatewayServer, api: A
     try api.call(method, request)
     catch {
       case e: Py4JNetworkException => throw e
-      case e: Py4JException if !process.isAlive || isNetwork(e) => throw new Py4JNetworkException(e.getMessage, e)
-      case e: Py4JException => throw MillpondError.internal(s"the agent failed in '$method': ${e.getMessage}\n${tail.text}", e)
+      case e: Py4JException if !process.isAlive || isNetwork(e) =>
+        throw new Py4JNetworkException(e.getMessage, e)
+      case e: Py4JException => throw MillpondError.internal(
+          s"the agent failed in '$method': ${e.getMessage}\n${tail.text}", e)
     }
 
   private def isNetwork(e: Throwable): Boolean =
-    Iterator.iterate(e)(_.getCause).takeWhile(_ != null).take(8).exists(c => c.isInstanceOf[java.io.IOException] || c.isInstanceOf[Py4JNetworkException])
+    Iterator.iterate(e)(_.getCause).takeWhile(_ != null).take(8).exists(c =>
+      c.isInstanceOf[java.io.IOException] || c.isInstanceOf[Py4JNetworkException])
 
   def timedOut(e: Throwable): Boolean =
-    Iterator.iterate(e)(_.getCause).takeWhile(_ != null).take(8).exists(_.isInstanceOf[java.net.SocketTimeoutException])
+    Iterator.iterate(e)(_.getCause).takeWhile(_ != null).take(8).exists(
+      _.isInstanceOf[java.net.SocketTimeoutException])
 
   def kill(): Unit = {
     process.destroyForcibly()
@@ -174,9 +186,12 @@ private object AgentProcess extends Logging {
     val token = randomToken()
     val registered = new CompletableFuture[AgentApi]
     val loopback = InetAddress.getLoopbackAddress
-    val server = new GatewayServer.GatewayServerBuilder(new AgentRegistry(a => { registered.complete(a); () }))
+    val server = new GatewayServer.GatewayServerBuilder(new AgentRegistry(a => {
+      registered.complete(a); ()
+    }))
       .javaPort(0).javaAddress(loopback).authToken(token)
-      .callbackClient(new CallbackClient(0, loopback, token, 0L, TimeUnit.SECONDS, javax.net.SocketFactory.getDefault, true, settings.callTimeoutMs))
+      .callbackClient(new CallbackClient(0, loopback, token, 0L, TimeUnit.SECONDS,
+          javax.net.SocketFactory.getDefault, true, settings.callTimeoutMs))
       .build()
     // no clean-up of idle connections (0 s): it would run on a thread that is no daemon
     startInDaemon(server)
@@ -185,10 +200,12 @@ private object AgentProcess extends Logging {
     try {
       process = launch(python)
       val tail = new OutputTail(process)
-      val hello = Json.obj().put("port", server.getListeningPort).put("token", token).put("parent_pid", ProcessHandle.current.pid)
+      val hello = Json.obj().put("port", server.getListeningPort).put("token", token).put(
+        "parent_pid", ProcessHandle.current.pid)
         .put("local_root", LocalDirs.root.getPath)
       try {
-        val in = process.getOutputStream // stays open: its end tells the agent that this JVM is gone
+        val in =
+          process.getOutputStream // stays open: its end tells the agent that this JVM is gone
         in.write((Json.text(hello) + "\n").getBytes(UTF_8))
         in.flush()
       } catch { case _: java.io.IOException => () } // it died at once: awaitRegistration says why
@@ -199,9 +216,9 @@ private object AgentProcess extends Logging {
       logInfo(s"Millpond agent started, pid ${process.pid}, $python")
       agent
     } finally if (!done) {
-      if (process != null) { process.destroyForcibly(); process.waitFor(10, TimeUnit.SECONDS) }
-      server.shutdown()
-    }
+        if (process != null) { process.destroyForcibly(); process.waitFor(10, TimeUnit.SECONDS) }
+        server.shutdown()
+      }
   }
 
   /** py4j's threads inherit two things from the one that starts the server. They must be daemons, or the JVM never ends; and they load
@@ -209,13 +226,16 @@ private object AgentProcess extends Logging {
   private def startInDaemon(server: GatewayServer): Unit = {
     val started = new CompletableFuture[Unit]
     val thread = new Thread(() =>
-      try { server.start(); started.complete(()); () }
-      catch { case NonFatal(e) => started.completeExceptionally(e); () }, "millpond-agent-link")
+        try { server.start(); started.complete(()); () }
+        catch { case NonFatal(e) => started.completeExceptionally(e); () }, "millpond-agent-link")
     thread.setDaemon(true)
     thread.setContextClassLoader(getClass.getClassLoader)
     thread.start()
     try started.get()
-    catch { case e: ExecutionException => throw MillpondError.of("AGENT_NOT_STARTED", s"no loopback port for the agent: ${e.getCause.getMessage}", cause = e) }
+    catch {
+      case e: ExecutionException => throw MillpondError.of("AGENT_NOT_STARTED",
+          s"no loopback port for the agent: ${e.getCause.getMessage}", cause = e)
+    }
   }
 
   private def launch(python: String): Process = {
@@ -225,11 +245,14 @@ private object AgentProcess extends Logging {
     try builder.start()
     catch {
       case e: java.io.IOException =>
-        throw MillpondError.of("AGENT_NOT_STARTED", s"the Python interpreter '$python' cannot be started on this executor (${host()}): ${e.getMessage}.", cause = e)
+        throw MillpondError.of("AGENT_NOT_STARTED",
+          s"the Python interpreter '$python' cannot be started on this executor (${host()}): ${e.getMessage}.",
+          cause = e)
     }
   }
 
-  private def awaitRegistration(registered: CompletableFuture[AgentApi], process: Process, tail: OutputTail, python: String, timeoutMs: Long): AgentApi = {
+  private def awaitRegistration(registered: CompletableFuture[AgentApi], process: Process,
+      tail: OutputTail, python: String, timeoutMs: Long): AgentApi = {
     val deadline = System.nanoTime + timeoutMs * 1000000L
     while (true) {
       try return registered.get(50, TimeUnit.MILLISECONDS)
@@ -238,13 +261,17 @@ private object AgentProcess extends Logging {
           if (!process.isAlive) {
             tail.await()
             val text = tail.text
-            if (process.exitValue > 128) throw MillpondError.of("AGENT_LOST", s"the agent was killed by signal ${process.exitValue - 128} while it started.")
+            if (process.exitValue > 128) throw MillpondError.of("AGENT_LOST",
+              s"the agent was killed by signal ${process.exitValue - 128} while it started.")
             if (text.contains("No module named"))
-              throw MillpondError.of("AGENT_PACKAGE_MISSING", s"'$python' on this executor (${host()}) has no package millpond: ${text.linesIterator.toSeq.lastOption.getOrElse("")}.")
-            throw MillpondError.of("AGENT_NOT_STARTED", s"the agent ('$python -m millpond.agent' on ${host()}) ended with exit code ${process.exitValue}: $text")
+              throw MillpondError.of("AGENT_PACKAGE_MISSING",
+                s"'$python' on this executor (${host()}) has no package millpond: ${text.linesIterator.toSeq.lastOption.getOrElse("")}.")
+            throw MillpondError.of("AGENT_NOT_STARTED",
+              s"the agent ('$python -m millpond.agent' on ${host()}) ended with exit code ${process.exitValue}: $text")
           }
           if (System.nanoTime > deadline)
-            throw MillpondError.of("AGENT_TIMEOUT", s"the agent ('$python -m millpond.agent' on ${host()}) did not report within $timeoutMs ms: ${tail.text}")
+            throw MillpondError.of("AGENT_TIMEOUT",
+              s"the agent ('$python -m millpond.agent' on ${host()}) did not report within $timeoutMs ms: ${tail.text}")
         case e: ExecutionException => throw MillpondError.internal("agent registration", e)
       }
     }
@@ -257,7 +284,8 @@ private object AgentProcess extends Logging {
       catch { case NonFatal(e) => agent.kill(); throw e }
     if (theirs != BuildInfo.millpondVersion) {
       agent.kill()
-      throw MillpondError.of("AGENT_VERSION_MISMATCH", s"the shim's jar is Millpond ${BuildInfo.millpondVersion}, but '$python' on ${host()} has millpond $theirs.")
+      throw MillpondError.of("AGENT_VERSION_MISMATCH",
+        s"the shim's jar is Millpond ${BuildInfo.millpondVersion}, but '$python' on ${host()} has millpond $theirs.")
     }
   }
 

@@ -66,7 +66,8 @@ final class Arena(budget: MemoryBudget) {
 
   private def grow(atLeast: Long): Unit = {
     // the rest of the last chunk is lost; chunks grow with the table so that many small stores stay small
-    val size = math.max(atLeast, math.min(MaxChunkBytes, math.max(MinChunkBytes, math.min(allocated, budget.limitBytes / 16))))
+    val size = math.max(atLeast,
+      math.min(MaxChunkBytes, math.max(MinChunkBytes, math.min(allocated, budget.limitBytes / 16))))
     if (chunkCount == chunks.length) {
       chunks = java.util.Arrays.copyOf(chunks, chunkCount * 2)
       chunkSizes = java.util.Arrays.copyOf(chunkSizes, chunkCount * 2)
@@ -163,14 +164,16 @@ object Bytes {
   }
 
   /** Unsigned lexicographic order. */
-  def compare(a: AnyRef, aOffset: Long, aLength: Int, b: AnyRef, bOffset: Long, bLength: Int): Int = {
+  def compare(
+      a: AnyRef, aOffset: Long, aLength: Int, b: AnyRef, bOffset: Long, bLength: Int): Int = {
     val common = math.min(aLength, bLength)
     val words = common & ~7
     var i = 0
     while (i < words) {
       val x = Platform.getLong(a, aOffset + i)
       val y = Platform.getLong(b, bOffset + i)
-      if (x != y) return java.lang.Long.compareUnsigned(java.lang.Long.reverseBytes(x), java.lang.Long.reverseBytes(y))
+      if (x != y) return java.lang.Long.compareUnsigned(java.lang.Long.reverseBytes(x),
+        java.lang.Long.reverseBytes(y))
       i += 8
     }
     while (i < common) {
@@ -185,10 +188,15 @@ object Bytes {
     if (length <= 128) {
       var i = 0
       val words = length & ~7
-      while (i < words) { Platform.putLong(to, toOffset + i, Platform.getLong(from, fromOffset + i)); i += 8 }
+      while (i < words) {
+        Platform.putLong(to, toOffset + i, Platform.getLong(from, fromOffset + i)); i += 8
+      }
       if (i < length) {
-        if (length > 8) Platform.putLong(to, toOffset + length - 8, Platform.getLong(from, fromOffset + length - 8)) // once more, some of the last word
-        else while (i < length) { Platform.putByte(to, toOffset + i, Platform.getByte(from, fromOffset + i)); i += 1 }
+        if (length > 8) Platform.putLong(to, toOffset + length - 8,
+          Platform.getLong(from, fromOffset + length - 8)) // once more, some of the last word
+        else while (i < length) {
+          Platform.putByte(to, toOffset + i, Platform.getByte(from, fromOffset + i)); i += 1
+        }
       }
     } else Platform.copyMemory(from, fromOffset, to, toOffset, length.toLong)
 }

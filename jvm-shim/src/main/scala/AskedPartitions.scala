@@ -21,7 +21,10 @@ private object AskedPartitions extends Logging {
 
   def started(query: StreamExecution, run: UUID): Unit =
     try compare(query, run)
-    catch { case NonFatal(e) => logWarning(s"$Key cannot be compared with the number of state partitions in ${query.resolvedCheckpointRoot}: ${e.getMessage}") }
+    catch {
+      case NonFatal(e) => logWarning(
+          s"$Key cannot be compared with the number of state partitions in ${query.resolvedCheckpointRoot}: ${e.getMessage}")
+    }
 
   private def compare(query: StreamExecution, run: UUID): Unit = {
     val conf = query.sparkSession.sessionState.conf
@@ -30,47 +33,61 @@ private object AskedPartitions extends Logging {
       (batch, offsets) <- query.offsetLog.getLatest()
       pinned <- offsets.metadataOpt.map(_.conf)
       recorded <- pinned.get(Key).flatMap(_.toIntOption)
-      if pinned.get(SQLConf.STATE_STORE_PROVIDER_CLASS.key).contains(classOf[MillpondStateStoreProvider].getName)
+      if pinned.get(SQLConf.STATE_STORE_PROVIDER_CLASS.key).contains(
+        classOf[MillpondStateStoreProvider].getName)
     } {
-      val asked = if (conf.contains(Key)) conf.getConf(SQLConf.SHUFFLE_PARTITIONS) else recorded // what nobody set asks for nothing
+      val asked = if (conf.contains(Key)) conf.getConf(SQLConf.SHUFFLE_PARTITIONS)
+      else recorded // what nobody set asks for nothing
       val fs = root.getFileSystem(query.sparkSession.sessionState.newHadoopConf())
       val options = Options.resolve(conf.getAllConfs)
       // a batch that was begun and not committed may be one of a rescale that was killed
       val refused =
-        if (options.boolean("rescale.onRestart") && (asked != recorded || !query.commitLog.getLatestBatchId().contains(batch))) rescale(query, root, run, asked, options)
+        if (options.boolean(
+            "rescale.onRestart") && (asked != recorded || !query.commitLog.getLatestBatchId().contains(
+            batch))) rescale(query, root, run, asked, options)
         else None
-      if (asked != recorded && (refused.isDefined || !options.boolean("rescale.onRestart"))) say(root, asked, recorded, refused)
+      if (asked != recorded && (refused.isDefined || !options.boolean("rescale.onRestart")))
+        say(root, asked, recorded, refused)
       note(fs, root, run, asked, recorded, refused)
     }
   }
 
   /** None if the state has `asked` partitions now. */
-  private def rescale(query: StreamExecution, root: Path, run: UUID, asked: Int, options: Options): Option[String] =
+  private def rescale(
+      query: StreamExecution, root: Path, run: UUID, asked: Int, options: Options): Option[String] =
     try {
       val hadoopConf = query.sparkSession.sessionState.newHadoopConf()
       HadoopFiles.remember(root.toString, hadoopConf)
       LocalDirs.configure(options.string("localDir"))
-      val request = Json.obj().put("checkpoint", root.toString).put("run_id", run.toString).put("partitions", asked)
+      val request = Json.obj().put("checkpoint", root.toString).put("run_id", run.toString).put(
+        "partitions", asked)
       request.set[ObjectNode]("options", options.json)
       request.put("file_sink", Option(Sinks.of(query).get("path")).fold("none")(_.asText))
       S3Access.of(hadoopConf).foreach(request.set[JsonNode]("hadoop", _))
       val answer = Agent.call("rescale", request, options.agentSettings)
       if (answer.has("from"))
-        logInfo(s"the state in $root was rescaled from ${answer.get("from").asInt} to $asked partitions (${answer.get("way").asText}) in ${answer.get("seconds").asDouble} s")
+        logInfo(
+          s"the state in $root was rescaled from ${answer.get("from").asInt} to $asked partitions (${answer.get(
+              "way").asText}) in ${answer.get("seconds").asDouble} s")
       None
     } catch { case e: MillpondException => Some(e.getMessage) }
 
-  private def say(root: Path, asked: Int, recorded: Int, refused: Option[String]): Unit = refused match {
-    case Some(why) => logError(s"$Key is $asked, and the state in $root could not be rescaled: the query goes on with $recorded partitions if it can. $why")
-    case None => logWarning(s"$Key is $asked, but the state in $root has $recorded partitions, and Spark goes on with $recorded. To change it, stop the query and run: " +
-      s"millpond rescale '$root' --partitions $asked")
-  }
+  private def say(root: Path, asked: Int, recorded: Int, refused: Option[String]): Unit =
+    refused match {
+      case Some(why) => logError(
+          s"$Key is $asked, and the state in $root could not be rescaled: the query goes on with $recorded partitions if it can. $why")
+      case None => logWarning(
+          s"$Key is $asked, but the state in $root has $recorded partitions, and Spark goes on with $recorded. To change it, stop the query and run: " +
+            s"millpond rescale '$root' --partitions $asked")
+    }
 
-  private def note(fs: FileSystem, root: Path, run: UUID, asked: Int, recorded: Int, refused: Option[String]): Unit = {
+  private def note(fs: FileSystem, root: Path, run: UUID, asked: Int, recorded: Int,
+      refused: Option[String]): Unit = {
     val file = new Path(root, "millpond/asked.json")
     // the folder is made by the first store
     if ((asked != recorded || fs.exists(file)) && fs.exists(file.getParent)) {
-      val text = Json.obj().put("partitions", asked).put("run_id", run.toString).put("updated_ms", System.currentTimeMillis).put("refused", refused.getOrElse(""))
+      val text = Json.obj().put("partitions", asked).put("run_id", run.toString).put("updated_ms",
+        System.currentTimeMillis).put("refused", refused.getOrElse(""))
       val out = fs.create(file, true)
       try out.write(Json.text(text).getBytes(StandardCharsets.UTF_8))
       finally out.close()

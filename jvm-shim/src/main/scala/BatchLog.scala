@@ -21,7 +21,8 @@ private[millpond] final class BatchLog(engine: StoreEngine) {
     to(file, header(version, id), repeats) { writer =>
       segments.foreach { s => new ChangelogReader(s.path).read(writer.copy(_, _, _, _, _, _)); () }
       val (spilledBlocks, spilledBytes) = (writer.endBlock(), writer.rawBytes)
-      engine.families.values.forEach(f => writeTouched(writer, f, 0, Long.MaxValue, whole = false): Unit)
+      engine.families.values.forEach(f =>
+        writeTouched(writer, f, 0, Long.MaxValue, whole = false): Unit)
       WrittenChangelog(writer.finish(), writer.rawBytes, spilledBlocks, spilledBytes)
     }
 
@@ -36,7 +37,11 @@ private[millpond] final class BatchLog(engine: StoreEngine) {
         while (next < f.table.touchedCount) {
           val file = new File(dir, s"segment-${java.util.UUID.randomUUID}")
           added :+= PendingChangelog(version, id, file.getPath, 0L)
-          to(file, header(version, id)) { writer => next = writeTouched(writer, f, next, Seams.stretch("segment", SegmentBytes), whole = true); writer.finish() }
+          to(file, header(version, id)) { writer =>
+            next =
+              writeTouched(writer, f, next, Seams.stretch("segment", SegmentBytes), whole = true);
+            writer.finish()
+          }
         }
       }
       done = true
@@ -51,12 +56,15 @@ private[millpond] final class BatchLog(engine: StoreEngine) {
     segments = Vector.empty
   }
 
-  private def delete(files: Seq[PendingChangelog]): Unit = files.foreach(s => new File(s.path).delete())
+  private def delete(files: Seq[PendingChangelog]): Unit =
+    files.foreach(s => new File(s.path).delete())
 
   /** Whether the changelog of the batch may have several records of a key, or merges: what was spilled is followed by what came after. */
-  private def repeats: Boolean = isSpilled || engine.families.values.stream.anyMatch(f => f.shape.multi && f.table.touchedCount > 0)
+  private def repeats: Boolean = isSpilled || engine.families.values.stream.anyMatch(f =>
+    f.shape.multi && f.table.touchedCount > 0)
 
-  private def to[T](file: File, header: ObjectNode, repeats: Boolean = false)(fill: ChangelogWriter => T): T =
+  private def to[T](file: File, header: ObjectNode, repeats: Boolean = false)(
+      fill: ChangelogWriter => T): T =
     try {
       val writer = new ChangelogWriter(file, header, codec, repeats)
       var done = false
@@ -65,14 +73,18 @@ private[millpond] final class BatchLog(engine: StoreEngine) {
       finally if (!done) writer.discard()
     } catch {
       // a folder of this executor: the next opening makes it anew
-      case e: java.io.IOException if file.toPath.startsWith(engine.context.localDir.toPath) && !file.getParentFile.isDirectory =>
+      case e: java.io.IOException
+        if file.toPath.startsWith(
+          engine.context.localDir.toPath) && !file.getParentFile.isDirectory =>
         engine.stale = true
-        throw MillpondError.of("LOCAL_FILES_LOST", s"the folder of the changelog $file was deleted.", cause = e)
+        throw MillpondError.of("LOCAL_FILES_LOST",
+          s"the folder of the changelog $file was deleted.", cause = e)
       case e: java.io.IOException => throw cannotWrite(file, e)
     }
 
   /** Write the touched rows of a family from number `from` on, at most about `limitBytes` of them. Returns the number of the first one left. */
-  private def writeTouched(writer: ChangelogWriter, f: Family, from: Int, limitBytes: Long, whole: Boolean): Int = {
+  private def writeTouched(writer: ChangelogWriter, f: Family, from: Int, limitBytes: Long,
+      whole: Boolean): Int = {
     val table = f.table
     val count = table.touchedCount
     var i = from
@@ -83,10 +95,12 @@ private[millpond] final class BatchLog(engine: StoreEngine) {
       val key = table.keyAddress(now)
       val keyLength = table.keyLength(now)
       val change = table.change(i, merges = f.shape.multi && !whole)
-      if (change == Op.Put) writer.put(slot, f, key, keyLength, table.valueAddress(now), table.valueLength(now))
+      if (change == Op.Put)
+        writer.put(slot, f, key, keyLength, table.valueAddress(now), table.valueLength(now))
       else if (change == Op.Merge) {
         val before = table.valueLength(table.touchedOld(i))
-        writer.merge(slot, f, key, keyLength, table.valueAddress(now) + before, table.valueLength(now) - before)
+        writer.merge(slot, f, key, keyLength, table.valueAddress(now) + before,
+          table.valueLength(now) - before)
       } else if (change == Op.Delete) writer.delete(slot, f, key, keyLength)
       i += 1
     }
@@ -95,12 +109,14 @@ private[millpond] final class BatchLog(engine: StoreEngine) {
 
   private def header(version: Long, id: String): ObjectNode = {
     val base = engine.version
-    val header = Json.obj().put("version", version).put("id", id).put("lineage_base", if (engine.emptyBase) base else engine.lineageBase)
+    val header = Json.obj().put("version", version).put("id", id).put("lineage_base",
+      if (engine.emptyBase) base else engine.lineageBase)
     val ids = header.putArray("lineage")
     if (engine.emptyBase) ids.add("") else engine.lineage.foreach(ids.add)
     header.put("empty_base", engine.emptyBase).put("run_id", engine.context.runId)
     val store = engine.context.storeId
-    header.putObject("store").put("operator", store.operatorId).put("partition", store.partitionId).put("name", store.storeName)
+    header.putObject("store").put("operator", store.operatorId).put("partition",
+      store.partitionId).put("name", store.storeName)
     engine.layout.describe(header.putObject("key_groups"))
     describeFamilies(engine, header)
     engine.keys.describe(header)
@@ -109,26 +125,33 @@ private[millpond] final class BatchLog(engine: StoreEngine) {
 }
 
 /** A changelog as it was written. The disk tier holds its first `spilledBlocks` blocks, of `spilledBytes` before compression. */
-private[millpond] final case class WrittenChangelog(fileBytes: Long, rawBytes: Long, spilledBlocks: Int, spilledBytes: Long)
+private[millpond] final case class WrittenChangelog(fileBytes: Long, rawBytes: Long,
+    spilledBlocks: Int, spilledBytes: Long)
 
 private[millpond] object BatchLog {
   private val AheadRecords = 64
   private val SegmentBytes = 16L << 20 // a flush holds the raw bytes of one file in the heap
 
   /** @param asOf as they were at this committed version; by default, as the running batch leaves them */
-  def describeFamilies(engine: StoreEngine, target: ObjectNode, asOf: Long = Family.Uncommitted): Unit = {
+  def describeFamilies(
+      engine: StoreEngine, target: ObjectNode, asOf: Long = Family.Uncommitted): Unit = {
     val list = target.putArray("column_families")
-    engine.families.values.forEach(f => if (f.createdAt <= asOf && (f.exists || f.table.touchedCount > 0)) {
-      val one = list.addObject().put("name", f.name).put("id", f.id).put("kind", f.kind.name).put("internal", f.shape.internal)
-        .put("multi", f.shape.multi).put("encoding", if (f.shape.plainRows) "unsaferow" else "avro")
-      if (f.wasRemoved(asOf)) one.put("removed", true)
-      ()
-    })
+    engine.families.values.forEach(f =>
+      if (f.createdAt <= asOf && (f.exists || f.table.touchedCount > 0)) {
+        val one = list.addObject().put("name", f.name).put("id", f.id).put("kind", f.kind.name).put(
+          "internal", f.shape.internal)
+          .put("multi", f.shape.multi).put("encoding",
+            if (f.shape.plainRows) "unsaferow" else "avro")
+        if (f.wasRemoved(asOf)) one.put("removed", true)
+        ()
+      })
   }
 
   private def cannotWrite(file: File, e: java.io.IOException): MillpondException = {
     val text = String.valueOf(e.getMessage)
-    val kind = if (text.contains("No space left") || text.contains("quota")) "STORAGE_FULL" else if (text.contains("ermission denied") || text.contains("Read-only")) "STORAGE_DENIED" else "STORAGE_UNAVAILABLE"
+    val kind = if (text.contains("No space left") || text.contains("quota")) "STORAGE_FULL"
+    else if (text.contains("ermission denied") || text.contains("Read-only")) "STORAGE_DENIED"
+    else "STORAGE_UNAVAILABLE"
     MillpondError.of(kind, s"the changelog $file cannot be written: $text.", cause = e)
   }
 }

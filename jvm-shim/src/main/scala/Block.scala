@@ -2,7 +2,9 @@ package org.apache.spark.sql.millpond
 
 import java.nio.ByteBuffer
 import java.nio.ByteOrder
-import java.util.concurrent.{ExecutionException, Future, Semaphore, SynchronousQueue, ThreadPoolExecutor, TimeUnit}
+import java.util.concurrent.{
+  ExecutionException, Future, Semaphore, SynchronousQueue, ThreadPoolExecutor, TimeUnit
+}
 
 import com.github.luben.zstd.Zstd
 import net.jpountz.lz4.LZ4Factory
@@ -12,7 +14,8 @@ object Codec {
   val None = 0
   val Lz4 = 1
   val Zstd = 2
-  def of(name: String): Int = name match { case "none" => None; case "lz4" => Lz4; case "zstd" => Zstd }
+  def of(name: String): Int =
+    name match { case "none" => None; case "lz4" => Lz4; case "zstd" => Zstd }
 }
 
 /** A block of records on its way into a changelog file: filled raw, then compressed. */
@@ -58,7 +61,8 @@ private[millpond] final class Block {
   }
 
   /** Whether it fits in what a thread keeps. */
-  def isSmall: Boolean = raw.length <= ChangelogScratch.KeepBytes && compressed.length <= ChangelogScratch.KeepBytes
+  def isSmall: Boolean =
+    raw.length <= ChangelogScratch.KeepBytes && compressed.length <= ChangelogScratch.KeepBytes
 }
 
 private[millpond] object Block {
@@ -70,17 +74,25 @@ private[millpond] object Block {
   * where every core commits, another thread would gain nothing. */
 private[millpond] object BlockHelpers {
   private val permits = new Semaphore(Runtime.getRuntime.availableProcessors / 2)
-  private val threads = new ThreadPoolExecutor(0, Int.MaxValue, 10, TimeUnit.SECONDS, new SynchronousQueue[Runnable], (work: Runnable) => {
-    val thread = new Thread(work, "millpond-compress")
-    thread.setDaemon(true)
-    thread
-  })
+  private val threads = new ThreadPoolExecutor(
+    0,
+    Int.MaxValue,
+    10,
+    TimeUnit.SECONDS,
+    new SynchronousQueue[Runnable],
+    (work: Runnable) => {
+      val thread = new Thread(work, "millpond-compress")
+      thread.setDaemon(true)
+      thread
+    }
+  )
 
   private[millpond] def available: Int = permits.availablePermits
   /** Whether the caller has a helper from now on; it must give it back. */
   def take(): Boolean = Seams.director == null && permits.tryAcquire()
   def giveBack(): Unit = permits.release()
-  def compress(block: Block, codec: Int): Future[_] = threads.submit((() => block.compress(codec)): Runnable)
+  def compress(block: Block, codec: Int): Future[_] =
+    threads.submit((() => block.compress(codec)): Runnable)
 
   def await(job: Future[_]): Unit =
     try { job.get(); () }
@@ -93,7 +105,8 @@ private[millpond] object BlockHelpers {
       try { job.get(); () }
       catch {
         case _: ExecutionException => ()
-        case _: InterruptedException => interrupted = true // it takes a millisecond, and the block must not be given on before
+        case _: InterruptedException =>
+          interrupted = true // it takes a millisecond, and the block must not be given on before
       }
     if (interrupted) Thread.currentThread.interrupt()
   }

@@ -22,5 +22,6 @@ object BuildInfo {
   /** Class files fit one minor line of Spark. */
   def check(): Unit =
     if (minor(sparkVersion) != minor(SPARK_VERSION))
-      throw MillpondError.of("SHIM_VERSION_MISMATCH", s"this Millpond jar was built for Spark ${minor(sparkVersion)}, the running Spark is $SPARK_VERSION.")
+      throw MillpondError.of("SHIM_VERSION_MISMATCH",
+        s"this Millpond jar was built for Spark ${minor(sparkVersion)}, the running Spark is $SPARK_VERSION.")
 }

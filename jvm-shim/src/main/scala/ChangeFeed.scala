@@ -13,7 +13,8 @@ import org.apache.spark.util.NextIterator
   * batch appears as it ended.
   *
   * @param codec knows the rows of the family; it is this iterator's own */
-private[millpond] final class ChangeFeed(changelogs: Seq[PendingChangelog], family: String, codec: FamilyCodec)
+private[millpond] final class ChangeFeed(changelogs: Seq[PendingChangelog], family: String,
+    codec: FamilyCodec)
     extends NextIterator[(RecordType.Value, UnsafeRow, UnsafeRow, Long)] with RecordSink {
   private val files = changelogs.iterator
   private var cursor: ChangelogCursor = null
@@ -37,8 +38,10 @@ private[millpond] final class ChangeFeed(changelogs: Seq[PendingChangelog], fami
           valuesKey = key
           values = codec.decodeValues(value, 0)
           // the first value of a list replaces what was there, the others follow it
-          (if (op == Op.Put) RecordType.PUT_RECORD else RecordType.MERGE_RECORD, key, values.next(), version - 1)
-        } else (RecordType.PUT_RECORD, key, codec.decodeValue(value, codec.shape.valueLead), version - 1)
+          (if (op == Op.Put) RecordType.PUT_RECORD else RecordType.MERGE_RECORD, key, values.next(),
+            version - 1)
+        } else
+          (RecordType.PUT_RECORD, key, codec.decodeValue(value, codec.shape.valueLead), version - 1)
       }
     }
   }
@@ -58,19 +61,25 @@ private[millpond] final class ChangeFeed(changelogs: Seq[PendingChangelog], fami
 
   private def check(file: PendingChangelog, header: JsonNode): Unit = {
     if (header.get("version").asLong != file.version || header.get("id").asText != file.id)
-      throw MillpondError.changelogDamaged(file.path, s"it holds version ${header.get("version").asLong}, not version ${file.version}")
-    val described = header.get("column_families").elements.asScala.find(_.get("name").asText == family)
+      throw MillpondError.changelogDamaged(file.path,
+        s"it holds version ${header.get("version").asLong}, not version ${file.version}")
+    val described =
+      header.get("column_families").elements.asScala.find(_.get("name").asText == family)
     familyId = described.fold(-1)(_.get("id").asInt)
     described.map(FamilyShape.of).filter(_ != codec.shape).foreach { shape =>
-      throw MillpondError.of("INVALID_ARGUMENT", s"column family '$family' is stored as $shape in ${file.path}, the query wants ${codec.shape}.")
+      throw MillpondError.of("INVALID_ARGUMENT",
+        s"column family '$family' is stored as $shape in ${file.path}, the query wants ${codec.shape}.")
     }
   }
 
-  override def record(op: Byte, bytes: Array[Byte], keyAt: Int, keyLength: Int, valueAt: Int, valueLength: Int): Unit =
+  override def record(op: Byte, bytes: Array[Byte], keyAt: Int, keyLength: Int, valueAt: Int,
+      valueLength: Int): Unit =
     if ((((bytes(keyAt + 2) & 0xFF) << 8) | (bytes(keyAt + 3) & 0xFF)) == familyId) {
-      if (op == Op.DeleteRange) throw new UnsupportedOperationException("a changelog deletes a range of keys, which a change feed cannot show key by key")
+      if (op == Op.DeleteRange) throw new UnsupportedOperationException(
+        "a changelog deletes a range of keys, which a change feed cannot show key by key")
       block.append((op, java.util.Arrays.copyOfRange(bytes, keyAt, keyAt + keyLength),
-        if (op == Op.Delete) null else java.util.Arrays.copyOfRange(bytes, valueAt, valueAt + valueLength)))
+          if (op == Op.Delete) null
+          else java.util.Arrays.copyOfRange(bytes, valueAt, valueAt + valueLength)))
     }
 
   override protected def close(): Unit = if (cursor != null) { cursor.close(); cursor = null }

@@ -55,7 +55,8 @@ final class ChangelogWriter(file: File, header: ObjectNode, codec: Int, repeats:
   /** Append a record whose key and value (-1 bytes: none) lie in native memory: op, then `[slot][family][version byte if any][key]`, or
     * `[reserved slot][family][key][slot]` where the order of the family spans key groups, and `[version byte if any][value]`, each led by its
     * length. */
-  private def append(op: Byte, groupSlot: Int, f: Family, key: Long, keyLength: Int, valueLead: Int, value: Long, valueLength: Int): Unit = {
+  private def append(op: Byte, groupSlot: Int, f: Family, key: Long, keyLength: Int, valueLead: Int,
+      value: Long, valueLength: Int): Unit = {
     val shape = f.shape
     val slot = if (shape.keyTrail == 0) groupSlot else FamilyKind.ReservedSlot
     val family = f.id
@@ -88,20 +89,23 @@ final class ChangelogWriter(file: File, header: ObjectNode, codec: Int, repeats:
     rawSize += length
   }
 
-  def put(slot: Int, family: Family, key: Long, keyLength: Int, value: Long, valueLength: Int): Unit = {
+  def put(
+      slot: Int, family: Family, key: Long, keyLength: Int, value: Long, valueLength: Int): Unit = {
     append(Op.Put, slot, family, key, keyLength, family.valueLead, value, valueLength)
     puts += 1
   }
 
   /** Bytes appended to the value of a key; such values carry their version bytes themselves. */
-  def merge(slot: Int, family: Family, key: Long, keyLength: Int, value: Long, valueLength: Int): Unit =
+  def merge(
+      slot: Int, family: Family, key: Long, keyLength: Int, value: Long, valueLength: Int): Unit =
     append(Op.Merge, slot, family, key, keyLength, 0, value, valueLength)
 
   def delete(slot: Int, family: Family, key: Long, keyLength: Int): Unit =
     append(Op.Delete, slot, family, key, keyLength, 0, 0L, -1)
 
   /** Append a record as a reader gives it. */
-  def copy(op: Byte, block: Array[Byte], keyAt: Int, keyLength: Int, valueAt: Int, valueLength: Int): Unit = {
+  def copy(op: Byte, block: Array[Byte], keyAt: Int, keyLength: Int, valueAt: Int, valueLength: Int)
+      : Unit = {
     begin(keyLength.toLong + math.max(0, valueLength))
     raw(rawSize) = op
     rawSize += 1
@@ -118,7 +122,8 @@ final class ChangelogWriter(file: File, header: ObjectNode, codec: Int, repeats:
 
   /** A record follows, with so many bytes of key and value. */
   private def begin(bytes: Long): Unit = {
-    if (bytes > MaxBlockBytes - HeadBytes) throw MillpondError.of("ROW_TOO_LARGE", s"a record of $bytes bytes is more than a changelog can hold.")
+    if (bytes > MaxBlockBytes - HeadBytes) throw MillpondError.of("ROW_TOO_LARGE",
+      s"a record of $bytes bytes is more than a changelog can hold.")
     val room = (bytes + HeadBytes).toInt
     if (rawSize > 0 && rawSize + room > BlockBytes) flushBlock()
     reserve(room)
@@ -198,7 +203,8 @@ final class ChangelogWriter(file: File, header: ObjectNode, codec: Int, repeats:
   private def store(b: Block): Unit = {
     ensure(20 + b.storedSize)
     val start = out.position()
-    out.putInt(b.rawSize).putInt(b.storedSize).putInt(b.records).put(b.used.toByte).put(0.toByte).put(0.toByte).put(0.toByte)
+    out.putInt(b.rawSize).putInt(b.storedSize).putInt(b.records).put(b.used.toByte).put(
+      0.toByte).put(0.toByte).put(0.toByte)
     sumFrom(start)
     crc.update(b.stored, 0, b.storedSize)
     out.putInt(crc.getValue.toInt).put(b.stored, 0, b.storedSize)

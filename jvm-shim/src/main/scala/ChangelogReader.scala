@@ -10,12 +10,14 @@ import net.jpountz.lz4.LZ4Factory
 
 /** Takes the records of a changelog in order. Key and value lie in `block`. */
 trait RecordSink {
-  def record(op: Byte, block: Array[Byte], keyAt: Int, keyLength: Int, valueAt: Int, valueLength: Int): Unit
+  def record(op: Byte, block: Array[Byte], keyAt: Int, keyLength: Int, valueAt: Int,
+      valueLength: Int): Unit
 }
 
 /** A changelog that is read block by block. `next` feeds the records of one block, false if there is none left; no deviation goes unnoticed that
   * lies before the end of the block. */
-private[millpond] final class ChangelogCursor(val header: JsonNode, readBlock: RecordSink => Boolean, skipBlock: () => Boolean, closeFile: () => Unit) {
+private[millpond] final class ChangelogCursor(val header: JsonNode,
+    readBlock: RecordSink => Boolean, skipBlock: () => Boolean, closeFile: () => Unit) {
   def next(sink: RecordSink): Boolean = readBlock(sink)
   /** Leave out so many blocks, unread. */
   def skip(blocks: Int): Unit = {
@@ -49,7 +51,8 @@ final class ChangelogReader(path: String) {
       val seen = new Progress
       val header = whole(readHeader(file))
       begun = true
-      new ChangelogCursor(header, sink => whole(readBlock(file, sink, seen)), () => whole(skipBlock(file, seen)), () => file.close())
+      new ChangelogCursor(header, sink => whole(readBlock(file, sink, seen)),
+        () => whole(skipBlock(file, seen)), () => file.close())
     } finally if (!begun) file.close()
   }
 
@@ -68,32 +71,37 @@ final class ChangelogReader(path: String) {
     finally file.close()
   }
 
-  private def readFully(file: RandomAccessFile, n: Int): ByteBuffer = try {
-    Seams.at("changelog.read")
-    // a damaged length must not make us allocate more than the file can hold
-    if (n < 0 || n > file.length() - file.getFilePointer) damaged("it ends too early")
-    val bytes = new Array[Byte](n)
-    file.readFully(bytes)
-    ByteBuffer.wrap(bytes).order(ByteOrder.LITTLE_ENDIAN)
-  } catch {
-    case e: EOFException => throw e
-    case e: IOException =>
-      val why = s"the changelog $path cannot be read: ${e.getMessage}."
-      throw MillpondError.of("STORAGE_UNAVAILABLE", why, cause = e)
-  }
+  private def readFully(file: RandomAccessFile, n: Int): ByteBuffer =
+    try {
+      Seams.at("changelog.read")
+      // a damaged length must not make us allocate more than the file can hold
+      if (n < 0 || n > file.length() - file.getFilePointer) damaged("it ends too early")
+      val bytes = new Array[Byte](n)
+      file.readFully(bytes)
+      ByteBuffer.wrap(bytes).order(ByteOrder.LITTLE_ENDIAN)
+    } catch {
+      case e: EOFException => throw e
+      case e: IOException =>
+        val why = s"the changelog $path cannot be read: ${e.getMessage}."
+        throw MillpondError.of("STORAGE_UNAVAILABLE", why, cause = e)
+    }
 
   private def readHeader(file: RandomAccessFile): JsonNode = {
     val crc = new CRC32
     val lead = readFully(file, 12)
-    if (!java.util.Arrays.equals(lead.array.take(4), Magic)) damaged("it does not begin with the magic bytes")
+    if (!java.util.Arrays.equals(lead.array.take(4), Magic))
+      damaged("it does not begin with the magic bytes")
     val format = lead.getShort(4)
-    if (format != FormatVersion) throw MillpondError.formatTooNew(path, s"has format $format, this Millpond reads format $FormatVersion")
+    if (format != FormatVersion) throw MillpondError.formatTooNew(path,
+      s"has format $format, this Millpond reads format $FormatVersion")
     val json = readFully(file, lead.getInt(8))
     crc.update(lead.array)
     crc.update(json.array)
-    if (readFully(file, 4).getInt != crc.getValue.toInt) damaged("the checksum of its header is wrong")
+    if (readFully(file, 4).getInt != crc.getValue.toInt)
+      damaged("the checksum of its header is wrong")
     val unknown = lead.getShort(6) & ~Repeats & 0xFFFF
-    if (unknown != 0) throw MillpondError.formatTooNew(path, s"has the flags 0x${unknown.toHexString}, which this Millpond does not know")
+    if (unknown != 0) throw MillpondError.formatTooNew(path,
+      s"has the flags 0x${unknown.toHexString}, which this Millpond does not know")
     val header =
       try Json.parse(json.array)
       catch { case _: IOException => null }
@@ -120,8 +128,10 @@ final class ChangelogReader(path: String) {
     if (rawBytes == 0) {
       val footer = readFully(file, 32)
       crc.update(footer.array, 0, 28)
-      if (footer.getInt(28) != crc.getValue.toInt || !java.util.Arrays.equals(footer.array.take(4), FooterMagic)) damaged("the checksum of its footer is wrong")
-      if (footer.getLong(4) != seen.records || footer.getLong(20) != seen.rawTotal) damaged("its footer counts other records than it holds")
+      if (footer.getInt(28) != crc.getValue.toInt || !java.util.Arrays.equals(footer.array.take(4),
+          FooterMagic)) damaged("the checksum of its footer is wrong")
+      if (footer.getLong(4) != seen.records || footer.getLong(20) != seen.rawTotal)
+        damaged("its footer counts other records than it holds")
       if (file.getFilePointer != file.length()) damaged("something follows its footer")
       false
     } else {
@@ -133,7 +143,8 @@ final class ChangelogReader(path: String) {
       if (rest.getInt(12) != crc.getValue.toInt) damaged("the checksum of a block is wrong")
       val codec = rest.get(8).toInt
       // before memory is taken for it: a few bytes must not make an executor allocate a gigabyte
-      if (rawBytes < 0 || rawBytes > math.min(MaxBlockBytes.toLong, mostOfAByte(codec) * storedBytes))
+      if (rawBytes < 0 || rawBytes > math.min(MaxBlockBytes.toLong,
+          mostOfAByte(codec) * storedBytes))
         damaged(s"$storedBytes bytes of a block cannot stand for ${rawBytes.toLong & 0xFFFFFFFFL}")
       seen.records += feed(decompress(codec, stored.array, rawBytes), rest.getInt(4), sink)
       seen.rawTotal += rawBytes
@@ -149,7 +160,8 @@ final class ChangelogReader(path: String) {
     else {
       val rest = readFully(file, 16)
       val end = file.getFilePointer + rest.getInt(0)
-      if (rawBytes < 0 || rest.getInt(0) < 0 || rest.getInt(4) < 0 || end > file.length) damaged("it ends too early")
+      if (rawBytes < 0 || rest.getInt(0) < 0 || rest.getInt(4) < 0 || end > file.length)
+        damaged("it ends too early")
       file.seek(end)
       seen.records += rest.getInt(4)
       seen.rawTotal += rawBytes
@@ -157,26 +169,30 @@ final class ChangelogReader(path: String) {
     }
   }
 
-  private def decompress(codec: Int, stored: Array[Byte], rawBytes: Int): Array[Byte] = codec match {
-    case Codec.None => if (stored.length != rawBytes) damaged("the size of a block is wrong"); stored
-    case Codec.Lz4 =>
-      val raw = new Array[Byte](rawBytes)
-      val n =
-        try LZ4Factory.fastestInstance().safeDecompressor().decompress(stored, 0, stored.length, raw, 0)
-        catch { case _: net.jpountz.lz4.LZ4Exception => -1 }
-      if (n != rawBytes) damaged("a block does not decompress")
-      raw
-    case Codec.Zstd =>
-      val said = Zstd.getFrameContentSize(stored) // negative: the frame does not say
-      if (said >= 0 && said != rawBytes) damaged("the size of a block is wrong")
-      val raw = new Array[Byte](rawBytes)
-      val n =
-        try Zstd.decompressByteArray(raw, 0, rawBytes, stored, 0, stored.length)
-        catch { case _: ZstdException => -1L }
-      if (n != rawBytes) damaged("a block does not decompress")
-      raw
-    case _ => throw MillpondError.formatTooNew(path, s"has a block of codec $codec, which this Millpond does not know")
-  }
+  private def decompress(codec: Int, stored: Array[Byte], rawBytes: Int): Array[Byte] =
+    codec match {
+      case Codec.None =>
+        if (stored.length != rawBytes) damaged("the size of a block is wrong"); stored
+      case Codec.Lz4 =>
+        val raw = new Array[Byte](rawBytes)
+        val n =
+          try LZ4Factory.fastestInstance().safeDecompressor().decompress(stored, 0, stored.length,
+              raw, 0)
+          catch { case _: net.jpountz.lz4.LZ4Exception => -1 }
+        if (n != rawBytes) damaged("a block does not decompress")
+        raw
+      case Codec.Zstd =>
+        val said = Zstd.getFrameContentSize(stored) // negative: the frame does not say
+        if (said >= 0 && said != rawBytes) damaged("the size of a block is wrong")
+        val raw = new Array[Byte](rawBytes)
+        val n =
+          try Zstd.decompressByteArray(raw, 0, rawBytes, stored, 0, stored.length)
+          catch { case _: ZstdException => -1L }
+        if (n != rawBytes) damaged("a block does not decompress")
+        raw
+      case _ => throw MillpondError.formatTooNew(path,
+          s"has a block of codec $codec, which this Millpond does not know")
+    }
 
   private def feed(block: Array[Byte], count: Int, sink: RecordSink): Int = {
     var at = 0

@@ -23,10 +23,13 @@ private[millpond] object Composer {
   /** @param made gets the tier and its folder as soon as there is something to close */
   def compose(described: JsonNode, config: DiskConfig)(made: (DiskTier, File) => Unit): Unit = {
     val families = new FamilyOwnership(described.get("column_families"))
-    val sources = described.get("sources").elements.asScala.map(s => (new File(s.get("dir").asText), s.get("bytes").asLong, OwnedSlots.of(s.get("slots")))).toSeq
+    val sources = described.get("sources").elements.asScala.map(s =>
+      (new File(s.get("dir").asText), s.get("bytes").asLong, OwnedSlots.of(s.get("slots")))).toSeq
     val target = new File(described.get("dir").asText)
     val base = if (sources.isEmpty) None else Some(sources.maxBy(_._2))
-    base.foreach { case (dir, _, _) => if (!dir.renameTo(target)) throw MillpondError.internal(s"$dir cannot be renamed to $target") }
+    base.foreach { case (dir, _, _) =>
+      if (!dir.renameTo(target)) throw MillpondError.internal(s"$dir cannot be renamed to $target")
+    }
     if (base.isEmpty && !target.mkdirs()) throw MillpondError.internal(s"$target cannot be made")
     val disk = new DiskTier(target, config)
     made(disk, target)
@@ -61,7 +64,8 @@ private[millpond] object Composer {
     described.get("changelogs").elements.asScala.map { c =>
       val owned = OwnedSlots.of(c.get("slots"))
       // whatever their own versions are, together they lead to the one that the rescale made
-      PendingChangelog(described.get("version").asLong, c.get("id").asText, c.get("path").asText, 0L, families.owns(owned))
+      PendingChangelog(described.get("version").asLong, c.get("id").asText, c.get("path").asText,
+        0L, families.owns(owned))
     }.toSeq
   }
 
@@ -79,11 +83,14 @@ private[millpond] object Composer {
       }
     }
     if (engine.disk != null) {
-      val rows = new PhysicalKeys(engine.disk.iterator(readAhead = true), engine.families.values.asScala)
+      val rows =
+        new PhysicalKeys(engine.disk.iterator(readAhead = true), engine.families.values.asScala)
       try while (rows.next()) {
-        val f = rows.family
-        if (f != null && !f.shape.internal && f.table.find(null, rows.at, rows.length, Bytes.hash(null, rows.at, rows.length)) == 0L) counted.add(rows.slot, 1)
-      } finally rows.close()
+          val f = rows.family
+          if (f != null && !f.shape.internal && f.table.find(null, rows.at, rows.length,
+              Bytes.hash(null, rows.at, rows.length)) == 0L) counted.add(rows.slot, 1)
+        }
+      finally rows.close()
     }
     counted
   }
@@ -122,7 +129,8 @@ private[millpond] final class PhysicalKeys(scan: DiskScan, families: Iterable[Fa
     valid
   }
 
-  private def unsigned(at: Long): Int = ((Platform.getByte(null, at) & 0xFF) << 8) | (Platform.getByte(null, at + 1) & 0xFF)
+  private def unsigned(at: Long): Int =
+    ((Platform.getByte(null, at) & 0xFF) << 8) | (Platform.getByte(null, at + 1) & 0xFF)
   def close(): Unit = scan.close()
 }
 
@@ -146,11 +154,14 @@ private[millpond] final class OwnedSlots(val ranges: Vector[(Int, Int)]) {
 
   /** The ranges between those owned, up to `end` (exclusive). */
   def gaps(end: Int): Vector[(Int, Int)] =
-    ((0 -> 0) +: ranges :+ (end -> end)).sliding(2).collect { case Seq((_, from), (until, _)) if from < math.min(until, end) => from -> math.min(until, end) }.toVector
+    ((0 -> 0) +: ranges :+ (end -> end)).sliding(2).collect {
+      case Seq((_, from), (until, _)) if from < math.min(until, end) => from -> math.min(until, end)
+    }.toVector
 }
 
 private[millpond] object OwnedSlots {
-  def of(described: JsonNode): OwnedSlots = new OwnedSlots(described.elements.asScala.map(r => r.get(0).asInt -> r.get(1).asInt).toVector)
+  def of(described: JsonNode): OwnedSlots =
+    new OwnedSlots(described.elements.asScala.map(r => r.get(0).asInt -> r.get(1).asInt).toVector)
 }
 
 /** Tells of a physical key whether its slot is owned: it leads the key or ends it, by the kind of the column family. */
@@ -185,7 +196,9 @@ private[millpond] trait RowFilter {
 private[millpond] final class Clip(disk: DiskTier, families: FamilyOwnership, owned: OwnedSlots) {
   def run(): Unit = {
     val reserved = FamilyKind.ReservedSlot
-    val ranges = owned.gaps(reserved).map { case (from, until) => slot(from) -> slot(until) } ++
+    val ranges = owned.gaps(reserved).map { case (from, until) =>
+      slot(from) -> slot(until)
+    } ++
       (if (owned.contains(reserved)) Nil else families.leading.map(f => family(f) -> family(f + 1)))
     disk.deleteRanges(ranges)
     families.trailing.foreach { id =>
@@ -196,7 +209,8 @@ private[millpond] final class Clip(disk: DiskTier, families: FamilyOwnership, ow
   }
 
   private def slot(number: Int): Array[Byte] = Array((number >>> 8).toByte, number.toByte)
-  private def family(id: Int): Array[Byte] = if (id > 0xFFFF) Array(-1, -1, -1, -1, 0) else Array(-1, -1, (id >>> 8).toByte, id.toByte)
+  private def family(id: Int): Array[Byte] =
+    if (id > 0xFFFF) Array(-1, -1, -1, -1, 0) else Array(-1, -1, (id >>> 8).toByte, id.toByte)
 
   private def foreign(rows: DiskScan, id: Int): Iterator[Array[Byte]] = new Iterator[Array[Byte]] {
     rows.seek(family(id))

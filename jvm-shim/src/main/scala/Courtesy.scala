@@ -11,7 +11,8 @@ private[millpond] object Busy {
 
   def committing[T](commit: => T): T = {
     commits.incrementAndGet(): Unit
-    try commit finally commits.decrementAndGet(): Unit
+    try commit
+    finally commits.decrementAndGet(): Unit
   }
 
   /** A commit keeps two cores busy, its own and a helper's. */

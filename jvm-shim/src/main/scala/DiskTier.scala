@@ -7,8 +7,11 @@ import java.util.concurrent.atomic.AtomicReference
 import scala.jdk.CollectionConverters._
 
 import com.fasterxml.jackson.databind.node.ArrayNode
-import org.rocksdb.{BlockBasedTableConfig, BloomFilter, Checkpoint, CompactRangeOptions, CompressionType, EnvOptions, FlushOptions, InfoLogLevel, IngestExternalFileOptions,
-  LRUCache, Options, ReadOptions, RocksDB, RocksDBException, RocksIterator, SstFileWriter, Status, WriteOptions}
+import org.rocksdb.{
+  BlockBasedTableConfig, BloomFilter, Checkpoint, CompactRangeOptions, CompressionType, EnvOptions,
+  FlushOptions, InfoLogLevel, IngestExternalFileOptions, LRUCache, Options, ReadOptions, RocksDB,
+  RocksDBException, RocksIterator, SstFileWriter, Status, WriteOptions
+}
 
 /** The disk tier of one store: a local RocksDB that sees rows only in bulk, as sorted files, at snapshots. Point reads and scans may come
   * from any thread; `close` must not run beside them. Owns its native objects.
@@ -19,15 +22,16 @@ final class DiskTier(val dir: File, config: DiskConfig, readOnly: Boolean = fals
   private val options = new Options()
     .setCreateIfMissing(true)
     .setTableFormatConfig(new BlockBasedTableConfig()
-      .setFormatVersion(5)
-      .setBlockCache(config.blockCache)
-      .setFilterPolicy(bloom)
-      .setBlockSize(8L << 10)
-      .setCacheIndexAndFilterBlocks(false))
+        .setFormatVersion(5)
+        .setBlockCache(config.blockCache)
+        .setFilterPolicy(bloom)
+        .setBlockSize(8L << 10)
+        .setCacheIndexAndFilterBlocks(false))
     .setCompressionType(config.compression)
     .setMaxBackgroundJobs(2)
     .setDisableAutoCompactions(Seams.director != null) // whose time nobody could order
-    .setAllowFAllocate(Seams.director == null) // a file system in memory would fill all that is asked for ahead
+    .setAllowFAllocate(
+      Seams.director == null) // a file system in memory would fill all that is asked for ahead
     .setWriteBufferSize(1L << 20)
     .setLevelCompactionDynamicLevelBytes(true)
     // a compaction rewrites what the next snapshot must upload again; reads hardly notice more files, memory and bloom filters come first
@@ -40,9 +44,13 @@ final class DiskTier(val dir: File, config: DiskConfig, readOnly: Boolean = fals
   private val readingAhead = new ReadOptions().setFillCache(false).setReadaheadSize(2L << 20)
   private val compaction = new CompactRangeOptions()
   private val db =
-    try { Seams.at("disk.open"); if (readOnly) RocksDB.openReadOnly(options, dir.getPath) else RocksDB.open(options, dir.getPath) }
-    catch {
-      case e: RocksDBException => freeOptions(); throw DiskTier.failure(s"the local RocksDB $dir cannot be opened", e)
+    try {
+      Seams.at("disk.open");
+      if (readOnly) RocksDB.openReadOnly(options, dir.getPath)
+      else RocksDB.open(options, dir.getPath)
+    } catch {
+      case e: RocksDBException =>
+        freeOptions(); throw DiskTier.failure(s"the local RocksDB $dir cannot be opened", e)
       case e: MillpondException => freeOptions(); throw e
     }
   private val compacting = new StoreLock
@@ -108,12 +116,18 @@ final class DiskTier(val dir: File, config: DiskConfig, readOnly: Boolean = fals
         n = db.get(reading, key, 0, length, value, 0, value.length)
       }
       if (n == RocksDB.NOT_FOUND) -1 else n
-    } catch { case e: RocksDBException => throw DiskTier.failure(s"reading the local RocksDB $dir failed", e) }
+    } catch {
+      case e: RocksDBException =>
+        throw DiskTier.failure(s"reading the local RocksDB $dir failed", e)
+    }
 
   /** The value of a physical key, or null; for the one thread that flushes, when there are no sources any more. */
   def read(key: Array[Byte]): Array[Byte] =
     try db.get(reading, key)
-    catch { case e: RocksDBException => throw DiskTier.failure(s"reading the local RocksDB $dir failed", e) }
+    catch {
+      case e: RocksDBException =>
+        throw DiskTier.failure(s"reading the local RocksDB $dir failed", e)
+    }
 
   def lastValue: Array[Byte] = value
 
@@ -126,13 +140,17 @@ final class DiskTier(val dir: File, config: DiskConfig, readOnly: Boolean = fals
 
   private def ownIterator(readAhead: Boolean): RocksScan =
     if (readAhead) new RocksScan(db.newIterator(readingAhead), _.close())
-    else if (readOnly) new RocksScan(db.newIterator(reading), _.close()) // RocksDB does not refresh such iterators
+    else if (readOnly)
+      new RocksScan(db.newIterator(reading), _.close()) // RocksDB does not refresh such iterators
     else {
       val it = idle.getAndSet(null)
       if (it == null) new RocksScan(db.newIterator(reading), putBack)
       else
         try { it.refresh(); new RocksScan(it, putBack) }
-        catch { case e: RocksDBException => it.close(); throw DiskTier.failure(s"scanning the local RocksDB $dir failed", e) }
+        catch {
+          case e: RocksDBException =>
+            it.close(); throw DiskTier.failure(s"scanning the local RocksDB $dir failed", e)
+        }
     }
 
   private def putBack(it: RocksIterator): Unit = if (!idle.compareAndSet(null, it)) it.close()
@@ -150,20 +168,24 @@ final class DiskTier(val dir: File, config: DiskConfig, readOnly: Boolean = fals
       Seams.at("disk.ingest")
       db.ingestExternalFile(java.util.Collections.singletonList(file.getPath), ingesting)
       Seams.at("disk.ingested")
-    }
-    catch { case e: RocksDBException => throw DiskTier.failure(s"a sorted file cannot be added to $dir", e) }
-    finally ingesting.close()
+    } catch {
+      case e: RocksDBException =>
+        throw DiskTier.failure(s"a sorted file cannot be added to $dir", e)
+    } finally ingesting.close()
   }
 
   /** Delete all rows in the half-open ranges of keys, of which files that lie wholly in one go at once. */
-  def deleteRanges(ranges: Seq[(Array[Byte], Array[Byte])]): Unit = if (ranges.nonEmpty) writing { write =>
+  def deleteRanges(
+      ranges: Seq[(Array[Byte], Array[Byte])]): Unit = if (ranges.nonEmpty) writing { write =>
     // all at once: each call writes RocksDB's manifest
-    db.deleteFilesInRanges(db.getDefaultColumnFamily, ranges.flatMap { case (from, until) => Seq(from, until) }.asJava, false)
+    db.deleteFilesInRanges(db.getDefaultColumnFamily,
+      ranges.flatMap { case (from, until) => Seq(from, until) }.asJava, false)
     ranges.foreach { case (from, until) => db.deleteRange(write, from, until) }
   }
 
   /** Delete the rows with these keys, which may come from a scan of this tier. */
-  def deleteRows(keys: Iterator[Array[Byte]]): Unit = writing(write => keys.foreach(db.delete(write, _)))
+  def deleteRows(keys: Iterator[Array[Byte]]): Unit =
+    writing(write => keys.foreach(db.delete(write, _)))
 
   private def writing(work: WriteOptions => Unit): Unit = {
     dropIdle()
@@ -174,9 +196,10 @@ final class DiskTier(val dir: File, config: DiskConfig, readOnly: Boolean = fals
       work(write)
       Seams.at("disk.deleted")
       db.flush(flush)
-    }
-    catch { case e: RocksDBException => throw DiskTier.failure(s"deleting from the local RocksDB $dir failed", e) }
-    finally { write.close(); flush.close() }
+    } catch {
+      case e: RocksDBException =>
+        throw DiskTier.failure(s"deleting from the local RocksDB $dir failed", e)
+    } finally { write.close(); flush.close() }
   }
 
   /** Rewrite the files so that nothing is left of what was deleted. Takes long, and may run beside everything else: `close` breaks it off. */
@@ -193,7 +216,8 @@ final class DiskTier(val dir: File, config: DiskConfig, readOnly: Boolean = fals
     }
   }
 
-  def estimatedKeys: Long = db.getLongProperty("rocksdb.estimate-num-keys") + sources.iterator.map(_.tier.estimatedKeys).sum
+  def estimatedKeys: Long =
+    db.getLongProperty("rocksdb.estimate-num-keys") + sources.iterator.map(_.tier.estimatedKeys).sum
 
   /** Whether nothing was ever ingested. */
   def isEmpty: Boolean = db.getLiveFilesMetaData.isEmpty
@@ -203,20 +227,28 @@ final class DiskTier(val dir: File, config: DiskConfig, readOnly: Boolean = fals
     val before = db.getLiveFilesMetaData.asScala
     val checkpoint = Checkpoint.create(db)
     try { Seams.at("disk.snapshot"); checkpoint.createCheckpoint(target.getPath) }
-    catch { case e: RocksDBException => throw DiskTier.failure(s"a RocksDB checkpoint of $dir failed", e) }
-    finally checkpoint.close()
+    catch {
+      case e: RocksDBException => throw DiskTier.failure(s"a RocksDB checkpoint of $dir failed", e)
+    } finally checkpoint.close()
     // a compaction may end between the two lists: names are never reused, so their union describes every file of the checkpoint
-    val known = (before ++ db.getLiveFilesMetaData.asScala).map(f => f.fileName.stripPrefix("/") -> f).toMap
+    val known =
+      (before ++ db.getLiveFilesMetaData.asScala).map(f => f.fileName.stripPrefix("/") -> f).toMap
     val files = Json.obj().putArray("files")
     target.list.filter(_.endsWith(".sst")).sorted.foreach { name =>
-      val f = known.getOrElse(name, throw MillpondError.internal(s"the RocksDB checkpoint $target holds $name, which $dir does not know"))
-      files.addObject().put("name", name).put("size_bytes", f.size).put("smallest_hex", DiskTier.hex(f.smallestKey))
-        .put("largest_hex", DiskTier.hex(f.largestKey)).put("entries", f.numEntries).put("deletions", f.numDeletions).put("level", f.level)
+      val f = known.getOrElse(name,
+        throw MillpondError.internal(
+          s"the RocksDB checkpoint $target holds $name, which $dir does not know"))
+      files.addObject().put("name", name).put("size_bytes", f.size).put("smallest_hex",
+        DiskTier.hex(f.smallestKey))
+        .put("largest_hex", DiskTier.hex(f.largestKey)).put("entries", f.numEntries).put(
+          "deletions", f.numDeletions).put("level", f.level)
     }
     files
   }
 
-  private def freeOptions(): Unit = { reading.close(); readingAhead.close(); compaction.close(); options.close(); bloom.close() }
+  private def freeOptions(): Unit = {
+    reading.close(); readingAhead.close(); compaction.close(); options.close(); bloom.close()
+  }
 
   def close(): Unit = {
     closing = true
@@ -239,12 +271,14 @@ object DiskTier {
   /** Fails with `MILLPOND_LOCAL_FILES_LOST` if the folder of a disk tier was emptied. RocksDB itself goes on with the files that it has open,
     * and notices nothing until it wants another one. */
   def checkFolder(dir: File): Unit =
-    if (!new File(dir, "CURRENT").isFile) throw MillpondError.of("LOCAL_FILES_LOST", s"the files of the local RocksDB $dir were deleted.")
+    if (!new File(dir, "CURRENT").isFile) throw MillpondError.of("LOCAL_FILES_LOST",
+      s"the files of the local RocksDB $dir were deleted.")
 
   def failure(what: String, e: RocksDBException): MillpondException = {
     val text = String.valueOf(e.getMessage)
     // what is damaged need not say so in its text
-    val corrupt = text.contains("Corruption:") || (e.getStatus != null && e.getStatus.getCode == Status.Code.Corruption)
+    val corrupt = text.contains(
+      "Corruption:") || (e.getStatus != null && e.getStatus.getCode == Status.Code.Corruption)
     val kind =
       if (text.contains("No space left")) "LOCAL_DISK_FULL"
       else if (text.contains("No such file or directory")) "LOCAL_FILES_LOST"
@@ -271,7 +305,8 @@ private[millpond] trait DiskScan {
 }
 
 /** A RocksDB iterator that is given back once, whoever comes first. */
-private[millpond] final class RocksScan(it: RocksIterator, giveBack: RocksIterator => Unit) extends DiskScan {
+private[millpond] final class RocksScan(
+    it: RocksIterator, giveBack: RocksIterator => Unit) extends DiskScan {
   private var open = true
   override def seekToFirst(): Unit = it.seekToFirst()
   override def seek(target: Array[Byte]): Unit = it.seek(target)
@@ -279,7 +314,9 @@ private[millpond] final class RocksScan(it: RocksIterator, giveBack: RocksIterat
     val valid = it.isValid
     if (!valid)
       try it.status()
-      catch { case e: RocksDBException => throw DiskTier.failure("scanning the local RocksDB failed", e) }
+      catch {
+        case e: RocksDBException => throw DiskTier.failure("scanning the local RocksDB failed", e)
+      }
     valid
   }
   override def next(): Unit = it.next()
@@ -306,9 +343,12 @@ final class SstWriter(options: Options, file: File) {
 
   def entries: Long = count
 
-  def put(key: Array[Byte], keyAt: Int, keyLength: Int, value: Array[Byte], valueAt: Int, valueLength: Int): Unit = {
-    if (keyBuffer.capacity < keyLength) keyBuffer = ByteBuffer.allocateDirect(RowLimit.bufferFor(keyLength))
-    if (valueBuffer.capacity < valueLength) valueBuffer = ByteBuffer.allocateDirect(RowLimit.bufferFor(valueLength))
+  def put(key: Array[Byte], keyAt: Int, keyLength: Int, value: Array[Byte], valueAt: Int,
+      valueLength: Int): Unit = {
+    if (keyBuffer.capacity < keyLength)
+      keyBuffer = ByteBuffer.allocateDirect(RowLimit.bufferFor(keyLength))
+    if (valueBuffer.capacity < valueLength)
+      valueBuffer = ByteBuffer.allocateDirect(RowLimit.bufferFor(valueLength))
     keyBuffer.clear()
     keyBuffer.put(key, keyAt, keyLength).flip()
     valueBuffer.clear()
@@ -332,5 +372,8 @@ final class SstWriter(options: Options, file: File) {
 
   private def attempt(action: => Unit): Unit =
     try action
-    catch { case e: RocksDBException => throw DiskTier.failure(s"the sorted file $file cannot be written", e) }
+    catch {
+      case e: RocksDBException =>
+        throw DiskTier.failure(s"the sorted file $file cannot be written", e)
+    }
 }

@@ -3,9 +3,12 @@ package org.apache.spark.sql.millpond
 import com.fasterxml.jackson.databind.JsonNode
 
 import org.apache.spark.sql.catalyst.expressions.UnsafeRow
-import org.apache.spark.sql.execution.streaming.state.{AvroStateEncoder, KeyStateEncoderSpec, NoPrefixKeyStateEncoderSpec, PrefixKeyScanStateEncoderSpec,
-  RangeKeyScanStateEncoderSpec, RocksDBDataEncoder, RocksDBStateEncoder, RocksDBValueStateEncoder, StateSchemaProvider, StateStoreErrors,
-  TimestampAsPostfixKeyStateEncoderSpec, TimestampAsPrefixKeyStateEncoderSpec, UnsafeRowDataEncoder}
+import org.apache.spark.sql.execution.streaming.state.{
+  AvroStateEncoder, KeyStateEncoderSpec, NoPrefixKeyStateEncoderSpec, PrefixKeyScanStateEncoderSpec,
+  RangeKeyScanStateEncoderSpec, RocksDBDataEncoder, RocksDBStateEncoder, RocksDBValueStateEncoder,
+  StateSchemaProvider, StateStoreErrors, TimestampAsPostfixKeyStateEncoderSpec,
+  TimestampAsPrefixKeyStateEncoderSpec, UnsafeRowDataEncoder
+}
 import org.apache.spark.sql.types.StructType
 import org.apache.spark.unsafe.Platform
 
@@ -24,7 +27,8 @@ object FamilyKind {
 
   private val all = Seq(Point, Prefix, Range, TimeFirst, TimeLast)
   def named(name: String): FamilyKind = all.find(_.name == name).getOrElse(
-    throw MillpondError.of("FORMAT_TOO_NEW", s"a column family is of the kind '$name', which this Millpond does not know."))
+    throw MillpondError.of("FORMAT_TOO_NEW",
+      s"a column family is of the kind '$name', which this Millpond does not know."))
 
   def of(spec: KeyStateEncoderSpec): FamilyKind = spec match {
     case _: NoPrefixKeyStateEncoderSpec => Point
@@ -32,7 +36,8 @@ object FamilyKind {
     case _: RangeKeyScanStateEncoderSpec => Range
     case _: TimestampAsPrefixKeyStateEncoderSpec => TimeFirst
     case _: TimestampAsPostfixKeyStateEncoderSpec => TimeLast
-    case other => throw StateStoreErrors.unsupportedOperationException(other.getClass.getSimpleName, MillpondStateStoreProvider.Name)
+    case other => throw StateStoreErrors.unsupportedOperationException(other.getClass.getSimpleName,
+        MillpondStateStoreProvider.Name)
   }
 
   /** Number of leading key columns by which rows can be found, 0 if none. */
@@ -49,7 +54,8 @@ object FamilyKind {
 
 /** What is durable about a column family beside its rows. `keyLead` and `valueLead` bytes lead every key and value on disk but not in memory:
   * the version byte of rows that are stored as they are. */
-final case class FamilyShape(kind: FamilyKind, internal: Boolean, multi: Boolean, plainRows: Boolean) {
+final case class FamilyShape(kind: FamilyKind, internal: Boolean, multi: Boolean,
+    plainRows: Boolean) {
   val keyLead: Int = if (kind == FamilyKind.Point && plainRows) 1 else 0
   /** Bytes behind the key: the slot of the row's key group, where the family's order spans key groups. */
   val keyTrail: Int = if (kind.crossKey) 2 else 0
@@ -67,8 +73,12 @@ final case class FamilyShape(kind: FamilyKind, internal: Boolean, multi: Boolean
 object FamilyShape {
   /** From the header of a changelog, or from a manifest. */
   def of(described: JsonNode): FamilyShape =
-    FamilyShape(FamilyKind.named(described.path("kind").asText("point")), described.path("internal").asBoolean(false),
-      described.path("multi").asBoolean(false), described.path("encoding").asText("unsaferow") == "unsaferow")
+    FamilyShape(
+      FamilyKind.named(described.path("kind").asText("point")),
+      described.path("internal").asBoolean(false),
+      described.path("multi").asBoolean(false),
+      described.path("encoding").asText("unsaferow") == "unsaferow"
+    )
 }
 
 /** The rows of one column family: their memory tier, and how Spark's rows become bytes. Not thread-safe. */
@@ -79,7 +89,8 @@ final class Family(val name: String, val id: Int, val shape: FamilyShape, budget
   /** Dropped by the job; its deletes must still reach the disk tier. */
   var removed = false
   var removedBefore = false // when the batch began
-  var removedAt = 0L // version of the changelog that deletes its rows; not yet committed: Family.Uncommitted
+  var removedAt =
+    0L // version of the changelog that deletes its rows; not yet committed: Family.Uncommitted
   var backAt = 0L // version of the changelog that made it anew after that; likewise
   private var removedAtBefore = 0L
   var createdAt = Family.Uncommitted // a version whose changelog or snapshot lists it
@@ -99,7 +110,8 @@ final class Family(val name: String, val id: Int, val shape: FamilyShape, budget
     exists = true
     if (removed) {
       removed = false
-      if (removedAt == Family.Uncommitted) removedAt = removedAtBefore else backAt = Family.Uncommitted
+      if (removedAt == Family.Uncommitted) removedAt = removedAtBefore
+      else backAt = Family.Uncommitted
     }
   }
 
@@ -129,7 +141,8 @@ final class Family(val name: String, val id: Int, val shape: FamilyShape, budget
   def rows: FamilyCodec = codec
 
   /** Length of the scan prefix within an encoded key (kind prefix only). */
-  def prefixLength(base: AnyRef, offset: Long): Int = if (kind == FamilyKind.Prefix) FamilyCodec.prefixLength(base, offset) else 0
+  def prefixLength(base: AnyRef, offset: Long): Int =
+    if (kind == FamilyKind.Prefix) FamilyCodec.prefixLength(base, offset) else 0
 
   def close(): Unit = table.close()
 }
@@ -140,15 +153,21 @@ object Family {
 
 /** Rows to bytes and back, for one column family as an operator registered it. The encoded key of the last call lies in `base`, `offset`,
   * `length`, the encoded value in `valueBase`, `valueOffset`, `valueLength`. */
-final class FamilyCodec(val shape: FamilyShape, val keySchema: StructType, val valueSchema: StructType, spec: KeyStateEncoderSpec,
-    useColumnFamilies: Boolean, schemas: Option[StateSchemaProvider], familyName: String, val partitionKey: PartitionKey) {
+final class FamilyCodec(val shape: FamilyShape, val keySchema: StructType,
+    val valueSchema: StructType, spec: KeyStateEncoderSpec,
+    useColumnFamilies: Boolean, schemas: Option[StateSchemaProvider], familyName: String,
+    val partitionKey: PartitionKey) {
   /** Whether rows of this definition can be encoded and decoded here. */
-  def isFor(d: MillpondStateStoreProvider.FamilyDefinition): Boolean = d.valueSchema == valueSchema && d.spec == spec
+  def isFor(d: MillpondStateStoreProvider.FamilyDefinition): Boolean =
+    d.valueSchema == valueSchema && d.spec == spec
 
   private val dataEncoder: RocksDBDataEncoder =
-    if (shape.plainRows) new UnsafeRowDataEncoder(spec, valueSchema) else new AvroStateEncoder(spec, valueSchema, schemas, familyName)
-  private val keyEncoder = if (shape.keyLead == 1) null else RocksDBStateEncoder.getKeyEncoder(dataEncoder, spec, useColumnFamilies)
-  private val valueEncoder: RocksDBValueStateEncoder = if (shape.valueLead == 1) null else RocksDBStateEncoder.getValueEncoder(dataEncoder, valueSchema, false, 0)
+    if (shape.plainRows) new UnsafeRowDataEncoder(spec, valueSchema)
+    else new AvroStateEncoder(spec, valueSchema, schemas, familyName)
+  private val keyEncoder = if (shape.keyLead == 1) null
+  else RocksDBStateEncoder.getKeyEncoder(dataEncoder, spec, useColumnFamilies)
+  private val valueEncoder: RocksDBValueStateEncoder = if (shape.valueLead == 1) null
+  else RocksDBStateEncoder.getValueEncoder(dataEncoder, valueSchema, false, 0)
   private val keyFields = spec.keySchema.length
   private val valueFields = valueSchema.length
 
@@ -160,8 +179,10 @@ final class FamilyCodec(val shape: FamilyShape, val keySchema: StructType, val v
   var valueLength = 0
 
   def encodeKey(row: UnsafeRow): Unit =
-    if (shape.keyLead == 1) { base = row.getBaseObject; offset = row.getBaseOffset; length = row.getSizeInBytes; checkSize(0L) }
-    else keyBytes(keyEncoder.encodeKey(row))
+    if (shape.keyLead == 1) {
+      base = row.getBaseObject; offset = row.getBaseOffset; length = row.getSizeInBytes;
+      checkSize(0L)
+    } else keyBytes(keyEncoder.encodeKey(row))
 
   def canScanPrefix: Boolean = keyEncoder != null && keyEncoder.supportPrefixKeyScan
   def encodePrefix(row: UnsafeRow): Unit = keyBytes(keyEncoder.encodePrefixKey(row))
@@ -179,14 +200,19 @@ final class FamilyCodec(val shape: FamilyShape, val keySchema: StructType, val v
     copy
   }
 
-  private def keyBytes(encoded: Array[Byte]): Unit = { base = encoded; offset = Bytes.ArrayOffset; length = encoded.length; checkSize(0L) }
+  private def keyBytes(encoded: Array[Byte]): Unit = {
+    base = encoded; offset = Bytes.ArrayOffset; length = encoded.length; checkSize(0L)
+  }
 
   /** Refuse what is too large for a row: a value of so many bytes, with the key of the last call. */
-  def checkSize(valueBytes: Long): Unit = if (length + valueBytes > RowLimit.MostBytes) throw RowLimit.exceeded(familyName, length + valueBytes)
+  def checkSize(valueBytes: Long): Unit = if (length + valueBytes > RowLimit.MostBytes)
+    throw RowLimit.exceeded(familyName, length + valueBytes)
 
   def encodeValue(row: UnsafeRow): Unit =
-    if (shape.valueLead == 1) { valueBase = row.getBaseObject; valueOffset = row.getBaseOffset; valueLength = row.getSizeInBytes; checkSize(valueLength.toLong) }
-    else if (shape.multi) encodeList(row)
+    if (shape.valueLead == 1) {
+      valueBase = row.getBaseObject; valueOffset = row.getBaseOffset;
+      valueLength = row.getSizeInBytes; checkSize(valueLength.toLong)
+    } else if (shape.multi) encodeList(row)
     else valueBytes(valueEncoder.encodeValue(row))
 
   /** Values of a key with several: each led by its length, one after the other. */
@@ -212,24 +238,30 @@ final class FamilyCodec(val shape: FamilyShape, val keySchema: StructType, val v
   }
 
   /** A fresh row from an encoded key as it lies in memory. */
-  def decodeKey(address: Long, size: Int): UnsafeRow = decodeKey(FamilyCodec.copyOf(address, size), 0)
+  def decodeKey(address: Long, size: Int): UnsafeRow =
+    decodeKey(FamilyCodec.copyOf(address, size), 0)
 
   /** The row of an encoded key that begins `at` bytes into an array which from now on is the row's own. */
   private def decodeKey(encoded: Array[Byte], at: Int): UnsafeRow =
     if (shape.keyLead == 1) FamilyCodec.row(encoded, at, keyFields)
-    else keyEncoder.decodeKey(if (at == 0) encoded else java.util.Arrays.copyOfRange(encoded, at, encoded.length)).copy()
+    else keyEncoder.decodeKey(
+      if (at == 0) encoded else java.util.Arrays.copyOfRange(encoded, at, encoded.length)).copy()
 
   /** The row of a physical key; the array is from now on the row's own. */
   def decodePhysical(key: Array[Byte]): UnsafeRow =
-    decodeKey(if (shape.keyTrail == 0) key else java.util.Arrays.copyOf(key, key.length - shape.keyTrail), 4 + shape.keyLead)
+    decodeKey(
+      if (shape.keyTrail == 0) key else java.util.Arrays.copyOf(key, key.length - shape.keyTrail),
+      4 + shape.keyLead)
 
   /** A fresh row of a value as it lies in memory; of several values, the first. */
-  def decodeValue(address: Long, size: Int): UnsafeRow = decodeValue(FamilyCodec.copyOf(address, size), 0)
+  def decodeValue(address: Long, size: Int): UnsafeRow =
+    decodeValue(FamilyCodec.copyOf(address, size), 0)
 
   def decodeValue(encoded: Array[Byte], at: Int): UnsafeRow =
     if (shape.valueLead == 1) FamilyCodec.row(encoded, at, valueFields)
     else if (shape.multi) decodeValues(encoded, at).next()
-    else valueEncoder.decodeValue(if (at == 0) encoded else java.util.Arrays.copyOfRange(encoded, at, encoded.length)).copy()
+    else valueEncoder.decodeValue(
+      if (at == 0) encoded else java.util.Arrays.copyOfRange(encoded, at, encoded.length)).copy()
 
   /** All values of a key, each a fresh row. */
   def decodeValues(encoded: Array[Byte], at: Int): Iterator[UnsafeRow] = new Iterator[UnsafeRow] {
@@ -239,7 +271,8 @@ final class FamilyCodec(val shape: FamilyShape, val keySchema: StructType, val v
       val size = Platform.getInt(encoded, Bytes.ArrayOffset + position)
       val one = java.util.Arrays.copyOfRange(encoded, position + 4, position + 4 + size)
       position += 4 + size
-      if (shape.plainRows) FamilyCodec.row(one, 1, valueFields) else valueEncoder.decodeValue(one).copy()
+      if (shape.plainRows) FamilyCodec.row(one, 1, valueFields)
+      else valueEncoder.decodeValue(one).copy()
     }
   }
 }
@@ -258,5 +291,6 @@ object FamilyCodec {
   }
 
   /** Spark's prefix encoder leads with the length of the encoded prefix columns. */
-  private[millpond] def prefixLength(base: AnyRef, offset: Long): Int = 4 + Platform.getInt(base, offset)
+  private[millpond] def prefixLength(base: AnyRef, offset: Long): Int =
+    4 + Platform.getInt(base, offset)
 }

@@ -13,7 +13,8 @@ import scala.collection.mutable
   *
   * @param mostBytes about how much memory it may take before it writes down what it has; all flushes of the JVM share it
   * @param giveWay called every now and then: work that nobody waits for stands aside in it */
-private[millpond] final class Flush(disk: DiskTier, workDir: File, mostBytes: Long, giveWay: () => Unit = () => ()) {
+private[millpond] final class Flush(disk: DiskTier, workDir: File, mostBytes: Long,
+    giveWay: () => Unit = () => ()) {
   private var blocks = new Array[Array[Byte]](16)
   private var blockCount = 0
   private var blockBytes = 0L
@@ -25,7 +26,8 @@ private[millpond] final class Flush(disk: DiskTier, workDir: File, mostBytes: Lo
   private var valueLength = new Array[Int](1 << 12) // -1: delete
   private var filter: RowFilter = null // of the changelog that is being read
   private var appends = new java.util.BitSet // records that append to what was there
-  private val gathered = mutable.LinkedHashMap.empty[PendingChangelog, Int] // and up to which of their blocks
+  private val gathered =
+    mutable.LinkedHashMap.empty[PendingChangelog, Int] // and up to which of their blocks
   private var uncertain = false
 
   /** Whether the tier may or may not hold the file that it was to take in last: positions say nothing any more. */
@@ -63,7 +65,8 @@ private[millpond] final class Flush(disk: DiskTier, workDir: File, mostBytes: Lo
     } finally cursor.close()
   }
 
-  private def add(op: Byte, block: Array[Byte], key: Int, keyBytes: Int, value: Int, valueBytes: Int): Unit = {
+  private def add(op: Byte, block: Array[Byte], key: Int, keyBytes: Int, value: Int,
+      valueBytes: Int): Unit = {
     if (op == Op.DeleteRange) throw MillpondError.internal(s"changelog record kind $op")
     if (filter != null && !filter.wants(block, key, keyBytes)) return
     if (blockCount == 0 || (blocks(blockCount - 1) ne block)) {
@@ -90,7 +93,8 @@ private[millpond] final class Flush(disk: DiskTier, workDir: File, mostBytes: Lo
   }
 
   private def compare(a: Int, b: Int): Int =
-    java.util.Arrays.compareUnsigned(blocks(recordBlock(a)), keyAt(a), keyAt(a) + keyLength(a), blocks(recordBlock(b)), keyAt(b), keyAt(b) + keyLength(b))
+    java.util.Arrays.compareUnsigned(blocks(recordBlock(a)), keyAt(a), keyAt(a) + keyLength(a),
+      blocks(recordBlock(b)), keyAt(b), keyAt(b) + keyLength(b))
 
   /** Indices in key order; of equal keys the later record is last. */
   private def sorted(): Array[Int] = {
@@ -115,7 +119,8 @@ private[millpond] final class Flush(disk: DiskTier, workDir: File, mostBytes: Lo
     var i = 0
     while (i < count && common > 0) {
       val length = math.min(keyLength(0), keyLength(i))
-      val at = java.util.Arrays.mismatch(blocks(recordBlock(0)), keyAt(0) + 4, keyAt(0) + length, blocks(recordBlock(i)), keyAt(i) + 4, keyAt(i) + length)
+      val at = java.util.Arrays.mismatch(blocks(recordBlock(0)), keyAt(0) + 4, keyAt(0) + length,
+        blocks(recordBlock(i)), keyAt(i) + 4, keyAt(i) + length)
       common = math.min(common, if (at < 0) length - 4 else at)
       i += 1
     }
@@ -123,7 +128,8 @@ private[millpond] final class Flush(disk: DiskTier, workDir: File, mostBytes: Lo
     i = 0
     while (i < count) {
       val block = blocks(recordBlock(i))
-      words(i) = bytesAt(block, keyAt(i), keyAt(i) + 4) << 32 | bytesAt(block, keyAt(i) + 4 + common, keyAt(i) + keyLength(i))
+      words(i) = bytesAt(block, keyAt(i), keyAt(i) + 4) << 32 | bytesAt(block,
+        keyAt(i) + 4 + common, keyAt(i) + keyLength(i))
       i += 1
     }
     words
@@ -139,7 +145,8 @@ private[millpond] final class Flush(disk: DiskTier, workDir: File, mostBytes: Lo
 
   /** Bring what was gathered into the tier. */
   private def writeDown(): Long = {
-    val entries = if (count == 0) 0L else {
+    val entries = if (count == 0) 0L
+    else {
       val file = new File(workDir, s"flush-${java.util.UUID.randomUUID}.sst")
       val entries = write(file)
       if (entries > 0) ingest(file)
@@ -166,7 +173,8 @@ private[millpond] final class Flush(disk: DiskTier, workDir: File, mostBytes: Lo
           if (appends.get(r)) {
             val whole = assemble(order, i)
             writer.put(block, keyAt(r), keyLength(r), whole, 0, whole.length)
-          } else if (valueLength(r) >= 0) writer.put(block, keyAt(r), keyLength(r), block, valueAt(r), valueLength(r))
+          } else if (valueLength(r) >= 0)
+            writer.put(block, keyAt(r), keyLength(r), block, valueAt(r), valueLength(r))
           else if (keepDeletes) writer.delete(block, keyAt(r), keyLength(r))
         }
         i += 1
@@ -192,11 +200,13 @@ private[millpond] final class Flush(disk: DiskTier, workDir: File, mostBytes: Lo
     * values only, so that anything that reads RocksDB can read them. */
   private def assemble(order: Array[Int], last: Int): Array[Byte] = {
     var first = last
-    while (appends.get(order(first)) && first > 0 && compare(order(first - 1), order(first)) == 0) first -= 1
+    while (appends.get(order(first)) && first > 0 && compare(order(first - 1), order(first)) == 0)
+      first -= 1
     val out = new java.io.ByteArrayOutputStream
     if (appends.get(order(first))) {
       val r = order(first)
-      val key = java.util.Arrays.copyOfRange(blocks(recordBlock(r)), keyAt(r), keyAt(r) + keyLength(r))
+      val key =
+        java.util.Arrays.copyOfRange(blocks(recordBlock(r)), keyAt(r), keyAt(r) + keyLength(r))
       Seams.at("flush.get")
       val before = disk.read(key)
       if (before != null) out.write(before, 0, before.length)
@@ -222,7 +232,8 @@ private[millpond] final class Flush(disk: DiskTier, workDir: File, mostBytes: Lo
   *
   * @param memoryBytes about how much memory its rows fill
   * @param filter the rows that are wanted of it; null: all */
-private[millpond] final case class PendingChangelog(version: Long, id: String, path: String, memoryBytes: Long, filter: RowFilter = null) {
+private[millpond] final case class PendingChangelog(version: Long, id: String, path: String,
+    memoryBytes: Long, filter: RowFilter = null) {
   /** How many of its blocks the disk tier holds all the same. `diskLock` is held by whoever changes it. */
   var flushedBlocks = 0
   def isFlushed: Boolean = flushedBlocks == PendingChangelog.Whole
@@ -232,17 +243,22 @@ private[millpond] object PendingChangelog {
   val Whole: Int = Int.MaxValue
 
   def replaced(c: PendingChangelog): MillpondException =
-    MillpondError.of("CHANGELOG_REPLACED", s"the changelog ${c.path} was replaced by another attempt of version ${c.version}.")
+    MillpondError.of("CHANGELOG_REPLACED",
+      s"the changelog ${c.path} was replaced by another attempt of version ${c.version}.")
 }
 
 private[millpond] object Flush {
   private val MostBytes = 32L << 20
   private val LeastBytes = 1L << 20
-  private val RecordBytes = 36L // what a record takes beside its block: where it lies, and its place in the order
-  private val Stretch = 1024 // entries between two looks at whether to give way: about a quarter of a millisecond
+  private val RecordBytes =
+    36L // what a record takes beside its block: where it lies, and its place in the order
+  private val Stretch =
+    1024 // entries between two looks at whether to give way: about a quarter of a millisecond
   private val running = new AtomicInteger
 
   /** How much all flushes together may gather: it lies in the heap, of which the budget is a measure. */
-  def mostBytes(budget: MemoryBudget): Long = math.max(LeastBytes, math.min(MostBytes, budget.limitBytes / 8))
-  private def share(mostBytes: Long): Long = Seams.stretch("flush.gather", mostBytes / math.max(1, running.get))
+  def mostBytes(budget: MemoryBudget): Long =
+    math.max(LeastBytes, math.min(MostBytes, budget.limitBytes / 8))
+  private def share(mostBytes: Long): Long =
+    Seams.stretch("flush.gather", mostBytes / math.max(1, running.get))
 }

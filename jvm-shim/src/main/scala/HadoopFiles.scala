@@ -9,7 +9,10 @@ import scala.util.control.NonFatal
 import com.fasterxml.jackson.databind.JsonNode
 import com.fasterxml.jackson.databind.node.ObjectNode
 import org.apache.hadoop.conf.Configuration
-import org.apache.hadoop.fs.{FSDataInputStream, FileAlreadyExistsException, FileContext, FileSystem, Options => HadoopOptions, Path, StreamCapabilities, UnsupportedFileSystemException}
+import org.apache.hadoop.fs.{
+  FSDataInputStream, FileAlreadyExistsException, FileContext, FileSystem, Options => HadoopOptions,
+  Path, StreamCapabilities, UnsupportedFileSystemException
+}
 
 /** Hadoop's file systems for the agent, which decides what is stored and where: it asks for whole files by path, and this JVM, whose class path
   * and credentials the job has, moves them. Requests and answers are JSON as the agent's own are; bytes go through local files. */
@@ -19,7 +22,9 @@ private[millpond] object HadoopFiles {
   private val creating = new Object
 
   /** The configuration for the file system of `root`: that of the store that was opened last. */
-  def remember(root: String, conf: Configuration): Unit = { newest = conf; confs.put(siteOf(new Path(root)), conf); () }
+  def remember(root: String, conf: Configuration): Unit = {
+    newest = conf; confs.put(siteOf(new Path(root)), conf); ()
+  }
 
   private def siteOf(path: Path): String = s"${path.toUri.getScheme}://${path.toUri.getAuthority}"
   private def confOf(path: Path): Configuration = {
@@ -31,7 +36,8 @@ private[millpond] object HadoopFiles {
     val answer = Json.obj()
     try answer.set[JsonNode]("ok", run(method, Json.parse(request)))
     catch {
-      case NonFatal(e) => answer.putObject("error").put("class", e.getClass.getSimpleName).put("message", String.valueOf(e.getMessage).linesIterator.take(1).mkString)
+      case NonFatal(e) => answer.putObject("error").put("class", e.getClass.getSimpleName).put(
+          "message", String.valueOf(e.getMessage).linesIterator.take(1).mkString)
     }
     Json.text(answer)
   }
@@ -42,27 +48,38 @@ private[millpond] object HadoopFiles {
     val fs = path.getFileSystem(conf)
     val out = Json.obj()
     method match {
-      case "put" => put(fs, conf, path, new Path(path.getParent, r.get("staging").asText), new File(r.get("local").asText), r.get("if_absent").asBoolean)
-      case "get" => get(fs, path, new File(r.get("local").asText), r.path("start").asLong(0L), r.path("length").asLong(Long.MaxValue))
+      case "put" => put(fs, conf, path, new Path(path.getParent, r.get("staging").asText),
+          new File(r.get("local").asText), r.get("if_absent").asBoolean)
+      case "get" => get(fs, path, new File(r.get("local").asText), r.path("start").asLong(0L),
+          r.path("length").asLong(Long.MaxValue))
       case "stat" => describe(fs.getFileStatus(path), out)
       case "list" =>
         val found = out.putArray("files")
         try {
           val files = fs.listFiles(path, true)
-          while (files.hasNext) { val s = files.next(); if (s.isFile) describe(s, found.addObject()) }
-        } catch { case _: FileNotFoundException => () } // no such directory, or it went meanwhile: the agent looks again
+          while (files.hasNext) {
+            val s = files.next(); if (s.isFile) describe(s, found.addObject())
+          }
+        } catch {
+          case _: FileNotFoundException => ()
+        } // no such directory, or it went meanwhile: the agent looks again
       case "delete" =>
-        r.get("paths").elements.forEachRemaining { p => val doomed = new Path(p.asText); if (isFile(fs, doomed)) fs.delete(doomed, false): Unit }
+        r.get("paths").elements.forEachRemaining { p =>
+          val doomed = new Path(p.asText); if (isFile(fs, doomed)) fs.delete(doomed, false): Unit
+        }
       case other => throw new IllegalArgumentException(s"no method '$other'")
     }
     out
   }
 
-  private def isFile(fs: FileSystem, path: Path): Boolean = try fs.getFileStatus(path).isFile catch { case _: FileNotFoundException => false }
+  private def isFile(fs: FileSystem, path: Path): Boolean =
+    try fs.getFileStatus(path).isFile
+    catch { case _: FileNotFoundException => false }
 
   private def describe(status: org.apache.hadoop.fs.FileStatus, out: ObjectNode): Unit = {
     if (!status.isFile) throw new FileNotFoundException(s"${status.getPath} is a directory")
-    out.put("path", status.getPath.toUri.getPath).put("size_bytes", status.getLen).put("modified_ms", status.getModificationTime)
+    out.put("path", status.getPath.toUri.getPath).put("size_bytes", status.getLen).put(
+      "modified_ms", status.getModificationTime)
     ()
   }
 
@@ -72,21 +89,25 @@ private[millpond] object HadoopFiles {
     try {
       val out = new FileOutputStream(local)
       try if (start == 0L || reaches(in, start)) {
-        val buffer = new Array[Byte](1 << 20)
-        var left = length
-        var read = 0
-        while (left > 0 && read >= 0) {
-          read = in.read(buffer, 0, math.min(left, buffer.length.toLong).toInt)
-          if (read > 0) { out.write(buffer, 0, read); left -= read }
+          val buffer = new Array[Byte](1 << 20)
+          var left = length
+          var read = 0
+          while (left > 0 && read >= 0) {
+            read = in.read(buffer, 0, math.min(left, buffer.length.toLong).toInt)
+            if (read > 0) { out.write(buffer, 0, read); left -= read }
+          }
         }
-      } finally out.close()
+      finally out.close()
     } finally in.close()
   }
 
   /** Whether the file does not end before `start`, where it is then read from. */
-  private def reaches(in: FSDataInputStream, start: Long): Boolean = try { in.seek(start); true } catch { case _: EOFException => false }
+  private def reaches(in: FSDataInputStream, start: Long): Boolean =
+    try { in.seek(start); true }
+    catch { case _: EOFException => false }
 
-  private def put(fs: FileSystem, conf: Configuration, target: Path, staging: Path, local: File, ifAbsent: Boolean): Unit = {
+  private def put(fs: FileSystem, conf: Configuration, target: Path, staging: Path, local: File,
+      ifAbsent: Boolean): Unit = {
     if (ifAbsent && fs.exists(target)) throw new FileAlreadyExistsException(target.toString)
     fs.mkdirs(target.getParent)
     try {
@@ -98,14 +119,21 @@ private[millpond] object HadoopFiles {
       // Some file systems look and then rename; at least the tasks of this JVM must not do so at once.
       if (ifAbsent) creating.synchronized(rename(fs, conf, staging, target, replace = false))
       else rename(fs, conf, staging, target, replace = true)
-    } catch { case NonFatal(e) => try fs.delete(staging, false) catch { case NonFatal(again) => e.addSuppressed(again) }; throw e }
+    } catch {
+      case NonFatal(e) =>
+        try fs.delete(staging, false)
+        catch { case NonFatal(again) => e.addSuppressed(again) }; throw e
+    }
   }
 
-  private def rename(fs: FileSystem, conf: Configuration, from: Path, to: Path, replace: Boolean): Unit =
-    try FileContext.getFileContext(to.toUri, conf).rename(from, to, if (replace) HadoopOptions.Rename.OVERWRITE else HadoopOptions.Rename.NONE)
+  private def rename(
+      fs: FileSystem, conf: Configuration, from: Path, to: Path, replace: Boolean): Unit =
+    try FileContext.getFileContext(to.toUri, conf).rename(from, to,
+        if (replace) HadoopOptions.Rename.OVERWRITE else HadoopOptions.Rename.NONE)
     catch {
       case _: UnsupportedFileSystemException => // an older file system, without atomic replacement; Spark's own logs are written so as well
         if (!replace && fs.exists(to)) throw new FileAlreadyExistsException(to.toString)
-        if (!fs.rename(from, to) && !(replace && fs.delete(to, false) && fs.rename(from, to))) throw new IOException(s"$from cannot be renamed to $to")
+        if (!fs.rename(from, to) && !(replace && fs.delete(to, false) && fs.rename(from, to)))
+          throw new IOException(s"$from cannot be renamed to $to")
     }
 }

@@ -28,7 +28,8 @@ private[millpond] final class HashSlots(budget: MemoryBudget, header: Int) {
       if (slot == 0L) return 0L
       if ((slot & TagMask) == tag && slot != Deleted) {
         val record = slot & AddressMask
-        if (Platform.getInt(null, record + KeyLengthAt) == length && Bytes.equal(null, record + header, base, offset, length)) return record
+        if (Platform.getInt(null, record + KeyLengthAt) == length && Bytes.equal(null,
+            record + header, base, offset, length)) return record
       }
       i = (i + 1) & mask
     }
@@ -72,7 +73,8 @@ private[millpond] final class HashSlots(budget: MemoryBudget, header: Int) {
   }
 
   /** `record`, of the same key, takes the place of `old`. */
-  def replace(old: Long, record: Long, hash: Int): Unit = Platform.putLong(null, slotOf(old, hash), tagOf(hash) | record)
+  def replace(old: Long, record: Long, hash: Int): Unit =
+    Platform.putLong(null, slotOf(old, hash), tagOf(hash) | record)
 
   def remove(record: Long, hash: Int): Unit = clear(slotOf(record, hash))
   def removeAt(i: Int): Unit = clear(slots + (i.toLong << 3))
@@ -92,7 +94,8 @@ private[millpond] final class HashSlots(budget: MemoryBudget, header: Int) {
 
   private def rehash(): Unit = {
     val wanted = if (count == 0) 64 else if (held * 10L > count * 4L) count * 2 else count
-    if (wanted < 0) throw MillpondError.memoryExhausted(count * 16L, null) // 2^30 slots, and all of them needed
+    if (wanted < 0)
+      throw MillpondError.memoryExhausted(count * 16L, null) // 2^30 slots, and all of them needed
     val fresh =
       try { Seams.at("memory.allocate"); Platform.allocateMemory(wanted * 8L) }
       catch { case e: OutOfMemoryError => throw MillpondError.memoryExhausted(wanted * 8L, e) }
@@ -104,7 +107,8 @@ private[millpond] final class HashSlots(budget: MemoryBudget, header: Int) {
       if (record != 0L) {
         var i = Platform.getInt(null, record + HashAt) & mask
         while (Platform.getLong(null, fresh + (i.toLong << 3)) != 0L) i = (i + 1) & mask
-        Platform.putLong(null, fresh + (i.toLong << 3), Platform.getLong(null, slots + (j.toLong << 3)))
+        Platform.putLong(null, fresh + (i.toLong << 3),
+          Platform.getLong(null, slots + (j.toLong << 3)))
       }
       j += 1
     }

@@ -21,16 +21,20 @@ private object Heartbeats extends Logging {
 
   private lazy val clock = {
     val pool = Executors.newSingleThreadScheduledExecutor(new ThreadFactory {
-      def newThread(work: Runnable): Thread = { val t = new Thread(work, "millpond-heartbeats"); t.setDaemon(true); t }
+      def newThread(work: Runnable): Thread = {
+        val t = new Thread(work, "millpond-heartbeats"); t.setDaemon(true); t
+      }
     })
-    pool.scheduleAtFixedRate(() => running.values.asScala.foreach(_.beat()), IntervalMs, IntervalMs, TimeUnit.MILLISECONDS)
+    pool.scheduleAtFixedRate(() => running.values.asScala.foreach(_.beat()), IntervalMs, IntervalMs,
+      TimeUnit.MILLISECONDS)
     pool
   }
 
   /** Before the query reads its logs. */
   def started(query: StreamExecution, run: UUID): Unit = {
     clock
-    val beat = new Heartbeat(new Path(query.resolvedCheckpointRoot), run, query.sparkSession.sessionState.newHadoopConf())
+    val beat = new Heartbeat(new Path(query.resolvedCheckpointRoot), run,
+      query.sparkSession.sessionState.newHadoopConf())
     running.put(run, beat)
     beat.beat()
   }
@@ -39,8 +43,10 @@ private object Heartbeats extends Logging {
 
   private final class Heartbeat(root: Path, run: UUID, conf: org.apache.hadoop.conf.Configuration) {
     private val file = new Path(root, s"millpond/running/$run.json")
-    private val text = Json.obj().put("run_id", run.toString).put("host", InetAddress.getLocalHost.getHostName).put("pid", ProcessHandle.current.pid)
-      .put("interval_ms", IntervalMs)
+    private val text =
+      Json.obj().put("run_id", run.toString).put("host", InetAddress.getLocalHost.getHostName).put(
+        "pid", ProcessHandle.current.pid)
+        .put("interval_ms", IntervalMs)
     private var stopped = false
 
     def beat(): Unit = synchronized {
@@ -49,7 +55,8 @@ private object Heartbeats extends Logging {
         val fs = file.getFileSystem(conf)
         if (fs.exists(new Path(root, "millpond"))) {
           val out = fs.create(file, true)
-          try out.write(Json.text(text.put("updated_ms", System.currentTimeMillis)).getBytes(StandardCharsets.UTF_8))
+          try out.write(Json.text(text.put("updated_ms", System.currentTimeMillis)).getBytes(
+                StandardCharsets.UTF_8))
           finally out.close()
         }
       }
@@ -63,6 +70,8 @@ private object Heartbeats extends Logging {
     /** A heartbeat that cannot be written must not end the query; the storage's own troubles show at the next commit. */
     private def quietly(work: => Unit): Unit =
       try work
-      catch { case NonFatal(e) => logWarning(s"the heartbeat $file cannot be written: ${e.getMessage}") }
+      catch {
+        case NonFatal(e) => logWarning(s"the heartbeat $file cannot be written: ${e.getMessage}")
+      }
   }
 }

@@ -7,12 +7,16 @@ import org.apache.spark.sql.catalyst.InternalRow
 import org.apache.spark.sql.catalyst.expressions.{Alias, Attribute, Cast}
 import org.apache.spark.sql.catalyst.expressions.objects.AssertNotNull
 import org.apache.spark.sql.catalyst.plans.logical.{LeafNode, LogicalPlan, Project}
-import org.apache.spark.sql.catalyst.streaming.{HasStreamingSourceIdentifyingName, StreamingRelationV2}
+import org.apache.spark.sql.catalyst.streaming.{
+  HasStreamingSourceIdentifyingName, StreamingRelationV2
+}
 import org.apache.spark.sql.catalyst.types.DataTypeUtils
 import org.apache.spark.sql.classic.{Dataset, DataStreamWriter, SparkSession}
 import org.apache.spark.sql.execution.datasources.FileFormat
 import org.apache.spark.sql.execution.streaming.{Offset, OneTimeTrigger, Source}
-import org.apache.spark.sql.execution.streaming.runtime.{LongOffset, StreamingExecutionRelation, StreamingRelation}
+import org.apache.spark.sql.execution.streaming.runtime.{
+  LongOffset, StreamingExecutionRelation, StreamingRelation
+}
 import org.apache.spark.sql.streaming.{OutputMode, StreamingQuery}
 import org.apache.spark.sql.types._
 
@@ -30,20 +34,24 @@ object JobRun {
     val out = Json.obj()
     val found = out.putArray("sources")
     leaves.zipWithIndex.foreach { case (leaf, number) =>
-      val one = found.addObject().put("name", nameOf(leaf)).put("same_as", leaves.indexOf(leaf)).put("files", keepsFiles(leaf))
-        .put("replaceable", leaf.isInstanceOf[HasStreamingSourceIdentifyingName])
+      val one =
+        found.addObject().put("name", nameOf(leaf)).put("same_as", leaves.indexOf(leaf)).put(
+          "files", keepsFiles(leaf))
+          .put("replaceable", leaf.isInstanceOf[HasStreamingSourceIdentifyingName])
       val columns = one.putArray("columns")
       leaf.output.foreach(a => columns.addObject().put("name", a.name).put("type", a.dataType.sql))
       Option(rows.get(Integer.valueOf(number))).foreach { data =>
         val misfits = one.putArray("misfits")
-        leaf.output.foreach(to => misfit(matches(session, data, to), to).foreach(why => misfits.add(s"${to.name} ($why)")))
+        leaf.output.foreach(to =>
+          misfit(matches(session, data, to), to).foreach(why => misfits.add(s"${to.name} ($why)")))
       }
     }
     Json.text(out)
   }
 
   /** Start the query with a Spark checkpoint at `checkpoint` and no sink. It ends after batch 0, whose input is `rows`. */
-  def start(writer: DataStreamWriter[_], rows: JMap[Integer, AnyDataset[_]], checkpoint: String): StreamingQuery = {
+  def start(writer: DataStreamWriter[_], rows: JMap[Integer, AnyDataset[_]], checkpoint: String)
+      : StreamingQuery = {
     val data = dataOf(writer)
     val session = data.sparkSession
     val plan = data.queryExecution.analyzed
@@ -53,14 +61,17 @@ object JobRun {
     val query = plan.transform {
       // Spark takes a relation of an opened source as it is, and opens the others.
       case leaf: LogicalPlan with HasStreamingSourceIdentifyingName if replaced.contains(leaf) =>
-        StreamingExecutionRelation(replaced(leaf), leaf.output, None, leaf.sourceIdentifyingName)(session)
+        StreamingExecutionRelation(replaced(leaf), leaf.output, None, leaf.sourceIdentifyingName)(
+          session)
     }
-    val once = Dataset.ofRows(session, query).writeStream.format("noop").outputMode(JobPlan.field(writer, "outputMode").asInstanceOf[OutputMode])
+    val once = Dataset.ofRows(session, query).writeStream.format("noop").outputMode(
+      JobPlan.field(writer, "outputMode").asInstanceOf[OutputMode])
     // No other trigger is sure to run one batch: timers of processing time ask for the next.
     once.trigger(OneTimeTrigger).option("checkpointLocation", checkpoint).start()
   }
 
-  private def dataOf(writer: DataStreamWriter[_]): Dataset[_] = JobPlan.field(writer, "ds").asInstanceOf[Dataset[_]]
+  private def dataOf(writer: DataStreamWriter[_]): Dataset[_] =
+    JobPlan.field(writer, "ds").asInstanceOf[Dataset[_]]
 
   private def sources(plan: LogicalPlan): Seq[LogicalPlan] = plan.collect {
     case leaf: LeafNode if leaf.isStreaming => leaf
@@ -99,14 +110,18 @@ object JobRun {
     case (a: DatetimeType, b: DatetimeType) => Cast.canUpCast(a, b)
     case (_: StringType, _: StringType) => true
     case (ArrayType(a, nulls), ArrayType(b, may)) => fits(a, b) && (may || !nulls)
-    case (MapType(ka, va, nulls), MapType(kb, vb, may)) => fits(ka, kb) && fits(va, vb) && (may || !nulls)
+    case (MapType(ka, va, nulls), MapType(kb, vb, may)) =>
+      fits(ka, kb) && fits(va, vb) && (may || !nulls)
     case (StructType(as), StructType(bs)) =>
-      as.length == bs.length && as.zip(bs).forall { case (a, b) => a.name == b.name && fits(a.dataType, b.dataType) && (b.nullable || !a.nullable) }
+      as.length == bs.length && as.zip(bs).forall { case (a, b) =>
+        a.name == b.name && fits(a.dataType, b.dataType) && (b.nullable || !a.nullable)
+      }
     case _ => false
   }
 
   /** A source that has one batch. */
-  private final class RowsSource(session: SparkSession, output: Seq[Attribute], rows: Option[AnyDataset[_]]) extends Source {
+  private final class RowsSource(session: SparkSession, output: Seq[Attribute],
+      rows: Option[AnyDataset[_]]) extends Source {
     override def schema: StructType = DataTypeUtils.fromAttributes(output)
     // Without rows too: state and watermark begin with a batch.
     override def getOffset: Option[Offset] = Some(LongOffset(0))
@@ -117,9 +132,12 @@ object JobRun {
         val columns = output.map { to =>
           val from = matches(session, data, to).head
           val cast = if (from.dataType == to.dataType) from else Cast(from, to.dataType)
-          Alias(if (from.nullable && !to.nullable) AssertNotNull(cast, Seq(to.name)) else cast, to.name)()
+          Alias(if (from.nullable && !to.nullable) AssertNotNull(cast, Seq(to.name)) else cast,
+            to.name)()
         }
-        Dataset.ofRows(session, Project(columns, data.asInstanceOf[Dataset[_]].queryExecution.analyzed)).queryExecution.toRdd
+        Dataset.ofRows(session,
+          Project(columns,
+            data.asInstanceOf[Dataset[_]].queryExecution.analyzed)).queryExecution.toRdd
       }
       session.internalCreateDataFrame(batch, schema, isStreaming = true)
     }

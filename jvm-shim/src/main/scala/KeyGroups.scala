@@ -6,7 +6,8 @@ import com.fasterxml.jackson.databind.node.ObjectNode
 /** The arithmetic of key groups; the same as `millpond.keygroups`, held equal by `tests/vectors/keygroups.json`. */
 final case class KeyGroups(maxParallelism: Int, base: Int) {
   private val doublings = Integer.numberOfTrailingZeros(maxParallelism / base)
-  require(base > 0 && maxParallelism == base << doublings, s"maxParallelism $maxParallelism is not base $base times a power of two")
+  require(base > 0 && maxParallelism == base << doublings,
+    s"maxParallelism $maxParallelism is not base $base times a power of two")
 
   /** The group's place in an order in which the groups of a partition stay contiguous when the partition count doubles. */
   def slot(group: Int): Int =
@@ -16,14 +17,16 @@ final case class KeyGroups(maxParallelism: Int, base: Int) {
   /** The group of a slot. */
   def group(slot: Int): Int =
     if (doublings == 0) slot
-    else (slot >>> doublings) + base * (Integer.reverse(slot & ((1 << doublings) - 1)) >>> (32 - doublings))
+    else (slot >>> doublings) + base * (Integer.reverse(
+      slot & ((1 << doublings) - 1)) >>> (32 - doublings))
 }
 
 /** How many live keys a store has, of the families that are the user's.
   *
   * @param total -1: not counted
   * @param byGroup of the key groups partition, partition + partitions, ...; null: not known. Nobody changes it but `add` */
-private[millpond] final class KeyCount private (layout: StoreLayout, var total: Long, val byGroup: Array[Int]) {
+private[millpond] final class KeyCount private (layout: StoreLayout, var total: Long,
+    val byGroup: Array[Int]) {
   def isKnown: Boolean = total >= 0
 
   /** Some keys more, or fewer, of a slot. */
@@ -46,13 +49,16 @@ private[millpond] final class KeyCount private (layout: StoreLayout, var total: 
 private[millpond] object KeyCount {
   private val MostGroups = 1024 // of one store: every changelog lists them
 
-  def empty(layout: StoreLayout): KeyCount = new KeyCount(layout, 0L, if (layout.groupCount <= MostGroups) new Array[Int](layout.groupCount) else null)
+  def empty(layout: StoreLayout): KeyCount = new KeyCount(layout, 0L,
+    if (layout.groupCount <= MostGroups) new Array[Int](layout.groupCount) else null)
   def unknown(layout: StoreLayout): KeyCount = new KeyCount(layout, -1L, null)
 
   /** As `describe` wrote it, here or in the agent. */
   def of(layout: StoreLayout, described: JsonNode): KeyCount = {
     val list = described.path("group_keys")
-    val groups = if (list.isArray && list.size == layout.groupCount && list.size <= MostGroups) Array.tabulate(list.size)(i => list.get(i).asInt) else null
+    val groups = if (list.isArray && list.size == layout.groupCount && list.size <= MostGroups)
+      Array.tabulate(list.size)(i => list.get(i).asInt)
+    else null
     new KeyCount(layout, described.get("keys").asLong, groups)
   }
 }

@@ -42,7 +42,8 @@ private[millpond] object KeySort {
   }
 
   /** Sort `order(low until high)` by comparison: a merge sort over runs that insertion has sorted. `scratch` is as long as `order`. */
-  def byComparison(order: Array[Int], scratch: Array[Int], low: Int, high: Int, compare: (Int, Int) => Int): Unit = {
+  def byComparison(order: Array[Int], scratch: Array[Int], low: Int, high: Int,
+      compare: (Int, Int) => Int): Unit = {
     var start = low
     while (start < high) {
       val end = math.min(start + RunLength, high)
@@ -67,7 +68,8 @@ private[millpond] object KeySort {
     }
   }
 
-  private def merge(order: Array[Int], scratch: Array[Int], low: Int, middle: Int, high: Int, compare: (Int, Int) => Int): Unit = {
+  private def merge(order: Array[Int], scratch: Array[Int], low: Int, middle: Int, high: Int,
+      compare: (Int, Int) => Int): Unit = {
     System.arraycopy(order, low, scratch, low, middle - low)
     var i = low
     var j = middle

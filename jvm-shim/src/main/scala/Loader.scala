@@ -15,10 +15,12 @@ private[millpond] object Loader extends Logging {
 
   /** @param register gives the families that the provider knows their codecs again
     * @param from the snapshot to begin with, version and id; None: the newest that serves */
-  def load(engine: StoreEngine, session: MillpondStateStoreProvider.Session, version: Long, id: Option[String], loadEmpty: Boolean, register: JsonNode => Unit,
+  def load(engine: StoreEngine, session: MillpondStateStoreProvider.Session, version: Long,
+      id: Option[String], loadEmpty: Boolean, register: JsonNode => Unit,
       from: Option[(Long, Option[String])] = None): Unit = {
     val start = System.nanoTime
-    val surprises = mutable.Set.empty[String] // what was not as planned when it was read: it is planned once more
+    val surprises =
+      mutable.Set.empty[String] // what was not as planned when it was read: it is planned once more
     var loaded = false
     while (!loaded) {
       val (generation, excluded) = held(engine, session) {
@@ -27,17 +29,23 @@ private[millpond] object Loader extends Logging {
         (engine.generation, engine.excludedManifests.toSeq)
       }
       LocalDirs.delete(new File(engine.context.localDir, s"g${generation - 2}"))
-      engine.context.generationDir(generation) // its parent may have been deleted with all else of the store
+      engine.context.generationDir(
+        generation) // its parent may have been deleted with all else of the store
       Seams.at("load.open")
       // the agent brings files from storage: nobody is kept waiting by a lock meanwhile, and nobody finds anything loaded
       val plan =
         try engine.context.call("open", generation) { r =>
-          r.put("version", version).put("load_empty", loadEmpty).put("generation", generation)
-          id.foreach(r.put("id", _))
-          from.foreach { case (snapshot, snapshotId) => r.put("snapshot_version", snapshot); snapshotId.foreach(r.put("snapshot_id", _)) }
-          val names = r.putArray("excluded")
-          excluded.foreach(names.add)
-        } catch { case NonFatal(e) => engine.synchronized(engine.excludedManifests.clear()); throw e } // nothing else serves: the next try sees all again
+            r.put("version", version).put("load_empty", loadEmpty).put("generation", generation)
+            id.foreach(r.put("id", _))
+            from.foreach { case (snapshot, snapshotId) =>
+              r.put("snapshot_version", snapshot); snapshotId.foreach(r.put("snapshot_id", _))
+            }
+            val names = r.putArray("excluded")
+            excluded.foreach(names.add)
+          }
+        catch {
+          case NonFatal(e) => engine.synchronized(engine.excludedManifests.clear()); throw e
+        } // nothing else serves: the next try sees all again
       Seams.at("load.opened")
       loaded = held(engine, session) {
         if (engine.generation != generation) throw MillpondError.storeClosed(engine.context.label)
@@ -49,7 +57,8 @@ private[millpond] object Loader extends Logging {
   }
 
   /** Do something with the store while nothing else happens to it, if the session has it still. */
-  private def held[T](engine: StoreEngine, session: MillpondStateStoreProvider.Session)(work: => T): T = engine.diskLock.during {
+  private def held[T](engine: StoreEngine, session: MillpondStateStoreProvider.Session)(
+      work: => T): T = engine.diskLock.during {
     engine.synchronized {
       engine.checkHeld(session)
       if (engine.closed) throw MillpondError.storeClosed(engine.context.label)
@@ -61,20 +70,27 @@ private[millpond] object Loader extends Logging {
     engine.loaded = true
     engine.stale = false
     engine.metrics.restored(System.nanoTime - start)
-    if (engine.disk != null && !engine.isHeap && engine.context.options.boolean("restore.warmUp")) WarmUp.start(engine)
+    if (engine.disk != null && !engine.isHeap && engine.context.options.boolean("restore.warmUp"))
+      WarmUp.start(engine)
   }
 
   /** What proves that a snapshot is damaged. Whatever else goes wrong is no fault of the snapshot: the load fails and is tried again. */
-  private val Damage = Set("SST_DAMAGED", "SST_MISSING", "MANIFEST_DAMAGED", "FORMAT_DAMAGED", "CHANGELOG_DAMAGED", "CHANGELOG_MISSING")
+  private val Damage = Set("SST_DAMAGED", "SST_MISSING", "MANIFEST_DAMAGED", "FORMAT_DAMAGED",
+    "CHANGELOG_DAMAGED", "CHANGELOG_MISSING")
 
   /** Whether all was as planned. A snapshot that is damaged is excluded; files that were lost on the way, or replaced, get a second try. */
-  private def attempt(engine: StoreEngine, plan: JsonNode, version: Long, loadEmpty: Boolean, register: JsonNode => Unit, surprises: mutable.Set[String]): Boolean = {
+  private def attempt(engine: StoreEngine, plan: JsonNode, version: Long, loadEmpty: Boolean,
+      register: JsonNode => Unit, surprises: mutable.Set[String]): Boolean = {
     engine.isHeap = plan.get("backend").asText == "heap"
     val rule = plan.get("partition_key")
-    val unscalable = if (rule.get("kind").asText == "unknown") Some(rule.path("reason").asText("the partition key of this operator is not known")) else None
+    val unscalable = if (rule.get("kind").asText == "unknown")
+      Some(rule.path("reason").asText("the partition key of this operator is not known"))
+    else None
     val partition = engine.context.storeId.partitionId
-    engine.layout = new StoreLayout(KeyGroups(plan.get("max_parallelism").asInt, plan.get("base").asInt), plan.get("partitions").asInt,
-      partition, plan.get("staging_dir").asText, unscalable)
+    engine.layout =
+      new StoreLayout(KeyGroups(plan.get("max_parallelism").asInt, plan.get("base").asInt),
+        plan.get("partitions").asInt,
+        partition, plan.get("staging_dir").asText, unscalable)
     engine.layout.mark(plan.path("misplaced").asText(""))
     engine.version = version
     engine.emptyBase = loadEmpty
@@ -109,13 +125,18 @@ private[millpond] object Loader extends Logging {
         }
         if (engine.composed) replay.foreign(Composer.changelogs(db), snapshotVersion)
         engine.keys = KeyCount.of(engine.layout, db)
-        if (engine.composed && !engine.keys.isKnown && engine.exactKeys) engine.keys = Composer.count(engine)
+        if (engine.composed && !engine.keys.isKnown && engine.exactKeys)
+          engine.keys = Composer.count(engine)
       } catch {
-        case e: MillpondException if e.kind == "LOCAL_FILES_LOST" && surprises.add(engine.manifestInUse) =>
+        case e: MillpondException
+          if e.kind == "LOCAL_FILES_LOST" && surprises.add(engine.manifestInUse) =>
           logWarning(s"store ${engine.context.label} is laid out once more: ${e.getMessage}")
           return false
-        case e: MillpondException if (Damage(e.kind) || e.kind == "LOCAL_FILES_LOST") && engine.excludedManifests.add(engine.manifestInUse) =>
-          logWarning(s"store ${engine.context.label}: the snapshot ${engine.manifestInUse} cannot be used, an older one is tried: ${e.getMessage}")
+        case e: MillpondException
+          if (Damage(e.kind) || e.kind == "LOCAL_FILES_LOST") && engine.excludedManifests.add(
+            engine.manifestInUse) =>
+          logWarning(
+            s"store ${engine.context.label}: the snapshot ${engine.manifestInUse} cannot be used, an older one is tried: ${e.getMessage}")
           return false
       }
       engine.flushedKeys = engine.keys

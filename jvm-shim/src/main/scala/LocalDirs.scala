@@ -26,9 +26,11 @@ object LocalDirs {
       // Closed to other users from its first moment, and so all that RocksDB and the agent put into it, whatever the umask.
       Files.createDirectory(dir.toPath, asFileAttribute(fromString("rwx------")))
     } catch {
-      case e: IOException => throw MillpondError.of("LOCAL_DISK_FULL", s"the folder $dir for local state cannot be made: ${e.getMessage}", cause = e)
+      case e: IOException => throw MillpondError.of("LOCAL_DISK_FULL",
+          s"the folder $dir for local state cannot be made: ${e.getMessage}", cause = e)
     }
-    val channel = FileChannel.open(new File(dir, "owner.lock").toPath, util.EnumSet.of(CREATE_NEW, WRITE), asFileAttribute(fromString("rw-------")))
+    val channel = FileChannel.open(new File(dir, "owner.lock").toPath,
+      util.EnumSet.of(CREATE_NEW, WRITE), asFileAttribute(fromString("rw-------")))
     channel.lock() // held until the JVM ends: nobody closes the channel, the shutdown hook keeps it from being collected
     ShutdownHookManager.addShutdownHook(() => { delete(dir); channel.close() })
     dir
@@ -37,7 +39,8 @@ object LocalDirs {
   /** The configured folder itself, not this JVM's own one below it: the agents of later JVMs must find what a killed one left. */
   private def sparkLocalDir(): String = {
     val env = SparkEnv.get
-    if (env == null) System.getProperty("java.io.tmpdir") else org.apache.spark.util.Utils.getConfiguredLocalDirs(env.conf).head
+    if (env == null) System.getProperty("java.io.tmpdir")
+    else org.apache.spark.util.Utils.getConfiguredLocalDirs(env.conf).head
   }
 
   private val counter = new AtomicLong
@@ -45,13 +48,15 @@ object LocalDirs {
   /** A new empty folder of one provider. */
   def forStore(id: String): File = {
     val dir = new File(root, s"$id-${counter.incrementAndGet()}")
-    if (!dir.mkdirs()) throw MillpondError.of("LOCAL_DISK_FULL", s"the folder $dir for local state cannot be made.")
+    if (!dir.mkdirs())
+      throw MillpondError.of("LOCAL_DISK_FULL", s"the folder $dir for local state cannot be made.")
     dir
   }
 
   def delete(file: File): Unit = {
     val children = file.listFiles
-    if (children != null && !java.nio.file.Files.isSymbolicLink(file.toPath)) children.foreach(delete)
+    if (children != null && !java.nio.file.Files.isSymbolicLink(file.toPath))
+      children.foreach(delete)
     file.delete()
     ()
   }

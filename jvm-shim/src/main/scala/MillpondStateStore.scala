@@ -37,9 +37,11 @@ private[millpond] trait MillpondReading extends LineReadStore {
   /** Check the first row of a family that a task reads or puts; rows of internal families are Spark's and not made by a user's encoder. When
     * values of list state expire, Spark may hand over a key as a row with more fields than it has. */
   protected def validate(f: Family, key: UnsafeRow, value: UnsafeRow): Unit = {
-    val overdeclared = f.name != StateStore.DEFAULT_COL_FAMILY_NAME && key.numFields > f.rows.keySchema.length
+    val overdeclared =
+      f.name != StateStore.DEFAULT_COL_FAMILY_NAME && key.numFields > f.rows.keySchema.length
     if (f.shape.plainRows && !f.shape.internal && !overdeclared)
-      StateStoreProvider.validateStateRowFormat(key, f.rows.keySchema, value, f.rows.valueSchema, id, provider.conf)
+      StateStoreProvider.validateStateRowFormat(key, f.rows.keySchema, value, f.rows.valueSchema,
+        id, provider.conf)
     f.validatedBy = session
   }
 
@@ -48,49 +50,70 @@ private[millpond] trait MillpondReading extends LineReadStore {
     keys.iterator.map(engine.get(session, f, _))
   }
 
-  override def valuesIterator(key: UnsafeRow, colFamilyName: String): Iterator[UnsafeRow] = engine.values(session, several(colFamilyName, "valuesIterator"), key)
+  override def valuesIterator(key: UnsafeRow, colFamilyName: String): Iterator[UnsafeRow] =
+    engine.values(session, several(colFamilyName, "valuesIterator"), key)
 
-  override def iterator(colFamilyName: String): StateStoreIterator[UnsafeRowPair] = closing(engine.scan(session, family(colFamilyName), each = false, grouped = readsOnly))
+  override def iterator(colFamilyName: String): StateStoreIterator[UnsafeRowPair] =
+    closing(engine.scan(session, family(colFamilyName), each = false, grouped = readsOnly))
   override def iteratorWithMultiValues(colFamilyName: String): StateStoreIterator[UnsafeRowPair] =
-    closing(engine.scan(session, several(colFamilyName, "iteratorWithMultiValues"), each = true, grouped = readsOnly))
+    closing(engine.scan(session, several(colFamilyName, "iteratorWithMultiValues"), each = true,
+        grouped = readsOnly))
 
-  override def prefixScan(prefixKey: UnsafeRow, colFamilyName: String): StateStoreIterator[UnsafeRowPair] =
+  override def prefixScan(
+      prefixKey: UnsafeRow, colFamilyName: String): StateStoreIterator[UnsafeRowPair] =
     closing(engine.prefixScan(session, prefixed(family(colFamilyName)), prefixKey, each = false))
-  override def prefixScanWithMultiValues(prefixKey: UnsafeRow, colFamilyName: String): StateStoreIterator[UnsafeRowPair] =
-    closing(engine.prefixScan(session, prefixed(several(colFamilyName, "prefixScanWithMultiValues")), prefixKey, each = true))
+  override def prefixScanWithMultiValues(
+      prefixKey: UnsafeRow, colFamilyName: String): StateStoreIterator[UnsafeRowPair] =
+    closing(engine.prefixScan(session,
+        prefixed(several(colFamilyName, "prefixScanWithMultiValues")), prefixKey, each = true))
 
-  override def rangeScan(startKey: Option[UnsafeRow], endKey: Option[UnsafeRow], colFamilyName: String): StateStoreIterator[UnsafeRowPair] =
-    closing(engine.rangeScan(session, ordered(family(colFamilyName)), startKey, endKey, each = false))
-  override def rangeScanWithMultiValues(startKey: Option[UnsafeRow], endKey: Option[UnsafeRow], colFamilyName: String): StateStoreIterator[UnsafeRowPair] =
-    closing(engine.rangeScan(session, ordered(several(colFamilyName, "rangeScanWithMultiValues")), startKey, endKey, each = true))
+  override def rangeScan(startKey: Option[UnsafeRow], endKey: Option[UnsafeRow],
+      colFamilyName: String): StateStoreIterator[UnsafeRowPair] =
+    closing(engine.rangeScan(session, ordered(family(colFamilyName)), startKey, endKey,
+        each = false))
+  override def rangeScanWithMultiValues(startKey: Option[UnsafeRow], endKey: Option[UnsafeRow],
+      colFamilyName: String): StateStoreIterator[UnsafeRowPair] =
+    closing(engine.rangeScan(session, ordered(several(colFamilyName, "rangeScanWithMultiValues")),
+        startKey, endKey, each = true))
 
-  private def closing(scan: Scan): StateStoreIterator[UnsafeRowPair] = new StateStoreIterator(scan, () => scan.close())
+  private def closing(scan: Scan): StateStoreIterator[UnsafeRowPair] =
+    new StateStoreIterator(scan, () => scan.close())
 
-  private def prefixed(f: Family): Family = if (f.rows.canScanPrefix) f else unsupported("prefixScan", f)
-  protected def ordered(f: Family): Family = if (f.table.isSorted) f else unsupported("rangeScan", f)
+  private def prefixed(f: Family): Family =
+    if (f.rows.canScanPrefix) f else unsupported("prefixScan", f)
+  protected def ordered(f: Family): Family =
+    if (f.table.isSorted) f else unsupported("rangeScan", f)
   protected def several(name: String, operation: String): Family = {
     val f = family(name)
     if (f.shape.multi) f else unsupported(operation, f)
   }
   private def unsupported(operation: String, f: Family): Nothing =
-    throw StateStoreErrors.unsupportedOperationException(operation, s"a column family of kind ${f.kind.name}${if (f.shape.multi) "" else " with one value per key"}")
+    throw StateStoreErrors.unsupportedOperationException(operation,
+      s"a column family of kind ${f.kind.name}${if (f.shape.multi) "" else " with one value per key"}")
 
-  override def registerColFamily(colFamilyName: String, keySchema: StructType, valueSchema: StructType, keyStateEncoderSpec: KeyStateEncoderSpec,
+  override def registerColFamily(colFamilyName: String, keySchema: StructType,
+      valueSchema: StructType, keyStateEncoderSpec: KeyStateEncoderSpec,
       useMultipleValuesPerKey: Boolean, isInternal: Boolean): Unit =
-    provider.defineFamily(session, colFamilyName, MillpondStateStoreProvider.FamilyDefinition(keySchema, valueSchema, keyStateEncoderSpec, isInternal, useMultipleValuesPerKey))
+    provider.defineFamily(session, colFamilyName,
+      MillpondStateStoreProvider.FamilyDefinition(keySchema, valueSchema, keyStateEncoderSpec,
+        isInternal, useMultipleValuesPerKey))
 
   override def allColumnFamilyNames: Set[String] = engine.familyNames(session)
 }
 
-private[millpond] final class MillpondReadStore(val provider: MillpondStateStoreProvider, val session: MillpondStateStoreProvider.Session,
-    override val version: Long, val uniqueId: Option[String]) extends ReadOnlyStore with MillpondReading {
+private[millpond] final class MillpondReadStore(val provider: MillpondStateStoreProvider,
+    val session: MillpondStateStoreProvider.Session,
+    override val version: Long, val uniqueId: Option[String]) extends ReadOnlyStore
+    with MillpondReading {
   override protected def readsOnly: Boolean = true
   override def release(): Unit = provider.end(session)
   override def abort(): Unit = provider.end(session)
 }
 
-private[millpond] final class MillpondStateStore(val provider: MillpondStateStoreProvider, val session: MillpondStateStoreProvider.Session,
-    override val version: Long, uniqueId: Option[String], forceSnapshot: Boolean, readOnly: Boolean = false) extends LineStore with MillpondReading {
+private[millpond] final class MillpondStateStore(val provider: MillpondStateStoreProvider,
+    val session: MillpondStateStoreProvider.Session,
+    override val version: Long, uniqueId: Option[String], forceSnapshot: Boolean,
+    readOnly: Boolean = false) extends LineStore with MillpondReading {
   override protected def readsOnly: Boolean = readOnly
   private var committed = false
   private var ended = false
@@ -98,7 +121,8 @@ private[millpond] final class MillpondStateStore(val provider: MillpondStateStor
 
   private def checkOpen(): Unit = {
     if (ended) throw MillpondError.sessionEnded(engine.context.label)
-    if (readOnly) throw StateStoreErrors.unsupportedOperationException("write", "a store that was opened for reading only")
+    if (readOnly) throw StateStoreErrors.unsupportedOperationException("write",
+      "a store that was opened for reading only")
   }
 
   override def put(key: UnsafeRow, value: UnsafeRow, colFamilyName: String): Unit = {
@@ -117,15 +141,18 @@ private[millpond] final class MillpondStateStore(val provider: MillpondStateStor
 
   override def putList(key: UnsafeRow, values: Array[UnsafeRow], colFamilyName: String): Unit = {
     checkOpen()
-    require(key != null && values != null && values.nonEmpty, "state keys and values cannot be null, a list of values cannot be empty")
+    require(key != null && values != null && values.nonEmpty,
+      "state keys and values cannot be null, a list of values cannot be empty")
     engine.write(session, several(colFamilyName, "putList"), key, values)
   }
 
-  override def merge(key: UnsafeRow, value: UnsafeRow, colFamilyName: String): Unit = mergeList(key, Array(value), colFamilyName)
+  override def merge(key: UnsafeRow, value: UnsafeRow, colFamilyName: String): Unit =
+    mergeList(key, Array(value), colFamilyName)
 
   override def mergeList(key: UnsafeRow, values: Array[UnsafeRow], colFamilyName: String): Unit = {
     checkOpen()
-    require(key != null && values != null && values.nonEmpty && !values.contains(null), "state keys and values cannot be null, a list of values cannot be empty")
+    require(key != null && values != null && values.nonEmpty && !values.contains(null),
+      "state keys and values cannot be null, a list of values cannot be empty")
     engine.merge(session, several(colFamilyName, "merge"), key, values)
   }
 
@@ -140,10 +167,12 @@ private[millpond] final class MillpondStateStore(val provider: MillpondStateStor
     new ReusableScan(engine, session, family(colFamilyName))
   }
 
-  override def createColFamilyIfAbsent(colFamilyName: String, keySchema: StructType, valueSchema: StructType, keyStateEncoderSpec: KeyStateEncoderSpec,
+  override def createColFamilyIfAbsent(colFamilyName: String, keySchema: StructType,
+      valueSchema: StructType, keyStateEncoderSpec: KeyStateEncoderSpec,
       useMultipleValuesPerKey: Boolean, isInternal: Boolean): Unit = {
     if (!readOnly) checkOpen() // a reader of Spark 4.2 makes its families known so
-    registerColFamily(colFamilyName, keySchema, valueSchema, keyStateEncoderSpec, useMultipleValuesPerKey, isInternal)
+    registerColFamily(colFamilyName, keySchema, valueSchema, keyStateEncoderSpec,
+      useMultipleValuesPerKey, isInternal)
     if (!readOnly) engine.createFamily(session, colFamilyName)
   }
 
@@ -159,7 +188,8 @@ private[millpond] final class MillpondStateStore(val provider: MillpondStateStor
     ended = true
     val id = engine.synchronized(engine.id)
     val ids = provider.conf.enableStateStoreCheckpointIds
-    info = StateStoreCheckpointInfo(provider.stateStoreId.partitionId, next, if (ids) Some(id) else None, if (ids) uniqueId else None)
+    info = StateStoreCheckpointInfo(provider.stateStoreId.partitionId, next,
+      if (ids) Some(id) else None, if (ids) uniqueId else None)
     measured = provider.metrics
     provider.end(session)
     next
@@ -179,7 +209,8 @@ private[millpond] final class MillpondStateStore(val provider: MillpondStateStor
   override def metrics: StateStoreMetrics = if (measured != null) measured else provider.metrics
 
   override def getStateStoreCheckpointInfo(): StateStoreCheckpointInfo = {
-    if (info == null) throw StateStoreErrors.stateStoreOperationOutOfOrder("getStateStoreCheckpointInfo before commit")
+    if (info == null) throw StateStoreErrors.stateStoreOperationOutOfOrder(
+      "getStateStoreCheckpointInfo before commit")
     info
   }
 }

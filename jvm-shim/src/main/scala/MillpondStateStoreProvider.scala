@@ -29,13 +29,16 @@ class MillpondStateStoreProvider extends LineProvider {
   private var schemas: Option[StateSchemaProvider] = None
   // the engine's monitor guards both
   private val definitions = mutable.LinkedHashMap.empty[String, FamilyDefinition]
-  private var definitionsBefore: Option[Seq[(String, FamilyDefinition)]] = None // when the running batch began
+  private var definitionsBefore: Option[Seq[(String, FamilyDefinition)]] =
+    None // when the running batch began
   private val rules = TrieMap.empty[(String, KeyStateEncoderSpec), JsonNode]
   private var owner: Session = null
   private var closing = false
 
-  override def init(stateStoreId: StateStoreId, keySchema: StructType, valueSchema: StructType, keyStateEncoderSpec: KeyStateEncoderSpec,
-      useColumnFamilies: Boolean, storeConf: StateStoreConf, hadoopConf: Configuration, useMultipleValuesPerKey: Boolean,
+  override def init(stateStoreId: StateStoreId, keySchema: StructType, valueSchema: StructType,
+      keyStateEncoderSpec: KeyStateEncoderSpec,
+      useColumnFamilies: Boolean, storeConf: StateStoreConf, hadoopConf: Configuration,
+      useMultipleValuesPerKey: Boolean,
       stateSchemaProvider: Option[StateSchemaProvider]): Unit = {
     id = stateStoreId
     BuildInfo.check()
@@ -43,8 +46,10 @@ class MillpondStateStoreProvider extends LineProvider {
     schemas = stateSchemaProvider
     // an operator with families never writes the default one, and opens it now in this shape, now in that
     definitions(StateStore.DEFAULT_COL_FAMILY_NAME) =
-      if (useColumnFamilies) FamilyDefinition(keySchema, valueSchema, NoPrefixKeyStateEncoderSpec(keySchema), internal = false, multi = false)
-      else FamilyDefinition(keySchema, valueSchema, keyStateEncoderSpec, internal = false, multi = useMultipleValuesPerKey)
+      if (useColumnFamilies) FamilyDefinition(keySchema, valueSchema,
+        NoPrefixKeyStateEncoderSpec(keySchema), internal = false, multi = false)
+      else FamilyDefinition(keySchema, valueSchema, keyStateEncoderSpec, internal = false,
+        multi = useMultipleValuesPerKey)
     context = new StoreContext(stateStoreId, storeConf, hadoopConf)
     engineOrNull = new StoreEngine(context)
   }
@@ -52,8 +57,11 @@ class MillpondStateStoreProvider extends LineProvider {
   override def stateStoreId: StateStoreId = id
   private[millpond] def engine: StoreEngine = engineOrNull
   override private[millpond] def conf: StateStoreConf = context.conf
-  override def supportedCustomMetrics: Seq[StateStoreCustomMetric] = { MillpondExtension.demand(); StoreMetrics.all }
-  override def supportedInstanceMetrics: Seq[StateStoreInstanceMetric] = Seq(StoreMetrics.LastSnapshot)
+  override def supportedCustomMetrics: Seq[StateStoreCustomMetric] = {
+    MillpondExtension.demand(); StoreMetrics.all
+  }
+  override def supportedInstanceMetrics: Seq[StateStoreInstanceMetric] =
+    Seq(StoreMetrics.LastSnapshot)
 
   // ---- opening -------------------------------------------------------------------------------------------------------------------
 
@@ -62,42 +70,52 @@ class MillpondStateStoreProvider extends LineProvider {
     new MillpondReadStore(this, session, version, uniqueId)
   }
 
-  override def getStore(version: Long, uniqueId: Option[String], forceSnapshotOnCommit: Boolean, loadEmpty: Boolean): StateStore = {
+  override def getStore(version: Long, uniqueId: Option[String], forceSnapshotOnCommit: Boolean,
+      loadEmpty: Boolean): StateStore = {
     val session = open(version, uniqueId, loadEmpty)
     begin(session, version, uniqueId, forceSnapshotOnCommit)
   }
 
-  override def upgradeReadStoreToWriteStore(readStore: ReadStateStore, version: Long, uniqueId: Option[String], forceSnapshotOnCommit: Boolean): StateStore =
+  override def upgradeReadStoreToWriteStore(readStore: ReadStateStore, version: Long,
+      uniqueId: Option[String], forceSnapshotOnCommit: Boolean): StateStore =
     readStore match {
-      case r: MillpondReadStore if (r.provider eq this) && r.version == version && r.uniqueId == uniqueId && owns(r.session) =>
+      case r: MillpondReadStore
+        if (r.provider eq this) && r.version == version && r.uniqueId == uniqueId && owns(
+          r.session) =>
         begin(r.session, version, uniqueId, forceSnapshotOnCommit)
       case _ => getStore(version, uniqueId, forceSnapshotOnCommit, loadEmpty = false)
     }
 
-  private def begin(session: Session, version: Long, uniqueId: Option[String], force: Boolean, readOnly: Boolean = false): StateStore =
+  private def begin(session: Session, version: Long, uniqueId: Option[String], force: Boolean,
+      readOnly: Boolean = false): StateStore =
     try {
       try engine.begin(session)
       catch {
         // another attempt replaced what this store was about to flush, or its local files were deleted: what is durable counts
-        case e: MillpondException if e.kind == "CHANGELOG_REPLACED" || e.kind == "LOCAL_FILES_LOST" =>
+        case e: MillpondException
+          if e.kind == "CHANGELOG_REPLACED" || e.kind == "LOCAL_FILES_LOST" =>
           logInfo(s"store ${context.label} is loaded again: ${e.getMessage}")
           engine.abort(session)
-          Loader.load(engine, session, version, if (version == 0) None else uniqueId, loadEmpty = false, registerAll)
+          Loader.load(engine, session, version, if (version == 0) None else uniqueId,
+            loadEmpty = false, registerAll)
           engine.begin(session)
       }
       engine.synchronized { definitionsBefore = Some(definitions.toSeq) }
       new MillpondStateStore(this, session, version, uniqueId, force, readOnly)
     } catch { case NonFatal(e) => end(session); throw e }
 
-  private def open(version: Long, uniqueId: Option[String], loadEmpty: Boolean, from: Option[(Long, Option[String])] = None): Session = {
+  private def open(version: Long, uniqueId: Option[String], loadEmpty: Boolean,
+      from: Option[(Long, Option[String])] = None): Session = {
     if (version < 0) throw QueryExecutionErrors.unexpectedStateStoreVersion(version)
     val session = acquire()
     var opened = false
     try {
       Agent.takeSpentNs()
       if (uniqueId.isDefined) context.usesCommitIds = true
-      if (loadEmpty || from.isDefined || !engine.reuse(session, version, if (version == 0) None else uniqueId))
-        Loader.load(engine, session, version, if (version == 0 || loadEmpty) None else uniqueId, loadEmpty, registerAll, from)
+      if (loadEmpty || from.isDefined || !engine.reuse(session, version,
+          if (version == 0) None else uniqueId))
+        Loader.load(engine, session, version, if (version == 0 || loadEmpty) None else uniqueId,
+          loadEmpty, registerAll, from)
       opened = true
       session
     } catch {
@@ -108,29 +126,38 @@ class MillpondStateStoreProvider extends LineProvider {
 
   // ---- replay --------------------------------------------------------------------------------------------------------------------
 
-  override def replayStateFromSnapshot(snapshotVersion: Long, endVersion: Long, readOnly: Boolean, snapshotId: Option[String], endId: Option[String]): StateStore =
-    begin(openFrom(snapshotVersion, endVersion, snapshotId, endId), endVersion, endId, force = false, readOnly)
+  override def replayStateFromSnapshot(snapshotVersion: Long, endVersion: Long, readOnly: Boolean,
+      snapshotId: Option[String], endId: Option[String]): StateStore =
+    begin(openFrom(snapshotVersion, endVersion, snapshotId, endId), endVersion, endId,
+      force = false, readOnly)
 
-  override def replayReadStateFromSnapshot(snapshotVersion: Long, endVersion: Long, snapshotId: Option[String], endId: Option[String]): ReadStateStore =
-    new MillpondReadStore(this, openFrom(snapshotVersion, endVersion, snapshotId, endId), endVersion, endId)
+  override def replayReadStateFromSnapshot(snapshotVersion: Long, endVersion: Long,
+      snapshotId: Option[String], endId: Option[String]): ReadStateStore =
+    new MillpondReadStore(this, openFrom(snapshotVersion, endVersion, snapshotId, endId),
+      endVersion, endId)
 
-  private def openFrom(snapshotVersion: Long, endVersion: Long, snapshotId: Option[String], endId: Option[String]): Session = {
+  private def openFrom(snapshotVersion: Long, endVersion: Long, snapshotId: Option[String],
+      endId: Option[String]): Session = {
     if (snapshotVersion < 1) throw QueryExecutionErrors.unexpectedStateStoreVersion(snapshotVersion)
-    if (endVersion < snapshotVersion) throw QueryExecutionErrors.unexpectedStateStoreVersion(endVersion)
+    if (endVersion < snapshotVersion)
+      throw QueryExecutionErrors.unexpectedStateStoreVersion(endVersion)
     open(endVersion, endId, loadEmpty = false, Some(snapshotVersion -> snapshotId))
   }
 
-  override protected def changes(startVersion: Long, endVersion: Long, name: String, endId: Option[String])
-      : NextIterator[(RecordType.Value, UnsafeRow, UnsafeRow, Long)] = {
+  override protected def changes(startVersion: Long, endVersion: Long, name: String,
+      endId: Option[String]): NextIterator[(RecordType.Value, UnsafeRow, UnsafeRow, Long)] = {
     if (startVersion < 1) throw QueryExecutionErrors.unexpectedStateStoreVersion(startVersion)
-    if (endVersion < startVersion) throw QueryExecutionErrors.unexpectedStateStoreVersion(endVersion)
-    val definition = engine.synchronized(definitions.get(name)).getOrElse(throw StateStoreErrors.unsupportedOperationOnMissingColumnFamily("readChangeFeed", name))
+    if (endVersion < startVersion)
+      throw QueryExecutionErrors.unexpectedStateStoreVersion(endVersion)
+    val definition = engine.synchronized(definitions.get(name)).getOrElse(
+      throw StateStoreErrors.unsupportedOperationOnMissingColumnFamily("readChangeFeed", name))
     if (endId.isDefined) context.usesCommitIds = true
     val answer = context.call("change_feed", engine.generation) { r =>
       r.put("start_version", startVersion).put("version", endVersion)
       endId.foreach(r.put("id", _))
     }
-    val changelogs = answer.get("changelogs").elements.asScala.map(c => PendingChangelog(c.get("version").asLong, c.get("id").asText, c.get("path").asText, 0L)).toSeq
+    val changelogs = answer.get("changelogs").elements.asScala.map(c =>
+      PendingChangelog(c.get("version").asLong, c.get("id").asText, c.get("path").asText, 0L)).toSeq
     new ChangeFeed(changelogs, name, codecOf(name, definition, partitionKey = null))
   }
 
@@ -148,7 +175,8 @@ class MillpondStateStoreProvider extends LineProvider {
     synchronized {
       while (owner != null && !closing) {
         val left = (deadline - System.nanoTime) / 1000000L
-        if (left <= 0) throw MillpondError.of("STORE_LOCKED", s"store ${context.label} was not given back by task attempt ${owner.attempt} within $waitMs ms.")
+        if (left <= 0) throw MillpondError.of("STORE_LOCKED",
+          s"store ${context.label} was not given back by task attempt ${owner.attempt} within $waitMs ms.")
         wait(left)
       }
       if (closing) throw MillpondError.storeClosed(context.label)
@@ -165,8 +193,11 @@ class MillpondStateStoreProvider extends LineProvider {
     * is held: a commit of the session may still be on its way to storage. */
   private[millpond] def end(session: Session): Unit = if (owns(session)) {
     try engine.leave(session)
-    catch { case NonFatal(e) => logWarning(s"store ${context.label} is loaded again, for what its task wrote could not be taken back: ${e.getMessage}", e) }
-    finally if (release(session)) engine.close()
+    catch {
+      case NonFatal(e) => logWarning(
+          s"store ${context.label} is loaded again, for what its task wrote could not be taken back: ${e.getMessage}",
+          e)
+    } finally if (release(session)) engine.close()
   }
 
   /** Whether the store is to be closed now: while the session had it, it could not be. */
@@ -176,7 +207,9 @@ class MillpondStateStoreProvider extends LineProvider {
       owner = null
       // what the batch dropped is there again; what it made stays known, for a reader of Spark 4.2 makes families known so
       engine.synchronized {
-        definitionsBefore.foreach(_.foreach { case (name, d) => definitions.getOrElseUpdate(name, d) })
+        definitionsBefore.foreach(_.foreach { case (name, d) =>
+          definitions.getOrElseUpdate(name, d)
+        })
         definitionsBefore = None
       }
       notifyAll()
@@ -186,7 +219,8 @@ class MillpondStateStoreProvider extends LineProvider {
 
   // ---- column families -----------------------------------------------------------------------------------------------------------
 
-  private[millpond] def defineFamily(session: Session, name: String, definition: FamilyDefinition): Unit = {
+  private[millpond] def defineFamily(
+      session: Session, name: String, definition: FamilyDefinition): Unit = {
     requireFamilies("createColFamilyIfAbsent")
     checkName(name, definition.internal)
     engine.synchronized(engine.checkHeld(session))
@@ -198,17 +232,24 @@ class MillpondStateStoreProvider extends LineProvider {
       definitions(name) = definition
       // a definition that does not fit must not stand in the way of the next load
       try register(name)
-      catch { case NonFatal(e) => before.fold { definitions.remove(name); () }(definitions(name) = _); throw e }
+      catch {
+        case NonFatal(e) =>
+          before.fold { definitions.remove(name); () }(definitions(name) = _); throw e
+      }
     }
   }
 
   /** Rows are stored as they are: those of one schema mean nothing under another. Avro tells by its ids, and Spark what may follow what. */
-  private def requireSameRows(name: String, old: FamilyDefinition, now: FamilyDefinition): Unit = if (shapeOf(name, now).plainRows) {
-    if (!DataType.equalsStructurally(old.spec.keySchema, now.spec.keySchema, ignoreNullability = true))
-      throw StateStoreErrors.stateStoreKeySchemaNotCompatible(old.spec.keySchema.toString, now.spec.keySchema.toString)
-    if (!DataType.equalsStructurally(old.valueSchema, now.valueSchema, ignoreNullability = true))
-      throw StateStoreErrors.stateStoreValueSchemaNotCompatible(old.valueSchema.toString, now.valueSchema.toString)
-  }
+  private def requireSameRows(name: String, old: FamilyDefinition, now: FamilyDefinition): Unit =
+    if (shapeOf(name, now).plainRows) {
+      if (!DataType.equalsStructurally(old.spec.keySchema, now.spec.keySchema,
+          ignoreNullability = true))
+        throw StateStoreErrors.stateStoreKeySchemaNotCompatible(old.spec.keySchema.toString,
+          now.spec.keySchema.toString)
+      if (!DataType.equalsStructurally(old.valueSchema, now.valueSchema, ignoreNullability = true))
+        throw StateStoreErrors.stateStoreValueSchemaNotCompatible(old.valueSchema.toString,
+          now.valueSchema.toString)
+    }
 
   /** After a load: the families of the store get their codecs back. */
   private def registerAll(defaultRule: JsonNode): Unit = engine.synchronized {
@@ -223,22 +264,27 @@ class MillpondStateStoreProvider extends LineProvider {
     if (!engine.has(name)) engine.forgetFamily(name, shape)
     val known = engine.families.get(name)
     if (known != null && known.shape != shape)
-      throw MillpondError.of("INVALID_ARGUMENT", s"column family '$name' of store ${context.label} is stored as ${known.shape}, the query wants $shape.")
-    val family = if (known != null) known else engine.addFamily(name, nextFamilyId(name), shape, onDisk = false)
+      throw MillpondError.of("INVALID_ARGUMENT",
+        s"column family '$name' of store ${context.label} is stored as ${known.shape}, the query wants $shape.")
+    val family = if (known != null) known
+    else engine.addFamily(name, nextFamilyId(name), shape, onDisk = false)
     if (name == StateStore.DEFAULT_COL_FAMILY_NAME) family.exists = true
     if (family.rows == null || !family.rows.isFor(d)) {
-      val key = PartitionKey.of(ruleOf(name, d), d.spec.keySchema, FamilyKind.prefixColumns(d.spec), engine.layout.groups.maxParallelism)
+      val key = PartitionKey.of(ruleOf(name, d), d.spec.keySchema, FamilyKind.prefixColumns(d.spec),
+        engine.layout.groups.maxParallelism)
       family.register(codecOf(name, d, key))
     }
   }
 
   private def shapeOf(name: String, d: FamilyDefinition): FamilyShape = {
-    val plain = conf.stateStoreEncodingFormat == "unsaferow" || !usesFamilies || name == StateStore.DEFAULT_COL_FAMILY_NAME
+    val plain =
+      conf.stateStoreEncodingFormat == "unsaferow" || !usesFamilies || name == StateStore.DEFAULT_COL_FAMILY_NAME
     FamilyShape(FamilyKind.of(d.spec), d.internal, d.multi, plain)
   }
 
   private def codecOf(name: String, d: FamilyDefinition, partitionKey: PartitionKey): FamilyCodec =
-    new FamilyCodec(shapeOf(name, d), d.spec.keySchema, d.valueSchema, d.spec, usesFamilies, schemas, name, partitionKey)
+    new FamilyCodec(shapeOf(name, d), d.spec.keySchema, d.valueSchema, d.spec, usesFamilies,
+      schemas, name, partitionKey)
 
   /** The family is gone for this provider until it is created again. */
   private[millpond] def removeFamily(session: Session, name: String): Boolean = {
@@ -251,12 +297,14 @@ class MillpondStateStoreProvider extends LineProvider {
     }
   }
 
-  private def requireFamilies(operation: String): Unit = if (!usesFamilies) throw StateStoreErrors.unsupportedOperationException(operation, Name)
+  private def requireFamilies(operation: String): Unit =
+    if (!usesFamilies) throw StateStoreErrors.unsupportedOperationException(operation, Name)
 
   private def checkName(name: String, internal: Boolean): Unit = {
     if (name.isEmpty || name.trim != name || name == StateStore.DEFAULT_COL_FAMILY_NAME)
       throw StateStoreErrors.cannotUseColumnFamilyWithInvalidName("column family", name)
-    if (!internal && name.startsWith("$")) throw StateStoreErrors.cannotCreateColumnFamilyWithReservedChars(name)
+    if (!internal && name.startsWith("$"))
+      throw StateStoreErrors.cannotCreateColumnFamilyWithReservedChars(name)
   }
 
   private def nextFamilyId(name: String): Int =
@@ -267,13 +315,15 @@ class MillpondStateStoreProvider extends LineProvider {
       next
     }
 
-  private def ruleOf(name: String, d: FamilyDefinition): JsonNode = rules.getOrElseUpdate((name, d.spec), {
-    context.call("partition_key", engine.synchronized(engine.generation)) { r =>
-      r.put("column_family", name).put("spec", d.spec.getClass.getSimpleName)
-      val columns = r.putArray("key_columns")
-      d.spec.keySchema.fieldNames.foreach(columns.add)
-    }.get("rule")
-  })
+  private def ruleOf(name: String, d: FamilyDefinition): JsonNode = rules.getOrElseUpdate(
+    (name, d.spec), {
+      context.call("partition_key", engine.synchronized(engine.generation)) { r =>
+        r.put("column_family", name).put("spec", d.spec.getClass.getSimpleName)
+        val columns = r.putArray("key_columns")
+        d.spec.keySchema.fieldNames.foreach(columns.add)
+      }.get("rule")
+    }
+  )
 
   // ---- commits and metrics ------------------------------------------------------------------------------------------------------
 
@@ -282,11 +332,13 @@ class MillpondStateStoreProvider extends LineProvider {
       try {
         val committed = Busy.committing(engine.commit(session))
         engine.synchronized { definitionsBefore = None }
-        if (conf.commitValidationEnabled) StateStore.reportCommitToCoordinator(committed, id, context.hadoopConf)
+        if (conf.commitValidationEnabled)
+          StateStore.reportCommitToCoordinator(committed, id, context.hadoopConf)
         committed
       } catch {
         case e: MillpondException => throw e
-        case NonFatal(e) => throw QueryExecutionErrors.failedToCommitStateFileError(s"${context.label} of $id", e)
+        case NonFatal(e) =>
+          throw QueryExecutionErrors.failedToCommitStateFileError(s"${context.label} of $id", e)
       }
     if (forceSnapshot) snapshot(due = 1)
     version
@@ -294,8 +346,13 @@ class MillpondStateStoreProvider extends LineProvider {
 
   private[millpond] def metrics: StateStoreMetrics = {
     val memory = engine.usedBytes
-    StateStoreMetrics(engine.keyCount, memory, engine.metrics.take(memory, Agent.takeSpentNs(), context.storageUse.take()),
-      Map(StoreMetrics.LastSnapshot.withNewId(id.partitionId, id.storeName) -> engine.synchronized(engine.snapshotVersion)))
+    StateStoreMetrics(
+      engine.keyCount,
+      memory,
+      engine.metrics.take(memory, Agent.takeSpentNs(), context.storageUse.take()),
+      Map(StoreMetrics.LastSnapshot.withNewId(id.partitionId, id.storeName) -> engine.synchronized(
+        engine.snapshotVersion))
+    )
   }
 
   // ---- maintenance ---------------------------------------------------------------------------------------------------------------
@@ -308,27 +365,41 @@ class MillpondStateStoreProvider extends LineProvider {
   private def snapshot(due: Int): Unit =
     try Snapshots.snapshot(engine, due).foreach { version =>
         if (conf.reportSnapshotUploadLag)
-          CoordinatorAccess.snapshotUploaded(StateStoreProviderId(id, java.util.UUID.fromString(context.runId)), version, System.currentTimeMillis)
+          CoordinatorAccess.snapshotUploaded(StateStoreProviderId(id,
+              java.util.UUID.fromString(context.runId)), version, System.currentTimeMillis)
       }
-    catch { case NonFatal(e) => if (!engine.closed) logWarning(s"store ${context.label}: no snapshot was taken, it is tried again: ${e.getMessage}", e) }
+    catch {
+      case NonFatal(e) => if (!engine.closed) logWarning(
+          s"store ${context.label}: no snapshot was taken, it is tried again: ${e.getMessage}", e)
+    }
 
   override def doCleanupMaintenance(): Unit =
     try {
-      val anchor = if (!engine.loaded) None else engine.synchronized(if (engine.loaded && !engine.closed && engine.anchor > 0) Some((engine.anchor, engine.anchorId)) else None)
+      val anchor = if (!engine.loaded) None
+      else engine.synchronized(if (engine.loaded && !engine.closed && engine.anchor > 0)
+          Some((engine.anchor, engine.anchorId))
+        else None)
       anchor.foreach { case (version, commitId) =>
         context.call("collect", engine.generation) { r =>
           r.put("anchor_version", version).put("force", false)
           if (context.usesCommitIds) r.put("anchor_id", commitId)
         }
       }
-    } catch { case NonFatal(e) => if (!engine.closed) logWarning(s"store ${context.label}: old files were not collected, it is tried again: ${e.getMessage}", e) }
+    } catch {
+      case NonFatal(e) => if (!engine.closed) logWarning(
+          s"store ${context.label}: old files were not collected, it is tried again: ${e.getMessage}",
+          e)
+    }
 
   override def close(): Unit = if (engineOrNull != null) {
     val unused = synchronized { closing = true; notifyAll(); owner == null }
     if (unused) engine.close()
     if (Agent.isRunning)
       try { context.call("close", engine.generation)(_ => ()); () }
-      catch { case NonFatal(e) => logDebug(s"store ${context.label}: the agent keeps its cache: ${e.getMessage}") }
+      catch {
+        case NonFatal(e) =>
+          logDebug(s"store ${context.label}: the agent keeps its cache: ${e.getMessage}")
+      }
   }
 }
 
@@ -339,5 +410,6 @@ object MillpondStateStoreProvider {
   final class Session(val attempt: Long)
 
   /** A column family as an operator defined it. */
-  final case class FamilyDefinition(keySchema: StructType, valueSchema: StructType, spec: KeyStateEncoderSpec, internal: Boolean, multi: Boolean)
+  final case class FamilyDefinition(keySchema: StructType, valueSchema: StructType,
+      spec: KeyStateEncoderSpec, internal: Boolean, multi: Boolean)
 }

@@ -7,7 +7,8 @@ import com.fasterxml.jackson.databind.node.ObjectNode
 
 /** The options of one session, checked against the table that `python/src/millpond/config.py` declares. */
 final class Options private (values: Map[String, JsonNode]) {
-  private def node(name: String): JsonNode = values.getOrElse(name, throw MillpondError.internal(s"option $name is not declared"))
+  private def node(name: String): JsonNode =
+    values.getOrElse(name, throw MillpondError.internal(s"option $name is not declared"))
   def string(name: String): Option[String] = Option(node(name)).filterNot(_.isNull).map(_.asText)
   def long(name: String): Option[Long] = Option(node(name)).filterNot(_.isNull).map(_.asLong)
   def int(name: String): Int = node(name).asInt
@@ -20,7 +21,8 @@ final class Options private (values: Map[String, JsonNode]) {
   }
 
   def agentSettings: AgentSettings =
-    AgentSettings(string("agent.python"), string("agent.driverPython"), long("agent.startTimeoutMs").get, int("agent.callTimeoutMs"))
+    AgentSettings(string("agent.python"), string("agent.driverPython"),
+      long("agent.startTimeoutMs").get, int("agent.callTimeoutMs"))
 }
 
 object Options {
@@ -30,21 +32,27 @@ object Options {
     finally in.close()
   }
   lazy val prefix: String = table.get("prefix").asText
-  private lazy val declared: Map[String, JsonNode] = table.get("options").elements.asScala.map(o => o.get("name").asText -> o).toMap
+  private lazy val declared: Map[String, JsonNode] =
+    table.get("options").elements.asScala.map(o => o.get("name").asText -> o).toMap
 
   /** @param confs session settings, full names; those of others are ignored. */
   def resolve(confs: Iterable[(String, String)]): Options = {
     // Spark's session settings keep the case of the user, so does the table
-    val chosen = confs.collect { case (k, v) if k.startsWith(prefix) => k.stripPrefix(prefix) -> v }.toMap
+    val chosen =
+      confs.collect { case (k, v) if k.startsWith(prefix) => k.stripPrefix(prefix) -> v }.toMap
     chosen.keys.find(!declared.contains(_)).foreach { name =>
       val nearest = declared.keys.minBy(distance(_, name))
-      throw MillpondError.of("UNKNOWN_OPTION", s"there is no option $prefix$name; the nearest one is $prefix$nearest.")
+      throw MillpondError.of("UNKNOWN_OPTION",
+        s"there is no option $prefix$name; the nearest one is $prefix$nearest.")
     }
-    new Options(declared.map { case (name, o) => name -> chosen.get(name).fold(o.get("default"))(parse(name, o, _)) })
+    new Options(declared.map { case (name, o) =>
+      name -> chosen.get(name).fold(o.get("default"))(parse(name, o, _))
+    })
   }
 
   private def parse(name: String, option: JsonNode, text: String): JsonNode = {
-    def invalid(why: String): Nothing = throw MillpondError.of("INVALID_OPTION", s"the option $prefix$name = '$text' $why.")
+    def invalid(why: String): Nothing =
+      throw MillpondError.of("INVALID_OPTION", s"the option $prefix$name = '$text' $why.")
     def bounded(number: Double): Unit = {
       val low = option.get("minimum")
       val high = option.get("maximum")
@@ -70,7 +78,8 @@ object Options {
         bounded(number)
         Json.value(number)
       case kind =>
-        val number = (if (kind == "bytes") bytes(text) else text.trim.toLongOption).getOrElse(invalid(if (kind == "bytes") "is no size" else "is no whole number"))
+        val number = (if (kind == "bytes") bytes(text) else text.trim.toLongOption).getOrElse(
+          invalid(if (kind == "bytes") "is no size" else "is no whole number"))
         bounded(number.toDouble)
         Json.value(number)
     }
@@ -79,7 +88,8 @@ object Options {
   private def bytes(text: String): Option[Long] = {
     val pattern = """(\d+)\s*([kmgt]?)(?:i?b)?""".r
     text.trim.toLowerCase match {
-      case pattern(number, unit) => number.toLongOption.map(_ << (10 * " kmgt".indexOf(if (unit.isEmpty) " " else unit)))
+      case pattern(number, unit) =>
+        number.toLongOption.map(_ << (10 * " kmgt".indexOf(if (unit.isEmpty) " " else unit)))
       case _ => None
     }
   }

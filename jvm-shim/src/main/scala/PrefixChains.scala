@@ -13,14 +13,16 @@ private[millpond] final class PrefixChains(budget: MemoryBudget, header: Int) {
   def liveBytes: Long = heads.liveBytes
 
   private def first(head: Long): Long = Platform.getLong(null, heads.valueAddress(head))
-  private def setFirst(head: Long, record: Long): Unit = Platform.putLong(null, heads.valueAddress(head), record)
+  private def setFirst(head: Long, record: Long): Unit =
+    Platform.putLong(null, heads.valueAddress(head), record)
 
   /** Add a record by the first `length` bytes of its key. If memory is refused, nothing has changed. */
   def link(record: Long, length: Int): Unit = {
     val at = record + header
     val hash = Bytes.hash(null, at, length)
     var head = heads.find(null, at, length, hash)
-    if (head == 0L) head = heads.admit(null, at, length, hash, 0, 0, EmptyList, Bytes.ArrayOffset, 8, 0)
+    if (head == 0L)
+      head = heads.admit(null, at, length, hash, 0, 0, EmptyList, Bytes.ArrayOffset, 8, 0)
     val next = first(head)
     Platform.putLong(null, record + HeadAt, head)
     Platform.putLong(null, record + PreviousAt, 0L)
@@ -37,7 +39,8 @@ private[millpond] final class PrefixChains(budget: MemoryBudget, header: Int) {
     Platform.putLong(null, record + HeadAt, head)
     Platform.putLong(null, record + PreviousAt, previous)
     Platform.putLong(null, record + NextAt, next)
-    if (previous != 0L) Platform.putLong(null, previous + NextAt, record) else setFirst(head, record)
+    if (previous != 0L) Platform.putLong(null, previous + NextAt, record)
+    else setFirst(head, record)
     if (next != 0L) Platform.putLong(null, next + PreviousAt, record)
   }
 

@@ -38,20 +38,25 @@ object ProviderCopy {
       how.get("kind").asText match {
         case "point" => NoPrefixKeyStateEncoderSpec(key)
         case "prefix" => PrefixKeyScanStateEncoderSpec(key, how.get("prefix_columns").asInt)
-        case "range" => RangeKeyScanStateEncoderSpec(key, how.get("ordinals").elements.asScala.map(_.asInt).toSeq)
+        case "range" =>
+          RangeKeyScanStateEncoderSpec(key, how.get("ordinals").elements.asScala.map(_.asInt).toSeq)
         case "time-first" => TimestampAsPrefixKeyStateEncoderSpec(key)
         case "time-last" => TimestampAsPostfixKeyStateEncoderSpec(key)
       }
     }
-    private def schema(text: JsonNode): StructType = DataType.fromJson(text.asText).asInstanceOf[StructType]
-    def definition: MillpondStateStoreProvider.FamilyDefinition = MillpondStateStoreProvider.FamilyDefinition(key, value, spec, internal, multi)
+    private def schema(text: JsonNode): StructType =
+      DataType.fromJson(text.asText).asInstanceOf[StructType]
+    def definition: MillpondStateStoreProvider.FamilyDefinition =
+      MillpondStateStoreProvider.FamilyDefinition(key, value, spec, internal, multi)
   }
 
   /** Schemas by id, for state that is encoded with Avro: what Spark's driver broadcasts to its tasks. */
   private final class FileSchemas(metadata: StateSchemaMetadata) extends StateSchemaProvider {
-    override def getSchemaMetadataValue(key: StateSchemaMetadataKey): StateSchemaMetadataValue = metadata.activeSchemas(key)
+    override def getSchemaMetadataValue(key: StateSchemaMetadataKey): StateSchemaMetadataValue =
+      metadata.activeSchemas(key)
     override def getCurrentStateSchemaId(colFamilyName: String, isKey: Boolean): Short =
-      metadata.activeSchemas.keys.filter(k => k.colFamilyName == colFamilyName && k.isKey == isKey).map(_.schemaId).max
+      metadata.activeSchemas.keys.filter(k =>
+        k.colFamilyName == colFamilyName && k.isKey == isKey).map(_.schemaId).max
   }
 
   private final class Copier(request: JsonNode, hadoop: Configuration) {
@@ -67,7 +72,8 @@ object ProviderCopy {
         val target = open("target", store, columns)
         try {
           val chosen = Option(store.get("id")).filterNot(_.isNull).map(_.asText)
-          val families = if (usesFamilies(store)) named(columns).map(c => c.name -> c.definition) else Nil
+          val families =
+            if (usesFamilies(store)) named(columns).map(c => c.name -> c.definition) else Nil
           val reader = SparkLine.readStore(source, version, chosen, families)
           try write(reader, target, store, columns, version)
           finally reader.release()
@@ -75,38 +81,49 @@ object ProviderCopy {
       } finally source.close()
     }
 
-    private def write(reader: ReadStateStore, target: StateStoreProvider, store: JsonNode, columns: Seq[Column], version: Long): JsonNode = {
+    private def write(reader: ReadStateStore, target: StateStoreProvider, store: JsonNode,
+        columns: Seq[Column], version: Long): JsonNode = {
       // what the target was at version 0 it is at any: no provider but those that can begin with nothing is asked to
       val fromNothing = request.get("target").get("load_empty").asBoolean
-      val writer = if (fromNothing) target.getStore(version - 1, None, forceSnapshotOnCommit = false, loadEmpty = true) else target.getStore(0)
+      val writer = if (fromNothing)
+        target.getStore(version - 1, None, forceSnapshotOnCommit = false, loadEmpty = true)
+      else target.getStore(0)
       try {
         val present = if (usesFamilies(store)) there(reader, columns, store) else columns
         var rows = 0L
         present.foreach { c =>
-          if (usesFamilies(store)) writer.createColFamilyIfAbsent(c.name, c.key, c.value, c.spec, c.multi, c.internal)
+          if (usesFamilies(store))
+            writer.createColFamilyIfAbsent(c.name, c.key, c.value, c.spec, c.multi, c.internal)
           rows += copyRows(reader, writer, c)
         }
         writer.commit()
         val id = writer.getStateStoreCheckpointInfo().stateStoreCkptId
         if (!fromNothing) nameSnapshot(store, version)
-        val out = Json.obj().put("operator", store.get("operator").asLong).put("partition", store.get("partition").asInt)
+        val out = Json.obj().put("operator", store.get("operator").asLong).put("partition",
+          store.get("partition").asInt)
           .put("store", store.get("store").asText).put("rows", rows)
-        if (format > 1) out.put("id", id.getOrElse(throw MillpondError.internal("a version was written without an id")))
+        if (format > 1) out.put("id",
+          id.getOrElse(throw MillpondError.internal("a version was written without an id")))
         out
       } finally if (!writer.hasCommitted) writer.abort()
     }
 
     /** The families that the store has. One that the schema files do not describe would be lost without a word. */
-    private def there(reader: ReadStateStore, columns: Seq[Column], store: JsonNode): Seq[Column] = {
+    private def there(
+        reader: ReadStateStore, columns: Seq[Column], store: JsonNode): Seq[Column] = {
       val names = reader.allColumnFamilyNames - StateStore.DEFAULT_COL_FAMILY_NAME
       val unknown = names -- columns.map(_.name)
       if (unknown.nonEmpty)
-        throw MillpondError.of("FORMAT_DAMAGED", s"store ${store.get("operator")}/${store.get("partition")} has column families that its schema files do not describe: ${unknown.toSeq.sorted.mkString(", ")}.")
+        throw MillpondError.of(
+          "FORMAT_DAMAGED",
+          s"store ${store.get("operator")}/${store.get("partition")} has column families that its schema files do not describe: ${unknown.toSeq.sorted.mkString(", ")}."
+        )
       named(columns).filter(c => names.contains(c.name))
     }
 
     /** Without the default one, which an operator with column families neither makes nor uses. */
-    private def named(columns: Seq[Column]): Seq[Column] = columns.filter(_.name != StateStore.DEFAULT_COL_FAMILY_NAME)
+    private def named(columns: Seq[Column]): Seq[Column] =
+      columns.filter(_.name != StateStore.DEFAULT_COL_FAMILY_NAME)
 
     private def copyRows(reader: ReadStateStore, writer: StateStore, c: Column): Long = {
       var rows = 0L
@@ -116,7 +133,8 @@ object ProviderCopy {
         while (pairs.hasNext) {
           val pair = pairs.next()
           // values of one key follow one another
-          if (c.multi && last != null && last == pair.key) writer.merge(pair.key, pair.value, c.name)
+          if (c.multi && last != null && last == pair.key)
+            writer.merge(pair.key, pair.value, c.name)
           else {
             writer.put(pair.key, pair.value, c.name)
             if (c.multi) last = pair.key.copy()
@@ -130,10 +148,12 @@ object ProviderCopy {
     /** Spark's HDFS-backed provider begins with version 0 only. The delta of its first version holds every row, and so is, byte for byte, what a
       * snapshot of any version would be. */
     private def nameSnapshot(store: JsonNode, version: Long): Unit = {
-      val dir = StateStoreId(root("target"), store.get("operator").asLong, store.get("partition").asInt, store.get("store").asText).storeCheckpointLocation()
+      val dir = StateStoreId(root("target"), store.get("operator").asLong,
+        store.get("partition").asInt, store.get("store").asText).storeCheckpointLocation()
       val fs = dir.getFileSystem(hadoop)
       val named = new Path(dir, s"$version.snapshot")
-      if (!fs.rename(new Path(dir, "1.delta"), named)) throw MillpondError.of("STORAGE_UNAVAILABLE", s"$named could not be written.")
+      if (!fs.rename(new Path(dir, "1.delta"), named))
+        throw MillpondError.of("STORAGE_UNAVAILABLE", s"$named could not be written.")
     }
 
     private def root(side: String): String = request.get(side).get("root").asText
@@ -141,8 +161,10 @@ object ProviderCopy {
 
     private def open(side: String, store: JsonNode, columns: Seq[Column]): StateStoreProvider = {
       val sql = new SQLConf
-      Seq(request.get("conf"), request.get(side).get("conf")).foreach(_.properties.asScala.foreach(e => sql.setConfString(e.getKey, e.getValue.asText)))
-      sql.setConfString(SQLConf.STATE_STORE_PROVIDER_CLASS.key, request.get(side).get("provider").asText)
+      Seq(request.get("conf"), request.get(side).get("conf")).foreach(
+        _.properties.asScala.foreach(e => sql.setConfString(e.getKey, e.getValue.asText)))
+      sql.setConfString(SQLConf.STATE_STORE_PROVIDER_CLASS.key,
+        request.get(side).get("provider").asText)
       sql.setConfString(SQLConf.STATE_STORE_CHECKPOINT_FORMAT_VERSION.key, format.toString)
       sql.setConfString(SQLConf.STATE_STORE_COMMIT_VALIDATION_ENABLED.key, "false")
       val own = new Configuration(hadoop)
@@ -150,9 +172,13 @@ object ProviderCopy {
       val first = columns.head
       val spec = if (usesFamilies(store)) NoPrefixKeyStateEncoderSpec(first.key) else first.spec
       val files = store.get("schema_files").elements.asScala.map(_.asText).toList
-      val schemas = if (files.isEmpty) None else Some(new FileSchemas(StateSchemaMetadata.createStateSchemaMetadata(root("source"), hadoop, files)))
-      val id = StateStoreId(root(side), store.get("operator").asLong, store.get("partition").asInt, store.get("store").asText)
-      StateStoreProvider.createAndInit(StateStoreProviderId(id, runId), first.key, first.value, spec, usesFamilies(store), new StateStoreConf(sql), own,
+      val schemas = if (files.isEmpty) None
+      else Some(new FileSchemas(StateSchemaMetadata.createStateSchemaMetadata(root("source"),
+            hadoop, files)))
+      val id = StateStoreId(root(side), store.get("operator").asLong, store.get("partition").asInt,
+        store.get("store").asText)
+      StateStoreProvider.createAndInit(StateStoreProviderId(id, runId), first.key, first.value,
+        spec, usesFamilies(store), new StateStoreConf(sql), own,
         useMultipleValuesPerKey = false, schemas)
     }
   }
@@ -171,7 +197,9 @@ object ProviderCopy {
   /** The same in the JVM of a session that runs, and with its way to storage: all answers, by way of py4j. */
   def inSession(request: String): String = {
     val answers = Json.obj().putArray("answers")
-    try copyAll(Json.parse(request), SparkContext.getOrCreate().hadoopConfiguration) { a => answers.add(a); () }
+    try copyAll(Json.parse(request), SparkContext.getOrCreate().hadoopConfiguration) { a =>
+        answers.add(a); ()
+      }
     catch {
       case e: LinkageError => answers.add(failure(e)); ()
       case NonFatal(e) => answers.add(failure(e)); ()
@@ -180,8 +208,9 @@ object ProviderCopy {
   }
 
   private def run(request: JsonNode, out: PrintStream): Unit = {
-    val conf = new SparkConf().setMaster("local[1]").setAppName("millpond").set("spark.ui.enabled", "false")
-      .set("spark.driver.host", "127.0.0.1").set("spark.driver.bindAddress", "127.0.0.1")
+    val conf =
+      new SparkConf().setMaster("local[1]").setAppName("millpond").set("spark.ui.enabled", "false")
+        .set("spark.driver.host", "127.0.0.1").set("spark.driver.bindAddress", "127.0.0.1")
     request.get("spark_conf").properties.asScala.foreach(e => conf.set(e.getKey, e.getValue.asText))
     val context = new SparkContext(conf)
     context.setLogLevel("ERROR")
@@ -193,14 +222,17 @@ object ProviderCopy {
   }
 
   private def failure(e: Throwable): JsonNode = {
-    val chain = Iterator.iterate(e)(_.getCause).takeWhile(_ != null).take(20).filterNot(_.isInstanceOf[ExecutionException]).toSeq
+    val chain = Iterator.iterate(e)(_.getCause).takeWhile(_ != null).take(20).filterNot(
+      _.isInstanceOf[ExecutionException]).toSeq
     val error = Json.obj()
     chain.collectFirst { case m: MillpondException => m } match {
       case Some(m) => error.put("kind", m.kind).put("message", m.getMessage).put("hint", m.hint)
       case None =>
-        val condition = chain.collectFirst { case t: SparkThrowable if t.getCondition != null => t.getCondition }
+        val condition =
+          chain.collectFirst { case t: SparkThrowable if t.getCondition != null => t.getCondition }
         condition.foreach(error.put("condition", _))
-        error.put("message", chain.map(x => s"${x.getClass.getSimpleName}: ${x.getMessage}").distinct.mkString("; "))
+        error.put("message",
+          chain.map(x => s"${x.getClass.getSimpleName}: ${x.getMessage}").distinct.mkString("; "))
     }
     Json.obj().set[JsonNode]("error", error)
   }
@@ -218,7 +250,9 @@ object ProviderCopy {
     val request = Json.parse(in.readLine())
     daemon("millpond-end-of-input") {
       while (in.read() >= 0) ()
-      daemon("millpond-halt") { Thread.sleep(EndMs); Runtime.getRuntime.halt(3) } // a copy that is under way may hold up the orderly end
+      daemon("millpond-halt") {
+        Thread.sleep(EndMs); Runtime.getRuntime.halt(3)
+      } // a copy that is under way may hold up the orderly end
       System.exit(3) // local files are deleted
     }
     val code =

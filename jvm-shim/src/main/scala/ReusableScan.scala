@@ -5,13 +5,15 @@ import org.apache.spark.sql.execution.streaming.state.{StateStoreErrors, UnsafeR
 
 /** An iterator over a family that can be positioned anew. Between two positions it yields what was there at the first; a new position
   * sees all writes made since. It begins at the start of the family. */
-private[millpond] final class ReusableScan(engine: StoreEngine, session: MillpondStateStoreProvider.Session, f: Family)
+private[millpond] final class ReusableScan(engine: StoreEngine,
+    session: MillpondStateStoreProvider.Session, f: Family)
     extends Iterator[UnsafeRowPair] with AutoCloseable {
   private var scan = engine.scan(session, f, each = false)
 
   /** Continue at the first row whose ordering columns are at or behind those of `prefix`, to the end of the family. */
   def seek(prefix: UnsafeRow): Unit = {
-    if (f.kind != FamilyKind.Range) throw StateStoreErrors.unsupportedOperationException("refreshAndSeekToPrefix", s"a column family of kind ${f.kind.name}")
+    if (f.kind != FamilyKind.Range) throw StateStoreErrors.unsupportedOperationException(
+      "refreshAndSeekToPrefix", s"a column family of kind ${f.kind.name}")
     scan.close()
     scan = engine.scanFrom(session, f, prefix)
   }

@@ -7,7 +7,8 @@ private[millpond] object RowLimit {
   private val Large = 16 << 20
 
   def exceeded(family: String, bytes: Long): MillpondException =
-    MillpondError.of("ROW_TOO_LARGE", s"a row of column family '$family' has $bytes bytes; key and value, or a key and all its values, have $MostBytes at most.")
+    MillpondError.of("ROW_TOO_LARGE",
+      s"a row of column family '$family' has $bytes bytes; key and value, or a key and all its values, have $MostBytes at most.")
 
   /** The size of a buffer for `bytes` bytes that is kept for what follows: with room to grow, unless that would be a lot. */
   def bufferFor(bytes: Int): Int = if (bytes > Large) bytes else bytes * 2

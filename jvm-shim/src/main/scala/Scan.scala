@@ -5,18 +5,23 @@ import org.apache.spark.sql.execution.streaming.state.UnsafeRowPair
 
 /** Which keys of a family a scan wants, in terms of encoded keys: those that begin with `prefix`, are at or above `from` and below `until`
   * (each null if unbounded). */
-private[millpond] final case class KeyRange(prefix: Array[Byte] = null, from: Array[Byte] = null, until: Array[Byte] = null) {
+private[millpond] final case class KeyRange(prefix: Array[Byte] = null, from: Array[Byte] = null,
+    until: Array[Byte] = null) {
   /** Where a scan in key order begins. */
-  def start: Array[Byte] = if (prefix != null) prefix else if (from != null) from else KeyRange.Nothing
+  def start: Array[Byte] =
+    if (prefix != null) prefix else if (from != null) from else KeyRange.Nothing
 
   /** -1 before the range, 0 in it, 1 behind it. */
   def side(key: Array[Byte], at: Int): Int =
     if (prefix != null) {
       val length = key.length - at
-      val order = java.util.Arrays.compareUnsigned(key, at, at + math.min(length, prefix.length), prefix, 0, prefix.length)
+      val order = java.util.Arrays.compareUnsigned(key, at, at + math.min(length, prefix.length),
+        prefix, 0, prefix.length)
       if (order < 0) -1 else if (order > 0) 1 else 0
-    } else if (from != null && java.util.Arrays.compareUnsigned(key, at, key.length, from, 0, from.length) < 0) -1
-    else if (until != null && java.util.Arrays.compareUnsigned(key, at, key.length, until, 0, until.length) >= 0) 1
+    } else if (from != null && java.util.Arrays.compareUnsigned(key, at, key.length, from, 0,
+        from.length) < 0) -1
+    else if (until != null && java.util.Arrays.compareUnsigned(key, at, key.length, until, 0,
+        until.length) >= 0) 1
     else 0
 }
 
@@ -71,7 +76,8 @@ private[millpond] final class DiskCursor(scan: DiskScan, f: Family, slot: Int, r
   * @param disk null if memory has all
   * @param each one pair per value of a key with several */
 private[millpond] final class Scan(engine: StoreEngine, session: MillpondStateStoreProvider.Session,
-    f: Family, records: RecordCursor, epoch: Int, disk: DiskCursor, ordered: Boolean, range: KeyRange,
+    f: Family, records: RecordCursor, epoch: Int, disk: DiskCursor, ordered: Boolean,
+    range: KeyRange,
     each: Boolean) extends Iterator[UnsafeRowPair] with AutoCloseable {
   /** Whether it goes through all rows of the disk tier. */
   val readsAllFromDisk: Boolean = disk != null && (range eq KeyRange.Whole)
@@ -80,7 +86,9 @@ private[millpond] final class Scan(engine: StoreEngine, session: MillpondStateSt
   private var memoryDone = false
   private var diskKey: Array[Byte] = null // next key of the disk, null if to be fetched
   private var diskDone = disk == null
-  private var ahead = new Array[UnsafeRowPair](2) // rows that were read together, `at` until `count` not yet given out
+  private var ahead =
+    new Array[UnsafeRowPair](
+      2) // rows that were read together, `at` until `count` not yet given out
   private var at = 0
   private var count = 0
   private var values: Iterator[UnsafeRow] = Iterator.empty
@@ -108,7 +116,8 @@ private[millpond] final class Scan(engine: StoreEngine, session: MillpondStateSt
   }
 
   private def checkOpen(): Unit =
-    if (closed) throw MillpondError.of("STORE_CLOSED", s"an iterator over store ${engine.context.label} was used after the end of its batch.")
+    if (closed) throw MillpondError.of("STORE_CLOSED",
+      s"an iterator over store ${engine.context.label} was used after the end of its batch.")
 
   /** Some rows at once, more each time: locks and calls cost as much as a row, but most scans of a prefix are short. */
   private def readAhead(): Unit = engine.synchronized {
@@ -119,7 +128,8 @@ private[millpond] final class Scan(engine: StoreEngine, session: MillpondStateSt
     try
       while (count < wanted && !finished) {
         val pair = advance()
-        if (pair == null) { finished = true; close() } else { ahead(count) = pair; count += 1 }
+        if (pair == null) { finished = true; close() }
+        else { ahead(count) = pair; count += 1 }
       }
     catch { case e: MillpondException => count = 0; throw engine.distrust(e) }
   }
@@ -127,14 +137,18 @@ private[millpond] final class Scan(engine: StoreEngine, session: MillpondStateSt
   private def advance(): UnsafeRowPair = {
     while (true) {
       fetchRecord()
-      if (!memoryDone && (!ordered || diskDone)) { val r = take(); if (table.isPresent(r)) return ofMemory(r) }
-      else {
+      if (!memoryDone && (!ordered || diskDone)) {
+        val r = take(); if (table.isPresent(r)) return ofMemory(r)
+      } else {
         if (!diskDone) fetchKey()
         if (memoryDone && diskDone) return null
         else if (memoryDone) { val pair = ofDisk(); if (pair != null) return pair }
         else if (!diskDone) {
-          val bySlot = if (f.kind.crossKey) 0 else Integer.compare(table.slotOf(record), f.shape.slotIn(diskKey, 0, diskKey.length))
-          val order = if (bySlot != 0) bySlot else table.compareKey(record, diskKey, Bytes.ArrayOffset + 4L + f.keyLead, diskKey.length - f.keyExtra)
+          val bySlot = if (f.kind.crossKey) 0
+          else Integer.compare(table.slotOf(record), f.shape.slotIn(diskKey, 0, diskKey.length))
+          val order = if (bySlot != 0) bySlot
+          else table.compareKey(record, diskKey, Bytes.ArrayOffset + 4L + f.keyLead,
+            diskKey.length - f.keyExtra)
           if (order <= 0) {
             if (order == 0) diskKey = null // memory knows better
             val r = take()
@@ -150,7 +164,8 @@ private[millpond] final class Scan(engine: StoreEngine, session: MillpondStateSt
     record = records.next()
     // the records of a prefix chain are exactly those wanted; a sorted table yields all from the start of the range: what is behind ends the scan
     if (record != 0L && table.isSorted && (range ne KeyRange.Whole) &&
-        range.side(FamilyCodec.copyOf(table.keyAddress(record), table.keyLength(record)), 0) > 0) record = 0L
+      range.side(FamilyCodec.copyOf(table.keyAddress(record), table.keyLength(record)), 0) > 0)
+      record = 0L
     if (record == 0L) memoryDone = true
   }
 
@@ -163,7 +178,8 @@ private[millpond] final class Scan(engine: StoreEngine, session: MillpondStateSt
 
   private def ofMemory(r: Long): UnsafeRowPair = {
     val key = f.rows.decodeKey(table.keyAddress(r), table.keyLength(r))
-    if (each) several(key, f.rows.decodeValues(FamilyCodec.copyOf(table.valueAddress(r), table.valueLength(r)), 0))
+    if (each) several(key,
+      f.rows.decodeValues(FamilyCodec.copyOf(table.valueAddress(r), table.valueLength(r)), 0))
     else new UnsafeRowPair(key, f.rows.decodeValue(table.valueAddress(r), table.valueLength(r)))
   }
 
@@ -173,11 +189,13 @@ private[millpond] final class Scan(engine: StoreEngine, session: MillpondStateSt
     diskKey = null
     val at = Bytes.ArrayOffset + 4L + f.keyLead
     val length = physical.length - f.keyExtra
-    val found = if (table.isEmpty) 0L else table.find(physical, at, length, Bytes.hash(physical, at, length))
+    val found =
+      if (table.isEmpty) 0L else table.find(physical, at, length, Bytes.hash(physical, at, length))
     if (found != 0L && table.birth(found) <= epoch) null
     else {
       val key = f.rows.decodePhysical(physical)
-      if (each) several(key, f.rows.decodeValues(disk.value, 0)) else new UnsafeRowPair(key, f.rows.decodeValue(disk.value, f.valueLead))
+      if (each) several(key, f.rows.decodeValues(disk.value, 0))
+      else new UnsafeRowPair(key, f.rows.decodeValue(disk.value, f.valueLead))
     }
   }
 

@@ -27,11 +27,15 @@ private[millpond] object Seams {
   def at(point: String): Unit = { val d = director; if (d != null) d.at(point) }
 
   def agent: AgentLink = { val d = director; if (d == null) null else d.agent }
-  def stretch(what: String, usual: Long): Long = { val d = director; if (d == null) usual else d.stretch(what, usual) }
+  def stretch(what: String, usual: Long): Long = {
+    val d = director; if (d == null) usual else d.stretch(what, usual)
+  }
   def fill(bytes: Array[Byte]): Boolean = { val d = director; d != null && d.fill(bytes) }
 
   /** Begin work in the background: `usual` does it in production. */
-  def start(name: String, work: Runnable)(usual: Runnable => Unit): Unit = { val d = director; if (d == null) usual(work) else d.start(name, work) }
+  def start(name: String, work: Runnable)(usual: Runnable => Unit): Unit = {
+    val d = director; if (d == null) usual(work) else d.start(name, work)
+  }
 }
 
 /** A lock of a store that may be held for long: work in the background asks whether a task waits for it. */

@@ -25,7 +25,8 @@ private object Sinks extends Logging {
 
   /** The sink of a query that is just being started. */
   def of(query: StreamExecution): ObjectNode = query.sink match {
-    case file: FileStreamSink => fileSink(query.sparkSession, file.toString.stripPrefix("FileSink[").stripSuffix("]"))
+    case file: FileStreamSink =>
+      fileSink(query.sparkSession, file.toString.stripPrefix("FileSink[").stripSuffix("]"))
     case other => Json.obj().put("sink", other.getClass.getSimpleName.stripSuffix("$"))
   }
 
@@ -33,7 +34,8 @@ private object Sinks extends Logging {
   def planned(session: SparkSession, format: String, path: Option[String]): ObjectNode = {
     val isFile = Try {
       val provider = DataSource.lookupDataSource(format, session.sessionState.conf)
-      classOf[FileFormat].isAssignableFrom(provider) || classOf[FileDataSourceV2].isAssignableFrom(provider)
+      classOf[FileFormat].isAssignableFrom(provider) || classOf[FileDataSourceV2].isAssignableFrom(
+        provider)
     }.getOrElse(false) // `foreachBatch` and its like are no data sources
     if (!isFile) Json.obj().put("sink", format)
     else path.fold(Json.obj())(fileSink(session, _))
@@ -42,12 +44,16 @@ private object Sinks extends Logging {
   private def fileSink(session: SparkSession, path: String): ObjectNode = {
     val short = new Path(path)
     val full = short.getFileSystem(session.sessionState.newHadoopConf()).makeQualified(short)
-    Json.obj().put("sink", "file").put("path", full.toString).put("compact_interval", session.sessionState.conf.fileSinkLogCompactInterval)
+    Json.obj().put("sink", "file").put("path", full.toString).put("compact_interval",
+      session.sessionState.conf.fileSinkLogCompactInterval)
   }
 
   def started(query: StreamExecution, run: UUID): Unit =
     try { byRun.put(run, of(query).put("run_id", run.toString)); () }
-    catch { case NonFatal(e) => logWarning(s"it cannot be told where the query $run writes to: ${e.getMessage}") }
+    catch {
+      case NonFatal(e) =>
+        logWarning(s"it cannot be told where the query $run writes to: ${e.getMessage}")
+    }
 
   /** Once for a run, when it is known that its state is Millpond's. */
   def note(session: SparkSession, info: StatefulOperatorStateInfo): Unit = {

@@ -13,7 +13,8 @@ import org.apache.spark.internal.Logging
 private[millpond] object Snapshots extends Logging {
 
   /** A prepared snapshot: files that nothing changes any more. */
-  private[millpond] final case class Prepared(version: Long, id: String, parent: Option[(Long, String)], keys: KeyCount, generation: Int,
+  private[millpond] final case class Prepared(version: Long, id: String,
+      parent: Option[(Long, String)], keys: KeyCount, generation: Int,
       dir: File, files: ArrayNode, families: ObjectNode, layout: StoreLayout) {
     def drop(): Unit = LocalDirs.delete(dir)
   }
@@ -21,8 +22,10 @@ private[millpond] object Snapshots extends Logging {
   /** Bring the disk tier up to the anchor. Reads files only; `diskLock` is held. */
   def flush(engine: StoreEngine, giveWay: () => Unit = () => ()): Unit = {
     val (target, keys, changelogs) = engine.synchronized {
-      if (engine.stale) throw MillpondError.of("STORE_CLOSED", s"store ${engine.context.label} must be loaded again; the task is retried.")
-      orStale(engine)(engine.openDisk()) // nothing reads from a new one before the first rows are dropped from memory
+      if (engine.stale) throw MillpondError.of("STORE_CLOSED",
+        s"store ${engine.context.label} must be loaded again; the task is retried.")
+      orStale(engine)(
+        engine.openDisk()) // nothing reads from a new one before the first rows are dropped from memory
       (engine.anchor, engine.anchorKeys, engine.pending.filter(_.version <= engine.anchor))
     }
     orStale(engine) {
@@ -39,8 +42,10 @@ private[millpond] object Snapshots extends Logging {
     }
   }
 
-  private def apply(engine: StoreEngine, changelogs: Seq[PendingChangelog], giveWay: () => Unit): Unit = {
-    val flush = new Flush(engine.disk, engine.context.generationDir(engine.generation), Flush.mostBytes(engine.budget), giveWay)
+  private def apply(
+      engine: StoreEngine, changelogs: Seq[PendingChangelog], giveWay: () => Unit): Unit = {
+    val flush = new Flush(engine.disk, engine.context.generationDir(engine.generation),
+      Flush.mostBytes(engine.budget), giveWay)
     try { flush.run(changelogs); () }
     finally if (flush.isUncertain) engine.synchronized { engine.stale = true }
   }
@@ -49,7 +54,8 @@ private[millpond] object Snapshots extends Logging {
   private def orStale[T](engine: StoreEngine)(work: => T): T =
     try work
     catch {
-      case e: MillpondException if e.kind.startsWith("CHANGELOG_") || e.kind == "LOCAL_FILES_LOST" =>
+      case e: MillpondException
+        if e.kind.startsWith("CHANGELOG_") || e.kind == "LOCAL_FILES_LOST" =>
         engine.synchronized { engine.stale = true }
         throw asLost(engine, e)
     }
@@ -57,18 +63,22 @@ private[millpond] object Snapshots extends Logging {
   /** Where storage is not local, the changelogs here are copies: if one is gone, the next opening finds it in storage. */
   private def asLost(engine: StoreEngine, e: MillpondException): MillpondException = {
     val local = engine.context.localDir.toPath
-    def gone = engine.synchronized(engine.pending).map(c => new File(c.path)).find(f => f.toPath.startsWith(local) && !f.isFile)
+    def gone = engine.synchronized(engine.pending).map(c => new File(c.path)).find(f =>
+      f.toPath.startsWith(local) && !f.isFile)
     (if (e.kind == "CHANGELOG_MISSING") gone else None)
-      .fold(e)(f => MillpondError.of("LOCAL_FILES_LOST", s"the local copy $f of a changelog was deleted.", cause = e))
+      .fold(e)(f =>
+        MillpondError.of("LOCAL_FILES_LOST", s"the local copy $f of a changelog was deleted.",
+          cause = e))
   }
 
   /** Flush, then publish a snapshot of the newest version that is proven committed, if it is `due` ahead of the last one.
     * Returns the version of the new snapshot. Runs beside a batch; only one at a time per store. */
   def snapshot(engine: StoreEngine, due: Int): Option[Long] =
     try engine.uploadLock.during {
-      if (engine.composed) compact(engine, due) // what other partitions own is not uploaded once more
-      prepare(engine, due).map(publish(engine, _))
-    }
+        if (engine.composed)
+          compact(engine, due) // what other partitions own is not uploaded once more
+        prepare(engine, due).map(publish(engine, _))
+      }
     finally engine.dropLocalIfClosed()
 
   private def publish(engine: StoreEngine, p: Prepared): Long =
@@ -77,25 +87,33 @@ private[millpond] object Snapshots extends Logging {
       val start = System.nanoTime
       val answer = engine.context.call("publish_snapshot", p.generation) { r =>
         r.put("version", p.version).put("id", p.id).put("db_checkpoint", p.dir.getPath)
-          .put("partitions", p.layout.partitions).put("scalable", p.layout.scalable).put("unscalable_reason", p.layout.unscalableReason)
+          .put("partitions", p.layout.partitions).put("scalable", p.layout.scalable).put(
+            "unscalable_reason", p.layout.unscalableReason)
         p.keys.describe(r)
-        p.parent.foreach { case (version, id) => r.put("parent_id", id).put("parent_version", version) }
+        p.parent.foreach { case (version, id) =>
+          r.put("parent_id", id).put("parent_version", version)
+        }
         r.set[JsonNode]("files", p.files)
         r.set[JsonNode]("column_families", p.families.get("column_families"))
         ()
       }
       Seams.at("snapshot.uploaded")
       engine.synchronized {
-        if (engine.generation == p.generation && engine.loaded) engine.snapshotPublished(p.version, p.id, answer.path("manifest").asText)
+        if (engine.generation == p.generation && engine.loaded)
+          engine.snapshotPublished(p.version, p.id, answer.path("manifest").asText)
       }
-      engine.metrics.snapshotTaken(answer.get("new_bytes").asLong, answer.get("reused_bytes").asLong, System.nanoTime - start)
+      engine.metrics.snapshotTaken(answer.get("new_bytes").asLong,
+        answer.get("reused_bytes").asLong, System.nanoTime - start)
       p.version
     } finally p.drop()
 
   /** Whether a snapshot is due. While the store is being loaded none is, and nobody waits for that. */
   private def isDue(engine: StoreEngine, due: Int): Boolean =
-    engine.loaded && engine.synchronized(engine.loaded && !engine.closed && !engine.stale && engine.spilledVersion <= engine.anchor &&
-      engine.anchor > math.max(engine.snapshotVersion, engine.emptyAt) && engine.anchor - engine.snapshotVersion >= (if (engine.composed) 1 else due))
+    engine.loaded && engine.synchronized(
+      engine.loaded && !engine.closed && !engine.stale && engine.spilledVersion <= engine.anchor &&
+        engine.anchor > math.max(engine.snapshotVersion,
+          engine.emptyAt) && engine.anchor - engine.snapshotVersion >= (if (engine.composed) 1
+                                                                        else due))
 
   /** A flush that stands aside for commits, unless a task waits for its end. */
   private def flushAside(engine: StoreEngine): Unit = {
@@ -105,36 +123,47 @@ private[millpond] object Snapshots extends Logging {
 
   /** Rewrite the disk tier of a store that a rescale put together. A batch may flush, spill and read meanwhile. */
   private def compact(engine: StoreEngine, due: Int): Unit = {
-    val disk = engine.diskLock.during(if (isDue(engine, due)) { flushAside(engine); engine.disk } else null)
+    val disk = engine.diskLock.during(if (isDue(engine, due)) { flushAside(engine); engine.disk }
+      else null)
     if (disk != null) orStale(engine)(disk.compact())
   }
 
-  private def prepare(engine: StoreEngine, due: Int): Option[Prepared] = if (!engine.loaded) None else engine.diskLock.during {
+  private def prepare(engine: StoreEngine, due: Int): Option[Prepared] = if (!engine.loaded) None
+  else engine.diskLock.during {
     val kept = engine.takeKept()
     if (!isDue(engine, due)) kept
-    else try {
-      kept.foreach(_.drop())
-      flushAside(engine)
-      Some(checkpoint(engine))
-    } finally if (engine.isHeap) engine.closeDisk()
+    else
+      try {
+        kept.foreach(_.drop())
+        flushAside(engine)
+        Some(checkpoint(engine))
+      } finally if (engine.isHeap) engine.closeDisk()
   }
 
   /** The running batch is about to go down into the disk tier, of which no snapshot can be made then until the next batch begins: if one is
     * due it is made now, of links, for maintenance to upload. `diskLock` is held; the disk tier has all that is committed. */
-  def keepForLater(engine: StoreEngine): Unit = if (isDue(engine, engine.context.conf.minDeltasForSnapshot))
+  def keepForLater(
+      engine: StoreEngine): Unit = if (isDue(engine, engine.context.conf.minDeltasForSnapshot))
     try engine.keep(checkpoint(engine))
-    catch { case NonFatal(e) => logWarning(s"store ${engine.context.label}: no snapshot was made, the next batch tries again: ${e.getMessage}", e) }
+    catch {
+      case NonFatal(e) => logWarning(
+          s"store ${engine.context.label}: no snapshot was made, the next batch tries again: ${e.getMessage}",
+          e)
+    }
 
   /** The RocksDB checkpoint of what the disk tier holds, `flushed`; `diskLock` is held. */
   private def checkpoint(engine: StoreEngine): Prepared = {
     Seams.at("snapshot.checkpoint")
-    val dir = new File(engine.context.generationDir(engine.generation), s"snapshot-${java.util.UUID.randomUUID}")
+    val dir = new File(engine.context.generationDir(engine.generation),
+      s"snapshot-${java.util.UUID.randomUUID}")
     val (version, id, keys, families, layout) = engine.synchronized {
       // a batch may have begun since the flush
       val f = Json.obj()
       BatchLog.describeFamilies(engine, f, asOf = engine.flushed)
-      (engine.flushed, engine.lineage((engine.flushed - engine.lineageBase).toInt), engine.flushedKeys, f, engine.layout)
+      (engine.flushed, engine.lineage((engine.flushed - engine.lineageBase).toInt),
+        engine.flushedKeys, f, engine.layout)
     }
-    Prepared(version, id, engine.lastSnapshot, keys, engine.generation, dir, orStale(engine)(engine.disk.snapshotTo(dir)), families, layout)
+    Prepared(version, id, engine.lastSnapshot, keys, engine.generation, dir,
+      orStale(engine)(engine.disk.snapshotTo(dir)), families, layout)
   }
 }

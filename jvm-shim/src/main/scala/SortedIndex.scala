@@ -3,7 +3,8 @@ package org.apache.spark.sql.millpond
 /** The records of a table in the order of their keys: leaves of addresses, and the list of leaves. Keys are compared where the records lie.
   * A view taken by `freeze` stays as it is, whatever changes afterwards; a leaf that a view may share is copied when it changes. A call that
   * is refused memory has changed nothing; `replace` and `remove` need none while there are no views. */
-private[millpond] final class SortedIndex(compareToKey: (Long, AnyRef, Long, Int) => Int, leafSize: Int = SortedIndex.LeafSize) {
+private[millpond] final class SortedIndex(compareToKey: (Long, AnyRef, Long, Int) => Int,
+    leafSize: Int = SortedIndex.LeafSize) {
   import SortedIndex._
 
   private[millpond] var leaves = new Array[Leaf](4)
@@ -11,7 +12,9 @@ private[millpond] final class SortedIndex(compareToKey: (Long, AnyRef, Long, Int
   private var generation = 0 // leaves of an older one may belong to a view
   private var viewed = false
 
-  def size: Int = { var n = 0; var i = 0; while (i < leafCount) { n += leaves(i).count; i += 1 }; n }
+  def size: Int = {
+    var n = 0; var i = 0; while (i < leafCount) { n += leaves(i).count; i += 1 }; n
+  }
   def usedBytes: Long = leafCount * (leafSize * 8L + 48L)
 
   def insert(record: Long, base: AnyRef, offset: Long, length: Int): Unit =
@@ -72,7 +75,8 @@ private[millpond] final class SortedIndex(compareToKey: (Long, AnyRef, Long, Int
     var high = leafCount - 1
     while (low < high) {
       val middle = (low + high + 1) >>> 1
-      if (compareToKey(leaves(middle).addresses(0), base, offset, length) <= 0) low = middle else high = middle - 1
+      if (compareToKey(leaves(middle).addresses(0), base, offset, length) <= 0) low = middle
+      else high = middle - 1
     }
     low
   }
@@ -83,7 +87,8 @@ private[millpond] final class SortedIndex(compareToKey: (Long, AnyRef, Long, Int
     var high = leaf.count
     while (low < high) {
       val middle = (low + high) >>> 1
-      if (compareToKey(leaf.addresses(middle), base, offset, length) < 0) low = middle + 1 else high = middle
+      if (compareToKey(leaf.addresses(middle), base, offset, length) < 0) low = middle + 1
+      else high = middle
     }
     low
   }
@@ -142,7 +147,8 @@ private[millpond] object SortedIndex {
   }
 
   /** Walks the records of a frozen index in order; 0 at the end. */
-  private[millpond] final class View(leaves: Array[Leaf], startLeaf: Int, startAt: Int) extends RecordCursor {
+  private[millpond] final class View(
+      leaves: Array[Leaf], startLeaf: Int, startAt: Int) extends RecordCursor {
     private var leaf = startLeaf
     private var at = startAt
     // counts may not change either: an index that changes a shared leaf changes a copy
@@ -161,5 +167,6 @@ private[millpond] trait RecordCursor {
 
 private[millpond] final class ArrayCursor(records: Array[Long]) extends RecordCursor {
   private var i = 0
-  override def next(): Long = if (i < records.length) { i += 1; records(i - 1) } else 0L
+  override def next(): Long = if (i < records.length) { i += 1; records(i - 1) }
+  else 0L
 }

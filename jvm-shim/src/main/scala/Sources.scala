@@ -5,11 +5,13 @@ import java.nio.ByteBuffer
 
 /** A part of the disk tier that a rescale left in the database of another old partition: the rows of some slots, which the tier itself has
   * not yet. Nothing is written there. */
-private[millpond] final class TierSource(val tier: DiskTier, owned: OwnedSlots, families: FamilyOwnership) {
+private[millpond] final class TierSource(val tier: DiskTier, owned: OwnedSlots,
+    families: FamilyOwnership) {
   def owns(key: Array[Byte], length: Int): Boolean = families.owns(owned, key, 0, length)
 
   /** The slot at or behind `slot` where rows may lie that are wanted. */
-  def slotFrom(slot: Int): Int = if (slot >= FamilyKind.ReservedSlot || owned.contains(slot)) slot else math.min(owned.above(slot), FamilyKind.ReservedSlot)
+  def slotFrom(slot: Int): Int = if (slot >= FamilyKind.ReservedSlot || owned.contains(slot)) slot
+  else math.min(owned.above(slot), FamilyKind.ReservedSlot)
 
   def scan(readAhead: Boolean): SourceScan = new SourceScan(this, tier.iterator(readAhead))
 
@@ -71,7 +73,8 @@ private[millpond] final class SourceScan(source: TierSource, rows: DiskScan) {
 
 /** The rows of a tier and of its sources as one, in key order. No key is in two sources; the tier
   * has rows of theirs too if only some of their copies became part of it. */
-private[millpond] final class MergedScan(own: DiskScan, sources: Array[SourceScan]) extends DiskScan {
+private[millpond] final class MergedScan(
+    own: DiskScan, sources: Array[SourceScan]) extends DiskScan {
   private var ownKey: Array[Byte] = null
   private var current = -1 // the source whose key is the least, -1: the tier's own
   private var least: Array[Byte] = null
@@ -113,6 +116,7 @@ private[millpond] final class MergedScan(own: DiskScan, sources: Array[SourceSca
     buffer.put(least, 0, math.min(least.length, buffer.remaining)).flip()
     least.length
   }
-  override def valueInto(buffer: ByteBuffer): Int = if (current >= 0) sources(current).valueInto(buffer) else own.valueInto(buffer)
+  override def valueInto(buffer: ByteBuffer): Int =
+    if (current >= 0) sources(current).valueInto(buffer) else own.valueInto(buffer)
   override def close(): Unit = if (open) { open = false; own.close(); sources.foreach(_.close()) }
 }

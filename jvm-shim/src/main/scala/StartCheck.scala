@@ -20,7 +20,8 @@ private object StartCheck extends Logging {
       val conf = session.sessionState.newHadoopConf()
       val root = new Path(info.checkpointLocation)
       val local = root.getFileSystem(conf).getUri.getScheme == "file"
-      if (!local || options.string("storage.uri").isDefined || root.getFileSystem(conf).exists(new Path(root.getParent, "millpond/storage.json"))) {
+      if (!local || options.string("storage.uri").isDefined || root.getFileSystem(conf).exists(
+          new Path(root.getParent, "millpond/storage.json"))) {
         LocalDirs.configure(options.string("localDir"))
         HadoopFiles.remember(info.checkpointLocation, conf)
         val request = Json.obj().put("root", info.checkpointLocation)
@@ -28,7 +29,10 @@ private object StartCheck extends Logging {
         S3Access.of(conf).foreach(request.set[JsonNode]("hadoop", _))
         // a driver that is no executor may have no Python for the agent; the tasks will try the storage as well
         try { Agent.call("check_start", request, options.agentSettings); () }
-        catch { case e: MillpondException if e.kind.startsWith("AGENT_") => logWarning(s"the storage was not tried before the query's first task: ${e.getMessage}") }
+        catch {
+          case e: MillpondException if e.kind.startsWith("AGENT_") =>
+            logWarning(s"the storage was not tried before the query's first task: ${e.getMessage}")
+        }
       }
       checked.add(info.queryRunId)
       ()

@@ -3,7 +3,8 @@ package org.apache.spark.sql.millpond
 import com.fasterxml.jackson.databind.node.ObjectNode
 
 /** Where the store's rows belong: key groups, slots, and the folder for files that are being written. */
-final class StoreLayout(val groups: KeyGroups, val partitions: Int, val partition: Int, val stagingDir: String, unscalable: Option[String]) {
+final class StoreLayout(val groups: KeyGroups, val partitions: Int, val partition: Int,
+    val stagingDir: String, unscalable: Option[String]) {
   private var reason: String = unscalable.orNull
   /** Whether keys carry the slot of their group; a store without a known partition key keeps all in slot 0. */
   private val slotted: Boolean = unscalable.isEmpty
@@ -26,12 +27,14 @@ final class StoreLayout(val groups: KeyGroups, val partitions: Int, val partitio
   /** The slot of a key group, which must be one of this partition's: else the store is marked, since a rescale would tear it apart. */
   def checkedSlot(group: Int): Int = {
     if (slotted && group >= 0 && group % partitions != partition && reason == null)
-      reason = s"a key of key group $group is in partition $partition of $partitions: Spark did not place it by the key that Millpond assumes"
+      reason =
+        s"a key of key group $group is in partition $partition of $partitions: Spark did not place it by the key that Millpond assumes"
     slot(group)
   }
 
   def describe(target: ObjectNode): Unit = {
-    target.put("max_parallelism", groups.maxParallelism).put("base", groups.base).put("partitions", partitions)
+    target.put("max_parallelism", groups.maxParallelism).put("base", groups.base).put("partitions",
+      partitions)
       .put("scalable", scalable).put("reason", unscalableReason)
     ()
   }

@@ -2,8 +2,10 @@ package org.apache.spark.sql.millpond
 
 import com.fasterxml.jackson.databind.JsonNode
 
-import org.apache.spark.sql.execution.streaming.state.{StateStoreCustomMetric, StateStoreCustomSumMetric, StateStoreCustomTimingMetric,
-  StateStoreSnapshotLastUploadInstanceMetric}
+import org.apache.spark.sql.execution.streaming.state.{
+  StateStoreCustomMetric, StateStoreCustomSumMetric, StateStoreCustomTimingMetric,
+  StateStoreSnapshotLastUploadInstanceMetric
+}
 
 /** Counters of one store. What happens in the background is reported with the next batch, once. Callers hold the engine's monitor, or
   * are the one thread that takes snapshots. */
@@ -21,7 +23,8 @@ final class StoreMetrics {
   private var snapshots = 0L
   private var restoreNs = 0L
 
-  def committed(bytes: Long, ns: Long): Unit = synchronized { changelogBytes += bytes; changelogNs += ns }
+  def committed(bytes: Long, ns: Long): Unit =
+    synchronized { changelogBytes += bytes; changelogNs += ns }
   def restored(ns: Long): Unit = synchronized(restoreNs += ns)
   def snapshotTaken(newBytes: Long, reusedBytes: Long, ns: Long): Unit = synchronized {
     snapshotNewBytes += newBytes
@@ -31,7 +34,8 @@ final class StoreMetrics {
   }
 
   /** All counters since the last time, by metric. */
-  def take(memoryBytes: Long, agentNs: Long, storage: Map[StateStoreCustomMetric, Long]): Map[StateStoreCustomMetric, Long] = synchronized {
+  def take(memoryBytes: Long, agentNs: Long, storage: Map[StateStoreCustomMetric, Long])
+      : Map[StateStoreCustomMetric, Long] = synchronized {
     val out = Map[StateStoreCustomMetric, Long](
       StoreMetrics.ChangelogBytes -> changelogBytes,
       StoreMetrics.ChangelogMs -> changelogNs / 1000000L,
@@ -46,7 +50,8 @@ final class StoreMetrics {
       StoreMetrics.Shrinks -> shrinks,
       StoreMetrics.Spills -> spills,
       StoreMetrics.EvictedBytes -> evictedBytes,
-      StoreMetrics.MemoryBytes -> memoryBytes) ++ storage
+      StoreMetrics.MemoryBytes -> memoryBytes
+    ) ++ storage
     changelogBytes = 0L
     changelogNs %= 1000000L // what is below a millisecond counts with the next batch
     snapshotNewBytes = 0L
@@ -70,12 +75,15 @@ final class StorageUse {
   def add(answer: JsonNode): Unit = {
     val used = if (answer == null) null else answer.get("storage")
     if (used != null) counts.synchronized {
-      used.fieldNames.forEachRemaining(name => counts(name) = counts.getOrElse(name, 0L) + used.get(name).asLong)
+      used.fieldNames.forEachRemaining(name =>
+        counts(name) = counts.getOrElse(name, 0L) + used.get(name).asLong)
     }
   }
 
   def take(): Map[StateStoreCustomMetric, Long] = counts.synchronized {
-    val out = StoreMetrics.storage.map { case (name, metric) => metric -> counts.getOrElse(name, 0L) }
+    val out = StoreMetrics.storage.map { case (name, metric) =>
+      metric -> counts.getOrElse(name, 0L)
+    }
     counts.clear()
     out
   }
@@ -83,31 +91,68 @@ final class StorageUse {
 
 /** Names are documented (docs/reference/metrics.md) and stay. */
 object StoreMetrics {
-  val ChangelogBytes: StateStoreCustomMetric = SparkLine.sizeMetric("millpondChangelogBytes", "Millpond: bytes of changelogs committed")
-  val ChangelogMs: StateStoreCustomMetric = StateStoreCustomTimingMetric("millpondChangelogMs", "Millpond: time to write and publish changelogs")
-  val SnapshotNewBytes: StateStoreCustomMetric = SparkLine.sizeMetric("millpondSnapshotNewBytes", "Millpond: bytes of SSTs that snapshots uploaded")
-  val SnapshotReusedBytes: StateStoreCustomMetric = SparkLine.sizeMetric("millpondSnapshotReusedBytes", "Millpond: bytes of SSTs that snapshots reused")
-  val SnapshotMs: StateStoreCustomMetric = StateStoreCustomTimingMetric("millpondSnapshotMs", "Millpond: time to publish snapshots, in the background")
-  val SnapshotCount: StateStoreCustomMetric = StateStoreCustomSumMetric("millpondSnapshotCount", "Millpond: snapshots published")
-  val RestoreMs: StateStoreCustomMetric = StateStoreCustomTimingMetric("millpondRestoreMs", "Millpond: time to restore stores")
-  val RestoreBytes: StateStoreCustomMetric = SparkLine.sizeMetric("millpondRestoreBytes", "Millpond: bytes of snapshots and changelogs restored")
-  val AgentCallMs: StateStoreCustomMetric = StateStoreCustomTimingMetric("millpondAgentCallMs", "Millpond: time in calls to the agent")
-  val DiskReads: StateStoreCustomMetric = StateStoreCustomSumMetric("millpondDiskReads", "Millpond: point reads that went to the disk tier")
-  val Shrinks: StateStoreCustomMetric = StateStoreCustomSumMetric("millpondShrinks", "Millpond: times that a store gave memory back")
-  val Spills: StateStoreCustomMetric = StateStoreCustomSumMetric("millpondSpills", "Millpond: times that a micro-batch outgrew memory and went to disk in part")
-  val EvictedBytes: StateStoreCustomMetric = SparkLine.sizeMetric("millpondEvictedBytes", "Millpond: bytes of rows dropped from memory that the disk tier has")
-  val MemoryBytes: StateStoreCustomMetric = SparkLine.sizeMetric("millpondMemoryBytes", "Millpond: bytes of the memory tier")
+  val ChangelogBytes: StateStoreCustomMetric =
+    SparkLine.sizeMetric("millpondChangelogBytes", "Millpond: bytes of changelogs committed")
+  val ChangelogMs: StateStoreCustomMetric = StateStoreCustomTimingMetric("millpondChangelogMs",
+    "Millpond: time to write and publish changelogs")
+  val SnapshotNewBytes: StateStoreCustomMetric = SparkLine.sizeMetric("millpondSnapshotNewBytes",
+    "Millpond: bytes of SSTs that snapshots uploaded")
+  val SnapshotReusedBytes: StateStoreCustomMetric = SparkLine.sizeMetric(
+    "millpondSnapshotReusedBytes", "Millpond: bytes of SSTs that snapshots reused")
+  val SnapshotMs: StateStoreCustomMetric = StateStoreCustomTimingMetric("millpondSnapshotMs",
+    "Millpond: time to publish snapshots, in the background")
+  val SnapshotCount: StateStoreCustomMetric =
+    StateStoreCustomSumMetric("millpondSnapshotCount", "Millpond: snapshots published")
+  val RestoreMs: StateStoreCustomMetric =
+    StateStoreCustomTimingMetric("millpondRestoreMs", "Millpond: time to restore stores")
+  val RestoreBytes: StateStoreCustomMetric = SparkLine.sizeMetric("millpondRestoreBytes",
+    "Millpond: bytes of snapshots and changelogs restored")
+  val AgentCallMs: StateStoreCustomMetric =
+    StateStoreCustomTimingMetric("millpondAgentCallMs", "Millpond: time in calls to the agent")
+  val DiskReads: StateStoreCustomMetric = StateStoreCustomSumMetric("millpondDiskReads",
+    "Millpond: point reads that went to the disk tier")
+  val Shrinks: StateStoreCustomMetric =
+    StateStoreCustomSumMetric("millpondShrinks", "Millpond: times that a store gave memory back")
+  val Spills: StateStoreCustomMetric = StateStoreCustomSumMetric("millpondSpills",
+    "Millpond: times that a micro-batch outgrew memory and went to disk in part")
+  val EvictedBytes: StateStoreCustomMetric = SparkLine.sizeMetric("millpondEvictedBytes",
+    "Millpond: bytes of rows dropped from memory that the disk tier has")
+  val MemoryBytes: StateStoreCustomMetric =
+    SparkLine.sizeMetric("millpondMemoryBytes", "Millpond: bytes of the memory tier")
   /** By their names in the agent's answers. */
   val storage: Map[String, StateStoreCustomMetric] = Map(
-    "put_requests" -> StateStoreCustomSumMetric("millpondStoragePutRequests", "Millpond: requests to the storage that write"),
-    "get_requests" -> StateStoreCustomSumMetric("millpondStorageGetRequests", "Millpond: requests to the storage that read"),
-    "list_requests" -> StateStoreCustomSumMetric("millpondStorageListRequests", "Millpond: requests to the storage that list"),
-    "delete_requests" -> StateStoreCustomSumMetric("millpondStorageDeleteRequests", "Millpond: requests to the storage that delete"),
-    "nano_dollars" -> StateStoreCustomSumMetric("millpondStorageNanoDollars", "Millpond: estimated price of the requests to the storage, in 1e-9 dollars"),
-    "sent_bytes" -> SparkLine.sizeMetric("millpondStorageSentBytes", "Millpond: bytes sent to the storage"),
-    "received_bytes" -> SparkLine.sizeMetric("millpondStorageReceivedBytes", "Millpond: bytes received from the storage"))
-  val LastSnapshot: StateStoreSnapshotLastUploadInstanceMetric = StateStoreSnapshotLastUploadInstanceMetric()
+    "put_requests" -> StateStoreCustomSumMetric("millpondStoragePutRequests",
+      "Millpond: requests to the storage that write"),
+    "get_requests" -> StateStoreCustomSumMetric("millpondStorageGetRequests",
+      "Millpond: requests to the storage that read"),
+    "list_requests" -> StateStoreCustomSumMetric("millpondStorageListRequests",
+      "Millpond: requests to the storage that list"),
+    "delete_requests" -> StateStoreCustomSumMetric("millpondStorageDeleteRequests",
+      "Millpond: requests to the storage that delete"),
+    "nano_dollars" -> StateStoreCustomSumMetric("millpondStorageNanoDollars",
+      "Millpond: estimated price of the requests to the storage, in 1e-9 dollars"),
+    "sent_bytes" -> SparkLine.sizeMetric("millpondStorageSentBytes",
+      "Millpond: bytes sent to the storage"),
+    "received_bytes" -> SparkLine.sizeMetric("millpondStorageReceivedBytes",
+      "Millpond: bytes received from the storage")
+  )
+  val LastSnapshot: StateStoreSnapshotLastUploadInstanceMetric =
+    StateStoreSnapshotLastUploadInstanceMetric()
 
-  val all: Seq[StateStoreCustomMetric] = Seq(ChangelogBytes, ChangelogMs, SnapshotNewBytes, SnapshotReusedBytes, SnapshotMs, SnapshotCount,
-    RestoreMs, RestoreBytes, AgentCallMs, DiskReads, Shrinks, Spills, EvictedBytes, MemoryBytes) ++ storage.values
+  val all: Seq[StateStoreCustomMetric] = Seq(
+    ChangelogBytes,
+    ChangelogMs,
+    SnapshotNewBytes,
+    SnapshotReusedBytes,
+    SnapshotMs,
+    SnapshotCount,
+    RestoreMs,
+    RestoreBytes,
+    AgentCallMs,
+    DiskReads,
+    Shrinks,
+    Spills,
+    EvictedBytes,
+    MemoryBytes
+  ) ++ storage.values
 }

@@ -17,38 +17,46 @@ private[millpond] object WarmUp extends Logging {
   private val FewReads = 4096 // from the disk, about 20 ms
   private val courtesy = Courtesy.ofWarmUp() // of the one thread
 
-  private lazy val pool = Executors.newFixedThreadPool(1, new ThreadFactory {
-    def newThread(work: Runnable): Thread = {
-      val thread = new Thread(work, "millpond-warm-up")
-      thread.setDaemon(true)
-      thread
-    }
-  })
+  private lazy val pool = Executors.newFixedThreadPool(1,
+    new ThreadFactory {
+      def newThread(work: Runnable): Thread = {
+        val thread = new Thread(work, "millpond-warm-up")
+        thread.setDaemon(true)
+        thread
+      }
+    })
 
   /** The engine's monitor is held. */
   def start(engine: StoreEngine): Unit = {
     engine.warming = true
     val generation = engine.generation
-    Seams.start(s"warm-up ${engine.context.label}", () =>
-      try run(engine, generation)
-      catch {
-        // the rows stay on disk, where every read finds them; a damaged file is reported by the read that needs it
-        case NonFatal(e) =>
-          engine.synchronized(if (engine.generation == generation) engine.endWarmUp())
-          logWarning(s"store ${engine.context.label} stays on disk: ${e.getMessage}")
-      })(pool.execute(_))
+    Seams.start(
+      s"warm-up ${engine.context.label}",
+      () =>
+        try run(engine, generation)
+        catch {
+          // the rows stay on disk, where every read finds them; a damaged file is reported by the read that needs it
+          case NonFatal(e) =>
+            engine.synchronized(if (engine.generation == generation) engine.endWarmUp())
+            logWarning(s"store ${engine.context.label} stays on disk: ${e.getMessage}")
+        }
+    )(pool.execute(_))
   }
 
   private def run(engine: StoreEngine, generation: Int): Unit = {
     var going = engine.synchronized {
-      val active = engine.warming && engine.generation == generation && !engine.closed && engine.loaded
-      if (active) engine.warmScan = new WarmScan(engine.disk.iterator(readAhead = true), engine.families.values.asScala)
+      val active =
+        engine.warming && engine.generation == generation && !engine.closed && engine.loaded
+      if (active) engine.warmScan =
+        new WarmScan(engine.disk.iterator(readAhead = true), engine.families.values.asScala)
       active
     }
     while (going) {
-      if (Seams.director == null) courtesy.giveWay(engine.isScanned || (Busy.batchesNeedAllCores && engine.diskReads < FewReads))
+      if (Seams.director == null) courtesy.giveWay(
+        engine.isScanned || (Busy.batchesNeedAllCores && engine.diskReads < FewReads))
       // a store that is being loaded anew is left at once: this thread serves the others too
-      going = engine.generation == generation && engine.synchronized(engine.generation == generation && step(engine))
+      going = engine.generation == generation && engine.synchronized(
+        engine.generation == generation && step(engine))
       Thread.`yield`()
       Seams.at("warm-up.step")
     }
@@ -65,8 +73,9 @@ private[millpond] object WarmUp extends Logging {
   /** Some rows; false if this was the end. */
   private def step(engine: StoreEngine): Boolean =
     if (!engine.warming) false
-    else if (engine.budget.usedBytes > engine.budget.limitBytes * BudgetShare) { engine.endWarmUp(); false }
-    else if (engine.warmScan.step(Seams.stretch("warm-up.rows", StepRows).toInt)) true
+    else if (engine.budget.usedBytes > engine.budget.limitBytes * BudgetShare) {
+      engine.endWarmUp(); false
+    } else if (engine.warmScan.step(Seams.stretch("warm-up.rows", StepRows).toInt)) true
     else {
       engine.warmScan.end()
       engine.endWarmUp()
@@ -105,7 +114,8 @@ private[millpond] final class WarmScan(scan: DiskScan, families: Iterable[Family
         values = ByteBuffer.allocateDirect(RowLimit.bufferFor(valueLength))
         valueLength = scan.valueInto(values)
       }
-      f.table.admit(null, keys.at, keys.length, hash, keys.slot, f.prefixLength(null, keys.at), null, SparkLine.addressOf(values) + f.valueLead, valueLength - f.valueLead, 0): Unit
+      f.table.admit(null, keys.at, keys.length, hash, keys.slot, f.prefixLength(null, keys.at),
+        null, SparkLine.addressOf(values) + f.valueLead, valueLength - f.valueLead, 0): Unit
     }
   }
 

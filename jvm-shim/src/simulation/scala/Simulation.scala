@@ -79,7 +79,8 @@ object Simulation {
   private var failing = Seq.empty[String] // how the points begin at which something may go wrong
   private val fallible = mutable.HashMap.empty[String, Boolean]
 
-  private def message(kind: String, a: Actor): ObjectNode = nodes.objectNode().put("m", kind).put("t", a.id)
+  private def message(kind: String, a: Actor): ObjectNode =
+    nodes.objectNode().put("m", kind).put("t", a.id)
 
   private def mayYield: Boolean = {
     var i = 0
@@ -112,7 +113,9 @@ object Simulation {
       }
     }
 
-    override def start(name: String, work: Runnable): Unit = { begin(name, ownerOf(mine.get))(() => { work.run(); null }); () }
+    override def start(name: String, work: Runnable): Unit = {
+      begin(name, ownerOf(mine.get))(() => { work.run(); null }); ()
+    }
 
     override def acquire(lock: ReentrantLock): Unit = {
       val a = mine.get
@@ -136,20 +139,28 @@ object Simulation {
 
     override def call(method: String, request: String): String = {
       val a = mine.get
-      val first = message("agent", a).put("method", method).put("request", request).put("y", mayYield).put("dying", a.dying).put("owner", ownerOf(a))
+      val first =
+        message("agent", a).put("method", method).put("request", request).put("y", mayYield).put(
+          "dying", a.dying).put("owner", ownerOf(a))
       var reply = ask(first)
       while (reply.has("pause")) {
         pass(a, reply.get("go").asInt)
-        reply = ask(message("agent_go", a).put("call", reply.get("pause").asInt).put("dying", a.dying))
+        reply =
+          ask(message("agent_go", a).put("call", reply.get("pause").asInt).put("dying", a.dying))
       }
       if (reply.has("lost"))
-        throw new Py4JNetworkException(reply.get("lost").asText, if (reply.path("late").asBoolean) new java.net.SocketTimeoutException("injected") else null)
+        throw new Py4JNetworkException(reply.get("lost").asText,
+          if (reply.path("late").asBoolean) new java.net.SocketTimeoutException("injected")
+          else null)
       reply.get("answer").asText
     }
 
     override def timedOut(e: Throwable): Boolean =
-      Iterator.iterate(e)(_.getCause).takeWhile(_ != null).take(8).exists(_.isInstanceOf[java.net.SocketTimeoutException])
-    override def kill(): Unit = { ask(message("agent_kill", mine.get).put("owner", ownerOf(mine.get))); () }
+      Iterator.iterate(e)(_.getCause).takeWhile(_ != null).take(8).exists(
+        _.isInstanceOf[java.net.SocketTimeoutException])
+    override def kill(): Unit = {
+      ask(message("agent_kill", mine.get).put("owner", ownerOf(mine.get))); ()
+    }
   }
 
   private def begin(name: String, owner: String)(work: () => JsonNode): Actor = {
@@ -157,19 +168,24 @@ object Simulation {
     nextId += 1
     actors(a.id) = a
     fresh += a
-    val thread = new Thread(() => {
-      a.turn.acquire()
-      mine.set(a)
-      val done = message("done", a)
-      try if (!a.doomed) { val result = work(); if (result != null) done.set[ObjectNode]("results", result) }
-      catch {
-        case _: Death => done.put("died", true)
-        case e: Throwable => done.set[ObjectNode]("error", ProviderHarness.failure(e))
-      }
-      actors.remove(a.id)
-      val next = ask(done).get("go").asInt
-      actors(next).turn.release()
-    }, s"actor-${a.id}-$name")
+    val thread = new Thread(
+      () => {
+        a.turn.acquire()
+        mine.set(a)
+        val done = message("done", a)
+        try if (!a.doomed) {
+            val result = work(); if (result != null) done.set[ObjectNode]("results", result)
+          }
+        catch {
+          case _: Death => done.put("died", true)
+          case e: Throwable => done.set[ObjectNode]("error", ProviderHarness.failure(e))
+        }
+        actors.remove(a.id)
+        val next = ask(done).get("go").asInt
+        actors(next).turn.release()
+      },
+      s"actor-${a.id}-$name"
+    )
     thread.setDaemon(true)
     thread.start()
     a
@@ -177,7 +193,8 @@ object Simulation {
 
   /** What Spark would compile for each schema is interpreted: to compile takes longer than all that a seed does with it. */
   private val plainly = new SQLConf
-  plainly.setConfString(SQLConf.CODEGEN_FACTORY_MODE.key, CodegenObjectFactoryMode.NO_CODEGEN.toString)
+  plainly.setConfString(SQLConf.CODEGEN_FACTORY_MODE.key,
+    CodegenObjectFactoryMode.NO_CODEGEN.toString)
 
   private def one(c: JsonNode): ObjectNode = {
     val answer = nodes.objectNode()
@@ -220,32 +237,41 @@ object Simulation {
         results
       }
       nodes.numberNode(a.id)
-    case "doom" => actors.values.foreach(a => if (a.owner == c.get("x").asText) a.doomed = true); nodes.nullNode
-    case "open" => ProviderHarness.run(c); watch(); budget = provider(c).engine.budget; nodes.nullNode
+    case "doom" =>
+      actors.values.foreach(a => if (a.owner == c.get("x").asText) a.doomed = true); nodes.nullNode
+    case "open" =>
+      ProviderHarness.run(c); watch(); budget = provider(c).engine.budget; nodes.nullNode
     // without a process its memory is given back all the same: whoever has the store loses it
     case "drop" =>
       val p = provider(c)
-      ProviderHarness.storesOf(p).foreach { case s: MillpondReading => p.end(s.session); case _ => () }
-      try ProviderHarness.run(nodes.objectNode().put("do", "close").put("p", c.get("p").asText)) finally watch()
-    case "close" => try ProviderHarness.run(c) finally watch()
+      ProviderHarness.storesOf(p).foreach {
+        case s: MillpondReading => p.end(s.session); case _ => ()
+      }
+      try ProviderHarness.run(nodes.objectNode().put("do", "close").put("p", c.get("p").asText))
+      finally watch()
+    case "close" =>
+      try ProviderHarness.run(c)
+      finally watch()
     // what the task's end does, while a thread of the task may still hold the store
-    case "end_session" => 
+    case "end_session" =>
       val store = ProviderHarness.storeOf(c.get("s").asText).asInstanceOf[MillpondReading]
       store.provider.end(store.session)
       nodes.nullNode
-    case "compact" => 
+    case "compact" =>
       val engine = provider(c).engine
       engine.diskLock.during { if (engine.disk != null) engine.disk.compact() }
       nodes.nullNode
     case "lose_files" => LocalDirs.delete(provider(c).engine.context.localDir); nodes.nullNode
     case "stats" =>
-      nodes.objectNode().put("used_bytes", if (budget == null) 0L else budget.usedBytes).put("actors", actors.size - 1)
+      nodes.objectNode().put("used_bytes", if (budget == null) 0L else budget.usedBytes).put(
+        "actors", actors.size - 1)
         .put("stores", if (budget == null) 0L else budget.limitBytes / budget.fairShareBytes)
     case _ => ProviderHarness.run(c)
   }
 
-  private def watch(): Unit = monitors = ProviderHarness.allProviders.collect { case p: MillpondStateStoreProvider => p }
-    .flatMap(p => Seq[AnyRef](p, p.engine)).toArray
+  private def watch(): Unit =
+    monitors = ProviderHarness.allProviders.collect { case p: MillpondStateStoreProvider => p }
+      .flatMap(p => Seq[AnyRef](p, p.engine)).toArray
 
   def main(args: Array[String]): Unit = {
     System.setOut(new PrintStream(System.err, true)) // nothing else may write between the answers

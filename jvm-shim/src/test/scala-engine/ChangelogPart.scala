@@ -7,9 +7,11 @@ import java.util.zip.CRC32
 
 import scala.collection.mutable
 
-import org.apache.spark.sql.millpond.{BlockHelpers, Bytes, ChangelogCursor, ChangelogFormat,
-  ChangelogReader, ChangelogScratch, ChangelogWriter, Codec, Family, FamilyKind, FamilyShape, Json,
-  MemoryBudget, MillpondException, Op, Seams}
+import org.apache.spark.sql.millpond.{
+  BlockHelpers, Bytes, ChangelogCursor, ChangelogFormat, ChangelogReader, ChangelogScratch,
+  ChangelogWriter, Codec, Family, FamilyKind, FamilyShape, Json, MemoryBudget, MillpondException,
+  Op, Seams
+}
 import org.apache.spark.unsafe.Platform
 
 /** The writer and the reader of changelogs: what was written is read, and lies as the format says;
@@ -164,7 +166,7 @@ object ChangelogPart extends Part {
         ints(json.length) ++ json)
       blocks.foreach { case (raw, records) =>
         sealedPart(ints(raw.length + claim._1, raw.length, records + claim._2) ++
-          Array[Byte](codec.toByte, 0, 0, 0), Change.bytes(raw))
+            Array[Byte](codec.toByte, 0, 0, 0), Change.bytes(raw))
       }
       val count = blocks.map(_._2 + claim._2.toLong).sum
       val bytes = blocks.map(_._1.length + claim._1.toLong).sum
@@ -211,7 +213,8 @@ object ChangelogPart extends Part {
     * @param last its block ends with it */
   private final case class Item(op: Byte, key: String, value: Option[String], family: Int,
       slot: Int, copied: Boolean, last: Boolean) {
-    val change: Change = if (copied) Change(op, key, value) else {
+    val change: Change = if (copied) Change(op, key, value)
+    else {
       val (kind, multi, plain) = families(family)
       val (id, group) = (two(family * 13), two(slot))
       val physical =
@@ -224,7 +227,8 @@ object ChangelogPart extends Part {
     /** What it takes at most, as the writer reckons before it knows what stands round the key: a block that has less room is full. */
     val room: Int = key.length + value.fold(0)(_.length) + ChangelogFormat.HeadBytes
 
-    def write(writer: ChangelogWriter): Unit = if (copied) change.write(writer) else {
+    def write(writer: ChangelogWriter): Unit = if (copied) change.write(writer)
+    else {
       val (f, length) = (made(family), value.fold(0)(_.length))
       val at = native + key.length
       val bytes = Change.bytes(key + value.getOrElse(""))
@@ -271,11 +275,11 @@ object ChangelogPart extends Part {
       plan.blocks.drop(skipped).foreach { block =>
         val from = rest.size
         trial.check(cursor.next((o, b, k, kl, v, vl) =>
-          rest += Change.read(o, b, k, kl, v, vl): Unit), "a block is missing")
+            rest += Change.read(o, b, k, kl, v, vl): Unit), "a block is missing")
         trial.equal(rest.drop(from).toSeq, block, "a block")
       }
       trial.check(!cursor.next((_, _, _, _, _, _) =>
-        throw new AssertionError("a record behind the last block")), "a block too much")
+          throw new AssertionError("a record behind the last block")), "a block too much")
       trial.equal(rest.toSeq, plan.records.drop(before), s"what was read behind $skipped blocks")
     } finally cursor.close()
   }
@@ -315,7 +319,7 @@ object ChangelogPart extends Part {
       refused(whole.take(n), s"cut at $n of ${whole.length}"))
     (1 to times).foreach { _ =>
       val at = if (random.nextBoolean()) random.nextInt(whole.length)
-        else math.max(0, whole.length - 1 - random.nextInt(60))
+      else math.max(0, whole.length - 1 - random.nextInt(60))
       val changed = whole.clone()
       changed(at) = (changed(at) ^ (1 << random.nextInt(8))).toByte
       refused(changed, s"with a bit changed at $at of ${whole.length}")

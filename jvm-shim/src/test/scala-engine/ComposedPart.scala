@@ -5,8 +5,10 @@ import java.nio.file.Files
 
 import scala.collection.mutable
 
-import org.apache.spark.sql.millpond.{ChangelogWriter, Codec, Composer, DiskScan, DiskTier, Flush,
-  Json, MillpondException, Op, PendingChangelog}
+import org.apache.spark.sql.millpond.{
+  ChangelogWriter, Codec, Composer, DiskScan, DiskTier, Flush, Json, MillpondException, Op,
+  PendingChangelog
+}
 
 /** A disk tier that is put together after a rescale, of what old partitions had, beside a plain
   * map: what is read while rows still lie in sources, while iterators stay open, and after those

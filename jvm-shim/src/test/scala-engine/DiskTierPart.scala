@@ -120,8 +120,7 @@ private final class TierStore(trial: Trial, dir: File) {
         try {
           writer.put(first, 0, first.length, first, 0, 0)
           throw new AssertionError("a sorted file takes keys in any order")
-        }
-        catch { case _: MillpondException => trial.step("out of order"); return false }
+        } catch { case _: MillpondException => trial.step("out of order"); return false }
       }
       if (changes.nonEmpty && !chance(5)) { writer.finish(); done = true }
     } finally if (!done) { writer.abandon(); check(!file.exists, "an abandoned file is left") }
@@ -209,9 +208,11 @@ private final class TierStore(trial: Trial, dir: File) {
     def go(steps: Int): Unit = {
       var left = steps
       while (left > 0) {
-        check(scan.isValid == rest.nonEmpty,
+        check(
+          scan.isValid == rest.nonEmpty,
           if (scan.isValid) s"an iterator has ${Change.hex(Change.text(scan.key))} behind its end"
-          else s"an iterator ends before ${Change.hex(rest.head._1)}")
+          else s"an iterator ends before ${Change.hex(rest.head._1)}"
+        )
         if (rest.isEmpty) { scan.close(); open -= this; left = 0 }
         else {
           val (k, v) = rest.head

@@ -2,8 +2,10 @@ package org.apache.spark.sql.millpond.testing
 
 import java.io.File
 
-import org.apache.spark.sql.millpond.{ChangelogReader, ChangelogWriter, Codec, DiskTier, Flush,
-  Json, MillpondError, MillpondException, Op, PendingChangelog, RowFilter}
+import org.apache.spark.sql.millpond.{
+  ChangelogReader, ChangelogWriter, Codec, DiskTier, Flush, Json, MillpondError, MillpondException,
+  Op, PendingChangelog, RowFilter
+}
 
 /** A flush beside a plain map: changelogs of puts, deletes, appends and repeated keys, batches that
   * spilled, changelogs of which only some rows are wanted, files that another attempt replaced. It

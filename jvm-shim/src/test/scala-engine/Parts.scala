@@ -28,7 +28,8 @@ trait Part {
   *
   * @param failAt the call that fails, counted from 1 over all seams that the part lets fail; 0: none
   * @param aftermath what to do then */
-final class Trial(part: Part, val seed: Long, val failAt: Int, val aftermath: String) extends Seams.Director {
+final class Trial(
+    part: Part, val seed: Long, val failAt: Int, val aftermath: String) extends Seams.Director {
   val random = new Random(seed)
   private val steps = mutable.ArrayBuffer.empty[String]
   private var calls = 0
@@ -42,7 +43,8 @@ final class Trial(part: Part, val seed: Long, val failAt: Int, val aftermath: St
   def step(what: => String): Unit = if (steps.size < Trial.MostSteps) steps += what
   def chance(percent: Int): Boolean = random.nextInt(100) < percent
   def check(holds: Boolean, what: => String): Unit = if (!holds) throw new AssertionError(what)
-  def equal(actual: Any, expected: Any, what: => String): Unit = check(actual == expected, s"$what is $actual, not $expected")
+  def equal(actual: Any, expected: Any, what: => String): Unit =
+    check(actual == expected, s"$what is $actual, not $expected")
 
   /** Work that may come to no seam that can fail: a way back must not need what has just run out. */
   def sheltered[T](what: String)(work: => T): T = {
@@ -58,7 +60,8 @@ final class Trial(part: Part, val seed: Long, val failAt: Int, val aftermath: St
     if (calls == failAt) { step(s"  $point fails"); throw e }
   }
   override def stretch(what: String, usual: Long): Long = part.stretch(what, usual)
-  override def start(name: String, work: Runnable): Unit = throw new AssertionError(s"$name is started")
+  override def start(name: String, work: Runnable): Unit =
+    throw new AssertionError(s"$name is started")
   override def acquire(lock: ReentrantLock): Unit = lock.lock()
 }
 
@@ -68,7 +71,9 @@ object Trial {
   /** In a thread that has nothing yet of what threads keep. */
   def inNewThread(work: => Unit): Unit = {
     var failure: Throwable = null
-    val thread = new Thread(() => try work catch { case e: Throwable => failure = e })
+    val thread = new Thread(() =>
+      try work
+      catch { case e: Throwable => failure = e })
     thread.start()
     thread.join()
     if (failure != null) throw failure
@@ -87,7 +92,8 @@ object Trial {
   /** As RocksDB says it, where somebody must translate that. */
   def diskFull(point: String): Option[Throwable] =
     if (!point.startsWith("disk.")) None
-    else if (point == "disk.compact") Some(MillpondError.of("LOCAL_DISK_FULL", "as the test wants it"))
+    else if (point == "disk.compact")
+      Some(MillpondError.of("LOCAL_DISK_FULL", "as the test wants it"))
     else Some(new RocksDBException("IO error: No space left on device: as the test wants it"))
 }
 
@@ -99,7 +105,8 @@ object Parts {
 
   def main(args: Array[String]): Unit = {
     val (first, seeds, name) = (args(0).toLong, args(1).toInt, args(2))
-    val part = parts.find(_.name == name).getOrElse(throw new IllegalArgumentException(s"part $name"))
+    val part =
+      parts.find(_.name == name).getOrElse(throw new IllegalArgumentException(s"part $name"))
     val started = System.nanoTime
     var sequences = 0
     def attempt(trial: Trial): Int = {
@@ -109,15 +116,20 @@ object Parts {
       catch {
         case e: Throwable =>
           println(trial.log)
-          println(s"$name fails with seed ${trial.seed}" + (if (trial.failAt == 0) "" else s", call ${trial.failAt} failing, then '${trial.aftermath}'"))
+          println(
+            s"$name fails with seed ${trial.seed}" + (if (trial.failAt == 0) ""
+                                                      else
+                                                        s", call ${trial.failAt} failing, then '${trial.aftermath}'"))
           e.printStackTrace(System.out)
           sys.exit(1)
       } finally Seams.director = null
     }
     (first until first + seeds).foreach { seed =>
       val seams = attempt(new Trial(part, seed, 0, ""))
-      if (seed % part.failuresEvery == 0) (1 to seams).foreach(n => part.aftermaths.foreach(aftermath => attempt(new Trial(part, seed, n, aftermath))))
+      if (seed % part.failuresEvery == 0) (1 to seams).foreach(n =>
+        part.aftermaths.foreach(aftermath => attempt(new Trial(part, seed, n, aftermath))))
     }
-    println(s"$name: $seeds seeds from $first on, $sequences sequences passed in ${(System.nanoTime - started) / 1000000} ms")
+    println(
+      s"$name: $seeds seeds from $first on, $sequences sequences passed in ${(System.nanoTime - started) / 1000000} ms")
   }
 }

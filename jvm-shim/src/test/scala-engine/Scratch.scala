@@ -31,9 +31,9 @@ object Scratch {
   /** The files below a folder that this process has open; none where the system does not tell. */
   def opened(dir: File): Seq[String] =
     Option(descriptors.listFiles).toSeq.flatMap(_.toSeq).flatMap { fd =>
-    try Some(Files.readSymbolicLink(fd.toPath).toString)
-    catch { case _: java.io.IOException => None } // it was the list's own
-  }.filter(_.startsWith(dir.getPath + "/"))
+      try Some(Files.readSymbolicLink(fd.toPath).toString)
+      catch { case _: java.io.IOException => None } // it was the list's own
+    }.filter(_.startsWith(dir.getPath + "/"))
 
   def delete(file: File): Unit = {
     Option(file.listFiles).foreach(_.foreach(delete))

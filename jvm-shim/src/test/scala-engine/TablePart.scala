@@ -3,7 +3,9 @@ package org.apache.spark.sql.millpond.testing
 import scala.collection.immutable.SortedMap
 import scala.collection.mutable
 
-import org.apache.spark.sql.millpond.{Bytes, MemoryBudget, MillpondException, Op, RecordCursor, Table, TableShape}
+import org.apache.spark.sql.millpond.{
+  Bytes, MemoryBudget, MillpondException, Op, RecordCursor, Table, TableShape
+}
 import org.apache.spark.unsafe.Platform
 
 /** The memory tier as the engine uses it, beside a disk tier that is a map. */
@@ -16,7 +18,9 @@ object TablePart extends Part {
   override def run(trial: Trial): Unit = {
     val shapes = Seq(TableShape.Plain, TableShape.Chained, TableShape.Sorted)
     val store = new TableStore(trial, shapes((trial.seed % 3).toInt))
-    try (1 to trial.random.between(20, 120)).foreach { n => store.step(); store.verify(deeply = n % 8 == 0) }
+    try (1 to trial.random.between(20, 120)).foreach { n =>
+        store.step(); store.verify(deeply = n % 8 == 0)
+      }
     finally store.close()
     trial.equal(store.budget.usedBytes, 0L, "memory after the end")
   }
@@ -53,16 +57,20 @@ private final class TableStore(trial: Trial, shape: TableShape) {
     // the number twice: where `Chained` looks for a prefix, and to tell keys apart
     Array[Byte](2, 0, 0, 0, 0, (i % 5).toByte, i.toByte) ++ tail
   }
-  private def hashOf(k: Int): Int = Bytes.hash(keys(k), Bytes.ArrayOffset, keys(k).length) & hashMask
-  private def find(in: Table, k: Int): Long = in.find(keys(k), Bytes.ArrayOffset, keys(k).length, hashOf(k))
+  private def hashOf(k: Int): Int =
+    Bytes.hash(keys(k), Bytes.ArrayOffset, keys(k).length) & hashMask
+  private def find(in: Table, k: Int): Long =
+    in.find(keys(k), Bytes.ArrayOffset, keys(k).length, hashOf(k))
   private def find(k: Int): Long = find(table, k)
-  private def keyOf(t: Table, record: Long): Int = Platform.getByte(null, t.keyAddress(record) + 6).toInt
+  private def keyOf(t: Table, record: Long): Int =
+    Platform.getByte(null, t.keyAddress(record) + 6).toInt
   private def text(address: Long, length: Int): String = {
     val bytes = new Array[Byte](length)
     Bytes.copy(null, address, bytes, Bytes.ArrayOffset, length)
     new String(bytes, "ISO-8859-1")
   }
-  private def valueOf(t: Table, record: Long): String = text(t.valueAddress(record), t.valueLength(record))
+  private def valueOf(t: Table, record: Long): String =
+    text(t.valueAddress(record), t.valueLength(record))
 
   private def someKey: Int = random.nextInt(keyCount)
   private def someValue: String = {
@@ -75,11 +83,13 @@ private final class TableStore(trial: Trial, shape: TableShape) {
   private def admit(k: Int): Long = {
     val value = disk.get(k)
     val bytes = value.fold(new Array[Byte](0))(_.getBytes("ISO-8859-1"))
-    table.admit(keys(k), Bytes.ArrayOffset, keys(k).length, hashOf(k), k, PrefixLength, bytes, Bytes.ArrayOffset, value.fold(-1)(_.length), 0)
+    table.admit(keys(k), Bytes.ArrayOffset, keys(k).length, hashOf(k), k, PrefixLength, bytes,
+      Bytes.ArrayOffset, value.fold(-1)(_.length), 0)
   }
   private def write(k: Int, found: Long, value: Option[String]): Unit = {
     val bytes = value.fold(new Array[Byte](0))(_.getBytes("ISO-8859-1"))
-    table.write(keys(k), Bytes.ArrayOffset, keys(k).length, hashOf(k), found, k, PrefixLength, bytes, Bytes.ArrayOffset, value.fold(-1)(_.length))
+    table.write(keys(k), Bytes.ArrayOffset, keys(k).length, hashOf(k), found, k, PrefixLength,
+      bytes, Bytes.ArrayOffset, value.fold(-1)(_.length))
   }
 
   private def get(k: Int): Unit = if (find(k) == 0L && !table.complete && chance(80)) admit(k): Unit
@@ -103,7 +113,8 @@ private final class TableStore(trial: Trial, shape: TableShape) {
   private def appendTo(k: Int, added: String, replay: Boolean): Unit = {
     var found = find(k)
     if (found == 0L && !table.complete && (!replay || disk.contains(k))) found = admit(k)
-    if (found != 0L && table.isPresent(found)) table.append(found, added.getBytes("ISO-8859-1"), Bytes.ArrayOffset, added.length)
+    if (found != 0L && table.isPresent(found))
+      table.append(found, added.getBytes("ISO-8859-1"), Bytes.ArrayOffset, added.length)
     else write(k, found, Some(added))
   }
 
@@ -115,7 +126,9 @@ private final class TableStore(trial: Trial, shape: TableShape) {
       val records = table.all()
       var record = records.next()
       while (record != 0L) {
-        if (table.isPresent(record)) { val k = keyOf(table, record); write(k, record, None); working -= k }
+        if (table.isPresent(record)) {
+          val k = keyOf(table, record); write(k, record, None); working -= k
+        }
         record = records.next()
       }
       cursor.foreach(k => if (find(k) == 0L) { write(k, 0L, None); working -= k })
@@ -128,13 +141,17 @@ private final class TableStore(trial: Trial, shape: TableShape) {
     val k = keyOf(table, now)
     table.change(i, merges = !whole) match {
       case Op.Put => Some(Change(Op.Put, k, valueOf(table, now)))
-      case Op.Merge => Some(Change(Op.Merge, k, valueOf(table, now).substring(table.valueLength(table.touchedOld(i)))))
+      case Op.Merge => Some(Change(Op.Merge, k,
+            valueOf(table, now).substring(table.valueLength(table.touchedOld(i)))))
       case Op.Delete => Some(Change(Op.Delete, k, ""))
       case _ => None
     }
   }
-  private def applied(state: State, changes: Seq[Change]): State = changes.foldLeft(state) { (s, c) =>
-    if (c.op == Op.Delete) s - c.key else if (c.op == Op.Put) s.updated(c.key, c.value) else s.updated(c.key, s.getOrElse(c.key, "") + c.value)
+  private def applied(
+      state: State, changes: Seq[Change]): State = changes.foldLeft(state) { (s, c) =>
+    if (c.op == Op.Delete) s - c.key
+    else if (c.op == Op.Put) s.updated(c.key, c.value)
+    else s.updated(c.key, s.getOrElse(c.key, "") + c.value)
   }
 
   private def begin(): Unit = {
@@ -148,7 +165,8 @@ private final class TableStore(trial: Trial, shape: TableShape) {
   private def commit(): Unit = {
     closeWalks()
     val log = segments ++ changes(whole = false)
-    equal(applied(versions(version), log), working, "what the changelog makes of the version before")
+    equal(applied(versions(version), log), working,
+      "what the changelog makes of the version before")
     version += 1
     versions(version) = working
     changelogs(version) = log
@@ -220,14 +238,16 @@ private final class TableStore(trial: Trial, shape: TableShape) {
     if (later.isEmpty) { table.endLoading(); warm = null }
   }
   private def admitFrom(k: Int, value: String): Unit = {
-    table.admit(keys(k), Bytes.ArrayOffset, keys(k).length, hashOf(k), k, PrefixLength, value.getBytes("ISO-8859-1"), Bytes.ArrayOffset, value.length, 0): Unit
+    table.admit(keys(k), Bytes.ArrayOffset, keys(k).length, hashOf(k), k, PrefixLength,
+      value.getBytes("ISO-8859-1"), Bytes.ArrayOffset, value.length, 0): Unit
   }
   private def rebuild(): Unit = {
     warm = null
     var room = random.nextInt(20)
     table = table.rebuild(
       { record =>
-        val keep = table.stamp(record) > flushed || (table.wasUsed(record) && table.isPresent(record) && room > 0)
+        val keep = table.stamp(record) > flushed || (table.wasUsed(record) && table.isPresent(
+          record) && room > 0)
         if (keep) room -= 1
         keep
       },
@@ -253,7 +273,8 @@ private final class TableStore(trial: Trial, shape: TableShape) {
       if (inMemory) {
         val record = records.next()
         if (record == 0L) inMemory = false
-        else if (in.isPresent(record) && wanted(keyOf(in, record))) take(keyOf(in, record), valueOf(in, record))
+        else if (in.isPresent(record) && wanted(keyOf(in, record)))
+          take(keyOf(in, record), valueOf(in, record))
       } else rows match {
         case (k, value) :: rest =>
           rows = rest
@@ -275,10 +296,12 @@ private final class TableStore(trial: Trial, shape: TableShape) {
     val k = someKey
     open += (shape match {
       case TableShape.Chained if chance(50) =>
-        new Walk(other => other % 5 == k % 5, _.withPrefix(keys(k), Bytes.ArrayOffset, PrefixLength))
+        new Walk(other => other % 5 == k % 5,
+          _.withPrefix(keys(k), Bytes.ArrayOffset, PrefixLength))
       case TableShape.Chained if chance(50) => new Walk(_ => true, _.byPrefix())
       case TableShape.Sorted if chance(50) =>
-        new Walk(other => java.util.Arrays.compareUnsigned(keys(other), keys(k)) >= 0, _.from(keys(k), Bytes.ArrayOffset, keys(k).length))
+        new Walk(other => java.util.Arrays.compareUnsigned(keys(other), keys(k)) >= 0,
+          _.from(keys(k), Bytes.ArrayOffset, keys(k).length))
       case _ => new Walk(_ => true, _.all())
     })
   }
@@ -307,9 +330,11 @@ private final class TableStore(trial: Trial, shape: TableShape) {
   def step(): Unit = {
     val k = someKey
     random.nextInt(if (inBatch) 100 else 130) match {
-      case n if n < 25 && inBatch => val v = someValue; step(s"put $k, ${v.length} bytes")(put(k, Some(v)))
+      case n if n < 25 && inBatch =>
+        val v = someValue; step(s"put $k, ${v.length} bytes")(put(k, Some(v)))
       case n if n < 40 && inBatch => step(s"remove $k")(put(k, None))
-      case n if n < 52 && inBatch => val v = someValue; step(s"append to $k, ${v.length} bytes")(append(k, v))
+      case n if n < 52 && inBatch =>
+        val v = someValue; step(s"append to $k, ${v.length} bytes")(append(k, v))
       case n if n < 54 && inBatch => step("erase all")(erase())
       case n if n < 60 && inBatch => step("commit")(commit())
       case n if n < 63 && inBatch => step("abort")(abort())
@@ -319,11 +344,17 @@ private final class TableStore(trial: Trial, shape: TableShape) {
       case n if n < 58 && !inBatch => step("restore")(restore())
       case n if n < 61 && !inBatch => step("begin")(begin()); step("rebuild")(rebuild())
       case n if n < 66 => step("flush")(flush())
-      case n if n < 70 => step("evict") { warm = null; sheltered("evict")(table.evict(random.nextInt(2000).toLong, flushed)): Unit }
+      case n if n < 70 =>
+        step("evict") {
+          warm = null; sheltered("evict")(table.evict(random.nextInt(2000).toLong, flushed)): Unit
+        }
       case n if n < 82 => if (warm != null) step("warm up")(warmUp())
       case n if n < 86 => step(s"get $k")(get(k))
       case n if n < 90 => if (open.size < 3) step("open an iterator")(openWalk())
-      case _ => open.headOption.foreach(_ => { val w = open(random.nextInt(open.size)); step("iterate")((1 to random.nextInt(20)).foreach(_ => if (open.contains(w)) w.next())) })
+      case _ => open.headOption.foreach(_ => {
+          val w = open(random.nextInt(open.size));
+          step("iterate")((1 to random.nextInt(20)).foreach(_ => if (open.contains(w)) w.next()))
+        })
     }
   }
 
@@ -333,7 +364,9 @@ private final class TableStore(trial: Trial, shape: TableShape) {
     (0 until keyCount).foreach { k =>
       val found = find(k)
       val wanted = working.getOrElse(k, null)
-      val seen = if (found != 0L) { if (table.isPresent(found)) valueOf(table, found) else null } else if (table.complete) null else disk.getOrElse(k, null)
+      val seen = if (found != 0L) { if (table.isPresent(found)) valueOf(table, found) else null }
+      else if (table.complete) null
+      else disk.getOrElse(k, null)
       if (seen != wanted) equal(seen, wanted, s"key $k")
     }
   }

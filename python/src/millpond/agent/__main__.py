@@ -35,7 +35,9 @@ def main(stdin: TextIO | None = None) -> int:
     # A commit must not wait five milliseconds, Python's default, because a snapshot is at work in another thread.
     sys.setswitchinterval(0.0005)
     # Before the link is up: if the JVM dies while we connect, nobody else would end this process.
-    threading.Thread(target=_exit_at_end_of, args=(stdin,), name="millpond-stdin-watchdog", daemon=True).start()
+    threading.Thread(
+        target=_exit_at_end_of, args=(stdin,), name="millpond-stdin-watchdog", daemon=True
+    ).start()
 
     from millpond.agent import gateway
     from millpond.agent.service import AgentService
@@ -44,14 +46,18 @@ def main(stdin: TextIO | None = None) -> int:
     local_root = parameters.get("local_root")
     service = AgentService(local_root=local_root)
     try:
-        gateway.connect(service, port=parameters["port"], token=parameters["token"], use_files=hadoop.use)
+        gateway.connect(
+            service, port=parameters["port"], token=parameters["token"], use_files=hadoop.use
+        )
     except gateway.LinkError as error:
         print(f"millpond agent: {error}", file=sys.stderr, flush=True)
         return EXIT_NO_LINK
     if local_root:
         from millpond.agent.local_dirs import sweep_abandoned
 
-        threading.Thread(target=sweep_abandoned, args=(local_root,), name="millpond-local-sweep", daemon=True).start()
+        threading.Thread(
+            target=sweep_abandoned, args=(local_root,), name="millpond-local-sweep", daemon=True
+        ).start()
     threading.Event().wait()
     return 0
 
@@ -59,7 +65,9 @@ def main(stdin: TextIO | None = None) -> int:
 def _parameters(line: str) -> dict[str, Any]:
     """Return the start parameters. Raises ValueError, whose text never repeats the line: it holds the token."""
     if not line.strip():
-        raise ValueError("no start parameters on stdin; this program is started by Spark's executor, not by hand")
+        raise ValueError(
+            "no start parameters on stdin; this program is started by Spark's executor, not by hand"
+        )
     try:
         parameters = json.loads(line)
     except json.JSONDecodeError:

@@ -37,7 +37,9 @@ def make_directory(context: StoreContext, staging_dir: str) -> None:
         raise translate(e, f"creating {staging_dir}") from e
 
 
-def publish_changelog(context: StoreContext, version: VersionId, staged: str, local_dir: str) -> dict[str, object]:
+def publish_changelog(
+    context: StoreContext, version: VersionId, staged: str, local_dir: str
+) -> dict[str, object]:
     """Make the staged file durable under its final name. Idempotent; whether it landed is settled by looking.
 
     Returns: `path` where the file can be read locally from now on, and its `bytes`.
@@ -45,7 +47,9 @@ def publish_changelog(context: StoreContext, version: VersionId, staged: str, lo
         version is not there either.
     """
     directory, name = os.path.split(staged)
-    if directory != context.staging_dir(local_dir) or not isinstance(layout.parse_store_file(name), layout.StagingFile):
+    if directory != context.staging_dir(local_dir) or not isinstance(
+        layout.parse_store_file(name), layout.StagingFile
+    ):
         raise request_error("staged is no staging file of the store")
     key = layout.changelog_key(context.store, version, context.spark_format)
     if context.directory is None:

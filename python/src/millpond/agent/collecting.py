@@ -25,7 +25,9 @@ _CANDIDATES_KIND = "gc"
 _CACHEABLE_AGE_MS = 2_000
 
 
-def collect(context: StoreContext, anchor: VersionId, *, force: bool, now_ms: int) -> dict[str, object]:
+def collect(
+    context: StoreContext, anchor: VersionId, *, force: bool, now_ms: int
+) -> dict[str, object]:
     """Delete what no retained version of this store needs, and sweep its operator if it is the sweeping store.
 
     Args:
@@ -40,10 +42,15 @@ def collect(context: StoreContext, anchor: VersionId, *, force: bool, now_ms: in
     context.last_collect_ms = now_ms
     if _sweeps(context):
         deleted += _sweep_now_and_then(context, anchor, pinned, force, interval_ms, now_ms)
-    return {"deleted_files": len(deleted), "deleted_bytes": sum(info.size_bytes for info in deleted)}
+    return {
+        "deleted_files": len(deleted),
+        "deleted_bytes": sum(info.size_bytes for info in deleted),
+    }
 
 
-def _expire(context: StoreContext, anchor: VersionId, pinned: frozenset[str], now_ms: int) -> list[ObjectInfo]:
+def _expire(
+    context: StoreContext, anchor: VersionId, pinned: frozenset[str], now_ms: int
+) -> list[ObjectInfo]:
     if anchor.version == 0:
         return []
     if context.collect_files is None:
@@ -88,7 +95,11 @@ def _is_proven(context: StoreContext, anchor: VersionId) -> bool:
     """
     proven = is_committed(context.storage, context.store, anchor, context.spark_format)
     if not proven:
-        log.info("store %s: nothing is collected: the commit log does not name version %s", context.store, anchor)
+        log.info(
+            "store %s: nothing is collected: the commit log does not name version %s",
+            context.store,
+            anchor,
+        )
     return proven
 
 
@@ -105,7 +116,12 @@ def _sweeps(context: StoreContext) -> bool:
 
 
 def _sweep_now_and_then(
-    context: StoreContext, anchor: VersionId, pinned: frozenset[str], force: bool, interval_ms: int, now_ms: int
+    context: StoreContext,
+    anchor: VersionId,
+    pinned: frozenset[str],
+    force: bool,
+    interval_ms: int,
+    now_ms: int,
 ) -> list[ObjectInfo]:
     checkpoint, operator = context.checkpoint, context.store.operator
     with checkpoint.lock:
@@ -125,7 +141,11 @@ def _sweep_now_and_then(
 
 
 def _sweep(
-    checkpoint: CheckpointContext, operator: int, listings: Mapping[StoreId, Listing], grace_ms: int, now_ms: int
+    checkpoint: CheckpointContext,
+    operator: int,
+    listings: Mapping[StoreId, Listing],
+    grace_ms: int,
+    now_ms: int,
 ) -> list[ObjectInfo]:
     """Delete SSTs that no manifest names and staging files that nobody finished. Return what was deleted.
 
@@ -137,7 +157,9 @@ def _sweep(
         candidates = _load_candidates(checkpoint, operator)
         ssts = [info for listing in listings.values() for info in listing.ssts.values()]
         staging = [info for listing in listings.values() for info in listing.staging]
-        sweep = gc.plan_sweep(ssts, staging, referenced, candidates, grace_ms=grace_ms, now_ms=now_ms)
+        sweep = gc.plan_sweep(
+            ssts, staging, referenced, candidates, grace_ms=grace_ms, now_ms=now_ms
+        )
         doomed = _delete(checkpoint, operator, sweep.doomed, now_ms)
     except MillpondError as e:
         log.warning("operator %d is not swept: %s", operator, e)
@@ -165,7 +187,10 @@ def _delete(
     # A manifest published since the listing may name what was unreferenced. From here on its publisher sees the notice.
     again = _mark(checkpoint, operator, _list_operator(checkpoint, operator), now_ms)
     if not condemned.withdraw_abandoned(checkpoint.storage, operator, notice):
-        log.warning("operator %d: nothing is deleted: the sweep took so long that another one withdrew it", operator)
+        log.warning(
+            "operator %d: nothing is deleted: the sweep took so long that another one withdrew it",
+            operator,
+        )
         return ()
     doomed = tuple(info for info in doomed if info.key not in again)
     checkpoint.storage.delete(info.key for info in doomed)
@@ -182,7 +207,9 @@ def _list_operator(checkpoint: CheckpointContext, operator: int) -> dict[StoreId
     return listings
 
 
-def _mark(checkpoint: CheckpointContext, operator: int, listings: Mapping[StoreId, Listing], now_ms: int) -> set[str]:
+def _mark(
+    checkpoint: CheckpointContext, operator: int, listings: Mapping[StoreId, Listing], now_ms: int
+) -> set[str]:
     """Return the keys of all SSTs and changelogs that the listed manifests name. Raises: MillpondError if one cannot be read."""
     referenced: set[str] = set()
     seen: dict[str, tuple[ObjectInfo, frozenset[str]]] = {}
@@ -230,7 +257,9 @@ def _clear_after_rescale(
         ]
         if rescale_pins:
             referenced = _mark(checkpoint, operator, listings, now_ms)
-            doomed += [info for info in rescale_pins if not referenced & pins.pinned_by(storage, info.key)]
+            doomed += [
+                info for info in rescale_pins if not referenced & pins.pinned_by(storage, info.key)
+            ]
         if doomed and not _is_proven(context, anchor):
             return []
         storage.delete(info.key for info in doomed)
@@ -247,8 +276,16 @@ def _candidates_key(operator: int) -> str:
 def _load_candidates(checkpoint: CheckpointContext, operator: int) -> dict[str, int]:
     key = _candidates_key(operator)
     try:
-        fields = unseal(_CANDIDATES_KIND, checkpoint.storage.read(key), name=key, damaged=ErrorKind.FORMAT_DAMAGED)
-        return {entry.string("key"): entry.integer("first_seen_ms") for entry in fields.children("candidates")}
+        fields = unseal(
+            _CANDIDATES_KIND,
+            checkpoint.storage.read(key),
+            name=key,
+            damaged=ErrorKind.FORMAT_DAMAGED,
+        )
+        return {
+            entry.string("key"): entry.integer("first_seen_ms")
+            for entry in fields.children("candidates")
+        }
     except NotFoundError:
         return {}
     except MillpondError as e:
@@ -258,10 +295,15 @@ def _load_candidates(checkpoint: CheckpointContext, operator: int) -> dict[str, 
 
 
 def _save_candidates(
-    checkpoint: CheckpointContext, operator: int, before: Mapping[str, int], candidates: Mapping[str, int]
+    checkpoint: CheckpointContext,
+    operator: int,
+    before: Mapping[str, int],
+    candidates: Mapping[str, int],
 ) -> None:
     if dict(before) == dict(candidates):
         return
-    entries = [{"key": key, "first_seen_ms": first_seen_ms} for key, first_seen_ms in candidates.items()]
+    entries = [
+        {"key": key, "first_seen_ms": first_seen_ms} for key, first_seen_ms in candidates.items()
+    ]
     body = {"required_features": [], "candidates": entries}
     checkpoint.storage.put_bytes(_candidates_key(operator), seal(_CANDIDATES_KIND, body))

@@ -17,7 +17,12 @@ from millpond.ids import StoreId
 from millpond.json_fields import JsonFields
 from millpond.restore.execute import Fetching
 from millpond.restore.sst_cache import SstCache, cache_directory
-from millpond.spark_metadata import OperatorInfo, SparkMetadata, read_operator_info, read_spark_metadata
+from millpond.spark_metadata import (
+    OperatorInfo,
+    SparkMetadata,
+    read_operator_info,
+    read_spark_metadata,
+)
 from millpond.storage import ObjectInfo, Storage
 from millpond.storage.owner import claim
 from millpond.storage.parallel import Parallel
@@ -61,7 +66,9 @@ class CheckpointContext:
     parallel: Parallel = field(default_factory=lambda: Parallel(_FETCHES))
     claiming: threading.Lock = field(default_factory=threading.Lock)
     claimed: bool = False
-    recorded: set[int] = field(default_factory=set)  # operators of which it is written down that the query has them
+    recorded: set[int] = field(
+        default_factory=set
+    )  # operators of which it is written down that the query has them
 
     def claim(self) -> None:
         """Before the state is changed for the first time: see to it that it is of this Spark checkpoint, and not of one of which
@@ -98,7 +105,9 @@ class StoreContext:
     snapshot_lock: threading.Lock = field(default_factory=threading.Lock)
     collect_lock: threading.Lock = field(default_factory=threading.Lock)
     ssts_lock: threading.Lock = field(default_factory=threading.Lock)
-    collect_files: StoreFiles | None = None  # keeps headers from one collection to the next; under collect_lock
+    collect_files: StoreFiles | None = (
+        None  # keeps headers from one collection to the next; under collect_lock
+    )
     last_collect_ms: int = 0
 
     @property
@@ -123,7 +132,12 @@ class StoreContext:
         """Before the first version of partition 0: write down that the query has this operator. Spark's commit log tells it in Spark
         checkpoint format 2; in format 1 nothing tells of an operator whose folder is lost. Raises: UnavailableError."""
         operator, recorded = self.store.operator, self.checkpoint.recorded
-        if version == 1 and self.store.partition == 0 and self.spark_format == 1 and operator not in recorded:
+        if (
+            version == 1
+            and self.store.partition == 0
+            and self.spark_format == 1
+            and operator not in recorded
+        ):
             self.storage.put_bytes(layout.operator_record_key(operator), b"")
             recorded.add(operator)
 
@@ -138,7 +152,11 @@ class StoreContext:
     def unlisted_files(self, local_dir: str) -> UnlistedFiles:
         """Return a view of the store's files that lists nothing."""
         return UnlistedFiles(
-            self.storage, self.store, self.spark_format, local_dir=local_dir, parallel=self.checkpoint.parallel
+            self.storage,
+            self.store,
+            self.spark_format,
+            local_dir=local_dir,
+            parallel=self.checkpoint.parallel,
         )
 
     def operator_info(self) -> OperatorInfo | None:
@@ -169,13 +187,17 @@ _CheckpointKey = tuple[str, StorageSettings, str]  # URI, how to reach it, run
 class Contexts:
     """Finds the context of a request's `store`. Thread-safe."""
 
-    def __init__(self, open_storage: Callable[[str, StorageSettings], Storage], local_root: str | None = None) -> None:
+    def __init__(
+        self, open_storage: Callable[[str, StorageSettings], Storage], local_root: str | None = None
+    ) -> None:
         self._open_storage = open_storage
         self._local_root = local_root
         self._lock = threading.Lock()
         # By run, because a query may have been deleted with its Spark checkpoint, and another one begun at the same place.
         self._checkpoints: dict[_CheckpointKey, CheckpointContext] = {}
-        self._gates: dict[_CheckpointKey, threading.Lock] = {}  # held while the storage of a Spark checkpoint is opened
+        self._gates: dict[
+            _CheckpointKey, threading.Lock
+        ] = {}  # held while the storage of a Spark checkpoint is opened
         self._stores: dict[tuple[str, int, int, str, str], StoreContext] = {}  # the last is the run
 
     def of(self, value: object) -> StoreContext:
@@ -183,11 +205,19 @@ class Contexts:
         if not isinstance(value, dict):
             raise request_error("no store")
         try:
-            key = (value["root"], value["operator"], value["partition"], value["name"], value["run_id"])
+            key = (
+                value["root"],
+                value["operator"],
+                value["partition"],
+                value["name"],
+                value["run_id"],
+            )
             known = self._stores.get(key)
         except (KeyError, TypeError) as e:
             raise request_error("the store lacks a field or has one of a wrong type") from e
-        described = {name: field for name, field in value.items() if name not in ("local_dir", "hadoop")}
+        described = {
+            name: field for name, field in value.items() if name not in ("local_dir", "hadoop")
+        }
         hadoop = handed_over(value.get("hadoop"))
         if known is not None and known.described == described and known.hadoop == hadoop:
             return known
@@ -197,7 +227,13 @@ class Contexts:
         """Return the context that an earlier `of` made, None if it was forgotten or never made."""
         try:
             return self._stores.get(
-                (value["root"], value["operator"], value["partition"], value["name"], value["run_id"])
+                (
+                    value["root"],
+                    value["operator"],
+                    value["partition"],
+                    value["name"],
+                    value["run_id"],
+                )
             )
         except (KeyError, TypeError):
             return None
@@ -205,23 +241,37 @@ class Contexts:
     def forget(self, context: StoreContext) -> None:
         """Drop what is remembered of a store."""
         with self._lock:
-            self._stores = {key: known for key, known in self._stores.items() if known is not context}
+            self._stores = {
+                key: known for key, known in self._stores.items() if known is not context
+            }
             used = {id(known.checkpoint) for known in self._stores.values()}
-            self._checkpoints = {key: known for key, known in self._checkpoints.items() if id(known) in used}
-            self._gates = {key: gate for key, gate in self._gates.items() if key in self._checkpoints or gate.locked()}
+            self._checkpoints = {
+                key: known for key, known in self._checkpoints.items() if id(known) in used
+            }
+            self._gates = {
+                key: gate
+                for key, gate in self._gates.items()
+                if key in self._checkpoints or gate.locked()
+            }
 
     def _gate(self, key: _CheckpointKey) -> threading.Lock:
         with self._lock:
             return self._gates.setdefault(key, threading.Lock())
 
     def _make(
-        self, described: dict[str, Any], hadoop: HandedOver, key: tuple[str, int, int, str, str], fields: JsonFields
+        self,
+        described: dict[str, Any],
+        hadoop: HandedOver,
+        key: tuple[str, int, int, str, str],
+        fields: JsonFields,
     ) -> StoreContext:
         options = described.get("options")
         if not isinstance(options, dict):
             raise request_error("store.options is no object")
         resolved = resolve(options)
-        store = StoreId(fields.integer("operator"), fields.integer("partition"), fields.string("name"))
+        store = StoreId(
+            fields.integer("operator"), fields.integer("partition"), fields.string("name")
+        )
         settings = storage_settings(resolved, hadoop)
         uri, run_id = layout.checkpoint_of_state(fields.string("root")), fields.string("run_id")
         with self._gate((uri, settings, run_id)):
@@ -237,7 +287,9 @@ class Contexts:
             cache: SstCache | None = None
             if directory is None and self._local_root is not None:
                 parent = os.path.dirname(os.path.normpath(self._local_root))
-                cache = SstCache(cache_directory(parent), option_int(resolved, "storage.cache.size"))
+                cache = SstCache(
+                    cache_directory(parent), option_int(resolved, "storage.cache.size")
+                )
             context = StoreContext(
                 checkpoint=checkpoint,
                 store=store,

@@ -85,7 +85,11 @@ def connect(
                 address=LOOPBACK, port=port, auth_token=token, auto_convert=True
             ),
             callback_server_parameters=java_gateway.CallbackServerParameters(
-                address=LOOPBACK, port=0, auth_token=token, daemonize=True, daemonize_connections=True
+                address=LOOPBACK,
+                port=0,
+                auth_token=token,
+                daemonize=True,
+                daemonize_connections=True,
             ),
         )
         callback_server = gateway.get_callback_server()
@@ -93,18 +97,24 @@ def connect(
             raise LinkError(f"the callback server did not start within {START_TIMEOUT_S:.0f} s")
         callback_server.server_socket.listen(CALLBACK_BACKLOG)
         server = gateway.java_gateway_server
-        server.resetCallbackClient(server.getCallbackClient().getAddress(), callback_server.get_listening_port())
+        server.resetCallbackClient(
+            server.getCallbackClient().getAddress(), callback_server.get_listening_port()
+        )
         if use_files is not None:
             entry_point = gateway.entry_point
             use_files(lambda method, request: str(entry_point.files(method, request)))
         gateway.entry_point.register(_AgentApi(handler))
     except LinkError:
         raise
-    except Exception as error:  # py4j raises its own and socket errors alike; all mean the same here
+    except (
+        Exception
+    ) as error:  # py4j raises its own and socket errors alike; all mean the same here
         raise LinkError(
             f"cannot link to the JVM at {LOOPBACK}:{port}: {type(error).__name__}: {_one_line(error)}"
         ) from error
-    log.info("linked to the JVM port=%d callback_port=%d", port, callback_server.get_listening_port())
+    log.info(
+        "linked to the JVM port=%d callback_port=%d", port, callback_server.get_listening_port()
+    )
     return gateway
 
 
@@ -114,7 +124,9 @@ def _import_py4j() -> Any:
     except ImportError:
         # An executor of a cluster often has py4j only as the zip inside Spark's own distribution.
         if spark_home := os.environ.get("SPARK_HOME"):
-            sys.path += sorted(glob.glob(os.path.join(spark_home, "python", "lib", "py4j-*-src.zip")))
+            sys.path += sorted(
+                glob.glob(os.path.join(spark_home, "python", "lib", "py4j-*-src.zip"))
+            )
         try:
             from py4j import java_gateway
         except ImportError as error:

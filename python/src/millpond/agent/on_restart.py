@@ -18,7 +18,9 @@ log = logging.getLogger(__name__)
 _ENDING_S = 16.0
 
 
-def rescale_on_restart(request: dict[str, Any], opener: Callable[[str, StorageSettings], Storage]) -> dict[str, Any]:
+def rescale_on_restart(
+    request: dict[str, Any], opener: Callable[[str, StorageSettings], Storage]
+) -> dict[str, Any]:
     """Return the answer of the protocol's `rescale`.
 
     Args: opener: makes the storage of a Spark checkpoint from its URI and how to reach it.
@@ -65,5 +67,7 @@ def _rescale(
         file_sink=file_sink,
         settings=settings,
     )
-    log.info("rescaled %s from %d to %d partitions (%s)", root, report.current, partitions, report.way)
+    log.info(
+        "rescaled %s from %d to %d partitions (%s)", root, report.current, partitions, report.way
+    )
     return {"from": report.current, "way": report.way, "seconds": report.seconds}

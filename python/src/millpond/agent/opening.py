@@ -14,7 +14,14 @@ from millpond.agent.changelogs import make_directory
 from millpond.agent.context import StoreContext
 from millpond.changelog import ChangelogHeader
 from millpond.config import DEFAULT_BACKEND
-from millpond.errors import ConflictError, ErrorKind, FormatError, InvalidInputError, NotFoundError, error
+from millpond.errors import (
+    ConflictError,
+    ErrorKind,
+    FormatError,
+    InvalidInputError,
+    NotFoundError,
+    error,
+)
 from millpond.format_file import CheckpointFormat, decode_format, encode_format
 from millpond.ids import StoreId, VersionId
 from millpond.json_fields import KeyGroupsInfo
@@ -61,7 +68,8 @@ def open_store(
     Raises: MillpondError: of any kind that docs/design/0001-planes-and-protocol.md names for `open`.
     """
     rejections = {
-        name: Rejection(name, ErrorKind.MANIFEST_DAMAGED, "the store found what it names damaged") for name in excluded
+        name: Rejection(name, ErrorKind.MANIFEST_DAMAGED, "the store found what it names damaged")
+        for name in excluded
     }
     arguments = _Arguments(target, local_dir, generation, load_empty, snapshot)
     if context.directory is None and not excluded and snapshot is None:
@@ -85,14 +93,19 @@ class _Arguments:
 
 
 def _open(
-    context: StoreContext, files: StoreFiles, rejections: dict[str, Rejection], arguments: _Arguments
+    context: StoreContext,
+    files: StoreFiles,
+    rejections: dict[str, Rejection],
+    arguments: _Arguments,
 ) -> dict[str, object]:
     started = time.monotonic()
     target, local_dir = arguments.target, arguments.local_dir
     metadata = context.spark_metadata()
     laid_out: LaidOut | LaidOutSources | None = None
     while True:
-        plan = _plan(context, files, target, rejections, arguments.load_empty, metadata, arguments.snapshot)
+        plan = _plan(
+            context, files, target, rejections, arguments.load_empty, metadata, arguments.snapshot
+        )
         setting = _setting(context, files, plan, metadata)
         if plan.manifest is None:
             break
@@ -120,7 +133,12 @@ def _open(
             known.update({sst.identity: sst for sst in laid_out.ssts})
             local_ssts.save(local_dir, known.values())
     answer = _answer(
-        context, files, plan, setting, _described(files, plan, laid_out, local_dir, arguments.generation), local_dir
+        context,
+        files,
+        plan,
+        setting,
+        _described(files, plan, laid_out, local_dir, arguments.generation),
+        local_dir,
     )
     log.info(
         "store opened store=%s version=%d snapshot=%d changelogs=%d bytes=%s ms=%d",
@@ -147,14 +165,20 @@ def _plan(
         return empty_plan(VersionId(target.version))
     try:
         return plan_restore(
-            files, target, excluded=rejections, retain_versions=context.retain_versions, snapshot=snapshot
+            files,
+            target,
+            excluded=rejections,
+            retain_versions=context.retain_versions,
+            snapshot=snapshot,
         )
     except NotFoundError as e:
         if files.is_listed and files.listing.is_empty:
             # With more partitions than the state was written for, the new ones have nothing: say why.
             recorded = _recorded_in_partition_0(context)
             if recorded is not None and context.store.partition >= recorded:
-                raise _partitions_changed(context, recorded, metadata.partitions or context.partitions_hint) from e
+                raise _partitions_changed(
+                    context, recorded, metadata.partitions or context.partitions_hint
+                ) from e
         raise
 
 
@@ -190,7 +214,11 @@ def _fetch(
 
 
 def _described(
-    files: StoreFiles, plan: RestorePlan, laid_out: LaidOut | LaidOutSources | None, local_dir: str, generation: int
+    files: StoreFiles,
+    plan: RestorePlan,
+    laid_out: LaidOut | LaidOutSources | None,
+    local_dir: str,
+    generation: int,
 ) -> dict[str, object] | None:
     """Return `db` of the answer: the disk tier to begin with, or what to put it together from."""
     manifest = plan.manifest
@@ -208,7 +236,11 @@ def _described(
         db["group_keys"] = list(manifest.group_keys)
     if isinstance(laid_out, LaidOutSources):
         db["sources"] = [
-            {"dir": directory, "bytes": source.total_bytes, "slots": [list(pair) for pair in source.slots]}
+            {
+                "dir": directory,
+                "bytes": source.total_bytes,
+                "slots": [list(pair) for pair in source.slots],
+            }
             for directory, source in zip(laid_out.directories, manifest.sources, strict=True)
         ]
         db["changelogs"] = [
@@ -288,14 +320,20 @@ def query_setting(context: StoreContext, version: int) -> Setting:
     stored = read_format(context)
     if partitions is None or stored is None:
         raise _partitions_unknown(context)
-    return Setting(metadata.operators.get(context.store.operator), partitions, stored.key_groups_at(version))
+    return Setting(
+        metadata.operators.get(context.store.operator), partitions, stored.key_groups_at(version)
+    )
 
 
-def _setting(context: StoreContext, files: StoreFiles, plan: RestorePlan, metadata: SparkMetadata) -> Setting:
+def _setting(
+    context: StoreContext, files: StoreFiles, plan: RestorePlan, metadata: SparkMetadata
+) -> Setting:
     recorded = _recorded(plan)
     operator = metadata.operators.get(context.store.operator)
     # Without an offset log (a provider driven by a test) what is recorded is better than the session's value.
-    partitions = metadata.partitions or (recorded.partitions if recorded is not None else context.partitions_hint)
+    partitions = metadata.partitions or (
+        recorded.partitions if recorded is not None else context.partitions_hint
+    )
     if partitions is None:
         raise _partitions_unknown(context)
     if (
@@ -319,7 +357,9 @@ def _recorded(plan: RestorePlan) -> KeyGroupsInfo | None:
 
 def _check_recorded(context: StoreContext, version: int, recorded: int, partitions: int) -> None:
     """Raise PARTITIONS_CHANGED unless `version` is a past one, read from before a rescale."""
-    metadata = read_spark_metadata(context.storage, batches=(version - 1,), operators=(context.store.operator,))
+    metadata = read_spark_metadata(
+        context.storage, batches=(version - 1,), operators=(context.store.operator,)
+    )
     last = metadata.last_committed_batch
     is_past = last is not None and version <= last
     if not is_past or metadata.partitions_at(version) != recorded:
@@ -347,7 +387,11 @@ def _recorded_in_partition_0(context: StoreContext) -> int | None:
     """How many partitions the operator's state was written for, from the newest file of partition 0."""
     if context.store.partition == 0:
         return None
-    files = StoreFiles(context.storage, StoreId(context.store.operator, 0, context.store.name), context.spark_format)
+    files = StoreFiles(
+        context.storage,
+        StoreId(context.store.operator, 0, context.store.name),
+        context.spark_format,
+    )
     listing = files.refresh()
     try:
         if listing.changelogs:
@@ -355,7 +399,9 @@ def _recorded_in_partition_0(context: StoreContext) -> int | None:
         if listing.manifests:
             return files.read_manifest(max(listing.manifests)).key_groups.partitions
     except (FormatError, NotFoundError) as e:
-        log.warning("store %s: cannot tell for how many partitions it was written: %s", files.store, e)
+        log.warning(
+            "store %s: cannot tell for how many partitions it was written: %s", files.store, e
+        )
     return None
 
 
@@ -377,14 +423,18 @@ def _remember_format(context: StoreContext, stored: CheckpointFormat) -> None:
         context.checkpoint.format = stored
 
 
-def _key_groups(context: StoreContext, partitions: int, recorded: KeyGroupsInfo | None, version: int) -> KeyGroups:
+def _key_groups(
+    context: StoreContext, partitions: int, recorded: KeyGroupsInfo | None, version: int
+) -> KeyGroups:
     """Return the checkpoint's key groups at `version`; the first store that opens writes them down."""
     option = context.options["maxParallelism"]
     requested = option if isinstance(option, int) else None
     stored = read_format(context)
     if stored is None:
         if recorded is not None:
-            log.warning("%s is missing and is written anew from what the state says", layout.FORMAT_KEY)
+            log.warning(
+                "%s is missing and is written anew from what the state says", layout.FORMAT_KEY
+            )
             groups = KeyGroups(recorded.max_parallelism, recorded.base)
         else:
             groups = key_groups_for(partitions, requested)
@@ -406,7 +456,10 @@ def _key_groups(context: StoreContext, partitions: int, recorded: KeyGroupsInfo 
             kind=ErrorKind.MAX_PARALLELISM_MISMATCH,
         )
     groups = stored.key_groups_at(version)
-    if recorded is not None and (recorded.max_parallelism, recorded.base) != (groups.max_parallelism, groups.base):
+    if recorded is not None and (recorded.max_parallelism, recorded.base) != (
+        groups.max_parallelism,
+        groups.base,
+    ):
         raise error(
             ErrorKind.FORMAT_DAMAGED,
             f"store {context.store} was written with max parallelism {recorded.max_parallelism} (base {recorded.base}), "
@@ -420,7 +473,9 @@ def _refuse_foreign(context: StoreContext, files: StoreFiles) -> None:
     if foreign and files.listing.is_empty:
         raise _foreign(context, foreign[0])
     if files.listing.changelogs and read_format(context) is None and files.has_foreign_changelog():
-        raise _foreign(context, next(iter(files.listing.changelogs.values())).key.rpartition("/")[2])
+        raise _foreign(
+            context, next(iter(files.listing.changelogs.values())).key.rpartition("/")[2]
+        )
 
 
 def _foreign(context: StoreContext, name: str) -> Exception:

@@ -71,7 +71,9 @@ class PendingCalls:
             if call is None:
                 call = _Call(ticket, self._clock())
                 name = f"millpond-call-{ticket}"
-                threading.Thread(target=self._run, args=(call, work), name=name, daemon=True).start()
+                threading.Thread(
+                    target=self._run, args=(call, work), name=name, daemon=True
+                ).start()
                 self._calls[ticket] = call
             call.asked_s = self._clock()
         call.done.wait(wait_s)

@@ -115,7 +115,9 @@ class AgentService:
         except MillpondError as e:
             log.info("call failed method=%s kind=%s: %s", method, e.kind, e)
             return _error_answer(e.kind.value, str(e), e.hint)
-        except Exception as e:  # the JVM must get an answer whatever happened; the traceback goes to stderr
+        except (
+            Exception
+        ) as e:  # the JVM must get an answer whatever happened; the traceback goes to stderr
             log.exception("call failed method=%s", method)
             return _error_answer(ErrorKind.INTERNAL.value, f"{type(e).__name__}: {e}", "")
 
@@ -137,7 +139,11 @@ class AgentService:
         from millpond.agent.starting import check_start
 
         fields = JsonFields(request, request_error)
-        return {"state": check_start(fields.string("root"), request.get("options"), request.get("hadoop"))}
+        return {
+            "state": check_start(
+                fields.string("root"), request.get("options"), request.get("hadoop")
+            )
+        }
 
     def _open(self, request: dict[str, Any]) -> dict[str, Any]:
         context, fields = self._context(request), JsonFields(request, request_error)
@@ -148,7 +154,9 @@ class AgentService:
         if request.get("snapshot_version") is not None:
             snapshot_version = fields.integer("snapshot_version", 1)
             if snapshot_version > version:
-                raise request_error(f"version {version} from a snapshot of version {snapshot_version}")
+                raise request_error(
+                    f"version {version} from a snapshot of version {snapshot_version}"
+                )
             snapshot = _named(context, snapshot_version, request.get("snapshot_id"), required=False)
         excluded = tuple(str(name) for name in request.get("excluded") or ())
         with context.commit_lock:
@@ -165,8 +173,12 @@ class AgentService:
     def _change_feed(self, request: dict[str, Any]) -> dict[str, Any]:
         context, fields = self._context(request), JsonFields(request, request_error)
         start_version = fields.integer("start_version", 1)
-        target = _named(context, fields.integer("version", start_version), request.get("id"), required=True)
-        return dict(opening.change_feed(context, start_version, target, local_dir=_local_dir(request)))
+        target = _named(
+            context, fields.integer("version", start_version), request.get("id"), required=True
+        )
+        return dict(
+            opening.change_feed(context, start_version, target, local_dir=_local_dir(request))
+        )
 
     def _publish_changelog(self, request: dict[str, Any]) -> dict[str, Any]:
         context, fields = self._context(request), JsonFields(request, request_error)
@@ -174,7 +186,9 @@ class AgentService:
         version = _version(fields)
         with context.commit_lock:
             context.record_operator(version.version)
-            return changelogs.publish_changelog(context, version, fields.string("staged"), _local_dir(request))
+            return changelogs.publish_changelog(
+                context, version, fields.string("staged"), _local_dir(request)
+            )
 
     def _publish_snapshot(self, request: dict[str, Any]) -> dict[str, Any]:
         context, fields = self._context(request), JsonFields(request, request_error)
@@ -184,7 +198,9 @@ class AgentService:
         setting = opening.query_setting(context, version.version)
         groups, store = setting.key_groups, context.store
         # As the store was opened: a rescale may have changed the query since.
-        partitions = fields.integer("partitions", 1) if fields.has("partitions") else setting.partitions
+        partitions = (
+            fields.integer("partitions", 1) if fields.has("partitions") else setting.partitions
+        )
         groups.check_partitions(partitions)
         snapshot = upload.SnapshotRequest(
             version=version,
@@ -192,7 +208,9 @@ class AgentService:
             files=tuple(_checkpoint_sst(file) for file in fields.children("files")),
             keys=fields.integer("keys", -1),
             group_keys=group_keys_from_json(fields),
-            column_families=tuple(ColumnFamily.from_json(family) for family in fields.children("column_families")),
+            column_families=tuple(
+                ColumnFamily.from_json(family) for family in fields.children("column_families")
+            ),
             key_groups=KeyGroupsInfo(
                 max_parallelism=groups.max_parallelism,
                 base=groups.base,
@@ -226,11 +244,17 @@ class AgentService:
         }
 
     def _remember(
-        self, context: StoreContext, local_dir: str, published: upload.Published, manifests: set[str]
+        self,
+        context: StoreContext,
+        local_dir: str,
+        published: upload.Published,
+        manifests: set[str],
     ) -> None:
         with context.ssts_lock:
             # Read again: an `open` meanwhile has added the files of its generation.
-            known = {i: sst for i, sst in local_ssts.load(local_dir).items() if sst.manifest in manifests}
+            known = {
+                i: sst for i, sst in local_ssts.load(local_dir).items() if sst.manifest in manifests
+            }
             known.update({sst.identity: sst for sst in published.local_ssts})
             try:
                 local_ssts.save(local_dir, known.values())
@@ -246,10 +270,14 @@ class AgentService:
         context.checkpoint.claim()
         anchor = VersionId(
             fields.integer("anchor_version", 0),
-            (request.get("anchor_id") or "") if context.spark_format >= 2 and request.get("anchor_version") else "",
+            (request.get("anchor_id") or "")
+            if context.spark_format >= 2 and request.get("anchor_version")
+            else "",
         )
         with context.collect_lock:
-            return collecting.collect(context, anchor, force=request.get("force") is True, now_ms=self._clock_ms())
+            return collecting.collect(
+                context, anchor, force=request.get("force") is True, now_ms=self._clock_ms()
+            )
 
     def _partition_key(self, request: dict[str, Any]) -> dict[str, Any]:
         context, fields = self._context(request), JsonFields(request, request_error)
@@ -327,4 +355,6 @@ def _local_dir(request: dict[str, Any]) -> str:
 
 
 def _error_answer(kind: str, message: str, hint: str) -> str:
-    return json.dumps({"error": {"kind": kind, "message": message, "hint": hint}}, separators=(",", ":"))
+    return json.dumps(
+        {"error": {"kind": kind, "message": message, "hint": hint}}, separators=(",", ":")
+    )

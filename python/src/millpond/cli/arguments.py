@@ -40,7 +40,11 @@ def add_job(command: argparse.ArgumentParser) -> None:
         metavar="JOB.PY[:FUNCTION]",
         help="the job: a script, or a function that returns its streaming DataFrame; it is run, but its queries do not start",
     )
-    command.add_argument("--query", metavar="NAME", help="queryName of the query that is meant, if the job has several")
+    command.add_argument(
+        "--query",
+        metavar="NAME",
+        help="queryName of the query that is meant, if the job has several",
+    )
 
 
 def add_file_sink(command: argparse.ArgumentParser, default: str) -> None:

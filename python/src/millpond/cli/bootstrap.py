@@ -39,7 +39,9 @@ def add_arguments(command: argparse.ArgumentParser) -> None:
         help="Parquet with the columns key and value, which takes the place of the rows of a column family, such as a state "
         "variable; repeatable",
     )
-    command.add_argument("--operator", metavar="OPERATOR", help="whose --state it is: number or name")
+    command.add_argument(
+        "--operator", metavar="OPERATOR", help="whose --state it is: number or name"
+    )
     command.add_argument(
         "--offsets",
         metavar="FILE.json",
@@ -60,7 +62,9 @@ def add_arguments(command: argparse.ArgumentParser) -> None:
     )
     add_file_sink(command, "what the job says of it")
     command.add_argument(
-        "--dry-run", action="store_true", help="check what can be checked without running the query, write nothing"
+        "--dry-run",
+        action="store_true",
+        help="check what can be checked without running the query, write nothing",
     )
 
 
@@ -76,7 +80,11 @@ def bootstrap(arguments: argparse.Namespace, output: Output) -> int:
 
         spark = new_session(conf)
         frames = {number: parquet_frame(spark, path) for number, path in paths.items()}
-        rows = frames[None] if None in frames else {int(str(number)): frame for number, frame in frames.items()}
+        rows = (
+            frames[None]
+            if None in frames
+            else {int(str(number)): frame for number, frame in frames.items()}
+        )
     report = bootstrap_checkpoint(
         arguments.job,
         arguments.checkpoint,
@@ -102,7 +110,9 @@ def _print(report: BootstrapReport, output: Output) -> None:
     output.line(f"{'checkpoint':<13} {report.checkpoint}")
     output.line(f"{'batch':<13} {report.batch}")
     output.line(f"{'query id':<13} {report.query_id or 'none'}")
-    output.line(f"{'watermark':<13} {time_text(report.watermark_ms) if report.watermark_ms else 'none'}")
+    output.line(
+        f"{'watermark':<13} {time_text(report.watermark_ms) if report.watermark_ms else 'none'}"
+    )
     output.line(f"{'partitions':<13} {count_text(report.partitions)}")
     if report.file_sink is not None:
         output.line(f"{'file sink':<13} {report.file_sink}")
@@ -111,7 +121,12 @@ def _print(report: BootstrapReport, output: Output) -> None:
     output.table(
         ("source", "name", "rows", "goes on after"),
         [
-            (str(s.source), s.name, _count(s.rows), "-" if s.offset is None else json.dumps(s.offset))
+            (
+                str(s.source),
+                s.name,
+                _count(s.rows),
+                "-" if s.offset is None else json.dumps(s.offset),
+            )
             for s in report.sources
         ],
         right=(0, 2),
@@ -140,7 +155,11 @@ def _named(given: Iterable[str], option: str, *, numbers: bool) -> dict[str | No
     for text in given:
         name, equals, path = text.partition("=")
         # A path may have a = of its own, as directories of partitions do.
-        named = bool(equals) and (name.isdecimal() if numbers else "/" not in name) and not os.path.exists(text)
+        named = (
+            bool(equals)
+            and (name.isdecimal() if numbers else "/" not in name)
+            and not os.path.exists(text)
+        )
         key = (str(int(name)) if numbers else name) if named else None
         if key in found or (None in found and found) or (key is None and found):
             raise InvalidInputError(
@@ -164,7 +183,9 @@ def _tables(given: Iterable[str]) -> Any:
         try:
             tables[family] = pq.read_table(path)
         except (OSError, ValueError) as e:
-            raise InvalidInputError(f"{path} cannot be read: {e}", kind=ErrorKind.INVALID_ARGUMENT) from e
+            raise InvalidInputError(
+                f"{path} cannot be read: {e}", kind=ErrorKind.INVALID_ARGUMENT
+            ) from e
     return tables.get(None, tables)
 
 
@@ -173,5 +194,7 @@ def _offsets(path: str) -> dict[int, object]:
         with open(path, encoding="utf-8") as file:
             value = json.load(file)
     except (OSError, ValueError) as e:
-        raise InvalidInputError(f"{path} cannot be read: {e}", kind=ErrorKind.INVALID_ARGUMENT) from e
+        raise InvalidInputError(
+            f"{path} cannot be read: {e}", kind=ErrorKind.INVALID_ARGUMENT
+        ) from e
     return value  # type: ignore[no-any-return]

@@ -35,7 +35,9 @@ def options_of(arguments: argparse.Namespace) -> dict[str, OptionValue]:
     for text in arguments.option:
         name, equals, value = text.partition("=")
         if not equals:
-            raise InvalidInputError(f"--option {text}: expected NAME=VALUE", kind=ErrorKind.INVALID_ARGUMENT)
+            raise InvalidInputError(
+                f"--option {text}: expected NAME=VALUE", kind=ErrorKind.INVALID_ARGUMENT
+            )
         given[name] = value
     return resolve(given)
 
@@ -94,10 +96,14 @@ def _print_overview(result: Overview, output: Output) -> None:
     if result.cost is not None:
         output.line(f"{'estimated price':<18} {_price(result.cost)}")
     if result.asked_partitions is not None:
-        output.line(f"{'asked for':<18} {result.asked_partitions} partitions, by the last start of the query")
+        output.line(
+            f"{'asked for':<18} {result.asked_partitions} partitions, by the last start of the query"
+        )
         if result.asked_refused:
             output.line(f"{'':<18} refused: {result.asked_refused}")
-        command = shlex.join(["millpond", "rescale", result.checkpoint, "--partitions", str(result.asked_partitions)])
+        command = shlex.join(
+            ["millpond", "rescale", result.checkpoint, "--partitions", str(result.asked_partitions)]
+        )
         output.line(f"{'':<18} to change it, stop the query and run: {command}")
     for operator in result.operators:
         output.line()
@@ -113,7 +119,17 @@ def _print_operator(operator: OperatorView, output: Output) -> None:
         costs = [store.cost for store in stores if store.cost is not None]
         output.table(
             (
-                *("partition", "keys", "versions", "changelogs", "size", "snapshots at", "SSTs", "size", "slots"),
+                *(
+                    "partition",
+                    "keys",
+                    "versions",
+                    "changelogs",
+                    "size",
+                    "snapshots at",
+                    "SSTs",
+                    "size",
+                    "slots",
+                ),
                 *(("PUTs", "GETs to restore", "$ written", "$ a month") if costs else ()),
             ),
             [
@@ -125,7 +141,9 @@ def _print_operator(operator: OperatorView, output: Output) -> None:
         )
         for store in stores:
             if store.scalable is False:
-                output.line(f"    partition {store.partition} cannot be rescaled: {store.unscalable_reason}")
+                output.line(
+                    f"    partition {store.partition} cannot be rescaled: {store.unscalable_reason}"
+                )
 
 
 def _price(cost: StoreCost) -> str:

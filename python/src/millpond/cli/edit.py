@@ -16,10 +16,18 @@ from millpond.state.chunks import table_batches
 def add_arguments(command: argparse.ArgumentParser) -> None:
     """Add the arguments of the command to its parser."""
     command.add_argument("savepoint", help="a savepoint, of either format; it is not changed")
-    command.add_argument("new_savepoint", help="a directory or a URI that does not exist yet, or is empty")
-    command.add_argument("--operator", metavar="OPERATOR", help="number or name (default: the only one)")
-    command.add_argument("--store", metavar="NAME", help="of a join: the store (default: the only one)")
-    command.add_argument("--column-family", metavar="NAME", help="such as a state variable (default: the only one)")
+    command.add_argument(
+        "new_savepoint", help="a directory or a URI that does not exist yet, or is empty"
+    )
+    command.add_argument(
+        "--operator", metavar="OPERATOR", help="number or name (default: the only one)"
+    )
+    command.add_argument(
+        "--store", metavar="NAME", help="of a join: the store (default: the only one)"
+    )
+    command.add_argument(
+        "--column-family", metavar="NAME", help="such as a state variable (default: the only one)"
+    )
     rows = command.add_mutually_exclusive_group(required=True)
     rows.add_argument(
         "--function",
@@ -27,7 +35,9 @@ def add_arguments(command: argparse.ArgumentParser) -> None:
         help="a function that gets the rows, a pyarrow.RecordBatch with key and value, and returns those that take their place",
     )
     rows.add_argument(
-        "--table", metavar="PATH", help="Parquet with the columns key and value, which takes the place of all rows"
+        "--table",
+        metavar="PATH",
+        help="Parquet with the columns key and value, which takes the place of all rows",
     )
     command.add_argument("--dry-run", action="store_true", help="do all of it, and keep nothing")
 

@@ -15,10 +15,22 @@ from millpond import __version__
 from millpond.cli import checkpoint, migrating, rescale, savepoint, skew, state, storage, tables
 from millpond.cli.arguments import add_file_sink
 from millpond.cli.output import Output
-from millpond.errors import ErrorKind, InternalError, InvalidInputError, MillpondError, NotFoundError, UnsupportedError
+from millpond.errors import (
+    ErrorKind,
+    InternalError,
+    InvalidInputError,
+    MillpondError,
+    NotFoundError,
+    UnsupportedError,
+)
 
 OK, PROBLEM, USAGE = 0, 1, 2
-MASTERS = {"local": "local[*]", "standalone": "spark://host:7077", "yarn": "yarn", "k8s": "k8s://https://host:443"}
+MASTERS = {
+    "local": "local[*]",
+    "standalone": "spark://host:7077",
+    "yarn": "yarn",
+    "k8s": "k8s://https://host:443",
+}
 
 Command = Callable[[argparse.Namespace, Output], int]
 
@@ -33,17 +45,36 @@ def parser() -> argparse.ArgumentParser:
     root.add_argument("--version", action="version", version=f"millpond {__version__}")
     commands = root.add_subparsers(title="commands", metavar="COMMAND", required=True)
 
-    group = commands.add_parser("checkpoint", help="look at or check the checkpoint of a streaming query")
+    group = commands.add_parser(
+        "checkpoint", help="look at or check the checkpoint of a streaming query"
+    )
     actions = group.add_subparsers(title="commands", metavar="COMMAND", required=True)
     for name, run, text in (
-        ("show", checkpoint.show, "print batches, operators, partitions, versions, snapshots, sizes, key groups"),
-        ("verify", checkpoint.verify_command, "read everything back, and list all that is wrong with it"),
-        ("skew", skew.skew_command, "read all rows, and chart keys and bytes of partitions and key groups"),
+        (
+            "show",
+            checkpoint.show,
+            "print batches, operators, partitions, versions, snapshots, sizes, key groups",
+        ),
+        (
+            "verify",
+            checkpoint.verify_command,
+            "read everything back, and list all that is wrong with it",
+        ),
+        (
+            "skew",
+            skew.skew_command,
+            "read all rows, and chart keys and bytes of partitions and key groups",
+        ),
     ):
         action = actions.add_parser(name, help=text, description=text.capitalize() + ".")
-        action.add_argument("checkpoint", help="what checkpointLocation was set to: a directory, a file: or s3:// URI")
+        action.add_argument(
+            "checkpoint",
+            help="what checkpointLocation was set to: a directory, a file: or s3:// URI",
+        )
         _storage_options(action)
-        action.add_argument("--json", action="store_true", help="print JSON; fields may be added, never renamed")
+        action.add_argument(
+            "--json", action="store_true", help="print JSON; fields may be added, never renamed"
+        )
         action.set_defaults(run=run)
 
     savepoint.add_commands(commands)
@@ -56,24 +87,35 @@ def parser() -> argparse.ArgumentParser:
     actions = group.add_subparsers(title="commands", metavar="COMMAND", required=True)
     text = "try all that Millpond does with a storage, below a prefix of its own that is removed afterwards"
     action = actions.add_parser("check", help=text, description=text.capitalize() + ".")
-    action.add_argument("uri", help="where state would go: s3://bucket/prefix, a directory or a file: URI")
+    action.add_argument(
+        "uri", help="where state would go: s3://bucket/prefix, a directory or a file: URI"
+    )
     _storage_options(action)
     action.add_argument(
-        "--quick", action="store_true", help="leave out the contract, some hundred requests; needs no pytest"
+        "--quick",
+        action="store_true",
+        help="leave out the contract, some hundred requests; needs no pytest",
     )
-    action.add_argument("--json", action="store_true", help="print JSON; fields may be added, never renamed")
+    action.add_argument(
+        "--json", action="store_true", help="print JSON; fields may be added, never renamed"
+    )
     action.set_defaults(run=storage.check)
     text = "give the state at storage.uri to a checkpoint that was moved"
     more = f"{text.capitalize()}. The place where it was before is refused from then on."
     action = actions.add_parser("take-over", help=text, description=more)
-    action.add_argument("checkpoint", help="what checkpointLocation is set to now: a directory, a file: or s3:// URI")
+    action.add_argument(
+        "checkpoint",
+        help="what checkpointLocation is set to now: a directory, a file: or s3:// URI",
+    )
     _storage_options(action)
     action.add_argument(
         "--even-if-there",
         action="store_true",
         help="give up the checkpoint that has the state although it is still there, or cannot be looked at from here",
     )
-    action.add_argument("--json", action="store_true", help="print JSON; fields may be added, never renamed")
+    action.add_argument(
+        "--json", action="store_true", help="print JSON; fields may be added, never renamed"
+    )
     action.set_defaults(run=storage.take_over_command)
 
     action = commands.add_parser(
@@ -82,28 +124,45 @@ def parser() -> argparse.ArgumentParser:
         description="Give the state of a stopped query another number of partitions, in place; the next start uses it. "
         "Interrupted at any moment, it is finished by running it again, or taken back with --undo.",
     )
-    action.add_argument("checkpoint", help="what checkpointLocation was set to: a directory, a file: or s3:// URI")
+    action.add_argument(
+        "checkpoint", help="what checkpointLocation was set to: a directory, a file: or s3:// URI"
+    )
     _storage_options(action)
-    action.add_argument("--partitions", type=int, metavar="M", help="the number of partitions from now on")
+    action.add_argument(
+        "--partitions", type=int, metavar="M", help="the number of partitions from now on"
+    )
     action.add_argument(
         "--max-parallelism",
         type=int,
         metavar="G",
         help="the number of key groups from now on, a multiple of M; another one than now writes every row anew",
     )
-    action.add_argument("--dry-run", action="store_true", help="say what would be done, write nothing")
-    action.add_argument("--undo", action="store_true", help="take back a rescale that was interrupted")
+    action.add_argument(
+        "--dry-run", action="store_true", help="say what would be done, write nothing"
+    )
+    action.add_argument(
+        "--undo", action="store_true", help="take back a rescale that was interrupted"
+    )
     action.add_argument(
         "--skip-uncommitted",
         action="store_true",
         help="leave out a batch that was begun and not committed: its input is read again, its output may come twice",
     )
     add_file_sink(action, "as the last start of the query said")
-    action.add_argument("--json", action="store_true", help="print JSON; fields may be added, never renamed")
+    action.add_argument(
+        "--json", action="store_true", help="print JSON; fields may be added, never renamed"
+    )
     action.set_defaults(run=rescale.rescale_command)
 
-    conf = commands.add_parser("conf", help="print the lines for spark-defaults.conf that switch Millpond on")
-    conf.add_argument("--master", choices=sorted(MASTERS), default="local", help="kind of cluster (default: local)")
+    conf = commands.add_parser(
+        "conf", help="print the lines for spark-defaults.conf that switch Millpond on"
+    )
+    conf.add_argument(
+        "--master",
+        choices=sorted(MASTERS),
+        default="local",
+        help="kind of cluster (default: local)",
+    )
     conf.set_defaults(run=_conf)
 
     for name, table, text in (
@@ -150,7 +209,11 @@ def main(argv: Sequence[str] | None = None) -> int:
     except MillpondError as e:
         _debug()
         output.error(e)
-        return USAGE if isinstance(e, (InvalidInputError, UnsupportedError, NotFoundError)) else PROBLEM
+        return (
+            USAGE
+            if isinstance(e, (InvalidInputError, UnsupportedError, NotFoundError))
+            else PROBLEM
+        )
     except BrokenPipeError:
         # The reader (`| head`) has seen enough. Python would complain once more when it closes stdout: give it another one.
         os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())

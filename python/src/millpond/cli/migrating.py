@@ -19,21 +19,40 @@ _NEW = "the checkpointLocation of the query to start: a directory or a URI that 
 def add_commands(commands: Any) -> None:
     """Add the commands to the root's subparsers."""
     for name, run, text in (
-        ("adopt", adopt, "make a new Spark checkpoint for Millpond from one of Spark's own state stores"),
-        ("release", release, "make a new Spark checkpoint for one of Spark's own state stores from one of Millpond"),
+        (
+            "adopt",
+            adopt,
+            "make a new Spark checkpoint for Millpond from one of Spark's own state stores",
+        ),
+        (
+            "release",
+            release,
+            "make a new Spark checkpoint for one of Spark's own state stores from one of Millpond",
+        ),
     ):
         command = commands.add_parser(name, help=text, description=text[0].upper() + text[1:] + ".")
-        command.add_argument("checkpoint", help="what checkpointLocation was set to: a directory or a URI")
+        command.add_argument(
+            "checkpoint", help="what checkpointLocation was set to: a directory or a URI"
+        )
         command.add_argument("new_checkpoint", help=_NEW)
         if name == "release":
-            command.add_argument("--provider", choices=tuple(PROVIDERS), required=True, help="Spark's state store")
-        command.add_argument("--batch", type=number, metavar="N", help="a committed batch (default: the last one)")
+            command.add_argument(
+                "--provider", choices=tuple(PROVIDERS), required=True, help="Spark's state store"
+            )
         command.add_argument(
-            "--new-query-id", action="store_true", help="a trial: sinks that know queries by id take it for another one"
+            "--batch", type=number, metavar="N", help="a committed batch (default: the last one)"
+        )
+        command.add_argument(
+            "--new-query-id",
+            action="store_true",
+            help="a trial: sinks that know queries by id take it for another one",
         )
         if name == "adopt":
             command.add_argument(
-                "--max-parallelism", type=number, metavar="G", help="number of key groups, a multiple of the partitions"
+                "--max-parallelism",
+                type=number,
+                metavar="G",
+                help="number of key groups, a multiple of the partitions",
             )
         command.add_argument(
             "--conf",
@@ -42,22 +61,30 @@ def add_commands(commands: Any) -> None:
             metavar="NAME=VALUE",
             help="a setting of Spark: spark.hadoop.* for storage, spark.driver.memory for the JVM that copies; repeatable",
         )
-        command.add_argument("--dry-run", action="store_true", help="write nothing, print what would be done")
-        command.add_argument("--json", action="store_true", help="print JSON; fields may be added, never renamed")
+        command.add_argument(
+            "--dry-run", action="store_true", help="write nothing, print what would be done"
+        )
+        command.add_argument(
+            "--json", action="store_true", help="print JSON; fields may be added, never renamed"
+        )
         command.set_defaults(run=run)
 
 
 def adopt(arguments: argparse.Namespace, output: Output) -> int:
     """Take over a Spark checkpoint."""
     with progress_bar(arguments.json) as progress:
-        report = adopt_checkpoint(max_parallelism=arguments.max_parallelism, progress=progress, **_arguments(arguments))
+        report = adopt_checkpoint(
+            max_parallelism=arguments.max_parallelism, progress=progress, **_arguments(arguments)
+        )
     return _print(report, arguments, output)
 
 
 def release(arguments: argparse.Namespace, output: Output) -> int:
     """Hand one back."""
     with progress_bar(arguments.json) as progress:
-        report = release_checkpoint(provider=arguments.provider, progress=progress, **_arguments(arguments))
+        report = release_checkpoint(
+            provider=arguments.provider, progress=progress, **_arguments(arguments)
+        )
     return _print(report, arguments, output)
 
 

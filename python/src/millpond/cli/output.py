@@ -30,7 +30,12 @@ class Output:
         sys.stdout.write(json.dumps(value, indent=2) + "\n")
 
     def table(
-        self, head: Sequence[str], rows: Iterable[Sequence[str]], *, right: Iterable[int] = (), indent: str = ""
+        self,
+        head: Sequence[str],
+        rows: Iterable[Sequence[str]],
+        *,
+        right: Iterable[int] = (),
+        indent: str = "",
     ) -> None:
         """Write an aligned table; columns in `right` are aligned to the right."""
         to_right = set(right)
@@ -38,7 +43,8 @@ class Output:
         widths = [max(len(row[i]) for row in cells) for i in range(len(head))]
         for row in cells:
             texts = [
-                c.rjust(w) if i in to_right else c.ljust(w) for i, (c, w) in enumerate(zip(row, widths, strict=True))
+                c.rjust(w) if i in to_right else c.ljust(w)
+                for i, (c, w) in enumerate(zip(row, widths, strict=True))
             ]
             self.line((indent + "  ".join(texts)).rstrip())
 

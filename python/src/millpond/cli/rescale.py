@@ -20,10 +20,16 @@ def rescale_command(arguments: argparse.Namespace, output: Output) -> int:
         if arguments.json:
             output.json({"checkpoint": root, "undone": undone})
         else:
-            output.line("the interrupted rescale is taken back" if undone else "there is no rescale to take back")
+            output.line(
+                "the interrupted rescale is taken back"
+                if undone
+                else "there is no rescale to take back"
+            )
         return 0
     if arguments.partitions is None:
-        raise InvalidInputError("--partitions is missing", hint="Say how many: --partitions 16, or --undo.")
+        raise InvalidInputError(
+            "--partitions is missing", hint="Say how many: --partitions 16, or --undo."
+        )
 
     def announce(planned: RescaleReport) -> None:
         output.line(f"checkpoint  {root}")
@@ -37,7 +43,9 @@ def rescale_command(arguments: argparse.Namespace, output: Output) -> int:
         if planned.file_sink is not None:
             output.line(f"file sink   {planned.file_sink}")
         about = "about " if planned.way == REHASH else ""
-        output.line(f"to write    {about}{bytes_text(planned.written_bytes)}, about {planned.seconds:.1f} s")
+        output.line(
+            f"to write    {about}{bytes_text(planned.written_bytes)}, about {planned.seconds:.1f} s"
+        )
         output.flush()
 
     report = rescale(

@@ -8,7 +8,15 @@ from typing import Any
 
 from millpond import savepoint as savepoints
 from millpond.cli import bootstrap, edit
-from millpond.cli.arguments import add_engine, add_file_sink, add_job, number, pair, session_of, settings
+from millpond.cli.arguments import (
+    add_engine,
+    add_file_sink,
+    add_job,
+    number,
+    pair,
+    session_of,
+    settings,
+)
 from millpond.cli.output import Output, bytes_text, count_text, time_text
 from millpond.cli.progress import progress_bar
 from millpond.config import BACKENDS
@@ -26,7 +34,9 @@ Run = Callable[[argparse.Namespace, Output], int]
 
 def add_commands(commands: Any) -> None:
     """Add the commands to the root's subparsers."""
-    group = commands.add_parser("savepoint", help="save a query, look at what was saved, start from it")
+    group = commands.add_parser(
+        "savepoint", help="save a query, look at what was saved, start from it"
+    )
     actions = group.add_subparsers(title="commands", metavar="COMMAND", required=True)
 
     def add(parent: Any, name: str, run: Run, text: str) -> argparse.ArgumentParser:
@@ -37,7 +47,12 @@ def add_commands(commands: Any) -> None:
         parser.set_defaults(run=run)
         return parser
 
-    command = add(actions, "create", create, "save a query, running or stopped, as it was after a committed batch")
+    command = add(
+        actions,
+        "create",
+        create,
+        "save a query, running or stopped, as it was after a committed batch",
+    )
     command.add_argument("checkpoint", help=_CHECKPOINT)
     command.add_argument("savepoint", help=f"a directory or a URI {_NEW}")
     _batch(command)
@@ -53,35 +68,51 @@ def add_commands(commands: Any) -> None:
     command = add(actions, "show", show, "print what a savepoint holds")
     command.add_argument("savepoint", help=_SAVEPOINT)
 
-    command = add(actions, "verify", verify, "read a savepoint back, and list all that is wrong with it")
+    command = add(
+        actions, "verify", verify, "read a savepoint back, and list all that is wrong with it"
+    )
     command.add_argument("savepoint", help=_SAVEPOINT)
     add_engine(command, "read it")
 
     command = add(actions, "list", list_, "list the savepoints in a directory, oldest first")
     command.add_argument("directory", help="the directory that they are in")
 
-    command = add(actions, "diff", diff, "compare the state of two savepoints, or of two Spark checkpoints")
+    command = add(
+        actions, "diff", diff, "compare the state of two savepoints, or of two Spark checkpoints"
+    )
     command.add_argument("first", help="a savepoint, or the checkpoint of a query")
     command.add_argument("second", help="another one")
 
     command = add(actions, "restore", restore, "make a new Spark checkpoint from a savepoint")
     command.add_argument("savepoint", help=_SAVEPOINT)
     command.add_argument(
-        "checkpoint", help=f"the checkpointLocation of the query to start: a directory or a URI {_NEW}"
+        "checkpoint",
+        help=f"the checkpointLocation of the query to start: a directory or a URI {_NEW}",
     )
     _changing(command)
     _writing(command)
     add_engine(command, "write rows anew, where that is needed,")
 
-    command = add(actions, "plan", plan, "say what a job would do with the state in a savepoint; starts no query")
+    command = add(
+        actions,
+        "plan",
+        plan,
+        "say what a job would do with the state in a savepoint; starts no query",
+    )
     command.add_argument("savepoint", help=_SAVEPOINT)
     add_job(command)
     command.add_argument(
-        "--conf", action="append", default=[], metavar="NAME=VALUE", help="a setting of the Spark session; repeatable"
+        "--conf",
+        action="append",
+        default=[],
+        metavar="NAME=VALUE",
+        help="a setting of the Spark session; repeatable",
     )
     _operators(command)
 
-    edit.add_arguments(add(actions, "edit", edit.edit, "write a new savepoint in which some state is another"))
+    edit.add_arguments(
+        add(actions, "edit", edit.edit, "write a new savepoint in which some state is another")
+    )
 
     text = "make a Spark checkpoint with which a job starts warm: from history, from rows of state, at given offsets"
     bootstrap.add_arguments(add(actions, "bootstrap", bootstrap.bootstrap, text))
@@ -90,10 +121,16 @@ def add_commands(commands: Any) -> None:
     command.add_argument("savepoint", help=_SAVEPOINT)
     command.add_argument("--dry-run", action="store_true", help="delete nothing")
 
-    command = add(commands, "fork", fork, "make a new Spark checkpoint from that of a query, running or stopped")
+    command = add(
+        commands,
+        "fork",
+        fork,
+        "make a new Spark checkpoint from that of a query, running or stopped",
+    )
     command.add_argument("checkpoint", help=_CHECKPOINT)
     command.add_argument(
-        "new_checkpoint", help=f"the checkpointLocation of the query to start: a directory or a URI {_NEW}"
+        "new_checkpoint",
+        help=f"the checkpointLocation of the query to start: a directory or a URI {_NEW}",
     )
     _batch(command)
     _changing(command)
@@ -102,12 +139,18 @@ def add_commands(commands: Any) -> None:
 
 
 def _batch(command: argparse.ArgumentParser) -> None:
-    command.add_argument("--batch", type=number, metavar="N", help="a committed batch (default: the last one)")
+    command.add_argument(
+        "--batch", type=number, metavar="N", help="a committed batch (default: the last one)"
+    )
 
 
 def _writing(command: argparse.ArgumentParser) -> None:
-    command.add_argument("--copy", action="store_true", help="copy files that could be shared (hard links) instead")
-    command.add_argument("--dry-run", action="store_true", help="write nothing, print what would be written")
+    command.add_argument(
+        "--copy", action="store_true", help="copy files that could be shared (hard links) instead"
+    )
+    command.add_argument(
+        "--dry-run", action="store_true", help="write nothing, print what would be written"
+    )
 
 
 def _changing(command: argparse.ArgumentParser) -> None:
@@ -117,7 +160,9 @@ def _changing(command: argparse.ArgumentParser) -> None:
         help="where the state goes, as by the option storage.uri (default: into the checkpoint)",
     )
     command.add_argument(
-        "--keep-query-id", action="store_true", help="a move: the query stays the same one, and must not run elsewhere"
+        "--keep-query-id",
+        action="store_true",
+        help="a move: the query stays the same one, and must not run elsewhere",
     )
     command.add_argument(
         "--offsets",
@@ -139,7 +184,10 @@ def _changing(command: argparse.ArgumentParser) -> None:
         help="number of state partitions; another than it had writes every row anew",
     )
     command.add_argument(
-        "--max-parallelism", type=number, metavar="G", help="number of key groups, a multiple of the partitions"
+        "--max-parallelism",
+        type=number,
+        metavar="G",
+        help="number of key groups, a multiple of the partitions",
     )
 
 
@@ -193,7 +241,11 @@ def _print_bytes(report: CreateReport | RestoreReport, output: Output) -> None:
     if report.dry_run:
         output.message("nothing was written (--dry-run)")
     else:
-        copied = f", copied by the storage {bytes_text(report.bytes_copied)}" if report.bytes_copied else ""
+        copied = (
+            f", copied by the storage {bytes_text(report.bytes_copied)}"
+            if report.bytes_copied
+            else ""
+        )
         shared = f", shared {bytes_text(report.bytes_linked)}"
         output.line(f"{'written':<13} {bytes_text(report.bytes_written)}{copied}{shared}")
 
@@ -270,7 +322,12 @@ def list_(arguments: argparse.Namespace, output: Output) -> int:
     views = [entry for entry in found if isinstance(entry, SavepointView)]
     broken = [entry for entry in found if not isinstance(entry, SavepointView)]
     if arguments.json:
-        output.json({"savepoints": [view.to_json() for view in views], "unreadable": [_unreadable(*e) for e in broken]})
+        output.json(
+            {
+                "savepoints": [view.to_json() for view in views],
+                "unreadable": [_unreadable(*e) for e in broken],
+            }
+        )
     else:
         output.table(
             ("savepoint", "created", "batch", "operators", "size"),
@@ -323,7 +380,9 @@ def restore(arguments: argparse.Namespace, output: Output) -> int:
     """Make a Spark checkpoint of a savepoint."""
     options = _restore_options(arguments)
     with progress_bar(arguments.json) as progress:
-        report = savepoints.restore(arguments.savepoint, arguments.checkpoint, progress=progress, **options)
+        report = savepoints.restore(
+            arguments.savepoint, arguments.checkpoint, progress=progress, **options
+        )
     return _print_restored(report, arguments, output)
 
 
@@ -332,7 +391,11 @@ def fork(arguments: argparse.Namespace, output: Output) -> int:
     options = _restore_options(arguments)
     with progress_bar(arguments.json) as progress:
         report = savepoints.fork(
-            arguments.checkpoint, arguments.new_checkpoint, batch=arguments.batch, progress=progress, **options
+            arguments.checkpoint,
+            arguments.new_checkpoint,
+            batch=arguments.batch,
+            progress=progress,
+            **options,
         )
     return _print_restored(report, arguments, output)
 
@@ -399,7 +462,10 @@ def plan(arguments: argparse.Namespace, output: Output) -> int:
     else:
         output.table(
             ("operator", "name", "saved as", "verdict"),
-            [(count_text(op.operator), op.name, count_text(op.saved_as), op.verdict) for op in report.operators],
+            [
+                (count_text(op.operator), op.name, count_text(op.saved_as), op.verdict)
+                for op in report.operators
+            ],
             right=(0, 2),
         )
         for op in report.operators:
@@ -414,7 +480,13 @@ def delete(arguments: argparse.Namespace, output: Output) -> int:
     """Delete a savepoint."""
     view = savepoints.delete(arguments.savepoint, dry_run=arguments.dry_run)
     if arguments.json:
-        output.json({"savepoint": view.savepoint, "size_bytes": view.index.size_bytes, "dry_run": arguments.dry_run})
+        output.json(
+            {
+                "savepoint": view.savepoint,
+                "size_bytes": view.index.size_bytes,
+                "dry_run": arguments.dry_run,
+            }
+        )
         return 0
     output.line(f"{view.savepoint} ({bytes_text(view.index.size_bytes)})")
     if arguments.dry_run:

@@ -36,7 +36,9 @@ def skew_command(arguments: argparse.Namespace, output: Output) -> int:
 def _print_operator(report: SkewReport, operator: OperatorSkew, output: Output) -> None:
     loads = operator.partitions
     keys, size = sum(load.keys for load in loads), sum(load.bytes for load in loads)
-    output.line(f"operator {operator.operator}  {operator.name}: {count_text(keys)} keys, {bytes_text(size)}")
+    output.line(
+        f"operator {operator.operator}  {operator.name}: {count_text(keys)} keys, {bytes_text(size)}"
+    )
     most, mean = max((load.bytes for load in loads), default=0), size / len(loads) if loads else 0
     by_group = {load.number: load.bytes for load in operator.groups}
     groups = KeyGroups(report.max_parallelism, report.key_group_base)
@@ -55,7 +57,9 @@ def _print_operator(report: SkewReport, operator: OperatorSkew, output: Output) 
                 bytes_text(load.bytes),
                 f"{load.bytes / mean:.2f}" if mean else "-",
                 "█" * round(_BAR_WIDTH * load.bytes / most) if most else "",
-                _levels(_in_order(load.number, report.partitions, by_group, groups), peak) if by_group else "",
+                _levels(_in_order(load.number, report.partitions, by_group, groups), peak)
+                if by_group
+                else "",
             )
             for load in rows
         ],
@@ -76,10 +80,14 @@ def _print_operator(report: SkewReport, operator: OperatorSkew, output: Output) 
     output.line(f"  suggested partitions: {operator.suggested or '-'} ({operator.why})")
 
 
-def _in_order(partition: int, partitions: int, by_group: dict[int, int], groups: KeyGroups) -> list[int]:
+def _in_order(
+    partition: int, partitions: int, by_group: dict[int, int], groups: KeyGroups
+) -> list[int]:
     """Bytes of the partition's key groups in the order in which they lie."""
     ranges = groups.slot_ranges(partition, partitions)
-    return [by_group.get(groups.group(slot), 0) for start, end in ranges for slot in range(start, end)]
+    return [
+        by_group.get(groups.group(slot), 0) for start, end in ranges for slot in range(start, end)
+    ]
 
 
 def _levels(sizes: Sequence[int], peak: int) -> str:

@@ -26,11 +26,20 @@ def add_commands(commands: Any) -> None:
     actions = group.add_subparsers(title="commands", metavar="COMMAND", required=True)
     text = "print the state of a query, or write it to a file"
     command = actions.add_parser("read", help=text, description=text[0].upper() + text[1:] + ".")
-    command.add_argument("path", help="checkpoint of a query, running or stopped, or a savepoint: a directory or a URI")
-    command.add_argument("--operator", metavar="ID", help="number or name, as `millpond checkpoint show` prints them")
+    command.add_argument(
+        "path",
+        help="checkpoint of a query, running or stopped, or a savepoint: a directory or a URI",
+    )
+    command.add_argument(
+        "--operator", metavar="ID", help="number or name, as `millpond checkpoint show` prints them"
+    )
     command.add_argument("--store", metavar="NAME", help="one of the stores of a join")
-    command.add_argument("--column-family", metavar="NAME", help="a state variable, or a part of a join")
-    command.add_argument("--batch", type=number, metavar="N", help="a committed batch (default: the last one)")
+    command.add_argument(
+        "--column-family", metavar="NAME", help="a state variable, or a part of a join"
+    )
+    command.add_argument(
+        "--batch", type=number, metavar="N", help="a committed batch (default: the last one)"
+    )
     command.add_argument(
         "--key",
         action="append",
@@ -39,12 +48,22 @@ def add_commands(commands: Any) -> None:
         help="only rows with that value in that column of the key (nested: key.k); all that are given must hold; repeatable",
     )
     command.add_argument("--raw", action="store_true", help="add the bytes of keys and values")
-    command.add_argument("--format", choices=_FORMATS, default="table", help="json: an object a line (default: table)")
     command.add_argument(
-        "--limit", type=number, metavar="N", help=f"at most so many rows (default: {_TABLE_ROWS} for a table, else all)"
+        "--format",
+        choices=_FORMATS,
+        default="table",
+        help="json: an object a line (default: table)",
     )
     command.add_argument(
-        "--output", metavar="FILE", help="write to this file, which must not exist (needed for parquet)"
+        "--limit",
+        type=number,
+        metavar="N",
+        help=f"at most so many rows (default: {_TABLE_ROWS} for a table, else all)",
+    )
+    command.add_argument(
+        "--output",
+        metavar="FILE",
+        help="write to this file, which must not exist (needed for parquet)",
     )
     add_engine(command, "read it, and write the directory --output of Parquet files,")
     command.set_defaults(run=read)
@@ -58,9 +77,13 @@ def read(arguments: argparse.Namespace, output: Output) -> int:
     from millpond.state import tables, writing
 
     if arguments.format == "parquet" and arguments.output is None:
-        raise InvalidInputError("parquet is not for reading on a terminal: name a file with --output")
+        raise InvalidInputError(
+            "parquet is not for reading on a terminal: name a file with --output"
+        )
     if arguments.output is not None and os.path.lexists(arguments.output):
-        raise InvalidInputError(f"{arguments.output} is there already", kind=ErrorKind.TARGET_NOT_EMPTY)
+        raise InvalidInputError(
+            f"{arguments.output} is there already", kind=ErrorKind.TARGET_NOT_EMPTY
+        )
     wanted = [text.partition("=") for text in arguments.key]
     if not all(equals for _, equals, _ in wanted):
         raise InvalidInputError("--key wants COLUMN=VALUE")
@@ -74,9 +97,13 @@ def read(arguments: argparse.Namespace, output: Output) -> int:
     }
     if arguments.engine == "spark":
         if arguments.format != "parquet":
-            raise InvalidInputError("--engine spark writes Parquet: --format parquet --output DIRECTORY")
+            raise InvalidInputError(
+                "--engine spark writes Parquet: --format parquet --output DIRECTORY"
+            )
         frame = tables.read_with_spark(session_of(arguments), arguments.path, **chosen)
-        (frame if arguments.limit is None else frame.limit(arguments.limit)).write.parquet(arguments.output)
+        (frame if arguments.limit is None else frame.limit(arguments.limit)).write.parquet(
+            arguments.output
+        )
         output.message(f"written to {arguments.output}")
         return 0
     session_of(arguments)  # says that --conf is for Spark

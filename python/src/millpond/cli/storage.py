@@ -54,7 +54,10 @@ def check(arguments: argparse.Namespace, output: Output) -> int:
         output.line(f"storage   {root}")
         output.table(
             ("step", "ms", ""),
-            [(step.name, f"{step.ms:.0f}", "ok" if step.error is None else "failed") for step in steps],
+            [
+                (step.name, f"{step.ms:.0f}", "ok" if step.error is None else "failed")
+                for step in steps
+            ],
             right=(1,),
         )
         passed = f"{len(results) - len(wrong)} of {len(results)} passed"
@@ -65,13 +68,17 @@ def check(arguments: argparse.Namespace, output: Output) -> int:
         if step.error is not None:
             output.error(step.error)
     if any("if_absent" in result.name for result in wrong):
-        output.message("hint: this server ignores If-None-Match; set the option storage.s3.conditionalPut to false")
+        output.message(
+            "hint: this server ignores If-None-Match; set the option storage.s3.conditionalPut to false"
+        )
     return 1 if failed or wrong else 0
 
 
 def take_over_command(arguments: argparse.Namespace, output: Output) -> int:
     """Give the state at storage.uri to the Spark checkpoint that the arguments name."""
-    report = take_over(arguments.checkpoint, settings_of(arguments), even_if_there=arguments.even_if_there)
+    report = take_over(
+        arguments.checkpoint, settings_of(arguments), even_if_there=arguments.even_if_there
+    )
     if arguments.json:
         output.json(report.to_json())
     else:
@@ -82,5 +89,7 @@ def take_over_command(arguments: argparse.Namespace, output: Output) -> int:
 
 
 def _step_json(step: Step) -> dict[str, object]:
-    error = None if step.error is None else {"kind": step.error.kind.value, "message": str(step.error)}
+    error = (
+        None if step.error is None else {"kind": step.error.kind.value, "message": str(step.error)}
+    )
     return {"name": step.name, "ms": round(step.ms, 1), "error": error}

@@ -38,7 +38,9 @@ def store_cost(listing: Listing, restore_sizes: list[int], tariff: Tariff) -> St
     infos = [*listing.changelogs.values(), *listing.manifests.values(), *listing.ssts.values()]
     puts = sum(put_requests_of(info.size_bytes, tariff.s3) for info in infos)
     newest = max(listing.manifests, default=None)
-    changelogs = sum(newest is None or version.version > newest.version for version in listing.changelogs)
+    changelogs = sum(
+        newest is None or version.version > newest.version for version in listing.changelogs
+    )
     gets = sum(get_requests_of(size_bytes, tariff.s3) for size_bytes in restore_sizes)
     total_bytes = sum(info.size_bytes for info in infos)
     return StoreCost(

@@ -14,7 +14,13 @@ from millpond.inspection.survey import Survey
 from millpond.storage import Storage
 from millpond.storage.split import side_of
 
-_SPARKS = (layout.QUERY_METADATA_KEY, layout.OFFSETS_DIR, layout.COMMITS_DIR, layout.SOURCES_DIR, layout.STATE_DIR)
+_SPARKS = (
+    layout.QUERY_METADATA_KEY,
+    layout.OFFSETS_DIR,
+    layout.COMMITS_DIR,
+    layout.SOURCES_DIR,
+    layout.STATE_DIR,
+)
 _SIDECAR = struct.Struct(">4sI")  # "crc\0", bytes for each sum; then sums of 4 bytes, big-endian
 
 
@@ -31,7 +37,10 @@ class Problem:
 def problems_of_logs(storage: Storage, found: Survey) -> Iterator[Problem]:
     """Yield all of it. Raises: UnavailableError: storage."""
     if found.rescaling:
-        e = error(ErrorKind.RESCALE_UNFINISHED, "a rescale is under way, or was interrupted: Spark does not start")
+        e = error(
+            ErrorKind.RESCALE_UNFINISHED,
+            "a rescale is under way, or was interrupted: Spark does not start",
+        )
         yield problem_of(layout.RESCALE_JOURNAL_KEY, e)
     yield from (problem_of(lost.key, lost.error()) for lost in found.lost)
     yield from (problem_of(key, e) for key, e in found.errors)
@@ -41,7 +50,9 @@ def problems_of_logs(storage: Storage, found: Survey) -> Iterator[Problem]:
 
 
 def problem_of(file: str, e: MillpondError) -> Problem:
-    return Problem(kind=e.kind.value, file=file, message=str(e).removeprefix(f"{file}: "), hint=e.hint)
+    return Problem(
+        kind=e.kind.value, file=file, message=str(e).removeprefix(f"{file}: "), hint=e.hint
+    )
 
 
 def _wrong_logs(found: Survey) -> Iterable[Problem]:
@@ -67,7 +78,10 @@ def _missing_stores(found: Survey) -> Iterable[Problem]:
     for operator, info in found.operators.items():
         for store in stores_of(operator, info, found.partitions_of(operator, batch) or 0):
             if store not in found.stores:
-                e = error(ErrorKind.CHANGELOG_MISSING, f"no file of this store, although batch {batch} is committed")
+                e = error(
+                    ErrorKind.CHANGELOG_MISSING,
+                    f"no file of this store, although batch {batch} is committed",
+                )
                 yield problem_of(layout.store_dir(store), e)
 
 
@@ -103,5 +117,7 @@ def _fits(sums: bytes, data: bytes) -> bool:
     magic, step = _SIDECAR.unpack_from(sums)
     if magic != b"crc\0" or step == 0:
         return True
-    wanted = b"".join(zlib.crc32(data[at : at + step]).to_bytes(4, "big") for at in range(0, len(data), step))
+    wanted = b"".join(
+        zlib.crc32(data[at : at + step]).to_bytes(4, "big") for at in range(0, len(data), step)
+    )
     return sums[_SIDECAR.size :] == wanted

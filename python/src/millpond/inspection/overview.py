@@ -106,7 +106,11 @@ def overview(storage: Storage, checkpoint: str, tariff: Tariff | None = None) ->
             if store.operator == operator
         ]
         operators.append(
-            OperatorView(operator=operator, name=info.name if info is not None else None, stores=tuple(stores))
+            OperatorView(
+                operator=operator,
+                name=info.name if info is not None else None,
+                stores=tuple(stores),
+            )
         )
     spark = found.spark
     offsets = spark.offset_batches if spark is not None else ()
@@ -131,7 +135,9 @@ def overview(storage: Storage, checkpoint: str, tariff: Tariff | None = None) ->
         asked_partitions=asked.partitions if asked is not None else None,
         asked_refused=asked.refused if asked is not None else "",
         problems=tuple(problems),
-        cost=None if tariff is None else sum_of([s.cost for o in operators for s in o.stores if s.cost is not None]),
+        cost=None
+        if tariff is None
+        else sum_of([s.cost for o in operators for s in o.stores if s.cost is not None]),
     )
 
 
@@ -140,7 +146,12 @@ def _without(message: str, key: str) -> str:
 
 
 def _store_view(
-    storage: Storage, found: Survey, store: StoreId, listing: Listing, problems: list[str], tariff: Tariff | None
+    storage: Storage,
+    found: Survey,
+    store: StoreId,
+    listing: Listing,
+    problems: list[str],
+    tariff: Tariff | None,
 ) -> StoreView:
     manifests: list[tuple[VersionId, Manifest]] = []
     for version in sorted(listing.manifests):
@@ -155,12 +166,16 @@ def _store_view(
     newest_manifest = manifests[-1][1] if manifests else None
     keys: int | None = None
     groups = None
-    if header is not None and (newest_manifest is None or header.version >= newest_manifest.version):
+    if header is not None and (
+        newest_manifest is None or header.version >= newest_manifest.version
+    ):
         keys, groups = header.keys, header.key_groups
     elif newest_manifest is not None:
         keys, groups = newest_manifest.keys, newest_manifest.key_groups
     named = {sst.key for _, manifest in manifests for sst in manifest.ssts}
-    numbers = sorted({v.version for v in listing.changelogs} | {v.version for v in listing.manifests})
+    numbers = sorted(
+        {v.version for v in listing.changelogs} | {v.version for v in listing.manifests}
+    )
     return StoreView(
         operator=store.operator,
         partition=store.partition,
@@ -184,11 +199,17 @@ def _store_view(
         ),
         sst_files=len(listing.ssts),
         sst_bytes=sum(info.size_bytes for info in listing.ssts.values()),
-        unreferenced_bytes=sum(info.size_bytes for key, info in listing.ssts.items() if key not in named),
-        slots=_owned_slots(found, store, groups.partitions if groups is not None else None, numbers),
+        unreferenced_bytes=sum(
+            info.size_bytes for key, info in listing.ssts.items() if key not in named
+        ),
+        slots=_owned_slots(
+            found, store, groups.partitions if groups is not None else None, numbers
+        ),
         scalable=groups.scalable if groups is not None else None,
         unscalable_reason=groups.reason if groups is not None else "",
-        cost=None if tariff is None else store_cost(listing, _restored_sizes(newest_manifest), tariff),
+        cost=None
+        if tariff is None
+        else store_cost(listing, _restored_sizes(newest_manifest), tariff),
     )
 
 
@@ -197,10 +218,15 @@ def _restored_sizes(manifest: Manifest | None) -> list[int]:
     if manifest is None:
         return []
     ssts = [*manifest.ssts, *(sst for source in manifest.sources for sst in source.ssts)]
-    return [*(sst.size_bytes for sst in ssts), *(changelog.size_bytes for changelog in manifest.changelogs)]
+    return [
+        *(sst.size_bytes for sst in ssts),
+        *(changelog.size_bytes for changelog in manifest.changelogs),
+    ]
 
 
-def _newest_header(storage: Storage, listing: Listing, problems: list[str]) -> ChangelogHeader | None:
+def _newest_header(
+    storage: Storage, listing: Listing, problems: list[str]
+) -> ChangelogHeader | None:
     if not listing.changelogs:
         return None
     key = listing.changelogs[max(listing.changelogs)].key

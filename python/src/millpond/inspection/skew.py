@@ -81,14 +81,22 @@ def skew(storage: Storage, checkpoint: str, batch: int | None = None) -> SkewRep
         found = counts[store.store.operator]
         found.scalable &= store.scalable
         for rows in source.rows(store):
-            found.add(store.store.partition, rows.groups, rows.keys, rows.values, internal=rows.family.internal)
+            found.add(
+                store.store.partition,
+                rows.groups,
+                rows.keys,
+                rows.values,
+                internal=rows.family.internal,
+            )
     return SkewReport(
         checkpoint=checkpoint,
         batch=image.batch,
         partitions=partitions,
         max_parallelism=groups.max_parallelism,
         key_group_base=groups.base,
-        operators=tuple(_operator(image, op, counts[op.operator], groups, partitions) for op in image.operators),
+        operators=tuple(
+            _operator(image, op, counts[op.operator], groups, partitions) for op in image.operators
+        ),
     )
 
 
@@ -102,7 +110,15 @@ class _Counts:
         self.partition_keys: Counter[int] = Counter()
         self.partition_bytes: Counter[int] = Counter()
 
-    def add(self, partition: int, groups: list[int], keys: list[bytes], values: list[bytes], *, internal: bool) -> None:
+    def add(
+        self,
+        partition: int,
+        groups: list[int],
+        keys: list[bytes],
+        values: list[bytes],
+        *,
+        internal: bool,
+    ) -> None:
         """Count some rows. Rows that an operator keeps for itself count as bytes only."""
         if not internal:
             self.keys.update(groups)
@@ -119,7 +135,10 @@ def _operator(
 ) -> OperatorSkew:  # fmt: skip
     present = sorted({store.partition for store in op.stores})
     spread = len(present) > 1 or partitions == 1
-    loads = tuple(Load(number=p, keys=counts.partition_keys[p], bytes=counts.partition_bytes[p]) for p in present)
+    loads = tuple(
+        Load(number=p, keys=counts.partition_keys[p], bytes=counts.partition_bytes[p])
+        for p in present
+    )
     suggested: int | None = None
     if not counts.scalable:
         why = "a store of it cannot be rescaled: `millpond checkpoint show` says why"
@@ -132,7 +151,9 @@ def _operator(
         operator=op.operator,
         name=op.name,
         partitions=loads,
-        groups=tuple(Load(number=g, keys=counts.keys[g], bytes=counts.bytes[g]) for g in sorted(counts.bytes))
+        groups=tuple(
+            Load(number=g, keys=counts.keys[g], bytes=counts.bytes[g]) for g in sorted(counts.bytes)
+        )
         if counted
         else (),
         fullest=round(_fullest([load.bytes for load in loads]), 3) if counted else 1.0,
@@ -145,12 +166,17 @@ def _operator(
 def hot_groups(group_bytes: Mapping[int, int], groups: KeyGroups) -> tuple[int, ...]:
     """Return the key groups that hold far more than the others, the hottest first, ten at most (pure)."""
     mean = sum(group_bytes.values()) / groups.max_parallelism
-    hot = sorted((g for g, size in group_bytes.items() if size > HOT * mean), key=lambda g: (-group_bytes[g], g))
+    hot = sorted(
+        (g for g, size in group_bytes.items() if size > HOT * mean),
+        key=lambda g: (-group_bytes[g], g),
+    )
     # Where most groups are empty, each of the others is above the mean: that is few keys, and no hot ones.
     return tuple(hot[:_MAX_HOT]) if len(group_bytes) > groups.max_parallelism / 2 else ()
 
 
-def suggest(group_bytes: Mapping[int, int], groups: KeyGroups, partitions: int) -> tuple[int | None, str]:
+def suggest(
+    group_bytes: Mapping[int, int], groups: KeyGroups, partitions: int
+) -> tuple[int | None, str]:
     """Return the number of partitions nearest to `partitions` on which the state lies evenly, among those that move no row, and
     why; None if there is none (pure)."""
 
@@ -171,7 +197,10 @@ def suggest(group_bytes: Mapping[int, int], groups: KeyGroups, partitions: int) 
     # the nearest by ratio; of two as near the larger, which halves the tasks rather than doubling them
     for count in sorted(candidates, key=lambda c: (max(c / partitions, partitions / c), -c)):
         if (then := fullest(count)) <= EVEN:
-            return count, f"the fullest of {count} would hold {then:.2f} times the mean, now {now:.2f}"
+            return (
+                count,
+                f"the fullest of {count} would hold {then:.2f} times the mean, now {now:.2f}",
+            )
     top = max(group_bytes, key=lambda g: (group_bytes[g], -g))
     share = group_bytes[top] / sum(group_bytes.values())
     return None, (

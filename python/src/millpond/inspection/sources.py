@@ -14,7 +14,9 @@ from millpond.store_files import read_changelog_header
 _PIECE_BYTES = 1024 * 1024
 
 
-def problems_of_sources(storage: Storage, manifest: Manifest) -> Iterator[tuple[ErrorKind, str, str]]:
+def problems_of_sources(
+    storage: Storage, manifest: Manifest
+) -> Iterator[tuple[ErrorKind, str, str]]:
     """Yield kind, key and message of all that is wrong with the SSTs and changelogs that a composed manifest names.
 
     Raises: UnavailableError: the storage.
@@ -38,12 +40,20 @@ def problems_of_sources(storage: Storage, manifest: Manifest) -> Iterator[tuple[
         try:
             header = read_changelog_header(storage, key)
         except MillpondError as e:
-            if e.kind not in (ErrorKind.CHANGELOG_MISSING, ErrorKind.CHANGELOG_DAMAGED, ErrorKind.FORMAT_TOO_NEW):
+            if e.kind not in (
+                ErrorKind.CHANGELOG_MISSING,
+                ErrorKind.CHANGELOG_DAMAGED,
+                ErrorKind.FORMAT_TOO_NEW,
+            ):
                 raise
             yield e.kind, key, f"a composed manifest names it: {e}"
             continue
         if header.id != changelog.version.id:
-            yield ErrorKind.CHANGELOG_REPLACED, key, "is another attempt than the one that a composed manifest names"
+            yield (
+                ErrorKind.CHANGELOG_REPLACED,
+                key,
+                "is another attempt than the one that a composed manifest names",
+            )
 
 
 def _size_and_crc32(storage: Storage, key: str) -> tuple[int, int]:

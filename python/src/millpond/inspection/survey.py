@@ -5,11 +5,23 @@ from __future__ import annotations
 from dataclasses import dataclass, field
 
 from millpond import layout
-from millpond.errors import ErrorKind, InvalidInputError, MillpondError, NotFoundError, UnsupportedError, error
+from millpond.errors import (
+    ErrorKind,
+    InvalidInputError,
+    MillpondError,
+    NotFoundError,
+    UnsupportedError,
+    error,
+)
 from millpond.expected import Lost, lost_entries, operators_at, partitions_of, schema_keys
 from millpond.format_file import CheckpointFormat, decode_format
 from millpond.ids import StoreId
-from millpond.spark_metadata import OperatorInfo, SparkMetadata, read_operator_info, read_spark_metadata
+from millpond.spark_metadata import (
+    OperatorInfo,
+    SparkMetadata,
+    read_operator_info,
+    read_spark_metadata,
+)
 from millpond.state.schema_files import key_columns, parse_schema_file
 from millpond.storage import Storage
 from millpond.store_files import Listing, add_to_listing
@@ -24,11 +36,15 @@ class Survey:
     stores: dict[StoreId, Listing] = field(default_factory=dict)
     spark: SparkMetadata | None = None
     operators: dict[int, OperatorInfo] = field(default_factory=dict)
-    key_columns: dict[int, dict[str, tuple[str, ...] | None]] = field(default_factory=dict)  # of stores, by operator
+    key_columns: dict[int, dict[str, tuple[str, ...] | None]] = field(
+        default_factory=dict
+    )  # of stores, by operator
     format: CheckpointFormat | None = None  # None: damaged, or not there
     spark_format: int = 1  # Spark's state store checkpoint format
     rescaling: bool = False  # a rescale is under way, or was interrupted
-    errors: list[tuple[str, MillpondError]] = field(default_factory=list)  # key, what is wrong with it
+    errors: list[tuple[str, MillpondError]] = field(
+        default_factory=list
+    )  # key, what is wrong with it
     lost: list[Lost] = field(default_factory=list)  # entries of Spark's logs
 
     def operator_ids(self) -> list[int]:
@@ -45,7 +61,10 @@ class Survey:
 
     def partitions_of(self, operator: int, batch: int) -> int | None:
         """Return how many partitions of an operator hold state after a batch; None: nothing tells it."""
-        info, entry = self.operators.get(operator), self.spark.offsets.get(batch) if self.spark is not None else None
+        info, entry = (
+            self.operators.get(operator),
+            self.spark.offsets.get(batch) if self.spark is not None else None,
+        )
         if info is None or entry is None:
             return None
         return partitions_of(info, self.key_columns.get(operator, {}), entry.partitions)
@@ -74,15 +93,25 @@ def survey(storage: Storage, checkpoint: str, *, foreign: bool = False) -> Surve
             present.add(operator)
         parsed = layout.parse_key(info.key)
         if parsed is not None:
-            add_to_listing(result.stores.setdefault(parsed.store, Listing()), parsed, info, parsed.store)
+            add_to_listing(
+                result.stores.setdefault(parsed.store, Listing()), parsed, info, parsed.store
+            )
     # Directories of stores whose only files are Spark's own (schema files, say) are no stores of Millpond's.
-    result.stores = {s: found for s, found in sorted(result.stores.items()) if not found.is_empty or found.foreign}
+    result.stores = {
+        s: found
+        for s, found in sorted(result.stores.items())
+        if not found.is_empty or found.foreign
+    }
     _read_format(storage, result)
     _refuse_others(result, checkpoint, foreign)
     _read_operators(storage, result, present | _recorded_operators(storage, result.spark))
     if not foreign:
         _note_missing(result, present)
-    ids = any(version.id for listing in result.stores.values() for version in listing.changelogs | listing.manifests)
+    ids = any(
+        version.id
+        for listing in result.stores.values()
+        for version in listing.changelogs | listing.manifests
+    )
     result.spark_format = 2 if ids else (result.spark.checkpoint_format or 1)
     return result
 
@@ -91,7 +120,9 @@ def _recorded_operators(storage: Storage, spark: SparkMetadata) -> set[int]:
     """Return the operators that the query has, where the commit log does not tell: none, if an earlier version of Millpond began it."""
     if spark.last_committed_batch is None or spark.checkpoint_format == 2:
         return set()
-    recorded = (layout.parse_operator_record(info.key) for info in storage.list(layout.OPERATORS_PREFIX))
+    recorded = (
+        layout.parse_operator_record(info.key) for info in storage.list(layout.OPERATORS_PREFIX)
+    )
     return {operator for operator in recorded if operator is not None}
 
 
@@ -120,7 +151,9 @@ def _read_schemas(storage: Storage, result: Survey, operator: int, info: Operato
         try:
             keys = schema_keys(operator, info, store)
         except MillpondError as e:
-            result.errors.append((f"{layout.operator_dir(operator)}/{layout.SPARK_METADATA_DIR}", e))
+            result.errors.append(
+                (f"{layout.operator_dir(operator)}/{layout.SPARK_METADATA_DIR}", e)
+            )
             continue
         for key in keys:
             try:
@@ -147,7 +180,8 @@ def _is_there(storage: Storage, key: str) -> bool:
 
 def _gone(key: str, batch: int, what: str) -> MillpondError:
     return error(
-        ErrorKind.FORMAT_DAMAGED, f"{key} is not there, although batch {batch} is committed: nothing tells {what}"
+        ErrorKind.FORMAT_DAMAGED,
+        f"{key} is not there, although batch {batch} is committed: nothing tells {what}",
     )
 
 
@@ -156,11 +190,22 @@ def _note_missing(result: Survey, present: set[int]) -> None:
     spark = result.spark
     assert spark is not None
     written = bool(result.stores) or (bool(present) and bool(spark.commit_batches))
-    if result.format is None and written and not any(key == layout.FORMAT_KEY for key, _ in result.errors):
-        e = error(ErrorKind.OBJECT_NOT_FOUND, f"{layout.FORMAT_KEY} is not there: nothing tells the key groups")
+    if (
+        result.format is None
+        and written
+        and not any(key == layout.FORMAT_KEY for key, _ in result.errors)
+    ):
+        e = error(
+            ErrorKind.OBJECT_NOT_FOUND,
+            f"{layout.FORMAT_KEY} is not there: nothing tells the key groups",
+        )
         result.errors.append((layout.FORMAT_KEY, e))
     key = layout.QUERY_METADATA_KEY
-    if spark.query_id is None and spark.commit_batches and not any(key == damaged for damaged, _ in result.errors):
+    if (
+        spark.query_id is None
+        and spark.commit_batches
+        and not any(key == damaged for damaged, _ in result.errors)
+    ):
         e = _gone(key, spark.commit_batches[-1], "the id of the query")
         hint = (
             'Write it back from a copy: {"id": "<the id>"}. Or start the query: Spark gives it a new id, and a sink that knows the '
@@ -169,7 +214,9 @@ def _note_missing(result: Survey, present: set[int]) -> None:
         result.errors.append((key, type(e)(str(e), kind=e.kind, hint=hint)))
     if result.format is not None and not present and spark.commit_batches:
         key = layout.STATE_DIR
-        result.errors.append((key, _gone(key, spark.commit_batches[-1], "the state, which the query has")))
+        result.errors.append(
+            (key, _gone(key, spark.commit_batches[-1], "the state, which the query has"))
+        )
 
 
 def _keep(result: Survey, key: str, e: MillpondError) -> None:
@@ -201,10 +248,13 @@ def _refuse_others(result: Survey, checkpoint: str, foreign: bool) -> None:
     provider = spark.provider_class if spark is not None else None
     if not foreign and provider is not None and not provider.startswith(PROVIDER_PACKAGE):
         raise UnsupportedError(
-            f"the state was written by {provider}, not by Millpond", kind=ErrorKind.FOREIGN_CHECKPOINT
+            f"the state was written by {provider}, not by Millpond",
+            kind=ErrorKind.FOREIGN_CHECKPOINT,
         )
     if not foreign and any(listing.foreign for listing in result.stores.values()):
-        raise UnsupportedError("the state was written by another provider", kind=ErrorKind.FOREIGN_CHECKPOINT)
+        raise UnsupportedError(
+            "the state was written by another provider", kind=ErrorKind.FOREIGN_CHECKPOINT
+        )
     empty = spark is None or (spark.query_id is None and not spark.offset_batches)
     if empty and not result.stores and not result.errors:
         raise InvalidInputError(

@@ -64,7 +64,9 @@ class VerifyReport:
     checkpoint: str
     checked: Checked = field(default_factory=Checked)
     problems: list[Problem] = field(default_factory=list)
-    newest_whole_batch: int | None = None  # of a damaged one; None: none is whole, or nothing is damaged
+    newest_whole_batch: int | None = (
+        None  # of a damaged one; None: none is whole, or nothing is damaged
+    )
 
     @property
     def ok(self) -> bool:
@@ -89,7 +91,9 @@ class _Vanished(Exception):
     """A listed file is gone: a running query collected it, or it was deleted. The store is looked at anew."""
 
 
-def verify(storage: Storage, checkpoint: str, progress: Callable[[int, int], None] | None = None) -> VerifyReport:
+def verify(
+    storage: Storage, checkpoint: str, progress: Callable[[int, int], None] | None = None
+) -> VerifyReport:
     """Read everything back. A query may run meanwhile. Needs temporary space where SSTs cannot be linked.
 
     Args:
@@ -105,7 +109,9 @@ def verify(storage: Storage, checkpoint: str, progress: Callable[[int, int], Non
         if progress is not None:
             progress(done, len(found.stores))
     if not report.ok:
-        from millpond.savepoint.whole import newest_whole_batch  # here and not above: it builds on this package
+        from millpond.savepoint.whole import (
+            newest_whole_batch,
+        )  # here and not above: it builds on this package
 
         damaged = {problem.file for problem in report.problems}
         report.newest_whole_batch = newest_whole_batch(storage, checkpoint, damaged)
@@ -147,7 +153,9 @@ class _StoreCheck:
         self._bad_ssts: set[str] = set()
         self._good_ssts: set[str] = set()
         self._operators: set[int] = set()  # that changelogs name, so far
-        self._whole: list[int] = []  # versions whose changelog begins with nothing, and so needs nothing older
+        self._whole: list[
+            int
+        ] = []  # versions whose changelog begins with nothing, and so needs nothing older
 
     def run(self) -> None:
         listing = self.files.refresh()
@@ -161,7 +169,9 @@ class _StoreCheck:
             self._manifest(key, manifest, listing)
         self._versions(listing)
 
-    def _read_manifest(self, version: VersionId, key: str, manifests: list[tuple[str, Manifest]]) -> None:
+    def _read_manifest(
+        self, version: VersionId, key: str, manifests: list[tuple[str, Manifest]]
+    ) -> None:
         manifests.append((key, self.files.read_manifest(version)))
 
     def _guard(self, file: str, action: Callable[[], None]) -> None:
@@ -175,7 +185,9 @@ class _StoreCheck:
             self.problems.append(problem_of(file, e))
 
     def _note(self, kind: ErrorKind, file: str, message: str) -> None:
-        problem = Problem(kind=kind.value, file=file, message=message, hint=MillpondError("", kind=kind).hint)
+        problem = Problem(
+            kind=kind.value, file=file, message=message, hint=MillpondError("", kind=kind).hint
+        )
         if problem not in self.problems:
             self.problems.append(problem)
 
@@ -188,7 +200,10 @@ class _StoreCheck:
             header = reader.header
             records = sum(1 for _ in reader)
         wrong_id = self.files.exact_ids and header.id != version.id
-        wrong_store = (header.store.partition, header.store.name) != (self.store.partition, self.store.name)
+        wrong_store = (header.store.partition, header.store.name) != (
+            self.store.partition,
+            self.store.name,
+        )
         if header.version != version.version or wrong_id or wrong_store:
             self._note(
                 ErrorKind.CHANGELOG_DAMAGED,
@@ -209,14 +224,19 @@ class _StoreCheck:
         named, own = header.store.operator, self.store.operator
         if named != own and self._operators & ({own} | (self._operators - {named})):
             self._note(
-                ErrorKind.CHANGELOG_DAMAGED, key, f"says that it is of store {header.store}, of another operator"
+                ErrorKind.CHANGELOG_DAMAGED,
+                key,
+                f"says that it is of store {header.store}, of another operator",
             )
             return
         self._operators.add(named)
 
     def _key_groups(self, file: str, groups: KeyGroupsInfo, version: int) -> None:
         known = self.found.format.key_groups_at(version) if self.found.format is not None else None
-        if known is not None and (groups.max_parallelism, groups.base) != (known.max_parallelism, known.base):
+        if known is not None and (groups.max_parallelism, groups.base) != (
+            known.max_parallelism,
+            known.base,
+        ):
             self._note(
                 ErrorKind.MAX_PARALLELISM_MISMATCH,
                 file,
@@ -246,7 +266,9 @@ class _StoreCheck:
                 if stored is None:
                     if not self.last:
                         raise _Vanished
-                    self._note(ErrorKind.SST_MISSING, sst_key, f"is not there, and {_name(key)} names it")
+                    self._note(
+                        ErrorKind.SST_MISSING, sst_key, f"is not there, and {_name(key)} names it"
+                    )
                 elif stored.size_bytes != sst.size_bytes:
                     self._note(
                         ErrorKind.SST_DAMAGED,
@@ -255,7 +277,9 @@ class _StoreCheck:
                     )
                 elif (crc := _crc32(self.storage, sst_key)) != sst.crc32:
                     self._note(
-                        ErrorKind.SST_DAMAGED, sst_key, f"has CRC-32 {crc:08x}, {_name(key)} says {sst.crc32:08x}"
+                        ErrorKind.SST_DAMAGED,
+                        sst_key,
+                        f"has CRC-32 {crc:08x}, {_name(key)} says {sst.crc32:08x}",
                     )
                 else:
                     self._good_ssts.add(sst.key)
@@ -265,7 +289,9 @@ class _StoreCheck:
             except NotFoundError as e:
                 if not self.last:
                     raise _Vanished from e
-                self._note(ErrorKind.SST_MISSING, sst_key, f"is not there, and {_name(key)} names it")
+                self._note(
+                    ErrorKind.SST_MISSING, sst_key, f"is not there, and {_name(key)} names it"
+                )
             self._bad_ssts.add(sst.key)
             whole = False
         if whole:
@@ -278,7 +304,9 @@ class _StoreCheck:
         with scratch_directory("verify") as directory:
             database = f"{directory}/db"
             try:
-                lay_out(self.storage, manifest, _name(key), database, Fetching(verify_checksums=False))
+                lay_out(
+                    self.storage, manifest, _name(key), database, Fetching(verify_checksums=False)
+                )
             except NotFoundError as e:
                 if not self.last:
                     raise _Vanished from e
@@ -300,9 +328,15 @@ class _StoreCheck:
             return
         total = keys.total()
         if manifest.keys not in (-1, total):
-            self._note(ErrorKind.SST_DAMAGED, key, f"holds {total} keys, and says that it holds {manifest.keys}")
+            self._note(
+                ErrorKind.SST_DAMAGED,
+                key,
+                f"holds {total} keys, and says that it holds {manifest.keys}",
+            )
         elif manifest.group_keys is not None and manifest.group_keys != _group_keys(keys, manifest):
-            self._note(ErrorKind.SST_DAMAGED, key, "its key groups hold other numbers of keys than it says")
+            self._note(
+                ErrorKind.SST_DAMAGED, key, "its key groups hold other numbers of keys than it says"
+            )
 
     # ---- versions
 
@@ -336,12 +370,18 @@ class _StoreCheck:
 
     def _was_there(self, version: int) -> bool:
         """Whether the store's partition was one of the query's at this version; a rescale may have made it later or removed it."""
-        partitions = self.found.spark.partitions_at(version) if self.found.spark is not None else None
+        partitions = (
+            self.found.spark.partitions_at(version) if self.found.spark is not None else None
+        )
         return partitions is None or self.store.partition < partitions
 
     def _targets(self, listing: Listing) -> list[VersionId]:
         spark = self.found.spark
-        committed = [b for b in spark.commit_batches if not spark.was_left_out(b)] if spark is not None else []
+        committed = (
+            [b for b in spark.commit_batches if not spark.was_left_out(b)]
+            if spark is not None
+            else []
+        )
         snapshots = [*(version.version for version in listing.manifests), *self._whole]
         # Versions below the oldest snapshot were collected, or are about to be; without any snapshot nothing ever was. But Spark's
         # commit log keeps as many batches as the state keeps versions, but for the two oldest at most: what is still in it must
@@ -354,7 +394,11 @@ class _StoreCheck:
             # last batch must be restorable in any case.
             oldest = min(max(oldest, committed[0] + 1), committed[-1] + 1)
         if not self.files.exact_ids:
-            left_out = {batch + 1 for batch in spark.commit_batches if spark.was_left_out(batch)} if spark else set()
+            left_out = (
+                {batch + 1 for batch in spark.commit_batches if spark.was_left_out(batch)}
+                if spark
+                else set()
+            )
             present = {version.version for version in listing.changelogs} | set(snapshots)
             wanted = (present | {batch + 1 for batch in committed}) - left_out
             return [VersionId(v) for v in sorted(wanted) if v >= oldest and self._was_there(v)]
@@ -406,4 +450,7 @@ def _group_keys(keys: Counter[int], manifest: Manifest) -> tuple[int, ...]:
     """Keys by slot as a manifest tells them: by the key groups of its partition, ascending."""
     info = manifest.key_groups
     groups = KeyGroups(info.max_parallelism, info.base)
-    return tuple(keys[groups.slot(group)] for group in groups.groups_of(manifest.store.partition, info.partitions))
+    return tuple(
+        keys[groups.slot(group)]
+        for group in groups.groups_of(manifest.store.partition, info.partitions)
+    )

@@ -33,7 +33,11 @@ def scan(directory: str, *, name: str) -> Iterator[tuple[bytes, bytes]]:
     """
     rocksdict = _rocksdict()
     try:
-        db = rocksdict.Rdict(directory, rocksdict.Options(raw_mode=True), access_type=rocksdict.AccessType.read_only())
+        db = rocksdict.Rdict(
+            directory,
+            rocksdict.Options(raw_mode=True),
+            access_type=rocksdict.AccessType.read_only(),
+        )
     except Exception as e:  # rocksdict knows no narrower class
         raise FormatError(f"{name}: RocksDB cannot open it: {e}", kind=ErrorKind.SST_DAMAGED) from e
     try:
@@ -49,11 +53,15 @@ def scan(directory: str, *, name: str) -> Iterator[tuple[bytes, bytes]]:
             if iterator.valid():
                 iterator.next()
         if iterator.valid():
-            raise FormatError(f"{name}: RocksDB ended before the last key", kind=ErrorKind.SST_DAMAGED)
+            raise FormatError(
+                f"{name}: RocksDB ended before the last key", kind=ErrorKind.SST_DAMAGED
+            )
         try:
             iterator.status()
         except Exception as e:
-            raise FormatError(f"{name}: RocksDB cannot read it: {e}", kind=ErrorKind.SST_DAMAGED) from e
+            raise FormatError(
+                f"{name}: RocksDB cannot read it: {e}", kind=ErrorKind.SST_DAMAGED
+            ) from e
         del iterator
     finally:
         db.close()

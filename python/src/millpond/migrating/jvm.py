@@ -74,7 +74,15 @@ def command(main: str, conf: Mapping[str, str]) -> list[str]:
     classpath = [str(jar), os.environ.get("HADOOP_CONF_DIR", ""), f"{spark.directory}/*"]
     heap = [f"-Xmx{conf[_DRIVER_MEMORY]}"] if _DRIVER_MEMORY in conf else []
     opens = [flag for module in OPENS for flag in ("--add-opens", f"{module}=ALL-UNNAMED")]
-    return [java(), *heap, "-XX:+UseParallelGC", *opens, "-cp", os.pathsep.join(filter(None, classpath)), main]
+    return [
+        java(),
+        *heap,
+        "-XX:+UseParallelGC",
+        *opens,
+        "-cp",
+        os.pathsep.join(filter(None, classpath)),
+        main,
+    ]
 
 
 def answers_in_session(copier: Any, request: Mapping[str, Any]) -> Iterator[dict[str, Any]]:
@@ -96,7 +104,9 @@ def answers(line: Sequence[str], request: Mapping[str, Any]) -> Iterator[dict[st
         process = subprocess.Popen(line, stdin=subprocess.PIPE, stdout=subprocess.PIPE, stderr=log)
         assert process.stdin is not None and process.stdout is not None
         try:
-            with suppress(BrokenPipeError):  # it died at once: there is no answer, and its log says why
+            with suppress(
+                BrokenPipeError
+            ):  # it died at once: there is no answer, and its log says why
                 process.stdin.write(json.dumps(request).encode() + b"\n")
                 process.stdin.flush()  # stays open: its end tells the JVM that this process is gone
             for text in process.stdout:
@@ -107,7 +117,9 @@ def answers(line: Sequence[str], request: Mapping[str, Any]) -> Iterator[dict[st
                     return
                 yield answer
             code = process.wait()
-            raise InternalError(f"the JVM ended with exit code {code} and without an answer: {_tail(log)}")
+            raise InternalError(
+                f"the JVM ended with exit code {code} and without an answer: {_tail(log)}"
+            )
         finally:
             with suppress(BrokenPipeError):
                 process.stdin.close()
@@ -137,6 +149,8 @@ def _error(described: Mapping[str, str]) -> MillpondError:
         return FormatError(f"Spark cannot load the state: {message}", kind=ErrorKind.FORMAT_DAMAGED)
     if "OutOfMemoryError" in message:
         return UnavailableError(
-            message, kind=ErrorKind.MEMORY_EXHAUSTED, hint="Give the JVM more: --conf spark.driver.memory=8g."
+            message,
+            kind=ErrorKind.MEMORY_EXHAUSTED,
+            hint="Give the JVM more: --conf spark.driver.memory=8g.",
         )
     return InternalError(f"Spark's state store failed: {message}")

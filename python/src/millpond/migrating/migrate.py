@@ -90,18 +90,24 @@ def adopt(
     source = open_storage(origin)
     image = spark_image(source, origin, batch)
     if image.provider == MILLPOND:
-        raise InvalidInputError(f"{origin} has its state in Millpond already", hint="To copy it: millpond fork.")
+        raise InvalidInputError(
+            f"{origin} has its state in Millpond already", hint="To copy it: millpond fork."
+        )
     if image.provider is None or image.provider not in PROVIDERS.values():
         raise UnsupportedError(
             f"{origin}: the state was written by {image.provider or 'a provider that its offset log does not name'}",
             hint="State of Spark's RocksDB and HDFS-backed stores can be taken over.",
         )
     # A query that the session starts with another number than the state has would be refused.
-    groups = str(max_parallelism) if max_parallelism is not None else running_option("maxParallelism")
+    groups = (
+        str(max_parallelism) if max_parallelism is not None else running_option("maxParallelism")
+    )
     options = {f"{PREFIX}maxParallelism": groups} if groups is not None else {}
     before = Side(provider=image.provider, root=origin, conf={})
     after = Side(provider=MILLPOND, root=place, conf={**options, **_agent()})
-    return _migrate(source, image, before, after, nullcontext(), new_query_id, conf or {}, dry_run, progress)
+    return _migrate(
+        source, image, before, after, nullcontext(), new_query_id, conf or {}, dry_run, progress
+    )
 
 
 def release(
@@ -137,7 +143,9 @@ def release(
     return _migrate(source, image, before, after, pin, new_query_id, conf or {}, dry_run, progress)
 
 
-def _places(checkpoint: str | os.PathLike[str], new_checkpoint: str | os.PathLike[str]) -> tuple[str, str]:
+def _places(
+    checkpoint: str | os.PathLike[str], new_checkpoint: str | os.PathLike[str]
+) -> tuple[str, str]:
     origin, place = root_of(checkpoint), root_of(new_checkpoint)
     check_apart(origin, place)
     check_vacant(place)
@@ -173,14 +181,22 @@ def _migrate(
         moved = plan.image_for(image, after.provider, ids)
         return restored(moved, place, numbers, offsets=KEEP, query_id=query_id)
 
-    plan.request(image, before, after, threads=threads, spark_conf=conf)  # what is wrong with it shows in a dry run too
+    plan.request(
+        image, before, after, threads=threads, spark_conf=conf
+    )  # what is wrong with it shows in a dry run too
     if not dry_run:
         with pin, building(place) as target, scratch_directory("migrating") as local:
             if isinstance(target.storage, LocalStorage):
                 after = replace(after, root=target.storage.root)  # until it gets its name
             _write(source, target, described(None), logs=False)
             if image.operators:
-                job = plan.request(image, before, after, threads=threads, spark_conf={"spark.local.dir": local, **conf})
+                job = plan.request(
+                    image,
+                    before,
+                    after,
+                    threads=threads,
+                    spark_conf={"spark.local.dir": local, **conf},
+                )
                 answers = jvm.answers(line, job) if line else jvm.answers_in_session(copier, job)
                 counted.take(answers, len(job["stores"]), progress)
             _write(source, target, described(counted.ids), logs=True)
@@ -208,7 +224,9 @@ class _Counted:
         self.rows = 0
         self.ids: dict[tuple[int, int, str], str] = {}
 
-    def take(self, answers: Iterable[dict[str, Any]], stores: int, progress: Progress | None) -> None:
+    def take(
+        self, answers: Iterable[dict[str, Any]], stores: int, progress: Progress | None
+    ) -> None:
         for done, answer in enumerate(answers, 1):
             self.rows += answer["rows"]
             if "id" in answer:
@@ -219,4 +237,6 @@ class _Counted:
 
 def _write(source: Storage, target: Target, image: Image, *, logs: bool) -> None:
     texts = {key: text for key, text in image.texts.items() if key.startswith(_LOGS) == logs}
-    write_image(replace(image, texts=texts), source, target, link=False, verify=False, damaged=damaged_state)
+    write_image(
+        replace(image, texts=texts), source, target, link=False, verify=False, damaged=damaged_state
+    )

@@ -11,14 +11,22 @@ from millpond.errors import ErrorKind, FormatError, UnsupportedError
 from millpond.ids import StoreId
 from millpond.savepoint.image import Image, OperatorImage, StoreImage, operator_info, without_state
 from millpond.savepoint.places import uri_below
-from millpond.spark_log_edit import StateIds, commit_with_state_ids, commit_without_state_ids, offsets_with_conf
+from millpond.spark_log_edit import (
+    StateIds,
+    commit_with_state_ids,
+    commit_without_state_ids,
+    offsets_with_conf,
+)
 from millpond.spark_metadata import PROVIDER_CLASS, SHUFFLE_PARTITIONS, OperatorInfo, parse_offsets
 from millpond.state.schema_files import FamilyText, family_texts
 
 _SPARK = "org.apache.spark.sql.execution.streaming.state."
 MILLPOND = "org.apache.spark.sql.millpond.MillpondStateStoreProvider"
 ROCKSDB, HDFS = "rocksdb", "hdfs"
-PROVIDERS = {ROCKSDB: f"{_SPARK}RocksDBStateStoreProvider", HDFS: f"{_SPARK}HDFSBackedStateStoreProvider"}
+PROVIDERS = {
+    ROCKSDB: f"{_SPARK}RocksDBStateStoreProvider",
+    HDFS: f"{_SPARK}HDFSBackedStateStoreProvider",
+}
 
 _STORE_CONF = "spark.sql.streaming.stateStore."
 _ENCODING = f"{_STORE_CONF}encodingFormat"
@@ -69,7 +77,9 @@ def checkpoint_format(image: Image, provider: str) -> int:
     return 1 if provider == PROVIDERS[HDFS] else image.spark_checkpoint_format
 
 
-def request(image: Image, source: Side, target: Side, *, threads: int, spark_conf: Mapping[str, str]) -> dict[str, Any]:
+def request(
+    image: Image, source: Side, target: Side, *, threads: int, spark_conf: Mapping[str, str]
+) -> dict[str, Any]:
     """Return what the shim's `ProviderCopy` is asked to do.
 
     Raises: FormatError: FORMAT_DAMAGED: no schema. UnsupportedError: a schema of another version of Spark.
@@ -97,14 +107,22 @@ def request(image: Image, source: Side, target: Side, *, threads: int, spark_con
     }
 
 
-def _store(image: Image, op: OperatorImage, store: StoreImage, root: str, *, avro: bool) -> dict[str, Any]:
+def _store(
+    image: Image, op: OperatorImage, store: StoreImage, root: str, *, avro: bool
+) -> dict[str, Any]:
     info = operator_info(image, op.operator)
-    paths = [layout.relative_state_schema(path, op.operator) for path in info.schema_paths.get(store.name, ())]
+    paths = [
+        layout.relative_state_schema(path, op.operator)
+        for path in info.schema_paths.get(store.name, ())
+    ]
     # The last one describes what the newest batch wrote; without column families there is one only.
     key = paths[-1] if paths else layout.state_schema_key(StoreId(op.operator, 0, store.name))
     text = image.texts.get(key)
     if text is None:
-        raise FormatError(f"{key} is not there: nothing tells the columns of the state", kind=ErrorKind.FORMAT_DAMAGED)
+        raise FormatError(
+            f"{key} is not there: nothing tells the columns of the state",
+            kind=ErrorKind.FORMAT_DAMAGED,
+        )
     families = family_texts(text, prefix_columns=info.prefix_columns.get(store.name, 0), name=key)
     return {
         "operator": op.operator,
@@ -138,7 +156,8 @@ def _has_lists(family: FamilyText, info: OperatorInfo) -> bool:
     if family.kind in ("time-first", "time-last"):  # of a join in format 4
         return True
     return any(
-        v.get("stateName") == family.name and v.get("stateVariableType") == "ListState" for v in info.state_variables
+        v.get("stateName") == family.name and v.get("stateVariableType") == "ListState"
+        for v in info.state_variables
     )
 
 
@@ -146,7 +165,9 @@ def _is_internal(family: FamilyText, info: OperatorInfo) -> bool:
     """Whether the rows are the operator's own and not counted. Schema files do not say it: joins, in the formats 3 and 4, keep two
     column families so, and transformWithState those whose names begin with `$`."""
     own = ("-keyToNumValues", "-tsWithKey")
-    return family.name.startswith("$") or (info.name == "symmetricHashJoin" and family.name.endswith(own))
+    return family.name.startswith("$") or (
+        info.name == "symmetricHashJoin" and family.name.endswith(own)
+    )
 
 
 def image_for(image: Image, provider: str, ids: Ids | None) -> Image:
@@ -162,8 +183,14 @@ def image_for(image: Image, provider: str, ids: Ids | None) -> Image:
         if key == layout.FORMAT_KEY:
             continue  # Millpond's; whoever writes the state writes it
         if key.startswith(f"{layout.OFFSETS_DIR}/"):
-            text = offsets_with_conf(text.decode("utf-8"), {PROVIDER_CLASS: provider}, name=key).encode()
-        elif ids is not None and key.startswith(f"{layout.COMMITS_DIR}/") and image.spark_checkpoint_format > 1:
+            text = offsets_with_conf(
+                text.decode("utf-8"), {PROVIDER_CLASS: provider}, name=key
+            ).encode()
+        elif (
+            ids is not None
+            and key.startswith(f"{layout.COMMITS_DIR}/")
+            and image.spark_checkpoint_format > 1
+        ):
             commit = text.decode("utf-8")
             if checkpoint_format(image, provider) > 1:
                 text = commit_with_state_ids(commit, _state_ids(image, ids), name=key).encode()

@@ -110,7 +110,10 @@ def rescale(
         empty=before.spark.without_rows,
         settings=settings,
     )
-    keeps = groups.max_parallelism % partitions == 0 and max_parallelism in (None, groups.max_parallelism)
+    keeps = groups.max_parallelism % partitions == 0 and max_parallelism in (
+        None,
+        groups.max_parallelism,
+    )
     report = RescaleReport(
         checkpoint=root,
         current=before.partitions,
@@ -149,9 +152,13 @@ def rescale(
         # Here and not above: it needs the extra `tools`.
         from millpond.rescaling import rehash
 
-        plan = rehash.plan_rehash(storage, image, before, partitions, max_parallelism, report.state_bytes)
+        plan = rehash.plan_rehash(
+            storage, image, before, partitions, max_parallelism, report.state_bytes
+        )
         report = replace(report, max_parallelism=plan.layout.key_groups.max_parallelism)
-        planned = replace(report, written_bytes=report.state_bytes, seconds=round(plan.seconds, 3), dry_run=True)
+        planned = replace(
+            report, written_bytes=report.state_bytes, seconds=round(plan.seconds, 3), dry_run=True
+        )
         if announce is not None:
             announce(planned)
         rehash.check_space(storage, plan)
@@ -160,7 +167,9 @@ def rescale(
         rehash.remove_leftovers(storage)
         with rehash.rehashed(storage, before, plan) as writing:
             report = replace(report, written_bytes=writing.total_bytes)
-            carry_out(storage, replace(writing, sink=sink.entries, first_unused=before.committed + 1))
+            carry_out(
+                storage, replace(writing, sink=sink.entries, first_unused=before.committed + 1)
+            )
     return replace(
         report,
         written_bytes=report.written_bytes or writing.total_bytes,

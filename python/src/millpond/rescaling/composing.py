@@ -17,7 +17,9 @@ from millpond.storage import Storage
 
 def state_bytes(before: Before) -> int:
     """Return the size of the SSTs and changelogs that the state is restored from, each counted once."""
-    return sum(_state_bytes(stores) for by_name in before.stores.values() for stores in by_name.values())
+    return sum(
+        _state_bytes(stores) for by_name in before.stores.values() for stores in by_name.values()
+    )
 
 
 def _state_bytes(stores: Sequence[OldStore]) -> int:
@@ -43,7 +45,9 @@ def composed(storage: Storage, before: Before, partitions: int) -> Writing:
         ids[operator] = []
         for name in before.names[operator]:
             fresh = [new_id() for _ in range(1 if operator in before.single else partitions)]
-            made = compose(by_name[name], before.format.key_groups, before.partitions, target, fresh)
+            made = compose(
+                by_name[name], before.format.key_groups, before.partitions, target, fresh
+            )
             for partition, manifest in enumerate(made):
                 key = layout.manifest_key(manifest.store, manifest.version_id, before.spark_format)
                 manifests[key] = encode_manifest(manifest)
@@ -80,7 +84,9 @@ def writing_of(
         files[layout.commits_key(before.started)] = storage.read(commit)
         key = layout.offsets_key(before.started)
         left_out_before = storage.read(key)
-        left_out = offsets_left_out(left_out_before.decode("utf-8"), entry.decode("utf-8"), name=key).encode("utf-8")
+        left_out = offsets_left_out(
+            left_out_before.decode("utf-8"), entry.decode("utf-8"), name=key
+        ).encode("utf-8")
     for operator in before.stores:
         metadata = operator_metadata(storage, operator, partitions)
         if metadata is not None:
@@ -89,11 +95,15 @@ def writing_of(
         current=before.partitions,
         partitions=partitions,
         batch=batch,
-        offsets=offsets_with_partitions(entry.decode("utf-8"), partitions, name=offsets).encode("utf-8"),
+        offsets=offsets_with_partitions(entry.decode("utf-8"), partitions, name=offsets).encode(
+            "utf-8"
+        ),
         left_out=left_out,
         left_out_before=left_out_before,
         files=files,
         stale=before.stale,
-        commit=commit_with_state_ids(storage.read(commit).decode("utf-8"), ids, name=commit).encode("utf-8"),
+        commit=commit_with_state_ids(storage.read(commit).decode("utf-8"), ids, name=commit).encode(
+            "utf-8"
+        ),
         created_ms=created_ms,
     )

@@ -74,7 +74,13 @@ def encode_journal(journal: Journal) -> bytes:
 def decode_journal(data: bytes) -> Journal:
     """Return the journal whose file holds `data`. Raises: FormatError: FORMAT_DAMAGED, UNSAFE_PATH. UnsupportedError."""
     known = [_FORMAT, _LEFT_OUT, _SINK]
-    fields = unseal(KIND, data, name=layout.RESCALE_JOURNAL_KEY, damaged=ErrorKind.FORMAT_DAMAGED, features=known)
+    fields = unseal(
+        KIND,
+        data,
+        name=layout.RESCALE_JOURNAL_KEY,
+        damaged=ErrorKind.FORMAT_DAMAGED,
+        features=known,
+    )
     sink = fields.child("sink") if fields.has("sink") else None
     entries = sink.children("entries") if sink is not None else []
     return Journal(
@@ -84,10 +90,15 @@ def decode_journal(data: bytes) -> Journal:
         offsets_crc32=fields.integer("offsets_crc32", 0, 0xFFFF_FFFF),
         keys=tuple(layout.check_relative(key) for key in fields.strings("keys")),
         created_ms=fields.integer("created_ms"),
-        format_before=fields.string("format_before").encode("ascii") if fields.has("format_before") else None,
-        left_out_before=fields.string("left_out_before").encode("utf-8") if fields.has("left_out_before") else None,
+        format_before=fields.string("format_before").encode("ascii")
+        if fields.has("format_before")
+        else None,
+        left_out_before=fields.string("left_out_before").encode("utf-8")
+        if fields.has("left_out_before")
+        else None,
         sink=sink.string("path") if sink is not None else None,
         sink_sums={
-            layout.check_relative(entry.string("key")): entry.integer("crc32", 0, 0xFFFF_FFFF) for entry in entries
+            layout.check_relative(entry.string("key")): entry.integer("crc32", 0, 0xFFFF_FFFF)
+            for entry in entries
         },
     )

@@ -69,7 +69,8 @@ def check_partitions(partitions: int, current: int) -> None:
     """Raise InvalidInputError (PARTITIONS_INVALID) unless the state can be rescaled from `current` to `partitions`."""
     if not 1 <= partitions <= MAX_PARALLELISM_LIMIT:
         raise InvalidInputError(
-            f"{partitions} partitions: state can have 1 to {MAX_PARALLELISM_LIMIT}", kind=ErrorKind.PARTITIONS_INVALID
+            f"{partitions} partitions: state can have 1 to {MAX_PARALLELISM_LIMIT}",
+            kind=ErrorKind.PARTITIONS_INVALID,
         )
     if partitions == current:
         raise InvalidInputError(
@@ -88,7 +89,8 @@ def check_scalable(stores: Sequence[OldStore], current: int) -> None:
             continue
         if not info.scalable:
             raise UnsupportedError(
-                f"store {old.store} cannot be rescaled: {info.reason}", kind=ErrorKind.STORE_UNSCALABLE
+                f"store {old.store} cannot be rescaled: {info.reason}",
+                kind=ErrorKind.STORE_UNSCALABLE,
             )
         if info.partitions != current:
             raise error(
@@ -130,7 +132,9 @@ def compose(
                 created_ms=target.created_ms,
                 created_by=f"millpond {__version__}",
                 key_groups=KeyGroupsInfo(
-                    max_parallelism=groups.max_parallelism, base=groups.base, partitions=target.partitions
+                    max_parallelism=groups.max_parallelism,
+                    base=groups.base,
+                    partitions=target.partitions,
                 ),
                 slots=slots,
                 column_families=families,
@@ -139,7 +143,10 @@ def compose(
                 ssts=(),
                 rocksdb_manifest_name="",
                 rocksdb_manifest=b"",
-                sources=_unite(sources, lambda s: (s.partition, s.rocksdb_manifest_name, tuple(t.key for t in s.ssts))),
+                sources=_unite(
+                    sources,
+                    lambda s: (s.partition, s.rocksdb_manifest_name, tuple(t.key for t in s.ssts)),
+                ),
                 # Whatever partition they come from: what a key went through has ascending versions.
                 changelogs=tuple(
                     sorted(
@@ -219,7 +226,8 @@ def _unite(parts: Sequence[Source], identity: Callable[[Source], object]) -> tup
     for part in parts:
         files.setdefault(identity(part), []).append(part)
     return tuple(
-        replace(same[0], slots=merge_ranges([pair for part in same for pair in part.slots])) for same in files.values()
+        replace(same[0], slots=merge_ranges([pair for part in same for pair in part.slots]))
+        for same in files.values()
     )
 
 

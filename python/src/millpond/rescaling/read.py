@@ -32,7 +32,9 @@ class Before:
     partitions: int
     stores: dict[int, dict[str, list[OldStore]]]
     single: frozenset[int]  # operators whose state lies in partition 0 alone
-    stale: tuple[str, ...]  # keys of changelogs and manifests that no committed batch has, in Spark checkpoint format 1
+    stale: tuple[
+        str, ...
+    ]  # keys of changelogs and manifests that no committed batch has, in Spark checkpoint format 1
     names: dict[
         int, tuple[str, ...]
     ]  # operator -> its store names, in the order in which the commit log lists their ids
@@ -59,14 +61,19 @@ def read_before(storage: Storage, root: str, plans: Plans) -> Before:
         )
     partitions = spark.offsets[committed].partitions
     if partitions is None:
-        raise error(ErrorKind.PARTITIONS_UNKNOWN, f"{layout.offsets_key(committed)} does not say how many partitions")
+        raise error(
+            ErrorKind.PARTITIONS_UNKNOWN,
+            f"{layout.offsets_key(committed)} does not say how many partitions",
+        )
     spark_format = spark.checkpoint_format or 1
     present: dict[int, dict[str, set[int]]] = {}
     stale: list[str] = []
     for file in storage.list(layout.STATE_DIR + "/"):
         parsed = layout.parse_key(file.key)
         if parsed is not None and parsed.file is not None:
-            found = present.setdefault(parsed.store.operator, {}).setdefault(parsed.store.name, set())
+            found = present.setdefault(parsed.store.operator, {}).setdefault(
+                parsed.store.name, set()
+            )
             found.add(parsed.store.partition)
             if _is_stale(parsed.file, committed):
                 stale.append(file.key)
@@ -82,7 +89,15 @@ def read_before(storage: Storage, root: str, plans: Plans) -> Before:
             alone.add(operator)
         stores[operator] = {
             name: [
-                _old_store(storage, spark, spark_format, committed, StoreId(operator, p, name), listed, plans)
+                _old_store(
+                    storage,
+                    spark,
+                    spark_format,
+                    committed,
+                    StoreId(operator, p, name),
+                    listed,
+                    plans,
+                )
                 for p in range(1 if single else partitions)
             ]
             for name in by_name
@@ -116,10 +131,12 @@ def _format(storage: Storage, spark: SparkMetadata, root: str) -> CheckpointForm
         provider = spark.provider_class
         if provider is not None and not provider.startswith(PROVIDER_PACKAGE):
             raise UnsupportedError(
-                f"{root}: the state was written by {provider}, not by Millpond", kind=ErrorKind.FOREIGN_CHECKPOINT
+                f"{root}: the state was written by {provider}, not by Millpond",
+                kind=ErrorKind.FOREIGN_CHECKPOINT,
             ) from e
         raise InvalidInputError(
-            f"no checkpoint of a streaming query with Millpond's state: {root}", kind=ErrorKind.NOT_A_CHECKPOINT
+            f"no checkpoint of a streaming query with Millpond's state: {root}",
+            kind=ErrorKind.NOT_A_CHECKPOINT,
         ) from e
 
 
@@ -164,14 +181,17 @@ def operator_metadata(storage: Storage, operator: int, partitions: int) -> bytes
     if newest is None:
         return None
     key = f"{prefix}{newest}"
-    return operator_metadata_with_partitions(storage.read(key).decode("utf-8"), partitions, name=key).encode("utf-8")
+    return operator_metadata_with_partitions(
+        storage.read(key).decode("utf-8"), partitions, name=key
+    ).encode("utf-8")
 
 
 def _recorded_id(spark: SparkMetadata, committed: int, store: StoreId, names: Sequence[str]) -> str:
     found = spark.commits[committed].id_of(store, names)
     if found is None:
         raise error(
-            ErrorKind.FORMAT_DAMAGED, f"{layout.commits_key(committed)} names no state version of store {store}"
+            ErrorKind.FORMAT_DAMAGED,
+            f"{layout.commits_key(committed)} names no state version of store {store}",
         )
     if not valid_id(found):
         raise error(

@@ -55,7 +55,11 @@ class Rehash:
     def rows(self) -> int:
         """Live rows as far as they are counted, else a guess."""
         counted = sum(op.keys for op in self.image.operators)
-        return counted if all(op.keys >= 0 for op in self.image.operators) else self.state_bytes // _ROW_BYTES
+        return (
+            counted
+            if all(op.keys >= 0 for op in self.image.operators)
+            else self.state_bytes // _ROW_BYTES
+        )
 
     @property
     def seconds(self) -> float:
@@ -121,9 +125,16 @@ def rehashed(storage: Storage, before: Before, plan: Rehash) -> Iterator[Writing
             for writer in _writers(storage, plan, image):
                 made |= dict(writer.assemble(parts[writer.operator, writer.store.name], directory))
         except OSError as e:
-            raise translate(e, "writing rows anew", local=not isinstance(storage, LocalStorage)) from e
-        ids = {op: [list(stores) for stores in found] for op, found in rewrite.state_ids(image, plan.layout).items()}
-        writing = writing_of(storage, before, plan.layout.partitions, {}, ids, time.time_ns() // 1_000_000)
+            raise translate(
+                e, "writing rows anew", local=not isinstance(storage, LocalStorage)
+            ) from e
+        ids = {
+            op: [list(stores) for stores in found]
+            for op, found in rewrite.state_ids(image, plan.layout).items()
+        }
+        writing = writing_of(
+            storage, before, plan.layout.partitions, {}, ids, time.time_ns() // 1_000_000
+        )
         yield replace(
             writing,
             made=made,
@@ -148,7 +159,9 @@ def _staging(storage: Storage) -> Iterator[str]:
             yield directory
         return
     try:
-        directory = tempfile.mkdtemp(prefix=_STAGING, dir=os.path.join(storage.root, layout.MILLPOND_DIR))
+        directory = tempfile.mkdtemp(
+            prefix=_STAGING, dir=os.path.join(storage.root, layout.MILLPOND_DIR)
+        )
     except OSError as e:
         raise translate(e, f"writing to {storage.root}") from e
     descriptor = lock(directory)
@@ -167,7 +180,9 @@ def _writers(storage: Storage, plan: Rehash, image: Image) -> Iterator[StoreWrit
 
 # ---- over processes ------------------------------------------------------------------------------------------------
 
-Parts = dict[tuple[int, str], list[list[Blocks]]]  # operator and store -> from each process -> of each new partition
+Parts = dict[
+    tuple[int, str], list[list[Blocks]]
+]  # operator and store -> from each process -> of each new partition
 _Work = list[tuple[int, int]]  # operator and old partition
 
 
@@ -182,7 +197,9 @@ class _Shared:
 
 def _parts(storage: Storage, plan: Rehash, directory: str) -> Parts:
     every: Parts = {}
-    for parts in Processes(plan.processes).map(_write_parts, _Shared(storage, plan, directory), _shares(plan)):
+    for parts in Processes(plan.processes).map(
+        _write_parts, _Shared(storage, plan, directory), _shares(plan)
+    ):
         for store, lists in parts.items():
             every.setdefault(store, []).extend(lists)
     return every
@@ -209,6 +226,8 @@ def _write_parts(shared: _Shared, work: _Work) -> Parts:
     source = NativeRows(shared.storage, shared.plan.image)
     parts: Parts = {}
     for writer in _writers(shared.storage, shared.plan, shared.plan.image):
-        mine = [rows for rows in writer.stores if (rows.store.operator, rows.store.partition) in work]
+        mine = [
+            rows for rows in writer.stores if (rows.store.operator, rows.store.partition) in work
+        ]
         parts[writer.operator, writer.store.name] = [writer.part(source, mine, shared.directory)]
     return parts

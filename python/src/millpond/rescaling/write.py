@@ -81,7 +81,9 @@ def carry_out(storage: Storage, writing: Writing) -> None:
         _write_all(storage, writing)
     except MillpondError as e:
         try:
-            done = clear(storage, journal, writing.sink.storage if writing.sink is not None else None)
+            done = clear(
+                storage, journal, writing.sink.storage if writing.sink is not None else None
+            )
         except MillpondError as again:
             raise e from again
         if not done:
@@ -152,7 +154,9 @@ def clear(storage: Storage, journal: Journal, sink: Storage | None = None) -> bo
         if journal.left_out_before is not None:
             _replace_log(storage, layout.offsets_key(journal.batch - 1), journal.left_out_before)
         storage.delete(journal.keys)
-        storage.delete([layout.offsets_key(journal.batch), layout.crc_key(layout.offsets_key(journal.batch))])
+        storage.delete(
+            [layout.offsets_key(journal.batch), layout.crc_key(layout.offsets_key(journal.batch))]
+        )
     storage.delete([layout.RESCALE_JOURNAL_KEY])
     return done
 
@@ -167,7 +171,9 @@ def _was_begun(storage: Storage, journal: Journal) -> bool:
     if any(batch is not None and batch > journal.batch for batch in batches):
         return False
     state = [
-        key for key in journal.keys if layout.parse_key(key) is not None or layout.parse_rescale_pin(key) is not None
+        key
+        for key in journal.keys
+        if layout.parse_key(key) is not None or layout.parse_rescale_pin(key) is not None
     ]
     return any(_crc32(storage, key) is not None for key in state)
 
@@ -181,5 +187,10 @@ def _crc32(storage: Storage, key: str) -> int | None:
 
 def pin(changelogs: list[str], created_ms: int) -> bytes:
     """Return the content of a pin that keeps these changelogs."""
-    body = {"changelogs": sorted(set(changelogs)), "manifests": [], "created_ms": created_ms, "reason": "rescale"}
+    body = {
+        "changelogs": sorted(set(changelogs)),
+        "manifests": [],
+        "created_ms": created_ms,
+        "reason": "rescale",
+    }
     return json.dumps(body, separators=(",", ":")).encode("ascii") + b"\n"

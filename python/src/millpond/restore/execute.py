@@ -54,7 +54,9 @@ class Fetching:
         return [call() for call in calls] if self.parallel is None else self.parallel.run(calls)
 
 
-def lay_out(storage: Storage, manifest: Manifest, manifest_name: str, directory: str, fetching: Fetching) -> LaidOut:
+def lay_out(
+    storage: Storage, manifest: Manifest, manifest_name: str, directory: str, fetching: Fetching
+) -> LaidOut:
     """Make `directory` hold the RocksDB database of `manifest`.
 
     An earlier attempt of the same call may have left a part: of that, SSTs that are whole are kept. SSTs share the stored file's
@@ -94,7 +96,9 @@ class LaidOutSources:
     bytes: int
 
 
-def lay_out_sources(storage: Storage, manifest: Manifest, directory: str, fetching: Fetching) -> LaidOutSources:
+def lay_out_sources(
+    storage: Storage, manifest: Manifest, directory: str, fetching: Fetching
+) -> LaidOutSources:
     """Make the sources of a composed manifest readable locally, in `<directory>-source-<i>`; `directory` itself is cleared.
 
     Raises: as `lay_out`; NotFoundError: CHANGELOG_MISSING. FormatError: CHANGELOG_DAMAGED.
@@ -143,7 +147,8 @@ def _fetch_changelog(storage: Storage, key: str, changelog: ChangelogSource, pat
         raise translate_restored(e, f"reading {local}") from e
     if size_bytes != changelog.size_bytes:
         raise FormatError(
-            f"{key} has {size_bytes} bytes, expected {changelog.size_bytes}", kind=ErrorKind.CHANGELOG_DAMAGED
+            f"{key} has {size_bytes} bytes, expected {changelog.size_bytes}",
+            kind=ErrorKind.CHANGELOG_DAMAGED,
         )
     return local
 
@@ -225,7 +230,9 @@ def _fetch(storage: Storage, key: str, path: str, sst: SstRef) -> tuple[bool, in
     shared = stored is not None and os.path.samefile(stored, path)
     size_bytes = os.path.getsize(path)
     if size_bytes != sst.size_bytes:
-        raise FormatError(f"{key} has {size_bytes} bytes, expected {sst.size_bytes}", kind=ErrorKind.SST_DAMAGED)
+        raise FormatError(
+            f"{key} has {size_bytes} bytes, expected {sst.size_bytes}", kind=ErrorKind.SST_DAMAGED
+        )
     return shared, crc32
 
 

@@ -117,7 +117,13 @@ def plan_restore(
                 raise _missing(view, target, target, rejected, retain_versions)
             if snapshot is not None and snapshot.version != target.version:
                 raise _missing(view, target, target, [], retain_versions)
-            return RestorePlan(target=whole.version_id, base=whole.version_id, manifest=whole, headers=(), rejected=())
+            return RestorePlan(
+                target=whole.version_id,
+                base=whole.version_id,
+                manifest=whole,
+                headers=(),
+                rejected=(),
+            )
         start = VersionId(target.version, checked_header(view, target).id)
     chain: list[VersionId] = []
     headers: dict[int, ChangelogHeader] = {}
@@ -261,7 +267,8 @@ def checked_header(view: StoreView, version: VersionId) -> ChangelogHeader:
         )
     if (header.store.partition, header.store.name) != (view.store.partition, view.store.name):
         raise FormatError(
-            f"store {view.store}: {name} belongs to store {header.store}", kind=ErrorKind.CHANGELOG_DAMAGED
+            f"store {view.store}: {name} belongs to store {header.store}",
+            kind=ErrorKind.CHANGELOG_DAMAGED,
         )
     return header
 

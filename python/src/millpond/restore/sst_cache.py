@@ -115,7 +115,9 @@ class SstCache:
             log.warning("no cache of SSTs in %s: %s", self.directory, e)
             return False
         if not stat.S_ISDIR(info.st_mode) or info.st_uid != os.geteuid() or info.st_mode & 0o077:
-            log.warning("no cache of SSTs in %s: it is not a directory of this user alone", self.directory)
+            log.warning(
+                "no cache of SSTs in %s: it is not a directory of this user alone", self.directory
+            )
             return False
         return True
 

@@ -27,7 +27,9 @@ _ATOMS: dict[str, Any] = {
     "binary": pa.binary(),
     "geometry": pa.binary(),
     "variant": pa.struct([("value", pa.binary()), ("metadata", pa.binary())]),
-    "calendar_interval": pa.struct([("months", pa.int32()), ("days", pa.int32()), ("microseconds", pa.int64())]),
+    "calendar_interval": pa.struct(
+        [("months", pa.int32()), ("days", pa.int32()), ("microseconds", pa.int64())]
+    ),
 }
 
 
@@ -47,7 +49,9 @@ def arrow_type(kind: SparkType) -> Any:
 def struct_type(kind: Struct) -> Any:
     """Return the Arrow struct of a struct of Spark."""
     types = [arrow_type(field.type) for field in kind.fields]
-    return pa.struct([pa.field(name, inner) for name, inner in zip(arrow_names(kind), types, strict=True)])
+    return pa.struct(
+        [pa.field(name, inner) for name, inner in zip(arrow_names(kind), types, strict=True)]
+    )
 
 
 def arrow_names(kind: Struct) -> list[str]:

@@ -41,13 +41,17 @@ def row_reader(written: Struct, wanted: Struct | None = None) -> Callable[[bytes
             raise _damaged(f"it ends early: {e}") from e
         if end != len(data):
             raise _damaged(f"it has {len(data)} bytes, and {end} are read")
-        return {name: None if at is None else values[at] for name, at in zip(names, places, strict=True)}
+        return {
+            name: None if at is None else values[at] for name, at in zip(names, places, strict=True)
+        }
 
     return row
 
 
 def _damaged(why: str) -> FormatError:
-    return FormatError(f"bytes that are no row of the schema: {why}", kind=ErrorKind.CHANGELOG_DAMAGED)
+    return FormatError(
+        f"bytes that are no row of the schema: {why}", kind=ErrorKind.CHANGELOG_DAMAGED
+    )
 
 
 def _long(data: bytes, at: int) -> tuple[int, int]:

@@ -38,14 +38,24 @@ def avro_ordering(columns: Sequence[Sequence[bytes]]) -> list[bytes]:
     Args:
         columns: of each column that orders keys, the marker and the big-endian value, as one, of each row.
     """
-    return _joined([[_SOME + _sized(one[:1]) + _SOME + _sized(one[1:]) for one in column] for column in columns])
+    return _joined(
+        [
+            [_SOME + _sized(one[:1]) + _SOME + _sized(one[1:]) for one in column]
+            for column in columns
+        ]
+    )
 
 
 def _records(array: Any, kind: Struct) -> list[bytes]:
     """The fields of each struct, of a null one those of a struct of nulls."""
     if not kind.fields:
         return [b""] * len(array)
-    return _joined([_nullable(column, field.type) for column, field in zip(array.flatten(), kind.fields, strict=True)])
+    return _joined(
+        [
+            _nullable(column, field.type)
+            for column, field in zip(array.flatten(), kind.fields, strict=True)
+        ]
+    )
 
 
 def _joined(columns: Sequence[list[bytes]]) -> list[bytes]:
@@ -105,13 +115,18 @@ def _bare(array: Any, kind: SparkType) -> Column:
         case Decimal():
             return _decimals(array, kind)
         case Atom("boolean"):
-            return [None if value is None else _TRUE if value else _FALSE for value in array.to_pylist()]
+            return [
+                None if value is None else _TRUE if value else _FALSE for value in array.to_pylist()
+            ]
         case Atom("float"):
             return _packed(array.view(pa.int32()), "<i")  # bits, because there is more than one NaN
         case Atom("double"):
             return _packed(array.view(pa.int64()), "<q")
         case Atom("string" | "binary"):
-            return [None if value is None else _sized(value) for value in array.view(pa.binary()).to_pylist()]
+            return [
+                None if value is None else _sized(value)
+                for value in array.view(pa.binary()).to_pylist()
+            ]
         case Atom("date"):
             return _longs(array.view(pa.int32()))
         case Atom("timestamp" | "timestamp_ntz"):
@@ -124,7 +139,10 @@ def _bare(array: Any, kind: SparkType) -> Column:
 def _kept(array: Any, values: list[bytes]) -> Column:
     if array.null_count == 0:
         return [*values]
-    return [value if there else None for value, there in zip(values, array.is_valid().to_pylist(), strict=True)]
+    return [
+        value if there else None
+        for value, there in zip(values, array.is_valid().to_pylist(), strict=True)
+    ]
 
 
 def _longs(array: Any) -> Column:
@@ -140,7 +158,13 @@ def _decimals(array: Any, kind: Decimal) -> Column:
     """As many bytes as the precision asks for, big-endian; Arrow has 16, little-endian."""
     size = min_bytes(kind.precision)
     data = array.buffers()[1].to_pybytes() if len(array) else b""
-    return _kept(array, [data[16 * n : 16 * n + size][::-1] for n in range(array.offset, array.offset + len(array))])
+    return _kept(
+        array,
+        [
+            data[16 * n : 16 * n + size][::-1]
+            for n in range(array.offset, array.offset + len(array))
+        ],
+    )
 
 
 def _arrays(array: Any, kind: Array) -> Column:

@@ -45,9 +45,9 @@ def decode_rows(rows: Any, schema: Struct) -> Any:
     count = len(rows)
     if count == 0:
         return pa.array([], arrow_type(schema))
-    offsets = np.frombuffer(rows.buffers()[1], dtype=np.int32, count=rows.offset + count + 1)[rows.offset :].astype(
-        np.int64
-    )
+    offsets = np.frombuffer(rows.buffers()[1], dtype=np.int32, count=rows.offset + count + 1)[
+        rows.offset :
+    ].astype(np.int64)
     data = rows.buffers()[2]
     first, last = int(offsets[0]), int(offsets[-1])
     nulls = _nulls_of(rows)
@@ -56,10 +56,15 @@ def decode_rows(rows: Any, schema: Struct) -> Any:
     if last == first:
         words = np.zeros(1, dtype=np.uint64)  # only rows without fields, or nulls
     else:
-        words = np.require(np.frombuffer(data, np.uint64, (last - first) // 8, first), requirements="A")
+        words = np.require(
+            np.frombuffer(data, np.uint64, (last - first) // 8, first), requirements="A"
+        )
     smallest = _head_words(schema) * 8
     sizes = np.diff(offsets)
-    if smallest and int(np.min(sizes if nulls is None else sizes[~nulls], initial=smallest)) < smallest:
+    if (
+        smallest
+        and int(np.min(sizes if nulls is None else sizes[~nulls], initial=smallest)) < smallest
+    ):
         raise _damaged(f"it has fewer than {smallest} bytes")
     try:
         return _Decoder(words).struct((offsets[:-1] - first) >> 3, nulls, schema)
@@ -68,7 +73,9 @@ def decode_rows(rows: Any, schema: Struct) -> Any:
 
 
 def _damaged(why: str) -> FormatError:
-    return FormatError(f"bytes that are no row of the schema: {why}", kind=ErrorKind.CHANGELOG_DAMAGED)
+    return FormatError(
+        f"bytes that are no row of the schema: {why}", kind=ErrorKind.CHANGELOG_DAMAGED
+    )
 
 
 def _head_words(schema: Struct) -> int:
@@ -116,20 +123,32 @@ class _Decoder:
         bits = (len(schema.fields) + 63) // 64
         if nulls is not None:
             if nulls.all():
-                return pa.nulls(count, arrow_type(schema))  # there may not even be as many bytes as a row has
+                return pa.nulls(
+                    count, arrow_type(schema)
+                )  # there may not even be as many bytes as a row has
             base = np.where(nulls, 0, base)
         step = _step(base)
         columns = []
-        null_words: list[Words] = [self._column(base, step, word) for word in range(bits)] if count else []
+        null_words: list[Words] = (
+            [self._column(base, step, word) for word in range(bits)] if count else []
+        )
         for number, field in enumerate(schema.fields):
             if count == 0:
                 columns.append(pa.array([], arrow_type(field.type)))
                 continue
-            missing: Mask | None = (null_words[number >> 6] >> np.uint64(number & 63) & np.uint64(1)).astype(np.bool_)
+            missing: Mask | None = (
+                null_words[number >> 6] >> np.uint64(number & 63) & np.uint64(1)
+            ).astype(np.bool_)
             missing = _either(missing if missing is not None and missing.any() else None, nulls)
-            columns.append(self._values(self._column(base, step, bits + number), base, missing, field.type))
+            columns.append(
+                self._values(self._column(base, step, bits + number), base, missing, field.type)
+            )
         return pa.Array.from_buffers(
-            struct_type(schema), count, [_validity(nulls)], null_count=-1 if nulls is not None else 0, children=columns
+            struct_type(schema),
+            count,
+            [_validity(nulls)],
+            null_count=-1 if nulls is not None else 0,
+            children=columns,
         )
 
     def _column(self, base: Ints, step: int, word: int) -> Words:
@@ -213,9 +232,13 @@ class _Decoder:
             place = sizes[:, None] - 1 - np.arange(16)
             little = np.take_along_axis(big, np.maximum(place, 0), axis=1)
             fill = np.where(big[:, :1] >> 7, np.uint8(255), np.uint8(0))
-            halves = np.where(place >= 0, little, np.where(sizes[:, None] > 0, fill, np.uint8(0))).astype(np.uint8)
+            halves = np.where(
+                place >= 0, little, np.where(sizes[:, None] > 0, fill, np.uint8(0))
+            ).astype(np.uint8)
         return pa.Array.from_buffers(
-            arrow_type(kind), len(slots), [_validity(nulls), pa.py_buffer(np.ascontiguousarray(halves))]
+            arrow_type(kind),
+            len(slots),
+            [_validity(nulls), pa.py_buffer(np.ascontiguousarray(halves))],
         )
 
     def _variants(self, slots: Words, origin: Ints, nulls: Mask | None) -> Any:
@@ -257,7 +280,9 @@ class _Decoder:
         heads = 1 + ((counts + 63) >> 6)
         origin = np.repeat(base, counts)
         number = np.arange(total) - np.repeat(offsets[:-1], counts)
-        bits = self._at(origin + 1 + (number >> 6)) >> (number & 63).astype(np.uint64) & np.uint64(1)
+        bits = self._at(origin + 1 + (number >> 6)) >> (number & 63).astype(np.uint64) & np.uint64(
+            1
+        )
         missing: Mask | None = bits.astype(np.bool_)
         if missing is not None and not missing.any():
             missing = None
@@ -299,11 +324,17 @@ def _fixed(slots: Words, nulls: Mask | None, kind: Atom) -> Any:
         data = slots.astype(_NARROW[kind.name])
     else:
         data = np.ascontiguousarray(slots)
-    return pa.Array.from_buffers(arrow_type(kind), len(slots), [_validity(nulls), pa.py_buffer(data)])
+    return pa.Array.from_buffers(
+        arrow_type(kind), len(slots), [_validity(nulls), pa.py_buffer(data)]
+    )
 
 
 def _variable(kind: Any, data: npt.NDArray[np.uint8], offsets: Ints, nulls: Mask | None) -> Any:
-    buffers = [_validity(nulls), pa.py_buffer(offsets.astype(np.int32)), pa.py_buffer(np.ascontiguousarray(data))]
+    buffers = [
+        _validity(nulls),
+        pa.py_buffer(offsets.astype(np.int32)),
+        pa.py_buffer(np.ascontiguousarray(data)),
+    ]
     return pa.Array.from_buffers(kind, len(offsets) - 1, buffers)
 
 

@@ -65,7 +65,9 @@ def conform(rows: Any, schema: Struct, *, exact: bool = False) -> Any:
     if rows.type.equals(target):
         return rows if rows.offset == 0 else pa.concat_arrays([rows])
     if not pa.types.is_struct(rows.type):
-        raise InvalidInputError(f"{rows.type} where {target} is wanted", kind=ErrorKind.INVALID_ARGUMENT)
+        raise InvalidInputError(
+            f"{rows.type} where {target} is wanted", kind=ErrorKind.INVALID_ARGUMENT
+        )
     return fitted(rows, target, "", exact=exact)
 
 
@@ -143,7 +145,9 @@ class _Fixed:
         elif kind.name == "boolean":
             self.values = _zeroed(_bits(array).astype(np.uint64), self.nulls)
         else:
-            self.values = _zeroed(_values(array, _PLAIN.get(kind.name, np.uint64)).astype(np.uint64), self.nulls)
+            self.values = _zeroed(
+                _values(array, _PLAIN.get(kind.name, np.uint64)).astype(np.uint64), self.nulls
+            )
 
     def write(self, out: Words, slot: Ints, origin: Ints, at: Ints) -> None:
         out[slot] = self.values
@@ -180,13 +184,17 @@ class _Decimals:
         dropped = np.cumprod(spare, axis=1, dtype=np.int64).sum(axis=1)
         self.sizes = 16 - dropped
         place = np.arange(16) + dropped[:, None]
-        packed = np.where(place < 16, np.take_along_axis(big, np.minimum(place, 15), axis=1), np.uint8(0))
+        packed = np.where(
+            place < 16, np.take_along_axis(big, np.minimum(place, 15), axis=1), np.uint8(0)
+        )
         if self.nulls is not None:
             packed[self.nulls] = 0
             self.sizes = np.where(self.nulls, 0, self.sizes)
         self.values: Words = packed.astype(np.uint8).view(np.uint64).reshape(count, 2)
         self.element = element
-        self.words: Ints | None = (self.sizes + 7) >> 3 if element else np.full(count, 2, dtype=np.int64)
+        self.words: Ints | None = (
+            (self.sizes + 7) >> 3 if element else np.full(count, 2, dtype=np.int64)
+        )
 
     def write(self, out: Words, slot: Ints, origin: Ints, at: Ints) -> None:
         places = _places(at, origin, self.sizes)
@@ -204,7 +212,11 @@ class _Intervals:
         months, days = (_values(array.field(i), np.uint32).astype(np.uint64) for i in range(2))
         self.first = _zeroed(months | days << np.uint64(32), self.nulls)
         self.second = _zeroed(_values(array.field(2), np.uint64), self.nulls)
-        there = np.ones(len(array), dtype=np.bool_) if self.nulls is None or not element else ~self.nulls
+        there = (
+            np.ones(len(array), dtype=np.bool_)
+            if self.nulls is None or not element
+            else ~self.nulls
+        )
         self.there = there
         self.words: Ints | None = there.astype(np.int64) * 2
 
@@ -224,7 +236,11 @@ class _Bytes:
         starts, ends = (offsets[:-1], offsets[1:]) if count else (offsets, offsets)
         sizes = ends - starts
         data = array.buffers()[2]
-        raw = np.frombuffer(data, dtype=np.uint8) if data is not None and count else np.zeros(0, dtype=np.uint8)
+        raw = (
+            np.frombuffer(data, dtype=np.uint8)
+            if data is not None and count
+            else np.zeros(0, dtype=np.uint8)
+        )
         if self.nulls is not None and bool(sizes[self.nulls].any()):
             # Legal in Arrow: bytes behind a null.
             kept = np.where(self.nulls, 0, sizes)
@@ -260,7 +276,9 @@ def _variants(array: Any) -> _Column:
     nulls = array.is_null()
     pieces = [
         None if missing else len(value := v or b"").to_bytes(4, "little") + value + (m or b"")
-        for missing, v, m in zip(nulls.to_pylist(), array.field(0).to_pylist(), array.field(1).to_pylist(), strict=True)
+        for missing, v, m in zip(
+            nulls.to_pylist(), array.field(0).to_pylist(), array.field(1).to_pylist(), strict=True
+        )
     ]
     return _Bytes(pa.array(pieces, pa.binary()))
 
@@ -276,7 +294,9 @@ class _Rows:
             array = array.filter(pa.array(self.there))
         elif array.offset:
             array = pa.concat_arrays([array])
-        self.columns = [_column(array.field(i), f.type, element=False) for i, f in enumerate(schema.fields)]
+        self.columns = [
+            _column(array.field(i), f.type, element=False) for i, f in enumerate(schema.fields)
+        ]
         count = len(array)
         self.bits = (len(schema.fields) + 63) // 64
         self.head = self.bits + len(schema.fields)
@@ -347,7 +367,9 @@ class _Elements:
             return
         narrow = np.zeros(total, dtype=np.uint64)
         self.column.write(narrow, np.arange(total), origin, at)
-        out.view(_VIEWS[self.width])[first * (8 // self.width) + number] = narrow.astype(_VIEWS[self.width])
+        out.view(_VIEWS[self.width])[first * (8 // self.width) + number] = narrow.astype(
+            _VIEWS[self.width]
+        )
 
 
 def _lists(array: Any) -> tuple[Mask | None, Any, Ints]:
@@ -373,7 +395,9 @@ class _Arrays:
     def __init__(self, array: Any, kind: Array) -> None:
         self.nulls, lists, counts = _lists(array)
         first = int(_binary_offsets(lists)[0]) if len(lists) else 0
-        self.elements = _Elements(counts, lists.values.slice(first, int(counts.sum())), kind.element)
+        self.elements = _Elements(
+            counts, lists.values.slice(first, int(counts.sum())), kind.element
+        )
         self.words: Ints = _scattered(self.elements.words, self.nulls)
 
     def write(self, out: Words, slot: Ints, origin: Ints, at: Ints) -> None:

@@ -27,7 +27,9 @@ def _text_if_far(array: Any) -> Any:
     else:
         return array
     known = numbers.drop_null().to_numpy().astype(np.int64)
-    if not len(known) or (known.min() >= _FIRST_DAY * per_day and known.max() < (_LAST_DAY + 1) * per_day):
+    if not len(known) or (
+        known.min() >= _FIRST_DAY * per_day and known.max() < (_LAST_DAY + 1) * per_day
+    ):
         return array
     zone = "+00:00" if pa.types.is_timestamp(kind) and kind.tz else ""
     texts = [None if n is None else _text(n, unit, zone) for n in numbers.to_pylist()]

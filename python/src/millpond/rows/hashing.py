@@ -72,14 +72,19 @@ def _values(column: Any, kind: SparkType, seed: Hashes) -> Hashes:
     if name in _INTS:
         return _hash_int(_numbers(column, _INTS[name]).astype(np.int32).view(np.uint32), seed)
     if name == "boolean":
-        return _hash_int(np.asarray(column.fill_null(False).to_numpy(zero_copy_only=False)).astype(np.uint32), seed)
+        return _hash_int(
+            np.asarray(column.fill_null(False).to_numpy(zero_copy_only=False)).astype(np.uint32),
+            seed,
+        )
     if name == "float":
         values = _numbers(column, np.float32) + np.float32(0)  # -0.0 is 0.0
         bits = np.where(np.isnan(values), np.uint32(0x7FC0_0000), values.view(np.uint32))
         return _hash_int(bits.astype(np.uint32), seed)
     if name == "double":
         numbers = _numbers(column, np.float64) + np.float64(0)
-        wide = np.where(np.isnan(numbers), np.uint64(0x7FF8_0000_0000_0000), numbers.view(np.uint64))
+        wide = np.where(
+            np.isnan(numbers), np.uint64(0x7FF8_0000_0000_0000), numbers.view(np.uint64)
+        )
         return _hash_long(wide.astype(np.uint64), seed)
     if name in ("string", "binary"):
         return _hash_bytes(column, seed)
@@ -90,7 +95,9 @@ def _values(column: Any, kind: SparkType, seed: Hashes) -> Hashes:
         return hashes
     if name in ("long", "timestamp", "timestamp_ntz", "time", "day_time_interval"):
         return _hash_long(_numbers(column, np.uint64), seed)
-    raise UnsupportedError(f"keys with a column of type {kind}: Millpond does not know their hash outside of Spark")
+    raise UnsupportedError(
+        f"keys with a column of type {kind}: Millpond does not know their hash outside of Spark"
+    )
 
 
 def _numbers(column: Any, dtype: Any, per_value: int = 1) -> Any:
@@ -105,7 +112,9 @@ def _big_integers(column: Any) -> Any:
     pieces = []
     for value in column.to_pylist():
         number = 0 if value is None else _unscaled(value, scale)
-        pieces.append(number.to_bytes((number + (number < 0)).bit_length() // 8 + 1, "big", signed=True))
+        pieces.append(
+            number.to_bytes((number + (number < 0)).bit_length() // 8 + 1, "big", signed=True)
+        )
     return pa.array(pieces, pa.binary())
 
 
@@ -147,7 +156,9 @@ def _hash_long(values: npt.NDArray[np.uint64], seed: Hashes) -> Hashes:
 
 def _hash_bytes(column: Any, seed: Hashes) -> Hashes:
     count = len(column)
-    offsets = np.frombuffer(column.buffers()[1], dtype=np.int32, count=column.offset + count + 1)[column.offset :]
+    offsets = np.frombuffer(column.buffers()[1], dtype=np.int32, count=column.offset + count + 1)[
+        column.offset :
+    ]
     starts = offsets[:-1].astype(np.int64)
     sizes = np.diff(offsets).astype(np.int64)
     raw = column.buffers()[2]
@@ -156,10 +167,14 @@ def _hash_bytes(column: Any, seed: Hashes) -> Hashes:
     for word in range(int(sizes.max()) >> 2):
         rows = np.flatnonzero(sizes >= (word + 1) * 4)
         piece = data[starts[rows, None] + (word * 4 + np.arange(4))]
-        h[rows] = _mix_h(h[rows], _mix_k(np.ascontiguousarray(piece).view("<u4").reshape(-1).astype(np.uint32)))
+        h[rows] = _mix_h(
+            h[rows], _mix_k(np.ascontiguousarray(piece).view("<u4").reshape(-1).astype(np.uint32))
+        )
     whole = sizes & ~np.int64(3)
     for place in range(3):
         rows = np.flatnonzero(sizes - whole > place)
-        signed = data[starts[rows] + whole[rows] + place].view(np.int8).astype(np.int32).view(np.uint32)
+        signed = (
+            data[starts[rows] + whole[rows] + place].view(np.int8).astype(np.int32).view(np.uint32)
+        )
         h[rows] = _mix_h(h[rows], _mix_k(signed))
     return _finish(h, sizes)

@@ -61,9 +61,13 @@ def _struct(array: Any, target: Any, name: str, exact: bool) -> Any:
             f"the state has no column {_below(name, more[0])!r}; it has: {', '.join(wanted)}",
             kind=ErrorKind.INVALID_ARGUMENT,
         )
-    columns = [fitted(array.field(f.name), f.type, _below(name, f.name), exact=True) for f in target]
+    columns = [
+        fitted(array.field(f.name), f.type, _below(name, f.name), exact=True) for f in target
+    ]
     if not columns:
-        return pa.array([None if missing else {} for missing in array.is_null().to_pylist()], target)
+        return pa.array(
+            [None if missing else {} for missing in array.is_null().to_pylist()], target
+        )
     return pa.StructArray.from_arrays(columns, fields=list(target), mask=_mask(array))
 
 
@@ -83,7 +87,9 @@ def _offsets(array: Any) -> Any:
 
 
 def _is_list(kind: Any) -> bool:
-    return bool(pa.types.is_list(kind) or pa.types.is_large_list(kind) or pa.types.is_fixed_size_list(kind))
+    return bool(
+        pa.types.is_list(kind) or pa.types.is_large_list(kind) or pa.types.is_fixed_size_list(kind)
+    )
 
 
 def _list(array: Any, target: Any, name: str) -> Any:
@@ -130,7 +136,9 @@ def mapped(array: Any, change: Callable[[Any], Any]) -> Any:
     """Return an array in which each array of values that are not nested is what `change` makes of it."""
     kind = array.type
     if pa.types.is_struct(kind):
-        columns = [mapped(column, change) for column in (array.field(i) for i in range(kind.num_fields))]
+        columns = [
+            mapped(column, change) for column in (array.field(i) for i in range(kind.num_fields))
+        ]
         if all(column.type.equals(field.type) for column, field in zip(columns, kind, strict=True)):
             return array
         fields = [pa.field(f.name, c.type) for f, c in zip(kind, columns, strict=True)]
@@ -141,7 +149,11 @@ def mapped(array: Any, change: Callable[[Any], Any]) -> Any:
         if new_keys.type.equals(keys.type) and new_items.type.equals(items.type):
             return array
         return pa.MapArray.from_arrays(
-            offsets, new_keys, new_items, type=pa.map_(new_keys.type, new_items.type), mask=_mask(array)
+            offsets,
+            new_keys,
+            new_items,
+            type=pa.map_(new_keys.type, new_items.type),
+            mask=_mask(array),
         )
     if _is_list(kind):
         values = array.flatten()

@@ -29,7 +29,12 @@ VARIABLE = frozenset({"string", "binary", "variant", "calendar_interval", "geome
 MAX_LONG_PRECISION = 18  # of a decimal whose unscaled value is kept in 8 bytes
 
 _DECIMAL = re.compile(r"decimal\(\s*(\d+)\s*,\s*(-?\d+)\s*\)")
-_ALIASES = {"null": "void", "NullType": "void", "interval": "calendar_interval", "decimal": "decimal(10,0)"}
+_ALIASES = {
+    "null": "void",
+    "NullType": "void",
+    "interval": "calendar_interval",
+    "decimal": "decimal(10,0)",
+}
 
 
 @dataclass(frozen=True, slots=True)
@@ -99,7 +104,9 @@ def parse_schema(text: str, *, name: str) -> Struct:
     except (ValueError, KeyError, TypeError, AttributeError) as e:
         raise FormatError(f"{name}: no schema of Spark: {e}", kind=ErrorKind.FORMAT_DAMAGED) from e
     if not isinstance(kind, Struct):
-        raise FormatError(f"{name}: the schema of a row is no struct", kind=ErrorKind.FORMAT_DAMAGED)
+        raise FormatError(
+            f"{name}: the schema of a row is no struct", kind=ErrorKind.FORMAT_DAMAGED
+        )
     return kind
 
 
@@ -110,7 +117,9 @@ def _parse(value: object) -> SparkType:
         raise TypeError(f"{value!r} is no type")
     match value["type"]:
         case "struct":
-            return Struct(tuple(Field(str(field["name"]), _parse(field["type"])) for field in value["fields"]))
+            return Struct(
+                tuple(Field(str(field["name"]), _parse(field["type"])) for field in value["fields"])
+            )
         case "array":
             return Array(_parse(value["elementType"]))
         case "map":
@@ -130,9 +139,13 @@ def _named(name: str) -> SparkType:
     if first in ("string", "char", "varchar"):
         return Atom("string")  # a collation changes how strings compare, not their bytes
     if first in ("geometry", "geography"):
-        return Atom("geometry")  # the bytes that Spark keeps: which reference system they are of is in them
+        return Atom(
+            "geometry"
+        )  # the bytes that Spark keeps: which reference system they are of is in them
     if first == "time":
         return Atom("time")
     if first == "interval":
-        return Atom("year_month_interval" if re.search(r"\b(year|month)\b", name) else "day_time_interval")
+        return Atom(
+            "year_month_interval" if re.search(r"\b(year|month)\b", name) else "day_time_interval"
+        )
     raise UnsupportedError(f"Spark's type {name!r} is not known to this version of millpond")

@@ -7,7 +7,12 @@
 The command `millpond savepoint` calls the same functions. Source: docs/guides/savepoints.md.
 """
 
-from millpond.savepoint.bootstrapping import BootstrapOperator, BootstrapReport, BootstrapSource, bootstrap
+from millpond.savepoint.bootstrapping import (
+    BootstrapOperator,
+    BootstrapReport,
+    BootstrapSource,
+    bootstrap,
+)
 from millpond.savepoint.create import CreateReport, create
 from millpond.savepoint.diff import DiffReport, FamilyDiff, diff
 from millpond.savepoint.edit import EditReport, edit

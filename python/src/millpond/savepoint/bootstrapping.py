@@ -42,7 +42,9 @@ class BootstrapSource:
 
     source: int
     name: str
-    rows: int | None  # that were read in its place, by each reading; None: none were given; -1: not counted
+    rows: (
+        int | None
+    )  # that were read in its place, by each reading; None: none were given; -1: not counted
     offset: Any  # after which it goes on, as JSON values; None: it begins as in a new query
 
 
@@ -63,7 +65,9 @@ class BootstrapReport:
     query: str | None  # queryName
     batch: int  # the last committed one; the query goes on with the next
     query_id: str | None  # None: of a dry run
-    watermark_ms: int | None  # of the next batch, since the epoch; 0: there is none; None: of a dry run
+    watermark_ms: (
+        int | None
+    )  # of the next batch, since the epoch; 0: there is none; None: of a dry run
     partitions: int | None
     max_parallelism: int | None
     sources: tuple[BootstrapSource, ...]
@@ -138,7 +142,11 @@ def bootstrap(
             kind=ErrorKind.FOREIGN_CHECKPOINT,
             hint="Start it with millpond.configure(SparkSession.builder).",
         )
-    where = storage_uri if storage_uri is not None else jobs.setting(meant, f"{config.PREFIX}storage.uri")
+    where = (
+        storage_uri
+        if storage_uri is not None
+        else jobs.setting(meant, f"{config.PREFIX}storage.uri")
+    )
     if where is not None:
         check_vacant(place_of(where, str(uuid.uuid4())))  # it can be reached
     given = _by_source(rows, jobs.sources(meant, {}))
@@ -172,7 +180,9 @@ def bootstrap(
         try:
             counts = jobs.run_over(meant, frames, uri_below(run, "").rstrip("/"))
             written_to = sink.root or keeping.NONE
-            report = _taken_over(run, scratch, checkpoint, tables, operator, texts, where, written_to)
+            report = _taken_over(
+                run, scratch, checkpoint, tables, operator, texts, where, written_to
+            )
         finally:
             _discard_state(run)
     image = checkpoint_image(open_checkpoint(place), place, report.batch)
@@ -186,7 +196,10 @@ def bootstrap(
         partitions=report.partitions,
         max_parallelism=report.max_parallelism,
         sources=said(dict(zip(firsts, counts, strict=False))),
-        operators=tuple(BootstrapOperator(operator=o.operator, name=o.name, keys=o.keys) for o in image.operators),
+        operators=tuple(
+            BootstrapOperator(operator=o.operator, name=o.name, keys=o.keys)
+            for o in image.operators
+        ),
         bytes_written=report.bytes_written + report.bytes_copied + report.bytes_linked,
         dry_run=False,
         file_sink=sink.root,
@@ -217,12 +230,18 @@ def _taken_over(
         return fork(run, checkpoint, offsets=offsets, storage_uri=storage_uri, file_sink=file_sink)
     saved = f"{scratch}/{_SAVED}-0"
     create(run, saved)
-    stores = {store.name for one in checkpoint_image(open_checkpoint(run), run).operators for store in one.stores}
+    stores = {
+        store.name
+        for one in checkpoint_image(open_checkpoint(run), run).operators
+        for store in one.stores
+    }
     for number, (family, table) in enumerate(tables.items(), 1):
         edited = f"{scratch}/{_SAVED}-{number}"
         # Joins in their older formats have a store for what is a column family elsewhere.
         store, column_family = (family, None) if family in stores else (None, family)
-        edit(saved, edited, operator=operator, store=store, column_family=column_family, table=table)
+        edit(
+            saved, edited, operator=operator, store=store, column_family=column_family, table=table
+        )
         saved = edited
     return restore(saved, checkpoint, offsets=offsets, storage_uri=storage_uri, file_sink=file_sink)
 
@@ -253,7 +272,9 @@ def _dry(place: str, meant: jobs.JobQuery, sources: tuple[BootstrapSource, ...])
         partitions=int(partitions) if partitions is not None else None,
         max_parallelism=None,
         sources=sources,
-        operators=tuple(BootstrapOperator(operator=one.operator, name=one.name, keys=-1) for one in found),
+        operators=tuple(
+            BootstrapOperator(operator=one.operator, name=one.name, keys=-1) for one in found
+        ),
         bytes_written=0,
         dry_run=True,
     )
@@ -274,21 +295,33 @@ def _tables(state: Any) -> dict[str | None, Any]:
 
 def _by_source(rows: Any, sources: list[jobs.JobSource]) -> dict[int, Any]:
     """Rows by the number of their source. Raises: InvalidInputError: INVALID_ARGUMENT. UnsupportedError."""
-    listed = ", ".join(f"{number} {one.name}" for number, one in enumerate(sources) if one.first == number)
+    listed = ", ".join(
+        f"{number} {one.name}" for number, one in enumerate(sources) if one.first == number
+    )
     for one in sources:
         if not one.replaceable:
-            raise UnsupportedError(f"no rows can take the place of a streaming source like {one.name}")
+            raise UnsupportedError(
+                f"no rows can take the place of a streaming source like {one.name}"
+            )
     if rows is None:
         return {}
     if not isinstance(rows, Mapping):
         if len({one.first for one in sources}) != 1:
-            raise _invalid(f"say which of the sources the rows are of, {{number: rows}}; the query has: {listed}")
+            raise _invalid(
+                f"say which of the sources the rows are of, {{number: rows}}; the query has: {listed}"
+            )
         return {0: rows}
     for number in rows:
-        if not isinstance(number, int) or isinstance(number, bool) or not 0 <= number < len(sources):
+        if (
+            not isinstance(number, int)
+            or isinstance(number, bool)
+            or not 0 <= number < len(sources)
+        ):
             raise _invalid(f"there is no source {number!r}; the query has: {listed}")
         if sources[number].first != number:
-            raise _invalid(f"source {number} is source {sources[number].first} once more: give its rows for that one")
+            raise _invalid(
+                f"source {number} is source {sources[number].first} once more: give its rows for that one"
+            )
     return dict(rows)
 
 
@@ -313,7 +346,9 @@ def _to_all(texts: Mapping[int, str], sources: list[jobs.JobSource]) -> dict[int
         if texts.get(first, text) != text:
             raise _invalid(f"source {number} is source {first} once more, and has another offset")
     of_first = {sources[number].first: text for number, text in texts.items()}
-    return {number: of_first[one.first] for number, one in enumerate(sources) if one.first in of_first}
+    return {
+        number: of_first[one.first] for number, one in enumerate(sources) if one.first in of_first
+    }
 
 
 def _invalid(message: str) -> InvalidInputError:

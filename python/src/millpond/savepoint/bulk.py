@@ -16,7 +16,10 @@ _REQUESTS = 16  # at once, where each is a wait for object storage
 
 
 def check_files(
-    storage: Storage, files: Iterable[StoredFile], sizes: Mapping[str, int], ended: Collection[str] = ()
+    storage: Storage,
+    files: Iterable[StoredFile],
+    sizes: Mapping[str, int],
+    ended: Collection[str] = (),
 ) -> None:
     """Raise unless every file is there, of its size, and every changelog has its end. A flipped bit is left to `verify`.
 

@@ -31,7 +31,13 @@ from millpond.rows.arrow_types import struct_type
 from millpond.savepoint.image import Image, operator_info
 from millpond.savepoint.index import FileEntry, SavepointIndex, TableEntry, damaged
 from millpond.savepoint.rewrite import rule_of
-from millpond.savepoint.row_source import PHYSICAL_PREFIX_BYTES, UNKNOWN_GROUP, NativeRows, Rows, StoreRows
+from millpond.savepoint.row_source import (
+    PHYSICAL_PREFIX_BYTES,
+    UNKNOWN_GROUP,
+    NativeRows,
+    Rows,
+    StoreRows,
+)
 from millpond.scratch import scratch_directory
 from millpond.state.chunks import row_batches
 from millpond.state.codec import (
@@ -99,13 +105,19 @@ def parts(source: NativeRows, store: StoreRows) -> Iterator[Part]:
     known = {family.id: family for family in store.families}
     for chunk in source.chunks(store):
         physical, values = (binary_array(column) for column in zip(*chunk, strict=True))
-        places = prefixes(physical, PHYSICAL_PREFIX_BYTES).view(">u2").astype(np.uint16)  # slot, column family
+        places = (
+            prefixes(physical, PHYSICAL_PREFIX_BYTES).view(">u2").astype(np.uint16)
+        )  # slot, column family
         numbers = np.unique(places[:, 1]).tolist()
-        if len(numbers) == 1 and not any(known[number].spans_key_groups for number in numbers if number in known):
+        if len(numbers) == 1 and not any(
+            known[number].spans_key_groups for number in numbers if number in known
+        ):
             # Most stores have one column family: all at once.
             if numbers[0] in known:
                 keys = without(physical, PHYSICAL_PREFIX_BYTES)
-                yield Part(known[numbers[0]], _groups(places[:, 0], source.key_groups), keys, values)
+                yield Part(
+                    known[numbers[0]], _groups(places[:, 0], source.key_groups), keys, values
+                )
             continue
         for rows in source.split(chunk, store):
             yield _part(rows)
@@ -114,12 +126,19 @@ def parts(source: NativeRows, store: StoreRows) -> Iterator[Part]:
 def _groups(slots: Any, groups: KeyGroups) -> Any:
     """The key groups of slots; -1 of the reserved one."""
     found, which = np.unique(slots, return_inverse=True)
-    known = [UNKNOWN_GROUP if slot == RESERVED_SLOT else groups.group(slot) for slot in found.tolist()]
+    known = [
+        UNKNOWN_GROUP if slot == RESERVED_SLOT else groups.group(slot) for slot in found.tolist()
+    ]
     return np.array(known, dtype=np.int32)[which]
 
 
 def _part(rows: Rows) -> Part:
-    return Part(rows.family, np.array(rows.groups, np.int32), binary_array(rows.keys), binary_array(rows.values))
+    return Part(
+        rows.family,
+        np.array(rows.groups, np.int32),
+        binary_array(rows.keys),
+        binary_array(rows.values),
+    )
 
 
 class TableWriters:
@@ -148,7 +167,9 @@ class TableWriters:
         except OSError as e:
             raise translate(e, f"writing {self._directory}", local=True) from e
 
-    def _schema(self, store: StoreId, family: str) -> tuple[FamilySchema | None, PartitionKeyRule | None]:
+    def _schema(
+        self, store: StoreId, family: str
+    ) -> tuple[FamilySchema | None, PartitionKeyRule | None]:
         place = (store.operator, store.name)
         if place not in self._schemas:
             info = operator_info(self._image, store.operator)
@@ -229,15 +250,23 @@ class _TableWriter:
         self._fields = pa.schema(fields)
         # Bytes of rows hardly repeat: a dictionary of them costs time and gains nothing.
         sink = pa.PythonFile(AppendedFile(path), mode="w")
-        self._writer = pq.ParquetWriter(sink, self._fields, compression="zstd", use_dictionary=False)
+        self._writer = pq.ParquetWriter(
+            sink, self._fields, compression="zstd", use_dictionary=False
+        )
 
     def write(self, part: Part) -> None:
         """Append."""
         columns: dict[str, Any] = {"key_bytes": part.keys, "value_bytes": part.values}
         keys = None
         if self._schema is not None:
-            keys = columns["key"] = decode_keys(part.keys, self._schema, place_bytes=0, encoding=part.family.encoding)
-            decode, values = (decode_lists, part.values.to_pylist()) if self._multi else (decode_values, part.values)
+            keys = columns["key"] = decode_keys(
+                part.keys, self._schema, place_bytes=0, encoding=part.family.encoding
+            )
+            decode, values = (
+                (decode_lists, part.values.to_pylist())
+                if self._multi
+                else (decode_values, part.values)
+            )
             columns["value"] = decode(values, self._schema, encoding=part.family.encoding)
         columns["key_group"] = self._key_groups(part, keys)
         arrays = [columns[name] for name in self._fields.names]
@@ -249,7 +278,9 @@ class _TableWriter:
             return _numbers(part.groups)
         if keys is not None and self._schema is not None and self._rule is not None:
             try:
-                groups = key_groups(keys, self._schema.key, self._rule, self._groups.max_parallelism)
+                groups = key_groups(
+                    keys, self._schema.key, self._rule, self._groups.max_parallelism
+                )
                 return _numbers(groups)
             except UnsupportedError:
                 self._rule = None  # the column is there for readers; a restore on as many partitions needs it not
@@ -262,7 +293,9 @@ class _TableWriter:
 
 def _numbers(array: Any) -> Any:
     """An Arrow array of 32-bit integers. Not `pa.array`, which imports pandas, if it is there, for the sake of arrays of numpy."""
-    return pa.Array.from_buffers(pa.int32(), len(array), [None, pa.py_buffer(np.ascontiguousarray(array, np.int32))])
+    return pa.Array.from_buffers(
+        pa.int32(), len(array), [None, pa.py_buffer(np.ascontiguousarray(array, np.int32))]
+    )
 
 
 class CanonicalRows:
@@ -327,5 +360,8 @@ def _read(path: str, table: TableEntry) -> Iterator[Rows]:
         for batch in row_batches(file, ("key_group", "key_bytes", "value_bytes")):
             groups = batch.column("key_group").fill_null(UNKNOWN_GROUP).to_pylist()
             yield Rows(
-                table.family, groups, batch.column("key_bytes").to_pylist(), batch.column("value_bytes").to_pylist()
+                table.family,
+                groups,
+                batch.column("key_bytes").to_pylist(),
+                batch.column("value_bytes").to_pylist(),
             )

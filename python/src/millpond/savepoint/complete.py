@@ -24,10 +24,14 @@ def check_complete(image: Image, index: SavepointIndex) -> None:
         operators = {op.operator for op in image.operators}
         for operator in sorted({*operators, *commit.state_ids}):
             if operator not in operators:
-                raise damaged(f"the commit log lists operator {operator}, of which the savepoint has no state")
+                raise damaged(
+                    f"the commit log lists operator {operator}, of which the savepoint has no state"
+                )
             for store in _expected(image, operator, offsets.partitions):
                 if store not in there:
-                    raise damaged(f"the state of {layout.store_dir(store)} after batch {image.batch} is not in it")
+                    raise damaged(
+                        f"the state of {layout.store_dir(store)} after batch {image.batch} is not in it"
+                    )
     except KeyError as e:
         raise damaged(f"{e.args[0]} is not in it") from e
 
@@ -47,7 +51,9 @@ def _expected(image: Image, operator: int, partitions: int | None) -> list[Store
 
 def _stores_with_state(image: Image, index: SavepointIndex) -> set[StoreId]:
     """The stores of the index of which there is a file, or a table."""
-    listed = {StoreId(op.operator, s.partition, s.name) for op in image.operators for s in op.stores}
+    listed = {
+        StoreId(op.operator, s.partition, s.name) for op in image.operators for s in op.stores
+    }
     if index.format == CANONICAL:
         return listed & {table.store for table in index.tables}
     keys = (layout.parse_key(key) for key in (*image.texts, *(file.key for file in image.files)))

@@ -11,7 +11,14 @@ from dataclasses import dataclass, field
 
 from millpond import layout
 from millpond.checksums import file_crc32
-from millpond.errors import ErrorKind, FormatError, InternalError, InvalidInputError, MillpondError, NotFoundError
+from millpond.errors import (
+    ErrorKind,
+    FormatError,
+    InternalError,
+    InvalidInputError,
+    MillpondError,
+    NotFoundError,
+)
 from millpond.savepoint.image import Image, StoredFile
 from millpond.savepoint.index import FileEntry
 from millpond.savepoint.parts import is_part
@@ -59,7 +66,10 @@ def write_image(
         that is no part of one.
     """
     for key in (*image.texts, *(file.key for file in image.files)):
-        ours = layout.parse_rescale_pin(key) is not None or layout.parse_operator_record(key) is not None
+        ours = (
+            layout.parse_rescale_pin(key) is not None
+            or layout.parse_operator_record(key) is not None
+        )
         if not ours and not is_part(key, image.batch):
             raise InternalError(f"{key!r} is no part of what is to be written")
     written = Written()
@@ -106,7 +116,9 @@ class _Copy:
     how: str
 
 
-def _all(copy: Callable[[StoredFile], _Copy], files: Sequence[StoredFile], source: Storage) -> Iterator[_Copy]:
+def _all(
+    copy: Callable[[StoredFile], _Copy], files: Sequence[StoredFile], source: Storage
+) -> Iterator[_Copy]:
     """Copy files: one after the other where they are at hand, several at once where each is a wait."""
     if not files or side_of(source, files[0].source).local_path(files[0].source) is not None:
         yield from map(copy, files)
@@ -133,7 +145,9 @@ def _copy(
         copied = target.storage.copy_from(side_of(source, file.source), file.source, file.key)
         if copied is not None:
             _check(file, copied.size_bytes, copied.crc32, damaged)
-            return _Copy(FileEntry(key=file.key, size_bytes=copied.size_bytes, crc32=copied.crc32), "copied")
+            return _Copy(
+                FileEntry(key=file.key, size_bytes=copied.size_bytes, crc32=copied.crc32), "copied"
+            )
         path = os.path.join(temporary, uuid.uuid4().hex)
         source.get_to_file(file.source, path)
     else:
@@ -142,7 +156,9 @@ def _copy(
     try:
         target.storage.put_file(file.key, path, if_absent=True, link=link or origin is None)
     except InvalidInputError as e:
-        raise NotFoundError(f"{file.source} was deleted meanwhile", kind=ErrorKind.OBJECT_NOT_FOUND) from e
+        raise NotFoundError(
+            f"{file.source} was deleted meanwhile", kind=ErrorKind.OBJECT_NOT_FOUND
+        ) from e
     final = target.storage.local_path(file.key)
     try:
         linked = origin is not None and final is not None and os.path.samefile(origin, final)
@@ -155,10 +171,15 @@ def _copy(
             os.unlink(path)
     except OSError as e:
         raise translate(e, f"reading {file.source}") from e
-    return _Copy(FileEntry(key=file.key, size_bytes=size_bytes, crc32=crc32), "linked" if linked else "written")
+    return _Copy(
+        FileEntry(key=file.key, size_bytes=size_bytes, crc32=crc32),
+        "linked" if linked else "written",
+    )
 
 
-def _check(file: StoredFile, size_bytes: int, crc32: int, damaged: Callable[[str], MillpondError]) -> None:
+def _check(
+    file: StoredFile, size_bytes: int, crc32: int, damaged: Callable[[str], MillpondError]
+) -> None:
     if size_bytes != file.size_bytes:
         raise damaged(f"{file.source} has {size_bytes} bytes, expected {file.size_bytes}")
     if file.crc32 is not None and crc32 != file.crc32:

@@ -13,7 +13,13 @@ from typing import Any, TypeVar
 
 from millpond import layout
 from millpond._version import __version__
-from millpond.errors import ErrorKind, FormatError, InvalidInputError, NotFoundError, UnavailableError
+from millpond.errors import (
+    ErrorKind,
+    FormatError,
+    InvalidInputError,
+    NotFoundError,
+    UnavailableError,
+)
 from millpond.inspection.survey import survey
 from millpond.pins import pinned
 from millpond.rows import require_tools
@@ -21,7 +27,14 @@ from millpond.savepoint.copying import Progress, Written, damaged_state, write_i
 from millpond.savepoint.exporting import export
 from millpond.savepoint.from_checkpoint import look
 from millpond.savepoint.image import Image, without_state
-from millpond.savepoint.index import CANONICAL, NATIVE, FileEntry, SavepointIndex, TableEntry, encode_index
+from millpond.savepoint.index import (
+    CANONICAL,
+    NATIVE,
+    FileEntry,
+    SavepointIndex,
+    TableEntry,
+    encode_index,
+)
 from millpond.savepoint.target import Target, building, check_vacant
 from millpond.savepoint.whole import telling_what_is_left
 from millpond.storage import Storage, open_checkpoint, real_root, root_of
@@ -104,14 +117,18 @@ def create(
         return of_newest_look(source, origin, batch, make)
 
 
-def of_newest_look(source: Storage, origin: str, batch: int | None, make: Callable[[Image], T]) -> T:
+def of_newest_look(
+    source: Storage, origin: str, batch: int | None, make: Callable[[Image], T]
+) -> T:
     """Return what is made of the query's image. What is collected, or replaced by another attempt of its version, before it is
     pinned, is looked for and made anew."""
     for attempt in itertools.count(1):
         try:
             return make(look(source, survey(source, origin), origin, batch))
         except (NotFoundError, FormatError) as e:
-            if attempt == (_LOOKS_IF_EXPIRED if isinstance(e, NotFoundError) else _LOOKS_IF_DAMAGED):
+            if attempt == (
+                _LOOKS_IF_EXPIRED if isinstance(e, NotFoundError) else _LOOKS_IF_DAMAGED
+            ):
                 raise
     raise AssertionError("unreachable: the last look returns or raises")
 
@@ -122,7 +139,9 @@ def check_apart(origin: str, place: str) -> None:
     if (a.scheme, a.authority) == (b.scheme, b.authority):
         first, second = f"{a.path}/", f"{b.path}/"
         if first.startswith(second) or second.startswith(first):
-            raise InvalidInputError(f"{place} and {origin} lie in each other", hint="Name a place beside it.")
+            raise InvalidInputError(
+                f"{place} and {origin} lie in each other", hint="Name a place beside it."
+            )
 
 
 @contextmanager
@@ -132,8 +151,14 @@ def pin_of(source: Storage, image: Image) -> Iterator[None]:
     Where the Spark checkpoint may only be read, nothing is pinned: a file that is collected meanwhile is noticed, as ever.
     """
 
-    def keys(kind: type[layout.ChangelogFile] | type[layout.ManifestFile], among: Iterable[str]) -> list[str]:
-        return [key for key in among if (parsed := layout.parse_key(key)) is not None and isinstance(parsed.file, kind)]
+    def keys(
+        kind: type[layout.ChangelogFile] | type[layout.ManifestFile], among: Iterable[str]
+    ) -> list[str]:
+        return [
+            key
+            for key in among
+            if (parsed := layout.parse_key(key)) is not None and isinstance(parsed.file, kind)
+        ]
 
     manifests = keys(layout.ManifestFile, image.texts)
     changelogs = keys(layout.ChangelogFile, (file.source for file in image.files))
@@ -144,7 +169,9 @@ def pin_of(source: Storage, image: Image) -> Iterator[None]:
             except UnavailableError as e:
                 if e.kind is not ErrorKind.STORAGE_DENIED:
                     raise
-                log.warning("the Spark checkpoint is not pinned, because it cannot be written to: %s", e)
+                log.warning(
+                    "the Spark checkpoint is not pinned, because it cannot be written to: %s", e
+                )
         yield
 
 
@@ -163,7 +190,9 @@ def _write(
     if format == CANONICAL:
         found, table_files = export(image, origin, target, spark=spark, progress=progress)
         tables, image = tuple(found), without_state(image)
-    written = write_image(image, source, target, link=link, verify=False, damaged=damaged_state, progress=progress)
+    written = write_image(
+        image, source, target, link=link, verify=False, damaged=damaged_state, progress=progress
+    )
     written.files |= table_files
     written.bytes_written += sum(entry.size_bytes for entry in table_files.values())
     write_index(target, image, written, format=format, tables=tables)
@@ -171,7 +200,12 @@ def _write(
 
 
 def write_index(
-    target: Target, image: Image, written: Written, *, format: str = NATIVE, tables: tuple[TableEntry, ...] = ()
+    target: Target,
+    image: Image,
+    written: Written,
+    *,
+    format: str = NATIVE,
+    tables: tuple[TableEntry, ...] = (),
 ) -> None:
     """Make a savepoint of what was written. The last thing to do."""
     index = SavepointIndex(
@@ -187,7 +221,9 @@ def write_index(
     written.bytes_written += len(data)
 
 
-def _report(checkpoint: str, savepoint: str, image: Image, written: Written, *, dry_run: bool) -> CreateReport:
+def _report(
+    checkpoint: str, savepoint: str, image: Image, written: Written, *, dry_run: bool
+) -> CreateReport:
     counts = [operator.keys for operator in image.operators]
     return CreateReport(
         checkpoint=checkpoint,

@@ -52,7 +52,12 @@ class DiffReport:
 
     def to_json(self) -> dict[str, Any]:
         families = [asdict(family) for family in self.families]
-        return {"first": self.first, "second": self.second, "equal": self.equal, "families": families}
+        return {
+            "first": self.first,
+            "second": self.second,
+            "equal": self.equal,
+            "families": families,
+        }
 
 
 @dataclass(frozen=True, slots=True)
@@ -80,7 +85,9 @@ class _Side:
         found: dict[Family, dict[int, tuple[int, int]]] = {}
         for store in self.rows.stores():
             for rows in self.rows.rows(store):
-                place = found.setdefault((store.store.operator, store.store.name, rows.family.name), {})
+                place = found.setdefault(
+                    (store.store.operator, store.store.name, rows.family.name), {}
+                )
                 for group, key, value in zip(rows.groups, rows.keys, rows.values, strict=True):
                     total, count = place.get(group, (0, 0))
                     place[group] = ((total + _digest(key, value)) % _MODULUS, count + 1)
@@ -106,7 +113,10 @@ def _steps(total: int, progress: Progress | None) -> Callable[[], None]:
 
 
 def diff(
-    first: str | os.PathLike[str], second: str | os.PathLike[str], *, progress: Progress | None = None
+    first: str | os.PathLike[str],
+    second: str | os.PathLike[str],
+    *,
+    progress: Progress | None = None,
 ) -> DiffReport:
     """Compare the state of two savepoints, or of two Spark checkpoints after their last batches, byte by byte.
 
@@ -132,7 +142,9 @@ def diff(
             continue
         groups: set[int] | None = None
         if comparable and (-1 in groups_a) == (-1 in groups_b):
-            groups = {g for g in groups_a.keys() | groups_b.keys() if groups_a.get(g) != groups_b.get(g)}
+            groups = {
+                g for g in groups_a.keys() | groups_b.keys() if groups_a.get(g) != groups_b.get(g)
+            }
         added, removed, changed, same = _compare(a, b, family, groups)
         if groups is not None:
             same += sum(count for group, (_, count) in groups_a.items() if group not in groups)
@@ -152,7 +164,9 @@ def diff(
     return DiffReport(first=root_of(first), second=root_of(second), families=tuple(families))
 
 
-def _compare(a: _Side, b: _Side, family: Family, groups: set[int] | None) -> tuple[int, int, int, int]:
+def _compare(
+    a: _Side, b: _Side, family: Family, groups: set[int] | None
+) -> tuple[int, int, int, int]:
     """Added, removed, changed and equal keys of some groups (None: of all)."""
     if groups is not None and not groups:
         return 0, 0, 0, 0

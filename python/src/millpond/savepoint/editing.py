@@ -34,7 +34,14 @@ from millpond.savepoint.target import building, check_vacant
 from millpond.scratch import scratch_directory
 from millpond.spark_metadata import OperatorInfo
 from millpond.state.chunks import fitting_rows, row_batches
-from millpond.state.codec import AVRO, UNSAFE_ROW, check_supported, decode_keys, decode_lists, decode_values
+from millpond.state.codec import (
+    AVRO,
+    UNSAFE_ROW,
+    check_supported,
+    decode_keys,
+    decode_lists,
+    decode_values,
+)
 from millpond.state.encoding import conform_lists, encode_keys, encode_lists, encode_values
 from millpond.state.partitioning import key_groups
 from millpond.state.schema_files import FamilySchema
@@ -56,7 +63,9 @@ def edit(
 ) -> EditReport:
     """As `millpond.savepoint.edit`."""
     if (function is None) == (table is None):
-        raise InvalidInputError("edit takes either a function or a table", kind=ErrorKind.INVALID_ARGUMENT)
+        raise InvalidInputError(
+            "edit takes either a function or a table", kind=ErrorKind.INVALID_ARGUMENT
+        )
     origin, place = root_of(savepoint), root_of(new_savepoint)
     check_apart(origin, place)
     check_vacant(place)
@@ -66,7 +75,9 @@ def edit(
     selection = select(origin, operator=operator, store=store, column_family=column_family)
     info = operator_info(image, selection.operator.operator)
     source: RowSource = (
-        canonical.CanonicalRows(storage, index) if index.format == CANONICAL else NativeRows(storage, image)
+        canonical.CanonicalRows(storage, index)
+        if index.format == CANONICAL
+        else NativeRows(storage, image)
     )
     edited = _Edited(source, image, info, selection)
     if dry_run:
@@ -104,7 +115,8 @@ def _counted(image: Image, tables: Iterable[TableEntry]) -> Image:
     return replace(
         image,
         operators=tuple(
-            replace(op, stores=tuple(counted(op.operator, s) for s in op.stores)) for op in image.operators
+            replace(op, stores=tuple(counted(op.operator, s) for s in op.stores))
+            for op in image.operators
         ),
     )
 
@@ -129,36 +141,51 @@ class _Written:
 class _Edited:
     """All rows of a savepoint, those of one column family passed through a function; what follows from them is made anew."""
 
-    def __init__(self, source: RowSource, image: Image, info: OperatorInfo, chosen: Selection) -> None:
+    def __init__(
+        self, source: RowSource, image: Image, info: OperatorInfo, chosen: Selection
+    ) -> None:
         self.source, self.image, self.operator = source, image, chosen.operator.operator
         self.rule = rule_of(info, chosen.store, chosen.schema)
         self.groups = source.key_groups
         self.stores = source.stores()
         self.unscalable = next((rows for rows in self._of(chosen.store) if not rows.scalable), None)
         self.before = self.after = 0
-        self._dropped: dict[tuple[str, str], int] = {}  # rows that are made anew: of each store and column family
-        self._hashes: list[Any] = []  # of the new keys: 8 bytes each, where the keys themselves would take 100
+        self._dropped: dict[
+            tuple[str, str], int
+        ] = {}  # rows that are made anew: of each store and column family
+        self._hashes: list[
+            Any
+        ] = []  # of the new keys: 8 bytes each, where the keys themselves would take 100
         schemas = {name: family_schemas(image, self.operator, info, name) for name in info.stores}
         names = [schema.name for schema in schemas[chosen.store]]
         self.first = self._written(chosen.store, chosen.schema)
         self._of_seconds: list[tuple[Second, _Written]] = []
         for second in second_records(info, chosen.store, chosen.family, names):
-            found = [schema for schema in schemas.get(second.store, ()) if schema.name == second.family]
+            found = [
+                schema for schema in schemas.get(second.store, ()) if schema.name == second.family
+            ]
             if not found:
                 raise FormatError(
-                    f"operator {self.operator} has no {second.family} in {second.store}", kind=ErrorKind.FORMAT_DAMAGED
+                    f"operator {self.operator} has no {second.family} in {second.store}",
+                    kind=ErrorKind.FORMAT_DAMAGED,
                 )
             self._of_seconds.append((second, self._written(second.store, found[0])))
 
     def _of(self, store: str) -> list[StoreRows]:
-        return [rows for rows in self.stores if (rows.store.operator, rows.store.name) == (self.operator, store)]
+        return [
+            rows
+            for rows in self.stores
+            if (rows.store.operator, rows.store.name) == (self.operator, store)
+        ]
 
     def _written(self, store: str, schema: FamilySchema) -> _Written:
         mine = self._of(store)
         family = next((f for rows in mine for f in rows.families if f.name == schema.name), None)
         if family is None:  # nothing was ever written to it
             others = [f for rows in mine for f in rows.families]
-            encoding = AVRO if any(f.encoding == AVRO for f in others) else UNSAFE_ROW  # a query has one
+            encoding = (
+                AVRO if any(f.encoding == AVRO for f in others) else UNSAFE_ROW
+            )  # a query has one
             number = max((f.id for f in others), default=-1) + 1
             family = ColumnFamily(schema.name, number, schema.kind, encoding=encoding)
         check_supported(family, schema)
@@ -168,7 +195,10 @@ class _Edited:
         self, directory: str, function: Function | None, table: Any, progress: Progress | None
     ) -> tuple[list[TableEntry], list[tuple[str, FileEntry]]]:
         """Write the tables into `directory`. Returns them, and their files with their paths."""
-        anew = {(written.store, written.family.name) for written in (self.first, *(w for _, w in self._of_seconds))}
+        anew = {
+            (written.store, written.family.name)
+            for written in (self.first, *(w for _, w in self._of_seconds))
+        }
         tables: list[TableEntry] = []
         with ExitStack() as stack:
             writers = canonical.TableWriters(self.image, self.groups, directory)
@@ -180,12 +210,20 @@ class _Edited:
                 )
             for done, store in enumerate(self.stores, 1):
                 for rows in self.source.rows(store):
-                    if store.store.operator != self.operator or (store.store.name, rows.family.name) not in anew:
+                    if (
+                        store.store.operator != self.operator
+                        or (store.store.name, rows.family.name) not in anew
+                    ):
                         writers.write(store.store, rows)
-                    elif (store.store.name, rows.family.name) == (self.first.store, self.first.family.name):
+                    elif (store.store.name, rows.family.name) == (
+                        self.first.store,
+                        self.first.family.name,
+                    ):
                         self.before += len(rows.keys)
                         if function is not None:
-                            self._edit(writers, numbering, function(self._batch(rows)), (store, rows))
+                            self._edit(
+                                writers, numbering, function(self._batch(rows)), (store, rows)
+                            )
                     else:
                         place = (store.store.name, rows.family.name)
                         self._dropped[place] = self._dropped.get(place, 0) + len(rows.keys)
@@ -196,7 +234,11 @@ class _Edited:
                 for store_id, groups, keys, values, counts in numbering.rows():
                     self._write_numbered(writers, store_id, groups, keys, values, counts)
             for second, written in self._of_seconds:
-                if self.before and second.only_by_need and not self._dropped.get((second.store, second.family)):
+                if (
+                    self.before
+                    and second.only_by_need
+                    and not self._dropped.get((second.store, second.family))
+                ):
                     for mine in written.places.values():
                         writers.discard(mine, second.family)
             writers.close()
@@ -204,11 +246,16 @@ class _Edited:
                 tables += writers.tables(replace(store, families=self._families(store, writers)))
             files = writers.files()
             if numbering is None:
-                keys_of_first = {layout.table_key(at, self.first.family.name) for at in self.first.places.values()}
+                keys_of_first = {
+                    layout.table_key(at, self.first.family.name)
+                    for at in self.first.places.values()
+                }
                 self._check_unique([path for path, entry in files if entry.key in keys_of_first])
         return tables, files
 
-    def _families(self, store: StoreRows, writers: canonical.TableWriters) -> tuple[ColumnFamily, ...]:
+    def _families(
+        self, store: StoreRows, writers: canonical.TableWriters
+    ) -> tuple[ColumnFamily, ...]:
         """The column families of a store, with those that it had no row of before."""
         there = {family.name for family in store.families}
         new = [
@@ -247,14 +294,23 @@ class _Edited:
             keys = conform(part.column("key"), self.first.schema.key, exact=True)
             fit = conform_lists if self.first.family.multi else partial(conform, exact=True)
             values = fit(part.column("value"), self.first.schema.value)
-            if self.first.family.multi and (there := pc.greater(pc.list_value_length(values), 0)).false_count:
+            if (
+                self.first.family.multi
+                and (there := pc.greater(pc.list_value_length(values), 0)).false_count
+            ):
                 keys, values = keys.filter(there), values.filter(there)  # Spark keeps no empty list
             encoded_keys, encoded = self.first.encoded_keys(keys), self.first.encoded_values(values)
             groups, partitions = self._placed(keys, encoded_keys, origin)
             self.after += len(keys)
             if numbering is not None:
                 for store, chosen in _places(self.first, partitions):
-                    numbering.write(store, self.first, groups[chosen], keys.take(chosen), [encoded[i] for i in chosen])
+                    numbering.write(
+                        store,
+                        self.first,
+                        groups[chosen],
+                        keys.take(chosen),
+                        [encoded[i] for i in chosen],
+                    )
                 continue
             self._hashes.append(np.fromiter(map(hash, encoded_keys), np.int64, len(keys)))
             _spread(writers, self.first, groups, partitions, encoded_keys, encoded)
@@ -263,7 +319,9 @@ class _Edited:
                 found = written.encoded_keys(second_keys), written.encoded_values(second_values)
                 _spread(writers, written, groups, partitions, *found)
 
-    def _placed(self, keys: Any, encoded: list[bytes], origin: tuple[StoreRows, Rows] | None) -> tuple[Any, Any]:
+    def _placed(
+        self, keys: Any, encoded: list[bytes], origin: tuple[StoreRows, Rows] | None
+    ) -> tuple[Any, Any]:
         """Key group and partition of each row: of a key that was there before those that it had, of another where Spark will look for it.
 
         Raises: UnsupportedError: nobody but Spark knows where that is.
@@ -278,17 +336,27 @@ class _Edited:
                     f"store {self.unscalable.store} can get no other keys than it has: {self.unscalable.reason}",
                     hint="Return rows with the keys that they had: fewer of them, or with other values.",
                 )
-            return np.array(found, np.int64), np.full(len(encoded), origin[0].store.partition, np.int64)
+            return np.array(found, np.int64), np.full(
+                len(encoded), origin[0].store.partition, np.int64
+            )
         if UNKNOWN_GROUP in found:
             groups = key_groups(keys, self.first.schema.key, self.rule, self.groups.max_parallelism)
         else:
             groups = np.array(found, np.int64)
         numbers, which = np.unique(groups, return_inverse=True)
         count = 1 if self.rule.kind == "none" else self.image.partitions or 1
-        return groups, np.array([self.groups.partition_of(g, count) for g in numbers.tolist()], np.int64)[which]
+        return groups, np.array(
+            [self.groups.partition_of(g, count) for g in numbers.tolist()], np.int64
+        )[which]
 
     def _write_numbered(
-        self, writers: canonical.TableWriters, store: StoreId, groups: Any, keys: Any, values: list[bytes], counts: Any
+        self,
+        writers: canonical.TableWriters,
+        store: StoreId,
+        groups: Any,
+        keys: Any,
+        values: list[bytes],
+        counts: Any,
     ) -> None:
         """Rows of one store with their numbers; `counts` of the rows of their keys, -1 where another row has told already."""
         rows = Rows(self.first.family, groups.tolist(), self.first.encoded_keys(keys), values)
@@ -297,7 +365,10 @@ class _Edited:
         for _, written in self._of_seconds:
             told, numbers = counts_of(keys.take(pa.array(chosen)), counts[chosen], written.schema)
             rows = Rows(
-                written.family, groups[chosen].tolist(), written.encoded_keys(told), written.encoded_values(numbers)
+                written.family,
+                groups[chosen].tolist(),
+                written.encoded_keys(told),
+                written.encoded_values(numbers),
             )
             if rows.keys:
                 writers.write(written.places[store.partition], rows)
@@ -315,7 +386,9 @@ class _Edited:
                     for key in batch.column(0).to_pylist():
                         if hash(key) in twice:
                             if key in seen:
-                                raise InvalidInputError("two rows have the same key", kind=ErrorKind.INVALID_ARGUMENT)
+                                raise InvalidInputError(
+                                    "two rows have the same key", kind=ErrorKind.INVALID_ARGUMENT
+                                )
                             seen.add(key)
 
 
@@ -334,7 +407,12 @@ def _spread(
     values: list[bytes],
 ) -> None:
     for store, chosen in _places(written, partitions):
-        rows = Rows(written.family, groups[chosen].tolist(), [keys[i] for i in chosen], [values[i] for i in chosen])
+        rows = Rows(
+            written.family,
+            groups[chosen].tolist(),
+            [keys[i] for i in chosen],
+            [values[i] for i in chosen],
+        )
         writers.write(store, rows)
 
 

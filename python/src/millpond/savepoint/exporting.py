@@ -64,5 +64,7 @@ def _export_store(what: _Export, store: StoreRows) -> tuple[list[TableEntry], li
             writers.close()
         files = writers.files()
         for path, entry in files:
-            target.put_file(entry.key, path, link=True)  # again, where Spark does a task again: the bytes are the same
+            target.put_file(
+                entry.key, path, link=True
+            )  # again, where Spark does a task again: the bytes are the same
     return writers.tables(store), [entry for _, entry in files]

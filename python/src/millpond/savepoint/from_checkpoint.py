@@ -5,7 +5,14 @@ from __future__ import annotations
 from collections.abc import Iterator, Mapping
 
 from millpond import layout
-from millpond.errors import ErrorKind, FormatError, InvalidInputError, MillpondError, NotFoundError, error
+from millpond.errors import (
+    ErrorKind,
+    FormatError,
+    InvalidInputError,
+    MillpondError,
+    NotFoundError,
+    error,
+)
 from millpond.expected import check_ids, check_written_for, operators_at, stores_of
 from millpond.format_file import encode_format
 from millpond.ids import StoreId, VersionId
@@ -16,7 +23,13 @@ from millpond.savepoint import source_logs, spark_logs
 from millpond.savepoint.bulk import check_files
 from millpond.savepoint.image import Image, OperatorImage, StoredFile, StoreImage
 from millpond.sinks.recorded import read_sink
-from millpond.spark_metadata import LEFT_OUT, OffsetEntry, OperatorInfo, SparkMetadata, parse_offsets
+from millpond.spark_metadata import (
+    LEFT_OUT,
+    OffsetEntry,
+    OperatorInfo,
+    SparkMetadata,
+    parse_offsets,
+)
 from millpond.storage import Storage
 from millpond.store_files import StoreFiles
 
@@ -66,7 +79,10 @@ class _Reader:
         found, spark = self.found, self.found.spark
         assert spark is not None
         if found.rescaling:
-            raise error(ErrorKind.RESCALE_UNFINISHED, f"{self.checkpoint}: a rescale is under way, or was interrupted")
+            raise error(
+                ErrorKind.RESCALE_UNFINISHED,
+                f"{self.checkpoint}: a rescale is under way, or was interrupted",
+            )
         self._check_lost(spark, batch)
         batch = self._batch(spark, batch)
         version = batch + 1
@@ -191,14 +207,18 @@ class _Reader:
         by_source: dict[str, list[str]] = {}
         for info in self.storage.list(prefix):
             source, _, name = info.key[len(prefix) :].partition("/")
-            if name and not name.rpartition("/")[2].startswith("."):  # Hadoop's sidecars and temporary files
+            if name and not name.rpartition("/")[2].startswith(
+                "."
+            ):  # Hadoop's sidecars and temporary files
                 by_source.setdefault(source, []).append(name)
         for source, names in by_source.items():
             directory = layout.source_prefix(source)
             last = spark_logs.source_log_offset(offsets, int(source)) if source.isdigit() else None
             chosen = None
             if last is not None:
-                chosen = source_logs.cut(names, last, lambda name, at=directory: self.storage.read(at + name))  # type: ignore[misc]
+                chosen = source_logs.cut(
+                    names, last, lambda name, at=directory: self.storage.read(at + name)
+                )  # type: ignore[misc]
             for name, content in (chosen if chosen is not None else dict.fromkeys(names)).items():
                 if content is not None:
                     self.texts[directory + name] = content
@@ -207,27 +227,39 @@ class _Reader:
 
     # ---- state
 
-    def _operators(self, spark: SparkMetadata, version: int, offsets: OffsetEntry) -> Iterator[OperatorImage]:
+    def _operators(
+        self, spark: SparkMetadata, version: int, offsets: OffsetEntry
+    ) -> Iterator[OperatorImage]:
         batch = version - 1
         commit = spark.commits[batch]
         for operator in operators_at(commit, self.found.operator_ids()):
             info = self.found.operators.get(operator)
             if info is None:
                 raise FormatError(
-                    f"{layout.operator_dir(operator)}: state without operator metadata", kind=ErrorKind.FORMAT_DAMAGED
+                    f"{layout.operator_dir(operator)}: state without operator metadata",
+                    kind=ErrorKind.FORMAT_DAMAGED,
                 )
             self._metadata(operator, batch)
             partitions = self.found.partitions_of(operator, batch) or self._present(operator)
             check_ids(commit, operator, partitions)
             stores = [
-                self._store(store, version, self._id(spark, info, store, version), offsets.partitions, partitions)
+                self._store(
+                    store,
+                    version,
+                    self._id(spark, info, store, version),
+                    offsets.partitions,
+                    partitions,
+                )
                 for store in stores_of(operator, info, partitions)
             ]
             yield OperatorImage(operator=operator, name=info.name, stores=tuple(stores))
 
     def _present(self, operator: int) -> int:
         """How many partitions are there, of a query whose offset log does not say it: one of Spark before 2.4."""
-        return max((store.partition + 1 for store in self.found.stores if store.operator == operator), default=1)
+        return max(
+            (store.partition + 1 for store in self.found.stores if store.operator == operator),
+            default=1,
+        )
 
     def _id(self, spark: SparkMetadata, info: OperatorInfo, store: StoreId, version: int) -> str:
         """The id of a store's version, empty in Spark checkpoint format 1."""
@@ -243,7 +275,9 @@ class _Reader:
         """Operator metadata as of `batch`, and the schemas that belong to it."""
         self._optional(layout.operator_metadata_v1_key(operator))
         prefix = layout.operator_metadata_v2_prefix(operator)
-        numbers = [layout.parse_batch(info.key[len(prefix) :]) for info in self.storage.list(prefix)]
+        numbers = [
+            layout.parse_batch(info.key[len(prefix) :]) for info in self.storage.list(prefix)
+        ]
         newest = max((n for n in numbers if n is not None and n <= batch), default=None)
         if newest is not None:
             key = f"{prefix}{newest}"
@@ -256,7 +290,9 @@ class _Reader:
         for name in self.found.operators[operator].stores:
             self._optional(layout.state_schema_key(StoreId(operator, 0, name)))
 
-    def _store(self, store: StoreId, version: int, id: str, pinned: int | None, partitions: int) -> StoreImage:
+    def _store(
+        self, store: StoreId, version: int, id: str, pinned: int | None, partitions: int
+    ) -> StoreImage:
         """
         Args:
             pinned: number of partitions that the offset log says.
@@ -281,7 +317,9 @@ class _Reader:
             size_bytes += self._named(plan.manifest)
         for header in plan.headers:
             info = files.changelog_info(header.version_id)
-            self.files[info.key] = StoredFile(key=info.key, source=info.key, size_bytes=info.size_bytes, crc32=None)
+            self.files[info.key] = StoredFile(
+                key=info.key, source=info.key, size_bytes=info.size_bytes, crc32=None
+            )
             size_bytes += info.size_bytes
             keys = header.keys
         return StoreImage(
@@ -296,22 +334,41 @@ class _Reader:
     def _named(self, manifest: Manifest) -> int:
         """Take what a manifest names; return its size in bytes. After a rescale several name the same files of other partitions."""
         ssts = [(manifest.store, sst) for sst in manifest.ssts]
-        ssts += [(manifest.sibling(source.partition), sst) for source in manifest.sources for sst in source.ssts]
+        ssts += [
+            (manifest.sibling(source.partition), sst)
+            for source in manifest.sources
+            for sst in source.ssts
+        ]
         for store, sst in ssts:
             key = layout.store_key(store, sst.key)
-            self.files[key] = StoredFile(key=key, source=key, size_bytes=sst.size_bytes, crc32=sst.crc32)
+            self.files[key] = StoredFile(
+                key=key, source=key, size_bytes=sst.size_bytes, crc32=sst.crc32
+            )
         for changelog, key in zip(manifest.changelogs, manifest.changelog_keys(), strict=True):
-            self.files[key] = StoredFile(key=key, source=key, size_bytes=changelog.size_bytes, crc32=None)
+            self.files[key] = StoredFile(
+                key=key, source=key, size_bytes=changelog.size_bytes, crc32=None
+            )
         return manifest.total_bytes
 
 
 class _SparkReader(_Reader):
-    def _store(self, store: StoreId, version: int, id: str, pinned: int | None, partitions: int) -> StoreImage:
-        return StoreImage(partition=store.partition, name=store.name, version=version, id=id, keys=-1, size_bytes=0)
+    def _store(
+        self, store: StoreId, version: int, id: str, pinned: int | None, partitions: int
+    ) -> StoreImage:
+        return StoreImage(
+            partition=store.partition,
+            name=store.name,
+            version=version,
+            id=id,
+            keys=-1,
+            size_bytes=0,
+        )
 
 
 def _no_id(store: StoreId, version: int) -> FormatError:
-    return FormatError(f"{layout.commits_key(version - 1)}: no id of store {store}", kind=ErrorKind.FORMAT_DAMAGED)
+    return FormatError(
+        f"{layout.commits_key(version - 1)}: no id of store {store}", kind=ErrorKind.FORMAT_DAMAGED
+    )
 
 
 def _plan(files: StoreFiles, target: VersionId) -> RestorePlan:

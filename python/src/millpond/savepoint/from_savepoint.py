@@ -22,7 +22,9 @@ def savepoint_image(storage: Storage, index: SavepointIndex) -> Image:
         FormatError: SAVEPOINT_DAMAGED: a file is missing, or of another size or check sum. UnsupportedError: FORMAT_TOO_NEW.
     """
     if index.format not in (NATIVE, CANONICAL):
-        raise UnsupportedError(f"a savepoint of the unknown format {index.format!r}", kind=ErrorKind.FORMAT_TOO_NEW)
+        raise UnsupportedError(
+            f"a savepoint of the unknown format {index.format!r}", kind=ErrorKind.FORMAT_TOO_NEW
+        )
     for _, e in check_listed(storage, index):
         raise e
     texts: dict[str, bytes] = {}
@@ -31,7 +33,9 @@ def savepoint_image(storage: Storage, index: SavepointIndex) -> Image:
         if key.startswith(f"{layout.TABLES_DIR}/"):
             continue  # of a canonical one: read by whoever writes its rows anew
         if is_bulk(key):
-            files.append(StoredFile(key=key, source=key, size_bytes=entry.size_bytes, crc32=entry.crc32))
+            files.append(
+                StoredFile(key=key, source=key, size_bytes=entry.size_bytes, crc32=entry.crc32)
+            )
             continue
         try:
             text = storage.read(key)

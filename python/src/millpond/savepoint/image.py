@@ -87,10 +87,14 @@ class Image:
     @property
     def size_bytes(self) -> int:
         """Of all files."""
-        return sum(len(text) for text in self.texts.values()) + sum(file.size_bytes for file in self.files)
+        return sum(len(text) for text in self.texts.values()) + sum(
+            file.size_bytes for file in self.files
+        )
 
 
-def renumbering(present: Collection[int], mapped: Mapping[int, int], dropped: Collection[int]) -> dict[int, int]:
+def renumbering(
+    present: Collection[int], mapped: Mapping[int, int], dropped: Collection[int]
+) -> dict[int, int]:
     """Return which number each operator gets, old to new, without those that are dropped.
 
     Raises: InvalidInputError: OPERATOR_UNKNOWN.
@@ -99,12 +103,14 @@ def renumbering(present: Collection[int], mapped: Mapping[int, int], dropped: Co
     for operator in (*mapped, *dropped):
         if operator not in present:
             raise InvalidInputError(
-                f"there is no operator {operator}; there are: {there}", kind=ErrorKind.OPERATOR_UNKNOWN
+                f"there is no operator {operator}; there are: {there}",
+                kind=ErrorKind.OPERATOR_UNKNOWN,
             )
     for operator in mapped:
         if operator in dropped:
             raise InvalidInputError(
-                f"operator {operator} is to be mapped and to be dropped", kind=ErrorKind.OPERATOR_UNKNOWN
+                f"operator {operator} is to be mapped and to be dropped",
+                kind=ErrorKind.OPERATOR_UNKNOWN,
             )
     numbers: dict[int, int] = {}
     for operator in sorted(set(present) - set(dropped)):
@@ -128,7 +134,9 @@ def with_operators(image: Image, numbers: Mapping[int, int]) -> Image:
                 text = spark_logs.commit_with_operators(text, numbers, name=key)
             texts[key] = text
         elif operator in numbers:
-            texts[layout.with_operator(key, numbers[operator])] = _of_operator(key, text, numbers[operator])
+            texts[layout.with_operator(key, numbers[operator])] = _of_operator(
+                key, text, numbers[operator]
+            )
     return replace(
         image,
         texts=texts,
@@ -139,7 +147,11 @@ def with_operators(image: Image, numbers: Mapping[int, int]) -> Image:
         ),
         operators=tuple(
             sorted(
-                (replace(op, operator=numbers[op.operator]) for op in image.operators if op.operator in numbers),
+                (
+                    replace(op, operator=numbers[op.operator])
+                    for op in image.operators
+                    if op.operator in numbers
+                ),
                 key=lambda op: op.operator,
             )
         ),
@@ -164,14 +176,17 @@ def is_operator_metadata(key: str) -> bool:
     """Whether `key` is operator metadata, v1 or v2."""
     operator = layout.operator_of(key)
     return operator is not None and (
-        key == layout.operator_metadata_v1_key(operator) or key.startswith(layout.operator_metadata_v2_prefix(operator))
+        key == layout.operator_metadata_v1_key(operator)
+        or key.startswith(layout.operator_metadata_v2_prefix(operator))
     )
 
 
 def operator_info(image: Image, operator: int) -> OperatorInfo:
     """Return Spark's metadata of an operator of `image`. Raises: FormatError: FORMAT_DAMAGED."""
     prefix = layout.operator_metadata_v2_prefix(operator)
-    keys = [key for key in image.texts if key.startswith(prefix)] or [layout.operator_metadata_v1_key(operator)]
+    keys = [key for key in image.texts if key.startswith(prefix)] or [
+        layout.operator_metadata_v1_key(operator)
+    ]
     return parse_operator_metadata(image.texts[keys[0]].decode("utf-8"), keys[0])
 
 
@@ -195,7 +210,9 @@ def with_rescale_pins(image: Image) -> Image:
     for key, text in image.texts.items():
         parsed = layout.parse_key(key)
         if parsed is not None and isinstance(parsed.file, layout.ManifestFile):
-            named.setdefault(parsed.store.operator, set()).update(decode_manifest(text, name=key).changelog_keys())
+            named.setdefault(parsed.store.operator, set()).update(
+                decode_manifest(text, name=key).changelog_keys()
+            )
     pins = {
         layout.rescale_pin_key(operator, image.batch): json.dumps(
             {"manifests": [], "changelogs": sorted(keys)}
@@ -217,7 +234,9 @@ def with_operator_records(image: Image) -> Image:
 def with_query_id(image: Image, query_id: str) -> Image:
     """Return the image as that of another query."""
     return replace(
-        image, query_id=query_id, texts={**image.texts, layout.QUERY_METADATA_KEY: spark_logs.query_metadata(query_id)}
+        image,
+        query_id=query_id,
+        texts={**image.texts, layout.QUERY_METADATA_KEY: spark_logs.query_metadata(query_id)},
     )
 
 
@@ -245,7 +264,8 @@ def without_state(image: Image) -> Image:
     texts = {
         key: text
         for key, text in image.texts.items()
-        if (parsed := layout.parse_key(key)) is None or not isinstance(parsed.file, layout.ManifestFile)
+        if (parsed := layout.parse_key(key)) is None
+        or not isinstance(parsed.file, layout.ManifestFile)
     }
     return replace(image, texts=texts, files=())
 
@@ -259,18 +279,26 @@ def with_offsets(image: Image, offsets: Mapping[int, str]) -> Image:
     Raises: InvalidInputError: INVALID_ARGUMENT: no such source, or one that keeps a log of its own.
     """
     last = parse_offsets(image.texts[layout.offsets_key(image.batch)].decode("utf-8"), image.batch)
-    check_offsets(offsets, len(last.sources), [spark_logs.source_log_offset(last, n) is not None for n in offsets])
+    check_offsets(
+        offsets,
+        len(last.sources),
+        [spark_logs.source_log_offset(last, n) is not None for n in offsets],
+    )
     texts: dict[str, bytes] = {}
     for key, text in image.texts.items():
         if key.startswith(f"{layout.SOURCES_DIR}/") or key == layout.offsets_key(image.batch + 1):
             continue
         if key.startswith(f"{layout.OFFSETS_DIR}/"):
-            text = spark_logs.with_offsets(text, offsets if key == layout.offsets_key(image.batch) else {})
+            text = spark_logs.with_offsets(
+                text, offsets if key == layout.offsets_key(image.batch) else {}
+            )
         texts[key] = text
     return replace(
         image,
         texts=texts,
-        files=tuple(file for file in image.files if not file.key.startswith(f"{layout.SOURCES_DIR}/")),
+        files=tuple(
+            file for file in image.files if not file.key.startswith(f"{layout.SOURCES_DIR}/")
+        ),
         planned_batch=None,
     )
 

@@ -62,7 +62,11 @@ class SavepointIndex:
 
 def encode_index(index: SavepointIndex) -> bytes:
     """Return the bytes of the file."""
-    tables = {"tables": [_table_json(table) for table in index.tables]} if index.format == CANONICAL else {}
+    tables = (
+        {"tables": [_table_json(table) for table in index.tables]}
+        if index.format == CANONICAL
+        else {}
+    )
     body = {
         "required_features": [],
         "format": index.format,
@@ -92,7 +96,9 @@ def decode_index(data: bytes, *, name: str = layout.SAVEPOINT_KEY) -> SavepointI
         if key in entries or key == layout.SAVEPOINT_KEY:
             raise fields.fail(f"names {key} twice, or itself")
         entries[key] = FileEntry(
-            key=key, size_bytes=entry.integer("size_bytes"), crc32=entry.integer("crc32", 0, 0xFFFF_FFFF)
+            key=key,
+            size_bytes=entry.integer("size_bytes"),
+            crc32=entry.integer("crc32", 0, 0xFFFF_FFFF),
         )
     index = SavepointIndex(
         format=fields.string("format"),
@@ -100,7 +106,9 @@ def decode_index(data: bytes, *, name: str = layout.SAVEPOINT_KEY) -> SavepointI
         created_ms=fields.integer("created_ms"),
         image=_image(fields.child("image")),
         files=entries,
-        tables=tuple(_table(table, entries) for table in fields.children("tables")) if fields.has("tables") else (),
+        tables=tuple(_table(table, entries) for table in fields.children("tables"))
+        if fields.has("tables")
+        else (),
     )
     _check_parts(index)
     return index
@@ -133,7 +141,9 @@ def _table_json(table: TableEntry) -> dict[str, Any]:
 
 def _table(fields: JsonFields, entries: Mapping[str, FileEntry]) -> TableEntry:
     try:
-        store = StoreId(fields.integer("operator"), fields.integer("partition"), fields.string("store"))
+        store = StoreId(
+            fields.integer("operator"), fields.integer("partition"), fields.string("store")
+        )
     except InvalidInputError as e:
         raise fields.fail(str(e)) from e
     key = None if fields.is_null("key") else fields.string("key")
@@ -218,7 +228,8 @@ def read_index(storage: Storage, savepoint: str) -> SavepointIndex:
         data = storage.read(layout.SAVEPOINT_KEY)
     except NotFoundError as e:
         raise InvalidInputError(
-            f"no savepoint: {savepoint} (it has no {layout.SAVEPOINT_KEY})", kind=ErrorKind.NOT_A_SAVEPOINT
+            f"no savepoint: {savepoint} (it has no {layout.SAVEPOINT_KEY})",
+            kind=ErrorKind.NOT_A_SAVEPOINT,
         ) from e
     return decode_index(data, name=layout.SAVEPOINT_KEY)
 
@@ -235,7 +246,9 @@ def check_listed(storage: Storage, index: SavepointIndex) -> list[tuple[str, For
         elif size_bytes is None:
             wrong.append((key, damaged(f"{key} is not there")))
         elif size_bytes != entry.size_bytes:
-            wrong.append((key, damaged(f"{key} has {size_bytes} bytes, expected {entry.size_bytes}")))
+            wrong.append(
+                (key, damaged(f"{key} has {size_bytes} bytes, expected {entry.size_bytes}"))
+            )
     return wrong
 
 

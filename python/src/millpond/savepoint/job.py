@@ -55,7 +55,9 @@ class JobSource:
     files: bool  # it keeps a log of the files that it has read
     replaceable: bool  # by rows that are given
     columns: Mapping[str, str]  # name to type
-    misfits: tuple[str, ...]  # columns for which the rows that are given have no value, each with the reason
+    misfits: tuple[
+        str, ...
+    ]  # columns for which the rows that are given have no value, each with the reason
 
 
 class _NotStarted:
@@ -65,7 +67,11 @@ class _NotStarted:
     isActive = False
     lastProgress = None
     recentProgress: Sequence[object] = ()
-    status: Mapping[str, object] = {"message": "not started", "isDataAvailable": False, "isTriggerActive": False}
+    status: Mapping[str, object] = {
+        "message": "not started",
+        "isDataAvailable": False,
+        "isTriggerActive": False,
+    }
 
     def __init__(self, name: str | None) -> None:
         self.name = name
@@ -83,7 +89,9 @@ class _NotStarted:
         return None
 
 
-def load(job: str | os.PathLike[str] | Callable[..., object], session: Callable[[], Any]) -> list[JobQuery]:
+def load(
+    job: str | os.PathLike[str] | Callable[..., object], session: Callable[[], Any]
+) -> list[JobQuery]:
     """Run a job so that it starts no query, and return the queries that it would start.
 
     Args:
@@ -121,11 +129,17 @@ def chosen(queries: Sequence[JobQuery], name: str | None) -> JobQuery:
     if len(found) == 1:
         return found[0]
     there = ", ".join(query.name or "one without a name" for query in queries)
-    what = f"no query {name!r}" if name is not None and not found else "several queries: say which (queryName)"
+    what = (
+        f"no query {name!r}"
+        if name is not None and not found
+        else "several queries: say which (queryName)"
+    )
     raise InvalidInputError(f"{what}; the job has: {there}")
 
 
-def operators(query: JobQuery, state: str, batch: int, settings: Mapping[str, str]) -> list[JobOperator]:
+def operators(
+    query: JobQuery, state: str, batch: int, settings: Mapping[str, str]
+) -> list[JobOperator]:
     """Return the stateful operators of the plan that Spark makes of `query`.
 
     Args:
@@ -135,7 +149,9 @@ def operators(query: JobQuery, state: str, batch: int, settings: Mapping[str, st
     Raises: UnsupportedError: SHIM_MISSING: the session was started without Millpond.
     """
     planner = _of_shim(_PLANNER)
-    found = json.loads(planner.describe(query.writer._jwrite, state, batch, json.dumps(dict(settings))))
+    found = json.loads(
+        planner.describe(query.writer._jwrite, state, batch, json.dumps(dict(settings)))
+    )
     return [_operator(one) for one in found["operators"]]
 
 
@@ -198,7 +214,9 @@ def run_over(query: JobQuery, rows: Mapping[int, Any], checkpoint: str) -> list[
 
     started = None
     try:
-        started = StreamingQuery(_of_shim(_RUNNER).start(query.writer._jwrite, _java_rows(rows), checkpoint))
+        started = StreamingQuery(
+            _of_shim(_RUNNER).start(query.writer._jwrite, _java_rows(rows), checkpoint)
+        )
         started.awaitTermination()
         progress: Any = started.lastProgress
         return [int(source["numInputRows"]) for source in progress["sources"]]
@@ -227,7 +245,9 @@ def parquet_frame(spark: Any, path: str) -> Any:
     except Exception as e:  # py4j's own, where Spark gives its error no name in Python
         condition = _CONDITION.search(str(e))
         why = condition[0] if condition is not None else str(e).strip().partition("\n")[0]
-        raise InvalidInputError(f"{path} cannot be read as Parquet: {why}", kind=ErrorKind.INVALID_ARGUMENT) from e
+        raise InvalidInputError(
+            f"{path} cannot be read as Parquet: {why}", kind=ErrorKind.INVALID_ARGUMENT
+        ) from e
 
 
 def _java_rows(rows: Mapping[int, Any]) -> dict[int, Any]:
@@ -239,7 +259,9 @@ def _of_shim(name: str) -> Any:
 
     found = running_class(name)
     if found is None:
-        raise UnsupportedError("the Spark session was started without the Millpond jar", kind=ErrorKind.SHIM_MISSING)
+        raise UnsupportedError(
+            "the Spark session was started without the Millpond jar", kind=ErrorKind.SHIM_MISSING
+        )
     return found
 
 
@@ -276,7 +298,11 @@ def _operator(described: Mapping[str, Any]) -> JobOperator:
 
 
 def _parts(job: str) -> tuple[str, str]:
-    path, _, name = job.rpartition(":") if ":" in job and job.rpartition(":")[2].isidentifier() else (job, "", "")
+    path, _, name = (
+        job.rpartition(":")
+        if ":" in job and job.rpartition(":")[2].isidentifier()
+        else (job, "", "")
+    )
     if not os.path.isfile(path):
         raise InvalidInputError(f"there is no file {path}")
     return path, name
@@ -295,7 +321,9 @@ def function_at(place: str) -> Callable[..., Any]:
     """Return the function at `path.py:name`. Raises: InvalidInputError: INVALID_ARGUMENT: there is none."""
     path, name = _parts(place)
     if not name:
-        raise InvalidInputError(f"{place} names no function", hint="Name the file and the function: change.py:change.")
+        raise InvalidInputError(
+            f"{place} names no function", hint="Name the file and the function: change.py:change."
+        )
     return _function(path, name)
 
 
@@ -359,20 +387,28 @@ def _kept() -> Iterator[list[JobQuery]]:
         return _NotStarted(name)
 
     def to_table(self: Any, tableName: str, **options: Any) -> _NotStarted:
-        kept.append(JobQuery(writer=self, name=options.get("queryName") or names.get(id(self)), to_table=True))
+        kept.append(
+            JobQuery(
+                writer=self, name=options.get("queryName") or names.get(id(self)), to_table=True
+            )
+        )
         return _NotStarted(kept[-1].name)
 
     def query_name(self: Any, queryName: str) -> Any:
         names[id(self)] = queryName
         return originals["queryName"](self, queryName)
 
-    originals = {name: getattr(DataStreamWriter, name) for name in ("start", "toTable", "queryName")}
+    originals = {
+        name: getattr(DataStreamWriter, name) for name in ("start", "toTable", "queryName")
+    }
     waiting = StreamingQueryManager.awaitAnyTermination
     changed: dict[str, object] = {"start": start, "toTable": to_table, "queryName": query_name}
     try:
         for name, function in changed.items():
             setattr(DataStreamWriter, name, function)
-        StreamingQueryManager.awaitAnyTermination = lambda self, timeout=None: None if timeout is None else True  # type: ignore[method-assign]
+        StreamingQueryManager.awaitAnyTermination = lambda self, timeout=None: (
+            None if timeout is None else True
+        )  # type: ignore[method-assign]
         yield kept
     finally:
         for name, function in originals.items():

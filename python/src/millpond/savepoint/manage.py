@@ -9,7 +9,14 @@ from dataclasses import asdict, dataclass, field
 from typing import Any
 
 from millpond import layout
-from millpond.errors import ErrorKind, FormatError, InvalidInputError, MillpondError, NotFoundError, UnavailableError
+from millpond.errors import (
+    ErrorKind,
+    FormatError,
+    InvalidInputError,
+    MillpondError,
+    NotFoundError,
+    UnavailableError,
+)
 from millpond.ids import StoreId
 from millpond.inspection.logs import Problem
 from millpond.inspection.survey import Survey
@@ -120,7 +127,9 @@ def verify_savepoint(
         mine = {problem.file for problem in problems}
         if isinstance(job, StoreId) and index.format == CANONICAL:
             # The check sum has told already what is wrong with the tables of this store.
-            mine |= {table.key for table in index.tables if table.store == job and table.key is not None}
+            mine |= {
+                table.key for table in index.tables if table.store == job and table.key is not None
+            }
             problems = problems if not mine & known else []
         report.problems += [problem for problem in problems if problem.file not in known]
         known |= mine if problems else set()
@@ -163,7 +172,9 @@ def _verify_part(what: _Verified, job: _Job) -> tuple[Checked, list[Problem]]:
     return _verify_tables(storage, what.index, job)
 
 
-def _verify_tables(storage: Storage, index: SavepointIndex, store: StoreId) -> tuple[Checked, list[Problem]]:
+def _verify_tables(
+    storage: Storage, index: SavepointIndex, store: StoreId
+) -> tuple[Checked, list[Problem]]:
     """Read the tables of a store."""
     from millpond.savepoint.canonical import CanonicalRows
 
@@ -179,7 +190,9 @@ def _verify_tables(storage: Storage, index: SavepointIndex, store: StoreId) -> t
     return checked, []
 
 
-def list_savepoints(directory: str | os.PathLike[str]) -> list[SavepointView | tuple[str, MillpondError]]:
+def list_savepoints(
+    directory: str | os.PathLike[str],
+) -> list[SavepointView | tuple[str, MillpondError]]:
     """Return the savepoints directly in a directory, oldest first; then those whose index cannot be read, with the reason.
 
     On object storage all that lies below is listed: a request for a thousand files.
@@ -203,7 +216,11 @@ def _savepoints_in(place: str, storage: Storage) -> list[str]:
     if isinstance(storage, LocalStorage):
         if not os.path.isdir(storage.root):
             raise InvalidInputError(f"no directory: {place}", kind=ErrorKind.INVALID_ARGUMENT)
-        paths = [os.path.join(storage.root, name) for name in sorted(os.listdir(storage.root)) if name[0] != "."]
+        paths = [
+            os.path.join(storage.root, name)
+            for name in sorted(os.listdir(storage.root))
+            if name[0] != "."
+        ]
         return [path for path in paths if os.path.isfile(os.path.join(path, layout.SAVEPOINT_KEY))]
     names = (info.key.partition("/") for info in storage.list(""))
     return [f"{place.rstrip('/')}/{name}" for name, _, key in names if key == layout.SAVEPOINT_KEY]
@@ -236,7 +253,9 @@ def delete(savepoint: str | os.PathLike[str], *, dry_run: bool = False) -> Savep
 
 
 def _problem(file: str, e: MillpondError) -> Problem:
-    return Problem(kind=e.kind.value, file=file, message=str(e).removeprefix(f"{file} ").strip(), hint=e.hint)
+    return Problem(
+        kind=e.kind.value, file=file, message=str(e).removeprefix(f"{file} ").strip(), hint=e.hint
+    )
 
 
 def _crc32(storage: Storage, key: str) -> int | None:

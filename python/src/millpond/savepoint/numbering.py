@@ -52,10 +52,14 @@ class Numbering:
     def __enter__(self) -> Numbering:
         return self
 
-    def __exit__(self, kind: type[BaseException] | None, e: BaseException | None, at: TracebackType | None) -> None:
+    def __exit__(
+        self, kind: type[BaseException] | None, e: BaseException | None, at: TracebackType | None
+    ) -> None:
         self._writers.close()
 
-    def write(self, store: StoreId, family: Family, groups: Any, keys: Any, values: list[bytes]) -> None:
+    def write(
+        self, store: StoreId, family: Family, groups: Any, keys: Any, values: list[bytes]
+    ) -> None:
         """Take rows of one store.
 
         Args:
@@ -64,13 +68,19 @@ class Numbering:
         schema = family.schema.key
         others = Struct(schema.fields[:-1])
         columns = [keys.field(i) for i in range(len(others.fields))]
-        rows = encode_rows(pa.StructArray.from_arrays(columns, names=others.names), others).to_pylist()
+        rows = encode_rows(
+            pa.StructArray.from_arrays(columns, names=others.names), others
+        ).to_pylist()
         hashes = b"".join(hashlib.blake2b(row, digest_size=_HASH_BYTES).digest() for row in rows)
         self._hashes.setdefault(store, []).append(np.frombuffer(hashes, np.uint64).reshape(-1, 2))
         number = keys.field(len(others.fields))
-        self._numbers.setdefault(store, []).append(number.fill_null(0).to_numpy(zero_copy_only=False))
+        self._numbers.setdefault(store, []).append(
+            number.fill_null(0).to_numpy(zero_copy_only=False)
+        )
         self._names[store] = family.family.name
-        self._writers.write(store, Rows(family.family, groups.tolist(), family.encoded_keys(keys), values))
+        self._writers.write(
+            store, Rows(family.family, groups.tolist(), family.encoded_keys(keys), values)
+        )
 
     def rows(self) -> Iterator[tuple[StoreId, Any, Any, list[bytes], Any]]:
         """Yield some rows of a store at a time: key groups, keys with their numbers, values, and of each row how many rows its key has; -1
@@ -90,7 +100,13 @@ class Numbering:
                     columns = [keys.field(i) for i in range(len(fields) - 1)]
                     columns.append(pa.array(numbers[start:end]).cast(fields[-1].type))
                     keys = pa.StructArray.from_arrays(columns, fields=fields)
-                    yield store, groups, keys, batch.column("value_bytes").to_pylist(), counts[start:end]
+                    yield (
+                        store,
+                        groups,
+                        keys,
+                        batch.column("value_bytes").to_pylist(),
+                        counts[start:end],
+                    )
                     start = end
 
 

@@ -35,7 +35,13 @@ def check_offsets(offsets: Mapping[int, str], sources: int, of_files: Sequence[b
     """
     for number, files in zip(offsets, of_files, strict=True):
         if number >= sources:
-            there = "none" if not sources else "number 0 only" if sources == 1 else f"numbers 0 to {sources - 1}"
+            there = (
+                "none"
+                if not sources
+                else "number 0 only"
+                if sources == 1
+                else f"numbers 0 to {sources - 1}"
+            )
             raise _invalid(f"there is no source {number}; the query has {there}")
         if files:
             raise InvalidInputError(
@@ -50,7 +56,9 @@ def _number(key: object) -> int:
         return int(key)
     if isinstance(key, int) and not isinstance(key, bool) and key >= 0:
         return key
-    raise _invalid(f"{key!r} is no number of a source: they are numbered from 0, in the order of the offset log")
+    raise _invalid(
+        f"{key!r} is no number of a source: they are numbered from 0, in the order of the offset log"
+    )
 
 
 def _text(number: int, offset: object) -> str:
@@ -60,7 +68,9 @@ def _text(number: int, offset: object) -> str:
     except (ValueError, TypeError) as e:
         raise _invalid(f"the offset of source {number} is no JSON: {e}") from e
     if value is None:
-        raise _invalid(f"the offset of source {number} is null: leave the source out, and it begins as in a new query")
+        raise _invalid(
+            f"the offset of source {number} is null: leave the source out, and it begins as in a new query"
+        )
     return text
 
 

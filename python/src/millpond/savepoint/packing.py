@@ -66,7 +66,11 @@ def packed_puts(
 
 @lru_cache(maxsize=4)
 def _slots(groups: KeyGroups) -> Numbers:
-    return np.fromiter(map(groups.slot, range(groups.max_parallelism)), dtype=np.int64, count=groups.max_parallelism)
+    return np.fromiter(
+        map(groups.slot, range(groups.max_parallelism)),
+        dtype=np.int64,
+        count=groups.max_parallelism,
+    )
 
 
 def _joined(pieces: Sequence[bytes]) -> tuple[Numbers, Numbers, Bytes]:
@@ -77,11 +81,15 @@ def _joined(pieces: Sequence[bytes]) -> tuple[Numbers, Numbers, Bytes]:
     return sizes, starts, np.frombuffer(b"".join(pieces), dtype=np.uint8)
 
 
-def _framed(family: ColumnFamily, key_bytes: int, value_bytes: int, count: int) -> tuple[Bytes, int, int]:
+def _framed(
+    family: ColumnFamily, key_bytes: int, value_bytes: int, count: int
+) -> tuple[Bytes, int, int]:
     """Records, a row each, with all but slot, key and value; and where key and value begin."""
     trail = 2 if family.spans_key_groups else 0
     physical = encode_varint(4 + key_bytes + trail)
-    head = bytes([Op.PUT]) + physical + RESERVED_SLOT.to_bytes(2, "big") + family.id.to_bytes(2, "big")
+    head = (
+        bytes([Op.PUT]) + physical + RESERVED_SLOT.to_bytes(2, "big") + family.id.to_bytes(2, "big")
+    )
     middle = bytes(trail) + encode_varint(value_bytes)
     template = head + bytes(key_bytes) + middle + bytes(value_bytes)
     records: Any = np.empty((count, len(template)), dtype=np.uint8)

@@ -11,7 +11,9 @@ from millpond import layout
 
 def is_part(key: str, batch: int) -> bool:
     """Return whether `key` is a file of a savepoint of `batch`, other than the index and tables."""
-    logs = {layout.commits_key(batch)} | {layout.offsets_key(n) for n in (batch - 1, batch, batch + 1) if n >= 0}
+    logs = {layout.commits_key(batch)} | {
+        layout.offsets_key(n) for n in (batch - 1, batch, batch + 1) if n >= 0
+    }
     if key in logs or key in (layout.QUERY_METADATA_KEY, layout.FORMAT_KEY):
         return True
     return layout.is_of_source(key) or layout.is_of_operator(key) or is_state(key)
@@ -20,4 +22,6 @@ def is_part(key: str, batch: int) -> bool:
 def is_state(key: str) -> bool:
     """Return whether `key` is a changelog, a manifest or an SST: what tables take the place of."""
     parsed = layout.parse_key(key)
-    return parsed is not None and isinstance(parsed.file, layout.ChangelogFile | layout.ManifestFile | layout.SstFile)
+    return parsed is not None and isinstance(
+        parsed.file, layout.ChangelogFile | layout.ManifestFile | layout.SstFile
+    )

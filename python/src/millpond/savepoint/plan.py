@@ -80,15 +80,24 @@ def plan(
     origin = root_of(savepoint)
     source = open_storage(origin)
     image = savepoint_image(source, read_index(source, origin))
-    numbers = images.renumbering([op.operator for op in image.operators], map_operators or {}, set(drop_operators))
+    numbers = images.renumbering(
+        [op.operator for op in image.operators], map_operators or {}, set(drop_operators)
+    )
     meant = chosen(load(job, lambda: new_session(conf or {})), query)
     with tempfile.TemporaryDirectory(prefix="millpond-plan-") as directory:
         place = os.path.realpath(directory)
         _write_metadata(image, place, numbers)
-        pinned = parse_offsets(image.texts[layout.offsets_key(image.batch)].decode("utf-8"), image.batch).conf
+        pinned = parse_offsets(
+            image.texts[layout.offsets_key(image.batch)].decode("utf-8"), image.batch
+        ).conf
         found = operators(meant, uri_below(place, layout.STATE_DIR), image.batch + 1, pinned)
     saved = {op.operator: op.name for op in image.operators}
-    return PlanReport(savepoint=origin, batch=image.batch, query=meant.name, operators=verdicts(saved, numbers, found))
+    return PlanReport(
+        savepoint=origin,
+        batch=image.batch,
+        query=meant.name,
+        operators=verdicts(saved, numbers, found),
+    )
 
 
 def _write_metadata(image: Image, place: str, numbers: Mapping[int, int]) -> None:
@@ -115,24 +124,42 @@ def verdicts(
     there = {op.operator for op in found}
     for old, new in sorted(numbers.items()):
         if new not in there:
-            reason = f"the job has no operator {new}: leave it out with --drop-operator {old}, or map it"
+            reason = (
+                f"the job has no operator {new}: leave it out with --drop-operator {old}, or map it"
+            )
             result.append(_verdict(None, saved[old], old, REFUSED, reason))
-    result += [_verdict(None, saved[old], old, DROPPED) for old in sorted(set(saved) - set(numbers))]
+    result += [
+        _verdict(None, saved[old], old, DROPPED) for old in sorted(set(saved) - set(numbers))
+    ]
     return tuple(result)
 
 
 def _of_job(op: JobOperator, old: int | None, saved: Mapping[int, str]) -> OperatorVerdict:
-    alike = [number for number, name in sorted(saved.items()) if name == op.name and number != op.operator]
-    hint = f"; of that name there is {alike[0]}: --map-operator {alike[0]}={op.operator}" if alike else ""
+    alike = [
+        number
+        for number, name in sorted(saved.items())
+        if name == op.name and number != op.operator
+    ]
+    hint = (
+        f"; of that name there is {alike[0]}: --map-operator {alike[0]}={op.operator}"
+        if alike
+        else ""
+    )
     if old is None:
         reason = f"the savepoint has no state for it, and Spark does not start one without{hint}"
         return _verdict(op.operator, op.name, None, REFUSED, reason)
     if saved[old] != op.name:
-        return _verdict(op.operator, op.name, old, REFUSED, f"the state is that of a {saved[old]}{hint}")
+        return _verdict(
+            op.operator, op.name, old, REFUSED, f"the state is that of a {saved[old]}{hint}"
+        )
     if op.error:
         return replace(_verdict(op.operator, op.name, old, REFUSED, op.error), columns=op.columns)
     return _verdict(op.operator, op.name, old, RESTORED if old == op.operator else MAPPED)
 
 
-def _verdict(operator: int | None, name: str, saved_as: int | None, verdict: str, reason: str = "") -> OperatorVerdict:
-    return OperatorVerdict(operator=operator, name=name, saved_as=saved_as, verdict=verdict, reason=reason)
+def _verdict(
+    operator: int | None, name: str, saved_as: int | None, verdict: str, reason: str = ""
+) -> OperatorVerdict:
+    return OperatorVerdict(
+        operator=operator, name=name, saved_as=saved_as, verdict=verdict, reason=reason
+    )

@@ -42,7 +42,9 @@ class RestoreReport:
     checkpoint: str  # the new one
     batch: int  # the last committed one; the query goes on with the next
     query_id: str | None
-    operators: tuple[tuple[int, int], ...]  # number in the origin, number in the new Spark checkpoint
+    operators: tuple[
+        tuple[int, int], ...
+    ]  # number in the origin, number in the new Spark checkpoint
     dropped: tuple[int, ...]
     offsets: str  # keep, drop or given
     partitions: int | None
@@ -201,7 +203,9 @@ def fork(
 
         def make(image: Image) -> RestoreReport:
             rows = Origin(origin, image)
-            return _write(place, source, rows, changes, pin_of(source, image), link, dry_run, progress, spark)
+            return _write(
+                place, source, rows, changes, pin_of(source, image), link, dry_run, progress, spark
+            )
 
         return of_newest_look(source, origin, batch, make)
 
@@ -218,14 +222,17 @@ def _changes(
     file_sink: str | os.PathLike[str] | None,
 ) -> _Changes:
     if isinstance(offsets, str) and offsets not in (KEEP, DROP):
-        raise InvalidInputError(f"offsets: {offsets!r} is neither {KEEP} nor {DROP}", kind=ErrorKind.INVALID_ARGUMENT)
+        raise InvalidInputError(
+            f"offsets: {offsets!r} is neither {KEEP} nor {DROP}", kind=ErrorKind.INVALID_ARGUMENT
+        )
     if partitions is not None and partitions < 1:
         raise InvalidInputError(f"{partitions} partitions: there must be at least one")
     if storage_uri is not None:
         layout.parse_root(storage_uri)
     if backend is not None and backend not in BACKENDS:
         raise InvalidInputError(
-            f"backend: {backend!r} is none of {', '.join(BACKENDS)}", kind=ErrorKind.INVALID_ARGUMENT
+            f"backend: {backend!r} is none of {', '.join(BACKENDS)}",
+            kind=ErrorKind.INVALID_ARGUMENT,
         )
     return _Changes(
         keep_query_id=keep_query_id,
@@ -252,12 +259,16 @@ def _write(
     spark: Any,
 ) -> RestoreReport:
     image, of_savepoint = origin.image, origin.index is not None
-    numbers = images.renumbering([op.operator for op in image.operators], changes.mapped, changes.dropped)
+    numbers = images.renumbering(
+        [op.operator for op in image.operators], changes.mapped, changes.dropped
+    )
     plan = None
     if origin.canonical or changes.rewrites(image):
         plan = rewrite.plan_layout(image, changes.partitions, changes.max_parallelism)
     laid = image if plan is None else rewrite.laid_out(image, plan)
-    changed = restored(laid, place, numbers, offsets=changes.offsets, query_id=_query_id(image, changes))
+    changed = restored(
+        laid, place, numbers, offsets=changes.offsets, query_id=_query_id(image, changes)
+    )
     if changes.backend is not None:
         changed = images.with_backend(changed, changes.backend)
     sink = keeping.for_start(
@@ -272,7 +283,9 @@ def _write(
     if not dry_run:
         with pin, sink.writing(), building(place, _state_place(changes, changed)) as target:
             if plan is not None:
-                state_bytes = write_rows(origin, plan, numbers, source, target, spark=spark, progress=progress)
+                state_bytes = write_rows(
+                    origin, plan, numbers, source, target, spark=spark, progress=progress
+                )
             if sink.sink is not None:
                 target.storage.put_bytes(layout.SINK_KEY, record(sink.sink))
             written = write_image(
@@ -310,7 +323,9 @@ def _state_place(changes: _Changes, image: Image) -> str | None:
     if changes.storage_uri is None:
         return None
     if image.query_id is None:
-        raise InvalidInputError("there is no query id to keep, after which the place of the state could be named")
+        raise InvalidInputError(
+            "there is no query id to keep, after which the place of the state could be named"
+        )
     return place_of(changes.storage_uri, image.query_id)
 
 
@@ -333,10 +348,14 @@ def restored(
         offsets: as for `restore`, an offset as text.
         query_id: None: the image has none, and Spark chooses one.
     """
-    changed = images.with_operator_records(images.with_rescale_pins(images.with_operators(image, numbers)))
+    changed = images.with_operator_records(
+        images.with_rescale_pins(images.with_operators(image, numbers))
+    )
     if offsets != KEEP:
         changed = images.with_offsets(changed, {} if isinstance(offsets, str) else offsets)
     if query_id is not None:
         changed = images.with_query_id(changed, query_id)
     # Spark finds the schemas of operators with column families by absolute paths.
-    return images.with_schema_paths(changed, lambda key: uri_below(place, layout.check_relative(key)))
+    return images.with_schema_paths(
+        changed, lambda key: uri_below(place, layout.check_relative(key))
+    )

@@ -11,14 +11,25 @@ from dataclasses import dataclass, field, replace
 
 from millpond import layout
 from millpond._version import __version__
-from millpond.changelog import DEFAULT_BLOCK_BYTES, ChangelogFooter, ChangelogHeader, ChangelogWriter
+from millpond.changelog import (
+    DEFAULT_BLOCK_BYTES,
+    ChangelogFooter,
+    ChangelogHeader,
+    ChangelogWriter,
+)
 from millpond.errors import ErrorKind, FormatError, UnsupportedError
 from millpond.format_file import decode_format, encode_format
 from millpond.ids import DEFAULT_STORE, StoreId, VersionId, new_id
 from millpond.json_fields import MOST_GROUP_KEYS, RESERVED_SLOT, ColumnFamily, KeyGroupsInfo
 from millpond.keygroups import KeyGroups, key_groups_for
 from millpond.partition_keys import PartitionKeyRule, lives_in_one_partition, partition_key_rule
-from millpond.savepoint.image import Image, OperatorImage, StoreImage, is_operator_metadata, operator_info
+from millpond.savepoint.image import (
+    Image,
+    OperatorImage,
+    StoreImage,
+    is_operator_metadata,
+    operator_info,
+)
 from millpond.savepoint.row_source import UNKNOWN_GROUP, Rows, RowSource, StoreRows
 from millpond.spark_log_edit import (
     StateIds,
@@ -60,7 +71,12 @@ def plan_layout(image: Image, partitions: int | None, max_parallelism: int | Non
         raise FormatError("the number of partitions is not recorded", kind=ErrorKind.FORMAT_DAMAGED)
     count = image.partitions if partitions is None else partitions
     known = image.max_parallelism
-    if max_parallelism is None and known is not None and known % count == 0 and image.key_group_base is not None:
+    if (
+        max_parallelism is None
+        and known is not None
+        and known % count == 0
+        and image.key_group_base is not None
+    ):
         groups = KeyGroups(known, image.key_group_base)
     else:
         groups = key_groups_for(count, max_parallelism)
@@ -86,7 +102,12 @@ def _is_single(image: Image, op: OperatorImage) -> bool:
 def rule_of(info: OperatorInfo, store: str, schema: FamilySchema) -> PartitionKeyRule:
     """Return which part of the keys of a column family decides their partition."""
     return partition_key_rule(
-        info.name, store, schema.name, schema.key.names, _SPECS.get(schema.kind, ""), info.state_variables
+        info.name,
+        store,
+        schema.name,
+        schema.key.names,
+        _SPECS.get(schema.kind, ""),
+        info.state_variables,
     )
 
 
@@ -102,7 +123,9 @@ def laid_out(image: Image, plan: Layout) -> Image:
         elif key.startswith(f"{layout.COMMITS_DIR}/"):
             text = commit_with_state_ids(text.decode(), state_ids(image, plan), name=key).encode()
         elif is_operator_metadata(key):
-            text = operator_metadata_with_partitions(text.decode(), plan.partitions, name=key).encode()
+            text = operator_metadata_with_partitions(
+                text.decode(), plan.partitions, name=key
+            ).encode()
         elif key == layout.FORMAT_KEY:
             text = _with_groups(text, plan.key_groups)
         texts[key] = text
@@ -138,7 +161,10 @@ def state_ids(image: Image, plan: Layout) -> StateIds:
     """Return the ids of the new state, as the commit log has them."""
     return {
         op.operator: [
-            [plan.ids[op.operator, partition, store] for store in operator_info(image, op.operator).stores]
+            [
+                plan.ids[op.operator, partition, store]
+                for store in operator_info(image, op.operator).stores
+            ]
             for partition in range(plan.partitions_of(op.operator))
         ]
         for op in image.operators
@@ -149,14 +175,20 @@ def _with_groups(text: bytes, groups: KeyGroups) -> bytes:
     before = decode_format(text)
     if before.key_groups == groups:
         return text
-    return encode_format(replace(before, max_parallelism=groups.max_parallelism, base=groups.base, earlier=()))
+    return encode_format(
+        replace(before, max_parallelism=groups.max_parallelism, base=groups.base, earlier=())
+    )
 
 
 # ---- rows ----------------------------------------------------------------------------------------------------------
 
 
 def store_writers(
-    image: Image, plan: Layout, source: RowSource, source_groups: KeyGroups, numbers: Mapping[int, int]
+    image: Image,
+    plan: Layout,
+    source: RowSource,
+    source_groups: KeyGroups,
+    numbers: Mapping[int, int],
 ) -> Iterator[StoreWriter]:
     """Yield what writes each store of each operator.
 
@@ -172,9 +204,19 @@ def store_writers(
             continue
         info = operator_info(image, op.operator)
         for name in info.stores:
-            mine = [rows for rows in stores if (rows.store.operator, rows.store.name) == (op.operator, name)]
+            mine = [
+                rows
+                for rows in stores
+                if (rows.store.operator, rows.store.name) == (op.operator, name)
+            ]
             yield StoreWriter(
-                image, plan, info, StoreId(numbers[op.operator], 0, name), op.operator, mine, source_groups
+                image,
+                plan,
+                info,
+                StoreId(numbers[op.operator], 0, name),
+                op.operator,
+                mine,
+                source_groups,
             )
 
 
@@ -183,7 +225,9 @@ class Blocks:
     """Blocks of a changelog in a file of their own, which is not there if there are none."""
 
     path: str
-    keys: Mapping[int, int] = field(default_factory=dict)  # key group (-1: not known) -> live ones that they put
+    keys: Mapping[int, int] = field(
+        default_factory=dict
+    )  # key group (-1: not known) -> live ones that they put
     totals: ChangelogFooter = _NOTHING
 
 
@@ -211,17 +255,31 @@ class StoreWriter:
         stores: list[StoreRows],
         source_groups: KeyGroups,
     ) -> None:
-        self.image, self.plan, self.info, self.store, self.operator = image, plan, info, store, operator
+        self.image, self.plan, self.info, self.store, self.operator = (
+            image,
+            plan,
+            info,
+            store,
+            operator,
+        )
         self.stores = stores
         self.count = plan.partitions_of(operator)
         self.same_groups = plan.key_groups == source_groups
-        self.same_place = self.same_groups and (plan.partitions == image.partitions or operator in plan.single)
+        self.same_place = self.same_groups and (
+            plan.partitions == image.partitions or operator in plan.single
+        )
         self.schemas = {s.name: s for s in family_schemas(image, operator, info, store.name)}
         # Each partition of the old state numbered its column families for itself.
-        self.families: dict[str, ColumnFamily] = {DEFAULT_STORE: ColumnFamily(DEFAULT_STORE, 0, "point")}
+        self.families: dict[str, ColumnFamily] = {
+            DEFAULT_STORE: ColumnFamily(DEFAULT_STORE, 0, "point")
+        }
         for rows in stores:
             for family in rows.families:
-                number = self.families[family.name].id if family.name in self.families else len(self.families)
+                number = (
+                    self.families[family.name].id
+                    if family.name in self.families
+                    else len(self.families)
+                )
                 self.families[family.name] = replace(family, id=number)
         unscalable = [rows for rows in stores if not rows.scalable]
         self.scalable, self.reason = not unscalable, unscalable[0].reason if unscalable else ""
@@ -233,10 +291,16 @@ class StoreWriter:
 
     def part(self, source: RowSource, stores: Sequence[StoreRows], directory: str) -> list[Blocks]:
         """Write the rows of some of the old stores into files below `directory`. Return those of each new partition."""
-        part = [Blocks(path=os.path.join(directory, f"{uuid.uuid4().hex}.blocks")) for _ in range(self.count)]
+        part = [
+            Blocks(path=os.path.join(directory, f"{uuid.uuid4().hex}.blocks"))
+            for _ in range(self.count)
+        ]
         # All partitions are buffered at once.
         block_bytes = max(4096, min(DEFAULT_BLOCK_BYTES, _BUFFERED_BYTES // self.count))
-        writers = [ChangelogWriter(_Appended(b.path), None, codec="zstd", block_bytes=block_bytes) for b in part]
+        writers = [
+            ChangelogWriter(_Appended(b.path), None, codec="zstd", block_bytes=block_bytes)
+            for b in part
+        ]
         keys: list[Counter[int]] = [Counter() for _ in range(self.count)]
         for partition, rows in self.placed(source, stores):
             self._append(writers, keys, partition, rows)
@@ -245,7 +309,9 @@ class StoreWriter:
             for blocks, writer, counted in zip(part, writers, keys, strict=True)
         ]
 
-    def assemble(self, parts: Sequence[Sequence[Blocks]], directory: str) -> Iterator[tuple[str, str]]:
+    def assemble(
+        self, parts: Sequence[Sequence[Blocks]], directory: str
+    ) -> Iterator[tuple[str, str]]:
         """Yield, of each changelog, its key and the file below `directory` that it was made in. The parts are used up."""
         for partition in range(self.count):
             yield self.changelog([part[partition] for part in parts], partition, directory)
@@ -265,7 +331,9 @@ class StoreWriter:
                         writer.take_blocks(file, blocks.totals)
                     os.unlink(blocks.path)
             writer.finish()
-        version = VersionId(self.image.batch + 1, self.plan.ids[self.operator, partition, self.store.name])
+        version = VersionId(
+            self.image.batch + 1, self.plan.ids[self.operator, partition, self.store.name]
+        )
         place = StoreId(self.store.operator, partition, self.store.name)
         return layout.changelog_key(place, version, self.image.spark_checkpoint_format), path
 
@@ -294,7 +362,9 @@ class StoreWriter:
             created_by=f"millpond {__version__}",
         )
 
-    def placed(self, source: RowSource, stores: Sequence[StoreRows]) -> Iterator[tuple[int | None, Rows]]:
+    def placed(
+        self, source: RowSource, stores: Sequence[StoreRows]
+    ) -> Iterator[tuple[int | None, Rows]]:
         """Yield the partition that rows stay in (None: each goes where its key group belongs), and the rows."""
         for store in stores:
             for rows in source.rows(store):
@@ -328,20 +398,28 @@ class StoreWriter:
         return replace(rows, groups=groups.tolist())
 
     def _append(
-        self, writers: list[ChangelogWriter], keys: list[Counter[int]], partition: int | None, rows: Rows
+        self,
+        writers: list[ChangelogWriter],
+        keys: list[Counter[int]],
+        partition: int | None,
+        rows: Rows,
     ) -> None:
         groups = self.plan.key_groups
         family = self.families[rows.family.name]
         if not family.internal:
             for group, count in Counter(rows.groups).items():
-                keys[groups.partition_of(group, self.plan.partitions) if partition is None else partition][group] += (
-                    count
-                )
+                keys[
+                    groups.partition_of(group, self.plan.partitions)
+                    if partition is None
+                    else partition
+                ][group] += count
         if partition is None and not self.same_groups:
             from millpond.savepoint import packing  # numpy, which told the key groups, is there
 
             if not packing.is_wide(rows.keys, rows.values):
-                for chosen, count, records in packing.packed_puts(rows, family, groups, self.plan.partitions):
+                for chosen, count, records in packing.packed_puts(
+                    rows, family, groups, self.plan.partitions
+                ):
                     writers[chosen].put_packed(records, count)
                 return
         number = family.id.to_bytes(2, "big")
@@ -351,8 +429,16 @@ class StoreWriter:
             place = places.get(group)
             if place is None:
                 slot = groups.slot(group).to_bytes(2, "big")
-                chosen = groups.partition_of(group, self.plan.partitions) if partition is None else partition
-                lead, end = (RESERVED_SLOT.to_bytes(2, "big"), slot) if family.spans_key_groups else (slot, b"")
+                chosen = (
+                    groups.partition_of(group, self.plan.partitions)
+                    if partition is None
+                    else partition
+                )
+                lead, end = (
+                    (RESERVED_SLOT.to_bytes(2, "big"), slot)
+                    if family.spans_key_groups
+                    else (slot, b"")
+                )
                 place = places[group] = (lead + number, end, puts.setdefault(chosen, []))
             place[2].append((place[0] + key + place[1], value))
         for chosen, found in puts.items():

@@ -68,7 +68,9 @@ class _Places(dict[bytes, tuple[int, int]]):
         return place
 
 
-def _split(chunk: list[Entry], known: dict[int, ColumnFamily], places: _Places, groups: KeyGroups) -> Iterator[Rows]:
+def _split(
+    chunk: list[Entry], known: dict[int, ColumnFamily], places: _Places, groups: KeyGroups
+) -> Iterator[Rows]:
     """Entries by column family; of those that the job dropped, none."""
     keys = [key for key, _ in chunk]
     prefixes = [key[:PHYSICAL_PREFIX_BYTES] for key in keys]
@@ -133,7 +135,12 @@ class NativeRows:
                     raise FormatError(f"store {store} has no version")
                 groups = last.key_groups
                 found.append(
-                    StoreRows(store=store, families=version.families, scalable=groups.scalable, reason=groups.reason)
+                    StoreRows(
+                        store=store,
+                        families=version.families,
+                        scalable=groups.scalable,
+                        reason=groups.reason,
+                    )
                 )
         return sorted(found, key=lambda rows: rows.store)
 
@@ -144,7 +151,9 @@ class NativeRows:
     def split(self, chunk: list[Entry], store: StoreRows) -> Iterator[Rows]:
         """Some physical keys and values by column family; of those that the job dropped, none."""
         groups = self.key_groups
-        return _split(chunk, {family.id: family for family in store.families}, _Places(groups), groups)
+        return _split(
+            chunk, {family.id: family for family in store.families}, _Places(groups), groups
+        )
 
     def chunks(self, store: StoreRows) -> Iterator[list[Entry]]:
         """The same rows as physical keys and values, of all column families, in the order of keys."""

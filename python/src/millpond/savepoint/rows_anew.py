@@ -74,10 +74,16 @@ class Rewrite:
 
     def writer(self, operator: int, name: str) -> StoreWriter:
         """Return what writes the store `name` of an operator (its old number)."""
-        mine = [rows for rows in self.stores if (rows.store.operator, rows.store.name) == (operator, name)]
+        mine = [
+            rows
+            for rows in self.stores
+            if (rows.store.operator, rows.store.name) == (operator, name)
+        ]
         info = operator_info(self.origin.image, operator)
         new = StoreId(self.numbers[operator], 0, name)
-        return StoreWriter(self.origin.image, self.layout, info, new, operator, mine, self.key_groups)
+        return StoreWriter(
+            self.origin.image, self.layout, info, new, operator, mine, self.key_groups
+        )
 
 
 @dataclass(frozen=True, slots=True)
@@ -107,7 +113,9 @@ def write_rows(
         spark: a Spark session whose executors are to do it.
     Raises: UnsupportedError: rows must be placed anew, and their partition key is not known.
     """
-    engine = engine_for(spark, (source, target.storage), large=origin.state_bytes >= _PARALLEL_FROM_BYTES)
+    engine = engine_for(
+        spark, (source, target.storage), large=origin.state_bytes >= _PARALLEL_FROM_BYTES
+    )
     rows = origin.rows()
     stores = [rows for rows in rows.stores() if rows.store.operator in numbers]
     what = Rewrite(origin, layout, numbers, tuple(stores), rows.key_groups)
@@ -118,15 +126,23 @@ def write_rows(
     }
     total, written = len(stores) + len(blocks), {}
     with target.place.scratch("rows") as directory:
-        shared = _Shared(what, target.place, directory if spark is None or target.place.local is not None else None)
-        for done, (store, found) in enumerate(zip(stores, engine.map(_sorted, shared, stores), strict=True), 1):
+        shared = _Shared(
+            what,
+            target.place,
+            directory if spark is None or target.place.local is not None else None,
+        )
+        for done, (store, found) in enumerate(
+            zip(stores, engine.map(_sorted, shared, stores), strict=True), 1
+        ):
             for partition, some in enumerate(found):
                 if some.totals.records:
                     blocks[store.store.operator, store.store.name, partition].append(some)
             if progress is not None:
                 progress(done, total)
         jobs = [(*place, tuple(found)) for place, found in blocks.items()]
-        for done, (job, (key, size_bytes)) in enumerate(zip(jobs, engine.map(_joined, shared, jobs), strict=True), 1):
+        for done, (job, (key, size_bytes)) in enumerate(
+            zip(jobs, engine.map(_joined, shared, jobs), strict=True), 1
+        ):
             written[key] = size_bytes
             _remove(shared, target, job[3])
             if progress is not None:

@@ -6,7 +6,10 @@ from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 
 # Spark's parameters of its errors about schemas: what was saved, what the job has.
-_PAIRS = (("key", "storedKeySchema", "newKeySchema"), ("value", "storedValueSchema", "newValueSchema"))
+_PAIRS = (
+    ("key", "storedKeySchema", "newKeySchema"),
+    ("value", "storedValueSchema", "newValueSchema"),
+)
 _STRUCT, _FIELD = "StructType(", "StructField("
 
 
@@ -38,7 +41,9 @@ def schema_diff(parameters: Mapping[str, str]) -> tuple[ColumnDiff, ...]:
     return tuple(found)
 
 
-def _compare(part: str, path: str, saved: Mapping[str, str], job: Mapping[str, str]) -> Iterator[ColumnDiff]:
+def _compare(
+    part: str, path: str, saved: Mapping[str, str], job: Mapping[str, str]
+) -> Iterator[ColumnDiff]:
     for column in dict.fromkeys([*saved, *job]):
         before, after = saved.get(column), job.get(column)
         if before == after:
@@ -47,7 +52,9 @@ def _compare(part: str, path: str, saved: Mapping[str, str], job: Mapping[str, s
         if inner[0] is not None and inner[1] is not None:
             yield from _compare(part, f"{path}{column}.", inner[0], inner[1])
         else:
-            yield ColumnDiff(part=part, column=path + column, saved=_named(before), job=_named(after))
+            yield ColumnDiff(
+                part=part, column=path + column, saved=_named(before), job=_named(after)
+            )
 
 
 def _named(kind: str | None) -> str | None:

@@ -49,7 +49,9 @@ class Second:
         return self.kind == _BY_TIME
 
 
-def second_records(info: OperatorInfo, store: str, family: str, families: Collection[str]) -> tuple[Second, ...]:
+def second_records(
+    info: OperatorInfo, store: str, family: str, families: Collection[str]
+) -> tuple[Second, ...]:
     """Return the column families that follow from one (pure).
 
     Args:
@@ -81,7 +83,11 @@ def _of_join(info: OperatorInfo, store: str, family: str) -> tuple[Second, ...]:
         raise _follows(info, name, f"{side}-{_INDEXED if what == _COUNTED else _TIMED}")
     if what == _INDEXED:
         second = f"{side}-{_COUNTED}"
-        return (Second(second, DEFAULT_STORE, _COUNTED) if in_stores else Second(store, second, _COUNTED),)
+        return (
+            Second(second, DEFAULT_STORE, _COUNTED)
+            if in_stores
+            else Second(store, second, _COUNTED),
+        )
     return (Second(store, f"{side}-{_BY_TIME}", _BY_TIME),) if what == _TIMED else ()
 
 
@@ -141,7 +147,8 @@ def _first_expiry(values: Any) -> Any:
 
 def _struct(kind: Any, columns: list[Any]) -> Any:
     cast = [
-        column if column.type.equals(f.type) else column.cast(f.type) for column, f in zip(columns, kind, strict=True)
+        column if column.type.equals(f.type) else column.cast(f.type)
+        for column, f in zip(columns, kind, strict=True)
     ]
     return pa.StructArray.from_arrays(cast, fields=list(kind))
 

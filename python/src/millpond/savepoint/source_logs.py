@@ -24,7 +24,9 @@ def _entry(name: str) -> int | None:
     return layout.parse_batch(name.removesuffix(_COMPACT))
 
 
-def cut(names: Iterable[str], last: int, read: Callable[[str], bytes]) -> Mapping[str, bytes | None] | None:
+def cut(
+    names: Iterable[str], last: int, read: Callable[[str], bytes]
+) -> Mapping[str, bytes | None] | None:
     """Return the files that make up the log up to entry `last`: name to content, None where the stored file serves as it is.
 
     Args:
@@ -34,7 +36,9 @@ def cut(names: Iterable[str], last: int, read: Callable[[str], bytes]) -> Mappin
     Raises: FormatError: FORMAT_DAMAGED: a compact file that cannot be read.
     """
     present = {name for name in names if _entry(name) is not None}
-    compacts = sorted(entry for name in present if name.endswith(_COMPACT) and (entry := _entry(name)) is not None)
+    compacts = sorted(
+        entry for name in present if name.endswith(_COMPACT) and (entry := _entry(name)) is not None
+    )
     interval = _interval(compacts)
     first = (last + 1) // interval * interval - 1  # of the compact file that Spark begins with
     needed = [_name(entry, interval) for entry in range(max(first, 0), last + 1)]
@@ -49,7 +53,11 @@ def cut(names: Iterable[str], last: int, read: Callable[[str], bytes]) -> Mappin
     for name in missing:
         entry = _entry(name)
         assert entry is not None
-        chosen = [line for line, batch in lines if batch == entry or (name.endswith(_COMPACT) and batch <= entry)]
+        chosen = [
+            line
+            for line, batch in lines
+            if batch == entry or (name.endswith(_COMPACT) and batch <= entry)
+        ]
         rebuilt[name] = "\n".join(["v1", *chosen]).encode()
     return rebuilt
 
@@ -74,4 +82,6 @@ def _lines(name: str, read: Callable[[str], bytes]) -> list[tuple[str, int]]:
             raise ValueError(version)
         return [(line, int(json.loads(line)["batchId"])) for line in lines if line]
     except (ValueError, KeyError, TypeError) as e:
-        raise FormatError(f"{name}: a damaged log of a file source", kind=ErrorKind.FORMAT_DAMAGED) from e
+        raise FormatError(
+            f"{name}: a damaged log of a file source", kind=ErrorKind.FORMAT_DAMAGED
+        ) from e

@@ -35,7 +35,9 @@ def with_offsets(text: bytes, offsets: Mapping[int, str]) -> bytes:
         # From v2 on a line is `<source>:<offset>`, and a void line is `-` as before.
         named = version != "v1" and colon and not name.startswith(("{", "[", '"'))
         if named and offsets and not name.isdecimal():
-            raise UnsupportedError(f"the query's sources have names ({name}), and offsets can be given by number only")
+            raise UnsupportedError(
+                f"the query's sources have names ({name}), and offsets can be given by number only"
+            )
         source = int(name) if named and name.isdecimal() else number - 2
         offset = offsets.get(source, VOID_OFFSET)
         lines[number] = f"{name}:{offset}" if named else offset
@@ -51,12 +53,16 @@ def commit_with_operators(text: bytes, operators: Mapping[int, int], *, name: st
     def change(body: dict[str, Any]) -> None:
         ids = body.get("stateUniqueIds")
         if ids is not None:
-            body["stateUniqueIds"] = {str(operators[int(op)]): ids[op] for op in ids if int(op) in operators}
+            body["stateUniqueIds"] = {
+                str(operators[int(op)]): ids[op] for op in ids if int(op) in operators
+            }
 
     return _edited(text, change, name)
 
 
-def operator_metadata(text: bytes, operator: int, schema_path: Callable[[str], str], *, name: str) -> bytes:
+def operator_metadata(
+    text: bytes, operator: int, schema_path: Callable[[str], str], *, name: str
+) -> bytes:
     """Return operator metadata (v1 or v2) with the number `operator` and every path of a schema file mapped.
 
     Raises: FormatError: FORMAT_DAMAGED.
@@ -66,7 +72,9 @@ def operator_metadata(text: bytes, operator: int, schema_path: Callable[[str], s
         body["operatorInfo"]["operatorId"] = operator
         for store in body["stateStoreInfo"]:
             if store.get("stateSchemaFilePaths"):
-                store["stateSchemaFilePaths"] = [schema_path(path) for path in store["stateSchemaFilePaths"]]
+                store["stateSchemaFilePaths"] = [
+                    schema_path(path) for path in store["stateSchemaFilePaths"]
+                ]
 
     return _edited(text, change, name)
 

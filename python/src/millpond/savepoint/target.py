@@ -48,7 +48,11 @@ class Place:
     def scratch(self, purpose: str) -> Iterator[str]:
         """Yield a directory for files on their way to the target: on its disk, where it has one."""
         try:
-            with scratch_directory(purpose) if self.local is None else self._beside(purpose) as directory:
+            with (
+                scratch_directory(purpose)
+                if self.local is None
+                else self._beside(purpose) as directory
+            ):
                 yield directory
         except OSError as e:
             raise translate(e, f"writing to {self.root}", local=self.local is None) from e
@@ -59,7 +63,11 @@ class Place:
     def open(self) -> Storage:
         """Return its storage."""
         # Synced as a whole in the end: in any order is right as long as nobody sees it.
-        storage = LocalStorage(self.root, fsync=False) if self.local is not None else open_storage(self.root)
+        storage = (
+            LocalStorage(self.root, fsync=False)
+            if self.local is not None
+            else open_storage(self.root)
+        )
         return storage if self.state is None else SplitStorage(storage, open_storage(self.state))
 
 
@@ -218,11 +226,15 @@ def _hidden_sibling(path: str) -> Iterator[str]:
         yield staging
     finally:
         if os.path.lexists(staging):
-            shutil.rmtree(staging, ignore_errors=True)  # the next one that writes to that name removes the rest
+            shutil.rmtree(
+                staging, ignore_errors=True
+            )  # the next one that writes to that name removes the rest
         if locked >= 0:
             os.close(locked)
         for directory in reversed(made):
-            with suppress(OSError):  # it is in use: the target is in it, or something of somebody else's
+            with suppress(
+                OSError
+            ):  # it is in use: the target is in it, or something of somebody else's
                 os.rmdir(directory)
 
 

@@ -42,7 +42,9 @@ def check_whole(storage: Storage, checkpoint: str) -> tuple[Image | None, Plans]
     return None, {}
 
 
-def newest_whole_batch(storage: Storage, checkpoint: str, damaged: Collection[str] = ()) -> int | None:
+def newest_whole_batch(
+    storage: Storage, checkpoint: str, damaged: Collection[str] = ()
+) -> int | None:
     """Return the newest committed batch of which everything is there; None: there is none.
 
     Args:

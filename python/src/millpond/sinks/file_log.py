@@ -41,7 +41,9 @@ def numbers_in(names: Iterable[str]) -> dict[int, str]:
 
 def interval_of(names: Iterable[str], default: int) -> int:
     """Return the interval with which Spark goes on, as it tells it from the compact entries that are there."""
-    compacts = sorted(n for n, name in numbers_in(names).items() if layout.is_compact_sink_entry(name))
+    compacts = sorted(
+        n for n, name in numbers_in(names).items() if layout.is_compact_sink_entry(name)
+    )
     if len(compacts) >= 2:
         return compacts[-1] - compacts[-2]
     if not compacts:
@@ -65,11 +67,18 @@ def beginning(last: int, default: int = DEFAULT_INTERVAL) -> dict[str, bytes]:
     if count >= interval:
         newest = count // interval * interval - 1
         numbers = [n for n in (newest - interval, newest) if n >= 0]
-    return {_name(n, interval): EMPTY for n in [*numbers, *range((numbers[-1] if numbers else -1) + 1, count)]}
+    return {
+        _name(n, interval): EMPTY
+        for n in [*numbers, *range((numbers[-1] if numbers else -1) + 1, count)]
+    }
 
 
 def continued(
-    names: Collection[str], empty: Collection[int], last: int, read: Read, default: int = DEFAULT_INTERVAL
+    names: Collection[str],
+    empty: Collection[int],
+    last: int,
+    read: Read,
+    default: int = DEFAULT_INTERVAL,
 ) -> dict[str, bytes]:
     """Return the entries that are missing in a log for a reader of batch `last`: name to content, in ascending order of numbers.
 
@@ -115,6 +124,7 @@ def _lines(name: str, content: bytes) -> list[str]:
         version, lines = "", []
     if version.strip() != "v1":
         raise FormatError(
-            f"{layout.sink_entry_key(name)}: no entry of a file sink's log", kind=ErrorKind.FORMAT_DAMAGED
+            f"{layout.sink_entry_key(name)}: no entry of a file sink's log",
+            kind=ErrorKind.FORMAT_DAMAGED,
         )
     return [line for line in lines if line]

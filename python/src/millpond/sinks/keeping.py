@@ -13,7 +13,13 @@ from dataclasses import dataclass
 
 from millpond import layout
 from millpond.errors import ErrorKind, InvalidInputError, NotFoundError
-from millpond.sinks.file_log import DEFAULT_INTERVAL, MissingEntries, beginning, continued, numbers_in
+from millpond.sinks.file_log import (
+    DEFAULT_INTERVAL,
+    MissingEntries,
+    beginning,
+    continued,
+    numbers_in,
+)
 from millpond.sinks.recorded import FILE, Sink
 from millpond.storage import LocalStorage, Storage, StorageSettings, open_storage, root_of
 
@@ -135,7 +141,10 @@ def for_rescale(
     new = range(committed + 1, batch + 1)
     interval = _interval(recorded)
     files = _continued(root, storage, names, {*empty, *new}, batch, interval)
-    return SinkPlan(sink=Sink(FILE, root, interval), entries=SinkEntries(root=root, storage=storage, files=files))
+    return SinkPlan(
+        sink=Sink(FILE, root, interval),
+        entries=SinkEntries(root=root, storage=storage, files=files),
+    )
 
 
 def for_start(
@@ -166,14 +175,22 @@ def for_start(
     root = _root(file_sink, None)
     if root is None:
         return SinkPlan()
-    if not same_query and recorded is not None and recorded.path is not None and _same(root, recorded.path):
+    if (
+        not same_query
+        and recorded is not None
+        and recorded.path is not None
+        and _same(root, recorded.path)
+    ):
         raise _taken(root, "is the sink of the query that this one is made of")
     storage = open_storage(root, settings)
     names = _names(storage)
     interval = _interval(recorded)
     if not names or not same_query:
         files = _begun(root, storage, names, batch, interval)
-        return SinkPlan(sink=Sink(FILE, root, interval), entries=SinkEntries(root=root, storage=storage, files=files))
+        return SinkPlan(
+            sink=Sink(FILE, root, interval),
+            entries=SinkEntries(root=root, storage=storage, files=files),
+        )
     newest = max(numbers_in(names))
     if newest > batch:
         # Even if the next batch has the same input: its state is made only where it is written.
@@ -183,13 +200,20 @@ def for_start(
             "Save the query once it has committed that batch, or let the new one write to an empty directory: --file-sink DIR.",
         )
     files = _continued(root, storage, names, (), batch, interval)
-    return SinkPlan(sink=Sink(FILE, root, interval), entries=SinkEntries(root=root, storage=storage, files=files))
+    return SinkPlan(
+        sink=Sink(FILE, root, interval),
+        entries=SinkEntries(root=root, storage=storage, files=files),
+    )
 
 
-def _begun(root: str, storage: Storage, names: Mapping[str, int], batch: int, interval: int) -> dict[str, bytes]:
+def _begun(
+    root: str, storage: Storage, names: Mapping[str, int], batch: int, interval: int
+) -> dict[str, bytes]:
     """The entries of a new log. What a killed command left of just these is taken for them."""
     wanted = beginning(batch, interval)
-    if any(size_bytes > _EMPTY_BYTES for size_bytes in names.values()) or not set(names) <= set(wanted):
+    if any(size_bytes > _EMPTY_BYTES for size_bytes in names.values()) or not set(names) <= set(
+        wanted
+    ):
         raise _taken(root, "has the log of a query already")
     if not names and not _is_vacant(storage):
         raise InvalidInputError(
@@ -201,11 +225,20 @@ def _begun(root: str, storage: Storage, names: Mapping[str, int], batch: int, in
 
 
 def _continued(
-    root: str, storage: Storage, names: Mapping[str, int], empty: Collection[int], last: int, interval: int
+    root: str,
+    storage: Storage,
+    names: Mapping[str, int],
+    empty: Collection[int],
+    last: int,
+    interval: int,
 ) -> dict[str, bytes]:
     try:
         made = continued(
-            names.keys(), empty, last, lambda name: storage.read(layout.sink_entry_key(name)), default=interval
+            names.keys(),
+            empty,
+            last,
+            lambda name: storage.read(layout.sink_entry_key(name)),
+            default=interval,
         )
     except MissingEntries as e:
         shown = ", ".join(map(str, e.numbers[:5])) + (", .." if len(e.numbers) > 5 else "")
@@ -230,7 +263,9 @@ def _names(storage: Storage) -> dict[str, int]:
 def _is_vacant(storage: Storage) -> bool:
     if isinstance(storage, LocalStorage):
         # lists of it are whole, and this may be any directory
-        return not os.path.isfile(storage.root) and not any(files for _, _, files in os.walk(storage.root))
+        return not os.path.isfile(storage.root) and not any(
+            files for _, _, files in os.walk(storage.root)
+        )
     return next(storage.list(""), None) is None
 
 

@@ -65,7 +65,9 @@ def load(local_dir: str) -> dict[FileIdentity, LocalSst]:
         return FormatError(f"{path}: {message}", kind=ErrorKind.FORMAT_DAMAGED)
 
     try:
-        entries = [_parse(JsonFields(entry, fail)) for entry in JsonFields(value, fail).array("ssts")]
+        entries = [
+            _parse(JsonFields(entry, fail)) for entry in JsonFields(value, fail).array("ssts")
+        ]
         return {entry.identity: entry for entry in entries}
     except MillpondError as e:
         log.warning("cannot use %s, every SST will be uploaded again: %s", path, e)
@@ -97,4 +99,6 @@ def _parse(fields: JsonFields) -> LocalSst:
     identity = fields.array("identity")
     if len(identity) != 4 or not all(type(number) is int for number in identity):
         raise fields.fail("identity is no list of four numbers")
-    return LocalSst(SstRef.from_json(fields.child("ref")), FileIdentity(*identity), fields.string("manifest"))
+    return LocalSst(
+        SstRef.from_json(fields.child("ref")), FileIdentity(*identity), fields.string("manifest")
+    )

@@ -24,7 +24,10 @@ def publish_manifest(files: StoreFiles, manifest: Manifest) -> None:
         files: of the store; its listing is renewed where something stands in the way.
     Raises: ConflictError: OBJECT_EXISTS: a manifest stands there that is used, or this one would not be.
     """
-    key, data = layout.manifest_key(files.store, manifest.version_id, files.spark_format), encode_manifest(manifest)
+    key, data = (
+        layout.manifest_key(files.store, manifest.version_id, files.spark_format),
+        encode_manifest(manifest),
+    )
     if files.exact_ids:
         files.storage.put_bytes(key, data)
         return
@@ -35,7 +38,8 @@ def publish_manifest(files: StoreFiles, manifest: Manifest) -> None:
         files.refresh()
     standing = _standing_id(files, manifest.version_id)
     if not _is_used(files, manifest.version_id) or (
-        standing not in (None, manifest.id) and _is_used(files, VersionId(manifest.version, standing or ""))
+        standing not in (None, manifest.id)
+        and _is_used(files, VersionId(manifest.version, standing or ""))
     ):
         raise ConflictError(
             f"store {files.store}: there is a snapshot of version {manifest.version} by another attempt",
@@ -45,7 +49,11 @@ def publish_manifest(files: StoreFiles, manifest: Manifest) -> None:
     if standing == manifest.id:
         files.storage.put_bytes(key, data)
         return
-    log.info("store %s: the snapshot of another attempt of version %d goes", files.store, manifest.version)
+    log.info(
+        "store %s: the snapshot of another attempt of version %d goes",
+        files.store,
+        manifest.version,
+    )
     files.storage.delete([key])
     files.storage.put_bytes(key, data, if_absent=True)
 
@@ -71,5 +79,7 @@ def _is_used(files: StoreFiles, version: VersionId) -> bool:
             and is_committed(files.storage, files.store, above, files.spark_format)
         )
     except (FormatError, NotFoundError, UnsupportedError) as e:
-        log.warning("store %s: cannot tell which attempt of version %s counts: %s", files.store, version, e)
+        log.warning(
+            "store %s: cannot tell which attempt of version %s counts: %s", files.store, version, e
+        )
         return True

@@ -11,7 +11,14 @@ from dataclasses import dataclass
 from millpond import condemned, layout
 from millpond._version import __version__
 from millpond.checksums import file_crc32
-from millpond.errors import ErrorKind, FormatError, InvalidInputError, MillpondError, NotFoundError, UnavailableError
+from millpond.errors import (
+    ErrorKind,
+    FormatError,
+    InvalidInputError,
+    MillpondError,
+    NotFoundError,
+    UnavailableError,
+)
 from millpond.ids import VersionId
 from millpond.json_fields import ColumnFamily, KeyGroupsInfo
 from millpond.layout import check_rocksdb_manifest_name
@@ -119,7 +126,9 @@ def publish_snapshot(
     if missing:
         _take_back(files, key)
         if missing <= {sst.key for sst in plan.reused} - shunned:
-            log.warning("store %s: a sweep has condemned SSTs in use, they are uploaded again", files.store)
+            log.warning(
+                "store %s: a sweep has condemned SSTs in use, they are uploaded again", files.store
+            )
             return publish_snapshot(
                 files,
                 request,
@@ -176,7 +185,9 @@ def _identities(request: SnapshotRequest) -> dict[str, FileIdentity]:
         except OSError as e:
             raise translate(e, f"reading {path}", local=True) from e
         if identity.size_bytes != file.size_bytes:
-            raise InvalidInputError(f"{path} has {identity.size_bytes} bytes, the snapshot says {file.size_bytes}")
+            raise InvalidInputError(
+                f"{path} has {identity.size_bytes} bytes, the snapshot says {file.size_bytes}"
+            )
         identities[file.name] = identity
     if len(identities) != len(request.files):
         raise InvalidInputError(f"{request.db_checkpoint}: the snapshot names an SST twice")
@@ -192,11 +203,18 @@ def _protectors(
     names = {entry.manifest for entry in known.values()}
     if files.storage.local_path(layout.store_dir(files.store)) is None:
         parsed = {name: layout.parse_store_file(name) for name in names}
-        candidates = {name: file.version for name, file in parsed.items() if isinstance(file, layout.ManifestFile)}
+        candidates = {
+            name: file.version
+            for name, file in parsed.items()
+            if isinstance(file, layout.ManifestFile)
+        }
         stored: dict[str, int] | None = None
     else:
         files.refresh()
-        present = {info.key.rpartition("/")[2]: version for version, info in files.listing.manifests.items()}
+        present = {
+            info.key.rpartition("/")[2]: version
+            for version, info in files.listing.manifests.items()
+        }
         candidates = {name: version for name, version in present.items() if name in names}
         stored = {key: info.size_bytes for key, info in files.listing.ssts.items()}
     protected: dict[str, frozenset[str]] = {}
@@ -207,7 +225,9 @@ def _protectors(
             manifest = files.read_manifest(version)
         except (FormatError, NotFoundError) as e:
             # Damaged or just collected: it protects nothing, so what it named is uploaded again.
-            level = logging.INFO if stored is None and isinstance(e, NotFoundError) else logging.WARNING
+            level = (
+                logging.INFO if stored is None and isinstance(e, NotFoundError) else logging.WARNING
+            )
             log.log(level, "store %s: cannot rely on %s for reuse: %s", files.store, name, e)
             continue
         protected[name] = frozenset(sst.key for sst in manifest.ssts)
@@ -216,7 +236,9 @@ def _protectors(
     return protected, parents, sizes if stored is None else stored
 
 
-def _upload(files: StoreFiles, db_checkpoint: str, file: CheckpointSst, cache: SstCache | None) -> SstRef:
+def _upload(
+    files: StoreFiles, db_checkpoint: str, file: CheckpointSst, cache: SstCache | None
+) -> SstRef:
     path = os.path.join(db_checkpoint, file.name)
     try:
         crc32 = file_crc32(path)
@@ -246,4 +268,6 @@ def _take_back(files: StoreFiles, key: str) -> None:
     try:
         files.storage.delete([key])
     except MillpondError as e:
-        log.error("store %s: cannot take back %s, which names missing SSTs: %s", files.store, key, e)
+        log.error(
+            "store %s: cannot take back %s, which names missing SSTs: %s", files.store, key, e
+        )

@@ -80,7 +80,9 @@ class Uploads:
         }
         try:
             with open(self._path, "a", encoding="utf-8") as file:
-                file.write("\n" + json.dumps(entry, separators=(",", ":")) + "\n")  # the line before may be cut short
+                file.write(
+                    "\n" + json.dumps(entry, separators=(",", ":")) + "\n"
+                )  # the line before may be cut short
         except OSError as e:
             log.info("cannot write %s: %s", self._path, e)
 

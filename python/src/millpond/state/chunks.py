@@ -44,7 +44,12 @@ def chunks_of(
             chunk += part
             size += size_bytes(part)
             # A few at a time, even of small rows: the next ones may be large.
-            step = max(1, min((limit_bytes - size) * len(chunk) // max(1, size), len(part) * 2, _MOST_AT_ONCE))
+            step = max(
+                1,
+                min(
+                    (limit_bytes - size) * len(chunk) // max(1, size), len(part) * 2, _MOST_AT_ONCE
+                ),
+            )
         if not chunk:
             return
         yield chunk
@@ -67,17 +72,23 @@ def table_batches(path: str, columns: Sequence[str]) -> Iterator[Any]:
     try:
         dataset = ds.dataset(path, format="parquet")
     except (OSError, pa.ArrowException) as e:
-        raise InvalidInputError(f"{path} cannot be read: {e}", kind=ErrorKind.INVALID_ARGUMENT) from e
+        raise InvalidInputError(
+            f"{path} cannot be read: {e}", kind=ErrorKind.INVALID_ARGUMENT
+        ) from e
 
     def batches() -> Iterator[Any]:
         for name in dataset.files:
             # Not the dataset: it reads whole row groups ahead, and counts rows, not bytes.
             try:
-                with pq.ParquetFile(dataset.filesystem.open_input_file(name), buffer_size=_READ_BYTES) as file:
+                with pq.ParquetFile(
+                    dataset.filesystem.open_input_file(name), buffer_size=_READ_BYTES
+                ) as file:
                     there = set(file.schema_arrow.names)
                     yield from row_batches(file, [column for column in columns if column in there])
             except (OSError, pa.ArrowException) as e:
-                raise InvalidInputError(f"{name} cannot be read: {e}", kind=ErrorKind.INVALID_ARGUMENT) from e
+                raise InvalidInputError(
+                    f"{name} cannot be read: {e}", kind=ErrorKind.INVALID_ARGUMENT
+                ) from e
 
     return batches()
 

@@ -20,17 +20,30 @@ from millpond.state.schema_files import FamilySchema
 UNSAFE_ROW, AVRO = "unsaferow", "avro"
 PHYSICAL_PREFIX_BYTES = 4  # slot u16, column family u16
 _ROW = 1  # bytes of the version of Spark's encoding before each row
-_SCHEMA_ID = 2  # bytes of the number of the schema, little-endian, before each row that Avro encodes
+_SCHEMA_ID = (
+    2  # bytes of the number of the schema, little-endian, before each row that Avro encodes
+)
 _TIME_BYTES = 8
 _SIGN = np.uint64(1 << 63)
 _NULL_MARKER = 2
-_WIDTHS = {"byte": 1, "boolean": 1, "short": 2, "integer": 4, "float": 4, "long": 8, "double": 8, "date": 4}
+_WIDTHS = {
+    "byte": 1,
+    "boolean": 1,
+    "short": 2,
+    "integer": 4,
+    "float": 4,
+    "long": 8,
+    "double": 8,
+    "date": 4,
+}
 _FLOATS = ("float", "double")
 
 
 def check_supported(family: ColumnFamily, schema: FamilySchema) -> None:
     """Raise UnsupportedError or FormatError unless rows of the family can be decoded."""
-    if family.encoding not in (UNSAFE_ROW, AVRO) or (family.encoding == AVRO and schema.kind.startswith("time-")):
+    if family.encoding not in (UNSAFE_ROW, AVRO) or (
+        family.encoding == AVRO and schema.kind.startswith("time-")
+    ):
         raise UnsupportedError(
             f"column family {family.name!r} is encoded as {family.encoding}: this version makes no tables of that",
             hint="Read it with Spark's source statestore: docs/guides/reading-state.md.",
@@ -71,15 +84,23 @@ def decode_keys(
             return _timed(array, schema, place_bytes)
 
 
-def decode_values(values: Sequence[bytes] | Any, schema: FamilySchema, *, encoding: str = UNSAFE_ROW) -> Any:
+def decode_values(
+    values: Sequence[bytes] | Any, schema: FamilySchema, *, encoding: str = UNSAFE_ROW
+) -> Any:
     """Return the `pyarrow.StructArray` of values, one each. Raises: as `decode_keys`."""
     if encoding == AVRO:
         return _avro_values(_listed(values), schema)
     array = _array(values)
-    return decode_rows(without(array, _ROW), schema.value) if len(array) else pa.array([], struct_type(schema.value))
+    return (
+        decode_rows(without(array, _ROW), schema.value)
+        if len(array)
+        else pa.array([], struct_type(schema.value))
+    )
 
 
-def decode_lists(values: Sequence[bytes], schema: FamilySchema, *, encoding: str = UNSAFE_ROW) -> Any:
+def decode_lists(
+    values: Sequence[bytes], schema: FamilySchema, *, encoding: str = UNSAFE_ROW
+) -> Any:
     """Return the `pyarrow.ListArray` of lists of values, one each. Raises: as `decode_keys`."""
     single, counts = split_lists(values)
     offsets = np.zeros(len(counts) + 1, dtype=np.int32)
@@ -141,7 +162,9 @@ def split_lists(values: Sequence[bytes]) -> tuple[list[bytes], list[int]]:
 
 
 def _damaged(why: str) -> FormatError:
-    return FormatError(f"bytes that are no state of this schema: {why}", kind=ErrorKind.CHANGELOG_DAMAGED)
+    return FormatError(
+        f"bytes that are no state of this schema: {why}", kind=ErrorKind.CHANGELOG_DAMAGED
+    )
 
 
 def _part(schema: Struct, numbers: Sequence[int]) -> Struct:
@@ -162,10 +185,17 @@ def _cut(data: Any, starts: Ints, sizes: Ints) -> Any:
     offsets = np.zeros(len(sizes) + 1, dtype=np.int64)
     np.cumsum(sizes, out=offsets[1:])
     size, step = (int(sizes[0]), int(starts[1] - starts[0])) if len(sizes) > 1 else (0, 0)
-    if size and step >= size and bool((sizes == size).all()) and bool((np.diff(starts) == step).all()):
+    if (
+        size
+        and step >= size
+        and bool((sizes == size).all())
+        and bool((np.diff(starts) == step).all())
+    ):
         # Pieces of one size at one distance: no need to look for each byte.
         first, count = int(starts[0]), len(sizes)
-        pieces = np.lib.stride_tricks.as_strided(data[first:], (count, size), (step, 1), writeable=False)
+        pieces = np.lib.stride_tricks.as_strided(
+            data[first:], (count, size), (step, 1), writeable=False
+        )
         cut = np.ascontiguousarray(pieces).reshape(-1)
     else:
         cut = data[np.repeat(starts - offsets[:-1], sizes) + np.arange(int(offsets[-1]))]
@@ -177,16 +207,25 @@ def _framed(physical: Any, schema: FamilySchema, place_bytes: int) -> Any:
     """`u32 prefix_bytes, prefix row, other row`: the columns that are looked up by, or ordered by, then the others."""
     key = schema.key
     every = range(len(key.fields))
-    first = list(schema.ordinals) if schema.kind == "range" else list(every)[: schema.prefix_columns]
+    first = (
+        list(schema.ordinals) if schema.kind == "range" else list(every)[: schema.prefix_columns]
+    )
     others = [number for number in every if number not in first]
     data, offsets = _raw(physical)
     starts = offsets[:-1] + place_bytes
     if (starts + 4 > offsets[1:]).any():
         raise _damaged("a key ends early")
-    prefix = np.ascontiguousarray(data[starts[:, None] + np.arange(4)]).view("<u4").reshape(-1).astype(np.int64)
+    prefix = (
+        np.ascontiguousarray(data[starts[:, None] + np.arange(4)])
+        .view("<u4")
+        .reshape(-1)
+        .astype(np.int64)
+    )
     head = _cut(data, starts + 4 + _ROW, prefix - _ROW)
     if schema.kind == "range":
-        ordered = Struct(tuple(Field(field.name, Atom("binary")) for field in _part(key, first).fields))
+        ordered = Struct(
+            tuple(Field(field.name, Atom("binary")) for field in _part(key, first).fields)
+        )
         rows = decode_rows(head, ordered)
         columns = {n: _ordering(rows.field(i), key.fields[n]) for i, n in enumerate(first)}
     else:
@@ -236,12 +275,18 @@ def _timed(physical: Any, schema: FamilySchema, place_bytes: int) -> Any:
     sizes = ends - starts - _TIME_BYTES - _ROW
     if (sizes < 0).any():
         raise _damaged("a key ends early")
-    big = np.ascontiguousarray(data[time_at[:, None] + np.arange(_TIME_BYTES)]).view(">u8").reshape(-1)
+    big = (
+        np.ascontiguousarray(data[time_at[:, None] + np.arange(_TIME_BYTES)])
+        .view(">u8")
+        .reshape(-1)
+    )
     times = (big.astype(np.uint64) ^ _SIGN).view(np.int64)
     others = Struct(key.fields[:-1])
     rows = decode_rows(_cut(data, row_at, sizes), others)
     columns = [rows.field(i) for i in range(len(others.fields))]
-    return pa.StructArray.from_arrays([*columns, pa.array(times, pa.int64())], fields=list(struct_type(key)))
+    return pa.StructArray.from_arrays(
+        [*columns, pa.array(times, pa.int64())], fields=list(struct_type(key))
+    )
 
 
 # ---- Avro ----------------------------------------------------------------------------------------------------------
@@ -264,9 +309,13 @@ def _avro_values(values: list[bytes], schema: FamilySchema) -> Any:
 def _avro_keys(keys: list[bytes], schema: FamilySchema, place_bytes: int) -> Any:
     if schema.kind == "point":
         read = avro.row_reader(schema.key)
-        return pa.array([read(_numbered(key[place_bytes:])[1]) for key in keys], struct_type(schema.key))
+        return pa.array(
+            [read(_numbered(key[place_bytes:])[1]) for key in keys], struct_type(schema.key)
+        )
     every = range(len(schema.key.fields))
-    first = list(schema.ordinals) if schema.kind == "range" else list(every)[: schema.prefix_columns]
+    first = (
+        list(schema.ordinals) if schema.kind == "range" else list(every)[: schema.prefix_columns]
+    )
     others = [number for number in every if number not in first]
     heads, rests = [], []
     for key in keys:
@@ -290,7 +339,9 @@ def _avro_keys(keys: list[bytes], schema: FamilySchema, place_bytes: int) -> Any
         read = avro.row_reader(part)
         found = pa.array([read(_numbered(rest)[1]) for rest in rests], struct_type(part))
         columns |= {number: found.field(place) for place, number in enumerate(others)}
-    return pa.StructArray.from_arrays([columns[n] for n in every], fields=list(struct_type(schema.key)))
+    return pa.StructArray.from_arrays(
+        [columns[n] for n in every], fields=list(struct_type(schema.key))
+    )
 
 
 def _numbered(data: bytes) -> tuple[int, bytes]:

@@ -59,7 +59,9 @@ def encode_values(values: Any, schema: FamilySchema, *, encoding: str = UNSAFE_R
     """Return values as stores hold them, one each, of the newest schema there is. Args, Raises: as `encode_keys`."""
     array = conform(values, schema.value)
     if array.null_count:
-        raise InvalidInputError("a value is null: leave the row out", kind=ErrorKind.INVALID_ARGUMENT)
+        raise InvalidInputError(
+            "a value is null: leave the row out", kind=ErrorKind.INVALID_ARGUMENT
+        )
     return _rows(array, schema.value, encoding, number=schema.value_id)
 
 
@@ -76,9 +78,13 @@ def conform_lists(values: Any, schema: Struct) -> Any:
     if isinstance(values, pa.ChunkedArray):
         values = values.combine_chunks()
     if not (pa.types.is_list(values.type) or pa.types.is_large_list(values.type)):
-        raise InvalidInputError(f"{values.type} where lists of rows are wanted", kind=ErrorKind.INVALID_ARGUMENT)
+        raise InvalidInputError(
+            f"{values.type} where lists of rows are wanted", kind=ErrorKind.INVALID_ARGUMENT
+        )
     if values.null_count:
-        raise InvalidInputError("a value is null: leave the row out", kind=ErrorKind.INVALID_ARGUMENT)
+        raise InvalidInputError(
+            "a value is null: leave the row out", kind=ErrorKind.INVALID_ARGUMENT
+        )
     rows = conform(values.flatten(), schema, exact=True)
     counts = np.asarray(pc.list_value_length(values), dtype=np.int64)
     offsets = np.concatenate([[0], np.cumsum(counts)]).astype(np.int32)
@@ -94,18 +100,27 @@ def encode_lists(values: Any, schema: FamilySchema, *, encoding: str = UNSAFE_RO
 
 
 def _columns(
-    array: Any, schema: Struct, numbers: Sequence[int], encoding: str = UNSAFE_ROW, *, number: int | None = None
+    array: Any,
+    schema: Struct,
+    numbers: Sequence[int],
+    encoding: str = UNSAFE_ROW,
+    *,
+    number: int | None = None,
 ) -> list[bytes]:
     fields = Struct(tuple(schema.fields[number] for number in numbers))
     if not numbers:
         return [b""] * len(array)
-    part = pa.StructArray.from_arrays([array.field(number) for number in numbers], names=arrow_names(fields))
+    part = pa.StructArray.from_arrays(
+        [array.field(number) for number in numbers], names=arrow_names(fields)
+    )
     return _rows(part, fields, encoding, number=number)
 
 
 def _framed(array: Any, schema: FamilySchema, encoding: str) -> list[bytes]:
     every = range(len(schema.key.fields))
-    first = list(schema.ordinals) if schema.kind == "range" else list(every)[: schema.prefix_columns]
+    first = (
+        list(schema.ordinals) if schema.kind == "range" else list(every)[: schema.prefix_columns]
+    )
     others = [number for number in every if number not in first]
     if schema.kind == "range":
         ordered = [_ordering(array.field(number), schema.key.fields[number]) for number in first]
@@ -113,7 +128,10 @@ def _framed(array: Any, schema: FamilySchema, encoding: str) -> list[bytes]:
     else:
         heads = _columns(array, schema.key, first, encoding)
     rests = _columns(array, schema.key, others, encoding, number=_KEY_SCHEMA)
-    return [len(head).to_bytes(4, "little") + head + rest for head, rest in zip(heads, rests, strict=True)]
+    return [
+        len(head).to_bytes(4, "little") + head + rest
+        for head, rest in zip(heads, rests, strict=True)
+    ]
 
 
 def _ordered(columns: list[list[bytes]], encoding: str) -> list[bytes]:
@@ -121,7 +139,9 @@ def _ordered(columns: list[list[bytes]], encoding: str) -> list[bytes]:
     if encoding == AVRO:
         return [_VERSION + row for row in avro_ordering(columns)]
     fields = Struct(tuple(Field(f"c{number}", Atom("binary")) for number in range(len(columns))))
-    part = pa.StructArray.from_arrays([pa.array(column, pa.binary()) for column in columns], names=fields.names)
+    part = pa.StructArray.from_arrays(
+        [pa.array(column, pa.binary()) for column in columns], names=fields.names
+    )
     return [_VERSION + row for row in encode_rows(part, fields).to_pylist()]
 
 
@@ -155,7 +175,9 @@ def _timed(array: Any, schema: FamilySchema) -> list[bytes]:
     result = []
     for row, time in zip(rows, array.field(last).to_pylist(), strict=True):
         if time is None:
-            raise InvalidInputError("an event time in a key is null", kind=ErrorKind.INVALID_ARGUMENT)
+            raise InvalidInputError(
+                "an event time in a key is null", kind=ErrorKind.INVALID_ARGUMENT
+            )
         big = ((time + _SIGN) % (1 << 64)).to_bytes(8, "big")
         result.append(big + row if schema.kind == "time-first" else row + big)
     return result

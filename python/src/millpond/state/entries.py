@@ -44,10 +44,16 @@ class StoreVersion:
     def families(self) -> tuple[ColumnFamily, ...]:
         """Its column families, without those that the job dropped."""
         last = self.plan.headers[-1] if self.plan.headers else self.plan.manifest
-        return tuple(family for family in last.column_families if not family.removed) if last is not None else ()
+        return (
+            tuple(family for family in last.column_families if not family.removed)
+            if last is not None
+            else ()
+        )
 
 
-def open_version(files: StoreFiles, target: VersionId, sums: Mapping[str, int] = MappingProxyType({})) -> StoreVersion:
+def open_version(
+    files: StoreFiles, target: VersionId, sums: Mapping[str, int] = MappingProxyType({})
+) -> StoreVersion:
     """Plan how to read `target`. Raises: as `restore.plan.plan_restore`."""
     files.refresh()
     return StoreVersion(files, plan_restore(files, target), sums)
@@ -84,7 +90,11 @@ def _below(version: StoreVersion, database: str) -> Iterator[Entry]:
     if manifest.composed:
         laid_out = lay_out_sources(version.files.storage, manifest, database, fetching)
         scans = [
-            _of_slots(rocks.scan(place, name=f"store {version.files.store}: {name}"), source.slots, manifest)
+            _of_slots(
+                rocks.scan(place, name=f"store {version.files.store}: {name}"),
+                source.slots,
+                manifest,
+            )
             for place, source in zip(laid_out.directories, manifest.sources, strict=True)
         ]
         # Sources share no row: what comes out is in the order of keys, and every key comes once.
@@ -107,7 +117,12 @@ def _overlay(version: StoreVersion, directory: str) -> Overlay:
 
 
 def _apply(
-    version: StoreVersion, name: str, id: str, overlay: Overlay, slots: SlotRanges | None, directory: str
+    version: StoreVersion,
+    name: str,
+    id: str,
+    overlay: Overlay,
+    slots: SlotRanges | None,
+    directory: str,
 ) -> None:
     """Apply the records of a changelog; of one of another partition, those of some slots."""
     storage = version.files.storage
@@ -119,11 +134,15 @@ def _apply(
         storage.stat(name)  # maps what may be wrong with it to Millpond's errors
     try:
         if name in version.sums and file_crc32(path) != version.sums[name]:
-            raise FormatError(f"{name}: its check sum does not match", kind=ErrorKind.CHANGELOG_DAMAGED)
+            raise FormatError(
+                f"{name}: its check sum does not match", kind=ErrorKind.CHANGELOG_DAMAGED
+            )
         with open(path, "rb") as file:
             reader = ChangelogReader(file, name=name)
             if reader.header.id != id:
-                raise FormatError(f"{name} was replaced while it was read", kind=ErrorKind.CHANGELOG_DAMAGED)
+                raise FormatError(
+                    f"{name} was replaced while it was read", kind=ErrorKind.CHANGELOG_DAMAGED
+                )
             families = {family.id: family for family in reader.header.column_families}
             if slots is None:
                 overlay.apply_runs(reader.header, reader.runs(), name=name)

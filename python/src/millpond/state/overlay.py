@@ -43,12 +43,16 @@ class Overlay:
         self._bytes = 0
         self._files: list[str] = []
 
-    def apply_runs(self, header: ChangelogHeader, runs: Iterable[Puts | list[Record]], *, name: str) -> None:
+    def apply_runs(
+        self, header: ChangelogHeader, runs: Iterable[Puts | list[Record]], *, name: str
+    ) -> None:
         """As `apply`, of records block by block."""
         for run in runs:
             if isinstance(run, Puts):
                 self._changes.update(zip(run.keys, run.values, strict=True))
-                self._bytes += len(run.keys) * (len(run.keys[0]) + len(run.values[0]) + _ENTRY_BYTES)
+                self._bytes += len(run.keys) * (
+                    len(run.keys[0]) + len(run.values[0]) + _ENTRY_BYTES
+                )
                 if self._bytes > self._limit_bytes:
                     self._spill(header)
             else:
@@ -65,7 +69,9 @@ class Overlay:
             elif op is Op.MERGE and value is not None:
                 changes[key] = _after(changes[key], value) if key in changes else Appended(value)
             else:
-                raise UnsupportedError(f"{name}: operation {op.name}, which this version does not read")
+                raise UnsupportedError(
+                    f"{name}: operation {op.name}, which this version does not read"
+                )
             self._bytes += len(key) + len(value or b"") + _ENTRY_BYTES
             if self._bytes > limit_bytes:
                 self._spill(header)
@@ -184,7 +190,9 @@ def _changed(rows: list[tuple[bytes, bytes]], changes: list[Changed]) -> list[tu
     return result
 
 
-def _changed_densely(rows: list[tuple[bytes, bytes]], changes: list[Changed]) -> list[tuple[bytes, bytes]]:
+def _changed_densely(
+    rows: list[tuple[bytes, bytes]], changes: list[Changed]
+) -> list[tuple[bytes, bytes]]:
     result = dict(rows)
     for key, change in changes:
         if type(change) is bytes:

@@ -84,10 +84,15 @@ def family_texts(data: bytes, *, prefix_columns: int, name: str) -> tuple[Family
         text = reader.utf if version == "v1" else reader.chunked
         key, value = text(), text()
         kind = "prefix" if prefix_columns else "point"
-        return (FamilyText(name="default", key=key, value=value, kind=kind, prefix_columns=prefix_columns),)
+        return (
+            FamilyText(
+                name="default", key=key, value=value, kind=kind, prefix_columns=prefix_columns
+            ),
+        )
     if version != "v3":
         raise UnsupportedError(
-            f"{name}: state schema {version!r}, this version reads v1 to v3", kind=ErrorKind.FORMAT_TOO_NEW
+            f"{name}: state schema {version!r}, this version reads v1 to v3",
+            kind=ErrorKind.FORMAT_TOO_NEW,
         )
     return tuple(_family(reader, name) for _ in range(reader.number(">i")))
 
@@ -103,7 +108,9 @@ def key_columns(data: bytes, *, name: str) -> tuple[str, ...] | None:
         fields = json.loads(reader.utf() if version == "v1" else reader.chunked())["fields"]
         return tuple(str(field["name"]) for field in fields)
     except (ValueError, KeyError, TypeError) as e:
-        raise FormatError(f"{name}: no schema that Spark writes", kind=ErrorKind.FORMAT_DAMAGED) from e
+        raise FormatError(
+            f"{name}: no schema that Spark writes", kind=ErrorKind.FORMAT_DAMAGED
+        ) from e
 
 
 def _family(reader: _Reader, name: str) -> FamilyText:
@@ -117,11 +124,18 @@ def _family(reader: _Reader, name: str) -> FamilyText:
     try:
         spec = json.loads(spec_text)
         kind = _SPECS.get(spec["keyStateEncoderType"])
-        columns, ordinals = int(spec.get("numColsPrefixKey", 0)), tuple(map(int, spec.get("orderingOrdinals", ())))
+        columns, ordinals = (
+            int(spec.get("numColsPrefixKey", 0)),
+            tuple(map(int, spec.get("orderingOrdinals", ()))),
+        )
     except (ValueError, KeyError, TypeError, AttributeError) as e:
-        raise FormatError(f"{name}: no encoder of keys: {spec_text!r}", kind=ErrorKind.FORMAT_DAMAGED) from e
+        raise FormatError(
+            f"{name}: no encoder of keys: {spec_text!r}", kind=ErrorKind.FORMAT_DAMAGED
+        ) from e
     if kind is None:
-        raise UnsupportedError(f"{name}: keys of column family {family!r} are encoded by {spec['keyStateEncoderType']}")
+        raise UnsupportedError(
+            f"{name}: keys of column family {family!r} are encoded by {spec['keyStateEncoderType']}"
+        )
     return FamilyText(
         name=family,
         key=key,

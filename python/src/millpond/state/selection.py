@@ -48,13 +48,19 @@ class Selection:
         Raises: as `restore.plan.plan_restore`.
         """
         for image in self.operator.stores:
-            if image.name != self.store or (partitions is not None and image.partition not in partitions):
+            if image.name != self.store or (
+                partitions is not None and image.partition not in partitions
+            ):
                 continue
             store = StoreId(self.operator.operator, image.partition, image.name)
             files = StoreFiles(self.storage, store, self.spark_format)
             target = VersionId(image.version, image.id if self.spark_format > 1 else "")
             version = open_version(files, target, self.sums)
-            yield image.partition, version, next((f for f in version.families if f.name == self.family), None)
+            yield (
+                image.partition,
+                version,
+                next((f for f in version.families if f.name == self.family), None),
+            )
 
 
 def select(
@@ -79,13 +85,21 @@ def select(
     place = root_of(path)
     storage = open_checkpoint(place)
     index = _index(storage, place)
-    image = checkpoint_image(storage, place, batch) if index is None else savepoint_image(storage, index)
+    image = (
+        checkpoint_image(storage, place, batch)
+        if index is None
+        else savepoint_image(storage, index)
+    )
     if index is not None and batch not in (None, image.batch):
-        raise NotFoundError(f"{place} is of batch {image.batch}, not of {batch}", kind=ErrorKind.BATCH_NOT_COMMITTED)
+        raise NotFoundError(
+            f"{place} is of batch {image.batch}, not of {batch}", kind=ErrorKind.BATCH_NOT_COMMITTED
+        )
     chosen = _operator(image, operator)
     info = operator_info(image, chosen.operator)
     store = _one("store", store, info.stores, DEFAULT_STORE)
-    schemas = {schema.name: schema for schema in family_schemas(image, chosen.operator, info, store)}
+    schemas = {
+        schema.name: schema for schema in family_schemas(image, chosen.operator, info, store)
+    }
     visible = [name for name in schemas if not name.startswith("$")]
     family = _one("column family", column_family, tuple(schemas), DEFAULT_STORE, offered=visible)
     return Selection(
@@ -97,7 +111,9 @@ def select(
         schema=schemas[family],
         spark_format=image.spark_checkpoint_format,
         tables=index if index is not None and index.format == CANONICAL else None,
-        sums={file.source: file.crc32 for file in image.files if file.crc32 is not None} if index is not None else {},
+        sums={file.source: file.crc32 for file in image.files if file.crc32 is not None}
+        if index is not None
+        else {},
     )
 
 
@@ -113,7 +129,11 @@ def _operator(image: Image, wanted: int | str | None) -> OperatorImage:
     operators = image.operators
     if not operators:
         raise NotFoundError("the query keeps no state")
-    found = [op for op in operators if wanted is None or wanted in (op.operator, str(op.operator), op.name)]
+    found = [
+        op
+        for op in operators
+        if wanted is None or wanted in (op.operator, str(op.operator), op.name)
+    ]
     if len(found) == 1:
         return found[0]
     there = ", ".join(f"{op.operator} ({op.name})" for op in operators)
@@ -122,7 +142,12 @@ def _operator(image: Image, wanted: int | str | None) -> OperatorImage:
 
 
 def _one(
-    what: str, wanted: str | None, names: tuple[str, ...], default: str, *, offered: list[str] | None = None
+    what: str,
+    wanted: str | None,
+    names: tuple[str, ...],
+    default: str,
+    *,
+    offered: list[str] | None = None,
 ) -> str:
     choice = list(names) if offered is None else offered
     if wanted is not None and wanted in names:
@@ -137,29 +162,43 @@ def _one(
     raise InvalidInputError(f"{problem}; there are: {there}", kind=ErrorKind.INVALID_ARGUMENT)
 
 
-def family_schemas(image: Image, operator: int, info: OperatorInfo, store: str) -> tuple[FamilySchema, ...]:
+def family_schemas(
+    image: Image, operator: int, info: OperatorInfo, store: str
+) -> tuple[FamilySchema, ...]:
     """Return what Spark's schema files of `image` say of a store. Raises: FormatError: FORMAT_DAMAGED. UnsupportedError."""
-    paths = [layout.relative_state_schema(path, operator) for path in info.schema_paths.get(store, ())]
+    paths = [
+        layout.relative_state_schema(path, operator) for path in info.schema_paths.get(store, ())
+    ]
     keys = paths or [layout.state_schema_key(StoreId(operator, 0, store))]
     parsed = []
     for key in keys:
         text = image.texts.get(key)
         if text is None:
             raise FormatError(
-                f"{key} is not there: nothing tells the columns of the state", kind=ErrorKind.FORMAT_DAMAGED
+                f"{key} is not there: nothing tells the columns of the state",
+                kind=ErrorKind.FORMAT_DAMAGED,
             )
-        parsed.append(parse_schema_file(text, prefix_columns=info.prefix_columns.get(store, 0), name=key))
+        parsed.append(
+            parse_schema_file(text, prefix_columns=info.prefix_columns.get(store, 0), name=key)
+        )
     values: dict[str, dict[int, Struct]] = {}
     for schema in (schema for schemas in parsed for schema in schemas):
         values.setdefault(schema.name, {})[schema.value_id] = schema.value
     # The last one describes what the newest batch wrote; without column families there is one only.
-    return tuple(replace(schema, value=_value(info, schema), values=values[schema.name]) for schema in parsed[-1])
+    return tuple(
+        replace(schema, value=_value(info, schema), values=values[schema.name])
+        for schema in parsed[-1]
+    )
 
 
 def _value(info: OperatorInfo, schema: FamilySchema) -> Struct:
     """The columns of values as Spark writes them."""
     fields = schema.value.fields
-    if info.name in _TIMED_OUT and fields and fields[-1] == Field("timeoutTimestamp", Atom("integer")):
+    if (
+        info.name in _TIMED_OUT
+        and fields
+        and fields[-1] == Field("timeoutTimestamp", Atom("integer"))
+    ):
         # State format 1 says integer, and writes milliseconds since the epoch, 8 bytes (Spark 4.3: StateManagerImplV1).
         return Struct((*fields[:-1], Field("timeoutTimestamp", Atom("long"))))
     return schema.value

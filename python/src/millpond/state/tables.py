@@ -55,7 +55,9 @@ def scan_state(
     """
     if batch_rows < 1:
         raise InvalidInputError(f"batch_rows is {batch_rows}: it must be at least 1")
-    selection = select(path, operator=operator, store=store, column_family=column_family, batch=batch)
+    selection = select(
+        path, operator=operator, store=store, column_family=column_family, batch=batch
+    )
     schema = _schema(selection, raw)
     chosen = None if keys is None else _Filter(keys, selection.schema.key)
     return schema, _batches(selection, schema, chosen, raw, batch_rows, partitions)
@@ -73,7 +75,13 @@ def read_state(
 ) -> Any:
     """Return the state that `scan_state` reads as one `pyarrow.Table`."""
     schema, batches = scan_state(
-        path, operator=operator, store=store, column_family=column_family, batch=batch, keys=keys, raw=raw
+        path,
+        operator=operator,
+        store=store,
+        column_family=column_family,
+        batch=batch,
+        keys=keys,
+        raw=raw,
     )
     return pa.Table.from_batches(batches, schema=schema)
 
@@ -101,7 +109,9 @@ def read_with_spark(
     raw: bool = False,
 ) -> Any:
     """Return the state that `scan_state` reads as a DataFrame of `spark`: a task for each partition of the state."""
-    selection = select(path, operator=operator, store=store, column_family=column_family, batch=batch)
+    selection = select(
+        path, operator=operator, store=store, column_family=column_family, batch=batch
+    )
     if keys is not None:
         _Filter(keys, selection.schema.key)  # says here, and not in a task, what is wrong with it
     place = root_of(path)
@@ -119,7 +129,9 @@ def read_with_spark(
             for number in batch.column(0).to_pylist():
                 yield from scan_state(place, partitions=(number,), **chosen)[1]
 
-    numbers = sorted({image.partition for image in selection.operator.stores if image.name == selection.store})
+    numbers = sorted(
+        {image.partition for image in selection.operator.stores if image.name == selection.store}
+    )
     schema = spark.createDataFrame(_schema(selection, raw).empty_table()).schema
     parts = spark.range(0, max(numbers) + 1, 1, max(numbers) + 1)
     return parts.mapInArrow(read, schema)
@@ -174,7 +186,9 @@ def _stored(
 def _from_tables(
     selection: Selection, index: SavepointIndex, partitions: Collection[int] | None
 ) -> Iterator[tuple[int, ColumnFamily, list[bytes], list[bytes]]]:
-    from millpond.savepoint.canonical import CanonicalRows  # not above: it imports what this package has
+    from millpond.savepoint.canonical import (
+        CanonicalRows,
+    )  # not above: it imports what this package has
 
     source = CanonicalRows(selection.storage, index)
     for table in index.tables:
@@ -199,7 +213,9 @@ class _Filter:
             self._encoded = pa.concat_arrays(rows) if rows else pa.array([], pa.binary())
             return
         for wanted in [keys] if isinstance(keys, Mapping) else keys:
-            self._alternatives.append({name: self._scalar(name, value) for name, value in wanted.items()})
+            self._alternatives.append(
+                {name: self._scalar(name, value) for name, value in wanted.items()}
+            )
 
     def _scalar(self, name: str, value: object) -> Any:
         kind = struct_type(self._schema)
@@ -209,15 +225,22 @@ class _Filter:
                 if number < 0:
                     there = ", ".join(self._schema.names) or "none"
                     raise InvalidInputError(
-                        f"no key column {name!r}; there are: {there}", kind=ErrorKind.INVALID_ARGUMENT
+                        f"no key column {name!r}; there are: {there}",
+                        kind=ErrorKind.INVALID_ARGUMENT,
                     )
                 kind = kind[number].type
             if isinstance(value, str) and not pa.types.is_string(kind):
                 return pc.cast(pa.scalar(value), kind)  # from the command line
             return pa.scalar(value, kind)
-        except (pa.ArrowInvalid, pa.ArrowNotImplementedError, pa.ArrowTypeError, OverflowError) as e:
+        except (
+            pa.ArrowInvalid,
+            pa.ArrowNotImplementedError,
+            pa.ArrowTypeError,
+            OverflowError,
+        ) as e:
             raise InvalidInputError(
-                f"key column {name!r} is {kind}, which {value!r} is not", kind=ErrorKind.INVALID_ARGUMENT
+                f"key column {name!r} is {kind}, which {value!r} is not",
+                kind=ErrorKind.INVALID_ARGUMENT,
             ) from e
 
     def mask(self, keys: Any) -> Any:

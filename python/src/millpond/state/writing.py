@@ -76,7 +76,9 @@ def write_csv(schema: Any, batches: Iterable[Any], out: TextIO) -> int:
     writer.writerow([name for name, _ in flat_columns(_empty(schema))])
     count = 0
     for batch in batches:
-        for row in zip(*(column.to_pylist() for _, column in flat_columns(_readable(batch))), strict=True):
+        for row in zip(
+            *(column.to_pylist() for _, column in flat_columns(_readable(batch))), strict=True
+        ):
             writer.writerow([cell(value) for value in row])
             count += 1
     return count
@@ -86,7 +88,12 @@ class Table(Protocol):
     """What lays out a table as text."""
 
     def __call__(
-        self, head: Sequence[str], rows: Iterable[Sequence[str]], *, right: Iterable[int] = (), indent: str = ""
+        self,
+        head: Sequence[str],
+        rows: Iterable[Sequence[str]],
+        *,
+        right: Iterable[int] = (),
+        indent: str = "",
     ) -> None: ...
 
 
@@ -97,7 +104,10 @@ def write_table(schema: Any, batches: Iterable[Any], table: Table) -> int:
     rows: list[list[str]] = []
     for batch in batches:
         columns = [column.to_pylist() for _, column in flat_columns(_readable(batch))]
-        rows += [[cell(value).replace("\n", "\\n") for value in row] for row in zip(*columns, strict=True)]
+        rows += [
+            [cell(value).replace("\n", "\\n") for value in row]
+            for row in zip(*columns, strict=True)
+        ]
     table(names, rows, right=numbers)
     return len(rows)
 
@@ -126,7 +136,9 @@ def limited(batches: Iterable[Any], limit: int | None) -> Iterable[Any]:
 
 
 def _readable(batch: Any) -> Any:
-    return pa.RecordBatch.from_arrays([readable(column) for column in batch.columns], names=batch.schema.names)
+    return pa.RecordBatch.from_arrays(
+        [readable(column) for column in batch.columns], names=batch.schema.names
+    )
 
 
 def _empty(schema: Any) -> Any:
@@ -134,4 +146,6 @@ def _empty(schema: Any) -> Any:
 
 
 def _is_number(kind: Any) -> bool:
-    return bool(pa.types.is_integer(kind) or pa.types.is_floating(kind) or pa.types.is_decimal(kind))
+    return bool(
+        pa.types.is_integer(kind) or pa.types.is_floating(kind) or pa.types.is_decimal(kind)
+    )

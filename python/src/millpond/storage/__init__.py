@@ -47,7 +47,9 @@ def open_storage(root_uri: str, settings: StorageSettings = _DEFAULT) -> Storage
     return LocalStorage(local_root(root_uri), fsync=settings.fsync)
 
 
-def open_checkpoint(root_uri: str, settings: StorageSettings = _DEFAULT, *, writable: bool = False) -> Storage:
+def open_checkpoint(
+    root_uri: str, settings: StorageSettings = _DEFAULT, *, writable: bool = False
+) -> Storage:
     """Return the storage of the Spark checkpoint at `root_uri`, whose state may be elsewhere (option storage.uri); or of a
     savepoint, whose state is in it.
 
@@ -71,14 +73,18 @@ def _s3(uri: RootUri, settings: StorageSettings) -> Storage:
     from millpond.storage.s3_client import shared_client
 
     if not uri.authority:
-        raise InvalidInputError(f"no bucket in {uri.scheme}://{uri.path}", kind=ErrorKind.INVALID_ARGUMENT)
+        raise InvalidInputError(
+            f"no bucket in {uri.scheme}://{uri.path}", kind=ErrorKind.INVALID_ARGUMENT
+        )
     of_bucket = settings.s3_of(uri.authority)
     client = shared_client(uri.authority, of_bucket)
     retry = Retry(settings.deadline_ms, pace=client.pace)
     return S3Storage(uri.authority, uri.path.strip("/"), of_bucket, retry=retry, client=client)
 
 
-def open_root(location: str | os.PathLike[str], settings: StorageSettings = _DEFAULT) -> tuple[Storage, str]:
+def open_root(
+    location: str | os.PathLike[str], settings: StorageSettings = _DEFAULT
+) -> tuple[Storage, str]:
     """Return the storage of what a user typed, a URI or a path relative to the working directory, and its absolute name.
 
     Raises: as `open_checkpoint`.

@@ -14,7 +14,9 @@ class ObjectInfo:
     key: str  # relative to the Spark checkpoint
     size_bytes: int
     modified_ms: int  # since the epoch, by the storage's clock
-    tag: str = ""  # changes whenever the object is replaced; "" where the storage has nothing of the kind
+    tag: str = (
+        ""  # changes whenever the object is replaced; "" where the storage has nothing of the kind
+    )
 
 
 @dataclass(frozen=True, slots=True)
@@ -35,7 +37,9 @@ class Storage(Protocol):
         UnavailableError: STORAGE_DENIED, STORAGE_FULL, STORAGE_UNAVAILABLE, LOCAL_DISK_FULL (writing a local file).
     """
 
-    def put_file(self, key: str, local_path: str, *, if_absent: bool = False, link: bool = False) -> None:
+    def put_file(
+        self, key: str, local_path: str, *, if_absent: bool = False, link: bool = False
+    ) -> None:
         """Store the bytes of the local file `local_path`, which stays where it is.
 
         Args:

@@ -61,11 +61,21 @@ class HadoopStorage:
     def __repr__(self) -> str:
         return f"HadoopStorage({self._uri('')!r})"
 
-    def put_file(self, key: str, local_path: str, *, if_absent: bool = False, link: bool = False) -> None:
+    def put_file(
+        self, key: str, local_path: str, *, if_absent: bool = False, link: bool = False
+    ) -> None:
         check_key(key)
         if not os.path.isfile(local_path):
-            raise InvalidInputError(f"no file to store at {local_path}", kind=ErrorKind.INVALID_ARGUMENT)
-        self._ask("put", key, local=os.path.abspath(local_path), if_absent=if_absent, staging=new_staging_name())
+            raise InvalidInputError(
+                f"no file to store at {local_path}", kind=ErrorKind.INVALID_ARGUMENT
+            )
+        self._ask(
+            "put",
+            key,
+            local=os.path.abspath(local_path),
+            if_absent=if_absent,
+            staging=new_staging_name(),
+        )
 
     def put_bytes(self, key: str, data: bytes, *, if_absent: bool = False) -> None:
         check_key(key)
@@ -108,7 +118,11 @@ class HadoopStorage:
         check_prefix(prefix)
         directory = prefix.rpartition("/")[0]
         found = [self._info(entry) for entry in self._ask("list", directory)["files"]]
-        return iter(sorted((info for info in found if info.key.startswith(prefix)), key=lambda info: info.key))
+        return iter(
+            sorted(
+                (info for info in found if info.key.startswith(prefix)), key=lambda info: info.key
+            )
+        )
 
     def delete(self, keys: Iterable[str]) -> None:
         paths = [self._uri(check_key(key)) for key in keys]
@@ -163,7 +177,9 @@ class _LocalFile:
     """A file through which bytes go between the two processes; gone at the end, or with a later process if this one is killed."""
 
     def __enter__(self) -> _LocalFile:
-        from millpond.scratch import scratch_directory  # every agent imports this module, few use it
+        from millpond.scratch import (
+            scratch_directory,
+        )  # every agent imports this module, few use it
 
         self._scratch = scratch_directory("hadoop")
         try:

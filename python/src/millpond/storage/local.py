@@ -38,7 +38,9 @@ def translate(e: OSError, what: str, *, local: bool = False) -> MillpondError:
     """
     message = f"{what}: {e.strerror or e}"
     if e.errno in _FULL:
-        return UnavailableError(message, kind=ErrorKind.LOCAL_DISK_FULL if local else ErrorKind.STORAGE_FULL)
+        return UnavailableError(
+            message, kind=ErrorKind.LOCAL_DISK_FULL if local else ErrorKind.STORAGE_FULL
+        )
     if e.errno in _DENIED:
         return UnavailableError(message, kind=ErrorKind.STORAGE_DENIED)
     if e.errno in _ABSENT:
@@ -64,7 +66,9 @@ class LocalStorage:
 
     def __init__(self, root: str, *, fsync: bool = True) -> None:
         if not os.path.isabs(root):
-            raise InvalidInputError(f"not an absolute path: {root!r}", kind=ErrorKind.INVALID_ARGUMENT)
+            raise InvalidInputError(
+                f"not an absolute path: {root!r}", kind=ErrorKind.INVALID_ARGUMENT
+            )
         self.root = os.path.normpath(root)
         self._fsync = fsync
 
@@ -73,10 +77,14 @@ class LocalStorage:
 
     # ---- writing
 
-    def put_file(self, key: str, local_path: str, *, if_absent: bool = False, link: bool = False) -> None:
+    def put_file(
+        self, key: str, local_path: str, *, if_absent: bool = False, link: bool = False
+    ) -> None:
         target = self._path(key)
         if not os.path.isfile(local_path):
-            raise InvalidInputError(f"no file to store at {local_path}", kind=ErrorKind.INVALID_ARGUMENT)
+            raise InvalidInputError(
+                f"no file to store at {local_path}", kind=ErrorKind.INVALID_ARGUMENT
+            )
         try:
             directory = self._make_parent(target)
             if link and self._put_link(target, local_path, if_absent):
@@ -145,7 +153,11 @@ class LocalStorage:
         try:
             os.link(staging, target)
         except OSError as e:
-            if e.errno in _NO_LINK and not os.path.lexists(target) and os.access(os.path.dirname(target), os.W_OK):
+            if (
+                e.errno in _NO_LINK
+                and not os.path.lexists(target)
+                and os.access(os.path.dirname(target), os.W_OK)
+            ):
                 raise UnsupportedError(
                     f"{target}: this file system cannot create a file atomically unless it exists (no hard links)",
                     kind=ErrorKind.STORAGE_UNSUPPORTED,
@@ -238,7 +250,9 @@ class LocalStorage:
                         linked = True
                     except OSError as e:
                         if e.errno == errno.ENOENT and not os.path.exists(path):
-                            raise NotFoundError(f"{key} was deleted meanwhile", kind=ErrorKind.OBJECT_NOT_FOUND) from e
+                            raise NotFoundError(
+                                f"{key} was deleted meanwhile", kind=ErrorKind.OBJECT_NOT_FOUND
+                            ) from e
                         if e.errno not in _NO_LINK:
                             raise
                 if not linked:

@@ -29,13 +29,17 @@ class MemoryStorage:
         self._lock = threading.Lock()
         self._objects: dict[str, tuple[bytes, int]] = {}
 
-    def put_file(self, key: str, local_path: str, *, if_absent: bool = False, link: bool = False) -> None:
+    def put_file(
+        self, key: str, local_path: str, *, if_absent: bool = False, link: bool = False
+    ) -> None:
         check_key(key)
         try:
             with open(local_path, "rb") as file:
                 data = file.read()
         except (FileNotFoundError, IsADirectoryError) as e:
-            raise InvalidInputError(f"no file to store at {local_path}", kind=ErrorKind.INVALID_ARGUMENT) from e
+            raise InvalidInputError(
+                f"no file to store at {local_path}", kind=ErrorKind.INVALID_ARGUMENT
+            ) from e
         self.put_bytes(key, data, if_absent=if_absent)
 
     def put_bytes(self, key: str, data: bytes, *, if_absent: bool = False) -> None:

@@ -54,7 +54,9 @@ def read_owner(state: Storage) -> str | None:
         data = state.read(layout.OWNER_KEY)
     except NotFoundError:
         return None
-    return unseal(_KIND, data, name=layout.OWNER_KEY, damaged=ErrorKind.FORMAT_DAMAGED).string("checkpoint")
+    return unseal(_KIND, data, name=layout.OWNER_KEY, damaged=ErrorKind.FORMAT_DAMAGED).string(
+        "checkpoint"
+    )
 
 
 def owner_record(root: str) -> bytes:

@@ -22,11 +22,15 @@ class Parallel:
 
     def start(self, calls: Sequence[Callable[[], T]]) -> list[Future[T]]:
         """Start the calls. Whoever starts them must `end` them."""
-        from concurrent.futures import ThreadPoolExecutor  # not before it is needed: every agent imports this module
+        from concurrent.futures import (
+            ThreadPoolExecutor,
+        )  # not before it is needed: every agent imports this module
 
         with self._lock:
             if self._pool is None:
-                self._pool = ThreadPoolExecutor(self._workers, thread_name_prefix="millpond-storage")
+                self._pool = ThreadPoolExecutor(
+                    self._workers, thread_name_prefix="millpond-storage"
+                )
             return [self._pool.submit(call) for call in calls]
 
     @staticmethod

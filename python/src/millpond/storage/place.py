@@ -29,7 +29,9 @@ def read_place(spark: Storage) -> str | None:
         data = spark.read(layout.STORAGE_KEY)
     except NotFoundError:
         return None
-    return unseal(_KIND, data, name=layout.STORAGE_KEY, damaged=ErrorKind.FORMAT_DAMAGED).string("uri")
+    return unseal(_KIND, data, name=layout.STORAGE_KEY, damaged=ErrorKind.FORMAT_DAMAGED).string(
+        "uri"
+    )
 
 
 def place_to_read(spark: Storage) -> str | None:
@@ -44,7 +46,9 @@ def place_to_read(spark: Storage) -> str | None:
     return place
 
 
-def settle_place(spark: Storage, uri: str | None, root_uri: str, *, write: bool = True) -> str | None:
+def settle_place(
+    spark: Storage, uri: str | None, root_uri: str, *, write: bool = True
+) -> str | None:
     """Return where the state is, and write it down if `uri` says where a new Spark checkpoint's shall be.
 
     Args:

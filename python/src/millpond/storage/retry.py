@@ -91,11 +91,16 @@ class Retry:
                 if e.throttled:
                     self.pace.throttled()
                 # Full jitter: many tasks that failed together must not come back together.
-                longest = min(LONGEST_PAUSE_S, FIRST_PAUSE_S * 2 ** min(number - 1, 10) * (4 if e.throttled else 1))
+                longest = min(
+                    LONGEST_PAUSE_S,
+                    FIRST_PAUSE_S * 2 ** min(number - 1, 10) * (4 if e.throttled else 1),
+                )
                 pause = longest * self.chance()
                 if self.clock() + pause >= end:
                     raise e.cause from e
-                log.info("trying again what=%s attempt=%d pause_ms=%d: %s", what, number, pause * 1000, e)
+                log.info(
+                    "trying again what=%s attempt=%d pause_ms=%d: %s", what, number, pause * 1000, e
+                )
                 self.sleep(pause)
                 number += 1
             else:

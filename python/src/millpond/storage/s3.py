@@ -92,7 +92,9 @@ class S3Storage:
 
     # ---- writing
 
-    def put_file(self, key: str, local_path: str, *, if_absent: bool = False, link: bool = False) -> None:
+    def put_file(
+        self, key: str, local_path: str, *, if_absent: bool = False, link: bool = False
+    ) -> None:
         target = self._key(key)
         try:
             with open(local_path, "rb") as file:
@@ -101,7 +103,9 @@ class S3Storage:
                     return
                 data = file.read()
         except (FileNotFoundError, IsADirectoryError) as e:
-            raise InvalidInputError(f"no file to store at {local_path}", kind=ErrorKind.INVALID_ARGUMENT) from e
+            raise InvalidInputError(
+                f"no file to store at {local_path}", kind=ErrorKind.INVALID_ARGUMENT
+            ) from e
         except OSError as e:
             raise translate(e, f"reading {local_path}", local=True) from e
         self._put(target, data, if_absent)
@@ -142,14 +146,20 @@ class S3Storage:
         except UnsupportedError as e:
             if condition is None:
                 raise
-            log.warning("%s has no conditional writes: looking before and after writing instead: %s", self, e)
+            log.warning(
+                "%s has no conditional writes: looking before and after writing instead: %s",
+                self,
+                e,
+            )
             self._conditional = False
             self._settled(target, name, if_absent, send)
             return
         except UnavailableError as e:
             if e.kind is not ErrorKind.STORAGE_UNAVAILABLE or not self._landed(target, name, e):
                 raise
-            log.warning("%s: all answers were lost, but the object is there", self._client.where(target))
+            log.warning(
+                "%s: all answers were lost, but the object is there", self._client.where(target)
+            )
         if if_absent and condition is None and not self._made_by(target, name):
             raise self._exists(target)
 
@@ -159,13 +169,17 @@ class S3Storage:
             raise self._exists(target)
 
     def _exists(self, target: str) -> ConflictError:
-        return ConflictError(f"{self._client.where(target)} exists already", kind=ErrorKind.OBJECT_EXISTS)
+        return ConflictError(
+            f"{self._client.where(target)} exists already", kind=ErrorKind.OBJECT_EXISTS
+        )
 
     def _landed(self, target: str, name: str, lost: MillpondError) -> bool:
         """Look, for a while, whether the put called `name` made the object. Raises `lost` if that cannot be found out."""
         try:
             return self._made_by(
-                target, name, Retry(_LOOK_MS, self._retry.clock, self._retry.sleep, self._retry.chance)
+                target,
+                name,
+                Retry(_LOOK_MS, self._retry.clock, self._retry.sleep, self._retry.chance),
             )
         except MillpondError as e:
             raise lost from e
@@ -222,7 +236,9 @@ class S3Storage:
 
         try:
             pieces = enumerate(plan_parts(size_bytes, self._settings.part_bytes), start=1)
-            parts = self._parallel.run([partial(send_part, number, *piece) for number, piece in pieces])
+            parts = self._parallel.run(
+                [partial(send_part, number, *piece) for number, piece in pieces]
+            )
             self._settled(target, metadata[_PUT], if_absent, complete)
         except BaseException:
             self._abort(target, upload_id)
@@ -230,10 +246,20 @@ class S3Storage:
 
     def _abort(self, target: str, upload_id: str) -> None:
         try:
-            self._send("AbortMultipartUpload", target, Key=target, UploadId=upload_id, **self._client.read_args)
+            self._send(
+                "AbortMultipartUpload",
+                target,
+                Key=target,
+                UploadId=upload_id,
+                **self._client.read_args,
+            )
         except (MillpondError, TransientError, Refused) as e:
             # The error that led here is the one that matters; a lifecycle rule of the bucket removes what is left.
-            log.warning("%s: the parts of an upload that failed are left behind: %s", self._client.where(target), e)
+            log.warning(
+                "%s: the parts of an upload that failed are left behind: %s",
+                self._client.where(target),
+                e,
+            )
 
     def copy_from(self, source: Storage, source_key: str, key: str) -> Copied | None:
         target = self._key(key)
@@ -267,7 +293,9 @@ class S3Storage:
         try:
             self._settled(target, metadata[_PUT], False, send)
         except ConflictError as e:  # the source is another object by now
-            raise NotFoundError(f"{source._client.where(origin)} was replaced", kind=ErrorKind.OBJECT_NOT_FOUND) from e
+            raise NotFoundError(
+                f"{source._client.where(origin)} was replaced", kind=ErrorKind.OBJECT_NOT_FOUND
+            ) from e
         return Copied(size_bytes, int(crc32, 16))
 
     # ---- reading
@@ -338,13 +366,18 @@ class S3Storage:
         descriptor = os.open(path, os.O_RDWR | os.O_CREAT | os.O_TRUNC | os.O_CLOEXEC, 0o644)
         try:
             try:
-                answer = self._retry.run("GetObject", lambda: self._get_range(target, 0, first_bytes))
+                answer = self._retry.run(
+                    "GetObject", lambda: self._get_range(target, 0, first_bytes)
+                )
             except Refused:
                 # No first byte: the object is empty, which S3 refuses to give a range of.
                 return 0 if self._head(target)["ContentLength"] == 0 else None
             total, tag = _total_bytes(answer), answer["ETag"]
             first = min(first_bytes, total) if "ContentRange" in answer else total
-            rest = [(first + start, length) for start, length in plan_parts(total - first, self._settings.part_bytes)]
+            rest = [
+                (first + start, length)
+                for start, length in plan_parts(total - first, self._settings.part_bytes)
+            ]
             bodies: list[Any] = [answer["Body"]]
 
             def first_part() -> int:
@@ -384,7 +417,12 @@ class S3Storage:
 
     def stat(self, key: str) -> ObjectInfo:
         answer = self._head(self._key(key))
-        return ObjectInfo(key, answer["ContentLength"], _ms(answer["LastModified"]), answer.get("ETag", "").strip('"'))
+        return ObjectInfo(
+            key,
+            answer["ContentLength"],
+            _ms(answer["LastModified"]),
+            answer.get("ETag", "").strip('"'),
+        )
 
     def _head(self, target: str, retry: Retry | None = None) -> Any:
         def head() -> Any:
@@ -397,7 +435,13 @@ class S3Storage:
         start = self._root + prefix
         token: str | None = None
         while True:
-            page = self._call("ListObjectsV2", start, Prefix=start, ContinuationToken=token, **self._client.read_args)
+            page = self._call(
+                "ListObjectsV2",
+                start,
+                Prefix=start,
+                ContinuationToken=token,
+                **self._client.read_args,
+            )
             for entry in page.get("Contents", ()):
                 key: str = entry["Key"][len(self._root) :]
                 # Consoles and Hadoop make empty objects that stand for directories.
@@ -418,12 +462,16 @@ class S3Storage:
             def attempt(batch: list[str] = batch) -> None:
                 objects = [{"Key": target} for target in batch]
                 delete = {"Objects": objects, "Quiet": True}
-                answer = self._send("DeleteObjects", batch[0], Delete=delete, **self._client.read_args)
+                answer = self._send(
+                    "DeleteObjects", batch[0], Delete=delete, **self._client.read_args
+                )
                 for error in answer.get("Errors", ()):
                     where = self._client.where(error.get("Key", ""))
                     code = error.get("Code", "")
                     if code not in ("NoSuchKey", "NoSuchVersion"):
-                        raise s3_errors.classify("DeleteObjects", where, code, 200, error.get("Message", ""))
+                        raise s3_errors.classify(
+                            "DeleteObjects", where, code, 200, error.get("Message", "")
+                        )
 
             self._retry.run("DeleteObjects", attempt)
 

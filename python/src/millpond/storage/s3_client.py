@@ -8,7 +8,13 @@ from functools import lru_cache
 from typing import Any
 
 from millpond._version import __version__
-from millpond.errors import ErrorKind, InvalidInputError, MillpondError, UnavailableError, UnsupportedError
+from millpond.errors import (
+    ErrorKind,
+    InvalidInputError,
+    MillpondError,
+    UnavailableError,
+    UnsupportedError,
+)
 from millpond.storage import s3_errors
 from millpond.storage.retry import Pace, TransientError
 from millpond.storage.settings import S3Credentials, S3Settings
@@ -58,7 +64,9 @@ class S3Client:
         mine, theirs = self._settings, other._settings
         return (mine.endpoint, mine.credentials) == (theirs.endpoint, theirs.credentials)
 
-    def call(self, operation: str, key: str, *, expect: frozenset[str] = frozenset(), **parameters: Any) -> Any:
+    def call(
+        self, operation: str, key: str, *, expect: frozenset[str] = frozenset(), **parameters: Any
+    ) -> Any:
         """Send one request about `key` and return the parsed answer.
 
         Args:
@@ -81,7 +89,9 @@ class S3Client:
             code, status = str(error.get("Code", "")), int(metadata.get("HTTPStatusCode", 0))
             if code in expect:
                 raise Refused(code) from e
-            region = metadata.get("HTTPHeaders", {}).get("x-amz-bucket-region", "") or error.get("Region", "")
+            region = metadata.get("HTTPHeaders", {}).get("x-amz-bucket-region", "") or error.get(
+                "Region", ""
+            )
             reads = operation in ("GetObject", "HeadObject")
             message = str(error.get("Message", ""))
             raise s3_errors.classify(
@@ -94,7 +104,9 @@ class S3Client:
                 hint="boto3 finds no credentials: set fs.s3a.access.key and fs.s3a.secret.key in Spark, or give the executors a role.",
             ) from e
         except (exceptions.ParamValidationError, exceptions.UnsupportedS3ConfigurationError) as e:
-            raise InvalidInputError(f"{where}: {operation}: {e}", kind=ErrorKind.INVALID_ARGUMENT) from e
+            raise InvalidInputError(
+                f"{where}: {operation}: {e}", kind=ErrorKind.INVALID_ARGUMENT
+            ) from e
         except ResponseParserError as e:
             raise s3_errors.unparsable(operation, where, str(e)) from e
         except exceptions.BotoCoreError as e:
@@ -123,7 +135,8 @@ class S3Client:
             from botocore.config import Config
         except ImportError as e:
             raise UnsupportedError(
-                f"s3://{self.bucket} needs the package boto3: {e}", kind=ErrorKind.STORAGE_PACKAGE_MISSING
+                f"s3://{self.bucket} needs the package boto3: {e}",
+                kind=ErrorKind.STORAGE_PACKAGE_MISSING,
             ) from e
         # At its most talkative, boto3 logs headers, a session token among them.
         for name in ("boto3", "botocore", "urllib3", "s3transfer"):
@@ -133,7 +146,10 @@ class S3Client:
             region_name=settings.region,
             signature_version=UNSIGNED if credentials.anonymous else "s3v4",
             # The signature covers the SHA-256 of each body, which the server compares; over https too.
-            s3={"addressing_style": "path" if settings.path_style else "auto", "payload_signing_enabled": True},
+            s3={
+                "addressing_style": "path" if settings.path_style else "auto",
+                "payload_signing_enabled": True,
+            },
             # One attempt: `storage.retry` decides about more. (boto3's own "adaptive" mode falls to a request in two seconds.)
             retries={"mode": "standard", "total_max_attempts": 1},
             connect_timeout=_CONNECT_TIMEOUT_S,
@@ -146,10 +162,14 @@ class S3Client:
             user_agent_extra=f"millpond/{__version__}",
         )
         keys = (credentials.access_key, credentials.secret_key, credentials.session_token)
-        access_key, secret_key, token = (secret.reveal() if secret is not None else None for secret in keys)
+        access_key, secret_key, token = (
+            secret.reveal() if secret is not None else None for secret in keys
+        )
         try:
             session = boto3.session.Session(
-                aws_access_key_id=access_key, aws_secret_access_key=secret_key, aws_session_token=token
+                aws_access_key_id=access_key,
+                aws_secret_access_key=secret_key,
+                aws_session_token=token,
             )
             if credentials.role_arn is not None:
                 session = _assuming(session, credentials, settings.region)
@@ -160,7 +180,9 @@ class S3Client:
                 kind=ErrorKind.STORAGE_MISCONFIGURED,
                 hint="Correct the option storage.s3.endpoint: http://host:port or https://host.",
             ) from e
-        except Exception as e:  # boto3 raises whatever a profile, a file or a metadata service made of itself
+        except (
+            Exception
+        ) as e:  # boto3 raises whatever a profile, a file or a metadata service made of itself
             raise UnavailableError(
                 f"s3://{self.bucket}: boto3 cannot be set up: {type(e).__name__}: {e}",
                 kind=ErrorKind.STORAGE_UNAVAILABLE,
@@ -183,10 +205,15 @@ def _assuming(session: Any, credentials: S3Credentials, region: str | None) -> A
     source = session.get_credentials()
 
     def create_client(service: str, **arguments: Any) -> Any:
-        return session.client(service, region_name=region, endpoint_url=credentials.sts_endpoint, **arguments)
+        return session.client(
+            service, region_name=region, endpoint_url=credentials.sts_endpoint, **arguments
+        )
 
     fetcher = AssumeRoleCredentialFetcher(
-        create_client, source, credentials.role_arn, extra_args={"RoleSessionName": credentials.role_session}
+        create_client,
+        source,
+        credentials.role_arn,
+        extra_args={"RoleSessionName": credentials.role_session},
     )
     inner = Session()
     inner._credentials = DeferredRefreshableCredentials(fetcher.fetch_credentials, "assume-role")

@@ -24,7 +24,15 @@ _RIGHTS = {
     "CompleteMultipartUpload": "s3:PutObject",
     "AbortMultipartUpload": "s3:AbortMultipartUpload",
 }
-_THROTTLED = {"SlowDown", "Throttling", "ThrottlingException", "RequestLimitExceeded", "TooManyRequests", "429", "503"}
+_THROTTLED = {
+    "SlowDown",
+    "Throttling",
+    "ThrottlingException",
+    "RequestLimitExceeded",
+    "TooManyRequests",
+    "429",
+    "503",
+}
 _PASSING = {
     *_THROTTLED,
     "InternalError",
@@ -38,7 +46,15 @@ _PASSING = {
     "XAmzContentSHA256Mismatch",
     "IncompleteBody",
 }
-_DENIED = {"AccessDenied", "AllAccessDisabled", "AccountProblem", "403", "401", "Unauthorized", "Forbidden"}
+_DENIED = {
+    "AccessDenied",
+    "AllAccessDisabled",
+    "AccountProblem",
+    "403",
+    "401",
+    "Unauthorized",
+    "Forbidden",
+}
 _BAD_KEYS = {
     "InvalidAccessKeyId",
     "SignatureDoesNotMatch",
@@ -47,7 +63,13 @@ _BAD_KEYS = {
     "AuthorizationQueryParametersError",
 }
 _EXPIRED = {"ExpiredToken", "TokenRefreshRequired", "InvalidToken", "ExpiredTokenException"}
-_REGION = {"PermanentRedirect", "AuthorizationHeaderMalformed", "IllegalLocationConstraintException", "301", "307"}
+_REGION = {
+    "PermanentRedirect",
+    "AuthorizationHeaderMalformed",
+    "IllegalLocationConstraintException",
+    "301",
+    "307",
+}
 _FULL = {"QuotaExceeded", "XMinioStorageFull", "StorageFull", "InsufficientStorage", "507"}
 _ABSENT = {"NoSuchKey", "404", "NoSuchVersion"}
 PRECONDITION = frozenset({"PreconditionFailed", "412"})
@@ -57,7 +79,14 @@ NO_UPLOAD = frozenset({"NoSuchUpload"})
 
 
 def classify(
-    operation: str, where: str, code: str, status: int, message: str, *, region: str = "", exists_unknown: bool = False
+    operation: str,
+    where: str,
+    code: str,
+    status: int,
+    message: str,
+    *,
+    region: str = "",
+    exists_unknown: bool = False,
 ) -> MillpondError | TransientError:
     """Return the error for an answer of the server; a TransientError if the same request may succeed later.
 
@@ -100,7 +129,9 @@ def classify(
         )
     if code == "RequestTimeTooSkewed":
         return UnavailableError(
-            text, kind=ErrorKind.STORAGE_UNAVAILABLE, hint="Set the clock of this machine: S3 allows 15 minutes."
+            text,
+            kind=ErrorKind.STORAGE_UNAVAILABLE,
+            hint="Set the clock of this machine: S3 allows 15 minutes.",
         )
     if code in _REGION:
         return InvalidInputError(

@@ -27,7 +27,13 @@ _NAMES = (
     "assumed.role.session.name",
     "assumed.role.sts.endpoint",
 )
-_KMS = {"SSE-KMS": "aws:kms", "AWS:KMS": "aws:kms", "DSSE-KMS": "aws:kms:dsse", "AES256": "AES256", "SSE-S3": "AES256"}
+_KMS = {
+    "SSE-KMS": "aws:kms",
+    "AWS:KMS": "aws:kms",
+    "DSSE-KMS": "aws:kms:dsse",
+    "AES256": "AES256",
+    "SSE-S3": "AES256",
+}
 
 
 class Secret:
@@ -126,7 +132,9 @@ def storage_settings(
         fsync=options["commit.fsync"] is not False,
         deadline_ms=_int(options["storage.deadlineMs"]),
         s3=_s3(options, hadoop),
-        s3_of_buckets=tuple((bucket, _s3(options, {**hadoop, **own})) for bucket, own in _of_buckets(hadoop).items()),
+        s3_of_buckets=tuple(
+            (bucket, _s3(options, {**hadoop, **own})) for bucket, own in _of_buckets(hadoop).items()
+        ),
     )
 
 
@@ -149,18 +157,25 @@ def _s3(options: Mapping[str, OptionValue], hadoop: Mapping[str, str]) -> S3Sett
     path_style = options["storage.s3.pathStyle"]
     if path_style is None:
         # Hadoop's own default, false, cannot be told from a user's: a server of one's own rarely has a name for every bucket.
-        path_style = _true(hadoop, "path.style.access") or (endpoint is not None and "amazonaws.com" not in endpoint)
+        path_style = _true(hadoop, "path.style.access") or (
+            endpoint is not None and "amazonaws.com" not in endpoint
+        )
     kms_key_id = _text(options["storage.s3.kmsKeyId"]) or hadoop.get(f"{_S3A}encryption.key")
-    sse = _text(options["storage.s3.sse"]) or _KMS.get(hadoop.get(f"{_S3A}encryption.algorithm", "").upper())
+    sse = _text(options["storage.s3.sse"]) or _KMS.get(
+        hadoop.get(f"{_S3A}encryption.algorithm", "").upper()
+    )
     if kms_key_id and sse in (None, "none"):
         sse = "aws:kms"
     if sse == "aes256":
         sse = "AES256"
     if sse == "AES256" and kms_key_id:
         raise InvalidInputError(
-            "storage.s3.kmsKeyId goes with storage.s3.sse=aws:kms, not with AES256", kind=ErrorKind.INVALID_OPTION
+            "storage.s3.kmsKeyId goes with storage.s3.sse=aws:kms, not with AES256",
+            kind=ErrorKind.INVALID_OPTION,
         )
-    requester_pays = options["storage.s3.requesterPays"] is True or _true(hadoop, "requester.pays.enabled")
+    requester_pays = options["storage.s3.requesterPays"] is True or _true(
+        hadoop, "requester.pays.enabled"
+    )
     return S3Settings(
         endpoint=endpoint,
         region=_text(options["storage.s3.region"]) or hadoop.get(f"{_S3A}endpoint.region"),

@@ -31,7 +31,9 @@ class SplitStorage:
         """Return the storage that keeps the object `key`."""
         return self.spark if layout.is_sparks(check_key(key)) else self.state
 
-    def put_file(self, key: str, local_path: str, *, if_absent: bool = False, link: bool = False) -> None:
+    def put_file(
+        self, key: str, local_path: str, *, if_absent: bool = False, link: bool = False
+    ) -> None:
         self.side_of(key).put_file(key, local_path, if_absent=if_absent, link=link)
 
     def put_bytes(self, key: str, data: bytes, *, if_absent: bool = False) -> None:

@@ -46,7 +46,9 @@ class _Plugin:
             message = ""
             if report.failed:
                 crash = getattr(report.longrepr, "reprcrash", None)
-                message = str(crash.message if crash is not None else report.longrepr).splitlines()[0]
+                message = str(crash.message if crash is not None else report.longrepr).splitlines()[
+                    0
+                ]
             name = report.nodeid.rpartition("::")[2].removeprefix("test_")
             self.results.append(CheckResult(name, report.passed, report.duration, message))
 
@@ -67,7 +69,16 @@ def run_contract(make: Callable[[str], Storage]) -> list[CheckResult]:
             os.devnull,
         ]
         pytest.main(
-            [__file__, *arguments, "-p", "no:cacheprovider", "-p", "no:terminal", "-p", "no:warnings"],
+            [
+                __file__,
+                *arguments,
+                "-p",
+                "no:cacheprovider",
+                "-p",
+                "no:terminal",
+                "-p",
+                "no:warnings",
+            ],
             plugins=[plugin],
         )
     return plugin.results

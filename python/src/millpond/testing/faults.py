@@ -75,7 +75,9 @@ def seeded(seed: int, *, rate: float, leave_out: Iterable[Fault] = ()) -> Choose
         with lock:
             if chance.random() >= rate:
                 return None
-            return chance.choice([fault for fault in _FITTING[operation.name] if fault not in without])
+            return chance.choice(
+                [fault for fault in _FITTING[operation.name] if fault not in without]
+            )
 
     return choose
 
@@ -141,7 +143,9 @@ class FaultyStorage:
         if fault is Fault.LOST_ANSWER:
             raise _error(ErrorKind.STORAGE_UNAVAILABLE, Operation(name, key, self.counts[name]))
 
-    def put_file(self, key: str, local_path: str, *, if_absent: bool = False, link: bool = False) -> None:
+    def put_file(
+        self, key: str, local_path: str, *, if_absent: bool = False, link: bool = False
+    ) -> None:
         fault = self._begin("put_file", key)
         self.inner.put_file(key, local_path, if_absent=if_absent, link=link)
         self._end(fault, "put_file", key)

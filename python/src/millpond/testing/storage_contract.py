@@ -61,7 +61,9 @@ class StorageContract:
         assert [info.key for info in storage.list("")] == ["a/b/c"], "nothing else is left behind"
 
     @pytest.mark.parametrize("link", [False, True])
-    def test_put_replaces(self, storage: Storage, source: Callable[[bytes], str], link: bool) -> None:
+    def test_put_replaces(
+        self, storage: Storage, source: Callable[[bytes], str], link: bool
+    ) -> None:
         storage.put_bytes("a/b", b"first")
         storage.put_file("a/b", source(b"second, longer"), link=link)
         assert storage.read("a/b") == b"second, longer"
@@ -70,7 +72,9 @@ class StorageContract:
         assert [info.key for info in storage.list("")] == ["a/b"]
 
     @pytest.mark.parametrize("link", [False, True])
-    def test_put_of_one_file_repeated(self, storage: Storage, source: Callable[[bytes], str], link: bool) -> None:
+    def test_put_of_one_file_repeated(
+        self, storage: Storage, source: Callable[[bytes], str], link: bool
+    ) -> None:
         path = source(b"same")
         for _ in range(3):
             storage.put_file("a/b", path, link=link)
@@ -199,7 +203,9 @@ class StorageContract:
                 assert key in str(caught.value)
 
     @pytest.mark.parametrize("key", BAD_KEYS)
-    def test_bad_keys(self, storage: Storage, source: Callable[[bytes], str], tmp_path: Path, key: str) -> None:
+    def test_bad_keys(
+        self, storage: Storage, source: Callable[[bytes], str], tmp_path: Path, key: str
+    ) -> None:
         calls: list[Callable[[], object]] = [
             lambda: storage.put_bytes(key, b"x"),
             lambda: storage.put_file(key, source(b"x")),
@@ -244,9 +250,18 @@ class StorageContract:
         keys = ["a/b", "a/b2/c", "a/b2/sst/d", "a-z", "a/.staging-1", "b", "ä/ö ü%20"]
         for i, key in enumerate(keys):
             storage.put_bytes(key, b"x" * i)
-        assert [(info.key, info.size_bytes) for info in storage.list("")] == sorted((k, i) for i, k in enumerate(keys))
-        assert [info.key for info in storage.list("a/")] == ["a/.staging-1", "a/b", "a/b2/c", "a/b2/sst/d"]
-        assert [info.key for info in storage.list("a/b")] == ["a/b", "a/b2/c", "a/b2/sst/d"], "a prefix is a prefix"
+        assert [(info.key, info.size_bytes) for info in storage.list("")] == sorted(
+            (k, i) for i, k in enumerate(keys)
+        )
+        assert [info.key for info in storage.list("a/")] == [
+            "a/.staging-1",
+            "a/b",
+            "a/b2/c",
+            "a/b2/sst/d",
+        ]
+        assert [info.key for info in storage.list("a/b")] == ["a/b", "a/b2/c", "a/b2/sst/d"], (
+            "a prefix is a prefix"
+        )
         assert [info.key for info in storage.list("a/b2/")] == ["a/b2/c", "a/b2/sst/d"]
         assert list(storage.list("nothing/")) == [] and list(storage.list("a/b/")) == []
         with pytest.raises(InvalidInputError):

@@ -11,7 +11,8 @@ object Faults extends InvocationHandler {
   private val shim = "org.apache.spark.sql.millpond."
   private lazy val seams = Class.forName(shim + "Seams$")
   private lazy val director = Class.forName(shim + "Seams$Director")
-  private val GatherBytes = 1L << 20 // a flush writes down what it has, so that it has several files to write
+  private val GatherBytes =
+    1L << 20 // a flush writes down what it has, so that it has several files to write
   private val PatienceMs = 20000L
   private var point = ""
   private var first = 0
@@ -45,13 +46,16 @@ object Faults extends InvocationHandler {
     ()
   }
 
-  override def invoke(proxy: AnyRef, method: Method, args: Array[AnyRef]): AnyRef = method.getName match {
-    case "at" => pass(args(0).asInstanceOf[String]); null
-    case "start" => val thread = new Thread(args(1).asInstanceOf[Runnable]); thread.setDaemon(true); thread.start(); null
-    case "stretch" if args(0) == "flush.gather" => Long.box(GatherBytes)
-    case "acquire" => args(0).asInstanceOf[ReentrantLock].lock(); null
-    case _ => InvocationHandler.invokeDefault(proxy, method, args: _*)
-  }
+  override def invoke(proxy: AnyRef, method: Method, args: Array[AnyRef]): AnyRef =
+    method.getName match {
+      case "at" => pass(args(0).asInstanceOf[String]); null
+      case "start" =>
+        val thread = new Thread(args(1).asInstanceOf[Runnable]); thread.setDaemon(true);
+        thread.start(); null
+      case "stretch" if args(0) == "flush.gather" => Long.box(GatherBytes)
+      case "acquire" => args(0).asInstanceOf[ReentrantLock].lock(); null
+      case _ => InvocationHandler.invokeDefault(proxy, method, args: _*)
+    }
 
   private def pass(at: String): Unit = {
     val fails = synchronized {
@@ -70,6 +74,7 @@ object Faults extends InvocationHandler {
   private def error(at: String): Throwable = {
     val errors = Class.forName(shim + "MillpondError$")
     errors.getMethod("of", classOf[String], classOf[String], classOf[String], classOf[Throwable])
-      .invoke(errors.getField("MODULE$").get(null), kind, s"a fault of the test at $at.", "", null).asInstanceOf[Throwable]
+      .invoke(errors.getField("MODULE$").get(null), kind, s"a fault of the test at $at.", "",
+        null).asInstanceOf[Throwable]
   }
 }

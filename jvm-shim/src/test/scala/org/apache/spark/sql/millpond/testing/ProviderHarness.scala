@@ -19,10 +19,14 @@ import org.apache.hadoop.conf.Configuration
 
 import org.apache.spark.{SparkConf, SparkContext, SparkThrowable, TaskContext}
 import org.apache.spark.sql.catalyst.InternalRow
-import org.apache.spark.sql.catalyst.expressions.{GenericInternalRow, Literal, Murmur3Hash, Pmod, UnsafeProjection, UnsafeRow}
+import org.apache.spark.sql.catalyst.expressions.{
+  GenericInternalRow, Literal, Murmur3Hash, Pmod, UnsafeProjection, UnsafeRow
+}
 import org.apache.spark.sql.catalyst.expressions.BoundReference
 import org.apache.spark.sql.execution.streaming.operators.stateful.StatePartitionKeyExtractorFactory
-import org.apache.spark.sql.execution.streaming.operators.stateful.transformwithstate.{StateVariableType, TransformWithStateVariableInfo}
+import org.apache.spark.sql.execution.streaming.operators.stateful.transformwithstate.{
+  StateVariableType, TransformWithStateVariableInfo
+}
 import org.apache.spark.sql.execution.streaming.state._
 import org.apache.spark.sql.internal.SQLConf
 import org.apache.spark.sql.types._
@@ -57,7 +61,8 @@ object ProviderHarness {
   private val json = new ObjectMapper
   private val nodes = JsonNodeFactory.instance
 
-  private final class Opened(val provider: StateStoreProvider, val key: Codec, val value: Codec, val spec: JsonNode) {
+  private final class Opened(val provider: StateStoreProvider, val key: Codec, val value: Codec,
+      val spec: JsonNode) {
     val families = mutable.Map.empty[String, (Codec, Codec, Codec)]
     families("default") = (key, value, prefixCodec(key.schema, spec))
   }
@@ -70,12 +75,14 @@ object ProviderHarness {
       val name = text(c, "cf", "default")
       val (k, v, p) = owner.families.getOrElse(name, owner.families("default"))
       // rows of another schema than that of the family, as a faulty operator would give them
-      def other(field: String, mine: Codec) = if (c.hasNonNull(field)) codecOf(text(c, field)) else mine
+      def other(field: String, mine: Codec) =
+        if (c.hasNonNull(field)) codecOf(text(c, field)) else mine
       (name, other("as_key", k), other("as_value", v), p)
     }
   }
   /** `prefix` encodes what a reusable iterator seeks. */
-  private final class Cursor(val it: StateStoreIterator[UnsafeRowPair], val store: Store, val cf: String, val key: Codec, val value: Codec,
+  private final class Cursor(val it: StateStoreIterator[UnsafeRowPair], val store: Store,
+      val cf: String, val key: Codec, val value: Codec,
       val reusable: AnyRef, val prefix: Codec)
 
   /** Call what a provider has by the contract of Spark 4.3, or do what 4.2 does in its place. */
@@ -87,7 +94,8 @@ object ProviderHarness {
 
   /** Task attempts by name. A command with `task` runs as a part of it; the attempt ends by `end_task`. */
   private val tasks = mutable.Map.empty[String, TaskContext]
-  private def asTask[T](c: JsonNode)(work: => T): T = if (!c.hasNonNull("task")) work else {
+  private def asTask[T](c: JsonNode)(work: => T): T = if (!c.hasNonNull("task")) work
+  else {
     TaskContext.setTaskContext(tasks.getOrElseUpdate(text(c, "task"), TaskContext.empty()))
     try work
     finally TaskContext.unset()
@@ -96,7 +104,9 @@ object ProviderHarness {
   @volatile private var meanwhile: ArrayNode = null
   /** Commands that run beside the others, by name. A command with `beside` is begun and answered at once; `join` waits for what it gives. */
   private val beside = TrieMap.empty[String, FutureTask[JsonNode]]
-  private def perhapsBeside(c: JsonNode)(work: => JsonNode): JsonNode = if (!c.hasNonNull("beside")) work else {
+  private def perhapsBeside(c: JsonNode)(work: => JsonNode): JsonNode = if (!c.hasNonNull("beside"))
+    work
+  else {
     val task = new FutureTask[JsonNode](() => work)
     val thread = new Thread(task, text(c, "beside"))
     thread.setDaemon(true)
@@ -110,7 +120,8 @@ object ProviderHarness {
   private val cursors = TrieMap.empty[String, Cursor]
 
   private[testing] def providerOf(name: String): StateStoreProvider = providers(name).provider
-  private[testing] def allProviders: Seq[StateStoreProvider] = providers.values.map(_.provider).toSeq
+  private[testing] def allProviders: Seq[StateStoreProvider] =
+    providers.values.map(_.provider).toSeq
   private[testing] def storesOf(provider: StateStoreProvider): Seq[ReadStateStore] =
     stores.values.filter(_.owner.provider eq provider).map(_.read).toSeq
   private[testing] def storeOf(name: String): ReadStateStore = stores(name).read
@@ -118,14 +129,19 @@ object ProviderHarness {
   /** JSON array of simple typed values to `UnsafeRow` and back. One instance per schema: projections reuse their row. */
   final class Codec(val schema: StructType) {
     private val project = UnsafeProjection.create(schema)
-    def encode(values: JsonNode): UnsafeRow = synchronized(project(toInternal(values, schema).asInstanceOf[InternalRow]).copy())
-    def decode(row: InternalRow): JsonNode = if (row == null) nodes.nullNode else fromInternal(row, schema)
+    def encode(values: JsonNode): UnsafeRow =
+      synchronized(project(toInternal(values, schema).asInstanceOf[InternalRow]).copy())
+    def decode(row: InternalRow): JsonNode =
+      if (row == null) nodes.nullNode else fromInternal(row, schema)
   }
 
-  private def toInternal(v: JsonNode, t: DataType): Any = if (v == null || v.isNull) null else t match {
+  private def toInternal(v: JsonNode, t: DataType): Any = if (v == null || v.isNull) null
+  else t match {
     case s: StructType =>
       require(v.size == s.length, s"${v.size} values for ${s.length} columns")
-      new GenericInternalRow(s.fields.zipWithIndex.map { case (f, i) => toInternal(v.get(i), f.dataType) })
+      new GenericInternalRow(s.fields.zipWithIndex.map { case (f, i) =>
+        toInternal(v.get(i), f.dataType)
+      })
     case StringType => UTF8String.fromString(v.textValue)
     case LongType | TimestampType => v.longValue
     case IntegerType | DateType => v.intValue
@@ -140,12 +156,14 @@ object ProviderHarness {
     case other => throw new IllegalArgumentException(s"type $other")
   }
 
-  private def fromInternal(v: Any, t: DataType): JsonNode = if (v == null) nodes.nullNode else t match {
+  private def fromInternal(v: Any, t: DataType): JsonNode = if (v == null) nodes.nullNode
+  else t match {
     case s: StructType =>
       val a = nodes.arrayNode()
       val row = v.asInstanceOf[InternalRow]
       s.fields.zipWithIndex.foreach { case (f, i) =>
-        a.add(if (row.isNullAt(i)) nodes.nullNode else fromInternal(row.get(i, f.dataType), f.dataType))
+        a.add(
+          if (row.isNullAt(i)) nodes.nullNode else fromInternal(row.get(i, f.dataType), f.dataType))
       }
       a
     case BinaryType => nodes.textNode(Base64.getEncoder.encodeToString(v.asInstanceOf[Array[Byte]]))
@@ -165,35 +183,45 @@ object ProviderHarness {
   /** One for each schema: to make one compiles code. */
   private def codecOf(ddl: String): Codec = codecs.getOrElseUpdate(ddl, new Codec(schemaOf(ddl)))
   private val prefixCodecs = mutable.Map.empty[StructType, Codec]
-  private def codecOf(schema: StructType): Codec = prefixCodecs.getOrElseUpdate(schema, new Codec(schema))
-  private def schemaOf(ddl: String): StructType = if (ddl.isEmpty) new StructType else StructType.fromDDL(ddl)
+  private def codecOf(schema: StructType): Codec =
+    prefixCodecs.getOrElseUpdate(schema, new Codec(schema))
+  private def schemaOf(ddl: String): StructType =
+    if (ddl.isEmpty) new StructType else StructType.fromDDL(ddl)
   private def text(c: JsonNode, name: String, default: String): String =
     if (c.hasNonNull(name)) c.get(name).asText else default
   private def text(c: JsonNode, name: String): String = {
     require(c.hasNonNull(name), s"'$name' is missing in $c")
     c.get(name).asText
   }
-  private def flag(c: JsonNode, name: String): Boolean = c.hasNonNull(name) && c.get(name).booleanValue
-  private def id(c: JsonNode): Option[String] = if (c.hasNonNull("id")) Some(c.get("id").asText) else None
+  private def flag(c: JsonNode, name: String): Boolean =
+    c.hasNonNull(name) && c.get(name).booleanValue
+  private def id(c: JsonNode): Option[String] =
+    if (c.hasNonNull("id")) Some(c.get("id").asText) else None
   private def entries(c: JsonNode, name: String): Map[String, String] =
-    if (c.hasNonNull(name)) c.get(name).properties().asScala.map(e => e.getKey -> e.getValue.asText).toMap else Map.empty
+    if (c.hasNonNull(name))
+      c.get(name).properties().asScala.map(e => e.getKey -> e.getValue.asText).toMap
+    else Map.empty
 
-  private def specOf(schema: StructType, spec: JsonNode): KeyStateEncoderSpec = text(spec, "type", "none") match {
-    case "none" => NoPrefixKeyStateEncoderSpec(schema)
-    case "prefix" => PrefixKeyScanStateEncoderSpec(schema, spec.get("columns").intValue)
-    case "range" => RangeKeyScanStateEncoderSpec(schema, spec.get("ordinals").elements().asScala.map(_.intValue).toSeq)
-    case "ts_prefix" => TimestampAsPrefixKeyStateEncoderSpec(schema)
-    case "ts_postfix" => TimestampAsPostfixKeyStateEncoderSpec(schema)
-    case other => throw new IllegalArgumentException(s"spec $other")
-  }
+  private def specOf(schema: StructType, spec: JsonNode): KeyStateEncoderSpec =
+    text(spec, "type", "none") match {
+      case "none" => NoPrefixKeyStateEncoderSpec(schema)
+      case "prefix" => PrefixKeyScanStateEncoderSpec(schema, spec.get("columns").intValue)
+      case "range" => RangeKeyScanStateEncoderSpec(schema,
+          spec.get("ordinals").elements().asScala.map(_.intValue).toSeq)
+      case "ts_prefix" => TimestampAsPrefixKeyStateEncoderSpec(schema)
+      case "ts_postfix" => TimestampAsPostfixKeyStateEncoderSpec(schema)
+      case other => throw new IllegalArgumentException(s"spec $other")
+    }
 
   /** Schema of the row that `prefixScan` takes: the leading columns, or the ordering columns, or the key without its time. */
-  private def prefixCodec(schema: StructType, spec: JsonNode): Codec = text(spec, "type", "none") match {
-    case "prefix" => codecOf(StructType(schema.take(spec.get("columns").intValue)))
-    case "range" => codecOf(StructType(spec.get("ordinals").elements().asScala.map(i => schema(i.intValue)).toSeq))
-    case "ts_postfix" => codecOf(StructType(schema.dropRight(1)))
-    case _ => codecOf(schema)
-  }
+  private def prefixCodec(schema: StructType, spec: JsonNode): Codec =
+    text(spec, "type", "none") match {
+      case "prefix" => codecOf(StructType(schema.take(spec.get("columns").intValue)))
+      case "range" => codecOf(
+          StructType(spec.get("ordinals").elements().asScala.map(i => schema(i.intValue)).toSeq))
+      case "ts_postfix" => codecOf(StructType(schema.dropRight(1)))
+      case _ => codecOf(schema)
+    }
 
   private lazy val defaults = { val c = new Configuration; c.size; c } // read from the jars once
 
@@ -208,19 +236,34 @@ object ProviderHarness {
     val key = codecOf(text(c, "key"))
     val value = codecOf(text(c, "value"))
     val spec = if (c.hasNonNull("spec")) c.get("spec") else nodes.objectNode()
-    val storeId = StateStoreId(text(c, "root"), c.path("operator").asLong(0), c.path("partition").asInt(0), text(c, "store", "default"))
+    val storeId = StateStoreId(text(c, "root"), c.path("operator").asLong(0),
+      c.path("partition").asInt(0), text(c, "store", "default"))
     val runId = if (c.hasNonNull("run_id")) UUID.fromString(text(c, "run_id")) else UUID.randomUUID
-    val p = StateStoreProvider.createAndInit(StateStoreProviderId(storeId, runId), key.schema, value.schema,
-      specOf(key.schema, spec), flag(c, "use_cf"), new StateStoreConf(sql), hadoop, flag(c, "multi"), None)
+    val p = StateStoreProvider.createAndInit(
+      StateStoreProviderId(storeId, runId),
+      key.schema,
+      value.schema,
+      specOf(key.schema, spec),
+      flag(c, "use_cf"),
+      new StateStoreConf(sql),
+      hadoop,
+      flag(c, "multi"),
+      None
+    )
     providers(text(c, "p")) = new Opened(p, key, value, spec)
     nodes.nullNode
   }
 
-  private def provider(c: JsonNode): Opened = providers.getOrElse(text(c, "p"), throw new NoSuchElementException(s"provider in $c"))
-  private def store(c: JsonNode): Store = stores.getOrElse(text(c, "s"), throw new NoSuchElementException(s"store in $c"))
-  private def cursor(c: JsonNode): Cursor = cursors.getOrElse(text(c, "it"), throw new NoSuchElementException(s"iterator in $c"))
+  private def provider(c: JsonNode): Opened =
+    providers.getOrElse(text(c, "p"), throw new NoSuchElementException(s"provider in $c"))
+  private def store(c: JsonNode): Store =
+    stores.getOrElse(text(c, "s"), throw new NoSuchElementException(s"store in $c"))
+  private def cursor(c: JsonNode): Cursor =
+    cursors.getOrElse(text(c, "it"), throw new NoSuchElementException(s"iterator in $c"))
 
-  private def keep(c: JsonNode, owner: Opened, s: ReadStateStore): JsonNode = { stores(text(c, "s")) = new Store(owner, s); nodes.nullNode }
+  private def keep(c: JsonNode, owner: Opened, s: ReadStateStore): JsonNode = {
+    stores(text(c, "s")) = new Store(owner, s); nodes.nullNode
+  }
 
   private def openScan(c: JsonNode): Cursor = {
     val s = store(c)
@@ -230,16 +273,20 @@ object ProviderHarness {
     val it = text(c, "scan", "all") match {
       case "values" =>
         val key = k.encode(c.get("k"))
-        new StateStoreIterator(s.read.valuesIterator(key, cf).map(new UnsafeRowPair(key, _)), () => ())
+        new StateStoreIterator(s.read.valuesIterator(key, cf).map(new UnsafeRowPair(key, _)),
+          () => ())
       case "reusable" => // a trait of Spark 4.3; by reflection, for this file compiles for lines without it too
-        reusable = unwrapped(s.read.getClass.getMethod("reusableIterator", classOf[String]).invoke(s.read, cf))
+        reusable = unwrapped(s.read.getClass.getMethod("reusableIterator", classOf[String]).invoke(
+            s.read, cf))
         val pairs = reusable.asInstanceOf[Iterator[UnsafeRowPair]]
         new StateStoreIterator(pairs, () => reusable.asInstanceOf[java.io.Closeable].close())
       case "all" if flag(c, "multi") => s.read.iteratorWithMultiValues(cf)
       case "all" => s.read.iterator(cf)
-      case "prefix" if flag(c, "multi") => s.read.prefixScanWithMultiValues(p.encode(c.get("k")), cf)
+      case "prefix" if flag(c, "multi") =>
+        s.read.prefixScanWithMultiValues(p.encode(c.get("k")), cf)
       case "prefix" => s.read.prefixScan(p.encode(c.get("k")), cf)
-      case "range" if flag(c, "multi") => s.read.rangeScanWithMultiValues(bound("from"), bound("to"), cf)
+      case "range" if flag(c, "multi") =>
+        s.read.rangeScanWithMultiValues(bound("from"), bound("to"), cf)
       case "range" => s.read.rangeScan(bound("from"), bound("to"), cf)
     }
     new Cursor(it, s, cf, k, v, reusable, p)
@@ -266,24 +313,30 @@ object ProviderHarness {
     rows
   }
 
-  private def opt(o: Option[String]): JsonNode = o.map(nodes.textNode(_): JsonNode).getOrElse(nodes.nullNode)
+  private def opt(o: Option[String]): JsonNode =
+    o.map(nodes.textNode(_): JsonNode).getOrElse(nodes.nullNode)
 
   private[testing] def run(c: JsonNode): JsonNode = text(c, "do") match {
     case "open" => open(c)
     case "get_store" =>
       val p = provider(c)
-      keep(c, p, p.provider.getStore(c.get("version").longValue, id(c), flag(c, "force_snapshot"), flag(c, "load_empty")))
+      keep(c, p,
+        p.provider.getStore(c.get("version").longValue, id(c), flag(c, "force_snapshot"),
+          flag(c, "load_empty")))
     case "get_read_store" =>
       val p = provider(c)
       keep(c, p, p.provider.getReadStore(c.get("version").longValue, id(c)))
     case "upgrade" =>
       val p = provider(c)
-      keep(c, p, p.provider.upgradeReadStoreToWriteStore(stores(text(c, "from")).read, c.get("version").longValue, id(c), flag(c, "force_snapshot")))
+      keep(c, p,
+        p.provider.upgradeReadStoreToWriteStore(stores(text(c, "from")).read,
+          c.get("version").longValue, id(c), flag(c, "force_snapshot")))
     case "join" =>
       try beside.remove(text(c, "name")).get.get
       catch { case e: ExecutionException => throw e.getCause }
     case "kill_task" => tasks(text(c, "task")).markInterrupted("killed by the test"); nodes.nullNode
-    case "end_task" => tasks.remove(text(c, "task")).foreach(_.markTaskCompleted(None)); nodes.nullNode
+    case "end_task" =>
+      tasks.remove(text(c, "task")).foreach(_.markTaskCompleted(None)); nodes.nullNode
     case "get" =>
       val s = store(c)
       val (cf, k, v, _) = s.family(c)
@@ -297,7 +350,8 @@ object ProviderHarness {
       val s = store(c)
       val (cf, k, v, _) = s.family(c)
       val out = nodes.arrayNode()
-      s.read.multiGet(c.get("keys").elements().asScala.map(k.encode).toArray, cf).foreach(r => out.add(v.decode(r)))
+      s.read.multiGet(c.get("keys").elements().asScala.map(k.encode).toArray, cf).foreach(r =>
+        out.add(v.decode(r)))
       out
     case "exists" =>
       val s = store(c)
@@ -317,7 +371,8 @@ object ProviderHarness {
     case "put_many" =>
       val s = store(c)
       val (cf, k, v, _) = s.family(c)
-      c.get("rows").elements().asScala.foreach(r => s.write.put(k.encode(r.get(0)), v.encode(r.get(1)), cf))
+      c.get("rows").elements().asScala.foreach(r =>
+        s.write.put(k.encode(r.get(0)), v.encode(r.get(1)), cf))
       nodes.nullNode
     case "put_list" | "merge_list" =>
       val s = store(c)
@@ -332,7 +387,8 @@ object ProviderHarness {
       val layer = new Numbered(c)
       layer.numbers.foreach { i =>
         val key = k.encode(nodes.arrayNode().add(i))
-        if (layer.removes) s.write.remove(key, cf) else s.write.put(key, v.encode(nodes.arrayNode().add(layer.text(i))), cf)
+        if (layer.removes) s.write.remove(key, cf)
+        else s.write.put(key, v.encode(nodes.arrayNode().add(layer.text(i))), cf)
       }
       nodes.nullNode
     case "check_numbered" => // the store holds what these layers leave, the last one on top, and nothing else
@@ -345,8 +401,10 @@ object ProviderHarness {
       try rows.foreach { row =>
           val i = k.decode(row.key).get(0).longValue
           val text = v.decode(row.value).get(0).textValue
-          val layer = wanted(i).getOrElse(throw new AssertionError(s"$i is there, and should not be"))
-          if (text != layer.text(i)) throw new AssertionError(s"$i has the value of another version: ${text.take(40)}")
+          val layer =
+            wanted(i).getOrElse(throw new AssertionError(s"$i is there, and should not be"))
+          if (text != layer.text(i))
+            throw new AssertionError(s"$i has the value of another version: ${text.take(40)}")
           found += 1
         }
       finally rows.close()
@@ -357,7 +415,8 @@ object ProviderHarness {
     case "merge_blanks" => // a value of one long text
       val s = store(c)
       val (cf, k, v, _) = s.family(c)
-      s.write.merge(k.encode(c.get("k")), v.encode(nodes.arrayNode().add(" " * c.get("length").intValue)), cf)
+      s.write.merge(k.encode(c.get("k")),
+        v.encode(nodes.arrayNode().add(" " * c.get("length").intValue)), cf)
       nodes.nullNode
     case "merge" =>
       val s = store(c)
@@ -376,12 +435,15 @@ object ProviderHarness {
       nodes.nullNode
     case "scan" =>
       val cur = openScan(c)
-      try read(cur, -1, remove = false, flag(c, "lazily")) finally cur.it.close()
+      try read(cur, -1, remove = false, flag(c, "lazily"))
+      finally cur.it.close()
     case "iter_open" => cursors(text(c, "it")) = openScan(c); nodes.nullNode
-    case "iter_next" => read(cursor(c), if (c.has("n")) c.get("n").intValue else 1, flag(c, "remove"), flag(c, "lazily"))
+    case "iter_next" => read(cursor(c), if (c.has("n")) c.get("n").intValue else 1,
+        flag(c, "remove"), flag(c, "lazily"))
     case "iter_seek" =>
       val cur = cursor(c)
-      unwrapped(cur.reusable.getClass.getMethod("refreshAndSeekToPrefix", classOf[UnsafeRow]).invoke(cur.reusable, cur.prefix.encode(c.get("k"))))
+      unwrapped(cur.reusable.getClass.getMethod("refreshAndSeekToPrefix",
+          classOf[UnsafeRow]).invoke(cur.reusable, cur.prefix.encode(c.get("k"))))
       nodes.nullNode
     case "iter_close" => cursors.remove(text(c, "it")).foreach(_.it.close()); nodes.nullNode
     case "commit" =>
@@ -389,7 +451,8 @@ object ProviderHarness {
       val out = nodes.objectNode().put("version", s.commit())
       val info = s.getStateStoreCheckpointInfo()
       out.put("info_version", info.batchVersion).put("partition", info.partitionId)
-      out.set[ObjectNode]("id", opt(info.stateStoreCkptId)).set[ObjectNode]("base_id", opt(info.baseStateStoreCkptId))
+      out.set[ObjectNode]("id", opt(info.stateStoreCkptId)).set[ObjectNode]("base_id",
+        opt(info.baseStateStoreCkptId))
     case "abort" => store(c).read.abort(); nodes.nullNode
     case "release" => store(c).read.release(); nodes.nullNode
     case "has_committed" => nodes.booleanNode(store(c).write.hasCommitted)
@@ -402,12 +465,14 @@ object ProviderHarness {
       require(unknown.isEmpty, s"metrics not among supportedCustomMetrics: $unknown")
       val instance = nodes.objectNode()
       m.instanceMetrics.foreach { case (k, v) => instance.put(k.name, v) }
-      nodes.objectNode().put("keys", m.numKeys).put("memory_bytes", m.memoryUsedBytes).set[ObjectNode]("custom", custom).set[ObjectNode]("instance", instance)
+      nodes.objectNode().put("keys", m.numKeys).put("memory_bytes", m.memoryUsedBytes).set[
+        ObjectNode]("custom", custom).set[ObjectNode]("instance", instance)
     case "create_cf" =>
       val s = store(c)
       val (k, v) = (codecOf(text(c, "key")), codecOf((text(c, "value"))))
       val spec = if (c.hasNonNull("spec")) c.get("spec") else nodes.objectNode()
-      s.write.createColFamilyIfAbsent(text(c, "cf"), k.schema, v.schema, specOf(k.schema, spec), flag(c, "multi"), flag(c, "internal"))
+      s.write.createColFamilyIfAbsent(text(c, "cf"), k.schema, v.schema, specOf(k.schema, spec),
+        flag(c, "multi"), flag(c, "internal"))
       s.owner.families(text(c, "cf")) = (k, v, prefixCodec(k.schema, spec))
       nodes.nullNode
     case "register_cf" => // a method of Spark 4.3
@@ -415,7 +480,8 @@ object ProviderHarness {
       val (k, v) = (codecOf(text(c, "key")), codecOf((text(c, "value"))))
       val spec = if (c.hasNonNull("spec")) c.get("spec") else nodes.objectNode()
       val method = s.read.getClass.getMethods.find(_.getName == "registerColFamily").get
-      unwrapped(method.invoke(s.read, text(c, "cf"), k.schema, v.schema, specOf(k.schema, spec), Boolean.box(flag(c, "multi")), Boolean.box(flag(c, "internal"))))
+      unwrapped(method.invoke(s.read, text(c, "cf"), k.schema, v.schema, specOf(k.schema, spec),
+          Boolean.box(flag(c, "multi")), Boolean.box(flag(c, "internal"))))
       s.owner.families(text(c, "cf")) = (k, v, prefixCodec(k.schema, spec))
       nodes.nullNode
     case "replay" =>
@@ -423,17 +489,23 @@ object ProviderHarness {
       val replay = p.provider.asInstanceOf[SupportsFineGrainedReplay]
       val (from, to) = (c.get("snapshot").longValue, c.get("version").longValue)
       val fromId = Option(c.get("snapshot_id")).filterNot(_.isNull).map(_.asText)
-      keep(c, p, if (flag(c, "read")) replay.replayReadStateFromSnapshot(from, to, fromId, id(c))
-        else replay.replayStateFromSnapshot(from, to, flag(c, "read_only"), fromId, id(c)))
+      keep(
+        c,
+        p,
+        if (flag(c, "read")) replay.replayReadStateFromSnapshot(from, to, fromId, id(c))
+        else replay.replayStateFromSnapshot(from, to, flag(c, "read_only"), fromId, id(c))
+      )
     case "changes" =>
       val p = provider(c)
       val cf = Option(c.get("cf")).filterNot(_.isNull).map(_.asText)
       val (k, v, _) = p.families(cf.getOrElse("default"))
       val records = p.provider.asInstanceOf[SupportsFineGrainedReplay]
-        .getStateStoreChangeDataReader(c.get("start").longValue, c.get("version").longValue, cf, id(c))
+        .getStateStoreChangeDataReader(c.get("start").longValue, c.get("version").longValue, cf,
+          id(c))
       val out = nodes.arrayNode()
       records.foreach { case (kind, key, value, batch) =>
-        out.add(nodes.arrayNode().add(RecordType.getRecordTypeAsString(kind)).add(k.decode(key)).add(v.decode(value)).add(batch))
+        out.add(nodes.arrayNode().add(RecordType.getRecordTypeAsString(kind)).add(
+            k.decode(key)).add(v.decode(value)).add(batch))
       }
       out
     case "remove_cf" => nodes.booleanNode(store(c).write.removeColFamilyIfExists(text(c, "cf")))
@@ -441,8 +513,12 @@ object ProviderHarness {
       val a = nodes.arrayNode()
       store(c).read.allColumnFamilyNames.toSeq.sorted.foreach(a.add)
       a
-    case "snapshot" => val p = provider(c).provider; ifThere(p, "doSnapshotMaintenance")(p.doMaintenance()); nodes.nullNode
-    case "cleanup" => val p = provider(c).provider; ifThere(p, "doCleanupMaintenance")(p.doMaintenance()); nodes.nullNode
+    case "snapshot" =>
+      val p = provider(c).provider; ifThere(p, "doSnapshotMaintenance")(p.doMaintenance());
+      nodes.nullNode
+    case "cleanup" =>
+      val p = provider(c).provider; ifThere(p, "doCleanupMaintenance")(p.doMaintenance());
+      nodes.nullNode
     case "maintenance" => provider(c).provider.doMaintenance(); nodes.nullNode
     case "close" =>
       val p = provider(c)
@@ -455,29 +531,39 @@ object ProviderHarness {
     case "partition_of" => // where Spark's shuffle puts each key
       val codec = codecOf(text(c, "key"))
       val n = c.get("partitions").intValue
-      val columns = codec.schema.fields.zipWithIndex.map { case (f, i) => BoundReference(i, f.dataType, f.nullable) }
+      val columns = codec.schema.fields.zipWithIndex.map { case (f, i) =>
+        BoundReference(i, f.dataType, f.nullable)
+      }
       val expr = Pmod(new Murmur3Hash(columns.toSeq), Literal(n))
       val out = nodes.arrayNode()
-      c.get("keys").elements().asScala.foreach(k => out.add(expr.eval(codec.encode(k)).asInstanceOf[Int]))
+      c.get("keys").elements().asScala.foreach(k =>
+        out.add(expr.eval(codec.encode(k)).asInstanceOf[Int]))
       out
     case "spark_partition_of" => // where Spark's own offline tools think that each state key belongs
       val codec = codecOf(text(c, "key"))
       val variable = Option(c.get("variable")).filterNot(_.isNull).map(_.asText.split(":"))
-        .map(v => TransformWithStateVariableInfo(v(0), StateVariableType.withName(v(1)), v(2).toBoolean))
-      val extractor = StatePartitionKeyExtractorFactory.create(text(c, "operator"), codec.schema, text(c, "store", "default"), text(c, "cf", "default"),
+        .map(v =>
+          TransformWithStateVariableInfo(v(0), StateVariableType.withName(v(1)), v(2).toBoolean))
+      val extractor = StatePartitionKeyExtractorFactory.create(text(c, "operator"), codec.schema,
+        text(c, "store", "default"), text(c, "cf", "default"),
         Option(c.get("format")).filterNot(_.isNull).map(_.intValue), variable)
-      val columns = extractor.partitionKeySchema.fields.zipWithIndex.map { case (f, i) => BoundReference(i, f.dataType, f.nullable) }
+      val columns = extractor.partitionKeySchema.fields.zipWithIndex.map { case (f, i) =>
+        BoundReference(i, f.dataType, f.nullable)
+      }
       val expr = Pmod(new Murmur3Hash(columns.toSeq), Literal(c.get("partitions").intValue))
       val out = nodes.arrayNode()
-      c.get("keys").elements().asScala.foreach(k => out.add(expr.eval(extractor.partitionKey(codec.encode(k))).asInstanceOf[Int]))
+      c.get("keys").elements().asScala.foreach(k =>
+        out.add(expr.eval(extractor.partitionKey(codec.encode(k))).asInstanceOf[Int]))
       out
     case "slots" => // the shim's key-group arithmetic; by reflection, for this file compiles without the shim too
       val cls = Class.forName("org.apache.spark.sql.millpond.KeyGroups")
       val groups = cls.getConstructor(classOf[Int], classOf[Int])
-        .newInstance(Integer.valueOf(c.get("max_parallelism").intValue), Integer.valueOf(c.get("base").intValue))
+        .newInstance(Integer.valueOf(c.get("max_parallelism").intValue),
+          Integer.valueOf(c.get("base").intValue))
       val slot = cls.getMethod("slot", classOf[Int])
       val out = nodes.arrayNode()
-      c.get("groups").elements().asScala.foreach(g => out.add(slot.invoke(groups, Integer.valueOf(g.intValue)).asInstanceOf[Int]))
+      c.get("groups").elements().asScala.foreach(g =>
+        out.add(slot.invoke(groups, Integer.valueOf(g.intValue)).asInstanceOf[Int]))
       out
     case "arm" => // seams of the shim that fail from here on
       Faults.arm(text(c, "point"), c.get("first").intValue, c.get("last").intValue, text(c, "kind"))
@@ -487,7 +573,9 @@ object ProviderHarness {
       val line = json.writeValueAsString(c.get("commands"))
       Faults.meanwhile(text(c, "point"), () => meanwhile = answer(line))
       nodes.nullNode
-    case "happened" => Faults.disarm(); require(meanwhile != null, "the commands did not come to their end"); meanwhile
+    case "happened" =>
+      Faults.disarm(); require(meanwhile != null, "the commands did not come to their end");
+      meanwhile
     case "disarm" => nodes.numberNode(Faults.disarm())
     case "pid" => nodes.numberNode(ProcessHandle.current.pid)
     case other => throw new IllegalArgumentException(s"command $other")
@@ -496,8 +584,10 @@ object ProviderHarness {
   private[testing] def failure(e: Throwable): ObjectNode = {
     val chain = Iterator.iterate(e)(_.getCause).takeWhile(_ != null).take(20).toSeq
     val causes = nodes.arrayNode()
-    chain.foreach(x => causes.add(nodes.arrayNode().add(x.getClass.getName).add(String.valueOf(x.getMessage))))
-    val condition = chain.collectFirst { case t: SparkThrowable if t.getCondition != null => t.getCondition }
+    chain.foreach(x =>
+      causes.add(nodes.arrayNode().add(x.getClass.getName).add(String.valueOf(x.getMessage))))
+    val condition =
+      chain.collectFirst { case t: SparkThrowable if t.getCondition != null => t.getCondition }
     val out = nodes.objectNode()
     out.set[ObjectNode]("causes", causes).set[ObjectNode]("condition", opt(condition))
     out.put("trace", e.getStackTrace.take(12).mkString("\n"))
@@ -523,14 +613,18 @@ object ProviderHarness {
   def main(args: Array[String]): Unit = {
     val out = new PrintStream(System.out, true, UTF_8)
     System.setOut(System.err) // nothing else may write between the answers
-    val conf = new SparkConf().setMaster("local[1]").setAppName("provider harness").set("spark.ui.enabled", "false")
-    args.foreach { a => val i = a.indexOf('='); conf.set(a.take(i), a.drop(i + 1)) }
+    val conf = new SparkConf().setMaster("local[1]").setAppName("provider harness").set(
+      "spark.ui.enabled", "false")
+    args.foreach { a =>
+      val i = a.indexOf('='); conf.set(a.take(i), a.drop(i + 1))
+    }
     val context = new SparkContext(conf)
     context.setLogLevel(conf.get("spark.millpond.harness.log", "ERROR"))
     StateStoreCoordinatorRef.forDriver(context.env, new SQLConf)
     out.println("ready")
     val in = new BufferedReader(new InputStreamReader(System.in, UTF_8))
-    Iterator.continually(in.readLine()).takeWhile(_ != null).foreach(line => out.println(json.writeValueAsString(answer(line))))
+    Iterator.continually(in.readLine()).takeWhile(_ != null).foreach(line =>
+      out.println(json.writeValueAsString(answer(line))))
     context.stop()
     if (conf.getBoolean("spark.millpond.harness.exit", true)) System.exit(0)
   }

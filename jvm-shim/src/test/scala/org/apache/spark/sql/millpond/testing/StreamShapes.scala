@@ -3,7 +3,9 @@ package org.apache.spark.sql.millpond.testing
 import java.sql.Timestamp
 import java.time.Duration
 
-import org.apache.spark.sql.{classic, DataFrame, Encoder, Encoders, KeyValueGroupedDataset, SparkSessionExtensions}
+import org.apache.spark.sql.{
+  classic, DataFrame, Encoder, Encoders, KeyValueGroupedDataset, SparkSessionExtensions
+}
 import org.apache.spark.sql.functions._
 import org.apache.spark.sql.streaming._
 
@@ -23,8 +25,10 @@ object StreamShapes {
 
   /** A session of the same context that was started without any extension. Its constructor is private in Scala only. */
   def sessionWithoutExtensions(session: classic.SparkSession): classic.SparkSession = {
-    val arguments = Seq(session.sparkContext, None, None, new SparkSessionExtensions, Map.empty, Map.empty)
-    val constructor = classOf[classic.SparkSession].getConstructors.find(_.getParameterCount == arguments.size).get
+    val arguments =
+      Seq(session.sparkContext, None, None, new SparkSessionExtensions, Map.empty, Map.empty)
+    val constructor =
+      classOf[classic.SparkSession].getConstructors.find(_.getParameterCount == arguments.size).get
     constructor.newInstance(arguments: _*).asInstanceOf[classic.SparkSession]
   }
 
@@ -34,32 +38,47 @@ object StreamShapes {
     val events = input.as[Event].withWatermark("ts", "10 seconds")
     val groups = events.groupByKey(e => Key(e.k, e.v % 2 == 1))
     def seeds[S: Encoder](make: Long => S): KeyValueGroupedDataset[Key, S] =
-      Seq((Option("a"), 1000L), (None, 7L), (Option("zz"), 5L)).toDS().groupByKey(s => Key(s._1, s._2 % 2 == 1)).mapValues(s => make(s._2))
+      Seq((Option("a"), 1000L), (None, 7L), (Option("zz"), 5L)).toDS().groupByKey(s =>
+        Key(s._1, s._2 % 2 == 1)).mapValues(s => make(s._2))
 
     def states(processor: StatefulProcessor[Key, Event, Out], time: TimeMode): DataFrame =
       groups.transformWithState(processor, time, OutputMode.Update()).toDF()
 
     name match {
-      case "map-groups" => groups.mapGroupsWithState(GroupStateTimeout.NoTimeout())(Groups.mapped).toDF()
-      case "flat-map-update" => groups.flatMapGroupsWithState(OutputMode.Update(), GroupStateTimeout.EventTimeTimeout())(Groups.byEventTime).toDF()
-      case "flat-map-append" => groups.flatMapGroupsWithState(OutputMode.Append(), GroupStateTimeout.EventTimeTimeout())(Groups.byEventTime).toDF()
+      case "map-groups" =>
+        groups.mapGroupsWithState(GroupStateTimeout.NoTimeout())(Groups.mapped).toDF()
+      case "flat-map-update" =>
+        groups.flatMapGroupsWithState(OutputMode.Update(), GroupStateTimeout.EventTimeTimeout())(
+          Groups.byEventTime).toDF()
+      case "flat-map-append" =>
+        groups.flatMapGroupsWithState(OutputMode.Append(), GroupStateTimeout.EventTimeTimeout())(
+          Groups.byEventTime).toDF()
       case "flat-map-processing-time" =>
-        groups.flatMapGroupsWithState(OutputMode.Update(), GroupStateTimeout.ProcessingTimeTimeout())(Groups.byProcessingTime).toDF()
-      case "flat-map-counts" => groups.flatMapGroupsWithState(OutputMode.Update(), GroupStateTimeout.EventTimeTimeout())(Groups.countedUntil(byEventTime = true)).toDF()
+        groups.flatMapGroupsWithState(OutputMode.Update(),
+          GroupStateTimeout.ProcessingTimeTimeout())(Groups.byProcessingTime).toDF()
+      case "flat-map-counts" =>
+        groups.flatMapGroupsWithState(OutputMode.Update(), GroupStateTimeout.EventTimeTimeout())(
+          Groups.countedUntil(byEventTime = true)).toDF()
       case "flat-map-counts-processing-time" =>
-        groups.flatMapGroupsWithState(OutputMode.Update(), GroupStateTimeout.ProcessingTimeTimeout())(Groups.countedUntil(byEventTime = false)).toDF()
+        groups.flatMapGroupsWithState(OutputMode.Update(),
+          GroupStateTimeout.ProcessingTimeTimeout())(
+          Groups.countedUntil(byEventTime = false)).toDF()
       case "flat-map-initial-state" =>
-        groups.flatMapGroupsWithState(OutputMode.Update(), GroupStateTimeout.NoTimeout(), seeds(identity[Long]))(Groups.counted).toDF()
+        groups.flatMapGroupsWithState(OutputMode.Update(), GroupStateTimeout.NoTimeout(),
+          seeds(identity[Long]))(Groups.counted).toDF()
       case "event-time" => states(new Everything(TimeMode.EventTime()), TimeMode.EventTime())
-      case "processing-time" => states(new Everything(TimeMode.ProcessingTime()), TimeMode.ProcessingTime())
+      case "processing-time" =>
+        states(new Everything(TimeMode.ProcessingTime()), TimeMode.ProcessingTime())
       case "no-time" => states(new Everything(TimeMode.None()), TimeMode.None())
-      case "initial-state" => groups.transformWithState(new Seeded, TimeMode.None(), OutputMode.Update(), seeds(n => Count(Some(n)))).toDF()
+      case "initial-state" => groups.transformWithState(new Seeded, TimeMode.None(),
+          OutputMode.Update(), seeds(n => Count(Some(n)))).toDF()
       case "both" => states(new Dropping(drop = false), TimeMode.None())
       case "dropped" => states(new Dropping(drop = true), TimeMode.None())
       case "counted" => states(new Evolving, TimeMode.None())
       case "named" => states(new Evolved, TimeMode.None())
       case "then-window" =>
-        groups.transformWithState(new Emitting, "at", OutputMode.Append()).groupBy(window(col("at"), "10 seconds").as("w"))
+        groups.transformWithState(new Emitting, "at", OutputMode.Append()).groupBy(window(col("at"),
+            "10 seconds").as("w"))
           .agg(sum("n").as("n"), collect_set("k").as("keys"))
       case other => throw new IllegalArgumentException(s"no shape '$other'")
     }
@@ -73,7 +92,8 @@ private object Groups {
   def mapped(key: Key, rows: Iterator[Event], state: GroupState[Seen]): Out = {
     val values = rows.map(_.v).toList.sorted
     val old = state.getOption.getOrElse(Seen(Some(0L), Inner(None, Nil), Map.empty))
-    val now = Seen(old.n.map(_ + values.size), Inner(key.k, values.map(_.toString).take(3)), old.amounts + (s"v${values.head % 4}" -> BigDecimal(values.last) / 4))
+    val now = Seen(old.n.map(_ + values.size), Inner(key.k, values.map(_.toString).take(3)),
+      old.amounts + (s"v${values.head % 4}" -> BigDecimal(values.last) / 4))
     state.update(now)
     Out(key.k, key.odd, old.inner.toString, shown(now))
   }
@@ -86,7 +106,8 @@ private object Groups {
     } else {
       val found = rows.toList
       val out = mapped(key, found.iterator, state)
-      state.setTimeoutTimestamp(math.max(found.map(_.ts.getTime).max + 5000, state.getCurrentWatermarkMs() + 1))
+      state.setTimeoutTimestamp(math.max(found.map(_.ts.getTime).max + 5000,
+          state.getCurrentWatermarkMs() + 1))
       Iterator(out)
     }
 
@@ -100,7 +121,8 @@ private object Groups {
     }
 
   /** State without nested types: state format 1 cannot tell a null struct from an absent state that has a timeout. */
-  def countedUntil(byEventTime: Boolean)(key: Key, rows: Iterator[Event], state: GroupState[Count]): Iterator[Out] = {
+  def countedUntil(byEventTime: Boolean)(
+      key: Key, rows: Iterator[Event], state: GroupState[Count]): Iterator[Out] = {
     val last = state.getOption.toString
     if (state.hasTimedOut) { state.remove(); Iterator(Out(key.k, key.odd, "timed out", last)) }
     else {
@@ -122,32 +144,39 @@ private object Groups {
 
 /** Every kind of state, with a value of nested types; by processing time also with TTL: an hour (never over, here) and a millisecond (over in
   * the next batch, which is later than that). */
-private class Everything(time: TimeMode) extends StatefulProcessor[StreamShapes.Key, StreamShapes.Event, StreamShapes.Out] {
+private class Everything(time: TimeMode)
+    extends StatefulProcessor[StreamShapes.Key, StreamShapes.Event, StreamShapes.Out] {
   import StreamShapes._
 
   @transient private var seen: ValueState[Seen] = _
   @transient private var recent: ListState[Count] = _
   @transient private var latest: MapState[Inner, Count] = _
-  @transient private var lasting: Seq[(ValueState[Count], ListState[Count], MapState[String, Count])] = _
+  @transient private var lasting
+      : Seq[(ValueState[Count], ListState[Count], MapState[String, Count])] = _
 
   override def init(outputMode: OutputMode, timeMode: TimeMode): Unit = {
     val count = Encoders.product[Count]
     seen = getHandle.getValueState("seen", Encoders.product[Seen], TTLConfig.NONE)
     recent = getHandle.getListState("recent", count, TTLConfig.NONE)
     latest = getHandle.getMapState("latest", Encoders.product[Inner], count, TTLConfig.NONE)
-    val ttls = if (time == TimeMode.ProcessingTime()) Seq("kept" -> Duration.ofHours(1), "brief" -> Duration.ofMillis(1)) else Nil
+    val ttls = if (time == TimeMode.ProcessingTime())
+      Seq("kept" -> Duration.ofHours(1), "brief" -> Duration.ofMillis(1))
+    else Nil
     lasting = ttls.map { case (name, ttl) =>
       val config = TTLConfig(ttl)
-      (getHandle.getValueState(s"${name}Value", count, config), getHandle.getListState(s"${name}List", count, config),
+      (getHandle.getValueState(s"${name}Value", count, config),
+        getHandle.getListState(s"${name}List", count, config),
         getHandle.getMapState(s"${name}Map", Encoders.STRING, count, config))
     }
   }
 
-  override def handleInputRows(key: Key, rows: Iterator[Event], timers: TimerValues): Iterator[Out] = {
+  override def handleInputRows(
+      key: Key, rows: Iterator[Event], timers: TimerValues): Iterator[Out] = {
     val before = shown()
     val values = rows.map(_.v).toList.sorted
     val old = if (seen.exists()) seen.get() else Seen(Some(0L), Inner(None, Nil), Map.empty)
-    seen.update(Seen(old.n.map(_ + values.size), Inner(key.k, values.map(_.toString)), old.amounts + (s"v${values.head % 4}" -> BigDecimal(values.last) / 4)))
+    seen.update(Seen(old.n.map(_ + values.size), Inner(key.k, values.map(_.toString)),
+        old.amounts + (s"v${values.head % 4}" -> BigDecimal(values.last) / 4)))
     values.foreach { v =>
       recent.appendValue(Count(Some(v)))
       latest.updateValue(Inner(Some(s"m${v % 3}"), Seq("t")), Count(Some(v)))
@@ -157,8 +186,12 @@ private class Everything(time: TimeMode) extends StatefulProcessor[StreamShapes.
         map.updateValue(s"m${v % 3}", Count(Some(v)))
       }
     }
-    if (recent.get().size > 3) { recent.put(recent.get().toArray.takeRight(1)); recent.appendList(Array(Count(None), Count(Some(-1L)))) }
-    if (latest.containsKey(Inner(Some("m1"), Seq("t"))) && values.size > 1) latest.removeKey(Inner(Some("m1"), Seq("t")))
+    if (recent.get().size > 3) {
+      recent.put(recent.get().toArray.takeRight(1));
+      recent.appendList(Array(Count(None), Count(Some(-1L))))
+    }
+    if (latest.containsKey(Inner(Some("m1"), Seq("t"))) && values.size > 1)
+      latest.removeKey(Inner(Some("m1"), Seq("t")))
     if (values.size == 2) lasting.foreach { case (_, list, map) => list.clear(); map.clear() }
     if (time == TimeMode.EventTime()) {
       val watermark = timers.getCurrentWatermarkInMs()
@@ -174,35 +207,48 @@ private class Everything(time: TimeMode) extends StatefulProcessor[StreamShapes.
     Iterator(Out(key.k, key.odd, s"input, before: $before", shown()))
   }
 
-  override def handleExpiredTimer(key: Key, timers: TimerValues, expired: ExpiredTimerInfo): Iterator[Out] = {
+  override def handleExpiredTimer(
+      key: Key, timers: TimerValues, expired: ExpiredTimerInfo): Iterator[Out] = {
     val at = expired.getExpiryTimeInMs()
     if (seen.exists() && seen.get().n.exists(_ % 2 == 0)) { latest.clear(); seen.clear() }
-    Iterator(Out(key.k, key.odd, if (time == TimeMode.EventTime()) s"fired at $at" else if (at == 1) "fired late" else "fired", shown()))
+    Iterator(Out(key.k, key.odd,
+        if (time == TimeMode.EventTime()) s"fired at $at"
+        else if (at == 1) "fired late"
+        else "fired", shown()))
   }
 
   private def shown(): String = {
-    val lists = lasting.flatMap { case (value, list, map) => Seq(Option(value.get()), list.get().toList, map.iterator().toList.sortBy(_._1)) }
+    val lists = lasting.flatMap { case (value, list, map) =>
+      Seq(Option(value.get()), list.get().toList, map.iterator().toList.sortBy(_._1))
+    }
     val timers = if (time == TimeMode.None()) 0 else getHandle.listTimers().size
-    Seq(if (seen.exists()) Groups.shown(seen.get()) else "", recent.get().toList, latest.iterator().toList.sortBy(_._1.name), lists, s"$timers timers").mkString("; ")
+    Seq(if (seen.exists()) Groups.shown(seen.get()) else "", recent.get().toList,
+      latest.iterator().toList.sortBy(_._1.name), lists, s"$timers timers").mkString("; ")
   }
 }
 
-private class Seeded extends StatefulProcessorWithInitialState[StreamShapes.Key, StreamShapes.Event, StreamShapes.Out, StreamShapes.Count] {
+private class Seeded
+    extends StatefulProcessorWithInitialState[StreamShapes.Key, StreamShapes.Event,
+      StreamShapes.Out, StreamShapes.Count] {
   import StreamShapes._
   @transient private var sum: ValueState[Count] = _
 
-  override def init(outputMode: OutputMode, timeMode: TimeMode): Unit = sum = getHandle.getValueState("sum", Encoders.product[Count], TTLConfig.NONE)
+  override def init(outputMode: OutputMode, timeMode: TimeMode): Unit =
+    sum = getHandle.getValueState("sum", Encoders.product[Count], TTLConfig.NONE)
 
-  override def handleInitialState(key: Key, seed: Count, timers: TimerValues): Unit = sum.update(seed)
+  override def handleInitialState(key: Key, seed: Count, timers: TimerValues): Unit =
+    sum.update(seed)
 
-  override def handleInputRows(key: Key, rows: Iterator[Event], timers: TimerValues): Iterator[Out] = {
+  override def handleInputRows(
+      key: Key, rows: Iterator[Event], timers: TimerValues): Iterator[Out] = {
     val before = Option(sum.get())
     sum.update(Count(Some(before.flatMap(_.n).getOrElse(0L) + rows.map(_.v).sum)))
     Iterator(Out(key.k, key.odd, before.toString, sum.get().toString))
   }
 }
 
-private class Dropping(drop: Boolean) extends StatefulProcessor[StreamShapes.Key, StreamShapes.Event, StreamShapes.Out] {
+private class Dropping(drop: Boolean)
+    extends StatefulProcessor[StreamShapes.Key, StreamShapes.Event, StreamShapes.Out] {
   import StreamShapes._
   @transient private var kept: ValueState[Count] = _
   @transient private var dropped: ListState[Count] = _
@@ -213,7 +259,8 @@ private class Dropping(drop: Boolean) extends StatefulProcessor[StreamShapes.Key
     else dropped = getHandle.getListState("dropped", Encoders.product[Count], TTLConfig.NONE)
   }
 
-  override def handleInputRows(key: Key, rows: Iterator[Event], timers: TimerValues): Iterator[Out] = {
+  override def handleInputRows(
+      key: Key, rows: Iterator[Event], timers: TimerValues): Iterator[Out] = {
     val values = rows.map(_.v).toList.sorted
     kept.update(Count(Some(Option(kept.get()).flatMap(_.n).getOrElse(0L) + values.size)))
     if (!drop) values.foreach(v => dropped.appendValue(Count(Some(v))))
@@ -221,11 +268,14 @@ private class Dropping(drop: Boolean) extends StatefulProcessor[StreamShapes.Key
   }
 }
 
-private class Evolving extends StatefulProcessor[StreamShapes.Key, StreamShapes.Event, StreamShapes.Out] {
+private class Evolving
+    extends StatefulProcessor[StreamShapes.Key, StreamShapes.Event, StreamShapes.Out] {
   import StreamShapes._
   @transient private var value: ValueState[Count] = _
-  override def init(outputMode: OutputMode, timeMode: TimeMode): Unit = value = getHandle.getValueState("value", Encoders.product[Count], TTLConfig.NONE)
-  override def handleInputRows(key: Key, rows: Iterator[Event], timers: TimerValues): Iterator[Out] = {
+  override def init(outputMode: OutputMode, timeMode: TimeMode): Unit =
+    value = getHandle.getValueState("value", Encoders.product[Count], TTLConfig.NONE)
+  override def handleInputRows(
+      key: Key, rows: Iterator[Event], timers: TimerValues): Iterator[Out] = {
     val before = Option(value.get())
     value.update(Count(Some(rows.map(_.v).sum)))
     Iterator(Out(key.k, key.odd, before.toString, value.get().toString))
@@ -233,23 +283,28 @@ private class Evolving extends StatefulProcessor[StreamShapes.Key, StreamShapes.
 }
 
 /** [[Evolving]] with a field more in its value. */
-private class Evolved extends StatefulProcessor[StreamShapes.Key, StreamShapes.Event, StreamShapes.Out] {
+private class Evolved
+    extends StatefulProcessor[StreamShapes.Key, StreamShapes.Event, StreamShapes.Out] {
   import StreamShapes._
   @transient private var value: ValueState[NamedCount] = _
   override def init(outputMode: OutputMode, timeMode: TimeMode): Unit =
     value = getHandle.getValueState("value", Encoders.product[NamedCount], TTLConfig.NONE)
-  override def handleInputRows(key: Key, rows: Iterator[Event], timers: TimerValues): Iterator[Out] = {
+  override def handleInputRows(
+      key: Key, rows: Iterator[Event], timers: TimerValues): Iterator[Out] = {
     val before = Option(value.get())
     value.update(NamedCount(Some(rows.map(_.v).sum), Some("named")))
     Iterator(Out(key.k, key.odd, before.toString, value.get().toString))
   }
 }
 
-private class Emitting extends StatefulProcessor[StreamShapes.Key, StreamShapes.Event, StreamShapes.Emitted] {
+private class Emitting
+    extends StatefulProcessor[StreamShapes.Key, StreamShapes.Event, StreamShapes.Emitted] {
   import StreamShapes._
   @transient private var count: ValueState[Count] = _
-  override def init(outputMode: OutputMode, timeMode: TimeMode): Unit = count = getHandle.getValueState("count", Encoders.product[Count], TTLConfig.NONE)
-  override def handleInputRows(key: Key, rows: Iterator[Event], timers: TimerValues): Iterator[Emitted] = {
+  override def init(outputMode: OutputMode, timeMode: TimeMode): Unit =
+    count = getHandle.getValueState("count", Encoders.product[Count], TTLConfig.NONE)
+  override def handleInputRows(
+      key: Key, rows: Iterator[Event], timers: TimerValues): Iterator[Emitted] = {
     val found = rows.toList
     val n = Option(count.get()).flatMap(_.n).getOrElse(0L) + found.size
     count.update(Count(Some(n)))
