@@ -1,7 +1,7 @@
 # Everything lives in .venv and build/ of this folder; the paths below are relative, so the folder's own name may hold spaces.
 .DEFAULT_GOAL := help
-.PHONY: help build test test-all deep shapes previous wheel demo lint bench bench-s3 soak
-.PHONY: chains simulate simulate-mutants clean
+.PHONY: help build test test-all deep shapes previous wheel demo lint format-scala bench bench-s3 soak
+.PHONY: chains simulate simulate-mutants docs clean
 SHELL := /bin/bash
 .SHELLFLAGS := -eu -o pipefail -c
 
@@ -16,15 +16,18 @@ TEST_ARGS ?=
 # and fill up.
 WORKERS ?= 2
 SPREAD := -n $(WORKERS) --dist loadfile --no-loadscope-reorder
-# The line of Spark before the newest that Millpond supports: unpacked beside .venv, whose other packages serve it too.
+# The minor version of Spark before the newest that Millpond supports: unpacked beside .venv, whose
+# other packages serve it too.
 PREVIOUS := 4.2
 PREVIOUS_SPARK := build/spark/$(PREVIOUS)
 PREVIOUS_VENV := build/venv-spark$(PREVIOUS)
 PREVIOUS_PY := $(PREVIOUS_VENV)/bin/python
-# What is run with it: the store machine in short, an operator of each kind, transformWithState, state readers, a crash.
-PREVIOUS_TESTS := integration/test_joins.py integration/test_operators.py integration/test_readers.py integration/test_crash.py integration/test_store_machine.py
-PREVIOUS_SAMPLE ?= (asks_for and 3) or join-full-v3 or row-processing-time or scala-event-time-avro or of_the_agent \
-    or (Millpond and format2-prefix and not heap) or (change_feed and format2)
+# What is run with it: the store machine in short, an operator of each kind, transformWithState, types that are new, state readers, a crash.
+PREVIOUS_TESTS := integration/test_joins.py integration/test_operators.py integration/test_every_type.py \
+    integration/test_checkpoint_format.py integration/test_readers.py integration/test_crash.py \
+    integration/test_store_machine.py
+PREVIOUS_SAMPLE ?= (asks_for and 3) or join-full-v3 or row-processing-time or checkpoint_format or scala-event-time-avro or of_the_agent \
+    or (Millpond and format2-prefix and not heap) or (change_feed and format2) or 1-geometry or 1-variant or 1-varchar or 1-time
 # make bench SCALE=0.1: a tenth of the rows
 SCALE ?= 1
 # make bench-s3 BENCH_ARGS='--slots 8'
@@ -41,6 +44,10 @@ FIRST ?= 1
 REQUIREMENTS := import tomllib; read = tomllib.load(open("pyproject.toml", "rb")); project = read["project"]; \
     extras = [line for extra in project["optional-dependencies"].values() for line in extra if not line.startswith("millpond[")]; \
     print(*read["build-system"]["requires"], *project["dependencies"], *extras, sep="\n")
+
+# What `make docs` needs is apart from .venv: the group `docs` of pyproject.toml.
+DOCS_VENV := build/venv-docs
+DOCS_REQUIREMENTS := import tomllib; print(*tomllib.load(open("pyproject.toml", "rb"))["dependency-groups"]["docs"], sep="\n")
 
 export PIP_DISABLE_PIP_VERSION_CHECK := 1
 export PYTHONPATH :=
@@ -77,7 +84,7 @@ deep: build ## the tests that are long, or much like another
 shapes: build ## compare all query shapes with Spark's RocksDB store (make test: one an operator)
 	$(PY) -m pytest integration/test_operators.py $(TEST_ARGS)
 
-previous: build $(PREVIOUS_VENV)/.installed ## run a sample of the tests with the previous line of Spark
+previous: build $(PREVIOUS_VENV)/.installed ## run a sample of the tests with the previous minor version of Spark
 	@$(PREVIOUS_PY) jvm-shim/build_shim.py
 	$(PREVIOUS_PY) -m pytest $(PREVIOUS_TESTS) -k '$(PREVIOUS_SAMPLE)' $(SPREAD) $(TEST_ARGS)
 
@@ -99,9 +106,19 @@ $(PREVIOUS_VENV)/.installed: $(INSTALLED) $(PREVIOUS_SPARK)/pyspark/version.py
 demo: build ## replay a year of flights through Millpond, kill -9 included, and compare every row
 	$(PY) -m integration.demo.run
 
-lint: build ## ruff, mypy --strict; scalac's warnings are errors in the build itself
-	@# All three speak before any of them fails the target.
-	@failed=0; for tool in "ruff check ." "ruff format --check ." mypy; do echo "$$tool"; $(PY) -m $$tool || failed=1; done; exit $$failed
+lint: build ## ruff, mypy --strict, which room imports which; scalac's warnings are errors in the build itself
+	@# All four speak before any of them fails the target.
+	@failed=0; for tool in "ruff check ." "ruff format --check ." mypy lint-imports; do echo "$$tool"; .venv/bin/$$tool || failed=1; done; exit $$failed
+
+# The only thing here that Maven Central is needed for; tests/unit/test_scala_texts.py needs nothing.
+format-scala: ## scalafmt over jvm-shim; needs mvn, and Maven Central the first time
+	@mkdir -p build/scalafmt
+	@command -v mvn >/dev/null || { echo "millpond: make format-scala needs mvn, which fetches scalafmt; on Debian: apt-get install maven" >&2; exit 1; }
+	@mvn -q -B -f jvm-shim/scalafmt/pom.xml dependency:build-classpath \
+	    -Dmdep.outputFile="$(CURDIR)/build/scalafmt/classpath" > build/scalafmt/log 2>&1 \
+	    || { echo "millpond: Maven Central is out of reach, and ~/.m2 has no scalafmt; build/scalafmt/log says more" >&2; exit 1; }
+	@java -cp "$$(cat build/scalafmt/classpath)" org.scalafmt.cli.Cli --config .scalafmt.conf \
+	    --non-interactive --quiet jvm-shim/src
 
 bench: build ## compare with Spark's own state stores (SCALE=0.1 for a quick look)
 	$(PY) benchmarks/run.py --scale $(SCALE)
@@ -120,6 +137,17 @@ simulate: build ## run SEEDS seeds of the simulation, from FIRST on (SIMULATE_AR
 
 simulate-mutants: build ## put defects into copies of the sources and count the seeds until each is found
 	$(PY) -m integration.simulation.mutants $(SIMULATE_ARGS)
+
+docs: $(DOCS_VENV)/.installed ## build the docs as a site in build/site; every link and anchor is checked
+	@$(PYTHON) docs/stage.py
+	$(DOCS_VENV)/bin/zensical build --strict --clean
+	@echo "read it: $(PYTHON) -m http.server --bind 127.0.0.1 --directory build/site"
+
+$(DOCS_VENV)/.installed: pyproject.toml
+	@"$(PYTHON)" -m venv --clear $(DOCS_VENV)
+	@$(DOCS_VENV)/bin/python -c '$(DOCS_REQUIREMENTS)' > $(DOCS_VENV)/requirements.txt
+	$(DOCS_VENV)/bin/python -m pip install --quiet -r $(DOCS_VENV)/requirements.txt
+	@touch $@
 
 clean: ## remove .venv and everything that was built
 	rm -rf .venv build dist artifacts .pytest_cache .mypy_cache .ruff_cache .hypothesis spark-warehouse metastore_db derby.log

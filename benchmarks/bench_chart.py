@@ -1,5 +1,8 @@
 # SPDX-License-Identifier: Apache-2.0
-"""The chart of the docs: how many times better than Spark's RocksDB store with changelog, one row a measure, logarithmic."""
+"""Draws the chart of the docs: how many times better than Spark's RocksDB store with changelog.
+
+It has one row for each measure, and a logarithmic axis.
+"""
 
 from __future__ import annotations
 
@@ -23,7 +26,10 @@ _TEXT, _FAINT, _GRID = "#1f2933", "#616e7c", "#d9dee4"
 
 
 def svg(results: Mapping[str, Any]) -> str:
-    """Return the chart as one SVG document. Rows are the measures that have a ratio for at least one contender."""
+    """Return the chart as one SVG document.
+
+    Rows are the measures that have a ratio for at least one contender.
+    """
     shown = {m.name for m in MEASURES if m.chart}
     names = [c["name"] for c in results["contenders"] if c["name"] != BASELINE]
     rows = [
@@ -37,15 +43,20 @@ def svg(results: Mapping[str, Any]) -> str:
         for n in names
         if n in row["times_better_than_baseline"]
     ]
-    # Whole powers of two around all values, at least from a half to eight.
+    # The axis has whole powers of two around all values, and at least a half to eight.
     low = min(-1, math.floor(math.log2(min(ratios, default=1))))
     high = max(3, math.ceil(math.log2(max(ratios, default=1))))
     height = _TOP + _ROW * len(rows) + _BOTTOM
     scale = _Scale(low, high)
+    head = (
+        f'<svg xmlns="http://www.w3.org/2000/svg" viewBox="0 0 {_WIDTH} {height}"'
+        f' width="{_WIDTH}" height="{height}" font-family="Helvetica, Arial, sans-serif"'
+        ' font-size="13" role="img" aria-labelledby="title">'
+    )
+    title = "Millpond and Spark's state stores, relative to RocksDB with changelog"
     parts = [
-        f'<svg xmlns="http://www.w3.org/2000/svg" viewBox="0 0 {_WIDTH} {height}" width="{_WIDTH}" height="{height}" '
-        'font-family="Helvetica, Arial, sans-serif" font-size="13" role="img" aria-labelledby="title">',
-        '<title id="title">Millpond and Spark\'s state stores, relative to RocksDB with changelog</title>',
+        head,
+        f'<title id="title">{title}</title>',
         f'<rect width="{_WIDTH}" height="{height}" fill="white"/>',
         _text(
             20, 28, "Times better than Spark's RocksDB store with changelog", size=17, weight="bold"
@@ -82,8 +93,8 @@ def _text(
     fill: str = _TEXT,
 ) -> str:
     return (
-        f'<text x="{x:.1f}" y="{y:.1f}" font-size="{size}" text-anchor="{anchor}" font-weight="{weight}" fill="{fill}">'
-        f"{escape(text)}</text>"
+        f'<text x="{x:.1f}" y="{y:.1f}" font-size="{size}" text-anchor="{anchor}"'
+        f' font-weight="{weight}" fill="{fill}">{escape(text)}</text>'
     )
 
 
@@ -109,8 +120,8 @@ def _axis(scale: _Scale, height: int, *, step: int) -> list[str]:
         x, one = scale.x(2.0**power), power == 0
         label = f"{2**power}x" if power >= 0 else f"1/{2**-power}x"
         parts.append(
-            f'<line x1="{x:.1f}" y1="{_TOP - 4}" x2="{x:.1f}" y2="{bottom}" stroke="{_TEXT if one else _GRID}" '
-            f'stroke-width="{1.4 if one else 1}"/>'
+            f'<line x1="{x:.1f}" y1="{_TOP - 4}" x2="{x:.1f}" y2="{bottom}"'
+            f' stroke="{_TEXT if one else _GRID}" stroke-width="{1.4 if one else 1}"/>'
         )
         parts.append(_text(x, _TOP - 10, label, size=11, anchor="middle", fill=_FAINT))
     return parts
@@ -122,15 +133,20 @@ def _row(
     ratios = row["times_better_than_baseline"]
     parts = [_text(_LEFT - 14, y + 4.5, row["title"], anchor="end")]
     if striped:
-        band = f'<rect x="12" y="{y - _ROW / 2:.1f}" width="{_WIDTH - 24}" height="{_ROW}" fill="#1f2933" fill-opacity="0.04"/>'
+        band = (
+            f'<rect x="12" y="{y - _ROW / 2:.1f}" width="{_WIDTH - 24}" height="{_ROW}"'
+            ' fill="#1f2933" fill-opacity="0.04"/>'
+        )
         parts.insert(0, band)
     if OURS in ratios:
         from_x, to_x = sorted((scale.x(1.0), scale.x(ratios[OURS])))
         parts.append(
-            f'<rect x="{from_x:.1f}" y="{y - 8:.1f}" width="{max(to_x - from_x, 1.5):.1f}" height="16" fill="{_COLOURS[OURS]}"/>'
+            f'<rect x="{from_x:.1f}" y="{y - 8:.1f}" width="{max(to_x - from_x, 1.5):.1f}"'
+            f' height="16" fill="{_COLOURS[OURS]}"/>'
         )
     parts += [
-        f'<circle cx="{scale.x(ratios[n]):.1f}" cy="{y:.1f}" r="5.5" fill="{_COLOURS[n]}" stroke="white" stroke-width="1.2"/>'
+        f'<circle cx="{scale.x(ratios[n]):.1f}" cy="{y:.1f}" r="5.5" fill="{_COLOURS[n]}"'
+        ' stroke="white" stroke-width="1.2"/>'
         for n in names
         if n != OURS and n in ratios
     ]
@@ -144,7 +160,8 @@ def _caption(results: Mapping[str, Any], height: int) -> str:
     host, versions = results["host"], results["versions"]
     keys = f"{results['store_sizes']['keys']:,}".replace(",", " ")
     text = (
-        f"{keys} keys; medians of {results['repetitions']}; Spark {versions['spark']}, {host['cores']} cores; "
-        "Millpond fsyncs every commit, Spark's stores do not. Right of 1x is better."
+        f"{keys} keys; medians of {results['repetitions']}; Spark {versions['spark']},"
+        f" {host['cores']} cores; Millpond fsyncs every commit, Spark's stores do not. Right of 1x"
+        " is better."
     )
     return _text(20, height - 20, text, size=12, fill=_FAINT)

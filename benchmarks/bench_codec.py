@@ -1,7 +1,8 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Codec: rows a second that one core decodes from values as stores hold them to Arrow, and encodes back, in batches.
+"""Codec: how many rows a second one core decodes from stored bytes to Arrow, and encodes back.
 
-Part of the savepoint level. A process of its own: `python -m benchmarks.bench_codec <rows> <result.json>`.
+Part of the savepoint level. It runs in a process of its own:
+`python -m benchmarks.bench_codec <rows> <result.json>`.
 """
 
 from __future__ import annotations
@@ -18,10 +19,10 @@ import numpy as np
 import pyarrow as pa
 
 from millpond.rows.arrow_types import struct_type
-from millpond.rows.spark_types import Atom, Field, Struct
+from millpond.spark.state_schemas import FamilySchema
+from millpond.spark.types import Atom, Field, Struct
 from millpond.state.codec import decode_values
 from millpond.state.encoding import encode_values
-from millpond.state.schema_files import FamilySchema
 
 _BATCH_ROWS = 65_536
 _PASSES = 5
@@ -30,10 +31,11 @@ _WITH_TEXT = (*_FIXED, Field("string", Atom("string")))
 
 
 def measure(rows: int) -> dict[str, float]:
-    """Return the medians of some passes over `rows` rows: `<schema>_<way>_rows_per_s`, of schemas `fixed` and `text`.
+    """Return medians over some passes, as `<schema>_<way>_rows_per_s`.
 
-    `fixed`: four columns of fixed width, a tenth of one of them null; `text`: those and one of 8 to 22 ASCII characters. On one side is a
-    `pyarrow.StructArray`, on the other a list of `bytes`, an UnsafeRow each.
+    Schema `fixed` has four columns of fixed width; a tenth of one column is null. Schema `text` has
+    one more column, of 8 to 22 ASCII characters. One side is a `pyarrow.StructArray`, the other a
+    list of `bytes`, an UnsafeRow each.
     """
     figures = {}
     for name, fields in (("fixed", _FIXED), ("text", _WITH_TEXT)):

@@ -1,14 +1,13 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Who takes part: each contender is a provider class and the session options that make it what its label says."""
+"""The contenders: each is a provider class with session options."""
 
 from __future__ import annotations
 
 import sys
 from dataclasses import dataclass, field
 
-KEY_AND_VALUE_BYTES = (
-    60  # of one row as a store holds it: two UnsafeRows of two longs, version bytes, slot prefix
-)
+# Bytes of one row in a store: two UnsafeRows of two longs, version bytes, slot prefix.
+KEY_AND_VALUE_BYTES = 60
 _STATE = "spark.sql.streaming.stateStore."
 _SPARK_PROVIDERS = "org.apache.spark.sql.execution.streaming.state."
 MILLPOND_PROVIDER = "org.apache.spark.sql.millpond.MillpondStateStoreProvider"
@@ -20,17 +19,17 @@ class Contender:
     """One way to keep state.
 
     Attributes:
-        name: what `--contenders` takes.
-        label: column head.
-        durability: what `commit` guarantees on a local `file:` checkpoint when it returns.
-        conf: session options, provider class included.
-        ours: needs Millpond's jar.
-        snapshot_phase: takes part in the phase with a concurrent snapshot.
-        scans: takes part in the level of the scans.
-        queries: query scenarios it runs (`bench_query.SCENARIOS`).
-        budget_share: Millpond's `memory.budget` as a share of the state's bytes; None: the default (30 % of the heap),
-            or, at a scale that this does not hold, `bench_store.WHOLE_SHARE`.
-        on_heap: keeps state on the JVM's heap.
+        name: the word for `--contenders`.
+        label: the head of its column.
+        durability: what `commit` guarantees on a local `file:` Spark checkpoint when it returns.
+        conf: session options, with the provider class.
+        ours: it needs Millpond's jar.
+        snapshot_phase: it takes part in the phase with a concurrent snapshot.
+        scans: it takes part in the level of the scans.
+        queries: the query scenarios that it runs (`bench_query.SCENARIOS`).
+        budget_share: Millpond's `memory.budget` as a share of the state's bytes. None: the default,
+            30 % of the heap; if that cannot hold the state, `bench_store.WHOLE_SHARE`.
+        on_heap: it keeps state on the JVM's heap.
     """
 
     name: str
@@ -45,7 +44,10 @@ class Contender:
     on_heap: bool = False
 
     def heap_mib(self, scale: float) -> int:
-        """Heap of its processes at `scale` million keys: it grows only where state lies on it."""
+        """Return the heap of its processes at `scale` million keys, in MiB.
+
+        It grows only for a contender with state on the heap.
+        """
         return int(2048 + (1024 * scale if self.on_heap else 0))
 
 
@@ -131,7 +133,7 @@ HEAP_PEER = "hdfs"
 
 
 def parse(names: str) -> list[Contender]:
-    """Return the contenders of a comma-separated list, in that order, duplicates removed.
+    """Return the contenders of a comma-separated list, in its order, without duplicates.
 
     Raises: ValueError: a name is unknown or the list is empty.
     """

@@ -1,5 +1,8 @@
 # SPDX-License-Identifier: Apache-2.0
-"""What a benchmark process needs (java, jars, the compiled Scala main) and what its results must name (host, versions, commit)."""
+"""What a benchmark process needs: java, jars, the compiled Scala main. What its results must name.
+
+Results name the host, the versions and the commit.
+"""
 
 from __future__ import annotations
 
@@ -54,7 +57,7 @@ _CAUSE = re.compile(r"MILLPOND_|Caused by|(?:Exception|Error)(?::|$)")
 
 
 class BenchError(Exception):
-    """The benchmark cannot go on; the message says what to do."""
+    """The benchmark cannot go on. The message says what to do."""
 
 
 def java() -> str:
@@ -73,7 +76,10 @@ def spark_jars() -> Path:
 
 
 def millpond_jar(given: str | None) -> Path:
-    """Return Millpond's jar: `given`, else `$MILLPOND_JAR`, else the installed package's. Raises: BenchError: there is none."""
+    """Return Millpond's jar: `given`, else `$MILLPOND_JAR`, else the installed package's.
+
+    Raises: BenchError: there is none.
+    """
     named = given or os.environ.get("MILLPOND_JAR")
     if named is None:
         try:
@@ -92,7 +98,10 @@ def millpond_jar(given: str | None) -> Path:
 
 
 def compile_store_bench(cache: Path) -> Path:
-    """Return a directory with the classes of `benchmarks/scala`, compiled if source or Spark changed (about 6 s)."""
+    """Return a directory with the classes of `benchmarks/scala`.
+
+    Compiles them (about 6 s) if the source or Spark has changed.
+    """
     sources = sorted(_SCALA.glob("*.scala"))
     text = b"".join(source.read_bytes() for source in sources)
     stamp = hashlib.sha256(text + importlib.metadata.version("pyspark").encode()).hexdigest()[:16]
@@ -114,7 +123,10 @@ def compile_store_bench(cache: Path) -> Path:
 
 
 def jvm_options(heap_mib: int) -> list[str]:
-    """Return JVM options of a measured process: a heap resident from the start, so that what grows is the state, not the heap."""
+    """Return the JVM options of a measured process.
+
+    The whole heap is resident from the start. So if the process grows, the state grows.
+    """
     return [
         f"-Xms{heap_mib}m",
         f"-Xmx{heap_mib}m",
@@ -125,10 +137,14 @@ def jvm_options(heap_mib: int) -> list[str]:
 
 
 def run_measured(command: list[str], *, log: Path, timeout_s: float) -> None:
-    """Run one process to its end, its output in `log`. Raises: BenchError: it failed or ran out of time; the log's tail is told."""
+    """Run one process to its end. `log` takes its output.
+
+    Raises: BenchError: it failed or ran out of time. The message has the log's tail.
+    """
     env = os.environ | {"PYSPARK_PYTHON": sys.executable, "SPARK_LOCAL_IP": "127.0.0.1"}
     with log.open("wb") as sink:
-        # Own session: at the end the whole family goes, a pyspark JVM and Millpond's agent included.
+        # The process has a session of its own. So its end can kill the whole family: the JVM of
+        # pyspark, and Millpond's agent.
         process = subprocess.Popen(
             command,
             stdout=sink,
@@ -145,18 +161,18 @@ def run_measured(command: list[str], *, log: Path, timeout_s: float) -> None:
             _end_family(process)
     if code != 0:
         lines = log.read_text(errors="replace").splitlines()
-        told = [line for line in lines if _CAUSE.search(line)][
-            :5
-        ]  # stack traces push the cause out of the tail
-        tail = "\n".join([*told, "...", *lines[-30:]])
+        # Stack traces push the cause out of the tail, so begin with the causes.
+        causes = [line for line in lines if _CAUSE.search(line)][:5]
+        tail = "\n".join([*causes, "...", *lines[-30:]])
         why = f"exit code {code}" if code is not None else f"no end after {timeout_s:.0f} s"
         raise BenchError(f"{Path(command[0]).name}: {why}; log {log}:\n{tail}")
 
 
 def _end_family(process: subprocess.Popen[bytes]) -> None:
-    """Kill what is left of a process's session and wait until it is gone: the next measure has the machine alone.
+    """Kill the rest of a process's session, and wait for its end: the next measure runs alone.
 
-    At most five seconds: in a container whose init reaps nothing, dead members stay listed.
+    Waits for at most five seconds: in a container whose init reaps nothing, dead processes stay
+    listed.
     """
     deadline = time.monotonic() + 5
     while time.monotonic() < deadline:
@@ -194,7 +210,10 @@ def _version(package: str) -> str:
 
 
 def describe_host(work_dir: Path) -> dict[str, object]:
-    """Return host, commit and versions, and how busy the machine was: figures without these mean nothing."""
+    """Return host, commit, versions, and how busy the machine was.
+
+    Figures without these mean nothing.
+    """
     memory = os.sysconf("SC_PHYS_PAGES") * os.sysconf("SC_PAGE_SIZE")
     rocksdb = next((p.stem.partition("-")[2] for p in spark_jars().glob("rocksdbjni-*.jar")), "")
     return {
@@ -222,9 +241,9 @@ def describe_host(work_dir: Path) -> dict[str, object]:
 
 
 def results_path(results: dict[str, Any], *, prefix: str = "", suffix: str = "") -> Path:
-    """Return where results go if nobody says it: `<prefix><time>-<commit><suffix>.json`.
+    """Return the default file of results: `<prefix><time>-<commit><suffix>.json`.
 
-    Figures of a smoke run mean nothing: they do not go beside those that are kept.
+    Figures of a smoke run mean nothing, so they go to another folder.
     """
     stamp = str(results["time_utc"]).replace(":", "").replace("-", "")
     name = f"{prefix}{stamp}-{str(results['commit'])[:8] or 'nocommit'}{suffix}.json"
@@ -236,7 +255,7 @@ def results_path(results: dict[str, Any], *, prefix: str = "", suffix: str = "")
 
 
 def replace_generated(page: Path, begin: str, end: str, text: str) -> None:
-    """Write `text` between two marks of a page. Raises: BenchError: it has lost them."""
+    """Write `text` between two marks of a page. Raises: BenchError: the page lost its marks."""
     head, begins, rest = page.read_text().partition(begin)
     _, ends, tail = rest.partition(end)
     if not begins or not ends:

@@ -1,9 +1,10 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Where the time goes: reads a JFR recording of one contender and prints, by phase and thread, the hottest frames.
+"""Where the time goes: reads a JFR recording, and prints the hottest frames by phase and thread.
 
-JFR samples Java code (`jdk.ExecutionSample`) and code in JNI or system calls (`jdk.NativeMethodSample`) apart, and of the
-latter one thread a tick only: shares within each of the two are right, shares between them are not. So the time in native
-code is told as what is left of the wall time.
+JFR samples Java code (`jdk.ExecutionSample`) apart from code in JNI or system calls
+(`jdk.NativeMethodSample`). Of the latter it samples only one thread a tick. So shares within each
+kind are right, and shares between them are not. The time in native code is therefore the rest of
+the wall time.
 """
 
 from __future__ import annotations
@@ -32,7 +33,7 @@ _OURS = "org.apache.spark.sql.millpond."
 
 @dataclass(frozen=True, slots=True)
 class Phase:
-    """A stretch of the recording, epoch milliseconds, half-open."""
+    """A stretch of the recording: half-open, in milliseconds since the epoch."""
 
     name: str
     from_ms: float
@@ -46,20 +47,24 @@ def jvm_options(recording: Path) -> tuple[str, ...]:
     )
     return (
         "-XX:+UnlockDiagnosticVMOptions",
-        "-XX:+DebugNonSafepoints",  # else samples inside inlined code are charged to the nearest safepoint
+        # Otherwise JFR charges samples of inlined code to the nearest safepoint.
+        "-XX:+DebugNonSafepoints",
         f"-XX:StartFlightRecording=filename={recording},settings=profile,{periods}",
     )
 
 
 def phases_of(result: Mapping[str, Any], name: str) -> list[Phase]:
-    """Return the phases of a raw store result, or the whole of a query's, as `name`."""
+    """Return the phases of a raw store result. A query's result is one phase, `name`."""
     if "phases" in result:
         return [Phase(p["name"], p["from_ms"], p["to_ms"]) for p in result["phases"]]
     return [Phase(name, result["from_ms"], result["to_ms"])]
 
 
 def report(recording: Path, phases: Sequence[Phase], *, top: int = 15) -> str:
-    """Return the hottest frames and allocations of a recording, phase by phase. Raises: BenchError: no `jfr`, or it fails."""
+    """Return the hottest frames and allocations of a recording, phase by phase.
+
+    Raises: BenchError: no `jfr`, or it fails.
+    """
     events = _events(
         recording,
         (
@@ -77,7 +82,8 @@ def report(recording: Path, phases: Sequence[Phase], *, top: int = 15) -> str:
         ]
         wall = phase.to_ms - phase.from_ms
         lines.append(
-            f"\n=== {phase.name}: {wall:.0f} ms, {len(pauses)} GC pauses of {sum(pauses):.0f} ms in all"
+            f"\n=== {phase.name}: {wall:.0f} ms, {len(pauses)} GC pauses of {sum(pauses):.0f} ms"
+            " in all"
         )
         by_thread: dict[str, list[dict[str, Any]]] = defaultdict(list)
         for event in inside:
@@ -100,13 +106,14 @@ def _thread_report(
     native = [_frames(s) for s in samples if s["type"] == "jdk.NativeMethodSample"]
     java_ms = len(in_java) * _PERIOD_MS
     lines = [
-        f"--- {thread}: Java {java_ms} ms of {wall_ms:.0f} ms of wall time, the rest native or waiting"
+        f"--- {thread}: Java {java_ms} ms of {wall_ms:.0f} ms of wall time, the rest native or"
+        " waiting"
     ]
     for title, stacks in (("Java", in_java), ("native", native)):
         if stacks:
             lines.append(f"  {title}, the frame itself ({len(stacks)} samples)")
             lines += _ranking(Counter(s[0] for s in stacks if s), len(stacks), top)
-    # This benchmark's own classes live in Millpond's package too; they are the caller of everything.
+    # This benchmark's own classes are in Millpond's package too. They call everything.
     ours = [
         [f for f in dict.fromkeys(stack) if _MILLPOND_FRAME.match(f)]
         for stack in (*in_java, *native)
@@ -162,7 +169,7 @@ def _events(recording: Path, types: Iterable[str]) -> list[dict[str, Any]]:
 
 
 def _micros(iso: str) -> str:
-    """JFR writes nanoseconds, `fromisoformat` of Python 3.10 reads microseconds."""
+    """Cut a time of JFR to microseconds: it has nanoseconds, and `fromisoformat` reads fewer."""
     return re.sub(r"\.(\d+)", lambda m: "." + m[1][:6].ljust(6, "0"), iso).replace("Z", "+00:00")
 
 
@@ -181,7 +188,7 @@ def _class_name(object_class: Mapping[str, Any]) -> str:
 
 
 def _frames(event: Mapping[str, Any]) -> list[str]:
-    """Innermost first, as `Class.method:line`, packages cut."""
+    """Return the frames, innermost first, as `Class.method:line`, without packages."""
     trace = event["values"].get("stackTrace") or {}
     names = []
     for frame in trace.get("frames", ()):
@@ -192,8 +199,7 @@ def _frames(event: Mapping[str, Any]) -> list[str]:
             if owner.startswith(_OURS)
             else owner.rsplit(".", 1)[-1]
         )
-        short = re.sub(
-            r"\$\$Lambda.*", "$Lambda", short
-        )  # one name for a lambda, whatever its class is called this time
+        # The class of a lambda has another name in each run.
+        short = re.sub(r"\$\$Lambda.*", "$Lambda", short)
         names.append(f"{short}.{method['name']}:{frame['lineNumber']}")
     return names

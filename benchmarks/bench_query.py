@@ -1,7 +1,7 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Query level: whole streaming queries on `local[*]`, noop sink, rows from Spark's `rate-micro-batch` source.
+"""Query level: whole streaming queries on `local[*]`, from `rate-micro-batch` to a noop sink.
 
-Run by `run.py` as a process of its own per contender, repetition and scenario:
+`run.py` runs it in a process of its own for each contender, repetition and scenario:
 `python -m benchmarks.bench_query <spec.json> <result.json>`.
 """
 
@@ -26,7 +26,10 @@ if TYPE_CHECKING:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Scenario:
-    """One query. `rows` per batch and source, `warmup` batches that do not count, `measured` batches that do."""
+    """One query: `rows` for each batch and source, `warmup` batches, then `measured` batches.
+
+    Batches of the warm-up do not count.
+    """
 
     name: str
     partitions: int
@@ -57,7 +60,10 @@ def parse(names: str) -> tuple[str, ...]:
 
 
 def scenarios(names: tuple[str, ...], scale: float, *, quick: bool) -> list[Scenario]:
-    """Return the scenarios of `names` at a scale (of rows per batch; the latency case keeps its rows), or at smoke-test size."""
+    """Return the scenarios of `names` at a scale, or with the sizes of the smoke test.
+
+    The scale multiplies the rows of a batch, except in the latency case.
+    """
     picked = [SCENARIOS[n] for n in names]
     if quick:
         return [
@@ -87,9 +93,11 @@ def measure(
     timeout_s: float,
     java_options: str = "",
 ) -> dict[str, Any]:
-    """Return `{"warmup": n, "batches": [...]}` of one process, warm-up included. Raises: BenchError: the process failed.
+    """Return `{"warmup": n, "batches": [...]}` of one process, with the batches of the warm-up.
 
-    Args: java_options: of the JVM; with any, it ends in order, so that a recording is written.
+    Args:
+        java_options: of the JVM. With any, the JVM ends in order, so that it writes a recording.
+    Raises: BenchError: the process failed.
     """
     work_dir.mkdir(parents=True)
     spec, result = work_dir / "spec.json", work_dir / "result.json"
@@ -114,15 +122,19 @@ def measure(
 
 
 def _rate(spark: SparkSession, scenario: Scenario) -> DataFrame:
-    """`timestamp` advances a second a batch (all rows of a batch share it), `value` counts up over all batches."""
+    """Return a stream of `timestamp` and `value`.
+
+    All rows of a batch have one timestamp, a second later than the batch before. `value` counts up
+    over all batches.
+    """
     source = spark.readStream.format("rate-micro-batch").option("rowsPerBatch", scenario.rows)
-    # A start above the initial watermark (epoch): otherwise the first rows are late and dropped.
+    # Start above the initial watermark, the epoch. Otherwise Spark drops the first rows as late.
     source = source.option("startTimestamp", 1_000_000).option("advanceMillisPerBatch", 1000)
     return source.option("numPartitions", 2).load()
 
 
 def _aggregation_keys(spark: SparkSession, scenario: Scenario) -> DataFrame:
-    """`rows` distinct keys in every batch, the same in each: one insert batch, then updates."""
+    """Return a stream with the same `rows` distinct keys in every batch: inserts, then updates."""
     from pyspark.sql import functions as f
 
     return _rate(spark, scenario).select((f.col("value") % scenario.rows).alias("key"))
@@ -135,7 +147,8 @@ def aggregation(spark: SparkSession, scenario: Scenario) -> tuple[DataFrame, str
 def _join(spark: SparkSession, scenario: Scenario) -> tuple[DataFrame, str]:
     from pyspark.sql import functions as f
 
-    # A right row matches the left row of the batch before; state holds about four batches of each side.
+    # A right row matches the left row of the batch before. State holds about four batches of each
+    # side.
     left = _rate(spark, scenario).select(f.col("value").alias("lk"), f.col("timestamp").alias("lt"))
     right = _rate(spark, scenario).select(
         (f.col("value") - scenario.rows).alias("rk"), f.col("timestamp").alias("rt")
@@ -149,7 +162,8 @@ def _join(spark: SparkSession, scenario: Scenario) -> tuple[DataFrame, str]:
 def _session(spark: SparkSession, scenario: Scenario) -> tuple[DataFrame, str]:
     from pyspark.sql import functions as f
 
-    # A key comes back in a batch with probability 0.4: some sessions grow, some close and are evicted.
+    # A key comes back in a batch with probability 0.4. So some sessions grow, and Spark evicts
+    # those that close.
     keyed = _rate(spark, scenario).withColumn(
         "key", f.pmod(f.hash("value"), f.lit(2 * scenario.rows))
     )
@@ -236,7 +250,7 @@ def _run(
             failure = query.exception()
             if failure is not None:
                 raise failure
-            time.sleep(0.2)  # each look serialises all progress: seldom enough to cost nothing
+            time.sleep(0.2)  # each look serialises all progress, so look seldom
     finally:
         query.stop()
 
@@ -249,7 +263,7 @@ def session_conf(
     heap_mib: int,
     jar: Path | None,
 ) -> dict[str, str]:
-    """Return what the session of every measured process is given."""
+    """Return the settings of every measured session."""
     conf = contender.conf | extra_conf | {"spark.local.dir": str(work_dir / "local")}
     conf["spark.driver.memory"] = f"{heap_mib}m"
     if jar is not None:
@@ -270,7 +284,7 @@ def open_session(name: str, conf: dict[str, str]) -> SparkSession:
 
 
 def main(spec_path: str, result_path: str) -> None:
-    """Run the scenario of a spec in a session of its own and write its batches."""
+    """Run the scenario of a spec in a session of its own, and write its batches."""
     spec = json.loads(Path(spec_path).read_text())
     spark = open_session("millpond-query-bench", spec["conf"])
     scenario = Scenario(**spec["scenario"])
@@ -285,13 +299,13 @@ def main(spec_path: str, result_path: str) -> None:
     Path(result_path).write_text(json.dumps(result))
     if spec["orderly"]:
         gateway: Any = spark.sparkContext._gateway
-        jvm = gateway.proc  # it writes its recording when its input ends
+        jvm = gateway.proc  # the JVM writes its recording when its input ends
         spark.stop()
         jvm.stdin.close()
         jvm.wait(60)
     else:
-        # Spark's RocksDB store waits a minute at its end for each store that a task of the stopped query has not given
-        # back; the measure is taken, so the JVM dies with this process's family (`run_measured`).
+        # At its end Spark's RocksDB store waits a minute for each store that a task of the stopped
+        # query still holds. The measure is taken, so `run_measured` may kill the JVM.
         os._exit(0)
 
 

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""From raw results to a table: what is measured, how it is summed up, and how it is printed. Pure: no process, no file."""
+"""Turns raw results into a table: the measures, their sums, their text. Pure."""
 
 from __future__ import annotations
 
@@ -20,7 +20,11 @@ from benchmarks.bench_contenders import (
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Goal:
-    """What Millpond is to reach. `met` takes the medians by contender and the number of keys; None: a peer is missing."""
+    """A goal of Millpond.
+
+    `met` takes the medians by contender and the number of keys. It returns None if a peer is
+    missing.
+    """
 
     text: str
     met: Callable[[Mapping[str, float], int], bool | None]
@@ -31,12 +35,13 @@ class Measure:
     """One row of the table.
 
     Attributes:
-        extract: from the raw result of one process to one figure; None where that process does not measure it.
-        higher_is_better: a rate instead of a cost.
-        compare: whether a ratio between contenders means anything.
-        chart: drawn in the chart.
-        ours: the contender whose ratios to the peers are shown.
-        only: the contenders that it is about; empty: all.
+        extract: takes the raw result of one process, and returns the figure; None if that process
+            does not measure it.
+        higher_is_better: it is a rate, not a cost.
+        compare: a ratio between contenders means something.
+        chart: the chart shows it.
+        ours: the table shows the ratios of this contender to the peers.
+        only: the contenders that have it; empty: all.
     """
 
     name: str
@@ -52,9 +57,10 @@ class Measure:
     only: tuple[str, ...] = ()
 
     def ratio(self, values: Mapping[str, float], mine: str, peer: str) -> float | None:
-        """Return how many times better `mine` is than `peer`, or None if one of them has no figure above zero.
+        """Return how many times better `mine` is than `peer`.
 
-        A difference of two readings, such as resident memory, falls to zero or below where noise outweighs what is measured.
+        None if one of them has no figure above zero. A difference of two readings, such as resident
+        memory, may be zero or less if noise outweighs it.
         """
         a, b = values.get(mine), values.get(peer)
         if not self.compare or a is None or b is None or a <= 0 or b <= 0:
@@ -91,7 +97,7 @@ def _memory_met(values: Mapping[str, float], keys: int) -> bool | None:
 
 
 def percentile(values: Sequence[float], q: float) -> float:
-    """Return the nearest-rank percentile, `q` in (0, 1]; of few values it is their maximum."""
+    """Return the nearest-rank percentile, `q` in (0, 1]. Of few values it is their maximum."""
     ordered = sorted(values)
     return ordered[min(len(ordered) - 1, int(q * len(ordered)))]
 
@@ -514,9 +520,13 @@ MEASURES: tuple[Measure, ...] = (
 
 
 def summarise(results: Mapping[str, Any]) -> dict[str, Any]:
-    """Return, by measure: unit, figure of each repetition, median, and ratios to baseline and heap peer, by contender.
+    """Return unit, figures of all repetitions, median and ratios, by measure and contender.
 
-    Args: results: as `run.py` writes them, with `store`, `scan` and `query` by contender, each a list of raw process results.
+    The ratios are those to the baseline and to the peer on the heap.
+
+    Args:
+        results: as `run.py` writes them. Each level has a list of raw process results by
+            contender.
     """
     summary: dict[str, Any] = {}
     for measure in MEASURES:
@@ -553,7 +563,10 @@ def _ratios(measure: Measure, medians: Mapping[str, float], peer: str) -> dict[s
 
 
 def disagreements(query: Mapping[str, Sequence[Mapping[str, Any]]]) -> list[str]:
-    """Return a line for each batch in which the contenders' states differ in size: then their times cannot be compared."""
+    """Return a line for each batch in which the contenders' states differ in size.
+
+    Then nobody may compare their times.
+    """
     seen: dict[tuple[str, int], tuple[str, int]] = {}
     lines = []
     for contender, raws in query.items():
@@ -565,7 +578,8 @@ def disagreements(query: Mapping[str, Sequence[Mapping[str, Any]]]) -> list[str]
                     )
                     if rows != batch["state_rows"]:
                         lines.append(
-                            f"{scenario}, batch {batch['batch']}: {batch['state_rows']} state rows in {contender}, {rows} in {first}"
+                            f"{scenario}, batch {batch['batch']}: {batch['state_rows']} state rows"
+                            f" in {contender}, {rows} in {first}"
                         )
     return lines
 
@@ -580,19 +594,20 @@ def rescale_disagreements(rescale: Mapping[str, Sequence[Mapping[str, Any]]]) ->
                 first, rows = seen.setdefault(case, (contender, run["state_rows"]))
                 if rows != run["state_rows"]:
                     lines.append(
-                        f"rescale {case}: {run['state_rows']} state rows in {contender}, {rows} in {first}"
+                        f"rescale {case}: {run['state_rows']} state rows in {contender}, {rows} in"
+                        f" {first}"
                     )
     return lines
 
 
 def savepoint_disagreements(savepoint: Mapping[str, Sequence[Mapping[str, Any]]]) -> list[str]:
-    """Return a line if the contenders' states differ in size after the first batch that follows a restore."""
+    """Return a line if the contenders' states differ in size after the first batch of a restore."""
     rows = {raw["state_rows"] for raws in savepoint.values() for raw in raws}
     return [f"savepoint: state rows {sorted(rows)}"] if len(rows) > 1 else []
 
 
 def figure(value: float | None) -> str:
-    """Return three significant digits, thousands grouped; a dash for None."""
+    """Return three significant digits, with thousands in groups; a dash for None."""
     if value is None:
         return "-"
     if value >= 1000:
@@ -611,7 +626,10 @@ def times(value: float | None) -> str:
 
 
 def markdown(results: Mapping[str, Any], *, goals: bool) -> str:
-    """Return the table: a row a measure, a column a contender, then Millpond's ratios; with goals, a column for them."""
+    """Return the table in Markdown: a row for each measure, a column for each contender.
+
+    Millpond's ratios follow, and with `goals` the goals.
+    """
     summary = results["summary"]
     names = [c["name"] for c in results["contenders"]]
     ours = OURS if OURS in names else None
@@ -636,7 +654,7 @@ def markdown(results: Mapping[str, Any], *, goals: bool) -> str:
 
 
 def plain(results: Mapping[str, Any]) -> str:
-    """Return the same table with aligned columns for a terminal, then the figure of each repetition."""
+    """Return the same table with aligned columns for a terminal, and all repetitions' figures."""
     cells = [
         [c.strip().replace("`", "") for c in line.strip("|").split("|")]
         for line in markdown(results, goals=True).splitlines()

@@ -1,9 +1,9 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Rescale level: another number of state partitions for an aggregation that has stopped, and the first batch after it.
+"""Rescale level: rescales the state of a stopped aggregation, and runs the first batch after it.
 
-Millpond's `millpond rescale` against Spark's own `spark._streamingCheckpointManager.repartition`, each on its own provider's state of the
-same query. Run by `run.py` as a process of its own per contender and repetition:
-`python -m benchmarks.bench_rescale <spec.json> <result.json>`.
+It compares `millpond rescale` with Spark's own `spark._streamingCheckpointManager.repartition`,
+each on its own provider's state of the same query. `run.py` runs it in a process of its own for
+each contender and repetition: `python -m benchmarks.bench_rescale <spec.json> <result.json>`.
 """
 
 from __future__ import annotations
@@ -26,8 +26,8 @@ if TYPE_CHECKING:
     from pyspark.sql import SparkSession
 
 CONTENDERS = (OURS, BASELINE)
-# Partitions before and after, and the max parallelism (None: the default). 12 divides 1536: a number that moves no row although it is no
-# multiple of 8. 7 does not divide 1024: every row is hashed anew.
+# Partitions before and after, and the max parallelism (None: the default). 12 is no multiple of 8,
+# but it divides 1536: no row moves. 7 does not divide 1024: the rescale hashes every row anew.
 CASES: tuple[tuple[int, int, int | None], ...] = (
     (8, 16, None),
     (16, 8, None),
@@ -40,14 +40,17 @@ _MAX_PARALLELISM = f"{_STATE}millpond.maxParallelism"
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Sizes:
-    """How much: `keys` of the aggregation, `rows` of the first batch after a rescale, spread over all partitions."""
+    """Sizes: `keys` of the aggregation, `rows` of the first batch after a rescale.
+
+    These rows reach all partitions.
+    """
 
     keys: int
     rows: int
 
 
 def sizes(scale: float, *, quick: bool) -> Sizes:
-    """Return the sizes at a scale, or at smoke-test size."""
+    """Return the sizes at a scale, or those of the smoke test."""
     return Sizes(keys=2_000, rows=500) if quick else Sizes(keys=int(2_000_000 * scale), rows=10_000)
 
 
@@ -84,7 +87,7 @@ def measure(
 
 
 def _run(spark: SparkSession, checkpoint: Path, keys: int, rows: int) -> dict[str, Any]:
-    """Run one micro-batch of `rows` rows; return its progress."""
+    """Run one micro-batch of `rows` rows, and return its progress."""
     from pyspark.sql import functions as f
 
     source = (
@@ -92,7 +95,8 @@ def _run(spark: SparkSession, checkpoint: Path, keys: int, rows: int) -> dict[st
         .option("rowsPerBatch", rows)
         .option("numPartitions", 2)
     )
-    # a key that comes from the value by a step that is coprime to the number of keys, so that few rows reach all partitions
+    # The step from value to key is coprime to the number of keys. So even few rows reach all
+    # partitions.
     counts = source.load().groupBy(((f.col("value") * 7_919) % keys).alias("key")).count()
     writer = (
         counts.writeStream.format("noop")
@@ -115,9 +119,8 @@ def _build(spark: SparkSession, checkpoint: Path, partitions: int, what: Sizes) 
     spark.conf.set("spark.sql.shuffle.partitions", partitions)
     for _ in range(2):
         _run(spark, checkpoint, what.keys, what.keys)
-        time.sleep(
-            2.0 + what.keys / 200_000
-        )  # until maintenance has written a snapshot of this batch too
+        # Until maintenance has written a snapshot of this batch too.
+        time.sleep(2.0 + what.keys / 200_000)
 
 
 def _ours(checkpoint: Path, partitions: int) -> dict[str, Any]:
@@ -158,9 +161,8 @@ def _case(
     shutil.copytree(base, checkpoint)
     state_bytes = _bytes(base / "state")
     if ours:
-        shutil.rmtree(
-            checkpoint / "millpond" / "running", ignore_errors=True
-        )  # of the query whose copy this is
+        # The copy has the heartbeat of the query that it was copied from.
+        shutil.rmtree(checkpoint / "millpond" / "running", ignore_errors=True)
     done = _ours(checkpoint, partitions) if ours else _sparks(spark, checkpoint, partitions)
     begin = time.monotonic()
     progress = _run(spark, checkpoint, what.keys, what.rows)
@@ -178,7 +180,7 @@ def _case(
 
 
 def main(spec_path: str, result_path: str) -> None:
-    """Run all cases of a spec in one session and write their figures."""
+    """Run all cases of a spec in one session, and write their figures."""
     spec = json.loads(Path(spec_path).read_text())
     spark = open_session("millpond-rescale-bench", spec["conf"])
     what, work_dir = Sizes(**spec["sizes"]), Path(spec["work_dir"])
@@ -191,8 +193,8 @@ def main(spec_path: str, result_path: str) -> None:
         if key[1] is not None:
             spark.conf.set(_MAX_PARALLELISM, key[1])
         _build(spark, bases[key], current, what)
-        spark.conf.unset(_MAX_PARALLELISM)  # of the birth alone
-    # once for nothing: both sides with a warm session
+        spark.conf.unset(_MAX_PARALLELISM)  # only the first start of a query takes it
+    # The first case does not count: it warms the session up, on both sides.
     _case(spark, bases[8, None], work_dir / "warm-up", 4, what, ours=spec["ours"])
     results = {}
     for current, partitions, groups in CASES:
@@ -204,7 +206,7 @@ def main(spec_path: str, result_path: str) -> None:
             spark, base, checkpoint, partitions, what, ours=spec["ours"]
         )
     Path(result_path).write_text(json.dumps(results))
-    # Spark's RocksDB store waits a minute at its end for each store that was not given back.
+    # At its end Spark's RocksDB store waits a minute for each store that a task still holds.
     os._exit(0)
 
 

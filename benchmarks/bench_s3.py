@@ -1,9 +1,10 @@
 #!/usr/bin/env python3
 # SPDX-License-Identifier: Apache-2.0
-"""What state on an object storage costs: `make bench-s3`, or `.venv/bin/python benchmarks/bench_s3.py --help`.
+"""Measures state on an object storage: `make bench-s3`, or `benchmarks/bench_s3.py --help`.
 
-Batches, requests and restores over a server that answers each request 20 ms late. Results: JSON below
-`benchmarks/results/`, a table on stdout, and after a full run docs/benchmarks-s3.md.
+It runs batches and restores over a server that answers each request 20 ms late, and counts the
+requests. Results: JSON below `benchmarks/results/`, a table on stdout, and after a full run
+docs/benchmarks-s3.md.
 """
 
 from __future__ import annotations
@@ -45,7 +46,8 @@ _KEYS = {
 }
 _RAN = ("millpond", "rocksdb-changelog")
 _NO_MAINTENANCE = {"spark.sql.streaming.stateStore.maintenanceInterval": "1h"}
-# Snapshots and deletions within a minute of batches; the same for both, except that Millpond collects by a clock of its own.
+# A minute of batches then has snapshots and deletions. Both contenders get the same, but Millpond
+# collects by a clock of its own.
 _MAINTENANCE = {"spark.sql.streaming.stateStore.maintenanceInterval": "5s", "spark.sql.streaming.minBatchesToRetain": "10"}  # fmt: skip
 
 
@@ -76,7 +78,7 @@ def scenarios(*, quick: bool) -> list[tuple[Scenario, dict[str, str]]]:
 
 @contextlib.contextmanager
 def pond(directory: Path, latency_ms: float, mb_per_s: float = 0) -> Iterator[str]:
-    """Run the server with one bucket; its URL."""
+    """Run the server with one bucket, and yield its URL."""
     directory.mkdir(parents=True)
     command = [sys.executable, "-m", "benchmarks.s3_pond", "--directory", str(directory)]
     command += ["--latency-ms", str(latency_ms), "--mb-per-s", str(mb_per_s)]
@@ -105,7 +107,7 @@ class _Run:
         self.repetitions = 1 if given.quick else given.repetitions
 
     def results(self) -> dict[str, Any]:
-        """Measure everything that was asked for."""
+        """Measure everything that the command line asks for."""
         begin = time.monotonic()
         given = self.given
         results: dict[str, Any] = {"format": 1, **bench_env.describe_host(self.work_dir)}
@@ -115,7 +117,7 @@ class _Run:
         results["query_sizes"] = [asdict(scenario) for scenario, _ in asked]
         results["query"] = {scenario.name: {name: [] for name in _RAN} for scenario, _ in asked}
         for scenario, conf in asked:
-            # The requests of the long run hardly differ from one time to the next.
+            # Repetitions of the long run have nearly the same requests.
             for repetition in range(1 if scenario.name == "maintenance" else self.repetitions):
                 for name in _RAN if repetition % 2 == 0 else _RAN[::-1]:
                     measured = self._query(CONTENDERS[name], scenario, conf, repetition)
@@ -183,7 +185,7 @@ class _Run:
         return found
 
     def _restore(self, sizes: dict[str, int], link: float) -> dict[str, Any]:
-        # Memory, most likely: it must not stay behind.
+        # This is probably a file system in memory: nothing may stay behind.
         with tempfile.TemporaryDirectory(
             prefix="millpond-bench-s3-", dir=self.given.restore_dir
         ) as local:
@@ -234,9 +236,10 @@ def _write_docs(results: dict[str, Any], source: Path) -> None:
     raw = named.relative_to(REPOSITORY) if named.is_relative_to(REPOSITORY) else named
     commit = f"commit `{results['commit'][:12]}`{' with changes' if results['dirty'] else ''}"
     where = (
-        f"Measured {results['time_utc']} on {host['cores']} cores of {host['cpu']}, {host['memory_bytes'] / 2**30:.0f} GiB; Spark "
-        f"{versions['spark']}, Python {versions['python']}; {commit}. "
-        f"{results['latency_ms']:g} ms added to each request, {results['slots']} task slots. Raw figures: [`{raw}`](../{raw})."
+        f"Measured {results['time_utc']} on {host['cores']} cores of {host['cpu']},"
+        f" {host['memory_bytes'] / 2**30:.0f} GiB; Spark {versions['spark']}, Python"
+        f" {versions['python']}; {commit}. {results['latency_ms']:g} ms added to each request,"
+        f" {results['slots']} task slots. Raw figures: [`{raw}`](../{raw})."
     )
     bench_env.replace_generated(
         _DOCS, _BEGIN, _END, f"{where}\n\n{bench_s3_report.markdown(results)}"
@@ -265,7 +268,10 @@ def _arguments(arguments: Sequence[str] | None) -> argparse.Namespace:
         "--restore-dir",
         type=Path,
         default=next((path for path in (Path("/dev/shm"),) if path.is_dir()), None),
-        help="where stores are restored to (default: /dev/shm, so that the disk is not what is measured)",
+        help=(
+            "where stores are restored to (default: /dev/shm, so that the disk is not what is"
+            " measured)"
+        ),
     )
     parser.add_argument(
         "--tasks", type=int, default=8, help="stores that are restored at a time (default 8)"
@@ -274,7 +280,10 @@ def _arguments(arguments: Sequence[str] | None) -> argparse.Namespace:
         "--links",
         type=lambda text: [float(part) for part in text.split(",")],
         default=[625.0, 0.0],
-        help="MB/s of the link to the server, comma-separated; 0: what loopback gives (default 625,0)",
+        help=(
+            "MB/s of the link to the server, comma-separated; 0: what loopback gives (default"
+            " 625,0)"
+        ),
     )
     parser.add_argument(
         "--work-dir",
@@ -293,7 +302,7 @@ def _arguments(arguments: Sequence[str] | None) -> argparse.Namespace:
 
 
 def main(arguments: Sequence[str] | None = None) -> int:
-    """Return 0, or 2 if something could not be run."""
+    """Return 0; 2 if something cannot run."""
     given = _arguments(arguments)
     signal.signal(signal.SIGTERM, lambda number, _frame: sys.exit(128 + number))
     try:

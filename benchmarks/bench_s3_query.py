@@ -1,9 +1,9 @@
 # SPDX-License-Identifier: Apache-2.0
-"""One streaming query whose checkpoint answers slowly, and every request that it makes, by micro-batch.
+"""Runs one streaming query on slow storage, and notes every request, by micro-batch.
 
-Run by `bench_s3.py` as a process of its own: `python -m benchmarks.bench_s3_query <spec.json> <result.json>`. The Spark
-checkpoint is on `slow:` (benchmarks/scala/SlowFileSystem.scala), a local directory behind a latency for each call; Millpond's
-state is on `s3_pond`, with the same.
+`bench_s3.py` runs it in a process of its own: `python -m benchmarks.bench_s3_query <spec.json>
+<result.json>`. The Spark checkpoint is on `slow:` (benchmarks/scala/SlowFileSystem.scala), a local
+directory with a latency for each call. Millpond's state is on `s3_pond`, with the same latency.
 """
 
 from __future__ import annotations
@@ -32,7 +32,10 @@ _DEADLINE_S = 900.0
 
 
 def kind_of(key: str) -> str:
-    """Return what a request is about: `changelog`, `manifest`, `sst`, `state` (other files below it) or `logs` (Spark's own)."""
+    """Return the kind of the file that a request is about.
+
+    It is `changelog`, `manifest`, `sst`, `state` (other files of state), or `logs` (Spark's own).
+    """
     if "/state/" not in f"/{key}":
         return "millpond" if "/millpond/" in f"/{key}" else "logs"
     suffix = key.rpartition(".")[2]
@@ -55,7 +58,10 @@ def tally(requests: Sequence[Request]) -> dict[str, int]:
 def by_batch(
     batches: Sequence[dict[str, Any]], requests: Sequence[Request], end_ms: int
 ) -> list[dict[str, int]]:
-    """Return the tallies of the requests between the start of each batch and that of the next; of the last one, `end_ms`."""
+    """Return the tally of each batch: the requests from its start to the start of the next.
+
+    The last batch ends at `end_ms`.
+    """
     starts = [batch["start_ms"] for batch in batches] + [end_ms]
     return [tally([r for r in requests if begin <= r[0] < end]) for begin, end in pairwise(starts)]
 
@@ -67,7 +73,7 @@ class _Source:
         self._spark, self._pond = spark, pond
 
     def take(self) -> list[Request]:
-        """Return the requests since the last time, in their order."""
+        """Return the requests since the last call, in their order."""
         jvm: Any = self._spark.sparkContext._jvm
         found: list[Request] = []
         for line in jvm.org.apache.spark.sql.millpond.bench.SlowFileSystem.take().splitlines():
@@ -91,7 +97,7 @@ def _start_ms(progress: dict[str, Any]) -> int:
 def _batches(
     spark: SparkSession, scenario: Scenario, checkpoint: str, count: int
 ) -> list[dict[str, Any]]:
-    """Run the query for `count` micro-batches and return them."""
+    """Run the query for `count` micro-batches, and return them."""
     frame, mode = bench_query.aggregation(spark, scenario)
     query = (
         frame.writeStream.format("noop")
@@ -140,14 +146,14 @@ def _measure(spark: SparkSession, spec: dict[str, Any]) -> dict[str, Any]:
     if spec["restart"]:
         again = _batches(spark, scenario, spec["checkpoint"], 1)
         start_ms = again[0]["start_ms"]
-        # From the start of the query on: it reads its logs before its first batch.
+        # Count from the start of the query: it reads its logs before its first batch.
         found = [r for r in source.take() if r[0] < start_ms + again[0]["trigger_ms"]]
         result["restart"] = {"batch": again[0], "requests": tally(found)}
     return result
 
 
 def main(spec_path: str, result_path: str) -> None:
-    """Run the scenario of a spec in a session of its own and write what it did."""
+    """Run the scenario of a spec in a session of its own, and write its requests."""
     from pyspark.sql import SparkSession
 
     spec = json.loads(Path(spec_path).read_text())
@@ -158,7 +164,8 @@ def main(spec_path: str, result_path: str) -> None:
         builder = builder.config(key, value)
     result = _measure(builder.getOrCreate(), spec)
     Path(result_path).write_text(json.dumps(result))
-    # Spark's RocksDB store waits a minute at its end for each store that a task has not given back: see bench_query.
+    # At its end Spark's RocksDB store waits a minute for each store that a task still holds: see
+    # bench_query.
     os._exit(0)
 
 

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""From raw figures of `bench_s3.py` to the tables that are read. Pure."""
+"""Turns the raw figures of `bench_s3.py` into tables. Pure."""
 
 from __future__ import annotations
 
@@ -19,14 +19,17 @@ def total(counts: Mapping[str, int]) -> int:
 
 
 def without_logs(counts: Mapping[str, int]) -> int:
-    """Return the requests that are not about Spark's own logs (offsets, commits, metadata of the query and its operators)."""
+    """Return the number of requests, without those for Spark's own logs.
+
+    Those logs are offsets, commits, and the metadata of the query and its operators.
+    """
     return sum(
         count for name, count in counts.items() if name.rpartition(" ")[2] not in _SPARKS_OWN
     )
 
 
 def lists(counts: Mapping[str, int]) -> int:
-    """Return the listings in a tally, those of Spark's own logs aside."""
+    """Return the number of listings in a tally, without those of Spark's own logs."""
     return without_logs(
         {name: count for name, count in counts.items() if name.split(" ")[1] in _LISTS}
     )
@@ -60,8 +63,9 @@ def summarise(results: Mapping[str, Any]) -> dict[str, Any]:
                 "state_requests": median(without_logs(counts) for _, counts in pairs),
                 "mean_requests": sum(map(total, made)) / sum(len(run["batches"]) for run in runs),
                 "lists": max(lists(counts) for _, counts in pairs),
-                "changelog_puts_a_task": max(_puts(counts) for _, counts in pairs)
-                / size["partitions"],
+                "changelog_puts_a_task": (
+                    max(_puts(counts) for _, counts in pairs) / size["partitions"]
+                ),
             }
             again = [run["restart"] for run in runs if "restart" in run]
             if again:
@@ -151,7 +155,10 @@ def markdown(results: Mapping[str, Any]) -> str:
                 for what in ("raw", "files")
             ]
             rows.append([name, f"{rates['restore']:.0f}", *shares[0], *shares[1]])
-        title = f"restore of {restore['partitions']} partitions of {restore['megabytes']} MB, {restore['tasks']} tasks"
+        title = (
+            f"restore of {restore['partitions']} partitions of {restore['megabytes']} MB,"
+            f" {restore['tasks']} tasks"
+        )
         head = [
             title,
             "Millpond, MB/s",
@@ -165,7 +172,10 @@ def markdown(results: Mapping[str, Any]) -> str:
 
 
 def goals(results: Mapping[str, Any]) -> list[str]:
-    """Return what was to be reached, and whether it was: one list, or nothing if too little was measured."""
+    """Return the goals, and whether Millpond reached them, as one list.
+
+    Empty if too little was measured.
+    """
     lines = []
     found = results["summary"].get("aggregation")
     if found:
@@ -184,9 +194,7 @@ def goals(results: Mapping[str, Any]) -> list[str]:
         ):
             lines.append(f"- {what}: {'reached' if met else 'missed'}")
     for link, rates in results["summary"].get("restore", {}).items():
-        if float(
-            link
-        ):  # without a limit there is no link that could be saturated, only the processor
+        if float(link):  # 0: no limit; then the processor is the limit, not the link
             met = rates["share_of_raw"] >= _GOAL_RESTORE
             name = f"on a link of {float(link):.0f} MB/s"
             lines.append(

@@ -1,11 +1,14 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Restores over S3: how fast an agent fetches the snapshots of many partitions, against plain GETs of the same objects.
+"""Restores over S3: how fast an agent fetches snapshots, against plain GETs of the same objects.
 
-Processes of their own, run by `bench_s3.py`: `python -m benchmarks.bench_s3_restore (store|restore|raw|files) <spec.json>
-<result.json>`. `store` makes the snapshots, SSTs of random bytes, as an executor does; `restore` opens every store with an
-empty disk, as the tasks of one executor do side by side; `raw` fetches the same bytes over as many connections as were found
-to be fastest, and throws them away; `files` does as `raw`, but sums the bytes up and writes them to files, with nothing of
-Millpond's: what the machine can do.
+`bench_s3.py` runs each step in a process of its own: `python -m benchmarks.bench_s3_restore
+(store|restore|raw|files) <spec.json> <result.json>`.
+
+- `store` makes the snapshots, as an executor does. Their SSTs have random bytes.
+- `restore` opens every store with an empty disk, as the tasks of one executor do side by side.
+- `raw` fetches the same bytes over the fastest number of connections, and throws them away.
+- `files` also computes check sums and writes files. It uses nothing of Millpond's, so it shows what
+  the machine can do.
 """
 
 from __future__ import annotations
@@ -29,7 +32,7 @@ from urllib.parse import quote, urlsplit
 
 from millpond.agent.service import AgentService
 
-RUN_BYTES = 8 << 20  # what one plain GET asks for: Millpond's own default for parts
+RUN_BYTES = 8 << 20  # of one plain GET: Millpond's own default for parts
 _CONNECTIONS = (8, 16, 32)
 
 
@@ -70,11 +73,11 @@ def _side_by_side(threads: int, calls: Sequence[Callable[[], Any]]) -> list[Any]
 
 
 def store(spec: dict[str, Any]) -> dict[str, Any]:
-    """Give every partition a snapshot that is one SST of `megabytes`, and a changelog above it."""
-    from millpond.changelog import ChangelogHeader, ChangelogWriter
-    from millpond.ids import StoreId, new_id
-    from millpond.json_fields import ColumnFamily, KeyGroupsInfo
-    from millpond.layout import new_staging_name
+    """Give every partition a snapshot of one SST of `megabytes`, and a changelog above it."""
+    from millpond.format.changelog import ChangelogHeader, ChangelogWriter
+    from millpond.format.layout import new_staging_name
+    from millpond.model.ids import StoreId, new_id
+    from millpond.model.json_fields import ColumnFamily, KeyGroupsInfo
 
     service = AgentService()
     size_bytes = spec["megabytes"] * 1_000_000
@@ -153,7 +156,7 @@ def store(spec: dict[str, Any]) -> dict[str, Any]:
 def restore(spec: dict[str, Any]) -> dict[str, Any]:
     """Open every store at its newest version, `tasks` at a time."""
     service = AgentService()
-    # A first store, so that boto3 is loaded and connected: an executor restores many.
+    # Open one store first, so that boto3 is loaded and connected: an executor restores many stores.
     _call(
         service,
         "open",
@@ -182,9 +185,10 @@ def restore(spec: dict[str, Any]) -> dict[str, Any]:
 
 
 def _warm(spec: dict[str, Any]) -> None:
-    """Make the machine have the memory that the files will be in, and free it again.
+    """Take as much memory as the files will need, and free it again.
 
-    A hypervisor that takes free memory back gives it again a page at a time, at some 300 MB/s, and that would be measured.
+    A hypervisor may have taken free memory back. It returns it page by page, at about 300 MB/s, and
+    the benchmark would measure that.
     """
     block = os.urandom(1 << 20)
     with tempfile.TemporaryFile(dir=spec["local"], buffering=0) as file:
@@ -205,14 +209,14 @@ def _rate(size_bytes: int, seconds: float, cpu_s: float) -> dict[str, Any]:
 
 
 def raw(spec: dict[str, Any]) -> dict[str, Any]:
-    """Fetch the same objects by plain GETs of 8 MiB; the fastest of some numbers of connections."""
+    """Fetch the same objects by plain GETs of 8 MiB. Return the fastest number of connections."""
     return _fastest(
         {connections: _fetch_all(spec, connections, {}) for connections in _CONNECTIONS}
     )
 
 
 def files(spec: dict[str, Any]) -> dict[str, Any]:
-    """As `raw`, but keep each object as a file, and sum up what comes."""
+    """Fetch as `raw`, but write each object to a file, and compute its check sum."""
     tried = {}
     for connections in _CONNECTIONS:
         Path(spec["local"]).mkdir(parents=True, exist_ok=True)

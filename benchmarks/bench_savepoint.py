@@ -1,10 +1,12 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Savepoint level: what saving, forking, exporting and restoring a query costs, against Spark's plain restart.
+"""Savepoint level: what it costs to save, fork, export and restore a query.
 
-The query counts rows by key over Parquet files, one file a micro-batch: one with all keys, then small ones, until snapshots have been
-taken. Run by `run.py` as two processes per contender and repetition, `python -m benchmarks.bench_savepoint <spec.json> <result.json>`:
-the first runs the query and saves it while it runs, the second restores it (Spark's store: starts it again) and runs one micro-batch.
-A third process, without Spark, measures the codec that exports and edits go through: `bench_codec`.
+Spark's plain restart is the comparison. The query counts rows by key over Parquet files, one file
+a micro-batch: one with all keys, then small ones, until there are snapshots. `run.py` runs two
+processes for each contender and repetition, `python -m benchmarks.bench_savepoint <spec.json>
+<result.json>`. The first runs the query, and saves it while it runs. The second restores it (with
+Spark's store: starts it again), and runs one micro-batch. A third process, without Spark, measures
+the codec of exports and edits: `bench_codec`.
 """
 
 from __future__ import annotations
@@ -34,10 +36,11 @@ _STATE = "spark.sql.streaming.stateStore."
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Sizes:
-    """How much: `keys` of the state, `rows` of a small micro-batch, `busy_rows` of the one that is stopped with a savepoint, `codec_rows`
-    that are decoded and encoded.
+    """Sizes of one repetition.
 
-    settle_s: how long the query idles before it is saved, so that maintenance takes the snapshots that are due.
+    `keys` of the state, `rows` of a small micro-batch, `busy_rows` of the micro-batch that the stop
+    with a savepoint meets, `codec_rows` to decode and encode. settle_s: how many seconds the query
+    idles before it is saved, so that maintenance takes the snapshots that are due.
     """
 
     keys: int
@@ -48,7 +51,7 @@ class Sizes:
 
 
 def sizes(scale: float, *, quick: bool) -> Sizes:
-    """Return the sizes at a scale, or at smoke-test size."""
+    """Return the sizes at a scale, or those of the smoke test."""
     if quick:
         return Sizes(keys=2_000, rows=100, busy_rows=1_000, codec_rows=2_000, settle_s=0.5)
     keys = int(2_000_000 * scale)
@@ -102,7 +105,7 @@ def measure(
     return figures
 
 
-# ---- in a process of its own ---------------------------------------------------------------------------------------
+# ---- in a process of its own ---------------------------------------------------------------------
 
 
 class _Query:
@@ -113,7 +116,10 @@ class _Query:
         directory.mkdir(parents=True, exist_ok=True)
 
     def add(self, rows: int, keys: int) -> int:
-        """One more file, which is one more micro-batch, over keys below `keys`; all of them if `rows` is as many. Returns its number."""
+        """Add a file, which is one micro-batch, and return its number.
+
+        Its rows have keys below `keys`: all of them, if `rows` equals `keys`.
+        """
         import numpy as np
         import pyarrow as pa
         import pyarrow.parquet as pq
@@ -201,9 +207,8 @@ def _save(query: _Query, running: StreamingQuery, directory: Path, what: Sizes) 
     figures["stop_ms"] = (
         time.time() - (checkpoint / "commits" / str(batch)).stat().st_mtime
     ) * 1000.0
-    (
-        query.directory / f"{batch:05d}.parquet"
-    ).unlink()  # Spark's store, which is compared, has no such micro-batch
+    # Spark's store, the comparison, has no such micro-batch.
+    (query.directory / f"{batch:05d}.parquet").unlink()
     return figures
 
 
@@ -235,7 +240,7 @@ def _restart(spark: SparkSession, directory: Path, what: Sizes, *, ours: bool) -
 
 
 def main(spec_path: str, result_path: str) -> None:
-    """Run a phase of a spec in a session of its own and write its figures."""
+    """Run a phase of a spec in a session of its own, and write its figures."""
     spec = json.loads(Path(spec_path).read_text())
     spark = open_session("millpond-savepoint-bench", spec["conf"])
     phase = {"build": _build, "restart": _restart}[spec["phase"]]

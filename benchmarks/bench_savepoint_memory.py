@@ -1,10 +1,12 @@
 #!/usr/bin/env python3
 # SPDX-License-Identifier: Apache-2.0
-"""What exporting, verifying and restoring a large state takes, in time and in memory, without Spark: `.venv/bin/python
-benchmarks/bench_savepoint_memory.py --rows 10000000`. Memory is the peak of the sum over all processes, the pages that they share counted
-once in each. The state is made up: keys and values of one long each in two partitions, once as SSTs, once as one changelog each.
+"""Measures time and memory to export, verify and restore a large state, without Spark.
 
-`--rows 2048 --value-bytes 1048576`: values of random bytes instead, and edits too.
+    .venv/bin/python benchmarks/bench_savepoint_memory.py --rows 10000000
+
+Memory is the peak of the sum over all processes; each process counts the pages that it shares. The
+state is made up: keys and values of one long, in two partitions, once as SSTs, once as changelogs.
+With `--rows 2048 --value-bytes 1048576` values are random bytes, and it measures edits too.
 """
 
 from __future__ import annotations
@@ -28,14 +30,15 @@ import rocksdict
 
 sys.path.insert(0, str(Path(__file__).resolve().parent.parent))
 from benchmarks import bench_env
-from millpond import layout, savepoint
-from millpond.changelog import ChangelogWriter
-from millpond.ids import StoreId, VersionId
-from millpond.keygroups import KeyGroups
+from millpond import savepoint
+from millpond.format import layout
+from millpond.format.changelog import ChangelogWriter
+from millpond.model.ids import StoreId, VersionId
+from millpond.model.key_groups import KeyGroups
+from millpond.rows.chunks import table_batches
 from millpond.rows.encode import encode_rows
 from millpond.rows.hashing import hash_rows
-from millpond.rows.spark_types import Atom, Field, Struct
-from millpond.state.chunks import table_batches
+from millpond.spark.types import Atom, Field, Struct
 from tests.checkpoints import CheckpointBuilder, utf, version_id
 
 _KEY, _VALUE = Struct((Field("k", Atom("long")),)), Struct((Field("count", Atom("long")),))
@@ -136,7 +139,7 @@ class _Builder(CheckpointBuilder):
 
 
 def _resident_bytes() -> int:
-    """Of this process and all below it."""
+    """Return the resident bytes of this process and all its descendants."""
     children: dict[int, list[int]] = {}
     resident: dict[int, int] = {}
     for directory in Path("/proc").iterdir():
@@ -144,7 +147,7 @@ def _resident_bytes() -> int:
             try:
                 fields = (directory / "stat").read_text().rpartition(")")[2].split()
             except OSError:
-                continue  # it has just ended
+                continue  # the process has just ended
             children.setdefault(int(fields[1]), []).append(int(directory.name))
             resident[int(directory.name)] = int(fields[21]) * 4096
     total, todo = 0, [int(Path("/proc/self").resolve().name)]
@@ -176,7 +179,7 @@ def _measured(action: Callable[[], Any]) -> dict[str, float]:
 
 
 def _child(what: str, directory: Path) -> None:
-    """Do one thing in a process of its own, and print what it took."""
+    """Do `what` in this process, and print time and memory."""
     tables = directory / "tables"
     actions: dict[str, Callable[[], Any]] = {
         "export": lambda: savepoint.create(directory / "job", tables, format="canonical"),

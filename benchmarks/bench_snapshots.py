@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""What a batch notices of a snapshot that is being made beside it: a table from raw results. Pure."""
+"""How much a snapshot disturbs the batch beside it: a table from raw results. Pure."""
 
 from __future__ import annotations
 
@@ -14,10 +14,12 @@ _HEADS = ("", "p50", "p99", "max", "p50 beside a snapshot", "p99 beside it", "ma
 
 
 def table(store: Mapping[str, Sequence[Mapping[str, Any]]]) -> str:
-    """Return a Markdown table of get+put (us) and commit (ms) of each contender that has the phase; empty if none has.
+    """Return a Markdown table of get+put (us) and commit (ms) for each contender with the phase.
+
+    Empty if no contender has it. Figures are medians over the repetitions.
 
     Args:
-        store: raw results by contender, one of each repetition; figures are medians of those of the repetitions.
+        store: raw results by contender, one for each repetition.
     """
     rows = []
     for name, results in store.items():

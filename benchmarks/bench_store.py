@@ -1,5 +1,8 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Store level: one JVM per contender and repetition runs `scala/StoreBench.scala`, which drives the provider through Spark's contract."""
+"""Store level: drives a provider through Spark's contract.
+
+One JVM for each contender and repetition runs `scala/StoreBench.scala`.
+"""
 
 from __future__ import annotations
 
@@ -14,15 +17,19 @@ from benchmarks.bench_contenders import KEY_AND_VALUE_BYTES, Contender
 from benchmarks.bench_env import java, jvm_options, run_measured, spark_jars
 
 MIN_BUDGET_BYTES = 64 << 10
-WHOLE_SHARE = 2.5  # of the state's bytes: a budget that surely holds all of it, tables and old records included
-_DEFAULT_HOLDS_KEYS = 4_000_000  # what 30 % of the heap surely hold
+# A budget of this share of the state's bytes surely holds all of it, with tables and old records.
+WHOLE_SHARE = 2.5
+_DEFAULT_HOLDS_KEYS = 4_000_000  # 30 % of the heap surely hold so many keys
 _OPTIONS = "spark.sql.streaming.stateStore.millpond."
 _MAIN = "org.apache.spark.sql.millpond.bench.StoreBench"
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class StoreSizes:
-    """How much one process does. Counts are rows, operations or batches; names as in StoreBench.scala."""
+    """How much one process does: counts of rows, operations or batches.
+
+    Names are those of StoreBench.scala.
+    """
 
     keys: int
     load_batch: int
@@ -38,7 +45,7 @@ class StoreSizes:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ScanSizes:
-    """How much a process of the scans does; names as in ScanBench.scala."""
+    """How much a process of the scans does. Names are those of ScanBench.scala."""
 
     keys: int
     load_batch: int
@@ -106,7 +113,9 @@ def measure(
     timeout_s: float,
     jvm_extra: tuple[str, ...] = (),
 ) -> dict[str, Any]:
-    """Return the raw result of one process (see StoreBench.scala). `work_dir` is made, and removed when all went well.
+    """Return the raw result of one process (see StoreBench.scala).
+
+    Makes `work_dir`, and removes it if all goes well.
 
     Raises: BenchError: the process failed, or the store returned a wrong value.
     """
@@ -144,8 +153,11 @@ def measure_scans(
     extra_conf: dict[str, str],
     timeout_s: float,
 ) -> dict[str, Any]:
-    """Return `{"store": raw}` (see ScanBench.scala), of Millpond `{"store": raw, "disk": raw}`: the latter with next to no memory
-    tier, and with RocksDB itself beside it. Raises: BenchError: as `measure`.
+    """Return `{"store": raw}` (see ScanBench.scala); of Millpond `{"store": raw, "disk": raw}`.
+
+    The second run has next to no memory tier, and measures RocksDB itself too.
+
+    Raises: BenchError: as `measure`.
     """
 
     def run(what: dict[str, Any], conf: dict[str, str], name: str) -> dict[str, Any]:

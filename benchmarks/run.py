@@ -1,10 +1,10 @@
 #!/usr/bin/env python3
 # SPDX-License-Identifier: Apache-2.0
-"""Compare Millpond with Spark's own state stores: `make bench`, or `.venv/bin/python benchmarks/run.py --help`.
+"""Compare Millpond with Spark's own state stores: `make bench`, or `benchmarks/run.py --help`.
 
-Every contender and repetition runs in a process of its own, one after the other; the contenders alternate, and each
-repetition starts with another one. Results: JSON below `benchmarks/results/`, a table on stdout, and after a full run
-at scale 1 the table and the chart of the docs.
+Every contender and repetition runs in a process of its own, one after the other. The contenders
+alternate, and each repetition starts with another one. Results: JSON below `benchmarks/results/`, a
+table on stdout, and after a full run at scale 1 the table and the chart of the docs.
 """
 
 from __future__ import annotations
@@ -67,7 +67,10 @@ def _arguments(arguments: Sequence[str] | None) -> argparse.Namespace:
     )
     parser.add_argument(
         "--scenarios",
-        help=f"comma-separated, of {', '.join(bench_query.SCENARIOS)} (default: what each contender runs)",
+        help=(
+            f"comma-separated, of {', '.join(bench_query.SCENARIOS)} (default: what each contender"
+            " runs)"
+        ),
     )
     parser.add_argument(
         "--conf",
@@ -87,7 +90,10 @@ def _arguments(arguments: Sequence[str] | None) -> argparse.Namespace:
     parser.add_argument(
         "--out",
         type=Path,
-        help="result file (default: benchmarks/results/<time>-<commit>-scale<n>.json; with --quick below build/bench)",
+        help=(
+            "result file (default: benchmarks/results/<time>-<commit>-scale<n>.json; with --quick"
+            " below build/bench)"
+        ),
     )
     parser.add_argument(
         "--quick",
@@ -99,7 +105,10 @@ def _arguments(arguments: Sequence[str] | None) -> argparse.Namespace:
         "--jfr",
         type=Path,
         metavar="DIR",
-        help="profile instead of compare: one repetition of each contender under JFR, recordings into DIR, hottest frames on stdout",
+        help=(
+            "profile instead of compare: one repetition of each contender under JFR, recordings"
+            " into DIR, hottest frames on stdout"
+        ),
     )
     parser.add_argument(
         "--render",
@@ -119,7 +128,7 @@ def _arguments(arguments: Sequence[str] | None) -> argparse.Namespace:
 
 
 class _Run:
-    """One invocation: settings, scratch space, and the results as they come in."""
+    """One invocation: settings, scratch space, and the results so far."""
 
     def __init__(self, given: argparse.Namespace, work_dir: Path) -> None:
         self.given, self.work_dir = given, work_dir
@@ -149,7 +158,10 @@ class _Run:
         self.failures: list[dict[str, Any]] = []
 
     def results(self) -> dict[str, Any]:
-        """Run everything that was asked for. A contender that fails is recorded, and the others go on."""
+        """Run everything that the command line asks for.
+
+        If a contender fails, this records it, and the others go on.
+        """
         begin = time.monotonic()
         results: dict[str, Any] = {"format": 1, **bench_env.describe_host(self.work_dir)}
         results |= {
@@ -228,7 +240,10 @@ class _Run:
         return 512 if self.given.quick else contender.heap_mib(self.given.scale)
 
     def _session_heap_mib(self) -> int:
-        """Of a whole query: the same for every contender, as the query itself needs most of it."""
+        """Return the heap for a whole query, in MiB.
+
+        It is the same for every contender, because the query itself needs most of it.
+        """
         return 1024 if self.given.quick else int(2048 + 1024 * self.given.scale)
 
     def _recording(self, name: str, contender: Contender) -> Path | None:
@@ -320,8 +335,14 @@ class _Run:
 def _write_docs(results: dict[str, Any], source: Path) -> None:
     """Replace the generated part of docs/benchmarks.md, and the chart."""
     host, versions = results["host"], results["versions"]
-    machine = f"{host['cores']} cores of {host['cpu']}, {host['memory_bytes'] / 2**30:.0f} GiB, {host['file_system']}"
-    software = f"Spark {versions['spark']}, RocksDB {versions['rocksdbjni']}, {versions['java']}, Python {versions['python']}"
+    machine = (
+        f"{host['cores']} cores of {host['cpu']}, {host['memory_bytes'] / 2**30:.0f} GiB,"
+        f" {host['file_system']}"
+    )
+    software = (
+        f"Spark {versions['spark']}, RocksDB {versions['rocksdbjni']}, {versions['java']}, Python"
+        f" {versions['python']}"
+    )
     commit = f"commit `{results['commit'][:12]}`{' with changes' if results['dirty'] else ''}"
     where = (
         f"Measured {results['time_utc']} on {machine}; {software}; {commit}. "
@@ -332,15 +353,18 @@ def _write_docs(results: dict[str, Any], source: Path) -> None:
     link = f"Raw durations: [`{raw}`](../{raw})." if raw else ""
     table = bench_report.markdown(results, goals=False)
     beside = bench_snapshots.table(results["store"])
-    text = f"{where}{link}\n\n{table}\n\nA snapshot beside the batches:\n\n{beside}\n\n![Chart](img/benchmarks.svg)"
-    chart = bench_chart.svg(results)  # before anything is written: page and chart belong together
+    text = (
+        f"{where}{link}\n\n{table}\n\nA snapshot beside the"
+        f" batches:\n\n{beside}\n\n![Chart](img/benchmarks.svg)"
+    )
+    chart = bench_chart.svg(results)  # before the page: if this fails, neither changes
     bench_env.replace_generated(_DOCS, _BEGIN, _END, text)
     _CHART.parent.mkdir(parents=True, exist_ok=True)
     _CHART.write_text(chart)
 
 
 def _complete(results: dict[str, Any]) -> bool:
-    """Whether the results may stand in the docs: everything ran, in full size, at scale 1."""
+    """Return whether the docs may show the results: everything ran, in full size, at scale 1."""
     everyone = {c["name"] for c in results["contenders"]} == set(CONTENDERS)
     every_level = all(results[level] for level in LEVELS)
     return (
@@ -352,9 +376,9 @@ def _complete(results: dict[str, Any]) -> bool:
 
 
 def main(arguments: Sequence[str] | None = None) -> int:
-    """Return 0; 1 if a contender failed or the contenders' states differ; 2 if nothing could be run."""
+    """Return 0; 1 if a contender failed, or the contenders' states differ; 2 if nothing can run."""
     given = _arguments(arguments)
-    # As an exception, so that the measured processes, which have a session of their own, end with this one.
+    # An exception ends the measured processes too: they have sessions of their own.
     signal.signal(signal.SIGTERM, lambda number, _frame: sys.exit(128 + number))
     try:
         if given.render:

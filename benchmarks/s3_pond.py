@@ -1,10 +1,13 @@
 # SPDX-License-Identifier: Apache-2.0
-"""An S3 server for measurements: one process, one event loop, every request answered after a fixed latency.
+"""An S3 server for measurements: it answers every request after a fixed latency.
 
-moto spends some milliseconds of CPU on a request and holds the interpreter while it does; this server spends a tenth of one, sends large
-bodies by `sendfile`, and notes every request. It does what Millpond asks of S3 (`millpond storage check` passes) and looks at no signature.
+It is one process with one event loop. moto needs some milliseconds of CPU for a request, and holds
+the interpreter meanwhile. This server needs a tenth of a millisecond, sends large bodies by
+`sendfile`, and notes every request. It does what Millpond asks of S3 (`millpond storage check`
+passes), and checks no signature.
 
-`python -m benchmarks.s3_pond --latency-ms 20 --directory DIR` prints the port. `GET /-/log` answers with the requests since the last time.
+`python -m benchmarks.s3_pond --latency-ms 20 --directory DIR` prints the port. `GET /-/log` answers
+with the requests since the last such call.
 """
 
 from __future__ import annotations
@@ -23,7 +26,7 @@ from urllib.parse import parse_qsl, quote, unquote
 from xml.etree import ElementTree
 from xml.sax.saxutils import escape
 
-_SMALL_BYTES = 256 * 1024  # larger bodies are files, which `sendfile` sends
+_SMALL_BYTES = 256 * 1024  # larger bodies are files, for `sendfile`
 _PAGE = 1000
 _CHUNK_BYTES = 1 << 20
 
@@ -64,14 +67,17 @@ class _Request:
 
     @property
     def about(self) -> str:
-        """The key; of a listing its prefix, of a deletion the first of its keys."""
+        """The key; for a listing its prefix, for a deletion its first key."""
         if self.key or self.method == "GET":
             return self.key or self.query.get("prefix", "")
         return next(iter(_keys(self.body)), "") if "delete" in self.query else ""
 
     @property
     def operation(self) -> str:
-        """`GET`, `PUT`, `COPY`, `HEAD`, `DELETE`, `LIST`; of multipart uploads `CREATE`, `PART`, `COMPLETE`, `ABORT`."""
+        """`GET`, `PUT`, `COPY`, `HEAD`, `DELETE` or `LIST`.
+
+        For multipart uploads: `CREATE`, `PART`, `COMPLETE` or `ABORT`.
+        """
         if self.method == "POST":
             return (
                 "DELETE"
@@ -105,7 +111,7 @@ class _Answer:
 
 
 class Pond:
-    """The objects, and what was asked for them."""
+    """The objects, and the log of requests."""
 
     def __init__(self, directory: Path, latency_s: float, bandwidth: float) -> None:
         self.directory, self.latency_s, self.bandwidth = directory, latency_s, bandwidth
@@ -308,7 +314,7 @@ class Pond:
         await writer.drain()
 
     async def _wait_for_link(self, size_bytes: int) -> None:
-        """Wait until a link of `bandwidth` bytes a second, which all connections share, has room."""
+        """Wait until the link has room. All connections share its `bandwidth` bytes a second."""
         if not self.bandwidth:
             return
         now = time.monotonic()
@@ -318,7 +324,7 @@ class Pond:
 
 
 async def _receive(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> _Request | None:
-    """Return the next request of a connection, None at its end."""
+    """Return the next request of a connection; None at its end."""
     try:
         head = await reader.readuntil(b"\r\n\r\n")
     except asyncio.IncompleteReadError:

@@ -1,7 +1,8 @@
-"""A stateful query that is compared, and the input that most of them share: pure descriptions, run by `test_operators`.
+"""A stateful query that is compared, and the input that most of them share: pure descriptions, run
+by `test_operators`.
 
-Event times are seconds after an epoch; each list of rows is one file, which is one micro-batch. The inputs hold late
-rows, nulls, unicode, decimals, binary and nested keys, and a file without rows.
+Event times are seconds after an epoch; each list of rows is one file, which is one micro-batch. The
+inputs hold late rows, nulls, unicode, decimals, binary and nested keys, and a file without rows.
 """
 
 from __future__ import annotations
@@ -20,7 +21,8 @@ Build = Callable[[list[DataFrame]], DataFrame]
 
 ENCODING = "spark.sql.streaming.stateStore.encodingFormat"
 AVRO = {ENCODING: "avro"}
-# An operator that acts by processing time asks for batch after batch: without input there are none with this.
+# An operator that acts by processing time asks for batch after batch: without input there are none
+# with this.
 NO_EMPTY_BATCHES = {"spark.sql.streaming.noDataMicroBatches.enabled": "false"}
 
 EVENTS = pa.schema([("k", pa.string()), ("ts", pa.timestamp("us", tz="UTC")), ("v", pa.int64())])
@@ -47,7 +49,8 @@ def events(*rows: tuple[str | None, float, int]) -> Rows:
     return [{"k": k, "ts": at(t), "v": v} for k, t, v in rows]
 
 
-# Keys come and go, return after their window closed (late), and one batch is empty. Seconds; watermarks below are 10 s.
+# Keys come and go, return after their window closed (late), and one batch is empty. Seconds;
+# watermarks below are 10 s.
 CLICKS: list[Rows] = [
     events(("a", 1, 1), ("b", 2, 2), ("ü€", 3, 3), (None, 4, 4), ("", 4, 5), ("a", 5, 6)),
     events(("a", 11, 7), ("c", 14, 8), ("a", 3, 9), (None, 15, 10), ("a", 11, 7)),
@@ -87,7 +90,9 @@ CLICKED_AND_VIEWED = [(EVENTS, CLICKS), (EVENTS, VIEWS)]
 
 @dataclass(frozen=True)
 class Case:
-    """One query: its inputs (schema and batches), output mode, and the Spark checkpoint format that it is run with."""
+    """One query: its inputs (schema and batches), output mode, and the Spark checkpoint format
+    that it is run with.
+    """
 
     name: str
     build: Build
@@ -100,20 +105,25 @@ class Case:
     conf: Mapping[str, str] = field(default_factory=dict)  # of the session, for both providers
     candidate_conf: Mapping[str, str] = field(default_factory=dict)  # Millpond's own options
     actions: int = 1  # how often the sink computes the batch
-    runs: int = 0  # 2: the run that does the failed batch again goes on with the rest of the input; 3; 0: `of` chooses
+    # 2: the run that does the failed batch again goes on with the rest of the input; 3; 0: `of`
+    # chooses
+    runs: int = 0
     shows: tuple[
         str, ...
     ] = ()  # texts that the output must hold: the query did what the case is there for
     later: Build | None = None  # the query of the third run, if it is another one
-    # Spark's error condition, if Spark does not run the query: in the first run, or with `later` in the third (and then
-    # `build` goes on where it was).
+    # Spark's error condition, if Spark does not run the query: in the first run, or with `later` in
+    # the third (and then `build` goes on where it was).
     refused: str = ""
     reads: tuple[
         Mapping[str, str], ...
     ] = ()  # options of the state reader whose rows are compared in the end
-    # Format 4 of a join without event time: Spark draws a random number to be part of the key, so the count of keys varies.
+    # Format 4 of a join without event time: Spark draws a random number to be part of the key, so
+    # the count of keys varies.
     random_keys: bool = False
-    unscalable: str = ""  # how Millpond says that Spark placed keys by another key than the state's schema tells; else none
+    # how Millpond says that Spark placed keys by another key than the state's schema tells; else
+    # none
+    unscalable: str = ""
 
     @property
     def encoding(self) -> str:
@@ -122,7 +132,9 @@ class Case:
 
 
 def of(operator: str, *cases: Case) -> list[Case]:
-    """The cases that prove one line of the documentation's table; the first of them restarts once more than the others."""
+    """The cases that prove one line of the documentation's table; the first of them restarts
+    once more than the others.
+    """
     return [
         replace(
             case, operator=operator, runs=case.runs or (3 if case is cases[0] or case.later else 2)

@@ -1,13 +1,22 @@
-"""A chain: one query, taken through adopt, rescale, savepoint, edit, fork, restore and release in random order, run between the steps,
-and compared with a batch computation at the end. The seed decides all of it.
+"""A chain: takes one query through random commands, and compares it with a batch computation.
 
-A step that makes another Spark checkpoint leaves the old one. A fork leaves a query that can still be run: it is, at the end, and
-has to have lost nothing either.
+The commands are adopt, rescale, savepoint, edit, fork, restore and release. Between them the query
+runs. The seed decides everything. Sixteen seeds in a row have each sink in each Spark checkpoint
+format.
+
+A command that makes another Spark checkpoint leaves the old one. After a fork, both queries can go
+on. The chain goes on with the fork, and at the end runs the other query too: it must have lost
+nothing either.
+
+Each run compares the numbers of its batches. The end compares the state and the sink: all rows of
+files and of `foreachBatch`, and the table of the memory sink, which Spark continues in complete
+mode only. The console keeps nothing to compare. Kafka is not here, because it needs a broker.
 """
 
 from __future__ import annotations
 
 import random
+from collections import Counter
 from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass, field, replace
 from pathlib import Path
@@ -15,7 +24,7 @@ from types import MappingProxyType
 
 import pyarrow as pa
 import pyarrow.compute as pc
-from pyspark.sql import SparkSession
+from pyspark.sql import DataFrame, SparkSession
 from pyspark.sql.streaming.readwriter import DataStreamWriter
 
 import millpond
@@ -32,73 +41,112 @@ from integration.sink_queries import (
 )
 from millpond import savepoint
 from millpond.errors import ErrorKind, InvalidInputError
-from millpond.inspection import verify
-from millpond.spark_metadata import read_spark_metadata
+from millpond.operations.inspect import verify
+from millpond.spark.metadata import read_spark_metadata
 from millpond.storage import open_storage
 
 _ON_RESTART = "spark.sql.streaming.stateStore.millpond.rescale.onRestart"
 _CHANGELOG = "spark.sql.streaming.stateStore.rocksdb.changelogCheckpointing.enabled"
 _KEYS = 24
 _PARTITIONS = (1, 2, 3, 4, 5, 8)
+_FILES = ("parquet", "json", "csv", "orc", "text")
+_TRANSACTIONS, _MEMORY, _CONSOLE = "transactions", "memory", "console"
+_SINKS = (*_FILES, _TRANSACTIONS, _MEMORY, _CONSOLE)
+
+
+class Counts(Distinct):
+    """Counts each key, and writes all counts in each batch: for the memory sink."""
+
+    def frame(self) -> DataFrame:
+        """Return the stream."""
+        return self.input.stream(self.spark).groupBy("key").count()
 
 
 @dataclass
 class Sink:
-    """Where a branch of the chain writes to, and what has to be there."""
+    """Where a branch of the chain writes to, and which rows must be there."""
 
-    path: Path | None  # of a file sink
-    format: str
+    kind: str
+    place: Path  # of files; its name is that of the table in memory
     table: Transactions
     expected: list[str] = field(default_factory=list)
 
     def __call__(self, writer: DataStreamWriter) -> DataStreamWriter:
-        return (
-            self.table(writer) if self.path is None else file_sink(self.path, self.format)(writer)
-        )
+        if self.is_file:
+            return file_sink(self.place, self.kind)(writer)
+        if self.kind == _MEMORY:
+            return writer.format(_MEMORY).outputMode("complete").queryName(self.name)
+        return writer.format(_CONSOLE) if self.kind == _CONSOLE else self.table(writer)
+
+    @property
+    def is_file(self) -> bool:
+        return self.kind in _FILES
+
+    @property
+    def name(self) -> str:
+        """The name of the table in memory."""
+        return self.place.name.replace("-", "_")
 
     @property
     def option(self) -> str:
-        """What `--file-sink` says of it."""
-        return "none" if self.path is None else str(self.path)
+        """The value of `--file-sink` for it."""
+        return str(self.place) if self.is_file else "none"
 
 
 @dataclass(frozen=True)
 class Branch:
-    """A query at a moment: its Spark checkpoint, and the keys that it has seen in how many files."""
+    """A query at a moment.
+
+    Its Spark checkpoint, the last batch number that it or a rescale used, how often it has seen
+    each key, and in how many files.
+    """
 
     checkpoint: Path
     provider: str
     partitions: int
     sink: Sink
-    seen: frozenset[str] = frozenset()
+    number: int = -1
+    seen: Mapping[str, int] = field(default_factory=dict)
     files: int = 0
 
 
 class Chain:
-    """One chain. `trace`: what was done, for the message of a failure."""
+    """One chain. `trace` has its steps, for the message of a failure."""
 
     def __init__(self, spark: SparkSession, directory: Path, seed: int) -> None:
         self.random = random.Random(seed)
         self.directory, self.trace = directory, [f"seed {seed}"]
-        self.spark_format = self.random.choice((1, 2))
-        self.kind = self.random.choice(("parquet", "json", "transactions"))
-        conf = {FORMAT: str(self.spark_format), _CHANGELOG: "true"}
-        self.query: Distinct = distinct(spark, directory, **conf)
+        formats, kind = divmod(seed - 1, len(_SINKS))
+        self.spark_format, self.kind = 1 + formats % 2, _SINKS[kind]
+        query = distinct(spark, directory, **{FORMAT: str(self.spark_format), _CHANGELOG: "true"})
+        counts = Counts(spark, query.input, query.conf)
+        self.query = counts if self.kind == _MEMORY else query
         self.written: list[list[str]] = []
         self.made = 0
         provider = self.random.choice((MILLPOND, ROCKSDB))
         self.now = Branch(self._new("checkpoint"), provider, 2, self._sink())
-        self.saved: tuple[Path, Branch, int] | None = None  # and its batch
+        self.past: Branch | None = None  # before the last run
+        self.saved: tuple[Path, Branch] | None = None
+        self.edited = False
         self.left: list[Branch] = []
         self.trace.append(f"format {self.spark_format}, {self.kind}, {provider.rpartition('.')[2]}")
 
     # ---- the whole of it
 
     def play(self) -> None:
-        """Do all of it. Raises: AssertionError: rows, state or sink are not what a batch computation gives."""
+        """Play the whole chain.
+
+        Raises: AssertionError: rows, state or sink differ from the batch computation.
+        """
         self.run()
-        for _ in range(self.random.randint(3, 6)):
-            name = self.random.choice(list(self._possible()))
+        done: Counter[str] = Counter()
+        for _ in range(self.random.randint(4, 8)):
+            possible = list(self._possible())
+            # Draw two, and take the one done less often. Otherwise few chains restore an edited
+            # savepoint.
+            names = self.random.choice(possible), self.random.choice(possible)
+            name = min(names, key=lambda name: done[name])
+            done[name] += 1
             self.trace.append(name)
             getattr(self, name)()
             if self.random.random() < 0.8:
@@ -112,75 +160,85 @@ class Chain:
         if self.now.provider == ROCKSDB:
             yield "adopt"
             return
-        yield from ("rescale", "rescale", "rescale_on_restart", "save", "release")
+        yield from ("rescale", "rescale_on_restart", "save", "release")
         if len(self.left) < 1:
             yield "fork"
         if self.saved is not None:
-            yield from ("edit", "restore", "restore")
+            yield "restore"
+            yield "restore" if self.edited else "edit"
 
     def run(self, files: int | None = None, conf: Mapping[str, str] = MappingProxyType({})) -> None:
-        """Run the query over some more files, a batch each."""
+        """Run the query over more files, one batch for each."""
         for _ in range(self.random.randint(1, 2) if files is None else files):
             keys = [f"k{self.random.randrange(_KEYS)}" for _ in range(4)]
             self.query.input.add([{"key": key} for key in keys])
             self.written.append(keys)
         base = {PROVIDER: self.now.provider, PARTITIONS: str(self.now.partitions)}
-        self.query.run(self.now.checkpoint, self.now.sink, **{**base, **conf})
-        seen = set(self.now.seen)
+        query = self.query.start(self.now.checkpoint, self.now.sink, **{**base, **conf})
+        query.awaitTermination()
+        self.past, number, seen = self.now, self.now.number, Counter(self.now.seen)
         for keys in self.written[self.now.files :]:
-            self.now.sink.expected += sorted(set(keys) - seen)
-            seen |= set(keys)
-        self.now = replace(self.now, seen=frozenset(seen), files=len(self.written))
+            self.now.sink.expected += sorted(set(keys) - set(seen))
+            seen.update(keys)
+            number += 1
+        found = [progress["batchId"] for progress in query.recentProgress]
+        assert found == list(range(self.now.number + 1, number + 1)), "numbers of the batches"
+        self.now = replace(self.now, number=number, seen=seen, files=len(self.written))
 
     def compare(self) -> None:
-        """Compare the sink, and the state, with what a batch computation gives."""
+        """Compare the sink and the state with the batch computation."""
         sink, checkpoint = self.now.sink, self.now.checkpoint
-        if sink.path is None:
-            found = sorted(sink.table.rows)
+        if sink.is_file:
+            rows = rows_in(self.query.spark, sink.place, sink.kind)
+            assert rows == sorted(sink.expected), "rows of the sink"
+        elif sink.kind == _MEMORY:
+            counts = self.query.spark.table(sink.name).collect()
+            assert sorted(counts) == sorted(self.now.seen.items()), "the table in memory"
+        elif sink.kind == _TRANSACTIONS:
+            assert sorted(sink.table.rows) == sorted(sink.expected), "rows of the sink"
             assert sink.table.left_out == [], "a number came twice, or went back"
-        else:
-            found = rows_in(self.query.spark, sink.path, sink.format)
-        assert found == sorted(sink.expected), "rows of the sink"
         if self.now.provider == MILLPOND:
-            keys = [row["key"] for row in millpond.read_state(checkpoint)["key"].to_pylist()]
-            assert sorted(keys) == sorted(self.now.seen), "keys of the state"
+            state = millpond.read_state(checkpoint)
+            keys = state["key"].to_pylist()
+            assert sorted(row["key"] for row in keys) == sorted(self.now.seen), "keys of the state"
+            if self.kind == _MEMORY:
+                counted = zip(keys, state["value"].to_pylist(), strict=True)
+                found = {key["key"]: value["count"] for key, value in counted}
+                assert found == self.now.seen, "counts of the state"
             assert verify(open_storage(str(checkpoint)), str(checkpoint)).problems == []
 
     # ---- steps
 
     def rescale(self) -> None:
-        """In place; the sink is found."""
+        """Rescale in place. The command finds the sink itself, if the query wrote it down."""
         partitions = self._other_partitions()
-        known = (
-            self.now.checkpoint / "millpond/sink.json"
-        ).exists()  # not of a fork that was not run yet, and has no files
-        report = millpond.rescale(
-            self.now.checkpoint, partitions, file_sink=None if known else "none"
-        )
+        # A fork that has not run yet, and writes to no files, has not.
+        known = (self.now.checkpoint / "millpond/sink.json").exists()
+        told = None if known else "none"
+        report = millpond.rescale(self.now.checkpoint, partitions, file_sink=told)
         found = (report.file_sink or "none").removeprefix("file:")
         assert (found, report.warnings) == (self.now.sink.option, ())
-        self.now = replace(self.now, partitions=partitions)
+        self.now = replace(self.now, number=report.batch, partitions=partitions)
 
     def rescale_on_restart(self) -> None:
-        """By the start of the query."""
+        """Let the start of the query rescale it."""
         partitions = self._other_partitions()
-        self.run(conf={_ON_RESTART: "true", PARTITIONS: str(partitions)})
-        self.now = replace(self.now, partitions=partitions)
+        self.now = replace(self.now, number=self.now.number + 1, partitions=partitions)
+        self.run(conf={_ON_RESTART: "true"})
         assert read_spark_metadata(open_storage(str(self.now.checkpoint))).partitions == partitions
 
     def save(self) -> None:
-        """A savepoint, in one of its formats."""
-        place = self._new("saved")
-        report = savepoint.create(
-            self.now.checkpoint, place, format=self.random.choice(("native", "canonical"))
-        )
-        self.saved = (place, self.now, report.batch)
+        """Make a savepoint, in one of its formats."""
+        place, format = self._new("saved"), self.random.choice(("native", "canonical"))
+        branch = self._moment()
+        savepoint.create(branch.checkpoint, place, format=format, batch=branch.number)
+        self.saved, self.edited = (place, branch), False
 
     def edit(self) -> None:
-        """The savepoint forgets some keys."""
+        """Remove some keys from the savepoint."""
         assert self.saved is not None
-        place, branch, batch = self.saved
-        forgotten = frozenset(key for key in sorted(branch.seen) if self.random.random() < 0.3)
+        place, branch = self.saved
+        forgotten = {key for key in sorted(branch.seen) if self.random.random() < 0.3}
 
         def function(rows: pa.RecordBatch) -> pa.RecordBatch:
             keys = pc.struct_field(rows["key"], "key")
@@ -188,55 +246,52 @@ class Chain:
 
         edited = self._new("edited")
         savepoint.edit(place, edited, function=function)
-        self.saved = (edited, replace(branch, seen=branch.seen - forgotten), batch)
+        kept = {key: count for key, count in branch.seen.items() if key not in forgotten}
+        self.saved, self.edited = (edited, replace(branch, seen=kept)), True
 
     def restore(self) -> None:
-        """As a move, where the sink allows it, or with a sink of its own."""
+        """Restore the savepoint: as a move if the sink allows it, or with a sink of its own."""
         assert self.saved is not None
-        place, branch, batch = self.saved
+        place, branch = self.saved
         partitions = self.random.choice((None, *_PARTITIONS))
         target = self._new("restored")
-        last = read_spark_metadata(
-            open_storage(str(self.now.checkpoint)), batches=()
-        ).last_committed_batch
-        moved = batch == last and self.now.provider == MILLPOND and branch.sink is self.now.sink
+        same = branch.sink is self.now.sink
+        moved = same and branch.number == self.now.number and self.now.provider == MILLPOND
         sink = self.now.sink if moved else self._sink()
-        if not moved and branch.sink is self.now.sink and sink.path is not None:
+        if same and not moved and sink.is_file:
+            old = branch.sink.option
             self._refused(
-                lambda: savepoint.restore(
-                    place, target, keep_query_id=True, file_sink=branch.sink.option
-                )
+                lambda: savepoint.restore(place, target, keep_query_id=True, file_sink=old)
             )
         savepoint.restore(
             place, target, keep_query_id=moved, partitions=partitions, file_sink=sink.option
         )
-        self.now = replace(
-            branch, checkpoint=target, sink=sink, partitions=partitions or branch.partitions
-        )
+        made = replace(branch, checkpoint=target, sink=sink)
+        self._start_from(replace(made, partitions=partitions or branch.partitions))
 
     def fork(self) -> None:
-        """The chain goes on with the fork; the query that it is of goes on too."""
-        target, sink = self._new("forked"), self._sink()
-        if sink.path is not None:
-            self._refused(
-                lambda: savepoint.fork(self.now.checkpoint, target, file_sink=self.now.sink.option)
-            )
-        assert savepoint.fork(self.now.checkpoint, target, file_sink=sink.option).warnings == ()
+        """Fork the query. The chain goes on with the fork, and the old query goes on too."""
+        branch, target, sink = self._moment(), self._new("forked"), self._sink()
+        origin, batch, old = branch.checkpoint, branch.number, branch.sink.option
+        if sink.is_file:
+            self._refused(lambda: savepoint.fork(origin, target, batch=batch, file_sink=old))
+        made = savepoint.fork(origin, target, batch=batch, file_sink=sink.option)
+        assert made.warnings == ()
         self.left.append(self.now)
-        self.now = replace(self.now, checkpoint=target, sink=sink)
+        self._start_from(replace(branch, checkpoint=target, sink=sink))
 
     def release(self) -> None:
-        """To Spark's own store; numbers and sink go on."""
+        """Release the query to Spark's own store. Batch numbers and sink go on."""
         target = self._new("released")
         millpond.release(self.now.checkpoint, target, provider="rocksdb")
         self.now = replace(self.now, checkpoint=target, provider=ROCKSDB)
 
     def adopt(self) -> None:
-        """Back again."""
+        """Adopt the query from Spark's own store."""
         target = self._new("adopted")
         millpond.adopt(self.now.checkpoint, target)
         self.now = replace(self.now, checkpoint=target, provider=MILLPOND)
-        self.run()  # only then is it known where it writes to
+        self.run()  # a start writes down where the query writes to
 
     # ---- parts of steps
 
@@ -248,14 +303,28 @@ class Chain:
         else:
             raise AssertionError("two queries were let write to one sink")
 
+    def _start_from(self, branch: Branch) -> None:
+        """Go on with `branch`. First end a batch that had begun: a rescale needs that."""
+        self.now = branch
+        if branch.files < len(self.written):
+            self.run(0)
+
+    def _moment(self) -> Branch:
+        """Return the query as it is, or as it was before its last run."""
+        past = self.past
+        if past is None or past.checkpoint != self.now.checkpoint or past.number < 0:
+            return self.now
+        chosen = self.random.choice((self.now, past))
+        self.trace.append(f"at batch {chosen.number}")
+        return chosen
+
     def _other_partitions(self) -> int:
         chosen = self.random.choice([n for n in _PARTITIONS if n != self.now.partitions])
         self.trace.append(f"to {chosen}")
         return chosen
 
     def _sink(self) -> Sink:
-        path = None if self.kind == "transactions" else self._new("out")
-        return Sink(path, self.kind, Transactions("it"))
+        return Sink(self.kind, self._new("out"), Transactions("it"))
 
     def _new(self, what: str) -> Path:
         self.made += 1

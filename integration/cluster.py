@@ -1,8 +1,9 @@
-"""A real standalone Spark cluster on loopback, and a driver on it: what a user has, with small numbers.
+"""A real standalone Spark cluster on loopback, and a driver on it: what a user has, with small
+numbers.
 
-`Cluster` is a master and its workers, one core each; `Application` is `spark-submit` of `cluster_job.py` with the settings of
-`conf/standalone.conf`. Every process carries a tag in its environment, so that all of them are found and ended, whoever
-is their parent.
+`Cluster` is a master and its workers, one core each; `Application` is `spark-submit` of
+`cluster_job.py` with the settings of `conf/standalone.conf`. Every process carries a tag in its
+environment, so that all of them are found and ended, whoever is their parent.
 """
 
 from __future__ import annotations
@@ -60,7 +61,9 @@ def documented_settings(master: str) -> dict[str, str]:
 
 @dataclass(frozen=True)
 class Executor:
-    """A live executor: its id in the application, its JVM, and that JVM's agent (0 if it has none yet)."""
+    """A live executor: its id in the application, its JVM, and that JVM's agent (0 if it has
+    none yet).
+    """
 
     id: str
     pid: int
@@ -106,7 +109,10 @@ class Cluster:
 
     @property
     def local(self) -> Path:
-        """The workers' local disk: what executors keep there is below it. The worker's to say, not the application's."""
+        """The workers' local disk: what executors keep there is below it.
+
+        The worker's to say, not the application's.
+        """
         return self.work / "local"
 
     def _daemon(self, log: str, host: str, *arguments: str) -> None:
@@ -162,7 +168,9 @@ class Cluster:
         )
 
     def environment(self) -> dict[str, str]:
-        """Of every process of the cluster: nothing of the machine's own Spark, one loopback, scratch files below `work`."""
+        """Of every process of the cluster: nothing of the machine's own Spark, one loopback,
+        scratch files below `work`.
+        """
         kept = {
             k: v
             for k, v in os.environ.items()
@@ -214,7 +222,8 @@ class Cluster:
 
 
 class Application:
-    """One driver on the cluster, run by `spark-submit`; obeys commands (`cluster_job.py`). A context manager.
+    """One driver on the cluster, run by `spark-submit`; obeys commands (`cluster_job.py`). A
+    context manager.
 
     Args:
         work: folder of this application; its checkpoints, output and logs are below it.
@@ -294,7 +303,10 @@ class Application:
         self.stop()
 
     def call(self, do: str, *, seconds: float = 60, **arguments: Any) -> Any:
-        """Have the driver do something. Raises: AssertionError: it failed there, or gave no answer in time."""
+        """Have the driver do something.
+
+        Raises: AssertionError: it failed there, or gave no answer in time.
+        """
         self._asked += 1
         name = f"{self._asked:04d}.json"
         hidden = self.work / "commands" / f".{name}"

@@ -1,7 +1,9 @@
-"""The driver that `Application` submits: does what the files in `<work>/commands` say, one after another.
+"""The driver that `Application` submits: does what the files in `<work>/commands` say, one after
+another.
 
-Run by spark-submit as `cluster_job.py <work> <home> <pid of the test>`; ends when that process does. Every batch of a query
-is written to `<home>/out/<query>/<batch>.json`, by an idempotent sink; Spark checkpoints are in `<home>/checkpoints/<query>`.
+Run by spark-submit as `cluster_job.py <work> <home> <pid of the test>`; ends when that process
+does. Every batch of a query is written to `<home>/out/<query>/<batch>.json`, by an idempotent sink;
+Spark checkpoints are in `<home>/checkpoints/<query>`.
 """
 
 from __future__ import annotations
@@ -54,7 +56,9 @@ def join(spark: SparkSession, command: dict[str, Any]) -> DataFrame:
 
 
 def slow_count(spark: SparkSession, command: dict[str, Any]) -> DataFrame:
-    """`count`, but where the file `slow` is there, the first attempt of partition 0 waits until it is gone."""
+    """`count`, but where the file `slow` is there, the first attempt of partition 0 waits until
+    it is gone.
+    """
     slow = command["slow"]
 
     def wait_at_first(frames: Iterator[pd.DataFrame]) -> Iterator[pd.DataFrame]:
@@ -93,7 +97,9 @@ class Job:
         return str(self.spark.sparkContext.applicationId)
 
     def start(self, command: dict[str, Any]) -> str:
-        """Start or resume the query `name`: of kind `query`, in Spark checkpoint format `format`, with settings `conf`."""
+        """Start or resume the query `name`: of kind `query`, in Spark checkpoint format
+        `format`, with settings `conf`.
+        """
         conf = {
             STATE + "checkpointFormatVersion": str(command["format"]),
             **command.get("conf", {}),
@@ -120,7 +126,9 @@ class Job:
         return str(query.id)
 
     def finish(self, command: dict[str, Any]) -> None:
-        """Wait for the end of a query that was started to run `to_end`; raise what it failed with."""
+        """Wait for the end of a query that was started to run `to_end`; raise what it failed
+        with.
+        """
         self.queries.pop(command["name"]).awaitTermination()
 
     def stop(self, command: dict[str, Any]) -> None:

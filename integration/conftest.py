@@ -1,4 +1,6 @@
-"""One Spark session for the operator tests, and the check that a test run leaves no process behind."""
+"""One Spark session for the operator tests, and the check that a test run leaves no process
+behind.
+"""
 
 from __future__ import annotations
 
@@ -24,7 +26,10 @@ _FILE_MANAGER = (
 
 def pytest_report_header() -> str:
     """What is tested against what."""
-    return f"state store providers: {', '.join(c.rsplit('.', 1)[1] for c in providers_to_test())}; shim: {millpond_jar()}"
+    return (
+        f"state store providers: {', '.join(c.rsplit('.', 1)[1] for c in providers_to_test())};"
+        f" shim: {millpond_jar()}"
+    )
 
 
 @pytest.hookimpl(tryfirst=True)
@@ -45,7 +50,9 @@ def pytest_terminal_summary(terminalreporter: pytest.TerminalReporter) -> None:
 
 @pytest.fixture(scope="session")
 def spark(tmp_path_factory: pytest.TempPathFactory) -> Iterator[SparkSession]:
-    """The session of this test run: 2 cores, 2 state partitions, maintenance five times a second."""
+    """The session of this test run: 2 cores, 2 state partitions, maintenance five times a
+    second.
+    """
     local = tmp_path_factory.mktemp("spark-local")
     os.environ["PYSPARK_PYTHON"] = os.environ["PYSPARK_DRIVER_PYTHON"] = sys.executable
     builder = (
@@ -62,11 +69,13 @@ def spark(tmp_path_factory: pytest.TempPathFactory) -> Iterator[SparkSession]:
         .config("spark.driver.memory", "1500m")
         .config("spark.driver.extraJavaOptions", LIGHT)
         .config("spark.driver.extraClassPath", str(compile_harness()))
-        # Spark's default one runs a process, `readlink`, for each of the some ten files that it renames per batch.
+        # Spark's default one runs a process, `readlink`, for each of the some ten files that it
+        # renames per batch.
         .config("spark.sql.streaming.checkpointFileManagerClass", _FILE_MANAGER)
     )
     if MILLPOND in providers_to_test():
-        # Queries choose their provider; one named here would make Millpond refuse those of Spark's own store.
+        # Queries choose their provider; one named here would make Millpond refuse those of Spark's
+        # own store.
         builder = millpond.configure(builder).config(
             "spark.sql.streaming.stateStore.providerClass", ROCKSDB
         )

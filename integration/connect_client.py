@@ -1,7 +1,8 @@
-"""A Spark Connect client in a process of its own: `python -m integration.connect_client <remote> <directory>`.
+"""A Spark Connect client in a process of its own: `python -m integration.connect_client <remote>
+<directory>`.
 
-It knows nothing of Millpond. Prints one JSON object: by query, the sorted output rows of both runs and the names of the
-state metrics.
+It knows nothing of Millpond. Prints one JSON object: by query, the sorted output rows of both runs
+and the names of the state metrics.
 """
 
 from __future__ import annotations
@@ -71,7 +72,8 @@ def main(remote: str, directory: str) -> None:
         for run in range(2):
             writer = build(spark).writeStream.outputMode(mode).trigger(availableNow=True)
             writer = writer.option("checkpointLocation", f"{directory}/{name}")
-            # of the sinks that a client can read, this one goes on from a checkpoint in complete mode, that one in append
+            # of the sinks that a client can read, this one goes on from a checkpoint in complete
+            # mode, that one in append
             table, path = f"{name}{run}", f"{directory}/{name}-out"
             memory = mode == "complete"
             query = (

@@ -54,7 +54,8 @@ class Corner:
         return f"{self.name}-{self.checkpoint_format}"
 
 
-# A snapshot is due at once, and the coordinator calls a store late that has none after two versions and a millisecond.
+# A snapshot is due at once, and the coordinator calls a store late that has none after two versions
+# and a millisecond.
 _LATE = {
     f"{_STORE}minDeltasForSnapshot": "1",
     f"{_STORE}multiplierForMinVersionDiffToLog": "1",
@@ -108,7 +109,9 @@ def _join(i: list[DataFrame]) -> DataFrame:
 
 
 def _sum_in_pandas(marks: Path, retry: bool) -> Callable[[list[DataFrame]], DataFrame]:
-    """A running sum by key; with `retry` the first attempt of a task throws between two keys, with state half written."""
+    """A running sum by key; with `retry` the first attempt of a task throws between two keys,
+    with state half written.
+    """
 
     def build(i: list[DataFrame]) -> DataFrame:
         import pandas as pd
@@ -140,7 +143,8 @@ def _sum_in_pandas(marks: Path, retry: bool) -> Callable[[list[DataFrame]], Data
 def _fails_when_committed(marks: Path) -> Callable[[Iterator[Any]], Iterator[Any]]:
     """For `mapInArrow`: every row, and then, in the first attempt, an error.
 
-    What is above in the same task has put out its last row by then, which it does after it committed its state.
+    What is above in the same task has put out its last row by then, which it does after it
+    committed its state.
     """
 
     def relay(batches: Iterator[Any]) -> Iterator[Any]:

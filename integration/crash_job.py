@@ -1,7 +1,8 @@
-"""The job that `test_crash` kills: an aggregation and a join over parquet files, results by batch id, exit code 0 when all input is done.
+"""The job that `test_crash` kills: an aggregation and a join over parquet files, results by batch
+id, exit code 0 when all input is done.
 
-Run as `python crash_job.py <work dir> <checkpoint format> <provider class>`. Prints `jvm <pid>` and then `batch
-<query> <id>` after each batch.
+Run as `python crash_job.py <work dir> <checkpoint format> <provider class>`. Prints `jvm <pid>` and
+then `batch <query> <id>` after each batch.
 """
 
 from __future__ import annotations
@@ -48,8 +49,8 @@ def _sink(work: Path, query: str) -> Any:
 
     def write(batch: DataFrame, batch_id: int) -> None:
         rows = [list(row) for row in batch.collect()]
-        # batches run again after a kill and must give the same: the sink replaces by batch id, as an
-        # idempotent sink does
+        # batches run again after a kill and must give the same: the sink replaces by batch id, as
+        # an idempotent sink does
         part = out / f".{batch_id}"
         part.write_text(json.dumps(rows))
         part.rename(out / f"{batch_id}.json")

@@ -1,9 +1,10 @@
-"""Pages of documentation as tests see them: their fenced blocks, the comments that say what to do with those, and their links.
+"""Pages of documentation as tests see them: their fenced blocks, the comments that say what to do
+with those, and their links.
 
 A comment directly above a block steers it:
 
-    <!-- not run: reason -->     it cannot run here; it is parsed, and checked where that is possible
-    <!-- file: name -->          it is the content of a file in the working directory, not run by itself
+    <!-- not run: reason -->     it cannot run here; it is parsed, and checked where it can be
+    <!-- file: name -->          it is the content of a file in the working directory
     <!-- varies -->              numbers of the output differ from run to run: they are not compared
     <!-- output -->              the block is what the Python block above it prints
 """
@@ -23,7 +24,11 @@ _LINK = re.compile(r"(?<!!)\[[^\]]*\]\(([^)\s]+)\)|!\[[^\]]*\]\(([^)\s]+)\)")
 
 @dataclass(frozen=True)
 class Block:
-    """A fenced block. `mark` is the word of the comment above it ("" if there is none), `argument` what follows the word."""
+    """A fenced block.
+
+    `mark` is the word of the comment above it ("" if there is none), `argument` what follows the
+    word.
+    """
 
     page: str  # relative to the repository
     number: int  # within the page
@@ -69,7 +74,9 @@ def blocks(page: Path) -> list[Block]:
 
 
 def steps(block: Block) -> list[Step]:
-    """The commands of a console block: lines that begin with `$ `, each with the lines up to the next."""
+    """The commands of a console block: lines that begin with `$ `, each with the lines up to the
+    next.
+    """
     parts = re.split(r"^\$ (.*)\n", block.text, flags=re.MULTILINE)
     if parts[0].strip():
         raise AssertionError(f"{block} begins with output")

@@ -1,4 +1,6 @@
-"""The column families of two stateful operators, as tests drive them: their schemas, keys, and what is known of their order."""
+"""The column families of two stateful operators, as tests drive them: their schemas, keys, and
+what is known of their order.
+"""
 
 from __future__ import annotations
 

@@ -14,14 +14,17 @@ WAIT_S = 120
 
 
 class Gate:
-    """Holds a commit in the agent, between the complete changelog and its publication; see `held_agent.py`."""
+    """Holds a commit in the agent, between the complete changelog and its publication; see
+    `held_agent.py`.
+    """
 
     def __init__(self, folder: Path) -> None:
         self.folder = folder
         folder.mkdir()
         self.interpreter = folder / "python"
         self.interpreter.write_text(
-            f'#!/bin/sh\nPYTHONPATH="{REPO}:$PYTHONPATH" exec "{sys.executable}" -m integration.held_agent "{folder}" "$@"\n'
+            f'#!/bin/sh\nPYTHONPATH="{REPO}:$PYTHONPATH" exec "{sys.executable}" -m'
+            f' integration.held_agent "{folder}" "$@"\n'
         )
         self.interpreter.chmod(0o755)
 

@@ -1,8 +1,9 @@
 """A state store provider behind a pipe: the Python side of `ProviderHarness.scala`.
 
-A `Harness` is one child JVM that serves many examples. `Provider` and `Store` are names for things that live in it;
-every call is one line there and one back (some 0.2 ms). Rows are lists of simple values in the order of the schema's
-columns (bytes as base64 text, decimals as text, nested structs as lists).
+A `Harness` is one child JVM that serves many examples. `Provider` and `Store` are names of objects
+in it. Every call is one line to the JVM and one line back (about 0.2 ms). Rows are lists of simple
+values, in the order of the schema's columns: bytes are base64 text, decimals are text, nested
+structs are lists.
 """
 
 from __future__ import annotations
@@ -29,7 +30,10 @@ _PREFIX = "spark.sql.streaming.stateStore."
 
 
 class ProviderError(Exception):
-    """What the provider threw: class and message of each cause from the outside in, and Spark's error condition."""
+    """The provider threw an exception.
+
+    This has class and message of each cause, from the outside in, and Spark's error condition.
+    """
 
     def __init__(self, command: Mapping[str, Any], error: Mapping[str, Any]) -> None:
         self.causes: list[tuple[str, str]] = [(str(c[0]), str(c[1])) for c in error["causes"]]
@@ -41,7 +45,7 @@ class ProviderError(Exception):
 
 @dataclass(frozen=True)
 class Commit:
-    """What a commit gave back. `id` and `base_id` are None in Spark checkpoint format 1."""
+    """The answer of a commit. `id` and `base_id` are None in Spark checkpoint format 1."""
 
     version: int
     id: str | None
@@ -52,7 +56,7 @@ class Commit:
 class Schema:
     """Key and value columns as DDL text, and the key encoder.
 
-    `{"type": "none" | "prefix" | "range" | "ts_prefix" | "ts_postfix", ...}`.
+    The encoder is `{"type": "none" | "prefix" | "range" | "ts_prefix" | "ts_postfix", ...}`.
     """
 
     key: str = "k string, n bigint"
@@ -111,11 +115,14 @@ class Harness:
         return cast(IO[str], self._process.stdout)
 
     def name(self, kind: str) -> str:
-        """A name not used before in this JVM."""
+        """Return a name that nobody has used in this JVM."""
         return f"{kind}{next(self._names)}"
 
     def call_all(self, commands: Sequence[Mapping[str, Any]]) -> list[Any | ProviderError]:
-        """Run the commands in order, each whatever became of the one before; results or errors, in order."""
+        """Run the commands in order. Return their results or errors, in order.
+
+        An error does not stop the commands after it.
+        """
         self._in.write(json.dumps(list(commands)) + "\n")
         self._in.flush()
         line = self._out.readline()
@@ -130,7 +137,7 @@ class Harness:
         ]
 
     def call(self, do: str, **arguments: Any) -> Any:
-        """Run one command; raise `ProviderError` if it failed."""
+        """Run one command, and return its result. Raises: ProviderError."""
         (answer,) = self.call_all([{"do": do, **arguments}])
         if isinstance(answer, ProviderError):
             raise answer
@@ -148,7 +155,10 @@ class Harness:
         store: str = "default",
         hadoop: Mapping[str, str] | None = None,
     ) -> Provider:
-        """Create and initialise a provider whose Spark checkpoint root (`<checkpoint>/state`) is `root`."""
+        """Create and initialise a provider.
+
+        root: Spark's checkpointRootLocation, `<checkpoint>/state`.
+        """
         name = self.name("p")
         self.call(
             "open",
@@ -170,7 +180,7 @@ class Harness:
         return Provider(self, name, schema)
 
     def partitions_of(self, keys: Sequence[Row], *, key_schema: str, partitions: int) -> list[int]:
-        """The partition in which Spark's hash partitioning puts each key (all columns hashed)."""
+        """Return the partition of each key by Spark's hash partitioning over all columns."""
         return [
             int(p)
             for p in self.call(
@@ -190,9 +200,9 @@ class Harness:
         format: int | None = None,
         variable: str | None = None,
     ) -> list[int]:
-        """The partition in which Spark's own `StatePartitionKeyExtractor` puts each state key.
+        """Return the partition of each state key by Spark's own `StatePartitionKeyExtractor`.
 
-        `variable`: `name:type:ttl` of a transformWithState variable.
+        variable: `name:type:ttl` of a transformWithState variable.
         """
         answer = self.call(
             "spark_partition_of",
@@ -208,13 +218,13 @@ class Harness:
         return [int(p) for p in answer]
 
     def begin(self, do: str, **arguments: Any) -> str:
-        """Run one command beside those that follow; return its name, for `join`."""
+        """Begin a command. It runs beside those that follow. Return its name, for `join`."""
         name = self.name("b")
         self.call(do, beside=name, **arguments)
         return name
 
     def join(self, name: str) -> Any:
-        """Wait for a command that was begun; return or raise what it gives."""
+        """Wait for a command of `begin`. Return its result, or raise its error."""
         return self.call("join", name=name)
 
     def kill_task(self, task: str) -> None:
@@ -222,41 +232,47 @@ class Harness:
         self.call("kill_task", task=task)
 
     def end_task(self, task: str) -> None:
-        """The task attempt ends, as Spark ends it: completed, failed or killed."""
+        """End the task attempt, as Spark does when it completes, fails or is killed."""
         self.call("end_task", task=task)
 
     def arm(self, point: str, *, kind: str, first: int = 1, last: int = 1) -> None:
-        """Passes number `first` to `last` of a seam of the shim fail from here on with an error of `kind`."""
+        """From here on let passes `first` to `last` of a seam of the shim fail with `kind`."""
         self.call("arm", point=point, first=first, last=last, kind=kind)
 
     def meanwhile(self, point: str, commands: Sequence[Mapping[str, Any]]) -> None:
-        """At the next pass of a seam of the shim another thread runs these commands; the first one waits for it, but not for long."""
+        """Let another thread run these commands at the next pass of a seam of the shim.
+
+        The thread at the seam waits for it, but not for long.
+        """
         self.call("meanwhile", point=point, commands=list(commands))
 
     def happened(self) -> list[Any | ProviderError]:
-        """What the commands of `meanwhile` answered; an error if they have not come to their end."""
+        """Return the answers of the commands of `meanwhile`.
+
+        An error if they have not ended.
+        """
         return [
             ProviderError({"do": "?"}, a["error"]) if "error" in a else a["ok"]
             for a in self.call("happened")
         ]
 
     def disarm(self) -> int:
-        """Nothing fails any more. Return how often the seam was passed."""
+        """Let nothing fail any more. Return how often a thread passed the seam."""
         return int(self.call("disarm"))
 
     def stop(self) -> None:
-        """End the JVM in order; wait for it."""
+        """End the JVM in order, and wait for its end."""
         if self._process.poll() is None:
             self._in.close()
             try:
                 self._process.wait(timeout=60)
             except subprocess.TimeoutExpired:
-                self.kill()  # the caller hears of it, and nothing is left behind
+                self.kill()  # leaves nothing behind; the caller gets the error
                 raise
         self._out.close()
 
     def kill(self) -> None:
-        """kill -9, as a machine that loses its power."""
+        """Kill the JVM with `kill -9`, as a power cut would."""
         self._process.send_signal(signal.SIGKILL)
         self._process.wait(timeout=30)
         self._out.close()
@@ -264,7 +280,10 @@ class Harness:
 
 @dataclass(frozen=True)
 class Numbered:
-    """Rows of the schema `bigint -> string` that the JVM makes: each with a text that follows from tag and number; no tag removes them."""
+    """Rows of the schema `bigint -> string` that the JVM makes.
+
+    Tag and number decide the text of each row. With an empty tag the JVM removes the rows.
+    """
 
     until: int
     tag: str
@@ -273,7 +292,7 @@ class Numbered:
     step: int = 1
 
     def arguments(self) -> dict[str, Any]:
-        """As the harness wants it."""
+        """Return it as an argument of a command."""
         return {
             "from": self.first,
             "until": self.until,
@@ -300,7 +319,7 @@ class Provider:
         load_empty: bool = False,
         task: str | None = None,
     ) -> Store:
-        """`getStore`; `task` names the task attempt that asks."""
+        """Call `getStore`. `task` names the task attempt that asks."""
         s = self.harness.name("s")
         self.harness.call(
             "get_store",
@@ -315,13 +334,13 @@ class Provider:
         return Store(self, s)
 
     def read_store(self, version: int, id: str | None = None, *, task: str | None = None) -> Store:
-        """`getReadStore`; `task` names the task attempt that asks."""
+        """Call `getReadStore`. `task` names the task attempt that asks."""
         s = self.harness.name("s")
         self.harness.call("get_read_store", p=self.name, s=s, version=version, id=id, task=task)
         return Store(self, s)
 
     def upgrade(self, read: Store, version: int, id: str | None = None) -> Store:
-        """`upgradeReadStoreToWriteStore`."""
+        """Call `upgradeReadStoreToWriteStore`."""
         s = self.harness.name("s")
         self.harness.call(
             "upgrade", p=self.name, s=s, **{"from": read.name}, version=version, id=id
@@ -338,7 +357,7 @@ class Provider:
         read: bool = True,
         read_only: bool = True,
     ) -> Store:
-        """`replayReadStateFromSnapshot`, or with `read=False` `replayStateFromSnapshot`."""
+        """Call `replayReadStateFromSnapshot`, or with `read=False` `replayStateFromSnapshot`."""
         s = self.harness.name("s")
         self.harness.call(
             "replay",
@@ -356,22 +375,22 @@ class Provider:
     def changes(
         self, start: int, version: int, *, cf: str | None = None, id: str | None = None
     ) -> list[Change]:
-        """All of `getStateStoreChangeDataReader`: (type, key, value or None, batch) in its order."""
+        """Read all of `getStateStoreChangeDataReader`: (type, key, value or None, batch)."""
         answer = self.harness.call(
             "changes", p=self.name, start=start, version=version, cf=cf, id=id
         )
         return [(kind, key, value, batch) for kind, key, value, batch in answer]
 
     def snapshot(self) -> None:
-        """`doSnapshotMaintenance`, on the calling thread."""
+        """Call `doSnapshotMaintenance`, on this command's thread."""
         self.harness.call("snapshot", p=self.name)
 
     def cleanup(self) -> None:
-        """`doCleanupMaintenance`, on the calling thread."""
+        """Call `doCleanupMaintenance`, on this command's thread."""
         self.harness.call("cleanup", p=self.name)
 
     def close(self) -> None:
-        """`close` and `setUnloaded`; every store and iterator of it is forgotten."""
+        """Call `close` and `setUnloaded`. The JVM forgets every store and iterator of it."""
         self.harness.call("close", p=self.name)
 
 
@@ -386,71 +405,71 @@ class Store:
         return self.provider.harness.call(do, s=self.name, **arguments)
 
     def get(self, key: Row, **cf: str) -> Row | None:
-        """The value, or None."""
+        """Return the value of a key, or None."""
         return cast("Row | None", self._call("get", k=key, **cf))
 
     def get_both(self, key: Row, other: Row) -> list[Row | None]:
-        """Two values, both looked at after the second `get`."""
+        """Get two values. Read both only after the second `get`."""
         return cast("list[Row | None]", self._call("get_both", k=key, k2=other))
 
     def multi_get(self, keys: Sequence[Row], **cf: str) -> list[Row | None]:
-        """`multiGet`: a value or None for each key."""
+        """Call `multiGet`. Return a value or None for each key."""
         return cast("list[Row | None]", self._call("multi_get", keys=list(keys), **cf))
 
     def values(self, key: Row, **cf: str) -> list[Row]:
-        """`valuesIterator`, to its end."""
+        """Read `valuesIterator` to its end."""
         return cast("list[Row]", self._call("values", k=key, **cf))
 
     def exists(self, key: Row, **cf: str) -> bool:
-        """`keyExists`."""
+        """Call `keyExists`."""
         return bool(self._call("exists", k=key, **cf))
 
     def put(self, key: Row, value: Row, **cf: str) -> None:
-        """`put`."""
+        """Call `put`."""
         self._call("put", k=key, v=value, **cf)
 
     def put_many(self, rows: Sequence[tuple[Row, Row]], **cf: str) -> None:
-        """`put` for each pair, one line over the pipe."""
+        """Call `put` for each pair, with one line over the pipe."""
         self._call("put_many", rows=[list(r) for r in rows], **cf)
 
     def put_numbered(self, layer: Numbered) -> None:
-        """`put` (or `remove`) of rows that the JVM makes."""
+        """Call `put` (or `remove`) for rows that the JVM makes."""
         self._call("put_numbered", **layer.arguments())
 
     def check_numbered(self, layers: Sequence[Numbered]) -> int:
-        """The number of rows; fails unless they are what these layers leave, the last one on top."""
+        """Check that the rows are those of the layers, the last one on top. Return their number."""
         return int(self._call("check_numbered", layers=[layer.arguments() for layer in layers]))
 
     def remove(self, key: Row, **cf: str) -> None:
-        """`remove`."""
+        """Call `remove`."""
         self._call("remove", k=key, **cf)
 
     def put_list(self, key: Row, values: Sequence[Row], **cf: str) -> None:
-        """`putList`."""
+        """Call `putList`."""
         self._call("put_list", k=key, v=list(values), **cf)
 
     def merge(self, key: Row, value: Row, **cf: str) -> None:
-        """`merge`."""
+        """Call `merge`."""
         self._call("merge", k=key, v=value, **cf)
 
     def merge_blanks(self, key: Row, length: int, **cf: str) -> None:
-        """`merge` a row of one text of so many blanks."""
+        """Call `merge` with a row of one text of `length` blanks."""
         self._call("merge_blanks", k=key, length=length, **cf)
 
     def merge_list(self, key: Row, values: Sequence[Row], **cf: str) -> None:
-        """`mergeList`."""
+        """Call `mergeList`."""
         self._call("merge_list", k=key, v=list(values), **cf)
 
     def delete_range(self, begin: Row, end: Row, **cf: str) -> None:
-        """`deleteRange`: `[begin, end)` in the order of encoded keys."""
+        """Call `deleteRange`: `[begin, end)` in the order of encoded keys."""
         self._call("delete_range", **{"from": begin}, to=end, **cf)
 
     def create_cf(self, name: str, schema: Schema, *, internal: bool = False) -> None:
-        """`createColFamilyIfAbsent`."""
+        """Call `createColFamilyIfAbsent`."""
         self._family("create_cf", name, schema, internal)
 
     def register_cf(self, name: str, schema: Schema, *, internal: bool = False) -> None:
-        """`registerColFamily`."""
+        """Call `registerColFamily`."""
         self._family("register_cf", name, schema, internal)
 
     def _family(self, do: str, name: str, schema: Schema, internal: bool) -> None:
@@ -465,15 +484,18 @@ class Store:
         )
 
     def remove_cf(self, name: str) -> bool:
-        """`removeColFamilyIfExists`."""
+        """Call `removeColFamilyIfExists`."""
         return bool(self._call("remove_cf", cf=name))
 
     def cf_names(self) -> list[str]:
-        """`allColumnFamilyNames`, sorted."""
+        """Return `allColumnFamilyNames`, sorted."""
         return cast("list[str]", self._call("cf_names"))
 
     def scan(self, **arguments: Any) -> list[tuple[Row, Row]]:
-        """All pairs; `scan="prefix", k=[...]` or `scan="range"` for a part; in the provider's order."""
+        """Return all pairs, in the provider's order.
+
+        `scan="prefix", k=[...]` or `scan="range"` returns a part.
+        """
         return [(k, v) for k, v in self._call("scan", **arguments)]
 
     def iterate(self, **arguments: Any) -> Cursor:
@@ -483,28 +505,32 @@ class Store:
         return Cursor(self.provider.harness, it)
 
     def commit(self) -> Commit:
-        """`commit` and `getStateStoreCheckpointInfo`, which must agree on the version."""
+        """Call `commit` and `getStateStoreCheckpointInfo`. They must agree on the version."""
         answer = self._call("commit")
         if answer["version"] != answer["info_version"]:
             raise AssertionError(
-                f"commit returned {answer['version']}, getStateStoreCheckpointInfo {answer['info_version']}"
+                f"commit returned {answer['version']}, getStateStoreCheckpointInfo"
+                f" {answer['info_version']}"
             )
         return Commit(answer["version"], answer["id"], answer["base_id"])
 
     def abort(self) -> None:
-        """`abort`."""
+        """Call `abort`."""
         self._call("abort")
 
     def release(self) -> None:
-        """`release` of a read store."""
+        """Call `release` of a read store."""
         self._call("release")
 
     def keys(self) -> int:
-        """`metrics.numKeys`."""
+        """Return `metrics.numKeys`."""
         return int(self._call("metrics")["keys"])
 
     def metrics(self) -> dict[str, Any]:
-        """`keys`, `memory_bytes`, `custom` and `instance` (name to value); an undeclared custom metric is an error."""
+        """Return `keys`, `memory_bytes`, `custom` and `instance`; the last two by name.
+
+        An undeclared custom metric is an error.
+        """
         return cast("dict[str, Any]", self._call("metrics"))
 
 
@@ -518,10 +544,10 @@ class Cursor:
     def next(
         self, count: int = 1, *, remove: bool = False, lazily: bool = False
     ) -> list[tuple[Row, Row]]:
-        """Up to `count` pairs (-1.
+        """Return up to `count` pairs; -1: the rest.
 
-        The rest); with `remove` each key is removed before its pair is looked at; `lazily`: `hasNext` only right
-        before `next`.
+        remove: remove each key before its pair is read. lazily: call `hasNext` only right before
+        `next`.
         """
         return [
             (k, v)
@@ -531,29 +557,32 @@ class Cursor:
         ]
 
     def seek(self, prefix: Row) -> None:
-        """`refreshAndSeekToPrefix` of an iterator that was opened with `scan="reusable"`."""
+        """Call `refreshAndSeekToPrefix`. The iterator must be opened with `scan="reusable"`."""
         self.harness.call("iter_seek", it=self.name, k=prefix)
 
     def close(self) -> None:
-        """Close it; idempotent."""
+        """Close the iterator. A second call does nothing."""
         self.harness.call("iter_close", it=self.name)
 
 
 def short_conf(values: Mapping[str, Any]) -> dict[str, str]:
-    """Full names for options given below `spark.sql.streaming.stateStore.`, values as Spark writes them."""
+    """Return options with full names and with values in Spark's form.
+
+    values: by name below `spark.sql.streaming.stateStore.`.
+    """
     return {
-        _PREFIX + k: (str(v).lower() if isinstance(v, bool) else str(v)) for k, v in values.items()
+        _PREFIX + k: str(v).lower() if isinstance(v, bool) else str(v) for k, v in values.items()
     }
 
 
 EVERYTHING = os.environ.get("MILLPOND_SHAPES") == "all"
-"""Whether all is to be run, however long it takes: `make test` has a sample of what is much alike."""
+"""Whether to run everything, however long it takes. `make test` runs a sample of what is alike."""
 
 
 def providers_to_test() -> list[str]:
-    """Spark's RocksDB store, which proves the tests, and Millpond's.
+    """Return the providers to test: Millpond's, and Spark's RocksDB store, which proves the tests.
 
-    `$MILLPOND_TEST_PROVIDERS` (`rocksdb`, `millpond`) narrows it.
+    `$MILLPOND_TEST_PROVIDERS` (`rocksdb`, `millpond`) selects some.
     """
     chosen = os.environ.get("MILLPOND_TEST_PROVIDERS", "rocksdb,millpond")
     return [{"rocksdb": ROCKSDB, "millpond": MILLPOND}[name] for name in chosen.split(",")]

@@ -1,7 +1,7 @@
 """An agent that a test can hold in the middle of a commit; otherwise the agent as it is.
 
-Run by the script that `Gate.interpreter` writes, in place of `python -m millpond.agent`. The shim has written the changelog
-completely; it is not yet under its final name.
+Run by the script that `Gate.interpreter` writes, in place of `python -m millpond.agent`. The shim
+has written the changelog completely; it is not yet under its final name.
 """
 
 from __future__ import annotations

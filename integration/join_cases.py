@@ -97,8 +97,9 @@ _HOW = {
     "semi": "leftSemi",
 }
 
-# Formats 3 and 4 keep the same rows in other families: where they take the same way through Spark, format 4 stands for both. Format 2 is
-# Spark's default, which `operator_cases` covers; a new query is refused format 1 by Spark (`test_joins`).
+# Formats 3 and 4 keep the same rows in other families: where they take the same way through Spark,
+# format 4 stands for both. Format 2 is Spark's default, which `operator_cases` covers; a new query
+# is refused format 1 by Spark (`test_joins`).
 _CASES = [
     *(
         Case(

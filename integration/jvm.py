@@ -1,4 +1,6 @@
-"""Where the JVM, Spark's jars and the shim's jar are, and how the Scala test code is compiled; no py4j, no session."""
+"""Where the JVM, Spark's jars and the shim's jar are, and how the Scala test code is compiled;
+no py4j, no session.
+"""
 
 from __future__ import annotations
 
@@ -15,7 +17,7 @@ import pyspark
 
 import millpond
 from millpond.errors import UnsupportedError
-from millpond.migrating.jvm import OPENS, java
+from millpond.operations.migrate.jvm import OPENS, java
 
 REPO = Path(__file__).resolve().parents[1]
 SCALA_TESTS = (
@@ -32,7 +34,8 @@ MILLPOND = "org.apache.spark.sql.millpond.MillpondStateStoreProvider"
 def millpond_jar() -> Path | None:
     """The shim's jar.
 
-    `$MILLPOND_TEST_JAR`, else the package's; None where neither is there (enough for Spark's own providers).
+    `$MILLPOND_TEST_JAR`, else the package's; None where neither is there (enough for Spark's own
+    providers).
     """
     given = os.environ.get("MILLPOND_TEST_JAR")
     if given:
@@ -44,15 +47,18 @@ def millpond_jar() -> Path | None:
 
 
 def compile_harness() -> Path:
-    """Compile `jvm-shim/src/test/scala` with the compiler among pyspark's jars; return the class directory.
+    """Compile `jvm-shim/src/test/scala` with the compiler among pyspark's jars; return the class
+    directory.
 
-    The directory is named by the content of sources and Spark's version, so nothing is compiled twice. Takes some 10 s.
+    The directory is named by the content of sources and Spark's version, so nothing is compiled
+    twice. Takes some 10 s.
     """
     return compiled(SCALA_TESTS)
 
 
 def compile_parts() -> Path:
-    """Compile `jvm-shim/src/test/scala-engine`, which drives the shim's own classes; return the class directory.
+    """Compile `jvm-shim/src/test/scala-engine`, which drives the shim's own classes; return the
+    class directory.
 
     Raises: UnsupportedError: the shim is not built.
     """
@@ -68,7 +74,8 @@ def compiled(folder: Path, *classpath: Path) -> Path:
     """Compile a folder against Spark's jars and `classpath`, unless that was done before.
 
     Args:
-        classpath: jars, and class directories that an earlier call returned, which are named by their content.
+        classpath: jars, and class directories that an earlier call returned, which are named by
+            their content.
     """
     sources = sorted(folder.rglob("*.scala"))
     digest = hashlib.sha256(pyspark.__version__.encode())

@@ -1,4 +1,6 @@
-"""What the state machines over a provider share: two executors' providers of one partition, and Spark's maintenance."""
+"""What the state machines over a provider share: two executors' providers of one partition, and
+Spark's maintenance.
+"""
 
 from __future__ import annotations
 
@@ -28,7 +30,8 @@ from integration.store_model import Model, Node, State
 
 PARTITIONS, PARTITION = 4, 2
 RETAIN = 6
-# Shrinking re-runs the machine some hundred times: worth it at a desk, not in CI, which prints the whole sequence.
+# Shrinking re-runs the machine some hundred times: worth it at a desk, not in CI, which prints the
+# whole sequence.
 PHASES = (
     (Phase.generate, Phase.shrink)
     if os.environ.get("MILLPOND_MACHINE_SHRINK")
@@ -57,8 +60,8 @@ class Variant:
     def retain(self) -> int:
         """Batches kept.
 
-        Spark's own clean-up counts the snapshot of a lost attempt and then misses the chain of the one that won:
-        there it deletes nothing.
+        Spark's own clean-up counts the snapshot of a lost attempt and then misses the chain of the
+        one that won: there it deletes nothing.
         """
         return RETAIN if self.provider_class == MILLPOND else 100
 
@@ -143,8 +146,10 @@ class ProviderMachine(RuleBasedStateMachine):
     def _ask(self, index: int, node: Node) -> None:
         """Spark asks provider `index` for `node`.
 
-        To go back behind what another executor was asked for takes a restart of the query, which ends the executors'
-        providers: else that one, without the grace period that these tests switch off, collects the new attempt.
+        To go back behind what another executor was asked for takes a restart of the query, which
+        ends the executors'
+        providers: else that one, without the grace period that these tests switch off, collects the
+        new attempt.
         """
         self.model.ask(node)
         if node[0] < self.anchors[1 - index]:
@@ -161,8 +166,8 @@ class ProviderMachine(RuleBasedStateMachine):
     def _open(self, call: Callable[[], Store]) -> Store:
         """Open a store.
 
-        In format 1 an executor whose changelog another attempt replaced may say so once, before any row of the batch;
-        the retry must succeed.
+        In format 1 an executor whose changelog another attempt replaced may say so once, before any
+        row of the batch; the retry must succeed.
         """
         try:
             return call()
@@ -208,7 +213,9 @@ def in_partition(
 
 
 def run_machine(machine: type[RuleBasedStateMachine], *, examples: int, steps: int) -> None:
-    """Run a machine on derandomised examples: the sequence of a failure is printed and comes again."""
+    """Run a machine on derandomised examples: the sequence of a failure is printed and comes
+    again.
+    """
     print(f"hypothesis: derandomised, {examples} examples of {steps} steps")
     run_state_machine_as_test(
         machine,

@@ -48,11 +48,12 @@ class Processor(StatefulProcessor):
 
 
 class Everything(Processor):
-    """Counts, remembers and forgets in every kind of state; its output names all that the state holds.
+    """Counts, remembers and forgets in every kind of state; its output names all that the state
+    holds.
 
-    In event time it registers and deletes timers. In processing time there are timers too, and state that expires: after
-    an hour (never, here) and after a millisecond (the next batch is later than that). A timer of the past fires in its
-    own batch.
+    In event time it registers and deletes timers. In processing time there are timers too, and
+    state that expires: after an hour (never, here) and after a millisecond (the next batch is later
+    than that). A timer of the past fires in its own batch.
     """
 
     def __init__(self, form: str, time: str) -> None:
@@ -325,7 +326,9 @@ _EXPIRING = tuple({"stateVarName": name} for name in ("keptValue", "keptList", "
 
 
 def _cases(form: str, api: str) -> list[Case]:
-    """Formats, encodings and settings alternate between the forms, so that every kind of state meets all of them."""
+    """Formats, encodings and settings alternate between the forms, so that every kind of state
+    meets all of them.
+    """
     pandas = form == "pandas"
     one, two = (1, 2) if pandas else (2, 1)
     event, processing = _everything(form, "EventTime"), _everything(form, "ProcessingTime")
@@ -386,7 +389,8 @@ def _cases(form: str, api: str) -> list[Case]:
         changed = "STATE_STORE_VALUE_SCHEMA_NOT_COMPATIBLE"
         refused = case("evolution-refused", plain, two, later=added, refused=changed)
         return [*cases, *of(f"{api}: a field more in the value, without Avro", refused)]
-    # Spark's schema of such state says string without the collation, by which its shuffle placed the keys
+    # Spark's schema of such state says string without the collation, by which its shuffle placed
+    # the keys
     collated = replace(
         case("collated-keys", _collated(form), one), unscalable="Spark did not place it by the key"
     )

@@ -1,7 +1,7 @@
 """Another Spark application that reads the state of a running query.
 
-Arguments: checkpoint, local directory, and a JSON list of reader options (each an object). Prints one JSON line: for each
-of them the sorted rows as texts.
+Arguments: checkpoint, local directory, and a JSON list of reader options (each an object). Prints
+one JSON line: for each of them the sorted rows as texts.
 """
 
 from __future__ import annotations

@@ -1,4 +1,6 @@
-"""What only the Scala API has: the queries of `StreamShapes.scala`, compiled with the compiler among Spark's own jars."""
+"""What only the Scala API has: the queries of `StreamShapes.scala`, compiled with the compiler
+among Spark's own jars.
+"""
 
 from __future__ import annotations
 
@@ -9,7 +11,8 @@ from pyspark.sql import DataFrame
 from integration.cases import AVRO, CLICKED, NO_EMPTY_BATCHES, Build, Case, of
 
 _FORMAT = "spark.sql.streaming.flatMapGroupsWithState.stateFormatVersion"
-# In this format Spark writes a long where its schema says int, and its own check of rows then refuses them.
+# In this format Spark writes a long where its schema says int, and its own check of rows then
+# refuses them.
 _V1 = {_FORMAT: "1", "spark.sql.streaming.stateStore.formatValidation.enabled": "false"}
 _V1_QUIET = {**_V1, **NO_EMPTY_BATCHES}
 _QUIET_AVRO = {**NO_EMPTY_BATCHES, **AVRO}

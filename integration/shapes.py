@@ -58,7 +58,9 @@ def table(rows: Iterable[tuple[Case, int, int, str]]) -> list[str]:
 
 
 def from_reports(reports: Iterable[Any]) -> list[str]:
-    """The table of the tests that pytest ran, in the order of `SHAPES`; empty if none of them was."""
+    """The table of the tests that pytest ran, in the order of `SHAPES`; empty if none of them
+    was.
+    """
     found: dict[str, tuple[Case, int, int, str]] = {}
     for report in reports:
         for name, shape in getattr(report, "user_properties", ()):

@@ -24,7 +24,10 @@ _SCHEMA = pa.schema([("key", pa.string())])
 
 @dataclass
 class Distinct:
-    """Gives each key out once: one that comes again, in whatever file, is known from the state. `keys`: all that came."""
+    """Gives each key out once: one that comes again, in whatever file, is known from the state.
+
+    `keys`: all that came.
+    """
 
     spark: SparkSession
     input: Input
@@ -60,7 +63,9 @@ class Distinct:
 
 
 def distinct(spark: SparkSession, directory: Path, **conf: str) -> Distinct:
-    """Return the query over input in `directory`, with state in Millpond, two partitions and a compact entry of three."""
+    """Return the query over input in `directory`, with state in Millpond, two partitions and a
+    compact entry of three.
+    """
     base = {PROVIDER: MILLPOND, PARTITIONS: "2", INTERVAL: "3"}
     return Distinct(spark, Input(directory / "input", _SCHEMA), {**base, **conf})
 
@@ -82,8 +87,10 @@ def rows_in(spark: SparkSession, path: Path, format: str = "parquet") -> list[st
 
 @dataclass
 class Transactions:
-    """A sink as those who write Delta tables by `foreachBatch` use it: txnAppId, and the batch number as txnVersion. What has a
-    version that is not above the last one of its application is left out."""
+    """A sink as those who write Delta tables by `foreachBatch` use it: txnAppId, and the batch
+    number as txnVersion. What has a version that is not above the last one of its application is
+    left out.
+    """
 
     app: str
     last: dict[str, int] = field(default_factory=dict)

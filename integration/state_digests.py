@@ -7,10 +7,11 @@ from collections import Counter
 from pathlib import Path
 
 from millpond.errors import UnsupportedError
-from millpond.rescaling import REHASH, RescaleReport, rescale
-from millpond.savepoint.rewrite import plan_layout, store_writers
-from millpond.savepoint.row_source import NativeRows, Rows
-from millpond.savepoint.whole import checkpoint_image
+from millpond.operations.repartition.pipeline import plan_repartition
+from millpond.operations.repartition.plan import plan_partitions
+from millpond.operations.rescale import REHASH, RescaleReport, rescale
+from millpond.query.row_source import NativeRows, Rows
+from millpond.query.whole import checkpoint_image
 from millpond.storage import Storage, open_storage
 
 # operator, store, column family, key group -> sum of the digests of its rows
@@ -29,16 +30,19 @@ def digests(storage: Storage, root: str) -> Digests:
 
 
 def digests_as(storage: Storage, root: str, partitions: int, max_parallelism: int) -> Digests:
-    """Return what the digests are to be when the state lies on `partitions` with so many key groups, which keys alone decide."""
+    """Return what the digests are to be when the state lies on `partitions` with so many key
+    groups, which keys alone decide.
+    """
     image = checkpoint_image(storage, root)
     source = NativeRows(storage, image)
-    plan = plan_layout(
+    new = plan_partitions(
         image, partitions, None if max_parallelism == image.max_parallelism else max_parallelism
     )
     numbers = {op.operator: op.operator for op in image.operators}
     found: Counter[tuple[int, str, str, int]] = Counter()
-    for writer in store_writers(image, plan, source, source.key_groups, numbers):
-        for _, rows in writer.placed(source, writer.stores):
+    what = plan_repartition(lambda: source, image, new, numbers)
+    for writer in what.writers():
+        for _, rows in writer.routed(source, writer.stores):
             _add(found, writer.operator, writer.store.name, rows)
     return dict(found)
 
@@ -52,7 +56,8 @@ def _add(found: Counter[tuple[int, str, str, int]], operator: int, store: str, r
 def rescale_and_compare(checkpoint: Path, partitions: int) -> RescaleReport | None:
     """Rescale, and compare the state before and after, key group by key group.
 
-    Return None where rows would have to be hashed anew and only Spark can do that (keys encoded in Avro): then nothing has changed.
+    Return None where rows would have to be hashed anew and only Spark can do that (keys encoded in
+    Avro): then nothing has changed.
     """
     root = str(checkpoint)
     storage = open_storage(root)

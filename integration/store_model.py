@@ -1,4 +1,6 @@
-"""What a state store must hold: every version as a dict, and which versions Spark may still ask for."""
+"""What a state store must hold: every version as a dict, and which versions Spark may still ask
+for.
+"""
 
 from __future__ import annotations
 
@@ -30,7 +32,8 @@ def as_state(pairs: list[tuple[Row, Row]]) -> State:
 class Model:
     """All versions ever committed, as a tree of (version, id).
 
-    In format 1 there are no ids: committing a version again replaces it and forgets what came after it.
+    In format 1 there are no ids: committing a version again replaces it and forgets what came after
+    it.
     """
 
     checkpoint_format: int
@@ -43,7 +46,8 @@ class Model:
     def ask(self, node: Node) -> None:
         """Spark asks for `node`: the proof that it, and not its siblings, was committed.
 
-        From here on other attempts of the versions before it may be collected, and what was built on them is lost.
+        From here on other attempts of the versions before it may be collected, and what was built
+        on them is lost.
         """
         self.asked = node
         past = set(self.lineage(node))
@@ -94,8 +98,9 @@ def write_spark_metadata(
 ) -> Path:
     """What Spark's driver writes before the first task.
 
-    Operator metadata and offset log. `state_variables`: names and types (`MapState`) of a transformWithState operator,
-    whose metadata is of the second version. Returns `<checkpoint>/state`.
+    Operator metadata and offset log. `state_variables`: names and types (`MapState`) of a
+    transformWithState operator, whose metadata is of the second version. Returns
+    `<checkpoint>/state`.
     """
     metadata = checkpoint / "state" / "0" / "_metadata"
     metadata.mkdir(parents=True)

@@ -94,10 +94,11 @@ def start(
 ) -> StreamingQuery:
     """Start `frame` with the session settings `conf`, over all input that is there, into `run`.
 
-    With `fail_at` the sink throws in that batch, after its rows were computed (so its state is committed) and before
-    Spark notes it as done: the restart asks every store for the version before. With `actions` above 1 the sink computes
-    the batch that often, each time through the stateful operators; all must give the same. `during` is called with the number
-    of each batch, whose state is committed and which Spark has not noted as done.
+    With `fail_at` the sink throws in that batch, after its rows were computed (so its state is
+    committed) and before Spark notes it as done: the restart asks every store for the version
+    before. With `actions` above 1 the sink computes the batch that often, each time through the
+    stateful operators; all must give the same. `during` is called with the number of each batch,
+    whose state is committed and which Spark has not noted as done.
     """
 
     def sink(batch: DataFrame, batch_id: int) -> None:

@@ -1,4 +1,7 @@
-"""The benchmark works and writes what it says: a smoke run at tiny size. Nothing here looks at how long anything took."""
+"""The benchmark works and writes what it says: a smoke run at tiny size.
+
+Nothing here looks at how long anything took.
+"""
 
 from __future__ import annotations
 

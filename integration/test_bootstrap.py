@@ -27,8 +27,8 @@ from integration.shapes import SHAPES, named
 from integration.streams import Input, Run, finish, settings, start
 from millpond.cli.main import main
 from millpond.errors import ErrorKind, InvalidInputError, MillpondError
-from millpond.inspection import verify
-from millpond.savepoint.job import parquet_frame
+from millpond.operations.inspect import verify
+from millpond.spark.job import parquet_frame
 from millpond.storage import open_storage
 
 pytestmark = pytest.mark.spark
@@ -92,7 +92,8 @@ def test_as_if_it_had_begun_with_the_history(
         case = replace(case, inputs=case.inputs[:1])
     whole, warm = Run(tmp_path / "whole"), Run(tmp_path / "of" / "warm")
     inputs, live = _inputs(case, tmp_path / "all"), _inputs(case, tmp_path / "live")
-    # Started anew after the history, as the warm job is: of several watermarks Spark remembers only the least.
+    # Started anew after the history, as the warm job is: of several watermarks Spark remembers only
+    # the least.
     for files, conf in (
         (slice(0, 1), _conf(case) | NO_EMPTY_BATCHES),
         (slice(1, None), _conf(case)),
@@ -285,7 +286,9 @@ def test_bad_input_leaves_nothing(spark: SparkSession, tmp_path: Path) -> None:
 
 @pytest.mark.skipif(not EVERYTHING, reason="a JVM each time: with MILLPOND_SHAPES=all")
 def test_killed_at_any_moment(tmp_path: Path) -> None:
-    """Killed with its JVM, it leaves nothing at the target, or all; the next one succeeds, and leaves nothing beside it."""
+    """Killed with its JVM, it leaves nothing at the target, or all; the next one succeeds, and
+    leaves nothing beside it.
+    """
     (tmp_path / "job.py").write_text(_JOB.replace("{out!r}", repr(str(tmp_path / "out"))))
     (tmp_path / "offsets.json").write_text('{"0": {"offset": 20, "timestamp": 1}}')
     target = tmp_path / "of" / "warm"

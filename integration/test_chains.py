@@ -1,6 +1,7 @@
 """Chains of commands, in random order, with real queries between them: see `integration/chains.py`.
 
-`make chains CHAINS=500 FIRST=1` plays others than those here. A failure names its seed: `make chains CHAINS=1 FIRST=<seed>`.
+`make chains CHAINS=500 FIRST=1` plays others than those here. A failure names its seed: `make
+chains CHAINS=1 FIRST=<seed>`.
 """
 
 from __future__ import annotations
@@ -30,4 +31,5 @@ def test_nothing_is_lost_over_a_chain(spark: SparkSession, tmp_path: Path, seed:
     except BaseException as e:
         e.add_note("the chain: " + "; ".join(chain.trace))
         raise
-    shutil.rmtree(tmp_path)  # of 500 chains no disk holds all
+    # No disk holds 500 chains. Maintenance of stores that are still loaded may write meanwhile.
+    shutil.rmtree(tmp_path, ignore_errors=True)

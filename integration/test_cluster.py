@@ -1,7 +1,9 @@
-"""More than one executor: a standalone cluster of a master and two workers, on which executors and agents are killed, paused and late.
+"""More than one executor: a standalone cluster of a master and two workers, on which executors and
+agents are killed, paused and late.
 
-One cluster and one driver serve all tests; each test has queries of its own. What the queries write must be the batch computation over
-their input, whatever happened, and what is left on storage must be whole.
+One cluster and one driver serve all tests; each test has queries of its own. What the queries write
+must be the batch computation over their input, whatever happened, and what is left on storage must
+be whole.
 """
 
 from __future__ import annotations
@@ -28,9 +30,9 @@ from integration.harness import providers_to_test
 from integration.jvm import MILLPOND
 from integration.processes import alive, wait_until
 from integration.streams import Input
-from millpond.ids import StoreId
+from millpond.model.ids import StoreId
 from millpond.storage.local import LocalStorage
-from millpond.store_files import StoreFiles
+from millpond.store.files import StoreFiles
 
 pytestmark = [
     pytest.mark.deep,
@@ -216,7 +218,9 @@ def new_query(app: Application, tmp_path: Path) -> Iterator[Callable[..., Query]
 
 
 def two_executors(query: Query, *, other_than: int = 0) -> list[Executor]:
-    """Go on with the query until two executors without the pid `other_than` have opened stores, and thus have agents."""
+    """Go on with the query until two executors without the pid `other_than` have opened stores,
+    and thus have agents.
+    """
     deadline = time.monotonic() + WAIT_S
     while True:
         found = query.app.cluster.executors()
@@ -241,7 +245,9 @@ def opened(app: Application) -> dict[str, list[tuple[int, int]]]:
 
 
 def test_state_moves_between_executors(app: Application, new_query: Callable[..., Query]) -> None:
-    """An executor is removed and another one comes: what the first one held is loaded by others, at the version it had."""
+    """An executor is removed and another one comes: what the first one held is loaded by others,
+    at the version it had.
+    """
     queries = [new_query(f"moves-{format_}", format_=format_) for format_ in (1, 2)]
     for query in queries:
         query.feed(3)
@@ -288,7 +294,9 @@ def test_an_executor_is_killed_in_the_middle_of_a_commit(
     format_: int,
     store: str,
 ) -> None:
-    """kill -9 with the changelog written and not published: of a join, two of its four stores have committed already."""
+    """kill -9 with the changelog written and not published: of a join, two of its four stores
+    have committed already.
+    """
     query = new_query(f"killed-{kind}", format_=format_, kind=kind)
     query.feed()
     query.settle()
@@ -369,7 +377,9 @@ def test_the_local_files_are_wiped_between_batches(
 def test_a_straggler_comes_back_late(
     app: Application, gate: Gate, new_query: Callable[..., Query], format_: int
 ) -> None:
-    """An executor stops in the middle of a commit; the task is done elsewhere, the query goes on; then that commit is published."""
+    """An executor stops in the middle of a commit; the task is done elsewhere, the query goes
+    on; then that commit is published.
+    """
     query = new_query(f"straggler-{format_}", format_=format_)
     query.feed(3)
     query.settle()
@@ -405,7 +415,9 @@ def test_a_straggler_comes_back_late(
 
 
 def test_speculation_beats_a_slow_task(app: Application, new_query: Callable[..., Query]) -> None:
-    """The first attempt of a task is slow, with its store open; a second one commits; the first one is killed."""
+    """The first attempt of a task is slow, with its store open; a second one commits; the first
+    one is killed.
+    """
     query = new_query("slow", format_=2, kind="slow_count")
     query.settle()
     query.slow.touch()

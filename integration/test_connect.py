@@ -1,4 +1,6 @@
-"""Spark Connect: a server that was started with the lines that `millpond conf` prints, and a client that knows nothing of Millpond."""
+"""Spark Connect: a server that was started with the lines that `millpond conf` prints, and a
+client that knows nothing of Millpond.
+"""
 
 from __future__ import annotations
 
@@ -17,8 +19,8 @@ import pytest
 from integration.connect_client import KEYS, ROWS
 from integration.jvm import LIGHT, MILLPOND, REPO
 from integration.processes import agents_below, alive, below, wait_until
-from millpond.inspection.overview import overview
-from millpond.session import conf_lines
+from millpond.operations.inspect.overview import overview
+from millpond.spark.session import conf_lines
 from millpond.storage import open_storage
 
 _SUBMIT = Path(pyspark.__file__).parent / "bin" / "spark-submit"

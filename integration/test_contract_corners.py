@@ -1,7 +1,9 @@
-"""What Spark does to stores beside the straight way, each in both Spark checkpoint formats, over a failed batch and a restart.
+"""What Spark does to stores beside the straight way, each in both Spark checkpoint formats, over a
+failed batch and a restart.
 
-Snapshots that the coordinator forces, sinks that compute each batch twice, stores that are unloaded after every commit,
-tasks that run again: after their state was committed, and with state half written.
+Snapshots that the coordinator forces, sinks that compute each batch twice, stores that are unloaded
+after every commit, tasks that run again: after their state was committed, and with state half
+written.
 """
 
 from __future__ import annotations
@@ -21,7 +23,7 @@ from integration.corner_job import CORNERS, FAILS_AT, FILES, Corner, rows_of
 from integration.depth import asked_for, deep
 from integration.harness import providers_to_test
 from integration.jvm import MILLPOND, REPO, ROCKSDB
-from millpond.inspection.verify import verify
+from millpond.operations.inspect.verify import verify
 from millpond.storage.local import LocalStorage
 
 # All at once is quick.
@@ -87,7 +89,8 @@ def test_results_equal_the_batch_computation(
         expected = {k: s for k, _, s in _counts(batch + 1)}
         touched = {row["k"] for row in rows_of(0, batch)}
         assert dict(rows["sum"][str(batch)]) == {k: expected[k] for k in touched}
-    # every version that was ever committed can be read back, those of replaced attempts as they ended
+    # every version that was ever committed can be read back, those of replaced attempts as they
+    # ended
     assert {int(batch): found for batch, found in report["versions"].items()} == {
         b: _counts(b + 1) for b in range(FILES)
     }
@@ -99,7 +102,8 @@ def test_it_was_that_corner(job: tuple[Path, dict[str, Any]], corner: Corner) ->
     work, reports = job
     report = reports[corner.id]
     if corner.retry:
-        # one task of each query and batch, again for each action, and once more for the batch that failed in the sink
+        # one task of each query and batch, again for each action, and once more for the batch that
+        # failed in the sink
         assert report["failures"]["committed"] >= 2 * (FILES + 1) * corner.actions
         assert report["failures"]["half"] >= FILES - FAILS_AT
     else:
@@ -107,7 +111,8 @@ def test_it_was_that_corner(job: tuple[Path, dict[str, Any]], corner: Corner) ->
     if PROVIDER != MILLPOND:
         return
     assert report["local"] == [], "closed stores left local files"
-    # where no maintenance ran, and where no store lived long enough for it to come round (Spark does not unload those of joins)
+    # where no maintenance ran, and where no store lived long enough for it to come round (Spark
+    # does not unload those of joins)
     least = {"forced": 2 * 3, "unloaded": 2 * 2}.get(corner.name, 0)
     assert report["manifests"] >= least, (
         "no snapshot was taken at a commit, or when a store was unloaded"

@@ -1,4 +1,6 @@
-"""A Spark checkpoint whose state is elsewhere, copied and moved: one query at a time writes to that state."""
+"""A Spark checkpoint whose state is elsewhere, copied and moved: one query at a time writes to
+that state.
+"""
 
 from __future__ import annotations
 
@@ -15,7 +17,7 @@ from integration.harness import providers_to_test
 from integration.jvm import MILLPOND
 from integration.streams import settings
 from millpond import savepoint
-from millpond.taking_over import take_over
+from millpond.operations.take_over import take_over
 
 pytestmark = pytest.mark.skipif(
     MILLPOND not in providers_to_test(), reason="about Millpond's own files"
@@ -26,7 +28,9 @@ URI = "spark.sql.streaming.stateStore.millpond.storage.uri"
 
 
 def start(spark: SparkSession, folder: Path, checkpoint: str) -> StreamingQuery:
-    """Start a count over all files of `folder`, one a batch, with its state below `folder/states`."""
+    """Start a count over all files of `folder`, one a batch, with its state below
+    `folder/states`.
+    """
     with settings(spark, {PROVIDER: MILLPOND, URI: f"file:{folder}/states"}):
         rows = (
             spark.readStream.schema("k string")

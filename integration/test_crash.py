@@ -1,4 +1,6 @@
-"""kill -9 of the driver's JVM and of the agent, again and again: nothing is lost, nothing is left behind."""
+"""kill -9 of the driver's JVM and of the agent, again and again: nothing is lost, nothing is
+left behind.
+"""
 
 from __future__ import annotations
 
@@ -256,7 +258,9 @@ def test_kill_9_of_the_agent_costs_a_retry(spark: SparkSession, tmp_path: Path) 
 def test_kill_9_between_commits(
     tmp_path: Path, provider_class: str, checkpoint_format: int
 ) -> None:
-    """Every version committed before the kill is there for the next JVM; what was not committed is not."""
+    """Every version committed before the kill is there for the next JVM; what was not committed
+    is not.
+    """
     root = write_spark_metadata(
         tmp_path / "checkpoint",
         operator_name="stateStoreSave",

@@ -40,7 +40,7 @@ from integration.jvm import MILLPOND, REPO, ROCKSDB
 from integration.store_cases import open_provider
 from integration.store_model import State, as_state, canon, write_spark_metadata
 from integration.streams import Input, Run, finish, start
-from millpond.changelog import ChangelogReader, Op
+from millpond.format.changelog import ChangelogReader, Op
 
 pytestmark = pytest.mark.skipif(
     MILLPOND not in providers_to_test(), reason="about Millpond's own files"
@@ -163,7 +163,8 @@ def _scene(harness: Harness, tmp_path: Path, checkpoint_format: int = 1) -> Scen
     provider = scene.open()
     scene.write(provider, 8, snapshot_at=(3, 6))
     provider.close()
-    # a snapshot is taken of the newest version that Spark proved committed by asking for it: the one below the newest
+    # a snapshot is taken of the newest version that Spark proved committed by asking for it: the
+    # one below the newest
     found = {
         s: sorted(int(p.stem.split("_")[0]) for p in scene.directory.glob(f"*.{s}"))
         for s in ("changelog", "manifest")
@@ -212,7 +213,7 @@ HARMS: dict[str, Harm] = {
 
 
 # -- files
-# ---------------------------------------------------------------------------------------------------------------
+# --------------------------------------------------------------------------------------------------
 
 
 @pytest.mark.parametrize("checkpoint_format", [1, 2])
@@ -236,7 +237,9 @@ def test_damaged_changelog_is_an_error_that_names_it(
 def test_a_block_that_claims_a_gigabyte_is_not_inflated(
     harness: Harness, tmp_path: Path, codec: int, stored: bytes
 ) -> None:
-    """Sums are right, so somebody meant it: an executor must not be talked into an array as large as its heap."""
+    """Sums are right, so somebody meant it: an executor must not be talked into an array as
+    large as its heap.
+    """
     scene = _scene(harness, tmp_path)
     path = _file(scene, 8, "changelog")
     data = path.read_bytes()
@@ -255,7 +258,9 @@ def test_a_block_that_claims_a_gigabyte_is_not_inflated(
 def test_damaged_changelog_below_a_snapshot_does_not_matter_above_it(
     harness: Harness, tmp_path: Path, harm: str
 ) -> None:
-    """Version 4 needs the changelogs 3 and 4 on the snapshot of 2; 5 to 8 have the snapshot of 5."""
+    """Version 4 needs the changelogs 3 and 4 on the snapshot of 2; 5 to 8 have the snapshot of
+    5.
+    """
     scene = _scene(harness, tmp_path)
     HARMS[harm](_file(scene, 4, "changelog"))
     for version in (2, 3, 5, 6, 8):
@@ -280,7 +285,9 @@ def test_damaged_manifest_falls_back(
 
 @pytest.mark.parametrize("harm", [h for h in HARMS if h != "longer"])
 def test_damaged_sst_falls_back(harness: Harness, tmp_path: Path, harm: str) -> None:
-    """An SST of the newest snapshot alone, then of every snapshot: changelogs are all there, so every row is."""
+    """An SST of the newest snapshot alone, then of every snapshot: changelogs are all there, so
+    every row is.
+    """
     scene = _scene(harness, tmp_path)
     for path in sorted((scene.directory / "sst").iterdir(), key=lambda p: p.stat().st_mtime):
         HARMS[harm](path)
@@ -297,7 +304,10 @@ def test_damaged_sst_falls_back(harness: Harness, tmp_path: Path, harm: str) -> 
 def test_damaged_sst_without_check_sums_is_never_a_wrong_row(
     harness: Harness, tmp_path: Path
 ) -> None:
-    """`restore.verifyChecksums` off: RocksDB's own block check sums stand between the damage and the rows."""
+    """`restore.verifyChecksums` off:
+
+    RocksDB's own block check sums stand between the damage and the rows.
+    """
     scene = _scene(harness, tmp_path)
     paths = sorted((scene.directory / "sst").iterdir())
     clean = {p: p.read_bytes() for p in paths}
@@ -322,7 +332,9 @@ def test_damaged_sst_without_check_sums_is_never_a_wrong_row(
 def test_damaged_sst_without_changelogs_is_never_a_wrong_row(
     harness: Harness, tmp_path: Path, harm: str, check_sums: bool
 ) -> None:
-    """Nothing to fall back to: the rows of a version that rests on the SST alone are right or refused."""
+    """Nothing to fall back to: the rows of a version that rests on the SST alone are right or
+    refused.
+    """
     scene = _scene(harness, tmp_path)
     for version in range(1, 6):
         _file(scene, version, "changelog").unlink()
@@ -334,7 +346,8 @@ def test_damaged_sst_without_changelogs_is_never_a_wrong_row(
     try:
         found = scene.read(8, **options)
     except ProviderError as error:
-        # RocksDB finds a damaged block without saying whose: then the manifest that names the file is reported
+        # RocksDB finds a damaged block without saying whose: then the manifest that names the file
+        # is reported
         assert any(
             f"[MILLPOND_{k}" in error.text
             for k in ("SST_", "CHANGELOG_MISSING", "MANIFEST_DAMAGED")
@@ -358,7 +371,9 @@ def test_nothing_left_to_read_from(harness: Harness, tmp_path: Path) -> None:
 
 
 def test_leftovers_of_a_killed_writer_are_ignored(harness: Harness, tmp_path: Path) -> None:
-    """Half a staging file, an SST that no manifest names, files of nobody: reads and writes go on."""
+    """Half a staging file, an SST that no manifest names, files of nobody: reads and writes go
+    on.
+    """
     scene = _scene(harness, tmp_path)
     data = _file(scene, 8, "changelog").read_bytes()
     (scene.directory / (".staging-" + "0" * 32)).write_bytes(data[: len(data) // 2])
@@ -412,7 +427,9 @@ def test_changelog_of_a_newer_version_is_not_called_damaged(
 
 
 def test_a_changelog_says_that_keys_repeat(harness: Harness, tmp_path: Path) -> None:
-    """Lists are appended to, and a spilled batch writes a key twice: a reader from before that must not take it for damage."""
+    """Lists are appended to, and a spilled batch writes a key twice: a reader from before that
+    must not take it for damage.
+    """
     checkpoint = tmp_path / "checkpoint"
     lists = Schema("k bigint", "v string", multi=True)
     conf = {"millpond.memory.budget": "256k"}
@@ -475,7 +492,7 @@ def test_damaged_format_file(harness: Harness, tmp_path: Path, harm: str) -> Non
 
 
 # -- settings
-# ------------------------------------------------------------------------------------------------------------
+# --------------------------------------------------------------------------------------------------
 
 
 def test_other_max_parallelism_is_refused(harness: Harness, tmp_path: Path) -> None:
@@ -498,7 +515,7 @@ def test_max_parallelism_must_be_a_multiple(harness: Harness, tmp_path: Path) ->
     [
         ("memry.budget", "1g", "UNKNOWN_OPTION", "memory.budget"),
         ("memory.budget", "12", "INVALID_OPTION", "memory.budget"),
-        ("changelog.codec", "gzip", "INVALID_OPTION", "zstd"),
+        ("changelog.codec", "lz4", "INVALID_OPTION", "zstd"),
         ("commit.fsync", "perhaps", "INVALID_OPTION", "commit.fsync"),
     ],
 )
@@ -559,7 +576,7 @@ def test_scala_and_python_agree_on_slots(harness: Harness) -> None:
 
 
 # -- disks
-# ---------------------------------------------------------------------------------------------------------------
+# --------------------------------------------------------------------------------------------------
 
 
 @pytest.fixture
@@ -603,7 +620,9 @@ def _fill(provider: Provider, scene: Scene, rows: int = 200) -> None:
 def test_no_space_for_the_checkpoint(
     harness: Harness, tmp_path: Path, mounted: Callable[[str], Path]
 ) -> None:
-    """A commit that finds no room fails and says so; what was durable stays readable; with room it goes on."""
+    """A commit that finds no room fails and says so; what was durable stays readable; with room
+    it goes on.
+    """
     disk = mounted("size=2m")
     scene = Scene(harness, disk / "checkpoint")
     provider = scene.open()
@@ -685,7 +704,7 @@ def test_checkpoint_below_a_regular_file(harness: Harness, tmp_path: Path) -> No
 
 
 # -- whole queries
-# -------------------------------------------------------------------------------------------------------
+# --------------------------------------------------------------------------------------------------
 
 
 def _drop_crc(path: Path) -> None:
@@ -695,7 +714,9 @@ def _drop_crc(path: Path) -> None:
 
 
 def test_partitions_edited_by_hand(spark: SparkSession, tmp_path: Path) -> None:
-    """`spark.sql.shuffle.partitions` changed in the offset log: the query stops with the reason; undone, it goes on."""
+    """`spark.sql.shuffle.partitions` changed in the offset log: the query stops with the reason;
+    undone, it goes on.
+    """
     source = Input(tmp_path / "input", EVENTS)
     frame = source.stream(spark).groupBy("k").agg(F.sum("v").alias("s"))
     run = Run(tmp_path / "checkpoint")

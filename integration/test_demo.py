@@ -45,7 +45,9 @@ def demo(work: Path, *more: str) -> list[str]:
 
 
 def left_over(work: Path) -> list[processes.Process]:
-    """Return what still runs of the demo that had `work`, agents included: all inherit its scratch folder."""
+    """Return what still runs of the demo that had `work`, agents included: all inherit its
+    scratch folder.
+    """
     return processes.find(str(work / "scratch"), name="TMPDIR")
 
 
@@ -96,7 +98,8 @@ def test_killed_jobs_lose_nothing(finished: tuple[Path, dict[str, Any]]) -> None
 @pytest.mark.spark
 def test_one_changed_row_is_found(finished: tuple[Path, dict[str, Any]]) -> None:
     work, _ = finished
-    # In the input of the batch side: the stream's own files are listed with their sizes in the sink's log.
+    # In the input of the batch side: the stream's own files are listed with their sizes in the
+    # sink's log.
     part = work / "feeds" / "deliveries" / "0001.parquet"
     original = part.read_bytes()
     table = pq.read_table(part)

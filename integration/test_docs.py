@@ -1,6 +1,8 @@
-"""Every command and snippet of README and docs is run, and prints what the page says (`tests/unit/test_docs.py` has what needs no Spark).
+"""Every command and snippet of README and docs is run, and prints what the page says
+(`tests/unit/test_docs.py` has what needs no Spark).
 
-`MILLPOND_DOCS_REWRITE=1` writes what was printed into the pages instead of comparing; review the diff.
+`MILLPOND_DOCS_REWRITE=1` writes what was printed into the pages instead of comparing; review the
+diff.
 """
 
 from __future__ import annotations
@@ -37,7 +39,8 @@ REWRITE = bool(os.environ.get("MILLPOND_DOCS_REWRITE"))
 _SECONDS = 150
 _MARK = "@@millpond-docs"
 
-# Runs the Python blocks of all pages in one process, so that there is one JVM; each page has names and a directory of its own.
+# Runs the Python blocks of all pages in one process, so that there is one JVM; each page has names
+# and a directory of its own.
 _RUNNER = f"""
 import json, os, sys
 for page in json.load(sys.stdin):
@@ -53,7 +56,9 @@ print("{_MARK} end 0", flush=True)
 
 
 class Machine:
-    """A directory for each page with `.venv/bin` in it, and an environment in which Spark is small and quiet."""
+    """A directory for each page with `.venv/bin` in it, and an environment in which Spark is
+    small and quiet.
+    """
 
     def __init__(self, root: Path) -> None:
         self.root = root
@@ -67,9 +72,11 @@ class Machine:
         conf = root / "conf"
         conf.mkdir()
         (conf / "spark-defaults.conf").write_text(
-            "spark.ui.enabled false\nspark.driver.host 127.0.0.1\nspark.driver.bindAddress 127.0.0.1\nspark.driver.memory 700m\n"
-            f"spark.local.dir {root}/local\nspark.sql.warehouse.dir {root}/warehouse\n"
-            "spark.driver.extraJavaOptions -XX:+UseSerialGC -XX:TieredStopAtLevel=1\n"
+            "spark.ui.enabled false\nspark.driver.host 127.0.0.1\nspark.driver.bindAddress"
+            " 127.0.0.1\nspark.driver.memory 700m\nspark.local.dir"
+            f" {root}/local\nspark.sql.warehouse.dir"
+            f" {root}/warehouse\nspark.driver.extraJavaOptions -XX:+UseSerialGC"
+            " -XX:TieredStopAtLevel=1\n"
         )
         self.env = {
             **{
@@ -91,7 +98,10 @@ class Machine:
         return directory
 
     def run(self, command: list[str], *, cwd: Path, text: str) -> tuple[int, str, str]:
-        """Exit code, stdout and stderr. Nothing that the command started is left when this returns."""
+        """Exit code, stdout and stderr.
+
+        Nothing that the command started is left when this returns.
+        """
         out, err = cwd / ".stdout", cwd / ".stderr"
         with out.open("w") as stdout, err.open("w") as stderr:
             process = subprocess.Popen(
@@ -115,7 +125,9 @@ class Machine:
         return process.returncode, out.read_text(), err.read_text()
 
     def local(self, text: str) -> str:
-        """A block's text with the directories that it names for everybody (`/tmp/pond`) moved below this one."""
+        """A block's text with the directories that it names for everybody (`/tmp/pond`) moved
+        below this one.
+        """
         return text.replace("/tmp/pond", f"{self.root}/pond")
 
     def public(self, text: str) -> str:
@@ -173,7 +185,8 @@ def printed(request: pytest.FixtureRequest, machine: Machine) -> Mapping[tuple[s
         for page in CODE_PAGES
         if page in asked
     ]
-    # What README says happens when it is pasted twice; before other pages, whose settings stay in the session.
+    # What README says happens when it is pasted twice; before other pages, whose settings stay in
+    # the session.
     if README in asked:
         assert work[0]["name"] == "README.md"
         work.insert(1, {**work[0], "name": "README.md-again"})
@@ -226,9 +239,11 @@ def test_commands_print_what_the_page_says(
         if block.mark == "file":
             (directory / block.argument).write_text(block.text)
     todo = _console(page)
-    # A disowned job is still `$!`, but bash does not report its end in the middle of a later step's output. `$?` passes from step to step.
+    # A disowned job is still `$!`, but bash does not report its end in the middle of a later step's
+    # output. `$?` passes from step to step.
     script = [
-        f"{{\n{machine.local(step.command)}\n{'disown' * step.command.endswith('&')}\n}} 2>&1\ns=$?; echo; echo {_MARK} $s; (exit $s)\n"
+        f"{{\n{machine.local(step.command)}\n{'disown' * step.command.endswith('&')}\n}}"
+        f" 2>&1\ns=$?; echo; echo {_MARK} $s; (exit $s)\n"
         for step in todo
     ]
     _, out, err = machine.run(["bash"], cwd=directory, text="".join(script))

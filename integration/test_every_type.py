@@ -1,9 +1,13 @@
-"""State of types that few queries have, and state with several column families, through every command: what is made of a query goes
-on as the query itself."""
+"""State of types that few queries have, and state with several column families, through every
+command: what is made of a query goes on as the query itself.
+"""
 
 from __future__ import annotations
 
+import json
+import time
 from collections.abc import Callable
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -17,9 +21,10 @@ from integration.depth import quick_first
 from integration.jvm import MILLPOND
 from integration.shapes import named
 from integration.streams import Input, Run, finish, settings, start
-from millpond import migrating, read_state, rescale, savepoint
-from millpond.inspection import verify
-from millpond.migrating.plan import PROVIDERS, ROCKSDB
+from millpond import read_state, rescale, savepoint
+from millpond.operations import migrate
+from millpond.operations.inspect import verify
+from millpond.operations.migrate.plan import PROVIDERS, ROCKSDB
 from millpond.storage import open_storage
 
 pytestmark = pytest.mark.spark
@@ -31,6 +36,7 @@ _POINT = "unhex(concat('0101000000000000000000F03F', lpad(hex(n), 16, '0')))"
 _BATCHES = [
     [{"k": f"key {k}", "n": 10 * batch + k} for k in range(batch, batch + 5)] for batch in range(5)
 ]
+_HOUR_MS = 3_600_000
 _AT = 2  # the batch that everything is made at
 # What the state holds a value of, and the session's settings.
 TYPES: list[tuple[str, str, dict[str, str]]] = [
@@ -41,6 +47,10 @@ TYPES: list[tuple[str, str, dict[str, str]]] = [
     ("varchar", "cast(n as varchar(12))", _KEPT),
     ("time", "make_time(n % 24, n % 60, 1.5)", {"spark.sql.timeType.enabled": "true"}),
 ]
+# Each value of its states is kept an hour or a millisecond. In Spark checkpoint format 2: in format
+# 1 Spark's own store keeps on a local disk what the first attempt of a batch wrote, whose times are
+# others.
+EXPIRING = ["scala-processing-time-avro", "row-processing-time"]
 FAMILIES = ["scala-event-time-avro", "scala-no-time", "join-filtered-v4"]
 
 
@@ -79,14 +89,64 @@ def test_column_families(spark: SparkSession, tmp_path: Path, name: str) -> None
     assert _goes_through_everything(spark, case, inputs, tmp_path)
 
 
+@pytest.mark.parametrize("name", quick_first(EXPIRING, 0))
+def test_state_that_expires(spark: SparkSession, tmp_path: Path, name: str) -> None:
+    """What Spark's own store let expire in the next batch expires there, and nothing else, whatever
+    was made of the query: the batch before has a time of two hours ago.
+    """
+    case = replace(named(name), checkpoint_format=2)
+    source = Input(tmp_path / "input", case.inputs[0][0])
+    for batch in case.inputs[0][1]:
+        source.add(batch)
+    conf = {_FORMAT: str(case.checkpoint_format), **case.conf, _PROVIDER: PROVIDERS[ROCKSDB]}
+    sparks = Run(tmp_path / "sparks")
+    for fail_at in (_AT, None):
+        with settings(spark, conf):
+            frame = case.build([source.stream(spark)])
+        query = start(spark, frame, sparks, output_mode=case.mode, conf=conf, fail_at=fail_at)
+        finish(query, sparks, fails=fail_at is not None)
+        if fail_at is not None:
+            _long_ago(sparks.checkpoint / f"offsets/{fail_at}", 2 * _HOUR_MS)
+    migrate.adopt(sparks.checkpoint, tmp_path / "whole", batch=_AT)
+    kept = (
+        read_state(tmp_path / "whole", operator=0, column_family="keptValue")
+        .column("value")
+        .to_pylist()
+    )
+    now_ms = time.time() * 1000
+    assert (
+        min(v["ttlExpirationMs"] for v in kept) < now_ms < max(v["ttlExpirationMs"] for v in kept)
+    )
+    assert _goes_through_everything(spark, case, [source], tmp_path, sparks)
+
+
+def _long_ago(entry: Path, ms: int) -> None:
+    """Let a batch that was begun have been begun so much earlier."""
+    lines = entry.read_text().split("\n")
+    metadata = json.loads(lines[1])
+    metadata["batchTimestampMs"] -= ms
+    entry.write_text("\n".join([lines[0], json.dumps(metadata), *lines[2:]]))
+    (entry.parent / f".{entry.name}.crc").unlink()
+
+
+def _totals(run: Run) -> dict[int, list[int]]:
+    """How many rows the operators have after each batch."""
+    return {
+        batch: [operator["numRowsTotal"] for operator in found]
+        for batch, found in run.state.items()
+    }
+
+
 def _newest(run: Run) -> dict[str, str]:
     """The last row of each key."""
     return {row.partition(",")[0]: row for _, rows in sorted(run.rows.items()) for row in rows}
 
 
 def _goes_through_everything(
-    spark: SparkSession, case: Case, inputs: list[Input], work: Path
+    spark: SparkSession, case: Case, inputs: list[Input], work: Path, known: Run | None = None
 ) -> bool:
+    """Args: known: what the query in `work / "whole"` is to give after the batch that it is at."""
+
     def run(name: str, provider: str = MILLPOND) -> Run:
         made = Run(work / name)
         conf = {_FORMAT: str(case.checkpoint_format), **case.conf, _PROVIDER: provider}
@@ -96,7 +156,9 @@ def _goes_through_everything(
         return made
 
     whole = run("whole")
-    after = {batch: rows for batch, rows in whole.rows.items() if batch > _AT}
+    known = known or whole
+    after = {batch: rows for batch, rows in known.rows.items() if batch > _AT}
+    assert {batch: rows for batch, rows in whole.rows.items() if batch > _AT} == after
     assert any(after.values()), "nothing comes after: it proves nothing"
     query, saved, tables = whole.checkpoint, work / "saved", work / "tables"
     savepoint.create(query, saved, batch=_AT)
@@ -125,13 +187,16 @@ def _goes_through_everything(
         for planned in (work / "forked").glob(f"{pattern}/{_AT + 1}"):
             planned.unlink()  # it was stopped between two batches
     rescale(work / "forked", 8)
-    migrating.release(query, work / "released", provider="rocksdb", batch=_AT)
+    migrate.release(query, work / "released", provider="rocksdb", batch=_AT)
     for name in ("restored", "of-tables", "forked"):
         assert verify(open_storage(str(work / name)), name).problems == []
     for name in ("restored", "of-tables", "forked", "released"):
         made = run(name, PROVIDERS[ROCKSDB] if name == "released" else MILLPOND)
         late = 1 if name == "forked" else 0  # the rescale is a batch of its own
         assert {batch - late: rows for batch, rows in made.rows.items()} == after, name
+        assert {batch - late: found for batch, found in _totals(made).items()}.items() <= _totals(
+            known
+        ).items(), name
     skipped = run(
         "skipped"
     )  # the next batch reads what the one that is left out was to read, and what came since

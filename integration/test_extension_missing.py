@@ -1,6 +1,7 @@
 """A session that names Millpond's provider but was started without its extension.
 
-Spark refuses `transformWithState` there with an error that does not help; Millpond is first, with one that does.
+Spark refuses `transformWithState` there with an error that does not help; Millpond is first, with
+one that does.
 """
 
 from __future__ import annotations

@@ -1,8 +1,9 @@
-"""A state machine over all store methods, several column families and all five key encoder specs, against dicts.
+"""A state machine over all store methods, several column families and all five key encoder specs,
+against dicts.
 
-Two shapes: the families of a `transformWithState` (whole keys, lists, maps, TTL, any order) and those of a
-stream-stream join (keys with an event time before or behind). The same rules run on Spark's RocksDB store, which
-proves them, and on Millpond's.
+Two shapes: the families of a `transformWithState` (whole keys, lists, maps, TTL, any order) and
+those of a stream-stream join (keys with an event time before or behind). The same rules run on
+Spark's RocksDB store, which proves them, and on Millpond's.
 """
 
 from __future__ import annotations
@@ -40,7 +41,7 @@ from integration.provider_machine import (
     run_machine,
 )
 from integration.store_model import Node, canon, write_spark_metadata
-from millpond.layout import ManifestFile, parse_key
+from millpond.format.layout import ManifestFile, parse_key
 
 EXAMPLES = int(os.environ.get("MILLPOND_MACHINE_EXAMPLES", "8"))
 STEPS = 60
@@ -141,7 +142,8 @@ class FamiliesMachine(ProviderMachine):
         """Spark's RocksDB store reuses its rows: `hasNext` changes the pair that `next` gave."""
         return self.variant.provider_class == ROCKSDB
 
-    # -- checks --------------------------------------------------------------------------------------------------------
+    # -- checks
+    # ----------------------------------------------------------------------------------------------
 
     def _pairs(self, rows: dict[str, tuple[Row, list[Row]]], each: bool) -> list[tuple[str, Row]]:
         return [
@@ -158,7 +160,9 @@ class FamiliesMachine(ProviderMachine):
         each: bool,
         ordered: bool,
     ) -> None:
-        """The pairs are exactly these rows: values of a key in order and side by side, keys in order if there is one."""
+        """The pairs are exactly these rows: values of a key in order and side by side, keys in
+        order if there is one.
+        """
         grouped: dict[str, list[Row]] = {}
         last = ""
         for key, value in pairs:
@@ -191,7 +195,8 @@ class FamiliesMachine(ProviderMachine):
             cursor.close()
         self.walks, self.lists, self.store, self.families = [], [], None, {}
 
-    # -- life of a store -----------------------------------------------------------------------------------------------
+    # -- life of a store
+    # ----------------------------------------------------------------------------------------------
 
     @initialize(data=st.data())
     def first_commit(self, data: st.DataObject) -> None:
@@ -228,7 +233,9 @@ class FamiliesMachine(ProviderMachine):
     @precondition(lambda self: self.store is None)
     @rule(data=st.data(), index=st.integers(0, 1))
     def read_version(self, data: st.DataObject, index: int) -> None:
-        """As the `statestore` source reads: families are registered on one read store and read on the next."""
+        """As the `statestore` source reads: families are registered on one read store and read
+        on the next.
+        """
         node = data.draw(st.sampled_from(self.model.restorable()))
         self._ask(index, node)
         provider, families = self._provider(index), self.versions[node]
@@ -273,7 +280,8 @@ class FamiliesMachine(ProviderMachine):
         self.store.abort()
         self._forget_store()
 
-    # -- families ------------------------------------------------------------------------------------------------------
+    # -- families
+    # ----------------------------------------------------------------------------------------------
 
     @precondition(lambda self: self.store is not None)
     @rule(data=st.data())
@@ -306,7 +314,8 @@ class FamiliesMachine(ProviderMachine):
                 == "STATE_STORE_UNSUPPORTED_OPERATION_ON_MISSING_COLUMN_FAMILY"
             )
 
-    # -- writing -------------------------------------------------------------------------------------------------------
+    # -- writing
+    # ----------------------------------------------------------------------------------------------
 
     def _draw_kind(
         self, data: st.DataObject, wanted: Callable[[Kind], bool] = lambda _: True
@@ -371,7 +380,9 @@ class FamiliesMachine(ProviderMachine):
                 self._write(data, kind)
 
     def _bounds(self, data: st.DataObject, kind: Kind) -> tuple[Row | None, Row | None]:
-        """Both ends of a range; ends whose place among the keys is certain, and within one prefix if need be."""
+        """Both ends of a range; ends whose place among the keys is certain, and within one
+        prefix if need be.
+        """
         assert kind.order is not None
         places = [kind.order(k) for k in kind.keys]
         certain = [k for k, p in zip(kind.keys, places, strict=True) if places.count(p) == 1]
@@ -415,7 +426,8 @@ class FamiliesMachine(ProviderMachine):
         for name in self._between(kind, begin, end):
             del self.families[kind.name][name]
 
-    # -- reading -------------------------------------------------------------------------------------------------------
+    # -- reading
+    # ----------------------------------------------------------------------------------------------
 
     @precondition(lambda self: self.store is not None)
     @rule(data=st.data())
@@ -508,7 +520,9 @@ class FamiliesMachine(ProviderMachine):
     @precondition(lambda self: self.store is not None and len(self.walks) < 3)
     @rule(data=st.data(), steps=st.integers(0, 3))
     def reusable_iterator(self, data: st.DataObject, steps: int) -> None:
-        """A reusable iterator starts at the first row, and at each seek sees all that was written before it."""
+        """A reusable iterator starts at the first row, and at each seek sees all that was
+        written before it.
+        """
         assert self.store is not None
         kind = self._draw_kind(data, lambda k: k.schema.spec["type"] == "range")
         if kind is None:
@@ -549,12 +563,15 @@ class FamiliesMachine(ProviderMachine):
         if not values:
             self.lists.remove((cursor, values))
 
-    # -- what the changelogs tell --------------------------------------------------------------------------------------
+    # -- what the changelogs tell
+    # --------------------------------------------------------------------------------------
 
     @precondition(lambda self: self.store is None and self.variant.provider_class == MILLPOND)
     @rule(data=st.data())
     def change_feed(self, data: st.DataObject) -> None:
-        """What changed between two versions of a lineage makes the second from the first, batch by batch."""
+        """What changed between two versions of a lineage makes the second from the first, batch
+        by batch.
+        """
         nodes = [n for n in self.model.lineage(self.model.restorable()[-1]) if n in self.versions][
             ::-1
         ]
@@ -583,10 +600,13 @@ class FamiliesMachine(ProviderMachine):
             _apply(state, [c for c in changes if c[3] == node[0] - 1])
             assert state == self.versions[node][kind.name], node
 
-    # -- end -----------------------------------------------------------------------------------------------------------
+    # -- end
+    # ----------------------------------------------------------------------------------------------
 
     def teardown(self) -> None:
-        """At the end every version that Spark may ask for reads right from storage alone, and from each snapshot of it."""
+        """At the end every version that Spark may ask for reads right from storage alone, and
+        from each snapshot of it.
+        """
         try:
             if self.store is not None:
                 self.store.abort()
@@ -609,7 +629,9 @@ class FamiliesMachine(ProviderMachine):
             shutil.rmtree(self.checkpoint)
 
     def _replay(self, node: Node) -> None:
-        """Begin with each snapshot at or below the version in turn; without ids one may belong to a lost attempt."""
+        """Begin with each snapshot at or below the version in turn; without ids one may belong
+        to a lost attempt.
+        """
         folder = self.root / "0" / "2"
         lineage = self.model.lineage(node)
         for path in folder.glob("*.manifest"):
@@ -650,7 +672,9 @@ def _apply(state: dict[str, tuple[Row, list[Row]]], changes: list[Change]) -> No
 
 @pytest.mark.parametrize("variant", _variants(), ids=lambda v: v.name)
 def test_families_equal_dicts_per_version(harness: Harness, variant: Variant) -> None:
-    """Whatever the order of operations, every family of every version holds what was committed into it."""
+    """Whatever the order of operations, every family of every version holds what was committed
+    into it.
+    """
     given, of_shape = variant, _kinds(harness, variant.shape)
 
     class Machine(FamiliesMachine):
@@ -659,7 +683,8 @@ def test_families_equal_dicts_per_version(harness: Harness, variant: Variant) ->
         schema = Schema("g string", "value binary", use_cf=True)
 
     Machine.harness = harness
-    # Spark's store, some ten times slower to open and commit, is here to prove the rules, not to be tested
+    # Spark's store, some ten times slower to open and commit, is here to prove the rules, not to be
+    # tested
     run_machine(
         Machine,
         examples=EXAMPLES if variant.provider_class == MILLPOND else max(EXAMPLES // 6, 1),

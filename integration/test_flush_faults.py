@@ -109,7 +109,9 @@ def test_lists_hold_each_value_once_after_a_flush_that_failed(
 
 
 def test_a_batch_whose_spill_failed_is_not_committed(harness: Harness, checkpoint: Path) -> None:
-    """Whoever catches the error and goes on would write a changelog that is not what the batch did."""
+    """Whoever catches the error and goes on would write a changelog that is not what the batch
+    did.
+    """
     provider = _provider(harness, checkpoint, **{"memory.budget": "1m"})
     expected: dict[int, list[str]] = {}
     store = provider.store(0)

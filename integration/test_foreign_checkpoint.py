@@ -1,4 +1,6 @@
-"""A query whose checkpoint Spark's own store wrote: refused if the user asks for Millpond, left alone if not."""
+"""A query whose checkpoint Spark's own store wrote: refused if the user asks for Millpond, left
+alone if not.
+"""
 
 from __future__ import annotations
 

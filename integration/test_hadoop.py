@@ -1,6 +1,8 @@
-"""State on a file system of Hadoop's, moved by the JVM: `viewfs:`, which runs in the process and has both of Hadoop's interfaces.
+"""State on a file system of Hadoop's, moved by the JVM: `viewfs:`, which runs in the process and
+has both of Hadoop's interfaces.
 
-HDFS itself cannot be run from pyspark's jars: they hold its client (`DistributedFileSystem`), but neither a NameNode nor a DataNode.
+HDFS itself cannot be run from pyspark's jars: they hold its client (`DistributedFileSystem`), but
+neither a NameNode nor a DataNode.
 """
 
 from __future__ import annotations
@@ -15,7 +17,7 @@ from pyspark.sql import SparkSession
 from integration.harness import Harness, Schema, providers_to_test, short_conf
 from integration.jvm import MILLPOND
 from integration.store_model import as_state, write_spark_metadata
-from millpond.layout import parse_root
+from millpond.format.roots import parse_root
 from millpond.storage import Storage
 from millpond.storage.hadoop import HadoopStorage
 from millpond.testing.storage_contract import StorageContract
@@ -33,7 +35,7 @@ class TestHadoopStorage(StorageContract):
     @pytest.fixture
     def storage(self, spark: SparkSession, tmp_path: Path) -> Storage:
         jvm: Any = spark.sparkContext._jvm
-        files = jvm.org.apache.spark.sql.millpond.HadoopFiles
+        files = jvm.org.apache.spark.sql.millpond.agent.HadoopFiles
         conf = jvm.org.apache.hadoop.conf.Configuration(
             spark.sparkContext._jsc.hadoopConfiguration()
         )
@@ -45,7 +47,9 @@ class TestHadoopStorage(StorageContract):
         return HadoopStorage(parse_root(root), files=files.call)
 
     def test_readers_never_see_a_part(self, storage: Storage) -> None:
-        """Hadoop's local file system deletes before it renames: a reader may find nothing, which HDFS rules out."""
+        """Hadoop's local file system deletes before it renames: a reader may find nothing, which
+        HDFS rules out.
+        """
 
 
 @pytest.mark.parametrize("checkpoint_format", [1, 2])

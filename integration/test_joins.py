@@ -21,8 +21,8 @@ from integration.harness import providers_to_test
 from integration.join_cases import STATE_FORMAT, by_time
 from integration.jvm import MILLPOND, ROCKSDB
 from integration.streams import Input, Run, finish, start
-from millpond.changelog import read_header
-from millpond.inspection.overview import overview
+from millpond.format.changelog import read_header
+from millpond.operations.inspect.overview import overview
 from millpond.storage.local import LocalStorage
 
 _PROVIDER = "spark.sql.streaming.stateStore.providerClass"
@@ -72,7 +72,9 @@ class _Job:
 
 @contextmanager
 def _spark_testing(spark: SparkSession) -> Iterator[None]:
-    """What makes Spark write schema files of version 1, which is how a checkpoint of join state format 1 begins."""
+    """What makes Spark write schema files of version 1, which is how a checkpoint of join state
+    format 1 begins.
+    """
     system = spark.sparkContext._jvm.java.lang.System  # type: ignore[union-attr]
     system.setProperty("spark.testing", "true")
     try:
@@ -118,7 +120,9 @@ def test_a_query_gets_the_format_it_asks_for(
 
 
 def test_format_1_goes_on_where_spark_lets_it(spark: SparkSession, tmp_path: Path) -> None:
-    """Spark begins no new query with format 1 any more, but one that an older Spark began goes on."""
+    """Spark begins no new query with format 1 any more, but one that an older Spark began goes
+    on.
+    """
     runs = []
     for name, provider in (("reference", ROCKSDB), ("candidate", MILLPOND)):
         job = _Job(spark, tmp_path / name, "inner", {_PROVIDER: provider, STATE_FORMAT: "1"})
@@ -145,7 +149,7 @@ def test_nothing_of_sparks_own_provider_is_used(spark: SparkSession) -> None:
     loader = jvm.org.apache.spark.util.Utils.getContextOrSparkClassLoader()
     ours, parent = (loader.loadClass(name) for name in (MILLPOND, ROCKSDB))
     if not parent.isAssignableFrom(ours):
-        pytest.skip("this line of Spark has no such check, and Millpond's provider no such parent")
+        pytest.skip("this Spark has no such check, and Millpond's provider no such parent")
     logging = {
         m.getName() for m in loader.loadClass("org.apache.spark.internal.Logging").getMethods()
     }

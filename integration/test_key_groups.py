@@ -1,4 +1,6 @@
-"""Every column family of every operator lies in the key groups that Spark's shuffle sends to its partition."""
+"""Every column family of every operator lies in the key groups that Spark's shuffle sends to its
+partition.
+"""
 
 from __future__ import annotations
 
@@ -11,8 +13,8 @@ import pytest
 
 from integration.harness import Harness, Row, Schema
 from integration.store_cases import FAMILY_STORE, PARTITIONS, open_provider, write
-from millpond.changelog import ChangelogReader
-from millpond.keygroups import KeyGroups
+from millpond.format.changelog import ChangelogReader
+from millpond.model.key_groups import KeyGroups
 
 RESERVED_SLOT = b"\xff\xff"
 
@@ -138,8 +140,8 @@ def _placed() -> list[Placed]:
         schema = Schema(
             "f string, __event_time bigint not null", "v string", {"type": spec}, multi=True
         )
-        # Spark 4.3.0's extractor takes the event time for part of the partition key: its own offline repartitioning would
-        # tear such a state apart.
+        # Spark 4.3.0's extractor takes the event time for part of the partition key: its own
+        # offline repartitioning would tear such a state apart.
         found.append(
             Placed(
                 "symmetricHashJoin",
@@ -221,7 +223,9 @@ def _placed() -> list[Placed]:
 def test_every_family_lies_in_the_key_groups_of_its_partition(
     harness: Harness, tmp_path: Path, placed: Placed
 ) -> None:
-    """A row's slot is that of a key group which its partition owns; a row of another partition marks the store."""
+    """A row's slot is that of a key group which its partition owns; a row of another partition
+    marks the store.
+    """
     partitions = harness.partitions_of(
         [placed.hashed(k) for k in placed.keys],
         key_schema=placed.hashed_schema,

@@ -1,4 +1,6 @@
-"""A batch many times larger than the memory that there is: it commits, goes to the disk tier, and comes back."""
+"""A batch many times larger than the memory that there is: it commits, goes to the disk tier,
+and comes back.
+"""
 
 from __future__ import annotations
 
@@ -78,7 +80,9 @@ def _custom(store: Store, name: str) -> int:
     "size", [SMALL, pytest.param(LARGE, marks=pytest.mark.deep)], ids=["24m", "2g"]
 )
 def test_a_batch_larger_than_memory_comes_back(tmp_path: Path, size: Size) -> None:
-    """Commit, kill -9, replay, flush, snapshot, kill -9, restore: in memory that never holds the batch."""
+    """Commit, kill -9, replay, flush, snapshot, kill -9, restore: in memory that never holds the
+    batch.
+    """
     checkpoint = tmp_path / "checkpoint"
     write_spark_metadata(
         checkpoint, operator_name="stateStoreSave", partitions=2, provider_class=MILLPOND

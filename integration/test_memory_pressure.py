@@ -22,8 +22,8 @@ from integration.harness import (
 )
 from integration.jvm import MILLPOND
 from integration.store_model import write_spark_metadata
-from millpond import layout
-from millpond.format_file import decode_format, encode_format
+from millpond.format import layout
+from millpond.format.format_file import decode_format, encode_format
 
 pytestmark = [
     pytest.mark.spark,
@@ -109,7 +109,9 @@ class Bench:
         assert store.keys() == len(rows)
 
     def fill(self, store: Store, state: dict[int, str], tag: str) -> dict[int, str]:
-        """Writes that outgrow the budget: new rows, then rows that were spilled meanwhile are changed, removed, put back as they were."""
+        """Writes that outgrow the budget: new rows, then rows that were spilled meanwhile are
+        changed, removed, put back as they were.
+        """
         state = {**state, **{i: f"{tag} {i} " + "x" * 40 for i in range(ROWS)}}
         self.put(store, state)
         again = {i: f"{tag} again {i}" for i in range(0, ROWS, 3)}
@@ -145,7 +147,9 @@ def _custom(store: Store, name: str) -> int:
 
 
 def test_a_store_whose_every_batch_spills_takes_snapshots(bench: Bench) -> None:
-    """Maintenance comes when it comes: in the middle of batches that went down, and between them."""
+    """Maintenance comes when it comes: in the middle of batches that went down, and between
+    them.
+    """
     provider = bench.provider()
     state: dict[int, str] = {}
     for version in range(4):
@@ -200,7 +204,8 @@ def test_a_spilled_batch_can_be_aborted_and_a_spilled_version_taken_back(bench: 
     assert bench.rows(store) == few
     state = bench.fill(store, few, "kept")
     bench.commit(store, state)
-    # another task of the batch failed: Spark asks for the version before, and the batch is done again
+    # another task of the batch failed: Spark asks for the version before, and the batch is done
+    # again
     store = provider.store(1, bench.ids[1])
     assert bench.rows(store) == few
     bench.put(store, {7: "seven"})
@@ -315,7 +320,9 @@ def test_lists_of_values_survive_a_spill(harness: Harness, tmp_path: Path) -> No
 
 
 def test_eviction_keeps_to_the_budget_and_loses_nothing(bench: Bench) -> None:
-    """State several times the budget, small batches: rows come and go between memory and disk, and nothing spills."""
+    """State several times the budget, small batches: rows come and go between memory and disk,
+    and nothing spills.
+    """
     provider = bench.provider()
     store = provider.store(0)
     state = {i: f"row {i} " + "z" * 40 for i in range(ROWS)}
@@ -398,7 +405,10 @@ def test_heap_refuses_what_exceeds_the_budget(harness: Harness, tmp_path: Path) 
 def test_a_list_that_grows_too_large_is_refused_and_what_was_taken_can_be_read(
     tmp_path: Path,
 ) -> None:
-    """512 MiB are the most. Lists of a gigabyte were committed, and no changelog that held one could be read."""
+    """512 MiB are the most.
+
+    Lists of a gigabyte were committed, and no changelog that held one could be read.
+    """
     megabytes, budget = 1 << 20, {"millpond.memory.budget": "4g"}
     schema = Schema("k string, n bigint", "v string", multi=True)
     harness = Harness(tmp_path, heap="3g")

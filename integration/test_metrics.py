@@ -1,4 +1,8 @@
-"""What Millpond reports: `StreamingQueryProgress` against Spark's RocksDB store, snapshot lag, and the cost of an exact count."""
+"""What Millpond reports:
+
+`StreamingQueryProgress` against Spark's RocksDB store, snapshot lag, and the cost of an exact
+count.
+"""
 
 from __future__ import annotations
 
@@ -21,7 +25,9 @@ PLAIN = Schema("k string, n bigint", "v string")
 def test_progress_equals_that_of_spark_with_incremental_cleanup(
     spark: SparkSession, tmp_path: Path
 ) -> None:
-    """Eviction interleaved with puts: rows out, and rows total, updated, removed and late, batch by batch."""
+    """Eviction interleaved with puts: rows out, and rows total, updated, removed and late, batch
+    by batch.
+    """
     source = Input(tmp_path / "input", EVENTS)
     for rows in CLICKS:
         source.add(rows)

@@ -1,4 +1,6 @@
-"""Queries go on from one state store in another, and back, as if nothing had been: batch for batch, rows and state."""
+"""Queries go on from one state store in another, and back, as if nothing had been: batch for
+batch, rows and state.
+"""
 
 from __future__ import annotations
 
@@ -21,8 +23,8 @@ from integration.harness import EVERYTHING
 from integration.jvm import MILLPOND, REPO
 from integration.shapes import SHAPES, named
 from integration.streams import Input, Run, finish, settings, start
-from millpond.inspection import verify
-from millpond.migrating.plan import HDFS, PROVIDERS, ROCKSDB
+from millpond.operations.inspect import verify
+from millpond.operations.migrate.plan import HDFS, PROVIDERS, ROCKSDB
 from millpond.storage import open_storage
 
 pytestmark = pytest.mark.spark
@@ -30,12 +32,15 @@ pytestmark = pytest.mark.spark
 _PROVIDER = "spark.sql.streaming.stateStore.providerClass"
 _FORMAT = "spark.sql.streaming.stateStore.checkpointFormatVersion"
 _CHANGELOG = "spark.sql.streaming.stateStore.rocksdb.changelogCheckpointing.enabled"
-# Values in lists and two orders by time; timers, TTL, lists and maps; two operators in plain stores.
+# Values in lists and two orders by time; timers, TTL, lists and maps; two operators in plain
+# stores.
 _CASES = [("join-left-v4", ROCKSDB), ("scala-event-time", ROCKSDB), ("dedupe-then-window", HDFS)]
 
 
 def _cases() -> list[Any]:
-    """Name and the store that the query has before and after; with MILLPOND_SHAPES=all every shape that Spark runs."""
+    """Name and the store that the query has before and after; with MILLPOND_SHAPES=all every
+    shape that Spark runs.
+    """
     if not EVERYTHING:
         return quick_first(_CASES)
     runs = [case for case in SHAPES if not case.refused and case.later is None]
@@ -73,8 +78,9 @@ def _tree(root: Path) -> dict[str, bytes]:
 
 
 def _unchanged(root: Path, before: Mapping[str, bytes]) -> bool:
-    """Whether all files are as they were; but for what is hidden because it is not finished, and the heartbeat of the query that has just
-    ended, which Spark's listener removes a moment later."""
+    """Whether all files are as they were; but for what is hidden because it is not finished, and
+    the heartbeat of the query that has just ended, which Spark's listener removes a moment later.
+    """
 
     def kept(tree: Mapping[str, bytes]) -> dict[str, bytes]:
         return {
@@ -101,7 +107,8 @@ def test_goes_on_in_another_store_and_back(
 
     def run_on(run: Run, store: str) -> Run:
         finish(start(spark, frame(), run, output_mode=case.mode, conf=_conf(case, store)), run)
-        # the stores that the ended query leaves loaded would write snapshots, and clean up, while the test compares files
+        # the stores that the ended query leaves loaded would write snapshots, and clean up, while
+        # the test compares files
         jvm: Any = spark.sparkContext._jvm
         jvm.org.apache.spark.sql.execution.streaming.state.StateStore.stop()
         return run
@@ -131,7 +138,8 @@ def test_goes_on_in_another_store_and_back(
 def _reads(case: Case) -> list[dict[str, str]]:
     """What Spark's state reader is asked for where the case does not say it."""
     if ("chain" in case.operator or "-then-" in case.name) and case.name != "dedupe-then-window":
-        return []  # unless told otherwise it reads operator 0, which is a join there, or has no state yet
+        # unless told otherwise it reads operator 0, which is a join there, or has no state yet
+        return []
     if "join" in case.operator:
         return [{"joinSide": side} for side in ("left", "right")]
     return [] if "transformWithState" in case.operator else [{}]
@@ -158,7 +166,9 @@ def _same_after(run: Run, reference: Run, batch: int, case: Case) -> None:
 
 @pytest.mark.skipif(not EVERYTHING, reason="a JVM each time: with MILLPOND_SHAPES=all")
 def test_killed_at_any_moment(spark: SparkSession, tmp_path: Path) -> None:
-    """Killed while it copies, `adopt` leaves nothing at the target, or all; and the next one succeeds."""
+    """Killed while it copies, `adopt` leaves nothing at the target, or all; and the next one
+    succeeds.
+    """
     case = named("agg-update-odd-keys")
     source = Input(tmp_path / "input", case.inputs[0][0])
     source.add(case.inputs[0][1][0])

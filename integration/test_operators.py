@@ -1,7 +1,7 @@
 """Every operator on Millpond against the same query on Spark's RocksDB store.
 
-Equal batch for batch, rows and state metrics, over a failed batch and two restarts; what Spark refuses is refused with
-its own error. The table of all shapes stands at the end of a test run.
+Equal batch for batch, rows and state metrics, over a failed batch and two restarts; what Spark
+refuses is refused with its own error. The table of all shapes stands at the end of a test run.
 """
 
 from __future__ import annotations
@@ -20,15 +20,15 @@ from integration.harness import providers_to_test
 from integration.jvm import MILLPOND, ROCKSDB
 from integration.shapes import to_compare
 from integration.streams import Input, Run, finish, settings, start
-from millpond.inspection.overview import overview
+from millpond.operations.inspect.overview import overview
 from millpond.storage import open_storage
 
 _PROVIDER = "spark.sql.streaming.stateStore.providerClass"
 _FORMAT = "spark.sql.streaming.stateStore.checkpointFormatVersion"
 _CHANGELOG = "spark.sql.streaming.stateStore.rocksdb.changelogCheckpointing.enabled"
 REFERENCE = {_PROVIDER: ROCKSDB, _CHANGELOG: "true"}
-# Without Millpond's jar the RocksDB store is compared with itself without changelogs: that proves the cases
-# deterministic.
+# Without Millpond's jar the RocksDB store is compared with itself without changelogs: that proves
+# the cases deterministic.
 MILLPOND_TESTED = MILLPOND in providers_to_test()
 CANDIDATE = {_PROVIDER: MILLPOND} if MILLPOND_TESTED else {_PROVIDER: ROCKSDB, _CHANGELOG: "false"}
 
@@ -98,8 +98,8 @@ def test_operator_equals_spark(
 ) -> None:
     """Three runs from one checkpoint.
 
-    The first ends in a failed sink, the second does that batch again, the third gets the rest of the input. (Or two: the
-    second gets the rest.)
+    The first ends in a failed sink, the second does that batch again, the third gets the rest of
+    the input. (Or two: the second gets the rest.)
     """
     shape = {"batches": 0, "rows": 0, "case": case.name}
     request.node.user_properties.append(("shape", shape))
@@ -146,7 +146,9 @@ def _state(run: Run, case: Case) -> dict[int, list[dict[str, Any]]]:
 
 
 def _every_key_is_in_its_group(run: Run, case: Case) -> None:
-    """Every store says that all keys it saw lie in the partition that their key group belongs to."""
+    """Every store says that all keys it saw lie in the partition that their key group belongs
+    to.
+    """
     stores = [
         store
         for op in overview(open_storage(str(run.checkpoint)), str(run.checkpoint)).operators

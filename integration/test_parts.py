@@ -1,6 +1,8 @@
-"""The parts of the engine, each driven directly by random operations against a plain model: `Parts.scala`.
+"""The parts of the engine, each driven directly by random operations against a plain model:
+`Parts.scala`.
 
-`MILLPOND_PARTS_SEEDS=5000` runs more of them, `MILLPOND_PARTS_FIRST=17` begins with that seed: what a failure prints.
+`MILLPOND_PARTS_SEEDS=5000` runs more of them, `MILLPOND_PARTS_FIRST=17` begins with that seed: what
+a failure prints.
 """
 
 from __future__ import annotations

@@ -1,4 +1,6 @@
-"""Memory and disk that end under a running batch: the task fails with the reason, the last version stays, and the next attempt goes on."""
+"""Memory and disk that end under a running batch: the task fails with the reason, the last
+version stays, and the next attempt goes on.
+"""
 
 from __future__ import annotations
 

@@ -22,7 +22,9 @@ SCHEMA = Schema("k string", "v string")
 def test_local_files_are_closed_and_the_working_directory_is_no_place_for_modules(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """An executor with no umask at all, in a working directory into which somebody has put modules of Python's names."""
+    """An executor with no umask at all, in a working directory into which somebody has put
+    modules of Python's names.
+    """
     work = tmp_path / "work"
     (work / "millpond" / "agent").mkdir(parents=True)
     for name in ("json.py", "logging.py", "millpond/__init__.py", "millpond/agent/__init__.py"):

@@ -1,4 +1,5 @@
-"""Ceph's S3 gateway: the storage contract and whole queries. `pytest -m radosgw integration/test_radosgw.py`; `radosgw.sh` sets it up.
+"""Ceph's S3 gateway: the storage contract and whole queries. `pytest -m radosgw
+integration/test_radosgw.py`; `radosgw.sh` sets it up.
 
 MILLPOND_RADOSGW names a directory that the programs stay in from one run to the next.
 """
@@ -63,7 +64,9 @@ def large(server: S3Server) -> Callable[..., Any]:
 
 
 def test_large_objects(large: Callable[..., Any], tmp_path: Path) -> None:
-    """In parts, both ways; and a second one of its name is refused, although the gateway ignores the condition (Ceph 16)."""
+    """In parts, both ways; and a second one of its name is refused, although the gateway ignores
+    the condition (Ceph 16).
+    """
     body = os.urandom(17 * MIB)
     (tmp_path / "file").write_bytes(body)
     storage = large()

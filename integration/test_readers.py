@@ -1,5 +1,7 @@
-"""Spark's `statestore` and `state-metadata` sources over Millpond's state: what they return equals what they return over the
-state that Spark's RocksDB store keeps of the same query; also from another application, while the query runs."""
+"""Spark's `statestore` and `state-metadata` sources over Millpond's state: what they return equals
+what they return over the state that Spark's RocksDB store keeps of the same query; also from
+another application, while the query runs.
+"""
 
 from __future__ import annotations
 
@@ -52,7 +54,8 @@ class Query:
     conf: Mapping[str, str] = field(default_factory=dict)
     selections: tuple[Mapping[str, str], ...] = ({},)  # which part of the state
     fed: tuple[Mapping[str, str], ...] = ({},)  # parts that have a change feed
-    exact_feed: bool = True  # whether the query writes each key once a batch, so that the feeds are equal record by record
+    # whether the query writes each key once a batch, so that the feeds are equal record by record
+    exact_feed: bool = True
     store: str = ""  # directory of the store whose snapshots are looked for, within the partition's
 
 
@@ -225,7 +228,9 @@ def test_state_at_a_batch(spark: SparkSession, written: tuple[Query, dict[str, W
 def test_state_replayed_from_a_snapshot(
     spark: SparkSession, written: tuple[Query, dict[str, Written]]
 ) -> None:
-    """`snapshotStartBatchId`: the state of one partition, made from that snapshot and what was written since."""
+    """`snapshotStartBatchId`: the state of one partition, made from that snapshot and what was
+    written since.
+    """
     query, by_provider = written
     last = _last_batch(by_provider[ROCKSDB].checkpoint)
     for selection in query.selections:
@@ -251,7 +256,9 @@ def test_state_replayed_from_a_snapshot(
 
 
 def _net(feed: list[Row]) -> dict[tuple[int, int, str], list[str]]:
-    """What a feed from the first batch on says of each (batch, partition, key) that was changed: its values after the batch."""
+    """What a feed from the first batch on says of each (batch, partition, key) that was changed:
+    its values after the batch.
+    """
     state: dict[tuple[int, str], list[str]] = {}
     changed: dict[tuple[int, int, str], list[str]] = {}
     for batch in sorted({row["batch_id"] for row in feed}):
@@ -277,7 +284,9 @@ def _net(feed: list[Row]) -> dict[tuple[int, int, str], list[str]]:
 
 
 def test_change_feed(spark: SparkSession, written: tuple[Query, dict[str, Written]]) -> None:
-    """Record by record, or, where a query writes a key twice in a batch, what came of it: a changelog holds net changes."""
+    """Record by record, or, where a query writes a key twice in a batch, what came of it: a
+    changelog holds net changes.
+    """
     query, by_provider = written
     last = _last_batch(by_provider[ROCKSDB].checkpoint)
     for selection in query.fed:
@@ -321,7 +330,9 @@ def test_state_metadata(spark: SparkSession, written: tuple[Query, dict[str, Wri
 def test_another_application_reads_while_the_query_runs(
     spark: SparkSession, tmp_path: Path
 ) -> None:
-    """In its own JVM, with an agent of its own; the query goes on committing, snapshotting and collecting meanwhile."""
+    """In its own JVM, with an agent of its own; the query goes on committing, snapshotting and
+    collecting meanwhile.
+    """
     # All that is committed meanwhile is kept: the reader may be slow.
     keep = {"spark.sql.streaming.minBatchesToRetain": "300"}
     query = Query("counts", counts, "update", conf=keep)

@@ -1,4 +1,6 @@
-"""Every operator goes on after a rescale as if nothing had happened: equal, batch for batch, to Spark's own store that never rescaled."""
+"""Every operator goes on after a rescale as if nothing had happened: equal, batch for batch, to
+Spark's own store that never rescaled.
+"""
 
 from __future__ import annotations
 
@@ -23,9 +25,9 @@ from integration.state_digests import rescale_and_compare
 from integration.streams import Input, Run, finish, settings, start
 from millpond.config import PREFIX
 from millpond.errors import ErrorKind, MillpondError
-from millpond.inspection import overview, verify
-from millpond.rescaling import rescale, undo
-from millpond.spark_metadata import read_spark_metadata
+from millpond.operations.inspect import overview, verify
+from millpond.operations.rescale import rescale, undo
+from millpond.spark.metadata import read_spark_metadata
 from millpond.storage import Storage, open_storage
 
 _PROVIDER = "spark.sql.streaming.stateStore.providerClass"
@@ -36,7 +38,8 @@ _PARTITIONS = "spark.sql.shuffle.partitions"
 _MIN_DELTAS = "spark.sql.streaming.stateStore.minDeltasForSnapshot"
 _ON_RESTART = "spark.sql.streaming.stateStore.millpond.rescale.onRestart"
 
-# From 2 partitions: out and in, by metadata alone but for 6 and 5, which have every row hashed anew. A file of input between each two.
+# From 2 partitions: out and in, by metadata alone but for 6 and 5, which have every row hashed
+# anew. A file of input between each two.
 CHAIN = (4, 6, 3, 1, 5, 2)
 # The whole chain: as many rescales between two files of input as it takes.
 WHOLE_CHAIN = (4, 8, 2, 6, 5, 200, 1)
@@ -201,8 +204,10 @@ def test_an_edited_number_of_partitions_is_noticed(spark: SparkSession, tmp_path
 
 @pytest.mark.spark
 def test_partitions_are_put_together_from_snapshots(spark: SparkSession, tmp_path: Path) -> None:
-    """From snapshots, of which some rows are read where they are until the next one, and from the changelogs above them. Partitions of
-    so many key groups do not tell the keys of each: they are counted."""
+    """From snapshots, of which some rows are read where they are until the next one, and from the
+    changelogs above them. Partitions of so many key groups do not tell the keys of each: they are
+    counted.
+    """
     checkpoint = tmp_path / "checkpoint"
     storage, root = open_storage(str(checkpoint)), str(checkpoint)
     conf = {_PROVIDER: MILLPOND, _PARTITIONS: "6", _MIN_DELTAS: "1", _BACKEND: ALL or "rocksdb"}
@@ -219,7 +224,8 @@ def test_partitions_are_put_together_from_snapshots(spark: SparkSession, tmp_pat
             query.awaitTermination()
         assert query.lastProgress is not None
         batch, partitions = query.lastProgress.batchId, _partitions(checkpoint)
-        # of the version that the batch began with; the first batch after a rescale began with what the rescale wrote
+        # of the version that the batch began with; the first batch after a rescale began with what
+        # the rescale wrote
         made = f"state/0/*/{batch}.manifest"
         wait_until(
             lambda: batch == 0 or len(list(checkpoint.glob(made))) == partitions,

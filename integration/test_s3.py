@@ -1,4 +1,6 @@
-"""State on S3, over HTTP to a server on loopback, while Spark's own logs stay on a file system: stores one by one, and a whole query."""
+"""State on S3, over HTTP to a server on loopback, while Spark's own logs stay on a file system:
+stores one by one, and a whole query.
+"""
 
 from __future__ import annotations
 
@@ -16,8 +18,8 @@ from integration.harness import Harness, Schema, providers_to_test, short_conf
 from integration.jvm import MILLPOND, ROCKSDB
 from integration.store_model import as_state, write_spark_metadata
 from integration.streams import Input, Run, finish, settings, start
-from millpond import layout
-from millpond.inspection import verify
+from millpond.format import layout
+from millpond.operations.inspect import verify
 from millpond.storage import open_checkpoint, open_storage
 from tests.s3_server import HADOOP, Chooser, Fault, Request, S3Server, s3_server
 
@@ -46,7 +48,9 @@ def conf_of(server: S3Server, bucket: str) -> dict[str, str]:
 def test_a_store(
     harness: Harness, server: S3Server, tmp_path: Path, checkpoint_format: int
 ) -> None:
-    """A commit is one PUT, a restore lists nothing, and local copies go when they are in the disk tier."""
+    """A commit is one PUT, a restore lists nothing, and local copies go when they are in the
+    disk tier.
+    """
     root = write_spark_metadata(
         tmp_path / "checkpoint",
         operator_name="stateStoreSave",
@@ -74,8 +78,8 @@ def test_a_store(
         store.put(["a", i], ["x" * i, i])
         server.counts.clear()
         done = store.commit()
-        # The first commit claims the state for this Spark checkpoint: a look, and a put if absent. In format 1 it writes down
-        # the operator too.
+        # The first commit claims the state for this Spark checkpoint: a look, and a put if absent.
+        # In format 1 it writes down the operator too.
         assert dict(server.counts) == (
             {"PUT": 1} if i > 0 else {"PUT": 4 - checkpoint_format, "GET": 1}
         )
@@ -97,7 +101,8 @@ def test_a_store(
     reader = harness.open(root, provider_class=MILLPOND, schema=Schema(), conf=conf, hadoop=HADOOP)
     server.counts.clear()
     again = reader.store(version, commit_id)
-    # Two changelogs, the manifest between them and the rest, and format.json; the SST is in the host's cache.
+    # Two changelogs, the manifest between them and the rest, and format.json; the SST is in the
+    # host's cache.
     assert dict(server.counts) == {"GET": 4}
     assert as_state(again.scan()) == state and len(state) == 6
     again.abort()
@@ -151,7 +156,9 @@ def test_a_refusal(
 
 
 def faults(seed: int) -> Chooser:
-    """One request in thirty goes wrong: the connection breaks before or after or in the body, or the server is busy, or slow."""
+    """One request in thirty goes wrong: the connection breaks before or after or in the body, or
+    the server is busy, or slow.
+    """
     chance = random.Random(seed)
 
     def choose(request: Request) -> Fault | None:
@@ -172,7 +179,9 @@ def faults(seed: int) -> Chooser:
 
 
 def test_a_query(spark: SparkSession, server: S3Server, tmp_path: Path) -> None:
-    """The same rows as with Spark's RocksDB store, over a failed batch and a restart, on a server that fails now and then."""
+    """The same rows as with Spark's RocksDB store, over a failed batch and a restart, on a
+    server that fails now and then.
+    """
     bucket = server.bucket()
     source = Input(tmp_path / "input", EVENTS)
     for rows in CLICKS:

@@ -1,7 +1,9 @@
-"""Whole queries with their state on S3 over HTTP and Spark's logs in a directory: operators, savepoints, a rescale, a start that fails.
+"""Whole queries with their state on S3 over HTTP and Spark's logs in a directory: operators,
+savepoints, a rescale, a start that fails.
 
-The exactly-once kill test with state on S3 is in `test_crash`. MILLPOND_S3_ALL=1 runs every query shape that can be compared,
-MILLPOND_S3_PARTITIONS=200 counts the requests of a query with as many partitions.
+The exactly-once kill test with state on S3 is in `test_crash`. MILLPOND_S3_ALL=1 runs every query
+shape that can be compared, MILLPOND_S3_PARTITIONS=200 counts the requests of a query with as many
+partitions.
 """
 
 from __future__ import annotations
@@ -22,8 +24,8 @@ from integration.jvm import MILLPOND, ROCKSDB
 from integration.shapes import SHAPES, named
 from integration.streams import Input, Run, finish, start
 from millpond import savepoint
-from millpond.inspection import verify
-from millpond.rescaling import rescale
+from millpond.operations.inspect import verify
+from millpond.operations.rescale import rescale
 from millpond.storage import open_checkpoint
 from tests.s3_server import HADOOP, Chooser, Fault, S3Server, s3_server
 
@@ -116,7 +118,9 @@ def test_an_operator_with_its_state_on_s3(
 def test_requests_of_a_query(
     spark: SparkSession, server: S3Server, tmp_path: Path, checkpoint_format: int
 ) -> None:
-    """A batch is one PUT for each partition, a restart reads each changelog by its name, and nothing lists."""
+    """A batch is one PUT for each partition, a restart reads each changelog by its name, and
+    nothing lists.
+    """
     partitions = int(_PARTITIONS or "4")
     jvm: Any = spark.sparkContext._jvm
     schema, batches = CLICKED[0]
@@ -132,7 +136,8 @@ def test_requests_of_a_query(
     made: list[Counter[str]] = []
 
     def note(batch: int) -> None:
-        # Stores that are opened at the same moment each look at format.json, and at first each try to make it.
+        # Stores that are opened at the same moment each look at format.json, and at first each try
+        # to make it.
         made.append(
             Counter(r.operation for r in server.log if not r.path.endswith("/millpond/format.json"))
         )
@@ -143,7 +148,8 @@ def test_requests_of_a_query(
         for _ in range(2):
             for rows in batches[:3]:
                 source.add(rows)
-            stores.stop()  # maintenance ends, and begins anew with the interval of the query that comes
+            # maintenance ends, and begins anew with the interval of the query that comes
+            stores.stop()
             server.log.clear()
             frame = source.stream(spark).groupBy("k").count()
             finish(start(spark, frame, run, output_mode="update", conf=conf, during=note), run)
@@ -167,7 +173,9 @@ def test_requests_of_a_query(
 def test_savepoints_and_a_rescale_on_s3(
     spark: SparkSession, server: S3Server, boto: None, tmp_path: Path
 ) -> None:
-    """A query with its state on S3 is saved there, rescaled and goes on; what is restored and what is forked give the same rows."""
+    """A query with its state on S3 is saved there, rescaled and goes on; what is restored and
+    what is forked give the same rows.
+    """
     case = named("agg-update-odd-keys")
     bucket = server.bucket()
     uri = f"s3://{bucket}/states"
@@ -212,7 +220,9 @@ def refuse(operation: str, fault: Fault) -> Chooser:
 def test_a_query_that_cannot_keep_its_state_ends_before_its_first_task(
     spark: SparkSession, server: S3Server, tmp_path: Path
 ) -> None:
-    """The driver finds out, with the call that failed and the right that is missing; once it may, the same checkpoint goes on."""
+    """The driver finds out, with the call that failed and the right that is missing; once it
+    may, the same checkpoint goes on.
+    """
     schema, batches = CLICKED[0]
     source = Input(tmp_path / "input", schema)
     source.add(batches[0])

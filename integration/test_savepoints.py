@@ -1,7 +1,7 @@
 """Queries that go on from a savepoint give, batch for batch, what the query that was saved gives.
 
-The savepoint is taken while the query runs, in the middle of a micro-batch; it is moved before it is restored, on other numbers of
-partitions too.
+The savepoint is taken while the query runs, in the middle of a micro-batch; it is moved before it
+is restored, on other numbers of partitions too.
 """
 
 from __future__ import annotations
@@ -24,15 +24,16 @@ from integration.shapes import SHAPES, named
 from integration.streams import Input, Run, finish, start
 from millpond import savepoint
 from millpond.errors import UnsupportedError
-from millpond.inspection import verify
+from millpond.operations.inspect import verify
 from millpond.storage import open_storage
 
 pytestmark = pytest.mark.spark
 
 _PROVIDER = "spark.sql.streaming.stateStore.providerClass"
 _FORMAT = "spark.sql.streaming.stateStore.checkpointFormatVersion"
-# Plain state in both formats, state in scan order, four stores, column families with schemas of their own, timers, one partition, two
-# operators; each with the format of the savepoint and the number of partitions of what is restored (None: two, as before).
+# Plain state in both formats, state in scan order, four stores, column families with schemas of
+# their own, timers, one partition, two operators; each with the format of the savepoint and the
+# number of partitions of what is restored (None: two, as before).
 _CASES = [
     ("agg-window-append", "native", None),
     ("agg-update-odd-keys", "canonical", 3),
@@ -46,7 +47,9 @@ _CASES = [
 
 
 def _cases() -> list[Any]:
-    """With MILLPOND_SHAPES=all every shape that Spark runs, in turn in one format and the other, on more partitions and fewer."""
+    """With MILLPOND_SHAPES=all every shape that Spark runs, in turn in one format and the other,
+    on more partitions and fewer.
+    """
     if not EVERYTHING:
         return quick_first(_CASES, 2)
     runs = [case for case in SHAPES if not case.refused and case.later is None]
@@ -129,7 +132,8 @@ def test_goes_on_from_a_savepoint_as_if_nothing_had_been(
     )
     assert again.rows == _after(whole.rows, image.batch)
     if case.operator.startswith("transformWithState") and partitions is not None:
-        # With other partitions numRowsUpdated of pandas-no-time-odd-keys differs, in Spark's own stores alike; numRowsTotal does not.
+        # With other partitions numRowsUpdated of pandas-no-time-odd-keys differs, in Spark's own
+        # stores alike; numRowsTotal does not.
         assert _totals(again.state) == _totals(_after(whole.state, image.batch))
     elif not case.random_keys:
         assert again.state == _after(whole.state, image.batch)
@@ -150,7 +154,9 @@ def _families(saved: Path) -> list[tuple[int, str, str]]:
 
 
 def _edits_that_change_nothing(saved: Path, work: Path) -> None:
-    """Rows decoded and encoded again, and what Spark keeps beside them made anew from them, are byte for byte what Spark wrote."""
+    """Rows decoded and encoded again, and what Spark keeps beside them made anew from them, are
+    byte for byte what Spark wrote.
+    """
     for operator, store, family in _families(saved):
         try:
             chosen: dict[str, Any] = {"operator": operator, "store": store, "column_family": family}
@@ -163,7 +169,9 @@ def _edits_that_change_nothing(saved: Path, work: Path) -> None:
 
 
 def _tables_are_what_spark_reads(spark: SparkSession, run: Run, saved: Path, batch: int) -> None:
-    """Spark reads the same keys and values, of whatever type, from a table as its state reader from the query's checkpoint."""
+    """Spark reads the same keys and values, of whatever type, from a table as its state reader
+    from the query's checkpoint.
+    """
     plain = [
         table
         for table in savepoint.show(saved).index.tables
@@ -258,7 +266,9 @@ def test_operator_that_another_job_numbers_otherwise(spark: SparkSession, tmp_pa
 
 
 def test_plan_of_a_job(spark: SparkSession, tmp_path: Path) -> None:
-    """Spark's verdict on a job, before anything is restored: as it is, changed, without an operator, from a script."""
+    """Spark's verdict on a job, before anything is restored: as it is, changed, without an
+    operator, from a script.
+    """
     case = named("dedupe-then-window")
     schema, batches = CLICKED[0]
     source = Input(tmp_path / "input", schema)
@@ -314,9 +324,11 @@ def test_plan_of_a_job(spark: SparkSession, tmp_path: Path) -> None:
     script.write_text(
         "from pyspark.sql import SparkSession\n"
         "spark = SparkSession.builder.getOrCreate()\n"
-        f"rows = spark.readStream.schema('k string, ts timestamp, v long').parquet({str(source.directory)!r})\n"
+        "rows = spark.readStream.schema('k string, ts timestamp, v"
+        f" long').parquet({str(source.directory)!r})\n"
         "rows = rows.withWatermark('ts', '10 seconds').dropDuplicates(['k', 'ts'])\n"
-        "query = rows.writeStream.queryName('it').option('checkpointLocation', '/nowhere').format('noop').start()\n"
+        "query = rows.writeStream.queryName('it').option('checkpointLocation',"
+        " '/nowhere').format('noop').start()\n"
         "query.awaitTermination()\n"
         "spark.streams.awaitAnyTermination()\n"
     )
@@ -363,7 +375,9 @@ def _clicks(batches: range, keys: str) -> list[Rows]:
 def test_state_without_a_key_is_that_of_a_query_that_never_saw_it(
     spark: SparkSession, tmp_path: Path, name: str
 ) -> None:
-    """`edit` takes effect exactly, in every column family: whatever an operator keeps of a key is gone, and nothing else."""
+    """`edit` takes effect exactly, in every column family: whatever an operator keeps of a key
+    is gone, and nothing else.
+    """
     case = named(name)
     real = [Input(tmp_path / f"real-{i}", schema) for i, (schema, _) in enumerate(case.inputs)]
     known = [Input(tmp_path / f"known-{i}", schema) for i, (schema, _) in enumerate(case.inputs)]

@@ -1,4 +1,6 @@
-"""The simulation of the whole store: seeds for CI, the schedules that once failed, and the simulation's own promises."""
+"""The simulation of the whole store: seeds for CI, the schedules that once failed, and the
+simulation's own promises.
+"""
 
 from __future__ import annotations
 

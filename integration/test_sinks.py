@@ -1,6 +1,8 @@
-"""What a rescale, a bootstrap, a fork and a restore mean for the sinks that Spark ships. Source: docs/guides/sinks.md.
+"""What a rescale, a bootstrap, a fork and a restore mean for the sinks that Spark ships. Source:
+docs/guides/sinks.md.
 
-Batches of the queries here are files of their input; of the log of a file sink every third entry is a compact one.
+Batches of the queries here are files of their input; of the log of a file sink every third entry is
+a compact one.
 """
 
 from __future__ import annotations
@@ -11,7 +13,7 @@ from typing import Any
 
 import pytest
 from pyspark.errors import AnalysisException, StreamingQueryException
-from pyspark.sql import SparkSession
+from pyspark.sql import DataFrame, SparkSession
 
 import millpond
 from integration.depth import quick_first
@@ -23,10 +25,10 @@ from integration.sink_queries import (
     file_sink,
     rows_in,
 )
-from integration.streams import settings
+from integration.streams import InjectedFailure, settings
 from millpond import savepoint
 from millpond.errors import ErrorKind, MillpondError
-from millpond.savepoint.index import read_index
+from millpond.query.index import read_index
 from millpond.storage import open_storage
 
 pytestmark = pytest.mark.spark
@@ -52,7 +54,9 @@ def _refused(call: Any) -> MillpondError:
 
 @pytest.mark.parametrize("format", quick_first(["parquet", "json", "csv", "orc", "text"]))
 def test_a_file_sink_is_whole_after_rescales(query: Distinct, tmp_path: Path, format: str) -> None:
-    """The first takes the number of a compact entry, the one of the restart another; the sink is found by what the start said."""
+    """The first takes the number of a compact entry, the one of the restart another; the sink is
+    found by what the start said.
+    """
     checkpoint, out = tmp_path / "checkpoint", tmp_path / "out"
     sink = file_sink(out, format)
     query.run(checkpoint, sink)
@@ -107,7 +111,7 @@ def test_an_undone_rescale_takes_its_entry_back(
                 raise Kill
             storage.put_bytes(key, data, if_absent=if_absent)
 
-    from millpond.rescaling import rescale, undo
+    from millpond.operations.rescale import rescale, undo
 
     with pytest.raises(Kill):
         rescale(Killed(), str(checkpoint), 4)
@@ -122,7 +126,9 @@ def test_an_undone_rescale_takes_its_entry_back(
 
 
 def test_a_fork_and_a_restore_begin_a_log_of_their_own(query: Distinct, tmp_path: Path) -> None:
-    """Which holds all numbers from before; the sink of the first query is refused, unless the restore is a move."""
+    """Which holds all numbers from before; the sink of the first query is refused, unless the
+    restore is a move.
+    """
     checkpoint, out = tmp_path / "checkpoint", tmp_path / "out"
     query.add(3)
     query.run(checkpoint, file_sink(out))
@@ -178,7 +184,9 @@ def test_a_bootstrapped_query_finds_a_log_with_batch_0(query: Distinct, tmp_path
 
 
 def test_versions_of_transactions(query: Distinct, tmp_path: Path) -> None:
-    """They go up and none comes twice, so nothing is left out: but by the sink that a fork shares."""
+    """They go up and none comes twice, so nothing is left out: but by the sink that a fork
+    shares.
+    """
     checkpoint, table = tmp_path / "checkpoint", Transactions("it")
     query.run(checkpoint, table)
     record = json.loads((checkpoint / "millpond/sink.json").read_text())
@@ -208,6 +216,37 @@ def test_versions_of_transactions(query: Distinct, tmp_path: Path) -> None:
     savepoint.restore(saved, tmp_path / "restored")
     query.run(tmp_path / "restored", own)
     assert sorted(own.rows) == sorted(query.keys - set(before)) and own.left_out == []
+
+
+class _Whole(Distinct):
+    """All input that is there is one batch."""
+
+    def frame(self) -> DataFrame:
+        read = self.spark.readStream.schema("key string")
+        return read.parquet(str(self.input.directory)).dropDuplicates(["key"])
+
+
+@pytest.mark.deep
+def test_a_move_to_before_a_batch_that_was_left_out_loses_nothing(
+    query: Distinct, tmp_path: Path
+) -> None:
+    """The sink has seen that batch, and leaves it out: then it must be the same again."""
+    checkpoint, table = tmp_path / "checkpoint", Transactions("it")
+    whole = _Whole(query.spark, query.input, query.conf, query.keys)
+    whole.run(checkpoint, table)
+
+    def failing(batch: DataFrame, version: int) -> None:
+        table.write(batch, version)
+        raise InjectedFailure
+
+    whole.add()
+    with pytest.raises(StreamingQueryException, match="InjectedFailure"):
+        whole.run(checkpoint, lambda writer: writer.foreachBatch(failing))
+    whole.add()
+    millpond.rescale(checkpoint, 4, skip_uncommitted=True)
+    savepoint.fork(checkpoint, tmp_path / "moved", batch=0, keep_query_id=True)
+    whole.run(tmp_path / "moved", table)
+    assert table.left_out == [1] and sorted(table.rows) == sorted(whole.keys)
 
 
 @pytest.mark.deep

@@ -1,4 +1,6 @@
-"""A storage on which a restore and a snapshot take several times as long as a call to the agent may."""
+"""A storage on which a restore and a snapshot take several times as long as a call to the agent
+may.
+"""
 
 from __future__ import annotations
 
@@ -108,7 +110,9 @@ class Pond:
         return pid
 
     def work_until_it_is_late(self, quick: Provider, version: int) -> int:
-        """Commit in the other store for several times as long as a call may take; return its version."""
+        """Commit in the other store for several times as long as a call may take; return its
+        version.
+        """
         begun, store = time.monotonic(), None
         while time.monotonic() < begun + 4 * CALL_TIMEOUT_S:
             store = quick.store(version)
@@ -232,8 +236,9 @@ def test_a_restore_whose_agent_is_killed_goes_on_with_the_files_it_has(pond: Pon
 
 
 def test_an_agent_that_is_late_is_asked_again_and_not_killed(tmp_path: Path) -> None:
-    """A commit on a file system is stuck in the thread that was asked. Other stores commit, and in the
-    end it does too."""
+    """A commit on a file system is stuck in the thread that was asked. Other stores commit, and in
+    the end it does too.
+    """
     gate = Gate(tmp_path / "gate")
     conf = {"spark.millpond.harness.log": "WARN"}
     harness = Harness(tmp_path, conf=conf)

@@ -1,4 +1,6 @@
-"""State as Arrow tables equals what Spark's own source shows of it; rows encoded in Python equal those that Spark encodes."""
+"""State as Arrow tables equals what Spark's own source shows of it; rows encoded in Python equal
+those that Spark encodes.
+"""
 
 from __future__ import annotations
 
@@ -25,14 +27,14 @@ from integration.streams import settings as session
 from millpond import savepoint
 from millpond.cli.main import main
 from millpond.errors import ErrorKind, FormatError, InvalidInputError, UnsupportedError
+from millpond.query.image import operator_info
+from millpond.query.row_source import NativeRows
+from millpond.query.whole import checkpoint_image
 from millpond.rows.avro_write import avro_rows
 from millpond.rows.decode import decode_rows
 from millpond.rows.encode import encode_rows
 from millpond.rows.hashing import hash_rows
-from millpond.rows.spark_types import Array, Atom, Decimal, Field, Map, SparkType, Struct
-from millpond.savepoint.image import operator_info
-from millpond.savepoint.row_source import NativeRows
-from millpond.savepoint.whole import checkpoint_image
+from millpond.spark.types import Array, Atom, Decimal, Field, Map, SparkType, Struct
 from millpond.state.codec import AVRO, decode_keys, decode_values, split_lists
 from millpond.state.encoding import encode_keys, encode_values
 from millpond.state.selection import family_schemas
@@ -64,7 +66,9 @@ SELECTIONS: list[tuple[str, list[tuple[dict[str, str], dict[str, Any]]]]] = [
 
 
 def _plain(value: Any) -> Any:
-    """A value of Spark's or of Arrow's, in one form: structs as lists, because Spark allows a name twice."""
+    """A value of Spark's or of Arrow's, in one form: structs as lists, because Spark allows a
+    name twice.
+    """
     if isinstance(value, dict):
         return [_plain(inner) for inner in value.values()]
     if isinstance(value, list | tuple):  # a Row is one
@@ -160,7 +164,9 @@ def _rows_are_encoded_as_they_were(checkpoint: Path) -> None:
 def _edited_state_takes_effect(
     spark: SparkSession, case: Case, source: Input, run: Run, work: Path, conf: dict[str, str]
 ) -> None:
-    """The query goes on from what was edited: of each key the value, of some the entries of the map, which it looks for by their keys."""
+    """The query goes on from what was edited: of each key the value, of some the entries of the
+    map, which it looks for by their keys.
+    """
 
     def counted(rows: Any) -> Any:
         found = rows.to_pylist()
@@ -188,16 +194,22 @@ def _edited_state_takes_effect(
         again,
     )
     text = "\n".join(row for rows in again.rows.values() for row in rows)
-    # Key d had a value and an entry that is gone now; b, whose timer fires, has two entries where one was.
+    # Key d had a value and an entry that is gone now; b, whose timer fires, has two entries where
+    # one was.
     kept = "List((v3,2.750000000000000000)); List(Count(Some(11)))"
     assert f"before: Some(1001) Inner(Some(d),List(11)) {kept}; List(); List(); 1 timers" in text
-    new = "(Inner(Some(e5000),List(t)),Count(Some(5000))), (Inner(Some(e6000),List(t)),Count(Some(6000)))"
+    new = (
+        "(Inner(Some(e5000),List(t)),Count(Some(5000))),"
+        " (Inner(Some(e6000),List(t)),Count(Some(6000)))"
+    )
     kept = "List((v1,3.250000000000000000)); List(Count(Some(13)))"
     assert f"Some(1001) Inner(Some(b),List(13)) {kept}; List({new}); List(); 1 timers" in text
 
 
 def _executors_do_it(spark: SparkSession, checkpoint: Path, work: Path) -> None:
-    """With `spark=`, and `--engine spark`, tasks of the session save, read, check and restore; errors in them are Millpond's."""
+    """With `spark=`, and `--engine spark`, tasks of the session save, read, check and restore;
+    errors in them are Millpond's.
+    """
     saved, restored, again = work / "saved", work / "restored", work / "again"
     savepoint.create(checkpoint, saved, format="canonical", spark=spark)
     assert savepoint.diff(checkpoint, saved).equal
@@ -240,7 +252,7 @@ def _executors_do_it(spark: SparkSession, checkpoint: Path, work: Path) -> None:
     assert caught.value.kind is ErrorKind.SAVEPOINT_DAMAGED and not (work / "never").exists()
 
 
-# ---- the codec, against Spark's own rows ---------------------------------------------------------------------------
+# ---- the codec, against Spark's own rows ---------------------------------------------------------
 
 # Python gives Spark no values of these types.
 _ATOMS = tuple(

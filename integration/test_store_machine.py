@@ -1,7 +1,7 @@
 """A state machine that drives a real provider in a JVM against a dict of every version.
 
-The same rules run on Spark's RocksDB store, which proves them, and on Millpond's. Examples are derandomised: the
-sequence of a failure is printed and comes again.
+The same rules run on Spark's RocksDB store, which proves them, and on Millpond's. Examples are
+derandomised: the sequence of a failure is printed and comes again.
 """
 
 from __future__ import annotations
@@ -42,7 +42,8 @@ VALUES = st.tuples(
 def _variants() -> list[Any]:
     found = []
     if MILLPOND in providers_to_test():
-        # Values go up to 250 kB: such a budget is exceeded by single rows, so that rows leave memory at every step.
+        # Values go up to 250 kB: such a budget is exceeded by single rows, so that rows leave
+        # memory at every step.
         tiny, heap = (("millpond.memory.budget", "64k"),), (("millpond.backend", "heap"),)
         found += [(1, (), "plain"), (2, tiny, "plain")]
         found += [(2, (), "prefix"), (1, tiny, "prefix"), (2, heap, "prefix")]
@@ -90,7 +91,8 @@ class StoreMachine(ProviderMachine):
             cursor.close()
         self.cursors, self.store, self.read, self.working, self.touched = [], None, None, {}, set()
 
-    # -- life of a store -----------------------------------------------------------------------------------------------
+    # -- life of a store
+    # ----------------------------------------------------------------------------------------------
 
     @initialize()
     def first_commit(self) -> None:
@@ -123,7 +125,8 @@ class StoreMachine(ProviderMachine):
         read = self._open(lambda: provider.read_store(node[0], node[1]))
         rows = read.scan()
         assert as_state(rows) == self.working
-        if self.prefix:  # Spark's state reader makes one row of a map, or of a session's windows, from neighbours
+        # Spark's state reader makes one row of a map, or of a session's windows, from neighbours
+        if self.prefix:
             prefixes = [canon(key[:1]) for key, _ in rows]
             assert sum(a != b for a, b in pairwise(prefixes)) == max(len(set(prefixes)) - 1, 0), (
                 prefixes
@@ -150,8 +153,10 @@ class StoreMachine(ProviderMachine):
         self.touched.add(canon(key))
 
     def _fails(self, write: Callable[[], object], *stores: Store) -> bool:
-        """Write. Under pressure the store then reads its last changelogs, and without ids another executor may have put its
-        attempt of a version in their place: the task fails, and its retry finds a store that was loaded again."""
+        """Write. Under pressure the store then reads its last changelogs, and without ids another
+        executor may have put its attempt of a version in their place: the task fails, and its retry
+        finds a store that was loaded again.
+        """
         try:
             write()
         except ProviderError as e:
@@ -189,7 +194,10 @@ class StoreMachine(ProviderMachine):
     @precondition(lambda self: self.read is not None)
     @rule(key=st.integers(0, 9))
     def read_after_upgrade(self, key: int) -> None:
-        """The read store keeps serving after its upgrade. What the writer changed meanwhile it may show old or new."""
+        """The read store keeps serving after its upgrade.
+
+        What the writer changed meanwhile it may show old or new.
+        """
         assert self.read is not None
         name = canon(self.keys[key])
         found = self.read.get(self.keys[key])
@@ -272,7 +280,9 @@ class StoreMachine(ProviderMachine):
         rewrites = self.variant.checkpoint_format == 1 and done.version <= self.model.newest
         self.model.add((done.version, done.id), self.base, self.working)
         self._forget_store()
-        if rewrites:  # without ids nothing tells another executor that its copy is stale; Spark would not use it again either
+        # without ids nothing tells another executor that its copy is stale; Spark would not use it
+        # again either
+        if rewrites:
             self._close(1 - self.current)
 
     @precondition(lambda self: self.store is not None)
@@ -348,7 +358,8 @@ def test_store_equals_a_dict_per_version(harness: Harness, variant: Variant) -> 
         schema = Schema(spec=spec)
 
     Machine.harness = harness
-    # Spark's store, some ten times slower to open and commit, is here to prove the rules, not to be tested
+    # Spark's store, some ten times slower to open and commit, is here to prove the rules, not to be
+    # tested
     run_machine(
         Machine,
         examples=EXAMPLES if variant.provider_class == MILLPOND else max(EXAMPLES // 10, 1),

@@ -1,5 +1,6 @@
-"""Store methods one by one, through the harness: bad input, iterators that are open while rows change, change feed and replay
-at their limits, checksums."""
+"""Store methods one by one, through the harness: bad input, iterators that are open while rows
+change, change feed and replay at their limits, checksums.
+"""
 
 from __future__ import annotations
 
@@ -37,7 +38,7 @@ def write(provider: Provider, version: int, families: dict[str, Schema] | None =
     return store_cases.write(provider, version, FAMILIES if families is None else families)
 
 
-# ---- bad input -------------------------------------------------------------------------------------------------------
+# ---- bad input -----------------------------------------------------------------------------------
 
 MISSING = "STATE_STORE_UNSUPPORTED_OPERATION_ON_MISSING_COLUMN_FAMILY"
 UNSUPPORTED = "STATE_STORE_UNSUPPORTED_OPERATION"
@@ -51,7 +52,9 @@ KEY, VALUE = ["a", 1], ["v"]
 
 @dataclass(frozen=True)
 class Bad:
-    """One wrong call, the condition that Millpond throws, and whether Spark's RocksDB store throws the same one."""
+    """One wrong call, the condition that Millpond throws, and whether Spark's RocksDB store
+    throws the same one.
+    """
 
     name: str
     do: str
@@ -92,7 +95,8 @@ BAD = [
     ],
     Bad("remove-default", "remove_cf", {"cf": "default"}, INVALID_NAME),
     Bad("remove-internal", "remove_cf", {"cf": "$x"}, RESERVED_NAME),
-    # Spark's store looks at the form of rows when it reads them, and only where it has no column families.
+    # Spark's store looks at the form of rows when it reads them, and only where it has no column
+    # families.
     Bad(
         "key-of-another-schema",
         "put",
@@ -107,7 +111,8 @@ BAD = [
         VALUE_FORMAT,
         False,
     ),
-    # Spark's store has for these an IllegalArgumentException or IllegalStateException without condition.
+    # Spark's store has for these an IllegalArgumentException or IllegalStateException without
+    # condition.
     Bad(
         "range-scan-without-order",
         "scan",
@@ -146,7 +151,8 @@ BAD = [
         False,
     ),
     Bad("multi-scan-of-one-value", "scan", {"cf": "plain", "multi": True}, UNSUPPORTED, False),
-    # Spark's store takes another definition without a word and then reads the old rows by it; its driver refuses before.
+    # Spark's store takes another definition without a word and then reads the old rows by it; its
+    # driver refuses before.
     Bad(
         "value-schema-changed",
         "create_cf",
@@ -214,8 +220,42 @@ def test_bad_input_has_its_error_and_leaves_the_store_usable(
     provider.close()
 
 
+def test_no_commit_whose_id_spark_would_forget(harness: Harness, tmp_path: Path) -> None:
+    """A session that is set to Spark checkpoint format 1 reads what one of format 2 wrote, and
+    commits nothing: Spark 4.2 hands on the id of the version, and notes none of the next one.
+    """
+    ids = {"checkpointFormatVersion": "2"}
+    provider = open_provider(harness, tmp_path, schema=PLAIN, operator="dedupe", conf=ids)
+    store = provider.store(0)
+    store.put(KEY, VALUE)
+    first = store.commit()
+    provider.close()
+    files = sorted((tmp_path / "state").rglob("*"))
+    provider = open_provider(harness, tmp_path, schema=PLAIN, operator="dedupe")
+    for upgraded in (False, True):
+        read = provider.read_store(1, first.id) if upgraded else None
+        store = provider.upgrade(read, 1, first.id) if read else provider.store(1, first.id)
+        assert store.scan() == [(KEY, VALUE)]
+        store.put(["b", 2], VALUE)
+        with pytest.raises(
+            ProviderError,
+            match=r"MILLPOND_CHECKPOINT_FORMAT_CHANGED.*the session asks for format 1",
+        ):
+            store.commit()
+        store.abort()
+    provider.close()
+    assert sorted((tmp_path / "state").rglob("*")) == files
+    provider = open_provider(harness, tmp_path, schema=PLAIN, operator="dedupe", conf=ids)
+    store = provider.store(1, first.id)
+    assert store.scan() == [(KEY, VALUE)]
+    assert store.commit().base_id == first.id
+    provider.close()
+
+
 def test_rows_of_another_schema_are_refused(harness: Harness, tmp_path: Path) -> None:
-    """When they are put, and, as Spark's RocksDB store does, when they are read by a query that has another schema."""
+    """When they are put, and, as Spark's RocksDB store does, when they are read by a query that
+    has another schema.
+    """
     schema = Schema(PLAIN.key, "v string, w bigint")
     provider = open_provider(harness, tmp_path, schema=schema, operator="dedupe")
     wrong: list[tuple[dict[str, Any], str]] = [
@@ -272,7 +312,9 @@ def test_a_store_without_families_refuses_them_and_stays_usable(
 def test_a_family_that_was_removed_is_empty_when_it_comes_again(
     harness: Harness, tmp_path: Path
 ) -> None:
-    """Whatever lay on disk, in memory or only in the batch; also when the batch that removed it is run twice."""
+    """Whatever lay on disk, in memory or only in the batch; also when the batch that removed it
+    is run twice.
+    """
     provider = open_provider(harness, tmp_path)
     for version in range(3):
         store = write(provider, version)
@@ -340,7 +382,9 @@ def test_a_family_has_no_rows_of_one_that_was_dropped_before_it(
 def test_a_state_that_begins_anew_leaves_what_was_there_before(
     harness: Harness, tmp_path: Path
 ) -> None:
-    """`loadEmpty`: no snapshot says that the version below was empty, in mid-batch, forced by the commit, or later."""
+    """`loadEmpty`: no snapshot says that the version below was empty, in mid-batch, forced by
+    the commit, or later.
+    """
     provider = open_provider(harness, tmp_path, schema=PLAIN, operator="dedupe")
     for version in range(2):
         store = provider.store(version)
@@ -370,7 +414,7 @@ def test_a_state_that_begins_anew_leaves_what_was_there_before(
     provider.close()
 
 
-# ---- iterators -------------------------------------------------------------------------------------------------------
+# ---- iterators -----------------------------------------------------------------------------------
 
 SCANS: dict[str, dict[str, Any]] = {
     "plain": {},
@@ -391,7 +435,9 @@ def _key(family: str, i: int) -> Row:
 def test_iterators_yield_what_was_there_when_they_were_opened(
     harness: Harness, tmp_path: Path, family: str, change: str, conf: dict[str, Any]
 ) -> None:
-    """While the rows ahead, behind and at the iterator are changed, and new ones come between them."""
+    """While the rows ahead, behind and at the iterator are changed, and new ones come between
+    them.
+    """
     multi = FAMILIES[family].multi
     if change == "merge" and not multi:
         pytest.skip("only keys with several values can be appended to")
@@ -467,7 +513,7 @@ def test_a_list_is_read_to_its_end_while_it_is_replaced(
     provider.close()
 
 
-# ---- change feed and replay ------------------------------------------------------------------------------------------
+# ---- change feed and replay ----------------------------------------------------------------------
 
 
 def test_changes_and_replay_tell_what_is_not_there_any_more(
@@ -504,13 +550,16 @@ def test_changes_and_replay_tell_what_is_not_there_any_more(
     provider.close()
 
 
-# ---- checksums -------------------------------------------------------------------------------------------------------
+# ---- checksums -----------------------------------------------------------------------------------
 
 
 def test_with_row_checksums_asked_for_no_flipped_bit_goes_unnoticed(
     harness: Harness, tmp_path: Path
 ) -> None:
-    """Spark's row checksums are on: Millpond's sums over blocks find any damage that a row in storage may take."""
+    """Spark's row checksums are on:
+
+    Millpond's sums over blocks find any damage that a row in storage may take.
+    """
     conf = {
         "rowChecksum.enabled": True,
         "rowChecksum.readVerificationRatio": 1,

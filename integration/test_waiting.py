@@ -1,4 +1,6 @@
-"""Who waits for whom: nobody for what goes to storage or comes from there; and what is tried again."""
+"""Who waits for whom: nobody for what goes to storage or comes from there; and what is tried
+again.
+"""
 
 from __future__ import annotations
 
@@ -108,7 +110,9 @@ def test_maintenance_does_not_wait_for_a_restore(harness: Harness, checkpoint: P
 
 
 def test_a_changelog_is_replaced_while_it_is_opened(harness: Harness, checkpoint: Path) -> None:
-    """Spark checkpoint format 1: another attempt of the same batch ends between the plan and the reading of its files."""
+    """Spark checkpoint format 1: another attempt of the same batch ends between the plan and the
+    reading of its files.
+    """
     provider, other = _provider(harness, checkpoint), _provider(harness, checkpoint)
     _commit(provider, 0, {1: "one"})
     attempt = other.store(1)

@@ -1,7 +1,8 @@
-"""What Millpond runs, as the documentation tells it: `docs/reference/what-works.md` is generated from here and the shapes.
+"""What Millpond runs, as the documentation tells it: `docs/reference/what-works.md` is generated
+from here and the shapes.
 
-A feature that no query shape stands for gets a line in `FEATURES`, with the test that proves it; then
-`make test TEST=tests/unit/test_what_works.py TEST_ARGS=--rewrite` writes the page anew.
+A feature that no query shape stands for gets a line in `FEATURES`, with the test that proves it;
+then `make test TEST=tests/unit/test_what_works.py TEST_ARGS=--rewrite` writes the page anew.
 """
 
 from __future__ import annotations
@@ -12,8 +13,8 @@ from integration.cases import Case
 from integration.shapes import SHAPES
 
 WORKS = "works"
-REFUSED_BY_SPARK = (
-    "refused by Spark"  # whatever the state store, or whatever the store that is not Spark's own
+REFUSED_BY_SPARK = (  # whatever the state store, or whatever the store that is not Spark's own
+    "refused by Spark"
 )
 NOT_YET = "not yet"
 _STATUSES = (WORKS, REFUSED_BY_SPARK, NOT_YET)
@@ -21,7 +22,11 @@ _STATUSES = (WORKS, REFUSED_BY_SPARK, NOT_YET)
 
 @dataclass(frozen=True, slots=True)
 class Feature:
-    """One line. `proof` is `path` or `path::test`, empty for what does not work yet; `note` is one sentence or nothing."""
+    """One line.
+
+    `proof` is `path` or `path::test`, empty for what does not work yet; `note` is one sentence or
+    nothing.
+    """
 
     section: str
     what: str

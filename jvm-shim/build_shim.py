@@ -1,17 +1,19 @@
-"""Compile the Scala shim into the jar that the wheel carries. Run as a script, it builds the jar in the source tree.
+"""Compile the Scala shim into the jar of the wheel. As a script, build the jar in the source tree.
 
-The compiler is the one among pyspark's own jars, so this needs `java` and nothing else: no Maven, no sbt, no download.
-Used by the wheel (`hatch_build.py`), by `make build`, and by tests that compile Scala of their own (`compile_scala`).
+The compiler is among pyspark's own jars. So this needs `java` and nothing else: no Maven, no sbt,
+no download. The wheel (`hatch_build.py`), `make build`, and tests with Scala of their own
+(`compile_scala`) use it.
 
-    src/main/scala              what every Spark has in common
-    src/main/scala-spark-4.3    what differs in one minor line; the folder of the pyspark at hand is added
-    src/main/scala-spark-4.2    the same for the line before
+    src/main/scala              what all versions of Spark have in common, a folder for each package
+    src/main/scala-spark-4.3    what differs in this minor version of Spark
+    src/main/scala-spark-4.2    what differs in the version before
 
-One run builds the jar for one line, that of the pyspark that its interpreter imports. A wheel takes along the jars for
-other lines that are there and current (`jars_of_other_lines`); `make wheel` builds them all.
+One run builds the jar for one version: that of the pyspark which its interpreter imports. A wheel
+also gets the current jars for other versions (`jars_of_other_versions`). `make wheel` builds them
+all.
 
-The jar is a function of its inputs: entries are sorted and carry no time stamps, and the hash of all inputs is stamped
-into it, so nothing is compiled when nothing changed.
+The jar is a function of its inputs: its entries are sorted and have no time stamps. Its stamp has
+the hash of all inputs, so a run compiles nothing if nothing changed.
 """
 
 from __future__ import annotations
@@ -28,7 +30,7 @@ import zipfile
 from collections.abc import Iterable, Sequence
 from pathlib import Path
 
-# The jar's name and stamp, and the tables it carries, come from the package, which is not installed yet.
+# The package declares the jar's name, stamp and tables. It is not installed yet.
 sys.path.insert(0, str(Path(__file__).resolve().parents[1] / "python" / "src"))
 from millpond._shim import (
     JARS_DIR,
@@ -36,32 +38,36 @@ from millpond._shim import (
     ShimStamp,
     SparkJars,
     jar_name,
-    minor_line,
+    minor_version,
     pyspark_jars,
     read_stamp,
 )
 from millpond._version import __version__
-from millpond.config import options_json
-from millpond.errors import UnsupportedError, errors_json
+from millpond.errors import UnsupportedError
+from millpond.reference import errors_json, options_json
 
 ROOT = Path(__file__).resolve().parents[1]
-# -Xlint includes the warnings about unused code. No -opt: the JIT inlines what is hot, and scalac's inliner stumbles over
-# attributes in Spark's own classes.
+# -Xlint includes the warnings about unused code. There is no -opt: the JIT inlines hot code, and
+# scalac's inliner stumbles over attributes in Spark's own classes.
 SCALAC_FLAGS = (
     *("-encoding", "UTF-8", "-release", "17", "-deprecation", "-feature", "-unchecked"),
     *("-Xlint", "-Wdead-code", "-Wvalue-discard", "-Wnumeric-widen", "-Wextra-implicit", "-Werror"),
 )
-# The type checker recurses deeply. A JVM of seconds gains nothing from a parallel collector; C2 doubles its time.
+# The type checker recurses deeply. A JVM that lives for seconds gains nothing from a parallel
+# collector, and C2 doubles its time.
 _JVM_FLAGS = ("-Xss8m", "-XX:+UseSerialGC", "-XX:TieredStopAtLevel=1")
 _ZIP_EPOCH = (1980, 1, 1, 0, 0, 0)
 
 
 class BuildError(Exception):
-    """The shim cannot be built; the message says what is missing or what the compiler objects to."""
+    """The shim cannot be built. The message says what is missing, or why the compiler objects."""
 
 
 def find_java() -> str:
-    """Return the `java` to run: that of JAVA_HOME, else the first on the path. Raises: BuildError."""
+    """Return the `java` to run: that of JAVA_HOME, else the first on the path.
+
+    Raises: BuildError: there is none.
+    """
     home = os.environ.get("JAVA_HOME")
     candidate = shutil.which("java", path=str(Path(home) / "bin")) if home else None
     java = candidate or shutil.which("java")
@@ -73,7 +79,10 @@ def find_java() -> str:
 
 
 def find_spark() -> SparkJars:
-    """Return the jars of the pyspark that this interpreter would import, SPARK_HOME or not. Raises: BuildError."""
+    """Return the jars of the pyspark that this interpreter would import. Ignores SPARK_HOME.
+
+    Raises: BuildError: there is no pyspark with jars.
+    """
     spark = pyspark_jars()
     if spark is None:
         raise BuildError("no pyspark with jars among the packages of " + sys.executable)
@@ -88,14 +97,15 @@ def compile_scala(
     flags: Sequence[str] = SCALAC_FLAGS,
     spark: SparkJars | None = None,
 ) -> None:
-    """Compile `sources` into class files below `out_dir`, which is created.
+    """Compile `sources` into class files below `out_dir`. Creates `out_dir`.
 
     Args:
         sources: Scala files, at least one.
-        extra_classpath: jars or folders of class files beside Spark's own jars (for tests: the shim's jar).
-        flags: for scalac; warnings are errors unless said otherwise.
-        spark: whose jars to compile against and with; default: those of the installed pyspark.
-    Raises: BuildError: no java, or the compiler's complaints.
+        extra_classpath: jars or folders of class files beside Spark's own jars. Tests add the
+            shim's jar.
+        flags: for scalac; by default warnings are errors.
+        spark: the jars to compile with and against; None: those of the installed pyspark.
+    Raises: BuildError: there is no java, or the compiler complains.
     """
     spark = spark or find_spark()
     out_dir.mkdir(parents=True, exist_ok=True)
@@ -112,7 +122,10 @@ def compile_scala(
 
 
 def shim_sources(root: Path, spark_minor: str) -> list[Path]:
-    """Return the shim's Scala files for one minor line of Spark, sorted. Raises: BuildError: one of the layers is empty."""
+    """Return the shim's Scala files for one minor version of Spark, sorted.
+
+    Raises: BuildError: one of the layers is empty.
+    """
     main = root / "jvm-shim" / "src" / "main"
     sources: list[Path] = []
     for layer in (main / "scala", main / f"scala-spark-{spark_minor}"):
@@ -125,8 +138,8 @@ def shim_sources(root: Path, spark_minor: str) -> list[Path]:
     return sources
 
 
-def jars_of_other_lines(root: Path, built: Path) -> list[Path]:
-    """Return the jars beside `built` that were made from the sources as they are now, for other minor lines of Spark."""
+def jars_of_other_versions(root: Path, built: Path) -> list[Path]:
+    """Return the jars beside `built` for other versions of Spark, if the sources still match."""
     resources = _resources(root)
     current = []
     for jar in sorted(built.parent.glob("millpond-shim-*.jar")):
@@ -134,12 +147,9 @@ def jars_of_other_lines(root: Path, built: Path) -> list[Path]:
             continue
         try:
             stamp = read_stamp(jar)
-            sources = shim_sources(root, minor_line(stamp.spark_version))
-        except (
-            UnsupportedError,
-            BuildError,
-        ):  # no jar of ours, or a line that is supported no more
-            continue
+            sources = shim_sources(root, minor_version(stamp.spark_version))
+        except (UnsupportedError, BuildError):
+            continue  # no jar of Millpond, or a version of Spark that it no longer supports
         if stamp.source_hash == _source_hash(
             root, sources, resources, stamp.spark_version, stamp.scala_version
         ):
@@ -154,17 +164,17 @@ def build_jar(
     force: bool = False,
     spark: SparkJars | None = None,
 ) -> Path:
-    """Return the jar for one minor line of Spark, compiled if its inputs differ from what is there.
+    """Return the jar for one minor version of Spark. Compile it if its inputs changed.
 
     Args:
         root: the source tree.
-        out_dir: where the jar goes; default: where the package looks for it.
+        out_dir: the folder for the jar; None: the one in which the package looks for it.
         force: compile even if nothing changed.
-        spark: the line; default: that of the installed pyspark.
+        spark: the version of Spark; None: that of the installed pyspark.
     Raises: BuildError.
     """
     spark = spark or find_spark()
-    spark_minor = minor_line(spark.spark_version)
+    spark_minor = minor_version(spark.spark_version)
     out_dir = out_dir or root / "python" / "src" / "millpond" / JARS_DIR.name
     sources = shim_sources(root, spark_minor)
     resources = _resources(root)
@@ -188,7 +198,7 @@ def build_jar(
             path.relative_to(classes).as_posix(): path.read_bytes()
             for path in classes.rglob("*.class")
         }
-        # Two builds at once each replace the jar as a whole.
+        # Of two builds at once, each replaces the whole jar.
         complete = out_dir / f".{jar.name}.{os.getpid()}"
         _write_jar(complete, {**entries, **resources})
         complete.replace(jar)
@@ -215,9 +225,11 @@ def _scala_version(spark: SparkJars) -> str:
 
 
 def _resources(root: Path) -> dict[str, bytes]:
-    """Return what the jar holds beside class files and stamp: the declarations that the shim shares with Python."""
+    """Return the jar's other resources: the declarations that the shim shares with Python."""
     return {
-        "META-INF/MANIFEST.MF": f"Manifest-Version: 1.0\r\nImplementation-Version: {__version__}\r\n\r\n".encode(),
+        "META-INF/MANIFEST.MF": (
+            f"Manifest-Version: 1.0\r\nImplementation-Version: {__version__}\r\n\r\n".encode()
+        ),
         "META-INF/LICENSE": (root / "LICENSE").read_bytes(),
         "META-INF/NOTICE": (root / "NOTICE").read_bytes(),
         "millpond/errors.json": errors_json().encode(),
@@ -244,7 +256,10 @@ def _source_hash(
 
 
 def _write_jar(path: Path, entries: dict[str, bytes]) -> None:
-    """Write entries in a fixed order with fixed times and modes; the jar's manifest comes first, as readers expect."""
+    """Write entries in a fixed order, with fixed times and modes.
+
+    The jar's manifest comes first, as readers expect.
+    """
     with zipfile.ZipFile(path, "w", zipfile.ZIP_DEFLATED) as archive:
         for name in sorted(entries, key=lambda entry: (entry != "META-INF/MANIFEST.MF", entry)):
             info = zipfile.ZipInfo(name, _ZIP_EPOCH)
@@ -254,7 +269,7 @@ def _write_jar(path: Path, entries: dict[str, bytes]) -> None:
 
 
 def main(arguments: Sequence[str] | None = None) -> int:
-    """Build the jar and print its path; complaints go to stderr."""
+    """Build the jar and print its path. Errors go to stderr."""
     parser = argparse.ArgumentParser(
         description="Compile the Scala shim with the compiler among pyspark's jars."
     )

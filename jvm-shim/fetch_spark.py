@@ -1,7 +1,9 @@
-"""Unpack another minor line of Spark beside the one in .venv: `python jvm-shim/fetch_spark.py 4.2 build/spark/4.2`.
+"""Unpack another minor version of Spark beside the one in .venv.
 
-Installing pyspark means to pack its 450 MB into a wheel and to unpack them again. This unpacks the sdist as it is,
-in the layout of the installed package: `<folder>/pyspark` can be imported with `<folder>` on the path.
+    python jvm-shim/fetch_spark.py 4.2 build/spark/4.2
+
+pip would pack pyspark's 450 MB into a wheel, and unpack them again. This unpacks the sdist in the
+layout of the installed package. With `<folder>` on the path, Python imports `<folder>/pyspark`.
 """
 
 from __future__ import annotations
@@ -16,7 +18,7 @@ import time
 from collections.abc import Sequence
 from pathlib import Path
 
-# As pyspark's setup.py maps them; examples and licences stay behind.
+# The mapping of pyspark's setup.py, without examples and licences.
 _LAYOUT = {
     "pyspark": "pyspark",
     "deps/jars": "pyspark/jars",
@@ -26,8 +28,11 @@ _LAYOUT = {
 }
 
 
-def fetch(line: str, folder: Path) -> Path:
-    """Return `folder` with the newest pyspark of the minor line `line` in it; complete or not there at all."""
+def fetch(version: str, folder: Path) -> Path:
+    """Fetch the newest pyspark of the minor version `version` into `folder`, and return `folder`.
+
+    The folder is complete or absent, never half full.
+    """
     if (folder / "pyspark" / "version.py").is_file():
         return folder
     folder.parent.mkdir(parents=True, exist_ok=True)
@@ -44,7 +49,9 @@ def fetch(line: str, folder: Path) -> Path:
             "pyspark",
         ]
         subprocess.run(
-            [*pip, "--dest", str(work), f"pyspark=={line}.*"], check=True, stdin=subprocess.DEVNULL
+            [*pip, "--dest", str(work), f"pyspark=={version}.*"],
+            check=True,
+            stdin=subprocess.DEVNULL,
         )
         (archive,) = work.glob("pyspark-*.tar.gz")
         unpack(archive, work / "layout")
@@ -54,7 +61,7 @@ def fetch(line: str, folder: Path) -> Path:
 
 
 def unpack(archive: Path, folder: Path) -> None:
-    """Unpack pyspark's sdist into `folder` as its setup.py would install it."""
+    """Unpack pyspark's sdist into `folder`, as its setup.py would install it."""
     with tarfile.open(archive) as tar:
         for member in tar:
             inside = member.name.partition("/")[2]
@@ -65,13 +72,13 @@ def unpack(archive: Path, folder: Path) -> None:
 
 
 def main(arguments: Sequence[str] | None = None) -> int:
-    """Fetch what the command line names."""
-    parser = argparse.ArgumentParser(description="Unpack a minor line of Spark from PyPI.")
-    parser.add_argument("line", help="such as 4.2")
+    """Fetch the version of Spark that the command line names."""
+    parser = argparse.ArgumentParser(description="Unpack a minor version of Spark from PyPI.")
+    parser.add_argument("version", help="such as 4.2")
     parser.add_argument("folder", type=Path)
     options = parser.parse_args(arguments)
     started = time.monotonic()
-    print(f"{fetch(options.line, options.folder)} ({time.monotonic() - started:.1f} s)")
+    print(f"{fetch(options.version, options.folder)} ({time.monotonic() - started:.1f} s)")
     return 0
 
 

@@ -1,6 +1,6 @@
-"""Hatchling's door to `build_shim.py`: every wheel, editable or not, gets the shim's jar for the pyspark at hand.
+"""Hatchling's hook: every wheel, editable or not, gets the shim's jar for the installed pyspark.
 
-And, if they are there and current, the jars for other minor lines of Spark: `make wheel` sees to that.
+It also gets the current jars for other minor versions of Spark. `make wheel` builds those first.
 """
 
 from __future__ import annotations
@@ -12,15 +12,15 @@ from typing import Any
 from hatchling.builders.hooks.plugin.interface import BuildHookInterface
 
 sys.path.insert(0, str(Path(__file__).parent))
-from build_shim import build_jar, jars_of_other_lines
+from build_shim import build_jar, jars_of_other_versions
 
 
 class ShimBuildHook(BuildHookInterface):  # type: ignore[type-arg]  # the parameter differs between hatchling releases
-    """Builds the jar in the source tree and, for a wheel that is no pointer to that tree, puts it inside."""
+    """Builds the jar in the source tree. A wheel that is not editable gets a copy of it."""
 
     def initialize(self, version: str, build_data: dict[str, Any]) -> None:
-        """Build the jar if its sources changed; `version` is hatchling's word for editable or standard."""
+        """Build the jar if its sources changed. `version` is hatchling's: editable or standard."""
         jar = build_jar(Path(self.root))
         if version != "editable":
-            for each in (jar, *jars_of_other_lines(Path(self.root), jar)):
+            for each in (jar, *jars_of_other_versions(Path(self.root), jar)):
                 build_data["force_include"][str(each)] = f"millpond/jars/{each.name}"

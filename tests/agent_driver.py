@@ -1,7 +1,9 @@
-"""Drives an `AgentService` as the shim does: real changelogs, real directories, and SSTs whose content tells what is in them.
+"""Drives an `AgentService` as the shim does, with real changelogs, real directories, and SSTs whose
+content says what is in them.
 
-The state of a store is the sequence of ids of the commits that made it, so a restore that mixes attempts, skips or repeats
-one is seen at once. An "SST" holds such ids as lines; a "RocksDB checkpoint" is a directory of hard links, as RocksDB makes it.
+The state of a store is the sequence of ids of the commits that made it. So a test sees at once a
+restore that mixes attempts, skips one or repeats one. An "SST" holds such ids as lines. A "RocksDB
+checkpoint" is a directory of hard links, as RocksDB makes it.
 """
 
 from __future__ import annotations
@@ -14,12 +16,12 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
-from millpond import layout
 from millpond.agent.service import AgentService
-from millpond.changelog import ChangelogHeader, ChangelogReader, ChangelogWriter
 from millpond.errors import ErrorKind
-from millpond.ids import StoreId, VersionId, new_id
-from millpond.json_fields import ColumnFamily, KeyGroupsInfo
+from millpond.format import layout
+from millpond.format.changelog import ChangelogHeader, ChangelogReader, ChangelogWriter
+from millpond.model.ids import StoreId, VersionId, new_id
+from millpond.model.json_fields import ColumnFamily, KeyGroupsInfo
 from millpond.storage import Storage
 from millpond.storage.local import LocalStorage
 
@@ -70,7 +72,7 @@ class Provider:
         self.lineage_base = 0
         self.lineage: list[str] = [""]  # ids of lineage_base..version
         self.files: dict[str, Ids] = {}  # local SSTs
-        self.pending: list[str] = []  # ids that no local SST holds
+        self.pending: list[str] = []  # ids that are in no local SST yet
         self.next_file = 1
         self.local_dir.mkdir(parents=True, exist_ok=True)
 
@@ -114,7 +116,7 @@ class Provider:
 
     @property
     def state(self) -> Ids:
-        """The ids of all commits in the state, oldest first."""
+        """Return the ids of all commits in the state, oldest first."""
         return (*(i for name in sorted(self.files) for i in self.files[name]), *self.pending)
 
     def open(
@@ -126,7 +128,7 @@ class Provider:
         load_empty: bool = False,
         snapshot: VersionId | None = None,
     ) -> Ids:
-        """Open at a version, read everything that the plan names, and return the state."""
+        """Open at a version, read everything that the plan names. Return the state."""
         self.generation += 1
         chosen = (
             {}
@@ -167,7 +169,7 @@ class Provider:
         return self.state
 
     def changes(self, start_version: int, version: int, id: str | None = None) -> Ids:
-        """Read everything that `change_feed` names; return the ids of the commits, oldest first."""
+        """Read everything that `change_feed` names. Return the ids of the commits, oldest first."""
         ids = []
         for entry in self.call("change_feed", start_version=start_version, version=version, id=id)[
             "changelogs"
@@ -179,7 +181,11 @@ class Provider:
         return tuple(ids)
 
     def stage(self, version: int, id: str, *, empty_base: bool = False, misplaced: str = "") -> str:
-        """Write the changelog of `version` to a staging file, as a commit does; of a store with a key in the wrong place, say why."""
+        """Write the changelog of `version` to a staging file, as a commit does.
+
+        Args:
+            misplaced: why a key of the store is in the wrong place; "" if none is.
+        """
         path = os.path.join(self.plan["staging_dir"], f".staging-{uuid.uuid4().hex}")
         header = ChangelogHeader(
             version=version,
@@ -224,7 +230,7 @@ class Provider:
         return self.generation_dir / f"db-{self.generation}"
 
     def flush(self, *, compact: bool = False) -> None:
-        """Move what is pending into a local SST; with `compact` rewrite all of them as one."""
+        """Write the pending ids to a local SST. With `compact` write all SSTs anew as one."""
         self.db_dir.mkdir(exist_ok=True)
         if compact:
             self.pending = list(self.state)
@@ -239,7 +245,10 @@ class Provider:
             self.pending = []
 
     def rocksdb_checkpoint(self) -> tuple[Path, list[dict[str, Any]]]:
-        """Hard-link the local SSTs into a new directory; return it and the files as the protocol describes them."""
+        """Hard-link the local SSTs into a new directory.
+
+        Returns: the directory, and the files as the protocol describes them.
+        """
         directory = self.generation_dir / f"snapshot-{uuid.uuid4().hex}"
         directory.mkdir()
         files = []
@@ -265,7 +274,7 @@ class Provider:
         self.flush(compact=compact)
         directory, files = self.rocksdb_checkpoint()
         answer = self.publish(directory, files)
-        # Later commits need not name what is older.
+        # Later commits need not name older ancestors.
         self.lineage = self.lineage[self.version - self.lineage_base :]
         self.lineage_base = self.version
         return answer
@@ -293,7 +302,7 @@ class Provider:
         )
 
     def stored(self, suffix: str = "") -> list[str]:
-        """Names of the published files of this store, sorted; SSTs as `sst/...`."""
+        """Return the names of this store's published files, sorted; SSTs as `sst/...`."""
         if self.storage is not None:
             prefix = layout.store_prefix(self.store)
             names = [info.key.removeprefix(prefix) for info in self.storage.list(prefix)]
@@ -306,13 +315,13 @@ class Provider:
         return sorted(name for name in names if name.endswith(suffix))
 
     def read_stored(self, name: str) -> bytes:
-        """Return one of `stored`."""
+        """Return the content of one of `stored`."""
         if self.storage is not None:
             return self.storage.read(layout.store_prefix(self.store) + name)
         return (self.directory / name).read_bytes()
 
     def replace_stored(self, name: str, data: bytes | None) -> None:
-        """Give one of `stored` other content, or None: delete it."""
+        """Give one of `stored` other content; None: delete it."""
         if self.storage is not None:
             key = layout.store_prefix(self.store) + name
             self.storage.delete([key])
@@ -326,7 +335,9 @@ class Provider:
 
 @dataclass
 class Driver:
-    """What Spark's driver writes beside the state of one operator: the id of its query and the commit log."""
+    """What Spark's driver writes beside the state of one operator: the query's id and the commit
+    log.
+    """
 
     checkpoint: Path
     spark_format: int
@@ -340,7 +351,7 @@ class Driver:
         self.storage.put_bytes(layout.QUERY_METADATA_KEY, query)
 
     def record(self, version: VersionId) -> None:
-        """The batch that made `version`, in partition 0, is committed."""
+        """Record that the batch that made `version`, in partition 0, is committed."""
         text = 'v1\n{"nextBatchWatermarkMs":0}'
         if self.spark_format == 2:
             ids = {"nextBatchWatermarkMs": 0, "stateUniqueIds": {"0": [[version.id]]}}
@@ -349,7 +360,9 @@ class Driver:
         self.storage.put_bytes(layout.commits_key(version.version - 1), text.encode())
 
     def go_back(self, version: int) -> None:
-        """As the troubleshooting guide tells: the batches that made what is newer than `version` are forgotten."""
+        """Go back as the troubleshooting guide says: forget the batches that made versions above
+        `version`.
+        """
         assert self.storage is not None
         keys = [info.key for info in self.storage.list(f"{layout.COMMITS_DIR}/")]
         self.storage.delete(key for key in keys if int(key.rpartition("/")[2]) >= version)

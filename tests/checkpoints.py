@@ -1,4 +1,6 @@
-"""Builds small but complete Spark checkpoints without a JVM: Spark's logs, and what Millpond keeps beside them."""
+"""Builds small but complete Spark checkpoints without a JVM: Spark's logs, and Millpond's files
+beside them.
+"""
 
 from __future__ import annotations
 
@@ -11,15 +13,15 @@ from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Any
 
-import rocksdict  # a test may: it writes what only the shim writes otherwise
+import rocksdict  # a test may import it: it writes what otherwise only the shim writes
 
-from millpond import layout
-from millpond.changelog import ChangelogHeader, Op, Record
-from millpond.format_file import CheckpointFormat, encode_format
-from millpond.ids import StoreId, VersionId
-from millpond.json_fields import ColumnFamily, KeyGroupsInfo
-from millpond.keygroups import KeyGroups
-from millpond.manifest import Manifest, ParentSnapshot, SstRef, encode_manifest
+from millpond.format import layout
+from millpond.format.changelog import ChangelogHeader, Op, Record
+from millpond.format.format_file import CheckpointFormat, encode_format
+from millpond.format.manifest import Manifest, ParentSnapshot, SstRef, encode_manifest
+from millpond.model.ids import StoreId, VersionId
+from millpond.model.json_fields import ColumnFamily, KeyGroupsInfo
+from millpond.model.key_groups import KeyGroups
 from millpond.storage import LocalStorage
 from tests.examples import changelog_bytes
 
@@ -27,18 +29,18 @@ PROVIDER = "org.apache.spark.sql.millpond.MillpondStateStoreProvider"
 
 
 def version_id(store: StoreId, version: int) -> str:
-    """A made-up id: distinct per store and version."""
+    """Return a made-up id that differs for each store and version."""
     return "" if version == 0 else f"{store.operator:04x}{store.partition:04x}{version:08x}"
 
 
 def utf(text: str) -> bytes:
-    """As Java's DataOutputStream writes it."""
+    """Return a text as Java's DataOutputStream writes it."""
     data = text.encode()
     return len(data).to_bytes(2, "big") + data
 
 
 def state_schema(key: list[str], value: list[str]) -> bytes:
-    """A state schema file, version 2, of columns of whole numbers."""
+    """Return a state schema file, version 2, whose columns are whole numbers."""
 
     def text(value: str) -> bytes:
         return struct.pack(">H", len(value)) + value.encode()
@@ -54,7 +56,9 @@ def state_schema(key: list[str], value: list[str]) -> bytes:
 
 @dataclass
 class CheckpointBuilder:
-    """A query of one aggregation over `partitions` partitions: batch b adds one key per partition, at version b + 1."""
+    """A query with one aggregation over `partitions` partitions. Batch b makes version b + 1 and
+    adds one key in each partition.
+    """
 
     root: Path
     partitions: int = 2
@@ -67,7 +71,7 @@ class CheckpointBuilder:
         self.manifests: dict[StoreId, list[Manifest]] = {}
 
     def copy_to(self, root: Path) -> CheckpointBuilder:
-        """Return an independent copy of what was built."""
+        """Return an independent copy."""
         shutil.copytree(self.root, root)
         copy = replace(self, root=root)
         copy.manifests = dict(self.manifests)
@@ -77,7 +81,9 @@ class CheckpointBuilder:
         return [StoreId(0, partition) for partition in range(self.partitions)]
 
     def build(self, batches: int = 6, snapshots: tuple[int, ...] = (3, 5)) -> CheckpointBuilder:
-        """Write everything for `batches` committed batches, with a snapshot at each version in `snapshots`."""
+        """Write everything for `batches` committed batches, with a snapshot at each version of
+        `snapshots`.
+        """
         self.spark_logs(batches)
         for store in self.stores():
             self.changelogs(store, batches)
@@ -126,19 +132,21 @@ class CheckpointBuilder:
         )
 
     def schema(self) -> bytes:
-        """Spark's schema file, of another kind of keys and values than the made-up ones."""
+        """Return Spark's schema file. Its keys and values are of another kind than the made-up
+        ones.
+        """
         return state_schema(["k"], ["count"])
 
     def value(self, store: StoreId, version: int) -> bytes:
-        """The value that version `version` puts under its key."""
+        """Return the value that version `version` puts under its key."""
         return b"\0value"
 
     def keys(self, version: int) -> int:
-        """How many keys a store has at `version`."""
+        """Return how many keys a store has at `version`."""
         return version
 
     def key(self, store: StoreId, version: int) -> bytes:
-        """The physical key that version `version` adds."""
+        """Return the physical key that version `version` adds."""
         slot = self.groups.slot_ranges(store.partition, self.partitions)[0][0]
         return slot.to_bytes(2, "big") + b"\0\0" + b"\0key-%08d" % version
 
@@ -172,7 +180,9 @@ class CheckpointBuilder:
             self.storage.put_bytes(key, changelog_bytes(self.header(store, version), records))
 
     def snapshots(self, store: StoreId, versions: tuple[int, ...]) -> list[Manifest]:
-        """Write SSTs and manifests of a snapshot at each of `versions`; each reuses the SSTs of those before it."""
+        """Write a snapshot at each of `versions`: SSTs and a manifest, which reuses the SSTs of
+        earlier snapshots.
+        """
         published: list[Manifest] = []
         refs: dict[str, SstRef] = {}
         with tempfile.TemporaryDirectory() as temporary:
@@ -245,5 +255,5 @@ class CheckpointBuilder:
         return manifest
 
     def changed(self, manifest: Manifest, **changes: object) -> Manifest:
-        """Publish a manifest with some fields changed, rightly sealed."""
+        """Publish a manifest with some fields changed and a right seal."""
         return self.publish(replace(manifest, **changes))  # type: ignore[arg-type]

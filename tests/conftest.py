@@ -7,7 +7,9 @@ from pathlib import Path
 import pytest
 from hypothesis import HealthCheck, settings
 
-# Two shared cores: a deadline would measure the neighbours. A failing example prints the blob that replays it.
+# The machine has two cores that others share: a deadline would measure their load. A failing
+# example
+# prints the blob that replays it.
 settings.register_profile(
     "millpond",
     deadline=None,
@@ -25,7 +27,10 @@ def pytest_addoption(parser: pytest.Parser) -> None:
     parser.addoption(
         "--rewrite",
         action="store_true",
-        help="write golden files, test vectors and generated documentation anew instead of comparing; review the diff",
+        help=(
+            "write golden files, test vectors and generated documentation anew instead of"
+            " comparing; review the diff"
+        ),
     )
 
 
@@ -43,7 +48,8 @@ class Golden:
             return
         relative = path.relative_to(REPOSITORY)
         assert path.is_file(), (
-            f"{relative} is missing: run `pytest {TESTS.name} --rewrite`, look at the diff, commit it"
+            f"{relative} is missing: run `pytest {TESTS.name} --rewrite`, look at the diff,"
+            " commit it"
         )
         assert path.read_bytes() == content, (
             f"{relative} is stale: run `pytest {TESTS.name} --rewrite`, look at the diff"

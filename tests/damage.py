@@ -1,9 +1,11 @@
-"""Damage at random: a file or folder of a Spark checkpoint or of a savepoint is removed, cut, flipped, exchanged, doubled or made older.
+"""Damages Spark checkpoints and savepoints at random: removes, cuts, flips, exchanges, doubles or
+ages a file or a folder.
 
-Either everything still reads right, or every command that needs it says so. A seed makes one damage, always the same.
+Either everything still reads right, or every command that needs the damaged file says so. Each seed
+does one damage, always the same.
 
-    python -m tests.damage --seeds 2000 --first 0      prints a line for each damage that came out healthy, and the score
-    ... --queries DIRECTORY                            damages the Spark checkpoints in it, `tests.damage` its own
+    python -m tests.damage --seeds 2000 --first 0      prints what came out healthy, and the score
+    ... --queries DIRECTORY                            damages the Spark checkpoints in it
 """
 
 from __future__ import annotations
@@ -21,12 +23,13 @@ from pathlib import Path
 from random import Random
 from typing import Any
 
-from millpond import layout, savepoint
+from millpond import savepoint
 from millpond.errors import ErrorKind, MillpondError, UnsupportedError
-from millpond.ids import StoreId
-from millpond.inspection import overview, verify
-from millpond.manifest import decode_manifest, encode_manifest
-from millpond.rescaling import rescale
+from millpond.format import layout
+from millpond.format.manifest import decode_manifest, encode_manifest
+from millpond.model.ids import StoreId
+from millpond.operations.inspect import overview, verify
+from millpond.operations.rescale import rescale
 from millpond.state.tables import read_state
 from millpond.storage import LocalStorage
 from tests.checkpoints import CheckpointBuilder
@@ -39,7 +42,7 @@ Part = tuple[int, str, str]  # operator, store, column family
 
 
 def with_operators(built: CheckpointBuilder, count: int) -> None:
-    """Give the query more operators, of the same state."""
+    """Give the query more operators with the same state."""
     for operator in range(1, count):
         shutil.copytree(built.root / "state/0", built.root / f"state/{operator}")
         for path in (built.root / f"state/{operator}").rglob("*.manifest"):
@@ -59,7 +62,7 @@ def with_operators(built: CheckpointBuilder, count: int) -> None:
 
 
 def with_sums(root: Path) -> None:
-    """Write beside Spark's files the sums that Hadoop keeps on a local disk."""
+    """Write the checksum files that Hadoop keeps beside Spark's files on a local disk."""
     for path in [path for path in root.rglob("*") if path.is_file()]:
         key = path.relative_to(root).as_posix()
         if layout.is_sparks(key):
@@ -73,18 +76,21 @@ def with_sums(root: Path) -> None:
 
 @dataclass(frozen=True, slots=True)
 class Template:
-    """What is damaged, and what it reads when it is not."""
+    """A place to damage, and what it reads undamaged."""
 
     name: str
     root: Path
-    parts: tuple[Part, ...]  # that have rows
-    rows: dict[int, Rows]  # by batch
+    parts: tuple[Part, ...]  # those that have rows
+    rows: dict[int, Rows]  # batch -> rows
     is_savepoint: bool
-    refused: frozenset[str] = frozenset()  # commands that do not do it when nothing is damaged
+    refused: frozenset[str] = frozenset()  # commands that are refused even without damage
 
 
 def templates(directory: Path) -> list[Template]:
-    """Build what is damaged: in both Spark checkpoint formats a query, one after a rescale, a savepoint in both formats."""
+    """Build the templates in both Spark checkpoint formats: a query, one after a rescale,
+    savepoints
+    in both formats.
+    """
     made: list[Template] = []
     for spark_format in (1, 2):
         root = directory / f"query-{spark_format}"
@@ -96,7 +102,9 @@ def templates(directory: Path) -> list[Template]:
 
 
 def templates_of(query: Path, name: str, directory: Path) -> Iterator[Template]:
-    """Yield what is damaged of one query: itself, after a rescale, as a savepoint in both formats; made below `directory`."""
+    """Yield the templates of one query, made below `directory`: the query itself, the query after a
+    rescale, savepoints in both formats.
+    """
     batch, partitions = last_batch(query), {2: 4, 4: 8}
     saved = {form: directory / f"{form}-{query.name}" for form in ("native", "canonical")}
     for form, place in saved.items():
@@ -112,7 +120,7 @@ def templates_of(query: Path, name: str, directory: Path) -> Iterator[Template]:
     try:
         rescale(storage, "it", partitions[overview(storage, "it").partitions or 0])
         yield _template(f"rescaled, {name}", rescaled, parts, [batch, batch + 1])
-    except UnsupportedError:  # nobody but Spark knows where its rows belong
+    except UnsupportedError:  # only Spark knows in which partition its rows belong
         shutil.rmtree(rescaled)
     for form, place in saved.items():
         yield _template(f"{form}, {name}", place, parts, [])
@@ -124,7 +132,7 @@ def _template(name: str, root: Path, parts: tuple[Part, ...], batches: list[int]
 
 
 def without_refusals(template: Template) -> Template:
-    """The template with what is refused of it as it is: other tests say why."""
+    """Note which commands are refused without damage; other tests say why. Return the template."""
     with tempfile.TemporaryDirectory() as scratch:
         judge = _Judge(template, template.root, Path(scratch))
         judge.run()
@@ -133,7 +141,7 @@ def without_refusals(template: Template) -> Template:
 
 
 def templates_in(queries: Path, directory: Path) -> list[Template]:
-    """The templates of each Spark checkpoint in a directory, by their names."""
+    """Return the templates of each Spark checkpoint in a directory, by its name."""
     made = (
         t for query in sorted(queries.iterdir()) for t in templates_of(query, query.name, directory)
     )
@@ -141,12 +149,12 @@ def templates_in(queries: Path, directory: Path) -> list[Template]:
 
 
 def last_batch(query: Path) -> int:
-    """The last committed batch."""
+    """Return the last committed batch."""
     return max(int(path.name) for path in (query / "commits").iterdir() if path.name.isdigit())
 
 
 def rows_of(place: Path, parts: tuple[Part, ...], batch: int | None = None) -> Rows:
-    """All rows of all operators, in whatever partition."""
+    """Return all rows of all operators, whatever their partition."""
     found: Rows = []
     for operator, store, family in parts:
         table = read_state(place, operator=operator, store=store, column_family=family, batch=batch)
@@ -160,7 +168,7 @@ def rows_of(place: Path, parts: tuple[Part, ...], batch: int | None = None) -> R
 
 
 def damage(root: Path, random: Random) -> str:
-    """Do one damage; return what it was."""
+    """Do one damage. Return what it was."""
     everything = sorted(path for path in root.rglob("*"))
     files = [path for path in everything if path.is_file()]
     ways: list[Callable[[], str]] = [
@@ -183,7 +191,7 @@ def _removed(root: Path, path: Path) -> str:
 
 
 def _replaced(path: Path, data: bytes) -> None:
-    path.unlink()  # it may share blocks with another
+    path.unlink()  # it may share blocks with another file
     path.write_bytes(data)
 
 
@@ -203,7 +211,7 @@ def _flipped(root: Path, path: Path, random: Random) -> str:
 
 
 def _alike(path: Path, files: list[Path], random: Random) -> Path:
-    """Another file, most often one of the same kind."""
+    """Return another file, most often one of the same kind."""
     alike = [
         p
         for p in files
@@ -235,7 +243,9 @@ def _written_over(root: Path, files: list[Path], random: Random) -> str:
 
 @dataclass(slots=True)
 class Verdict:
-    """What became of one damage: `noticed`, `harmless`, `as if not committed`, or HEALTHY; and why in the last case."""
+    """The outcome of one damage: `noticed`, `harmless`, `as if not committed`, or HEALTHY; and why,
+    if it is HEALTHY.
+    """
 
     what: str
     outcome: str
@@ -243,7 +253,7 @@ class Verdict:
 
 
 def judge(template: Template, root: Path, scratch: Path) -> Verdict:
-    """Run every command on what is damaged."""
+    """Run every command on a damaged place."""
     check = _Judge(template, root, scratch)
     check.run()
     if check.wrong:
@@ -284,9 +294,8 @@ class _Judge:
             rows = self._attempt(name, command)
             if rows is not None and rows != self._right():
                 if not self.noticed and rows in self.template.rows.values():
-                    self.older = (
-                        True  # a query whose last commit is gone is one that was killed before it
-                    )
+                    # Without its last commit a query looks as if it had been killed before it.
+                    self.older = True
                 else:
                     self.wrong.append(f"{name} gives other rows")
         if self.refused and not self.noticed:
@@ -296,20 +305,19 @@ class _Judge:
         return self.template.rows[max(self.template.rows)]
 
     def _attempt(self, name: str, command: Callable[[], Any]) -> Any:
-        """What the command returns; None: it was refused, as it should."""
+        """Return what the command returns; None if it was refused, as it should be."""
         try:
             return command()
         except MillpondError as e:
             self.refused_commands.append(name)
             if e.kind is ErrorKind.BATCH_NOT_COMMITTED:
-                self.older = (
-                    True  # the newest commit is gone, as of a query that was killed before it
-                )
+                # The newest commit is gone: the query looks as if it had been killed before it.
+                self.older = True
             elif e.kind is not ErrorKind.UNSUPPORTED:  # a type that a later Spark may have
                 self.refused.append(f"{name} is refused: {e.kind}: {e}")
             if e.kind is ErrorKind.INTERNAL or not e.hint:
                 self.wrong.append(f"{name}: {e.kind}: {e}")
-        except Exception as e:  # a traceback
+        except Exception as e:  # the command would print a traceback
             self.wrong.append(f"{name}: {type(e).__name__}: {e}")
         return None
 
@@ -319,7 +327,7 @@ class _Judge:
         return list(verify(LocalStorage(str(self.root)), "it").problems)
 
     def _made(self, make: Callable[..., object], name: str, **options: object) -> Rows | None:
-        """The rows of what a command makes; None if a look at it finds what is wrong: that a bit flipped."""
+        """Return the rows of what a command makes; None if a read finds that a bit has flipped."""
         place = self.scratch / name
         make(self.root, place, **options)
         found = (
@@ -342,7 +350,7 @@ class _Judge:
 
 
 def run_seed(made: list[Template], seed: int, directory: Path) -> tuple[str, Verdict]:
-    """Do the damage of a seed to one of the templates, and judge. Returns which template."""
+    """Do the damage of a seed to one of the templates, and judge. Return the template's name."""
     random = Random(seed)
     template = random.choice(made)
     root, scratch = directory / f"damaged-{seed}", directory / f"scratch-{seed}"
@@ -357,7 +365,7 @@ def run_seed(made: list[Template], seed: int, directory: Path) -> tuple[str, Ver
 
 
 def main() -> int:
-    """Run many seeds; print what came out healthy, and the score."""
+    """Run many seeds. Print what came out healthy, and the score."""
     parser = argparse.ArgumentParser()
     parser.add_argument("--seeds", type=int, default=100)
     parser.add_argument("--first", type=int, default=0)
@@ -370,7 +378,7 @@ def main() -> int:
             if arguments.queries is None
             else templates_in(arguments.queries, Path(name))
         )
-        with suppress(KeyboardInterrupt):  # the score of those that were done
+        with suppress(KeyboardInterrupt):  # then the score is that of the seeds so far
             for seed in range(arguments.first, arguments.first + arguments.seeds):
                 template, verdict = run_seed(made, seed, Path(name))
                 score[template, verdict.outcome] += 1

@@ -1,4 +1,4 @@
-"""Checkpoints built without a JVM whose keys and values are rows of Spark."""
+"""Builds Spark checkpoints without a JVM whose keys and values are rows of Spark."""
 
 from __future__ import annotations
 
@@ -6,9 +6,9 @@ from typing import Any
 
 import pyarrow as pa
 
-from millpond.ids import StoreId
+from millpond.model.ids import StoreId
 from millpond.rows.encode import encode_rows
-from millpond.rows.spark_types import Atom, Field, Struct
+from millpond.spark.types import Atom, Field, Struct
 from tests.checkpoints import CheckpointBuilder, utf
 
 KEY = Struct((Field("k", Atom("long")),))
@@ -16,7 +16,9 @@ VALUE = Struct((Field("n", Atom("string")),))
 
 
 class RowsBuilder(CheckpointBuilder):
-    """Versions 1, 2, ... of partition p add key `100 * p + version`; each third version writes the key of the one before again."""
+    """Versions 1, 2, ... of partition p each add the key `100 * p + version`. Each third version
+    writes the key of the version before again.
+    """
 
     def _number(self, store: StoreId, version: int) -> int:
         return 100 * store.partition + version - (1 if version % 3 == 0 else 0)
@@ -43,7 +45,7 @@ class RowsBuilder(CheckpointBuilder):
 
 
 def expected(version: int) -> list[dict[str, Any]]:
-    """The rows at `version`."""
+    """Return the rows at `version`."""
     rows = []
     for partition in range(2):
         found = {

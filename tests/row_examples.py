@@ -1,4 +1,4 @@
-"""Random schemas of Spark, and rows of them; used with and without a JVM."""
+"""Random schemas of Spark, and rows for them. Tests with and without a JVM use them."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ import pyarrow as pa
 from hypothesis import strategies as st
 
 from millpond.rows.arrow_types import struct_type
-from millpond.rows.spark_types import Array, Atom, Decimal, Field, Map, SparkType, Struct
+from millpond.spark.types import Array, Atom, Decimal, Field, Map, SparkType, Struct
 
 _DAYS = st.dates(dt.date(1, 1, 1), dt.date(9999, 12, 31))
 _TIMES = st.datetimes(dt.datetime(1, 1, 2), dt.datetime(9999, 12, 30))
@@ -51,7 +51,7 @@ _DECIMALS = st.integers(1, 38).flatmap(lambda p: st.builds(Decimal, st.just(p), 
 
 
 def types(atoms: Sequence[str] = ALL_ATOMS) -> st.SearchStrategy[SparkType]:
-    """Types of Spark, nested some levels deep."""
+    """Draw types of Spark, nested some levels deep."""
     leaf = st.one_of(st.sampled_from([Atom(name) for name in atoms]), _DECIMALS)
     return st.recursive(
         leaf,
@@ -65,14 +65,14 @@ def types(atoms: Sequence[str] = ALL_ATOMS) -> st.SearchStrategy[SparkType]:
 
 
 def structs(inner: st.SearchStrategy[SparkType], most: int) -> st.SearchStrategy[Struct]:
-    """Structs of up to `most` fields."""
+    """Draw structs of up to `most` fields."""
     return st.lists(inner, min_size=1, max_size=most).map(
         lambda kinds: Struct(tuple(Field(f"c{i}", kind) for i, kind in enumerate(kinds)))
     )
 
 
 def schemas(atoms: Sequence[str] = ALL_ATOMS) -> st.SearchStrategy[Struct]:
-    """Schemas of rows; now and then of more fields than one word has null bits for."""
+    """Draw schemas of rows; a few have more fields than one word of null bits holds."""
     wide = st.lists(st.sampled_from([Atom(name) for name in atoms]), min_size=62, max_size=130)
     return st.one_of(
         structs(types(atoms), 6),
@@ -83,7 +83,7 @@ def schemas(atoms: Sequence[str] = ALL_ATOMS) -> st.SearchStrategy[Struct]:
 
 
 def values(kind: SparkType, *, null: bool = True) -> st.SearchStrategy[Any]:
-    """Values of a type, as `pyarrow.array` takes them; None among them."""
+    """Draw values of a type, as `pyarrow.array` takes them; None among them."""
     if isinstance(kind, Decimal):
         top = 10**kind.precision - 1
         some: st.SearchStrategy[Any] = st.integers(-top, top).map(
@@ -104,11 +104,11 @@ def values(kind: SparkType, *, null: bool = True) -> st.SearchStrategy[Any]:
 def tables(
     draw: st.DrawFn, *, atoms: Sequence[str] = ALL_ATOMS, most: int = 12
 ) -> tuple[Struct, list[dict[str, Any]]]:
-    """A schema, and rows of it."""
+    """Draw a schema and rows of it."""
     schema = draw(schemas(atoms))
     return schema, draw(st.lists(values(schema, null=False), max_size=most))
 
 
 def arrow(schema: Struct, rows: list[dict[str, Any]]) -> Any:
-    """The rows as a `pyarrow.StructArray`."""
+    """Return the rows as a `pyarrow.StructArray`."""
     return pa.array(rows, struct_type(schema))

@@ -1,6 +1,8 @@
-"""A real S3 server over HTTP on loopback at a free port: moto's, behind a middleware that counts requests and injects faults.
+"""A real S3 server over HTTP on loopback at a free port: moto, behind a middleware that counts
+requests and injects faults.
 
-moto looks and then writes where S3 does both at once (`If-None-Match`); here one request that writes runs at a time.
+S3 checks and writes in one step (`If-None-Match`); moto checks first, then writes. So the
+middleware lets in one writing request at a time.
 """
 
 from __future__ import annotations
@@ -29,7 +31,7 @@ HADOOP = {
 
 
 def instant_retry(deadline_ms: int = 60_000) -> Retry:
-    """A retry whose time passes by its own pauses alone: the longest pause each time."""
+    """Return a retry whose clock only its own pauses move. Each pause is the longest allowed."""
     now = [0.0]
 
     def sleep(seconds: float) -> None:
@@ -40,7 +42,10 @@ def instant_retry(deadline_ms: int = 60_000) -> Retry:
 
 @dataclass(frozen=True)
 class Request:
-    """One request as a fault sees it. `number` counts from 1 over the requests since the fault was set."""
+    """One request, as a fault sees it.
+
+    number: counts from 1, since the fault was set.
+    """
 
     method: str
     path: str
@@ -50,7 +55,9 @@ class Request:
 
     @property
     def operation(self) -> str:
-        """`GET`, `PUT`, `COPY`, `HEAD`, `LIST`, `DELETE`, or of a multipart upload `CREATE`, `PART`, `COMPLETE`, `ABORT`."""
+        """Return `GET`, `PUT`, `COPY`, `HEAD`, `LIST` or `DELETE`; for a multipart upload `CREATE`,
+        `PART`, `COMPLETE` or `ABORT`.
+        """
         if self.method == "POST":
             return (
                 "DELETE"
@@ -73,11 +80,12 @@ class Fault:
     """What happens to a request.
 
     code, status: the answer instead of the server's own; status 0: the connection breaks.
-    applied: the server does it all the same, before.
-    cut: the answer's body ends so many bytes early; with `flip` a byte of it is wrong instead.
+    applied: the server does what was asked before that.
+    cut: the answer's body ends this many bytes early; with `flip` one byte of it is wrong instead.
     html: the answer is a web page.
-    late_s: so long nothing comes: before anything is done; or, with `applied`, when it is done; or, with `cut`, in mid-body. With
-        status 200 the answer is the server's own in the end.
+    late_s: the answer comes so much later. The server waits before it does anything; with `applied`
+    after it has done it; with `cut` in the middle of the body. With status 200 the answer is the
+    server's own in the end.
     """
 
     status: int = 0
@@ -99,7 +107,7 @@ class S3Server:
 
     endpoint: str = ""
     latency_s: float = 0.0
-    ignores_conditions: bool = False  # as some servers do
+    ignores_conditions: bool = False  # some servers do
     in_flight: int = 0
     most_in_flight: int = 0
     counts: Counter[str] = field(default_factory=Counter)
@@ -111,25 +119,29 @@ class S3Server:
 
     @contextmanager
     def faults(self, chooser: Chooser) -> Iterator[None]:
-        """Ask `chooser` about each request meanwhile."""
+        """Ask `chooser` about each request while the block runs."""
         self._chooser, self._number = chooser, 0
         try:
             yield
         finally:
             self._chooser = None
 
-    def bucket(self, region: str = "us-east-1") -> str:
-        """Make a bucket and return its name."""
+    def client(self, region: str = "us-east-1") -> Any:
+        """Return boto3's own client."""
         import boto3
 
-        name = f"b-{uuid.uuid4().hex}"
-        client = boto3.client(
+        return boto3.client(
             "s3",
             endpoint_url=self.endpoint,
             region_name=region,
             aws_access_key_id=HADOOP["fs.s3a.access.key"],
             aws_secret_access_key=HADOOP["fs.s3a.secret.key"],
         )
+
+    def bucket(self, region: str = "us-east-1") -> str:
+        """Make a bucket and return its name."""
+        name = f"b-{uuid.uuid4().hex}"
+        client = self.client(region)
         place: Any = (
             {}
             if region == "us-east-1"
@@ -139,21 +151,29 @@ class S3Server:
         return name
 
     def settings(self, **options: object) -> StorageSettings:
-        """Settings that reach this server; options by short name with `_` for `.`."""
+        """Return settings that reach this server.
+
+        Args:
+            options: by short name, with `_` for `.`.
+        """
         given = {name.replace("_", "."): value for name, value in options.items()}
         return storage_settings(resolve({"storage.s3.endpoint": self.endpoint, **given}), HADOOP)
 
     def storage(
         self, bucket: str, prefix: str = "", *, client: S3Client | None = None, **changes: Any
     ) -> S3Storage:
-        """A storage on this server, whose pauses take no time. `changes`: fields of `S3Settings`."""
+        """Return a storage on this server whose pauses take no time.
+
+        Args:
+            changes: fields of `S3Settings`.
+        """
         settings = replace(self.settings().s3, **changes)
         return S3Storage(bucket, prefix, settings, retry=instant_retry(), client=client)
 
     # ---- WSGI
 
     def wrap(self, application: Any) -> Any:
-        """Return the application with counting and faults around it."""
+        """Return the application wrapped with counting and faults."""
 
         def serve(environ: dict[str, Any], start_response: Any) -> Iterable[bytes]:
             request = self._note(environ)
@@ -180,7 +200,8 @@ class S3Server:
                     return _cut(environ, damaged, fault.late_s) if fault.cut else [damaged]
                 time.sleep(fault.late_s)
             else:
-                # A server reads what it is sent before it refuses it; otherwise the connection would be reset.
+                # A server reads the whole body before it refuses it; otherwise the connection would
+                # be reset.
                 environ["wsgi.input"].read(int(environ.get("CONTENT_LENGTH") or 0))
             if fault.status == 0:
                 _break(environ)
@@ -227,14 +248,14 @@ class S3Server:
 
 
 def _cut(environ: dict[str, Any], data: bytes, late_s: float) -> Iterator[bytes]:
-    """A body after which nothing comes, and then the connection breaks."""
+    """Yield a part of a body; then send nothing, and break the connection."""
     yield data
     time.sleep(late_s)
     _break(environ)
 
 
 def _break(environ: dict[str, Any]) -> NoReturn:
-    # An exception alone would leave the connection open, for the next request.
+    # An exception alone would leave the connection open for the next request.
     environ["werkzeug.socket"].shutdown(socket.SHUT_RDWR)
     raise ConnectionResetError("a fault of the test")
 
@@ -250,7 +271,7 @@ def s3_server() -> Iterator[S3Server]:
         protocol_version = "HTTP/1.1"
 
         def log(self, type: str, message: str, *args: Any) -> None:
-            """Requests are in `S3Server.log`."""
+            """Log nothing: `S3Server.log` has the requests."""
 
     server = S3Server()
     settings.S3_UPLOAD_PART_MIN_SIZE = 1

@@ -1,4 +1,4 @@
-"""What `test_spread` has done: in a module of its own, as work that runs elsewhere must be."""
+"""The work that `test_spread` spreads. Work that runs elsewhere must be in a module of its own."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ class Unsendable(Exception):
 
 
 def work(shared: str, job: int) -> str:
-    """Return what is shared and the job; fail as negative numbers ask for."""
+    """Return what is shared, and the job. Fail as negative numbers ask."""
     if job == -1:
         raise FormatError("broken", kind=ErrorKind.SAVEPOINT_DAMAGED)
     if job == -2:

@@ -1,1 +1,4 @@
-"""The demo: four stateful streaming jobs over real flights, killed in mid-batch, compared row by row."""
+"""The demo: four stateful streaming jobs over real flights.
+
+It kills them in mid-batch, and compares their results row by row with a batch computation.
+"""

@@ -1,4 +1,4 @@
-"""Reads from a query's Spark checkpoint which micro-batches were begun and committed, and what state was written."""
+"""Reads from a Spark checkpoint which micro-batches began and committed, and which state exists."""
 
 from __future__ import annotations
 
@@ -17,33 +17,33 @@ class QueryLog:
     root: Path
 
     def begun(self) -> int:
-        """Return the newest batch in the offset log, -1 for none: Spark decided what is in it."""
+        """Return the newest batch in the offset log; -1 for none. Spark has decided its input."""
         return _newest(self.root / "offsets")
 
     def committed(self) -> int:
-        """Return the newest batch in the commit log, -1 for none: Spark will not run it again."""
+        """Return the newest batch in the commit log; -1 for none. Spark will not run it again."""
         return _newest(self.root / "commits")
 
     def running(self) -> int | None:
-        """Return the batch that was begun and not committed, if there is one."""
+        """Return the batch that has begun and is not committed, if there is one."""
         begun = self.begun()
         return begun if begun > self.committed() else None
 
     def files_begun(self) -> int:
-        """Return how many files of the slowest of its feeds the newest begun batch has reached, 0 for none."""
+        """Return how many files of its slowest feed the newest begun batch has reached."""
         begun = self.begun()
         if begun < 0:
             return 0
         try:
             text = (self.root / "offsets" / str(begun)).read_text()
         except FileNotFoundError:
-            return 0  # purged between the two looks; the next look sees a newer one
+            return 0  # Spark purged the entry meanwhile; the next look sees a newer one
         return min(
             (int(offset) + 1 for offset in re.findall(r'"logOffset":(\d+)', text)), default=0
         )
 
     def stores_written(self, batch: int) -> tuple[int, int]:
-        """Return how many state stores already hold the version that `batch` makes, and how many stores there are."""
+        """Return how many stores already hold the version of `batch`, and how many stores exist."""
         stores: dict[Path, bool] = {}
         for folder, _, names in os.walk(self.root / "state"):
             versions = [int(match[1]) for match in map(STATE_FILE.match, names) if match]
@@ -52,14 +52,14 @@ class QueryLog:
         return sum(stores.values()), len(stores)
 
     def state_bytes(self) -> int:
-        """Return the bytes of all files of state, links counted once."""
+        """Return the bytes of all files of state. Links count once."""
         sizes: dict[int, int] = {}
         for folder, _, names in os.walk(self.root / "state"):
             for name in names:
                 try:
                     status = os.stat(os.path.join(folder, name))
                 except FileNotFoundError:
-                    continue  # collected by a running job
+                    continue  # a running job has collected it
                 sizes[status.st_ino] = status.st_size
         return sum(sizes.values())
 

@@ -1,4 +1,4 @@
-"""Runs the streaming jobs to their end through a series of kills, and records what happened."""
+"""Runs the streaming jobs to their end through a series of kills, and records what happens."""
 
 from __future__ import annotations
 
@@ -17,20 +17,20 @@ from integration.demo.screen import Screen
 from integration.demo.verify import Verified, verify
 
 POLL_S = 0.004
-# A killed driver's helpers notice by end of file, at once; this is the patience of a loaded machine.
+# A killed driver's helpers read the end of a file, and end at once. A loaded machine takes longer.
 GONE_WITHIN_S = 20.0
-# No batch of any job within this time: something hangs.
+# If no job commits a batch within this time, something hangs.
 STALL_S = 120.0
 JVM_CHECK_S = 2.0
 
 
 class DemoFailed(Exception):
-    """The demo cannot go on, or something did not hold; the message says what."""
+    """The demo cannot go on, or something did not hold. The message says what."""
 
 
 @dataclass(slots=True, kw_only=True)
 class JobRecord:
-    """What one job's progress reports add up to, over all its lives."""
+    """The sum of one job's progress reports, over all its lives."""
 
     state_rows: int = 0
     peak_state_rows: int = 0
@@ -62,17 +62,15 @@ class Aim:
 class Kill:
     """One kill -9 of the driver, seen from the files that it left."""
 
-    job: str  # the job that was aimed at
+    job: str  # the target
     batch: int
-    mid_batch: bool  # after the death: begun in the offset log, not in the commit log
+    mid_batch: bool  # the dead driver left the batch in the offset log, and not in the commit log
     others: tuple[str, ...]  # other jobs that were in mid-batch too
     stores_written: int  # stores of the job that already held the state of the batch
     stores: int
     killed: tuple[str, ...]  # roles
-    gone_ms: int  # until the last process of the run had ended, the agent by itself
-    verified: (
-        Verified | None
-    )  # what the job's Spark checkpoint holds now; None with Spark's own store
+    gone_ms: int  # until the last process of the run had ended; the agent ends by itself
+    verified: Verified | None  # what the Spark checkpoint holds; None with Spark's own store
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -81,11 +79,11 @@ class AgentKill:
 
     job: str
     batch: int
-    committed_ms: int  # until the batch was committed all the same
+    committed_ms: int  # until the batch was committed nevertheless
 
 
 class Campaign:
-    """The lives of one driver: start, kill in mid-batch, start again, up to the end of the data."""
+    """The lives of one driver: start, kill in mid-batch, start again, until the data ends."""
 
     def __init__(
         self,
@@ -117,10 +115,10 @@ class Campaign:
         self._plan = self._planned(kills)
 
     def _planned(self, kills: int) -> list[Aim]:
-        """Return the kills to come, spread over the run; jobs and files drawn from the seed."""
+        """Return the kills to come, spread over the run. The seed decides jobs and files."""
         names = [job.name for job in JOBS]
         self._rng.shuffle(names)
-        # After the first kill of a driver, one of the agent alone, where there is an agent.
+        # After the first driver, kill an agent alone, if there is an agent.
         targets = ["driver"] * kills
         if self.provider == "millpond":
             targets.insert(1, "agent")
@@ -144,10 +142,11 @@ class Campaign:
             pass
 
     def _life(self) -> bool:
-        """Run one driver; return True when it reached the end of the data, False when it was killed."""
+        """Run one driver. Return whether it reached the end of the data; False: it was killed."""
         self.lives += 1
         self._jvm_seen, self._ended = False, set()
-        # A batch that the last life left unfinished is not one that runs: only what this life begins counts.
+        # A batch that the last life left unfinished does not run yet. Only batches that this life
+        # begins count.
         inherited = {name: log.begun() for name, log in self.logs.items()}
         self.screen.live("starting Spark ..." if self.lives == 1 else "starting Spark again ...")
         watched: int | None = None
@@ -173,12 +172,13 @@ class Campaign:
                 ):
                     continue
                 watched = batch
-                # Anywhere in the batch: planning, reading, state updates, state commit, sink commit. The machine may have become
-                # faster than it was in the batches so far, and the data ends: sooner after every miss.
+                # The kill may come anywhere in the batch: planning, reading, state updates, state
+                # commit, sink commit. The batch may be faster than those before it. So the pause
+                # halves after every miss, because the data ends.
                 time.sleep(self._rng.uniform(0.0, 0.9) * self._typical_batch_s(aim.job) / 2**missed)
                 if log.running() != batch:
                     missed += 1
-                    continue  # that batch was faster; the next one then
+                    continue  # that batch was faster: try the next one
                 missed = 0
                 if aim.target == "agent":
                     self._kill_agent(child, aim.job, batch)
@@ -198,7 +198,7 @@ class Campaign:
         return True
 
     def _aim(self) -> Aim:
-        """Return the next kill to come; at a job that still runs, if the one it was meant for has reached its end."""
+        """Return the next kill. If its job has ended, aim at a job that still runs."""
         aim = self._plan[0]
         if aim.job in self._ended:
             left = [job.name for job in JOBS if job.name not in self._ended]
@@ -207,7 +207,10 @@ class Campaign:
         return aim
 
     def _check_alive(self, heard: float) -> None:
-        """Raise DemoFailed if the JVM died by itself (its driver would wait for ever), or nothing came since `heard`."""
+        """Raise DemoFailed if the JVM died by itself, or if nothing came since `heard` for long.
+
+        The driver of a dead JVM would wait for ever.
+        """
         now = time.monotonic()
         if now < self._checked + JVM_CHECK_S:
             return
@@ -250,17 +253,19 @@ class Campaign:
             stores=stores,
             killed=tuple(process.role for process in victims),
             gone_ms=gone_ms,
-            verified=verify(self.logs[job].root, self.work, self.tag)
-            if self.provider == "millpond"
-            else None,
+            verified=(
+                verify(self.logs[job].root, self.work, self.tag)
+                if self.provider == "millpond"
+                else None
+            ),
         )
 
     def _kill_agent(self, child: Driver, job: str, batch: int) -> None:
-        """Kill the agent in `batch` and see the batch committed by the same driver, with a new agent."""
+        """Kill the agent in `batch`. The same driver must commit the batch, with a new agent."""
         victims: list[processes.Process] = []
 
         def started() -> bool:
-            # the first batch of a life may have begun before a store has
+            # The first batch of a life may begin before a store starts the agent.
             victims[:] = [
                 process for process in processes.find(self.tag) if process.role == "agent"
             ]
@@ -293,7 +298,8 @@ class Campaign:
         self.agent_kills.append(AgentKill(job=job, batch=batch, committed_ms=committed_ms))
         self.screen.stamped(f"kill -9 of the agent alone, in batch {batch} of {job}", style="red")
         self.screen.line(
-            f"          the shim started another, the batch was committed {committed_ms} ms later, no query noticed"
+            f"          the shim started another, the batch was committed {committed_ms} ms later,"
+            " no query noticed"
         )
 
     def _await_gone(self, why: str) -> None:
@@ -311,8 +317,9 @@ class Campaign:
                 read = sum(min(log.files_begun(), self.files) for log in self.logs.values())
                 share = read / (self.files * len(self.logs))
                 self.screen.status(
-                    f"{share:4.0%}  {event['job']:8}  batch {event['batch']:3}  {event['input_rows']:6,} rows in"
-                    f"  {event['state_rows']:7,} in state  commit {event['commit_ms']:4} ms"
+                    f"{share:4.0%}  {event['job']:8}  batch {event['batch']:3} "
+                    f" {event['input_rows']:6,} rows in  {event['state_rows']:7,} in state  commit"
+                    f" {event['commit_ms']:4} ms"
                 )
             case "running":
                 what = (
@@ -324,7 +331,7 @@ class Campaign:
             case "finished":
                 self._ended.add(event["job"])
             case "failed":
-                # The stack is Spark's own scheduler; it is in the log for those who want it.
+                # The rest is the stack of Spark's scheduler. The log has it.
                 reason = event["message"].partition("\n")[0]
                 raise DemoFailed(f"job {event['job']} failed: {reason}\n{log_tail(self.work)}")
 
@@ -337,17 +344,19 @@ class Campaign:
             return
         number = sum(kill.mid_batch for kill in self.kills) + 1
         self.screen.stamped(
-            f"kill -9 number {number}, driver and JVM in mid-batch: batch {kill.batch} of {kill.job} begun, not committed",
+            f"kill -9 number {number}, driver and JVM in mid-batch: batch {kill.batch} of"
+            f" {kill.job} begun, not committed",
             style="red",
         )
         self.screen.line(
-            f"          {kill.stores_written} of its {kill.stores} state stores had that batch already; "
-            f"all processes gone after {kill.gone_ms} ms"
+            f"          {kill.stores_written} of its {kill.stores} state stores had that batch"
+            f" already; all processes gone after {kill.gone_ms} ms"
         )
         if kill.others:
             self.screen.line(f"          in mid-batch as well: {', '.join(kill.others)}")
         if kill.verified and not kill.verified.problems:
             self.screen.line(
-                f"          left intact: {kill.verified.changelogs} changelogs, {kill.verified.snapshots} snapshots of "
-                f"{kill.job} read back, {kill.verified.versions} versions of its stores can be restored"
+                f"          left intact: {kill.verified.changelogs} changelogs,"
+                f" {kill.verified.snapshots} snapshots of {kill.job} read back,"
+                f" {kill.verified.versions} versions of its stores can be restored"
             )

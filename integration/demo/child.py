@@ -30,20 +30,23 @@ class Driver:
         self._reader.start()
 
     def event(self, timeout_s: float) -> dict[str, Any] | None:
-        """Return the next event, an empty one if none came within `timeout_s`, None when the driver has ended."""
+        """Return the next event; an empty one if none came within `timeout_s` seconds.
+
+        None if the driver has ended.
+        """
         try:
             return self._events.get(timeout=timeout_s)
         except queue.Empty:
             return {}
 
     def join(self) -> None:
-        """Wait until the ended driver's events are read."""
+        """Wait until all events of the ended driver are read."""
         self._reader.join()
 
     def _read(self) -> None:
         try:
             for line in self._pipe:
-                if line.endswith("\n"):  # the last line of a killed driver may be torn
+                if line.endswith("\n"):  # a killed driver may leave half a line
                     self._events.put(json.loads(line))
         finally:
             self._events.put(None)
@@ -51,8 +54,8 @@ class Driver:
 
 @contextmanager
 def driver(work: Path, provider: str, tag: str) -> Iterator[Driver]:
-    """Start the driver; at the end of the block, whatever the reason, kill what is left of its processes."""
-    # A pipe of their own for the events: stdout is inherited by the JVM, which may print to it what it likes.
+    """Start the driver. The end of the block kills its remaining processes."""
+    # Events have a pipe of their own: the JVM inherits stdout, and may print anything to it.
     reading, writing = os.pipe()
     with open(reading, encoding="utf-8") as events:
         try:
@@ -87,7 +90,7 @@ def driver(work: Path, provider: str, tag: str) -> Iterator[Driver]:
 
 
 def log_path(work: Path) -> Path:
-    """Return the file that takes stdout and stderr of all lives: Spark's log and the agent's."""
+    """Return the file for stdout and stderr of all lives: Spark's log and the agent's."""
     return work / "driver.log"
 
 
@@ -98,7 +101,10 @@ def log_tail(work: Path) -> str:
 
 
 def environment(work: Path, tag: str) -> dict[str, str]:
-    """Return the environment of the demo's children: tagged, on loopback, scratch below `work`, this Spark only."""
+    """Return the environment of the demo's children.
+
+    It has the tag, loopback only, scratch directories below `work`, and no other Spark.
+    """
     inherited = {
         name: value
         for name, value in os.environ.items()

@@ -1,6 +1,6 @@
-"""Compares every row that the streaming jobs wrote with a batch computation of the same query over the same files.
+"""Compares every row of the streaming jobs with a batch computation over the same files.
 
-Started as `python -m integration.demo.compare <work>`: prints one JSON object, `{job name: Verdict}`.
+`python -m integration.demo.compare <work>` prints one JSON object: `{job name: Verdict}`.
 """
 
 from __future__ import annotations
@@ -24,15 +24,13 @@ SAMPLES = 5
 class Verdict:
     """How one job's output relates to the batch result."""
 
-    rows: int  # written by the stream, marker excluded
-    expected: int  # of the batch result
-    missing: int  # rows of the batch result that the stream did not write (a row due twice and written once counts one)
-    unexpected: (
-        int  # rows that the stream wrote and the batch result does not have, or has fewer times
-    )
+    rows: int  # that the stream wrote, without the marker
+    expected: int  # rows of the batch result
+    missing: int  # rows that the stream wrote fewer times than the batch result has them
+    unexpected: int  # rows that the stream wrote more times than the batch result has them
     samples: tuple[str, ...]  # a few of those rows
-    source_rows: int  # flights that the output stands for, counted from the stream's own output
-    source_expected: int  # the same number, counted in Python while the files were written
+    source_rows: int  # flights behind the output, counted from the stream's own output
+    source_expected: int  # the same number, counted in Python when it wrote the files
 
     @property
     def equal(self) -> bool:
@@ -82,7 +80,8 @@ def compare_all(spark: SparkSession, work: Path) -> dict[str, Verdict]:
     verdicts = {}
     for job in JOBS:
         expected = without_marker(job, job.build(read, feeds.lateness, False))
-        # The sink's own log of committed files decides what was written: a file of a killed batch does not count.
+        # Spark reads the files that the sink's log names. So a file of a killed batch does not
+        # count.
         written = without_marker(job, spark.read.parquet(str(work / "out" / job.name)))
         source_expected = feeds.with_tailnum if job.name == "sessions" else feeds.flights
         verdicts[job.name] = compare(job, expected, written, source_expected)

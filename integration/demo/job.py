@@ -1,8 +1,8 @@
 """The driver process that the demo kills: runs the four streaming queries to their end.
 
-Started as `python -m integration.demo.job <work> <provider> <fd>`. Writes one JSON object a line to the file descriptor:
-`started`, `running`, `progress` (a micro-batch was committed), `finished`, `failed`. Ends by itself when stdin closes, so
-it cannot outlive the demo.
+The demo starts it by `python -m integration.demo.job <work> <provider> <fd>`. It writes one JSON
+object a line to the file descriptor: `started`, `running`, `progress` (a micro-batch is committed),
+`finished`, `failed`. It ends when its stdin closes, so it cannot outlive the demo.
 """
 
 from __future__ import annotations
@@ -31,7 +31,7 @@ from integration.demo.session import open_session
 
 
 class Events:
-    """Tells the demo's parent process what happens, from any thread."""
+    """Tells the parent process what happens. Any thread may call it."""
 
     def __init__(self, fd: int) -> None:
         self._out = open(fd, "w", encoding="utf-8", buffering=1)  # noqa: SIM115 (open to the end of the process)
@@ -43,7 +43,7 @@ class Events:
 
 
 class Reporter(StreamingQueryListener):
-    """Passes on what Spark tells about each micro-batch."""
+    """Passes on Spark's reports of micro-batches."""
 
     def __init__(self, events: Events) -> None:
         self.events = events
@@ -56,14 +56,17 @@ class Reporter(StreamingQueryListener):
         self.events.say("progress", **summary(json.loads(event.progress.json)))
 
     def onQueryIdle(self, event: QueryIdleEvent) -> None:
-        """Nothing to tell."""
+        """There is nothing to tell."""
 
     def onQueryTerminated(self, event: QueryTerminatedEvent) -> None:
         self.ended.put((str(event.id), event.exception))
 
 
 def summary(progress: dict[str, Any]) -> dict[str, Any]:
-    """Return what the demo shows of a StreamingQueryProgress; counters are summed over the query's operators."""
+    """Return the parts of a StreamingQueryProgress that the demo shows.
+
+    Counters are sums over the query's operators.
+    """
     operators: list[dict[str, Any]] = progress["stateOperators"]
     custom: dict[str, int] = {}
     for operator in operators:
@@ -84,7 +87,7 @@ def summary(progress: dict[str, Any]) -> dict[str, Any]:
 
 
 def start(spark: SparkSession, work: Path, feeds: Feeds) -> dict[str, StreamingQuery]:
-    """Start the four queries, or resume them where their Spark checkpoints say; return them by query id."""
+    """Start the four queries, or resume them from their Spark checkpoints. Return them by id."""
     read = stream_reader(spark, feeds)
     queries = {}
     for job in JOBS:
@@ -103,7 +106,7 @@ def start(spark: SparkSession, work: Path, feeds: Feeds) -> dict[str, StreamingQ
 
 
 def die_with_parent() -> None:
-    # Not through sys.stdin: its buffer would be locked by this thread when the interpreter ends.
+    # Not by sys.stdin: this thread would hold the lock of its buffer when the interpreter ends.
     while os.read(0, 4096):
         pass
     os._exit(3)

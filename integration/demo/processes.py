@@ -1,7 +1,7 @@
-"""Finds and kills exactly the processes that the demo started, and proves that none is left (Linux: reads /proc).
+"""Finds and kills exactly the processes that the demo started, and proves that none is left.
 
-Every child carries a tag in its environment, which its own children inherit; so a process is found even when its parent
-is dead, and nobody else's process can be mistaken for ours.
+Every child has a tag in its environment, and its own children inherit it. So this finds a process
+even if its parent is dead, and never takes a stranger's process. It reads /proc, so it needs Linux.
 """
 
 from __future__ import annotations
@@ -26,11 +26,11 @@ class Process:
 
 
 def find(value: str, name: str = TAG) -> list[Process]:
-    """Return the live processes with `value` in their environment; zombies, which only wait for their parent, do not count.
+    """Return the live processes with `value` in their environment. Zombies do not count.
 
     Args:
-        value: whole value of the variable.
-        name: the variable; the demo's tag unless told.
+        value: the whole value of the variable.
+        name: the variable.
     """
     needle = f"{name}={value}".encode()
     found = []
@@ -43,7 +43,7 @@ def find(value: str, name: str = TAG) -> list[Process]:
             stat = (entry / "stat").read_text().rpartition(")")[2].split()
             command = (entry / "cmdline").read_bytes().split(b"\0")
         except (FileNotFoundError, ProcessLookupError, PermissionError):
-            continue  # ended while we looked, or belongs to somebody else
+            continue  # it has ended meanwhile, or it belongs to another user
         if stat[0] not in ("Z", "X"):
             found.append(Process(pid=int(entry.name), role=_role(command), started=int(stat[19])))
     return found
@@ -59,7 +59,7 @@ def _role(command: list[bytes]) -> str:
 
 
 def kill(processes: Iterable[Process]) -> None:
-    """Send SIGKILL to each; one that ended in the meantime is fine."""
+    """Send SIGKILL to each. A process that has ended meanwhile is fine."""
     for process in processes:
         try:
             os.kill(process.pid, signal.SIGKILL)
@@ -68,10 +68,12 @@ def kill(processes: Iterable[Process]) -> None:
 
 
 def end_all(value: str, *, timeout_s: float) -> None:
-    """Kill what carries the tag `value` until nothing does: a process may start another while it dies.
+    """Kill processes with the tag `value` until there is none.
+
+    One pass may not do: a process may start another while it dies.
 
     Raises:
-        TimeoutError: something is still there after `timeout_s`.
+        TimeoutError: a process is still there after `timeout_s` seconds.
     """
 
     def none_left() -> bool:
@@ -86,7 +88,7 @@ def end_all(value: str, *, timeout_s: float) -> None:
 
 
 def wait_until(condition: Callable[[], bool], *, timeout_s: float, every_s: float = 0.02) -> bool:
-    """Return True as soon as `condition` holds, False if it does not within `timeout_s`."""
+    """Return True as soon as `condition` holds; False if it does not within `timeout_s` seconds."""
     deadline = time.monotonic() + timeout_s
     while not condition():
         if time.monotonic() > deadline:

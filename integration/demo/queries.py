@@ -1,4 +1,4 @@
-"""The four jobs. Each is written once and built twice: over streams, and over the same files as one batch."""
+"""The four jobs. The demo builds each twice: over streams, and over the same files as one batch."""
 
 from __future__ import annotations
 
@@ -21,12 +21,12 @@ class Job:
     name: str
     title: str  # for people
     feeds: tuple[str, ...]  # what it reads
-    event_time: str  # output column that tells the marker from real rows
+    event_time: str  # the output column that tells the marker from real rows
     build: Builder  # (reader of a feed by name, watermark delay, streaming?) -> result
 
 
 def hourly_delays(read: Reader, lateness: str, streaming: bool) -> DataFrame:
-    """Return flights, departures and delays (minutes) per carrier and hour of scheduled departure."""
+    """Return flights, departures and delays in minutes, by carrier and scheduled hour."""
     flights = read("flights").withWatermark("event_time", lateness)
     late = F.count_if(F.col("dep_delay") > 15)
     return (
@@ -48,12 +48,12 @@ def unique_flights(read: Reader, lateness: str, streaming: bool) -> DataFrame:
     delivered = read("deliveries").withWatermark("event_time", lateness)
     if streaming:
         return delivered.dropDuplicatesWithinWatermark(["flight_id"])
-    # Spark has no dropDuplicatesWithinWatermark for batches: there every row is within reach of every other.
+    # Spark has no dropDuplicatesWithinWatermark for batches: a batch has no watermark.
     return delivered.dropDuplicates(["flight_id"])
 
 
 def flights_with_weather(read: Reader, lateness: str, streaming: bool) -> DataFrame:
-    """Return every flight with the weather at its airport in its hour, null where none was recorded."""
+    """Return every flight with the weather at its airport in its hour; null if it is unknown."""
     flights = read("flights").withWatermark("flight_hour", lateness)
     weather = read("weather").withWatermark("weather_hour", lateness)
     same = (F.col("origin") == F.col("station")) & (F.col("flight_hour") == F.col("weather_hour"))
@@ -124,11 +124,11 @@ def stream_reader(spark: SparkSession, feeds: Feeds) -> Reader:
 
 
 def batch_reader(spark: SparkSession, feeds: Feeds) -> Reader:
-    """Return a reader that reads a feed at once, marker included (`without_marker` removes its traces)."""
+    """Return a reader that reads a whole feed, with the marker. `without_marker` removes that."""
     return lambda feed: spark.read.parquet(feeds.folder(feed))
 
 
 def without_marker(job: Job, result: DataFrame) -> DataFrame:
-    """Return `result` less the rows that stem from the marker file."""
+    """Return `result` without the rows that come from the markers."""
     day_before = MARKER_TIME.strftime("%Y-01-01 00:00:00")
     return result.where(F.col(job.event_time) < F.lit(day_before).cast("timestamp"))

@@ -1,4 +1,7 @@
-"""`make demo`: real streaming jobs on Millpond, killed with -9 in mid-batch, compared row by row with a batch run."""
+"""`make demo`: kills real streaming jobs on Millpond in mid-batch (`kill -9`).
+
+Then it compares their results row by row with a batch run.
+"""
 
 from __future__ import annotations
 
@@ -65,15 +68,18 @@ def introduce(screen: Screen, options: argparse.Namespace) -> None:
     )
     span = f"the first {FAST_DAYS} days of 2013" if options.fast else "2013"
     screen.line(
-        f"Every flight that left New York in {span}, with the weather, replayed as a stream of files:"
+        f"Every flight that left New York in {span}, with the weather, replayed as a stream of"
+        " files:"
     )
     for job in JOBS:
         screen.line(f"  {job.name:9} {job.title}")
     screen.line(
-        "Why it is hard: a killed batch leaves half-written files, and some state stores a version ahead of others."
+        "Why it is hard: a killed batch leaves half-written files, and some state stores a version"
+        " ahead of others."
     )
     screen.line(
-        "To go on with no row lost, doubled or different, each store must come back exactly as it was committed."
+        "To go on with no row lost, doubled or different, each store must come back exactly as it"
+        " was committed."
     )
     screen.line()
 
@@ -85,17 +91,17 @@ def prepare(screen: Screen, work: Path, options: argparse.Namespace) -> data.Fee
     days, period_days = (FAST_DAYS, 2) if options.fast else (366, 10)
     feeds = data.prepare(work / "feeds", days=days, period_days=period_days, seed=options.seed)
     screen.stamped(
-        f"{feeds.flights:,} flights and {feeds.weather:,} hours of weather in {feeds.files} files per feed; "
-        f"{feeds.redelivered:,} flights are delivered twice (seed {options.seed})"
+        f"{feeds.flights:,} flights and {feeds.weather:,} hours of weather in {feeds.files} files"
+        f" per feed; {feeds.redelivered:,} flights are delivered twice (seed {options.seed})"
     )
     return feeds
 
 
 def compare(work: Path, tag: str) -> dict[str, Any]:
-    """Run the comparison in a process of its own; return its verdicts by job.
+    """Run the comparison in a process of its own. Return its verdicts by job.
 
     Raises:
-        DemoFailed: it did not come to a verdict.
+        DemoFailed: the comparison failed.
     """
     with (work / "compare.log").open("wb") as log:
         done = subprocess.run(
@@ -119,7 +125,7 @@ def compare(work: Path, tag: str) -> dict[str, Any]:
 def result_of(
     campaign: Campaign, feeds: data.Feeds, verdicts: dict[str, Any], options: argparse.Namespace
 ) -> dict[str, Any]:
-    """Return the demo's result as it goes out with `--json`."""
+    """Return the demo's result, as `--json` prints it."""
     rows_in = {
         "flights": feeds.flights,
         "deliveries": feeds.flights + feeds.redelivered,
@@ -144,12 +150,14 @@ def result_of(
             "late_rows": record.late_rows,
             "peak_state_rows": record.peak_state_rows,
             "state_bytes": log.state_bytes(),
-            "verified": asdict(verify(log.root, campaign.work, campaign.tag))
-            if options.provider == "millpond"
-            else None,
-            "commit_ms_median": sorted(record.commit_ms)[len(record.commit_ms) // 2]
-            if record.commit_ms
-            else None,
+            "verified": (
+                asdict(verify(log.root, campaign.work, campaign.tag))
+                if options.provider == "millpond"
+                else None
+            ),
+            "commit_ms_median": (
+                sorted(record.commit_ms)[len(record.commit_ms) // 2] if record.commit_ms else None
+            ),
             "custom_metrics": record.custom,
         }
     return {
@@ -165,7 +173,7 @@ def result_of(
 
 
 def judge(result: dict[str, Any], kills_due: int) -> list[str]:
-    """Return what did not hold, in words; empty when all was equal."""
+    """Return what did not hold, in words; empty if all was equal."""
     wrong = []
     for name, job in result["jobs"].items():
         if job["differences"]:
@@ -174,7 +182,8 @@ def judge(result: dict[str, Any], kills_due: int) -> list[str]:
             )
         if job["source_rows"] != job["source_expected"]:
             wrong.append(
-                f"{name}: its output stands for {job['source_rows']} flights, not {job['source_expected']}"
+                f"{name}: its output stands for {job['source_rows']} flights, not"
+                f" {job['source_expected']}"
             )
         if job["late_rows"]:
             wrong.append(
@@ -233,12 +242,16 @@ def conclude(screen: Screen, result: dict[str, Any]) -> None:
         conclude_snapshots(screen, result["jobs"])
     agent = f", of the agent alone: {len(result['agent_kills'])}" if result["agent_kills"] else ""
     screen.line(
-        f"kills -9 in mid-batch survived: {result['kills_mid_batch']}{agent}; time: {result['seconds']:.0f} s"
+        f"kills -9 in mid-batch survived: {result['kills_mid_batch']}{agent}; time:"
+        f" {result['seconds']:.0f} s"
     )
 
 
 def conclude_snapshots(screen: Screen, jobs: dict[str, Any]) -> None:
-    """Print what Millpond's metrics in Spark's progress reports add up to; lower bounds, as the note below says."""
+    """Print the sums of Millpond's metrics in Spark's progress reports.
+
+    They are lower bounds. The note below the table says why.
+    """
     head = (
         "job",
         "snapshots",
@@ -272,25 +285,28 @@ def conclude_snapshots(screen: Screen, jobs: dict[str, Any]) -> None:
         )
     screen.table(head, rows)
     screen.line(
-        "* summed over partitions and lives. Reused: files of a snapshot that were not uploaded again. A killed"
+        "* summed over partitions and lives. Reused: files of a snapshot that were not uploaded"
+        " again. A killed"
     )
     screen.line(
-        "  batch reported nothing, and of a join Spark reports half of the stores: the true sums are higher"
+        "  batch reported nothing, and of a join Spark reports half of the stores: the true sums"
+        " are higher"
     )
     checked = [job["verified"] for job in jobs.values()]
     screen.line(
-        f"millpond checkpoint verify: {human_bytes(sum(one['bytes'] for one in checked))} in "
-        f"{sum(one['changelogs'] for one in checked)} changelogs and {sum(one['snapshots'] for one in checked)} snapshots "
-        f"read back, {sum(len(one['problems']) for one in checked)} problems"
+        f"millpond checkpoint verify: {human_bytes(sum(one['bytes'] for one in checked))} in"
+        f" {sum(one['changelogs'] for one in checked)} changelogs and"
+        f" {sum(one['snapshots'] for one in checked)} snapshots read back,"
+        f" {sum(len(one['problems']) for one in checked)} problems"
     )
     screen.line()
 
 
 def run(screen: Screen, options: argparse.Namespace, work: Path, tag: str) -> dict[str, Any]:
-    """Run the whole demo; return its result, `wrong` included.
+    """Run the whole demo. Return its result; `wrong` says in words what did not hold.
 
     Raises:
-        DemoFailed, data.DataMissing: it could not be run to its end.
+        DemoFailed, data.DataMissing: the demo cannot run to its end.
     """
     kills = options.kills if options.kills is not None else (2 if options.fast else 3)
     introduce(screen, options)
@@ -306,7 +322,8 @@ def run(screen: Screen, options: argparse.Namespace, work: Path, tag: str) -> di
     )
     campaign.run()
     screen.stamped(
-        "the end of the data is reached, no process is left; now the same four queries as batch, row by row"
+        "the end of the data is reached, no process is left; now the same four queries as batch,"
+        " row by row"
     )
     screen.live("computing and comparing ...")
     verdicts = compare(work, tag)
@@ -328,7 +345,8 @@ def main(arguments: list[str] | None = None) -> int:
         and not (Path(os.environ.get("JAVA_HOME", "")) / "bin" / "java").is_file()
     ):
         screen.line(
-            "no java on the PATH nor below JAVA_HOME: Spark needs Java 17 (Debian: openjdk-17-jre-headless)"
+            "no java on the PATH nor below JAVA_HOME: Spark needs Java 17 (Debian:"
+            " openjdk-17-jre-headless)"
         )
         return 2
     tag = uuid.uuid4().hex
@@ -357,7 +375,8 @@ def main(arguments: list[str] | None = None) -> int:
         return 1
     rows = sum(job["rows_out"] for job in result["jobs"].values())
     screen.line(
-        f"OK: all {rows:,} rows of all four jobs are equal to the batch computation; 0 differences.",
+        f"OK: all {rows:,} rows of all four jobs are equal to the batch computation; 0"
+        " differences.",
         style="green",
     )
     return 0

@@ -1,4 +1,4 @@
-"""What the demo prints: lines for people, one of them updated in place when a terminal is there to do so."""
+"""Prints the demo's lines for people. On a terminal, one line shows the present state in place."""
 
 from __future__ import annotations
 
@@ -10,9 +10,12 @@ from typing import TextIO
 
 
 class Screen:
-    """Writes lines, a live status line, and tables. No colours and no live line unless `out` is a terminal."""
+    """Writes lines, a live status line, and tables.
 
-    # Without a terminal a status line is an ordinary line, so it is written seldom.
+    Uses colours and the live line only if `out` is a terminal.
+    """
+
+    # Without a terminal a status line is an ordinary line. So it comes seldom.
     QUIET_S = 5.0
     LIVE_S = 0.1
 
@@ -41,7 +44,7 @@ class Screen:
         self.line(f"[{self.elapsed_s:5.1f} s] {text}", style=style)
 
     def status(self, text: str) -> None:
-        """Show `text` as the current state of affairs; dropped when the last one is too fresh."""
+        """Show `text` as the present state. Drops it if the last one is too fresh."""
         now = time.monotonic()
         if now - self._status_at < (self.LIVE_S if self.tty else self.QUIET_S):
             return
@@ -52,7 +55,7 @@ class Screen:
             self.stamped(text)
 
     def live(self, text: str) -> None:
-        """Show `text` in the line that is overwritten; nothing where there is no such line."""
+        """Show `text` in the live line. Does nothing if there is none."""
         if not self.tty:
             return
         text = f"[{self.elapsed_s:5.1f} s] {text}"
@@ -62,7 +65,7 @@ class Screen:
         self._status_shown = True
 
     def table(self, head: Sequence[str], rows: Sequence[Sequence[str]]) -> None:
-        """Write a table; the first column is left-aligned, the others right-aligned."""
+        """Write a table. The first column is left-aligned, the others right-aligned."""
         cells = [head, *rows]
         widths = [max(len(row[column]) for row in cells) for column in range(len(head))]
         for index, row in enumerate(cells):

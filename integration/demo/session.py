@@ -27,11 +27,13 @@ def open_session(*, provider: str, work: Path, streaming: bool = True) -> SparkS
         "spark.driver.host": "127.0.0.1",
         "spark.local.dir": str(work / "scratch"),
         "spark.sql.warehouse.dir": str(work / "warehouse"),
-        "spark.driver.extraJavaOptions": f"-Djava.io.tmpdir={work / 'scratch'} -XX:+UseSerialGC -XX:TieredStopAtLevel=1",
+        "spark.driver.extraJavaOptions": (
+            f"-Djava.io.tmpdir={work / 'scratch'} -XX:+UseSerialGC -XX:TieredStopAtLevel=1"
+        ),
         "spark.sql.session.timeZone": "UTC",
         "spark.sql.shuffle.partitions": str(PARTITIONS),
         "spark.sql.adaptive.coalescePartitions.enabled": "true",
-        # So that a run of minutes sees many snapshots and much clean-up, which production has in hours.
+        # A run of minutes then has as many snapshots and as much clean-up as hours in production.
         STATE + "maintenanceInterval": "2s",
         STATE + "minDeltasForSnapshot": "5",
         "spark.sql.streaming.minBatchesToRetain": "10",

@@ -1,4 +1,4 @@
-"""Asks `millpond checkpoint verify` whether everything that a job left on disk can be read back."""
+"""Asks `millpond checkpoint verify` whether it can read everything that a job left on disk."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ TIMEOUT_S = 100
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Verified:
-    """What the command read: every byte of it had the check sum that it must have, unless `problems` says otherwise."""
+    """What the command read. Every check sum was right, except where `problems` says otherwise."""
 
     changelogs: int
     snapshots: int
@@ -26,7 +26,7 @@ class Verified:
 
 
 def verify(checkpoint: Path, work: Path, tag: str) -> Verified:
-    """Run `millpond checkpoint verify --json` on the Spark checkpoint of one query, whose driver is not running."""
+    """Run `millpond checkpoint verify --json` on the Spark checkpoint of one stopped query."""
     done = subprocess.run(
         [
             sys.executable,
@@ -57,5 +57,8 @@ def verify(checkpoint: Path, work: Path, tag: str) -> Verified:
             problems=tuple(map(str, report["problems"])),
         )
     except (ValueError, KeyError) as error:
-        problem = f"millpond checkpoint verify ended with exit code {done.returncode}: {done.stderr.strip() or error}"
+        problem = (
+            f"millpond checkpoint verify ended with exit code {done.returncode}:"
+            f" {done.stderr.strip() or error}"
+        )
         return Verified(changelogs=0, snapshots=0, ssts=0, versions=0, bytes=0, problems=(problem,))

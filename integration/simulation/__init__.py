@@ -1,1 +1,4 @@
-"""A simulation of the whole store: one seed, one order of all that happens (docs/design/0008-simulation.md)."""
+"""A simulation of the whole store: one seed decides the order of everything that happens.
+
+Source: docs/design/0008-simulation.md.
+"""

@@ -1,4 +1,7 @@
-"""Run seeds of the simulation, print those that fail, and how to see each again (docs/design/0008-simulation.md)."""
+"""Run seeds of the simulation. Print those that fail, and how to run each again.
+
+docs/design/0008-simulation.md describes the simulation.
+"""
 
 from __future__ import annotations
 
@@ -25,13 +28,14 @@ def _report(schedule: Schedule, outcome: Outcome, shrunk: Schedule | None) -> st
     )
     if shrunk is not None:
         lines.append(
-            f"the shortest schedule found that fails so (for --replay):\n{shrunk.to_json().rstrip()}"
+            "the shortest schedule found that fails so (for"
+            f" --replay):\n{shrunk.to_json().rstrip()}"
         )
     return "\n".join(lines)
 
 
 def work(first: int, count: int, stride: int, shrink: bool) -> None:
-    """One process: every `stride`-th seed; one line of JSON for each."""
+    """Run every `stride`-th seed in this process, and print one line of JSON for each."""
     simulator = Simulator()
     try:
         for seed in range(first, first + count, stride):
@@ -50,10 +54,13 @@ def work(first: int, count: int, stride: int, shrink: bool) -> None:
 def run_seeds(
     first: int, count: int, *, processes: int, shrink: bool, most: int
 ) -> tuple[int, Counter[str]]:
-    """Run seeds side by side. Return how many passed, and the symptoms of the others. Stop after `most` failures."""
+    """Run seeds side by side. Stop after `most` failures.
+
+    Return how many seeds passed, and the symptoms of the others.
+    """
     jar = millpond_jar()
     assert jar is not None
-    compile_simulation(jar)  # not twice at the same time
+    compile_simulation(jar)  # before the processes start: two of them must not do it at once
     command = [sys.executable, "-m", "integration.simulation", *([] if shrink else ["--no-shrink"])]
     workers = [
         subprocess.Popen(
@@ -107,7 +114,7 @@ def run_seeds(
 
 
 def main(arguments: list[str] | None = None) -> int:
-    """The command."""
+    """Run the command."""
     parser = argparse.ArgumentParser(description=__doc__)
     parser.add_argument("--first", type=int, default=1, help="the first seed")
     parser.add_argument("--seeds", type=int, default=300, help="how many")
@@ -124,7 +131,7 @@ def main(arguments: list[str] | None = None) -> int:
     )
     parser.add_argument("--stride", type=int, default=0, help=argparse.SUPPRESS)
     options = parser.parse_args(arguments)
-    signal.signal(signal.SIGTERM, lambda *_: sys.exit(1))  # so that nothing is left behind
+    signal.signal(signal.SIGTERM, lambda *_: sys.exit(1))  # so `finally` blocks clean up
     if options.stride:
         work(options.first, options.seeds, options.stride, not options.no_shrink)
         return 0

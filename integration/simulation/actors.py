@@ -1,4 +1,7 @@
-"""What happens beside the query's batches: maintenance, readers, second attempts, kills, clocks, operators at work."""
+"""What happens beside the query's batches.
+
+Maintenance, readers, second attempts of tasks, kills, clocks, and people who run commands.
+"""
 
 from __future__ import annotations
 
@@ -25,18 +28,22 @@ from integration.simulation.tasks import (
     part,
     same,
 )
-from millpond import layout, savepoint
+from millpond import savepoint
 from millpond.errors import ErrorKind, MillpondError
-from millpond.rescaling import rescale
-from millpond.restore.sst_cache import cache_directory
+from millpond.format import layout
+from millpond.operations.rescale import rescale
+from millpond.store.sst_cache import cache_directory
 from millpond.testing.faults import Fault, FaultyStorage, Operation
 
 
 class Actors(Query):
-    """Steps by name: `do_<name>`."""
+    """The steps of a schedule. Method `do_<name>` carries out step `<name>`."""
 
     def do_back(self, step: Step) -> None:
-        """Somebody deletes batches from Spark's logs, as the troubleshooting guide tells, and starts the query."""
+        """A user deletes batches from Spark's logs, as the troubleshooting guide says.
+
+        Then the user starts the query.
+        """
         known = [
             v
             for v in self.restorable()
@@ -54,7 +61,7 @@ class Actors(Query):
         self.contents = {b: c for b, c in self.contents.items() if b < target}
 
     def do_ghost(self, step: Step) -> None:
-        """A provider of an older run, which nobody unloaded, does its maintenance later."""
+        """A provider of an older run, which nobody unloaded, does its maintenance late."""
         old = [
             (e, name)
             for e in self.world.executors
@@ -67,11 +74,11 @@ class Actors(Query):
             self.world.of_executor(executor, "cleanup", p=provider)
 
     def do_clock(self, step: Step) -> None:
-        """Time passes, or the clock is set."""
+        """Time passes, or somebody sets the clock."""
         self.world.now_ms += step["ms"]
 
     def do_kill(self, step: Step) -> None:
-        """An executor is killed between batches."""
+        """Something kills an executor between batches."""
         with contextlib.suppress(Killed):
             self._killed(self.world.executors[step["executor"]])
 
@@ -82,7 +89,7 @@ class Actors(Query):
             self._drop_provider(executor, key)
 
     def do_maintain(self, step: Step) -> None:
-        """Spark's maintenance of one provider, at once or in the background."""
+        """Spark maintains one provider, at once or in the background."""
         executor = self.world.executors[step["executor"]]
         providers = list(executor.providers.values())
         if not providers:
@@ -108,11 +115,11 @@ class Actors(Query):
                     self._judge(error, executor)
 
     def do_settle(self, step: Step) -> None:
-        """What was begun ends."""
+        """All background work ends."""
         self.world.settle()
 
     def do_read(self, step: Step) -> None:
-        """A reader of an older version, on an executor that also works for the query."""
+        """A reader reads an older version, on an executor that also works for the query."""
         if not self.restorable():
             return
         executor = self.world.executors[step["executor"]]
@@ -148,7 +155,7 @@ class Actors(Query):
                 world.of_executor(executor, "release", s=store)
 
     def do_audit(self, step: Step) -> None:
-        """Another machine restores what was committed."""
+        """Another machine restores the committed state."""
         versions = self.restorable()
         if not versions:
             return
@@ -156,7 +163,10 @@ class Actors(Query):
         self.audit(version)
 
     def audit(self, version: Version, root: Path | None = None) -> None:
-        """Another machine reads all of a version, of the Spark checkpoint or of a fork at `root`."""
+        """Another machine reads all of a version.
+
+        root: of a fork; None: the version of the Spark checkpoint itself.
+        """
         was, self.world.quiet = self.world.quiet, True
         stranger = self.world.new_executor(9, root)
         for partition in range(version.partitions):
@@ -174,7 +184,7 @@ class Actors(Query):
         self.world.quiet = was
 
     def do_rescale(self, step: Step) -> None:
-        """The query is stopped and rescaled."""
+        """A user stops the query and rescales it."""
         if self.newest == 0 or step["partitions"] == self.partitions:
             return
         self.restart()
@@ -207,7 +217,7 @@ class Actors(Query):
         self.contents.clear()
 
     def _rescale_killed(self, partitions: int) -> bool:
-        """Sometimes the command is killed before one of its storage operations. It is run again then."""
+        """Rescale. Sometimes kill the command before a storage operation, and run it again."""
         left = self.choices.pick(0.4, 60)
         if not left:
             return False
@@ -230,7 +240,10 @@ class Actors(Query):
         return True
 
     def do_tear(self, step: Step) -> None:
-        """The files in an executor's cache are cut off, as after a power cut. Those that stores have open are other links."""
+        """Truncate the files in an executor's cache, as a power cut may.
+
+        Open stores keep their files: they have other links to them.
+        """
         parent = os.path.dirname(self.world.executors[step["executor"]].local_root)
         for entry in sorted(Path(cache_directory(parent)).glob("*.sst")):
             data = entry.read_bytes()
@@ -240,8 +253,11 @@ class Actors(Query):
             )
 
     def do_late(self, step: Step) -> None:
-        """A second attempt of the batch that was committed last ends long after it: in Spark checkpoint format 1 it takes the place
-        of what the first one wrote, which was the same."""
+        """A second attempt of the newest committed batch ends long after the batch.
+
+        In Spark checkpoint format 1 it replaces the files of the first attempt. Both wrote the
+        same.
+        """
         partition = step["which"] % self.partitions
         done = self.written.get(partition)
         if self.setting.spark_format != 1 or done is None or done[0] not in self.restorable():
@@ -271,7 +287,10 @@ class Actors(Query):
         self.late.add(thread)
 
     def do_zombie(self, step: Step) -> None:
-        """A second attempt of the next batch's task, on another executor and beside all that follows."""
+        """A second attempt of the next batch's task starts on another executor.
+
+        It runs beside all that follows.
+        """
         if not self.newest:
             return
         version, partition = self.versions[self.newest], step["which"] % self.partitions
@@ -302,28 +321,37 @@ class Actors(Query):
                 commands.append(
                     {"s": store, "cf": kind.name, "k": chance.choice(kind.candidates), **what}
                 )
-        # without ids the last one to publish a version wins: attempts of one batch then write the same, and this one does not
+        # Without ids the last attempt to publish a version wins. That is right only if all attempts
+        # of a batch write the same. This one does not, so there it must not commit.
         commits = self.setting.spark_format == 2 and step["commits"]
         commands.append({"do": "commit" if commits else "abort", "s": store})
-        commands.append(
-            {"do": "end_session", "s": store}
-        )  # a commit that failed gives nothing back
+        # A failed commit does not give the store back. This does.
+        commands.append({"do": "end_session", "s": store})
         self._retain(self.newest)
         executor.sessions.setdefault(provider, []).append(store)
         thread = self.world.spawn(executor, name, commands)
-        self.world.on_done[thread] = lambda message: self._check_zombie(
-            message, commands, kinds, rows, executor
-        )
+
+        def check(message: Message) -> None:
+            # If names have no ids, a query that went back has replaced the files that this reads.
+            replaced = (
+                self.setting.spark_format == 1 and self.versions.get(version.number) is not version
+            )
+            self._check_zombie(message, commands, kinds, None if replaced else rows, executor)
+
+        self.world.on_done[thread] = check
 
     def _check_zombie(
         self,
         message: Message,
         commands: list[dict[str, Any]],
         kinds: dict[str, Kind],
-        rows: Families,
+        rows: Families | None,
         executor: Executor,
     ) -> None:
-        """What a second attempt read is what it asked for, whatever went on beside it."""
+        """Check that a second attempt read the right rows, whatever happened beside it.
+
+        rows: the right rows; None: nobody knows them.
+        """
         store = commands[0]["s"]
         sessions = executor.sessions.get(commands[0]["p"], [])
         if store in sessions:
@@ -337,9 +365,11 @@ class Actors(Query):
                     or kinds_of(error)
                     or error.causes[0][1].startswith("store in ")
                 ):
-                    return  # too late, or disturbed, or its provider was unloaded and the driver forgot the store
+                    # The attempt came too late, or a fault disturbed it, or Spark unloaded its
+                    # provider and the driver forgot the store.
+                    return
                 raise Wrong(f"an error of no kind: {error.causes[-1][0]}", error)
-            if command["do"] == "scan":
+            if command["do"] == "scan" and rows is not None:
                 kind = kinds[command["cf"]]
                 expected = rows[kind.name]
                 each = kind.schema.multi
@@ -353,20 +383,20 @@ class Actors(Query):
                 )
 
     def do_litter(self, step: Step) -> None:
-        """What a killed process leaves: files in the making, beside the state."""
+        """Leave what a killed process leaves: unfinished files beside the state."""
         for partition in range(self.partitions):
             name = f"{layout.STAGING_PREFIX}{self.step:032x}"
             self.world.storage.put_bytes(f"{layout.STATE_DIR}/0/{partition}/{name}", b"cut off")
 
     def do_lose(self, step: Step) -> None:
-        """Something empties the local folders of a running executor."""
+        """Somebody empties the local folders of a running executor."""
         executor = self.world.executors[step["executor"]]
         for provider in executor.providers.values():
             self.world.of_executor(executor, "lose_files", p=provider)
         executor.emptied = True
 
     def do_savepoint(self, step: Step) -> None:
-        """A savepoint is made while the query may run, and another query goes on from it."""
+        """A user makes a savepoint, perhaps while the query runs. Another query goes on from it."""
         if not self.newest or self.setting.storage != "local":
             return
         number = self.restorable()[-1 - step["by"] % len(self.restorable())]

@@ -1,7 +1,8 @@
-"""The agents of the simulated executors: the real `AgentService`, on a storage that fails, and calls that stand still in their middle.
+"""The agents of the simulated executors: the real `AgentService`, on a storage that fails.
 
-Only one thread works at a time. A call that may stand still runs in a thread of its own and hands the turn back at storage
-operations; whoever wants a lock that such a call holds first lets it go on to its end.
+Only one thread works at a time. A call may stand still in its middle: it runs in a thread of its
+own, and hands the turn back at storage operations. If another thread wants a lock of that call, it
+first lets the call go on to its end.
 """
 
 from __future__ import annotations
@@ -14,7 +15,7 @@ from typing import Any, Protocol, TypeVar
 
 from millpond.agent.context import Contexts, StoreContext
 from millpond.agent.service import AgentService
-from millpond.json_fields import JsonFields
+from millpond.model.json_fields import JsonFields
 from millpond.storage import LocalStorage, MemoryStorage, ObjectInfo, Storage
 from millpond.storage.base import Copied
 from millpond.testing.faults import Fault, FaultyStorage, Operation
@@ -25,23 +26,26 @@ _PARTITION = re.compile(r'"partition":(\d+)')
 
 
 class AgentDeath(BaseException):
-    """The agent's process was killed in the middle of a call. No handler of the agent catches it."""
+    """Something killed the agent's process in the middle of a call.
+
+    No handler of the agent catches this.
+    """
 
 
 class Chance(Protocol):
-    """What decides."""
+    """Decides what goes wrong."""
 
     now_ms: int
 
     def fault_of(self, operation: Operation) -> Fault | None:
-        """What goes wrong with a storage operation."""
+        """Return the fault of a storage operation, or None."""
 
     def stands_still(self, what: str) -> bool:
-        """Whether a call stops here and others go first."""
+        """Return whether a call stops here, so that others go first."""
 
 
 class TimedStorage:
-    """A storage whose objects are as old as the simulated clock says."""
+    """A storage that gives objects times of the simulated clock."""
 
     def __init__(self, inner: LocalStorage, now_ms: Callable[[], int]) -> None:
         self.inner = inner
@@ -67,7 +71,7 @@ class TimedStorage:
         return known
 
     def look(self, prefix: str) -> None:
-        """Notice files that did not come through here."""
+        """Give times to the files that somebody wrote past this storage."""
         for info in self.inner.list(prefix):
             self._notice(info.key)
 
@@ -112,7 +116,7 @@ class TimedStorage:
 
 
 def storage_of(kind: str, root: str, now_ms: Callable[[], int]) -> Storage:
-    """The storage of one Spark checkpoint, without faults: `local` or `object`."""
+    """Return the storage of one Spark checkpoint, without faults. `kind`: `local` or `object`."""
     return (
         TimedStorage(LocalStorage(root, fsync=False), now_ms)
         if kind == "local"
@@ -123,7 +127,7 @@ def storage_of(kind: str, root: str, now_ms: Callable[[], int]) -> Storage:
 class Call:
     """One call to an agent, in the name of an executor.
 
-    `dies_at`: the number of the storage operation before which the agent is killed; None: it lives.
+    `dies_at`: the agent dies before the storage operation of this number; None: it lives.
     """
 
     current: threading.local = threading.local()
@@ -134,7 +138,8 @@ class Call:
         self.dies_at: int | None = None
         self.answer: str | None = None  # None: the agent died
         self.done = False
-        # Without its ticket a call is answered by the thread that is asked: here the calls stand still themselves.
+        # Without its ticket the asked thread itself does the work of a call. Here that thread may
+        # stand still.
         self._request = _TICKET.sub("", request)
         found = _TICKET.search(request)
         self.ticket = found[1] if found else ""
@@ -150,7 +155,7 @@ class Call:
         return getattr(Call.current, "call", None)
 
     def go(self) -> None:
-        """Go on until the call is done or stands still."""
+        """Let the call go on until it is done or stands still."""
         if not self.may_stand and self._thread is None:
             self._work()
             return
@@ -162,7 +167,7 @@ class Call:
         self._back.acquire()
 
     def finish(self) -> None:
-        """Go on to the end, without a stop."""
+        """Let the call go on to its end, without a stop."""
         self.may_stand = False
         while not self.done:
             self.go()
@@ -179,7 +184,7 @@ class Call:
         try:
             self.answer = self.agent.service.handle(self.method, self._request)
             if self.dies_at is not None:
-                self.answer = None  # it was killed after the last operation
+                self.answer = None  # the agent died after the last operation
         except AgentDeath:
             self.answer = None
         finally:
@@ -187,7 +192,7 @@ class Call:
             self.done = True
 
     def at_operation(self, what: str) -> None:
-        """A storage operation is about to begin."""
+        """Stand still or die here, if decided: a storage operation is about to begin."""
         if self.dies_at is not None and self._operations >= self.dies_at:
             raise AgentDeath
         self._check_alive()
@@ -204,7 +209,7 @@ class Call:
 
 
 class Lock:
-    """In place of the locks of one store's calls: who waits lets the holder go on to its end."""
+    """Replaces the lock of one store's calls: a call that waits lets the holder end first."""
 
     def __init__(self) -> None:
         self._holder: Call | None = None
@@ -224,14 +229,17 @@ class Lock:
 
 
 class OneByOne:
-    """In place of threads that fetch side by side."""
+    """Replaces the threads that fetch side by side: fetches one after the other."""
 
     def run(self, calls: Sequence[Callable[[], T]]) -> list[T]:
         return [call() for call in calls]
 
 
 class _Tickets:
-    """In place of threads for calls that may take long: whoever asks does the work, and whoever asks again finds the answer."""
+    """Replaces the threads for calls that may take long.
+
+    The first caller does the work. A caller that asks again finds the answer.
+    """
 
     def __init__(self) -> None:
         self._answers: dict[str, str] = {}

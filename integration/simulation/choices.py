@@ -1,5 +1,8 @@
-"""Every decision of a run, drawn from the seed or replayed. Each belongs to a step, so that a schedule without some of its steps
-decides as before in the others."""
+"""Every decision of a run, drawn from the seed or replayed.
+
+Each decision belongs to a step. So a schedule without some of its steps decides as before in the
+others.
+"""
 
 from __future__ import annotations
 
@@ -7,16 +10,17 @@ import math
 import random
 from collections.abc import Mapping
 
-Key = tuple[int, int]  # step, and the number of the decision in it; below 0: at a seam
+Key = tuple[int, int]  # the step, and the number of the decision in it; below 0: at a seam
 NEVER = 1 << 60
 
 
 class Choices:
-    """Decisions: 0 means that nothing special happens.
+    """Decisions. 0 means that nothing special happens.
 
     Args:
-        given: what to replay: all decisions that are not 0; None: draw.
-        often: how often something happens at a seam, at most: others go first; something goes wrong.
+        given: the decisions to replay, all that are not 0; None: draw them.
+        often: at a seam, the highest probability that others go first, and that something goes
+            wrong.
     """
 
     def __init__(
@@ -34,14 +38,14 @@ class Choices:
         self.yielding, self.failing = (Seams(self, kind, share) for kind, share in enumerate(often))
 
     def begin(self, step: int) -> None:
-        """The decisions from here on belong to `step`."""
+        """Begin `step`: the next decisions belong to it."""
         self.step, self._count = step, 0
         self._chance = random.Random(f"{self.seed}/{step}")
         self.yielding.begin()
         self.failing.begin()
 
     def pick(self, probability: float, options: int = 1) -> int:
-        """0, or with the probability one of `1..options`."""
+        """Return 0, or with `probability` one of `1..options`."""
         self._count += 1
         key = (self.step, self._count)
         if self.given is not None:
@@ -56,12 +60,14 @@ class Choices:
 
 
 class Seams:
-    """The seams of a step at which one kind of thing may happen. How many pass without a word is drawn at once: to ask at each
-    costs more than all else.
+    """The seams of a step at which one kind of thing may happen.
+
+    This draws at once how many seams the JVM passes without asking: to ask at each seam would cost
+    more than all else.
 
     Args:
         kind: 0 or 1.
-        often: the probability, at most, that it happens at a seam.
+        often: the highest probability that it happens at a seam.
     """
 
     def __init__(self, choices: Choices, kind: int, often: float) -> None:
@@ -69,20 +75,20 @@ class Seams:
         self.begin()
 
     def begin(self) -> None:
-        """A new step begins."""
+        """Begin a new step."""
         step, given = self._choices.step, self._choices.given
         self._passed = 0
-        self._next = 0  # the seam that is asked about
+        self._next = 0  # the seam at which the JVM asks next
         self._chance = random.Random(f"{self._choices.seed}/{step}/{self._kind}")
         numbers = (-n // 2 for s, n in given or () if s == step and n < 0 and -n % 2 == self._kind)
         self._given = None if given is None else [*sorted(numbers), NEVER]
 
     def passed(self, count: int) -> None:
-        """So many were passed."""
+        """Note that the JVM passed `count` seams without asking."""
         self._passed += count
 
     def skip(self) -> int:
-        """How many are passed before the next that is asked about."""
+        """Return how many seams the JVM passes before it asks at one."""
         while self._next <= self._passed:
             self._next = self._next + self._gap() if self._given is None else self._given.pop(0)
         return self._next - self._passed - 1
@@ -93,7 +99,7 @@ class Seams:
         return 1 + int(math.log(1 - self._chance.random()) / math.log(1 - min(self._often, 0.999)))
 
     def pick(self, probability: float, options: int) -> int:
-        """The one that was asked about: 0, or with the probability one of `1..options`."""
+        """Decide at the seam that asks: return 0, or with `probability` one of `1..options`."""
         self._passed += 1
         key = (self._choices.step, -(2 * self._passed + self._kind))
         if self._choices.given is not None:

@@ -1,4 +1,4 @@
-"""Decides what the threads of the JVM ask about: who goes on, what goes wrong, what an agent answers."""
+"""Answers the threads of the JVM: who goes on, what goes wrong, what an agent answers."""
 
 from __future__ import annotations
 
@@ -14,8 +14,8 @@ from integration.simulation.agents import Agent, Call, TimedStorage, storage_of
 from integration.simulation.choices import NEVER, Choices
 from integration.simulation.jvm import Jvm, Message
 from integration.simulation.setting import Setting
-from millpond import layout
 from millpond.errors import ErrorKind
+from millpond.format import layout
 from millpond.testing.faults import Fault, Operation
 
 START_MS = 1_750_000_000_000
@@ -23,7 +23,10 @@ MAIN = 0
 
 
 class Wrong(AssertionError):
-    """What the store did is wrong. `symptom` names it in few words, the same for the same defect."""
+    """The store did something wrong.
+
+    `symptom` names it in few words. The same defect has the same symptom.
+    """
 
     def __init__(self, symptom: str, details: object = "") -> None:
         super().__init__(f"{symptom}: {details}" if details != "" else symptom)
@@ -32,22 +35,22 @@ class Wrong(AssertionError):
 
 @dataclass
 class Executor:
-    """One executor: a JVM's providers, by run and partition, and its agent."""
+    """One executor: its providers in the JVM, by run and partition, and its agent."""
 
     name: str
     agent: Agent
     local_root: str
     providers: dict[tuple[int, int], str] = field(default_factory=dict)
-    sessions: dict[str, list[str]] = field(
-        default_factory=dict
-    )  # provider -> stores that a task may still hold
+    unloaded: list[str] = field(default_factory=list)  # providers that a task may still use
+    # Provider -> stores that a task may still hold.
+    sessions: dict[str, list[str]] = field(default_factory=dict)
     dead: bool = False
     disturbed: bool = False  # something went wrong since its last commit
-    emptied: bool = False  # its local files were deleted; it may notice long after
-    lost: int = 0  # calls that were told that their agent is gone, and have not killed it yet
+    emptied: bool = False  # somebody deleted its local files; it may notice long after
+    lost: int = 0  # calls that know that their agent is gone, and have not killed it yet
 
 
-# Points of the store where something can go wrong, by how they begin, and what it is.
+# What can go wrong at which points of the store. A text is how the name of a point begins.
 FAULTS: tuple[tuple[str, tuple[str, ...]], ...] = (
     ("flush", ("LOCAL_DISK_FULL",)),
     ("snapshot", ("LOCAL_DISK_FULL", "STORAGE_UNAVAILABLE")),
@@ -66,7 +69,7 @@ _BODIES = (Fault.SHORT_BODY, Fault.WRONG_BODY)
 
 
 class Director:
-    """Works for one run. Only one thread of the JVM works at a time; the main one is 0."""
+    """Directs one run. Only one thread of the JVM works at a time. The main thread is number 0."""
 
     def __init__(self, jvm: Jvm, setting: Setting, choices: Choices, checkpoint: Path) -> None:
         self.jvm, self.setting, self.choices = jvm, setting, choices
@@ -74,17 +77,15 @@ class Director:
         self.storage = storage_of(setting.storage, str(checkpoint), lambda: self.now_ms)
         self.quiet = False  # no faults, nobody goes first
         self.trace: list[str] = []
-        self.threads: dict[int, tuple[str, str]] = {}  # of the background: name, owner
-        self.on_done: dict[
-            int, Callable[[Message], None]
-        ] = {}  # thread -> what looks at its results
+        self.threads: dict[int, tuple[str, str]] = {}  # in the background: name, owner
+        # Thread -> the function that checks its results.
+        self.on_done: dict[int, Callable[[Message], None]] = {}
         self.executors: list[Executor] = []
-        self._calls: dict[int, Call] = {}  # that were not answered yet
+        self._calls: dict[int, Call] = {}  # without an answer yet
         self._numbers = 0
         self._owners: dict[str, Executor] = {}
-        self._waits: Counter[int] = (
-            Counter()
-        )  # of each thread: so all others have their turn, whoever waits beside it
+        # How often each thread waited for a lock. By this number all others get their turn.
+        self._waits: Counter[int] = Counter()
         self._main_owner = ""
 
     # ---- talk with the JVM
@@ -98,7 +99,10 @@ class Director:
         return self.jvm.call(self._answer, do, owner, skip=self._skip(), **arguments)
 
     def _skip(self) -> tuple[int, int]:
-        """How many seams the JVM passes before it asks at one where others may go first, and at one where something may go wrong."""
+        """Return how many seams the JVM passes before it asks.
+
+        One number for seams where others may go first, one for seams where something may go wrong.
+        """
         return (
             (NEVER, NEVER)
             if self.quiet
@@ -156,7 +160,7 @@ class Director:
         raise AssertionError(message)
 
     def _other(self, me: int, probability: float) -> int:
-        """Who goes on instead of `me`: the main thread, or sometimes another."""
+        """Return who goes on instead of `me`: the main thread, or sometimes another."""
         others = [t for t in self.threads if t != me]
         chosen = 0 if self.quiet else self.choices.pick(probability, len(others))
         return others[chosen - 1] if chosen else MAIN
@@ -206,9 +210,8 @@ class Director:
                 and call.ticket
                 and other.ticket == call.ticket
             ):
-                return self._after(
-                    other, number, message["t"]
-                )  # it stands still and is asked for once more
+                # This call stands still, and the JVM asks for it once more.
+                return self._after(other, number, message["t"])
         if not self.quiet:
             dies = self.choices.pick(self.setting.deaths, 8)
             call.dies_at = dies - 1 if 0 < dies < 8 else 1_000_000 if dies else None
@@ -253,7 +256,10 @@ class Director:
         return {"answer": call.answer}
 
     def _look(self, call: Call) -> None:
-        """Changelogs are renamed past the storage: they are as old as the call that published them."""
+        """Give times to changelogs: agents rename them past the storage.
+
+        A changelog is as old as the call that published it.
+        """
         if call.method == "publish_changelog" and isinstance(self.storage, TimedStorage):
             self.storage.look(f"{layout.STATE_DIR}/0/{call.partition}/")
 
@@ -265,7 +271,7 @@ class Director:
         executor.agent = Agent(self, self.storage, executor.local_root)
 
     def fault_of(self, operation: Operation) -> Fault | None:
-        """What goes wrong with a storage operation."""
+        """Return the fault of a storage operation, or None."""
         if self.quiet or not self.setting.storage_faults:
             return None
         kinds = _STORAGE_FAULTS[
@@ -281,12 +287,12 @@ class Director:
         return kinds[chosen - 1]
 
     def stands_still(self, what: str) -> bool:
-        """Whether a call stops at a storage operation and others go first."""
+        """Return whether a call stops at a storage operation, so that others go first."""
         return not self.quiet and self.choices.pick(self.setting.stands) > 0
 
 
 def kinds_of(error: ProviderError) -> list[ErrorKind]:
-    """The kinds of Millpond's errors in the chain of causes."""
+    """Return the kinds of Millpond's errors in the chain of causes."""
     found = []
     for _, text in error.causes:
         if text.startswith("[MILLPOND_"):

@@ -1,4 +1,4 @@
-"""The simulated operators: their column families, and where Spark would put each key."""
+"""The simulated operators: their column families, and the partition of each key."""
 
 from __future__ import annotations
 
@@ -11,19 +11,18 @@ from integration import families
 from integration.families import Pool, of_join, of_transform
 from integration.harness import Row, Schema
 
-MOST_PARTITIONS = 4  # every number of partitions that is used divides it
+MOST_PARTITIONS = 4  # every number of partitions in a run divides it
 
 
 @dataclass(frozen=True, repr=False)
 class Kind(families.Kind):
     """One column family."""
 
-    places: list[int] = field(
-        default_factory=list
-    )  # of each candidate: its hash modulo MOST_PARTITIONS
+    # The hash of each candidate modulo MOST_PARTITIONS.
+    places: list[int] = field(default_factory=list)
 
     def keys(self, partition: int, partitions: int) -> list[Row]:
-        """The keys that live in a partition."""
+        """Return the keys that live in a partition."""
         return [
             k
             for k, p in zip(self.candidates, self.places, strict=True)
@@ -31,7 +30,7 @@ class Kind(families.Kind):
         ]
 
     def value(self, chance: random.Random, large: bool) -> Row:
-        """A value of the schema."""
+        """Return a random value of the schema."""
         length = chance.choice((0, 1, 3, 9, 40, *((700, 2500) if large else ())))
         text = base64.b64encode(chance.randbytes(length)).decode()
         columns: list[Row] = []
@@ -50,7 +49,7 @@ class Kind(families.Kind):
 
 @dataclass(frozen=True)
 class Shape:
-    """A stateful operator, as far as its store depends on it."""
+    """A stateful operator: what its store needs to know of it."""
 
     name: str
     operator: str
@@ -83,7 +82,7 @@ def _plain() -> list[Kind]:
 
 
 def shapes(partitions_of: Callable[[list[Row], str], list[int]]) -> dict[str, Shape]:
-    """All shapes. `partitions_of`: hash rows of a schema modulo `MOST_PARTITIONS`."""
+    """Return all shapes. `partitions_of` hashes rows of a schema modulo `MOST_PARTITIONS`."""
     with_families = Schema("g string", "value binary", use_cf=True)
     made = {
         "transform": Shape(

@@ -1,4 +1,4 @@
-"""The JVM in which the providers of a simulation live, and the pipe to it."""
+"""The JVM with the providers of a simulation, and the pipe to it."""
 
 from __future__ import annotations
 
@@ -25,7 +25,7 @@ class Hang(Exception):
 
 
 def compile_simulation(jar: Path) -> Path:
-    """Compile the JVM's side against `jar`; return the class directory. Nothing is compiled twice."""
+    """Compile the JVM's side against `jar`, unless it is compiled. Return the class directory."""
     return compiled(SOURCES, compile_harness(), jar)
 
 
@@ -33,7 +33,7 @@ Message = dict[str, Any]
 
 
 class Jvm:
-    """A child JVM. One line goes out, one comes in; `answer` is asked about all that comes before a command's own answer."""
+    """A child JVM. One line goes out, one line comes in."""
 
     def __init__(self, work_dir: Path, jar: Path | None = None) -> None:
         jar = jar or millpond_jar()
@@ -88,7 +88,12 @@ class Jvm:
         owner: str = "",
         **arguments: Any,
     ) -> Any:
-        """Run one command. Raises: ProviderError."""
+        """Run one command, and return its result.
+
+        `answer` answers all questions of the JVM that come before the result.
+
+        Raises: ProviderError.
+        """
         command = {"do": do, "x": owner, **arguments}
         self._send(command)
         while True:
@@ -102,7 +107,10 @@ class Jvm:
         return message["ok"]
 
     def open_files(self) -> list[str]:
-        """The files of stores that the JVM has open: each RocksDB database has some. Empty where nobody can tell."""
+        """Return the files of stores that the JVM has open. Each RocksDB database has some.
+
+        Empty if this system cannot tell.
+        """
         found = []
         descriptors = Path(f"/proc/{self._process.pid}/fd")
         for descriptor in descriptors.iterdir() if descriptors.is_dir() else ():
@@ -113,8 +121,8 @@ class Jvm:
         return sorted(found)
 
     def threads(self) -> str:
-        """What the threads of the JVM do now."""
-        self._process.send_signal(signal.SIGQUIT)  # goes to the JVM's stdout
+        """Return what the threads of the JVM do now."""
+        self._process.send_signal(signal.SIGQUIT)  # the JVM prints them to its stdout
         descriptor = self._process.stdout.fileno() if self._process.stdout is not None else -1
         text = b""
         while select.select([descriptor], [], [], 1.0)[0]:

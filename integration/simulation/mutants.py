@@ -1,6 +1,6 @@
-"""Defects put into a copy of the sources, one at a time: how many seeds pass until the simulation finds each?
+"""Put defects into a copy of the sources, one at a time. Count the seeds until each is found.
 
-python -m integration.simulation.mutants [--seeds 4000] [--only NAME ...] [--out docs/design/0008-mutants.md]
+Usage: python -m integration.simulation.mutants [--seeds 4000] [--only NAME ...] [--out FILE]
 """
 
 from __future__ import annotations
@@ -24,7 +24,11 @@ _PACKAGE = "python/src/millpond/"
 
 @dataclass(frozen=True)
 class Mutant:
-    """`edits`: file, a text that is in it once, and what takes its place. `again`: it was a defect of an earlier version."""
+    """A defect.
+
+    `edits`: a file, a text that is in it once, and the text that replaces it. `again`: an earlier
+    version had this defect.
+    """
 
     name: str
     edits: tuple[tuple[str, str, str], ...]
@@ -38,21 +42,36 @@ class Mutant:
 MUTANTS: tuple[Mutant, ...] = (
     Mutant(
         "whether a blind delete is logged depends on what memory holds at the commit",
-        ((_SHIM + "Table.scala", "(old == 0L && is(now, Blind))", "(old == 0L && !complete)"),),
+        (
+            (
+                _SHIM + "memory/Table.scala",
+                "(old == 0L && is(now, Blind))",
+                "(old == 0L && !complete)",
+            ),
+        ),
         again=True,
     ),
     Mutant(
         "a blind record that is taken back leaves a table that counts as complete",
-        ((_SHIM + "Table.scala", "if (is(current, Blind)) lack()", "if (current == 0L) lack()"),),
+        (
+            (
+                _SHIM + "memory/Table.scala",
+                "if (is(current, Blind)) lack()",
+                "if (current == 0L) lack()",
+            ),
+        ),
         again=True,
     ),
     Mutant(
         "a flush that is tried again begins anew",
         (
             (
-                _SHIM + "Flush.scala",
+                _SHIM + "disk/Flush.scala",
                 "gathered.foreach { case (c, position) => c.flushedBlocks = position }",
-                "gathered.foreach { case (c, position) => if (position < 0) c.flushedBlocks = position }",
+                (
+                    "gathered.foreach { case (c, position) => if (position < 0) c.flushedBlocks ="
+                    " position }"
+                ),
             ),
         ),
         again=True,
@@ -61,7 +80,7 @@ MUTANTS: tuple[Mutant, ...] = (
         "a session that has ended is served",
         (
             (
-                _SHIM + "StoreEngine.scala",
+                _SHIM + "engine/StoreEngine.scala",
                 "if (holder ne session) throw",
                 "if (session == null) throw",
             ),
@@ -72,7 +91,7 @@ MUTANTS: tuple[Mutant, ...] = (
         "no table is rebuilt while iterators are open",
         (
             (
-                _SHIM + "Table.scala",
+                _SHIM + "memory/Table.scala",
                 'require(touched.size == 0, "rebuild',
                 'require(touched.size == 0 && openIterators == 0, "rebuild',
             ),
@@ -83,8 +102,9 @@ MUTANTS: tuple[Mutant, ...] = (
         "a key is touched before there is memory for it",
         (
             (
-                _SHIM + "Table.scala",
-                """      val record = enter(base, offset, length, hash, keySlot, prefixLength, valueBase, valueOffset, valueLength)
+                _SHIM + "memory/Table.scala",
+                """      val record = enter(base, offset, length, hash, keySlot, prefixLength, valueBase, valueOffset,
+        valueLength)
       Platform.putInt(null, record + BatchAt, batch)
       if (!knowsAll) setFlag(record, Blind)
       Platform.putInt(null, record + TouchAt, touched.add(record, 0L))
@@ -108,32 +128,33 @@ MUTANTS: tuple[Mutant, ...] = (
         (
             (
                 _PACKAGE + "agent/collecting.py",
-                "        if not _is_proven(context, anchor):\n            return []\n        context.storage",
+                "        if not _is_proven(context, anchor):\n            return []\n"
+                "        context.storage",
                 "        context.storage",
             ),
             (
-                _PACKAGE + "gc.py",
-                "                or info.modified_ms > old_enough\n            ):\n                continue\n            below",
-                "            ):\n                continue\n            below",
+                _PACKAGE + "store/collection/plan.py",
+                "                or info.modified_ms > old_enough\n            ):\n",
+                "            ):\n",
             ),
         ),
         again=True,
     ),
     Mutant(
         "a rescale leaves the changelog of a batch that was never committed",
-        ((_PACKAGE + "rescaling/write.py", "    storage.delete(writing.stale)\n", ""),),
+        ((_PACKAGE + "operations/rescale/write.py", "    storage.delete(writing.stale)\n", ""),),
         again=True,
     ),
     Mutant(
         "a family that was made again is taken for the one that was removed",
         (
             (
-                _SHIM + "Replay.scala",
-                'if (known == null || known.id != f.get("id").asInt) engine.addFamily',
-                "if (known == null) engine.addFamily",
+                _SHIM + "engine/Replay.scala",
+                'if (known == null || known.id != f.get("id").asInt)\n',
+                "if (known == null)\n",
             ),
             (
-                _SHIM + "Replay.scala",
+                _SHIM + "engine/Replay.scala",
                 'if (known != null && known.id != f.get("id").asInt) {',
                 "if (known != null && known.id < 0) {",
             ),
@@ -144,7 +165,7 @@ MUTANTS: tuple[Mutant, ...] = (
         "a snapshot lists the families of the running batch",
         (
             (
-                _SHIM + "Snapshots.scala",
+                _SHIM + "engine/Snapshots.scala",
                 "BatchLog.describeFamilies(engine, f, asOf = engine.flushed)",
                 "BatchLog.describeFamilies(engine, f)",
             ),
@@ -155,7 +176,7 @@ MUTANTS: tuple[Mutant, ...] = (
         "deletes are left out of the changelog",
         (
             (
-                _SHIM + "BatchLog.scala",
+                _SHIM + "engine/BatchLog.scala",
                 "else if (change == Op.Delete) writer",
                 "else if (change < 0) writer",
             ),
@@ -165,7 +186,7 @@ MUTANTS: tuple[Mutant, ...] = (
         "a flush writes no deletes",
         (
             (
-                _SHIM + "Flush.scala",
+                _SHIM + "disk/Flush.scala",
                 "val keepDeletes = !disk.isEmpty",
                 "val keepDeletes = disk == null",
             ),
@@ -175,12 +196,12 @@ MUTANTS: tuple[Mutant, ...] = (
         "an SST is collected without a grace period, and nobody looks whether it is still there",
         (
             (
-                _PACKAGE + "gc.py",
+                _PACKAGE + "store/collection/plan.py",
                 "if now_ms - first_seen_ms >= grace_ms and now_ms - info.modified_ms >= grace_ms:",
                 "if now_ms >= 0:",
             ),
             (
-                _PACKAGE + "snapshot/upload.py",
+                _PACKAGE + "store/snapshot/upload.py",
                 "    missing = _missing(files, manifest)\n",
                 "    missing = frozenset[str]()\n",
             ),
@@ -190,7 +211,7 @@ MUTANTS: tuple[Mutant, ...] = (
         "retention keeps one version too few",
         (
             (
-                _PACKAGE + "gc.py",
+                _PACKAGE + "store/collection/plan.py",
                 "anchor.version - retain_versions + 1, now_ms",
                 "anchor.version - retain_versions + 2, now_ms",
             ),
@@ -200,7 +221,7 @@ MUTANTS: tuple[Mutant, ...] = (
         "a store's locks are left out",
         (
             (
-                _SHIM + "Seams.scala",
+                _SHIM + "base/StoreLock.scala",
                 "    acquire()\n    try work\n    finally lock.unlock()\n",
                 "    if (work == null) acquire()\n    work\n",
             ),
@@ -210,7 +231,7 @@ MUTANTS: tuple[Mutant, ...] = (
         "a store in memory is taken for another attempt's version",
         (
             (
-                _SHIM + "StoreEngine.scala",
+                _SHIM + "engine/StoreEngine.scala",
                 "def same(a: String): Boolean = wantedId.forall(_ == a)",
                 "def same(a: String): Boolean = a != null",
             ),
@@ -220,10 +241,10 @@ MUTANTS: tuple[Mutant, ...] = (
         "a restore appends what a merge added twice",
         (
             (
-                _SHIM + "Replay.scala",
-                "else if (op == Op.Merge) engine.replayMerge(f, slot, block, at, length, hash, found, valueAt, valueLength)",
-                "else if (op == Op.Merge) { engine.replayMerge(f, slot, block, at, length, hash, found, valueAt, valueLength); "
-                "engine.replayMerge(f, slot, block, at, length, hash, f.table.find(block, at, length, hash), valueAt, valueLength) }",
+                _SHIM + "engine/Replay.scala",
+                "engine.rows.replayMerge(f, slot, block, at, length, hash, found, valueAt,",
+                "for (_ <- 1 to 2) engine.rows.replayMerge(f, slot, block, at, length, hash,\n"
+                "          f.table.find(block, at, length, hash), valueAt,",
             ),
         ),
     ),
@@ -231,7 +252,7 @@ MUTANTS: tuple[Mutant, ...] = (
         "going back one version forgets a family",
         (
             (
-                _SHIM + "StoreEngine.scala",
+                _SHIM + "engine/StoreEngine.scala",
                 "      families.values.forEach(_.table.rollback())\n",
                 "      families.values.asScala.drop(1).foreach(_.table.rollback())\n",
             ),
@@ -241,7 +262,7 @@ MUTANTS: tuple[Mutant, ...] = (
         "the key count is not taken back with the version",
         (
             (
-                _SHIM + "StoreEngine.scala",
+                _SHIM + "engine/StoreEngine.scala",
                 "      keys = keysDetached\n",
                 "      if (keysDetached == null) keys = keysDetached\n",
             ),
@@ -251,7 +272,7 @@ MUTANTS: tuple[Mutant, ...] = (
         "rows that the disk tier has not are evicted",
         (
             (
-                _SHIM + "Pressure.scala",
+                _SHIM + "engine/Pressure.scala",
                 "f.table.evict(left, engine.flushed.toInt)",
                 "f.table.evict(left, Int.MaxValue)",
             ),
@@ -261,8 +282,11 @@ MUTANTS: tuple[Mutant, ...] = (
         "a snapshot is taken above what is proven committed",
         (
             (
-                _SHIM + "Snapshots.scala",
-                "(engine.anchor, engine.anchorKeys, engine.pending.filter(_.version <= engine.anchor))",
+                _SHIM + "engine/Snapshots.scala",
+                (
+                    "(engine.anchor, engine.anchorKeys, engine.pending.filter(_.version <="
+                    " engine.anchor))"
+                ),
                 "(engine.version, engine.keys, engine.pending)",
             ),
         ),
@@ -271,7 +295,7 @@ MUTANTS: tuple[Mutant, ...] = (
         "a version is taken back from memory although the disk tier has a part of it",
         (
             (
-                _SHIM + "StoreEngine.scala",
+                _SHIM + "engine/StoreEngine.scala",
                 "version == wanted + 1 && spilledVersion <= wanted && detachable",
                 "version == wanted + 1 && detachable",
             ),
@@ -281,9 +305,12 @@ MUTANTS: tuple[Mutant, ...] = (
         "a row is admitted from the disk over what the batch deleted",
         (
             (
-                _SHIM + "WarmUp.scala",
+                _SHIM + "engine/WarmScan.scala",
                 "if (f.table.find(null, keys.at, keys.length, hash) == 0L) {",
-                "if ({ val r = f.table.find(null, keys.at, keys.length, hash); r == 0L || !f.table.isPresent(r) }) {",
+                (
+                    "if ({ val r = f.table.find(null, keys.at, keys.length, hash); r == 0L ||"
+                    " !f.table.isPresent(r) }) {"
+                ),
             ),
         ),
     ),
@@ -291,14 +318,15 @@ MUTANTS: tuple[Mutant, ...] = (
         "a manifest is published before its SSTs, and an upload that fails is overlooked",
         (
             (
-                _PACKAGE + "snapshot/upload.py",
+                _PACKAGE + "store/snapshot/upload.py",
                 "        refs[file.name] = _upload(files, request.db_checkpoint, file, cache)\n",
-                "        try:\n            refs[file.name] = _upload(files, request.db_checkpoint, file, cache)\n"
+                "        try:\n"
+                "            refs[file.name] = _upload(files, request.db_checkpoint, file, cache)\n"
                 "        except UnavailableError:\n"
                 "            refs[file.name] = describe(file, layout.new_sst_name(), 1)\n",
             ),
             (
-                _PACKAGE + "snapshot/upload.py",
+                _PACKAGE + "store/snapshot/upload.py",
                 "    missing = _missing(files, manifest)\n",
                 "    missing = frozenset[str]()\n",
             ),
@@ -309,7 +337,7 @@ MUTANTS: tuple[Mutant, ...] = (
 
 @dataclass(frozen=True)
 class Result:
-    """What became of one mutant. `symptom`: None: not found."""
+    """What became of one mutant. `symptom` None: no seed found it."""
 
     mutant: Mutant
     passed: int
@@ -317,7 +345,7 @@ class Result:
 
 
 def _source_tree(target: Path) -> None:
-    """What the build of the jar reads, and the package."""
+    """Copy what the build of the jar reads, and the package."""
     for part in ("jvm-shim", "python"):
         shutil.copytree(
             REPO / part, target / part, ignore=shutil.ignore_patterns("jars", "__pycache__")
@@ -338,7 +366,10 @@ def _build(root: Path) -> Path:
 
 
 def mutated(root: Path, mutant: Mutant) -> None:
-    """Put the defect into the sources below `root`. Raises: ValueError: the text is not there once."""
+    """Put the defect into the sources below `root`.
+
+    Raises: ValueError: a file does not have the text exactly once.
+    """
     for file, old, new in mutant.edits:
         path = root / file
         text = path.read_text()
@@ -381,7 +412,7 @@ def hunt(mutant: Mutant, seeds: int) -> Result:
 
 
 def table(results: list[Result]) -> str:
-    """The record, as Markdown."""
+    """Return the results as a table in Markdown."""
     lines = ["| defect | seeds that passed before it was found | how it showed |", "|---|---|---|"]
     for result in results:
         again = " (mended before)" if result.mutant.again else ""

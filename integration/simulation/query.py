@@ -1,4 +1,4 @@
-"""The simulated query: its batches, their tasks and attempts, and what Spark's commit log says is true."""
+"""The simulated query: its batches, their tasks and attempts, and the true state by Spark's log."""
 
 from __future__ import annotations
 
@@ -16,9 +16,9 @@ from integration.simulation.tasks import Families, Task, Version, part
 from integration.simulation.world import World
 from millpond.errors import ErrorKind
 
-Step = dict[str, Any]  # `id`, `do`, and what the step needs
+Step = dict[str, Any]  # `id`, `do`, and the arguments of the step
 
-# What a fault explains.
+# The errors that a fault explains.
 _EXCUSED = {
     ErrorKind.STORAGE_UNAVAILABLE,
     ErrorKind.STORAGE_DENIED,
@@ -38,19 +38,21 @@ _OF_DAMAGE = {
     ErrorKind.FORMAT_TOO_NEW,
     ErrorKind.CHANGELOG_MISSING,
 }
-# Without ids nothing but a look at the file tells a store that another executor made its version anew.
+# Without ids, another executor may write a version anew. Only a look at the file tells the store.
 _OF_OTHERS = {ErrorKind.CHANGELOG_REPLACED, ErrorKind.STORE_CLOSED}
-# Maintenance may notice before the task does: the store is to be loaded again then.
+# Maintenance may notice the loss before the task does. Then the task must load the store again.
 _OF_LOSS = {ErrorKind.LOCAL_FILES_LOST, ErrorKind.STORE_CLOSED}
 _ATTEMPTS = 4
+# Without faults: one may be aborted, and each executor may hold what the other one has replaced.
+_QUIET_ATTEMPTS = 4
 
 
 class Killed(Exception):
-    """The executor of the task was killed."""
+    """Something killed the executor of the task."""
 
 
 class Query:
-    """`versions`: what is true of every batch in Spark's commit log."""
+    """The simulated query. `versions`: the true state of every batch in Spark's commit log."""
 
     def __init__(self, world: World, shape: Shape) -> None:
         self.world, self.shape, self.choices = world, shape, world.choices
@@ -60,19 +62,19 @@ class Query:
             0: Version(0, self.partitions, (None,) * self.partitions, {})
         }
         self.newest = 0
-        self.floor = 1  # the oldest version that retention has left
-        self.contents: dict[int, int] = {}  # batch -> what it does
+        self.floor = 1  # the oldest version that retention has kept
+        self.contents: dict[int, int] = {}  # batch -> the seed of what it does
         self.step = 0
         self.used: dict[str, int] = {}  # provider -> version that it committed last
         self.lingering: list[tuple[Executor, Task]] = []
         self.written: dict[
             int, tuple[int, list[dict[str, Any]]]
         ] = {}  # partition -> the last version's base, and what it did
-        self.late: set[int] = set()  # threads of second attempts that commit what the first one did
+        self.late: set[int] = set()  # threads of second attempts that repeat the first one's commit
         write_metadata(world.storage, str(world.checkpoint), shape, self.partitions)
 
     def do_batch(self, step: Step) -> None:
-        """A micro-batch."""
+        """Run a micro-batch."""
         base = self.newest
         content = self.contents.setdefault(base, self._content(step))
         write_offsets(self.world.storage, base, self.partitions)
@@ -101,7 +103,7 @@ class Query:
         return random.Random(f"{self.choices.seed}/{step['id']}/content").getrandbits(60)
 
     def _family_changes(self, chance: random.Random, families: Families) -> list[tuple[str, str]]:
-        """Families that the batch drops and creates, in this order."""
+        """Return the families that the batch drops and creates, in this order."""
         if not self.shape.has_families:
             return [("create", "default")] if not families else []
         changes = [
@@ -122,10 +124,10 @@ class Query:
     def _task(
         self, step: Step, base: int, partition: int, content: int, changes: list[tuple[str, str]]
     ) -> tuple[str | None, Families] | None:
-        """Attempts until one succeeds. The last ones meet no faults: then one must."""
+        """Run attempts until one succeeds. The last ones meet no faults, so one of them must."""
         was = self.world.quiet
         try:
-            for number in range(_ATTEMPTS + 2):
+            for number in range(_ATTEMPTS + _QUIET_ATTEMPTS):
                 if number >= _ATTEMPTS:
                     self.world.quiet = True
                     self.world.settle()
@@ -143,7 +145,7 @@ class Query:
                 except Killed:
                     continue
                 except ProviderError as error:
-                    self._judge(error, executor, last=number == _ATTEMPTS + 1)
+                    self._judge(error, executor, last=number == _ATTEMPTS + _QUIET_ATTEMPTS - 1)
             return None
         finally:
             self.world.quiet = was
@@ -152,9 +154,8 @@ class Query:
         """Raise Wrong unless a fault explains the error."""
         kinds = kinds_of(error)
         first_line = error.args[0].splitlines()[0]
-        self.world.log(
-            re.sub(r"(?<= )/[^ ]+", "PATH", first_line)[:150]
-        )  # places differ from run to run
+        # Paths differ from run to run, and the log must not.
+        self.world.log(re.sub(r"(?<= )/[^ ]+", "PATH", first_line)[:150])
         if not kinds:
             raise Wrong(f"an error of no kind: {error.causes[-1][0]}", error)
         kind = kinds[0]
@@ -209,7 +210,7 @@ class Query:
             early = chance.randint(0, step.get("ops", 8))
             for _ in range(early):
                 self._haunt(task)
-                task.act(chance)
+                task.act(random.Random(chance.getrandbits(60)))
             for what, name in changes:
                 if what == "drop":
                     task.drop(name)
@@ -219,7 +220,7 @@ class Query:
                     task.rows[name] = {}
             for _ in range(step.get("ops", 8) - early):
                 self._haunt(task)
-                task.act(chance)
+                task.act(random.Random(chance.getrandbits(60)))
             if world.threads and self.choices.pick(0.25):
                 world.log("what goes on beside the task ends first")
                 world.settle()
@@ -250,7 +251,7 @@ class Query:
         if ending == 5:
             world.log("the task fails after its commit")
             world.of_executor(executor, "end_session", s=store)
-            self.used.pop(provider, None)  # it has forgotten the families that the batch dropped
+            self.used.pop(provider, None)  # the provider forgot the families that the batch dropped
             raise Killed
         self.used[provider] = base + 1
         executor.disturbed = bool(world.threads)
@@ -270,7 +271,8 @@ class Query:
             world.of_executor(task.executor, "get_read_store", p=task.provider, s=read, **where)
             try:
                 world.breathe()
-                if self.used.get(task.provider) == version.number:  # it knows the families
+                # A provider that committed this version knows its families.
+                if self.used.get(task.provider) == version.number:
                     for name in [n for n in task.rows if self.choices.pick(0.3)]:
                         task.begin_walk(random.Random(self.step), name, store=read)
                 world.of_executor(
@@ -302,7 +304,7 @@ class Query:
                 raise Wrong("key count is wrong", (keys, expected))
 
     def _haunt(self, task: Task) -> None:
-        """A thread of an attempt that has ended goes on with its store."""
+        """Let a thread of an ended attempt go on with its store."""
         for executor, old in self.lingering:
             if (
                 executor is task.executor
@@ -333,10 +335,13 @@ class Query:
                     )
 
     def restart(self, lives_on: float = 0.3) -> None:
-        """The query ends and begins anew. Its providers are unloaded, or live on for a while, with this probability."""
-        if (
-            self.late & self.world.threads.keys()
-        ):  # nobody goes back in Spark's logs while a task of the query writes
+        """End the query and begin it anew.
+
+        Spark unloads its providers. With the probability `lives_on` a provider lives on for a
+        while.
+        """
+        # Nobody goes back in Spark's logs while a task of the query writes.
+        if self.late & self.world.threads.keys():
             self.world.settle()
         self.written.clear()
         self.world.run += 1
@@ -352,5 +357,5 @@ class Query:
         self.world.close_provider(executor, key)
 
     def restorable(self) -> list[int]:
-        """The versions that must be restorable now, ascending."""
+        """Return the versions that must be restorable now, ascending."""
         return [v for v in sorted(self.versions) if v >= max(self.floor, 1)]

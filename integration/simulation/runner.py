@@ -1,4 +1,4 @@
-"""Carries out a schedule, and sees at its end that all is well."""
+"""Carries out a schedule, and checks at its end that all is well."""
 
 from __future__ import annotations
 
@@ -10,14 +10,14 @@ from integration.simulation.families import Shape
 from integration.simulation.query import Step
 from integration.simulation.setting import MINUTE_MS
 from integration.simulation.world import World
-from millpond import layout
+from millpond.format import layout
 
 
 class Runner(Actors):
     """One run."""
 
     def carry_out(self, steps: list[Step]) -> None:
-        """Run the steps, then see that all is well."""
+        """Run the steps, then check that all is well."""
         for step in steps:
             self.step = step["id"]
             self.choices.begin(self.step)
@@ -27,7 +27,7 @@ class Runner(Actors):
         self.finish()
 
     def finish(self) -> None:
-        """The faults stop: the store must work again, hold what was committed, and grow no further."""
+        """Stop the faults. Then the store must work, hold the committed state, and stop growing."""
         world = self.world
         world.quiet = True
         world.settle()
@@ -49,7 +49,10 @@ class Runner(Actors):
                 self.world.of_executor(executor, "maintenance", p=provider)
 
     def _with_open_stores(self, work: Callable[[], None]) -> None:
-        """While the next batch has begun: only then is a version proven that was written down before its commit."""
+        """Do `work` after the next batch has begun.
+
+        Spark may log a batch before the store commits it. Only the next batch proves the commit.
+        """
         executor, version, opened = self.world.executors[0], self.versions[self.newest], []
         for partition in range(self.partitions):
             provider = self.world.provider(executor, partition, self.partitions)
@@ -74,7 +77,7 @@ class Runner(Actors):
             self._with_open_stores(self._maintain_all)
             if number >= 2 and not (left := self._too_many()):
                 return
-            if number >= 2:  # a snapshot counts once enough versions are above it
+            if number >= 2:  # a snapshot counts only with enough versions above it
                 self.do_batch({"id": 10**6 + number, "do": "batch", "ops": 1, "trouble": 0.0})
         raise Wrong(f"files are left: {left.split()[1]}", left)
 

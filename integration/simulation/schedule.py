@@ -1,4 +1,4 @@
-"""Makes of a seed what it switches on and the steps of its schedule."""
+"""Turns a seed into the setting and the steps of a schedule."""
 
 from __future__ import annotations
 
@@ -9,7 +9,10 @@ from integration.simulation.setting import MINUTE_MS, Setting
 
 
 def setting_of(seed: int) -> Setting:
-    """What a seed switches on. Each kind of trouble is on or off, so that some seeds have much of few kinds."""
+    """Return the setting of a seed.
+
+    A seed switches each kind of trouble on or off. So some seeds have much of few kinds.
+    """
     chance = random.Random(f"setting/{seed}")
 
     def sometimes(value: float, share: float = 0.5) -> float:
@@ -46,7 +49,7 @@ def setting_of(seed: int) -> Setting:
 
 
 def steps_of(seed: int) -> list[Step]:
-    """The schedule of a seed."""
+    """Return the steps of a seed."""
     chance = random.Random(f"steps/{seed}")
     kinds = {
         "maintain": 8,
@@ -76,13 +79,12 @@ def steps_of(seed: int) -> list[Step]:
         batch = _batch(chance, main, trouble)
         steps.append(batch)
         if "dies" in batch and "rescale" in allowed and chance.random() < 0.4:
-            steps.append(_other(chance, "rescale", main))  # what the batch has left is in its way
+            steps.append(_other(chance, "rescale", main))  # it meets what the dead batch left
         for _ in range(chance.choice((0, 1, 1, 2, 3))):
             do = chance.choices(list(allowed), list(allowed.values()))[0]
             steps.append(_other(chance, do, main))
-            if (
-                do == "back" and chance.random() < 0.7
-            ):  # another lineage, and who knows of the old one alone
+            if do == "back" and chance.random() < 0.7:
+                # The batch begins another lineage. The ghost knows only the old one.
                 steps += [_batch(chance, main, trouble), _other(chance, "ghost", main)]
     return [{"id": number, **step} for number, step in enumerate(steps, start=1)]
 

@@ -11,7 +11,7 @@ MINUTE_MS = 60_000
 
 @dataclass(frozen=True)
 class Setting:
-    """What one seed switches on: the store's options, and how often what goes wrong."""
+    """What one seed switches on: the store's options, and how often each thing goes wrong."""
 
     shape: str = "transform"
     spark_format: int = 1
@@ -24,18 +24,19 @@ class Setting:
     warm_up: bool = True
     grace_ms: int = 10 * MINUTE_MS
     partitions: int = 1
-    switches: float = 0.0  # at a seam others go first
-    meanwhile: float = 0.3  # between two actions of a task others go on
-    stands: float = 0.0  # at a storage operation others go first
+    # Floats are probabilities.
+    switches: float = 0.0  # that others go first at a seam
+    meanwhile: float = 0.3  # that others go on between two actions of a task
+    stands: float = 0.0  # that others go first at a storage operation
     storage_faults: float = 0.0
-    bodies: bool = False  # what is read may be damaged
-    local_faults: float = 0.0  # at a seam something goes wrong
-    deaths: float = 0.0  # in a call the agent dies
+    bodies: bool = False  # reads may return damaged bytes
+    local_faults: float = 0.0  # that something goes wrong at a seam
+    deaths: float = 0.0  # that the agent dies in a call
     lingers: bool = False  # threads of tasks that have ended go on with their stores
     large: bool = False
     rows_at_once: int = 3
     gather_bytes: int = 200
-    struck: str = ""  # where alone something goes wrong at a seam; empty: everywhere
+    struck: str = ""  # things go wrong only at seams that begin so; "": everywhere
 
     @property
     def conf(self) -> dict[str, str]:

@@ -1,4 +1,4 @@
-"""Runs schedules in a JVM, one after the other, and cuts those that fail down to what they need."""
+"""Runs schedules in a JVM, one after the other, and shrinks those that fail."""
 
 from __future__ import annotations
 
@@ -28,7 +28,7 @@ T = TypeVar("T")
 
 @dataclass(frozen=True)
 class Schedule:
-    """All that a run depends on. `given`: its decisions; None: they are drawn from the seed."""
+    """All that a run depends on. `given`: its decisions; None: draw them from the seed."""
 
     seed: int
     setting: Setting
@@ -40,7 +40,7 @@ class Schedule:
         return Schedule(seed, setting_of(seed), tuple(steps_of(seed)))
 
     def to_json(self) -> str:
-        """As it is kept in a file."""
+        """Return the text for a file. `from_json` reads it."""
         given = (
             None
             if self.given is None
@@ -59,7 +59,7 @@ class Schedule:
 
 @dataclass(frozen=True)
 class Outcome:
-    """What became of one run. `symptom`: None if all was well."""
+    """What became of one run. `symptom` None: all was well."""
 
     symptom: str | None
     details: str
@@ -78,7 +78,7 @@ class Simulator:
         self.dir = Path(tempfile.mkdtemp(prefix="millpond-simulation-", dir=home))
         self._logger = logging.getLogger("millpond")
         self._usual_level = self._logger.level
-        self._logger.setLevel(logging.CRITICAL)  # the faults are meant
+        self._logger.setLevel(logging.CRITICAL)  # faults are intended, so their warnings are noise
 
     def _ready(self) -> tuple[Jvm, dict[str, Shape]]:
         if self._jvm is None:
@@ -128,7 +128,7 @@ class Simulator:
             shutil.rmtree(work_dir, ignore_errors=True)
 
     def _clean(self, world: World | None) -> None:
-        """Make the JVM fit for the next run, or end it."""
+        """Make the JVM fit for the next run, or end the JVM."""
         try:
             if world is None or not world.abandon():
                 self.stop_jvm()
@@ -136,13 +136,13 @@ class Simulator:
             self.stop_jvm()
 
     def stop_jvm(self) -> None:
-        """End the JVM; the next run starts another one."""
+        """End the JVM. The next run starts another one."""
         if self._jvm is not None:
             self._jvm.stop()
             self._jvm = None
 
     def close(self) -> None:
-        """Leave nothing behind."""
+        """End the JVM and delete all temporary files."""
         self.stop_jvm()
         self._logger.setLevel(self._usual_level)
         shutil.rmtree(self.dir, ignore_errors=True)
@@ -150,7 +150,10 @@ class Simulator:
     # ---- shrinking
 
     def shrink(self, schedule: Schedule, outcome: Outcome, *, runs: int = 300) -> Schedule:
-        """The shortest schedule found, in so many runs at most, that fails with the same symptom."""
+        """Return the shortest schedule found that fails with the same symptom.
+
+        Takes at most `runs` runs.
+        """
         best = replace(schedule, given=dict(outcome.made))
         left = runs
 
@@ -160,13 +163,11 @@ class Simulator:
             return left >= 0 and self.run(candidate).symptom == outcome.symptom
 
         if not fails(best):
-            return schedule  # it depends on something that is no decision
+            return schedule  # the failure depends on something that is no decision
         size = (10**9, 10**9)
         while (now := (len(best.steps), len(best.given or ()))) < size and left > 0:
             size = now
-            best = _fewer_choices(
-                best, fails
-            )  # without trouble a run is short, and so are its steps
+            best = _fewer_choices(best, fails)  # first: without trouble a run is short
             best = _fewer_steps(best, fails)
             best = _less(best, fails)
         return best
@@ -191,7 +192,7 @@ def _fewer_choices(best: Schedule, fails: Callable[[Schedule], bool]) -> Schedul
 
 
 def _less(best: Schedule, fails: Callable[[Schedule], bool]) -> Schedule:
-    """Fewer operations in each batch, fewer settings that are not the usual ones."""
+    """Reduce the operations of each batch, and the settings that are not the usual ones."""
     for index, step in enumerate(best.steps):
         for name, values in (("ops", (0, 1, 2, 4)), ("dies", (None,)), ("background", (False,))):
             for value in values:
@@ -218,7 +219,7 @@ def _less(best: Schedule, fails: Callable[[Schedule], bool]) -> Schedule:
 
 
 def _minimal(items: Sequence[T], fails: Callable[[Sequence[T]], bool]) -> Sequence[T]:
-    """Delta debugging: the items without those that are not needed to fail."""
+    """Return the items that are needed to fail, by delta debugging."""
     if items and fails([]):
         return []
     parts = 2

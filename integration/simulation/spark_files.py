@@ -1,4 +1,4 @@
-"""What Spark's driver writes beside the state: the query's id, operator metadata, schemas, the logs of offsets and commits."""
+"""Writes what Spark's driver writes: the query's id, operator metadata, schemas, the two logs."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ from typing import Any
 from integration.harness import Schema
 from integration.jvm import MILLPOND
 from integration.simulation.families import Kind, Shape
-from millpond import layout
+from millpond.format import layout
 from millpond.storage import Storage
 
 _SCHEMA_KEY = "state/0/_stateSchema/default/0_11111111-1111-1111-1111-111111111111"
@@ -24,7 +24,7 @@ _TYPES = {
 
 
 def write_metadata(storage: Storage, root: str, shape: Shape, partitions: int) -> None:
-    """What is there before the first batch."""
+    """Write the files that exist before the first batch."""
     storage.put_bytes(layout.QUERY_METADATA_KEY, b'{"id":"8a3b7c9e-0000-4000-8000-000000000001"}')
     store: dict[str, Any] = {
         "storeName": "default",
@@ -55,7 +55,7 @@ def write_metadata(storage: Storage, root: str, shape: Shape, partitions: int) -
 
 
 def write_offsets(storage: Storage, batch: int, partitions: int) -> None:
-    """The batch begins."""
+    """Begin the batch in the offset log."""
     conf = {
         "spark.sql.streaming.stateStore.providerClass": MILLPOND,
         "spark.sql.shuffle.partitions": str(partitions),
@@ -67,7 +67,7 @@ def write_offsets(storage: Storage, batch: int, partitions: int) -> None:
 def write_commit(
     storage: Storage, batch: int, ids: Sequence[str | None], spark_format: int
 ) -> None:
-    """The batch is committed."""
+    """Commit the batch in the commit log."""
     commit = 'v1\n{"nextBatchWatermarkMs":0}'
     if spark_format == 2:
         commit = "v2\n" + json.dumps(
@@ -77,13 +77,13 @@ def write_commit(
 
 
 def read_ids(storage: Storage, batch: int) -> tuple[str, ...]:
-    """The ids that the commit of a batch names, by partition."""
+    """Return the ids in the commit of a batch, by partition."""
     commit = storage.read(layout.commits_key(batch)).decode()
     return tuple(one[0] for one in json.loads(commit.split("\n")[1])["stateUniqueIds"]["0"])
 
 
 def newest_commit(storage: Storage) -> int:
-    """The newest batch in the commit log."""
+    """Return the newest batch in the commit log."""
     names = (info.key.rpartition("/")[2] for info in storage.list("commits/"))
     return max(int(name) for name in names if name.isdigit())
 

@@ -1,4 +1,4 @@
-"""One task: an attempt to make the next version of one partition, and what every read of it must return."""
+"""One task: an attempt to make the next version of one partition. Checks every read."""
 
 from __future__ import annotations
 
@@ -29,13 +29,13 @@ _WRITES = {
 
 
 def copied(families: Families) -> Families:
-    """An independent copy."""
+    """Return an independent copy."""
     return {name: dict(rows) for name, rows in families.items()}
 
 
 @dataclass(frozen=True)
 class Version:
-    """A version of the state: what batch `number - 1` made."""
+    """A version of the state. Batch `number - 1` made it."""
 
     number: int
     partitions: int
@@ -44,7 +44,7 @@ class Version:
 
 
 def part(version: Version, kinds: dict[str, Kind], partition: int, partitions: int) -> Families:
-    """The rows of one partition."""
+    """Return the rows of one partition."""
     found: Families = {}
     for name, rows in version.families.items():
         mine = {canon(k) for k in kinds[name].keys(partition, partitions)}
@@ -53,7 +53,11 @@ def part(version: Version, kinds: dict[str, Kind], partition: int, partitions: i
 
 
 def same(kind: Kind, pairs: Pairs, rows: Rows, *, each: bool, ordered: bool, what: str) -> None:
-    """The pairs are exactly these rows: values of a key in order and side by side, keys in order if there is one."""
+    """Check that the pairs are exactly these rows.
+
+    The values of a key must come in order and side by side. With `ordered`, keys must come in
+    order.
+    """
     grouped: dict[str, list[Row]] = {}
     last: str | None = None
     for key, value in pairs:
@@ -82,7 +86,7 @@ def same(kind: Kind, pairs: Pairs, rows: Rows, *, each: bool, ordered: bool, wha
 
 
 def family_arguments(kind: Kind) -> dict[str, Any]:
-    """What the commands want that make a family known."""
+    """Return the arguments of the commands that make a family known."""
     schema = kind.schema
     return {
         "cf": kind.name,
@@ -96,7 +100,7 @@ def family_arguments(kind: Kind) -> dict[str, Any]:
 
 @dataclass
 class Walk:
-    """An open iterator and what it must yield."""
+    """An open iterator, and the rows that it must yield."""
 
     name: str
     kind: Kind
@@ -122,12 +126,11 @@ class Task:
         self.kinds = kinds  # with keys of this partition only
         self.rows = rows
         self.walks: list[Walk] = []
-        self.written: list[
-            dict[str, Any]
-        ] = []  # the commands that changed something, and those that make families known
+        # The commands that changed something, and those that make families known.
+        self.written: list[dict[str, Any]] = []
 
     def do(self, what: str, **arguments: Any) -> Any:
-        """One command on the store. Raises: ProviderError."""
+        """Run one command on the store. Raises: ProviderError."""
         self.world.breathe()
         said = ("cf", "k", "v", "scan", "from", "to")
         self.world.log(
@@ -140,12 +143,12 @@ class Task:
     # ---- families
 
     def create(self, name: str) -> None:
-        """`createColFamilyIfAbsent`, as each task does for all families of the operator."""
+        """Call `createColFamilyIfAbsent`, as each task does for all families of the operator."""
         self.do("create_cf", **family_arguments(self.kinds[name]))
         self.rows.setdefault(name, {})
 
     def drop(self, name: str) -> None:
-        """`removeColFamilyIfExists`."""
+        """Call `removeColFamilyIfExists`."""
         if self.do("remove_cf", cf=name) is not True:
             raise Wrong("a family was not there to be removed", name)
         self.walks = [walk for walk in self.walks if walk.kind.name != name]
@@ -178,7 +181,7 @@ class Task:
         rows[at] = (key, [*before, *values])
 
     def delete_range(self, chance: random.Random, name: str) -> None:
-        """Delete from one key to before another."""
+        """Delete the keys from one key on and before another."""
         kind = self.kinds[name]
         ends = self._ends(chance, kind)
         if ends is None or ends[0] is None or ends[1] is None or kind.order is None:
@@ -191,7 +194,7 @@ class Task:
     # ---- reads
 
     def point(self, chance: random.Random, name: str) -> None:
-        """`get`, `keyExists`, `multiGet` or `valuesIterator`."""
+        """Call `get`, `keyExists`, `multiGet` or `valuesIterator`."""
         kind, rows = self.kinds[name], self.rows[name]
         if not kind.candidates:
             return
@@ -237,7 +240,7 @@ class Task:
         }
 
     def _scan(self, chance: random.Random, kind: Kind) -> tuple[dict[str, Any], Rows, bool]:
-        """A scan: its arguments, the rows that it must yield, whether they come in order."""
+        """Return a scan's arguments, the rows that it must yield, and whether in order."""
         rows = self.rows[kind.name]
         ways = ["all", *(["prefix"] if kind.prefix and kind.candidates else []), "range"]
         way = chance.choice(ways)
@@ -257,7 +260,7 @@ class Task:
         return {}, dict(rows), kind.ranged
 
     def scan(self, chance: random.Random, name: str) -> None:
-        """Any scan, with or without each value of a list."""
+        """Run a random scan, with or without each value of a list."""
         kind = self.kinds[name]
         arguments, rows, ordered = self._scan(chance, kind)
         each = kind.schema.multi and chance.random() < 0.5
@@ -265,14 +268,14 @@ class Task:
         same(kind, pairs, rows, each=each, ordered=ordered, what="scan")
 
     def check_all(self, what: str) -> None:
-        """Every row of every family."""
+        """Check every row of every family."""
         for name, rows in self.rows.items():
             kind = self.kinds[name]
             pairs = self.do("scan", cf=name, multi=kind.schema.multi)
             same(kind, pairs, rows, each=kind.schema.multi, ordered=kind.ranged, what=what)
 
     def begin_walk(self, chance: random.Random, name: str, store: str | None = None) -> None:
-        """Open an iterator: from here on it yields exactly what is there now."""
+        """Open an iterator. From here on it must yield exactly the rows that are there now."""
         kind = self.kinds[name]
         arguments, rows, ordered = self._scan(chance, kind)
         each = kind.schema.multi and chance.random() < 0.5
@@ -289,7 +292,7 @@ class Task:
         self.walks.append(walk)
 
     def step_walk(self, chance: random.Random) -> None:
-        """Read on in an iterator, now and then to its end."""
+        """Read on in an iterator, sometimes to its end."""
         if not self.walks:
             return
         walk = chance.choice(self.walks)
@@ -308,7 +311,11 @@ class Task:
             self.walks.remove(walk)
 
     def act(self, chance: random.Random) -> None:
-        """Something that an operator does."""
+        """Do something that an operator does.
+
+        Two attempts must write the same, but only the first has iterators open. So what an iterator
+        draws must not change what they write: `chance` is for this action alone.
+        """
         names = [n for n in self.rows if n in self.kinds]
         if not names:
             return

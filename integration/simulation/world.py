@@ -1,4 +1,4 @@
-"""What a simulated run happens in: executors with their agents and providers, threads, the clock, and Spark's logs."""
+"""The world of a simulated run: executors, agents, providers, threads, the clock, Spark's logs."""
 
 from __future__ import annotations
 
@@ -20,7 +20,10 @@ from integration.simulation.setting import Setting
 
 
 class World(Director):
-    """All of one run. The main thread acts as Spark's driver and runs the tasks; other threads are in the background."""
+    """The world of one run.
+
+    The main thread acts as Spark's driver and runs the tasks. Other threads work in the background.
+    """
 
     def __init__(
         self, jvm: Jvm, setting: Setting, shape: Shape, choices: Choices, work_dir: Path
@@ -46,7 +49,10 @@ class World(Director):
     # ---- executors and providers
 
     def new_executor(self, index: int, root: Path | None = None) -> Executor:
-        """One more executor. `root`: of the Spark checkpoint that it works on, if not of this one."""
+        """Start one more executor.
+
+        root: of the Spark checkpoint for which it works; None: this run's.
+        """
         self._names += 1
         name = f"executor-{index}.{self._names}"
         local_root = str(self.dir / f"agent-{self._names}" / "root")
@@ -59,7 +65,7 @@ class World(Director):
         return executor
 
     def of_executor(self, executor: Executor, do: str, **arguments: Any) -> Any:
-        """Run a command on the main thread as something that the executor does."""
+        """Run a command on the main thread, in the name of the executor."""
         return self.command(do, executor.name, **arguments)
 
     def provider(
@@ -71,7 +77,7 @@ class World(Director):
         run: int | None = None,
         root: Path | None = None,
     ) -> str:
-        """The executor's provider of a partition in a run, opened if there is none."""
+        """Return the executor's provider of a partition in a run. Open it if there is none."""
         run = self.run if run is None else run
         found = executor.providers.get((run, partition))
         if found is None:
@@ -95,16 +101,17 @@ class World(Director):
         return found
 
     def new_name(self, kind: str) -> str:
-        """A name that was not used before."""
+        """Return a name that nobody has used before."""
         self._names += 1
         return f"{kind}{self._names}"
 
     def close_provider(self, executor: Executor, key: tuple[int, int]) -> None:
-        """Spark unloads a provider. What its tasks still hold ends with it."""
+        """Unload a provider, as Spark does. Stores that its tasks still hold end with it."""
         name = executor.providers.pop(key)
         for store in executor.sessions.pop(name, []):
             self._quietly(executor, "abort", s=store)
         self.of_executor(executor, "close", p=name)
+        executor.unloaded.append(name)
 
     def _quietly(self, executor: Executor, do: str, **arguments: Any) -> None:
         try:
@@ -113,7 +120,7 @@ class World(Director):
             self.log(f"{do}: {error.causes[0][0]}")
 
     def kill(self, executor: Executor) -> Executor:
-        """The executor's process is gone, and all that it had in memory. Return the one that takes its place."""
+        """Kill the executor's process, with all that it had in memory. Return its successor."""
         self.log(f"{executor.name} is killed")
         lives_on = self.choices.pick(0.3) > 0  # the agent ends a moment later
         executor.dead = True
@@ -126,6 +133,8 @@ class World(Director):
         self._end_threads(executor.name)
         for key in list(executor.providers):
             name = executor.providers.pop(key)
+            self._quietly(executor, "drop", p=name)
+        for name in executor.unloaded:
             self._quietly(executor, "drop", p=name)
         index = self.executors.index(executor)
         shutil.rmtree(self.dir / f"agent-{executor.name.rpartition('.')[2]}", ignore_errors=True)
@@ -148,15 +157,15 @@ class World(Director):
         self.quiet = was
 
     def settle(self) -> None:
-        """All that was begun in the background ends, with nothing else going wrong."""
-        self.command("stats")  # tells of threads that have just begun
+        """Let all background work end. Nothing else goes wrong meanwhile."""
+        self.command("stats")  # the answer names threads that have just begun
         self._end_threads()
-        for call in self._calls.values():  # nobody asks for them any more
+        for call in self._calls.values():  # calls whose answer nobody waits for
             if not call.done:
                 call.finish()
 
     def breathe(self) -> None:
-        """Sometimes others do something between two actions of the main thread."""
+        """Sometimes let others do something between two actions of the main thread."""
         if self.threads and not self.quiet:
             threads = list(self.threads)
             chosen = self.choices.pick(self.setting.meanwhile, len(threads))
@@ -165,11 +174,11 @@ class World(Director):
                 self.command("run", t=threads[chosen - 1])
 
     def spawn(self, executor: Executor, name: str, commands: list[dict[str, Any]]) -> int:
-        """Begin something in the background."""
+        """Begin commands in the background. Return their thread."""
         return int(self.command("spawn", name=name, owner=executor.name, commands=commands))
 
     def abandon(self) -> bool:
-        """After a failure: end all that runs. Return whether the JVM is as good as new."""
+        """End all that runs, after a failure. Return whether the JVM can be used again."""
         self.quiet = True
         for executor in list(self._owners.values()):
             executor.dead = executor.agent.dead = True
@@ -180,14 +189,14 @@ class World(Director):
             self.command("doom", owner=executor.name)
         self._end_threads()
         for executor in self._owners.values():
-            for provider in executor.providers.values():
+            for provider in (*executor.providers.values(), *executor.unloaded):
                 self._quietly(executor, "drop", p=provider)
         self._end_threads()
         stats = self.command("stats")
         return bool(stats["used_bytes"] == 0 and stats["actors"] == 0 and stats["stores"] <= 1)
 
     def close(self) -> None:
-        """All processes end in order, nothing is left."""
+        """End all processes in order. Nothing may be left."""
         self.quiet = True
         self.settle()
         for executor in self.executors:

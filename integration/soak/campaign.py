@@ -1,4 +1,4 @@
-"""The soak while it runs: feeds the queries, hurts processes at random, restarts what a supervisor would, and measures."""
+"""Runs the soak: feeds the queries, hurts processes, restarts them as a supervisor would."""
 
 from __future__ import annotations
 
@@ -22,23 +22,24 @@ from integration.processes import alive, wait_until
 from integration.soak import queries
 from integration.streams import Input
 
-QUERIES = {"joined": 2, "sessions": 1, "buckets": 2}  # and their Spark checkpoint format
+QUERIES = {"joined": 2, "sessions": 1, "buckets": 2}  # name -> Spark checkpoint format
 PARTITIONS = 3
-STORES = PARTITIONS * (4 + 1 + 1)  # a join has four
+STORES = PARTITIONS * (4 + 1 + 1)  # a join has four stores
 STUCK_S = 240.0
 MAX_FAILURES = 5
-SLOW_FEED_S = 10.0  # more input comes although nothing moves: whatever is in the way has to do with what comes next
+# After this time a new file comes even if no query moves. So what blocks them meets new input.
+SLOW_FEED_S = 10.0
 HEAP = "480m"
 SETTINGS = {
     "spark.sql.shuffle.partitions": str(PARTITIONS),
-    # small intervals, so that minutes see what production sees in days
+    # Small intervals: minutes here do what days do in production.
     STATE + "maintenanceInterval": "2s",
     STATE + "minDeltasForSnapshot": "4",
     "spark.sql.streaming.minBatchesToRetain": "5",
     STATE + "millpond.gc.graceMs": "5000",
     STATE + "millpond.gc.intervalMs": "2000",
     STATE + "millpond.memory.budget": "32m",
-    # a paused executor's tasks are tried elsewhere, and come back late
+    # Spark tries a paused executor's tasks elsewhere, and the first attempts come back late.
     "spark.speculation": "true",
     "spark.speculation.interval": "200ms",
     "spark.speculation.multiplier": "4",
@@ -46,7 +47,7 @@ SETTINGS = {
     "spark.shuffle.io.connectionTimeout": "10s",
     "spark.shuffle.io.maxRetries": "0",
     "spark.locality.wait": "0",
-    # a kill fails whatever ran; that four of them hit one task says nothing about state
+    # A kill fails every task that runs. If four kills hit one task, state is not to blame.
     "spark.task.maxFailures": "20",
     "spark.stage.maxConsecutiveAttempts": "20",
     "spark.executor.memory": HEAP,
@@ -59,7 +60,7 @@ SETTINGS = {
 
 @dataclass
 class Tally:
-    """What was done, and what went wrong."""
+    """What the soak did, and what went wrong."""
 
     files: int = 0
     faults: Counter[str] = field(default_factory=Counter)
@@ -71,9 +72,10 @@ class Campaign:
     """One soak.
 
     Args:
-        seed: of the data and the faults; how processes are scheduled is the machine's, so no two runs are equal.
-        feed_s: least time between two files of input.
-        pause_s: shortest and longest pause.
+        seed: decides the data and the faults. The machine schedules the processes, so no two runs
+            are equal.
+        feed_s: least seconds between two files of input.
+        pause_s: seconds of the shortest and of the longest pause.
     """
 
     def __init__(
@@ -109,7 +111,8 @@ class Campaign:
         """Start a driver, and the queries where their Spark checkpoints say."""
         self.tally.lives += 1
         life = self.work / f"life-{self.tally.lives}"
-        # the heap as large as it can get, and touched: what the resident set grows by is memory outside of it
+        # The heap has its full size from the start, and all its pages are touched. So if the
+        # resident set grows, it is memory outside of the heap.
         options = f"{LIGHT} -Djava.io.tmpdir={self.cluster.scratch} -Xms{HEAP} -XX:+AlwaysPreTouch"
         self.application = app = Application(
             self.cluster,
@@ -138,7 +141,7 @@ class Campaign:
             )
 
     def restart_queries(self) -> None:
-        """Stop and start all queries in the same driver: every store is closed and restored."""
+        """Stop and start all queries in the same driver. It closes and restores every store."""
         assert self.application is not None
         for name in QUERIES:
             self.application.call("stop", name=name, seconds=STUCK_S)
@@ -146,7 +149,7 @@ class Campaign:
         self.tally.faults["queries restarted"] += 1
 
     def feed(self) -> None:
-        """One more file for each input."""
+        """Write one more file for each input."""
         number = self.tally.files
         for side, given in self.inputs.items():
             given.add(queries.as_records(queries.file_rows(self.seed, side, number)))
@@ -155,7 +158,7 @@ class Campaign:
         self._done_at_feed = dict(self._done)
 
     def finish(self) -> None:
-        """Close all windows, and let the queries run to the end of the input in a last life of the driver."""
+        """Close all windows. Let the queries reach the end of the input, in a last driver."""
         for given in self.inputs.values():
             given.add(queries.as_records([(queries.END_KEY, queries.END_S, 0)]))
         if self.application is not None:
@@ -176,7 +179,10 @@ class Campaign:
         faults: list[str] | None = None,
         sample: Callable[[], None] = lambda: None,
     ) -> None:
-        """Go on for `seconds`: feed, and about every `fault_s` one fault, of those named in turn or by chance."""
+        """Feed for `seconds`, and do one fault about every `fault_s` seconds.
+
+        Takes the `faults` in turn; without them, any fault by chance.
+        """
         end = time.monotonic() + seconds
         next_fault = time.monotonic() + fault_s
         sampled_at = 0.0
@@ -202,7 +208,10 @@ class Campaign:
             time.sleep(0.05)
 
     def is_due(self) -> bool:
-        """Whether to feed: every query has done a batch since the last file, or none does anything for lack of input."""
+        """Return whether to feed.
+
+        Yes if every query has done a batch since the last file, or if no query moves.
+        """
         waited_s = time.monotonic() - self._fed_at
         moved = all(self._done.get(name, 0) > self._done_at_feed.get(name, 0) for name in QUERIES)
         return waited_s >= self.feed_s and (moved or waited_s > SLOW_FEED_S)
@@ -244,7 +253,7 @@ class Campaign:
         heapq.heappush(self._actions, (time.monotonic() + seconds, next(self._order), action))
 
     def revive(self) -> None:
-        """The driver is gone: once its executors have gone too, start it again."""
+        """Start the dead driver again, after its executors have ended."""
         wait_until(
             lambda: not self.cluster.executors(),
             seconds=60,
@@ -255,14 +264,17 @@ class Campaign:
     # ---- faults
 
     def driver(self) -> tuple[int, ...]:
-        """Process ids of the driver: its JVM, and the Python below it."""
+        """Return the process ids of the driver: its JVM, and the Python below it."""
         assert self.application is not None
         group = self.application.process.pid
         found = [p.pid for p in self.cluster.processes() if _group_of(p.pid) == group]
         return tuple(found)
 
     def hurt(self, fault: str, victim: Executor | None = None) -> bool:
-        """Do one fault to the driver, or to an executor or its agent, by chance or the `victim`. False: there is none now."""
+        """Do one fault to the driver, to an executor, or to an executor's agent.
+
+        victim: the executor; None: one by chance. Return False if there is none now.
+        """
         executors = self.cluster.executors() if victim is None else [victim]
         if fault != "driver killed":
             executors = [e for e in executors if e.agent]
@@ -289,7 +301,8 @@ class Campaign:
             raise ValueError(fault)
         self.tally.faults[fault] += 1
         self.say(
-            f"{fault}{f' for {pause_s:.1f} s' if 'paused' in fault else ''}; {self.tally.files} files so far"
+            f"{fault}{f' for {pause_s:.1f} s' if 'paused' in fault else ''}; {self.tally.files}"
+            " files so far"
         )
         return True
 
@@ -306,7 +319,7 @@ class Campaign:
     # ---- results
 
     def results(self, name: str) -> Counter[queries.Row]:
-        """What a query wrote, over all batches. Raises: AssertionError: a batch is missing."""
+        """Return all rows that a query wrote. Raises: AssertionError: a batch is missing."""
         parts = sorted((self.home / "out" / name).glob("[0-9]*.json"), key=lambda p: int(p.stem))
         assert [int(p.stem) for p in parts] == list(range(len(parts))), (
             f"{name}: a batch is missing"
@@ -319,7 +332,7 @@ class Campaign:
         )
 
     def expected(self) -> dict[str, Counter[queries.Row]]:
-        """The batch computation over all input."""
+        """Return the results of the batch computation over all input, by query."""
         left, right = (
             [
                 row
@@ -349,7 +362,7 @@ def _signal(pid: int, number: int) -> None:
         try:
             os.kill(pid, number)
         except ProcessLookupError:
-            return  # it ended by itself
+            return  # the process has ended by itself
 
 
 def _group_of(pid: int) -> int:

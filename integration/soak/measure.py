@@ -1,4 +1,4 @@
-"""What a process holds, read from /proc; and the bounds above which growth counts as a leak."""
+"""Measures what a process holds, from /proc. Growth above a bound counts as a leak."""
 
 from __future__ import annotations
 
@@ -11,19 +11,23 @@ from collections.abc import Sequence
 from dataclasses import asdict, dataclass
 from pathlib import Path
 
-# Of one process, between the first and the last measurements of the steady part. The executors' heap is as large as it
-# can get from the start (-Xms = -Xmx, touched), so that growth of the RSS is memory outside of it.
+# How much one process may grow between the first and the last measurements of the steady part. The
+# executors' heap has its full size from the start (-Xms = -Xmx, touched). So if the RSS grows, it
+# is memory outside of the heap.
 EXECUTOR_BOUNDS = {"rss_kb": 64 * 1024, "files": 16, "threads": 12}
 AGENT_BOUNDS = {"rss_kb": 12 * 1024, "files": 8, "threads": 6}
-# Of local RocksDBs an executor has as many files open as they have; a store's tier has up to 8 new files, those of the
-# levels below, and some of its own. All stores of the soak may be loaded on one executor.
+# An executor has all files of its local RocksDBs open. A store's tier has up to 8 new files, the
+# files of the levels below, and some of its own. One executor may have loaded all stores.
 LOCAL_FILES_PER_STORE = 24
 _LOCAL = re.compile(r"/millpond-[0-9a-f-]{36}/.*/g\d+/")
 
 
 @dataclass(frozen=True)
 class Held:
-    """Numbers of one process: resident memory in KiB, open files but those of local RocksDBs, those, threads."""
+    """What one process holds.
+
+    Resident memory in KiB, open files without those of local RocksDBs, those, threads.
+    """
 
     rss_kb: int
     files: int
@@ -32,7 +36,7 @@ class Held:
 
 
 def held(pid: int) -> Held | None:
-    """What a process holds now; None if it has ended."""
+    """Return what a process holds now; None if it has ended."""
     try:
         status = dict(
             line.split(":", 1)
@@ -52,11 +56,14 @@ def _target(descriptor: Path) -> str:
     try:
         return os.readlink(descriptor)
     except FileNotFoundError:
-        return ""  # closed while we looked
+        return ""  # the process has closed it meanwhile
 
 
 def collect_garbage(pid: int) -> bool:
-    """Have a JVM collect garbage, classes included, so that what is left is in use. False where there is no jcmd."""
+    """Make a JVM collect garbage, classes included. What remains is in use.
+
+    Return False if there is no jcmd.
+    """
     jcmd = shutil.which("jcmd")
     if jcmd is None:
         return False
@@ -69,7 +76,7 @@ def collect_garbage(pid: int) -> bool:
 
 
 def median(samples: Sequence[Held]) -> Held:
-    """Median of each number: a snapshot or a pause in one sample does not count."""
+    """Return the median of each number. So a snapshot or a pause in one sample does not count."""
     return Held(
         **{
             name: round(statistics.median(asdict(s)[name] for s in samples))
@@ -79,7 +86,7 @@ def median(samples: Sequence[Held]) -> Held:
 
 
 def leaks(who: str, before: Held, after: Held, bounds: dict[str, int]) -> list[str]:
-    """What grew beyond its bound, in words."""
+    """Return what grew beyond its bound, in words."""
     first, last = asdict(before), asdict(after)
     return [
         f"{who}: {name} grew from {first[name]} to {last[name]}, by more than {bound}"
@@ -89,7 +96,10 @@ def leaks(who: str, before: Held, after: Held, bounds: dict[str, int]) -> list[s
 
 
 def folder_size(folder: Path) -> tuple[int, int]:
-    """Files below a folder, and their bytes; what is deleted while we look does not count."""
+    """Return the number of files below a folder, and their bytes.
+
+    A file that somebody deletes meanwhile does not count.
+    """
     files = bytes_ = 0
     for path in folder.rglob("*"):
         try:

@@ -1,9 +1,13 @@
-"""The table of `docs/guides/soak.md`, from the raw result of a run: `python -m integration.soak.page`."""
+"""Writes the table of `docs/guides/soak.md` from the raw result of a run.
+
+Run it by `python -m integration.soak.page`.
+"""
 
 from __future__ import annotations
 
 import json
 import sys
+import textwrap
 from pathlib import Path
 from typing import Any
 
@@ -14,23 +18,29 @@ BEGIN, END = "<!-- figures -->\n", "<!-- end of figures -->\n"
 
 
 def figures(result: dict[str, Any]) -> str:
-    """Markdown of what a run measured."""
+    """Return the measurements of a run as Markdown."""
     before, after, bounds = result["before"], result["after"], result["bounds"]
     faults = ", ".join(f"{name} {count}" for name, count in result["faults"].items())
-    lines = [
-        f"Commit `{result['commit']}`, seed {result['seed']}, {result['minutes']} minutes on {result['host']}, two cores that other work "
-        "shared.",
-        f"{result['files']} files on each of two inputs, {result['rows_in']:,} rows; driver started {result['driver_lives']} times. "
-        f"Faults: {faults}.",
-        "",
-        "| query | rows written | batch computation | missing | unexpected | changelogs, snapshots read back | problems |",
-        "|---|---|---|---|---|---|---|",
-    ]
+    run = (
+        f"Commit `{result['commit']}`, seed {result['seed']}, {result['minutes']} minutes on"
+        f" {result['host']}, two cores that other work shared."
+    )
+    work = (
+        f"{result['files']} files on each of two inputs, {result['rows_in']:,} rows; driver"
+        f" started {result['driver_lives']} times. Faults: {faults}."
+    )
+    head = (
+        "| query | rows written | batch computation | missing | unexpected | changelogs,"
+        " snapshots read back | problems |"
+    )
+    prose = textwrap.wrap(f"{run} {work}", 100, break_long_words=False, break_on_hyphens=False)
+    lines = [*prose, "", head, "|---|---|---|---|---|---|---|"]
     for name, query in result["queries"].items():
         checked = query["checked"]
         lines.append(
-            f"| {name} | {query['rows']:,} | {query['expected']:,} | {query['missing']} | {query['unexpected']} | "
-            f"{checked['changelogs']}, {checked['snapshots']} | {len(checked['problems'])} |"
+            f"| {name} | {query['rows']:,} | {query['expected']:,} | {query['missing']} |"
+            f" {query['unexpected']} | {checked['changelogs']}, {checked['snapshots']} |"
+            f" {len(checked['problems'])} |"
         )
     lines += ["", "| held by | before | after | growth allowed |", "|---|---|---|---|"]
     for who in before:
@@ -45,12 +55,14 @@ def figures(result: dict[str, Any]) -> str:
             ]
             lines.append(f"| {who}: {name} | {' | '.join(cells)} |")
     lines.append(
-        f"| executor: files of local RocksDBs | {before['executor']['local_files']} | {after['executor']['local_files']} | see below |"
+        f"| executor: files of local RocksDBs | {before['executor']['local_files']} |"
+        f" {after['executor']['local_files']} | see below |"
     )
     kinds = sorted(result["processes_before"].keys() | result["processes_after"].keys())
     for kind in kinds:
         lines.append(
-            f"| processes: {kind} | {result['processes_before'].get(kind, 0)} | {result['processes_after'].get(kind, 0)} | |"
+            f"| processes: {kind} | {result['processes_before'].get(kind, 0)} |"
+            f" {result['processes_after'].get(kind, 0)} | |"
         )
     for index, name in enumerate(("files", "bytes")):
         cells = [
@@ -62,7 +74,7 @@ def figures(result: dict[str, Any]) -> str:
 
 
 def page(text: str, result: dict[str, Any]) -> str:
-    """The page with the figures of `result` in their place."""
+    """Return the page `text` with the figures of `result` in their place."""
     head, rest = text.split(BEGIN)
     return head + BEGIN + figures(result) + END + rest.split(END)[1]
 

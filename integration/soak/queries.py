@@ -1,7 +1,8 @@
-"""The three queries of the soak, each with bounded state, and what a batch computation in plain Python makes of their input.
+"""The three queries of the soak, and the same as a batch computation in plain Python.
 
-Rows are `streams.EVENTS`: key, event time, value. File n holds event times from `STEP_S * n - DISORDER_S` on, so no row is ever
-later than the watermark, and every query has one right result wherever its micro-batches begin and end.
+The state of each query has a bound. Rows are `streams.EVENTS`: key, event time, value. File n holds
+event times from `STEP_S * n - DISORDER_S` on, so no row is later than the watermark. So every query
+has one right result, wherever its micro-batches begin and end.
 """
 
 from __future__ import annotations
@@ -37,7 +38,7 @@ Event = tuple[str, float, int]  # key, event time in s, value
 
 
 def file_rows(seed: int, side: str, number: int) -> list[Event]:
-    """The rows of file `number` of the input `side`; always the same."""
+    """Return the rows of file `number` of the input `side`. They are always the same."""
     rng = random.Random(f"{seed}-{side}-{number}")
     begin = STEP_S * number - DISORDER_S
     return [
@@ -51,7 +52,7 @@ def file_rows(seed: int, side: str, number: int) -> list[Event]:
 
 
 def as_records(rows: Sequence[Event]) -> list[dict[str, Any]]:
-    """Rows for a file of the input."""
+    """Return rows for a file of the input."""
     return [{"k": k, "ts": at(t), "v": v} for k, t, v in rows]
 
 
@@ -65,7 +66,7 @@ def _stream(spark: SparkSession, folder: str) -> DataFrame:
 
 
 def joined(spark: SparkSession, command: dict[str, Any]) -> DataFrame:
-    """Pairs of one key at most `NEAR_S` apart."""
+    """Return pairs of rows of one key, at most `NEAR_S` seconds apart."""
     left = _stream(spark, command["left"]).selectExpr("k as lk", "ts as lt", "v as lv")
     right = _stream(spark, command["right"]).selectExpr("k as rk", "ts as rt", "v as rv")
     near = (
@@ -77,7 +78,7 @@ def joined(spark: SparkSession, command: dict[str, Any]) -> DataFrame:
 
 
 def sessions(spark: SparkSession, command: dict[str, Any]) -> DataFrame:
-    """Runs of a key's rows less than `GAP_S` apart: begin, end, rows and sum."""
+    """Return runs of a key's rows less than `GAP_S` seconds apart: begin, end, rows and sum."""
     grouped = _stream(spark, command["left"]).groupBy(
         F.session_window("ts", f"{GAP_S} seconds 500 microseconds").alias("w"), "k"
     )
@@ -86,7 +87,10 @@ def sessions(spark: SparkSession, command: dict[str, Any]) -> DataFrame:
 
 
 class Buckets(StatefulProcessor):
-    """Gathers the rows of a key and bucket in every kind of state, and tells of them when the bucket's timer fires."""
+    """Gathers the rows of a key and bucket in every kind of state.
+
+    It yields them when the bucket's timer fires.
+    """
 
     def init(self, handle: Any) -> None:
         self.handle = handle
@@ -130,11 +134,11 @@ class Buckets(StatefulProcessor):
         yield pd.DataFrame([row])
 
     def close(self) -> None:
-        """Nothing to give back."""
+        """There is nothing to close."""
 
 
 def buckets(spark: SparkSession, command: dict[str, Any]) -> DataFrame:
-    """What `Buckets` says of each key and bucket of `BUCKET_S`."""
+    """Return the rows of `Buckets` for each key and bucket of `BUCKET_S` seconds."""
     bucket = F.floor(F.unix_millis("ts") / (1000 * BUCKET_S)).cast("long")
     return (
         _stream(spark, command["right"])
@@ -149,7 +153,7 @@ def buckets(spark: SparkSession, command: dict[str, Any]) -> DataFrame:
     )
 
 
-# ---- the same as a batch computation -------------------------------------------------------------------------------
+# ---- the same as a batch computation -------------------------------------------------------------
 
 
 def _ms(seconds: float) -> int:
@@ -157,7 +161,7 @@ def _ms(seconds: float) -> int:
 
 
 def expect_joined(left: Sequence[Event], right: Sequence[Event]) -> Counter[Row]:
-    """Result of `joined`."""
+    """Return the right result of `joined`."""
     by_key: dict[str, list[tuple[int, int]]] = defaultdict(list)
     for k, t, v in right:
         by_key[k].append((_ms(t), v))
@@ -173,7 +177,7 @@ def expect_joined(left: Sequence[Event], right: Sequence[Event]) -> Counter[Row]
 
 
 def expect_sessions(left: Sequence[Event]) -> Counter[Row]:
-    """Result of `sessions`."""
+    """Return the right result of `sessions`."""
     by_key: dict[str, list[tuple[int, int]]] = defaultdict(list)
     for k, t, v in left:
         by_key[k].append((_ms(t), v))
@@ -181,7 +185,8 @@ def expect_sessions(left: Sequence[Event]) -> Counter[Row]:
     for k, rows in by_key.items():
         run: list[tuple[int, int]] = []
         for row in sorted(rows):
-            # half a millisecond more than the gap: no two rows, which have whole ones, are just that far apart
+            # The query's gap has half a millisecond more. Rows have whole milliseconds, so no two
+            # rows are exactly one gap apart.
             if run and row[0] > run[-1][0] + GAP_S * 1000:
                 out[_session(k, run)] += 1
                 run = []
@@ -195,7 +200,7 @@ def _session(key: str, run: Sequence[tuple[int, int]]) -> Row:
 
 
 def expect_buckets(right: Sequence[Event]) -> Counter[Row]:
-    """Result of `buckets`."""
+    """Return the right result of `buckets`."""
     groups: dict[tuple[str, int], list[int]] = defaultdict(list)
     for k, t, v in right:
         groups[k, _ms(t) // (1000 * BUCKET_S)].append(v)

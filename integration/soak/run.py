@@ -1,9 +1,10 @@
-"""The soak: three stateful queries on a real cluster for a long time, while processes are killed and paused at random.
+"""The soak: three stateful queries on a real cluster for a long time, with kills and pauses.
 
-`python -m integration.soak.run --minutes 30`, or `make soak`. Two parts: in the first (60 % of the time) drivers, executors and
-agents are killed and paused; in the second one executor and its agent are left alive, are paused, and have their queries
-restarted, while all around them is hurt as before. What those two hold is measured after a warm-up and at the end. Exit code 0 if
-nothing leaked and every row is equal to the batch computation.
+Run it by `python -m integration.soak.run --minutes 30`, or `make soak`. In the first part (60 % of
+the time) it kills and pauses drivers, executors and agents at random. In the second part it lets
+one executor and its agent live: it pauses them, restarts their queries, and hurts all others as
+before. It measures what those two processes hold after a warm-up and at the end. The exit code is 0
+if nothing leaked, and if every row is equal to the batch computation.
 """
 
 from __future__ import annotations
@@ -36,7 +37,7 @@ SHORT_FAULTS = [
     "executor paused",
     "executor killed",
     "agent paused",
-]  # and at the end the driver
+]
 STEADY_FAULTS = [
     "other executor killed",
     "other agent killed",
@@ -74,7 +75,7 @@ class Steady:
         self.began = time.monotonic()
 
     def _choose(self) -> Executor:
-        """An executor with an agent; after a kill it may take a while until there is one again."""
+        """Return an executor with an agent. After a kill it takes a while until there is one."""
         deadline = time.monotonic() + 120
         while True:
             found = [e for e in self.campaign.cluster.executors() if e.agent]
@@ -87,7 +88,10 @@ class Steady:
         return {"executor": self.survivor.pid, "agent": self.survivor.agent}
 
     def measure(self, count: int) -> dict[str, Held]:
-        """Median of `count` measurements, one a second, after a garbage collection, while the queries run."""
+        """Return the median of `count` measurements, one a second, while the queries run.
+
+        Garbage is collected before.
+        """
         measure.collect_garbage(self.survivor.pid)
         found: dict[str, list[Held]] = {"executor": [], "agent": []}
 
@@ -101,7 +105,7 @@ class Steady:
         return {who: measure.median(samples) for who, samples in found.items()}
 
     def sample(self) -> None:
-        """One line of the trace."""
+        """Append one line to the trace."""
         now = {who: measure.held(pid) for who, pid in self.pids().items()}
         assert all(now.values()), f"a process that was to live has ended: {now}"
         at_s = round(time.monotonic() - self.began, 1)
@@ -110,7 +114,7 @@ class Steady:
         )
 
     def hurt(self, fault: str) -> None:
-        """One fault of `STEADY_FAULTS`."""
+        """Do one fault of `STEADY_FAULTS`."""
         campaign = self.campaign
         others = [e for e in campaign.cluster.executors() if e.pid != self.survivor.pid and e.agent]
         if fault.startswith("other"):
@@ -132,7 +136,7 @@ class Steady:
 
 
 def differences(campaign: Campaign) -> dict[str, dict[str, Any]]:
-    """Rows of each query beside those of the batch computation."""
+    """Compare the rows of each query with those of the batch computation."""
     found = {}
     for name, expected in campaign.expected().items():
         written = campaign.results(name)
@@ -152,7 +156,7 @@ def _first(rows: Counter[Row]) -> list[Row]:
 
 
 def soak(options: argparse.Namespace, work: Path) -> dict[str, Any]:
-    """Run it; return the result, with what is wrong in words under `wrong`."""
+    """Run the soak. Return its result; `wrong` says in words what is wrong."""
     begun = time.monotonic()
 
     def say(text: str) -> None:
@@ -176,7 +180,7 @@ def soak(options: argparse.Namespace, work: Path) -> dict[str, Any]:
                 campaign.run(2.0, fault_s=1.5, faults=faults)
         else:
             campaign.run(options.minutes * 60 * CHAOS_SHARE, fault_s=12.0)
-            # whoever was killed last is back, has opened its stores, and its code is compiled
+            # Until the last victim is back, has opened its stores, and has compiled its code.
             campaign.run(60.0)
         steady = Steady(campaign)
         if not options.short:
@@ -190,7 +194,7 @@ def soak(options: argparse.Namespace, work: Path) -> dict[str, Any]:
             campaign.run(2.0)
         else:
             steady.run(options.minutes * 60 * (1 - CHAOS_SHARE), fault_s=15.0)
-            # nothing is paused or missing any more
+            # Until no process is paused or missing.
             campaign.run(30.0)
         after = steady.measure(2 if options.short else 12)
         processes_after = roles(cluster)
@@ -217,13 +221,14 @@ def soak(options: argparse.Namespace, work: Path) -> dict[str, Any]:
     ]
     wrong += [f"{name}: no rows" for name, c in compared.items() if not c["rows"]]
     wrong += [f"{name}: {problem}" for name, v in verified.items() for problem in v.problems]
-    if not options.short:  # which ends before anything is warm
+    if not options.short:  # a short run ends before anything is warm
         wrong += measure.leaks("executor", before["executor"], after["executor"], EXECUTOR_BOUNDS)
         wrong += measure.leaks("agent", before["agent"], after["agent"], AGENT_BOUNDS)
     most = LOCAL_FILES_PER_STORE * STORES
     if after["executor"].local_files > most:
         wrong.append(
-            f"executor: {after['executor'].local_files} files of local RocksDBs are open, more than {most}"
+            f"executor: {after['executor'].local_files} files of local RocksDBs are open, more than"
+            f" {most}"
         )
     wrong += [f"left running: {command}" for command in left]
     wrong += [f"left on the local disk: {path}" for path in left_local]
@@ -232,7 +237,10 @@ def soak(options: argparse.Namespace, work: Path) -> dict[str, Any]:
         "seed": options.seed,
         "short": options.short,
         "commit": commit(),
-        "host": f"{platform.machine()}, {platform.system()} {platform.release()}, Python {platform.python_version()}",
+        "host": (
+            f"{platform.machine()}, {platform.system()} {platform.release()}, Python"
+            f" {platform.python_version()}"
+        ),
         "files": campaign.tally.files,
         "rows_in": campaign.tally.files * 300,
         "driver_lives": lives,
@@ -252,7 +260,7 @@ def soak(options: argparse.Namespace, work: Path) -> dict[str, Any]:
 
 
 def roles(cluster: Cluster) -> dict[str, int]:
-    """How many processes of each kind there are."""
+    """Return how many processes of each kind there are."""
     kinds = {
         "master": "deploy.master.Master",
         "worker": "deploy.worker.Worker",
@@ -269,7 +277,7 @@ def roles(cluster: Cluster) -> dict[str, int]:
 
 
 def commit() -> str:
-    """The commit that was tested, with a + if files were changed since."""
+    """Return the tested commit, with a + if files have changed since."""
     repository = Path(__file__).resolve().parents[2]
     done = subprocess.run(
         ["git", "describe", "--always", "--dirty=+", "--abbrev=12"],
@@ -284,7 +292,7 @@ def commit() -> str:
 def main(arguments: list[str] | None = None) -> int:
     options = parse(arguments)
     signal.signal(signal.SIGTERM, _interrupt)
-    signal.signal(signal.SIGINT, _interrupt)  # also where a shell in the background has it ignored
+    signal.signal(signal.SIGINT, _interrupt)  # a shell may have made background jobs ignore it
     work = options.work or Path(tempfile.mkdtemp(prefix="millpond-soak-"))
     try:
         result = soak(options, work)

@@ -1,8 +1,10 @@
-"""Random histories of one operator's stores, against a model: what is retained can be restored, nothing else stays for ever.
+"""Random histories of one operator's stores, against a model: what is retained can be restored,
+nothing else stays for ever.
 
-Two executors write the same store (the second is a zombie, a speculative attempt or the heir). The driver records one of the
-attempts of each version, and sometimes somebody makes it begin again from an older one, while the executors live on. State is
-the sequence of commit ids, so a wrong restore cannot look right.
+Two executors write the same store (the second is a zombie, a speculative attempt or the heir). The
+driver records one of the attempts of each version, and sometimes somebody makes it begin again from
+an older one, while the executors live on. State is the sequence of commit ids, so a wrong restore
+cannot look right.
 """
 
 from __future__ import annotations
@@ -19,8 +21,8 @@ from hypothesis.stateful import RuleBasedStateMachine, initialize, invariant, pr
 
 from millpond.agent.service import AgentService
 from millpond.errors import ErrorKind, FormatError
-from millpond.ids import VersionId
-from millpond.manifest import decode_manifest
+from millpond.format.manifest import decode_manifest
+from millpond.model.ids import VersionId
 from tests.agent_driver import CallError, Driver, Ids, Provider
 
 RETAIN = 3
@@ -111,14 +113,17 @@ class AgentMachine(RuleBasedStateMachine):
         if self.spark_format == 2:
             assert state == self.states[version]
         else:
-            # Attempts of one version are interchangeable: each version is there exactly once, in order.
+            # Attempts of one version are interchangeable: each version is there exactly once, in
+            # order.
             versions = [next(v.version for v in self.states if v.id == id) for id in state]
             assert versions == list(range(1, version.version + 1))
 
     @precondition(lambda self: not self.damaged)
     @rule(executor=EXECUTORS)
     def attempt(self, executor: int) -> None:
-        """A task of the next batch: reload what the driver recorded, unless it is there already, and commit."""
+        """A task of the next batch: reload what the driver recorded, unless it is there already,
+        and commit.
+        """
         if self.at[executor] != self.tip:
             self.open(executor, self.tip)
         self.anchors[executor] = self.tip
@@ -145,8 +150,9 @@ class AgentMachine(RuleBasedStateMachine):
     @precondition(lambda self: not self.damaged and self.tip.version > 0)
     @rule(data=st.data(), executor=EXECUTORS, batches=st.integers(0, 3), later=st.booleans())
     def go_back(self, data: st.DataObject, executor: int, batches: int, later: bool) -> None:
-        """As the troubleshooting guide tells: newer batches are removed from Spark's logs. Then the query runs on one executor;
-        the other one does not hear of it, and, with `later`, collects."""
+        """As the troubleshooting guide tells: newer batches are removed from Spark's logs. Then the
+        query runs on one executor; the other one does not hear of it, and, with `later`, collects.
+        """
         version = data.draw(st.integers(0, self.tip.version - 1))
         if version <= self.expired and not self.try_open(executor, self.chain[version]):
             return  # it was collected
@@ -172,7 +178,9 @@ class AgentMachine(RuleBasedStateMachine):
     @precondition(lambda self: not self.damaged)
     @rule(executor=EXECUTORS, batches=st.integers(0, 3))
     def speculate(self, executor: int, batches: int) -> None:
-        """The other executor's attempt of a batch loses, and it goes on knowing nothing of it; this one goes on."""
+        """The other executor's attempt of a batch loses, and it goes on knowing nothing of it;
+        this one goes on.
+        """
         self.attempt(1 - executor)
         self.attempt(executor)
         if not self.attempts:
@@ -202,7 +210,9 @@ class AgentMachine(RuleBasedStateMachine):
 
     @rule(executor=EXECUTORS)
     def collect(self, executor: int) -> None:
-        """The anchor is what Spark asked for: a version it recorded, and has forgotten if somebody went back behind it."""
+        """The anchor is what Spark asked for: a version it recorded, and has forgotten if
+        somebody went back behind it.
+        """
         if self.anchors[executor].version > 0:
             self.executors[executor].collect(self.anchors[executor])
 

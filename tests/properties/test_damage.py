@@ -1,4 +1,7 @@
-"""No damage comes out healthy: some seeds of `tests.damage`, a wrong one with its seed. More: `python -m tests.damage --seeds 2000`."""
+"""No damage comes out healthy: some seeds of `tests.damage`, a wrong one with its seed.
+
+More: `python -m tests.damage --seeds 2000`.
+"""
 
 from __future__ import annotations
 

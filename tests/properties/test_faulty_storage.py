@@ -1,5 +1,7 @@
-"""The agent's histories on an object storage, first a good one, then one that fails at random: a commit that reports success is
-there, an opening that succeeds has the right state, and what failed leaves nothing behind for ever."""
+"""The agent's histories on an object storage, first a good one, then one that fails at random: a
+commit that reports success is there, an opening that succeeds has the right state, and what failed
+leaves nothing behind for ever.
+"""
 
 from __future__ import annotations
 
@@ -11,10 +13,10 @@ from hypothesis import strategies as st
 from hypothesis.stateful import initialize, invariant, precondition, rule
 
 from millpond.agent.service import AgentService
-from millpond.changelog import read_header
 from millpond.errors import ErrorKind, FormatError
-from millpond.ids import VersionId, new_id
-from millpond.layout import changelog_name
+from millpond.format.changelog import read_header
+from millpond.format.layout import changelog_name
+from millpond.model.ids import VersionId, new_id
 from millpond.storage import MemoryStorage
 from millpond.testing.faults import Fault, FaultyStorage, Operation, seeded
 from tests.agent_driver import CallError, Driver, Provider

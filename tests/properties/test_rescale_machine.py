@@ -1,4 +1,6 @@
-"""Random batches, snapshots, rescales, crashes in rescales and collections, against a dict per version."""
+"""Random batches, snapshots, rescales, crashes in rescales and collections, against a dict per
+version.
+"""
 
 from __future__ import annotations
 
@@ -19,33 +21,35 @@ from hypothesis import settings
 from hypothesis import strategies as st
 from hypothesis.stateful import RuleBasedStateMachine, initialize, invariant, precondition, rule
 
-from millpond import layout
 from millpond.agent.service import AgentService
-from millpond.changelog import ChangelogHeader, ChangelogReader, Op, Record
 from millpond.errors import MillpondError
-from millpond.format_file import CheckpointFormat, decode_format, encode_format
-from millpond.ids import StoreId, VersionId, new_id
-from millpond.inspection import verify
-from millpond.json_fields import RESERVED_SLOT, ColumnFamily, KeyGroupsInfo
-from millpond.keygroups import KeyGroups
+from millpond.format import layout
+from millpond.format.changelog import ChangelogHeader, ChangelogReader, Op, Record
+from millpond.format.format_file import CheckpointFormat, decode_format, encode_format
+from millpond.format.manifest import Manifest, SstRef, encode_manifest
 from millpond.local import rocks
-from millpond.manifest import Manifest, SstRef, encode_manifest
-from millpond.rescaling import rescale, undo
-from millpond.restore.execute import Fetching, lay_out, lay_out_sources
-from millpond.restore.plan import plan_restore
+from millpond.model.ids import StoreId, VersionId, new_id
+from millpond.model.json_fields import RESERVED_SLOT, ColumnFamily, KeyGroupsInfo
+from millpond.model.key_groups import KeyGroups
+from millpond.operations.inspect import verify
+from millpond.operations.rescale import rescale, undo
 from millpond.rows.hashing import hash_rows
-from millpond.rows.spark_types import Atom, Field, Struct
+from millpond.spark.types import Atom, Field, Struct
 from millpond.storage import LocalStorage
-from millpond.store_files import StoreFiles
+from millpond.store.files import StoreFiles
+from millpond.store.restore.execute import Fetching, lay_out, lay_out_sources
+from millpond.store.restore.plan import plan_restore
 from tests.agent_driver import call
 from tests.checkpoints import PROVIDER
 from tests.examples import changelog_bytes
 
 BORN_WITH = KeyGroups(48, 6)
-# Of 48 groups, and of those that come after them, some divide and some do not: then every row is hashed anew.
+# Of 48 groups, and of those that come after them, some divide and some do not: then every row is
+# hashed anew.
 PARTITIONS = (1, 2, 3, 4, 5, 6, 7, 12, 24)
 RETAINED = 2
-# A join in state format 4: its column families are named so that Millpond knows where their rows belong.
+# A join in state format 4: its column families are named so that Millpond knows where their rows
+# belong.
 POINT = ColumnFamily("left-keyToNumValues", 1, "point")
 TIMED = ColumnFamily("left-tsWithKey", 2, "time-first", internal=True)
 FAMILIES = {0: ColumnFamily("default", 0, "point"), 1: POINT, 2: TIMED}
@@ -139,7 +143,9 @@ def owned(key: bytes, slots: Any) -> bool:
 def materialise(
     storage: LocalStorage, store: StoreId, version: VersionId, spark_format: int
 ) -> State:
-    """What the shim makes of a version: the snapshot, or the sources of a composed one, then the changelogs."""
+    """What the shim makes of a version: the snapshot, or the sources of a composed one, then the
+    changelogs.
+    """
     files = StoreFiles(storage, store, spark_format)
     files.refresh()
     plan = plan_restore(files, version)
@@ -183,7 +189,9 @@ def apply(state: State, path: str, slots: Any) -> None:
 
 
 class RescaleMachine(RuleBasedStateMachine):
-    """One operator over some partitions; `history` holds what is true of every batch that was committed."""
+    """One operator over some partitions; `history` holds what is true of every batch that was
+    committed.
+    """
 
     spark_format = 1
 
@@ -384,7 +392,9 @@ class RescaleMachine(RuleBasedStateMachine):
 
     @rule(days=st.booleans())
     def collect(self, days: bool) -> None:
-        """Every live partition collects; with `days`, so much later that no grace period protects anything."""
+        """Every live partition collects; with `days`, so much later that no grace period
+        protects anything.
+        """
         self.now_ms += 10**12 if days else 1
         for partition in range(self.partitions):
             anchor = self.version_of(self.batch + 1, partition)

@@ -1,4 +1,6 @@
-"""The build of the shim's jar: what it compiles, when it does not, and what arrives in the wheel."""
+"""The build of the shim's jar: what it compiles, when it does not, and what arrives in the
+wheel.
+"""
 
 from __future__ import annotations
 
@@ -16,17 +18,16 @@ from pathlib import Path
 import pytest
 
 import build_shim
-from build_shim import BuildError, build_jar, compile_scala, find_spark, jars_of_other_lines
+from build_shim import BuildError, build_jar, compile_scala, find_spark, jars_of_other_versions
 from fetch_spark import unpack
 from millpond import _shim
 from millpond._version import __version__
-from millpond.config import options_json
-from millpond.errors import errors_json
-from millpond.session import EXTENSION_CLASS, PROVIDER_CLASS
+from millpond.reference import errors_json, options_json
+from millpond.spark.session import EXTENSION_CLASS, PROVIDER_CLASS
 
 REPO = Path(__file__).resolve().parents[2]
 GREETER = 'package example\nclass Greeter { def greet(name: String): String = s"hello $name" }\n'
-MINOR = _shim.minor_line(find_spark().spark_version)
+MINOR = _shim.minor_version(find_spark().spark_version)
 
 
 @pytest.fixture
@@ -72,7 +73,7 @@ def test_compiled_once_until_something_changes(tree: Path) -> None:
 
 
 @pytest.mark.deep
-def test_a_wheel_takes_along_the_current_jars_of_other_lines(tree: Path) -> None:
+def test_a_wheel_takes_along_the_current_jars_of_other_versions(tree: Path) -> None:
     jar = build_jar(tree)
     layer = tree / "jvm-shim/src/main/scala-spark-9.8"
     layer.mkdir()
@@ -81,17 +82,17 @@ def test_a_wheel_takes_along_the_current_jars_of_other_lines(tree: Path) -> None
     spark = dataclasses.replace(find_spark(), spark_version="9.8.1")
     other = build_jar(tree, spark=spark)
     assert other.name == f"millpond-shim-spark9.8_2.13-{__version__}.jar"
-    assert jars_of_other_lines(tree, jar) == [other]
-    assert jars_of_other_lines(tree, other) == [jar]
+    assert jars_of_other_versions(tree, jar) == [other]
+    assert jars_of_other_versions(tree, other) == [jar]
 
     (jar.parent / "millpond-shim-spark9.7_2.13-0.1.0.jar").write_bytes(b"no jar")
     common = tree / "jvm-shim/src/main/scala/Greeter.scala"
     common.write_text(common.read_text().replace("hello", "good day"))
     build_jar(tree)
-    assert jars_of_other_lines(tree, jar) == []
-    assert jars_of_other_lines(tree, build_jar(tree, spark=spark)) == [jar]
+    assert jars_of_other_versions(tree, jar) == []
+    assert jars_of_other_versions(tree, build_jar(tree, spark=spark)) == [jar]
     shutil.rmtree(layer)
-    assert jars_of_other_lines(tree, jar) == []
+    assert jars_of_other_versions(tree, jar) == []
 
 
 def test_another_pyspark_is_unpacked_as_it_would_be_installed(tmp_path: Path) -> None:
@@ -192,7 +193,9 @@ def run(*command: str | Path, cwd: Path) -> str:
 
 @pytest.fixture(scope="module")
 def wheel(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    """The wheel built from an sdist built from a clean copy of the sources: what a stranger gets."""
+    """The wheel built from an sdist built from a clean copy of the sources: what a stranger
+    gets.
+    """
     pytest.importorskip(
         "hatchling",
         reason="the build's own requirements are not in this environment: use `make test`",
@@ -220,7 +223,9 @@ def test_the_wheel_is_pure_and_has_one_jar(wheel: Path) -> None:
         metadata = archive.read(f"millpond-{__version__}.dist-info/METADATA").decode()
     jars = [name for name in names if name.endswith(".jar")]
     assert jars == [f"millpond/jars/millpond-shim-spark{MINOR}_2.13-{__version__}.jar"]
-    assert {"millpond/py.typed", "millpond/session.py", "millpond/agent/__main__.py"} <= set(names)
+    assert {"millpond/py.typed", "millpond/spark/session.py", "millpond/agent/__main__.py"} <= set(
+        names
+    )
     assert not [name for name in names if name.startswith(("tests", "jvm-shim", "integration"))]
     assert {
         f"millpond-{__version__}.dist-info/licenses/{name}" for name in ("LICENSE", "NOTICE")
@@ -238,7 +243,8 @@ def test_the_jar_in_the_wheel_has_classes_stamp_and_tables(wheel: Path, tmp_path
         assert archive.read("millpond/errors.json").decode() == errors_json()
         assert archive.read("millpond/options.json").decode() == options_json()
     assert {cls.replace(".", "/") + ".class" for cls in (PROVIDER_CLASS, EXTENSION_CLASS)} <= names
-    # Built elsewhere from the same sources: the same jar, so its stamp is that of the source tree's own build.
+    # Built elsewhere from the same sources: the same jar, so its stamp is that of the source tree's
+    # own build.
     assert _shim.read_stamp(jar) == _shim.read_stamp(build_jar(REPO))
 
 
@@ -257,7 +263,10 @@ def test_the_installed_wheel_finds_its_jar(wheel: Path, tmp_path: Path) -> None:
         wheel,
         cwd=tmp_path,
     )
-    script = f"import sys; sys.path.insert(0, {str(target)!r}); import millpond; print(millpond.__file__, millpond.jar())"
+    script = (
+        f"import sys; sys.path.insert(0, {str(target)!r}); import millpond;"
+        " print(millpond.__file__, millpond.jar())"
+    )
     package, jar = run(sys.executable, "-c", script, cwd=tmp_path).split()
     assert Path(package).is_relative_to(target)
     assert Path(jar).is_relative_to(target)
@@ -293,6 +302,7 @@ def test_make_help_lists_what_the_readme_promises() -> None:
         "previous",
         "wheel",
         "demo",
+        "format-scala",
         "lint",
         "bench",
         "bench-s3",
@@ -300,5 +310,6 @@ def test_make_help_lists_what_the_readme_promises() -> None:
         "simulate",
         "simulate-mutants",
         "soak",
+        "docs",
         "clean",
     }

@@ -1,4 +1,5 @@
-"""Documentation without Spark: links, what must be mentioned, what is generated, and blocks that cannot be run.
+"""Documentation without Spark: links, what must be mentioned, what is generated, and blocks that
+cannot be run.
 
 `integration/test_docs.py` runs the rest.
 """
@@ -18,7 +19,7 @@ from integration.doc_pages import Block, anchors, blocks, links, masked, name_of
 from millpond import config
 from millpond.cli.main import parser
 from millpond.errors import ERRORS
-from millpond.session import EXTENSION_CLASS, PROVIDER_CLASS
+from millpond.spark.session import EXTENSION_CLASS, PROVIDER_CLASS
 from tests.conftest import Golden
 
 _PROVIDER_KEY = "spark.sql.streaming.stateStore.providerClass"
@@ -52,8 +53,11 @@ def cli_markdown() -> str:
     parts = [
         "# Command line\n",
         "Generated from the command's own `--help`; do not edit.\n",
-        "Data goes to stdout, all else to stderr. It needs no JVM, but for `savepoint plan` and `bootstrap`, `adopt` and `release`. "
-        "[The tutorial](../tutorial.md) shows it at work.\n",
+        (
+            "Data goes to stdout, all else to stderr. It needs no JVM, but for `savepoint plan` and"
+            " `bootstrap`, `adopt` and `release`. [The tutorial](../tutorial.md) shows it at"
+            " work.\n"
+        ),
     ]
     for name, command in commands():
         parts.append(f"## {name}\n\n```text\n{command.format_help().rstrip()}\n```\n")
@@ -130,9 +134,11 @@ def test_kinds_and_options_that_pages_name_exist() -> None:
     for page in pages():
         text = page.read_text()
         for name in re.findall(r"MILLPOND_([A-Z]+(?:_[A-Z]+)*)\b", text):
-            assert name in kinds | {"DEBUG", "DOCS_REWRITE", "TEST_JAR"}, (
-                f"{name_of(page)} names the kind {name}"
-            )
+            assert name in kinds | {
+                "DEBUG",
+                "DOCS_REWRITE",
+                "TEST_JAR",
+            }, f"{name_of(page)} names the kind {name}"
         for name in re.findall(re.escape(config.PREFIX) + r"([a-zA-Z]+(?:\.[a-zA-Z]+)*)", text):
             # One page provokes the error that names the nearest option.
             assert name in config.BY_NAME or name == "gc.graceMillis", (
@@ -141,9 +147,9 @@ def test_kinds_and_options_that_pages_name_exist() -> None:
 
 
 def test_every_metric_is_in_the_reference_and_no_other(repository: Path) -> None:
-    scala = (repository / "jvm-shim/src/main/scala/StoreMetrics.scala").read_text()
+    scala = (repository / "jvm-shim/src/main/scala/engine/StoreMetrics.scala").read_text()
     page = (repository / "docs/reference/metrics.md").read_text()
-    declared = re.findall(r'Metric\("(millpond\w+)"', scala)
+    declared = re.findall(r'Metric\(\s*"(millpond\w+)"', scala)
     assert len(declared) == len(set(declared)) > 0
     assert sorted(re.findall(r"^\| `(millpond\w+)` \|", page, re.MULTILINE)) == sorted(declared)
     named = {

@@ -41,8 +41,9 @@ def test_classes_fit_kinds(repository: Path) -> None:
 
 
 def raised_in_python(path: Path) -> Iterator[str]:
-    """Yield each kind that a file makes an error of: `ErrorKind.X` where nothing is compared with it, and the kind of a class
-    that is called without one."""
+    """Yield each kind that a file makes an error of: `ErrorKind.X` where nothing is compared with
+    it, and the kind of a class that is called without one.
+    """
     tree = ast.parse(path.read_text(encoding="utf-8"))
     comparisons = [node for node in ast.walk(tree) if isinstance(node, ast.Compare)]
     compared = {id(part) for comparison in comparisons for part in ast.walk(comparison)}

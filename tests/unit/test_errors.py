@@ -9,7 +9,8 @@ from pathlib import Path
 import pytest
 
 from millpond import errors
-from millpond.errors import ERRORS, ErrorKind, MillpondError, error, errors_json, errors_markdown
+from millpond.errors import ERRORS, ErrorKind, MillpondError, error
+from millpond.reference import errors_json, errors_markdown
 from tests.conftest import Golden
 
 TREE = {
@@ -77,8 +78,9 @@ def test_json_for_the_jar() -> None:
 
 
 def test_kinds_stay(golden: Golden, repository: Path) -> None:
-    """Alerts and user code match on them. Adding a line to the file is fine; changing or removing one breaks somebody, so the
-    documentation tells what stands for it: `REMOVED`."""
+    """Alerts and user code match on them. Adding a line to the file is fine; changing or removing
+    one breaks somebody, so the documentation tells what stands for it: `REMOVED`.
+    """
     assert not errors.REMOVED.keys() & {kind.value for kind in ErrorKind}
     content = "".join(
         f"{kind.value} {ERRORS[kind].error_class.__name__}\n" for kind in sorted(ErrorKind)

@@ -13,7 +13,9 @@ PACKAGE = Path(millpond.__file__).parent
 
 
 def importers(package: str) -> set[str]:
-    """Return the modules of Millpond that import `package`, as paths below the package, import in functions included."""
+    """Return the modules of Millpond that import `package`, as paths below the package, import
+    in functions included.
+    """
     found = set()
     for path in PACKAGE.rglob("*.py"):
         for node in ast.walk(ast.parse(path.read_text(encoding="utf-8"))):
@@ -40,12 +42,12 @@ def test_boto3_is_the_s3_storage_only() -> None:
 
 
 def test_pyspark_is_imported_where_a_session_is_set_up_and_a_job_is_planned_only() -> None:
-    assert importers("pyspark") == {"session.py", "savepoint/job.py"}
+    assert importers("pyspark") == {"spark/session.py", "spark/job.py"}
 
 
 def test_nothing_unpickles_storage() -> None:
     assert importers("pickle") == {
-        "spread.py",
-        "spread_worker.py",
+        "operations/spread.py",
+        "operations/spread_worker.py",
     }  # what a process and its own children send each other
     assert importers("marshal") == importers("shelve") == set()

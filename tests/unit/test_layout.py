@@ -1,4 +1,6 @@
-"""Every path is built and parsed in one place; what comes from stored files cannot leave its store."""
+"""Every path is built and parsed in one place; what comes from stored files cannot leave its
+store.
+"""
 
 from __future__ import annotations
 
@@ -6,10 +8,9 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from millpond import layout
 from millpond.errors import ErrorKind, FormatError, InvalidInputError, UnsupportedError
-from millpond.ids import StoreId, VersionId
-from millpond.layout import (
+from millpond.format import layout, roots
+from millpond.format.layout import (
     ChangelogFile,
     ManifestFile,
     SstFile,
@@ -17,6 +18,7 @@ from millpond.layout import (
     parse_key,
     parse_store_file,
 )
+from millpond.model.ids import StoreId, VersionId
 
 ID = "0123456789abcdef"
 
@@ -183,7 +185,7 @@ def test_names_from_manifests() -> None:
     ],
 )
 def test_local_roots(root: str, path: str) -> None:
-    assert layout.local_root(root) == path
+    assert roots.local_root(root) == path
 
 
 @pytest.mark.parametrize(
@@ -191,15 +193,15 @@ def test_local_roots(root: str, path: str) -> None:
 )
 def test_roots_that_are_none(root: str) -> None:
     with pytest.raises(InvalidInputError) as caught:
-        layout.local_root(root)
+        roots.local_root(root)
     assert caught.value.kind is ErrorKind.INVALID_ARGUMENT
 
 
 def test_other_schemes() -> None:
-    assert layout.parse_root("s3a://bucket/a/b") == layout.RootUri("s3a", "bucket", "/a/b")
+    assert roots.parse_root("s3a://bucket/a/b") == roots.RootUri("s3a", "bucket", "/a/b")
     for root in ("s3://b/x", "hdfs://h:8020/x", "file://host/x", "dbfs:/x"):
         with pytest.raises(UnsupportedError) as caught:
-            layout.local_root(root)
+            roots.local_root(root)
         assert caught.value.kind is ErrorKind.STORAGE_UNSUPPORTED
 
 
@@ -215,11 +217,11 @@ def test_other_schemes() -> None:
     ],
 )
 def test_checkpoint_of_state(state: str, root: str) -> None:
-    assert layout.local_root(layout.checkpoint_of_state(state)) == root
-    assert layout.checkpoint_of_state("s3a://bucket/x/state/") == "s3a://bucket/x"
+    assert roots.local_root(roots.checkpoint_of_state(state)) == root
+    assert roots.checkpoint_of_state("s3a://bucket/x/state/") == "s3a://bucket/x"
 
 
 def test_checkpoint_of_something_else() -> None:
     for state in ("file:/x/ckpt", "/x/estate", "state", ""):
         with pytest.raises(InvalidInputError):
-            layout.checkpoint_of_state(state)
+            roots.checkpoint_of_state(state)

@@ -6,6 +6,7 @@
 Importing this package imports neither pyspark nor anything else of weight.
 """
 
+from importlib import import_module
 from typing import TYPE_CHECKING, Any
 
 from millpond._version import __version__
@@ -21,13 +22,22 @@ from millpond.errors import (
     UnavailableError,
     UnsupportedError,
 )
-from millpond.reading import read_state
-from millpond.session import conf_lines, configure, jar
-from millpond.stopping import QueryRescale, rescale_query, stop_with_savepoint
+from millpond.operations.lifecycle import QueryRescale, rescale_query, stop_with_savepoint
+from millpond.spark.session import conf_lines, configure, jar
+from millpond.state.read_state import read_state
 
 if TYPE_CHECKING:
-    from millpond.api import rescale
-    from millpond.migrating import adopt, release
+    from millpond import api, checkpoint, savepoint, state
+    from millpond.api import (
+        adopt,
+        check_storage,
+        conf,
+        fork,
+        release,
+        rescale,
+        take_over,
+        undo_rescale,
+    )
     from millpond.savepoint import bootstrap
 
 __all__ = [
@@ -44,34 +54,52 @@ __all__ = [
     "UnsupportedError",
     "__version__",
     "adopt",
+    "api",
     "bootstrap",
+    "check_storage",
+    "checkpoint",
+    "conf",
     "conf_lines",
     "configure",
+    "fork",
     "jar",
     "read_state",
     "release",
     "rescale",
     "rescale_query",
+    "savepoint",
+    "state",
     "stop_with_savepoint",
+    "take_over",
+    "undo_rescale",
 ]
 
-_IN_API = frozenset({"rescale"})
-_IN_MIGRATING = frozenset({"adopt", "release"})
+_MODULES = frozenset({"api", "checkpoint", "savepoint", "state"})
 _IN_SAVEPOINT = frozenset({"bootstrap"})
+_IN_API = frozenset(
+    {
+        "adopt",
+        "check_storage",
+        "conf",
+        "fork",
+        "release",
+        "rescale",
+        "take_over",
+        "undo_rescale",
+    }
+)
 
 
 def __getattr__(name: str) -> Any:
-    """Import what tools need when it is first asked for: every executor's agent imports this package."""
+    """Import what tools need when it is first asked for: each agent imports this package."""
+    if name in _MODULES:
+        return import_module(f"millpond.{name}")
     if name in _IN_API:
-        from millpond import api
-
-        return getattr(api, name)
-    if name in _IN_MIGRATING:
-        from millpond import migrating
-
-        return getattr(migrating, name)
+        return getattr(import_module("millpond.api"), name)
     if name in _IN_SAVEPOINT:
-        from millpond import savepoint
-
-        return getattr(savepoint, name)
+        return getattr(import_module("millpond.savepoint"), name)
     raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
+
+
+def __dir__() -> list[str]:
+    return sorted({*globals(), *__all__})

@@ -1,8 +1,8 @@
 """The shim's jar: its name, its stamp, where it lies, and whether it fits the Spark that runs.
 
-The build (`jvm-shim/build_shim.py`) writes name and stamp through the same functions. Class files fit one minor line of
-Spark (docs/design/0001-planes-and-protocol.md), so one jar carries one minor line in its name.
-Nothing here imports pyspark: Spark's version is read off the jars it ships.
+The build (`jvm-shim/build_shim.py`) writes name and stamp by the same functions. Class files fit
+one minor version of Spark (docs/design/0001-planes-and-protocol.md), so a jar has that version in
+its name. Nothing here imports pyspark: the names of Spark's own jars tell its version.
 """
 
 from __future__ import annotations
@@ -25,7 +25,7 @@ _REINSTALL = (
 _SPARK_CORE = re.compile(r"spark-core_(\d+\.\d+)-(\d+\.\d+\..+)\.jar")
 
 
-def minor_line(version: str) -> str:
+def minor_version(version: str) -> str:
     """Return `4.3` for `4.3.0` or `4.3.1-SNAPSHOT`."""
     return ".".join(version.split(".")[:2])
 
@@ -35,7 +35,7 @@ class SparkJars:
     """A folder with the jars of one Spark distribution."""
 
     directory: Path
-    spark_version: str  # as in the name of the spark-core jar, "4.3.0"
+    spark_version: str  # from the name of the spark-core jar: "4.3.0"
     scala_binary: str  # "2.13"
 
 
@@ -44,9 +44,9 @@ class ShimStamp:
     """What the build wrote into the jar about itself."""
 
     millpond_version: str
-    spark_version: str  # compiled against
+    spark_version: str  # that it was compiled against
     scala_version: str
-    source_hash: str  # sha256, hex, of everything that the jar is made from
+    source_hash: str  # sha256, hex, of all inputs of the jar
 
     def encode(self) -> str:
         """Return the text of the resource, Java properties: one `key=value` a line."""
@@ -57,7 +57,7 @@ class ShimStamp:
 
     @classmethod
     def decode(cls, text: str) -> ShimStamp:
-        """Read what `encode` wrote; a key that is missing raises KeyError."""
+        """Read what `encode` wrote. Raises: KeyError: a key is missing."""
         properties = dict(line.split("=", 1) for line in text.splitlines() if "=" in line)
         return cls(
             millpond_version=properties["millpond.version"],
@@ -68,7 +68,7 @@ class ShimStamp:
 
 
 def jar_name(*, spark_minor: str, scala_binary: str, version: str = __version__) -> str:
-    """Return the file name of the jar for one minor line of Spark."""
+    """Return the file name of the jar for one minor version of Spark."""
     return f"millpond-shim-spark{spark_minor}_{scala_binary}-{version}.jar"
 
 
@@ -89,7 +89,10 @@ def read_stamp(jar: Path) -> ShimStamp:
 
 
 def pyspark_jars() -> SparkJars | None:
-    """Return the jars inside the installed pyspark, or None if there is no pyspark or it has no jars (pyspark-client)."""
+    """Return the jars inside the installed pyspark.
+
+    None if pyspark is not installed, or if it has no jars (pyspark-client).
+    """
     spec = importlib.util.find_spec("pyspark")
     return (
         None if spec is None or spec.origin is None else _jars_in(Path(spec.origin).parent / "jars")
@@ -97,7 +100,10 @@ def pyspark_jars() -> SparkJars | None:
 
 
 def running_spark_jars() -> SparkJars | None:
-    """Return the jars of the Spark that a session would start: those below SPARK_HOME, else pyspark's own."""
+    """Return the jars of the Spark that a session would start.
+
+    These are the jars below SPARK_HOME, or else pyspark's own.
+    """
     home = os.environ.get("SPARK_HOME")
     return (_jars_in(Path(home) / "jars") if home else None) or pyspark_jars()
 
@@ -113,10 +119,10 @@ def find_jar(jars_dir: Path | None = None) -> Path:
     """Return the absolute path of the jar that fits the Spark that a session would start.
 
     Args:
-        jars_dir: where to look; default: inside this package.
+        jars_dir: the folder to look in; None: the one inside this package.
     Raises:
-        UnsupportedError: SHIM_MISSING: there is no jar, or no Spark to fit; SHIM_VERSION_MISMATCH: there is one for
-            another minor line of Spark or another Millpond.
+        UnsupportedError: SHIM_MISSING: there is no jar, or no Spark. SHIM_VERSION_MISMATCH: the
+            jars are for another minor version of Spark, or for another Millpond.
     """
     jars_dir = jars_dir or JARS_DIR
     spark = running_spark_jars()
@@ -127,7 +133,7 @@ def find_jar(jars_dir: Path | None = None) -> Path:
             hint="`pip install 'pyspark>=4.2,<4.4'`, or set SPARK_HOME",
         )
     jar = jars_dir / jar_name(
-        spark_minor=minor_line(spark.spark_version), scala_binary=spark.scala_binary
+        spark_minor=minor_version(spark.spark_version), scala_binary=spark.scala_binary
     )
     present = sorted(jars_dir.glob("millpond-shim-*.jar"))
     if not present:
@@ -138,7 +144,7 @@ def find_jar(jars_dir: Path | None = None) -> Path:
         _mismatch(spark, ", ".join(path.name for path in present))
     stamp = read_stamp(jar)
     if (
-        minor_line(stamp.spark_version) != minor_line(spark.spark_version)
+        minor_version(stamp.spark_version) != minor_version(spark.spark_version)
         or stamp.millpond_version != __version__
     ):
         _mismatch(
@@ -150,10 +156,14 @@ def find_jar(jars_dir: Path | None = None) -> Path:
 
 def _mismatch(spark: SparkJars, found: str) -> None:
     raise UnsupportedError(
-        f"Spark {spark.spark_version} (Scala {spark.scala_binary}) in {spark.directory} needs the shim of Millpond "
-        f"{__version__} for Spark {minor_line(spark.spark_version)}; installed: {found}",
+        f"Spark {spark.spark_version} (Scala {spark.scala_binary}) in {spark.directory} needs the"
+        f" shim of Millpond {__version__} for Spark {minor_version(spark.spark_version)};"
+        f" installed: {found}",
         kind=ErrorKind.SHIM_VERSION_MISMATCH,
-        hint="install a Spark that the shim was built for; or build Millpond where this Spark's pyspark is installed: "
-        "`pip install hatchling` and `pip install --force-reinstall --no-deps --no-binary millpond "
-        "--no-build-isolation millpond`; in a clone of the repository, `make wheel` builds for every line",
+        hint=(
+            "install a Spark that the shim was built for; or build Millpond where this Spark's"
+            " pyspark is installed: `pip install hatchling` and `pip install --force-reinstall"
+            " --no-deps --no-binary millpond --no-build-isolation millpond`; in a clone of the"
+            " repository, `make wheel` builds for every version of Spark"
+        ),
     )

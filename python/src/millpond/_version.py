@@ -1,3 +1,3 @@
-"""The one place that names Millpond's version; the wheel, the jar's stamp and manifests take it from here."""
+"""Millpond's version. The wheel, the jar's stamp and manifests take it from here."""
 
 __version__ = "0.1.0"

@@ -1,12 +1,72 @@
-"""What users call as `millpond.<name>`: the functions of the commands, on locations instead of open storage."""
+"""What users call as `millpond.<name>`: one function for each command that has no group.
+
+    import millpond
+    millpond.rescale("/data/checkpoint", 16)
+
+`millpond.savepoint` and `millpond.checkpoint` have the functions of those groups. The commands
+call the same functions, and print what they return.
+"""
 
 from __future__ import annotations
 
 import os
+from collections.abc import Callable, Mapping
+from dataclasses import asdict, dataclass
+from typing import Any
 
-from millpond.rescaling import RescaleReport
-from millpond.rescaling import rescale as _rescale
+from millpond.config import resolve
+from millpond.operations import rescale as _rescaling
+from millpond.operations import take_over as _owners
+from millpond.operations.migrate import MigrationReport, adopt, release
+from millpond.operations.rescale import RescaleReport
+from millpond.operations.savepoint.restore import RestoreReport, fork
+from millpond.operations.take_over import TakeOverReport
+from millpond.spark import session as _session
 from millpond.storage import open_root
+from millpond.storage.settings import storage_settings
+from millpond.storage.steps import Step
+from millpond.testing import storage_check as _storages
+from millpond.testing.storage_check import CheckResult, StorageReport
+
+__all__ = [
+    "MASTERS",
+    "CheckResult",
+    "MigrationReport",
+    "RescaleReport",
+    "RestoreReport",
+    "Step",
+    "StorageReport",
+    "TakeOverReport",
+    "UndoReport",
+    "adopt",
+    "check_storage",
+    "conf",
+    "fork",
+    "release",
+    "rescale",
+    "take_over",
+    "undo_rescale",
+]
+
+MASTERS = {
+    "local": "local[*]",
+    "standalone": "spark://host:7077",
+    "yarn": "yarn",
+    "k8s": "k8s://https://host:443",
+}
+"""The kinds of cluster that `conf` knows, and a master URL of each."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class UndoReport:
+    """What `undo_rescale` did. `to_json` is the contract of `millpond rescale --undo --json`."""
+
+    checkpoint: str
+    undone: bool  # False: there was no rescale to take back
+
+    def to_json(self) -> dict[str, Any]:
+        """Return it as JSON values."""
+        return asdict(self)
 
 
 def rescale(
@@ -17,21 +77,37 @@ def rescale(
     dry_run: bool = False,
     skip_uncommitted: bool = False,
     file_sink: str | os.PathLike[str] | None = None,
+    options: Mapping[str, object] | None = None,
+    announce: Callable[[RescaleReport], None] | None = None,
 ) -> RescaleReport:
-    """Give the state of a stopped query another number of partitions; the next start of the query uses it.
+    """Give the state of a stopped query another number of partitions. Its next start uses it.
+
+    If it is interrupted at any moment, the same call finishes it, or `undo_rescale` takes it back.
 
     Args:
         checkpoint: what `checkpointLocation` was set to: a path or a URI.
-        partitions: 1 to 65,536. If it divides the max parallelism no row moves, else every row is written anew.
-        max_parallelism: number of key groups from now on, a multiple of `partitions`; None: as many as there are, or, if that
-            cannot be, the default for `partitions`.
+        partitions: 1 to 65,536. If it divides the max parallelism no row moves, else every row is
+            written anew.
+        max_parallelism: number of key groups from now on, a multiple of `partitions`. None: keep
+            the number; if `partitions` does not divide it, the default for `partitions`.
         dry_run: plan everything, write nothing.
-        skip_uncommitted: leave out a batch that was begun and not committed; its output may come twice.
-        file_sink: the directory that the query writes to by a file format, or `none`; None: as its last start said.
-    Raises: MillpondError: as `millpond.rescaling.rescale`.
+        skip_uncommitted: leave out a batch that has begun and is not committed. Its output may
+            come twice.
+        file_sink: the directory that the query writes to by a file format, or `none`. None: the
+            one that its last start wrote down.
+        options: options of the storage by name, `{"storage.s3.endpoint": "http://host:9000"}`.
+        announce: called with what a dry run would return, before anything is written.
+    Raises:
+        InvalidInputError: NOT_A_CHECKPOINT, PARTITIONS_INVALID, MAX_PARALLELISM_INVALID,
+            STATE_OWNED, FILE_SINK_INVALID, FILE_SINK_MISMATCH, UNKNOWN_OPTION, INVALID_OPTION.
+        ConflictError: QUERY_RUNNING; RESCALE_UNFINISHED: another one was interrupted.
+        NotFoundError: BATCH_NOT_COMMITTED. FormatError: a file is damaged.
+        UnsupportedError: STORE_UNSCALABLE, FOREIGN_CHECKPOINT.
+        UnavailableError: STORAGE_FULL, LOCAL_DISK_FULL; the storage fails.
     """
-    storage, root = open_root(checkpoint)
-    return _rescale(
+    settings = storage_settings(resolve(options or {}))
+    storage, root = open_root(checkpoint, settings)
+    return _rescaling.rescale(
         storage,
         root,
         partitions,
@@ -39,4 +115,78 @@ def rescale(
         dry_run=dry_run,
         skip_uncommitted=skip_uncommitted,
         file_sink=file_sink,
+        settings=settings,
+        announce=announce,
     )
+
+
+def undo_rescale(
+    checkpoint: str | os.PathLike[str], *, options: Mapping[str, object] | None = None
+) -> UndoReport:
+    """Take back a rescale that was interrupted: `millpond rescale --undo`.
+
+    Args:
+        checkpoint, options: as for `rescale`.
+    Raises:
+        InvalidInputError: STATE_OWNED, UNKNOWN_OPTION, INVALID_OPTION.
+        ConflictError: QUERY_RUNNING. UnavailableError: the storage fails.
+    """
+    storage, root = open_root(checkpoint, storage_settings(resolve(options or {})))
+    return UndoReport(checkpoint=root, undone=_rescaling.undo(storage, root))
+
+
+def take_over(
+    checkpoint: str | os.PathLike[str],
+    *,
+    even_if_there: bool = False,
+    options: Mapping[str, object] | None = None,
+) -> TakeOverReport:
+    """Give the state at the option storage.uri to a Spark checkpoint that was moved.
+
+    From then on Millpond refuses the Spark checkpoint at its old place. This is `millpond storage
+    take-over`.
+
+    Args:
+        checkpoint: what `checkpointLocation` is set to now: a path or a URI.
+        even_if_there: give up the old place although it is still there, or cannot be looked at
+            from here.
+        options: as for `rescale`.
+    Raises:
+        InvalidInputError: NOT_A_CHECKPOINT; INVALID_ARGUMENT: its state is in itself;
+            STATE_OWNED: the old place is still there; UNKNOWN_OPTION, INVALID_OPTION.
+        ConflictError: QUERY_RUNNING: on one of the two. UnavailableError: the storage fails.
+    """
+    settings = storage_settings(resolve(options or {}))
+    return _owners.take_over(checkpoint, settings, even_if_there=even_if_there)
+
+
+def check_storage(
+    uri: str | os.PathLike[str],
+    *,
+    quick: bool = False,
+    options: Mapping[str, object] | None = None,
+) -> StorageReport:
+    """Try all that Millpond does with a storage, below a prefix of its own that it removes.
+
+    This is `millpond storage check`. The report tells what fails; a failure raises nothing.
+
+    Args:
+        uri: where state would go: `s3://bucket/prefix`, a path or a `file:` URI.
+        quick: leave out the contract, some hundred requests, which needs pytest.
+        options: as for `rescale`.
+    Raises:
+        InvalidInputError: INVALID_ARGUMENT: no path and no URI; UNKNOWN_OPTION, INVALID_OPTION.
+        UnsupportedError: STORAGE_UNSUPPORTED, STORAGE_PACKAGE_MISSING.
+    """
+    return _storages.check_storage(uri, storage_settings(resolve(options or {})), quick=quick)
+
+
+def conf(master: str = "local") -> tuple[str, ...]:
+    """Return the lines of a spark-defaults.conf that switch Millpond on.
+
+    Args:
+        master: kind of cluster, `local`, `standalone`, `yarn` or `k8s`; or a master URL.
+    Raises:
+        UnsupportedError: SHIM_MISSING: no jar for the Spark that would start.
+    """
+    return tuple(_session.conf_lines(MASTERS.get(master, master)))

@@ -1,23 +1,22 @@
-"""Errors: a class says what the caller does about it, a kind says what happened, a hint says what to run.
+"""Errors. A class says what the caller does, a kind says what happened, a hint says what to run.
 
     MillpondError
     ├── NotFoundError (LookupError)     the thing asked for is not there
     ├── InvalidInputError (ValueError)  the caller or its configuration is wrong: correct it
     ├── ConflictError                   somebody else was first: reload, then retry or stop
-    ├── UnavailableError                the environment refuses (disk, storage, lock): mend it or wait, then retry
-    ├── FormatError                     stored bytes are damaged: fall back to an older snapshot, or restore a copy
+    ├── UnavailableError                disk, storage or a lock refuses: mend it or wait, retry
+    ├── FormatError                     stored bytes are damaged: take an older snapshot, or a copy
     ├── AgentError                      the agent did not start, answer or survive
     ├── UnsupportedError                this build cannot do that: upgrade or choose another way
     └── InternalError                   a bug of Millpond: report it
 
-A kind keeps its name: user code, alerts and the shim (which raises `MILLPOND_<KIND>`) match on it. One goes only when
-nothing raises it any more; `REMOVED` tells which. The table `ERRORS` below is the only declaration; the build writes
-it into the jar and `docs/reference/errors.md` is generated from it.
+A kind keeps its name: user code, alerts and the shim (which raises `MILLPOND_<KIND>`) match on it.
+A kind goes only when nothing raises it any more; `REMOVED` lists those. The table `ERRORS` below is
+the only declaration. `millpond/reference.py` writes it for the jar and the docs.
 """
 
 from __future__ import annotations
 
-import json
 from dataclasses import dataclass
 from enum import Enum
 from typing import ClassVar
@@ -36,6 +35,7 @@ class ErrorKind(str, Enum):
     PARTITIONS_CHANGED = "PARTITIONS_CHANGED"
     PARTITIONS_UNKNOWN = "PARTITIONS_UNKNOWN"
     PARTITIONS_INVALID = "PARTITIONS_INVALID"
+    CHECKPOINT_FORMAT_CHANGED = "CHECKPOINT_FORMAT_CHANGED"
     EXTENSION_MISSING = "EXTENSION_MISSING"
     SHIM_MISSING = "SHIM_MISSING"
     SHIM_VERSION_MISMATCH = "SHIM_VERSION_MISMATCH"
@@ -103,15 +103,17 @@ class MillpondError(Exception):
     """Root of every error that Millpond raises on purpose.
 
     Args:
-        message: what happened, with the names of the file, store or option concerned; never keys, values or tokens.
-        kind: stable code; the class's own default kind if None.
-        hint: what to run or change; the kind's default hint if empty.
+        message: what happened, with the names of the file, store or option. It never holds keys,
+            values or tokens.
+        kind: stable code; None: the default kind of the class.
+        hint: what to run or change; empty: the default hint of the kind.
     """
 
     default_kind: ClassVar[ErrorKind] = ErrorKind.INTERNAL
 
     def __init__(self, message: str, *, kind: ErrorKind | None = None, hint: str = "") -> None:
-        # `args` holds the message alone, and kind and hint travel in __dict__: this is what keeps the classes picklable.
+        # The classes must be picklable: `args` holds the message alone, and `__dict__` carries kind
+        # and hint.
         super().__init__(message)
         self.kind: ErrorKind = kind if kind is not None else type(self).default_kind
         self.hint: str = hint or ERRORS[self.kind].hint
@@ -129,7 +131,10 @@ class NotFoundError(MillpondError, LookupError):
 
 
 class InvalidInputError(MillpondError, ValueError):
-    """The caller, its configuration or its Spark checkpoint is wrong. Correct it; a retry changes nothing."""
+    """The caller, its configuration or its Spark checkpoint is wrong.
+
+    Correct it; a retry changes nothing.
+    """
 
     default_kind = ErrorKind.INVALID_ARGUMENT
 
@@ -176,7 +181,7 @@ class ErrorInfo:
 
     error_class: type[MillpondError]  # what the caller does
     meaning: str  # what happened, one line
-    hint: str  # what to run or change, used when the place of the error knows nothing better
+    hint: str  # what to run or change, if the raiser knows nothing better
 
 
 _VERIFY = "Run `millpond checkpoint verify <checkpoint>` for the list of all damaged files."
@@ -190,7 +195,7 @@ ERRORS: dict[ErrorKind, ErrorInfo] = {
     ErrorKind.UNKNOWN_OPTION: ErrorInfo(
         InvalidInputError,
         "A setting below spark.sql.streaming.stateStore.millpond. is no option of this version.",
-        "Run `millpond options` for the options there are.",
+        "Run `millpond options` for the list of options.",
     ),
     ErrorKind.INVALID_ARGUMENT: ErrorInfo(
         InvalidInputError,
@@ -199,34 +204,48 @@ ERRORS: dict[ErrorKind, ErrorInfo] = {
     ),
     ErrorKind.ROW_TOO_LARGE: ErrorInfo(
         InvalidInputError,
-        "A query wrote a row whose key and value, or a key whose values together, are larger than 512 MiB. Nothing of it was kept.",
-        "Keep less under one key: let values expire, aggregate them, or spread them over more keys (a map instead of a list).",
+        "A query wrote a row whose key and value, or a key whose values together, are larger than"
+        " 512 MiB. Nothing of it was kept.",
+        "Keep less under one key: let values expire, aggregate them, or spread them over more keys"
+        " (a map instead of a list).",
     ),
     ErrorKind.MAX_PARALLELISM_INVALID: ErrorInfo(
         InvalidInputError,
         "maxParallelism is not a multiple of the number of state partitions, or not in 1..65536.",
-        "Leave maxParallelism unset, or set it to a multiple of spark.sql.shuffle.partitions up to 65536.",
+        "Leave maxParallelism unset, or set it to a multiple of spark.sql.shuffle.partitions up to"
+        " 65536.",
     ),
     ErrorKind.MAX_PARALLELISM_MISMATCH: ErrorInfo(
         InvalidInputError,
-        "maxParallelism differs from the one that this Spark checkpoint was born with, or was rescaled to.",
-        "Unset maxParallelism: a Spark checkpoint keeps its own (`millpond checkpoint show` prints it); `millpond rescale "
-        "--max-parallelism` changes it.",
+        "maxParallelism differs from the one that this Spark checkpoint began with, or was rescaled"
+        " to.",
+        "Unset maxParallelism: a Spark checkpoint keeps its own (`millpond checkpoint show` prints"
+        " it); `millpond rescale --max-parallelism` changes it.",
     ),
     ErrorKind.PARTITIONS_CHANGED: ErrorInfo(
         InvalidInputError,
-        "spark.sql.shuffle.partitions was edited by hand in the offset log: state would be looked for in the wrong partition.",
-        "Put the old number back into the newest file of <checkpoint>/offsets (and delete its .crc file).",
+        "Somebody edited spark.sql.shuffle.partitions in the offset log by hand: the query would"
+        " look for state in the wrong partition.",
+        "Put the old number back into the newest file of <checkpoint>/offsets (and delete its .crc"
+        " file).",
     ),
     ErrorKind.PARTITIONS_UNKNOWN: ErrorInfo(
         InvalidInputError,
         "The number of state partitions is neither in the offset log nor in the session.",
-        "Set spark.sql.shuffle.partitions, and check that <checkpoint>/offsets is readable from the executors.",
+        "Set spark.sql.shuffle.partitions, and check that <checkpoint>/offsets is readable from the"
+        " executors.",
     ),
     ErrorKind.PARTITIONS_INVALID: ErrorInfo(
         InvalidInputError,
         "State cannot be rescaled to this number of partitions.",
         "Choose another number of partitions; `millpond checkpoint show` prints the present one.",
+    ),
+    ErrorKind.CHECKPOINT_FORMAT_CHANGED: ErrorInfo(
+        InvalidInputError,
+        "The session asks for another Spark checkpoint format than the one that the query began in."
+        " Spark 4.3 keeps the query's format; Spark 4.2 takes the session's.",
+        "Set spark.sql.streaming.stateStore.checkpointFormatVersion to the format that `millpond"
+        " checkpoint show` prints.",
     ),
     ErrorKind.EXTENSION_MISSING: ErrorInfo(
         InvalidInputError,
@@ -236,7 +255,8 @@ ERRORS: dict[ErrorKind, ErrorInfo] = {
     ErrorKind.SHIM_MISSING: ErrorInfo(
         UnsupportedError,
         "The Millpond jar is not in the package or not on Spark's class path.",
-        "Install the millpond wheel built for your Spark, then call millpond.configure(builder) or use `millpond conf`.",
+        "Install the millpond wheel built for your Spark, then call millpond.configure(builder) or"
+        " use `millpond conf`.",
     ),
     ErrorKind.SHIM_VERSION_MISMATCH: ErrorInfo(
         UnsupportedError,
@@ -245,13 +265,15 @@ ERRORS: dict[ErrorKind, ErrorInfo] = {
     ),
     ErrorKind.NOT_A_CHECKPOINT: ErrorInfo(
         InvalidInputError,
-        "The directory is not the checkpoint of a streaming query.",
-        "Give the directory that was set as checkpointLocation: it holds `metadata`, `offsets`, `commits`, `state`.",
+        "The directory is not the Spark checkpoint of a streaming query.",
+        "Give the query's checkpointLocation: a directory with `metadata`, `offsets`, `commits`,"
+        " `state`.",
     ),
     ErrorKind.FOREIGN_CHECKPOINT: ErrorInfo(
         UnsupportedError,
         "The state was written by another provider (Spark's own), not by Millpond.",
-        "Take the state over with `millpond adopt`, or keep the provider that the query was started with.",
+        "Take the state over with `millpond adopt`, or keep the provider with which the query"
+        " began.",
     ),
     ErrorKind.FORMAT_TOO_NEW: ErrorInfo(
         UnsupportedError,
@@ -276,13 +298,14 @@ ERRORS: dict[ErrorKind, ErrorInfo] = {
     ErrorKind.CHANGELOG_REPLACED: ErrorInfo(
         ConflictError,
         "Another attempt of the version replaced its changelog (Spark checkpoint format 1).",
-        "Nothing: the store loads what is durable at its next batch. Checkpoint format 2 keeps attempts apart.",
+        "Nothing to do: the store loads the durable state at its next batch. Spark checkpoint"
+        " format 2 keeps attempts apart.",
     ),
     ErrorKind.MANIFEST_DAMAGED: ErrorInfo(
         FormatError,
         "A manifest is truncated, or its check sum does not match.",
-        "Restore the file from a copy; an older manifest is used if the changelogs above it are still there. "
-        + _VERIFY,
+        "Restore the file from a copy. Millpond uses an older manifest if the changelogs above it"
+        " still exist. " + _VERIFY,
     ),
     ErrorKind.SST_MISSING: ErrorInfo(
         NotFoundError,
@@ -296,19 +319,20 @@ ERRORS: dict[ErrorKind, ErrorInfo] = {
     ),
     ErrorKind.UNSAFE_PATH: ErrorInfo(
         FormatError,
-        "A stored file names a path outside its store, or the index of a savepoint a file that is no part of one.",
-        "Do not use this Spark checkpoint or savepoint: somebody tampered with it, or it is damaged. "
-        + _VERIFY,
+        "A stored file names a path outside its store, or the index of a savepoint names a file"
+        " that is no part of a savepoint.",
+        "Do not use this Spark checkpoint or savepoint: somebody tampered with it, or it is"
+        " damaged. " + _VERIFY,
     ),
     ErrorKind.VERSION_NOT_FOUND: ErrorInfo(
         NotFoundError,
         "The version of the state that Spark asks for was never written here.",
-        "Run `millpond checkpoint show <checkpoint>` for the versions there are.",
+        "Run `millpond checkpoint show <checkpoint>` for the versions that exist.",
     ),
     ErrorKind.VERSION_EXPIRED: ErrorInfo(
         NotFoundError,
-        "The version is older than what spark.sql.streaming.minBatchesToRetain keeps.",
-        "Read a newer batch, or raise spark.sql.streaming.minBatchesToRetain beforehand.",
+        "The version is older than those that spark.sql.streaming.minBatchesToRetain keeps.",
+        "Read a newer batch. To keep more in future, raise spark.sql.streaming.minBatchesToRetain.",
     ),
     ErrorKind.KEY_GROUP_MISMATCH: ErrorInfo(
         InternalError,
@@ -317,114 +341,131 @@ ERRORS: dict[ErrorKind, ErrorInfo] = {
     ),
     ErrorKind.NOT_A_SAVEPOINT: ErrorInfo(
         InvalidInputError,
-        "The directory is not a savepoint, or one that was not finished.",
+        "The directory is not a savepoint, or is an unfinished one.",
         "Run `millpond savepoint list <directory>` for the savepoints in a directory.",
     ),
     ErrorKind.SAVEPOINT_DAMAGED: ErrorInfo(
         FormatError,
-        "A file of a savepoint is missing, or is not what the savepoint's index says.",
-        "Run `millpond savepoint verify <savepoint>` for the list of all damaged files, and use another copy.",
+        "A file of a savepoint is missing, or differs from the savepoint's index.",
+        "Run `millpond savepoint verify <savepoint>` for the list of all damaged files, and use"
+        " another copy.",
     ),
     ErrorKind.BATCH_NOT_COMMITTED: ErrorInfo(
         NotFoundError,
         "The batch to save or to start from is not committed, or no batch is.",
-        "Run `millpond checkpoint show <checkpoint>` for the batches that are committed.",
+        "Run `millpond checkpoint show <checkpoint>` for the committed batches.",
     ),
     ErrorKind.OPERATOR_UNKNOWN: ErrorInfo(
         InvalidInputError,
-        "An operator to map or drop is not in the savepoint, or two operators would get one number.",
+        "An operator to map or drop is not in the savepoint, or two operators would get one"
+        " number.",
         "Run `millpond savepoint show <savepoint>` for its operators and their numbers.",
     ),
     ErrorKind.TARGET_NOT_EMPTY: ErrorInfo(
         InvalidInputError,
-        "The place to write to holds something already.",
-        "Name a directory that does not exist or is empty: nothing is ever overwritten.",
+        "The place to write to is not empty.",
+        "Name a directory that does not exist or is empty: Millpond overwrites nothing.",
     ),
     ErrorKind.STORE_UNSCALABLE: ErrorInfo(
         UnsupportedError,
-        "A store holds rows that Spark did not place by the key that Millpond assumes: a rescale would tear it apart.",
-        "Keep the number of partitions; to change it, start the query anew with another checkpoint.",
+        "A store holds rows that Spark did not place by the key that Millpond assumes: a rescale"
+        " would tear it apart.",
+        "Keep the number of partitions; to change it, start the query anew with another Spark"
+        " checkpoint.",
     ),
     ErrorKind.RESCALE_UNFINISHED: ErrorInfo(
         ConflictError,
         "A rescale was interrupted, and left the Spark checkpoint half way.",
-        "Run `millpond rescale` again as it was, to finish it, or `millpond rescale <checkpoint> --undo`, to take it back.",
+        "Run the same `millpond rescale` again to finish it, or `millpond rescale <checkpoint>"
+        " --undo` to take it back.",
     ),
     ErrorKind.QUERY_RUNNING: ErrorInfo(
         ConflictError,
-        "The streaming query is running: it would not notice what is done to its checkpoint.",
+        "The streaming query is running: it would not notice a change of its Spark checkpoint.",
         "Stop the query first.",
     ),
     ErrorKind.FILE_SINK_UNKNOWN: ErrorInfo(
         InvalidInputError,
         "The query wrote to a file sink, and nothing says where the new one writes to.",
-        "Say `--file-sink DIR` (from Python `file_sink=`), the directory that the new query writes to, or `--file-sink none` if to none.",
+        "Name the directory that the new query writes to by `--file-sink DIR` (in Python"
+        " `file_sink=`). If it writes to no file sink, say `--file-sink none`.",
     ),
     ErrorKind.FILE_SINK_INVALID: ErrorInfo(
         InvalidInputError,
-        "The directory that is named as a query's file sink is none.",
-        "Name the directory that the query's `start()` names; for a new query one that does not exist or is empty.",
+        "The directory that was named as a query's file sink is no file sink.",
+        "Name the directory that the query's `start()` names; for a new query, name one that does"
+        " not exist or is empty.",
     ),
     ErrorKind.FILE_SINK_MISMATCH: ErrorInfo(
         InvalidInputError,
-        "The log of a file sink is that of another query, or does not fit the batch that the query goes on with.",
+        "The log of a file sink belongs to another query, or does not fit the next batch of the"
+        " query.",
         "See docs/guides/sinks.md for what a rescale, a fork and a restore mean for a file sink.",
     ),
     ErrorKind.OBJECT_NOT_FOUND: ErrorInfo(
         NotFoundError,
-        "A file that should exist on the checkpoint's storage is not there.",
+        "A file that should exist on the Spark checkpoint's storage is not there.",
         _VERIFY,
     ),
     ErrorKind.OBJECT_EXISTS: ErrorInfo(
         ConflictError,
-        "A file that may be written only once exists already.",
-        "Nothing to do if the caller reads it and goes on; else another writer uses the same checkpoint: stop it.",
+        "A file that may be written only once already exists.",
+        "Nothing to do if the caller reads it and goes on. Otherwise another writer uses the same"
+        " Spark checkpoint: stop it.",
     ),
     ErrorKind.STORAGE_UNSUPPORTED: ErrorInfo(
         UnsupportedError,
-        "The checkpoint is on storage that this version cannot write to.",
-        "Use a checkpointLocation or an option storage.uri on file: (shared by all executors) or on s3://.",
+        "The Spark checkpoint is on storage that this version cannot write to.",
+        "Put checkpointLocation, or the option storage.uri, on file: (shared by all executors) or"
+        " on s3://.",
     ),
     ErrorKind.STORAGE_DENIED: ErrorInfo(
         UnavailableError,
-        "The checkpoint's storage refuses access.",
-        "Give the user that runs the executors read and write access to the checkpoint directory.",
+        "The Spark checkpoint's storage refuses access.",
+        "Give the user that runs the executors read and write access to the Spark checkpoint's"
+        " directory.",
     ),
     ErrorKind.STORAGE_FULL: ErrorInfo(
         UnavailableError,
-        "No space is left on the checkpoint's storage.",
-        "Free space there and restart the query: everything committed stays readable.",
+        "No space is left on the Spark checkpoint's storage.",
+        "Free space there and restart the query: all committed state stays readable.",
     ),
     ErrorKind.STORAGE_UNAVAILABLE: ErrorInfo(
         UnavailableError,
-        "The checkpoint's storage failed or does not answer.",
+        "The Spark checkpoint's storage failed or does not answer.",
         "Check the mount or the service, then restart the query.",
     ),
     ErrorKind.STORAGE_BUCKET_MISSING: ErrorInfo(
         InvalidInputError,
         "The bucket that a URI names does not exist.",
-        "Create the bucket, or correct its name in checkpointLocation or in the option storage.uri.",
+        "Create the bucket, or correct its name in checkpointLocation or in the option"
+        " storage.uri.",
     ),
     ErrorKind.STORAGE_MISCONFIGURED: ErrorInfo(
         InvalidInputError,
         "Endpoint, region or another setting of the object storage is wrong.",
-        "Correct the options storage.s3.endpoint and storage.s3.region, then run `millpond storage check <uri>`.",
+        "Correct the options storage.s3.endpoint and storage.s3.region, then run `millpond storage"
+        " check <uri>`.",
     ),
     ErrorKind.STORAGE_MOVED: ErrorInfo(
         InvalidInputError,
-        "The option storage.uri does not fit where this Spark checkpoint keeps its state.",
-        "Unset storage.uri: a Spark checkpoint keeps its place for life (<checkpoint>/millpond/storage.json names it).",
+        "The option storage.uri names another place than the one where this Spark checkpoint keeps"
+        " its state.",
+        "Unset storage.uri: a Spark checkpoint keeps its place for life"
+        " (<checkpoint>/millpond/storage.json names it).",
     ),
     ErrorKind.STORAGE_PACKAGE_MISSING: ErrorInfo(
         UnsupportedError,
-        "The Python package that this storage needs is not installed where it is used.",
+        "The Python package that this storage needs is not installed here.",
         "Run `<interpreter> -m pip install 'millpond[s3]'` on the driver and on every executor.",
     ),
     ErrorKind.STATE_OWNED: ErrorInfo(
         InvalidInputError,
-        "The state at storage.uri is that of another Spark checkpoint: this one is a copy of it, or was moved.",
-        "Of a copy: delete it, and make it with `millpond savepoint fork <checkpoint> <new checkpoint>`, which copies the state too. "
-        "Of one that was moved: run `millpond storage take-over <checkpoint>`.",
+        "The state at storage.uri belongs to another Spark checkpoint: this one is a copy of it, or"
+        " was moved.",
+        "If this is a copy: delete it, and make it with `millpond savepoint fork <checkpoint> <new"
+        " checkpoint>`, which copies the state too. If it was moved: run `millpond storage"
+        " take-over <checkpoint>`.",
     ),
     ErrorKind.LOCAL_DISK_FULL: ErrorInfo(
         UnavailableError,
@@ -433,43 +474,49 @@ ERRORS: dict[ErrorKind, ErrorInfo] = {
     ),
     ErrorKind.LOCAL_FILES_LOST: ErrorInfo(
         UnavailableError,
-        "Files that a store keeps on the executor's local disk were deleted by somebody else.",
-        "Nothing: the store loads what is durable again. Keep cleaners of temporary files away from the folder of local state.",
+        "Somebody else deleted files that a store keeps on the executor's local disk.",
+        "Nothing to do: the store loads the durable state again. Keep cleaners of temporary files"
+        " away from the folder of local state.",
     ),
     ErrorKind.MEMORY_EXHAUSTED: ErrorInfo(
         UnavailableError,
-        "What one micro-batch writes does not fit into memory.",
-        "Raise the option memory.budget or spark.executor.memory, or make the micro-batches smaller.",
+        "The rows that one micro-batch writes do not fit into memory.",
+        "Raise the option memory.budget or spark.executor.memory, or make the micro-batches"
+        " smaller.",
     ),
     ErrorKind.STORE_LOCKED: ErrorInfo(
         UnavailableError,
         "Another task of this executor still holds the store.",
-        "Usually a killed task that lingers: the retry succeeds. Else raise the option lock.acquireTimeoutMs.",
+        "Usually a killed task lingers, and the retry succeeds. Otherwise raise the option"
+        " lock.acquireTimeoutMs.",
     ),
     ErrorKind.STORE_CLOSED: ErrorInfo(
         UnavailableError,
         "The store was closed while a task used it.",
-        "Spark retries the task on a new store; nothing to do.",
+        "Nothing to do: Spark retries the task on a new store.",
     ),
     ErrorKind.AGENT_NOT_STARTED: ErrorInfo(
         AgentError,
         "The agent process could not be started on the executor.",
-        "Check the option agent.python (an interpreter, Python 3.11 or newer, that exists on every executor).",
+        "Check the option agent.python (an interpreter, Python 3.11 or newer, that exists on every"
+        " executor).",
     ),
     ErrorKind.AGENT_LOST: ErrorInfo(
         AgentError,
-        "The agent process died and its successor did not answer either.",
+        "The agent process died, and its successor did not answer either.",
         "Look for the agent's last lines in the executor's stderr.",
     ),
     ErrorKind.AGENT_TIMEOUT: ErrorInfo(
         AgentError,
         "The agent did not answer in time.",
-        "Look at the executor's host: is it out of memory or of processor time? Raise the option agent.callTimeoutMs if it is merely slow.",
+        "Look at the executor's host: is it out of memory or of processor time? If it is only slow,"
+        " raise the option agent.callTimeoutMs.",
     ),
     ErrorKind.AGENT_PACKAGE_MISSING: ErrorInfo(
         AgentError,
         "The interpreter that runs the agent has no millpond package, or lacks one that it needs.",
-        "Run `<interpreter> -m pip install millpond` on every executor, or name another interpreter with agent.python.",
+        "Run `<interpreter> -m pip install millpond` on every executor, or name another interpreter"
+        " with agent.python.",
     ),
     ErrorKind.AGENT_VERSION_MISMATCH: ErrorInfo(
         AgentError,
@@ -489,7 +536,7 @@ ERRORS: dict[ErrorKind, ErrorInfo] = {
 }
 
 
-# Kinds of earlier versions: what stands for them now.
+# Kinds of earlier versions, and what became of them.
 REMOVED = {
     "BATCH_UNCOMMITTED": "is `BATCH_NOT_COMMITTED`",
     "FENCED": "was never raised",
@@ -498,50 +545,5 @@ REMOVED = {
 
 
 def error(kind: ErrorKind, message: str, *, hint: str = "") -> MillpondError:
-    """Return (not raise) the error of `kind`, of the class that the table `ERRORS` gives it."""
+    """Return (do not raise) the error of `kind`. The table `ERRORS` decides its class."""
     return ERRORS[kind].error_class(message, kind=kind, hint=hint)
-
-
-def errors_json() -> str:
-    """Return the table as a JSON text `{kind: {"class", "meaning", "hint"}}`, sorted by kind (the jar's `errors.json`)."""
-    table = {
-        kind.value: {"class": info.error_class.__name__, "meaning": info.meaning, "hint": info.hint}
-        for kind, info in ERRORS.items()
-    }
-    return json.dumps(table, indent=1, sort_keys=True) + "\n"
-
-
-def _prose(text: str) -> str:
-    """Return `text` with `<` escaped where Markdown would take it for HTML: outside of code."""
-    parts = text.split("`")
-    return "`".join(part if i % 2 else part.replace("<", "&lt;") for i, part in enumerate(parts))
-
-
-def errors_markdown() -> str:
-    """Return the text of `docs/reference/errors.md`."""
-    lines = [
-        "# Errors",
-        "",
-        "Generated from `python/src/millpond/errors.py`; do not edit. `millpond errors` prints the same table.",
-        "",
-        "Every error is a `MillpondError` with `kind` and `hint`. The class says what the caller does about it, the kind",
-        "what happened; a kind is never renamed. In the JVM the same error is a `SparkException` whose condition is",
-        "`MILLPOND_<KIND>`. Gone since the first version: "
-        + "; ".join(f"`{kind}` {now}" for kind, now in REMOVED.items())
-        + ".",
-        "",
-        "## Classes",
-        "",
-        "| Class | What the caller does |",
-        "|---|---|",
-    ]
-    for cls in dict.fromkeys(
-        [*sorted({i.error_class for i in ERRORS.values()}, key=lambda c: c.__name__)]
-    ):
-        lines.append(f"| `{cls.__name__}` | {(cls.__doc__ or '').splitlines()[0]} |")
-    lines += ["", "## Kinds", "", "| Kind | Class | Meaning | Hint |", "|---|---|---|---|"]
-    for kind, info in ERRORS.items():
-        lines.append(
-            f"| `{kind.value}` | `{info.error_class.__name__}` | {_prose(info.meaning)} | {_prose(info.hint)} |"
-        )
-    return "\n".join(lines) + "\n"

@@ -1,4 +1,6 @@
-"""The command: data on stdout, errors with kind and hint on stderr, exit codes 0, 1, 2, never a traceback."""
+"""The command: data on stdout, errors with kind and hint on stderr, exit codes 0, 1, 2, never a
+traceback.
+"""
 
 from __future__ import annotations
 
@@ -11,12 +13,14 @@ from pathlib import Path
 
 import pytest
 
-from millpond import __version__, config, layout
-from millpond.cli import checkpoint
-from millpond.cli.main import MASTERS, main
+from millpond import __version__, config
+from millpond.api import MASTERS
+from millpond.cli.main import main
 from millpond.cli.output import bytes_text, count_text
 from millpond.errors import ErrorKind
-from millpond.ids import StoreId, VersionId
+from millpond.format import layout
+from millpond.model.ids import StoreId, VersionId
+from millpond.operations import inspect
 from tests.checkpoints import CheckpointBuilder
 from tests.conftest import Golden
 from tests.examples import changelog_bytes
@@ -65,7 +69,8 @@ def test_show(built: CheckpointBuilder, capsys: Captured, golden: Golden, reposi
     assert main(["checkpoint", "show", str(built.root)]) == 0
     captured = capsys.readouterr()
     assert captured.err == ""
-    # Sizes of compressed files and SSTs depend on the versions of the libraries; everything else is compared.
+    # Sizes of compressed files and SSTs depend on the versions of the libraries; everything else is
+    # compared.
     text = captured.out.replace(str(built.root), "/data/checkpoint")
     for size in sorted({bytes_text(n) for n in _sizes(built)}, key=len, reverse=True):
         text = text.replace(size, "N" * len(size))
@@ -196,7 +201,7 @@ def test_a_bug_is_reported_without_a_traceback(
     def fail(*_: object) -> None:
         raise ZeroDivisionError("oops")
 
-    monkeypatch.setattr(checkpoint, "overview", fail)
+    monkeypatch.setattr(inspect, "overview", fail)
     monkeypatch.delenv("MILLPOND_DEBUG", raising=False)
     assert main(["checkpoint", "show", str(tmp_path)]) == 1
     assert capsys.readouterr().err.splitlines()[0] == "millpond: INTERNAL: ZeroDivisionError: oops"
@@ -231,7 +236,7 @@ def test_conf(master: str, capsys: Captured, monkeypatch: pytest.MonkeyPatch) ->
         asked.append(master)
         return ["spark.jars x.jar", "spark.sql.extensions y"]
 
-    monkeypatch.setattr("millpond.session.conf_lines", conf_lines)
+    monkeypatch.setattr("millpond.spark.session.conf_lines", conf_lines)
     assert main(["conf", "--master", master]) == 0
     assert capsys.readouterr().out == "spark.jars x.jar\nspark.sql.extensions y\n"
     assert asked == [MASTERS[master]]

@@ -12,8 +12,7 @@ from typing import Any
 
 import pytest
 
-from millpond import savepoint
-from millpond.cli import migrating
+from millpond import api, savepoint
 from millpond.cli.main import main
 from millpond.errors import ErrorKind, UnavailableError
 from tests.row_checkpoints import RowsBuilder
@@ -138,8 +137,8 @@ def test_an_error_has_its_own_line(
         progress(1, 3)
         raise UnavailableError("the disk is gone", kind=ErrorKind.STORAGE_UNAVAILABLE)
 
-    monkeypatch.setattr(migrating, "adopt_checkpoint", failing)
-    monkeypatch.setattr(migrating, "release_checkpoint", failing)
+    monkeypatch.setattr(api, "adopt", failing)
+    monkeypatch.setattr(api, "release", failing)
     for command in (["adopt"], ["release", "--provider", "rocksdb"]):
         text = on_terminal([*command, "a", "b"])
         assert "33%" in text

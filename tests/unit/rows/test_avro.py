@@ -15,10 +15,10 @@ from hypothesis import strategies as st
 from millpond.errors import FormatError, InvalidInputError, UnsupportedError
 from millpond.rows.avro import min_bytes, row_reader
 from millpond.rows.avro_write import avro_rows
-from millpond.rows.spark_types import Array, Atom, Decimal, Field, Map, SparkType, Struct
+from millpond.spark.state_schemas import FamilySchema
+from millpond.spark.types import Array, Atom, Decimal, Field, Map, SparkType, Struct
 from millpond.state.codec import AVRO, decode_keys, decode_values
 from millpond.state.encoding import encode_keys, encode_values
-from millpond.state.schema_files import FamilySchema
 from tests.row_examples import arrow, tables
 
 _UTC_EPOCH, _EPOCH = dt.datetime(1970, 1, 1, tzinfo=dt.timezone.utc), dt.datetime(1970, 1, 1)
@@ -38,7 +38,10 @@ def long(value: int) -> bytes:
 
 
 def encoded(kind: SparkType, value: Any, *, bare: bool = False, top: bool = False) -> bytes:
-    """As Avro's writer does it. `bare`: an item of an array or a map, which is no union unless it has parts."""
+    """As Avro's writer does it.
+
+    `bare`: an item of an array or a map, which is no union unless it has parts.
+    """
     if kind == Atom("void"):
         return b""
     parts = isinstance(kind, Struct | Array | Map)
@@ -151,7 +154,8 @@ def test_all_types(example: tuple[Struct, list[dict[str, Any]]], first: int) -> 
     data = avro_rows(arrow(schema, rows).slice(first), schema)
     made = arrow(schema, [read(row) for row in data])
     assert keyed(Array(schema), made.to_pylist()) == keyed(Array(schema), rows[first:])
-    # Maps come in Java's order now; the bytes are those of Avro's own writer, and a row that was read is written as it was.
+    # Maps come in Java's order now; the bytes are those of Avro's own writer, and a row that was
+    # read is written as it was.
     assert data == avro_rows(made, schema)
     if not has(schema, long_decimal):
         assert data == [encoded(schema, row, top=True) for row in made.to_pylist()]

@@ -1,4 +1,6 @@
-"""Rows to bytes and back, for random schemas; bytes that are no rows; what a column must be like."""
+"""Rows to bytes and back, for random schemas; bytes that are no rows; what a column must be
+like.
+"""
 
 from __future__ import annotations
 
@@ -14,7 +16,7 @@ from hypothesis import strategies as st
 from millpond.errors import ErrorKind, FormatError, InvalidInputError, UnsupportedError
 from millpond.rows.decode import decode_rows
 from millpond.rows.encode import encode_rows
-from millpond.rows.spark_types import Array, Atom, Decimal, Field, Map, Struct, parse_schema
+from millpond.spark.types import Array, Atom, Decimal, Field, Map, Struct, parse_schema
 from tests.row_examples import arrow, tables, values
 
 

@@ -1,4 +1,6 @@
-"""Values that are handed back keep what they were, or are refused, at every depth; far dates and times have a text."""
+"""Values that are handed back keep what they were, or are refused, at every depth; far dates and
+times have a text.
+"""
 
 from __future__ import annotations
 
@@ -14,8 +16,8 @@ import pytest
 from millpond.errors import ErrorKind, InvalidInputError
 from millpond.rows.encode import conform
 from millpond.rows.far_times import readable
-from millpond.rows.spark_types import Array, Atom, Field, Map, Struct
-from millpond.rows.spark_types import Decimal as Number
+from millpond.spark.types import Array, Atom, Field, Map, Struct
+from millpond.spark.types import Decimal as Number
 from millpond.state import writing
 
 LONG, TEXT = Atom("long"), Atom("string")

@@ -1,4 +1,6 @@
-"""Rows come some at a time: what is in memory at once has a bound in bytes; how many stores there are opens no files."""
+"""Rows come some at a time: what is in memory at once has a bound in bytes; how many stores
+there are opens no files.
+"""
 
 from __future__ import annotations
 
@@ -14,10 +16,9 @@ import pytest
 
 from millpond import savepoint
 from millpond.errors import InvalidInputError
-from millpond.ids import StoreId
-from millpond.keygroups import KeyGroups
-from millpond.rows.encode import encode_rows
-from millpond.state.chunks import (
+from millpond.model.ids import StoreId
+from millpond.model.key_groups import KeyGroups
+from millpond.rows.chunks import (
     CHUNK_BYTES,
     CHUNK_ROWS,
     chunks_of,
@@ -25,6 +26,7 @@ from millpond.state.chunks import (
     row_batches,
     table_batches,
 )
+from millpond.rows.encode import encode_rows
 from millpond.state.tables import scan_state
 from tests.row_checkpoints import VALUE, RowsBuilder
 

@@ -1,4 +1,6 @@
-"""Keys of every kind, as Spark's encoders made them (the bytes are from queries that ran); schema files; changes laid over a snapshot."""
+"""Keys of every kind, as Spark's encoders made them (the bytes are from queries that ran);
+schema files; changes laid over a snapshot.
+"""
 
 from __future__ import annotations
 
@@ -11,16 +13,16 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from millpond.changelog import Op, Record
 from millpond.errors import ErrorKind, FormatError, UnsupportedError
-from millpond.ids import StoreId
-from millpond.json_fields import ColumnFamily
-from millpond.rows.spark_types import Atom, Field, Struct
+from millpond.format.changelog import Op, Record
+from millpond.model.ids import StoreId
+from millpond.model.json_fields import ColumnFamily
+from millpond.spark.state_schemas import FamilySchema, modified_utf8, parse_schema_file
+from millpond.spark.types import Atom, Field, Struct
 from millpond.state.codec import check_supported, decode_keys, decode_values, split_lists
 from millpond.state.encoding import encode_keys
-from millpond.state.overlay import Overlay, laid_over
-from millpond.state.schema_files import FamilySchema, modified_utf8, parse_schema_file
 from millpond.state.writing import cell, plain
+from millpond.store.overlay import Overlay, laid_over
 from tests.checkpoints import CheckpointBuilder, utf
 
 LONG = Atom("long")
@@ -161,7 +163,7 @@ def test_changes_laid_over_a_snapshot(tmp_path: Path, limit_bytes: int, chunk: i
     assert list(laid_over(iter([below]), Overlay(str(tmp_path)).chunks())) == [below]
 
 
-# ---- schema files --------------------------------------------------------------------------------------------------
+# ---- schema files --------------------------------------------------------------------------------
 
 TEXT = '{"type":"struct","fields":[{"name":"k","type":"long","nullable":true,"metadata":{}}]}'
 

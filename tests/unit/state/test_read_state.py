@@ -1,4 +1,6 @@
-"""Reading state from checkpoints that were built without a JVM, through the functions and through the command."""
+"""Reading state from checkpoints that were built without a JVM, through the functions and
+through the command.
+"""
 
 from __future__ import annotations
 
@@ -15,7 +17,7 @@ import millpond
 from millpond import savepoint
 from millpond.cli.main import main
 from millpond.errors import ErrorKind, MillpondError
-from millpond.ids import StoreId
+from millpond.model.ids import StoreId
 from tests.checkpoints import CheckpointBuilder
 from tests.row_checkpoints import RowsBuilder, expected
 
@@ -92,7 +94,7 @@ def test_rows_that_do_not_fit_the_schema(tmp_path: Path) -> None:
     assert caught.value.kind is ErrorKind.CHANGELOG_DAMAGED
 
 
-# ---- the command ---------------------------------------------------------------------------------------------------
+# ---- the command ---------------------------------------------------------------------------------
 
 Run = Callable[..., tuple[int, str, str]]
 

@@ -1,4 +1,6 @@
-"""The Python half of Hadoop's file systems, with a stand-in for the JVM's half (`integration/test_hadoop.py` has the real one)."""
+"""The Python half of Hadoop's file systems, with a stand-in for the JVM's half
+(`integration/test_hadoop.py` has the real one).
+"""
 
 from __future__ import annotations
 
@@ -11,8 +13,8 @@ from typing import Any
 import pytest
 
 from millpond.errors import ErrorKind, MillpondError, UnsupportedError
-from millpond.layout import parse_root
-from millpond.scratch import scratch_directory
+from millpond.format.roots import parse_root
+from millpond.local.scratch import scratch_directory
 from millpond.storage import LocalStorage, Storage, open_storage
 from millpond.storage import hadoop as module
 from millpond.storage.hadoop import HadoopStorage

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import errno
 import os
+import stat
 from pathlib import Path
 
 import pytest
@@ -35,7 +36,9 @@ class TestLocalStorageWithoutFsync(StorageContract):
 
 
 class TestLocalStorageWithoutLinks(StorageContract):
-    """A file system that can link only inside one directory's own files: staging works, sharing blocks does not."""
+    """A file system that can link only inside one directory's own files: staging works, sharing
+    blocks does not.
+    """
 
     @pytest.fixture
     def storage(self, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Storage:
@@ -154,6 +157,30 @@ def test_everything_is_synced_in_order(tmp_path: Path, monkeypatch: pytest.Monke
         "rename staging to c/state/0",
         "fsync c/state",
     ]
+
+
+def test_all_bytes_are_in_the_file_when_it_is_synced(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Bytes that still lie in a buffer of this process are not on the disk."""
+    synced: list[int] = []
+    real_fsync = os.fsync
+
+    def fsync(descriptor: int) -> None:
+        found = os.fstat(descriptor)
+        if stat.S_ISREG(found.st_mode):
+            synced.append(found.st_size)
+        real_fsync(descriptor)
+
+    monkeypatch.setattr(os, "fsync", fsync)
+    storage = LocalStorage(str(tmp_path / "c"))
+    for size in (1, 5_000, 1 << 20, (1 << 20) + 100):
+        source = tmp_path / f"{size}.changelog"
+        source.write_bytes(bytes(size))
+        storage.put_file(f"state/{size}", str(source))
+        storage.put_bytes(f"state/{size}", bytes(size))
+        assert synced == [size, size]
+        synced.clear()
 
 
 @pytest.mark.skipif(os.geteuid() == 0, reason="root may write everywhere")

@@ -1,4 +1,6 @@
-"""The state at storage.uri belongs to one Spark checkpoint: a copy of that is told so before it changes anything."""
+"""The state at storage.uri belongs to one Spark checkpoint: a copy of that is told so before it
+changes anything.
+"""
 
 from __future__ import annotations
 
@@ -11,16 +13,17 @@ from pathlib import Path
 import pytest
 
 import millpond
-from millpond import layout, savepoint
+from millpond import savepoint
 from millpond.agent.service import AgentService
 from millpond.cli.main import main
 from millpond.errors import ErrorKind, MillpondError
-from millpond.rescaling import rescale, undo
+from millpond.format import layout
+from millpond.operations.rescale import rescale, undo
+from millpond.operations.take_over import take_over
 from millpond.storage import LocalStorage, MemoryStorage, open_checkpoint
 from millpond.storage.owner import canonical, claim, is_same, read_owner
 from millpond.storage.place import place_record
 from millpond.storage.split import SplitStorage
-from millpond.taking_over import take_over
 from tests.agent_driver import CallError, Provider, call
 from tests.refusals import refused
 from tests.row_checkpoints import RowsBuilder

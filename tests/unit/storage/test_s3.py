@@ -73,7 +73,10 @@ class TestS3Storage(StorageContract):
 
 
 class TestS3StorageWithoutConditions(StorageContract):
-    """A server without `If-None-Match`. Two that look at the same moment may both write: then the last one wins, and knows it."""
+    """A server without `If-None-Match`.
+
+    Two that look at the same moment may both write: then the last one wins, and knows it.
+    """
 
     @pytest.fixture
     def storage(self, make: Make) -> Storage:
@@ -275,7 +278,9 @@ def test_everything_is_repeated(
 def test_an_answer_that_does_not_come_in_time(
     server: S3Server, bucket: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, applied: bool
 ) -> None:
-    """The client gives up before the server did what it was asked, or after; or when a body has begun to come."""
+    """The client gives up before the server did what it was asked, or after; or when a body has
+    begun to come.
+    """
     monkeypatch.setattr(s3_client, "_READ_TIMEOUT_S", 0.1)
     s3 = server.storage(bucket, f"late {applied}")
     s3.put_bytes("old", b"old data")
@@ -352,7 +357,9 @@ def test_a_copy_of_what_is_replaced_meanwhile(server: S3Server, s3: S3Storage) -
 
 
 def test_what_the_server_does_not_copy(server: S3Server, s3: S3Storage, bucket: str) -> None:
-    """Of another server, of other credentials, without a check sum of Millpond's: the caller moves the bytes."""
+    """Of another server, of other credentials, without a check sum of Millpond's: the caller
+    moves the bytes.
+    """
     s3.put_bytes("a", b"data")
     other = server.storage(bucket, "", endpoint="http://elsewhere.invalid")
     assert other.copy_from(s3, "a", "b") is None and s3.copy_from(MemoryStorage(), "a", "b") is None
@@ -562,7 +569,10 @@ def test_secrets_stay_secret(
         pytest.raises(UnavailableError) as caught,
     ):
         storage.read("a")
-    shown = f"{caplog.text} {caught.value!r} {caught.value.hint} {storage!r} {keys!r} {storage.__dict__}"
+    shown = (
+        f"{caplog.text} {caught.value!r} {caught.value.hint} {storage!r} {keys!r}"
+        f" {storage.__dict__}"
+    )
     assert "trying again" in shown
     assert (
         "the secret key" not in shown and "the token" not in shown and "the access key" not in shown

@@ -134,7 +134,7 @@ def test_a_bucket_with_settings_of_its_own() -> None:
 
 
 def test_the_shim_hands_over_all_that_is_read(repository: Path) -> None:
-    scala = (repository / "jvm-shim/src/main/scala/S3Access.scala").read_text()
+    scala = (repository / "jvm-shim/src/main/scala/agent/S3Access.scala").read_text()
     python = (repository / "python/src/millpond/storage/settings.py").read_text()
     handed = set(re.findall(r'"([a-z.]+)"', scala)) - {
         "fs.s3a.",
@@ -143,7 +143,7 @@ def test_the_shim_hands_over_all_that_is_read(repository: Path) -> None:
         "core-default.xml",
     }
     assert handed == set(settings._NAMES)
-    read = re.findall(r'(?:\{_S3A\}|secret\("|_true\(hadoop, ")([a-z.]+)', python)
+    read = re.findall(r'(?:\{_S3A\}|secret\(\s*"|_true\(\s*hadoop, ")([a-z.]+)', python)
     assert set(read) == handed
 
 

@@ -6,9 +6,9 @@ from pathlib import Path
 
 import pytest
 
-from millpond import layout
 from millpond.errors import ErrorKind, FormatError, InvalidInputError
-from millpond.ids import StoreId
+from millpond.format import layout
+from millpond.model.ids import StoreId
 from millpond.storage import (
     LocalStorage,
     MemoryStorage,

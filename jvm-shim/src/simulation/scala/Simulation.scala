@@ -16,11 +16,15 @@ import py4j.Py4JNetworkException
 
 import org.apache.spark.sql.catalyst.expressions.CodegenObjectFactoryMode
 import org.apache.spark.sql.internal.SQLConf
-import org.apache.spark.sql.millpond._
+import org.apache.spark.sql.millpond.MillpondStateStoreProvider
+import org.apache.spark.sql.millpond.base.{AgentLink, LocalDirs, MillpondError, Seams}
+import org.apache.spark.sql.millpond.memory.MemoryBudget
+import org.apache.spark.sql.millpond.provider.MillpondReading
 
-/** The JVM's side of the simulation (docs/design/0008-simulation.md). All that runs is an actor, a thread that works only while it has
-  * the baton. Whoever has it may talk to the Python side over the pipe: one line out, one line back. At each seam the Python side
-  * says who goes on, and what goes wrong. */
+/** The JVM's side of the simulation (docs/design/0008-simulation.md). All that runs is an actor,
+  * a thread that works only while it has the baton. Whoever has it may talk to the Python side
+  * over the pipe: one line out, one line back. At each seam the Python side says who goes on,
+  * and what goes wrong. */
 object Simulation {
   private val json = new ObjectMapper
   private val nodes = JsonNodeFactory.instance
@@ -68,7 +72,8 @@ object Simulation {
     reply
   }
 
-  /** Seams at which the same may happen. The Python side says how many of them pass before it is asked again. */
+  /** Seams at which the same may happen. The Python side says how many of them pass before
+    * it is asked again. */
   private final class Stream {
     var skip = 0L
     var passed = 0L
@@ -79,8 +84,8 @@ object Simulation {
   private var failing = Seq.empty[String] // how the points begin at which something may go wrong
   private val fallible = mutable.HashMap.empty[String, Boolean]
 
-  private def message(kind: String, a: Actor): ObjectNode =
-    nodes.objectNode().put("m", kind).put("t", a.id)
+  private def message(kind: String, a: Actor): ObjectNode = nodes.objectNode().put("m", kind)
+    .put("t", a.id)
 
   private def mayYield: Boolean = {
     var i = 0
@@ -114,7 +119,8 @@ object Simulation {
     }
 
     override def start(name: String, work: Runnable): Unit = {
-      begin(name, ownerOf(mine.get))(() => { work.run(); null }); ()
+      begin(name, ownerOf(mine.get))(() => { work.run(); null })
+      ()
     }
 
     override def acquire(lock: ReentrantLock): Unit = {
@@ -139,14 +145,13 @@ object Simulation {
 
     override def call(method: String, request: String): String = {
       val a = mine.get
-      val first =
-        message("agent", a).put("method", method).put("request", request).put("y", mayYield).put(
-          "dying", a.dying).put("owner", ownerOf(a))
+      val first = message("agent", a).put("method", method).put("request", request)
+        .put("y", mayYield).put("dying", a.dying).put("owner", ownerOf(a))
       var reply = ask(first)
       while (reply.has("pause")) {
         pass(a, reply.get("go").asInt)
-        reply =
-          ask(message("agent_go", a).put("call", reply.get("pause").asInt).put("dying", a.dying))
+        reply = ask(message("agent_go", a).put("call", reply.get("pause").asInt)
+            .put("dying", a.dying))
       }
       if (reply.has("lost"))
         throw new Py4JNetworkException(reply.get("lost").asText,
@@ -159,7 +164,8 @@ object Simulation {
       Iterator.iterate(e)(_.getCause).takeWhile(_ != null).take(8).exists(
         _.isInstanceOf[java.net.SocketTimeoutException])
     override def kill(): Unit = {
-      ask(message("agent_kill", mine.get).put("owner", ownerOf(mine.get))); ()
+      ask(message("agent_kill", mine.get).put("owner", ownerOf(mine.get)))
+      ()
     }
   }
 
@@ -173,8 +179,10 @@ object Simulation {
         a.turn.acquire()
         mine.set(a)
         val done = message("done", a)
-        try if (!a.doomed) {
-            val result = work(); if (result != null) done.set[ObjectNode]("results", result)
+        try
+          if (!a.doomed) {
+            val result = work()
+            if (result != null) done.set[ObjectNode]("results", result)
           }
         catch {
           case _: Death => done.put("died", true)
@@ -191,7 +199,8 @@ object Simulation {
     a
   }
 
-  /** What Spark would compile for each schema is interpreted: to compile takes longer than all that a seed does with it. */
+  /** What Spark would compile for each schema is interpreted: to compile takes longer than all that
+    * a seed does with it. */
   private val plainly = new SQLConf
   plainly.setConfString(SQLConf.CODEGEN_FACTORY_MODE.key,
     CodegenObjectFactoryMode.NO_CODEGEN.toString)
@@ -207,6 +216,8 @@ object Simulation {
     answer
   }
 
+  private val unloaded = mutable.Map[String, MillpondStateStoreProvider]()
+
   private def provider(c: JsonNode): MillpondStateStoreProvider =
     ProviderHarness.providerOf(c.get("p").asText).asInstanceOf[MillpondStateStoreProvider]
 
@@ -218,6 +229,7 @@ object Simulation {
       c.get("stretches").properties().forEach(e => stretches(e.getKey) = e.getValue.asLong)
       names = new SplittableRandom(c.get("seed").asLong)
       nextId = 1
+      unloaded.clear()
       Seams.director = Director
       nodes.nullNode
     case "run" => pass(mine.get, c.get("t").asInt); nodes.nullNode
@@ -243,13 +255,21 @@ object Simulation {
       ProviderHarness.run(c); watch(); budget = provider(c).engine.budget; nodes.nullNode
     // without a process its memory is given back all the same: whoever has the store loses it
     case "drop" =>
-      val p = provider(c)
+      val name = c.get("p").asText
+      val before = unloaded.remove(name)
+      val p = before.getOrElse(provider(c))
       ProviderHarness.storesOf(p).foreach {
-        case s: MillpondReading => p.end(s.session); case _ => ()
+        case s: MillpondReading => p.end(s.session)
+        case _ => ()
       }
-      try ProviderHarness.run(nodes.objectNode().put("do", "close").put("p", c.get("p").asText))
-      finally watch()
+      if (before.isEmpty)
+        try ProviderHarness.run(nodes.objectNode().put("do", "close")
+              .put("p", name))
+        finally watch()
+      nodes.nullNode
+    // a task that still has the store keeps its memory until it ends, or until its process does
     case "close" =>
+      unloaded(c.get("p").asText) = provider(c)
       try ProviderHarness.run(c)
       finally watch()
     // what the task's end does, while a thread of the task may still hold the store
@@ -263,8 +283,8 @@ object Simulation {
       nodes.nullNode
     case "lose_files" => LocalDirs.delete(provider(c).engine.context.localDir); nodes.nullNode
     case "stats" =>
-      nodes.objectNode().put("used_bytes", if (budget == null) 0L else budget.usedBytes).put(
-        "actors", actors.size - 1)
+      nodes.objectNode().put("used_bytes", if (budget == null) 0L else budget.usedBytes)
+        .put("actors", actors.size - 1)
         .put("stores", if (budget == null) 0L else budget.limitBytes / budget.fairShareBytes)
     case _ => ProviderHarness.run(c)
   }

@@ -1,5 +1,8 @@
-"""The control plane's process: one agent per executor JVM.
+"""The process of the control plane: one agent beside each executor's JVM.
 
-`__main__` is the process, `gateway` the link to the JVM (the only importer of py4j), `service` what the agent does.
+`__main__` is the process. `gateway` is the link to the JVM, and the only importer of py4j.
+`service`
+answers the calls. Only the shim calls it. It imports `operations`, `store` and what is below.
+
 Protocol: docs/design/0001-planes-and-protocol.md.
 """

@@ -1,7 +1,8 @@
-"""Entry of the agent process: `python -m millpond.agent`, started by the Scala shim only.
+"""Entry of the agent process: `python -m millpond.agent`. Only the Scala shim starts it.
 
-The first line of stdin is JSON: `{"port": int, "token": str, "parent_pid": int, "local_root": str | null}`. stdin then stays
-open for as long as the JVM lives; its end is the order to exit. Imports stay small: a task waits for this start.
+The first line of stdin is JSON: `{"port": int, "token": str, "parent_pid": int, "local_root": str |
+null}`. The JVM then holds stdin open for as long as it lives; when stdin ends, the agent exits.
+Imports stay small: a task waits for this start.
 """
 
 from __future__ import annotations
@@ -20,7 +21,10 @@ log = logging.getLogger("millpond.agent")
 
 
 def main(stdin: TextIO | None = None) -> int:
-    """Run the agent until the JVM goes away. Returns an exit code only when the agent could not be set up."""
+    """Run the agent until the JVM is gone.
+
+    Returns: an exit code, only if the agent could not be set up.
+    """
     stdin = sys.stdin if stdin is None else stdin
     logging.basicConfig(
         stream=sys.stderr,
@@ -32,13 +36,15 @@ def main(stdin: TextIO | None = None) -> int:
     except ValueError as error:
         print(f"millpond agent: {error}", file=sys.stderr, flush=True)
         return EXIT_NO_PARAMETERS
-    # A commit must not wait five milliseconds, Python's default, because a snapshot is at work in another thread.
+    # While another thread makes a snapshot, a commit must not wait for Python's default of five
+    # milliseconds.
     sys.setswitchinterval(0.0005)
-    # Before the link is up: if the JVM dies while we connect, nobody else would end this process.
+    # Started before the link is up: if the JVM dies meanwhile, only this thread ends the process.
     threading.Thread(
         target=_exit_at_end_of, args=(stdin,), name="millpond-stdin-watchdog", daemon=True
     ).start()
 
+    # Start-up time: the watchdog runs before these imports.
     from millpond.agent import gateway
     from millpond.agent.service import AgentService
     from millpond.storage import hadoop
@@ -53,6 +59,7 @@ def main(stdin: TextIO | None = None) -> int:
         print(f"millpond agent: {error}", file=sys.stderr, flush=True)
         return EXIT_NO_LINK
     if local_root:
+        # Start-up time: the JVM does not wait for this import.
         from millpond.agent.local_dirs import sweep_abandoned
 
         threading.Thread(
@@ -63,10 +70,13 @@ def main(stdin: TextIO | None = None) -> int:
 
 
 def _parameters(line: str) -> dict[str, Any]:
-    """Return the start parameters. Raises ValueError, whose text never repeats the line: it holds the token."""
+    """Return the start parameters.
+
+    Raises: ValueError: its text never repeats the line, which holds the token.
+    """
     if not line.strip():
         raise ValueError(
-            "no start parameters on stdin; this program is started by Spark's executor, not by hand"
+            "no start parameters on stdin: Spark's executor starts this program, not a user"
         )
     try:
         parameters = json.loads(line)
@@ -86,7 +96,9 @@ def _log_level(name: str) -> int:
 
 
 def _exit_at_end_of(stdin: TextIO) -> NoReturn:
-    """Block until stdin ends, then leave at once: the JVM is gone, and nothing published is half done."""
+    """Block until stdin ends, then leave at once. The JVM is gone, and nothing that is published is
+    half done.
+    """
     try:
         while stdin.read(4096):
             pass

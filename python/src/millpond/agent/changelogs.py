@@ -1,24 +1,28 @@
-"""Publish a changelog: the commit of a micro-batch in one store. On the path of every task, so it does little."""
+"""Publish a changelog: the commit of a micro-batch in one store.
+
+Every task waits for it, so it does little.
+"""
 
 from __future__ import annotations
 
 import errno
 import os
 
-from millpond import layout
 from millpond.agent.context import StoreContext, request_error
 from millpond.errors import ErrorKind, FormatError, NotFoundError, UnavailableError
-from millpond.ids import VersionId
+from millpond.format import layout
+from millpond.model.ids import VersionId
 from millpond.storage.local import translate
-from millpond.store_files import read_changelog_header
+from millpond.store.files import read_changelog_header
 
-# Some mounted file systems have no fsync of directories: then rename is as durable as they make it.
+# Some mounted file systems cannot fsync directories. There a rename is as durable as it gets.
 _NO_DIRECTORY_FSYNC = {errno.EINVAL, errno.EOPNOTSUPP, errno.ENOTSUP}
 
 
 def make_directory(context: StoreContext, staging_dir: str) -> None:
-    """Create the staging directory (the store's own, where storage is local), durably: a power cut must not take it away
-    from under a durable file."""
+    """Create the staging directory durably: a power cut must not remove it from under a durable
+    file. Where storage is local, it is the store's own directory.
+    """
     missing: list[str] = []
     path = staging_dir
     try:
@@ -40,11 +44,13 @@ def make_directory(context: StoreContext, staging_dir: str) -> None:
 def publish_changelog(
     context: StoreContext, version: VersionId, staged: str, local_dir: str
 ) -> dict[str, object]:
-    """Make the staged file durable under its final name. Idempotent; whether it landed is settled by looking.
+    """Make the staged file durable under its final name. Idempotent: if the staged file is gone, a
+    look at the storage settles whether it was published.
 
-    Returns: `path` where the file can be read locally from now on, and its `bytes`.
-    Raises: UnavailableError: STORAGE_*. InvalidInputError: `staged` is no staging file of this store, or is gone and the
-        version is not there either.
+    Returns: `path`, where the file can be read locally from now on, and its `bytes`.
+    Raises:
+        UnavailableError: STORAGE_*; the staged file is gone, and the version was not published.
+        InvalidInputError: `staged` is not a staging file of this store.
     """
     directory, name = os.path.split(staged)
     if directory != context.staging_dir(local_dir) or not isinstance(
@@ -75,27 +81,29 @@ def publish_changelog(
 
 
 def _settle(context: StoreContext, version: VersionId, key: str, final: str) -> dict[str, object]:
-    """The staged file is gone: an earlier call published it, or it never was."""
+    """Answer for a staged file that is gone: an earlier call published it, or nobody ever did."""
     try:
         header = read_changelog_header(context.storage, key)
     except (NotFoundError, FormatError) as e:
         raise UnavailableError(
-            f"store {context.store}: the staged changelog of version {version.version} is gone and was not published",
+            f"store {context.store}: the staged changelog of version {version.version} is gone and"
+            " was not published",
             kind=ErrorKind.STORAGE_UNAVAILABLE,
         ) from e
     if header.version_id != version:
         raise UnavailableError(
-            f"store {context.store}: the staged changelog of version {version} is gone and {key} is by another attempt",
+            f"store {context.store}: the staged changelog of version {version} is gone and {key} is"
+            " by another attempt",
             kind=ErrorKind.STORAGE_UNAVAILABLE,
         )
     if context.fsync:
-        # The earlier call may have died between its rename and this.
+        # The earlier call may have died between its rename and its fsync.
         _sync_directory(os.path.dirname(final))
     return {"path": final, "bytes": os.path.getsize(final)}
 
 
 def _put(context: StoreContext, key: str, staged: str) -> dict[str, object]:
-    """Upload to a storage without local paths; the staged file stays as the local copy."""
+    """Upload to a storage without local paths. The staged file stays as the local copy."""
     context.storage.put_file(key, staged)
     return {"path": staged, "bytes": os.path.getsize(staged)}
 

@@ -1,4 +1,6 @@
-"""Carry out collections: expire in the store that asks; sweep the operator if the store is the one that does it."""
+"""Carry out collections: expire files of the store that asks, and sweep its operator if this store
+is the one that sweeps.
+"""
 
 from __future__ import annotations
 
@@ -6,33 +8,38 @@ import logging
 import time
 from collections.abc import Mapping
 
-from millpond import condemned, gc, layout, pins
 from millpond.agent.context import CheckpointContext, StoreContext
-from millpond.committed import is_committed
 from millpond.errors import ErrorKind, MillpondError, NotFoundError
-from millpond.ids import DEFAULT_STORE, StoreId, VersionId
-from millpond.manifest import decode_manifest
-from millpond.sealed import seal, unseal
-from millpond.spark_metadata import read_spark_metadata
+from millpond.format import layout
+from millpond.format.manifest import decode_manifest
+from millpond.format.sealed import seal, unseal
+from millpond.model.ids import DEFAULT_STORE, StoreId, VersionId
+from millpond.spark.metadata import read_spark_metadata
 from millpond.storage import ObjectInfo
-from millpond.store_files import Listing, add_to_listing
+from millpond.store.collection import announcements, pins, plan
+from millpond.store.committed import is_committed
+from millpond.store.files import Listing, add_to_listing
 
 log = logging.getLogger(__name__)
 
 GC_PREFIX = f"{layout.MILLPOND_DIR}/gc/"
 _CANDIDATES_KIND = "gc"
-# Not so young that it could be replaced within the resolution of its time of modification.
+# A younger file could be replaced within the resolution of its modification time.
 _CACHEABLE_AGE_MS = 2_000
 
 
 def collect(
     context: StoreContext, anchor: VersionId, *, force: bool, now_ms: int
 ) -> dict[str, object]:
-    """Delete what no retained version of this store needs, and sweep its operator if it is the sweeping store.
+    """Delete what no retained version of this store needs. Sweep its operator if it is the store
+    that sweeps.
 
     Args:
-        force: heed no interval between collections (the grace period is always heeded).
-    Raises: UnavailableError: storage. What was deleted by then is deleted; the next collection continues.
+        anchor: the newest version that Spark asked for; proves what is committed.
+        force: ignore the interval between collections, but not the grace period.
+        now_ms: since the epoch.
+    Raises: UnavailableError: the storage does not answer. What is deleted stays deleted; the next
+        collection continues.
     """
     interval_ms = context.option_int("gc.intervalMs")
     if not force and now_ms - context.last_collect_ms < interval_ms:
@@ -57,7 +64,7 @@ def _expire(
         context.collect_files = context.new_files()
     files = context.collect_files
     files.refresh()
-    expiry = gc.plan_expiry(
+    expiry = plan.plan_expiry(
         files,
         anchor,
         retain_versions=context.retain_versions,
@@ -66,7 +73,8 @@ def _expire(
         pinned=pinned,
     )
     if expiry.reason:
-        # An executor that lost the store to another one looks for what that one has collected since; it is told to let go soon.
+        # An executor that lost the store to another one misses what that one has collected. Spark
+        # soon tells it to let go.
         newest = max((version.version for version in files.listing.changelogs), default=0)
         level = logging.INFO if newest > anchor.version + 1 else logging.WARNING
         log.log(level, "store %s: nothing is collected: %s", context.store, expiry.reason)
@@ -86,10 +94,11 @@ def _expire(
 
 
 def _is_proven(context: StoreContext, anchor: VersionId) -> bool:
-    """Whether the commit log names the anchor still. Asked last, before something is deleted.
+    """Whether the commit log still names the anchor. Asked last, before files are deleted.
 
-    Somebody may have gone back behind it, and begun another lineage, while this provider of the run before lives on. What the
-    new run wrote by now is younger than the grace period, or the log was changed before it is read here.
+    Somebody may have gone back behind the anchor and begun another lineage, while a provider of the
+    earlier run lives on. That is safe: what the new run has written is younger than the grace
+    period, or the commit log was changed before it is read here.
 
     Raises: FormatError: the entry is damaged.
     """
@@ -104,7 +113,9 @@ def _is_proven(context: StoreContext, anchor: VersionId) -> bool:
 
 
 def _sweeps(context: StoreContext) -> bool:
-    """Whether this is the one store of its operator that sweeps: of partition 0, the default store or else the first."""
+    """Whether this is the one store of its operator that sweeps: in partition 0 the default store,
+    or the first one if there is no default store.
+    """
     if context.store.partition != 0:
         return False
     if context.store.name == DEFAULT_STORE:
@@ -147,9 +158,11 @@ def _sweep(
     grace_ms: int,
     now_ms: int,
 ) -> list[ObjectInfo]:
-    """Delete SSTs that no manifest names and staging files that nobody finished. Return what was deleted.
+    """Delete SSTs that no manifest names, and staging files that nobody finished.
 
-    If one manifest of the operator cannot be read, nothing is: what it names is not known.
+    Deletes nothing if one manifest of the operator cannot be read: nobody knows what it names.
+
+    Returns: the files that were deleted.
     """
     started = time.monotonic()
     try:
@@ -157,7 +170,7 @@ def _sweep(
         candidates = _load_candidates(checkpoint, operator)
         ssts = [info for listing in listings.values() for info in listing.ssts.values()]
         staging = [info for listing in listings.values() for info in listing.staging]
-        sweep = gc.plan_sweep(
+        sweep = plan.plan_sweep(
             ssts, staging, referenced, candidates, grace_ms=grace_ms, now_ms=now_ms
         )
         doomed = _delete(checkpoint, operator, sweep.doomed, now_ms)
@@ -180,13 +193,18 @@ def _sweep(
 def _delete(
     checkpoint: CheckpointContext, operator: int, doomed: tuple[ObjectInfo, ...], now_ms: int
 ) -> tuple[ObjectInfo, ...]:
-    """Delete what no manifest names even now; return it. Raises: MillpondError: then what was announced stays announced."""
+    """Delete the files that no manifest names even now.
+
+    Returns: the files that were deleted.
+    Raises: MillpondError: the announcement stays.
+    """
     if not doomed:
         return ()
-    notice = condemned.announce(checkpoint.storage, operator, (info.key for info in doomed))
-    # A manifest published since the listing may name what was unreferenced. From here on its publisher sees the notice.
+    notice = announcements.announce(checkpoint.storage, operator, (info.key for info in doomed))
+    # A manifest that was published after the listing may name a doomed SST. From here on its
+    # publisher sees the announcement.
     again = _mark(checkpoint, operator, _list_operator(checkpoint, operator), now_ms)
-    if not condemned.withdraw_abandoned(checkpoint.storage, operator, notice):
+    if not announcements.withdraw_abandoned(checkpoint.storage, operator, notice):
         log.warning(
             "operator %d: nothing is deleted: the sweep took so long that another one withdrew it",
             operator,
@@ -210,7 +228,10 @@ def _list_operator(checkpoint: CheckpointContext, operator: int) -> dict[StoreId
 def _mark(
     checkpoint: CheckpointContext, operator: int, listings: Mapping[StoreId, Listing], now_ms: int
 ) -> set[str]:
-    """Return the keys of all SSTs and changelogs that the listed manifests name. Raises: MillpondError if one cannot be read."""
+    """Return the keys of all SSTs and changelogs that the listed manifests name.
+
+    Raises: MillpondError: a manifest cannot be read.
+    """
     referenced: set[str] = set()
     seen: dict[str, tuple[ObjectInfo, frozenset[str]]] = {}
     known = checkpoint.marks.get(operator, {})
@@ -221,7 +242,7 @@ def _mark(
                 try:
                     manifest = decode_manifest(checkpoint.storage.read(info.key), name=info.key)
                 except NotFoundError:
-                    continue  # expired since it was listed: it names nothing any more
+                    continue  # it expired after the listing: it names nothing any more
                 entry = (info, frozenset((*manifest.sst_keys(store), *manifest.changelog_keys())))
             if now_ms - info.modified_ms >= _CACHEABLE_AGE_MS:
                 seen[info.key] = entry
@@ -238,14 +259,16 @@ def _clear_after_rescale(
     grace_ms: int,
     now_ms: int,
 ) -> list[ObjectInfo]:
-    """Delete what a rescale left behind: files of partitions that are no more, and pins of changelogs that nobody needs."""
+    """Delete what a rescale left behind: files of partitions that are gone, and pins of changelogs
+    that no manifest names any more.
+    """
     checkpoint, storage, operator = context.checkpoint, context.storage, context.store.operator
     oldest_retained = anchor.version - context.retain_versions + 1
     try:
         partitions = read_spark_metadata(storage, batches=(), operators=()).partitions
         if partitions is None or not listings:
             return []
-        doomed = gc.plan_left_behind(
+        doomed = plan.plan_left_behind(
             listings, partitions, oldest_retained, grace_ms=grace_ms, now_ms=now_ms, pinned=pinned
         )
         rescale_pins = [
@@ -253,6 +276,7 @@ def _clear_after_rescale(
             for info in storage.list(layout.PINS_PREFIX)
             if (named := layout.parse_rescale_pin(info.key)) is not None
             and named[0] == operator
+            and named[1] < anchor.version  # the listing may be older than a later rescale
             and now_ms - info.modified_ms >= grace_ms
         ]
         if rescale_pins:
@@ -289,8 +313,8 @@ def _load_candidates(checkpoint: CheckpointContext, operator: int) -> dict[str, 
     except NotFoundError:
         return {}
     except MillpondError as e:
-        # It only delays: every candidate is seen for the first time again.
-        log.warning("cannot use %s, starting anew: %s", key, e)
+        # This only delays the sweep: it sees every candidate for the first time again.
+        log.warning("cannot use %s: starting again: %s", key, e)
         return {}
 
 

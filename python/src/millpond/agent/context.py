@@ -1,4 +1,7 @@
-"""What the agent remembers of each store and of each Spark checkpoint. All of it can be rebuilt from a request."""
+"""What the agent remembers about each store and each Spark checkpoint.
+
+A request alone is enough to rebuild all of it.
+"""
 
 from __future__ import annotations
 
@@ -8,16 +11,14 @@ from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
 from typing import Any
 
-from millpond import layout
 from millpond.agent.pending import check_wanted
 from millpond.config import OptionValue, resolve
 from millpond.errors import ErrorKind, InvalidInputError, MillpondError
-from millpond.format_file import CheckpointFormat
-from millpond.ids import StoreId
-from millpond.json_fields import JsonFields
-from millpond.restore.execute import Fetching
-from millpond.restore.sst_cache import SstCache, cache_directory
-from millpond.spark_metadata import (
+from millpond.format import layout, roots
+from millpond.format.format_file import CheckpointFormat
+from millpond.model.ids import StoreId
+from millpond.model.json_fields import JsonFields
+from millpond.spark.metadata import (
     OperatorInfo,
     SparkMetadata,
     read_operator_info,
@@ -26,12 +27,13 @@ from millpond.spark_metadata import (
 from millpond.storage import ObjectInfo, Storage
 from millpond.storage.owner import claim
 from millpond.storage.parallel import Parallel
-from millpond.storage.prices import Prices, parse_prices
 from millpond.storage.settings import HandedOver, StorageSettings, storage_settings
-from millpond.store_files import StoreFiles
-from millpond.unlisted import UnlistedFiles
+from millpond.store.by_name import UnlistedFiles
+from millpond.store.files import StoreFiles
+from millpond.store.restore.execute import Fetching
+from millpond.store.sst_cache import SstCache, cache_directory
 
-# Files of all stores of one Spark checkpoint that are fetched at the same time.
+# How many files of all stores of one Spark checkpoint are fetched at the same time.
 _FETCHES = 32
 
 
@@ -41,7 +43,7 @@ def request_error(message: str) -> MillpondError:
 
 
 def option_int(options: Mapping[str, OptionValue], name: str) -> int:
-    """Return an option that is a number."""
+    """Return the value of an option that is a whole number."""
     value = options[name]
     if isinstance(value, bool) or not isinstance(value, int):
         raise request_error(f"option {name} is no whole number")
@@ -50,29 +52,33 @@ def option_int(options: Mapping[str, OptionValue], name: str) -> int:
 
 @dataclass(slots=True)
 class CheckpointContext:
-    """One Spark checkpoint, in one run of its query."""
+    """One Spark checkpoint during one run of its query."""
 
     uri: str
     storage: Storage
     lock: threading.Lock = field(default_factory=threading.Lock)
     last_sweep_ms: dict[int, int] = field(default_factory=dict)  # operator -> time
     sweeping: set[int] = field(default_factory=set)  # operators
-    # operator -> key of a manifest -> the file that was read, and the SSTs it names; touched only by the one who sweeps
+    # Operator -> key of a manifest -> the file that was read, and the SSTs that it names. Only the
+    # thread that sweeps the operator uses it.
     marks: dict[int, dict[str, tuple[ObjectInfo, frozenset[str]]]] = field(default_factory=dict)
-    # Only where the file is not local: it never changes once it is there.
+    # Kept only where the file is not local: once written, it never changes.
     format: CheckpointFormat | None = None
-    # operator -> Spark's logs; only where they are not local: what is used of them stays the same while a query runs
+    # Operator -> Spark's logs. Kept only where they are not local: what the agent uses of them
+    # stays
+    # the same while a query runs.
     spark_metadata: dict[int, SparkMetadata] = field(default_factory=dict)
     parallel: Parallel = field(default_factory=lambda: Parallel(_FETCHES))
     claiming: threading.Lock = field(default_factory=threading.Lock)
     claimed: bool = False
-    recorded: set[int] = field(
-        default_factory=set
-    )  # operators of which it is written down that the query has them
+    recorded: set[int] = field(default_factory=set)  # operators that have a record on storage
 
     def claim(self) -> None:
-        """Before the state is changed for the first time: see to it that it is of this Spark checkpoint, and not of one of which
-        this is a copy. Raises: InvalidInputError: STATE_OWNED."""
+        """Check that the state belongs to this Spark checkpoint, and not to one that this is a copy
+        of. Called before each change; only the first call does it.
+
+        Raises: InvalidInputError: STATE_OWNED.
+        """
         if self.claimed:
             return
         with self.claiming:
@@ -83,10 +89,11 @@ class CheckpointContext:
 
 @dataclass(slots=True)
 class StoreContext:
-    """One store of one provider. The locks keep calls of one store apart; different stores run in parallel.
+    """One store of one provider. Calls of different stores run in parallel; locks keep calls of one
+    store apart.
 
-    A snapshot in flight must not hold up a commit, so `commit_lock` (open, publish_changelog) and `snapshot_lock`
-    (publish_snapshot) are two, and collections have a third.
+    A snapshot in flight must not hold up a commit. So there are `commit_lock` (open,
+    publish_changelog) and `snapshot_lock` (publish_snapshot), and collections have a third lock.
     """
 
     checkpoint: CheckpointContext
@@ -100,14 +107,12 @@ class StoreContext:
     hadoop: HandedOver
     directory: str | None  # local path of the store's directory, None where storage is not local
     sst_cache: SstCache | None  # only where storage is not local
-    prices: Prices
     commit_lock: threading.Lock = field(default_factory=threading.Lock)
     snapshot_lock: threading.Lock = field(default_factory=threading.Lock)
     collect_lock: threading.Lock = field(default_factory=threading.Lock)
     ssts_lock: threading.Lock = field(default_factory=threading.Lock)
-    collect_files: StoreFiles | None = (
-        None  # keeps headers from one collection to the next; under collect_lock
-    )
+    # Keeps headers from one collection to the next; guarded by collect_lock.
+    collect_files: StoreFiles | None = None
     last_collect_ms: int = 0
 
     @property
@@ -120,7 +125,7 @@ class StoreContext:
 
     @property
     def fetching(self) -> Fetching:
-        """How a restore gets its files."""
+        """How a restore fetches its files."""
         return Fetching(
             verify_checksums=self.options["restore.verifyChecksums"] is True,
             parallel=self.checkpoint.parallel if self.directory is None else None,
@@ -129,8 +134,13 @@ class StoreContext:
         )
 
     def record_operator(self, version: int) -> None:
-        """Before the first version of partition 0: write down that the query has this operator. Spark's commit log tells it in Spark
-        checkpoint format 2; in format 1 nothing tells of an operator whose folder is lost. Raises: UnavailableError."""
+        """Record that the query has this operator, before the first version of partition 0.
+
+        Only Spark checkpoint format 1 needs the record: its commit log does not list operators, so
+        nothing else would show that an operator's folder is lost.
+
+        Raises: UnavailableError: the storage does not answer.
+        """
         operator, recorded = self.store.operator, self.checkpoint.recorded
         if (
             version == 1
@@ -142,15 +152,17 @@ class StoreContext:
             recorded.add(operator)
 
     def staging_dir(self, local_dir: str) -> str:
-        """Return where the shim writes changelogs: beside their final place, so that publishing is a rename."""
+        """Return where the shim writes changelogs: beside their final place if that is local, so
+        that publishing is a rename.
+        """
         return self.directory if self.directory is not None else os.path.join(local_dir, "staging")
 
     def new_files(self) -> StoreFiles:
-        """Return a fresh view of the store's files (not listed yet)."""
+        """Return a fresh view of the store's files, not listed yet."""
         return StoreFiles(self.storage, self.store, self.spark_format)
 
     def unlisted_files(self, local_dir: str) -> UnlistedFiles:
-        """Return a view of the store's files that lists nothing."""
+        """Return a view of the store's files that works without a listing."""
         return UnlistedFiles(
             self.storage,
             self.store,
@@ -160,13 +172,13 @@ class StoreContext:
         )
 
     def operator_info(self) -> OperatorInfo | None:
-        """Return what Spark recorded of this store's operator, None if nothing yet."""
+        """Return what Spark recorded about this store's operator, None if nothing yet."""
         if self.storage.local_path(layout.QUERY_METADATA_KEY) is not None:
             return read_operator_info(self.storage, self.store.operator)
         return self.spark_metadata().operators.get(self.store.operator)
 
     def spark_metadata(self) -> SparkMetadata:
-        """Return what Spark recorded of the query and of this store's operator."""
+        """Return what Spark recorded about the query and this store's operator."""
         operator = self.store.operator
         known = self.checkpoint.spark_metadata.get(operator)
         if known is not None:
@@ -185,7 +197,7 @@ _CheckpointKey = tuple[str, StorageSettings, str]  # URI, how to reach it, run
 
 
 class Contexts:
-    """Finds the context of a request's `store`. Thread-safe."""
+    """Finds the context for the `store` of a request. Thread-safe."""
 
     def __init__(
         self, open_storage: Callable[[str, StorageSettings], Storage], local_root: str | None = None
@@ -193,12 +205,13 @@ class Contexts:
         self._open_storage = open_storage
         self._local_root = local_root
         self._lock = threading.Lock()
-        # By run, because a query may have been deleted with its Spark checkpoint, and another one begun at the same place.
+        # The run is part of the key: a query may be deleted with its Spark checkpoint, and another
+        # one begun at the same place.
         self._checkpoints: dict[_CheckpointKey, CheckpointContext] = {}
-        self._gates: dict[
-            _CheckpointKey, threading.Lock
-        ] = {}  # held while the storage of a Spark checkpoint is opened
-        self._stores: dict[tuple[str, int, int, str, str], StoreContext] = {}  # the last is the run
+        # Held while the storage of a Spark checkpoint is opened.
+        self._gates: dict[_CheckpointKey, threading.Lock] = {}
+        # Root, operator, partition, name, run.
+        self._stores: dict[tuple[str, int, int, str, str], StoreContext] = {}
 
     def of(self, value: object) -> StoreContext:
         """Return the context of the protocol's `store` object. Raises: InvalidInputError."""
@@ -224,7 +237,7 @@ class Contexts:
         return self._make(described, hadoop, key, JsonFields(value, request_error, "store"))
 
     def known(self, value: dict[str, Any]) -> StoreContext | None:
-        """Return the context that an earlier `of` made, None if it was forgotten or never made."""
+        """Return the context that an earlier `of` made; None if there is none any more."""
         try:
             return self._stores.get(
                 (
@@ -239,7 +252,7 @@ class Contexts:
             return None
 
     def forget(self, context: StoreContext) -> None:
-        """Drop what is remembered of a store."""
+        """Forget a store."""
         with self._lock:
             self._stores = {
                 key: known for key, known in self._stores.items() if known is not context
@@ -273,9 +286,9 @@ class Contexts:
             fields.integer("operator"), fields.integer("partition"), fields.string("name")
         )
         settings = storage_settings(resolved, hadoop)
-        uri, run_id = layout.checkpoint_of_state(fields.string("root")), fields.string("run_id")
+        uri, run_id = roots.checkpoint_of_state(fields.string("root")), fields.string("run_id")
         with self._gate((uri, settings, run_id)):
-            # Storage may be slow to answer: that must not hold up other queries.
+            # The storage may answer slowly: other queries must not wait for it.
             checkpoint = self._checkpoints.get((uri, settings, run_id))
             if checkpoint is None:
                 checkpoint = CheckpointContext(uri, self._open_storage(uri, settings))
@@ -302,14 +315,16 @@ class Contexts:
                 hadoop=hadoop,
                 directory=directory,
                 sst_cache=cache,
-                prices=parse_prices(str(resolved["storage.prices"])),
             )
             self._stores[key] = context
         return context
 
 
 def handed_over(value: object) -> HandedOver:
-    """Return what the shim says that Spark was told of a storage. Raises: InvalidInputError."""
+    """Return what the shim passes on of Spark's settings for a storage.
+
+    Raises: InvalidInputError.
+    """
     if value is None:
         return HandedOver()
     if not isinstance(value, dict) or not all(isinstance(entry, str) for entry in value.values()):

@@ -1,8 +1,9 @@
 """The link to the JVM, and the only importer of py4j.
 
-The JVM runs a `GatewayServer` (loopback, token). The agent connects, opens its own callback server (loopback, a free
-port, same token), points the JVM's callback client at it, and registers an object that implements the Scala trait
-`org.apache.spark.sql.millpond.AgentApi`. py4j gives every JVM connection its own thread here.
+The JVM runs a `GatewayServer` (loopback, token). The agent connects to it, then opens its own
+callback server (loopback, a free port, the same token) and points the JVM's callback client at it.
+Last it registers an object that implements the Scala trait
+`org.apache.spark.sql.millpond.AgentApi`. py4j serves every JVM connection in a thread of its own.
 """
 
 from __future__ import annotations
@@ -19,25 +20,25 @@ log = logging.getLogger(__name__)
 
 AGENT_INTERFACE = "org.apache.spark.sql.millpond.AgentApi"
 LOOPBACK = "127.0.0.1"
-# py4j listens with a backlog of 5; an executor with many cores opens its connections all at once, and a SYN that
-# finds the backlog full is sent again only after a second.
+# py4j listens with a backlog of 5. An executor with many cores opens its connections all at once. A
+# SYN that finds the backlog full is repeated only after a second.
 CALLBACK_BACKLOG = 512
 START_TIMEOUT_S = 30.0
 
 
 class LinkError(Exception):
-    """The JVM could not be reached or refused the agent. The process should end with this text."""
+    """The JVM could not be reached, or refused the agent. The process should end with this text."""
 
 
 class Handler(Protocol):
     """What the gateway serves."""
 
     def handle(self, method: str, request: str) -> str:
-        """Answer one call; never raises."""
+        """Answer one call. Never raises."""
 
 
 class _AgentApi:
-    """The object that the JVM sees."""
+    """The object that the JVM calls."""
 
     def __init__(self, handler: Handler) -> None:
         self._handler = handler
@@ -45,7 +46,7 @@ class _AgentApi:
     def call(self, method: str, request: str) -> str:
         return self._handler.handle(method, request)
 
-    def toString(self) -> str:  # the JVM calls it by this name, e.g. when it logs the object
+    def toString(self) -> str:  # the JVM's name for it: the JVM calls it to log the object
         return "millpond agent"
 
     class Java:
@@ -63,14 +64,14 @@ def connect(
     """Connect to the JVM's gateway at loopback `port` and register `handler` there.
 
     Args:
-        interface: name of the JVM interface to implement; a test may bring its own.
-        use_files: is given, before the first call comes, the function that asks the JVM to move files (`storage.hadoop`).
-
-    Returns the py4j gateway; it must stay referenced, and its threads serve until the process ends.
-    Raises: LinkError: no JVM there, the token was refused, or py4j is not installed.
+        interface: name of the JVM interface to implement; tests bring their own.
+        use_files: is called before the first call comes, with the function that asks the JVM to
+            move files (`storage.hadoop`).
+    Returns: the py4j gateway. Keep a reference to it; its threads serve until the process ends.
+    Raises: LinkError: there is no JVM, it refused the token, or py4j is not installed.
     """
     java_gateway = _import_py4j()
-    # py4j logs what it sends, the token among it, and a traceback where the JVM is merely gone.
+    # py4j logs what it sends, even the token, and a traceback when the JVM is merely gone.
     logging.getLogger("py4j").setLevel(logging.CRITICAL + 1)
     _AgentApi.Java.implements = [interface]
     started = threading.Event()
@@ -106,11 +107,11 @@ def connect(
         gateway.entry_point.register(_AgentApi(handler))
     except LinkError:
         raise
-    except (
-        Exception
-    ) as error:  # py4j raises its own and socket errors alike; all mean the same here
+    # py4j raises errors of its own and of sockets; here all of them mean the same.
+    except Exception as error:
         raise LinkError(
-            f"cannot link to the JVM at {LOOPBACK}:{port}: {type(error).__name__}: {_one_line(error)}"
+            f"cannot link to the JVM at {LOOPBACK}:{port}: {type(error).__name__}:"
+            f" {_one_line(error)}"
         ) from error
     log.info(
         "linked to the JVM port=%d callback_port=%d", port, callback_server.get_listening_port()
@@ -119,10 +120,11 @@ def connect(
 
 
 def _import_py4j() -> Any:
+    # Not above: py4j may come from a path that this function adds.
     try:
         from py4j import java_gateway
     except ImportError:
-        # An executor of a cluster often has py4j only as the zip inside Spark's own distribution.
+        # On an executor of a cluster, py4j is often only the zip in Spark's own distribution.
         if spark_home := os.environ.get("SPARK_HOME"):
             sys.path += sorted(
                 glob.glob(os.path.join(spark_home, "python", "lib", "py4j-*-src.zip"))
@@ -131,7 +133,8 @@ def _import_py4j() -> Any:
             from py4j import java_gateway
         except ImportError as error:
             raise LinkError(
-                f"py4j is not importable by {sys.executable}; install it there (pip install py4j), or set SPARK_HOME"
+                f"{sys.executable} cannot import py4j; install it there (pip install py4j),"
+                " or set SPARK_HOME"
             ) from error
     return java_gateway
 

@@ -1,11 +1,12 @@
 """Remove the local directories that killed executors left behind.
 
-Every executor JVM works below its own `<spark local dir>/millpond-<uuid>/`, and holds a POSIX record lock on `owner.lock`
-there (Java's `FileChannel.lock`). The kernel drops the lock with the process, however it dies: a lock that can be had
-belongs to nobody. Directories without the file are left alone: their owner may be about to create it.
+Every executor JVM works below its own `<spark local dir>/millpond-<uuid>/`. It holds a POSIX record
+lock on `owner.lock` there (Java's `FileChannel.lock`). The kernel drops the lock when the process
+ends, however that happens. So a directory whose lock is free belongs to nobody. A directory without
+the file is left alone: its owner may be about to create the file.
 
-The parent may be /tmp. So a directory is opened once, as itself and only if it is this user's, and all that follows goes by
-its descriptor: whatever takes its name meanwhile is not touched.
+The parent may be /tmp. So each directory is opened once, and only if it is a real directory of this
+user. All further steps use that descriptor: they touch nothing that takes its name meanwhile.
 """
 
 from __future__ import annotations
@@ -16,7 +17,7 @@ import logging
 import os
 import re
 
-from millpond.scratch import empty_directory, open_own
+from millpond.local.scratch import empty_directory, open_own
 
 log = logging.getLogger(__name__)
 
@@ -25,10 +26,12 @@ _LOCAL_ROOT = re.compile(r"millpond-[0-9a-fA-F\-]{32,36}")
 
 
 def sweep_abandoned(local_root: str) -> list[str]:
-    """Remove the siblings of `local_root` whose owner is dead. Return their paths. Never raises for one that resists.
+    """Remove the siblings of `local_root` whose owner is dead. Never raises because one of them
+    cannot be removed.
 
     Args:
-        local_root: `<spark local dir>/millpond-<uuid>` of the living JVM; itself never touched.
+        local_root: `<spark local dir>/millpond-<uuid>` of the living JVM; is never touched.
+    Returns: the paths of the removed directories.
     """
     parent, own = os.path.split(os.path.normpath(local_root))
     removed: list[str] = []
@@ -46,15 +49,15 @@ def sweep_abandoned(local_root: str) -> list[str]:
 
 
 def _removed(parent: int, name: str) -> bool:
-    """Remove one if its owner is dead, and say so."""
+    """Remove the directory if its owner is dead. Return whether it was removed."""
     try:
         removed = _remove_if_abandoned(parent, name)
     except OSError as e:
-        # Another user's, a link, or another agent removes it at this moment.
+        # It is another user's, or a link, or another agent is removing it.
         log.info("cannot remove local directory %s: %s", name, e)
         return False
     if removed:
-        log.info("abandoned local directory removed name=%s", name)
+        log.info("removed an abandoned local directory name=%s", name)
     return removed
 
 
@@ -62,7 +65,7 @@ def _remove_if_abandoned(parent: int, name: str) -> bool:
     directory = open_own(parent, name)
     try:
         try:
-            # Writable, because an exclusive record lock asks for it.
+            # Writable, because an exclusive record lock requires that.
             lock = os.open(LOCK_NAME, os.O_RDWR | os.O_CLOEXEC | os.O_NOFOLLOW, dir_fd=directory)
         except FileNotFoundError:
             return False
@@ -73,7 +76,8 @@ def _remove_if_abandoned(parent: int, name: str) -> bool:
                 if e.errno in (errno.EACCES, errno.EAGAIN):
                     return False  # its owner lives
                 raise
-            # Held until everything is gone, so that only one agent removes; the lock file goes last, with its directory.
+            # Held until the end, so that only one agent removes the directory. The lock file goes
+            # last.
             empty_directory(directory, but=LOCK_NAME)
             os.unlink(LOCK_NAME, dir_fd=directory)
             os.rmdir(name, dir_fd=parent)

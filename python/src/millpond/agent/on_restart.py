@@ -1,4 +1,6 @@
-"""The option rescale.onRestart: the driver's agent rescales a query that is just being started with another number of partitions."""
+"""The option rescale.onRestart: the driver's agent rescales a query that starts with another number
+of partitions.
+"""
 
 from __future__ import annotations
 
@@ -8,22 +10,23 @@ from typing import Any
 
 from millpond.agent.context import handed_over, request_error
 from millpond.config import resolve
-from millpond.json_fields import JsonFields
+from millpond.model.json_fields import JsonFields
 from millpond.storage import Storage, StorageSettings
 from millpond.storage.settings import storage_settings
 
 log = logging.getLogger(__name__)
 
-# A driver that was killed, perhaps on another host, is counted as alive so long.
+# A driver that was killed, perhaps on another host, counts as alive for this long.
 _ENDING_S = 16.0
 
 
 def rescale_on_restart(
     request: dict[str, Any], opener: Callable[[str, StorageSettings], Storage]
 ) -> dict[str, Any]:
-    """Return the answer of the protocol's `rescale`.
+    """Answer the call `rescale` of the protocol.
 
-    Args: opener: makes the storage of a Spark checkpoint from its URI and how to reach it.
+    Args:
+        opener: opens the storage of a Spark checkpoint, given its URI and how to reach it.
     Raises: MillpondError: the rescale was refused, or failed.
     """
     fields = JsonFields(request, request_error)
@@ -47,15 +50,15 @@ def _rescale(
     file_sink: str | None,
     settings: StorageSettings,
 ) -> dict[str, Any]:
-    # Here and not above: the agents of executors never need it.
-    from millpond.rescaling import rescale, undo
-    from millpond.rescaling.write import read_journal
-    from millpond.running import refuse_running
-    from millpond.spark_metadata import read_spark_metadata
+    # Start-up time: the agents of executors never need these.
+    from millpond.operations.rescale import rescale, undo
+    from millpond.operations.rescale.write import read_journal
+    from millpond.spark.heartbeats import refuse_running
+    from millpond.spark.metadata import read_spark_metadata
 
     refuse_running(storage, root, _ENDING_S)
     if read_journal(storage) is not None and undo(storage, root):
-        log.warning("a rescale of %s that was interrupted has been taken back", root)
+        log.warning("took back an interrupted rescale of %s", root)
     if read_spark_metadata(storage, batches=(), operators=()).partitions == partitions:
         return {}
     report = rescale(

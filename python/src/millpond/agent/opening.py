@@ -8,47 +8,34 @@ import time
 from collections.abc import Iterable
 from dataclasses import dataclass
 
-from millpond import layout
-from millpond._version import __version__
 from millpond.agent.changelogs import make_directory
 from millpond.agent.context import StoreContext
-from millpond.changelog import ChangelogHeader
-from millpond.config import DEFAULT_BACKEND
-from millpond.errors import (
-    ConflictError,
-    ErrorKind,
-    FormatError,
-    InvalidInputError,
-    NotFoundError,
-    error,
+from millpond.agent.query_setting import (
+    Setting,
+    partitions_changed,
+    read_format,
+    recorded_in_partition_0,
+    setting_of,
 )
-from millpond.format_file import CheckpointFormat, decode_format, encode_format
-from millpond.ids import StoreId, VersionId
-from millpond.json_fields import KeyGroupsInfo
-from millpond.keygroups import KeyGroups, key_groups_for
-from millpond.one_partition import lives_in_partition_0
-from millpond.partition_keys import partition_key_rule
-from millpond.restore.execute import LaidOut, LaidOutSources, lay_out, lay_out_sources
-from millpond.restore.plan import Rejection, RestorePlan, empty_plan, plan_changes, plan_restore
-from millpond.snapshot import local_ssts
-from millpond.spark_metadata import OperatorInfo, SparkMetadata, read_spark_metadata
-from millpond.store_files import StoreFiles
-from millpond.unlisted import NeedsListing
+from millpond.config import DEFAULT_BACKEND
+from millpond.errors import ErrorKind, FormatError, NotFoundError, error
+from millpond.format.changelog import ChangelogHeader
+from millpond.model.ids import VersionId
+from millpond.model.partition_keys import partition_key_rule
+from millpond.spark.metadata import SparkMetadata
+from millpond.store import local_ssts
+from millpond.store.by_name import NeedsListing
+from millpond.store.files import StoreFiles
+from millpond.store.restore.execute import LaidOut, LaidOutSources, lay_out, lay_out_sources
+from millpond.store.restore.plan import (
+    Rejection,
+    RestorePlan,
+    empty_plan,
+    plan_changes,
+    plan_restore,
+)
 
 log = logging.getLogger(__name__)
-
-
-@dataclass(frozen=True, slots=True)
-class Setting:
-    """What the query is, as far as one store depends on it."""
-
-    operator: OperatorInfo | None
-    partitions: int
-    key_groups: KeyGroups
-
-    @property
-    def operator_name(self) -> str:
-        return self.operator.name if self.operator is not None else ""
 
 
 def open_store(
@@ -61,14 +48,18 @@ def open_store(
     load_empty: bool = False,
     snapshot: VersionId | None = None,
 ) -> dict[str, object]:
-    """Return the restore plan of the protocol, with its RocksDB directory laid out.
+    """Plan the restore of a version and bring its RocksDB files here.
 
-    `snapshot`: the one to begin with; None: the newest that serves.
-
-    Raises: MillpondError: of any kind that docs/design/0001-planes-and-protocol.md names for `open`.
+    Args:
+        excluded: names of manifests whose files the store found damaged.
+        load_empty: position an empty state at the version, instead of restoring one.
+        snapshot: begin with this snapshot and no other; None: with the newest usable one.
+    Returns: the restore plan of the protocol.
+    Raises: MillpondError: of the kinds that docs/design/0001-planes-and-protocol.md names for
+        `open`.
     """
     rejections = {
-        name: Rejection(name, ErrorKind.MANIFEST_DAMAGED, "the store found what it names damaged")
+        name: Rejection(name, ErrorKind.MANIFEST_DAMAGED, "the store found its files damaged")
         for name in excluded
     }
     arguments = _Arguments(target, local_dir, generation, load_empty, snapshot)
@@ -78,9 +69,18 @@ def open_store(
         except NeedsListing as e:
             log.info("store %s: listing it, because %s", context.store, e)
     files = context.new_files()
-    files.refresh()
-    _refuse_foreign(context, files)
-    return _open(context, files, rejections, arguments)
+    listing = files.refresh()
+    while True:
+        _refuse_foreign(context, files)
+        try:
+            return _open(context, files, dict(rejections), arguments)
+        except NotFoundError as e:
+            # Another executor may have taken a snapshot since the listing, and deleted what only
+            # older snapshots need. Then the new snapshot serves.
+            before, listing = listing, files.refresh()
+            if not before.lost(listing):
+                raise
+            log.info("store %s: planned once more, a collection came between: %s", context.store, e)
 
 
 @dataclass(frozen=True, slots=True)
@@ -106,7 +106,7 @@ def _open(
         plan = _plan(
             context, files, target, rejections, arguments.load_empty, metadata, arguments.snapshot
         )
-        setting = _setting(context, files, plan, metadata)
+        setting = setting_of(context, files, plan, metadata)
         if plan.manifest is None:
             break
         name = files.manifest_name(plan.manifest.version_id)
@@ -121,7 +121,8 @@ def _open(
         except (FormatError, NotFoundError) as e:
             if not files.is_listed:
                 raise NeedsListing(e) from e
-            # An older snapshot with a longer chain makes the same state, if everything else is there.
+            # An older snapshot with a longer chain makes the same state, if no file of these is
+            # missing.
             log.warning("store %s: passing over %s: %s", context.store, name, e)
             rejections[name] = Rejection(name, e.kind, str(e))
     for rejection in plan.rejected:
@@ -173,10 +174,11 @@ def _plan(
         )
     except NotFoundError as e:
         if files.is_listed and files.listing.is_empty:
-            # With more partitions than the state was written for, the new ones have nothing: say why.
-            recorded = _recorded_in_partition_0(context)
+            # If there are more partitions than the state was written for, the new ones have no
+            # files: say that.
+            recorded = recorded_in_partition_0(context)
             if recorded is not None and context.store.partition >= recorded:
-                raise _partitions_changed(
+                raise partitions_changed(
                     context, recorded, metadata.partitions or context.partitions_hint
                 ) from e
         raise
@@ -185,7 +187,8 @@ def _plan(
 def change_feed(
     context: StoreContext, start_version: int, target: VersionId, *, local_dir: str
 ) -> dict[str, list[dict[str, object]]]:
-    """Return the answer of the protocol's `change_feed`: the changelogs of `start_version .. target.version`, readable locally.
+    """Answer `change_feed`: make the changelogs of versions `start_version .. target.version`
+    readable on this machine.
 
     Raises: MillpondError: as `restore.plan.plan_changes`.
     """
@@ -199,7 +202,10 @@ def change_feed(
 def _fetch(
     context: StoreContext, files: StoreFiles, headers: Iterable[ChangelogHeader], local_dir: str
 ) -> tuple[list[dict[str, object]], int]:
-    """Make the changelogs readable locally. Return them as the protocol wants them, and their size in bytes."""
+    """Make the changelogs readable on this machine.
+
+    Returns: the changelogs as the protocol describes them; their size in bytes.
+    """
     changelogs: list[dict[str, object]] = []
     total_bytes = 0
     for header in headers:
@@ -220,7 +226,7 @@ def _described(
     local_dir: str,
     generation: int,
 ) -> dict[str, object] | None:
-    """Return `db` of the answer: the disk tier to begin with, or what to put it together from."""
+    """Return the answer's `db`: the disk tier to begin with, or the parts to make it from."""
     manifest = plan.manifest
     if laid_out is None or manifest is None:
         return None
@@ -296,7 +302,9 @@ def _answer(
 
 
 def _backend(context: StoreContext) -> str:
-    """What the session says, else what was chosen when the Spark checkpoint was made of a savepoint, else the default."""
+    """Return the backend: the session's, else the one that the Spark checkpoint remembers, else the
+    default.
+    """
     chosen = context.options["backend"]
     if chosen is None:
         stored = read_format(context)
@@ -305,167 +313,9 @@ def _backend(context: StoreContext) -> str:
 
 
 def _misplaced(plan: RestorePlan) -> str:
-    """Why the rows of this version do not lie where their keys say; empty if they do."""
+    """Return why a row of this version is not where its key belongs; "" if all are."""
     last = plan.headers[-1] if plan.headers else plan.manifest
     return last.key_groups.reason if last is not None and not last.key_groups.scalable else ""
-
-
-# ---- the query and its key groups ----------------------------------------------------------------------------------
-
-
-def query_setting(context: StoreContext, version: int) -> Setting:
-    """Return the setting from what is stored now, for the state at `version`. Raises: InvalidInputError: PARTITIONS_UNKNOWN."""
-    metadata = context.spark_metadata()
-    partitions = metadata.partitions or context.partitions_hint
-    stored = read_format(context)
-    if partitions is None or stored is None:
-        raise _partitions_unknown(context)
-    return Setting(
-        metadata.operators.get(context.store.operator), partitions, stored.key_groups_at(version)
-    )
-
-
-def _setting(
-    context: StoreContext, files: StoreFiles, plan: RestorePlan, metadata: SparkMetadata
-) -> Setting:
-    recorded = _recorded(plan)
-    operator = metadata.operators.get(context.store.operator)
-    # Without an offset log (a provider driven by a test) what is recorded is better than the session's value.
-    partitions = metadata.partitions or (
-        recorded.partitions if recorded is not None else context.partitions_hint
-    )
-    if partitions is None:
-        raise _partitions_unknown(context)
-    if (
-        recorded is not None
-        and recorded.partitions != partitions
-        and not lives_in_partition_0(context.storage, context.store.operator, operator)
-    ):
-        _check_recorded(context, plan.target.version, recorded.partitions, partitions)
-        partitions = recorded.partitions
-    key_groups = _key_groups(context, partitions, recorded, plan.target.version)
-    key_groups.check_partitions(partitions)
-    return Setting(operator, partitions, key_groups)
-
-
-def _recorded(plan: RestorePlan) -> KeyGroupsInfo | None:
-    """What the newest file that is restored says about its key groups."""
-    if plan.headers:
-        return plan.headers[-1].key_groups
-    return plan.manifest.key_groups if plan.manifest is not None else None
-
-
-def _check_recorded(context: StoreContext, version: int, recorded: int, partitions: int) -> None:
-    """Raise PARTITIONS_CHANGED unless `version` is a past one, read from before a rescale."""
-    metadata = read_spark_metadata(
-        context.storage, batches=(version - 1,), operators=(context.store.operator,)
-    )
-    last = metadata.last_committed_batch
-    is_past = last is not None and version <= last
-    if not is_past or metadata.partitions_at(version) != recorded:
-        raise _partitions_changed(context, recorded, partitions)
-
-
-def _partitions_changed(context: StoreContext, recorded: int, partitions: int | None) -> Exception:
-    return error(
-        ErrorKind.PARTITIONS_CHANGED,
-        f"store {context.store}: spark.sql.shuffle.partitions was changed by hand from {recorded} to {partitions}; the state "
-        f"was written for {recorded} partitions, so rows would be looked for in the wrong one",
-        hint=f"Put {recorded} back as spark.sql.shuffle.partitions into the newest file of <checkpoint>/offsets "
-        "(and delete its .crc file).",
-    )
-
-
-def _partitions_unknown(context: StoreContext) -> Exception:
-    return error(
-        ErrorKind.PARTITIONS_UNKNOWN,
-        f"store {context.store}: the number of state partitions is neither in <checkpoint>/offsets nor in the session",
-    )
-
-
-def _recorded_in_partition_0(context: StoreContext) -> int | None:
-    """How many partitions the operator's state was written for, from the newest file of partition 0."""
-    if context.store.partition == 0:
-        return None
-    files = StoreFiles(
-        context.storage,
-        StoreId(context.store.operator, 0, context.store.name),
-        context.spark_format,
-    )
-    listing = files.refresh()
-    try:
-        if listing.changelogs:
-            return files.header(max(listing.changelogs)).key_groups.partitions
-        if listing.manifests:
-            return files.read_manifest(max(listing.manifests)).key_groups.partitions
-    except (FormatError, NotFoundError) as e:
-        log.warning(
-            "store %s: cannot tell for how many partitions it was written: %s", files.store, e
-        )
-    return None
-
-
-def read_format(context: StoreContext) -> CheckpointFormat | None:
-    """Return what `millpond/format.json` says, None if it is not there. Raises: FormatError, UnsupportedError."""
-    if context.checkpoint.format is not None:
-        return context.checkpoint.format
-    try:
-        data = context.storage.read(layout.FORMAT_KEY)
-    except NotFoundError:
-        return None
-    stored = decode_format(data)
-    _remember_format(context, stored)
-    return stored
-
-
-def _remember_format(context: StoreContext, stored: CheckpointFormat) -> None:
-    if context.directory is None:
-        context.checkpoint.format = stored
-
-
-def _key_groups(
-    context: StoreContext, partitions: int, recorded: KeyGroupsInfo | None, version: int
-) -> KeyGroups:
-    """Return the checkpoint's key groups at `version`; the first store that opens writes them down."""
-    option = context.options["maxParallelism"]
-    requested = option if isinstance(option, int) else None
-    stored = read_format(context)
-    if stored is None:
-        if recorded is not None:
-            log.warning(
-                "%s is missing and is written anew from what the state says", layout.FORMAT_KEY
-            )
-            groups = KeyGroups(recorded.max_parallelism, recorded.base)
-        else:
-            groups = key_groups_for(partitions, requested)
-        stored = CheckpointFormat(
-            max_parallelism=groups.max_parallelism,
-            base=groups.base,
-            created_by=f"millpond {__version__}",
-            created_ms=time.time_ns() // 1_000_000,
-        )
-        try:
-            context.storage.put_bytes(layout.FORMAT_KEY, encode_format(stored), if_absent=True)
-        except ConflictError:
-            # Another executor was first: what it wrote rules, and is checked like any other.
-            stored = decode_format(context.storage.read(layout.FORMAT_KEY))
-        _remember_format(context, stored)
-    if requested is not None and requested != stored.max_parallelism:
-        raise InvalidInputError(
-            f"maxParallelism is {requested}, but that of this Spark checkpoint is {stored.max_parallelism}",
-            kind=ErrorKind.MAX_PARALLELISM_MISMATCH,
-        )
-    groups = stored.key_groups_at(version)
-    if recorded is not None and (recorded.max_parallelism, recorded.base) != (
-        groups.max_parallelism,
-        groups.base,
-    ):
-        raise error(
-            ErrorKind.FORMAT_DAMAGED,
-            f"store {context.store} was written with max parallelism {recorded.max_parallelism} (base {recorded.base}), "
-            f"but {layout.FORMAT_KEY} says {groups.max_parallelism} (base {groups.base})",
-        )
-    return groups
 
 
 def _refuse_foreign(context: StoreContext, files: StoreFiles) -> None:

@@ -1,9 +1,9 @@
-"""Calls that may take long. Each runs in a thread of its own; who asks is answered in time, if only
-that it is not done yet.
+"""Calls that may take long. Each runs in a thread of its own. Its caller gets an answer in time,
+even if the answer only says that the call is not done yet.
 
-A call is known by its ticket, which the shim chooses. To ask again with the ticket joins the call
-that runs, or finds what it answered; an agent that never heard of the ticket begins. So an answer
-that was lost, a time-out and the death of an agent are all mended by asking again.
+The shim chooses a ticket for each call. Asking again with the ticket joins the running call, or
+fetches its answer. An agent that does not know the ticket begins the call. So asking again mends a
+lost answer, a time-out and the death of an agent.
 """
 
 from __future__ import annotations
@@ -15,9 +15,9 @@ from collections.abc import Callable
 from contextvars import ContextVar
 from dataclasses import dataclass, field
 
-# The task that asked was killed if it does not ask again for so long: its call ends at the next file.
+# A task that does not ask again for this long was killed. Its call then ends at the next file.
 _ABANDONED_S = 30.0
-# An answer that was lost on its way is asked for again well within this.
+# The shim asks again for a lost answer well within this time.
 _KEPT_S = 60.0
 
 
@@ -37,21 +37,22 @@ _current: ContextVar[Callable[[], None] | None] = ContextVar("millpond_check_wan
 
 
 def _always_wanted() -> None:
-    """Do nothing: the call is answered by the thread that was asked."""
+    """Do nothing: the thread that was asked runs the call itself, so its caller waits."""
 
 
 def check_wanted() -> Callable[[], None]:
-    """Return what raises AbandonedError once nobody asks any more for the call of this thread.
+    """Return a function that raises AbandonedError once nobody asks for this thread's call.
 
-    Any thread may use what is returned.
+    Any thread may call that function.
     """
     return _current.get() or _always_wanted
 
 
 class PendingCalls:
-    """Thread-safe.
+    """The calls that run, and the answers that were not forgotten yet. Thread-safe.
 
-    Args: clock: monotonic seconds.
+    Args:
+        clock: monotonic seconds.
     """
 
     def __init__(self, clock: Callable[[], float] = time.monotonic) -> None:
@@ -63,7 +64,7 @@ class PendingCalls:
     def answer(self, ticket: str, wait_s: float, work: Callable[[], str]) -> str | None:
         """Return what `work` returns, or None if it is not done within `wait_s`.
 
-        `work` runs once for a ticket, whoever asks, and raises nothing but AbandonedError.
+        `work` runs once for each ticket, however many ask. It raises nothing but AbandonedError.
         """
         with self._lock:
             self._forget()
@@ -89,7 +90,7 @@ class PendingCalls:
             return
         finally:
             with self._lock:
-                if call.answer is None:  # whoever asks next begins anew
+                if call.answer is None:  # the next one who asks begins the call again
                     self._drop(call)
                 else:
                     self._ended.append((self._clock(), call))
@@ -106,6 +107,6 @@ class PendingCalls:
             del self._calls[call.ticket]
 
     def _forget(self) -> None:
-        """Drop answers that were there long enough."""
+        """Drop answers that were kept long enough."""
         while self._ended and self._clock() - self._ended[0][0] > _KEPT_S:
             self._drop(self._ended.popleft()[1])

@@ -1,8 +1,11 @@
-"""What the agent does, free of py4j: one method per call of the protocol, JSON text in, JSON text out.
+"""What the agent does, without py4j: one method for each call of the protocol. JSON text in, JSON
+text out.
 
-Source: docs/design/0001-planes-and-protocol.md. Thread-safe: py4j brings every JVM thread its own thread here. A request
-carries all it needs, so an agent that was just started answers like the one that died. A request with a ticket is answered in
-time, if only that its work is not done yet (`agent.pending`).
+Thread-safe: py4j brings every JVM thread its own thread here. A request carries all that it needs,
+so a new agent answers like the one that died before it. A request with a ticket gets an answer in
+time, even if that only says that the work is not done yet (`agent.pending`).
+
+Source: docs/design/0001-planes-and-protocol.md.
 """
 
 from __future__ import annotations
@@ -18,15 +21,17 @@ from millpond._version import __version__
 from millpond.agent import changelogs, opening
 from millpond.agent.context import Contexts, StoreContext, request_error
 from millpond.agent.pending import AbandonedError, PendingCalls, check_wanted
+from millpond.agent.query_setting import query_setting
 from millpond.errors import ErrorKind, MillpondError, UnavailableError, error
-from millpond.ids import VersionId, valid_id
-from millpond.json_fields import ColumnFamily, JsonFields, KeyGroupsInfo, group_keys_from_json
-from millpond.partition_keys import partition_key_rule
-from millpond.snapshot import local_ssts, upload
-from millpond.snapshot.plan import CheckpointSst
-from millpond.snapshot.uploads import Uploads
+from millpond.model.ids import VersionId, valid_id
+from millpond.model.json_fields import ColumnFamily, JsonFields, KeyGroupsInfo, group_keys_from_json
+from millpond.model.partition_keys import partition_key_rule
 from millpond.storage import Storage, StorageSettings, open_checkpoint
 from millpond.storage.usage import usage_of
+from millpond.store import local_ssts
+from millpond.store.snapshot import upload
+from millpond.store.snapshot.plan import CheckpointSst
+from millpond.store.snapshot.uploads import Uploads
 
 log = logging.getLogger(__name__)
 
@@ -47,9 +52,10 @@ class AgentService:
     """Answers the calls of one executor's stores.
 
     Args:
-        opener: makes the storage of a Spark checkpoint from its URI and how to reach it.
+        opener: opens the storage of a Spark checkpoint, given its URI and how to reach it.
         clock_ms: time in ms since the epoch.
-        local_root: the JVM's directory for local files; the cache of SSTs is beside it. None: no cache.
+        local_root: the JVM's directory for local files; the cache of SSTs is beside it. None: there
+            is no cache.
     """
 
     def __init__(
@@ -77,7 +83,7 @@ class AgentService:
         }
 
     def handle(self, method: str, request: str) -> str:
-        """Answer one call. Never raises: what goes wrong is in the answer."""
+        """Answer one call. Never raises: the answer says what went wrong."""
         return self._answer(method, lambda: self._taken(method, request))
 
     def _taken(self, method: str, request: str) -> str:
@@ -100,7 +106,9 @@ class AgentService:
         return _PENDING if answer is None else answer
 
     def _is_short(self, method: str, request: dict[str, Any]) -> bool:
-        """Whether the call moves nothing over a network: such a one is answered by the thread that was asked, which is faster."""
+        """Whether the call moves nothing over a network. The thread that was asked then runs it,
+        which is faster.
+        """
         if method == "publish_changelog" and isinstance(request.get("store"), dict):
             known = self._contexts.known(request["store"])
             return known is not None and known.directory is not None
@@ -115,19 +123,20 @@ class AgentService:
         except MillpondError as e:
             log.info("call failed method=%s kind=%s: %s", method, e.kind, e)
             return _error_answer(e.kind.value, str(e), e.hint)
-        except (
-            Exception
-        ) as e:  # the JVM must get an answer whatever happened; the traceback goes to stderr
+        # The JVM must get an answer whatever happened; the traceback goes to stderr.
+        except Exception as e:
             log.exception("call failed method=%s", method)
             return _error_answer(ErrorKind.INTERNAL.value, f"{type(e).__name__}: {e}", "")
 
     def _report_usage(self, request: dict[str, Any], answer: dict[str, Any]) -> None:
-        """Tell what the storage was asked since the last answer, whichever store's calls that were: the sum over stores is right."""
+        """Add to the answer what the storage was asked since the last answer. Calls of other stores
+        may be in it: only the sum over stores is right.
+        """
         known = self._contexts.known(request["store"])
         usage = usage_of(known.storage) if known is not None else None
         taken = usage.take() if usage is not None else {}
-        if taken and known is not None:
-            answer["storage"] = {**taken, "nano_dollars": known.prices.nano_dollars(taken)}
+        if taken:
+            answer["storage"] = taken
 
     # ---- calls
 
@@ -135,7 +144,7 @@ class AgentService:
         return {"pid": os.getpid(), "version": __version__}
 
     def _check_start(self, request: dict[str, Any]) -> dict[str, Any]:
-        # Here and not above: only a driver is asked.
+        # Imported here: only the driver's agent needs it.
         from millpond.agent.starting import check_start
 
         fields = JsonFields(request, request_error)
@@ -195,9 +204,9 @@ class AgentService:
         context.checkpoint.claim()
         local_dir, db_checkpoint = _local_dir(request), fields.string("db_checkpoint")
         version = _version(fields)
-        setting = opening.query_setting(context, version.version)
+        setting = query_setting(context, version.version)
         groups, store = setting.key_groups, context.store
-        # As the store was opened: a rescale may have changed the query since.
+        # The number with which the store was opened: a rescale may have changed the query since.
         partitions = (
             fields.integer("partitions", 1) if fields.has("partitions") else setting.partitions
         )
@@ -251,7 +260,7 @@ class AgentService:
         manifests: set[str],
     ) -> None:
         with context.ssts_lock:
-            # Read again: an `open` meanwhile has added the files of its generation.
+            # Loaded again: meanwhile an `open` may have added the files of its generation.
             known = {
                 i: sst for i, sst in local_ssts.load(local_dir).items() if sst.manifest in manifests
             }
@@ -259,20 +268,22 @@ class AgentService:
             try:
                 local_ssts.save(local_dir, known.values())
             except UnavailableError as e:
-                # The snapshot stands; without the entry its SSTs are uploaded once more.
+                # The snapshot stands. Without these entries its SSTs are uploaded once more.
                 log.warning("store %s: cannot remember uploaded SSTs: %s", context.store, e)
 
     def _collect(self, request: dict[str, Any]) -> dict[str, Any]:
-        # Here and not above: the first task of an executor does not wait for it.
+        # Imported here: the first task of an executor does not wait for it.
         from millpond.agent import collecting
 
         context, fields = self._context(request), JsonFields(request, request_error)
         context.checkpoint.claim()
         anchor = VersionId(
             fields.integer("anchor_version", 0),
-            (request.get("anchor_id") or "")
-            if context.spark_format >= 2 and request.get("anchor_version")
-            else "",
+            (
+                (request.get("anchor_id") or "")
+                if context.spark_format >= 2 and request.get("anchor_version")
+                else ""
+            ),
         )
         with context.collect_lock:
             return collecting.collect(
@@ -297,7 +308,7 @@ class AgentService:
         return {}
 
     def _rescale(self, request: dict[str, Any]) -> dict[str, Any]:
-        # Here and not above: the agents of executors never come to it.
+        # Imported here: the agents of executors never need it.
         from millpond.agent.on_restart import rescale_on_restart
 
         return rescale_on_restart(request, self._opener)
@@ -317,16 +328,23 @@ def _parse(request: str) -> dict[str, Any]:
 
 
 def _named(context: StoreContext, version: int, version_id: object, *, required: bool) -> VersionId:
-    """Return a version as Spark names it: with an id in Spark checkpoint format 2, which may be left out unless `required`."""
+    """Return a version as Spark names it: in Spark checkpoint format 2 with an id, which may be
+    missing unless `required`.
+    """
     if version_id and not (isinstance(version_id, str) and valid_id(version_id)):
         raise error(
             ErrorKind.FOREIGN_CHECKPOINT,
-            f"store {context.store}: the commit log names version {version} by an id that Millpond did not make",
+            f"store {context.store}: the commit log names version {version} by an id that Millpond"
+            " did not make",
         )
     if context.spark_format < 2 or version == 0:
         return VersionId(version)
     if required and not version_id:
-        raise request_error(f"version {version} without its id, in Spark checkpoint format 2")
+        raise error(
+            ErrorKind.CHECKPOINT_FORMAT_CHANGED,
+            f"store {context.store}: Spark names version {version} without an id, as in Spark"
+            " checkpoint format 1, and the session asks for format 2",
+        )
     return VersionId(version, str(version_id or ""))
 
 
@@ -347,7 +365,7 @@ def _checkpoint_sst(fields: JsonFields) -> CheckpointSst:
 
 
 def _local_dir(request: dict[str, Any]) -> str:
-    """The directory of this generation of the provider's local files."""
+    """Return the directory for the local files of this generation of the provider."""
     path = JsonFields(request["store"], request_error, "store").string("local_dir")
     if not os.path.isabs(path):
         raise request_error("store.local_dir is no absolute path")

@@ -1,12 +1,12 @@
-"""What the driver asks before the first task of a query: can its state go where it shall go?"""
+"""What the driver asks before the first task of a query: can the state be kept at its place?"""
 
 from __future__ import annotations
 
 import logging
 
-from millpond import layout
 from millpond.agent.context import handed_over, request_error
 from millpond.config import resolve
+from millpond.format import roots
 from millpond.storage import open_storage
 from millpond.storage.owner import check_owner
 from millpond.storage.place import settle_place
@@ -19,20 +19,22 @@ log = logging.getLogger(__name__)
 
 
 def check_start(root: str, options: object, hadoop: object) -> str:
-    """Return the URI of the Spark checkpoint, or of the place of its state if that is elsewhere. Writes down nothing: a query that
-    cannot start may be given another place.
+    """Check that the state can be kept where the options say. Records nothing: a query that cannot
+    start may be given another place.
 
     Args:
         root: Spark's checkpointRootLocation, `<checkpoint>/state`.
         options, hadoop: as in the protocol's `store`.
-    Raises: MillpondError: as `open_checkpoint` and `storage.steps.probe`; STATE_OWNED: the state is of another Spark checkpoint.
+    Returns: URI of the Spark checkpoint, or of the place of its state if that is elsewhere.
+    Raises: MillpondError: as `open_checkpoint` and `storage.steps.probe`; STATE_OWNED: the state
+        belongs to another Spark checkpoint.
     """
     if not isinstance(options, dict):
         raise request_error("options is no object")
     resolved = resolve(options)
     parse_prices(str(resolved["storage.prices"]))
     settings = storage_settings(resolved, handed_over(hadoop))
-    uri = layout.checkpoint_of_state(root)
+    uri = roots.checkpoint_of_state(root)
     spark = open_storage(uri, settings)
     place = settle_place(spark, settings.uri, uri, write=False)
     state = spark if place is None else open_storage(place, settings)

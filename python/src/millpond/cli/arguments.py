@@ -1,4 +1,4 @@
-"""Types of arguments that several commands take."""
+"""Arguments that several commands take, and their types."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ from millpond.errors import InvalidInputError
 
 
 def number(text: str) -> int:
-    """Return a whole number that is not negative. Raises: argparse.ArgumentTypeError."""
+    """Return a whole number of at least 0. Raises: argparse.ArgumentTypeError."""
     if not text.isdecimal() or not text.isascii():
         raise argparse.ArgumentTypeError(f"{text!r} is no number")
     return int(text)
@@ -33,12 +33,15 @@ def settings(given: Iterable[str]) -> dict[str, str]:
 
 
 def add_job(command: argparse.ArgumentParser) -> None:
-    """Let the command be told a job, and which of its queries is meant."""
+    """Add the arguments that name a job, and one of its queries."""
     command.add_argument(
         "--job",
         required=True,
         metavar="JOB.PY[:FUNCTION]",
-        help="the job: a script, or a function that returns its streaming DataFrame; it is run, but its queries do not start",
+        help=(
+            "the job: a script, or a function that returns its streaming DataFrame; it is run, but"
+            " its queries do not start"
+        ),
     )
     command.add_argument(
         "--query",
@@ -48,22 +51,36 @@ def add_job(command: argparse.ArgumentParser) -> None:
 
 
 def add_file_sink(command: argparse.ArgumentParser, default: str) -> None:
-    """Let the command be told where the query writes to. Args: default: what is taken if nobody says, for the help."""
+    """Add the argument that says where the query writes.
+
+    Args:
+        default: for the help: what holds if the argument is left out.
+    """
     command.add_argument(
         "--file-sink",
         metavar="DIR",
-        help="the directory that the query writes to by a file format (parquet, json, csv, orc, text), whose log must hold every "
-        f"batch number; none: it writes to no such sink (default: {default})",
+        help=(
+            "the directory that the query writes to by a file format (parquet, json, csv, orc,"
+            " text), whose log must hold every batch number; none: it writes to no such sink"
+            f" (default: {default})"
+        ),
     )
 
 
 def add_engine(command: argparse.ArgumentParser, what: str) -> None:
-    """Let the command ask who is to do the work. Args: what: the work, for the help."""
+    """Add the arguments that say who does the work.
+
+    Args:
+        what: for the help: the work.
+    """
     command.add_argument(
         "--engine",
         choices=("local", "spark"),
         default="local",
-        help=f"spark: {what} as tasks of a Spark session, for state too large for one machine (default: processes of this one)",
+        help=(
+            f"spark: {what} as tasks of a Spark session, for state too large for one machine"
+            " (default: processes of this one)"
+        ),
     )
     command.add_argument(
         "--conf",
@@ -75,12 +92,33 @@ def add_engine(command: argparse.ArgumentParser, what: str) -> None:
 
 
 def session_of(arguments: argparse.Namespace) -> Any:
-    """Return the Spark session of `--engine spark`; None: there is none to be. Raises: as `plain_session`."""
+    """Return the Spark session for `--engine spark`; None for any other engine.
+
+    Raises: InvalidInputError: `--conf` without that engine. Others: as `plain_session`.
+    """
     conf = settings(arguments.conf)
     if arguments.engine != "spark":
         if conf:
             raise InvalidInputError("--conf is for --engine spark")
         return None
-    from millpond.session import plain_session  # only then is a session needed
+    # imported here: it takes long, and few need it
+    from millpond.spark.session import plain_session
 
     return plain_session(conf)
+
+
+def add_batch(command: argparse.ArgumentParser) -> None:
+    """Add `--batch`."""
+    command.add_argument(
+        "--batch", type=number, metavar="N", help="a committed batch (default: the last one)"
+    )
+
+
+def add_writing(command: argparse.ArgumentParser) -> None:
+    """Add what every command that writes files takes: `--copy` and `--dry-run`."""
+    command.add_argument(
+        "--copy", action="store_true", help="copy files that could be shared (hard links) instead"
+    )
+    command.add_argument(
+        "--dry-run", action="store_true", help="write nothing, print what would be written"
+    )

@@ -1,4 +1,4 @@
-"""`millpond savepoint bootstrap`: the function `millpond.bootstrap`, with words around it."""
+"""`millpond savepoint bootstrap`: calls `millpond.bootstrap`, and prints what it reports."""
 
 from __future__ import annotations
 
@@ -20,7 +20,10 @@ def add_arguments(command: argparse.ArgumentParser) -> None:
     """Add the arguments of the command to its parser."""
     command.add_argument(
         "checkpoint",
-        help="the checkpointLocation of the query to start: a directory or a URI that does not exist yet, or is empty",
+        help=(
+            "the checkpointLocation of the query to start: a directory or a URI that does not exist"
+            " yet, or is empty"
+        ),
     )
     add_job(command)
     command.add_argument(
@@ -28,16 +31,21 @@ def add_arguments(command: argparse.ArgumentParser) -> None:
         action="append",
         default=[],
         metavar="[SOURCE=]PATH",
-        help="Parquet, as spark.read.parquet takes it, with the columns of a source; with several sources the number of "
-        "the one that is meant, from 0, in the order of the plan; repeatable",
+        help=(
+            "Parquet, as spark.read.parquet takes it, with the columns of a source; with several"
+            " sources the number of the one that is meant, from 0, in the order of the plan;"
+            " repeatable"
+        ),
     )
     command.add_argument(
         "--state",
         action="append",
         default=[],
         metavar="[FAMILY=]PATH",
-        help="Parquet with the columns key and value, which takes the place of the rows of a column family, such as a state "
-        "variable; repeatable",
+        help=(
+            "Parquet with the columns key and value, which takes the place of the rows of a column"
+            " family, such as a state variable; repeatable"
+        ),
     )
     command.add_argument(
         "--operator", metavar="OPERATOR", help="whose --state it is: number or name"
@@ -45,20 +53,29 @@ def add_arguments(command: argparse.ArgumentParser) -> None:
     command.add_argument(
         "--offsets",
         metavar="FILE.json",
-        help="after which offsets sources go on, those not named begin as in a new query: the number of each, from 0, to its "
-        'offset as in the offset log, such as {"0": {"topic": {"0": 23}}}',
+        help=(
+            "after which offsets sources go on, those not named begin as in a new query: the number"
+            ' of each, from 0, to its offset as in the offset log, such as {"0": {"topic": {"0":'
+            " 23}}}"
+        ),
     )
     command.add_argument(
         "--storage-uri",
         metavar="URI",
-        help="where the state goes, as by the option storage.uri (default: what --conf says of it, else into the checkpoint)",
+        help=(
+            "where the state goes, as by the option storage.uri (default: what --conf says of it,"
+            " else into the checkpoint)"
+        ),
     )
     command.add_argument(
         "--conf",
         action="append",
         default=[],
         metavar="NAME=VALUE",
-        help="a setting of the Spark session, as the job's own: spark.sql.shuffle.partitions for one; repeatable",
+        help=(
+            "a setting of the Spark session, as the job's own: spark.sql.shuffle.partitions for"
+            " one; repeatable"
+        ),
     )
     add_file_sink(command, "what the job says of it")
     command.add_argument(
@@ -76,7 +93,7 @@ def bootstrap(arguments: argparse.Namespace, output: Output) -> int:
     offsets = _offsets(arguments.offsets) if arguments.offsets is not None else None
     rows: Any = None
     if paths:
-        from millpond.savepoint.job import new_session, parquet_frame  # only rows need it here
+        from millpond.spark.job import new_session, parquet_frame  # imported here: it takes long
 
         spark = new_session(conf)
         frames = {number: parquet_frame(spark, path) for number, path in paths.items()}
@@ -150,11 +167,14 @@ def _operator(text: str | None) -> int | str | None:
 
 
 def _named(given: Iterable[str], option: str, *, numbers: bool) -> dict[str | None, str]:
-    """Paths by what stands before `=`, None where nothing does. Raises: InvalidInputError: INVALID_ARGUMENT."""
+    """Return the paths by the text before `=`; by None if there is no such text.
+
+    Raises: InvalidInputError: INVALID_ARGUMENT.
+    """
     found: dict[str | None, str] = {}
     for text in given:
         name, equals, path = text.partition("=")
-        # A path may have a = of its own, as directories of partitions do.
+        # A path may contain `=`, as directories of partitions do.
         named = (
             bool(equals)
             and (name.isdecimal() if numbers else "/" not in name)
@@ -163,7 +183,8 @@ def _named(given: Iterable[str], option: str, *, numbers: bool) -> dict[str | No
         key = (str(int(name)) if numbers else name) if named else None
         if key in found or (None in found and found) or (key is None and found):
             raise InvalidInputError(
-                f"{option} is given more than once: say which is which, {'SOURCE' if numbers else 'FAMILY'}=PATH",
+                f"{option} is given more than once: say which is which,"
+                f" {'SOURCE' if numbers else 'FAMILY'}=PATH",
                 kind=ErrorKind.INVALID_ARGUMENT,
             )
         found[key] = path if named else text
@@ -171,12 +192,15 @@ def _named(given: Iterable[str], option: str, *, numbers: bool) -> dict[str | No
 
 
 def _tables(given: Iterable[str]) -> Any:
-    """The tables of `--state`; None: there are none. Raises: InvalidInputError: INVALID_ARGUMENT."""
+    """Return the tables of `--state`; None if there are none.
+
+    Raises: InvalidInputError: INVALID_ARGUMENT.
+    """
     paths = _named(given, "--state", numbers=False)
     if not paths:
         return None
     require_tools()
-    import pyarrow.parquet as pq
+    import pyarrow.parquet as pq  # start-up time
 
     tables = {}
     for family, path in paths.items():

@@ -7,30 +7,23 @@ import shlex
 from collections.abc import Sequence
 from itertools import groupby
 
+from millpond import checkpoint as checkpoints
 from millpond.cli.output import Output, bytes_text, count_text
 from millpond.cli.progress import progress_bar
-from millpond.config import OptionValue, resolve
 from millpond.errors import ErrorKind, InvalidInputError
-from millpond.inspection import overview, verify
-from millpond.inspection.cost import StoreCost, Tariff, sum_of
-from millpond.inspection.overview import OperatorView, Overview, StoreView
-from millpond.keygroups import divisors_near
-from millpond.savepoint.whole import what_is_left
-from millpond.storage import Storage, StorageSettings, open_root
-from millpond.storage.prices import parse_prices
-from millpond.storage.settings import storage_settings
-from millpond.storage.usage import usage_of
+from millpond.model.key_groups import divisors_near
+from millpond.operations.inspect.cost import StoreCost, sum_of
+from millpond.operations.inspect.overview import OperatorView, Overview, StoreView
+from millpond.query.whole import what_is_left
 
 _MAX_PROBLEM_LINES = 200
 
 
-def settings_of(arguments: argparse.Namespace) -> StorageSettings:
-    """Return what the arguments `--option` say of how to reach the storage. Raises: InvalidInputError."""
-    return storage_settings(options_of(arguments))
+def options_of(arguments: argparse.Namespace) -> dict[str, object]:
+    """Return the options that the arguments `--option` give.
 
-
-def options_of(arguments: argparse.Namespace) -> dict[str, OptionValue]:
-    """Return all options, those given by arguments `--option` with their values. Raises: InvalidInputError."""
+    Raises: InvalidInputError.
+    """
     given: dict[str, object] = {}
     for text in arguments.option:
         name, equals, value = text.partition("=")
@@ -39,20 +32,12 @@ def options_of(arguments: argparse.Namespace) -> dict[str, OptionValue]:
                 f"--option {text}: expected NAME=VALUE", kind=ErrorKind.INVALID_ARGUMENT
             )
         given[name] = value
-    return resolve(given)
-
-
-def open_it(arguments: argparse.Namespace) -> tuple[Storage, str]:
-    """Return the storage of the Spark checkpoint that the arguments name, and its absolute name."""
-    return open_root(arguments.checkpoint, settings_of(arguments))
+    return given
 
 
 def show(arguments: argparse.Namespace, output: Output) -> int:
     """Print what the Spark checkpoint holds. Exit code 1 if a file could not be read."""
-    storage, root = open_it(arguments)
-    prices = parse_prices(str(options_of(arguments)["storage.prices"]))
-    tariff = Tariff(prices, settings_of(arguments).s3) if usage_of(storage) is not None else None
-    result = overview(storage, root, tariff)
+    result = checkpoints.show(arguments.checkpoint, options=options_of(arguments))
     if arguments.json:
         output.json(result.to_json())
     else:
@@ -97,7 +82,8 @@ def _print_overview(result: Overview, output: Output) -> None:
         output.line(f"{'estimated price':<18} {_price(result.cost)}")
     if result.asked_partitions is not None:
         output.line(
-            f"{'asked for':<18} {result.asked_partitions} partitions, by the last start of the query"
+            f"{'asked for':<18} {result.asked_partitions} partitions, by the last start of the"
+            " query"
         )
         if result.asked_refused:
             output.line(f"{'':<18} refused: {result.asked_refused}")
@@ -119,17 +105,15 @@ def _print_operator(operator: OperatorView, output: Output) -> None:
         costs = [store.cost for store in stores if store.cost is not None]
         output.table(
             (
-                *(
-                    "partition",
-                    "keys",
-                    "versions",
-                    "changelogs",
-                    "size",
-                    "snapshots at",
-                    "SSTs",
-                    "size",
-                    "slots",
-                ),
+                "partition",
+                "keys",
+                "versions",
+                "changelogs",
+                "size",
+                "snapshots at",
+                "SSTs",
+                "size",
+                "slots",
                 *(("PUTs", "GETs to restore", "$ written", "$ a month") if costs else ()),
             ),
             [
@@ -148,8 +132,9 @@ def _print_operator(operator: OperatorView, output: Output) -> None:
 
 def _price(cost: StoreCost) -> str:
     return (
-        f"${cost.put_dollars:.6f} for the {cost.put_requests:,} PUTs that wrote what is there, ${cost.month_dollars:.6f} a month to keep "
-        f"{bytes_text(cost.bytes)}, {cost.restore_requests:,} GETs a restore"
+        f"${cost.put_dollars:.6f} for the {cost.put_requests:,} PUTs that wrote what is there,"
+        f" ${cost.month_dollars:.6f} a month to keep {bytes_text(cost.bytes)},"
+        f" {cost.restore_requests:,} GETs a restore"
     )
 
 
@@ -195,17 +180,18 @@ def _total(stores: Sequence[StoreView]) -> Sequence[str]:
 
 def verify_command(arguments: argparse.Namespace, output: Output) -> int:
     """Read everything back. Exit code 1 if anything is wrong."""
-    storage, root = open_it(arguments)
+    options = options_of(arguments)
     with progress_bar(arguments.json) as progress:
-        report = verify(storage, root, progress)
+        report = checkpoints.verify(arguments.checkpoint, options=options, progress=progress)
     if arguments.json:
         output.json(report.to_json())
         return 0 if report.ok else 1
     checked = report.checked
-    output.line(f"checkpoint  {root}")
+    output.line(f"checkpoint  {report.checkpoint}")
     output.line(f"stores      {checked.stores:,}")
     output.line(
-        f"changelogs  {checked.changelogs:,} ({bytes_text(checked.changelog_bytes)}, {checked.records:,} records)"
+        f"changelogs  {checked.changelogs:,} ({bytes_text(checked.changelog_bytes)},"
+        f" {checked.records:,} records)"
     )
     output.line(f"snapshots   {checked.manifests:,} ({checked.entries:,} entries)")
     output.line(f"SSTs        {checked.ssts:,} ({bytes_text(checked.sst_bytes)})")
@@ -216,7 +202,7 @@ def verify_command(arguments: argparse.Namespace, output: Output) -> int:
     if len(report.problems) > _MAX_PROBLEM_LINES:
         output.line(f"  and {len(report.problems) - _MAX_PROBLEM_LINES} more (all with --json)")
     if not report.ok:
-        output.message(what_is_left(root, report.newest_whole_batch))
+        output.message(what_is_left(report.checkpoint, report.newest_whole_batch))
     for hint in dict.fromkeys(problem.hint for problem in report.problems if problem.hint):
         output.message(f"hint: {hint}")
     return 0 if report.ok else 1

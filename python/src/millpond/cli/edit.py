@@ -1,4 +1,6 @@
-"""`millpond savepoint edit`: the function `millpond.savepoint.edit`, with words around it."""
+"""`millpond savepoint edit`: calls `millpond.operations.savepoint.edit`, and prints what it
+reports.
+"""
 
 from __future__ import annotations
 
@@ -9,8 +11,8 @@ from millpond import savepoint as savepoints
 from millpond.cli.output import Output
 from millpond.cli.progress import progress_bar
 from millpond.rows import require_tools
-from millpond.savepoint.job import function_at
-from millpond.state.chunks import table_batches
+from millpond.rows.chunks import table_batches
+from millpond.spark.job import function_at
 
 
 def add_arguments(command: argparse.ArgumentParser) -> None:
@@ -32,7 +34,10 @@ def add_arguments(command: argparse.ArgumentParser) -> None:
     rows.add_argument(
         "--function",
         metavar="FILE.PY:NAME",
-        help="a function that gets the rows, a pyarrow.RecordBatch with key and value, and returns those that take their place",
+        help=(
+            "a function that gets the rows, a pyarrow.RecordBatch with key and value, and returns"
+            " those that take their place"
+        ),
     )
     rows.add_argument(
         "--table",

@@ -1,6 +1,7 @@
 """Entry point of the command `millpond`: arguments, exit codes, errors without tracebacks.
 
-Exit codes: 0 done, nothing wrong; 1 a problem was found, or storage failed; 2 wrong usage or input.
+Exit codes: 0 done, nothing is wrong; 1 a problem was found, or the storage failed; 2 wrong usage or
+input.
 """
 
 from __future__ import annotations
@@ -11,7 +12,8 @@ import sys
 import traceback
 from collections.abc import Callable, Sequence
 
-from millpond import __version__
+from millpond import __version__, api
+from millpond.api import MASTERS
 from millpond.cli import checkpoint, migrating, rescale, savepoint, skew, state, storage, tables
 from millpond.cli.arguments import add_file_sink
 from millpond.cli.output import Output
@@ -25,22 +27,22 @@ from millpond.errors import (
 )
 
 OK, PROBLEM, USAGE = 0, 1, 2
-MASTERS = {
-    "local": "local[*]",
-    "standalone": "spark://host:7077",
-    "yarn": "yarn",
-    "k8s": "k8s://https://host:443",
-}
 
 Command = Callable[[argparse.Namespace, Output], int]
 
 
 def parser() -> argparse.ArgumentParser:
-    """Return the parser of all arguments; `run` of its result is the command."""
+    """Return the parser of all arguments. What it parses has the command as `run`."""
     root = argparse.ArgumentParser(
         prog="millpond",
-        description="State of Spark Structured Streaming kept as Flink keeps its own: look at it, check it, save it, read it, set it up.",
-        epilog="Exit code: 0 nothing wrong, 1 a problem found, 2 wrong usage or input. MILLPOND_DEBUG=1 shows tracebacks.",
+        description=(
+            "State of Spark Structured Streaming kept as Flink keeps its own: look at it, check it,"
+            " save it, read it, set it up."
+        ),
+        epilog=(
+            "Exit code: 0 nothing wrong, 1 a problem found, 2 wrong usage or input."
+            " MILLPOND_DEBUG=1 shows tracebacks."
+        ),
     )
     root.add_argument("--version", action="version", version=f"millpond {__version__}")
     commands = root.add_subparsers(title="commands", metavar="COMMAND", required=True)
@@ -85,7 +87,10 @@ def parser() -> argparse.ArgumentParser:
         "storage", help="check the storage that state goes to; give state to a moved checkpoint"
     )
     actions = group.add_subparsers(title="commands", metavar="COMMAND", required=True)
-    text = "try all that Millpond does with a storage, below a prefix of its own that is removed afterwards"
+    text = (
+        "try all that Millpond does with a storage, below a prefix of its own that is removed"
+        " afterwards"
+    )
     action = actions.add_parser("check", help=text, description=text.capitalize() + ".")
     action.add_argument(
         "uri", help="where state would go: s3://bucket/prefix, a directory or a file: URI"
@@ -111,7 +116,10 @@ def parser() -> argparse.ArgumentParser:
     action.add_argument(
         "--even-if-there",
         action="store_true",
-        help="give up the checkpoint that has the state although it is still there, or cannot be looked at from here",
+        help=(
+            "give up the checkpoint that has the state although it is still there, or cannot be"
+            " looked at from here"
+        ),
     )
     action.add_argument(
         "--json", action="store_true", help="print JSON; fields may be added, never renamed"
@@ -121,8 +129,11 @@ def parser() -> argparse.ArgumentParser:
     action = commands.add_parser(
         "rescale",
         help="give the state of a stopped query another number of partitions",
-        description="Give the state of a stopped query another number of partitions, in place; the next start uses it. "
-        "Interrupted at any moment, it is finished by running it again, or taken back with --undo.",
+        description=(
+            "Give the state of a stopped query another number of partitions, in place; the next"
+            " start uses it. Interrupted at any moment, it is finished by running it again, or"
+            " taken back with --undo."
+        ),
     )
     action.add_argument(
         "checkpoint", help="what checkpointLocation was set to: a directory, a file: or s3:// URI"
@@ -135,7 +146,10 @@ def parser() -> argparse.ArgumentParser:
         "--max-parallelism",
         type=int,
         metavar="G",
-        help="the number of key groups from now on, a multiple of M; another one than now writes every row anew",
+        help=(
+            "the number of key groups from now on, a multiple of M; another one than now writes"
+            " every row anew"
+        ),
     )
     action.add_argument(
         "--dry-run", action="store_true", help="say what would be done, write nothing"
@@ -146,7 +160,10 @@ def parser() -> argparse.ArgumentParser:
     action.add_argument(
         "--skip-uncommitted",
         action="store_true",
-        help="leave out a batch that was begun and not committed: its input is read again, its output may come twice",
+        help=(
+            "leave out a batch that was begun and not committed: its input is read again, its"
+            " output may come twice"
+        ),
     )
     add_file_sink(action, "as the last start of the query said")
     action.add_argument(
@@ -182,20 +199,25 @@ def _storage_options(command: argparse.ArgumentParser) -> None:
         action="append",
         default=[],
         metavar="NAME=VALUE",
-        help="an option for the storage, such as storage.s3.endpoint=http://host:9000; keys come from boto3's environment",
+        help=(
+            "an option for the storage, such as storage.s3.endpoint=http://host:9000; keys come"
+            " from boto3's environment"
+        ),
     )
 
 
 def _conf(arguments: argparse.Namespace, output: Output) -> int:
-    from millpond.session import conf_lines  # only this command needs it
-
-    for line in conf_lines(MASTERS[arguments.master]):
+    for line in api.conf(arguments.master):
         output.line(line)
     return OK
 
 
 def main(argv: Sequence[str] | None = None) -> int:
-    """Run the command that `argv` (default: the process's arguments) names, and return the exit code."""
+    """Run the command that `argv` names. Return its exit code.
+
+    Args:
+        argv: None: the process's own arguments.
+    """
     try:
         arguments = parser().parse_args(argv)
     except SystemExit as e:  # argparse has printed its message, or the help
@@ -215,7 +237,8 @@ def main(argv: Sequence[str] | None = None) -> int:
             else PROBLEM
         )
     except BrokenPipeError:
-        # The reader (`| head`) has seen enough. Python would complain once more when it closes stdout: give it another one.
+        # The reader (`| head`) has closed the pipe. When Python closes stdout it would complain
+        # again: give it another stdout.
         os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
         return OK
     except KeyboardInterrupt:

@@ -1,19 +1,21 @@
-"""`millpond adopt` and `millpond release`: the functions of `millpond.migrating`, with words around them."""
+"""`millpond adopt` and `millpond release`: the functions of `millpond.api`, with words."""
 
 from __future__ import annotations
 
 import argparse
 from typing import Any
 
-from millpond.cli.arguments import number, settings
+from millpond import api
+from millpond.api import MigrationReport
+from millpond.cli.arguments import add_batch, number, settings
 from millpond.cli.output import Output, bytes_text
 from millpond.cli.progress import progress_bar
-from millpond.migrating import MigrationReport
-from millpond.migrating import adopt as adopt_checkpoint
-from millpond.migrating import release as release_checkpoint
-from millpond.migrating.plan import PROVIDERS
+from millpond.operations.migrate.plan import PROVIDERS
 
-_NEW = "the checkpointLocation of the query to start: a directory or a URI that does not exist yet, or is empty"
+_NEW = (
+    "the checkpointLocation of the query to start: a directory or a URI that does not exist yet, or"
+    " is empty"
+)
 
 
 def add_commands(commands: Any) -> None:
@@ -39,9 +41,7 @@ def add_commands(commands: Any) -> None:
             command.add_argument(
                 "--provider", choices=tuple(PROVIDERS), required=True, help="Spark's state store"
             )
-        command.add_argument(
-            "--batch", type=number, metavar="N", help="a committed batch (default: the last one)"
-        )
+        add_batch(command)
         command.add_argument(
             "--new-query-id",
             action="store_true",
@@ -59,7 +59,10 @@ def add_commands(commands: Any) -> None:
             action="append",
             default=[],
             metavar="NAME=VALUE",
-            help="a setting of Spark: spark.hadoop.* for storage, spark.driver.memory for the JVM that copies; repeatable",
+            help=(
+                "a setting of Spark: spark.hadoop.* for storage, spark.driver.memory for the JVM"
+                " that copies; repeatable"
+            ),
         )
         command.add_argument(
             "--dry-run", action="store_true", help="write nothing, print what would be done"
@@ -71,18 +74,18 @@ def add_commands(commands: Any) -> None:
 
 
 def adopt(arguments: argparse.Namespace, output: Output) -> int:
-    """Take over a Spark checkpoint."""
+    """Make a Spark checkpoint for Millpond from one of Spark's own state stores."""
     with progress_bar(arguments.json) as progress:
-        report = adopt_checkpoint(
+        report = api.adopt(
             max_parallelism=arguments.max_parallelism, progress=progress, **_arguments(arguments)
         )
     return _print(report, arguments, output)
 
 
 def release(arguments: argparse.Namespace, output: Output) -> int:
-    """Hand one back."""
+    """Make a Spark checkpoint for one of Spark's own state stores from one of Millpond."""
     with progress_bar(arguments.json) as progress:
-        report = release_checkpoint(
+        report = api.release(
             provider=arguments.provider, progress=progress, **_arguments(arguments)
         )
     return _print(report, arguments, output)

@@ -1,4 +1,4 @@
-"""Where a command writes: data to stdout, errors to stderr; and the forms of numbers and tables."""
+"""Where commands write: data to stdout, errors to stderr. How they print numbers and tables."""
 
 from __future__ import annotations
 
@@ -26,7 +26,7 @@ class Output:
         (self._data or sys.stdout).write(text + "\n")
 
     def json(self, value: object) -> None:
-        """Write `value` as JSON, indented, with a newline at the end."""
+        """Write `value` as indented JSON and a newline."""
         sys.stdout.write(json.dumps(value, indent=2) + "\n")
 
     def table(
@@ -37,7 +37,7 @@ class Output:
         right: Iterable[int] = (),
         indent: str = "",
     ) -> None:
-        """Write an aligned table; columns in `right` are aligned to the right."""
+        """Write an aligned table. Columns in `right` are aligned right."""
         to_right = set(right)
         cells = [list(head), *(list(row) for row in rows)]
         widths = [max(len(row[i]) for row in cells) for i in range(len(head))]
@@ -49,11 +49,11 @@ class Output:
             self.line((indent + "  ".join(texts)).rstrip())
 
     def message(self, text: str) -> None:
-        """Write a line for the person who runs the command, not for the one who reads the data."""
+        """Write a line for the person who runs the command, not for whoever reads the data."""
         sys.stderr.write(f"millpond: {text}\n")
 
     def warnings(self, texts: Iterable[str]) -> None:
-        """Write what a person must hear although the command has done its work."""
+        """Write what a person must know although the command has done its work."""
         for text in texts:
             self.message(f"warning: {text}")
 
@@ -64,7 +64,7 @@ class Output:
             sys.stderr.write(f"  hint: {e.hint}\n")
 
     def flush(self) -> None:
-        """Push data out, so that a broken pipe is noticed here."""
+        """Write out buffered data, so that a broken pipe shows here."""
         sys.stdout.flush()
 
 

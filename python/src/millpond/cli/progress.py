@@ -1,4 +1,6 @@
-"""How far long work has come: one line on stderr, drawn over and over on a terminal, and erased at the end. Nowhere else."""
+"""How far long work has come: one line on stderr, redrawn on a terminal and erased at the end. If
+stderr is not a terminal, nothing.
+"""
 
 from __future__ import annotations
 
@@ -11,9 +13,11 @@ _BAR_WIDTH = 40
 
 @contextmanager
 def status_line(as_json: bool = False) -> Iterator[Callable[[str], None] | None]:
-    """Yield what draws a text in place of the one before; None where nobody looks: not on a terminal, or if output is `as_json`.
+    """Yield a function that draws a text in place of the text before. Yield None if stderr is not a
+    terminal, or if the output is JSON.
 
-    However the block ends, the line is erased: what is printed next has a line of its own.
+    The line is erased however the block ends, so that what is printed next starts on a line of its
+    own.
     """
     if not sys.stderr.isatty() or as_json:
         yield None
@@ -38,7 +42,10 @@ def status_line(as_json: bool = False) -> Iterator[Callable[[str], None] | None]
 
 @contextmanager
 def progress_bar(as_json: bool) -> Iterator[Callable[[int, int], None] | None]:
-    """As `status_line`: a bar, from how much is done and how much there is in all. Work in several parts draws one after the other."""
+    """As `status_line`, but draws a bar: how much is done, how much there is in all.
+
+    If work has several parts, each draws its own bar.
+    """
     with status_line(as_json) as draw:
         if draw is None:
             yield None

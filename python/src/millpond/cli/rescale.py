@@ -4,27 +4,26 @@ from __future__ import annotations
 
 import argparse
 
-from millpond.cli.checkpoint import open_it, settings_of
+from millpond import api
+from millpond.cli.checkpoint import options_of
 from millpond.cli.output import Output, bytes_text
 from millpond.errors import InvalidInputError
-from millpond.rescaling import COMPOSED, REHASH, RescaleReport, rescale, undo
+from millpond.operations.rescale import COMPOSED, REHASH, RescaleReport
 
 
 def rescale_command(arguments: argparse.Namespace, output: Output) -> int:
     """Rescale, say what a rescale would do, or take back one that was interrupted."""
-    storage, root = open_it(arguments)
+    options = options_of(arguments)
     if arguments.undo:
         if arguments.partitions is not None or arguments.dry_run:
             raise InvalidInputError("--undo goes with neither --partitions nor --dry-run")
-        undone = undo(storage, root)
+        undone = api.undo_rescale(arguments.checkpoint, options=options)
         if arguments.json:
-            output.json({"checkpoint": root, "undone": undone})
+            output.json(undone.to_json())
+        elif undone.undone:
+            output.line("the interrupted rescale is taken back")
         else:
-            output.line(
-                "the interrupted rescale is taken back"
-                if undone
-                else "there is no rescale to take back"
-            )
+            output.line("there is no rescale to take back")
         return 0
     if arguments.partitions is None:
         raise InvalidInputError(
@@ -32,7 +31,7 @@ def rescale_command(arguments: argparse.Namespace, output: Output) -> int:
         )
 
     def announce(planned: RescaleReport) -> None:
-        output.line(f"checkpoint  {root}")
+        output.line(f"checkpoint  {planned.checkpoint}")
         output.line(f"partitions  {planned.current} -> {planned.partitions}")
         output.line(f"way         {_way(planned)}")
         if planned.way == REHASH:
@@ -48,15 +47,14 @@ def rescale_command(arguments: argparse.Namespace, output: Output) -> int:
         )
         output.flush()
 
-    report = rescale(
-        storage,
-        root,
+    report = api.rescale(
+        arguments.checkpoint,
         arguments.partitions,
         max_parallelism=arguments.max_parallelism,
         dry_run=arguments.dry_run,
         skip_uncommitted=arguments.skip_uncommitted,
         file_sink=arguments.file_sink,
-        settings=settings_of(arguments),
+        options=options,
         announce=None if arguments.json else announce,
     )
     if arguments.json:
@@ -73,5 +71,11 @@ def rescale_command(arguments: argparse.Namespace, output: Output) -> int:
 
 def _way(planned: RescaleReport) -> str:
     if planned.way == COMPOSED:
-        return f"composed: no row moves, {planned.stores} stores get a manifest of the files that are there"
-    return f"rehash: every row is written anew, {planned.stores} stores get a changelog of all they hold"
+        return (
+            f"composed: no row moves, {planned.stores} stores get a manifest of the files that are"
+            " there"
+        )
+    return (
+        f"rehash: every row is written anew, {planned.stores} stores get a changelog of all they"
+        " hold"
+    )

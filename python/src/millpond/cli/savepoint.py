@@ -1,4 +1,6 @@
-"""`millpond savepoint ...` and `millpond fork`: the functions of `millpond.savepoint`, with words around them."""
+"""`millpond savepoint ...` and `millpond fork`: the functions of `millpond.savepoint`, with
+words around them.
+"""
 
 from __future__ import annotations
 
@@ -7,21 +9,15 @@ from collections.abc import Callable
 from typing import Any
 
 from millpond import savepoint as savepoints
-from millpond.cli import bootstrap, edit
+from millpond.cli import bootstrap, edit, restore
 from millpond.cli.arguments import (
+    add_batch,
     add_engine,
-    add_file_sink,
-    add_job,
-    number,
-    pair,
+    add_writing,
     session_of,
-    settings,
 )
 from millpond.cli.output import Output, bytes_text, count_text, time_text
 from millpond.cli.progress import progress_bar
-from millpond.config import BACKENDS
-from millpond.errors import ErrorKind, InvalidInputError, MillpondError
-from millpond.savepoint import CreateReport, RestoreReport, SavepointView
 
 _MAX_PROBLEM_LINES = 200
 _JSON = "print JSON; fields may be added, never renamed"
@@ -55,14 +51,14 @@ def add_commands(commands: Any) -> None:
     )
     command.add_argument("checkpoint", help=_CHECKPOINT)
     command.add_argument("savepoint", help=f"a directory or a URI {_NEW}")
-    _batch(command)
+    add_batch(command)
     command.add_argument(
         "--format",
         choices=("native", "canonical"),
         default="native",
         help="canonical: the state as Parquet tables (default: native, files as they are)",
     )
-    _writing(command)
+    add_writing(command)
     add_engine(command, "write the tables of --format canonical")
 
     command = add(actions, "show", show, "print what a savepoint holds")
@@ -83,38 +79,26 @@ def add_commands(commands: Any) -> None:
     command.add_argument("first", help="a savepoint, or the checkpoint of a query")
     command.add_argument("second", help="another one")
 
-    command = add(actions, "restore", restore, "make a new Spark checkpoint from a savepoint")
-    command.add_argument("savepoint", help=_SAVEPOINT)
-    command.add_argument(
-        "checkpoint",
-        help=f"the checkpointLocation of the query to start: a directory or a URI {_NEW}",
-    )
-    _changing(command)
-    _writing(command)
-    add_engine(command, "write rows anew, where that is needed,")
+    text = "make a new Spark checkpoint from a savepoint"
+    command = add(actions, "restore", restore.restore, text)
+    restore.add_restore_arguments(command)
 
     command = add(
         actions,
         "plan",
-        plan,
+        restore.plan,
         "say what a job would do with the state in a savepoint; starts no query",
     )
-    command.add_argument("savepoint", help=_SAVEPOINT)
-    add_job(command)
-    command.add_argument(
-        "--conf",
-        action="append",
-        default=[],
-        metavar="NAME=VALUE",
-        help="a setting of the Spark session; repeatable",
-    )
-    _operators(command)
+    restore.add_plan_arguments(command)
 
     edit.add_arguments(
         add(actions, "edit", edit.edit, "write a new savepoint in which some state is another")
     )
 
-    text = "make a Spark checkpoint with which a job starts warm: from history, from rows of state, at given offsets"
+    text = (
+        "make a Spark checkpoint with which a job starts warm: from history, from rows of state, at"
+        " given offsets"
+    )
     bootstrap.add_arguments(add(actions, "bootstrap", bootstrap.bootstrap, text))
 
     command = add(actions, "delete", delete, "delete a savepoint")
@@ -124,90 +108,10 @@ def add_commands(commands: Any) -> None:
     command = add(
         commands,
         "fork",
-        fork,
+        restore.fork,
         "make a new Spark checkpoint from that of a query, running or stopped",
     )
-    command.add_argument("checkpoint", help=_CHECKPOINT)
-    command.add_argument(
-        "new_checkpoint",
-        help=f"the checkpointLocation of the query to start: a directory or a URI {_NEW}",
-    )
-    _batch(command)
-    _changing(command)
-    _writing(command)
-    add_engine(command, "write rows anew, where that is needed,")
-
-
-def _batch(command: argparse.ArgumentParser) -> None:
-    command.add_argument(
-        "--batch", type=number, metavar="N", help="a committed batch (default: the last one)"
-    )
-
-
-def _writing(command: argparse.ArgumentParser) -> None:
-    command.add_argument(
-        "--copy", action="store_true", help="copy files that could be shared (hard links) instead"
-    )
-    command.add_argument(
-        "--dry-run", action="store_true", help="write nothing, print what would be written"
-    )
-
-
-def _changing(command: argparse.ArgumentParser) -> None:
-    command.add_argument(
-        "--storage-uri",
-        metavar="URI",
-        help="where the state goes, as by the option storage.uri (default: into the checkpoint)",
-    )
-    command.add_argument(
-        "--keep-query-id",
-        action="store_true",
-        help="a move: the query stays the same one, and must not run elsewhere",
-    )
-    command.add_argument(
-        "--offsets",
-        choices=("keep", "drop"),
-        default="keep",
-        help="drop: sources begin as in a new query, with the state as it is (default: keep)",
-    )
-    command.add_argument(
-        "--backend",
-        choices=BACKENDS,
-        help="what the query is run with, unless its session sets the option backend (default: as the one that was saved)",
-    )
-    add_file_sink(command, "refused if the query that was saved writes to one")
-    _operators(command)
-    command.add_argument(
-        "--partitions",
-        type=number,
-        metavar="M",
-        help="number of state partitions; another than it had writes every row anew",
-    )
-    command.add_argument(
-        "--max-parallelism",
-        type=number,
-        metavar="G",
-        help="number of key groups, a multiple of the partitions",
-    )
-
-
-def _operators(command: argparse.ArgumentParser) -> None:
-    command.add_argument(
-        "--map-operator",
-        type=pair,
-        action="append",
-        default=[],
-        metavar="OLD=NEW",
-        help="give an operator's state another number, where the new job numbers its operators otherwise; repeatable",
-    )
-    command.add_argument(
-        "--drop-operator",
-        type=number,
-        action="append",
-        default=[],
-        metavar="ID",
-        help="leave its state out; repeatable",
-    )
+    restore.add_fork_arguments(command)
 
 
 def create(arguments: argparse.Namespace, output: Output) -> int:
@@ -219,7 +123,7 @@ def create(arguments: argparse.Namespace, output: Output) -> int:
             arguments.savepoint,
             batch=arguments.batch,
             format=arguments.format,
-            link=not arguments.copy,
+            copy=arguments.copy,
             dry_run=arguments.dry_run,
             progress=progress,
             spark=spark,
@@ -232,22 +136,8 @@ def create(arguments: argparse.Namespace, output: Output) -> int:
     output.line(f"{'batch':<13} {report.batch}")
     output.line(f"{'operators':<13} {report.operators}")
     output.line(f"{'keys':<13} {count_text(report.keys if report.keys >= 0 else None)}")
-    _print_bytes(report, output)
+    restore.print_bytes(report, output)
     return 0
-
-
-def _print_bytes(report: CreateReport | RestoreReport, output: Output) -> None:
-    output.line(f"{'size':<13} {bytes_text(report.size_bytes)} in {report.files:,} files")
-    if report.dry_run:
-        output.message("nothing was written (--dry-run)")
-    else:
-        copied = (
-            f", copied by the storage {bytes_text(report.bytes_copied)}"
-            if report.bytes_copied
-            else ""
-        )
-        shared = f", shared {bytes_text(report.bytes_linked)}"
-        output.line(f"{'written':<13} {bytes_text(report.bytes_written)}{copied}{shared}")
 
 
 def show(arguments: argparse.Namespace, output: Output) -> int:
@@ -318,16 +208,9 @@ def verify(arguments: argparse.Namespace, output: Output) -> int:
 
 def list_(arguments: argparse.Namespace, output: Output) -> int:
     """List savepoints. Exit code 1 if the index of one cannot be read."""
-    found = savepoints.list_savepoints(arguments.directory)
-    views = [entry for entry in found if isinstance(entry, SavepointView)]
-    broken = [entry for entry in found if not isinstance(entry, SavepointView)]
+    found = savepoints.list(arguments.directory)
     if arguments.json:
-        output.json(
-            {
-                "savepoints": [view.to_json() for view in views],
-                "unreadable": [_unreadable(*e) for e in broken],
-            }
-        )
+        output.json(found.to_json())
     else:
         output.table(
             ("savepoint", "created", "batch", "operators", "size"),
@@ -339,17 +222,13 @@ def list_(arguments: argparse.Namespace, output: Output) -> int:
                     ", ".join(op.name for op in view.index.image.operators) or "none",
                     bytes_text(view.index.size_bytes),
                 )
-                for view in views
+                for view in found.savepoints
             ],
             right=(2, 4),
         )
-    for path, e in broken:
-        output.message(f"{path}: {e.kind.value}: {e}")
-    return 1 if broken else 0
-
-
-def _unreadable(path: str, e: MillpondError) -> dict[str, str]:
-    return {"savepoint": path, "kind": e.kind.value, "message": str(e)}
+    for one in found.unreadable:
+        output.message(f"{one.savepoint}: {one.error.kind.value}: {one.error}")
+    return 1 if found.unreadable else 0
 
 
 def diff(arguments: argparse.Namespace, output: Output) -> int:
@@ -376,119 +255,13 @@ def diff(arguments: argparse.Namespace, output: Output) -> int:
     return 0 if report.equal else 1
 
 
-def restore(arguments: argparse.Namespace, output: Output) -> int:
-    """Make a Spark checkpoint of a savepoint."""
-    options = _restore_options(arguments)
-    with progress_bar(arguments.json) as progress:
-        report = savepoints.restore(
-            arguments.savepoint, arguments.checkpoint, progress=progress, **options
-        )
-    return _print_restored(report, arguments, output)
-
-
-def fork(arguments: argparse.Namespace, output: Output) -> int:
-    """Make a Spark checkpoint of another one."""
-    options = _restore_options(arguments)
-    with progress_bar(arguments.json) as progress:
-        report = savepoints.fork(
-            arguments.checkpoint,
-            arguments.new_checkpoint,
-            batch=arguments.batch,
-            progress=progress,
-            **options,
-        )
-    return _print_restored(report, arguments, output)
-
-
-def _restore_options(arguments: argparse.Namespace) -> dict[str, Any]:
-    return {
-        "keep_query_id": arguments.keep_query_id,
-        "offsets": arguments.offsets,
-        "map_operators": _mapping(arguments.map_operator),
-        "drop_operators": arguments.drop_operator,
-        "partitions": arguments.partitions,
-        "max_parallelism": arguments.max_parallelism,
-        "storage_uri": arguments.storage_uri,
-        "backend": arguments.backend,
-        "file_sink": arguments.file_sink,
-        "link": not arguments.copy,
-        "dry_run": arguments.dry_run,
-        "spark": session_of(arguments),
-    }
-
-
-def _mapping(pairs: list[tuple[int, int]]) -> dict[int, int]:
-    mapped = dict(pairs)
-    if len(mapped) != len(pairs):
-        raise InvalidInputError("an operator is mapped twice", kind=ErrorKind.OPERATOR_UNKNOWN)
-    return mapped
-
-
-def _print_restored(report: RestoreReport, arguments: argparse.Namespace, output: Output) -> int:
-    output.warnings(report.warnings)
-    if arguments.json:
-        output.json(report.to_json())
-        return 0
-    output.line(f"{'checkpoint':<13} {report.checkpoint}")
-    output.line(f"{'from':<13} {report.origin}")
-    output.line(f"{'batch':<13} {report.batch}")
-    output.line(f"{'query id':<13} {report.query_id or 'none'}")
-    moved = [f"{old} as {new}" if old != new else str(old) for old, new in report.operators]
-    output.line(f"{'operators':<13} {', '.join(moved) or 'none'}")
-    if report.dropped:
-        output.line(f"{'dropped':<13} {', '.join(map(str, report.dropped))}")
-    output.line(f"{'offsets':<13} {report.offsets}")
-    output.line(f"{'partitions':<13} {count_text(report.partitions)}")
-    if report.backend is not None:
-        output.line(f"{'backend':<13} {report.backend}")
-    if report.file_sink is not None:
-        output.line(f"{'file sink':<13} {report.file_sink}")
-    _print_bytes(report, output)
-    return 0
-
-
-def plan(arguments: argparse.Namespace, output: Output) -> int:
-    """Say what a job would do with a savepoint. Exit code 1: Spark would not start it."""
-    report = savepoints.plan(
-        arguments.savepoint,
-        arguments.job,
-        map_operators=_mapping(arguments.map_operator),
-        drop_operators=arguments.drop_operator,
-        query=arguments.query,
-        conf=settings(arguments.conf),
-    )
-    if arguments.json:
-        output.json(report.to_json())
-    else:
-        output.table(
-            ("operator", "name", "saved as", "verdict"),
-            [
-                (count_text(op.operator), op.name, count_text(op.saved_as), op.verdict)
-                for op in report.operators
-            ],
-            right=(0, 2),
-        )
-        for op in report.operators:
-            for column in op.columns:
-                output.line(f"{op.name}: {column}")
-            if op.reason:
-                output.line(f"{op.name}: {op.reason}")
-    return 0 if report.ok else 1
-
-
 def delete(arguments: argparse.Namespace, output: Output) -> int:
     """Delete a savepoint."""
-    view = savepoints.delete(arguments.savepoint, dry_run=arguments.dry_run)
+    report = savepoints.delete(arguments.savepoint, dry_run=arguments.dry_run)
     if arguments.json:
-        output.json(
-            {
-                "savepoint": view.savepoint,
-                "size_bytes": view.index.size_bytes,
-                "dry_run": arguments.dry_run,
-            }
-        )
+        output.json(report.to_json())
         return 0
-    output.line(f"{view.savepoint} ({bytes_text(view.index.size_bytes)})")
+    output.line(f"{report.savepoint} ({bytes_text(report.size_bytes)})")
     if arguments.dry_run:
         output.message("nothing was deleted (--dry-run)")
     return 0

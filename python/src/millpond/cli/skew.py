@@ -5,21 +5,21 @@ from __future__ import annotations
 import argparse
 from collections.abc import Sequence
 
-from millpond.cli.checkpoint import open_it
+from millpond import checkpoint as checkpoints
+from millpond.checkpoint import OperatorSkew, SkewReport
+from millpond.cli.checkpoint import options_of
 from millpond.cli.output import Output, bytes_text, count_text
-from millpond.inspection.skew import OperatorSkew, SkewReport, skew
-from millpond.keygroups import KeyGroups
+from millpond.model.key_groups import KeyGroups
 
 _BAR_WIDTH = 24
 _GROUPS_WIDTH = 32
 _LEVELS = " ▁▂▃▄▅▆▇█"
-_MAX_ROWS = 64  # of more partitions, the fullest
+_MAX_ROWS = 64  # if there are more partitions, only the fullest are shown
 
 
 def skew_command(arguments: argparse.Namespace, output: Output) -> int:
     """Print how evenly state lies."""
-    storage, root = open_it(arguments)
-    report = skew(storage, root)
+    report = checkpoints.skew(arguments.checkpoint, options=options_of(arguments))
     if arguments.json:
         output.json(report.to_json())
         return 0
@@ -37,7 +37,8 @@ def _print_operator(report: SkewReport, operator: OperatorSkew, output: Output) 
     loads = operator.partitions
     keys, size = sum(load.keys for load in loads), sum(load.bytes for load in loads)
     output.line(
-        f"operator {operator.operator}  {operator.name}: {count_text(keys)} keys, {bytes_text(size)}"
+        f"operator {operator.operator}  {operator.name}: {count_text(keys)} keys,"
+        f" {bytes_text(size)}"
     )
     most, mean = max((load.bytes for load in loads), default=0), size / len(loads) if loads else 0
     by_group = {load.number: load.bytes for load in operator.groups}
@@ -57,9 +58,11 @@ def _print_operator(report: SkewReport, operator: OperatorSkew, output: Output) 
                 bytes_text(load.bytes),
                 f"{load.bytes / mean:.2f}" if mean else "-",
                 "█" * round(_BAR_WIDTH * load.bytes / most) if most else "",
-                _levels(_in_order(load.number, report.partitions, by_group, groups), peak)
-                if by_group
-                else "",
+                (
+                    _levels(_in_order(load.number, report.partitions, by_group, groups), peak)
+                    if by_group
+                    else ""
+                ),
             )
             for load in rows
         ],
@@ -74,8 +77,8 @@ def _print_operator(report: SkewReport, operator: OperatorSkew, output: Output) 
     for group in operator.hot:
         load = next(load for load in operator.groups if load.number == group)
         output.line(
-            f"  hot: key group {group} in partition {group % report.partitions}: {load.bytes / size:.1%} of all, "
-            f"{count_text(load.keys)} keys"
+            f"  hot: key group {group} in partition {group % report.partitions}:"
+            f" {load.bytes / size:.1%} of all, {count_text(load.keys)} keys"
         )
     output.line(f"  suggested partitions: {operator.suggested or '-'} ({operator.why})")
 
@@ -83,7 +86,7 @@ def _print_operator(report: SkewReport, operator: OperatorSkew, output: Output) 
 def _in_order(
     partition: int, partitions: int, by_group: dict[int, int], groups: KeyGroups
 ) -> list[int]:
-    """Bytes of the partition's key groups in the order in which they lie."""
+    """Return the bytes of each of the partition's key groups, in the order of their slots."""
     ranges = groups.slot_ranges(partition, partitions)
     return [
         by_group.get(groups.group(slot), 0) for start, end in ranges for slot in range(start, end)
@@ -91,7 +94,7 @@ def _in_order(
 
 
 def _levels(sizes: Sequence[int], peak: int) -> str:
-    """A character a group, or for several of them, the fullest of which it shows."""
+    """Return a bar for each key group, or for the fullest of several if there are too many."""
     step = -(-len(sizes) // _GROUPS_WIDTH)
     shown = [max(sizes[i : i + step]) for i in range(0, len(sizes), step)]
     return "".join(_LEVELS[-(-size * (len(_LEVELS) - 1) // peak) if peak else 0] for size in shown)

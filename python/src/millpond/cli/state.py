@@ -9,11 +9,12 @@ from collections.abc import Callable, Iterable
 from contextlib import suppress
 from typing import Any
 
-from millpond.cli.arguments import add_engine, number, session_of
+from millpond.cli.arguments import add_batch, add_engine, number, session_of
 from millpond.cli.output import Output
 from millpond.cli.progress import status_line
 from millpond.errors import ErrorKind, InvalidInputError
-from millpond.layout import new_staging_name
+from millpond.format.layout import new_staging_name
+from millpond.rows import require_tools
 from millpond.storage.local import translate
 
 _TABLE_ROWS = 20
@@ -37,15 +38,16 @@ def add_commands(commands: Any) -> None:
     command.add_argument(
         "--column-family", metavar="NAME", help="a state variable, or a part of a join"
     )
-    command.add_argument(
-        "--batch", type=number, metavar="N", help="a committed batch (default: the last one)"
-    )
+    add_batch(command)
     command.add_argument(
         "--key",
         action="append",
         default=[],
         metavar="COLUMN=VALUE",
-        help="only rows with that value in that column of the key (nested: key.k); all that are given must hold; repeatable",
+        help=(
+            "only rows with that value in that column of the key (nested: key.k); all that are"
+            " given must hold; repeatable"
+        ),
     )
     command.add_argument("--raw", action="store_true", help="add the bytes of keys and values")
     command.add_argument(
@@ -71,10 +73,8 @@ def add_commands(commands: Any) -> None:
 
 def read(arguments: argparse.Namespace, output: Output) -> int:
     """Print or write the state."""
-    from millpond.rows import require_tools
-
     require_tools()
-    from millpond.state import tables, writing
+    from millpond.state import tables, writing  # start-up time: pyarrow
 
     if arguments.format == "parquet" and arguments.output is None:
         raise InvalidInputError(
@@ -100,13 +100,12 @@ def read(arguments: argparse.Namespace, output: Output) -> int:
             raise InvalidInputError(
                 "--engine spark writes Parquet: --format parquet --output DIRECTORY"
             )
-        frame = tables.read_with_spark(session_of(arguments), arguments.path, **chosen)
-        (frame if arguments.limit is None else frame.limit(arguments.limit)).write.parquet(
-            arguments.output
-        )
+        spark = session_of(arguments)
+        frame = tables.read_with_spark(spark, arguments.path, limit=arguments.limit, **chosen)
+        frame.write.parquet(arguments.output)
         output.message(f"written to {arguments.output}")
         return 0
-    session_of(arguments)  # says that --conf is for Spark
+    session_of(arguments)  # refuses --conf
     schema, batches = tables.scan_state(arguments.path, **chosen)
     if arguments.output is not None:
         with status_line() as draw:
@@ -136,8 +135,8 @@ def _counted(batches: Iterable[Any], draw: Callable[[str], None] | None) -> Iter
 
 
 def _to_file(path: str, form: str, schema: Any, batches: Iterable[Any]) -> int:
-    """Write the file so that it is there whole, or not at all."""
-    from millpond.state import writing
+    """Write the file so that it is there whole or not at all. Return how many rows it has."""
+    from millpond.state import writing  # start-up time: pyarrow
 
     unfinished = os.path.join(os.path.dirname(os.path.abspath(path)), new_staging_name())
     try:

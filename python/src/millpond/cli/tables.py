@@ -1,4 +1,4 @@
-"""`millpond options` and `millpond errors`: the tables that the code itself uses."""
+"""`millpond options` and `millpond errors`: print the tables that the code itself uses."""
 
 from __future__ import annotations
 
@@ -8,13 +8,14 @@ import textwrap
 
 from millpond import config
 from millpond.cli.output import Output
-from millpond.errors import ERRORS, errors_json
+from millpond.errors import ERRORS
+from millpond.reference import errors_json, options_json
 
 
 def options(arguments: argparse.Namespace, output: Output) -> int:
     """Print every option."""
     if arguments.json:
-        output.json(json.loads(config.options_json()))
+        output.json(json.loads(options_json()))
         return 0
     output.line(f"Options below {config.PREFIX}")
     for option in config.OPTIONS:

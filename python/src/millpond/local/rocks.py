@@ -1,4 +1,4 @@
-"""Reading local RocksDB databases with rocksdict. The only module that imports it."""
+"""Reads local RocksDB databases. The only module that imports rocksdict."""
 
 from __future__ import annotations
 
@@ -21,14 +21,14 @@ def _rocksdict() -> Any:
 
 
 def scan(directory: str, *, name: str) -> Iterator[tuple[bytes, bytes]]:
-    """Yield all live entries (physical key, value) of the database in `directory`, in the order of keys.
+    """Yield all live entries (physical key, value) of the database in `directory`, ordered by key.
 
-    Opens it read-only, without the write-ahead log; RocksDB checks every block that it reads.
+    Opens it read-only, without the write-ahead log. RocksDB checks every block that it reads.
 
     Args:
-        name: of the manifest that the database was laid out from, for messages.
+        name: the manifest from which the database was laid out, for messages.
     Raises:
-        FormatError: SST_DAMAGED: RocksDB finds something wrong.
+        FormatError: SST_DAMAGED: RocksDB cannot read it.
         UnsupportedError: rocksdict is not installed.
     """
     rocksdict = _rocksdict()
@@ -41,7 +41,8 @@ def scan(directory: str, *, name: str) -> Iterator[tuple[bytes, bytes]]:
     except Exception as e:  # rocksdict knows no narrower class
         raise FormatError(f"{name}: RocksDB cannot open it: {e}", kind=ErrorKind.SST_DAMAGED) from e
     try:
-        # One call a row, where an iterator takes four. But it takes a damaged block for the end: an iterator tells by `status()`.
+        # `items` takes one call a row, an iterator takes four. But `items` takes a damaged block
+        # for the end. So an iterator then checks by `status()` that this was the end.
         key = None
         for key, value in db.items():
             yield key, value

@@ -1,4 +1,4 @@
-"""Which Arrow type stands for which type of Spark. Needs the extra `tools`."""
+"""Which Arrow type stands for which Spark type. Needs the extra `tools`."""
 
 from __future__ import annotations
 
@@ -6,7 +6,7 @@ from typing import Any
 
 import pyarrow as pa
 
-from millpond.rows.spark_types import Array, Atom, Decimal, Map, SparkType, Struct
+from millpond.spark.types import Array, Atom, Decimal, Map, SparkType, Struct
 
 _ATOMS: dict[str, Any] = {
     "boolean": pa.bool_(),
@@ -15,7 +15,7 @@ _ATOMS: dict[str, Any] = {
     "integer": pa.int32(),
     "date": pa.date32(),
     "float": pa.float32(),
-    "year_month_interval": pa.int32(),  # months: Parquet and pandas know no such type
+    "year_month_interval": pa.int32(),  # in months; Parquet and pandas have no such type
     "long": pa.int64(),
     "double": pa.float64(),
     "timestamp": pa.timestamp("us", tz="UTC"),
@@ -34,7 +34,7 @@ _ATOMS: dict[str, Any] = {
 
 
 def arrow_type(kind: SparkType) -> Any:
-    """Return the Arrow type of a type of Spark."""
+    """Return the Arrow type of a Spark type."""
     if isinstance(kind, Atom):
         return _ATOMS[kind.name]
     if isinstance(kind, Decimal):
@@ -47,7 +47,7 @@ def arrow_type(kind: SparkType) -> Any:
 
 
 def struct_type(kind: Struct) -> Any:
-    """Return the Arrow struct of a struct of Spark."""
+    """Return the Arrow type of a Spark struct."""
     types = [arrow_type(field.type) for field in kind.fields]
     return pa.struct(
         [pa.field(name, inner) for name, inner in zip(arrow_names(kind), types, strict=True)]
@@ -55,7 +55,10 @@ def struct_type(kind: Struct) -> Any:
 
 
 def arrow_names(kind: Struct) -> list[str]:
-    """Return the names of a struct's columns. Spark allows a name twice, most readers do not: the second `k` is called `k_2`."""
+    """Return the names of a struct's columns.
+
+    Spark allows a name twice, most readers do not. So the second `k` is called `k_2`.
+    """
     names: list[str] = []
     taken = set(kind.names)
     for field in kind.fields:

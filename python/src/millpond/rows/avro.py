@@ -1,7 +1,8 @@
-"""Rows that Spark encoded with Avro (`stateStore.encodingFormat=avro`), a row at a time.
+"""Decodes rows that Spark encoded with Avro (`stateStore.encodingFormat=avro`), a row at a time.
 
-The schema is the one that Spark derives from a row's: every field is a union with null, null first, and so is what is nested in an
-array or a map if it has parts itself. Source: SchemaConverters.toAvroTypeWithDefaults, AvroStateEncoder of Spark 4.3.0.
+Spark derives the Avro schema from the row's schema. Every field is a union with null, null first.
+An element of an array or a value of a map is such a union only if it is a struct, array or map.
+Source: SchemaConverters.toAvroTypeWithDefaults, AvroStateEncoder of Spark 4.3.0.
 """
 
 from __future__ import annotations
@@ -13,10 +14,10 @@ from typing import Any
 
 from millpond.errors import ErrorKind, FormatError, UnsupportedError
 from millpond.rows.arrow_types import arrow_names
-from millpond.rows.spark_types import Array, Atom, Decimal, Map, SparkType, Struct
+from millpond.spark.types import Array, Atom, Decimal, Map, SparkType, Struct
 
 Row = dict[str, Any]
-Reader = Callable[[bytes, int], tuple[Any, int]]  # data, where -> value, where it ends
+Reader = Callable[[bytes, int], tuple[Any, int]]  # data, start -> value, end
 
 INTEGERS = frozenset({"byte", "short", "integer", "long", "date", "timestamp", "timestamp_ntz"})
 
@@ -24,10 +25,13 @@ INTEGERS = frozenset({"byte", "short", "integer", "long", "date", "timestamp", "
 def row_reader(written: Struct, wanted: Struct | None = None) -> Callable[[bytes], Row]:
     """Return a function from the Avro bytes of a row to its columns, by their names in Arrow.
 
+    The function raises FormatError (CHANGELOG_DAMAGED) for bytes that are no such row.
+
     Args:
-        written: the schema that it was written with.
-        wanted: the schema of what is returned, if the job's has changed since: columns that were not there are null.
-    Raises: UnsupportedError: a type that Spark does not encode with Avro. The function: FormatError: CHANGELOG_DAMAGED.
+        written: the schema with which Spark wrote the row.
+        wanted: the job's schema, if it has changed since. The function returns its columns; those
+            that were not there are null.
+    Raises: UnsupportedError: Spark does not encode a type with Avro.
     """
     read = _record(written)
     names = arrow_names(wanted if wanted is not None else written)
@@ -55,7 +59,7 @@ def _damaged(why: str) -> FormatError:
 
 
 def _long(data: bytes, at: int) -> tuple[int, int]:
-    """Variable length, zigzag."""
+    """Read a number of variable length, in zigzag encoding."""
     value = shift = 0
     while True:
         byte = data[at]
@@ -84,7 +88,7 @@ def _fixed(form: str) -> Reader:
 
 
 def _record(kind: Struct) -> Reader:
-    """The values of a struct's fields, in their order."""
+    """Return a reader of the values of a struct's fields, in their order."""
     readers = [_nullable(field.type) for field in kind.fields]
 
     def read(data: bytes, at: int) -> tuple[list[Any], int]:
@@ -114,7 +118,7 @@ def _or_null(reader: Reader) -> Reader:
 
 
 def _item(kind: SparkType) -> Reader:
-    """An element of an array, a value of a map."""
+    """Return a reader of an array's element or a map's value."""
     return _nullable(kind) if isinstance(kind, Struct | Array | Map) else _bare(kind)
 
 
@@ -152,7 +156,11 @@ def _bare(kind: SparkType) -> Reader:
 
 
 def _blocks(reader: Reader) -> Reader:
-    """Blocks of items: how many, negative if the bytes of the block follow; the items; in the end 0."""
+    """Return a reader of blocks of items.
+
+    A block is the number of its items, then the items. If the number is negative, the block's size
+    in bytes follows it. The number 0 ends the blocks.
+    """
 
     def read(data: bytes, at: int) -> tuple[list[Any], int]:
         items: list[Any] = []
@@ -192,7 +200,7 @@ def _decimal(kind: Decimal) -> Reader:
 
 
 def min_bytes(precision: int) -> int:
-    """Return how many bytes Spark gives a decimal of that precision."""
+    """Return how many bytes Spark gives a decimal of this precision."""
     size = 1
     while 2 ** (8 * size - 1) < 10**precision:
         size += 1
@@ -200,7 +208,10 @@ def min_bytes(precision: int) -> int:
 
 
 def ordering_columns(data: bytes, count: int) -> list[bytes]:
-    """Return the marker and the big-endian value, as one, of each of `count` columns that order keys. Raises: FormatError."""
+    """Return the `count` columns that order keys: each is its marker, then its big-endian value.
+
+    Raises: FormatError: CHANGELOG_DAMAGED.
+    """
     binary = _or_null(_bytes)
     columns, at = [], 0
     try:
@@ -214,5 +225,5 @@ def ordering_columns(data: bytes, count: int) -> list[bytes]:
 
 
 def rows_of(data: Sequence[bytes], read: Callable[[bytes], Row]) -> list[Row]:
-    """Return all rows."""
+    """Return all rows of `data`."""
     return [read(one) for one in data]

@@ -1,4 +1,7 @@
-"""Arrow to rows as Spark encodes them with Avro: what `millpond.rows.avro` reads, a column at a time, to the byte as Spark writes it."""
+"""Encodes Arrow as Avro rows, a column at a time: byte for byte what Spark writes.
+
+`millpond.rows.avro` reads them.
+"""
 
 from __future__ import annotations
 
@@ -12,31 +15,36 @@ import pyarrow as pa
 from millpond.errors import ErrorKind, InvalidInputError, UnsupportedError
 from millpond.rows.avro import INTEGERS, min_bytes
 from millpond.rows.encode import conform
-from millpond.rows.spark_types import Array, Atom, Decimal, Map, SparkType, Struct
+from millpond.spark.types import Array, Atom, Decimal, Map, SparkType, Struct
 
-_NULL, _SOME = b"\0", b"\2"  # which branch of a union of null and something
-_END = b"\0"  # of the blocks of an array or a map
+_NULL, _SOME = b"\0", b"\2"  # the branch of a union of null and a type
+_END = b"\0"  # ends the blocks of an array or a map
 _FALSE, _TRUE = b"\0", b"\1"
 
-Column = list[bytes | None]  # of each value its bytes, None: null
+Column = list[bytes | None]  # the bytes of each value; None: null
 
 
 def avro_rows(rows: Any, schema: Struct) -> list[bytes]:
     """Return the Avro bytes of each row.
 
     Args:
-        rows: `pyarrow.StructArray` without nulls; its columns are taken by name and cast where that loses nothing.
-    Raises: InvalidInputError: INVALID_ARGUMENT: a column is missing or does not fit, or a null in an array or a map, which Spark cannot
-        write. UnsupportedError: a type that Spark does not encode with Avro.
+        rows: `pyarrow.StructArray` without nulls. This takes its columns by name, and casts them if
+            that loses nothing.
+        schema: of the rows to write.
+    Raises:
+        InvalidInputError: INVALID_ARGUMENT: a column is missing or does not fit, or an array or a
+            map holds a null, which Spark cannot write.
+        UnsupportedError: Spark does not encode a type with Avro.
     """
     return _records(conform(rows, schema), schema)
 
 
 def avro_ordering(columns: Sequence[Sequence[bytes]]) -> list[bytes]:
-    """Return, of each row, what `millpond.rows.avro.ordering_columns` reads.
+    """Return the bytes of each row that `millpond.rows.avro.ordering_columns` reads.
 
     Args:
-        columns: of each column that orders keys, the marker and the big-endian value, as one, of each row.
+        columns: the columns that order keys. Each has one entry for each row: the marker, then the
+            big-endian value.
     """
     return _joined(
         [
@@ -47,7 +55,7 @@ def avro_ordering(columns: Sequence[Sequence[bytes]]) -> list[bytes]:
 
 
 def _records(array: Any, kind: Struct) -> list[bytes]:
-    """The fields of each struct, of a null one those of a struct of nulls."""
+    """Encode the fields of each struct. A null struct gets those of a struct of nulls."""
     if not kind.fields:
         return [b""] * len(array)
     return _joined(
@@ -63,7 +71,7 @@ def _joined(columns: Sequence[list[bytes]]) -> list[bytes]:
 
 
 def _long_bytes(value: int) -> bytes:
-    """Variable length, zigzag."""
+    """Encode a number with variable length, in zigzag encoding."""
     word = value << 1 if value >= 0 else ~(value << 1)
     if word < 0x80:
         return _ONE_BYTE[word]
@@ -83,21 +91,22 @@ def _sized(data: bytes) -> bytes:
 
 
 def _nullable(array: Any, kind: SparkType) -> list[bytes]:
-    """A field."""
+    """Encode a field of a struct: a union with null."""
     if kind == Atom("void"):
         return [b""] * len(array)
     return [_NULL if value is None else _SOME + value for value in _bare(array, kind)]
 
 
 def _items(array: Any, kind: SparkType) -> list[bytes]:
-    """Elements of arrays, values of maps: unions only if they have parts themselves."""
+    """Encode elements of arrays or values of maps: unions only if they are nested themselves."""
     if isinstance(kind, Struct | Array | Map) or kind == Atom("void"):
         return _nullable(array, kind)
     found = []
     for value in _bare(array, kind):
         if value is None:
             raise InvalidInputError(
-                f"a null among {kind} values of an array or a map, which Spark cannot encode with Avro",
+                f"a null among {kind} values of an array or a map, which Spark cannot encode with"
+                " Avro",
                 kind=ErrorKind.INVALID_ARGUMENT,
             )
         found.append(value)
@@ -155,7 +164,10 @@ def _packed(array: Any, form: str) -> Column:
 
 
 def _decimals(array: Any, kind: Decimal) -> Column:
-    """As many bytes as the precision asks for, big-endian; Arrow has 16, little-endian."""
+    """Encode decimals: as many bytes as the precision needs, big-endian.
+
+    Arrow has 16 bytes, little-endian.
+    """
     size = min_bytes(kind.precision)
     data = array.buffers()[1].to_pybytes() if len(array) else b""
     return _kept(
@@ -187,7 +199,7 @@ def _maps(array: Any, kind: Map) -> Column:
 
 
 def _lists(array: Any) -> tuple[Any, list[int]]:
-    """The lists that are not null, and where each begins, and the last ends."""
+    """Return the lists that are not null, the start of each, and the end of the last."""
     lists = array.filter(array.is_valid()) if array.null_count else array
     return lists, lists.offsets.to_pylist() or [0]
 
@@ -207,7 +219,10 @@ def _scattered(array: Any, values: list[bytes]) -> Column:
 
 
 def _as_java_orders(pairs: list[tuple[str, bytes]]) -> list[tuple[str, bytes]]:
-    """The entries of a map as `java.util.HashMap`, which Spark fills with them, yields them: by bucket, then as they came."""
+    """Return the entries of a map in the order of `java.util.HashMap`, which Spark fills with them.
+
+    The order is by bucket. Inside a bucket the entries keep the order in which they came.
+    """
     if len(pairs) < 2:
         return pairs
     buckets = 1

@@ -1,9 +1,12 @@
 """`UnsafeRow`s to Arrow, a column at a time for all rows at once.
 
-A row: a bit per field that is null (in whole words of 8 bytes), a word per field, then what does not fit a word. A word holds a value,
-or where it lies: `offset from the row's start << 32 | bytes`. Nested rows look the same; an array is
-`u64 elements, null bits, elements of 1, 2, 4 or 8 bytes (as a whole in words), what does not fit`; a map `u64 bytes of the keys,
-array of keys, array of values`. Everything begins at a word. Source: UnsafeRow, UnsafeArrayData, UnsafeMapData of Spark 4.3.0.
+A row has a null bit for each field (in whole words of 8 bytes), a word for each field, then the
+values that do not fit a word. A field's word holds its value, or where the value lies:
+`offset from the row's start << 32 | bytes`. A nested row looks the same. An array is `u64 elements,
+null bits, elements of 1, 2, 4 or 8 bytes (padded to words), values that do not fit`. A map is
+`u64 bytes of the keys, array of keys, array of values`. Everything begins at a word.
+
+Source: UnsafeRow, UnsafeArrayData, UnsafeMapData of Spark 4.3.0.
 """
 
 from __future__ import annotations
@@ -16,7 +19,7 @@ import pyarrow as pa
 
 from millpond.errors import ErrorKind, FormatError
 from millpond.rows.arrow_types import arrow_type, struct_type
-from millpond.rows.spark_types import Array, Atom, Decimal, Map, SparkType, Struct, element_bytes
+from millpond.spark.types import Array, Atom, Decimal, Map, SparkType, Struct, element_bytes
 
 Ints = npt.NDArray[np.int64]
 Words = npt.NDArray[np.uint64]
@@ -38,9 +41,10 @@ def decode_rows(rows: Any, schema: Struct) -> Any:
     """Return the `pyarrow.StructArray` of the rows.
 
     Args:
-        rows: `pyarrow` array of type binary: the bytes of an `UnsafeRow` each, without any prefix; null for a null struct.
+        rows: `pyarrow` array of type binary. Each value is the bytes of one `UnsafeRow`, without a
+            prefix; null stands for a null struct.
         schema: of all rows.
-    Raises: FormatError: CHANGELOG_DAMAGED: bytes that are no row of this schema.
+    Raises: FormatError: CHANGELOG_DAMAGED: the bytes are no row of this schema.
     """
     count = len(rows)
     if count == 0:
@@ -54,7 +58,7 @@ def decode_rows(rows: Any, schema: Struct) -> Any:
     if (offsets - first & 7).any():
         raise _damaged("its size is not a multiple of 8")
     if last == first:
-        words = np.zeros(1, dtype=np.uint64)  # only rows without fields, or nulls
+        words = np.zeros(1, dtype=np.uint64)  # all rows are null, or have no fields
     else:
         words = np.require(
             np.frombuffer(data, np.uint64, (last - first) // 8, first), requirements="A"
@@ -113,19 +117,18 @@ class _Decoder:
         self._bytes = words.view(np.uint8)
 
     def _at(self, index: Ints) -> Words:
-        """The words at `index`."""
+        """Return the words at `index`."""
         found: Words = self._words[index]
         return found
 
     def struct(self, base: Ints, nulls: Mask | None, schema: Struct) -> Any:
-        """Rows that begin at the words `base`."""
+        """Decode the rows that begin at the words `base`."""
         count = len(base)
         bits = (len(schema.fields) + 63) // 64
         if nulls is not None:
             if nulls.all():
-                return pa.nulls(
-                    count, arrow_type(schema)
-                )  # there may not even be as many bytes as a row has
+                # There may be fewer bytes than one row has.
+                return pa.nulls(count, arrow_type(schema))
             base = np.where(nulls, 0, base)
         step = _step(base)
         columns = []
@@ -152,7 +155,7 @@ class _Decoder:
         )
 
     def _column(self, base: Ints, step: int, word: int) -> Words:
-        """One word of each row; of rows one after the other and of one size, without gathering."""
+        """Return one word of each row. Rows of one size, one after the other, need no gathering."""
         if step:
             first = int(base[0]) + word
             strided: Words = self._words[first : first + (len(base) - 1) * step + 1 : step]
@@ -162,7 +165,10 @@ class _Decoder:
         return self._at(base + word)
 
     def _values(self, slots: Words, origin: Ints, nulls: Mask | None, kind: SparkType) -> Any:
-        """A column: the word of each value, and the word that offsets in it count from."""
+        """Decode a column.
+
+        `slots` has the word of each value. Offsets in it count from the word in `origin`.
+        """
         if isinstance(kind, Decimal):
             return self._decimals(slots, origin, nulls, kind)
         if isinstance(kind, Atom):
@@ -186,7 +192,7 @@ class _Decoder:
         return self._map(base, nulls, kind)
 
     def _places(self, slots: Words, origin: Ints, nulls: Mask | None) -> tuple[Ints, Ints]:
-        """Where values lie that do not fit a word: first byte, and bytes."""
+        """Return the first byte and the size of each value that does not fit a word."""
         starts = (slots >> np.uint64(32)).astype(np.int64) + (origin << 3)
         sizes = (slots & _LOW).astype(np.int64)
         if nulls is not None:
@@ -200,7 +206,7 @@ class _Decoder:
         if (starts & 7).any():
             index = np.repeat(starts - offsets[:-1], sizes) + np.arange(int(offsets[-1]))
             return self._bytes[index], offsets
-        # By words, of which there are fewer, and then without what fills the last word of each.
+        # Gather words, because they are fewer than bytes. Then drop the padding of each last word.
         counts = (sizes + 7) >> 3
         ends = np.cumsum(counts)
         total = int(ends[-1]) if len(ends) else 0
@@ -242,7 +248,7 @@ class _Decoder:
         )
 
     def _variants(self, slots: Words, origin: Ints, nulls: Mask | None) -> Any:
-        """`u32 bytes of the value, value, metadata`."""
+        """Decode variants: `u32 bytes of the value, value, metadata`."""
         starts, sizes = self._places(slots, origin, nulls)
         head = (self._at(np.minimum(starts >> 3, len(self._words) - 1)) & _LOW).astype(np.int64)
         values = np.where(sizes > 0, head, 0)
@@ -257,7 +263,7 @@ class _Decoder:
         return pa.Array.from_buffers(kind, len(slots), [_validity(nulls)], children=parts)
 
     def _intervals(self, slots: Words, origin: Ints, nulls: Mask | None) -> Any:
-        """`i32 months, i32 days, i64 microseconds`."""
+        """Decode calendar intervals: `i32 months, i32 days, i64 microseconds`."""
         base = self._places(slots, origin, nulls)[0] >> 3
         first, second = self._at(base), self._at(np.minimum(base + 1, len(self._words) - 1))
         parts = [
@@ -269,7 +275,11 @@ class _Decoder:
         return pa.Array.from_buffers(kind, len(slots), [_validity(nulls)], children=parts)
 
     def _array(self, base: Ints, nulls: Mask | None, element: SparkType) -> tuple[Any, Ints, Ints]:
-        """Arrays that begin at the words `base`: their elements, in one array; offsets into it; words of the heads."""
+        """Decode the arrays that begin at the words `base`.
+
+        Returns all elements in one array, the offsets of each array in it, and how many words each
+        head has.
+        """
         counts = self._at(base).astype(np.int64)
         if nulls is not None:
             counts = np.where(nulls, 0, counts)
@@ -310,7 +320,7 @@ class _Decoder:
 
 
 def _step(base: Ints) -> int:
-    """The distance of rows if it is everywhere the same, else 0."""
+    """Return the distance between rows in words, if it is the same everywhere; else 0."""
     if len(base) < 2:
         return 1 if len(base) else 0
     step = int(base[1] - base[0])

@@ -1,7 +1,7 @@
-"""Arrow to `UnsafeRow`s, a column at a time for all rows at once: the bytes that Spark's own writers make.
+"""Arrow to `UnsafeRow`s, a column at a time for all rows at once: byte for byte what Spark writes.
 
-The layout is described in `millpond.rows.decode`. Every column says first how many words each of its values needs beyond its own word, then
-writes; between the two, the place of every row is known.
+`millpond.rows.decode` describes the layout. Each column first says how many words each of its
+values needs beyond its own word. That gives the place of every row. Then each column writes.
 """
 
 from __future__ import annotations
@@ -16,7 +16,7 @@ from millpond.errors import ErrorKind, InvalidInputError
 from millpond.rows.arrow_types import arrow_type, struct_type
 from millpond.rows.decode import Ints, Mask, Words
 from millpond.rows.nested import fitted
-from millpond.rows.spark_types import Array, Atom, Decimal, Map, SparkType, Struct, element_bytes
+from millpond.spark.types import Array, Atom, Decimal, Map, SparkType, Struct, element_bytes
 
 _VIEWS: dict[int, Any] = {1: np.uint8, 2: np.uint16, 4: np.uint32, 8: np.uint64}
 _PLAIN: dict[str, Any] = {
@@ -33,8 +33,10 @@ def encode_rows(rows: Any, schema: Struct) -> Any:
     """Return a `pyarrow` array of type binary: an `UnsafeRow` for each row, null for a null struct.
 
     Args:
-        rows: `pyarrow.StructArray`, or a `RecordBatch`; its columns are taken by name and cast where each value comes back equal.
-    Raises: InvalidInputError: INVALID_ARGUMENT: a column is missing, or of a type that does not fit.
+        rows: a `pyarrow.StructArray` or `RecordBatch`. This takes its columns by name, and casts
+            them if each value comes back equal.
+        schema: of the rows to write.
+    Raises: InvalidInputError: INVALID_ARGUMENT: a column is missing, or its type does not fit.
     """
     array = conform(rows, schema)
     node = _Rows(array, schema)
@@ -53,10 +55,10 @@ def encode_rows(rows: Any, schema: Struct) -> Any:
 
 
 def conform(rows: Any, schema: Struct, *, exact: bool = False) -> Any:
-    """Return `rows` as a `pyarrow.StructArray` of exactly the type that stands for `schema`.
+    """Return `rows` as a `pyarrow.StructArray` of exactly the Arrow type of `schema`.
 
     Args:
-        exact: `rows` may have no other columns.
+        exact: True: `rows` may have no other columns.
     Raises: as `encode_rows`.
     """
     if isinstance(rows, pa.RecordBatch):
@@ -72,20 +74,23 @@ def conform(rows: Any, schema: Struct, *, exact: bool = False) -> Any:
 
 
 class _Column(Protocol):
-    """One column, for as many values as were given."""
+    """One column and all its values."""
 
     @property
     def nulls(self) -> Mask | None: ...
     @property
     def words(self) -> Ints | None:
-        """How many each value needs beyond its own; None: none of them needs any."""
+        """How many words each value needs beyond its own; None: no value needs any."""
 
     def write(self, out: Words, slot: Ints, origin: Ints, at: Ints) -> None:
-        """Write each value: into the word `slot`, and what does not fit from the word `at` on; offsets count from `origin`."""
+        """Write each value into the word `slot`.
+
+        A value that does not fit goes to the word `at` and on. Offsets count from `origin`.
+        """
 
 
 def _column(array: Any, kind: SparkType, *, element: bool) -> _Column:
-    """`element`: of an array, where what is null takes no place."""
+    """Return the encoder of a column. `element`: of an array, in which a null takes no words."""
     if isinstance(kind, Decimal):
         return _LongDecimals(array) if kind.is_long else _Decimals(array, element)
     if isinstance(kind, Atom):
@@ -108,7 +113,7 @@ def _nulls_of(array: Any) -> Mask | None:
 
 
 def _values(array: Any, dtype: Any, per_value: int = 1) -> Any:
-    """The numbers in an array's data buffer."""
+    """Return the numbers in an array's data buffer."""
     count = len(array) * per_value
     if count == 0:
         return np.zeros(0, dtype=dtype)
@@ -127,7 +132,7 @@ def _places(at: Ints, origin: Ints, sizes: Ints) -> Words:
 
 
 def _spread(counts: Ints, starts: Ints) -> Ints:
-    """The words `starts[i] .. starts[i] + counts[i]` of all i, one after the other."""
+    """Return the words `starts[i] .. starts[i] + counts[i]` of all i, one after the other."""
     ends = np.cumsum(counts)
     total = int(ends[-1]) if len(ends) else 0
     return np.repeat(starts - (ends - counts), counts) + np.arange(total)
@@ -172,7 +177,10 @@ class _LongDecimals:
 
 
 class _Decimals:
-    """The bytes of Java's BigInteger: big-endian, as few as hold the sign. In a row, two words whatever the value, even null."""
+    """The bytes of Java's BigInteger: big-endian, as few as hold number and sign.
+
+    In a row a decimal takes two words, whatever its value, even null.
+    """
 
     def __init__(self, array: Any, element: bool) -> None:
         self.nulls = _nulls_of(array)
@@ -205,7 +213,7 @@ class _Decimals:
 
 
 class _Intervals:
-    """`i32 months, i32 days, i64 microseconds`; in a row, two words even for null."""
+    """`i32 months, i32 days, i64 microseconds`. In a row even null takes two words."""
 
     def __init__(self, array: Any, element: bool) -> None:
         self.nulls = _nulls_of(array)
@@ -242,7 +250,7 @@ class _Bytes:
             else np.zeros(0, dtype=np.uint8)
         )
         if self.nulls is not None and bool(sizes[self.nulls].any()):
-            # Legal in Arrow: bytes behind a null.
+            # Arrow allows bytes behind a null.
             kept = np.where(self.nulls, 0, sizes)
             raw, sizes = raw[_spread(kept, starts)], kept
         elif count:
@@ -272,7 +280,7 @@ def _binary_offsets(array: Any) -> Ints:
 
 
 def _variants(array: Any) -> _Column:
-    """As text: `u32 bytes of the value, value, metadata`."""
+    """Return variants as a column of binary: `u32 bytes of the value, value, metadata`."""
     nulls = array.is_null()
     pieces = [
         None if missing else len(value := v or b"").to_bytes(4, "little") + value + (m or b"")
@@ -284,7 +292,7 @@ def _variants(array: Any) -> _Column:
 
 
 class _Rows:
-    """Structs, and rows as a whole."""
+    """Structs, and whole rows."""
 
     def __init__(self, array: Any, schema: Struct) -> None:
         self.nulls = _nulls_of(array)
@@ -312,7 +320,7 @@ class _Rows:
             self.words[self.there] = inner
 
     def write_rows(self, out: Words, start: Ints) -> None:
-        """Write each row that is not null from the word `start` on."""
+        """Write each row that is not null. It begins at its word of `start`."""
         base = start[self.there]
         at = base + self.head
         for number, column in enumerate(self.columns):
@@ -328,7 +336,7 @@ class _Rows:
 
 
 class _Elements:
-    """Arrays one after the other: counts of elements, and all elements in one column."""
+    """Arrays, one after the other: how many elements each has, and all elements in one column."""
 
     def __init__(self, counts: Ints, values: Any, kind: SparkType) -> None:
         self.counts = counts
@@ -344,7 +352,7 @@ class _Elements:
             self.words = self.words + ends[last] - ends[last - counts]
 
     def write(self, out: Words, base: Ints) -> None:
-        """Write each array from the word `base` on."""
+        """Write each array. It begins at its word of `base`."""
         counts = self.counts
         out[base] = counts.astype(np.uint64)
         ends = np.cumsum(counts)
@@ -373,7 +381,7 @@ class _Elements:
 
 
 def _lists(array: Any) -> tuple[Mask | None, Any, Ints]:
-    """Nulls; the lists that are not null; how long those are."""
+    """Return the nulls, the lists that are not null, and the lengths of those."""
     nulls = _nulls_of(array)
     if nulls is not None:
         array = array.filter(pa.array(~nulls))

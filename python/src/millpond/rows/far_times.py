@@ -1,4 +1,7 @@
-"""Dates and times outside of the years 1 to 9999, which Python's do not reach, as text of ISO 8601. Needs the extra `tools`."""
+"""Writes dates and times outside of the years 1 to 9999 as ISO 8601: Python's types end there.
+
+Needs the extra `tools`.
+"""
 
 from __future__ import annotations
 
@@ -10,11 +13,14 @@ import pyarrow as pa
 from millpond.rows.nested import mapped
 
 _DAY_US = 86_400_000_000
-_FIRST_DAY, _LAST_DAY = -719_162, 2_932_896  # of the years 1 and 9999, since 1970
+_FIRST_DAY, _LAST_DAY = -719_162, 2_932_896  # 0001-01-01 and 9999-12-31, in days since 1970
 
 
 def readable(array: Any) -> Any:
-    """Return an array whose values Python can have: dates and times as text, where one of them is out of reach."""
+    """Return an array whose values Python can hold.
+
+    If one value of a column of dates or times is out of Python's range, the whole column is text.
+    """
     return mapped(array, _text_if_far)
 
 
@@ -37,7 +43,7 @@ def _text_if_far(array: Any) -> Any:
 
 
 def _text(number: int, unit: str, zone: str) -> str:
-    """As Python writes it; a year of more than four digits, or below 0, gets its sign."""
+    """Write it as Python would. A year above 9999 or below 0 gets its sign."""
     text = str(np.array([number], np.int64).astype(f"datetime64[{unit}]").astype(str)[0])
     date, _, time = text.partition("T")
     if time:

@@ -1,7 +1,8 @@
-"""Spark's hash of rows (`Murmur3Hash`, seed 42), for all rows at once: which key group and which partition a row belongs to.
+"""Spark's hash of rows (`Murmur3Hash`, seed 42), for all rows at once.
 
-A null leaves the hash as it is; each further column is hashed with the result of the one before as seed. Source: Murmur3_x86_32,
-`InterpretedHashFunction` of Spark 4.3.0 (its hash of bytes takes the last ones one by one, unlike the published Murmur3).
+The hash decides a row's key group and partition. The hash of a column is the seed of the next
+column. A null leaves the hash as it is. Source: Murmur3_x86_32, `InterpretedHashFunction` of Spark
+4.3.0. Unlike the published Murmur3, Spark hashes the last bytes one by one.
 """
 
 from __future__ import annotations
@@ -14,7 +15,7 @@ import pyarrow as pa
 
 from millpond.errors import UnsupportedError
 from millpond.rows.decode import Ints
-from millpond.rows.spark_types import Atom, Decimal, SparkType, Struct
+from millpond.spark.types import Atom, Decimal, SparkType, Struct
 
 Hashes = npt.NDArray[np.uint32]
 
@@ -32,8 +33,10 @@ def hash_rows(rows: Any, schema: Struct) -> npt.NDArray[np.int32]:
     """Return the hash of each row over all columns.
 
     Args:
-        rows: `pyarrow.StructArray` of the type that stands for `schema`.
-    Raises: UnsupportedError: a column of a type whose hash is not known here (arrays, maps, variants).
+        rows: `pyarrow.StructArray` of the Arrow type of `schema`.
+        schema: of the rows.
+    Raises: UnsupportedError: this module does not know the hash of a column's type (arrays, maps,
+        variants).
     """
     hashes = np.full(len(rows), SEED, dtype=np.uint32)
     with np.errstate(over="ignore"):
@@ -101,13 +104,13 @@ def _values(column: Any, kind: SparkType, seed: Hashes) -> Hashes:
 
 
 def _numbers(column: Any, dtype: Any, per_value: int = 1) -> Any:
-    """The values in an array's data buffer, whatever lies behind nulls."""
+    """Return the values in an array's data buffer. A null has any value."""
     start, count = column.offset * per_value, len(column) * per_value
     return np.frombuffer(column.buffers()[1], dtype=dtype, count=start + count)[start:]
 
 
 def _big_integers(column: Any) -> Any:
-    """Unscaled values as Java's BigInteger.toByteArray gives them."""
+    """Return the unscaled values as Java's BigInteger.toByteArray does."""
     scale = column.type.scale
     pieces = []
     for value in column.to_pylist():

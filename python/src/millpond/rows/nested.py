@@ -1,4 +1,4 @@
-"""Arrow arrays of nested types taken apart and put together again. Needs the extra `tools`."""
+"""Takes nested Arrow arrays apart and puts them together again. Needs the extra `tools`."""
 
 from __future__ import annotations
 
@@ -13,14 +13,15 @@ from millpond.errors import ErrorKind, InvalidInputError
 
 
 def fitted(array: Any, target: Any, name: str, *, exact: bool) -> Any:
-    """Return an array as one of exactly the type `target`, with no value changed.
+    """Return `array` as an array of exactly the type `target`. No value changes.
 
-    Fields of structs are taken by name, at every depth; a value may get another type only if it comes back equal from there.
+    This takes fields of structs by name, at every depth. It casts a value only if the value comes
+    back equal.
 
     Args:
         name: of the column, for messages.
-        exact: a struct may have no other fields than `target`; those inside it never may.
-    Raises: InvalidInputError: INVALID_ARGUMENT.
+        exact: True: a struct may have no other fields than `target`. Inner structs never may.
+    Raises: InvalidInputError: INVALID_ARGUMENT: a field is missing, superfluous or does not fit.
     """
     if array.type.equals(target):
         return array
@@ -100,7 +101,7 @@ def _list(array: Any, target: Any, name: str) -> Any:
 
 
 def _entries(array: Any) -> tuple[Any, Any, Any]:
-    """Offsets, keys and items of a map."""
+    """Return offsets, keys and items of a map."""
     array = pa.concat_arrays([array]) if array.offset else array
     offsets = np.asarray(array.offsets)
     first, last = int(offsets[0]), int(offsets[-1])
@@ -133,7 +134,7 @@ def _leaf(array: Any, target: Any, name: str) -> Any:
 
 
 def mapped(array: Any, change: Callable[[Any], Any]) -> Any:
-    """Return an array in which each array of values that are not nested is what `change` makes of it."""
+    """Apply `change` to each inner array that is not nested, and return the whole."""
     kind = array.type
     if pa.types.is_struct(kind):
         columns = [

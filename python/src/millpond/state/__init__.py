@@ -1,1 +1,11 @@
-"""The state of queries as tables: read from a Spark checkpoint or a savepoint, without a JVM. Tables need the extra `tools`."""
+"""The state of queries as tables: selects the rows of a column family, decodes them to Arrow,
+encodes them, finds their key groups, writes them for people.
+
+Needs the extra `tools`, except for `selection` and `reading`. The API calls it, and the operations
+that touch rows. It imports `query`, `rows` and what is below. Users call `millpond.state.read`,
+which is `millpond.read_state`.
+"""
+
+from millpond.state.read_state import read_state as read
+
+__all__ = ["read"]

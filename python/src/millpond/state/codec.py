@@ -1,4 +1,7 @@
-"""Physical keys and values of one column family to Arrow. The layout of keys by kind: docs/reference/format.md, "Physical key"."""
+"""Decodes physical keys and values of one column family to Arrow.
+
+How keys of each kind are laid out: docs/reference/format.md, "Physical key".
+"""
 
 from __future__ import annotations
 
@@ -10,19 +13,17 @@ import numpy as np
 import pyarrow as pa
 
 from millpond.errors import ErrorKind, FormatError, UnsupportedError
-from millpond.json_fields import ColumnFamily
+from millpond.model.json_fields import ColumnFamily
 from millpond.rows import avro
 from millpond.rows.arrow_types import struct_type
 from millpond.rows.decode import Ints, decode_rows
-from millpond.rows.spark_types import Atom, Field, Struct
-from millpond.state.schema_files import FamilySchema
+from millpond.spark.state_schemas import FamilySchema
+from millpond.spark.types import Atom, Field, Struct
 
 UNSAFE_ROW, AVRO = "unsaferow", "avro"
 PHYSICAL_PREFIX_BYTES = 4  # slot u16, column family u16
-_ROW = 1  # bytes of the version of Spark's encoding before each row
-_SCHEMA_ID = (
-    2  # bytes of the number of the schema, little-endian, before each row that Avro encodes
-)
+_ROW = 1  # bytes before each row: the version of Spark's encoding
+_SCHEMA_ID = 2  # bytes before each row in Avro: the number of its schema, little-endian
 _TIME_BYTES = 8
 _SIGN = np.uint64(1 << 63)
 _NULL_MARKER = 2
@@ -40,17 +41,19 @@ _FLOATS = ("float", "double")
 
 
 def check_supported(family: ColumnFamily, schema: FamilySchema) -> None:
-    """Raise UnsupportedError or FormatError unless rows of the family can be decoded."""
+    """Check that rows of the family can be decoded. Raises: UnsupportedError, FormatError."""
     if family.encoding not in (UNSAFE_ROW, AVRO) or (
         family.encoding == AVRO and schema.kind.startswith("time-")
     ):
         raise UnsupportedError(
-            f"column family {family.name!r} is encoded as {family.encoding}: this version makes no tables of that",
+            f"column family {family.name!r} is encoded as {family.encoding}: this version makes no"
+            " tables of that",
             hint="Read it with Spark's source statestore: docs/guides/reading-state.md.",
         )
     if family.kind and family.kind != schema.kind:
         raise FormatError(
-            f"column family {family.name!r} is of kind {family.kind}, and Spark's schema file says {schema.kind}",
+            f"column family {family.name!r} is of kind {family.kind}, and Spark's schema file says"
+            f" {schema.kind}",
             kind=ErrorKind.FORMAT_DAMAGED,
         )
 
@@ -66,9 +69,10 @@ def decode_keys(
 
     Args:
         keys: physical keys, or a `pyarrow` array of them.
-        place_bytes: of each, how many come before the key itself: slot and column family, or 0 where those are left out.
-        encoding: of rows, as the column family has it.
-    Raises: FormatError: CHANGELOG_DAMAGED: bytes that are no key of this schema.
+        place_bytes: how many bytes of each key come before the key itself: slot and column family;
+            0 if they are already cut off.
+        encoding: how the column family encodes rows.
+    Raises: FormatError: CHANGELOG_DAMAGED: bytes are not a key of this schema.
     """
     if encoding == AVRO:
         return _avro_keys(_listed(keys), schema, place_bytes)
@@ -87,7 +91,7 @@ def decode_keys(
 def decode_values(
     values: Sequence[bytes] | Any, schema: FamilySchema, *, encoding: str = UNSAFE_ROW
 ) -> Any:
-    """Return the `pyarrow.StructArray` of values, one each. Raises: as `decode_keys`."""
+    """Return a `pyarrow.StructArray` of the values. Args, Raises: as `decode_keys`."""
     if encoding == AVRO:
         return _avro_values(_listed(values), schema)
     array = _array(values)
@@ -101,11 +105,11 @@ def decode_values(
 def decode_lists(
     values: Sequence[bytes], schema: FamilySchema, *, encoding: str = UNSAFE_ROW
 ) -> Any:
-    """Return the `pyarrow.ListArray` of lists of values, one each. Raises: as `decode_keys`."""
+    """Return a `pyarrow.ListArray` of the lists of values. Args, Raises: as `decode_keys`."""
     single, counts = split_lists(values)
     offsets = np.zeros(len(counts) + 1, dtype=np.int32)
     np.cumsum(counts, out=offsets[1:])
-    # Not `pa.array`, which imports pandas, if it is there, for the sake of arrays of numpy.
+    # Not by `pa.array`: given numpy arrays, it imports pandas if that is installed.
     ends = pa.Array.from_buffers(pa.int32(), len(offsets), [None, pa.py_buffer(offsets)])
     return pa.ListArray.from_arrays(ends, decode_values(single, schema, encoding=encoding))
 
@@ -115,7 +119,7 @@ def binary_array(rows: Sequence[bytes]) -> Any:
     offsets = np.zeros(len(rows) + 1, dtype=np.int64)
     np.cumsum(np.fromiter(map(len, rows), dtype=np.int64, count=len(rows)), out=offsets[1:])
     if offsets[-1] > 0x7FFF_FFFF:
-        return pa.array(rows, pa.binary())  # which says what is wrong
+        return pa.array(rows, pa.binary())  # raises an error that says what is wrong
     buffers = [None, pa.py_buffer(offsets.astype(np.int32)), pa.py_buffer(b"".join(rows))]
     return pa.Array.from_buffers(pa.binary(), len(rows), buffers)
 
@@ -129,7 +133,10 @@ def _array(rows: Sequence[bytes] | Any) -> Any:
 
 
 def prefixes(array: Any, size: int) -> Any:
-    """Return the first bytes of each piece of a binary array: a row of `size` bytes each. Raises: FormatError: CHANGELOG_DAMAGED."""
+    """Return the first `size` bytes of each piece of a binary array, as a row of a matrix.
+
+    Raises: FormatError: CHANGELOG_DAMAGED: a piece is shorter.
+    """
     data, offsets = _raw(array)
     if (np.diff(offsets) < size).any():
         raise _damaged("a key ends early")
@@ -138,13 +145,16 @@ def prefixes(array: Any, size: int) -> Any:
 
 def without(array: Any, prefix_bytes: int) -> Any:
     """Return the pieces of a binary array without their first bytes. Raises: as `prefixes`."""
-    # Not pyarrow's binary_slice, which fails on some of these (26.0: "Negative buffer resize").
+    # Not by pyarrow's binary_slice: in 26.0 it fails for some arrays ("Negative buffer resize").
     data, offsets = _raw(array)
     return _cut(data, offsets[:-1] + prefix_bytes, np.diff(offsets) - prefix_bytes)
 
 
 def split_lists(values: Sequence[bytes]) -> tuple[list[bytes], list[int]]:
-    """Return the single values of lists of values, and how many each list has. Raises: as `decode_keys`."""
+    """Return the single values of all lists, one after the other, and the length of each list.
+
+    Raises: as `decode_keys`.
+    """
     single: list[bytes] = []
     counts: list[int] = []
     for value in values:
@@ -179,7 +189,7 @@ def _raw(array: Any) -> tuple[Any, Ints]:
 
 
 def _cut(data: Any, starts: Ints, sizes: Ints) -> Any:
-    """A binary array of the pieces of `data` at `starts`."""
+    """Return a binary array of the pieces of `data` at `starts`, of `sizes` bytes."""
     if len(sizes) and (int(sizes.min()) < 0 or int((starts + sizes).max()) > len(data)):
         raise _damaged("a key ends early")
     offsets = np.zeros(len(sizes) + 1, dtype=np.int64)
@@ -191,7 +201,7 @@ def _cut(data: Any, starts: Ints, sizes: Ints) -> Any:
         and bool((sizes == size).all())
         and bool((np.diff(starts) == step).all())
     ):
-        # Pieces of one size at one distance: no need to look for each byte.
+        # All pieces have one size and one distance: copy them without an index for each byte.
         first, count = int(starts[0]), len(sizes)
         pieces = np.lib.stride_tricks.as_strided(
             data[first:], (count, size), (step, 1), writeable=False
@@ -204,7 +214,9 @@ def _cut(data: Any, starts: Ints, sizes: Ints) -> Any:
 
 
 def _framed(physical: Any, schema: FamilySchema, place_bytes: int) -> Any:
-    """`u32 prefix_bytes, prefix row, other row`: the columns that are looked up by, or ordered by, then the others."""
+    """Decode `u32 prefix_bytes, prefix row, other row`. The prefix row has the columns that lookups
+    or the order use.
+    """
     key = schema.key
     every = range(len(key.fields))
     first = (
@@ -239,7 +251,9 @@ def _framed(physical: Any, schema: FamilySchema, place_bytes: int) -> Any:
 
 
 def _ordering(column: Any, field: Field) -> Any:
-    """A marker (negative 0, positive 1, null 2) and the value, big-endian; of negative floats all bits are flipped."""
+    """Decode an ordering column: a marker (negative 0, positive 1, null 2), then the value,
+    big-endian. All bits of negative floats are flipped.
+    """
     name = field.type.name if isinstance(field.type, Atom) else ""
     width = _WIDTHS.get(name)
     if width is None and isinstance(field.type, Atom) and name.startswith("timestamp"):
@@ -265,7 +279,9 @@ def _ordering(column: Any, field: Field) -> Any:
 
 
 def _timed(physical: Any, schema: FamilySchema, place_bytes: int) -> Any:
-    """The event time, 8 bytes big-endian with the sign flipped, before or after the row of the other columns."""
+    """Decode keys with an event time: 8 bytes, big-endian, sign flipped. The time stands before or
+    after the row of the other columns.
+    """
     key = schema.key
     data, offsets = _raw(physical)
     starts, ends = offsets[:-1] + place_bytes, offsets[1:]
@@ -289,7 +305,7 @@ def _timed(physical: Any, schema: FamilySchema, place_bytes: int) -> Any:
     )
 
 
-# ---- Avro ----------------------------------------------------------------------------------------------------------
+# ---- Avro ----------------------------------------------------------------------------------------
 
 
 def _avro_values(values: list[bytes], schema: FamilySchema) -> Any:
@@ -345,7 +361,7 @@ def _avro_keys(keys: list[bytes], schema: FamilySchema, place_bytes: int) -> Any
 
 
 def _numbered(data: bytes) -> tuple[int, bytes]:
-    """The number of the schema, and the Avro bytes."""
+    """Return the number of the schema, and the Avro bytes."""
     if len(data) < _ROW + _SCHEMA_ID:
         raise _damaged("a row ends early")
     return struct.unpack_from("<h", data, _ROW)[0], data[_ROW + _SCHEMA_ID :]

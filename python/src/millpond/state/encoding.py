@@ -1,4 +1,4 @@
-"""Arrow to keys and values of one column family: what `millpond.state.codec` decodes, the other way round."""
+"""Encodes Arrow to keys and values of one column family: the inverse of `millpond.state.codec`."""
 
 from __future__ import annotations
 
@@ -14,14 +14,14 @@ from millpond.errors import ErrorKind, InvalidInputError, UnsupportedError
 from millpond.rows.arrow_types import arrow_names
 from millpond.rows.avro_write import avro_ordering, avro_rows
 from millpond.rows.encode import conform, encode_rows
-from millpond.rows.spark_types import Atom, Field, Struct
+from millpond.spark.state_schemas import FamilySchema
+from millpond.spark.types import Atom, Field, Struct
 from millpond.state.codec import AVRO, UNSAFE_ROW
-from millpond.state.schema_files import FamilySchema
 
-_VERSION = b"\0"  # of Spark's encoding, before each row
-_KEY_SCHEMA = 0  # number of the schema of keys, which Spark lets no job change
+_VERSION = b"\0"  # stands before each row: the version of Spark's encoding
+_KEY_SCHEMA = 0  # number of the schema of keys: Spark lets no job change it
 _SIGN = 1 << 63
-# Big-endian, as Java writes them into ordering columns.
+# Formats of ordering columns: big-endian, as Java writes them.
 _ORDERED = {
     "boolean": ">?",
     "byte": ">b",
@@ -39,8 +39,10 @@ def encode_keys(keys: Any, schema: FamilySchema, *, encoding: str = UNSAFE_ROW) 
 
     Args:
         keys: `pyarrow.StructArray` or `RecordBatch` with the columns of `schema.key`.
-        encoding: of rows, as the column family has it.
-    Raises: InvalidInputError: INVALID_ARGUMENT: a column is missing or does not fit, or a key is null. UnsupportedError.
+        encoding: how the column family encodes rows.
+    Raises:
+        InvalidInputError: INVALID_ARGUMENT: a column is missing or does not fit, or a key is null.
+        UnsupportedError: Spark has no such encoding.
     """
     array = conform(keys, schema.key)
     if array.null_count:
@@ -56,7 +58,10 @@ def encode_keys(keys: Any, schema: FamilySchema, *, encoding: str = UNSAFE_ROW) 
 
 
 def encode_values(values: Any, schema: FamilySchema, *, encoding: str = UNSAFE_ROW) -> list[bytes]:
-    """Return values as stores hold them, one each, of the newest schema there is. Args, Raises: as `encode_keys`."""
+    """Return values as stores hold them, in the newest schema.
+
+    Args, Raises: as `encode_keys`.
+    """
     array = conform(values, schema.value)
     if array.null_count:
         raise InvalidInputError(
@@ -66,7 +71,11 @@ def encode_values(values: Any, schema: FamilySchema, *, encoding: str = UNSAFE_R
 
 
 def _rows(array: Any, schema: Struct, encoding: str, *, number: int | None) -> list[bytes]:
-    """`number`: of the schema; None: Spark writes none there. UnsafeRows never have one."""
+    """Encode rows.
+
+    Args:
+        number: of the schema; None: Spark writes no number here. UnsafeRows never have one.
+    """
     if encoding == AVRO:
         head = _VERSION if number is None else _VERSION + struct.pack("<h", number)
         return [head + row for row in avro_rows(array, schema)]
@@ -74,7 +83,10 @@ def _rows(array: Any, schema: Struct, encoding: str, *, number: int | None) -> l
 
 
 def conform_lists(values: Any, schema: Struct) -> Any:
-    """Return `values`, lists of rows, as a `pyarrow.ListArray` of exactly the type that stands for them. Raises: as `encode_keys`."""
+    """Return `values`, lists of rows, as a `pyarrow.ListArray` of exactly the type of `schema`.
+
+    Raises: as `encode_keys`.
+    """
     if isinstance(values, pa.ChunkedArray):
         values = values.combine_chunks()
     if not (pa.types.is_list(values.type) or pa.types.is_large_list(values.type)):
@@ -92,7 +104,11 @@ def conform_lists(values: Any, schema: Struct) -> Any:
 
 
 def encode_lists(values: Any, schema: FamilySchema, *, encoding: str = UNSAFE_ROW) -> list[bytes]:
-    """Return lists of values, as `conform_lists` returns them, as stores hold them: of each value its size, u32, and its bytes."""
+    """Return lists of values as stores hold them: for each value its size (u32), then its bytes.
+
+    Args:
+        values: from `conform_lists`.
+    """
     encoded = encode_values(values.flatten(), schema, encoding=encoding)
     single = [len(value).to_bytes(4, "little") + value for value in encoded]
     ends = np.cumsum(np.asarray(pc.list_value_length(values), dtype=np.int64)).tolist()
@@ -135,7 +151,7 @@ def _framed(array: Any, schema: FamilySchema, encoding: str) -> list[bytes]:
 
 
 def _ordered(columns: list[list[bytes]], encoding: str) -> list[bytes]:
-    """The row of the columns that order."""
+    """Return the rows of ordering columns."""
     if encoding == AVRO:
         return [_VERSION + row for row in avro_ordering(columns)]
     fields = Struct(tuple(Field(f"c{number}", Atom("binary")) for number in range(len(columns))))
@@ -146,7 +162,9 @@ def _ordered(columns: list[list[bytes]], encoding: str) -> list[bytes]:
 
 
 def _ordering(column: Any, field: Field) -> list[bytes]:
-    """A marker (negative 0, positive 1, null 2) and the value; of negative floats all bits are flipped."""
+    """Encode an ordering column: a marker (negative 0, positive 1, null 2), then the value. All
+    bits of negative floats are flipped.
+    """
     name = field.type.name if isinstance(field.type, Atom) else ""
     form = _ORDERED.get("long" if name.startswith("timestamp") else name)
     if form is None:

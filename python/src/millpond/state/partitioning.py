@@ -1,4 +1,4 @@
-"""Which key group rows belong to, from their keys. Needs the extra `tools`."""
+"""Computes from their keys which key group rows belong to. Needs the extra `tools`."""
 
 from __future__ import annotations
 
@@ -7,10 +7,10 @@ from typing import Any
 import numpy as np
 
 from millpond.errors import UnsupportedError
-from millpond.partition_keys import PartitionKeyRule
+from millpond.model.partition_keys import PartitionKeyRule
 from millpond.rows.decode import Ints
 from millpond.rows.hashing import groups_of, hash_rows
-from millpond.rows.spark_types import SparkType, Struct
+from millpond.spark.types import SparkType, Struct
 
 
 def key_groups(keys: Any, schema: Struct, rule: PartitionKeyRule, max_parallelism: int) -> Ints:
@@ -18,8 +18,8 @@ def key_groups(keys: Any, schema: Struct, rule: PartitionKeyRule, max_parallelis
 
     Args:
         keys: `pyarrow.StructArray` of keys of a state.
-        rule: which part of a key decided its partition.
-    Raises: UnsupportedError: the rule is not known, or the hash of a column is not.
+        rule: which part of a key decides its partition.
+    Raises: UnsupportedError: the rule, or the hash of a column, is not known.
     """
     if rule.kind == "none":
         return np.zeros(len(keys), dtype=np.int64)

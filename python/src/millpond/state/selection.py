@@ -1,4 +1,6 @@
-"""Which state is meant: operator, store, column family and batch, as far as they are named; without Arrow."""
+"""Finds the state that a caller means: operator, store, column family and batch. Works without
+Arrow.
+"""
 
 from __future__ import annotations
 
@@ -6,22 +8,25 @@ import os
 from collections.abc import Collection, Iterator, Mapping
 from dataclasses import dataclass, replace
 
-from millpond import layout
 from millpond.errors import ErrorKind, FormatError, InvalidInputError, NotFoundError
-from millpond.ids import DEFAULT_STORE, StoreId, VersionId
-from millpond.json_fields import ColumnFamily
-from millpond.rows.spark_types import Atom, Field, Struct
-from millpond.savepoint.from_savepoint import savepoint_image
-from millpond.savepoint.image import Image, OperatorImage, operator_info
-from millpond.savepoint.index import CANONICAL, SavepointIndex, read_index
-from millpond.savepoint.whole import checkpoint_image
-from millpond.spark_metadata import OperatorInfo
-from millpond.state.entries import StoreVersion, open_version
-from millpond.state.schema_files import FamilySchema, parse_schema_file
+from millpond.format import layout
+from millpond.model.ids import DEFAULT_STORE, StoreId, VersionId
+from millpond.model.json_fields import ColumnFamily
+from millpond.model.partition_keys import PartitionKeyRule, partition_key_rule
+from millpond.query.from_savepoint import savepoint_image
+from millpond.query.image import Image, OperatorImage, operator_info
+from millpond.query.index import CANONICAL, SavepointIndex, read_index
+from millpond.query.whole import checkpoint_image
+from millpond.spark.metadata import OperatorInfo
+from millpond.spark.state_schemas import FamilySchema, parse_schema_file
+from millpond.spark.types import Atom, Field, Struct
 from millpond.storage import Storage, open_checkpoint, root_of
-from millpond.store_files import StoreFiles
+from millpond.store.entries import StoreVersion, open_version
+from millpond.store.files import StoreFiles
 
 _TIMED_OUT = ("flatMapGroupsWithState", "applyInPandasWithState")
+
+_SPECS = {"prefix": "PrefixKeyScanStateEncoderSpec"}
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -35,13 +40,14 @@ class Selection:
     family: str
     schema: FamilySchema
     spark_format: int
-    tables: SavepointIndex | None  # of a canonical savepoint: its rows are in tables, not in stores
-    sums: Mapping[str, int]  # of files, by key: in the index of a native savepoint
+    tables: SavepointIndex | None  # only of a canonical savepoint: tables have its rows, not stores
+    sums: Mapping[str, int]  # key -> CRC-32 of files, from the index of a native savepoint
 
     def versions(
         self, partitions: Collection[int] | None = None
     ) -> Iterator[tuple[int, StoreVersion, ColumnFamily | None]]:
-        """Yield each partition, how to read its store, and its record of the column family (None: it has no row of it).
+        """Yield each partition, how to read its store, and its record of the column family (None:
+        it has no row of the family).
 
         Args:
             partitions: only these; None: all.
@@ -71,16 +77,18 @@ def select(
     column_family: str | None = None,
     batch: int | None = None,
 ) -> Selection:
-    """Find what is meant in the Spark checkpoint or the savepoint at `path`. What is not named must be the only one there is.
+    """Find what the caller means in the Spark checkpoint or savepoint at `path`.
 
+    `operator`, `store` and `column_family` may be left out if there is only one.
     Args:
         operator: number, or name as `millpond checkpoint show` prints it.
         store: name; joins have four in their default format.
         column_family: name of a state variable, or of a part of a join in the formats 3 and 4.
         batch: a committed one; None: the last.
     Raises:
-        InvalidInputError: OPERATOR_UNKNOWN; INVALID_ARGUMENT: no such store or column family, or several to choose from.
-        Others: as `millpond.savepoint.create`.
+        InvalidInputError: OPERATOR_UNKNOWN; INVALID_ARGUMENT: no such store or column family, or
+            several to choose from.
+        Others: as `millpond.operations.savepoint.create`.
     """
     place = root_of(path)
     storage = open_checkpoint(place)
@@ -118,7 +126,7 @@ def select(
 
 
 def _index(storage: Storage, place: str) -> SavepointIndex | None:
-    """The index of a savepoint; None if it is a Spark checkpoint."""
+    """Return the index of a savepoint; None for a Spark checkpoint."""
     try:
         return read_index(storage, place)
     except InvalidInputError:
@@ -165,7 +173,10 @@ def _one(
 def family_schemas(
     image: Image, operator: int, info: OperatorInfo, store: str
 ) -> tuple[FamilySchema, ...]:
-    """Return what Spark's schema files of `image` say of a store. Raises: FormatError: FORMAT_DAMAGED. UnsupportedError."""
+    """Return the column families of a store, from Spark's schema files in `image`.
+
+    Raises: FormatError: FORMAT_DAMAGED. UnsupportedError.
+    """
     paths = [
         layout.relative_state_schema(path, operator) for path in info.schema_paths.get(store, ())
     ]
@@ -184,7 +195,8 @@ def family_schemas(
     values: dict[str, dict[int, Struct]] = {}
     for schema in (schema for schemas in parsed for schema in schemas):
         values.setdefault(schema.name, {})[schema.value_id] = schema.value
-    # The last one describes what the newest batch wrote; without column families there is one only.
+    # The last file describes what the newest batch wrote. A store without column families has one
+    # file.
     return tuple(
         replace(schema, value=_value(info, schema), values=values[schema.name])
         for schema in parsed[-1]
@@ -192,13 +204,26 @@ def family_schemas(
 
 
 def _value(info: OperatorInfo, schema: FamilySchema) -> Struct:
-    """The columns of values as Spark writes them."""
+    """Return the columns that values really have."""
     fields = schema.value.fields
     if (
         info.name in _TIMED_OUT
         and fields
         and fields[-1] == Field("timeoutTimestamp", Atom("integer"))
     ):
-        # State format 1 says integer, and writes milliseconds since the epoch, 8 bytes (Spark 4.3: StateManagerImplV1).
+        # The schema of state format 1 says integer, but Spark writes 8 bytes: milliseconds since
+        # the epoch (Spark 4.3: StateManagerImplV1).
         return Struct((*fields[:-1], Field("timeoutTimestamp", Atom("long"))))
     return schema.value
+
+
+def rule_of(info: OperatorInfo, store: str, schema: FamilySchema) -> PartitionKeyRule:
+    """Return which part of the keys of a column family decides their partition."""
+    return partition_key_rule(
+        info.name,
+        store,
+        schema.name,
+        schema.key.names,
+        _SPECS.get(schema.kind, ""),
+        info.state_variables,
+    )

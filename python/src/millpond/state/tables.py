@@ -1,21 +1,24 @@
-"""State as Arrow tables: `scan_state` a batch of rows at a time, `read_state` all at once. Needs the extra `tools`."""
+"""State as Arrow tables. `scan_state` returns it in batches of rows, `read_state` as one table.
+Needs
+the extra `tools`.
+"""
 
 from __future__ import annotations
 
 import os
-from collections.abc import Collection, Iterator, Mapping, Sequence
+from collections.abc import Collection, Iterator, Mapping
 from typing import Any
 
 import pyarrow as pa
 import pyarrow.compute as pc
 
 from millpond.errors import ErrorKind, InvalidInputError
-from millpond.json_fields import ColumnFamily
+from millpond.model.json_fields import ColumnFamily
+from millpond.query.index import SavepointIndex
 from millpond.rows.arrow_types import struct_type
+from millpond.rows.chunks import chunks_of, pair_bytes
 from millpond.rows.encode import encode_rows
-from millpond.rows.spark_types import Struct
-from millpond.savepoint.index import SavepointIndex
-from millpond.state.chunks import chunks_of, pair_bytes
+from millpond.spark.types import Struct
 from millpond.state.codec import (
     PHYSICAL_PREFIX_BYTES,
     binary_array,
@@ -24,15 +27,14 @@ from millpond.state.codec import (
     decode_values,
     split_lists,
 )
-from millpond.state.entries import entries
+from millpond.state.read_state import Keys
 from millpond.state.selection import Selection, select
+from millpond.state.writing import limited
 from millpond.storage import root_of
+from millpond.store.entries import entries
 
 DEFAULT_BATCH_ROWS = 65_536
-SLOT_BYTES = 2  # which end the key where the column family spans key groups
-
-Keys = Mapping[str, object] | Sequence[Mapping[str, object]] | Any
-"""Which keys: columns and their values; several of these; or a `pyarrow.Table` with all key columns."""
+SLOT_BYTES = 2  # they end each key of a column family that spans key groups
 
 
 def scan_state(
@@ -47,10 +49,13 @@ def scan_state(
     batch_rows: int = DEFAULT_BATCH_ROWS,
     partitions: Collection[int] | None = None,
 ) -> tuple[Any, Iterator[Any]]:
-    """Return the `pyarrow.Schema` of a state, and an iterator over its `pyarrow.RecordBatch`es, partition by partition.
+    """Return the `pyarrow.Schema` of a state, and an iterator over its `pyarrow.RecordBatch`es,
+    partition by partition.
 
     Args, Raises: as `millpond.read_state`.
-        batch_rows: rows of a batch, at least 1; fewer where they are large, or keys are left out, more where keys have lists of values.
+        batch_rows: rows of a batch, at least 1. A batch has fewer if rows are large or `keys`
+            leaves
+            some out, more if keys have lists of values.
         partitions: only these; None: all.
     """
     if batch_rows < 1:
@@ -72,8 +77,9 @@ def read_state(
     batch: int | None = None,
     keys: Keys | None = None,
     raw: bool = False,
+    limit: int | None = None,
 ) -> Any:
-    """Return the state that `scan_state` reads as one `pyarrow.Table`."""
+    """Return the state that `scan_state` reads, or its first rows, as one `pyarrow.Table`."""
     schema, batches = scan_state(
         path,
         operator=operator,
@@ -83,7 +89,7 @@ def read_state(
         keys=keys,
         raw=raw,
     )
-    return pa.Table.from_batches(batches, schema=schema)
+    return pa.Table.from_batches(limited(batches, limit), schema=schema)
 
 
 def _schema(selection: Selection, raw: bool) -> Any:
@@ -107,13 +113,17 @@ def read_with_spark(
     batch: int | None = None,
     keys: Keys | None = None,
     raw: bool = False,
+    limit: int | None = None,
 ) -> Any:
-    """Return the state that `scan_state` reads as a DataFrame of `spark`: a task for each partition of the state."""
+    """Return the state that `scan_state` reads, or `limit` rows of it, as a DataFrame of `spark`.
+
+    A task reads each partition of the state.
+    """
     selection = select(
         path, operator=operator, store=store, column_family=column_family, batch=batch
     )
     if keys is not None:
-        _Filter(keys, selection.schema.key)  # says here, and not in a task, what is wrong with it
+        _Filter(keys, selection.schema.key)  # raises here, not in a task, if `keys` do not fit
     place = root_of(path)
     chosen: dict[str, Any] = {
         "operator": selection.operator.operator,
@@ -134,7 +144,8 @@ def read_with_spark(
     )
     schema = spark.createDataFrame(_schema(selection, raw).empty_table()).schema
     parts = spark.range(0, max(numbers) + 1, 1, max(numbers) + 1)
-    return parts.mapInArrow(read, schema)
+    frame = parts.mapInArrow(read, schema)
+    return frame if limit is None else frame.limit(limit)
 
 
 def _batches(
@@ -166,7 +177,9 @@ def _batches(
 def _stored(
     selection: Selection, batch_rows: int, partitions: Collection[int] | None
 ) -> Iterator[tuple[int, ColumnFamily, list[bytes], list[bytes]]]:
-    """Yield the rows that are wanted, some at a time: partition, column family, keys without their place, values."""
+    """Yield the wanted rows, some at a time: partition, column family, keys without slot and column
+    family, values.
+    """
     if selection.tables is not None:
         yield from _from_tables(selection, selection.tables, partitions)
         return
@@ -186,9 +199,8 @@ def _stored(
 def _from_tables(
     selection: Selection, index: SavepointIndex, partitions: Collection[int] | None
 ) -> Iterator[tuple[int, ColumnFamily, list[bytes], list[bytes]]]:
-    from millpond.savepoint.canonical import (
-        CanonicalRows,
-    )  # not above: it imports what this package has
+    # Start-up time: it loads pyarrow.parquet, which only canonical savepoints need.
+    from millpond.state.canonical import CanonicalRows
 
     source = CanonicalRows(selection.storage, index)
     for table in index.tables:
@@ -201,7 +213,7 @@ def _from_tables(
 
 
 class _Filter:
-    """Which rows have one of the keys."""
+    """Decides which rows have one of the wanted keys."""
 
     def __init__(self, keys: Keys, schema: Struct) -> None:
         self._schema = schema
@@ -244,7 +256,7 @@ class _Filter:
             ) from e
 
     def mask(self, keys: Any) -> Any:
-        """A bool for each key."""
+        """Return a bool for each key."""
         if self._encoded is not None:
             return pc.is_in(encode_rows(keys, self._schema), value_set=self._encoded)
         result = pa.array([False] * len(keys), pa.bool_())

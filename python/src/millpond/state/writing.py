@@ -1,4 +1,7 @@
-"""Rows of state for people and for other programs: a text table, CSV, JSON lines, Parquet. Needs the extra `tools`."""
+"""Writes rows of state for people and for programs: a text table, CSV, JSON lines, Parquet.
+
+Needs the extra `tools`.
+"""
 
 from __future__ import annotations
 
@@ -17,7 +20,9 @@ from millpond.rows.far_times import readable
 
 
 def flat_columns(batch: Any) -> list[tuple[str, Any]]:
-    """Return the columns of a `pyarrow.RecordBatch` with `key` and `value` taken apart: `key.k`, `value.count`."""
+    """Return the columns of a `pyarrow.RecordBatch`, with the structs `key` and `value` split into
+    columns such as `key.k` and `value.count`.
+    """
     columns: list[tuple[str, Any]] = []
     for field, column in zip(batch.schema, batch.columns, strict=True):
         if field.name in ("key", "value") and pa.types.is_struct(field.type):
@@ -29,7 +34,9 @@ def flat_columns(batch: Any) -> list[tuple[str, Any]]:
 
 
 def plain(value: Any) -> Any:
-    """Return a value of Arrow's as JSON has it: bytes as base64, decimals as text, times as in ISO 8601, durations in seconds."""
+    """Return a value of Arrow's as JSON has it: bytes as base64, decimals as text, times in ISO
+    8601, durations in seconds.
+    """
     match value:
         case bytes():
             return base64.b64encode(value).decode("ascii")
@@ -49,7 +56,7 @@ def plain(value: Any) -> Any:
 
 
 def cell(value: Any) -> str:
-    """Return a value as one cell of a text table or of CSV: null as nothing, nested values as JSON."""
+    """Return a value as a cell of a text table or of CSV: null is empty, nested values are JSON."""
     value = plain(value)
     if value is None:
         return ""
@@ -61,7 +68,7 @@ def cell(value: Any) -> str:
 
 
 def write_json(batches: Iterable[Any], out: TextIO) -> int:
-    """Write a JSON object a line, and return how many."""
+    """Write a JSON object on each line. Return how many."""
     count = 0
     for batch in batches:
         for row in _readable(batch).to_pylist(maps_as_pydicts=None):
@@ -71,7 +78,7 @@ def write_json(batches: Iterable[Any], out: TextIO) -> int:
 
 
 def write_csv(schema: Any, batches: Iterable[Any], out: TextIO) -> int:
-    """Write a head and a line for each row, and return how many rows."""
+    """Write a head, then a line for each row. Return how many rows."""
     writer = csv.writer(out, lineterminator="\n")
     writer.writerow([name for name, _ in flat_columns(_empty(schema))])
     count = 0
@@ -85,7 +92,7 @@ def write_csv(schema: Any, batches: Iterable[Any], out: TextIO) -> int:
 
 
 class Table(Protocol):
-    """What lays out a table as text."""
+    """A function that prints a table as text."""
 
     def __call__(
         self,
@@ -98,7 +105,7 @@ class Table(Protocol):
 
 
 def write_table(schema: Any, batches: Iterable[Any], table: Table) -> int:
-    """Give `table` head and rows, with numbers to the right; return how many rows."""
+    """Give `table` the head and the rows, numbers aligned right. Return how many rows."""
     names = [name for name, _ in flat_columns(_empty(schema))]
     numbers = [i for i, (_, c) in enumerate(flat_columns(_empty(schema))) if _is_number(c.type)]
     rows: list[list[str]] = []
@@ -113,7 +120,7 @@ def write_table(schema: Any, batches: Iterable[Any], table: Table) -> int:
 
 
 def write_parquet(schema: Any, batches: Iterable[Any], path: str) -> int:
-    """Write a Parquet file, a batch at a time, and return how many rows."""
+    """Write a Parquet file, batch by batch. Return how many rows."""
     count = 0
     with pq.ParquetWriter(path, schema, compression="zstd") as writer:
         for batch in batches:
@@ -123,7 +130,7 @@ def write_parquet(schema: Any, batches: Iterable[Any], path: str) -> int:
 
 
 def limited(batches: Iterable[Any], limit: int | None) -> Iterable[Any]:
-    """Yield batches of `limit` rows in all, or all of them."""
+    """Yield batches until there are `limit` rows in all; None: yield all."""
     for batch in batches:
         if limit is None:
             yield batch

@@ -5,11 +5,13 @@ from __future__ import annotations
 import os
 
 from millpond.errors import ErrorKind, InvalidInputError
-from millpond.layout import RootUri, local_root, parse_root
+from millpond.format.roots import RootUri, local_root, parse_root
 from millpond.storage.base import ObjectInfo, Storage
 from millpond.storage.local import LocalStorage
 from millpond.storage.memory import MemoryStorage
+from millpond.storage.place import place_to_read, settle_place
 from millpond.storage.settings import StorageSettings
+from millpond.storage.split import SplitStorage
 
 __all__ = [
     "LocalStorage",
@@ -28,20 +30,21 @@ _DEFAULT = StorageSettings()
 
 
 def open_storage(root_uri: str, settings: StorageSettings = _DEFAULT) -> Storage:
-    """Return the storage at `root_uri`: `file:/x`, `file:///x`, an absolute path, `s3://bucket/prefix`, `s3a://bucket/prefix`;
-    in a job also what its JVM's Hadoop reaches (`hdfs:`, `abfs:`, `gs:`).
+    """Return the storage at `root_uri`. Opens nothing, and does not look whether it exists.
 
-    Opens nothing and does not look whether it exists.
-
+    Args:
+        root_uri: `file:/x`, `file:///x`, an absolute path, `s3://bucket/prefix`,
+            `s3a://bucket/prefix`. In a job also what its JVM's Hadoop reaches (`hdfs:`, `abfs:`,
+            `gs:`).
     Raises:
-        UnsupportedError: STORAGE_UNSUPPORTED: a scheme that this version cannot write to.
+        UnsupportedError: STORAGE_UNSUPPORTED: this version cannot write to the scheme.
         InvalidInputError: INVALID_ARGUMENT: no absolute path or URI, or one too long for S3.
     """
     uri = parse_root(root_uri)
     if uri.scheme in ("s3", "s3a"):
         return _s3(uri, settings)
     if uri.scheme != "file":
-        from millpond.storage.hadoop import HadoopStorage
+        from millpond.storage.hadoop import HadoopStorage  # start-up time: few agents need it
 
         return HadoopStorage(uri)
     return LocalStorage(local_root(root_uri), fsync=settings.fsync)
@@ -50,24 +53,23 @@ def open_storage(root_uri: str, settings: StorageSettings = _DEFAULT) -> Storage
 def open_checkpoint(
     root_uri: str, settings: StorageSettings = _DEFAULT, *, writable: bool = False
 ) -> Storage:
-    """Return the storage of the Spark checkpoint at `root_uri`, whose state may be elsewhere (option storage.uri); or of a
-    savepoint, whose state is in it.
+    """Return the storage of the Spark checkpoint or savepoint at `root_uri`.
+
+    The state of a Spark checkpoint may be elsewhere (option storage.uri). A savepoint always holds
+    its own.
 
     Args:
-        writable: write down where the state of a new Spark checkpoint goes.
-    Raises: MillpondError: as `open_storage`; STORAGE_MOVED; or the Spark checkpoint's storage fails.
+        writable: True: write down where the state of a new Spark checkpoint goes.
+    Raises: MillpondError: as `open_storage`; STORAGE_MOVED; or the Spark checkpoint's storage
+        fails.
     """
-    # Here and not above: it knows the formats of stored files, which know this package.
-    from millpond.storage.place import place_to_read, settle_place
-    from millpond.storage.split import SplitStorage
-
     spark = open_storage(root_uri, settings)
     place = settle_place(spark, settings.uri, root_uri) if writable else place_to_read(spark)
     return spark if place is None else SplitStorage(spark, open_storage(place, settings))
 
 
 def _s3(uri: RootUri, settings: StorageSettings) -> Storage:
-    # Only jobs with state on S3 pay for the import.
+    # Start-up time: only jobs with state on S3 need these.
     from millpond.storage.retry import Retry
     from millpond.storage.s3 import S3Storage
     from millpond.storage.s3_client import shared_client
@@ -85,8 +87,10 @@ def _s3(uri: RootUri, settings: StorageSettings) -> Storage:
 def open_root(
     location: str | os.PathLike[str], settings: StorageSettings = _DEFAULT
 ) -> tuple[Storage, str]:
-    """Return the storage of what a user typed, a URI or a path relative to the working directory, and its absolute name.
+    """Return the storage at `location`, and its absolute name.
 
+    Args:
+        location: as a user types it: a URI, or a path relative to the working directory.
     Raises: as `open_checkpoint`.
     """
     root = root_of(location)
@@ -94,7 +98,9 @@ def open_root(
 
 
 def real_root(root: str) -> str:
-    """Return `root`, of a file system without symbolic links: another name may lead to the same place.
+    """Return `root` with its symbolic links resolved, if it is on a file system.
+
+    Two names may lead to one directory. This returns the same name for both.
 
     Raises: as `open_storage`.
     """
@@ -102,9 +108,11 @@ def real_root(root: str) -> str:
 
 
 def root_of(location: str | os.PathLike[str]) -> str:
-    """Return what a user typed, a URI or a path relative to the working directory, as a URI or an absolute path.
+    """Return `location` as a URI or an absolute path.
 
-    Raises: InvalidInputError: INVALID_ARGUMENT: neither.
+    Args:
+        location: as a user types it: a URI, or a path relative to the working directory.
+    Raises: InvalidInputError: INVALID_ARGUMENT: it is neither.
     """
     text = os.fspath(location)
     root = text if ":" in text.partition("/")[0] else os.path.abspath(text)

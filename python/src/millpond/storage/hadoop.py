@@ -1,7 +1,9 @@
-"""Storage on any file system of Hadoop's (`hdfs:`, `abfs:`, `gs:`), moved by the job's JVM with the job's own credentials.
+"""Storage on a Hadoop file system (`hdfs:`, `abfs:`, `gs:`). The job's JVM moves the bytes.
 
-The agent asks the JVM by JSON over the link (`HadoopFiles.scala`); bytes go through local files, never through the link. Puts write
-a staging file and rename it, which HDFS does atomically. Without a JVM (the command line) there is none of this.
+The JVM uses the job's own credentials. The agent asks it by JSON over the link
+(`HadoopFiles.scala`). Bytes go through local files, never through the link. A put writes a staging
+file and renames it; HDFS renames atomically. The command line has no JVM, so it cannot reach such a
+storage.
 """
 
 from __future__ import annotations
@@ -21,7 +23,8 @@ from millpond.errors import (
     UnavailableError,
     UnsupportedError,
 )
-from millpond.layout import RootUri, new_staging_name
+from millpond.format.layout import new_staging_name
+from millpond.format.roots import RootUri
 from millpond.storage.base import Copied, ObjectInfo, Storage
 from millpond.storage.keys import check_key, check_prefix
 from millpond.storage.local import translate, translate_restored
@@ -32,17 +35,20 @@ _files: Files | None = None
 
 
 def use(files: Files | None) -> None:
-    """Tell this process how to ask the JVM: `files(method, request)`, JSON both ways. None: there is no JVM."""
+    """Set how this process asks the JVM: `files(method, request)`, JSON both ways.
+
+    None: there is no JVM.
+    """
     global _files
     _files = files
 
 
 class HadoopStorage:
-    """Files below one directory of a file system of Hadoop's.
+    """Files below one directory of a Hadoop file system.
 
     Args:
-        root: of the Spark checkpoint.
-        files: asks the JVM; default: what `use` was given.
+        root: the root of the Spark checkpoint.
+        files: asks the JVM; None: as `use` set.
     Raises: UnsupportedError: STORAGE_UNSUPPORTED: there is no JVM to ask.
     """
 
@@ -52,7 +58,8 @@ class HadoopStorage:
         found = files if files is not None else _files
         if found is None:
             raise UnsupportedError(
-                f"{self._site}{self._path}: only a running job can reach this storage, through its JVM",
+                f"{self._site}{self._path}: only a running job can reach this storage, through"
+                " its JVM",
                 kind=ErrorKind.STORAGE_UNSUPPORTED,
                 hint="Copy the Spark checkpoint to a file system or to S3 and look at it there.",
             )
@@ -154,7 +161,7 @@ class HadoopStorage:
 
 
 def _error(what: str, name: str, message: str) -> MillpondError:
-    """Return the error for an exception of the JVM, told by its class."""
+    """Return the error for an exception of the JVM, by the name of its class."""
     text = f"{what}: {name}: {message}"
     if name in ("FileNotFoundException", "ParentNotDirectoryException", "NotDirectoryException"):
         return NotFoundError(text, kind=ErrorKind.OBJECT_NOT_FOUND)
@@ -174,12 +181,14 @@ def _error(what: str, name: str, message: str) -> MillpondError:
 
 
 class _LocalFile:
-    """A file through which bytes go between the two processes; gone at the end, or with a later process if this one is killed."""
+    """A file through which bytes go from one process to the other.
+
+    The end of the block removes it. If this process is killed, a later process does.
+    """
 
     def __enter__(self) -> _LocalFile:
-        from millpond.scratch import (
-            scratch_directory,
-        )  # every agent imports this module, few use it
+        # Start-up time: every agent imports this module, and few use it.
+        from millpond.local.scratch import scratch_directory
 
         self._scratch = scratch_directory("hadoop")
         try:
@@ -192,7 +201,7 @@ class _LocalFile:
         self._scratch.__exit__(None, None, None)
 
     def write(self, data: bytes) -> None:
-        """Give it its content. Raises: UnavailableError: LOCAL_DISK_FULL."""
+        """Write `data` as its content. Raises: UnavailableError: LOCAL_DISK_FULL."""
         try:
             with open(self.path, "wb") as file:
                 file.write(data)

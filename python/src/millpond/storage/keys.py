@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from millpond.errors import ErrorKind, FormatError, InvalidInputError
-from millpond.layout import check_relative
+from millpond.format.layout import check_relative
 
 
 def check_key(key: str) -> str:
@@ -11,7 +11,7 @@ def check_key(key: str) -> str:
     try:
         return check_relative(key)
     except FormatError as e:
-        # The same rule as for paths from manifests, but here a caller is wrong, not a stored file.
+        # Paths from manifests obey the same rule. Here the caller is wrong, not a stored file.
         raise InvalidInputError(f"not a key: {key!r}", kind=ErrorKind.INVALID_ARGUMENT) from e
 
 

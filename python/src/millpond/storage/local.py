@@ -1,12 +1,14 @@
-"""Storage on a file system that this process can reach: `file:` checkpoints, local or mounted."""
+"""Storage on a file system that this process can reach (`file:`), local or mounted."""
 
 from __future__ import annotations
 
 import errno
+import io
 import os
 import shutil
 from collections.abc import Iterable, Iterator
-from contextlib import suppress
+from contextlib import contextmanager, suppress
+from typing import BinaryIO
 
 from millpond.errors import (
     ConflictError,
@@ -17,15 +19,17 @@ from millpond.errors import (
     UnavailableError,
     UnsupportedError,
 )
-from millpond.layout import new_staging_name
+from millpond.format.layout import new_staging_name
 from millpond.storage.base import Copied, ObjectInfo, Storage
 from millpond.storage.keys import check_key, check_prefix
 
 _FULL = {errno.ENOSPC, errno.EDQUOT}
 _DENIED = {errno.EACCES, errno.EPERM, errno.EROFS}
-# ENOTDIR: a key below another object; EISDIR: a key that is a directory of other objects. Neither object exists.
+# ENOTDIR: the key lies below another object. EISDIR: the key is a directory of other objects. In
+# both cases the object does not exist.
 _ABSENT = {errno.ENOENT, errno.ENOTDIR, errno.EISDIR}
-# What link(2) answers where two names cannot share one file: other device, no such ability, too many names.
+# What link(2) answers if it cannot give the file a second name: another device, no hard links
+# there, too many names.
 _NO_LINK = {errno.EXDEV, errno.EPERM, errno.EOPNOTSUPP, errno.ENOSYS, errno.EMLINK, errno.EACCES}
 
 
@@ -33,8 +37,8 @@ def translate(e: OSError, what: str, *, local: bool = False) -> MillpondError:
     """Return the Millpond error for an error of the operating system.
 
     Args:
-        what: the object or file concerned, for the message.
-        local: the executor's own disk was written, not the checkpoint's storage.
+        what: what was done to which object or file, for the message.
+        local: True: the executor's own disk failed, not the storage of the Spark checkpoint.
     """
     message = f"{what}: {e.strerror or e}"
     if e.errno in _FULL:
@@ -49,8 +53,11 @@ def translate(e: OSError, what: str, *, local: bool = False) -> MillpondError:
 
 
 def translate_restored(e: OSError, what: str) -> MillpondError:
-    """Return the Millpond error for a file on the executor's own disk that was just being made from stored ones: that it, or its
-    directory, is not there tells nothing of what is stored."""
+    """Return the Millpond error for a failed write of a fetched object to the executor's own disk.
+
+    If the local file or its directory is gone, that says nothing about the stored object. So this
+    never returns OBJECT_NOT_FOUND.
+    """
     if e.errno in _ABSENT:
         return UnavailableError(f"{what}: {e.strerror or e}", kind=ErrorKind.LOCAL_FILES_LOST)
     return translate(e, what, local=True)
@@ -60,8 +67,8 @@ class LocalStorage:
     """Objects as files below one directory.
 
     Args:
-        root: absolute path of the Spark checkpoint; need not exist yet.
-        fsync: False gives up durability against the death of the machine (option commit.fsync).
+        root: absolute path of the Spark checkpoint; it need not exist yet.
+        fsync: option commit.fsync. False: a put may be lost if the machine dies.
     """
 
     def __init__(self, root: str, *, fsync: bool = True) -> None:
@@ -85,52 +92,48 @@ class LocalStorage:
             raise InvalidInputError(
                 f"no file to store at {local_path}", kind=ErrorKind.INVALID_ARGUMENT
             )
-        try:
-            directory = self._make_parent(target)
-            if link and self._put_link(target, local_path, if_absent):
-                self._sync_directory(directory)
-                return
-            staging = os.path.join(directory, new_staging_name())
-            try:
-                with open(local_path, "rb") as source, open(staging, "xb") as copy:
-                    shutil.copyfileobj(source, copy, 1024 * 1024)
-                    self._sync_file(copy.fileno())
-                self._publish(staging, target, if_absent)
-            finally:
-                self._remove_quietly(staging)
-            self._sync_directory(directory)
-        except FileExistsError as e:
-            raise ConflictError(f"{key} exists already", kind=ErrorKind.OBJECT_EXISTS) from e
-        except OSError as e:
-            raise translate(e, f"storing {key}") from e
+        with self._storing(key, target) as directory:
+            if not (link and self._put_link(target, local_path, if_absent)):
+                with open(local_path, "rb") as source:
+                    self._put_copy(source, directory, target, if_absent)
 
     def put_bytes(self, key: str, data: bytes, *, if_absent: bool = False) -> None:
         target = self._path(key)
+        with self._storing(key, target) as directory:
+            self._put_copy(io.BytesIO(data), directory, target, if_absent)
+
+    @contextmanager
+    def _storing(self, key: str, target: str) -> Iterator[str]:
+        """Make the directory of `target`, yield it, and sync it: a new name is then durable."""
         try:
             directory = self._make_parent(target)
-            staging = os.path.join(directory, new_staging_name())
-            try:
-                with open(staging, "xb") as file:
-                    file.write(data)
-                    file.flush()
-                    self._sync_file(file.fileno())
-                self._publish(staging, target, if_absent)
-            finally:
-                self._remove_quietly(staging)
+            yield directory
             self._sync_directory(directory)
         except FileExistsError as e:
             raise ConflictError(f"{key} exists already", kind=ErrorKind.OBJECT_EXISTS) from e
         except OSError as e:
             raise translate(e, f"storing {key}") from e
 
+    def _put_copy(self, source: BinaryIO, directory: str, target: str, if_absent: bool) -> None:
+        """Write all of `source` to a staging file, sync it, and give it its name."""
+        staging = os.path.join(directory, new_staging_name())
+        try:
+            with open(staging, "xb") as copy:
+                shutil.copyfileobj(source, copy, 1024 * 1024)
+                copy.flush()
+                self._sync_file(copy.fileno())
+            self._publish(staging, target, if_absent)
+        finally:
+            self._remove_quietly(staging)
+
     def _put_link(self, target: str, local_path: str, if_absent: bool) -> bool:
-        """Give the file a second name. Return False if the file system cannot; then nothing has changed."""
+        """Give the file a second name. Return False, and change nothing, if that cannot be done."""
         descriptor = os.open(local_path, os.O_RDONLY)
         try:
             self._sync_file(descriptor)
         finally:
             os.close(descriptor)
-        # Under if_absent the final name is made directly: link(2) is itself atomic and refuses a name that exists.
+        # With `if_absent`, link(2) makes the final name. It is atomic and refuses an existing name.
         name = target if if_absent else os.path.join(os.path.dirname(target), new_staging_name())
         try:
             os.link(local_path, name)
@@ -142,7 +145,8 @@ class LocalStorage:
             try:
                 os.replace(name, target)
             finally:
-                # rename(2) of two names of one file does nothing and leaves both: a repeated put comes here.
+                # A repeated put: if both names are of one file, rename(2) does nothing, and leaves
+                # both.
                 self._remove_quietly(name)
         return True
 
@@ -159,7 +163,8 @@ class LocalStorage:
                 and os.access(os.path.dirname(target), os.W_OK)
             ):
                 raise UnsupportedError(
-                    f"{target}: this file system cannot create a file atomically unless it exists (no hard links)",
+                    f"{target}: this file system cannot create a file atomically unless it exists"
+                    " (no hard links)",
                     kind=ErrorKind.STORAGE_UNSUPPORTED,
                 ) from e
             raise
@@ -191,7 +196,8 @@ class LocalStorage:
         try:
             os.fsync(descriptor)
         except OSError as e:
-            # Some mounted file systems have no fsync of directories: then rename is as durable as they make it.
+            # Some mounted file systems cannot fsync a directory. There a rename is as durable as
+            # the file system makes it.
             if e.errno not in (errno.EINVAL, errno.EOPNOTSUPP, errno.ENOTSUP):
                 raise
         finally:
@@ -199,12 +205,13 @@ class LocalStorage:
 
     @staticmethod
     def _remove_quietly(path: str) -> None:
-        # Runs in `finally`: a staging file that stays is swept by the collection; the first error is the one that matters.
+        # Callers run this in `finally`: the first error is the one that matters. The collection
+        # sweeps a staging file that stays.
         with suppress(OSError):
             os.unlink(path)
 
     def free_bytes(self) -> int:
-        """Return how much space is left where the root is."""
+        """Return how many bytes are free on the file system of the root."""
         path = self.root
         while not os.path.isdir(path) and path != os.path.dirname(path):
             path = os.path.dirname(path)
@@ -238,7 +245,8 @@ class LocalStorage:
         path = self._path(key)
         temporary = os.path.join(os.path.dirname(local_path), new_staging_name())
         try:
-            source = open(path, "rb")  # noqa: SIM115 - closed below; kept apart so that errors name the right side
+            # Opened apart from the copy, so that an error names the right side.
+            source = open(path, "rb")  # noqa: SIM115 - closed below
         except OSError as e:
             raise translate(e, f"reading {key}") from e
         try:

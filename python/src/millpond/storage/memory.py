@@ -1,4 +1,4 @@
-"""Storage in memory: the reference that every other implementation is compared with."""
+"""Storage in memory. Tests compare every other implementation with it."""
 
 from __future__ import annotations
 

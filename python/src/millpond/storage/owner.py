@@ -1,9 +1,10 @@
-"""Whose the state at storage.uri is: `millpond/owner.json` beside it names the Spark checkpoint by which it is changed.
+"""Who owns the state at storage.uri: `millpond/owner.json` beside it names one Spark checkpoint.
 
-    <storage.uri>/<query id>/millpond/owner.json      {"checkpoint": "file:/data/checkpoint"}, sealed
+    <storage.uri>/<query id>/millpond/owner.json    {"checkpoint": "file:/data/checkpoint"}, sealed
 
-A copy of a Spark checkpoint has the query's id and `millpond/storage.json` too, and so would write into the same folder; only the
-place where it lies is its own. Spark tells that place to the driver and to every executor in the same words.
+Only the owner may change the state. A copy of a Spark checkpoint has the query's id and
+`millpond/storage.json` too. So it would write into the same folder. Only its own location tells it
+apart. Spark tells the driver and every executor that location in the same words.
 """
 
 from __future__ import annotations
@@ -11,11 +12,11 @@ from __future__ import annotations
 import os
 import time
 
-from millpond import layout
 from millpond._version import __version__
 from millpond.errors import ConflictError, ErrorKind, NotFoundError, error
-from millpond.layout import parse_root
-from millpond.sealed import seal, unseal
+from millpond.format import layout
+from millpond.format.roots import parse_root
+from millpond.format.sealed import seal, unseal
 from millpond.storage.base import Storage
 from millpond.storage.place import read_place
 from millpond.storage.split import SplitStorage
@@ -25,7 +26,10 @@ _SAME_SCHEMES = {"s3a": "s3", "s3n": "s3"}  # two connectors, one place
 
 
 def canonical(root: str) -> str:
-    """Return the one way to write the URI of a Spark checkpoint. Raises: InvalidInputError: no absolute path or URI."""
+    """Return the URI of a Spark checkpoint in its one canonical form.
+
+    Raises: InvalidInputError: no absolute path or URI.
+    """
     uri = parse_root(root)
     scheme = _SAME_SCHEMES.get(uri.scheme, uri.scheme)
     authority = f"//{uri.authority}" if uri.authority and scheme != "file" else ""
@@ -33,7 +37,10 @@ def canonical(root: str) -> str:
 
 
 def is_same(one: str, other: str) -> bool:
-    """Return whether two URIs are of one place: the same in canonical form, or two names of one local directory."""
+    """Return whether two URIs lead to one place.
+
+    They do if their canonical forms are equal, or if they name one local directory.
+    """
     one, other = canonical(one), canonical(other)
     if one == other:
         return True
@@ -46,7 +53,7 @@ def is_same(one: str, other: str) -> bool:
 
 
 def read_owner(state: Storage) -> str | None:
-    """Return the URI of the Spark checkpoint to which the state belongs; None: nobody has written it down yet.
+    """Return the URI of the Spark checkpoint that owns the state; None: nobody has claimed it yet.
 
     Raises: FormatError: FORMAT_DAMAGED. UnsupportedError: FORMAT_TOO_NEW.
     """
@@ -71,11 +78,13 @@ def owner_record(root: str) -> bytes:
 
 
 def check_owner(storage: Storage, root: str) -> bool:
-    """Return whether it is written down that the state in `storage` belongs to the Spark checkpoint at `root`.
+    """Return whether the Spark checkpoint at `root` owns the state in `storage`; False: nobody.
 
-    Where the state is in the Spark checkpoint itself there is nothing to ask.
+    If the Spark checkpoint holds the state itself, it is the owner.
 
-    Raises: InvalidInputError: STATE_OWNED: it belongs to another. FormatError, UnsupportedError: as `read_owner`.
+    Raises:
+        InvalidInputError: STATE_OWNED: another Spark checkpoint owns it.
+        FormatError, UnsupportedError: as `read_owner`.
     """
     if not isinstance(storage, SplitStorage):
         return True
@@ -85,15 +94,20 @@ def check_owner(storage: Storage, root: str) -> bool:
     if not is_same(owner, root):
         raise error(
             ErrorKind.STATE_OWNED,
-            f"the state at {read_place(storage.spark) or storage.state!r} is that of {owner}, and not of {canonical(root)}",
+            f"the state at {read_place(storage.spark) or storage.state!r} belongs to {owner}, not"
+            f" to {canonical(root)}",
         )
     return True
 
 
 def claim(storage: Storage, root: str) -> None:
-    """See to it that the state in `storage` belongs to the Spark checkpoint at `root`, before it is changed.
+    """Make the Spark checkpoint at `root` the owner of the state in `storage`.
 
-    Raises: InvalidInputError: STATE_OWNED: it belongs to another. FormatError, UnsupportedError: as `read_owner`.
+    Callers do this before they change the state.
+
+    Raises:
+        InvalidInputError: STATE_OWNED: another Spark checkpoint owns it.
+        FormatError, UnsupportedError: as `read_owner`.
     """
     if check_owner(storage, root):
         return

@@ -1,4 +1,4 @@
-"""Parts of large objects move side by side, in a bounded number of threads per storage."""
+"""Runs calls side by side, in a bounded number of threads: the parts of large objects."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ T = TypeVar("T")
 
 
 class Parallel:
-    """At most `workers` calls at a time. Starts no thread before the first call."""
+    """Runs at most `workers` calls at a time. Starts no thread before the first call."""
 
     def __init__(self, workers: int) -> None:
         self._workers = workers
@@ -21,10 +21,9 @@ class Parallel:
         self._pool: ThreadPoolExecutor | None = None
 
     def start(self, calls: Sequence[Callable[[], T]]) -> list[Future[T]]:
-        """Start the calls. Whoever starts them must `end` them."""
-        from concurrent.futures import (
-            ThreadPoolExecutor,
-        )  # not before it is needed: every agent imports this module
+        """Start the calls. The caller must `end` them."""
+        # Start-up time: every agent imports this module, and few have large objects.
+        from concurrent.futures import ThreadPoolExecutor
 
         with self._lock:
             if self._pool is None:
@@ -35,15 +34,22 @@ class Parallel:
 
     @staticmethod
     def end(futures: Sequence[Future[T]]) -> None:
-        """Cancel those that have not begun and wait for the others: afterwards none touches a file any more."""
-        from concurrent.futures import wait
+        """Cancel the calls that have not begun, and wait for the others.
+
+        Afterwards no call touches a file.
+        """
+        from concurrent.futures import wait  # start-up time
 
         for future in futures:
             future.cancel()
         wait(futures)
 
     def run(self, calls: Sequence[Callable[[], T]]) -> list[T]:
-        """Return what the calls return, in order. All have ended when this returns, or raises the error of the first that failed."""
+        """Run the calls, and return their results in order.
+
+        Raises the error of the first call in the list that failed. All calls have ended when this
+        returns or raises.
+        """
         futures = self.start(calls)
         try:
             return [future.result() for future in futures]

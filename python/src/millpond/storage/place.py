@@ -1,21 +1,22 @@
-"""Where the state of a Spark checkpoint is, if not in it: the option storage.uri, and `millpond/storage.json` that remembers it.
+"""Where the state of a Spark checkpoint is, if the option storage.uri puts it elsewhere.
 
-    <checkpoint>/millpond/storage.json      {"uri": "s3://bucket/prefix/<query id>"}, sealed, written once (put if absent)
+    <checkpoint>/millpond/storage.json    {"uri": "s3://bucket/<query id>"}, sealed, written once
 
-Each query gets a folder of its own, so that a session may set storage.uri for all of its queries.
+That file remembers the place. Each query has a folder of its own, so a session may set storage.uri
+for all of its queries.
 """
 
 from __future__ import annotations
 
+import json
 import logging
 import time
 
-from millpond import layout
 from millpond._version import __version__
-from millpond.errors import ConflictError, ErrorKind, InvalidInputError, NotFoundError
-from millpond.layout import parse_root
-from millpond.sealed import seal, unseal
-from millpond.spark_metadata import read_query_id
+from millpond.errors import ConflictError, ErrorKind, FormatError, InvalidInputError, NotFoundError
+from millpond.format import layout, roots
+from millpond.format.roots import parse_root
+from millpond.format.sealed import seal, unseal
 from millpond.storage.base import Storage
 
 log = logging.getLogger(__name__)
@@ -24,39 +25,81 @@ _KIND = "storage"
 
 
 def read_place(spark: Storage) -> str | None:
-    """Return the URI below which the state is, None if it is in the Spark checkpoint. Raises: FormatError, UnsupportedError."""
-    try:
-        data = spark.read(layout.STORAGE_KEY)
-    except NotFoundError:
-        return None
-    return unseal(_KIND, data, name=layout.STORAGE_KEY, damaged=ErrorKind.FORMAT_DAMAGED).string(
-        "uri"
-    )
+    """Return the URI below which the state is; None if it is in the Spark checkpoint.
+
+    Raises: FormatError, UnsupportedError.
+    """
+    record = _record(spark)
+    return _uri(record) if record is not None else None
 
 
 def place_to_read(spark: Storage) -> str | None:
-    """Return as `read_place` where the state is. A savepoint has it in itself, whatever a stranger has put beside its index."""
-    place = read_place(spark)
-    if place is not None:
-        try:
-            spark.stat(layout.SAVEPOINT_KEY)
-            return None
-        except NotFoundError:
-            pass
-    return place
+    """Return where the state is, as `read_place`. A savepoint holds its own state: None.
+
+    In a savepoint this ignores `millpond/storage.json`: only a stranger can have put it there.
+    """
+    record = _record(spark)
+    if record is None:
+        return None
+    try:
+        spark.stat(layout.SAVEPOINT_KEY)
+    except NotFoundError:
+        return _uri(record)
+    return None
+
+
+def _record(spark: Storage) -> bytes | None:
+    try:
+        return spark.read(layout.STORAGE_KEY)
+    except NotFoundError:
+        return None
+
+
+def _uri(record: bytes) -> str:
+    fields = unseal(_KIND, record, name=layout.STORAGE_KEY, damaged=ErrorKind.FORMAT_DAMAGED)
+    return fields.string("uri")
+
+
+def read_query_id(spark: Storage) -> str | None:
+    """Return the id of the query from Spark's file `metadata`; None if it is not there.
+
+    Raises: FormatError: FORMAT_DAMAGED.
+    """
+    try:
+        return query_id_of(spark.read(layout.QUERY_METADATA_KEY))
+    except NotFoundError:
+        return None
+
+
+def query_id_of(metadata: bytes | str) -> str | None:
+    """Return the id of the query from the text of `metadata`.
+
+    Raises: FormatError: FORMAT_DAMAGED.
+    """
+    try:
+        value = json.loads(metadata)["id"]
+    except KeyError:
+        return None
+    except (ValueError, TypeError) as e:
+        raise FormatError(
+            f"{layout.QUERY_METADATA_KEY} is not what Spark writes: {e}",
+            kind=ErrorKind.FORMAT_DAMAGED,
+        ) from e
+    return value if isinstance(value, str) else None
 
 
 def settle_place(
     spark: Storage, uri: str | None, root_uri: str, *, write: bool = True
 ) -> str | None:
-    """Return where the state is, and write it down if `uri` says where a new Spark checkpoint's shall be.
+    """Return where the state is. For a new Spark checkpoint, decide it by `uri` and write it down.
 
     Args:
         spark: the Spark checkpoint.
         uri: option storage.uri.
-        root_uri: of the Spark checkpoint, for messages.
-        write: False: only say where it will be.
-    Raises: InvalidInputError: STORAGE_MOVED: the state is elsewhere than `uri` says; NOT_A_CHECKPOINT: nobody knows whose it is.
+        root_uri: the URI of the Spark checkpoint, for messages.
+        write: False: only say where the state will be.
+    Raises: InvalidInputError: STORAGE_MOVED: the state is elsewhere than `uri` says;
+        NOT_A_CHECKPOINT: the query's id is not there.
     """
     place = read_place(spark)
     if uri is None:
@@ -67,7 +110,8 @@ def settle_place(
             place = _write_place(spark, place, root_uri)
     if _parent(place) != parse_root(uri):
         raise InvalidInputError(
-            f"storage.uri is {uri}, but the Spark checkpoint {root_uri} keeps its state below {place}",
+            f"storage.uri is {uri}, but the Spark checkpoint {root_uri} keeps its state below"
+            f" {place}",
             kind=ErrorKind.STORAGE_MOVED,
         )
     return place
@@ -86,7 +130,8 @@ def _new_place(spark: Storage, uri: str, root_uri: str) -> str:
     query_id = read_query_id(spark)
     if query_id is None:
         raise InvalidInputError(
-            f"storage.uri is set, but {root_uri}/{layout.QUERY_METADATA_KEY}, which tells the id of the query, is not there",
+            f"storage.uri is set, but there is no {root_uri}/{layout.QUERY_METADATA_KEY}, which"
+            " holds the id of the query",
             kind=ErrorKind.NOT_A_CHECKPOINT,
             hint="Put the checkpointLocation where every executor can read it.",
         )
@@ -113,12 +158,12 @@ def _write_place(spark: Storage, place: str, root_uri: str) -> str:
     try:
         spark.put_bytes(layout.STORAGE_KEY, place_record(place), if_absent=True)
     except ConflictError:
-        # Another executor was first; what it wrote rules.
+        # Another executor was first. Its record decides.
         return read_place(spark) or place
     log.info("the state of %s goes to %s", root_uri, place)
     return place
 
 
-def _parent(place: str) -> layout.RootUri:
+def _parent(place: str) -> roots.RootUri:
     uri = parse_root(place)
-    return layout.RootUri(uri.scheme, uri.authority, uri.path.rpartition("/")[0] or "/")
+    return roots.RootUri(uri.scheme, uri.authority, uri.path.rpartition("/")[0] or "/")

@@ -1,4 +1,7 @@
-"""Repeat what may pass: growing pauses with full jitter, until a deadline. Time and chance are injected."""
+"""Repeats an attempt that may succeed later: growing pauses with full jitter, until a deadline.
+
+The caller may inject time and chance.
+"""
 
 from __future__ import annotations
 
@@ -19,7 +22,12 @@ LONGEST_PAUSE_S = 5.0
 
 
 class TransientError(Exception):
-    """An attempt failed in a way that may pass. `cause` is what to tell the user if none succeeds."""
+    """An attempt failed, and a later one may succeed.
+
+    Args:
+        cause: the error for the user, if no attempt succeeds.
+        throttled: the server refused because there are too many requests.
+    """
 
     def __init__(self, cause: Exception, *, throttled: bool = False) -> None:
         super().__init__(str(cause))
@@ -28,9 +36,10 @@ class TransientError(Exception):
 
 
 class Pace:
-    """Slows all threads of a storage down while the server says that it is too much, and lets them speed up again.
+    """Slows all threads of a storage down while the server throttles them.
 
-    Every throttled answer doubles the pause that each request makes before it is sent, every good one shortens it.
+    Each request pauses before it is sent. Every throttled answer doubles the pause, every good one
+    shortens it.
     """
 
     LONGEST_S = 1.0
@@ -43,16 +52,16 @@ class Pace:
 
     @property
     def pause_s(self) -> float:
-        """The longest pause before a request now."""
+        """The longest pause before a request now, in seconds."""
         return self._pause_s
 
     def throttled(self) -> None:
-        """The server refused a request because there are too many."""
+        """Note that the server refused a request because there are too many."""
         with self._lock:
             self._pause_s = min(self.LONGEST_S, max(self._FIRST_S, 2 * self._pause_s))
 
     def served(self) -> None:
-        """The server answered."""
+        """Note that the server answered."""
         if self._pause_s:
             with self._lock:
                 self._pause_s = self._pause_s * 0.8 if self._pause_s > self._GONE_S else 0.0
@@ -63,9 +72,11 @@ class Retry:
     """When to try again.
 
     Args:
-        deadline_ms: no attempt begins later than this after the first one did.
-        clock, sleep, chance: monotonic seconds; a pause in seconds; a number in [0, 1).
-        pace: shared by all requests to one server.
+        deadline_ms: no attempt begins later than this after the first one.
+        clock: returns monotonic seconds.
+        sleep: pauses for a number of seconds.
+        chance: returns a number in [0, 1).
+        pace: all requests to one server share it.
     """
 
     deadline_ms: int = 60_000
@@ -75,10 +86,12 @@ class Retry:
     pace: Pace = field(default_factory=Pace)
 
     def run(self, what: str, attempt: Callable[[], T]) -> T:
-        """Return what `attempt` returns. A TransientError is tried again; the last one's `cause` is raised in the end.
+        """Return what `attempt` returns. Repeat it on a TransientError.
+
+        After the deadline, raise the `cause` of the last one.
 
         Args:
-            what: for the log; no secrets, no signed URLs.
+            what: a name for the log, without secrets or signed URLs.
         """
         end = self.clock() + self.deadline_ms / 1000
         number = 1

@@ -1,9 +1,12 @@
-"""Storage on S3 and what speaks like it. boto3 is behind `s3_client`.
+"""Storage on S3, and on servers with S3's API. `s3_client` alone knows boto3.
 
-A put is one PUT (above a threshold a multipart upload), which is atomic and durable when it is acknowledged. Each carries a
-name of its own (`millpond-put`) and the CRC-32 of the bytes as the object's metadata: if the answer is lost, or `If-None-Match`
-says that the object exists already, the object itself tells whether this very put made it. Deleting and putting are idempotent,
-so everything is repeated until a deadline. Source: docs/guides/s3.md; AWS, "Conditional writes" and "Checking object integrity".
+A put is one PUT; above a threshold it is a multipart upload. S3 makes both atomic, and durable when
+it acknowledges them. Each put has a name of its own (`millpond-put`), and stores it with the CRC-32
+of the bytes in the object's metadata. If the answer gets lost, or `If-None-Match` says that the
+object exists, the object itself tells whether this put made it. Puts and deletions are idempotent,
+so this module repeats requests until a deadline.
+
+Source: docs/guides/s3.md; AWS, "Conditional writes" and "Checking object integrity".
 """
 
 from __future__ import annotations
@@ -18,7 +21,6 @@ from contextlib import suppress
 from functools import partial
 from typing import Any
 
-from millpond.checksums import file_crc32, joined_crc32
 from millpond.errors import (
     ConflictError,
     ErrorKind,
@@ -28,7 +30,8 @@ from millpond.errors import (
     UnavailableError,
     UnsupportedError,
 )
-from millpond.layout import new_staging_name
+from millpond.format.checksums import file_crc32, joined_crc32
+from millpond.format.layout import new_staging_name
 from millpond.storage import s3_errors
 from millpond.storage.base import Copied, ObjectInfo, Storage
 from millpond.storage.keys import check_key, check_prefix
@@ -43,13 +46,13 @@ from millpond.storage.usage import Usage
 log = logging.getLogger(__name__)
 
 MAX_KEY_BYTES = 1024
-# The longest key below a root: state/<op>/<partition>/<store>/sst/<uuid>.sst, with room for a store's name.
+# Room for the longest key below a root: state/<op>/<partition>/<store>/sst/<uuid>.sst.
 _RESERVED_BYTES = 300
 _DELETE_BATCH = 1000
 _CHUNK_BYTES = 1024 * 1024
-_MOST_COPIED_BYTES = 5 * 1024**3  # by one CopyObject
+_MOST_COPIED_BYTES = 5 * 1024**3  # S3's limit for one CopyObject
 _PUT, _CRC = "millpond-put", "millpond-crc32"
-# How long to look whether a put landed whose answers were all lost.
+# If all answers of a put got lost: how long to look whether it made the object.
 _LOOK_MS = 10_000
 
 
@@ -57,10 +60,10 @@ class S3Storage:
     """Objects below `s3://<bucket>/<prefix>`.
 
     Args:
-        bucket: must exist.
+        bucket: it must exist.
         prefix: without slashes at its ends; "" for the whole bucket.
-        retry: how long to repeat.
-    Raises: InvalidInputError: INVALID_ARGUMENT: a prefix too long for the keys below it.
+        retry: how long to repeat requests.
+    Raises: InvalidInputError: INVALID_ARGUMENT: the prefix is too long for the keys below it.
     """
 
     def __init__(
@@ -81,8 +84,8 @@ class S3Storage:
         self._parallel = Parallel(settings.connections)
         if len(self._root.encode()) > MAX_KEY_BYTES - _RESERVED_BYTES:
             raise InvalidInputError(
-                f"s3://{bucket}/{prefix}: {len(self._root.encode())} bytes; keys below it would be longer than the "
-                f"{MAX_KEY_BYTES} that S3 allows",
+                f"s3://{bucket}/{prefix}: {len(self._root.encode())} bytes; keys below it would be"
+                f" longer than the {MAX_KEY_BYTES} that S3 allows",
                 kind=ErrorKind.INVALID_ARGUMENT,
                 hint=f"Choose a path of at most {MAX_KEY_BYTES - _RESERVED_BYTES} bytes.",
             )
@@ -133,14 +136,17 @@ class S3Storage:
         self._settled(target, metadata[_PUT], if_absent, send)
 
     def _settled(self, target: str, name: str, if_absent: bool, send: Any) -> None:
-        """Run `send(condition)`, the request that makes the object, and find out whether it did, whatever it answered."""
+        """Run `send(condition)`, the request that makes the object, and make sure that it did.
+
+        Raises: ConflictError: another put made the object. MillpondError: no put of this call did.
+        """
         condition = "*" if if_absent and self._conditional else None
         if if_absent and condition is None:
             self._refuse_existing(target)
         try:
             send(condition)
         except Refused as e:
-            # Either somebody was first, or an earlier attempt of this put was, and its answer got lost.
+            # Another put was first. Or an earlier attempt of this put was, and its answer got lost.
             if not self._made_by(target, name):
                 raise self._exists(target) from e
         except UnsupportedError as e:
@@ -174,7 +180,10 @@ class S3Storage:
         )
 
     def _landed(self, target: str, name: str, lost: MillpondError) -> bool:
-        """Look, for a while, whether the put called `name` made the object. Raises `lost` if that cannot be found out."""
+        """Look for a while whether the put `name` made the object.
+
+        Raises `lost` if the server does not answer.
+        """
         try:
             return self._made_by(
                 target,
@@ -193,7 +202,8 @@ class S3Storage:
 
     def _put_parts(self, target: str, descriptor: int, local_path: str, if_absent: bool) -> None:
         if if_absent:
-            # Ceph 16 accepts the condition on CompleteMultipartUpload and ignores it. A look costs little beside an upload.
+            # Ceph 16 accepts the condition on CompleteMultipartUpload, and ignores it. So look
+            # first: that costs little beside an upload.
             self._refuse_existing(target)
         size_bytes = os.fstat(descriptor).st_size
         metadata = _metadata(file_crc32(local_path))
@@ -225,7 +235,8 @@ class S3Storage:
             self._call(
                 "CompleteMultipartUpload",
                 target,
-                # An upload that is gone was completed by an earlier attempt, unless somebody removed it: the object tells.
+                # If the upload is gone, an earlier attempt completed it, or somebody removed it.
+                # The object tells which.
                 expect=s3_errors.PRECONDITION | s3_errors.NO_UPLOAD,
                 Key=target,
                 UploadId=upload_id,
@@ -254,7 +265,8 @@ class S3Storage:
                 **self._client.read_args,
             )
         except (MillpondError, TransientError, Refused) as e:
-            # The error that led here is the one that matters; a lifecycle rule of the bucket removes what is left.
+            # The error that led here is the one that matters. A lifecycle rule of the bucket
+            # removes the parts.
             log.warning(
                 "%s: the parts of an upload that failed are left behind: %s",
                 self._client.where(target),
@@ -269,7 +281,7 @@ class S3Storage:
         found = source._head(origin)
         size_bytes, crc32 = int(found["ContentLength"]), found.get("Metadata", {}).get(_CRC)
         if crc32 is None or size_bytes > _MOST_COPIED_BYTES:
-            return None  # not one of ours, or too large for one request
+            return None  # Millpond did not write it, or it is too large for one request
         metadata = _metadata(int(crc32, 16))
 
         def send(_: str | None) -> None:
@@ -284,7 +296,7 @@ class S3Storage:
                 MetadataDirective="REPLACE",
                 **self._client.write_args,
             )
-            if "CopyObjectResult" not in answer:  # it took the request for a PUT of nothing
+            if "CopyObjectResult" not in answer:  # the server took it for a PUT of nothing
                 raise UnsupportedError(
                     f"{self._client.where(target)}: the server does not copy objects",
                     kind=ErrorKind.STORAGE_UNSUPPORTED,
@@ -292,7 +304,7 @@ class S3Storage:
 
         try:
             self._settled(target, metadata[_PUT], False, send)
-        except ConflictError as e:  # the source is another object by now
+        except ConflictError as e:  # somebody replaced the source meanwhile
             raise NotFoundError(
                 f"{source._client.where(origin)} was replaced", kind=ErrorKind.OBJECT_NOT_FOUND
             ) from e
@@ -307,7 +319,7 @@ class S3Storage:
             answer = self._send("GetObject", target, Key=target, **self._client.read_args)
             return self._receive(answer["Body"], target), answer.get("Metadata", {}).get(_CRC)
 
-        for _ in range(2):  # what is damaged on its way is whole the second time
+        for _ in range(2):  # if the network damaged the bytes, the second time they are whole
             data, expected = self._retry.run(f"GetObject {key}", fetch)
             if expected is None or int(expected, 16) == zlib.crc32(data):
                 return data
@@ -332,7 +344,10 @@ class S3Storage:
             return b""  # the object ends before `start`
 
     def _get_range(self, target: str, start: int, length: int, tag: str | None = None) -> Any:
-        """Send one GET. Raises: Refused: nothing there, or, with `tag`, another object than the one with that tag."""
+        """Send one GET for a range of bytes.
+
+        Raises: Refused: the object ends before `start`, or its tag is not `tag`.
+        """
         return self._send(
             "GetObject",
             target,
@@ -348,7 +363,7 @@ class S3Storage:
         temporary = os.path.join(os.path.dirname(local_path), new_staging_name())
         try:
             for _ in range(3):
-                with suppress(Refused):  # replaced while it was fetched: from the start
+                with suppress(Refused):  # somebody replaced the object meanwhile: begin again
                     crc32 = self._download(target, temporary)
                     if crc32 is not None:
                         os.replace(temporary, local_path)
@@ -361,7 +376,10 @@ class S3Storage:
                 os.unlink(temporary)
 
     def _download(self, target: str, path: str) -> int | None:
-        """Write the object to `path`. Return the CRC-32 of its bytes, None if they are not those that were stored."""
+        """Write the object to `path`, and return the CRC-32 of its bytes.
+
+        None if the bytes differ from those that the put stored.
+        """
         first_bytes = self._settings.multipart_bytes
         descriptor = os.open(path, os.O_RDWR | os.O_CREAT | os.O_TRUNC | os.O_CLOEXEC, 0o644)
         try:
@@ -370,7 +388,7 @@ class S3Storage:
                     "GetObject", lambda: self._get_range(target, 0, first_bytes)
                 )
             except Refused:
-                # No first byte: the object is empty, which S3 refuses to give a range of.
+                # There is no first byte: S3 gives no range of an empty object.
                 return 0 if self._head(target)["ContentLength"] == 0 else None
             total, tag = _total_bytes(answer), answer["ETag"]
             first = min(first_bytes, total) if "ContentRange" in answer else total
@@ -411,7 +429,10 @@ class S3Storage:
             crc32 = zlib.crc32(data, crc32)
             copied += len(data)
         if copied != length:
-            short = f"{self._client.where(target)}: GetObject: {copied} bytes came, {length} were asked for"
+            short = (
+                f"{self._client.where(target)}: GetObject: {copied} bytes came, {length} were"
+                " asked for"
+            )
             raise TransientError(UnavailableError(short, kind=ErrorKind.STORAGE_UNAVAILABLE))
         return crc32
 
@@ -444,7 +465,7 @@ class S3Storage:
             )
             for entry in page.get("Contents", ()):
                 key: str = entry["Key"][len(self._root) :]
-                # Consoles and Hadoop make empty objects that stand for directories.
+                # Consoles and Hadoop make empty objects as directories. They are none of ours.
                 if key and not key.endswith("/"):
                     modified_ms, tag = _ms(entry["LastModified"]), entry.get("ETag", "").strip('"')
                     yield ObjectInfo(key, entry["Size"], modified_ms, tag)
@@ -494,7 +515,8 @@ class S3Storage:
         target = self._root + check_key(key)
         if len(target.encode()) > MAX_KEY_BYTES:
             raise InvalidInputError(
-                f"{self._client.where(target)}: a key of {len(target.encode())} bytes, S3 allows {MAX_KEY_BYTES}",
+                f"{self._client.where(target)}: a key of {len(target.encode())} bytes, S3 allows"
+                f" {MAX_KEY_BYTES}",
                 kind=ErrorKind.INVALID_ARGUMENT,
                 hint="Shorten the path of the Spark checkpoint.",
             )
@@ -513,7 +535,7 @@ def _checksum(crc32: int) -> str:
 
 
 def _ms(moment: Any) -> int:
-    # Whole seconds: a listing may say it to the millisecond, the object itself cannot.
+    # Whole seconds: a listing may have milliseconds, the answer about one object has none.
     return int(moment.timestamp()) * 1000
 
 

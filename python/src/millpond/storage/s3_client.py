@@ -1,4 +1,7 @@
-"""The only importer of boto3: one client of S3, its settings, and what its errors mean. Nothing here repeats a request."""
+"""One client of S3: its settings, its requests, its errors. The only module that imports boto3.
+
+It never repeats a request.
+"""
 
 from __future__ import annotations
 
@@ -20,15 +23,15 @@ from millpond.storage.retry import Pace, TransientError
 from millpond.storage.settings import S3Credentials, S3Settings
 
 _CONNECT_TIMEOUT_S = 5
-_READ_TIMEOUT_S = 20  # of one wait on the socket, not of a whole body
-# Requests of tasks that commit, beside the parts in flight.
+_READ_TIMEOUT_S = 20  # for one wait on the socket, not for a whole body
+# Connections for tasks that commit, beside those of the parts in flight.
 _SPARE_CONNECTIONS = 32
 
 PAYS = {"RequestPayer": "requester"}
 
 
 class Refused(Exception):
-    """An answer that the caller expects and handles: `code` is the server's."""
+    """An answer that the caller expects and handles. `code` is the server's."""
 
     def __init__(self, code: str) -> None:
         super().__init__(code)
@@ -39,7 +42,7 @@ class S3Client:
     """One boto3 client, made at the first request. Thread-safe.
 
     Args:
-        bucket: every request is about it.
+        bucket: the bucket of every request.
     """
 
     def __init__(self, bucket: str, settings: S3Settings) -> None:
@@ -60,7 +63,10 @@ class S3Client:
         return f"s3://{self.bucket}/{key}"
 
     def shares_server_with(self, other: S3Client) -> bool:
-        """Whether one server, with one set of credentials, answers both: it can copy from bucket to bucket."""
+        """Return whether one server, with one set of credentials, answers both clients.
+
+        Such a server can copy from bucket to bucket.
+        """
         mine, theirs = self._settings, other._settings
         return (mine.endpoint, mine.credentials) == (theirs.endpoint, theirs.credentials)
 
@@ -70,12 +76,17 @@ class S3Client:
         """Send one request about `key` and return the parsed answer.
 
         Args:
-            operation: name in S3's API, `PutObject`.
-            expect: codes of the server that are raised as `Refused`.
-            parameters: beside Bucket; None is left out. Key is given if the operation takes one.
-        Raises: TransientError: the same may succeed later. MillpondError: it will not.
+            operation: its name in S3's API, such as `PutObject`.
+            key: the object's key, for messages.
+            expect: codes of the server to raise as `Refused`.
+            parameters: those of the operation, except Bucket. None means: leave it out.
+        Raises:
+            Refused: the server answered with a code of `expect`.
+            TransientError: the same request may succeed later.
+            MillpondError: it will not.
         """
         client = self._get()
+        # Start-up time: boto3, an extra.
         from botocore import exceptions, xform_name
         from botocore.parsers import ResponseParserError
 
@@ -101,7 +112,10 @@ class S3Client:
             raise UnavailableError(
                 f"{where}: {operation}: {e}",
                 kind=ErrorKind.STORAGE_DENIED,
-                hint="boto3 finds no credentials: set fs.s3a.access.key and fs.s3a.secret.key in Spark, or give the executors a role.",
+                hint=(
+                    "boto3 finds no credentials: set fs.s3a.access.key and fs.s3a.secret.key in"
+                    " Spark, or give the executors a role."
+                ),
             ) from e
         except (exceptions.ParamValidationError, exceptions.UnsupportedS3ConfigurationError) as e:
             raise InvalidInputError(
@@ -113,8 +127,11 @@ class S3Client:
             raise _passing(operation, where, e) from e
 
     def read_some(self, body: Any, key: str, amount: int | None = None) -> bytes:
-        """Return up to `amount` bytes of a body, b"" at its end. Raises: TransientError: the connection broke."""
-        from botocore import exceptions
+        """Return up to `amount` bytes of a body; b"" at its end.
+
+        Raises: TransientError: the connection broke.
+        """
+        from botocore import exceptions  # start-up time
 
         try:
             data: bytes = body.read(amount)
@@ -129,7 +146,7 @@ class S3Client:
             return self._client
 
     def _make(self) -> Any:
-        try:
+        try:  # here and not above for start-up time
             import boto3
             from botocore import UNSIGNED
             from botocore.config import Config
@@ -138,25 +155,27 @@ class S3Client:
                 f"s3://{self.bucket} needs the package boto3: {e}",
                 kind=ErrorKind.STORAGE_PACKAGE_MISSING,
             ) from e
-        # At its most talkative, boto3 logs headers, a session token among them.
+        # At level DEBUG boto3 logs headers, and with them a session token.
         for name in ("boto3", "botocore", "urllib3", "s3transfer"):
             logging.getLogger(name).setLevel(logging.WARNING)
         settings, credentials = self._settings, self._settings.credentials or S3Credentials()
         config = Config(
             region_name=settings.region,
             signature_version=UNSIGNED if credentials.anonymous else "s3v4",
-            # The signature covers the SHA-256 of each body, which the server compares; over https too.
+            # The signature covers the SHA-256 of each body, and the server compares it. Over https
+            # too.
             s3={
                 "addressing_style": "path" if settings.path_style else "auto",
                 "payload_signing_enabled": True,
             },
-            # One attempt: `storage.retry` decides about more. (boto3's own "adaptive" mode falls to a request in two seconds.)
+            # One attempt: `storage.retry` decides about more. boto3's own "adaptive" mode falls to
+            # one request in two seconds.
             retries={"mode": "standard", "total_max_attempts": 1},
             connect_timeout=_CONNECT_TIMEOUT_S,
             read_timeout=_READ_TIMEOUT_S,
             max_pool_connections=settings.connections + _SPARE_CONNECTIONS,
             tcp_keepalive=True,
-            # Sums are sent and compared by Millpond itself: servers differ in what they make of boto3's.
+            # Millpond itself sends and compares check sums: servers disagree about boto3's.
             request_checksum_calculation="when_required",
             response_checksum_validation="when_required",
             user_agent_extra=f"millpond/{__version__}",
@@ -180,9 +199,7 @@ class S3Client:
                 kind=ErrorKind.STORAGE_MISCONFIGURED,
                 hint="Correct the option storage.s3.endpoint: http://host:port or https://host.",
             ) from e
-        except (
-            Exception
-        ) as e:  # boto3 raises whatever a profile, a file or a metadata service made of itself
+        except Exception as e:  # a bad profile, file or metadata service: boto3 raises anything
             raise UnavailableError(
                 f"s3://{self.bucket}: boto3 cannot be set up: {type(e).__name__}: {e}",
                 kind=ErrorKind.STORAGE_UNAVAILABLE,
@@ -192,12 +209,16 @@ class S3Client:
 
 @lru_cache(maxsize=32)
 def shared_client(bucket: str, settings: S3Settings) -> S3Client:
-    """Return the one client of this process for a bucket: to make one takes a tenth of a second, and connections are kept."""
+    """Return this process's one client for a bucket with these settings.
+
+    To make a client takes a tenth of a second. A shared client also keeps its connections.
+    """
     return S3Client(bucket, settings)
 
 
 def _assuming(session: Any, credentials: S3Credentials, region: str | None) -> Any:
-    """Return a session with credentials of the role, which renew themselves before they expire."""
+    """Return a session with the role's credentials. They renew themselves before they expire."""
+    # Start-up time: few jobs assume a role.
     import boto3
     from botocore.credentials import AssumeRoleCredentialFetcher, DeferredRefreshableCredentials
     from botocore.session import Session
@@ -221,12 +242,16 @@ def _assuming(session: Any, credentials: S3Credentials, region: str | None) -> A
 
 
 def _passing(operation: str, where: str, e: Exception) -> MillpondError | TransientError:
-    # Connection refused, reset, timed out, a name that does not resolve, a body cut off, credentials that could not be renewed.
+    # For example: connection refused, reset or timed out; a name that does not resolve; a body cut
+    # off; credentials that could not be renewed.
     text = " ".join(str(e).split())
     return TransientError(
         UnavailableError(
             f"{where}: {operation}: {text}",
             kind=ErrorKind.STORAGE_UNAVAILABLE,
-            hint="Check the option storage.s3.endpoint and the network between the executors and the storage.",
+            hint=(
+                "Check the option storage.s3.endpoint and the network between the executors and the"
+                " storage."
+            ),
         )
     )

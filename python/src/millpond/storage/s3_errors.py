@@ -1,4 +1,4 @@
-"""What an answer of an S3 server means: a Millpond error, and whether it may pass. Free of boto3."""
+"""What an error answer of an S3 server means, and whether to try again. Free of boto3."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ from millpond.errors import (
 )
 from millpond.storage.retry import TransientError
 
-# Which right an operation needs, where it is not simply `s3:` and its name.
+# The right that an operation needs, if it is not `s3:` and the operation's name.
 _RIGHTS = {
     "HeadObject": "s3:GetObject",
     "ListObjectsV2": "s3:ListBucket",
@@ -40,7 +40,7 @@ _PASSING = {
     "RequestTimeout",
     "OperationAborted",
     "ConditionalRequestConflict",
-    # The body was damaged on its way.
+    # The network damaged the body.
     "BadDigest",
     "XAmzContentChecksumMismatch",
     "XAmzContentSHA256Mismatch",
@@ -88,14 +88,17 @@ def classify(
     region: str = "",
     exists_unknown: bool = False,
 ) -> MillpondError | TransientError:
-    """Return the error for an answer of the server; a TransientError if the same request may succeed later.
+    """Return the error for an answer of the server.
+
+    It is a TransientError if the same request may succeed later.
 
     Args:
-        operation: name in S3's API.
+        operation: its name in S3's API.
         where: `s3://bucket/key`.
-        code, message: of the answer's body; the code is the status where there is no body.
-        region: that the server says the bucket is in.
-        exists_unknown: the operation reads one object, so a refusal may hide that it is not there.
+        code: from the answer's body; the HTTP status if there is no body.
+        message: from the answer's body.
+        region: the bucket's region, if the server told it.
+        exists_unknown: the operation reads one object; S3 may refuse because it is not there.
     """
     text = f"{where}: {operation}: {code}" + (f": {message}" if message and message != code else "")
     bucket = where.removeprefix("s3://").partition("/")[0]
@@ -105,27 +108,39 @@ def classify(
         return InvalidInputError(text, kind=ErrorKind.STORAGE_BUCKET_MISSING)
     if code in _ABSENT:
         if code == "404" and operation != "HeadObject":
-            # S3 says what there is not, in XML; only the answer to HEAD has no body.
+            # S3 says in XML what is not there. Only its answer to HEAD has no body.
             return _not_s3(text)
         return NotFoundError(text, kind=ErrorKind.OBJECT_NOT_FOUND)
     if code in _DENIED:
-        also = f" (and s3:ListBucket on arn:aws:s3:::{bucket}, without which S3 refuses what is not there)"
+        also = (
+            f" (and s3:ListBucket on arn:aws:s3:::{bucket}, without which S3 refuses what is not"
+            " there)"
+        )
         return UnavailableError(
             text,
             kind=ErrorKind.STORAGE_DENIED,
-            hint=f"Grant {right} on {resource}{also if exists_unknown else ''} to the credentials that are used.",
+            hint=(
+                f"Grant {right} on {resource}{also if exists_unknown else ''} to the credentials"
+                " that are used."
+            ),
         )
     if code in _EXPIRED:
         return UnavailableError(
             text,
             kind=ErrorKind.STORAGE_DENIED,
-            hint="The session token has expired: hand over a new one, or let boto3 find credentials that renew themselves.",
+            hint=(
+                "The session token has expired: hand over a new one, or let boto3 find credentials"
+                " that renew themselves."
+            ),
         )
     if code in _BAD_KEYS:
         return UnavailableError(
             text,
             kind=ErrorKind.STORAGE_DENIED,
-            hint="The server does not know these credentials: check fs.s3a.access.key and fs.s3a.secret.key, or boto3's environment.",
+            hint=(
+                "The server does not know these credentials: check fs.s3a.access.key and"
+                " fs.s3a.secret.key, or boto3's environment."
+            ),
         )
     if code == "RequestTimeTooSkewed":
         return UnavailableError(
@@ -137,7 +152,7 @@ def classify(
         return InvalidInputError(
             text + (f" (the bucket is in {region})" if region else ""),
             kind=ErrorKind.STORAGE_MISCONFIGURED,
-            hint=f"Set the option storage.s3.region{f' to {region}' if region else ' to the region of the bucket'}.",
+            hint=(f"Set the option storage.s3.region to {region or 'the region of the bucket'}."),
         )
     if code in _FULL:
         return UnavailableError(text, kind=ErrorKind.STORAGE_FULL)
@@ -149,7 +164,10 @@ def classify(
         return UnsupportedError(
             text,
             kind=ErrorKind.STORAGE_UNSUPPORTED,
-            hint="This server lacks what Millpond needs, or is no S3 server: run `millpond storage check <uri>`.",
+            hint=(
+                "This server lacks what Millpond needs, or is no S3 server: run `millpond storage"
+                " check <uri>`."
+            ),
         )
     unavailable = UnavailableError(text, kind=ErrorKind.STORAGE_UNAVAILABLE)
     if code in _PASSING or status >= 500 or status == 429:
@@ -159,20 +177,20 @@ def classify(
 
 def _not_s3(text: str) -> InvalidInputError:
     return InvalidInputError(
-        f"{text}: the answer is not one of S3",
+        f"{text}: this answer does not come from S3",
         kind=ErrorKind.STORAGE_MISCONFIGURED,
         hint="Check the option storage.s3.endpoint: another service answers there.",
     )
 
 
 def unparsable(operation: str, where: str, message: str) -> MillpondError:
-    """Return the error for an answer that is no S3 at all."""
+    """Return the error for an answer that does not come from an S3 server."""
     return _not_s3(f"{where}: {operation}: {message}")
 
 
 def damaged(key: str, where: str) -> MillpondError:
-    """Return the error for an object whose bytes are not those that were stored, of the kind of the file."""
-    message = f"{where}: its check sum is not the one that it was stored with"
+    """Return the error for an object whose bytes changed since the put. Its kind is the file's."""
+    message = f"{where}: its check sum differs from the one in its metadata"
     if key.endswith(".sst"):
         return FormatError(message, kind=ErrorKind.SST_DAMAGED)
     if key.endswith(".changelog"):

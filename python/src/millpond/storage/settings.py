@@ -1,4 +1,7 @@
-"""How to reach a storage: Millpond's options, and what Spark was told about S3 (`fs.s3a.*`). Pure: reads no environment."""
+"""How to reach a storage: from Millpond's options and Spark's Hadoop settings (`fs.s3a.*`).
+
+Pure: reads no environment.
+"""
 
 from __future__ import annotations
 
@@ -10,7 +13,7 @@ from millpond.errors import ErrorKind, InvalidInputError
 
 _S3A = "fs.s3a."
 _S3A_BUCKET = "fs.s3a.bucket."
-# What the shim hands over (S3Access.scala).
+# The settings that the shim hands over (S3Access.scala).
 _NAMES = (
     "access.key",
     "secret.key",
@@ -37,7 +40,7 @@ _KMS = {
 
 
 class Secret:
-    """A text that no log, message or traceback shows: only `reveal` does."""
+    """A text that no log, message or traceback shows. Only `reveal` returns it."""
 
     __slots__ = ("_text",)
 
@@ -61,7 +64,7 @@ class Secret:
 
 
 class HandedOver(dict[str, str]):
-    """Entries of Spark's Hadoop configuration, keys to the storage among them: nothing shows their values."""
+    """Entries of Spark's Hadoop configuration. Some are secrets, so its text hides all values."""
 
     def __repr__(self) -> str:
         return f"HandedOver({sorted(self)})"
@@ -71,12 +74,12 @@ class HandedOver(dict[str, str]):
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class S3Credentials:
-    """Keys handed over by Spark. `role_arn`: a role to assume with them, or with those of boto3's own chain if there are none."""
+    """The credentials that Spark hands over."""
 
     access_key: Secret | None = None
     secret_key: Secret | None = None
     session_token: Secret | None = None
-    role_arn: str | None = None
+    role_arn: str | None = None  # a role to assume with the keys; without keys, by boto3's chain
     role_session: str = "millpond"
     sts_endpoint: str | None = None
     anonymous: bool = False
@@ -84,7 +87,7 @@ class S3Credentials:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class S3Settings:
-    """How to reach S3. None: what boto3 finds by itself (environment, profile, instance)."""
+    """How to reach S3. None: boto3 finds it by itself (environment, profile, instance)."""
 
     endpoint: str | None = None
     region: str | None = None
@@ -101,13 +104,16 @@ class S3Settings:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class StorageSettings:
-    """How to reach the storage of one Spark checkpoint. Two with equal fields may share connections."""
+    """How to reach the storage of one Spark checkpoint.
+
+    Storages with equal settings may share connections.
+    """
 
     uri: str | None = None  # option storage.uri
     fsync: bool = True
     deadline_ms: int = 60_000
     s3: S3Settings = S3Settings()
-    s3_of_buckets: tuple[tuple[str, S3Settings], ...] = ()  # where a bucket has settings of its own
+    s3_of_buckets: tuple[tuple[str, S3Settings], ...] = ()  # buckets with settings of their own
 
     def s3_of(self, bucket: str) -> S3Settings:
         """Return how to reach one bucket."""
@@ -117,10 +123,10 @@ class StorageSettings:
 def storage_settings(
     options: Mapping[str, OptionValue] | None = None, hadoop: Mapping[str, str] | None = None
 ) -> StorageSettings:
-    """Return the settings that resolved options (`config.resolve`) and Spark's Hadoop configuration make. Options win.
+    """Return the settings from Millpond's options and Spark's Hadoop configuration.
 
     Args:
-        options: by short name; None: the defaults.
+        options: resolved (`config.resolve`), by short name; None: the defaults. Options win.
         hadoop: entries below `fs.s3a.`; those below `fs.s3a.bucket.<name>.` win for their bucket.
     Raises: InvalidInputError: INVALID_OPTION.
     """
@@ -139,7 +145,7 @@ def storage_settings(
 
 
 def _of_buckets(hadoop: Mapping[str, str]) -> dict[str, dict[str, str]]:
-    """Return the entries of single buckets, by bucket, under the names that they have for all."""
+    """Return the entries of single buckets, by bucket. Each gets its name without the bucket."""
     found: dict[str, dict[str, str]] = {}
     for key, value in hadoop.items():
         if key.startswith(_S3A_BUCKET):
@@ -156,7 +162,8 @@ def _s3(options: Mapping[str, OptionValue], hadoop: Mapping[str, str]) -> S3Sett
     endpoint = _text(options["storage.s3.endpoint"]) or _endpoint(hadoop)
     path_style = options["storage.s3.pathStyle"]
     if path_style is None:
-        # Hadoop's own default, false, cannot be told from a user's: a server of one's own rarely has a name for every bucket.
+        # Nobody can tell Hadoop's default, false, from a user's choice. A private server rarely has
+        # a host name for every bucket, so it gets path style.
         path_style = _true(hadoop, "path.style.access") or (
             endpoint is not None and "amazonaws.com" not in endpoint
         )
@@ -198,7 +205,8 @@ def _credentials(hadoop: Mapping[str, str]) -> S3Credentials | None:
 
     access_key, secret_key = secret("access.key"), secret("secret.key")
     role_arn = hadoop.get(f"{_S3A}assumed.role.arn") or None
-    # Hadoop's list of providers names many; two of them say something that boto3's chain does not find out by itself.
+    # Of Hadoop's providers, two say something that boto3's chain does not find out by itself:
+    # anonymous access, and a role to assume.
     providers = hadoop.get(f"{_S3A}aws.credentials.provider", "")
     anonymous = "AnonymousAWSCredentialsProvider" in providers and access_key is None
     if role_arn is not None and "AssumedRole" not in providers:
@@ -218,7 +226,7 @@ def _credentials(hadoop: Mapping[str, str]) -> S3Credentials | None:
 
 def _endpoint(hadoop: Mapping[str, str]) -> str | None:
     endpoint = hadoop.get(f"{_S3A}endpoint", "").strip()
-    # Hadoop's names for "no endpoint of one's own": the region says it all.
+    # Hadoop's names for AWS itself: there the region is enough.
     if not endpoint or endpoint in ("s3.amazonaws.com", "central"):
         return None
     if "://" in endpoint:

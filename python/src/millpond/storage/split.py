@@ -1,21 +1,25 @@
-"""A Spark checkpoint in two places: Spark's own logs in one, Millpond's state in the other. Callers see one."""
+"""A Spark checkpoint in two places: Spark's own logs in one, Millpond's state in the other.
+
+Callers see one storage.
+"""
 
 from __future__ import annotations
 
 import heapq
 from collections.abc import Iterable, Iterator
 
-from millpond import layout
+from millpond.format import layout
 from millpond.storage.base import Copied, ObjectInfo, Storage
 from millpond.storage.keys import check_key, check_prefix
 from millpond.storage.usage import usage_of
 
 
 class SplitStorage:
-    """Routes each key to the one place where it belongs; what lies in the other under such a key is not seen.
+    """Routes each key to the one place where it belongs. Ignores such an object in the other place.
 
     Args:
-        spark: the Spark checkpoint: metadata, offsets, commits, operator metadata, `millpond/storage.json`.
+        spark: the Spark checkpoint: metadata, offsets, commits, operator metadata,
+            `millpond/storage.json`.
         state: everything else: format.json, collections, pins, the stores' files.
     """
 
@@ -78,5 +82,5 @@ class SplitStorage:
 
 
 def side_of(storage: Storage, key: str) -> Storage:
-    """Return the storage that keeps the object `key`: `storage` itself, or one of its two places."""
+    """Return the storage that keeps the object `key`: `storage`, or one of its two places."""
     return storage.side_of(key) if isinstance(storage, SplitStorage) else storage

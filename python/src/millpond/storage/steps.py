@@ -1,4 +1,4 @@
-"""What Millpond does with a storage, done once: which of it is possible, how long it takes, and whether a query may start on it."""
+"""Tries a storage: what Millpond can do with it, how long that takes, whether a query may start."""
 
 from __future__ import annotations
 
@@ -7,21 +7,21 @@ from collections.abc import Callable
 from dataclasses import dataclass
 
 from millpond.errors import ErrorKind, InvalidInputError, MillpondError, NotFoundError
-from millpond.layout import new_probe_key
+from millpond.format.layout import new_probe_key
 from millpond.storage.base import Storage
 
 
 @dataclass(frozen=True, slots=True)
 class Step:
-    """One thing that Millpond does with a storage. `error` None: it can be done here."""
+    """One operation that Millpond tried on a storage."""
 
     name: str
     ms: float
-    error: MillpondError | None
+    error: MillpondError | None  # None: it works
 
 
 def run_steps(storage: Storage) -> list[Step]:
-    """Do once what Millpond does, in its order, until something fails; remove it again."""
+    """Try each operation once, in Millpond's order, until one fails. The last ones clean up."""
     key = "state/0/0/1.changelog"
     body = bytes(range(256)) * 4
     todo: list[tuple[str, Callable[[], object]]] = [
@@ -48,11 +48,12 @@ def run_steps(storage: Storage) -> list[Step]:
 
 
 def probe(storage: Storage) -> None:
-    """Look for an object that is not there, write it, delete it: what a query cannot do without, in three requests.
+    """Try in three requests what every query needs: read an absent object, write it, delete it.
 
-    No listing: that of a large bucket takes time, and S3 says that an object is absent only to those who may list.
+    It lists nothing, because to list a large bucket takes time. The read tries the right to list
+    too: without it S3 does not say that an object is absent.
 
-    Raises: MillpondError: what fails, with the right that is missing.
+    Raises: MillpondError: the request that fails, with the right that is missing.
     """
     key = new_probe_key()
     try:
@@ -61,7 +62,8 @@ def probe(storage: Storage) -> None:
         pass
     else:
         raise InvalidInputError(
-            f"{storage!r}: there is an answer for {key}, which was never written: no S3 server is there",
+            f"{storage!r}: the server has an answer for {key}, which nobody wrote: it is no S3"
+            " server",
             kind=ErrorKind.STORAGE_MISCONFIGURED,
             hint="Check the option storage.s3.endpoint: another service answers there.",
         )

@@ -1,4 +1,7 @@
-"""What a storage was asked: requests by price class, and bytes. Every attempt counts, because every attempt is paid."""
+"""Counts the requests to a storage by price class, and their bytes.
+
+Every attempt counts, because S3 charges for every attempt.
+"""
 
 from __future__ import annotations
 
@@ -35,19 +38,22 @@ class Usage:
             self._counts["sent_bytes"] += size_bytes
 
     def received(self, size_bytes: int) -> None:
-        """Count a part of a body."""
+        """Count `size_bytes` of a body that came."""
         with self._lock:
             self._counts["received_bytes"] += size_bytes
 
     def take(self) -> dict[str, int]:
-        """Return `put_requests`, `get_requests`, `list_requests`, `delete_requests`, `sent_bytes`, `received_bytes` since the last
-        time, without those that are 0."""
+        """Return the counts since the last call, without those that are 0.
+
+        Names: `put_requests`, `get_requests`, `list_requests`, `delete_requests`, `sent_bytes`,
+        `received_bytes`.
+        """
         with self._lock:
             counts, self._counts = self._counts, Counter()
         return {name: count for name, count in counts.items() if count}
 
 
 def usage_of(storage: Storage) -> Usage | None:
-    """Return the counters of a storage, None if it has none."""
+    """Return the counters of a storage; None if it has none."""
     usage = getattr(storage, "usage", None)
     return usage if isinstance(usage, Usage) else None

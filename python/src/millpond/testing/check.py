@@ -1,30 +1,22 @@
-"""Run the contract of storages (`storage_contract`) against a place of the user's, and report instead of failing. Needs pytest."""
+"""Run the contract of storages (`storage_contract`) on a user's storage. Reports failures instead
+of raising them. Needs pytest.
+"""
 
 from __future__ import annotations
 
 import os
 import tempfile
 from collections.abc import Callable, Iterator
-from dataclasses import dataclass
 
 import pytest
 
 from millpond.storage import Storage
+from millpond.testing.storage_check import CheckResult
 from millpond.testing.storage_contract import StorageContract
 
 
 class TestStorage(StorageContract):
-    """What pytest collects here; the fixture `storage` comes from `_Plugin`."""
-
-
-@dataclass(frozen=True, slots=True)
-class CheckResult:
-    """One test of the contract. `message`: the last line of what went wrong, "" if nothing did."""
-
-    name: str
-    ok: bool
-    seconds: float
-    message: str
+    """Gives pytest the suite to collect. The fixture `storage` comes from `_Plugin`."""
 
 
 class _Plugin:
@@ -35,7 +27,7 @@ class _Plugin:
 
     @pytest.fixture
     def storage(self) -> Iterator[Storage]:
-        """An empty storage below a prefix of its own, emptied afterwards."""
+        """Provide an empty storage below its own prefix; empty it afterwards."""
         self._count += 1
         storage = self._make(str(self._count))
         yield storage
@@ -54,10 +46,10 @@ class _Plugin:
 
 
 def run_contract(make: Callable[[str], Storage]) -> list[CheckResult]:
-    """Run every test of the contract and return what became of each.
+    """Run every test of the contract. Return their results.
 
     Args:
-        make: returns an empty storage, below the place that is checked, for the name that it is given.
+        make: given a name, returns an empty storage below the place that is checked.
     """
     plugin = _Plugin(make)
     with tempfile.TemporaryDirectory(prefix="millpond-check-") as directory:

@@ -1,9 +1,11 @@
-"""A storage that fails as real ones do, by a seed or by a predicate, around any other storage.
+"""A storage that fails as real ones do. It wraps any other storage; a seed or a predicate chooses
+the faults.
 
     storage = FaultyStorage(MemoryStorage(), seeded(7, rate=0.1))
-    storage = FaultyStorage(inner, fail_when(lambda op: op.is_put and op.nth == 2, Fault.LOST_ANSWER))
+    second_put = fail_when(lambda op: op.is_put and op.nth == 2, Fault.LOST_ANSWER)
+    storage = FaultyStorage(inner, second_put)
 
-What was injected is in `storage.injected`, in a form that can be pasted into a report. Nothing sleeps.
+`storage.injected` lists the faults as texts for a report. Nothing sleeps.
 """
 
 from __future__ import annotations
@@ -23,10 +25,13 @@ from millpond.storage.base import Copied, ObjectInfo, Storage
 
 
 class Fault(Enum):
-    """What goes wrong. Each is an error that the contract of `Storage` allows, or bytes that a disk may return."""
+    """What goes wrong.
 
-    UNAVAILABLE = "unavailable"  # nothing was done
-    LOST_ANSWER = "lost answer"  # it was done, and the caller is told that it failed
+    Each is an error that the contract of `Storage` allows, or bytes that a disk may return.
+    """
+
+    UNAVAILABLE = "unavailable"  # the storage did nothing
+    LOST_ANSWER = "lost answer"  # the storage did it, but the caller is told that it failed
     DENIED = "denied"  # permission lost, token expired
     FULL = "full"  # puts only
     SHORT_BODY = "short body"  # reads only
@@ -36,7 +41,10 @@ class Fault(Enum):
 
 @dataclass(frozen=True, slots=True)
 class Operation:
-    """One call. `nth`: how many of this name there were, this one included."""
+    """One call.
+
+    nth: how many calls of this name there were, this one included.
+    """
 
     name: str
     key: str  # the prefix of a list; the first key of a deletion
@@ -66,7 +74,12 @@ _FITTING = {
 
 
 def seeded(seed: int, *, rate: float, leave_out: Iterable[Fault] = ()) -> Chooser:
-    """Return a chooser that lets the share `rate` of all calls fail, each time in a way that fits the call."""
+    """Return a chooser that makes the share `rate` of all calls fail, with faults that fit the
+    call.
+
+    Args:
+        leave_out: faults that it never chooses.
+    """
     chance = random.Random(seed)
     lock = threading.Lock()
     without = frozenset(leave_out)
@@ -88,10 +101,12 @@ def fail_when(predicate: Callable[[Operation], bool], fault: Fault) -> Chooser:
 
 
 class FaultyStorage:
-    """`inner`, with faults that `chooser` picks. Thread-safe if the chooser is.
+    """Passes calls on to `inner`, with the faults that `chooser` picks. Thread-safe if the chooser
+    is.
 
     Args:
-        stale_ms: a stale list lacks what is younger, by `clock_ms`.
+        stale_ms: a stale list lacks objects that are younger than this.
+        clock_ms: time in ms since the epoch.
     """
 
     def __init__(
@@ -113,7 +128,7 @@ class FaultyStorage:
 
     @contextmanager
     def paused(self) -> Iterator[None]:
-        """No faults meanwhile: to look at what is there."""
+        """Inject no faults while the block runs: a test looks at what is there."""
         with self._lock:
             self._paused += 1
         try:

@@ -1,9 +1,10 @@
-"""The contract of `millpond.storage.base.Storage`, as a suite that any implementation inherits.
+"""The contract of `millpond.storage.base.Storage`, as a suite that the tests of any implementation
+inherit:
 
-class TestMine(StorageContract):
-    @pytest.fixture
-    def storage(self) -> Storage:
-        return Mine(...)          # empty
+    class TestMine(StorageContract):
+        @pytest.fixture
+        def storage(self) -> Storage:
+            return Mine(...)          # empty
 """
 
 from __future__ import annotations
@@ -17,18 +18,18 @@ from pathlib import Path
 import pytest
 
 from millpond.errors import ConflictError, ErrorKind, InvalidInputError, NotFoundError
-from millpond.layout import STAGING_PREFIX
+from millpond.format.layout import STAGING_PREFIX
 from millpond.storage.base import Storage
 
 BAD_KEYS = ["", "/a", "a/", "a//b", ".", "..", "a/../b", "../a", "a/./b", "a\\b", "a\nb", "a\0b"]
 
 
 class StorageContract:
-    """Inherit, and provide the fixture `storage`: an empty storage."""
+    """Inherit it, and provide the fixture `storage`: an empty storage."""
 
     @pytest.fixture
     def source(self, tmp_path: Path) -> Callable[[bytes], str]:
-        """Make local files to store, each under a name of its own."""
+        """Return a function that makes local files to store, each under its own name."""
         directory = tmp_path / "source files"
         directory.mkdir()
         made: list[Path] = []
@@ -225,7 +226,7 @@ class StorageContract:
     # ---- copying
 
     def test_copy_from(self, storage: Storage) -> None:
-        """A storage need not copy by itself; where it does, it is the same object."""
+        """A storage need not copy by itself. If it does, the copy is the same object."""
         data = bytes(range(256)) * 5000
         storage.put_bytes("a/b", data)
         storage.put_bytes("c/d", b"other")

@@ -1,6 +1,6 @@
 package org.apache.spark.sql.execution.streaming.state
 
-/** What Spark keeps to its own package. */
+/** Reaches what Spark shows to its own package alone. */
 object CoordinatorAccess {
   def runId(hadoopConf: org.apache.hadoop.conf.Configuration): String =
     StateStoreProvider.getRunId(hadoopConf)

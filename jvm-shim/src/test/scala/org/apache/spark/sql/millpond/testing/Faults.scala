@@ -8,11 +8,11 @@ import java.util.concurrent.locks.ReentrantLock
 
 /** Lets the store fail at its seams. By reflection, for the harness compiles without the shim. */
 object Faults extends InvocationHandler {
-  private val shim = "org.apache.spark.sql.millpond."
+  private val shim = "org.apache.spark.sql.millpond.base."
   private lazy val seams = Class.forName(shim + "Seams$")
   private lazy val director = Class.forName(shim + "Seams$Director")
-  private val GatherBytes =
-    1L << 20 // a flush writes down what it has, so that it has several files to write
+  // a flush writes down what it has, so that it has several files to write
+  private val GatherBytes = 1L << 20
   private val PatienceMs = 20000L
   private var point = ""
   private var first = 0
@@ -21,7 +21,8 @@ object Faults extends InvocationHandler {
   private var passed = 0
   private var work: Runnable = null
 
-  /** From here on the passes number `first` to `last` (from 1) of the seam `point` fail with an error of `kind`. */
+  /** From here on the passes number `first` to `last` (from 1) of the seam `point` fail with
+    * an error of `kind`. */
   def arm(point: String, first: Int, last: Int, kind: String): Unit = synchronized {
     this.point = point
     this.first = first
@@ -32,7 +33,8 @@ object Faults extends InvocationHandler {
     direct(Proxy.newProxyInstance(director.getClassLoader, Array(director), this))
   }
 
-  /** The next pass of the seam `point` waits for `work`, which another thread does, but not for long. */
+  /** The next pass of the seam `point` waits for `work`, which another thread does,
+    * but not for long. */
   def meanwhile(point: String, work: Runnable): Unit = synchronized {
     arm(point, 1, 1, "")
     this.work = work
@@ -50,8 +52,10 @@ object Faults extends InvocationHandler {
     method.getName match {
       case "at" => pass(args(0).asInstanceOf[String]); null
       case "start" =>
-        val thread = new Thread(args(1).asInstanceOf[Runnable]); thread.setDaemon(true);
-        thread.start(); null
+        val thread = new Thread(args(1).asInstanceOf[Runnable])
+        thread.setDaemon(true)
+        thread.start()
+        null
       case "stretch" if args(0) == "flush.gather" => Long.box(GatherBytes)
       case "acquire" => args(0).asInstanceOf[ReentrantLock].lock(); null
       case _ => InvocationHandler.invokeDefault(proxy, method, args: _*)

@@ -32,8 +32,8 @@ import org.apache.spark.sql.internal.SQLConf
 import org.apache.spark.sql.types._
 import org.apache.spark.unsafe.types.UTF8String
 
-/** The rows with the numbers `from`, `from + step` ... below `until`: each with a text of `bytes` that follows from tag and number, or
-  * removed if there is no tag. */
+/** The rows with the numbers `from`, `from + step` ... below `until`: each with a text of `bytes`
+  * that follows from tag and number, or removed if there is no tag. */
 private final class Numbered(c: JsonNode) {
   private val from = c.path("from").asLong(0)
   private val step = c.path("step").asLong(1)
@@ -51,12 +51,13 @@ private final class Numbered(c: JsonNode) {
   }
 }
 
-/**
- * Drives any `StateStoreProvider` through Spark's contract, without a query.
- *
- * One line of JSON in (`[{"do": ..., ...}, ...]`), one line out (a list of `{"ok": ...}` or `{"error": ...}` of the same length). A failed
- * command does not stop the ones after it. The JVM serves many examples; providers, stores and iterators live under names that the client picks. Commands: see `run`.
- */
+/** 
+  * Drives any `StateStoreProvider` through Spark's contract, without a query.
+  *
+  * One line of JSON in (`[{"do": ..., ...}, ...]`), one line out (a list of `{"ok": ...}` or
+  * `{"error": ...}` of the same length). A failed command does not stop the ones after it. The
+  * JVM serves many examples; providers, stores and iterators live under names that the client
+  * picks. Commands: see `run`. */
 object ProviderHarness {
   private val json = new ObjectMapper
   private val nodes = JsonNodeFactory.instance
@@ -82,8 +83,7 @@ object ProviderHarness {
   }
   /** `prefix` encodes what a reusable iterator seeks. */
   private final class Cursor(val it: StateStoreIterator[UnsafeRowPair], val store: Store,
-      val cf: String, val key: Codec, val value: Codec,
-      val reusable: AnyRef, val prefix: Codec)
+      val cf: String, val key: Codec, val value: Codec, val reusable: AnyRef, val prefix: Codec)
 
   /** Call what a provider has by the contract of Spark 4.3, or do what 4.2 does in its place. */
   private def ifThere(provider: StateStoreProvider, method: String)(otherwise: => Unit): Unit =
@@ -92,7 +92,8 @@ object ProviderHarness {
       catch { case e: java.lang.reflect.InvocationTargetException => throw e.getCause }
     }
 
-  /** Task attempts by name. A command with `task` runs as a part of it; the attempt ends by `end_task`. */
+  /** Task attempts by name. A command with `task` runs as a part of it; the attempt
+    * ends by `end_task`. */
   private val tasks = mutable.Map.empty[String, TaskContext]
   private def asTask[T](c: JsonNode)(work: => T): T = if (!c.hasNonNull("task")) work
   else {
@@ -102,7 +103,8 @@ object ProviderHarness {
   }
 
   @volatile private var meanwhile: ArrayNode = null
-  /** Commands that run beside the others, by name. A command with `beside` is begun and answered at once; `join` waits for what it gives. */
+  /** Commands that run beside the others, by name. A command with `beside` is begun and answered at
+    * once; `join` waits for what it gives. */
   private val beside = TrieMap.empty[String, FutureTask[JsonNode]]
   private def perhapsBeside(c: JsonNode)(work: => JsonNode): JsonNode = if (!c.hasNonNull("beside"))
     work
@@ -126,7 +128,8 @@ object ProviderHarness {
     stores.values.filter(_.owner.provider eq provider).map(_.read).toSeq
   private[testing] def storeOf(name: String): ReadStateStore = stores(name).read
 
-  /** JSON array of simple typed values to `UnsafeRow` and back. One instance per schema: projections reuse their row. */
+  /** JSON array of simple typed values to `UnsafeRow` and back. One instance per schema:
+    * projections reuse their row. */
   final class Codec(val schema: StructType) {
     private val project = UnsafeProjection.create(schema)
     def encode(values: JsonNode): UnsafeRow =
@@ -206,18 +209,21 @@ object ProviderHarness {
     text(spec, "type", "none") match {
       case "none" => NoPrefixKeyStateEncoderSpec(schema)
       case "prefix" => PrefixKeyScanStateEncoderSpec(schema, spec.get("columns").intValue)
-      case "range" => RangeKeyScanStateEncoderSpec(schema,
+      case "range" =>
+        RangeKeyScanStateEncoderSpec(schema,
           spec.get("ordinals").elements().asScala.map(_.intValue).toSeq)
       case "ts_prefix" => TimestampAsPrefixKeyStateEncoderSpec(schema)
       case "ts_postfix" => TimestampAsPostfixKeyStateEncoderSpec(schema)
       case other => throw new IllegalArgumentException(s"spec $other")
     }
 
-  /** Schema of the row that `prefixScan` takes: the leading columns, or the ordering columns, or the key without its time. */
+  /** Schema of the row that `prefixScan` takes: the leading columns, or the ordering columns, or
+    * the key without its time. */
   private def prefixCodec(schema: StructType, spec: JsonNode): Codec =
     text(spec, "type", "none") match {
       case "prefix" => codecOf(StructType(schema.take(spec.get("columns").intValue)))
-      case "range" => codecOf(
+      case "range" =>
+        codecOf(
           StructType(spec.get("ordinals").elements().asScala.map(i => schema(i.intValue)).toSeq))
       case "ts_postfix" => codecOf(StructType(schema.dropRight(1)))
       case _ => codecOf(schema)
@@ -262,7 +268,8 @@ object ProviderHarness {
     cursors.getOrElse(text(c, "it"), throw new NoSuchElementException(s"iterator in $c"))
 
   private def keep(c: JsonNode, owner: Opened, s: ReadStateStore): JsonNode = {
-    stores(text(c, "s")) = new Store(owner, s); nodes.nullNode
+    stores(text(c, "s")) = new Store(owner, s)
+    nodes.nullNode
   }
 
   private def openScan(c: JsonNode): Cursor = {
@@ -275,7 +282,8 @@ object ProviderHarness {
         val key = k.encode(c.get("k"))
         new StateStoreIterator(s.read.valuesIterator(key, cf).map(new UnsafeRowPair(key, _)),
           () => ())
-      case "reusable" => // a trait of Spark 4.3; by reflection, for this file compiles for lines without it too
+      // a trait of Spark 4.3; by reflection, for this file compiles for lines without it too
+      case "reusable" =>
         reusable = unwrapped(s.read.getClass.getMethod("reusableIterator", classOf[String]).invoke(
             s.read, cf))
         val pairs = reusable.asInstanceOf[Iterator[UnsafeRowPair]]
@@ -296,11 +304,11 @@ object ProviderHarness {
     try call
     catch { case e: java.lang.reflect.InvocationTargetException => throw e.getCause }
 
-  /**
-   * Up to `limit` pairs (-1: all), as the strictest consumer in Spark reads them: `next`, then `hasNext`, then (with `remove`) the
-   * removal of that key, and only then a look at the pair.
-   * `lazily`: `hasNext` only right before `next`, which is all that Spark's RocksDB store stands when iterators and gets interleave.
-   */
+  /** 
+    * Up to `limit` pairs (-1: all), as the strictest consumer in Spark reads them: `next`, then
+    * `hasNext`, then (with `remove`) the removal of that key, and only then a look at the pair.
+    * `lazily`: `hasNext` only right before `next`, which is all that Spark's RocksDB store stands
+    * when iterators and gets interleave. */
   private def read(cur: Cursor, limit: Int, remove: Boolean, lazily: Boolean): ArrayNode = {
     val rows = nodes.arrayNode()
     while ((limit < 0 || rows.size < limit) && cur.it.hasNext) {
@@ -391,14 +399,16 @@ object ProviderHarness {
         else s.write.put(key, v.encode(nodes.arrayNode().add(layer.text(i))), cf)
       }
       nodes.nullNode
-    case "check_numbered" => // the store holds what these layers leave, the last one on top, and nothing else
+    // the store holds what these layers leave, the last one on top, and nothing else
+    case "check_numbered" =>
       val s = store(c)
       val (cf, k, v, _) = s.family(c)
       val layers = c.get("layers").elements().asScala.map(new Numbered(_)).toSeq.reverse
       def wanted(i: Long): Option[Numbered] = layers.find(_.has(i)).filterNot(_.removes)
       val rows = s.read.iterator(cf)
       var found = 0L
-      try rows.foreach { row =>
+      try
+        rows.foreach { row =>
           val i = k.decode(row.key).get(0).longValue
           val text = v.decode(row.value).get(0).textValue
           val layer =
@@ -438,8 +448,9 @@ object ProviderHarness {
       try read(cur, -1, remove = false, flag(c, "lazily"))
       finally cur.it.close()
     case "iter_open" => cursors(text(c, "it")) = openScan(c); nodes.nullNode
-    case "iter_next" => read(cursor(c), if (c.has("n")) c.get("n").intValue else 1,
-        flag(c, "remove"), flag(c, "lazily"))
+    case "iter_next" =>
+      read(cursor(c), if (c.has("n")) c.get("n").intValue else 1, flag(c, "remove"),
+        flag(c, "lazily"))
     case "iter_seek" =>
       val cur = cursor(c)
       unwrapped(cur.reusable.getClass.getMethod("refreshAndSeekToPrefix",
@@ -465,8 +476,9 @@ object ProviderHarness {
       require(unknown.isEmpty, s"metrics not among supportedCustomMetrics: $unknown")
       val instance = nodes.objectNode()
       m.instanceMetrics.foreach { case (k, v) => instance.put(k.name, v) }
-      nodes.objectNode().put("keys", m.numKeys).put("memory_bytes", m.memoryUsedBytes).set[
-        ObjectNode]("custom", custom).set[ObjectNode]("instance", instance)
+      nodes.objectNode().put("keys", m.numKeys)
+        .put("memory_bytes", m.memoryUsedBytes).set[ObjectNode]("custom", custom).set[ObjectNode](
+          "instance", instance)
     case "create_cf" =>
       val s = store(c)
       val (k, v) = (codecOf(text(c, "key")), codecOf((text(c, "value"))))
@@ -514,10 +526,12 @@ object ProviderHarness {
       store(c).read.allColumnFamilyNames.toSeq.sorted.foreach(a.add)
       a
     case "snapshot" =>
-      val p = provider(c).provider; ifThere(p, "doSnapshotMaintenance")(p.doMaintenance());
+      val p = provider(c).provider
+      ifThere(p, "doSnapshotMaintenance")(p.doMaintenance())
       nodes.nullNode
     case "cleanup" =>
-      val p = provider(c).provider; ifThere(p, "doCleanupMaintenance")(p.doMaintenance());
+      val p = provider(c).provider
+      ifThere(p, "doCleanupMaintenance")(p.doMaintenance())
       nodes.nullNode
     case "maintenance" => provider(c).provider.doMaintenance(); nodes.nullNode
     case "close" =>
@@ -539,7 +553,8 @@ object ProviderHarness {
       c.get("keys").elements().asScala.foreach(k =>
         out.add(expr.eval(codec.encode(k)).asInstanceOf[Int]))
       out
-    case "spark_partition_of" => // where Spark's own offline tools think that each state key belongs
+    // where Spark's own offline tools think that each state key belongs
+    case "spark_partition_of" =>
       val codec = codecOf(text(c, "key"))
       val variable = Option(c.get("variable")).filterNot(_.isNull).map(_.asText.split(":"))
         .map(v =>
@@ -555,8 +570,9 @@ object ProviderHarness {
       c.get("keys").elements().asScala.foreach(k =>
         out.add(expr.eval(extractor.partitionKey(codec.encode(k))).asInstanceOf[Int]))
       out
-    case "slots" => // the shim's key-group arithmetic; by reflection, for this file compiles without the shim too
-      val cls = Class.forName("org.apache.spark.sql.millpond.KeyGroups")
+    // the shim's key-group arithmetic; by reflection, for this file compiles without the shim too
+    case "slots" =>
+      val cls = Class.forName("org.apache.spark.sql.millpond.rows.KeyGroups")
       val groups = cls.getConstructor(classOf[Int], classOf[Int])
         .newInstance(Integer.valueOf(c.get("max_parallelism").intValue),
           Integer.valueOf(c.get("base").intValue))
@@ -574,7 +590,8 @@ object ProviderHarness {
       Faults.meanwhile(text(c, "point"), () => meanwhile = answer(line))
       nodes.nullNode
     case "happened" =>
-      Faults.disarm(); require(meanwhile != null, "the commands did not come to their end");
+      Faults.disarm()
+      require(meanwhile != null, "the commands did not come to their end")
       meanwhile
     case "disarm" => nodes.numberNode(Faults.disarm())
     case "pid" => nodes.numberNode(ProcessHandle.current.pid)
@@ -608,15 +625,16 @@ object ProviderHarness {
     out
   }
 
-  /** Arguments: pairs `key=value` for the `SparkConf`. Ends at the end of standard input: by `System.exit`, or by itself if
-    * `spark.millpond.harness.exit` is false. */
+  /** Arguments: pairs `key=value` for the `SparkConf`. Ends at the end of standard input: by
+    * `System.exit`, or by itself if `spark.millpond.harness.exit` is false. */
   def main(args: Array[String]): Unit = {
     val out = new PrintStream(System.out, true, UTF_8)
     System.setOut(System.err) // nothing else may write between the answers
     val conf = new SparkConf().setMaster("local[1]").setAppName("provider harness").set(
       "spark.ui.enabled", "false")
     args.foreach { a =>
-      val i = a.indexOf('='); conf.set(a.take(i), a.drop(i + 1))
+      val i = a.indexOf('=')
+      conf.set(a.take(i), a.drop(i + 1))
     }
     val context = new SparkContext(conf)
     context.setLogLevel(conf.get("spark.millpond.harness.log", "ERROR"))

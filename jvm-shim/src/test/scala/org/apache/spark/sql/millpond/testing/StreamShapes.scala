@@ -9,8 +9,9 @@ import org.apache.spark.sql.{
 import org.apache.spark.sql.functions._
 import org.apache.spark.sql.streaming._
 
-/** The stateful operators that only the Scala API has, over rows of `k string, ts timestamp, v bigint`. Python asks for one by name
-  * (`integration/scala_state_cases.py`), runs it and compares. */
+/** The stateful operators that only the Scala API has, over rows of `k string, ts
+  * timestamp, v bigint`. Python asks for one by name (`integration/scala_state_cases.py`),
+  * runs it and compares. */
 object StreamShapes {
   final case class Event(k: Option[String], ts: Timestamp, v: Long)
   /** The grouping key: a struct, with a null in it. */
@@ -23,7 +24,8 @@ object StreamShapes {
   final case class Count(n: Option[Long])
   final case class NamedCount(n: Option[Long], name: Option[String])
 
-  /** A session of the same context that was started without any extension. Its constructor is private in Scala only. */
+  /** A session of the same context that was started without any extension. Its constructor is
+    * private in Scala only. */
   def sessionWithoutExtensions(session: classic.SparkSession): classic.SparkSession = {
     val arguments =
       Seq(session.sparkContext, None, None, new SparkSessionExtensions, Map.empty, Map.empty)
@@ -70,8 +72,9 @@ object StreamShapes {
       case "processing-time" =>
         states(new Everything(TimeMode.ProcessingTime()), TimeMode.ProcessingTime())
       case "no-time" => states(new Everything(TimeMode.None()), TimeMode.None())
-      case "initial-state" => groups.transformWithState(new Seeded, TimeMode.None(),
-          OutputMode.Update(), seeds(n => Count(Some(n)))).toDF()
+      case "initial-state" =>
+        groups.transformWithState(new Seeded, TimeMode.None(), OutputMode.Update(),
+          seeds(n => Count(Some(n)))).toDF()
       case "both" => states(new Dropping(drop = false), TimeMode.None())
       case "dropped" => states(new Dropping(drop = true), TimeMode.None())
       case "counted" => states(new Evolving, TimeMode.None())
@@ -120,7 +123,8 @@ private object Groups {
       Iterator(out)
     }
 
-  /** State without nested types: state format 1 cannot tell a null struct from an absent state that has a timeout. */
+  /** State without nested types: state format 1 cannot tell a null struct from an absent state
+    * that has a timeout. */
   def countedUntil(byEventTime: Boolean)(
       key: Key, rows: Iterator[Event], state: GroupState[Count]): Iterator[Out] = {
     val last = state.getOption.toString
@@ -142,8 +146,8 @@ private object Groups {
   def shown(seen: Seen): String = s"${seen.n} ${seen.inner} ${seen.amounts.toSeq.sortBy(_._1)}"
 }
 
-/** Every kind of state, with a value of nested types; by processing time also with TTL: an hour (never over, here) and a millisecond (over in
-  * the next batch, which is later than that). */
+/** Every kind of state, with a value of nested types; by processing time also with TTL: an hour
+  * (never over, here) and a millisecond (over in the next batch, which is later than that). */
 private class Everything(time: TimeMode)
     extends StatefulProcessor[StreamShapes.Key, StreamShapes.Event, StreamShapes.Out] {
   import StreamShapes._
@@ -187,7 +191,7 @@ private class Everything(time: TimeMode)
       }
     }
     if (recent.get().size > 3) {
-      recent.put(recent.get().toArray.takeRight(1));
+      recent.put(recent.get().toArray.takeRight(1))
       recent.appendList(Array(Count(None), Count(Some(-1L))))
     }
     if (latest.containsKey(Inner(Some("m1"), Seq("t"))) && values.size > 1)

@@ -1,0 +1,153 @@
+package org.apache.spark.sql.millpond.agent
+
+import java.io.{EOFException, File, FileNotFoundException, FileOutputStream, IOException}
+import java.nio.file.Files
+import java.util.concurrent.ConcurrentHashMap
+
+import scala.util.control.NonFatal
+
+import com.fasterxml.jackson.databind.JsonNode
+import com.fasterxml.jackson.databind.node.ObjectNode
+import org.apache.hadoop.conf.Configuration
+import org.apache.hadoop.fs.{
+  FSDataInputStream, FileAlreadyExistsException, FileContext, FileSystem, Options => HadoopOptions,
+  Path, StreamCapabilities, UnsupportedFileSystemException
+}
+
+import org.apache.spark.sql.millpond.base.Json
+
+/** Moves files of Hadoop's file systems for the agent. The agent decides what to store and where,
+  * and asks for whole files by path. This JVM has the job's class path and credentials. Requests
+  * and answers are JSON, like the agent's own; bytes go through local files. */
+private[millpond] object HadoopFiles {
+  private val confs = new ConcurrentHashMap[String, Configuration]
+  @volatile private var newest: Configuration = null
+  private val creating = new Object
+
+  /** The configuration for the file system of `root`: that of the store that was opened last. */
+  def remember(root: String, conf: Configuration): Unit = {
+    newest = conf
+    confs.put(siteOf(new Path(root)), conf)
+    ()
+  }
+
+  private def siteOf(path: Path): String = s"${path.toUri.getScheme}://${path.toUri.getAuthority}"
+  private def confOf(path: Path): Configuration = {
+    val conf = confs.getOrDefault(siteOf(path), newest)
+    if (conf == null) throw new IOException("no store was opened yet") else conf
+  }
+
+  def call(method: String, request: String): String = {
+    val answer = Json.obj()
+    try answer.set[JsonNode]("ok", run(method, Json.parse(request)))
+    catch {
+      case NonFatal(e) =>
+        answer.putObject("error").put("class", e.getClass.getSimpleName)
+          .put("message", String.valueOf(e.getMessage).linesIterator.take(1).mkString)
+    }
+    Json.text(answer)
+  }
+
+  private def run(method: String, r: JsonNode): ObjectNode = {
+    val path = new Path(r.get("path").asText)
+    val conf = confOf(path)
+    val fs = path.getFileSystem(conf)
+    val out = Json.obj()
+    method match {
+      case "put" =>
+        put(fs, conf, path, new Path(path.getParent, r.get("staging").asText),
+          new File(r.get("local").asText), r.get("if_absent").asBoolean)
+      case "get" =>
+        get(fs, path, new File(r.get("local").asText), r.path("start").asLong(0L),
+          r.path("length").asLong(Long.MaxValue))
+      case "stat" => describe(fs.getFileStatus(path), out)
+      case "list" =>
+        val found = out.putArray("files")
+        try {
+          val files = fs.listFiles(path, true)
+          while (files.hasNext) {
+            val s = files.next()
+            if (s.isFile) describe(s, found.addObject())
+          }
+        } catch {
+          // the directory is absent, or was deleted meanwhile: the agent lists again
+          case _: FileNotFoundException => ()
+        }
+      case "delete" =>
+        r.get("paths").elements.forEachRemaining { p =>
+          val doomed = new Path(p.asText)
+          if (isFile(fs, doomed)) fs.delete(doomed, false): Unit
+        }
+      case other => throw new IllegalArgumentException(s"no method '$other'")
+    }
+    out
+  }
+
+  private def isFile(fs: FileSystem, path: Path): Boolean =
+    try fs.getFileStatus(path).isFile
+    catch { case _: FileNotFoundException => false }
+
+  private def describe(status: org.apache.hadoop.fs.FileStatus, out: ObjectNode): Unit = {
+    if (!status.isFile) throw new FileNotFoundException(s"${status.getPath} is a directory")
+    out.put("path", status.getPath.toUri.getPath).put("size_bytes", status.getLen)
+      .put("modified_ms", status.getModificationTime)
+    ()
+  }
+
+  private def get(fs: FileSystem, path: Path, local: File, start: Long, length: Long): Unit = {
+    // without asking for its length before: on an object storage that is a request
+    val in = fs.open(path)
+    try {
+      val out = new FileOutputStream(local)
+      try
+        if (start == 0L || reaches(in, start)) {
+          val buffer = new Array[Byte](1 << 20)
+          var left = length
+          var read = 0
+          while (left > 0 && read >= 0) {
+            read = in.read(buffer, 0, math.min(left, buffer.length.toLong).toInt)
+            if (read > 0) { out.write(buffer, 0, read); left -= read }
+          }
+        }
+      finally out.close()
+    } finally in.close()
+  }
+
+  /** Whether the file does not end before `start`, where it is then read from. */
+  private def reaches(in: FSDataInputStream, start: Long): Boolean =
+    try { in.seek(start); true }
+    catch { case _: EOFException => false }
+
+  private def put(fs: FileSystem, conf: Configuration, target: Path, staging: Path, local: File,
+      ifAbsent: Boolean): Unit = {
+    if (ifAbsent && fs.exists(target)) throw new FileAlreadyExistsException(target.toString)
+    fs.mkdirs(target.getParent)
+    try {
+      val out = fs.create(staging, false)
+      try {
+        Files.copy(local.toPath, out)
+        if (out.hasCapability(StreamCapabilities.HSYNC)) out.hsync()
+      } finally out.close()
+      // Some file systems check and then rename, in two steps: only one task of this
+      // JVM may do so at a time.
+      if (ifAbsent) creating.synchronized(rename(fs, conf, staging, target, replace = false))
+      else rename(fs, conf, staging, target, replace = true)
+    } catch {
+      case NonFatal(e) =>
+        try fs.delete(staging, false)
+        catch { case NonFatal(again) => e.addSuppressed(again) }; throw e
+    }
+  }
+
+  private def rename(
+      fs: FileSystem, conf: Configuration, from: Path, to: Path, replace: Boolean): Unit =
+    try FileContext.getFileContext(to.toUri, conf).rename(from, to,
+        if (replace) HadoopOptions.Rename.OVERWRITE else HadoopOptions.Rename.NONE)
+    catch {
+      // an older file system without atomic replacement; Spark writes its own logs in this way too
+      case _: UnsupportedFileSystemException =>
+        if (!replace && fs.exists(to)) throw new FileAlreadyExistsException(to.toString)
+        if (!fs.rename(from, to) && !(replace && fs.delete(to, false) && fs.rename(from, to)))
+          throw new IOException(s"$from cannot be renamed to $to")
+    }
+}

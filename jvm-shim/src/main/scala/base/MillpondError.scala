@@ -1,0 +1,45 @@
+package org.apache.spark.sql.millpond.base
+
+import org.apache.spark.SparkException
+
+/** An error with a stable code. Kinds are declared in `python/src/millpond/errors.py`; the build
+  * copies the table into the jar. */
+class MillpondException(val kind: String, message: String, val hint: String,
+    cause: Throwable = null)
+    extends SparkException(
+      s"[MILLPOND_$kind] $message" + (if (hint.isEmpty) "" else s" Hint: $hint"), cause)
+
+object MillpondError {
+  private lazy val table = {
+    val in = getClass.getClassLoader.getResourceAsStream("millpond/errors.json")
+    try Json.parse(in)
+    finally in.close()
+  }
+
+  def of(kind: String, message: String, hint: String = "", cause: Throwable = null)
+      : MillpondException = {
+    val declared = table.get(kind)
+    require(declared != null, s"error kind $kind is not declared in millpond/errors.py")
+    new MillpondException(kind, message,
+      if (hint.nonEmpty) hint else declared.path("hint").asText(""), cause)
+  }
+
+  def memoryExhausted(bytes: Long, cause: Throwable): MillpondException =
+    of("MEMORY_EXHAUSTED", s"the operating system refused $bytes bytes of native memory for state",
+      cause = cause)
+  def changelogDamaged(path: String, why: String): MillpondException =
+    of("CHANGELOG_DAMAGED", s"the changelog $path is damaged: $why.")
+  def changelogMissing(path: String, cause: Throwable): MillpondException =
+    of("CHANGELOG_MISSING", s"the changelog $path is missing.", cause = cause)
+  def formatTooNew(path: String, why: String): MillpondException =
+    of("FORMAT_TOO_NEW", s"$path $why.")
+  def storeClosed(store: String): MillpondException =
+    of("STORE_CLOSED",
+      s"maintenance closed the state store $store while a task wanted it; " +
+        "Spark retries the task.")
+  def sessionEnded(store: String): MillpondException =
+    of("STORE_CLOSED",
+      s"store $store is used after its commit or abort, or by a task attempt that has ended.")
+  def internal(message: String, cause: Throwable = null): MillpondException =
+    of("INTERNAL", message, cause = cause)
+}

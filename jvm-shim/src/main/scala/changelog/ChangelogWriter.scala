@@ -1,0 +1,264 @@
+package org.apache.spark.sql.millpond.changelog
+
+import java.io.File
+import java.nio.channels.FileChannel
+import java.nio.file.StandardOpenOption.{CREATE_NEW, WRITE}
+import java.util.concurrent.Future
+import java.util.zip.CRC32
+
+import com.fasterxml.jackson.databind.node.ObjectNode
+
+import org.apache.spark.sql.millpond.base.{Json, MillpondError, Op, RowLimit, Seams}
+import org.apache.spark.sql.millpond.memory.Bytes
+import org.apache.spark.sql.millpond.rows.{Family, FamilyKind}
+
+/** Writes one changelog file (docs/reference/format.md). Records go into a raw block. The
+  * writer, or a helper if one is free, compresses full blocks into the file. Callers must call
+  * `finish` or `discard`.
+  * @param repeats a key may have several records, also merges; a reader that does not know this
+  * flag must refuse the file */
+final class ChangelogWriter(file: File, header: ObjectNode, codec: Int, repeats: Boolean = false) {
+  import ChangelogFormat._
+
+  private val channel = FileChannel.open(file.toPath, CREATE_NEW, WRITE)
+  private val scratch = ChangelogScratch.take()
+  private var out = scratch.out
+  private var block = scratch.block // the block that fills, by way of the next two fields
+  private var raw = block.raw
+  private var rawSize = 0
+  private var inFlight: Block = null // the block before, which the helper compresses
+  private var job: Future[_] = null
+  private var hasHelper = false
+  private var ended = false
+  private var blocks = 0
+  private var blockRecords = 0
+  private var records = 0L
+  private var puts = 0L
+  private var rawTotal = 0L
+  private val crc = new CRC32
+
+  out.clear()
+  locally {
+    var begun = false
+    try {
+      val json = Json.bytes(header)
+      ensure(12 + json.length + 4)
+      val start = out.position()
+      out.put(Magic).putShort(FormatVersion).putShort(if (repeats) Repeats else 0)
+      out.putInt(json.length).put(json)
+      putCrc(start)
+      begun = true
+    } finally if (!begun) discard() // nobody else can
+  }
+
+  /** Bytes of all records so far, before compression. */
+  def rawBytes: Long = rawTotal + rawSize
+
+  /** End the block: the next record begins a new one. Returns the number of blocks so far. */
+  def endBlock(): Int = { if (rawSize > 0) flushBlock(); blocks }
+
+  /** Append a record whose key and value (-1 bytes: none) lie in native memory: op, then
+    * `[slot][family][version byte if any][key]`, or `[reserved slot][family][key][slot]`
+    * where the order of the family spans key groups, and `[version byte if any][value]`, each
+    * led by its length. */
+  private def append(op: Byte, groupSlot: Int, f: Family, key: Long, keyLength: Int, valueLead: Int,
+      value: Long, valueLength: Int): Unit = {
+    val shape = f.shape
+    val slot = if (shape.keyTrail == 0) groupSlot else FamilyKind.ReservedSlot
+    val family = f.id
+    begin(keyLength.toLong + math.max(0, valueLength))
+    raw(rawSize) = op
+    rawSize += 1
+    varint(shape.keyExtra + keyLength)
+    raw(rawSize) = (slot >>> 8).toByte
+    raw(rawSize + 1) = slot.toByte
+    raw(rawSize + 2) = (family >>> 8).toByte
+    raw(rawSize + 3) = family.toByte
+    raw(rawSize + 4) = 0 // the version byte; without one the key's first byte replaces it
+    rawSize += 4 + shape.keyLead
+    copyIn(key, keyLength)
+    if (shape.keyTrail == 2) {
+      raw(rawSize) = (groupSlot >>> 8).toByte
+      raw(rawSize + 1) = groupSlot.toByte
+      rawSize += 2
+    }
+    if (valueLength >= 0) {
+      varint(valueLead + valueLength)
+      raw(rawSize) = 0
+      rawSize += valueLead
+      copyIn(value, valueLength)
+    }
+  }
+
+  private def copyIn(from: Long, length: Int): Unit = {
+    Bytes.copy(null, from, raw, Bytes.ArrayOffset + rawSize, length)
+    rawSize += length
+  }
+
+  def put(
+      slot: Int, family: Family, key: Long, keyLength: Int, value: Long, valueLength: Int): Unit = {
+    append(Op.Put, slot, family, key, keyLength, family.valueLead, value, valueLength)
+    puts += 1
+  }
+
+  /** Append a merge record: bytes for the end of a key's value. Such values carry their
+    * version bytes themselves. */
+  def merge(
+      slot: Int, family: Family, key: Long, keyLength: Int, value: Long, valueLength: Int): Unit =
+    append(Op.Merge, slot, family, key, keyLength, 0, value, valueLength)
+
+  def delete(slot: Int, family: Family, key: Long, keyLength: Int): Unit =
+    append(Op.Delete, slot, family, key, keyLength, 0, 0L, -1)
+
+  /** Append a record that a reader gave. */
+  def copy(op: Byte, block: Array[Byte], keyAt: Int, keyLength: Int, valueAt: Int, valueLength: Int)
+      : Unit = {
+    begin(keyLength.toLong + math.max(0, valueLength))
+    raw(rawSize) = op
+    rawSize += 1
+    run(block, keyAt, keyLength)
+    if (valueLength >= 0) run(block, valueAt, valueLength)
+    if (op == Op.Put) puts += 1
+  }
+
+  private def run(from: Array[Byte], at: Int, length: Int): Unit = {
+    varint(length)
+    System.arraycopy(from, at, raw, rawSize, length)
+    rawSize += length
+  }
+
+  /** Reserve room for a record with so many bytes of key and value. */
+  private def begin(bytes: Long): Unit = {
+    if (bytes > MaxBlockBytes - HeadBytes)
+      throw MillpondError.of("ROW_TOO_LARGE",
+        s"a record of $bytes bytes is more than a changelog can hold.")
+    val room = (bytes + HeadBytes).toInt
+    if (rawSize > 0 && rawSize + room > BlockBytes) flushBlock()
+    reserve(room)
+    blockRecords += 1
+    records += 1
+  }
+
+  /** Complete the file and return its size in bytes. It is not durable yet: the agent syncs it. */
+  def finish(): Long = {
+    seal()
+    if (block.rawSize > 0) block.compress(codec)
+    settle()
+    if (block.rawSize > 0) store(block)
+    ensure(36)
+    val start = out.position()
+    out.putInt(0).put(FooterMagic).putLong(records).putLong(puts).putLong(rawTotal)
+    putCrc(start)
+    drain()
+    val size = channel.position()
+    end()
+    size
+  }
+
+  def discard(): Unit =
+    try end()
+    finally file.delete(): Unit
+
+  /** Give back buffers and helper, once, whatever happens to the file. */
+  private def end(): Unit = if (!ended) {
+    ended = true
+    try channel.close()
+    finally {
+      if (job != null) BlockHelpers.abandon(job)
+      if (hasHelper) BlockHelpers.giveBack()
+      scratch.giveBack(out)
+    }
+  }
+
+  /** The block is full: hand it to the helper and fill the other one. */
+  private def flushBlock(): Unit = {
+    seal()
+    if (!hasHelper && codec != Codec.None) hasHelper = BlockHelpers.take()
+    if (!hasHelper) {
+      block.compress(codec)
+      store(block)
+    } else {
+      val full = block
+      block = if (inFlight == null) scratch.spare else settle()
+      inFlight = full
+      job = BlockHelpers.compress(full, codec)
+    }
+    raw = block.raw
+  }
+
+  private def seal(): Unit = {
+    if (rawSize > 0) blocks += 1
+    block.raw = raw
+    block.rawSize = rawSize
+    block.records = blockRecords
+    rawTotal += rawSize
+    rawSize = 0
+    blockRecords = 0
+  }
+
+  /** Wait for the block that the helper has, if any, and put it into the file; returns it,
+    * to be filled again. */
+  private def settle(): Block = {
+    val done = inFlight
+    if (done != null) {
+      BlockHelpers.await(job)
+      inFlight = null
+      job = null
+      store(done)
+    }
+    done
+  }
+
+  private def store(b: Block): Unit = {
+    ensure(20 + b.storedSize)
+    val start = out.position()
+    out.putInt(b.rawSize).putInt(b.storedSize).putInt(b.records).put(b.used.toByte).put(0.toByte)
+      .put(0.toByte).put(0.toByte)
+    sumFrom(start)
+    crc.update(b.stored, 0, b.storedSize)
+    out.putInt(crc.getValue.toInt).put(b.stored, 0, b.storedSize)
+    ()
+  }
+
+  private def reserve(size: Int): Unit = {
+    if (size > Block.UsualBytes) Seams.at("memory.block")
+    if (rawSize + size > raw.length)
+      raw = java.util.Arrays.copyOf(raw, RowLimit.bufferFor(rawSize + size))
+  }
+
+  private def varint(n: Int): Unit = {
+    var v = n
+    while ((v & ~0x7F) != 0) { raw(rawSize) = ((v & 0x7F) | 0x80).toByte; rawSize += 1; v >>>= 7 }
+    raw(rawSize) = v.toByte
+    rawSize += 1
+  }
+
+  private def putCrc(start: Int): Unit = {
+    sumFrom(start)
+    out.putInt(crc.getValue.toInt)
+    ()
+  }
+
+  /** Begin a checksum with what `out` holds from `start` on. */
+  private def sumFrom(start: Int): Unit = {
+    crc.reset()
+    val view = out.duplicate()
+    view.flip().position(start)
+    crc.update(view)
+  }
+
+  /** Room for `size` bytes that a checksum will cover as one. */
+  private def ensure(size: Int): Unit = if (out.remaining < size) {
+    drain()
+    if (size > ChangelogScratch.OutBytes) Seams.at("memory.block")
+    if (out.capacity < size) out = ChangelogScratch.buffer(size)
+  }
+
+  private def drain(): Unit = {
+    out.flip()
+    Seams.at("changelog.write")
+    while (out.hasRemaining) channel.write(out)
+    out.clear()
+    ()
+  }
+}

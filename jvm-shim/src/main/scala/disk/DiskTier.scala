@@ -1,0 +1,309 @@
+package org.apache.spark.sql.millpond.disk
+
+import java.io.File
+import java.util.concurrent.atomic.AtomicReference
+
+import scala.jdk.CollectionConverters._
+
+import com.fasterxml.jackson.databind.node.ArrayNode
+import org.rocksdb.{
+  BlockBasedTableConfig, BloomFilter, Checkpoint, CompactRangeOptions, CompressionType,
+  FlushOptions, InfoLogLevel, IngestExternalFileOptions, LRUCache, Options, ReadOptions, RocksDB,
+  RocksDBException, RocksIterator, Status, WriteOptions
+}
+
+import org.apache.spark.sql.millpond.base.{
+  Json, MillpondError, MillpondException, RowLimit, Seams, StoreLock
+}
+
+/** The disk tier of one store: a local RocksDB that sees rows only in bulk, as sorted files, at
+  * snapshots. Point reads and scans may come from any thread; `close` must not run beside them.
+  * Owns its native objects.
+  *
+  * @param readOnly for a tier that is only read: nothing in its folder changes */
+final class DiskTier(val dir: File, config: DiskConfig, readOnly: Boolean = false) {
+  private val bloom = new BloomFilter(10)
+  private val options = new Options()
+    .setCreateIfMissing(true)
+    .setTableFormatConfig(new BlockBasedTableConfig()
+        .setFormatVersion(5)
+        .setBlockCache(config.blockCache)
+        .setFilterPolicy(bloom)
+        .setBlockSize(8L << 10)
+        .setCacheIndexAndFilterBlocks(false))
+    .setCompressionType(config.compression)
+    .setMaxBackgroundJobs(2)
+    .setDisableAutoCompactions(Seams.director != null) // no test could order them
+    // a file system in memory would fill the space that RocksDB reserves
+    .setAllowFAllocate(Seams.director == null)
+    .setWriteBufferSize(1L << 20)
+    .setLevelCompactionDynamicLevelBytes(true)
+    // the next snapshot must upload what a compaction rewrites; reads hardly notice more files,
+    // since memory and bloom filters answer most of them
+    .setLevel0FileNumCompactionTrigger(8)
+    .setTargetFileSizeBase(32L << 20)
+    .setStatsDumpPeriodSec(0)
+    .setInfoLogLevel(InfoLogLevel.ERROR_LEVEL)
+    .setKeepLogFileNum(1)
+  private val reading = new ReadOptions()
+  private val readingAhead = new ReadOptions().setFillCache(false).setReadaheadSize(2L << 20)
+  private val compaction = new CompactRangeOptions()
+  private val db =
+    try {
+      Seams.at("disk.open")
+      if (readOnly) RocksDB.openReadOnly(options, dir.getPath)
+      else RocksDB.open(options, dir.getPath)
+    } catch {
+      case e: RocksDBException =>
+        freeOptions(); throw DiskTier.failure(s"the local RocksDB $dir cannot be opened", e)
+      case e: MillpondException => freeOptions(); throw e
+    }
+  private val compacting = new StoreLock
+  @volatile private var closing = false
+  private val idle = new AtomicReference[RocksIterator]
+  private var value = new Array[Byte](1024)
+  // after a rescale: databases of other partitions that still have rows of this tier; and those
+  // that had, which an iterator may still read
+  private var sources = Array.empty[TierSource]
+  private var emptied = Array.empty[TierSource]
+
+  def hasSources: Boolean = sources.nonEmpty
+
+  /** The rows of these sources belong to this tier too. Call it before another
+    * thread knows the tier. */
+  def addSources(more: Seq[TierSource]): Unit = sources = more.toArray
+
+  /** Copy the rows of the sources into sorted files in the folder, not yet part of the tier. For
+    * the one thread that flushes. */
+  def copySources(workDir: File, giveWay: () => Unit): Seq[File] = {
+    val copies = Vector.newBuilder[File]
+    var done = false
+    try {
+      sources.foreach { source =>
+        DiskTier.checkFolder(source.tier.dir)
+        val file = new File(workDir, s"source-${java.util.UUID.randomUUID}.sst")
+        if (source.copyTo(this, file, giveWay)) copies += file
+      }
+      done = true
+    } finally if (!done) copies.result().foreach(_.delete())
+    copies.result()
+  }
+
+  /** The copies take the place of the sources. Callers hold the store's lock. */
+  def replaceSources(copies: Seq[File]): Unit = {
+    copies.foreach(ingest)
+    emptied = emptied ++ sources
+    sources = Array.empty
+  }
+
+  /** Close sources that no iterator reads. */
+  def closeEmptied(): Unit = { emptied.foreach(_.close()); emptied = Array.empty }
+
+  /** Length of the value of a physical key, or -1; the bytes are in `lastValue` until the next
+    * call. Callers hold the store's lock. */
+  def get(key: Array[Byte], length: Int): Int = {
+    val source = if (sources.length == 0) null else sourceOf(key, length)
+    if (source == null) getOwn(key, length)
+    else {
+      val n = source.tier.getOwn(key, length)
+      value = source.tier.value
+      n
+    }
+  }
+
+  private def sourceOf(key: Array[Byte], length: Int): TierSource = {
+    var i = 0
+    while (i < sources.length) { if (sources(i).owns(key, length)) return sources(i); i += 1 }
+    null
+  }
+
+  private def getOwn(key: Array[Byte], length: Int): Int =
+    try {
+      var n = db.get(reading, key, 0, length, value, 0, value.length)
+      if (n > value.length) {
+        value = new Array[Byte](RowLimit.bufferFor(n))
+        n = db.get(reading, key, 0, length, value, 0, value.length)
+      }
+      if (n == RocksDB.NOT_FOUND) -1 else n
+    } catch {
+      case e: RocksDBException =>
+        throw DiskTier.failure(s"reading the local RocksDB $dir failed", e)
+    }
+
+  /** The value of a physical key, or null. For the one thread that flushes, once
+    * there are no sources. */
+  def read(key: Array[Byte]): Array[Byte] =
+    try db.get(reading, key)
+    catch {
+      case e: RocksDBException =>
+        throw DiskTier.failure(s"reading the local RocksDB $dir failed", e)
+    }
+
+  def lastValue: Array[Byte] = value
+
+  /** An iterator over the state of now; the caller closes it before this tier is closed. The next
+    * short scan uses the same iterator again: a new one costs as much as a few rows. */
+  def iterator(readAhead: Boolean): DiskScan = {
+    val own = ownIterator(readAhead)
+    if (sources.length == 0) own else new MergedScan(own, sources.map(_.scan(readAhead)))
+  }
+
+  private def ownIterator(readAhead: Boolean): RocksScan =
+    if (readAhead) new RocksScan(db.newIterator(readingAhead), _.close())
+    // RocksDB does not refresh such iterators
+    else if (readOnly) new RocksScan(db.newIterator(reading), _.close())
+    else {
+      val it = idle.getAndSet(null)
+      if (it == null) new RocksScan(db.newIterator(reading), putBack)
+      else
+        try { it.refresh(); new RocksScan(it, putBack) }
+        catch {
+          case e: RocksDBException =>
+            it.close()
+            throw DiskTier.failure(s"scanning the local RocksDB $dir failed", e)
+        }
+    }
+
+  private def putBack(it: RocksIterator): Unit = if (!idle.compareAndSet(null, it)) it.close()
+  /** An idle iterator would keep files that compaction replaced. */
+  private def dropIdle(): Unit = { val it = idle.getAndSet(null); if (it != null) it.close() }
+
+  /** A writer of one sorted file with this tier's table format. */
+  def sstWriter(file: File): SstWriter = new SstWriter(options, file)
+
+  /** Make a finished sorted file part of the tier, at once and as a whole. */
+  def ingest(file: File): Unit = {
+    dropIdle()
+    val ingesting = new IngestExternalFileOptions(true, true, true, true).setWriteGlobalSeqno(false)
+    try {
+      Seams.at("disk.ingest")
+      db.ingestExternalFile(java.util.Collections.singletonList(file.getPath), ingesting)
+      Seams.at("disk.ingested")
+    } catch {
+      case e: RocksDBException =>
+        throw DiskTier.failure(s"a sorted file cannot be added to $dir", e)
+    } finally ingesting.close()
+  }
+
+  /** Delete all rows in the half-open ranges of keys. A file that lies wholly in one
+    * range goes at once. */
+  def deleteRanges(
+      ranges: Seq[(Array[Byte], Array[Byte])]): Unit = if (ranges.nonEmpty) writing { write =>
+    // one call for all ranges: each call writes RocksDB's manifest
+    db.deleteFilesInRanges(db.getDefaultColumnFamily,
+      ranges.flatMap { case (from, until) => Seq(from, until) }.asJava, false)
+    ranges.foreach { case (from, until) => db.deleteRange(write, from, until) }
+  }
+
+  /** Delete the rows with these keys, which may come from a scan of this tier. */
+  def deleteRows(keys: Iterator[Array[Byte]]): Unit =
+    writing(write => keys.foreach(db.delete(write, _)))
+
+  private def writing(work: WriteOptions => Unit): Unit = {
+    dropIdle()
+    val write = new WriteOptions().setDisableWAL(true)
+    val flush = new FlushOptions().setWaitForFlush(true)
+    try {
+      Seams.at("disk.delete")
+      work(write)
+      Seams.at("disk.deleted")
+      db.flush(flush)
+    } catch {
+      case e: RocksDBException =>
+        throw DiskTier.failure(s"deleting from the local RocksDB $dir failed", e)
+    } finally { write.close(); flush.close() }
+  }
+
+  /** Rewrite the files without deleted rows. Takes long, and may run beside everything else:
+    * `close` breaks it off. */
+  def compact(): Unit = {
+    Seams.at("disk.compact")
+    compacting.during {
+      if (closing) throw MillpondError.storeClosed(dir.getPath)
+      try db.compactRange(db.getDefaultColumnFamily, null, null, compaction)
+      catch {
+        case e: RocksDBException =>
+          if (closing) throw MillpondError.storeClosed(dir.getPath)
+          throw DiskTier.failure(s"compacting the local RocksDB $dir failed", e)
+      }
+    }
+  }
+
+  def estimatedKeys: Long =
+    db.getLongProperty("rocksdb.estimate-num-keys") + sources.iterator.map(_.tier.estimatedKeys).sum
+
+  /** Whether nothing was ever ingested. */
+  def isEmpty: Boolean = db.getLiveFilesMetaData.isEmpty
+
+  /** Make a RocksDB checkpoint in `target`, which must not exist. Returns its files, as
+    * `publish_snapshot` wants them. */
+  def snapshotTo(target: File): ArrayNode = {
+    val before = db.getLiveFilesMetaData.asScala
+    val checkpoint = Checkpoint.create(db)
+    try { Seams.at("disk.snapshot"); checkpoint.createCheckpoint(target.getPath) }
+    catch {
+      case e: RocksDBException => throw DiskTier.failure(s"a RocksDB checkpoint of $dir failed", e)
+    } finally checkpoint.close()
+    // a compaction may end between the two lists: names are never reused, so their union describes
+    // every file of the checkpoint
+    val known =
+      (before ++ db.getLiveFilesMetaData.asScala).map(f => f.fileName.stripPrefix("/") -> f).toMap
+    val files = Json.obj().putArray("files")
+    target.list.filter(_.endsWith(".sst")).sorted.foreach { name =>
+      val f = known.getOrElse(name,
+        throw MillpondError.internal(
+          s"the RocksDB checkpoint $target holds $name, which $dir does not know"))
+      files.addObject().put("name", name).put("size_bytes", f.size)
+        .put("smallest_hex", java.util.HexFormat.of().formatHex(f.smallestKey))
+        .put("largest_hex", java.util.HexFormat.of().formatHex(f.largestKey))
+        .put("entries", f.numEntries).put("deletions", f.numDeletions).put("level", f.level)
+    }
+    files
+  }
+
+  private def freeOptions(): Unit = {
+    reading.close()
+    readingAhead.close()
+    compaction.close()
+    options.close()
+    bloom.close()
+  }
+
+  def close(): Unit = {
+    closing = true
+    compaction.setCanceled(true)
+    compacting.during {
+      closeEmptied()
+      sources.foreach(_.close())
+      sources = Array.empty
+      dropIdle()
+      db.close()
+      freeOptions()
+    }
+  }
+}
+
+/** The configuration that all disk tiers of an executor share. */
+final case class DiskConfig(blockCache: LRUCache, compression: CompressionType)
+
+object DiskTier {
+  /** Fails with `MILLPOND_LOCAL_FILES_LOST` if the folder of a disk tier was emptied. RocksDB goes
+    * on with its open files and notices nothing until it opens another one. */
+  def checkFolder(dir: File): Unit =
+    if (!new File(dir, "CURRENT").isFile)
+      throw MillpondError.of("LOCAL_FILES_LOST",
+        s"the files of the local RocksDB $dir were deleted.")
+
+  def failure(what: String, e: RocksDBException): MillpondException = {
+    val text = String.valueOf(e.getMessage)
+    // the text of a corruption error need not name it
+    val corrupt = text.contains("Corruption:") ||
+      (e.getStatus != null && e.getStatus.getCode == Status.Code.Corruption)
+    val kind =
+      if (text.contains("No space left")) "LOCAL_DISK_FULL"
+      else if (text.contains("No such file or directory")) "LOCAL_FILES_LOST"
+      else if (corrupt) "SST_DAMAGED"
+      else "INTERNAL"
+    MillpondError.of(kind, s"$what: $text", cause = e)
+  }
+}

@@ -1,0 +1,81 @@
+package org.apache.spark.sql.millpond.driver
+
+import java.net.InetAddress
+import java.nio.charset.StandardCharsets
+import java.util.UUID
+import java.util.concurrent.{ConcurrentHashMap, Executors, ThreadFactory, TimeUnit}
+
+import scala.jdk.CollectionConverters._
+import scala.util.control.NonFatal
+
+import org.apache.hadoop.fs.Path
+
+import org.apache.spark.internal.Logging
+import org.apache.spark.sql.execution.streaming.runtime.StreamExecution
+import org.apache.spark.sql.millpond.base.Json
+
+/** Shows in the Spark checkpoint that a query with Millpond's state runs. It writes
+  * `millpond/running/<run id>.json` every few seconds and deletes it at the end of the query.
+  * Commands that change a Spark checkpoint look at it. Runs on the driver. */
+private object Heartbeats extends Logging {
+  private val IntervalMs = 5000L
+  private val running = new ConcurrentHashMap[UUID, Heartbeat]
+
+  private lazy val clock = {
+    val pool = Executors.newSingleThreadScheduledExecutor(new ThreadFactory {
+      def newThread(work: Runnable): Thread = {
+        val t = new Thread(work, "millpond-heartbeats")
+        t.setDaemon(true)
+        t
+      }
+    })
+    pool.scheduleAtFixedRate(() => running.values.asScala.foreach(_.beat()), IntervalMs, IntervalMs,
+      TimeUnit.MILLISECONDS)
+    pool
+  }
+
+  /** Called before the query reads its logs. */
+  def started(query: StreamExecution, run: UUID): Unit = {
+    clock
+    val beat = new Heartbeat(new Path(query.resolvedCheckpointRoot), run,
+      query.sparkSession.sessionState.newHadoopConf())
+    running.put(run, beat)
+    beat.beat()
+  }
+
+  def ended(run: UUID): Unit = { val beat = running.remove(run); if (beat != null) beat.stop() }
+
+  private final class Heartbeat(root: Path, run: UUID, conf: org.apache.hadoop.conf.Configuration) {
+    private val file = new Path(root, s"millpond/running/$run.json")
+    private val text = Json.obj().put("run_id", run.toString)
+      .put("host", InetAddress.getLocalHost.getHostName).put("pid", ProcessHandle.current.pid)
+      .put("interval_ms", IntervalMs)
+    private var stopped = false
+
+    def beat(): Unit = synchronized {
+      // the first store makes the folder: a query of another provider gets none
+      if (!stopped) quietly {
+        val fs = file.getFileSystem(conf)
+        if (fs.exists(new Path(root, "millpond"))) {
+          val out = fs.create(file, true)
+          try out.write(Json.text(text.put("updated_ms", System.currentTimeMillis)).getBytes(
+                StandardCharsets.UTF_8))
+          finally out.close()
+        }
+      }
+    }
+
+    def stop(): Unit = synchronized {
+      stopped = true
+      quietly { file.getFileSystem(conf).delete(file, false); () }
+    }
+
+    /** A failed heartbeat must not end the query: if storage is in trouble, the
+      * next commit shows it. */
+    private def quietly(work: => Unit): Unit =
+      try work
+      catch {
+        case NonFatal(e) => logWarning(s"the heartbeat $file cannot be written: ${e.getMessage}")
+      }
+  }
+}

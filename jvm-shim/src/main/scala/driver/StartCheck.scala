@@ -1,0 +1,45 @@
+package org.apache.spark.sql.millpond.driver
+
+import java.util.UUID
+import java.util.concurrent.ConcurrentHashMap
+
+import com.fasterxml.jackson.databind.JsonNode
+import org.apache.hadoop.fs.Path
+
+import org.apache.spark.internal.Logging
+import org.apache.spark.sql.classic.SparkSession
+import org.apache.spark.sql.execution.streaming.operators.stateful.StatefulOperatorStateInfo
+import org.apache.spark.sql.millpond.agent.{Agent, HadoopFiles, S3Access}
+import org.apache.spark.sql.millpond.base.{Json, LocalDirs, MillpondException, Options}
+
+/** Lets the driver's agent try the storage once for every run of a query, before its first task.
+  * A missing bucket or right should end the query at its start, not in a task. State in a `file:`
+  * checkpoint needs no check: Spark has just written there. */
+private object StartCheck extends Logging {
+  private val checked = ConcurrentHashMap.newKeySet[UUID]
+
+  def once(session: SparkSession, info: StatefulOperatorStateInfo, options: Options): Unit =
+    if (!checked.contains(info.queryRunId)) {
+      val conf = session.sessionState.newHadoopConf()
+      val root = new Path(info.checkpointLocation)
+      val local = root.getFileSystem(conf).getUri.getScheme == "file"
+      if (!local || options.string("storage.uri").isDefined || root.getFileSystem(conf).exists(
+          new Path(root.getParent, "millpond/storage.json"))) {
+        LocalDirs.configure(options.string("localDir"))
+        HadoopFiles.remember(info.checkpointLocation, conf)
+        val request = Json.obj().put("root", info.checkpointLocation)
+        request.set[JsonNode]("options", options.json)
+        S3Access.of(conf).foreach(request.set[JsonNode]("hadoop", _))
+        // a driver may have no Python for the agent; then the tasks try the storage
+        try { Agent.call("check_start", request, options.agentSettings); () }
+        catch {
+          case e: MillpondException if e.kind.startsWith("AGENT_") =>
+            logWarning(s"the storage was not tried before the query's first task: ${e.getMessage}")
+        }
+      }
+      checked.add(info.queryRunId)
+      ()
+    }
+
+  def ended(run: UUID): Unit = { checked.remove(run); () }
+}

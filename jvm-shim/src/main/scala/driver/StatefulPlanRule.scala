@@ -1,0 +1,41 @@
+package org.apache.spark.sql.millpond.driver
+
+import org.apache.spark.sql.catalyst.rules.Rule
+import org.apache.spark.sql.classic.SparkSession
+import org.apache.spark.sql.execution.SparkPlan
+import org.apache.spark.sql.execution.streaming.operators.stateful.StateStoreWriter
+import org.apache.spark.sql.internal.SQLConf
+import org.apache.spark.sql.millpond.base.{MillpondError, Names, Options}
+
+/** Checks a query before its first task, and lets `transformWithState` run on Millpond. */
+private object StatefulPlanRule extends Rule[SparkPlan] {
+  private val Ours = Names.ProviderClass
+
+  override def apply(plan: SparkPlan): SparkPlan = {
+    val infos = plan.collect {
+      case writer: StateStoreWriter if writer.stateInfo.isDefined => writer.getStateInfo
+    }
+    if (infos.isEmpty) plan
+    else {
+      val effective = SQLConf.get.getConf(SQLConf.STATE_STORE_PROVIDER_CLASS)
+      if (effective == Ours) {
+        val options = Options.resolve(SQLConf.get.getAllConfs)
+        // the operator in a batch query belongs to no run
+        if (AskedProviders.of(infos.head.queryRunId).isDefined)
+          SparkSession.getActiveSession.foreach { session =>
+            StartCheck.once(session, infos.head, options)
+            Sinks.note(session, infos.head)
+          }
+        plan.transformUp(TransformWithStateNodes.admit)
+      } else {
+        // the offset log pins the provider with which a query began; Spark goes
+        // on with it in silence
+        if (AskedProviders.of(infos.head.queryRunId).contains(Ours))
+          throw MillpondError.of("FOREIGN_CHECKPOINT",
+            s"$effective wrote this query's Spark checkpoint, and the offset log pins it: " +
+              "Millpond cannot continue it.")
+        plan
+      }
+    }
+  }
+}

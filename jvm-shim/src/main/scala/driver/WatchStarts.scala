@@ -1,0 +1,49 @@
+package org.apache.spark.sql.millpond.driver
+
+import java.util.UUID
+import java.util.concurrent.ConcurrentHashMap
+
+import org.apache.spark.sql.catalyst.plans.logical.LogicalPlan
+import org.apache.spark.sql.execution.streaming.runtime.{StreamExecution, StreamingQueryWrapper}
+import org.apache.spark.sql.internal.SQLConf
+import org.apache.spark.sql.streaming.StreamingQueryListener
+
+/** The provider that the user's session named when a query started. It must be read then: by the
+  * first plan the offset log may have replaced the setting in the query's own session, and the user
+  * may have changed it in theirs. */
+private object AskedProviders {
+  private val byRun = new ConcurrentHashMap[UUID, String]
+  def of(run: UUID): Option[String] = Option(byRun.get(run))
+  def started(run: UUID, provider: String): Unit = { byRun.put(run, provider); () }
+  def ended(run: UUID): Unit = { byRun.remove(run); () }
+}
+
+/** Listens to the queries of a session from its first analysed plan on, which comes before its
+  * first query. No other hook of an extension knows the session when it is complete. */
+private final class WatchStarts(session: org.apache.spark.sql.SparkSession)
+    extends (LogicalPlan => Unit) {
+  private lazy val listening: Unit = session.streams.addListener(new StreamingQueryListener {
+    // called while the user's thread waits in start(), before the query reads its logs
+    override def onQueryStarted(event: StreamingQueryListener.QueryStartedEvent): Unit = {
+      AskedProviders.started(event.runId, session.conf.get(SQLConf.STATE_STORE_PROVIDER_CLASS.key))
+      val query = session.streams.get(event.id) match {
+        case wrapper: StreamingQueryWrapper => Some(wrapper.streamingQuery)
+        case stream: StreamExecution => Some(stream)
+        case _ => None
+      }
+      query.foreach(Sinks.started(_, event.runId))
+      // first: a query that has a heartbeat is not rescaled
+      query.foreach(AskedPartitions.started(_, event.runId))
+      query.foreach(Heartbeats.started(_, event.runId))
+    }
+    override def onQueryProgress(event: StreamingQueryListener.QueryProgressEvent): Unit = ()
+    override def onQueryTerminated(event: StreamingQueryListener.QueryTerminatedEvent): Unit = {
+      AskedProviders.ended(event.runId)
+      StartCheck.ended(event.runId)
+      Sinks.ended(event.runId)
+      Heartbeats.ended(event.runId)
+    }
+  })
+
+  override def apply(plan: LogicalPlan): Unit = if (plan.isStreaming) listening
+}

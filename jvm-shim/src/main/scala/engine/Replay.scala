@@ -1,0 +1,152 @@
+package org.apache.spark.sql.millpond.engine
+
+import scala.jdk.CollectionConverters._
+
+import com.fasterxml.jackson.databind.JsonNode
+
+import org.apache.spark.sql.millpond.base.{MillpondError, Op, Seams}
+import org.apache.spark.sql.millpond.changelog.{
+  ChangelogCursor, ChangelogReader, PendingChangelog, RecordSink
+}
+import org.apache.spark.sql.millpond.memory.Bytes
+import org.apache.spark.sql.millpond.rows.{Family, FamilyShape, KeyCount, RowFilter}
+
+/** Brings a store from its disk tier to a version: reads changelogs into memory. When memory is
+  * full, the disk tier takes in all changelogs so far, and memory starts empty. It may: Spark asks
+  * only for versions that are committed. Callers hold `diskLock` and the engine's monitor. */
+private[engine] final class Replay(engine: StoreEngine) {
+
+  def addFamilies(described: JsonNode, version: Long, onDisk: Boolean): Unit =
+    described.get("column_families").elements.asScala.foreach { f =>
+      forgetFormerOwner(f.get("name").asText, f.get("id").asInt)
+      val known = engine.families.get(f.get("name").asText)
+      // the manifest or an older changelog may list a removed family whose name
+      // another family has now
+      if (known != null && known.id != f.get("id").asInt) {
+        engine.families.remove(known.name)
+        known.close()
+      }
+      if (known == null || known.id != f.get("id").asInt)
+        engine.addFamily(f.get("name").asText, f.get("id").asInt, FamilyShape.of(f), onDisk)
+      // a removed family has only deletes left
+      val family = engine.families.get(f.get("name").asText)
+      family.removed = f.path("removed").asBoolean(false)
+      family.exists = true
+      family.removedAt = version
+      family.createdAt = math.min(family.createdAt, version)
+    }
+
+  /** A dropped family gives its id to another one once a snapshot holds its deletes. The snapshot
+    * that this store begins with may still list it. If the store kept it, the job could create it
+    * again beside the new owner, and both would share rows. */
+  private def forgetFormerOwner(name: String, id: Int): Unit =
+    engine.families.values.removeIf { other =>
+      val former = other.id == id && other.name != name
+      if (former && !other.removed)
+        throw MillpondError.of("FORMAT_DAMAGED",
+          s"store ${engine.context.label}: the column families '${other.name}' and '$name' " +
+            s"have the same id $id.")
+      if (former) other.close()
+      former
+    }: Unit
+
+  /** Replays other partitions' changelogs from before the rescale. Disk tier plus these
+    * equals `version`. */
+  def foreign(changelogs: Seq[PendingChangelog], version: Long): Unit = if (changelogs.nonEmpty) {
+    engine.flushed = version - 1
+    changelogs.foreach { c =>
+      val cursor = new ChangelogReader(c.path).cursor()
+      try {
+        val id = cursor.header.get("id").asText
+        if (id != c.id) throw MillpondError.changelogDamaged(c.path, s"it is $id, not ${c.id}")
+        bring(c, cursor): Unit
+      } finally cursor.close()
+    }
+    committed(version)
+  }
+
+  /** @param changelogs those of the plan, one for each version */
+  def run(changelogs: JsonNode): Unit = changelogs.elements.asScala.foreach { described =>
+    val c = PendingChangelog(described.get("version").asLong, described.get("id").asText,
+      described.get("path").asText, 0L)
+    val cursor = new ChangelogReader(c.path).cursor()
+    try {
+      val header = cursor.header
+      if (header.get("version").asLong == c.version && header.get(
+          "id").asText != c.id && !engine.context.usesCommitIds)
+        // another attempt replaced it after the plan; in format 2 each attempt's
+        // file has its own name
+        throw PendingChangelog.replaced(c)
+      if (header.get("version").asLong != c.version || header.get("id").asText != c.id)
+        throw MillpondError.changelogDamaged(c.path,
+          s"it holds version ${header.get("version").asLong} (${header.get(
+              "id").asText}), not version ${c.version} (${c.id})")
+      addFamilies(header, c.version, onDisk = false) // families may first appear in this changelog
+      engine.keys = KeyCount.of(engine.layout, header)
+      if (bring(c, cursor)) committed(c.version)
+      else { engine.flushed = c.version; engine.flushedKeys = engine.keys }
+    } finally cursor.close()
+  }
+
+  /** Bring a changelog to memory. False if memory was full: now the disk tier has this changelog
+    * and all before it, and memory is empty. */
+  private def bring(c: PendingChangelog, cursor: ChangelogCursor): Boolean = {
+    val sink = new ReplaySink(c.path, c.filter)
+    var fits = true
+    while (fits && { Seams.at("load.replay"); cursor.next(sink) }) fits = !isTooMuch
+    engine.pending = engine.pending :+ c.copy(memoryBytes = 2 * sink.bytes)
+    if (!fits) toDisk()
+    fits
+  }
+
+  private def committed(version: Long): Unit = engine.families.values.forEach { f =>
+    f.table.commitBatch(version.toInt)
+    f.table.beginBatch()
+  }
+
+  /** A store with the backend heap has no disk tier; `Pressure` refuses when it begins a batch. */
+  private def isTooMuch: Boolean =
+    !engine.isHeap && engine.budget.isExceeded && engine.usedBytes > engine.budget.fairShareBytes
+
+  private def toDisk(): Unit = {
+    engine.families.values.forEach(_.giveUpRows())
+    engine.openDisk()
+    EngineTier.settle(engine, () => ())
+    EngineTier.flush(engine).run(engine.pending): Unit
+    engine.keepPending(_ => false)
+  }
+
+  /** @param filter the rows that are wanted; null: all */
+  private final class ReplaySink(path: String, filter: RowFilter) extends RecordSink {
+    private val byId = {
+      val known = engine.families.values.asScala.toSeq
+      val table = new Array[Family](if (known.isEmpty) 0 else known.map(_.id).max + 1)
+      known.foreach(f => table(f.id) = f)
+      table
+    }
+
+    var bytes = 0L
+
+    def record(op: Byte, block: Array[Byte], keyAt: Int, keyLength: Int, valueAt: Int,
+        valueLength: Int): Unit = if (filter == null || filter.wants(block, keyAt, keyLength)) {
+      bytes += keyLength + math.max(0, valueLength)
+      val id = ((block(keyAt + 2) & 0xFF) << 8) | (block(keyAt + 3) & 0xFF)
+      if (id >= byId.length || byId(id) == null)
+        throw MillpondError.changelogDamaged(path,
+          s"a record belongs to column family $id, which its header does not list")
+      val f = byId(id)
+      val at = Bytes.ArrayOffset + keyAt + 4L + f.keyLead
+      val length = keyLength - f.keyExtra
+      val slot = f.shape.slotIn(block, keyAt, keyLength)
+      val hash = Bytes.hash(block, at, length)
+      val found = f.table.find(block, at, length, hash)
+      if (op == Op.Put)
+        f.table.write(block, at, length, hash, found, slot, f.prefixLength(block, at), block,
+          Bytes.ArrayOffset + valueAt + f.valueLead, valueLength - f.valueLead)
+      else if (op == Op.Merge)
+        engine.rows.replayMerge(f, slot, block, at, length, hash, found, valueAt, valueLength)
+      else if (found != 0L || !f.table.complete)
+        f.table.write(block, at, length, hash, found, slot, f.prefixLength(block, at), null, 0L, -1)
+    }
+  }
+}

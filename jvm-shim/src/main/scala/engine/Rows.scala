@@ -1,0 +1,240 @@
+package org.apache.spark.sql.millpond.engine
+
+import org.apache.spark.sql.catalyst.expressions.UnsafeRow
+import org.apache.spark.sql.millpond.base.{MillpondError, MillpondException}
+import org.apache.spark.sql.millpond.disk.{DiskCursor, KeyRange}
+import org.apache.spark.sql.millpond.memory.Bytes
+import org.apache.spark.sql.millpond.rows.{Family, FamilyCodec, GrowingKey, KeyCount}
+
+/** Reads and writes single rows of a store. Each call of a task names its session, and takes the
+  * engine's monitor. A row that memory lacks comes from the disk tier. */
+private[millpond] final class Rows(engine: StoreEngine) {
+  private val diskKey = new GrowingKey
+  @volatile private var reads = 0L
+
+  /** Reads of the disk tier since the last load. Any thread may ask. */
+  def diskReads: Long = reads
+  def resetReads(): Unit = reads = 0L
+
+  def get(session: Session, f: Family, key: UnsafeRow): UnsafeRow = engine.synchronized {
+    engine.checkUsable(session)
+    val rows = f.rows
+    rows.encodeKey(key)
+    val hash = Bytes.hash(rows.base, rows.offset, rows.length)
+    val record = f.table.find(rows.base, rows.offset, rows.length, hash)
+    if (record != 0L) {
+      if (!f.table.isPresent(record)) null
+      else {
+        f.table.markUsed(record)
+        rows.decodeValue(f.table.valueAddress(record), f.table.valueLength(record))
+      }
+    } else if (f.table.complete) null
+    else {
+      val n = readDisk(f, key)
+      admit(f, n, hash, slotOf(f, key))
+      if (n < 0) null
+      else rows.decodeValue(java.util.Arrays.copyOfRange(engine.disk.lastValue, f.valueLead, n), 0)
+    }
+  }
+
+  /** Put (a row, or all rows of a key with several values) or remove (null). */
+  def write(session: Session, f: Family, key: UnsafeRow, value: AnyRef): Unit = {
+    writeRow(session, f, key, value)
+    if (engine.budget.isExceeded) Pressure.afterWrite(engine)
+  }
+
+  private def writeRow(session: Session, f: Family, key: UnsafeRow, value: AnyRef): Unit =
+    engine.synchronized {
+      engine.checkWritable(session)
+      val rows = f.rows
+      rows.encodeKey(key)
+      val hash = Bytes.hash(rows.base, rows.offset, rows.length)
+      val table = f.table
+      var found = table.find(rows.base, rows.offset, rows.length, hash)
+      var present = found != 0L && table.isPresent(found)
+      var counted = true
+      if (found == 0L && !table.complete) {
+        if (engine.exactKeys) {
+          val n = readDisk(f, key)
+          present = n >= 0
+          found = admit(f, n, hash, slotOf(f, key))
+        } else counted = false
+      }
+      if (value != null || present || !counted) {
+        val slot = if (found == 0L) checkedSlot(f, key) else table.slotOf(found)
+        val prefix = if (found == 0L) f.prefixLength(rows.base, rows.offset) else 0
+        if (value == null)
+          table.write(rows.base, rows.offset, rows.length, hash, found, slot, prefix, null, 0L, -1)
+        else {
+          encode(f, value)
+          table.write(rows.base, rows.offset, rows.length, hash, found, slot, prefix,
+            rows.valueBase, rows.valueOffset, rows.valueLength)
+        }
+        count(f, present, value != null, counted, slot)
+      }
+    }
+
+  /** Encode a value: a row, or the list of all values of a key with several. */
+  private def encode(f: Family, value: AnyRef): Unit = value match {
+    case row: UnsafeRow => f.rows.encodeValue(row)
+    case list: Array[UnsafeRow] => f.rows.encodeList(list.toIndexedSeq: _*)
+    case other => throw MillpondError.internal(s"a value of ${other.getClass}")
+  }
+
+  private def count(f: Family, before: Boolean, after: Boolean, known: Boolean, slot: Int): Unit =
+    if (!f.shape.internal && engine.keys.isKnown) {
+      if (!known) engine.keys = KeyCount.unknown(engine.layout)
+      else if (after && !before) engine.keys.add(slot, 1)
+      else if (before && !after) engine.keys.add(slot, -1)
+    }
+
+  /** Append to the values of a key with several; the key need not exist. */
+  def merge(session: Session, f: Family, key: UnsafeRow, added: Array[UnsafeRow]): Unit = {
+    mergeRows(session, f, key, added)
+    if (engine.budget.isExceeded) Pressure.afterWrite(engine)
+  }
+
+  private def mergeRows(
+      session: Session, f: Family, key: UnsafeRow, added: Array[UnsafeRow]): Unit =
+    engine.synchronized {
+      engine.checkWritable(session)
+      val rows = f.rows
+      rows.encodeKey(key)
+      val hash = Bytes.hash(rows.base, rows.offset, rows.length)
+      var found = f.table.find(rows.base, rows.offset, rows.length, hash)
+      // read the whole list into memory, even beyond the budget: without it no abort could
+      // take the append back
+      if (found == 0L && !f.table.complete)
+        found = admitAnyway(f, readDisk(f, key), hash, slotOf(f, key))
+      val present = found != 0L && f.table.isPresent(found)
+      rows.encodeList(added.toIndexedSeq: _*)
+      if (present) {
+        rows.checkSize(f.table.valueLength(found).toLong + rows.valueLength)
+        f.table.append(found, rows.valueBase, rows.valueOffset, rows.valueLength)
+      } else {
+        val slot = if (found == 0L) checkedSlot(f, key) else f.table.slotOf(found)
+        f.table.write(rows.base, rows.offset, rows.length, hash, found, slot,
+          f.prefixLength(rows.base, rows.offset), rows.valueBase, rows.valueOffset,
+          rows.valueLength)
+        count(f, before = false, after = true, known = true, slot)
+      }
+    }
+
+  /** Replay a merge record of a changelog: append to the list that the versions before left. */
+  def replayMerge(f: Family, slot: Int, block: Array[Byte], keyOffset: Long,
+      keyLength: Int, hash: Int, record: Long, valueAt: Int, valueLength: Int): Unit = {
+    var found = record
+    if (found == 0L && !f.table.complete) {
+      diskKey.set(slot, f, block, keyOffset, keyLength)
+      val n = engine.disk.get(diskKey.bytes, diskKey.length)
+      if (n >= 0)
+        found =
+          f.table.admit(block, keyOffset, keyLength, hash, slot, f.prefixLength(block, keyOffset),
+            engine.disk.lastValue, Bytes.ArrayOffset + f.valueLead, n - f.valueLead, 0)
+    }
+    if (found != 0L && f.table.isPresent(found))
+      f.table.append(found, block, Bytes.ArrayOffset + valueAt, valueLength)
+    else
+      f.table.write(block, keyOffset, keyLength, hash, found, slot,
+        f.prefixLength(block, keyOffset), block, Bytes.ArrayOffset + valueAt, valueLength)
+  }
+
+  /** All values of a key, as they are now. A later write or remove does not change the iterator. */
+  def values(session: Session, f: Family, key: UnsafeRow): Iterator[UnsafeRow] =
+    engine.synchronized {
+      engine.checkUsable(session)
+      val rows = f.rows
+      rows.encodeKey(key)
+      val hash = Bytes.hash(rows.base, rows.offset, rows.length)
+      val record = f.table.find(rows.base, rows.offset, rows.length, hash)
+      if (record != 0L) {
+        if (f.table.isPresent(record))
+          rows.decodeValues(FamilyCodec.copyOf(f.table.valueAddress(record),
+              f.table.valueLength(record)), 0)
+        else Iterator.empty
+      } else if (f.table.complete) Iterator.empty
+      else {
+        val n = readDisk(f, key)
+        admit(f, n, hash, slotOf(f, key))
+        if (n < 0) Iterator.empty
+        else rows.decodeValues(java.util.Arrays.copyOf(engine.disk.lastValue, n), 0)
+      }
+    }
+
+  /** The slot of a key that is new to the store. Marks the store if Spark did not place the
+    * key by its key group. */
+  private def checkedSlot(f: Family, key: UnsafeRow): Int =
+    engine.layout.checkedSlot(f.rows.partitionKey.group(key))
+
+  def slotOf(f: Family, key: UnsafeRow): Int =
+    engine.layout.slot(f.rows.partitionKey.group(key))
+
+  /** Length of the value on disk (with its version byte), or -1. The codec holds
+    * the encoded key. */
+  private def readDisk(f: Family, key: UnsafeRow): Int = {
+    diskKey.set(slotOf(f, key), f, f.rows.base, f.rows.offset, f.rows.length)
+    engine.metrics.diskReads += 1
+    reads += 1
+    try engine.disk.get(diskKey.bytes, diskKey.length)
+    catch { case e: MillpondException => throw engine.distrust(e) }
+  }
+
+  /** Keep the disk's answer about the encoded key in memory, if the budget allows. */
+  private def admit(f: Family, valueLength: Int, hash: Int, slot: Int): Long =
+    if (Pressure.admits(engine)) admitAnyway(f, valueLength, hash, slot) else 0L
+
+  private def admitAnyway(f: Family, valueLength: Int, hash: Int, slot: Int): Long = {
+    val rows = f.rows
+    f.table.admit(
+      rows.base,
+      rows.offset,
+      rows.length,
+      hash,
+      slot,
+      f.prefixLength(rows.base, rows.offset),
+      engine.disk.lastValue,
+      Bytes.ArrayOffset + f.valueLead,
+      if (valueLength < 0) -1 else valueLength - f.valueLead,
+      0
+    )
+  }
+
+  /** Delete all rows of a family. Callers hold the monitor. */
+  def erase(f: Family): Unit = {
+    val table = f.table
+    val cursor = if (table.complete) null
+    else new DiskCursor(engine.disk.iterator(readAhead = true), f, -1, KeyRange.Whole)
+    def erase(
+        base: AnyRef, offset: Long, length: Int, hash: Int, found: Long, slot: => Int): Unit = {
+      val rowSlot = if (found == 0L) slot else table.slotOf(found)
+      table.write(base, offset, length, hash, found, rowSlot, f.prefixLength(base, offset), null,
+        0L, -1)
+      count(f, before = true, after = false, known = true, rowSlot)
+    }
+    table.beginScan()
+    try {
+      val records = table.all()
+      var record = records.next()
+      while (record != 0L) {
+        val length = table.keyLength(record)
+        if (table.isPresent(record))
+          erase(null, table.keyAddress(record), length,
+            Bytes.hash(null, table.keyAddress(record), length), record, 0)
+        record = records.next()
+      }
+      var key = if (cursor == null) null else cursor.next()
+      while (key != null) {
+        val at = Bytes.ArrayOffset + 4L + f.keyLead
+        val length = key.length - f.keyExtra
+        val hash = Bytes.hash(key, at, length)
+        // the loop above erased the rows that memory has
+        if (table.find(key, at, length, hash) == 0L)
+          erase(key, at, length, hash, 0L, f.shape.slotIn(key, 0, key.length))
+        key = cursor.next()
+      }
+    } finally {
+      table.endScan()
+      if (cursor != null) cursor.close()
+    }
+  }
+}

@@ -1,0 +1,164 @@
+package org.apache.spark.sql.millpond.engine
+
+import org.apache.spark.sql.catalyst.expressions.UnsafeRow
+import org.apache.spark.sql.execution.streaming.state.UnsafeRowPair
+import org.apache.spark.sql.millpond.base.{MillpondError, MillpondException}
+import org.apache.spark.sql.millpond.disk.{DiskCursor, KeyRange}
+import org.apache.spark.sql.millpond.memory.{Bytes, RecordCursor}
+import org.apache.spark.sql.millpond.rows.{Family, FamilyCodec}
+
+/** Iterates over the rows that a family held when the scan began, in memory and on disk. If
+  * `ordered`, `records` come in the order of the disk tier, slot by slot, and so does the scan.
+  * Else rows of memory come first, then rows that only the disk has. Pairs are fresh objects. The
+  * scan closes at its end, by `close`, or when the batch ends.
+  *
+  * @param disk null if memory has all
+  * @param each one pair per value of a key with several */
+private[millpond] final class Scan(engine: StoreEngine, session: Session,
+    f: Family, records: RecordCursor, epoch: Int, disk: DiskCursor, ordered: Boolean,
+    range: KeyRange,
+    each: Boolean) extends Iterator[UnsafeRowPair] with AutoCloseable {
+  /** Whether the scan reads all rows of the disk tier. */
+  val readsAllFromDisk: Boolean = disk != null && (range eq KeyRange.Whole)
+  private val table = f.table
+  private var record = 0L // next record of memory, 0 if to be fetched
+  private var memoryDone = false
+  private var diskKey: Array[Byte] = null // next key of the disk, null if to be fetched
+  private var diskDone = disk == null
+  // rows that one lock fetched; those from `at` until `count` were not returned yet
+  private var ahead = new Array[UnsafeRowPair](2)
+  private var at = 0
+  private var count = 0
+  private var values: Iterator[UnsafeRow] = Iterator.empty
+  private var valuesKey: UnsafeRow = null
+  private var finished = false
+  private var closed = false
+
+  override def hasNext: Boolean =
+    if (finished) at < count
+    else {
+      checkOpen()
+      if (at == count) {
+        at = 0
+        count = 0
+        if (values.hasNext) { ahead(0) = new UnsafeRowPair(valuesKey, values.next()); count = 1 }
+        else readAhead()
+      }
+      at < count
+    }
+
+  override def next(): UnsafeRowPair = {
+    if (!hasNext) throw new NoSuchElementException("end of state store iterator")
+    at += 1
+    ahead(at - 1)
+  }
+
+  private def checkOpen(): Unit =
+    if (closed)
+      throw MillpondError.of("STORE_CLOSED",
+        s"an iterator over store ${engine.context.label} was used after the end of its batch.")
+
+  /** Fetch some rows under one lock, more each time. A lock costs as much as a row, but most scans
+    * of a prefix are short. */
+  private def readAhead(): Unit = engine.synchronized {
+    engine.checkHeld(session)
+    checkOpen()
+    if (!each && ahead.length < Scan.MostAhead) ahead = new Array[UnsafeRowPair](ahead.length * 2)
+    val wanted = if (each) 1 else ahead.length
+    try
+      while (count < wanted && !finished) {
+        val pair = advance()
+        if (pair == null) { finished = true; close() }
+        else { ahead(count) = pair; count += 1 }
+      }
+    catch { case e: MillpondException => count = 0; throw engine.distrust(e) }
+  }
+
+  private def advance(): UnsafeRowPair = {
+    while (true) {
+      fetchRecord()
+      if (!memoryDone && (!ordered || diskDone)) {
+        val r = take()
+        if (table.isPresent(r)) return ofMemory(r)
+      } else {
+        if (!diskDone) fetchKey()
+        if (memoryDone && diskDone) return null
+        else if (memoryDone) { val pair = ofDisk(); if (pair != null) return pair }
+        else if (!diskDone) {
+          val bySlot = if (f.kind.crossKey) 0
+          else Integer.compare(table.slotOf(record), f.shape.slotIn(diskKey, 0, diskKey.length))
+          val order = if (bySlot != 0) bySlot
+          else table.compareKey(record, diskKey, Bytes.ArrayOffset + 4L + f.keyLead,
+            diskKey.length - f.keyExtra)
+          if (order <= 0) {
+            if (order == 0) diskKey = null // memory has the newer value
+            val r = take()
+            if (table.isPresent(r)) return ofMemory(r)
+          } else { val pair = ofDisk(); if (pair != null) return pair }
+        }
+      }
+    }
+    null
+  }
+
+  private def fetchRecord(): Unit = if (record == 0L && !memoryDone) {
+    record = records.next()
+    // a prefix chain has only wanted records; a sorted table yields all from the start of the
+    // range, and the first record behind the range ends the scan
+    if (record != 0L && table.isSorted && (range ne KeyRange.Whole) &&
+      range.side(FamilyCodec.copyOf(table.keyAddress(record), table.keyLength(record)), 0) > 0)
+      record = 0L
+    if (record == 0L) memoryDone = true
+  }
+
+  private def take(): Long = { val r = record; record = 0L; r }
+
+  private def fetchKey(): Unit = if (diskKey == null) {
+    diskKey = disk.next()
+    if (diskKey == null) diskDone = true
+  }
+
+  private def ofMemory(r: Long): UnsafeRowPair = {
+    val key = f.rows.decodeKey(table.keyAddress(r), table.keyLength(r))
+    if (each)
+      several(key,
+        f.rows.decodeValues(FamilyCodec.copyOf(table.valueAddress(r), table.valueLength(r)), 0))
+    else new UnsafeRowPair(key, f.rows.decodeValue(table.valueAddress(r), table.valueLength(r)))
+  }
+
+  /** The next row of the disk; null if memory had the key when the scan began
+    * and yielded it then. */
+  private def ofDisk(): UnsafeRowPair = {
+    val physical = diskKey
+    diskKey = null
+    val at = Bytes.ArrayOffset + 4L + f.keyLead
+    val length = physical.length - f.keyExtra
+    val found =
+      if (table.isEmpty) 0L else table.find(physical, at, length, Bytes.hash(physical, at, length))
+    if (found != 0L && table.birth(found) <= epoch) null
+    else {
+      val key = f.rows.decodePhysical(physical)
+      if (each) several(key, f.rows.decodeValues(disk.value, 0))
+      else new UnsafeRowPair(key, f.rows.decodeValue(disk.value, f.valueLead))
+    }
+  }
+
+  private def several(key: UnsafeRow, all: Iterator[UnsafeRow]): UnsafeRowPair = {
+    valuesKey = key
+    values = all
+    new UnsafeRowPair(key, values.next())
+  }
+
+  override def close(): Unit = engine.synchronized {
+    if (!closed) {
+      closed = true
+      engine.scans.remove(this)
+      table.endScan()
+      if (disk != null) disk.close()
+    }
+  }
+}
+
+private[millpond] object Scan {
+  private val MostAhead = 64
+}

@@ -1,0 +1,85 @@
+package org.apache.spark.sql.millpond.engine
+
+import java.io.File
+
+import com.fasterxml.jackson.databind.JsonNode
+import com.fasterxml.jackson.databind.node.ObjectNode
+import com.fasterxml.jackson.databind.util.RawValue
+import org.apache.hadoop.conf.Configuration
+
+import org.apache.spark.sql.execution.streaming.state.{
+  CoordinatorAccess, StateStoreConf, StateStoreId
+}
+import org.apache.spark.sql.millpond.agent.{Agent, HadoopFiles, S3Access}
+import org.apache.spark.sql.millpond.base.{Json, LocalDirs, MillpondError, Options}
+
+/** The constants of one provider: its name, its options, its way to the agent. */
+final class StoreContext(val storeId: StateStoreId, val conf: StateStoreConf,
+    val hadoopConf: Configuration) {
+  val options: Options = Options.resolve(conf.sqlConfs)
+  /** Whether the query has Spark checkpoint format 2. A reader's session may be set to 1: then an
+    * id in its request shows format 2. */
+  @volatile var usesCommitIds: Boolean = conf.enableStateStoreCheckpointIds
+  val runId: String = CoordinatorAccess.runId(hadoopConf)
+  val label: String = s"${storeId.operatorId}/${storeId.partitionId}/${storeId.storeName}"
+  val localDir: File = {
+    LocalDirs.configure(options.string("localDir"))
+    LocalDirs.forStore(s"${storeId.operatorId}-${storeId.partitionId}-${storeId.storeName}")
+  }
+  private val settings = options.agentSettings
+  HadoopFiles.remember(storeId.checkpointRootLocation, hadoopConf)
+
+  private def partitionsHint: Option[Int] =
+    Seq("spark.sql.streaming.internal.stateStore.partitions",
+      "spark.sql.shuffle.partitions").iterator.map(hadoopConf.get).find(_ != null).map(_.toInt)
+
+  /** A call to the agent in the name of this store. `generation` numbers the local copies: each has
+    * a folder of its own. */
+  def call(method: String, generation: Int)(fill: ObjectNode => Any): JsonNode = {
+    // fails if the store is closed and its folder deleted: the last call must not bring it back
+    folderOf(generation).mkdir()
+    val request = Json.obj()
+    request.putRawValue("store", described(generation))
+    fill(request)
+    val answer = Agent.call(method, request, settings)
+    storageUse.add(answer)
+    answer
+  }
+
+  val storageUse = new StorageUse
+
+  // Serialised once per generation: these forty values would cost a commit more
+  // than all the others.
+  private var lastDescribed: (Int, Boolean, RawValue) = null
+
+  private def described(generation: Int): RawValue = synchronized {
+    if (lastDescribed == null || lastDescribed._1 != generation ||
+      lastDescribed._2 != usesCommitIds)
+      lastDescribed = (generation, usesCommitIds, new RawValue(Json.text(describe(generation))))
+    lastDescribed._3
+  }
+
+  private def describe(generation: Int): ObjectNode = {
+    val store = Json.obj()
+    store.put("root", storeId.checkpointRootLocation).put("operator", storeId.operatorId)
+      .put("partition", storeId.partitionId)
+      .put("name", storeId.storeName).put("run_id", runId)
+      .put("local_dir", folderOf(generation).getPath)
+      .put("checkpoint_format", if (usesCommitIds) 2 else 1)
+      .put("retain_versions", conf.minVersionsToRetain)
+      .put("min_deltas_for_snapshot", conf.minDeltasForSnapshot)
+    partitionsHint.foreach(store.put("partitions_hint", _))
+    store.set[JsonNode]("options", options.json)
+    S3Access.of(hadoopConf).foreach(store.set[JsonNode]("hadoop", _))
+    store
+  }
+
+  private def folderOf(generation: Int) = new File(localDir, s"g$generation")
+
+  def generationDir(generation: Int): File = {
+    val dir = folderOf(generation)
+    if (!dir.isDirectory && !dir.mkdirs())
+      throw MillpondError.of("LOCAL_DISK_FULL", s"the folder $dir for local state cannot be made.")
+    dir
+  }
+}

@@ -1,0 +1,134 @@
+package org.apache.spark.sql.millpond.engine
+
+import org.apache.spark.sql.execution.streaming.state.{
+  StateStoreCustomMetric, StateStoreCustomSumMetric, StateStoreCustomTimingMetric,
+  StateStoreSnapshotLastUploadInstanceMetric
+}
+import org.apache.spark.sql.millpond.base.SparkCompatibility
+
+/** Counters of one store. The next batch reports background work, once. Callers hold the engine's
+  * monitor, or are the one thread that takes snapshots. */
+final class StoreMetrics {
+  var diskReads = 0L
+  var restoreBytes = 0L
+  var shrinks = 0L
+  var spills = 0L
+  var evictedBytes = 0L
+  private var changelogBytes = 0L
+  private var changelogNs = 0L
+  private var snapshotNewBytes = 0L
+  private var snapshotReusedBytes = 0L
+  private var snapshotNs = 0L
+  private var snapshots = 0L
+  private var restoreNs = 0L
+
+  def committed(bytes: Long, ns: Long): Unit =
+    synchronized { changelogBytes += bytes; changelogNs += ns }
+  def restored(ns: Long): Unit = synchronized(restoreNs += ns)
+  def snapshotTaken(newBytes: Long, reusedBytes: Long, ns: Long): Unit = synchronized {
+    snapshotNewBytes += newBytes
+    snapshotReusedBytes += reusedBytes
+    snapshotNs += ns
+    snapshots += 1
+  }
+
+  /** All counters since the last time, by metric. */
+  def take(memoryBytes: Long, agentNs: Long, storage: Map[StateStoreCustomMetric, Long])
+      : Map[StateStoreCustomMetric, Long] = synchronized {
+    val out = Map[StateStoreCustomMetric, Long](
+      StoreMetrics.ChangelogBytes -> changelogBytes,
+      StoreMetrics.ChangelogMs -> changelogNs / 1000000L,
+      StoreMetrics.SnapshotNewBytes -> snapshotNewBytes,
+      StoreMetrics.SnapshotReusedBytes -> snapshotReusedBytes,
+      StoreMetrics.SnapshotMs -> snapshotNs / 1000000L,
+      StoreMetrics.SnapshotCount -> snapshots,
+      StoreMetrics.RestoreMs -> restoreNs / 1000000L,
+      StoreMetrics.RestoreBytes -> restoreBytes,
+      StoreMetrics.AgentCallMs -> agentNs / 1000000L,
+      StoreMetrics.DiskReads -> diskReads,
+      StoreMetrics.Shrinks -> shrinks,
+      StoreMetrics.Spills -> spills,
+      StoreMetrics.EvictedBytes -> evictedBytes,
+      StoreMetrics.MemoryBytes -> memoryBytes
+    ) ++ storage
+    changelogBytes = 0L
+    changelogNs %= 1000000L // a rest below a millisecond counts with the next batch
+    snapshotNewBytes = 0L
+    snapshotReusedBytes = 0L
+    snapshotNs %= 1000000L
+    snapshots = 0L
+    restoreNs = 0L
+    restoreBytes = 0L
+    diskReads = 0L
+    shrinks = 0L
+    spills = 0L
+    evictedBytes = 0L
+    out
+  }
+}
+
+/** Names are documented (docs/reference/metrics.md) and stay. */
+object StoreMetrics {
+  val ChangelogBytes: StateStoreCustomMetric = SparkCompatibility.sizeMetric(
+    "millpondChangelogBytes", "Millpond: bytes of changelogs committed")
+  val ChangelogMs: StateStoreCustomMetric = StateStoreCustomTimingMetric("millpondChangelogMs",
+    "Millpond: time to write and publish changelogs")
+  val SnapshotNewBytes: StateStoreCustomMetric = SparkCompatibility.sizeMetric(
+    "millpondSnapshotNewBytes", "Millpond: bytes of SSTs that snapshots uploaded")
+  val SnapshotReusedBytes: StateStoreCustomMetric = SparkCompatibility.sizeMetric(
+    "millpondSnapshotReusedBytes", "Millpond: bytes of SSTs that snapshots reused")
+  val SnapshotMs: StateStoreCustomMetric = StateStoreCustomTimingMetric("millpondSnapshotMs",
+    "Millpond: time to publish snapshots, in the background")
+  val SnapshotCount: StateStoreCustomMetric =
+    StateStoreCustomSumMetric("millpondSnapshotCount", "Millpond: snapshots published")
+  val RestoreMs: StateStoreCustomMetric =
+    StateStoreCustomTimingMetric("millpondRestoreMs", "Millpond: time to restore stores")
+  val RestoreBytes: StateStoreCustomMetric = SparkCompatibility.sizeMetric("millpondRestoreBytes",
+    "Millpond: bytes of snapshots and changelogs restored")
+  val AgentCallMs: StateStoreCustomMetric =
+    StateStoreCustomTimingMetric("millpondAgentCallMs", "Millpond: time in calls to the agent")
+  val DiskReads: StateStoreCustomMetric = StateStoreCustomSumMetric("millpondDiskReads",
+    "Millpond: point reads that went to the disk tier")
+  val Shrinks: StateStoreCustomMetric =
+    StateStoreCustomSumMetric("millpondShrinks", "Millpond: times that a store gave memory back")
+  val Spills: StateStoreCustomMetric = StateStoreCustomSumMetric("millpondSpills",
+    "Millpond: times that a micro-batch outgrew memory and went to disk in part")
+  val EvictedBytes: StateStoreCustomMetric = SparkCompatibility.sizeMetric("millpondEvictedBytes",
+    "Millpond: bytes of rows dropped from memory that the disk tier has")
+  val MemoryBytes: StateStoreCustomMetric =
+    SparkCompatibility.sizeMetric("millpondMemoryBytes", "Millpond: bytes of the memory tier")
+  /** By their names in the agent's answers. */
+  val storage: Map[String, StateStoreCustomMetric] = Map(
+    "put_requests" -> StateStoreCustomSumMetric("millpondStoragePutRequests",
+      "Millpond: requests to the storage that write"),
+    "get_requests" -> StateStoreCustomSumMetric("millpondStorageGetRequests",
+      "Millpond: requests to the storage that read"),
+    "list_requests" -> StateStoreCustomSumMetric("millpondStorageListRequests",
+      "Millpond: requests to the storage that list"),
+    "delete_requests" -> StateStoreCustomSumMetric("millpondStorageDeleteRequests",
+      "Millpond: requests to the storage that delete"),
+    "sent_bytes" -> SparkCompatibility.sizeMetric("millpondStorageSentBytes",
+      "Millpond: bytes sent to the storage"),
+    "received_bytes" -> SparkCompatibility.sizeMetric("millpondStorageReceivedBytes",
+      "Millpond: bytes received from the storage")
+  )
+  val LastSnapshot: StateStoreSnapshotLastUploadInstanceMetric =
+    StateStoreSnapshotLastUploadInstanceMetric()
+
+  val all: Seq[StateStoreCustomMetric] = Seq(
+    ChangelogBytes,
+    ChangelogMs,
+    SnapshotNewBytes,
+    SnapshotReusedBytes,
+    SnapshotMs,
+    SnapshotCount,
+    RestoreMs,
+    RestoreBytes,
+    AgentCallMs,
+    DiskReads,
+    Shrinks,
+    Spills,
+    EvictedBytes,
+    MemoryBytes
+  ) ++ storage.values
+}

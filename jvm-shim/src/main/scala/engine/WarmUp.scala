@@ -1,0 +1,115 @@
+package org.apache.spark.sql.millpond.engine
+
+import java.util.concurrent.{Executors, ThreadFactory}
+
+import scala.jdk.CollectionConverters._
+import scala.util.control.NonFatal
+
+import org.apache.spark.internal.Logging
+import org.apache.spark.sql.millpond.base.Seams
+
+/** Brings the rows of the disk tier into memory after a restore. It works in the background, in
+  * short steps between those of the task. It ends when memory has all rows, so that no read needs
+  * the disk, or when the budget is nearly used. It pauses for scans of the same store, which read
+  * the same rows. It also pauses while batches need all cores and hardly read from the disk. */
+private[engine] final class WarmUp(engine: StoreEngine) extends Logging {
+  import WarmUp._
+
+  private var active = false
+  private var rows: WarmScan = null
+
+  /** Whether memory may still get rows of the disk tier. Callers hold the engine's monitor. */
+  def isActive: Boolean = active
+  /** Whether it has an iterator over the disk tier. Callers hold the engine's monitor. */
+  def isReading: Boolean = rows != null
+
+  def start(): Unit = {
+    check()
+    active = true
+    val generation = engine.generation
+    Seams.start(
+      s"warm-up ${engine.context.label}",
+      () =>
+        try run(generation)
+        catch {
+          // the rows stay on disk, where every read finds them; a read that needs a
+          // damaged file reports it
+          case NonFatal(e) =>
+            engine.synchronized(if (engine.generation == generation) end())
+            logWarning(s"store ${engine.context.label} stays on disk: ${e.getMessage}")
+        }
+    )(pool.execute(_))
+  }
+
+  /** Stop; nothing happens if it has stopped. */
+  def end(): Unit = {
+    check()
+    active = false
+    if (rows != null) {
+      rows.close()
+      rows = null
+    }
+  }
+
+  /** Bring in all rows before the store is used. */
+  def loadAll(): Unit = {
+    check()
+    val all = scan()
+    try while (all.step(StepRows.toInt)) Pressure.refuse(engine)
+    finally all.close()
+    all.end()
+  }
+
+  private def run(generation: Int): Unit = {
+    var going = engine.synchronized {
+      val wanted = active && engine.generation == generation && !engine.closed && engine.loaded
+      if (wanted) rows = scan()
+      wanted
+    }
+    while (going) {
+      if (Seams.director == null)
+        throttle.giveWay(
+          engine.scans.readsAll || (Busy.batchesNeedAllCores && engine.rows.diskReads < FewReads))
+      // leave a store that is being reloaded at once: this thread serves other stores too
+      going = engine.generation == generation && engine.synchronized(
+        engine.generation == generation && step())
+      Thread.`yield`()
+      Seams.at("warm-up.step")
+    }
+  }
+
+  private def scan(): WarmScan =
+    new WarmScan(engine.disk.iterator(readAhead = true), engine.families.values.asScala)
+
+  /** Bring in some rows; false at the end. */
+  private def step(): Boolean =
+    if (!active) false
+    else if (engine.budget.usedBytes > engine.budget.limitBytes * BudgetShare) {
+      end()
+      false
+    } else if (rows.step(Seams.stretch("warm-up.rows", StepRows).toInt)) true
+    else {
+      rows.end()
+      end()
+      false
+    }
+
+  private def check(): Unit =
+    assert(Thread.holdsLock(engine), "without the store's monitor")
+}
+
+private object WarmUp {
+  private val StepRows = 1024L
+  private val BudgetShare = 0.9
+  private val FewReads = 4096 // from the disk, about 20 ms
+  private val throttle = Throttle.ofWarmUp() // of the one thread
+
+  private lazy val pool = Executors.newFixedThreadPool(1,
+    new ThreadFactory {
+      def newThread(work: Runnable): Thread = {
+        val thread = new Thread(work, "millpond-warm-up")
+        thread.setDaemon(true)
+        thread
+      }
+    })
+}

@@ -1,0 +1,428 @@
+package org.apache.spark.sql.millpond.provider
+
+import scala.collection.concurrent.TrieMap
+import scala.collection.mutable
+import scala.jdk.CollectionConverters._
+import scala.util.control.NonFatal
+
+import com.fasterxml.jackson.databind.JsonNode
+import org.apache.hadoop.conf.Configuration
+
+import org.apache.spark.TaskContext
+import org.apache.spark.sql.catalyst.expressions.UnsafeRow
+import org.apache.spark.sql.errors.QueryExecutionErrors
+import org.apache.spark.sql.execution.streaming.state._
+import org.apache.spark.sql.millpond.agent.Agent
+import org.apache.spark.sql.millpond.base.{BuildInfo, MillpondError, MillpondException, Names}
+import org.apache.spark.sql.millpond.changelog.{ChangeFeed, PendingChangelog}
+import org.apache.spark.sql.millpond.driver.Extension
+import org.apache.spark.sql.millpond.engine.{
+  Busy, Loader, Session, Snapshots, StoreContext, StoreEngine, StoreMetrics
+}
+import org.apache.spark.sql.millpond.rows.{
+  FamilyCodec, FamilyDefinition, FamilyKind, FamilyShape, PartitionKey
+}
+import org.apache.spark.sql.types.{DataType, StructType}
+import org.apache.spark.util.NextIterator
+
+/** The implementation of `MillpondStateStoreProvider`, one for each store and executor. Spark
+  * decides when to open which version. The agent decides what that means on storage. The
+  * [[StoreEngine]] holds the rows.
+  *
+  * One session at a time uses the engine: a task's read store and the write store
+  * that it becomes. */
+abstract class StoreProvider extends CompatibleProvider {
+  @volatile private var id: StateStoreId = null
+  private var context: StoreContext = null
+  private var engineOrNull: StoreEngine = null
+  private var usesFamilies = false
+  private var schemas: Option[StateSchemaProvider] = None
+  // guarded by the engine's monitor, both
+  private val definitions = mutable.LinkedHashMap.empty[String, FamilyDefinition]
+  // when the running batch began
+  private var definitionsBefore: Option[Seq[(String, FamilyDefinition)]] = None
+  private val rules = TrieMap.empty[(String, KeyStateEncoderSpec), JsonNode]
+  private var owner: Session = null
+  private var closing = false
+
+  override def init(stateStoreId: StateStoreId, keySchema: StructType, valueSchema: StructType,
+      keyStateEncoderSpec: KeyStateEncoderSpec, useColumnFamilies: Boolean,
+      storeConf: StateStoreConf, hadoopConf: Configuration, useMultipleValuesPerKey: Boolean,
+      stateSchemaProvider: Option[StateSchemaProvider]): Unit = {
+    id = stateStoreId
+    BuildInfo.check()
+    usesFamilies = useColumnFamilies
+    schemas = stateSchemaProvider
+    // an operator with families never writes the default one, and opens it with changing schemas
+    definitions(StateStore.DEFAULT_COL_FAMILY_NAME) =
+      if (useColumnFamilies)
+        FamilyDefinition(keySchema, valueSchema, NoPrefixKeyStateEncoderSpec(keySchema),
+          internal = false, multi = false)
+      else
+        FamilyDefinition(keySchema, valueSchema, keyStateEncoderSpec, internal = false,
+          multi = useMultipleValuesPerKey)
+    context = new StoreContext(stateStoreId, storeConf, hadoopConf)
+    engineOrNull = new StoreEngine(context)
+  }
+
+  override def stateStoreId: StateStoreId = id
+  private[millpond] def engine: StoreEngine = engineOrNull
+  override private[provider] def conf: StateStoreConf = context.conf
+  override def supportedCustomMetrics: Seq[StateStoreCustomMetric] = {
+    Extension.demand()
+    StoreMetrics.all
+  }
+  override def supportedInstanceMetrics: Seq[StateStoreInstanceMetric] =
+    Seq(StoreMetrics.LastSnapshot)
+
+  // ---- opening ----------------------------------------------------------------------------------
+
+  override def getReadStore(version: Long, uniqueId: Option[String]): StateStore = {
+    val session = open(version, uniqueId, loadEmpty = false)
+    new MillpondReadStore(this, session, version, uniqueId)
+  }
+
+  override def getStore(version: Long, uniqueId: Option[String], forceSnapshotOnCommit: Boolean,
+      loadEmpty: Boolean): StateStore = {
+    val session = open(version, uniqueId, loadEmpty)
+    begin(session, version, uniqueId, forceSnapshotOnCommit)
+  }
+
+  override def upgradeReadStoreToWriteStore(readStore: ReadStateStore, version: Long,
+      uniqueId: Option[String], forceSnapshotOnCommit: Boolean): StateStore =
+    readStore match {
+      case r: MillpondReadStore
+        if (r.provider eq this) && r.version == version && r.uniqueId == uniqueId && owns(
+          r.session) =>
+        begin(r.session, version, uniqueId, forceSnapshotOnCommit)
+      case _ => getStore(version, uniqueId, forceSnapshotOnCommit, loadEmpty = false)
+    }
+
+  private def begin(session: Session, version: Long, uniqueId: Option[String], force: Boolean,
+      readOnly: Boolean = false): StateStore =
+    try {
+      try engine.begin(session)
+      catch {
+        // another attempt replaced a changelog of this store, or its local files were deleted:
+        // load what is durable
+        case e: MillpondException
+          if e.kind == "CHANGELOG_REPLACED" || e.kind == "LOCAL_FILES_LOST" =>
+          logInfo(s"store ${context.label} is loaded again: ${e.getMessage}")
+          engine.abort(session)
+          Loader.load(engine, session, version, if (version == 0) None else uniqueId,
+            loadEmpty = false, registerAll)
+          engine.begin(session)
+      }
+      engine.synchronized { definitionsBefore = Some(definitions.toSeq) }
+      new MillpondStateStore(this, session, version, uniqueId, force, readOnly)
+    } catch { case NonFatal(e) => end(session); throw e }
+
+  private def open(version: Long, uniqueId: Option[String], loadEmpty: Boolean,
+      from: Option[(Long, Option[String])] = None): Session = {
+    if (version < 0) throw QueryExecutionErrors.unexpectedStateStoreVersion(version)
+    val session = acquire()
+    var opened = false
+    try {
+      Agent.takeSpentNs()
+      if (uniqueId.isDefined) context.usesCommitIds = true
+      if (loadEmpty || from.isDefined || !engine.reuse(session, version,
+          if (version == 0) None else uniqueId))
+        Loader.load(engine, session, version, if (version == 0 || loadEmpty) None else uniqueId,
+          loadEmpty, registerAll, from)
+      opened = true
+      session
+    } catch {
+      case e: MillpondException => throw e // the cause's message says more than Spark's wrapper
+      case NonFatal(e) => throw StateStoreErrors.cannotLoadStore(e)
+    } finally if (!opened) end(session)
+  }
+
+  // ---- replay -----------------------------------------------------------------------------------
+
+  override def replayStateFromSnapshot(snapshotVersion: Long, endVersion: Long, readOnly: Boolean,
+      snapshotId: Option[String], endId: Option[String]): StateStore =
+    begin(openFrom(snapshotVersion, endVersion, snapshotId, endId), endVersion, endId,
+      force = false, readOnly)
+
+  override def replayReadStateFromSnapshot(snapshotVersion: Long, endVersion: Long,
+      snapshotId: Option[String], endId: Option[String]): ReadStateStore =
+    new MillpondReadStore(this, openFrom(snapshotVersion, endVersion, snapshotId, endId),
+      endVersion, endId)
+
+  private def openFrom(snapshotVersion: Long, endVersion: Long, snapshotId: Option[String],
+      endId: Option[String]): Session = {
+    if (snapshotVersion < 1) throw QueryExecutionErrors.unexpectedStateStoreVersion(snapshotVersion)
+    if (endVersion < snapshotVersion)
+      throw QueryExecutionErrors.unexpectedStateStoreVersion(endVersion)
+    open(endVersion, endId, loadEmpty = false, Some(snapshotVersion -> snapshotId))
+  }
+
+  override protected def changes(startVersion: Long, endVersion: Long, name: String,
+      endId: Option[String]): NextIterator[(RecordType.Value, UnsafeRow, UnsafeRow, Long)] = {
+    if (startVersion < 1) throw QueryExecutionErrors.unexpectedStateStoreVersion(startVersion)
+    if (endVersion < startVersion)
+      throw QueryExecutionErrors.unexpectedStateStoreVersion(endVersion)
+    val definition = engine.synchronized(definitions.get(name)).getOrElse(
+      throw StateStoreErrors.unsupportedOperationOnMissingColumnFamily("readChangeFeed", name))
+    if (endId.isDefined) context.usesCommitIds = true
+    val answer = context.call("change_feed", engine.generation) { r =>
+      r.put("start_version", startVersion).put("version", endVersion)
+      endId.foreach(r.put("id", _))
+    }
+    val changelogs = answer.get("changelogs").elements.asScala.map(c =>
+      PendingChangelog(c.get("version").asLong, c.get("id").asText, c.get("path").asText, 0L)).toSeq
+    new ChangeFeed(changelogs, name, codecOf(name, definition, partitionKey = null))
+  }
+
+  // ---- sessions ---------------------------------------------------------------------------------
+
+  /** Wait until the session before has ended: a killed task may linger while its
+    * next attempt begins. */
+  private def acquire(): Session = {
+    val task = Option(TaskContext.get())
+    val session = new Session(task.fold(-1L)(_.taskAttemptId()))
+    val waitMs = context.options.int("lock.acquireTimeoutMs").toLong
+    val deadline = System.nanoTime + waitMs * 1000000L
+    // the same attempt asks again: its earlier session is void
+    val before = synchronized(owner)
+    if (before != null && session.attempt >= 0 && before.attempt == session.attempt) end(before)
+    synchronized {
+      while (owner != null && !closing) {
+        val left = (deadline - System.nanoTime) / 1000000L
+        if (left <= 0)
+          throw MillpondError.of("STORE_LOCKED",
+            s"task attempt ${owner.attempt} did not give back store ${context.label} " +
+              s"within $waitMs ms.")
+        wait(left)
+      }
+      if (closing) throw MillpondError.storeClosed(context.label)
+      owner = session
+      engine.enter(session)
+    }
+    task.foreach(_.addTaskCompletionListener[Unit](_ => end(session)))
+    session
+  }
+
+  private[provider] def owns(session: Session): Boolean = synchronized(owner eq session)
+
+  /** The session gives the store back, which undoes its uncommitted writes. Nobody else
+    * gets the store before that. No lock is held: a commit of the session may still be on
+    * its way to storage. */
+  private[millpond] def end(session: Session): Unit = if (owns(session)) {
+    try engine.leave(session)
+    catch {
+      case NonFatal(e) => logWarning(
+          s"store ${context.label} will be loaded again: what its task wrote could not be " +
+            s"taken back: ${e.getMessage}",
+          e)
+    } finally if (release(session)) engine.close()
+  }
+
+  /** Whether to close the store now: somebody asked for it while the session had the store. */
+  private def release(session: Session): Boolean = synchronized {
+    if (owner ne session) false // another thread of the task was faster
+    else {
+      owner = null
+      // restore the definitions that the batch dropped; keep new ones, since a reader of Spark 4.2
+      // registers families in this way
+      engine.synchronized {
+        definitionsBefore.foreach(_.foreach { case (name, d) =>
+          definitions.getOrElseUpdate(name, d)
+        })
+        definitionsBefore = None
+      }
+      notifyAll()
+      closing
+    }
+  }
+
+  // ---- column families --------------------------------------------------------------------------
+
+  private[provider] def defineFamily(
+      session: Session, name: String, definition: FamilyDefinition): Unit = {
+    requireFamilies("createColFamilyIfAbsent")
+    checkName(name, definition.internal)
+    engine.synchronized(engine.checkHeld(session))
+    ruleOf(name, definition) // ask the agent outside the monitor
+    engine.synchronized {
+      engine.checkHeld(session)
+      val before = definitions.get(name)
+      if (engine.has(name)) before.foreach(requireSameRows(name, _, definition))
+      definitions(name) = definition
+      // a definition that does not fit must not block the next load
+      try register(name)
+      catch {
+        case NonFatal(e) =>
+          before.fold { definitions.remove(name); () }(definitions(name) = _)
+          throw e
+      }
+    }
+  }
+
+  /** Plain rows are stored as they are, so rows of one schema mean nothing under another. Avro rows
+    * name their schema, and Spark checks which may follow which. */
+  private def requireSameRows(name: String, old: FamilyDefinition, now: FamilyDefinition): Unit =
+    if (shapeOf(name, now).plainRows) {
+      if (!DataType.equalsStructurally(old.spec.keySchema, now.spec.keySchema,
+          ignoreNullability = true))
+        throw StateStoreErrors.stateStoreKeySchemaNotCompatible(old.spec.keySchema.toString,
+          now.spec.keySchema.toString)
+      if (!DataType.equalsStructurally(old.valueSchema, now.valueSchema, ignoreNullability = true))
+        throw StateStoreErrors.stateStoreValueSchemaNotCompatible(old.valueSchema.toString,
+          now.valueSchema.toString)
+    }
+
+  /** After a load: give the store's families their codecs back. */
+  private def registerAll(defaultRule: JsonNode): Unit = engine.synchronized {
+    val name = StateStore.DEFAULT_COL_FAMILY_NAME
+    rules((name, definitions(name).spec)) = defaultRule
+    definitions.keys.toSeq.foreach(register)
+  }
+
+  private def register(name: String): Unit = engine.synchronized {
+    val d = definitions(name)
+    val shape = shapeOf(name, d)
+    if (!engine.has(name)) engine.forgetFamily(name, shape)
+    val known = engine.families.get(name)
+    if (known != null && known.shape != shape)
+      throw MillpondError.of("INVALID_ARGUMENT",
+        s"column family '$name' of store ${context.label} is stored as ${known.shape}, " +
+          s"the query wants $shape.")
+    val family = if (known != null) known
+    else engine.addFamily(name, nextFamilyId(name), shape, onDisk = false)
+    if (name == StateStore.DEFAULT_COL_FAMILY_NAME) family.exists = true
+    if (family.rows == null || !family.rows.isFor(d)) {
+      val key = PartitionKey.of(ruleOf(name, d), d.spec.keySchema, FamilyKind.prefixColumns(d.spec),
+        engine.layout.groups.maxParallelism)
+      family.register(codecOf(name, d, key))
+    }
+  }
+
+  private def shapeOf(name: String, d: FamilyDefinition): FamilyShape = {
+    val plain = conf.stateStoreEncodingFormat == "unsaferow" || !usesFamilies ||
+      name == StateStore.DEFAULT_COL_FAMILY_NAME
+    FamilyShape(FamilyKind.of(d.spec), d.internal, d.multi, plain)
+  }
+
+  private def codecOf(name: String, d: FamilyDefinition, partitionKey: PartitionKey): FamilyCodec =
+    new FamilyCodec(shapeOf(name, d), d.spec.keySchema, d.valueSchema, d.spec, usesFamilies,
+      schemas, name, partitionKey)
+
+  /** Forget the family until the job creates it again. */
+  private[provider] def removeFamily(session: Session, name: String): Boolean = {
+    requireFamilies("removeColFamilyIfExists")
+    checkName(name, internal = false)
+    engine.synchronized {
+      val existed = engine.removeFamily(session, name)
+      if (existed) definitions.remove(name)
+      existed
+    }
+  }
+
+  private def requireFamilies(operation: String): Unit = if (!usesFamilies)
+    throw StateStoreErrors.unsupportedOperationException(operation, Names.Provider)
+
+  private def checkName(name: String, internal: Boolean): Unit = {
+    if (name.isEmpty || name.trim != name || name == StateStore.DEFAULT_COL_FAMILY_NAME)
+      throw StateStoreErrors.cannotUseColumnFamilyWithInvalidName("column family", name)
+    if (!internal && name.startsWith("$"))
+      throw StateStoreErrors.cannotCreateColumnFamilyWithReservedChars(name)
+  }
+
+  private def nextFamilyId(name: String): Int =
+    if (name == StateStore.DEFAULT_COL_FAMILY_NAME) 0
+    else {
+      var next = 1
+      engine.families.values.forEach(f => next = math.max(next, f.id + 1))
+      next
+    }
+
+  private def ruleOf(name: String, d: FamilyDefinition): JsonNode = rules.getOrElseUpdate(
+    (name, d.spec), {
+      context.call("partition_key", engine.synchronized(engine.generation)) { r =>
+        r.put("column_family", name).put("spec", d.spec.getClass.getSimpleName)
+        val columns = r.putArray("key_columns")
+        d.spec.keySchema.fieldNames.foreach(columns.add)
+      }.get("rule")
+    }
+  )
+
+  // ---- commits and metrics ----------------------------------------------------------------------
+
+  private[provider] def commit(session: Session, forceSnapshot: Boolean): Long = {
+    val version =
+      try {
+        val committed = Busy.committing(engine.commit(session))
+        engine.synchronized { definitionsBefore = None }
+        if (conf.commitValidationEnabled)
+          StateStore.reportCommitToCoordinator(committed, id, context.hadoopConf)
+        committed
+      } catch {
+        case e: MillpondException => throw e
+        case NonFatal(e) =>
+          throw QueryExecutionErrors.failedToCommitStateFileError(s"${context.label} of $id", e)
+      }
+    if (forceSnapshot) snapshot(due = 1)
+    version
+  }
+
+  private[provider] def metrics: StateStoreMetrics = {
+    val memory = engine.usedBytes
+    StateStoreMetrics(
+      engine.keyCount,
+      memory,
+      engine.metrics.take(memory, Agent.takeSpentNs(), context.storageUse.take()),
+      Map(StoreMetrics.LastSnapshot.withNewId(id.partitionId, id.storeName) -> engine.synchronized(
+        engine.snapshotVersion))
+    )
+  }
+
+  // ---- maintenance ------------------------------------------------------------------------------
+
+  override def doMaintenance(): Unit = { doSnapshotMaintenance(); doCleanupMaintenance() }
+
+  override def doSnapshotMaintenance(): Unit = snapshot(conf.minDeltasForSnapshot)
+
+  /** Log errors of maintenance: an exception that left it would close the provider
+    * under a running task. */
+  private def snapshot(due: Int): Unit =
+    try Snapshots.snapshot(engine, due).foreach { version =>
+        if (conf.reportSnapshotUploadLag)
+          CoordinatorAccess.snapshotUploaded(StateStoreProviderId(id,
+              java.util.UUID.fromString(context.runId)), version, System.currentTimeMillis)
+      }
+    catch {
+      case NonFatal(e) => if (!engine.closed) logWarning(
+          s"store ${context.label}: no snapshot was taken, it is tried again: ${e.getMessage}", e)
+    }
+
+  override def doCleanupMaintenance(): Unit =
+    try {
+      val anchor = if (!engine.loaded) None
+      else engine.synchronized(if (engine.loaded && !engine.closed && engine.anchor > 0)
+          Some((engine.anchor, engine.anchorId))
+        else None)
+      anchor.foreach { case (version, commitId) =>
+        context.call("collect", engine.generation) { r =>
+          r.put("anchor_version", version).put("force", false)
+          if (context.usesCommitIds) r.put("anchor_id", commitId)
+        }
+      }
+    } catch {
+      case NonFatal(e) => if (!engine.closed) logWarning(
+          s"store ${context.label}: old files were not deleted, maintenance tries again: " +
+            e.getMessage,
+          e)
+    }
+
+  override def close(): Unit = if (engineOrNull != null) {
+    val unused = synchronized { closing = true; notifyAll(); owner == null }
+    if (unused) engine.close()
+    if (Agent.isRunning)
+      try { context.call("close", engine.generation)(_ => ()); () }
+      catch {
+        case NonFatal(e) =>
+          logDebug(s"store ${context.label}: the agent keeps its cache: ${e.getMessage}")
+      }
+  }
+}

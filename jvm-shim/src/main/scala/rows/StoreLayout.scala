@@ -1,0 +1,45 @@
+package org.apache.spark.sql.millpond.rows
+
+import com.fasterxml.jackson.databind.node.ObjectNode
+
+/** Where the store's rows belong: key groups, slots, and the folder for unfinished files. */
+final class StoreLayout(val groups: KeyGroups, val partitions: Int, val partition: Int,
+    val stagingDir: String, unscalable: Option[String]) {
+  private var reason: String = unscalable.orNull
+  /** Whether keys carry the slot of their group; a store without a known partition key
+    * keeps all in slot 0. */
+  private val slotted: Boolean = unscalable.isEmpty
+  /** The slot of keys whose group is unknown: 0 if all keys have it, or -1 for any slot. */
+  val unknownSlot: Int = if (slotted) -1 else 0
+
+  /** How many key groups the partition owns, and which of them, counted from 0,
+    * a slot belongs to. */
+  val groupCount: Int = groups.maxParallelism / partitions
+  def ordinal(slot: Int): Int = groups.group(slot) / partitions
+
+  def scalable: Boolean = reason == null
+  def unscalableReason: String = if (reason == null) "" else reason
+
+  /** Mark a store whose files say that it has a key in the wrong place. */
+  def mark(why: String): Unit = if (reason == null && why.nonEmpty) reason = why
+
+  /** The slot of a key group. */
+  def slot(group: Int): Int = if (!slotted || group < 0) 0 else groups.slot(group)
+
+  /** The slot of a key group. If the group is not one of this partition's, mark the store: a
+    * rescale would tear it apart. */
+  def checkedSlot(group: Int): Int = {
+    if (slotted && group >= 0 && group % partitions != partition && reason == null)
+      reason =
+        s"a key of key group $group is in partition $partition of $partitions: " +
+          "Spark did not place it by the key that Millpond assumes"
+    slot(group)
+  }
+
+  def describe(target: ObjectNode): Unit = {
+    target.put("max_parallelism", groups.maxParallelism).put("base", groups.base)
+      .put("partitions", partitions)
+      .put("scalable", scalable).put("reason", unscalableReason)
+    ()
+  }
+}

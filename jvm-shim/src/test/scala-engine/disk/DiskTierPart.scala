@@ -1,0 +1,242 @@
+package org.apache.spark.sql.millpond.disk
+
+import java.io.File
+import java.nio.ByteBuffer
+
+import scala.collection.mutable
+import scala.jdk.CollectionConverters._
+
+import org.apache.spark.sql.millpond.base.MillpondException
+import org.apache.spark.sql.millpond.changelog.Change
+import org.apache.spark.sql.millpond.testing.{Part, Trial}
+
+/** A disk tier beside a plain map: sorted files, deletes, iterators that stay open, compactions,
+  * RocksDB checkpoints, closing. */
+object DiskTierPart extends Part {
+  override val name = "disk-tier"
+  override def fault(point: String): Option[Throwable] = Trial.diskFull(point)
+  override def failuresEvery: Int = 4
+
+  override def run(trial: Trial): Unit = {
+    val dir = Scratch.folder("disk-tier")
+    try {
+      val store = new TierStore(trial, dir)
+      try (1 to trial.random.between(4, 20)).foreach(_ => store.step())
+      finally store.close()
+      val open = Scratch.opened(dir)
+      trial.check(open.isEmpty, s"left open: ${open.mkString(", ")}")
+    } finally Scratch.delete(dir)
+  }
+}
+
+private final class TierStore(trial: Trial, dir: File) {
+  import trial.{chance, check, equal, random}
+
+  private val db = new File(dir, "db")
+  private val keys = Vector.fill(random.between(1, 30)) {
+    "\u0000" + random.nextInt(4).toChar + Change.some(trial, random.nextInt(6))
+  }.distinct
+  private var state = Change.Nothing
+  private var files = 0
+  private val open = mutable.ArrayBuffer.empty[Walk]
+  private var tier: DiskTier = again("open")(Scratch.tier(db))
+  check(tier.isEmpty, "a new tier is not empty")
+
+  private def someKey: String = keys(random.nextInt(keys.size))
+
+  /** Done once more if it fails: what failed has left nothing in the way. */
+  private def again[T](what: String)(work: => T): T = {
+    trial.step(what)
+    try work
+    catch {
+      case e: MillpondException if trial.hasFailed =>
+        equal(e.kind, "LOCAL_DISK_FULL", "the error")
+        trial.step("  again")
+        work
+    }
+  }
+
+  def step(): Unit = {
+    random.nextInt(100) match {
+      case n if n < 40 => ingest()
+      case n if n < 50 => deleteRanges()
+      case n if n < 60 => deleteRows()
+      case n if n < 65 => again("compact")(tier.compact())
+      case n if n < 73 => snapshot()
+      case n if n < 78 =>
+        trial.step("close")
+        closeWalks()
+        tier.close()
+        tier = again("open")(Scratch.tier(db))
+      case n if n < 85 =>
+        if (open.size < 3) {
+          trial.step("an iterator")
+          open += new Walk(tier.iterator(chance(50)), state)
+        }
+      case n if n < 92 => if (open.nonEmpty) open(random.nextInt(open.size)).go(random.nextInt(6))
+      case _ => closeWalks()
+    }
+    verify()
+  }
+
+  private def someLength: Int =
+    if (chance(3)) random.nextInt(5000)
+    else if (chance(5)) random.between(1020, 1030) // about the size of the tier's buffer
+    else random.nextInt(30)
+
+  private def ingest(): Unit = {
+    val chosen = random.shuffle(keys).take(random.nextInt(8)).sorted
+    val changes = chosen.map(_ -> (if (chance(35)) None else Some(Change.some(trial, someLength))))
+    val file = new File(dir, s"file-$files")
+    files += 1
+    val listed = changes.map { case (k, v) => s"${Change.hex(k)} ${v.fold(-1)(_.length)}" }
+    if (again(s"a file of $listed")(write(file, changes))) {
+      var taken = false
+      try { trial.step("take it in"); tier.ingest(file); taken = true }
+      catch {
+        case e: MillpondException if trial.hasFailed =>
+          equal(e.kind, "LOCAL_DISK_FULL", "the error")
+          taken = !file.exists // it is moved
+          if (chance(50) && !taken) { trial.step("  again"); tier.ingest(file); taken = true }
+      }
+      if (taken)
+        state = changes.foldLeft(state) { case (s, (k, v)) => v.fold(s - k)(s.updated(k, _)) }
+      file.delete(): Unit
+    }
+    check(!file.exists, "a file is left")
+  }
+
+  /** False if there is no file then. */
+  private def write(file: File, changes: Seq[(String, Option[String])]): Boolean = {
+    val writer = tier.sstWriter(file)
+    var done = false
+    try {
+      changes.foreach { case (k, v) =>
+        val bytes = Change.bytes("xx" + k + v.getOrElse("") + "yy")
+        v.fold(writer.delete(bytes, 2, k.length))(v =>
+          writer.put(bytes, 2, k.length, bytes, 2 + k.length, v.length))
+      }
+      equal(writer.entries, changes.size.toLong, "the number of entries")
+      if (chance(5) && changes.size > 1) {
+        val first = Change.bytes(changes.head._1)
+        try {
+          writer.put(first, 0, first.length, first, 0, 0)
+          throw new AssertionError("a sorted file takes keys in any order")
+        } catch { case _: MillpondException => trial.step("out of order"); return false }
+      }
+      if (changes.nonEmpty && !chance(5)) { writer.finish(); done = true }
+    } finally if (!done) { writer.abandon(); check(!file.exists, "an abandoned file is left") }
+    done
+  }
+
+  private def deleteRanges(): Unit = {
+    val ranges = Seq.fill(random.nextInt(3))(
+      Seq(someKey, someKey + (if (chance(50)) "" else "\u0001")).sorted)
+    again(s"delete the ranges ${ranges.map(_.map(Change.hex))}")(
+      tier.deleteRanges(ranges.map(r => Change.bytes(r.head) -> Change.bytes(r.last))))
+    state = state.filterNot { case (k, _) => ranges.exists(r => k >= r.head && k < r.last) }
+  }
+
+  /** Those that a scan finds, while it goes on, as `Clip` has them. */
+  private def deleteRows(): Unit = {
+    val bit = random.nextInt(2)
+    def unwanted(k: String): Boolean = (k.last & 1) == bit
+    again(s"delete the rows that end with $bit") {
+      val rows = tier.iterator(readAhead = true)
+      rows.seekToFirst()
+      def next(): Array[Byte] = {
+        val key = if (rows.isValid) rows.key else null
+        if (key != null) rows.next()
+        key
+      }
+      val found = Iterator.continually(next()).takeWhile(_ != null)
+      try tier.deleteRows(found.filter(k => unwanted(Change.text(k))))
+      finally rows.close()
+    }
+    state = state.filterNot { case (k, _) => unwanted(k) }
+  }
+
+  private def snapshot(): Unit = {
+    val target = new File(dir, "snapshot")
+    val described = again("snapshot") { Scratch.delete(target); tier.snapshotTo(target) }
+    equal(described.elements.asScala.map(_.get("name").asText).toSeq,
+      target.list.filter(_.endsWith(".sst")).sorted.toSeq, "the files of a snapshot")
+    val ranges = described.elements.asScala.map { f =>
+      equal(f.get("size_bytes").asLong, new File(target, f.get("name").asText).length,
+        "the size of a file")
+      (f.get("smallest_hex").asText, f.get("largest_hex").asText,
+        f.get("entries").asLong - f.get("deletions").asLong)
+    }.toSeq
+    state.keys.map(Change.hex).foreach { k =>
+      val held = ranges.exists { case (low, high, _) => low <= k && k <= high }
+      check(held, s"no file of the snapshot has $k")
+    }
+    check(ranges.map(_._3).sum >= state.size,
+      "the files of the snapshot have fewer rows than the tier")
+    val other = again("open the snapshot")(Scratch.readOnly(target))
+    val rows = new Walk(other.iterator(readAhead = chance(50)), state)
+    rows.go(Int.MaxValue)
+    other.close()
+    Scratch.delete(target)
+  }
+
+  private def verify(): Unit = {
+    keys.foreach { k =>
+      val key = Change.bytes(k + "more")
+      val n = tier.get(key, k.length)
+      val found = if (n < 0) null else Change.text(tier.lastValue, 0, n)
+      val wanted = state.getOrElse(k, null)
+      if (found != wanted) equal(found, wanted, s"the value of ${Change.hex(k)}")
+    }
+    val k = someKey
+    equal(Option(tier.read(Change.bytes(k))).map(Change.text(_)), state.get(k),
+      s"the value of ${Change.hex(k)}, read by a flush")
+    new Walk(tier.iterator(chance(30)), state).go(Int.MaxValue)
+    if (tier.isEmpty) equal(state, Change.Nothing, "what an empty tier holds")
+    check(state.isEmpty || tier.estimatedKeys >= 0, "there are less keys than none")
+    DiskTier.checkFolder(db)
+  }
+
+  private def closeWalks(): Unit = { open.foreach(_.close()); open.clear() }
+  def close(): Unit = { closeWalks(); tier.close() }
+
+  /** An iterator, from where it begins to the end of what was there then. */
+  private final class Walk(scan: DiskScan, state: Change.State) {
+    private val from = if (chance(50)) "" else someKey + (if (chance(50)) "" else "\u0000")
+    private var rest = state.rangeFrom(from).toList
+    private val buffer = ByteBuffer.allocateDirect(random.nextInt(40))
+    if (from.isEmpty && chance(50)) scan.seekToFirst() else scan.seek(Change.bytes(from))
+
+    def go(steps: Int): Unit = {
+      var left = steps
+      while (left > 0) {
+        check(
+          scan.isValid == rest.nonEmpty,
+          if (scan.isValid) s"an iterator has ${Change.hex(Change.text(scan.key))} behind its end"
+          else s"an iterator ends before ${Change.hex(rest.head._1)}"
+        )
+        if (rest.isEmpty) { scan.close(); open -= this; left = 0 }
+        else {
+          val (k, v) = rest.head
+          equal(Change.text(scan.key), k, "the key of an iterator")
+          equal(Change.text(scan.value), v, "the value of an iterator")
+          buffered(k, scan.keyInto)
+          buffered(v, scan.valueInto)
+          rest = rest.tail
+          scan.next()
+          left -= 1
+        }
+      }
+    }
+
+    private def buffered(wanted: String, into: ByteBuffer => Int): Unit = {
+      buffer.clear()
+      equal(into(buffer), wanted.length, "the length of what goes into a buffer")
+      val bytes = new Array[Byte](buffer.remaining)
+      buffer.get(bytes)
+      equal(Change.text(bytes), wanted.take(buffer.capacity), "what goes into a buffer")
+    }
+
+    def close(): Unit = scan.close()
+  }
+}

@@ -1,0 +1,40 @@
+package org.apache.spark.sql.millpond.disk
+
+import java.io.File
+import java.nio.file.{Files, Path}
+
+import org.rocksdb.{CompressionType, LRUCache, RocksDB}
+
+/** Folders for tests of parts, in memory where the system has such a place: RocksDB syncs every
+  * file. */
+object Scratch {
+  private val shm = new File("/dev/shm")
+  private val descriptors = new File("/proc/self/fd")
+  private lazy val root: Path = {
+    val dir =
+      if (shm.isDirectory && shm.canWrite) Files.createTempDirectory(shm.toPath, "millpond-parts")
+      else Files.createTempDirectory("millpond-parts")
+    sys.addShutdownHook(delete(dir.toFile))
+    dir
+  }
+  lazy val config: DiskConfig = {
+    RocksDB.loadLibrary()
+    DiskConfig(new LRUCache(1L << 20), CompressionType.LZ4_COMPRESSION)
+  }
+
+  def folder(name: String): File = Files.createTempDirectory(root, name).toFile
+  def tier(dir: File): DiskTier = new DiskTier(dir, config)
+  def readOnly(dir: File): DiskTier = new DiskTier(dir, config, readOnly = true)
+
+  /** The files below a folder that this process has open; none where the system does not tell. */
+  def opened(dir: File): Seq[String] =
+    Option(descriptors.listFiles).toSeq.flatMap(_.toSeq).flatMap { fd =>
+      try Some(Files.readSymbolicLink(fd.toPath).toString)
+      catch { case _: java.io.IOException => None } // it was the list's own
+    }.filter(_.startsWith(dir.getPath + "/"))
+
+  def delete(file: File): Unit = {
+    Option(file.listFiles).foreach(_.foreach(delete))
+    file.delete(): Unit
+  }
+}

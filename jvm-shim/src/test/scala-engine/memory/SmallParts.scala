@@ -1,0 +1,154 @@
+package org.apache.spark.sql.millpond.memory
+
+import scala.collection.immutable.TreeMap
+import scala.collection.mutable
+
+import org.apache.spark.sql.millpond.base.MillpondException
+import org.apache.spark.sql.millpond.testing.{Part, Trial}
+import org.apache.spark.unsafe.Platform
+
+/** Records of any size, each filled with its own byte. */
+object ArenaPart extends Part {
+  override val name = "arena"
+  override def fault(point: String): Option[Throwable] = Trial.noMemory(point)
+
+  override def run(trial: Trial): Unit = {
+    import trial.{chance, random}
+    sizes(trial)
+    val budget = new MemoryBudget(1L << random.between(16, 26))
+    val arena = new Arena(budget)
+    val records = mutable.ArrayBuffer.empty[(Long, Int, Byte)]
+    try (1 to 200).foreach { n =>
+        if (chance(60) || records.isEmpty) {
+          val bytes = if (chance(3)) random.nextInt(300000)
+          else if (chance(20)) random.nextInt(5000)
+          else random.nextInt(200)
+          val before = (arena.liveBytes, arena.allocatedBytes)
+          try {
+            trial.step(s"allocate $bytes")
+            val at = arena.allocate(bytes)
+            trial.equal(at % 8, 0L, "the alignment of a record")
+            Platform.setMemory(null, at, bytes.toLong, n.toByte)
+            records += ((at, bytes, n.toByte))
+          } catch {
+            case _: MillpondException if trial.hasFailed =>
+              trial.equal((arena.liveBytes, arena.allocatedBytes), before,
+                "the memory in use after a failure")
+          }
+        } else {
+          val (at, bytes, fill) = records.remove(random.nextInt(records.size))
+          trial.step(s"release $bytes")
+          (0 until bytes).foreach(i =>
+            trial.check(Platform.getByte(null, at + i) == fill, "a record was overwritten"))
+          trial.sheltered("release")(arena.release(at, bytes))
+        }
+        if (n % 8 == 0) TableCheck.memory(trial, arena, records.toSeq.map(r => r._1 -> r._2))
+        trial.equal(budget.usedBytes, arena.allocatedBytes, "what the budget says")
+      }
+    finally arena.close()
+    trial.equal(budget.usedBytes, 0L, "memory after the end")
+  }
+
+  private def sizes(trial: Trial): Unit = {
+    val bytes =
+      if (trial.chance(50)) trial.random.nextInt(5000) else trial.random.nextInt(Int.MaxValue)
+    val of = Arena.classOf(bytes)
+    trial.check(Arena.sizeOf(of) >= bytes,
+      s"the size of the class of $bytes bytes is ${Arena.sizeOf(of)}")
+    trial.check(Arena.sizeOf(of) <= 8L + bytes + bytes / 8,
+      s"$bytes bytes take ${Arena.sizeOf(of)}")
+    trial.check(of == 0 || Arena.sizeOf(of - 1) < bytes || of == 1,
+      s"$bytes bytes would fit into a smaller class")
+  }
+}
+
+/** Records are numbers whose upper part is the key; leaves are small. */
+object SortedIndexPart extends Part {
+  override val name = "sorted-index"
+  override def fault(point: String): Option[Throwable] = Trial.noMemory(point)
+
+  override def run(trial: Trial): Unit = {
+    import trial.{chance, equal, random, sheltered}
+    def bytes(key: Long): Array[Byte] = {
+      val out = new Array[Byte](8)
+      Platform.putLong(out, Bytes.ArrayOffset, java.lang.Long.reverseBytes(key))
+      out
+    }
+    val index = new SortedIndex((record, base, offset, length) =>
+        Bytes.compare(bytes(record >>> 16), Bytes.ArrayOffset, 8, base, offset, length),
+      leafSize = 8 << random.nextInt(2))
+    val keys = random.between(4, 200)
+    var model = TreeMap.empty[Long, Long] // key to record
+    var next = 0L
+    val views = mutable.ArrayBuffer.empty[(SortedIndex.View, Iterator[Long])]
+    def read(view: (SortedIndex.View, Iterator[Long]), most: Int): Unit =
+      (1 to most).foreach(_ =>
+        equal(view._1.next(), if (view._2.hasNext) view._2.next() else 0L,
+          "the next record of a view"))
+    (1 to random.between(20, 300)).foreach { _ =>
+      val key = random.nextInt(keys).toLong + 1
+      val record = key << 16 | next
+      next = (next + 1) & 0xFFFF
+      val growing = chance(60)
+      try model.get(key) match {
+          case None if growing =>
+            trial.step(s"insert $key")
+            index.insert(record, bytes(key), Bytes.ArrayOffset, 8)
+            model += key -> record
+          case Some(old) if chance(40) =>
+            trial.step(s"replace $key")
+            def replace(): Unit = index.replace(old, record, bytes(key), Bytes.ArrayOffset, 8)
+            if (views.isEmpty) sheltered("replace")(replace()) else replace()
+            model += key -> record
+          case Some(old) if !growing =>
+            trial.step(s"remove $key")
+            def remove(): Unit = index.remove(old, bytes(key), Bytes.ArrayOffset, 8)
+            if (views.isEmpty) sheltered("remove")(remove()) else remove()
+            model -= key
+          case _ if chance(20) && views.size < 4 =>
+            trial.step(s"view from $key")
+            val whole = chance(30)
+            views += ((if (whole) index.freeze(null, 0L, 0)
+                       else index.freeze(bytes(key), Bytes.ArrayOffset, 8)) ->
+              (if (whole) model else model.rangeFrom(key)).values.toSeq.iterator)
+          case _ if chance(30) && views.nonEmpty =>
+            trial.step("the views end")
+            views.foreach(read(_, keys + 1))
+            views.clear()
+            index.viewsEnded()
+          case _ => views.foreach(read(_, random.nextInt(5)))
+        }
+      catch { case _: OutOfMemoryError if trial.hasFailed => }
+      equal(TableCheck.inOrder(index), model.values.toSeq, "the index")
+      equal(index.size, model.size, "the size of the index")
+    }
+    views.foreach(read(_, keys + 1))
+  }
+}
+
+object KeySortPart extends Part {
+  override val name = "key-sort"
+
+  override def run(trial: Trial): Unit = {
+    import trial.random
+    val count = if (trial.chance(50)) random.nextInt(20) else random.nextInt(600)
+    // few or many different words, that differ at the top, in the middle, or at the end
+    val shift = random.nextInt(64)
+    val words = Array.fill(count)(
+      if (trial.chance(50)) random.nextLong() else random.nextInt(8).toLong << shift)
+    val expected = words.indices.sortWith((a, b) => {
+      val order = java.lang.Long.compareUnsigned(words(a), words(b))
+      order < 0 || (order == 0 && a < b)
+    })
+    trial.equal(KeySort.byWord(words).toSeq, expected, "the order by word")
+
+    val few = Array.fill(count)(random.nextInt(1 + random.nextInt(50)))
+    val order = random.shuffle((0 until count).toList).toArray
+    val low = random.nextInt(count + 1)
+    val high = random.between(low, count + 1)
+    val sorted = order.slice(0, low) ++ order.slice(low, high).sortBy(few(_)) ++ order.drop(high)
+    KeySort.byComparison(order, new Array[Int](count), low, high,
+      (a, b) => Integer.compare(few(a), few(b)))
+    trial.equal(order.toSeq, sorted.toSeq, s"the order by comparison from $low until $high")
+  }
+}

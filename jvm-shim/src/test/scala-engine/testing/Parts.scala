@@ -1,0 +1,144 @@
+package org.apache.spark.sql.millpond.testing
+
+import java.util.concurrent.locks.ReentrantLock
+
+import scala.collection.mutable
+import scala.util.Random
+
+import org.rocksdb.RocksDBException
+
+import org.apache.spark.sql.millpond.base.{MillpondError, Seams}
+import org.apache.spark.sql.millpond.changelog.{BlockPart, ChangelogPart}
+import org.apache.spark.sql.millpond.disk.{ComposedPart, DiskTierPart, FlushPart}
+import org.apache.spark.sql.millpond.memory.{ArenaPart, KeySortPart, SortedIndexPart, TablePart}
+
+/** A part of the store that is driven directly by random operations against a plain model: no
+  * session, no provider, no agent. */
+trait Part {
+  def name: String
+  /** The seams that a trial of this part may let fail, and with what. */
+  def fault(point: String): Option[Throwable] = None
+  /** What may be done after a failure; each failure is tried with each. */
+  def aftermaths: Seq[String] = Seq("go on")
+  /** How much is done at once, where production does `usual`. */
+  def stretch(what: String, usual: Long): Long = usual
+  /** The failures of one seed among so many are tried: a long sequence has many. */
+  def failuresEvery: Int = 1
+  /** One sequence of operations. Whatever it throws is a failure of the part, and so is memory that
+    * it has not given back. */
+  def run(trial: Trial): Unit
+}
+
+/** One sequence: a function of the seed and of the failure.
+  *
+  * @param failAt the call that fails, counted from 1 over all seams that the
+  * part lets fail; 0: none
+  * @param aftermath what to do then */
+final class Trial(
+    part: Part, val seed: Long, val failAt: Int, val aftermath: String) extends Seams.Director {
+  val random = new Random(seed)
+  private val steps = mutable.ArrayBuffer.empty[String]
+  private var calls = 0
+  private var sheltered = ""
+
+  def seams: Int = calls
+  def log: String = steps.mkString("\n")
+  /** Whether the failure has happened. */
+  def hasFailed: Boolean = failAt > 0 && calls >= failAt
+
+  def step(what: => String): Unit = if (steps.size < Trial.MostSteps) steps += what
+  def chance(percent: Int): Boolean = random.nextInt(100) < percent
+  def check(holds: Boolean, what: => String): Unit = if (!holds) throw new AssertionError(what)
+  def equal(actual: Any, expected: Any, what: => String): Unit =
+    check(actual == expected, s"$what is $actual, not $expected")
+
+  /** Work that may come to no seam that can fail: a way back must not need what
+    * has just run out. */
+  def sheltered[T](what: String)(work: => T): T = {
+    val before = sheltered
+    sheltered = what
+    try work
+    finally sheltered = before
+  }
+
+  override def at(point: String): Unit = part.fault(point).foreach { e =>
+    check(sheltered.isEmpty, s"$sheltered comes to $point")
+    calls += 1
+    if (calls == failAt) { step(s"  $point fails"); throw e }
+  }
+  override def stretch(what: String, usual: Long): Long = part.stretch(what, usual)
+  override def start(name: String, work: Runnable): Unit =
+    throw new AssertionError(s"$name is started")
+  override def acquire(lock: ReentrantLock): Unit = lock.lock()
+}
+
+object Trial {
+  private val MostSteps = 10000
+
+  /** In a thread that has nothing yet of what threads keep. */
+  def inNewThread(work: => Unit): Unit = {
+    var failure: Throwable = null
+    val thread = new Thread(() =>
+      try work
+      catch { case e: Throwable => failure = e })
+    thread.start()
+    thread.join()
+    if (failure != null) throw failure
+  }
+
+  def noMemory(point: String): Option[Throwable] =
+    if (point.startsWith("memory.")) Some(new OutOfMemoryError("as the test wants it")) else None
+  /** Work whose seams do not count, and with a compressing helper if it wants one. */
+  def unheard[T](work: => T): T = {
+    val director = Seams.director
+    Seams.director = null
+    try work
+    finally Seams.director = director
+  }
+
+  /** As RocksDB says it, where somebody must translate that. */
+  def diskFull(point: String): Option[Throwable] =
+    if (!point.startsWith("disk.")) None
+    else if (point == "disk.compact")
+      Some(MillpondError.of("LOCAL_DISK_FULL", "as the test wants it"))
+    else Some(new RocksDBException("IO error: No space left on device: as the test wants it"))
+}
+
+/** Arguments: the first seed, the number of seeds, the part. Every seed is run without a failure,
+  * and then with a failure of every call that may fail. Prints the first sequence that goes
+  * wrong and ends with 1. */
+object Parts {
+  private val parts: Seq[Part] = Seq(TablePart, ArenaPart, SortedIndexPart, KeySortPart, BlockPart,
+    ChangelogPart, DiskTierPart, FlushPart, ComposedPart)
+
+  def main(args: Array[String]): Unit = {
+    val (first, seeds, name) = (args(0).toLong, args(1).toInt, args(2))
+    val part =
+      parts.find(_.name == name).getOrElse(throw new IllegalArgumentException(s"part $name"))
+    val started = System.nanoTime
+    var sequences = 0
+    def attempt(trial: Trial): Int = {
+      sequences += 1
+      Seams.director = trial
+      try { part.run(trial); trial.seams }
+      catch {
+        case e: Throwable =>
+          println(trial.log)
+          val failing =
+            if (trial.failAt == 0) ""
+            else s", call ${trial.failAt} failing, then '${trial.aftermath}'"
+          println(s"$name fails with seed ${trial.seed}$failing")
+          e.printStackTrace(System.out)
+          sys.exit(1)
+      } finally Seams.director = null
+    }
+    (first until first + seeds).foreach { seed =>
+      val seams = attempt(new Trial(part, seed, 0, ""))
+      if (seed % part.failuresEvery == 0)
+        (1 to seams).foreach(n =>
+          part.aftermaths.foreach(aftermath => attempt(new Trial(part, seed, n, aftermath))))
+    }
+    val ms = (System.nanoTime - started) / 1000000
+    println(s"$name: $seeds seeds from $first on, $sequences sequences passed in $ms ms")
+  }
+}

@@ -1,0 +1,41 @@
+"""Options below `spark.sql.streaming.stateStore.millpond.`
+
+`table.py` declares them, `values.py` reads what a user sets. The build runs this package before it
+is installed. So it imports nothing but the standard library and `millpond.errors`.
+"""
+
+from millpond.config.table import (
+    BACKENDS,
+    BY_NAME,
+    DEFAULT_BACKEND,
+    GIB,
+    KIB,
+    MIB,
+    OPTIONS,
+    PREFIX,
+    TIB,
+    Option,
+    OptionType,
+    OptionValue,
+)
+from millpond.config.values import default_text, expected_text, number_text, resolve, size_text
+
+__all__ = [
+    "BACKENDS",
+    "BY_NAME",
+    "DEFAULT_BACKEND",
+    "GIB",
+    "KIB",
+    "MIB",
+    "OPTIONS",
+    "PREFIX",
+    "TIB",
+    "Option",
+    "OptionType",
+    "OptionValue",
+    "default_text",
+    "expected_text",
+    "number_text",
+    "resolve",
+    "size_text",
+]

@@ -1,0 +1,120 @@
+"""`millpond/format.json`: the choices that a Spark checkpoint began with.
+
+Source: docs/reference/format.md.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, replace
+from typing import Any
+
+from millpond.config import BACKENDS
+from millpond.errors import ErrorKind, InvalidInputError
+from millpond.format.sealed import seal, unseal
+from millpond.model.json_fields import JsonFields
+from millpond.model.key_groups import KeyGroups
+
+KIND = "format"
+
+
+@dataclass(frozen=True, slots=True)
+class EarlierGroups:
+    """Key groups from before a rescale that hashed every row anew."""
+
+    below_version: int  # all versions below this one have these key groups
+    key_groups: KeyGroups
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class CheckpointFormat:
+    """Key groups of a Spark checkpoint. Only a rescale that hashes every row anew changes them."""
+
+    max_parallelism: int
+    base: int
+    created_by: str
+    created_ms: int  # since the epoch
+    earlier: tuple[EarlierGroups, ...] = ()  # before such rescales, ascending by version
+    backend: str | None = None  # if the session names none; None: the option's default
+
+    @property
+    def key_groups(self) -> KeyGroups:
+        return KeyGroups(self.max_parallelism, self.base)
+
+    def key_groups_at(self, version: int) -> KeyGroups:
+        """Return the key groups of the state at `version`."""
+        return next(
+            (entry.key_groups for entry in self.earlier if version < entry.below_version),
+            self.key_groups,
+        )
+
+    def as_of(self, version: int) -> CheckpointFormat:
+        """Return the format as it was when `version` was the newest."""
+        groups = self.key_groups_at(version)
+        earlier = tuple(entry for entry in self.earlier if entry.below_version <= version)
+        return replace(
+            self, max_parallelism=groups.max_parallelism, base=groups.base, earlier=earlier
+        )
+
+    def rehashed(self, groups: KeyGroups, version: int) -> CheckpointFormat:
+        """Return the format after a rescale that hashed every row into `groups`, as `version`."""
+        earlier = (*self.earlier, EarlierGroups(version, self.key_groups))
+        return replace(
+            self, max_parallelism=groups.max_parallelism, base=groups.base, earlier=earlier
+        )
+
+
+def encode_format(value: CheckpointFormat) -> bytes:
+    """Return the bytes of the file."""
+    body: dict[str, Any] = {
+        "max_parallelism": value.max_parallelism,
+        "base": value.base,
+        "required_features": [],
+        "created_by": value.created_by,
+        "created_ms": value.created_ms,
+    }
+    if value.earlier:
+        body["earlier"] = [
+            {
+                "below_version": entry.below_version,
+                "max_parallelism": entry.key_groups.max_parallelism,
+                "base": entry.key_groups.base,
+            }
+            for entry in value.earlier
+        ]
+    if value.backend is not None:
+        body["backend"] = value.backend
+    return seal(KIND, body)
+
+
+def decode_format(data: bytes, *, name: str = "millpond/format.json") -> CheckpointFormat:
+    """Return what the file holds.
+
+    Raises:
+        FormatError: FORMAT_DAMAGED.
+        UnsupportedError: FORMAT_TOO_NEW.
+    """
+    fields = unseal(KIND, data, name=name, damaged=ErrorKind.FORMAT_DAMAGED)
+    groups = _groups(fields)
+    earlier = fields.children("earlier") if fields.has("earlier") else ()
+    backend = fields.string("backend") if fields.has("backend") else None
+    if backend is not None and backend not in BACKENDS:
+        raise fields.fail(f"there is no backend {backend}")
+    return CheckpointFormat(
+        max_parallelism=groups.max_parallelism,
+        base=groups.base,
+        created_by=fields.string("created_by"),
+        created_ms=fields.integer("created_ms"),
+        earlier=tuple(
+            EarlierGroups(entry.integer("below_version", 1), _groups(entry)) for entry in earlier
+        ),
+        backend=backend,
+    )
+
+
+def _groups(fields: JsonFields) -> KeyGroups:
+    try:
+        return KeyGroups(
+            fields.integer("max_parallelism", 1, 65_536), fields.integer("base", 1, 65_536)
+        )
+    except InvalidInputError as e:
+        raise fields.fail(str(e)) from e

@@ -1,0 +1,506 @@
+"""Builds and parses all names: keys relative to the Spark checkpoint.
+
+No other module does. `roots.py` parses the URI of the Spark checkpoint itself.
+
+    <checkpoint>/
+        metadata                             Spark's: id of the query
+        offsets/<batch>  commits/<batch>     Spark's logs
+        sources/<source>/...                 Spark's: a source's own log
+        millpond/format.json                 max parallelism, base, format version
+        millpond/pins/<name>.json            files that collection leaves alone
+        millpond/operators/<op>              Spark checkpoint format 1: the query has this operator
+        millpond/asked.json                  how many partitions the last start asked for
+        millpond/sink.json                   where the query writes to, by its last start
+        millpond/storage.json                where Millpond's own files are, if not here
+        millpond/owner.json                  beside those files: their Spark checkpoint
+        state/<op>/_metadata/...             Spark's: operator and schemas
+        state/<op>/_stateSchema/<store>/...  Spark's: schemas of operators with column families
+        state/<op>/<partition>[/<store>]/    `<store>` is omitted for the store named "default"
+            <version>[_<id>].changelog       with `_<id>` in Spark checkpoint format 2
+            <version>[_<id>].manifest
+            sst/<uuid4 hex>.sst
+            .staging-<uuid4 hex>             not yet published
+
+A savepoint has the same tree, and its index, `savepoint.json`. A canonical savepoint has tables
+instead of stores:
+
+    <savepoint>/
+        savepoint.json
+        tables/<op>/<store>/<column family>/<partition>.parquet
+
+The directory of a file sink has a log, which Spark writes:
+
+    <sink>/_spark_metadata/<batch>[.compact]
+
+Keys use `/`, never start with it, and never hold `.` or `..` segments.
+
+Source: docs/reference/format.md.
+"""
+
+from __future__ import annotations
+
+import re
+import uuid
+from dataclasses import dataclass
+from urllib.parse import quote
+
+from millpond.errors import ErrorKind, FormatError, InvalidInputError
+from millpond.model.ids import DEFAULT_STORE, StoreId, VersionId, valid_store_name
+
+FORMAT_KEY = "millpond/format.json"
+STORAGE_KEY = "millpond/storage.json"
+OWNER_KEY = "millpond/owner.json"
+RESCALE_JOURNAL_KEY = "millpond/rescale.json"
+ASKED_KEY = "millpond/asked.json"
+SINK_KEY = "millpond/sink.json"
+MILLPOND_DIR = "millpond"
+PINS_PREFIX = "millpond/pins/"
+RUNNING_PREFIX = "millpond/running/"
+OPERATORS_PREFIX = "millpond/operators/"
+QUERY_METADATA_KEY = "metadata"
+OFFSETS_DIR = "offsets"
+COMMITS_DIR = "commits"
+SOURCES_DIR = "sources"
+STATE_DIR = "state"
+SST_DIR = "sst"
+SPARK_METADATA_DIR = "_metadata"
+STATE_SCHEMA_DIR = "_stateSchema"
+SAVEPOINT_KEY = "savepoint.json"
+# Whoever writes a savepoint or a new Spark checkpoint holds it, on storage that cannot rename.
+CLAIM_KEY = "millpond/claim"
+TABLES_DIR = "tables"
+STAGING_PREFIX = ".staging-"
+SINK_LOG_PREFIX = "_spark_metadata/"
+
+_COMPACT = ".compact"
+_NUMBER = r"(?:0|[1-9][0-9]{0,17})"
+_VERSIONED = re.compile(rf"({_NUMBER})(?:_([0-9a-f]{{16}}))?\.(changelog|manifest)")
+_SST = re.compile(r"([0-9a-f]{32})\.sst")
+_STAGING = re.compile(r"\.staging-([0-9a-f]{32})")
+_NUMBER_ONLY = re.compile(_NUMBER)
+_LOCAL_SST = re.compile(r"[0-9]{1,20}\.sst")
+_ROCKSDB_MANIFEST = re.compile(r"MANIFEST-[0-9]{1,20}")
+_RESCALE_PIN = re.compile(rf"millpond/pins/rescale-({_NUMBER})-({_NUMBER})\.json")
+_OPERATORS = re.compile(
+    rf"state/{_NUMBER}/(?:_metadata/(?:metadata|v2/{_NUMBER})|_stateSchema/([^/]+)/[^/.][^/]*"
+    r"|0(?:/([^/]+))?/_metadata/schema)"
+)
+
+
+# ---- names inside a store ------------------------------------------------------------------------
+
+
+@dataclass(frozen=True, slots=True)
+class ChangelogFile:
+    """`<version>.changelog` (id "", Spark checkpoint format 1) or `<version>_<id>.changelog`
+    (format 2).
+    """
+
+    version: VersionId
+
+
+@dataclass(frozen=True, slots=True)
+class ManifestFile:
+    """`<version>.manifest` (id "", Spark checkpoint format 1) or `<version>_<id>.manifest`
+    (format 2).
+    """
+
+    version: VersionId
+
+
+@dataclass(frozen=True, slots=True)
+class SstFile:
+    """`sst/<uuid>.sst`."""
+
+    uuid: str
+
+
+@dataclass(frozen=True, slots=True)
+class StagingFile:
+    """`.staging-<uuid>`, in the store's directory or in `sst/`: a file not yet published."""
+
+    uuid: str
+
+
+StoreFile = ChangelogFile | ManifestFile | SstFile | StagingFile
+
+
+def changelog_name(version: VersionId, spark_format: int) -> str:
+    """Return the changelog's file name in its store's directory.
+
+    In Spark checkpoint format 1 only the content of the file has the id.
+    """
+    return _versioned_name(version, spark_format, "changelog")
+
+
+def manifest_name(version: VersionId, spark_format: int) -> str:
+    """Return the manifest's file name in its store's directory.
+
+    In Spark checkpoint format 1 only the content of the file has the id.
+    """
+    return _versioned_name(version, spark_format, "manifest")
+
+
+def _versioned_name(version: VersionId, spark_format: int, suffix: str) -> str:
+    if version.version == 0:
+        raise InvalidInputError(f"version 0 is empty: it has no {suffix}")
+    if spark_format < 2:
+        return f"{version.version}.{suffix}"
+    if not version.id:
+        raise InvalidInputError(
+            f"version {version.version} has no id: Spark checkpoint format 2 names files by id"
+        )
+    return f"{version.version}_{version.id}.{suffix}"
+
+
+def new_sst_name() -> str:
+    """Return a fresh key of an SST relative to its store's directory: `sst/<uuid4 hex>.sst`."""
+    return f"{SST_DIR}/{uuid.uuid4().hex}.sst"
+
+
+def new_staging_name() -> str:
+    """Return a fresh name for a file not yet published: `.staging-<uuid4 hex>`."""
+    return STAGING_PREFIX + uuid.uuid4().hex
+
+
+def new_probe_key() -> str:
+    """Return a fresh key, `millpond/.staging-<uuid4 hex>`.
+
+    A starting query writes such a file to see whether it may write.
+    """
+    return f"{MILLPOND_DIR}/{new_staging_name()}"
+
+
+def parse_store_file(name: str) -> StoreFile | None:
+    """Return which of Millpond's files `name` is; None if it is none of them.
+
+    Args:
+        name: relative to the store's directory.
+    """
+    if match := _VERSIONED.fullmatch(name):
+        if match[1] == "0":
+            return None
+        version = VersionId(int(match[1]), match[2] or "")
+        return ChangelogFile(version) if match[3] == "changelog" else ManifestFile(version)
+    directory, _, last = name.rpartition("/")
+    if directory == SST_DIR and (match := _SST.fullmatch(last)):
+        return SstFile(match[1])
+    if directory in ("", SST_DIR) and (match := _STAGING.fullmatch(last)):
+        return StagingFile(match[1])
+    return None
+
+
+# ---- keys relative to the Spark checkpoint -------------------------------------------------------
+
+
+def operator_dir(operator: int) -> str:
+    """Return `state/<op>`."""
+    return f"{STATE_DIR}/{operator}"
+
+
+def store_dir(store: StoreId) -> str:
+    """Return `state/<op>/<partition>[/<store>]`, without a slash at the end."""
+    path = f"{operator_dir(store.operator)}/{store.partition}"
+    return path if store.name == DEFAULT_STORE else f"{path}/{store.name}"
+
+
+def store_prefix(store: StoreId) -> str:
+    """Return the store's directory with a slash at the end, for `Storage.list`.
+
+    The directory of a partition's default store contains the directories of its named stores.
+    `parse_key` tells which store a listed key belongs to.
+    """
+    return store_dir(store) + "/"
+
+
+def changelog_key(store: StoreId, version: VersionId, spark_format: int) -> str:
+    """Return the key of a changelog."""
+    return f"{store_dir(store)}/{changelog_name(version, spark_format)}"
+
+
+def manifest_key(store: StoreId, version: VersionId, spark_format: int) -> str:
+    """Return the key of a manifest."""
+    return f"{store_dir(store)}/{manifest_name(version, spark_format)}"
+
+
+def store_key(store: StoreId, name: str) -> str:
+    """Return the key of a file in the store's directory.
+
+    Args:
+        name: relative to that directory; of an SST, the `key` of its manifest entry.
+    Raises: FormatError: UNSAFE_PATH.
+    """
+    return f"{store_dir(store)}/{check_relative(name)}"
+
+
+def rescale_pin_key(operator: int, batch: int) -> str:
+    """Return the key of a rescale's pin. It keeps the changelogs that composed manifests name."""
+    return f"{PINS_PREFIX}rescale-{operator}-{batch}.json"
+
+
+def parse_rescale_pin(key: str) -> tuple[int, int] | None:
+    """Return operator and batch of a key that `rescale_pin_key` made, or None."""
+    match = _RESCALE_PIN.fullmatch(key)
+    return (int(match[1]), int(match[2])) if match else None
+
+
+def operator_record_key(operator: int) -> str:
+    """Return `millpond/operators/<op>`: the file says that the query has this operator."""
+    return f"{OPERATORS_PREFIX}{operator}"
+
+
+def parse_operator_record(key: str) -> int | None:
+    """Return the operator of a key that `operator_record_key` made, or None."""
+    name = key.removeprefix(OPERATORS_PREFIX)
+    return int(name) if name != key and _NUMBER_ONLY.fullmatch(name) else None
+
+
+def crc_key(key: str) -> str:
+    """Return the key of the sidecar with which Hadoop checks a local file: `a/b` -> `a/.b.crc`."""
+    directory, slash, name = key.rpartition("/")
+    return f"{directory}{slash}.{name}.crc"
+
+
+def offsets_key(batch: int) -> str:
+    """Return `offsets/<batch>`."""
+    return f"{OFFSETS_DIR}/{batch}"
+
+
+def commits_key(batch: int) -> str:
+    """Return `commits/<batch>`."""
+    return f"{COMMITS_DIR}/{batch}"
+
+
+def operator_metadata_v1_key(operator: int) -> str:
+    """Return the key of Spark's operator metadata, version 1: `state/<op>/_metadata/metadata`."""
+    return f"{operator_dir(operator)}/{SPARK_METADATA_DIR}/metadata"
+
+
+def operator_metadata_v2_prefix(operator: int) -> str:
+    """Return the prefix of Spark's operator metadata, version 2: `state/<op>/_metadata/v2/`.
+
+    The batch follows it.
+    """
+    return f"{operator_dir(operator)}/{SPARK_METADATA_DIR}/v2/"
+
+
+def source_prefix(source: str) -> str:
+    """Return `sources/<source>/`: Spark's folder for the source's own log.
+
+    Args:
+        source: its number or name.
+    """
+    return f"{SOURCES_DIR}/{check_relative(source)}/"
+
+
+def pin_key(name: str) -> str:
+    """Return `millpond/pins/<name>.json`."""
+    return check_relative(f"{PINS_PREFIX}{name}.json")
+
+
+def scratch_key(name: str) -> str:
+    """Return `millpond/scratch/<name>`, for a file that exists only while a command works."""
+    return check_relative(f"{MILLPOND_DIR}/scratch/{name}")
+
+
+def table_key(store: StoreId, family: str) -> str:
+    """Return the key of a column family's table in a canonical savepoint."""
+    # The user chooses names of state variables. So this percent-encodes every character but
+    # letters, digits, `_`, `-` and `$`.
+    name = quote(family, safe="$").replace(".", "%2E")
+    return check_relative(
+        f"{TABLES_DIR}/{store.operator}/{store.name}/{name}/{store.partition}.parquet"
+    )
+
+
+def relative_state_schema(path: str, operator: int) -> str:
+    """Return the key of a schema file.
+
+    Args:
+        path: as operator metadata names it: an absolute path, or a key in a savepoint.
+    Raises: FormatError: UNSAFE_PATH: it is no path of a schema file.
+    """
+    parts = path.split("/")[-5:]
+    if (
+        len(parts) < 5
+        or parts[0] != STATE_DIR
+        or parts[2] != STATE_SCHEMA_DIR
+        or not valid_store_name(parts[3])
+    ):
+        raise FormatError(f"no path of a schema file: {path!r}", kind=ErrorKind.UNSAFE_PATH)
+    return check_relative("/".join([STATE_DIR, str(operator), *parts[2:]]))
+
+
+def operator_of(key: str) -> int | None:
+    """Return the operator of a key below `state/`, Spark's own files included; else None."""
+    parts = key.split("/")
+    return (
+        int(parts[1])
+        if len(parts) > 2 and parts[0] == STATE_DIR and _NUMBER_ONLY.fullmatch(parts[1])
+        else None
+    )
+
+
+def is_of_operator(key: str) -> bool:
+    """Return whether `key` is Spark's metadata of an operator, or a schema of its state."""
+    match = _OPERATORS.fullmatch(key)
+    return match is not None and all(
+        name is None or valid_store_name(name) for name in match.groups()
+    )
+
+
+def is_of_source(key: str) -> bool:
+    """Return whether `key` is a file of a source. Hadoop's sidecars and temporary files are not."""
+    parts = key.split("/")
+    return len(parts) > 2 and parts[0] == SOURCES_DIR and not parts[-1].startswith(".")
+
+
+def with_operator(key: str, operator: int) -> str:
+    """Return the key of the same file for another operator. `key` must lie below `state/`."""
+    parts = key.split("/")
+    return "/".join([parts[0], str(operator), *parts[2:]])
+
+
+def state_schema_key(store: StoreId) -> str:
+    """Return the key of Spark's state schema of a store without column families.
+
+    Spark writes one in partition 0 only.
+    """
+    return f"{store_dir(store)}/{SPARK_METADATA_DIR}/schema"
+
+
+def parse_batch(name: str) -> int | None:
+    """Return the number of an entry of Spark's `offsets` or `commits` log; None if it is no entry.
+
+    Args:
+        name: the last segment of its key.
+    """
+    return int(name) if _NUMBER_ONLY.fullmatch(name) else None
+
+
+def sink_entry(batch: int, *, compact: bool) -> str:
+    """Return the name of an entry of a file sink's log: `<batch>`, or `<batch>.compact`."""
+    return f"{batch}{_COMPACT if compact else ''}"
+
+
+def sink_entry_key(name: str) -> str:
+    """Return the key, relative to the sink, of an entry of its log."""
+    return SINK_LOG_PREFIX + name
+
+
+def parse_sink_entry(name: str) -> int | None:
+    """Return the number of an entry of a file sink's log; None if `name` is no entry."""
+    return parse_batch(name.removesuffix(_COMPACT))
+
+
+def is_compact_sink_entry(name: str) -> bool:
+    """Return whether an entry of a file sink's log is a compact one."""
+    return name.endswith(_COMPACT)
+
+
+@dataclass(frozen=True, slots=True)
+class StoreKey:
+    """A parsed key below `state/`."""
+
+    store: StoreId
+    name: str  # relative to the store's directory
+    file: StoreFile | None  # None: it is none of Millpond's files
+
+
+def parse_key(key: str) -> StoreKey | None:
+    """Return the store and the file of a key; None if it lies in no store's directory.
+
+    Spark's `_metadata` directories belong to no store.
+    """
+    parts = key.split("/")
+    if (
+        len(parts) < 4
+        or parts[0] != STATE_DIR
+        or not all(_NUMBER_ONLY.fullmatch(p) for p in parts[1:3])
+    ):
+        return None
+    operator, partition, rest = int(parts[1]), int(parts[2]), parts[3:]
+    if rest[0] == SPARK_METADATA_DIR:
+        return None
+    name = DEFAULT_STORE
+    if len(rest) > 1 and rest[0] != SST_DIR:
+        if not valid_store_name(rest[0]) or rest[1] == SPARK_METADATA_DIR:
+            return None
+        name, rest = rest[0], rest[1:]
+    relative = "/".join(rest)
+    return StoreKey(StoreId(operator, partition, name), relative, parse_store_file(relative))
+
+
+def is_sparks(key: str) -> bool:
+    """Return whether `key` stays in the Spark checkpoint if the state is elsewhere.
+
+    Spark's own files stay, the file that tells where the state is, and the files of the driver,
+    because the driver knows no other place.
+    """
+    parts = key.split("/")
+    if parts[0] == MILLPOND_DIR:
+        return key in (STORAGE_KEY, ASKED_KEY, SINK_KEY) or key.startswith(RUNNING_PREFIX)
+    return (
+        parts[0] != STATE_DIR
+        or len(parts) < 3
+        or parts[2] == STATE_SCHEMA_DIR
+        or SPARK_METADATA_DIR in parts[2:]
+    )
+
+
+def side_of_prefix(prefix: str) -> bool | None:
+    """Return what `is_sparks` returns for all keys that start with `prefix`.
+
+    None if it depends on the key.
+    """
+    parts = prefix.split("/")
+    if len(parts) == 1:
+        return None
+    if parts[0] == MILLPOND_DIR:
+        return prefix.startswith(RUNNING_PREFIX) if len(parts) > 2 else None
+    if parts[0] != STATE_DIR:
+        return True
+    # Nobody lists a store's directory for Spark's files in it.
+    return None if len(parts) < 4 else parts[2] in (SPARK_METADATA_DIR, STATE_SCHEMA_DIR)
+
+
+# ---- names that come from stored files -----------------------------------------------------------
+
+
+def check_relative(key: str) -> str:
+    """Return `key` if it is a plain relative path.
+
+    It must have no empty, `.` or `..` segment, no backslash and no control character.
+
+    Raises: FormatError: UNSAFE_PATH.
+    """
+    safe = bool(key) and all(part not in ("", ".", "..") for part in key.split("/"))
+    if not safe or "\\" in key or any(ord(c) < 32 or ord(c) == 127 for c in key):
+        raise FormatError(f"unsafe path {key!r}", kind=ErrorKind.UNSAFE_PATH)
+    return key
+
+
+def check_sst_key(key: str) -> str:
+    """Return `key` if it is `sst/<32 hex digits>.sst`. Raises: FormatError: UNSAFE_PATH."""
+    if not isinstance(parse_store_file(key), SstFile):
+        raise FormatError(f"unsafe path of an SST: {key!r}", kind=ErrorKind.UNSAFE_PATH)
+    return key
+
+
+def check_local_sst_name(name: str) -> str:
+    """Return `name` if it is RocksDB's name of an SST, such as `000012.sst`.
+
+    Raises: FormatError: UNSAFE_PATH.
+    """
+    if not _LOCAL_SST.fullmatch(name):
+        raise FormatError(f"unsafe local name of an SST: {name!r}", kind=ErrorKind.UNSAFE_PATH)
+    return name
+
+
+def check_rocksdb_manifest_name(name: str) -> str:
+    """Return `name` if it is `MANIFEST-<digits>`. Raises: FormatError: UNSAFE_PATH."""
+    if not _ROCKSDB_MANIFEST.fullmatch(name):
+        raise FormatError(
+            f"unsafe name of a RocksDB manifest: {name!r}", kind=ErrorKind.UNSAFE_PATH
+        )
+    return name

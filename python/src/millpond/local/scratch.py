@@ -1,0 +1,120 @@
+"""Temporary directories.
+
+A process locks each of its directories while it lives. A directory without a lock is one that a
+killed process left behind: the next process removes it.
+"""
+
+from __future__ import annotations
+
+import errno
+import fcntl
+import os
+import shutil
+import tempfile
+from collections.abc import Iterator
+from contextlib import contextmanager, suppress
+from functools import cache
+
+_PREFIX = "millpond-scratch-"
+
+
+@contextmanager
+def scratch_directory(purpose: str) -> Iterator[str]:
+    """Yield a new directory below TMPDIR; remove it when the block ends. Raises: OSError."""
+    parent = tempfile.gettempdir()
+    _remove_abandoned_once(parent)
+    directory, locked = _new(parent, f"{_PREFIX}{purpose}-")
+    try:
+        yield directory
+    finally:
+        shutil.rmtree(directory, ignore_errors=True)  # the next process removes the rest
+        if locked >= 0:
+            os.close(locked)
+
+
+def _new(parent: str, prefix: str) -> tuple[str, int]:
+    """Make a directory and lock it. Return its path and the lock's descriptor.
+
+    The descriptor is -1 if this file system has no locks.
+    """
+    while True:
+        directory = tempfile.mkdtemp(prefix=prefix, dir=parent)
+        try:
+            locked = lock(directory)
+        except (BlockingIOError, FileNotFoundError):
+            continue  # another process took it for abandoned before this one locked it
+        except OSError:
+            return directory, -1  # no other process can lock it either, so none removes it
+        if os.path.isdir(directory):
+            return directory, locked
+        os.close(locked)
+
+
+@cache
+def _remove_abandoned_once(parent: str) -> None:
+    with suppress(OSError):  # this user may be allowed to write there, but not to list
+        remove_abandoned(parent, _PREFIX)
+
+
+def lock(directory: str) -> int:
+    """Lock `directory` until the returned descriptor is closed.
+
+    Raises: OSError: another process has locked it.
+    """
+    return _locked(os.open(directory, os.O_RDONLY | os.O_DIRECTORY))
+
+
+def _locked(descriptor: int) -> int:
+    try:
+        fcntl.flock(descriptor, fcntl.LOCK_EX | fcntl.LOCK_NB)
+    except OSError:
+        os.close(descriptor)
+        raise
+    return descriptor
+
+
+def open_own(parent: int, name: str) -> int:
+    """Open the directory `name` in the directory `parent`, a descriptor. Follows no link.
+
+    Raises: OSError: it is absent, is no directory, is a link, or belongs to another user.
+    """
+    descriptor = os.open(
+        name, os.O_RDONLY | os.O_DIRECTORY | os.O_NOFOLLOW | os.O_CLOEXEC, dir_fd=parent
+    )
+    if os.fstat(descriptor).st_uid != os.geteuid():
+        os.close(descriptor)
+        raise PermissionError(errno.EPERM, os.strerror(errno.EPERM), name)
+    return descriptor
+
+
+def empty_directory(descriptor: int, *, but: str | None = None) -> None:
+    """Remove everything in a directory, except the file `but`. Follows no link. Raises: OSError."""
+    with os.scandir(descriptor) as entries:
+        for entry in entries:
+            if entry.name == but:
+                continue
+            if entry.is_dir(follow_symlinks=False):
+                shutil.rmtree(entry.name, dir_fd=descriptor)
+            else:
+                os.unlink(entry.name, dir_fd=descriptor)
+
+
+def remove_abandoned(parent: str, prefix: str) -> None:
+    """Remove this user's directories in `parent` that begin with `prefix` and that nobody locks."""
+    directory = os.open(parent, os.O_RDONLY | os.O_DIRECTORY | os.O_CLOEXEC)
+    try:
+        for name in os.listdir(directory):
+            if not name.startswith(prefix):
+                continue
+            try:
+                descriptor = _locked(open_own(directory, name))
+            except OSError:
+                continue  # its process lives, or it is gone, or it is no directory of this user
+            try:
+                with suppress(OSError):
+                    empty_directory(descriptor)
+                    os.rmdir(name, dir_fd=directory)
+            finally:
+                os.close(descriptor)
+    finally:
+        os.close(directory)

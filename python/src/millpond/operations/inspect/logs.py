@@ -1,0 +1,134 @@
+"""Finds all problems that show without reading a store: in Spark's own files, and in the list of
+stores.
+"""
+
+from __future__ import annotations
+
+import struct
+import zlib
+from collections.abc import Iterable, Iterator
+from dataclasses import dataclass
+
+from millpond.errors import ErrorKind, MillpondError, NotFoundError, error
+from millpond.format import layout
+from millpond.query.expected import check_ids, stores_of
+from millpond.query.survey import Survey
+from millpond.storage import Storage
+from millpond.storage.split import side_of
+
+_SPARKS = (
+    layout.QUERY_METADATA_KEY,
+    layout.OFFSETS_DIR,
+    layout.COMMITS_DIR,
+    layout.SOURCES_DIR,
+    layout.STATE_DIR,
+)
+_SIDECAR = struct.Struct(">4sI")  # "crc\0", bytes for each sum; then sums of 4 bytes, big-endian
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Problem:
+    """One thing that is wrong."""
+
+    kind: str
+    file: str  # key relative to the Spark checkpoint, or the directory of a store
+    message: str
+    hint: str
+
+
+def problems_of_logs(storage: Storage, found: Survey) -> Iterator[Problem]:
+    """Yield all of them. Raises: UnavailableError: storage."""
+    if found.rescaling:
+        e = error(
+            ErrorKind.RESCALE_UNFINISHED,
+            "a rescale is under way, or was interrupted: Spark does not start",
+        )
+        yield problem_of(layout.RESCALE_JOURNAL_KEY, e)
+    yield from (problem_of(lost.key, lost.error()) for lost in found.lost)
+    yield from (problem_of(key, e) for key, e in found.errors)
+    yield from (
+        problem_of(layout.operator_dir(operator), e) for operator, e in sorted(found.left.items())
+    )
+    yield from _wrong_logs(found)
+    yield from _missing_stores(found)
+    yield from _wrong_sidecars(storage)
+
+
+def problem_of(file: str, e: MillpondError) -> Problem:
+    return Problem(
+        kind=e.kind.value, file=file, message=str(e).removeprefix(f"{file}: "), hint=e.hint
+    )
+
+
+def _wrong_logs(found: Survey) -> Iterable[Problem]:
+    """Yield commits that can be read, and do not fit the operators."""
+    spark = found.spark
+    if spark is None or spark.last_committed_batch is None:
+        return
+    for batch, commit in sorted(spark.commits.items()):
+        for operator in found.operators:
+            partitions = found.partitions_of(operator, batch)
+            if partitions is None or spark.was_left_out(batch):
+                continue
+            try:
+                check_ids(commit, operator, partitions)
+            except MillpondError as e:
+                yield problem_of(layout.commits_key(batch), e)
+
+
+def _missing_stores(found: Survey) -> Iterable[Problem]:
+    batch = found.spark.last_committed_batch if found.spark is not None else None
+    if batch is None:
+        return
+    for operator, info in found.operators.items():
+        for store in stores_of(operator, info, found.partitions_of(operator, batch) or 0):
+            if store not in found.stores:
+                e = error(
+                    ErrorKind.CHANGELOG_MISSING,
+                    f"no file of this store, although batch {batch} is committed",
+                )
+                yield problem_of(layout.store_dir(store), e)
+
+
+def _wrong_sidecars(storage: Storage) -> Iterable[Problem]:
+    """Yield the files of a local disk that do not match the sums that Hadoop keeps beside them.
+
+    Spark refuses to read such a file.
+    """
+    if side_of(storage, layout.QUERY_METADATA_KEY).local_path(layout.QUERY_METADATA_KEY) is None:
+        return
+    for first in _SPARKS:
+        for info in storage.list(first if first == layout.QUERY_METADATA_KEY else f"{first}/"):
+            key = info.key
+            sidecar = layout.crc_key(key)
+            if not layout.is_sparks(key) or key.endswith(".crc"):
+                continue
+            try:
+                # Twice: a running query may be writing both at this moment.
+                fits = any(_fits(storage.read(sidecar), storage.read(key)) for _ in range(2))
+            except NotFoundError:
+                continue
+            if not fits:
+                yield problem_of(
+                    key,
+                    error(
+                        ErrorKind.FORMAT_DAMAGED,
+                        f"does not match its check sums in {sidecar}: Spark refuses to read it",
+                        hint=(
+                            f"Restore {key} from a copy; if it is known to be right, delete"
+                            f" {sidecar}."
+                        ),
+                    ),
+                )
+
+
+def _fits(sums: bytes, data: bytes) -> bool:
+    if len(sums) < _SIDECAR.size:
+        return True  # Hadoop ignores it
+    magic, step = _SIDECAR.unpack_from(sums)
+    if magic != b"crc\0" or step == 0:
+        return True
+    wanted = b"".join(
+        zlib.crc32(data[at : at + step]).to_bytes(4, "big") for at in range(0, len(data), step)
+    )
+    return sums[_SIDECAR.size :] == wanted

@@ -1,0 +1,256 @@
+"""Shows what a Spark checkpoint holds: batches, operators, partitions, versions, snapshots, sizes,
+key groups.
+"""
+
+from __future__ import annotations
+
+from dataclasses import asdict, dataclass
+from typing import Any
+
+from millpond.errors import FormatError, MillpondError, NotFoundError, UnsupportedError
+from millpond.format import layout
+from millpond.format.changelog import ChangelogHeader
+from millpond.format.manifest import Manifest, decode_manifest
+from millpond.model.ids import StoreId, VersionId
+from millpond.operations.inspect.cost import StoreCost, Tariff, store_cost, sum_of
+from millpond.query.survey import Survey, survey
+from millpond.spark.heartbeats import read_asked
+from millpond.storage import Storage
+from millpond.store.files import Listing, read_changelog_header
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class SnapshotView:
+    """One manifest."""
+
+    version: int
+    id: str
+    manifest: str  # file name
+    ssts: int
+    bytes: int  # of all its SSTs, shared ones included
+    keys: int  # -1: not counted
+    created_ms: int
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class StoreView:
+    """One store."""
+
+    operator: int
+    partition: int
+    name: str
+    oldest_version: int | None  # of all files; None: no file
+    newest_version: int | None
+    keys: int | None  # live keys at the newest version; None: not counted, or not readable
+    changelogs: int
+    changelog_bytes: int
+    snapshots: tuple[SnapshotView, ...]  # ascending
+    sst_files: int
+    sst_bytes: int
+    unreferenced_bytes: int  # SSTs that no manifest names, or none yet
+    slots: tuple[tuple[int, int], ...]  # owned, half-open; empty if not known
+    scalable: bool | None  # None: not known
+    unscalable_reason: str
+    cost: StoreCost | None = None  # None: not on an object storage
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class OperatorView:
+    """One stateful operator."""
+
+    operator: int
+    name: str | None
+    stores: tuple[StoreView, ...]
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Overview:
+    """What a Spark checkpoint holds.
+
+    `to_json` is the contract of `millpond checkpoint show --json`: fields are added, never renamed.
+    """
+
+    checkpoint: str
+    query_id: str | None
+    provider: str | None
+    spark_checkpoint_format: int
+    partitions: int | None
+    max_parallelism: int | None
+    key_group_base: int | None
+    backend: str | None  # for sessions that set none
+    first_offset_batch: int | None
+    last_offset_batch: int | None
+    first_committed_batch: int | None
+    last_committed_batch: int | None
+    operators: tuple[OperatorView, ...]
+    asked_partitions: int | None  # another number, which the last start of the query asked for
+    asked_refused: str  # why that start did not get it, if the option rescale.onRestart is set
+    problems: tuple[str, ...]  # files that cannot be read; `verify` says more
+    cost: StoreCost | None = None  # of all stores; None: not on an object storage
+
+    def to_json(self) -> dict[str, Any]:
+        return asdict(self)
+
+
+def overview(storage: Storage, checkpoint: str, tariff: Tariff | None = None) -> Overview:
+    """Return what the Spark checkpoint in `storage` holds. Reads listings, manifests and one header
+    per store.
+
+    Args:
+        checkpoint: its name, for display.
+        tariff: for the costs; None: leave them out.
+    Raises: see `survey`.
+    """
+    found = survey(storage, checkpoint)
+    problems = [f"{key}: {_without(str(e), key)}" for key, e in found.errors]
+    operators: list[OperatorView] = []
+    for operator in found.operator_ids():
+        info = found.operators.get(operator)
+        stores = [
+            _store_view(storage, found, store, listing, problems, tariff)
+            for store, listing in found.stores.items()
+            if store.operator == operator
+        ]
+        operators.append(
+            OperatorView(
+                operator=operator,
+                name=info.name if info is not None else None,
+                stores=tuple(stores),
+            )
+        )
+    spark = found.spark
+    offsets = spark.offset_batches if spark is not None else ()
+    commits = spark.commit_batches if spark is not None else ()
+    asked = read_asked(storage)
+    if asked is not None and (spark is None or asked.partitions == spark.partitions):
+        asked = None  # a later rescale did it
+    return Overview(
+        checkpoint=checkpoint,
+        query_id=spark.query_id if spark is not None else None,
+        provider=spark.provider_class if spark is not None else None,
+        spark_checkpoint_format=found.spark_format,
+        partitions=spark.partitions if spark is not None else None,
+        max_parallelism=found.format.max_parallelism if found.format is not None else None,
+        key_group_base=found.format.base if found.format is not None else None,
+        backend=found.format.backend if found.format is not None else None,
+        first_offset_batch=offsets[0] if offsets else None,
+        last_offset_batch=offsets[-1] if offsets else None,
+        first_committed_batch=commits[0] if commits else None,
+        last_committed_batch=commits[-1] if commits else None,
+        operators=tuple(operators),
+        asked_partitions=asked.partitions if asked is not None else None,
+        asked_refused=asked.refused if asked is not None else "",
+        problems=tuple(problems),
+        cost=None
+        if tariff is None
+        else sum_of([s.cost for o in operators for s in o.stores if s.cost is not None]),
+    )
+
+
+def _without(message: str, key: str) -> str:
+    return message.removeprefix(f"{key}: ")
+
+
+def _store_view(
+    storage: Storage,
+    found: Survey,
+    store: StoreId,
+    listing: Listing,
+    problems: list[str],
+    tariff: Tariff | None,
+) -> StoreView:
+    manifests: list[tuple[VersionId, Manifest]] = []
+    for version in sorted(listing.manifests):
+        key = listing.manifests[version].key
+        try:
+            manifests.append((version, decode_manifest(storage.read(key), name=key)))
+        except (FormatError, UnsupportedError) as e:
+            problems.append(str(e))
+        except NotFoundError:
+            continue  # a running query collected it after the listing
+    header = _newest_header(storage, listing, problems)
+    newest_manifest = manifests[-1][1] if manifests else None
+    keys: int | None = None
+    groups = None
+    if header is not None and (
+        newest_manifest is None or header.version >= newest_manifest.version
+    ):
+        keys, groups = header.keys, header.key_groups
+    elif newest_manifest is not None:
+        keys, groups = newest_manifest.keys, newest_manifest.key_groups
+    named = {sst.key for _, manifest in manifests for sst in manifest.ssts}
+    numbers = sorted(
+        {v.version for v in listing.changelogs} | {v.version for v in listing.manifests}
+    )
+    return StoreView(
+        operator=store.operator,
+        partition=store.partition,
+        name=store.name,
+        oldest_version=numbers[0] if numbers else None,
+        newest_version=numbers[-1] if numbers else None,
+        keys=keys if keys is not None and keys >= 0 else None,
+        changelogs=len(listing.changelogs),
+        changelog_bytes=sum(info.size_bytes for info in listing.changelogs.values()),
+        snapshots=tuple(
+            SnapshotView(
+                version=manifest.version,
+                id=manifest.id,
+                manifest=layout.manifest_name(version, found.spark_format if version.id else 1),
+                ssts=len(manifest.ssts),
+                bytes=manifest.total_bytes,
+                keys=manifest.keys,
+                created_ms=manifest.created_ms,
+            )
+            for version, manifest in manifests
+        ),
+        sst_files=len(listing.ssts),
+        sst_bytes=sum(info.size_bytes for info in listing.ssts.values()),
+        unreferenced_bytes=sum(
+            info.size_bytes for key, info in listing.ssts.items() if key not in named
+        ),
+        slots=_owned_slots(
+            found, store, groups.partitions if groups is not None else None, numbers
+        ),
+        scalable=groups.scalable if groups is not None else None,
+        unscalable_reason=groups.reason if groups is not None else "",
+        cost=None
+        if tariff is None
+        else store_cost(listing, _restored_sizes(newest_manifest), tariff),
+    )
+
+
+def _restored_sizes(manifest: Manifest | None) -> list[int]:
+    """Return the sizes of the files that a restore fetches after the manifest."""
+    if manifest is None:
+        return []
+    ssts = [*manifest.ssts, *(sst for source in manifest.sources for sst in source.ssts)]
+    return [
+        *(sst.size_bytes for sst in ssts),
+        *(changelog.size_bytes for changelog in manifest.changelogs),
+    ]
+
+
+def _newest_header(
+    storage: Storage, listing: Listing, problems: list[str]
+) -> ChangelogHeader | None:
+    if not listing.changelogs:
+        return None
+    key = listing.changelogs[max(listing.changelogs)].key
+    try:
+        return read_changelog_header(storage, key)
+    except NotFoundError:
+        return None  # a running query collected it after the listing
+    except MillpondError as e:
+        problems.append(str(e))
+        return None
+
+
+def _owned_slots(
+    found: Survey, store: StoreId, partitions: int | None, versions: list[int]
+) -> tuple[tuple[int, int], ...]:
+    if found.format is None or partitions is None:
+        return ()
+    groups = found.format.key_groups_at(versions[-1])
+    if partitions < 1 or groups.max_parallelism % partitions or store.partition >= partitions:
+        return ()  # `verify` reports it
+    return tuple(groups.slot_ranges(store.partition, partitions))

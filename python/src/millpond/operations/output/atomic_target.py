@@ -1,0 +1,320 @@
+"""An atomic target: a directory that is complete or absent, whatever happens.
+
+On a file system a writer writes everything into a hidden sibling, `.<name>.staging-<uuid>`, and
+then renames it. The writer holds a lock on the sibling while its process lives. A killed writer
+loses its lock. The next one that writes to that name finds the sibling without a lock, and removes
+it.
+
+Object storage has no rename. There a writer first claims the target, with an object that only one
+writer can make. It writes last the file that makes the target what it is: the index of a savepoint,
+`metadata` of a Spark checkpoint. Then it deletes the claim.
+"""
+
+from __future__ import annotations
+
+import os
+import shutil
+import tempfile
+import uuid
+from collections.abc import Iterator
+from concurrent.futures import ThreadPoolExecutor
+from contextlib import contextmanager, suppress
+from dataclasses import dataclass, field
+
+from millpond.errors import ConflictError, ErrorKind, InvalidInputError
+from millpond.format import layout, roots
+from millpond.local.scratch import lock, remove_abandoned, scratch_directory
+from millpond.storage import LocalStorage, Storage, open_storage, real_root
+from millpond.storage.local import translate
+from millpond.storage.owner import owner_record
+from millpond.storage.place import place_record
+from millpond.storage.split import SplitStorage
+
+_SYNC_THREADS = 8
+
+
+@dataclass(frozen=True, slots=True)
+class TargetAddress:
+    """Where a target is. Other processes that write to it open it by this.
+
+    root: the hidden directory that is renamed in the end, or a URI.
+    state: the place of the state, if the option storage.uri puts it elsewhere.
+    """
+
+    root: str
+    state: str | None = None
+
+    @property
+    def local(self) -> str | None:
+        """The root, if it is a directory of this machine."""
+        return self.root if os.path.isabs(self.root) else None
+
+    @contextmanager
+    def scratch(self, purpose: str) -> Iterator[str]:
+        """Yield a directory for files on their way to the target. If the target is on a disk, so is
+        the directory.
+        """
+        try:
+            with (
+                scratch_directory(purpose) if self.local is None else self._beside(purpose)
+            ) as directory:
+                yield directory
+        except OSError as e:
+            raise translate(e, f"writing to {self.root}", local=self.local is None) from e
+
+    def _beside(self, purpose: str) -> tempfile.TemporaryDirectory[str]:
+        return tempfile.TemporaryDirectory(prefix=f".millpond-{purpose}-", dir=self.local)
+
+    def open(self) -> Storage:
+        """Return its storage."""
+        # The target is synced as a whole in the end. Until then nobody sees it.
+        storage = (
+            LocalStorage(self.root, fsync=False)
+            if self.local is not None
+            else open_storage(self.root)
+        )
+        return storage if self.state is None else SplitStorage(storage, open_storage(self.state))
+
+
+@dataclass(slots=True)
+class AtomicTarget:
+    """The target, while the block of `building` runs."""
+
+    storage: Storage
+    address: TargetAddress
+    # Keys that need no sync: they share blocks with durable files.
+    durable: set[str] = field(default_factory=set)
+
+
+def check_vacant(root: str) -> None:
+    """Raise InvalidInputError (TARGET_NOT_EMPTY) if something is at `root`.
+
+    An empty directory counts as nothing.
+    """
+    storage = open_storage(root)
+    if isinstance(storage, LocalStorage):
+        path = real_root(root)
+        try:
+            if not os.path.lexists(path) or (os.path.isdir(path) and not os.listdir(path)):
+                return
+        except OSError as e:
+            raise translate(e, f"looking at {path}") from e
+    elif next(storage.list(""), None) is None:
+        return
+    elif next(storage.list(layout.CLAIM_KEY), None) is not None:
+        raise _claimed(root)
+    raise InvalidInputError(f"{root} is not empty", kind=ErrorKind.TARGET_NOT_EMPTY)
+
+
+def _claimed(root: str) -> InvalidInputError:
+    return InvalidInputError(
+        f"{root} is being written to by another process, or one that did has died",
+        kind=ErrorKind.TARGET_NOT_EMPTY,
+        hint=(
+            "Name another place; or, if no process writes there, delete all that is below it, and"
+            " try again."
+        ),
+    )
+
+
+@contextmanager
+def building(root: str, state: str | None = None) -> Iterator[AtomicTarget]:
+    """Yield the target to write to. When the block ends, `root` holds all of it, durably. If the
+    block fails, `root` holds nothing.
+
+    Args:
+        state: the place of a Spark checkpoint's state, if that is elsewhere. `root` remembers it.
+    Raises: InvalidInputError: TARGET_NOT_EMPTY. UnavailableError: storage.
+    """
+    with _building(root) as target:
+        if state is None:
+            yield target
+            return
+        with _claiming(open_storage(state), state) as there:
+            split = SplitStorage(target.storage, there)
+            split.put_bytes(layout.STORAGE_KEY, place_record(state), if_absent=True)
+            split.put_bytes(layout.OWNER_KEY, owner_record(root), if_absent=True)
+            yield AtomicTarget(split, TargetAddress(target.address.root, state), target.durable)
+
+
+@contextmanager
+def _building(root: str) -> Iterator[AtomicTarget]:
+    storage = open_storage(root)
+    if isinstance(storage, LocalStorage):
+        check_vacant(root)
+        with _building_locally(real_root(root)) as target:
+            yield target
+        return
+    with _claiming(storage, root):
+        yield AtomicTarget(storage, TargetAddress(root))
+
+
+@contextmanager
+def _claiming(storage: Storage, root: str) -> Iterator[Storage]:
+    """Yield the storage at `root`, claimed: nobody else writes to it meanwhile.
+
+    If the block fails, this empties the storage.
+    """
+    check_vacant(root)
+    try:
+        storage.put_bytes(layout.CLAIM_KEY, uuid.uuid4().hex.encode(), if_absent=True)
+    except ConflictError as e:
+        raise _claimed(root) from e
+    mine = [layout.CLAIM_KEY]
+    try:
+        # Another writer may have begun and ended since `check_vacant`.
+        if any(info.key != layout.CLAIM_KEY for info in storage.list("")):
+            raise InvalidInputError(f"{root} is not empty", kind=ErrorKind.TARGET_NOT_EMPTY)
+        try:
+            yield storage
+        except BaseException:
+            mine += [info.key for info in storage.list("")]
+            raise
+    finally:
+        storage.delete(mine)
+
+
+@contextmanager
+def _emptied(storage: Storage) -> Iterator[None]:
+    try:
+        yield
+    finally:
+        empty(storage)
+
+
+def empty(storage: Storage) -> None:
+    """Delete all that is in `storage`."""
+    storage.delete([info.key for info in storage.list("")])
+
+
+@contextmanager
+def _building_locally(path: str) -> Iterator[AtomicTarget]:
+    with _hidden_sibling(path) as staging:
+        address = TargetAddress(staging)
+        target = AtomicTarget(address.open(), address)
+        yield target
+        try:
+            _sync_tree(staging, target.durable)
+            _publish(staging, path)
+            _sync(os.path.dirname(path))
+        except OSError as e:
+            raise translate(e, f"writing {path}") from e
+
+
+@contextmanager
+def scratch_beside(root: str) -> Iterator[str]:
+    """Yield a hidden directory on the storage of `root`, for files on their way there.
+
+    This removes it when the block ends. What a killed process leaves is removed as in `building`;
+    on object storage it stays.
+
+    Raises: InvalidInputError: INVALID_ARGUMENT: `root` is a whole bucket. UnavailableError:
+        storage.
+    """
+    storage = open_storage(root)
+    if isinstance(storage, LocalStorage):
+        with _hidden_sibling(real_root(root)) as staging:
+            yield staging
+        return
+    parent, _, name = root.rstrip("/").rpartition("/")
+    if not roots.parse_root(root).path.strip("/"):
+        raise InvalidInputError(f"there is no place beside {root}", hint="Name a folder below it.")
+    beside = f"{parent}/.{name}.staging-{uuid.uuid4().hex}"
+    with _emptied(open_storage(beside)):
+        yield beside
+
+
+@contextmanager
+def _hidden_sibling(path: str) -> Iterator[str]:
+    """Yield a new locked directory beside `path`.
+
+    When the block ends, this removes it, unless it has another name by then.
+    """
+    parent, name = os.path.split(path)
+    prefix = f".{name}.staging-"
+    staging = os.path.join(parent, prefix + uuid.uuid4().hex)
+    made = _make_directories(parent)
+    locked = -1
+    try:
+        try:
+            remove_abandoned(parent, prefix)
+            os.mkdir(staging)
+            locked = lock(staging)
+        except OSError as e:
+            raise translate(e, f"writing to {parent}") from e
+        yield staging
+    finally:
+        if os.path.lexists(staging):
+            # The next one that writes to that name removes what is left.
+            shutil.rmtree(staging, ignore_errors=True)
+        if locked >= 0:
+            os.close(locked)
+        for directory in reversed(made):
+            with suppress(OSError):  # it holds the target, or somebody else's files
+                os.rmdir(directory)
+
+
+def _publish(staging: str, path: str) -> None:
+    try:
+        os.rename(staging, path)  # replaces an empty directory, and no other
+    except OSError as e:
+        if os.path.lexists(path) and (not os.path.isdir(path) or os.listdir(path)):
+            raise InvalidInputError(
+                f"{path} was written to by somebody else meanwhile", kind=ErrorKind.TARGET_NOT_EMPTY
+            ) from e
+        raise
+
+
+def _make_directories(path: str) -> list[str]:
+    made: list[str] = []
+    missing: list[str] = []
+    while not os.path.isdir(path) and path != os.path.dirname(path):
+        missing.append(path)
+        path = os.path.dirname(path)
+    try:
+        for directory in reversed(missing):
+            with suppress(FileExistsError):
+                os.mkdir(directory)
+                made.append(directory)
+            _sync(os.path.dirname(directory))
+    except OSError as e:
+        raise translate(e, f"writing to {path}") from e
+    return made
+
+
+def _sync_tree(root: str, durable: set[str]) -> None:
+    paths: list[str] = []
+    for directory, _, names in os.walk(root):
+        paths.append(directory)
+        paths += [os.path.join(directory, name) for name in names]
+    skipped = {os.path.join(root, key) for key in durable}
+    with ThreadPoolExecutor(_SYNC_THREADS) as pool:
+        list(pool.map(_sync, [path for path in paths if path not in skipped]))
+
+
+def _sync(path: str) -> None:
+    descriptor = os.open(path, os.O_RDONLY)
+    try:
+        os.fsync(descriptor)
+    finally:
+        os.close(descriptor)
+
+
+def remove_directory(path: str) -> None:
+    """Remove the directory that `path` leads to. At any moment it is there as a whole, or absent.
+
+    Raises: UnavailableError.
+    """
+    path = os.path.realpath(path)
+    parent, name = os.path.split(path)
+    hidden = os.path.join(parent, f".{name}.staging-{uuid.uuid4().hex}")
+    try:
+        locked = lock(path)
+        try:
+            os.rename(path, hidden)
+            _sync(parent)
+            shutil.rmtree(hidden)
+        finally:
+            os.close(locked)
+    except OSError as e:
+        raise translate(e, f"deleting {path}") from e

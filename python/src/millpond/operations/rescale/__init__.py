@@ -1,0 +1,231 @@
+"""Rescale: gives the state of a stopped query another number of partitions, in place.
+
+    import millpond
+    millpond.rescale("/data/pond", 16)
+
+`read` reads what is there. `plan` composes manifests (pure). `new_files` says what is written, and
+`write` writes it. `rehash` writes every row anew. The command line, the API and the agent call this
+package. It may import `repartition`, `spread`, and the rooms below `operations`.
+"""
+
+from __future__ import annotations
+
+import os
+import time
+from collections.abc import Callable
+from dataclasses import asdict, dataclass, replace
+from typing import Any
+
+from millpond.errors import ConflictError, ErrorKind, NotFoundError
+from millpond.model.key_groups import divisors_near
+from millpond.operations.rescale import rehash
+from millpond.operations.rescale.new_files import composed, state_bytes
+from millpond.operations.rescale.plan import check_partitions, check_scalable
+from millpond.operations.rescale.read import Before, read_before
+from millpond.operations.rescale.write import carry_out, clear, read_journal
+from millpond.query.whole import check_whole
+from millpond.spark.heartbeats import refuse_running
+from millpond.spark.sinks import keeping
+from millpond.spark.sinks.recorded import read_sink
+from millpond.storage import Storage, StorageSettings
+from millpond.storage.owner import check_owner, claim
+
+COMPOSED, REHASH = "composed", "rehash"
+_DEFAULT = StorageSettings()
+_SECONDS_PER_FILE = 0.005  # on a local disk: two syncs
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class RescaleReport:
+    """What a rescale did, or with `dry_run` would do.
+
+    `to_json` is the contract of `millpond rescale --json`.
+    """
+
+    checkpoint: str
+    current: int  # partitions before
+    partitions: int  # and after
+    batch: int  # the batch without input that switches over
+    # `composed`: new manifests name the old files. `rehash`: every row is written anew.
+    way: str
+    max_parallelism: int  # number of key groups afterwards; only a rehash changes it
+    near: tuple[int, ...]  # numbers of partitions near it that move no row
+    stores: int  # that get a new manifest or changelog
+    state_bytes: int  # SSTs and changelogs of the state before
+    written_bytes: int  # in a dry run of a rehash: an estimate
+    seconds: float  # in a dry run: an estimate
+    dry_run: bool
+    undone: bool = False  # this rescale first took back an interrupted one
+    file_sink: str | None = None  # its log says that the batch wrote nothing
+    warnings: tuple[str, ...] = ()
+
+    def to_json(self) -> dict[str, Any]:
+        return asdict(self)
+
+
+def rescale(
+    storage: Storage,
+    root: str,
+    partitions: int,
+    *,
+    max_parallelism: int | None = None,
+    dry_run: bool = False,
+    skip_uncommitted: bool = False,
+    announce: Callable[[RescaleReport], None] | None = None,
+    ending_s: float | None = None,
+    file_sink: str | os.PathLike[str] | None = None,
+    settings: StorageSettings = _DEFAULT,
+) -> RescaleReport:
+    """Give the state of a stopped query another number of partitions. The next start of the query
+    uses it.
+
+    A number that divides the max parallelism moves no row. Any other number hashes every row anew,
+    into other key groups.
+
+    Args:
+        root: name of the Spark checkpoint, for messages.
+        partitions: 1 to 65,536.
+        max_parallelism: number of key groups from now on, a multiple of `partitions`; None: as many
+            as there are, if `partitions` divides that, else the default for `partitions`.
+        dry_run: read and plan everything, write nothing.
+        skip_uncommitted: leave out a batch that was begun and not committed. The next batch reads
+            its input again, and may cut it differently. So a sink that expects equal batches may
+            get rows twice.
+        announce: called before anything is written, with what a dry run would return.
+        ending_s: how long to wait for a query that is just ending; None:
+            `millpond.spark.heartbeats` decides.
+        file_sink: path or URI of the directory that the query writes to in a file format. The log
+            there must hold every batch number. `none`: the query writes to none. None: take what
+            the last start of the query recorded.
+        settings: how to reach the file sink.
+    Raises:
+        InvalidInputError: PARTITIONS_INVALID, MAX_PARALLELISM_INVALID, NOT_A_CHECKPOINT,
+            STATE_OWNED; FILE_SINK_INVALID, FILE_SINK_MISMATCH: the sink would not be whole.
+        UnsupportedError: STORE_UNSCALABLE, FOREIGN_CHECKPOINT; only Spark can hash the rows anew.
+        ConflictError: RESCALE_UNFINISHED (to another number), QUERY_RUNNING.
+        UnavailableError: STORAGE_FULL, LOCAL_DISK_FULL: no space to write rows anew; nothing was
+            changed.
+        NotFoundError: BATCH_NOT_COMMITTED. FormatError, NotFoundError: the state cannot be read.
+    """
+    started = time.monotonic()
+    check_owner(storage, root)
+    if not dry_run:
+        refuse_running(storage, root, ending_s)
+        claim(storage, root)
+    undone = _finish_interrupted(storage, partitions, dry_run)
+    image, plans = check_whole(storage, root)
+    before = read_before(storage, root, plans)
+    _check(before, root, partitions, skip_uncommitted)
+    groups = before.format.key_groups
+    sink = keeping.for_rescale(
+        file_sink,
+        read_sink(storage),
+        committed=before.committed,
+        batch=before.started + 1,
+        empty=before.spark.without_rows,
+        settings=settings,
+    )
+    keeps = groups.max_parallelism % partitions == 0 and max_parallelism in (
+        None,
+        groups.max_parallelism,
+    )
+    report = RescaleReport(
+        checkpoint=root,
+        current=before.partitions,
+        partitions=partitions,
+        batch=before.started + 1,
+        way=COMPOSED if keeps else REHASH,
+        max_parallelism=groups.max_parallelism,
+        near=divisors_near(groups.max_parallelism, partitions),
+        stores=sum(
+            1 if operator in before.single else partitions
+            for operator, by_name in before.stores.items()
+            for _ in by_name
+        ),
+        state_bytes=state_bytes(before),
+        written_bytes=0,
+        seconds=0.0,
+        dry_run=dry_run,
+        undone=undone,
+        file_sink=sink.root,
+        warnings=sink.warnings,
+    )
+    if keeps:
+        writing = composed(storage, before, partitions)
+        planned = replace(
+            report,
+            written_bytes=writing.total_bytes,
+            seconds=round(0.1 + len(writing.files) * _SECONDS_PER_FILE, 3),
+            dry_run=True,
+        )
+        if announce is not None:
+            announce(planned)
+        if dry_run:
+            return planned
+        carry_out(storage, replace(writing, sink=sink.entries, first_unused=before.committed + 1))
+    else:
+        plan = rehash.plan_rehash(
+            storage, image, before, partitions, max_parallelism, report.state_bytes
+        )
+        report = replace(report, max_parallelism=plan.new.key_groups.max_parallelism)
+        planned = replace(
+            report, written_bytes=report.state_bytes, seconds=round(plan.seconds, 3), dry_run=True
+        )
+        if announce is not None:
+            announce(planned)
+        rehash.check_space(storage, plan)
+        if dry_run:
+            return planned
+        rehash.remove_leftovers(storage)
+        with rehash.rehashed(storage, before, plan) as writing:
+            report = replace(report, written_bytes=writing.total_bytes)
+            carry_out(
+                storage, replace(writing, sink=sink.entries, first_unused=before.committed + 1)
+            )
+    return replace(
+        report,
+        written_bytes=report.written_bytes or writing.total_bytes,
+        seconds=round(time.monotonic() - started, 3),
+    )
+
+
+def undo(storage: Storage, root: str) -> bool:
+    """Take back an interrupted rescale. Return whether there was one that had not switched over.
+
+    Raises: ConflictError: QUERY_RUNNING. InvalidInputError: STATE_OWNED.
+    """
+    refuse_running(storage, root)
+    claim(storage, root)
+    rehash.remove_leftovers(storage)
+    journal = read_journal(storage)
+    return journal is not None and not clear(storage, journal)
+
+
+def _check(before: Before, root: str, partitions: int, skip_uncommitted: bool) -> None:
+    """Raise unless one way of rescaling to `partitions` is possible."""
+    check_partitions(partitions, before.partitions)
+    if before.started != before.committed and not skip_uncommitted:
+        raise NotFoundError(
+            f"{root}: batch {before.started} was begun and not committed",
+            kind=ErrorKind.BATCH_NOT_COMMITTED,
+            hint=(
+                "Start the query once, so that it finishes the batch, and stop it; or leave the"
+                " batch out with --skip-uncommitted."
+            ),
+        )
+    for operator, by_name in before.stores.items():
+        for stores in by_name.values():
+            if operator not in before.single:
+                check_scalable(stores, before.partitions)
+
+
+def _finish_interrupted(storage: Storage, partitions: int, dry_run: bool) -> bool:
+    journal = read_journal(storage)
+    if journal is None:
+        return False
+    if dry_run or journal.partitions != partitions:
+        raise ConflictError(
+            f"a rescale from {journal.current} to {journal.partitions} partitions was interrupted",
+            kind=ErrorKind.RESCALE_UNFINISHED,
+        )
+    return not clear(storage, journal)

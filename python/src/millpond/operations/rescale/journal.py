@@ -1,0 +1,111 @@
+"""The journal of a rescale (pure: this module encodes and decodes it).
+
+    millpond/rescale.json    sealed JSON, kind `rescale`
+
+A rescale writes it before anything else, and removes it last. A rescale that was killed leaves it.
+Then the next run takes back what that one wrote. Unless it was asked to undo, it starts again.
+Source: docs/reference/format.md.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+from typing import Any
+
+from millpond.errors import ErrorKind
+from millpond.format import layout
+from millpond.format.sealed import seal, unseal
+
+KIND = "rescale"
+# Values of `required_features`. They mean, in this order, that the rescale changes
+# `millpond/format.json`, that it changes the offset log's entry of a batch that it leaves out, and
+# that it writes into the log of a file sink.
+_FORMAT, _LEFT_OUT, _SINK = "format", "left_out", "sink"
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Journal:
+    """What a rescale is about to write.
+
+    offsets_crc32: of the new entry of the offset log. It tells that entry from one that Spark wrote
+    under the same number.
+    keys: of all other new files, relative to the Spark checkpoint.
+    format_before: content of `millpond/format.json`, if the rescale changes it.
+    left_out_before: content of the offset log's entry of the batch before, if that one is left out.
+    sink: the file sink whose log gets entries.
+    sink_sums: keys of these entries, relative to the sink -> CRC-32 of each.
+    """
+
+    current: int  # partitions before
+    partitions: int  # and after
+    batch: int  # number of the batch without input that switches over
+    offsets_crc32: int
+    keys: tuple[str, ...]
+    created_ms: int  # since the epoch
+    format_before: bytes | None = None
+    left_out_before: bytes | None = None
+    sink: str | None = None
+    sink_sums: Mapping[str, int] = field(default_factory=dict)
+
+
+def encode_journal(journal: Journal) -> bytes:
+    """Return the bytes of the file."""
+    features: list[str] = []
+    body: dict[str, Any] = {
+        "from": journal.current,
+        "to": journal.partitions,
+        "batch": journal.batch,
+        "offsets_crc32": journal.offsets_crc32,
+        "keys": list(journal.keys),
+        "created_ms": journal.created_ms,
+        "required_features": features,
+    }
+    # A release that does not know one of these must not take the rescale back.
+    if journal.format_before is not None:
+        body["format_before"] = journal.format_before.decode("ascii")
+        features.append(_FORMAT)
+    if journal.left_out_before is not None:
+        body["left_out_before"] = journal.left_out_before.decode("utf-8")
+        features.append(_LEFT_OUT)
+    if journal.sink is not None:
+        sums = [{"key": key, "crc32": crc32} for key, crc32 in journal.sink_sums.items()]
+        body["sink"] = {"path": journal.sink, "entries": sums}
+        features.append(_SINK)
+    return seal(KIND, body)
+
+
+def decode_journal(data: bytes) -> Journal:
+    """Return the journal whose file holds `data`.
+
+    Raises: FormatError: FORMAT_DAMAGED, UNSAFE_PATH. UnsupportedError.
+    """
+    known = [_FORMAT, _LEFT_OUT, _SINK]
+    fields = unseal(
+        KIND,
+        data,
+        name=layout.RESCALE_JOURNAL_KEY,
+        damaged=ErrorKind.FORMAT_DAMAGED,
+        features=known,
+    )
+    sink = fields.child("sink") if fields.has("sink") else None
+    entries = sink.children("entries") if sink is not None else []
+    return Journal(
+        current=fields.integer("from", 1),
+        partitions=fields.integer("to", 1),
+        batch=fields.integer("batch", 0),
+        offsets_crc32=fields.integer("offsets_crc32", 0, 0xFFFF_FFFF),
+        keys=tuple(layout.check_relative(key) for key in fields.strings("keys")),
+        created_ms=fields.integer("created_ms"),
+        format_before=fields.string("format_before").encode("ascii")
+        if fields.has("format_before")
+        else None,
+        left_out_before=fields.string("left_out_before").encode("utf-8")
+        if fields.has("left_out_before")
+        else None,
+        sink=sink.string("path") if sink is not None else None,
+        sink_sums={
+            layout.check_relative(entry.string("key")): entry.integer("crc32", 0, 0xFFFF_FFFF)
+            for entry in entries
+        },
+    )

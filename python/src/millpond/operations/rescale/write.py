@@ -1,0 +1,196 @@
+"""Carries out a rescale, or takes back what an interrupted one left.
+
+Files are written in this order, in which every moment is safe:
+
+    journal, offsets/M, the entry of a batch that is left out, stale files removed, pins, manifests
+    or changelogs, operator metadata, format.json, entries of the file sink's log, commits/M,
+    journal removed
+
+Spark refuses to start the query while `offsets/M` is there and `commits/M` is not. `commits/M` is
+the switch.
+"""
+
+from __future__ import annotations
+
+import json
+import os
+import zlib
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+
+from millpond.errors import MillpondError, NotFoundError
+from millpond.format import layout
+from millpond.operations.rescale.journal import Journal, decode_journal, encode_journal
+from millpond.spark.log_files import log_crc32, put_log
+from millpond.spark.sinks.keeping import SinkEntries, crc32_of, take_back
+from millpond.storage import Storage, open_storage
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Writing:
+    """What a rescale writes.
+
+    files: key -> content, of all that is written between the entries of the offset log and the
+    commit log.
+    made: key -> local file that is put there too.
+    stale: keys of files that no committed version has. They are deleted first. Nobody needs them,
+    whether the rescale ends or is taken back. Beside a new file, one would be taken for a part of
+    the state.
+    format, format_before: `millpond/format.json` after and before, if it changes.
+    left_out, left_out_before: the entry of the offset log of the batch before `batch`, after and
+    before, if that batch is left out.
+    sink: entries of the log of the query's file sink. A rescale that is taken back takes back those
+    whose number no batch had before.
+    """
+
+    current: int
+    partitions: int
+    batch: int
+    offsets: bytes
+    files: Mapping[str, bytes]
+    commit: bytes
+    created_ms: int
+    made: Mapping[str, str] = field(default_factory=dict)
+    stale: tuple[str, ...] = ()
+    format: bytes | None = None
+    format_before: bytes | None = None
+    left_out: bytes | None = None
+    left_out_before: bytes | None = None
+    sink: SinkEntries | None = None
+    first_unused: int = 0  # the first number that no batch has committed
+
+    @property
+    def total_bytes(self) -> int:
+        """Size of all of it."""
+        texts = (self.offsets, self.commit, self.format or b"", *self.files.values())
+        return sum(map(len, texts)) + sum(map(os.path.getsize, self.made.values()))
+
+
+def carry_out(storage: Storage, writing: Writing) -> None:
+    """Write everything. If the storage fails, take back what was written.
+
+    Raises:
+        ConflictError: OBJECT_EXISTS: somebody else rescales, or runs the query, at this moment.
+        UnavailableError: the storage fails. If taking back fails too, the journal stays.
+    """
+    journal = Journal(
+        current=writing.current,
+        partitions=writing.partitions,
+        batch=writing.batch,
+        offsets_crc32=zlib.crc32(writing.offsets),
+        keys=(*writing.made, *writing.files),
+        created_ms=writing.created_ms,
+        format_before=writing.format_before,
+        left_out_before=writing.left_out_before,
+        sink=writing.sink.root if writing.sink is not None else None,
+        sink_sums=_sink_sums(writing),
+    )
+    storage.put_bytes(layout.RESCALE_JOURNAL_KEY, encode_journal(journal), if_absent=True)
+    try:
+        _write_all(storage, writing)
+    except MillpondError as e:
+        try:
+            done = clear(
+                storage, journal, writing.sink.storage if writing.sink is not None else None
+            )
+        except MillpondError as again:
+            raise e from again
+        if not done:
+            raise
+        return  # the last step was done, and only its answer was lost
+    storage.delete([layout.RESCALE_JOURNAL_KEY])
+
+
+def _write_all(storage: Storage, writing: Writing) -> None:
+    put_log(storage, layout.offsets_key(writing.batch), writing.offsets)
+    if writing.left_out is not None:
+        put_log(storage, layout.offsets_key(writing.batch - 1), writing.left_out, if_absent=False)
+    storage.delete(writing.stale)
+    for key, path in writing.made.items():
+        storage.put_file(key, path, link=True)
+    for key, content in writing.files.items():
+        storage.put_bytes(key, content)
+    if writing.format is not None:
+        storage.put_bytes(layout.FORMAT_KEY, writing.format)
+    if writing.sink is not None:
+        writing.sink.write()
+    put_log(storage, layout.commits_key(writing.batch), writing.commit)
+
+
+def _sink_sums(writing: Writing) -> dict[str, int]:
+    if writing.sink is None:
+        return {}
+    return crc32_of(writing.sink, range(writing.first_unused, writing.batch + 1))
+
+
+def read_journal(storage: Storage) -> Journal | None:
+    """Return the journal of an interrupted rescale, or None."""
+    try:
+        return decode_journal(storage.read(layout.RESCALE_JOURNAL_KEY))
+    except NotFoundError:
+        return None
+
+
+def clear(storage: Storage, journal: Journal, sink: Storage | None = None) -> bool:
+    """Bring an interrupted rescale to an end. Return whether it had switched over.
+
+    If it had, all of it stays. If not, nothing of it is left. May be repeated after a failure.
+
+    Args:
+        sink: of the file sink that the journal names; None: this function opens it.
+    """
+    entry = log_crc32(storage, layout.offsets_key(journal.batch))
+    # An entry of the offset log that is not ours is Spark's: the query has run on since. Then
+    # nothing more of ours was written.
+    ours = entry == journal.offsets_crc32 or (entry is None and _was_begun(storage, journal))
+    done = ours and log_crc32(storage, layout.commits_key(journal.batch)) is not None
+    if ours and not done:
+        if journal.sink is not None:
+            # First: a query that ran now would believe that a batch whose number is in the
+            # sink's log is written.
+            take_back(sink if sink is not None else open_storage(journal.sink), journal.sink_sums)
+        if journal.format_before is not None:
+            storage.put_bytes(layout.FORMAT_KEY, journal.format_before)
+        if journal.left_out_before is not None:
+            put_log(
+                storage,
+                layout.offsets_key(journal.batch - 1),
+                journal.left_out_before,
+                if_absent=False,
+            )
+        storage.delete(journal.keys)
+        storage.delete(
+            [layout.offsets_key(journal.batch), layout.crc_key(layout.offsets_key(journal.batch))]
+        )
+    storage.delete([layout.RESCALE_JOURNAL_KEY])
+    return done
+
+
+def _was_begun(storage: Storage, journal: Journal) -> bool:
+    """Whether the entry of the offset log was written, although it is not there.
+
+    Then somebody removed it, or taking back was interrupted. The rescale writes the state after
+    that entry, so a file of the state proves it. If the query has run on since, Spark's own entry
+    is there, or a later one.
+    """
+    prefix = layout.OFFSETS_DIR + "/"
+    batches = [layout.parse_batch(info.key[len(prefix) :]) for info in storage.list(prefix)]
+    if any(batch is not None and batch > journal.batch for batch in batches):
+        return False
+    state = [
+        key
+        for key in journal.keys
+        if layout.parse_key(key) is not None or layout.parse_rescale_pin(key) is not None
+    ]
+    return any(log_crc32(storage, key) is not None for key in state)
+
+
+def pin(changelogs: list[str], created_ms: int) -> bytes:
+    """Return the content of a pin that keeps these changelogs."""
+    body = {
+        "changelogs": sorted(set(changelogs)),
+        "manifests": [],
+        "created_ms": created_ms,
+        "reason": "rescale",
+    }
+    return json.dumps(body, separators=(",", ":")).encode("ascii") + b"\n"

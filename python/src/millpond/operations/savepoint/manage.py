@@ -1,0 +1,342 @@
+"""`show`, `verify`, `list` and `delete`: each looks at a savepoint that exists."""
+
+from __future__ import annotations
+
+import os
+import zlib
+from collections.abc import Iterator
+from dataclasses import asdict, dataclass, field
+from typing import Any
+
+from millpond.errors import (
+    ErrorKind,
+    FormatError,
+    InvalidInputError,
+    MillpondError,
+    NotFoundError,
+    UnavailableError,
+)
+from millpond.format import layout
+from millpond.model.ids import StoreId
+from millpond.operations.inspect.logs import Problem
+from millpond.operations.inspect.store_check import Checked, verify_store
+from millpond.operations.inspect.verify import verify_logs
+from millpond.operations.output.atomic_target import remove_directory
+from millpond.operations.output.copying import Progress
+from millpond.operations.spread import BYTES_PER_PROCESS, engine_for
+from millpond.query.from_savepoint import savepoint_image
+from millpond.query.image import image_json
+from millpond.query.index import CANONICAL, SavepointIndex, check_listed, damaged, read_index
+from millpond.query.survey import Survey
+from millpond.rows import require_tools
+from millpond.storage import LocalStorage, Storage, open_storage, root_of
+
+_PIECE_BYTES = 4 * 1024 * 1024
+_FILE_JOBS = 64
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class SavepointView:
+    """What a savepoint holds. `to_json` is the contract of `millpond savepoint show --json`."""
+
+    savepoint: str
+    index: SavepointIndex
+
+    def to_json(self) -> dict[str, Any]:
+        index = self.index
+        return {
+            "savepoint": self.savepoint,
+            "format": index.format,
+            "created_by": index.created_by,
+            "created_ms": index.created_ms,
+            **image_json(index.image),
+            "files": len(index.files),
+            "size_bytes": index.size_bytes,
+        }
+
+
+@dataclass(frozen=True, slots=True)
+class SavepointReport:
+    """All problems, and what was read.
+
+    `to_json` is the contract of `millpond savepoint verify --json`.
+    """
+
+    savepoint: str
+    files: int = 0
+    size_bytes: int = 0
+    checked: Checked = field(default_factory=Checked)
+    problems: list[Problem] = field(default_factory=list)
+
+    @property
+    def ok(self) -> bool:
+        return not self.problems
+
+    def to_json(self) -> dict[str, Any]:
+        return {
+            "savepoint": self.savepoint,
+            "ok": self.ok,
+            "files": self.files,
+            "size_bytes": self.size_bytes,
+            "checked": asdict(self.checked),
+            "problems": [asdict(problem) for problem in self.problems],
+        }
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Unreadable:
+    """A savepoint whose index cannot be read."""
+
+    savepoint: str
+    error: MillpondError
+
+    def to_json(self) -> dict[str, Any]:
+        """Return it as JSON values."""
+        kind, message = self.error.kind.value, str(self.error)
+        return {"savepoint": self.savepoint, "kind": kind, "message": message}
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class SavepointList:
+    """The savepoints of a directory.
+
+    `to_json` is the contract of `millpond savepoint list --json`.
+    """
+
+    savepoints: tuple[SavepointView, ...]  # oldest first
+    unreadable: tuple[Unreadable, ...]
+
+    def to_json(self) -> dict[str, Any]:
+        """Return it as JSON values."""
+        return {
+            "savepoints": [view.to_json() for view in self.savepoints],
+            "unreadable": [one.to_json() for one in self.unreadable],
+        }
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class DeleteReport:
+    """What `delete` deleted, or would.
+
+    `to_json` is the contract of `millpond savepoint delete --json`.
+    """
+
+    savepoint: str
+    index: SavepointIndex  # what it held
+    dry_run: bool
+
+    @property
+    def size_bytes(self) -> int:
+        """Bytes of all its files."""
+        return self.index.size_bytes
+
+    def to_json(self) -> dict[str, Any]:
+        """Return it as JSON values."""
+        return {"savepoint": self.savepoint, "size_bytes": self.size_bytes, "dry_run": self.dry_run}
+
+
+def show(savepoint: str | os.PathLike[str]) -> SavepointView:
+    """Return what a savepoint holds. Reads its index only.
+
+    Args: savepoint: path or URI of the savepoint.
+    Raises: InvalidInputError: NOT_A_SAVEPOINT. FormatError: SAVEPOINT_DAMAGED. UnsupportedError:
+    FORMAT_TOO_NEW.
+    """
+    root = root_of(savepoint)
+    return SavepointView(savepoint=root, index=read_index(open_storage(root), root))
+
+
+def verify_savepoint(
+    savepoint: str | os.PathLike[str], *, progress: Progress | None = None, spark: Any = None
+) -> SavepointReport:
+    """Read every byte of a savepoint. Check its sums, and then all that `checkpoint verify` checks.
+
+    Args:
+        savepoint: path or URI of the savepoint.
+        progress: called now and then with how much is done, and how much there is in all.
+        spark: a SparkSession whose executors read the files and stores: as for `create`.
+    Raises: as `show`; UnsupportedError: rocksdict is not installed; UnavailableError: storage or
+        local disk.
+    """
+    root = root_of(savepoint)
+    storage = open_storage(root)
+    index = read_index(storage, root)
+    wrong = check_listed(storage, index)
+    every = [_problem(key, e) for key, e in wrong]
+    keys = sorted(set(index.files) - {key for key, _ in wrong})
+    size_bytes = sum(index.files[key].size_bytes for key in keys)
+    found: Survey | None = None
+    stores: list[Any] = []
+    if index.format == CANONICAL:
+        require_tools()
+        stores = sorted({table.store for table in index.tables})
+    elif index.image.operators:
+        found, of_logs = verify_logs(storage, root)
+        every += of_logs
+        stores = list(found.stores)
+    jobs: list[_Job] = [*_batches_of(keys), *stores]
+    engine = engine_for(spark, (storage,), large=size_bytes >= BYTES_PER_PROCESS)
+    results = engine.map(_verify_part, _Verified(root, index, found), jobs)
+    known = {problem.file for problem in every}
+    checked = Checked()
+    for done, (job, (more, problems)) in enumerate(zip(jobs, results, strict=True), 1):
+        checked += more
+        mine = {problem.file for problem in problems}
+        if isinstance(job, StoreId) and index.format == CANONICAL:
+            # The check sums have told already what is wrong with the tables of this store.
+            mine |= {
+                table.key for table in index.tables if table.store == job and table.key is not None
+            }
+            problems = problems if not mine & known else []
+        every += [problem for problem in problems if problem.file not in known]
+        known |= mine if problems else set()
+        if progress is not None:
+            progress(done, len(jobs))
+    if not every:
+        try:
+            savepoint_image(storage, index)
+        except FormatError as e:
+            every.append(_problem(layout.SAVEPOINT_KEY, e))
+    return SavepointReport(root, len(keys), size_bytes, checked, every)
+
+
+_Job = StoreId | tuple[str, ...]  # a store, or keys of files
+
+
+@dataclass(frozen=True, slots=True)
+class _Verified:
+    """What all jobs share."""
+
+    root: str
+    index: SavepointIndex
+    found: Survey | None  # None: of a canonical savepoint
+
+
+def _batches_of(keys: list[str]) -> Iterator[tuple[str, ...]]:
+    """Yield the keys in at most `_FILE_JOBS` parts."""
+    count = min(len(keys), _FILE_JOBS)
+    return (tuple(keys[number::count]) for number in range(count))
+
+
+def _verify_part(what: _Verified, job: _Job) -> tuple[Checked, list[Problem]]:
+    """Check the sums of some files, or read one store."""
+    storage = open_storage(what.root)
+    if not isinstance(job, StoreId):
+        wrong = [key for key in job if _crc32(storage, key) != what.index.files[key].crc32]
+        return Checked(), [_problem(key, damaged("its check sum does not match")) for key in wrong]
+    if what.found is not None:
+        return verify_store(storage, what.found, job)
+    return _verify_tables(storage, what.index, job)
+
+
+def _verify_tables(
+    storage: Storage, index: SavepointIndex, store: StoreId
+) -> tuple[Checked, list[Problem]]:
+    """Read the tables of a store."""
+    from millpond.state.canonical import CanonicalRows  # start-up time: pyarrow
+
+    rows = CanonicalRows(storage, index)
+    entries = 0
+    try:
+        for table in index.tables:
+            if table.store == store:
+                for some in rows.table_rows(table):
+                    entries += len(some.keys)
+    except FormatError as e:
+        return Checked(stores=1, entries=entries), [_problem(layout.store_dir(store), e)]
+    return Checked(stores=1, entries=entries), []
+
+
+def list_savepoints(
+    directory: str | os.PathLike[str],
+) -> list[SavepointView | tuple[str, MillpondError]]:
+    """Return what `savepoints_of` returns as one list: views, then places with the reason."""
+    found = savepoints_of(directory)
+    return [*found.savepoints, *((one.savepoint, one.error) for one in found.unreadable)]
+
+
+def savepoints_of(directory: str | os.PathLike[str]) -> SavepointList:
+    """Return the savepoints directly in a directory, and those whose index cannot be read.
+
+    On object storage this lists all files below: one request for a thousand.
+
+    Args: directory: path or URI.
+    Raises: InvalidInputError: no such directory. UnavailableError: storage.
+    """
+    root = root_of(directory)
+    views: list[SavepointView] = []
+    unreadable: list[Unreadable] = []
+    for path in _savepoints_in(root, open_storage(root)):
+        try:
+            views.append(show(path))
+        except UnavailableError:
+            raise
+        except MillpondError as e:
+            unreadable.append(Unreadable(savepoint=path, error=e))
+    views.sort(key=lambda view: (view.index.created_ms, view.savepoint))
+    return SavepointList(savepoints=tuple(views), unreadable=tuple(unreadable))
+
+
+def _savepoints_in(root: str, storage: Storage) -> list[str]:
+    if isinstance(storage, LocalStorage):
+        if not os.path.isdir(storage.root):
+            raise InvalidInputError(f"no directory: {root}", kind=ErrorKind.INVALID_ARGUMENT)
+        paths = [
+            os.path.join(storage.root, name)
+            for name in sorted(os.listdir(storage.root))
+            if name[0] != "."
+        ]
+        return [path for path in paths if os.path.isfile(os.path.join(path, layout.SAVEPOINT_KEY))]
+    names = (info.key.partition("/") for info in storage.list(""))
+    return [f"{root.rstrip('/')}/{name}" for name, _, key in names if key == layout.SAVEPOINT_KEY]
+
+
+def delete(savepoint: str | os.PathLike[str], *, dry_run: bool = False) -> DeleteReport:
+    """Delete a savepoint, and return what it held.
+
+    Neither the Spark checkpoint that it was made of nor one restored from it needs it.
+
+    Args:
+        savepoint: path or URI of the savepoint.
+        dry_run: delete nothing.
+
+    Raises:
+        InvalidInputError: NOT_A_SAVEPOINT; INVALID_ARGUMENT: the directory holds files that are
+        none of the savepoint's. FormatError, UnsupportedError: as `show`. UnavailableError:
+        storage.
+    """
+    view = show(savepoint)
+    storage = open_storage(view.savepoint)
+    mine = {*view.index.files, layout.SAVEPOINT_KEY, layout.CLAIM_KEY}
+    others = [info.key for info in storage.list("") if info.key not in mine]
+    if others:
+        raise InvalidInputError(
+            f"{view.savepoint} holds {len(others)} files that are none of the savepoint's,"
+            f" {others[0]} is one: nothing is deleted",
+            kind=ErrorKind.INVALID_ARGUMENT,
+            hint="Move them elsewhere, then delete the savepoint again.",
+        )
+    if not dry_run:
+        if isinstance(storage, LocalStorage):
+            remove_directory(storage.root)
+        else:
+            storage.delete([layout.SAVEPOINT_KEY])
+            storage.delete([*view.index.files, layout.CLAIM_KEY])
+    return DeleteReport(savepoint=view.savepoint, index=view.index, dry_run=dry_run)
+
+
+def _problem(file: str, e: MillpondError) -> Problem:
+    return Problem(
+        kind=e.kind.value, file=file, message=str(e).removeprefix(f"{file} ").strip(), hint=e.hint
+    )
+
+
+def _crc32(storage: Storage, key: str) -> int | None:
+    crc32, start = 0, 0
+    try:
+        while piece := storage.read_range(key, start, _PIECE_BYTES):
+            crc32 = zlib.crc32(piece, crc32)
+            start += len(piece)
+    except NotFoundError:
+        return None
+    return crc32

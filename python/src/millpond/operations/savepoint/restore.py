@@ -1,0 +1,381 @@
+"""`restore` makes a new Spark checkpoint from a savepoint, `fork` directly from that of a query."""
+
+from __future__ import annotations
+
+import os
+import uuid
+from collections.abc import Collection, Mapping
+from contextlib import AbstractContextManager, nullcontext
+from dataclasses import asdict, dataclass
+from typing import Any
+
+from millpond.config import BACKENDS
+from millpond.errors import ErrorKind, InvalidInputError, NotFoundError
+from millpond.format import layout, roots
+from millpond.operations.output.atomic_target import building, check_vacant
+from millpond.operations.output.copying import Progress, Written, damaged_state, write_image
+from millpond.operations.repartition.origin import Origin
+from millpond.operations.repartition.pipeline import write_changelogs
+from millpond.operations.repartition.plan import plan_partitions, repartitioned
+from millpond.operations.savepoint.create import check_apart, of_newest_look, pin_of
+from millpond.query import image as images
+from millpond.query.from_savepoint import savepoint_image
+from millpond.query.image import Image
+from millpond.query.index import CANONICAL, damaged, read_index
+from millpond.query.whole import telling_what_is_left
+from millpond.rows import require_tools
+from millpond.spark.offsets import offset_texts
+from millpond.spark.sinks import keeping
+from millpond.spark.sinks.recorded import record
+from millpond.spark.uris import uri_below
+from millpond.storage import Storage, StorageSettings, open_checkpoint, open_storage, root_of
+from millpond.storage.owner import check_owner
+from millpond.storage.place import place_of
+
+KEEP, DROP, GIVEN = "keep", "drop", "given"
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class RestoreReport:
+    """What `restore` or `fork` wrote, or would write. `to_json` is the contract of `--json`."""
+
+    origin: str  # the savepoint, or the Spark checkpoint
+    checkpoint: str  # the new one
+    batch: int  # the last committed one; the query goes on with the next
+    query_id: str | None
+    operators: tuple[tuple[int, int], ...]  # number in the origin, number in the new one
+    dropped: tuple[int, ...]
+    offsets: str  # keep, drop or given
+    partitions: int | None
+    max_parallelism: int | None
+    backend: str | None  # for sessions that set none
+    files: int  # in the dry run of a repartition: without those of the state
+    size_bytes: int
+    bytes_written: int
+    bytes_copied: int  # by the object storage itself: no byte came here
+    bytes_linked: int
+    dry_run: bool
+    file_sink: str | None = None  # of the new query; its log holds all earlier batches
+    warnings: tuple[str, ...] = ()
+
+    def to_json(self) -> dict[str, Any]:
+        value = asdict(self)
+        value["operators"] = [{"from": old, "to": new} for old, new in self.operators]
+        return value
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class _Changes:
+    keep_query_id: bool
+    offsets: str | Mapping[int, str]
+    mapped: Mapping[int, int]
+    dropped: Collection[int]
+    partitions: int | None
+    max_parallelism: int | None
+    storage_uri: str | None
+    backend: str | None
+    file_sink: str | os.PathLike[str] | None
+
+    def repartitions(self, image: Image) -> bool:
+        """Whether every row must be written anew."""
+        return self.partitions not in (None, image.partitions) or self.max_parallelism not in (
+            None,
+            image.max_parallelism,
+        )
+
+
+def restore(
+    savepoint: str | os.PathLike[str],
+    checkpoint: str | os.PathLike[str],
+    *,
+    keep_query_id: bool = False,
+    offsets: str | Mapping[int, object] = KEEP,
+    map_operators: Mapping[int, int] | None = None,
+    drop_operators: Collection[int] = (),
+    partitions: int | None = None,
+    max_parallelism: int | None = None,
+    storage_uri: str | None = None,
+    backend: str | None = None,
+    file_sink: str | os.PathLike[str] | None = None,
+    copy: bool = False,
+    link: bool = True,
+    dry_run: bool = False,
+    progress: Progress | None = None,
+    spark: Any = None,
+) -> RestoreReport:
+    """Make a new Spark checkpoint from a savepoint. A query that starts with it goes on after the
+    savepoint's batch.
+
+    Args:
+        savepoint: path or URI of the savepoint. It does not change.
+        checkpoint: path or URI that does not exist yet, or is an empty directory. Afterwards it is
+            complete or absent, whatever happens.
+        keep_query_id: False: the query is a new one (a fork). True: it is the same (a move: the old
+            one must not run again).
+        offsets: `keep`: sources go on where they were. `drop`: they begin as in a new query; state
+            and watermark stay. Or a mapping of the number of a source, from 0, to its offset as
+            Spark's offset log has it, `{0: {"topic": {"0": 23}}}`: the source goes on after that,
+            and a source that is not named begins as in a new query.
+        map_operators: old number to new, of stateful operators that have another number in the plan
+            of the new job.
+        drop_operators: numbers of operators whose state is left out.
+        partitions: number of state partitions (spark.sql.shuffle.partitions of the query); None: as
+            many as it had. Another number writes every row anew.
+        max_parallelism: number of key groups, a multiple of `partitions`; None: what it had, if
+            that is possible.
+        storage_uri: where the state of the new Spark checkpoint goes, as by the option storage.uri;
+            None: into the Spark checkpoint.
+        backend: `rocksdb` or `heap`: the backend of the query, unless its session sets the option
+            backend; None: that of the saved query.
+        file_sink: path or URI of the directory that the new query writes to in a file format: an
+            empty one, or for a move that of the query itself. `none`: the query writes to none.
+            None: refused if the saved query writes to one.
+        copy: copy files, even if both are on one file system, where the new Spark checkpoint could
+            share blocks with the savepoint.
+        link: the older name: `link=False` is `copy=True`.
+        dry_run: write nothing.
+        progress: called now and then with how much is done, and how much there is in all.
+        spark: a SparkSession whose executors write rows anew, if that is needed: as for `create`.
+    Raises:
+        InvalidInputError: NOT_A_SAVEPOINT, TARGET_NOT_EMPTY, OPERATOR_UNKNOWN,
+            MAX_PARALLELISM_INVALID, INVALID_ARGUMENT; FILE_SINK_UNKNOWN, FILE_SINK_INVALID,
+            FILE_SINK_MISMATCH.
+        FormatError: SAVEPOINT_DAMAGED. UnavailableError: storage.
+        UnsupportedError: FORMAT_TOO_NEW; UNSUPPORTED: only Spark knows where rows belong on other
+            partitions.
+    """
+    changes = _changes(
+        keep_query_id,
+        offsets,
+        map_operators,
+        drop_operators,
+        partitions,
+        max_parallelism,
+        storage_uri,
+        backend,
+        file_sink,
+    )
+    origin, new_root = root_of(savepoint), root_of(checkpoint)
+    check_apart(origin, new_root)
+    check_vacant(new_root)
+    source = open_storage(origin)
+    index = read_index(source, origin)
+    image = savepoint_image(source, index)
+    if index.format == CANONICAL:
+        require_tools()
+    rows = Origin(origin, image, index)
+    try:
+        sharing = link and not copy
+        return _write(
+            new_root, source, rows, changes, nullcontext(), sharing, dry_run, progress, spark
+        )
+    except NotFoundError as e:
+        raise damaged(str(e)) from e
+
+
+def fork(
+    checkpoint: str | os.PathLike[str],
+    new_checkpoint: str | os.PathLike[str],
+    *,
+    batch: int | None = None,
+    keep_query_id: bool = False,
+    offsets: str | Mapping[int, object] = KEEP,
+    map_operators: Mapping[int, int] | None = None,
+    drop_operators: Collection[int] = (),
+    partitions: int | None = None,
+    max_parallelism: int | None = None,
+    storage_uri: str | None = None,
+    backend: str | None = None,
+    file_sink: str | os.PathLike[str] | None = None,
+    copy: bool = False,
+    link: bool = True,
+    dry_run: bool = False,
+    progress: Progress | None = None,
+    spark: Any = None,
+) -> RestoreReport:
+    """Make a new Spark checkpoint from that of a query, which may run: `create` and `restore` in
+    one step.
+
+    On one file system that moves no bytes of state. The two queries share no file that either of
+    them changes.
+
+    Args, Raises: as for `create` and `restore`.
+    """
+    changes = _changes(
+        keep_query_id,
+        offsets,
+        map_operators,
+        drop_operators,
+        partitions,
+        max_parallelism,
+        storage_uri,
+        backend,
+        file_sink,
+    )
+    origin, new_root = root_of(checkpoint), root_of(new_checkpoint)
+    check_apart(origin, new_root)
+    check_vacant(new_root)
+    source = open_checkpoint(origin)
+    check_owner(source, origin)
+    with telling_what_is_left(source, origin, batch):
+
+        def make(image: Image) -> RestoreReport:
+            rows = Origin(origin, image)
+            sharing, pin = link and not copy, pin_of(source, image)
+            return _write(new_root, source, rows, changes, pin, sharing, dry_run, progress, spark)
+
+        return of_newest_look(source, origin, batch, make)
+
+
+def _changes(
+    keep_query_id: bool,
+    offsets: str | Mapping[int, object],
+    mapped: Mapping[int, int] | None,
+    dropped: Collection[int],
+    partitions: int | None,
+    max_parallelism: int | None,
+    storage_uri: str | None,
+    backend: str | None,
+    file_sink: str | os.PathLike[str] | None,
+) -> _Changes:
+    if isinstance(offsets, str) and offsets not in (KEEP, DROP):
+        raise InvalidInputError(
+            f"offsets: {offsets!r} is neither {KEEP} nor {DROP}", kind=ErrorKind.INVALID_ARGUMENT
+        )
+    if partitions is not None and partitions < 1:
+        raise InvalidInputError(f"{partitions} partitions: there must be at least one")
+    if storage_uri is not None:
+        roots.parse_root(storage_uri)
+    if backend is not None and backend not in BACKENDS:
+        raise InvalidInputError(
+            f"backend: {backend!r} is none of {', '.join(BACKENDS)}",
+            kind=ErrorKind.INVALID_ARGUMENT,
+        )
+    return _Changes(
+        keep_query_id=keep_query_id,
+        offsets=offsets if isinstance(offsets, str) else offset_texts(offsets),
+        mapped=dict(mapped or {}),
+        dropped=set(dropped),
+        partitions=partitions,
+        max_parallelism=max_parallelism,
+        storage_uri=storage_uri,
+        backend=backend,
+        file_sink=file_sink,
+    )
+
+
+def _write(
+    new_root: str,
+    source: Storage,
+    origin: Origin,
+    changes: _Changes,
+    pin: AbstractContextManager[object],
+    link: bool,
+    dry_run: bool,
+    progress: Progress | None,
+    spark: Any,
+) -> RestoreReport:
+    image, of_savepoint = origin.image, origin.index is not None
+    numbers = images.renumbering(
+        [op.operator for op in image.operators], changes.mapped, changes.dropped
+    )
+    new = None
+    if origin.canonical or changes.repartitions(image):
+        new = plan_partitions(image, changes.partitions, changes.max_parallelism)
+    changed = image if new is None else repartitioned(image, new)
+    changed = restored(
+        changed, new_root, numbers, offsets=changes.offsets, query_id=_query_id(image, changes)
+    )
+    if changes.backend is not None:
+        changed = images.with_backend(changed, changes.backend)
+    sink = keeping.for_start(
+        changes.file_sink,
+        image.sink,
+        batch=changed.batch,
+        same_query=changes.keep_query_id,
+        settings=StorageSettings(),
+    )
+    written = Written()
+    state_bytes: dict[str, int] = {}
+    state = _state_place(changes, changed)
+    if state is not None:
+        check_apart(origin.root, state)
+    if not dry_run:
+        with pin, sink.writing(), building(new_root, state) as target:
+            if new is not None:
+                state_bytes = write_changelogs(
+                    origin, new, numbers, source, target, spark=spark, progress=progress
+                )
+            if sink.sink is not None:
+                target.storage.put_bytes(layout.SINK_KEY, record(sink.sink))
+            written = write_image(
+                changed,
+                source,
+                target,
+                link=link,
+                verify=of_savepoint,
+                damaged=damaged if of_savepoint else damaged_state,
+                progress=progress,
+            )
+    return RestoreReport(
+        origin=origin.root,
+        checkpoint=new_root,
+        batch=changed.batch,
+        query_id=changed.query_id,
+        operators=tuple(sorted(numbers.items())),
+        dropped=tuple(sorted(changes.dropped)),
+        offsets=changes.offsets if isinstance(changes.offsets, str) else GIVEN,
+        partitions=changed.partitions,
+        max_parallelism=changed.max_parallelism,
+        backend=images.backend_of(changed),
+        files=len(changed.texts) + len(changed.files) + len(state_bytes),
+        size_bytes=changed.size_bytes + sum(state_bytes.values()),
+        bytes_written=written.bytes_written + sum(state_bytes.values()),
+        bytes_copied=written.bytes_copied,
+        bytes_linked=written.bytes_linked,
+        dry_run=dry_run,
+        file_sink=sink.root,
+        warnings=sink.warnings,
+    )
+
+
+def _state_place(changes: _Changes, image: Image) -> str | None:
+    if changes.storage_uri is None:
+        return None
+    if image.query_id is None:
+        raise InvalidInputError(
+            "there is no query id to keep, after which the place of the state could be named"
+        )
+    return place_of(changes.storage_uri, image.query_id)
+
+
+def _query_id(image: Image, changes: _Changes) -> str | None:
+    return image.query_id if changes.keep_query_id else str(uuid.uuid4())
+
+
+def restored(
+    image: Image,
+    new_root: str,
+    numbers: Mapping[int, int],
+    *,
+    offsets: str | Mapping[int, str],
+    query_id: str | None,
+) -> Image:
+    """Return the image as the Spark checkpoint at `new_root` holds it (pure).
+
+    Args:
+        numbers: of operators, old to new; the others are left out.
+        offsets: as for `restore`, an offset as text.
+        query_id: None: the image has none, and Spark chooses one.
+    """
+    changed = images.with_operator_records(
+        images.with_rescale_pins(images.with_operators(image, numbers))
+    )
+    if offsets != KEEP:
+        changed = images.with_offsets(changed, {} if isinstance(offsets, str) else offsets)
+    if query_id is not None:
+        changed = images.with_query_id(changed, query_id)
+    # Spark finds the schemas of operators with column families by their absolute paths.
+    return images.with_schema_paths(
+        changed, lambda key: uri_below(new_root, layout.check_relative(key))
+    )

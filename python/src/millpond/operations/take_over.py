@@ -1,0 +1,107 @@
+"""`take_over`: gives the state at storage.uri to another Spark checkpoint.
+
+That one was moved, or it is a copy whose original is given up.
+"""
+
+from __future__ import annotations
+
+import os
+from dataclasses import asdict, dataclass
+from typing import Any
+
+from millpond.errors import ErrorKind, InvalidInputError, MillpondError, NotFoundError, error
+from millpond.format import layout
+from millpond.spark.heartbeats import refuse_running
+from millpond.storage import Storage, StorageSettings, open_storage, root_of
+from millpond.storage.owner import is_same, owner_record, read_owner
+from millpond.storage.place import read_place
+
+_DEFAULT = StorageSettings()
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class TakeOverReport:
+    """What `take_over` did. `to_json` is the contract of `millpond storage take-over --json`."""
+
+    checkpoint: str
+    state: str  # where the state is
+    before: str | None  # the Spark checkpoint that had it; None: no record named one
+
+    def to_json(self) -> dict[str, Any]:
+        return asdict(self)
+
+
+def take_over(
+    checkpoint: str | os.PathLike[str],
+    settings: StorageSettings = _DEFAULT,
+    *,
+    even_if_there: bool = False,
+) -> TakeOverReport:
+    """Record that the state at storage.uri belongs to this Spark checkpoint. Millpond refuses the
+    old owner from its next start on.
+
+    Args:
+        checkpoint: path or URI of the Spark checkpoint that gets the state.
+        even_if_there: give up the old owner although it is still there, or cannot be read from
+            here.
+    Raises:
+        InvalidInputError: NOT_A_CHECKPOINT; INVALID_ARGUMENT: its state is in itself; STATE_OWNED:
+            the old owner is still there.
+        ConflictError: QUERY_RUNNING: a query runs on one of the two. UnavailableError: storage.
+    """
+    root = root_of(checkpoint)
+    spark = open_storage(root, settings)
+    if not _is_there(spark):
+        raise error(
+            ErrorKind.NOT_A_CHECKPOINT,
+            f"{root} has no {layout.QUERY_METADATA_KEY}: it is no Spark checkpoint",
+        )
+    place = read_place(spark)
+    if place is None:
+        raise InvalidInputError(
+            f"{root} keeps its state in itself: there is nothing to take over",
+            hint="The query can be started with it as it is.",
+        )
+    refuse_running(spark, root)
+    state = open_storage(place, settings)
+    before = read_owner(state)
+    if before is not None and not is_same(before, root):
+        _give_up(before, settings, even_if_there)
+    state.put_bytes(layout.OWNER_KEY, owner_record(root))
+    return TakeOverReport(checkpoint=root, state=place, before=before)
+
+
+def _give_up(owner: str, settings: StorageSettings, even_if_there: bool) -> None:
+    """Raise unless the Spark checkpoint `owner` may lose its state."""
+    try:
+        spark = open_storage(owner, settings)
+        there = _is_there(spark)
+    except MillpondError as e:
+        if even_if_there:
+            return
+        raise error(
+            ErrorKind.STATE_OWNED,
+            f"the state is that of {owner}, which cannot be looked at from here: {e}",
+            hint="If no query runs on it, and none will, add --even-if-there.",
+        ) from e
+    if not there:
+        return
+    refuse_running(spark, owner)
+    if not even_if_there:
+        raise error(
+            ErrorKind.STATE_OWNED,
+            f"the state is that of {owner}, which is still there",
+            hint=(
+                "For a copy beside it: `millpond savepoint fork <checkpoint> <new checkpoint>`. To"
+                " give the old one up, so that no query can start with it again: add"
+                " --even-if-there."
+            ),
+        )
+
+
+def _is_there(spark: Storage) -> bool:
+    try:
+        spark.stat(layout.QUERY_METADATA_KEY)
+    except NotFoundError:
+        return False
+    return True

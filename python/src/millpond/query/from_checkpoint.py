@@ -1,0 +1,416 @@
+"""Read the image of a query at a committed batch from its Spark checkpoint. The query may run.
+Writes nothing.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping
+
+from millpond.errors import (
+    ErrorKind,
+    FormatError,
+    InvalidInputError,
+    MillpondError,
+    NotFoundError,
+    error,
+)
+from millpond.format import layout
+from millpond.format.format_file import encode_format
+from millpond.format.manifest import Manifest
+from millpond.model.ids import StoreId, VersionId
+from millpond.query.bulk import check_files
+from millpond.query.expected import check_ids, check_written_for, operators_at, stores_of
+from millpond.query.image import Image, OperatorImage, StoredFile, StoreImage
+from millpond.query.survey import Survey, survey
+from millpond.spark import saved_logs, source_logs
+from millpond.spark.log_edit import offsets_as_planned
+from millpond.spark.metadata import OffsetEntry, OperatorInfo, SparkMetadata, parse_offsets
+from millpond.spark.sinks.recorded import read_sink
+from millpond.storage import Storage
+from millpond.store.files import StoreFiles
+from millpond.store.restore.plan import RestorePlan, plan_restore
+
+
+def look(storage: Storage, found: Survey, checkpoint: str, batch: int | None = None) -> Image:
+    """Return the image of the query in `storage` at `batch` (None: the last committed one).
+
+    The query and a collection may run meanwhile. All files that the image names are there now. They
+    stay if the caller pins them now.
+
+    Args:
+        found: what a survey has just found in `storage`.
+        checkpoint: name of the Spark checkpoint, for messages.
+    Raises:
+        InvalidInputError: PARTITIONS_CHANGED.
+        UnsupportedError: FORMAT_TOO_NEW.
+        ConflictError: RESCALE_UNFINISHED.
+        NotFoundError: BATCH_NOT_COMMITTED, VERSION_EXPIRED, CHANGELOG_MISSING, SST_MISSING.
+        FormatError: a file that is needed is damaged.
+    """
+    return _Reader(storage, found, checkpoint).read(batch)
+
+
+Plans = Mapping[StoreId, tuple[StoreFiles, RestorePlan]]
+
+
+def look_with_plans(storage: Storage, found: Survey, checkpoint: str) -> tuple[Image, Plans]:
+    """Return the image at the last committed batch, as `look` does, and the restore plan of each
+    store.
+    """
+    reader = _Reader(storage, found, checkpoint)
+    return reader.read(None), reader.plans
+
+
+def spark_image(storage: Storage, checkpoint: str, batch: int | None = None) -> Image:
+    """Return the image of what Spark itself wrote.
+
+    The files of its stores may be any provider's; the image does not have them.
+
+    Raises: as `look` and `survey`, but nothing about the files of stores.
+    """
+    return _SparkReader(storage, survey(storage, checkpoint, foreign=True), checkpoint).read(batch)
+
+
+class _Reader:
+    def __init__(self, storage: Storage, found: Survey, checkpoint: str) -> None:
+        self.storage, self.found, self.checkpoint = storage, found, checkpoint
+        self.texts: dict[str, bytes] = {}
+        self.files: dict[str, StoredFile] = {}
+        self.plans: dict[StoreId, tuple[StoreFiles, RestorePlan]] = {}
+        self.ended: set[str] = set()  # keys of changelogs that are known to have their end
+
+    def read(self, batch: int | None) -> Image:
+        found, spark = self.found, self.found.spark
+        assert spark is not None
+        if found.rescaling:
+            raise error(
+                ErrorKind.RESCALE_UNFINISHED,
+                f"{self.checkpoint}: a rescale is under way, or was interrupted",
+            )
+        self._check_lost(spark, batch)
+        batch = self._batch(spark, batch)
+        version = batch + 1
+        for key, e in found.errors:
+            if self._concerns(key, batch):
+                raise e
+        commit, offsets = spark.commits[batch], self._offsets(spark, batch)
+        if offsets is None:
+            raise FormatError(
+                f"{layout.offsets_key(batch)} is not there, although the batch is committed",
+                kind=ErrorKind.FORMAT_DAMAGED,
+            )
+        planned = self._planned(spark, offsets)
+        self._text(layout.commits_key(batch))
+        for number in (batch - 1, batch):
+            # Spark also wants the entry before the last one: it tells sources where they were.
+            if number >= 0:
+                self._optional(layout.offsets_key(number))
+        self._optional(layout.QUERY_METADATA_KEY)
+        self._optional(layout.FORMAT_KEY)
+        groups = found.format.key_groups_at(version) if found.format is not None else None
+        if found.format is not None and groups is not None and groups != found.format.key_groups:
+            self.texts[layout.FORMAT_KEY] = encode_format(found.format.as_of(version))
+        self._sources(planned or offsets)
+        operators = tuple(self._operators(spark, version, offsets))
+        check_files(self.storage, self.files.values(), self.found.sizes(), self.ended)
+        return Image(
+            batch=batch,
+            planned_batch=batch + 1 if planned is not None else None,
+            query_id=spark.query_id,
+            provider=offsets.conf.get("spark.sql.streaming.stateStore.providerClass"),
+            spark_checkpoint_format=2 if commit.has_state_ids else 1,
+            partitions=offsets.partitions,
+            max_parallelism=groups.max_parallelism if groups is not None else None,
+            key_group_base=groups.base if groups is not None else None,
+            watermark_ms=commit.watermark_ms,
+            timestamp_ms=offsets.timestamp_ms,
+            operators=operators,
+            texts=dict(sorted(self.texts.items())),
+            files=tuple(file for _, file in sorted(self.files.items())),
+            sink=read_sink(self.storage),
+        )
+
+    def _batch(self, spark: SparkMetadata, batch: int | None) -> int:
+        commits = spark.commit_batches
+        if not commits:
+            raise NotFoundError(
+                f"{self.checkpoint}: no batch is committed yet",
+                kind=ErrorKind.BATCH_NOT_COMMITTED,
+                hint="Wait until the query has committed its first batch.",
+            )
+        if batch is None:
+            return commits[-1]
+        if batch in commits:
+            if spark.was_left_out(batch):
+                raise error(
+                    ErrorKind.BATCH_NOT_COMMITTED,
+                    f"{self.checkpoint}: batch {batch} was left out by a rescale, and never"
+                    " committed",
+                )
+            return batch
+        if 0 <= batch < commits[0]:
+            raise error(
+                ErrorKind.VERSION_EXPIRED,
+                f"{self.checkpoint}: batch {batch} has expired: the oldest in the commit log is"
+                f" {commits[0]}",
+            )
+        raise NotFoundError(
+            f"{self.checkpoint}: batch {batch} is not committed; the last one is {commits[-1]}",
+            kind=ErrorKind.BATCH_NOT_COMMITTED,
+        )
+
+    def _check_lost(self, spark: SparkMetadata, batch: int | None) -> None:
+        """Raise the error of a lost entry of Spark's logs that the image needs."""
+        last = batch if batch is not None else spark.last_committed_batch
+        for lost in self.found.lost:
+            near = last is None or abs(lost.batch - last) <= 1
+            if (batch is None and (last is None or lost.batch > last)) or (
+                near and (lost.batch == last or lost.key.startswith(layout.OFFSETS_DIR))
+            ):
+                raise lost.error()
+
+    @staticmethod
+    def _concerns(key: str, batch: int) -> bool:
+        """Whether the state after `batch` depends on a file. Most entries of Spark's logs do not
+        matter.
+        """
+        directory, _, name = key.rpartition("/")
+        number = layout.parse_batch(name)
+        if number is None or directory not in (layout.OFFSETS_DIR, layout.COMMITS_DIR):
+            return True
+        return number == batch or (directory == layout.OFFSETS_DIR and abs(number - batch) == 1)
+
+    def _planned(self, spark: SparkMetadata, offsets: OffsetEntry) -> OffsetEntry | None:
+        """Return the next batch's entry of the offset log, and take it into the image.
+
+        With it the next batch reads what it reads, or has read, in the saved query. A sink that
+        knows batches by number may have seen a part of that batch; so it gets the same rows again,
+        even if a rescale left the batch out. A rescale is a batch of its own: the entry after it
+        may be of another number of partitions than the state, and is not taken.
+        """
+        batch = offsets.batch + 1
+        key, entry = layout.offsets_key(batch), self._offsets(spark, batch)
+        if entry is None or entry.partitions != offsets.partitions:
+            return None
+        try:
+            text = self.storage.read(key).decode("utf-8", "replace")
+        except NotFoundError:
+            return None
+        planned = offsets_as_planned(text, name=key)
+        if planned is None:
+            return None
+        self.texts[key] = planned.encode("utf-8")
+        return parse_offsets(planned, batch)
+
+    def _offsets(self, spark: SparkMetadata, batch: int) -> OffsetEntry | None:
+        """Return an entry of the offset log. A running query may have written it after the log was
+        listed.
+        """
+        if batch in spark.offsets:
+            return spark.offsets[batch]
+        try:
+            data = self.storage.read(layout.offsets_key(batch))
+        except NotFoundError:
+            return None
+        return parse_offsets(data.decode("utf-8", "replace"), batch)
+
+    def _text(self, key: str) -> bytes:
+        self.texts[key] = self.storage.read(key)
+        return self.texts[key]
+
+    def _optional(self, key: str) -> None:
+        try:
+            self._text(key)
+        except NotFoundError:
+            return
+
+    def _sources(self, offsets: OffsetEntry) -> None:
+        """Take what sources remember; of a file source's log, the part up to the offsets."""
+        prefix = layout.SOURCES_DIR + "/"
+        by_source: dict[str, list[str]] = {}
+        for info in self.storage.list(prefix):
+            source, _, name = info.key[len(prefix) :].partition("/")
+            # Names with a dot are Hadoop's checksum files and temporary files.
+            if name and not name.rpartition("/")[2].startswith("."):
+                by_source.setdefault(source, []).append(name)
+        for source, names in by_source.items():
+            directory = layout.source_prefix(source)
+            last = saved_logs.source_log_offset(offsets, int(source)) if source.isdigit() else None
+            chosen = None
+            if last is not None:
+
+                def read(name: str, at: str = directory) -> bytes:
+                    return self.storage.read(at + name)
+
+                chosen = source_logs.cut(names, last, read)
+            for name, content in (chosen if chosen is not None else dict.fromkeys(names)).items():
+                if content is not None:
+                    self.texts[directory + name] = content
+                else:
+                    self._text(directory + name)
+
+    # ---- state
+
+    def _operators(
+        self, spark: SparkMetadata, version: int, offsets: OffsetEntry
+    ) -> Iterator[OperatorImage]:
+        batch = version - 1
+        commit = spark.commits[batch]
+        for operator in operators_at(commit, self.found.operator_ids()):
+            info = self.found.operators.get(operator)
+            if info is None:
+                raise FormatError(
+                    f"{layout.operator_dir(operator)}: state without operator metadata",
+                    kind=ErrorKind.FORMAT_DAMAGED,
+                )
+            self._metadata(operator, batch)
+            partitions = self.found.partitions_of(operator, batch) or self._present(operator)
+            check_ids(commit, operator, partitions)
+            stores = [
+                self._store(
+                    store,
+                    version,
+                    self._id(spark, info, store, version),
+                    offsets.partitions,
+                    partitions,
+                )
+                for store in stores_of(operator, info, partitions)
+            ]
+            yield OperatorImage(operator=operator, name=info.name, stores=tuple(stores))
+
+    def _present(self, operator: int) -> int:
+        """Return how many partitions are there. Only the offset log of Spark before 2.4 does not
+        say it.
+        """
+        return max(
+            (store.partition + 1 for store in self.found.stores if store.operator == operator),
+            default=1,
+        )
+
+    def _id(self, spark: SparkMetadata, info: OperatorInfo, store: StoreId, version: int) -> str:
+        """Return the id of a store's version; "" in Spark checkpoint format 1."""
+        commit = spark.commits[version - 1]
+        if not commit.has_state_ids:
+            return ""
+        id = commit.id_of(store, info.stores)
+        if id is None:
+            raise _no_id(store, version)
+        return id
+
+    def _metadata(self, operator: int, batch: int) -> None:
+        """Take the operator metadata as of `batch`, and the schemas that it names."""
+        self._optional(layout.operator_metadata_v1_key(operator))
+        prefix = layout.operator_metadata_v2_prefix(operator)
+        numbers = [
+            layout.parse_batch(info.key[len(prefix) :]) for info in self.storage.list(prefix)
+        ]
+        newest = max((n for n in numbers if n is not None and n <= batch), default=None)
+        if newest is not None:
+            key = f"{prefix}{newest}"
+            text = self._text(key)
+            self.texts[key] = saved_logs.operator_metadata(
+                text, operator, lambda path: layout.relative_state_schema(path, operator), name=key
+            )
+            for path in saved_logs.schema_paths(text, name=key):
+                self._text(layout.relative_state_schema(path, operator))
+        for name in self.found.operators[operator].stores:
+            self._optional(layout.state_schema_key(StoreId(operator, 0, name)))
+
+    def _store(
+        self, store: StoreId, version: int, id: str, pinned: int | None, partitions: int
+    ) -> StoreImage:
+        """Take the files of one store.
+
+        Args:
+            id: "" in Spark checkpoint format 1.
+            pinned: number of partitions that the offset log says.
+            partitions: of the operator.
+        """
+        try:
+            target = VersionId(version, id)
+        except InvalidInputError as e:
+            raise _no_id(store, version) from e
+        files = StoreFiles(self.storage, store, 2 if id else 1)
+        files.refresh()
+        plan = _plan(files, target)
+        self.plans[store] = (files, plan)
+        self.ended |= files.ended
+        if pinned == partitions:
+            check_written_for(store, plan, version - 1, partitions)
+        size_bytes = 0
+        keys = -1
+        if plan.manifest is not None:
+            self._text(layout.manifest_key(store, plan.manifest.version_id, files.spark_format))
+            keys = plan.manifest.keys
+            size_bytes += self._named(plan.manifest)
+        for header in plan.headers:
+            info = files.changelog_info(header.version_id)
+            self.files[info.key] = StoredFile(
+                key=info.key, source=info.key, size_bytes=info.size_bytes, crc32=None
+            )
+            size_bytes += info.size_bytes
+            keys = header.keys
+        return StoreImage(
+            partition=store.partition,
+            name=store.name,
+            version=plan.target.version,
+            id=plan.target.id,
+            keys=keys,
+            size_bytes=size_bytes,
+        )
+
+    def _named(self, manifest: Manifest) -> int:
+        """Take the files that a manifest names. Return their size in bytes.
+
+        After a rescale several manifests name the same files of other partitions.
+        """
+        ssts = [(manifest.store, sst) for sst in manifest.ssts]
+        ssts += [
+            (manifest.sibling(source.partition), sst)
+            for source in manifest.sources
+            for sst in source.ssts
+        ]
+        for store, sst in ssts:
+            key = layout.store_key(store, sst.key)
+            self.files[key] = StoredFile(
+                key=key, source=key, size_bytes=sst.size_bytes, crc32=sst.crc32
+            )
+        for changelog, key in zip(manifest.changelogs, manifest.changelog_keys(), strict=True):
+            self.files[key] = StoredFile(
+                key=key, source=key, size_bytes=changelog.size_bytes, crc32=None
+            )
+        return manifest.total_bytes
+
+
+class _SparkReader(_Reader):
+    def _store(
+        self, store: StoreId, version: int, id: str, pinned: int | None, partitions: int
+    ) -> StoreImage:
+        return StoreImage(
+            partition=store.partition,
+            name=store.name,
+            version=version,
+            id=id,
+            keys=-1,
+            size_bytes=0,
+        )
+
+
+def _no_id(store: StoreId, version: int) -> FormatError:
+    return FormatError(
+        f"{layout.commits_key(version - 1)}: no id of store {store}", kind=ErrorKind.FORMAT_DAMAGED
+    )
+
+
+def _plan(files: StoreFiles, target: VersionId) -> RestorePlan:
+    try:
+        return plan_restore(files, target)
+    except MillpondError as e:
+        snapshots = files.manifest_versions()
+        if e.kind is ErrorKind.CHANGELOG_MISSING and snapshots and target.version < min(snapshots):
+            raise error(
+                ErrorKind.VERSION_EXPIRED,
+                f"store {files.store}: the state of batch {target.version - 1} has expired: the"
+                f" oldest that is kept is that of batch {min(snapshots) - 1}",
+            ) from e
+        raise

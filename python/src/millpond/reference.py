@@ -1,0 +1,125 @@
+"""Writes the tables of options and of errors: JSON for the jar, Markdown for `docs/reference`.
+
+The shim reads both tables from its jar, so nothing is declared twice. The build runs this module
+before the package is installed. So it imports nothing but the standard library and the tables.
+"""
+
+from __future__ import annotations
+
+import json
+
+from millpond.config import OPTIONS, PREFIX, default_text, number_text
+from millpond.errors import ERRORS, REMOVED
+
+_OPTIONS_HEAD = f"""\
+# Configuration
+
+Generated from `python/src/millpond/config/table.py`; do not edit. `millpond options` prints the
+same table.
+
+Every option below goes under `{PREFIX}`, in the session
+(`spark.conf.set`), in `spark-defaults.conf` or with `--conf`. Sizes take the suffixes k, m, g, t
+(powers of 1024). An unknown option stops the query with `MILLPOND_UNKNOWN_OPTION`, a value out of
+its bounds stops it with `MILLPOND_INVALID_OPTION` (see [errors](errors.md)).
+
+| Option | Type | Default | Bounds | Meaning |
+|---|---|---|---|---|
+"""
+_OPTIONS_FOOT = """
+Millpond also heeds these settings of Spark: `spark.sql.streaming.minBatchesToRetain`,
+`spark.sql.streaming.stateStore.minDeltasForSnapshot`,
+`spark.sql.streaming.stateStore.maintenanceInterval`,
+`spark.sql.streaming.stateStore.checkpointFormatVersion`, `spark.sql.shuffle.partitions`.
+
+`spark.sql.streaming.stateStore.rowChecksum.enabled` changes nothing. With it Spark's own stores
+check each row. Millpond always checks each block: every block of a changelog and of an SST carries
+a CRC-32 or CRC-32C, and every read checks it. `restore.verifyChecksums` adds the CRC-32 of whole
+SSTs. If a block is damaged, Millpond restores from an older snapshot and a longer chain, or fails
+with `MILLPOND_CHANGELOG_DAMAGED` or `MILLPOND_SST_DAMAGED`, which names the file. Rows in memory
+carry no sum.
+"""
+_ERRORS_HEAD = """\
+# Errors
+
+Generated from `python/src/millpond/errors.py`; do not edit. `millpond errors` prints the same
+table.
+
+Every error is a `MillpondError` with `kind` and `hint`. The class says what the caller does about
+it, the kind says what happened. A kind is never renamed. In the JVM the same error is a
+`SparkException` whose condition is `MILLPOND_<KIND>`.
+
+"""
+
+
+def options_json() -> str:
+    """Return the table as JSON.
+
+    `{"prefix", "options": [{name, type, default, minimum, maximum, choices, doc}]}`.
+    """
+    options = [
+        {
+            "name": o.name,
+            "type": o.type,
+            "default": o.default,
+            "minimum": o.minimum,
+            "maximum": o.maximum,
+            "choices": list(o.choices),
+            "doc": o.doc,
+        }
+        for o in OPTIONS
+    ]
+    return json.dumps({"prefix": PREFIX, "options": options}, indent=1) + "\n"
+
+
+def options_markdown() -> str:
+    """Return the text of `docs/reference/configuration.md`."""
+    rows = []
+    for o in OPTIONS:
+        if o.choices:
+            bounds = ", ".join(f"`{c}`" for c in o.choices)
+        elif o.minimum is not None and o.maximum is not None:
+            bounds = f"{number_text(o, o.minimum)} to {number_text(o, o.maximum)}"
+        else:
+            bounds = ""
+        rows.append(f"| `{o.name}` | {o.type} | {default_text(o)} | {bounds} | {o.doc} |\n")
+    return _OPTIONS_HEAD + "".join(rows) + _OPTIONS_FOOT
+
+
+def errors_json() -> str:
+    """Return the table as JSON, sorted by kind: `{kind: {"class", "meaning", "hint"}}`."""
+    table = {
+        kind.value: {"class": info.error_class.__name__, "meaning": info.meaning, "hint": info.hint}
+        for kind, info in ERRORS.items()
+    }
+    return json.dumps(table, indent=1, sort_keys=True) + "\n"
+
+
+def _prose(text: str) -> str:
+    """Escape `<` outside of code, where Markdown would take it for HTML."""
+    parts = text.split("`")
+    return "`".join(part if i % 2 else part.replace("<", "&lt;") for i, part in enumerate(parts))
+
+
+def errors_markdown() -> str:
+    """Return the text of `docs/reference/errors.md`."""
+    gone = "; ".join(f"`{kind}` {now}" for kind, now in REMOVED.items())
+    lines = [
+        f"Gone since the first version: {gone}.",
+        "",
+        "## Classes",
+        "",
+        "| Class | What the caller does |",
+        "|---|---|",
+    ]
+    for cls in dict.fromkeys(
+        [*sorted({i.error_class for i in ERRORS.values()}, key=lambda c: c.__name__)]
+    ):
+        what = " ".join((cls.__doc__ or "").split())
+        lines.append(f"| `{cls.__name__}` | {what} |")
+    lines += ["", "## Kinds", "", "| Kind | Class | Meaning | Hint |", "|---|---|---|---|"]
+    for kind, info in ERRORS.items():
+        lines.append(
+            f"| `{kind.value}` | `{info.error_class.__name__}` | {_prose(info.meaning)} |"
+            f" {_prose(info.hint)} |"
+        )
+    return _ERRORS_HEAD + "\n".join(lines) + "\n"

@@ -1,1 +1,0 @@
-"""Snapshots: `plan` decides which SSTs are new (pure), `upload` stores them and publishes the manifest."""

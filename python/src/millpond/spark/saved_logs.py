@@ -1,0 +1,132 @@
+"""Changes texts of Spark's logs for a savepoint or a restore (pure).
+
+It keeps the parts that it does not know. Source: Spark 4.3.0; `millpond.spark.metadata` reads the
+same texts.
+"""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Callable, Mapping
+from typing import Any
+
+from millpond.errors import ErrorKind, FormatError, UnsupportedError
+from millpond.spark.metadata import OffsetEntry
+
+VOID_OFFSET = "-"  # Spark's mark for a source that has given nothing yet
+
+
+def query_metadata(query_id: str) -> bytes:
+    """Return the content of the file `metadata`."""
+    return json.dumps({"id": query_id}, separators=(",", ":")).encode()
+
+
+def with_offsets(text: bytes, offsets: Mapping[int, str]) -> bytes:
+    """Return an entry of the offset log with these offsets and no others.
+
+    A source without an offset starts as in a new query.
+
+    Args:
+        offsets: by number of the source. A line of the entry begins with that number, or has it by
+            its position.
+    Raises: UnsupportedError: UNSUPPORTED: the sources have names instead of numbers.
+    """
+    lines = text.decode("utf-8").rstrip("\n").split("\n")
+    version = lines[0].strip()
+    for number in range(2, len(lines)):
+        name, colon, _ = lines[number].partition(":")
+        # From v2 on a line is `<source>:<offset>`. A void line is still `-`.
+        named = version != "v1" and colon and not name.startswith(("{", "[", '"'))
+        if named and offsets and not name.isdecimal():
+            raise UnsupportedError(
+                f"the query's sources have names ({name}), and offsets can be given by number only"
+            )
+        source = int(name) if named and name.isdecimal() else number - 2
+        offset = offsets.get(source, VOID_OFFSET)
+        lines[number] = f"{name}:{offset}" if named else offset
+    return "\n".join(lines).encode()
+
+
+def commit_with_operators(text: bytes, operators: Mapping[int, int], *, name: str) -> bytes:
+    """Return an entry of the commit log with the state ids of `operators` alone.
+
+    Args:
+        operators: old number to new number.
+        name: of the file, for messages.
+    Raises: FormatError: FORMAT_DAMAGED.
+    """
+
+    def change(body: dict[str, Any]) -> None:
+        ids = body.get("stateUniqueIds")
+        if ids is not None:
+            body["stateUniqueIds"] = {
+                str(operators[int(op)]): ids[op] for op in ids if int(op) in operators
+            }
+
+    return _edited(text, change, name)
+
+
+def operator_metadata(
+    text: bytes, operator: int, schema_path: Callable[[str], str], *, name: str
+) -> bytes:
+    """Return operator metadata (v1 or v2) for the number `operator`.
+
+    Args:
+        schema_path: maps the path of a schema file to its new path.
+        name: of the file, for messages.
+    Raises: FormatError: FORMAT_DAMAGED.
+    """
+
+    def change(body: dict[str, Any]) -> None:
+        body["operatorInfo"]["operatorId"] = operator
+        for store in body["stateStoreInfo"]:
+            if store.get("stateSchemaFilePaths"):
+                store["stateSchemaFilePaths"] = [
+                    schema_path(path) for path in store["stateSchemaFilePaths"]
+                ]
+
+    return _edited(text, change, name)
+
+
+def schema_paths(text: bytes, *, name: str) -> list[str]:
+    """Return the paths of schema files that operator metadata names.
+
+    Raises: FormatError: FORMAT_DAMAGED.
+    """
+    found: list[str] = []
+    operator_metadata(text, 0, lambda path: found.append(path) or path, name=name)  # type: ignore[func-returns-value]
+    return found
+
+
+def source_log_offset(offsets: OffsetEntry, source: int) -> int | None:
+    """Return the last entry of its own log that a file source had read.
+
+    None if the source keeps no such log, or had read nothing.
+    """
+    if source >= len(offsets.sources):
+        return None
+    line = offsets.sources[source]
+    if ":" in line and not line.startswith("{"):
+        line = line.partition(":")[2]
+    try:
+        offset = json.loads(line)
+    except ValueError:
+        return None
+    value = offset.get("logOffset") if isinstance(offset, dict) else None
+    return value if isinstance(value, int) and not isinstance(value, bool) else None
+
+
+def _edited(text: bytes, change: Callable[[dict[str, Any]], None], name: str) -> bytes:
+    """Return a log, a version line and a JSON object, after `change` changed the object.
+
+    If the object stays equal, returns `text`, byte for byte.
+    """
+    try:
+        version, _, body = text.decode("utf-8").partition("\n")
+        value = json.loads(body)
+        change(value)
+        if value == json.loads(body):
+            return text
+    except (ValueError, KeyError, TypeError, AttributeError) as e:
+        raise FormatError(f"{name}: damaged log of Spark", kind=ErrorKind.FORMAT_DAMAGED) from e
+    return f"{version}\n{json.dumps(value, ensure_ascii=False, separators=(',', ':'))}".encode()

@@ -1,0 +1,91 @@
+"""Cuts the log of a file source at an entry (pure).
+
+    sources/<n>/<entry>            `v1`, then a JSON line per file: {"path", "timestamp", "batchId"}
+    sources/<n>/<entry>.compact    the same for all entries up to this one; every tenth by
+                                   default; Spark deletes the entries that it covers
+
+A savepoint of a batch must not know the files that later batches read. A query restored from it
+would skip them, or read them in other batches. Source: `CompactibleFileStreamLog`,
+`FileStreamSourceLog` of Spark 4.3.0.
+"""
+
+from __future__ import annotations
+
+import itertools
+import json
+from collections.abc import Callable, Iterable, Mapping
+
+from millpond.errors import ErrorKind, FormatError
+from millpond.format import layout
+
+_COMPACT = ".compact"
+_DEFAULT_INTERVAL = 10
+
+
+def _entry(name: str) -> int | None:
+    return layout.parse_batch(name.removesuffix(_COMPACT))
+
+
+def cut(
+    names: Iterable[str], last: int, read: Callable[[str], bytes]
+) -> Mapping[str, bytes | None] | None:
+    """Return the files of the log up to entry `last`.
+
+    Args:
+        names: the names of the stored files, relative to the source's directory.
+        last: the last entry to keep.
+        read: returns the content of one of the files.
+    Returns: name to content; the content is None if the stored file serves as it is. None if the
+        log cannot be cut there: then keep all of it, and Spark reads the rest in one batch.
+    Raises: FormatError: FORMAT_DAMAGED: a compact file is unreadable.
+    """
+    present = {name for name in names if _entry(name) is not None}
+    compacts = sorted(
+        entry for name in present if name.endswith(_COMPACT) and (entry := _entry(name)) is not None
+    )
+    interval = _interval(compacts)
+    first = (last + 1) // interval * interval - 1  # the compact file with which Spark begins
+    needed = [_name(entry, interval) for entry in range(max(first, 0), last + 1)]
+    missing = [name for name in needed if name not in present]
+    if not missing:
+        return dict.fromkeys(needed)
+    beyond = next((entry for entry in compacts if entry > last), None)
+    if beyond is None:
+        return None
+    lines = _lines(f"{beyond}{_COMPACT}", read)
+    rebuilt: dict[str, bytes | None] = dict.fromkeys(needed)
+    for name in missing:
+        entry = _entry(name)
+        assert entry is not None
+        chosen = [
+            line
+            for line, batch in lines
+            if batch == entry or (name.endswith(_COMPACT) and batch <= entry)
+        ]
+        rebuilt[name] = "\n".join(["v1", *chosen]).encode()
+    return rebuilt
+
+
+def _name(entry: int, interval: int) -> str:
+    return f"{entry}{_COMPACT}" if (entry + 1) % interval == 0 else str(entry)
+
+
+def _interval(compacts: list[int]) -> int:
+    """Return every how many entries one is compact. Like Spark, derives it from the files."""
+    if all((entry + 1) % _DEFAULT_INTERVAL == 0 for entry in compacts):
+        return _DEFAULT_INTERVAL
+    if len(compacts) == 1:
+        return compacts[0] + 1
+    return min(b - a for a, b in itertools.pairwise(compacts))
+
+
+def _lines(name: str, read: Callable[[str], bytes]) -> list[tuple[str, int]]:
+    try:
+        version, *lines = read(name).decode("utf-8").split("\n")
+        if version.strip() != "v1":
+            raise ValueError(version)
+        return [(line, int(json.loads(line)["batchId"])) for line in lines if line]
+    except (ValueError, KeyError, TypeError) as e:
+        raise FormatError(
+            f"{name}: a damaged log of a file source", kind=ErrorKind.FORMAT_DAMAGED
+        ) from e

@@ -1,0 +1,3 @@
+"""Restore. `plan` decides which manifest and changelogs make a version (pure). `execute` brings the
+files here.
+"""

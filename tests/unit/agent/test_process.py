@@ -1,0 +1,303 @@
+"""The agent as a process, with a real JVM at the other end of the link."""
+
+from __future__ import annotations
+
+import json
+import os
+import shutil
+import signal
+import socket
+import subprocess
+import sys
+import time
+from collections.abc import Callable, Iterator
+from pathlib import Path
+from typing import IO
+
+import pyspark
+import pytest
+
+from millpond._version import __version__
+from millpond.agent.__main__ import EXIT_NO_LINK, EXIT_NO_PARAMETERS
+
+REPOSITORY = Path(__file__).parents[3]
+JARS = Path(pyspark.__file__).parent / "jars"
+
+# Starts an agent as the shim does, and obeys a command a line: `call <method> <request>`, `load
+# <threads> <calls>`, `closestdin`.
+TINY_JVM = """
+package org.apache.spark.sql.millpond;
+
+import java.io.*;
+import java.net.InetAddress;
+import java.util.*;
+import java.util.concurrent.*;
+
+public class TinyJvm {
+  public interface AgentApi { String call(String method, String request); }
+
+  public static class Registry {
+    final CompletableFuture<AgentApi> agent = new CompletableFuture<>();
+    public void register(AgentApi a) { agent.complete(a); }
+  }
+
+  public static void main(String[] args) throws Exception {
+    Registry registry = new Registry();
+    InetAddress loopback = InetAddress.getLoopbackAddress();
+    String token = UUID.randomUUID().toString().replace("-", "");
+    Thread.currentThread().setContextClassLoader(TinyJvm.class.getClassLoader());
+    py4j.GatewayServer server = new py4j.GatewayServer.GatewayServerBuilder(registry)
+        .javaPort(0).javaAddress(loopback).authToken(token).callbackClient(0, loopback, token).build();
+    server.start();
+    ProcessBuilder builder = new ProcessBuilder(args[0], "-c", args[1]);
+    builder.redirectError(ProcessBuilder.Redirect.INHERIT);
+    long start = System.nanoTime();
+    Process process = builder.start();
+    String hello = String.format("{\\"port\\": %d, \\"token\\": \\"%s\\", \\"parent_pid\\": %d, \\"local_root\\": \\"%s\\"}",
+        server.getListeningPort(), token, ProcessHandle.current().pid(), args[2]);
+    process.getOutputStream().write((hello + "\\n").getBytes());
+    process.getOutputStream().flush();
+    AgentApi agent = registry.agent.get(60, TimeUnit.SECONDS);
+    System.out.println("up " + process.pid() + " " + (System.nanoTime() - start) / 1000000);
+    BufferedReader in = new BufferedReader(new InputStreamReader(System.in));
+    for (String line = in.readLine(); line != null; line = in.readLine()) {
+      String[] words = line.split(" ", 3);
+      if (words[0].equals("call")) System.out.println(agent.call(words[1], words[2]));
+      else if (words[0].equals("load")) {
+        int threads = Integer.parseInt(words[1]), calls = Integer.parseInt(words[2]);
+        ExecutorService pool = Executors.newFixedThreadPool(threads);
+        List<Future<Integer>> results = new ArrayList<>();
+        long t = System.nanoTime();
+        for (int k = 0; k < threads; k++)
+          results.add(pool.submit(() -> {
+            int good = 0;
+            for (int i = 0; i < calls; i++) if (agent.call("ping", "{}").contains("pid")) good++;
+            return good;
+          }));
+        int good = 0;
+        for (Future<Integer> f : results) good += f.get();
+        pool.shutdown();
+        System.out.println(good + " " + (System.nanoTime() - t) / 1000 / (threads * calls));
+      } else if (words[0].equals("closestdin")) {
+        process.getOutputStream().close();
+        System.out.println(process.waitFor(20, TimeUnit.SECONDS) ? process.exitValue() : -1);
+      }
+    }
+    System.exit(0);
+  }
+}
+"""
+
+# The agent itself, but for the name of the interface: the class above stands for the shim's trait.
+AGENT = """
+import sys
+from millpond.agent import gateway
+plain = gateway.connect
+gateway.connect = lambda handler, **k: plain(handler, interface="org.apache.spark.sql.millpond.TinyJvm$AgentApi", **k)
+from millpond.agent.__main__ import main
+import os
+os._exit(main())
+"""
+
+
+def wait_until(condition: Callable[[], bool], seconds: float) -> bool:
+    deadline = time.monotonic() + seconds
+    while time.monotonic() < deadline:
+        if condition():
+            return True
+        time.sleep(0.02)
+    return condition()
+
+
+def is_alive(pid: int) -> bool:
+    try:
+        return Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2].split()[0] != "Z"
+    except FileNotFoundError:
+        return False
+
+
+@pytest.fixture(scope="module")
+def classes(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    directory = tmp_path_factory.mktemp("tiny-jvm")
+    source = directory / "TinyJvm.java"
+    source.write_text(TINY_JVM)
+    javac = shutil.which("javac")
+    if javac is None:
+        pytest.skip("no javac on this machine")
+    py4j = next(JARS.glob("py4j-*.jar"))
+    subprocess.run([javac, "-cp", str(py4j), "-d", str(directory), str(source)], check=True)
+    return directory
+
+
+class TinyJvm:
+    """A JVM that runs one agent."""
+
+    def __init__(self, classes: Path, local_root: Path, stderr: IO[bytes]) -> None:
+        py4j = next(JARS.glob("py4j-*.jar"))
+        command = [
+            "java",
+            "-Xmx128m",
+            "-cp",
+            f"{classes}:{py4j}",
+            "org.apache.spark.sql.millpond.TinyJvm",
+        ]
+        environment = {
+            **os.environ,
+            "PYTHONPATH": str(REPOSITORY / "python/src"),
+            "MILLPOND_LOG": "INFO",
+        }
+        self.process = subprocess.Popen(
+            [*command, sys.executable, AGENT, str(local_root)],
+            stdin=subprocess.PIPE,
+            stdout=subprocess.PIPE,
+            stderr=stderr,
+            text=True,
+            env=environment,
+        )
+        word, pid, ms = self.read().split()
+        assert word == "up"
+        self.agent_pid, self.start_ms = int(pid), int(ms)
+
+    def read(self) -> str:
+        assert self.process.stdout is not None
+        return self.process.stdout.readline().strip()
+
+    def tell(self, line: str) -> str:
+        assert self.process.stdin is not None
+        self.process.stdin.write(line + "\n")
+        self.process.stdin.flush()
+        return self.read()
+
+
+@pytest.fixture
+def jvm(classes: Path, tmp_path: Path) -> Iterator[TinyJvm]:
+    with (tmp_path / "stderr").open("wb") as stderr:
+        tiny = TinyJvm(classes, tmp_path / "none" / "millpond-x", stderr)
+        yield tiny
+        tiny.process.kill()
+        tiny.process.wait()
+        assert wait_until(lambda: not is_alive(tiny.agent_pid), 10)
+
+
+@pytest.mark.spark
+def test_the_agent_answers_and_survives_errors(jvm: TinyJvm, tmp_path: Path) -> None:
+    answer = json.loads(jvm.tell("call ping {}"))
+    assert answer == {"ok": {"pid": jvm.agent_pid, "version": __version__}}
+    error = json.loads(jvm.tell("call nonsense {}"))["error"]
+    assert error["kind"] == "INVALID_ARGUMENT" and set(error) == {"kind", "message", "hint"}
+    assert json.loads(jvm.tell("call ping {}"))["ok"]["pid"] == jvm.agent_pid
+
+
+@pytest.mark.spark
+def test_text_crosses_unharmed(jvm: TinyJvm, tmp_path: Path) -> None:
+    (tmp_path / "lo cal").mkdir()
+    store = {
+        "root": f"file:{tmp_path}/k\u00f6nig \U0001f600/state",
+        "operator": 0,
+        "partition": 0,
+        "name": "default",
+        "run_id": "r",
+        "local_dir": str(tmp_path / "lo cal"),
+        "checkpoint_format": 1,
+        "partitions_hint": 2,
+        "options": {},
+        "retain_versions": 2,
+        "min_deltas_for_snapshot": 2,
+    }
+    request = json.dumps(
+        {"store": store, "version": 0, "generation": 0, "load_empty": False, "excluded": []}
+    )
+    plan = json.loads(jvm.tell(f"call open {request}"))["ok"]
+    assert plan["staging_dir"] == f"{tmp_path}/k\u00f6nig \U0001f600/state/0/0"
+    assert Path(plan["staging_dir"]).is_dir()
+
+
+@pytest.mark.spark
+def test_many_threads_are_served_at_once(jvm: TinyJvm) -> None:
+    good, us = jvm.tell("load 32 50").split()
+    assert int(good) == 32 * 50
+    assert (
+        int(us) < 20_000
+    )  # tens of us on an idle machine; a connection that waits for the backlog takes a second
+
+
+@pytest.mark.spark
+def test_the_agent_dies_with_the_jvm(jvm: TinyJvm) -> None:
+    assert is_alive(jvm.agent_pid)
+    jvm.process.send_signal(signal.SIGKILL)
+    jvm.process.wait()
+    assert wait_until(lambda: not is_alive(jvm.agent_pid), 5), "an orphan agent"
+
+
+@pytest.mark.spark
+def test_the_end_of_stdin_is_the_order_to_exit(jvm: TinyJvm) -> None:
+    assert jvm.tell("closestdin") == "0"
+
+
+def start_agent(line: str, *, close: bool = False) -> subprocess.Popen[str]:
+    environment = {**os.environ, "PYTHONPATH": str(REPOSITORY / "python/src")}
+    process = subprocess.Popen(
+        [sys.executable, "-m", "millpond.agent"],
+        stdin=subprocess.PIPE,
+        stderr=subprocess.PIPE,
+        text=True,
+        env=environment,
+    )
+    assert process.stdin is not None
+    process.stdin.write(line)
+    process.stdin.flush()
+    if close:
+        process.stdin.close()
+    return process
+
+
+def end_of(process: subprocess.Popen[str]) -> tuple[int, str]:
+    assert process.stderr is not None
+    code = process.wait(30)
+    text = process.stderr.read()
+    process.stderr.close()
+    if process.stdin is not None:
+        process.stdin.close()
+    return code, text
+
+
+def test_no_jvm_there_is_one_clear_line() -> None:
+    with socket.socket() as free:
+        free.bind(("127.0.0.1", 0))
+        port = free.getsockname()[1]
+    token = "0123456789abcdef" * 2
+    code, text = end_of(
+        start_agent(json.dumps({"port": port, "token": token, "parent_pid": 1}) + "\n")
+    )
+    assert code == EXIT_NO_LINK
+    assert f"millpond agent: cannot link to the JVM at 127.0.0.1:{port}" in text.splitlines()[-1]
+    assert token not in text and "Traceback" not in text
+
+
+@pytest.mark.parametrize(
+    ("line", "close"),
+    [
+        ("", True),
+        ("\n", False),
+        ("not json\n", False),
+        ("[]\n", False),
+        ('{"port": 0, "token": "x"}\n', False),
+    ],
+)
+def test_bad_start_parameters_are_one_clear_line(line: str, close: bool) -> None:
+    code, text = end_of(start_agent(line, close=close))
+    assert code == EXIT_NO_PARAMETERS
+    assert text.startswith("millpond agent: ") and len(text.splitlines()) == 1
+
+
+def test_start_imports_nothing_heavy() -> None:
+    script = (
+        "import sys, millpond.agent.__main__, millpond.agent.gateway,"
+        " millpond.agent.service\nprint([m for m in ('pyarrow', 'boto3', 'rocksdict', 'pyspark',"
+        " 'numpy', 'pandas') if m in sys.modules])"
+    )
+    environment = {**os.environ, "PYTHONPATH": str(REPOSITORY / "python/src")}
+    output = subprocess.run(
+        [sys.executable, "-c", script], check=True, capture_output=True, text=True, env=environment
+    )
+    assert output.stdout.strip() == "[]"

@@ -1,0 +1,158 @@
+"""What a query is told before its first task when its state cannot go where it shall."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from millpond.agent.service import AgentService
+from tests.agent_driver import CallError, Provider, call
+from tests.s3_server import HADOOP, Fault, Request, S3Server, s3_server
+
+
+@pytest.fixture(scope="module")
+def server() -> Iterator[S3Server]:
+    with s3_server() as running:
+        yield running
+
+
+def check(server: S3Server, checkpoint: Path, uri: str, **more: Any) -> dict[str, Any]:
+    checkpoint.mkdir(exist_ok=True)
+    (checkpoint / "metadata").write_text('{"id":"the-query"}')
+    options = {
+        "storage.uri": uri,
+        "storage.s3.endpoint": server.endpoint,
+        "storage.deadlineMs": 1000,
+        **more,
+    }
+    return call(
+        AgentService(),
+        "check_start",
+        root=f"file:{checkpoint}/state",
+        options=options,
+        hadoop=HADOOP,
+    )
+
+
+def test_a_look_a_write_a_deletion(server: S3Server, tmp_path: Path) -> None:
+    """Roots with trailing slashes, spaces, percent signs, other letters.
+
+    Nothing is left, and nothing is decided.
+    """
+    bucket = server.bucket()
+    for prefix in ("", "/", "/a b%20/ü€/", "/a+b&c=d?e#f"):
+        server.counts.clear()
+        checkpoint = tmp_path / f"checkpoint{len(prefix)} %41 ü"
+        answer = check(server, checkpoint, f"s3a://{bucket}{prefix}")
+        assert answer == {"state": f"s3a://{bucket}{prefix}".rstrip("/") + "/the-query"}
+        assert dict(server.counts) == {"GET": 2, "PUT": 1, "DELETE": 1}, (
+            "one of them asks whose the state is"
+        )
+        assert [path.name for path in checkpoint.iterdir()] == ["metadata"]
+    assert list(server.storage(bucket).list("")) == []
+
+
+def test_without_another_place_the_checkpoint_itself_is_tried(
+    server: S3Server, tmp_path: Path
+) -> None:
+    root = f"s3://{server.bucket()}/the checkpoint %/state"
+    options = {"storage.s3.endpoint": server.endpoint}
+    answer = call(AgentService(), "check_start", root=root, options=options, hadoop=HADOOP)
+    assert answer == {"state": root.removesuffix("/state")}
+    (tmp_path / "ckpt").mkdir()
+    assert call(AgentService(), "check_start", root=f"file:{tmp_path}/ckpt/state", options={}) == {
+        "state": f"file:{tmp_path}/ckpt"
+    }
+
+
+DENIED = Fault(403, "AccessDenied")
+
+
+@pytest.mark.parametrize(
+    ("operation", "fault", "kind", "named", "hint"),
+    [
+        ("GET", DENIED, "STORAGE_DENIED", "GetObject", "s3:ListBucket"),
+        ("PUT", DENIED, "STORAGE_DENIED", "PutObject", "s3:PutObject"),
+        ("DELETE", DENIED, "STORAGE_DENIED", "DeleteObjects", "s3:DeleteObject"),
+        (
+            "GET",
+            Fault(301, "PermanentRedirect"),
+            "STORAGE_MISCONFIGURED",
+            "GetObject",
+            "storage.s3.region",
+        ),
+        (
+            "GET",
+            Fault(200, html=True),
+            "STORAGE_MISCONFIGURED",
+            "no S3 server",
+            "storage.s3.endpoint",
+        ),
+        ("GET", Fault(404, html=True), "STORAGE_MISCONFIGURED", "GetObject", "storage.s3.endpoint"),
+        (
+            "GET",
+            Fault(403, "InvalidAccessKeyId"),
+            "STORAGE_DENIED",
+            "GetObject",
+            "fs.s3a.access.key",
+        ),
+        ("PUT", Fault(507, "QuotaExceeded"), "STORAGE_FULL", "PutObject", ""),
+    ],
+)
+def test_what_is_missing_is_named(
+    server: S3Server, tmp_path: Path, operation: str, fault: Fault, kind: str, named: str, hint: str
+) -> None:
+    uri = f"s3://{server.bucket()}/states"
+
+    def choose(request: Request) -> Fault | None:
+        return fault if request.operation == operation else None
+
+    with server.faults(choose), pytest.raises(CallError) as caught:
+        check(server, tmp_path / "ckpt", uri)
+    assert caught.value.kind == kind
+    assert named in caught.value.message and uri.removeprefix("s3://") in caught.value.message
+    assert hint in caught.value.hint
+    assert [path.name for path in (tmp_path / "ckpt").iterdir()] == ["metadata"]
+    assert (
+        check(server, tmp_path / "ckpt", f"{uri}-elsewhere")["state"]
+        == f"{uri}-elsewhere/the-query"
+    )
+
+
+def test_what_the_server_need_not_say(server: S3Server, tmp_path: Path) -> None:
+    for uri, kind in (
+        ("s3://no-such-bucket/x", "STORAGE_BUCKET_MISSING"),
+        (f"s3://{server.bucket()}/{'long/' * 200}", "INVALID_ARGUMENT"),
+        ("s3://Not_A_Bucket!/x", "INVALID_ARGUMENT"),
+        ("relative/path", "INVALID_ARGUMENT"),
+        ("s3:///x", "INVALID_ARGUMENT"),
+    ):
+        with pytest.raises(CallError) as caught:
+            check(server, tmp_path / "ckpt", uri)
+        assert caught.value.kind == kind, uri
+    with pytest.raises(CallError) as caught:
+        check(server, tmp_path / "ckpt", "s3://b/x", **{"storage.s3.endpoint": "127.0.0.1:9"})
+    assert caught.value.kind == "STORAGE_MISCONFIGURED"
+    with pytest.raises(CallError) as caught:
+        check(
+            server, tmp_path / "ckpt", "s3://b/x", **{"storage.s3.endpoint": "http://127.0.0.1:9"}
+        )
+    assert caught.value.kind == "STORAGE_UNAVAILABLE" and "GetObject" in caught.value.message
+
+
+def test_a_place_that_was_settled_stays(server: S3Server, tmp_path: Path) -> None:
+    uri = f"s3://{server.bucket()}/states"
+    check(server, tmp_path / "ckpt", uri)
+    store = Provider(AgentService(), tmp_path / "ckpt", tmp_path / "local")
+    store.options, store.hadoop = (
+        {"storage.uri": uri, "storage.s3.endpoint": server.endpoint},
+        HADOOP,
+    )
+    store.open(0)
+    with pytest.raises(CallError) as caught:
+        check(server, tmp_path / "ckpt", f"{uri}-elsewhere")
+    assert caught.value.kind == "STORAGE_MOVED"
+    assert check(server, tmp_path / "ckpt", uri)["state"] == f"{uri}/the-query"

@@ -1,0 +1,60 @@
+"""Temporary directories: gone at the end of their block, and those of killed processes with the
+next one.
+"""
+
+from __future__ import annotations
+
+import os
+import tempfile
+from pathlib import Path
+
+import pytest
+
+from millpond.local import scratch
+from millpond.local.scratch import scratch_directory
+
+
+def test_what_a_killed_process_left_is_removed(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(tempfile, "tempdir", str(tmp_path))
+    pid = os.fork()
+    if pid == 0:  # pragma: no cover - the child does not report
+        with scratch_directory("read") as directory:
+            Path(directory, "file").write_text("x")
+            os._exit(0)
+    os.waitpid(pid, 0)
+    (left,) = tmp_path.iterdir()
+    assert left.name.startswith("millpond-scratch-read-")
+    (tmp_path / "millpond-scratch-file").write_text("no directory of ours")
+    (tmp_path / "millpond-other").mkdir()
+    with scratch_directory("read") as one:
+        assert not left.exists()
+        scratch._remove_abandoned_once.cache_clear()  # as in another process
+        with scratch_directory("read") as two:
+            assert one != two and os.path.isdir(one), "its process lives"
+    assert sorted(path.name for path in tmp_path.iterdir()) == [
+        "millpond-other",
+        "millpond-scratch-file",
+    ]
+
+
+def test_links_and_what_is_another_users_stay(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """TMPDIR is everybody's: what has the right name need not be ours."""
+    precious = tmp_path / "precious"
+    precious.mkdir()
+    (precious / "file").write_text("x")
+    (tmp_path / "millpond-scratch-link").symlink_to(precious)
+    scratch.remove_abandoned(str(tmp_path), "millpond-scratch-")
+    assert (precious / "file").exists() and (tmp_path / "millpond-scratch-link").is_symlink()
+    theirs = tmp_path / "millpond-scratch-theirs"
+    (theirs / "sub").mkdir(parents=True)
+    user = os.geteuid()
+    with monkeypatch.context() as patch:
+        patch.setattr(os, "geteuid", lambda: user + 1)
+        scratch.remove_abandoned(str(tmp_path), "millpond-scratch-")
+    assert theirs.is_dir()
+    scratch.remove_abandoned(str(tmp_path), "millpond-scratch-")
+    assert not theirs.exists()

@@ -1,0 +1,243 @@
+"""Savepoints of Spark checkpoints whose state is elsewhere (option storage.uri), and restores
+into such: on S3 over HTTP.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator
+from concurrent.futures import ThreadPoolExecutor
+from pathlib import Path
+from types import SimpleNamespace
+from typing import Any
+
+import pyarrow as pa
+import pytest
+
+from millpond import savepoint
+from millpond.errors import ErrorKind, MillpondError
+from millpond.format import layout
+from millpond.operations import migrate
+from millpond.operations.inspect import verify
+from millpond.storage import LocalStorage, open_checkpoint, open_storage
+from millpond.storage.place import read_place
+from millpond.storage.s3 import S3Storage
+from tests.checkpoints import CheckpointBuilder
+from tests.row_checkpoints import RowsBuilder
+from tests.s3_server import S3Server, s3_server
+
+
+@pytest.fixture
+def server(monkeypatch: pytest.MonkeyPatch) -> Iterator[S3Server]:
+    with s3_server() as running:
+        monkeypatch.setenv("AWS_ENDPOINT_URL", running.endpoint)
+        monkeypatch.setenv("AWS_ACCESS_KEY_ID", "test")
+        monkeypatch.setenv("AWS_SECRET_ACCESS_KEY", "test")
+        monkeypatch.setenv("AWS_REGION", "us-east-1")
+        yield running
+
+
+def contents(checkpoint: Path) -> dict[str, bytes]:
+    """All files but those that name the checkpoint or the query."""
+    storage = open_checkpoint(str(checkpoint))
+    naming = ("metadata", layout.STORAGE_KEY, layout.OWNER_KEY)
+    keys = [info.key for info in storage.list("") if info.key not in naming]
+    return {key: storage.read(key) for key in keys}
+
+
+def test_there_and_back(server: S3Server, tmp_path: Path) -> None:
+    """From a checkpoint to a savepoint on S3, from that to one with its state there, from that a
+    fork that has it too, and home.
+    """
+    built = CheckpointBuilder(tmp_path / "checkpoint", spark_format=2).build()
+    bucket = server.bucket()
+    saved = f"s3://{bucket}/saved point%20"
+    savepoint.create(built.root, saved)
+    assert savepoint.verify(saved).ok
+    uri = f"s3://{bucket}/states/"
+    one = savepoint.restore(saved, tmp_path / "one", storage_uri=uri)
+    assert read_place(LocalStorage(str(tmp_path / "one"))) == f"{uri}{one.query_id}"
+    assert not list((tmp_path / "one/state").rglob("*.sst")) and list(
+        open_storage(f"{uri}{one.query_id}").list("")
+    )
+    two = savepoint.fork(tmp_path / "one", tmp_path / "two", storage_uri=uri)
+    assert two.query_id != one.query_id
+    home = tmp_path / "home"
+    savepoint.fork(tmp_path / "two", home)
+    assert not (home / "millpond/storage.json").exists()
+    for place in ("one", "two", "home"):
+        assert verify(open_checkpoint(str(tmp_path / place)), place).problems == []
+    # Manifests name the query's store alike everywhere: what differs is where they are.
+    assert (
+        contents(tmp_path / "one").keys()
+        == contents(tmp_path / "two").keys()
+        == contents(home).keys()
+    )
+    again = savepoint.create(tmp_path / "two", tmp_path / "again")
+    assert again.size_bytes > 0 and savepoint.verify(tmp_path / "again").ok
+
+
+def test_what_stays_on_one_server_does_not_come_here(server: S3Server, tmp_path: Path) -> None:
+    """From bucket to bucket the server copies: the state's bytes are neither fetched nor sent."""
+    built = CheckpointBuilder(tmp_path / "checkpoint", spark_format=2).build()
+    job, saved = f"s3://{server.bucket()}/job", f"s3://{server.bucket()}/saved"
+    home = savepoint.fork(built.root, job)
+    assert home.bytes_copied == 0 < home.bytes_written
+    state = sum(
+        i.size_bytes
+        for i in open_storage(job).list("state/")
+        if i.key.endswith((".sst", ".changelog"))
+    )
+    before = server.counts.copy()
+    created = savepoint.create(job, saved)
+    restored = savepoint.restore(saved, f"{job}-2")
+    forked = savepoint.fork(job, f"{job}-3")
+    for report in (created, restored, forked):
+        assert report.bytes_copied == state and report.bytes_linked == 0
+    assert server.counts["COPY"] - before["COPY"] == 3 * sum(
+        i.key.endswith((".sst", ".changelog")) for i in open_storage(job).list("state/")
+    )
+    assert savepoint.verify(saved).ok and savepoint.diff(job, f"{job}-2").equal
+    found = savepoint.list_savepoints(saved.rpartition("/")[0])
+    assert [view.savepoint for view in found if isinstance(view, savepoint.SavepointView)] == [
+        saved
+    ]
+    for place in (f"{job}-2", f"{job}-3"):
+        assert verify(open_storage(place), place).problems == []
+
+
+def test_one_of_many_writes_a_place(server: S3Server, tmp_path: Path) -> None:
+    """Whoever comes second is refused, and harms nothing."""
+    built = CheckpointBuilder(tmp_path / "checkpoint", spark_format=2).build()
+    saved = f"s3://{server.bucket()}/saved"
+
+    def create(_: int) -> bool:
+        try:
+            savepoint.create(built.root, saved)
+        except MillpondError as e:
+            assert e.kind is ErrorKind.TARGET_NOT_EMPTY
+            return False
+        return True
+
+    with ThreadPoolExecutor(4) as pool:
+        assert sum(pool.map(create, range(4))) == 1
+    assert savepoint.verify(saved).ok
+    assert layout.CLAIM_KEY not in {info.key for info in open_storage(saved).list("")}
+    open_storage(saved).delete([layout.SAVEPOINT_KEY])  # as if its writer had died
+    open_storage(saved).put_bytes(layout.CLAIM_KEY, b"")
+    with pytest.raises(MillpondError) as caught:
+        savepoint.create(built.root, saved)
+    assert "has died" in str(caught.value)
+
+
+class Executors:
+    """What is used of a Spark session, each task in a thread of its own: executors share no disk
+    but what is at a path that all have.
+    """
+
+    def range(self, start: int, end: int, step: int, tasks: int) -> Executors:
+        self._numbers = range(start, end, step)
+        assert tasks == len(self._numbers)
+        return self
+
+    def mapInArrow(
+        self, function: Callable[[Iterator[Any]], Iterator[Any]], schema: str
+    ) -> Executors:
+        assert schema == "job long, answer binary"
+
+        def run(number: int) -> list[dict[str, Any]]:
+            batches = function(iter([pa.RecordBatch.from_pydict({"id": [number]})]))
+            return [row for batch in batches for row in batch.to_pylist()]
+
+        with ThreadPoolExecutor(4) as pool:
+            self._rows = [
+                SimpleNamespace(**row) for rows in pool.map(run, self._numbers) for row in rows
+            ]
+        return self
+
+    def collect(self) -> list[SimpleNamespace]:
+        return self._rows[::-1]
+
+
+@pytest.mark.parametrize("state", [None, "states"])
+def test_executors_repartition_on_s3(server: S3Server, tmp_path: Path, state: str | None) -> None:
+    """They share no folder: blocks of rows go through the storage of the target, and are gone in
+    the end.
+    """
+    built = RowsBuilder(tmp_path / "checkpoint", spark_format=2).build()
+    bucket, spark = f"s3://{server.bucket()}", Executors()
+    tables = f"{bucket}/tables"
+    savepoint.create(built.root, tables, format="canonical", spark=spark)
+    assert savepoint.verify(tables, spark=spark).ok
+    new = str(tmp_path / "new") if state else f"{bucket}/new"
+    savepoint.restore(
+        tables, new, partitions=8, spark=spark, storage_uri=f"{bucket}/{state}" if state else None
+    )
+    assert savepoint.diff(built.root, new).equal
+    storage = open_checkpoint(new)
+    assert verify(storage, "x").problems == [] and not [
+        i.key for i in storage.list("") if "scratch" in i.key
+    ]
+
+
+def test_a_failure_leaves_nothing_in_either_place(
+    server: S3Server, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    built = CheckpointBuilder(tmp_path / "checkpoint", spark_format=2).build()
+    uri = f"s3://{server.bucket()}/states"
+    put = S3Storage.put_bytes
+
+    def refused(self: S3Storage, key: str, data: bytes, *, if_absent: bool = False) -> None:
+        if key == layout.FORMAT_KEY:
+            raise MillpondError("full", kind=ErrorKind.STORAGE_FULL)
+        put(self, key, data, if_absent=if_absent)
+
+    with monkeypatch.context() as patch:
+        patch.setattr(S3Storage, "put_bytes", refused)
+        with pytest.raises(MillpondError):
+            savepoint.fork(built.root, tmp_path / "fork", storage_uri=uri)
+    assert not (tmp_path / "fork").exists() and list(open_storage(uri).list("")) == []
+    with pytest.raises(MillpondError) as caught:
+        savepoint.fork(built.root, tmp_path / "fork", storage_uri="states")
+    assert caught.value.kind is ErrorKind.INVALID_ARGUMENT
+    savepoint.fork(built.root, tmp_path / "fork", storage_uri=uri)
+    with pytest.raises(MillpondError) as caught:
+        savepoint.fork(built.root, tmp_path / "other", keep_query_id=True, storage_uri=uri)
+        savepoint.fork(built.root, tmp_path / "same", keep_query_id=True, storage_uri=uri)
+    assert caught.value.kind is ErrorKind.TARGET_NOT_EMPTY
+
+
+def test_nothing_lands_in_the_place_of_the_state(tmp_path: Path) -> None:
+    """Collection and a restart of the query would find it there; and who deletes it, deletes
+    state.
+    """
+    built = CheckpointBuilder(tmp_path / "checkpoint", spark_format=2).build()
+    one, saved = tmp_path / "one", tmp_path / "saved"
+    made = savepoint.fork(built.root, one, storage_uri=str(tmp_path / "states"))
+    state = tmp_path / "states" / str(made.query_id)
+    (tmp_path / "link").symlink_to(state)
+    savepoint.create(built.root, saved)
+    before = sorted(tmp_path.rglob("*"))
+
+    def refused(call: Callable[[], object]) -> None:
+        with pytest.raises(MillpondError, match="lie in each other") as caught:
+            call()
+        assert caught.value.kind is ErrorKind.INVALID_ARGUMENT
+        assert sorted(tmp_path.rglob("*")) == before
+
+    for place in (state / "saved", tmp_path / "link/saved", state):
+        refused(lambda place=place: savepoint.create(one, place))  # type: ignore[misc]
+        refused(lambda place=place: savepoint.fork(one, place))  # type: ignore[misc]
+        refused(lambda place=place: savepoint.fork(one, tmp_path / "x", storage_uri=str(place)))  # type: ignore[misc]
+    refused(lambda: migrate.release(one, state / "released", provider="rocksdb"))
+    inside = [str(root / "states") for root in (built.root, saved)]
+    refused(lambda: savepoint.fork(built.root, tmp_path / "x", storage_uri=inside[0]))
+    refused(lambda: savepoint.restore(saved, tmp_path / "x", storage_uri=inside[1]))
+    savepoint.create(one, tmp_path / "states/beside")
+
+
+def test_two_names_of_a_bucket_are_one(server: S3Server, tmp_path: Path) -> None:
+    built = CheckpointBuilder(tmp_path / "checkpoint", spark_format=2).build()
+    bucket = server.bucket()
+    savepoint.create(built.root, f"s3://{bucket}/saved")
+    with pytest.raises(MillpondError, match="lie in each other"):
+        savepoint.restore(f"s3://{bucket}/saved", f"s3a://{bucket}/saved/new")

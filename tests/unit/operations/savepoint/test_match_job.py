@@ -1,0 +1,101 @@
+"""What becomes of each operator when a job is started from a savepoint, given what Spark says of
+the job.
+"""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+
+import pytest
+
+from millpond import savepoint as savepoints
+from millpond.cli.main import main
+from millpond.errors import InvalidInputError
+from millpond.operations.savepoint.match_job import DROPPED, MAPPED, REFUSED, RESTORED, verdicts
+from millpond.savepoint import OperatorVerdict, PlanReport
+from millpond.spark.job import JobOperator, JobQuery, chosen, load
+
+SAVED = {0: "stateStoreSave", 1: "dedupe"}
+
+
+def op(operator: int, name: str, error: str = "") -> JobOperator:
+    return JobOperator(operator=operator, name=name, error=error)
+
+
+@pytest.mark.parametrize(
+    ("numbers", "found", "expected"),
+    [
+        (
+            {0: 0, 1: 1},
+            [op(0, "stateStoreSave"), op(1, "dedupe")],
+            [(0, 0, RESTORED, ""), (1, 1, RESTORED, "")],
+        ),
+        ({1: 0}, [op(0, "dedupe")], [(0, 1, MAPPED, ""), (None, 0, DROPPED, "")]),
+        (
+            {0: 0, 1: 1},
+            [op(0, "dedupe")],
+            [(0, 0, REFUSED, "--map-operator 1=0"), (None, 1, REFUSED, "--drop-operator 1")],
+        ),
+        (
+            {0: 0, 1: 1},
+            [op(0, "stateStoreSave", "NOT_COMPATIBLE: the key"), op(1, "dedupe")],
+            [(0, 0, REFUSED, "NOT_COMPATIBLE"), (1, 1, RESTORED, "")],
+        ),
+        (
+            {0: 0, 1: 1},
+            [op(0, "stateStoreSave"), op(1, "dedupe"), op(2, "limit")],
+            [(0, 0, RESTORED, ""), (1, 1, RESTORED, ""), (2, None, REFUSED, "no state for it")],
+        ),
+        ({}, [], [(None, 0, DROPPED, ""), (None, 1, DROPPED, "")]),
+    ],
+)
+def test_verdicts(
+    numbers: dict[int, int],
+    found: list[JobOperator],
+    expected: list[tuple[int | None, int | None, str, str]],
+) -> None:
+    result = verdicts(SAVED, numbers, found)
+    assert [(v.operator, v.saved_as, v.verdict) for v in result] == [e[:3] for e in expected]
+    for verdict, (_, _, _, reason) in zip(result, expected, strict=True):
+        assert reason in verdict.reason and bool(reason) == bool(verdict.reason)
+
+
+def test_which_query() -> None:
+    one, two = JobQuery(writer=1, name="one"), JobQuery(writer=2, name=None)
+    assert chosen([one], None) is one and chosen([one, two], "one") is one
+    for queries, name in (([one, two], None), ([one], "three")):
+        with pytest.raises(InvalidInputError, match="one"):
+            chosen(queries, name)
+
+
+def test_no_job(tmp_path: Path) -> None:
+    with pytest.raises(InvalidInputError, match="there is no file"):
+        load(tmp_path / "none.py", lambda: None)
+
+
+@pytest.mark.parametrize("ok", [True, False])
+def test_command(
+    ok: bool, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str], repository: Path
+) -> None:
+    verdict = OperatorVerdict(
+        operator=0,
+        name="dedupe",
+        saved_as=1,
+        verdict=MAPPED if ok else REFUSED,
+        reason="" if ok else "it is so",
+    )
+    report = PlanReport(savepoint="/s", batch=3, query=None, operators=(verdict,))
+    monkeypatch.setattr(
+        savepoints, "plan", lambda *_, **given: report if given["map_operators"] else None
+    )
+    arguments = ["savepoint", "plan", "/s", "--job", "job.py", "--map-operator", "1=0"]
+    assert main(arguments) == (0 if ok else 1)
+    text = capsys.readouterr().out
+    assert ("mapped" in text) == ok and ("dedupe: it is so" in text) != ok
+    assert main([*arguments, "--json"]) == (0 if ok else 1)
+    found = json.loads(capsys.readouterr().out)
+    assert found["ok"] is ok
+    guide = (repository / "docs/guides/savepoints.md").read_text()
+    (row,) = [line for line in guide.splitlines() if line.startswith("| `plan` |")]
+    assert [name for name in [*found, *found["operators"][0]] if f"`{name}`" not in row] == []

@@ -1,0 +1,543 @@
+"""Savepoints of checkpoints that were built without a JVM: what is in them, what a restore makes
+of them, and what is refused.
+"""
+
+from __future__ import annotations
+
+import json
+import os
+import random
+import shutil
+import signal
+import sys
+import zlib
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from millpond import savepoint
+from millpond.errors import ErrorKind, UnavailableError
+from millpond.format import layout
+from millpond.model.ids import StoreId, VersionId
+from millpond.operations.inspect import overview, verify
+from millpond.query.image import renumbering
+from millpond.query.index import decode_index, encode_index
+from millpond.storage import LocalStorage
+from millpond.store.collection import pins
+from millpond.store.files import StoreFiles
+from millpond.store.restore.plan import plan_restore
+from tests.checkpoints import CheckpointBuilder, version_id
+from tests.refusals import refused
+
+P0 = StoreId(0, 0)
+
+
+@pytest.fixture(scope="module", params=[1, 2], ids=["checkpoint-format-1", "checkpoint-format-2"])
+def template(
+    request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFactory
+) -> CheckpointBuilder:
+    return CheckpointBuilder(
+        tmp_path_factory.mktemp("template"), spark_format=request.param
+    ).build()
+
+
+@pytest.fixture
+def built(template: CheckpointBuilder, tmp_path: Path) -> CheckpointBuilder:
+    return template.copy_to(tmp_path / "check point")
+
+
+@pytest.fixture
+def saved(built: CheckpointBuilder, tmp_path: Path) -> Path:
+    savepoint.create(built.root, tmp_path / "saved")
+    return tmp_path / "saved"
+
+
+def tree(root: Path) -> dict[str, bytes]:
+    return {
+        path.relative_to(root).as_posix(): path.read_bytes()
+        for path in sorted(root.rglob("*"))
+        if path.is_file()
+    }
+
+
+def same_state(a: Path, b: Path, version: int, *, operator: int = 0, spark_format: int) -> None:
+    """Both restore `version` of every store from the same bytes."""
+    for partition in range(2):
+        plans = []
+        for root, number in ((a, 0), (b, operator)):
+            store = StoreId(number, partition)
+            files = StoreFiles(LocalStorage(str(root)), store, spark_format)
+            files.refresh()
+            target = VersionId(
+                version, version_id(StoreId(0, partition), version) if spark_format == 2 else ""
+            )
+            plan = plan_restore(files, target)
+            ssts = (
+                [(sst.crc32, sst.size_bytes, sst.local_name) for sst in plan.manifest.ssts]
+                if plan.manifest
+                else []
+            )
+            changelogs = [
+                (root / layout.changelog_key(store, h.version_id, spark_format)).read_bytes()
+                for h in plan.headers
+            ]
+            plans.append((plan.lineage, ssts, changelogs))
+        assert plans[0] == plans[1]
+
+
+def test_a_savepoint_is_a_part_of_the_checkpoint_and_says_what_it_holds(
+    built: CheckpointBuilder, saved: Path
+) -> None:
+    view = savepoint.show(saved)
+    image = view.index.image
+    assert (image.batch, image.planned_batch, image.partitions, image.max_parallelism) == (
+        5,
+        None,
+        2,
+        16,
+    )
+    assert [(op.operator, op.name, op.keys) for op in image.operators] == [
+        (0, "stateStoreSave", 12)
+    ]
+    original = tree(built.root)
+    files = tree(saved)
+    assert set(files) - {layout.SAVEPOINT_KEY} < set(original)
+    assert {"metadata", "offsets/4", "offsets/5", "commits/5", "millpond/format.json"} < set(files)
+    assert not any(name.startswith(("offsets/3", "commits/4")) for name in files)
+    for key, entry in view.index.files.items():
+        assert (len(files[key]), zlib.crc32(files[key])) == (entry.size_bytes, entry.crc32)
+        assert files[key] == original[key]
+    assert savepoint.verify(saved).ok
+    assert not list((built.root / "millpond").glob("pins/*")), "the pin was released"
+
+
+def test_no_bytes_of_state_are_moved_on_one_file_system(
+    built: CheckpointBuilder, tmp_path: Path
+) -> None:
+    report = savepoint.create(built.root, tmp_path / "linked")
+    state = sum(op.size_bytes for op in savepoint.show(tmp_path / "linked").index.image.operators)
+    assert report.bytes_linked == state
+    copied = savepoint.create(built.root, tmp_path / "copied", link=False)
+    assert (copied.bytes_linked, copied.bytes_written) == (
+        0,
+        report.bytes_linked + report.bytes_written,
+    )
+    assert all(
+        path.stat().st_nlink == 1 for path in (tmp_path / "copied").rglob("*") if path.is_file()
+    )
+
+
+@pytest.mark.parametrize("batch", [2, 3, 4])
+def test_an_older_batch(built: CheckpointBuilder, tmp_path: Path, batch: int) -> None:
+    savepoint.create(built.root, tmp_path / "saved", batch=batch)
+    index = savepoint.show(tmp_path / "saved").index
+    # The next batch was begun: restored, it reads what it read.
+    assert (index.image.batch, index.image.planned_batch) == (batch, batch + 1)
+    savepoint.restore(tmp_path / "saved", tmp_path / "new")
+    same_state(built.root, tmp_path / "new", batch + 1, spark_format=built.spark_format)
+    names = {path.name for path in (tmp_path / "new/offsets").iterdir()}
+    assert names == {str(batch - 1), str(batch), str(batch + 1)}
+    assert [path.name for path in (tmp_path / "new/commits").iterdir()] == [str(batch)]
+
+
+def test_restored(built: CheckpointBuilder, saved: Path, tmp_path: Path) -> None:
+    shutil.move(saved, tmp_path / "elsewhere")
+    before = tree(tmp_path / "elsewhere")
+    report = savepoint.restore(tmp_path / "elsewhere", tmp_path / "deep/er/new")
+    new = tmp_path / "deep/er/new"
+    files = tree(new)
+    expected = {key: data for key, data in before.items() if key != layout.SAVEPOINT_KEY}
+    if built.spark_format == 1:
+        expected[layout.operator_record_key(0)] = b""
+    assert files.keys() == expected.keys()
+    assert {key for key in files if files[key] != expected[key]} == {"metadata"}
+    assert (
+        json.loads(files["metadata"]) == {"id": report.query_id}
+        and files["metadata"] != before["metadata"]
+    )
+    assert verify(LocalStorage(str(new)), "new").ok
+    assert overview(LocalStorage(str(new)), "new").last_committed_batch == 5
+    same_state(built.root, new, 6, spark_format=built.spark_format)
+    assert tree(tmp_path / "elsewhere") == before
+
+
+def test_a_move_keeps_the_query_id(built: CheckpointBuilder, saved: Path, tmp_path: Path) -> None:
+    report = savepoint.restore(saved, tmp_path / "new", keep_query_id=True)
+    assert (tmp_path / "new/metadata").read_bytes() == (built.root / "metadata").read_bytes()
+    assert report.query_id == json.loads((built.root / "metadata").read_bytes())["id"]
+
+
+def test_fork_is_create_and_restore(built: CheckpointBuilder, saved: Path, tmp_path: Path) -> None:
+    before = tree(built.root)
+    report = savepoint.fork(built.root, tmp_path / "forked", keep_query_id=True)
+    savepoint.restore(saved, tmp_path / "restored", keep_query_id=True)
+    assert tree(tmp_path / "forked") == tree(tmp_path / "restored")
+    assert report.bytes_linked > 0 and tree(built.root) == before
+
+
+def test_dropped_offsets(saved: Path, tmp_path: Path) -> None:
+    (saved / "sources").mkdir()
+    savepoint.restore(saved, tmp_path / "new", offsets="drop")
+    for batch in (4, 5):
+        before = (saved / f"offsets/{batch}").read_text().split("\n")
+        after = (tmp_path / f"new/offsets/{batch}").read_text().split("\n")
+        assert after == [*before[:2], "-"]
+    assert not (tmp_path / "new/sources").exists()
+
+
+def test_mapped_operator(built: CheckpointBuilder, saved: Path, tmp_path: Path) -> None:
+    report = savepoint.restore(saved, tmp_path / "new", map_operators={0: 3})
+    assert report.operators == ((0, 3),)
+    new = tmp_path / "new"
+    assert [path.name for path in (new / "state").iterdir()] == ["3"]
+    same_state(built.root, new, 6, operator=3, spark_format=built.spark_format)
+    metadata = json.loads((new / "state/3/_metadata/metadata").read_text().partition("\n")[2])
+    assert metadata["operatorInfo"] == {"operatorId": 3, "operatorName": "stateStoreSave"}
+    assert verify(LocalStorage(str(new)), "new").ok
+    if built.spark_format == 2:
+        assert list(
+            json.loads((new / "commits/5").read_text().partition("\n")[2])["stateUniqueIds"]
+        ) == ["3"]
+
+
+def test_dropped_operator(built: CheckpointBuilder, saved: Path, tmp_path: Path) -> None:
+    savepoint.restore(saved, tmp_path / "new", drop_operators=[0])
+    assert not (tmp_path / "new/state").exists()
+    assert verify(LocalStorage(str(tmp_path / "new")), "new").ok, "a query without state"
+    if built.spark_format == 2:
+        assert '"stateUniqueIds":{}' in (tmp_path / "new/commits/5").read_text()
+
+
+def test_renumbering() -> None:
+    assert renumbering([0, 1, 2], {2: 1}, [1]) == {0: 0, 2: 1}
+    assert renumbering([0, 1], {0: 1, 1: 0}, []) == {0: 1, 1: 0}
+    for mapped, dropped in (
+        ({5: 1}, []),
+        ({}, [5]),
+        ({0: 1}, []),
+        ({0: 2, 1: 2}, []),
+        ({0: 2}, [0]),
+    ):
+        refused(ErrorKind.OPERATOR_UNKNOWN, lambda m=mapped, d=dropped: renumbering([0, 1], m, d))
+
+
+# ---- what is refused, with nothing written -------------------------------------------------------
+
+
+def test_no_committed_batch(built: CheckpointBuilder, tmp_path: Path) -> None:
+    shutil.rmtree(built.root / "commits")
+    refused(ErrorKind.FORMAT_DAMAGED, lambda: savepoint.create(built.root, tmp_path / "saved"))
+    built.storage.delete(layout.offsets_key(batch) for batch in range(1, 6))
+    refused(ErrorKind.BATCH_NOT_COMMITTED, lambda: savepoint.create(built.root, tmp_path / "saved"))
+    assert not (tmp_path / "saved").exists()
+
+
+@pytest.mark.parametrize("batch", [-1, 6, 99])
+def test_batch_that_is_not_committed(built: CheckpointBuilder, tmp_path: Path, batch: int) -> None:
+    refused(
+        ErrorKind.BATCH_NOT_COMMITTED,
+        lambda: savepoint.create(built.root, tmp_path / "saved", batch=batch),
+    )
+
+
+def test_expired_batch(built: CheckpointBuilder, tmp_path: Path) -> None:
+    for store in built.stores():
+        built.storage.delete(
+            layout.changelog_key(store, VersionId(v, version_id(store, v)), built.spark_format)
+            for v in (1, 2, 3)
+        )
+    refused(
+        ErrorKind.VERSION_EXPIRED, lambda: savepoint.create(built.root, tmp_path / "saved", batch=1)
+    )
+    built.storage.delete(
+        key(batch) for batch in (0, 1) for key in (layout.offsets_key, layout.commits_key)
+    )
+    refused(
+        ErrorKind.VERSION_EXPIRED, lambda: savepoint.create(built.root, tmp_path / "saved", batch=1)
+    )
+    assert sorted(path.name for path in tmp_path.iterdir()) == ["check point"]
+
+
+def test_places(built: CheckpointBuilder, saved: Path, tmp_path: Path) -> None:
+    before = tree(tmp_path)
+    refused(
+        ErrorKind.NOT_A_CHECKPOINT, lambda: savepoint.create(tmp_path / "nowhere", tmp_path / "x")
+    )
+    refused(ErrorKind.TARGET_NOT_EMPTY, lambda: savepoint.create(built.root, saved))
+    refused(ErrorKind.TARGET_NOT_EMPTY, lambda: savepoint.restore(saved, built.root))
+    refused(ErrorKind.TARGET_NOT_EMPTY, lambda: savepoint.create(built.root, saved / "metadata"))
+    refused(ErrorKind.INVALID_ARGUMENT, lambda: savepoint.create(built.root, built.root / "saved"))
+    refused(ErrorKind.INVALID_ARGUMENT, lambda: savepoint.restore(saved, saved / "new"))
+    refused(ErrorKind.NOT_A_SAVEPOINT, lambda: savepoint.show(tmp_path))
+    refused(ErrorKind.NOT_A_SAVEPOINT, lambda: savepoint.restore(built.root, tmp_path / "x"))
+    refused(
+        ErrorKind.OPERATOR_UNKNOWN,
+        lambda: savepoint.restore(saved, tmp_path / "x", map_operators={7: 1}),
+    )
+    refused(
+        ErrorKind.INVALID_ARGUMENT, lambda: savepoint.restore(saved, tmp_path / "x", offsets="most")
+    )
+    assert tree(tmp_path) == before
+    (tmp_path / "empty").mkdir()
+    savepoint.create(built.root, tmp_path / "empty")
+    assert savepoint.verify(tmp_path / "empty").ok
+
+
+def test_a_place_that_is_a_link_is_the_place_it_leads_to(
+    built: CheckpointBuilder, tmp_path: Path
+) -> None:
+    link, place = tmp_path / "link", tmp_path / "places/place"
+    place.mkdir(parents=True)
+    link.symlink_to(place)
+    savepoint.create(built.root, link)
+    assert link.is_symlink() and savepoint.verify(place).ok and savepoint.verify(link).ok
+    refused(ErrorKind.TARGET_NOT_EMPTY, lambda: savepoint.create(built.root, link))
+    savepoint.delete(link)
+    assert not place.exists() and list(place.parent.iterdir()) == []
+    savepoint.restore(
+        savepoint.create(built.root, link).savepoint, tmp_path / "new"
+    )  # the link leads nowhere now
+    assert link.is_symlink() and savepoint.verify(place).ok
+
+
+@pytest.mark.parametrize("inside", ["saved", "state/saved"])
+def test_no_link_leads_a_savepoint_into_what_is_saved(
+    built: CheckpointBuilder, tmp_path: Path, inside: str
+) -> None:
+    before = tree(built.root)
+    (tmp_path / "into").symlink_to(built.root)
+    (tmp_path / "name").symlink_to(built.root / inside)
+    for command in (savepoint.create, savepoint.fork):
+        for place in (tmp_path / "into" / inside, tmp_path / "name"):
+            refused(ErrorKind.INVALID_ARGUMENT, command, built.root, place)
+        refused(ErrorKind.INVALID_ARGUMENT, command, tmp_path / "into", built.root / inside)
+    assert tree(built.root) == before
+
+
+def test_foreign_checkpoint(tmp_path: Path) -> None:
+    built = CheckpointBuilder(tmp_path / "check", provider="org.apache.spark.Other").build()
+    (built.root / layout.FORMAT_KEY).unlink()
+    refused(ErrorKind.FOREIGN_CHECKPOINT, lambda: savepoint.create(built.root, tmp_path / "saved"))
+
+
+DAMAGE: list[Callable[[bytes], bytes | None]] = [
+    lambda data: data[:-1],
+    lambda data: (
+        data[: len(data) // 2] + bytes([data[len(data) // 2] ^ 1]) + data[len(data) // 2 + 1 :]
+    ),
+    lambda data: data + b"x",
+    lambda data: None,
+]
+
+
+@pytest.mark.parametrize("change", DAMAGE, ids=["cut", "flipped", "longer", "missing"])
+def test_damaged_savepoint(
+    saved: Path, tmp_path: Path, change: Callable[[bytes], bytes | None]
+) -> None:
+    keys = list(tree(saved))
+    chosen = [
+        layout.SAVEPOINT_KEY,
+        "metadata",
+        *(next(k for k in keys if k.endswith(end)) for end in ("log", "est", "sst")),
+    ]
+    for key in chosen:
+        path = saved / key
+        data = path.read_bytes()
+        path.unlink()  # the checkpoint shares the file
+        changed = change(data)
+        if changed is not None:
+            path.write_bytes(changed)
+        missing_index = changed is None and key == layout.SAVEPOINT_KEY
+        kind = ErrorKind.NOT_A_SAVEPOINT if missing_index else ErrorKind.SAVEPOINT_DAMAGED
+        error = refused(kind, lambda: savepoint.restore(saved, tmp_path / "new"))
+        assert missing_index or key in str(error)
+        if key != layout.SAVEPOINT_KEY:
+            assert key in {problem.file for problem in savepoint.verify(saved).problems}
+        path.unlink(missing_ok=True)
+        path.write_bytes(data)
+    assert sorted(path.name for path in tmp_path.iterdir()) == ["check point", "saved"]
+
+
+def test_index_that_names_a_path_outside(saved: Path, tmp_path: Path) -> None:
+    path = saved / layout.SAVEPOINT_KEY
+    head, _, body = path.read_bytes().partition(b"\n")
+
+    def write(text: bytes, version: int = 1) -> None:
+        words = head.split()
+        words[2:] = [str(version).encode(), b"%08x" % zlib.crc32(text), str(len(text)).encode()]
+        path.write_bytes(b" ".join(words) + b"\n" + text)
+
+    for key in ("../outside", "/etc/passwd", "state/../../x"):
+        write(body.replace(b'"metadata"', json.dumps(key).encode()))
+        refused(ErrorKind.UNSAFE_PATH, lambda: savepoint.restore(saved, tmp_path / "new"))
+    write(body, version=2)
+    refused(ErrorKind.FORMAT_TOO_NEW, lambda: savepoint.restore(saved, tmp_path / "new"))
+    write(body.replace(b'"required_features":[]', b'"required_features":["x"]'))
+    refused(ErrorKind.FORMAT_TOO_NEW, lambda: savepoint.show(saved))
+    write(body.replace(b'"native"', b'"odd"'))
+    refused(ErrorKind.FORMAT_TOO_NEW, lambda: savepoint.restore(saved, tmp_path / "new"))
+    assert not (tmp_path / "new").exists()
+
+
+def test_index_round_trip(saved: Path) -> None:
+    index = savepoint.show(saved).index
+    assert decode_index(encode_index(index)) == index
+
+
+# ---- list, delete --------------------------------------------------------------------------------
+
+
+def test_list_and_delete(built: CheckpointBuilder, tmp_path: Path) -> None:
+    place = tmp_path / "savepoints"
+    for name, batch in (("b", 3), ("a", 4), ("c", 5)):
+        savepoint.create(built.root, place / name, batch=batch)
+    (place / "other").mkdir()
+    (place / "broken").mkdir()
+    (place / "broken" / layout.SAVEPOINT_KEY).write_bytes(b"rubbish")
+    names = [
+        Path(e.savepoint if isinstance(e, savepoint.SavepointView) else e[0]).name
+        for e in savepoint.list_savepoints(place)
+    ]
+    assert names == ["b", "a", "c", "broken"]
+    savepoint.restore(place / "a", tmp_path / "new")
+    (place / "a/mine.txt").write_text("not the savepoint's")
+    refused(ErrorKind.INVALID_ARGUMENT, lambda: savepoint.delete(place / "a"))
+    assert savepoint.verify(place / "a").ok
+    (place / "a/mine.txt").unlink()
+    savepoint.delete(place / "a", dry_run=True)
+    savepoint.delete(place / "a")
+    assert sorted(path.name for path in place.iterdir()) == ["b", "broken", "c", "other"]
+    for root in (built.root, tmp_path / "new"):
+        assert verify(LocalStorage(str(root)), "x").ok, "neither needs the savepoint"
+
+
+# ---- pins ----------------------------------------------------------------------------------------
+
+
+def test_pins(built: CheckpointBuilder) -> None:
+    assert pins.read_pins(built.storage, now_ms=0) == frozenset()
+    with pins.pinned(
+        built.storage, manifests=["state/0/0/3.manifest"], changelogs=["state/0/0/4.changelog"]
+    ) as key:
+        expires_ms = json.loads(built.storage.read(key))["expires_ms"]
+        both = {"state/0/0/3.manifest", "state/0/0/4.changelog"}
+        assert pins.read_pins(built.storage, now_ms=expires_ms) == both
+        # Of a process that was killed: collection waits for it no longer than its lease.
+        assert pins.read_pins(built.storage, now_ms=expires_ms + 1) == frozenset()
+        assert not list(built.storage.list(layout.PINS_PREFIX))
+    with pins.pinned(built.storage, manifests=[], changelogs=[], lease_ms=30) as key:
+        first = built.storage.read(key)
+        while built.storage.read(key) == first:  # renewed
+            pass
+    assert not list(built.storage.list(layout.PINS_PREFIX))
+
+
+def test_a_checkpoint_that_can_only_be_read(
+    built: CheckpointBuilder,
+    tmp_path: Path,
+    monkeypatch: pytest.MonkeyPatch,
+    caplog: pytest.LogCaptureFixture,
+) -> None:
+    put_bytes = LocalStorage.put_bytes
+
+    def denied(self: LocalStorage, key: str, data: bytes, *, if_absent: bool = False) -> None:
+        if self.root == str(built.root):
+            raise UnavailableError("denied", kind=ErrorKind.STORAGE_DENIED)
+        put_bytes(self, key, data, if_absent=if_absent)
+
+    monkeypatch.setattr(LocalStorage, "put_bytes", denied)
+    savepoint.create(built.root, tmp_path / "saved")
+    assert savepoint.verify(tmp_path / "saved").ok and "not pinned" in caplog.text
+
+
+# ---- kill -9 -------------------------------------------------------------------------------------
+
+
+def killed_at(step: int, action: Callable[[], object]) -> bool:
+    """Run `action` in a child that ends with SIGKILL at its `step`-th call that changes or opens
+    a file. Whether it got there.
+    """
+    pid = os.fork()
+    if pid == 0:  # pragma: no cover - the child does not report
+        count = 0
+
+        def hook(event: str, arguments: tuple[Any, ...]) -> None:
+            nonlocal count
+            if event in (
+                "open",
+                "os.link",
+                "os.rename",
+                "os.mkdir",
+                "os.remove",
+                "os.rmdir",
+                "os.listdir",
+                "os.scandir",
+            ):
+                count += 1
+                if count == step:
+                    os.kill(os.getpid(), signal.SIGKILL)
+
+        try:
+            sys.addaudithook(hook)
+            action()
+        except BaseException:
+            os._exit(3)
+        os._exit(0)
+    _, status = os.waitpid(pid, 0)
+    assert os.WIFSIGNALED(status) or os.WEXITSTATUS(status) == 0
+    return os.WIFSIGNALED(status)
+
+
+@pytest.mark.parametrize("what", ["create", "restore", "fork", "delete"])
+def test_killed_anywhere_leaves_nothing_or_a_whole(
+    template: CheckpointBuilder, tmp_path: Path, what: str
+) -> None:
+    seed = random.randrange(10**6)
+    print("seed", seed)
+    rng = random.Random(seed)
+    built = template.copy_to(tmp_path / "check")
+    saved, place = tmp_path / "saved", tmp_path / "places" / "place"
+    place.parent.mkdir()
+    savepoint.create(built.root, saved, link=False)
+    before = {
+        key: data
+        for key, data in tree(tmp_path).items()
+        if not key.startswith("check/millpond/pins")
+    }
+    actions: dict[str, Callable[[], object]] = {
+        "create": lambda: savepoint.create(built.root, place),
+        "restore": lambda: savepoint.restore(saved, place),
+        "fork": lambda: savepoint.fork(built.root, place),
+        "delete": lambda: savepoint.delete(place),
+    }
+    step, stride, wholes = rng.randrange(1, 6), 12, 0
+    while True:
+        if what == "delete" and not place.exists():
+            savepoint.create(built.root, place)
+        reached = killed_at(step, actions[what])
+        if place.exists():
+            wholes += 1
+            good = (
+                savepoint.verify(place)
+                if what in ("create", "delete")
+                else verify(LocalStorage(str(place)), "x")
+            )
+            assert good.ok
+            if what != "delete":
+                shutil.rmtree(place)
+        if not reached:
+            break
+        step += rng.randrange(1, stride)
+    assert wholes or what == "delete"
+    after = tree(tmp_path)
+    left = {key for key in after if key not in before}
+    assert {key: after[key] for key in before} == before, "the source is untouched"
+    assert all(
+        key.startswith(("places/.place.staging-", "check/millpond/pins/")) for key in left
+    ), left
+    actions["create"]()
+    assert [path.name for path in place.parent.iterdir()] == ["place"], (
+        "what killed ones left is removed"
+    )

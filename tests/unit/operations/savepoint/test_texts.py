@@ -1,0 +1,118 @@
+"""Spark's logs as savepoints change them, and logs of file sources cut at an entry."""
+
+from __future__ import annotations
+
+import json
+
+import pytest
+
+from millpond.errors import ErrorKind, FormatError, UnsupportedError
+from millpond.spark import saved_logs, source_logs
+from millpond.spark.metadata import parse_offsets
+
+
+def line(batch: int) -> str:
+    return json.dumps(
+        {"path": f"file:///in/{batch}", "timestamp": batch, "batchId": batch}, separators=(",", ":")
+    )
+
+
+def log(last: int, *, keep_from: int = 0, interval: int = 10) -> dict[str, bytes]:
+    """A log of which Spark deleted what lies below `keep_from`."""
+    files = {}
+    for entry in range(keep_from, last + 1):
+        if (entry + 1) % interval == 0:
+            files[f"{entry}.compact"] = "\n".join(["v1", *map(line, range(entry + 1))]).encode()
+        else:
+            files[str(entry)] = f"v1\n{line(entry)}".encode()
+    return files
+
+
+@pytest.mark.parametrize("interval", [10, 3])
+@pytest.mark.parametrize("last", [0, 3, 8, 9, 10, 15, 19, 20, 28, 29, 31])
+@pytest.mark.parametrize("keep_from", [0, 9, 12, 25, 29])
+def test_cut_is_as_if_it_ended_there(last: int, keep_from: int, interval: int) -> None:
+    """Whether Spark has deleted what a later compact file covers, or not."""
+    files = log(35, keep_from=keep_from, interval=interval)
+    cut = source_logs.cut(files, last, files.__getitem__)
+    assert cut is not None
+    content = {name: files[name] if text is None else text for name, text in cut.items()}
+    whole = log(last, interval=interval)
+    first = (last + 1) // interval * interval - 1
+    assert content == {
+        name: text for name, text in whole.items() if int(name.removesuffix(".compact")) >= first
+    }
+
+
+def test_log_that_cannot_be_cut() -> None:
+    files = log(8, keep_from=5)
+    assert source_logs.cut(files, 7, files.__getitem__) is None
+    with pytest.raises(FormatError) as caught:
+        source_logs.cut(["9.compact"], 7, lambda name: b"v1\n{")
+    assert caught.value.kind is ErrorKind.FORMAT_DAMAGED
+
+
+def test_other_names_are_passed_over() -> None:
+    files = {**log(3), ".3.crc": b"", "x.compact": b"", "4.tmp": b""}
+    assert source_logs.cut(files, 3, files.__getitem__) == dict.fromkeys(["0", "1", "2", "3"])
+
+
+OFFSETS = 'v1\n{"batchWatermarkMs":1,"batchTimestampMs":2,"conf":{"a":"b"}}\n{"logOffset":7}\n42\n-'
+
+
+def test_source_log_offset() -> None:
+    entry = parse_offsets(OFFSETS, 3)
+    assert [saved_logs.source_log_offset(entry, source) for source in range(4)] == [
+        7,
+        None,
+        None,
+        None,
+    ]
+    named = parse_offsets('v2\n{"conf":{}}\n0:{"logOffset":9}\n-', 3)
+    assert [saved_logs.source_log_offset(named, source) for source in range(2)] == [9, None]
+
+
+def test_with_offsets() -> None:
+    head, named = (
+        OFFSETS.encode().split(b"\n")[:2],
+        b'v2\n{"conf":{}}\nclicks:{"logOffset":9}\n1:5\n-',
+    )
+    assert saved_logs.with_offsets(OFFSETS.encode(), {}) == b"\n".join([*head, b"-", b"-", b"-"])
+    assert saved_logs.with_offsets(OFFSETS.encode(), {1: '{"a":{"0":1}}'}) == b"\n".join(
+        [*head, b"-", b'{"a":{"0":1}}', b"-"]
+    )
+    assert saved_logs.with_offsets(named, {}) == b'v2\n{"conf":{}}\nclicks:-\n1:-\n-'
+    with pytest.raises(UnsupportedError, match="clicks"):
+        saved_logs.with_offsets(named, {1: "6"})
+    numbered = b'v2\n{"conf":{}}\n0:{"a":1}\n1:5'
+    assert saved_logs.with_offsets(numbered, {1: "6"}) == b'v2\n{"conf":{}}\n0:-\n1:6'
+
+
+def test_commit_with_operators() -> None:
+    plain = b'v1\n{"nextBatchWatermarkMs":5}'
+    assert saved_logs.commit_with_operators(plain, {}, name="x") == plain
+    text = b'v2\n{"nextBatchWatermarkMs":5,"stateUniqueIds":{"0":[["a"]],"1":[["b","c"]]}}'
+    assert saved_logs.commit_with_operators(text, {0: 0, 1: 1}, name="x") == text
+    changed = saved_logs.commit_with_operators(text, {1: 4}, name="x")
+    assert changed == b'v2\n{"nextBatchWatermarkMs":5,"stateUniqueIds":{"4":[["b","c"]]}}'
+    with pytest.raises(FormatError, match="x: damaged"):
+        saved_logs.commit_with_operators(b"v2\n{", {}, name="x")
+
+
+def test_operator_metadata() -> None:
+    path = "file:/a b/state/0/_stateSchema/default/0_1"
+    body = {
+        "operatorInfo": {"operatorId": 0, "operatorName": "x"},
+        "stateStoreInfo": [
+            {"storeName": "default", "numPartitions": 2, "stateSchemaFilePaths": [path]}
+        ],
+        "operatorPropertiesJson": "{}",
+    }
+    text = b"v2\n" + json.dumps(body).encode()
+    assert saved_logs.schema_paths(text, name="x") == [path]
+    changed = saved_logs.operator_metadata(text, 3, lambda p: p.replace("/a b", "/c"), name="x")
+    parsed = json.loads(changed.partition(b"\n")[2])
+    assert parsed["operatorInfo"]["operatorId"] == 3
+    assert parsed["stateStoreInfo"][0]["stateSchemaFilePaths"] == [
+        "file:/c/state/0/_stateSchema/default/0_1"
+    ]

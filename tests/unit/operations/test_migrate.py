@@ -1,0 +1,198 @@
+"""Adopting and releasing, as far as no JVM is needed: what is asked of it, what Spark's logs say
+afterwards, what is refused.
+"""
+
+from __future__ import annotations
+
+import json
+import shutil
+import sys
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+import millpond
+from millpond.cli.main import main
+from millpond.errors import ErrorKind, FormatError, InternalError, MillpondError, UnsupportedError
+from millpond.format import layout
+from millpond.operations.migrate import jvm, plan
+from millpond.operations.migrate.plan import HDFS, MILLPOND, PROVIDERS, ROCKSDB, Side
+from millpond.query.from_checkpoint import spark_image
+from millpond.query.image import Image
+from millpond.storage import open_storage
+from tests.checkpoints import CheckpointBuilder
+from tests.row_checkpoints import RowsBuilder
+
+
+def foreign(
+    root: Path, *, provider: str = PROVIDERS[ROCKSDB], spark_format: int = 1
+) -> CheckpointBuilder:
+    """A Spark checkpoint of another provider: its logs, and files of state that nobody here
+    reads.
+    """
+    builder = RowsBuilder(root, provider=provider, spark_format=spark_format)
+    builder.spark_logs(4)
+    shutil.rmtree(root / layout.MILLPOND_DIR)
+    for partition in range(builder.partitions):
+        (root / f"state/0/{partition}").mkdir(exist_ok=True)
+        (root / f"state/0/{partition}/4.zip").write_bytes(b"")
+    return builder
+
+
+def image_of(builder: CheckpointBuilder) -> Image:
+    return spark_image(open_storage(str(builder.root)), str(builder.root))
+
+
+def tree(root: Path) -> dict[str, bytes]:
+    return {
+        str(path.relative_to(root)): path.read_bytes() for path in root.rglob("*") if path.is_file()
+    }
+
+
+def test_request_names_every_store_at_its_version(tmp_path: Path) -> None:
+    builder = foreign(tmp_path / "old", spark_format=2)
+    image = image_of(builder)
+    asked = plan.request(
+        image,
+        Side(provider=PROVIDERS[ROCKSDB], root=str(builder.root), conf={}),
+        Side(provider=MILLPOND, root=str(tmp_path / "new"), conf={"a": "b"}),
+        threads=2,
+        spark_conf={},
+    )
+    assert [(s["operator"], s["partition"], s["store"], s["version"]) for s in asked["stores"]] == [
+        (0, 0, "default", 4),
+        (0, 1, "default", 4),
+    ]
+    assert [s["id"] for s in asked["stores"]] == [store.id for store in image.operators[0].stores]
+    assert asked["source"]["root"] == f"file:{builder.root}/state" and asked["source"]["load_empty"]
+    assert asked["target"]["conf"] == {"a": "b"}
+    (family,) = asked["stores"][0]["families"]
+    assert json.loads(family["key"])["fields"][0]["name"] == "k" and not family["multi"]
+    assert "spark.sql.streaming.stateStore.providerClass" not in asked["conf"]
+
+
+@pytest.mark.parametrize(
+    ("provider", "version"), [(PROVIDERS[ROCKSDB], "v2"), (PROVIDERS[HDFS], "v1")]
+)
+def test_logs_of_the_new_query(tmp_path: Path, provider: str, version: str) -> None:
+    image = image_of(RowsBuilder(tmp_path / "old", spark_format=2).build(4, snapshots=()))
+    ids = {(0, partition, "default"): f"new-{partition}" for partition in range(2)}
+    moved = plan.image_for(image, provider, ids)
+    assert layout.FORMAT_KEY not in moved.texts
+    for batch in (2, 3):
+        conf = json.loads(moved.texts[layout.offsets_key(batch)].split(b"\n")[1])["conf"]
+        assert conf["spark.sql.streaming.stateStore.providerClass"] == provider
+        assert conf["spark.sql.shuffle.partitions"] == "2"
+    head, body = moved.texts[layout.commits_key(3)].decode().split("\n")
+    assert head == version
+    expected = {"0": [["new-0"], ["new-1"]]} if version == "v2" else None
+    assert json.loads(body).get("stateUniqueIds") == expected
+    assert [key for key in moved.texts if key.startswith("state/")] == [
+        key for key in image.texts if key.startswith("state/")
+    ]
+
+
+def test_a_dry_run_writes_nothing(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    builder = foreign(tmp_path / "old")
+    before = tree(tmp_path)
+    assert main(["adopt", str(builder.root), str(tmp_path / "new"), "--dry-run", "--json"]) == 0
+    report = json.loads(capsys.readouterr().out)
+    assert (report["provider_before"], report["provider"], report["batch"]) == (
+        ROCKSDB,
+        MILLPOND,
+        3,
+    )
+    assert (report["rows"], report["stores"], report["dry_run"]) == (-1, 2, True)
+    assert tree(tmp_path) == before
+
+
+def test_json_is_what_the_guide_lists(
+    tmp_path: Path, repository: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    builder = RowsBuilder(tmp_path / "job").build()
+    arguments = [
+        "release",
+        str(builder.root),
+        str(tmp_path / "back"),
+        "--provider",
+        "hdfs",
+        "--dry-run",
+        "--json",
+    ]
+    assert main(arguments) == 0
+    fields = set(json.loads(capsys.readouterr().out))
+    guide = (repository / "docs/guides/migrating.md").read_text()
+    assert [field for field in sorted(fields) if f"`{field}`" not in guide] == []
+
+
+@pytest.mark.parametrize(
+    ("provider", "kind", "says"),
+    [
+        (MILLPOND, ErrorKind.INVALID_ARGUMENT, "in Millpond already"),
+        ("com.example.Provider", ErrorKind.UNSUPPORTED, "com.example.Provider"),
+    ],
+)
+def test_what_cannot_be_adopted(tmp_path: Path, provider: str, kind: ErrorKind, says: str) -> None:
+    builder = foreign(tmp_path / "old", provider=provider)
+    before = tree(tmp_path)
+    with pytest.raises(MillpondError, match=says) as error:
+        millpond.adopt(builder.root, tmp_path / "new")
+    assert error.value.kind is kind
+    assert tree(tmp_path) == before
+
+
+def test_bad_input(tmp_path: Path) -> None:
+    builder = foreign(tmp_path / "old")
+    used = tmp_path / "used"
+    used.mkdir()
+    (used / "file").write_text("mine")
+    calls: list[tuple[dict[str, Any], ErrorKind]] = [
+        ({"checkpoint": builder.root, "new_checkpoint": used}, ErrorKind.TARGET_NOT_EMPTY),
+        (
+            {"checkpoint": builder.root, "new_checkpoint": builder.root / "in"},
+            ErrorKind.INVALID_ARGUMENT,
+        ),
+        (
+            {"checkpoint": tmp_path / "none", "new_checkpoint": tmp_path / "new"},
+            ErrorKind.NOT_A_CHECKPOINT,
+        ),
+        (
+            {"checkpoint": builder.root, "new_checkpoint": tmp_path / "new", "batch": 9},
+            ErrorKind.BATCH_NOT_COMMITTED,
+        ),
+    ]
+    before = tree(tmp_path)
+    for arguments, kind in calls:
+        with pytest.raises(MillpondError) as error:
+            millpond.adopt(**arguments)
+        assert error.value.kind is kind
+    with pytest.raises(UnsupportedError) as foreign_one:
+        millpond.release(builder.root, tmp_path / "new", provider=ROCKSDB)
+    assert foreign_one.value.kind is ErrorKind.FOREIGN_CHECKPOINT
+    with pytest.raises(MillpondError, match="neither"):
+        millpond.release(builder.root, tmp_path / "new", provider="redis")
+    assert tree(tmp_path) == before
+
+
+@pytest.mark.parametrize(
+    ("line", "cls", "says"),
+    [
+        ({"kind": "CHANGELOG_DAMAGED", "message": "[MILLPOND_CHANGELOG_DAMAGED] it is. Hint: x", "hint": "y"}, FormatError, "^it is.$"),
+        ({"condition": "CANNOT_LOAD_STATE_STORE.CANNOT_READ_DELTA_FILE_NOT_EXISTS", "message": "gone"}, FormatError, "gone"),
+        ({"message": "NullPointerException: null"}, InternalError, "NullPointerException"),
+    ],
+)  # fmt: skip
+def test_errors_of_the_jvm(line: dict[str, str], cls: type[MillpondError], says: str) -> None:
+    answer = json.dumps({"error": line})
+    with pytest.raises(cls, match=says):
+        list(jvm.answers([sys.executable, "-c", f"print('{{}}'); print({answer!r}); input()"], {}))
+
+
+def test_a_jvm_that_dies(tmp_path: Path) -> None:
+    with pytest.raises(InternalError, match=r"exit code 7.*no room"):
+        list(
+            jvm.answers(
+                [sys.executable, "-c", "import sys; sys.stderr.write('no room'); sys.exit(7)"], {}
+            )
+        )
