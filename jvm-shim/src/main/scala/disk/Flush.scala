@@ -239,7 +239,7 @@ private[millpond] final class Flush(disk: DiskTier, workDir: File, mostBytes: Lo
 }
 
 private[millpond] object Flush {
-  private val MostBytes = 32L << 20
+  private val MostBytes = 64L << 20
   private val LeastBytes = 1L << 20
   // memory of a record beside its block: its position, and its place in the order
   private val RecordBytes = 36L
@@ -250,7 +250,7 @@ private[millpond] object Flush {
   /** How much all flushes together may gather. It lies in the heap, and the budget follows
     * the heap's size. */
   def mostBytes(budget: MemoryBudget): Long =
-    math.max(LeastBytes, math.min(MostBytes, budget.limitBytes / 8))
+    math.max(LeastBytes, math.min(MostBytes, budget.limitBytes / 4))
   private def share(mostBytes: Long): Long =
     Seams.stretch("flush.gather", mostBytes / math.max(1, running.get))
 }
