@@ -45,8 +45,8 @@ MUTANTS: tuple[Mutant, ...] = (
         (
             (
                 _SHIM + "memory/Table.scala",
-                "(old == 0L && is(now, Blind))",
-                "(old == 0L && !complete)",
+                "if (old == 0L) is(now, Blind) else",
+                "if (old == 0L) !complete else",
             ),
         ),
         again=True,

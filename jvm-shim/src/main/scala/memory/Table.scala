@@ -182,14 +182,19 @@ final class Table(budget: MemoryBudget, shape: TableShape) {
     * knew. What memory learned since is about the record, not about the disk tier. */
   def change(i: Int, merges: Boolean): Byte = {
     val now = touched.current(i)
-    val old = touched.old(i)
-    val was = old != 0L && isPresent(old)
-    if (!isPresent(now)) { if (was || (old == 0L && is(now, Blind))) Op.Delete else 0 }
-    // as before the batch
-    else if (was && is(now, Rewritten) && hasValue(old, null, valueAddress(now), valueLength(now)))
-      0
-    else if (merges && was && is(now, Appended)) Op.Merge
-    else Op.Put
+    if (!isPresent(now)) {
+      val old = touched.old(i)
+      if (if (old == 0L) is(now, Blind) else isPresent(old)) Op.Delete else 0
+    } else if (!is(now, Rewritten) && !(merges && is(now, Appended)))
+      Op.Put // most records end here; nobody read the old one, and the processor's cache lacks it
+    else {
+      val old = touched.old(i)
+      val was = old != 0L && isPresent(old)
+      // as before the batch
+      if (was && is(now, Rewritten) && hasValue(old, null, valueAddress(now), valueLength(now))) 0
+      else if (was && merges && is(now, Appended)) Op.Merge
+      else Op.Put
+    }
   }
 
   /** Bring the records `from` until `until` of the touch list into the processor's cache. The
