@@ -150,13 +150,8 @@ MUTANTS: tuple[Mutant, ...] = (
         (
             (
                 _SHIM + "engine/Replay.scala",
-                'if (known == null || known.id != f.get("id").asInt)\n',
-                "if (known == null)\n",
-            ),
-            (
-                _SHIM + "engine/Replay.scala",
-                'if (known != null && known.id != f.get("id").asInt) {',
-                "if (known != null && known.id < 0) {",
+                "known.name == name && known.id != id",
+                "known.name == name && known.id < 0",
             ),
         ),
         again=True,
@@ -166,8 +161,8 @@ MUTANTS: tuple[Mutant, ...] = (
         (
             (
                 _SHIM + "engine/Snapshots.scala",
-                "BatchLog.describeFamilies(engine, f, asOf = engine.flushed)",
-                "BatchLog.describeFamilies(engine, f)",
+                "describeFamilies(engine.families, families, asOf = now.flushed.version)",
+                "describeFamilies(engine.families, families)",
             ),
         ),
         again=True,
@@ -242,8 +237,8 @@ MUTANTS: tuple[Mutant, ...] = (
         (
             (
                 _SHIM + "engine/Replay.scala",
-                "engine.rows.replayMerge(f, slot, block, at, length, hash, found, valueAt,",
-                "for (_ <- 1 to 2) engine.rows.replayMerge(f, slot, block, at, length, hash,\n"
+                "        rows.replayMerge(f, slot, block, at, length, hash, found, valueAt,",
+                "        for (_ <- 1 to 2) rows.replayMerge(f, slot, block, at, length, hash,\n"
                 "          f.table.find(block, at, length, hash), valueAt,",
             ),
         ),
@@ -254,7 +249,7 @@ MUTANTS: tuple[Mutant, ...] = (
             (
                 _SHIM + "engine/StoreEngine.scala",
                 "      families.values.forEach(_.table.rollback())\n",
-                "      families.values.asScala.drop(1).foreach(_.table.rollback())\n",
+                "      families.all.drop(1).foreach(_.table.rollback())\n",
             ),
         ),
     ),
@@ -262,9 +257,9 @@ MUTANTS: tuple[Mutant, ...] = (
         "the key count is not taken back with the version",
         (
             (
-                _SHIM + "engine/StoreEngine.scala",
-                "      keys = keysDetached\n",
-                "      if (keysDetached == null) keys = keysDetached\n",
+                _SHIM + "engine/Committed.scala",
+                "keys = keysBefore.get,",
+                "keys = keys,",
             ),
         ),
     ),
@@ -273,7 +268,7 @@ MUTANTS: tuple[Mutant, ...] = (
         (
             (
                 _SHIM + "engine/Pressure.scala",
-                "f.table.evict(left, engine.flushed.toInt)",
+                "f.table.evict(left, flushed)",
                 "f.table.evict(left, Int.MaxValue)",
             ),
         ),
@@ -283,11 +278,8 @@ MUTANTS: tuple[Mutant, ...] = (
         (
             (
                 _SHIM + "engine/Snapshots.scala",
-                (
-                    "(engine.anchor, engine.anchorKeys, engine.pending.filter(_.version <="
-                    " engine.anchor))"
-                ),
-                "(engine.version, engine.keys, engine.pending)",
+                "(now.anchor, now.pending.filter(_.version <= now.anchor.version))",
+                "(Point(now.version, now.id, now.keys), now.pending)",
             ),
         ),
     ),
@@ -296,8 +288,8 @@ MUTANTS: tuple[Mutant, ...] = (
         (
             (
                 _SHIM + "engine/StoreEngine.scala",
-                "version == wanted + 1 && spilledVersion <= wanted && detachable",
-                "version == wanted + 1 && detachable",
+                "version == wanted + 1 && pressure.spilledVersion <= wanted && now",
+                "version == wanted + 1 && now",
             ),
         ),
     ),

@@ -87,7 +87,7 @@ private[engine] final class BatchLog(engine: StoreEngine) {
       case e: java.io.IOException
         if file.toPath.startsWith(engine.context.localDir.toPath) &&
           !file.getParentFile.isDirectory =>
-        engine.stale = true
+        engine.status.outdated()
         throw MillpondError.of("LOCAL_FILES_LOST",
           s"the folder of the changelog $file was deleted.", cause = e)
       case e: java.io.IOException => throw cannotWrite(file, e)
@@ -120,18 +120,18 @@ private[engine] final class BatchLog(engine: StoreEngine) {
   }
 
   private def header(version: Long, id: String): ObjectNode = {
-    val base = engine.version
+    val base = engine.committed
     val header = Json.obj().put("version", version).put("id", id)
-      .put("lineage_base", if (engine.emptyBase) base else engine.lineageBase)
+      .put("lineage_base", if (base.emptyBase) base.version else base.lineageBase)
     val ids = header.putArray("lineage")
-    if (engine.emptyBase) ids.add("") else engine.lineage.foreach(ids.add)
-    header.put("empty_base", engine.emptyBase).put("run_id", engine.context.runId)
+    if (base.emptyBase) ids.add("") else base.lineage.foreach(ids.add)
+    header.put("empty_base", base.emptyBase).put("run_id", engine.context.runId)
     val store = engine.context.storeId
     header.putObject("store").put("operator", store.operatorId).put("partition", store.partitionId)
       .put("name", store.storeName)
     engine.layout.describe(header.putObject("key_groups"))
-    describeFamilies(engine, header)
-    engine.keys.describe(header)
+    describeFamilies(engine.families, header)
+    engine.batch.keys.describe(header)
     header.put("created_by", s"millpond ${BuildInfo.millpondVersion}")
   }
 }
@@ -148,9 +148,9 @@ private[engine] object BatchLog {
   /** @param asOf lists the families of this committed version; by default, those
     * of the running batch */
   def describeFamilies(
-      engine: StoreEngine, target: ObjectNode, asOf: Long = Family.Uncommitted): Unit = {
+      families: Families, target: ObjectNode, asOf: Long = Family.Uncommitted): Unit = {
     val list = target.putArray("column_families")
-    engine.families.values.forEach(f =>
+    families.values.forEach(f =>
       if (f.createdAt <= asOf && (f.exists || f.table.touchedCount > 0)) {
         val one = list.addObject().put("name", f.name).put("id", f.id).put("kind", f.kind.name)
           .put("internal", f.shape.internal)

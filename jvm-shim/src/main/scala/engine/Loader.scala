@@ -29,8 +29,7 @@ private[millpond] object Loader extends Logging {
     while (!loaded) {
       val (generation, excluded) = held(engine, session) {
         engine.unload()
-        engine.generation += 1
-        (engine.generation, engine.excludedManifests.toSeq)
+        (engine.status.beginLoad(), engine.manifests.excluded)
       }
       LocalDirs.delete(new File(engine.context.localDir, s"g${generation - 2}"))
       // `close` may have deleted its parent
@@ -50,11 +49,12 @@ private[millpond] object Loader extends Logging {
           }
         catch {
           // no other snapshot serves: the next try may choose among all again
-          case NonFatal(e) => engine.synchronized(engine.excludedManifests.clear()); throw e
+          case NonFatal(e) => engine.synchronized(engine.manifests.trustAll()); throw e
         }
       Seams.at("load.opened")
       loaded = held(engine, session) {
-        if (engine.generation != generation) throw MillpondError.storeClosed(engine.context.label)
+        if (engine.status.generation != generation)
+          throw MillpondError.storeClosed(engine.context.label)
         val done = attempt(engine, plan, version, loadEmpty, register, surprises)
         if (done) finish(engine, start)
         done
@@ -67,16 +67,15 @@ private[millpond] object Loader extends Logging {
     engine.diskLock.during {
       engine.synchronized {
         engine.checkHeld(session)
-        if (engine.closed) throw MillpondError.storeClosed(engine.context.label)
+        if (engine.status.isClosed) throw MillpondError.storeClosed(engine.context.label)
         work
       }
     }
 
   private def finish(engine: StoreEngine, start: Long): Unit = {
-    engine.loaded = true
-    engine.stale = false
+    engine.status.loadDone()
     engine.metrics.restored(System.nanoTime - start)
-    if (engine.disk != null && !engine.isHeap && engine.context.options.boolean("restore.warmUp"))
+    if (engine.tier.isOpen && engine.context.options.boolean("restore.warmUp"))
       engine.warmUp.start()
   }
 
@@ -89,66 +88,26 @@ private[millpond] object Loader extends Logging {
     * replaced a second try. */
   private def attempt(engine: StoreEngine, plan: JsonNode, version: Long, loadEmpty: Boolean,
       register: JsonNode => Unit, surprises: mutable.Set[String]): Boolean = {
-    engine.isHeap = plan.get("backend").asText == "heap"
+    val isHeap = plan.get("backend").asText == "heap"
     val rule = plan.get("partition_key")
-    val unscalable = if (rule.get("kind").asText == "unknown")
-      Some(rule.path("reason").asText("the partition key of this operator is not known"))
-    else None
-    val partition = engine.context.storeId.partitionId
-    engine.layout =
-      new StoreLayout(KeyGroups(plan.get("max_parallelism").asInt, plan.get("base").asInt),
-        plan.get("partitions").asInt, partition, plan.get("staging_dir").asText, unscalable)
-    engine.layout.mark(plan.path("misplaced").asText(""))
-    engine.version = version
-    engine.emptyBase = loadEmpty
-    engine.emptyAt = if (loadEmpty) version else -1L
-    engine.composed = false
-    engine.keys = KeyCount.empty(engine.layout)
-    engine.rows.resetReads()
-    engine.flushed = 0L
-    engine.flushedKeys = engine.keys
-    engine.lastSnapshot = None
-    engine.manifestInUse = null
-    engine.pending = Vector.empty
-    engine.lineage.clear()
-    val replay = new Replay(engine)
-    val db = plan.get("db")
-    if (db != null && !db.isNull) {
-      engine.manifestInUse = db.get("manifest").asText
-      val snapshotVersion = db.get("version").asLong
-      engine.flushed = snapshotVersion
-      try {
-        engine.composed = db.has("sources")
-        if (engine.composed) EngineTier.compose(engine, db)
-        else {
-          engine.diskDir = new File(db.get("dir").asText)
-          engine.openDisk()
-        }
-        replay.addFamilies(db, snapshotVersion, onDisk = true)
-        if (engine.isHeap) {
-          engine.warmUp.loadAll()
-          EngineTier.settle(engine, () => ())
-          engine.closeDisk()
-        }
-        if (engine.composed) replay.foreign(Composer.changelogs(db), snapshotVersion)
-        engine.keys = KeyCount.of(engine.layout, db)
-        if (engine.composed && !engine.keys.isKnown && engine.exactKeys)
-          engine.keys = EngineTier.count(engine)
-      } catch {
-        case e: MillpondException
-          if e.kind == "LOCAL_FILES_LOST" && surprises.add(engine.manifestInUse) =>
-          logWarning(s"store ${engine.context.label} is laid out once more: ${e.getMessage}")
-          return false
-        case e: MillpondException
-          if (Damage(e.kind) || e.kind == "LOCAL_FILES_LOST") &&
-            engine.excludedManifests.add(engine.manifestInUse) =>
-          logWarning(
-            s"store ${engine.context.label}: snapshot ${engine.manifestInUse} cannot be used, " +
-              s"the load tries an older one: ${e.getMessage}")
-          return false
-      }
-      engine.flushedKeys = engine.keys
-      engine.lastSnapshot = Some(snapshotVersion -> db.get("id").asText)
+    val layout = layoutOf(plan, rule, engine.context.storeId.partitionId)
+    engine.beginAs(layout, isHeap)
+    val db = Option(plan.get("db")).filterNot(_.isNull)
+    engine.manifests.use(db.map(_.get("manifest").asText))
+    val replay = new Replay(engine.context, layout, engine.families, engine.rows, engine.tier,
+      engine.budget, limited = !isHeap)
+    def manifest: String = engine.manifests.inUse.get
+    try db.foreach(bringSnapshot(engine, replay, _, layout))
+    catch {
+      case e: MillpondException if e.kind == "LOCAL_FILES_LOST" && surprises.add(manifest) =>
+        logWarning(s"store ${engine.context.label}: the agent lays out its files again: " +
+          e.getMessage)
+        return false
+      case e: MillpondException
+        if (Damage(e.kind) || e.kind == "LOCAL_FILES_LOST") && engine.manifests.exclude() =>
+        logWarning(s"store ${engine.context.label}: snapshot $manifest cannot be used, the load " +
+          s"tries an older one: ${e.getMessage}")
+        return false
     }
     try replay.run(plan.get("changelogs"))
     catch {
@@ -156,13 +115,55 @@ private[millpond] object Loader extends Logging {
         logInfo(s"store ${engine.context.label} is loaded again: ${e.getMessage}")
         return false
     }
-    engine.lineageBase = plan.get("lineage_base").asLong
-    engine.lineage ++= plan.get("lineage").elements.asScala.map(_.asText)
-    engine.anchor = version
-    engine.anchorId = engine.id
-    engine.anchorKeys = engine.keys
+    val lineage = plan.get("lineage").elements.asScala.map(_.asText).toVector
+    engine.loaded(Committed(
+        version = version,
+        lineageBase = plan.get("lineage_base").asLong,
+        lineage = lineage,
+        keys = replay.keys,
+        keysBefore = None,
+        pending = replay.pending,
+        anchor = Point(version, lineage.lastOption.getOrElse(""), replay.keys),
+        flushed = replay.flushed,
+        snapshot = db.map(d => d.get("version").asLong -> d.get("id").asText),
+        composed = db.exists(_.has("sources")),
+        emptyBase = loadEmpty,
+        emptyAt = if (loadEmpty) version else -1L
+      ))
     register(rule)
     engine.metrics.restoreBytes += plan.path("restore_bytes").asLong(0)
     true
+  }
+
+  private def layoutOf(plan: JsonNode, rule: JsonNode, partition: Int): StoreLayout = {
+    val unscalable = if (rule.get("kind").asText == "unknown")
+      Some(rule.path("reason").asText("the partition key of this operator is not known"))
+    else None
+    val layout =
+      new StoreLayout(KeyGroups(plan.get("max_parallelism").asInt, plan.get("base").asInt),
+        plan.get("partitions").asInt, partition, plan.get("staging_dir").asText, unscalable)
+    layout.mark(plan.path("misplaced").asText(""))
+    layout
+  }
+
+  /** Open the disk tier with the SSTs of a snapshot.
+    * @param db its part of the restore plan */
+  private def bringSnapshot(
+      engine: StoreEngine, replay: Replay, db: JsonNode, layout: StoreLayout): Unit = {
+    val version = db.get("version").asLong
+    val composed = db.has("sources")
+    val tier = engine.tier
+    replay.begin(version, db.get("id").asText)
+    if (composed) tier.compose(db) else tier.openAt(new File(db.get("dir").asText))
+    replay.addFamilies(db, version, onDisk = true)
+    if (engine.isHeap) {
+      engine.warmUp.loadAll(() => engine.pressure.refuse())
+      tier.settle()
+      tier.close()
+    }
+    if (composed) replay.foreign(Composer.changelogs(db), version)
+    val keys = KeyCount.of(layout, db)
+    replay.count(
+      if (composed && !keys.isKnown && engine.exactKeys) tier.count(layout) else keys)
   }
 }

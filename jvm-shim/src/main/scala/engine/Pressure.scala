@@ -6,86 +6,105 @@ import org.apache.spark.sql.millpond.base.MillpondError
   * its share. The store first drops rows that the disk tier has, the least recently used ones
   * first. If the running batch itself is too large, the store spills it to the disk tier and goes
   * on with empty tables. */
-private[engine] object Pressure {
-  // an eviction frees a sixteenth of the share, so that not every write must evict
-  private val Headroom = 16
+private[engine] final class Pressure(engine: StoreEngine) {
+  import Pressure._
+  import engine.{batch, budget, families}
 
-  /** Between batches: `engine` has just begun one and written nothing. */
-  def atBegin(engine: StoreEngine): Unit = {
-    val share = engine.budget.fairShareBytes
+  private var nothingToEvict = false // until the next flush
+  private var spilled = 0L
+
+  /** A version of which the disk tier holds a part, although it may not be committed yet. */
+  def spilledVersion: Long = spilled
+
+  /** The disk tier has more rows: memory may drop them. */
+  def flushed(): Unit = {
+    check()
+    nothingToEvict = false
+  }
+
+  /** Memory and disk tier are empty. */
+  def reset(): Unit = {
+    flushed()
+    spilled = 0L
+  }
+
+  /** Between batches: `engine` has just begun one and written nothing. Callers hold no lock. */
+  def atBegin(): Unit = if (budget.isExceeded) {
+    val share = budget.fairShareBytes
     if (engine.usedBytes > share) {
       if (engine.isHeap) {
-        engine.synchronized(rebuild(engine, Long.MaxValue)) // gives back what an aborted batch took
-        refuse(engine)
-      } else if (engine.dirtyBytes > share / 4) engine.diskLock.during(Snapshots.flush(engine))
+        engine.synchronized(rebuild(Long.MaxValue)) // gives back what an aborted batch took
+        refuse()
+      } else if (engine.dirtyBytes > share / 4) engine.diskLock.during(engine.snapshots.flush())
       if (!engine.isHeap) engine.synchronized {
         // a table uses freed records again; only a new table gives memory back to the system
-        if (engine.usedBytes > share + share / 4) rebuild(engine, share / 2)
-        else evict(engine, share)
+        if (families.usedBytes > share + share / 4) rebuild(share / 2)
+        else evict(share)
       }
     }
   }
 
-  /** Whether a row that was read from the disk tier may be kept. The engine's monitor is held. */
-  def admits(engine: StoreEngine): Boolean = !engine.budget.isExceeded || {
-    val share = engine.budget.fairShareBytes
-    if (engine.liveBytes > share) evict(engine, share)
-    engine.liveBytes <= share
+  /** Whether a row that was read from the disk tier may be kept. Callers hold the monitor. */
+  def admits(): Boolean = !budget.isExceeded || {
+    val share = budget.fairShareBytes
+    if (families.liveBytes > share) evict(share)
+    families.liveBytes <= share
   }
 
   /** After a write of a running batch. Callers hold no lock. */
-  def afterWrite(engine: StoreEngine): Unit = {
-    val share = engine.budget.fairShareBytes
-    if (engine.synchronized(mustSpill(engine, share))) engine.diskLock.during {
+  def afterWrite(): Unit = {
+    val share = budget.fairShareBytes
+    if (engine.synchronized(mustSpill(share))) engine.diskLock.during {
       // afterwards committed rows can be evicted, and a spill comes after them in the disk tier
-      Snapshots.flush(engine)
-      if (engine.synchronized(mustSpill(engine, share))) {
-        Snapshots.keepForLater(engine)
-        engine.synchronized(if (mustSpill(engine, share)) spill(engine))
+      engine.snapshots.flush()
+      if (engine.synchronized(mustSpill(share))) {
+        engine.snapshots.keepForLater()
+        engine.synchronized(if (mustSpill(share)) spill())
       }
     }
   }
 
-  private def mustSpill(engine: StoreEngine, share: Long): Boolean = {
+  private def mustSpill(share: Long): Boolean = {
     def over: Boolean =
-      engine.batch.isWriting && (engine.liveBytes > share || engine.usedBytes > 2 * share)
+      batch.isWriting && (families.liveBytes > share || families.usedBytes > 2 * share)
     over && {
-      if (engine.isHeap) refuse(engine)
-      evict(engine, share)
+      if (engine.isHeap) refuse()
+      evict(share)
       over
     }
   }
 
   /** Refuses to go on: this store may drop nothing. */
-  def refuse(engine: StoreEngine): Unit = if (engine.budget.isExceeded)
+  def refuse(): Unit = if (budget.isExceeded)
     throw MillpondError.of(
       "MEMORY_EXHAUSTED",
       s"store ${engine.context.label} keeps its state in memory alone (backend=heap), and that " +
-        "exceeds memory.budget, " +
-        s"${engine.budget.limitBytes} bytes for all stores of this executor.",
+        s"exceeds memory.budget, ${budget.limitBytes} bytes for all stores of this executor.",
       hint = "Raise the option memory.budget, or set backend to rocksdb: the state stays as it is."
     )
 
-  private def evict(engine: StoreEngine, share: Long): Unit = if (!engine.nothingToEvict) {
-    val wanted = engine.liveBytes - (share - share / Headroom)
+  private def evict(share: Long): Unit = if (!nothingToEvict) {
+    check()
+    val wanted = families.liveBytes - (share - share / Headroom)
     if (wanted > 0) {
       engine.warmUp.end()
+      val flushed = engine.committed.flushed.version.toInt
       var left = wanted
-      engine.families.values.forEach(f =>
-        if (left > 0) left -= f.table.evict(left, engine.flushed.toInt))
+      families.values.forEach(f => if (left > 0) left -= f.table.evict(left, flushed))
       // the rest is dirty, or belongs to the running batch: evict again only after the next flush
-      if (left > 0) engine.nothingToEvict = true
+      if (left > 0) nothingToEvict = true
       if (left < wanted) engine.metrics.evictedBytes += wanted - left
     }
   }
 
   /** Rebuild the tables. Dirty rows stay, and about `keepBytes` of rows that were used lately. A
     * store without a disk tier keeps all rows. */
-  private def rebuild(engine: StoreEngine, keepBytes: Long): Unit = {
+  private def rebuild(keepBytes: Long): Unit = {
+    check()
     engine.warmUp.end()
-    val flushed = engine.flushed.toInt
+    val flushed = engine.committed.flushed.version.toInt
     var room = keepBytes
-    engine.families.values.forEach { f =>
+    families.values.forEach { f =>
       val table = f.table
       f.table = table.rebuild(
         { record =>
@@ -98,23 +117,32 @@ private[engine] object Pressure {
         (address, _) => f.prefixLength(null, address)
       )
     }
-    engine.nothingToEvict = false
+    nothingToEvict = false
     engine.metrics.shrinks += 1
   }
 
   /** Move the writes of the running batch to the disk tier. Afterwards only a commit or a reload
-    * can end the batch. */
-  private def spill(engine: StoreEngine): Unit = {
+    * can end the batch. Callers hold `diskLock` too. */
+  private def spill(): Unit = {
+    check()
     engine.warmUp.end()
-    val dir = engine.context.generationDir(engine.generation)
-    val segments = engine.batchLog.addSegments(dir, engine.version + 1, engine.batch.id)
-    engine.spilledVersion = engine.version + 1
+    val dir = engine.context.generationDir(engine.status.generation)
+    val next = engine.committed.version + 1
+    val segments = engine.batchLog.addSegments(dir, next, batch.id)
+    spilled = next
     var done = false
-    try { EngineTier.flush(engine).run(segments); done = true }
+    try { engine.tier.flush().run(segments); done = true }
     // the disk tier may hold a part of the batch, which cannot go on
-    finally if (!done) engine.loaded = false
-    engine.families.values.forEach(_.giveUpRows())
-    engine.nothingToEvict = false
+    finally if (!done) engine.status.unloaded()
+    families.giveUpRows()
+    nothingToEvict = false
     engine.metrics.spills += 1
   }
+
+  private def check(): Unit = assert(Thread.holdsLock(engine), "without the store's monitor")
+}
+
+private object Pressure {
+  // an eviction frees a sixteenth of the share, so that not every write must evict
+  private val Headroom = 16
 }

@@ -8,28 +8,47 @@ import org.apache.spark.sql.millpond.base.{MillpondError, Op, Seams}
 import org.apache.spark.sql.millpond.changelog.{
   ChangelogCursor, ChangelogReader, PendingChangelog, RecordSink
 }
-import org.apache.spark.sql.millpond.memory.Bytes
-import org.apache.spark.sql.millpond.rows.{Family, FamilyShape, KeyCount, RowFilter}
+import org.apache.spark.sql.millpond.memory.{Bytes, MemoryBudget}
+import org.apache.spark.sql.millpond.rows.{Family, FamilyShape, KeyCount, RowFilter, StoreLayout}
 
 /** Brings a store from its disk tier to a version: reads changelogs into memory. When memory is
   * full, the disk tier takes in all changelogs so far, and memory starts empty. It may: Spark asks
-  * only for versions that are committed. Callers hold `diskLock` and the engine's monitor. */
-private[engine] final class Replay(engine: StoreEngine) {
+  * only for versions that are committed. Callers hold `diskLock` and the engine's monitor.
+  *
+  * @param limited whether memory may be full: a store with the backend heap has no disk tier, and
+  * `Pressure` refuses when it begins a batch */
+private[engine] final class Replay(context: StoreContext, layout: StoreLayout, families: Families,
+    rows: Rows, tier: StoreTier, budget: MemoryBudget, limited: Boolean) {
+  private var liveKeys = KeyCount.empty(layout)
+  private var onDisk = Point(0L, "", liveKeys)
+  private var inMemory = Vector.empty[PendingChangelog]
+
+  /** The live keys so far. */
+  def keys: KeyCount = liveKeys
+  /** The version of the disk tier. */
+  def flushed: Point = onDisk
+  /** The changelogs that only memory has. */
+  def pending: Vector[PendingChangelog] = inMemory
+
+  /** The disk tier has a snapshot of this version. */
+  def begin(version: Long, id: String): Unit = onDisk = Point(version, id, liveKeys)
+
+  /** The snapshot has so many live keys. */
+  def count(keys: KeyCount): Unit = {
+    liveKeys = keys
+    onDisk = onDisk.copy(keys = keys)
+  }
 
   def addFamilies(described: JsonNode, version: Long, onDisk: Boolean): Unit =
     described.get("column_families").elements.asScala.foreach { f =>
-      forgetFormerOwner(f.get("name").asText, f.get("id").asInt)
-      val known = engine.families.get(f.get("name").asText)
+      val (name, id) = (f.get("name").asText, f.get("id").asInt)
+      forgetFormerOwner(name, id)
       // the manifest or an older changelog may list a removed family whose name
       // another family has now
-      if (known != null && known.id != f.get("id").asInt) {
-        engine.families.remove(known.name)
-        known.close()
-      }
-      if (known == null || known.id != f.get("id").asInt)
-        engine.addFamily(f.get("name").asText, f.get("id").asInt, FamilyShape.of(f), onDisk)
+      families.forgetAll(known => known.name == name && known.id != id)
+      if (families.get(name) == null) families.add(name, id, FamilyShape.of(f), onDisk): Unit
       // a removed family has only deletes left
-      val family = engine.families.get(f.get("name").asText)
+      val family = families.get(name)
       family.removed = f.path("removed").asBoolean(false)
       family.exists = true
       family.removedAt = version
@@ -40,20 +59,19 @@ private[engine] final class Replay(engine: StoreEngine) {
     * that this store begins with may still list it. If the store kept it, the job could create it
     * again beside the new owner, and both would share rows. */
   private def forgetFormerOwner(name: String, id: Int): Unit =
-    engine.families.values.removeIf { other =>
+    families.forgetAll { other =>
       val former = other.id == id && other.name != name
       if (former && !other.removed)
         throw MillpondError.of("FORMAT_DAMAGED",
-          s"store ${engine.context.label}: the column families '${other.name}' and '$name' " +
+          s"store ${context.label}: the column families '${other.name}' and '$name' " +
             s"have the same id $id.")
-      if (former) other.close()
       former
-    }: Unit
+    }
 
   /** Replays other partitions' changelogs from before the rescale. Disk tier plus these
     * equals `version`. */
   def foreign(changelogs: Seq[PendingChangelog], version: Long): Unit = if (changelogs.nonEmpty) {
-    engine.flushed = version - 1
+    onDisk = onDisk.copy(version = version - 1)
     changelogs.foreach { c =>
       val cursor = new ChangelogReader(c.path).cursor()
       try {
@@ -73,7 +91,7 @@ private[engine] final class Replay(engine: StoreEngine) {
     try {
       val header = cursor.header
       if (header.get("version").asLong == c.version && header.get(
-          "id").asText != c.id && !engine.context.usesCommitIds)
+          "id").asText != c.id && !context.usesCommitIds)
         // another attempt replaced it after the plan; in format 2 each attempt's
         // file has its own name
         throw PendingChangelog.replaced(c)
@@ -82,9 +100,9 @@ private[engine] final class Replay(engine: StoreEngine) {
           s"it holds version ${header.get("version").asLong} (${header.get(
               "id").asText}), not version ${c.version} (${c.id})")
       addFamilies(header, c.version, onDisk = false) // families may first appear in this changelog
-      engine.keys = KeyCount.of(engine.layout, header)
+      liveKeys = KeyCount.of(layout, header)
       if (bring(c, cursor)) committed(c.version)
-      else { engine.flushed = c.version; engine.flushedKeys = engine.keys }
+      else onDisk = Point(c.version, c.id, liveKeys)
     } finally cursor.close()
   }
 
@@ -94,32 +112,32 @@ private[engine] final class Replay(engine: StoreEngine) {
     val sink = new ReplaySink(c.path, c.filter)
     var fits = true
     while (fits && { Seams.at("load.replay"); cursor.next(sink) }) fits = !isTooMuch
-    engine.pending = engine.pending :+ c.copy(memoryBytes = 2 * sink.bytes)
+    inMemory = inMemory :+ c.copy(memoryBytes = 2 * sink.bytes)
     if (!fits) toDisk()
     fits
   }
 
-  private def committed(version: Long): Unit = engine.families.values.forEach { f =>
+  private def committed(version: Long): Unit = families.values.forEach { f =>
     f.table.commitBatch(version.toInt)
     f.table.beginBatch()
   }
 
-  /** A store with the backend heap has no disk tier; `Pressure` refuses when it begins a batch. */
   private def isTooMuch: Boolean =
-    !engine.isHeap && engine.budget.isExceeded && engine.usedBytes > engine.budget.fairShareBytes
+    limited && budget.isExceeded && families.usedBytes > budget.fairShareBytes
 
   private def toDisk(): Unit = {
-    engine.families.values.forEach(_.giveUpRows())
-    engine.openDisk()
-    EngineTier.settle(engine, () => ())
-    EngineTier.flush(engine).run(engine.pending): Unit
-    engine.keepPending(_ => false)
+    families.giveUpRows()
+    tier.ensureOpen()
+    tier.settle()
+    tier.flush().run(inMemory): Unit
+    context.dropCopies(inMemory)
+    inMemory = Vector.empty
   }
 
   /** @param filter the rows that are wanted; null: all */
   private final class ReplaySink(path: String, filter: RowFilter) extends RecordSink {
     private val byId = {
-      val known = engine.families.values.asScala.toSeq
+      val known = families.all.toSeq
       val table = new Array[Family](if (known.isEmpty) 0 else known.map(_.id).max + 1)
       known.foreach(f => table(f.id) = f)
       table
@@ -144,7 +162,7 @@ private[engine] final class Replay(engine: StoreEngine) {
         f.table.write(block, at, length, hash, found, slot, f.prefixLength(block, at), block,
           Bytes.ArrayOffset + valueAt + f.valueLead, valueLength - f.valueLead)
       else if (op == Op.Merge)
-        engine.rows.replayMerge(f, slot, block, at, length, hash, found, valueAt, valueLength)
+        rows.replayMerge(f, slot, block, at, length, hash, found, valueAt, valueLength)
       else if (found != 0L || !f.table.complete)
         f.table.write(block, at, length, hash, found, slot, f.prefixLength(block, at), null, 0L, -1)
     }

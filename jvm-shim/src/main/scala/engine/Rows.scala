@@ -4,7 +4,7 @@ import org.apache.spark.sql.catalyst.expressions.UnsafeRow
 import org.apache.spark.sql.millpond.base.{MillpondError, MillpondException}
 import org.apache.spark.sql.millpond.disk.{DiskCursor, KeyRange}
 import org.apache.spark.sql.millpond.memory.Bytes
-import org.apache.spark.sql.millpond.rows.{Family, FamilyCodec, GrowingKey, KeyCount}
+import org.apache.spark.sql.millpond.rows.{Family, FamilyCodec, GrowingKey}
 
 /** Reads and writes single rows of a store. Each call of a task names its session, and takes the
   * engine's monitor. A row that memory lacks comes from the disk tier. */
@@ -40,7 +40,7 @@ private[millpond] final class Rows(engine: StoreEngine) {
   /** Put (a row, or all rows of a key with several values) or remove (null). */
   def write(session: Session, f: Family, key: UnsafeRow, value: AnyRef): Unit = {
     writeRow(session, f, key, value)
-    if (engine.budget.isExceeded) Pressure.afterWrite(engine)
+    if (engine.budget.isExceeded) engine.pressure.afterWrite()
   }
 
   private def writeRow(session: Session, f: Family, key: UnsafeRow, value: AnyRef): Unit =
@@ -82,16 +82,15 @@ private[millpond] final class Rows(engine: StoreEngine) {
   }
 
   private def count(f: Family, before: Boolean, after: Boolean, known: Boolean, slot: Int): Unit =
-    if (!f.shape.internal && engine.keys.isKnown) {
-      if (!known) engine.keys = KeyCount.unknown(engine.layout)
-      else if (after && !before) engine.keys.add(slot, 1)
-      else if (before && !after) engine.keys.add(slot, -1)
+    if (!f.shape.internal) {
+      if (known) engine.batch.count(slot, before, after)
+      else engine.batch.loseCount(engine.layout)
     }
 
   /** Append to the values of a key with several; the key need not exist. */
   def merge(session: Session, f: Family, key: UnsafeRow, added: Array[UnsafeRow]): Unit = {
     mergeRows(session, f, key, added)
-    if (engine.budget.isExceeded) Pressure.afterWrite(engine)
+    if (engine.budget.isExceeded) engine.pressure.afterWrite()
   }
 
   private def mergeRows(
@@ -181,7 +180,7 @@ private[millpond] final class Rows(engine: StoreEngine) {
 
   /** Keep the disk's answer about the encoded key in memory, if the budget allows. */
   private def admit(f: Family, valueLength: Int, hash: Int, slot: Int): Long =
-    if (Pressure.admits(engine)) admitAnyway(f, valueLength, hash, slot) else 0L
+    if (engine.pressure.admits()) admitAnyway(f, valueLength, hash, slot) else 0L
 
   private def admitAnyway(f: Family, valueLength: Int, hash: Int, slot: Int): Long = {
     val rows = f.rows

@@ -1,6 +1,6 @@
 package org.apache.spark.sql.millpond.engine
 
-import org.apache.spark.sql.millpond.rows.KeyCount
+import org.apache.spark.sql.millpond.rows.{KeyCount, StoreLayout}
 
 /** The micro-batch that a store runs. It is open from `begin` to `end`, and takes writes until
   * `publish`. Callers hold `monitor`, the store's own: the calls that change something check it.
@@ -10,7 +10,7 @@ private[engine] final class RunningBatch(monitor: AnyRef) {
   private var open = false
   private var publishing = false
   private var changed = false
-  private var before: KeyCount = null
+  private var liveKeys: KeyCount = null
 
   /** The id of the version that this batch makes, or of the last batch. */
   def id: String = ownId
@@ -19,16 +19,27 @@ private[engine] final class RunningBatch(monitor: AnyRef) {
   def isWriting: Boolean = open && !publishing
   /** Whether it created or removed a column family: only a load takes that back. */
   def changedFamilies: Boolean = changed
-  /** The live keys when it began. */
-  def keysAtStart: KeyCount = before
+  /** The live keys, as its writes leave them. */
+  def keys: KeyCount = liveKeys
 
+  /** @param keys live keys of the version on which it begins; the batch does not change them */
   def begin(id: String, keys: KeyCount): Unit = {
     check()
     ownId = id
     changed = false
-    before = keys
+    liveKeys = keys.copy
     set(open = true)
   }
+
+  /** Count a row of a slot that the batch wrote. */
+  def count(slot: Int, before: Boolean, after: Boolean): Unit = if (liveKeys.isKnown) {
+    if (after && !before) liveKeys.add(slot, 1)
+    else if (before && !after) liveKeys.add(slot, -1)
+  }
+
+  /** The batch wrote a row blindly: nobody knows how many keys there are now. */
+  def loseCount(layout: StoreLayout): Unit =
+    if (liveKeys.isKnown) liveKeys = KeyCount.unknown(layout)
 
   def familyChanged(): Unit = {
     check()

@@ -8,67 +8,62 @@ import com.fasterxml.jackson.databind.JsonNode
 import com.fasterxml.jackson.databind.node.{ArrayNode, ObjectNode}
 
 import org.apache.spark.internal.Logging
-import org.apache.spark.sql.millpond.base.{Json, LocalDirs, MillpondError, MillpondException, Seams}
+import org.apache.spark.sql.millpond.base.{
+  Json, LocalDirs, MillpondError, MillpondException, Seams, StoreLock
+}
 import org.apache.spark.sql.millpond.changelog.PendingChangelog
 import org.apache.spark.sql.millpond.disk.DiskTier
 import org.apache.spark.sql.millpond.rows.{KeyCount, StoreLayout}
 
 /** Flushes changelogs into the disk tier and publishes snapshots of it. */
-private[millpond] object Snapshots extends Logging {
+private[millpond] final class Snapshots(engine: StoreEngine) extends Logging {
+  import Snapshots._
+  import engine.{status, tier}
 
-  /** A prepared snapshot: files that nobody changes. */
-  private[engine] final case class Prepared(version: Long, id: String,
-      parent: Option[(Long, String)], keys: KeyCount, generation: Int, dir: File, files: ArrayNode,
-      families: ObjectNode, layout: StoreLayout) {
-    def drop(): Unit = LocalDirs.delete(dir)
-  }
+  private val uploadLock = new StoreLock
+  private var kept: Option[Prepared] = None // made before a spill; guarded by `diskLock`
 
   /** Bring the disk tier up to the anchor. Reads files only. Callers hold `diskLock`. */
-  def flush(engine: StoreEngine, giveWay: () => Unit = () => ()): Unit = {
-    val (target, keys, changelogs) = engine.synchronized {
-      if (engine.stale)
+  def flush(giveWay: () => Unit = () => ()): Unit = {
+    val (target, changelogs) = engine.synchronized {
+      if (status.isStale || status.isClosed || !status.isLoaded)
         throw MillpondError.of("STORE_CLOSED",
           s"store ${engine.context.label} must be loaded again; the task is retried.")
       // no read needs a new disk tier before memory drops its first rows
-      orStale(engine)(engine.openDisk())
-      (engine.anchor, engine.anchorKeys, engine.pending.filter(_.version <= engine.anchor))
+      orStale(tier.ensureOpen())
+      val now = engine.committed
+      (now.anchor, now.pending.filter(_.version <= now.anchor.version))
     }
-    orStale(engine) {
-      DiskTier.checkFolder(engine.disk.dir)
-      EngineTier.settle(engine, giveWay)
-      if (changelogs.nonEmpty) apply(engine, changelogs, giveWay)
+    orStale {
+      DiskTier.checkFolder(tier.disk.dir)
+      tier.settle(giveWay)
+      if (changelogs.nonEmpty) apply(changelogs, giveWay)
     }
     Seams.at("flush.done")
-    engine.synchronized {
-      engine.flushed = target
-      engine.flushedKeys = keys
-      engine.keepPending(_.version > target)
-      engine.nothingToEvict = false
-    }
+    engine.flushed(target)
   }
 
-  private def apply(
-      engine: StoreEngine, changelogs: Seq[PendingChangelog], giveWay: () => Unit): Unit = {
-    val flush = EngineTier.flush(engine, giveWay)
+  private def apply(changelogs: Seq[PendingChangelog], giveWay: () => Unit): Unit = {
+    val flush = tier.flush(giveWay)
     try { flush.run(changelogs); () }
-    finally if (flush.isUncertain) engine.synchronized { engine.stale = true }
+    finally if (flush.isUncertain) status.outdated()
   }
 
   /** If the files of the store are gone or replaced, its next opening loads it from storage. */
-  private def orStale[T](engine: StoreEngine)(work: => T): T =
+  private def orStale[T](work: => T): T =
     try work
     catch {
       case e: MillpondException
         if e.kind.startsWith("CHANGELOG_") || e.kind == "LOCAL_FILES_LOST" =>
-        engine.synchronized { engine.stale = true }
-        throw asLost(engine, e)
+        status.outdated()
+        throw asLost(e)
     }
 
   /** Where storage is not local, the changelogs here are copies. If one is gone, the next opening
     * fetches it from storage. */
-  private def asLost(engine: StoreEngine, e: MillpondException): MillpondException = {
+  private def asLost(e: MillpondException): MillpondException = {
     val local = engine.context.localDir.toPath
-    def gone = engine.synchronized(engine.pending).map(c => new File(c.path)).find(f =>
+    def gone = engine.committed.pending.map(c => new File(c.path)).find(f =>
       f.toPath.startsWith(local) && !f.isFile)
     (if (e.kind == "CHANGELOG_MISSING") gone else None)
       .fold(e)(f =>
@@ -79,15 +74,15 @@ private[millpond] object Snapshots extends Logging {
   /** Flush, then publish a snapshot of the newest version that is proven committed, if it is `due`
     * versions ahead of the last one. Returns the version of the new snapshot. Runs beside a batch,
     * once at a time in a store. */
-  def snapshot(engine: StoreEngine, due: Int): Option[Long] =
-    try engine.uploadLock.during {
+  def snapshot(due: Int): Option[Long] =
+    try uploadLock.during {
         // a snapshot must not hold rows that other partitions own
-        if (engine.composed) compact(engine, due)
-        prepare(engine, due).map(publish(engine, _))
+        if (engine.committed.composed) compact(due)
+        prepare(due).map(publish)
       }
-    finally engine.dropLocalIfClosed()
+    finally dropLocalIfClosed()
 
-  private def publish(engine: StoreEngine, p: Prepared): Long =
+  private def publish(p: Prepared): Long =
     try {
       Seams.at("snapshot.upload")
       val start = System.nanoTime
@@ -106,7 +101,7 @@ private[millpond] object Snapshots extends Logging {
       }
       Seams.at("snapshot.uploaded")
       engine.synchronized {
-        if (engine.generation == p.generation && engine.loaded)
+        if (status.serves(p.generation))
           engine.snapshotPublished(p.version, p.id, answer.path("manifest").asText)
       }
       engine.metrics.snapshotTaken(answer.get("new_bytes").asLong,
@@ -116,66 +111,95 @@ private[millpond] object Snapshots extends Logging {
 
   /** Whether a snapshot is due. None is due while the store is being loaded; the caller does
     * not wait for the load. */
-  private def isDue(engine: StoreEngine, due: Int): Boolean =
-    engine.loaded && engine.synchronized(
-      engine.loaded && !engine.closed && !engine.stale && engine.spilledVersion <= engine.anchor &&
-        engine.anchor > math.max(engine.snapshotVersion,
-          engine.emptyAt) && engine.anchor - engine.snapshotVersion >= (if (engine.composed) 1
-                                                                        else due))
+  private def isDue(due: Int): Boolean = status.isLoaded && engine.synchronized {
+    val now = engine.committed
+    val (anchor, last) = (now.anchor.version, now.snapshotVersion)
+    status.isLoaded && !status.isClosed && !status.isStale &&
+    engine.pressure.spilledVersion <= anchor && anchor > math.max(last, now.emptyAt) &&
+    anchor - last >= (if (now.composed) 1 else due)
+  }
 
   /** Flush, and pause for commits unless a task waits for `diskLock`. */
-  private def flushAside(engine: StoreEngine): Unit = {
+  private def flushAside(): Unit = {
     val throttle = Throttle.ofFlush()
-    flush(engine, () => throttle.giveWay(Busy.commitsNeedAllCores && !engine.diskLock.isWanted))
+    flush(() => throttle.giveWay(Busy.commitsNeedAllCores && !engine.diskLock.isWanted))
   }
 
   /** Compact the disk tier of a store that a rescale put together. A batch may flush, spill
     * and read meanwhile. */
-  private def compact(engine: StoreEngine, due: Int): Unit = {
-    val disk = engine.diskLock.during(if (isDue(engine, due)) { flushAside(engine); engine.disk }
+  private def compact(due: Int): Unit = {
+    val disk = engine.diskLock.during(if (isDue(due)) { flushAside(); tier.disk }
       else null)
-    if (disk != null) orStale(engine)(disk.compact())
+    if (disk != null) orStale(disk.compact())
   }
 
-  private def prepare(engine: StoreEngine, due: Int): Option[Prepared] = if (!engine.loaded) None
+  private def prepare(due: Int): Option[Prepared] = if (!status.isLoaded) None
   else engine.diskLock.during {
-    val kept = engine.takeKept()
-    if (!isDue(engine, due)) kept
+    val before = takeKept()
+    if (!isDue(due)) before
     else
       try {
-        kept.foreach(_.drop())
-        flushAside(engine)
-        Some(checkpoint(engine))
-      } finally if (engine.isHeap) engine.closeDisk()
+        before.foreach(_.drop())
+        flushAside()
+        Some(checkpoint())
+      } finally if (engine.isHeap) tier.close()
   }
 
   /** Called before a spill. A spill mixes rows of the running batch into the disk tier, so
     * no snapshot can be made until the next batch begins. If one is due, this prepares it
     * now, of links; maintenance uploads it. Callers hold `diskLock`. The disk tier has all
     * that is committed. */
-  def keepForLater(
-      engine: StoreEngine): Unit = if (isDue(engine, engine.context.conf.minDeltasForSnapshot))
-    try engine.keep(checkpoint(engine))
-    catch {
+  def keepForLater(): Unit = if (isDue(engine.context.conf.minDeltasForSnapshot))
+    try {
+      val prepared = checkpoint()
+      dropKept()
+      kept = Some(prepared)
+    } catch {
       case NonFatal(e) => logWarning(
           s"store ${engine.context.label}: no snapshot was made, the next batch tries again: " +
             e.getMessage,
           e)
     }
 
+  /** Delete the snapshot that waits for its upload. Callers hold `diskLock`. */
+  def dropKept(): Unit = takeKept().foreach(_.drop())
+
+  private def takeKept(): Option[Prepared] = {
+    assert(engine.diskLock.isMine, "without the lock of the disk tier")
+    val before = kept
+    kept = None
+    before
+  }
+
   /** The RocksDB checkpoint of the disk tier at version `flushed`. Callers hold `diskLock`. */
-  private def checkpoint(engine: StoreEngine): Prepared = {
+  private def checkpoint(): Prepared = {
     Seams.at("snapshot.checkpoint")
-    val dir = new File(engine.context.generationDir(engine.generation),
-      s"snapshot-${java.util.UUID.randomUUID}")
-    val (version, id, keys, families, layout) = engine.synchronized {
+    val generation = status.generation
+    val dir =
+      new File(engine.context.generationDir(generation), s"snapshot-${java.util.UUID.randomUUID}")
+    val families = Json.obj()
+    val (now, layout) = engine.synchronized {
       // a batch may have begun since the flush
-      val f = Json.obj()
-      BatchLog.describeFamilies(engine, f, asOf = engine.flushed)
-      (engine.flushed, engine.lineage((engine.flushed - engine.lineageBase).toInt),
-        engine.flushedKeys, f, engine.layout)
+      val now = engine.committed
+      BatchLog.describeFamilies(engine.families, families, asOf = now.flushed.version)
+      (now, engine.layout)
     }
-    Prepared(version, id, engine.lastSnapshot, keys, engine.generation, dir,
-      orStale(engine)(engine.disk.snapshotTo(dir)), families, layout)
+    val at = now.flushed
+    Prepared(at.version, now.idOf(at.version), now.snapshot, at.keys, generation, dir,
+      orStale(tier.disk.snapshotTo(dir)), families, layout)
+  }
+
+  /** Delete the local folder of a closed store. An upload still reads from it: then the upload
+    * deletes it at its end. */
+  def dropLocalIfClosed(): Unit =
+    if (status.isClosed) uploadLock.ifFree(LocalDirs.delete(engine.context.localDir))
+}
+
+private[millpond] object Snapshots {
+  /** A prepared snapshot: files that nobody changes. */
+  private final case class Prepared(version: Long, id: String, parent: Option[(Long, String)],
+      keys: KeyCount, generation: Int, dir: File, files: ArrayNode, families: ObjectNode,
+      layout: StoreLayout) {
+    def drop(): Unit = LocalDirs.delete(dir)
   }
 }

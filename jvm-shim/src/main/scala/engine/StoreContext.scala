@@ -12,6 +12,7 @@ import org.apache.spark.sql.execution.streaming.state.{
 }
 import org.apache.spark.sql.millpond.agent.{Agent, HadoopFiles, S3Access}
 import org.apache.spark.sql.millpond.base.{Json, LocalDirs, MillpondError, Options}
+import org.apache.spark.sql.millpond.changelog.PendingChangelog
 
 /** The constants of one provider: its name, its options, its way to the agent. */
 final class StoreContext(val storeId: StateStoreId, val conf: StateStoreConf,
@@ -73,6 +74,11 @@ final class StoreContext(val storeId: StateStoreId, val conf: StateStoreConf,
     S3Access.of(hadoopConf).foreach(store.set[JsonNode]("hadoop", _))
     store
   }
+
+  /** Where storage is not local, delete these local copies of changelogs: nobody else would. */
+  private[engine] def dropCopies(changelogs: Seq[PendingChangelog]): Unit =
+    changelogs.map(c => new File(c.path)).filter(_.toPath.startsWith(localDir.toPath)).foreach(
+      _.delete())
 
   private def folderOf(generation: Int) = new File(localDir, s"g$generation")
 

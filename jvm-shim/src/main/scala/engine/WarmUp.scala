@@ -2,17 +2,21 @@ package org.apache.spark.sql.millpond.engine
 
 import java.util.concurrent.{Executors, ThreadFactory}
 
-import scala.jdk.CollectionConverters._
 import scala.util.control.NonFatal
 
 import org.apache.spark.internal.Logging
 import org.apache.spark.sql.millpond.base.Seams
+import org.apache.spark.sql.millpond.memory.MemoryBudget
 
 /** Brings the rows of the disk tier into memory after a restore. It works in the background, in
   * short steps between those of the task. It ends when memory has all rows, so that no read needs
-  * the disk, or when the budget is nearly used. It pauses for scans of the same store, which read
-  * the same rows. It also pauses while batches need all cores and hardly read from the disk. */
-private[engine] final class WarmUp(engine: StoreEngine) extends Logging {
+  * the disk, or when the budget is nearly used.
+  *
+  * @param monitor the store's own
+  * @param isPaused whether others need what the warm-up would use */
+private[engine] final class WarmUp(monitor: AnyRef, label: String, status: StoreStatus,
+    families: Families, tier: StoreTier, budget: MemoryBudget, isPaused: () => Boolean)
+    extends Logging {
   import WarmUp._
 
   private var active = false
@@ -26,17 +30,17 @@ private[engine] final class WarmUp(engine: StoreEngine) extends Logging {
   def start(): Unit = {
     check()
     active = true
-    val generation = engine.generation
+    val generation = status.generation
     Seams.start(
-      s"warm-up ${engine.context.label}",
+      s"warm-up $label",
       () =>
         try run(generation)
         catch {
           // the rows stay on disk, where every read finds them; a read that needs a
           // damaged file reports it
           case NonFatal(e) =>
-            engine.synchronized(if (engine.generation == generation) end())
-            logWarning(s"store ${engine.context.label} stays on disk: ${e.getMessage}")
+            monitor.synchronized(if (status.generation == generation) end())
+            logWarning(s"store $label stays on disk: ${e.getMessage}")
         }
     )(pool.execute(_))
   }
@@ -51,40 +55,39 @@ private[engine] final class WarmUp(engine: StoreEngine) extends Logging {
     }
   }
 
-  /** Bring in all rows before the store is used. */
-  def loadAll(): Unit = {
+  /** Bring in all rows before the store is used.
+    * @param checkMemory fails if they need too much */
+  def loadAll(checkMemory: () => Unit): Unit = {
     check()
     val all = scan()
-    try while (all.step(StepRows.toInt)) Pressure.refuse(engine)
+    try while (all.step(StepRows.toInt)) checkMemory()
     finally all.close()
     all.end()
   }
 
   private def run(generation: Int): Unit = {
-    var going = engine.synchronized {
-      val wanted = active && engine.generation == generation && !engine.closed && engine.loaded
+    var going = monitor.synchronized {
+      val wanted = active && status.serves(generation)
       if (wanted) rows = scan()
       wanted
     }
     while (going) {
-      if (Seams.director == null)
-        throttle.giveWay(
-          engine.scans.readsAll || (Busy.batchesNeedAllCores && engine.rows.diskReads < FewReads))
+      if (Seams.director == null) throttle.giveWay(isPaused())
       // leave a store that is being reloaded at once: this thread serves other stores too
-      going = engine.generation == generation && engine.synchronized(
-        engine.generation == generation && step())
+      going = status.generation == generation && monitor.synchronized(
+        status.generation == generation && step())
       Thread.`yield`()
       Seams.at("warm-up.step")
     }
   }
 
   private def scan(): WarmScan =
-    new WarmScan(engine.disk.iterator(readAhead = true), engine.families.values.asScala)
+    new WarmScan(tier.disk.iterator(readAhead = true), families.all)
 
   /** Bring in some rows; false at the end. */
   private def step(): Boolean =
     if (!active) false
-    else if (engine.budget.usedBytes > engine.budget.limitBytes * BudgetShare) {
+    else if (budget.usedBytes > budget.limitBytes * BudgetShare) {
       end()
       false
     } else if (rows.step(Seams.stretch("warm-up.rows", StepRows).toInt)) true
@@ -95,13 +98,12 @@ private[engine] final class WarmUp(engine: StoreEngine) extends Logging {
     }
 
   private def check(): Unit =
-    assert(Thread.holdsLock(engine), "without the store's monitor")
+    assert(Thread.holdsLock(monitor), "without the store's monitor")
 }
 
 private object WarmUp {
   private val StepRows = 1024L
   private val BudgetShare = 0.9
-  private val FewReads = 4096 // from the disk, about 20 ms
   private val throttle = Throttle.ofWarmUp() // of the one thread
 
   private lazy val pool = Executors.newFixedThreadPool(1,

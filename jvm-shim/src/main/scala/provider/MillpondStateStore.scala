@@ -20,10 +20,10 @@ private[millpond] trait MillpondReading extends CompatibleReadStore {
   private var lastGeneration = -1
 
   protected def family(name: String): Family = {
-    if ((lastName ne name) || lastGeneration != engine.generation || lastFamily.removed) {
+    if ((lastName ne name) || lastGeneration != engine.status.generation || lastFamily.removed) {
       lastFamily = engine.family(session, name)
       lastName = name
-      lastGeneration = engine.generation
+      lastGeneration = engine.status.generation
     }
     lastFamily
   }

@@ -17,7 +17,7 @@ import org.apache.spark.sql.millpond.base.{BuildInfo, MillpondError, MillpondExc
 import org.apache.spark.sql.millpond.changelog.{ChangeFeed, PendingChangelog}
 import org.apache.spark.sql.millpond.driver.Extension
 import org.apache.spark.sql.millpond.engine.{
-  Busy, Loader, Session, Snapshots, StoreContext, StoreEngine, StoreMetrics
+  Busy, Loader, Session, StoreContext, StoreEngine, StoreMetrics
 }
 import org.apache.spark.sql.millpond.rows.{
   FamilyCodec, FamilyDefinition, FamilyKind, FamilyShape, PartitionKey
@@ -165,7 +165,7 @@ abstract class StoreProvider extends CompatibleProvider {
     val definition = engine.synchronized(definitions.get(name)).getOrElse(
       throw StateStoreErrors.unsupportedOperationOnMissingColumnFamily("readChangeFeed", name))
     if (endId.isDefined) context.usesCommitIds = true
-    val answer = context.call("change_feed", engine.generation) { r =>
+    val answer = context.call("change_feed", engine.status.generation) { r =>
       r.put("start_version", startVersion).put("version", endVersion)
       endId.foreach(r.put("id", _))
     }
@@ -247,7 +247,7 @@ abstract class StoreProvider extends CompatibleProvider {
     engine.synchronized {
       engine.checkHeld(session)
       val before = definitions.get(name)
-      if (engine.has(name)) before.foreach(requireSameRows(name, _, definition))
+      if (engine.families.has(name)) before.foreach(requireSameRows(name, _, definition))
       definitions(name) = definition
       // a definition that does not fit must not block the next load
       try register(name)
@@ -282,14 +282,14 @@ abstract class StoreProvider extends CompatibleProvider {
   private def register(name: String): Unit = engine.synchronized {
     val d = definitions(name)
     val shape = shapeOf(name, d)
-    if (!engine.has(name)) engine.forgetFamily(name, shape)
+    if (!engine.families.has(name)) engine.families.forget(name, shape)
     val known = engine.families.get(name)
     if (known != null && known.shape != shape)
       throw MillpondError.of("INVALID_ARGUMENT",
         s"column family '$name' of store ${context.label} is stored as ${known.shape}, " +
           s"the query wants $shape.")
     val family = if (known != null) known
-    else engine.addFamily(name, nextFamilyId(name), shape, onDisk = false)
+    else engine.families.add(name, nextFamilyId(name), shape, onDisk = false)
     if (name == StateStore.DEFAULT_COL_FAMILY_NAME) family.exists = true
     if (family.rows == null || !family.rows.isFor(d)) {
       val key = PartitionKey.of(ruleOf(name, d), d.spec.keySchema, FamilyKind.prefixColumns(d.spec),
@@ -339,7 +339,7 @@ abstract class StoreProvider extends CompatibleProvider {
 
   private def ruleOf(name: String, d: FamilyDefinition): JsonNode = rules.getOrElseUpdate(
     (name, d.spec), {
-      context.call("partition_key", engine.synchronized(engine.generation)) { r =>
+      context.call("partition_key", engine.status.generation) { r =>
         r.put("column_family", name).put("spec", d.spec.getClass.getSimpleName)
         val columns = r.putArray("key_columns")
         d.spec.keySchema.fieldNames.foreach(columns.add)
@@ -386,30 +386,27 @@ abstract class StoreProvider extends CompatibleProvider {
   /** Log errors of maintenance: an exception that left it would close the provider
     * under a running task. */
   private def snapshot(due: Int): Unit =
-    try Snapshots.snapshot(engine, due).foreach { version =>
+    try engine.snapshots.snapshot(due).foreach { version =>
         if (conf.reportSnapshotUploadLag)
           CoordinatorAccess.snapshotUploaded(StateStoreProviderId(id,
               java.util.UUID.fromString(context.runId)), version, System.currentTimeMillis)
       }
     catch {
-      case NonFatal(e) => if (!engine.closed) logWarning(
+      case NonFatal(e) => if (!engine.status.isClosed) logWarning(
           s"store ${context.label}: no snapshot was taken, it is tried again: ${e.getMessage}", e)
     }
 
   override def doCleanupMaintenance(): Unit =
     try {
-      val anchor = if (!engine.loaded) None
-      else engine.synchronized(if (engine.loaded && !engine.closed && engine.anchor > 0)
-          Some((engine.anchor, engine.anchorId))
-        else None)
-      anchor.foreach { case (version, commitId) =>
-        context.call("collect", engine.generation) { r =>
+      // asks twice: maintenance must not wait for a load
+      (if (engine.status.isLoaded) engine.anchor else None).foreach { case (version, commitId) =>
+        context.call("collect", engine.status.generation) { r =>
           r.put("anchor_version", version).put("force", false)
           if (context.usesCommitIds) r.put("anchor_id", commitId)
         }
       }
     } catch {
-      case NonFatal(e) => if (!engine.closed) logWarning(
+      case NonFatal(e) => if (!engine.status.isClosed) logWarning(
           s"store ${context.label}: old files were not deleted, maintenance tries again: " +
             e.getMessage,
           e)
@@ -419,7 +416,7 @@ abstract class StoreProvider extends CompatibleProvider {
     val unused = synchronized { closing = true; notifyAll(); owner == null }
     if (unused) engine.close()
     if (Agent.isRunning)
-      try { context.call("close", engine.generation)(_ => ()); () }
+      try { context.call("close", engine.status.generation)(_ => ()); () }
       catch {
         case NonFatal(e) =>
           logDebug(s"store ${context.label}: the agent keeps its cache: ${e.getMessage}")
