@@ -6,24 +6,19 @@ import org.apache.spark.unsafe.Platform
 /** The memory tier of one column family: a hash table from encoded key to encoded
   * value over an [[Arena]].
   *
-  * What a micro-batch changes is copied on first write: the record that was there stays as it
-  * is, so that - `rollback` (abort of a batch, or of the last committed version) only points the
-  * slots back, - an iterator reads the records that it captured, whatever is written meanwhile, -
-  * the list of touched records is the write buffer: a key appears once in the changelog,
-  * however often it was put.
+  * The first write of a micro-batch copies a record: the one that was there stays as it is.
+  * So `rollback` (of a batch, or of the last committed version) only points the slots back. An
+  * iterator reads the records that it captured, whatever is written meanwhile. The list of touched
+  * records is the write buffer: a key appears once in the changelog, however often it was put.
   *
-  * A record without value (`valueLength` -1) says that the key is absent: a delete, or a remembered
-  * miss of the disk tier. Record: header (32 bytes, 56 with prefix chain), key, padding to 8, value
-  * with some capacity. Not thread-safe; the store serialises. Addresses returned are valid until
-  * the next write or rollback. */
-final class Table(budget: MemoryBudget, shape: TableShape) {
-  import HashSlots.{HashAt, KeyLengthAt}
-  import Table._
+  * Not thread-safe; the store serialises. Addresses returned are valid until the next write or
+  * rollback. */
+final class Table(budget: MemoryBudget, shape: TableShape) extends Records(budget, shape) {
+  import HashSlots.HashAt
+  import Records._
 
   private val chained = shape == TableShape.Chained
   private val sorted = shape == TableShape.Sorted
-  private val header = if (chained) PlainHeader + PrefixChains.LinkBytes else PlainHeader
-  private[memory] val arena = new Arena(budget)
   private[memory] val slots = new HashSlots(budget, header)
   private[memory] val chains = if (chained) new PrefixChains(budget, header) else null
   private[memory] val index = if (sorted) new SortedIndex((record, base, offset, length) =>
@@ -79,23 +74,6 @@ final class Table(budget: MemoryBudget, shape: TableShape) {
   def find(base: AnyRef, offset: Long, length: Int, hash: Int): Long =
     slots.find(base, offset, length, hash)
 
-  def keyAddress(record: Long): Long = record + header
-  def keyLength(record: Long): Int = Platform.getInt(null, record + KeyLengthAt)
-  def valueLength(record: Long): Int = Platform.getInt(null, record + ValueLengthAt)
-  def valueAddress(record: Long): Long = record + header + roundUp(keyLength(record))
-  def isPresent(record: Long): Boolean = Platform.getInt(null, record + ValueLengthAt) >= 0
-  def slotOf(record: Long): Int = Platform.getShort(null, record + SlotAt) & 0xFFFF
-  /** The version that wrote a record; 0 if the disk tier has it. Not for records of
-    * the running batch. */
-  def stamp(record: Long): Int = Platform.getInt(null, record + StampAt)
-  def birth(record: Long): Int = Platform.getInt(null, record + BirthAt)
-  def wasUsed(record: Long): Boolean = is(record, Used)
-  def markUsed(record: Long): Unit = if (!is(record, Used)) setFlag(record, Used)
-  private def flags(record: Long): Int = Platform.getShort(null, record + FlagsAt).toInt
-  private def is(record: Long, flag: Int): Boolean = (flags(record) & flag) != 0
-  private def setFlag(record: Long, flag: Int): Unit =
-    Platform.putShort(null, record + FlagsAt, (flags(record) | flag).toShort)
-
   // ---- writing ----------------------------------------------------------------------------------
 
   /** Remember what the disk tier has (or has not: `valueLength` -1) for a key
@@ -138,10 +116,6 @@ final class Table(budget: MemoryBudget, shape: TableShape) {
         supersede(found, record, hash, inBatch)
       }
     }
-
-  private def hasValue(record: Long, base: AnyRef, offset: Long, length: Int): Boolean =
-    Platform.getInt(null, record + ValueLengthAt) == length && (length <= 0 || Bytes.equal(null,
-      valueAddress(record), base, offset, length))
 
   /** Add bytes to the end of the value of a present key. If memory is refused,
     * nothing has changed. */
@@ -471,27 +445,11 @@ final class Table(budget: MemoryBudget, shape: TableShape) {
   private def create(keyBase: AnyRef, keyOffset: Long, keyLength: Int, hash: Int, keySlot: Int,
       valueBase: AnyRef, valueOffset: Long, valueLength: Int, room: Int = 0): Long = {
     reclaim(2)
-    val keyRoom = roundUp(keyLength)
-    val valueRoom = roundUp(math.max(room, valueLength))
-    val record = arena.allocate(Math.addExact(header + keyRoom, valueRoom))
-    Platform.putInt(null, record + HashAt, hash)
-    Platform.putInt(null, record + KeyLengthAt, keyLength)
-    Platform.putInt(null, record + ValueLengthAt, valueLength)
-    Platform.putInt(null, record + CapacityAt, valueRoom)
-    Platform.putInt(null, record + StampAt, 0)
-    Platform.putInt(null, record + BatchAt, 0)
-    Platform.putShort(null, record + SlotAt, keySlot.toShort)
-    Platform.putShort(null, record + FlagsAt, Used.toShort)
+    val record = allocate(keyBase, keyOffset, keyLength, hash, keySlot, valueBase, valueOffset,
+      valueLength, room)
     Platform.putInt(null, record + BirthAt, epoch)
-    Bytes.copy(keyBase, keyOffset, null, record + header, keyLength)
-    if (valueLength > 0)
-      Bytes.copy(valueBase, valueOffset, null, record + header + keyRoom, valueLength)
     record
   }
-
-  private[memory] def recordBytes(record: Long): Int =
-    header + roundUp(keyLength(record)) + Platform.getInt(null, record + CapacityAt)
-  private def free(record: Long): Unit = arena.release(record, recordBytes(record))
 
   /** `record`, of the same key, takes the place of `old`. If memory is refused, nothing has
     * changed; none is needed while no iterator is open. */
@@ -518,23 +476,4 @@ final class Table(budget: MemoryBudget, shape: TableShape) {
   private def disarrange(record: Long): Unit =
     if (chained) chains.unlink(record)
     else if (sorted) index.remove(record, null, record + header, keyLength(record))
-}
-
-object Table {
-  // at 0 and 4: hash and length of the key, where `HashSlots` reads them
-  private val ValueLengthAt = 8
-  private val CapacityAt = 12
-  private val StampAt = 16 // of a committed record: version that wrote it, 0 as on disk
-  private val TouchAt = StampAt // of a record of the running batch: index into its touch list
-  private val BatchAt = 20 // batch counter of the write
-  private val SlotAt = 24
-  private val FlagsAt = 26
-  private val Used = 1 // since eviction last came by
-  private val Appended = 2 // the batch only appended to the value that was there
-  private val Rewritten = 4 // the batch wrote it more than once
-  // the batch wrote the key first, and nobody knew whether the disk tier has it
-  private val Blind = 8
-  private val BirthAt = 28 // epoch in which the key came into the table
-  private val PlainHeader = 32
-  private def roundUp(n: Int): Int = (n + 7) & ~7
 }
