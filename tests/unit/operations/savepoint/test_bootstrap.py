@@ -1,5 +1,6 @@
-"""What `bootstrap` checks and writes without Spark: offsets, the place beside the target, the
-command's words.
+"""What `bootstrap` checks and writes without Spark.
+
+These are offsets, the place beside the target, and the command's words.
 """
 
 from __future__ import annotations
@@ -72,7 +73,7 @@ def test_offsets_of_sources_that_are_not_there_or_read_files() -> None:
 
 
 def test_restored_with_offsets(tmp_path: Path) -> None:
-    """What `bootstrap` hands to `fork`, for any savepoint."""
+    """`bootstrap` hands these offsets to `fork`, which takes them for any savepoint."""
     built = RowsBuilder(tmp_path / "job").build()
     (built.root / "sources/0").mkdir(parents=True)
     (built.root / "sources/0/0").write_text("v1\n{}")
