@@ -62,5 +62,5 @@ def golden(request: pytest.FixtureRequest) -> Golden:
 
 @pytest.fixture
 def repository() -> Path:
-    """The root of the work tree."""
+    """Return the root of the work tree."""
     return REPOSITORY

@@ -104,8 +104,9 @@ def test_target_that_is_not_empty_is_refused_before_the_job_is_run(tmp_path: Pat
 
 
 def test_a_place_beside_the_target(tmp_path: Path) -> None:
-    """It is gone in the end, whatever happened, and what is made meanwhile stays with the
-    directories above it.
+    """The place is gone in the end, whatever happened.
+
+    What somebody makes meanwhile stays, with the directories above it.
     """
     target = tmp_path / "a/b/target"
     with pytest.raises(ZeroDivisionError), scratch_beside(str(target)) as place:
@@ -133,7 +134,9 @@ def test_what_a_killed_process_left_beside_the_target(tmp_path: Path, repository
     assert killed.returncode == -signal.SIGKILL
     assert [path.name.startswith(".target.staging-") for path in tmp_path.iterdir()] == [True]
     with scratch_beside(str(target)) as place:
-        assert [str(path) for path in tmp_path.iterdir()] == [place], "that of the dead is removed"
+        assert [str(path) for path in tmp_path.iterdir()] == [place], (
+            "the place of a killed process is removed"
+        )
     assert list(tmp_path.iterdir()) == []
 
 
