@@ -38,9 +38,11 @@ _STATE = "spark.sql.streaming.stateStore."
 class Sizes:
     """Sizes of one repetition.
 
-    `keys` of the state, `rows` of a small micro-batch, `busy_rows` of the micro-batch that the stop
-    with a savepoint meets, `codec_rows` to decode and encode. settle_s: how many seconds the query
-    idles before it is saved, so that maintenance takes the snapshots that are due.
+    keys: the keys of the state.
+    rows: the rows of a small micro-batch.
+    busy_rows: the rows of the micro-batch that the stop with a savepoint meets.
+    codec_rows: the rows to decode and encode.
+    settle_s: how long the query idles before it is saved. Maintenance takes the due snapshots then.
     """
 
     keys: int

@@ -4,9 +4,10 @@
 
     .venv/bin/python benchmarks/bench_savepoint_memory.py --rows 10000000
 
-Memory is the peak of the sum over all processes; each process counts the pages that it shares. The
+Memory is the peak of the sum over all processes. Each process counts the pages that it shares. The
 state is made up: keys and values of one long, in two partitions, once as SSTs, once as changelogs.
-With `--rows 2048 --value-bytes 1048576` values are random bytes, and it measures edits too.
+With `--rows 2048 --value-bytes 1048576` values are random bytes, and the benchmark measures edits
+too.
 """
 
 from __future__ import annotations

@@ -67,14 +67,14 @@ class _Request:
 
     @property
     def about(self) -> str:
-        """The key; for a listing its prefix, for a deletion its first key."""
+        """Return the key; for a listing its prefix, for a deletion its first key."""
         if self.key or self.method == "GET":
             return self.key or self.query.get("prefix", "")
         return next(iter(_keys(self.body)), "") if "delete" in self.query else ""
 
     @property
     def operation(self) -> str:
-        """`GET`, `PUT`, `COPY`, `HEAD`, `DELETE` or `LIST`.
+        """Return `GET`, `PUT`, `COPY`, `HEAD`, `DELETE` or `LIST`.
 
         For multipart uploads: `CREATE`, `PART`, `COMPLETE` or `ABORT`.
         """

@@ -1,5 +1,6 @@
-"""What Millpond runs, as the documentation tells it: `docs/reference/what-works.md` is generated
-from here and the shapes.
+"""What Millpond runs, as the documentation tells it.
+
+`docs/reference/what-works.md` is generated from here and from the shapes.
 
 A feature that no query shape stands for gets a line in `FEATURES`, with the test that proves it;
 then `make test TEST=tests/unit/test_what_works.py TEST_ARGS=--rewrite` writes the page anew.
@@ -152,14 +153,16 @@ Generated from the tests (`integration/what_works.py`); do not edit.
 
 ## Stateful operators
 
-Every line stands for queries that the tests run on Millpond and on Spark's RocksDB store, with the same input: a batch whose
-sink fails after its state was committed, restarts on the same checkpoint, late rows, an empty file, keys with nulls, unicode,
-decimals, bytes and structs. Rows and state metrics are equal batch for batch, and every key lies in the partition that its
+Every line stands for queries that the tests run on Millpond and on Spark's RocksDB store, with the
+same input. The input has a batch whose sink fails after its state was committed, restarts on the
+same Spark checkpoint, late rows, an empty file, and keys with nulls, unicode, decimals, bytes and
+structs. Rows and state metrics are equal batch for batch. Every key lies in the partition that its
 key group belongs to. `make shapes` prints the table of all {count} shapes, `make test` that of one
 of each operator, `make test-all` that of the others.
 
-Format is Spark's checkpoint format (`spark.sql.streaming.stateStore.checkpointFormatVersion`), encoding that of state
-(`spark.sql.streaming.stateStore.encodingFormat`). *Refused by Spark*: both stores end with the same error of Spark's own.
+Format is Spark's checkpoint format (`spark.sql.streaming.stateStore.checkpointFormatVersion`),
+encoding that of state (`spark.sql.streaming.stateStore.encodingFormat`). *Refused by Spark*: both
+stores end with the same error of Spark's own.
 
 | operator | output modes | format | encoding | shapes | status |
 |---|---|---|---|---|---|

@@ -1,8 +1,8 @@
-"""Drives an `AgentService` as the shim does, with real changelogs, real directories, and SSTs whose
-content says what is in them.
+"""Drives an `AgentService` as the shim does.
 
-The state of a store is the sequence of ids of the commits that made it. So a test sees at once a
-restore that mixes attempts, skips one or repeats one. An "SST" holds such ids as lines. A "RocksDB
+It uses real changelogs and real directories. The content of a made-up SST says what is in it. The
+state of a store is the sequence of ids of the commits that made it. So a test sees at once if a
+restore mixes attempts, skips one or repeats one. An "SST" holds such ids as lines. A "RocksDB
 checkpoint" is a directory of hard links, as RocksDB makes it.
 """
 
@@ -62,7 +62,7 @@ class Provider:
     retain_versions: int = 3
     options: dict[str, Any] = field(default_factory=dict)
     run_id: str = "run"
-    storage: Storage | None = None  # where the agent keeps the files, if not in `checkpoint`
+    storage: Storage | None = None  # where the agent keeps the files; None: in `checkpoint`
     hadoop: Mapping[str, str] = field(default_factory=dict)
 
     def __post_init__(self) -> None:
@@ -71,8 +71,8 @@ class Provider:
         self.version = 0
         self.lineage_base = 0
         self.lineage: list[str] = [""]  # ids of lineage_base..version
-        self.files: dict[str, Ids] = {}  # local SSTs
-        self.pending: list[str] = []  # ids that are in no local SST yet
+        self.files: dict[str, Ids] = {}  # the local SSTs
+        self.pending: list[str] = []  # ids that no local SST holds yet
         self.next_file = 1
         self.local_dir.mkdir(parents=True, exist_ok=True)
 
@@ -128,7 +128,7 @@ class Provider:
         load_empty: bool = False,
         snapshot: VersionId | None = None,
     ) -> Ids:
-        """Open at a version, read everything that the plan names. Return the state."""
+        """Open at a version, and read everything that the plan names. Return the state."""
         self.generation += 1
         chosen = (
             {}
@@ -184,7 +184,7 @@ class Provider:
         """Write the changelog of `version` to a staging file, as a commit does.
 
         Args:
-            misplaced: why a key of the store is in the wrong place; "" if none is.
+            misplaced: why a key of the store is in the wrong place. "": no key is.
         """
         path = os.path.join(self.plan["staging_dir"], f".staging-{uuid.uuid4().hex}")
         header = ChangelogHeader(
@@ -213,7 +213,7 @@ class Provider:
         return path
 
     def commit(self, id: str | None = None) -> VersionId:
-        """Commit the next version; the state grows by its id."""
+        """Commit the next version. The state grows by its id."""
         id = id or new_id()
         version = self.version + 1
         answer = self.call(
@@ -230,7 +230,7 @@ class Provider:
         return self.generation_dir / f"db-{self.generation}"
 
     def flush(self, *, compact: bool = False) -> None:
-        """Write the pending ids to a local SST. With `compact` write all SSTs anew as one."""
+        """Write the pending ids to a local SST. With `compact`, write all SSTs anew as one."""
         self.db_dir.mkdir(exist_ok=True)
         if compact:
             self.pending = list(self.state)
@@ -302,7 +302,7 @@ class Provider:
         )
 
     def stored(self, suffix: str = "") -> list[str]:
-        """Return the names of this store's published files, sorted; SSTs as `sst/...`."""
+        """Return the names of this store's published files, sorted. An SST begins with `sst/`."""
         if self.storage is not None:
             prefix = layout.store_prefix(self.store)
             names = [info.key.removeprefix(prefix) for info in self.storage.list(prefix)]
@@ -321,7 +321,7 @@ class Provider:
         return (self.directory / name).read_bytes()
 
     def replace_stored(self, name: str, data: bytes | None) -> None:
-        """Give one of `stored` other content; None: delete it."""
+        """Give one of `stored` other content. None: delete it."""
         if self.storage is not None:
             key = layout.store_prefix(self.store) + name
             self.storage.delete([key])
@@ -335,13 +335,14 @@ class Provider:
 
 @dataclass
 class Driver:
-    """What Spark's driver writes beside the state of one operator: the query's id and the commit
-    log.
+    """What Spark's driver writes beside the state of one operator.
+
+    That is the query's id and the commit log.
     """
 
     checkpoint: Path
     spark_format: int
-    storage: Storage | None = None  # where the agent looks, if that is not `checkpoint`
+    storage: Storage | None = None  # where the agent looks; None: in `checkpoint`
 
     def __post_init__(self) -> None:
         if self.storage is None:
@@ -360,8 +361,9 @@ class Driver:
         self.storage.put_bytes(layout.commits_key(version.version - 1), text.encode())
 
     def go_back(self, version: int) -> None:
-        """Go back as the troubleshooting guide says: forget the batches that made versions above
-        `version`.
+        """Forget the batches that made versions above `version`.
+
+        The troubleshooting guide calls this going back.
         """
         assert self.storage is not None
         keys = [info.key for info in self.storage.list(f"{layout.COMMITS_DIR}/")]

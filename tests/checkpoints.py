@@ -1,5 +1,6 @@
-"""Builds small but complete Spark checkpoints without a JVM: Spark's logs, and Millpond's files
-beside them.
+"""Builds small but complete Spark checkpoints without a JVM.
+
+It writes Spark's logs, and Millpond's files beside them.
 """
 
 from __future__ import annotations
@@ -13,7 +14,8 @@ from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Any
 
-import rocksdict  # a test may import it: it writes what otherwise only the shim writes
+# A test may import it. It writes what otherwise only the shim writes.
+import rocksdict
 
 from millpond.format import layout
 from millpond.format.changelog import ChangelogHeader, Op, Record
@@ -56,8 +58,9 @@ def state_schema(key: list[str], value: list[str]) -> bytes:
 
 @dataclass
 class CheckpointBuilder:
-    """A query with one aggregation over `partitions` partitions. Batch b makes version b + 1 and
-    adds one key in each partition.
+    """A query with one aggregation over `partitions` partitions.
+
+    Batch b makes version b + 1. It adds one key in each partition.
     """
 
     root: Path
@@ -81,8 +84,9 @@ class CheckpointBuilder:
         return [StoreId(0, partition) for partition in range(self.partitions)]
 
     def build(self, batches: int = 6, snapshots: tuple[int, ...] = (3, 5)) -> CheckpointBuilder:
-        """Write everything for `batches` committed batches, with a snapshot at each version of
-        `snapshots`.
+        """Write everything for `batches` committed batches.
+
+        Each version of `snapshots` has a snapshot.
         """
         self.spark_logs(batches)
         for store in self.stores():
@@ -132,8 +136,9 @@ class CheckpointBuilder:
         )
 
     def schema(self) -> bytes:
-        """Return Spark's schema file. Its keys and values are of another kind than the made-up
-        ones.
+        """Return Spark's schema file.
+
+        It does not describe the made-up keys and values.
         """
         return state_schema(["k"], ["count"])
 
@@ -180,8 +185,9 @@ class CheckpointBuilder:
             self.storage.put_bytes(key, changelog_bytes(self.header(store, version), records))
 
     def snapshots(self, store: StoreId, versions: tuple[int, ...]) -> list[Manifest]:
-        """Write a snapshot at each of `versions`: SSTs and a manifest, which reuses the SSTs of
-        earlier snapshots.
+        """Write a snapshot at each of `versions`.
+
+        A snapshot is SSTs and a manifest. It reuses the SSTs of earlier snapshots.
         """
         published: list[Manifest] = []
         refs: dict[str, SstRef] = {}
@@ -255,5 +261,5 @@ class CheckpointBuilder:
         return manifest
 
     def changed(self, manifest: Manifest, **changes: object) -> Manifest:
-        """Publish a manifest with some fields changed and a right seal."""
+        """Publish a manifest with some fields changed, and with a right seal."""
         return self.publish(replace(manifest, **changes))  # type: ignore[arg-type]

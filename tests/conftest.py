@@ -1,4 +1,4 @@
-"""What all tests share."""
+"""Fixtures and settings for all tests."""
 
 from __future__ import annotations
 
@@ -7,8 +7,7 @@ from pathlib import Path
 import pytest
 from hypothesis import HealthCheck, settings
 
-# The machine has two cores that others share: a deadline would measure their load. A failing
-# example
+# Others share the two cores of the machine: a deadline would measure their load. A failing example
 # prints the blob that replays it.
 settings.register_profile(
     "millpond",
@@ -41,7 +40,7 @@ class Golden:
         self.rewrite = rewrite
 
     def check(self, path: Path, content: bytes) -> None:
-        """Assert that the file at `path` holds exactly `content`."""
+        """Assert that the file at `path` holds exactly `content`. With `--rewrite`, write it."""
         if self.rewrite:
             path.parent.mkdir(parents=True, exist_ok=True)
             path.write_bytes(content)
@@ -63,5 +62,5 @@ def golden(request: pytest.FixtureRequest) -> Golden:
 
 @pytest.fixture
 def repository() -> Path:
-    """The root of the work tree."""
+    """Return the root of the work tree."""
     return REPOSITORY

@@ -1,8 +1,8 @@
-"""Damages Spark checkpoints and savepoints at random: removes, cuts, flips, exchanges, doubles or
-ages a file or a folder.
+"""Damages Spark checkpoints and savepoints at random.
 
-Either everything still reads right, or every command that needs the damaged file says so. Each seed
-does one damage, always the same.
+It removes, cuts, flips, exchanges, doubles or ages a file or a folder. After that everything still
+reads right, or every command that needs the damaged file says so. Each seed does one damage, always
+the same.
 
     python -m tests.damage --seeds 2000 --first 0      prints what came out healthy, and the score
     ... --queries DIRECTORY                            damages the Spark checkpoints in it
@@ -76,20 +76,20 @@ def with_sums(root: Path) -> None:
 
 @dataclass(frozen=True, slots=True)
 class Template:
-    """A place to damage, and what it reads undamaged."""
+    """A place to damage, and what a reader finds in it without damage."""
 
     name: str
     root: Path
-    parts: tuple[Part, ...]  # those that have rows
+    parts: tuple[Part, ...]  # the parts that have rows
     rows: dict[int, Rows]  # batch -> rows
     is_savepoint: bool
-    refused: frozenset[str] = frozenset()  # commands that are refused even without damage
+    refused: frozenset[str] = frozenset()  # commands that Millpond refuses even without damage
 
 
 def templates(directory: Path) -> list[Template]:
-    """Build the templates in both Spark checkpoint formats: a query, one after a rescale,
-    savepoints
-    in both formats.
+    """Build the templates in both Spark checkpoint formats.
+
+    They are a query, a query after a rescale, and savepoints in both formats.
     """
     made: list[Template] = []
     for spark_format in (1, 2):
@@ -102,8 +102,9 @@ def templates(directory: Path) -> list[Template]:
 
 
 def templates_of(query: Path, name: str, directory: Path) -> Iterator[Template]:
-    """Yield the templates of one query, made below `directory`: the query itself, the query after a
-    rescale, savepoints in both formats.
+    """Yield the templates of one query, made below `directory`.
+
+    They are the query itself, the query after a rescale, and savepoints in both formats.
     """
     batch, partitions = last_batch(query), {2: 4, 4: 8}
     saved = {form: directory / f"{form}-{query.name}" for form in ("native", "canonical")}
@@ -120,7 +121,7 @@ def templates_of(query: Path, name: str, directory: Path) -> Iterator[Template]:
     try:
         rescale(storage, "it", partitions[overview(storage, "it").partitions or 0])
         yield _template(f"rescaled, {name}", rescaled, parts, [batch, batch + 1])
-    except UnsupportedError:  # only Spark knows in which partition its rows belong
+    except UnsupportedError:  # only Spark can assign its rows to partitions
         shutil.rmtree(rescaled)
     for form, place in saved.items():
         yield _template(f"{form}, {name}", place, parts, [])
@@ -132,7 +133,10 @@ def _template(name: str, root: Path, parts: tuple[Part, ...], batches: list[int]
 
 
 def without_refusals(template: Template) -> Template:
-    """Note which commands are refused without damage; other tests say why. Return the template."""
+    """Note which commands are refused without damage. Return the template.
+
+    Other tests say why they are refused.
+    """
     with tempfile.TemporaryDirectory() as scratch:
         judge = _Judge(template, template.root, Path(scratch))
         judge.run()
@@ -149,12 +153,12 @@ def templates_in(queries: Path, directory: Path) -> list[Template]:
 
 
 def last_batch(query: Path) -> int:
-    """Return the last committed batch."""
+    """Return the number of the last committed batch."""
     return max(int(path.name) for path in (query / "commits").iterdir() if path.name.isdigit())
 
 
 def rows_of(place: Path, parts: tuple[Part, ...], batch: int | None = None) -> Rows:
-    """Return all rows of all operators, whatever their partition."""
+    """Return the rows of all operators and partitions."""
     found: Rows = []
     for operator, store, family in parts:
         table = read_state(place, operator=operator, store=store, column_family=family, batch=batch)
@@ -168,7 +172,7 @@ def rows_of(place: Path, parts: tuple[Part, ...], batch: int | None = None) -> R
 
 
 def damage(root: Path, random: Random) -> str:
-    """Do one damage. Return what it was."""
+    """Do one damage. Return its description."""
     everything = sorted(path for path in root.rglob("*"))
     files = [path for path in everything if path.is_file()]
     ways: list[Callable[[], str]] = [
@@ -191,7 +195,7 @@ def _removed(root: Path, path: Path) -> str:
 
 
 def _replaced(path: Path, data: bytes) -> None:
-    path.unlink()  # it may share blocks with another file
+    path.unlink()  # another file may be a link to the same bytes
     path.write_bytes(data)
 
 
@@ -243,8 +247,10 @@ def _written_over(root: Path, files: list[Path], random: Random) -> str:
 
 @dataclass(slots=True)
 class Verdict:
-    """The outcome of one damage: `noticed`, `harmless`, `as if not committed`, or HEALTHY; and why,
-    if it is HEALTHY.
+    """The outcome of one damage.
+
+    It is `noticed`, `harmless`, `as if not committed`, or HEALTHY. With HEALTHY, `why` gives the
+    reasons.
     """
 
     what: str
@@ -253,7 +259,7 @@ class Verdict:
 
 
 def judge(template: Template, root: Path, scratch: Path) -> Verdict:
-    """Run every command on a damaged place."""
+    """Run every command on a damaged place. Return the verdict."""
     check = _Judge(template, root, scratch)
     check.run()
     if check.wrong:
@@ -294,7 +300,7 @@ class _Judge:
             rows = self._attempt(name, command)
             if rows is not None and rows != self._right():
                 if not self.noticed and rows in self.template.rows.values():
-                    # Without its last commit a query looks as if it had been killed before it.
+                    # Without its last commit, a query looks as if it was killed before that commit.
                     self.older = True
                 else:
                     self.wrong.append(f"{name} gives other rows")
@@ -305,15 +311,16 @@ class _Judge:
         return self.template.rows[max(self.template.rows)]
 
     def _attempt(self, name: str, command: Callable[[], Any]) -> Any:
-        """Return what the command returns; None if it was refused, as it should be."""
+        """Return what the command returns. None: it was refused, as it should be."""
         try:
             return command()
         except MillpondError as e:
             self.refused_commands.append(name)
             if e.kind is ErrorKind.BATCH_NOT_COMMITTED:
-                # The newest commit is gone: the query looks as if it had been killed before it.
+                # The newest commit is gone. So the query looks as if it was killed before that
+                # commit.
                 self.older = True
-            elif e.kind is not ErrorKind.UNSUPPORTED:  # a type that a later Spark may have
+            elif e.kind is not ErrorKind.UNSUPPORTED:  # a later Spark may have this type
                 self.refused.append(f"{name} is refused: {e.kind}: {e}")
             if e.kind is ErrorKind.INTERNAL or not e.hint:
                 self.wrong.append(f"{name}: {e.kind}: {e}")
@@ -327,7 +334,10 @@ class _Judge:
         return list(verify(LocalStorage(str(self.root)), "it").problems)
 
     def _made(self, make: Callable[..., object], name: str, **options: object) -> Rows | None:
-        """Return the rows of what a command makes; None if a read finds that a bit has flipped."""
+        """Return the rows of what a command makes.
+
+        None: `verify` finds a flipped bit in it.
+        """
         place = self.scratch / name
         make(self.root, place, **options)
         found = (
@@ -350,7 +360,7 @@ class _Judge:
 
 
 def run_seed(made: list[Template], seed: int, directory: Path) -> tuple[str, Verdict]:
-    """Do the damage of a seed to one of the templates, and judge. Return the template's name."""
+    """Damage a template by a seed, and judge. Return the template's name and the verdict."""
     random = Random(seed)
     template = random.choice(made)
     root, scratch = directory / f"damaged-{seed}", directory / f"scratch-{seed}"
@@ -365,7 +375,7 @@ def run_seed(made: list[Template], seed: int, directory: Path) -> tuple[str, Ver
 
 
 def main() -> int:
-    """Run many seeds. Print what came out healthy, and the score."""
+    """Run many seeds. Print the damages that came out healthy, and the score."""
     parser = argparse.ArgumentParser()
     parser.add_argument("--seeds", type=int, default=100)
     parser.add_argument("--first", type=int, default=0)
@@ -378,7 +388,7 @@ def main() -> int:
             if arguments.queries is None
             else templates_in(arguments.queries, Path(name))
         )
-        with suppress(KeyboardInterrupt):  # then the score is that of the seeds so far
+        with suppress(KeyboardInterrupt):  # then the score counts the seeds so far
             for seed in range(arguments.first, arguments.first + arguments.seeds):
                 template, verdict = run_seed(made, seed, Path(name))
                 score[template, verdict.outcome] += 1

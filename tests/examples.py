@@ -1,4 +1,4 @@
-"""An instance of each stored file, and strategies that make more; several tests use them."""
+"""An instance of each stored file, and strategies that make more. Several tests use them."""
 
 from __future__ import annotations
 
@@ -166,7 +166,7 @@ RECORDS: tuple[Record, ...] = (
     Record(Op.MERGE, b"\x01\x80\x00\x01\x00list", b"\x00element"),
     Record(Op.PUT, b"", b""),
 )
-# What the golden changelogs of version 1 hold: the format has an operation that nothing writes.
+# The golden changelogs of version 1 hold these. Nothing writes their last operation any more.
 OLD_RECORDS = (
     *RECORDS[:-1],
     Record(Op.DELETE_RANGE, b"\x01\x80\x00\x00", b"\x01\x80\x00\x01"),
@@ -266,7 +266,10 @@ def changelog_bytes(
     block_bytes: int = 256 * 1024,
     repeats: bool = False,
 ) -> bytes:
-    """Return a complete changelog. With the codec `lz4`, one as earlier builds wrote it."""
+    """Return a complete changelog.
+
+    With the codec `lz4`, it is a changelog as earlier builds wrote it.
+    """
     file = io.BytesIO()
     written = "none" if codec == "lz4" else codec
     writer = ChangelogWriter(file, header, codec=written, block_bytes=block_bytes, repeats=repeats)

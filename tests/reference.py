@@ -1,4 +1,4 @@
-"""The page docs/reference/python.md, made of signatures, docstrings and the fields of reports."""
+"""Makes docs/reference/python.md from signatures, docstrings and the fields of reports."""
 
 from __future__ import annotations
 
@@ -95,8 +95,8 @@ def _text(doc: str) -> Iterator[str]:
     yield from parts[0].strip().splitlines()
     for title, body in zip(parts[1::2], parts[2::2], strict=True):
         yield from ["", f"**{title}**", ""]
-        # An entry on the line of the title is the only one. Below it, each line without a further
-        # indent begins an entry.
+        # An entry on the line of the title is the only one. Below the title, each line without a
+        # further indent begins an entry.
         body = " ".join(body.split()) if body.strip(" ")[0] != "\n" else textwrap.dedent(body)
         for entry in re.split(r"\n(?! )", body.strip("\n")):
             text = " ".join(entry.split())

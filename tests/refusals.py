@@ -1,4 +1,4 @@
-"""How tests check that something is refused."""
+"""Checks that Millpond refuses something."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ from millpond.errors import ErrorKind, MillpondError
 def refused(
     kind: ErrorKind, action: Callable[..., object], *arguments: object, **named: object
 ) -> MillpondError:
-    """Call `action`; check that it raises an error of this kind, with a hint. Return the error."""
+    """Check that `action` raises an error of this kind with a hint. Return the error."""
     with pytest.raises(MillpondError) as caught:
         action(*arguments, **named)
     assert caught.value.kind is kind, caught.value

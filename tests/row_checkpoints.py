@@ -16,8 +16,9 @@ VALUE = Struct((Field("n", Atom("string")),))
 
 
 class RowsBuilder(CheckpointBuilder):
-    """Versions 1, 2, ... of partition p each add the key `100 * p + version`. Each third version
-    writes the key of the version before again.
+    """Versions 1, 2, ... of partition p each add the key `100 * p + version`.
+
+    Each third version instead writes the key of the version before it again.
     """
 
     def _number(self, store: StoreId, version: int) -> int:

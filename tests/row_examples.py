@@ -72,7 +72,10 @@ def structs(inner: st.SearchStrategy[SparkType], most: int) -> st.SearchStrategy
 
 
 def schemas(atoms: Sequence[str] = ALL_ATOMS) -> st.SearchStrategy[Struct]:
-    """Draw schemas of rows; a few have more fields than one word of null bits holds."""
+    """Draw schemas of rows.
+
+    A few have more fields than one word of null bits holds.
+    """
     wide = st.lists(st.sampled_from([Atom(name) for name in atoms]), min_size=62, max_size=130)
     return st.one_of(
         structs(types(atoms), 6),
@@ -83,7 +86,7 @@ def schemas(atoms: Sequence[str] = ALL_ATOMS) -> st.SearchStrategy[Struct]:
 
 
 def values(kind: SparkType, *, null: bool = True) -> st.SearchStrategy[Any]:
-    """Draw values of a type, as `pyarrow.array` takes them; None among them."""
+    """Draw values of a type as `pyarrow.array` takes them. Some are None."""
     if isinstance(kind, Decimal):
         top = 10**kind.precision - 1
         some: st.SearchStrategy[Any] = st.integers(-top, top).map(
@@ -104,7 +107,7 @@ def values(kind: SparkType, *, null: bool = True) -> st.SearchStrategy[Any]:
 def tables(
     draw: st.DrawFn, *, atoms: Sequence[str] = ALL_ATOMS, most: int = 12
 ) -> tuple[Struct, list[dict[str, Any]]]:
-    """Draw a schema and rows of it."""
+    """Draw a schema, and rows of it."""
     schema = draw(schemas(atoms))
     return schema, draw(st.lists(values(schema, null=False), max_size=most))
 

@@ -1,8 +1,7 @@
-"""A real S3 server over HTTP on loopback at a free port: moto, behind a middleware that counts
-requests and injects faults.
+"""Runs a real S3 server over HTTP: moto, on loopback at a free port.
 
-S3 checks and writes in one step (`If-None-Match`); moto checks first, then writes. So the
-middleware lets in one writing request at a time.
+A middleware counts requests and injects faults. S3 checks and writes in one step (`If-None-Match`).
+moto checks first, then writes. So the middleware lets in one writing request at a time.
 """
 
 from __future__ import annotations
@@ -31,7 +30,7 @@ HADOOP = {
 
 
 def instant_retry(deadline_ms: int = 60_000) -> Retry:
-    """Return a retry whose clock only its own pauses move. Each pause is the longest allowed."""
+    """Return a retry whose clock moves only by its own pauses. Each one is the longest allowed."""
     now = [0.0]
 
     def sleep(seconds: float) -> None:
@@ -55,8 +54,9 @@ class Request:
 
     @property
     def operation(self) -> str:
-        """Return `GET`, `PUT`, `COPY`, `HEAD`, `LIST` or `DELETE`; for a multipart upload `CREATE`,
-        `PART`, `COMPLETE` or `ABORT`.
+        """Return `GET`, `PUT`, `COPY`, `HEAD`, `LIST` or `DELETE`.
+
+        For a multipart upload: `CREATE`, `PART`, `COMPLETE` or `ABORT`.
         """
         if self.method == "POST":
             return (
@@ -79,13 +79,13 @@ class Request:
 class Fault:
     """What happens to a request.
 
-    code, status: the answer instead of the server's own; status 0: the connection breaks.
-    applied: the server does what was asked before that.
-    cut: the answer's body ends this many bytes early; with `flip` one byte of it is wrong instead.
+    code, status: the answer instead of the server's own. Status 0: the connection breaks.
+    applied: before that, the server does what it was asked.
+    cut: the answer's body ends this many bytes early. With `flip` one byte of it is wrong instead.
     html: the answer is a web page.
-    late_s: the answer comes so much later. The server waits before it does anything; with `applied`
-    after it has done it; with `cut` in the middle of the body. With status 200 the answer is the
-    server's own in the end.
+    late_s: the answer comes this much later. The server waits before it does anything. With
+    `applied` it waits after it has done it, with `cut` in the middle of the body. With status 200
+    the answer is the server's own in the end.
     """
 
     status: int = 0
@@ -107,7 +107,7 @@ class S3Server:
 
     endpoint: str = ""
     latency_s: float = 0.0
-    ignores_conditions: bool = False  # some servers do
+    ignores_conditions: bool = False  # some servers ignore them
     in_flight: int = 0
     most_in_flight: int = 0
     counts: Counter[str] = field(default_factory=Counter)
@@ -200,8 +200,8 @@ class S3Server:
                     return _cut(environ, damaged, fault.late_s) if fault.cut else [damaged]
                 time.sleep(fault.late_s)
             else:
-                # A server reads the whole body before it refuses it; otherwise the connection would
-                # be reset.
+                # A server reads the whole body before it refuses a request. Otherwise the network
+                # would reset the connection.
                 environ["wsgi.input"].read(int(environ.get("CONTENT_LENGTH") or 0))
             if fault.status == 0:
                 _break(environ)
@@ -248,14 +248,14 @@ class S3Server:
 
 
 def _cut(environ: dict[str, Any], data: bytes, late_s: float) -> Iterator[bytes]:
-    """Yield a part of a body; then send nothing, and break the connection."""
+    """Yield a part of a body. Then send nothing more, and break the connection."""
     yield data
     time.sleep(late_s)
     _break(environ)
 
 
 def _break(environ: dict[str, Any]) -> NoReturn:
-    # An exception alone would leave the connection open for the next request.
+    # With an exception alone, the connection would stay open for the next request.
     environ["werkzeug.socket"].shutdown(socket.SHUT_RDWR)
     raise ConnectionResetError("a fault of the test")
 

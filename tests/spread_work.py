@@ -1,4 +1,4 @@
-"""The work that `test_spread` spreads. Work that runs elsewhere must be in a module of its own."""
+"""The work that `test_spread` spreads. Another process can only import it from a module."""
 
 from __future__ import annotations
 
@@ -8,14 +8,14 @@ from millpond.errors import ErrorKind, FormatError
 
 
 class Unsendable(Exception):
-    """Cannot be made again from its text."""
+    """An error that its text cannot make again."""
 
     def __init__(self, a: int, b: int) -> None:
         super().__init__(a + b)
 
 
 def work(shared: str, job: int) -> str:
-    """Return what is shared, and the job. Fail as negative numbers ask."""
+    """Return what is shared, and the job. A negative job fails in its own way."""
     if job == -1:
         raise FormatError("broken", kind=ErrorKind.SAVEPOINT_DAMAGED)
     if job == -2:

@@ -16,10 +16,12 @@ import org.apache.spark.sql.execution.streaming.state.{KeyStateEncoderSpec, NoPr
   RangeKeyScanStateEncoderSpec, StateStore}
 
 /**
- * Scans of every kind over stores that were loaded, saved and restored, so that none has its rows only where it wrote them.
+ * Scans of every kind over stores that were loaded, saved and restored. So no store has its rows
+ * only where it wrote them.
  *
- * `spec` besides what StoreBench takes: `keys`, `prefix_scans` (prefixes of ten rows), `evictions` (batches that remove the oldest
- * `eviction_rows`), `settle_ms` (time for what a store does after a restore), `raw` (measure RocksDB itself too, on the same rows).
+ * `spec` has what StoreBench takes, and besides: `keys`, `prefix_scans` (prefixes of ten rows),
+ * `evictions` (batches that remove the oldest `eviction_rows`), `settle_ms` (time for what a store
+ * does after a restore), `raw` (measure RocksDB itself too, on the same rows).
  */
 private final class ScanRun(spark: ClassicSession, spec: JsonNode) {
   private val PerPrefix = 10
@@ -70,7 +72,7 @@ private final class ScanRun(spark: ClassicSession, spec: JsonNode) {
   }
 
   private val mixed: (UnsafeRow, Long) => UnsafeRow = Rows.keyAt
-  /** Rows i of one prefix are far apart in time of writing. */
+  /** The store wrote the rows of one prefix at times that are far apart. */
   private val ofPrefix: (UnsafeRow, Long) => UnsafeRow = (row, i) => { row.setLong(0, Rows.mix(i / PerPrefix)); row.setLong(1, i); row }
   private val positive: (UnsafeRow, Long) => UnsafeRow = (row, i) => { row.setLong(0, Rows.mix(i) >>> 1); row.setLong(1, i); row }
 
@@ -96,7 +98,7 @@ private final class ScanRun(spark: ClassicSession, spec: JsonNode) {
     handle
   }
 
-  /** Mean microseconds of a scan of one random prefix, all its rows read. */
+  /** Mean microseconds of a scan of one random prefix. It reads all rows of the prefix. */
   private def prefixScans(handle: Handle, rows: Long, scans: Int): Double = {
     val prefixes = Array.fill(scans)(Rows.mix(random.nextLong(rows / PerPrefix)))
     val key = new UnsafeRow(1)
@@ -124,7 +126,10 @@ private final class ScanRun(spark: ClassicSession, spec: JsonNode) {
     }
   }
 
-  /** Milliseconds of each micro-batch that removes the oldest rows, as eviction of timers and of TTL does; commit not included. */
+  /**
+   * Milliseconds of each micro-batch that removes the oldest rows, without its commit. Evictions of
+   * timers and of TTL remove rows so.
+   */
   private def evictions(handle: Handle, rows: Long): Seq[Double] = {
     val step = (Long.MaxValue.toDouble / rows * int("eviction_rows")).toLong
     (1 to int("evictions")).map { turn =>
@@ -155,11 +160,15 @@ private final class ScanRun(spark: ClassicSession, spec: JsonNode) {
   private def box(values: Iterable[Double]): java.util.List[Double] = values.toSeq.asJava
 }
 
-/** RocksDB without a state store above it: rows of the same size, with the block size and compression of Millpond's disk tier. */
+/**
+ * RocksDB without a state store above it. Rows have the same size as in Millpond's disk tier. Block
+ * size and compression are the same too.
+ */
 private object Raw {
-  // as long as the rows that Millpond's disk tier has: slot, family, then the encoded row
+  // The rows are as long as in Millpond's disk tier: slot, family, then the encoded row.
   private val KeyBytes = 4 + 25 // version byte, null bits, two longs
-  private val PrefixedKeyBytes = 4 + 4 + 16 + 16 // length of the prefix row, its null bits and long, those of the rest
+  // Length of the prefix row; its null bits and long; those of the rest.
+  private val PrefixedKeyBytes = 4 + 4 + 16 + 16
   private val ValueBytes = 25
 
   def measure(dir: Path, keys: Long, perPrefix: Int, scans: Int, prefixScans: Int, random: SplittableRandom): Seq[(String, Seq[Double])] = {

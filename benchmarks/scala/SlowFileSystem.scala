@@ -8,8 +8,13 @@ import org.apache.hadoop.fs.{FSDataInputStream, FSDataOutputStream, FileStatus, 
 import org.apache.hadoop.fs.permission.FsPermission
 import org.apache.hadoop.util.Progressable
 
-/** `slow:/x` is the local directory `/x` behind requests of a fixed latency, every one of which is noted. A call is one request, a rename two: an
-  * object storage has none and must copy and delete. Its Hadoop client makes at least so many, most of the time more (it looks before it writes). */
+/**
+ * `slow:/x` is the local directory `/x` behind requests of a fixed latency. It notes each request.
+ *
+ * A call is one request, and a rename is two: an object storage cannot rename, so its client must
+ * copy and delete. Hadoop's client of an object storage makes at least as many requests, and most
+ * of the time more, because it looks before it writes.
+ */
 class SlowFileSystem extends RawLocalFileSystem {
   private var latencyMs = 0L
 
@@ -33,10 +38,10 @@ class SlowFileSystem extends RawLocalFileSystem {
     Thread.sleep(latencyMs)
   }
 
-  // the local one looks for owner and rights, by a path that must be of file:
+  // The local status looks for owner and rights, by a path that must be of file:.
   private def plain(s: FileStatus): FileStatus = new FileStatus(s.getLen, s.isDirectory, 1, s.getBlockSize, s.getModificationTime, s.getPath)
 
-  // a process, chmod, for each file otherwise; an object storage has none
+  // Otherwise each file needs a process, chmod. An object storage needs none.
   override def setPermission(path: Path, permission: FsPermission): Unit = ()
 
   override def open(path: Path, bufferSize: Int): FSDataInputStream = asked("open", path)(super.open(path, bufferSize))
@@ -57,7 +62,7 @@ object SlowFileSystem {
   private val calls = new ConcurrentLinkedQueue[String]
   private val depth = ThreadLocal.withInitial[Int](() => 0)
 
-  /** The calls since the last time, one a line: time in ms, operation, path. */
+  /** Returns the calls since the last time, one a line: time in ms, operation, path. */
   def take(): String = {
     val lines = new StringBuilder
     var line = calls.poll()

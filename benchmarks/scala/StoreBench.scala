@@ -23,14 +23,19 @@ import org.apache.spark.sql.execution.streaming.state.{
 import org.apache.spark.sql.types.{LongType, StructType}
 
 /**
- * Measures one state store provider, named by class, through Spark's own contract: one process, one contender, one repetition.
+ * Measures one state store provider, named by class, through Spark's own contract. One process
+ * measures one contender once.
  *
  * {{{ StoreBench <spec.json> <result.json> }}}
  *
- * `spec`: `checkpoint` (an empty directory), `local_dir` (Spark's scratch), `conf` (session conf, holds the provider class), `keys`,
- * `load_batch`, `ops` (per update batch), `update_batches`, `snapshot_batches` (0: no phase with a concurrent snapshot), `scans`, `restores`,
- * `rollbacks`, `warmup_keys`, `warmup_batches`, `seed`. Keys are rows of two longs, values too. The result holds raw durations, in
- * milliseconds or, per operation, microseconds; the Python side takes medians. Every value read is checked: a store that loses an update fails.
+ * `spec`: `checkpoint` (an empty directory), `local_dir` (Spark's scratch), `conf` (session conf,
+ * holds the provider class), `keys`, `load_batch`, `ops` (per update batch), `update_batches`,
+ * `snapshot_batches` (0: no phase with a concurrent snapshot), `scans`, `restores`, `rollbacks`,
+ * `warmup_keys`, `warmup_batches`, `seed`.
+ *
+ * Keys are rows of two longs, and so are values. The result holds raw durations, in milliseconds,
+ * or in microseconds where they are per operation. The Python side takes medians. The benchmark
+ * checks every value that it reads: a store that loses an update fails.
  */
 object StoreBench {
   def main(args: Array[String]): Unit = {
@@ -45,14 +50,17 @@ object StoreBench {
     try {
       spark.sparkContext.setLogLevel(Option(spec.get("log_level")).map(_.asText).getOrElse("ERROR"))
       SparkSession.setActiveSession(spark)
-      spark.streams.active // starts the state store coordinator, to which a commit reports
+      spark.streams.active // starts the coordinator of state stores, to which a commit reports
       val measured = if (spec.has("prefix_scans")) new ScanRun(spark, spec).measure() else new StoreRun(spark, spec).measure()
       mapper.writerWithDefaultPrettyPrinter().writeValue(new File(args(1)), measured)
     } finally spark.stop()
   }
 }
 
-/** One pass over all measures. The expected sum of the counters is carried along, so that every full scan is also a proof. */
+/**
+ * One pass over all measures. It carries the expected sum of the counters along. So every full scan
+ * is also a proof.
+ */
 private final class StoreRun(spark: ClassicSession, spec: JsonNode) {
   private def int(name: String): Int = spec.get(name).asInt
   private val keys = spec.get("keys").asLong
@@ -97,7 +105,8 @@ private final class StoreRun(spark: ClassicSession, spec: JsonNode) {
     result("gc_ms") = Map("load" -> (gcAfterLoad - gcLoad), "update" -> (gcAfterUpdate - gcUpdate),
       "update_with_snapshots" -> (Memory.gcMs() - gcSnapshot)).asJava
 
-    // A defined distance to the newest snapshot: one forced, five changelogs above it.
+    // The distance to the newest snapshot is defined: one forced snapshot, five changelogs above
+    // it.
     phase("settle") {
       Workload.update(store, keys, ops, 1, random, forceSnapshot = true)
       store.snapshot()
@@ -116,7 +125,7 @@ private final class StoreRun(spark: ClassicSession, spec: JsonNode) {
     result.asJava
   }
 
-  /** Every path once at small size, so that no measure pays for the interpreter. */
+  /** Runs every path once at a small size. So no measure pays for the interpreter. */
   private def warmUp(): Unit = {
     val store = stores.handle(operator = 1)
     val some = int("warmup_keys").toLong
@@ -133,7 +142,10 @@ private final class StoreRun(spark: ClassicSession, spec: JsonNode) {
     store.close()
   }
 
-  /** Update batches while another thread runs snapshot maintenance back to back, as Spark's maintenance pool would, only more often. */
+  /**
+   * Update batches, while another thread runs snapshot maintenance back to back. Spark's
+   * maintenance pool does the same less often.
+   */
   private def withSnapshots(store: Handle, written: Durable): Unit = {
     val maintenance = new Maintenance(store)
     val batches = int("snapshot_batches")
@@ -149,7 +161,10 @@ private final class StoreRun(spark: ClassicSession, spec: JsonNode) {
     result("commit_during_snapshot_ms") = box(busy.commitsWithin(windows))
   }
 
-  /** Milliseconds to be back at the version before the last commit, first value read; then the batch is done again. */
+  /**
+   * Milliseconds until the store is back at the version before the last commit, with its first
+   * value read. Then the batch runs again.
+   */
   private def rollback(store: Handle): Double = {
     val at = store.version
     val sum = store.expectedSum
@@ -159,7 +174,9 @@ private final class StoreRun(spark: ClassicSession, spec: JsonNode) {
     Workload.update(store, keys, ops, 1, random).reopenMs.head
   }
 
-  /** (ms to the first value, ms until every row was read) of a provider that has nothing local. */
+  /**
+   * Milliseconds to the first value, and until every row was read. The provider has nothing local.
+   */
   private def restore(store: Handle): (Double, Double) = {
     val start = System.nanoTime()
     store.open()
@@ -182,7 +199,10 @@ private final class StoreRun(spark: ClassicSession, spec: JsonNode) {
     result(s"${name}_metrics_ms") = box(batches.metricsMs)
   }
 
-  /** Runs `body` and notes when, in epoch milliseconds: a profile is cut into phases by these. */
+  /**
+   * Runs `body`, and notes begin and end in epoch milliseconds. By these a profile is cut into
+   * phases.
+   */
   private def phase[T](name: String)(body: => T): T = {
     val from = System.currentTimeMillis()
     val value = body
@@ -207,7 +227,10 @@ private final class Stores(spark: ClassicSession, checkpoint: Path) {
       Rows.valueSchema, encoder, false, conf, spark.sessionState.newHadoopConf(), false, None))
 }
 
-/** One partition's store over its life: the open provider, the last committed version, the sum its counters must have. */
+/**
+ * One partition's store over its life: the open provider, the last committed version, and the sum
+ * that its counters must have.
+ */
 private final class Handle(create: () => StateStoreProvider) {
   var version = 0L
   var expectedSum = 0L
@@ -232,7 +255,10 @@ private object Rows {
   def key(): UnsafeRow = row()
   def value(): UnsafeRow = row()
 
-  /** Key number `i`; the first field is mixed (SplitMix64), so neighbours in time are no neighbours in key order. */
+  /**
+   * Returns key number `i`. SplitMix64 mixes its first field. So neighbours in time are no
+   * neighbours in key order.
+   */
   def keyAt(row: UnsafeRow, i: Long): UnsafeRow = { row.setLong(0, mix(i)); row.setLong(1, i); row }
 
   def mix(i: Long): Long = {
@@ -245,7 +271,10 @@ private object Rows {
   def valueOf(row: UnsafeRow, count: Long, id: Long): UnsafeRow = { row.setLong(0, count); row.setLong(1, id); row }
 }
 
-/** Durations of some batches; `times(b)` holds `System.nanoTime` before the first and after each operation of batch `b`. */
+/**
+ * Durations of some batches. `times(b)` holds `System.nanoTime` before the first operation of batch
+ * `b`, and after each of its operations.
+ */
 private final class Batches {
   val batchMs, commitMs, reopenMs, metricsMs = new ArrayBuffer[Double]
   val times = new ArrayBuffer[Array[Long]]
@@ -262,7 +291,10 @@ private final class Batches {
 }
 
 private object Workload {
-  /** Inserts keys `0 until keys`, looking each up first as every stateful operator does; `batchMs` is whole batches, commit included. */
+  /**
+   * Inserts keys `0 until keys`. It looks each key up first, as every stateful operator does.
+   * `batchMs` is whole batches with their commits.
+   */
   def load(handle: Handle, keys: Long, perBatch: Int): Batches = {
     val batches = new Batches
     val (key, value) = (Rows.key(), Rows.value())
@@ -284,7 +316,10 @@ private object Workload {
     batches
   }
 
-  /** Batches of `ops` random get+put over all keys; `batchMs` is the operations alone, `reopenMs` getStore and one get. */
+  /**
+   * Batches of `ops` random get+put over all keys. `batchMs` is the operations alone. `reopenMs` is
+   * getStore and one get.
+   */
   def update(handle: Handle, keys: Long, ops: Int, count: Int, random: SplittableRandom, forceSnapshot: Boolean = false): Batches = {
     val batches = new Batches
     val (key, value) = (Rows.key(), Rows.value())
@@ -341,7 +376,10 @@ private object Workload {
   }
 }
 
-/** Snapshot maintenance back to back on a thread of its own; a call shorter than `IdleNs` found nothing to do. */
+/**
+ * Runs snapshot maintenance back to back on a thread of its own. A call shorter than `IdleNs` found
+ * nothing to do.
+ */
 private final class Maintenance(handle: Handle) {
   private val IdleNs = 2000000L
   private val done = new ArrayBuffer[(Long, Long)]
@@ -366,7 +404,10 @@ private final class Maintenance(handle: Handle) {
   def windows: Seq[(Long, Long)] = done.toSeq
 }
 
-/** Bytes that became durable below a directory: new files, and files written again under an old name. */
+/**
+ * Bytes that became durable below a directory: in new files, and in files written again under an
+ * old name.
+ */
 private final class Durable(directory: Path) {
   private var seen: Map[String, (Long, Long)] = list()
   private def list(): Map[String, (Long, Long)] = {
@@ -384,8 +425,9 @@ private final class Durable(directory: Path) {
 }
 
 /**
- * Memory in bytes. The heap is touched from the start (`AlwaysPreTouch`, `Xms` = `Xmx`), so resident memory beyond it is native;
- * of the heap only what lives after a full collection counts. `children`: resident memory of child processes (Millpond's agent).
+ * Memory in bytes. The JVM touches the whole heap from the start (`AlwaysPreTouch`, `Xms` = `Xmx`).
+ * So resident memory beyond the heap is native. Of the heap only what lives after a full collection
+ * counts. `children` is the resident memory of child processes: of Millpond's agent.
  */
 private final case class Memory(heapLive: Long, native: Long, children: Long) {
   def total: Long = heapLive + native + children
@@ -396,14 +438,17 @@ private object Memory {
   def settled(): Memory = {
     val bean = ManagementFactory.getMemoryMXBean
     System.gc()
-    System.gc() // the second call collects what the first one's reference processing let go
+    System.gc() // the second call collects what the reference processing of the first one let go
     trimNative()
     val heap = bean.getHeapMemoryUsage
     val children = ProcessHandle.current().descendants().iterator().asScala.map(c => residentBytes(c.pid())).sum
     Memory(heap.getUsed, residentBytes(ProcessHandle.current().pid()) - heap.getCommitted, children)
   }
 
-  /** Gives freed native memory back to the system (JDK 17.0.9 and newer), so that what the warm-up let go is not reused unseen. */
+  /**
+   * Gives freed native memory back to the system (JDK 17.0.9 and newer). Otherwise a measure could
+   * reuse, unseen, what the warm-up let go.
+   */
   private def trimNative(): Unit = {
     val server = ManagementFactory.getPlatformMBeanServer
     val command = new ObjectName("com.sun.management:type=DiagnosticCommand")
@@ -425,7 +470,7 @@ private object Clock {
 }
 
 private object Percentiles {
-  /** p50, p90, p99, p999, max and count of nanoseconds, in microseconds; null for none. */
+  /** p50, p90, p99, p999, max and count of nanoseconds, in microseconds. Null: there are none. */
   def us(nanos: Array[Long]): java.util.Map[String, Any] = if (nanos.isEmpty) null else {
     val sorted = nanos.sorted
     def at(q: Double): Double = sorted(math.min(sorted.length - 1, (q * sorted.length).toInt)) / 1e3

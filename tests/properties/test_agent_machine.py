@@ -1,10 +1,11 @@
-"""Random histories of one operator's stores, against a model: what is retained can be restored,
-nothing else stays for ever.
+"""Random histories of one operator's stores, compared with a model.
 
-Two executors write the same store (the second is a zombie, a speculative attempt or the heir). The
-driver records one of the attempts of each version, and sometimes somebody makes it begin again from
-an older one, while the executors live on. State is the sequence of commit ids, so a wrong restore
-cannot look right.
+A restore finds every retained version. No other file stays for ever.
+
+Two executors write the same store. The second one is a zombie, a speculative attempt or the heir.
+The driver records one of the attempts of each version. Sometimes somebody makes the driver begin
+again from an older version, while the executors live on. The state is the sequence of commit ids.
+So a wrong restore cannot look right.
 """
 
 from __future__ import annotations
@@ -29,7 +30,7 @@ RETAIN = 3
 GRACE_MS = 60_000
 NOWHERE = VersionId(10**6)
 EXECUTORS = st.sampled_from([0, 1])
-# What a damaged store may answer; anything else, and any wrong state, is a bug.
+# A damaged store may answer with these kinds. Any other kind is a bug, and so is a wrong state.
 DAMAGE_KINDS = {
     ErrorKind.CHANGELOG_MISSING,
     ErrorKind.CHANGELOG_DAMAGED,
@@ -50,16 +51,16 @@ class AgentMachine(RuleBasedStateMachine):
         self.service = self.new_service()
         self.locals = 0
         self.damaged = False
-        self.states: dict[VersionId, Ids] = {VersionId(0): ()}  # what each attempt made
-        self.chain: list[VersionId] = [VersionId(0)]  # what the driver recorded, by version
-        self.attempts: list[VersionId] = []  # of the next version
-        self.expired = -1  # version that is not retained any more, nor any before it
+        self.states: dict[VersionId, Ids] = {VersionId(0): ()}  # the state that each attempt made
+        self.chain: list[VersionId] = [VersionId(0)]  # the recorded attempts, by version
+        self.attempts: list[VersionId] = []  # the attempts of the next version
+        self.expired = -1  # the newest version that is not retained any more
         self.driver = self.new_driver()
         self.executors = [self.new_provider(), self.new_provider()]
         for provider in self.executors:
             provider.open(0)
         self.at = [VersionId(0), VersionId(0)]
-        self.anchors = [VersionId(0), VersionId(0)]  # what Spark asked each executor for
+        self.anchors = [VersionId(0), VersionId(0)]  # Spark asked each executor for these
 
     def new_service(self) -> AgentService:
         return AgentService(clock_ms=lambda: time.time_ns() // 1_000_000 + self.offset_ms)
@@ -69,7 +70,7 @@ class AgentMachine(RuleBasedStateMachine):
 
     def new_provider(self) -> Provider:
         self.locals += 1
-        # No fsync: what is tested here is which files there are.
+        # No fsync: this test asks only which files there are.
         options = {"gc.graceMs": str(GRACE_MS), "gc.intervalMs": "0", "commit.fsync": "false"}
         return Provider(
             self.service,
@@ -103,7 +104,10 @@ class AgentMachine(RuleBasedStateMachine):
         self.at[executor] = version
 
     def try_open(self, executor: int, version: VersionId) -> bool:
-        """Whether the store can be opened; what the executor had is gone if not."""
+        """Open the store, and return whether that worked.
+
+        If not, the executor has lost what it had.
+        """
         self.at[executor] = NOWHERE
         with contextlib.suppress(CallError):
             self.open(executor, version)
@@ -113,16 +117,17 @@ class AgentMachine(RuleBasedStateMachine):
         if self.spark_format == 2:
             assert state == self.states[version]
         else:
-            # Attempts of one version are interchangeable: each version is there exactly once, in
-            # order.
+            # In format 1 one attempt of a version is as good as another. Each version is there
+            # exactly once, in order.
             versions = [next(v.version for v in self.states if v.id == id) for id in state]
             assert versions == list(range(1, version.version + 1))
 
     @precondition(lambda self: not self.damaged)
     @rule(executor=EXECUTORS)
     def attempt(self, executor: int) -> None:
-        """A task of the next batch: reload what the driver recorded, unless it is there already,
-        and commit.
+        """Run a task of the next batch.
+
+        The executor loads the version that the driver recorded, unless it has it. Then it commits.
         """
         if self.at[executor] != self.tip:
             self.open(executor, self.tip)
@@ -135,7 +140,10 @@ class AgentMachine(RuleBasedStateMachine):
     @precondition(lambda self: self.attempts)
     @rule(data=st.data())
     def record(self, data: st.DataObject) -> None:
-        """The batch is committed; in format 1 nobody chooses, the last writer is the one."""
+        """Record that the batch is committed.
+
+        In format 1 nobody chooses an attempt: the last writer's counts.
+        """
         chosen = self.attempts[-1]
         if self.spark_format == 2:
             chosen = data.draw(st.sampled_from(self.attempts))
@@ -150,12 +158,14 @@ class AgentMachine(RuleBasedStateMachine):
     @precondition(lambda self: not self.damaged and self.tip.version > 0)
     @rule(data=st.data(), executor=EXECUTORS, batches=st.integers(0, 3), later=st.booleans())
     def go_back(self, data: st.DataObject, executor: int, batches: int, later: bool) -> None:
-        """As the troubleshooting guide tells: newer batches are removed from Spark's logs. Then the
-        query runs on one executor; the other one does not hear of it, and, with `later`, collects.
+        """Go back as the troubleshooting guide says: remove newer batches from Spark's logs.
+
+        Then the query runs on one executor. The other executor does not hear of it. With `later`,
+        that one collects.
         """
         version = data.draw(st.integers(0, self.tip.version - 1))
         if version <= self.expired and not self.try_open(executor, self.chain[version]):
-            return  # it was collected
+            return  # a collection deleted it
         self.expired = version - 1
         self.driver.go_back(version)
         del self.chain[version + 1 :]
@@ -168,7 +178,7 @@ class AgentMachine(RuleBasedStateMachine):
     @precondition(lambda self: not self.damaged)
     @rule(executor=EXECUTORS, batches=st.integers(1, 3))
     def run_batches(self, executor: int, batches: int) -> None:
-        """Batches without any trouble."""
+        """Run batches without any trouble."""
         for _ in range(batches):
             self.attempt(executor)
             if not self.attempts:
@@ -178,8 +188,9 @@ class AgentMachine(RuleBasedStateMachine):
     @precondition(lambda self: not self.damaged)
     @rule(executor=EXECUTORS, batches=st.integers(0, 3))
     def speculate(self, executor: int, batches: int) -> None:
-        """The other executor's attempt of a batch loses, and it goes on knowing nothing of it;
-        this one goes on.
+        """Let the other executor's attempt of a batch lose.
+
+        The other executor does not learn of that, and goes on. So does this one.
         """
         self.attempt(1 - executor)
         self.attempt(executor)
@@ -190,12 +201,15 @@ class AgentMachine(RuleBasedStateMachine):
         self.run_batches(executor, batches)
 
     def judge_snapshot(self, e: CallError) -> None:
-        """Fail unless a snapshot may be refused so."""
+        """Fail unless a snapshot may be refused with this error."""
         assert self.spark_format == 1 and e.kind is ErrorKind.OBJECT_EXISTS, e
 
     @rule(executor=EXECUTORS, compact=st.booleans())
     def snapshot(self, executor: int, compact: bool) -> None:
-        """Maintenance of whatever the executor holds, an attempt that lost included."""
+        """Publish a snapshot of what the executor holds.
+
+        That may be an attempt that lost.
+        """
         provider = self.executors[executor]
         if provider.version == 0 or self.at[executor].version != provider.version:
             return
@@ -210,15 +224,17 @@ class AgentMachine(RuleBasedStateMachine):
 
     @rule(executor=EXECUTORS)
     def collect(self, executor: int) -> None:
-        """The anchor is what Spark asked for: a version it recorded, and has forgotten if
-        somebody went back behind it.
+        """Collect, with the version that Spark asked for as the anchor.
+
+        The driver recorded that version. If somebody went back behind it, the driver has forgotten
+        it since.
         """
         if self.anchors[executor].version > 0:
             self.executors[executor].collect(self.anchors[executor])
 
     @rule(executor=EXECUTORS)
     def crash(self, executor: int) -> None:
-        """kill -9 and a new executor, with nothing local."""
+        """Kill the executor with `kill -9`. A new one has no local files."""
         shutil.rmtree(self.executors[executor].local_dir)
         self.executors[executor] = self.new_provider()
         self.at[executor] = self.anchors[executor] = VersionId(0, "")
@@ -252,7 +268,8 @@ class AgentMachine(RuleBasedStateMachine):
             return
         name = data.draw(st.sampled_from(files))
         content = self.executors[0].read_stored(name)
-        # Garbage of another length, or only a check sum would tell (restore.verifyChecksums).
+        # The garbage changes the length. With the same length only a check sum would tell
+        # (restore.verifyChecksums).
         damaged = {
             "truncate": content[: len(content) // 2],
             "garbage": b"garbage" + content,
@@ -277,7 +294,7 @@ class AgentMachine(RuleBasedStateMachine):
                     version.version, version.id if self.spark_format == 2 and version.id else None
                 )
             except CallError as e:
-                # The agent counts an attempt too, which Spark has not recorded yet.
+                # The agent also counts an attempt that Spark has not recorded yet.
                 newest = max(
                     (attempt.version for attempt in self.attempts), default=self.tip.version
                 )
@@ -297,7 +314,7 @@ class AgentMachine(RuleBasedStateMachine):
             assert {sst.key for sst in manifest.ssts} <= set(provider.stored(".sst"))
 
     def finish(self) -> None:
-        """Without new writes, everything that no retained version needs goes."""
+        """Collect. Without new writes, all that no retained version needs goes."""
         if self.damaged or self.tip.version == 0:
             return
         for _ in range(3):

@@ -1,6 +1,7 @@
-"""No damage comes out healthy: some seeds of `tests.damage`, a wrong one with its seed.
+"""No damage comes out healthy.
 
-More: `python -m tests.damage --seeds 2000`.
+This runs some seeds of `tests.damage`; a failure names its seed. More: `python -m tests.damage
+--seeds 2000`.
 """
 
 from __future__ import annotations
@@ -16,7 +17,7 @@ SEEDS, FIRST = (
     int(os.environ.get("MILLPOND_SEEDS", "32")),
     int(os.environ.get("MILLPOND_FIRST_SEED", "0")),
 )
-_AT_ONCE = 8  # of a test: the templates take a second
+_AT_ONCE = 8  # seeds of one test: the templates take a second
 
 
 @pytest.fixture(scope="module")

@@ -1,6 +1,8 @@
-"""The agent's histories on an object storage, first a good one, then one that fails at random: a
-commit that reports success is there, an opening that succeeds has the right state, and what failed
-leaves nothing behind for ever.
+"""The agent's histories on an object storage: first on a good one, then on one that fails at
+random.
+
+If a commit reports success, its changelog is there. If an opening succeeds, its state is right. A
+failed call leaves nothing behind for ever.
 """
 
 from __future__ import annotations
@@ -26,7 +28,7 @@ FAILURES = DAMAGE_KINDS | {
     ErrorKind.STORAGE_UNAVAILABLE,
     ErrorKind.STORAGE_DENIED,
     ErrorKind.STORAGE_FULL,
-    # The bytes of format.json came wrong, or a stale list lacks the newest version.
+    # A read of format.json returned wrong bytes, or a stale list lacks the newest version.
     ErrorKind.FORMAT_DAMAGED,
     ErrorKind.FORMAT_TOO_NEW,
     ErrorKind.VERSION_NOT_FOUND,
@@ -35,7 +37,7 @@ FAILURES = DAMAGE_KINDS | {
 
 
 class ObjectsMachine(AgentMachine):
-    """Everything as on a file system, with the files of restores fetched by name."""
+    """The same histories as on a file system. A restore fetches files by name."""
 
     rate = 0.0
 
@@ -85,7 +87,7 @@ class DamagedObjectsMachine(ObjectsMachine):
 
 
 class FaultyMachine(ObjectsMachine):
-    """One call in ten fails."""
+    """The same histories, in which one call in ten fails."""
 
     rate = 0.1
 
@@ -96,7 +98,7 @@ class FaultyMachine(ObjectsMachine):
         except CallError as e:
             assert e.kind in FAILURES, e
         except FormatError:
-            pass  # the shim reads the rows, and finds the sum of a block wrong
+            pass  # the shim reads the rows, and finds a block with a wrong sum
         return self.at[executor] == version
 
     @precondition(lambda self: not self.damaged)
@@ -106,10 +108,8 @@ class FaultyMachine(ObjectsMachine):
             return
         provider = self.executors[executor]
         version = VersionId(provider.version + 1, new_id())
-        self.states[version] = (
-            *self.states[self.tip],
-            version.id,
-        )  # also if it fails: it may have landed
+        # The call may fail after the changelog is stored.
+        self.states[version] = (*self.states[self.tip], version.id)
         try:
             provider.commit(version.id)
         except CallError as e:
@@ -117,7 +117,9 @@ class FaultyMachine(ObjectsMachine):
             return
         with self.storage.paused():
             data = provider.read_stored(changelog_name(version, self.spark_format))
-        assert read_header(io.BytesIO(data), name="x").id == version.id, "reported, and not there"
+        assert read_header(io.BytesIO(data), name="x").id == version.id, (
+            "a commit that reports success is there"
+        )
         self.at[executor] = version
         self.attempts.append(version)
 

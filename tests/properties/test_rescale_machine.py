@@ -1,5 +1,6 @@
-"""Random batches, snapshots, rescales, crashes in rescales and collections, against a dict per
-version.
+"""Random batches, snapshots, rescales, crashes in rescales, and collections.
+
+A dict for each version is the model.
 """
 
 from __future__ import annotations
@@ -16,7 +17,9 @@ from typing import Any
 
 import pyarrow as pa
 import pytest
-import rocksdict  # a test may: it writes what only the shim writes otherwise
+
+# A test may import it. It writes what otherwise only the shim writes.
+import rocksdict
 from hypothesis import settings
 from hypothesis import strategies as st
 from hypothesis.stateful import RuleBasedStateMachine, initialize, invariant, precondition, rule
@@ -44,18 +47,17 @@ from tests.checkpoints import PROVIDER
 from tests.examples import changelog_bytes
 
 BORN_WITH = KeyGroups(48, 6)
-# Of 48 groups, and of those that come after them, some divide and some do not: then every row is
-# hashed anew.
+# Some of these divide 48, or the number of groups after a rescale. Others do not: then the rescale
+# hashes every row anew.
 PARTITIONS = (1, 2, 3, 4, 5, 6, 7, 12, 24)
 RETAINED = 2
-# A join in state format 4: its column families are named so that Millpond knows where their rows
-# belong.
+# A join in state format 4. Millpond knows by these names which partition a row belongs to.
 POINT = ColumnFamily("left-keyToNumValues", 1, "point")
 TIMED = ColumnFamily("left-tsWithKey", 2, "time-first", internal=True)
 FAMILIES = {0: ColumnFamily("default", 0, "point"), 1: POINT, 2: TIMED}
 SCHEMA_KEY = "state/0/_stateSchema/default/0_11111111-1111-1111-1111-111111111111"
 HASHES = hash_rows(pa.array([{"k": n} for n in range(100)]), Struct((Field("k", Atom("long")),)))
-Row = tuple[int, bool]  # number, whether it lies in the family that spans key groups
+Row = tuple[int, bool]  # number; whether it lies in the family that spans key groups
 State = dict[bytes, bytes]  # physical key -> value
 
 
@@ -104,7 +106,7 @@ def group_of(row: Row, groups: KeyGroups) -> int:
 
 
 def schema_file() -> bytes:
-    """Spark's, version 3: the column families of the join."""
+    """Return a schema file of Spark, version 3, with the column families of the join."""
 
     def text(value: str) -> bytes:
         return struct.pack(">H", len(value)) + value.encode()
@@ -143,8 +145,9 @@ def owned(key: bytes, slots: Any) -> bool:
 def materialise(
     storage: LocalStorage, store: StoreId, version: VersionId, spark_format: int
 ) -> State:
-    """What the shim makes of a version: the snapshot, or the sources of a composed one, then the
-    changelogs.
+    """Return the state that the shim makes of a version.
+
+    The shim opens the snapshot, or the sources of a composed one. Then it applies the changelogs.
     """
     files = StoreFiles(storage, store, spark_format)
     files.refresh()
@@ -189,8 +192,9 @@ def apply(state: State, path: str, slots: Any) -> None:
 
 
 class RescaleMachine(RuleBasedStateMachine):
-    """One operator over some partitions; `history` holds what is true of every batch that was
-    committed.
+    """One operator over some partitions.
+
+    `history` holds the state after every committed batch.
     """
 
     spark_format = 1
@@ -256,7 +260,7 @@ class RescaleMachine(RuleBasedStateMachine):
         )
 
     def group_keys(self, partition: int) -> tuple[int, ...]:
-        """Live keys of the partition's key groups: of the family that is the user's."""
+        """Return the number of live keys by key group of the partition, in the user's family."""
         keys = Counter(group_of(row, self.groups) for row in self.state if not row[1])
         return tuple(keys[group] for group in self.groups.groups_of(partition, self.partitions))
 
@@ -312,7 +316,10 @@ class RescaleMachine(RuleBasedStateMachine):
 
     @rule(partitions=st.sets(st.integers(0, 23), min_size=1))
     def batch_is_gone_back_from(self, partitions: set[int]) -> None:
-        """Some partitions committed it, or all, and Spark's logs know nothing of it any more."""
+        """Leave changelogs of a batch that Spark's logs know nothing of any more.
+
+        Some of the partitions committed it, or all.
+        """
         for partition in partitions:
             if partition < self.partitions:
                 stale: list[tuple[Row, bytes | None]] = [
@@ -337,7 +344,7 @@ class RescaleMachine(RuleBasedStateMachine):
 
     @rule(partition=st.integers(0, 23))
     def snapshot(self, partition: int) -> None:
-        """An ordinary one of the newest version, as maintenance makes it."""
+        """Publish an ordinary snapshot of the newest version, as maintenance does."""
         partition %= self.partitions
         store, version = StoreId(0, partition), self.version_of(self.batch + 1, partition)
         mine = sorted(
@@ -392,8 +399,9 @@ class RescaleMachine(RuleBasedStateMachine):
 
     @rule(days=st.booleans())
     def collect(self, days: bool) -> None:
-        """Every live partition collects; with `days`, so much later that no grace period
-        protects anything.
+        """Collect in every live partition.
+
+        With `days`, so much time has passed that no grace period protects a file.
         """
         self.now_ms += 10**12 if days else 1
         for partition in range(self.partitions):
@@ -423,7 +431,7 @@ class RescaleMachine(RuleBasedStateMachine):
         self.history = {
             v: kept for v, kept in self.history.items() if v > self.batch + 1 - RETAINED
         }
-        # Spark purges its logs by the same number.
+        # Spark's logs keep the same number of batches.
         for batch in range(self.batch - RETAINED):
             for key in (layout.offsets_key(batch), layout.commits_key(batch)):
                 (self.root / key).unlink(missing_ok=True)
@@ -473,7 +481,7 @@ class RescaleMachine(RuleBasedStateMachine):
         except Crash:
             self.storage.left = -1
             offsets = self.storage.read(layout.offsets_key(self.batch)).decode()
-            assert f'"{self.partitions}"' in offsets  # the last committed batch is untouched
+            assert f'"{self.partitions}"' in offsets  # the rescale left the last batch alone
             if finish:
                 if self.switched():
                     assert not undo(self.storage, "it")

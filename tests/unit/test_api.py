@@ -27,7 +27,7 @@ from tests.reference import python_markdown
 
 Verb = Callable[..., Any]
 
-# Each command, and what does the same from Python. Two tables are data there.
+# Each command, and the verbs that do the same from Python. Two tables are data there.
 VERBS: dict[str, tuple[Verb, ...]] = {
     "adopt": (millpond.adopt,),
     "checkpoint show": (checkpoint.show,),
@@ -52,16 +52,16 @@ VERBS: dict[str, tuple[Verb, ...]] = {
     "storage take-over": (millpond.take_over,),
 }
 TABLES = {"errors": errors.ERRORS, "options": config.OPTIONS}
-# Options of a command that its verb has in another way.
+# Options of a command that its verb has in another form.
 ELSEWHERE = {
     ("rescale", "undo"): "is the verb millpond.undo_rescale",
     ("state read", "format"): "is for a terminal or a file: Python has the table",
     ("state read", "output"): "is for a terminal or a file: Python has the table",
 }
-# What only Python can give: callbacks, a session (`--engine spark --conf ...`), an older name.
+# Arguments that only Python has: callbacks, a session (`--engine spark --conf ...`), an older name.
 ONLY_PYTHON = {"announce", "link", "progress", "spark"}
 
-# What the pages of docs/ have shown since the first version.
+# Names that pages of docs/ have shown since the first version.
 SHOWN = [
     "millpond.AgentError",
     "millpond.ConflictError",
@@ -104,7 +104,7 @@ SHOWN = [
 
 
 def commands() -> Iterator[tuple[str, argparse.ArgumentParser]]:
-    """The commands that do something, each with its name."""
+    """Yield the commands that do something, each with its name."""
 
     def below(name: str, command: argparse.ArgumentParser) -> Iterator[tuple[str, Any]]:
         groups = [a for a in command._actions if isinstance(a, argparse._SubParsersAction)]
@@ -121,15 +121,16 @@ COMMANDS = dict(commands())
 
 
 def options(name: str) -> dict[str, argparse.Action]:
-    """The options of a command that its verb must have, by the name that Python gives them."""
+    """Return the options that a command's verb must have, by their names in Python."""
     found = {
         action.dest: action
         for action in COMMANDS[name]._actions
         if action.dest not in ("help", "json") and (name, action.dest) not in ELSEWHERE
     }
     if found.pop("engine", None) is not None:
-        found.pop("conf")  # of the session that the verb gets as `spark`
-    repeatable = ("option", "map_operator", "drop_operator", "key")  # there, a plural here
+        found.pop("conf")  # the session has it, which the verb gets as `spark`
+    # The verb has a plural for each.
+    repeatable = ("option", "map_operator", "drop_operator", "key")
     return {(dest + "s" if dest in repeatable else dest): act for dest, act in found.items()}
 
 
@@ -154,7 +155,7 @@ def test_a_verb_has_the_options_of_its_command_and_no_others(name: str) -> None:
 def test_what_is_not_given_means_the_same(name: str) -> None:
     for key, action in options(name).items():
         default = parameters(name)[key].default
-        if isinstance(action.default, list):  # repeatable: none are given
+        if isinstance(action.default, list):  # repeatable: the default is empty
             assert default in (None, ()), key
         elif default is not inspect.Parameter.empty:
             assert default == action.default, key
@@ -178,7 +179,7 @@ def test_a_verb_says_what_it_takes_returns_and_raises(verb: Verb) -> None:
         kind: Any = report
         assert kind.__dataclass_params__.frozen and callable(kind.to_json)
     else:
-        assert verb in (millpond.conf, state.read)  # lines; a pyarrow.Table
+        assert verb in (millpond.conf, state.read)  # they return lines and a pyarrow.Table
     text = verb.__doc__ or ""
     assert "Raises:" in text or "Raises: " in text or "Args, Raises" in text
     for key in inspect.signature(verb).parameters:

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""The benchmark's sums, without a benchmark."""
+"""The benchmark's sums, without a run of the benchmark."""
 
 from __future__ import annotations
 

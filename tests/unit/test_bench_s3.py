@@ -1,4 +1,7 @@
-"""The benchmark's S3 server is one, and its sums are right: without a benchmark."""
+"""The benchmark's S3 server behaves as one, and the benchmark's sums are right.
+
+No benchmark runs.
+"""
 
 from __future__ import annotations
 

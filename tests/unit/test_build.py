@@ -1,6 +1,4 @@
-"""The build of the shim's jar: what it compiles, when it does not, and what arrives in the
-wheel.
-"""
+"""The build of the shim's jar: what it compiles and when, and what arrives in the wheel."""
 
 from __future__ import annotations
 
@@ -32,7 +30,10 @@ MINOR = _shim.minor_version(find_spark().spark_version)
 
 @pytest.fixture
 def tree(tmp_path: Path) -> Path:
-    """A source tree whose shim is two small classes, one in each layer; its name holds a space."""
+    """Make a source tree whose shim is two small classes, one in each layer.
+
+    Its name holds a space.
+    """
     root = tmp_path / "a tree"
     for layer, name in (("scala", "Greeter"), (f"scala-spark-{MINOR}", "Line")):
         (root / "jvm-shim/src/main" / layer).mkdir(parents=True)
@@ -60,7 +61,7 @@ def test_compiled_once_until_something_changes(tree: Path) -> None:
     assert build_jar(tree) == jar
     assert jar.stat().st_mtime_ns == modified_ns
 
-    # The same sources give the same bytes; a build removes what an older version left.
+    # The same sources give the same bytes. A build removes what an older version left.
     build_jar(tree, force=True)
     assert jar.read_bytes() == first
     assert [path.name for path in jar.parent.iterdir()] == [jar.name]
@@ -78,7 +79,7 @@ def test_a_wheel_takes_along_the_current_jars_of_other_versions(tree: Path) -> N
     layer = tree / "jvm-shim/src/main/scala-spark-9.8"
     layer.mkdir()
     (layer / "Line.scala").write_text(GREETER.replace("Greeter", "Line"))
-    # what another interpreter's pyspark would have built from this tree
+    # another interpreter's pyspark would have built this jar from the tree
     spark = dataclasses.replace(find_spark(), spark_version="9.8.1")
     other = build_jar(tree, spark=spark)
     assert other.name == f"millpond-shim-spark9.8_2.13-{__version__}.jar"
@@ -175,7 +176,7 @@ def test_tests_compile_against_the_jar(tree: Path, tmp_path: Path) -> None:
 
 
 def run(*command: str | Path, cwd: Path) -> str:
-    # Whatever the `make` above was told is not meant for another one.
+    # The `make` above may have settings. They must not reach this one.
     left_out = {"PYTHONPATH", "MAKEFLAGS", "MFLAGS", "MAKELEVEL", "MAKEOVERRIDES"}
     environment = {key: value for key, value in os.environ.items() if key not in left_out}
     done = subprocess.run(
@@ -193,8 +194,9 @@ def run(*command: str | Path, cwd: Path) -> str:
 
 @pytest.fixture(scope="module")
 def wheel(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    """The wheel built from an sdist built from a clean copy of the sources: what a stranger
-    gets.
+    """Build the wheel that a stranger gets.
+
+    It comes from an sdist, which comes from a clean copy of the sources.
     """
     pytest.importorskip(
         "hatchling",
@@ -243,8 +245,8 @@ def test_the_jar_in_the_wheel_has_classes_stamp_and_tables(wheel: Path, tmp_path
         assert archive.read("millpond/errors.json").decode() == errors_json()
         assert archive.read("millpond/options.json").decode() == options_json()
     assert {cls.replace(".", "/") + ".class" for cls in (PROVIDER_CLASS, EXTENSION_CLASS)} <= names
-    # Built elsewhere from the same sources: the same jar, so its stamp is that of the source tree's
-    # own build.
+    # Another place built it from the same sources. So the jar is the same, and its stamp is that of
+    # the source tree's own build.
     assert _shim.read_stamp(jar) == _shim.read_stamp(build_jar(REPO))
 
 

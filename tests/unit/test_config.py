@@ -1,4 +1,7 @@
-"""Options: defaults, parsing, bounds, and errors that name the option and what would be right."""
+"""Options: defaults, parsing, bounds.
+
+An error names the option, and says what would be right.
+"""
 
 from __future__ import annotations
 
@@ -166,7 +169,7 @@ def test_documentation_is_up_to_date(golden: Golden, repository: Path) -> None:
 
 
 def test_imports_little(repository: Path) -> None:
-    """The build runs it before anything is installed."""
+    """The build runs this module before anything is installed."""
     code = (
         "import sys; from millpond import reference; reference.options_json();"
         " reference.errors_json(); print([m for m in ('pyspark', 'py4j', 'pyarrow', 'rocksdict',"

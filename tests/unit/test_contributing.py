@@ -1,4 +1,4 @@
-"""CONTRIBUTING's tour names functions: each is in the file that it says."""
+"""CONTRIBUTING's tour names functions. Each one is in the file that the tour says."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ CONTRIBUTING = Path(__file__).parents[2] / "CONTRIBUTING.md"
 
 
 def steps() -> list[tuple[str, str]]:
-    """Function and file of each step: "`a` and `b` in `file`" are two."""
+    """Return the function and the file of each step. "`a` and `b` in `file`" are two steps."""
     text = CONTRIBUTING.read_text(encoding="utf-8")
     tour = " ".join(text.partition("## The ten-minute tour")[2].partition("\n## ")[0].split())
     found = re.findall(r"((?:`\w+` and )?`\w+`) in `([\w/]+\.(?:scala|py))`", tour)

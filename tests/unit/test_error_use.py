@@ -1,4 +1,4 @@
-"""Wherever an error is raised, its class is the one that the table gives its kind."""
+"""Every raised error has the class that the table gives its kind."""
 
 from __future__ import annotations
 
@@ -31,7 +31,8 @@ def test_classes_fit_kinds(repository: Path) -> None:
         for line, cls, kind in uses(path):
             found += 1
             expected = ERRORS[ErrorKind[kind]].error_class.__name__
-            # The root class only carries a kind to where its hint is looked up; it is never raised.
+            # The root class only carries a kind to the place that looks up its hint. Nothing raises
+            # it.
             if cls not in (expected, "MillpondError"):
                 wrong.append(
                     f"{path.relative_to(repository)}:{line}: {cls} of {kind}, which is a {expected}"
@@ -41,8 +42,10 @@ def test_classes_fit_kinds(repository: Path) -> None:
 
 
 def raised_in_python(path: Path) -> Iterator[str]:
-    """Yield each kind that a file makes an error of: `ErrorKind.X` where nothing is compared with
-    it, and the kind of a class that is called without one.
+    """Yield each kind that a file makes an error of.
+
+    That is each `ErrorKind.X` with which nothing is compared, and the kind of a class that is
+    called without one.
     """
     tree = ast.parse(path.read_text(encoding="utf-8"))
     comparisons = [node for node in ast.walk(tree) if isinstance(node, ast.Compare)]
@@ -64,7 +67,7 @@ def raised_in_python(path: Path) -> Iterator[str]:
 
 
 def raised_in_scala(path: Path) -> Iterator[str]:
-    """Yield each kind in a Scala file, but those with which the kind of an error is compared."""
+    """Yield each kind in a Scala file that no error's kind is compared with."""
     for match in re.finditer(
         r'(\bkind [!=]= )?"([A-Z]+(?:_[A-Z]+)*)"', path.read_text(encoding="utf-8")
     ):

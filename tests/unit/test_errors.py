@@ -1,4 +1,4 @@
-"""The error tree: its shape, its one table, and that it survives pickling."""
+"""The error tree: its shape and its one table. It survives pickling."""
 
 from __future__ import annotations
 
@@ -78,8 +78,10 @@ def test_json_for_the_jar() -> None:
 
 
 def test_kinds_stay(golden: Golden, repository: Path) -> None:
-    """Alerts and user code match on them. Adding a line to the file is fine; changing or removing
-    one breaks somebody, so the documentation tells what stands for it: `REMOVED`.
+    """Alerts and user code match on the kinds.
+
+    A new line in the file is fine. A changed or removed line breaks somebody. So `REMOVED` tells
+    the documentation what stands for the old kind.
     """
     assert not errors.REMOVED.keys() & {kind.value for kind in ErrorKind}
     content = "".join(

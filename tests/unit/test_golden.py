@@ -37,7 +37,7 @@ def v1(repository: Path) -> Path:
 
 @pytest.mark.parametrize("name", ["none", "lz4", "zstd", "repeats"])
 def test_old_changelogs(v1: Path, name: str) -> None:
-    """Nothing writes LZ4 or deletes of ranges any more; files that have them stay readable."""
+    """Nothing writes LZ4 or deletes of ranges any more. Files that have them stay readable."""
     path = v1 / f"{name}.changelog"
     with path.open("rb") as file:
         reader = ChangelogReader(file, name=path.name)
@@ -51,12 +51,12 @@ def test_a_changelog(golden: Golden, v1: Path) -> None:
 
 
 def test_a_changelog_whose_keys_repeat(golden: Golden, v1: Path) -> None:
-    """What the shim writes of lists, and of a batch that was spilled: its header has a flag."""
+    """The shim writes such changelogs of lists, and of a spilled batch. Their header has a flag."""
     path = v1 / "written-repeats.changelog"
     golden.check(path, changelog_bytes(HEADER, MANY, codec="none", block_bytes=4000, repeats=True))
     data, before = path.read_bytes(), (v1 / "written.changelog").read_bytes()
     assert data[6:8] == b"\1\0" and before[6:8] == b"\0\0", (
-        "files from before have the same records, and no flag"
+        "files from before the flag have the same records"
     )
     assert (
         list(ChangelogReader(io.BytesIO(data)))
@@ -76,7 +76,7 @@ def test_format_json(golden: Golden, v1: Path) -> None:
 
 
 def test_manifest(golden: Golden, v1: Path) -> None:
-    # Not compared by bytes: zlib's output differs between its implementations.
+    # This does not compare bytes: implementations of zlib differ in their output.
     if golden.rewrite:
         golden.check(v1 / "20.manifest", encode_manifest(MANIFEST))
     assert decode_manifest((v1 / "20.manifest").read_bytes()) == MANIFEST

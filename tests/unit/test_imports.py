@@ -13,8 +13,9 @@ PACKAGE = Path(millpond.__file__).parent
 
 
 def importers(package: str) -> set[str]:
-    """Return the modules of Millpond that import `package`, as paths below the package, import
-    in functions included.
+    """Return the modules of Millpond that import `package`, as paths below the package.
+
+    Imports in functions count too.
     """
     found = set()
     for path in PACKAGE.rglob("*.py"):
@@ -49,5 +50,5 @@ def test_nothing_unpickles_storage() -> None:
     assert importers("pickle") == {
         "operations/spread.py",
         "operations/spread_worker.py",
-    }  # what a process and its own children send each other
+    }  # a process and its own children send each other such data
     assert importers("marshal") == importers("shelve") == set()

@@ -1,5 +1,6 @@
-"""Every path is built and parsed in one place; what comes from stored files cannot leave its
-store.
+"""One module builds and parses every path.
+
+A path from a stored file cannot leave its store.
 """
 
 from __future__ import annotations

@@ -1,4 +1,4 @@
-"""The map of the package says what the rule says that `make lint` proves."""
+"""The map of the package says what the rule says. `make lint` proves the rule."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ import tomllib
 
 @pytest.fixture
 def rooms(repository: Path) -> list[str]:
-    """The rooms, as the rule of their order names them."""
+    """Return the rooms as the rule of their order names them."""
     contracts = tomllib.loads((repository / "pyproject.toml").read_text())["tool"]["importlinter"][
         "contracts"
     ]

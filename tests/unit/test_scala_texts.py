@@ -1,4 +1,4 @@
-"""The form of the Scala sources, and the texts of them that tests hold; no JVM."""
+"""The form of the Scala sources, and the texts in them that tests hold. This needs no JVM."""
 
 from __future__ import annotations
 

@@ -6,7 +6,7 @@ import re
 from collections.abc import Iterator
 from pathlib import Path
 
-# A package, and those that it imports, which all stand above it.
+# A package, and the packages that it imports. Those all stand above it.
 ARROWS: tuple[tuple[str, frozenset[str]], ...] = (
     ("base", frozenset()),
     ("agent", frozenset({"base"})),
@@ -24,12 +24,12 @@ _ROOT = "org.apache.spark.sql.millpond"
 
 
 def _sources(repository: Path) -> Iterator[tuple[Path, str]]:
-    """Each Scala file of the shim, and the folder that it lies in."""
+    """Yield each Scala file of the shim with the folder that it lies in."""
     main = repository / "jvm-shim/src/main"
     for layer in sorted(main.glob("scala*")):
         for path in sorted(layer.rglob("*.scala")):
             folder = path.parent.relative_to(layer).as_posix()
-            if folder != "spark":  # Spark's own package, for what Spark keeps to itself
+            if folder != "spark":  # a package of Spark's own, for what is private to Spark
                 yield path, "" if folder == "." else folder
 
 
@@ -52,7 +52,7 @@ def test_each_package_imports_what_is_declared(repository: Path) -> None:
         for number, line in enumerate(path.read_text().splitlines(), 1):
             if line.startswith("package "):
                 continue
-            # a class of the root, a package, or, by a wildcard or by braces, anything
+            # This matches a class of the root, a package, or, by a wildcard or by braces, anything.
             for name in re.findall(rf"(?:import {_ROOT}|{_ROOT}(?=\.[a-z]))\.(\w+|\{{)", line):
                 target = name if name in allowed else ""
                 found[package].add(target)

@@ -1,4 +1,7 @@
-"""The docs as a site, without the generator: the navigation, and links of what is copied for it."""
+"""The docs as a site, without the generator.
+
+The tests check the navigation, and the links of what is copied for the site.
+"""
 
 from __future__ import annotations
 
@@ -15,7 +18,7 @@ from integration.doc_pages import anchors, links, name_of, pages
 
 @pytest.fixture(scope="module")
 def stage() -> ModuleType:
-    """docs/stage.py."""
+    """Import docs/stage.py."""
     path = Path(__file__).parents[2] / "docs/stage.py"
     spec = importlib.util.spec_from_file_location("stage", path)
     assert spec is not None and spec.loader is not None
@@ -26,7 +29,7 @@ def stage() -> ModuleType:
 
 @pytest.fixture(scope="module")
 def copied(stage: ModuleType) -> list[Path]:
-    """All files that the site is made of."""
+    """Return all files that the site is made of."""
     return list(stage.files())
 
 
@@ -40,7 +43,7 @@ def test_each_page_is_in_the_navigation_once(copied: list[Path], repository: Pat
 def test_links_lead_somewhere_on_pages_beside_docs_too(
     copied: list[Path], repository: Path
 ) -> None:
-    """`tests/unit/test_docs.py` looks at README and docs/ themselves."""
+    """`tests/unit/test_docs.py` checks README and docs/ themselves."""
     others = [path for path in copied if path.suffix == ".md" and path not in pages()]
     assert repository / "CONTRIBUTING.md" in others
     for page in others:
@@ -70,7 +73,7 @@ def test_a_link_that_leads_nowhere_ends_the_build(
 
 
 def test_the_site_is_built_apart_from_what_readme_promises(repository: Path) -> None:
-    """`make build` installs what extras ask for; the group `docs` is none."""
+    """`make build` installs what extras ask for. The group `docs` is no extra."""
     text = (repository / "pyproject.toml").read_text(encoding="utf-8")
     groups = text.partition("[dependency-groups]")[2].partition("\n[")[0]
     assert re.search(r'^docs = \["zensical>=[\d.]+,<\d+"\]$', groups, re.MULTILINE)

@@ -1,4 +1,4 @@
-"""What the pages say of versions is what the build files say."""
+"""The pages say the same of versions as the build files."""
 
 from __future__ import annotations
 

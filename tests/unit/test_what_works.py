@@ -1,4 +1,4 @@
-"""The page on what works says what the tests prove, and every proof that it names exists."""
+"""The page on what works says what the tests prove. Every proof that it names exists."""
 
 from __future__ import annotations
 

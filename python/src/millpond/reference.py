@@ -7,10 +7,12 @@ before the package is installed. So it imports nothing but the standard library 
 from __future__ import annotations
 
 import json
+import textwrap
 
 from millpond.config import OPTIONS, PREFIX, default_text, number_text
 from millpond.errors import ERRORS, REMOVED
 
+_WIDTH = 100
 _OPTIONS_HEAD = f"""\
 # Configuration
 
@@ -104,7 +106,7 @@ def errors_markdown() -> str:
     """Return the text of `docs/reference/errors.md`."""
     gone = "; ".join(f"`{kind}` {now}" for kind, now in REMOVED.items())
     lines = [
-        f"Gone since the first version: {gone}.",
+        *textwrap.wrap(f"Gone since the first version: {gone}.", _WIDTH, break_on_hyphens=False),
         "",
         "## Classes",
         "",

@@ -1,4 +1,4 @@
-"""The protocol's change feed, and opening from a chosen snapshot, with real files."""
+"""The change feed of the protocol, and openings from a chosen snapshot, with real files."""
 
 from __future__ import annotations
 
@@ -29,7 +29,7 @@ def make(tmp_path: Path) -> MakeProvider:
 
 
 def committed(provider: Provider, count: int) -> list[VersionId]:
-    """`count` commits on the empty state."""
+    """Make `count` commits on the empty state."""
     provider.open(0)
     return [provider.commit() for _ in range(count)]
 
@@ -46,7 +46,7 @@ def test_changes_are_those_of_the_versions_asked_for(make: MakeProvider, spark_f
 
 
 def test_changes_follow_the_lineage_of_the_id(make: MakeProvider) -> None:
-    """Of two attempts of version 2 the one on which version 3 was built counts."""
+    """There are two attempts of version 2. The one that version 3 was built on counts."""
     winner, loser = make(spark_format=2), make(spark_format=2)
     first, *_ = committed(winner, 1)
     loser.open(1, first.id)

@@ -1,4 +1,4 @@
-"""Local directories of dead executors go, those of living ones stay."""
+"""An agent removes local directories of dead executors. Those of living executors stay."""
 
 from __future__ import annotations
 
@@ -113,7 +113,7 @@ def test_another_users_directory_is_passed_over(own: Path, tmp_path: Path) -> No
 def test_what_takes_its_name_meanwhile_is_not_touched(
     own: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, swapped: str
 ) -> None:
-    """In /tmp somebody else may put a link in the place of what the sweep looks at."""
+    """In /tmp another user may put a link in the place of what the sweep looks at."""
     precious = tmp_path / "precious"
     (precious / "g1").mkdir(parents=True)
     (precious / "g1" / "file").write_bytes(b"x")
@@ -135,7 +135,7 @@ def test_what_takes_its_name_meanwhile_is_not_touched(
 
 
 class Locks:
-    """The module `fcntl`, with another `lockf`."""
+    """The module `fcntl` with another `lockf`."""
 
     LOCK_EX, LOCK_NB = fcntl.LOCK_EX, fcntl.LOCK_NB
 
@@ -146,7 +146,7 @@ class Locks:
 def test_a_directory_of_another_user_stays(
     own: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """Whoever may write to the parent could have put it there, and what is in it is theirs."""
+    """Whoever may write to the parent may have put it there. What is in it is theirs."""
     dead = local_root(tmp_path)
     user = os.geteuid() + 1
     monkeypatch.setattr(os, "geteuid", lambda: user)

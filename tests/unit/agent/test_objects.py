@@ -1,5 +1,6 @@
-"""The agent on a storage without local paths: which requests it makes, and what it does when one
-fails.
+"""The agent on a storage without local paths.
+
+These tests check which requests it makes, and what it does when one fails.
 """
 
 from __future__ import annotations
@@ -37,7 +38,7 @@ class TestFaultyStorageWithoutFaults(StorageContract):
 
 
 class Objects:
-    """An agent on one memory storage, and who uses it."""
+    """A memory storage, and agents that use it."""
 
     def __init__(self, tmp_path: Path) -> None:
         self.memory = MemoryStorage()
@@ -47,7 +48,7 @@ class Objects:
         self.number = 0
 
     def provider(self, spark_format: int = 2, **more: Any) -> Provider:
-        """A provider on an executor of its own."""
+        """Return a provider on an executor of its own."""
         self.number += 1
         service = AgentService(opener=lambda uri, settings: self.storage)
         return Provider(
@@ -60,7 +61,7 @@ class Objects:
         )
 
     def requests(self, call: Callable[[], object]) -> dict[str, int]:
-        """Run the call; return the requests that it made, by name of the method."""
+        """Run the call. Return the number of its requests by name of the method."""
         before = Counter(self.storage.counts)
         call()
         return dict(self.storage.counts - before)
@@ -79,8 +80,8 @@ def opened(provider: Provider, source: Provider) -> tuple[str, ...]:
 def test_requests(objects: Objects, spark_format: int) -> None:
     writer = objects.provider(spark_format)
     writer.open(0)
-    # In format 1 the commit log does not tell which operators there are: the first commit of each
-    # writes it down.
+    # In format 1 the commit log does not tell which operators there are. So the first commit of
+    # each operator writes that down.
     assert objects.requests(writer.commit) == {"put_file": 1} | (
         {"put_bytes": 1} if spark_format == 1 else {}
     )
@@ -92,16 +93,17 @@ def test_requests(objects: Objects, spark_format: int) -> None:
     reader = objects.provider(spark_format)
     made = objects.requests(lambda: opened(reader, writer))
     assert reader.state == writer.state
-    # Four changelogs and an SST; the manifest, format.json, and Spark's logs, which are on the same
-    # storage here.
+    # A restore gets four changelogs and an SST. It reads the manifest and format.json. Spark's logs
+    # are on the same storage here.
     spark = {"list": 3, "read": 2}
     assert made == {"get_to_file": 5, "read": 2 + spark["read"], "list": spark["list"]}
     assert reader.plan["snapshot_version"] == 3
 
 
 def test_two_hundred_partitions_list_nothing(tmp_path: Path) -> None:
-    """A commit is a PUT a store, a restore GETs by name; each batch on an executor that
-    remembers nothing.
+    """A commit is one PUT for each store, and a restore GETs files by name.
+
+    Each batch runs on an executor that remembers nothing.
     """
     state = FaultyStorage(MemoryStorage(), lambda _: None)
     split = SplitStorage(MemoryStorage(), state)
@@ -125,7 +127,7 @@ def test_two_hundred_partitions_list_nothing(tmp_path: Path) -> None:
         born = (
             {"put_bytes": 2} if version == 0 else {"get_to_file": 200 * version}
         )  # the changelogs back to version 1
-        assert made == {"put_file": 200, "read": 2, **born}  # format.json, and whose the state is
+        assert made == {"put_file": 200, "read": 2, **born}  # format.json, and the owner
 
 
 def test_spark_s_logs_are_read_once_per_run(objects: Objects) -> None:
@@ -175,7 +177,7 @@ def test_what_is_not_there_is_looked_for_in_a_listing(
 
 
 def newest_sst(provider: Provider) -> str:
-    """The SST that only the snapshot of version 4 names."""
+    """Return the SST that only the snapshot of version 4 names."""
     from millpond.format.manifest import decode_manifest
 
     manifests = [
@@ -297,7 +299,7 @@ def test_a_checkpoint_in_two_places(tmp_path: Path) -> None:
 
 def test_answers_tell_what_the_storage_was_asked(tmp_path: Path) -> None:
     class Counting(MemoryStorage):
-        """A storage with counters, as S3's is."""
+        """A storage with counters, as that of S3 has them."""
 
         def __init__(self) -> None:
             super().__init__()

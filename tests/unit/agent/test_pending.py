@@ -1,7 +1,7 @@
 """Calls that take long.
 
-Answered in time, asked for again, abandoned; and what of them an agent finds that is started in
-mid-call.
+The agent answers them in time, or the shim asks again, or the shim abandons them. If an agent
+starts in mid-call, it goes on from what the call left.
 """
 
 from __future__ import annotations
@@ -25,7 +25,7 @@ LONG_S = 30.0
 
 
 class Clock:
-    """Seconds that pass when the test says so."""
+    """A clock that moves when the test says so."""
 
     def __init__(self) -> None:
         self.now_s = 0.0
@@ -35,7 +35,7 @@ class Clock:
 
 
 class Work:
-    """Something that takes until it is released."""
+    """Work that lasts until the test releases it."""
 
     def __init__(self, answer: str = "answer") -> None:
         self.begun, self.release = threading.Event(), threading.Event()
@@ -65,7 +65,7 @@ def test_asked_again_the_same_work_goes_on() -> None:
     work.release.set()
     assert calls.answer("1", LONG_S, work) == "answer"
     assert calls.answer("1", LONG_S, work) == "answer", (
-        "an answer that was lost on its way is given again"
+        "the agent gives an answer again that was lost on its way"
     )
     assert work.runs == 1
 
@@ -111,7 +111,7 @@ def test_work_that_nobody_asks_for_ends_and_is_begun_anew() -> None:
     assert calls.answer("1", SOON_S, work) is None
     assert work.begun.wait(LONG_S)
     clock.now_s = 20.0
-    work.checks[0]()  # from another thread too
+    work.checks[0]()  # another thread may check too
     assert calls.answer("1", SOON_S, work) is None
     clock.now_s = 45.0
     work.checks[0]()
@@ -132,8 +132,9 @@ def test_a_thread_that_works_for_no_call_is_always_wanted() -> None:
 
 
 class Gated(MemoryStorage):
-    """A storage that is slow: files whose key ends as `held` says move when `release` is set;
-    `moved` names those that did.
+    """A storage that is slow.
+
+    Files whose key ends with `held` move when `release` is set. `moved` names those that did.
     """
 
     def __init__(self) -> None:
@@ -142,7 +143,7 @@ class Gated(MemoryStorage):
         self.release = threading.Event()
         self.waiting = threading.Event()
         self.moved: list[str] = []
-        self.most = 10**9  # files that move until the storage fails
+        self.most = 10**9  # so many files move before the storage fails
 
     def _gate(self, key: str) -> None:
         if self.held and key.endswith(self.held):
@@ -182,8 +183,9 @@ def provider(service: AgentService, storage: Storage, tmp_path: Path, **argument
 
 
 class Asking:
-    """A service as one asks it who does not wait: it answers `pending`, or what the call
-    answers.
+    """A service whose client does not wait.
+
+    It answers `pending`, or with the answer of the call.
     """
 
     def __init__(self, service: AgentService, ticket: str, wait_ms: int) -> None:
@@ -215,8 +217,9 @@ def five_ssts(service: AgentService, storage: Gated, tmp_path: Path) -> Provider
 
 
 def next_commit(writer: Provider) -> None:
-    """Commit a version that names the snapshot of the one before: restores that list nothing
-    find it.
+    """Commit a version that names the snapshot of the version before it.
+
+    A restore that lists nothing finds that snapshot.
     """
     writer.lineage = writer.lineage[writer.version - writer.lineage_base :]
     writer.lineage_base = writer.version
@@ -280,8 +283,9 @@ def test_ping_with_a_ticket_is_answered_at_once(service: AgentService) -> None:
 
 
 def cut_short(service: AgentService, storage: Gated, asked: Callable[[], object]) -> None:
-    """Make a call with a storage that moves three files more and then fails in a way that no
-    caller foresees.
+    """Make a call with a storage that moves three files more and then fails.
+
+    No caller foresees how it fails.
     """
     storage.held, storage.most = ".sst", len(storage.moved) + 3
     storage.release.set()
@@ -307,7 +311,7 @@ def test_a_restore_goes_on_with_the_files_it_has(
         and len(storage.moved) == 5
         and len(fetched) == 3
     )
-    reader.generation -= 1  # and when its answer was lost
+    reader.generation -= 1  # the same call, because its answer was lost
     assert reader.open(6) == writer.state
     assert len(storage.moved) == 5
 
@@ -341,7 +345,7 @@ def test_a_snapshot_goes_on_with_what_is_uploaded(
     directory, files = writer.rocksdb_checkpoint()
     cut_short(service, storage, lambda: writer.publish(directory, files))
     log = writer.generation_dir / "uploads.jsonl"
-    log.write_bytes(log.read_bytes()[:-20])  # killed in the middle of a line
+    log.write_bytes(log.read_bytes()[:-20])  # somebody killed the agent in the middle of a line
     writer.service = AgentService(opener=lambda uri, settings: storage)
     answer = writer.publish(*writer.rocksdb_checkpoint())
     assert answer["new_files"] == 5 and len(storage.moved) == 6

@@ -23,7 +23,7 @@ from millpond.agent.__main__ import EXIT_NO_LINK, EXIT_NO_PARAMETERS
 REPOSITORY = Path(__file__).parents[3]
 JARS = Path(pyspark.__file__).parent / "jars"
 
-# Starts an agent as the shim does, and obeys a command a line: `call <method> <request>`, `load
+# Starts an agent as the shim does. It obeys one command a line: `call <method> <request>`, `load
 # <threads> <calls>`, `closestdin`.
 TINY_JVM = """
 package org.apache.spark.sql.millpond;
@@ -88,7 +88,8 @@ public class TinyJvm {
 }
 """
 
-# The agent itself, but for the name of the interface: the class above stands for the shim's trait.
+# This is the agent itself with another name of the interface: the class above stands for the shim's
+# trait.
 AGENT = """
 import sys
 from millpond.agent import gateway
@@ -216,9 +217,8 @@ def test_text_crosses_unharmed(jvm: TinyJvm, tmp_path: Path) -> None:
 def test_many_threads_are_served_at_once(jvm: TinyJvm) -> None:
     good, us = jvm.tell("load 32 50").split()
     assert int(good) == 32 * 50
-    assert (
-        int(us) < 20_000
-    )  # tens of us on an idle machine; a connection that waits for the backlog takes a second
+    # An idle machine needs tens of us. A connection that waits for the backlog needs a second.
+    assert int(us) < 20_000
 
 
 @pytest.mark.spark
@@ -226,7 +226,7 @@ def test_the_agent_dies_with_the_jvm(jvm: TinyJvm) -> None:
     assert is_alive(jvm.agent_pid)
     jvm.process.send_signal(signal.SIGKILL)
     jvm.process.wait()
-    assert wait_until(lambda: not is_alive(jvm.agent_pid), 5), "an orphan agent"
+    assert wait_until(lambda: not is_alive(jvm.agent_pid), 5), "the agent ends with its JVM"
 
 
 @pytest.mark.spark

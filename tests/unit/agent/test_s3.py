@@ -1,5 +1,6 @@
-"""The agent with its state on S3 over HTTP, on a server that fails now and then, and Spark's
-logs in a directory.
+"""The agent with its state on S3 over HTTP, and with Spark's logs in a directory.
+
+The server fails now and then.
 """
 
 from __future__ import annotations
@@ -33,8 +34,9 @@ def server() -> Iterator[S3Server]:
 
 
 def faults(seed: int, rate: float) -> Chooser:
-    """A share of the requests goes wrong: the connection breaks before or after, or in the body,
-    or the server is busy, or slow.
+    """Return a chooser that lets a share of the requests go wrong.
+
+    The connection breaks before, after or in the body, or the server is busy or slow.
     """
     chance = random.Random(seed)
 
@@ -71,7 +73,7 @@ def test_a_query_s_life(
     now_ms = [0]
 
     def provider(number: int) -> Provider:
-        # The server's clock counts whole seconds: collections must not be ahead of it.
+        # The server's clock counts whole seconds. The clock of collections must not be ahead of it.
         service = AgentService(clock_ms=lambda: 10**13 + now_ms[0])
         made = Provider(
             service, tmp_path / "ckpt", tmp_path / f"local-{number}", spark_format=spark_format
@@ -110,11 +112,12 @@ def test_a_query_s_life(
         for info in open_checkpoint(str(tmp_path / "ckpt"), server.settings()).list("metadata")
     ]
     versions = sorted(int(name.split(".")[0].split("_")[0]) for name in writer.stored(".changelog"))
-    assert versions[-1] == 9 and versions[0] > 3, "what no retained version needs was collected"
+    assert versions[-1] == 9 and versions[0] > 3, (
+        "collections deleted what no retained version needs"
+    )
 
-    shutil.rmtree(
-        tmp_path / "ckpt/commits"
-    )  # without the other logs of Spark's it would be called damaged
+    # Without Spark's other logs, `verify` would call it damaged.
+    shutil.rmtree(tmp_path / "ckpt/commits")
     monkeypatch.setenv("AWS_ACCESS_KEY_ID", "test")
     monkeypatch.setenv("AWS_SECRET_ACCESS_KEY", "test")
     monkeypatch.setenv("AWS_REGION", "us-east-1")
@@ -141,14 +144,16 @@ def test_a_query_s_life(
     assert main(["checkpoint", "show", str(tmp_path / "ckpt"), "--json", *given]) == 0
     (store,) = json.loads(capsys.readouterr().out)["operators"][0]["stores"]
     files = store["changelogs"] + len(store["snapshots"]) + store["sst_files"]
-    assert store["cost"]["put_requests"] == files == store["cost"]["put_dollars"], "a dollar each"
+    assert store["cost"]["put_requests"] == files == store["cost"]["put_dollars"], (
+        "each request costs a dollar"
+    )
     assert store["cost"]["restore_requests"] >= 2 and store["cost"]["month_dollars"] == 0
 
 
 def test_restores_fetch_side_by_side(
     server: S3Server, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """With a slow server a restore takes a few answers' time, not one for each file."""
+    """With a slow server, a restore takes the time of a few answers, not of one answer a file."""
     bucket = server.bucket()
     (tmp_path / "ckpt").mkdir()
     (tmp_path / "ckpt/metadata").write_text('{"id":"the-query"}')
@@ -186,8 +191,9 @@ store.open(int(version), id)
 
 
 def test_kill_9_in_mid_fetch(server: S3Server, tmp_path: Path, repository: Path) -> None:
-    """Half a file is nobody's: the next executor of the host fetches it anew, and what is kept
-    for others is whole.
+    """Nobody uses half a file: the next executor of the host fetches it anew.
+
+    A file in the shared cache is whole.
     """
     local, checkpoint = tmp_path / "local", tmp_path / "ckpt"
     for directory in (local, checkpoint):
@@ -229,7 +235,7 @@ def test_kill_9_in_mid_fetch(server: S3Server, tmp_path: Path, repository: Path)
                 path.stat().st_size for path in local.rglob(f"*.unfinished/{STAGING_PREFIX}*")
             ):
                 assert executor.poll() is None and time.monotonic() < deadline, (
-                    "it never began to fetch"
+                    "the executor never began to fetch"
                 )
                 time.sleep(0.01)
         finally:

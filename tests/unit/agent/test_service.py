@@ -465,7 +465,7 @@ def test_trouble_with_the_local_disk_is_no_damage_of_a_snapshot(
     plain = os.link
 
     def failing(source: str, target: str) -> None:
-        if trouble == errno.ENOENT:  # a cleaner of temporary files has taken the directory
+        if trouble == errno.ENOENT:  # a cleaner of temporary files took the directory
             shutil.rmtree(os.path.dirname(target))
             plain(source, target)
         raise OSError(trouble, os.strerror(trouble))

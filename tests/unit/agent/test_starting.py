@@ -1,4 +1,4 @@
-"""What a query is told before its first task when its state cannot go where it shall."""
+"""What the agent tells a query before its first task if the state cannot go where it should."""
 
 from __future__ import annotations
 
@@ -38,9 +38,10 @@ def check(server: S3Server, checkpoint: Path, uri: str, **more: Any) -> dict[str
 
 
 def test_a_look_a_write_a_deletion(server: S3Server, tmp_path: Path) -> None:
-    """Roots with trailing slashes, spaces, percent signs, other letters.
+    """A check looks, writes and deletes once each.
 
-    Nothing is left, and nothing is decided.
+    The roots have trailing slashes, spaces, percent signs and other letters. The check leaves no
+    file, and decides nothing.
     """
     bucket = server.bucket()
     for prefix in ("", "/", "/a b%20/ü€/", "/a+b&c=d?e#f"):
@@ -49,7 +50,7 @@ def test_a_look_a_write_a_deletion(server: S3Server, tmp_path: Path) -> None:
         answer = check(server, checkpoint, f"s3a://{bucket}{prefix}")
         assert answer == {"state": f"s3a://{bucket}{prefix}".rstrip("/") + "/the-query"}
         assert dict(server.counts) == {"GET": 2, "PUT": 1, "DELETE": 1}, (
-            "one of them asks whose the state is"
+            "one of the two GETs asks for the owner"
         )
         assert [path.name for path in checkpoint.iterdir()] == ["metadata"]
     assert list(server.storage(bucket).list("")) == []

@@ -1,5 +1,7 @@
-"""The command: data on stdout, errors with kind and hint on stderr, exit codes 0, 1, 2, never a
-traceback.
+"""The command.
+
+It writes data to stdout, and errors with kind and hint to stderr. Its exit code is 0, 1 or 2. It
+never prints a traceback.
 """
 
 from __future__ import annotations
@@ -69,8 +71,8 @@ def test_show(built: CheckpointBuilder, capsys: Captured, golden: Golden, reposi
     assert main(["checkpoint", "show", str(built.root)]) == 0
     captured = capsys.readouterr()
     assert captured.err == ""
-    # Sizes of compressed files and SSTs depend on the versions of the libraries; everything else is
-    # compared.
+    # The sizes of compressed files and SSTs depend on the versions of the libraries. The test
+    # compares everything else.
     text = captured.out.replace(str(built.root), "/data/checkpoint")
     for size in sorted({bytes_text(n) for n in _sizes(built)}, key=len, reverse=True):
         text = text.replace(size, "N" * len(size))
@@ -243,7 +245,7 @@ def test_conf(master: str, capsys: Captured, monkeypatch: pytest.MonkeyPatch) ->
 
 
 def test_reader_that_has_seen_enough(repository: Path) -> None:
-    """`millpond errors | head -1`: no complaint about the broken pipe."""
+    """`millpond errors | head -1` does not complain about the broken pipe."""
     command = f"'{sys.executable}' -m millpond.cli.main errors | head -1"
     environment = {**os.environ, "PYTHONPATH": str(repository / "python/src")}
     done = subprocess.run(

@@ -1,4 +1,4 @@
-"""The line that long work draws on a terminal, seen from the other side of one."""
+"""The line that long work draws on a terminal, as the other side of the terminal sees it."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ from tests.row_checkpoints import RowsBuilder
 
 
 class Terminal:
-    """A pseudo-terminal as stderr. Reads along, as a terminal does."""
+    """A pseudo-terminal as stderr. It reads along, as a terminal does."""
 
     def __init__(self) -> None:
         self._master, slave = os.openpty()
@@ -32,7 +32,7 @@ class Terminal:
         while True:
             try:
                 data = os.read(self._master, 4096)
-            except OSError:  # Linux says so when nobody has the other side any more
+            except OSError:  # Linux raises this when the other side is closed
                 return
             if not data:
                 return
@@ -48,7 +48,7 @@ class Terminal:
 
 
 def screen(text: str) -> list[str]:
-    """The lines that are left to see."""
+    """Return the lines that stay visible."""
     lines = []
     for line in text.replace("\r\n", "\n").split("\n"):
         seen = ""
@@ -63,7 +63,7 @@ Command = Callable[[list[str]], str]
 
 @pytest.fixture
 def on_terminal(monkeypatch: pytest.MonkeyPatch) -> Iterator[Command]:
-    """Runs a command; returns what it wrote to the terminal that is its stderr."""
+    """Run a command. Return what it wrote to the terminal that is its stderr."""
 
     def run(arguments: list[str]) -> str:
         terminal = Terminal()
@@ -104,7 +104,7 @@ BAR = re.compile(r"\[#* *\] +\d+%")
 def test_bar(places: tuple[str, str], tmp_path: Path, on_terminal: Command, number: int) -> None:
     text = on_terminal(commands(*places, str(tmp_path / "new"))[number])
     assert "100%" in text and len(BAR.findall(text)) > 1
-    assert screen(text) == [], "nothing of it is left"
+    assert screen(text) == [], "nothing of the bar is left"
 
 
 @pytest.mark.parametrize("number", range(6))
@@ -117,7 +117,7 @@ def test_no_bar(
 ) -> None:
     assert on_terminal([*commands(*places, str(tmp_path / "new"))[number], "--json"]) == ""
     assert main(commands(*places, str(tmp_path / "other"))[number]) == 0
-    assert capfd.readouterr().err == "", "no terminal"
+    assert capfd.readouterr().err == "", "without a terminal, stderr gets nothing"
 
 
 def test_rows_that_are_written_to_a_file(

@@ -1,4 +1,4 @@
-"""The savepoint commands: words, JSON as the guide lists it, exit codes."""
+"""The savepoint commands: their words, their JSON as the guide lists it, their exit codes."""
 
 from __future__ import annotations
 
@@ -33,7 +33,7 @@ def run(capsys: pytest.CaptureFixture[str]) -> Run:
 
 
 def listed(repository: Path, command: str) -> set[str]:
-    """The fields that the guide names for a command, those in brackets left out."""
+    """Return the fields that the guide names for a command, without those in brackets."""
     text = (repository / "docs/guides/savepoints.md").read_text()
     (row,) = [line for line in text.splitlines() if re.match(rf"\|[^|]*`{command}`[^|]*\|", line)]
     return set(re.findall(r"`(\w+)`", re.sub(r"\([^)]*\)", "", row.split("|")[2])))

@@ -45,7 +45,7 @@ def test_a_bucket_that_serves(server: S3Server, capsys: Captured) -> None:
     passed, of = (int(word) for word in out.splitlines()[-1].split() if word.isdigit())
     assert passed == of > 30
     assert [info.key for info in storage.list("")] == ["mine/x"], (
-        "what it wrote is gone, what was there is not"
+        "the check removes what it wrote, and nothing else"
     )
 
 

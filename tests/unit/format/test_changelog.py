@@ -1,4 +1,7 @@
-"""Changelogs: round trips with every codec, and that no damage whatever yields wrong records."""
+"""Changelogs: round trips with every codec.
+
+No damage whatever yields wrong records.
+"""
 
 from __future__ import annotations
 
@@ -96,7 +99,7 @@ def test_incompressible_blocks_are_stored() -> None:
 
 
 def outcome(data: bytes) -> list[Record] | ErrorKind:
-    """Read everything; return the records, or the kind of the one error that may come."""
+    """Read everything. Return the records, or the kind of the one error that may come."""
     try:
         return read(data)[1]
     except (FormatError, UnsupportedError) as e:
@@ -114,7 +117,7 @@ def test_every_single_damaged_byte_is_found(codec: str) -> None:
             damaged = bytearray(data)
             damaged[position] ^= mask
             result = outcome(bytes(damaged))
-            # Bytes 4 and 5 are the format number: any other one is that of a newer file.
+            # Bytes 4 and 5 are the format number. Another number there is that of a newer file.
             allowed = {
                 ErrorKind.CHANGELOG_DAMAGED,
                 *([ErrorKind.FORMAT_TOO_NEW] if position in (4, 5) else []),
@@ -222,7 +225,7 @@ def test_wrong_content_with_right_sums(rest: bytes) -> None:
     ("codec", "stored", "raw_bytes"),
     [
         (0, PUT, 6),
-        (1, b"\x1f\x01" + b"\0" * 18, 1 << 30),  # that many bytes of LZ4 stand for 5100 at most
+        (1, b"\x1f\x01" + b"\0" * 18, 1 << 30),  # so many bytes of LZ4 hold at most 5100
         (1, b"\x1f\x01" + b"\0" * 18, 5_101),
         (2, zstandard.compress(b"x" * 100), 1 << 30),
         (2, zstandard.ZstdCompressor(write_content_size=False).compress(b"x" * 100), 1 << 30),
@@ -249,14 +252,14 @@ def test_a_block_that_cannot_stand_for_so_much_is_not_inflated(
 
 @pytest.mark.parametrize("codec", ["lz4", "zstd"])
 def test_the_most_that_a_block_can_stand_for(codec: str) -> None:
-    """Zeros, of which compression leaves least: they must still be read."""
+    """Compression leaves least of zeros. The reader must still take them."""
     records = [Record(Op.PUT, b"k", bytes(size)) for size in (1, 100, 10_000, 1 << 20, 1 << 25)]
     data = changelog_bytes(HEADER, records, codec=codec)
     assert outcome(data) == records
 
 
 def test_a_record_that_no_reader_would_take_is_not_written() -> None:
-    gigabyte = bytes(codecs.MAX_BLOCK_BYTES)  # zeros that nobody touches: no memory
+    gigabyte = bytes(codecs.MAX_BLOCK_BYTES)  # zeros that nobody touches need no memory
     writer = ChangelogWriter(io.BytesIO(), HEADER, codec="none")
     for write in (writer.put, writer.merge):
         with pytest.raises(InvalidInputError) as caught:
@@ -275,8 +278,9 @@ def test_what_only_a_newer_version_knows() -> None:
 
 
 def test_a_header_says_whether_keys_repeat() -> None:
-    """Who does not know the flag must not read the file; files from before it have merges
-    without it.
+    """A reader that does not know the flag must not read the file.
+
+    Files from before the flag have merges without it.
     """
     records = [
         Record(Op.PUT, b"key1", b"a"),
@@ -376,7 +380,7 @@ def test_blocks_of_equal_puts(
     key_bytes: int, value_bytes: int, count: int, data: st.DataObject
 ) -> None:
     sizes = [(key_bytes, value_bytes)] * count
-    if data.draw(st.booleans()):  # lengths that differ, and may add up to the same
+    if data.draw(st.booleans()):  # lengths that differ, and may add up to the same sum
         sizes[-1] = (
             key_bytes + data.draw(st.integers(0, 1)),
             max(0, value_bytes - data.draw(st.integers(0, 1))),

@@ -91,7 +91,7 @@ def test_newer_formats(data: bytes, decode: Decode, damaged: ErrorKind) -> None:
     assert kind_of(decode, data.replace(b" 1 ", b" 2 ", 1)) is ErrorKind.FORMAT_TOO_NEW
     kind, body = data.split(b" ")[1].decode(), json.loads(data.split(b"\n", 1)[1])
     assert kind_of(decode, seal(kind, {**body, "something": {"new": 1}})) is None, (
-        "unknown fields are ignored"
+        "the decoder ignores unknown fields"
     )
     with pytest.raises(UnsupportedError) as caught:
         decode(seal(kind, {**body, "required_features": ["warp"]}))
@@ -154,7 +154,7 @@ def test_damaged_sources(change: Callable[[dict[str, Any]], object], kind: Error
 
 
 def manifest_kind(change: Callable[[dict[str, Any]], object]) -> ErrorKind | None:
-    """Decode a manifest with a right seal round a changed body."""
+    """Decode a manifest with a changed body and a right seal."""
     body = json.loads(encode_manifest(MANIFEST).split(b"\n", 1)[1])
     change(body)
     return kind_of(decode_manifest, seal("manifest", body))

@@ -1,5 +1,6 @@
-"""Temporary directories: gone at the end of their block, and those of killed processes with the
-next one.
+"""Temporary directories.
+
+One is gone at the end of its block. The next block removes those of killed processes.
 """
 
 from __future__ import annotations
@@ -32,7 +33,7 @@ def test_what_a_killed_process_left_is_removed(
         assert not left.exists()
         scratch._remove_abandoned_once.cache_clear()  # as in another process
         with scratch_directory("read") as two:
-            assert one != two and os.path.isdir(one), "its process lives"
+            assert one != two and os.path.isdir(one), "the first directory stays: its process lives"
     assert sorted(path.name for path in tmp_path.iterdir()) == [
         "millpond-other",
         "millpond-scratch-file",
@@ -42,7 +43,7 @@ def test_what_a_killed_process_left_is_removed(
 def test_links_and_what_is_another_users_stay(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """TMPDIR is everybody's: what has the right name need not be ours."""
+    """Everybody may write to TMPDIR. A directory with the right name may be another user's."""
     precious = tmp_path / "precious"
     precious.mkdir()
     (precious / "file").write_text("x")

@@ -1,5 +1,6 @@
-"""Key-group arithmetic: exhaustive for small sizes, sampled for large ones; the vectors that the
-Scala side is held to.
+"""Key-group arithmetic: exhaustive for small sizes, sampled for large ones.
+
+The Scala side must yield the same vectors.
 """
 
 from __future__ import annotations
@@ -45,7 +46,7 @@ def bases(max_parallelism: int) -> list[int]:
 
 
 def brute_slot(group: int, max_parallelism: int, base: int) -> int:
-    """The definition in docs/reference/format.md, by text."""
+    """Compute a slot by the definition in docs/reference/format.md, with the text of its bits."""
     bits = (max_parallelism // base).bit_length() - 1
     reversed_bits = int(format(group // base, f"0{bits}b")[::-1], 2) if bits else 0
     return (group % base) * (1 << bits) + reversed_bits
@@ -71,7 +72,9 @@ def test_every_small_shape() -> None:
                     from_ranges = [s for start, end in ranges for s in range(start, end)]
                     assert from_ranges == sorted(groups.slot(g) for g in owned)
                     assert all(start < end for start, end in ranges)
-                    assert all(a[1] < b[0] for a, b in pairwise(ranges)), "not merged"
+                    assert all(a[1] < b[0] for a, b in pairwise(ranges)), (
+                        "ranges that touch are merged"
+                    )
                     owned_slots += from_ranges
                 assert sorted(owned_slots) == list(range(max_parallelism))
 
@@ -215,5 +218,5 @@ def vectors() -> bytes:
 
 
 def test_vectors_shared_with_the_shim(golden: Golden, repository: Path) -> None:
-    """The Scala side is tested against the same file."""
+    """The tests of the Scala side read the same file."""
     golden.check(repository / "tests/vectors/keygroups.json", vectors())

@@ -24,7 +24,7 @@ def hex_id(number: int) -> str:
 
 
 class Headers:
-    """Headers by version, and which of them were asked for."""
+    """Headers by version. It notes which of them somebody asked for."""
 
     def __init__(self, *headers: Header) -> None:
         self.headers = {h.version: h for h in headers}

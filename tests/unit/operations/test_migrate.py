@@ -1,5 +1,7 @@
-"""Adopting and releasing, as far as no JVM is needed: what is asked of it, what Spark's logs say
-afterwards, what is refused.
+"""`adopt` and `release`, as far as they need no JVM.
+
+The tests check what Millpond asks of the JVM, what Spark's logs say afterwards, and what is
+refused.
 """
 
 from __future__ import annotations
@@ -28,8 +30,9 @@ from tests.row_checkpoints import RowsBuilder
 def foreign(
     root: Path, *, provider: str = PROVIDERS[ROCKSDB], spark_format: int = 1
 ) -> CheckpointBuilder:
-    """A Spark checkpoint of another provider: its logs, and files of state that nobody here
-    reads.
+    """Make a Spark checkpoint of another provider.
+
+    It has Spark's logs, and files of state that no test reads.
     """
     builder = RowsBuilder(root, provider=provider, spark_format=spark_format)
     builder.spark_logs(4)

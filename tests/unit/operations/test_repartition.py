@@ -76,8 +76,9 @@ def test_partitions(
 def test_a_file_that_another_one_replaced(
     built: CheckpointBuilder, tmp_path: Path, name: str
 ) -> None:
-    """Whole and of the right size, and not the one that was saved: only the sum in the index
-    tells.
+    """The file is whole and has the right size, but another file was saved.
+
+    Only the sum in the index tells.
     """
     saved = tmp_path / "saved"
     savepoint.create(built.root, saved, link=False)
@@ -107,7 +108,10 @@ def test_a_file_that_another_one_replaced(
 def test_backend(
     saved: Path, tmp_path: Path, partitions: int | None, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    """It is remembered, and goes along with what is made of it, until another is chosen."""
+    """A restore remembers the backend.
+
+    Each copy of the query has the same backend, until somebody chooses another one.
+    """
     made = [str(tmp_path / str(i)) for i in range(3)]
     more = [] if partitions is None else ["--partitions", str(partitions)]
     assert main(["savepoint", "restore", str(saved), made[0], "--backend", "heap", *more]) == 0
@@ -181,7 +185,7 @@ def test_tables_of_a_canonical_savepoint(built: CheckpointBuilder, tmp_path: Pat
 
 
 class AllDeleted(RowsBuilder):
-    """Version 1 adds a key, version 2 deletes it."""
+    """Version 1 adds a key. Version 2 deletes it."""
 
     def changelogs(self, store: StoreId, versions: int) -> None:
         for version, op in ((1, Op.PUT), (2, Op.DELETE)):
@@ -226,7 +230,7 @@ def test_diff(
     savepoint.create(built.root, tmp_path / "older", batch=3)
     report = savepoint.diff(tmp_path / "older", saved)
     (family,) = report.families
-    # Of each partition: version 5 adds a key, version 6 writes that of version 5 again.
+    # In each partition version 5 adds a key, and version 6 writes the key of version 5 again.
     assert (family.added, family.removed, family.changed, family.same) == (2, 0, 0, 6)
     savepoint.create(built.root, tmp_path / "oldest", batch=1, format="canonical")
     (family,) = savepoint.diff(saved, tmp_path / "oldest").families
@@ -242,8 +246,9 @@ def test_diff(
 
 
 def test_edit(saved: Path, tmp_path: Path) -> None:
-    """Rows left out, values changed, keys changed: in the new savepoint, and in what is restored
-    from it.
+    """An edit leaves rows out, changes values and changes keys.
+
+    The new savepoint shows that, and so does a restore of it.
     """
 
     def change(rows: Any) -> Any:
@@ -261,7 +266,7 @@ def test_edit(saved: Path, tmp_path: Path) -> None:
         new = tmp_path / f"new-{partitions}"
         savepoint.restore(tmp_path / "edited", new, partitions=partitions)
         assert content(new) == expect
-        # Whatever groups the rows had: the new keys lie where Spark will look for them.
+        # The new keys lie where Spark will look for them, whatever groups the old ones had.
         assert verify(LocalStorage(str(new)), "new").problems == []
     assert content(saved) == ALL
 
@@ -308,7 +313,7 @@ def test_edit_from_the_command_line(
         len(ALL),
         2,
         True,
-    ), "one row of each batch"
+    ), "each batch has one row"
     assert not Path(new).exists()
     pq.write_table(
         pa.Table.from_pylist([{"key": {"k": 5}, "value": {"n": "five"}}]), tmp_path / "rows.parquet"
@@ -371,7 +376,7 @@ def test_what_a_function_may_return(saved: Path, tmp_path: Path) -> None:
 def test_savepoints_of_the_first_release_open(
     golden: Golden, repository: Path, tmp_path: Path, form: str
 ) -> None:
-    """These files are never written again: a savepoint of today opens in every later release."""
+    """Nothing writes these files anew: a savepoint of today opens in every later release."""
     place = repository / "tests/golden/v1" / f"savepoint-{form}"
     if golden.rewrite and not place.exists():
         savepoint.create(
@@ -394,7 +399,10 @@ def test_savepoints_of_the_first_release_open(
 @pytest.mark.parametrize("partitions", [1, 4])
 @pytest.mark.parametrize("spark_format", [1, 2])
 def test_after_a_rescale(tmp_path: Path, spark_format: int, partitions: int) -> None:
-    """Its manifests name files of other partitions: those go along, and the pins that keep them."""
+    """The manifests name files of other partitions.
+
+    The savepoint takes these files and their pins too.
+    """
     built = RowsBuilder(tmp_path / "job", spark_format=spark_format).build()
     millpond.rescale(str(built.root), partitions=partitions)
     assert content(built.root) == ALL

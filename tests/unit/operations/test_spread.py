@@ -1,4 +1,7 @@
-"""Work spread over processes: results in order, errors as they are, nothing left of it."""
+"""Work that is spread over processes.
+
+Results come in order, and errors come as they are. Nothing is left of the work.
+"""
 
 from __future__ import annotations
 
@@ -24,7 +27,7 @@ def test_results_come_in_the_order_of_the_jobs(engine: Engine) -> None:
 def test_modules_in_the_working_directory_are_not_taken(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """Only where this process looks for modules do the others."""
+    """The other processes look for modules only where this process looks."""
     for name in ("json.py", "queue.py", "millpond.py"):
         (tmp_path / name).write_text(f"open({str(tmp_path / 'taken')!r}, 'w')\n")
     monkeypatch.chdir(tmp_path)

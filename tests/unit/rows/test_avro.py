@@ -1,4 +1,4 @@
-"""Rows as Spark encodes them with Avro: all types, schemas that changed, bytes that are none."""
+"""Rows as Spark encodes them with Avro: all types, schemas that changed, bytes that are no rows."""
 
 from __future__ import annotations
 
@@ -38,9 +38,9 @@ def long(value: int) -> bytes:
 
 
 def encoded(kind: SparkType, value: Any, *, bare: bool = False, top: bool = False) -> bytes:
-    """As Avro's writer does it.
+    """Encode as Avro's writer does.
 
-    `bare`: an item of an array or a map, which is no union unless it has parts.
+    `bare`: the value is an item of an array or a map. It is no union unless it has parts.
     """
     if kind == Atom("void"):
         return b""
@@ -87,7 +87,7 @@ def _body(kind: SparkType, value: Any) -> bytes:
 
 
 def writable(kind: SparkType, value: Any, *, item: bool = False) -> bool:
-    """Whether Spark encodes it: items must be there."""
+    """Return whether Spark encodes the value: an item must not be null."""
     if value is None:
         return not item or isinstance(kind, Struct | Array | Map) or kind == Atom("void")
     match kind:
@@ -101,7 +101,7 @@ def writable(kind: SparkType, value: Any, *, item: bool = False) -> bool:
 
 
 def has(kind: SparkType, found: Callable[[SparkType], bool]) -> bool:
-    """Whether it is, or has a part, of which `found` is true."""
+    """Return whether `found` is true of the type, or of a part of it."""
     match kind:
         case Struct():
             parts: list[SparkType] = [field.type for field in kind.fields]
@@ -115,17 +115,17 @@ def has(kind: SparkType, found: Callable[[SparkType], bool]) -> bool:
 
 
 def long_decimal(kind: SparkType) -> bool:
-    """Of more digits than Python computes with."""
+    """Return whether the decimal has more digits than Python computes with."""
     return isinstance(kind, Decimal) and kind.precision > 28
 
 
 def odd_map(kind: SparkType) -> bool:
-    """Not by text."""
+    """Return whether it is a map whose keys are not texts."""
     return isinstance(kind, Map) and kind.key != Atom("string")
 
 
 def keyed(kind: SparkType, value: Any) -> Any:
-    """The value with the entries of maps by key: of equal keys the last one."""
+    """Return the value with the entries of maps by key. Of equal keys the last one counts."""
     match kind, value:
         case _, None:
             return None
@@ -154,15 +154,15 @@ def test_all_types(example: tuple[Struct, list[dict[str, Any]]], first: int) -> 
     data = avro_rows(arrow(schema, rows).slice(first), schema)
     made = arrow(schema, [read(row) for row in data])
     assert keyed(Array(schema), made.to_pylist()) == keyed(Array(schema), rows[first:])
-    # Maps come in Java's order now; the bytes are those of Avro's own writer, and a row that was
-    # read is written as it was.
+    # The maps are in Java's order now. The bytes equal those of Avro's own writer. The encoder
+    # writes a row as the reader found it.
     assert data == avro_rows(made, schema)
     if not has(schema, long_decimal):
         assert data == [encoded(schema, row, top=True) for row in made.to_pylist()]
 
 
 def test_blocks_that_tell_their_size() -> None:
-    """Avro allows them; Spark does not write them."""
+    """Avro allows such blocks. Spark does not write them."""
     schema = Struct((Field("a", Array(Atom("long"))),))
     items = long(5) + long(-6)
     assert row_reader(schema)(long(1) + long(-2) + long(len(items)) + items + long(0)) == {
@@ -171,7 +171,7 @@ def test_blocks_that_tell_their_size() -> None:
 
 
 def test_maps_in_the_order_of_java() -> None:
-    """As java.util.HashMap, made for nine entries, yielded them."""
+    """java.util.HashMap, made for nine entries, yielded them in this order."""
     schema = Struct((Field("m", Map(Atom("string"), Atom("long"))),))
     names = ["v3", "Aa", "BB", "ü€", "v1", "\U0001f600", "v0", ""]
     (data,) = avro_rows(arrow(schema, [{"m": [(name, 1) for name in [*names, "v1"]]}]), schema)

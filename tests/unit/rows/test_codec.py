@@ -1,5 +1,6 @@
-"""Rows to bytes and back, for random schemas; bytes that are no rows; what a column must be
-like.
+"""Rows to bytes and back, for random schemas.
+
+The tests also check bytes that are no rows, and what a column must be like.
 """
 
 from __future__ import annotations
@@ -30,7 +31,7 @@ def test_round_trip(example: tuple[Struct, list[dict[str, Any]]], skipped: int) 
     decoded.validate(full=True)
     assert decoded.equals(array)
     assert encode_rows(array.slice(len(rows)), schema).to_pylist() == []
-    # Slices of what is given, and bytes that do not begin at a multiple of 8.
+    # These are slices, and bytes that do not begin at a multiple of 8.
     part = min(skipped, len(rows))
     assert decode_rows(encode_rows(array.slice(part), schema), schema).equals(array.slice(part))
     assert decode_rows(encoded.slice(part), schema).equals(array.slice(part))
@@ -51,7 +52,7 @@ def test_null_rows(data: st.DataObject) -> None:
 
 
 def test_names_that_come_twice() -> None:
-    """As in the rows of a join."""
+    """The rows of a join have such names."""
     schema = Struct(tuple(Field(name, Atom("long")) for name in ("k", "k_2", "k", "v", "k")))
     array = arrow(schema, [{"k": 1, "k_2": 2, "k_3": 3, "v": 4, "k_4": 5}])
     decoded = decode_rows(encode_rows(array, schema), schema)
@@ -66,7 +67,7 @@ def test_rows_without_fields() -> None:
 
 
 def test_bytes_of_a_row() -> None:
-    """As UnsafeRowWriter makes them."""
+    """UnsafeRowWriter makes the same bytes."""
     schema = Struct(
         (Field("a", Atom("integer")), Field("s", Atom("string")), Field("n", Atom("long")))
     )

@@ -1,5 +1,6 @@
-"""Values that are handed back keep what they were, or are refused, at every depth; far dates and
-times have a text.
+"""Values at every depth.
+
+A value that is handed back stays the same, or is refused. Far dates and times have a text.
 """
 
 from __future__ import annotations
@@ -152,7 +153,7 @@ def test_dates_and_times_of_any_year() -> None:
     found = readable(times.cast(pa.timestamp("us", "UTC"))).to_pylist()
     assert found[0] == "+10000-01-01T00:00:00.000001+00:00" and found[3] is None
     near = days[:1]
-    assert readable(near) is near, "what Python has stays as it is"
+    assert readable(near) is near, "dates that Python has stay as they are"
 
 
 def test_far_dates_in_every_output() -> None:

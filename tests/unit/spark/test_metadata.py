@@ -1,4 +1,4 @@
-"""Reading Spark's logs."""
+"""Spark's logs, as Millpond reads them."""
 
 from __future__ import annotations
 
@@ -99,7 +99,7 @@ def test_a_checkpoint_of_format_1() -> None:
     assert metadata.query_id == "6f0d1b8e-0000-4000-8000-000000000000"
     assert metadata.offset_batches == (0, 9, 10) and metadata.commit_batches == (0, 9)
     assert (metadata.last_batch, metadata.last_committed_batch) == (10, 9)
-    assert metadata.partitions == 4, "the newest entry rules"
+    assert metadata.partitions == 4, "the newest entry counts"
     assert (
         metadata.partitions_at(10) == 8
         and metadata.partitions_at(11) == 4
@@ -222,8 +222,9 @@ def test_bytes_that_are_no_text_are_an_error() -> None:
 
 
 def test_the_id_of_a_store_in_the_commit_log() -> None:
-    """A join has an id for each of its four stores, or, with column families, one; an operator
-    may live in partition 0 alone.
+    """A join has an id for each of its four stores. With column families it has one.
+
+    An operator may live in partition 0 alone.
     """
     ids = {"0": [["a", "b", "c", "d"], ["e", "f", "g", "h"]], "1": [["i"]], "2": [["j", "k"]]}
     commit = parse_commit(
@@ -239,7 +240,7 @@ def test_the_id_of_a_store_in_the_commit_log() -> None:
     assert commit.id_of(StoreId(1, 0, four[2]), four) == "i"
     assert commit.id_of(StoreId(1, 1, "default"), ["default"]) is None
     assert commit.id_of(StoreId(2, 0, "default"), ["default"]) is None, (
-        "it cannot be told which one"
+        "nothing tells which one it is"
     )
     assert commit.id_of(StoreId(3, 0, "default"), ["default"]) is None
     assert commit.id_of(StoreId(0, 0, "default"), four) is None

@@ -1,6 +1,6 @@
 """What `millpond.configure` sets on a builder, what it keeps, and what it refuses.
 
-No JVM but in the last two.
+Only the last two tests start a JVM.
 """
 
 from __future__ import annotations
@@ -47,7 +47,7 @@ def write_jar(
 
 @pytest.fixture
 def jar(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
-    """A stamped jar in the package's place, and a process in which no Spark was ever set up."""
+    """Put a stamped jar in the package's place, in a process in which nobody set Spark up."""
     for name in (
         "SPARK_HOME",
         "SPARK_CONF_DIR",
@@ -396,7 +396,7 @@ def test_a_session_starts_with_the_jar_and_can_be_configured_again() -> None:
 
 
 def run_python(script: str) -> str:
-    """Run `script` in a process of its own; return its stdout."""
+    """Run `script` in a process of its own. Return its stdout."""
     environment = {
         key: value
         for key, value in os.environ.items()

@@ -1,5 +1,6 @@
-"""Rows come some at a time: what is in memory at once has a bound in bytes; how many stores
-there are opens no files.
+"""Readers hand on some rows at a time.
+
+The rows in memory have a bound in bytes. Any number of stores opens no more files.
 """
 
 from __future__ import annotations
@@ -31,7 +32,7 @@ from millpond.state.tables import scan_state
 from tests.row_checkpoints import VALUE, RowsBuilder
 
 MIB = 1024 * 1024
-_AT_A_JUMP = 128 * MIB  # small rows tell nothing of the large ones that follow
+_AT_A_JUMP = 128 * MIB  # small rows do not tell how large the next ones are
 
 
 @pytest.mark.parametrize("size", [0, 1, 100, 40_000, MIB])
@@ -58,7 +59,7 @@ def test_small_rows_then_large_ones() -> None:
 
 
 class LargeRows(RowsBuilder):
-    """Values of one MiB."""
+    """A query whose values have one MiB each."""
 
     def value(self, store: StoreId, version: int) -> bytes:
         (row,) = encode_rows(pa.array([{"n": str(version % 10) * MIB}]), VALUE).to_pylist()
@@ -99,7 +100,7 @@ def test_large_rows_are_exported_edited_and_restored_a_few_at_a_time(tmp_path: P
 
 @pytest.mark.parametrize("directory", [False, True])
 def test_the_table_of_an_edit_is_read_a_few_rows_at_a_time(tmp_path: Path, directory: bool) -> None:
-    """One row group, as other programs write it."""
+    """The table is one row group, as other programs write it."""
     schema = pa.schema(
         [("value", pa.struct([("n", pa.string())])), ("other", pa.int8()), ("key", pa.int32())]
     )

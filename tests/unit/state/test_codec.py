@@ -1,5 +1,6 @@
-"""Keys of every kind, as Spark's encoders made them (the bytes are from queries that ran);
-schema files; changes laid over a snapshot.
+"""Keys of every kind, schema files, and changes laid over a snapshot.
+
+Spark's encoders made the keys: the bytes are from queries that ran.
 """
 
 from __future__ import annotations
@@ -89,7 +90,7 @@ def test_keys(schema: FamilySchema, text: str, row: dict[str, object]) -> None:
     )
 )
 def test_ordering_columns(rows: list[tuple[int | None, float]]) -> None:
-    """As RangeKeyScanStateEncoder orders them: negative first, then the others, then null."""
+    """RangeKeyScanStateEncoder orders them so: negative numbers, then the others, then null."""
     schema = family("range", Struct((Field("f", Atom("float")), Field("n", LONG))), ordinals=(1, 0))
     keys = []
     for number, fraction in rows:
@@ -133,7 +134,10 @@ def test_what_this_version_does_not_read() -> None:
 
 
 def records(**changes: bytes | tuple[bytes] | None) -> list[Record]:
-    """Of a changelog: by key the value, what is appended to it (a tuple), or None: deleted."""
+    """Return records of a changelog by key.
+
+    A text is a value. A tuple is what the record appends. None deletes the key.
+    """
     found = []
     for key, value in changes.items():
         op = Op.DELETE if value is None else Op.MERGE if isinstance(value, tuple) else Op.PUT
@@ -156,7 +160,7 @@ def test_changes_laid_over_a_snapshot(tmp_path: Path, limit_bytes: int, chunk: i
     overlay.apply(header, records(i=(b"I",)), name="x")
     chunks = iter([below[n : n + chunk] for n in range(0, len(below), chunk)])
     found = list(laid_over(chunks, overlay.chunks()))
-    assert all(found), "no part without an entry"
+    assert all(found), "each part has an entry"
     assert [entry for part in found for entry in part] == [
         (b"a", b"A"), (b"b", b"1"), (b"c", b"C"), (b"f", b"3+"), (b"h", b"H"), (b"i", b"I"), (b"q", b"12"), (b"z", b"Z")
     ]  # fmt: skip

@@ -1,5 +1,6 @@
-"""Reading state from checkpoints that were built without a JVM, through the functions and
-through the command.
+"""Reads of state from Spark checkpoints that were built without a JVM.
+
+They go through the functions and through the command.
 """
 
 from __future__ import annotations
@@ -31,7 +32,7 @@ def built(
 
 @pytest.mark.parametrize("batch", [None, 0, 2, 3, 4])
 def test_the_state_after_each_batch(built: CheckpointBuilder, batch: int | None) -> None:
-    """From a snapshot alone, from changelogs alone, and from both."""
+    """The state comes from a snapshot alone, from changelogs alone, or from both."""
     found = millpond.read_state(built.root, batch=batch)
     found.validate(full=True)
     assert found.to_pylist() == expected(6 if batch is None else batch + 1)

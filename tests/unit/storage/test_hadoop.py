@@ -1,5 +1,6 @@
-"""The Python half of Hadoop's file systems, with a stand-in for the JVM's half
-(`integration/test_hadoop.py` has the real one).
+"""The Python half of Hadoop's file systems, with a stand-in for the JVM's half.
+
+`integration/test_hadoop.py` has the real one.
 """
 
 from __future__ import annotations

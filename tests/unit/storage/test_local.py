@@ -36,8 +36,9 @@ class TestLocalStorageWithoutFsync(StorageContract):
 
 
 class TestLocalStorageWithoutLinks(StorageContract):
-    """A file system that can link only inside one directory's own files: staging works, sharing
-    blocks does not.
+    """A file system that links only inside the storage's own directory.
+
+    Staging works there. Sharing blocks with other directories does not.
     """
 
     @pytest.fixture
@@ -123,7 +124,10 @@ def test_link_shares_the_blocks(tmp_path: Path) -> None:
 
 
 def test_everything_is_synced_in_order(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    """File before its name, name before return, and each new directory in its parent."""
+    """A file is synced before its name, and its name before the return.
+
+    Each new directory is synced in its parent.
+    """
     calls: list[str] = []
     root = tmp_path / "c"
     real_fsync, real_replace, real_mkdir = os.fsync, os.replace, os.mkdir
@@ -162,7 +166,7 @@ def test_everything_is_synced_in_order(tmp_path: Path, monkeypatch: pytest.Monke
 def test_all_bytes_are_in_the_file_when_it_is_synced(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """Bytes that still lie in a buffer of this process are not on the disk."""
+    """Bytes in a buffer of this process are not on the disk yet."""
     synced: list[int] = []
     real_fsync = os.fsync
 
@@ -195,7 +199,7 @@ def test_open_storage(tmp_path: Path) -> None:
     storage = open_storage(f"file:{tmp_path}/my check%20point")
     storage.put_bytes("a", b"x")
     assert (tmp_path / "my check%20point" / "a").read_bytes() == b"x", (
-        "Hadoop decodes nothing, nor do we"
+        "Hadoop does not decode the path, so Millpond does not either"
     )
     with pytest.raises(ConflictError):
         open_storage(f"file://{tmp_path}/my check%20point").put_bytes("a", b"y", if_absent=True)

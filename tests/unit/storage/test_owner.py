@@ -1,5 +1,6 @@
-"""The state at storage.uri belongs to one Spark checkpoint: a copy of that is told so before it
-changes anything.
+"""The state at storage.uri belongs to one Spark checkpoint.
+
+Millpond tells a copy of that so before the copy changes anything.
 """
 
 from __future__ import annotations
@@ -72,7 +73,7 @@ def test_two_names_of_one_directory(tmp_path: Path) -> None:
 
 
 def test_one_of_many_gets_it() -> None:
-    """Two Spark checkpoints with several executors each, at one instant."""
+    """Two Spark checkpoints with several executors each ask at one instant."""
     state = MemoryStorage()
     outcomes: dict[str, list[str]] = {"/one": [], "/two": []}
     begin = threading.Barrier(8)
@@ -167,9 +168,9 @@ def test_a_copy_is_refused_before_it_changes_anything(query: Query) -> None:
     for part in (f"file:{query.root},", f"file:{copy.root}", str(query.folder)):
         assert part in caught.value.message
     assert "savepoint fork" in caught.value.hint and "take-over" in caught.value.hint
-    # A driver without an agent asks nothing: then its executors do.
+    # A driver without an agent asks nothing. Then its executors ask.
     second = copy.executor()
-    assert second.open(1) == first.state, "to read it harms nobody"
+    assert second.open(1) == first.state, "a read harms nobody"
     for change in (second.commit, second.snapshot, lambda: second.call("collect", force=True)):
         with pytest.raises(CallError) as caught:
             change()
@@ -224,7 +225,10 @@ def template(tmp_path_factory: pytest.TempPathFactory) -> RowsBuilder:
 
 @pytest.fixture
 def pair(template: RowsBuilder, tmp_path: Path) -> tuple[Path, Path, Path]:
-    """A Spark checkpoint with its state elsewhere, a copy of it, and the folder of their state."""
+    """Make a Spark checkpoint with its state elsewhere, and a copy of it.
+
+    Return both, and the folder of their state.
+    """
     report = savepoint.fork(template.root, tmp_path / "ckpt", storage_uri=str(tmp_path / "states"))
     shutil.copytree(tmp_path / "ckpt", tmp_path / "copy")
     return tmp_path / "ckpt", tmp_path / "copy", tmp_path / "states" / str(report.query_id)
@@ -234,7 +238,9 @@ def test_commands_refuse_a_copy(
     pair: tuple[Path, Path, Path], tmp_path: Path, capsys: Captured
 ) -> None:
     original, copy, folder = pair
-    assert read_owner(LocalStorage(str(folder))) == f"file:{original}", "who restores it owns it"
+    assert read_owner(LocalStorage(str(folder))) == f"file:{original}", (
+        "who restores the state owns it"
+    )
     before = tree(folder)
     storage = open_checkpoint(str(copy))
     refused(ErrorKind.STATE_OWNED, rescale, storage, str(copy), 4)
@@ -272,7 +278,7 @@ def test_take_over_what_was_moved(
         "before": f"file:{original}",
     }
     assert millpond.rescale(copy, 4).partitions == 4
-    assert main(["storage", "take-over", str(copy)]) == 0, "again is as well"
+    assert main(["storage", "take-over", str(copy)]) == 0, "a second take-over succeeds too"
     assert f"before      file:{copy}" in capsys.readouterr().out
     (folder / layout.OWNER_KEY).unlink()
     assert (
@@ -318,7 +324,7 @@ def test_there_is_nothing_to_take_over(template: RowsBuilder, tmp_path: Path) ->
 
 
 def test_a_damaged_owner(pair: tuple[Path, Path, Path]) -> None:
-    """Nobody knows whose it is: nothing is changed, and a take-over is told of it too."""
+    """Nobody knows who owns the state. So nothing is changed. A take-over fails too."""
     original, _, folder = pair
     (folder / layout.OWNER_KEY).write_bytes(b"rubbish")
     refused(ErrorKind.FORMAT_DAMAGED, millpond.rescale, original, 4)

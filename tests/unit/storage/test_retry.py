@@ -1,4 +1,4 @@
-"""When a request is tried again."""
+"""When Millpond tries a request again."""
 
 from __future__ import annotations
 
@@ -9,7 +9,7 @@ from millpond.storage.retry import LONGEST_PAUSE_S, Pace, Retry, TransientError
 
 
 class Time:
-    """A clock that only pauses move."""
+    """A clock that moves only by pauses."""
 
     def __init__(self) -> None:
         self.now = 0.0
@@ -58,7 +58,9 @@ def test_throttling_slows_every_request_down_and_wears_off() -> None:
         return "done"
 
     assert retry.run("x", attempt) == "done"
-    assert time.pauses == [0.4, 0.01, 0.8, 0.02], "longer pauses, and one before each request"
+    assert time.pauses == [0.4, 0.01, 0.8, 0.02], (
+        "the pauses grow, and one comes before each request"
+    )
     assert retry.pace.pause_s == pytest.approx(0.016)
     for _ in range(20):
         retry.run("y", lambda: None)

@@ -30,7 +30,7 @@ from millpond.testing.storage_contract import StorageContract
 from tests.s3_server import HADOOP, Fault, Request, S3Server, s3_server
 
 RESET, ERROR, SLOW_DOWN = Fault(), Fault(500, "InternalError"), Fault(503, "SlowDown")
-LOST = Fault(applied=True)  # the server did it; the connection broke before its answer
+LOST = Fault(applied=True)  # the server did it, and the connection broke before the answer
 LOST_500 = Fault(500, "InternalError", applied=True)
 
 
@@ -47,7 +47,7 @@ def bucket(server: S3Server) -> str:
 
 @pytest.fixture(scope="module")
 def client(server: S3Server, bucket: str) -> S3Client:
-    """One for all tests: to make one takes a tenth of a second."""
+    """All tests share one client: a new one takes a tenth of a second."""
     return S3Client(bucket, server.settings().s3)
 
 
@@ -75,7 +75,7 @@ class TestS3Storage(StorageContract):
 class TestS3StorageWithoutConditions(StorageContract):
     """A server without `If-None-Match`.
 
-    Two that look at the same moment may both write: then the last one wins, and knows it.
+    Two writers that look at the same moment may both write. Then the last one wins, and knows it.
     """
 
     @pytest.fixture
@@ -83,7 +83,10 @@ class TestS3StorageWithoutConditions(StorageContract):
         return make(conditional_put=False)
 
     def test_put_if_absent_lets_one_of_many_win(self, storage: Storage) -> None:
-        """What such a server cannot do: one after the other is all that it promises."""
+        """Such a server cannot do that.
+
+        It only promises that of several writers, one after the other, the first wins.
+        """
         for i in range(3):
             with contextlib.suppress(ConflictError):
                 storage.put_bytes("k/x", b"%d" % i, if_absent=True)
@@ -91,7 +94,10 @@ class TestS3StorageWithoutConditions(StorageContract):
 
 
 def first(count: int, fault: Fault, *operations: str) -> Callable[[Request], Fault | None]:
-    """The first `count` requests of these operations (none named: of any) meet the fault."""
+    """Let the first `count` requests of these operations meet the fault.
+
+    None named: all operations.
+    """
     seen = itertools.count(1)
 
     def choose(request: Request) -> Fault | None:
@@ -278,8 +284,9 @@ def test_everything_is_repeated(
 def test_an_answer_that_does_not_come_in_time(
     server: S3Server, bucket: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, applied: bool
 ) -> None:
-    """The client gives up before the server did what it was asked, or after; or when a body has
-    begun to come.
+    """The client gives up before the server did what it was asked, or after that.
+
+    It also gives up in the middle of a body.
     """
     monkeypatch.setattr(s3_client, "_READ_TIMEOUT_S", 0.1)
     s3 = server.storage(bucket, f"late {applied}")
@@ -316,7 +323,7 @@ def test_a_put_that_never_arrives(server: S3Server, s3: S3Storage, if_absent: bo
 def test_a_put_over_an_older_object_that_never_arrives(server: S3Server, s3: S3Storage) -> None:
     s3.put_bytes("a", b"data")
     with server.faults(first(10**9, RESET, "PUT")), pytest.raises(UnavailableError):
-        s3.put_bytes("a", b"data")  # the same bytes are there, but not by this put
+        s3.put_bytes("a", b"data")  # the same bytes are there, but this put did not write them
 
 
 def test_nobody_can_tell(server: S3Server, s3: S3Storage) -> None:
@@ -357,8 +364,9 @@ def test_a_copy_of_what_is_replaced_meanwhile(server: S3Server, s3: S3Storage) -
 
 
 def test_what_the_server_does_not_copy(server: S3Server, s3: S3Storage, bucket: str) -> None:
-    """Of another server, of other credentials, without a check sum of Millpond's: the caller
-    moves the bytes.
+    """The server cannot copy from another server, or with other credentials.
+
+    It does not copy an object without a check sum of Millpond's. Then the caller moves the bytes.
     """
     s3.put_bytes("a", b"data")
     other = server.storage(bucket, "", endpoint="http://elsewhere.invalid")
@@ -445,7 +453,9 @@ def test_refusals(
     ):
         s3.put_bytes("a/b", b"x")
     assert caught.value.kind is kind and hint in caught.value.hint
-    assert "/a/b: PutObject: " + code in str(caught.value), "the call that failed, and on what"
+    assert "/a/b: PutObject: " + code in str(caught.value), (
+        "the error names the call that failed, and its object"
+    )
 
 
 def test_a_refusal_to_read_may_hide_that_nothing_is_there(server: S3Server, s3: S3Storage) -> None:

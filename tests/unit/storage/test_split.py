@@ -1,4 +1,4 @@
-"""A Spark checkpoint in two places, and how the second one is found again."""
+"""A Spark checkpoint in two places, and how Millpond finds the second one again."""
 
 from __future__ import annotations
 
@@ -122,7 +122,7 @@ def test_two_executors_at_once(tmp_path: Path) -> None:
     spark = checkpoint(tmp_path / "ckpt")
 
     class Slow(SplitStorage):
-        """The other executor writes between our look and our write."""
+        """The other executor writes between this one's look and write."""
 
         def stat(self, key: str) -> ObjectInfo:
             settle_place(spark, f"file:{tmp_path}/theirs", "x")
@@ -137,9 +137,7 @@ def test_two_executors_at_once(tmp_path: Path) -> None:
 def test_open_checkpoint(tmp_path: Path) -> None:
     checkpoint(tmp_path / "ckpt")
     uri, settings = f"file:{tmp_path}/ckpt", StorageSettings(uri=f"file:{tmp_path}/state")
-    assert isinstance(open_checkpoint(uri, settings), LocalStorage), (
-        "who only reads decides nothing"
-    )
+    assert isinstance(open_checkpoint(uri, settings), LocalStorage), "a mere reader decides nothing"
     written = open_checkpoint(uri, settings, writable=True)
     written.put_bytes("state/0/0/1.changelog", b"x")
     assert open_checkpoint(uri).read("state/0/0/1.changelog") == b"x"

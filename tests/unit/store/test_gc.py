@@ -1,4 +1,4 @@
-"""What may be collected: the pure parts, and collections through the agent."""
+"""What a collection may delete: the pure parts, and collections through the agent."""
 
 from __future__ import annotations
 
@@ -138,7 +138,7 @@ def test_retained_versions_and_what_they_need_stay(make: MakeProvider, spark_for
     versions = history(provider, 12, 2, 4, 6, 8, 10)
     before = {n: os.path.getsize(provider.directory / n) for n in provider.stored()}
     answer = provider.collect(versions[12])
-    # Retained are 9..12; the newest snapshot at or below 9 is that of 8.
+    # Versions 9 to 12 are retained. The newest snapshot at or below 9 is that of 8.
     kept = {int(n.split(".")[0].split("_")[0]): n for n in provider.stored(".changelog")}
     assert sorted(kept) == [9, 10, 11, 12]
     assert sorted(int(n.split(".")[0].split("_")[0]) for n in provider.stored(".manifest")) == [
@@ -217,10 +217,12 @@ def test_siblings_of_the_anchor_stay_and_older_ones_go_after_grace(
     lost = b.commit()
     second = a.commit()
     a.collect(second)
-    assert f"{lost}.changelog" in names(a), "the driver may yet take the other attempt of version 2"
+    assert f"{lost}.changelog" in names(a), (
+        "the driver may still choose the other attempt of version 2"
+    )
     third = a.commit()
     a.collect(third)
-    assert f"{lost}.changelog" in names(a), "too young"
+    assert f"{lost}.changelog" in names(a), "the file is too young"
     clock.offset_ms = 61_000
     a.collect(third)
     assert names(a) == [f"{v}.changelog" for v in (first, second, third)]
@@ -259,7 +261,7 @@ def recorded(provider: Provider, versions: list[VersionId]) -> Driver:
 def test_a_provider_of_a_run_that_was_gone_back_from_collects_nothing(
     make: MakeProvider, clock: Clock, spark_format: int, snapshots: tuple[int, ...]
 ) -> None:
-    """A run came to version 12, its driver died, and an executor lives on.
+    """A run came to version 12. Its driver died, and an executor lives on.
 
     The next run began again from version 5.
     """
@@ -331,7 +333,7 @@ def test_what_is_below_the_base_goes_by_age_too(
     late = names(provider)[2]
     os.utime(provider.directory / late, (time.time() + 30, time.time() + 30))
     provider.collect(versions[8])
-    assert names(provider)[0] == late, "written less than a grace period ago"
+    assert names(provider)[0] == late, "the file is younger than the grace period"
     clock.offset_ms = 100_000
     provider.collect(versions[8])
     assert names(provider)[0].startswith("6") and names(provider)[0].endswith(".manifest")
@@ -360,7 +362,9 @@ def test_the_sweep_waits_for_the_grace_period_across_agents(
     orphan.write_bytes(b"x")
     os.utime(orphan, (1, 1))
     provider.collect(version)
-    assert orphan.exists(), "seen unreferenced for the first time, however old it looks"
+    assert orphan.exists(), (
+        "this collection is the first to see it unreferenced, however old it looks"
+    )
     provider.service = AgentService(clock_ms=clock)
     clock.offset_ms = 30_000
     provider.collect(version)
@@ -483,7 +487,9 @@ def test_pinned_files_stay(make: MakeProvider) -> None:
 
 
 def test_a_collection_that_began_before_a_rescale_leaves_its_pin(make: MakeProvider) -> None:
-    """An executor of the run before lists the state, a rescale writes pins and manifests, the
+    """A rescale comes between two steps of a collection.
+
+    An executor of the run before lists the state. The rescale writes pins and manifests. Then the
     executor looks for pins.
     """
     provider = make(retain_versions=1)
@@ -501,7 +507,7 @@ def test_a_collection_that_began_before_a_rescale_leaves_its_pin(make: MakeProvi
         pin.write_text(json.dumps({"changelogs": ["state/0/0/x.changelog"], "manifests": []}))
     provider.collect(versions[4])
     assert [pin.exists() for pin in pins] == [False, True], (
-        "version 4 was made by batch 3; nothing names that file"
+        "batch 3 made version 4, and nothing names that file"
     )
 
 
@@ -509,7 +515,10 @@ def test_a_collection_that_began_before_a_rescale_leaves_its_pin(make: MakeProvi
 def test_a_restore_that_a_collection_overtakes_is_planned_once_more(
     make: MakeProvider, monkeypatch: pytest.MonkeyPatch, spark_format: int
 ) -> None:
-    """An executor lists a store; another takes a snapshot and deletes what the first one saw."""
+    """An executor lists a store.
+
+    Another one takes a snapshot and deletes what the first one saw.
+    """
     writer = make(spark_format=spark_format, retain_versions=2)
     versions = history(writer, 6)
     driver = recorded(writer, versions)
@@ -589,8 +598,9 @@ def test_a_publisher_slower_than_the_grace_period_takes_its_manifest_back(
 def test_a_sweeper_that_is_held_up_before_it_deletes_harms_no_snapshot(
     make: MakeProvider, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """It has looked for manifests for the last time; one is published; then it deletes what that
-    one names.
+    """The sweeper looks for manifests for the last time.
+
+    Then somebody publishes a manifest. Then the sweeper deletes what this manifest names.
     """
     provider, sweeper = make(), make()
     first = history(provider, 1, 1)[1]
@@ -671,7 +681,7 @@ def test_a_sweep_that_was_taken_for_a_killed_one_deletes_nothing(
     def held_up(self: LocalStorage, key: str, data: bytes, *, if_absent: bool = False) -> None:
         plain(self, key, data, if_absent=if_absent)
         if "condemned" in key:
-            self.delete([key])  # by a sweep that began much later
+            self.delete([key])  # a sweep that began much later did this
 
     monkeypatch.setattr(LocalStorage, "put_bytes", held_up)
     provider.collect(version)
@@ -685,7 +695,10 @@ def test_a_sweep_that_was_taken_for_a_killed_one_deletes_nothing(
 def test_an_announcement_of_a_killed_sweep_holds_up_no_snapshot(
     make: MakeProvider, spark_format: int
 ) -> None:
-    """It was killed when it had seen that a manifest names the SST, and before it withdrew."""
+    """Somebody killed the sweep after it saw that a manifest names the SST.
+
+    It had not withdrawn its announcement yet.
+    """
     provider = make(spark_format=spark_format)
     history(provider, 2, 1)
     storage = LocalStorage(str(provider.checkpoint))
@@ -707,8 +720,9 @@ def test_an_announcement_of_a_killed_sweep_holds_up_no_snapshot(
 def test_a_store_that_others_carried_on_is_not_reported(
     make: MakeProvider, caplog: pytest.LogCaptureFixture
 ) -> None:
-    """An executor that still has the store at an old version looks for files that its new owner
-    has collected.
+    """An executor still has the store at an old version.
+
+    It looks for files that the new owner has collected.
     """
     owner, stale = make(retain_versions=2), make(retain_versions=2)
     versions = history(owner, 8, 1, 6, 7)
@@ -720,22 +734,23 @@ def test_a_store_that_others_carried_on_is_not_reported(
 
 
 def _problems(provider: Provider) -> list[object]:
-    """What `verify` says, except that the SSTs of these tests are none for RocksDB."""
+    """Return what `verify` finds, but for the made-up SSTs that RocksDB cannot open."""
     found = verify(LocalStorage(str(provider.directory.parents[2])), "x").problems
     return [problem for problem in found if "RocksDB cannot open it" not in problem.message]
 
 
-# In format 1, at the version of the oldest snapshot that is kept, the straggler's file hides that
-# snapshot from who asks for just this version, which has expired. In format 2 the two have
-# different names.
+# In format 1, the straggler's file may have the version of the oldest snapshot that is kept. Then
+# it hides that snapshot from a reader of just this version, which has expired. In format 2 the two
+# files have different names.
 @pytest.mark.parametrize(
     ("spark_format", "late_version"), [(1, 3), (1, 6), (1, 8), (2, 3), (2, 6), (2, 7), (2, 8)]
 )
 def test_a_commit_that_comes_after_its_version_was_collected_harms_nothing(
     make: MakeProvider, spark_format: int, late_version: int
 ) -> None:
-    """A straggler wakes up: its version, or all that it was built on, has expired; a snapshot
-    stands at 6, and at 7.
+    """A straggler wakes up, after its version or all that it was built on has expired.
+
+    There are snapshots at 6 and at 7.
     """
     owner = make(spark_format=spark_format, retain_versions=2)
     versions = history(owner, late_version - 1, *(v for v in (6, 7) if v < late_version))
@@ -772,7 +787,7 @@ def test_a_commit_that_comes_after_its_version_was_collected_harms_nothing(
 
 @pytest.mark.parametrize("seed", range(40))
 def test_versions_that_two_executors_made_stay_restorable(make: MakeProvider, seed: int) -> None:
-    """In format 1 the second attempt of a task replaces the first one's file.
+    """In format 1 the second attempt of a task replaces the file of the first one.
 
     Each executor goes on with what it has.
     """
@@ -793,7 +808,9 @@ def test_versions_that_two_executors_made_stay_restorable(make: MakeProvider, se
                 try:
                     executor.snapshot()
                 except CallError as e:
-                    assert e.kind == "OBJECT_EXISTS", "only the other's snapshot stands in the way"
+                    assert e.kind == "OBJECT_EXISTS", (
+                        "only the other executor's snapshot stands in the way"
+                    )
         chance.choice(executors).collect(newest)
         for retained in range(max(version - 2, 1), version + 1):
             assert len(make(spark_format=1, retain_versions=3).open(retained)) == retained

@@ -1,5 +1,6 @@
-"""Spark checkpoint format 1: manifests have no ids in their names, so attempts of one version
-meet.
+"""Manifests in Spark checkpoint format 1.
+
+Their names have no ids, so attempts of one version meet.
 """
 
 from __future__ import annotations
@@ -44,7 +45,10 @@ def manifest_id(provider: Provider, version: int) -> str:
 
 
 def two_attempts(make: MakeProvider) -> tuple[Provider, Provider]:
-    """Both have committed version 3; the file is of the first one, who came second."""
+    """Return two providers that have both committed version 3.
+
+    The first one committed last, so the file is its own.
+    """
     won, lost = make(), make()
     won.open(0)
     carried_on(won, 2)
@@ -89,8 +93,9 @@ def test_one_that_nobody_would_use_makes_way(make: MakeProvider) -> None:
 
 
 def test_the_next_version_tells_whose_snapshot_counts(make: MakeProvider) -> None:
-    """The file of the version is of another attempt, but the driver went on with what this one
-    holds.
+    """The file of the version is of another attempt.
+
+    But the driver went on with what this attempt holds.
     """
     won, lost = make(), make()
     won.open(0)
@@ -122,7 +127,9 @@ def test_after_a_going_back_a_new_snapshot_replaces_the_old_one(make: MakeProvid
     new.open(2)
     driver.record(new.commit())
     new.snapshot()
-    assert manifest_id(new, 3) == new.id, "what was built on the old one is not committed any more"
+    assert manifest_id(new, 3) == new.id, (
+        "the version that was built on the old snapshot is not committed any more"
+    )
     with pytest.raises(CallError):
         late.snapshot()
     assert manifest_id(new, 3) == new.id

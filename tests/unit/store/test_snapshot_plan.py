@@ -1,4 +1,4 @@
-"""Which SSTs are new: the pure plan, and the cache it rests on."""
+"""Which SSTs are new: the pure plan, and the cache that it uses."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""The cache of SSTs: bounded, checked, shared, and never in the way."""
+"""The cache of SSTs. It is bounded, checked and shared. It is never in the way."""
 
 from __future__ import annotations
 
@@ -41,13 +41,17 @@ def add(cache: SstCache, path: Path, data: bytes) -> SstRef:
 def test_what_was_added_is_found(tmp_path: Path) -> None:
     cache = SstCache(str(tmp_path / "c"), 100)
     ref = add(cache, tmp_path / "a", b"data")
-    assert not cache.take(sst(b"data"), str(tmp_path / "b")), "another SST with the same bytes"
+    assert not cache.take(sst(b"data"), str(tmp_path / "b")), (
+        "another SST with the same bytes is not found"
+    )
     modified_ns = (tmp_path / "a").stat().st_mtime_ns
     assert SstCache(str(tmp_path / "c"), 100).take(ref, str(tmp_path / "b"))
     assert (tmp_path / "b").read_bytes() == b"data" and os.path.samefile(
         tmp_path / "a", tmp_path / "b"
     )
-    assert (tmp_path / "b").stat().st_mtime_ns == modified_ns, "it is recognised by its time"
+    assert (tmp_path / "b").stat().st_mtime_ns == modified_ns, (
+        "the cache recognises the file by its time"
+    )
     cache.add(ref, str(tmp_path / "a"))
 
 
@@ -65,7 +69,9 @@ def test_the_longest_unused_goes(tmp_path: Path) -> None:
     ]
     assert not (tmp_path / "y1").exists()
     add(cache, tmp_path / "3", b"z" * 101)
-    assert len(list((tmp_path / "c").iterdir())) == 2, "what is larger than the cache is not kept"
+    assert len(list((tmp_path / "c").iterdir())) == 2, (
+        "the cache does not keep a file that is larger than it"
+    )
 
 
 @pytest.mark.parametrize("damage", [b"datA", b"dat", b""])
@@ -122,10 +128,10 @@ def test_executors_of_a_host_share_it(tmp_path: Path) -> None:
         writer.snapshot()
     writer.commit()
     directory = Path(cache_directory(str(tmp_path / "local")))
-    assert len(list(directory.iterdir())) == 2, "what was uploaded is kept"
+    assert len(list(directory.iterdir())) == 2, "the cache keeps what was uploaded"
     assert fetched(executor("second")) == []
     (entry, _) = sorted(directory.iterdir())
     entry.unlink()
     assert len(fetched(executor("third"))) == 1
-    assert fetched(executor("fourth")) == [], "what was fetched is kept"
+    assert fetched(executor("fourth")) == [], "the cache keeps what was fetched"
     assert len(fetched(executor("fifth", size="0"))) == 2

@@ -1,4 +1,4 @@
-"""How evenly state lies, and what is suggested."""
+"""How evenly the state lies, and what Millpond suggests."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ def test_counts(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     (operator,) = report.operators
     assert (report.batch, report.partitions, report.max_parallelism) == (5, 2, 16)
     assert [(load.number, load.keys) for load in operator.partitions] == [(0, 4), (1, 4)]
-    # the builder puts all rows of a partition into its first key group
+    # The builder puts all rows of a partition into its first key group.
     assert [(load.number, load.keys) for load in operator.groups] == [(0, 4), (1, 4)]
     assert [load.bytes for load in operator.groups] == [load.bytes for load in operator.partitions]
     assert (operator.fullest, operator.suggested, operator.hot) == (1.0, 2, ())
@@ -72,4 +72,4 @@ def test_hot_groups() -> None:
     assert hot_groups(sizes, GROUPS) == ()
     sizes |= {7: 1000, 9: 2000}
     assert hot_groups(sizes, GROUPS) == (9, 7)
-    assert hot_groups({3: 10}, GROUPS) == (), "few keys are no hot ones"
+    assert hot_groups({3: 10}, GROUPS) == (), "a group with few keys is not hot"

@@ -1,4 +1,7 @@
-"""`verify` finds every kind of damage, names the file, and finds nothing where nothing is wrong."""
+"""`verify` finds every kind of damage, and names the file.
+
+It finds nothing where nothing is wrong.
+"""
 
 from __future__ import annotations
 
@@ -66,12 +69,12 @@ def test_nothing_wrong(built: CheckpointBuilder) -> None:
         4,
     )
     assert (checked.ssts, checked.entries) == (4, 2 * (3 + 5))
-    assert checked.versions == 2 * 4, "3 to 6: what lies below the oldest snapshot may have expired"
+    assert checked.versions == 2 * 4, "3 to 6: versions below the oldest snapshot may have expired"
     assert report.to_json()["ok"] is True
 
 
 def test_in_memory(built: CheckpointBuilder) -> None:
-    """Without local paths: everything is copied."""
+    """Without local paths, `verify` copies everything."""
     memory = MemoryStorage()
     for info in built.storage.list(""):
         memory.put_bytes(info.key, built.storage.read(info.key))
@@ -111,7 +114,7 @@ def test_damaged_changelog(built: CheckpointBuilder, change: Callable[[bytes], b
 def test_damaged_manifest(built: CheckpointBuilder, change: Callable[[bytes], bytes]) -> None:
     key = manifest_key(built, P0, 5)
     damage(built, key, change)
-    # Its versions are still there by the older manifest and the changelogs above it.
+    # A restore still finds its versions by the older manifest and the changelogs above it.
     assert problems(built) == {("MANIFEST_DAMAGED", key)}
 
 
@@ -138,7 +141,7 @@ def test_missing_sst(built: CheckpointBuilder) -> None:
 
 
 def test_missing_newest_changelog(built: CheckpointBuilder) -> None:
-    """Only the commit log knows that there was a version 6."""
+    """Only the commit log knows that version 6 existed."""
     built.storage.delete([changelog_key(built, P1, 6)])
     assert problems(built) == {("CHANGELOG_MISSING", layout.store_dir(P1))}
 
@@ -153,7 +156,7 @@ def test_missing_changelog_in_the_middle(built: CheckpointBuilder) -> None:
 
 
 def test_what_a_collection_leaves_is_right(built: CheckpointBuilder) -> None:
-    """Versions 1 and 2 have expired: Spark has purged their batches, Millpond the rest."""
+    """Versions 1 and 2 have expired. Spark removed their batches, and Millpond removed the rest."""
     for store in built.stores():
         built.storage.delete([changelog_key(built, store, version) for version in (1, 2, 3)])
     built.storage.delete([layout.offsets_key(0), layout.commits_key(0), layout.commits_key(1)])
@@ -161,8 +164,9 @@ def test_what_a_collection_leaves_is_right(built: CheckpointBuilder) -> None:
 
 
 def test_lost_oldest_snapshot(built: CheckpointBuilder) -> None:
-    """After a collection there is no other way to versions 3 and 4; the commit log says that
-    they are wanted.
+    """After a collection there is no other way to versions 3 and 4.
+
+    The commit log says that Spark may ask for them.
     """
     for store in built.stores():
         built.storage.delete([changelog_key(built, store, version) for version in (1, 2, 3)])
@@ -171,7 +175,7 @@ def test_lost_oldest_snapshot(built: CheckpointBuilder) -> None:
 
 
 def test_missing_store(built: CheckpointBuilder) -> None:
-    """The aggregation has a key: so it has a store in every partition, whatever lies there."""
+    """An aggregation with a key has a store in every partition, whatever lies there."""
     built.storage.delete([info.key for info in built.storage.list(layout.store_prefix(P1))])
     assert problems(built) == {("CHANGELOG_MISSING", layout.store_dir(P1))}
 
@@ -236,9 +240,9 @@ def test_manifests_that_lie(built: CheckpointBuilder) -> None:
         slots=((15, 16),),
         key_groups=replace(manifest.key_groups, scalable=False, reason="x"),
     )
-    assert problems(built) == set(), "a store that is not scalable keeps its rows anywhere"
+    assert problems(built) == set(), "a store that is not scalable may keep its rows in any slot"
     built.changed(manifest, keys=-1)
-    assert problems(built) == set(), "not counted"
+    assert problems(built) == set(), "the manifest counts no keys"
     built.changed(manifest, rocksdb_manifest=b"nonsense")
     assert problems(built) == {("SST_DAMAGED", key)}
 
@@ -258,8 +262,9 @@ def test_sst_that_nobody_names_is_no_problem(built: CheckpointBuilder) -> None:
 
 
 class Collecting(LocalStorage):
-    """A storage from which a running query collects files just after they were listed for the
-    first time.
+    """A storage from which a running query collects files.
+
+    It does so just after somebody listed them for the first time.
     """
 
     def __init__(self, root: str, doomed: list[str]) -> None:
@@ -332,7 +337,7 @@ def test_storage_that_fails_is_no_damage(
 
 
 def test_sums_that_hadoop_keeps_beside_a_file(built: CheckpointBuilder) -> None:
-    """With one that does not fit, Spark refuses to read the file."""
+    """Spark refuses to read a file whose sum does not fit."""
 
     def sums(data: bytes) -> bytes:
         pieces = [data[at : at + 512] for at in range(0, len(data), 512)]
@@ -374,7 +379,9 @@ def test_changelogs_of_two_operators_exchanged(built: CheckpointBuilder) -> None
     of_operator_1(5)
     assert problems(built) == {("CHANGELOG_DAMAGED", changelog_key(built, P0, 5))}
     of_operator_1(1, 2, 3)
-    assert problems(built) == set(), "a restore gave it another number, and the query went on"
+    assert problems(built) == set(), (
+        "a restore gave the operator another number, and the query went on"
+    )
     of_operator_1(4, 6)
     assert {file for _, file in problems(built)} == {
         changelog_key(built, P0, version) for version in (4, 6)

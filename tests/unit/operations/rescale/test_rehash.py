@@ -1,5 +1,6 @@
-"""A rescale to a number that does not divide the max parallelism: every row written anew, in
-place, without a JVM.
+"""A rescale to a number that does not divide the max parallelism.
+
+It writes every row anew, in place, without a JVM.
 """
 
 from __future__ import annotations
@@ -62,11 +63,11 @@ def test_rows_are_the_same_and_lie_elsewhere(tmp_path: Path, spark_format: int) 
     assert (report.max_parallelism, report.stores) == (7 * 128, 7)
     after = tree(built.root)
     assert {k for k in before if after.get(k) != before[k]} == {layout.FORMAT_KEY}, (
-        "no other file is changed"
+        "the rescale changes no other file"
     )
     assert report.written_bytes == sum(len(v) for k, v in after.items() if before.get(k) != v)
     assert content(built.root) == rows(6)
-    assert content(built.root, batch=4) == rows(5), "what is from before stays readable"
+    assert content(built.root, batch=4) == rows(5), "versions from before stay readable"
     assert verify(built.storage, "it").problems == []
     view = overview(built.storage, "it")
     assert (view.partitions, view.max_parallelism) == (7, 896)
@@ -75,7 +76,7 @@ def test_rows_are_the_same_and_lie_elsewhere(tmp_path: Path, spark_format: int) 
     assert known.key_groups_at(6) == built.groups and known.key_groups_at(
         7
     ) == known.key_groups == KeyGroups(896, 7)
-    # and on: metadata alone, then anew once more
+    # Then one rescale writes metadata alone, and one writes every row anew.
     assert millpond.rescale(built.root, 14).way == "composed"
     assert millpond.rescale(built.root, 1, max_parallelism=3).max_parallelism == 3
     assert [
@@ -107,11 +108,11 @@ def test_max_parallelism_alone_writes_anew(built: CheckpointBuilder) -> None:
 
 
 class Kill(Exception):
-    """The process was killed."""
+    """Somebody killed the process."""
 
 
 class Failing(LocalStorage):
-    """Fails at the n-th change: once, with an error of the storage, or for good."""
+    """Fails at the n-th change: once with an error of the storage, or for good."""
 
     left = -1
     kill = False
@@ -155,7 +156,7 @@ def test_interrupted_at_every_step(built: CheckpointBuilder, kill: bool) -> None
         if switched:
             break
         assert tree(built.root) == before, steps
-    assert switched and steps > 8, "the last step is the removal of the journal"
+    assert switched and steps > 8, "the last step removes the journal"
     assert content(built.root) == rows(6) and verify(built.storage, "it").problems == []
     assert not (built.root / layout.RESCALE_JOURNAL_KEY).exists()
 
@@ -179,7 +180,7 @@ def test_what_a_killed_one_left_is_removed(built: CheckpointBuilder) -> None:
 
 
 class Full(LocalStorage):
-    """A disk with hardly any space."""
+    """A disk with hardly any free space."""
 
     def free_bytes(self) -> int:
         return 1000
@@ -192,7 +193,7 @@ def test_no_space(built: CheckpointBuilder) -> None:
             rescale(Full(str(built.root)), "it", 3, dry_run=dry_run)
         assert caught.value.kind is ErrorKind.STORAGE_FULL and "1,000 are free" in str(caught.value)
     assert tree(built.root) == before
-    assert rescale(Full(str(built.root)), "it", 4).way == "composed", "which needs none"
+    assert rescale(Full(str(built.root)), "it", 4).way == "composed", "this rescale needs no space"
 
 
 def test_over_processes(built: CheckpointBuilder) -> None:
@@ -299,6 +300,6 @@ def test_collection_leaves_what_is_from_before_as_long_as_it_is_retained(
         }
 
     assert expired(7, 3) == expired(9, 4) == expired(11, 6) == set(), (
-        "version 6 is retained, and all it needs"
+        "version 6 is retained, and so is all that it needs"
     )
-    assert expired(11, 5) == {1, 2, 3, 4, 5, 6}, "version 7 begins with nothing"
+    assert expired(11, 5) == {1, 2, 3, 4, 5, 6}, "version 7 begins with an empty state"

@@ -1,5 +1,7 @@
-"""Rescaling without a JVM: bad input changes nothing, interrupted ones can be finished or
-undone, running queries are seen.
+"""Rescales without a JVM.
+
+Bad input changes nothing. A user can finish or undo an interrupted rescale. Millpond notices a
+running query.
 """
 
 from __future__ import annotations
@@ -76,14 +78,15 @@ def test_the_numbers_that_move_no_row_are_named(built: CheckpointBuilder) -> Non
 
 
 def test_rows_that_cannot_be_read_change_nothing(built: CheckpointBuilder) -> None:
-    assert refused(built, 5).kind is ErrorKind.CHANGELOG_DAMAGED  # these rows are made up
+    # No reader can decode these made-up rows.
+    assert refused(built, 5).kind is ErrorKind.CHANGELOG_DAMAGED
 
 
 def test_only_what_changes_differs_in_the_logs(built: CheckpointBuilder) -> None:
     before = tree(built.root)
     report = rescale(built.storage, "it", 8)
     after = tree(built.root)
-    assert {k: v for k, v in after.items() if k in before} == before, "no file is changed"
+    assert {k: v for k, v in after.items() if k in before} == before, "the rescale changes no file"
     assert (report.current, report.partitions, report.batch, report.stores) == (4, 8, 6, 8)
     assert report.written_bytes == sum(len(v) for k, v in after.items() if k not in before)
     old, new = before["offsets/5"].decode(), after["offsets/6"].decode()
@@ -136,8 +139,8 @@ def test_an_uncommitted_batch_is_left_out_only_if_told_to(built: CheckpointBuild
     assert report.batch == 6
     spark = read_spark_metadata(built.storage)
     assert spark.commit_batches == (0, 1, 2, 3, 4, 5, 6)
-    # The input of the batch that is left out is read again; a file source refuses entries that go
-    # back.
+    # The query reads the input of the batch that was left out again. A file source refuses entries
+    # that go back.
     assert spark.offsets[6].sources == spark.offsets[5].sources == spark.offsets[4].sources
     assert [spark.was_left_out(batch) for batch in (4, 5, 6)] == [False, True, False]
     assert not (built.root / layout.crc_key("offsets/5")).exists()
@@ -186,7 +189,7 @@ def test_a_file_that_is_missing(built: CheckpointBuilder) -> None:
 
 
 def interrupt(built: CheckpointBuilder, partitions: int) -> None:
-    """As a kill before the last step but one leaves it."""
+    """Leave what a kill before the last step but one leaves."""
     rescale(built.storage, "it", partitions)
     new = tree(built.root)
     (built.root / "commits/6").unlink()
@@ -216,7 +219,7 @@ def test_undo_leaves_nothing(built: CheckpointBuilder) -> None:
 
 @pytest.mark.parametrize("skipped", [False, True])
 def test_undo_without_the_entry_of_the_offset_log(built: CheckpointBuilder, skipped: bool) -> None:
-    """Somebody removed it by hand."""
+    """Somebody removed the entry by hand."""
     if skipped:
         (built.root / "commits/5").unlink()
         for partition in range(4):
@@ -233,8 +236,9 @@ def test_undo_without_the_entry_of_the_offset_log(built: CheckpointBuilder, skip
 
 
 def test_undo_takes_back_no_batch_that_spark_committed(built: CheckpointBuilder) -> None:
-    """Killed after the journal; then the query finished the batch that the rescale was to leave
-    out.
+    """Somebody killed the rescale after the journal.
+
+    Then the query finished the batch that the rescale was to leave out.
     """
     (built.root / "commits/5").unlink()
     storage = FailingStorage(str(built.root), fsync=False)
@@ -257,7 +261,10 @@ def test_the_same_again_finishes_another_number_is_refused(built: CheckpointBuil
 
 
 def test_what_spark_wrote_since_is_left_alone(built: CheckpointBuilder) -> None:
-    """Killed before the offset log's entry, and the query ran on: its own batch has the number."""
+    """Somebody killed the rescale before it wrote the offset log's entry, and the query ran on.
+
+    So a batch of the query has that number.
+    """
     interrupt(built, 8)
     (built.root / "offsets/6").write_text((built.root / "offsets/5").read_text())
     before = tree(built.root)
@@ -270,7 +277,7 @@ def test_what_spark_wrote_since_is_left_alone(built: CheckpointBuilder) -> None:
 
 
 class FailingStorage(LocalStorage):
-    """Fails for good at the n-th change (0: at none), or at that of a key."""
+    """Fails for good at the n-th change, or at that of a key. 0: it does not fail."""
 
     left = 0
     stop_before = ""
@@ -308,7 +315,7 @@ def left_behind(built: CheckpointBuilder, how: str) -> int:
 
 
 def opened(built: CheckpointBuilder, version: int, partitions: int) -> list[dict[str, object]]:
-    """What the agent says of each store at a version."""
+    """Return what the agent answers for each store at a version."""
     service, answers = AgentService(), []
     for partition in range(partitions):
         store = {
@@ -350,8 +357,10 @@ def test_stale_files_of_the_next_version_are_no_part_of_it(
     report = rescale(built.storage, "it", partitions, skip_uncommitted=True)
     for answer in opened(built, report.batch + 1, partitions):
         assert answer["partitions"] == partitions
-        assert answer["snapshot_version"] == report.batch + 1, "the manifest that the rescale wrote"
-    # the batch that was left out has no state of its own
+        assert answer["snapshot_version"] == report.batch + 1, (
+            "the agent restores from the manifest that the rescale wrote"
+        )
+    # The batch that was left out has no state of its own.
     left_out = f"version {report.batch}" if how == "killed half-way" else "nothing"
     assert all(left_out in problem.message for problem in verify(built.storage, "it").problems)
 
@@ -369,11 +378,11 @@ def test_a_rescale_over_stale_files_can_be_undone_at_every_step(
             rescale(storage, "it", 8, skip_uncommitted=True)
         except UnavailableError:
             if not undo(copy.storage, "it") and read_spark_metadata(copy.storage).partitions == 8:
-                continue  # it had switched over
+                continue  # the rescale had switched over
             assert read_spark_metadata(copy.storage).partitions == 4
             for answer in opened(copy, committed, 4):
                 assert answer["partitions"] == 4 and answer["version"] == committed
-            copy.changelogs(copy.stores()[0], committed + 1)  # the batch is made again
+            copy.changelogs(copy.stores()[0], committed + 1)  # the query makes the batch again
             assert opened(copy, committed + 1, 1)[0]["version"] == committed + 1
         else:
             assert steps > 15
@@ -418,7 +427,7 @@ def test_a_killed_driver_is_known_to_be_gone(built: CheckpointBuilder) -> None:
     assert [b.host for b in heartbeats(built.storage)] == ["elsewhere"]
     os.utime(file, (time.time() - 16, time.time() - 16))
     assert heartbeats(built.storage) == []
-    file.write_text('{"run')  # just being written
+    file.write_text('{"run')  # a query is just writing it
     assert len(heartbeats(built.storage)) == 1
 
 
@@ -459,7 +468,7 @@ def test_agent_rescales_at_a_start(built: CheckpointBuilder) -> None:
     answer = on_start(built, 8)
     assert answer.pop("seconds") is not None and answer == {"from": 4, "way": "composed"}
     assert read_spark_metadata(built.storage).partitions == 8
-    assert on_start(built, 8) == {}, "nothing to do"
+    assert on_start(built, 8) == {}, "there is nothing to do"
 
 
 @pytest.mark.parametrize("partitions", [4, 8, 12])
@@ -543,8 +552,10 @@ def test_logs() -> None:
 
 
 def test_state_that_is_kept_elsewhere(tmp_path: Path) -> None:
-    """The logs are rewritten where Spark reads them, the manifests are written where the state
-    is; a running query is seen.
+    """Rescale a query whose state is elsewhere.
+
+    The rescale writes the logs where Spark reads them, and the manifests where the state is. It
+    notices a running query.
     """
     built = CheckpointBuilder(tmp_path / "ckpt", partitions=4, groups=KeyGroups(48, 12)).build()
     state = MemoryStorage()

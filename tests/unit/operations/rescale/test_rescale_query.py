@@ -1,4 +1,4 @@
-"""`rescale_query`, with a made-up query over a Spark checkpoint without a JVM."""
+"""`rescale_query` with a made-up query, over a Spark checkpoint without a JVM."""
 
 from __future__ import annotations
 
@@ -18,7 +18,10 @@ from tests.unit.operations.rescale.test_rescale import tree
 
 
 class Query:
-    """Waits for input; `unfinished`: each stop comes when a batch has just begun."""
+    """A query that waits for input.
+
+    If it is `unfinished`, each stop comes when a batch has just begun.
+    """
 
     starts = 0
     unfinished = False

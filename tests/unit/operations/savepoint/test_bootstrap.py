@@ -1,5 +1,6 @@
-"""What `bootstrap` checks and writes without Spark: offsets, the place beside the target, the
-command's words.
+"""What `bootstrap` checks and writes without Spark.
+
+These are offsets, the place beside the target, and the command's words.
 """
 
 from __future__ import annotations
@@ -72,7 +73,7 @@ def test_offsets_of_sources_that_are_not_there_or_read_files() -> None:
 
 
 def test_restored_with_offsets(tmp_path: Path) -> None:
-    """What `bootstrap` hands to `fork`, for any savepoint."""
+    """`bootstrap` hands these offsets to `fork`, which takes them for any savepoint."""
     built = RowsBuilder(tmp_path / "job").build()
     (built.root / "sources/0").mkdir(parents=True)
     (built.root / "sources/0/0").write_text("v1\n{}")
@@ -103,8 +104,9 @@ def test_target_that_is_not_empty_is_refused_before_the_job_is_run(tmp_path: Pat
 
 
 def test_a_place_beside_the_target(tmp_path: Path) -> None:
-    """It is gone in the end, whatever happened, and what is made meanwhile stays with the
-    directories above it.
+    """The place is gone in the end, whatever happened.
+
+    What somebody makes meanwhile stays, with the directories above it.
     """
     target = tmp_path / "a/b/target"
     with pytest.raises(ZeroDivisionError), scratch_beside(str(target)) as place:
@@ -132,7 +134,9 @@ def test_what_a_killed_process_left_beside_the_target(tmp_path: Path, repository
     assert killed.returncode == -signal.SIGKILL
     assert [path.name.startswith(".target.staging-") for path in tmp_path.iterdir()] == [True]
     with scratch_beside(str(target)) as place:
-        assert [str(path) for path in tmp_path.iterdir()] == [place], "that of the dead is removed"
+        assert [str(path) for path in tmp_path.iterdir()] == [place], (
+            "the place of a killed process is removed"
+        )
     assert list(tmp_path.iterdir()) == []
 
 

@@ -1,5 +1,6 @@
-"""What is lost of a query is noticed by every command that needs it: by the kind of the error,
-before anything is written.
+"""A command notices if a part of the query is lost that it needs.
+
+The kind of its error says so. It comes before the command writes anything.
 """
 
 from __future__ import annotations
@@ -105,7 +106,7 @@ def newest(built: CheckpointBuilder) -> Path:
 
 
 def cut_newest(built: CheckpointBuilder) -> None:
-    """Its header stays."""
+    """Cut the newest changelog behind its header."""
     path = newest(built)
     with path.open("rb") as file:
         read_header(file)
@@ -173,7 +174,7 @@ def test_noticed(built: CheckpointBuilder, tmp_path: Path, what: str) -> None:
     for name, command in COMMANDS.items():
         refused(kind, command, built.root, new)
         assert not new.exists(), name
-    if what != "half a rescale":  # which the same command finishes
+    if what != "half a rescale":  # the same command finishes it
         before = tree(built.root)
         refused(kind, lambda: rescale(built.storage, "name", 16))
         assert tree(built.root) == before
@@ -181,7 +182,7 @@ def test_noticed(built: CheckpointBuilder, tmp_path: Path, what: str) -> None:
 
 @pytest.mark.parametrize("name", ["offsets/2", "commits/2", "commits/0", "offsets/0"])
 def test_an_older_entry_of_the_logs(built: CheckpointBuilder, tmp_path: Path, name: str) -> None:
-    """Spark removes the oldest entries, offsets first; another one that is not there was lost.
+    """Spark removes the oldest entries, offsets first. Another missing entry was lost.
 
     The last batch does not need it.
     """
@@ -218,8 +219,9 @@ def test_ids_of_another_number_of_partitions(built: CheckpointBuilder, tmp_path:
 def test_a_batch_that_a_rescale_left_out(
     built: CheckpointBuilder, tmp_path: Path, partitions: int, abandoned: bool
 ) -> None:
-    """It is in Spark's commit log, and was never committed; what its tasks wrote counts for
-    nothing.
+    """Spark's commit log has the batch, but the query never committed it.
+
+    What its tasks wrote counts for nothing.
     """
     names = ["commits/5"]
     if not abandoned:
@@ -243,7 +245,7 @@ def test_a_batch_that_a_rescale_left_out(
 def test_a_fork_has_the_plan_of_a_batch_that_was_left_out(
     built: CheckpointBuilder, tmp_path: Path
 ) -> None:
-    """As a fork of before the rescale has it: a sink may have seen that batch."""
+    """The fork is like a fork from before the rescale: a sink may have seen that batch."""
     without("commits/5")(built)
     planned = _entry(built.root / "offsets/5")
     rescale(built.storage, "name", 8, skip_uncommitted=True)
@@ -266,13 +268,13 @@ def test_the_plan_that_an_earlier_version_left_out_is_gone(
 
 
 def _entry(path: Path) -> tuple[dict[str, Any], list[str]]:
-    """Of the offset log: its metadata, and its sources."""
+    """Return the metadata and the sources of an entry of the offset log."""
     _, metadata, *sources = path.read_text().split("\n")
     return json.loads(metadata), sources
 
 
 def test_a_small_changelog_is_looked_at_once(built: CheckpointBuilder) -> None:
-    """Its header and its end come with one request."""
+    """One request reads its header and its end."""
 
     asked: Counter[str] = Counter()
 
@@ -311,7 +313,7 @@ def test_nothing_can_be_had(built: CheckpointBuilder, tmp_path: Path) -> None:
 
 
 def test_what_only_verify_sees_counts_for_the_newest_whole_batch(built: CheckpointBuilder) -> None:
-    """A flipped bit in the middle of a changelog that the two newest batches need."""
+    """A bit flipped in the middle of a changelog that the two newest batches need."""
     (path,) = (built.root / "state/0/2").glob("6*.changelog")
     data = bytearray(path.read_bytes())
     data[-60] ^= 1
@@ -327,7 +329,7 @@ def test_what_only_verify_sees_counts_for_the_newest_whole_batch(built: Checkpoi
 def test_a_savepoint_that_an_older_version_made_of_a_damaged_query(
     built: CheckpointBuilder, tmp_path: Path, format: str, what: str
 ) -> None:
-    """Its index is right, and it does not hold what its own logs say."""
+    """The index is right. The savepoint does not hold what its own logs say."""
     saved = tmp_path / "saved"
     savepoint.create(built.root, saved, format=format)
 
@@ -372,8 +374,9 @@ def test_a_savepoint_that_an_older_version_made_of_a_damaged_query(
 
 
 class Committing(LocalStorage):
-    """A storage in which a query commits its first batch while somebody looks: what was listed
-    is not yet all of it.
+    """A storage in which a query commits its first batch while somebody looks.
+
+    The first list does not hold the whole batch yet.
     """
 
     def __init__(self, built: CheckpointBuilder) -> None:
@@ -396,8 +399,9 @@ class Committing(LocalStorage):
 
 @pytest.mark.parametrize("spark_format", [1, 2])
 def test_the_first_batch_is_committed_meanwhile(tmp_path: Path, spark_format: int) -> None:
-    """The logs are read before the state is listed: a batch that is committed then has all its
-    files.
+    """A command reads the logs before it lists the state.
+
+    If a batch is committed then, all its files are there.
     """
     built = RowsBuilder(tmp_path / "query", spark_format=spark_format).build(1, snapshots=())
     with_operators(built, 2)

@@ -1,5 +1,6 @@
-"""Savepoints of Spark checkpoints whose state is elsewhere (option storage.uri), and restores
-into such: on S3 over HTTP.
+"""Savepoints of Spark checkpoints whose state is elsewhere (option storage.uri).
+
+Restores put state there too. It is on S3 over HTTP.
 """
 
 from __future__ import annotations
@@ -37,7 +38,7 @@ def server(monkeypatch: pytest.MonkeyPatch) -> Iterator[S3Server]:
 
 
 def contents(checkpoint: Path) -> dict[str, bytes]:
-    """All files but those that name the checkpoint or the query."""
+    """Return all files but those that name the Spark checkpoint or the query."""
     storage = open_checkpoint(str(checkpoint))
     naming = ("metadata", layout.STORAGE_KEY, layout.OWNER_KEY)
     keys = [info.key for info in storage.list("") if info.key not in naming]
@@ -45,8 +46,9 @@ def contents(checkpoint: Path) -> dict[str, bytes]:
 
 
 def test_there_and_back(server: S3Server, tmp_path: Path) -> None:
-    """From a checkpoint to a savepoint on S3, from that to one with its state there, from that a
-    fork that has it too, and home.
+    """A Spark checkpoint goes to a savepoint on S3, and in the end comes home.
+
+    A restore puts its state on S3. A fork of that has its state there too.
     """
     built = CheckpointBuilder(tmp_path / "checkpoint", spark_format=2).build()
     bucket = server.bucket()
@@ -66,7 +68,7 @@ def test_there_and_back(server: S3Server, tmp_path: Path) -> None:
     assert not (home / "millpond/storage.json").exists()
     for place in ("one", "two", "home"):
         assert verify(open_checkpoint(str(tmp_path / place)), place).problems == []
-    # Manifests name the query's store alike everywhere: what differs is where they are.
+    # Manifests name the query's store alike everywhere. Only their place differs.
     assert (
         contents(tmp_path / "one").keys()
         == contents(tmp_path / "two").keys()
@@ -77,7 +79,10 @@ def test_there_and_back(server: S3Server, tmp_path: Path) -> None:
 
 
 def test_what_stays_on_one_server_does_not_come_here(server: S3Server, tmp_path: Path) -> None:
-    """From bucket to bucket the server copies: the state's bytes are neither fetched nor sent."""
+    """The server copies from bucket to bucket.
+
+    The test machine neither fetches nor sends the state.
+    """
     built = CheckpointBuilder(tmp_path / "checkpoint", spark_format=2).build()
     job, saved = f"s3://{server.bucket()}/job", f"s3://{server.bucket()}/saved"
     home = savepoint.fork(built.root, job)
@@ -106,7 +111,7 @@ def test_what_stays_on_one_server_does_not_come_here(server: S3Server, tmp_path:
 
 
 def test_one_of_many_writes_a_place(server: S3Server, tmp_path: Path) -> None:
-    """Whoever comes second is refused, and harms nothing."""
+    """The second writer is refused, and harms nothing."""
     built = CheckpointBuilder(tmp_path / "checkpoint", spark_format=2).build()
     saved = f"s3://{server.bucket()}/saved"
 
@@ -130,8 +135,9 @@ def test_one_of_many_writes_a_place(server: S3Server, tmp_path: Path) -> None:
 
 
 class Executors:
-    """What is used of a Spark session, each task in a thread of its own: executors share no disk
-    but what is at a path that all have.
+    """What Millpond uses of a Spark session. Each task runs in a thread of its own.
+
+    Executors share no disk, only a path that all of them have.
     """
 
     def range(self, start: int, end: int, step: int, tasks: int) -> Executors:
@@ -160,8 +166,9 @@ class Executors:
 
 @pytest.mark.parametrize("state", [None, "states"])
 def test_executors_repartition_on_s3(server: S3Server, tmp_path: Path, state: str | None) -> None:
-    """They share no folder: blocks of rows go through the storage of the target, and are gone in
-    the end.
+    """Executors share no folder.
+
+    Blocks of rows go through the storage of the target, and are gone in the end.
     """
     built = RowsBuilder(tmp_path / "checkpoint", spark_format=2).build()
     bucket, spark = f"s3://{server.bucket()}", Executors()
@@ -207,8 +214,9 @@ def test_a_failure_leaves_nothing_in_either_place(
 
 
 def test_nothing_lands_in_the_place_of_the_state(tmp_path: Path) -> None:
-    """Collection and a restart of the query would find it there; and who deletes it, deletes
-    state.
+    """A collection or a restart of the query would find a savepoint there.
+
+    Whoever deletes the savepoint would delete state.
     """
     built = CheckpointBuilder(tmp_path / "checkpoint", spark_format=2).build()
     one, saved = tmp_path / "one", tmp_path / "saved"

@@ -1,5 +1,6 @@
-"""Savepoints from a stranger: a restore makes of one what a savepoint is made of, and nothing
-else.
+"""Savepoints from a stranger.
+
+A restore takes only the parts of a savepoint from one, and nothing else.
 """
 
 from __future__ import annotations
@@ -30,7 +31,7 @@ from tests.row_checkpoints import RowsBuilder
 
 SST = "state/0/0/sst/" + "0" * 32 + ".sst"
 
-# What else lies in a Spark checkpoint, or looks like a part of one.
+# These keys lie in a Spark checkpoint too, or look like a part of one.
 STRANGE = [
     layout.STORAGE_KEY,
     layout.RESCALE_JOURNAL_KEY,
@@ -98,7 +99,7 @@ def index_of(saved: Path) -> dict[str, Any]:
 
 
 def with_file(saved: Path, key: str, data: bytes = b"") -> None:
-    """Let the index name one file more, with the right size and sum."""
+    """Add one file to the index, with the right size and sum."""
     body = index_of(saved)
     body["files"].append({"key": key, "size_bytes": len(data), "crc32": zlib.crc32(data)})
     (saved / layout.SAVEPOINT_KEY).write_bytes(seal("savepoint", body))
@@ -113,7 +114,8 @@ def test_what_is_no_part_of_a_savepoint(saved: Path, tmp_path: Path) -> None:
             path.touch()
             path.write_bytes(b"")
         except OSError:
-            # a file is where its directory would be, or the other way round: then it is only named
+            # A file is in the place of its directory, or a directory in the place of the file. Then
+            # only the index names it.
             pass
         with_file(saved, key)
         for partitions in (None, 4):
@@ -134,7 +136,7 @@ def test_what_is_no_part_of_a_savepoint(saved: Path, tmp_path: Path) -> None:
         for path in (tmp_path / "new").rglob("*")
         if path.is_file()
     }
-    assert not made & set(STRANGE), "what only lies there is not taken over either"
+    assert not made & set(STRANGE), "the restore does not take a file that only lies there"
 
 
 def test_paths_outside(saved: Path, tmp_path: Path) -> None:
@@ -169,7 +171,7 @@ def test_a_table_in_another_file(built: CheckpointBuilder, tmp_path: Path) -> No
     "which", ["metadata", "commits/5", "millpond/format.json", ".sst", ".changelog", ".parquet"]
 )
 def test_symbolic_links(saved: Path, tmp_path: Path, which: str) -> None:
-    """What a link leads to must not be read, however well the index describes it."""
+    """A restore must not read the target of a link, even if the index describes it right."""
     found = [
         path for path in saved.rglob("*") if path.is_file() and path.as_posix().endswith(which)
     ]
@@ -209,7 +211,7 @@ def test_a_place_of_the_state_beside_the_index_counts_for_nothing(
 def test_whatever_makes_an_image_only_parts_of_one_are_written(
     built: CheckpointBuilder, tmp_path: Path
 ) -> None:
-    """The last gate, of `fork`, `adopt` and `release` too."""
+    """`fork`, `adopt` and `release` pass this last gate too."""
     saved = tmp_path / "saved"
     savepoint.create(built.root, saved, link=False)
     source = LocalStorage(str(saved))

@@ -1,8 +1,10 @@
-"""kill -9 of commands that spread their work over processes, of these processes, and of `edit`:
-nothing is there or a whole, the source is untouched, no process goes on, and the next command
-removes what was left. (`test_savepoint` has what runs alone.)
+"""Kills with `kill -9` of commands that spread their work over processes, and of these processes.
 
-`MILLPOND_KILLS=100`: so many kills of each kind.
+The tests kill `edit` too. After a kill the target is whole, or absent. The source is untouched, and
+no process goes on. The next command removes what the killed one left. `test_savepoint` kills
+commands that run alone.
+
+`MILLPOND_KILLS=100` does that number of kills of each kind.
 """
 
 from __future__ import annotations
@@ -41,10 +43,10 @@ from tests.row_checkpoints import KEY, RowsBuilder
 from tests.unit.operations.savepoint.test_savepoint import killed_at, tree
 
 KILLS = int(os.environ.get("MILLPOND_KILLS", "2"))
-_ROWS = 10_000  # of a store: they take a moment
+_ROWS = 10_000  # rows of a store: they take a moment
 _SECONDS = 60
-_AFTER_S = 0.3  # a kill comes up to so long after processes have begun to work
-# What is there while processes work, in the hidden directory beside the target.
+_AFTER_S = 0.3  # a kill comes at most this long after processes began to work
+# These paths exist while processes work, in the hidden directory beside the target.
 _AT_WORK = {"create": ".millpond-export-*/*", "restore": ".millpond-rows-*/*"}
 
 
@@ -73,7 +75,7 @@ class Scene:
     root: Path
     mark: str = field(
         default_factory=lambda: f"MILLPOND_TEST_{uuid.uuid4().hex}"
-    )  # in the environment of what is started
+    )  # a variable in the environment of each started process
     rng: random.Random = field(default_factory=lambda: random.Random(_seed()))
 
     def __post_init__(self) -> None:
@@ -112,7 +114,7 @@ class Scene:
     def await_work(self, what: str, left: Collection[Path] = ()) -> None:
         """Wait until processes work for a command.
 
-        Args: left: what killed ones left; the command removes it.
+        Args: left: directories that killed commands left. The command removes them.
         """
         deadline = time.monotonic() + _SECONDS
         while not any(_at_work(staging, what) for staging in self.stagings().difference(left)):
@@ -131,9 +133,9 @@ class Scene:
         return found
 
     def held(self) -> list[Path]:
-        """Directories that a process has locked.
+        """Return the directories that a process has locked.
 
-        One that is just ending has no environment any more, and its locks still.
+        A process that is just ending has no environment any more, but still has its locks.
         """
         found = []
         for directory in [*(self.root / "tmp").iterdir(), *self.stagings()]:
@@ -144,14 +146,14 @@ class Scene:
         return found
 
     def check_ended(self) -> None:
-        """Every process ends when the one that started it does."""
+        """Check that every process ends when its parent ends."""
         deadline = time.monotonic() + _SECONDS
         while left := [*self.workers(), *self.held()]:
             assert time.monotonic() < deadline, left
             time.sleep(0.01)
 
     def check_left(self, what: str) -> None:
-        """The sources are as they were, and the next command removes everything else."""
+        """Check that the sources are unchanged. The next command removes everything else."""
         assert self.sources() == self.before
         assert all(path.name.startswith(".place.staging-") for path in self.place.parent.iterdir())
         scratch._remove_abandoned_once.cache_clear()  # as in another process
@@ -163,7 +165,7 @@ class Scene:
 def _at_work(staging: Path, what: str) -> bool:
     try:
         return any(staging.glob(_AT_WORK[what]))
-    except FileNotFoundError:  # it was removed, or renamed, between two calls of glob
+    except FileNotFoundError:  # somebody removed or renamed it between two calls of glob
         return False
 
 
@@ -191,7 +193,7 @@ def scene(sources: tuple[Path, Path], tmp_path: Path, monkeypatch: pytest.Monkey
 
 @pytest.fixture
 def spreading(scene: Scene, monkeypatch: pytest.MonkeyPatch) -> Iterator[pytest.MonkeyPatch]:
-    """However small the state is, two processes work on it."""
+    """Let two processes work on the state, however small it is."""
     with monkeypatch.context() as patch:
         patch.setattr(export, "_PARALLEL_FROM_KEYS", 0)
         patch.setattr(pipeline, "BYTES_PER_PROCESS", 0)
@@ -201,7 +203,7 @@ def spreading(scene: Scene, monkeypatch: pytest.MonkeyPatch) -> Iterator[pytest.
 
 
 def forked(action: Callable[[], object]) -> int:
-    """Run `action` in a child; return its pid."""
+    """Run `action` in a child. Return the child's pid."""
     pid = os.fork()
     if pid == 0:  # pragma: no cover - the child does not report
         try:
@@ -238,7 +240,7 @@ def test_one_of_the_others_is_killed(
 ) -> None:
     def kill_one() -> None:
         scene.await_work(what)
-        with suppress(ProcessLookupError, IndexError):  # too late
+        with suppress(ProcessLookupError, IndexError):  # too late: the process is gone
             os.kill(scene.rng.choice(scene.workers()), signal.SIGKILL)
 
     lost = 0
@@ -253,7 +255,7 @@ def test_one_of_the_others_is_killed(
                 "nothing is left at the target, nor beside it"
             )
             lost += 1
-        else:  # it was done with its part
+        else:  # the process had done its part
             scene.check_whole(what)
         finally:
             killer.join()

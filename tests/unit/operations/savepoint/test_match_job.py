@@ -1,5 +1,6 @@
-"""What becomes of each operator when a job is started from a savepoint, given what Spark says of
-the job.
+"""What becomes of each operator when a job starts from a savepoint.
+
+Spark says what the job's operators are.
 """
 
 from __future__ import annotations

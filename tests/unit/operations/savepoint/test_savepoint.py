@@ -1,5 +1,6 @@
-"""Savepoints of checkpoints that were built without a JVM: what is in them, what a restore makes
-of them, and what is refused.
+"""Savepoints of Spark checkpoints that were built without a JVM.
+
+The tests check what is in them, what a restore makes of them, and what is refused.
 """
 
 from __future__ import annotations
@@ -63,7 +64,7 @@ def tree(root: Path) -> dict[str, bytes]:
 
 
 def same_state(a: Path, b: Path, version: int, *, operator: int = 0, spark_format: int) -> None:
-    """Both restore `version` of every store from the same bytes."""
+    """Check that both restore `version` of every store from the same bytes."""
     for partition in range(2):
         plans = []
         for root, number in ((a, 0), (b, operator)):
@@ -110,7 +111,7 @@ def test_a_savepoint_is_a_part_of_the_checkpoint_and_says_what_it_holds(
         assert (len(files[key]), zlib.crc32(files[key])) == (entry.size_bytes, entry.crc32)
         assert files[key] == original[key]
     assert savepoint.verify(saved).ok
-    assert not list((built.root / "millpond").glob("pins/*")), "the pin was released"
+    assert not list((built.root / "millpond").glob("pins/*")), "`create` releases its pin"
 
 
 def test_no_bytes_of_state_are_moved_on_one_file_system(
@@ -133,7 +134,7 @@ def test_no_bytes_of_state_are_moved_on_one_file_system(
 def test_an_older_batch(built: CheckpointBuilder, tmp_path: Path, batch: int) -> None:
     savepoint.create(built.root, tmp_path / "saved", batch=batch)
     index = savepoint.show(tmp_path / "saved").index
-    # The next batch was begun: restored, it reads what it read.
+    # The query had begun the next batch. The restored query reads the same input for it.
     assert (index.image.batch, index.image.planned_batch) == (batch, batch + 1)
     savepoint.restore(tmp_path / "saved", tmp_path / "new")
     same_state(built.root, tmp_path / "new", batch + 1, spark_format=built.spark_format)
@@ -205,7 +206,7 @@ def test_mapped_operator(built: CheckpointBuilder, saved: Path, tmp_path: Path) 
 def test_dropped_operator(built: CheckpointBuilder, saved: Path, tmp_path: Path) -> None:
     savepoint.restore(saved, tmp_path / "new", drop_operators=[0])
     assert not (tmp_path / "new/state").exists()
-    assert verify(LocalStorage(str(tmp_path / "new")), "new").ok, "a query without state"
+    assert verify(LocalStorage(str(tmp_path / "new")), "new").ok, "the query has no state"
     if built.spark_format == 2:
         assert '"stateUniqueIds":{}' in (tmp_path / "new/commits/5").read_text()
 
@@ -345,7 +346,7 @@ def test_damaged_savepoint(
     for key in chosen:
         path = saved / key
         data = path.read_bytes()
-        path.unlink()  # the checkpoint shares the file
+        path.unlink()  # the Spark checkpoint has a link to the same file
         changed = change(data)
         if changed is not None:
             path.write_bytes(changed)
@@ -424,12 +425,12 @@ def test_pins(built: CheckpointBuilder) -> None:
         expires_ms = json.loads(built.storage.read(key))["expires_ms"]
         both = {"state/0/0/3.manifest", "state/0/0/4.changelog"}
         assert pins.read_pins(built.storage, now_ms=expires_ms) == both
-        # Of a process that was killed: collection waits for it no longer than its lease.
+        # A killed process had this pin. A collection waits for it no longer than its lease.
         assert pins.read_pins(built.storage, now_ms=expires_ms + 1) == frozenset()
         assert not list(built.storage.list(layout.PINS_PREFIX))
     with pins.pinned(built.storage, manifests=[], changelogs=[], lease_ms=30) as key:
         first = built.storage.read(key)
-        while built.storage.read(key) == first:  # renewed
+        while built.storage.read(key) == first:  # until the process renews it
             pass
     assert not list(built.storage.list(layout.PINS_PREFIX))
 
@@ -456,8 +457,9 @@ def test_a_checkpoint_that_can_only_be_read(
 
 
 def killed_at(step: int, action: Callable[[], object]) -> bool:
-    """Run `action` in a child that ends with SIGKILL at its `step`-th call that changes or opens
-    a file. Whether it got there.
+    """Run `action` in a child that ends with SIGKILL. Return whether it ended so.
+
+    The kill comes at the `step`-th call that changes or opens a file.
     """
     pid = os.fork()
     if pid == 0:  # pragma: no cover - the child does not report
@@ -539,5 +541,5 @@ def test_killed_anywhere_leaves_nothing_or_a_whole(
     ), left
     actions["create"]()
     assert [path.name for path in place.parent.iterdir()] == ["place"], (
-        "what killed ones left is removed"
+        "the next command removes what killed ones left"
     )

@@ -1,4 +1,4 @@
-"""What differs between two schemas as Spark's messages write them."""
+"""The difference of two schemas in the words of Spark's messages."""
 
 from __future__ import annotations
 

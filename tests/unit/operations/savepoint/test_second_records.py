@@ -1,5 +1,6 @@
-"""Which column families follow from which, and how rows of joins are numbered; the rows
-themselves: integration/test_savepoints.py.
+"""Which column families follow from which, and how Millpond numbers the rows of joins.
+
+integration/test_savepoints.py has the rows themselves.
 """
 
 from __future__ import annotations
@@ -57,7 +58,7 @@ def test_what_follows(
         "$min_lists",
         "$count_lists",
     ]
-    there.append("$rowCounter_lists")  # named by the schema, and never written
+    there.append("$rowCounter_lists")  # the schema names it, and nothing writes it
     found = second_records(info, store, family, there)
     assert [(second.store, second.family) for second in found] == expected
     assert numbered(found) == family.endswith("keyWithIndexToValue") or numbered(
@@ -90,6 +91,6 @@ def test_numbers_have_no_gap(rows: list[tuple[int, int]]) -> None:
     for key in {key for key, _ in rows}:
         mine = [(before, row) for row, (of, before) in enumerate(rows) if of == key]
         assert [numbers[row] for _, row in sorted(mine)] == list(range(len(mine))), (
-            "in the order that they had"
+            "the rows keep their order"
         )
         assert [counts[row] for _, row in sorted(mine)] == [len(mine)] + [-1] * (len(mine) - 1)

@@ -18,7 +18,7 @@ def line(batch: int) -> str:
 
 
 def log(last: int, *, keep_from: int = 0, interval: int = 10) -> dict[str, bytes]:
-    """A log of which Spark deleted what lies below `keep_from`."""
+    """Return a log from which Spark deleted the entries below `keep_from`."""
     files = {}
     for entry in range(keep_from, last + 1):
         if (entry + 1) % interval == 0:
@@ -32,7 +32,7 @@ def log(last: int, *, keep_from: int = 0, interval: int = 10) -> dict[str, bytes
 @pytest.mark.parametrize("last", [0, 3, 8, 9, 10, 15, 19, 20, 28, 29, 31])
 @pytest.mark.parametrize("keep_from", [0, 9, 12, 25, 29])
 def test_cut_is_as_if_it_ended_there(last: int, keep_from: int, interval: int) -> None:
-    """Whether Spark has deleted what a later compact file covers, or not."""
+    """It does not matter whether Spark has deleted what a later compact file covers."""
     files = log(35, keep_from=keep_from, interval=interval)
     cut = source_logs.cut(files, last, files.__getitem__)
     assert cut is not None

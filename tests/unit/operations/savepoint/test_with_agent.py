@@ -1,5 +1,6 @@
-"""Savepoints of checkpoints that agents write: saved while one collects; what is restored goes
-on, and is collected, as ever.
+"""Savepoints of Spark checkpoints that agents write.
+
+One is saved while an agent collects. Agents go on from a restored one, and collect there.
 """
 
 from __future__ import annotations
@@ -41,7 +42,7 @@ def provider(checkpoint: Path, local: Path, spark_format: int) -> Provider:
 
 
 def commit_in_spark(checkpoint: Path, batch: int, version: VersionId, spark_format: int) -> None:
-    """Write what Spark's driver writes around a batch."""
+    """Write what Spark's driver writes for a batch."""
     storage = LocalStorage(str(checkpoint), fsync=False)
     storage.put_bytes(layout.QUERY_METADATA_KEY, b'{"id":"the-query"}')
     conf = {
@@ -64,7 +65,7 @@ def commit_in_spark(checkpoint: Path, batch: int, version: VersionId, spark_form
 def history(
     checkpoint: Path, local: Path, spark_format: int, until: int, snapshots: set[int]
 ) -> Provider:
-    """A query of `until` batches."""
+    """Run a query of `until` batches. Return its store."""
     store = provider(checkpoint, local, spark_format)
     store.open(0)
     for number in range(1, until + 1):
@@ -99,9 +100,9 @@ def test_what_is_restored_goes_on_and_is_collected(
     assert caplog.records == [], "a collection finds nothing strange in it"
     again = provider(tmp_path / "b", tmp_path / "local-c", spark_format)
     assert again.open(16, restored.id if spark_format == 2 else None) == tuple(state)
-    # Three versions are retained, and what they need.
+    # The collection keeps three versions, and what they need.
     assert min(int(name.split(".")[0].split("_")[0]) for name in restored.stored(".changelog")) > 6
-    # The original does not notice.
+    # The original is unchanged.
     assert provider(tmp_path / "a", tmp_path / "local-d", spark_format).open(
         6, original.id if spark_format == 2 else None
     ) == tuple(state[:6])
@@ -114,7 +115,7 @@ def test_what_is_restored_goes_on_and_is_collected(
 def test_pinned_while_it_is_copied(
     tmp_path: Path, spark_format: int, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """A collection in the middle of `create` that would take everything the savepoint needs."""
+    """In the middle of `create`, a collection would delete everything that the savepoint needs."""
     store = history(tmp_path / "a", tmp_path / "local", spark_format, 6, {3, 6})
     collected: list[int] = []
     put_file = LocalStorage.put_file
@@ -137,13 +138,13 @@ def test_pinned_while_it_is_copied(
 
     monkeypatch.setattr(LocalStorage, "put_file", collecting)
     savepoint.create(tmp_path / "a", tmp_path / "saved", batch=4)
-    assert sum(collected) > 0, "a collection took place"
+    assert sum(collected) > 0, "a collection deletes files meanwhile"
     monkeypatch.undo()
     savepoint.restore(tmp_path / "saved", tmp_path / "b")
     restored = provider(tmp_path / "b", tmp_path / "local-b", spark_format)
     ids = store.lineage if spark_format == 2 else None
     assert len(restored.open(5, _id_of(tmp_path / "saved") if ids else None)) == 5
-    # Released, the files go with the next collection.
+    # The pin is released. So the next collection deletes the files.
     assert pins.read_pins(LocalStorage(str(tmp_path / "a")), now_ms=0) == frozenset()
     version = store.commit()
     commit_in_spark(tmp_path / "a", 12, version, spark_format)
@@ -161,7 +162,7 @@ def test_what_expires_before_it_is_pinned_is_planned_anew(
     command: Callable[[Path, Path], object],
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
-    """A query so fast that retention removes the files of what was planned, six times."""
+    """A query is so fast that retention removes the planned files, six times."""
     store = history(tmp_path / "a", tmp_path / "local", spark_format, 6, {3})
     batches, runs = iter(range(6, 54)), list[str]()
     put_bytes = LocalStorage.put_bytes
@@ -185,8 +186,9 @@ def test_what_expires_before_it_is_pinned_is_planned_anew(
 
 @pytest.mark.parametrize("spark_format", [1, 2])
 def test_an_operator_that_is_gone_as_a_whole(tmp_path: Path, spark_format: int) -> None:
-    """Spark's commit log lists operators in format 2 only: in format 1 the agent writes them
-    down, and what copies the query does.
+    """Spark's commit log lists operators in format 2 only.
+
+    In format 1 the agent writes them down. A command that copies the query does so too.
     """
     history(tmp_path / "a", tmp_path / "local", spark_format, 3, set())
     history(tmp_path / "old", tmp_path / "local-old", spark_format, 3, set())
@@ -209,7 +211,7 @@ def test_an_operator_that_is_gone_as_a_whole(tmp_path: Path, spark_format: int) 
         }
         refused(ErrorKind.FORMAT_DAMAGED, savepoint.create, query, tmp_path / "x")
         refused(ErrorKind.FORMAT_DAMAGED, rescale, storage, name, 4)
-    if spark_format == 1:  # of an earlier version of Millpond
+    if spark_format == 1:  # an earlier version of Millpond wrote no such record
         (tmp_path / "old" / record).unlink()
     assert verify(LocalStorage(str(tmp_path / "old")), "old").problems == []
 
@@ -220,7 +222,7 @@ def _id_of(saved: Path) -> str:
 
 
 def test_saved_again_and_again_while_batches_are_committed(tmp_path: Path) -> None:
-    """Every savepoint is of a committed batch, whole, and of the state that belongs to it."""
+    """Each savepoint is whole, and holds a committed batch with the state that belongs to it."""
     store = history(tmp_path / "a", tmp_path / "local", 2, 2, set())
     ids = [id for id in store.lineage if id]
     done = threading.Event()
@@ -255,9 +257,9 @@ def test_saved_again_and_again_while_batches_are_committed(tmp_path: Path) -> No
 
 
 class Query:
-    """A query as `stop_with_savepoint` sees it:
+    """A query as `stop_with_savepoint` sees it.
 
-    `store` commits a batch when its status was asked for so often.
+    `store` commits a batch after somebody has asked for its status a number of times.
     """
 
     def __init__(

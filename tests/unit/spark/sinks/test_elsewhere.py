@@ -1,5 +1,6 @@
-"""File sinks that are not on this machine's disk: on S3 their log is kept as on a disk; one that
-only the job reaches is refused.
+"""File sinks that are not on this machine's disk.
+
+On S3 Millpond keeps their log as on a disk. It refuses a sink that only the job reaches.
 """
 
 from __future__ import annotations
@@ -41,7 +42,7 @@ def bucket(server: S3Server, monkeypatch: pytest.MonkeyPatch) -> str:
 
 @pytest.fixture
 def built(tmp_path: Path) -> CheckpointBuilder:
-    """Batches 0 to 5, committed."""
+    """A query whose batches 0 to 5 are committed."""
     return CheckpointBuilder(tmp_path / "ckpt", partitions=4, groups=KeyGroups(48, 12)).build()
 
 
@@ -51,8 +52,9 @@ def log_of(server: S3Server, bucket: str, prefix: str) -> dict[str, bytes]:
 
 
 def as_spark_writes(server: S3Server, bucket: str, prefix: str, last: int) -> dict[str, bytes]:
-    """The log of a sink of so many batches, through s3a: with an empty object for each
-    directory, and one of a task that died.
+    """Write the log of a sink through batch `last`, as s3a does.
+
+    Each directory has an empty object. A task that died left one too.
     """
     storage = server.storage(bucket, prefix)
     for marker in (f"{prefix}/", f"{prefix}/{_LOG}"):
@@ -97,7 +99,7 @@ def test_a_fork_begins_a_log_on_s3(
         assert e.kind is ErrorKind.FILE_SINK_MISMATCH
     server.client().put_object(
         Bucket=bucket, Key="new/", Body=b""
-    )  # as a console makes a directory
+    )  # a console makes a directory so
     assert savepoint.fork(built.root, tmp_path / "b", file_sink=f"s3a://{bucket}/new").batch == 5
     assert log_of(server, bucket, "new") == {str(number): b"v1" for number in range(6)}
     savepoint.create(built.root, tmp_path / "saved")
@@ -116,7 +118,7 @@ def test_a_fork_begins_a_log_on_s3(
 def test_a_sink_that_only_the_job_reaches_is_refused(
     built: CheckpointBuilder, tmp_path: Path
 ) -> None:
-    """With a message that says what to do, before anything is written."""
+    """The error says what to do. It comes before a command writes anything."""
     savepoint.create(built.root, tmp_path / "saved")
     recorded(built, _HDFS)
     before = tree(built.root)

@@ -1,4 +1,4 @@
-"""The entries that a file sink's log needs, against what Spark does with a log."""
+"""The entries that a file sink's log needs, compared with what Spark does with a log."""
 
 from __future__ import annotations
 
@@ -18,8 +18,10 @@ from millpond.spark.sinks.file_log import (
 
 
 class Log:
-    """A log as Spark keeps it; `default` is its session's interval, as long as no compact
-    entries tell another.
+    """A log as Spark keeps it.
+
+    `default` is the interval of its session. It counts as long as no compact entries tell another
+    one.
     """
 
     def __init__(self, default: int, files: dict[str, bytes] | None = None) -> None:
@@ -34,7 +36,10 @@ class Log:
         return f"{number}.compact" if (number + 1) % self.interval == 0 else str(number)
 
     def add(self, number: int, *rows: str) -> None:
-        """As `CompactibleFileStreamLog.add`. Raises: KeyError: an entry is missing."""
+        """Add an entry as `CompactibleFileStreamLog.add` does.
+
+        Raises: KeyError: an entry is missing.
+        """
         name, lines = self.name(number), ["v1"]
         if name.endswith(".compact"):
             for before in range(max(0, number - self.interval), number):
@@ -42,7 +47,10 @@ class Log:
         self.files[name] = "\n".join([*lines, *rows]).encode()
 
     def read(self) -> list[str]:
-        """As `CompactibleFileStreamLog.allFiles`. Raises: KeyError: an entry is missing."""
+        """Read as `CompactibleFileStreamLog.allFiles` does.
+
+        Raises: KeyError: an entry is missing.
+        """
         newest = max(numbers_in(self.files))
         first = max(0, (newest + 1) // self.interval * self.interval - 1)
         return [
@@ -52,7 +60,10 @@ class Log:
         ]
 
     def drop_covered(self) -> None:
-        """Spark deletes, later, what a compact entry covers; of those it keeps several."""
+        """Delete what a compact entry covers.
+
+        Spark does so later, and keeps several compact entries.
+        """
         compacts = sorted(
             n for n, name in numbers_in(self.files).items() if name.endswith(".compact")
         )
@@ -84,8 +95,9 @@ def test_the_interval_is_told_as_spark_tells_it() -> None:
 def test_a_log_that_begins_in_the_middle_is_read_and_compacted(
     last: int, known: int, default: int, more: int
 ) -> None:
-    """With the interval of the session; with any other too, once there is room for two compact
-    entries.
+    """Spark reads and compacts such a log with the interval of the session.
+
+    Once the log has room for two compact entries, any other interval works too.
     """
     log = Log(known if last + 1 < known else default, beginning(last, known))
     assert all(content == EMPTY for content in log.files.values()) and len(log.files) <= known + 2
@@ -104,7 +116,10 @@ def test_a_log_that_begins_in_the_middle_is_read_and_compacted(
     ),
 )
 def test_numbers_that_are_used_up_leave_no_gap(interval: int, steps: list[str]) -> None:
-    """`forgotten`: a rescale of a version that did not know of sinks, which the next one mends."""
+    """`forgotten` is a rescale by a version that did not know of sinks.
+
+    The next rescale mends the log.
+    """
     log, number = Log(interval), 0
     rows: list[str] = []
     empty: set[int] = set()

@@ -26,12 +26,12 @@ from tests.unit.operations.rescale.test_rescale import tree
 
 @pytest.fixture
 def built(tmp_path: Path) -> CheckpointBuilder:
-    """Batches 0 to 5, committed."""
+    """A query whose batches 0 to 5 are committed."""
     return CheckpointBuilder(tmp_path / "ckpt", partitions=4, groups=KeyGroups(48, 12)).build()
 
 
 def sink_of(directory: Path, last: int, rows: str = '{"path":"x"}') -> Path:
-    """A file sink whose log ends with batch `last`."""
+    """Make a file sink whose log ends with batch `last`."""
     log = directory / "_spark_metadata"
     log.mkdir(parents=True)
     for number in range(last + 1):
@@ -43,7 +43,7 @@ def sink_of(directory: Path, last: int, rows: str = '{"path":"x"}') -> Path:
 
 
 def recorded(built: CheckpointBuilder, path: Path | str | None, **more: Any) -> None:
-    """What a start of the query writes down."""
+    """Write what a start of the query writes down."""
     value = (
         {"sink": "ConsoleTable"} if path is None else {"sink": "file", "path": str(path), **more}
     )
@@ -57,7 +57,7 @@ def refused(call: Any) -> MillpondError:
 
 
 def start(file_sink: Path | str | None, sink: Sink | None = None, **more: Any) -> SinkPlan:
-    """What a restore at batch 5 has to do."""
+    """Return what a restore at batch 5 has to do."""
     rest: dict[str, Any] = {"batch": 5, "same_query": False, **more}
     return for_start(file_sink, sink, settings=StorageSettings(), **rest)
 
@@ -75,7 +75,7 @@ def test_the_number_of_a_rescale_is_in_the_log(built: CheckpointBuilder, tmp_pat
     )
     report = rescale(built.storage, "it", 8)
     assert report.to_json()["file_sink"] == out.as_uri() and report.warnings == ()
-    entry = out / "_spark_metadata/6.compact"  # of seven
+    entry = out / "_spark_metadata/6.compact"  # seven entries make one compact entry
     assert entry.read_bytes().split(b"\n") == [b"v1"] + [b'{"path":"x"}'] * 6
     assert {key: data for key, data in tree(out).items() if "6.compact" not in key} == before
 
@@ -129,7 +129,10 @@ def test_a_sink_that_does_not_fit_is_refused_and_nothing_is_changed(
 
 
 def test_a_batch_that_is_left_out(built: CheckpointBuilder, tmp_path: Path) -> None:
-    """If the sink has its rows they would be there twice; if not, its number is used up too."""
+    """If the sink has the batch's rows, they would be there twice.
+
+    If not, the batch's number is used up all the same.
+    """
     (built.root / "commits/5").unlink()
     seen, unseen = sink_of(tmp_path / "seen", 5), sink_of(tmp_path / "unseen", 4)
     e = refused(lambda: rescale(built.storage, "it", 8, skip_uncommitted=True, file_sink=seen))
@@ -143,7 +146,7 @@ def test_a_batch_that_is_left_out(built: CheckpointBuilder, tmp_path: Path) -> N
 
 
 def test_a_rescale_of_before_is_mended(built: CheckpointBuilder, tmp_path: Path) -> None:
-    """Its number is told by the offset log."""
+    """The offset log tells its number."""
     out = sink_of(tmp_path / "out", 5)
     rescale(built.storage, "it", 8, file_sink="none")
     rescale(built.storage, "it", 4, file_sink=out)
@@ -250,10 +253,10 @@ def test_a_fork_that_fails_leaves_no_log(built: CheckpointBuilder, tmp_path: Pat
     assert e.kind is ErrorKind.TARGET_NOT_EMPTY and not [p for p in out.rglob("*") if p.is_file()]
     report = savepoint.fork(built.root, tmp_path / "new", file_sink=out)
     assert read_sink(open_storage(str(tmp_path / "new"))) == Sink(FILE, str(out), 10), (
-        "before its query says so"
+        "the sink is recorded before the query says so"
     )
     assert report.file_sink == str(out) and len(list((out / "_spark_metadata").iterdir())) == 6
-    # what a killed command left is taken for its own; what a query has written to since is not
+    # A command takes over what a killed command left. It refuses what a query has written to since.
     assert savepoint.fork(built.root, tmp_path / "newer", file_sink=out).file_sink == str(out)
     (out / "_spark_metadata/6").write_text('v1\n{"path":"x"}')
     refused(lambda: savepoint.fork(built.root, tmp_path / "newest", file_sink=out))
