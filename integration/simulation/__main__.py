@@ -60,7 +60,7 @@ def run_seeds(
     """
     jar = millpond_jar()
     assert jar is not None
-    compile_simulation(jar)  # before the processes start: two of them must not do it at once
+    compile_simulation(jar)  # before the processes start: two must not compile at once
     command = [sys.executable, "-m", "integration.simulation", *([] if shrink else ["--no-shrink"])]
     workers = [
         subprocess.Popen(

@@ -61,7 +61,7 @@ class Actors(Query):
         self.contents = {b: c for b, c in self.contents.items() if b < target}
 
     def do_ghost(self, step: Step) -> None:
-        """A provider of an older run, which nobody unloaded, does its maintenance late."""
+        """A provider of an older run does its maintenance late. Spark did not unload it."""
         old = [
             (e, name)
             for e in self.world.executors
@@ -165,7 +165,7 @@ class Actors(Query):
     def audit(self, version: Version, root: Path | None = None) -> None:
         """Another machine reads all of a version.
 
-        root: of a fork; None: the version of the Spark checkpoint itself.
+        root: the fork to read; None: the query's own Spark checkpoint.
         """
         was, self.world.quiet = self.world.quiet, True
         stranger = self.world.new_executor(9, root)
@@ -242,7 +242,7 @@ class Actors(Query):
     def do_tear(self, step: Step) -> None:
         """Truncate the files in an executor's cache, as a power cut may.
 
-        Open stores keep their files: they have other links to them.
+        Open stores keep their files: they hold hard links to them.
         """
         parent = os.path.dirname(self.world.executors[step["executor"]].local_root)
         for entry in sorted(Path(cache_directory(parent)).glob("*.sst")):
@@ -255,8 +255,8 @@ class Actors(Query):
     def do_late(self, step: Step) -> None:
         """A second attempt of the newest committed batch ends long after the batch.
 
-        In Spark checkpoint format 1 it replaces the files of the first attempt. Both wrote the
-        same.
+        In Spark checkpoint format 1 it replaces the files of the first attempt. Both attempts write
+        the same rows.
         """
         partition = step["which"] % self.partitions
         done = self.written.get(partition)
@@ -289,7 +289,7 @@ class Actors(Query):
     def do_zombie(self, step: Step) -> None:
         """A second attempt of the next batch's task starts on another executor.
 
-        It runs beside all that follows.
+        It runs beside the steps that follow.
         """
         if not self.newest:
             return
@@ -321,18 +321,20 @@ class Actors(Query):
                 commands.append(
                     {"s": store, "cf": kind.name, "k": chance.choice(kind.candidates), **what}
                 )
-        # Without ids the last attempt to publish a version wins. That is right only if all attempts
-        # of a batch write the same. This one does not, so there it must not commit.
+        # Without ids, the last attempt to publish a version wins. That is right only if all
+        # attempts of a batch write the same rows. This attempt writes other rows, so it must not
+        # commit.
         commits = self.setting.spark_format == 2 and step["commits"]
         commands.append({"do": "commit" if commits else "abort", "s": store})
-        # A failed commit does not give the store back. This does.
+        # A failed commit does not give the store back. `end_session` does.
         commands.append({"do": "end_session", "s": store})
         self._retain(self.newest)
         executor.sessions.setdefault(provider, []).append(store)
         thread = self.world.spawn(executor, name, commands)
 
         def check(message: Message) -> None:
-            # If names have no ids, a query that went back has replaced the files that this reads.
+            # Without ids in file names, a query that goes back replaces the files that this attempt
+            # reads.
             replaced = (
                 self.setting.spark_format == 1 and self.versions.get(version.number) is not version
             )
@@ -348,9 +350,9 @@ class Actors(Query):
         rows: Families | None,
         executor: Executor,
     ) -> None:
-        """Check that a second attempt read the right rows, whatever happened beside it.
+        """Check that a second attempt read the right rows.
 
-        rows: the right rows; None: nobody knows them.
+        rows: the right rows; None: the simulation does not know them.
         """
         store = commands[0]["s"]
         sessions = executor.sessions.get(commands[0]["p"], [])

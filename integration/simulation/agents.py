@@ -1,8 +1,8 @@
 """The agents of the simulated executors: the real `AgentService`, on a storage that fails.
 
-Only one thread works at a time. A call may stand still in its middle: it runs in a thread of its
-own, and hands the turn back at storage operations. If another thread wants a lock of that call, it
-first lets the call go on to its end.
+Only one thread works at a time. A call that may stand still in its middle runs in a thread of its
+own. At a storage operation it can hand the turn back. A thread that wants a lock of such a call
+first lets the call end.
 """
 
 from __future__ import annotations
@@ -71,7 +71,7 @@ class TimedStorage:
         return known
 
     def look(self, prefix: str) -> None:
-        """Give times to the files that somebody wrote past this storage."""
+        """Give times to the files that somebody wrote without this storage."""
         for info in self.inner.list(prefix):
             self._notice(info.key)
 
@@ -138,8 +138,8 @@ class Call:
         self.dies_at: int | None = None
         self.answer: str | None = None  # None: the agent died
         self.done = False
-        # Without its ticket the asked thread itself does the work of a call. Here that thread may
-        # stand still.
+        # Without a ticket, the agent does the work in the calling thread. The simulation can make
+        # that thread stand still.
         self._request = _TICKET.sub("", request)
         found = _TICKET.search(request)
         self.ticket = found[1] if found else ""
@@ -192,7 +192,7 @@ class Call:
             self.done = True
 
     def at_operation(self, what: str) -> None:
-        """Stand still or die here, if decided: a storage operation is about to begin."""
+        """Stand still or die before a storage operation, if the choices say so."""
         if self.dies_at is not None and self._operations >= self.dies_at:
             raise AgentDeath
         self._check_alive()
@@ -209,7 +209,7 @@ class Call:
 
 
 class Lock:
-    """Replaces the lock of one store's calls: a call that waits lets the holder end first."""
+    """Replaces the lock of one store's calls. A call that waits first lets the holder end."""
 
     def __init__(self) -> None:
         self._holder: Call | None = None
@@ -229,7 +229,7 @@ class Lock:
 
 
 class OneByOne:
-    """Replaces the threads that fetch side by side: fetches one after the other."""
+    """Replaces the threads that fetch in parallel. It runs one fetch after the other."""
 
     def run(self, calls: Sequence[Callable[[], T]]) -> list[T]:
         return [call() for call in calls]

@@ -1,7 +1,7 @@
 """Every decision of a run, drawn from the seed or replayed.
 
-Each decision belongs to a step. So a schedule without some of its steps decides as before in the
-others.
+Each decision belongs to a step. If a schedule loses some steps, the decisions of the others stay
+the same.
 """
 
 from __future__ import annotations
@@ -19,8 +19,8 @@ class Choices:
 
     Args:
         given: the decisions to replay, all that are not 0; None: draw them.
-        often: at a seam, the highest probability that others go first, and that something goes
-            wrong.
+        often: the highest probabilities at a seam: that another thread goes first, and that
+            something goes wrong.
     """
 
     def __init__(
@@ -62,8 +62,8 @@ class Choices:
 class Seams:
     """The seams of a step at which one kind of thing may happen.
 
-    This draws at once how many seams the JVM passes without asking: to ask at each seam would cost
-    more than all else.
+    The class draws in advance how many seams the JVM passes without a question. A question at each
+    seam would cost more time than the rest of the simulation.
 
     Args:
         kind: 0 or 1.

@@ -46,11 +46,11 @@ class Executor:
     sessions: dict[str, list[str]] = field(default_factory=dict)
     dead: bool = False
     disturbed: bool = False  # something went wrong since its last commit
-    emptied: bool = False  # somebody deleted its local files; it may notice long after
-    lost: int = 0  # calls that know that their agent is gone, and have not killed it yet
+    emptied: bool = False  # its local files were deleted; it may notice that later
+    lost: int = 0  # calls that know of their agent's death, and did not ask to kill it yet
 
 
-# What can go wrong at which points of the store. A text is how the name of a point begins.
+# What can go wrong at each point of the store. A text is the start of a point's name.
 FAULTS: tuple[tuple[str, tuple[str, ...]], ...] = (
     ("flush", ("LOCAL_DISK_FULL",)),
     ("snapshot", ("LOCAL_DISK_FULL", "STORAGE_UNAVAILABLE")),
@@ -75,7 +75,7 @@ class Director:
         self.jvm, self.setting, self.choices = jvm, setting, choices
         self.now_ms = START_MS
         self.storage = storage_of(setting.storage, str(checkpoint), lambda: self.now_ms)
-        self.quiet = False  # no faults, nobody goes first
+        self.quiet = False  # no faults, and no thread gives way
         self.trace: list[str] = []
         self.threads: dict[int, tuple[str, str]] = {}  # in the background: name, owner
         # Thread -> the function that checks its results.
@@ -84,7 +84,7 @@ class Director:
         self._calls: dict[int, Call] = {}  # without an answer yet
         self._numbers = 0
         self._owners: dict[str, Executor] = {}
-        # How often each thread waited for a lock. By this number all others get their turn.
+        # How often each thread waited for a lock. This number selects the thread that goes on.
         self._waits: Counter[int] = Counter()
         self._main_owner = ""
 
@@ -101,7 +101,8 @@ class Director:
     def _skip(self) -> tuple[int, int]:
         """Return how many seams the JVM passes before it asks.
 
-        One number for seams where others may go first, one for seams where something may go wrong.
+        The first number counts seams where another thread may go first. The second counts seams
+        where something may go wrong.
         """
         return (
             (NEVER, NEVER)
@@ -210,7 +211,7 @@ class Director:
                 and call.ticket
                 and other.ticket == call.ticket
             ):
-                # This call stands still, and the JVM asks for it once more.
+                # `other` stands still. The JVM asks for it once more.
                 return self._after(other, number, message["t"])
         if not self.quiet:
             dies = self.choices.pick(self.setting.deaths, 8)
@@ -256,7 +257,7 @@ class Director:
         return {"answer": call.answer}
 
     def _look(self, call: Call) -> None:
-        """Give times to changelogs: agents rename them past the storage.
+        """Give times to changelogs. Agents rename them, and the storage does not notice.
 
         A changelog is as old as the call that published it.
         """

@@ -38,12 +38,13 @@ _OF_DAMAGE = {
     ErrorKind.FORMAT_TOO_NEW,
     ErrorKind.CHANGELOG_MISSING,
 }
-# Without ids, another executor may write a version anew. Only a look at the file tells the store.
+# Without ids, another executor may write a version anew. The store learns that only from the file.
 _OF_OTHERS = {ErrorKind.CHANGELOG_REPLACED, ErrorKind.STORE_CLOSED}
 # Maintenance may notice the loss before the task does. Then the task must load the store again.
 _OF_LOSS = {ErrorKind.LOCAL_FILES_LOST, ErrorKind.STORE_CLOSED}
 _ATTEMPTS = 4
-# Without faults: one may be aborted, and each executor may hold what the other one has replaced.
+# Attempts without faults. The driver may abort one. Each executor may hold files that the other
+# executor replaced.
 _QUIET_ATTEMPTS = 4
 
 
@@ -62,14 +63,14 @@ class Query:
             0: Version(0, self.partitions, (None,) * self.partitions, {})
         }
         self.newest = 0
-        self.floor = 1  # the oldest version that retention has kept
-        self.contents: dict[int, int] = {}  # batch -> the seed of what it does
+        self.floor = 1  # the oldest version that retention kept
+        self.contents: dict[int, int] = {}  # batch -> the seed of its changes
         self.step = 0
         self.used: dict[str, int] = {}  # provider -> version that it committed last
         self.lingering: list[tuple[Executor, Task]] = []
         self.written: dict[
             int, tuple[int, list[dict[str, Any]]]
-        ] = {}  # partition -> the last version's base, and what it did
+        ] = {}  # partition -> the base of its last commit, and that task's commands
         self.late: set[int] = set()  # threads of second attempts that repeat the first one's commit
         write_metadata(world.storage, str(world.checkpoint), shape, self.partitions)
 
@@ -124,7 +125,7 @@ class Query:
     def _task(
         self, step: Step, base: int, partition: int, content: int, changes: list[tuple[str, str]]
     ) -> tuple[str | None, Families] | None:
-        """Run attempts until one succeeds. The last ones meet no faults, so one of them must."""
+        """Run attempts until one succeeds. The last attempts meet no faults: one must succeed."""
         was = self.world.quiet
         try:
             for number in range(_ATTEMPTS + _QUIET_ATTEMPTS):
@@ -154,7 +155,7 @@ class Query:
         """Raise Wrong unless a fault explains the error."""
         kinds = kinds_of(error)
         first_line = error.args[0].splitlines()[0]
-        # Paths differ from run to run, and the log must not.
+        # Paths differ from run to run. The log must not differ.
         self.world.log(re.sub(r"(?<= )/[^ ]+", "PATH", first_line)[:150])
         if not kinds:
             raise Wrong(f"an error of no kind: {error.causes[-1][0]}", error)
@@ -340,7 +341,7 @@ class Query:
         Spark unloads its providers. With the probability `lives_on` a provider lives on for a
         while.
         """
-        # Nobody goes back in Spark's logs while a task of the query writes.
+        # No user deletes batches from Spark's logs while a task of the query writes.
         if self.late & self.world.threads.keys():
             self.world.settle()
         self.written.clear()

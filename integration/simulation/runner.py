@@ -1,4 +1,4 @@
-"""Carries out a schedule, and checks at its end that all is well."""
+"""Carries out a schedule. At its end, checks the store."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ class Runner(Actors):
     """One run."""
 
     def carry_out(self, steps: list[Step]) -> None:
-        """Run the steps, then check that all is well."""
+        """Run the steps, then check the store."""
         for step in steps:
             self.step = step["id"]
             self.choices.begin(self.step)

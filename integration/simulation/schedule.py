@@ -11,7 +11,7 @@ from integration.simulation.setting import MINUTE_MS, Setting
 def setting_of(seed: int) -> Setting:
     """Return the setting of a seed.
 
-    A seed switches each kind of trouble on or off. So some seeds have much of few kinds.
+    A seed switches each kind of trouble on or off. So some seeds have few kinds, but often.
     """
     chance = random.Random(f"setting/{seed}")
 
@@ -79,7 +79,7 @@ def steps_of(seed: int) -> list[Step]:
         batch = _batch(chance, main, trouble)
         steps.append(batch)
         if "dies" in batch and "rescale" in allowed and chance.random() < 0.4:
-            steps.append(_other(chance, "rescale", main))  # it meets what the dead batch left
+            steps.append(_other(chance, "rescale", main))  # it meets the dead batch's files
         for _ in range(chance.choice((0, 1, 1, 2, 3))):
             do = chance.choices(list(allowed), list(allowed.values()))[0]
             steps.append(_other(chance, do, main))

@@ -25,14 +25,14 @@ class Setting:
     grace_ms: int = 10 * MINUTE_MS
     partitions: int = 1
     # Floats are probabilities.
-    switches: float = 0.0  # that others go first at a seam
-    meanwhile: float = 0.3  # that others go on between two actions of a task
-    stands: float = 0.0  # that others go first at a storage operation
+    switches: float = 0.0  # that another thread goes first at a seam
+    meanwhile: float = 0.3  # that another thread goes on between two actions of a task
+    stands: float = 0.0  # that another thread goes first at a storage operation
     storage_faults: float = 0.0
     bodies: bool = False  # reads may return damaged bytes
     local_faults: float = 0.0  # that something goes wrong at a seam
     deaths: float = 0.0  # that the agent dies in a call
-    lingers: bool = False  # threads of tasks that have ended go on with their stores
+    lingers: bool = False  # threads of ended tasks go on with their stores
     large: bool = False
     rows_at_once: int = 3
     gather_bytes: int = 200

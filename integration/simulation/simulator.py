@@ -28,7 +28,7 @@ T = TypeVar("T")
 
 @dataclass(frozen=True)
 class Schedule:
-    """All that a run depends on. `given`: its decisions; None: draw them from the seed."""
+    """Everything that decides a run. `given`: its decisions; None: draw them from the seed."""
 
     seed: int
     setting: Setting
@@ -59,7 +59,7 @@ class Schedule:
 
 @dataclass(frozen=True)
 class Outcome:
-    """What became of one run. `symptom` None: all was well."""
+    """The result of one run. `symptom` None: the run found nothing wrong."""
 
     symptom: str | None
     details: str
@@ -163,11 +163,11 @@ class Simulator:
             return left >= 0 and self.run(candidate).symptom == outcome.symptom
 
         if not fails(best):
-            return schedule  # the failure depends on something that is no decision
+            return schedule  # the failure depends on something other than the decisions
         size = (10**9, 10**9)
         while (now := (len(best.steps), len(best.given or ()))) < size and left > 0:
             size = now
-            best = _fewer_choices(best, fails)  # first: without trouble a run is short
+            best = _fewer_choices(best, fails)  # first, because a run without trouble is short
             best = _fewer_steps(best, fails)
             best = _less(best, fails)
         return best
@@ -192,7 +192,7 @@ def _fewer_choices(best: Schedule, fails: Callable[[Schedule], bool]) -> Schedul
 
 
 def _less(best: Schedule, fails: Callable[[Schedule], bool]) -> Schedule:
-    """Reduce the operations of each batch, and the settings that are not the usual ones."""
+    """Reduce the operations of each batch. Set unusual settings to the usual value."""
     for index, step in enumerate(best.steps):
         for name, values in (("ops", (0, 1, 2, 4)), ("dies", (None,)), ("background", (False,))):
             for value in values:
@@ -219,7 +219,7 @@ def _less(best: Schedule, fails: Callable[[Schedule], bool]) -> Schedule:
 
 
 def _minimal(items: Sequence[T], fails: Callable[[Sequence[T]], bool]) -> Sequence[T]:
-    """Return the items that are needed to fail, by delta debugging."""
+    """Return a smallest part of the items that still fails, by delta debugging."""
     if items and fails([]):
         return []
     parts = 2

@@ -111,7 +111,7 @@ class Walk:
 
 
 class Task:
-    """A task's use of a store. `rows` is what the store must hold for this partition."""
+    """A task's use of a store. `rows`: the rows that the store must hold for this partition."""
 
     def __init__(
         self,
@@ -126,7 +126,7 @@ class Task:
         self.kinds = kinds  # with keys of this partition only
         self.rows = rows
         self.walks: list[Walk] = []
-        # The commands that changed something, and those that make families known.
+        # The commands that changed rows, and the commands that make families known.
         self.written: list[dict[str, Any]] = []
 
     def do(self, what: str, **arguments: Any) -> Any:
@@ -275,7 +275,7 @@ class Task:
             same(kind, pairs, rows, each=kind.schema.multi, ordered=kind.ranged, what=what)
 
     def begin_walk(self, chance: random.Random, name: str, store: str | None = None) -> None:
-        """Open an iterator. From here on it must yield exactly the rows that are there now."""
+        """Open an iterator. Until its end it must yield exactly the rows that are there now."""
         kind = self.kinds[name]
         arguments, rows, ordered = self._scan(chance, kind)
         each = kind.schema.multi and chance.random() < 0.5
@@ -313,8 +313,9 @@ class Task:
     def act(self, chance: random.Random) -> None:
         """Do something that an operator does.
 
-        Two attempts must write the same, but only the first has iterators open. So what an iterator
-        draws must not change what they write: `chance` is for this action alone.
+        Two attempts must write the same rows, but only the first has iterators open. An iterator
+        draws from `chance` too, and that must not change the writes. So each action has its own
+        `chance`.
         """
         names = [n for n in self.rows if n in self.kinds]
         if not names:

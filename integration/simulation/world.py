@@ -51,7 +51,7 @@ class World(Director):
     def new_executor(self, index: int, root: Path | None = None) -> Executor:
         """Start one more executor.
 
-        root: of the Spark checkpoint for which it works; None: this run's.
+        root: the Spark checkpoint for which it works; None: this run's.
         """
         self._names += 1
         name = f"executor-{index}.{self._names}"
@@ -101,7 +101,7 @@ class World(Director):
         return found
 
     def new_name(self, kind: str) -> str:
-        """Return a name that nobody has used before."""
+        """Return a new name."""
         self._names += 1
         return f"{kind}{self._names}"
 
@@ -120,7 +120,7 @@ class World(Director):
             self.log(f"{do}: {error.causes[0][0]}")
 
     def kill(self, executor: Executor) -> Executor:
-        """Kill the executor's process, with all that it had in memory. Return its successor."""
+        """Kill the executor's process; its memory is gone. Return its successor."""
         self.log(f"{executor.name} is killed")
         lives_on = self.choices.pick(0.3) > 0  # the agent ends a moment later
         executor.dead = True
@@ -160,12 +160,12 @@ class World(Director):
         """Let all background work end. Nothing else goes wrong meanwhile."""
         self.command("stats")  # the answer names threads that have just begun
         self._end_threads()
-        for call in self._calls.values():  # calls whose answer nobody waits for
+        for call in self._calls.values():  # calls for which no thread waits
             if not call.done:
                 call.finish()
 
     def breathe(self) -> None:
-        """Sometimes let others do something between two actions of the main thread."""
+        """Sometimes let another thread go on between two actions of the main thread."""
         if self.threads and not self.quiet:
             threads = list(self.threads)
             chosen = self.choices.pick(self.setting.meanwhile, len(threads))
@@ -178,7 +178,7 @@ class World(Director):
         return int(self.command("spawn", name=name, owner=executor.name, commands=commands))
 
     def abandon(self) -> bool:
-        """End all that runs, after a failure. Return whether the JVM can be used again."""
+        """End all work after a failure. Return whether the JVM can serve the next run."""
         self.quiet = True
         for executor in list(self._owners.values()):
             executor.dead = executor.agent.dead = True
@@ -196,7 +196,7 @@ class World(Director):
         return bool(stats["used_bytes"] == 0 and stats["actors"] == 0 and stats["stores"] <= 1)
 
     def close(self) -> None:
-        """End all processes in order. Nothing may be left."""
+        """End the simulated processes in order. Nothing may be left."""
         self.quiet = True
         self.settle()
         for executor in self.executors:
