@@ -30,14 +30,14 @@ class QueryLog:
         return begun if begun > self.committed() else None
 
     def files_begun(self) -> int:
-        """Return how many files of its slowest feed the newest begun batch has reached."""
+        """Return how many files of its slowest feed the newest begun batch reached."""
         begun = self.begun()
         if begun < 0:
             return 0
         try:
             text = (self.root / "offsets" / str(begun)).read_text()
         except FileNotFoundError:
-            return 0  # Spark purged the entry meanwhile; the next look sees a newer one
+            return 0  # Spark purged the entry meanwhile; the next call sees a newer one
         return min(
             (int(offset) + 1 for offset in re.findall(r'"logOffset":(\d+)', text)), default=0
         )
@@ -59,7 +59,7 @@ class QueryLog:
                 try:
                     status = os.stat(os.path.join(folder, name))
                 except FileNotFoundError:
-                    continue  # a running job has collected it
+                    continue  # a running job collected it
                 sizes[status.st_ino] = status.st_size
         return sum(sizes.values())
 

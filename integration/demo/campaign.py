@@ -51,7 +51,7 @@ class JobRecord:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Aim:
-    """A kill to come: in a batch of `job`, once that job has begun file number `file`."""
+    """A planned kill: in a batch of `job`, once that job has begun file number `file`."""
 
     target: str  # driver (with its JVM), or agent
     job: str
@@ -115,7 +115,7 @@ class Campaign:
         self._plan = self._planned(kills)
 
     def _planned(self, kills: int) -> list[Aim]:
-        """Return the kills to come, spread over the run. The seed decides jobs and files."""
+        """Return the planned kills, spread over the run. The seed decides jobs and files."""
         names = [job.name for job in JOBS]
         self._rng.shuffle(names)
         # After the first driver, kill an agent alone, if there is an agent.
@@ -207,7 +207,7 @@ class Campaign:
         return aim
 
     def _check_alive(self, heard: float) -> None:
-        """Raise DemoFailed if the JVM died by itself, or if nothing came since `heard` for long.
+        """Raise DemoFailed if the JVM died by itself, or if no event came for long after `heard`.
 
         The driver of a dead JVM would wait for ever.
         """
@@ -234,7 +234,7 @@ class Campaign:
         ]
         victims.sort(
             key=lambda process: process.role != "jvm"
-        )  # the JVM first: nothing may warn it
+        )  # the JVM first, so that nothing warns it
         processes.kill(victims)
         died = time.monotonic()
         child.process.wait(timeout=GONE_WITHIN_S)

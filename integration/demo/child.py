@@ -55,7 +55,7 @@ class Driver:
 @contextmanager
 def driver(work: Path, provider: str, tag: str) -> Iterator[Driver]:
     """Start the driver. The end of the block kills its remaining processes."""
-    # Events have a pipe of their own: the JVM inherits stdout, and may print anything to it.
+    # Events have their own pipe: the JVM inherits stdout, and may print anything to it.
     reading, writing = os.pipe()
     with open(reading, encoding="utf-8") as events:
         try:

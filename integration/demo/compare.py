@@ -28,7 +28,7 @@ class Verdict:
     expected: int  # rows of the batch result
     missing: int  # rows that the stream wrote fewer times than the batch result has them
     unexpected: int  # rows that the stream wrote more times than the batch result has them
-    samples: tuple[str, ...]  # a few of those rows
+    samples: tuple[str, ...]  # a few missing or unexpected rows
     source_rows: int  # flights behind the output, counted from the stream's own output
     source_expected: int  # the same number, counted in Python when it wrote the files
 

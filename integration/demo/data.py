@@ -2,17 +2,17 @@
 
 Three feeds, each a folder of parquet files, one file per period of event time, in event-time order:
 
-- `flights`: every flight that left New York in 2013, by scheduled departure;
-- `deliveries`: the same, with a seeded share of the rows delivered a second time one or two files
-  later, as feeds with at-least-once delivery do;
-- `weather`: hourly weather at the three airports, published half a period behind the flights, so
-  that flights have to wait in the join's state.
+- `flights`: every flight that left New York in 2013, by scheduled departure.
+- `deliveries`: the same flights. A share of the rows comes a second time, one or two files later,
+  as in feeds with at-least-once delivery. The seed decides which rows.
+- `weather`: hourly weather at the three airports, half a period later than the flights. So flights
+  wait in the join's state.
 
 The last two files of each feed have one marker row each, far in the future. A marker moves the
-watermark past all real rows, so that the jobs emit what they still hold. Every comparison leaves
-the markers out. There are two because a kill may come after the file sink committed a batch and
-before Spark's own log did. Spark then takes the batch for done without running it, and never learns
-its event times. If that were the only marker, the end would never come.
+watermark past all real rows. The jobs then emit the rows that they still hold. Every comparison
+leaves the markers out. There are two, because a kill may come between the file sink's commit of a
+batch and Spark's own. Spark then takes the batch for done, does not run it, and never learns its
+event times. With one marker, the jobs would then wait for ever.
 """
 
 from __future__ import annotations
@@ -205,7 +205,7 @@ def _weather(end: datetime) -> pa.Table:
 
 
 def _read(csv: bytes, columns: list[str]) -> pa.Table:
-    """Return those of `columns` that the CSV file has, as text, null for NA."""
+    """Return the columns of `columns` that the CSV file has, as text, with null for NA."""
     names = csv[: csv.index(b"\n")].decode().strip().replace('"', "").split(",")
     options = pacsv.ConvertOptions(
         include_columns=[name for name in columns if name in names],

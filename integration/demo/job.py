@@ -106,7 +106,7 @@ def start(spark: SparkSession, work: Path, feeds: Feeds) -> dict[str, StreamingQ
 
 
 def die_with_parent() -> None:
-    # Not by sys.stdin: this thread would hold the lock of its buffer when the interpreter ends.
+    # Without sys.stdin: this thread would hold the lock of its buffer when the interpreter ends.
     while os.read(0, 4096):
         pass
     os._exit(3)

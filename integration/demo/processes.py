@@ -1,7 +1,8 @@
 """Finds and kills exactly the processes that the demo started, and proves that none is left.
 
-Every child has a tag in its environment, and its own children inherit it. So this finds a process
-even if its parent is dead, and never takes a stranger's process. It reads /proc, so it needs Linux.
+Every child has a tag in its environment, and its own children inherit the tag. So `find` finds a
+process even if its parent is dead, and never takes another program's process. It reads /proc, so it
+needs Linux.
 """
 
 from __future__ import annotations
@@ -43,7 +44,7 @@ def find(value: str, name: str = TAG) -> list[Process]:
             stat = (entry / "stat").read_text().rpartition(")")[2].split()
             command = (entry / "cmdline").read_bytes().split(b"\0")
         except (FileNotFoundError, ProcessLookupError, PermissionError):
-            continue  # it has ended meanwhile, or it belongs to another user
+            continue  # the process has ended, or it belongs to another user
         if stat[0] not in ("Z", "X"):
             found.append(Process(pid=int(entry.name), role=_role(command), started=int(stat[19])))
     return found
@@ -59,7 +60,7 @@ def _role(command: list[bytes]) -> str:
 
 
 def kill(processes: Iterable[Process]) -> None:
-    """Send SIGKILL to each. A process that has ended meanwhile is fine."""
+    """Send SIGKILL to each process. It may have ended already."""
     for process in processes:
         try:
             os.kill(process.pid, signal.SIGKILL)
@@ -70,7 +71,7 @@ def kill(processes: Iterable[Process]) -> None:
 def end_all(value: str, *, timeout_s: float) -> None:
     """Kill processes with the tag `value` until there is none.
 
-    One pass may not do: a process may start another while it dies.
+    One pass may not be enough: a process may start another while it dies.
 
     Raises:
         TimeoutError: a process is still there after `timeout_s` seconds.
@@ -88,7 +89,7 @@ def end_all(value: str, *, timeout_s: float) -> None:
 
 
 def wait_until(condition: Callable[[], bool], *, timeout_s: float, every_s: float = 0.02) -> bool:
-    """Return True as soon as `condition` holds; False if it does not within `timeout_s` seconds."""
+    """Return True as soon as `condition` holds, or False after `timeout_s` seconds."""
     deadline = time.monotonic() + timeout_s
     while not condition():
         if time.monotonic() > deadline:

@@ -20,7 +20,7 @@ class Job:
 
     name: str
     title: str  # for people
-    feeds: tuple[str, ...]  # what it reads
+    feeds: tuple[str, ...]  # the names of its inputs
     event_time: str  # the output column that tells the marker from real rows
     build: Builder  # (reader of a feed by name, watermark delay, streaming?) -> result
 
@@ -124,7 +124,7 @@ def stream_reader(spark: SparkSession, feeds: Feeds) -> Reader:
 
 
 def batch_reader(spark: SparkSession, feeds: Feeds) -> Reader:
-    """Return a reader that reads a whole feed, with the marker. `without_marker` removes that."""
+    """Return a reader that reads a whole feed, with markers. `without_marker` removes them."""
     return lambda feed: spark.read.parquet(feeds.folder(feed))
 
 

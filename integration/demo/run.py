@@ -173,7 +173,7 @@ def result_of(
 
 
 def judge(result: dict[str, Any], kills_due: int) -> list[str]:
-    """Return what did not hold, in words; empty if all was equal."""
+    """Return the faults of a result, in words."""
     wrong = []
     for name, job in result["jobs"].items():
         if job["differences"]:
@@ -303,7 +303,7 @@ def conclude_snapshots(screen: Screen, jobs: dict[str, Any]) -> None:
 
 
 def run(screen: Screen, options: argparse.Namespace, work: Path, tag: str) -> dict[str, Any]:
-    """Run the whole demo. Return its result; `wrong` says in words what did not hold.
+    """Run the whole demo. Return its result. `wrong` lists the faults in words.
 
     Raises:
         DemoFailed, data.DataMissing: the demo cannot run to its end.

@@ -15,7 +15,7 @@ class Screen:
     Uses colours and the live line only if `out` is a terminal.
     """
 
-    # Without a terminal a status line is an ordinary line. So it comes seldom.
+    # Without a terminal a status line is an ordinary line. So it is rare.
     QUIET_S = 5.0
     LIVE_S = 0.1
 
@@ -40,11 +40,11 @@ class Screen:
         self.out.flush()
 
     def stamped(self, text: str, *, style: str = "") -> None:
-        """Write one line with the seconds since the start before it."""
+        """Write one line, after the seconds since the start."""
         self.line(f"[{self.elapsed_s:5.1f} s] {text}", style=style)
 
     def status(self, text: str) -> None:
-        """Show `text` as the present state. Drops it if the last one is too fresh."""
+        """Show `text` as the present state, unless the last text is too fresh."""
         now = time.monotonic()
         if now - self._status_at < (self.LIVE_S if self.tty else self.QUIET_S):
             return
@@ -55,7 +55,7 @@ class Screen:
             self.stamped(text)
 
     def live(self, text: str) -> None:
-        """Show `text` in the live line. Does nothing if there is none."""
+        """Show `text` in the live line. Without a terminal, do nothing."""
         if not self.tty:
             return
         text = f"[{self.elapsed_s:5.1f} s] {text}"
@@ -84,7 +84,7 @@ class Screen:
 
 
 def human_bytes(count: int) -> str:
-    """Return `count` bytes with a unit that keeps it short: `512 B`, `3.4 MB`."""
+    """Return `count` bytes with a unit that keeps the text short: `512 B`, `3.4 MB`."""
     if count < 1000:
         return f"{count} B"
     value = float(count)

@@ -33,7 +33,7 @@ def open_session(*, provider: str, work: Path, streaming: bool = True) -> SparkS
         "spark.sql.session.timeZone": "UTC",
         "spark.sql.shuffle.partitions": str(PARTITIONS),
         "spark.sql.adaptive.coalescePartitions.enabled": "true",
-        # A run of minutes then has as many snapshots and as much clean-up as hours in production.
+        # With these a run of minutes has as many snapshots and collections as hours in production.
         STATE + "maintenanceInterval": "2s",
         STATE + "minDeltasForSnapshot": "5",
         "spark.sql.streaming.minBatchesToRetain": "10",
