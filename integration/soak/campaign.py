@@ -27,7 +27,7 @@ PARTITIONS = 3
 STORES = PARTITIONS * (4 + 1 + 1)  # a join has four stores
 STUCK_S = 240.0
 MAX_FAILURES = 5
-# After this time a new file comes even if no query moves. So what blocks them meets new input.
+# After this time a new file comes even if no query moves. New input may unblock a query.
 SLOW_FEED_S = 10.0
 HEAP = "480m"
 SETTINGS = {
@@ -39,7 +39,7 @@ SETTINGS = {
     STATE + "millpond.gc.graceMs": "5000",
     STATE + "millpond.gc.intervalMs": "2000",
     STATE + "millpond.memory.budget": "32m",
-    # Spark tries a paused executor's tasks elsewhere, and the first attempts come back late.
+    # Spark runs a paused executor's tasks elsewhere too. The first attempts come back late.
     "spark.speculation": "true",
     "spark.speculation.interval": "200ms",
     "spark.speculation.multiplier": "4",
@@ -108,11 +108,11 @@ class Campaign:
     # ---- the driver
 
     def launch(self, *, to_end: bool = False) -> Application:
-        """Start a driver, and the queries where their Spark checkpoints say."""
+        """Start a driver. Its queries go on from their Spark checkpoints."""
         self.tally.lives += 1
         life = self.work / f"life-{self.tally.lives}"
-        # The heap has its full size from the start, and all its pages are touched. So if the
-        # resident set grows, it is memory outside of the heap.
+        # The heap has its full size from the start, and Java touches all its pages. So growth of
+        # the resident set is memory outside of the heap.
         options = f"{LIGHT} -Djava.io.tmpdir={self.cluster.scratch} -Xms{HEAP} -XX:+AlwaysPreTouch"
         self.application = app = Application(
             self.cluster,
@@ -141,7 +141,7 @@ class Campaign:
             )
 
     def restart_queries(self) -> None:
-        """Stop and start all queries in the same driver. It closes and restores every store."""
+        """Stop and start all queries in the same driver. Spark closes and restores every store."""
         assert self.application is not None
         for name in QUERIES:
             self.application.call("stop", name=name, seconds=STUCK_S)
@@ -217,7 +217,7 @@ class Campaign:
         return waited_s >= self.feed_s and (moved or waited_s > SLOW_FEED_S)
 
     def look(self) -> None:
-        """Note progress. Raises: AssertionError: no query got on for `STUCK_S`."""
+        """Note progress. Raises: AssertionError: no query did a batch for `STUCK_S` seconds."""
         done = {
             name: len(os.listdir(out)) if (out := self.home / "out" / name).is_dir() else 0
             for name in QUERIES
@@ -225,10 +225,10 @@ class Campaign:
         now = time.monotonic()
         if done != self._done:
             self._done, self._progress_at = done, now
-        assert now - self._progress_at < STUCK_S, f"no query got on for {STUCK_S:.0f} s"
+        assert now - self._progress_at < STUCK_S, f"no query did a batch for {STUCK_S:.0f} s"
 
     def check(self) -> None:
-        """Note queries that failed, and give them another driver, as a supervisor would."""
+        """Note failed queries, and stop their driver. `run` starts another, like a supervisor."""
         app, now = self.application, time.monotonic()
         if (
             app is None
@@ -273,7 +273,7 @@ class Campaign:
     def hurt(self, fault: str, victim: Executor | None = None) -> bool:
         """Do one fault to the driver, to an executor, or to an executor's agent.
 
-        victim: the executor; None: one by chance. Return False if there is none now.
+        victim: the executor; None: one by chance. Return False if no executor runs now.
         """
         executors = self.cluster.executors() if victim is None else [victim]
         if fault != "driver killed":

@@ -12,8 +12,8 @@ from dataclasses import asdict, dataclass
 from pathlib import Path
 
 # How much one process may grow between the first and the last measurements of the steady part. The
-# executors' heap has its full size from the start (-Xms = -Xmx, touched). So if the RSS grows, it
-# is memory outside of the heap.
+# executors' heap has its full size from the start (-Xms = -Xmx, touched). So growth of the RSS is
+# memory outside of the heap.
 EXECUTOR_BOUNDS = {"rss_kb": 64 * 1024, "files": 16, "threads": 12}
 AGENT_BOUNDS = {"rss_kb": 12 * 1024, "files": 8, "threads": 6}
 # An executor has all files of its local RocksDBs open. A store's tier has up to 8 new files, the
@@ -26,7 +26,7 @@ _LOCAL = re.compile(r"/millpond-[0-9a-f-]{36}/.*/g\d+/")
 class Held:
     """What one process holds.
 
-    Resident memory in KiB, open files without those of local RocksDBs, those, threads.
+    `files` leaves out the open files of local RocksDBs. `local_files` counts them.
     """
 
     rss_kb: int
@@ -56,13 +56,13 @@ def _target(descriptor: Path) -> str:
     try:
         return os.readlink(descriptor)
     except FileNotFoundError:
-        return ""  # the process has closed it meanwhile
+        return ""  # the process closed the file meanwhile
 
 
 def collect_garbage(pid: int) -> bool:
-    """Make a JVM collect garbage, classes included. What remains is in use.
+    """Make a JVM collect garbage, classes included. The rest of its memory is in use.
 
-    Return False if there is no jcmd.
+    Return False without jcmd.
     """
     jcmd = shutil.which("jcmd")
     if jcmd is None:
@@ -76,7 +76,7 @@ def collect_garbage(pid: int) -> bool:
 
 
 def median(samples: Sequence[Held]) -> Held:
-    """Return the median of each number. So a snapshot or a pause in one sample does not count."""
+    """Return the median of each number. A snapshot or a pause in one sample does not count."""
     return Held(
         **{
             name: round(statistics.median(asdict(s)[name] for s in samples))
@@ -98,7 +98,7 @@ def leaks(who: str, before: Held, after: Held, bounds: dict[str, int]) -> list[s
 def folder_size(folder: Path) -> tuple[int, int]:
     """Return the number of files below a folder, and their bytes.
 
-    A file that somebody deletes meanwhile does not count.
+    A file that a query deletes meanwhile does not count.
     """
     files = bytes_ = 0
     for path in folder.rglob("*"):

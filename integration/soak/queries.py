@@ -1,8 +1,8 @@
-"""The three queries of the soak, and the same as a batch computation in plain Python.
+"""The three queries of the soak, and the same computations as a batch in plain Python.
 
-The state of each query has a bound. Rows are `streams.EVENTS`: key, event time, value. File n holds
+The state of each query has a bound. Rows are `cases.EVENTS`: key, event time, value. File n holds
 event times from `STEP_S * n - DISORDER_S` on, so no row is later than the watermark. So every query
-has one right result, wherever its micro-batches begin and end.
+has one right result. It does not depend on where micro-batches begin and end.
 """
 
 from __future__ import annotations
@@ -38,7 +38,7 @@ Event = tuple[str, float, int]  # key, event time in s, value
 
 
 def file_rows(seed: int, side: str, number: int) -> list[Event]:
-    """Return the rows of file `number` of the input `side`. They are always the same."""
+    """Return the rows of file `number` of the input `side`, the same in each call."""
     rng = random.Random(f"{seed}-{side}-{number}")
     begin = STEP_S * number - DISORDER_S
     return [
@@ -185,7 +185,7 @@ def expect_sessions(left: Sequence[Event]) -> Counter[Row]:
     for k, rows in by_key.items():
         run: list[tuple[int, int]] = []
         for row in sorted(rows):
-            # The query's gap has half a millisecond more. Rows have whole milliseconds, so no two
+            # The query's gap is half a millisecond longer. Rows have whole milliseconds, so no two
             # rows are exactly one gap apart.
             if run and row[0] > run[-1][0] + GAP_S * 1000:
                 out[_session(k, run)] += 1

@@ -2,9 +2,9 @@
 
 Run it by `python -m integration.soak.run --minutes 30`, or `make soak`. In the first part (60 % of
 the time) it kills and pauses drivers, executors and agents at random. In the second part it lets
-one executor and its agent live: it pauses them, restarts their queries, and hurts all others as
-before. It measures what those two processes hold after a warm-up and at the end. The exit code is 0
-if nothing leaked, and if every row is equal to the batch computation.
+one executor and its agent live. It pauses these two, restarts the queries, and kills other
+executors and agents. It measures what these two processes hold after a warm-up and at the end. The
+exit code is 0 if nothing leaked, and if every row is equal to the batch computation.
 """
 
 from __future__ import annotations
@@ -65,7 +65,7 @@ def parse(arguments: list[str] | None) -> argparse.Namespace:
 
 
 class Steady:
-    """The second part: watches one executor and its agent, which nobody kills."""
+    """The second part: watches one executor and its agent. The soak does not kill them."""
 
     def __init__(self, campaign: Campaign) -> None:
         self.campaign = campaign
@@ -75,7 +75,7 @@ class Steady:
         self.began = time.monotonic()
 
     def _choose(self) -> Executor:
-        """Return an executor with an agent. After a kill it takes a while until there is one."""
+        """Return an executor with an agent. After a kill, wait until an executor has one."""
         deadline = time.monotonic() + 120
         while True:
             found = [e for e in self.campaign.cluster.executors() if e.agent]
@@ -90,7 +90,7 @@ class Steady:
     def measure(self, count: int) -> dict[str, Held]:
         """Return the median of `count` measurements, one a second, while the queries run.
 
-        Garbage is collected before.
+        The executor collects its garbage before.
         """
         measure.collect_garbage(self.survivor.pid)
         found: dict[str, list[Held]] = {"executor": [], "agent": []}
@@ -98,7 +98,7 @@ class Steady:
         def sample() -> None:
             for who, pid in self.pids().items():
                 now = measure.held(pid)
-                assert now is not None, f"the {who} that was to live has ended"
+                assert now is not None, f"the {who} should live, but it has ended"
                 found[who].append(now)
 
         self.campaign.run(1.0 * count, sample=sample)
@@ -107,7 +107,7 @@ class Steady:
     def sample(self) -> None:
         """Append one line to the trace."""
         now = {who: measure.held(pid) for who, pid in self.pids().items()}
-        assert all(now.values()), f"a process that was to live has ended: {now}"
+        assert all(now.values()), f"a process should live, but it has ended: {now}"
         at_s = round(time.monotonic() - self.began, 1)
         self.trace.append(
             {"s": at_s, **{who: asdict(h) for who, h in now.items() if h is not None}}
@@ -136,7 +136,7 @@ class Steady:
 
 
 def differences(campaign: Campaign) -> dict[str, dict[str, Any]]:
-    """Compare the rows of each query with those of the batch computation."""
+    """Compare the rows of each query with the batch computation's rows."""
     found = {}
     for name, expected in campaign.expected().items():
         written = campaign.results(name)
@@ -156,7 +156,7 @@ def _first(rows: Counter[Row]) -> list[Row]:
 
 
 def soak(options: argparse.Namespace, work: Path) -> dict[str, Any]:
-    """Run the soak. Return its result; `wrong` says in words what is wrong."""
+    """Run the soak. Return its result. `wrong` lists the faults in words."""
     begun = time.monotonic()
 
     def say(text: str) -> None:
@@ -180,7 +180,7 @@ def soak(options: argparse.Namespace, work: Path) -> dict[str, Any]:
                 campaign.run(2.0, fault_s=1.5, faults=faults)
         else:
             campaign.run(options.minutes * 60 * CHAOS_SHARE, fault_s=12.0)
-            # Until the last victim is back, has opened its stores, and has compiled its code.
+            # In this time the last victim comes back, opens its stores, and compiles its code.
             campaign.run(60.0)
         steady = Steady(campaign)
         if not options.short:
@@ -194,7 +194,7 @@ def soak(options: argparse.Namespace, work: Path) -> dict[str, Any]:
             campaign.run(2.0)
         else:
             steady.run(options.minutes * 60 * (1 - CHAOS_SHARE), fault_s=15.0)
-            # Until no process is paused or missing.
+            # After this time no process is paused or missing.
             campaign.run(30.0)
         after = steady.measure(2 if options.short else 12)
         processes_after = roles(cluster)
@@ -260,7 +260,7 @@ def soak(options: argparse.Namespace, work: Path) -> dict[str, Any]:
 
 
 def roles(cluster: Cluster) -> dict[str, int]:
-    """Return how many processes of each kind there are."""
+    """Return the number of processes of each kind."""
     kinds = {
         "master": "deploy.master.Master",
         "worker": "deploy.worker.Worker",
@@ -277,7 +277,7 @@ def roles(cluster: Cluster) -> dict[str, int]:
 
 
 def commit() -> str:
-    """Return the tested commit, with a + if files have changed since."""
+    """Return the tested commit, with a + if files changed since."""
     repository = Path(__file__).resolve().parents[2]
     done = subprocess.run(
         ["git", "describe", "--always", "--dirty=+", "--abbrev=12"],
