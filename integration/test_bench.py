@@ -1,6 +1,6 @@
-"""The benchmark works and writes what it says: a smoke run at tiny size.
+"""A smoke run of the benchmark at tiny size: it works, and its results are complete.
 
-Nothing here looks at how long anything took.
+No test here judges a duration.
 """
 
 from __future__ import annotations
@@ -27,7 +27,7 @@ def _run(*arguments: str) -> subprocess.CompletedProcess[str]:
 
 @pytest.fixture(scope="module")
 def quick(tmp_path_factory: pytest.TempPathFactory) -> tuple[dict[str, Any], str]:
-    """Results and stdout of one smoke run: Millpond and the baseline."""
+    """Return results and stdout of one smoke run of Millpond and the baseline."""
     out = tmp_path_factory.mktemp("bench") / "results" / "quick.json"
     names = ["--contenders", ",".join(_CONTENDERS), "--scenarios", "aggregation"]
     done = _run(

@@ -1,4 +1,4 @@
-"""A job that is started warm gives, batch for batch, what one gives that began with the history."""
+"""A job with bootstrapped state gives the same batches as a job that read the history itself."""
 
 from __future__ import annotations
 
@@ -40,7 +40,7 @@ _ON_MILLPOND = {_PROVIDER: MILLPOND}
 
 
 def _cases() -> list[str]:
-    """With MILLPOND_SHAPES=all every shape that Spark runs."""
+    """Return the shapes to test. With MILLPOND_SHAPES=all: every shape that Spark runs."""
     if EVERYTHING:
         return [case.name for case in SHAPES if not case.refused and case.later is None]
     return ["agg-window-append"]
@@ -78,22 +78,22 @@ def _history(spark: SparkSession, inputs: Sequence[Input]) -> dict[int, DataFram
 
 def _whole_and_alone(checkpoint: Path) -> None:
     assert verify(open_storage(str(checkpoint)), "x").problems == []
-    assert os.listdir(checkpoint.parent) == [checkpoint.name], "nothing is left beside it"
+    assert os.listdir(checkpoint.parent) == [checkpoint.name], "files are left beside it"
 
 
 @pytest.mark.parametrize("name", _cases())
 def test_as_if_it_had_begun_with_the_history(
     spark: SparkSession, tmp_path: Path, name: str
 ) -> None:
-    """The first file of each input is the history; the others are read by the job."""
+    """The first file of each input is the history. The job reads the other files."""
     case = named(name)
     readings = 2 if name == "join-with-itself-v4" else 1  # of one source
     if readings > 1:
         case = replace(case, inputs=case.inputs[:1])
     whole, warm = Run(tmp_path / "whole"), Run(tmp_path / "of" / "warm")
     inputs, live = _inputs(case, tmp_path / "all"), _inputs(case, tmp_path / "live")
-    # Started anew after the history, as the warm job is: of several watermarks Spark remembers only
-    # the least.
+    # The whole job restarts after the history, as the warm job does. At a restart Spark remembers
+    # only the least of several watermarks.
     for files, conf in (
         (slice(0, 1), _conf(case) | NO_EMPTY_BATCHES),
         (slice(1, None), _conf(case)),
@@ -118,7 +118,7 @@ def test_as_if_it_had_begun_with_the_history(
         start(spark, _build(spark, case, live), warm, output_mode=case.mode, conf=_conf(case)), warm
     )
     after = {batch: rows for batch, rows in whole.rows.items() if batch > 0}
-    assert any(after.values()), "nothing came after the history: it proves nothing"
+    assert any(after.values()), "no rows came after the history, so the test proves nothing"
     assert warm.rows == after
     if not case.random_keys:
         assert warm.state == {batch: state for batch, state in whole.state.items() if batch > 0}
@@ -136,7 +136,7 @@ seen.writeStream.queryName("seen").format("parquet").option("checkpointLocation"
 def test_live_input_goes_on_after_the_offsets(
     spark: SparkSession, tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    """By the command, from a script; the history has a narrower type and a column more."""
+    """The command runs it, from a script. The history has a narrower type and one more column."""
     (tmp_path / "job.py").write_text(_JOB.replace("{out!r}", repr(str(tmp_path / "out"))))
     history = spark.range(20).selectExpr(
         "id AS nobody_asked", "CAST(id AS INT) AS value", "TIMESTAMP '1970-01-01' AS timestamp"
@@ -147,7 +147,7 @@ def test_live_input_goes_on_after_the_offsets(
     )
     seen = numbers.withColumn("k", numbers.value % 30).dropDuplicates(["k"])
     whole, warm = Run(tmp_path / "whole"), Run(tmp_path / "of" / "warm")
-    for _ in range(3):  # a batch each
+    for _ in range(3):  # each run does one batch
         finish(start(spark, seen, whole, output_mode="append", conf=_ON_MILLPOND), whole)
     offset = json.loads((whole.checkpoint / "offsets/0").read_text().split("\n")[2])
     (tmp_path / "offsets.json").write_text(json.dumps({"0": offset}))
@@ -181,7 +181,7 @@ def test_live_input_goes_on_after_the_offsets(
 
 
 def test_state_in_place_of_what_the_rows_made(spark: SparkSession, tmp_path: Path) -> None:
-    """One state variable of several, given as rows; the others as the history makes them."""
+    """Rows give one state variable of several. The history makes the others."""
     case = named("pandas-event-time")
     inputs, live = _inputs(case, tmp_path / "all"), _inputs(case, tmp_path / "live")
     _add(inputs, case, slice(0, 1))
@@ -232,7 +232,7 @@ def test_bad_input_leaves_nothing(spark: SparkSession, tmp_path: Path) -> None:
         assert [
             text for text in expected if text not in f"{caught.value} {caught.value.hint}"
         ] == []
-        assert not target.parent.exists(), "nothing is written"
+        assert not target.parent.exists(), "a refused call wrote something"
 
     refused("nothing to begin with")
     with settings(spark, _ON_MILLPOND), pytest.raises(MillpondError) as caught:
@@ -260,7 +260,7 @@ def test_bad_input_leaves_nothing(spark: SparkSession, tmp_path: Path) -> None:
     refused("is null", offsets={0: None})
     refused("columns key and value", state=pa.table({"key": [1]}))
     refused("no state is given", rows=rows, operator=0)
-    # what only the batch shows
+    # Only the batch shows these errors.
     refused("ZeroDivisionError", job=clicks.groupBy(fails("k")).count(), rows=rows)
     refused(
         "no column family 'other'", rows=rows, state={"other": pa.table({"key": [], "value": []})}
@@ -286,8 +286,9 @@ def test_bad_input_leaves_nothing(spark: SparkSession, tmp_path: Path) -> None:
 
 @pytest.mark.skipif(not EVERYTHING, reason="a JVM each time: with MILLPOND_SHAPES=all")
 def test_killed_at_any_moment(tmp_path: Path) -> None:
-    """Killed with its JVM, it leaves nothing at the target, or all; the next one succeeds, and
-    leaves nothing beside it.
+    """A kill leaves nothing at the target, or a complete target. The next run succeeds.
+
+    The next run leaves nothing beside the target.
     """
     (tmp_path / "job.py").write_text(_JOB.replace("{out!r}", repr(str(tmp_path / "out"))))
     (tmp_path / "offsets.json").write_text('{"0": {"offset": 20, "timestamp": 1}}')
@@ -315,7 +316,7 @@ def test_killed_at_any_moment(tmp_path: Path) -> None:
         left += any(target.parent.glob(".warm.staging-*")) if target.parent.exists() else 0
         if target.exists() or ended:
             break
-    assert left, "never in the middle: it proves nothing"
+    assert left, "no kill came in the middle, so the test proves nothing"
     if target.exists():
         assert verify(open_storage(str(target)), "x").problems == []
         shutil.rmtree(target)

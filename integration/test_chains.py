@@ -1,7 +1,7 @@
-"""Chains of commands, in random order, with real queries between them: see `integration/chains.py`.
+"""Chains of random commands, with real queries between them. `integration/chains.py` has them.
 
-`make chains CHAINS=500 FIRST=1` plays others than those here. A failure names its seed: `make
-chains CHAINS=1 FIRST=<seed>`.
+`make chains CHAINS=500 FIRST=1` plays more of them. A failure names its seed:
+`make chains CHAINS=1 FIRST=<seed>` plays it again.
 """
 
 from __future__ import annotations
@@ -31,5 +31,5 @@ def test_nothing_is_lost_over_a_chain(spark: SparkSession, tmp_path: Path, seed:
     except BaseException as e:
         e.add_note("the chain: " + "; ".join(chain.trace))
         raise
-    # No disk holds 500 chains. Maintenance of stores that are still loaded may write meanwhile.
+    # No disk holds 500 chains. Errors are ignored: maintenance of loaded stores may still write.
     shutil.rmtree(tmp_path, ignore_errors=True)

@@ -1,4 +1,4 @@
-"""A query that is started again with a setting of another Spark checkpoint format."""
+"""A query that restarts with a setting of another Spark checkpoint format."""
 
 from __future__ import annotations
 
@@ -27,8 +27,10 @@ _KEYS = 6
 def test_a_query_keeps_its_checkpoint_format(
     spark: SparkSession, tmp_path: Path, begun: int, asked: int
 ) -> None:
-    """Spark 4.3 takes it from the commit log. Spark 4.2 takes it from the session: the batch is
-    refused before anything of it is committed, and the query goes on in its own format.
+    """Spark 4.3 takes the format from the commit log. Spark 4.2 takes it from the session.
+
+    With Spark 4.2 Millpond refuses the batch before it commits anything. The query then goes on in
+    its own format.
     """
     source = Input(tmp_path / "input", pa.schema([("k", pa.int32())]))
     run = Run(tmp_path / "query")

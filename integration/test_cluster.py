@@ -1,9 +1,7 @@
-"""More than one executor: a standalone cluster of a master and two workers, on which executors and
-agents are killed, paused and late.
+"""A standalone cluster of a master and two workers. Tests kill, pause and delay its processes.
 
-One cluster and one driver serve all tests; each test has queries of its own. What the queries write
-must be the batch computation over their input, whatever happened, and what is left on storage must
-be whole.
+One cluster and one driver serve all tests. Each test has its own queries. Their output must always
+equal the batch computation over their input. The state on storage must be complete.
 """
 
 from __future__ import annotations
@@ -41,7 +39,7 @@ pytestmark = [
     ),
 ]
 PARTITIONS = 4  # more than cores
-FILES = 4  # a round: so many map tasks that both executors have some
+FILES = 4  # of one round: enough map tasks for both executors
 WAIT_S = 120
 SETTINGS = {
     "spark.sql.shuffle.partitions": str(PARTITIONS),
@@ -52,7 +50,7 @@ SETTINGS = {
     "spark.speculation.quantile": "0.5",
     "spark.speculation.minTaskRuntime": "1s",
     "spark.speculation.efficiency.enabled": "false",
-    # what a stopped executor holds of a shuffle is computed again soon
+    # Spark soon computes the shuffle blocks of a stopped executor again.
     "spark.shuffle.io.connectionTimeout": "6s",
     "spark.shuffle.io.maxRetries": "0",
     STATE + "maintenanceInterval": "300ms",
@@ -61,7 +59,7 @@ SETTINGS = {
 
 
 class Query:
-    """A query of a test: its input, and what it must have written."""
+    """A query of a test: its input, and its expected output."""
 
     def __init__(
         self, app: Application, work: Path, name: str, *, format_: int, kind: str = "count"
@@ -76,7 +74,7 @@ class Query:
         self.start()
 
     def start(self) -> None:
-        """Start it where its Spark checkpoint says."""
+        """Start the query. It goes on from its Spark checkpoint."""
         arguments: dict[str, Any] = {
             "input": str(self.inputs[0].directory),
             "other": str(self.inputs[1].directory),
@@ -88,11 +86,11 @@ class Query:
         )
 
     def stop(self) -> None:
-        """Stop it; raises what it failed with."""
+        """Stop the query. Raise its error."""
         self.app.call("stop", name=self.name, seconds=WAIT_S)
 
     def feed(self, rounds: int = 1) -> None:
-        """More input."""
+        """Add input."""
         for _ in range(rounds * FILES):
             for side in range(2 if self.kind == "join" else 1):
                 at_s = len(self.rows[side]) / 10
@@ -106,7 +104,7 @@ class Query:
                 self.inputs[side].add(rows)
 
     def written(self) -> Counter[tuple[Any, ...]]:
-        """The result as the batches wrote it."""
+        """Return the result that the batches wrote."""
         parts = sorted(
             (self.app.home / "out" / self.name).glob("[0-9]*.json"), key=lambda p: int(p.stem)
         )
@@ -119,12 +117,12 @@ class Query:
         return Counter({row[0]: row for batch in batches for row in batch}.values())
 
     def noted(self) -> bool:
-        """Whether the last batch that was written is in Spark's commit log."""
+        """Return whether Spark's commit log has the last written batch."""
         last = max(int(p.stem) for p in (self.app.home / "out" / self.name).glob("[0-9]*.json"))
         return (self.checkpoint / "commits" / str(last)).exists()
 
     def expected(self) -> Counter[tuple[Any, ...]]:
-        """The result as a batch computation over all input."""
+        """Return the result of a batch computation over all input."""
         left, right = self.rows
         if self.kind == "join":
             return Counter(
@@ -140,9 +138,9 @@ class Query:
         return Counter((k, n, sums[k]) for k, n in counts.items())
 
     def settle(self) -> None:
-        """Wait until all input so far has come out, exactly, and Spark has noted the batch as done.
+        """Wait until the output equals the expected output, and Spark's commit log has the batch.
 
-        Raises: AssertionError: it failed, or does not come.
+        Raises: AssertionError: the query failed, or is too late.
         """
         wanted = self.expected()
         try:
@@ -157,7 +155,7 @@ class Query:
             raise AssertionError(f"{self.name}: {failed or difference[:6]}") from None
 
     def check(self) -> None:
-        """At the end: the result, after a restart too, and what is on storage."""
+        """Check the result, again after a restart, and the files on storage. Stop the query."""
         self.settle()
         self.stop()
         self.feed()
@@ -171,7 +169,7 @@ class Query:
         assert checked.changelogs > 0 and checked.snapshots > 0
 
     def files(self, partition: int) -> StoreFiles:
-        """What is on storage of a partition's store now."""
+        """Return the present files of a partition's store."""
         files = StoreFiles(LocalStorage(str(self.checkpoint)), StoreId(0, partition), self.format)
         files.refresh()
         return files
@@ -184,7 +182,7 @@ def gate(tmp_path_factory: pytest.TempPathFactory) -> Gate:
 
 @pytest.fixture(scope="module")
 def app(tmp_path_factory: pytest.TempPathFactory, gate: Gate) -> Iterator[Application]:
-    """The cluster, and one driver on it whose agents can be held."""
+    """Return one driver on the cluster. The gate can hold its agents."""
     work = tmp_path_factory.mktemp("cluster")
     with Cluster(work / "cluster") as cluster:
         own = {STATE + "millpond.agent.python": str(gate.interpreter)}
@@ -201,7 +199,7 @@ def app(tmp_path_factory: pytest.TempPathFactory, gate: Gate) -> Iterator[Applic
 
 @pytest.fixture
 def new_query(app: Application, tmp_path: Path) -> Iterator[Callable[..., Query]]:
-    """Makes queries, and stops those that a failed test left running; nothing is left paused."""
+    """Return a function that makes queries. At the end resume paused processes, drop queries."""
     made: list[Query] = []
 
     def make(name: str, **arguments: Any) -> Query:
@@ -218,9 +216,7 @@ def new_query(app: Application, tmp_path: Path) -> Iterator[Callable[..., Query]
 
 
 def two_executors(query: Query, *, other_than: int = 0) -> list[Executor]:
-    """Go on with the query until two executors without the pid `other_than` have opened stores,
-    and thus have agents.
-    """
+    """Feed the query until two executors have agents. The pid `other_than` does not count."""
     deadline = time.monotonic() + WAIT_S
     while True:
         found = query.app.cluster.executors()
@@ -236,7 +232,7 @@ def two_executors(query: Query, *, other_than: int = 0) -> list[Executor]:
 
 
 def opened(app: Application) -> dict[str, list[tuple[int, int]]]:
-    """(partition, version) of the stores that each executor opened, in order, by executor id."""
+    """Return (partition, version) of the stores that each executor opened, by executor id."""
     line = re.compile(r"store opened store=0/(\d+) version=(\d+)")
     return {
         id_: [(int(p), int(v)) for p, v in line.findall(text)]
@@ -245,9 +241,7 @@ def opened(app: Application) -> dict[str, list[tuple[int, int]]]:
 
 
 def test_state_moves_between_executors(app: Application, new_query: Callable[..., Query]) -> None:
-    """An executor is removed and another one comes: what the first one held is loaded by others,
-    at the version it had.
-    """
+    """An executor ends and another one comes. Others load its stores, at newer versions."""
     queries = [new_query(f"moves-{format_}", format_=format_) for format_ in (1, 2)]
     for query in queries:
         query.feed(3)
@@ -255,7 +249,7 @@ def test_state_moves_between_executors(app: Application, new_query: Callable[...
         query.settle()
     executors = two_executors(queries[0])
     before = opened(app)
-    # of a partition that was opened at the highest version there, it holds the store
+    # The executor that opened a partition at its highest version holds the store.
     newest = {
         p: max(v for stores in before.values() for q, v in stores if q == p)
         for p in range(PARTITIONS)
@@ -294,8 +288,9 @@ def test_an_executor_is_killed_in_the_middle_of_a_commit(
     format_: int,
     store: str,
 ) -> None:
-    """kill -9 with the changelog written and not published: of a join, two of its four stores
-    have committed already.
+    """A kill -9 comes when the changelog is written and not published.
+
+    Two of the join's four stores have committed then.
     """
     query = new_query(f"killed-{kind}", format_=format_, kind=kind)
     query.feed()
@@ -316,7 +311,7 @@ def test_an_executor_is_killed_in_the_middle_of_a_commit(
 def test_an_agent_is_killed_in_the_middle_of_a_commit(
     app: Application, gate: Gate, new_query: Callable[..., Query], format_: int
 ) -> None:
-    """The shim starts another agent and asks again: the executor goes on."""
+    """The shim starts another agent and asks again. The executor goes on."""
     query = new_query(f"agent-{format_}", format_=format_)
     query.settle()
     held = gate.hold(query.name, 2)
@@ -332,7 +327,7 @@ def test_an_agent_is_killed_in_the_middle_of_a_commit(
 def test_the_local_files_are_wiped_between_batches(
     app: Application, new_query: Callable[..., Query]
 ) -> None:
-    """A cleaner deletes what executors keep locally: no result is wrong, and snapshots go on."""
+    """A cleaner deletes the executors' local files. No result is wrong, and snapshots go on."""
     queries = [new_query(f"wiped-{format_}", format_=format_) for format_ in (1, 2)]
     for query in queries:
         query.feed(3)
@@ -377,8 +372,9 @@ def test_the_local_files_are_wiped_between_batches(
 def test_a_straggler_comes_back_late(
     app: Application, gate: Gate, new_query: Callable[..., Query], format_: int
 ) -> None:
-    """An executor stops in the middle of a commit; the task is done elsewhere, the query goes
-    on; then that commit is published.
+    """An executor stops in the middle of a commit. Another one does the task, the query goes on.
+
+    Then the first executor publishes its commit.
     """
     query = new_query(f"straggler-{format_}", format_=format_)
     query.feed(3)
@@ -407,7 +403,7 @@ def test_a_straggler_comes_back_late(
             if v.version == late[0]
         )
 
-    # before the version is collected: nothing new is fed
+    # New input would let Millpond collect the version first.
     wait_until(landed, seconds=30, what="the late commit")
     query.feed(2)
     query.settle()
@@ -415,15 +411,16 @@ def test_a_straggler_comes_back_late(
 
 
 def test_speculation_beats_a_slow_task(app: Application, new_query: Callable[..., Query]) -> None:
-    """The first attempt of a task is slow, with its store open; a second one commits; the first
-    one is killed.
+    """The first attempt of a task is slow, with its store open. A second attempt commits.
+
+    Spark kills the first attempt.
     """
     query = new_query("slow", format_=2, kind="slow_count")
     query.settle()
     query.slow.touch()
     query.feed()
     wait_until(query.slow.with_suffix(".reached").exists, seconds=WAIT_S, what="the slow task")
-    query.settle()  # while it is slow
+    query.settle()  # while the first attempt is slow
     query.feed(2)
     query.settle()
     query.slow.unlink()

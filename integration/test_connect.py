@@ -1,6 +1,4 @@
-"""Spark Connect: a server that was started with the lines that `millpond conf` prints, and a
-client that knows nothing of Millpond.
-"""
+"""Spark Connect: a server with the settings that `millpond conf` prints, and a plain client."""
 
 from __future__ import annotations
 
@@ -38,7 +36,7 @@ _SETTINGS = [
 
 @pytest.fixture(scope="module")
 def remote(tmp_path_factory: pytest.TempPathFactory) -> Iterator[str]:
-    """The address of a server; it and its agents are gone afterwards."""
+    """Return the address of a server. At the end the server and its agents must end."""
     directory = tmp_path_factory.mktemp("connect")
     properties, log = directory / "spark.conf", directory / "server.log"
     logging = directory / "log4j2.properties"
@@ -91,7 +89,7 @@ def remote(tmp_path_factory: pytest.TempPathFactory) -> Iterator[str]:
 
 @pytest.fixture(scope="module")
 def results(remote: str, tmp_path_factory: pytest.TempPathFactory) -> tuple[dict[str, Any], Path]:
-    """What the client printed, and the directory of its checkpoints."""
+    """Return what the client printed, and the directory of its Spark checkpoints."""
     directory = tmp_path_factory.mktemp("checkpoints")
     command = [sys.executable, "-m", "integration.connect_client", remote, str(directory)]
     done = subprocess.run(command, cwd=REPO, capture_output=True, text=True, timeout=300)

@@ -1,9 +1,7 @@
-"""What Spark does to stores beside the straight way, each in both Spark checkpoint formats, over a
-failed batch and a restart.
+"""Rare ways in which Spark uses stores, over a failed batch and a restart.
 
-Snapshots that the coordinator forces, sinks that compute each batch twice, stores that are unloaded
-after every commit, tasks that run again: after their state was committed, and with state half
-written.
+The coordinator forces snapshots. A sink computes each batch twice. Spark unloads stores after every
+commit. Tasks run again: after they committed their state, and with half of it written.
 """
 
 from __future__ import annotations
@@ -26,7 +24,7 @@ from integration.jvm import MILLPOND, REPO, ROCKSDB
 from millpond.operations.inspect.verify import verify
 from millpond.storage.local import LocalStorage
 
-# All at once is quick.
+# The corner with all of it is quick.
 _CORNERS = [corner if corner.id == "all-2" else deep(corner) for corner in CORNERS]
 PROVIDER = MILLPOND if MILLPOND in providers_to_test() else ROCKSDB
 
@@ -35,7 +33,7 @@ PROVIDER = MILLPOND if MILLPOND in providers_to_test() else ROCKSDB
 def job(
     request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFactory
 ) -> Iterator[tuple[Path, dict[str, Any]]]:
-    """The corners of this run in one JVM: its folder, and what it reports."""
+    """Run the corners of this test run in one JVM. Return its folder and its report."""
     work = tmp_path_factory.mktemp("corners")
     ids = [corner.id for corner in asked_for(request, "corner")]
     path = os.pathsep.join(
@@ -54,7 +52,7 @@ def job(
 
 
 def _counts(files: int) -> list[list[Any]]:
-    """Key, number and sum of values of the first files."""
+    """Return key, number of values and their sum, over the first files."""
     counts: dict[str, list[int]] = defaultdict(lambda: [0, 0])
     for file in range(files):
         for row in rows_of(0, file):
@@ -89,8 +87,8 @@ def test_results_equal_the_batch_computation(
         expected = {k: s for k, _, s in _counts(batch + 1)}
         touched = {row["k"] for row in rows_of(0, batch)}
         assert dict(rows["sum"][str(batch)]) == {k: expected[k] for k in touched}
-    # every version that was ever committed can be read back, those of replaced attempts as they
-    # ended
+    # The state reader can read every committed version. Of a replaced attempt it reads the final
+    # one.
     assert {int(batch): found for batch, found in report["versions"].items()} == {
         b: _counts(b + 1) for b in range(FILES)
     }
@@ -98,12 +96,12 @@ def test_results_equal_the_batch_computation(
 
 @pytest.mark.parametrize("corner", _CORNERS, ids=lambda c: c.id)
 def test_it_was_that_corner(job: tuple[Path, dict[str, Any]], corner: Corner) -> None:
-    """The faults happened, the snapshots were taken, and nothing on storage is wrong afterwards."""
+    """The faults and the snapshots happened. The files on storage are right afterwards."""
     work, reports = job
     report = reports[corner.id]
     if corner.retry:
-        # one task of each query and batch, again for each action, and once more for the batch that
-        # failed in the sink
+        # One task fails for each query, batch and action. The batch that failed in the sink runs
+        # again.
         assert report["failures"]["committed"] >= 2 * (FILES + 1) * corner.actions
         assert report["failures"]["half"] >= FILES - FAILS_AT
     else:
@@ -111,11 +109,11 @@ def test_it_was_that_corner(job: tuple[Path, dict[str, Any]], corner: Corner) ->
     if PROVIDER != MILLPOND:
         return
     assert report["local"] == [], "closed stores left local files"
-    # where no maintenance ran, and where no store lived long enough for it to come round (Spark
-    # does not unload those of joins)
+    # No maintenance ran in "forced". In "unloaded" no store lives long enough for it, except the
+    # stores of joins: Spark does not unload those.
     least = {"forced": 2 * 3, "unloaded": 2 * 2}.get(corner.name, 0)
     assert report["manifests"] >= least, (
-        "no snapshot was taken at a commit, or when a store was unloaded"
+        "too few snapshots at commits, or when Spark unloaded stores"
     )
     for query in ("count", "join", "sum"):
         found = verify(LocalStorage(str(work / corner.id / query)), query)

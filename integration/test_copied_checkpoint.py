@@ -1,5 +1,6 @@
-"""A Spark checkpoint whose state is elsewhere, copied and moved: one query at a time writes to
-that state.
+"""Copies and moves of a Spark checkpoint whose state is elsewhere.
+
+Only one query at a time may write to that state.
 """
 
 from __future__ import annotations
@@ -28,9 +29,7 @@ URI = "spark.sql.streaming.stateStore.millpond.storage.uri"
 
 
 def start(spark: SparkSession, folder: Path, checkpoint: str) -> StreamingQuery:
-    """Start a count over all files of `folder`, one a batch, with its state below
-    `folder/states`.
-    """
+    """Start a count over all files of `folder`, one per batch. Its state is in `folder/states`."""
     with settings(spark, {PROVIDER: MILLPOND, URI: f"file:{folder}/states"}):
         rows = (
             spark.readStream.schema("k string")

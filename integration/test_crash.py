@@ -1,6 +1,4 @@
-"""kill -9 of the driver's JVM and of the agent, again and again: nothing is lost, nothing is
-left behind.
-"""
+"""Many kills -9 of the driver's JVM and of the agent. They lose nothing, and leave nothing."""
 
 from __future__ import annotations
 
@@ -44,7 +42,7 @@ def _rows(rng: random.Random, batch: int) -> list[dict[str, Any]]:
 
 
 class Job:
-    """One run of `crash_job.py`: reads what it says while it lives."""
+    """One run of `crash_job.py`. A thread reads its output."""
 
     def __init__(
         self, work: Path, checkpoint_format: int, provider_class: str, conf: Mapping[str, str]
@@ -86,7 +84,7 @@ class Job:
                 self.batches += 1
 
     def wait_for_batches(self, count: int) -> bool:
-        """Until `count` batches are done; False if the job ended before."""
+        """Wait until `count` batches are done. Return False if the job ended before."""
         wait_until(
             lambda: self.batches >= count or self.process.poll() is not None,
             seconds=120,
@@ -95,11 +93,11 @@ class Job:
         return self.process.poll() is None
 
     def report(self) -> str:
-        """What it said, for a failed test."""
+        """Return the job's output, for a failed test."""
         return "\n".join(self.lines) + "\n" + self.log.read_text()[-3000:]
 
     def end(self) -> int:
-        """Wait for the end; the exit code."""
+        """Wait for the end. Return the exit code."""
         code = self.process.wait(timeout=180)
         self._reader.join(timeout=10)
         return code
@@ -118,7 +116,7 @@ def _results(work: Path, query: str) -> list[list[Any]]:
 def test_kill_9_of_the_driver_loses_nothing(
     tmp_path: Path, checkpoint_format: int, kills: int, on_s3: bool
 ) -> None:
-    """Kills at random points of an aggregation and a join; the end equals the batch computation."""
+    """Kills come at random points of two queries. The end equals the batch computation."""
     with contextlib.ExitStack() as stack:
         conf = _s3_conf(stack.enter_context(s3_server())) if on_s3 else {}
         _kill_the_driver(tmp_path, checkpoint_format, kills, conf)
@@ -159,7 +157,7 @@ def _kill_the_driver(
         agents = agents_below(job.jvm)
         assert agents or provider_class != MILLPOND
         timer = threading.Event()
-        timer.wait(rng.random() * 0.6)  # somewhere in a batch: the fault, not a synchronisation
+        timer.wait(rng.random() * 0.6)  # the fault must come somewhere in a batch
         if job.process.poll() is None:
             os.kill(job.jvm, signal.SIGKILL)
             killed += 1
@@ -169,7 +167,7 @@ def _kill_the_driver(
             seconds=5,
             what=f"agents {agents} to end after their JVM",
         )
-    assert killed >= kills - 1, "the job was too fast to be killed"
+    assert killed >= kills - 1, "the job ended before the kills"
     last = Job(tmp_path, checkpoint_format, provider_class, conf)
     assert last.end() == 0, last.report()
 
@@ -193,7 +191,7 @@ def _kill_the_driver(
 def test_kill_9_of_the_agent_costs_a_retry(spark: SparkSession, tmp_path: Path) -> None:
     """The agent dies before and during every batch.
 
-    The query goes on, its result is right, one agent is there afterwards.
+    The query goes on. Its result is right. One agent runs afterwards.
     """
     gateway = spark.sparkContext._gateway
     assert gateway is not None
@@ -207,7 +205,7 @@ def test_kill_9_of_the_agent_costs_a_retry(spark: SparkSession, tmp_path: Path) 
     run = Run(tmp_path / "checkpoint")
 
     def kill_now_and_then() -> None:
-        # an agent that served a whole batch is past its start; it dies somewhere in the one after
+        # An agent that served a whole batch has surely started. It dies in the next batch.
         while not stop.is_set():
             agents, batches = agents_below(jvm), len(run.rows)
             while not stop.wait(0.02) and len(run.rows) < batches + 1:
@@ -241,7 +239,7 @@ def test_kill_9_of_the_agent_costs_a_retry(spark: SparkSession, tmp_path: Path) 
     assert run.rows[len(data) - 1] == sorted(
         f"Row(k={k!r}, n={n}, s={s})" for k, (n, s) in counts.items()
     )
-    assert len(killed) >= 2, "the agent was hardly killed"
+    assert len(killed) >= 2, "the test killed fewer than two agents"
     wait_until(
         lambda: not [p for p in below(jvm) if is_agent(p) and p.state == "Z"],
         seconds=5,
@@ -250,7 +248,7 @@ def test_kill_9_of_the_agent_costs_a_retry(spark: SparkSession, tmp_path: Path) 
     assert len(agents_below(jvm)) <= 1
 
 
-# On Spark's own store once: it tells a fault of the test.
+# Once on Spark's own store. A failure there is a fault of the test.
 @pytest.mark.parametrize(
     ("provider_class", "checkpoint_format"),
     quick_first([(MILLPOND, 1), (ROCKSDB, 1), (MILLPOND, 2)]),
@@ -258,9 +256,7 @@ def test_kill_9_of_the_agent_costs_a_retry(spark: SparkSession, tmp_path: Path) 
 def test_kill_9_between_commits(
     tmp_path: Path, provider_class: str, checkpoint_format: int
 ) -> None:
-    """Every version committed before the kill is there for the next JVM; what was not committed
-    is not.
-    """
+    """The next JVM finds every version that was committed before the kill, and no other."""
     root = write_spark_metadata(
         tmp_path / "checkpoint",
         operator_name="stateStoreSave",
@@ -316,9 +312,9 @@ def test_kill_9_between_commits(
 
 @pytest.mark.parametrize("provider_class", providers_to_test())
 def test_jvm_ends_by_itself(tmp_path: Path, provider_class: str) -> None:
-    """A JVM whose `main` is over ends although it used the store, and takes the agent with it.
+    """A JVM that used the store ends after its `main`. Its agent ends too.
 
-    No zombie, no file lock.
+    It leaves no zombie and no file lock.
     """
     root = write_spark_metadata(
         tmp_path / "checkpoint",

@@ -1,6 +1,6 @@
 """Damaged, missing, foreign and future files, full and read-only disks, wrong settings.
 
-The right error or the right fallback, never a wrong row.
+Each must end in the right error or the right fallback, never in a wrong row.
 """
 
 from __future__ import annotations
@@ -59,7 +59,7 @@ def harness(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Harness]:
 
 @dataclass
 class Scene:
-    """A checkpoint with one store, and what each of its versions holds."""
+    """A Spark checkpoint with one store, and the content of each version."""
 
     harness: Harness
     checkpoint: Path
@@ -80,13 +80,13 @@ class Scene:
 
     @property
     def directory(self) -> Path:
-        """Where the store's files are."""
+        """Return the folder of the store's files."""
         return self.checkpoint / "state" / "0" / "0"
 
     def open(
         self, *, provider_class: str = MILLPOND, shuffle: int | None = None, **options: Any
     ) -> Provider:
-        """A new provider, as another executor would make."""
+        """Return a new provider, like that of another executor."""
         conf = short_conf(
             {
                 "checkpointFormatVersion": self.checkpoint_format,
@@ -142,7 +142,7 @@ class Scene:
         self.states[done.version], self.ids[done.version] = state, done.id
 
     def read(self, version: int, **options: Any) -> State:
-        """The version as a new executor reads it; an error is a `ProviderError`."""
+        """Return a version, read by a new provider. Raises: ProviderError."""
         provider = self.open(**options)
         try:
             return as_state(provider.read_store(version, self.ids.get(version)).scan())
@@ -150,7 +150,7 @@ class Scene:
             provider.close()
 
     def refuses(self, version: int, *kinds: str, **options: Any) -> str:
-        """The version must be refused with one of the kinds; the message."""
+        """Check that the store refuses a version with one of the kinds. Return the message."""
         with pytest.raises(ProviderError) as caught:
             self.read(version, **options)
         assert any(f"[MILLPOND_{kind}]" in caught.value.text for kind in kinds), caught.value.text
@@ -163,8 +163,8 @@ def _scene(harness: Harness, tmp_path: Path, checkpoint_format: int = 1) -> Scen
     provider = scene.open()
     scene.write(provider, 8, snapshot_at=(3, 6))
     provider.close()
-    # a snapshot is taken of the newest version that Spark proved committed by asking for it: the
-    # one below the newest
+    # Millpond takes a snapshot of the newest version that is proven committed. That is the version
+    # below the newest: Spark asked for it.
     found = {
         s: sorted(int(p.stem.split("_")[0]) for p in scene.directory.glob(f"*.{s}"))
         for s in ("changelog", "manifest")
@@ -191,7 +191,7 @@ def _flip(share: float) -> Harm:
     def harm(path: Path) -> None:
         data = bytearray(path.read_bytes())
         data[min(int(len(data) * share), len(data) - 1)] ^= 0x10
-        path.unlink()  # a hard link of it elsewhere must keep its bytes
+        path.unlink()  # other hard links of the file must keep their bytes
         path.write_bytes(bytes(data))
 
     return harm
@@ -221,7 +221,7 @@ HARMS: dict[str, Harm] = {
 def test_damaged_changelog_is_an_error_that_names_it(
     harness: Harness, tmp_path: Path, harm: str, checkpoint_format: int
 ) -> None:
-    """No snapshot covers it: the versions that need it are refused, the others read right."""
+    """No snapshot covers the changelog. The store refuses versions that need it, and no others."""
     scene = _scene(harness, tmp_path, checkpoint_format)
     path = _file(scene, 8, "changelog")
     HARMS[harm](path)
@@ -237,9 +237,7 @@ def test_damaged_changelog_is_an_error_that_names_it(
 def test_a_block_that_claims_a_gigabyte_is_not_inflated(
     harness: Harness, tmp_path: Path, codec: int, stored: bytes
 ) -> None:
-    """Sums are right, so somebody meant it: an executor must not be talked into an array as
-    large as its heap.
-    """
+    """The block's sums are right, so a person made it. An executor must not allocate a gigabyte."""
     scene = _scene(harness, tmp_path)
     path = _file(scene, 8, "changelog")
     data = path.read_bytes()
@@ -258,9 +256,7 @@ def test_a_block_that_claims_a_gigabyte_is_not_inflated(
 def test_damaged_changelog_below_a_snapshot_does_not_matter_above_it(
     harness: Harness, tmp_path: Path, harm: str
 ) -> None:
-    """Version 4 needs the changelogs 3 and 4 on the snapshot of 2; 5 to 8 have the snapshot of
-    5.
-    """
+    """Version 4 needs the snapshot of 2 and the changelogs 3 and 4. Version 5 has a snapshot."""
     scene = _scene(harness, tmp_path)
     HARMS[harm](_file(scene, 4, "changelog"))
     for version in (2, 3, 5, 6, 8):
@@ -273,7 +269,7 @@ def test_damaged_changelog_below_a_snapshot_does_not_matter_above_it(
 def test_damaged_manifest_falls_back(
     harness: Harness, tmp_path: Path, harm: str, checkpoint_format: int
 ) -> None:
-    """An older manifest and a longer chain give the same rows."""
+    """An older manifest and more changelogs give the same rows."""
     scene = _scene(harness, tmp_path, checkpoint_format)
     HARMS[harm](_file(scene, 5, "manifest"))
     for version in (4, 5, 6, 8):
@@ -285,18 +281,14 @@ def test_damaged_manifest_falls_back(
 
 @pytest.mark.parametrize("harm", [h for h in HARMS if h != "longer"])
 def test_damaged_sst_falls_back(harness: Harness, tmp_path: Path, harm: str) -> None:
-    """An SST of the newest snapshot alone, then of every snapshot: changelogs are all there, so
-    every row is.
-    """
+    """More and more SSTs are damaged. All changelogs are there, so every row is."""
     scene = _scene(harness, tmp_path)
     for path in sorted((scene.directory / "sst").iterdir(), key=lambda p: p.stat().st_mtime):
         HARMS[harm](path)
         for version in (5, 8):
             try:
                 found = scene.read(version, **{"restore.verifyChecksums": True})
-            except (
-                ProviderError
-            ) as error:  # an error is allowed where it says which file; a wrong row never is
+            except ProviderError as error:  # the store must fall back to the changelogs
                 raise AssertionError(f"changelogs 1 to {version} are all there: {error}") from error
             assert found == scene.states[version], version
 
@@ -304,10 +296,7 @@ def test_damaged_sst_falls_back(harness: Harness, tmp_path: Path, harm: str) -> 
 def test_damaged_sst_without_check_sums_is_never_a_wrong_row(
     harness: Harness, tmp_path: Path
 ) -> None:
-    """`restore.verifyChecksums` off:
-
-    RocksDB's own block check sums stand between the damage and the rows.
-    """
+    """Without `restore.verifyChecksums`, RocksDB's own check sums of blocks find the damage."""
     scene = _scene(harness, tmp_path)
     paths = sorted((scene.directory / "sst").iterdir())
     clean = {p: p.read_bytes() for p in paths}
@@ -332,9 +321,7 @@ def test_damaged_sst_without_check_sums_is_never_a_wrong_row(
 def test_damaged_sst_without_changelogs_is_never_a_wrong_row(
     harness: Harness, tmp_path: Path, harm: str, check_sums: bool
 ) -> None:
-    """Nothing to fall back to: the rows of a version that rests on the SST alone are right or
-    refused.
-    """
+    """A version has only the SST. The store gives the right rows, or refuses."""
     scene = _scene(harness, tmp_path)
     for version in range(1, 6):
         _file(scene, version, "changelog").unlink()
@@ -346,20 +333,19 @@ def test_damaged_sst_without_changelogs_is_never_a_wrong_row(
     try:
         found = scene.read(8, **options)
     except ProviderError as error:
-        # RocksDB finds a damaged block without saying whose: then the manifest that names the file
-        # is reported
+        # RocksDB does not say which file has the damaged block. Then the error names the manifest.
         assert any(
             f"[MILLPOND_{k}" in error.text
             for k in ("SST_", "CHANGELOG_MISSING", "MANIFEST_DAMAGED")
         ), error.text
         assert "Hint: " in error.text
     else:
-        assert not check_sums, "a check sum was to be checked"
+        assert not check_sums, "no check sum found the damage"
         assert found == scene.states[8]
 
 
 def test_nothing_left_to_read_from(harness: Harness, tmp_path: Path) -> None:
-    """Snapshot gone and changelogs below it gone: refused, not empty."""
+    """Without the snapshot and the changelogs below it, the store refuses. It is not empty."""
     scene = _scene(harness, tmp_path)
     for version in range(1, 6):
         _file(scene, version, "changelog").unlink()
@@ -371,9 +357,7 @@ def test_nothing_left_to_read_from(harness: Harness, tmp_path: Path) -> None:
 
 
 def test_leftovers_of_a_killed_writer_are_ignored(harness: Harness, tmp_path: Path) -> None:
-    """Half a staging file, an SST that no manifest names, files of nobody: reads and writes go
-    on.
-    """
+    """Reads and writes ignore half a staging file, an unnamed SST, and files of others."""
     scene = _scene(harness, tmp_path)
     data = _file(scene, 8, "changelog").read_bytes()
     (scene.directory / (".staging-" + "0" * 32)).write_bytes(data[: len(data) // 2])
@@ -391,7 +375,7 @@ def test_leftovers_of_a_killed_writer_are_ignored(harness: Harness, tmp_path: Pa
 def test_newer_format_is_refused(
     harness: Harness, tmp_path: Path, newer: dict[str, Any] | None
 ) -> None:
-    """A format.json of a later Millpond: nothing is read, nothing overwritten."""
+    """With a format.json of a later Millpond, the store reads nothing and overwrites nothing."""
     scene = _scene(harness, tmp_path)
     path = scene.checkpoint / "millpond" / "format.json"
     head, body = path.read_bytes().split(b"\n", 1)
@@ -406,7 +390,7 @@ def test_newer_format_is_refused(
 
 
 def _with_header(data: bytes, *, file_format: int = 1, flags: int) -> bytes:
-    """A changelog with another lead of its header, and the right sum."""
+    """Return a changelog with another format and flags in its header, and the right sum."""
     end = 12 + struct.unpack_from("<I", data, 8)[0]
     head = data[:4] + struct.pack("<HH", file_format, flags) + data[8:end]
     return head + struct.pack("<I", zlib.crc32(head)) + data[end + 4 :]
@@ -423,12 +407,14 @@ def test_changelog_of_a_newer_version_is_not_called_damaged(
     path.write_bytes(_with_header(data, file_format=file_format, flags=flags))
     assert path.name in scene.refuses(8, "FORMAT_TOO_NEW")
     path.write_bytes(_with_header(data, flags=1))
-    assert scene.read(8) == scene.states[8], "what this version knows it reads"
+    assert scene.read(8) == scene.states[8], "this version must read a flag that it knows"
 
 
 def test_a_changelog_says_that_keys_repeat(harness: Harness, tmp_path: Path) -> None:
-    """Lists are appended to, and a spilled batch writes a key twice: a reader from before that
-    must not take it for damage.
+    """A flag says that a changelog may repeat keys, so that older readers refuse it.
+
+    Keys repeat when a list grows, and when a batch spills. An older reader must not call that
+    damage.
     """
     checkpoint = tmp_path / "checkpoint"
     lists = Schema("k bigint", "v string", multi=True)
@@ -473,7 +459,7 @@ def test_a_changelog_says_that_keys_repeat(harness: Harness, tmp_path: Path) -> 
     assert len(set(keys)) < len(keys), "the spilled batch has a key twice"
     provider.close()
     plain.close()
-    # As a version without the flag wrote it.
+    # Older versions wrote such a file without the flag.
     path = checkpoint / "state/0/0/2.changelog"
     path.write_bytes(_with_header(path.read_bytes(), flags=0))
     provider = open_provider(
@@ -485,7 +471,7 @@ def test_a_changelog_says_that_keys_repeat(harness: Harness, tmp_path: Path) -> 
 
 @pytest.mark.parametrize("harm", [h for h in HARMS if h != "missing"])
 def test_damaged_format_file(harness: Harness, tmp_path: Path, harm: str) -> None:
-    """Max parallelism cannot be guessed: refused."""
+    """The store refuses, because it cannot guess max parallelism."""
     scene = _scene(harness, tmp_path)
     HARMS[harm](scene.checkpoint / "millpond" / "format.json")
     scene.refuses(8, "FORMAT_DAMAGED", "FORMAT_TOO_NEW")
@@ -496,7 +482,7 @@ def test_damaged_format_file(harness: Harness, tmp_path: Path, harm: str) -> Non
 
 
 def test_other_max_parallelism_is_refused(harness: Harness, tmp_path: Path) -> None:
-    """Fixed when the checkpoint is born; the same value, or none, is fine."""
+    """A new Spark checkpoint fixes max parallelism. The same value, or none, is fine."""
     scene = _scene(harness, tmp_path)
     text = scene.refuses(8, "MAX_PARALLELISM_MISMATCH", maxParallelism=512)
     assert "512" in text and "128" in text
@@ -504,7 +490,7 @@ def test_other_max_parallelism_is_refused(harness: Harness, tmp_path: Path) -> N
 
 
 def test_max_parallelism_must_be_a_multiple(harness: Harness, tmp_path: Path) -> None:
-    """Of the number of partitions."""
+    """Max parallelism must be a multiple of the number of partitions."""
     scene = Scene(harness, tmp_path / "checkpoint", partitions=4)
     text = scene.refuses(0, "MAX_PARALLELISM_INVALID", maxParallelism=6)
     assert "6" in text and "4" in text
@@ -522,14 +508,14 @@ def test_max_parallelism_must_be_a_multiple(harness: Harness, tmp_path: Path) ->
 def test_wrong_option_is_named(
     harness: Harness, tmp_path: Path, option: str, value: str, kind: str, says: str
 ) -> None:
-    """With the nearest valid name, or what is allowed."""
+    """The error names the option, and the nearest valid name or the allowed values."""
     scene = Scene(harness, tmp_path / "checkpoint")
     text = scene.refuses(0, kind, **{option: value})
     assert option in text and says in text
 
 
 def test_checkpoint_of_sparks_own_store_is_refused(harness: Harness, tmp_path: Path) -> None:
-    """It says so instead of starting empty."""
+    """The store refuses. It does not start empty."""
     scene = Scene(harness, tmp_path / "checkpoint")
     provider = scene.open(provider_class=ROCKSDB)
     scene.write(provider, 2)
@@ -542,7 +528,7 @@ def test_checkpoint_of_sparks_own_store_is_refused(harness: Harness, tmp_path: P
 
 @pytest.mark.parametrize("python", ["/nowhere/python", "bare"])
 def test_executor_without_python(tmp_path: Path, python: str) -> None:
-    """One message that says what is missing, and on which host."""
+    """One message names the missing interpreter or package."""
     if python == "bare":  # an interpreter that sees no packages at all
         wrapper = tmp_path / "python"
         wrapper.write_text(f'#!/bin/sh\nexec env -u PYTHONPATH "{sys.executable}" -S -I "$@"\n')
@@ -564,7 +550,7 @@ def test_executor_without_python(tmp_path: Path, python: str) -> None:
 
 
 def test_scala_and_python_agree_on_slots(harness: Harness) -> None:
-    """The shared vectors."""
+    """Both sides give the slots of the shared vectors."""
     vectors = json.loads((REPO / "tests" / "vectors" / "keygroups.json").read_text())
     assert len(vectors) > 5
     for vector in vectors:
@@ -581,7 +567,7 @@ def test_scala_and_python_agree_on_slots(harness: Harness) -> None:
 
 @pytest.fixture
 def mounted(tmp_path: Path) -> Iterator[Callable[[str], Path]]:
-    """Mounts a small tmpfs; where that is not allowed the test is skipped and says so."""
+    """Return a function that mounts a small tmpfs. Skip the test if that is not allowed."""
     done: list[Path] = []
 
     def mount(options: str) -> Path:
@@ -620,8 +606,9 @@ def _fill(provider: Provider, scene: Scene, rows: int = 200) -> None:
 def test_no_space_for_the_checkpoint(
     harness: Harness, tmp_path: Path, mounted: Callable[[str], Path]
 ) -> None:
-    """A commit that finds no room fails and says so; what was durable stays readable; with room
-    it goes on.
+    """A commit without room fails with the reason. Committed versions stay readable.
+
+    With more room the query goes on.
     """
     disk = mounted("size=2m")
     scene = Scene(harness, disk / "checkpoint")
@@ -642,7 +629,7 @@ def test_no_space_for_the_checkpoint(
 
 
 def test_no_space_on_the_local_disk(tmp_path: Path, mounted: Callable[[str], Path]) -> None:
-    """A restore that finds no room for RocksDB fails and says so; the checkpoint is unharmed."""
+    """A restore without room for RocksDB fails with the reason. The files on storage are whole."""
     writer = Harness(tmp_path)
     scene = Scene(writer, tmp_path / "checkpoint")
     try:
@@ -672,7 +659,7 @@ def test_no_space_on_the_local_disk(tmp_path: Path, mounted: Callable[[str], Pat
 def test_read_only_checkpoint(
     harness: Harness, tmp_path: Path, mounted: Callable[[str], Path]
 ) -> None:
-    """The commit fails with the reason; the version before stays readable."""
+    """The commit fails with the reason. The version before stays readable."""
     disk = mounted("size=20m")
     scene = Scene(harness, disk / "checkpoint")
     provider = scene.open()
@@ -686,7 +673,7 @@ def test_read_only_checkpoint(
 
 
 def test_checkpoint_below_a_regular_file(harness: Harness, tmp_path: Path) -> None:
-    """A directory that cannot be made: an error of storage, no empty store."""
+    """The store cannot make its directory. It raises an error of storage, and is not empty."""
     (tmp_path / "file").write_text("not a directory")
     scene = Scene.__new__(Scene)
     scene.__dict__.update(
@@ -714,8 +701,9 @@ def _drop_crc(path: Path) -> None:
 
 
 def test_partitions_edited_by_hand(spark: SparkSession, tmp_path: Path) -> None:
-    """`spark.sql.shuffle.partitions` changed in the offset log: the query stops with the reason;
-    undone, it goes on.
+    """A user changes `spark.sql.shuffle.partitions` in the offset log. The query stops.
+
+    The user changes it back. The query goes on.
     """
     source = Input(tmp_path / "input", EVENTS)
     frame = source.stream(spark).groupBy("k").agg(F.sum("v").alias("s"))
@@ -735,7 +723,7 @@ def test_partitions_edited_by_hand(spark: SparkSession, tmp_path: Path) -> None:
     with pytest.raises(StreamingQueryException) as caught:
         query.awaitTermination(60)
     assert "MILLPOND_PARTITIONS_CHANGED" in str(caught.value), str(caught.value)[:2000]
-    # batch 1 was planned with the wrong number: both entries are put right
+    # Spark planned batch 1 with the wrong number. So both entries need the right one.
     for entry in (tmp_path / "checkpoint" / "offsets").glob("[0-9]*"):
         entry.write_text(
             entry.read_text().replace(
@@ -751,7 +739,7 @@ def test_partitions_edited_by_hand(spark: SparkSession, tmp_path: Path) -> None:
 
 
 def test_damaged_state_stops_the_query(spark: SparkSession, tmp_path: Path) -> None:
-    """The error of the store is the error of the query, once, with its hint."""
+    """The query fails with the store's error and its hint."""
     source = Input(tmp_path / "input", EVENTS)
     frame = source.stream(spark).groupBy("k").agg(F.sum("v").alias("s"))
     run = Run(tmp_path / "checkpoint")

@@ -1,8 +1,7 @@
-"""Damage at random to what Spark left of real queries, one of each operator: nothing of it comes
-out healthy. See `tests.damage`.
+"""Random damage to the Spark checkpoints of real queries. Millpond calls none of it healthy.
 
-MILLPOND_QUERIES=DIRECTORY keeps the Spark checkpoints there, for `python -m tests.damage --queries
-DIRECTORY`.
+`tests.damage` makes the damage. MILLPOND_QUERIES=DIRECTORY keeps the Spark checkpoints there, for
+`python -m tests.damage --queries DIRECTORY`.
 """
 
 from __future__ import annotations
@@ -24,8 +23,8 @@ pytestmark = [pytest.mark.spark, pytest.mark.deep]
 _PROVIDER = "spark.sql.streaming.stateStore.providerClass"
 _FORMAT = "spark.sql.streaming.stateStore.checkpointFormatVersion"
 _SEEDS = int(os.environ.get("MILLPOND_SEEDS", "2"))  # of each query
-# Every operator and every form of state: plain, in scan order, four stores, column families with
-# timers and TTL, one partition.
+# These have every operator and every form of state: plain, in scan order, four stores, column
+# families with timers and TTL, one partition.
 _SHAPES = [
     "agg-update-odd-keys",
     "agg-window-append",

@@ -1,4 +1,4 @@
-"""The demo in its short form, and proof that it would notice what it claims to notice."""
+"""The demo in its short form, and proof that it notices faults."""
 
 from __future__ import annotations
 
@@ -25,7 +25,7 @@ from integration.demo.run import judge
 from integration.demo.screen import Screen, human_bytes
 
 REPOSITORY = Path(__file__).resolve().parents[1]
-# `rocksdb` runs the same on Spark's own store, to tell a fault of the demo from one of Millpond.
+# `rocksdb` runs the demo on Spark's own store. A failure there is a fault of the demo.
 PROVIDER = os.environ.get("MILLPOND_DEMO_PROVIDER", "millpond")
 KILLS = 2
 
@@ -45,15 +45,13 @@ def demo(work: Path, *more: str) -> list[str]:
 
 
 def left_over(work: Path) -> list[processes.Process]:
-    """Return what still runs of the demo that had `work`, agents included: all inherit its
-    scratch folder.
-    """
+    """Return the live processes of the demo with this `work`. All inherit its scratch folder."""
     return processes.find(str(work / "scratch"), name="TMPDIR")
 
 
 @pytest.fixture(scope="module")
 def finished(tmp_path_factory: pytest.TempPathFactory) -> Iterator[tuple[Path, dict[str, Any]]]:
-    """One short run to its end: its work folder, kept, and its result."""
+    """Run the short demo to its end. Return its work folder and its result."""
     work = tmp_path_factory.mktemp("demo") / "work"
     done = subprocess.run(
         demo(work, "--json", "--keep", "--kills", str(KILLS)),
@@ -98,8 +96,8 @@ def test_killed_jobs_lose_nothing(finished: tuple[Path, dict[str, Any]]) -> None
 @pytest.mark.spark
 def test_one_changed_row_is_found(finished: tuple[Path, dict[str, Any]]) -> None:
     work, _ = finished
-    # In the input of the batch side: the stream's own files are listed with their sizes in the
-    # sink's log.
+    # Change the input of the batch side. The stream's output cannot change: the sink's log has the
+    # sizes of its files.
     part = work / "feeds" / "deliveries" / "0001.parquet"
     original = part.read_bytes()
     table = pq.read_table(part)
@@ -155,7 +153,7 @@ def test_an_interrupted_demo_leaves_no_process(tmp_path: Path, number: signal.Si
     assert not ended_early, out
     assert running.returncode == (130 if number == signal.SIGTERM else -signal.SIGKILL), out
     assert processes.wait_until(lambda: not left_over(work), timeout_s=30), left_over(work)
-    # Nobody is left to remove the folder of a demo that was itself killed with -9.
+    # A demo that dies by kill -9 cannot remove its folder.
     assert work.exists() == (number == signal.SIGKILL)
 
 

@@ -1,8 +1,7 @@
-"""Every command and snippet of README and docs is run, and prints what the page says
-(`tests/unit/test_docs.py` has what needs no Spark).
+"""Runs every command and snippet of README and docs. Each must print what its page says.
 
-`MILLPOND_DOCS_REWRITE=1` writes what was printed into the pages instead of comparing; review the
-diff.
+`tests/unit/test_docs.py` has the checks without Spark. With `MILLPOND_DOCS_REWRITE=1` the tests do
+not compare: they write the output into the pages. Review the diff then.
 """
 
 from __future__ import annotations
@@ -39,8 +38,8 @@ REWRITE = bool(os.environ.get("MILLPOND_DOCS_REWRITE"))
 _SECONDS = 150
 _MARK = "@@millpond-docs"
 
-# Runs the Python blocks of all pages in one process, so that there is one JVM; each page has names
-# and a directory of its own.
+# Runs the Python blocks of all pages in one process, because one JVM is enough. Each page has its
+# own names and directory.
 _RUNNER = f"""
 import json, os, sys
 for page in json.load(sys.stdin):
@@ -56,9 +55,7 @@ print("{_MARK} end 0", flush=True)
 
 
 class Machine:
-    """A directory for each page with `.venv/bin` in it, and an environment in which Spark is
-    small and quiet.
-    """
+    """A directory with `.venv/bin` for each page, and an environment with a small, quiet Spark."""
 
     def __init__(self, root: Path) -> None:
         self.root = root
@@ -90,7 +87,7 @@ class Machine:
         }
 
     def directory(self, page: Path) -> Path:
-        """The working directory of a page."""
+        """Return the working directory of a page."""
         directory = self.root / name_of(page).replace("/", "-")
         if not directory.exists():
             (directory / ".venv").mkdir(parents=True)
@@ -98,9 +95,9 @@ class Machine:
         return directory
 
     def run(self, command: list[str], *, cwd: Path, text: str) -> tuple[int, str, str]:
-        """Exit code, stdout and stderr.
+        """Run a command. Return its exit code, stdout and stderr.
 
-        Nothing that the command started is left when this returns.
+        At the end, kill all processes that the command started.
         """
         out, err = cwd / ".stdout", cwd / ".stderr"
         with out.open("w") as stdout, err.open("w") as stderr:
@@ -117,21 +114,19 @@ class Machine:
             try:
                 process.communicate(text, timeout=_SECONDS)
             except subprocess.TimeoutExpired:
-                stderr.write(f"\nended after {_SECONDS} s\n")  # the caller says which step it was
+                stderr.write(f"\nended after {_SECONDS} s\n")  # the caller names the step
             finally:
-                with contextlib.suppress(ProcessLookupError):  # all have ended
+                with contextlib.suppress(ProcessLookupError):  # all processes have ended
                     os.killpg(process.pid, signal.SIGKILL)
                 process.wait()
         return process.returncode, out.read_text(), err.read_text()
 
     def local(self, text: str) -> str:
-        """A block's text with the directories that it names for everybody (`/tmp/pond`) moved
-        below this one.
-        """
+        """Return a block's text with `/tmp/pond` moved below this machine's directory."""
         return text.replace("/tmp/pond", f"{self.root}/pond")
 
     def public(self, text: str) -> str:
-        """The reverse of `local`; what else names this machine is named as on the reader's."""
+        """Reverse `local`. Also replace this machine's paths by the page's example paths."""
         jar = re.sub(
             r"/\S*/site-packages/|/\S*/python/src/", "/opt/venv/lib/python3.11/site-packages/", text
         )
@@ -170,7 +165,7 @@ def _each(found: list[Path]) -> list[Any]:
 
 @pytest.fixture(scope="module")
 def printed(request: pytest.FixtureRequest, machine: Machine) -> Mapping[tuple[str, int], str]:
-    """What each Python block of the pages of this run printed."""
+    """Run the Python blocks of this run's pages. Return the output of each."""
     asked = asked_for(request, "page")
     work = [
         {
@@ -185,8 +180,8 @@ def printed(request: pytest.FixtureRequest, machine: Machine) -> Mapping[tuple[s
         for page in CODE_PAGES
         if page in asked
     ]
-    # What README says happens when it is pasted twice; before other pages, whose settings stay in
-    # the session.
+    # README says what happens if a user pastes it twice. It comes first, because other pages leave
+    # their settings in the session.
     if README in asked:
         assert work[0]["name"] == "README.md"
         work.insert(1, {**work[0], "name": "README.md-again"})

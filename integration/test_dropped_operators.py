@@ -1,5 +1,6 @@
-"""A job that was changed while its first batch failed: what it left of an operator that it has
-no more is no damage of the others.
+"""A job whose first batch failed, and that then lost an operator.
+
+The files of that operator are no damage of the others.
 """
 
 from __future__ import annotations
@@ -48,7 +49,7 @@ def test_an_operator_whose_first_batch_failed_is_dropped(
     assert "state/1" in {p.file for p in problems} and all(
         "move state/1" in p.hint for p in problems[:1]
     )
-    if checkpoint_format == 2:  # the commit log tells which operators there are
+    if checkpoint_format == 2:  # the commit log names the operators
         assert len(problems) == 1 and read_state(root, operator=0).num_rows == 6
         savepoint.create(root, tmp_path / "saved")
         savepoint.restore(tmp_path / "saved", tmp_path / "restored", partitions=3)

@@ -1,5 +1,6 @@
-"""State of types that few queries have, and state with several column families, through every
-command: what is made of a query goes on as the query itself.
+"""Every command on state of rare types, and on state with several column families.
+
+The result of each command must go on like the query itself.
 """
 
 from __future__ import annotations
@@ -37,8 +38,8 @@ _BATCHES = [
     [{"k": f"key {k}", "n": 10 * batch + k} for k in range(batch, batch + 5)] for batch in range(5)
 ]
 _HOUR_MS = 3_600_000
-_AT = 2  # the batch that everything is made at
-# What the state holds a value of, and the session's settings.
+_AT = 2  # all commands act at this batch
+# Name, the expression that makes a value of the type, and the session's settings.
 TYPES: list[tuple[str, str, dict[str, str]]] = [
     ("geometry", f"ST_GeomFromWKB({_POINT})", {"spark.sql.geospatial.enabled": "true"}),
     ("variant", """parse_json(concat('{"n": [', n, ', "x"]}'))""", {}),
@@ -47,9 +48,8 @@ TYPES: list[tuple[str, str, dict[str, str]]] = [
     ("varchar", "cast(n as varchar(12))", _KEPT),
     ("time", "make_time(n % 24, n % 60, 1.5)", {"spark.sql.timeType.enabled": "true"}),
 ]
-# Each value of its states is kept an hour or a millisecond. In Spark checkpoint format 2: in format
-# 1 Spark's own store keeps on a local disk what the first attempt of a batch wrote, whose times are
-# others.
+# Each value lives an hour or a millisecond. The tests use Spark checkpoint format 2. In format 1
+# Spark's own store keeps a batch's first attempt on a local disk. That attempt has other times.
 EXPIRING = ["scala-processing-time-avro", "row-processing-time"]
 FAMILIES = ["scala-event-time-avro", "scala-no-time", "join-filtered-v4"]
 
@@ -91,8 +91,9 @@ def test_column_families(spark: SparkSession, tmp_path: Path, name: str) -> None
 
 @pytest.mark.parametrize("name", quick_first(EXPIRING, 0))
 def test_state_that_expires(spark: SparkSession, tmp_path: Path, name: str) -> None:
-    """What Spark's own store let expire in the next batch expires there, and nothing else, whatever
-    was made of the query: the batch before has a time of two hours ago.
+    """After each command the same values expire in the next batch as in Spark's own store.
+
+    The batch before has a time of two hours ago.
     """
     case = replace(named(name), checkpoint_format=2)
     source = Input(tmp_path / "input", case.inputs[0][0])
@@ -121,7 +122,7 @@ def test_state_that_expires(spark: SparkSession, tmp_path: Path, name: str) -> N
 
 
 def _long_ago(entry: Path, ms: int) -> None:
-    """Let a batch that was begun have been begun so much earlier."""
+    """Move the time of a begun batch back."""
     lines = entry.read_text().split("\n")
     metadata = json.loads(lines[1])
     metadata["batchTimestampMs"] -= ms
@@ -130,7 +131,7 @@ def _long_ago(entry: Path, ms: int) -> None:
 
 
 def _totals(run: Run) -> dict[int, list[int]]:
-    """How many rows the operators have after each batch."""
+    """Return the number of rows of each operator after each batch."""
     return {
         batch: [operator["numRowsTotal"] for operator in found]
         for batch, found in run.state.items()
@@ -138,14 +139,18 @@ def _totals(run: Run) -> dict[int, list[int]]:
 
 
 def _newest(run: Run) -> dict[str, str]:
-    """The last row of each key."""
+    """Return the last row of each key."""
     return {row.partition(",")[0]: row for _, rows in sorted(run.rows.items()) for row in rows}
 
 
 def _goes_through_everything(
     spark: SparkSession, case: Case, inputs: list[Input], work: Path, known: Run | None = None
 ) -> bool:
-    """Args: known: what the query in `work / "whole"` is to give after the batch that it is at."""
+    """Run every command on the query in `work / "whole"`, and compare the results.
+
+    Args:
+        known: the right output of the batches after `_AT`; None: the output of that query.
+    """
 
     def run(name: str, provider: str = MILLPOND) -> Run:
         made = Run(work / name)
@@ -159,7 +164,7 @@ def _goes_through_everything(
     known = known or whole
     after = {batch: rows for batch, rows in known.rows.items() if batch > _AT}
     assert {batch: rows for batch, rows in whole.rows.items() if batch > _AT} == after
-    assert any(after.values()), "nothing comes after: it proves nothing"
+    assert any(after.values()), "no rows come after, so the test proves nothing"
     query, saved, tables = whole.checkpoint, work / "saved", work / "tables"
     savepoint.create(query, saved, batch=_AT)
     savepoint.create(query, tables, batch=_AT, format="canonical")
@@ -175,7 +180,7 @@ def _goes_through_everything(
         assert (
             len(read_state(query, batch=_AT, **chosen)) >= family.same
         )  # a row for each value of a list
-        if "-" not in family.column_family:  # of a join: what follows from others
+        if "-" not in family.column_family:  # families of a join depend on each other
             savepoint.edit(tables, work / f"edited-{number}", function=lambda rows: rows, **chosen)
             assert savepoint.diff(saved, work / f"edited-{number}").equal
     savepoint.restore(saved, work / "restored", partitions=3)
@@ -185,21 +190,21 @@ def _goes_through_everything(
     rescale(work / "skipped", 4, skip_uncommitted=True)
     for pattern in ("offsets", "sources/*"):
         for planned in (work / "forked").glob(f"{pattern}/{_AT + 1}"):
-            planned.unlink()  # it was stopped between two batches
+            planned.unlink()  # as if the query stopped between two batches
     rescale(work / "forked", 8)
     migrate.release(query, work / "released", provider="rocksdb", batch=_AT)
     for name in ("restored", "of-tables", "forked"):
         assert verify(open_storage(str(work / name)), name).problems == []
     for name in ("restored", "of-tables", "forked", "released"):
         made = run(name, PROVIDERS[ROCKSDB] if name == "released" else MILLPOND)
-        late = 1 if name == "forked" else 0  # the rescale is a batch of its own
+        late = 1 if name == "forked" else 0  # the rescale takes one batch number
         assert {batch - late: rows for batch, rows in made.rows.items()} == after, name
         assert {batch - late: found for batch, found in _totals(made).items()}.items() <= _totals(
             known
         ).items(), name
     skipped = run(
         "skipped"
-    )  # the next batch reads what the one that is left out was to read, and what came since
+    )  # the next batch reads the input of the skipped batch, and all newer input
     assert min(skipped.rows) == _AT + 3 and len(skipped.rows) < len(after) + 1
     if case.inputs == []:
         assert _newest(skipped) == _newest(Run(query, after))

@@ -1,7 +1,7 @@
-"""A session that names Millpond's provider but was started without its extension.
+"""A session that names Millpond's provider, but has no Millpond extension.
 
-Spark refuses `transformWithState` there with an error that does not help; Millpond is first, with
-one that does.
+Spark would refuse `transformWithState` there, with an error that does not help. Millpond refuses
+first, with an error that helps.
 """
 
 from __future__ import annotations
@@ -25,7 +25,7 @@ _CONF = {"spark.sql.streaming.stateStore.providerClass": MILLPOND}
 
 @pytest.fixture
 def bare(spark: SparkSession) -> SparkSession:
-    """A session without extensions, in the same JVM."""
+    """Return a session without extensions, in the same JVM."""
     jvm: Any = spark._jvm
     shapes = jvm.org.apache.spark.sql.millpond.testing.StreamShapes
     session = SparkSession(

@@ -1,9 +1,9 @@
-"""A state machine over all store methods, several column families and all five key encoder specs,
-against dicts.
+"""A state machine compares all store methods with dicts.
 
-Two shapes: the families of a `transformWithState` (whole keys, lists, maps, TTL, any order) and
-those of a stream-stream join (keys with an event time before or behind). The same rules run on
-Spark's RocksDB store, which proves them, and on Millpond's.
+It has several column families, and all five key encoder specs. One shape has the families of
+`transformWithState`: whole keys, lists, maps, TTL, any order. The other has the families of a
+stream-stream join: keys with an event time before or behind. The same rules run on Millpond's store
+and on Spark's RocksDB store. Spark's store proves the rules.
 """
 
 from __future__ import annotations
@@ -54,7 +54,7 @@ Families = dict[
 class Kind(families.Kind):
     """One column family."""
 
-    keys: list[Row] = field(default_factory=list)  # those of `candidates` that the machine uses
+    keys: list[Row] = field(default_factory=list)  # the candidates that the machine uses
 
 
 _POOL = Pool(
@@ -101,19 +101,19 @@ def _copied(families: Families) -> Families:
 
 @dataclass
 class Walk:
-    """An open iterator: what it must yield, and what it has."""
+    """An open iterator, the rows that it must yield, and the rows that it yielded."""
 
     cursor: Cursor
     family: str
     expected: dict[str, tuple[Row, list[Row]]]
     each: bool  # one pair per value
     ordered: bool
-    whole: bool = True  # whether it must yield all that is expected before it ends
+    whole: bool = True  # whether it must yield all expected rows before it ends
     seen: list[tuple[Row, Row]] = field(default_factory=list)
 
 
 class FamiliesMachine(ProviderMachine):
-    """`self.families` is what the open store must hold; versions are kept as such copies."""
+    """`families`: what the open store must hold. `versions`: copies of it, one per version."""
 
     kinds: dict[str, Kind]
 
@@ -124,10 +124,10 @@ class FamiliesMachine(ProviderMachine):
         self.walks: list[Walk] = []
         self.lists: list[
             tuple[Cursor, list[Row]]
-        ] = []  # open `valuesIterator`s and what they have still to yield
+        ] = []  # open `valuesIterator`s, and the values that they must still yield
 
     def write_metadata(self) -> Path:
-        """Of a transformWithState, or of a join."""
+        """Write the metadata of a transformWithState, or of a join."""
         transform = self.variant.shape == "transform"
         return write_spark_metadata(
             self.checkpoint,
@@ -139,7 +139,10 @@ class FamiliesMachine(ProviderMachine):
 
     @property
     def lazily(self) -> bool:
-        """Spark's RocksDB store reuses its rows: `hasNext` changes the pair that `next` gave."""
+        """Return whether to read lazily.
+
+        Spark's RocksDB store reuses its rows: `hasNext` changes the pair that `next` gave.
+        """
         return self.variant.provider_class == ROCKSDB
 
     # -- checks
@@ -160,14 +163,16 @@ class FamiliesMachine(ProviderMachine):
         each: bool,
         ordered: bool,
     ) -> None:
-        """The pairs are exactly these rows: values of a key in order and side by side, keys in
-        order if there is one.
+        """Check that the pairs are exactly these rows.
+
+        The values of a key must come in order and side by side. With `ordered`, keys must come in
+        order.
         """
         grouped: dict[str, list[Row]] = {}
         last = ""
         for key, value in pairs:
             name = canon(key)
-            assert name == last or name not in grouped, f"values of {key} are apart"
+            assert name == last or name not in grouped, f"values of {key} are not side by side"
             grouped.setdefault(name, []).append(value)
             last = name
         assert grouped == {
@@ -216,7 +221,7 @@ class FamiliesMachine(ProviderMachine):
         newest=st.sampled_from([True, True, False]),
     )
     def open_store(self, data: st.DataObject, index: int, newest: bool) -> None:
-        """Ask for a version, mostly the newest, for writing."""
+        """Open a version for writing, mostly the newest."""
         nodes = self.model.restorable()
         node = nodes[-1] if newest else data.draw(st.sampled_from(nodes))
         if not self._may_write(node):
@@ -233,9 +238,7 @@ class FamiliesMachine(ProviderMachine):
     @precondition(lambda self: self.store is None)
     @rule(data=st.data(), index=st.integers(0, 1))
     def read_version(self, data: st.DataObject, index: int) -> None:
-        """As the `statestore` source reads: families are registered on one read store and read
-        on the next.
-        """
+        """Read like the `statestore` source: register families on one read store, read the next."""
         node = data.draw(st.sampled_from(self.model.restorable()))
         self._ask(index, node)
         provider, families = self._provider(index), self.versions[node]
@@ -269,13 +272,13 @@ class FamiliesMachine(ProviderMachine):
         self.model.add(node, self.base, {})
         self.versions[node] = _copied(self.families)
         self._forget_store()
-        if rewrites:  # without ids nothing tells another executor that its copy is stale
+        if rewrites:  # without ids the other executor cannot know that its copy is stale
             self._close(1 - self.current)
 
     @precondition(lambda self: self.store is not None)
     @rule()
     def abort(self) -> None:
-        """Abort: nothing of it is ever seen again, families made or dropped included."""
+        """Abort. No later read sees its rows, or its new and dropped families."""
         assert self.store is not None
         self.store.abort()
         self._forget_store()
@@ -286,7 +289,7 @@ class FamiliesMachine(ProviderMachine):
     @precondition(lambda self: self.store is not None)
     @rule(data=st.data())
     def create_family(self, data: st.DataObject) -> None:
-        """Create a family, there (nothing happens) or not (it is empty)."""
+        """Create a family. Nothing happens if it exists. A new family is empty."""
         assert self.store is not None
         kind = data.draw(st.sampled_from(list(self.kinds.values())))
         self.store.create_cf(kind.name, kind.schema, internal=kind.internal)
@@ -298,7 +301,7 @@ class FamiliesMachine(ProviderMachine):
     @precondition(lambda self: self.store is not None)
     @rule(data=st.data())
     def remove_family(self, data: st.DataObject) -> None:
-        """Drop a family; internal ones cannot be dropped."""
+        """Drop a family that is not internal."""
         assert self.store is not None
         kind = data.draw(
             st.sampled_from([k for k in self.kinds.values() if not k.name.startswith("$")])
@@ -380,8 +383,10 @@ class FamiliesMachine(ProviderMachine):
                 self._write(data, kind)
 
     def _bounds(self, data: st.DataObject, kind: Kind) -> tuple[Row | None, Row | None]:
-        """Both ends of a range; ends whose place among the keys is certain, and within one
-        prefix if need be.
+        """Return both ends of a range.
+
+        The order decides their places among the keys. If a range may not span prefixes, both ends
+        have one prefix.
         """
         assert kind.order is not None
         places = [kind.order(k) for k in kind.keys]
@@ -411,7 +416,7 @@ class FamiliesMachine(ProviderMachine):
     @precondition(lambda self: self.store is not None)
     @rule(data=st.data())
     def delete_range(self, data: st.DataObject) -> None:
-        """Delete from one key to before another, in a family with an order."""
+        """Delete the keys from one key on and before another, in a family with an order."""
         assert self.store is not None
         kind = self._draw_kind(data, lambda k: k.schema.spec["type"] == "range")
         if kind is None:
@@ -432,7 +437,7 @@ class FamiliesMachine(ProviderMachine):
     @precondition(lambda self: self.store is not None)
     @rule(data=st.data())
     def point_reads(self, data: st.DataObject) -> None:
-        """`get`, `keyExists`, `multiGet`, `valuesIterator`."""
+        """Call `get`, `keyExists`, `multiGet` and `valuesIterator`."""
         assert self.store is not None
         kind = self._draw_kind(data)
         if kind is None:
@@ -452,7 +457,7 @@ class FamiliesMachine(ProviderMachine):
     def _scan(
         self, data: st.DataObject, kind: Kind
     ) -> tuple[dict[str, Any], dict[str, tuple[Row, list[Row]]], bool]:
-        """Draw a scan: its arguments, the rows that it must yield, whether they come in order."""
+        """Draw a scan. Return its arguments, the rows that it must yield, and whether in order."""
         rows = self.families[kind.name]
         ways = ["all", *(["prefix"] if kind.prefix else []), *(["range"] if kind.order else [])]
         way = data.draw(st.sampled_from(ways))
@@ -476,7 +481,7 @@ class FamiliesMachine(ProviderMachine):
     @precondition(lambda self: self.store is not None)
     @rule(data=st.data())
     def scan(self, data: st.DataObject) -> None:
-        """Any scan, with or without each value of a list."""
+        """Run a scan, with or without each value of a list."""
         assert self.store is not None
         kind = self._draw_kind(data)
         if kind is None:
@@ -489,7 +494,7 @@ class FamiliesMachine(ProviderMachine):
     @precondition(lambda self: self.store is not None and len(self.walks) < 3)
     @rule(data=st.data())
     def iterator_open(self, data: st.DataObject) -> None:
-        """Open an iterator: from here on it yields exactly what is there now."""
+        """Open an iterator. Until its end it must yield exactly the rows that are there now."""
         assert self.store is not None
         kind = self._draw_kind(data)
         if kind is None:
@@ -502,7 +507,7 @@ class FamiliesMachine(ProviderMachine):
     @precondition(lambda self: bool(self.walks))
     @rule(which=st.integers(0, 2), count=st.sampled_from([1, 1, 2, -1]), remove=st.booleans())
     def iterator_step(self, which: int, count: int, remove: bool) -> None:
-        """Step one; sometimes remove each key before its pair is looked at, as eviction does."""
+        """Read on in an iterator. Sometimes, like eviction, remove keys before reading pairs."""
         walk = self.walks[which % len(self.walks)]
         remove = remove and walk.family in self.families
         pairs = walk.cursor.next(count, remove=remove, lazily=self.lazily)
@@ -520,9 +525,7 @@ class FamiliesMachine(ProviderMachine):
     @precondition(lambda self: self.store is not None and len(self.walks) < 3)
     @rule(data=st.data(), steps=st.integers(0, 3))
     def reusable_iterator(self, data: st.DataObject, steps: int) -> None:
-        """A reusable iterator starts at the first row, and at each seek sees all that was
-        written before it.
-        """
+        """A reusable iterator starts at the first row. At each seek it sees all earlier writes."""
         assert self.store is not None
         kind = self._draw_kind(data, lambda k: k.schema.spec["type"] == "range")
         if kind is None:
@@ -544,7 +547,7 @@ class FamiliesMachine(ProviderMachine):
     @precondition(lambda self: self.store is not None and len(self.lists) < 2)
     @rule(data=st.data())
     def values_open(self, data: st.DataObject) -> None:
-        """Open a `valuesIterator`: it yields the list as it is now, whatever becomes of the key."""
+        """Open a `valuesIterator`. It must yield the present list, whatever is written later."""
         assert self.store is not None
         kind = self._draw_kind(data, lambda k: k.schema.multi and bool(self.families[k.name]))
         if kind is None:
@@ -563,14 +566,15 @@ class FamiliesMachine(ProviderMachine):
         if not values:
             self.lists.remove((cursor, values))
 
-    # -- what the changelogs tell
+    # -- the change feed
     # --------------------------------------------------------------------------------------
 
     @precondition(lambda self: self.store is None and self.variant.provider_class == MILLPOND)
     @rule(data=st.data())
     def change_feed(self, data: st.DataObject) -> None:
-        """What changed between two versions of a lineage makes the second from the first, batch
-        by batch.
+        """Apply the changes between two versions of a lineage to the first, batch by batch.
+
+        The result must be the second version.
         """
         nodes = [n for n in self.model.lineage(self.model.restorable()[-1]) if n in self.versions][
             ::-1
@@ -604,9 +608,7 @@ class FamiliesMachine(ProviderMachine):
     # ----------------------------------------------------------------------------------------------
 
     def teardown(self) -> None:
-        """At the end every version that Spark may ask for reads right from storage alone, and
-        from each snapshot of it.
-        """
+        """Check every version that Spark may ask for, from storage alone and from each snapshot."""
         try:
             if self.store is not None:
                 self.store.abort()
@@ -629,8 +631,9 @@ class FamiliesMachine(ProviderMachine):
             shutil.rmtree(self.checkpoint)
 
     def _replay(self, node: Node) -> None:
-        """Begin with each snapshot at or below the version in turn; without ids one may belong
-        to a lost attempt.
+        """Read the version from each snapshot at or below it.
+
+        Without ids a snapshot may belong to a lost attempt.
         """
         folder = self.root / "0" / "2"
         lineage = self.model.lineage(node)
@@ -659,7 +662,7 @@ class FamiliesMachine(ProviderMachine):
 
 
 def _apply(state: dict[str, tuple[Row, list[Row]]], changes: list[Change]) -> None:
-    """One batch's records, in their order."""
+    """Apply one batch's records, in their order."""
     for what, key, value, _ in changes:
         name = canon(key)
         if what == "delete":
@@ -672,9 +675,7 @@ def _apply(state: dict[str, tuple[Row, list[Row]]], changes: list[Change]) -> No
 
 @pytest.mark.parametrize("variant", _variants(), ids=lambda v: v.name)
 def test_families_equal_dicts_per_version(harness: Harness, variant: Variant) -> None:
-    """Whatever the order of operations, every family of every version holds what was committed
-    into it.
-    """
+    """Every family of every version holds its committed rows, in any order of operations."""
     given, of_shape = variant, _kinds(harness, variant.shape)
 
     class Machine(FamiliesMachine):
@@ -683,8 +684,8 @@ def test_families_equal_dicts_per_version(harness: Harness, variant: Variant) ->
         schema = Schema("g string", "value binary", use_cf=True)
 
     Machine.harness = harness
-    # Spark's store, some ten times slower to open and commit, is here to prove the rules, not to be
-    # tested
+    # Spark's store only proves the rules. It opens and commits ten times slower, so it gets fewer
+    # examples.
     run_machine(
         Machine,
         examples=EXAMPLES if variant.provider_class == MILLPOND else max(EXAMPLES // 6, 1),

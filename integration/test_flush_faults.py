@@ -1,4 +1,4 @@
-"""A flush that fails on the way and is tried again: every change is in the disk tier once."""
+"""A flush fails on its way and runs again. The disk tier then has every change once."""
 
 from __future__ import annotations
 
@@ -24,7 +24,7 @@ pytestmark = [
     pytest.mark.skipif(MILLPOND not in providers_to_test(), reason="about Millpond's own tiers"),
 ]
 
-VALUE_BYTES = 64 * 1024  # 20 of them are more than a flush gathers while seams are armed
+VALUE_BYTES = 64 * 1024  # 20 values are more than a flush gathers while seams are armed
 
 
 @pytest.fixture(scope="module")
@@ -37,7 +37,7 @@ def harness(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Harness]:
 
 @pytest.fixture
 def checkpoint(tmp_path: Path) -> Path:
-    """A new Spark checkpoint."""
+    """Return a new Spark checkpoint."""
     path = tmp_path / "checkpoint"
     write_spark_metadata(
         path, operator_name="stateStoreSave", partitions=1, provider_class=MILLPOND
@@ -66,7 +66,7 @@ def _lists(store: Store) -> dict[int, list[str]]:
 
 
 def _append(store: Store, tag: str, expected: dict[int, list[str]]) -> None:
-    """One more value for each of 20 keys."""
+    """Append one more value to each of 20 keys."""
     for k in range(20):
         store.merge([k], [f"{tag} ".ljust(8, ".") + "x" * VALUE_BYTES])
         expected.setdefault(k, []).append(f"{tag} ".ljust(8, "."))
@@ -82,16 +82,16 @@ def test_lists_hold_each_value_once_after_a_flush_that_failed(
     for version in range(4):
         store = provider.store(version)
         if version == 1:
-            provider.snapshot()  # from here on appends meet what the disk tier has
+            provider.snapshot()  # later appends meet rows of the disk tier
         _append(store, f"batch {version}", expected)
         store.commit()
     store = provider.store(4)
     store.abort()
-    # one file is in the disk tier when the next one fails
+    # One file is in the disk tier when the next one fails.
     harness.arm(point, kind="LOCAL_DISK_FULL", first=2, last=2)
     provider.snapshot()
     assert harness.disarm() == 2, "the flush went on"
-    assert not list(checkpoint.glob("state/0/0/4.manifest")), "a snapshot of a flush that failed"
+    assert not list(checkpoint.glob("state/0/0/4.manifest")), "a failed flush left a snapshot"
     store = provider.store(4)
     assert _lists(store) == expected
     _append(store, "batch 4", expected)
@@ -109,9 +109,7 @@ def test_lists_hold_each_value_once_after_a_flush_that_failed(
 
 
 def test_a_batch_whose_spill_failed_is_not_committed(harness: Harness, checkpoint: Path) -> None:
-    """Whoever catches the error and goes on would write a changelog that is not what the batch
-    did.
-    """
+    """A task catches the error and goes on. Its changelog would not be what the batch did."""
     provider = _provider(harness, checkpoint, **{"memory.budget": "1m"})
     expected: dict[int, list[str]] = {}
     store = provider.store(0)
@@ -121,7 +119,7 @@ def test_a_batch_whose_spill_failed_is_not_committed(harness: Harness, checkpoin
     store = provider.store(1)
     harness.arm(
         "flush.ingested", kind="LOCAL_DISK_FULL", first=2, last=2
-    )  # the first is of what is committed
+    )  # the first pass writes committed rows
     with pytest.raises(ProviderError, match="LOCAL_DISK_FULL"):
         for _ in range(3):
             _append(store, "lost", {})
@@ -136,7 +134,7 @@ def test_a_batch_whose_spill_failed_is_not_committed(harness: Harness, checkpoin
         _append(store, f"kept {i}", expected)
     assert int(store.metrics()["custom"]["millpondSpills"]) >= 1
     store.commit()
-    # the disk tier has the lists already, with all that was appended before the last spill
+    # The disk tier has the lists already, with all values from before the last spill.
     store = provider.store(2)
     assert _lists(store) == expected
     _append(store, "after", expected)

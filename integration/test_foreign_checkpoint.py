@@ -1,5 +1,6 @@
-"""A query whose checkpoint Spark's own store wrote: refused if the user asks for Millpond, left
-alone if not.
+"""A query whose state is in Spark's own store.
+
+Millpond refuses it if the user asks for Millpond. Otherwise Millpond leaves it alone.
 """
 
 from __future__ import annotations
@@ -17,7 +18,7 @@ PROVIDER = "spark.sql.streaming.stateStore.providerClass"
 
 
 def start(spark: SparkSession, folder: Path, provider: str) -> StreamingQuery:
-    """Start a count over the files of `folder`, one a batch, while the session names `provider`."""
+    """Start a count over the files of `folder`, one per batch. The session names `provider`."""
     spark.conf.set(PROVIDER, provider)
     try:
         rows = (
@@ -60,9 +61,7 @@ def test_a_query_of_another_store_goes_on_beside_millpond(
     reference.stop()
     reference = start(spark, tmp_path / "rocksdb", ROCKSDB)
     query = start(spark, tmp_path / "millpond", MILLPOND)
-    spark.conf.set(
-        PROVIDER, MILLPOND
-    )  # what the session says now is none of the running query's business
+    spark.conf.set(PROVIDER, MILLPOND)  # the running query must not heed the session's new setting
     try:
         for name in ("2.json", "3.json"):
             add_input(tmp_path / "rocksdb", name)

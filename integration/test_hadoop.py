@@ -1,8 +1,8 @@
-"""State on a file system of Hadoop's, moved by the JVM: `viewfs:`, which runs in the process and
-has both of Hadoop's interfaces.
+"""State on one of Hadoop's file systems. The JVM moves the files.
 
-HDFS itself cannot be run from pyspark's jars: they hold its client (`DistributedFileSystem`), but
-neither a NameNode nor a DataNode.
+The file system is `viewfs:`. It runs in the process and has both of Hadoop's interfaces. HDFS
+cannot run from pyspark's jars: they have its client (`DistributedFileSystem`), but no NameNode and
+no DataNode.
 """
 
 from __future__ import annotations
@@ -39,7 +39,7 @@ class TestHadoopStorage(StorageContract):
         conf = jvm.org.apache.hadoop.conf.Configuration(
             spark.sparkContext._jsc.hadoopConfiguration()
         )
-        # Hadoop keeps a file system for each authority, with the mounts that it had at first.
+        # Hadoop keeps one file system for each authority, with its first mounts.
         authority = f"pond{next(_numbers)}"
         conf.set(f"fs.viewfs.mounttable.{authority}.link./data", f"file://{tmp_path}")
         root = f"viewfs://{authority}/data/the checkpoint % of it"
@@ -47,9 +47,7 @@ class TestHadoopStorage(StorageContract):
         return HadoopStorage(parse_root(root), files=files.call)
 
     def test_readers_never_see_a_part(self, storage: Storage) -> None:
-        """Hadoop's local file system deletes before it renames: a reader may find nothing, which
-        HDFS rules out.
-        """
+        """Skip this test: Hadoop's local file system deletes before it renames. HDFS does not."""
 
 
 @pytest.mark.parametrize("checkpoint_format", [1, 2])

@@ -1,6 +1,6 @@
-"""Which format of join state a query gets, and that Millpond gives what was asked for.
+"""A query gets the format of join state that it asks for.
 
-That results are equal in each of them is shown by `join_cases`.
+`join_cases` shows that the results are equal in each format.
 """
 
 from __future__ import annotations
@@ -42,7 +42,7 @@ _FAMILIES = {
 
 
 class _Job:
-    """A join of clicks and views into one checkpoint."""
+    """A join of clicks and views, with one Spark checkpoint."""
 
     def __init__(
         self, spark: SparkSession, directory: Path, how: str, conf: dict[str, str]
@@ -63,7 +63,7 @@ class _Job:
         finish(query, self.run, fails=fail_at is not None)
 
     def pinned(self) -> dict[str, Any]:
-        """The settings in the first entry of the offset log."""
+        """Return the settings in the first entry of the offset log."""
         conf: dict[str, Any] = json.loads(
             (self.run.checkpoint / "offsets" / "0").read_text().splitlines()[1]
         )["conf"]
@@ -72,9 +72,7 @@ class _Job:
 
 @contextmanager
 def _spark_testing(spark: SparkSession) -> Iterator[None]:
-    """What makes Spark write schema files of version 1, which is how a checkpoint of join state
-    format 1 begins.
-    """
+    """Let Spark write schema files of version 1. Join state of format 1 begins with them."""
     system = spark.sparkContext._jvm.java.lang.System  # type: ignore[union-attr]
     system.setProperty("spark.testing", "true")
     try:
@@ -98,7 +96,7 @@ def test_a_query_gets_the_format_it_asks_for(
         return
     job.go()
     assert job.pinned()[STATE_FORMAT] == str(version)
-    # a setting that changed in between does not count: the checkpoint goes on as it began
+    # A changed setting does not count. The query keeps its first format.
     job.add(slice(2, None))
     job.go(state_format=3 if version == 2 else 2)
     state = job.run.checkpoint / "state" / "0"
@@ -120,9 +118,7 @@ def test_a_query_gets_the_format_it_asks_for(
 
 
 def test_format_1_goes_on_where_spark_lets_it(spark: SparkSession, tmp_path: Path) -> None:
-    """Spark begins no new query with format 1 any more, but one that an older Spark began goes
-    on.
-    """
+    """A query that an older Spark began in format 1 goes on. A new query cannot have format 1."""
     runs = []
     for name, provider in (("reference", ROCKSDB), ("candidate", MILLPOND)):
         job = _Job(spark, tmp_path / name, "inner", {_PROVIDER: provider, STATE_FORMAT: "1"})
@@ -144,7 +140,7 @@ def test_format_1_goes_on_where_spark_lets_it(spark: SparkSession, tmp_path: Pat
 
 @pytest.mark.skipif(MILLPOND not in providers_to_test(), reason="no Millpond jar")
 def test_nothing_of_sparks_own_provider_is_used(spark: SparkSession) -> None:
-    """Millpond's provider is assignable to Spark's for the sake of one check only."""
+    """Millpond's provider extends Spark's for one check only. It overrides every method."""
     jvm: Any = spark.sparkContext._jvm
     loader = jvm.org.apache.spark.util.Utils.getContextOrSparkClassLoader()
     ours, parent = (loader.loadClass(name) for name in (MILLPOND, ROCKSDB))
@@ -166,7 +162,7 @@ def test_nothing_of_sparks_own_provider_is_used(spark: SparkSession) -> None:
             "unloaded",
             "maintenanceLock",
             "setUnloaded",
-        ),  # the contract's own state lives in the class that mixes it in
-        "createRocksDB",  # called for the parent's lazy field alone, which is overridden
+        ),  # the class that mixes in the contract has the contract's own state
+        "createRocksDB",  # only the parent's lazy field calls it, and Millpond overrides that field
         "sparkConf",
     }

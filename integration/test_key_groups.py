@@ -1,6 +1,4 @@
-"""Every column family of every operator lies in the key groups that Spark's shuffle sends to its
-partition.
-"""
+"""Every row lies in a key group of the partition to which Spark's shuffle sends it."""
 
 from __future__ import annotations
 
@@ -21,7 +19,7 @@ RESERVED_SLOT = b"\xff\xff"
 
 @dataclass(frozen=True)
 class Placed:
-    """One column family of one operator, and what of its key Spark hashes."""
+    """One column family of one operator, and the part of its key that Spark hashes."""
 
     operator: str
     family: str
@@ -32,12 +30,12 @@ class Placed:
     store: str = "default"
     variable: str | None = None  # as Spark's extractor wants it
     state_format: int | None = None
-    like_spark: bool = True  # whether Spark's extractor has it right
+    like_spark: bool = True  # whether Spark's extractor is right
     variables: Mapping[str, str] = field(default_factory=dict)
 
     @property
     def cross_key(self) -> bool:
-        """Whether the order of the family spans partition keys."""
+        """Return whether the order of the family spans partition keys."""
         return self.schema.spec["type"] in ("range", "ts_prefix")
 
 
@@ -140,8 +138,8 @@ def _placed() -> list[Placed]:
         schema = Schema(
             "f string, __event_time bigint not null", "v string", {"type": spec}, multi=True
         )
-        # Spark 4.3.0's extractor takes the event time for part of the partition key: its own
-        # offline repartitioning would tear such a state apart.
+        # Spark 4.3.0's extractor takes the event time for a part of the partition key. So Spark's
+        # own offline repartitioning would break such state.
         found.append(
             Placed(
                 "symmetricHashJoin",
@@ -223,8 +221,9 @@ def _placed() -> list[Placed]:
 def test_every_family_lies_in_the_key_groups_of_its_partition(
     harness: Harness, tmp_path: Path, placed: Placed
 ) -> None:
-    """A row's slot is that of a key group which its partition owns; a row of another partition
-    marks the store.
+    """A row has the slot of a key group that its partition owns.
+
+    A row of another partition marks the store as not scalable.
     """
     partitions = harness.partitions_of(
         [placed.hashed(k) for k in placed.keys],
@@ -295,7 +294,7 @@ def test_every_family_lies_in_the_key_groups_of_its_partition(
 def test_what_lives_in_partition_0_alone_is_in_key_group_0(
     harness: Harness, tmp_path: Path, operator: str, family: str
 ) -> None:
-    """An aggregation without keys and a limit: nothing is hashed."""
+    """Spark hashes nothing for an aggregation without keys, or for a limit."""
     schema = Schema("" if operator == "stateStoreSave" else "k string", "v string")
     provider = open_provider(harness, tmp_path, operator=operator, schema=schema)
     store = provider.store(0)

@@ -1,6 +1,4 @@
-"""A batch many times larger than the memory that there is: it commits, goes to the disk tier,
-and comes back.
-"""
+"""A batch many times larger than the memory commits, goes to the disk tier, and comes back."""
 
 from __future__ import annotations
 
@@ -35,7 +33,7 @@ SCHEMA = Schema("k bigint", "v string")
 
 @dataclass(frozen=True)
 class Size:
-    """How large a batch is, and the memory that it must do with."""
+    """The size of a batch, and the memory for it."""
 
     batch_bytes: int
     row_bytes: int
@@ -44,7 +42,7 @@ class Size:
 
     @property
     def rows(self) -> int:
-        """Rows of the batch."""
+        """Return the number of rows of the batch."""
         return self.batch_bytes // self.row_bytes
 
 
@@ -65,7 +63,7 @@ def _open(harness: Harness, checkpoint: Path, size: Size, partition: int = 0) ->
 
 
 def _most_bytes(harness: Harness) -> int:
-    """The most memory that the JVM ever had, all in all."""
+    """Return the most resident memory that the JVM ever had."""
     status = Path(f"/proc/{harness.pid}/status").read_text()
     found = re.search(r"VmHWM:\s+(\d+) kB", status)
     assert found
@@ -80,9 +78,7 @@ def _custom(store: Store, name: str) -> int:
     "size", [SMALL, pytest.param(LARGE, marks=pytest.mark.deep)], ids=["24m", "2g"]
 )
 def test_a_batch_larger_than_memory_comes_back(tmp_path: Path, size: Size) -> None:
-    """Commit, kill -9, replay, flush, snapshot, kill -9, restore: in memory that never holds the
-    batch.
-    """
+    """Commit, kill -9, replay, flush, snapshot, kill -9, restore. Memory never holds the batch."""
     checkpoint = tmp_path / "checkpoint"
     write_spark_metadata(
         checkpoint, operator_name="stateStoreSave", partitions=2, provider_class=MILLPOND
@@ -105,7 +101,7 @@ def test_a_batch_larger_than_memory_comes_back(tmp_path: Path, size: Size) -> No
     assert _custom(store, "millpondSpills") > 2
     harness.kill()
 
-    # no snapshot is there: the changelog alone brings it back
+    # Without a snapshot, the changelog alone brings the batch back.
     harness = _harness(tmp_path, size)
     provider = _open(harness, checkpoint, size)
     store = provider.store(1)
@@ -134,7 +130,7 @@ def test_a_batch_larger_than_memory_comes_back(tmp_path: Path, size: Size) -> No
 
 @pytest.mark.deep
 def test_two_large_batches_come_back_side_by_side(tmp_path: Path) -> None:
-    """Two stores that replay at once have one budget."""
+    """Two stores that replay in parallel share one budget."""
     checkpoint = tmp_path / "checkpoint"
     write_spark_metadata(
         checkpoint, operator_name="stateStoreSave", partitions=2, provider_class=MILLPOND

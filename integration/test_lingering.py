@@ -1,6 +1,6 @@
-"""Calls of a thread that outlives its task attempt.
+"""A thread outlives its task attempt, and calls its store.
 
-Between batches or in the batch of the next attempt, they change nothing.
+Its calls change nothing: not between batches, and not in the batch of the next attempt.
 """
 
 from __future__ import annotations
@@ -59,7 +59,7 @@ WRITES: list[dict[str, Any]] = [
 
 
 def all_rows(store: Store) -> dict[str, list[tuple[Row, Row]]]:
-    """Of each family, in a fixed order."""
+    """Return the rows of each family, in a fixed order."""
     return {
         name: sorted(store.scan(cf=name, **({"multi": True} if name == "lists" else {})))
         for name in FAMILIES
@@ -67,7 +67,7 @@ def all_rows(store: Store) -> dict[str, list[tuple[Row, Row]]]:
 
 
 def refused(harness: Harness, store: Store, calls: list[dict[str, Any]]) -> None:
-    """Make the calls on `store`: each must be told that it comes too late."""
+    """Make the calls on `store`. The store must refuse each as too late."""
     answers = harness.call_all([{**call, "s": store.name} for call in calls])
     for call, answer in zip(calls, answers, strict=True):
         assert isinstance(answer, ProviderError) and "MILLPOND_STORE_CLOSED" in answer.text, (
@@ -77,7 +77,7 @@ def refused(harness: Harness, store: Store, calls: list[dict[str, Any]]) -> None
 
 
 def one_row_each(provider: Provider, version: int, value: str, **arguments: Any) -> Store:
-    """The store at `version`, with a row in each family."""
+    """Return the store at `version`. Put a row into each family."""
     store = provider.store(version, **arguments)
     for name, schema in FAMILIES.items():
         store.create_cf(name, schema)
@@ -113,7 +113,7 @@ def test_a_lingering_thread_is_refused_and_changes_nothing(
                 it.next()
         with pytest.raises(ProviderError, match="MILLPOND_STORE_CLOSED"):
             reusable.seek([0])
-        late.abort()  # says nothing, as an abort that comes twice
+        late.abort()  # no error, like a second abort
 
     if when == "between batches":
         linger()
@@ -139,7 +139,7 @@ def test_a_lingering_thread_is_refused_and_changes_nothing(
         assert all_rows(store) == expected
         store.abort()
         provider.close()
-        provider = open_provider(harness, tmp_path, conf=conf)  # and so it is in storage
+        provider = open_provider(harness, tmp_path, conf=conf)  # round 2 reads storage
     provider.close()
 
 

@@ -1,4 +1,4 @@
-"""Batches that outgrow the memory budget, and stores that keep all in memory."""
+"""Batches that outgrow the memory budget, and stores that keep all rows in memory."""
 
 from __future__ import annotations
 
@@ -33,7 +33,7 @@ pytestmark = [
 ]
 
 BUDGET = "256k"
-ROWS = 4000  # about a megabyte with what memory adds to each: several times the budget
+ROWS = 4000  # about a megabyte in memory, with overhead: several times the budget
 KINDS = {
     "point": Schema(),
     "prefix": Schema(spec={"type": "prefix", "columns": 1}),
@@ -66,7 +66,7 @@ class Bench:
         )
 
     def provider(self, **options: Any) -> Provider:
-        """A new provider."""
+        """Return a new provider."""
         settings = {"memory.budget": BUDGET, **options}
         conf = short_conf(
             {
@@ -80,15 +80,15 @@ class Bench:
         return self.harness.open(root, provider_class=MILLPOND, schema=schema, conf=conf)
 
     def key(self, i: int) -> Row:
-        """Key number `i`."""
+        """Return key number `i`."""
         return [i, "k"] if self.kind == "range" else [f"group {i % 7}", i]
 
     def number(self, key: Row) -> int:
-        """The inverse of `key`."""
+        """Return the number of a key."""
         return int(key[0] if self.kind == "range" else key[1])
 
     def rows(self, store: Store) -> dict[int, str]:
-        """All rows, each once, in order if the kind has one."""
+        """Return all rows. Check that each comes once, and that ordered kinds are in order."""
         found = store.scan()
         numbers = [self.number(k) for k, _ in found]
         assert len(set(numbers)) == len(numbers), "a key came twice"
@@ -101,7 +101,7 @@ class Bench:
         store.put_many([(self.key(i), [v, i]) for i, v in rows.items()])
 
     def commit(self, store: Store, rows: dict[int, str]) -> None:
-        """Commit and remember what the version holds."""
+        """Commit, and note the rows of the version."""
         done = store.commit()
         assert done.version == len(self.versions)
         self.versions.append(rows)
@@ -109,8 +109,9 @@ class Bench:
         assert store.keys() == len(rows)
 
     def fill(self, store: Store, state: dict[int, str], tag: str) -> dict[int, str]:
-        """Writes that outgrow the budget: new rows, then rows that were spilled meanwhile are
-        changed, removed, put back as they were.
+        """Write more than the budget: new rows first.
+
+        Then change, remove and put back rows that the batch has spilled by then. Return all rows.
         """
         state = {**state, **{i: f"{tag} {i} " + "x" * 40 for i in range(ROWS)}}
         self.put(store, state)
@@ -126,7 +127,7 @@ class Bench:
         return state
 
     def check(self, version: int, **options: Any) -> None:
-        """The version as a provider reads it that has nothing yet."""
+        """Check a version by a new provider."""
         provider = self.provider(**options)
         store = provider.read_store(version, self.ids[version])
         assert self.rows(store) == self.versions[version]
@@ -138,7 +139,7 @@ class Bench:
     params=[(k, f) for k in KINDS for f in (1, 2)], ids=lambda p: f"{p[0]}-format{p[1]}"
 )
 def bench(request: pytest.FixtureRequest, harness: Harness, tmp_path: Path) -> Bench:
-    """A store of each kind, in both Spark checkpoint formats."""
+    """Return a store of each kind, in both Spark checkpoint formats."""
     return Bench(harness, tmp_path / "checkpoint", *request.param)
 
 
@@ -147,9 +148,7 @@ def _custom(store: Store, name: str) -> int:
 
 
 def test_a_store_whose_every_batch_spills_takes_snapshots(bench: Bench) -> None:
-    """Maintenance comes when it comes: in the middle of batches that went down, and between
-    them.
-    """
+    """Maintenance comes in the middle of batches that spill, and between them."""
     provider = bench.provider()
     state: dict[int, str] = {}
     for version in range(4):
@@ -175,7 +174,7 @@ def test_a_batch_larger_than_the_budget_spills_and_goes_on(bench: Bench) -> None
     assert [g and g[0] for g in got] == [state.get(i) for i in range(0, ROWS, 97)]
     bench.commit(store, state)
     assert _custom(store, "millpondSpills") >= 2
-    # what is committed but not proven is in no snapshot, even though the disk tier has a part of it
+    # A version that is not proven committed is in no snapshot, even if the disk tier has a part.
     provider.snapshot()
     assert not list(bench.checkpoint.glob("state/0/0/*.manifest"))
     store = provider.store(1, bench.ids[1])
@@ -204,8 +203,7 @@ def test_a_spilled_batch_can_be_aborted_and_a_spilled_version_taken_back(bench: 
     assert bench.rows(store) == few
     state = bench.fill(store, few, "kept")
     bench.commit(store, state)
-    # another task of the batch failed: Spark asks for the version before, and the batch is done
-    # again
+    # Another task of the batch failed. Spark asks for the version before, and runs the batch again.
     store = provider.store(1, bench.ids[1])
     assert bench.rows(store) == few
     bench.put(store, {7: "seven"})
@@ -231,7 +229,7 @@ def test_iterators_outlive_a_spill(bench: Bench) -> None:
     seen += cursor.next(-1)
     found = {bench.number(k): str(v[0]) for k, v in seen}
     assert len(found) == len(seen)
-    assert {i: found.get(i) for i in few} == few, "an iterator shows what was there when it began"
+    assert {i: found.get(i) for i in few} == few, "an iterator must yield its first rows"
     cursor.close()
     assert bench.rows(store) == state
     bench.commit(store, state)
@@ -243,7 +241,7 @@ def test_iterators_outlive_a_spill(bench: Bench) -> None:
 def test_a_store_gives_memory_back_while_what_became_the_write_store_is_read(
     bench: Bench, tmp_path: Path
 ) -> None:
-    """Session windows read with iterators of the read store to which they then write."""
+    """Session windows read by an iterator of the read store, and then write to that store."""
     budget = {"memory.budget": "1m"}
 
     def fill(of: Bench, store: Store, memory_bytes: int) -> dict[int, str]:
@@ -320,8 +318,9 @@ def test_lists_of_values_survive_a_spill(harness: Harness, tmp_path: Path) -> No
 
 
 def test_eviction_keeps_to_the_budget_and_loses_nothing(bench: Bench) -> None:
-    """State several times the budget, small batches: rows come and go between memory and disk,
-    and nothing spills.
+    """State is several times the budget, and batches are small.
+
+    Rows come and go between memory and disk. Nothing spills.
     """
     provider = bench.provider()
     store = provider.store(0)
@@ -379,10 +378,10 @@ def test_heap_refuses_what_exceeds_the_budget(harness: Harness, tmp_path: Path) 
     assert "backend" in caught.value.text and "memory.budget" in caught.value.text
     store.abort()
     store = provider.store(1)
-    assert bench.rows(store) == few, "the store is usable, and the last version as it was"
+    assert bench.rows(store) == few, "the store must still have the last version"
     store.abort()
     provider.close()
-    # the same batch on the other backend
+    # Do the same batch on the other backend.
     provider = bench.provider()
     store = provider.store(1)
     state = bench.fill(store, few, "much")
@@ -391,7 +390,7 @@ def test_heap_refuses_what_exceeds_the_budget(harness: Harness, tmp_path: Path) 
     store.abort()
     provider.snapshot()
     provider.close()
-    # a Spark checkpoint that remembers a backend, and a session that sets none; then one that does
+    # The Spark checkpoint now has a backend. One session sets none. The next one sets its own.
     path = bench.checkpoint / layout.FORMAT_KEY
     path.write_bytes(encode_format(replace(decode_format(path.read_bytes()), backend="heap")))
     provider = bench.provider()
@@ -405,9 +404,9 @@ def test_heap_refuses_what_exceeds_the_budget(harness: Harness, tmp_path: Path) 
 def test_a_list_that_grows_too_large_is_refused_and_what_was_taken_can_be_read(
     tmp_path: Path,
 ) -> None:
-    """512 MiB are the most.
+    """A list may have 512 MiB.
 
-    Lists of a gigabyte were committed, and no changelog that held one could be read.
+    Earlier versions committed lists of a gigabyte, and could not read their changelogs.
     """
     megabytes, budget = 1 << 20, {"millpond.memory.budget": "4g"}
     schema = Schema("k string, n bigint", "v string", multi=True)

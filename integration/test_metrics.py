@@ -1,7 +1,7 @@
-"""What Millpond reports:
+"""Millpond's metrics.
 
-`StreamingQueryProgress` against Spark's RocksDB store, snapshot lag, and the cost of an exact
-count.
+`StreamingQueryProgress` must equal that of Spark's RocksDB store. Other tests check the snapshot
+lag, and the cost of an exact count.
 """
 
 from __future__ import annotations
@@ -25,9 +25,7 @@ PLAIN = Schema("k string, n bigint", "v string")
 def test_progress_equals_that_of_spark_with_incremental_cleanup(
     spark: SparkSession, tmp_path: Path
 ) -> None:
-    """Eviction interleaved with puts: rows out, and rows total, updated, removed and late, batch
-    by batch.
-    """
+    """Spark removes rows between puts. Output and counts of rows are equal, batch by batch."""
     source = Input(tmp_path / "input", EVENTS)
     for rows in CLICKS:
         source.add(rows)
@@ -48,7 +46,7 @@ def test_progress_equals_that_of_spark_with_incremental_cleanup(
     custom = last["stateOperators"][0]["customMetrics"]
     version = last["batchId"] + 1
     for partition in range(2):
-        # a partition that no row reaches reports all the same
+        # A partition without rows reports too.
         assert 0 <= custom[f"SnapshotLastUploaded.partition_{partition}_default"] < version
     assert custom["millpondChangelogBytes"] > 0 and custom["millpondMemoryBytes"] > 0
     assert last["stateOperators"][0]["memoryUsedBytes"] == custom["millpondMemoryBytes"]
@@ -65,7 +63,7 @@ def test_the_instance_metric_names_the_newest_snapshot(harness: Harness, tmp_pat
         newest.append(value)
         if version in (2, 4):
             provider.snapshot()
-    # a snapshot is of the newest version that Spark proved committed, which is one behind
+    # A snapshot is of the newest version that Spark proved committed. That is one behind.
     assert newest == [0, 0, 0, 2, 2, 4]
     provider.close()
 

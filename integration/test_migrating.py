@@ -1,6 +1,4 @@
-"""Queries go on from one state store in another, and back, as if nothing had been: batch for
-batch, rows and state.
-"""
+"""Queries move from one state store to another, and back. Each batch keeps its rows and state."""
 
 from __future__ import annotations
 
@@ -32,14 +30,15 @@ pytestmark = pytest.mark.spark
 _PROVIDER = "spark.sql.streaming.stateStore.providerClass"
 _FORMAT = "spark.sql.streaming.stateStore.checkpointFormatVersion"
 _CHANGELOG = "spark.sql.streaming.stateStore.rocksdb.changelogCheckpointing.enabled"
-# Values in lists and two orders by time; timers, TTL, lists and maps; two operators in plain
-# stores.
+# The first has values in lists and two orders by time. The second has timers, TTL, lists and maps.
+# The third has two operators in plain stores.
 _CASES = [("join-left-v4", ROCKSDB), ("scala-event-time", ROCKSDB), ("dedupe-then-window", HDFS)]
 
 
 def _cases() -> list[Any]:
-    """Name and the store that the query has before and after; with MILLPOND_SHAPES=all every
-    shape that Spark runs.
+    """Return names of cases, with the store that the query has before and after.
+
+    With MILLPOND_SHAPES=all: every shape that Spark runs.
     """
     if not EVERYTHING:
         return quick_first(_CASES)
@@ -57,7 +56,7 @@ def _has_families(case: Case) -> bool:
 
 
 def _conf(case: Case, provider: str) -> dict[str, str]:
-    # Every second case without changelogs: then Spark's checkpoint has other files
+    # Every second case has no changelogs. Its Spark checkpoint has other files.
     changelog = (
         {_CHANGELOG: str(len(case.name) % 2 == 0).lower()} if provider == PROVIDERS[ROCKSDB] else {}
     )
@@ -78,8 +77,10 @@ def _tree(root: Path) -> dict[str, bytes]:
 
 
 def _unchanged(root: Path, before: Mapping[str, bytes]) -> bool:
-    """Whether all files are as they were; but for what is hidden because it is not finished, and
-    the heartbeat of the query that has just ended, which Spark's listener removes a moment later.
+    """Return whether all files are as they were.
+
+    Hidden, unfinished files do not count. The heartbeat of the ended query does not count either:
+    Spark's listener removes it a moment later.
     """
 
     def kept(tree: Mapping[str, bytes]) -> dict[str, bytes]:
@@ -107,8 +108,8 @@ def test_goes_on_in_another_store_and_back(
 
     def run_on(run: Run, store: str) -> Run:
         finish(start(spark, frame(), run, output_mode=case.mode, conf=_conf(case, store)), run)
-        # the stores that the ended query leaves loaded would write snapshots, and clean up, while
-        # the test compares files
+        # Otherwise the loaded stores of the ended query would write snapshots and clean up while
+        # the test compares files.
         jvm: Any = spark.sparkContext._jvm
         jvm.org.apache.spark.sql.execution.streaming.state.StateStore.stop()
         return run
@@ -132,13 +133,13 @@ def test_goes_on_in_another_store_and_back(
     assert _unchanged(new.checkpoint, before)
     back = run_on(Run(tmp_path / "back"), PROVIDERS[provider])
     _same_after(back, old, 3, case)
-    assert adopted.rows + released.rows > 0, "no state was copied: it proves nothing"
+    assert adopted.rows + released.rows > 0, "no state was copied, so the test proves nothing"
 
 
 def _reads(case: Case) -> list[dict[str, str]]:
-    """What Spark's state reader is asked for where the case does not say it."""
+    """Return options of Spark's state reader, for cases that have none."""
     if ("chain" in case.operator or "-then-" in case.name) and case.name != "dedupe-then-window":
-        # unless told otherwise it reads operator 0, which is a join there, or has no state yet
+        # Without options it reads operator 0. There that is a join, or has no state yet.
         return []
     if "join" in case.operator:
         return [{"joinSide": side} for side in ("left", "right")]
@@ -148,7 +149,7 @@ def _reads(case: Case) -> list[dict[str, str]]:
 def _read(
     spark: SparkSession, checkpoint: Path, options: Mapping[str, str], conf: Mapping[str, str]
 ) -> list[str]:
-    """What Spark's state reader finds after batch 1, expiry times of TTL included."""
+    """Return the rows that Spark's state reader finds after batch 1, with TTL expiry times."""
     with settings(spark, conf):
         reader = spark.read.format("statestore").options(**{**options, "batchId": "1"})
         return sorted(repr(row) for row in reader.load(str(checkpoint)).collect())
@@ -156,7 +157,7 @@ def _read(
 
 def _same_after(run: Run, reference: Run, batch: int, case: Case) -> None:
     rows = {number: rows for number, rows in reference.rows.items() if number > batch}
-    assert rows, "nothing came after: it proves nothing"
+    assert rows, "no batch came after, so the test proves nothing"
     assert run.rows == rows
     if not case.random_keys:
         assert run.state == {
@@ -166,9 +167,7 @@ def _same_after(run: Run, reference: Run, batch: int, case: Case) -> None:
 
 @pytest.mark.skipif(not EVERYTHING, reason="a JVM each time: with MILLPOND_SHAPES=all")
 def test_killed_at_any_moment(spark: SparkSession, tmp_path: Path) -> None:
-    """Killed while it copies, `adopt` leaves nothing at the target, or all; and the next one
-    succeeds.
-    """
+    """A kill during `adopt` leaves nothing at the target, or all of it. The next run succeeds."""
     case = named("agg-update-odd-keys")
     source = Input(tmp_path / "input", case.inputs[0][0])
     source.add(case.inputs[0][1][0])

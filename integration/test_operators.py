@@ -1,7 +1,7 @@
-"""Every operator on Millpond against the same query on Spark's RocksDB store.
+"""Every operator on Millpond equals the same query on Spark's RocksDB store.
 
-Equal batch for batch, rows and state metrics, over a failed batch and two restarts; what Spark
-refuses is refused with its own error. The table of all shapes stands at the end of a test run.
+Rows and state metrics of each batch are equal, over a failed batch and two restarts. A query that
+Spark refuses fails with Spark's own error. The end of a test run prints the table of all shapes.
 """
 
 from __future__ import annotations
@@ -27,14 +27,14 @@ _PROVIDER = "spark.sql.streaming.stateStore.providerClass"
 _FORMAT = "spark.sql.streaming.stateStore.checkpointFormatVersion"
 _CHANGELOG = "spark.sql.streaming.stateStore.rocksdb.changelogCheckpointing.enabled"
 REFERENCE = {_PROVIDER: ROCKSDB, _CHANGELOG: "true"}
-# Without Millpond's jar the RocksDB store is compared with itself without changelogs: that proves
-# the cases deterministic.
+# Without Millpond's jar the tests compare the RocksDB store with itself, without changelogs. That
+# proves that the cases are deterministic.
 MILLPOND_TESTED = MILLPOND in providers_to_test()
 CANDIDATE = {_PROVIDER: MILLPOND} if MILLPOND_TESTED else {_PROVIDER: ROCKSDB, _CHANGELOG: "false"}
 
 
 class _Pair:
-    """One case on both providers: the same input, a checkpoint each."""
+    """One case on both providers, with the same input. Each has its own Spark checkpoint."""
 
     def __init__(self, spark: SparkSession, directory: Path, case: Case) -> None:
         self.spark, self.case = spark, case
@@ -69,20 +69,20 @@ class _Pair:
         )
 
     def run(self, build: Build, *, fail_at: int | None = None) -> None:
-        """Both at once, to the end of the input or to the failing batch."""
+        """Run both in parallel, to the end of the input or to the failing batch."""
         queries = [self._start(build, run, conf, fail_at) for run, conf in self._sides]
         for query, (run, _) in zip(queries, self._sides, strict=True):
             finish(query, run, fails=fail_at is not None)
 
     def refused(self, build: Build) -> None:
-        """Both end with the case's error."""
+        """Check that both end with the case's error."""
         for run, conf in self._sides:
             with pytest.raises(PySparkException) as error:
                 finish(self._start(build, run, conf, None), run)
             assert self.case.refused in str(error.value)
 
     def read(self, options: Mapping[str, str]) -> tuple[list[str], list[str]]:
-        """What Spark's state reader says of both checkpoints, sorted, without the time of day."""
+        """Return what Spark's state reader finds in both, sorted, without the time of day."""
         found = []
         for run, conf in self._sides:
             with settings(self.spark, conf):
@@ -96,10 +96,10 @@ class _Pair:
 def test_operator_equals_spark(
     spark: SparkSession, tmp_path: Path, case: Case, request: pytest.FixtureRequest
 ) -> None:
-    """Three runs from one checkpoint.
+    """Run the query three times from one Spark checkpoint.
 
-    The first ends in a failed sink, the second does that batch again, the third gets the rest of
-    the input. (Or two: the second gets the rest.)
+    The first run ends in a failed sink. The second does that batch again. The third gets the rest
+    of the input. If there are only two runs, the second gets the rest.
     """
     shape = {"batches": 0, "rows": 0, "case": case.name}
     request.node.user_properties.append(("shape", shape))
@@ -120,7 +120,7 @@ def test_operator_equals_spark(
 
     reference, candidate = pair.reference, pair.candidate
     shape |= {"batches": len(reference.rows), "rows": sum(map(len, reference.rows.values()))}
-    assert any(reference.rows.values()), "the query put out nothing: it proves nothing"
+    assert any(reference.rows.values()), "the query wrote no rows, so the test proves nothing"
     assert any(op["numRowsTotal"] > 0 for ops in reference.state.values() for op in ops), (
         "the query kept no state"
     )
@@ -137,7 +137,7 @@ def test_operator_equals_spark(
 
 
 def _state(run: Run, case: Case) -> dict[int, list[dict[str, Any]]]:
-    """The state metrics of each batch, as far as the case determines them."""
+    """Return the state metrics of each batch that the case determines."""
     left_out = {"numRowsTotal"} if case.random_keys else set()
     return {
         batch: [{name: value for name, value in op.items() if name not in left_out} for op in ops]
@@ -146,9 +146,7 @@ def _state(run: Run, case: Case) -> dict[int, list[dict[str, Any]]]:
 
 
 def _every_key_is_in_its_group(run: Run, case: Case) -> None:
-    """Every store says that all keys it saw lie in the partition that their key group belongs
-    to.
-    """
+    """Check that every store is scalable: all its keys lie in key groups of its partition."""
     stores = [
         store
         for op in overview(open_storage(str(run.checkpoint)), str(run.checkpoint)).operators

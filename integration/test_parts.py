@@ -1,8 +1,7 @@
-"""The parts of the engine, each driven directly by random operations against a plain model:
-`Parts.scala`.
+"""Random operations on each part of the engine, compared with a plain model by `Parts.scala`.
 
-`MILLPOND_PARTS_SEEDS=5000` runs more of them, `MILLPOND_PARTS_FIRST=17` begins with that seed: what
-a failure prints.
+`MILLPOND_PARTS_SEEDS=5000` runs more seeds. `MILLPOND_PARTS_FIRST=17` begins with that seed. A
+failure prints its seed.
 """
 
 from __future__ import annotations
@@ -15,7 +14,7 @@ import pytest
 from integration.jvm import compile_parts, java_command, millpond_jar
 
 _MAIN = "org.apache.spark.sql.millpond.testing.Parts"
-# What is tried of each in `make test`; the deep ones go on from there with five times as many.
+# The number of seeds of each part in `make test`. The deep tests go on with five times as many.
 _SEEDS = {
     "table": 2000,
     "arena": 200,

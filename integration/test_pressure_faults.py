@@ -1,5 +1,6 @@
-"""Memory and disk that end under a running batch: the task fails with the reason, the last
-version stays, and the next attempt goes on.
+"""Memory or disk runs out in a running batch.
+
+The task fails with the reason. The last version stays. The next attempt goes on.
 """
 
 from __future__ import annotations
@@ -36,7 +37,7 @@ SCHEMA = Schema("k bigint", "v string")
 
 @pytest.fixture
 def harness(tmp_path: Path) -> Iterator[Harness]:
-    """A JVM for one test, which may be harmed."""
+    """Start a JVM for one test, because the test may harm it."""
     started = Harness(tmp_path)
     yield started
     started.stop()
@@ -44,7 +45,7 @@ def harness(tmp_path: Path) -> Iterator[Harness]:
 
 @pytest.fixture
 def small_disk(tmp_path: Path) -> Iterator[Path]:
-    """A file system of 64 MiB; where none can be mounted the test is skipped and says so."""
+    """Mount a file system of 64 MiB. Skip the test if that is not allowed."""
     path = tmp_path / "disk"
     path.mkdir()
     mount = ["mount", "-t", "tmpfs", "-o", "size=64m", "tmpfs", str(path)]
@@ -79,7 +80,7 @@ def _commit(provider: Provider, version: int, rows: dict[int, str]) -> None:
 
 
 def _leave_free(disk: Path, free_bytes: int) -> Path:
-    """Fill the disk but for so many bytes; returns the file to be removed."""
+    """Fill the disk except for `free_bytes`. Return the file that does it."""
     ballast = disk / "ballast"
     usage = subprocess.run(
         ["df", "--output=avail", "-B1", str(disk)], capture_output=True, text=True, check=True
@@ -105,7 +106,7 @@ def test_the_local_disk_is_full_while_a_batch_spills(
         store.put_many(pairs)
     assert "[MILLPOND_LOCAL_DISK_FULL]" in error.value.text, error.value.text
     store.abort()
-    # the disk is as full as it was: what the last version needs is still served
+    # The disk is as full as before. The store still serves the last version.
     read = provider.read_store(1)
     assert _rows(read) == first
     read.release()
@@ -134,7 +135,7 @@ def test_the_system_refuses_native_memory(harness: Harness, tmp_path: Path) -> N
     store = provider.store(1)
     store.put([1], ["second"])
     large = {i: str(i % 10) * (12 * MIB) for i in range(2, 12)}
-    # room for what a JVM needs now and then, not for all the rows
+    # The limit has room for the JVM's own needs, and not for all rows.
     resource.prlimit(harness.pid, resource.RLIMIT_AS, (size + 48 * MIB, limits[1]))
     try:
         with pytest.raises(ProviderError) as error:

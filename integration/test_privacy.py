@@ -1,4 +1,4 @@
-"""What other users of an executor's host may see of it, and make it do."""
+"""Other users of an executor's host can neither read its files nor make it run their code."""
 
 from __future__ import annotations
 
@@ -22,9 +22,7 @@ SCHEMA = Schema("k string", "v string")
 def test_local_files_are_closed_and_the_working_directory_is_no_place_for_modules(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """An executor with no umask at all, in a working directory into which somebody has put
-    modules of Python's names.
-    """
+    """An executor runs with umask 0. Its working directory has modules with names of Python's."""
     work = tmp_path / "work"
     (work / "millpond" / "agent").mkdir(parents=True)
     for name in ("json.py", "logging.py", "millpond/__init__.py", "millpond/agent/__init__.py"):
@@ -47,7 +45,7 @@ def test_local_files_are_closed_and_the_working_directory_is_no_place_for_module
         (root,) = harness.local_dir.glob("millpond-*")
         assert stat.S_IMODE(root.stat().st_mode) == 0o700
         assert stat.S_IMODE((root / "owner.lock").stat().st_mode) == 0o600
-        assert list(root.rglob("*.sst")), "what is in it is state"
+        assert list(root.rglob("*.sst")), "the folder has no state, so the test proves nothing"
         beside = [
             p for p in harness.local_dir.iterdir() if p != root and p.name.startswith("millpond")
         ]

@@ -1,7 +1,7 @@
-"""Ceph's S3 gateway: the storage contract and whole queries. `pytest -m radosgw
-integration/test_radosgw.py`; `radosgw.sh` sets it up.
+"""Ceph's S3 gateway: the storage contract, and whole queries.
 
-MILLPOND_RADOSGW names a directory that the programs stay in from one run to the next.
+`pytest -m radosgw integration/test_radosgw.py` runs it. `radosgw.sh` starts the gateway.
+MILLPOND_RADOSGW names a directory that keeps the programs for the next run.
 """
 
 from __future__ import annotations
@@ -64,8 +64,9 @@ def large(server: S3Server) -> Callable[..., Any]:
 
 
 def test_large_objects(large: Callable[..., Any], tmp_path: Path) -> None:
-    """In parts, both ways; and a second one of its name is refused, although the gateway ignores
-    the condition (Ceph 16).
+    """A large object goes up and comes down in parts. The storage refuses a second of its name.
+
+    It refuses although the gateway of Ceph 16 ignores the condition.
     """
     body = os.urandom(17 * MIB)
     (tmp_path / "file").write_bytes(body)

@@ -1,6 +1,7 @@
-"""Spark's `statestore` and `state-metadata` sources over Millpond's state: what they return equals
-what they return over the state that Spark's RocksDB store keeps of the same query; also from
-another application, while the query runs.
+"""Spark's `statestore` and `state-metadata` sources over Millpond's state.
+
+They return the same rows as over the state of the same query in Spark's RocksDB store. They also
+work from another application while the query runs.
 """
 
 from __future__ import annotations
@@ -29,7 +30,7 @@ from integration.python_state_cases import Everything
 from integration.streams import Input
 
 BATCHES = len(CLICKS)
-SNAPSHOT_AFTER = 4  # batches; then the query waits until a snapshot is there
+SNAPSHOT_AFTER = 4  # batches; then the test waits for a snapshot
 _FORMAT = "spark.sql.streaming.stateStore.checkpointFormatVersion"
 _KEY_COLUMNS = ("key", "user_map_key")
 _RESULT_COLUMNS = (
@@ -44,7 +45,7 @@ _RESULT_COLUMNS = (
 
 @dataclass(frozen=True)
 class Query:
-    """A query, and how Spark's sources are asked about its state."""
+    """A query, and the options of Spark's sources for its state."""
 
     name: str
     build: Callable[[list[DataFrame]], DataFrame]
@@ -54,13 +55,13 @@ class Query:
     conf: Mapping[str, str] = field(default_factory=dict)
     selections: tuple[Mapping[str, str], ...] = ({},)  # which part of the state
     fed: tuple[Mapping[str, str], ...] = ({},)  # parts that have a change feed
-    # whether the query writes each key once a batch, so that the feeds are equal record by record
+    # Whether the query writes each key once per batch. Then the feeds are equal record by record.
     exact_feed: bool = True
-    store: str = ""  # directory of the store whose snapshots are looked for, within the partition's
+    store: str = ""  # folder, below the partition's, of the store whose snapshots the test awaits
 
 
 def counts(inputs: list[DataFrame]) -> DataFrame:
-    """Windows of 10 seconds by key, 10 seconds late at most."""
+    """Return counts in windows of 10 seconds by key. Rows may be 10 seconds late."""
     late = inputs[0].withWatermark("ts", "10 seconds")
     return late.groupBy(F.window("ts", "10 seconds"), "k").agg(
         F.count("*").alias("n"), F.sum("v").alias("s")
@@ -120,7 +121,7 @@ QUERIES = [
 
 @dataclass(frozen=True)
 class Written:
-    """A checkpoint, and the batch of a snapshot of partition 0 in it."""
+    """A Spark checkpoint, and the batch of a snapshot of its partition 0."""
 
     checkpoint: Path
     snapshot_batch: int
@@ -152,13 +153,13 @@ def _start(
 
 
 def _snapshots(store: Path) -> list[int]:
-    """Versions of which a snapshot is there, of either provider."""
+    """Return the versions that have a snapshot, of either provider."""
     found = [re.match(r"([0-9]+)(_.*)?\.(manifest|zip)$", path.name) for path in store.iterdir()]
     return sorted(int(m[1]) for m in found if m)
 
 
 def _write(spark: SparkSession, query: Query, provider: str, folder: Path) -> Written:
-    """Run the query batch by batch; in the middle it waits for the maintenance threads."""
+    """Run the query batch by batch. In the middle, wait for a snapshot."""
     inputs = [Input(folder / f"input-{i}", EVENTS) for i in range(query.inputs)]
     checkpoint = folder / "checkpoint"
     store = checkpoint / "state" / "0" / "0" / query.store
@@ -181,10 +182,10 @@ def _write(spark: SparkSession, query: Query, provider: str, folder: Path) -> Wr
 def written(
     request: pytest.FixtureRequest, spark: SparkSession, tmp_path_factory: pytest.TempPathFactory
 ) -> Iterator[tuple[Query, dict[str, Written]]]:
-    """The query's checkpoints, by provider."""
+    """Return the query, and its Spark checkpoints by provider."""
     query: Query = request.param
     folder = tmp_path_factory.mktemp(query.name)
-    # Spark's own store reads ids only in a session that is set to them
+    # Spark's own store reads ids only in a session with this setting.
     spark.conf.set(_FORMAT, str(query.checkpoint_format))
     yield (
         query,
@@ -228,14 +229,15 @@ def test_state_at_a_batch(spark: SparkSession, written: tuple[Query, dict[str, W
 def test_state_replayed_from_a_snapshot(
     spark: SparkSession, written: tuple[Query, dict[str, Written]]
 ) -> None:
-    """`snapshotStartBatchId`: the state of one partition, made from that snapshot and what was
-    written since.
+    """With `snapshotStartBatchId` the state of a partition comes from that snapshot and changelogs.
+
+    It equals the state without that option.
     """
     query, by_provider = written
     last = _last_batch(by_provider[ROCKSDB].checkpoint)
     for selection in query.selections:
         if "joinSide" in selection:
-            continue  # its four stores need not have a snapshot of the same batch
+            continue  # the join's four stores may have snapshots of different batches
         results = {}
         for provider, w in by_provider.items():
             replay = {
@@ -256,8 +258,9 @@ def test_state_replayed_from_a_snapshot(
 
 
 def _net(feed: list[Row]) -> dict[tuple[int, int, str], list[str]]:
-    """What a feed from the first batch on says of each (batch, partition, key) that was changed:
-    its values after the batch.
+    """Return the values of each changed (batch, partition, key) after its batch.
+
+    feed: all changes from the first batch on.
     """
     state: dict[tuple[int, str], list[str]] = {}
     changed: dict[tuple[int, int, str], list[str]] = {}
@@ -284,8 +287,9 @@ def _net(feed: list[Row]) -> dict[tuple[int, int, str], list[str]]:
 
 
 def test_change_feed(spark: SparkSession, written: tuple[Query, dict[str, Written]]) -> None:
-    """Record by record, or, where a query writes a key twice in a batch, what came of it: a
-    changelog holds net changes.
+    """Feeds are equal record by record. A changelog holds net changes.
+
+    So if a query writes a key twice in a batch, only the key's final values are equal.
     """
     query, by_provider = written
     last = _last_batch(by_provider[ROCKSDB].checkpoint)
@@ -330,10 +334,8 @@ def test_state_metadata(spark: SparkSession, written: tuple[Query, dict[str, Wri
 def test_another_application_reads_while_the_query_runs(
     spark: SparkSession, tmp_path: Path
 ) -> None:
-    """In its own JVM, with an agent of its own; the query goes on committing, snapshotting and
-    collecting meanwhile.
-    """
-    # All that is committed meanwhile is kept: the reader may be slow.
+    """The reader has its own JVM and agent. The query commits, snapshots and collects meanwhile."""
+    # The query keeps all versions, because the reader may be slow.
     keep = {"spark.sql.streaming.minBatchesToRetain": "300"}
     query = Query("counts", counts, "update", conf=keep)
     source = Input(tmp_path / "input", EVENTS)

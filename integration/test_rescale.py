@@ -1,5 +1,6 @@
-"""Every operator goes on after a rescale as if nothing had happened: equal, batch for batch, to
-Spark's own store that never rescaled.
+"""Every operator goes on after a rescale.
+
+Each batch equals that of the same query on Spark's own store, without a rescale.
 """
 
 from __future__ import annotations
@@ -38,13 +39,14 @@ _PARTITIONS = "spark.sql.shuffle.partitions"
 _MIN_DELTAS = "spark.sql.streaming.stateStore.minDeltasForSnapshot"
 _ON_RESTART = "spark.sql.streaming.stateStore.millpond.rescale.onRestart"
 
-# From 2 partitions: out and in, by metadata alone but for 6 and 5, which have every row hashed
-# anew. A file of input between each two.
+# The chain begins with 2 partitions. A file of input comes between two rescales. The rescales to 6
+# and 5 hash every row anew. The others change only metadata.
 CHAIN = (4, 6, 3, 1, 5, 2)
-# The whole chain: as many rescales between two files of input as it takes.
+# A longer chain. It has several rescales between two files of input.
 WHOLE_CHAIN = (4, 8, 2, 6, 5, 200, 1)
 
-# A kind of state each; MILLPOND_RESCALE_ALL=rocksdb or heap for all, on that backend.
+# Each shape has another kind of state. MILLPOND_RESCALE_ALL=rocksdb or heap runs all shapes, on
+# that backend.
 ALL = os.environ.get("MILLPOND_RESCALE_ALL", "")
 SAMPLE = {
     "join-full": "rocksdb",
@@ -98,7 +100,7 @@ def test_operator_goes_on_after_rescales(spark: SparkSession, tmp_path: Path, ca
         for partitions in chain[:a_time]:
             rescale_and_compare(candidate.checkpoint, partitions)
         del chain[:a_time]
-    assert any(reference.rows.values()), "the query put out nothing: it proves nothing"
+    assert any(reference.rows.values()), "the query wrote no rows, so the test proves nothing"
     for number, (found, expected) in enumerate(
         zip(candidate.rows.values(), reference.rows.values(), strict=True)
     ):
@@ -112,7 +114,7 @@ def _totals(run: Run) -> list[list[int]]:
     return [[op["numRowsTotal"] for op in operators] for operators in run.state.values()]
 
 
-# ---- a query that runs, and a rescale that was killed
+# ---- rescales of a running query, and killed rescales
 
 _RATE = {"rowsPerBatch": 100}
 
@@ -145,7 +147,7 @@ def test_a_running_query_is_seen_by_its_heartbeat(spark: SparkSession, tmp_path:
     _counts(spark, checkpoint, available_now=True).awaitTermination()
     _wait_for_no_heartbeat(
         checkpoint
-    )  # Spark tells its listeners a moment after the query has ended
+    )  # Spark calls its listeners a moment after the end of the query
     query = _counts(spark, checkpoint, available_now=False)
     try:
         with pytest.raises(MillpondError) as caught:
@@ -183,13 +185,13 @@ def test_an_edited_number_of_partitions_is_noticed(spark: SparkSession, tmp_path
     assert (view.partitions, view.asked_partitions, view.asked_refused) == (2, 4, "")
     run(2)
     assert overview(open_storage(str(checkpoint)), "it").asked_partitions is None, (
-        "the user put it back"
+        "the user set the old number again"
     )
-    # with the option it is done: by metadata alone, then with every row hashed anew
+    # With the option, the start rescales: first by metadata alone, then by a hash of every row.
     for partitions in (4, 3):
         run(partitions, **{_ON_RESTART: "true"})
         assert _partitions(checkpoint) == partitions
-    # what is refused leaves the query with what it has
+    # A refused rescale leaves the query on its partitions.
     run(5, **{_ON_RESTART: "true", f"{PREFIX}maxParallelism": "384"})
     view = overview(open_storage(str(checkpoint)), "it")
     assert (view.partitions, view.asked_partitions) == (
@@ -204,9 +206,10 @@ def test_an_edited_number_of_partitions_is_noticed(spark: SparkSession, tmp_path
 
 @pytest.mark.spark
 def test_partitions_are_put_together_from_snapshots(spark: SparkSession, tmp_path: Path) -> None:
-    """From snapshots, of which some rows are read where they are until the next one, and from the
-    changelogs above them. Partitions of so many key groups do not tell the keys of each: they are
-    counted.
+    """The new partitions come from snapshots and the changelogs above them.
+
+    Until the next snapshot, stores read some rows from the old files. With so many key groups the
+    files do not have the key count of each. So the stores count keys.
     """
     checkpoint = tmp_path / "checkpoint"
     storage, root = open_storage(str(checkpoint)), str(checkpoint)
@@ -224,8 +227,8 @@ def test_partitions_are_put_together_from_snapshots(spark: SparkSession, tmp_pat
             query.awaitTermination()
         assert query.lastProgress is not None
         batch, partitions = query.lastProgress.batchId, _partitions(checkpoint)
-        # of the version that the batch began with; the first batch after a rescale began with what
-        # the rescale wrote
+        # The snapshot is of the version that the batch began with. After a rescale that is the
+        # rescale's version.
         made = f"state/0/*/{batch}.manifest"
         wait_until(
             lambda: batch == 0 or len(list(checkpoint.glob(made))) == partitions,
@@ -306,7 +309,7 @@ class _Kill(Exception):
 
 
 class _Killed:
-    """Storage that ends at the commit log."""
+    """A storage that kills the command when it writes to the commit log."""
 
     def __init__(self, storage: Storage) -> None:
         self._storage = storage

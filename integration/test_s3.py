@@ -1,5 +1,6 @@
-"""State on S3, over HTTP to a server on loopback, while Spark's own logs stay on a file system:
-stores one by one, and a whole query.
+"""State on S3, by HTTP to a server on loopback. Spark's own logs stay on a file system.
+
+The tests use single stores and a whole query.
 """
 
 from __future__ import annotations
@@ -48,9 +49,7 @@ def conf_of(server: S3Server, bucket: str) -> dict[str, str]:
 def test_a_store(
     harness: Harness, server: S3Server, tmp_path: Path, checkpoint_format: int
 ) -> None:
-    """A commit is one PUT, a restore lists nothing, and local copies go when they are in the
-    disk tier.
-    """
+    """A commit is one PUT. A restore lists nothing. Local copies go when the disk tier has them."""
     root = write_spark_metadata(
         tmp_path / "checkpoint",
         operator_name="stateStoreSave",
@@ -78,8 +77,8 @@ def test_a_store(
         store.put(["a", i], ["x" * i, i])
         server.counts.clear()
         done = store.commit()
-        # The first commit claims the state for this Spark checkpoint: a look, and a put if absent.
-        # In format 1 it writes down the operator too.
+        # The first commit claims the state for this Spark checkpoint, by a GET and a PUT if absent.
+        # In format 1 it also writes the operator's record.
         assert dict(server.counts) == (
             {"PUT": 1} if i > 0 else {"PUT": 4 - checkpoint_format, "GET": 1}
         )
@@ -87,7 +86,7 @@ def test_a_store(
     assert staged() == before + 5
     provider.snapshot()
     assert staged() == before + 1, (
-        "what the disk tier took in is needed no more; the last version is not proven yet"
+        "only the copy of the last version may stay: it is not proven committed"
     )
     store = provider.store(version, commit_id)
     store.put(["b", 0], ["y", 0])
@@ -101,7 +100,7 @@ def test_a_store(
     reader = harness.open(root, provider_class=MILLPOND, schema=Schema(), conf=conf, hadoop=HADOOP)
     server.counts.clear()
     again = reader.store(version, commit_id)
-    # Two changelogs, the manifest between them and the rest, and format.json; the SST is in the
+    # The GETs are two changelogs, the manifest below them, and format.json. The SST is in the
     # host's cache.
     assert dict(server.counts) == {"GET": 4}
     assert as_state(again.scan()) == state and len(state) == 6
@@ -156,8 +155,9 @@ def test_a_refusal(
 
 
 def faults(seed: int) -> Chooser:
-    """One request in thirty goes wrong: the connection breaks before or after or in the body, or
-    the server is busy, or slow.
+    """Let one request in thirty go wrong.
+
+    The connection breaks before, in or after the body, or the server is busy or slow.
     """
     chance = random.Random(seed)
 
@@ -179,8 +179,9 @@ def faults(seed: int) -> Chooser:
 
 
 def test_a_query(spark: SparkSession, server: S3Server, tmp_path: Path) -> None:
-    """The same rows as with Spark's RocksDB store, over a failed batch and a restart, on a
-    server that fails now and then.
+    """The query writes the same rows as on Spark's RocksDB store, over a failure and a restart.
+
+    The server fails now and then.
     """
     bucket = server.bucket()
     source = Input(tmp_path / "input", EVENTS)
@@ -222,7 +223,7 @@ def test_a_query(spark: SparkSession, server: S3Server, tmp_path: Path) -> None:
     assert {
         i.key.split("/")[1] for i in open_storage(f"s3://{bucket}", server.settings()).list("")
     } == {query_id}
-    # Spark's state reader finds it without the option.
+    # Spark's state reader finds the state without the option `storage.uri`.
     with settings(
         spark,
         {

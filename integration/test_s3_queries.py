@@ -1,9 +1,8 @@
-"""Whole queries with their state on S3 over HTTP and Spark's logs in a directory: operators,
-savepoints, a rescale, a start that fails.
+"""Whole queries with their state on S3, and Spark's logs in a directory.
 
-The exactly-once kill test with state on S3 is in `test_crash`. MILLPOND_S3_ALL=1 runs every query
-shape that can be compared, MILLPOND_S3_PARTITIONS=200 counts the requests of a query with as many
-partitions.
+The tests have operators, savepoints, a rescale, and a start that fails. `test_crash` has the kill
+test with state on S3. MILLPOND_S3_ALL=1 runs every comparable query shape.
+MILLPOND_S3_PARTITIONS=200 counts the requests of a query with 200 partitions.
 """
 
 from __future__ import annotations
@@ -38,7 +37,7 @@ _PROVIDER = "spark.sql.streaming.stateStore.providerClass"
 _FORMAT = "spark.sql.streaming.stateStore.checkpointFormatVersion"
 _CHANGELOG = "spark.sql.streaming.stateStore.rocksdb.changelogCheckpointing.enabled"
 _PARTITIONS = os.environ.get("MILLPOND_S3_PARTITIONS")
-# Timers and column families, in checkpoint format 2. (A join runs in the kill test.)
+# It has timers and column families, in Spark checkpoint format 2. The kill test has a join.
 SAMPLE = ("scala-event-time",)
 
 
@@ -50,7 +49,7 @@ def server() -> Iterator[S3Server]:
 
 @pytest.fixture
 def boto(server: S3Server, monkeypatch: pytest.MonkeyPatch) -> None:
-    """What savepoints need to reach the server: they take no options of a session."""
+    """Set the environment by which savepoints reach the server. They take no session options."""
     for name, value in (
         ("AWS_ENDPOINT_URL", server.endpoint),
         ("AWS_ACCESS_KEY_ID", HADOOP["fs.s3a.access.key"]),
@@ -80,7 +79,7 @@ def _cases() -> list[Case]:
 def test_an_operator_with_its_state_on_s3(
     spark: SparkSession, server: S3Server, tmp_path: Path, case: Case
 ) -> None:
-    """As with Spark's own store, batch for batch, over a restart in the middle."""
+    """Each batch equals that of Spark's own store, over a restart in the middle."""
     inputs = [Input(tmp_path / f"input-{i}", schema) for i, (schema, _) in enumerate(case.inputs)]
     shared = {**case.conf, _FORMAT: str(case.checkpoint_format)}
     reference, candidate = Run(tmp_path / "reference"), Run(tmp_path / "candidate %41 ü")
@@ -107,7 +106,7 @@ def test_an_operator_with_its_state_on_s3(
             )
         for query, (run, _) in zip(queries, sides, strict=True):
             finish(query, run)
-    assert any(reference.rows.values()), "the query put out nothing: it proves nothing"
+    assert any(reference.rows.values()), "the query wrote no rows, so the test proves nothing"
     assert candidate.rows == reference.rows
     if not case.random_keys:
         assert candidate.state == reference.state
@@ -118,8 +117,9 @@ def test_an_operator_with_its_state_on_s3(
 def test_requests_of_a_query(
     spark: SparkSession, server: S3Server, tmp_path: Path, checkpoint_format: int
 ) -> None:
-    """A batch is one PUT for each partition, a restart reads each changelog by its name, and
-    nothing lists.
+    """A batch is one PUT for each partition. A restart reads each changelog by its name.
+
+    Nothing lists.
     """
     partitions = int(_PARTITIONS or "4")
     jvm: Any = spark.sparkContext._jvm
@@ -136,8 +136,8 @@ def test_requests_of_a_query(
     made: list[Counter[str]] = []
 
     def note(batch: int) -> None:
-        # Stores that are opened at the same moment each look at format.json, and at first each try
-        # to make it.
+        # Requests for format.json do not count. Stores that open at the same moment each read it,
+        # and at first each tries to make it.
         made.append(
             Counter(r.operation for r in server.log if not r.path.endswith("/millpond/format.json"))
         )
@@ -148,7 +148,7 @@ def test_requests_of_a_query(
         for _ in range(2):
             for rows in batches[:3]:
                 source.add(rows)
-            # maintenance ends, and begins anew with the interval of the query that comes
+            # End maintenance. It begins anew with the interval of the next query.
             stores.stop()
             server.log.clear()
             frame = source.stream(spark).groupBy("k").count()
@@ -156,8 +156,8 @@ def test_requests_of_a_query(
     finally:
         stores.stop()
     commits = Counter(PUT=partitions)
-    tried = Counter(GET=2, PUT=1, DELETE=1)  # by the driver, before the first task
-    asked = Counter(GET=1)  # by each executor, before its first commit: whose the state is
+    tried = Counter(GET=2, PUT=1, DELETE=1)  # the driver tries the storage before the first task
+    asked = Counter(GET=1)  # each executor reads the owner before its first commit
     born = asked + Counter(PUT=1)
     restores = Counter(GET=3 * partitions)  # the changelogs
     assert made == [
@@ -173,8 +173,9 @@ def test_requests_of_a_query(
 def test_savepoints_and_a_rescale_on_s3(
     spark: SparkSession, server: S3Server, boto: None, tmp_path: Path
 ) -> None:
-    """A query with its state on S3 is saved there, rescaled and goes on; what is restored and
-    what is forked give the same rows.
+    """A query saves its state on S3, rescales and goes on.
+
+    A restored query and a forked query write the same rows.
     """
     case = named("agg-update-odd-keys")
     bucket = server.bucket()
@@ -204,10 +205,10 @@ def test_savepoints_and_a_rescale_on_s3(
         source.add(rows)
     go_on(run)
     after = {batch: rows for batch, rows in run.rows.items() if batch not in before}
-    assert any(after.values()), "nothing came after the savepoint: it proves nothing"
+    assert any(after.values()), "no rows came after the savepoint, so the test proves nothing"
     for name in ("fork", "restored"):
         other = go_on(Run(tmp_path / name))
-        # The rescale took a batch number of its own.
+        # The rescale took one batch number.
         assert list(other.rows.values()) == list(after.values()), name
         assert not list((tmp_path / name / "state").rglob("*.changelog"))
     assert verify(storage, "x").problems == []
@@ -220,8 +221,9 @@ def refuse(operation: str, fault: Fault) -> Chooser:
 def test_a_query_that_cannot_keep_its_state_ends_before_its_first_task(
     spark: SparkSession, server: S3Server, tmp_path: Path
 ) -> None:
-    """The driver finds out, with the call that failed and the right that is missing; once it
-    may, the same checkpoint goes on.
+    """The driver's error names the failed call and the missing right.
+
+    With the right, the same Spark checkpoint goes on.
     """
     schema, batches = CLICKED[0]
     source = Input(tmp_path / "input", schema)

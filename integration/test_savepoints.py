@@ -1,7 +1,7 @@
-"""Queries that go on from a savepoint give, batch for batch, what the query that was saved gives.
+"""A query that goes on from a savepoint writes the same batches as the saved query.
 
-The savepoint is taken while the query runs, in the middle of a micro-batch; it is moved before it
-is restored, on other numbers of partitions too.
+The tests make the savepoint in the middle of a micro-batch of the running query. They move it, and
+restore it, also with other numbers of partitions.
 """
 
 from __future__ import annotations
@@ -31,9 +31,9 @@ pytestmark = pytest.mark.spark
 
 _PROVIDER = "spark.sql.streaming.stateStore.providerClass"
 _FORMAT = "spark.sql.streaming.stateStore.checkpointFormatVersion"
-# Plain state in both formats, state in scan order, four stores, column families with schemas of
-# their own, timers, one partition, two operators; each with the format of the savepoint and the
-# number of partitions of what is restored (None: two, as before).
+# Name, format of the savepoint, and number of restored partitions (None: two, as before). The
+# shapes have plain state in both formats, state in scan order, four stores, column families with
+# their own schemas, timers, one partition, two operators.
 _CASES = [
     ("agg-window-append", "native", None),
     ("agg-update-odd-keys", "canonical", 3),
@@ -47,8 +47,10 @@ _CASES = [
 
 
 def _cases() -> list[Any]:
-    """With MILLPOND_SHAPES=all every shape that Spark runs, in turn in one format and the other,
-    on more partitions and fewer.
+    """Return the cases to test.
+
+    With MILLPOND_SHAPES=all: every shape that Spark runs. They alternate between the formats, and
+    between more and fewer partitions.
     """
     if not EVERYTHING:
         return quick_first(_CASES, 2)
@@ -90,7 +92,7 @@ def test_goes_on_from_a_savepoint_as_if_nothing_had_been(
         for batch in batches:
             source.add(batch)
     whole, again = Run(tmp_path / "whole"), Run(tmp_path / "again")
-    saved_at = 1 if name.startswith("global-limit") else 3  # while rows are still below the limit
+    saved_at = 1 if name.startswith("global-limit") else 3  # the limit is not yet reached at 1
     other = tmp_path / "other"
 
     def during(batch: int) -> None:
@@ -112,13 +114,13 @@ def test_goes_on_from_a_savepoint_as_if_nothing_had_been(
     image = savepoint.show(tmp_path / "saved").index.image
     assert (image.batch, image.planned_batch) == (saved_at - 1, saved_at)
     assert savepoint.verify(tmp_path / "saved").ok
-    assert savepoint.diff(tmp_path / "saved", other).equal, "the state is the same in both formats"
+    assert savepoint.diff(tmp_path / "saved", other).equal, "both formats must have the same state"
     _edits_that_change_nothing(tmp_path / "saved", tmp_path)
     if form == "canonical":
         _tables_are_what_spark_reads(spark, whole, tmp_path / "saved", image.batch)
 
     shutil.move(tmp_path / "saved", tmp_path / "moved")
-    backend = "heap" if form == "native" else None  # the state knows none
+    backend = "heap" if form == "native" else None  # the state does not depend on the backend
     report = savepoint.restore(
         tmp_path / "moved", again.checkpoint, partitions=partitions, backend=backend
     )
@@ -128,12 +130,12 @@ def test_goes_on_from_a_savepoint_as_if_nothing_had_been(
         again,
     )
     assert any(_after(whole.rows, image.batch).values()), (
-        "nothing came after the savepoint: it proves nothing"
+        "no rows came after the savepoint, so the test proves nothing"
     )
     assert again.rows == _after(whole.rows, image.batch)
     if case.operator.startswith("transformWithState") and partitions is not None:
-        # With other partitions numRowsUpdated of pandas-no-time-odd-keys differs, in Spark's own
-        # stores alike; numRowsTotal does not.
+        # With other partitions numRowsUpdated of pandas-no-time-odd-keys differs. It differs in
+        # Spark's own stores too. numRowsTotal does not differ.
         assert _totals(again.state) == _totals(_after(whole.state, image.batch))
     elif not case.random_keys:
         assert again.state == _after(whole.state, image.batch)
@@ -147,15 +149,16 @@ def _totals(state: Mapping[int, Any]) -> dict[int, list[int]]:
 
 
 def _families(saved: Path) -> list[tuple[int, str, str]]:
-    """Operator, store and name of the column families that have rows."""
+    """Return operator, store and name of the column families that have rows."""
     return sorted(
         (f.operator, f.store, f.column_family) for f in savepoint.diff(saved, saved).families
     )
 
 
 def _edits_that_change_nothing(saved: Path, work: Path) -> None:
-    """Rows decoded and encoded again, and what Spark keeps beside them made anew from them, are
-    byte for byte what Spark wrote.
+    """Check that an edit without a change gives the bytes that Spark wrote.
+
+    The edit decodes and encodes all rows. It makes the families that follow from them anew.
     """
     for operator, store, family in _families(saved):
         try:
@@ -169,9 +172,7 @@ def _edits_that_change_nothing(saved: Path, work: Path) -> None:
 
 
 def _tables_are_what_spark_reads(spark: SparkSession, run: Run, saved: Path, batch: int) -> None:
-    """Spark reads the same keys and values, of whatever type, from a table as its state reader
-    from the query's checkpoint.
-    """
+    """Check that Spark reads the same keys and values from the tables as from the query's state."""
     plain = [
         table
         for table in savepoint.show(saved).index.tables
@@ -191,7 +192,7 @@ def _tables_are_what_spark_reads(spark: SparkSession, run: Run, saved: Path, bat
 
 
 def test_forks_do_not_touch_each_other(spark: SparkSession, tmp_path: Path) -> None:
-    """A stopped query, forked twice: once with other input, once with its own."""
+    """Two forks of a stopped query, and the query itself, go on with the same input."""
     case = named("agg-update-odd-keys")
     schema, batches = case.inputs[0]
     first = Input(tmp_path / "input", schema)
@@ -204,7 +205,7 @@ def test_forks_do_not_touch_each_other(spark: SparkSession, tmp_path: Path) -> N
     )
     reports = [savepoint.fork(run.checkpoint, tmp_path / name) for name in ("one", "two")]
     state = sum(op.size_bytes for op in savepoint.show(_saved(run, tmp_path)).index.image.operators)
-    assert all(report.bytes_linked == state for report in reports), "no bytes of state are moved"
+    assert all(report.bytes_linked == state for report in reports), "a fork must link all state"
 
     def go_on(name: str, source: Input) -> Run:
         forked = Run(tmp_path / name)
@@ -226,11 +227,11 @@ def test_forks_do_not_touch_each_other(spark: SparkSession, tmp_path: Path) -> N
     origin = go_on("run", first)
     two = go_on("two", first)
     assert one.rows and origin.rows == one.rows == two.rows
-    # The savepoint was made before: a fork of it begins where they began.
+    # The savepoint is older than this input. So a query restored from it begins where they began.
     savepoint.restore(tmp_path / "saved", tmp_path / "three", offsets="drop")
     three = go_on("three", first)
     assert min(three.rows) == min(one.rows) and three.rows != one.rows, (
-        "it reads all input again, with the state"
+        "without offsets the query must read all input again, with the state"
     )
 
 
@@ -240,7 +241,7 @@ def _saved(run: Run, tmp_path: Path) -> Path:
 
 
 def test_operator_that_another_job_numbers_otherwise(spark: SparkSession, tmp_path: Path) -> None:
-    """Of two operators the new job has one, and Spark gives it the number of the other."""
+    """The new job has one of two operators. Spark gives it the number of the other."""
     case = named("dedupe-then-window")
     schema, batches = CLICKED[0]
     source = Input(tmp_path / "input", schema)
@@ -255,10 +256,10 @@ def test_operator_that_another_job_numbers_otherwise(spark: SparkSession, tmp_pa
     numbers = {op.name: op.operator for op in savepoint.show(saved).index.image.operators}
     dedupe = next(number for name, number in numbers.items() if name.startswith("dedupe"))
     other = next(number for number in numbers.values() if number != dedupe)
-    assert dedupe != 0, "the case is there for an operator that gets another number"
+    assert dedupe != 0, "the operator must get another number, or the test proves nothing"
     alone = Run(tmp_path / "alone")
     savepoint.restore(saved, alone.checkpoint, map_operators={dedupe: 0}, drop_operators=[other])
-    # Above the watermark; two that are in the state, and one that is not.
+    # These rows are above the watermark. The state has two of them.
     source.add(events(("a", 11, 7), ("c", 14, 8), ("fresh", 12, 9)))
     deduped = source.stream(spark).withWatermark("ts", "10 seconds").dropDuplicates(["k", "ts"])
     finish(start(spark, deduped, alone, output_mode="append", conf=_conf(case)), alone)
@@ -266,8 +267,9 @@ def test_operator_that_another_job_numbers_otherwise(spark: SparkSession, tmp_pa
 
 
 def test_plan_of_a_job(spark: SparkSession, tmp_path: Path) -> None:
-    """Spark's verdict on a job, before anything is restored: as it is, changed, without an
-    operator, from a script.
+    """A plan gives Spark's verdict on a job, before a restore.
+
+    The job is the same, or changed, or without an operator, or a script.
     """
     case = named("dedupe-then-window")
     schema, batches = CLICKED[0]
@@ -316,7 +318,7 @@ def test_plan_of_a_job(spark: SparkSession, tmp_path: Path) -> None:
     assert {"value: - count long", "value: + max string"} <= {
         str(column) for column in refused.columns
     }
-    assert f"--map-operator {dedupe}=0" in said(deduped)["dedupe"], "the job's, of two of that name"
+    assert f"--map-operator {dedupe}=0" in said(deduped)["dedupe"], "the hint has another number"
     changes: dict[str, Any] = {"map_operators": {dedupe: 0}, "drop_operators": [window]}
     assert said(deduped, **changes) == {"dedupe": "mapped", "stateStoreSave": "dropped"}
 
@@ -337,7 +339,7 @@ def test_plan_of_a_job(spark: SparkSession, tmp_path: Path) -> None:
     assert list(spark.streams.active) == []
 
 
-# Rows that are numbered, lists of rows by time; lists, TTL and timers, with Avro.
+# These have numbered rows, lists of rows by time, and lists, TTL and timers with Avro.
 _FORGETFUL = ["join-left", "join-full-v4", "scala-processing-time-avro"]
 _ALL_FORGETFUL = [
     *_FORGETFUL,
@@ -360,7 +362,7 @@ _ALL_FORGETFUL = [
         "row-collated-keys",
     ),
 ]
-_KEY_OF = [("a", 0), ("b", 1), ("c", 2)]  # whatever becomes of a, the watermark is that of c
+_KEY_OF = [("a", 0), ("b", 1), ("c", 2)]  # key c decides the watermark, with and without key a
 _SECONDS = (0, 6, 12, 18, 50, 90)  # of each batch
 
 
@@ -375,9 +377,7 @@ def _clicks(batches: range, keys: str) -> list[Rows]:
 def test_state_without_a_key_is_that_of_a_query_that_never_saw_it(
     spark: SparkSession, tmp_path: Path, name: str
 ) -> None:
-    """`edit` takes effect exactly, in every column family: whatever an operator keeps of a key
-    is gone, and nothing else.
-    """
+    """`edit` removes a key from every column family of an operator, and nothing else."""
     case = named(name)
     real = [Input(tmp_path / f"real-{i}", schema) for i, (schema, _) in enumerate(case.inputs)]
     known = [Input(tmp_path / f"known-{i}", schema) for i, (schema, _) in enumerate(case.inputs)]
@@ -407,7 +407,7 @@ def test_state_without_a_key_is_that_of_a_query_that_never_saw_it(
                 saved, tmp_path / f"without-{number}", function=_without("a"), **chosen
             )
         except UnsupportedError:
-            continue  # it follows from another
+            continue  # this family follows from another
         removed += report.rows_before - report.rows_after
         saved = tmp_path / f"without-{number}"
     assert removed >= len(real)

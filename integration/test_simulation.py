@@ -1,5 +1,6 @@
-"""The simulation of the whole store: seeds for CI, the schedules that once failed, and the
-simulation's own promises.
+"""The simulation of the whole store.
+
+The tests run seeds for CI, run schedules that once failed, and check the simulation itself.
 """
 
 from __future__ import annotations
@@ -14,7 +15,7 @@ from integration.depth import quick_first
 from integration.simulation.__main__ import run_seeds
 from integration.simulation.simulator import Outcome, Schedule, Simulator
 
-# First and number: 300 seeds in all. `make simulate` runs others.
+# The first seed, and the number of seeds. `make simulate` runs others.
 SEEDS = [(1, 20), (21, 280)]
 CORPUS = sorted((Path(__file__).parent / "simulation" / "corpus").glob("*.json"))
 
@@ -28,7 +29,7 @@ def simulator() -> Iterator[Simulator]:
 
 @pytest.mark.parametrize(("first", "seeds"), quick_first(SEEDS))
 def test_seeds_show_no_wrong_row(first: int, seeds: int) -> None:
-    """Whatever happens in whatever order, what is read is what was committed."""
+    """In any order of events, every read returns the committed rows."""
     passed, symptoms = run_seeds(first, seeds, processes=2, shrink=True, most=3)
     assert not symptoms
     assert passed == seeds
@@ -36,13 +37,13 @@ def test_seeds_show_no_wrong_row(first: int, seeds: int) -> None:
 
 @pytest.mark.parametrize("path", CORPUS, ids=lambda path: path.stem)
 def test_what_failed_once_does_not_again(simulator: Simulator, path: Path) -> None:
-    """Each of these schedules has shown a defect."""
+    """Each of these schedules showed a defect once."""
     outcome = simulator.run(Schedule.from_json(path.read_text()))
     assert outcome.symptom is None, outcome.details
 
 
 def test_a_replay_is_exact(simulator: Simulator) -> None:
-    """A seed always makes the same of everything, also from its schedule and decisions alone."""
+    """A seed always gives the same run. So do its schedule and decisions alone."""
     for seed in random.Random(0).sample(range(1, 10_000), 8):
         schedule = Schedule.of_seed(seed)
         first = simulator.run(schedule)
@@ -52,7 +53,7 @@ def test_a_replay_is_exact(simulator: Simulator) -> None:
 
 
 class Planted(Simulator):
-    """Takes it for a failure that an executor is killed after a snapshot."""
+    """A simulator that fails if a kill of an executor follows a snapshot."""
 
     def run(self, schedule: Schedule) -> Outcome:
         outcome = super().run(schedule)
@@ -64,7 +65,7 @@ class Planted(Simulator):
 
 
 def test_a_failure_is_cut_down_to_what_it_needs() -> None:
-    """A batch to make a version, one to prove it, its snapshot, a kill: nothing else is left."""
+    """Shrinking leaves a batch, a batch that proves it, a snapshot and a kill, and no more."""
     simulator = Planted()
     try:
         schedules = [

@@ -1,8 +1,7 @@
-"""What a rescale, a bootstrap, a fork and a restore mean for the sinks that Spark ships. Source:
-docs/guides/sinks.md.
+"""Spark's own sinks after a rescale, a bootstrap, a fork and a restore.
 
-Batches of the queries here are files of their input; of the log of a file sink every third entry is
-a compact one.
+docs/guides/sinks.md describes it. In these queries each batch is one file of input. Every third
+entry in the log of a file sink is a compact one.
 """
 
 from __future__ import annotations
@@ -54,8 +53,9 @@ def _refused(call: Any) -> MillpondError:
 
 @pytest.mark.parametrize("format", quick_first(["parquet", "json", "csv", "orc", "text"]))
 def test_a_file_sink_is_whole_after_rescales(query: Distinct, tmp_path: Path, format: str) -> None:
-    """The first takes the number of a compact entry, the one of the restart another; the sink is
-    found by what the start said.
+    """The first rescale takes the number of a compact entry. The rescale at the restart does not.
+
+    Both find the sink by the record that the start of the query wrote.
     """
     checkpoint, out = tmp_path / "checkpoint", tmp_path / "out"
     sink = file_sink(out, format)
@@ -76,7 +76,7 @@ def test_a_file_sink_is_whole_after_rescales(query: Distinct, tmp_path: Path, fo
 
 @pytest.mark.deep
 def test_a_sink_that_nobody_tells_of_breaks(query: Distinct, tmp_path: Path) -> None:
-    """Why all of this is there; the report says it."""
+    """A rescale that does not know the sink breaks it. The report warns of that."""
     checkpoint, out = tmp_path / "checkpoint", tmp_path / "out"
     query.run(checkpoint, file_sink(out))
     (checkpoint / "millpond/sink.json").unlink()
@@ -94,7 +94,7 @@ def test_a_sink_that_nobody_tells_of_breaks(query: Distinct, tmp_path: Path) -> 
 def test_an_undone_rescale_takes_its_entry_back(
     query: Distinct, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """Else Spark would take the batch of that number for written, and leave its rows out."""
+    """With the entry, Spark would take the batch of that number for written, and lose its rows."""
     checkpoint, out = tmp_path / "checkpoint", tmp_path / "out"
     query.run(checkpoint, file_sink(out))
     storage = open_storage(str(checkpoint))
@@ -126,8 +126,9 @@ def test_an_undone_rescale_takes_its_entry_back(
 
 
 def test_a_fork_and_a_restore_begin_a_log_of_their_own(query: Distinct, tmp_path: Path) -> None:
-    """Which holds all numbers from before; the sink of the first query is refused, unless the
-    restore is a move.
+    """The new log has all earlier numbers.
+
+    Millpond refuses the first query's sink, unless the restore is a move.
     """
     checkpoint, out = tmp_path / "checkpoint", tmp_path / "out"
     query.add(3)
@@ -159,7 +160,7 @@ def test_a_fork_and_a_restore_begin_a_log_of_their_own(query: Distinct, tmp_path
 
 
 def test_a_bootstrapped_query_finds_a_log_with_batch_0(query: Distinct, tmp_path: Path) -> None:
-    """The directory is the one that the job itself names."""
+    """The bootstrap takes the sink's directory from the job."""
     spark, out, warm = query.spark, tmp_path / "out", tmp_path / "of" / "warm"
     history = spark.createDataFrame([(f"k{n}",) for n in (0, 3)], "key string")
 
@@ -184,8 +185,9 @@ def test_a_bootstrapped_query_finds_a_log_with_batch_0(query: Distinct, tmp_path
 
 
 def test_versions_of_transactions(query: Distinct, tmp_path: Path) -> None:
-    """They go up and none comes twice, so nothing is left out: but by the sink that a fork
-    shares.
+    """Versions go up, and none comes twice. So the sink leaves no batch out.
+
+    Only a sink that a fork shares leaves batches out.
     """
     checkpoint, table = tmp_path / "checkpoint", Transactions("it")
     query.run(checkpoint, table)
@@ -211,7 +213,7 @@ def test_versions_of_transactions(query: Distinct, tmp_path: Path) -> None:
     )
     savepoint.fork(checkpoint, tmp_path / "forked")
     query.run(tmp_path / "forked", table)
-    assert table.left_out == [4, 5], "the same application"
+    assert table.left_out == [4, 5], "the fork writes as the same application"
     own = Transactions("own")
     savepoint.restore(saved, tmp_path / "restored")
     query.run(tmp_path / "restored", own)
@@ -219,7 +221,7 @@ def test_versions_of_transactions(query: Distinct, tmp_path: Path) -> None:
 
 
 class _Whole(Distinct):
-    """All input that is there is one batch."""
+    """Reads all present input in one batch."""
 
     def frame(self) -> DataFrame:
         read = self.spark.readStream.schema("key string")
@@ -230,7 +232,7 @@ class _Whole(Distinct):
 def test_a_move_to_before_a_batch_that_was_left_out_loses_nothing(
     query: Distinct, tmp_path: Path
 ) -> None:
-    """The sink has seen that batch, and leaves it out: then it must be the same again."""
+    """The sink saw that batch, and leaves it out. So the batch must have the same rows again."""
     checkpoint, table = tmp_path / "checkpoint", Transactions("it")
     whole = _Whole(query.spark, query.input, query.conf, query.keys)
     whole.run(checkpoint, table)

@@ -1,6 +1,4 @@
-"""A storage on which a restore and a snapshot take several times as long as a call to the agent
-may.
-"""
+"""A slow storage. A restore and a snapshot take longer than a call to the agent may take."""
 
 from __future__ import annotations
 
@@ -40,7 +38,7 @@ SNAPSHOTS = 3
 
 @pytest.fixture(scope="module")
 def harness(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Harness]:
-    """A JVM whose agent has little time for a call: the first store of a JVM decides on that."""
+    """Start a JVM whose agent has little time for a call. The JVM's first store sets that time."""
     started = Harness(tmp_path_factory.mktemp("harness"))
     yield started
     started.stop()
@@ -53,7 +51,7 @@ def server() -> Iterator[S3Server]:
 
 
 class Pond:
-    """Two stores of a query whose SSTs move slowly, if the test says so."""
+    """Two stores of a query. A test can make requests for their SSTs wait."""
 
     def __init__(self, harness: Harness, server: S3Server, checkpoint: Path) -> None:
         self.harness, self.server = harness, server
@@ -69,13 +67,13 @@ class Pond:
         self._passing = 0
 
     def hold(self, operation: str, *, passing: int = 0) -> None:
-        """From here on requests for SSTs of partition 0 wait; the first `passing` do not."""
+        """Let requests for SSTs of partition 0 wait from now on, except the first `passing`."""
         self.waiting.clear()
         self.release.clear()
         self.held, self._passing = operation, passing
 
     def gate(self, request: Request) -> None:
-        """See each request."""
+        """Count a request for an SST. Wait if the test holds it."""
         if not request.path.endswith(".sst") or "/0/0/" not in request.path:
             return
         with self._lock:
@@ -110,9 +108,7 @@ class Pond:
         return pid
 
     def work_until_it_is_late(self, quick: Provider, version: int) -> int:
-        """Commit in the other store for several times as long as a call may take; return its
-        version.
-        """
+        """Commit in the other store, for four times the longest call. Return its version."""
         begun, store = time.monotonic(), None
         while time.monotonic() < begun + 4 * CALL_TIMEOUT_S:
             store = quick.store(version)
@@ -131,7 +127,7 @@ def pond(harness: Harness, server: S3Server, tmp_path: Path) -> Iterator[Pond]:
 
 
 def filled(pond: Pond) -> tuple[Provider, dict[str, int]]:
-    """A store with an SST for each of its snapshots."""
+    """Return a provider whose store has an SST for each snapshot, and the store's row counts."""
     provider = pond.provider(0)
     for version in range(SNAPSHOTS):
         store = provider.store(version)
@@ -178,7 +174,7 @@ def test_slow_calls_hold_up_no_other_store(pond: Pond) -> None:
     pond.harness.join(restore)
     assert rows(store) == expected | {"more": 2}
     store.abort()
-    assert pond.agent() == agent, "the agent was killed for a call that merely took long"
+    assert pond.agent() == agent, "the shim killed the agent for a slow call"
     assert max(count for key, count in pond.asked.items() if key.startswith("GET")) == 1
     slow.close()
     quick.close()
@@ -236,8 +232,9 @@ def test_a_restore_whose_agent_is_killed_goes_on_with_the_files_it_has(pond: Pon
 
 
 def test_an_agent_that_is_late_is_asked_again_and_not_killed(tmp_path: Path) -> None:
-    """A commit on a file system is stuck in the thread that was asked. Other stores commit, and in
-    the end it does too.
+    """A commit on a file system is stuck in its thread. Other stores commit.
+
+    In the end the stuck commit succeeds too.
     """
     gate = Gate(tmp_path / "gate")
     conf = {"spark.millpond.harness.log": "WARN"}

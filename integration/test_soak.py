@@ -1,4 +1,4 @@
-"""The soak in its short form, and proof that it would notice what it claims to notice."""
+"""The soak in its short form, and proof that it notices faults."""
 
 from __future__ import annotations
 
@@ -26,9 +26,9 @@ from integration.soak.run import SHORT_FAULTS, STEADY_FAULTS
     MILLPOND not in providers_to_test(), reason="about Millpond's agents on a cluster"
 )
 def test_the_short_form(tmp_path: Path) -> None:
-    """Each fault once: no difference, nothing left behind.
+    """Each fault comes once. No row differs, and no process or file is left.
 
-    Nothing is warm by its end, so growth is the long form's to judge.
+    The short form does not judge growth, because its processes are not warm at the end.
     """
     out = tmp_path / "result.json"
     done = subprocess.run(
@@ -86,7 +86,7 @@ def test_what_a_process_holds_is_seen(tmp_path: Path) -> None:
         thread.start()
     ballast = mmap.mmap(
         -1, 40 << 20
-    )  # memory of its own: a bytearray may take what the process freed before
+    )  # new memory; a bytearray might reuse freed memory of the process
     ballast.write(bytes(40 << 20))
     with (tmp_path / "a").open("w"), (local / "000001.sst").open("w"):
         after = measure.held(os.getpid())
@@ -105,7 +105,7 @@ def test_what_a_process_holds_is_seen(tmp_path: Path) -> None:
 
 
 def test_the_batch_computation() -> None:
-    """By hand: pairs three seconds apart, runs that a gap of eight ends, buckets of twenty."""
+    """The results equal those by hand: pairs within 3 s, runs with gaps up to 8 s, 20 s buckets."""
     left = [("a", 1.0, 5), ("a", 9.0, 6), ("a", 17.001, 7), ("b", 2.0, 8)]
     right = [("a", 4.0, 11), ("a", 4.001, 12), ("c", 1.0, 13), ("a", 25.0, 21)]
     start = 1_704_067_200_000

@@ -1,5 +1,6 @@
-"""State as Arrow tables equals what Spark's own source shows of it; rows encoded in Python equal
-those that Spark encodes.
+"""State as Arrow tables equals the rows of Spark's own source.
+
+Rows that Python encodes equal rows that Spark encodes.
 """
 
 from __future__ import annotations
@@ -45,7 +46,7 @@ pytestmark = pytest.mark.spark
 
 _PROVIDER = "spark.sql.streaming.stateStore.providerClass"
 _FORMAT = "spark.sql.streaming.stateStore.checkpointFormatVersion"
-# A case, what Spark's source is asked for, and what names the same for Millpond.
+# A case, options of Spark's source, and Millpond's options for the same rows.
 SELECTIONS: list[tuple[str, list[tuple[dict[str, str], dict[str, Any]]]]] = [
     ("agg-update-odd-keys", [({}, {})]),
     ("agg-update-deep-keys", [({}, {})]),
@@ -66,12 +67,13 @@ SELECTIONS: list[tuple[str, list[tuple[dict[str, str], dict[str, Any]]]]] = [
 
 
 def _plain(value: Any) -> Any:
-    """A value of Spark's or of Arrow's, in one form: structs as lists, because Spark allows a
-    name twice.
+    """Return a value of Spark's or Arrow's in one form.
+
+    Structs become lists, because Spark allows a name twice.
     """
     if isinstance(value, dict):
         return [_plain(inner) for inner in value.values()]
-    if isinstance(value, list | tuple):  # a Row is one
+    if isinstance(value, list | tuple):  # a Row is a tuple
         return [_plain(inner) for inner in value]
     if isinstance(value, bytearray):
         return bytes(value)
@@ -85,7 +87,7 @@ def _plain(value: Any) -> Any:
 
 
 def _pairs(value: Any) -> Any:
-    """A value of Spark's, whose dicts are maps, with pairs for them as Arrow has it."""
+    """Return a value of Spark's in Arrow's form: maps become lists of pairs."""
     if isinstance(value, dict):
         return [[_pairs(key), _pairs(inner)] for key, inner in value.items()]
     return [_pairs(inner) for inner in value] if isinstance(value, list | tuple) else value
@@ -139,7 +141,7 @@ def test_tables_show_what_spark_shows(
 
 
 def _rows_are_encoded_as_they_were(checkpoint: Path) -> None:
-    """What Spark encoded with Avro, of all column families, becomes the same bytes again."""
+    """Check that rows which Spark encoded with Avro become the same bytes again."""
     storage = open_storage(str(checkpoint))
     image = checkpoint_image(storage, str(checkpoint))
     source = NativeRows(storage, image)
@@ -164,8 +166,10 @@ def _rows_are_encoded_as_they_were(checkpoint: Path) -> None:
 def _edited_state_takes_effect(
     spark: SparkSession, case: Case, source: Input, run: Run, work: Path, conf: dict[str, str]
 ) -> None:
-    """The query goes on from what was edited: of each key the value, of some the entries of the
-    map, which it looks for by their keys.
+    """Check that the query goes on from edited state.
+
+    One edit changes the value of each key. Another replaces entries of the map. The query finds
+    these by their keys.
     """
 
     def counted(rows: Any) -> Any:
@@ -194,8 +198,8 @@ def _edited_state_takes_effect(
         again,
     )
     text = "\n".join(row for rows in again.rows.values() for row in rows)
-    # Key d had a value and an entry that is gone now; b, whose timer fires, has two entries where
-    # one was.
+    # Key d had a value, and an entry that is gone now. Key b has two entries instead of one. Its
+    # timer fires.
     kept = "List((v3,2.750000000000000000)); List(Count(Some(11)))"
     assert f"before: Some(1001) Inner(Some(d),List(11)) {kept}; List(); List(); 1 timers" in text
     new = (
@@ -207,8 +211,9 @@ def _edited_state_takes_effect(
 
 
 def _executors_do_it(spark: SparkSession, checkpoint: Path, work: Path) -> None:
-    """With `spark=`, and `--engine spark`, tasks of the session save, read, check and restore;
-    errors in them are Millpond's.
+    """Check that with `spark=` and `--engine spark` the session's tasks do the work.
+
+    They save, read, check and restore. Errors in them are Millpond's.
     """
     saved, restored, again = work / "saved", work / "restored", work / "again"
     savepoint.create(checkpoint, saved, format="canonical", spark=spark)
@@ -254,7 +259,7 @@ def _executors_do_it(spark: SparkSession, checkpoint: Path, work: Path) -> None:
 
 # ---- the codec, against Spark's own rows ---------------------------------------------------------
 
-# Python gives Spark no values of these types.
+# Python cannot give Spark values of the types that are left out.
 _ATOMS = tuple(
     name
     for name in ALL_ATOMS
@@ -263,7 +268,7 @@ _ATOMS = tuple(
 
 
 def _json(kind: SparkType) -> Any:
-    """Spark's JSON of a type."""
+    """Return Spark's JSON of a type."""
     if isinstance(kind, Atom):
         return {"day_time_interval": "interval day to second"}.get(kind.name, kind.name)
     if isinstance(kind, Decimal):
@@ -281,7 +286,7 @@ def _json(kind: SparkType) -> Any:
 
 
 def _pythonic(kind: SparkType, value: Any) -> Any:
-    """What `createDataFrame` takes for a value that `pyarrow.array` takes."""
+    """Return the form for `createDataFrame` of a value for `pyarrow.array`."""
     if value is None:
         return None
     if isinstance(kind, Struct):
@@ -298,7 +303,7 @@ def _hashable(value: Any) -> Any:
 
 
 def _flat_keys(kind: SparkType) -> bool:
-    """Whether Python can have the keys of all maps in a dict, in order."""
+    """Return whether a Python dict can hold the keys of all maps, in order."""
     if isinstance(kind, Map):
         return (
             isinstance(kind.key, Atom)
@@ -311,7 +316,7 @@ def _flat_keys(kind: SparkType) -> bool:
 
 
 def _one_of_each_key(kind: SparkType, value: Any) -> Any:
-    """The value with the last of equal keys of each map, as a dict keeps them."""
+    """Return the value with only the last of equal keys of each map, like a dict."""
     if value is None:
         return None
     if isinstance(kind, Struct):
@@ -326,7 +331,7 @@ def _one_of_each_key(kind: SparkType, value: Any) -> Any:
 
 
 def _as_spark_orders(kind: SparkType, value: Any, seen: Any) -> Any:
-    """The value with the entries of maps in Spark's order: a dict comes to it as a hash map."""
+    """Return the value with map entries in Spark's order. Spark gets a dict as a hash map."""
     if value is None:
         return None
     if isinstance(kind, Struct):
@@ -347,7 +352,7 @@ def _as_spark_orders(kind: SparkType, value: Any, seen: Any) -> Any:
     return value
 
 
-# Spark puts the entries of a map in another order when it encodes with Avro.
+# When Spark encodes with Avro, it changes the order of a map's entries.
 _MAPS = Struct(
     (
         Field("m", Map(Atom("string"), Decimal(20, 2))),
@@ -406,7 +411,7 @@ def _hashes_are_those_of_spark(frame: DataFrame, schema: Struct, array: Any) -> 
     try:
         hashes = hash_rows(array, schema)
     except UnsupportedError:
-        return  # of an array or a map
+        return  # Millpond hashes no array and no map
     made = [row[0] for row in frame.select(F.hash(*schema.names)).collect()]
     assert sorted(hashes.tolist()) == sorted(made), schema
 
@@ -415,10 +420,10 @@ def _avro_is_that_of_spark(frame: DataFrame, rows: list[Any], schema: Struct, ar
     try:
         encoded = avro_rows(array, schema)
     except (InvalidInputError, UnsupportedError):
-        return  # an interval, a map that is not by text, a null in an array
+        return  # an interval, a map with keys that are no text, a null in an array
     jvm: Any = frame.sparkSession._jvm
     state, avro = jvm.org.apache.spark.sql.execution.streaming.state, jvm.org.apache.spark.sql.avro
-    # Given its own schema it would decode too, which it refuses for more schemas.
+    # With its own schema the encoder would also decode. It refuses that for more schemas.
     plain = jvm.org.apache.spark.sql.types.StructType().add("x", "long")
     encoder = state.AvroStateEncoder(
         state.NoPrefixKeyStateEncoderSpec(plain), plain, jvm.scala.Option.empty(), "x"

@@ -1,7 +1,7 @@
-"""A state machine that drives a real provider in a JVM against a dict of every version.
+"""A state machine compares a real provider in a JVM with a dict of every version.
 
-The same rules run on Spark's RocksDB store, which proves them, and on Millpond's. Examples are
-derandomised: the sequence of a failure is printed and comes again.
+The same rules run on Millpond's store and on Spark's RocksDB store. Spark's store proves the rules.
+Examples are derandomised. A failure prints its sequence. The next run repeats it.
 """
 
 from __future__ import annotations
@@ -42,8 +42,8 @@ VALUES = st.tuples(
 def _variants() -> list[Any]:
     found = []
     if MILLPOND in providers_to_test():
-        # Values go up to 250 kB: such a budget is exceeded by single rows, so that rows leave
-        # memory at every step.
+        # Values have up to 250 kB. One row can exceed this budget, so rows leave memory at every
+        # step.
         tiny, heap = (("millpond.memory.budget", "64k"),), (("millpond.backend", "heap"),)
         found += [(1, (), "plain"), (2, tiny, "plain")]
         found += [(2, (), "prefix"), (1, tiny, "prefix"), (2, heap, "prefix")]
@@ -54,7 +54,7 @@ def _variants() -> list[Any]:
 
 
 def _keys(harness: Harness, prefix: bool) -> list[Row]:
-    """Keys that Spark's shuffle would send to `PARTITION`, several to a prefix."""
+    """Return keys that Spark's shuffle sends to `PARTITION`. Several have the same prefix."""
     candidates: list[Row] = [
         [t, n] for n in (-1, 0, 1, 2, 3, 255, 256, 2**40, -(2**63), None) for t in TEXTS
     ]
@@ -67,17 +67,17 @@ def _keys(harness: Harness, prefix: bool) -> list[Row]:
 
 
 class StoreMachine(ProviderMachine):
-    """One column family, without keys that have several values."""
+    """One column family. Each key has one value."""
 
     keys: list[Row]
 
     @property
     def prefix(self) -> bool:
-        """Whether keys have a scan prefix."""
+        """Return whether keys have a scan prefix."""
         return self.variant.shape == "prefix"
 
     def write_metadata(self) -> Path:
-        """Of a session window, or of an aggregation."""
+        """Write the metadata of a session window, or of an aggregation."""
         return write_spark_metadata(
             self.checkpoint,
             operator_name="sessionWindowStateStoreSaveExec" if self.prefix else "stateStoreSave",
@@ -96,7 +96,7 @@ class StoreMachine(ProviderMachine):
 
     @initialize()
     def first_commit(self) -> None:
-        """Version 1 is there before anything else is tried."""
+        """Commit version 1 first."""
         self.store = self._provider(0).store(0)
         self.put(self.keys[0], ("first", 1))
         self.commit()
@@ -109,7 +109,7 @@ class StoreMachine(ProviderMachine):
         newest=st.sampled_from([True, True, False]),
     )
     def open_store(self, data: st.DataObject, index: int, how: str, newest: bool) -> None:
-        """Ask for a version: mostly the newest, sometimes an older one, on either provider."""
+        """Open a version on either provider: mostly the newest, sometimes an older one."""
         nodes = self.model.restorable()
         node = nodes[-1] if newest else data.draw(st.sampled_from(nodes))
         if how != "read" and not self._may_write(node):
@@ -125,7 +125,7 @@ class StoreMachine(ProviderMachine):
         read = self._open(lambda: provider.read_store(node[0], node[1]))
         rows = read.scan()
         assert as_state(rows) == self.working
-        # Spark's state reader makes one row of a map, or of a session's windows, from neighbours
+        # Spark's state reader makes one row of a map, or of a session's windows, from neighbours.
         if self.prefix:
             prefixes = [canon(key[:1]) for key, _ in rows]
             assert sum(a != b for a, b in pairwise(prefixes)) == max(len(set(prefixes)) - 1, 0), (
@@ -153,9 +153,10 @@ class StoreMachine(ProviderMachine):
         self.touched.add(canon(key))
 
     def _fails(self, write: Callable[[], object], *stores: Store) -> bool:
-        """Write. Under pressure the store then reads its last changelogs, and without ids another
-        executor may have put its attempt of a version in their place: the task fails, and its retry
-        finds a store that was loaded again.
+        """Write. Return whether the write failed for a reason that is allowed.
+
+        Under pressure the store reads its last changelogs. Without ids another executor may have
+        replaced them. Then the task fails, and its retry loads the store again.
         """
         try:
             write()
@@ -175,7 +176,7 @@ class StoreMachine(ProviderMachine):
     @precondition(lambda self: self.store is not None)
     @rule(key=st.integers(0, 9))
     def remove(self, key: int) -> None:
-        """Remove a key, there or not."""
+        """Remove a key that exists or not."""
         assert self.store is not None
         if self._fails(partial(self.store.remove, self.keys[key])):
             return
@@ -185,7 +186,7 @@ class StoreMachine(ProviderMachine):
     @precondition(lambda self: self.store is not None)
     @rule(key=st.integers(0, 9))
     def get(self, key: int) -> None:
-        """Get, and keyExists."""
+        """Call `get` and `keyExists`."""
         assert self.store is not None
         expected = self.working.get(canon(self.keys[key]))
         assert self.store.get(self.keys[key]) == (None if expected is None else expected[1])
@@ -194,9 +195,9 @@ class StoreMachine(ProviderMachine):
     @precondition(lambda self: self.read is not None)
     @rule(key=st.integers(0, 9))
     def read_after_upgrade(self, key: int) -> None:
-        """The read store keeps serving after its upgrade.
+        """Read from the read store after its upgrade.
 
-        What the writer changed meanwhile it may show old or new.
+        For keys that the writer changed, it may show the old or the new value.
         """
         assert self.read is not None
         name = canon(self.keys[key])
@@ -210,7 +211,7 @@ class StoreMachine(ProviderMachine):
     @precondition(lambda self: self.store is not None)
     @rule()
     def scan(self) -> None:
-        """The whole store, own writes included."""
+        """Scan the whole store, with the batch's own writes."""
         assert self.store is not None
         assert as_state(self.store.scan()) == self.working
 
@@ -220,7 +221,7 @@ class StoreMachine(ProviderMachine):
     @precondition(lambda self: self.store is not None and self.prefix)
     @rule(key=st.integers(0, 9))
     def prefix_scan(self, key: int) -> None:
-        """All keys with one prefix, and no other."""
+        """Scan all keys with one prefix, and no others."""
         assert self.store is not None
         prefix = self.keys[key][0]
         assert as_state(self.store.scan(scan="prefix", k=[prefix])) == self._with_prefix(prefix)
@@ -228,7 +229,7 @@ class StoreMachine(ProviderMachine):
     @precondition(lambda self: self.store is not None and len(self.cursors) < 3)
     @rule(key=st.integers(0, 9), prefix=st.booleans())
     def iterator_open(self, key: int, prefix: bool) -> None:
-        """Open an iterator: from here on it yields exactly what is there now."""
+        """Open an iterator. Until its end it must yield exactly the rows that are there now."""
         assert self.store is not None
         if prefix and self.prefix:
             value = self.keys[key][0]
@@ -241,7 +242,7 @@ class StoreMachine(ProviderMachine):
     @precondition(lambda self: bool(self.cursors))
     @rule(which=st.integers(0, 2), count=st.sampled_from([1, 1, 2, -1]), remove=st.booleans())
     def iterator_step(self, which: int, count: int, remove: bool) -> None:
-        """Step one; sometimes remove each key before its pair is looked at, as eviction does."""
+        """Read on in an iterator. Sometimes, like eviction, remove keys before reading pairs."""
         cursor, expected, seen = self.cursors[which % len(self.cursors)]
         pairs: list[tuple[Row, Row]] = []
         step = partial(
@@ -265,14 +266,14 @@ class StoreMachine(ProviderMachine):
     @precondition(lambda self: self.store is not None)
     @rule(close_iterators=st.booleans())
     def commit_rule(self, close_iterators: bool) -> None:
-        """Commit, with iterators closed or left half-read."""
+        """Commit. Iterators are closed or half-read."""
         if close_iterators:
             for cursor, _, _ in self.cursors:
                 cursor.close()
         self.commit()
 
     def commit(self) -> None:
-        """Commit; version, ids and numKeys must be right."""
+        """Commit. Version, ids and numKeys must be right."""
         assert self.store is not None
         done = self.store.commit()
         self._check(done, self.base)
@@ -280,15 +281,15 @@ class StoreMachine(ProviderMachine):
         rewrites = self.variant.checkpoint_format == 1 and done.version <= self.model.newest
         self.model.add((done.version, done.id), self.base, self.working)
         self._forget_store()
-        # without ids nothing tells another executor that its copy is stale; Spark would not use it
-        # again either
+        # Without ids the other executor cannot know that its copy is stale. Spark would not use
+        # that copy again either.
         if rewrites:
             self._close(1 - self.current)
 
     @precondition(lambda self: self.store is not None)
     @rule()
     def abort(self) -> None:
-        """Abort: nothing of it is ever seen again."""
+        """Abort. No later read sees its rows."""
         assert self.store is not None
         self.store.abort()
         self._forget_store()
@@ -302,7 +303,7 @@ class StoreMachine(ProviderMachine):
     ) -> None:
         """Two executors commit the same version.
 
-        With ids each keeps its own, different state; without, the attempts are equal.
+        With ids each has its own, different state. Without ids the attempts are equal.
         """
         base = self.model.restorable()[-1]
         if not self._may_write(base):
@@ -326,7 +327,7 @@ class StoreMachine(ProviderMachine):
             self.model.add((done.version, done.id), base, state)
 
     def teardown(self) -> None:
-        """At the end every version that Spark may ask for reads right from storage alone."""
+        """Check every version that Spark may ask for, from storage alone."""
         try:
             if self.store is not None:
                 self.store.abort()
@@ -346,7 +347,7 @@ class StoreMachine(ProviderMachine):
 
 @pytest.mark.parametrize("variant", _variants(), ids=lambda v: v.name)
 def test_store_equals_a_dict_per_version(harness: Harness, variant: Variant) -> None:
-    """Whatever the order of operations, every version holds what was committed into it."""
+    """Every version holds its committed rows, in any order of operations."""
     given, mine = variant, _keys(harness, variant.shape == "prefix")
     spec: dict[str, Any] = (
         {"type": "prefix", "columns": 1} if variant.shape == "prefix" else {"type": "none"}
@@ -358,8 +359,8 @@ def test_store_equals_a_dict_per_version(harness: Harness, variant: Variant) -> 
         schema = Schema(spec=spec)
 
     Machine.harness = harness
-    # Spark's store, some ten times slower to open and commit, is here to prove the rules, not to be
-    # tested
+    # Spark's store only proves the rules. It opens and commits ten times slower, so it gets fewer
+    # examples.
     run_machine(
         Machine,
         examples=EXAMPLES if variant.provider_class == MILLPOND else max(EXAMPLES // 10, 1),

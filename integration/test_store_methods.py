@@ -1,5 +1,6 @@
-"""Store methods one by one, through the harness: bad input, iterators that are open while rows
-change, change feed and replay at their limits, checksums.
+"""Single store methods, by the harness.
+
+Bad input, open iterators while rows change, limits of change feed and replay, check sums.
 """
 
 from __future__ import annotations
@@ -34,7 +35,7 @@ FAMILIES = {"plain": PLAIN, "lists": LISTS, "prefix": PREFIX, "range": RANGE, "t
 
 
 def write(provider: Provider, version: int, families: dict[str, Schema] | None = None) -> Store:
-    """The store at `version`, with all of FAMILIES."""
+    """Return the store at `version`, with all of FAMILIES."""
     return store_cases.write(provider, version, FAMILIES if families is None else families)
 
 
@@ -52,8 +53,9 @@ KEY, VALUE = ["a", 1], ["v"]
 
 @dataclass(frozen=True)
 class Bad:
-    """One wrong call, the condition that Millpond throws, and whether Spark's RocksDB store
-    throws the same one.
+    """One wrong call, and the condition that Millpond throws.
+
+    `like_spark`: whether Spark's RocksDB store throws the same condition.
     """
 
     name: str
@@ -95,7 +97,7 @@ BAD = [
     ],
     Bad("remove-default", "remove_cf", {"cf": "default"}, INVALID_NAME),
     Bad("remove-internal", "remove_cf", {"cf": "$x"}, RESERVED_NAME),
-    # Spark's store looks at the form of rows when it reads them, and only where it has no column
+    # Spark's store checks the form of rows only when it reads them, and only without column
     # families.
     Bad(
         "key-of-another-schema",
@@ -111,7 +113,7 @@ BAD = [
         VALUE_FORMAT,
         False,
     ),
-    # Spark's store has for these an IllegalArgumentException or IllegalStateException without
+    # For these Spark's store throws an IllegalArgumentException or IllegalStateException, without a
     # condition.
     Bad(
         "range-scan-without-order",
@@ -151,8 +153,8 @@ BAD = [
         False,
     ),
     Bad("multi-scan-of-one-value", "scan", {"cf": "plain", "multi": True}, UNSUPPORTED, False),
-    # Spark's store takes another definition without a word and then reads the old rows by it; its
-    # driver refuses before.
+    # Spark's store takes another definition without an error, and then reads the old rows by it.
+    # Spark's driver refuses earlier.
     Bad(
         "value-schema-changed",
         "create_cf",
@@ -221,8 +223,9 @@ def test_bad_input_has_its_error_and_leaves_the_store_usable(
 
 
 def test_no_commit_whose_id_spark_would_forget(harness: Harness, tmp_path: Path) -> None:
-    """A session that is set to Spark checkpoint format 1 reads what one of format 2 wrote, and
-    commits nothing: Spark 4.2 hands on the id of the version, and notes none of the next one.
+    """A session of Spark checkpoint format 1 can read a version of format 2, and commits nothing.
+
+    Spark 4.2 gives it the id of the version, but would not note the id of the next version.
     """
     ids = {"checkpointFormatVersion": "2"}
     provider = open_provider(harness, tmp_path, schema=PLAIN, operator="dedupe", conf=ids)
@@ -253,8 +256,9 @@ def test_no_commit_whose_id_spark_would_forget(harness: Harness, tmp_path: Path)
 
 
 def test_rows_of_another_schema_are_refused(harness: Harness, tmp_path: Path) -> None:
-    """When they are put, and, as Spark's RocksDB store does, when they are read by a query that
-    has another schema.
+    """The store refuses them at a put.
+
+    Like Spark's RocksDB store, it also refuses them when a query with another schema reads them.
     """
     schema = Schema(PLAIN.key, "v string, w bigint")
     provider = open_provider(harness, tmp_path, schema=schema, operator="dedupe")
@@ -312,8 +316,9 @@ def test_a_store_without_families_refuses_them_and_stays_usable(
 def test_a_family_that_was_removed_is_empty_when_it_comes_again(
     harness: Harness, tmp_path: Path
 ) -> None:
-    """Whatever lay on disk, in memory or only in the batch; also when the batch that removed it
-    is run twice.
+    """Its old rows lay on disk, in memory or only in the batch. All are gone.
+
+    They are also gone if the batch that removed the family runs twice.
     """
     provider = open_provider(harness, tmp_path)
     for version in range(3):
@@ -321,7 +326,7 @@ def test_a_family_that_was_removed_is_empty_when_it_comes_again(
         store.put(["old", version], VALUE, cf="prefix")
         store.commit()
         provider.snapshot()
-    for _ in range(2):  # the second attempt asks for version 3 again, after 4 was committed
+    for _ in range(2):  # the second attempt asks for version 3 again, after the commit of 4
         store = write(provider, 3)
         assert len(store.scan(cf="prefix")) == 3
         store.put(["old", 9], VALUE, cf="prefix")
@@ -342,7 +347,7 @@ def test_a_family_that_was_removed_is_empty_when_it_comes_again(
 def test_a_family_has_no_rows_of_one_that_was_dropped_before_it(
     harness: Harness, tmp_path: Path, backend: str
 ) -> None:
-    """Not even when the state is put together from a snapshot that is older than the drop."""
+    """This holds even for a restore from a snapshot that is older than the drop."""
     conf = {"millpond.gc.graceMs": 600_000, "millpond.backend": backend}
     provider = open_provider(harness, tmp_path, conf=conf)
     store = write(provider, 0, {"dropped": PLAIN})
@@ -382,8 +387,9 @@ def test_a_family_has_no_rows_of_one_that_was_dropped_before_it(
 def test_a_state_that_begins_anew_leaves_what_was_there_before(
     harness: Harness, tmp_path: Path
 ) -> None:
-    """`loadEmpty`: no snapshot says that the version below was empty, in mid-batch, forced by
-    the commit, or later.
+    """With `loadEmpty` no snapshot says that the version below was empty.
+
+    This holds for snapshots in mid-batch, forced by the commit, or later.
     """
     provider = open_provider(harness, tmp_path, schema=PLAIN, operator="dedupe")
     for version in range(2):
@@ -435,9 +441,7 @@ def _key(family: str, i: int) -> Row:
 def test_iterators_yield_what_was_there_when_they_were_opened(
     harness: Harness, tmp_path: Path, family: str, change: str, conf: dict[str, Any]
 ) -> None:
-    """While the rows ahead, behind and at the iterator are changed, and new ones come between
-    them.
-    """
+    """Meanwhile the test changes rows ahead, behind and at the iterator, and adds rows between."""
     multi = FAMILIES[family].multi
     if change == "merge" and not multi:
         pytest.skip("only keys with several values can be appended to")
@@ -449,7 +453,7 @@ def test_iterators_yield_what_was_there_when_they_were_opened(
         else:
             store.put(_key(family, i), [f"{i}" + "w" * 30_000], cf=family)
     store.commit()
-    if conf:  # what is read then comes from the disk tier
+    if conf:  # reads then come from the disk tier
         provider.snapshot()
         provider.close()
         provider = open_provider(harness, tmp_path, conf=conf)
@@ -483,7 +487,7 @@ def test_iterators_yield_what_was_there_when_they_were_opened(
 def test_a_list_is_read_to_its_end_while_it_is_replaced(
     harness: Harness, tmp_path: Path, conf: dict[str, Any]
 ) -> None:
-    """As TTL does: read the values, clear the key, write back those that live."""
+    """Like TTL: read the values, clear the key, write the live values back."""
     provider = open_provider(harness, tmp_path, conf=conf)
     store = write(provider, 0)
     for n in range(6):
@@ -556,10 +560,7 @@ def test_changes_and_replay_tell_what_is_not_there_any_more(
 def test_with_row_checksums_asked_for_no_flipped_bit_goes_unnoticed(
     harness: Harness, tmp_path: Path
 ) -> None:
-    """Spark's row checksums are on:
-
-    Millpond's sums over blocks find any damage that a row in storage may take.
-    """
+    """Spark's row checksums are on. Millpond's sums of blocks find any damage to stored rows."""
     conf = {
         "rowChecksum.enabled": True,
         "rowChecksum.readVerificationRatio": 1,
@@ -588,7 +589,7 @@ def test_with_row_checksums_asked_for_no_flipped_bit_goes_unnoticed(
         at = chance.randrange(len(data))
         data[at] ^= 1 << chance.randrange(8)
         (copy / name).write_bytes(data)
-        if name == sst:  # no older snapshot and no changelogs to make the state from
+        if name == sst:  # without older snapshots or changelogs, the state must come from the SST
             for old in (1, 2):
                 (copy / folder / f"{old}.changelog").unlink(missing_ok=True)
         provider = open_provider(harness, copy, schema=PLAIN, operator="dedupe", conf=conf)

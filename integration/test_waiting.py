@@ -1,5 +1,7 @@
-"""Who waits for whom: nobody for what goes to storage or comes from there; and what is tried
-again.
+"""No thread waits while another writes to storage or reads from it.
+
+A load that meets a replaced changelog plans again. It passes over a snapshot only if that is
+damaged.
 """
 
 from __future__ import annotations
@@ -37,7 +39,7 @@ def harness(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Harness]:
 
 @pytest.fixture
 def checkpoint(tmp_path: Path) -> Path:
-    """A new Spark checkpoint."""
+    """Return a new Spark checkpoint."""
     path = tmp_path / "checkpoint"
     write_spark_metadata(
         path, operator_name="stateStoreSave", partitions=1, provider_class=MILLPOND
@@ -87,7 +89,7 @@ def test_nobody_waits_while_a_changelog_goes_to_storage(harness: Harness, checkp
     snapshot, cleanup, got, put, removed = harness.happened()
     assert (snapshot, cleanup, got) == (None, None, ["two"])
     assert list(checkpoint.glob("state/0/0/1*.manifest"))
-    # what comes after the changelog was written would be in memory alone
+    # A write after the changelog would be in memory alone.
     assert isinstance(put, ProviderError) and isinstance(removed, ProviderError)
     store = provider.store(2)
     assert _rows(store) == {1: "one", 2: "two"}
@@ -110,9 +112,7 @@ def test_maintenance_does_not_wait_for_a_restore(harness: Harness, checkpoint: P
 
 
 def test_a_changelog_is_replaced_while_it_is_opened(harness: Harness, checkpoint: Path) -> None:
-    """Spark checkpoint format 1: another attempt of the same batch ends between the plan and the
-    reading of its files.
-    """
+    """Another attempt of the batch commits between a restore's plan and its reads, in format 1."""
     provider, other = _provider(harness, checkpoint), _provider(harness, checkpoint)
     _commit(provider, 0, {1: "one"})
     attempt = other.store(1)
