@@ -1,8 +1,8 @@
-"""A stateful query that is compared, and the input that most of them share: pure descriptions, run
-by `test_operators`.
+"""The description of a query that `test_operators` runs, and the input that most queries share.
 
-Event times are seconds after an epoch; each list of rows is one file, which is one micro-batch. The
-inputs hold late rows, nulls, unicode, decimals, binary and nested keys, and a file without rows.
+Event times are seconds after an epoch. Each list of rows is one file, and each file is one
+micro-batch. The inputs hold late rows, nulls, unicode, decimals, binary and nested keys, and a file
+without rows.
 """
 
 from __future__ import annotations
@@ -21,8 +21,8 @@ Build = Callable[[list[DataFrame]], DataFrame]
 
 ENCODING = "spark.sql.streaming.stateStore.encodingFormat"
 AVRO = {ENCODING: "avro"}
-# An operator that acts by processing time asks for batch after batch: without input there are none
-# with this.
+# An operator that acts by processing time asks for batch after batch. With this option Spark runs
+# no batch without input.
 NO_EMPTY_BATCHES = {"spark.sql.streaming.noDataMicroBatches.enabled": "false"}
 
 EVENTS = pa.schema([("k", pa.string()), ("ts", pa.timestamp("us", tz="UTC")), ("v", pa.int64())])
@@ -40,17 +40,17 @@ _START = dt.datetime(2024, 1, 1, tzinfo=dt.timezone.utc)
 
 
 def at(seconds: float) -> dt.datetime:
-    """Event time."""
+    """Return an event time."""
     return _START + dt.timedelta(seconds=seconds)
 
 
 def events(*rows: tuple[str | None, float, int]) -> Rows:
-    """(key, seconds, value) as rows of `EVENTS`."""
+    """Return rows of `EVENTS` from (key, seconds, value)."""
     return [{"k": k, "ts": at(t), "v": v} for k, t, v in rows]
 
 
-# Keys come and go, return after their window closed (late), and one batch is empty. Seconds;
-# watermarks below are 10 s.
+# Times are seconds. Keys come and go. Some rows are late: they come after their window closed. One
+# batch is empty. The queries' watermarks wait 10 s.
 CLICKS: list[Rows] = [
     events(("a", 1, 1), ("b", 2, 2), ("ü€", 3, 3), (None, 4, 4), ("", 4, 5), ("a", 5, 6)),
     events(("a", 11, 7), ("c", 14, 8), ("a", 3, 9), (None, 15, 10), ("a", 11, 7)),
@@ -90,9 +90,7 @@ CLICKED_AND_VIEWED = [(EVENTS, CLICKS), (EVENTS, VIEWS)]
 
 @dataclass(frozen=True)
 class Case:
-    """One query: its inputs (schema and batches), output mode, and the Spark checkpoint format
-    that it is run with.
-    """
+    """One query: its inputs (schema and batches), output mode, and Spark checkpoint format."""
 
     name: str
     build: Build
@@ -100,40 +98,41 @@ class Case:
     mode: str
     checkpoint_format: int = 1
     fail_at: int = 1  # the sink fails in this batch of the first run
-    first: int = 3  # that many files are there in the first run
-    operator: str = ""  # the line of the documentation's table that it proves; `of` sets it
+    first: int = 3  # the number of files of the first run
+    operator: str = ""  # the line of the documentation's table that the case proves; `of` sets it
     conf: Mapping[str, str] = field(default_factory=dict)  # of the session, for both providers
     candidate_conf: Mapping[str, str] = field(default_factory=dict)  # Millpond's own options
     actions: int = 1  # how often the sink computes the batch
-    # 2: the run that does the failed batch again goes on with the rest of the input; 3; 0: `of`
-    # chooses
+    # 2: the second run does the failed batch again, and the rest of the input. 3: a third run does
+    # the rest. 0: `of` chooses.
     runs: int = 0
     shows: tuple[
         str, ...
-    ] = ()  # texts that the output must hold: the query did what the case is there for
-    later: Build | None = None  # the query of the third run, if it is another one
-    # Spark's error condition, if Spark does not run the query: in the first run, or with `later` in
-    # the third (and then `build` goes on where it was).
+    ] = ()  # texts that the output must hold, so that the case tests what it should
+    later: Build | None = None  # the query of the third run; None: `build`
+    # Spark's error condition, if Spark refuses the query: in the first run, or `later` in the third
+    # run. In the latter case `build` then goes on where it was.
     refused: str = ""
     reads: tuple[
         Mapping[str, str], ...
-    ] = ()  # options of the state reader whose rows are compared in the end
-    # Format 4 of a join without event time: Spark draws a random number to be part of the key, so
-    # the count of keys varies.
+    ] = ()  # options of the state reader; the end compares the rows that it reads
+    # In format 4 of a join without event time, Spark puts a random number into the key. So the
+    # count of keys varies.
     random_keys: bool = False
-    # how Millpond says that Spark placed keys by another key than the state's schema tells; else
-    # none
+    # Millpond's words for it, if Spark placed keys by another key than the one in the state's
+    # schema.
     unscalable: str = ""
 
     @property
     def encoding(self) -> str:
-        """How Spark is told to encode state."""
+        """Return the encoding of state that the case sets."""
         return self.conf.get(ENCODING, "unsaferow")
 
 
 def of(operator: str, *cases: Case) -> list[Case]:
-    """The cases that prove one line of the documentation's table; the first of them restarts
-    once more than the others.
+    """Return the cases that prove one line of the documentation's table.
+
+    The first case restarts once more than the others.
     """
     return [
         replace(

@@ -1,15 +1,15 @@
-"""A chain: takes one query through random commands, and compares it with a batch computation.
+"""Takes a query through a chain of random commands. Compares it with a batch computation.
 
 The commands are adopt, rescale, savepoint, edit, fork, restore and release. Between them the query
 runs. The seed decides everything. Sixteen seeds in a row have each sink in each Spark checkpoint
 format.
 
 A command that makes another Spark checkpoint leaves the old one. After a fork, both queries can go
-on. The chain goes on with the fork, and at the end runs the other query too: it must have lost
-nothing either.
+on. The chain goes on with the fork. At its end it runs the other query too. That query must also
+have lost nothing.
 
 Each run compares the numbers of its batches. The end compares the state and the sink: all rows of
-files and of `foreachBatch`, and the table of the memory sink, which Spark continues in complete
+files and of `foreachBatch`, and the memory sink's table. Spark continues that table in complete
 mode only. The console keeps nothing to compare. Kafka is not here, because it needs a broker.
 """
 
@@ -55,7 +55,7 @@ _SINKS = (*_FILES, _TRANSACTIONS, _MEMORY, _CONSOLE)
 
 
 class Counts(Distinct):
-    """Counts each key, and writes all counts in each batch: for the memory sink."""
+    """Counts each key, and writes all counts in each batch. For the memory sink."""
 
     def frame(self) -> DataFrame:
         """Return the stream."""
@@ -64,10 +64,10 @@ class Counts(Distinct):
 
 @dataclass
 class Sink:
-    """Where a branch of the chain writes to, and which rows must be there."""
+    """The place where a branch of the chain writes, and the rows that must be there."""
 
     kind: str
-    place: Path  # of files; its name is that of the table in memory
+    place: Path  # of files; the table in memory has its name
     table: Transactions
     expected: list[str] = field(default_factory=list)
 
@@ -84,12 +84,12 @@ class Sink:
 
     @property
     def name(self) -> str:
-        """The name of the table in memory."""
+        """Return the name of the table in memory."""
         return self.place.name.replace("-", "_")
 
     @property
     def option(self) -> str:
-        """The value of `--file-sink` for it."""
+        """Return the value of `--file-sink` for this sink."""
         return str(self.place) if self.is_file else "none"
 
 
@@ -97,8 +97,8 @@ class Sink:
 class Branch:
     """A query at a moment.
 
-    Its Spark checkpoint, the last batch number that it or a rescale used, how often it has seen
-    each key, and in how many files.
+    `number`: the last batch number that the query or a rescale used. `seen`: how often each key
+    came, in `files` files.
     """
 
     checkpoint: Path
@@ -131,7 +131,7 @@ class Chain:
         self.left: list[Branch] = []
         self.trace.append(f"format {self.spark_format}, {self.kind}, {provider.rpartition('.')[2]}")
 
-    # ---- the whole of it
+    # ---- the whole chain
 
     def play(self) -> None:
         """Play the whole chain.
@@ -142,7 +142,7 @@ class Chain:
         done: Counter[str] = Counter()
         for _ in range(self.random.randint(4, 8)):
             possible = list(self._possible())
-            # Draw two, and take the one done less often. Otherwise few chains restore an edited
+            # Draw two commands, and take the rarer one. Otherwise few chains restore an edited
             # savepoint.
             names = self.random.choice(possible), self.random.choice(possible)
             name = min(names, key=lambda name: done[name])
@@ -212,7 +212,7 @@ class Chain:
     def rescale(self) -> None:
         """Rescale in place. The command finds the sink itself, if the query wrote it down."""
         partitions = self._other_partitions()
-        # A fork that has not run yet, and writes to no files, has not.
+        # A fork to no files writes its sink down only when it runs.
         known = (self.now.checkpoint / "millpond/sink.json").exists()
         told = None if known else "none"
         report = millpond.rescale(self.now.checkpoint, partitions, file_sink=told)
@@ -250,7 +250,7 @@ class Chain:
         self.saved, self.edited = (edited, replace(branch, seen=kept)), True
 
     def restore(self) -> None:
-        """Restore the savepoint: as a move if the sink allows it, or with a sink of its own."""
+        """Restore the savepoint: as a move if the sink allows it, else with a new sink."""
         assert self.saved is not None
         place, branch = self.saved
         partitions = self.random.choice((None, *_PARTITIONS))
@@ -270,7 +270,7 @@ class Chain:
         self._start_from(replace(made, partitions=partitions or branch.partitions))
 
     def fork(self) -> None:
-        """Fork the query. The chain goes on with the fork, and the old query goes on too."""
+        """Fork the query. The chain goes on with the fork; its end runs the old query too."""
         branch, target, sink = self._moment(), self._new("forked"), self._sink()
         origin, batch, old = branch.checkpoint, branch.number, branch.sink.option
         if sink.is_file:
@@ -291,7 +291,7 @@ class Chain:
         target = self._new("adopted")
         millpond.adopt(self.now.checkpoint, target)
         self.now = replace(self.now, checkpoint=target, provider=MILLPOND)
-        self.run()  # a start writes down where the query writes to
+        self.run()  # the start of the query writes its sink down
 
     # ---- parts of steps
 
@@ -301,10 +301,10 @@ class Chain:
         except InvalidInputError as e:
             assert e.kind is ErrorKind.FILE_SINK_MISMATCH, e
         else:
-            raise AssertionError("two queries were let write to one sink")
+            raise AssertionError("millpond let two queries write to one sink")
 
     def _start_from(self, branch: Branch) -> None:
-        """Go on with `branch`. First end a batch that had begun: a rescale needs that."""
+        """Go on with `branch`. First run the rest of the input, so that no batch is unfinished."""
         self.now = branch
         if branch.files < len(self.written):
             self.run(0)

@@ -1,9 +1,8 @@
-"""A real standalone Spark cluster on loopback, and a driver on it: what a user has, with small
-numbers.
+"""A small standalone Spark cluster on loopback, with real processes, and a driver on it.
 
-`Cluster` is a master and its workers, one core each; `Application` is `spark-submit` of
-`cluster_job.py` with the settings of `conf/standalone.conf`. Every process carries a tag in its
-environment, so that all of them are found and ended, whoever is their parent.
+`Cluster` is a master and its workers, one core each. `Application` is `spark-submit` of
+`cluster_job.py` with the settings of `conf/standalone.conf`. Every process has a tag in its
+environment. By the tag, the cluster finds and ends all processes, even those whose parent is dead.
 """
 
 from __future__ import annotations
@@ -35,9 +34,9 @@ END_S = 20.0
 
 
 def documented_settings(master: str) -> dict[str, str]:
-    """The settings of `conf/standalone.conf`, its examples of paths replaced by what is here.
+    """Return the settings of `conf/standalone.conf`, with this machine's paths.
 
-    Raises: AssertionError: the file no longer says what `millpond conf` says.
+    Raises: AssertionError: the file and `millpond conf` say different things.
     """
     settings: dict[str, str] = {}
     for line in (REPO / "conf" / "standalone.conf").read_text().splitlines():
@@ -61,9 +60,7 @@ def documented_settings(master: str) -> dict[str, str]:
 
 @dataclass(frozen=True)
 class Executor:
-    """A live executor: its id in the application, its JVM, and that JVM's agent (0 if it has
-    none yet).
-    """
+    """A live executor: its id in the application, its JVM, and its agent; 0 if no agent runs."""
 
     id: str
     pid: int
@@ -71,10 +68,10 @@ class Executor:
 
 
 class Cluster:
-    """Master and workers below `work`; a context manager that leaves no process behind.
+    """Master and workers below `work`. The end of the context ends all their processes.
 
     Args:
-        workers: how many, each with one core, which is one executor with one task at a time.
+        workers: the number of workers. Each has one core: one executor, with one task at a time.
         memory_mb: of each worker, for executors.
     """
 
@@ -109,9 +106,9 @@ class Cluster:
 
     @property
     def local(self) -> Path:
-        """The workers' local disk: what executors keep there is below it.
+        """Return the workers' local disk. Executors keep their files below it.
 
-        The worker's to say, not the application's.
+        The workers set this folder. The application cannot.
         """
         return self.work / "local"
 
@@ -150,7 +147,7 @@ class Cluster:
         return found[0]
 
     def _start_worker(self, number: int, memory_mb: int) -> None:
-        # each a host of its own: Spark runs no speculative copy on the host of the first attempt
+        # Each worker has its own host: Spark runs no speculative copy on the first attempt's host.
         with_options = (
             "--cores",
             "1",
@@ -168,8 +165,10 @@ class Cluster:
         )
 
     def environment(self) -> dict[str, str]:
-        """Of every process of the cluster: nothing of the machine's own Spark, one loopback,
-        scratch files below `work`.
+        """Return the environment of every process of the cluster.
+
+        It has nothing of the machine's own Spark. Addresses are on loopback. Scratch files lie
+        below `work`.
         """
         kept = {
             k: v
@@ -186,7 +185,7 @@ class Cluster:
         }
 
     def executors(self) -> list[Executor]:
-        """The executors that live now, by id."""
+        """Return the live executors, by id."""
         found = []
         for process in self.processes():
             id_ = re.search(r"--executor-id (\d+) ", process.command)
@@ -196,12 +195,12 @@ class Cluster:
         return sorted(found, key=lambda e: int(e.id))
 
     def processes(self) -> list[Process]:
-        """All live processes of the cluster and of what runs on it."""
+        """Return all live processes of the cluster and of its applications."""
         mine = {p.pid for p in tagged.find(self.tag, TAG)}
         return [p for p in processes() if p.pid in mine]
 
     def stop(self) -> None:
-        """End everything. Raises: TimeoutError: something survived a kill -9."""
+        """End all processes. Raises: TimeoutError: a process survived a kill -9."""
         for daemon in reversed(self.daemons):
             if daemon.poll() is None:
                 daemon.terminate()
@@ -222,13 +221,14 @@ class Cluster:
 
 
 class Application:
-    """One driver on the cluster, run by `spark-submit`; obeys commands (`cluster_job.py`). A
-    context manager.
+    """One driver on the cluster, run by `spark-submit`. The end of the context ends it.
+
+    It obeys commands: see `cluster_job.py`.
 
     Args:
-        work: folder of this application; its checkpoints, output and logs are below it.
+        work: folder of this application: its Spark checkpoints, output and logs.
         settings: Spark settings beside those of `conf/standalone.conf`.
-        home: folder of the checkpoints and the output, if they outlive this application.
+        home: folder of the Spark checkpoints and the output, if they outlive this application.
         job: the script.
     """
 
@@ -249,7 +249,7 @@ class Application:
         (work / "answers").mkdir()
         self._asked = 0
         self.settings = documented_settings(cluster.url) | {
-            # a test's machine, not a cluster's
+            # A test's machine is small.
             "spark.executor.memory": "512m",
             "spark.executor.memoryOverhead": "256m",
             "spark.driver.memory": "512m",
@@ -293,7 +293,7 @@ class Application:
 
     @property
     def log_path(self) -> Path:
-        """Output of driver and spark-submit."""
+        """Return the file with the output of driver and spark-submit."""
         return self.work / "driver.log"
 
     def __enter__(self) -> Application:
@@ -303,9 +303,9 @@ class Application:
         self.stop()
 
     def call(self, do: str, *, seconds: float = 60, **arguments: Any) -> Any:
-        """Have the driver do something.
+        """Let the driver do something.
 
-        Raises: AssertionError: it failed there, or gave no answer in time.
+        Raises: AssertionError: the driver failed, or gave no answer in time.
         """
         self._asked += 1
         name = f"{self._asked:04d}.json"
@@ -324,7 +324,7 @@ class Application:
         return said["ok"]
 
     def executor_logs(self) -> dict[str, str]:
-        """What each executor, agent included, has written to stderr, by executor id."""
+        """Return what each executor and its agent wrote to stderr, by executor id."""
         app = self.call("app")
         return {
             path.parent.name: path.read_text(errors="replace")
@@ -332,11 +332,11 @@ class Application:
         }
 
     def tail(self, lines: int = 60) -> str:
-        """The end of the driver's log."""
+        """Return the end of the driver's log."""
         return "\n".join(self.log_path.read_text(errors="replace").splitlines()[-lines:])
 
     def stop(self) -> None:
-        """End the driver in order, or by force if it does not listen; its executors end with it."""
+        """End the driver in order, or by force if it does not answer. Its executors end too."""
         if self.process.poll() is None:
             (self.work / "commands" / "quit").touch()
             try:

@@ -1,9 +1,8 @@
-"""The driver that `Application` submits: does what the files in `<work>/commands` say, one after
-another.
+"""The driver that `Application` submits. It obeys the files in `<work>/commands`, in order.
 
-Run by spark-submit as `cluster_job.py <work> <home> <pid of the test>`; ends when that process
-does. Every batch of a query is written to `<home>/out/<query>/<batch>.json`, by an idempotent sink;
-Spark checkpoints are in `<home>/checkpoints/<query>`.
+spark-submit runs it as `cluster_job.py <work> <home> <pid of the test>`. It ends with that process.
+An idempotent sink writes every batch of a query to `<home>/out/<query>/<batch>.json`. Spark
+checkpoints are in `<home>/checkpoints/<query>`.
 """
 
 from __future__ import annotations
@@ -31,7 +30,7 @@ def _stream(spark: SparkSession, folder: str) -> DataFrame:
 
 
 def count(spark: SparkSession, command: dict[str, Any]) -> DataFrame:
-    """Rows and sum by key."""
+    """Return the number of rows and the sum of each key."""
     return (
         _stream(spark, command["input"])
         .groupBy("k")
@@ -40,7 +39,7 @@ def count(spark: SparkSession, command: dict[str, Any]) -> DataFrame:
 
 
 def join(spark: SparkSession, command: dict[str, Any]) -> DataFrame:
-    """Pairs of one key that are at most two seconds apart; nothing is too late."""
+    """Return pairs of one key at most two seconds apart. No row is late."""
     left = (
         _stream(spark, command["input"])
         .withWatermark("ts", "1 day")
@@ -56,9 +55,7 @@ def join(spark: SparkSession, command: dict[str, Any]) -> DataFrame:
 
 
 def slow_count(spark: SparkSession, command: dict[str, Any]) -> DataFrame:
-    """`count`, but where the file `slow` is there, the first attempt of partition 0 waits until
-    it is gone.
-    """
+    """Return `count`. While the file `slow` exists, the first attempt of partition 0 waits."""
     slow = command["slow"]
 
     def wait_at_first(frames: Iterator[pd.DataFrame]) -> Iterator[pd.DataFrame]:
@@ -97,8 +94,9 @@ class Job:
         return str(self.spark.sparkContext.applicationId)
 
     def start(self, command: dict[str, Any]) -> str:
-        """Start or resume the query `name`: of kind `query`, in Spark checkpoint format
-        `format`, with settings `conf`.
+        """Start or resume the query `name`.
+
+        The command has its kind `query`, its Spark checkpoint format `format`, and settings `conf`.
         """
         conf = {
             STATE + "checkpointFormatVersion": str(command["format"]),
@@ -126,13 +124,11 @@ class Job:
         return str(query.id)
 
     def finish(self, command: dict[str, Any]) -> None:
-        """Wait for the end of a query that was started to run `to_end`; raise what it failed
-        with.
-        """
+        """Wait for the end of a query that runs `to_end`. Raise its error."""
         self.queries.pop(command["name"]).awaitTermination()
 
     def stop(self, command: dict[str, Any]) -> None:
-        """Stop a query between two batches, if nothing is in the way; raise what it ended with."""
+        """Stop a query. Raise its error."""
         query = self.queries.pop(command["name"])
         error = query.exception()
         query.stop()
@@ -140,20 +136,20 @@ class Job:
             raise error
 
     def drop(self, command: dict[str, Any]) -> None:
-        """Stop a query if it is there, whatever became of it."""
+        """Stop a query, if it exists. Ignore its error."""
         query = self.queries.pop(command["name"], None)
         if query is not None:
             query.stop()
 
     def state(self, command: dict[str, Any]) -> list[list[Any]]:
-        """The rows of the state of a query, key and value columns, by the state reader."""
+        """Return the rows of a query's state, key and value columns, by Spark's state reader."""
         rows = self.spark.read.format("statestore").load(
             str(self.home / "checkpoints" / command["name"])
         )
         return [list(row) for row in rows.selectExpr("key.*", "value.*").collect()]
 
     def failed(self, command: dict[str, Any]) -> str | None:
-        """What a query failed with."""
+        """Return the error of a query; None if it has none."""
         error = self.queries[command["name"]].exception()
         return None if error is None else str(error)
 
@@ -171,7 +167,7 @@ class Job:
 
 
 def main(work: Path, home: Path, parent: int) -> int:
-    """Obey until told to quit, or until `parent` is gone."""
+    """Obey commands until `quit`, or until `parent` is gone."""
     job = Job(work, home)
     done = 0
     while not (work / "commands" / "quit").exists() and Path(f"/proc/{parent}").exists():
@@ -183,7 +179,7 @@ def main(work: Path, home: Path, parent: int) -> int:
         command = json.loads(path.read_text())
         try:
             answer: dict[str, Any] = {"ok": getattr(job, command["do"])(command)}
-        except Exception as error:  # the test reads which
+        except Exception as error:  # the test reads it
             traceback.print_exc()
             answer = {"error": f"{type(error).__name__}: {error}"}
         hidden = work / "answers" / f".{path.name}"

@@ -1,6 +1,4 @@
-"""One Spark session for the operator tests, and the check that a test run leaves no process
-behind.
-"""
+"""The Spark session and the harness JVM of a test run. A check that the run leaves no process."""
 
 from __future__ import annotations
 
@@ -25,7 +23,7 @@ _FILE_MANAGER = (
 
 
 def pytest_report_header() -> str:
-    """What is tested against what."""
+    """Return a line with the providers and the shim that this run tests."""
     return (
         f"state store providers: {', '.join(c.rsplit('.', 1)[1] for c in providers_to_test())};"
         f" shim: {millpond_jar()}"
@@ -34,13 +32,13 @@ def pytest_report_header() -> str:
 
 @pytest.hookimpl(tryfirst=True)
 def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item]) -> None:
-    """Leave out what downloads a server, unless it is asked for."""
+    """Leave out the tests that download a server, unless the marks name them."""
     if "radosgw" not in str(config.option.markexpr):
         items[:] = [item for item in items if item.get_closest_marker("radosgw") is None]
 
 
 def pytest_terminal_summary(terminalreporter: pytest.TerminalReporter) -> None:
-    """The table of the query shapes that this run compared with Spark's RocksDB store."""
+    """Print the query shapes that this run compared with Spark's RocksDB store."""
     lines = from_reports(r for reports in terminalreporter.stats.values() for r in reports)
     if lines:
         terminalreporter.section("query shapes, Millpond against Spark's RocksDB store")
@@ -50,9 +48,7 @@ def pytest_terminal_summary(terminalreporter: pytest.TerminalReporter) -> None:
 
 @pytest.fixture(scope="session")
 def spark(tmp_path_factory: pytest.TempPathFactory) -> Iterator[SparkSession]:
-    """The session of this test run: 2 cores, 2 state partitions, maintenance five times a
-    second.
-    """
+    """One session for a test run: 2 cores, 2 state partitions, maintenance every 200 ms."""
     local = tmp_path_factory.mktemp("spark-local")
     os.environ["PYSPARK_PYTHON"] = os.environ["PYSPARK_DRIVER_PYTHON"] = sys.executable
     builder = (
@@ -69,13 +65,13 @@ def spark(tmp_path_factory: pytest.TempPathFactory) -> Iterator[SparkSession]:
         .config("spark.driver.memory", "1500m")
         .config("spark.driver.extraJavaOptions", LIGHT)
         .config("spark.driver.extraClassPath", str(compile_harness()))
-        # Spark's default one runs a process, `readlink`, for each of the some ten files that it
-        # renames per batch.
+        # Spark's default manager runs a process, `readlink`, for each file that it renames. A batch
+        # renames some ten files.
         .config("spark.sql.streaming.checkpointFileManagerClass", _FILE_MANAGER)
     )
     if MILLPOND in providers_to_test():
-        # Queries choose their provider; one named here would make Millpond refuse those of Spark's
-        # own store.
+        # Queries choose their provider. If the session named Millpond here, Millpond would refuse
+        # queries on Spark's own store.
         builder = millpond.configure(builder).config(
             "spark.sql.streaming.stateStore.providerClass", ROCKSDB
         )
@@ -108,7 +104,7 @@ def harness(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Harness]:
 
 @pytest.fixture(autouse=True, scope="session")
 def _no_agent_survives() -> Iterator[None]:
-    """No agent whose JVM this run started is alive at the end."""
+    """Check that the agents of this run's JVMs are dead at the end."""
     mine = os.getpid()
     yield
     wait_until(

@@ -1,8 +1,8 @@
-"""A Spark Connect client in a process of its own: `python -m integration.connect_client <remote>
-<directory>`.
+"""A Spark Connect client in its own process.
 
-It knows nothing of Millpond. Prints one JSON object: by query, the sorted output rows of both runs
-and the names of the state metrics.
+`python -m integration.connect_client <remote> <directory>` runs it. It knows nothing of Millpond.
+It prints one JSON object: by query, the sorted output rows of both runs and the names of the state
+metrics.
 """
 
 from __future__ import annotations
@@ -17,11 +17,11 @@ from pyspark.sql import functions as F
 from pyspark.sql.streaming.stateful_processor import StatefulProcessor
 from pyspark.sql.types import LongType, StructField, StructType
 
-ROWS, KEYS = 40, 7  # rows per batch; every run takes one batch
+ROWS, KEYS = 40, 7  # rows per batch; every run does one batch
 
 
 class Sums(StatefulProcessor):
-    """Sum and list of the values per key."""
+    """Keeps the sum and the list of the values of each key."""
 
     def init(self, handle: Any) -> None:
         one = StructType([StructField("v", LongType())])
@@ -61,7 +61,7 @@ def _states(spark: SparkSession) -> DataFrame:
 
 
 def main(remote: str, directory: str) -> None:
-    """Both queries, each run twice on its checkpoint."""
+    """Run both queries, each twice on its Spark checkpoint."""
     spark = SparkSession.builder.remote(remote).getOrCreate()
     results: dict[str, Any] = {}
     for name, build, mode in (
@@ -72,8 +72,8 @@ def main(remote: str, directory: str) -> None:
         for run in range(2):
             writer = build(spark).writeStream.outputMode(mode).trigger(availableNow=True)
             writer = writer.option("checkpointLocation", f"{directory}/{name}")
-            # of the sinks that a client can read, this one goes on from a checkpoint in complete
-            # mode, that one in append
+            # A client can read two sinks that go on from a Spark checkpoint: the memory sink in
+            # complete mode, the parquet sink in append mode.
             table, path = f"{name}{run}", f"{directory}/{name}-out"
             memory = mode == "complete"
             query = (
@@ -85,7 +85,7 @@ def main(remote: str, directory: str) -> None:
                 raise TimeoutError(f"{name}: {query.lastProgress}")
             progress = query.recentProgress
             found = spark.table(table) if memory else spark.read.parquet(path)
-            # the files hold what both runs put out: the last of each key counts
+            # The files hold the rows of both runs. The last row of each key counts.
             latest = {
                 row["k"]: [row["k"], row["total"], row["n"]] for row in found.orderBy("n").collect()
             }

@@ -1,8 +1,8 @@
 """The queries of `test_contract_corners`, in one JVM whose tasks may run again (`local[2,3]`).
 
-Run as `python -m integration.corner_job <work dir> <provider class> <corner id>...`; writes
-`report.json` there: by corner and query, rows of each batch and of each version that the state
-reader is asked for.
+`python -m integration.corner_job <work dir> <provider class> <corner id>...` runs it. It writes
+`report.json` to the work dir: for each corner the rows of each batch by query, and the rows that
+the state reader finds in each version.
 """
 
 from __future__ import annotations
@@ -32,7 +32,7 @@ _STORE = "spark.sql.streaming.stateStore."
 
 
 def rows_of(side: int, file: int) -> list[dict[str, Any]]:
-    """One input file."""
+    """Return the rows of one input file."""
     keys = ["a", "b", "ü€", "", "k1", "k2", "k3"]
     return events(
         *((keys[(i * (side + 2) + file) % 7], file * 4 + i % 5, file * 100 + i) for i in range(12))
@@ -47,15 +47,15 @@ class Corner:
     checkpoint_format: int
     conf: dict[str, str]
     actions: int = 1  # how often the sink computes its batch
-    retry: bool = False  # the first attempt of a task fails when its state is committed
+    retry: bool = False  # the first attempt of a task fails after it committed its state
 
     @property
     def id(self) -> str:
         return f"{self.name}-{self.checkpoint_format}"
 
 
-# A snapshot is due at once, and the coordinator calls a store late that has none after two versions
-# and a millisecond.
+# A snapshot is due at once. The coordinator calls a store late if it has no snapshot after two
+# versions and a millisecond.
 _LATE = {
     f"{_STORE}minDeltasForSnapshot": "1",
     f"{_STORE}multiplierForMinVersionDiffToLog": "1",
@@ -67,7 +67,7 @@ _UNLOAD = {f"{_STORE}unloadOnCommit": "true"}
 _ADAPTIVE = {"spark.sql.adaptive.enabled": "true"}
 
 CORNERS = [
-    Corner("forced", 1, _LATE),  # first: no maintenance runs in it
+    Corner("forced", 1, _LATE),  # first, because no maintenance runs in it
     Corner("twice", 1, {}, actions=2),
     Corner("unloaded", 2, _UNLOAD),
     Corner("all", 1, {**_UNLOAD, **_ADAPTIVE}, actions=2, retry=True),
@@ -76,7 +76,7 @@ CORNERS = [
 
 
 def session(work: Path, provider_class: str) -> SparkSession:
-    """Two cores, three attempts a task; no maintenance until `maintain`."""
+    """Return a session: two cores, three attempts of a task, no maintenance at first."""
     builder = (
         SparkSession.builder.master("local[2,3]")
         .config("spark.ui.enabled", "false")
@@ -109,8 +109,9 @@ def _join(i: list[DataFrame]) -> DataFrame:
 
 
 def _sum_in_pandas(marks: Path, retry: bool) -> Callable[[list[DataFrame]], DataFrame]:
-    """A running sum by key; with `retry` the first attempt of a task throws between two keys,
-    with state half written.
+    """Return a query of running sums by key.
+
+    With `retry` the first attempt of a task throws between two keys. Its state is half written.
     """
 
     def build(i: list[DataFrame]) -> DataFrame:
@@ -141,10 +142,10 @@ def _sum_in_pandas(marks: Path, retry: bool) -> Callable[[list[DataFrame]], Data
 
 
 def _fails_when_committed(marks: Path) -> Callable[[Iterator[Any]], Iterator[Any]]:
-    """For `mapInArrow`: every row, and then, in the first attempt, an error.
+    """Return a function for `mapInArrow`. It relays every row. The first attempt then throws.
 
-    What is above in the same task has put out its last row by then, which it does after it
-    committed its state.
+    The stateful operator of the same task commits its state before its last row. So the state is
+    committed at that time.
     """
 
     def relay(batches: Iterator[Any]) -> Iterator[Any]:
@@ -159,7 +160,7 @@ def _fails_when_committed(marks: Path) -> Callable[[Iterator[Any]], Iterator[Any
 
 
 class Runner:
-    """Runs the queries of one corner and keeps what they say."""
+    """Runs the queries of one corner and keeps their rows."""
 
     def __init__(self, spark: SparkSession, work: Path, corner: Corner) -> None:
         self.spark, self.corner = spark, corner
@@ -195,7 +196,7 @@ class Runner:
         return write
 
     def run(self, fail_at: int | None) -> None:
-        """All queries at once, to the end of the input or to the failing batch."""
+        """Run all queries in parallel, to the end of the input or to the failing batch."""
         conf = {
             **self.corner.conf,
             f"{_STORE}checkpointFormatVersion": str(self.corner.checkpoint_format),
@@ -230,7 +231,7 @@ class Runner:
                     self.spark.conf.set(key, old)
 
     def versions(self) -> dict[int, list[Any]]:
-        """The counts after each batch, as Spark's state reader finds them."""
+        """Return the counts after each batch, by Spark's state reader."""
         found = {}
         for batch in range(FILES):
             reader = self.spark.read.format("statestore").option("batchId", batch)
@@ -243,10 +244,10 @@ class Runner:
         return found
 
     def report(self) -> dict[str, Any]:
-        """Run all, and say what came of it."""
+        """Run all queries to their end. Return their report."""
         self.run(FAILS_AT)
         self.run(None)
-        # stores of the query that just ended may be open still, under a run that is over
+        # Stores of the ended query may still be open.
         self.spark.sparkContext._jvm.org.apache.spark.sql.execution.streaming.state.StateStore.stop()  # type: ignore[union-attr]
         return {
             "rows": self.rows,
@@ -262,7 +263,7 @@ class Runner:
 
 
 def main(argv: list[str]) -> int:
-    """The corners with the ids that are asked for, one after the other."""
+    """Run the corners with the given ids, one after the other."""
     work, provider_class, ids = Path(argv[0]), argv[1], argv[2:]
     spark = session(work, provider_class)
     spark.sparkContext.setLogLevel("OFF")

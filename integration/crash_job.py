@@ -1,8 +1,8 @@
-"""The job that `test_crash` kills: an aggregation and a join over parquet files, results by batch
-id, exit code 0 when all input is done.
+"""The job that `test_crash` kills: an aggregation and a join over parquet files.
 
-Run as `python crash_job.py <work dir> <checkpoint format> <provider class>`. Prints `jvm <pid>` and
-then `batch <query> <id>` after each batch.
+`python -m integration.crash_job <work dir> <Spark checkpoint format> <provider class>` runs it. It
+prints `jvm <pid>`, then `batch <query> <id>` after each batch. It writes the results by batch id.
+It ends with exit code 0 at the end of the input.
 """
 
 from __future__ import annotations
@@ -49,8 +49,8 @@ def _sink(work: Path, query: str) -> Any:
 
     def write(batch: DataFrame, batch_id: int) -> None:
         rows = [list(row) for row in batch.collect()]
-        # batches run again after a kill and must give the same: the sink replaces by batch id, as
-        # an idempotent sink does
+        # A batch runs again after a kill, and must write the same rows. This sink is idempotent: it
+        # replaces a batch by its id.
         part = out / f".{batch_id}"
         part.write_text(json.dumps(rows))
         part.rename(out / f"{batch_id}.json")
@@ -60,7 +60,7 @@ def _sink(work: Path, query: str) -> Any:
 
 
 def main(argv: list[str]) -> int:
-    """Run both queries until their input is done."""
+    """Run both queries to the end of their input."""
     work, checkpoint_format, provider_class = Path(argv[0]), argv[1], argv[2]
     spark = _session(work, checkpoint_format, provider_class)
     gateway = spark.sparkContext._gateway
@@ -105,8 +105,8 @@ def main(argv: list[str]) -> int:
 if __name__ == "__main__":
     try:
         code = main(sys.argv[1:])
-    except Exception as error:  # the JVM was killed, or the query failed: the parent reads which
+    except Exception as error:  # the JVM was killed, or a query failed: the parent reads it
         print(f"failed {type(error).__name__}: {error}", flush=True)
         code = 3
     sys.stdout.flush()
-    os._exit(code)  # no attempt to say goodbye to a JVM that may be gone
+    os._exit(code)  # an orderly exit would talk to a JVM that may be gone

@@ -1,4 +1,4 @@
-"""Which tests `make test` leaves to `make test-all`: those with the mark `deep`."""
+"""Gives tests the mark `deep`: `make test` leaves them to `make test-all`."""
 
 from __future__ import annotations
 
@@ -9,17 +9,17 @@ import pytest
 
 
 def quick_first(values: Iterable[Any], quick: int = 1) -> list[Any]:
-    """`values` for `parametrize`: the first `quick` as they are, the others deep."""
+    """Return `values` for `parametrize`: the first `quick` as they are, the others deep."""
     return [value if i < quick else deep(value) for i, value in enumerate(values)]
 
 
 def deep(value: Any) -> Any:
-    """One value for `parametrize` (a tuple: of several arguments) whose test is deep."""
+    """Return a value for `parametrize` whose test is deep. A tuple stands for several arguments."""
     return pytest.param(*(value if type(value) is tuple else (value,)), marks=pytest.mark.deep)
 
 
 def asked_for(request: pytest.FixtureRequest, argument: str) -> Sequence[Any]:
-    """What the tests of this run give `argument`, in the module of the fixture that asks."""
+    """Return the values of `argument` in the run's tests, in the module of the asking fixture."""
     found = []
     for item in request.session.items:
         assert isinstance(item, pytest.Function)

@@ -1,12 +1,11 @@
-"""Pages of documentation as tests see them: their fenced blocks, the comments that say what to do
-with those, and their links.
+"""Reads pages of documentation for tests: their fenced blocks, and their links.
 
-A comment directly above a block steers it:
+A comment directly above a block steers its test:
 
-    <!-- not run: reason -->     it cannot run here; it is parsed, and checked where it can be
-    <!-- file: name -->          it is the content of a file in the working directory
-    <!-- varies -->              numbers of the output differ from run to run: they are not compared
-    <!-- output -->              the block is what the Python block above it prints
+    <!-- not run: reason -->     the block cannot run here; the test parses it and checks the rest
+    <!-- file: name -->          the block is the content of a file in the working directory
+    <!-- varies -->              numbers in the output vary; the test does not compare them
+    <!-- output -->              the block is the output of the Python block above it
 """
 
 from __future__ import annotations
@@ -26,8 +25,8 @@ _LINK = re.compile(r"(?<!!)\[[^\]]*\]\(([^)\s]+)\)|!\[[^\]]*\]\(([^)\s]+)\)")
 class Block:
     """A fenced block.
 
-    `mark` is the word of the comment above it ("" if there is none), `argument` what follows the
-    word.
+    `mark`: the first word of the comment above the block; "" without a comment. `argument`: the
+    rest of the comment.
     """
 
     page: str  # relative to the repository
@@ -43,7 +42,7 @@ class Block:
 
 @dataclass(frozen=True)
 class Step:
-    """A command of a console block, and what the page says that it prints."""
+    """A command of a console block, and its output on the page."""
 
     block: Block
     command: str
@@ -51,17 +50,17 @@ class Step:
 
 
 def pages() -> list[Path]:
-    """All pages that are checked: README, and what is under `docs`."""
+    """Return the pages that tests check: README, and all below `docs`."""
     return [REPOSITORY / "README.md", *sorted((REPOSITORY / "docs").rglob("*.md"))]
 
 
 def name_of(page: Path) -> str:
-    """The page's path in the repository."""
+    """Return the page's path in the repository."""
     return page.relative_to(REPOSITORY).as_posix()
 
 
 def blocks(page: Path) -> list[Block]:
-    """The fenced blocks of a page, in order."""
+    """Return the fenced blocks of a page, in order."""
     text = page.read_text(encoding="utf-8")
     found = []
     for number, match in enumerate(_FENCE.finditer(text), 1):
@@ -74,8 +73,9 @@ def blocks(page: Path) -> list[Block]:
 
 
 def steps(block: Block) -> list[Step]:
-    """The commands of a console block: lines that begin with `$ `, each with the lines up to the
-    next.
+    """Return the commands of a console block, with their outputs.
+
+    A command is a line that begins with `$ `. Its output goes on up to the next command.
     """
     parts = re.split(r"^\$ (.*)\n", block.text, flags=re.MULTILINE)
     if parts[0].strip():
@@ -87,18 +87,18 @@ def steps(block: Block) -> list[Step]:
 
 
 def prose(page: Path) -> str:
-    """The page without its fenced blocks."""
+    """Return the page without its fenced blocks."""
     return _FENCE.sub("", page.read_text(encoding="utf-8"))
 
 
 def links(page: Path) -> Iterator[str]:
-    """Targets of the page's links and pictures."""
+    """Yield the targets of the page's links and pictures."""
     for match in _LINK.finditer(prose(page)):
         yield match[1] or match[2]
 
 
 def anchors(page: Path) -> set[str]:
-    """The fragments by which a page's headings can be linked to (as GitHub makes them)."""
+    """Return the anchors of a page's headings, as GitHub makes them."""
     found = set()
     for heading in re.findall(r"^#+ (.+)$", prose(page), re.MULTILINE):
         kept = re.sub(
@@ -109,7 +109,7 @@ def anchors(page: Path) -> set[str]:
 
 
 def masked(text: str) -> str:
-    """`text` with numbers, times, ids and widths of columns left out."""
+    """Return `text` without numbers, times, ids and widths of columns."""
     text = re.sub(r"\b\d{4}-\d\d-\d\d \d\d:\d\d:\d\d UTC\b", "<time>", text)
     text = re.sub(r"\b[0-9a-f]{8}(?:-[0-9a-f]{4}){3}-[0-9a-f]{12}\b", "<id>", text)
     text = re.sub(
@@ -121,7 +121,7 @@ def masked(text: str) -> str:
 
 
 def with_output(page: Path, printed: dict[int, str]) -> str:
-    """The page's text with the bodies of some blocks (by number) replaced."""
+    """Return the page's text with other bodies in the blocks of these numbers."""
     counter = 0
 
     def replace(match: re.Match[str]) -> str:

@@ -1,6 +1,4 @@
-"""The column families of two stateful operators, as tests drive them: their schemas, keys, and
-what is known of their order.
-"""
+"""The column families of two stateful operators: schemas, test keys, and their order."""
 
 from __future__ import annotations
 
@@ -16,16 +14,16 @@ Order = Callable[[Row], tuple[Any, ...]]
 
 @dataclass(frozen=True, repr=False)
 class Kind:
-    """One column family: its schema, the keys that a test uses, what is known of their order."""
+    """One column family: its schema, the keys that a test uses, and their order."""
 
     name: str
     schema: Schema
     candidates: tuple[Row, ...]
-    hashed: Callable[[Row], Row]  # what Spark's shuffle hashes of a key
+    hashed: Callable[[Row], Row]  # the part of a key that Spark's shuffle hashes
     hashed_schema: str
     internal: bool = False
     prefix: Callable[[Row], Row] | None = None  # the row that a prefix scan takes to find this key
-    order: Order | None = None  # the sort key of a scan, where it has one
+    order: Order | None = None  # the sort key of a scan; None: the scan has no order
     ranged: bool = True  # whether a range may span prefixes
 
     def __repr__(self) -> str:
@@ -34,7 +32,7 @@ class Kind:
 
 @dataclass(frozen=True)
 class Pool:
-    """What keys are made of."""
+    """The values for columns of keys."""
 
     texts: tuple[str | None, ...]
     users: tuple[int | None, ...]
@@ -44,14 +42,17 @@ class Pool:
     seconds: tuple[int | None, ...]
     times: tuple[int, ...]
     indexes: tuple[int, ...]
-    some: int = 100  # of the texts, in keys that have other columns too
+    some: int = 100  # the number of texts for keys that have other columns too
 
 
 T = TypeVar("T", bound=Kind)
 
 
 def ascending(*columns: Any) -> tuple[Any, ...]:
-    """Sort key of ordering columns as Spark encodes them: nulls last, -0.0 before 0.0."""
+    """Return the sort key of ordering columns, as Spark encodes them.
+
+    Nulls are last, and -0.0 is before 0.0.
+    """
     return tuple(
         (c is None, 0 if c is None else c, math.copysign(1, c) if isinstance(c, float) else 0)
         for c in columns
@@ -59,7 +60,7 @@ def ascending(*columns: Any) -> tuple[Any, ...]:
 
 
 def of_transform(make: type[T], pool: Pool) -> list[T]:
-    """Of a `transformWithState`: whole keys, lists, maps, TTL, any order."""
+    """Return families of `transformWithState`: whole keys, lists, maps, TTL, any order."""
     grouped: dict[str, Any] = {"hashed_schema": "g string"}
     texts, some = pool.texts, pool.texts[: pool.some]
     return [
@@ -131,7 +132,10 @@ def of_transform(make: type[T], pool: Pool) -> list[T]:
 
 
 def of_join(make: type[T], pool: Pool) -> list[T]:
-    """Of a stream-stream join: keys with an event time before or behind, indexes, counts."""
+    """Return families of a stream-stream join.
+
+    Their keys have an event time before or behind, or an index. One family holds counts.
+    """
     keyed: dict[str, Any] = {"hashed": lambda k: k[:1], "hashed_schema": "f string"}
     timed = tuple([t, n] for t in pool.texts[: pool.some] for n in pool.times)
     return [

@@ -1,4 +1,4 @@
-"""Holds commits in agents of a test; see `held_agent.py`."""
+"""Holds commits in a test's agents. `held_agent.py` is the agent's side."""
 
 from __future__ import annotations
 
@@ -14,9 +14,7 @@ WAIT_S = 120
 
 
 class Gate:
-    """Holds a commit in the agent, between the complete changelog and its publication; see
-    `held_agent.py`.
-    """
+    """Holds a commit in the agent. The changelog is complete then, and not yet published."""
 
     def __init__(self, folder: Path) -> None:
         self.folder = folder
@@ -29,7 +27,7 @@ class Gate:
         self.interpreter.chmod(0o755)
 
     def hold(self, query: str, partition: int, store: str = "default") -> Held:
-        """The next commit of that store, by whichever executor, will be held."""
+        """Hold the next commit of a store, in any executor."""
         name = f"{query}-0-{partition}-{store}"
         (self.folder / f"{name}.release").unlink(missing_ok=True)
         (self.folder / f"{name}.caught").unlink(missing_ok=True)
@@ -38,13 +36,16 @@ class Gate:
 
 
 class Held:
-    """A commit that is held, or will be."""
+    """A commit that the gate holds, or will hold."""
 
     def __init__(self, path: Path) -> None:
         self._path = path
 
     def wait(self) -> dict[str, Any]:
-        """Until it is: pids of `agent` and `jvm`, `version` and `id` of the commit."""
+        """Wait until the gate holds the commit.
+
+        Return the pids `agent` and `jvm`, and the commit's `version` and `id`.
+        """
         caught = Path(f"{self._path}.caught")
         wait_until(caught.exists, seconds=WAIT_S, what=f"the commit {self._path.name}")
         return dict(json.loads(caught.read_text()))

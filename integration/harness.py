@@ -32,7 +32,8 @@ _PREFIX = "spark.sql.streaming.stateStore."
 class ProviderError(Exception):
     """The provider threw an exception.
 
-    This has class and message of each cause, from the outside in, and Spark's error condition.
+    `causes` has class and message of each cause, the outermost first. `condition` is Spark's error
+    condition.
     """
 
     def __init__(self, command: Mapping[str, Any], error: Mapping[str, Any]) -> None:
@@ -115,7 +116,7 @@ class Harness:
         return cast(IO[str], self._process.stdout)
 
     def name(self, kind: str) -> str:
-        """Return a name that nobody has used in this JVM."""
+        """Return a name that is new in this JVM."""
         return f"{kind}{next(self._names)}"
 
     def call_all(self, commands: Sequence[Mapping[str, Any]]) -> list[Any | ProviderError]:
@@ -218,7 +219,7 @@ class Harness:
         return [int(p) for p in answer]
 
     def begin(self, do: str, **arguments: Any) -> str:
-        """Begin a command. It runs beside those that follow. Return its name, for `join`."""
+        """Begin a command. It runs beside later commands. Return its name, for `join`."""
         name = self.name("b")
         self.call(do, beside=name, **arguments)
         return name
@@ -228,7 +229,7 @@ class Harness:
         return self.call("join", name=name)
 
     def kill_task(self, task: str) -> None:
-        """Ask the task attempt to end, as Spark asks one that it kills."""
+        """Ask the task attempt to end, as Spark does when it kills one."""
         self.call("kill_task", task=task)
 
     def end_task(self, task: str) -> None:
@@ -236,20 +237,20 @@ class Harness:
         self.call("end_task", task=task)
 
     def arm(self, point: str, *, kind: str, first: int = 1, last: int = 1) -> None:
-        """From here on let passes `first` to `last` of a seam of the shim fail with `kind`."""
+        """Let the next passes of a seam of the shim fail with `kind`, from `first` to `last`."""
         self.call("arm", point=point, first=first, last=last, kind=kind)
 
     def meanwhile(self, point: str, commands: Sequence[Mapping[str, Any]]) -> None:
         """Let another thread run these commands at the next pass of a seam of the shim.
 
-        The thread at the seam waits for it, but not for long.
+        The thread at the seam waits for that thread, but not for long.
         """
         self.call("meanwhile", point=point, commands=list(commands))
 
     def happened(self) -> list[Any | ProviderError]:
         """Return the answers of the commands of `meanwhile`.
 
-        An error if they have not ended.
+        Raises: ProviderError: the commands have not ended.
         """
         return [
             ProviderError({"do": "?"}, a["error"]) if "error" in a else a["ok"]
@@ -257,7 +258,7 @@ class Harness:
         ]
 
     def disarm(self) -> int:
-        """Let nothing fail any more. Return how often a thread passed the seam."""
+        """Let nothing fail from now on. Return how often threads passed the seam."""
         return int(self.call("disarm"))
 
     def stop(self) -> None:
@@ -292,7 +293,7 @@ class Numbered:
     step: int = 1
 
     def arguments(self) -> dict[str, Any]:
-        """Return it as an argument of a command."""
+        """Return these rows as arguments of a command."""
         return {
             "from": self.first,
             "until": self.until,
@@ -390,13 +391,13 @@ class Provider:
         self.harness.call("cleanup", p=self.name)
 
     def close(self) -> None:
-        """Call `close` and `setUnloaded`. The JVM forgets every store and iterator of it."""
+        """Call `close` and `setUnloaded`. The JVM forgets its stores and iterators."""
         self.harness.call("close", p=self.name)
 
 
 @dataclass(frozen=True)
 class Store:
-    """A (read) store in the harness JVM."""
+    """A store or read store in the harness JVM."""
 
     provider: Provider
     name: str
@@ -437,7 +438,7 @@ class Store:
         self._call("put_numbered", **layer.arguments())
 
     def check_numbered(self, layers: Sequence[Numbered]) -> int:
-        """Check that the rows are those of the layers, the last one on top. Return their number."""
+        """Check that the store has the layers' rows, the last on top. Return their number."""
         return int(self._call("check_numbered", layers=[layer.arguments() for layer in layers]))
 
     def remove(self, key: Row, **cf: str) -> None:
@@ -576,13 +577,14 @@ def short_conf(values: Mapping[str, Any]) -> dict[str, str]:
 
 
 EVERYTHING = os.environ.get("MILLPOND_SHAPES") == "all"
-"""Whether to run everything, however long it takes. `make test` runs a sample of what is alike."""
+"""Whether to run every case. `make test` runs a sample of cases that are alike."""
 
 
 def providers_to_test() -> list[str]:
-    """Return the providers to test: Millpond's, and Spark's RocksDB store, which proves the tests.
+    """Return the providers to test: Millpond's, and Spark's RocksDB store.
 
-    `$MILLPOND_TEST_PROVIDERS` (`rocksdb`, `millpond`) selects some.
+    Spark's store proves that the tests are right. `$MILLPOND_TEST_PROVIDERS` (`rocksdb`,
+    `millpond`) selects some providers.
     """
     chosen = os.environ.get("MILLPOND_TEST_PROVIDERS", "rocksdb,millpond")
     return [{"rocksdb": ROCKSDB, "millpond": MILLPOND}[name] for name in chosen.split(",")]

@@ -1,7 +1,7 @@
-"""An agent that a test can hold in the middle of a commit; otherwise the agent as it is.
+"""The agent, with one addition: a test can hold it in the middle of a commit.
 
-Run by the script that `Gate.interpreter` writes, in place of `python -m millpond.agent`. The shim
-has written the changelog completely; it is not yet under its final name.
+The script of `Gate.interpreter` runs it, in place of `python -m millpond.agent`. It holds a commit
+after the shim wrote the whole changelog, and before the changelog gets its final name.
 """
 
 from __future__ import annotations
@@ -20,7 +20,7 @@ HOLD_S = 150
 
 
 def caught(gate: Path, name: str, version: int, id_: str) -> bool:
-    """Whether this commit is the one that the test waits for; exactly one is."""
+    """Return whether the test waits for this commit. True for one commit only."""
     try:
         os.rename(gate / f"{name}.hold", gate / f"{name}.taken")
     except FileNotFoundError:

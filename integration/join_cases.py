@@ -17,7 +17,7 @@ _ODD = [(KEYED, KEYS), (KEYED, KEYS[::-1])]
 
 
 def state_format(version: int, **more: str) -> Mapping[str, str]:
-    """The setting that asks for a format of join state."""
+    """Return the setting for a format of join state."""
     return {STATE_FORMAT: str(version), **more}
 
 
@@ -36,7 +36,7 @@ def _near() -> Column:
 
 
 def by_time(how: str) -> Build:
-    """Equal keys, event times that are near: both sides are dropped by their event time."""
+    """Return a join of equal keys with near event times. Spark drops both sides by event time."""
 
     def build(i: list[DataFrame]) -> DataFrame:
         return _side(i[0], "l").join(_side(i[1], "r"), (F.col("lk") == F.col("rk")) & _near(), how)
@@ -45,7 +45,7 @@ def by_time(how: str) -> Build:
 
 
 def _same_window(how: str) -> Build:
-    """The window is part of the key: state is dropped by key."""
+    """Return a join whose key has the window. Spark drops state by key."""
 
     def build(i: list[DataFrame]) -> DataFrame:
         left, right = (
@@ -66,14 +66,17 @@ def _null_safe(i: list[DataFrame]) -> DataFrame:
 
 
 def _forever(i: list[DataFrame]) -> DataFrame:
-    """Without watermarks nothing is ever dropped; the key is nested, decimal, binary and null."""
+    """Return a join without watermarks. Spark drops no state. Keys are of many types, or null."""
     left = i[0].select("s", "d", "b", "n", F.col("v").alias("lv"))
     right = i[1].select("s", "d", "b", "n", F.col("v").alias("rv"))
     return left.join(right, ["s", "d", "b", "n"])
 
 
 def _filtered(i: list[DataFrame]) -> DataFrame:
-    """A condition on one side only: its rows are put out unmatched at once, and need no state."""
+    """Return a join with a condition on the left side only.
+
+    Spark writes rows that fail the condition at once, unmatched. They need no state.
+    """
     matched = (F.col("lk") == F.col("rk")) & _near() & (F.col("lv") % 2 == 0)
     return _side(i[0], "l").join(_side(i[1], "r"), matched, "leftOuter")
 
@@ -97,9 +100,9 @@ _HOW = {
     "semi": "leftSemi",
 }
 
-# Formats 3 and 4 keep the same rows in other families: where they take the same way through Spark,
-# format 4 stands for both. Format 2 is Spark's default, which `operator_cases` covers; a new query
-# is refused format 1 by Spark (`test_joins`).
+# Formats 3 and 4 keep the same rows in different families. Where both take the same way through
+# Spark, format 4 stands for both. Format 2 is Spark's default: `operator_cases` covers it. Spark
+# refuses format 1 for a new query: `test_joins` covers that.
 _CASES = [
     *(
         Case(

@@ -1,5 +1,6 @@
-"""Where the JVM, Spark's jars and the shim's jar are, and how the Scala test code is compiled;
-no py4j, no session.
+"""Finds the JVM, Spark's jars and the shim's jar. Compiles the Scala test code.
+
+It uses no py4j and no Spark session.
 """
 
 from __future__ import annotations
@@ -22,20 +23,19 @@ from millpond.operations.migrate.jvm import OPENS, java
 REPO = Path(__file__).resolve().parents[1]
 SCALA_TESTS = (
     REPO / "jvm-shim" / "src" / "test" / "scala"
-)  # compiles without the shim, for Spark's own providers too
+)  # it compiles without the shim, because Spark's own providers use it too
 SCALA_PARTS = REPO / "jvm-shim" / "src" / "test" / "scala-engine"
 SPARK_JARS = Path(pyspark.__file__).parent / "jars"
 ROCKSDB = "org.apache.spark.sql.execution.streaming.state.RocksDBStateStoreProvider"
-# For JVMs of tests: many, small, short-lived. C2 would cost them a third of their time.
+# Tests have many small, short JVMs. The compiler C2 would cost them a third of their time.
 LIGHT = "-XX:+UseSerialGC -XX:TieredStopAtLevel=1"
 MILLPOND = "org.apache.spark.sql.millpond.MillpondStateStoreProvider"
 
 
 def millpond_jar() -> Path | None:
-    """The shim's jar.
+    """Return the shim's jar: `$MILLPOND_TEST_JAR`, else the package's.
 
-    `$MILLPOND_TEST_JAR`, else the package's; None where neither is there (enough for Spark's own
-    providers).
+    None if there is no jar. Spark's own providers need none.
     """
     given = os.environ.get("MILLPOND_TEST_JAR")
     if given:
@@ -47,20 +47,18 @@ def millpond_jar() -> Path | None:
 
 
 def compile_harness() -> Path:
-    """Compile `jvm-shim/src/test/scala` with the compiler among pyspark's jars; return the class
-    directory.
+    """Compile `jvm-shim/src/test/scala` with the compiler in pyspark's jars.
 
-    The directory is named by the content of sources and Spark's version, so nothing is compiled
-    twice. Takes some 10 s.
+    It takes some 10 s. The content of the sources and Spark's version give the class directory its
+    name, so the same sources compile only once. Return the class directory.
     """
     return compiled(SCALA_TESTS)
 
 
 def compile_parts() -> Path:
-    """Compile `jvm-shim/src/test/scala-engine`, which drives the shim's own classes; return the
-    class directory.
+    """Compile `jvm-shim/src/test/scala-engine`, which drives the shim's own classes.
 
-    Raises: UnsupportedError: the shim is not built.
+    Return the class directory. Raises: UnsupportedError: the shim is not built.
     """
     jar = millpond_jar()
     if jar is None:
@@ -71,11 +69,13 @@ def compile_parts() -> Path:
 
 
 def compiled(folder: Path, *classpath: Path) -> Path:
-    """Compile a folder against Spark's jars and `classpath`, unless that was done before.
+    """Compile a folder against Spark's jars and `classpath`, unless its classes exist.
+
+    Return the class directory.
 
     Args:
-        classpath: jars, and class directories that an earlier call returned, which are named by
-            their content.
+        classpath: jars, and class directories that earlier calls returned. The name of such a
+            directory stands for its content.
     """
     sources = sorted(folder.rglob("*.scala"))
     digest = hashlib.sha256(pyspark.__version__.encode())
@@ -104,7 +104,7 @@ def compiled(folder: Path, *classpath: Path) -> Path:
 def java_command(
     main: str, args: Sequence[str], *, classpath: Sequence[Path], heap: str = "1g"
 ) -> list[str]:
-    """Command line of a JVM with Spark's jars behind `classpath`."""
+    """Return the command line of a JVM with Spark's jars behind `classpath`."""
     opens = [flag for module in OPENS for flag in ("--add-opens", f"{module}=ALL-UNNAMED")]
     path = os.pathsep.join([*map(str, classpath), f"{SPARK_JARS}/*"])
     return [java(), f"-Xmx{heap}", *LIGHT.split(), *opens, "-cp", path, main, *args]

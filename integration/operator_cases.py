@@ -23,7 +23,7 @@ _AGGREGATION = "spark.sql.streaming.aggregation.stateFormatVersion"
 _STREAMLINE = {"spark.sql.streaming.useStreamlineAggregator": "true"}
 _CLEANUP = {"spark.sql.streaming.statefulOperator.incrementalCleanupFactor": "1"}
 _CHECKSUM = {"spark.sql.streaming.stateStore.rowChecksum.enabled": "true"}
-# Spark itself keeps no state under keys that may be equal without having the same bytes.
+# Spark refuses state with keys that may be equal although their bytes differ.
 _COLLATED = "STATE_STORE_UNSUPPORTED_OPERATION_BINARY_INEQUALITY"
 
 
@@ -221,7 +221,7 @@ def _pandas_state(timeout: str, mode: str) -> Build:
             if timeout == "ProcessingTimeTimeout":
                 state.setTimeoutDuration(
                     1
-                )  # a batch takes longer: over in the next one, or in an hour
+                )  # a batch takes longer, so the timeout fires in the next batch, or in an hour
                 if n % 2:
                     state.setTimeoutDuration(3_600_000)
             yield pd.DataFrame({"k": [key[0]], "n": [n], "out": [False]})

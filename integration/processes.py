@@ -1,4 +1,4 @@
-"""Processes of a test: the agents below a JVM, waiting for a condition with a deadline."""
+"""Finds a test's processes, and the agents below a JVM. Waits for a condition with a deadline."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ from pathlib import Path
 
 @dataclass(frozen=True)
 class Process:
-    """A row of /proc. `state` is the letter of `ps` (Z: zombie)."""
+    """A process in /proc. `state`: the letter that `ps` prints (Z: zombie)."""
 
     pid: int
     parent: int
@@ -19,7 +19,7 @@ class Process:
 
 
 def processes() -> list[Process]:
-    """All processes that can be seen."""
+    """Return all visible processes."""
     found = []
     for entry in Path("/proc").iterdir():
         if entry.name.isdigit():
@@ -29,14 +29,14 @@ def processes() -> list[Process]:
                     (entry / "cmdline").read_bytes().replace(b"\0", b" ").decode("utf-8", "replace")
                 )
             except (FileNotFoundError, ProcessLookupError):
-                continue  # it ended while we looked
+                continue  # the process ended meanwhile
             state, parent = stat.rsplit(")", 1)[1].split()[:2]
             found.append(Process(int(entry.name), int(parent), state, command))
     return found
 
 
 def below(pid: int) -> list[Process]:
-    """All descendants of `pid`."""
+    """Return all descendants of `pid`."""
     everything = processes()
     wanted, found = {pid}, []
     grown = True
@@ -49,17 +49,17 @@ def below(pid: int) -> list[Process]:
 
 
 def is_agent(process: Process) -> bool:
-    """Whether the process is a Millpond agent."""
+    """Return whether the process is a Millpond agent."""
     return "millpond.agent" in process.command
 
 
 def agents_below(pid: int) -> list[int]:
-    """Process ids of the Millpond agents among the descendants of `pid`."""
+    """Return the ids of the Millpond agents among the descendants of `pid`."""
     return [p.pid for p in below(pid) if is_agent(p)]
 
 
 def alive(pid: int) -> bool:
-    """Whether `pid` exists and is no zombie."""
+    """Return whether `pid` exists and is no zombie."""
     try:
         return Path(f"/proc/{pid}/stat").read_text().rsplit(")", 1)[1].split()[0] != "Z"
     except (FileNotFoundError, ProcessLookupError):

@@ -1,5 +1,6 @@
-"""What the state machines over a provider share: two executors' providers of one partition, and
-Spark's maintenance.
+"""The common part of the state machines over a provider.
+
+It has two executors' providers of one partition, and Spark's maintenance.
 """
 
 from __future__ import annotations
@@ -30,8 +31,8 @@ from integration.store_model import Model, Node, State
 
 PARTITIONS, PARTITION = 4, 2
 RETAIN = 6
-# Shrinking re-runs the machine some hundred times: worth it at a desk, not in CI, which prints the
-# whole sequence.
+# Hypothesis runs the machine some hundred times to shrink a failure. CI does not do that: it prints
+# the whole sequence.
 PHASES = (
     (Phase.generate, Phase.shrink)
     if os.environ.get("MILLPOND_MACHINE_SHRINK")
@@ -41,33 +42,33 @@ PHASES = (
 
 @dataclass(frozen=True)
 class Variant:
-    """What one run of a machine is about."""
+    """The setting of one run of a machine."""
 
     provider_class: str
     checkpoint_format: int
     conf: tuple[tuple[str, str], ...]
-    shape: str  # which operator's store it is
+    shape: str  # the operator whose store it is
 
     @property
     def diverges(self) -> bool:
-        """Whether a version may be written again with other content.
+        """Return whether an attempt may write a version again with other content.
 
-        Always with ids; without, only Millpond promises it.
+        With ids it may. Without ids only Millpond allows it.
         """
         return self.checkpoint_format == 2 or self.provider_class == MILLPOND
 
     @property
     def retain(self) -> int:
-        """Batches kept.
+        """Return the number of batches to keep.
 
-        Spark's own clean-up counts the snapshot of a lost attempt and then misses the chain of the
-        one that won: there it deletes nothing.
+        Spark's RocksDB store may count the snapshot of a lost attempt, and then delete files of the
+        winner. With 100 batches it deletes nothing.
         """
         return RETAIN if self.provider_class == MILLPOND else 100
 
     @property
     def name(self) -> str:
-        """For the test id."""
+        """Return the name in the test id."""
         return "-".join(
             [
                 self.provider_class.rsplit(".", 1)[1].removesuffix("StateStoreProvider"),
@@ -79,7 +80,7 @@ class Variant:
 
 
 class ProviderMachine(RuleBasedStateMachine):
-    """Two providers of one partition, as on two executors; one store open at a time."""
+    """Two providers of one partition, as on two executors. One store is open at a time."""
 
     harness: Harness
     variant: Variant
@@ -92,7 +93,7 @@ class ProviderMachine(RuleBasedStateMachine):
         self.model = Model(self.variant.checkpoint_format, self.variant.retain)
         self.providers: list[Provider | None] = [None, None]
         self.current = 0
-        self.anchors = [0, 0]  # newest version that each provider was asked for
+        self.anchors = [0, 0]  # the newest version that Spark asked of each provider
         self.store: Store | None = None
         self.read: Store | None = None
         self.base: Node = (0, None)
@@ -100,10 +101,10 @@ class ProviderMachine(RuleBasedStateMachine):
         self.touched: set[str] = set()
         self.cursors: list[
             tuple[Cursor, State, State]
-        ] = []  # iterator, what it must yield, what it has yielded
+        ] = []  # iterator, the rows that it must yield, the rows that it yielded
 
     def write_metadata(self) -> Path:
-        """Write what Spark's driver writes into `checkpoint`; return its state directory."""
+        """Write the driver's files into `checkpoint`. Return its state directory."""
         raise NotImplementedError
 
     def _provider(self, index: int) -> Provider:
@@ -144,12 +145,11 @@ class ProviderMachine(RuleBasedStateMachine):
         return found
 
     def _ask(self, index: int, node: Node) -> None:
-        """Spark asks provider `index` for `node`.
+        """Note that Spark asks provider `index` for `node`.
 
-        To go back behind what another executor was asked for takes a restart of the query, which
-        ends the executors'
-        providers: else that one, without the grace period that these tests switch off, collects the
-        new attempt.
+        Spark asks for a version below another executor's only after a restart of the query. The
+        restart ends the other provider. If it lived on, it would collect the new attempt, because
+        these tests have no grace period.
         """
         self.model.ask(node)
         if node[0] < self.anchors[1 - index]:
@@ -166,8 +166,8 @@ class ProviderMachine(RuleBasedStateMachine):
     def _open(self, call: Callable[[], Store]) -> Store:
         """Open a store.
 
-        In format 1 an executor whose changelog another attempt replaced may say so once, before any
-        row of the batch; the retry must succeed.
+        In format 1 another attempt may replace an executor's changelog. The executor may then
+        refuse once, before any row of the batch. The retry must succeed.
         """
         try:
             return call()
@@ -192,7 +192,7 @@ class ProviderMachine(RuleBasedStateMachine):
 
     @rule(index=st.integers(0, 1), what=st.sampled_from(["snapshot", "snapshot", "cleanup"]))
     def maintenance(self, index: int, what: str) -> None:
-        """Spark's maintenance threads, also while a task has the store open."""
+        """Spark maintains a provider, perhaps while a task has the store open."""
         provider = self.providers[index]
         if provider is not None:
             provider.snapshot() if what == "snapshot" else provider.cleanup()
@@ -200,21 +200,22 @@ class ProviderMachine(RuleBasedStateMachine):
     @precondition(lambda self: self.store is None)
     @rule(index=st.integers(0, 1))
     def new_provider(self, index: int) -> None:
-        """The provider is unloaded; the next one starts from storage."""
+        """Spark unloads the provider. The next one starts from storage."""
         self._close(index)
 
 
 def in_partition(
     harness: Harness, candidates: list[Row], hashed: list[Row], key_schema: str
 ) -> list[Row]:
-    """Those of `candidates` that Spark's shuffle, hashing `hashed`, would send to `PARTITION`."""
+    """Return the candidates that Spark's shuffle sends to `PARTITION`, by the hash of `hashed`."""
     places = harness.partitions_of(hashed, key_schema=key_schema, partitions=PARTITIONS)
     return [k for k, p in zip(candidates, places, strict=True) if p == PARTITION]
 
 
 def run_machine(machine: type[RuleBasedStateMachine], *, examples: int, steps: int) -> None:
-    """Run a machine on derandomised examples: the sequence of a failure is printed and comes
-    again.
+    """Run a machine on derandomised examples.
+
+    A failure prints its sequence. The next run repeats it.
     """
     print(f"hypothesis: derandomised, {examples} examples of {steps} steps")
     run_state_machine_as_test(

@@ -24,7 +24,7 @@ _STEP_MS = 1000
 
 
 class Processor(StatefulProcessor):
-    """What both forms have in common: `form` is `pandas` or `row`."""
+    """The common part of both forms. `form`: `pandas` or `row`."""
 
     def __init__(self, form: str) -> None:
         self.form = form
@@ -33,13 +33,13 @@ class Processor(StatefulProcessor):
         self.handle = handle
 
     def values(self, rows: Iterable[Any]) -> list[int]:
-        """The input's values, sorted."""
+        """Return the input's values, sorted."""
         if self.form == "pandas":
             return sorted(int(v) for frame in rows for v in frame["v"])
         return sorted(row["v"] for row in rows)
 
     def out(self, *columns: Any) -> Any:
-        """One row of output: key, what happened, and what the state holds."""
+        """Return one row of output: the key, the event, and the content of the state."""
         row = dict(zip(("k", "what", "state"), columns, strict=True))
         return pd.DataFrame([row]) if self.form == "pandas" else Row(**row)
 
@@ -48,12 +48,11 @@ class Processor(StatefulProcessor):
 
 
 class Everything(Processor):
-    """Counts, remembers and forgets in every kind of state; its output names all that the state
-    holds.
+    """Writes and removes every kind of state. Its output has the whole content of the state.
 
-    In event time it registers and deletes timers. In processing time there are timers too, and
-    state that expires: after an hour (never, here) and after a millisecond (the next batch is later
-    than that). A timer of the past fires in its own batch.
+    In event time it registers and deletes timers. In processing time it also has state that
+    expires. A time-out of an hour never ends in a test. A time-out of a millisecond ends before the
+    next batch. A timer in the past fires in its own batch.
     """
 
     def __init__(self, form: str, time: str) -> None:
@@ -150,7 +149,7 @@ class Everything(Processor):
 
 
 class Seeded(Processor):
-    """Sums per key, from sums that it was given for a start."""
+    """Sums per key. It starts from the sums of an initial state."""
 
     def init(self, handle: Any) -> None:
         super().init(handle)
@@ -169,7 +168,7 @@ class Seeded(Processor):
 
 
 class Dropping(Processor):
-    """Two variables at first, one of them dropped later."""
+    """Has two variables at first, and later drops one."""
 
     def __init__(self, form: str, drop: bool) -> None:
         super().__init__(form)
@@ -194,7 +193,7 @@ class Dropping(Processor):
 
 
 class Evolving(Processor):
-    """Its value gets a field more."""
+    """Has a value that gets one more field."""
 
     def __init__(self, form: str, schema: StructType) -> None:
         super().__init__(form)
@@ -215,7 +214,7 @@ class Evolving(Processor):
 
 
 class Emitting(Processor):
-    """Puts out rows with event time of their own, for the operator behind it."""
+    """Emits rows with their own event time, for the next operator."""
 
     def init(self, handle: Any) -> None:
         super().init(handle)
@@ -237,7 +236,7 @@ class Emitting(Processor):
 
 
 def _plain(value: Any) -> Any:
-    """Rows as tuples: the two forms of the API differ in what they return."""
+    """Return rows as tuples. The two forms of the API return different types."""
     if isinstance(value, (list, tuple)):
         return (
             type(value)(map(_plain, value))
@@ -250,7 +249,7 @@ def _plain(value: Any) -> Any:
 def _states(
     processor: Processor, time: str, mode: str = "Update", **more: Any
 ) -> Callable[..., DataFrame]:
-    """The grouped stream's method, with everything but the groups."""
+    """Return a function that applies `processor` to a grouped stream."""
 
     def apply(grouped: Any, output: str = _OUTPUT) -> DataFrame:
         method = (
@@ -326,8 +325,10 @@ _EXPIRING = tuple({"stateVarName": name} for name in ("keptValue", "keptList", "
 
 
 def _cases(form: str, api: str) -> list[Case]:
-    """Formats, encodings and settings alternate between the forms, so that every kind of state
-    meets all of them.
+    """Return the cases of one form.
+
+    Formats, encodings and settings alternate between the forms. So every kind of state meets all
+    of them.
     """
     pandas = form == "pandas"
     one, two = (1, 2) if pandas else (2, 1)
@@ -389,8 +390,8 @@ def _cases(form: str, api: str) -> list[Case]:
         changed = "STATE_STORE_VALUE_SCHEMA_NOT_COMPATIBLE"
         refused = case("evolution-refused", plain, two, later=added, refused=changed)
         return [*cases, *of(f"{api}: a field more in the value, without Avro", refused)]
-    # Spark's schema of such state says string without the collation, by which its shuffle placed
-    # the keys
+    # Spark's schema of this state says string, without the collation. Its shuffle placed the keys
+    # by the collation.
     collated = replace(
         case("collated-keys", _collated(form), one), unscalable="Spark did not place it by the key"
     )

@@ -1,9 +1,13 @@
 #!/bin/bash
-# Ceph's S3 gateway for `pytest -m radosgw`: a monitor, a daemon that keeps objects in memory, the gateway, all in DIR; ends with this process.
+# Ceph's S3 gateway for `pytest -m radosgw`: a monitor, a daemon that keeps objects in memory, and
+# the gateway, all in DIR. All end with this process.
 #
-#   integration/radosgw.sh DIR PORT        prints "ready" when it serves http://127.0.0.1:PORT; keys: test, "the secret of the test"
+#   integration/radosgw.sh DIR PORT
 #
-# Debian or Ubuntu. Where the programs are not installed, the packages are downloaded and unpacked into DIR: no root is needed.
+# It prints "ready" when it serves http://127.0.0.1:PORT. Its keys: test, "the secret of the test".
+#
+# It runs on Debian and Ubuntu. If a program is not installed, it downloads the packages and unpacks
+# them into DIR. It does not need root.
 set -euo pipefail
 dir=$(realpath -m "$1") port=$2
 mkdir -p "$dir"/{debs/partial,run,mon}
@@ -57,7 +61,8 @@ END
 export CEPH_CONF=$dir/ceph.conf
 rm -rf "$dir/mon/mon.a" "$dir/osd"
 mkdir -p "$dir/mon/mon.a" "$dir/osd"
-trap 'kill -9 $(jobs -p) 2>/dev/null' EXIT  # nothing is kept; and the gateway would wait for the daemon that is gone
+# Nothing is kept. After SIGTERM the gateway would wait for a daemon that is gone.
+trap 'kill -9 $(jobs -p) 2>/dev/null' EXIT
 trap 'exit 0' TERM INT
 
 monmaptool --create --clobber --addv a "[v1:$monitor]" --fsid "$fsid" "$dir/monmap" >/dev/null

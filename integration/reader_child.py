@@ -1,7 +1,7 @@
 """Another Spark application that reads the state of a running query.
 
-Arguments: checkpoint, local directory, and a JSON list of reader options (each an object). Prints
-one JSON line: for each of them the sorted rows as texts.
+Arguments: the Spark checkpoint, a local directory, and a JSON list of reader options, each an
+object. It prints one JSON line: the sorted rows, as texts, for each options object.
 """
 
 from __future__ import annotations
@@ -17,7 +17,7 @@ from integration.jvm import LIGHT
 
 
 def main(checkpoint: str, local_dir: str, readings: list[dict[str, str]]) -> None:
-    """Read and print."""
+    """Read the state by each of the options, and print the rows."""
     os.environ["PYSPARK_PYTHON"] = sys.executable
     builder = SparkSession.builder.master("local[2]").appName("state reader")
     for name, value in {

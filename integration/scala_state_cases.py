@@ -1,6 +1,4 @@
-"""What only the Scala API has: the queries of `StreamShapes.scala`, compiled with the compiler
-among Spark's own jars.
-"""
+"""The cases that only the Scala API has: the queries of `StreamShapes.scala`."""
 
 from __future__ import annotations
 
@@ -11,8 +9,7 @@ from pyspark.sql import DataFrame
 from integration.cases import AVRO, CLICKED, NO_EMPTY_BATCHES, Build, Case, of
 
 _FORMAT = "spark.sql.streaming.flatMapGroupsWithState.stateFormatVersion"
-# In this format Spark writes a long where its schema says int, and its own check of rows then
-# refuses them.
+# In this format Spark writes a long where its schema says int. Its own check of rows refuses that.
 _V1 = {_FORMAT: "1", "spark.sql.streaming.stateStore.formatValidation.enabled": "false"}
 _V1_QUIET = {**_V1, **NO_EMPTY_BATCHES}
 _QUIET_AVRO = {**NO_EMPTY_BATCHES, **AVRO}

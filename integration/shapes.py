@@ -1,4 +1,4 @@
-"""All query shapes that are compared with Spark's RocksDB store, and their table."""
+"""All query shapes that tests compare with Spark's RocksDB store, and their table."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ SHAPES: list[Case] = [
 
 
 def to_compare() -> list[Any]:
-    """All shapes, for `parametrize`; deep but for the first of every operator."""
+    """Return all shapes, for `parametrize`. All but the first of each operator are deep."""
     first = {case.operator: case for case in reversed(SHAPES)}
     return [case if first[case.operator] is case else deep(case) for case in SHAPES]
 
@@ -27,7 +27,7 @@ _COLUMNS = ("operator", "shape", "mode", "format", "encoding", "batches", "rows"
 
 
 def result(case: Case, outcome: str) -> str:
-    """What a test that ended with pytest's `outcome` says of Millpond and Spark."""
+    """Return the table's word for pytest's `outcome` of a case."""
     if outcome != "passed":
         return "DIFFERENT"
     if not case.refused:
@@ -36,12 +36,12 @@ def result(case: Case, outcome: str) -> str:
 
 
 def named(name: str) -> Case:
-    """The shape of that name."""
+    """Return the shape of that name."""
     return next(case for case in SHAPES if case.name == name)
 
 
 def table(rows: Iterable[tuple[Case, int, int, str]]) -> list[str]:
-    """Lines of text: case, compared batches, their output rows, pytest's outcome."""
+    """Return the table's lines. A row: case, compared batches, output rows, pytest's outcome."""
     cells: list[Sequence[str]] = [_COLUMNS]
     last = None
     for case, batches, count, outcome in rows:
@@ -58,8 +58,9 @@ def table(rows: Iterable[tuple[Case, int, int, str]]) -> list[str]:
 
 
 def from_reports(reports: Iterable[Any]) -> list[str]:
-    """The table of the tests that pytest ran, in the order of `SHAPES`; empty if none of them
-    was.
+    """Return the table of the shapes that pytest ran, in the order of `SHAPES`.
+
+    Empty if it ran none.
     """
     found: dict[str, tuple[Case, int, int, str]] = {}
     for report in reports:
@@ -67,6 +68,6 @@ def from_reports(reports: Iterable[Any]) -> list[str]:
             if name == "shape" and (report.when == "call" or report.outcome != "passed"):
                 case = named(
                     shape["case"]
-                )  # by its name: a worker of the test run passes on plain values only
+                )  # by its name: a worker of the test run sends only plain values
                 found[case.name] = (case, shape["batches"], shape["rows"], report.outcome)
     return table(found[case.name] for case in SHAPES if case.name in found) if found else []

@@ -1,4 +1,4 @@
-"""A query whose rows come out once each, whatever happens to it, and the sinks it writes to."""
+"""A query that must emit each row exactly once, and its sinks."""
 
 from __future__ import annotations
 
@@ -24,9 +24,9 @@ _SCHEMA = pa.schema([("key", pa.string())])
 
 @dataclass
 class Distinct:
-    """Gives each key out once: one that comes again, in whatever file, is known from the state.
+    """Emits each key once. The state knows the keys that came before.
 
-    `keys`: all that came.
+    `keys`: all keys that came.
     """
 
     spark: SparkSession
@@ -35,7 +35,7 @@ class Distinct:
     keys: set[str] = field(default_factory=set)
 
     def add(self, files: int = 1) -> None:
-        """Some more files, a batch each: two new keys, and one that came before."""
+        """Add files, one per batch. Each has two new keys, and one that came before."""
         for _ in range(files):
             count = len(self.keys)
             new = [f"k{count}", f"k{count + 1}"]
@@ -43,28 +43,29 @@ class Distinct:
             self.keys |= set(new)
 
     def frame(self) -> DataFrame:
-        """The stream."""
+        """Return the stream."""
         return self.input.stream(self.spark).dropDuplicates(["key"])
 
     def run(
         self, checkpoint: Path, sink: Callable[[DataStreamWriter], DataStreamWriter], **conf: str
     ) -> None:
-        """Run the query over all input that is there."""
+        """Run the query over all present input, and wait for its end."""
         query = self.start(checkpoint, sink, **conf)
         query.awaitTermination()
 
     def start(
         self, checkpoint: Path, sink: Callable[[DataStreamWriter], DataStreamWriter], **conf: str
     ) -> StreamingQuery:
-        """Start it."""
+        """Start the query over all present input."""
         with settings(self.spark, {**self.conf, **conf}):
             writer = sink(self.frame().writeStream).option("checkpointLocation", str(checkpoint))
             return writer.trigger(availableNow=True).start()
 
 
 def distinct(spark: SparkSession, directory: Path, **conf: str) -> Distinct:
-    """Return the query over input in `directory`, with state in Millpond, two partitions and a
-    compact entry of three.
+    """Return the query over input in `directory`.
+
+    It has its state in Millpond, in two partitions. The sink's log compacts every third entry.
     """
     base = {PROVIDER: MILLPOND, PARTITIONS: "2", INTERVAL: "3"}
     return Distinct(spark, Input(directory / "input", _SCHEMA), {**base, **conf})
@@ -73,12 +74,12 @@ def distinct(spark: SparkSession, directory: Path, **conf: str) -> Distinct:
 def file_sink(
     path: Path, format: str = "parquet"
 ) -> Callable[[DataStreamWriter], DataStreamWriter]:
-    """Write to files."""
+    """Return a function that makes a writer write to files."""
     return lambda writer: writer.format(format).option("path", str(path))
 
 
 def rows_in(spark: SparkSession, path: Path, format: str = "parquet") -> list[str]:
-    """What a reader finds in a file sink."""
+    """Return the rows that a reader finds in a file sink."""
     schema = "value string" if format == "text" else "key string"
     return sorted(
         row[0] for row in spark.read.schema(schema).format(format).load(str(path)).collect()
@@ -87,9 +88,10 @@ def rows_in(spark: SparkSession, path: Path, format: str = "parquet") -> list[st
 
 @dataclass
 class Transactions:
-    """A sink as those who write Delta tables by `foreachBatch` use it: txnAppId, and the batch
-    number as txnVersion. What has a version that is not above the last one of its application is
-    left out.
+    """A sink of `foreachBatch` that works like a Delta table with txnAppId and txnVersion.
+
+    The batch number is the txnVersion. The sink leaves out a batch whose version is not above the
+    last version of its application.
     """
 
     app: str
@@ -101,8 +103,8 @@ class Transactions:
         return writer.foreachBatch(self.write)
 
     def write(self, batch: DataFrame, version: int) -> None:
-        """Write a batch, once."""
-        rows = [row[0] for row in batch.collect()]  # left unread, a batch with state ends the query
+        """Write a batch, unless its version came before."""
+        rows = [row[0] for row in batch.collect()]  # an unread batch with state ends the query
         if version <= self.last.get(self.app, -1):
             self.left_out.append(version)
             return
@@ -111,7 +113,7 @@ class Transactions:
 
 
 def sums(rows: Sequence[Any]) -> dict[Any, int]:
-    """How often each row is there."""
+    """Return how often each row is there."""
     counts: dict[Any, int] = {}
     for row in rows:
         counts[row] = counts.get(row, 0) + 1

@@ -1,4 +1,4 @@
-"""Digests of state by key group: what a rescale must not change."""
+"""Digests of state by key group. A rescale must not change them."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ Digests = dict[tuple[int, str, str, int], int]
 
 
 def digests(storage: Storage, root: str) -> Digests:
-    """Return the digests of the state as it lies."""
+    """Return the digests of the state on storage."""
     image = checkpoint_image(storage, root)
     source = NativeRows(storage, image)
     found: Counter[tuple[int, str, str, int]] = Counter()
@@ -30,8 +30,9 @@ def digests(storage: Storage, root: str) -> Digests:
 
 
 def digests_as(storage: Storage, root: str, partitions: int, max_parallelism: int) -> Digests:
-    """Return what the digests are to be when the state lies on `partitions` with so many key
-    groups, which keys alone decide.
+    """Return the digests that the state must have after a rescale.
+
+    Each row's key group follows from its key alone.
     """
     image = checkpoint_image(storage, root)
     source = NativeRows(storage, image)
@@ -54,10 +55,9 @@ def _add(found: Counter[tuple[int, str, str, int]], operator: int, store: str, r
 
 
 def rescale_and_compare(checkpoint: Path, partitions: int) -> RescaleReport | None:
-    """Rescale, and compare the state before and after, key group by key group.
+    """Rescale. Compare the state before and after, by key group.
 
-    Return None where rows would have to be hashed anew and only Spark can do that (keys encoded in
-    Avro): then nothing has changed.
+    Return None if Millpond refuses: only Spark can hash keys in Avro anew. Then nothing changed.
     """
     root = str(checkpoint)
     storage = open_storage(root)
@@ -72,7 +72,7 @@ def rescale_and_compare(checkpoint: Path, partitions: int) -> RescaleReport | No
         except UnsupportedError:
             assert digests(storage, root) == before
             return None
-        raise AssertionError("it was rescaled, and nobody knows how") from None
+        raise AssertionError("a rescale that must be refused succeeded") from None
     report = rescale(storage, root, partitions)
     assert (report.partitions, report.way) == (partitions, planned.way)
     after = digests(storage, root)

@@ -1,4 +1,4 @@
-"""How the tests of single store methods open a store in the harness."""
+"""Opens stores in the harness, for tests of single store methods."""
 
 from __future__ import annotations
 
@@ -26,7 +26,7 @@ def open_provider(
     store: str = "default",
     conf: Mapping[str, Any] | None = None,
 ) -> Provider:
-    """A provider over `checkpoint`, which is made if it is not there."""
+    """Return a provider over `checkpoint`. Make the Spark checkpoint if it is absent."""
     root = checkpoint / "state"
     if not root.is_dir():
         checkpoint.mkdir(parents=True, exist_ok=True)
@@ -64,7 +64,7 @@ def open_provider(
 
 
 def write(provider: Provider, version: int, families: Mapping[str, Schema]) -> Store:
-    """The store at `version` with its families created, as an operator does in every batch."""
+    """Return the store at `version`. Create its families, as an operator does in every batch."""
     store = provider.store(version)
     for name, schema in families.items():
         store.create_cf(name, schema, internal=name.startswith("$"))

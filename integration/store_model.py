@@ -1,6 +1,4 @@
-"""What a state store must hold: every version as a dict, and which versions Spark may still ask
-for.
-"""
+"""A model of a state store: every version as a dict, and the versions that Spark may ask for."""
 
 from __future__ import annotations
 
@@ -16,12 +14,12 @@ Node = tuple[int, str | None]  # version, and its id in Spark checkpoint format 
 
 
 def canon(row: Row) -> str:
-    """A key that can stand in a dict."""
+    """Return a key as a text that a dict can hold."""
     return json.dumps(row, ensure_ascii=True)
 
 
 def as_state(pairs: list[tuple[Row, Row]]) -> State:
-    """Pairs from a scan as a state; a key that came twice is an error."""
+    """Return a scan's pairs as a state. Raises: AssertionError: a key came twice."""
     state = {canon(k): (k, v) for k, v in pairs}
     if len(state) != len(pairs):
         raise AssertionError(f"a scan returned a key twice: {sorted(canon(k) for k, _ in pairs)}")
@@ -30,10 +28,10 @@ def as_state(pairs: list[tuple[Row, Row]]) -> State:
 
 @dataclass
 class Model:
-    """All versions ever committed, as a tree of (version, id).
+    """All committed versions, as a tree of (version, id).
 
-    In format 1 there are no ids: committing a version again replaces it and forgets what came after
-    it.
+    Format 1 has no ids. There a second commit of a version replaces the first, and removes all
+    later versions.
     """
 
     checkpoint_format: int
@@ -44,10 +42,10 @@ class Model:
     newest: int = 0
 
     def ask(self, node: Node) -> None:
-        """Spark asks for `node`: the proof that it, and not its siblings, was committed.
+        """Note that Spark asks for `node`. That proves that `node` is committed, not a sibling.
 
-        From here on other attempts of the versions before it may be collected, and what was built
-        on them is lost.
+        From now on Millpond may collect other attempts of earlier versions. All versions above
+        those are lost.
         """
         self.asked = node
         past = set(self.lineage(node))
@@ -55,7 +53,7 @@ class Model:
         self.states = {n: s for n, s in self.states.items() if lost.isdisjoint(self.lineage(n))}
 
     def add(self, node: Node, parent: Node, state: State) -> None:
-        """`node` was committed on top of `parent`."""
+        """Note a commit of `node` on top of `parent`."""
         if self.checkpoint_format == 1:
             for late in [n for n in self.states if n[0] >= node[0]]:
                 del self.states[late]
@@ -64,16 +62,17 @@ class Model:
         self.newest = max(self.newest, node[0])
 
     def lineage(self, node: Node) -> list[Node]:
-        """`node` and its ancestors, newest first."""
+        """Return `node` and its ancestors, newest first."""
         chain = [node]
         while chain[-1] in self.parents:
             chain.append(self.parents[chain[-1]])
         return chain
 
     def restorable(self) -> list[Node]:
-        """What Spark may ask for next.
+        """Return the versions that Spark may ask for next.
 
-        Ancestors and descendants of what it asked for last, within the retained batches.
+        They are ancestors and descendants of the last one that it asked for, within the retained
+        batches.
         """
         oldest = self.newest - self.retain + 1
         past = self.lineage(self.asked)
@@ -96,11 +95,10 @@ def write_spark_metadata(
     provider_class: str,
     state_variables: Mapping[str, str] | None = None,
 ) -> Path:
-    """What Spark's driver writes before the first task.
+    """Write operator metadata and the offset log, as Spark's driver does before the first task.
 
-    Operator metadata and offset log. `state_variables`: names and types (`MapState`) of a
-    transformWithState operator, whose metadata is of the second version. Returns
-    `<checkpoint>/state`.
+    `state_variables`: names and types (such as `MapState`) of a transformWithState operator. Its
+    metadata has version 2. Return `<checkpoint>/state`.
     """
     metadata = checkpoint / "state" / "0" / "_metadata"
     metadata.mkdir(parents=True)

@@ -1,6 +1,7 @@
-"""Streams that can be run twice.
+"""Streams that a test can run twice.
 
-Input as parquet files, one file a batch, and every batch's output and state metrics kept.
+Their input is parquet files, one file per batch. `Run` keeps every batch's output and state
+metrics.
 """
 
 from __future__ import annotations
@@ -30,7 +31,7 @@ _EPOCH_S = 1_700_000_000
 
 
 class InjectedFailure(Exception):
-    """The sink failed after the batch's state was committed."""
+    """The sink failed, after Spark committed the batch's state."""
 
 
 class Input:
@@ -43,7 +44,7 @@ class Input:
         directory.mkdir(parents=True)
 
     def add(self, rows: Sequence[Mapping[str, Any]]) -> None:
-        """One more file, which is one more batch; no rows is a batch without rows."""
+        """Add a file. It is one more batch, even without rows."""
         table = pa.Table.from_pylist(list(rows), schema=self.schema)
         hidden = (
             self.directory / f"_{self._count:05d}.parquet"
@@ -56,7 +57,7 @@ class Input:
         self._count += 1
 
     def stream(self, spark: SparkSession) -> DataFrame:
-        """The input as a stream, one file a batch."""
+        """Return the input as a stream, one file per batch."""
         schema = spark.createDataFrame(self.schema.empty_table()).schema
         return (
             spark.readStream.schema(schema)
@@ -67,7 +68,7 @@ class Input:
 
 @dataclass
 class Run:
-    """What a query gave, over all its restarts: rows and state metrics by batch id."""
+    """The results of a query over all its restarts: rows and state metrics by batch id."""
 
     checkpoint: Path
     rows: dict[int, Batch] = field(default_factory=dict)
@@ -92,13 +93,16 @@ def start(
     actions: int = 1,
     during: Callable[[int], None] | None = None,
 ) -> StreamingQuery:
-    """Start `frame` with the session settings `conf`, over all input that is there, into `run`.
+    """Start `frame` over all present input. Its results go to `run`.
 
-    With `fail_at` the sink throws in that batch, after its rows were computed (so its state is
-    committed) and before Spark notes it as done: the restart asks every store for the version
-    before. With `actions` above 1 the sink computes the batch that often, each time through the
-    stateful operators; all must give the same. `during` is called with the number of each batch,
-    whose state is committed and which Spark has not noted as done.
+    Args:
+        conf: settings of the session.
+        fail_at: the batch in which the sink throws. Its state is committed then, but the commit log
+            does not have the batch. So the restart asks every store for the version before it.
+        actions: how often the sink computes each batch, through the stateful operators. All results
+            must be equal.
+        during: the sink calls it with the number of each batch. The batch's state is committed
+            then, but the commit log does not have the batch.
     """
 
     def sink(batch: DataFrame, batch_id: int) -> None:
@@ -120,7 +124,7 @@ def start(
 
 @contextmanager
 def settings(spark: SparkSession, conf: Mapping[str, str]) -> Iterator[None]:
-    """The session's settings for a while."""
+    """Change the session's settings until the end of the block."""
     before = {key: spark.conf.get(key, None) for key in conf}
     try:
         for key, value in conf.items():
@@ -135,7 +139,7 @@ def settings(spark: SparkSession, conf: Mapping[str, str]) -> Iterator[None]:
 
 
 def finish(query: StreamingQuery, run: Run, *, fails: bool = False, seconds: int = 120) -> None:
-    """Wait for the end of the query; with `fails`, for the injected failure and no other."""
+    """Wait for the end of the query. `fails`: the injected failure must end it."""
     try:
         ended = query.awaitTermination(seconds)
     except StreamingQueryException as error:

@@ -1,9 +1,7 @@
-"""What Millpond runs, as the documentation tells it.
+"""Makes the page `docs/reference/what-works.md` from this file and the query shapes.
 
-`docs/reference/what-works.md` is generated from here and from the shapes.
-
-A feature that no query shape stands for gets a line in `FEATURES`, with the test that proves it;
-then `make test TEST=tests/unit/test_what_works.py TEST_ARGS=--rewrite` writes the page anew.
+A feature without a query shape gets a line in `FEATURES`, with the test that proves it. Then
+`make test TEST=tests/unit/test_what_works.py TEST_ARGS=--rewrite` writes the page anew.
 """
 
 from __future__ import annotations
@@ -14,7 +12,7 @@ from integration.cases import Case
 from integration.shapes import SHAPES
 
 WORKS = "works"
-REFUSED_BY_SPARK = (  # whatever the state store, or whatever the store that is not Spark's own
+REFUSED_BY_SPARK = (  # for every state store, or for every store that is not Spark's own
     "refused by Spark"
 )
 NOT_YET = "not yet"
@@ -23,9 +21,9 @@ _STATUSES = (WORKS, REFUSED_BY_SPARK, NOT_YET)
 
 @dataclass(frozen=True, slots=True)
 class Feature:
-    """One line.
+    """One line of the page.
 
-    `proof` is `path` or `path::test`, empty for what does not work yet; `note` is one sentence or
+    `proof`: `path` or `path::test`; empty if the feature does not work yet. `note`: one sentence or
     nothing.
     """
 
@@ -185,7 +183,7 @@ def _operator_line(operator: str, cases: list[Case]) -> str:
 
 
 def markdown() -> str:
-    """The page."""
+    """Return the page."""
     by_operator: dict[str, list[Case]] = {}
     for case in SHAPES:
         by_operator.setdefault(case.operator, []).append(case)
