@@ -4,8 +4,8 @@ import com.github.luben.zstd.Zstd
 
 import org.apache.spark.sql.millpond.testing.{Part, Trial}
 
-/** Blocks that are filled and compressed one after the other, and the buffers that a thread keeps
-  * for the next of them. */
+/** Fills and compresses blocks one after the other. Checks the buffers that a thread keeps for the
+  * next blocks. */
 object BlockPart extends Part {
   override val name = "block"
   override def fault(point: String): Option[Throwable] = Trial.noMemory(point)
@@ -50,7 +50,7 @@ object BlockPart extends Part {
     trial.check(block.used == codec || block.used == Codec.None,
       s"codec ${block.used} was used for $codec")
     trial.check(block.used != Codec.None || codec == Codec.None || isVaried(raw),
-      "what repeats was not compressed")
+      "a block that repeats itself was not compressed")
     val stays = block.used == Codec.None && block.storedSize == raw.length
     trial.check(block.storedSize < raw.length || stays, "a block became longer")
     val most = ChangelogFormat.mostOfAByte(block.used) * block.storedSize
@@ -59,12 +59,12 @@ object BlockPart extends Part {
       case Codec.None => stored
       case Codec.Zstd => Zstd.decompress(stored, raw.length)
     }
-    trial.check(java.util.Arrays.equals(again, raw), "a block is another when it is read")
+    trial.check(java.util.Arrays.equals(again, raw), "a block read back differs")
     trial.check(java.util.Arrays.equals(block.raw, 0, raw.length, raw, 0, raw.length),
       "the raw bytes changed")
   }
 
-  /** Whether some kilobytes of it hardly repeat themselves. */
+  /** Returns whether the first kilobytes hardly repeat themselves. */
   private def isVaried(raw: Array[Byte]): Boolean =
     raw.length < 200 || raw.take(4096).distinct.length > 16
 
@@ -81,7 +81,7 @@ object BlockPart extends Part {
       case 0 => trial.random.nextBytes(raw)
       case 1 => java.util.Arrays.fill(raw, trial.random.nextInt(256).toByte)
       case 2 => raw.indices.foreach(i => raw(i) = (i % 7).toByte)
-      case _ => // runs of what was there before, between random bytes
+      case _ => // copies of earlier bytes, between random bytes
         trial.random.nextBytes(raw)
         val run = math.min(size / 2, 64 + trial.random.nextInt(2000))
         if (run > 0) (run until size - run by 2 * run).foreach(at =>

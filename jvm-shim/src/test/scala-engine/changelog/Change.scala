@@ -5,16 +5,16 @@ import java.nio.charset.StandardCharsets.ISO_8859_1
 import org.apache.spark.sql.millpond.base.Op
 import org.apache.spark.sql.millpond.testing.Trial
 
-/** A record as a changelog has it. Keys and values are bytes written as Latin-1: so they compare,
-  * print and cost little. */
+/** A record of a changelog. Keys and values are bytes as Latin-1 texts. Texts are easy to compare
+  * and to print, and they are small. */
 final case class Change(op: Byte, key: String, value: Option[String]) {
-  /** What takes the record into a file. */
+  /** Writes the record into a file. */
   def write(writer: ChangelogWriter): Unit = {
     val bytes = Change.bytes(key + value.getOrElse(""))
     writer.copy(op, bytes, 0, key.length, key.length, value.fold(-1)(_.length))
   }
 
-  /** The state that it makes of the one before. */
+  /** Returns the state after this record. */
   def applied(state: Change.State): Change.State = op match {
     case Op.Delete => state - key
     case Op.Put => state.updated(key, value.get)
@@ -39,7 +39,7 @@ object Change {
     Change(op, text(block, keyAt, keyLength),
       if (valueLength < 0) None else Some(text(block, valueAt, valueLength)))
 
-  /** Some bytes, of a kind that is compressed or one that is not. */
+  /** Returns bytes that compress well, or bytes that do not. */
   def some(trial: Trial, length: Int): String = {
     val bytes = new Array[Byte](length)
     if (trial.chance(50)) trial.random.nextBytes(bytes)

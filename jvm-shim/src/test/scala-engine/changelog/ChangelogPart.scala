@@ -16,9 +16,9 @@ import org.apache.spark.sql.millpond.rows.{Family, FamilyKind, FamilyShape}
 import org.apache.spark.sql.millpond.testing.{Part, Trial}
 import org.apache.spark.unsafe.Platform
 
-/** The writer and the reader of changelogs: what was written is read, and lies as the format says;
-  * a file that was cut or changed anywhere, or that lies in what it claims, is refused; who fails
-  * or is interrupted leaves nothing behind. */
+/** The writer and the reader of changelogs. The reader reads every written record. The file has the
+  * bytes that the format says. The reader refuses a file that is cut, changed, or wrong about its
+  * own sizes. A writer or reader that fails or is interrupted leaves nothing. */
 object ChangelogPart extends Part {
   private val codecs = Seq(Codec.None, Codec.Zstd)
   private val budget = new MemoryBudget(1L << 30)
@@ -71,7 +71,7 @@ object ChangelogPart extends Part {
     } finally Scratch.delete(dir)
   }
 
-  /** The buffers that this thread keeps, if nobody has them. */
+  /** Returns the buffers that this thread keeps, if no writer holds them. */
   private def ofThread(): ChangelogScratch = {
     val scratch = ChangelogScratch.take()
     scratch.giveBack(scratch.out)
@@ -85,21 +85,21 @@ object ChangelogPart extends Part {
     trial.check(open.isEmpty, s"left open: ${open.mkString(", ")}")
   }
 
-  /** A file to be: records in blocks. */
+  /** A file before it is written: records in blocks. */
   private final case class Plan(trial: Trial, file: File) {
     import trial.{chance, random}
-    /** Whether its blocks become LZ4, as a build wrote them that still did. */
+    /** Whether the blocks are LZ4, as earlier versions wrote them. */
     private val isOld = random.nextInt(3) == 0
     private val codec = if (isOld) Codec.None else codecs(random.nextInt(codecs.size))
     val repeats: Boolean = random.nextBoolean()
     private val filler = "y" * (if (chance(2)) 300000 else random.nextInt(300))
     val header = Json.obj().put("id", "x").put("filler", filler)
     lazy val items: Seq[Item] = Seq.fill(random.nextInt(if (chance(10)) 300 else 15))(item())
-    /** So many blocks have so many records. */
+    /** Pairs: this number of blocks has this number of records. */
     var ends = Vector(0 -> 0)
     /** The records of each block. */
     var blocks = Vector.empty[Vector[Change]]
-    // with a director there are no helpers
+    // With a director the writer uses no helpers.
     private val helped = trial.failAt == 0 && random.nextInt(4) == 0
     trial.step(s"codec ${if (isOld) Codec.Lz4 else codec}, $items")
 
@@ -149,18 +149,18 @@ object ChangelogPart extends Part {
       if (isOld) Files.write(file.toPath, encoded(content, codec = Codec.Lz4, packed = true))
     }
 
-    /** The file, made without the writer, if no codec is between. */
+    /** Compares the file with bytes made without the writer, if no codec packs it. */
     def checkBytes(): Unit = if (codec == Codec.None && !isOld) {
       val wanted = encoded(content)
       val same = java.util.Arrays.mismatch(wanted, Files.readAllBytes(file.toPath))
-      trial.check(same < 0, s"the file is another than the format says, at $same")
+      trial.check(same < 0, s"the file differs from the format at $same")
     }
 
-    /** The raw bytes of each block, and how many records they are. */
+    /** Returns the raw bytes of each block, and their number of records. */
     def content: Seq[(String, Int)] = blocks.map(b => (b.map(raw(_)).mkString, b.size))
 
-    /** @param claim so many bytes and records more than there are
-      * @param packed the blocks are LZ4 */
+    /** @param claim bytes and records that each block claims and does not have
+      * @param packed whether the blocks are LZ4 */
     def encoded(blocks: Seq[(String, Int)], json: Array[Byte] = Json.bytes(header),
         claim: (Int, Int) = (0, 0), codec: Int = Codec.None,
         packed: Boolean = false): Array[Byte] = {
@@ -188,7 +188,7 @@ object ChangelogPart extends Part {
       out.toByteArray
     }
 
-    private var filled = 0 // of the block that the next record would lie in
+    private var filled = 0 // bytes in the block of the next record
 
     private def item(): Item = {
       val item = if (random.nextInt(200) == 0) lastThatFits() else some()
@@ -201,7 +201,7 @@ object ChangelogPart extends Part {
       item
     }
 
-    /** One that the block has just room for, or just not. */
+    /** Returns a record that just fits into the block, or just does not. */
     private def lastThatFits(): Item = {
       val length = math.max(0, ChangelogFormat.BlockBytes - filled - 44 + random.between(-1, 2))
       Item(Op.Put, "\u0000\u0001\u0002\u0003", Some("z" * length), 0, 0, copied = true, false)
@@ -222,8 +222,8 @@ object ChangelogPart extends Part {
     }
   }
 
-  /** A record that is written as a reader gives it, or as a table has it.
-    * @param last its block ends with it */
+  /** A record for the writer, in a reader's form (`copied`) or in a table's.
+    * @param last whether its block ends with it */
   private final case class Item(op: Byte, key: String, value: Option[String], family: Int,
       slot: Int, copied: Boolean, last: Boolean) {
     val change: Change = if (copied) Change(op, key, value)
@@ -237,8 +237,8 @@ object ChangelogPart extends Part {
       Change(op, physical, value.map(version + _))
     }
 
-    /** What it takes at most, as the writer reckons before it knows what stands round the key: a
-      * block that has less room is full. */
+    /** The most bytes of the record, by the writer's estimate. The writer does not know yet what
+      * stands around the key. A block with less room is full. */
     val room: Int = key.length + value.fold(0)(_.length) + ChangelogFormat.HeadBytes
 
     def write(writer: ChangelogWriter): Unit = if (copied) change.write(writer)
@@ -279,7 +279,7 @@ object ChangelogPart extends Part {
     trial.equal(header, plan.header, "the header")
     trial.equal(new ChangelogReader(path).header(), plan.header, "the header alone")
     trial.equal(found.toSeq, plan.records, "what was read")
-    // block by block, from some block on
+    // Read block by block, from a random block on.
     val (skipped, before) = plan.ends(trial.random.nextInt(plan.ends.size))
     val cursor = new ChangelogReader(path).cursor()
     try {
@@ -293,7 +293,7 @@ object ChangelogPart extends Part {
         trial.equal(rest.drop(from).toSeq, block, "a block")
       }
       trial.check(!cursor.next((_, _, _, _, _, _) =>
-          throw new AssertionError("a record behind the last block")), "a block too much")
+          throw new AssertionError("a record behind the last block")), "a block too many")
       trial.equal(rest.toSeq, plan.records.drop(before), s"what was read behind $skipped blocks")
     } finally cursor.close()
   }
@@ -302,8 +302,8 @@ object ChangelogPart extends Part {
     try while (cursor.next((_, _, _, _, _, _) => ())) ()
     finally cursor.close()
 
-  /** What a reader says to bytes; "" if it takes them. Whatever it says, it must not fall over
-    * them. */
+  /** Returns the kind of the reader's error for these bytes; "" if it takes them. The reader must
+    * not fail in any other way. */
   private def said(trial: Trial, file: File, bytes: Array[Byte], what: => String): String = {
     Files.write(file.toPath, bytes)
     def reader = new ChangelogReader(file.getPath)
@@ -321,7 +321,7 @@ object ChangelogPart extends Part {
     kinds.head
   }
 
-  /** Cut, changed, prolonged. */
+  /** Checks that the reader refuses a file that is cut, changed or longer. */
   private def damage(trial: Trial, file: File): Unit = {
     import trial.random
     val whole = Files.readAllBytes(file.toPath)
@@ -342,7 +342,7 @@ object ChangelogPart extends Part {
       "with something behind it")
   }
 
-  /** Blocks whose sums are right, and nothing else. */
+  /** Lets the reader read blocks whose sums are right, and whose content is wrong. */
   private def lies(trial: Trial, plan: Plan): Unit = {
     import trial.random
     val other = new File(plan.file.getPath + "-lies")
@@ -379,8 +379,8 @@ object ChangelogPart extends Part {
     }
   }
 
-  /** A thread that is interrupted while a helper has its block: the helper and the buffers are free
-    * again. */
+  /** Interrupts a thread while a helper has its block. The helper and the buffers must be free
+    * afterwards. */
   private def interrupted(trial: Trial, dir: File): Unit = {
     import trial.random
     val long = random.nextBoolean()
@@ -396,11 +396,11 @@ object ChangelogPart extends Part {
         big.write(writer)
       }
       writer.finish()
-      throw new AssertionError("nobody noticed the interruption")
+      throw new AssertionError("the writer did not notice the interruption")
     } catch {
       case e @ (_: IOException | _: InterruptedException) => trial.step(s"interrupted: $e")
     }
-    if (trial.chance(50)) Thread.currentThread.interrupt() // once more, before it cleans up
+    if (trial.chance(50)) Thread.currentThread.interrupt() // once more, before the clean-up
     val again = Thread.currentThread.isInterrupted
     writer.discard()
     trial.check(Thread.interrupted() || !again, "an interruption was lost")

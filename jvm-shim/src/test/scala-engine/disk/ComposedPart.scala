@@ -9,9 +9,9 @@ import org.apache.spark.sql.millpond.base.{Json, MillpondException, Op}
 import org.apache.spark.sql.millpond.changelog.{Change, ChangelogWriter, Codec, PendingChangelog}
 import org.apache.spark.sql.millpond.testing.{Part, Trial}
 
-/** A disk tier that is put together after a rescale, of what old partitions had, beside a plain
-  * map: what is read while rows still lie in sources, while iterators stay open, and after those
-  * rows and the partitions' changelogs were taken in. */
+/** Compares a disk tier with a plain map. After a rescale, `Composer` puts the tier together from
+  * old partitions. The part reads while rows still lie in sources, while iterators are open, and
+  * after the tier took in those rows and the partitions' changelogs. */
 object ComposedPart extends Part {
   override val name = "composed"
   override def fault(point: String): Option[Throwable] = Trial.diskFull(point)
@@ -24,7 +24,7 @@ object ComposedPart extends Part {
   }
 }
 
-/** @param trailing its slots end the keys, which lie in the reserved slot */
+/** @param trailing whether keys lie in the reserved slot, and end with their own slot */
 private final case class Rows(id: Int, kind: String, trailing: Boolean) {
   def key(slot: Int, tail: String): String =
     if (trailing) Rows.two(0xFFFF) + Rows.two(id) + tail + Rows.two(slot)
@@ -46,7 +46,7 @@ private final class Composition(trial: Trial, dir: File) {
     .map { case (id, (kind, trailing)) => Rows(id, kind, trailing) }
   private val partitions = random.between(1, 5)
 
-  /** Runs of slots, whose partition was `old`. */
+  /** A run of slots of the old partition `old`. */
   private final case class Run(from: Int, until: Int, old: Int, wanted: Boolean)
   private val cuts = Seq.fill(random.between(1, 10))(random.nextInt(slots)).sorted
   private val runs = (0 +: cuts :+ slots).distinct.sliding(2).collect { case Seq(a, b) =>
@@ -86,7 +86,7 @@ private final class Composition(trial: Trial, dir: File) {
     key.charAt(at) << 8 | key.charAt(at + 1)
   }
   private def wanted(key: String): Boolean = runOf(slotOf(key)).wanted
-  /** What the store must have: of the sources, and with all changelogs. */
+  /** The rows of the sources that the store must have, without the changelogs. */
   private val base =
     Change.Nothing ++ sources.flatMap(states(_)).filter { case (k, _) => wanted(k) }
   private val keys = (states.flatMap(_.keys) ++ changes.flatten.map(_.key)).distinct.toVector
@@ -97,7 +97,7 @@ private final class Composition(trial: Trial, dir: File) {
   private val open = mutable.ArrayBuffer.empty[(DiskScan, Iterator[(String, String)])]
   private var layout = 0
 
-  /** What failed may have left things half done: all begins anew, as a store is loaded again. */
+  /** Thrown after a failure that may leave work half done. All begins anew, like a new load. */
   private final class Anew extends RuntimeException
 
   def run(): Unit = {
@@ -117,7 +117,7 @@ private final class Composition(trial: Trial, dir: File) {
 
   private def original(partition: Int): File = new File(dir, s"partition-$partition")
 
-  /** The database of an old partition, in one or two files. */
+  /** Writes the database of an old partition, in one or two files. */
   private def layDown(partition: Int): Unit = Trial.unheard {
     val old = Scratch.tier(original(partition))
     val rows = states(partition).toSeq
@@ -194,7 +194,7 @@ private final class Composition(trial: Trial, dir: File) {
     if (!done) throw new Anew
   }
 
-  /** As `Composer.settle` does with a store; what fails is tried again, and nobody sees it. */
+  /** Does `Composer.settle`. If it fails, does it again. No reader sees the failure. */
   private def settle(): Unit = {
     trial.step("settle")
     try Composer.settle(tier, workDir, () => ())(work => work())

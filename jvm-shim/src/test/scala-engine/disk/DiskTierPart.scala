@@ -10,8 +10,8 @@ import org.apache.spark.sql.millpond.base.MillpondException
 import org.apache.spark.sql.millpond.changelog.Change
 import org.apache.spark.sql.millpond.testing.{Part, Trial}
 
-/** A disk tier beside a plain map: sorted files, deletes, iterators that stay open, compactions,
-  * RocksDB checkpoints, closing. */
+/** Compares a disk tier with a plain map. It does sorted files, deletes, open iterators,
+  * compactions, RocksDB checkpoints and closes. */
 object DiskTierPart extends Part {
   override val name = "disk-tier"
   override def fault(point: String): Option[Throwable] = Trial.diskFull(point)
@@ -44,7 +44,7 @@ private final class TierStore(trial: Trial, dir: File) {
 
   private def someKey: String = keys(random.nextInt(keys.size))
 
-  /** Done once more if it fails: what failed has left nothing in the way. */
+  /** Does the work, and once more if it fails. A failed call must leave nothing in the way. */
   private def again[T](what: String)(work: => T): T = {
     trial.step(what)
     try work
@@ -96,7 +96,7 @@ private final class TierStore(trial: Trial, dir: File) {
       catch {
         case e: MillpondException if trial.hasFailed =>
           equal(e.kind, "LOCAL_DISK_FULL", "the error")
-          taken = !file.exists // it is moved
+          taken = !file.exists // the tier moves the file when it takes it in
           if (chance(50) && !taken) { trial.step("  again"); tier.ingest(file); taken = true }
       }
       if (taken)
@@ -106,7 +106,7 @@ private final class TierStore(trial: Trial, dir: File) {
     check(!file.exists, "a file is left")
   }
 
-  /** False if there is no file then. */
+  /** Returns false if it leaves no file. */
   private def write(file: File, changes: Seq[(String, Option[String])]): Boolean = {
     val writer = tier.sstWriter(file)
     var done = false
@@ -137,7 +137,7 @@ private final class TierStore(trial: Trial, dir: File) {
     state = state.filterNot { case (k, _) => ranges.exists(r => k >= r.head && k < r.last) }
   }
 
-  /** Those that a scan finds, while it goes on, as `Clip` has them. */
+  /** Deletes rows while a scan still finds them, like `Clip`. */
   private def deleteRows(): Unit = {
     val bit = random.nextInt(2)
     def unwanted(k: String): Boolean = (k.last & 1) == bit
@@ -193,14 +193,14 @@ private final class TierStore(trial: Trial, dir: File) {
       s"the value of ${Change.hex(k)}, read by a flush")
     new Walk(tier.iterator(chance(30)), state).go(Int.MaxValue)
     if (tier.isEmpty) equal(state, Change.Nothing, "what an empty tier holds")
-    check(state.isEmpty || tier.estimatedKeys >= 0, "there are less keys than none")
+    check(state.isEmpty || tier.estimatedKeys >= 0, "the estimate of keys is negative")
     DiskTier.checkFolder(db)
   }
 
   private def closeWalks(): Unit = { open.foreach(_.close()); open.clear() }
   def close(): Unit = { closeWalks(); tier.close() }
 
-  /** An iterator, from where it begins to the end of what was there then. */
+  /** An iterator, and the rows that it must yield: those that were there when it began. */
   private final class Walk(scan: DiskScan, state: Change.State) {
     private val from = if (chance(50)) "" else someKey + (if (chance(50)) "" else "\u0000")
     private var rest = state.rangeFrom(from).toList

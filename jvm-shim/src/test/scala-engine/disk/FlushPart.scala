@@ -9,9 +9,9 @@ import org.apache.spark.sql.millpond.changelog.{
 import org.apache.spark.sql.millpond.rows.RowFilter
 import org.apache.spark.sql.millpond.testing.{Part, Trial}
 
-/** A flush beside a plain map: changelogs of puts, deletes, appends and repeated keys, batches that
-  * spilled, changelogs of which only some rows are wanted, files that another attempt replaced. It
-  * fails at every call that may fail, and is tried again. */
+/** Compares flushes with a plain map. Changelogs have puts, deletes, appends and repeated keys.
+  * Some are of batches that spilled, some have unwanted rows, some were replaced by another
+  * attempt. A flush fails at every call that may fail, and runs again. */
 object FlushPart extends Part {
   override val name = "flush"
   override def fault(point: String): Option[Throwable] =
@@ -41,10 +41,10 @@ private final class FlushedStore(trial: Trial, dir: File) {
   private val codec = if (random.nextBoolean()) Codec.None else Codec.Zstd
   private var loads = 0
   private var tier: DiskTier = null
-  private var working = Change.Nothing // what the tier must hold when nothing is pending
+  private var working = Change.Nothing // the rows of the tier after all pending changelogs
   private var pending = Vector.empty[PendingChangelog]
   private var files = 0
-  // where a load from storage begins: a snapshot, and what was written since
+  // A load from storage begins with a snapshot and all later changelogs.
   private var snapshot = Change.Nothing
   private var since = Vector.empty[(Seq[Change], RowFilter)]
   openAnew()
@@ -74,8 +74,8 @@ private final class FlushedStore(trial: Trial, dir: File) {
     working = wanted.foldLeft(working)((s, c) => c.applied(s))
   }
 
-  /** What a batch wrote goes to the tier before its commit, in whole values; the changelog begins
-    * with it. */
+  /** Flushes a batch's writes before its commit, as whole values. Its changelog begins with the
+    * same records. */
   private def spilledBatch(): Unit = {
     settle()
     val before = working
@@ -95,13 +95,13 @@ private final class FlushedStore(trial: Trial, dir: File) {
       c.flushedBlocks = spilledBlocks
       pending :+= c
       since :+= (spilled.flatten ++ rest) -> null
-    } else { // the batch is lost, and with it what the tier holds
+    } else { // the batch is lost, and so is the tier
       working = before
       load()
     }
   }
 
-  /** A file that is not the one that was written: nothing of it is taken in. */
+  /** Checks that a flush takes in nothing of a replaced file. */
   private def replaced(): Unit = {
     trial.step("a replaced file")
     val other = write(Seq.fill(random.nextInt(10))(change()), null)._1
@@ -135,7 +135,7 @@ private final class FlushedStore(trial: Trial, dir: File) {
     }
   }
 
-  /** As a store whose tier cannot be trusted is loaded. */
+  /** Loads like a store whose tier may be wrong. */
   private def load(): Unit = {
     trial.step("load")
     openAnew()
@@ -150,7 +150,7 @@ private final class FlushedStore(trial: Trial, dir: File) {
     Change(op, key, if (op == Op.Delete) None else Some(Change.some(trial, length)))
   }
 
-  /** A changelog of some blocks, and how many of them the segments fill. */
+  /** Writes a changelog. Returns it, and the number of blocks that the segments fill. */
   private def write(changes: Seq[Change], filter: RowFilter,
       segments: Seq[PendingChangelog] = Nil): (PendingChangelog, Int) = {
     files += 1

@@ -5,7 +5,7 @@ import java.nio.file.{Files, Path}
 
 import org.rocksdb.{CompressionType, LRUCache, RocksDB}
 
-/** Folders for tests of parts, in memory where the system has such a place: RocksDB syncs every
+/** Folders for tests of parts. They are in memory if the system can, because RocksDB syncs every
   * file. */
 object Scratch {
   private val shm = new File("/dev/shm")
@@ -26,11 +26,11 @@ object Scratch {
   def tier(dir: File): DiskTier = new DiskTier(dir, config)
   def readOnly(dir: File): DiskTier = new DiskTier(dir, config, readOnly = true)
 
-  /** The files below a folder that this process has open; none where the system does not tell. */
+  /** Returns this process's open files below a folder; none if the system cannot tell. */
   def opened(dir: File): Seq[String] =
     Option(descriptors.listFiles).toSeq.flatMap(_.toSeq).flatMap { fd =>
       try Some(Files.readSymbolicLink(fd.toPath).toString)
-      catch { case _: java.io.IOException => None } // it was the list's own
+      catch { case _: java.io.IOException => None } // the descriptor of the list itself
     }.filter(_.startsWith(dir.getPath + "/"))
 
   def delete(file: File): Unit = {

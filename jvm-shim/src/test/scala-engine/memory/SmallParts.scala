@@ -7,7 +7,7 @@ import org.apache.spark.sql.millpond.base.MillpondException
 import org.apache.spark.sql.millpond.testing.{Part, Trial}
 import org.apache.spark.unsafe.Platform
 
-/** Records of any size, each filled with its own byte. */
+/** An arena with records of any size. Each record is filled with its own byte. */
 object ArenaPart extends Part {
   override val name = "arena"
   override def fault(point: String): Option[Throwable] = Trial.noMemory(point)
@@ -62,7 +62,7 @@ object ArenaPart extends Part {
   }
 }
 
-/** Records are numbers whose upper part is the key; leaves are small. */
+/** A sorted index with small leaves. Records are numbers, and their upper part is the key. */
 object SortedIndexPart extends Part {
   override val name = "sorted-index"
   override def fault(point: String): Option[Throwable] = Trial.noMemory(point)
@@ -132,7 +132,7 @@ object KeySortPart extends Part {
   override def run(trial: Trial): Unit = {
     import trial.random
     val count = if (trial.chance(50)) random.nextInt(20) else random.nextInt(600)
-    // few or many different words, that differ at the top, in the middle, or at the end
+    // Few or many different words. They differ at the top, in the middle, or at the end.
     val shift = random.nextInt(64)
     val words = Array.fill(count)(
       if (trial.chance(50)) random.nextLong() else random.nextInt(8).toLong << shift)

@@ -5,7 +5,7 @@ import scala.collection.mutable
 import org.apache.spark.sql.millpond.testing.Trial
 import org.apache.spark.unsafe.Platform
 
-/** What must hold between the parts of a table, whatever was done with it. */
+/** Checks that the parts of a table agree. */
 private object TableCheck {
   def apply(trial: Trial, table: Table): Unit = {
     import trial.{check, equal}
@@ -42,7 +42,7 @@ private object TableCheck {
   private def olds(list: TouchList, from: Int): Seq[Long] =
     if (list == null) Nil else (from until list.size).map(list.old).filter(_ != 0L)
   private def all(list: LongList): Seq[Long] = (0 until list.size).map(list(_))
-  /** All records of an index, without a view. */
+  /** Returns all records of an index, without a view. */
   def inOrder(index: SortedIndex): Seq[Long] =
     (0 until index.leafCount).flatMap(i => index.leaves(i).addresses.take(index.leaves(i).count))
 
@@ -67,7 +67,7 @@ private object TableCheck {
     equal(seen.toSet, records.toSet, "the records of all lists")
   }
 
-  /** What is in use and what is free lies within the arena, and nothing lies in two places. */
+  /** Checks that used and free records lie within the arena, and that none overlap. */
   def memory(trial: Trial, arena: Arena, used: Seq[(Long, Int)]): Unit = {
     val usedRuns = used.map { case (at, bytes) => at -> Arena.sizeOf(Arena.classOf(bytes)) }
     trial.equal(arena.liveBytes, usedRuns.map(_._2).sum, "the bytes of records")

@@ -7,7 +7,7 @@ import org.apache.spark.sql.millpond.base.{MillpondException, Op}
 import org.apache.spark.sql.millpond.testing.{Part, Trial}
 import org.apache.spark.unsafe.Platform
 
-/** The memory tier as the engine uses it, beside a disk tier that is a map. */
+/** Uses a table like the engine, with a map as the disk tier. */
 object TablePart extends Part {
   override val name = "table"
   override def fault(point: String): Option[Throwable] = Trial.noMemory(point)
@@ -26,8 +26,8 @@ object TablePart extends Part {
   }
 }
 
-/** Keys are numbers, values are strings of Latin-1. `disk` is what the disk tier holds, `working`
-  * what a reader must see. */
+/** A store whose keys are numbers, and whose values are Latin-1 strings. `disk` has the rows of the
+  * disk tier. `working` has the rows that a reader must see. */
 private final class TableStore(trial: Trial, shape: TableShape) {
   import TableStore._
   import trial.{chance, check, equal, random, sheltered}
@@ -55,7 +55,7 @@ private final class TableStore(trial: Trial, shape: TableShape) {
   private val keys = Array.tabulate(keyCount) { i =>
     val tail = new Array[Byte](i % 11)
     java.util.Arrays.fill(tail, i.toByte)
-    // the number twice: where `Chained` looks for a prefix, and to tell keys apart
+    // The number stands twice: `Chained` finds the prefix by it, and it makes keys different.
     Array[Byte](2, 0, 0, 0, 0, (i % 5).toByte, i.toByte) ++ tail
   }
   private def hashOf(k: Int): Int =
@@ -119,7 +119,7 @@ private final class TableStore(trial: Trial, shape: TableShape) {
     else write(k, found, Some(added))
   }
 
-  /** A dropped state variable. */
+  /** Deletes all rows, like a dropped state variable. */
   private def erase(): Unit = {
     val cursor = if (table.complete) Nil else disk.keys.toList
     table.beginScan()
@@ -197,7 +197,7 @@ private final class TableStore(trial: Trial, shape: TableShape) {
     flushed = anchor
     if (spilled <= flushed) equal(disk, versions(flushed), s"the disk tier at version $flushed")
   }
-  /** In mid-batch, to the disk tier, and on with an empty table. */
+  /** Writes the table to the disk tier in mid-batch, and goes on with an empty table. */
   private def spill(): Unit = {
     flush()
     warm = null
@@ -261,7 +261,7 @@ private final class TableStore(trial: Trial, shape: TableShape) {
 
   // ---- iterators --------------------------------------------------------------------------------
 
-  /** As `Scan` merges the tiers: first what memory had, then what only the disk has. */
+  /** Merges the tiers like `Scan`: first the rows of memory, then the other rows of the disk. */
   private final class Walk(wanted: Int => Boolean, begin: Table => RecordCursor) {
     private val in = table
     private val expected = working.filter { case (k, _) => wanted(k) }
@@ -317,7 +317,7 @@ private final class TableStore(trial: Trial, shape: TableShape) {
     try work
     catch {
       case e @ (_: OutOfMemoryError | _: MillpondException) if trial.hasFailed =>
-        if (!loaded) restore() // of what is half loaded nothing is asked
+        if (!loaded) restore() // a half-loaded store serves no reads
         verify(deeply = true)
         trial.step(s"  ${trial.aftermath}")
         trial.aftermath match {
@@ -364,7 +364,7 @@ private final class TableStore(trial: Trial, shape: TableShape) {
     }
   }
 
-  /** @param deeply the parts of the table against each other too */
+  /** @param deeply whether to check the parts of the table too */
   def verify(deeply: Boolean): Unit = {
     if (deeply) TableCheck(trial, table)
     (0 until keyCount).foreach { k =>

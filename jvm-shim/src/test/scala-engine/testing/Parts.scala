@@ -12,28 +12,28 @@ import org.apache.spark.sql.millpond.changelog.{BlockPart, ChangelogPart}
 import org.apache.spark.sql.millpond.disk.{ComposedPart, DiskTierPart, FlushPart}
 import org.apache.spark.sql.millpond.memory.{ArenaPart, KeySortPart, SortedIndexPart, TablePart}
 
-/** A part of the store that is driven directly by random operations against a plain model: no
-  * session, no provider, no agent. */
+/** Does random operations on a part of the store, and compares it with a plain model. It has no
+  * session, no provider and no agent. */
 trait Part {
   def name: String
-  /** The seams that a trial of this part may let fail, and with what. */
+  /** Returns the error with which a trial may let this seam fail; None: it must not. */
   def fault(point: String): Option[Throwable] = None
-  /** What may be done after a failure; each failure is tried with each. */
+  /** What a trial may do after a failure. Each failure meets each of them. */
   def aftermaths: Seq[String] = Seq("go on")
-  /** How much is done at once, where production does `usual`. */
+  /** Returns how much work to do at once. Production does `usual`. */
   def stretch(what: String, usual: Long): Long = usual
-  /** The failures of one seed among so many are tried: a long sequence has many. */
+  /** Only one seed in so many meets failures. A long sequence has many calls that can fail. */
   def failuresEvery: Int = 1
-  /** One sequence of operations. Whatever it throws is a failure of the part, and so is memory that
-    * it has not given back. */
+  /** Does one sequence of operations. Any exception is a failure of the part. So is memory that the
+    * part does not give back. */
   def run(trial: Trial): Unit
 }
 
-/** One sequence: a function of the seed and of the failure.
+/** One sequence. The seed and the failure decide it.
   *
-  * @param failAt the call that fails, counted from 1 over all seams that the
-  * part lets fail; 0: none
-  * @param aftermath what to do then */
+  * @param failAt the number of the call that fails, from 1, over all seams that
+  * the part lets fail; 0: none
+  * @param aftermath what to do after the failure */
 final class Trial(
     part: Part, val seed: Long, val failAt: Int, val aftermath: String) extends Seams.Director {
   val random = new Random(seed)
@@ -52,8 +52,8 @@ final class Trial(
   def equal(actual: Any, expected: Any, what: => String): Unit =
     check(actual == expected, s"$what is $actual, not $expected")
 
-  /** Work that may come to no seam that can fail: a way back must not need what
-    * has just run out. */
+  /** Does work that must pass no seam that can fail. A way back must not need a
+    * resource that has just run out. */
   def sheltered[T](what: String)(work: => T): T = {
     val before = sheltered
     sheltered = what
@@ -75,7 +75,7 @@ final class Trial(
 object Trial {
   private val MostSteps = 10000
 
-  /** In a thread that has nothing yet of what threads keep. */
+  /** Does work in a new thread, which has no buffers yet. */
   def inNewThread(work: => Unit): Unit = {
     var failure: Throwable = null
     val thread = new Thread(() =>
@@ -88,7 +88,7 @@ object Trial {
 
   def noMemory(point: String): Option[Throwable] =
     if (point.startsWith("memory.")) Some(new OutOfMemoryError("as the test wants it")) else None
-  /** Work whose seams do not count, and with a compressing helper if it wants one. */
+  /** Does work whose seams do not count. The work may use a compressing helper. */
   def unheard[T](work: => T): T = {
     val director = Seams.director
     Seams.director = null
@@ -96,7 +96,7 @@ object Trial {
     finally Seams.director = director
   }
 
-  /** As RocksDB says it, where somebody must translate that. */
+  /** Returns RocksDB's error at seams where the disk tier must translate it. */
   def diskFull(point: String): Option[Throwable] =
     if (!point.startsWith("disk.")) None
     else if (point == "disk.compact")
@@ -104,9 +104,9 @@ object Trial {
     else Some(new RocksDBException("IO error: No space left on device: as the test wants it"))
 }
 
-/** Arguments: the first seed, the number of seeds, the part. Every seed is run without a failure,
-  * and then with a failure of every call that may fail. Prints the first sequence that goes
-  * wrong and ends with 1. */
+/** Arguments: the first seed, the number of seeds, the part. Runs every seed without a failure, and
+  * then with a failure of every call that may fail. Prints the first sequence that goes
+  * wrong, and ends with exit code 1. */
 object Parts {
   private val parts: Seq[Part] = Seq(TablePart, ArenaPart, SortedIndexPart, KeySortPart, BlockPart,
     ChangelogPart, DiskTierPart, FlushPart, ComposedPart)

@@ -6,12 +6,13 @@ package org.apache.spark.sql.millpond.testing
 import java.lang.reflect.{InvocationHandler, Method, Proxy}
 import java.util.concurrent.locks.ReentrantLock
 
-/** Lets the store fail at its seams. By reflection, for the harness compiles without the shim. */
+/** Lets the store fail at its seams. Uses reflection, because the harness compiles without the
+  * shim. */
 object Faults extends InvocationHandler {
   private val shim = "org.apache.spark.sql.millpond.base."
   private lazy val seams = Class.forName(shim + "Seams$")
   private lazy val director = Class.forName(shim + "Seams$Director")
-  // a flush writes down what it has, so that it has several files to write
+  // A flush gathers no more than this, so that it writes several files.
   private val GatherBytes = 1L << 20
   private val PatienceMs = 20000L
   private var point = ""
@@ -21,8 +22,8 @@ object Faults extends InvocationHandler {
   private var passed = 0
   private var work: Runnable = null
 
-  /** From here on the passes number `first` to `last` (from 1) of the seam `point` fail with
-    * an error of `kind`. */
+  /** Lets the next passes of the seam `point`, from number `first` to `last`, fail with
+    * an error of `kind`. The first pass is number 1. */
   def arm(point: String, first: Int, last: Int, kind: String): Unit = synchronized {
     this.point = point
     this.first = first
@@ -33,14 +34,14 @@ object Faults extends InvocationHandler {
     direct(Proxy.newProxyInstance(director.getClassLoader, Array(director), this))
   }
 
-  /** The next pass of the seam `point` waits for `work`, which another thread does,
-    * but not for long. */
+  /** Lets another thread do `work` at the next pass of the seam `point`. The pass
+    * waits for it, but not for long. */
   def meanwhile(point: String, work: Runnable): Unit = synchronized {
     arm(point, 1, 1, "")
     this.work = work
   }
 
-  /** Nothing fails any more. Returns how often the seam was passed. */
+  /** Lets nothing fail from now on. Returns how often threads passed the seam. */
   def disarm(): Int = synchronized { direct(null); passed }
 
   private def direct(by: AnyRef): Unit = {

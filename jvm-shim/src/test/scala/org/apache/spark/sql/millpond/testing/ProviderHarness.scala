@@ -32,8 +32,8 @@ import org.apache.spark.sql.internal.SQLConf
 import org.apache.spark.sql.types._
 import org.apache.spark.unsafe.types.UTF8String
 
-/** The rows with the numbers `from`, `from + step` ... below `until`: each with a text of `bytes`
-  * that follows from tag and number, or removed if there is no tag. */
+/** The rows with the numbers `from`, `from + step` ... below `until`. Tag and number decide the
+  * text of each row. A text has `bytes` bytes. Without a tag the command removes the rows. */
 private final class Numbered(c: JsonNode) {
   private val from = c.path("from").asLong(0)
   private val step = c.path("step").asLong(1)
@@ -55,9 +55,9 @@ private final class Numbered(c: JsonNode) {
   * Drives any `StateStoreProvider` through Spark's contract, without a query.
   *
   * One line of JSON in (`[{"do": ..., ...}, ...]`), one line out (a list of `{"ok": ...}` or
-  * `{"error": ...}` of the same length). A failed command does not stop the ones after it. The
-  * JVM serves many examples; providers, stores and iterators live under names that the client
-  * picks. Commands: see `run`. */
+  * `{"error": ...}` of the same length). A failed command does not stop the later ones. The
+  * JVM serves many examples. The client picks names for providers, stores and iterators. `run`
+  * has the commands. */
 object ProviderHarness {
   private val json = new ObjectMapper
   private val nodes = JsonNodeFactory.instance
@@ -75,25 +75,25 @@ object ProviderHarness {
     def family(c: JsonNode): (String, Codec, Codec, Codec) = {
       val name = text(c, "cf", "default")
       val (k, v, p) = owner.families.getOrElse(name, owner.families("default"))
-      // rows of another schema than that of the family, as a faulty operator would give them
+      // A faulty operator may give rows of another schema than the family's.
       def other(field: String, mine: Codec) =
         if (c.hasNonNull(field)) codecOf(text(c, field)) else mine
       (name, other("as_key", k), other("as_value", v), p)
     }
   }
-  /** `prefix` encodes what a reusable iterator seeks. */
+  /** `prefix` encodes the row that a reusable iterator seeks. */
   private final class Cursor(val it: StateStoreIterator[UnsafeRowPair], val store: Store,
       val cf: String, val key: Codec, val value: Codec, val reusable: AnyRef, val prefix: Codec)
 
-  /** Call what a provider has by the contract of Spark 4.3, or do what 4.2 does in its place. */
+  /** Calls a method of Spark 4.3's contract. If the provider lacks it, does what 4.2 does. */
   private def ifThere(provider: StateStoreProvider, method: String)(otherwise: => Unit): Unit =
     provider.getClass.getMethods.find(_.getName == method).fold(otherwise) { m =>
       try { m.invoke(provider); () }
       catch { case e: java.lang.reflect.InvocationTargetException => throw e.getCause }
     }
 
-  /** Task attempts by name. A command with `task` runs as a part of it; the attempt
-    * ends by `end_task`. */
+  /** Task attempts by name. A command with `task` runs as a part of that attempt.
+    * `end_task` ends the attempt. */
   private val tasks = mutable.Map.empty[String, TaskContext]
   private def asTask[T](c: JsonNode)(work: => T): T = if (!c.hasNonNull("task")) work
   else {
@@ -103,8 +103,8 @@ object ProviderHarness {
   }
 
   @volatile private var meanwhile: ArrayNode = null
-  /** Commands that run beside the others, by name. A command with `beside` is begun and answered at
-    * once; `join` waits for what it gives. */
+  /** Commands that run beside the others, by name. A command with `beside` begins, and gets its
+    * answer at once. `join` waits for its result. */
   private val beside = TrieMap.empty[String, FutureTask[JsonNode]]
   private def perhapsBeside(c: JsonNode)(work: => JsonNode): JsonNode = if (!c.hasNonNull("beside"))
     work
@@ -128,8 +128,8 @@ object ProviderHarness {
     stores.values.filter(_.owner.provider eq provider).map(_.read).toSeq
   private[testing] def storeOf(name: String): ReadStateStore = stores(name).read
 
-  /** JSON array of simple typed values to `UnsafeRow` and back. One instance per schema:
-    * projections reuse their row. */
+  /** Converts a JSON array of simple typed values to `UnsafeRow` and back. There is one instance
+    * per schema. Projections reuse their row. */
   final class Codec(val schema: StructType) {
     private val project = UnsafeProjection.create(schema)
     def encode(values: JsonNode): UnsafeRow =
@@ -183,7 +183,7 @@ object ProviderHarness {
   }
 
   private val codecs = mutable.Map.empty[String, Codec]
-  /** One for each schema: to make one compiles code. */
+  /** Returns the codec of a schema. A new codec compiles code, so each schema has one. */
   private def codecOf(ddl: String): Codec = codecs.getOrElseUpdate(ddl, new Codec(schemaOf(ddl)))
   private val prefixCodecs = mutable.Map.empty[StructType, Codec]
   private def codecOf(schema: StructType): Codec =
@@ -217,8 +217,8 @@ object ProviderHarness {
       case other => throw new IllegalArgumentException(s"spec $other")
     }
 
-  /** Schema of the row that `prefixScan` takes: the leading columns, or the ordering columns, or
-    * the key without its time. */
+  /** Returns the codec of the row that `prefixScan` takes: the leading columns, or the ordering
+    * columns, or the key without its time. */
   private def prefixCodec(schema: StructType, spec: JsonNode): Codec =
     text(spec, "type", "none") match {
       case "prefix" => codecOf(StructType(schema.take(spec.get("columns").intValue)))
@@ -282,7 +282,7 @@ object ProviderHarness {
         val key = k.encode(c.get("k"))
         new StateStoreIterator(s.read.valuesIterator(key, cf).map(new UnsafeRowPair(key, _)),
           () => ())
-      // a trait of Spark 4.3; by reflection, for this file compiles for lines without it too
+      // A trait of Spark 4.3. Reflection, because this file also compiles for older lines.
       case "reusable" =>
         reusable = unwrapped(s.read.getClass.getMethod("reusableIterator", classOf[String]).invoke(
             s.read, cf))
@@ -305,10 +305,10 @@ object ProviderHarness {
     catch { case e: java.lang.reflect.InvocationTargetException => throw e.getCause }
 
   /** 
-    * Up to `limit` pairs (-1: all), as the strictest consumer in Spark reads them: `next`, then
-    * `hasNext`, then (with `remove`) the removal of that key, and only then a look at the pair.
-    * `lazily`: `hasNext` only right before `next`, which is all that Spark's RocksDB store stands
-    * when iterators and gets interleave. */
+    * Returns up to `limit` pairs (-1: all). It reads like the strictest consumer in Spark: `next`,
+    * then `hasNext`, then (with `remove`) the removal of that key, and only then the pair.
+    * `lazily`: calls `hasNext` only right before `next`. Spark's RocksDB store needs that when
+    * iterators and gets interleave. */
   private def read(cur: Cursor, limit: Int, remove: Boolean, lazily: Boolean): ArrayNode = {
     val rows = nodes.arrayNode()
     while ((limit < 0 || rows.size < limit) && cur.it.hasNext) {
@@ -349,7 +349,7 @@ object ProviderHarness {
       val s = store(c)
       val (cf, k, v, _) = s.family(c)
       v.decode(s.read.get(k.encode(c.get("k")), cf))
-    case "get_both" => // both rows are looked at after the second get: a shared buffer shows here
+    case "get_both" => // reads both rows after the second get, so a shared buffer shows
       val s = store(c)
       val (cf, k, v, _) = s.family(c)
       val (a, b) = (s.read.get(k.encode(c.get("k")), cf), s.read.get(k.encode(c.get("k2")), cf))
@@ -389,7 +389,7 @@ object ProviderHarness {
       if (text(c, "do") == "put_list") s.write.putList(k.encode(c.get("k")), values, cf)
       else s.write.mergeList(k.encode(c.get("k")), values, cf)
       nodes.nullNode
-    case "put_numbered" => // rows (number) -> (text), of which Python only says the numbers
+    case "put_numbered" => // rows (number) -> (text); Python gives only the numbers
       val s = store(c)
       val (cf, k, v, _) = s.family(c)
       val layer = new Numbered(c)
@@ -399,7 +399,7 @@ object ProviderHarness {
         else s.write.put(key, v.encode(nodes.arrayNode().add(layer.text(i))), cf)
       }
       nodes.nullNode
-    // the store holds what these layers leave, the last one on top, and nothing else
+    // Checks that the store has exactly the rows of these layers, the last one on top.
     case "check_numbered" =>
       val s = store(c)
       val (cf, k, v, _) = s.family(c)
@@ -542,7 +542,7 @@ object ProviderHarness {
       p.provider.close()
       ifThere(p.provider, "setUnloaded")(())
       nodes.nullNode
-    case "partition_of" => // where Spark's shuffle puts each key
+    case "partition_of" => // the partition to which Spark's shuffle sends each key
       val codec = codecOf(text(c, "key"))
       val n = c.get("partitions").intValue
       val columns = codec.schema.fields.zipWithIndex.map { case (f, i) =>
@@ -553,7 +553,7 @@ object ProviderHarness {
       c.get("keys").elements().asScala.foreach(k =>
         out.add(expr.eval(codec.encode(k)).asInstanceOf[Int]))
       out
-    // where Spark's own offline tools think that each state key belongs
+    // The partition of each state key by Spark's own offline tools.
     case "spark_partition_of" =>
       val codec = codecOf(text(c, "key"))
       val variable = Option(c.get("variable")).filterNot(_.isNull).map(_.asText.split(":"))
@@ -570,7 +570,7 @@ object ProviderHarness {
       c.get("keys").elements().asScala.foreach(k =>
         out.add(expr.eval(extractor.partitionKey(codec.encode(k))).asInstanceOf[Int]))
       out
-    // the shim's key-group arithmetic; by reflection, for this file compiles without the shim too
+    // The shim's key-group arithmetic. Reflection, because this file also compiles without it.
     case "slots" =>
       val cls = Class.forName("org.apache.spark.sql.millpond.rows.KeyGroups")
       val groups = cls.getConstructor(classOf[Int], classOf[Int])
@@ -581,10 +581,10 @@ object ProviderHarness {
       c.get("groups").elements().asScala.foreach(g =>
         out.add(slot.invoke(groups, Integer.valueOf(g.intValue)).asInstanceOf[Int]))
       out
-    case "arm" => // seams of the shim that fail from here on
+    case "arm" => // lets a seam of the shim fail from now on
       Faults.arm(text(c, "point"), c.get("first").intValue, c.get("last").intValue, text(c, "kind"))
       nodes.nullNode
-    case "meanwhile" => // commands for another thread, when a seam is passed
+    case "meanwhile" => // commands for another thread at the next pass of a seam
       meanwhile = null
       val line = json.writeValueAsString(c.get("commands"))
       Faults.meanwhile(text(c, "point"), () => meanwhile = answer(line))
@@ -629,7 +629,7 @@ object ProviderHarness {
     * `System.exit`, or by itself if `spark.millpond.harness.exit` is false. */
   def main(args: Array[String]): Unit = {
     val out = new PrintStream(System.out, true, UTF_8)
-    System.setOut(System.err) // nothing else may write between the answers
+    System.setOut(System.err) // only answers may go to stdout
     val conf = new SparkConf().setMaster("local[1]").setAppName("provider harness").set(
       "spark.ui.enabled", "false")
     args.foreach { a =>

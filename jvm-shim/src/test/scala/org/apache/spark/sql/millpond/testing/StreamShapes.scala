@@ -10,11 +10,11 @@ import org.apache.spark.sql.functions._
 import org.apache.spark.sql.streaming._
 
 /** The stateful operators that only the Scala API has, over rows of `k string, ts
-  * timestamp, v bigint`. Python asks for one by name (`integration/scala_state_cases.py`),
-  * runs it and compares. */
+  * timestamp, v bigint`. Python asks for one by its name (`integration/scala_state_cases.py`),
+  * and runs it. */
 object StreamShapes {
   final case class Event(k: Option[String], ts: Timestamp, v: Long)
-  /** The grouping key: a struct, with a null in it. */
+  /** The grouping key: a struct that may have a null. */
   final case class Key(k: Option[String], odd: Boolean)
   final case class Out(k: Option[String], odd: Boolean, what: String, state: String)
   final case class Emitted(k: Option[String], at: Timestamp, n: Long)
@@ -24,8 +24,8 @@ object StreamShapes {
   final case class Count(n: Option[Long])
   final case class NamedCount(n: Option[Long], name: Option[String])
 
-  /** A session of the same context that was started without any extension. Its constructor is
-    * private in Scala only. */
+  /** Returns a session of the same context, without extensions. Its constructor is private only
+    * in Scala. */
   def sessionWithoutExtensions(session: classic.SparkSession): classic.SparkSession = {
     val arguments =
       Seq(session.sparkContext, None, None, new SparkSessionExtensions, Map.empty, Map.empty)
@@ -88,7 +88,7 @@ object StreamShapes {
   }
 }
 
-/** What `mapGroupsWithState` and `flatMapGroupsWithState` are given. */
+/** The functions for `mapGroupsWithState` and `flatMapGroupsWithState`. */
 private object Groups {
   import StreamShapes._
 
@@ -114,7 +114,7 @@ private object Groups {
       Iterator(out)
     }
 
-  /** A batch takes longer than a millisecond and the test does not take an hour. */
+  /** A timeout of a millisecond fires in the next batch. A timeout of an hour never fires. */
   def byProcessingTime(key: Key, rows: Iterator[Event], state: GroupState[Seen]): Iterator[Out] =
     if (state.hasTimedOut) { state.remove(); Iterator(Out(key.k, key.odd, "timed out", "")) }
     else {
@@ -123,8 +123,8 @@ private object Groups {
       Iterator(out)
     }
 
-  /** State without nested types: state format 1 cannot tell a null struct from an absent state
-    * that has a timeout. */
+  /** Keeps state without nested types. State format 1 cannot tell a null struct from an absent
+    * state with a timeout. */
   def countedUntil(byEventTime: Boolean)(
       key: Key, rows: Iterator[Event], state: GroupState[Count]): Iterator[Out] = {
     val last = state.getOption.toString
@@ -146,8 +146,8 @@ private object Groups {
   def shown(seen: Seen): String = s"${seen.n} ${seen.inner} ${seen.amounts.toSeq.sortBy(_._1)}"
 }
 
-/** Every kind of state, with a value of nested types; by processing time also with TTL: an hour
-  * (never over, here) and a millisecond (over in the next batch, which is later than that). */
+/** Every kind of state, with a value of nested types. By processing time it also has TTL. A TTL of
+  * an hour never ends in a test. A TTL of a millisecond ends before the next batch. */
 private class Everything(time: TimeMode)
     extends StatefulProcessor[StreamShapes.Key, StreamShapes.Event, StreamShapes.Out] {
   import StreamShapes._
@@ -286,7 +286,7 @@ private class Evolving
   }
 }
 
-/** [[Evolving]] with a field more in its value. */
+/** [[Evolving]] with one more field in its value. */
 private class Evolved
     extends StatefulProcessor[StreamShapes.Key, StreamShapes.Event, StreamShapes.Out] {
   import StreamShapes._
