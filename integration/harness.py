@@ -16,10 +16,12 @@ import subprocess
 import sys
 import tempfile
 import uuid
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import IO, Any, cast
+
+import pytest
 
 from integration.jvm import MILLPOND, ROCKSDB, compile_harness, java_command, millpond_jar
 
@@ -588,3 +590,11 @@ def providers_to_test() -> list[str]:
     """
     chosen = os.environ.get("MILLPOND_TEST_PROVIDERS", "rocksdb,millpond")
     return [{"rocksdb": ROCKSDB, "millpond": MILLPOND}[name] for name in chosen.split(",")]
+
+
+@pytest.fixture(scope="module")
+def module_harness(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Harness]:
+    """Start a JVM for one module. Such a module has the line `harness = module_harness`."""
+    started = Harness(tmp_path_factory.mktemp("harness"))
+    yield started
+    started.stop()

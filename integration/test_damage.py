@@ -33,6 +33,7 @@ from integration.harness import (
     ProviderError,
     Row,
     Schema,
+    module_harness,
     providers_to_test,
     short_conf,
 )
@@ -48,13 +49,7 @@ pytestmark = pytest.mark.skipif(
 
 Harm = Callable[[Path], None]
 
-
-@pytest.fixture(scope="module")
-def harness(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Harness]:
-    """One JVM for the whole module."""
-    started = Harness(tmp_path_factory.mktemp("harness"))
-    yield started
-    started.stop()
+harness = module_harness
 
 
 @dataclass

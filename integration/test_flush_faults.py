@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
@@ -13,6 +12,7 @@ from integration.harness import (
     ProviderError,
     Schema,
     Store,
+    module_harness,
     providers_to_test,
     short_conf,
 )
@@ -26,13 +26,7 @@ pytestmark = [
 
 VALUE_BYTES = 64 * 1024  # 20 values are more than a flush gathers while seams are armed
 
-
-@pytest.fixture(scope="module")
-def harness(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Harness]:
-    """One JVM for the whole module."""
-    started = Harness(tmp_path_factory.mktemp("harness"))
-    yield started
-    started.stop()
+harness = module_harness
 
 
 @pytest.fixture

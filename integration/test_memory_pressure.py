@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import random
-from collections.abc import Iterator
 from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Any
@@ -17,6 +16,7 @@ from integration.harness import (
     Row,
     Schema,
     Store,
+    module_harness,
     providers_to_test,
     short_conf,
 )
@@ -40,13 +40,7 @@ KINDS = {
     "range": Schema(key="n bigint, k string", spec={"type": "range", "ordinals": [0]}),
 }
 
-
-@pytest.fixture(scope="module")
-def harness(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Harness]:
-    """One JVM for the whole module."""
-    started = Harness(tmp_path_factory.mktemp("harness"))
-    yield started
-    started.stop()
+harness = module_harness
 
 
 @dataclass

@@ -19,6 +19,7 @@ from integration.harness import (
     ProviderError,
     Schema,
     Store,
+    module_harness,
     providers_to_test,
     short_conf,
 )
@@ -35,13 +36,8 @@ pytestmark = [
 CALL_TIMEOUT_S = 1
 SNAPSHOTS = 3
 
-
-@pytest.fixture(scope="module")
-def harness(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Harness]:
-    """Start a JVM whose agent has little time for a call. The JVM's first store sets that time."""
-    started = Harness(tmp_path_factory.mktemp("harness"))
-    yield started
-    started.stop()
+# The first store of a JVM sets the time of a call to the agent. Here that is short.
+harness = module_harness
 
 
 @pytest.fixture(scope="module")

@@ -6,7 +6,6 @@ damaged.
 
 from __future__ import annotations
 
-from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
@@ -17,6 +16,7 @@ from integration.harness import (
     ProviderError,
     Schema,
     Store,
+    module_harness,
     providers_to_test,
     short_conf,
 )
@@ -28,13 +28,7 @@ pytestmark = [
     pytest.mark.skipif(MILLPOND not in providers_to_test(), reason="about Millpond's own locks"),
 ]
 
-
-@pytest.fixture(scope="module")
-def harness(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Harness]:
-    """One JVM for the whole module."""
-    started = Harness(tmp_path_factory.mktemp("harness"))
-    yield started
-    started.stop()
+harness = module_harness
 
 
 @pytest.fixture
