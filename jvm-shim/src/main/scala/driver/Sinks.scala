@@ -54,7 +54,7 @@ private[millpond] object Sinks extends Logging {
     try { byRun.put(run, of(query).put("run_id", run.toString)); () }
     catch {
       case NonFatal(e) =>
-        logWarning(s"it cannot be told where the query $run writes to: ${e.getMessage}")
+        logWarning(s"Millpond does not know the sink of query $run: ${e.getMessage}")
     }
 
   /** Called once for a run, when its state is known to be Millpond's. */

@@ -40,7 +40,7 @@ private[engine] final class WarmUp(monitor: AnyRef, label: String, status: Store
           // damaged file reports it
           case NonFatal(e) =>
             monitor.synchronized(if (status.generation == generation) end())
-            logWarning(s"store $label stays on disk: ${e.getMessage}")
+            logWarning(s"store $label: its warm-up ended early: ${e.getMessage}")
         }
     )(pool.execute(_))
   }

@@ -393,7 +393,9 @@ abstract class StoreProvider extends CompatibleProvider {
       }
     catch {
       case NonFatal(e) => if (!engine.status.isClosed) logWarning(
-          s"store ${context.label}: no snapshot was taken, it is tried again: ${e.getMessage}", e)
+          s"store ${context.label}: no snapshot was taken, maintenance tries again: " +
+            e.getMessage,
+          e)
     }
 
   override def doCleanupMaintenance(): Unit =
