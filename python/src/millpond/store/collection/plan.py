@@ -69,8 +69,7 @@ def plan_expiry(
     The base must itself be older than the grace period: a restore that was planned before the base
     was published still needs older files. Below the anchor, attempts that lost go too (in Spark
     checkpoint format 2: ids beside the lineage). Nothing younger than the grace period goes:
-        another
-    run may have written it since the anchor was proven.
+    another run may have written it since the anchor was proven.
 
     Args:
         files: its listing must be fresh; headers and manifests are read through it.
