@@ -1,7 +1,7 @@
 # Everything lives in .venv and build/ of this folder; the paths below are relative, so the folder's own name may hold spaces.
 .DEFAULT_GOAL := help
 .PHONY: help build test test-all deep shapes previous wheel demo lint format-scala bench bench-s3 soak
-.PHONY: chains simulate simulate-mutants docs clean
+.PHONY: chains simulate simulate-mutants peer-kafka docs clean
 SHELL := /bin/bash
 .SHELLFLAGS := -eu -o pipefail -c
 
@@ -110,7 +110,7 @@ lint: build ## ruff, mypy --strict, which room imports which; scalac's warnings 
 	@# All four speak before any of them fails the target.
 	@failed=0; for tool in "ruff check ." "ruff format --check ." mypy lint-imports; do echo "$$tool"; .venv/bin/$$tool || failed=1; done; exit $$failed
 
-# The only thing here that Maven Central is needed for; tests/unit/test_scala_texts.py needs nothing.
+# This and peer-kafka are all that Maven Central is needed for; tests/unit/test_scala_texts.py needs nothing.
 format-scala: ## scalafmt over jvm-shim; needs mvn, and Maven Central the first time
 	@mkdir -p build/scalafmt
 	@command -v mvn >/dev/null || { echo "millpond: make format-scala needs mvn, which fetches scalafmt; on Debian: apt-get install maven" >&2; exit 1; }
@@ -131,6 +131,10 @@ soak: build ## kill and pause processes of a cluster at random for MINUTES, comp
 
 chains: build ## play CHAINS random chains of commands over real queries, from FIRST on
 	MILLPOND_CHAINS=$(CHAINS) MILLPOND_FIRST=$(FIRST) $(PY) -m pytest integration/test_chains.py $(TEST_ARGS)
+
+peer-kafka: build ## run queries against a Kafka broker; needs mvn, and Maven Central the first time
+	@$(PY) -m integration.peers.kafka
+	$(PY) -m pytest integration/peers -m peer $(TEST_ARGS)
 
 simulate: build ## run SEEDS seeds of the simulation, from FIRST on (SIMULATE_ARGS=--trace for all that happens)
 	$(PY) -m integration.simulation --first $(FIRST) --seeds $(SEEDS) $(SIMULATE_ARGS)

@@ -33,8 +33,9 @@ def pytest_report_header() -> str:
 @pytest.hookimpl(tryfirst=True)
 def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item]) -> None:
     """Leave out the tests that download a server, unless the marks name them."""
-    if "radosgw" not in str(config.option.markexpr):
-        items[:] = [item for item in items if item.get_closest_marker("radosgw") is None]
+    for mark in ("radosgw", "peer"):
+        if mark not in str(config.option.markexpr):
+            items[:] = [item for item in items if item.get_closest_marker(mark) is None]
 
 
 def pytest_terminal_summary(terminalreporter: pytest.TerminalReporter) -> None:
@@ -47,7 +48,15 @@ def pytest_terminal_summary(terminalreporter: pytest.TerminalReporter) -> None:
 
 
 @pytest.fixture(scope="session")
-def spark(tmp_path_factory: pytest.TempPathFactory) -> Iterator[SparkSession]:
+def connectors() -> list[Path]:
+    """Return more jars for the session. A folder below may override this fixture."""
+    return []
+
+
+@pytest.fixture(scope="session")
+def spark(
+    tmp_path_factory: pytest.TempPathFactory, connectors: list[Path]
+) -> Iterator[SparkSession]:
     """One session for a test run: 2 cores, 2 state partitions, maintenance every 200 ms."""
     local = tmp_path_factory.mktemp("spark-local")
     os.environ["PYSPARK_PYTHON"] = os.environ["PYSPARK_DRIVER_PYTHON"] = sys.executable
@@ -64,7 +73,10 @@ def spark(tmp_path_factory: pytest.TempPathFactory) -> Iterator[SparkSession]:
         .config("spark.sql.streaming.metricsEnabled", "false")
         .config("spark.driver.memory", "1500m")
         .config("spark.driver.extraJavaOptions", LIGHT)
-        .config("spark.driver.extraClassPath", str(compile_harness()))
+        .config(
+            "spark.driver.extraClassPath",
+            os.pathsep.join(map(str, [compile_harness(), *connectors])),
+        )
         # Spark's default manager runs a process, `readlink`, for each file that it renames. A batch
         # renames some ten files.
         .config("spark.sql.streaming.checkpointFileManagerClass", _FILE_MANAGER)

@@ -283,6 +283,7 @@ def test_every_test_is_deep_or_quick_and_ci_runs_both() -> None:
         left_out.append(int(count))
     quick, deep = selected
     assert not quick & deep
+    assert not [name for name in quick | deep if "integration/peers" in name], "make peer-kafka"
     assert left_out == [len(deep), len(quick)]
     assert "for part in previous deep;" in (REPO / "Makefile").read_text()
     ci = (REPO / ".ci/run").read_text()
@@ -306,6 +307,7 @@ def test_make_help_lists_what_the_readme_promises() -> None:
         "demo",
         "format-scala",
         "lint",
+        "peer-kafka",
         "bench",
         "bench-s3",
         "chains",

@@ -1,0 +1,38 @@
+"""Where the broker's and the connector's jars are. `pom.xml` has the versions."""
+
+from __future__ import annotations
+
+import re
+from pathlib import Path
+
+from integration.jvm import REPO, SPARK_JARS
+from integration.peers import maven
+
+_POM = Path(__file__).with_name("pom.xml")
+_ROOT = REPO / "build" / "peers" / "kafka"
+BROKER = _ROOT / "broker"
+_CONNECTOR = _ROOT / "connector"
+
+
+def fetch() -> None:
+    """Fetch both sets, unless they are there.
+
+    Raises: FetchError: no mvn, or Maven Central is out of reach.
+    """
+    for target in (BROKER, _CONNECTOR):
+        maven.fetch(_POM, target.name, target)
+
+
+def fetched() -> bool:
+    """Return whether both sets are there."""
+    return all(maven.is_fetched(_POM, target.name, target) for target in (BROKER, _CONNECTOR))
+
+
+def connector() -> list[Path]:
+    """Return the connector's jars, without those that Spark brings itself."""
+    own = {_artifact(jar) for jar in SPARK_JARS.glob("*.jar")}
+    return sorted(jar for jar in _CONNECTOR.glob("*.jar") if _artifact(jar) not in own)
+
+
+def _artifact(jar: Path) -> str:
+    return re.sub(r"-\d[\w.-]*\.jar$", "", jar.name)
