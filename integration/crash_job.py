@@ -20,7 +20,8 @@ import millpond
 from integration.jvm import LIGHT, MILLPOND
 
 
-def _session(work: Path, checkpoint_format: str, provider_class: str) -> SparkSession:
+def session(work: Path, checkpoint_format: str, provider_class: str) -> SparkSession:
+    """The session of a job that is killed. MILLPOND_CRASH_JOB has more of its settings."""
     builder = (
         SparkSession.builder.master("local[2]")
         .config("spark.ui.enabled", "false")
@@ -62,7 +63,7 @@ def _sink(work: Path, query: str) -> Any:
 def main(argv: list[str]) -> int:
     """Run both queries to the end of their input."""
     work, checkpoint_format, provider_class = Path(argv[0]), argv[1], argv[2]
-    spark = _session(work, checkpoint_format, provider_class)
+    spark = session(work, checkpoint_format, provider_class)
     gateway = spark.sparkContext._gateway
     assert gateway is not None
     spark.sparkContext.setLogLevel("ERROR")

@@ -42,10 +42,15 @@ def _rows(rng: random.Random, batch: int) -> list[dict[str, Any]]:
 
 
 class Job:
-    """One run of `crash_job.py`. A thread reads its output."""
+    """One run of `crash_job.py`, or of `module`. A thread reads its output."""
 
     def __init__(
-        self, work: Path, checkpoint_format: int, provider_class: str, conf: Mapping[str, str]
+        self,
+        work: Path,
+        checkpoint_format: int,
+        provider_class: str,
+        conf: Mapping[str, str],
+        module: str = "integration.crash_job",
     ) -> None:
         path = os.pathsep.join(
             [str(REPO), *([os.environ["PYTHONPATH"]] if "PYTHONPATH" in os.environ else [])]
@@ -58,7 +63,7 @@ class Job:
                 [
                     sys.executable,
                     "-m",
-                    "integration.crash_job",
+                    module,
                     str(work),
                     str(checkpoint_format),
                     provider_class,
