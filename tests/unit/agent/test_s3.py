@@ -180,10 +180,10 @@ _EXECUTOR = """
 import json, sys
 from pathlib import Path
 from millpond.agent.service import AgentService
-from millpond.storage import s3
+from millpond.storage import s3_downloads
 from tests.agent_driver import Driver, Provider
 
-s3._CHUNK_BYTES = 1
+s3_downloads._CHUNK_BYTES = 1
 checkpoint, local, version, id, more = sys.argv[1:]
 store = Provider(AgentService(local_root=local), Path(checkpoint), Path(local, "killed"), **json.loads(more))
 store.open(int(version), id)

@@ -371,7 +371,7 @@ def test_what_the_server_does_not_copy(server: S3Server, s3: S3Storage, bucket: 
     s3.put_bytes("a", b"data")
     other = server.storage(bucket, "", endpoint="http://elsewhere.invalid")
     assert other.copy_from(s3, "a", "b") is None and s3.copy_from(MemoryStorage(), "a", "b") is None
-    s3._call("PutObject", "of another tool", Key=s3._key("c"), Body=b"data")
+    s3._client.call("PutObject", "of another tool", Key=s3._key("c"), Body=b"data")
     assert s3.copy_from(s3, "c", "b") is None
 
 
