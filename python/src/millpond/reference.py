@@ -43,8 +43,8 @@ carry no sum.
 _ERRORS_HEAD = """\
 # Errors
 
-Generated from `python/src/millpond/errors.py`; do not edit. `millpond errors` prints the same
-table.
+Generated from `python/src/millpond/errors/table.py`; do not edit. `millpond errors` prints the
+same table.
 
 Every error is a `MillpondError` with `kind` and `hint`. The class says what the caller does about
 it, the kind says what happened. A kind is never renamed. In the JVM the same error is a

@@ -1,25 +1,13 @@
-"""Errors. A class says what the caller does, a kind says what happened, a hint says what to run.
-
-    MillpondError
-    ├── NotFoundError (LookupError)     the thing asked for is not there
-    ├── InvalidInputError (ValueError)  the caller or its configuration is wrong: correct it
-    ├── ConflictError                   somebody else was first: reload, then retry or stop
-    ├── UnavailableError                disk, storage or a lock refuses: mend it or wait, retry
-    ├── FormatError                     stored bytes are damaged: take an older snapshot, or a copy
-    ├── AgentError                      the agent did not start, answer or survive
-    ├── UnsupportedError                this build cannot do that: upgrade or choose another way
-    └── InternalError                   a bug of Millpond: report it
+"""Every kind of error: its class, what it means, what helps. The only declaration.
 
 A kind keeps its name: user code, alerts and the shim (which raises `MILLPOND_<KIND>`) match on it.
-A kind goes only when nothing raises it any more; `REMOVED` lists those. The table `ERRORS` below is
-the only declaration. `millpond/reference.py` writes it for the jar and the docs.
+A kind goes only when nothing raises it any more; `REMOVED` lists those. `millpond/reference.py`
+writes the table for the jar and the docs.
 """
 
 from __future__ import annotations
 
-from dataclasses import dataclass
 from enum import Enum
-from typing import ClassVar
 
 
 class ErrorKind(str, Enum):
@@ -99,437 +87,354 @@ class ErrorKind(str, Enum):
         return self.value
 
 
-class MillpondError(Exception):
-    """Root of every error that Millpond raises on purpose.
-
-    Args:
-        message: what happened, with the names of the file, store or option. It never holds keys,
-            values or tokens.
-        kind: stable code; None: the default kind of the class.
-        hint: what to run or change; empty: the default hint of the kind.
-    """
-
-    default_kind: ClassVar[ErrorKind] = ErrorKind.INTERNAL
-
-    def __init__(self, message: str, *, kind: ErrorKind | None = None, hint: str = "") -> None:
-        # The classes must be picklable: `args` holds the message alone, and `__dict__` carries kind
-        # and hint.
-        super().__init__(message)
-        self.kind: ErrorKind = kind if kind is not None else type(self).default_kind
-        self.hint: str = hint or ERRORS[self.kind].hint
-
-    @property
-    def message(self) -> str:
-        """The message without kind and hint."""
-        return str(self)
-
-
-class NotFoundError(MillpondError, LookupError):
-    """What was asked for is not there."""
-
-    default_kind = ErrorKind.OBJECT_NOT_FOUND
-
-
-class InvalidInputError(MillpondError, ValueError):
-    """The caller, its configuration or its Spark checkpoint is wrong.
-
-    Correct it; a retry changes nothing.
-    """
-
-    default_kind = ErrorKind.INVALID_ARGUMENT
-
-
-class ConflictError(MillpondError):
-    """Somebody else was first. Reload, then retry or stop."""
-
-    default_kind = ErrorKind.OBJECT_EXISTS
-
-
-class UnavailableError(MillpondError):
-    """Disk, storage, memory or a lock refuses. Mend it or wait, then retry."""
-
-    default_kind = ErrorKind.STORAGE_UNAVAILABLE
-
-
-class FormatError(MillpondError):
-    """Stored bytes are damaged. Fall back to an older snapshot, or restore a copy."""
-
-    default_kind = ErrorKind.FORMAT_DAMAGED
-
-
-class AgentError(MillpondError):
-    """The agent did not start, answer or survive."""
-
-    default_kind = ErrorKind.AGENT_LOST
-
-
-class UnsupportedError(MillpondError):
-    """This build cannot do that. Upgrade, or choose another way."""
-
-    default_kind = ErrorKind.UNSUPPORTED
-
-
-class InternalError(MillpondError):
-    """A bug of Millpond. Report it."""
-
-    default_kind = ErrorKind.INTERNAL
-
-
-@dataclass(frozen=True, slots=True)
-class ErrorInfo:
-    """One row of the table of errors."""
-
-    error_class: type[MillpondError]  # what the caller does
-    meaning: str  # what happened, one line
-    hint: str  # what to run or change, if the raiser knows nothing better
-
-
 _VERIFY = "Run `millpond checkpoint verify <checkpoint>` for the list of all damaged files."
 
-ERRORS: dict[ErrorKind, ErrorInfo] = {
-    ErrorKind.INVALID_OPTION: ErrorInfo(
-        InvalidInputError,
+# The name of the class, what happened in one line, and what to run or change if the raiser knows
+# nothing better.
+TABLE: dict[ErrorKind, tuple[str, str, str]] = {
+    ErrorKind.INVALID_OPTION: (
+        "InvalidInputError",
         "An option has a value of the wrong type or out of its bounds.",
         "Run `millpond options` for every option with its type, default and bounds.",
     ),
-    ErrorKind.UNKNOWN_OPTION: ErrorInfo(
-        InvalidInputError,
+    ErrorKind.UNKNOWN_OPTION: (
+        "InvalidInputError",
         "A setting below spark.sql.streaming.stateStore.millpond. is no option of this version.",
         "Run `millpond options` for the list of options.",
     ),
-    ErrorKind.INVALID_ARGUMENT: ErrorInfo(
-        InvalidInputError,
+    ErrorKind.INVALID_ARGUMENT: (
+        "InvalidInputError",
         "A command or an API function was called with an argument that makes no sense.",
         "Run the command with `--help`.",
     ),
-    ErrorKind.ROW_TOO_LARGE: ErrorInfo(
-        InvalidInputError,
+    ErrorKind.ROW_TOO_LARGE: (
+        "InvalidInputError",
         "A query wrote a row whose key and value, or a key whose values together, are larger than"
         " 512 MiB. Nothing of it was kept.",
         "Keep less under one key: let values expire, aggregate them, or spread them over more keys"
         " (a map instead of a list).",
     ),
-    ErrorKind.MAX_PARALLELISM_INVALID: ErrorInfo(
-        InvalidInputError,
+    ErrorKind.MAX_PARALLELISM_INVALID: (
+        "InvalidInputError",
         "maxParallelism is not a multiple of the number of state partitions, or not in 1..65536.",
         "Leave maxParallelism unset, or set it to a multiple of spark.sql.shuffle.partitions up to"
         " 65536.",
     ),
-    ErrorKind.MAX_PARALLELISM_MISMATCH: ErrorInfo(
-        InvalidInputError,
+    ErrorKind.MAX_PARALLELISM_MISMATCH: (
+        "InvalidInputError",
         "maxParallelism differs from the one that this Spark checkpoint began with, or was rescaled"
         " to.",
         "Unset maxParallelism: a Spark checkpoint keeps its own (`millpond checkpoint show` prints"
         " it); `millpond rescale --max-parallelism` changes it.",
     ),
-    ErrorKind.PARTITIONS_CHANGED: ErrorInfo(
-        InvalidInputError,
+    ErrorKind.PARTITIONS_CHANGED: (
+        "InvalidInputError",
         "Somebody edited spark.sql.shuffle.partitions in the offset log by hand: the query would"
         " look for state in the wrong partition.",
         "Put the old number back into the newest file of <checkpoint>/offsets (and delete its .crc"
         " file).",
     ),
-    ErrorKind.PARTITIONS_UNKNOWN: ErrorInfo(
-        InvalidInputError,
+    ErrorKind.PARTITIONS_UNKNOWN: (
+        "InvalidInputError",
         "The number of state partitions is neither in the offset log nor in the session.",
         "Set spark.sql.shuffle.partitions, and check that <checkpoint>/offsets is readable from the"
         " executors.",
     ),
-    ErrorKind.PARTITIONS_INVALID: ErrorInfo(
-        InvalidInputError,
+    ErrorKind.PARTITIONS_INVALID: (
+        "InvalidInputError",
         "State cannot be rescaled to this number of partitions.",
         "Choose another number of partitions; `millpond checkpoint show` prints the present one.",
     ),
-    ErrorKind.CHECKPOINT_FORMAT_CHANGED: ErrorInfo(
-        InvalidInputError,
+    ErrorKind.CHECKPOINT_FORMAT_CHANGED: (
+        "InvalidInputError",
         "The session asks for another Spark checkpoint format than the one that the query began in."
         " Spark 4.3 keeps the query's format; Spark 4.2 takes the session's.",
         "Set spark.sql.streaming.stateStore.checkpointFormatVersion to the format that `millpond"
         " checkpoint show` prints.",
     ),
-    ErrorKind.EXTENSION_MISSING: ErrorInfo(
-        InvalidInputError,
+    ErrorKind.EXTENSION_MISSING: (
+        "InvalidInputError",
         "spark.sql.extensions does not name Millpond's extension, which this query needs.",
         "Call millpond.configure(builder), or set the lines that `millpond conf` prints.",
     ),
-    ErrorKind.SHIM_MISSING: ErrorInfo(
-        UnsupportedError,
+    ErrorKind.SHIM_MISSING: (
+        "UnsupportedError",
         "The Millpond jar is not in the package or not on Spark's class path.",
         "Install the millpond wheel built for your Spark, then call millpond.configure(builder) or"
         " use `millpond conf`.",
     ),
-    ErrorKind.SHIM_VERSION_MISMATCH: ErrorInfo(
-        UnsupportedError,
+    ErrorKind.SHIM_VERSION_MISMATCH: (
+        "UnsupportedError",
         "The Millpond jar was built for another Spark or Scala than the one that runs.",
         "Install the millpond wheel built for your Spark's minor version.",
     ),
-    ErrorKind.NOT_A_CHECKPOINT: ErrorInfo(
-        InvalidInputError,
+    ErrorKind.NOT_A_CHECKPOINT: (
+        "InvalidInputError",
         "The directory is not the Spark checkpoint of a streaming query.",
         "Give the query's checkpointLocation: a directory with `metadata`, `offsets`, `commits`,"
         " `state`.",
     ),
-    ErrorKind.FOREIGN_CHECKPOINT: ErrorInfo(
-        UnsupportedError,
+    ErrorKind.FOREIGN_CHECKPOINT: (
+        "UnsupportedError",
         "The state was written by another provider (Spark's own), not by Millpond.",
         "Take the state over with `millpond adopt`, or keep the provider with which the query"
         " began.",
     ),
-    ErrorKind.FORMAT_TOO_NEW: ErrorInfo(
-        UnsupportedError,
+    ErrorKind.FORMAT_TOO_NEW: (
+        "UnsupportedError",
         "A stored file needs a newer Millpond than this one.",
         "Upgrade millpond on the driver and on every executor.",
     ),
-    ErrorKind.FORMAT_DAMAGED: ErrorInfo(
-        FormatError,
+    ErrorKind.FORMAT_DAMAGED: (
+        "FormatError",
         "The file millpond/format.json, or a log of Spark's own, is damaged.",
         "Restore the file from a copy. " + _VERIFY,
     ),
-    ErrorKind.CHANGELOG_MISSING: ErrorInfo(
-        NotFoundError,
+    ErrorKind.CHANGELOG_MISSING: (
+        "NotFoundError",
         "A changelog needed to restore a version is not there.",
         "Restore the file from a copy, or restart from an older batch. " + _VERIFY,
     ),
-    ErrorKind.CHANGELOG_DAMAGED: ErrorInfo(
-        FormatError,
+    ErrorKind.CHANGELOG_DAMAGED: (
+        "FormatError",
         "A changelog is truncated, or its check sums do not match.",
         "Restore the file from a copy. " + _VERIFY,
     ),
-    ErrorKind.CHANGELOG_REPLACED: ErrorInfo(
-        ConflictError,
+    ErrorKind.CHANGELOG_REPLACED: (
+        "ConflictError",
         "Another attempt of the version replaced its changelog (Spark checkpoint format 1).",
         "Nothing to do: the store loads the durable state at its next batch. Spark checkpoint"
         " format 2 keeps attempts apart.",
     ),
-    ErrorKind.MANIFEST_DAMAGED: ErrorInfo(
-        FormatError,
+    ErrorKind.MANIFEST_DAMAGED: (
+        "FormatError",
         "A manifest is truncated, or its check sum does not match.",
         "Restore the file from a copy. Millpond uses an older manifest if the changelogs above it"
         " still exist. " + _VERIFY,
     ),
-    ErrorKind.SST_MISSING: ErrorInfo(
-        NotFoundError,
+    ErrorKind.SST_MISSING: (
+        "NotFoundError",
         "An SST that a manifest names is not there.",
         "Restore the file from a copy. " + _VERIFY,
     ),
-    ErrorKind.SST_DAMAGED: ErrorInfo(
-        FormatError,
+    ErrorKind.SST_DAMAGED: (
+        "FormatError",
         "An SST differs in size or check sum from what its manifest says.",
         "Restore the file from a copy. " + _VERIFY,
     ),
-    ErrorKind.UNSAFE_PATH: ErrorInfo(
-        FormatError,
+    ErrorKind.UNSAFE_PATH: (
+        "FormatError",
         "A stored file names a path outside its store, or the index of a savepoint names a file"
         " that is no part of a savepoint.",
         "Do not use this Spark checkpoint or savepoint: somebody tampered with it, or it is"
         " damaged. " + _VERIFY,
     ),
-    ErrorKind.VERSION_NOT_FOUND: ErrorInfo(
-        NotFoundError,
+    ErrorKind.VERSION_NOT_FOUND: (
+        "NotFoundError",
         "The version of the state that Spark asks for was never written here.",
         "Run `millpond checkpoint show <checkpoint>` for the versions that exist.",
     ),
-    ErrorKind.VERSION_EXPIRED: ErrorInfo(
-        NotFoundError,
+    ErrorKind.VERSION_EXPIRED: (
+        "NotFoundError",
         "The version is older than those that spark.sql.streaming.minBatchesToRetain keeps.",
         "Read a newer batch. To keep more in future, raise spark.sql.streaming.minBatchesToRetain.",
     ),
-    ErrorKind.KEY_GROUP_MISMATCH: ErrorInfo(
-        InternalError,
+    ErrorKind.KEY_GROUP_MISMATCH: (
+        "InternalError",
         "A row lies in a key group that its partition does not own.",
         "Report it with the query's plan. " + _VERIFY,
     ),
-    ErrorKind.NOT_A_SAVEPOINT: ErrorInfo(
-        InvalidInputError,
+    ErrorKind.NOT_A_SAVEPOINT: (
+        "InvalidInputError",
         "The directory is not a savepoint, or is an unfinished one.",
         "Run `millpond savepoint list <directory>` for the savepoints in a directory.",
     ),
-    ErrorKind.SAVEPOINT_DAMAGED: ErrorInfo(
-        FormatError,
+    ErrorKind.SAVEPOINT_DAMAGED: (
+        "FormatError",
         "A file of a savepoint is missing, or differs from the savepoint's index.",
         "Run `millpond savepoint verify <savepoint>` for the list of all damaged files, and use"
         " another copy.",
     ),
-    ErrorKind.BATCH_NOT_COMMITTED: ErrorInfo(
-        NotFoundError,
+    ErrorKind.BATCH_NOT_COMMITTED: (
+        "NotFoundError",
         "The batch to save or to start from is not committed, or no batch is.",
         "Run `millpond checkpoint show <checkpoint>` for the committed batches.",
     ),
-    ErrorKind.OPERATOR_UNKNOWN: ErrorInfo(
-        InvalidInputError,
+    ErrorKind.OPERATOR_UNKNOWN: (
+        "InvalidInputError",
         "An operator to map or drop is not in the savepoint, or two operators would get one"
         " number.",
         "Run `millpond savepoint show <savepoint>` for its operators and their numbers.",
     ),
-    ErrorKind.TARGET_NOT_EMPTY: ErrorInfo(
-        InvalidInputError,
+    ErrorKind.TARGET_NOT_EMPTY: (
+        "InvalidInputError",
         "The place to write to is not empty.",
         "Name a directory that does not exist or is empty: Millpond overwrites nothing.",
     ),
-    ErrorKind.STORE_UNSCALABLE: ErrorInfo(
-        UnsupportedError,
+    ErrorKind.STORE_UNSCALABLE: (
+        "UnsupportedError",
         "A store holds rows that Spark did not place by the key that Millpond assumes: a rescale"
         " would tear it apart.",
         "Keep the number of partitions; to change it, start the query anew with another Spark"
         " checkpoint.",
     ),
-    ErrorKind.RESCALE_UNFINISHED: ErrorInfo(
-        ConflictError,
+    ErrorKind.RESCALE_UNFINISHED: (
+        "ConflictError",
         "A rescale was interrupted, and left the Spark checkpoint half way.",
         "Run the same `millpond rescale` again to finish it, or `millpond rescale <checkpoint>"
         " --undo` to take it back.",
     ),
-    ErrorKind.QUERY_RUNNING: ErrorInfo(
-        ConflictError,
+    ErrorKind.QUERY_RUNNING: (
+        "ConflictError",
         "The streaming query is running: it would not notice a change of its Spark checkpoint.",
         "Stop the query first.",
     ),
-    ErrorKind.FILE_SINK_UNKNOWN: ErrorInfo(
-        InvalidInputError,
+    ErrorKind.FILE_SINK_UNKNOWN: (
+        "InvalidInputError",
         "The query wrote to a file sink, and nothing says where the new one writes to.",
         "Name the directory that the new query writes to by `--file-sink DIR` (in Python"
         " `file_sink=`). If it writes to no file sink, say `--file-sink none`.",
     ),
-    ErrorKind.FILE_SINK_INVALID: ErrorInfo(
-        InvalidInputError,
+    ErrorKind.FILE_SINK_INVALID: (
+        "InvalidInputError",
         "The directory that was named as a query's file sink is no file sink.",
         "Name the directory that the query's `start()` names; for a new query, name one that does"
         " not exist or is empty.",
     ),
-    ErrorKind.FILE_SINK_MISMATCH: ErrorInfo(
-        InvalidInputError,
+    ErrorKind.FILE_SINK_MISMATCH: (
+        "InvalidInputError",
         "The log of a file sink belongs to another query, or does not fit the next batch of the"
         " query.",
         "See docs/guides/sinks.md for what a rescale, a fork and a restore mean for a file sink.",
     ),
-    ErrorKind.OBJECT_NOT_FOUND: ErrorInfo(
-        NotFoundError,
+    ErrorKind.OBJECT_NOT_FOUND: (
+        "NotFoundError",
         "A file that should exist on the Spark checkpoint's storage is not there.",
         _VERIFY,
     ),
-    ErrorKind.OBJECT_EXISTS: ErrorInfo(
-        ConflictError,
+    ErrorKind.OBJECT_EXISTS: (
+        "ConflictError",
         "A file that may be written only once already exists.",
         "Nothing to do if the caller reads it and goes on. Otherwise another writer uses the same"
         " Spark checkpoint: stop it.",
     ),
-    ErrorKind.STORAGE_UNSUPPORTED: ErrorInfo(
-        UnsupportedError,
+    ErrorKind.STORAGE_UNSUPPORTED: (
+        "UnsupportedError",
         "The Spark checkpoint is on storage that this version cannot write to.",
         "Put checkpointLocation, or the option storage.uri, on file: (shared by all executors) or"
         " on s3://.",
     ),
-    ErrorKind.STORAGE_DENIED: ErrorInfo(
-        UnavailableError,
+    ErrorKind.STORAGE_DENIED: (
+        "UnavailableError",
         "The Spark checkpoint's storage refuses access.",
         "Give the user that runs the executors read and write access to the Spark checkpoint's"
         " directory.",
     ),
-    ErrorKind.STORAGE_FULL: ErrorInfo(
-        UnavailableError,
+    ErrorKind.STORAGE_FULL: (
+        "UnavailableError",
         "No space is left on the Spark checkpoint's storage.",
         "Free space there and restart the query: all committed state stays readable.",
     ),
-    ErrorKind.STORAGE_UNAVAILABLE: ErrorInfo(
-        UnavailableError,
+    ErrorKind.STORAGE_UNAVAILABLE: (
+        "UnavailableError",
         "The Spark checkpoint's storage failed or does not answer.",
         "Check the mount or the service, then restart the query.",
     ),
-    ErrorKind.STORAGE_BUCKET_MISSING: ErrorInfo(
-        InvalidInputError,
+    ErrorKind.STORAGE_BUCKET_MISSING: (
+        "InvalidInputError",
         "The bucket that a URI names does not exist.",
         "Create the bucket, or correct its name in checkpointLocation or in the option"
         " storage.uri.",
     ),
-    ErrorKind.STORAGE_MISCONFIGURED: ErrorInfo(
-        InvalidInputError,
+    ErrorKind.STORAGE_MISCONFIGURED: (
+        "InvalidInputError",
         "Endpoint, region or another setting of the object storage is wrong.",
         "Correct the options storage.s3.endpoint and storage.s3.region, then run `millpond storage"
         " check <uri>`.",
     ),
-    ErrorKind.STORAGE_MOVED: ErrorInfo(
-        InvalidInputError,
+    ErrorKind.STORAGE_MOVED: (
+        "InvalidInputError",
         "The option storage.uri names another place than the one where this Spark checkpoint keeps"
         " its state.",
         "Unset storage.uri: a Spark checkpoint keeps its place for life"
         " (<checkpoint>/millpond/storage.json names it).",
     ),
-    ErrorKind.STORAGE_PACKAGE_MISSING: ErrorInfo(
-        UnsupportedError,
+    ErrorKind.STORAGE_PACKAGE_MISSING: (
+        "UnsupportedError",
         "The Python package that this storage needs is not installed here.",
         "Run `<interpreter> -m pip install 'millpond[s3]'` on the driver and on every executor.",
     ),
-    ErrorKind.STATE_OWNED: ErrorInfo(
-        InvalidInputError,
+    ErrorKind.STATE_OWNED: (
+        "InvalidInputError",
         "The state at storage.uri belongs to another Spark checkpoint: this one is a copy of it, or"
         " was moved.",
         "If this is a copy: delete it, and make it with `millpond savepoint fork <checkpoint> <new"
         " checkpoint>`, which copies the state too. If it was moved: run `millpond storage"
         " take-over <checkpoint>`.",
     ),
-    ErrorKind.LOCAL_DISK_FULL: ErrorInfo(
-        UnavailableError,
+    ErrorKind.LOCAL_DISK_FULL: (
+        "UnavailableError",
         "No space is left on the executor's local disk.",
         "Free space, or point the option localDir to a larger disk, and restart the query.",
     ),
-    ErrorKind.LOCAL_FILES_LOST: ErrorInfo(
-        UnavailableError,
+    ErrorKind.LOCAL_FILES_LOST: (
+        "UnavailableError",
         "Somebody else deleted files that a store keeps on the executor's local disk.",
         "Nothing to do: the store loads the durable state again. Keep cleaners of temporary files"
         " away from the folder of local state.",
     ),
-    ErrorKind.MEMORY_EXHAUSTED: ErrorInfo(
-        UnavailableError,
+    ErrorKind.MEMORY_EXHAUSTED: (
+        "UnavailableError",
         "The rows that one micro-batch writes do not fit into memory.",
         "Raise the option memory.budget or spark.executor.memory, or make the micro-batches"
         " smaller.",
     ),
-    ErrorKind.STORE_LOCKED: ErrorInfo(
-        UnavailableError,
+    ErrorKind.STORE_LOCKED: (
+        "UnavailableError",
         "Another task of this executor still holds the store.",
         "Usually a killed task lingers, and the retry succeeds. Otherwise raise the option"
         " lock.acquireTimeoutMs.",
     ),
-    ErrorKind.STORE_CLOSED: ErrorInfo(
-        UnavailableError,
+    ErrorKind.STORE_CLOSED: (
+        "UnavailableError",
         "The store was closed while a task used it.",
         "Nothing to do: Spark retries the task on a new store.",
     ),
-    ErrorKind.AGENT_NOT_STARTED: ErrorInfo(
-        AgentError,
+    ErrorKind.AGENT_NOT_STARTED: (
+        "AgentError",
         "The agent process could not be started on the executor.",
         "Check the option agent.python (an interpreter, Python 3.11 or newer, that exists on every"
         " executor).",
     ),
-    ErrorKind.AGENT_LOST: ErrorInfo(
-        AgentError,
+    ErrorKind.AGENT_LOST: (
+        "AgentError",
         "The agent process died, and its successor did not answer either.",
         "Look for the agent's last lines in the executor's stderr.",
     ),
-    ErrorKind.AGENT_TIMEOUT: ErrorInfo(
-        AgentError,
+    ErrorKind.AGENT_TIMEOUT: (
+        "AgentError",
         "The agent did not answer in time.",
         "Look at the executor's host: is it out of memory or of processor time? If it is only slow,"
         " raise the option agent.callTimeoutMs.",
     ),
-    ErrorKind.AGENT_PACKAGE_MISSING: ErrorInfo(
-        AgentError,
+    ErrorKind.AGENT_PACKAGE_MISSING: (
+        "AgentError",
         "The interpreter that runs the agent has no millpond package, or lacks one that it needs.",
         "Run `<interpreter> -m pip install millpond` on every executor, or name another interpreter"
         " with agent.python.",
     ),
-    ErrorKind.AGENT_VERSION_MISMATCH: ErrorInfo(
-        AgentError,
+    ErrorKind.AGENT_VERSION_MISMATCH: (
+        "AgentError",
         "The millpond package on the executor is of another version than the jar.",
         "Install the same millpond version on the driver and on every executor.",
     ),
-    ErrorKind.UNSUPPORTED: ErrorInfo(
-        UnsupportedError,
+    ErrorKind.UNSUPPORTED: (
+        "UnsupportedError",
         "This version cannot do what was asked.",
         "See docs/concepts for what is supported.",
     ),
-    ErrorKind.INTERNAL: ErrorInfo(
-        InternalError,
+    ErrorKind.INTERNAL: (
+        "InternalError",
         "Something happened that should be impossible: a bug of Millpond.",
         "Report it with the traceback from the executor's stderr.",
     ),
@@ -542,8 +447,3 @@ REMOVED = {
     "FENCED": "was never raised",
     "COMMIT_UNKNOWN": "was never raised",
 }
-
-
-def error(kind: ErrorKind, message: str, *, hint: str = "") -> MillpondError:
-    """Return (do not raise) the error of `kind`. The table `ERRORS` decides its class."""
-    return ERRORS[kind].error_class(message, kind=kind, hint=hint)
