@@ -5,7 +5,7 @@ package org.apache.spark.sql.millpond.testing
 
 import java.io.{BufferedReader, InputStreamReader, PrintStream}
 import java.nio.charset.StandardCharsets.UTF_8
-import java.util.{Base64, UUID}
+import java.util.UUID
 import java.util.concurrent.{ExecutionException, FutureTask}
 
 import scala.collection.concurrent.TrieMap
@@ -18,38 +18,9 @@ import com.fasterxml.jackson.databind.node.{ArrayNode, JsonNodeFactory, ObjectNo
 import org.apache.hadoop.conf.Configuration
 
 import org.apache.spark.{SparkConf, SparkContext, SparkThrowable, TaskContext}
-import org.apache.spark.sql.catalyst.InternalRow
-import org.apache.spark.sql.catalyst.expressions.{
-  GenericInternalRow, Literal, Murmur3Hash, Pmod, UnsafeProjection, UnsafeRow
-}
-import org.apache.spark.sql.catalyst.expressions.BoundReference
-import org.apache.spark.sql.execution.streaming.operators.stateful.StatePartitionKeyExtractorFactory
-import org.apache.spark.sql.execution.streaming.operators.stateful.transformwithstate.{
-  StateVariableType, TransformWithStateVariableInfo
-}
+import org.apache.spark.sql.catalyst.expressions.UnsafeRow
 import org.apache.spark.sql.execution.streaming.state._
 import org.apache.spark.sql.internal.SQLConf
-import org.apache.spark.sql.types._
-import org.apache.spark.unsafe.types.UTF8String
-
-/** The rows with the numbers `from`, `from + step` ... below `until`. Tag and number decide the
-  * text of each row. A text has `bytes` bytes. Without a tag the command removes the rows. */
-private final class Numbered(c: JsonNode) {
-  private val from = c.path("from").asLong(0)
-  private val step = c.path("step").asLong(1)
-  private val bytes = c.path("bytes").asInt(0)
-  private val tag = c.path("tag").asText("")
-  val until: Long = c.get("until").asLong
-  val removes: Boolean = tag.isEmpty
-  def has(i: Long): Boolean = i >= from && i < until && (i - from) % step == 0
-  def numbers: Iterator[Long] = Iterator.iterate(from)(_ + step).takeWhile(_ < until)
-  def text(i: Long): String = {
-    val random = new java.util.SplittableRandom(tag.hashCode * 31L + i)
-    val out = new StringBuilder(bytes + 32).append(tag).append(' ').append(i).append(' ')
-    while (out.length < bytes) out.append(java.lang.Long.toHexString(random.nextLong()))
-    out.toString
-  }
-}
 
 /** 
   * Drives any `StateStoreProvider` through Spark's contract, without a query.
@@ -59,6 +30,8 @@ private final class Numbered(c: JsonNode) {
   * JVM serves many examples. The client picks names for providers, stores and iterators. `run`
   * has the commands. */
 object ProviderHarness {
+  import Arguments._
+  import RowCodecs._
   private val json = new ObjectMapper
   private val nodes = JsonNodeFactory.instance
 
@@ -127,107 +100,6 @@ object ProviderHarness {
   private[testing] def storesOf(provider: StateStoreProvider): Seq[ReadStateStore] =
     stores.values.filter(_.owner.provider eq provider).map(_.read).toSeq
   private[testing] def storeOf(name: String): ReadStateStore = stores(name).read
-
-  /** Converts a JSON array of simple typed values to `UnsafeRow` and back. There is one instance
-    * per schema. Projections reuse their row. */
-  final class Codec(val schema: StructType) {
-    private val project = UnsafeProjection.create(schema)
-    def encode(values: JsonNode): UnsafeRow =
-      synchronized(project(toInternal(values, schema).asInstanceOf[InternalRow]).copy())
-    def decode(row: InternalRow): JsonNode =
-      if (row == null) nodes.nullNode else fromInternal(row, schema)
-  }
-
-  private def toInternal(v: JsonNode, t: DataType): Any = if (v == null || v.isNull) null
-  else t match {
-    case s: StructType =>
-      require(v.size == s.length, s"${v.size} values for ${s.length} columns")
-      new GenericInternalRow(s.fields.zipWithIndex.map { case (f, i) =>
-        toInternal(v.get(i), f.dataType)
-      })
-    case StringType => UTF8String.fromString(v.textValue)
-    case LongType | TimestampType => v.longValue
-    case IntegerType | DateType => v.intValue
-    case ShortType => v.intValue.toShort
-    case ByteType => v.intValue.toByte
-    case FloatType => v.floatValue
-    case DoubleType => v.doubleValue
-    case BooleanType => v.booleanValue
-    case BinaryType => Base64.getDecoder.decode(v.textValue)
-    case d: DecimalType => Decimal(new java.math.BigDecimal(v.textValue), d.precision, d.scale)
-    case NullType => null
-    case other => throw new IllegalArgumentException(s"type $other")
-  }
-
-  private def fromInternal(v: Any, t: DataType): JsonNode = if (v == null) nodes.nullNode
-  else t match {
-    case s: StructType =>
-      val a = nodes.arrayNode()
-      val row = v.asInstanceOf[InternalRow]
-      s.fields.zipWithIndex.foreach { case (f, i) =>
-        a.add(
-          if (row.isNullAt(i)) nodes.nullNode else fromInternal(row.get(i, f.dataType), f.dataType))
-      }
-      a
-    case BinaryType => nodes.textNode(Base64.getEncoder.encodeToString(v.asInstanceOf[Array[Byte]]))
-    case StringType | _: DecimalType => nodes.textNode(v.toString)
-    case BooleanType => nodes.booleanNode(v.asInstanceOf[Boolean])
-    case DoubleType => nodes.numberNode(v.asInstanceOf[Double])
-    case IntegerType | DateType => nodes.numberNode(v.asInstanceOf[Int])
-    case ShortType => nodes.numberNode(v.asInstanceOf[Short].toInt)
-    case ByteType => nodes.numberNode(v.asInstanceOf[Byte].toInt)
-    case FloatType => nodes.numberNode(v.asInstanceOf[Float].toDouble)
-    case LongType | TimestampType => nodes.numberNode(v.asInstanceOf[Long])
-    case NullType => nodes.nullNode
-    case other => throw new IllegalArgumentException(s"type $other")
-  }
-
-  private val codecs = mutable.Map.empty[String, Codec]
-  /** Returns the codec of a schema. A new codec compiles code, so each schema has one. */
-  private def codecOf(ddl: String): Codec = codecs.getOrElseUpdate(ddl, new Codec(schemaOf(ddl)))
-  private val prefixCodecs = mutable.Map.empty[StructType, Codec]
-  private def codecOf(schema: StructType): Codec =
-    prefixCodecs.getOrElseUpdate(schema, new Codec(schema))
-  private def schemaOf(ddl: String): StructType =
-    if (ddl.isEmpty) new StructType else StructType.fromDDL(ddl)
-  private def text(c: JsonNode, name: String, default: String): String =
-    if (c.hasNonNull(name)) c.get(name).asText else default
-  private def text(c: JsonNode, name: String): String = {
-    require(c.hasNonNull(name), s"'$name' is missing in $c")
-    c.get(name).asText
-  }
-  private def flag(c: JsonNode, name: String): Boolean =
-    c.hasNonNull(name) && c.get(name).booleanValue
-  private def id(c: JsonNode): Option[String] =
-    if (c.hasNonNull("id")) Some(c.get("id").asText) else None
-  private def entries(c: JsonNode, name: String): Map[String, String] =
-    if (c.hasNonNull(name))
-      c.get(name).properties().asScala.map(e => e.getKey -> e.getValue.asText).toMap
-    else Map.empty
-
-  private def specOf(schema: StructType, spec: JsonNode): KeyStateEncoderSpec =
-    text(spec, "type", "none") match {
-      case "none" => NoPrefixKeyStateEncoderSpec(schema)
-      case "prefix" => PrefixKeyScanStateEncoderSpec(schema, spec.get("columns").intValue)
-      case "range" =>
-        RangeKeyScanStateEncoderSpec(schema,
-          spec.get("ordinals").elements().asScala.map(_.intValue).toSeq)
-      case "ts_prefix" => TimestampAsPrefixKeyStateEncoderSpec(schema)
-      case "ts_postfix" => TimestampAsPostfixKeyStateEncoderSpec(schema)
-      case other => throw new IllegalArgumentException(s"spec $other")
-    }
-
-  /** Returns the codec of the row that `prefixScan` takes: the leading columns, or the ordering
-    * columns, or the key without its time. */
-  private def prefixCodec(schema: StructType, spec: JsonNode): Codec =
-    text(spec, "type", "none") match {
-      case "prefix" => codecOf(StructType(schema.take(spec.get("columns").intValue)))
-      case "range" =>
-        codecOf(
-          StructType(spec.get("ordinals").elements().asScala.map(i => schema(i.intValue)).toSeq))
-      case "ts_postfix" => codecOf(StructType(schema.dropRight(1)))
-      case _ => codecOf(schema)
-    }
 
   private lazy val defaults = { val c = new Configuration; c.size; c } // read from the jars once
 
@@ -321,9 +193,6 @@ object ProviderHarness {
     rows
   }
 
-  private def opt(o: Option[String]): JsonNode =
-    o.map(nodes.textNode(_): JsonNode).getOrElse(nodes.nullNode)
-
   private[testing] def run(c: JsonNode): JsonNode = text(c, "do") match {
     case "open" => open(c)
     case "get_store" =>
@@ -389,39 +258,15 @@ object ProviderHarness {
       if (text(c, "do") == "put_list") s.write.putList(k.encode(c.get("k")), values, cf)
       else s.write.mergeList(k.encode(c.get("k")), values, cf)
       nodes.nullNode
-    case "put_numbered" => // rows (number) -> (text); Python gives only the numbers
+    case "put_numbered" =>
       val s = store(c)
       val (cf, k, v, _) = s.family(c)
-      val layer = new Numbered(c)
-      layer.numbers.foreach { i =>
-        val key = k.encode(nodes.arrayNode().add(i))
-        if (layer.removes) s.write.remove(key, cf)
-        else s.write.put(key, v.encode(nodes.arrayNode().add(layer.text(i))), cf)
-      }
+      NumberedRows.put(c, s.write, cf, k, v)
       nodes.nullNode
-    // Checks that the store has exactly the rows of these layers, the last one on top.
     case "check_numbered" =>
       val s = store(c)
       val (cf, k, v, _) = s.family(c)
-      val layers = c.get("layers").elements().asScala.map(new Numbered(_)).toSeq.reverse
-      def wanted(i: Long): Option[Numbered] = layers.find(_.has(i)).filterNot(_.removes)
-      val rows = s.read.iterator(cf)
-      var found = 0L
-      try
-        rows.foreach { row =>
-          val i = k.decode(row.key).get(0).longValue
-          val text = v.decode(row.value).get(0).textValue
-          val layer =
-            wanted(i).getOrElse(throw new AssertionError(s"$i is there, and should not be"))
-          if (text != layer.text(i))
-            throw new AssertionError(s"$i has the value of another version: ${text.take(40)}")
-          found += 1
-        }
-      finally rows.close()
-      val all = layers.map(_.until).max
-      val count = Iterator.iterate(0L)(_ + 1).takeWhile(_ < all).count(wanted(_).isDefined)
-      if (found != count) throw new AssertionError(s"$found rows, and should be $count")
-      nodes.numberNode(found)
+      nodes.numberNode(NumberedRows.check(c, s.read, cf, k, v))
     case "merge_blanks" => // a value of one long text
       val s = store(c)
       val (cf, k, v, _) = s.family(c)
@@ -542,45 +387,9 @@ object ProviderHarness {
       p.provider.close()
       ifThere(p.provider, "setUnloaded")(())
       nodes.nullNode
-    case "partition_of" => // the partition to which Spark's shuffle sends each key
-      val codec = codecOf(text(c, "key"))
-      val n = c.get("partitions").intValue
-      val columns = codec.schema.fields.zipWithIndex.map { case (f, i) =>
-        BoundReference(i, f.dataType, f.nullable)
-      }
-      val expr = Pmod(new Murmur3Hash(columns.toSeq), Literal(n))
-      val out = nodes.arrayNode()
-      c.get("keys").elements().asScala.foreach(k =>
-        out.add(expr.eval(codec.encode(k)).asInstanceOf[Int]))
-      out
-    // The partition of each state key by Spark's own offline tools.
-    case "spark_partition_of" =>
-      val codec = codecOf(text(c, "key"))
-      val variable = Option(c.get("variable")).filterNot(_.isNull).map(_.asText.split(":"))
-        .map(v =>
-          TransformWithStateVariableInfo(v(0), StateVariableType.withName(v(1)), v(2).toBoolean))
-      val extractor = StatePartitionKeyExtractorFactory.create(text(c, "operator"), codec.schema,
-        text(c, "store", "default"), text(c, "cf", "default"),
-        Option(c.get("format")).filterNot(_.isNull).map(_.intValue), variable)
-      val columns = extractor.partitionKeySchema.fields.zipWithIndex.map { case (f, i) =>
-        BoundReference(i, f.dataType, f.nullable)
-      }
-      val expr = Pmod(new Murmur3Hash(columns.toSeq), Literal(c.get("partitions").intValue))
-      val out = nodes.arrayNode()
-      c.get("keys").elements().asScala.foreach(k =>
-        out.add(expr.eval(extractor.partitionKey(codec.encode(k))).asInstanceOf[Int]))
-      out
-    // The shim's key-group arithmetic. Reflection, because this file also compiles without it.
-    case "slots" =>
-      val cls = Class.forName("org.apache.spark.sql.millpond.rows.KeyGroups")
-      val groups = cls.getConstructor(classOf[Int], classOf[Int])
-        .newInstance(Integer.valueOf(c.get("max_parallelism").intValue),
-          Integer.valueOf(c.get("base").intValue))
-      val slot = cls.getMethod("slot", classOf[Int])
-      val out = nodes.arrayNode()
-      c.get("groups").elements().asScala.foreach(g =>
-        out.add(slot.invoke(groups, Integer.valueOf(g.intValue)).asInstanceOf[Int]))
-      out
+    case "partition_of" => Placement.byShuffle(c)
+    case "spark_partition_of" => Placement.byOfflineTools(c)
+    case "slots" => Placement.slots(c)
     case "arm" => // lets a seam of the shim fail from now on
       Faults.arm(text(c, "point"), c.get("first").intValue, c.get("last").intValue, text(c, "kind"))
       nodes.nullNode
