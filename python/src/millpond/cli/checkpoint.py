@@ -16,8 +16,6 @@ from millpond.operations.inspect.cost import StoreCost, sum_of
 from millpond.operations.inspect.overview import OperatorView, Overview, StoreView
 from millpond.query.whole import what_is_left
 
-_MAX_PROBLEM_LINES = 200
-
 
 def options_of(arguments: argparse.Namespace) -> dict[str, object]:
     """Return the options that the arguments `--option` give.
@@ -196,13 +194,8 @@ def verify_command(arguments: argparse.Namespace, output: Output) -> int:
     output.line(f"snapshots   {checked.manifests:,} ({checked.entries:,} entries)")
     output.line(f"SSTs        {checked.ssts:,} ({bytes_text(checked.sst_bytes)})")
     output.line(f"versions    {checked.versions:,} restorable")
-    output.line(f"problems    {len(report.problems):,}")
-    for problem in report.problems[:_MAX_PROBLEM_LINES]:
-        output.line(f"  {problem.kind}  {problem.file}: {problem.message}")
-    if len(report.problems) > _MAX_PROBLEM_LINES:
-        output.line(f"  and {len(report.problems) - _MAX_PROBLEM_LINES} more (all with --json)")
+    output.problems(report.problems)
     if not report.ok:
         output.message(what_is_left(report.checkpoint, report.newest_whole_batch))
-    for hint in dict.fromkeys(problem.hint for problem in report.problems if problem.hint):
-        output.message(f"hint: {hint}")
+    output.hints(report.problems)
     return 0 if report.ok else 1

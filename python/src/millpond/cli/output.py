@@ -6,9 +6,14 @@ import datetime as dt
 import json
 import sys
 from collections.abc import Iterable, Sequence
-from typing import TextIO
+from typing import TYPE_CHECKING, TextIO
 
 from millpond.errors import MillpondError
+
+if TYPE_CHECKING:
+    from millpond.operations.inspect.logs import Problem
+
+_MAX_PROBLEM_LINES = 200
 
 
 class Output:
@@ -56,6 +61,19 @@ class Output:
         """Write what a person must know although the command has done its work."""
         for text in texts:
             self.message(f"warning: {text}")
+
+    def problems(self, found: Sequence[Problem]) -> None:
+        """Write how many problems there are, and the first ones."""
+        self.line(f"problems    {len(found):,}")
+        for problem in found[:_MAX_PROBLEM_LINES]:
+            self.line(f"  {problem.kind}  {problem.file}: {problem.message}")
+        if len(found) > _MAX_PROBLEM_LINES:
+            self.line(f"  and {len(found) - _MAX_PROBLEM_LINES} more (all with --json)")
+
+    def hints(self, found: Iterable[Problem]) -> None:
+        """Write what helps against the problems, each hint once."""
+        for hint in dict.fromkeys(problem.hint for problem in found if problem.hint):
+            self.message(f"hint: {hint}")
 
     def error(self, e: MillpondError) -> None:
         """Write an error: kind, message, hint."""

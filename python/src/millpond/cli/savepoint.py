@@ -19,7 +19,6 @@ from millpond.cli.arguments import (
 from millpond.cli.output import Output, bytes_text, count_text, time_text
 from millpond.cli.progress import progress_bar
 
-_MAX_PROBLEM_LINES = 200
 _JSON = "print JSON; fields may be added, never renamed"
 _CHECKPOINT = "what checkpointLocation was set to: a directory or a URI"
 _SAVEPOINT = "the savepoint: a directory or a URI"
@@ -196,13 +195,8 @@ def verify(arguments: argparse.Namespace, output: Output) -> int:
     output.line(f"stores      {checked.stores:,}")
     output.line(f"changelogs  {checked.changelogs:,} ({checked.records:,} records)")
     output.line(f"snapshots   {checked.manifests:,} ({checked.entries:,} entries)")
-    output.line(f"problems    {len(report.problems):,}")
-    for problem in report.problems[:_MAX_PROBLEM_LINES]:
-        output.line(f"  {problem.kind}  {problem.file}: {problem.message}")
-    if len(report.problems) > _MAX_PROBLEM_LINES:
-        output.line(f"  and {len(report.problems) - _MAX_PROBLEM_LINES} more (all with --json)")
-    for hint in dict.fromkeys(problem.hint for problem in report.problems if problem.hint):
-        output.message(f"hint: {hint}")
+    output.problems(report.problems)
+    output.hints(report.problems)
     return 0 if report.ok else 1
 
 
