@@ -17,7 +17,6 @@ from typing import Any
 from millpond.errors import (
     ConflictError,
     ErrorKind,
-    InvalidInputError,
     MillpondError,
     NotFoundError,
     UnavailableError,
@@ -26,7 +25,7 @@ from millpond.errors import (
 from millpond.format.layout import new_staging_name
 from millpond.format.roots import RootUri
 from millpond.storage.base import Copied, ObjectInfo, Storage
-from millpond.storage.keys import check_key, check_prefix
+from millpond.storage.keys import check_is_file, check_key, check_prefix, check_range
 from millpond.storage.local import translate, translate_restored
 
 Files = Callable[[str, str], str]
@@ -72,10 +71,7 @@ class HadoopStorage:
         self, key: str, local_path: str, *, if_absent: bool = False, link: bool = False
     ) -> None:
         check_key(key)
-        if not os.path.isfile(local_path):
-            raise InvalidInputError(
-                f"no file to store at {local_path}", kind=ErrorKind.INVALID_ARGUMENT
-            )
+        check_is_file(local_path)
         self._ask(
             "put",
             key,
@@ -98,8 +94,7 @@ class HadoopStorage:
 
     def read_range(self, key: str, start: int, length: int) -> bytes:
         check_key(key)
-        if start < 0 or length < 0:
-            raise InvalidInputError(f"negative range [{start}, +{length}) of {key}")
+        check_range(key, start, length)
         with _LocalFile() as local:
             self._ask("get", key, local=local.path, start=start, length=length)
             return local.read()

@@ -1,6 +1,8 @@
-"""Validation of keys, shared by the storage implementations."""
+"""Validation of arguments, shared by the storage implementations."""
 
 from __future__ import annotations
+
+import os
 
 from millpond.errors import ErrorKind, FormatError, InvalidInputError
 from millpond.format.layout import check_relative
@@ -20,3 +22,20 @@ def check_prefix(prefix: str) -> str:
     if prefix:
         check_key(prefix[:-1] if prefix.endswith("/") else prefix)
     return prefix
+
+
+def check_range(key: str, start: int, length: int) -> None:
+    """Raise InvalidInputError if a range of bytes begins or ends before the object."""
+    if start < 0 or length < 0:
+        raise InvalidInputError(f"negative range [{start}, +{length}) of {key}")
+
+
+def check_is_file(local_path: str) -> None:
+    """Raise `no_file` if there is no regular file at `local_path`."""
+    if not os.path.isfile(local_path):
+        raise no_file(local_path)
+
+
+def no_file(local_path: str) -> InvalidInputError:
+    """Return the error of a put for which there is no local file."""
+    return InvalidInputError(f"no file to store at {local_path}", kind=ErrorKind.INVALID_ARGUMENT)

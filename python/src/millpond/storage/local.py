@@ -21,7 +21,7 @@ from millpond.errors import (
 )
 from millpond.format.layout import new_staging_name
 from millpond.storage.base import Copied, ObjectInfo, Storage
-from millpond.storage.keys import check_key, check_prefix
+from millpond.storage.keys import check_is_file, check_key, check_prefix, check_range
 
 _FULL = {errno.ENOSPC, errno.EDQUOT}
 _DENIED = {errno.EACCES, errno.EPERM, errno.EROFS}
@@ -88,10 +88,7 @@ class LocalStorage:
         self, key: str, local_path: str, *, if_absent: bool = False, link: bool = False
     ) -> None:
         target = self._path(key)
-        if not os.path.isfile(local_path):
-            raise InvalidInputError(
-                f"no file to store at {local_path}", kind=ErrorKind.INVALID_ARGUMENT
-            )
+        check_is_file(local_path)
         with self._storing(key, target) as directory:
             if not (link and self._put_link(target, local_path, if_absent)):
                 with open(local_path, "rb") as source:
@@ -232,8 +229,7 @@ class LocalStorage:
 
     def read_range(self, key: str, start: int, length: int) -> bytes:
         path = self._path(key)
-        if start < 0 or length < 0:
-            raise InvalidInputError(f"negative range [{start}, +{length}) of {key}")
+        check_range(key, start, length)
         try:
             with open(path, "rb") as file:
                 file.seek(start)

@@ -8,9 +8,9 @@ import time
 import zlib
 from collections.abc import Callable, Iterable, Iterator
 
-from millpond.errors import ConflictError, ErrorKind, InvalidInputError, NotFoundError
+from millpond.errors import ConflictError, ErrorKind, NotFoundError
 from millpond.storage.base import Copied, ObjectInfo, Storage
-from millpond.storage.keys import check_key, check_prefix
+from millpond.storage.keys import check_key, check_prefix, check_range, no_file
 
 
 def _now_ms() -> int:
@@ -37,9 +37,7 @@ class MemoryStorage:
             with open(local_path, "rb") as file:
                 data = file.read()
         except (FileNotFoundError, IsADirectoryError) as e:
-            raise InvalidInputError(
-                f"no file to store at {local_path}", kind=ErrorKind.INVALID_ARGUMENT
-            ) from e
+            raise no_file(local_path) from e
         self.put_bytes(key, data, if_absent=if_absent)
 
     def put_bytes(self, key: str, data: bytes, *, if_absent: bool = False) -> None:
@@ -61,8 +59,7 @@ class MemoryStorage:
         return self._get(key)[0]
 
     def read_range(self, key: str, start: int, length: int) -> bytes:
-        if start < 0 or length < 0:
-            raise InvalidInputError(f"negative range [{start}, +{length}) of {key}")
+        check_range(key, start, length)
         return self._get(key)[0][start : start + length]
 
     def get_to_file(self, key: str, local_path: str, *, link: bool = False) -> None:

@@ -19,7 +19,7 @@ from millpond.errors import ErrorKind, InvalidInputError
 from millpond.format.layout import new_staging_name
 from millpond.storage import s3_errors
 from millpond.storage.base import Copied, ObjectInfo, Storage
-from millpond.storage.keys import check_key, check_prefix
+from millpond.storage.keys import check_key, check_prefix, check_range, no_file
 from millpond.storage.local import translate, translate_restored
 from millpond.storage.parallel import Parallel
 from millpond.storage.retry import Retry
@@ -85,9 +85,7 @@ class S3Storage:
                     return
                 data = file.read()
         except (FileNotFoundError, IsADirectoryError) as e:
-            raise InvalidInputError(
-                f"no file to store at {local_path}", kind=ErrorKind.INVALID_ARGUMENT
-            ) from e
+            raise no_file(local_path) from e
         except OSError as e:
             raise translate(e, f"reading {local_path}", local=True) from e
         self._puts.put(target, data, if_absent)
@@ -118,8 +116,7 @@ class S3Storage:
 
     def read_range(self, key: str, start: int, length: int) -> bytes:
         target = self._key(key)
-        if start < 0 or length < 0:
-            raise InvalidInputError(f"negative range [{start}, +{length}) of {key}")
+        check_range(key, start, length)
         if length == 0:
             self._requests.head(target)
             return b""
