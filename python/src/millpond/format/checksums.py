@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import zlib
+from typing import BinaryIO
 
 _READ_BYTES = 1024 * 1024
 # The polynomial, and the polynomials 1 and x. The lowest bit is the highest power, as in the sum
@@ -12,10 +13,15 @@ _POLYNOMIAL, _ONE, _X = 0xEDB88320, 1 << 31, 1 << 30
 
 def file_crc32(path: str) -> int:
     """Return the CRC-32 of a local file. Raises: OSError."""
-    crc = 0
     with open(path, "rb") as file:
-        while piece := file.read(_READ_BYTES):
-            crc = zlib.crc32(piece, crc)
+        return stream_crc32(file)
+
+
+def stream_crc32(stream: BinaryIO) -> int:
+    """Return the CRC-32 of what is left to read. Raises: OSError."""
+    crc = 0
+    while piece := stream.read(_READ_BYTES):
+        crc = zlib.crc32(piece, crc)
     return crc
 
 

@@ -5,16 +5,14 @@ Their rows are checked in the partitions that wrote them.
 
 from __future__ import annotations
 
-import zlib
 from collections.abc import Iterator
 
 from millpond.errors import ErrorKind, MillpondError, NotFoundError
 from millpond.format import layout
 from millpond.format.manifest import Manifest
 from millpond.storage import Storage
+from millpond.storage.sums import size_and_crc32
 from millpond.store.files import read_changelog_header
-
-_PIECE_BYTES = 1024 * 1024
 
 
 def problems_of_sources(
@@ -28,7 +26,7 @@ def problems_of_sources(
         for sst in source.ssts:
             key = layout.store_key(manifest.sibling(source.partition), sst.key)
             try:
-                size_bytes, crc32 = _size_and_crc32(storage, key)
+                size_bytes, crc32 = size_and_crc32(storage, key)
             except NotFoundError:
                 yield ErrorKind.SST_MISSING, key, "is not there, and a composed manifest names it"
                 continue
@@ -60,14 +58,3 @@ def problems_of_sources(
                 key,
                 "is another attempt than the one that a composed manifest names",
             )
-
-
-def _size_and_crc32(storage: Storage, key: str) -> tuple[int, int]:
-    size_bytes = storage.stat(key).size_bytes
-    crc32 = at = 0
-    while at < size_bytes:
-        piece = storage.read_range(key, at, _PIECE_BYTES)
-        if not piece:
-            break
-        crc32, at = zlib.crc32(piece, crc32), at + len(piece)
-    return at, crc32

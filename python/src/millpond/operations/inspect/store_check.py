@@ -9,7 +9,6 @@ follow.
 from __future__ import annotations
 
 import io
-import zlib
 from collections import Counter
 from collections.abc import Callable
 from dataclasses import asdict, dataclass
@@ -19,6 +18,7 @@ from typing import BinaryIO
 from millpond.errors import ErrorKind, MillpondError, NotFoundError, UnavailableError
 from millpond.format import layout
 from millpond.format.changelog import ChangelogHeader, ChangelogReader
+from millpond.format.checksums import stream_crc32
 from millpond.format.composed import contains
 from millpond.format.manifest import Manifest
 from millpond.local import rocks
@@ -375,11 +375,8 @@ def _open(storage: Storage, key: str) -> BinaryIO:
 
 
 def _crc32(storage: Storage, key: str) -> int:
-    crc = 0
     with _open(storage, key) as file:
-        while piece := file.read(1024 * 1024):
-            crc = zlib.crc32(piece, crc)
-    return crc
+        return stream_crc32(file)
 
 
 def _owned(physical: bytes, family: ColumnFamily, manifest: Manifest) -> bool:

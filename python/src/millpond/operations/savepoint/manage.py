@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import os
-import zlib
 from collections.abc import Iterator
 from dataclasses import asdict, dataclass, field
 from typing import Any
@@ -30,8 +29,8 @@ from millpond.query.index import CANONICAL, SavepointIndex, check_listed, damage
 from millpond.query.survey import Survey
 from millpond.rows import require_tools
 from millpond.storage import LocalStorage, Storage, open_storage, root_of
+from millpond.storage.sums import size_and_crc32
 
-_PIECE_BYTES = 4 * 1024 * 1024
 _FILE_JOBS = 64
 
 
@@ -332,11 +331,7 @@ def _problem(file: str, e: MillpondError) -> Problem:
 
 
 def _crc32(storage: Storage, key: str) -> int | None:
-    crc32, start = 0, 0
     try:
-        while piece := storage.read_range(key, start, _PIECE_BYTES):
-            crc32 = zlib.crc32(piece, crc32)
-            start += len(piece)
+        return size_and_crc32(storage, key)[1]
     except NotFoundError:
         return None
-    return crc32
