@@ -18,15 +18,15 @@ from millpond.format import layout
 from millpond.local.scratch import scratch_directory
 from millpond.operations.migrate import jvm, plan
 from millpond.operations.migrate.plan import HDFS, MILLPOND, PROVIDERS, ROCKSDB, Ids, Side
-from millpond.operations.output.atomic_target import AtomicTarget, building, check_vacant
+from millpond.operations.output.atomic_target import AtomicTarget, building
 from millpond.operations.output.copying import damaged_state, write_image
-from millpond.operations.savepoint.create import check_apart, pin_of
+from millpond.operations.savepoint.create import origin_and_new, pin_of
 from millpond.operations.savepoint.restore import KEEP, restored
 from millpond.query.from_checkpoint import spark_image
 from millpond.query.image import Image
 from millpond.query.whole import checkpoint_image
 from millpond.spark.session import running_class, running_option
-from millpond.storage import LocalStorage, Storage, open_checkpoint, open_storage, root_of
+from millpond.storage import LocalStorage, Storage, open_checkpoint, open_storage
 from millpond.storage.owner import check_owner
 
 Progress = Callable[[int, int], None]
@@ -98,7 +98,7 @@ def adopt(
             java; SHIM_MISSING,
             SHIM_VERSION_MISMATCH.
     """
-    origin, new_root = _places(checkpoint, new_checkpoint)
+    origin, new_root = origin_and_new(checkpoint, new_checkpoint)
     source = open_storage(origin)
     image = spark_image(source, origin, batch)
     if image.provider == MILLPOND:
@@ -145,7 +145,7 @@ def release(
     """
     if provider not in PROVIDERS:
         raise InvalidInputError(f"provider: {provider!r} is neither {ROCKSDB} nor {HDFS}")
-    origin, new_root = _places(checkpoint, new_checkpoint)
+    origin, new_root = origin_and_new(checkpoint, new_checkpoint)
     source = open_checkpoint(origin)
     check_owner(source, origin)
     image = checkpoint_image(source, origin, batch)
@@ -156,15 +156,6 @@ def release(
     after = Side(provider=PROVIDERS[provider], root=new_root, conf={changelog: "false"})
     pin = pin_of(source, image) if not dry_run else nullcontext()
     return _migrate(source, image, before, after, pin, new_query_id, conf or {}, dry_run, progress)
-
-
-def _places(
-    checkpoint: str | os.PathLike[str], new_checkpoint: str | os.PathLike[str]
-) -> tuple[str, str]:
-    origin, new_root = root_of(checkpoint), root_of(new_checkpoint)
-    check_apart(origin, new_root)
-    check_vacant(new_root)
-    return origin, new_root
 
 
 def _agent() -> dict[str, str]:

@@ -115,9 +115,7 @@ def create(
         raise InvalidInputError(f"format {format!r} is neither {NATIVE} nor {CANONICAL}")
     if format == CANONICAL:
         require_tools(load=False)
-    origin, new_root = root_of(checkpoint), root_of(savepoint)
-    check_apart(origin, new_root)
-    check_vacant(new_root)
+    origin, new_root = origin_and_new(checkpoint, savepoint)
     source = open_checkpoint(origin)
     check_owner(source, origin)
     with telling_what_is_left(source, origin, batch):
@@ -150,6 +148,17 @@ def of_newest_look(
             ):
                 raise
     raise AssertionError("unreachable: the last look returns or raises")
+
+
+def origin_and_new(origin: str | os.PathLike[str], new: str | os.PathLike[str]) -> tuple[str, str]:
+    """Return the absolute names of what is read, and of what is to be made of it.
+
+    Raises: InvalidInputError: one lies in the other; TARGET_NOT_EMPTY. As `check_apart`.
+    """
+    old_root, new_root = root_of(origin), root_of(new)
+    check_apart(old_root, new_root)
+    check_vacant(new_root)
+    return old_root, new_root
 
 
 def check_apart(origin: str, new_root: str) -> None:

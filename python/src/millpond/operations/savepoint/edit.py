@@ -10,16 +10,16 @@ from typing import Any
 from millpond.errors import ErrorKind, InvalidInputError
 from millpond.local.scratch import scratch_directory
 from millpond.model.ids import StoreId
-from millpond.operations.output.atomic_target import building, check_vacant
+from millpond.operations.output.atomic_target import building
 from millpond.operations.output.copying import Progress, write_image
-from millpond.operations.savepoint.create import check_apart, write_index
+from millpond.operations.savepoint.create import origin_and_new, write_index
 from millpond.query.from_savepoint import savepoint_image
 from millpond.query.image import Image, StoreImage, operator_info, without_state
 from millpond.query.index import CANONICAL, TableEntry, damaged, read_index
 from millpond.rows import require_tools
 from millpond.state.savepoint_rows import open_rows
 from millpond.state.selection import select
-from millpond.storage import open_checkpoint, root_of
+from millpond.storage import open_checkpoint
 
 Function = Callable[[Any], Any]
 """Takes a `pyarrow.RecordBatch` with the columns `key` and `value`. Returns one like it, with fewer
@@ -90,9 +90,7 @@ def edit(
         raise InvalidInputError(
             "edit takes either a function or a table", kind=ErrorKind.INVALID_ARGUMENT
         )
-    origin, new_root = root_of(savepoint), root_of(new_savepoint)
-    check_apart(origin, new_root)
-    check_vacant(new_root)
+    origin, new_root = origin_and_new(savepoint, new_savepoint)
     storage = open_checkpoint(origin)
     index = read_index(storage, origin)
     image = savepoint_image(storage, index)

@@ -12,12 +12,17 @@ from typing import Any
 from millpond.config import BACKENDS
 from millpond.errors import ErrorKind, InvalidInputError, NotFoundError
 from millpond.format import layout, roots
-from millpond.operations.output.atomic_target import building, check_vacant
+from millpond.operations.output.atomic_target import building
 from millpond.operations.output.copying import Progress, Written, damaged_state, write_image
 from millpond.operations.repartition.origin import Origin
 from millpond.operations.repartition.pipeline import write_changelogs
 from millpond.operations.repartition.plan import plan_partitions, repartitioned
-from millpond.operations.savepoint.create import check_apart, of_newest_look, pin_of
+from millpond.operations.savepoint.create import (
+    check_apart,
+    of_newest_look,
+    origin_and_new,
+    pin_of,
+)
 from millpond.query import image as images
 from millpond.query.from_savepoint import savepoint_image
 from millpond.query.image import Image
@@ -28,7 +33,7 @@ from millpond.spark.offsets import offset_texts
 from millpond.spark.sinks import keeping
 from millpond.spark.sinks.recorded import record
 from millpond.spark.uris import uri_below
-from millpond.storage import Storage, StorageSettings, open_checkpoint, open_storage, root_of
+from millpond.storage import Storage, StorageSettings, open_checkpoint, open_storage
 from millpond.storage.owner import check_owner
 from millpond.storage.place import place_of
 
@@ -75,6 +80,17 @@ class _Changes:
     storage_uri: str | None
     backend: str | None
     file_sink: str | os.PathLike[str] | None
+
+    def __post_init__(self) -> None:
+        if self.partitions is not None and self.partitions < 1:
+            raise InvalidInputError(f"{self.partitions} partitions: there must be at least one")
+        if self.storage_uri is not None:
+            roots.parse_root(self.storage_uri)
+        if self.backend is not None and self.backend not in BACKENDS:
+            raise InvalidInputError(
+                f"backend: {self.backend!r} is none of {', '.join(BACKENDS)}",
+                kind=ErrorKind.INVALID_ARGUMENT,
+            )
 
     def repartitions(self, image: Image) -> bool:
         """Whether every row must be written anew."""
@@ -144,20 +160,18 @@ def restore(
         UnsupportedError: FORMAT_TOO_NEW; UNSUPPORTED: only Spark knows where rows belong on other
             partitions.
     """
-    changes = _changes(
-        keep_query_id,
-        offsets,
-        map_operators,
-        drop_operators,
-        partitions,
-        max_parallelism,
-        storage_uri,
-        backend,
-        file_sink,
+    changes = _Changes(
+        keep_query_id=keep_query_id,
+        offsets=_offsets(offsets),
+        mapped=map_operators or {},
+        dropped=set(drop_operators),
+        partitions=partitions,
+        max_parallelism=max_parallelism,
+        storage_uri=storage_uri,
+        backend=backend,
+        file_sink=file_sink,
     )
-    origin, new_root = root_of(savepoint), root_of(checkpoint)
-    check_apart(origin, new_root)
-    check_vacant(new_root)
+    origin, new_root = origin_and_new(savepoint, checkpoint)
     source = open_storage(origin)
     index = read_index(source, origin)
     image = savepoint_image(source, index)
@@ -201,20 +215,18 @@ def fork(
 
     Args, Raises: as for `create` and `restore`.
     """
-    changes = _changes(
-        keep_query_id,
-        offsets,
-        map_operators,
-        drop_operators,
-        partitions,
-        max_parallelism,
-        storage_uri,
-        backend,
-        file_sink,
+    changes = _Changes(
+        keep_query_id=keep_query_id,
+        offsets=_offsets(offsets),
+        mapped=map_operators or {},
+        dropped=set(drop_operators),
+        partitions=partitions,
+        max_parallelism=max_parallelism,
+        storage_uri=storage_uri,
+        backend=backend,
+        file_sink=file_sink,
     )
-    origin, new_root = root_of(checkpoint), root_of(new_checkpoint)
-    check_apart(origin, new_root)
-    check_vacant(new_root)
+    origin, new_root = origin_and_new(checkpoint, new_checkpoint)
     source = open_checkpoint(origin)
     check_owner(source, origin)
     with telling_what_is_left(source, origin, batch):
@@ -227,41 +239,14 @@ def fork(
         return of_newest_look(source, origin, batch, make)
 
 
-def _changes(
-    keep_query_id: bool,
-    offsets: str | Mapping[int, object],
-    mapped: Mapping[int, int] | None,
-    dropped: Collection[int],
-    partitions: int | None,
-    max_parallelism: int | None,
-    storage_uri: str | None,
-    backend: str | None,
-    file_sink: str | os.PathLike[str] | None,
-) -> _Changes:
-    if isinstance(offsets, str) and offsets not in (KEEP, DROP):
+def _offsets(given: str | Mapping[int, object]) -> str | Mapping[int, str]:
+    if not isinstance(given, str):
+        return offset_texts(given)
+    if given not in (KEEP, DROP):
         raise InvalidInputError(
-            f"offsets: {offsets!r} is neither {KEEP} nor {DROP}", kind=ErrorKind.INVALID_ARGUMENT
+            f"offsets: {given!r} is neither {KEEP} nor {DROP}", kind=ErrorKind.INVALID_ARGUMENT
         )
-    if partitions is not None and partitions < 1:
-        raise InvalidInputError(f"{partitions} partitions: there must be at least one")
-    if storage_uri is not None:
-        roots.parse_root(storage_uri)
-    if backend is not None and backend not in BACKENDS:
-        raise InvalidInputError(
-            f"backend: {backend!r} is none of {', '.join(BACKENDS)}",
-            kind=ErrorKind.INVALID_ARGUMENT,
-        )
-    return _Changes(
-        keep_query_id=keep_query_id,
-        offsets=offsets if isinstance(offsets, str) else offset_texts(offsets),
-        mapped=dict(mapped or {}),
-        dropped=set(dropped),
-        partitions=partitions,
-        max_parallelism=max_parallelism,
-        storage_uri=storage_uri,
-        backend=backend,
-        file_sink=file_sink,
-    )
+    return given
 
 
 def _write(
