@@ -12,7 +12,8 @@ from html import escape
 from typing import Any
 
 from benchmarks.bench_contenders import BASELINE, CONTENDERS, OURS
-from benchmarks.bench_report import MEASURES, figure, times
+from benchmarks.bench_measures import MEASURES
+from benchmarks.bench_report import figure, times
 
 _WIDTH, _LEFT, _RIGHT, _TOP, _ROW, _BOTTOM = 920, 280, 180, 92, 30, 52
 _COLOURS = {

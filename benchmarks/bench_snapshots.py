@@ -8,7 +8,8 @@ from collections.abc import Mapping, Sequence
 from typing import Any
 
 from benchmarks.bench_contenders import CONTENDERS
-from benchmarks.bench_report import figure, percentile
+from benchmarks.bench_extracts import percentile
+from benchmarks.bench_report import figure
 
 _HEADS = ("", "p50", "p99", "max", "p50 beside a snapshot", "p99 beside it", "max beside it")
 

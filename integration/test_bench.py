@@ -14,7 +14,7 @@ from typing import Any
 
 import pytest
 
-from benchmarks import bench_chart, bench_codec, bench_report, bench_store
+from benchmarks import bench_chart, bench_codec, bench_measures, bench_report, bench_store
 
 _REPOSITORY = Path(__file__).resolve().parents[1]
 _CONTENDERS = ("millpond", "rocksdb-changelog")
@@ -127,7 +127,7 @@ def test_summary_table_and_chart_come_from_the_raw_results(
 ) -> None:
     results, stdout = quick
     summary = results["summary"]
-    measured = [m.name for m in bench_report.MEASURES if m.level in ("store", "scan")]
+    measured = [m.name for m in bench_measures.MEASURES if m.level in ("store", "scan")]
     expected = {*measured, "aggregation"}
     assert set(summary) == expected
     commit = summary["commit_ms"]
@@ -151,7 +151,7 @@ def test_a_store_of_another_size_is_told() -> None:
 
 
 def test_ratios_and_goals() -> None:
-    by_name = {m.name: m for m in bench_report.MEASURES}
+    by_name = {m.name: m for m in bench_measures.MEASURES}
     costs = {"millpond": 2.0, "rocksdb-changelog": 10.0, "hdfs": 2.4}
     get_put = by_name["get_put_us"]
     assert get_put.ratio(costs, "millpond", "rocksdb-changelog") == 5.0

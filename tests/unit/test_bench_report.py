@@ -7,7 +7,7 @@ import pytest
 
 from benchmarks import bench_chart, bench_snapshots
 from benchmarks.bench_contenders import BASELINE, CONTENDERS
-from benchmarks.bench_report import MEASURES
+from benchmarks.bench_measures import MEASURES
 
 _MEMORY = next(m for m in MEASURES if m.name == "memory_mib")
 
