@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import hashlib
 import importlib.metadata
+import json
 import os
 import platform
 import re
@@ -16,6 +17,7 @@ import signal
 import subprocess
 import sys
 import time
+from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -166,6 +168,22 @@ def run_measured(command: list[str], *, log: Path, timeout_s: float) -> None:
         tail = "\n".join([*causes, "...", *lines[-30:]])
         why = f"exit code {code}" if code is not None else f"no end after {timeout_s:.0f} s"
         raise BenchError(f"{Path(command[0]).name}: {why}; log {log}:\n{tail}")
+
+
+def run_spec(
+    command: Sequence[str], spec: Mapping[str, Any], *, work_dir: Path, timeout_s: float
+) -> dict[str, Any]:
+    """Run `<command> <spec.json> <result.json>` as `run_measured` does, and return its result.
+
+    Args:
+        work_dir: takes spec, result and log. It may exist.
+    """
+    work_dir.mkdir(parents=True, exist_ok=True)
+    given, result = work_dir / "spec.json", work_dir / "result.json"
+    given.write_text(json.dumps(spec))
+    run_measured([*command, str(given), str(result)], log=work_dir / "log", timeout_s=timeout_s)
+    measured: dict[str, Any] = json.loads(result.read_text())
+    return measured
 
 
 def _end_family(process: subprocess.Popen[bytes]) -> None:

@@ -18,7 +18,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from benchmarks.bench_contenders import Contender
-from benchmarks.bench_env import run_measured
+from benchmarks.bench_env import run_spec
 
 if TYPE_CHECKING:
     from pyspark.sql import DataFrame, SparkSession
@@ -100,23 +100,20 @@ def measure(
     Raises: BenchError: the process failed.
     """
     work_dir.mkdir(parents=True)
-    spec, result = work_dir / "spec.json", work_dir / "result.json"
     conf = session_conf(contender, extra_conf, work_dir=work_dir, heap_mib=heap_mib, jar=jar)
     conf["spark.driver.extraJavaOptions"] = java_options
     checkpoint = (work_dir / "checkpoint").as_uri()
-    spec.write_text(
-        json.dumps(
-            {
-                "conf": conf,
-                "scenario": asdict(what),
-                "checkpoint": checkpoint,
-                "orderly": bool(java_options),
-            }
-        )
+    measured = run_spec(
+        [sys.executable, "-m", "benchmarks.bench_query"],
+        {
+            "conf": conf,
+            "scenario": asdict(what),
+            "checkpoint": checkpoint,
+            "orderly": bool(java_options),
+        },
+        work_dir=work_dir,
+        timeout_s=timeout_s,
     )
-    command = [sys.executable, "-m", "benchmarks.bench_query", str(spec), str(result)]
-    run_measured(command, log=work_dir / "log", timeout_s=timeout_s)
-    measured: dict[str, Any] = json.loads(result.read_text())
     shutil.rmtree(work_dir)
     return measured
 

@@ -19,7 +19,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from benchmarks.bench_contenders import BASELINE, OURS, Contender
-from benchmarks.bench_env import run_measured
+from benchmarks.bench_env import run_spec
 from benchmarks.bench_query import open_session, session_conf
 
 if TYPE_CHECKING:
@@ -71,17 +71,14 @@ def measure(
 ) -> dict[str, Any]:
     """Return the figures of each case of one process. Raises: BenchError: the process failed."""
     work_dir.mkdir(parents=True)
-    spec, result = work_dir / "spec.json", work_dir / "result.json"
     conf = session_conf(contender, extra_conf, work_dir=work_dir, heap_mib=heap_mib, jar=jar)
     conf |= {f"{_STATE}maintenanceInterval": "500ms", f"{_STATE}minDeltasForSnapshot": "1"}
-    spec.write_text(
-        json.dumps(
-            {"conf": conf, "sizes": asdict(what), "work_dir": str(work_dir), "ours": contender.ours}
-        )
+    measured = run_spec(
+        [sys.executable, "-m", "benchmarks.bench_rescale"],
+        {"conf": conf, "sizes": asdict(what), "work_dir": str(work_dir), "ours": contender.ours},
+        work_dir=work_dir,
+        timeout_s=timeout_s,
     )
-    command = [sys.executable, "-m", "benchmarks.bench_rescale", str(spec), str(result)]
-    run_measured(command, log=work_dir / "log", timeout_s=timeout_s)
-    measured: dict[str, Any] = json.loads(result.read_text())
     shutil.rmtree(work_dir)
     return measured
 

@@ -132,13 +132,8 @@ class _Run:
         print(f"bench-s3: {text}: {time.monotonic() - begin:.1f} s", file=sys.stderr, flush=True)
 
     def _child(self, module: str, *arguments: str, spec: dict[str, Any], work: Path, timeout_s: float) -> dict[str, Any]:  # fmt: skip
-        work.mkdir(parents=True, exist_ok=True)
-        (work / "spec.json").write_text(json.dumps(spec))
         command = [sys.executable, "-m", f"benchmarks.{module}", *arguments]
-        command += [str(work / "spec.json"), str(work / "result.json")]
-        bench_env.run_measured(command, log=work / "log", timeout_s=timeout_s)
-        result: dict[str, Any] = json.loads((work / "result.json").read_text())
-        return result
+        return bench_env.run_spec(command, spec, work_dir=work, timeout_s=timeout_s)
 
     def _query(
         self, contender: Contender, scenario: Scenario, conf: dict[str, str], repetition: int

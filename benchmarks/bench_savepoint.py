@@ -21,7 +21,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from benchmarks.bench_contenders import BASELINE, OURS, Contender
-from benchmarks.bench_env import run_measured
+from benchmarks.bench_env import run_measured, run_spec
 from benchmarks.bench_query import open_session, session_conf
 
 if TYPE_CHECKING:
@@ -87,11 +87,12 @@ def measure(
     }
     figures: dict[str, Any] = {"keys": what.keys}
     for phase in ("build", "restart"):
-        given, result = work_dir / f"{phase}.spec.json", work_dir / f"{phase}.json"
-        given.write_text(json.dumps(spec | {"phase": phase}))
-        command = [sys.executable, "-m", "benchmarks.bench_savepoint", str(given), str(result)]
-        run_measured(command, log=work_dir / f"{phase}.log", timeout_s=timeout_s)
-        figures |= json.loads(result.read_text())
+        figures |= run_spec(
+            [sys.executable, "-m", "benchmarks.bench_savepoint"],
+            spec | {"phase": phase},
+            work_dir=work_dir / phase,
+            timeout_s=timeout_s,
+        )
     if contender.ours:
         result = work_dir / "codec.json"
         command = [

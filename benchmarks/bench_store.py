@@ -6,7 +6,6 @@ One JVM for each contender and repetition runs `scala/StoreBench.scala`.
 
 from __future__ import annotations
 
-import json
 import os
 import shutil
 from dataclasses import asdict, dataclass, replace
@@ -14,7 +13,7 @@ from pathlib import Path
 from typing import Any
 
 from benchmarks.bench_contenders import KEY_AND_VALUE_BYTES, Contender
-from benchmarks.bench_env import java, jvm_options, run_measured, spark_jars
+from benchmarks.bench_env import java, jvm_options, run_spec, spark_jars
 
 MIN_BUDGET_BYTES = 64 << 10
 # A budget of this share of the state's bytes surely holds all of it, with tables and old records.
@@ -200,15 +199,13 @@ def _run(
         (work_dir / name).mkdir()
     conf = {"spark.sql.shuffle.partitions": "1"} | conf
     paths = {"checkpoint": str(work_dir / "checkpoint"), "local_dir": str(work_dir / "local")}
-    spec, result = work_dir / "spec.json", work_dir / "result.json"
-    spec.write_text(json.dumps(what | paths | {"conf": conf}))
     classpath = os.pathsep.join([str(classes), *([str(jar)] if jar else []), f"{spark_jars()}/*"])
     options = [*jvm_options(heap_mib), f"-Djava.io.tmpdir={work_dir / 'tmp'}", *jvm_extra]
-    run_measured(
-        [java(), *options, "-cp", classpath, _MAIN, str(spec), str(result)],
-        log=work_dir / "log",
+    measured = run_spec(
+        [java(), *options, "-cp", classpath, _MAIN],
+        what | paths | {"conf": conf},
+        work_dir=work_dir,
         timeout_s=timeout_s,
     )
-    measured: dict[str, Any] = json.loads(result.read_text())
     shutil.rmtree(work_dir)
     return measured
