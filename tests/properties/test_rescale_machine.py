@@ -45,6 +45,7 @@ from millpond.store.restore.plan import plan_restore
 from tests.agent_driver import call
 from tests.checkpoints import PROVIDER
 from tests.examples import changelog_bytes
+from tests.failing_storage import FailingStorage, Killed
 
 BORN_WITH = KeyGroups(48, 6)
 # Some of these divide 48, or the number of groups after a rescale. Others do not: then the rescale
@@ -59,36 +60,6 @@ SCHEMA_KEY = "state/0/_stateSchema/default/0_11111111-1111-1111-1111-11111111111
 HASHES = hash_rows(pa.array([{"k": n} for n in range(100)]), Struct((Field("k", Atom("long")),)))
 Row = tuple[int, bool]  # number; whether it lies in the family that spans key groups
 State = dict[bytes, bytes]  # physical key -> value
-
-
-class Crash(Exception):
-    """The machine was switched off."""
-
-
-class CrashingStorage(LocalStorage):
-    """Fails for good at the n-th change."""
-
-    left = 0
-
-    def _step(self) -> None:
-        if self.left == 0:
-            raise Crash
-        self.left -= 1
-
-    def put_bytes(self, key: str, data: bytes, *, if_absent: bool = False) -> None:
-        self._step()
-        super().put_bytes(key, data, if_absent=if_absent)
-
-    def put_file(
-        self, key: str, local_path: str, *, if_absent: bool = False, link: bool = False
-    ) -> None:
-        self._step()
-        super().put_file(key, local_path, if_absent=if_absent, link=link)
-
-    def delete(self, keys: Any) -> None:
-        for key in keys:
-            self._step()
-            super().delete([key])
 
 
 def physical(row: Row, groups: KeyGroups) -> bytes:
@@ -206,8 +177,8 @@ class RescaleMachine(RuleBasedStateMachine):
     def begin(self, partitions: int, told: bool = True) -> None:
         self.told = told  # whether the query tells how many keys each key group has
         self.root = Path(tempfile.mkdtemp(prefix="millpond-rescale-"))
-        self.storage = CrashingStorage(str(self.root), fsync=False)
-        self.storage.left = -1
+        self.storage = FailingStorage(str(self.root), fsync=False)
+        self.storage.kills = True
         self.partitions = partitions
         self.now_ms = 10**13
         self.service = AgentService(clock_ms=lambda: self.now_ms)
@@ -478,7 +449,7 @@ class RescaleMachine(RuleBasedStateMachine):
         self.storage.left = steps
         try:
             report = rescale(self.storage, "it", partitions)
-        except Crash:
+        except Killed:
             self.storage.left = -1
             offsets = self.storage.read(layout.offsets_key(self.batch)).decode()
             assert f'"{self.partitions}"' in offsets  # the rescale left the last batch alone

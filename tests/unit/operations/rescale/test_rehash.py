@@ -8,7 +8,6 @@ from __future__ import annotations
 import json
 from dataclasses import replace
 from pathlib import Path
-from typing import Any
 
 import pytest
 
@@ -34,6 +33,7 @@ from millpond.store.collection.plan import plan_expiry
 from millpond.store.files import StoreFiles
 from tests.checkpoints import CheckpointBuilder
 from tests.examples import changelog_bytes
+from tests.failing_storage import FailingStorage, Killed
 from tests.row_checkpoints import RowsBuilder, expected
 from tests.unit.operations.rescale.test_rescale import tree
 
@@ -107,48 +107,15 @@ def test_max_parallelism_alone_writes_anew(built: CheckpointBuilder) -> None:
         assert caught.value.kind is ErrorKind.MAX_PARALLELISM_INVALID
 
 
-class Kill(Exception):
-    """Somebody killed the process."""
-
-
-class Failing(LocalStorage):
-    """Fails at the n-th change: once with an error of the storage, or for good."""
-
-    left = -1
-    kill = False
-
-    def _step(self) -> None:
-        if self.left == 0:
-            if self.kill:
-                raise Kill
-            self.left = -1
-            raise UnavailableError("no answer", kind=ErrorKind.STORAGE_UNAVAILABLE)
-        self.left -= 1
-
-    def put_bytes(self, key: str, data: bytes, *, if_absent: bool = False) -> None:
-        self._step()
-        super().put_bytes(key, data, if_absent=if_absent)
-
-    def put_file(
-        self, key: str, local_path: str, *, if_absent: bool = False, link: bool = False
-    ) -> None:
-        self._step()
-        super().put_file(key, local_path, if_absent=if_absent, link=link)
-
-    def delete(self, keys: Any) -> None:
-        self._step()
-        super().delete(keys)
-
-
 @pytest.mark.parametrize("kill", [True, False], ids=["killed", "storage fails"])
 def test_interrupted_at_every_step(built: CheckpointBuilder, kill: bool) -> None:
     before = tree(built.root)
     for steps in range(100):
-        storage = Failing(str(built.root), fsync=False)
-        storage.left, storage.kill = steps, kill
+        storage = FailingStorage(str(built.root), fsync=False)
+        storage.left, storage.kills, storage.once = steps, kill, not kill
         try:
             rescale(storage, "it", 3)
-        except (Kill, UnavailableError):
+        except (Killed, UnavailableError):
             switched = read_spark_metadata(built.storage).last_committed_batch == 6
             assert not (undo(built.storage, "it") and switched)
         else:
@@ -162,9 +129,9 @@ def test_interrupted_at_every_step(built: CheckpointBuilder, kill: bool) -> None
 
 
 def test_the_same_again_finishes(built: CheckpointBuilder) -> None:
-    storage = Failing(str(built.root), fsync=False)
-    storage.left, storage.kill = 5, True
-    with pytest.raises(Kill):
+    storage = FailingStorage(str(built.root), fsync=False)
+    storage.left, storage.kills = 5, True
+    with pytest.raises(Killed):
         rescale(storage, "it", 3)
     assert rescale(built.storage, "it", 3).undone
     assert content(built.root) == rows(6)

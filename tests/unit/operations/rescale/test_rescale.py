@@ -15,7 +15,7 @@ import sys
 import threading
 import time
 from collections import Counter
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
@@ -40,6 +40,7 @@ from millpond.storage import LocalStorage, MemoryStorage, ObjectInfo
 from millpond.storage.split import SplitStorage
 from tests.agent_driver import CallError, call
 from tests.checkpoints import CheckpointBuilder
+from tests.failing_storage import FailingStorage
 
 Captured = pytest.CaptureFixture[str]
 
@@ -276,29 +277,6 @@ def test_what_spark_wrote_since_is_left_alone(built: CheckpointBuilder) -> None:
 # ---- what a batch that was never committed left
 
 
-class FailingStorage(LocalStorage):
-    """Fails for good at the n-th change, or at that of a key. 0: it does not fail."""
-
-    left = 0
-    stop_before = ""
-
-    def _step(self, key: str) -> None:
-        if key == self.stop_before:
-            self.left = 1
-        if self.left == 1:
-            raise UnavailableError("no more", kind=ErrorKind.STORAGE_UNAVAILABLE)
-        self.left -= 1
-
-    def put_bytes(self, key: str, data: bytes, *, if_absent: bool = False) -> None:
-        self._step(key)
-        super().put_bytes(key, data, if_absent=if_absent)
-
-    def delete(self, keys: Iterable[str]) -> None:
-        for key in keys:
-            self._step(key)
-            super().delete([key])
-
-
 def left_behind(built: CheckpointBuilder, how: str) -> int:
     """Leave changelogs and snapshots above the last committed version. Return that version."""
     gone = {
@@ -370,7 +348,7 @@ def test_a_rescale_over_stale_files_can_be_undone_at_every_step(
     built: CheckpointBuilder, how: str
 ) -> None:
     committed = left_behind(built, how)
-    for steps in range(1, 100):
+    for steps in range(100):
         copy = built.copy_to(built.root.parent / f"copy-{steps}")
         storage = FailingStorage(str(copy.root), fsync=False)
         storage.left = steps

@@ -1,0 +1,54 @@
+"""A storage that fails at a change that the test chooses."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+
+from millpond.errors import ErrorKind, UnavailableError
+from millpond.storage import LocalStorage
+
+
+class Killed(Exception):
+    """Somebody killed the process, or switched the machine off."""
+
+
+class FailingStorage(LocalStorage):
+    """Puts and deletions fail for good after `left` of them, or at the key `stop_before`.
+
+    Attributes:
+        left: how many changes succeed before one fails; -1: all.
+        kills: a change that fails raises Killed; else STORAGE_UNAVAILABLE.
+        once: only one change fails.
+    """
+
+    left = -1
+    stop_before = ""
+    kills = False
+    once = False
+
+    def _step(self, key: str) -> None:
+        if key == self.stop_before:
+            self.left = 0
+        if self.left == 0:
+            if self.once:
+                self.left = -1
+            if self.kills:
+                raise Killed
+            raise UnavailableError("no answer", kind=ErrorKind.STORAGE_UNAVAILABLE)
+        if self.left > 0:
+            self.left -= 1
+
+    def put_bytes(self, key: str, data: bytes, *, if_absent: bool = False) -> None:
+        self._step(key)
+        super().put_bytes(key, data, if_absent=if_absent)
+
+    def put_file(
+        self, key: str, local_path: str, *, if_absent: bool = False, link: bool = False
+    ) -> None:
+        self._step(key)
+        super().put_file(key, local_path, if_absent=if_absent, link=link)
+
+    def delete(self, keys: Iterable[str]) -> None:
+        for key in keys:
+            self._step(key)
+            super().delete([key])
