@@ -1,0 +1,287 @@
+"""Sweeps of SSTs and staging files, through the agent."""
+
+from __future__ import annotations
+
+import json
+import os
+import threading
+import time
+from collections.abc import Callable, Iterable
+from pathlib import Path
+
+import pytest
+
+from millpond.agent.service import AgentService
+from millpond.format.manifest import decode_manifest
+from millpond.storage import LocalStorage
+from millpond.store.collection import announcements
+from tests.agent_driver import CallError, Provider
+from tests.unit.store.histories import Clock, history
+
+MakeProvider = Callable[..., Provider]
+
+
+def test_ssts_go_when_no_manifest_names_them(make: MakeProvider) -> None:
+    provider = make(retain_versions=2)
+    provider.open(0)
+    for _ in range(6):
+        version = provider.commit()
+        provider.snapshot(compact=True)
+    assert len(provider.stored(".sst")) == 6
+    provider.collect(version)
+    assert len(provider.stored(".sst")) == len(provider.stored(".manifest")) == 2
+    assert make(retain_versions=2).open(6) == provider.state
+
+
+def test_the_sweep_waits_for_the_grace_period_across_agents(
+    make: MakeProvider, clock: Clock
+) -> None:
+    provider = make(retain_versions=2, grace_ms=60_000)
+    provider.open(0)
+    version = provider.commit()
+    provider.snapshot()
+    orphan = provider.directory / "sst" / ("0" * 32 + ".sst")
+    orphan.write_bytes(b"x")
+    os.utime(orphan, (1, 1))
+    provider.collect(version)
+    assert orphan.exists(), (
+        "this collection is the first to see it unreferenced, however old it looks"
+    )
+    provider.service = AgentService(clock_ms=clock)
+    clock.offset_ms = 30_000
+    provider.collect(version)
+    assert orphan.exists()
+    clock.offset_ms = 61_000
+    provider.collect(version)
+    assert not orphan.exists()
+    assert len(provider.stored(".sst")) == 1
+
+
+def test_one_unreadable_manifest_stops_the_sweep_of_the_operator(make: MakeProvider) -> None:
+    sweeper, other = make(retain_versions=2), make(retain_versions=2, partition=1)
+    versions = history(sweeper, 2, 1)
+    history(other, 1, 1)
+    orphan = sweeper.directory / "sst" / ("0" * 32 + ".sst")
+    orphan.write_bytes(b"x")
+    damaged = other.directory / "1.manifest"
+    content = damaged.read_bytes()
+    damaged.write_bytes(content[:-1])
+    sweeper.collect(versions[2])
+    assert orphan.exists()
+    damaged.write_bytes(content)
+    sweeper.collect(versions[2])
+    assert not orphan.exists()
+
+
+def test_partition_0_sweeps_for_all_and_the_others_do_not(make: MakeProvider) -> None:
+    zero, one = make(), make(partition=1)
+    versions = [history(p, 1, 1)[1] for p in (zero, one)]
+    orphans = [p.directory / "sst" / ("0" * 32 + ".sst") for p in (zero, one)]
+    for orphan in orphans:
+        orphan.write_bytes(b"x")
+    one.collect(versions[1])
+    assert all(orphan.exists() for orphan in orphans)
+    zero.collect(versions[0])
+    assert not any(orphan.exists() for orphan in orphans)
+
+
+def test_of_a_join_the_first_store_sweeps(make: MakeProvider) -> None:
+    stores = [
+        "left-keyToNumValues",
+        "left-keyWithIndexToValue",
+        "right-keyToNumValues",
+        "right-keyWithIndexToValue",
+    ]
+    providers = [make(name=name) for name in stores]
+    metadata = providers[0].checkpoint / "state/0/_metadata/metadata"
+    metadata.parent.mkdir(parents=True)
+    infos = [{"storeName": name, "numColsPrefixKey": 0, "numPartitions": 4} for name in stores]
+    body = {
+        "operatorInfo": {"operatorId": 0, "operatorName": "symmetricHashJoin"},
+        "stateStoreInfo": infos,
+    }
+    metadata.write_text("v1\n" + json.dumps(body))
+    versions = [history(p, 1, 1)[1] for p in providers]
+    orphan = providers[3].directory / "sst" / ("0" * 32 + ".sst")
+    orphan.write_bytes(b"x")
+    for provider, version in list(zip(providers, versions, strict=True))[1:]:
+        provider.collect(version)
+    assert orphan.exists()
+    providers[0].collect(versions[0])
+    assert not orphan.exists()
+    assert metadata.exists()
+
+
+def test_staging_files_of_the_dead_go_after_grace(make: MakeProvider, clock: Clock) -> None:
+    provider = make(grace_ms=60_000)
+    version = history(provider, 1, 1)[1]
+    provider.stage(2, "0" * 15 + "1")
+    (provider.directory / "sst" / (".staging-" + "0" * 32)).write_bytes(b"x")
+    provider.collect(version)
+    assert len([n for n in provider.stored() if ".staging-" in n]) == 2
+    clock.offset_ms = 61_000
+    provider.collect(version)
+    assert [n for n in provider.stored() if ".staging-" in n] == []
+
+
+def test_damaged_candidates_only_delay(make: MakeProvider, clock: Clock) -> None:
+    provider = make(grace_ms=60_000)
+    version = history(provider, 1, 1)[1]
+    orphan = provider.directory / "sst" / ("0" * 32 + ".sst")
+    orphan.write_bytes(b"x")
+    provider.collect(version)
+    (provider.checkpoint / "millpond/gc/0.json").write_bytes(b"rubbish")
+    clock.offset_ms = 61_000
+    provider.collect(version)
+    assert orphan.exists()
+    clock.offset_ms = 130_000
+    provider.collect(version)
+    assert not orphan.exists()
+
+
+def test_a_publisher_slower_than_the_grace_period_takes_its_manifest_back(
+    make: MakeProvider, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    provider, sweeper = make(), make()
+    first = history(provider, 1, 1)[1]
+    provider.commit()
+    provider.flush()
+    directory, files = provider.rocksdb_checkpoint()
+    plain = LocalStorage.put_bytes
+
+    def late(self: LocalStorage, key: str, data: bytes, *, if_absent: bool = False) -> None:
+        if key.endswith("2.manifest"):
+            sweeper.open(1)
+            sweeper.collect(first)  # grace 0: takes the SST that no manifest names yet
+        plain(self, key, data, if_absent=if_absent)
+
+    monkeypatch.setattr(LocalStorage, "put_bytes", late)
+    with pytest.raises(CallError, match="were collected before") as caught:
+        provider.publish(directory, files)
+    assert "gc.graceMs" in caught.value.hint
+    monkeypatch.undo()
+    assert provider.stored(".manifest") == ["1.manifest"]
+    assert make().open(2) == provider.state
+    assert provider.publish(directory, files)["new_files"] == 1
+
+
+def test_a_sweeper_that_is_held_up_before_it_deletes_harms_no_snapshot(
+    make: MakeProvider, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """The sweeper looks for manifests for the last time.
+
+    Then somebody publishes a manifest. Then the sweeper deletes what this manifest names.
+    """
+    provider, sweeper = make(), make()
+    first = history(provider, 1, 1)[1]
+    provider.commit()
+    provider.flush()
+    directory, files = provider.rocksdb_checkpoint()
+    sweeper.open(1)
+    uploaded, deleting, published = threading.Event(), threading.Event(), threading.Event()
+    plain_put, plain_delete = LocalStorage.put_bytes, LocalStorage.delete
+
+    def put(self: LocalStorage, key: str, data: bytes, *, if_absent: bool = False) -> None:
+        if key.endswith("2.manifest"):
+            uploaded.set()
+            assert deleting.wait(30)
+        plain_put(self, key, data, if_absent=if_absent)
+
+    def delete(self: LocalStorage, keys: Iterable[str]) -> None:
+        wanted = list(keys)
+        if any(key.endswith(".sst") for key in wanted):
+            deleting.set()
+            assert published.wait(30)
+        plain_delete(self, wanted)
+
+    monkeypatch.setattr(LocalStorage, "put_bytes", put)
+    monkeypatch.setattr(LocalStorage, "delete", delete)
+
+    def sweep() -> None:
+        assert uploaded.wait(30)
+        sweeper.collect(first)  # grace 0: takes the SST that no manifest names yet
+
+    thread = threading.Thread(target=sweep)
+    thread.start()
+    try:
+        with pytest.raises(CallError, match="were collected before"):
+            provider.publish(directory, files)
+    finally:
+        published.set()
+        thread.join(30)
+    monkeypatch.undo()
+    assert provider.stored(".manifest") == ["1.manifest"]
+    assert make().open(2) == provider.state
+    assert provider.publish(directory, files)["new_files"] == 1
+    assert not list((provider.directory.parents[2] / "millpond" / "gc").glob("*condemned*"))
+
+
+def orphan_of(provider: Provider) -> Path:
+    orphan = provider.directory / "sst" / ("0" * 32 + ".sst")
+    orphan.write_bytes(b"x")
+    return orphan
+
+
+def test_an_announcement_of_a_killed_sweep_is_removed_by_the_storages_clock(
+    make: MakeProvider, clock: Clock
+) -> None:
+    provider = make()
+    version = history(provider, 1, 1)[1]
+    storage = LocalStorage(str(provider.directory.parents[2]))
+    notice = announcements.announce(storage, 0, ["state/0/0/sst/x.sst"])
+    clock.offset_ms = 2 * announcements.ABANDONED_MS  # the agent's own clock jumped
+    orphan_of(provider)
+    provider.collect(version)
+    assert announcements.announced(storage, 0) == {"state/0/0/sst/x.sst"}
+    old_s = time.time() - announcements.ABANDONED_MS / 1000 - 10
+    os.utime(provider.checkpoint / notice, (old_s, old_s))
+    orphan_of(provider)
+    provider.collect(version)
+    assert announcements.announced(storage, 0) == frozenset()
+
+
+def test_a_sweep_that_was_taken_for_a_killed_one_deletes_nothing(
+    make: MakeProvider, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    provider = make()
+    version = history(provider, 1, 1)[1]
+    orphan = orphan_of(provider)
+    plain = LocalStorage.put_bytes
+
+    def held_up(self: LocalStorage, key: str, data: bytes, *, if_absent: bool = False) -> None:
+        plain(self, key, data, if_absent=if_absent)
+        if "condemned" in key:
+            self.delete([key])  # a sweep that began much later did this
+
+    monkeypatch.setattr(LocalStorage, "put_bytes", held_up)
+    provider.collect(version)
+    assert orphan.exists()
+    monkeypatch.undo()
+    provider.collect(version)
+    assert not orphan.exists()
+
+
+@pytest.mark.parametrize("spark_format", [1, 2])
+def test_an_announcement_of_a_killed_sweep_holds_up_no_snapshot(
+    make: MakeProvider, spark_format: int
+) -> None:
+    """Somebody killed the sweep after it saw that a manifest names the SST.
+
+    It had not withdrawn its announcement yet.
+    """
+    provider = make(spark_format=spark_format)
+    history(provider, 2, 1)
+    storage = LocalStorage(str(provider.checkpoint))
+    (sst,) = provider.stored(".sst")
+    announcements.announce(storage, 0, [f"state/0/0/{sst}"])
+    answer = provider.snapshot()
+    assert (answer["new_files"], answer["reused_files"]) == (2, 0)
+    newest = provider.stored(".manifest")[-1]
+    assert sst not in {named.key for named in decode_manifest(provider.read_stored(newest)).ssts}
+    provider.commit()
+    answer = provider.snapshot()
+    assert (answer["new_files"], answer["reused_files"]) == (1, 2)
+    assert (
+        make(spark_format=spark_format).open(3, provider.id if spark_format == 2 else None)
+        == provider.state
+    )
