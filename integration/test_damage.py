@@ -1,4 +1,4 @@
-"""Damaged, missing, foreign and future files, full and read-only disks, wrong settings.
+"""Damaged, missing, foreign and future files.
 
 Each must end in the right error or the right fallback, never in a wrong row.
 """
@@ -7,15 +7,10 @@ from __future__ import annotations
 
 import json
 import os
-import random
 import shutil
-import stat
 import struct
-import subprocess
-import sys
 import zlib
-from collections.abc import Callable, Iterator
-from dataclasses import dataclass, field
+from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
@@ -26,20 +21,16 @@ from pyspark.sql import SparkSession
 from pyspark.sql import functions as F
 
 from integration.cases import CLICKS, EVENTS
+from integration.damage_scene import Scene, written_scene
 from integration.harness import (
-    Commit,
     Harness,
-    Provider,
     ProviderError,
-    Row,
     Schema,
     module_harness,
     providers_to_test,
-    short_conf,
 )
-from integration.jvm import MILLPOND, REPO, ROCKSDB
+from integration.jvm import MILLPOND
 from integration.store_cases import open_provider
-from integration.store_model import State, as_state, canon, write_spark_metadata
 from integration.streams import Input, Run, finish, start
 from millpond.format.changelog import ChangelogReader, Op
 
@@ -50,122 +41,6 @@ pytestmark = pytest.mark.skipif(
 Harm = Callable[[Path], None]
 
 harness = module_harness
-
-
-@dataclass
-class Scene:
-    """A Spark checkpoint with one store, and the content of each version."""
-
-    harness: Harness
-    checkpoint: Path
-    checkpoint_format: int = 1
-    partitions: int = 1
-    options: dict[str, Any] = field(default_factory=dict)
-    states: dict[int, State] = field(default_factory=lambda: {0: {}})
-    ids: dict[int, str | None] = field(default_factory=lambda: {0: None})
-
-    def __post_init__(self) -> None:
-        if not self.checkpoint.exists():
-            write_spark_metadata(
-                self.checkpoint,
-                operator_name="stateStoreSave",
-                partitions=self.partitions,
-                provider_class=MILLPOND,
-            )
-
-    @property
-    def directory(self) -> Path:
-        """Return the folder of the store's files."""
-        return self.checkpoint / "state" / "0" / "0"
-
-    def open(
-        self, *, provider_class: str = MILLPOND, shuffle: int | None = None, **options: Any
-    ) -> Provider:
-        """Return a new provider, like that of another executor."""
-        conf = short_conf(
-            {
-                "checkpointFormatVersion": self.checkpoint_format,
-                "minDeltasForSnapshot": 1,
-                "rocksdb.changelogCheckpointing.enabled": True,
-                **{f"millpond.{k}": v for k, v in {**self.options, **options}.items()},
-            }
-        )
-        conf["spark.sql.shuffle.partitions"] = str(shuffle or self.partitions)
-        return self.harness.open(
-            self.checkpoint / "state", provider_class=provider_class, schema=Schema(), conf=conf
-        )
-
-    def write(
-        self,
-        provider: Provider,
-        versions: int,
-        *,
-        snapshot_at: tuple[int, ...] = (),
-        rows: int = 40,
-    ) -> None:
-        """Commit `versions` more versions, each with changed, new and removed keys."""
-        keys: list[Row] = [["k", i] for i in range(rows * 4)]
-        mine = [
-            k
-            for k, p in zip(
-                keys,
-                self.harness.partitions_of(
-                    keys, key_schema=Schema().key, partitions=self.partitions
-                ),
-                strict=True,
-            )
-            if p == 0
-        ]
-        rng = random.Random(len(self.states))
-        for _ in range(versions):
-            version = max(self.states)
-            store, state = provider.store(version, self.ids[version]), dict(self.states[version])
-            for key in rng.sample(mine, min(rows, len(mine))):
-                if rng.random() < 0.25:
-                    store.remove(key)
-                    state.pop(canon(key), None)
-                else:
-                    value = [f"{version}-" + "x" * rng.randrange(200), rng.randrange(10**9)]
-                    store.put(key, value)
-                    state[canon(key)] = (key, value)
-            self.note(store.commit(), state)
-            if version + 1 in snapshot_at:
-                provider.snapshot()
-
-    def note(self, done: Commit, state: State) -> None:
-        """Remember a committed version."""
-        self.states[done.version], self.ids[done.version] = state, done.id
-
-    def read(self, version: int, **options: Any) -> State:
-        """Return a version, read by a new provider. Raises: ProviderError."""
-        provider = self.open(**options)
-        try:
-            return as_state(provider.read_store(version, self.ids.get(version)).scan())
-        finally:
-            provider.close()
-
-    def refuses(self, version: int, *kinds: str, **options: Any) -> str:
-        """Check that the store refuses a version with one of the kinds. Return the message."""
-        with pytest.raises(ProviderError) as caught:
-            self.read(version, **options)
-        assert any(f"[MILLPOND_{kind}]" in caught.value.text for kind in kinds), caught.value.text
-        assert "Hint: " in caught.value.text, caught.value.text
-        return caught.value.text
-
-
-def _scene(harness: Harness, tmp_path: Path, checkpoint_format: int = 1) -> Scene:
-    scene = Scene(harness, tmp_path / "checkpoint", checkpoint_format)
-    provider = scene.open()
-    scene.write(provider, 8, snapshot_at=(3, 6))
-    provider.close()
-    # Millpond takes a snapshot of the newest version that is proven committed. That is the version
-    # below the newest: Spark asked for it.
-    found = {
-        s: sorted(int(p.stem.split("_")[0]) for p in scene.directory.glob(f"*.{s}"))
-        for s in ("changelog", "manifest")
-    }
-    assert found == {"changelog": [1, 2, 3, 4, 5, 6, 7, 8], "manifest": [2, 5]}
-    return scene
 
 
 def _file(scene: Scene, version: int, suffix: str) -> Path:
@@ -217,7 +92,7 @@ def test_damaged_changelog_is_an_error_that_names_it(
     harness: Harness, tmp_path: Path, harm: str, checkpoint_format: int
 ) -> None:
     """No snapshot covers the changelog. The store refuses versions that need it, and no others."""
-    scene = _scene(harness, tmp_path, checkpoint_format)
+    scene = written_scene(harness, tmp_path, checkpoint_format)
     path = _file(scene, 8, "changelog")
     HARMS[harm](path)
     text = scene.refuses(8, "CHANGELOG_MISSING" if harm == "missing" else "CHANGELOG_DAMAGED")
@@ -233,7 +108,7 @@ def test_a_block_that_claims_a_gigabyte_is_not_inflated(
     harness: Harness, tmp_path: Path, codec: int, stored: bytes
 ) -> None:
     """The block's sums are right, so a person made it. An executor must not allocate a gigabyte."""
-    scene = _scene(harness, tmp_path)
+    scene = written_scene(harness, tmp_path)
     path = _file(scene, 8, "changelog")
     data = path.read_bytes()
     start = 16 + struct.unpack_from("<I", data, 8)[0]
@@ -252,7 +127,7 @@ def test_damaged_changelog_below_a_snapshot_does_not_matter_above_it(
     harness: Harness, tmp_path: Path, harm: str
 ) -> None:
     """Version 4 needs the snapshot of 2 and the changelogs 3 and 4. Version 5 has a snapshot."""
-    scene = _scene(harness, tmp_path)
+    scene = written_scene(harness, tmp_path)
     HARMS[harm](_file(scene, 4, "changelog"))
     for version in (2, 3, 5, 6, 8):
         assert scene.read(version) == scene.states[version], version
@@ -265,7 +140,7 @@ def test_damaged_manifest_falls_back(
     harness: Harness, tmp_path: Path, harm: str, checkpoint_format: int
 ) -> None:
     """An older manifest and more changelogs give the same rows."""
-    scene = _scene(harness, tmp_path, checkpoint_format)
+    scene = written_scene(harness, tmp_path, checkpoint_format)
     HARMS[harm](_file(scene, 5, "manifest"))
     for version in (4, 5, 6, 8):
         assert scene.read(version) == scene.states[version], version
@@ -277,7 +152,7 @@ def test_damaged_manifest_falls_back(
 @pytest.mark.parametrize("harm", [h for h in HARMS if h != "longer"])
 def test_damaged_sst_falls_back(harness: Harness, tmp_path: Path, harm: str) -> None:
     """More and more SSTs are damaged. All changelogs are there, so every row is."""
-    scene = _scene(harness, tmp_path)
+    scene = written_scene(harness, tmp_path)
     for path in sorted((scene.directory / "sst").iterdir(), key=lambda p: p.stat().st_mtime):
         HARMS[harm](path)
         for version in (5, 8):
@@ -292,7 +167,7 @@ def test_damaged_sst_without_check_sums_is_never_a_wrong_row(
     harness: Harness, tmp_path: Path
 ) -> None:
     """Without `restore.verifyChecksums`, RocksDB's own check sums of blocks find the damage."""
-    scene = _scene(harness, tmp_path)
+    scene = written_scene(harness, tmp_path)
     paths = sorted((scene.directory / "sst").iterdir())
     clean = {p: p.read_bytes() for p in paths}
     outcomes = set()
@@ -317,7 +192,7 @@ def test_damaged_sst_without_changelogs_is_never_a_wrong_row(
     harness: Harness, tmp_path: Path, harm: str, check_sums: bool
 ) -> None:
     """A version has only the SST. The store gives the right rows, or refuses."""
-    scene = _scene(harness, tmp_path)
+    scene = written_scene(harness, tmp_path)
     for version in range(1, 6):
         _file(scene, version, "changelog").unlink()
     for version in (5, 6, 8):
@@ -341,7 +216,7 @@ def test_damaged_sst_without_changelogs_is_never_a_wrong_row(
 
 def test_nothing_left_to_read_from(harness: Harness, tmp_path: Path) -> None:
     """Without the snapshot and the changelogs below it, the store refuses. It is not empty."""
-    scene = _scene(harness, tmp_path)
+    scene = written_scene(harness, tmp_path)
     for version in range(1, 6):
         _file(scene, version, "changelog").unlink()
     shutil.rmtree(scene.directory / "sst")
@@ -353,7 +228,7 @@ def test_nothing_left_to_read_from(harness: Harness, tmp_path: Path) -> None:
 
 def test_leftovers_of_a_killed_writer_are_ignored(harness: Harness, tmp_path: Path) -> None:
     """Reads and writes ignore half a staging file, an unnamed SST, and files of others."""
-    scene = _scene(harness, tmp_path)
+    scene = written_scene(harness, tmp_path)
     data = _file(scene, 8, "changelog").read_bytes()
     (scene.directory / (".staging-" + "0" * 32)).write_bytes(data[: len(data) // 2])
     (scene.directory / "sst" / ("f" * 32 + ".sst")).write_bytes(b"half an upload")
@@ -371,7 +246,7 @@ def test_newer_format_is_refused(
     harness: Harness, tmp_path: Path, newer: dict[str, Any] | None
 ) -> None:
     """With a format.json of a later Millpond, the store reads nothing and overwrites nothing."""
-    scene = _scene(harness, tmp_path)
+    scene = written_scene(harness, tmp_path)
     path = scene.checkpoint / "millpond" / "format.json"
     head, body = path.read_bytes().split(b"\n", 1)
     if newer is None:
@@ -395,7 +270,7 @@ def _with_header(data: bytes, *, file_format: int = 1, flags: int) -> bytes:
 def test_changelog_of_a_newer_version_is_not_called_damaged(
     harness: Harness, tmp_path: Path, file_format: int, flags: int
 ) -> None:
-    scene = _scene(harness, tmp_path)
+    scene = written_scene(harness, tmp_path)
     path = _file(scene, 8, "changelog")
     data = path.read_bytes()
     path.unlink()
@@ -467,270 +342,9 @@ def test_a_changelog_says_that_keys_repeat(harness: Harness, tmp_path: Path) -> 
 @pytest.mark.parametrize("harm", [h for h in HARMS if h != "missing"])
 def test_damaged_format_file(harness: Harness, tmp_path: Path, harm: str) -> None:
     """The store refuses, because it cannot guess max parallelism."""
-    scene = _scene(harness, tmp_path)
+    scene = written_scene(harness, tmp_path)
     HARMS[harm](scene.checkpoint / "millpond" / "format.json")
     scene.refuses(8, "FORMAT_DAMAGED", "FORMAT_TOO_NEW")
-
-
-# -- settings
-# --------------------------------------------------------------------------------------------------
-
-
-def test_other_max_parallelism_is_refused(harness: Harness, tmp_path: Path) -> None:
-    """A new Spark checkpoint fixes max parallelism. The same value, or none, is fine."""
-    scene = _scene(harness, tmp_path)
-    text = scene.refuses(8, "MAX_PARALLELISM_MISMATCH", maxParallelism=512)
-    assert "512" in text and "128" in text
-    assert scene.read(8, maxParallelism=128) == scene.states[8]
-
-
-def test_max_parallelism_must_be_a_multiple(harness: Harness, tmp_path: Path) -> None:
-    """Max parallelism must be a multiple of the number of partitions."""
-    scene = Scene(harness, tmp_path / "checkpoint", partitions=4)
-    text = scene.refuses(0, "MAX_PARALLELISM_INVALID", maxParallelism=6)
-    assert "6" in text and "4" in text
-
-
-@pytest.mark.parametrize(
-    ("option", "value", "kind", "says"),
-    [
-        ("memry.budget", "1g", "UNKNOWN_OPTION", "memory.budget"),
-        ("memory.budget", "12", "INVALID_OPTION", "memory.budget"),
-        ("changelog.codec", "lz4", "INVALID_OPTION", "zstd"),
-        ("commit.fsync", "perhaps", "INVALID_OPTION", "commit.fsync"),
-    ],
-)
-def test_wrong_option_is_named(
-    harness: Harness, tmp_path: Path, option: str, value: str, kind: str, says: str
-) -> None:
-    """The error names the option, and the nearest valid name or the allowed values."""
-    scene = Scene(harness, tmp_path / "checkpoint")
-    text = scene.refuses(0, kind, **{option: value})
-    assert option in text and says in text
-
-
-def test_checkpoint_of_sparks_own_store_is_refused(harness: Harness, tmp_path: Path) -> None:
-    """The store refuses. It does not start empty."""
-    scene = Scene(harness, tmp_path / "checkpoint")
-    provider = scene.open(provider_class=ROCKSDB)
-    scene.write(provider, 2)
-    provider.snapshot()
-    provider.close()
-    before = sorted(p.name for p in scene.directory.rglob("*"))
-    scene.refuses(2, "FOREIGN_CHECKPOINT")
-    assert sorted(p.name for p in scene.directory.rglob("*")) == before
-
-
-@pytest.mark.parametrize("python", ["/nowhere/python", "bare"])
-def test_executor_without_python(tmp_path: Path, python: str) -> None:
-    """One message names the missing interpreter or package."""
-    if python == "bare":  # an interpreter that sees no packages at all
-        wrapper = tmp_path / "python"
-        wrapper.write_text(f'#!/bin/sh\nexec env -u PYTHONPATH "{sys.executable}" -S -I "$@"\n')
-        wrapper.chmod(wrapper.stat().st_mode | stat.S_IXUSR)
-        python = str(wrapper)
-    own = Harness(tmp_path)
-    try:
-        scene = Scene(own, tmp_path / "checkpoint")
-        text = scene.refuses(
-            0,
-            "AGENT_NOT_STARTED",
-            "AGENT_PACKAGE_MISSING",
-            **{"agent.python": python, "agent.driverPython": python},
-        )
-        assert python in text
-        assert "pip install" in text or "interpreter" in text
-    finally:
-        own.stop()
-
-
-def test_scala_and_python_agree_on_slots(harness: Harness) -> None:
-    """Both sides give the slots of the shared vectors."""
-    vectors = json.loads((REPO / "tests" / "vectors" / "keygroups.json").read_text())
-    assert len(vectors) > 5
-    for vector in vectors:
-        g = vector["max_parallelism"]
-        assert (
-            harness.call("slots", max_parallelism=g, base=vector["base"], groups=list(range(g)))
-            == vector["slots"]
-        ), (g, vector["base"])
-
-
-# -- disks
-# --------------------------------------------------------------------------------------------------
-
-
-@pytest.fixture
-def mounted(tmp_path: Path) -> Iterator[Callable[[str], Path]]:
-    """Return a function that mounts a small tmpfs. Skip the test if that is not allowed."""
-    done: list[Path] = []
-
-    def mount(options: str) -> Path:
-        path = tmp_path / f"disk-{len(done)}"
-        path.mkdir()
-        got = subprocess.run(
-            ["mount", "-t", "tmpfs", "-o", options, "tmpfs", str(path)],
-            capture_output=True,
-            text=True,
-            check=False,
-        )
-        if got.returncode:
-            pytest.skip(f"cannot mount a tmpfs here: {got.stderr.strip()}")
-        done.append(path)
-        return path
-
-    yield mount
-    for path in done:
-        subprocess.run(["umount", "-l", str(path)], check=True)
-
-
-def _fill(provider: Provider, scene: Scene, rows: int = 200) -> None:
-    version = max(scene.states)
-    store, state, rng = (
-        provider.store(version, scene.ids[version]),
-        dict(scene.states[version]),
-        random.Random(version),
-    )
-    for i in range(rows):
-        key, value = ["k", i], [rng.randbytes(2000).hex(), version]
-        store.put(key, value)
-        state[canon(key)] = (key, value)
-    scene.note(store.commit(), state)
-
-
-def test_no_space_for_the_checkpoint(
-    harness: Harness, tmp_path: Path, mounted: Callable[[str], Path]
-) -> None:
-    """A commit without room fails with the reason. Committed versions stay readable.
-
-    With more room the query goes on.
-    """
-    disk = mounted("size=2m")
-    scene = Scene(harness, disk / "checkpoint")
-    provider = scene.open()
-    with pytest.raises(ProviderError) as caught:
-        for _ in range(20):
-            _fill(provider, scene)
-    assert "[MILLPOND_STORAGE_FULL]" in caught.value.text, caught.value.text
-    last = max(scene.states)
-    assert last >= 1
-    provider.close()
-    assert scene.read(last) == scene.states[last]
-    subprocess.run(["mount", "-o", "remount,size=20m", str(disk)], check=True)
-    provider = scene.open()
-    _fill(provider, scene)
-    provider.close()
-    assert scene.read(last + 1) == scene.states[last + 1]
-
-
-def test_no_space_on_the_local_disk(tmp_path: Path, mounted: Callable[[str], Path]) -> None:
-    """A restore without room for RocksDB fails with the reason. The files on storage are whole."""
-    writer = Harness(tmp_path)
-    scene = Scene(writer, tmp_path / "checkpoint")
-    try:
-        provider = scene.open()
-        for _ in range(4):
-            _fill(provider, scene)
-        provider.snapshot()
-        _fill(provider, scene)
-        provider.close()
-    finally:
-        writer.stop()
-    disk = mounted("size=256k")
-    small = Harness(tmp_path)
-    try:
-        scene.harness = small
-        scene.refuses(5, "LOCAL_DISK_FULL", localDir=str(disk))
-    finally:
-        small.stop()
-    big = Harness(tmp_path)
-    try:
-        scene.harness = big
-        assert scene.read(5) == scene.states[5]
-    finally:
-        big.stop()
-
-
-def test_read_only_checkpoint(
-    harness: Harness, tmp_path: Path, mounted: Callable[[str], Path]
-) -> None:
-    """The commit fails with the reason. The version before stays readable."""
-    disk = mounted("size=20m")
-    scene = Scene(harness, disk / "checkpoint")
-    provider = scene.open()
-    scene.write(provider, 2)
-    subprocess.run(["mount", "-o", "remount,ro", str(disk)], check=True)
-    with pytest.raises(ProviderError) as caught:
-        scene.write(provider, 1)
-    assert "[MILLPOND_STORAGE_DENIED]" in caught.value.text, caught.value.text
-    provider.close()
-    assert scene.read(2) == scene.states[2]
-
-
-def test_checkpoint_below_a_regular_file(harness: Harness, tmp_path: Path) -> None:
-    """The store cannot make its directory. It raises an error of storage, and is not empty."""
-    (tmp_path / "file").write_text("not a directory")
-    scene = Scene.__new__(Scene)
-    scene.__dict__.update(
-        harness=harness,
-        checkpoint=tmp_path / "file" / "checkpoint",
-        checkpoint_format=1,
-        partitions=1,
-        options={},
-        states={0: {}},
-        ids={0: None},
-    )
-    scene.refuses(
-        0, "STORAGE_UNAVAILABLE", "STORAGE_DENIED", "OBJECT_NOT_FOUND", "NOT_A_CHECKPOINT"
-    )
-
-
-# -- whole queries
-# --------------------------------------------------------------------------------------------------
-
-
-def _drop_crc(path: Path) -> None:
-    path.with_name(f".{path.name}.crc").unlink(
-        missing_ok=True
-    )  # Hadoop would refuse the edited file first
-
-
-def test_partitions_edited_by_hand(spark: SparkSession, tmp_path: Path) -> None:
-    """A user changes `spark.sql.shuffle.partitions` in the offset log. The query stops.
-
-    The user changes it back. The query goes on.
-    """
-    source = Input(tmp_path / "input", EVENTS)
-    frame = source.stream(spark).groupBy("k").agg(F.sum("v").alias("s"))
-    run = Run(tmp_path / "checkpoint")
-    conf = {"spark.sql.streaming.stateStore.providerClass": MILLPOND}
-    source.add(CLICKS[0])
-    finish(start(spark, frame, run, output_mode="complete", conf=conf), run)
-    log = tmp_path / "checkpoint" / "offsets" / "0"
-    before = log.read_text()
-    assert '"spark.sql.shuffle.partitions":"2"' in before
-    log.write_text(
-        before.replace('"spark.sql.shuffle.partitions":"2"', '"spark.sql.shuffle.partitions":"4"')
-    )
-    _drop_crc(log)
-    source.add(CLICKS[1])
-    query = start(spark, frame, run, output_mode="complete", conf=conf)
-    with pytest.raises(StreamingQueryException) as caught:
-        query.awaitTermination(60)
-    assert "MILLPOND_PARTITIONS_CHANGED" in str(caught.value), str(caught.value)[:2000]
-    # Spark planned batch 1 with the wrong number. So both entries need the right one.
-    for entry in (tmp_path / "checkpoint" / "offsets").glob("[0-9]*"):
-        entry.write_text(
-            entry.read_text().replace(
-                '"spark.sql.shuffle.partitions":"4"', '"spark.sql.shuffle.partitions":"2"'
-            )
-        )
-        _drop_crc(entry)
-    finish(start(spark, frame, run, output_mode="complete", conf=conf), run)
-    sums: dict[str | None, int] = {}
-    for row in [*CLICKS[0], *CLICKS[1]]:
-        sums[row["k"]] = sums.get(row["k"], 0) + row["v"]
-    assert run.rows[1] == sorted(f"Row(k={k!r}, s={s})" for k, s in sums.items())
 
 
 def test_damaged_state_stops_the_query(spark: SparkSession, tmp_path: Path) -> None:

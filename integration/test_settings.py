@@ -1,0 +1,153 @@
+"""Wrong settings: an error that says which, and never a store that starts empty."""
+
+from __future__ import annotations
+
+import json
+import stat
+import sys
+from pathlib import Path
+
+import pytest
+from pyspark.errors import StreamingQueryException
+from pyspark.sql import SparkSession
+from pyspark.sql import functions as F
+
+from integration.cases import CLICKS, EVENTS
+from integration.damage_scene import Scene, written_scene
+from integration.harness import (
+    Harness,
+    module_harness,
+    providers_to_test,
+)
+from integration.jvm import MILLPOND, REPO, ROCKSDB
+from integration.streams import Input, Run, finish, start
+
+pytestmark = pytest.mark.skipif(
+    MILLPOND not in providers_to_test(), reason="about Millpond's own files"
+)
+
+harness = module_harness
+
+
+def test_other_max_parallelism_is_refused(harness: Harness, tmp_path: Path) -> None:
+    """A new Spark checkpoint fixes max parallelism. The same value, or none, is fine."""
+    scene = written_scene(harness, tmp_path)
+    text = scene.refuses(8, "MAX_PARALLELISM_MISMATCH", maxParallelism=512)
+    assert "512" in text and "128" in text
+    assert scene.read(8, maxParallelism=128) == scene.states[8]
+
+
+def test_max_parallelism_must_be_a_multiple(harness: Harness, tmp_path: Path) -> None:
+    """Max parallelism must be a multiple of the number of partitions."""
+    scene = Scene(harness, tmp_path / "checkpoint", partitions=4)
+    text = scene.refuses(0, "MAX_PARALLELISM_INVALID", maxParallelism=6)
+    assert "6" in text and "4" in text
+
+
+@pytest.mark.parametrize(
+    ("option", "value", "kind", "says"),
+    [
+        ("memry.budget", "1g", "UNKNOWN_OPTION", "memory.budget"),
+        ("memory.budget", "12", "INVALID_OPTION", "memory.budget"),
+        ("changelog.codec", "lz4", "INVALID_OPTION", "zstd"),
+        ("commit.fsync", "perhaps", "INVALID_OPTION", "commit.fsync"),
+    ],
+)
+def test_wrong_option_is_named(
+    harness: Harness, tmp_path: Path, option: str, value: str, kind: str, says: str
+) -> None:
+    """The error names the option, and the nearest valid name or the allowed values."""
+    scene = Scene(harness, tmp_path / "checkpoint")
+    text = scene.refuses(0, kind, **{option: value})
+    assert option in text and says in text
+
+
+def test_checkpoint_of_sparks_own_store_is_refused(harness: Harness, tmp_path: Path) -> None:
+    """The store refuses. It does not start empty."""
+    scene = Scene(harness, tmp_path / "checkpoint")
+    provider = scene.open(provider_class=ROCKSDB)
+    scene.write(provider, 2)
+    provider.snapshot()
+    provider.close()
+    before = sorted(p.name for p in scene.directory.rglob("*"))
+    scene.refuses(2, "FOREIGN_CHECKPOINT")
+    assert sorted(p.name for p in scene.directory.rglob("*")) == before
+
+
+@pytest.mark.parametrize("python", ["/nowhere/python", "bare"])
+def test_executor_without_python(tmp_path: Path, python: str) -> None:
+    """One message names the missing interpreter or package."""
+    if python == "bare":  # an interpreter that sees no packages at all
+        wrapper = tmp_path / "python"
+        wrapper.write_text(f'#!/bin/sh\nexec env -u PYTHONPATH "{sys.executable}" -S -I "$@"\n')
+        wrapper.chmod(wrapper.stat().st_mode | stat.S_IXUSR)
+        python = str(wrapper)
+    own = Harness(tmp_path)
+    try:
+        scene = Scene(own, tmp_path / "checkpoint")
+        text = scene.refuses(
+            0,
+            "AGENT_NOT_STARTED",
+            "AGENT_PACKAGE_MISSING",
+            **{"agent.python": python, "agent.driverPython": python},
+        )
+        assert python in text
+        assert "pip install" in text or "interpreter" in text
+    finally:
+        own.stop()
+
+
+def test_scala_and_python_agree_on_slots(harness: Harness) -> None:
+    """Both sides give the slots of the shared vectors."""
+    vectors = json.loads((REPO / "tests" / "vectors" / "keygroups.json").read_text())
+    assert len(vectors) > 5
+    for vector in vectors:
+        g = vector["max_parallelism"]
+        assert (
+            harness.call("slots", max_parallelism=g, base=vector["base"], groups=list(range(g)))
+            == vector["slots"]
+        ), (g, vector["base"])
+
+
+def _drop_crc(path: Path) -> None:
+    path.with_name(f".{path.name}.crc").unlink(
+        missing_ok=True
+    )  # Hadoop would refuse the edited file first
+
+
+def test_partitions_edited_by_hand(spark: SparkSession, tmp_path: Path) -> None:
+    """A user changes `spark.sql.shuffle.partitions` in the offset log. The query stops.
+
+    The user changes it back. The query goes on.
+    """
+    source = Input(tmp_path / "input", EVENTS)
+    frame = source.stream(spark).groupBy("k").agg(F.sum("v").alias("s"))
+    run = Run(tmp_path / "checkpoint")
+    conf = {"spark.sql.streaming.stateStore.providerClass": MILLPOND}
+    source.add(CLICKS[0])
+    finish(start(spark, frame, run, output_mode="complete", conf=conf), run)
+    log = tmp_path / "checkpoint" / "offsets" / "0"
+    before = log.read_text()
+    assert '"spark.sql.shuffle.partitions":"2"' in before
+    log.write_text(
+        before.replace('"spark.sql.shuffle.partitions":"2"', '"spark.sql.shuffle.partitions":"4"')
+    )
+    _drop_crc(log)
+    source.add(CLICKS[1])
+    query = start(spark, frame, run, output_mode="complete", conf=conf)
+    with pytest.raises(StreamingQueryException) as caught:
+        query.awaitTermination(60)
+    assert "MILLPOND_PARTITIONS_CHANGED" in str(caught.value), str(caught.value)[:2000]
+    # Spark planned batch 1 with the wrong number. So both entries need the right one.
+    for entry in (tmp_path / "checkpoint" / "offsets").glob("[0-9]*"):
+        entry.write_text(
+            entry.read_text().replace(
+                '"spark.sql.shuffle.partitions":"4"', '"spark.sql.shuffle.partitions":"2"'
+            )
+        )
+        _drop_crc(entry)
+    finish(start(spark, frame, run, output_mode="complete", conf=conf), run)
+    sums: dict[str | None, int] = {}
+    for row in [*CLICKS[0], *CLICKS[1]]:
+        sums[row["k"]] = sums.get(row["k"], 0) + row["v"]
+    assert run.rows[1] == sorted(f"Row(k={k!r}, s={s})" for k, s in sums.items())
