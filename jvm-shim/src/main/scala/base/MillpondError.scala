@@ -2,7 +2,7 @@ package org.apache.spark.sql.millpond.base
 
 import org.apache.spark.SparkException
 
-/** An error with a stable code. Kinds are declared in `python/src/millpond/errors.py`; the build
+/** An error with a stable code. `python/src/millpond/errors/table.py` declares the kinds; the build
   * copies the table into the jar. */
 class MillpondException(val kind: String, message: String, val hint: String,
     cause: Throwable = null)
@@ -19,7 +19,7 @@ object MillpondError {
   def of(kind: String, message: String, hint: String = "", cause: Throwable = null)
       : MillpondException = {
     val declared = table.get(kind)
-    require(declared != null, s"error kind $kind is not declared in millpond/errors.py")
+    require(declared != null, s"error kind $kind is not declared in millpond/errors/table.py")
     new MillpondException(kind, message,
       if (hint.nonEmpty) hint else declared.path("hint").asText(""), cause)
   }

@@ -9,8 +9,7 @@ import java.util.concurrent.CountDownLatch
 import org.apache.hadoop.conf.Configuration
 import org.apache.hadoop.fs.Path
 import org.apache.spark.sql.execution.streaming.checkpointing.{
-  CheckpointFileManager,
-  FileSystemBasedCheckpointFileManager
+  CheckpointFileManager, FileSystemBasedCheckpointFileManager
 }
 
 /** Never writes the file `millpond.test.hold` of a Spark checkpoint, as in `commits/2`: its writer
