@@ -29,6 +29,7 @@ from millpond import savepoint
 from millpond.errors import ErrorKind, MillpondError
 from millpond.query.index import read_index
 from millpond.storage import open_storage
+from tests.failing_storage import FailingStorage, Killed
 
 pytestmark = pytest.mark.spark
 
@@ -97,28 +98,17 @@ def test_an_undone_rescale_takes_its_entry_back(
     """With the entry, Spark would take the batch of that number for written, and lose its rows."""
     checkpoint, out = tmp_path / "checkpoint", tmp_path / "out"
     query.run(checkpoint, file_sink(out))
-    storage = open_storage(str(checkpoint))
-
-    class Kill(BaseException):
-        pass
-
-    class Killed:
-        def __getattr__(self, name: str) -> Any:
-            return getattr(storage, name)
-
-        def put_bytes(self, key: str, data: bytes, *, if_absent: bool = False) -> None:
-            if key == "commits/2":
-                raise Kill
-            storage.put_bytes(key, data, if_absent=if_absent)
+    killing = FailingStorage(str(checkpoint))
+    killing.kills, killing.stop_before = True, "commits/2"
 
     from millpond.operations.rescale import rescale, undo
 
-    with pytest.raises(Kill):
-        rescale(Killed(), str(checkpoint), 4)
+    with pytest.raises(Killed):
+        rescale(killing, str(checkpoint), 4)
     assert (out / "_spark_metadata/2.compact").exists()
     with pytest.raises(StreamingQueryException, match=r"(?i)repartition"):
         query.run(checkpoint, file_sink(out))
-    assert undo(storage, str(checkpoint))
+    assert undo(open_storage(str(checkpoint)), str(checkpoint))
     assert sorted(p.name for p in (out / "_spark_metadata").glob("[0-9]*")) == ["0", "1"]
     query.add(3)
     query.run(checkpoint, file_sink(out))

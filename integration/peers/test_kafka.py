@@ -43,6 +43,7 @@ from millpond.cli.main import main
 from millpond.operations.rescale import rescale, undo
 from millpond.query.index import read_index
 from millpond.storage import open_storage
+from tests.failing_storage import FailingStorage, Killed
 
 pytestmark = [pytest.mark.spark, pytest.mark.peer]
 
@@ -129,23 +130,12 @@ def test_an_undone_rescale_adds_nothing(query: Query, tmp_path: Path) -> None:
     """The rescale is interrupted right before it switches the query over."""
     checkpoint = tmp_path / "checkpoint"
     query.run(checkpoint, "out")
-    storage = open_storage(str(checkpoint))
+    killing = FailingStorage(str(checkpoint))
+    killing.kills, killing.stop_before = True, "commits/2"
 
-    class Kill(BaseException):
-        pass
-
-    class Killed:
-        def __getattr__(self, name: str) -> Any:
-            return getattr(storage, name)
-
-        def put_bytes(self, key: str, data: bytes, *, if_absent: bool = False) -> None:
-            if key == "commits/2":
-                raise Kill
-            storage.put_bytes(key, data, if_absent=if_absent)
-
-    with pytest.raises(Kill):
-        rescale(Killed(), str(checkpoint), 4)
-    assert undo(storage, str(checkpoint))
+    with pytest.raises(Killed):
+        rescale(killing, str(checkpoint), 4)
+    assert undo(open_storage(str(checkpoint)), str(checkpoint))
     query.add(2)
     query.run(checkpoint, "out")
     query.whole(query.records("out"))
