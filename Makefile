@@ -110,7 +110,7 @@ lint: build ## ruff, mypy --strict, which room imports which; scalac's warnings 
 	@# All four speak before any of them fails the target.
 	@failed=0; for tool in "ruff check ." "ruff format --check ." mypy lint-imports; do echo "$$tool"; .venv/bin/$$tool || failed=1; done; exit $$failed
 
-# This and peer-kafka are all that Maven Central is needed for; tests/unit/test_scala_texts.py needs nothing.
+# This and the peers are all that Maven Central is needed for; tests/unit/test_scala_texts.py needs nothing.
 format-scala: ## scalafmt over jvm-shim; needs mvn, and Maven Central the first time
 	@mkdir -p build/scalafmt
 	@command -v mvn >/dev/null || { echo "millpond: make format-scala needs mvn, which fetches scalafmt; on Debian: apt-get install maven" >&2; exit 1; }
@@ -132,9 +132,14 @@ soak: build ## kill and pause processes of a cluster at random for MINUTES, comp
 chains: build ## play CHAINS random chains of commands over real queries, from FIRST on
 	MILLPOND_CHAINS=$(CHAINS) MILLPOND_FIRST=$(FIRST) $(PY) -m pytest integration/test_chains.py $(TEST_ARGS)
 
+# Each fetches its peer by name, or says in one line what it lacks. Its tests are in a folder of its name.
+define peer
+@$(PY) -m integration.peers.$(@:peer-%=%)
+$(PY) -m pytest integration/peers/$(@:peer-%=%) -m peer --peer $(@:peer-%=%) $(TEST_ARGS)
+endef
+
 peer-kafka: build ## run queries against a Kafka broker; needs mvn, and Maven Central the first time
-	@$(PY) -m integration.peers.kafka
-	$(PY) -m pytest integration/peers -m peer $(TEST_ARGS)
+	$(peer)
 
 simulate: build ## run SEEDS seeds of the simulation, from FIRST on (SIMULATE_ARGS=--trace for all that happens)
 	$(PY) -m integration.simulation --first $(FIRST) --seeds $(SEEDS) $(SIMULATE_ARGS)

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import hashlib
+import re
 import shutil
 import subprocess
 from pathlib import Path
@@ -47,6 +48,14 @@ def fetch(pom: Path, profile: str, target: Path) -> None:
     (work / ".fetched").write_text(_key(pom, profile))
     shutil.rmtree(target, ignore_errors=True)
     work.rename(target)
+
+
+def version(pom: Path, name: str) -> str:
+    """Return a property of a pom, such as `kafka.version`."""
+    found = re.search(f"<{re.escape(name)}>(.*?)</{re.escape(name)}>", pom.read_text())
+    if found is None:
+        raise FetchError(f"{pom} has no property {name}")
+    return found[1]
 
 
 def _key(pom: Path, profile: str) -> str:

@@ -1,55 +1,25 @@
-"""How the jars of a peer are fetched; without Maven."""
+"""docs/reference/peers.md is what the saved results make it."""
 
 from __future__ import annotations
 
-import os
-from pathlib import Path
-
-import pytest
-
-from integration.peers.maven import FetchError, fetch, is_fetched
+from integration.peers.results import PAGE, PEERS, Result, page
 
 
-@pytest.fixture
-def pom(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
-    """A pom; a program that `_mvn` makes comes first on the path."""
-    monkeypatch.setenv("PATH", os.pathsep.join([str(tmp_path / "bin"), os.environ["PATH"]]))
-    (tmp_path / "pom.xml").write_text("<project/>")
-    return tmp_path / "pom.xml"
+def test_the_page_shows_the_saved_results() -> None:
+    assert PAGE.read_text() == page(), "run: python -m integration.peers.results"
 
 
-def _mvn(tmp_path: Path, script: str) -> None:
-    program = tmp_path / "bin/mvn"
-    program.parent.mkdir(exist_ok=True)
-    program.write_text(f"#!/bin/bash\n{script}\n")
-    program.chmod(0o755)
-
-
-def test_jars_are_fetched_once_for_each_pom(pom: Path, tmp_path: Path) -> None:
-    target = tmp_path / "a folder" / "broker"
-    touch = 'case $a in -DoutputDirectory=*) touch "${a#*=}/a.jar";; esac'
-    _mvn(tmp_path, f'for a; do {touch}; done; echo x >> "{tmp_path}/runs"')
-    for _ in range(2):
-        fetch(pom, "broker", target)
-        assert (target / "a.jar").is_file() and is_fetched(pom, "broker", target)
-    assert (tmp_path / "runs").read_text() == "x\n"
-    pom.write_text("<project></project>")
-    assert not is_fetched(pom, "broker", target)
-    fetch(pom, "broker", target)
-    assert (tmp_path / "runs").read_text() == "x\nx\n"
-
-
-def test_out_of_reach_is_said_in_one_line_and_leaves_nothing(pom: Path, tmp_path: Path) -> None:
-    _mvn(tmp_path, "echo Could not transfer artifact; exit 1")
-    with pytest.raises(FetchError, match="Maven Central, which is out of reach") as caught:
-        fetch(pom, "broker", tmp_path / "broker")
-    assert "\n" not in str(caught.value)
-    assert "Could not transfer" in (tmp_path / "broker.log").read_text()
-    assert not (tmp_path / "broker").exists()
-
-
-def test_no_mvn(pom: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setenv("PATH", str(tmp_path / "bin"))
-    with pytest.raises(FetchError, match="needs mvn"):
-        fetch(pom, "broker", tmp_path / "broker")
-    assert not (tmp_path / "broker").exists()
+def test_a_result_counts_outcomes_and_keeps_reasons() -> None:
+    result = Result.of(
+        next(iter(PEERS)),
+        {"Broker": "1.0"},
+        {
+            "a.py::test_one": ("passed", ""),
+            "a.py::test_two[x::y]": ("failed", ""),
+            "a.py::test_three": ("not applicable", "the broker has no quota"),
+        },
+    )
+    assert result.passed == 1
+    assert result.failed == ["test_two[x::y]"]
+    assert result.not_applicable == {"test_three": "the broker has no quota"}
+    assert result.versions["Broker"] == "1.0"

@@ -28,6 +28,14 @@ def fetched() -> bool:
     return all(maven.is_fetched(_POM, target.name, target) for target in (BROKER, _CONNECTOR))
 
 
+def versions() -> dict[str, str]:
+    """Return the versions of the broker and of the connector, as the pom names them."""
+    return {
+        "Apache Kafka": maven.version(_POM, "kafka.version"),
+        "spark-sql-kafka-0-10": maven.version(_POM, "connector.version"),
+    }
+
+
 def connector() -> list[Path]:
     """Return the connector's jars, without those that Spark brings itself."""
     own = {_artifact(jar) for jar in SPARK_JARS.glob("*.jar")}
