@@ -161,8 +161,8 @@ MUTANTS: tuple[Mutant, ...] = (
         (
             (
                 _SHIM + "engine/Snapshots.scala",
-                "describeFamilies(engine.families, families, asOf = now.flushed.version)",
-                "describeFamilies(engine.families, families)",
+                "describeFamilies(store.families, families, asOf = now.flushed.version)",
+                "describeFamilies(store.families, families)",
             ),
         ),
         again=True,

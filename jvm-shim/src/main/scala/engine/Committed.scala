@@ -30,6 +30,8 @@ private[engine] final case class Committed(version: Long, lineageBase: Long,
   def idBefore: String = lineage(lineage.size - 2)
   def idOf(at: Long): String = lineage((at - lineageBase).toInt)
   def snapshotVersion: Long = snapshot.fold(0L)(_._1)
+  /** About how much memory dirty rows fill: those that the disk tier does not hold yet. */
+  def dirtyBytes: Long = pending.iterator.map(_.memoryBytes).sum
 
   /** A micro-batch begins on `version`, so this version is proven committed. */
   def proven: Committed = copy(anchor = Point(version, id, keys))

@@ -6,9 +6,10 @@ import org.apache.spark.sql.millpond.base.MillpondError
   * its share. The store first drops rows that the disk tier has, the least recently used ones
   * first. If the running batch itself is too large, the store spills it to the disk tier and goes
   * on with empty tables. */
-private[engine] final class Pressure(engine: StoreEngine) {
+private[engine] final class Pressure(store: StoreView, batch: RunningBatch, batchLog: BatchLog,
+    snapshots: Snapshots, warmUp: WarmUp) {
   import Pressure._
-  import engine.{batch, budget, families}
+  import store.{budget, families, status}
 
   private var nothingToEvict = false // until the next flush
   private var spilled = 0L
@@ -28,15 +29,15 @@ private[engine] final class Pressure(engine: StoreEngine) {
     spilled = 0L
   }
 
-  /** Between batches: `engine` has just begun one and written nothing. Callers hold no lock. */
+  /** Between batches: the store has just begun one and written nothing. Callers hold no lock. */
   def atBegin(): Unit = if (budget.isExceeded) {
     val share = budget.fairShareBytes
-    if (engine.usedBytes > share) {
-      if (engine.isHeap) {
-        engine.synchronized(rebuild(Long.MaxValue)) // gives back what an aborted batch took
+    if (store.synchronized(families.usedBytes) > share) {
+      if (store.isHeap) {
+        store.synchronized(rebuild(Long.MaxValue)) // gives back what an aborted batch took
         refuse()
-      } else if (engine.dirtyBytes > share / 4) engine.diskLock.during(engine.snapshots.flush())
-      if (!engine.isHeap) engine.synchronized {
+      } else if (store.committed.dirtyBytes > share / 4) store.diskLock.during(snapshots.flush())
+      if (!store.isHeap) store.synchronized {
         // a table uses freed records again; only a new table gives memory back to the system
         if (families.usedBytes > share + share / 4) rebuild(share / 2)
         else evict(share)
@@ -54,12 +55,12 @@ private[engine] final class Pressure(engine: StoreEngine) {
   /** After a write of a running batch. Callers hold no lock. */
   def afterWrite(): Unit = {
     val share = budget.fairShareBytes
-    if (engine.synchronized(mustSpill(share))) engine.diskLock.during {
+    if (store.synchronized(mustSpill(share))) store.diskLock.during {
       // afterwards committed rows can be evicted, and a spill comes after them in the disk tier
-      engine.snapshots.flush()
-      if (engine.synchronized(mustSpill(share))) {
-        engine.snapshots.keepForLater()
-        engine.synchronized(if (mustSpill(share)) spill())
+      snapshots.flush()
+      if (store.synchronized(mustSpill(share))) {
+        snapshots.keepForLater()
+        store.synchronized(if (mustSpill(share)) spill())
       }
     }
   }
@@ -68,7 +69,7 @@ private[engine] final class Pressure(engine: StoreEngine) {
     def over: Boolean =
       batch.isWriting && (families.liveBytes > share || families.usedBytes > 2 * share)
     over && {
-      if (engine.isHeap) refuse()
+      if (store.isHeap) refuse()
       evict(share)
       over
     }
@@ -78,7 +79,7 @@ private[engine] final class Pressure(engine: StoreEngine) {
   def refuse(): Unit = if (budget.isExceeded)
     throw MillpondError.of(
       "MEMORY_EXHAUSTED",
-      s"store ${engine.context.label} keeps its state in memory alone (backend=heap), and that " +
+      s"store ${store.context.label} keeps its state in memory alone (backend=heap), and that " +
         s"exceeds memory.budget, ${budget.limitBytes} bytes for all stores of this executor.",
       hint = "Raise the option memory.budget, or set backend to rocksdb: the state stays as it is."
     )
@@ -87,13 +88,13 @@ private[engine] final class Pressure(engine: StoreEngine) {
     check()
     val wanted = families.liveBytes - (share - share / Headroom)
     if (wanted > 0) {
-      engine.warmUp.end()
-      val flushed = engine.committed.flushed.version.toInt
+      warmUp.end()
+      val flushed = store.committed.flushed.version.toInt
       var left = wanted
       families.values.forEach(f => if (left > 0) left -= f.table.evict(left, flushed))
       // the rest is dirty, or belongs to the running batch: evict again only after the next flush
       if (left > 0) nothingToEvict = true
-      if (left < wanted) engine.metrics.evictedBytes += wanted - left
+      if (left < wanted) store.metrics.evictedBytes += wanted - left
     }
   }
 
@@ -101,8 +102,8 @@ private[engine] final class Pressure(engine: StoreEngine) {
     * store without a disk tier keeps all rows. */
   private def rebuild(keepBytes: Long): Unit = {
     check()
-    engine.warmUp.end()
-    val flushed = engine.committed.flushed.version.toInt
+    warmUp.end()
+    val flushed = store.committed.flushed.version.toInt
     var room = keepBytes
     families.values.forEach { f =>
       val table = f.table
@@ -110,7 +111,7 @@ private[engine] final class Pressure(engine: StoreEngine) {
         { record =>
           val dirty = table.stamp(record) > flushed
           val keep =
-            dirty || engine.isHeap || (table.wasUsed(record) && table.isPresent(record) && room > 0)
+            dirty || store.isHeap || (table.wasUsed(record) && table.isPresent(record) && room > 0)
           if (keep) room -= table.keyLength(record) + math.max(0, table.valueLength(record)) + 64
           keep
         },
@@ -118,28 +119,28 @@ private[engine] final class Pressure(engine: StoreEngine) {
       )
     }
     nothingToEvict = false
-    engine.metrics.shrinks += 1
+    store.metrics.shrinks += 1
   }
 
   /** Move the writes of the running batch to the disk tier. Afterwards only a commit or a reload
     * can end the batch. Callers hold `diskLock` too. */
   private def spill(): Unit = {
     check()
-    engine.warmUp.end()
-    val dir = engine.context.generationDir(engine.status.generation)
-    val next = engine.committed.version + 1
-    val segments = engine.batchLog.addSegments(dir, next, batch.id)
+    warmUp.end()
+    val dir = store.context.generationDir(status.generation)
+    val next = store.committed.version + 1
+    val segments = batchLog.addSegments(dir, next, batch.id)
     spilled = next
     var done = false
-    try { engine.tier.flush().run(segments); done = true }
+    try { store.tier.flush().run(segments); done = true }
     // the disk tier may hold a part of the batch, which cannot go on
-    finally if (!done) engine.status.unloaded()
+    finally if (!done) status.unloaded()
     families.giveUpRows()
     nothingToEvict = false
-    engine.metrics.spills += 1
+    store.metrics.spills += 1
   }
 
-  private def check(): Unit = assert(Thread.holdsLock(engine), "without the store's monitor")
+  private def check(): Unit = assert(Thread.holdsLock(store), "without the store's monitor")
 }
 
 private object Pressure {

@@ -15,23 +15,29 @@ import org.apache.spark.sql.millpond.changelog.PendingChangelog
 import org.apache.spark.sql.millpond.disk.DiskTier
 import org.apache.spark.sql.millpond.rows.{KeyCount, StoreLayout}
 
-/** Flushes changelogs into the disk tier and publishes snapshots of it. */
-private[millpond] final class Snapshots(engine: StoreEngine) extends Logging {
+/** Flushes changelogs into the disk tier and publishes snapshots of it.
+  *
+  * @param spilledVersion a version of which the disk tier holds a part before it is committed
+  * @param flushed the disk tier has all changelogs up to a point
+  * @param published a snapshot is in storage: its version, id and manifest. Called under the
+  *     store's monitor */
+private[millpond] final class Snapshots(store: StoreView, spilledVersion: () => Long,
+    flushed: Point => Unit, published: (Long, String, String) => Unit) extends Logging {
   import Snapshots._
-  import engine.{status, tier}
+  import store.{status, tier}
 
   private val uploadLock = new StoreLock
   private var kept: Option[Prepared] = None // made before a spill; guarded by `diskLock`
 
   /** Bring the disk tier up to the anchor. Reads files only. Callers hold `diskLock`. */
   def flush(giveWay: () => Unit = () => ()): Unit = {
-    val (target, changelogs) = engine.synchronized {
+    val (target, changelogs) = store.synchronized {
       if (status.isStale || status.isClosed || !status.isLoaded)
         throw MillpondError.of("STORE_CLOSED",
-          s"store ${engine.context.label} must be loaded again; the task is retried.")
+          s"store ${store.context.label} must be loaded again; the task is retried.")
       // no read needs a new disk tier before memory drops its first rows
       orStale(tier.ensureOpen())
-      val now = engine.committed
+      val now = store.committed
       (now.anchor, now.pending.filter(_.version <= now.anchor.version))
     }
     orStale {
@@ -40,7 +46,7 @@ private[millpond] final class Snapshots(engine: StoreEngine) extends Logging {
       if (changelogs.nonEmpty) apply(changelogs, giveWay)
     }
     Seams.at("flush.done")
-    engine.flushed(target)
+    flushed(target)
   }
 
   private def apply(changelogs: Seq[PendingChangelog], giveWay: () => Unit): Unit = {
@@ -62,8 +68,8 @@ private[millpond] final class Snapshots(engine: StoreEngine) extends Logging {
   /** Where storage is not local, the changelogs here are copies. If one is gone, the next opening
     * fetches it from storage. */
   private def asLost(e: MillpondException): MillpondException = {
-    val local = engine.context.localDir.toPath
-    def gone = engine.committed.pending.map(c => new File(c.path)).find(f =>
+    val local = store.context.localDir.toPath
+    def gone = store.committed.pending.map(c => new File(c.path)).find(f =>
       f.toPath.startsWith(local) && !f.isFile)
     (if (e.kind == "CHANGELOG_MISSING") gone else None)
       .fold(e)(f =>
@@ -77,7 +83,7 @@ private[millpond] final class Snapshots(engine: StoreEngine) extends Logging {
   def snapshot(due: Int): Option[Long] =
     try uploadLock.during {
         // a snapshot must not hold rows that other partitions own
-        if (engine.committed.composed) compact(due)
+        if (store.committed.composed) compact(due)
         prepare(due).map(publish)
       }
     finally dropLocalIfClosed()
@@ -86,7 +92,7 @@ private[millpond] final class Snapshots(engine: StoreEngine) extends Logging {
     try {
       Seams.at("snapshot.upload")
       val start = System.nanoTime
-      val answer = engine.context.call("publish_snapshot", p.generation) { r =>
+      val answer = store.context.call("publish_snapshot", p.generation) { r =>
         r.put("version", p.version).put("id", p.id).put("db_checkpoint", p.dir.getPath)
           .put("partitions", p.layout.partitions).put("scalable", p.layout.scalable)
           .put("unscalable_reason", p.layout.unscalableReason)
@@ -100,41 +106,41 @@ private[millpond] final class Snapshots(engine: StoreEngine) extends Logging {
         ()
       }
       Seams.at("snapshot.uploaded")
-      engine.synchronized {
+      store.synchronized {
         if (status.serves(p.generation))
-          engine.snapshotPublished(p.version, p.id, answer.path("manifest").asText)
+          published(p.version, p.id, answer.path("manifest").asText)
       }
-      engine.metrics.snapshotTaken(answer.get("new_bytes").asLong,
+      store.metrics.snapshotTaken(answer.get("new_bytes").asLong,
         answer.get("reused_bytes").asLong, System.nanoTime - start)
       p.version
     } finally p.drop()
 
   /** Whether a snapshot is due. None is due while the store is being loaded; the caller does
     * not wait for the load. */
-  private def isDue(due: Int): Boolean = status.isLoaded && engine.synchronized {
-    val now = engine.committed
+  private def isDue(due: Int): Boolean = status.isLoaded && store.synchronized {
+    val now = store.committed
     val (anchor, last) = (now.anchor.version, now.snapshotVersion)
     status.isLoaded && !status.isClosed && !status.isStale &&
-    engine.pressure.spilledVersion <= anchor && anchor > math.max(last, now.emptyAt) &&
+    spilledVersion() <= anchor && anchor > math.max(last, now.emptyAt) &&
     anchor - last >= (if (now.composed) 1 else due)
   }
 
   /** Flush, and pause for commits unless a task waits for `diskLock`. */
   private def flushAside(): Unit = {
     val throttle = Throttle.ofFlush()
-    flush(() => throttle.giveWay(Busy.commitsNeedAllCores && !engine.diskLock.isWanted))
+    flush(() => throttle.giveWay(Busy.commitsNeedAllCores && !store.diskLock.isWanted))
   }
 
   /** Compact the disk tier of a store that a rescale put together. A batch may flush, spill
     * and read meanwhile. */
   private def compact(due: Int): Unit = {
-    val disk = engine.diskLock.during(if (isDue(due)) { flushAside(); tier.disk }
+    val disk = store.diskLock.during(if (isDue(due)) { flushAside(); tier.disk }
       else null)
     if (disk != null) orStale(disk.compact())
   }
 
   private def prepare(due: Int): Option[Prepared] = if (!status.isLoaded) None
-  else engine.diskLock.during {
+  else store.diskLock.during {
     val before = takeKept()
     if (!isDue(due)) before
     else
@@ -142,21 +148,21 @@ private[millpond] final class Snapshots(engine: StoreEngine) extends Logging {
         before.foreach(_.drop())
         flushAside()
         Some(checkpoint())
-      } finally if (engine.isHeap) tier.close()
+      } finally if (store.isHeap) tier.close()
   }
 
   /** Called before a spill. A spill mixes rows of the running batch into the disk tier, so
     * no snapshot can be made until the next batch begins. If one is due, this prepares it
     * now, of links; maintenance uploads it. Callers hold `diskLock`. The disk tier has all
     * that is committed. */
-  def keepForLater(): Unit = if (isDue(engine.context.conf.minDeltasForSnapshot))
+  def keepForLater(): Unit = if (isDue(store.context.conf.minDeltasForSnapshot))
     try {
       val prepared = checkpoint()
       dropKept()
       kept = Some(prepared)
     } catch {
       case NonFatal(e) => logWarning(
-          s"store ${engine.context.label}: no snapshot was made, the next batch tries again: " +
+          s"store ${store.context.label}: no snapshot was made, the next batch tries again: " +
             e.getMessage,
           e)
     }
@@ -165,7 +171,7 @@ private[millpond] final class Snapshots(engine: StoreEngine) extends Logging {
   def dropKept(): Unit = takeKept().foreach(_.drop())
 
   private def takeKept(): Option[Prepared] = {
-    assert(engine.diskLock.isMine, "without the lock of the disk tier")
+    assert(store.diskLock.isMine, "without the lock of the disk tier")
     val before = kept
     kept = None
     before
@@ -176,13 +182,13 @@ private[millpond] final class Snapshots(engine: StoreEngine) extends Logging {
     Seams.at("snapshot.checkpoint")
     val generation = status.generation
     val dir =
-      new File(engine.context.generationDir(generation), s"snapshot-${java.util.UUID.randomUUID}")
+      new File(store.context.generationDir(generation), s"snapshot-${java.util.UUID.randomUUID}")
     val families = Json.obj()
-    val (now, layout) = engine.synchronized {
+    val (now, layout) = store.synchronized {
       // a batch may have begun since the flush
-      val now = engine.committed
-      BatchLog.describeFamilies(engine.families, families, asOf = now.flushed.version)
-      (now, engine.layout)
+      val now = store.committed
+      BatchLog.describeFamilies(store.families, families, asOf = now.flushed.version)
+      (now, store.layout)
     }
     val at = now.flushed
     Prepared(at.version, now.idOf(at.version), now.snapshot, at.keys, generation, dir,
@@ -192,7 +198,7 @@ private[millpond] final class Snapshots(engine: StoreEngine) extends Logging {
   /** Delete the local folder of a closed store. An upload still reads from it: then the upload
     * deletes it at its end. */
   def dropLocalIfClosed(): Unit =
-    if (status.isClosed) uploadLock.ifFree(LocalDirs.delete(engine.context.localDir))
+    if (status.isClosed) uploadLock.ifFree(LocalDirs.delete(store.context.localDir))
 }
 
 private[millpond] object Snapshots {

@@ -29,7 +29,7 @@ import org.apache.spark.sql.millpond.rows.{Family, StoreLayout}
   * caller has it. [[StoreStatus]]: may the store be used? [[Families]] and their tables, and
   * [[StoreTier]] hold the rows. [[Rows]] and [[Scans]] read and write them. [[RunningBatch]] is the
   * micro-batch. In the background work [[Snapshots]] and [[WarmUp]]; [[Pressure]] frees memory. */
-final class StoreEngine(val context: StoreContext) extends Logging {
+final class StoreEngine(val context: StoreContext) extends StoreView with Logging {
   private[millpond] val diskLock = new StoreLock
   private val ending = new StoreLock
   private[millpond] val budget = Shared.budget(context.options)
@@ -44,10 +44,11 @@ final class StoreEngine(val context: StoreContext) extends Logging {
   private[engine] val batchLog = new BatchLog(this)
   private[millpond] val rows = new Rows(this)
   private[millpond] val scans = new Scans(this)
-  private[millpond] val snapshots = new Snapshots(this)
-  private[engine] val pressure = new Pressure(this)
   private[engine] val warmUp =
     new WarmUp(this, context.label, status, families, tier, budget, isPaused = () => isBusy)
+  private[millpond] val snapshots =
+    new Snapshots(this, () => pressure.spilledVersion, flushed, snapshotPublished)
+  private[engine] val pressure: Pressure = new Pressure(this, batch, batchLog, snapshots, warmUp)
 
   @volatile private var theCommitted = Committed.Nothing
   // of the last load, both
@@ -55,10 +56,8 @@ final class StoreEngine(val context: StoreContext) extends Logging {
   @volatile private var heap = false
   budget.register()
 
-  /** What is committed and in memory. Who needs two looks at the same takes the monitor. */
   private[engine] def committed: Committed = theCommitted
   private[millpond] def layout: StoreLayout = theLayout
-  /** Whether all state stays in memory, and the disk tier exists only while a snapshot is made. */
   private[engine] def isHeap: Boolean = heap
   private[millpond] def disk: DiskTier = tier.disk
 
@@ -82,8 +81,6 @@ final class StoreEngine(val context: StoreContext) extends Logging {
 
   /** All memory of the tables. */
   def usedBytes: Long = synchronized(families.usedBytes)
-  /** About how much memory dirty rows fill: those that the disk tier does not hold yet. */
-  private[engine] def dirtyBytes: Long = committed.pending.iterator.map(_.memoryBytes).sum
 
   // ---- sessions ---------------------------------------------------------------------------------
 
@@ -214,7 +211,7 @@ final class StoreEngine(val context: StoreContext) extends Logging {
   private[engine] def loaded(version: Committed): Unit = theCommitted = version
 
   /** The disk tier has all changelogs up to `point`. */
-  private[engine] def flushed(point: Point): Unit = synchronized {
+  private def flushed(point: Point): Unit = synchronized {
     swap(committed.flushedTo(point))
     pressure.flushed()
   }
@@ -332,7 +329,7 @@ final class StoreEngine(val context: StoreContext) extends Logging {
   }
 
   /** A snapshot is in storage. Callers hold the monitor. */
-  private[engine] def snapshotPublished(at: Long, snapshotId: String, manifest: String): Unit = {
+  private def snapshotPublished(at: Long, snapshotId: String, manifest: String): Unit = {
     manifests.published(manifest)
     swap(committed.withSnapshot(at, snapshotId))
   }
