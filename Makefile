@@ -111,14 +111,14 @@ lint: build ## ruff, mypy --strict, which room imports which; scalac's warnings 
 	@failed=0; for tool in "ruff check ." "ruff format --check ." mypy lint-imports; do echo "$$tool"; .venv/bin/$$tool || failed=1; done; exit $$failed
 
 # This and the peers are all that Maven Central is needed for; tests/unit/test_scala_texts.py needs nothing.
-format-scala: ## scalafmt over jvm-shim; needs mvn, and Maven Central the first time
+format-scala: ## scalafmt over all Scala; needs mvn, and Maven Central the first time
 	@mkdir -p build/scalafmt
 	@command -v mvn >/dev/null || { echo "millpond: make format-scala needs mvn, which fetches scalafmt; on Debian: apt-get install maven" >&2; exit 1; }
 	@mvn -q -B -f jvm-shim/scalafmt/pom.xml dependency:build-classpath \
 	    -Dmdep.outputFile="$(CURDIR)/build/scalafmt/classpath" > build/scalafmt/log 2>&1 \
 	    || { echo "millpond: Maven Central is out of reach, and ~/.m2 has no scalafmt; build/scalafmt/log says more" >&2; exit 1; }
 	@java -cp "$$(cat build/scalafmt/classpath)" org.scalafmt.cli.Cli --config .scalafmt.conf \
-	    --non-interactive --quiet jvm-shim/src
+	    --non-interactive --quiet jvm-shim/src benchmarks/scala
 
 bench: build ## compare with Spark's own state stores (SCALE=0.1 for a quick look)
 	$(PY) benchmarks/run.py --scale $(SCALE)

@@ -98,8 +98,7 @@ def test_an_undone_rescale_takes_its_entry_back(
     """With the entry, Spark would take the batch of that number for written, and lose its rows."""
     checkpoint, out = tmp_path / "checkpoint", tmp_path / "out"
     query.run(checkpoint, file_sink(out))
-    killing = FailingStorage(str(checkpoint))
-    killing.kills, killing.stop_before = True, "commits/2"
+    killing = FailingStorage(str(checkpoint), kills=True, stop_before="commits/2", fsync=True)
 
     from millpond.operations.rescale import rescale, undo
 

@@ -13,26 +13,33 @@ class Killed(Exception):
 
 
 class FailingStorage(LocalStorage):
-    """Puts and deletions fail for good after `left` of them, or at the key `stop_before`.
+    """Puts and deletions fail for good after `left` of them, or at the key `stop_before`."""
 
-    Attributes:
-        left: how many changes succeed before one fails; -1: all.
+    def __init__(
+        self,
+        root: str,
+        *,
+        left: int = -1,
+        stop_before: str = "",
+        kills: bool = False,
+        once: bool = False,
+        fsync: bool = False,
+    ) -> None:
+        """Args:
+        left: how many changes succeed before one fails; -1: all. A test may set it anew.
         kills: a change that fails raises Killed; else STORAGE_UNAVAILABLE.
         once: only one change fails.
-    """
-
-    left = -1
-    stop_before = ""
-    kills = False
-    once = False
+        """
+        super().__init__(root, fsync=fsync)
+        self.left, self._stop_before, self._kills, self._once = left, stop_before, kills, once
 
     def _step(self, key: str) -> None:
-        if key == self.stop_before:
+        if key == self._stop_before:
             self.left = 0
         if self.left == 0:
-            if self.once:
+            if self._once:
                 self.left = -1
-            if self.kills:
+            if self._kills:
                 raise Killed
             raise UnavailableError("no answer", kind=ErrorKind.STORAGE_UNAVAILABLE)
         if self.left > 0:

@@ -8,12 +8,17 @@ import java.util.{LinkedHashMap => JavaMap, SplittableRandom}
 import scala.jdk.CollectionConverters._
 
 import com.fasterxml.jackson.databind.JsonNode
-import org.rocksdb.{BlockBasedTableConfig, BloomFilter, CompressionType, LRUCache, Options, ReadOptions, RocksDB, WriteBatch, WriteOptions}
+import org.rocksdb.{
+  BlockBasedTableConfig, BloomFilter, CompressionType, LRUCache, Options, ReadOptions, RocksDB,
+  WriteBatch, WriteOptions
+}
 
 import org.apache.spark.sql.catalyst.expressions.UnsafeRow
 import org.apache.spark.sql.classic.{SparkSession => ClassicSession}
-import org.apache.spark.sql.execution.streaming.state.{KeyStateEncoderSpec, NoPrefixKeyStateEncoderSpec, PrefixKeyScanStateEncoderSpec,
-  RangeKeyScanStateEncoderSpec, StateStore}
+import org.apache.spark.sql.execution.streaming.state.{
+  KeyStateEncoderSpec, NoPrefixKeyStateEncoderSpec, PrefixKeyScanStateEncoderSpec,
+  RangeKeyScanStateEncoderSpec, StateStore
+}
 
 /**
  * Scans of every kind over stores that were loaded, saved and restored. So no store has its rows
@@ -34,16 +39,20 @@ private final class ScanRun(spark: ClassicSession, spec: JsonNode) {
   def measure(): java.util.Map[String, Any] = {
     warmUp()
     val point = restored(operator = 0, NoPrefixKeyStateEncoderSpec(Rows.keySchema), keys, mixed)
-    result.put("scan_us_per_row", box((1 to int("scans")).map(_ => Workload.scan(point, keys) * 1000.0 / keys)))
+    result.put("scan_us_per_row",
+      box((1 to int("scans")).map(_ => Workload.scan(point, keys) * 1000.0 / keys)))
     point.close()
 
-    val prefix = restored(operator = 1, PrefixKeyScanStateEncoderSpec(Rows.keySchema, 1), keys, ofPrefix)
-    result.put("prefix_scan_us", box((1 to int("scans")).map(_ => prefixScans(prefix, keys, int("prefix_scans")))))
+    val prefix =
+      restored(operator = 1, PrefixKeyScanStateEncoderSpec(Rows.keySchema, 1), keys, ofPrefix)
+    result.put("prefix_scan_us",
+      box((1 to int("scans")).map(_ => prefixScans(prefix, keys, int("prefix_scans")))))
     prefix.close()
 
     val ordered = RangeKeyScanStateEncoderSpec(Rows.keySchema, Seq(0))
     val range = restored(operator = 2, ordered, keys, positive)
-    result.put("ordered_scan_us_per_row", box((1 to int("scans")).map(_ => inOrder(range) * 1000.0 / keys)))
+    result.put("ordered_scan_us_per_row",
+      box((1 to int("scans")).map(_ => inOrder(range) * 1000.0 / keys)))
     result.put("eviction_ms", box(evictions(range, keys)))
     range.close()
 
@@ -51,8 +60,11 @@ private final class ScanRun(spark: ClassicSession, spec: JsonNode) {
     result.put("eviction_of_a_tenth_ms", box(evictions(tenth, keys / 10)))
     tenth.close()
 
-    if (spec.get("raw").asBoolean) Raw.measure(Paths.get(spec.get("local_dir").asText).resolve("raw"), keys, PerPrefix, int("scans"),
-      int("prefix_scans"), random.split()).foreach { case (name, values) => result.put(name, box(values)) }
+    if (spec.get("raw").asBoolean) Raw.measure(
+      Paths.get(spec.get("local_dir").asText).resolve("raw"), keys, PerPrefix, int("scans"),
+      int("prefix_scans"), random.split()).foreach { case (name, values) =>
+      result.put(name, box(values))
+    }
     result.put("keys", keys)
     result
   }
@@ -62,10 +74,12 @@ private final class ScanRun(spark: ClassicSession, spec: JsonNode) {
     val point = restored(operator = 4, NoPrefixKeyStateEncoderSpec(Rows.keySchema), some, mixed)
     (1 to 3).foreach(_ => Workload.scan(point, some))
     point.close()
-    val prefix = restored(operator = 5, PrefixKeyScanStateEncoderSpec(Rows.keySchema, 1), some, ofPrefix)
+    val prefix =
+      restored(operator = 5, PrefixKeyScanStateEncoderSpec(Rows.keySchema, 1), some, ofPrefix)
     (1 to 3).foreach(_ => prefixScans(prefix, some, int("prefix_scans")))
     prefix.close()
-    val range = restored(operator = 6, RangeKeyScanStateEncoderSpec(Rows.keySchema, Seq(0)), some, positive)
+    val range =
+      restored(operator = 6, RangeKeyScanStateEncoderSpec(Rows.keySchema, Seq(0)), some, positive)
     (1 to 3).foreach(_ => inOrder(range))
     evictions(range, some): Unit
     range.close()
@@ -73,10 +87,13 @@ private final class ScanRun(spark: ClassicSession, spec: JsonNode) {
 
   private val mixed: (UnsafeRow, Long) => UnsafeRow = Rows.keyAt
   /** The store wrote the rows of one prefix at times that are far apart. */
-  private val ofPrefix: (UnsafeRow, Long) => UnsafeRow = (row, i) => { row.setLong(0, Rows.mix(i / PerPrefix)); row.setLong(1, i); row }
-  private val positive: (UnsafeRow, Long) => UnsafeRow = (row, i) => { row.setLong(0, Rows.mix(i) >>> 1); row.setLong(1, i); row }
+  private val ofPrefix: (UnsafeRow, Long) => UnsafeRow =
+    (row, i) => { row.setLong(0, Rows.mix(i / PerPrefix)); row.setLong(1, i); row }
+  private val positive: (UnsafeRow, Long) => UnsafeRow =
+    (row, i) => { row.setLong(0, Rows.mix(i) >>> 1); row.setLong(1, i); row }
 
-  private def restored(operator: Long, encoder: KeyStateEncoderSpec, rows: Long, keyAt: (UnsafeRow, Long) => UnsafeRow): Handle = {
+  private def restored(operator: Long, encoder: KeyStateEncoderSpec, rows: Long,
+      keyAt: (UnsafeRow, Long) => UnsafeRow): Handle = {
     val handle = stores.handle(operator, encoder)
     handle.open()
     val (key, value) = (Rows.key(), Rows.value())
@@ -85,7 +102,9 @@ private final class ScanRun(spark: ClassicSession, spec: JsonNode) {
     while (next < rows) {
       val store = handle.provider.getStore(handle.version, None, next + perBatch >= rows, false)
       val end = math.min(rows, next + perBatch)
-      while (next < end) { store.put(keyAt(key, next), Rows.valueOf(value, 1L, next), "default"); next += 1 }
+      while (next < end) {
+        store.put(keyAt(key, next), Rows.valueOf(value, 1L, next), "default"); next += 1
+      }
       handle.version = store.commit()
       require(store.getStateStoreCheckpointInfo().batchVersion == handle.version)
     }
@@ -120,7 +139,10 @@ private final class ScanRun(spark: ClassicSession, spec: JsonNode) {
     Clock.ms {
       val rows = store.iterator("default")
       var (last, count) = (Long.MinValue, 0L)
-      while (rows.hasNext) { val at = rows.next().key.getLong(0); require(at >= last, "not in order"); last = at; count += 1 }
+      while (rows.hasNext) {
+        val at = rows.next().key.getLong(0); require(at >= last, "not in order"); last = at;
+        count += 1
+      }
       rows.close()
       require(count == handle.expectedSum, s"$count rows instead of ${handle.expectedSum}")
     }
@@ -140,7 +162,8 @@ private final class ScanRun(spark: ClassicSession, spec: JsonNode) {
         var more = true
         while (more && found.hasNext) {
           val key = found.next().key
-          if (key.getLong(0) < step * turn) { store.remove(key.copy(), "default"); removed += 1 } else more = false
+          if (key.getLong(0) < step * turn) { store.remove(key.copy(), "default"); removed += 1 }
+          else more = false
         }
         found.close()
       }
@@ -154,7 +177,8 @@ private final class ScanRun(spark: ClassicSession, spec: JsonNode) {
 
   private def inBatch[T](handle: Handle)(body: StateStore => T): T = {
     val store = handle.provider.getStore(handle.version, None, false, false)
-    try body(store) finally store.abort()
+    try body(store)
+    finally store.abort()
   }
 
   private def box(values: Iterable[Double]): java.util.List[Double] = values.toSeq.asJava
@@ -171,9 +195,12 @@ private object Raw {
   private val PrefixedKeyBytes = 4 + 4 + 16 + 16
   private val ValueBytes = 25
 
-  def measure(dir: Path, keys: Long, perPrefix: Int, scans: Int, prefixScans: Int, random: SplittableRandom): Seq[(String, Seq[Double])] = {
-    val table = new BlockBasedTableConfig().setBlockSize(8L << 10).setBlockCache(new LRUCache(32L << 20)).setFilterPolicy(new BloomFilter(10))
-    val options = new Options().setCreateIfMissing(true).setCompressionType(CompressionType.LZ4_COMPRESSION).setTableFormatConfig(table)
+  def measure(dir: Path, keys: Long, perPrefix: Int, scans: Int, prefixScans: Int,
+      random: SplittableRandom): Seq[(String, Seq[Double])] = {
+    val table = new BlockBasedTableConfig().setBlockSize(8L << 10).setBlockCache(
+      new LRUCache(32L << 20)).setFilterPolicy(new BloomFilter(10))
+    val options = new Options().setCreateIfMissing(true).setCompressionType(
+      CompressionType.LZ4_COMPRESSION).setTableFormatConfig(table)
     def of(name: String, keyBytes: Int)(measure: RocksDB => Double): Seq[Double] = {
       val db = RocksDB.open(options, Files.createDirectories(dir.resolve(name)).toString)
       try {
@@ -182,8 +209,10 @@ private object Raw {
       } finally db.close()
     }
     try Seq(
-      "raw_scan_us_per_row" -> of("point", KeyBytes)(scan(_, keys) * 1000.0 / keys),
-      "raw_prefix_scan_us" -> of("prefix", PrefixedKeyBytes)(ofPrefixes(_, keys, perPrefix, prefixScans, random)))
+        "raw_scan_us_per_row" -> of("point", KeyBytes)(scan(_, keys) * 1000.0 / keys),
+        "raw_prefix_scan_us" -> of("prefix", PrefixedKeyBytes)(ofPrefixes(_, keys, perPrefix,
+            prefixScans, random))
+      )
     finally options.close()
   }
 
@@ -197,7 +226,9 @@ private object Raw {
       value.putLong(0, 1L).putLong(8, i)
       batch.put(key.array, value.array)
       i += 1
-      if (i % 10000 == 0 || i == keys) { db.write(options, batch); batch.close(); batch = new WriteBatch() }
+      if (i % 10000 == 0 || i == keys) {
+        db.write(options, batch); batch.close(); batch = new WriteBatch()
+      }
     }
     batch.close()
     options.close()
@@ -224,7 +255,8 @@ private object Raw {
     require(count == keys && sum == keys)
   }
 
-  private def ofPrefixes(db: RocksDB, keys: Long, perPrefix: Int, scans: Int, random: SplittableRandom): Double = {
+  private def ofPrefixes(db: RocksDB, keys: Long, perPrefix: Int, scans: Int,
+      random: SplittableRandom): Double = {
     val prefixes = Array.fill(scans)(Rows.mix(random.nextLong(keys / perPrefix)))
     val (key, value) = (ByteBuffer.allocateDirect(64), ByteBuffer.allocateDirect(64))
     val from = ByteBuffer.allocate(8)
@@ -236,7 +268,9 @@ private object Raw {
       while (more && rows.isValid) {
         key.clear(): Unit
         rows.key(key)
-        if (key.getLong(0) == prefix) { value.clear(): Unit; rows.value(value); count += 1; rows.next() } else more = false
+        if (key.getLong(0) == prefix) {
+          value.clear(): Unit; rows.value(value); count += 1; rows.next()
+        } else more = false
       }
       rows.close()
       require(count == perPrefix)

@@ -4,7 +4,9 @@ import java.net.URI
 import java.util.concurrent.ConcurrentLinkedQueue
 
 import org.apache.hadoop.conf.Configuration
-import org.apache.hadoop.fs.{FSDataInputStream, FSDataOutputStream, FileStatus, Path, RawLocalFileSystem}
+import org.apache.hadoop.fs.{
+  FSDataInputStream, FSDataOutputStream, FileStatus, Path, RawLocalFileSystem
+}
 import org.apache.hadoop.fs.permission.FsPermission
 import org.apache.hadoop.util.Progressable
 
@@ -39,23 +41,34 @@ class SlowFileSystem extends RawLocalFileSystem {
   }
 
   // The local status looks for owner and rights, by a path that must be of file:.
-  private def plain(s: FileStatus): FileStatus = new FileStatus(s.getLen, s.isDirectory, 1, s.getBlockSize, s.getModificationTime, s.getPath)
+  private def plain(s: FileStatus): FileStatus =
+    new FileStatus(s.getLen, s.isDirectory, 1, s.getBlockSize, s.getModificationTime, s.getPath)
 
   // Otherwise each file needs a process, chmod. An object storage needs none.
   override def setPermission(path: Path, permission: FsPermission): Unit = ()
 
-  override def open(path: Path, bufferSize: Int): FSDataInputStream = asked("open", path)(super.open(path, bufferSize))
-  override def create(path: Path, overwrite: Boolean, bufferSize: Int, replication: Short, blockSize: Long, progress: Progressable): FSDataOutputStream =
-    asked("create", path)(super.create(path, overwrite, bufferSize, replication, blockSize, progress))
-  override def create(path: Path, permission: FsPermission, overwrite: Boolean, bufferSize: Int, replication: Short, blockSize: Long,
+  override def open(path: Path, bufferSize: Int): FSDataInputStream =
+    asked("open", path)(super.open(path, bufferSize))
+  override def create(path: Path, overwrite: Boolean, bufferSize: Int, replication: Short,
+      blockSize: Long, progress: Progressable): FSDataOutputStream =
+    asked("create", path)(super.create(path, overwrite, bufferSize, replication, blockSize,
+        progress))
+  override def create(path: Path, permission: FsPermission, overwrite: Boolean, bufferSize: Int,
+      replication: Short, blockSize: Long,
       progress: Progressable): FSDataOutputStream =
-    asked("create", path)(super.create(path, permission, overwrite, bufferSize, replication, blockSize, progress))
-  override def rename(from: Path, to: Path): Boolean = asked("copy", from) { request("delete", from); super.rename(from, to) }
-  override def delete(path: Path, recursive: Boolean): Boolean = asked("delete", path)(super.delete(path, recursive))
-  override def listStatus(path: Path): Array[FileStatus] = asked("list", path)(super.listStatus(path).map(plain))
+    asked("create", path)(super.create(path, permission, overwrite, bufferSize, replication,
+        blockSize, progress))
+  override def rename(from: Path, to: Path): Boolean =
+    asked("copy", from) { request("delete", from); super.rename(from, to) }
+  override def delete(path: Path, recursive: Boolean): Boolean =
+    asked("delete", path)(super.delete(path, recursive))
+  override def listStatus(path: Path): Array[FileStatus] =
+    asked("list", path)(super.listStatus(path).map(plain))
   override def mkdirs(path: Path): Boolean = asked("mkdirs", path)(super.mkdirs(path))
-  override def mkdirs(path: Path, permission: FsPermission): Boolean = asked("mkdirs", path)(super.mkdirs(path, permission))
-  override def getFileStatus(path: Path): FileStatus = asked("stat", path)(plain(super.getFileStatus(path)))
+  override def mkdirs(path: Path, permission: FsPermission): Boolean =
+    asked("mkdirs", path)(super.mkdirs(path, permission))
+  override def getFileStatus(path: Path): FileStatus =
+    asked("stat", path)(plain(super.getFileStatus(path)))
 }
 
 object SlowFileSystem {

@@ -18,7 +18,8 @@ import org.apache.spark.sql.SparkSession
 import org.apache.spark.sql.catalyst.expressions.UnsafeRow
 import org.apache.spark.sql.classic.{SparkSession => ClassicSession}
 import org.apache.spark.sql.execution.streaming.state.{
-  KeyStateEncoderSpec, NoPrefixKeyStateEncoderSpec, StateStore, StateStoreConf, StateStoreId, StateStoreProvider, StateStoreProviderId
+  KeyStateEncoderSpec, NoPrefixKeyStateEncoderSpec, StateStore, StateStoreConf, StateStoreId,
+  StateStoreProvider, StateStoreProviderId
 }
 import org.apache.spark.sql.types.{LongType, StructType}
 
@@ -51,7 +52,8 @@ object StoreBench {
       spark.sparkContext.setLogLevel(Option(spec.get("log_level")).map(_.asText).getOrElse("ERROR"))
       SparkSession.setActiveSession(spark)
       spark.streams.active // starts the coordinator of state stores, to which a commit reports
-      val measured = if (spec.has("prefix_scans")) new ScanRun(spark, spec).measure() else new StoreRun(spark, spec).measure()
+      val measured = if (spec.has("prefix_scans")) new ScanRun(spark, spec).measure()
+      else new StoreRun(spark, spec).measure()
       mapper.writerWithDefaultPrettyPrinter().writeValue(new File(args(1)), measured)
     } finally spark.stop()
   }
@@ -95,10 +97,15 @@ private final class StoreRun(spark: ClassicSession, spec: JsonNode) {
     put("update", quiet)
     val settled = Memory.settled()
     result("memory") = Map[String, Any](
-      "before" -> before.toJava, "after_load" -> loaded.toJava, "after_update" -> settled.toJava,
-      "state_bytes" -> (settled.total - before.total), "loaded_state_bytes" -> (loaded.total - before.total)).asJava
+      "before" -> before.toJava,
+      "after_load" -> loaded.toJava,
+      "after_update" -> settled.toJava,
+      "state_bytes" -> (settled.total - before.total),
+      "loaded_state_bytes" -> (loaded.total - before.total)
+    ).asJava
 
-    result("scan_us_per_row") = box(phase("scan")((1 to int("scans")).map(_ => Workload.scan(store, keys) * 1000.0 / keys)))
+    result("scan_us_per_row") =
+      box(phase("scan")((1 to int("scans")).map(_ => Workload.scan(store, keys) * 1000.0 / keys)))
 
     val gcSnapshot = Memory.gcMs()
     if (int("snapshot_batches") > 0) phase("update with snapshots")(withSnapshots(store, written))
@@ -112,7 +119,8 @@ private final class StoreRun(spark: ClassicSession, spec: JsonNode) {
       store.snapshot()
       Workload.update(store, keys, ops, 5, random)
     }
-    result("rollback_ms") = box(phase("rollback")((1 to int("rollbacks")).map(_ => rollback(store))))
+    result("rollback_ms") =
+      box(phase("rollback")((1 to int("rollbacks")).map(_ => rollback(store))))
     store.close()
 
     val restores = phase("restore")((1 to int("restores")).map(_ => restore(store)))
@@ -151,7 +159,9 @@ private final class StoreRun(spark: ClassicSession, spec: JsonNode) {
     val batches = int("snapshot_batches")
     written.newBytes()
     maintenance.start()
-    val busy = try Workload.update(store, keys, ops, batches, random) finally maintenance.finish()
+    val busy =
+      try Workload.update(store, keys, ops, batches, random)
+      finally maintenance.finish()
     put("update_with_snapshots", busy)
     result("bytes_per_batch_with_snapshots") = written.newBytes().toDouble / batches
     val windows = maintenance.windows
@@ -182,7 +192,8 @@ private final class StoreRun(spark: ClassicSession, spec: JsonNode) {
     store.open()
     val state = store.provider.getStore(store.version, None, false, false)
     val row = Rows.key()
-    require(state.get(Rows.keyAt(row, 0), "default") != null, "restored store has lost its first key")
+    require(state.get(Rows.keyAt(row, 0), "default") != null,
+      "restored store has lost its first key")
     val first = (System.nanoTime() - start) / 1e6
     Workload.readAll(state, store.expectedSum, keys)
     val all = (System.nanoTime() - start) / 1e6
@@ -206,8 +217,10 @@ private final class StoreRun(spark: ClassicSession, spec: JsonNode) {
   private def phase[T](name: String)(body: => T): T = {
     val from = System.currentTimeMillis()
     val value = body
-    phases += Map[String, Any]("name" -> name, "from_ms" -> from, "to_ms" -> System.currentTimeMillis()).asJava
-    System.err.println(f"store-bench: $name%-22s ${(System.currentTimeMillis() - from) / 1e3}%.2f s")
+    phases += Map[String, Any]("name" -> name, "from_ms" -> from,
+      "to_ms" -> System.currentTimeMillis()).asJava
+    System.err.println(
+      f"store-bench: $name%-22s ${(System.currentTimeMillis() - from) / 1e3}%.2f s")
     value
   }
 
@@ -222,9 +235,20 @@ private final class Stores(spark: ClassicSession, checkpoint: Path) {
 
   def directory(operator: Long): Path = checkpoint.resolve("state").resolve(operator.toString)
 
-  def handle(operator: Long, encoder: KeyStateEncoderSpec = NoPrefixKeyStateEncoderSpec(Rows.keySchema)): Handle =
-    new Handle(() => StateStoreProvider.createAndInit(StateStoreProviderId(StateStoreId(root, operator, 0), run), Rows.keySchema,
-      Rows.valueSchema, encoder, false, conf, spark.sessionState.newHadoopConf(), false, None))
+  def handle(operator: Long,
+      encoder: KeyStateEncoderSpec = NoPrefixKeyStateEncoderSpec(Rows.keySchema)): Handle =
+    new Handle(() =>
+      StateStoreProvider.createAndInit(
+        StateStoreProviderId(StateStoreId(root, operator, 0), run),
+        Rows.keySchema,
+        Rows.valueSchema,
+        encoder,
+        false,
+        conf,
+        spark.sessionState.newHadoopConf(),
+        false,
+        None
+      ))
 }
 
 /**
@@ -243,13 +267,16 @@ private final class Handle(create: () => StateStoreProvider) {
   def snapshot(): Unit = {
     val lock = provider.maintenanceLock.readLock() // as Spark's maintenance pools hold it
     lock.lock()
-    try provider.doSnapshotMaintenance() finally lock.unlock()
+    try provider.doSnapshotMaintenance()
+    finally lock.unlock()
   }
 }
 
 private object Rows {
-  val keySchema: StructType = new StructType().add("k0", LongType, nullable = false).add("k1", LongType, nullable = false)
-  val valueSchema: StructType = new StructType().add("count", LongType, nullable = false).add("id", LongType, nullable = false)
+  val keySchema: StructType =
+    new StructType().add("k0", LongType, nullable = false).add("k1", LongType, nullable = false)
+  val valueSchema: StructType =
+    new StructType().add("count", LongType, nullable = false).add("id", LongType, nullable = false)
 
   private def row(): UnsafeRow = { val r = new UnsafeRow(2); r.pointTo(new Array[Byte](24), 24); r }
   def key(): UnsafeRow = row()
@@ -268,7 +295,9 @@ private object Rows {
     z ^ (z >>> 31)
   }
 
-  def valueOf(row: UnsafeRow, count: Long, id: Long): UnsafeRow = { row.setLong(0, count); row.setLong(1, id); row }
+  def valueOf(row: UnsafeRow, count: Long, id: Long): UnsafeRow = {
+    row.setLong(0, count); row.setLong(1, id); row
+  }
 }
 
 /**
@@ -280,14 +309,18 @@ private final class Batches {
   val times = new ArrayBuffer[Array[Long]]
   val commits = new ArrayBuffer[(Long, Long)]
 
-  def latencies: Array[Long] = times.iterator.flatMap(t => (1 until t.length).iterator.map(i => t(i) - t(i - 1))).toArray
+  def latencies: Array[Long] =
+    times.iterator.flatMap(t => (1 until t.length).iterator.map(i => t(i) - t(i - 1))).toArray
 
   def latenciesWithin(windows: Seq[(Long, Long)]): Array[Long] = times.iterator.flatMap { t =>
-    (1 until t.length).iterator.filter(i => windows.exists { case (from, to) => t(i) > from && t(i - 1) < to }).map(i => t(i) - t(i - 1))
+    (1 until t.length).iterator.filter(i =>
+      windows.exists { case (from, to) => t(i) > from && t(i - 1) < to }).map(i => t(i) - t(i - 1))
   }.toArray
 
   def commitsWithin(windows: Seq[(Long, Long)]): Seq[Double] =
-    commits.toSeq.filter { case (start, end) => windows.exists { case (from, to) => end > from && start < to } }.map { case (s, e) => (e - s) / 1e6 }
+    commits.toSeq.filter { case (start, end) =>
+      windows.exists { case (from, to) => end > from && start < to }
+    }.map { case (s, e) => (e - s) / 1e6 }
 }
 
 private object Workload {
@@ -320,7 +353,8 @@ private object Workload {
    * Batches of `ops` random get+put over all keys. `batchMs` is the operations alone. `reopenMs` is
    * getStore and one get.
    */
-  def update(handle: Handle, keys: Long, ops: Int, count: Int, random: SplittableRandom, forceSnapshot: Boolean = false): Batches = {
+  def update(handle: Handle, keys: Long, ops: Int, count: Int, random: SplittableRandom,
+      forceSnapshot: Boolean = false): Batches = {
     val batches = new Batches
     val (key, value) = (Rows.key(), Rows.value())
     for (_ <- 0 until count) {
@@ -354,9 +388,12 @@ private object Workload {
     handle.version = version
     batches.commitMs += (end - start) / 1e6
     batches.commits += ((start, end))
-    handle.customMetrics = store.metrics.customMetrics.map { case (metric, amount) => metric.name -> amount }
+    handle.customMetrics = store.metrics.customMetrics.map { case (metric, amount) =>
+      metric.name -> amount
+    }
     batches.metricsMs += (System.nanoTime() - end) / 1e6
-    require(store.getStateStoreCheckpointInfo().batchVersion == version, "the commit reports another version")
+    require(store.getStateStoreCheckpointInfo().batchVersion == version,
+      "the commit reports another version")
   }
 
   /** Milliseconds of a full scan of the committed state. */
@@ -372,7 +409,8 @@ private object Workload {
     var (count, sum) = (0L, 0L)
     while (rows.hasNext) { sum += rows.next().value.getLong(0); count += 1 }
     rows.close()
-    require(count == keys && sum == expectedSum, s"scan found $count rows with sum $sum; expected $keys and $expectedSum")
+    require(count == keys && sum == expectedSum,
+      s"scan found $count rows with sum $sum; expected $keys and $expectedSum")
   }
 }
 
@@ -385,15 +423,19 @@ private final class Maintenance(handle: Handle) {
   private val done = new ArrayBuffer[(Long, Long)]
   @volatile private var stopping = false
   @volatile private var failure: Throwable = _
-  private val thread = new Thread(() => try {
-    while (!stopping) {
-      val start = System.nanoTime()
-      handle.snapshot()
-      val end = System.nanoTime()
-      if (end - start >= IdleNs) done += ((start, end))
-      LockSupport.parkNanos(5000000L)
-    }
-  } catch { case e: Throwable => failure = e }, "bench-snapshot-maintenance")
+  private val thread = new Thread(
+    () =>
+      try {
+        while (!stopping) {
+          val start = System.nanoTime()
+          handle.snapshot()
+          val end = System.nanoTime()
+          if (end - start >= IdleNs) done += ((start, end))
+          LockSupport.parkNanos(5000000L)
+        }
+      } catch { case e: Throwable => failure = e },
+    "bench-snapshot-maintenance"
+  )
 
   def start(): Unit = thread.start()
   def finish(): Unit = {
@@ -413,12 +455,13 @@ private final class Durable(directory: Path) {
   private def list(): Map[String, (Long, Long)] = {
     val walk = Files.walk(directory)
     try walk.iterator().asScala.filter(Files.isRegularFile(_))
-      .map(p => p.toString -> ((Files.size(p), Files.getLastModifiedTime(p).toMillis))).toMap
+        .map(p => p.toString -> ((Files.size(p), Files.getLastModifiedTime(p).toMillis))).toMap
     finally walk.close()
   }
   def newBytes(): Long = {
     val now = list()
-    val bytes = now.iterator.collect { case (name, state) if !seen.get(name).contains(state) => state._1 }.sum
+    val bytes =
+      now.iterator.collect { case (name, state) if !seen.get(name).contains(state) => state._1 }.sum
     seen = now
     bytes
   }
@@ -431,7 +474,8 @@ private final class Durable(directory: Path) {
  */
 private final case class Memory(heapLive: Long, native: Long, children: Long) {
   def total: Long = heapLive + native + children
-  def toJava: java.util.Map[String, Long] = Map("heap_live" -> heapLive, "native" -> native, "children" -> children, "total" -> total).asJava
+  def toJava: java.util.Map[String, Long] = Map("heap_live" -> heapLive, "native" -> native,
+    "children" -> children, "total" -> total).asJava
 }
 
 private object Memory {
@@ -441,7 +485,8 @@ private object Memory {
     System.gc() // the second call collects what the reference processing of the first one let go
     trimNative()
     val heap = bean.getHeapMemoryUsage
-    val children = ProcessHandle.current().descendants().iterator().asScala.map(c => residentBytes(c.pid())).sum
+    val children =
+      ProcessHandle.current().descendants().iterator().asScala.map(c => residentBytes(c.pid())).sum
     Memory(heap.getUsed, residentBytes(ProcessHandle.current().pid()) - heap.getCommitted, children)
   }
 
@@ -459,21 +504,28 @@ private object Memory {
   private def residentBytes(pid: Long): Long = {
     val status = Paths.get(s"/proc/$pid/status")
     if (!Files.exists(status)) 0L
-    else Files.readAllLines(status).asScala.collectFirst { case line if line.startsWith("VmRSS:") => line.split("\\s+")(1).toLong * 1024 }.getOrElse(0L)
+    else Files.readAllLines(status).asScala.collectFirst {
+      case line if line.startsWith("VmRSS:") => line.split("\\s+")(1).toLong * 1024
+    }.getOrElse(0L)
   }
 
-  def gcMs(): Long = ManagementFactory.getGarbageCollectorMXBeans.asScala.map(b => math.max(0L, b.getCollectionTime)).sum
+  def gcMs(): Long = ManagementFactory.getGarbageCollectorMXBeans.asScala.map(b =>
+    math.max(0L, b.getCollectionTime)).sum
 }
 
 private object Clock {
-  def ms(body: => Any): Double = { val start = System.nanoTime(); body; (System.nanoTime() - start) / 1e6 }
+  def ms(body: => Any): Double = {
+    val start = System.nanoTime(); body; (System.nanoTime() - start) / 1e6
+  }
 }
 
 private object Percentiles {
   /** p50, p90, p99, p999, max and count of nanoseconds, in microseconds. Null: there are none. */
-  def us(nanos: Array[Long]): java.util.Map[String, Any] = if (nanos.isEmpty) null else {
+  def us(nanos: Array[Long]): java.util.Map[String, Any] = if (nanos.isEmpty) null
+  else {
     val sorted = nanos.sorted
     def at(q: Double): Double = sorted(math.min(sorted.length - 1, (q * sorted.length).toInt)) / 1e3
-    Map[String, Any]("p50" -> at(0.5), "p90" -> at(0.9), "p99" -> at(0.99), "p999" -> at(0.999), "max" -> sorted.last / 1e3, "count" -> sorted.length).asJava
+    Map[String, Any]("p50" -> at(0.5), "p90" -> at(0.9), "p99" -> at(0.99), "p999" -> at(0.999),
+      "max" -> sorted.last / 1e3, "count" -> sorted.length).asJava
   }
 }

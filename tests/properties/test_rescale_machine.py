@@ -177,8 +177,7 @@ class RescaleMachine(RuleBasedStateMachine):
     def begin(self, partitions: int, told: bool = True) -> None:
         self.told = told  # whether the query tells how many keys each key group has
         self.root = Path(tempfile.mkdtemp(prefix="millpond-rescale-"))
-        self.storage = FailingStorage(str(self.root), fsync=False)
-        self.storage.kills = True
+        self.storage = FailingStorage(str(self.root), kills=True)
         self.partitions = partitions
         self.now_ms = 10**13
         self.service = AgentService(clock_ms=lambda: self.now_ms)

@@ -130,8 +130,7 @@ def test_an_undone_rescale_adds_nothing(query: Query, tmp_path: Path) -> None:
     """The rescale is interrupted right before it switches the query over."""
     checkpoint = tmp_path / "checkpoint"
     query.run(checkpoint, "out")
-    killing = FailingStorage(str(checkpoint))
-    killing.kills, killing.stop_before = True, "commits/2"
+    killing = FailingStorage(str(checkpoint), kills=True, stop_before="commits/2", fsync=True)
 
     with pytest.raises(Killed):
         rescale(killing, str(checkpoint), 4)

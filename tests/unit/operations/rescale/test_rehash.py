@@ -111,8 +111,7 @@ def test_max_parallelism_alone_writes_anew(built: CheckpointBuilder) -> None:
 def test_interrupted_at_every_step(built: CheckpointBuilder, kill: bool) -> None:
     before = tree(built.root)
     for steps in range(100):
-        storage = FailingStorage(str(built.root), fsync=False)
-        storage.left, storage.kills, storage.once = steps, kill, not kill
+        storage = FailingStorage(str(built.root), left=steps, kills=kill, once=not kill)
         try:
             rescale(storage, "it", 3)
         except (Killed, UnavailableError):
@@ -129,8 +128,7 @@ def test_interrupted_at_every_step(built: CheckpointBuilder, kill: bool) -> None
 
 
 def test_the_same_again_finishes(built: CheckpointBuilder) -> None:
-    storage = FailingStorage(str(built.root), fsync=False)
-    storage.left, storage.kills = 5, True
+    storage = FailingStorage(str(built.root), left=5, kills=True)
     with pytest.raises(Killed):
         rescale(storage, "it", 3)
     assert rescale(built.storage, "it", 3).undone

@@ -226,8 +226,7 @@ def test_undo_without_the_entry_of_the_offset_log(built: CheckpointBuilder, skip
         for partition in range(4):
             (built.root / f"state/0/{partition}/6.changelog").unlink()
     before = tree(built.root)
-    storage = FailingStorage(str(built.root), fsync=False)
-    storage.stop_before = "commits/6"
+    storage = FailingStorage(str(built.root), stop_before="commits/6")
     with pytest.raises(UnavailableError):
         rescale(storage, "it", 8, skip_uncommitted=skipped)
     (built.root / "offsets/6").unlink()
@@ -242,8 +241,7 @@ def test_undo_takes_back_no_batch_that_spark_committed(built: CheckpointBuilder)
     Then the query finished the batch that the rescale was to leave out.
     """
     (built.root / "commits/5").unlink()
-    storage = FailingStorage(str(built.root), fsync=False)
-    storage.stop_before = "offsets/6"
+    storage = FailingStorage(str(built.root), stop_before="offsets/6")
     with pytest.raises(UnavailableError):
         rescale(storage, "it", 8, skip_uncommitted=True)
     (built.root / "commits/5").write_text('v1\n{"nextBatchWatermarkMs":0}')
@@ -350,8 +348,7 @@ def test_a_rescale_over_stale_files_can_be_undone_at_every_step(
     committed = left_behind(built, how)
     for steps in range(100):
         copy = built.copy_to(built.root.parent / f"copy-{steps}")
-        storage = FailingStorage(str(copy.root), fsync=False)
-        storage.left = steps
+        storage = FailingStorage(str(copy.root), left=steps)
         try:
             rescale(storage, "it", 8, skip_uncommitted=True)
         except UnavailableError:
