@@ -36,9 +36,6 @@ def main(stdin: TextIO | None = None) -> int:
     except ValueError as error:
         print(f"millpond agent: {error}", file=sys.stderr, flush=True)
         return EXIT_NO_PARAMETERS
-    # While another thread makes a snapshot, a commit must not wait for Python's default of five
-    # milliseconds.
-    sys.setswitchinterval(0.0005)
     # Started before the link is up: if the JVM dies meanwhile, only this thread ends the process.
     threading.Thread(
         target=_exit_at_end_of, args=(stdin,), name="millpond-stdin-watchdog", daemon=True

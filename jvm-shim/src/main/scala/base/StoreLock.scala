@@ -1,13 +1,10 @@
 package org.apache.spark.sql.millpond.base
 
-import java.util.concurrent.atomic.AtomicInteger
 import java.util.concurrent.locks.ReentrantLock
 
-/** A lock that a thread may hold for long. Background work that holds it can ask whether
-  * a task waits for it. */
+/** A lock that a thread may hold for long. */
 private[millpond] final class StoreLock {
   private val lock = new ReentrantLock
-  private val waiting = new AtomicInteger
 
   def during[T](work: => T): T = {
     acquire()
@@ -21,13 +18,10 @@ private[millpond] final class StoreLock {
     finally lock.unlock()
   }
 
-  /** Whether another thread waits for it. */
-  def isWanted: Boolean = waiting.get > 0
   def isMine: Boolean = lock.isHeldByCurrentThread
 
   private def acquire(): Unit = if (!lock.tryLock()) {
-    waiting.incrementAndGet(): Unit
-    try { val d = Seams.director; if (d == null) lock.lock() else d.acquire(lock) }
-    finally waiting.decrementAndGet(): Unit
+    val director = Seams.director
+    if (director == null) lock.lock() else director.acquire(lock)
   }
 }

@@ -1,9 +1,5 @@
 package org.apache.spark.sql.millpond.changelog
 
-import java.util.concurrent.{
-  ExecutionException, Future, Semaphore, SynchronousQueue, ThreadPoolExecutor, TimeUnit
-}
-
 import com.github.luben.zstd.Zstd
 
 import org.apache.spark.sql.millpond.base.Seams
@@ -61,46 +57,4 @@ private[changelog] final class Block {
 private[changelog] object Block {
   /** Room for what a block usually has, raw or compressed. */
   val UsualBytes: Int = ChangelogFormat.BlockBytes + 4096
-}
-
-/** Threads that compress a block while the committing task encodes the next. There is one for each
-  * pair of cores: if every core commits, more threads would gain nothing. */
-private[changelog] object BlockHelpers {
-  private val permits = new Semaphore(Runtime.getRuntime.availableProcessors / 2)
-  private val threads = new ThreadPoolExecutor(
-    0,
-    Int.MaxValue,
-    10,
-    TimeUnit.SECONDS,
-    new SynchronousQueue[Runnable],
-    (work: Runnable) => {
-      val thread = new Thread(work, "millpond-compress")
-      thread.setDaemon(true)
-      thread
-    }
-  )
-
-  private[changelog] def available: Int = permits.availablePermits
-  /** Take a helper; false if none is free. The caller must give it back. */
-  def take(): Boolean = Seams.director == null && permits.tryAcquire()
-  def giveBack(): Unit = permits.release()
-  def compress(block: Block, codec: Int): Future[_] =
-    threads.submit((() => block.compress(codec)): Runnable)
-
-  def await(job: Future[_]): Unit =
-    try { job.get(); () }
-    catch { case e: ExecutionException => throw e.getCause }
-
-  /** Wait until the job has released its block. Nobody reads its result. */
-  def abandon(job: Future[_]): Unit = {
-    var interrupted = false
-    while (!job.isDone)
-      try { job.get(); () }
-      catch {
-        case _: ExecutionException => ()
-        // it takes a millisecond, and nobody may use the block before
-        case _: InterruptedException => interrupted = true
-      }
-    if (interrupted) Thread.currentThread.interrupt()
-  }
 }

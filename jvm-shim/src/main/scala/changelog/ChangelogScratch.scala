@@ -8,18 +8,15 @@ import java.nio.ByteOrder
   * fresh native memory first. */
 private[changelog] final class ChangelogScratch {
   private var first = new Block
-  private var second: Block = null
   private var kept: ByteBuffer = ChangelogScratch.buffer(ChangelogScratch.OutBytes)
   private var taken = false
 
   def block: Block = first
-  def spare: Block = { if (second == null) second = new Block; second }
   def out: ByteBuffer = kept
 
   def giveBack(out: ByteBuffer): Unit = {
     // one large row must not stay with the thread for good
     if (!first.isSmall) first = new Block
-    if (second != null && !second.isSmall) second = null
     if (out.capacity <= ChangelogScratch.KeepBytes) kept = out
     taken = false
   }

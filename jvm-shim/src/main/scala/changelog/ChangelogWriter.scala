@@ -3,7 +3,6 @@ package org.apache.spark.sql.millpond.changelog
 import java.io.File
 import java.nio.channels.FileChannel
 import java.nio.file.StandardOpenOption.{CREATE_NEW, WRITE}
-import java.util.concurrent.Future
 import java.util.zip.CRC32
 
 import com.fasterxml.jackson.databind.node.ObjectNode
@@ -13,8 +12,7 @@ import org.apache.spark.sql.millpond.memory.Bytes
 import org.apache.spark.sql.millpond.rows.{Family, FamilyKind}
 
 /** Writes one changelog file (docs/reference/format.md). Records go into a raw block. The
-  * writer, or a helper if one is free, compresses full blocks into the file. Callers must call
-  * `finish` or `discard`.
+  * writer compresses each full block into the file. Callers must call `finish` or `discard`.
   * @param repeats a key may have several records, also merges; a reader that does not know this
   * flag must refuse the file */
 final class ChangelogWriter(file: File, header: ObjectNode, codec: Int, repeats: Boolean = false) {
@@ -23,12 +21,9 @@ final class ChangelogWriter(file: File, header: ObjectNode, codec: Int, repeats:
   private val channel = FileChannel.open(file.toPath, CREATE_NEW, WRITE)
   private val scratch = ChangelogScratch.take()
   private var out = scratch.out
-  private var block = scratch.block // the block that fills, by way of the next two fields
+  private val block = scratch.block // the block that fills, by way of the next two fields
   private var raw = block.raw
   private var rawSize = 0
-  private var inFlight: Block = null // the block before, which the helper compresses
-  private var job: Future[_] = null
-  private var hasHelper = false
   private var ended = false
   private var blocks = 0
   private var blockRecords = 0
@@ -141,10 +136,7 @@ final class ChangelogWriter(file: File, header: ObjectNode, codec: Int, repeats:
 
   /** Complete the file and return its size in bytes. It is not durable yet: the agent syncs it. */
   def finish(): Long = {
-    seal()
-    if (block.rawSize > 0) block.compress(codec)
-    settle()
-    if (block.rawSize > 0) store(block)
+    if (rawSize > 0) flushBlock()
     ensure(36)
     val start = out.position()
     out.putInt(0).put(FooterMagic).putLong(records).putLong(puts).putLong(rawTotal)
@@ -159,54 +151,24 @@ final class ChangelogWriter(file: File, header: ObjectNode, codec: Int, repeats:
     try end()
     finally file.delete(): Unit
 
-  /** Give back buffers and helper, once, whatever happens to the file. */
+  /** Give back the buffers, once, whatever happens to the file. */
   private def end(): Unit = if (!ended) {
     ended = true
     try channel.close()
-    finally {
-      if (job != null) BlockHelpers.abandon(job)
-      if (hasHelper) BlockHelpers.giveBack()
-      scratch.giveBack(out)
-    }
+    finally scratch.giveBack(out)
   }
 
-  /** The block is full: hand it to the helper and fill the other one. */
+  /** Compress what the block holds into the file. The next record begins a new block. */
   private def flushBlock(): Unit = {
-    seal()
-    if (!hasHelper && codec != Codec.None) hasHelper = BlockHelpers.take()
-    if (!hasHelper) {
-      block.compress(codec)
-      store(block)
-    } else {
-      val full = block
-      block = if (inFlight == null) scratch.spare else settle()
-      inFlight = full
-      job = BlockHelpers.compress(full, codec)
-    }
-    raw = block.raw
-  }
-
-  private def seal(): Unit = {
-    if (rawSize > 0) blocks += 1
+    blocks += 1
     block.raw = raw
     block.rawSize = rawSize
     block.records = blockRecords
     rawTotal += rawSize
     rawSize = 0
     blockRecords = 0
-  }
-
-  /** Wait for the block that the helper has, if any, and put it into the file; returns it,
-    * to be filled again. */
-  private def settle(): Block = {
-    val done = inFlight
-    if (done != null) {
-      BlockHelpers.await(job)
-      inFlight = null
-      job = null
-      store(done)
-    }
-    done
+    block.compress(codec)
+    store(block)
   }
 
   private def store(b: Block): Unit = {

@@ -40,9 +40,9 @@ private[millpond] object Composer {
   /** The disk tier takes over the rows of its sources.
     *
     * @param locked runs a step while no reader can use the tier */
-  def settle(disk: DiskTier, workDir: => File, giveWay: () => Unit)(
+  def settle(disk: DiskTier, workDir: => File)(
       locked: (() => Unit) => Unit): Unit = if (disk.hasSources) {
-    val copies = disk.copySources(workDir, giveWay)
+    val copies = disk.copySources(workDir)
     try locked(() => disk.replaceSources(copies))
     finally copies.foreach(_.delete()) // the tier has moved the others into its folder
   }

@@ -75,14 +75,14 @@ final class DiskTier(val dir: File, config: DiskConfig, readOnly: Boolean = fals
 
   /** Copy the rows of the sources into sorted files in the folder, not yet part of the tier. For
     * the one thread that flushes. */
-  def copySources(workDir: File, giveWay: () => Unit): Seq[File] = {
+  def copySources(workDir: File): Seq[File] = {
     val copies = Vector.newBuilder[File]
     var done = false
     try {
       sources.foreach { source =>
         DiskTier.checkFolder(source.tier.dir)
         val file = new File(workDir, s"source-${java.util.UUID.randomUUID}.sst")
-        if (source.copyTo(this, file, giveWay)) copies += file
+        if (source.copyTo(this, file)) copies += file
       }
       done = true
     } finally if (!done) copies.result().foreach(_.delete())

@@ -17,10 +17,8 @@ import org.apache.spark.sql.millpond.rows.RowFilter
   * goes on from there, so it applies nothing twice.
   *
   * @param mostBytes about how much memory it may fill before it writes a file; all flushes
-  * of the JVM share it
-  * @param giveWay called now and then: a flush that nobody waits for pauses in it */
-private[millpond] final class Flush(disk: DiskTier, workDir: File, mostBytes: Long,
-    giveWay: () => Unit = () => ()) {
+  * of the JVM share it */
+private[millpond] final class Flush(disk: DiskTier, workDir: File, mostBytes: Long) {
   private var blocks = new Array[Array[Byte]](16)
   private var blockCount = 0
   private var blockBytes = 0L
@@ -82,7 +80,6 @@ private[millpond] final class Flush(disk: DiskTier, workDir: File, mostBytes: Lo
       blocks(blockCount) = block
       blockCount += 1
       blockBytes += block.length
-      giveWay()
     }
     if (count == keyAt.length) {
       recordBlock = java.util.Arrays.copyOf(recordBlock, count * 2)
@@ -187,7 +184,6 @@ private[millpond] final class Flush(disk: DiskTier, workDir: File, mostBytes: Lo
           else if (keepDeletes) writer.delete(block, keyAt(r), keyLength(r))
         }
         i += 1
-        if (i % Flush.Stretch == 0) giveWay()
       }
       val entries = writer.entries
       if (entries > 0) { Seams.at("flush.finish"); writer.finish(); done = true }
@@ -243,8 +239,6 @@ private[millpond] object Flush {
   private val LeastBytes = 1L << 20
   // memory of a record beside its block: its position, and its place in the order
   private val RecordBytes = 36L
-  // entries between two calls of `giveWay`: about a quarter of a millisecond
-  private val Stretch = 1024
   private val running = new AtomicInteger
 
   /** How much all flushes together may gather. It lies in the heap, and the budget follows

@@ -19,23 +19,20 @@ private[disk] final class TierSource(val tier: DiskTier, owned: OwnedSlots,
 
   /** Copy the rows into a sorted file of `target`'s format. False, and no file,
     * if there are none. */
-  def copyTo(target: DiskTier, file: File, giveWay: () => Unit): Boolean = {
+  def copyTo(target: DiskTier, file: File): Boolean = {
     val rows = scan(readAhead = true)
-    try copy(rows, target.sstWriter(file), giveWay)
+    try copy(rows, target.sstWriter(file))
     finally rows.close()
   }
 
-  private def copy(rows: SourceScan, writer: SstWriter, giveWay: () => Unit): Boolean = {
+  private def copy(rows: SourceScan, writer: SstWriter): Boolean = {
     var done = false
     try {
-      var n = 0
       rows.seek(Array[Byte](0, 0))
       while (rows.key != null) {
         val value = rows.value
         writer.put(rows.key, 0, rows.key.length, value, 0, value.length)
         rows.next()
-        n += 1
-        if (n % TierSource.Stretch == 0) giveWay()
       }
       if (writer.entries > 0) { writer.finish(); done = true }
     } finally if (!done) writer.abandon()
@@ -46,8 +43,4 @@ private[disk] final class TierSource(val tier: DiskTier, owned: OwnedSlots,
     tier.close()
     LocalDirs.delete(tier.dir)
   }
-}
-
-private[disk] object TierSource {
-  private val Stretch = 1024
 }

@@ -10,11 +10,6 @@ import org.apache.spark.sql.millpond.rows.{Family, FamilyCodec, GrowingKey}
   * engine's monitor. A row that memory lacks comes from the disk tier. */
 private[millpond] final class Rows(engine: StoreEngine) {
   private val diskKey = new GrowingKey
-  @volatile private var reads = 0L
-
-  /** Reads of the disk tier since the last load. Any thread may ask. */
-  def diskReads: Long = reads
-  def resetReads(): Unit = reads = 0L
 
   def get(session: Session, f: Family, key: UnsafeRow): UnsafeRow = engine.synchronized {
     engine.checkUsable(session)
@@ -173,7 +168,6 @@ private[millpond] final class Rows(engine: StoreEngine) {
   private def readDisk(f: Family, key: UnsafeRow): Int = {
     diskKey.set(slotOf(f, key), f, f.rows.base, f.rows.offset, f.rows.length)
     engine.metrics.diskReads += 1
-    reads += 1
     try engine.disk.get(diskKey.bytes, diskKey.length)
     catch { case e: MillpondException => throw engine.distrust(e) }
   }

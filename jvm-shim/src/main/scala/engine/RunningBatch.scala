@@ -28,7 +28,7 @@ private[engine] final class RunningBatch(monitor: AnyRef) {
     ownId = id
     changed = false
     liveKeys = keys.copy
-    set(open = true)
+    open = true
   }
 
   /** Count a row of a slot that the batch wrote. */
@@ -61,12 +61,7 @@ private[engine] final class RunningBatch(monitor: AnyRef) {
   /** It is committed or taken back; nothing happens if none is open. */
   def end(): Unit = {
     check()
-    set(open = false)
-  }
-
-  private def set(open: Boolean): Unit = if (open != this.open) {
-    this.open = open
-    if (open) Busy.batchBegins() else Busy.batchEnds()
+    open = false
   }
 
   private def check(): Unit = assert(Thread.holdsLock(monitor), "without the store's monitor")

@@ -30,7 +30,7 @@ private[millpond] final class Snapshots(store: StoreView, spilledVersion: () => 
   private var kept: Option[Prepared] = None // made before a spill; guarded by `diskLock`
 
   /** Bring the disk tier up to the anchor. Reads files only. Callers hold `diskLock`. */
-  def flush(giveWay: () => Unit = () => ()): Unit = {
+  def flush(): Unit = {
     val (target, changelogs) = store.synchronized {
       if (status.isStale || status.isClosed || !status.isLoaded)
         throw MillpondError.of("STORE_CLOSED",
@@ -42,15 +42,15 @@ private[millpond] final class Snapshots(store: StoreView, spilledVersion: () => 
     }
     orStale {
       DiskTier.checkFolder(tier.disk.dir)
-      tier.settle(giveWay)
-      if (changelogs.nonEmpty) apply(changelogs, giveWay)
+      tier.settle()
+      if (changelogs.nonEmpty) apply(changelogs)
     }
     Seams.at("flush.done")
     flushed(target)
   }
 
-  private def apply(changelogs: Seq[PendingChangelog], giveWay: () => Unit): Unit = {
-    val flush = tier.flush(giveWay)
+  private def apply(changelogs: Seq[PendingChangelog]): Unit = {
+    val flush = tier.flush()
     try { flush.run(changelogs); () }
     finally if (flush.isUncertain) status.outdated()
   }
@@ -125,16 +125,10 @@ private[millpond] final class Snapshots(store: StoreView, spilledVersion: () => 
     anchor - last >= (if (now.composed) 1 else due)
   }
 
-  /** Flush, and pause for commits unless a task waits for `diskLock`. */
-  private def flushAside(): Unit = {
-    val throttle = Throttle.ofFlush()
-    flush(() => throttle.giveWay(Busy.commitsNeedAllCores && !store.diskLock.isWanted))
-  }
-
   /** Compact the disk tier of a store that a rescale put together. A batch may flush, spill
     * and read meanwhile. */
   private def compact(due: Int): Unit = {
-    val disk = store.diskLock.during(if (isDue(due)) { flushAside(); tier.disk }
+    val disk = store.diskLock.during(if (isDue(due)) { flush(); tier.disk }
       else null)
     if (disk != null) orStale(disk.compact())
   }
@@ -146,7 +140,7 @@ private[millpond] final class Snapshots(store: StoreView, spilledVersion: () => 
     else
       try {
         before.foreach(_.drop())
-        flushAside()
+        flush()
         Some(checkpoint())
       } finally if (store.isHeap) tier.close()
   }

@@ -45,7 +45,7 @@ final class StoreEngine(val context: StoreContext) extends StoreView with Loggin
   private[millpond] val rows = new Rows(this)
   private[millpond] val scans = new Scans(this)
   private[engine] val warmUp =
-    new WarmUp(this, context.label, status, families, tier, budget, isPaused = () => isBusy)
+    new WarmUp(this, context.label, status, families, tier, budget, isPaused = () => scans.readsAll)
   private[millpond] val snapshots =
     new Snapshots(this, () => pressure.spilledVersion, flushed, snapshotPublished)
   private[engine] val pressure: Pressure = new Pressure(this, batch, batchLog, snapshots, warmUp)
@@ -166,11 +166,6 @@ final class StoreEngine(val context: StoreContext) extends StoreView with Loggin
   /** Whether a scan or the warm-up reads the disk tier row by row. Callers hold the monitor. */
   private def isRead: Boolean = scans.nonEmpty || warmUp.isReading
 
-  /** Whether the warm-up must wait: a scan reads the same rows, or batches need all cores and
-    * hardly read from the disk. Any thread may ask. */
-  private def isBusy: Boolean =
-    scans.readsAll || (Busy.batchesNeedAllCores && rows.diskReads < StoreEngine.FewReads)
-
   // ---- versions ---------------------------------------------------------------------------------
 
   /** Whether memory has version `wanted`. Rolls back the last version if `wanted`
@@ -204,7 +199,6 @@ final class StoreEngine(val context: StoreContext) extends StoreView with Loggin
   private[engine] def beginAs(newLayout: StoreLayout, isHeap: Boolean): Unit = {
     theLayout = newLayout
     heap = isHeap
-    rows.resetReads()
   }
 
   /** Both tiers together have this version. */
@@ -349,7 +343,6 @@ final class StoreEngine(val context: StoreContext) extends StoreView with Loggin
 }
 
 object StoreEngine {
-  private val FewReads = 4096 // from the disk, about 20 ms
   private val random = new java.security.SecureRandom
   def newId(): String = {
     val b = new Array[Byte](8)

@@ -55,14 +55,14 @@ private[engine] final class StoreTier(monitor: AnyRef, context: StoreContext, st
     }
 
   /** The tier takes over the rows of its sources. */
-  def settle(giveWay: () => Unit = () => ()): Unit = {
-    Composer.settle(open, workDir, giveWay)(work => monitor.synchronized(work()))
+  def settle(): Unit = {
+    Composer.settle(open, workDir)(work => monitor.synchronized(work()))
     monitor.synchronized(if (!isRead()) open.closeEmptied())
   }
 
   /** A flush into the tier, which is open. */
-  def flush(giveWay: () => Unit = () => ()): Flush =
-    new Flush(open, workDir, Flush.mostBytes(budget), giveWay)
+  def flush(): Flush =
+    new Flush(open, workDir, Flush.mostBytes(budget))
 
   def close(): Unit = monitor.synchronized(if (open != null) { open.close(); open = null })
 

@@ -5,9 +5,9 @@ import java.util.concurrent.locks.LockSupport
 /** Throttles one background thread: parks it while others need its resources, for half its time at
   * most. Idle time counts.
   *
-  * @param mostNs the longest single park
-  * @param creditNs how long it may park before it has worked */
-private[engine] final class Throttle(mostNs: Long, private var creditNs: Long) {
+  * @param mostNs the longest single park, and how long it may park before it has worked */
+private[engine] final class Throttle(mostNs: Long) {
+  private var creditNs = mostNs
   private var resumed = System.nanoTime
 
   def giveWay(needed: => Boolean): Unit = if (needed) {
@@ -22,13 +22,6 @@ private[engine] final class Throttle(mostNs: Long, private var creditNs: Long) {
   }
 }
 
-private[engine] object Throttle {
+private object Throttle {
   private val LookNs = 300000L
-  private val FlushNs = 50000000L
-  private val WarmUpNs = 5000000000L
-
-  /** For a flush, which must advance even in a job that always commits. */
-  def ofFlush(): Throttle = new Throttle(FlushNs, 0L)
-  /** For the warm-up: after an executor's start, users wait for the first batches. */
-  def ofWarmUp(): Throttle = new Throttle(WarmUpNs, WarmUpNs)
 }

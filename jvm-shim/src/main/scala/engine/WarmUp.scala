@@ -13,7 +13,7 @@ import org.apache.spark.sql.millpond.memory.MemoryBudget
   * the disk, or when the budget is nearly used.
   *
   * @param monitor the store's own
-  * @param isPaused whether others need what the warm-up would use */
+  * @param isPaused whether a scan reads the same rows; any thread may ask */
 private[engine] final class WarmUp(monitor: AnyRef, label: String, status: StoreStatus,
     families: Families, tier: StoreTier, budget: MemoryBudget, isPaused: () => Boolean)
     extends Logging {
@@ -104,7 +104,8 @@ private[engine] final class WarmUp(monitor: AnyRef, label: String, status: Store
 private object WarmUp {
   private val StepRows = 1024L
   private val BudgetShare = 0.9
-  private val throttle = Throttle.ofWarmUp() // of the one thread
+  private val MostPauseNs = 5000000000L
+  private val throttle = new Throttle(MostPauseNs) // of the one thread
 
   private lazy val pool = Executors.newFixedThreadPool(1,
     new ThreadFactory {

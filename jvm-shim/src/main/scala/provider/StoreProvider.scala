@@ -17,7 +17,7 @@ import org.apache.spark.sql.millpond.base.{BuildInfo, MillpondError, MillpondExc
 import org.apache.spark.sql.millpond.changelog.{ChangeFeed, PendingChangelog}
 import org.apache.spark.sql.millpond.driver.Extension
 import org.apache.spark.sql.millpond.engine.{
-  Busy, Loader, Session, StoreContext, StoreEngine, StoreMetrics
+  Loader, Session, StoreContext, StoreEngine, StoreMetrics
 }
 import org.apache.spark.sql.millpond.rows.{
   FamilyCodec, FamilyDefinition, FamilyKind, FamilyShape, PartitionKey
@@ -352,7 +352,7 @@ abstract class StoreProvider extends CompatibleProvider {
   private[provider] def commit(session: Session, forceSnapshot: Boolean): Long = {
     val version =
       try {
-        val committed = Busy.committing(engine.commit(session))
+        val committed = engine.commit(session)
         engine.synchronized { definitionsBefore = None }
         if (conf.commitValidationEnabled)
           StateStore.reportCommitToCoordinator(committed, id, context.hadoopConf)

@@ -16,10 +16,9 @@ object BlockPart extends Part {
     val others = ChangelogScratch.take()
     check(others ne mine, "two writers of a thread have the same buffers")
     try {
-      check(mine.spare ne mine.block, "the spare block is the first one")
       (1 to random.between(1, 8)).foreach { _ =>
         val scratch = if (trial.chance(70)) mine else others
-        val block = if (trial.chance(50)) scratch.block else scratch.spare
+        val block = scratch.block
         val size = sizeOf(trial)
         val codec = if (random.nextBoolean()) Codec.None else Codec.Zstd
         trial.step(s"$size bytes with codec $codec")
@@ -37,7 +36,7 @@ object BlockPart extends Part {
     } finally { others.giveBack(others.out); mine.giveBack(mine.out) }
     val next = ChangelogScratch.take()
     check(next eq mine, "a thread's buffers were not given back")
-    check(next.block.isSmall && next.spare.isSmall, "a large block stays with the thread")
+    check(next.block.isSmall, "a large block stays with the thread")
     next.giveBack(
       ChangelogScratch.buffer(if (trial.chance(50)) ChangelogScratch.KeepBytes + 1 else 1 << 10))
     check(next.out.capacity <= ChangelogScratch.KeepBytes, "a large buffer stays with the thread")

@@ -9,7 +9,7 @@ import scala.collection.mutable
 
 import net.jpountz.lz4.LZ4Factory
 
-import org.apache.spark.sql.millpond.base.{Json, MillpondException, Op, Seams}
+import org.apache.spark.sql.millpond.base.{Json, MillpondException, Op}
 import org.apache.spark.sql.millpond.disk.Scratch
 import org.apache.spark.sql.millpond.memory.{Bytes, MemoryBudget}
 import org.apache.spark.sql.millpond.rows.{Family, FamilyKind, FamilyShape}
@@ -30,7 +30,6 @@ object ChangelogPart extends Part {
   private lazy val made = families.zipWithIndex.map { case ((kind, multi, plain), i) =>
     new Family(s"f$i", i * 13, FamilyShape(kind, internal = false, multi, plain), budget)
   }
-  private val helpers = BlockHelpers.available
   private lazy val native = Platform.allocateMemory(1 << 20)
 
   override val name = "changelog"
@@ -80,7 +79,6 @@ object ChangelogPart extends Part {
 
   private def nothingLeft(trial: Trial, dir: File, scratch: ChangelogScratch): Unit = {
     trial.check(ofThread() eq scratch, "the buffers of the thread were not given back")
-    trial.equal(BlockHelpers.available, helpers, "the number of free helpers")
     val open = Scratch.opened(dir)
     trial.check(open.isEmpty, s"left open: ${open.mkString(", ")}")
   }
@@ -99,8 +97,6 @@ object ChangelogPart extends Part {
     var ends = Vector(0 -> 0)
     /** The records of each block. */
     var blocks = Vector.empty[Vector[Change]]
-    // With a director the writer uses no helpers.
-    private val helped = trial.failAt == 0 && random.nextInt(4) == 0
     trial.step(s"codec ${if (isOld) Codec.Lz4 else codec}, $items")
 
     def records: Seq[Change] = items.map(_.change)
@@ -117,8 +113,6 @@ object ChangelogPart extends Part {
         total += bytes
         bytes = 0
       }
-      val director = Seams.director
-      if (helped) Seams.director = null
       try {
         val writer = new ChangelogWriter(file, header, codec, repeats)
         var done = false
@@ -144,7 +138,7 @@ object ChangelogPart extends Part {
         case e: Throwable =>
           trial.check(!file.exists, s"the file is still there after $e")
           throw e
-      } finally Seams.director = director
+      }
       ends :+= (blocks.size + 1) -> items.size
       if (isOld) Files.write(file.toPath, encoded(content, codec = Codec.Lz4, packed = true))
     }
@@ -379,8 +373,7 @@ object ChangelogPart extends Part {
     }
   }
 
-  /** Interrupts a thread while a helper has its block. The helper and the buffers must be free
-    * afterwards. */
+  /** Interrupts a thread that writes. The buffers must be free afterwards. */
   private def interrupted(trial: Trial, dir: File): Unit = {
     import trial.random
     val long = random.nextBoolean()
@@ -405,8 +398,5 @@ object ChangelogPart extends Part {
     writer.discard()
     trial.check(Thread.interrupted() || !again, "an interruption was lost")
     trial.check(!file.exists, "the file of the interrupted writer is still there")
-    val busy = Thread.getAllStackTraces.values.stream.anyMatch(
-      _.exists(_.getClassName.endsWith(".Block")))
-    trial.check(!busy, "a helper still works on a block that was given back")
   }
 }

@@ -197,7 +197,7 @@ private final class Composition(trial: Trial, dir: File) {
   /** Does `Composer.settle`. If it fails, does it again. No reader sees the failure. */
   private def settle(): Unit = {
     trial.step("settle")
-    try Composer.settle(tier, workDir, () => ())(work => work())
+    try Composer.settle(tier, workDir)(work => work())
     catch {
       case e: MillpondException if trial.hasFailed =>
         equal(e.kind, "LOCAL_DISK_FULL", "the error")
@@ -205,7 +205,7 @@ private final class Composition(trial: Trial, dir: File) {
         trial.step("  again")
         verify()
         if (chance(50)) read()
-        Composer.settle(tier, workDir, () => ())(work => work())
+        Composer.settle(tier, workDir)(work => work())
     }
     check(!tier.hasSources, "there are still sources")
     equal(workDir.list.toSeq, Seq.empty[String], "the files that are left")

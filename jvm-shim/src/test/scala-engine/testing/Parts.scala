@@ -88,7 +88,7 @@ object Trial {
 
   def noMemory(point: String): Option[Throwable] =
     if (point.startsWith("memory.")) Some(new OutOfMemoryError("as the test wants it")) else None
-  /** Does work whose seams do not count. The work may use a compressing helper. */
+  /** Does work whose seams do not count. */
   def unheard[T](work: => T): T = {
     val director = Seams.director
     Seams.director = null
