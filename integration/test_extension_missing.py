@@ -6,6 +6,8 @@ first, with an error that helps.
 
 from __future__ import annotations
 
+import subprocess
+import sys
 from pathlib import Path
 from typing import Any
 
@@ -14,10 +16,12 @@ import pytest
 from pyspark.errors import StreamingQueryException
 from pyspark.sql import SparkSession
 
+import millpond
 from integration.depth import quick_first
 from integration.jvm import MILLPOND
 from integration.shapes import named
 from integration.streams import Input, Run, finish, start
+from millpond.errors import ConflictError, ErrorKind, InvalidInputError
 
 _LINE = "spark.sql.extensions=org.apache.spark.sql.millpond.MillpondExtension"
 _CONF = {"spark.sql.streaming.stateStore.providerClass": MILLPOND}
@@ -70,3 +74,96 @@ def test_a_batch_query_may_use_the_operator(bare: SparkSession) -> None:
     bare.conf.set(*next(iter(_CONF.items())))
     frame = bare.createDataFrame(pa.Table.from_pylist(batches[0], schema=schema))
     assert len(case.build([frame]).collect()) > 5
+
+
+def test_a_running_query_is_recognised(bare: SparkSession, tmp_path: Path) -> None:
+    """It is idle, so nothing but its heartbeat tells that it runs."""
+    case = named("agg-complete")
+    source = Input(tmp_path / "input", case.inputs[0][0])
+    source.add(case.inputs[0][1][0])
+    run = Run(tmp_path / "checkpoint")
+    bare.conf.set(*next(iter(_CONF.items())))
+    frame = case.build([source.stream(bare)])
+    query = (
+        frame.writeStream.format("noop")
+        .outputMode(case.mode)
+        .option("checkpointLocation", str(run.checkpoint))
+        .start()
+    )
+    try:
+        query.processAllAvailable()
+        with pytest.raises(ConflictError) as refused:
+            millpond.rescale(run.checkpoint, 4)
+        assert refused.value.kind is ErrorKind.QUERY_RUNNING
+        assert str(query.runId) in str(refused.value)
+    finally:
+        query.stop()
+    report = millpond.rescale(run.checkpoint, 4)
+    assert any("spark.sql.extensions" in text for text in report.warnings)
+    source.add(case.inputs[0][1][1])
+    finish(
+        start(bare, case.build([source.stream(bare)]), run, output_mode=case.mode, conf=_CONF), run
+    )
+    assert max(run.rows) == 2
+
+
+_JOB = """
+import sys
+import millpond
+from pyspark.sql import SparkSession
+
+builder = SparkSession.builder.master("local[1]").config("spark.sql.shuffle.partitions", "1")
+builder = builder.config("spark.ui.enabled", "false").config("spark.driver.memory", "600m")
+exec(sys.argv[2])
+spark = builder.getOrCreate()
+numbers = spark.readStream.format("rate-micro-batch").option("rowsPerBatch", 10).load()
+counts = numbers.groupBy("value").count().writeStream.outputMode("update").format("noop")
+query = counts.option("checkpointLocation", sys.argv[1]).trigger(availableNow=True).start()
+query.awaitTermination(60)
+"""
+
+
+def _job(tmp_path: Path, configured: str) -> str:
+    """Run a job in a Spark of its own. Return what its user sees on the terminal."""
+    (tmp_path / "job.py").write_text(_JOB)
+    command = [sys.executable, str(tmp_path / "job.py"), str(tmp_path / "pond"), configured]
+    return subprocess.run(command, capture_output=True, text=True, timeout=120, check=False).stderr
+
+
+def test_the_user_is_warned(tmp_path: Path) -> None:
+    text = _job(
+        tmp_path,
+        f"builder.config('spark.jars', millpond.jar()).config(*{next(iter(_CONF.items()))})",
+    )
+    assert "Traceback" not in text
+    warned = [line for line in text.splitlines() if "WARN WithoutExtension" in line]
+    assert len(warned) == 1 and _LINE in warned[0], text[-4000:]
+
+
+def test_a_wrong_interpreter_ends_the_query_at_its_start(tmp_path: Path) -> None:
+    """In local mode too, and not by tasks that fail."""
+    text = _job(tmp_path, "millpond.configure(builder, agent_python='/nowhere/python')")
+    assert "[MILLPOND_AGENT_NOT_STARTED]" in text and "/nowhere/python" in text
+    assert "Job aborted" not in text and "Lost task" not in text
+
+
+@pytest.mark.parametrize(
+    "name",
+    [
+        "spark.sql.streaming.stateStore.milpond.gc.graceMs",
+        "spark.sql.streaming.statestore.millpond.gc.graceMs",
+        "spark.millpond.gc.graceMs",
+    ],
+)
+def test_a_prefix_that_is_misspelt(spark: SparkSession, tmp_path: Path, name: str) -> None:
+    case = named("agg-complete")
+    source = Input(tmp_path / "input", case.inputs[0][0])
+    source.add(case.inputs[0][1][0])
+    run = Run(tmp_path / "checkpoint")
+    stream = case.build([source.stream(spark)])
+    with pytest.raises(StreamingQueryException) as error:
+        finish(start(spark, stream, run, output_mode=case.mode, conf={**_CONF, name: "60000"}), run)
+    assert "MILLPOND_UNKNOWN_OPTION" in str(error.value)
+    assert "spark.sql.streaming.stateStore.millpond.gc.graceMs" in str(error.value)
+    with pytest.raises(InvalidInputError, match=name):
+        millpond.configure(SparkSession.Builder().config(name, "60000"))

@@ -18,7 +18,14 @@ from millpond.config.table import (
     OptionType,
     OptionValue,
 )
-from millpond.config.values import default_text, expected_text, number_text, resolve, size_text
+from millpond.config.values import (
+    default_text,
+    expected_text,
+    number_text,
+    refuse_near,
+    resolve,
+    size_text,
+)
 
 __all__ = [
     "BACKENDS",
@@ -36,6 +43,7 @@ __all__ = [
     "default_text",
     "expected_text",
     "number_text",
+    "refuse_near",
     "resolve",
     "size_text",
 ]

@@ -57,7 +57,8 @@ OPTIONS: tuple[Option, ...] = (
         doc=(
             "Interpreter that runs the agent on the driver. In local mode the driver is the"
             " executor; elsewhere its agent tries the storage before a query starts."
-            " millpond.configure sets it to its own interpreter. Unset: as agent.python."
+            " millpond.configure sets it to its own interpreter. In local mode agent.python comes"
+            " first, if it is set. Unset: as agent.python."
         ),
     ),
     Option(

@@ -5,7 +5,7 @@ from __future__ import annotations
 import difflib
 import math
 import re
-from collections.abc import Mapping
+from collections.abc import Iterable, Mapping
 
 from millpond.config.table import (
     BY_NAME,
@@ -43,6 +43,30 @@ def resolve(raw: Mapping[str, object]) -> dict[str, OptionValue]:
         if value is not None:
             values[name] = _parse(option, value)
     return values
+
+
+def refuse_near(names: Iterable[str]) -> None:
+    """Raise InvalidInputError (UNKNOWN_OPTION) if a setting's name is nearly one of ours.
+
+    Spark takes any name, and would ignore it. The shim has the same rule, for a query's start.
+    """
+    for name in names:
+        parts = name.split(".")
+        if name.startswith(PREFIX) or parts[0] != "spark":
+            continue
+        at = next((i for i, part in enumerate(parts) if _is_near(part)), 0)
+        rest = ".".join(parts[at + 1 :])
+        if rest and (at == 1 or (at > 1 and parts[1] == "sql")):
+            raise InvalidInputError(
+                f"the setting {name} does nothing; Millpond's options begin with {PREFIX}",
+                kind=ErrorKind.UNKNOWN_OPTION,
+                hint=f"Did you mean {PREFIX}{rest}? `millpond options` lists all.",
+            )
+
+
+def _is_near(part: str) -> bool:
+    near = difflib.get_close_matches(part.lower(), ["millpond"], cutoff=0.85)
+    return len(part) > 5 and bool(near)
 
 
 def _unknown(key: str, name: str) -> InvalidInputError:

@@ -57,8 +57,8 @@ def configure(
         named_options: the same as keywords: `maxParallelism=1024` or `max_parallelism=1024`,
             `gc_grace_ms=60_000`.
     Raises:
-        InvalidInputError: an option is unknown or out of bounds; EXTENSION_MISSING: a session
-            without the extension runs.
+        InvalidInputError: an option is unknown, misspelt in its prefix or out of bounds;
+            EXTENSION_MISSING: a session without the extension runs.
         UnsupportedError: SHIM_MISSING: a JVM without the jar runs, or PYSPARK_SUBMIT_ARGS names
             other jars; SHIM_VERSION_MISMATCH; UNSUPPORTED: the builder is one of Spark Connect.
     """
@@ -69,6 +69,7 @@ def configure(
         **dict(options or {}),
         **{_option_name(name): value for name, value in named_options.items()},
     }
+    config.refuse_near(present)
     config.resolve({**own, **given})
     path = jar()
     running = _refuse_late(path)

@@ -39,6 +39,9 @@ object Agent extends Logging {
     finally { spentNs.get.addAndGet(System.nanoTime - start); () }
   }
 
+  /** Start the agent unless it runs. */
+  def ready(settings: AgentSettings): Unit = { current(settings); () }
+
   private def ask(method: String, request: String, settings: AgentSettings): JsonNode = {
     var failures = 0
     while (true) {

@@ -167,11 +167,16 @@ private object AgentProcess extends Logging {
     }
   }
 
+  /** In local mode the driver is the executor too: there the one that the user names is taken, and
+    * the driver's own, which millpond.configure sets, only without it. */
   private def interpreter(settings: AgentSettings): String = {
     val env = SparkEnv.get
-    val local = env != null && env.executorId == "driver"
-    (if (local) settings.driverPython else None)
-      .orElse(settings.python)
+    val driver = env != null && env.executorId == "driver"
+    val alone = driver && env.conf.get("spark.master", "").matches("local(\\[.*\\])?")
+    val named = if (alone) settings.python.orElse(settings.driverPython)
+    else if (driver) settings.driverPython.orElse(settings.python)
+    else settings.python
+    named
       .orElse(Option(env).flatMap(_.conf.getOption("spark.pyspark.python")))
       .orElse(Option(System.getenv("PYSPARK_PYTHON")))
       .getOrElse("python3")

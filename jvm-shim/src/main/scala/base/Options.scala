@@ -51,6 +51,22 @@ object Options {
     })
   }
 
+  /** Refuse a setting whose name is nearly ours: Spark takes any name, and would ignore it in
+    * silence. */
+  def refuseNear(confs: Iterable[(String, String)]): Unit =
+    confs.iterator.map(_._1).filter(k => k.startsWith("spark.") && !k.startsWith(prefix)).foreach {
+      name =>
+        val parts = name.split('.')
+        val at = parts.indexWhere(p => p.length > 5 && distance(p, "millpond") <= 2)
+        // other settings of that name may be the job's own
+        if (at < parts.length - 1 && (at == 1 || at > 1 && parts(1) == "sql")) {
+          val meant = prefix + parts.drop(at + 1).mkString(".")
+          throw MillpondError.of("UNKNOWN_OPTION",
+            s"the setting $name does nothing; Millpond's options begin with $prefix.",
+            s"Did you mean $meant? `millpond options` lists all.")
+        }
+    }
+
   private def parse(name: String, option: JsonNode, text: String): JsonNode = {
     def invalid(why: String): Nothing =
       throw MillpondError.of("INVALID_OPTION", s"the option $prefix$name = '$text' $why.")

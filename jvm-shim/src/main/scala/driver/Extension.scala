@@ -1,5 +1,7 @@
 package org.apache.spark.sql.millpond.driver
 
+import java.util.UUID
+
 import org.apache.spark.TaskContext
 import org.apache.spark.sql.SparkSessionExtensions
 import org.apache.spark.sql.catalyst.rules.Rule
@@ -29,22 +31,29 @@ private[millpond] object Extension {
     StackWalker.getInstance.walk[Boolean](
       _.anyMatch(_.getClassName.contains(".TransformWithState")))
 
-  /** Without the extension Spark refuses `transformWithState` on this provider, with an error that
-    * does not help. Before it refuses, it asks the provider for its metrics, on the driver. The
-    * provider then calls this, which fails first, with an error that helps. A batch query may use
-    * the operator on any provider. */
+  /** What a session without the extension needs. Spark asks the provider for its metrics on the
+    * driver, when it plans a batch; the provider then calls this. Spark would refuse
+    * `transformWithState` on this provider, with an error that does not help: this fails first,
+    * with an error that helps. Any other query is watched from here on. A batch query may use the
+    * operators on any provider. */
   def demand(): Unit = if (TaskContext.get() == null)
     SparkSession.getActiveSession.foreach { session =>
-      val streaming = session.sparkContext.getLocalProperty(StreamExecution.QUERY_ID_KEY) != null
-      if (streaming && !isIn(session) && plansTransformWithState) {
-        val line = s"spark.sql.extensions=${Names.ExtensionClass}"
-        throw MillpondError.of(
-          "EXTENSION_MISSING",
-          s"transformWithState runs on Millpond only in a session that was started with $line; " +
-            "this one was not.",
-          "stop the session and start it with this line in spark-defaults.conf, with " +
-            s"`--conf $line`, or by millpond.configure(SparkSession.builder)."
-        )
+      val id = session.sparkContext.getLocalProperty(StreamExecution.QUERY_ID_KEY)
+      if (id != null && !isIn(session)) {
+        if (plansTransformWithState)
+          throw MillpondError.of(
+            "EXTENSION_MISSING",
+            s"transformWithState runs on Millpond only in a session that was started with $Line; " +
+              "this one was not.",
+            Mend
+          )
+        WithoutExtension.planned(session, UUID.fromString(id))
       }
     }
+
+  private val Line = s"spark.sql.extensions=${Names.ExtensionClass}"
+
+  /** What to do about a session that has no extension. */
+  val Mend: String = "stop the session and start it with this line in spark-defaults.conf, with " +
+    s"`--conf $Line`, or by millpond.configure(SparkSession.builder)."
 }

@@ -8,6 +8,7 @@ import java.util.concurrent.{ConcurrentHashMap, Executors, ThreadFactory, TimeUn
 import scala.jdk.CollectionConverters._
 import scala.util.control.NonFatal
 
+import org.apache.hadoop.conf.Configuration
 import org.apache.hadoop.fs.Path
 
 import org.apache.spark.internal.Logging
@@ -34,18 +35,20 @@ private object Heartbeats extends Logging {
     pool
   }
 
-  /** Called before the query reads its logs. */
-  def started(query: StreamExecution, run: UUID): Unit = {
+  /** Called before the query reads its logs.
+    * @param late called with the query's first plan instead: its state is Millpond's. */
+  def started(query: StreamExecution, run: UUID, late: Boolean = false): Unit = {
     clock
     val beat = new Heartbeat(new Path(query.resolvedCheckpointRoot), run,
-      query.sparkSession.sessionState.newHadoopConf())
+      query.sparkSession.sessionState.newHadoopConf(), late)
     running.put(run, beat)
     beat.beat()
   }
 
   def ended(run: UUID): Unit = { val beat = running.remove(run); if (beat != null) beat.stop() }
 
-  private final class Heartbeat(root: Path, run: UUID, conf: org.apache.hadoop.conf.Configuration) {
+  private final class Heartbeat(root: Path, run: UUID, conf: Configuration,
+      ours: Boolean) {
     private val file = new Path(root, s"millpond/running/$run.json")
     private val text = Json.obj().put("run_id", run.toString)
       .put("host", InetAddress.getLocalHost.getHostName).put("pid", ProcessHandle.current.pid)
@@ -56,7 +59,7 @@ private object Heartbeats extends Logging {
       // the first store makes the folder: a query of another provider gets none
       if (!stopped) quietly {
         val fs = file.getFileSystem(conf)
-        if (fs.exists(new Path(root, "millpond"))) {
+        if (ours || fs.exists(new Path(root, "millpond"))) {
           val out = fs.create(file, true)
           try out.write(Json.text(text.put("updated_ms", System.currentTimeMillis)).getBytes(
                 StandardCharsets.UTF_8))

@@ -60,14 +60,26 @@ private[millpond] object Sinks extends Logging {
   /** Called once for a run, when its state is known to be Millpond's. */
   def note(session: SparkSession, info: StatefulOperatorStateInfo): Unit = {
     val sink = byRun.remove(info.queryRunId)
-    if (sink != null) {
-      val file = new Path(new Path(info.checkpointLocation).getParent, "millpond/sink.json")
-      try {
-        val out = file.getFileSystem(session.sessionState.newHadoopConf()).create(file, true)
-        try out.write(Json.text(sink).getBytes(StandardCharsets.UTF_8))
-        finally out.close()
-      } catch { case NonFatal(e) => logWarning(s"$file cannot be written: ${e.getMessage}") }
+    if (sink != null) write(session, new Path(info.checkpointLocation).getParent, sink)
+  }
+
+  /** Called with the first plan of a run whose session has no extension. */
+  def withoutExtension(query: StreamExecution): Unit =
+    try {
+      val sink = of(query).put("run_id", query.runId.toString).put("extension", false)
+      write(query.sparkSession, new Path(query.resolvedCheckpointRoot), sink)
+    } catch {
+      case NonFatal(e) =>
+        logWarning(s"Millpond does not know the sink of query ${query.runId}: ${e.getMessage}")
     }
+
+  private def write(session: SparkSession, root: Path, sink: ObjectNode): Unit = {
+    val file = new Path(root, "millpond/sink.json")
+    try {
+      val out = file.getFileSystem(session.sessionState.newHadoopConf()).create(file, true)
+      try out.write(Json.text(sink).getBytes(StandardCharsets.UTF_8))
+      finally out.close()
+    } catch { case NonFatal(e) => logWarning(s"$file cannot be written: ${e.getMessage}") }
   }
 
   def ended(run: UUID): Unit = { byRun.remove(run); () }

@@ -14,12 +14,18 @@ import org.apache.spark.sql.millpond.base.{Json, LocalDirs, MillpondException, O
 
 /** Lets the driver's agent try the storage once for every run of a query, before its first task.
   * A missing bucket or right should end the query at its start, not in a task. State in a `file:`
-  * checkpoint needs no check: Spark has just written there. */
+  * checkpoint needs no check: Spark has just written there. In local mode an agent that cannot
+  * start ends the query here too; on a cluster only an executor can tell. */
 private object StartCheck extends Logging {
   private val checked = ConcurrentHashMap.newKeySet[UUID]
 
   def once(session: SparkSession, info: StatefulOperatorStateInfo, options: Options): Unit =
     if (!checked.contains(info.queryRunId)) {
+      // the driver is the executor: the tasks need the same agent
+      if (session.sparkContext.isLocal) {
+        LocalDirs.configure(options.string("localDir"))
+        Agent.ready(options.agentSettings)
+      }
       val conf = session.sessionState.newHadoopConf()
       val root = new Path(info.checkpointLocation)
       val local = root.getFileSystem(conf).getUri.getScheme == "file"

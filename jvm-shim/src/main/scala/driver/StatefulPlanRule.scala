@@ -19,6 +19,7 @@ private object StatefulPlanRule extends Rule[SparkPlan] {
     else {
       val effective = SQLConf.get.getConf(SQLConf.STATE_STORE_PROVIDER_CLASS)
       if (effective == Ours) {
+        Options.refuseNear(SQLConf.get.getAllConfs)
         val options = Options.resolve(SQLConf.get.getAllConfs)
         // the operator in a batch query belongs to no run
         if (AskedProviders.of(infos.head.queryRunId).isDefined)

@@ -26,12 +26,16 @@ from millpond.operations.rescale.write import carry_out, clear, read_journal
 from millpond.query.whole import check_whole
 from millpond.spark.heartbeats import refuse_running
 from millpond.spark.sinks import keeping
-from millpond.spark.sinks.recorded import read_sink
+from millpond.spark.sinks.recorded import ran_without_extension, read_sink
 from millpond.storage import Storage, StorageSettings
 from millpond.storage.owner import check_owner, claim
 
 COMPOSED, REHASH = "composed", "rehash"
 _DEFAULT = StorageSettings()
+_UNWATCHED = (
+    "the query's last run had no Millpond extension (spark.sql.extensions): if it was started again"
+    " and has not done a batch since, Millpond cannot see it. Make sure that it is stopped."
+)
 _SECONDS_PER_FILE = 0.005  # on a local disk: two syncs
 
 
@@ -148,7 +152,7 @@ def rescale(
         dry_run=dry_run,
         undone=undone,
         file_sink=sink.root,
-        warnings=sink.warnings,
+        warnings=(*sink.warnings, *((_UNWATCHED,) if ran_without_extension(storage) else ())),
     )
     if keeps:
         writing = composed(storage, before, partitions)

@@ -3,7 +3,8 @@
     millpond/sink.json    {"sink": "file", "path", "compact_interval", "run_id"}, or
                           {"sink": <class of the sink>, "run_id"}
 
-The driver writes it at every start, before the first task. The index of a savepoint has the same.
+The driver writes it at every start, before the first task. A run whose session has no extension
+adds `"extension": false`. The index of a savepoint has the same.
 It is only a hint: it may name a path of another machine, or a stranger may have written it into a
 savepoint. Commands show it and compare with it. They write to that sink only if it is the query's
 own.
@@ -63,9 +64,21 @@ def record(sink: Sink) -> bytes:
 def read_sink(storage: Storage) -> Sink | None:
     """Return the sink that the last start of the query wrote down; None if it wrote none.
 
-    An old version of Millpond writes none, nor does a session without Millpond's extension.
+    An old version of Millpond writes none.
     """
     try:
         return sink_of(json.loads(storage.read(layout.SINK_KEY)))
     except (NotFoundError, ValueError):
         return None  # the driver is writing the file; nothing depends on it
+
+
+def ran_without_extension(storage: Storage) -> bool:
+    """Return whether the session of the query's last run had no extension of Millpond's.
+
+    Such a query has no heartbeat from its start to its first batch.
+    """
+    try:
+        value = json.loads(storage.read(layout.SINK_KEY))
+    except (NotFoundError, ValueError):
+        return False  # the driver is writing the file; nothing depends on it
+    return isinstance(value, dict) and value.get("extension") is False
