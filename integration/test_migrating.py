@@ -21,6 +21,7 @@ from integration.harness import EVERYTHING
 from integration.jvm import MILLPOND, REPO
 from integration.shapes import SHAPES, named
 from integration.streams import Input, Run, finish, settings, start
+from millpond.errors import ConflictError, ErrorKind
 from millpond.operations.inspect import verify
 from millpond.operations.migrate.plan import HDFS, PROVIDERS, ROCKSDB
 from millpond.storage import open_storage
@@ -163,6 +164,43 @@ def _same_after(run: Run, reference: Run, batch: int, case: Case) -> None:
         assert run.state == {
             number: state for number, state in reference.state.items() if number > batch
         }
+
+
+def test_a_query_that_runs_is_refused(spark: SparkSession, tmp_path: Path) -> None:
+    """It does a batch while it is taken over. A trial gets an id of its own, and is let pass."""
+    case = named("agg-update-odd-keys")
+    source = Input(tmp_path / "input", case.inputs[0][0])
+    source.add(case.inputs[0][1][0])
+    with settings(spark, _conf(case, PROVIDERS[ROCKSDB])):
+        writer = case.build([source.stream(spark)]).writeStream.format("noop")
+        old = tmp_path / "old"
+        query = writer.outputMode(case.mode).option("checkpointLocation", str(old)).start()
+    try:
+        query.processAllAvailable()
+
+        def works_on(done: int, stores: int) -> None:
+            if done == 1:
+                source.add(case.inputs[0][1][1])
+                query.processAllAvailable()
+
+        with pytest.raises(ConflictError, match="its query runs") as refused:
+            millpond.adopt(old, tmp_path / "new", progress=works_on)
+        assert refused.value.kind is ErrorKind.QUERY_RUNNING
+        assert "--new-query-id" in refused.value.hint
+        assert not (tmp_path / "new").exists()
+        planned = millpond.adopt(old, tmp_path / "new", dry_run=True)
+        warned = planned.warnings
+        assert len(warned) == 1 and "--new-query-id" in warned[0]
+        trial = millpond.adopt(old, tmp_path / "trial", new_query_id=True, progress=works_on)
+        assert trial.warnings == ()
+        assert planned.rows == trial.rows > 0 and planned.row_bytes > 16 * planned.rows
+        assert not (tmp_path / "new").exists()
+    finally:
+        query.stop()
+    hour_ago = time.time() - 3600
+    for log in [*(old / "offsets").iterdir(), *(old / "commits").iterdir()]:
+        os.utime(log, (hour_ago, hour_ago))
+    assert millpond.adopt(old, tmp_path / "new").warnings == ()
 
 
 @pytest.mark.skipif(not EVERYTHING, reason="a JVM each time: with MILLPOND_SHAPES=all")

@@ -97,14 +97,15 @@ def test_logs_of_the_new_query(tmp_path: Path, provider: str, version: str) -> N
 
 
 def test_a_dry_run_writes_nothing(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
-    builder = foreign(tmp_path / "old")
+    builder = RowsBuilder(tmp_path / "old").build()
     before = tree(tmp_path)
-    assert main(["adopt", str(builder.root), str(tmp_path / "new"), "--dry-run", "--json"]) == 0
+    command = ["release", str(builder.root), str(tmp_path / "new"), "--provider", "rocksdb"]
+    assert main([*command, "--dry-run", "--json"]) == 0
     report = json.loads(capsys.readouterr().out)
     assert (report["provider_before"], report["provider"], report["batch"]) == (
-        ROCKSDB,
         MILLPOND,
-        3,
+        ROCKSDB,
+        5,
     )
     assert (report["rows"], report["stores"], report["dry_run"]) == (-1, 2, True)
     assert tree(tmp_path) == before

@@ -113,10 +113,14 @@ def _print(report: MigrationReport, arguments: argparse.Namespace, output: Outpu
     output.line(f"{'query id':<13} {report.query_id or 'none'}")
     output.line(f"{'operators':<13} {report.operators}")
     output.line(f"{'stores':<13} {report.stores}")
+    if report.rows >= 0:
+        output.line(f"{'rows':<13} {report.rows:,}")
+    output.warnings(report.warnings)
     if report.dry_run:
+        if report.rows >= 0:
+            output.line(f"{'to copy':<13} {bytes_text(report.row_bytes)} of keys and values")
         output.message("nothing was written (--dry-run)")
         return 0
-    output.line(f"{'rows':<13} {report.rows:,}")
     output.line(f"{'written':<13} {bytes_text(report.bytes_written)}")
     return 0
 

@@ -9,6 +9,7 @@ import scala.jdk.CollectionConverters._
 import scala.util.control.NonFatal
 
 import com.fasterxml.jackson.databind.JsonNode
+import com.fasterxml.jackson.databind.node.ObjectNode
 import org.apache.hadoop.conf.Configuration
 import org.apache.hadoop.fs.Path
 
@@ -72,17 +73,42 @@ object ProviderCopy {
       val version = store.get("version").asLong
       val source = open("source", store, columns)
       try {
-        val target = open("target", store, columns)
-        try {
-          val chosen = Option(store.get("id")).filterNot(_.isNull).map(_.asText)
-          val families =
-            if (usesFamilies(store)) named(columns).map(c => c.name -> c.definition) else Nil
+        val chosen = Option(store.get("id")).filterNot(_.isNull).map(_.asText)
+        val families =
+          if (usesFamilies(store)) named(columns).map(c => c.name -> c.definition) else Nil
+        def read(work: ReadStateStore => JsonNode): JsonNode = {
           val reader = StateReading.open(source, version, chosen, families)
-          try write(reader, target, store, columns, version)
+          try work(reader)
           finally reader.release()
-        } finally target.close()
+        }
+        if (request.get("count_only").asBoolean) read(count(_, store, columns))
+        else {
+          val target = open("target", store, columns)
+          try read(write(_, target, store, columns, version))
+          finally target.close()
+        }
       } finally source.close()
     }
+
+    /** What a copy would read: rows, and the bytes of their keys and values. */
+    private def count(reader: ReadStateStore, store: JsonNode, columns: Seq[Column]): JsonNode = {
+      val present = if (usesFamilies(store)) there(reader, columns, store) else columns
+      var rows, bytes = 0L
+      present.foreach { c =>
+        val pairs = pairsOf(reader, c)
+        try pairs.foreach { pair =>
+            rows += 1
+            bytes += pair.key.getSizeInBytes + pair.value.getSizeInBytes
+          }
+        finally pairs.close()
+      }
+      answer(store, rows).put("bytes", bytes)
+    }
+
+    private def answer(store: JsonNode, rows: Long): ObjectNode =
+      Json.obj().put("operator", store.get("operator").asLong)
+        .put("partition", store.get("partition").asInt)
+        .put("store", store.get("store").asText).put("rows", rows)
 
     private def write(reader: ReadStateStore, target: StateStoreProvider, store: JsonNode,
         columns: Seq[Column], version: Long): JsonNode = {
@@ -103,9 +129,7 @@ object ProviderCopy {
         writer.commit()
         val id = writer.getStateStoreCheckpointInfo().stateStoreCkptId
         if (!fromNothing) nameSnapshot(store, version)
-        val out = Json.obj().put("operator", store.get("operator").asLong)
-          .put("partition", store.get("partition").asInt)
-          .put("store", store.get("store").asText).put("rows", rows)
+        val out = answer(store, rows)
         if (format > 1)
           out.put("id",
             id.getOrElse(throw MillpondError.internal("a version was written without an id")))
@@ -134,10 +158,13 @@ object ProviderCopy {
     private def named(columns: Seq[Column]): Seq[Column] =
       columns.filter(_.name != StateStore.DEFAULT_COL_FAMILY_NAME)
 
+    private def pairsOf(reader: ReadStateStore, c: Column): StateStoreIterator[UnsafeRowPair] =
+      if (c.multi) reader.iteratorWithMultiValues(c.name) else reader.iterator(c.name)
+
     private def copyRows(reader: ReadStateStore, writer: StateStore, c: Column): Long = {
       var rows = 0L
       var last: UnsafeRow = null
-      val pairs = if (c.multi) reader.iteratorWithMultiValues(c.name) else reader.iterator(c.name)
+      val pairs = pairsOf(reader, c)
       try {
         while (pairs.hasNext) {
           val pair = pairs.next()

@@ -16,7 +16,7 @@ from millpond.config import PREFIX
 from millpond.errors import InvalidInputError, UnsupportedError
 from millpond.format import layout
 from millpond.local.scratch import scratch_directory
-from millpond.operations.migrate import jvm, plan
+from millpond.operations.migrate import jvm, live, plan
 from millpond.operations.migrate.plan import HDFS, MILLPOND, PROVIDERS, ROCKSDB, Ids, Side
 from millpond.operations.output.atomic_target import AtomicTarget, building
 from millpond.operations.output.copying import damaged_state, write_image
@@ -51,9 +51,11 @@ class MigrationReport:
     checkpoint_format: int  # Spark's, of the new one
     operators: int
     stores: int
-    rows: int  # -1: of a dry run, not counted
-    bytes_written: int
+    rows: int  # -1: of a dry run of `release`, not counted
+    bytes_written: int  # 0 in a dry run
+    row_bytes: int  # of keys and values, in a dry run of `adopt`; else 0
     dry_run: bool
+    warnings: tuple[str, ...] = ()
 
     def to_json(self) -> dict[str, Any]:
         return asdict(self)
@@ -73,7 +75,8 @@ def adopt(
     """Take over a Spark checkpoint whose state is in one of Spark's own stores. A query goes on
     from the new one with Millpond.
 
-    The old one is only read. Stop its query first: what it does afterwards is not taken over.
+    The old one is only read. Stop its query first: what it does afterwards is not taken over. A
+    query that does a batch meanwhile is noticed. One that did a batch just now is warned of.
 
     Args:
         checkpoint: path or URI of the Spark checkpoint, which Spark can read.
@@ -87,11 +90,12 @@ def adopt(
         conf: settings of Spark for a JVM of its own, which copies: `spark.hadoop.*` for storage,
             `spark.driver.memory` for its heap. None: the JVM of the session that runs in this
             process copies, if there is one.
-        dry_run: read Spark's logs and schemas, write nothing.
+        dry_run: read Spark's logs and schemas, count the rows, write nothing.
         progress: called with the stores that are copied, and the stores in all.
     Raises:
         InvalidInputError: NOT_A_CHECKPOINT, TARGET_NOT_EMPTY, MAX_PARALLELISM_INVALID;
             INVALID_ARGUMENT: Millpond has the state already.
+        ConflictError: QUERY_RUNNING: it did a batch meanwhile, and `new_query_id` is not set.
         NotFoundError: BATCH_NOT_COMMITTED, VERSION_EXPIRED. FormatError: FORMAT_DAMAGED.
             UnavailableError: storage.
         UnsupportedError: UNSUPPORTED: the state is in neither of Spark's stores, or there is no
@@ -118,9 +122,24 @@ def adopt(
     options = {f"{PREFIX}maxParallelism": groups} if groups is not None else {}
     before = Side(provider=image.provider, root=origin, conf={})
     after = Side(provider=MILLPOND, root=new_root, conf={**options, **_agent()})
-    return _migrate(
-        source, image, before, after, nullcontext(), new_query_id, conf or {}, dry_run, progress
+    logs = live.read_logs(source)
+
+    def check() -> None:
+        live.refuse_moved(source, origin, logs)
+
+    report = _migrate(
+        source,
+        image,
+        before,
+        after,
+        nullcontext(),
+        new_query_id,
+        conf or {},
+        dry_run,
+        progress,
+        check=None if new_query_id else check,
     )
+    return report if new_query_id else replace(report, warnings=live.warning(origin, logs))
 
 
 def release(
@@ -172,6 +191,7 @@ def _migrate(
     conf: Mapping[str, str],
     dry_run: bool,
     progress: Progress | None,
+    check: Callable[[], None] | None = None,
 ) -> MigrationReport:
     # A session's JVM copies with the session's settings for storage. Settings that are given are
     # for a JVM of their own.
@@ -188,8 +208,22 @@ def _migrate(
         moved = plan.image_for(image, after.provider, ids)
         return restored(moved, new_root, numbers, offsets=KEEP, query_id=query_id)
 
-    # A dry run too raises what is wrong with the request.
-    plan.request(image, before, after, threads=threads, spark_conf=conf)
+    if dry_run and image.provider != MILLPOND:
+        with scratch_directory("migrating") as local:
+            job = plan.request(
+                image,
+                before,
+                after,
+                threads=threads,
+                spark_conf={"spark.local.dir": local, **conf},
+                count_only=True,
+            )
+            if job["stores"]:
+                answers = jvm.answers(line, job) if line else jvm.answers_in_session(copier, job)
+                counted.take(answers, len(job["stores"]), progress)
+    else:
+        # A dry run too raises what is wrong with the request.
+        plan.request(image, before, after, threads=threads, spark_conf=conf)
     if not dry_run:
         with pin, building(new_root) as target, scratch_directory("migrating") as local:
             if isinstance(target.storage, LocalStorage):
@@ -206,6 +240,8 @@ def _migrate(
                 answers = jvm.answers(line, job) if line else jvm.answers_in_session(copier, job)
                 counted.take(answers, len(job["stores"]), progress)
             _write(source, target, described(counted.ids), logs=True)
+            if check is not None:
+                check()
             bytes_written = sum(info.size_bytes for info in target.storage.list(""))
     return MigrationReport(
         origin=before.root,
@@ -217,8 +253,9 @@ def _migrate(
         checkpoint_format=plan.checkpoint_format(image, after.provider),
         operators=len(image.operators),
         stores=sum(len(op.stores) for op in image.operators),
-        rows=-1 if dry_run else counted.rows,
+        rows=-1 if dry_run and image.provider == MILLPOND else counted.rows,
         bytes_written=bytes_written,
+        row_bytes=counted.bytes,
         dry_run=dry_run,
     )
 
@@ -227,7 +264,7 @@ class _Counted:
     """What the JVM has copied, by its own account."""
 
     def __init__(self) -> None:
-        self.rows = 0
+        self.rows = self.bytes = 0
         self.ids: dict[tuple[int, int, str], str] = {}
 
     def take(
@@ -235,6 +272,7 @@ class _Counted:
     ) -> None:
         for done, answer in enumerate(answers, 1):
             self.rows += answer["rows"]
+            self.bytes += answer.get("bytes", 0)
             if "id" in answer:
                 self.ids[answer["operator"], answer["partition"], answer["store"]] = answer["id"]
             if progress is not None:

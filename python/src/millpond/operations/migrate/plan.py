@@ -81,9 +81,18 @@ def checkpoint_format(image: Image, provider: str) -> int:
 
 
 def request(
-    image: Image, source: Side, target: Side, *, threads: int, spark_conf: Mapping[str, str]
+    image: Image,
+    source: Side,
+    target: Side,
+    *,
+    threads: int,
+    spark_conf: Mapping[str, str],
+    count_only: bool = False,
 ) -> dict[str, Any]:
     """Return what the shim's `ProviderCopy` is asked to do.
+
+    Args:
+        count_only: it reads the rows and copies none.
 
     Raises: FormatError: FORMAT_DAMAGED: no schema. UnsupportedError: a schema of another version of
     Spark.
@@ -107,6 +116,7 @@ def request(
         "target": target.to_json(),
         "checkpoint_format": checkpoint_format(image, target.provider),
         "threads": threads,
+        "count_only": count_only,
         "stores": stores,
     }
 

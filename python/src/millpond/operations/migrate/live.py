@@ -1,0 +1,58 @@
+"""Tells whether the query of a Spark checkpoint of Spark's own stores runs: it has no heartbeat."""
+
+from __future__ import annotations
+
+import time
+from dataclasses import dataclass
+
+from millpond.errors import ConflictError, ErrorKind
+from millpond.format import layout
+from millpond.storage import Storage
+
+_RECENT_MS = 60_000
+_HINT = (
+    "Stop the query first. For a trial beside it, make a query of its own: --new-query-id (Python:"
+    " new_query_id=True)."
+)
+
+
+@dataclass(frozen=True, slots=True)
+class Logs:
+    """The newest entries of Spark's logs at one moment."""
+
+    entries: tuple[tuple[str, int], ...]  # name of a log, number of its newest batch
+    age_ms: int  # of the newest entry of all; by the clock of this machine
+
+
+def read_logs(storage: Storage) -> Logs:
+    """Return the newest entries of the offset and commit logs."""
+    newest: dict[str, int] = {}
+    written_ms = 0
+    for name in (layout.OFFSETS_DIR, layout.COMMITS_DIR):
+        for info in storage.list(f"{name}/"):
+            number = layout.parse_batch(info.key.removeprefix(f"{name}/"))
+            if number is not None and number >= newest.get(name, -1):
+                newest[name] = number
+                written_ms = max(written_ms, info.modified_ms)
+    return Logs(tuple(newest.items()), max(0, time.time_ns() // 1_000_000 - written_ms))
+
+
+def refuse_moved(storage: Storage, root: str, before: Logs) -> None:
+    """Raise ConflictError (QUERY_RUNNING) if the logs have got entries since `before`."""
+    if read_logs(storage).entries != before.entries:
+        raise ConflictError(
+            f"{root}: its query runs: its logs have new entries since this command began. Two"
+            " queries of one id would go on, and sinks take them for one",
+            kind=ErrorKind.QUERY_RUNNING,
+            hint=_HINT,
+        )
+
+
+def warning(root: str, logs: Logs) -> tuple[str, ...]:
+    """Return a warning if the query may run; no warning if its logs are old."""
+    if logs.age_ms > _RECENT_MS:
+        return ()
+    return (
+        f"{root}: its query was at work {logs.age_ms / 1000:.0f} s ago. If it still runs, two"
+        f" queries of one id go on, and sinks take them for one. {_HINT}",
+    )
