@@ -372,6 +372,52 @@ def test_what_a_function_may_return(saved: Path, tmp_path: Path) -> None:
     assert content(tmp_path / "nothing") == []
 
 
+_CHANGES = """
+import pandas
+
+def wrong(rows):
+    return rows.to_pandas()[["key", "valu"]]
+
+def later(rows):
+    yield rows
+    raise RuntimeError
+
+def frames(rows):
+    frame = rows.to_pandas()
+    yield frame[:1]
+    yield pandas.DataFrame(frame[1:])
+
+def series(rows):
+    return rows.to_pandas()["value"]
+"""
+
+
+def test_a_fault_of_the_users_function_is_told_as_theirs(
+    saved: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    file = tmp_path / "change.py"
+    file.write_text(_CHANGES)
+
+    def edit(function: str) -> tuple[int, str]:
+        command = ["savepoint", "edit", str(saved), str(tmp_path / "new"), "--dry-run"]
+        code = main([*command, "--function", f"{file}:{function}"])
+        return code, capsys.readouterr().err
+
+    code, text = edit("wrong")
+    assert code == 2 and "INTERNAL" not in text
+    assert "USER_CODE_FAILED: your function wrong raised KeyError: " in text
+    assert "'valu'" in text.splitlines()[0].replace('"', "'")
+    assert " in line 5 of change.py\n" in text and "MILLPOND_DEBUG=1" in text
+    code, text = edit("later")
+    assert code == 2 and "your function later raised RuntimeError in line 9 of change.py" in text
+    assert edit("frames")[0] == 0, "frames of pandas are rows"
+    code, text = edit("series")
+    assert code == 2 and "Series where rows are wanted" in text
+    file.write_text("def wrong(rows:\n")
+    code, text = edit("wrong")
+    assert code == 2 and "your file raised SyntaxError" in text and "line 1 of change.py" in text
+
+
 @pytest.mark.parametrize("form", ["native", "canonical"])
 def test_savepoints_of_the_first_release_open(
     golden: Golden, repository: Path, tmp_path: Path, form: str

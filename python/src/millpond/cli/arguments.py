@@ -40,7 +40,7 @@ def add_job(command: argparse.ArgumentParser) -> None:
         metavar="JOB.PY[:FUNCTION]",
         help=(
             "the job: a script, or a function that returns its streaming DataFrame; it is run, but"
-            " its queries do not start"
+            ' its queries do not start; its arguments go behind it, in quotes: "job.py --day 1"'
         ),
     )
     command.add_argument(

@@ -17,6 +17,7 @@ class ErrorKind(str, Enum):
     INVALID_OPTION = "INVALID_OPTION"
     UNKNOWN_OPTION = "UNKNOWN_OPTION"
     INVALID_ARGUMENT = "INVALID_ARGUMENT"
+    USER_CODE_FAILED = "USER_CODE_FAILED"
     ROW_TOO_LARGE = "ROW_TOO_LARGE"
     MAX_PARALLELISM_INVALID = "MAX_PARALLELISM_INVALID"
     MAX_PARALLELISM_MISMATCH = "MAX_PARALLELISM_MISMATCH"
@@ -106,6 +107,12 @@ TABLE: dict[ErrorKind, tuple[str, str, str]] = {
         "InvalidInputError",
         "A command or an API function was called with an argument that makes no sense.",
         "Run the command with `--help`.",
+    ),
+    ErrorKind.USER_CODE_FAILED: (
+        "InvalidInputError",
+        "A function or a script of the user's, which a command called, raised an error.",
+        "Correct the line that the message names; with MILLPOND_DEBUG=1 a command prints the"
+        " traceback, and in Python it is the error's `__cause__`.",
     ),
     ErrorKind.ROW_TOO_LARGE: (
         "InvalidInputError",

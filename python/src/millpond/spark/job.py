@@ -8,9 +8,10 @@ import json
 import os
 import re
 import runpy
+import shlex
 import sys
 from collections.abc import Callable, Iterator, Mapping, Sequence
-from contextlib import contextmanager, redirect_stdout
+from contextlib import contextmanager, nullcontext, redirect_stdout
 from dataclasses import dataclass
 from typing import Any
 
@@ -18,6 +19,7 @@ from millpond.errors import ErrorKind, InvalidInputError, MillpondError, Unsuppo
 from millpond.spark.schema_diff import ColumnDiff, schema_diff
 from millpond.spark.session import configure, running_class
 from millpond.spark.sinks.recorded import Sink, sink_of
+from millpond.spark.user_code import users
 
 _PLANNER = "org.apache.spark.sql.millpond.tools.JobPlan"
 _RUNNER = "org.apache.spark.sql.millpond.tools.JobRun"
@@ -97,27 +99,34 @@ def load(
     What the job prints goes to stderr.
 
     Args:
-        job: the path of a script, `path.py:function`, or a function. A function may take the
-            session. It may return one or several streaming DataFrames or writers instead of
-            starting queries.
+        job: the path of a script, `path.py:function`, or a function; behind a path its arguments,
+            `job.py --day 2026-01-01`, quoted as in a shell, which it finds in `sys.argv`. A
+            function may take the session. It may return one or several streaming DataFrames or
+            writers instead of starting queries.
         session: makes the Spark session that the job finds.
-    Raises: InvalidInputError: INVALID_ARGUMENT: no such file or function, or it starts no query.
+    Raises: InvalidInputError: INVALID_ARGUMENT: no such file or function, or it starts no query;
+        USER_CODE_FAILED: it raised an error.
     """
     function = job if callable(job) else None
-    path, name = ("", "") if callable(job) else _parts(os.fspath(job))
+    place, arguments = ("", []) if callable(job) else _with_arguments(os.fspath(job))
+    path, name = _parts(place) if place else ("", "")
     spark = session()
     with _kept() as kept, redirect_stdout(sys.stderr):
-        if function is None and name:
-            function = _function(path, name)
         try:
-            if function is not None:
-                takes = bool(inspect.signature(function).parameters)
-                kept += _queries(function(spark) if takes else function())
-            else:
-                _run(path)
+            with _as_script(path, arguments) if path else nullcontext():
+                if function is None and name:
+                    function = _function(path, name)
+                if function is None:
+                    with users("your job", path):
+                        runpy.run_path(path, run_name="__main__")
+                else:
+                    kept += _queries(_called(function, spark))
         except SystemExit as e:
             if e.code not in (None, 0):
-                raise InvalidInputError(f"the job ended with exit code {e.code}") from e
+                raise InvalidInputError(
+                    f"the job ended with exit code {e.code}",
+                    hint='A script that takes arguments gets them so: --job "job.py --day 1".',
+                ) from e
     if not kept:
         raise InvalidInputError(
             "the job starts no streaming query",
@@ -336,13 +345,32 @@ def _parts(job: str) -> tuple[str, str]:
     return path, name
 
 
-def _run(path: str) -> None:
-    arguments, search = sys.argv, list(sys.path)
-    sys.argv, sys.path[:0] = [path], [os.path.dirname(os.path.abspath(path))]
+def _with_arguments(job: str) -> tuple[str, list[str]]:
+    """Return the place of a job, and the arguments behind it."""
+    if os.path.isfile(job) or os.path.isfile(job.rpartition(":")[0]):
+        return job, []  # a path may hold spaces
     try:
-        runpy.run_path(path, run_name="__main__")
+        words = shlex.split(job)
+    except ValueError as e:
+        raise InvalidInputError(f"there is no file {job}, and as a command it has: {e}") from e
+    return (words[0], words[1:]) if words else (job, [])
+
+
+@contextmanager
+def _as_script(path: str, arguments: Sequence[str]) -> Iterator[None]:
+    """Inside this block Python looks as it does to a script that is started with arguments."""
+    before, search = sys.argv, list(sys.path)
+    sys.argv, sys.path[:0] = [path, *arguments], [os.path.dirname(os.path.abspath(path))]
+    try:
+        yield
     finally:
-        sys.argv, sys.path[:] = arguments, search
+        sys.argv, sys.path[:] = before, search
+
+
+def _called(function: Callable[..., object], spark: Any) -> object:
+    with users(f"your function {getattr(function, '__name__', type(function).__name__)}"):
+        takes = bool(inspect.signature(function).parameters)
+        return function(spark) if takes else function()
 
 
 def function_at(place: str) -> Callable[..., Any]:
@@ -366,7 +394,8 @@ def _function(path: str, name: str) -> Callable[..., object]:
     search = list(sys.path)
     sys.path[:0] = [os.path.dirname(os.path.abspath(path))]
     try:
-        spec.loader.exec_module(module)
+        with users("your file", path):
+            spec.loader.exec_module(module)
     finally:
         sys.path[:] = search
     function = getattr(module, name, None)

@@ -6,13 +6,14 @@ Spark says what the job's operators are.
 from __future__ import annotations
 
 import json
+import shlex
 from pathlib import Path
 
 import pytest
 
 from millpond import savepoint as savepoints
 from millpond.cli.main import main
-from millpond.errors import InvalidInputError
+from millpond.errors import ErrorKind, InvalidInputError
 from millpond.operations.savepoint.match_job import DROPPED, MAPPED, REFUSED, RESTORED, verdicts
 from millpond.savepoint import OperatorVerdict, PlanReport
 from millpond.spark.job import JobOperator, JobQuery, chosen, load
@@ -73,6 +74,27 @@ def test_which_query() -> None:
 def test_no_job(tmp_path: Path) -> None:
     with pytest.raises(InvalidInputError, match="there is no file"):
         load(tmp_path / "none.py", lambda: None)
+
+
+def test_a_script_that_takes_arguments(tmp_path: Path) -> None:
+    file = tmp_path / "the job.py"
+    file.write_text("import sys\nprint(sys.argv[1])\nsys.exit(int(sys.argv[2]))\n")
+    with pytest.raises(InvalidInputError, match=r"raised IndexError.* in line 2 of the job"):
+        load(file, lambda: None)
+    quoted = shlex.quote(str(file))
+    with pytest.raises(InvalidInputError, match="exit code 3"):
+        load(f"{quoted} '2026 01' 3", lambda: None)
+    with pytest.raises(InvalidInputError, match="starts no streaming query"):
+        load(f"{quoted} '2026 01' 0", lambda: None)
+
+
+def test_a_fault_of_the_job_is_told_as_its_own(tmp_path: Path) -> None:
+    file = tmp_path / "job.py"
+    file.write_text("def build(spark):\n    return {}['nothing']\n")
+    with pytest.raises(InvalidInputError, match="your function build raised KeyError") as error:
+        load(f"{file}:build", lambda: None)
+    assert " in line 2 of job.py" in str(error.value)
+    assert error.value.kind is ErrorKind.USER_CODE_FAILED
 
 
 @pytest.mark.parametrize("ok", [True, False])

@@ -31,6 +31,7 @@ from millpond.rows.chunks import row_batches
 from millpond.rows.encode import conform
 from millpond.spark.metadata import OperatorInfo
 from millpond.spark.state_schemas import FamilySchema
+from millpond.spark.user_code import each, users
 from millpond.state import canonical
 from millpond.state.codec import (
     AVRO,
@@ -152,9 +153,8 @@ class EditedState:
                     ):
                         self.before += len(rows.keys)
                         if function is not None:
-                            self._edit(
-                                writers, row_numbers, function(self._batch(rows)), (store, rows)
-                            )
+                            changed = _changed(function, self._batch(rows))
+                            self._edit(writers, row_numbers, changed, (store, rows))
                     else:
                         second_of = (store.store.name, rows.family.name)
                         self._dropped[second_of] = self._dropped.get(second_of, 0) + len(rows.keys)
@@ -342,6 +342,14 @@ class EditedState:
                                     "two rows have the same key", kind=ErrorKind.INVALID_ARGUMENT
                                 )
                             seen.add(key)
+
+
+def _changed(function: Callable[[Any], Any], rows: Any) -> Any:
+    """Return what the user's function makes of rows."""
+    what = f"your function {getattr(function, '__name__', type(function).__name__)}"
+    with users(what):
+        result = function(rows)
+    return each(result, what) if isinstance(result, Iterator) else result
 
 
 def _by_store(written: _Family, partitions: Any) -> Iterator[tuple[StoreId, Any]]:
