@@ -34,7 +34,8 @@ def test_shape_of_the_tree() -> None:
     assert {cls.__name__: cls.__bases__[0].__name__ for cls in CLASSES} == TREE
     assert issubclass(errors.NotFoundError, LookupError)
     assert issubclass(errors.InvalidInputError, ValueError)
-    assert str(errors.NotFoundError("plain")) == "plain", "a KeyError would print quotes"
+    # a KeyError would print quotes
+    assert str(errors.NotFoundError("plain", hint="Look.")) == "plain. Hint: Look."
 
 
 def test_every_kind_has_a_row() -> None:
@@ -63,7 +64,7 @@ def test_pickle(kind: ErrorKind) -> None:
     copy = pickle.loads(pickle.dumps(e))
     assert type(copy) is type(e) is ERRORS[kind].error_class
     assert (str(copy), copy.message, copy.kind, copy.hint) == (
-        "what happened",
+        "what happened. Hint: run this",
         "what happened",
         kind,
         "run this",

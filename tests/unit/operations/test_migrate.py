@@ -182,7 +182,7 @@ def test_bad_input(tmp_path: Path) -> None:
 @pytest.mark.parametrize(
     ("line", "cls", "says"),
     [
-        ({"kind": "CHANGELOG_DAMAGED", "message": "[MILLPOND_CHANGELOG_DAMAGED] it is. Hint: x", "hint": "y"}, FormatError, "^it is.$"),
+        ({"kind": "CHANGELOG_DAMAGED", "message": "[MILLPOND_CHANGELOG_DAMAGED] it is. Hint: x", "hint": "y"}, FormatError, "^it is. Hint: y$"),
         ({"condition": "CANNOT_LOAD_STATE_STORE.CANNOT_READ_DELTA_FILE_NOT_EXISTS", "message": "gone"}, FormatError, "gone"),
         ({"message": "NullPointerException: null"}, InternalError, "NullPointerException"),
     ],

@@ -353,7 +353,7 @@ def attempt():
     try:
         millpond.configure(SparkSession.builder)
     except millpond.MillpondError as error:
-        print(error.kind, "|", error, "|", error.hint)
+        print(error.kind, "|", error)  # a notebook shows no more
 
 plain = SparkSession.builder.master("local[1]").config("spark.ui.enabled", "false").getOrCreate()
 attempt()
@@ -370,6 +370,43 @@ def test_a_jvm_without_the_jar_is_noticed_even_after_its_session_stopped() -> No
         "JVM without the Millpond jar" in line and f"--jars {millpond.jar()}" in line
         for line in lines
     )
+    assert all("restart the Python process (in a notebook: the kernel)" in line for line in lines)
+
+
+NO_JAR = """
+import sys
+from pyspark.sql import SparkSession
+
+spark = (
+    SparkSession.builder.master("local[1]").config("spark.ui.enabled", "false")
+    .config("spark.sql.shuffle.partitions", 1)
+    .config("spark.sql.streaming.stateStore.providerClass", sys.argv[1])
+    .config("spark.sql.extensions", sys.argv[2]).getOrCreate()
+)
+numbers = spark.readStream.format("rate-micro-batch").option("rowsPerBatch", 1).load()
+query = numbers.groupBy("value").count().writeStream.outputMode("update").format("noop")
+try:
+    query.trigger(availableNow=True).start().awaitTermination()
+except Exception as error:
+    print("told:", str(error).splitlines()[0])
+"""
+
+
+@pytest.mark.spark
+def test_the_texts_of_a_spark_without_the_jar_are_in_the_docs(repository: Path) -> None:
+    done = subprocess.run(
+        [sys.executable, "-c", NO_JAR, session.PROVIDER_CLASS, session.EXTENSION_CLASS],
+        capture_output=True,
+        text=True,
+        check=True,
+        env={**os.environ, "PYSPARK_SUBMIT_ARGS": "--driver-memory 600m pyspark-shell"},
+    )
+    (told,) = [line for line in done.stdout.splitlines() if line.startswith("told:")]
+    page = (repository / "docs/guides/troubleshooting.md").read_text()
+    text = f"terminated with exception: {session.PROVIDER_CLASS} SQLSTATE: XXKST"
+    assert text in told and text in page
+    warned = f"Cannot use {session.EXTENSION_CLASS} to configure session extensions"
+    assert warned in done.stderr and warned in page
 
 
 ON = """

@@ -124,7 +124,7 @@ def _open(
             # An older snapshot with a longer chain makes the same state, if no file of these is
             # missing.
             log.warning("store %s: passing over %s: %s", context.store, name, e)
-            rejections[name] = Rejection(name, e.kind, str(e))
+            rejections[name] = Rejection(name, e.kind, e.message)
     for rejection in plan.rejected:
         log.warning("store %s: passed over %s: %s", context.store, rejection.name, rejection.reason)
     make_directory(context, context.staging_dir(local_dir))

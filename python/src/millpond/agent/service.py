@@ -122,7 +122,7 @@ class AgentService:
             raise
         except MillpondError as e:
             log.info("call failed method=%s kind=%s: %s", method, e.kind, e)
-            return _error_answer(e.kind.value, str(e), e.hint)
+            return _error_answer(e.kind.value, e.message, e.hint)
         # The JVM must get an answer whatever happened; the traceback goes to stderr.
         except Exception as e:
             log.exception("call failed method=%s", method)

@@ -77,7 +77,7 @@ class Output:
 
     def error(self, e: MillpondError) -> None:
         """Write an error: kind, message, hint."""
-        self.message(f"{e.kind.value}: {e}")
+        self.message(f"{e.kind.value}: {e.message}")
         if e.hint:
             sys.stderr.write(f"  hint: {e.hint}\n")
 

@@ -60,7 +60,11 @@ class MillpondError(Exception):
     @property
     def message(self) -> str:
         """The message without kind and hint."""
-        return str(self)
+        return str(self.args[0])
+
+    def __str__(self) -> str:
+        """Return the message and the hint: a notebook shows nothing else of an error."""
+        return f"{self.message.rstrip('.')}. Hint: {self.hint}" if self.hint else self.message
 
 
 class NotFoundError(MillpondError, LookupError):

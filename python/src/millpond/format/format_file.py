@@ -117,4 +117,4 @@ def _groups(fields: JsonFields) -> KeyGroups:
             fields.integer("max_parallelism", 1, 65_536), fields.integer("base", 1, 65_536)
         )
     except InvalidInputError as e:
-        raise fields.fail(str(e)) from e
+        raise fields.fail(e.message) from e

@@ -81,7 +81,7 @@ def _give_up(owner: str, settings: StorageSettings, even_if_there: bool) -> None
             return
         raise error(
             ErrorKind.STATE_OWNED,
-            f"the state is that of {owner}, which cannot be looked at from here: {e}",
+            f"the state is that of {owner}, which cannot be looked at from here: {e.message}",
             hint="If no query runs on it, and none will, add --even-if-there.",
         ) from e
     if not there:

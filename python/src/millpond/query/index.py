@@ -152,7 +152,7 @@ def _table(fields: JsonFields, entries: Mapping[str, FileEntry]) -> TableEntry:
             fields.integer("operator"), fields.integer("partition"), fields.string("store")
         )
     except InvalidInputError as e:
-        raise fields.fail(str(e)) from e
+        raise fields.fail(e.message) from e
     key = None if fields.is_null("key") else fields.string("key")
     if key is not None and key not in entries:
         raise fields.fail(f"a table in {key}, which the index does not list as a file")
@@ -208,7 +208,7 @@ def _store(operator: int, fields: JsonFields) -> StoreImage:
         store = StoreId(operator, fields.integer("partition"), fields.string("name"))
         version = VersionId(fields.integer("version", 1), fields.string("id"))
     except InvalidInputError as e:
-        raise fields.fail(str(e)) from e
+        raise fields.fail(e.message) from e
     return StoreImage(
         partition=store.partition,
         name=store.name,

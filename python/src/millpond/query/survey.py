@@ -257,7 +257,7 @@ def _note_missing(result: Survey, present: set[int]) -> None:
             " new id, and a sink that knows the query by its id, as Delta's txnAppId, takes it for"
             " another one."
         )
-        result.errors.append((key, type(e)(str(e), kind=e.kind, hint=hint)))
+        result.errors.append((key, type(e)(e.message, kind=e.kind, hint=hint)))
     if result.format is not None and not present and spark.commit_batches:
         key = layout.STATE_DIR
         result.errors.append(
@@ -273,7 +273,7 @@ def _keep(result: Survey, key: str, e: MillpondError) -> None:
 
 
 def _named_key(e: MillpondError, directories: tuple[str, ...]) -> str:
-    first = str(e).partition(": ")[0]
+    first = e.message.partition(": ")[0]
     return first if first.startswith(directories) else directories[0]
 
 

@@ -107,4 +107,6 @@ def telling_what_is_left(storage: Storage, checkpoint: str, batch: int | None) -
             raise
         which = "the last committed batch" if batch is None else f"batch {batch}"
         hint = f"{what_is_left(checkpoint, newest_whole_batch(storage, checkpoint))} {e.hint}"
-        raise type(e)(f"{checkpoint}: {which} cannot be had: {e}", kind=e.kind, hint=hint) from e
+        raise type(e)(
+            f"{checkpoint}: {which} cannot be had: {e.message}", kind=e.kind, hint=hint
+        ) from e

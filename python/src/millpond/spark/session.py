@@ -235,8 +235,9 @@ def _refuse_late(jar_path: str) -> dict[str, str] | None:
             f" no more jars: {jar_path}",
             kind=ErrorKind.SHIM_MISSING,
             hint=(
-                "call millpond.configure before the first Spark session of a new Python process (a"
-                " stopped session leaves its JVM running); with spark-submit or a shell add"
+                "restart the Python process (in a notebook: the kernel), and call"
+                " millpond.configure before the first Spark session: a stopped session leaves its"
+                " JVM running; with spark-submit or a shell add"
                 f" `--jars {jar_path} --conf {_EXTENSIONS_KEY}={EXTENSION_CLASS}`"
             ),
         )
@@ -247,8 +248,9 @@ def _refuse_late(jar_path: str) -> dict[str, str] | None:
             f"the running Spark session was started without {_EXTENSIONS_KEY}={EXTENSION_CLASS}",
             kind=ErrorKind.EXTENSION_MISSING,
             hint=(
-                "stop it (spark.stop()) before millpond.configure, or start it with `--conf"
-                f" {_EXTENSIONS_KEY}={EXTENSION_CLASS}`"
+                "restart the Python process (in a notebook: the kernel), or stop the session"
+                " (spark.stop()), and call millpond.configure before the next one; or start it with"
+                f" `--conf {_EXTENSIONS_KEY}={EXTENSION_CLASS}`"
             ),
         )
     return settings

@@ -56,7 +56,7 @@ def problems_of_logs(storage: Storage, found: Survey) -> Iterator[Problem]:
 
 def problem_of(file: str, e: MillpondError) -> Problem:
     return Problem(
-        kind=e.kind.value, file=file, message=str(e).removeprefix(f"{file}: "), hint=e.hint
+        kind=e.kind.value, file=file, message=e.message.removeprefix(f"{file}: "), hint=e.hint
     )
 
 

@@ -102,7 +102,7 @@ def overview(storage: Storage, checkpoint: str, tariff: Tariff | None = None) ->
     Raises: see `survey`.
     """
     found = survey(storage, checkpoint)
-    problems = [f"{key}: {_without(str(e), key)}" for key, e in found.errors]
+    problems = [f"{key}: {_without(e.message, key)}" for key, e in found.errors]
     operators: list[OperatorView] = []
     for operator in found.operator_ids():
         info = found.operators.get(operator)
@@ -165,7 +165,7 @@ def _store_view(
         try:
             manifests.append((version, decode_manifest(storage.read(key), name=key)))
         except (FormatError, UnsupportedError) as e:
-            problems.append(str(e))
+            problems.append(e.message)
         except NotFoundError:
             continue  # a running query collected it after the listing
     header = _newest_header(storage, listing, problems)
@@ -241,7 +241,7 @@ def _newest_header(
     except NotFoundError:
         return None  # a running query collected it after the listing
     except MillpondError as e:
-        problems.append(str(e))
+        problems.append(e.message)
         return None
 
 

@@ -50,7 +50,7 @@ def problems_of_sources(
                 ErrorKind.FORMAT_TOO_NEW,
             ):
                 raise
-            yield e.kind, key, f"a composed manifest names it: {e}"
+            yield e.kind, key, f"a composed manifest names it: {e.message}"
             continue
         if header.id != changelog.version.id:
             yield (

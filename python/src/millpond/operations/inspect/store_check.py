@@ -295,7 +295,10 @@ class _StoreCheck:
                     Problem(
                         kind=e.kind.value,
                         file=layout.store_dir(self.store),
-                        message=f"the state of batch {target.version - 1} cannot be restored: {e}",
+                        message=(
+                            f"the state of batch {target.version - 1} cannot be restored:"
+                            f" {e.message}"
+                        ),
                         hint=e.hint,
                     )
                 )

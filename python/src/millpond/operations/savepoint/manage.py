@@ -326,7 +326,10 @@ def delete(savepoint: str | os.PathLike[str], *, dry_run: bool = False) -> Delet
 
 def _problem(file: str, e: MillpondError) -> Problem:
     return Problem(
-        kind=e.kind.value, file=file, message=str(e).removeprefix(f"{file} ").strip(), hint=e.hint
+        kind=e.kind.value,
+        file=file,
+        message=e.message.removeprefix(f"{file} ").strip(),
+        hint=e.hint,
     )
 
 

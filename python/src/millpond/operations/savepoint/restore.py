@@ -184,7 +184,7 @@ def restore(
             new_root, source, rows, changes, nullcontext(), sharing, dry_run, progress, spark
         )
     except NotFoundError as e:
-        raise damaged(str(e)) from e
+        raise damaged(e.message) from e
 
 
 def fork(

@@ -92,7 +92,7 @@ def plan_expiry(
     except (FormatError, NotFoundError) as e:
         # Nobody can tell what is needed without the whole lineage. A restore of these versions
         # reports the same error.
-        return Expiry(None, (), f"{type(e).__name__}: {e}")
+        return Expiry(None, (), f"{type(e).__name__}: {e.message}")
     old_enough = now_ms - grace_ms
     doomed: list[tuple[int, ObjectInfo]] = []
     for what, found in (("manifest", listing.manifests), ("changelog", listing.changelogs)):

@@ -284,7 +284,7 @@ def _usable(
     try:
         manifest = view.usable_manifest(step)
     except (FormatError, NotFoundError) as e:
-        rejected.append(Rejection(name, e.kind, str(e)))
+        rejected.append(Rejection(name, e.kind, e.message))
         return None
     if step.id not in ("", manifest.id) and (above is None or manifest.id != above.lineage[-1]):
         # Spark checkpoint format 1: another attempt of this version wrote it. It is not damaged,
