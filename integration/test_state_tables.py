@@ -6,6 +6,7 @@ Rows that Python encodes equal rows that Spark encodes.
 from __future__ import annotations
 
 import datetime as dt
+import json
 from decimal import Decimal as Number
 from pathlib import Path
 from typing import Any
@@ -434,3 +435,39 @@ def _avro_is_that_of_spark(frame: DataFrame, rows: list[Any], schema: Struct, ar
     out = jvm.java.io.ByteArrayOutputStream()
     made = [bytes(encoder.encodeUnsafeRowToAvro(row, serializer, written, out)) for row in rows]
     assert sorted(encoded) == sorted(made), schema
+
+
+@pytest.mark.parametrize("name", ["join-left", "join-full-v3", "join-left-v4"])
+def test_a_join_shows_its_own_columns(
+    spark: SparkSession, tmp_path: Path, capsys: pytest.CaptureFixture[str], name: str
+) -> None:
+    """The user asks without arguments, is told how to choose, and finds `lk` where it is."""
+    case = named(name)
+    inputs = [Input(tmp_path / f"input-{i}", schema) for i, (schema, _) in enumerate(case.inputs)]
+    for source, (_, batches) in zip(inputs, case.inputs, strict=True):
+        for batch in batches[:2]:
+            source.add(batch)
+    run = Run(tmp_path / "run")
+    conf = {_PROVIDER: MILLPOND, _FORMAT: str(case.checkpoint_format), **case.conf}
+    frame = case.build([source.stream(spark) for source in inputs])
+    finish(start(spark, frame, run, output_mode=case.mode, conf=conf), run)
+    assert main(["state", "read", str(run.checkpoint)]) == 2
+    told = capsys.readouterr().err
+    assert "Choose by --operator 0 --store" in told and "millpond state list" in told
+    assert main(["state", "list", str(run.checkpoint)]) == 0
+    text = capsys.readouterr().out
+    assert "field0" not in text and "lk string" in text and "rk string" in text
+    commands = [line.split()[2:] for line in text.splitlines() if "millpond state read" in line]
+    read = 0
+    for command in commands:
+        assert main([*command, "--format", "json"]) == 0
+        rows = [json.loads(line) for line in capsys.readouterr().out.splitlines()]
+        column = "lk" if "left-" in " ".join(command) else "rk"
+        assert all(column in row["key"] for row in rows)
+        if rows and column == "lk":
+            wanted = next(row["key"]["lk"] for row in rows if row["key"]["lk"] is not None)
+            assert main([*command, "--format", "json", "--key", f"lk={wanted}"]) == 0
+            found = [json.loads(line) for line in capsys.readouterr().out.splitlines()]
+            assert found == [row for row in rows if row["key"]["lk"] == wanted]
+            read += 1
+    assert read > 0

@@ -14,7 +14,7 @@ from types import ModuleType
 from typing import Any
 
 import millpond
-from millpond import api, checkpoint, savepoint
+from millpond import api, checkpoint, savepoint, state
 
 _WIDTH = 100
 _HEAD = """# Python
@@ -37,6 +37,7 @@ def python_markdown() -> str:
     ]
     own += [(f"millpond.{name}", verb) for name, verb in _functions(api)]
     parts = [_HEAD, "## Sessions, state, and commands without a group\n"]
+    own.append(("millpond.state.list", state.list))
     parts += [_function(name, verb) for name, verb in own]
     for module in (checkpoint, savepoint):
         parts.append(f"## {module.__name__}\n")
@@ -55,7 +56,7 @@ def _functions(module: ModuleType) -> list[tuple[str, Callable[..., Any]]]:
 def _reports() -> list[type]:
     found = {
         getattr(module, name)
-        for module in (api, checkpoint, savepoint)
+        for module in (api, checkpoint, savepoint, state)
         for name in module.__all__
         if dataclasses.is_dataclass(getattr(module, name))
     }

@@ -47,6 +47,7 @@ VERBS: dict[str, tuple[Verb, ...]] = {
     "savepoint restore": (savepoint.restore,),
     "savepoint show": (savepoint.show,),
     "savepoint verify": (savepoint.verify,),
+    "state list": (state.list,),
     "state read": (state.read,),
     "storage check": (millpond.check_storage,),
     "storage take-over": (millpond.take_over,),
@@ -59,7 +60,7 @@ ELSEWHERE = {
     ("state read", "output"): "is for a terminal or a file: Python has the table",
 }
 # Arguments that only Python has: callbacks, a session (`--engine spark --conf ...`), an older name.
-ONLY_PYTHON = {"announce", "link", "progress", "spark"}
+ONLY_PYTHON = {"announce", "join_names", "link", "progress", "spark"}
 
 # Names that pages of docs/ have shown since the first version.
 SHOWN = [
@@ -307,7 +308,11 @@ def test_reference_page_has_each_verb_and_each_report() -> None:
     text = python_markdown()
     for verb in (verb for verbs in VERBS.values() for verb in verbs):
         last = "read_state" if verb is state.read else verb.__name__
-        names = {"savepoints_of": "list", "verify_savepoint": "verify"}
+        names = {
+            "savepoints_of": "list",
+            "verify_savepoint": "verify",
+            "list_state": "list",
+        }
         assert re.search(rf"^### millpond\.[a-z_.]*{names.get(last, last)}$", text, re.MULTILINE)
         report = typing.get_type_hints(verb)["return"]
         if dataclasses.is_dataclass(report):

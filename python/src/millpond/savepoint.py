@@ -17,7 +17,7 @@ from millpond.operations.savepoint.bootstrap import (
     bootstrap,
 )
 from millpond.operations.savepoint.create import CreateReport, create
-from millpond.operations.savepoint.diff import DiffReport, FamilyDiff, diff
+from millpond.operations.savepoint.diff import DiffReport, FamilyDiff, RowDiff, diff
 from millpond.operations.savepoint.edit import EditReport, edit
 from millpond.operations.savepoint.manage import (
     DeleteReport,
@@ -48,6 +48,7 @@ __all__ = [
     "PlanReport",
     "Problem",
     "RestoreReport",
+    "RowDiff",
     "SavepointList",
     "SavepointReport",
     "SavepointView",

@@ -145,3 +145,39 @@ def test_wrong_arguments(run: Run, tmp_path: Path) -> None:
     assert [p.name for p in tmp_path.iterdir()] == ["there"] and (
         tmp_path / "there"
     ).read_text() == "x"
+
+
+def test_the_list_says_how_to_read(
+    built: CheckpointBuilder, capsys: pytest.CaptureFixture[str]
+) -> None:
+    assert main(["state", "list", str(built.root)]) == 0
+    text = capsys.readouterr().out
+    assert "stateStoreSave  8 rows" in text
+    assert "key   k long" in text and "value n string" in text
+    (line,) = [line for line in text.splitlines() if "millpond state read" in line]
+    assert main(line.split()[2:]) == 0
+    assert len(capsys.readouterr().out.splitlines()) == 1 + 8
+    assert main(["state", "list", str(built.root), "--no-count", "--json"]) == 0
+    assert json.loads(capsys.readouterr().out)["families"][0]["rows"] == -1
+    assert millpond.state.list(built.root, batch=1).families[0].rows == 4
+
+
+def test_two_batches_of_one_query(
+    built: CheckpointBuilder, capsys: pytest.CaptureFixture[str]
+) -> None:
+    command = ["savepoint", "diff", str(built.root), "--batch", "1", "--batch", "3"]
+    assert main([*command, "--rows"]) == 1
+    lines = capsys.readouterr().out.splitlines()
+    counts = ["0", "stateStoreSave", "default", "default", "2", "0", "2", "2"]
+    assert lines[1].split() == counts
+    assert sorted(lines[2:]) == [
+        'added    0 default: {"k":104}  {"n":"of 4"}',
+        'added    0 default: {"k":4}  {"n":"of 4"}',
+        'changed  0 default: {"k":102}  {"n":"of 2"} -> {"n":"of 3"}',
+        'changed  0 default: {"k":2}  {"n":"of 2"} -> {"n":"of 3"}',
+    ]
+    report = savepoint.diff(built.root, batches=(3, 1), rows=True)
+    assert report.rows is not None and report.batches == (3, 1)
+    assert sorted(row.change for row in report.rows) == ["changed", "changed", "removed", "removed"]
+    assert main(command[:-2]) == 2
+    assert "--batch 3 --batch 7" in capsys.readouterr().err

@@ -5,6 +5,7 @@ words around them.
 from __future__ import annotations
 
 import argparse
+import json
 from collections.abc import Callable
 from typing import Any
 
@@ -14,10 +15,12 @@ from millpond.cli.arguments import (
     add_batch,
     add_engine,
     add_writing,
+    number,
     session_of,
 )
 from millpond.cli.output import Output, bytes_text, count_text, time_text
 from millpond.cli.progress import progress_bar
+from millpond.savepoint import RowDiff
 
 _JSON = "print JSON; fields may be added, never renamed"
 _CHECKPOINT = "what checkpointLocation was set to: a directory or a URI"
@@ -73,10 +76,25 @@ def add_commands(commands: Any) -> None:
     command.add_argument("directory", help="the directory that they are in")
 
     command = add(
-        actions, "diff", diff, "compare the state of two savepoints, or of two Spark checkpoints"
+        actions,
+        "diff",
+        diff,
+        "compare two states: of two savepoints or Spark checkpoints, or of one after two batches",
     )
     command.add_argument("first", help="a savepoint, or the checkpoint of a query")
-    command.add_argument("second", help="another one")
+    command.add_argument("second", nargs="?", help="another one (default: the same)")
+    command.add_argument(
+        "--batch",
+        dest="batches",
+        action="append",
+        default=[],
+        type=number,
+        metavar="N",
+        help="a committed batch; give it twice, for the first and for the second",
+    )
+    command.add_argument(
+        "--rows", action="store_true", help="print each key that differs, before and after"
+    )
 
     text = "make a new Spark checkpoint from a savepoint"
     command = add(actions, "restore", restore.restore, text)
@@ -228,7 +246,13 @@ def list_(arguments: argparse.Namespace, output: Output) -> int:
 def diff(arguments: argparse.Namespace, output: Output) -> int:
     """Compare two states. Exit code 1 if they differ."""
     with progress_bar(arguments.json) as progress:
-        report = savepoints.diff(arguments.first, arguments.second, progress=progress)
+        report = savepoints.diff(
+            arguments.first,
+            arguments.second,
+            batches=arguments.batches,
+            rows=arguments.rows,
+            progress=progress,
+        )
     if arguments.json:
         output.json(report.to_json())
     else:
@@ -246,6 +270,8 @@ def diff(arguments: argparse.Namespace, output: Output) -> int:
             ],
             right=(0, 4, 5, 6, 7),
         )
+        for row in report.rows or ():
+            output.line(_row_line(row))
     return 0 if report.equal else 1
 
 
@@ -259,3 +285,17 @@ def delete(arguments: argparse.Namespace, output: Output) -> int:
     if arguments.dry_run:
         output.message("nothing was deleted (--dry-run)")
     return 0
+
+
+def _row_line(row: RowDiff) -> str:
+    """Return `changed  0 default: {"k":1}  {"n":1} -> {"n":2}`."""
+    where = f"{row.operator} {row.store}"
+    if row.column_family != row.store:
+        where += f" {row.column_family}"
+    values = [
+        json.dumps(value, ensure_ascii=False, separators=(",", ":"))
+        for value in (row.before, row.after)
+        if value is not None
+    ]
+    key = json.dumps(row.key, ensure_ascii=False, separators=(",", ":"))
+    return f"{row.change:<8} {where}: {key}  {' -> '.join(values)}"

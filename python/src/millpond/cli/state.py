@@ -1,14 +1,16 @@
-"""`millpond state read`."""
+"""`millpond state list` and `millpond state read`."""
 
 from __future__ import annotations
 
 import argparse
 import os
+import shlex
 import sys
 from collections.abc import Callable, Iterable
 from contextlib import suppress
 from typing import Any
 
+from millpond import state
 from millpond.cli.arguments import add_batch, add_engine, number, session_of
 from millpond.cli.output import Output
 from millpond.cli.progress import status_line
@@ -18,6 +20,7 @@ from millpond.rows import require_tools
 from millpond.storage.local import translate
 
 _TABLE_ROWS = 20
+_PATH = "checkpoint of a query, running or stopped, or a savepoint: a directory or a URI"
 _FORMATS = ("table", "csv", "json", "parquet")
 
 
@@ -25,11 +28,25 @@ def add_commands(commands: Any) -> None:
     """Add the commands to the root's subparsers."""
     group = commands.add_parser("state", help="read the state of a query")
     actions = group.add_subparsers(title="commands", metavar="COMMAND", required=True)
+    text = "list what a query keeps: operators, stores, column families, columns, rows"
+    command = actions.add_parser("list", help=text, description=text[0].upper() + text[1:] + ".")
+    command.add_argument("path", help=_PATH)
+    add_batch(command)
+    command.add_argument(
+        "--no-count",
+        dest="count",
+        action="store_false",
+        help="read schemas alone: no count of rows, no names for the columns of a join's key",
+    )
+    command.add_argument(
+        "--json", action="store_true", help="print JSON; fields may be added, never renamed"
+    )
+    command.set_defaults(run=list_)
     text = "print the state of a query, or write it to a file"
     command = actions.add_parser("read", help=text, description=text[0].upper() + text[1:] + ".")
     command.add_argument(
         "path",
-        help="checkpoint of a query, running or stopped, or a savepoint: a directory or a URI",
+        help=_PATH,
     )
     command.add_argument(
         "--operator", metavar="ID", help="number or name, as `millpond checkpoint show` prints them"
@@ -71,6 +88,32 @@ def add_commands(commands: Any) -> None:
     command.set_defaults(run=read)
 
 
+def list_(arguments: argparse.Namespace, output: Output) -> int:
+    """Print what the query keeps. What Spark keeps for itself is named, and has no columns."""
+    found = state.list(arguments.path, batch=arguments.batch, count=arguments.count)
+    if arguments.json:
+        output.json(found.to_json())
+        return 0
+    output.line(f"{'path':<6} {found.path}")
+    output.line(f"{'batch':<6} {found.batch}")
+    for family in found.families:
+        if family.internal:
+            continue
+        output.line()
+        rows = f"  {family.rows:,} rows" if family.rows >= 0 else ""
+        output.line(f"{family.name}{rows}")
+        for label, columns in (("key", family.key), ("value", family.value)):
+            text = ", ".join(f"{name} {kind}" for name, kind in columns.items())
+            output.line(f"  {label:<5} {text or 'none'}")
+        output.line(f"  read  millpond state read {shlex.quote(found.path)} {family.arguments}")
+    hidden = [family for family in found.families if family.internal]
+    if hidden:
+        output.line()
+        names = ", ".join(family.column_family for family in hidden)
+        output.line(f"Spark keeps beside them, and `--column-family` reads: {names}")
+    return 0
+
+
 def read(arguments: argparse.Namespace, output: Output) -> int:
     """Print or write the state."""
     require_tools()
@@ -106,7 +149,10 @@ def read(arguments: argparse.Namespace, output: Output) -> int:
         output.message(f"written to {arguments.output}")
         return 0
     session_of(arguments)  # refuses --conf
-    schema, batches = tables.scan_state(arguments.path, **chosen)
+    # In a file the columns keep the names that `savepoint edit --table` takes.
+    schema, batches = tables.scan_state(
+        arguments.path, join_names=arguments.output is None, **chosen
+    )
     if arguments.output is not None:
         with status_line() as draw:
             chosen_rows = _counted(writing.limited(batches, arguments.limit), draw)

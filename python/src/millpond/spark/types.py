@@ -93,6 +93,21 @@ def element_bytes(kind: SparkType) -> int:
     return FIXED_BYTES.get(kind.name, 8) if isinstance(kind, Atom) else 8
 
 
+def type_text(kind: SparkType) -> str:
+    """Return a type for people, as Spark's SQL writes it: `map<string,array<long>>`."""
+    match kind:
+        case Atom():
+            return kind.name
+        case Decimal():
+            return f"decimal({kind.precision},{kind.scale})"
+        case Array():
+            return f"array<{type_text(kind.element)}>"
+        case Map():
+            return f"map<{type_text(kind.key)},{type_text(kind.value)}>"
+    inner = ",".join(f"{field.name}:{type_text(field.type)}" for field in kind.fields)
+    return f"struct<{inner}>"
+
+
 def parse_schema(text: str, *, name: str) -> Struct:
     """Return the struct that the JSON of a Spark `StructType` describes.
 

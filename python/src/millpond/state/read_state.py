@@ -25,6 +25,7 @@ def read_state(
     keys: Keys | None = None,
     raw: bool = False,
     limit: int | None = None,
+    join_names: bool = False,
     spark: Any = None,
 ) -> Any:
     """Return the state that a query keeps, as it was after a committed batch: a `pyarrow.Table`, or
@@ -45,6 +46,8 @@ def read_state(
             columns are enough; nested ones are `"key.k"`), a list of such mappings, or a
             `pyarrow.Table` with all key columns.
         raw: add `key_bytes` and `value_bytes`: what the store holds, without the key group.
+        join_names: name the columns of a join's key as its inputs do, `order_id`, as far as the
+            rows tell; False: as Spark stores them, `field0`. Not with `spark`.
         limit: return at most this many rows, whichever come first; None: all.
         spark: a SparkSession, for state too large for one machine. Then a task reads each partition
             when the DataFrame is used. The executors need the extra `tools` and must reach `path`.
@@ -59,6 +62,7 @@ def read_state(
     from millpond.rows import require_tools  # start-up time
 
     require_tools()
+    from millpond.errors import InvalidInputError
     from millpond.state import tables  # start-up time: pyarrow
 
     chosen: dict[str, Any] = {
@@ -71,5 +75,9 @@ def read_state(
         "limit": limit,
     }
     if spark is not None:
+        if join_names:
+            raise InvalidInputError(
+                "join_names goes without spark", hint="Leave out join_names, or spark."
+            )
         return tables.read_with_spark(spark, path, **chosen)
-    return tables.read_state(path, **chosen)
+    return tables.read_state(path, join_names=join_names, **chosen)

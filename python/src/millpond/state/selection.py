@@ -5,6 +5,7 @@ Arrow.
 from __future__ import annotations
 
 import os
+import shlex
 from collections.abc import Collection, Iterator, Mapping
 from dataclasses import dataclass, replace
 
@@ -25,6 +26,8 @@ from millpond.store.entries import StoreVersion, open_version
 from millpond.store.files import StoreFiles
 
 _TIMED_OUT = ("flatMapGroupsWithState", "applyInPandasWithState")
+
+_OFFERED = 8  # an error names so many choices
 
 _SPECS = {"prefix": "PrefixKeyScanStateEncoderSpec"}
 
@@ -90,6 +93,91 @@ def select(
             several to choose from.
         Others: as `millpond.operations.savepoint.create`.
     """
+    return open_state(path, batch).select(operator, store, column_family)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Choice:
+    """A column family that a caller can mean."""
+
+    operator: int
+    name: str  # of the operator
+    store: str
+    schema: FamilySchema
+
+    def arguments(self) -> str:
+        """Return the arguments of `millpond state read` that mean it."""
+        words = ["--operator", str(self.operator), "--store", self.store]
+        return shlex.join([*words, "--column-family", self.schema.name])
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Opened:
+    """The state of a Spark checkpoint or savepoint after one batch."""
+
+    storage: Storage
+    place: str
+    image: Image
+    index: SavepointIndex | None  # None: a Spark checkpoint
+
+    def selection(self, operator: int, store: str, family: str) -> Selection:
+        """Return one column family. All names are there."""
+        (chosen,) = [op for op in self.image.operators if op.operator == operator]
+        info = operator_info(self.image, operator)
+        schemas = {s.name: s for s in family_schemas(self.image, operator, info, store)}
+        index = self.index
+        return Selection(
+            storage=self.storage,
+            batch=self.image.batch,
+            operator=chosen,
+            store=store,
+            family=family,
+            schema=schemas[family],
+            spark_format=self.image.spark_checkpoint_format,
+            tables=index if index is not None and index.format == CANONICAL else None,
+            sums={file.source: file.crc32 for file in self.image.files if file.crc32 is not None}
+            if index is not None
+            else {},
+        )
+
+    def select(
+        self, operator: int | str | None, store: str | None, column_family: str | None
+    ) -> Selection:
+        """Return what the caller means. Raises: as the function `select`."""
+        try:
+            chosen = _operator(self.image, operator)
+            info = operator_info(self.image, chosen.operator)
+            store = _one("store", store, info.stores, DEFAULT_STORE)
+            names = [s.name for s in family_schemas(self.image, chosen.operator, info, store)]
+            visible = [name for name in names if not name.startswith("$")]
+            family = _one(
+                "column family", column_family, tuple(names), DEFAULT_STORE, offered=visible
+            )
+        except InvalidInputError as e:
+            raise InvalidInputError(e.message, kind=e.kind, hint=self._hint()) from e
+        return self.selection(chosen.operator, store, family)
+
+    def _hint(self) -> str:
+        listed = f"`millpond state list {shlex.quote(self.place)}` shows all"
+        some = [
+            choice
+            for op in self.image.operators
+            for choice in choices_of(self.image, op.operator)
+            if not choice.schema.name.startswith("$")
+        ]
+        if not 0 < len(some) <= _OFFERED:
+            return f"{listed}, with the arguments that choose one."
+        ways = "; or ".join(choice.arguments() for choice in some)
+        return f"Choose by {ways}. {listed}."
+
+
+def open_state(path: str | os.PathLike[str], batch: int | None) -> Opened:
+    """Open the Spark checkpoint or savepoint at `path`.
+
+    Args:
+        batch: a committed one; None: the last.
+    Raises: as `select`.
+    """
     place = root_of(path)
     storage = open_checkpoint(place)
     index = _index(storage, place)
@@ -102,27 +190,17 @@ def select(
         raise NotFoundError(
             f"{place} is of batch {image.batch}, not of {batch}", kind=ErrorKind.BATCH_NOT_COMMITTED
         )
-    chosen = _operator(image, operator)
-    info = operator_info(image, chosen.operator)
-    store = _one("store", store, info.stores, DEFAULT_STORE)
-    schemas = {
-        schema.name: schema for schema in family_schemas(image, chosen.operator, info, store)
-    }
-    visible = [name for name in schemas if not name.startswith("$")]
-    family = _one("column family", column_family, tuple(schemas), DEFAULT_STORE, offered=visible)
-    return Selection(
-        storage=storage,
-        batch=image.batch,
-        operator=chosen,
-        store=store,
-        family=family,
-        schema=schemas[family],
-        spark_format=image.spark_checkpoint_format,
-        tables=index if index is not None and index.format == CANONICAL else None,
-        sums={file.source: file.crc32 for file in image.files if file.crc32 is not None}
-        if index is not None
-        else {},
-    )
+    return Opened(storage=storage, place=place, image=image, index=index)
+
+
+def choices_of(image: Image, operator: int) -> list[Choice]:
+    """Return the column families of an operator, of all its stores."""
+    info = operator_info(image, operator)
+    return [
+        Choice(operator=operator, name=info.name, store=store, schema=schema)
+        for store in info.stores
+        for schema in family_schemas(image, operator, info, store)
+    ]
 
 
 def _index(storage: Storage, place: str) -> SavepointIndex | None:

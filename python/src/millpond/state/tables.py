@@ -27,8 +27,9 @@ from millpond.state.codec import (
     decode_values,
     split_lists,
 )
+from millpond.state.join_columns import join_columns
 from millpond.state.read_state import Keys
-from millpond.state.selection import Selection, select
+from millpond.state.selection import Selection, open_state, select
 from millpond.state.writing import limited
 from millpond.storage import root_of
 from millpond.store.entries import entries
@@ -46,6 +47,7 @@ def scan_state(
     batch: int | None = None,
     keys: Keys | None = None,
     raw: bool = False,
+    join_names: bool = False,
     batch_rows: int = DEFAULT_BATCH_ROWS,
     partitions: Collection[int] | None = None,
 ) -> tuple[Any, Iterator[Any]]:
@@ -57,15 +59,45 @@ def scan_state(
             leaves
             some out, more if keys have lists of values.
         partitions: only these; None: all.
+        join_names: the columns of a join's key have the names that they have in its inputs.
     """
     if batch_rows < 1:
         raise InvalidInputError(f"batch_rows is {batch_rows}: it must be at least 1")
-    selection = select(
-        path, operator=operator, store=store, column_family=column_family, batch=batch
-    )
+    opened = open_state(path, batch)
+    selection = opened.select(operator, store, column_family)
+    names: dict[str, str] = {}
+    if join_names:
+        names = join_columns(opened, selection.operator.operator, selection.store, selection.family)
     schema = _schema(selection, raw)
-    chosen = None if keys is None else _Filter(keys, selection.schema.key)
-    return schema, _batches(selection, schema, chosen, raw, batch_rows, partitions)
+    chosen = None if keys is None else _Filter(keys, selection.schema.key, names)
+    batches = _batches(selection, schema, chosen, raw, batch_rows, partitions)
+    if not names:
+        return schema, batches
+    return _renamed(schema, names), _with_names(batches, _renamed(schema, names))
+
+
+def _renamed(schema: Any, names: Mapping[str, str]) -> Any:
+    at = schema.get_field_index("key")
+    fields = [field.with_name(names.get(field.name, field.name)) for field in schema.field(at).type]
+    return schema.set(at, pa.field("key", pa.struct(fields)))
+
+
+def _with_names(batches: Iterator[Any], schema: Any) -> Iterator[Any]:
+    for batch in batches:
+        columns = [
+            pa.StructArray.from_arrays(
+                column.flatten(), fields=list(field.type), mask=pc.is_null(column)
+            )
+            if field.name == "key"
+            else column
+            for column, field in zip(batch.columns, schema, strict=True)
+        ]
+        yield pa.RecordBatch.from_arrays(columns, schema=schema)
+
+
+def first_rows(selection: Selection, count: int) -> Any:
+    """Return the first rows of a column family as a `pyarrow.RecordBatch`; None: it has none."""
+    return next(_batches(selection, _schema(selection, False), None, False, count, None), None)
 
 
 def read_state(
@@ -78,6 +110,7 @@ def read_state(
     keys: Keys | None = None,
     raw: bool = False,
     limit: int | None = None,
+    join_names: bool = False,
 ) -> Any:
     """Return the state that `scan_state` reads, or its first rows, as one `pyarrow.Table`."""
     schema, batches = scan_state(
@@ -88,6 +121,7 @@ def read_state(
         batch=batch,
         keys=keys,
         raw=raw,
+        join_names=join_names,
     )
     return pa.Table.from_batches(limited(batches, limit), schema=schema)
 
@@ -215,18 +249,24 @@ def _from_tables(
 class _Filter:
     """Decides which rows have one of the wanted keys."""
 
-    def __init__(self, keys: Keys, schema: Struct) -> None:
+    def __init__(self, keys: Keys, schema: Struct, names: Mapping[str, str] | None = None) -> None:
+        # A join's own column names, to those that are stored.
+        self._stored = {new: old for old, new in (names or {}).items()}
         self._schema = schema
         self._encoded: Any = None
         self._alternatives: list[dict[str, Any]] = []
         if isinstance(keys, pa.Table | pa.RecordBatch):
+            keys = keys.rename_columns([self._stored.get(n, n) for n in keys.schema.names])
             batch = keys.combine_chunks().to_batches() if isinstance(keys, pa.Table) else [keys]
             rows = [encode_rows(part, schema) for part in batch]
             self._encoded = pa.concat_arrays(rows) if rows else pa.array([], pa.binary())
             return
         for wanted in [keys] if isinstance(keys, Mapping) else keys:
             self._alternatives.append(
-                {name: self._scalar(name, value) for name, value in wanted.items()}
+                {
+                    self._stored.get(name, name): self._scalar(self._stored.get(name, name), value)
+                    for name, value in wanted.items()
+                }
             )
 
     def _scalar(self, name: str, value: object) -> Any:
@@ -235,10 +275,12 @@ class _Filter:
             for part in name.split("."):
                 number = kind.get_field_index(part) if pa.types.is_struct(kind) else -1
                 if number < 0:
-                    there = ", ".join(self._schema.names) or "none"
+                    own = {old: new for new, old in self._stored.items()}
+                    there = ", ".join(own.get(n, n) for n in self._schema.names) or "none"
                     raise InvalidInputError(
                         f"no key column {name!r}; there are: {there}",
                         kind=ErrorKind.INVALID_ARGUMENT,
+                        hint="Name one of these columns; nested ones as outer.inner.",
                     )
                 kind = kind[number].type
             if isinstance(value, str) and not pa.types.is_string(kind):

@@ -7,11 +7,11 @@ from __future__ import annotations
 
 import hashlib
 import os
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import asdict, dataclass
 from typing import Any
 
-from millpond.errors import NotFoundError
+from millpond.errors import ErrorKind, InvalidInputError, NotFoundError
 from millpond.format import layout
 from millpond.operations.output.copying import Progress
 from millpond.query.from_savepoint import savepoint_image
@@ -19,10 +19,14 @@ from millpond.query.image import Image
 from millpond.query.index import SavepointIndex, read_index
 from millpond.query.row_source import Rows, RowSource
 from millpond.query.whole import checkpoint_image
+from millpond.rows import require_tools
 from millpond.state.savepoint_rows import open_rows
 from millpond.storage import Storage, open_checkpoint, root_of
 
 _MODULUS = 1 << 128
+_DECODED_AT_ONCE = 10_000
+# A key that differs, and its value in the first and in the second state.
+Change = tuple[bytes, bytes | None, bytes | None]
 Family = tuple[int, str, str]  # operator, store, column family
 
 
@@ -41,12 +45,27 @@ class FamilyDiff:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
+class RowDiff:
+    """One key that differs. Rows are as JSON has them; of a list of values, all of them."""
+
+    operator: int
+    store: str
+    column_family: str
+    change: str  # added, removed, changed
+    key: Any
+    before: Any  # None: the key was not there
+    after: Any
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
 class DiffReport:
     """What differs. `to_json` is the contract of `millpond savepoint diff --json`."""
 
     first: str
     second: str
     families: tuple[FamilyDiff, ...]
+    batches: tuple[int, int]  # of the two states
+    rows: tuple[RowDiff, ...] | None = None  # None: not asked for
 
     @property
     def equal(self) -> bool:
@@ -59,6 +78,8 @@ class DiffReport:
             "second": self.second,
             "equal": self.equal,
             "families": families,
+            "batches": list(self.batches),
+            "rows": None if self.rows is None else [asdict(row) for row in self.rows],
         }
 
 
@@ -118,24 +139,41 @@ def _steps(total: int, progress: Progress | None) -> Callable[[], None]:
 
 def diff(
     first: str | os.PathLike[str],
-    second: str | os.PathLike[str],
+    second: str | os.PathLike[str] | None = None,
     *,
+    batches: Sequence[int] = (),
+    rows: bool = False,
     progress: Progress | None = None,
 ) -> DiffReport:
-    """Compare the state of two savepoints, or of two Spark checkpoints after their last batches,
-    byte by byte.
+    """Compare two states byte by byte: those of two savepoints or Spark checkpoints, or those of
+    one Spark checkpoint after two batches.
 
     Numbers of partitions and formats may differ. Memory holds the rows of key groups that differ.
     Column families in the order of time have no key groups: if one differs, memory holds all its
     rows.
 
     Args:
-        first, second: path or URI of a savepoint, or of a Spark checkpoint.
+        first, second: path or URI of a savepoint, or of a Spark checkpoint. `second` may be left
+            out if there are two batches.
+        batches: a committed batch of each whose state is retained; empty: the last ones.
+        rows: return each key that differs, with its value before and after. Memory holds them.
+            Needs the extra `tools`.
         progress: called after each store, and after each column family: how many are done, and how
             many there are in all.
-    Raises: as `show` and `create`.
+    Raises: as `show` and `create`; InvalidInputError: INVALID_ARGUMENT: there is neither a second
+        state nor two batches.
     """
-    a, b = _side(root_of(first)), _side(root_of(second))
+    if len(batches) not in (0, 2) or (second is None and not batches):
+        raise InvalidInputError(
+            "diff compares two states, and got one",
+            hint="Name a second savepoint or checkpoint, or two batches: --batch 3 --batch 7.",
+        )
+    if rows:
+        require_tools()
+    one, other = batches or (None, None)
+    place = root_of(first)
+    other_place = place if second is None else root_of(second)
+    a, b = _side(place, one), _side(other_place, other)
     names = {op.operator: op.name for op in (*b.image.operators, *a.image.operators)}
     every = sorted(a.families() | b.families())
     step = _steps(len(a.rows.stores()) + len(b.rows.stores()) + len(every), progress)
@@ -143,6 +181,7 @@ def diff(
     # Digests of groups can be compared if both states have the same groups, and rows know theirs.
     comparable = a.rows.key_groups == b.rows.key_groups
     families = []
+    found: list[RowDiff] = []
     for family in every:
         step()
         groups_a, groups_b = digests_a.get(family, {}), digests_b.get(family, {})
@@ -153,7 +192,10 @@ def diff(
             groups = {
                 g for g in groups_a.keys() | groups_b.keys() if groups_a.get(g) != groups_b.get(g)
             }
-        added, removed, changed, same = _compare(a, b, family, groups)
+        told: list[Change] | None = [] if rows else None
+        added, removed, changed, same = _compare(a, b, family, groups, told)
+        if told:
+            found += _decoded(a, b, family, told)
         if groups is not None:
             same += sum(count for group, (_, count) in groups_a.items() if group not in groups)
         operator, store, name = family
@@ -169,13 +211,23 @@ def diff(
                 same=same,
             )
         )
-    return DiffReport(first=root_of(first), second=root_of(second), families=tuple(families))
+    return DiffReport(
+        first=place,
+        second=other_place,
+        families=tuple(families),
+        batches=(a.image.batch, b.image.batch),
+        rows=tuple(found) if rows else None,
+    )
 
 
 def _compare(
-    a: _Side, b: _Side, family: Family, groups: set[int] | None
+    a: _Side, b: _Side, family: Family, groups: set[int] | None, told: list[Change] | None
 ) -> tuple[int, int, int, int]:
-    """Count the added, removed, changed and equal keys of some groups (None: of all)."""
+    """Count the added, removed, changed and equal keys of some groups (None: of all).
+
+    Args:
+        told: gets the keys that differ; None: nobody wants them.
+    """
     if groups is not None and not groups:
         return 0, 0, 0, 0
     before = dict(_entries(a, family, groups))
@@ -188,6 +240,11 @@ def _compare(
             changed += 1
         else:
             same += 1
+            continue
+        if told is not None:
+            told.append((key, old, value))
+    if told is not None:
+        told += [(key, old, None) for key, old in before.items()]
     return added, len(before), changed, same
 
 
@@ -198,10 +255,48 @@ def _entries(side: _Side, family: Family, groups: set[int] | None) -> Iterator[t
                 yield key, value
 
 
-def _side(root: str) -> _Side:
+def _decoded(a: _Side, b: _Side, family: Family, told: Sequence[Change]) -> list[RowDiff]:
+    # Start-up time: pyarrow.
+    from millpond.state.family_rows import FamilyRows
+
+    old, new = (FamilyRows.of(side.image, side.rows, family) for side in (a, b))
+    operator, store, name = family
+    decoded = []
+    for start in range(0, len(told), _DECODED_AT_ONCE):
+        part = told[start : start + _DECODED_AT_ONCE]
+        of_new = [change for change in part if change[2] is not None]
+        of_old = [change for change in part if change[1] is not None]
+        keys = {
+            **old.keys([key for key, _, _ in of_old]),
+            **new.keys([key for key, _, _ in of_new]),
+        }
+        before = old.values({key: value for key, value, _ in of_old if value is not None})
+        after = new.values({key: value for key, _, value in of_new if value is not None})
+        decoded += [
+            RowDiff(
+                operator=operator,
+                store=store,
+                column_family=name,
+                change="added" if was is None else "removed" if now is None else "changed",
+                key=keys[key],
+                before=before.get(key),
+                after=after.get(key),
+            )
+            for key, was, now in part
+        ]
+    return decoded
+
+
+def _side(root: str, batch: int | None) -> _Side:
     storage = open_checkpoint(root)
     index = _index(storage, root)
-    image = checkpoint_image(storage, root) if index is None else savepoint_image(storage, index)
+    image = (
+        checkpoint_image(storage, root, batch) if index is None else savepoint_image(storage, index)
+    )
+    if batch not in (None, image.batch):
+        raise NotFoundError(
+            f"{root} is of batch {image.batch}, not of {batch}", kind=ErrorKind.BATCH_NOT_COMMITTED
+        )
     return _Side(image, open_rows(storage, image, index))
 
 
