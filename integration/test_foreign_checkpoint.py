@@ -49,6 +49,8 @@ def test_refused_when_millpond_is_asked_for(spark: SparkSession, tmp_path: Path)
         StreamingQueryException, match=r"MILLPOND_FOREIGN_CHECKPOINT.*RocksDBStateStoreProvider"
     ):
         query.processAllAvailable()
+    pasted = f"millpond adopt '{tmp_path}/checkpoint' '{tmp_path}/checkpoint-millpond'"
+    assert pasted in str(query.exception())
 
 
 def test_a_query_of_another_store_goes_on_beside_millpond(

@@ -83,3 +83,26 @@ def test_every_kind_is_raised_somewhere(repository: Path) -> None:
     scala = (repository / "jvm-shim/src/main").rglob("*.scala")
     raised |= {kind for path in scala for kind in raised_in_scala(path)}
     assert {kind.value for kind in ErrorKind} - raised == set()
+
+
+# Users do not reach these by a command: their faults are those of Millpond or of the protocol.
+_INNER = ("agent", "format", "local", "model", "store", "testing")
+
+
+def test_a_wrong_argument_always_has_a_hint_of_its_own(repository: Path) -> None:
+    """The default of INVALID_ARGUMENT cannot know what the argument takes."""
+    root = repository / "python/src/millpond"
+    without = []
+    for path in sorted(root.rglob("*.py")):
+        for node in ast.walk(ast.parse(path.read_text(encoding="utf-8"))):
+            if not isinstance(node, ast.Call) or not isinstance(node.func, ast.Name):
+                continue
+            given = {keyword.arg: keyword.value for keyword in node.keywords}
+            kind = given.get("kind")
+            wrong = kind is None or (
+                isinstance(kind, ast.Attribute) and kind.attr == "INVALID_ARGUMENT"
+            )
+            if node.func.id == "InvalidInputError" and wrong and "hint" not in given:
+                without.append(f"{path.relative_to(root)}:{node.lineno}")
+    inner = (*(f"{room}/" for room in _INNER), "storage/keys.py", "rows/encode.py")
+    assert [place for place in without if not place.startswith(inner)] == []

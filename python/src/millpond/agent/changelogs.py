@@ -89,6 +89,10 @@ def _settle(context: StoreContext, version: VersionId, key: str, final: str) -> 
             f"store {context.store}: the staged changelog of version {version.version} is gone and"
             " was not published",
             kind=ErrorKind.STORAGE_UNAVAILABLE,
+            hint=(
+                "Somebody deleted files of the Spark checkpoint while the query ran. Bring it back"
+                " from a copy or a savepoint; or start the query with a new checkpointLocation."
+            ),
         ) from e
     if header.version_id != version:
         raise UnavailableError(

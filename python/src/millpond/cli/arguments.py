@@ -28,7 +28,10 @@ def settings(given: Iterable[str]) -> dict[str, str]:
     """Return `NAME=VALUE` texts as a mapping. Raises: InvalidInputError: INVALID_ARGUMENT."""
     parts = [text.partition("=") for text in given]
     if not all(equals for _, equals, _ in parts):
-        raise InvalidInputError("--conf wants NAME=VALUE")
+        raise InvalidInputError(
+            "--conf wants NAME=VALUE",
+            hint="Write --conf spark.driver.memory=4g, once for each setting.",
+        )
     return {name: value for name, _, value in parts}
 
 
@@ -99,7 +102,9 @@ def session_of(arguments: argparse.Namespace) -> Any:
     conf = settings(arguments.conf)
     if arguments.engine != "spark":
         if conf:
-            raise InvalidInputError("--conf is for --engine spark")
+            raise InvalidInputError(
+                "--conf is for --engine spark", hint="Leave out --conf, or add --engine spark."
+            )
         return None
     # imported here: it takes long, and few need it
     from millpond.spark.session import plain_session

@@ -186,6 +186,7 @@ def _named(given: Iterable[str], option: str, *, numbers: bool) -> dict[str | No
                 f"{option} is given more than once: say which is which,"
                 f" {'SOURCE' if numbers else 'FAMILY'}=PATH",
                 kind=ErrorKind.INVALID_ARGUMENT,
+                hint="Number or name each of them, as the message shows.",
             )
         found[key] = path if named else text
     return found
@@ -208,7 +209,9 @@ def _tables(given: Iterable[str]) -> Any:
             tables[family] = pq.read_table(path)
         except (OSError, ValueError) as e:
             raise InvalidInputError(
-                f"{path} cannot be read: {e}", kind=ErrorKind.INVALID_ARGUMENT
+                f"{path} cannot be read: {e}",
+                kind=ErrorKind.INVALID_ARGUMENT,
+                hint="Name a file that is there, and is valid JSON.",
             ) from e
     return tables.get(None, tables)
 
@@ -219,6 +222,8 @@ def _offsets(path: str) -> dict[int, object]:
             value = json.load(file)
     except (OSError, ValueError) as e:
         raise InvalidInputError(
-            f"{path} cannot be read: {e}", kind=ErrorKind.INVALID_ARGUMENT
+            f"{path} cannot be read: {e}",
+            kind=ErrorKind.INVALID_ARGUMENT,
+            hint="Name a file that is there, and is valid JSON.",
         ) from e
     return value  # type: ignore[no-any-return]

@@ -27,7 +27,9 @@ def options_of(arguments: argparse.Namespace) -> dict[str, object]:
         name, equals, value = text.partition("=")
         if not equals:
             raise InvalidInputError(
-                f"--option {text}: expected NAME=VALUE", kind=ErrorKind.INVALID_ARGUMENT
+                f"--option {text}: expected NAME=VALUE",
+                kind=ErrorKind.INVALID_ARGUMENT,
+                hint="Write -o storage.s3.region=eu-west-1; `millpond options` lists the names.",
             )
         given[name] = value
     return given

@@ -16,7 +16,10 @@ def rescale_command(arguments: argparse.Namespace, output: Output) -> int:
     options = options_of(arguments)
     if arguments.undo:
         if arguments.partitions is not None or arguments.dry_run:
-            raise InvalidInputError("--undo goes with neither --partitions nor --dry-run")
+            raise InvalidInputError(
+                "--undo goes with neither --partitions nor --dry-run",
+                hint="Take it back first, by --undo alone; then rescale.",
+            )
         undone = api.undo_rescale(arguments.checkpoint, options=options)
         if arguments.json:
             output.json(undone.to_json())

@@ -121,15 +121,21 @@ def read(arguments: argparse.Namespace, output: Output) -> int:
 
     if arguments.format == "parquet" and arguments.output is None:
         raise InvalidInputError(
-            "parquet is not for reading on a terminal: name a file with --output"
+            "parquet is not for reading on a terminal: name a file with --output",
+            hint="Add --output state.parquet.",
         )
     if arguments.output is not None and os.path.lexists(arguments.output):
         raise InvalidInputError(
-            f"{arguments.output} is there already", kind=ErrorKind.TARGET_NOT_EMPTY
+            f"{arguments.output} is there already",
+            kind=ErrorKind.TARGET_NOT_EMPTY,
+            hint="Name a file that does not exist: Millpond overwrites nothing.",
         )
     wanted = [text.partition("=") for text in arguments.key]
     if not all(equals for _, equals, _ in wanted):
-        raise InvalidInputError("--key wants COLUMN=VALUE")
+        raise InvalidInputError(
+            "--key wants COLUMN=VALUE",
+            hint="Write --key order_id=17; `millpond state list` shows the columns of the key.",
+        )
     chosen: dict[str, Any] = {
         "operator": arguments.operator,
         "store": arguments.store,
@@ -141,7 +147,8 @@ def read(arguments: argparse.Namespace, output: Output) -> int:
     if arguments.engine == "spark":
         if arguments.format != "parquet":
             raise InvalidInputError(
-                "--engine spark writes Parquet: --format parquet --output DIRECTORY"
+                "--engine spark writes Parquet: --format parquet --output DIRECTORY",
+                hint="Add --format parquet --output DIRECTORY, or leave out --engine spark.",
             )
         spark = session_of(arguments)
         frame = tables.read_with_spark(spark, arguments.path, limit=arguments.limit, **chosen)

@@ -106,7 +106,7 @@ TABLE: dict[ErrorKind, tuple[str, str, str]] = {
     ErrorKind.INVALID_ARGUMENT: (
         "InvalidInputError",
         "A command or an API function was called with an argument that makes no sense.",
-        "Run the command with `--help`.",
+        "Change the argument that the message names; the command's `--help` says what it takes.",
     ),
     ErrorKind.USER_CODE_FAILED: (
         "InvalidInputError",
@@ -179,13 +179,13 @@ TABLE: dict[ErrorKind, tuple[str, str, str]] = {
         "InvalidInputError",
         "The directory is not the Spark checkpoint of a streaming query.",
         "Give the query's checkpointLocation: a directory with `metadata`, `offsets`, `commits`,"
-        " `state`.",
+        " `state`. If it was deleted, bring it back from a copy or a savepoint.",
     ),
     ErrorKind.FOREIGN_CHECKPOINT: (
         "UnsupportedError",
         "The state was written by another provider (Spark's own), not by Millpond.",
-        "Take the state over with `millpond adopt`, or keep the provider with which the query"
-        " began.",
+        "Take the state over: `millpond adopt <checkpoint> <new checkpoint>`, and start the query"
+        " on the new one; or keep the provider with which it began.",
     ),
     ErrorKind.FORMAT_TOO_NEW: (
         "UnsupportedError",
@@ -345,7 +345,8 @@ TABLE: dict[ErrorKind, tuple[str, str, str]] = {
     ErrorKind.STORAGE_UNAVAILABLE: (
         "UnavailableError",
         "The Spark checkpoint's storage failed or does not answer.",
-        "Check the mount or the service, then restart the query.",
+        "Check that the place is still there and mounted, or that the service answers; then restart"
+        " the query.",
     ),
     ErrorKind.STORAGE_BUCKET_MISSING: (
         "InvalidInputError",
@@ -438,7 +439,7 @@ TABLE: dict[ErrorKind, tuple[str, str, str]] = {
     ErrorKind.UNSUPPORTED: (
         "UnsupportedError",
         "This version cannot do what was asked.",
-        "See docs/concepts for what is supported.",
+        "See docs/reference/limits.md for what is not supported, and what can be done instead.",
     ),
     ErrorKind.INTERNAL: (
         "InternalError",

@@ -45,6 +45,7 @@ def parse_root(root: str) -> RootUri:
         raise InvalidInputError(
             f"no absolute path or URI of a Spark checkpoint: {root!r}",
             kind=ErrorKind.INVALID_ARGUMENT,
+            hint="Write /data/checkpoint, file:/data/checkpoint, or s3://bucket/prefix.",
         )
     return RootUri(scheme, authority, "/" + "/".join(segments))
 

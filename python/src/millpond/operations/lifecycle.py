@@ -81,7 +81,10 @@ def stop_with_savepoint(
     from millpond.storage import open_checkpoint, root_of
 
     if wait_s < 0:
-        raise InvalidInputError(f"wait_s is {wait_s}: it must not be negative")
+        raise InvalidInputError(
+            f"wait_s is {wait_s}: it must not be negative",
+            hint="Give the seconds to wait, or leave wait_s out.",
+        )
     root = root_of(checkpoint) if checkpoint is not None else _checkpoint_of(query)
     new_root = root_of(savepoint)
     check_apart(root, new_root)
@@ -146,7 +149,10 @@ def rescale_query(
     from millpond.storage import open_checkpoint, root_of
 
     if wait_s < 0:
-        raise InvalidInputError(f"wait_s is {wait_s}: it must not be negative")
+        raise InvalidInputError(
+            f"wait_s is {wait_s}: it must not be negative",
+            hint="Give the seconds to wait, or leave wait_s out.",
+        )
     root = root_of(checkpoint) if checkpoint is not None else _checkpoint_of(query)
     storage = open_checkpoint(root)
     _refuse_early(storage, root, partitions, max_parallelism, file_sink)

@@ -5,6 +5,7 @@ Every look at a query begins with it.
 
 from __future__ import annotations
 
+import shlex
 from dataclasses import dataclass, field
 
 from millpond.errors import (
@@ -286,6 +287,15 @@ def _read_format(storage: Storage, result: Survey) -> None:
         _keep(result, layout.FORMAT_KEY, e)
 
 
+def how_to_adopt(checkpoint: str) -> str:
+    """Return what a user does with a Spark checkpoint of Spark's own stores, to be pasted."""
+    new = f"{checkpoint.rstrip('/')}-millpond"
+    return (
+        f"Stop the query and run: {shlex.join(['millpond', 'adopt', checkpoint, new])}; then start"
+        " it on the new one. Or keep the provider with which it began."
+    )
+
+
 def _refuse_others(result: Survey, checkpoint: str, foreign: bool) -> None:
     damaged_format = any(key == layout.FORMAT_KEY for key, _ in result.errors)
     if result.format is not None or damaged_format:
@@ -294,12 +304,15 @@ def _refuse_others(result: Survey, checkpoint: str, foreign: bool) -> None:
     provider = spark.provider_class if spark is not None else None
     if not foreign and provider is not None and not provider.startswith(PROVIDER_PACKAGE):
         raise UnsupportedError(
-            f"the state was written by {provider}, not by Millpond",
+            f"{checkpoint}: the state was written by {provider}, not by Millpond",
             kind=ErrorKind.FOREIGN_CHECKPOINT,
+            hint=how_to_adopt(checkpoint),
         )
     if not foreign and any(listing.foreign for listing in result.stores.values()):
         raise UnsupportedError(
-            "the state was written by another provider", kind=ErrorKind.FOREIGN_CHECKPOINT
+            f"{checkpoint}: the state was written by another provider",
+            kind=ErrorKind.FOREIGN_CHECKPOINT,
+            hint=how_to_adopt(checkpoint),
         )
     empty = spark is None or (spark.query_id is None and not spark.offset_batches)
     if empty and not result.stores and not result.errors:

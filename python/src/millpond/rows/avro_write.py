@@ -108,6 +108,7 @@ def _items(array: Any, kind: SparkType) -> list[bytes]:
                 f"a null among {kind} values of an array or a map, which Spark cannot encode with"
                 " Avro",
                 kind=ErrorKind.INVALID_ARGUMENT,
+                hint="Leave the element out, or give it a value.",
             )
         found.append(value)
     return found

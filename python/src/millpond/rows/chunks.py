@@ -80,7 +80,9 @@ def table_batches(path: str, columns: Sequence[str]) -> Iterator[Any]:
         dataset = ds.dataset(path, format="parquet")
     except (OSError, pa.ArrowException) as e:
         raise InvalidInputError(
-            f"{path} cannot be read: {e}", kind=ErrorKind.INVALID_ARGUMENT
+            f"{path} cannot be read: {e}",
+            kind=ErrorKind.INVALID_ARGUMENT,
+            hint="Name a Parquet file, or a directory of them, with the columns key and value.",
         ) from e
 
     def batches() -> Iterator[Any]:
@@ -94,7 +96,12 @@ def table_batches(path: str, columns: Sequence[str]) -> Iterator[Any]:
                     yield from row_batches(file, [column for column in columns if column in there])
             except (OSError, pa.ArrowException) as e:
                 raise InvalidInputError(
-                    f"{name} cannot be read: {e}", kind=ErrorKind.INVALID_ARGUMENT
+                    f"{name} cannot be read: {e}",
+                    kind=ErrorKind.INVALID_ARGUMENT,
+                    hint=(
+                        "Name a Parquet file, or a directory of them, with the columns key and"
+                        " value."
+                    ),
                 ) from e
 
     return batches()

@@ -41,7 +41,9 @@ def fitted(array: Any, target: Any, name: str, *, exact: bool) -> Any:
 def _refused(name: str, kind: Any, target: Any, why: object = "") -> InvalidInputError:
     because = f": {why}" if why else ""
     return InvalidInputError(
-        f"column {name!r} is {kind}, which is no {target}{because}", kind=ErrorKind.INVALID_ARGUMENT
+        f"column {name!r} is {kind}, which is no {target}{because}",
+        kind=ErrorKind.INVALID_ARGUMENT,
+        hint="`millpond state list` shows the type of each column; cast the column to it.",
     )
 
 
@@ -56,11 +58,13 @@ def _struct(array: Any, target: Any, name: str, exact: bool) -> Any:
             raise InvalidInputError(
                 f"{what} column {_below(name, field)!r}; there are: {', '.join(there)}",
                 kind=ErrorKind.INVALID_ARGUMENT,
+                hint="`millpond state list` shows the columns that the state has, and needs.",
             )
     if exact and (more := [field for field in there if field not in wanted]):
         raise InvalidInputError(
             f"the state has no column {_below(name, more[0])!r}; it has: {', '.join(wanted)}",
             kind=ErrorKind.INVALID_ARGUMENT,
+            hint="Leave that column out: `millpond state list` shows those that the state has.",
         )
     columns = [
         fitted(array.field(f.name), f.type, _below(name, f.name), exact=True) for f in target

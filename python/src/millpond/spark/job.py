@@ -149,7 +149,10 @@ def chosen(queries: Sequence[JobQuery], name: str | None) -> JobQuery:
         if name is not None and not found
         else "several queries: say which (queryName)"
     )
-    raise InvalidInputError(f"{what}; the job has: {there}")
+    raise InvalidInputError(
+        f"{what}; the job has: {there}",
+        hint="Say --query NAME (in Python query=), the queryName that the job gives its writer.",
+    )
 
 
 def operators(
@@ -214,12 +217,16 @@ def batch_frame(query: JobQuery, rows: object) -> Any:
         if rows.isStreaming:
             raise InvalidInputError(
                 "rows are a streaming DataFrame: give a batch DataFrame, by spark.read instead of"
-                " spark.readStream"
+                " spark.readStream",
+                hint="Read the history with spark.read.",
             )
         return rows
     if type(rows).__module__.startswith("pyarrow."):
         return query.writer._spark.createDataFrame(rows)
-    raise InvalidInputError(f"rows are a DataFrame or a pyarrow.Table, not a {type(rows).__name__}")
+    raise InvalidInputError(
+        f"rows are a DataFrame or a pyarrow.Table, not a {type(rows).__name__}",
+        hint="Give spark.read.parquet(path), or a pyarrow.Table.",
+    )
 
 
 def setting(query: JobQuery, name: str) -> str | None:
@@ -284,7 +291,9 @@ def parquet_frame(spark: Any, path: str) -> Any:
         condition = _CONDITION.search(str(e))
         why = condition[0] if condition is not None else str(e).strip().partition("\n")[0]
         raise InvalidInputError(
-            f"{path} cannot be read as Parquet: {why}", kind=ErrorKind.INVALID_ARGUMENT
+            f"{path} cannot be read as Parquet: {why}",
+            kind=ErrorKind.INVALID_ARGUMENT,
+            hint="Name a Parquet file, or a directory of them.",
         ) from e
 
 
@@ -341,7 +350,10 @@ def _parts(job: str) -> tuple[str, str]:
         else (job, "", "")
     )
     if not os.path.isfile(path):
-        raise InvalidInputError(f"there is no file {path}")
+        raise InvalidInputError(
+            f"there is no file {path}",
+            hint="Name a Python file that is there, with its path from this directory.",
+        )
     return path, name
 
 
@@ -352,7 +364,10 @@ def _with_arguments(job: str) -> tuple[str, list[str]]:
     try:
         words = shlex.split(job)
     except ValueError as e:
-        raise InvalidInputError(f"there is no file {job}, and as a command it has: {e}") from e
+        raise InvalidInputError(
+            f"there is no file {job}, and as a command it has: {e}",
+            hint="Name the script, then its arguments, quoted as in a shell.",
+        ) from e
     return (words[0], words[1:]) if words else (job, [])
 
 
@@ -389,7 +404,7 @@ def function_at(place: str) -> Callable[..., Any]:
 def _function(path: str, name: str) -> Callable[..., object]:
     spec = importlib.util.spec_from_file_location(os.path.basename(path).removesuffix(".py"), path)
     if spec is None or spec.loader is None:
-        raise InvalidInputError(f"{path} is no Python file")
+        raise InvalidInputError(f"{path} is no Python file", hint="Name a file that ends in .py.")
     module = importlib.util.module_from_spec(spec)
     search = list(sys.path)
     sys.path[:0] = [os.path.dirname(os.path.abspath(path))]
@@ -400,7 +415,10 @@ def _function(path: str, name: str) -> Callable[..., object]:
         sys.path[:] = search
     function = getattr(module, name, None)
     if not callable(function):
-        raise InvalidInputError(f"{path} has no function {name}")
+        raise InvalidInputError(
+            f"{path} has no function {name}",
+            hint="Name a function that the file defines at its top level: file.py:name.",
+        )
     return function  # type: ignore[no-any-return]
 
 

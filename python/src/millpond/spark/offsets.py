@@ -86,4 +86,8 @@ def _text(number: int, offset: object) -> str:
 
 
 def _invalid(message: str) -> InvalidInputError:
-    return InvalidInputError(message, kind=ErrorKind.INVALID_ARGUMENT)
+    return InvalidInputError(
+        message,
+        kind=ErrorKind.INVALID_ARGUMENT,
+        hint="Give each source its offset by number, from 0, as the plan of the job counts them.",
+    )

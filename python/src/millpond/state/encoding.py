@@ -46,7 +46,9 @@ def encode_keys(keys: Any, schema: FamilySchema, *, encoding: str = UNSAFE_ROW) 
     """
     array = conform(keys, schema.key)
     if array.null_count:
-        raise InvalidInputError("a key is null", kind=ErrorKind.INVALID_ARGUMENT)
+        raise InvalidInputError(
+            "a key is null", kind=ErrorKind.INVALID_ARGUMENT, hint="Give each row a key."
+        )
     match schema.kind:
         case "point":
             return _rows(array, schema.key, encoding, number=_KEY_SCHEMA)
@@ -65,7 +67,9 @@ def encode_values(values: Any, schema: FamilySchema, *, encoding: str = UNSAFE_R
     array = conform(values, schema.value)
     if array.null_count:
         raise InvalidInputError(
-            "a value is null: leave the row out", kind=ErrorKind.INVALID_ARGUMENT
+            "a value is null: leave the row out",
+            kind=ErrorKind.INVALID_ARGUMENT,
+            hint="Leave rows without a value out: that deletes their keys.",
         )
     return _rows(array, schema.value, encoding, number=schema.value_id)
 
@@ -91,11 +95,15 @@ def conform_lists(values: Any, schema: Struct) -> Any:
         values = values.combine_chunks()
     if not (pa.types.is_list(values.type) or pa.types.is_large_list(values.type)):
         raise InvalidInputError(
-            f"{values.type} where lists of rows are wanted", kind=ErrorKind.INVALID_ARGUMENT
+            f"{values.type} where lists of rows are wanted",
+            kind=ErrorKind.INVALID_ARGUMENT,
+            hint="Give each key a list of values: this state keeps several under one key.",
         )
     if values.null_count:
         raise InvalidInputError(
-            "a value is null: leave the row out", kind=ErrorKind.INVALID_ARGUMENT
+            "a value is null: leave the row out",
+            kind=ErrorKind.INVALID_ARGUMENT,
+            hint="Leave rows without a value out: that deletes their keys.",
         )
     rows = conform(values.flatten(), schema, exact=True)
     counts = np.asarray(pc.list_value_length(values), dtype=np.int64)
@@ -194,7 +202,9 @@ def _timed(array: Any, schema: FamilySchema) -> list[bytes]:
     for row, time in zip(rows, array.field(last).to_pylist(), strict=True):
         if time is None:
             raise InvalidInputError(
-                "an event time in a key is null", kind=ErrorKind.INVALID_ARGUMENT
+                "an event time in a key is null",
+                kind=ErrorKind.INVALID_ARGUMENT,
+                hint="Give each row a key.",
             )
         big = ((time + _SIGN) % (1 << 64)).to_bytes(8, "big")
         result.append(big + row if schema.kind == "time-first" else row + big)

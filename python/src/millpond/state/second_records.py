@@ -157,7 +157,11 @@ def _first_expiry(values: Any) -> Any:
     lists = pa.types.is_list(values.type)
     times = pc.struct_field(values.flatten() if lists else values, _EXPIRES)
     if times.null_count:
-        raise InvalidInputError(f"{_EXPIRES} is null", kind=ErrorKind.INVALID_ARGUMENT)
+        raise InvalidInputError(
+            f"{_EXPIRES} is null",
+            kind=ErrorKind.INVALID_ARGUMENT,
+            hint="Keep the expiry that each row had, or set one.",
+        )
     if not lists or not len(values):
         return times if not lists else pa.array([], pa.int64())
     starts = np.cumsum(np.concatenate([[0], pc.list_value_length(values).to_numpy()[:-1]]))

@@ -9,7 +9,7 @@ import shlex
 from collections.abc import Collection, Iterator, Mapping
 from dataclasses import dataclass, replace
 
-from millpond.errors import ErrorKind, FormatError, InvalidInputError, NotFoundError
+from millpond.errors import ErrorKind, FormatError, InvalidInputError, NotFoundError, error
 from millpond.format import layout
 from millpond.model.ids import DEFAULT_STORE, StoreId, VersionId
 from millpond.model.json_fields import ColumnFamily
@@ -154,7 +154,7 @@ class Opened:
                 "column family", column_family, tuple(names), DEFAULT_STORE, offered=visible
             )
         except InvalidInputError as e:
-            raise InvalidInputError(e.message, kind=e.kind, hint=self._hint()) from e
+            raise error(e.kind, e.message, hint=self._hint()) from e
         return self.selection(chosen.operator, store, family)
 
     def _hint(self) -> str:
@@ -245,7 +245,11 @@ def _one(
     there = ", ".join(sorted(names)) or "none"
     several = f"{what[:-1]}ies" if what.endswith("y") else f"{what}s"
     problem = f"several {several}: say which" if wanted is None else f"no {what} {wanted!r}"
-    raise InvalidInputError(f"{problem}; there are: {there}", kind=ErrorKind.INVALID_ARGUMENT)
+    raise InvalidInputError(
+        f"{problem}; there are: {there}",
+        kind=ErrorKind.INVALID_ARGUMENT,
+        hint="`millpond state list` shows all, with the arguments that choose one.",
+    )
 
 
 def family_schemas(

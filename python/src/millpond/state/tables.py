@@ -62,7 +62,9 @@ def scan_state(
         join_names: the columns of a join's key have the names that they have in its inputs.
     """
     if batch_rows < 1:
-        raise InvalidInputError(f"batch_rows is {batch_rows}: it must be at least 1")
+        raise InvalidInputError(
+            f"batch_rows is {batch_rows}: it must be at least 1", hint="Leave batch_rows out."
+        )
     opened = open_state(path, batch)
     selection = opened.select(operator, store, column_family)
     names: dict[str, str] = {}
@@ -295,6 +297,10 @@ class _Filter:
             raise InvalidInputError(
                 f"key column {name!r} is {kind}, which {value!r} is not",
                 kind=ErrorKind.INVALID_ARGUMENT,
+                hint=(
+                    "Give a value of that type; `millpond state list` shows the types of key"
+                    " columns."
+                ),
             ) from e
 
     def mask(self, keys: Any) -> Any:

@@ -76,7 +76,9 @@ def _s3(uri: RootUri, settings: StorageSettings) -> Storage:
 
     if not uri.authority:
         raise InvalidInputError(
-            f"no bucket in {uri.scheme}://{uri.path}", kind=ErrorKind.INVALID_ARGUMENT
+            f"no bucket in {uri.scheme}://{uri.path}",
+            kind=ErrorKind.INVALID_ARGUMENT,
+            hint="Write s3://bucket/prefix.",
         )
     of_bucket = settings.s3_of(uri.authority)
     client = shared_client(uri.authority, of_bucket)

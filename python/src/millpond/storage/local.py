@@ -74,7 +74,9 @@ class LocalStorage:
     def __init__(self, root: str, *, fsync: bool = True) -> None:
         if not os.path.isabs(root):
             raise InvalidInputError(
-                f"not an absolute path: {root!r}", kind=ErrorKind.INVALID_ARGUMENT
+                f"not an absolute path: {root!r}",
+                kind=ErrorKind.INVALID_ARGUMENT,
+                hint="Give the whole path, from / on.",
             )
         self.root = os.path.normpath(root)
         self._fsync = fsync
@@ -109,6 +111,12 @@ class LocalStorage:
         except FileExistsError as e:
             raise ConflictError(f"{key} exists already", kind=ErrorKind.OBJECT_EXISTS) from e
         except OSError as e:
+            if e.errno in _ABSENT:
+                raise NotFoundError(
+                    f"storing {key}: {e.strerror}",
+                    kind=ErrorKind.OBJECT_NOT_FOUND,
+                    hint=f"Check that files and directories can be made in {self.root}.",
+                ) from e
             raise translate(e, f"storing {key}") from e
 
     def _put_copy(self, source: BinaryIO, directory: str, target: str, if_absent: bool) -> None:

@@ -119,7 +119,12 @@ class S3Client:
             ) from e
         except (exceptions.ParamValidationError, exceptions.UnsupportedS3ConfigurationError) as e:
             raise InvalidInputError(
-                f"{where}: {operation}: {e}", kind=ErrorKind.INVALID_ARGUMENT
+                f"{where}: {operation}: {e}",
+                kind=ErrorKind.INVALID_ARGUMENT,
+                hint=(
+                    "Correct the URI or the option that the message names; `millpond storage"
+                    " check <uri>` tries it."
+                ),
             ) from e
         except ResponseParserError as e:
             raise s3_errors.unparsable(operation, where, str(e)) from e

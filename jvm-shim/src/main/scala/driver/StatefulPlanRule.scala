@@ -1,5 +1,7 @@
 package org.apache.spark.sql.millpond.driver
 
+import org.apache.hadoop.fs.Path
+
 import org.apache.spark.sql.catalyst.rules.Rule
 import org.apache.spark.sql.classic.SparkSession
 import org.apache.spark.sql.execution.SparkPlan
@@ -10,6 +12,13 @@ import org.apache.spark.sql.millpond.base.{MillpondError, Names, Options}
 /** Checks a query before its first task, and lets `transformWithState` run on Millpond. */
 private object StatefulPlanRule extends Rule[SparkPlan] {
   private val Ours = Names.ProviderClass
+
+  /** The line to paste. */
+  private def adopt(state: String): String = {
+    val root = new Path(state).getParent.toString.replaceFirst("^file:/+", "/")
+    s"Run: millpond adopt '$root' '$root-millpond', and start the query on the new one. " +
+      "Or keep the provider with which it began."
+  }
 
   override def apply(plan: SparkPlan): SparkPlan = {
     val infos = plan.collect {
@@ -34,7 +43,8 @@ private object StatefulPlanRule extends Rule[SparkPlan] {
         if (AskedProviders.of(infos.head.queryRunId).contains(Ours))
           throw MillpondError.of("FOREIGN_CHECKPOINT",
             s"$effective wrote this query's Spark checkpoint, and the offset log pins it: " +
-              "Millpond cannot continue it.")
+              "Millpond cannot continue it.",
+            adopt(infos.head.checkpointLocation))
         plan
       }
     }

@@ -163,7 +163,10 @@ def release(
         into that store.
     """
     if provider not in PROVIDERS:
-        raise InvalidInputError(f"provider: {provider!r} is neither {ROCKSDB} nor {HDFS}")
+        raise InvalidInputError(
+            f"provider: {provider!r} is neither {ROCKSDB} nor {HDFS}",
+            hint="Name the store that the query shall have: rocksdb or hdfs.",
+        )
     origin, new_root = origin_and_new(checkpoint, new_checkpoint)
     source = open_checkpoint(origin)
     check_owner(source, origin)

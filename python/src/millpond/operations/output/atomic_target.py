@@ -12,6 +12,7 @@ writer can make. It writes last the file that makes the target what it is: the i
 
 from __future__ import annotations
 
+import errno
 import os
 import shutil
 import tempfile
@@ -21,7 +22,13 @@ from concurrent.futures import ThreadPoolExecutor
 from contextlib import contextmanager, suppress
 from dataclasses import dataclass, field
 
-from millpond.errors import ConflictError, ErrorKind, InvalidInputError
+from millpond.errors import (
+    ConflictError,
+    ErrorKind,
+    InvalidInputError,
+    MillpondError,
+    UnavailableError,
+)
 from millpond.format import layout, roots
 from millpond.local.scratch import lock, remove_abandoned, scratch_directory
 from millpond.storage import LocalStorage, Storage, open_storage, real_root
@@ -31,6 +38,7 @@ from millpond.storage.place import place_record
 from millpond.storage.split import SplitStorage
 
 _SYNC_THREADS = 8
+_NOT_HERE = {errno.EACCES, errno.EPERM, errno.EROFS, errno.ENOENT, errno.ENOTDIR}
 
 
 @dataclass(frozen=True, slots=True)
@@ -241,7 +249,7 @@ def _hidden_sibling(path: str) -> Iterator[str]:
             os.mkdir(staging)
             locked = lock(staging)
         except OSError as e:
-            raise translate(e, f"writing to {parent}") from e
+            raise _unwritable(e, parent) from e
         yield staging
     finally:
         if os.path.lexists(staging):
@@ -278,8 +286,19 @@ def _make_directories(path: str) -> list[str]:
                 made.append(directory)
             _sync(os.path.dirname(directory))
     except OSError as e:
-        raise translate(e, f"writing to {path}") from e
+        raise _unwritable(e, path) from e
     return made
+
+
+def _unwritable(e: OSError, place: str) -> MillpondError:
+    """Return the error for a target that cannot be made in `place`."""
+    if e.errno not in _NOT_HERE:
+        return translate(e, f"writing to {place}")
+    return UnavailableError(
+        f"nothing can be made in {place}: {e.strerror}",
+        kind=ErrorKind.STORAGE_DENIED,
+        hint="Name a place in which this user may make a directory.",
+    )
 
 
 def _sync_tree(root: str, durable: set[str]) -> None:

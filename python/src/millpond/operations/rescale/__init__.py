@@ -11,12 +11,14 @@ package. It may import `repartition`, `spread`, and the rooms below `operations`
 from __future__ import annotations
 
 import os
+import shlex
 import time
 from collections.abc import Callable
 from dataclasses import asdict, dataclass, replace
 from typing import Any
 
-from millpond.errors import ConflictError, ErrorKind, NotFoundError
+from millpond.errors import ConflictError, ErrorKind, InvalidInputError, NotFoundError
+from millpond.format import layout
 from millpond.model.key_groups import divisors_near
 from millpond.operations.rescale import rehash
 from millpond.operations.rescale.new_files import composed, state_bytes
@@ -112,6 +114,7 @@ def rescale(
         NotFoundError: BATCH_NOT_COMMITTED. FormatError, NotFoundError: the state cannot be read.
     """
     started = time.monotonic()
+    _refuse_savepoint(storage, root)
     check_owner(storage, root)
     if not dry_run:
         refuse_running(storage, root, ending_s)
@@ -191,6 +194,18 @@ def rescale(
         written_bytes=report.written_bytes or writing.total_bytes,
         seconds=round(time.monotonic() - started, 3),
     )
+
+
+def _refuse_savepoint(storage: Storage, root: str) -> None:
+    if next(storage.list(layout.SAVEPOINT_KEY), None) is not None:
+        raise InvalidInputError(
+            f"{root} is a savepoint, which nothing changes",
+            kind=ErrorKind.NOT_A_CHECKPOINT,
+            hint=(
+                "Make a Spark checkpoint of it: `millpond savepoint restore"
+                f" {shlex.quote(root)} <new checkpoint> --partitions M`."
+            ),
+        )
 
 
 def undo(storage: Storage, root: str) -> bool:

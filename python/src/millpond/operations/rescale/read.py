@@ -14,7 +14,7 @@ from millpond.model.ids import StoreId, VersionId, valid_id
 from millpond.operations.rescale.plan import OldStore
 from millpond.query.from_checkpoint import Plans
 from millpond.query.one_partition import lives_in_partition_0
-from millpond.query.survey import PROVIDER_PACKAGE
+from millpond.query.survey import PROVIDER_PACKAGE, how_to_adopt
 from millpond.spark.log_edit import operator_metadata_with_partitions
 from millpond.spark.metadata import OperatorInfo, SparkMetadata, read_spark_metadata
 from millpond.storage import Storage
@@ -137,6 +137,7 @@ def _format(storage: Storage, spark: SparkMetadata, root: str) -> CheckpointForm
             raise UnsupportedError(
                 f"{root}: the state was written by {provider}, not by Millpond",
                 kind=ErrorKind.FOREIGN_CHECKPOINT,
+                hint=how_to_adopt(root),
             ) from e
         raise InvalidInputError(
             f"no checkpoint of a streaming query with Millpond's state: {root}",

@@ -380,4 +380,8 @@ def _to_all(texts: Mapping[int, str], sources: list[jobs.JobSource]) -> dict[int
 
 
 def _invalid(message: str) -> InvalidInputError:
-    return InvalidInputError(message, kind=ErrorKind.INVALID_ARGUMENT)
+    return InvalidInputError(
+        message,
+        kind=ErrorKind.INVALID_ARGUMENT,
+        hint="Change the argument or the job that the message names; then nothing was written.",
+    )

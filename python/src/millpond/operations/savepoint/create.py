@@ -112,7 +112,10 @@ def create(
             is not installed.
     """
     if format not in (NATIVE, CANONICAL):
-        raise InvalidInputError(f"format {format!r} is neither {NATIVE} nor {CANONICAL}")
+        raise InvalidInputError(
+            f"format {format!r} is neither {NATIVE} nor {CANONICAL}",
+            hint="Write native for files as they are, canonical for Parquet tables.",
+        )
     if format == CANONICAL:
         require_tools(load=False)
     origin, new_root = origin_and_new(checkpoint, savepoint)

@@ -88,7 +88,9 @@ def edit(
 
     if (function is None) == (table is None):
         raise InvalidInputError(
-            "edit takes either a function or a table", kind=ErrorKind.INVALID_ARGUMENT
+            "edit takes either a function or a table",
+            kind=ErrorKind.INVALID_ARGUMENT,
+            hint="Give a function that changes rows, or a table that replaces them all.",
         )
     origin, new_root = origin_and_new(savepoint, new_savepoint)
     storage = open_checkpoint(origin)

@@ -226,6 +226,9 @@ class EditedState:
                 raise InvalidInputError(
                     f"rows need the columns key and value, and have: {', '.join(sorted(names))}",
                     kind=ErrorKind.INVALID_ARGUMENT,
+                    hint=(
+                        "Return the columns key and value, both structs, as the function got them."
+                    ),
                 )
             keys = conform(part.column("key"), self.first.schema.key, exact=True)
             fit = conform_lists if self.first.family.multi else partial(conform, exact=True)
@@ -339,7 +342,9 @@ class EditedState:
                         if hash(key) in twice:
                             if key in seen:
                                 raise InvalidInputError(
-                                    "two rows have the same key", kind=ErrorKind.INVALID_ARGUMENT
+                                    "two rows have the same key",
+                                    kind=ErrorKind.INVALID_ARGUMENT,
+                                    hint="Return each key once, over all calls of the function.",
                                 )
                             seen.add(key)
 

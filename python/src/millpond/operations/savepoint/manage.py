@@ -279,7 +279,11 @@ def savepoints_of(directory: str | os.PathLike[str]) -> SavepointList:
 def _savepoints_in(root: str, storage: Storage) -> list[str]:
     if isinstance(storage, LocalStorage):
         if not os.path.isdir(storage.root):
-            raise InvalidInputError(f"no directory: {root}", kind=ErrorKind.INVALID_ARGUMENT)
+            raise InvalidInputError(
+                f"no directory: {root}",
+                kind=ErrorKind.INVALID_ARGUMENT,
+                hint="Name the directory in which the savepoints are, one folder each.",
+            )
         paths = [
             os.path.join(storage.root, name)
             for name in sorted(os.listdir(storage.root))

@@ -83,13 +83,17 @@ class _Changes:
 
     def __post_init__(self) -> None:
         if self.partitions is not None and self.partitions < 1:
-            raise InvalidInputError(f"{self.partitions} partitions: there must be at least one")
+            raise InvalidInputError(
+                f"{self.partitions} partitions: there must be at least one",
+                hint="Name a number from 1 to 65536, or leave it out to keep the present one.",
+            )
         if self.storage_uri is not None:
             roots.parse_root(self.storage_uri)
         if self.backend is not None and self.backend not in BACKENDS:
             raise InvalidInputError(
                 f"backend: {self.backend!r} is none of {', '.join(BACKENDS)}",
                 kind=ErrorKind.INVALID_ARGUMENT,
+                hint="Leave the backend out to keep the present one.",
             )
 
     def repartitions(self, image: Image) -> bool:
@@ -244,7 +248,12 @@ def _offsets(given: str | Mapping[int, object]) -> str | Mapping[int, str]:
         return offset_texts(given)
     if given not in (KEEP, DROP):
         raise InvalidInputError(
-            f"offsets: {given!r} is neither {KEEP} nor {DROP}", kind=ErrorKind.INVALID_ARGUMENT
+            f"offsets: {given!r} is neither {KEEP} nor {DROP}",
+            kind=ErrorKind.INVALID_ARGUMENT,
+            hint=(
+                "Write keep to go on where the query was, drop to read the sources from"
+                " their start."
+            ),
         )
     return given
 
@@ -329,7 +338,8 @@ def _state_place(changes: _Changes, image: Image) -> str | None:
         return None
     if image.query_id is None:
         raise InvalidInputError(
-            "there is no query id to keep, after which the place of the state could be named"
+            "there is no query id to keep, after which the place of the state could be named",
+            hint="Leave out --keep-query-id, or name the place yourself with --storage-uri.",
         )
     return place_of(changes.storage_uri, image.query_id)
 

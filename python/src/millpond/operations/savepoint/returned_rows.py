@@ -57,4 +57,5 @@ def _no_rows(what: object) -> InvalidInputError:
         f"{type(what).__name__} where rows are wanted: a pyarrow record batch or table, a pandas"
         " DataFrame, or several of them",
         kind=ErrorKind.INVALID_ARGUMENT,
+        hint="Return what the function got, changed: a pyarrow.RecordBatch with key and value.",
     )
