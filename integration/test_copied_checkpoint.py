@@ -71,7 +71,7 @@ def test_a_copy_is_refused_and_what_was_moved_is_taken_over(
     before = tree(tmp_path / "states")
     add_input(tmp_path, "3.json")
     with pytest.raises(
-        StreamingQueryException, match=r"MILLPOND_STATE_OWNED.*savepoint fork.*take-over"
+        StreamingQueryException, match=r"MILLPOND_STATE_OWNED.*millpond fork.*take-over"
     ):
         start(spark, tmp_path, "copy").awaitTermination()
     assert tree(tmp_path / "states") == before

@@ -17,7 +17,7 @@ import pytest
 from integration.doc_pages import Block, anchors, blocks, links, masked, name_of, pages, steps
 from millpond import config
 from millpond.cli.main import parser
-from millpond.errors import ERRORS
+from millpond.errors import ERRORS, ErrorKind
 from millpond.spark.session import EXTENSION_CLASS, PROVIDER_CLASS
 from tests.conftest import Golden
 
@@ -247,3 +247,38 @@ def test_masking_leaves_the_words() -> None:
     )
     assert masked("problems    0\n") != masked("problem     0\n")
     assert masked("  CHANGELOG_DAMAGED  state/0/1\n") != masked("  CHANGELOG_DAMAGED  state/0/2\n")
+
+
+_CALLED = re.compile(r"`millpond ((?:[a-z-]+ ?)+)")
+
+
+def test_commands_that_texts_name_exist(repository: Path) -> None:
+    """A page or a hint names a command: a user pastes it."""
+    there = {name.removeprefix("millpond ") for name, _ in commands()}
+    groups = {name.split()[0] for name in there if " " in name}
+    texts = {page.name: page.read_text() for page in pages()}
+    for path in (repository / "python/src/millpond").rglob("*.py"):
+        texts[str(path)] = re.sub(r'"\s+f?"', "", path.read_text())
+    wrong = []
+    for name, text in texts.items():
+        for called in _CALLED.findall(text):
+            words = called.split()
+            command = " ".join(words[:2]) if words[0] in groups and len(words) > 1 else words[0]
+            if command not in there | groups:
+                wrong.append(f"{name}: millpond {command}")
+    assert wrong == []
+
+
+def test_pages_do_not_contradict_what_can_be_changed(repository: Path) -> None:
+    """Partitions and max parallelism change in place, by a rescale: each page on them says so."""
+    for page, near in (
+        ("docs/guides/cluster.md", "spark.sql.shuffle.partitions` for a query"),
+        ("docs/guides/migrating.md", "| `spark.sql.shuffle.partitions` |"),
+        ("docs/guides/migrating.md", "| `maxParallelism` |"),
+    ):
+        text = (repository / page).read_text()
+        assert "rescale" in text[text.index(near) :][:700], page
+    limits = (repository / "docs/reference/limits.md").read_text()
+    assert "limits.md" in ERRORS[ErrorKind.UNSUPPORTED].hint
+    for part in ("Not supported", "Young", "What can go wrong", "How the agent can fail"):
+        assert f"## {part}" in limits

@@ -167,7 +167,7 @@ def test_a_copy_is_refused_before_it_changes_anything(query: Query) -> None:
     assert caught.value.kind is ErrorKind.STATE_OWNED
     for part in (f"file:{query.root},", f"file:{copy.root}", str(query.folder)):
         assert part in caught.value.message
-    assert "savepoint fork" in caught.value.hint and "take-over" in caught.value.hint
+    assert "millpond fork" in caught.value.hint and "take-over" in caught.value.hint
     # A driver without an agent asks nothing. Then its executors ask.
     second = copy.executor()
     assert second.open(1) == first.state, "a read harms nobody"
@@ -291,7 +291,7 @@ def test_take_over_from_one_that_is_still_there(
 ) -> None:
     original, copy, folder = pair
     e = refused(ErrorKind.STATE_OWNED, take_over, copy)
-    assert "still there" in str(e) and "--even-if-there" in e.hint and "savepoint fork" in e.hint
+    assert "still there" in str(e) and "--even-if-there" in e.hint and "millpond fork" in e.hint
     beat = original / f"{layout.RUNNING_PREFIX}1.json"
     beat.parent.mkdir()
     beat.write_text(json.dumps({"host": "elsewhere", "pid": 1, "interval_ms": 600_000}))

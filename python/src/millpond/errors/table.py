@@ -376,7 +376,7 @@ TABLE: dict[ErrorKind, tuple[str, str, str]] = {
         "InvalidInputError",
         "The state at storage.uri belongs to another Spark checkpoint: this one is a copy of it, or"
         " was moved.",
-        "If this is a copy: delete it, and make it with `millpond savepoint fork <checkpoint> <new"
+        "If this is a copy: delete it, and make it with `millpond fork <checkpoint> <new"
         " checkpoint>`, which copies the state too. If it was moved: run `millpond storage"
         " take-over <checkpoint>`.",
     ),

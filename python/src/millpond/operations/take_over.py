@@ -92,7 +92,7 @@ def _give_up(owner: str, settings: StorageSettings, even_if_there: bool) -> None
             ErrorKind.STATE_OWNED,
             f"the state is that of {owner}, which is still there",
             hint=(
-                "For a copy beside it: `millpond savepoint fork <checkpoint> <new checkpoint>`. To"
+                "For a copy beside it: `millpond fork <checkpoint> <new checkpoint>`. To"
                 " give the old one up, so that no query can start with it again: add"
                 " --even-if-there."
             ),
