@@ -42,7 +42,10 @@ __all__ = [
 
 
 def show(
-    checkpoint: str | os.PathLike[str], *, options: Mapping[str, object] | None = None
+    checkpoint: str | os.PathLike[str],
+    *,
+    operator: int | str | None = None,
+    options: Mapping[str, object] | None = None,
 ) -> Overview:
     """Return batches, operators, partitions, versions, snapshots, sizes and key groups.
 
@@ -51,14 +54,16 @@ def show(
 
     Args:
         checkpoint: what `checkpointLocation` was set to: a path or a URI.
+        operator: show this one alone, by number or name; None: all.
         options: options of the storage by name, `{"storage.s3.endpoint": "http://host:9000"}`.
     Raises:
-        InvalidInputError: NOT_A_CHECKPOINT, UNKNOWN_OPTION, INVALID_OPTION.
+        InvalidInputError: NOT_A_CHECKPOINT, OPERATOR_UNKNOWN, UNKNOWN_OPTION, INVALID_OPTION.
         UnsupportedError: FOREIGN_CHECKPOINT. UnavailableError: the storage fails.
     """
     resolved = resolve(options or {})
     storage, root = open_root(checkpoint, storage_settings(resolved))
-    return inspect.overview(storage, root, tariff_for(storage, resolved))
+    found = inspect.overview(storage, root, tariff_for(storage, resolved))
+    return found if operator is None else found.of(operator)
 
 
 def verify(

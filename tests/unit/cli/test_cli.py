@@ -22,10 +22,12 @@ from millpond.cli.output import bytes_text, count_text
 from millpond.errors import ErrorKind
 from millpond.format import layout
 from millpond.model.ids import StoreId, VersionId
+from millpond.model.key_groups import KeyGroups
 from millpond.operations import inspect
 from tests.checkpoints import CheckpointBuilder
 from tests.conftest import Golden
 from tests.examples import changelog_bytes
+from tests.row_checkpoints import RowsBuilder
 
 
 @pytest.fixture(scope="module")
@@ -267,3 +269,38 @@ def test_numbers_for_people() -> None:
         "9000.0 TiB",
     ]
     assert [count_text(n) for n in (None, 0, 1234567)] == ["-", "0", "1,234,567"]
+
+
+def test_of_many_partitions_the_sums_are_shown(tmp_path: Path, capsys: Captured) -> None:
+    builder = RowsBuilder(tmp_path / "job", partitions=200, groups=KeyGroups(400, 200))
+    root = str(builder.build(2, snapshots=()).root)
+    assert main(["checkpoint", "show", root]) == 0
+    lines = capsys.readouterr().out.splitlines()
+    assert len(lines) < 20
+    (sums,) = [line.split() for line in lines if "stateStoreSave" in line]
+    assert sums[:5] == ["0", "stateStoreSave", "default", "200", "400"]
+    assert sums[5:8] == ["2", "to", "2"]
+    (paste,) = [line.split() for line in lines if line.startswith("each partition: ")]
+    assert main(paste[3:]) == 0
+    assert len(capsys.readouterr().out.splitlines()) > 200
+    assert main(["checkpoint", "show", root, "--operator", "stateStoreSave"]) == 0
+    capsys.readouterr()
+    assert main(["checkpoint", "show", root, "--operator", "7"]) == 2
+    assert "0 (stateStoreSave)" in capsys.readouterr().err
+
+
+@pytest.mark.parametrize("given", [["4"], ["-p", "4"], ["--partitions", "4"], ["4", "-p", "4"]])
+def test_partitions_of_a_rescale(tmp_path: Path, capsys: Captured, given: list[str]) -> None:
+    root = str(RowsBuilder(tmp_path / "job").build().root)
+    assert main(["rescale", root, *given, "--dry-run"]) == 0
+    assert "2 -> 4" in capsys.readouterr().out
+    assert main(["rescale", root, "4", "-p", "8"]) == 2
+    assert "both 4 and 8" in capsys.readouterr().err
+
+
+def test_few_keys_are_no_alarm(tmp_path: Path, capsys: Captured) -> None:
+    root = str(RowsBuilder(tmp_path / "job").build(5, snapshots=()).root)
+    assert main(["checkpoint", "skew", root]) == 0
+    text = capsys.readouterr().out
+    assert "suggested partitions: 2 (8 keys are too few" in text
+    assert "hot" not in text and "times the mean" not in text

@@ -79,7 +79,7 @@ CASES: list[tuple[str, ErrorKind, str]] = [
         ErrorKind.MAX_PARALLELISM_INVALID,
         "Set maxParallelism to 6 or 9",
     ),
-    ("rescale @/job", ErrorKind.INVALID_ARGUMENT, "16"),
+    ("rescale @/job", ErrorKind.INVALID_ARGUMENT, "millpond rescale @/job 16"),
     ("savepoint show @/job", ErrorKind.NOT_A_SAVEPOINT, "savepoint list"),
     ("savepoint list @/none", ErrorKind.INVALID_ARGUMENT, "directory in which the savepoints are"),
     (

@@ -9,6 +9,24 @@ from typing import Any
 from millpond.errors import InvalidInputError
 
 
+class Once(argparse.Action):
+    """Stores a value that may be given as an argument or as an option, but not as two."""
+
+    def __call__(
+        self,
+        parser: argparse.ArgumentParser,
+        namespace: argparse.Namespace,
+        values: Any,
+        option_string: str | None = None,
+    ) -> None:
+        if values is None:  # left out
+            return
+        before = getattr(namespace, self.dest, None)
+        if before not in (None, values):
+            parser.error(f"{self.dest} is both {before} and {values}")
+        setattr(namespace, self.dest, values)
+
+
 def number(text: str) -> int:
     """Return a whole number of at least 0. Raises: argparse.ArgumentTypeError."""
     if not text.isdecimal() or not text.isascii():

@@ -16,6 +16,8 @@ from millpond.operations.inspect.cost import StoreCost, sum_of
 from millpond.operations.inspect.overview import OperatorView, Overview, StoreView
 from millpond.query.whole import what_is_left
 
+_MAX_PARTITIONS = 32  # of more, the sums are shown
+
 
 def options_of(arguments: argparse.Namespace) -> dict[str, object]:
     """Return the options that the arguments `--option` give.
@@ -37,11 +39,13 @@ def options_of(arguments: argparse.Namespace) -> dict[str, object]:
 
 def show(arguments: argparse.Namespace, output: Output) -> int:
     """Print what the Spark checkpoint holds. Exit code 1 if a file could not be read."""
-    result = checkpoints.show(arguments.checkpoint, options=options_of(arguments))
+    result = checkpoints.show(
+        arguments.checkpoint, operator=arguments.operator, options=options_of(arguments)
+    )
     if arguments.json:
         output.json(result.to_json())
     else:
-        _print_overview(result, output)
+        _print_overview(result, output, each=arguments.operator is not None)
     for problem in result.problems:
         output.message(problem)
     return 1 if result.problems else 0
@@ -58,7 +62,12 @@ def _span(first: int | None, last: int | None) -> str:
     return "none" if first is None else f"{first} to {last}"
 
 
-def _print_overview(result: Overview, output: Output) -> None:
+def _print_overview(result: Overview, output: Output, *, each: bool) -> None:
+    """Print it.
+
+    Args:
+        each: print each partition, however many there are.
+    """
     groups = "not known"
     if result.max_parallelism is not None:
         groups = f"{result.max_parallelism} (max parallelism), base {result.key_group_base}"
@@ -91,9 +100,70 @@ def _print_overview(result: Overview, output: Output) -> None:
             ["millpond", "rescale", result.checkpoint, "--partitions", str(result.asked_partitions)]
         )
         output.line(f"{'':<18} to change it, stop the query and run: {command}")
-    for operator in result.operators:
-        output.line()
-        _print_operator(operator, output)
+    most = max((len(_by_name(operator, 0)) for operator in result.operators), default=0)
+    if each or most <= _MAX_PARTITIONS:
+        for operator in result.operators:
+            output.line()
+            _print_operator(operator, output)
+        return
+    output.line()
+    _print_sums(result.operators, output)
+    output.line()
+    words = ("millpond", "checkpoint", "show", result.checkpoint)
+    output.line(
+        "each partition: " + shlex.join([*words, "--operator", str(result.operators[0].operator)])
+    )
+
+
+def _by_name(operator: OperatorView, at: int) -> list[StoreView]:
+    """Return the stores of an operator that have its name number `at`."""
+    names = sorted({store.name for store in operator.stores})
+    return [store for store in operator.stores if names[at : at + 1] == [store.name]]
+
+
+def _print_sums(operators: Sequence[OperatorView], output: Output) -> None:
+    """Print a line for each store of each operator, all partitions together."""
+    rows = []
+    for operator in operators:
+        for at in range(len({store.name for store in operator.stores})):
+            stores = _by_name(operator, at)
+            _, keys, _, changelogs, size, snapshots, ssts, sst_size, _ = _total(stores)
+            known = [store.keys for store in stores if store.keys is not None]
+            newest = [s.newest_version for s in stores if s.newest_version is not None]
+            rows.append(
+                (
+                    str(operator.operator),
+                    operator.name or "(no metadata)",
+                    stores[0].name,
+                    str(len(stores)),
+                    keys,
+                    f"{min(known):,} to {max(known):,}" if known else "-",
+                    str(max(newest)) if newest else "-",
+                    changelogs,
+                    size,
+                    snapshots.removesuffix(" in all"),
+                    ssts,
+                    sst_size,
+                )
+            )
+    output.table(
+        (
+            "operator",
+            "name",
+            "store",
+            "partitions",
+            "keys",
+            "a partition",
+            "version",
+            "changelogs",
+            "size",
+            "snapshots",
+            "SSTs",
+            "size",
+        ),
+        rows,
+        right=(0, 3, 4, 5, 6, 7, 8, 9, 10, 11),
+    )
 
 
 def _print_operator(operator: OperatorView, output: Output) -> None:

@@ -15,7 +15,7 @@ from collections.abc import Callable, Sequence
 from millpond import __version__, api
 from millpond.api import MASTERS
 from millpond.cli import checkpoint, migrating, rescale, savepoint, skew, state, storage, tables
-from millpond.cli.arguments import add_file_sink
+from millpond.cli.arguments import Once, add_file_sink
 from millpond.cli.output import Output
 from millpond.errors import (
     ErrorKind,
@@ -74,6 +74,15 @@ def parser() -> argparse.ArgumentParser:
             help="what checkpointLocation was set to: a directory, a file: or s3:// URI",
         )
         _storage_options(action)
+        if name == "show":
+            action.add_argument(
+                "--operator",
+                metavar="ID",
+                help=(
+                    "show this operator alone, by number or name, and each of its partitions"
+                    " (default: all; of more than 32 partitions the sums)"
+                ),
+            )
         action.add_argument(
             "--json", action="store_true", help="print JSON; fields may be added, never renamed"
         )
@@ -138,9 +147,17 @@ def parser() -> argparse.ArgumentParser:
     action.add_argument(
         "checkpoint", help="what checkpointLocation was set to: a directory, a file: or s3:// URI"
     )
+    action.add_argument(
+        "partitions",
+        nargs="?",
+        type=int,
+        action=Once,
+        metavar="M",
+        help="the number of partitions from now on",
+    )
     _storage_options(action)
     action.add_argument(
-        "--partitions", type=int, metavar="M", help="the number of partitions from now on"
+        "--partitions", "-p", type=int, action=Once, metavar="M", help="the same as an option"
     )
     action.add_argument(
         "--max-parallelism",

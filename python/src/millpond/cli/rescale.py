@@ -30,7 +30,8 @@ def rescale_command(arguments: argparse.Namespace, output: Output) -> int:
         return 0
     if arguments.partitions is None:
         raise InvalidInputError(
-            "--partitions is missing", hint="Say how many: --partitions 16, or --undo."
+            "the number of partitions is missing",
+            hint=f"Say how many: millpond rescale {arguments.checkpoint} 16, or --undo.",
         )
 
     def announce(planned: RescaleReport) -> None:

@@ -69,7 +69,7 @@ def _print_operator(report: SkewReport, operator: OperatorSkew, output: Output) 
         right=(0, 1, 2, 3),
         indent="  ",
     )
-    if by_group:
+    if by_group and not operator.few:
         output.line(
             f"  key groups: {len(by_group):,} of {report.max_parallelism:,} hold rows, the fullest "
             f"{peak * report.max_parallelism / size:.2f} times the mean"

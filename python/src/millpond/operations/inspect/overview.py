@@ -4,10 +4,17 @@ key groups.
 
 from __future__ import annotations
 
-from dataclasses import asdict, dataclass
+from dataclasses import asdict, dataclass, replace
 from typing import Any
 
-from millpond.errors import FormatError, MillpondError, NotFoundError, UnsupportedError
+from millpond.errors import (
+    ErrorKind,
+    FormatError,
+    InvalidInputError,
+    MillpondError,
+    NotFoundError,
+    UnsupportedError,
+)
 from millpond.format import layout
 from millpond.format.changelog import ChangelogHeader
 from millpond.format.manifest import Manifest, decode_manifest
@@ -90,6 +97,20 @@ class Overview:
 
     def to_json(self) -> dict[str, Any]:
         return asdict(self)
+
+    def of(self, operator: int | str) -> Overview:
+        """Return this with one operator alone. Raises: InvalidInputError: OPERATOR_UNKNOWN."""
+        chosen = tuple(
+            op for op in self.operators if operator in (op.operator, str(op.operator), op.name)
+        )
+        if not chosen:
+            there = ", ".join(f"{op.operator} ({op.name})" for op in self.operators)
+            raise InvalidInputError(
+                f"no operator {operator!r}; there are: {there or 'none'}",
+                kind=ErrorKind.OPERATOR_UNKNOWN,
+                hint="Name one of these, by its number or its name.",
+            )
+        return replace(self, operators=chosen)
 
 
 def overview(storage: Storage, checkpoint: str, tariff: Tariff | None = None) -> Overview:

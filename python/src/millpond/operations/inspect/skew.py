@@ -18,6 +18,9 @@ from millpond.storage import Storage
 EVEN = 1.25  # even state: the fullest partition holds at most this many times the mean
 HOT = 4.0  # a hot key group holds more than this many times the mean of all groups
 _MAX_HOT = 10
+# Fewer keys than this for each partition lie unevenly by chance, and so little state costs nothing.
+_FEW_KEYS = 16
+_SMALL_BYTES = 16 * 1024 * 1024
 _RANGE = 4  # suggestions lie between a quarter of the present number and four times as many
 
 
@@ -41,6 +44,7 @@ class OperatorSkew:
     suggested: a number of partitions near the present one; the present one if that is even enough;
     None: no number would help.
     why: the reason, in words.
+    few: there are so few keys, and so little state, that their places say nothing.
     """
 
     operator: int
@@ -51,6 +55,7 @@ class OperatorSkew:
     hot: tuple[int, ...]
     suggested: int | None
     why: str
+    few: bool = False
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -147,10 +152,16 @@ def _operator(
         for p in present
     )
     suggested: int | None = None
+    keys = sum(counts.partition_keys.values())
+    small = sum(counts.partition_bytes.values()) < _SMALL_BYTES
+    few = small and keys < _FEW_KEYS * partitions
     if not counts.scalable:
         why = "a store of it cannot be rescaled: `millpond checkpoint show` says why"
     elif not spread:
         why = "it keeps all of its state in partition 0, whatever their number"
+    elif few:
+        suggested = partitions
+        why = f"{keys} keys are too few to lie evenly, and too small to matter"
     else:
         suggested, why = suggest(counts.bytes, groups, partitions)
     counted = counts.scalable and spread
@@ -167,9 +178,10 @@ def _operator(
             else ()
         ),
         fullest=round(_fullest([load.bytes for load in loads]), 3) if counted else 1.0,
-        hot=hot_groups(counts.bytes, groups) if counted else (),
+        hot=hot_groups(counts.bytes, groups) if counted and not few else (),
         suggested=suggested,
         why=why,
+        few=few,
     )
 
 
