@@ -55,6 +55,15 @@ def add_commands(commands: Any) -> None:
     command.add_argument("savepoint", help=f"a directory or a URI {_NEW}")
     add_batch(command)
     command.add_argument(
+        "--keep",
+        type=number,
+        metavar="N",
+        help=(
+            "for schedules: SAVEPOINT is a directory, which gets a savepoint named by the time; of"
+            " such savepoints of this query the newest N stay"
+        ),
+    )
+    command.add_argument(
         "--format",
         choices=("native", "canonical"),
         default="native",
@@ -139,6 +148,7 @@ def create(arguments: argparse.Namespace, output: Output) -> int:
             arguments.checkpoint,
             arguments.savepoint,
             batch=arguments.batch,
+            keep=arguments.keep,
             format=arguments.format,
             copy=arguments.copy,
             dry_run=arguments.dry_run,
@@ -154,6 +164,8 @@ def create(arguments: argparse.Namespace, output: Output) -> int:
     output.line(f"{'operators':<13} {report.operators}")
     output.line(f"{'keys':<13} {count_text(report.keys if report.keys >= 0 else None)}")
     restore.print_bytes(report, output)
+    for place in report.deleted:
+        output.line(f"{'deleted':<13} {place}")
     return 0
 
 

@@ -23,6 +23,7 @@ from millpond.format import layout
 from millpond.operations.output.atomic_target import AtomicTarget, building, check_vacant
 from millpond.operations.output.copying import Progress, Written, damaged_state, write_image
 from millpond.operations.savepoint.export import export
+from millpond.operations.savepoint.retention import check_keep, new_name, remove_older
 from millpond.query.from_checkpoint import look
 from millpond.query.image import Image, without_state
 from millpond.query.index import (
@@ -68,6 +69,7 @@ class CreateReport:
     bytes_copied: int  # by the object storage itself: no byte came here
     bytes_linked: int  # the part of size_bytes that shares blocks with the Spark checkpoint
     dry_run: bool
+    deleted: tuple[str, ...] = ()  # older savepoints, with `keep`
 
     def to_json(self) -> dict[str, Any]:
         return asdict(self)
@@ -78,6 +80,7 @@ def create(
     savepoint: str | os.PathLike[str],
     *,
     batch: int | None = None,
+    keep: int | None = None,
     format: str = NATIVE,
     copy: bool = False,
     link: bool = True,
@@ -93,6 +96,9 @@ def create(
         savepoint: path or URI that does not exist yet, or is an empty directory. Afterwards it is
             complete or absent, whatever happens.
         batch: None: the last committed one.
+        keep: `savepoint` is a directory of savepoints, which gets a new one, named by the time.
+            Then the oldest such savepoints of this query go, until this many are left. None:
+            `savepoint` is the place of the savepoint itself, and nothing is deleted.
         format: `native`: files as they are; `canonical`: the state as Parquet tables, for any
             program that reads Parquet.
         copy: copy files, even if both are on one file system, where the savepoint could share
@@ -118,12 +124,18 @@ def create(
         )
     if format == CANONICAL:
         require_tools(load=False)
+    directory = os.fspath(savepoint)
+    if keep is not None:
+        check_keep(keep)
+        savepoint = new_name(directory, time.time_ns() // 1_000_000)
     origin, new_root = origin_and_new(checkpoint, savepoint)
     source = open_checkpoint(origin)
     check_owner(source, origin)
+    query_id: list[str | None] = []
     with telling_what_is_left(source, origin, batch):
 
         def make(image: Image) -> CreateReport:
+            query_id[:] = [image.query_id]
             if dry_run:
                 return _report(origin, new_root, image, Written(), dry_run=True)
             with pin_of(source, image), building(new_root) as target:
@@ -131,7 +143,11 @@ def create(
                 written = _write(origin, source, image, target, format, sharing, progress, spark)
             return _report(origin, new_root, image, written, dry_run=False)
 
-        return of_newest_look(source, origin, batch, make)
+        report = of_newest_look(source, origin, batch, make)
+    if keep is None:
+        return report
+    gone = remove_older(directory, query_id[0], keep, planned=report.savepoint, dry_run=dry_run)
+    return replace(report, deleted=gone)
 
 
 def of_newest_look(

@@ -1,0 +1,68 @@
+"""Savepoints that a schedule makes: each gets a name of its own, and the oldest go.
+
+    <directory>/20261123T051400.123Z
+
+Only savepoints with such a name, and of the same query, are ever deleted.
+"""
+
+from __future__ import annotations
+
+import datetime as dt
+import re
+from collections.abc import Sequence
+
+from millpond.errors import InvalidInputError
+from millpond.operations.savepoint.manage import SavepointView, delete, savepoints_of
+from millpond.storage import LocalStorage, open_storage, root_of
+
+_NAME = re.compile(r"\d{8}T\d{6}\.\d{3}Z")
+
+
+def check_keep(keep: int) -> None:
+    """Raise InvalidInputError unless `keep` savepoints can be kept."""
+    if keep < 1:
+        raise InvalidInputError(
+            f"keep is {keep}: at least the new savepoint stays", hint="Say 1 or more: --keep 7."
+        )
+
+
+def new_name(directory: str, now_ms: int) -> str:
+    """Return the place of a savepoint that is made now in `directory`."""
+    now = dt.datetime.fromtimestamp(now_ms / 1000, dt.timezone.utc)
+    return f"{root_of(directory).rstrip('/')}/{now:%Y%m%dT%H%M%S}.{now_ms % 1000:03d}Z"
+
+
+def remove_older(
+    directory: str, query_id: str | None, keep: int, *, planned: str, dry_run: bool
+) -> tuple[str, ...]:
+    """Delete the oldest savepoints of a query in `directory` until `keep` are left. Return them.
+
+    Args:
+        planned: the new savepoint. It counts, also in a dry run, which makes none.
+        dry_run: delete nothing.
+    """
+    storage = open_storage(root_of(directory))
+    if isinstance(storage, LocalStorage) and next(storage.list(""), None) is None:
+        return ()
+    gone = too_many(savepoints_of(directory).savepoints, query_id, keep, planned)
+    for savepoint in gone:
+        delete(savepoint, dry_run=dry_run)
+    return gone
+
+
+def too_many(
+    views: Sequence[SavepointView], query_id: str | None, keep: int, planned: str
+) -> tuple[str, ...]:
+    """Return the savepoints to delete, the oldest first (pure).
+
+    Args:
+        views: what is there, the oldest first.
+    """
+    mine = [
+        view.savepoint
+        for view in views
+        if view.savepoint != planned
+        and _NAME.fullmatch(view.savepoint.rpartition("/")[2])
+        and view.index.image.query_id == query_id
+    ]
+    return tuple(mine[: max(0, len(mine) - (keep - 1))])

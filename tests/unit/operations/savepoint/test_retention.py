@@ -1,0 +1,66 @@
+"""Savepoints by a schedule: the commands of the guide, run as cron and Airflow would."""
+
+from __future__ import annotations
+
+import os
+import re
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+
+from millpond import savepoint
+from millpond.errors import InvalidInputError
+from tests.row_checkpoints import RowsBuilder
+
+_COMMAND = re.compile(r"millpond savepoint create /data/\S+ /data/\S+ --keep 7")
+
+
+def test_the_recipe_of_the_guide(tmp_path: Path, repository: Path) -> None:
+    guide = (repository / "docs/guides/savepoints.md").read_text()
+    in_cron, in_airflow = _COMMAND.findall(guide)
+    assert in_cron == in_airflow
+    RowsBuilder(tmp_path / "data/checkpoints/orders").build()
+    command = in_cron.replace("/data/", f"{tmp_path}/data/")
+    binary = tmp_path / "bin/millpond"
+    binary.parent.mkdir()
+    binary.write_text(f'#!/bin/sh\nexec "{sys.executable}" -m millpond.cli.main "$@"\n')
+    binary.chmod(0o755)
+    # cron gives a command a bare environment and its home as directory.
+    environment = {"PATH": f"{binary.parent}:{os.defpath}", "HOME": str(tmp_path)}
+    place = tmp_path / "data/savepoints/orders"
+    made: list[str] = []
+    for _ in range(9):
+        subprocess.run(["/bin/sh", "-c", command], check=True, env=environment, cwd=tmp_path)
+        made += [name for name in os.listdir(place) if name not in made]
+    assert sorted(os.listdir(place)) == made[2:]
+    assert all(savepoint.verify(place / name).ok for name in made[2:])
+
+
+def test_only_savepoints_of_the_schedule_go(tmp_path: Path) -> None:
+    job = RowsBuilder(tmp_path / "job").build()
+    place = tmp_path / "saves"
+    savepoint.create(job.root, place / "by-hand")
+    other = savepoint.fork(job.root, tmp_path / "fork")
+    theirs = savepoint.create(other.checkpoint, place, keep=1).savepoint
+    first = savepoint.create(job.root, place, keep=2).savepoint
+    second = savepoint.create(job.root, place, keep=2)
+    assert second.deleted == ()
+    planned = savepoint.create(job.root, place, keep=2, dry_run=True)
+    assert planned.deleted == (first,) and Path(first).exists()
+    third = savepoint.create(job.root, place, keep=2)
+    assert third.deleted == (first,)
+    left = {view.savepoint for view in savepoint.list(place).savepoints}
+    assert left == {str(place / "by-hand"), theirs, second.savepoint, third.savepoint}
+    with pytest.raises(InvalidInputError, match="--keep 7"):
+        savepoint.create(job.root, place, keep=0)
+
+
+def test_a_failed_run_deletes_nothing(tmp_path: Path) -> None:
+    job = RowsBuilder(tmp_path / "job").build(snapshots=())
+    kept = savepoint.create(job.root, tmp_path / "saves", keep=1).savepoint
+    (job.root / "state/0/0/3.changelog").unlink()
+    with pytest.raises(Exception, match="cannot be had"):
+        savepoint.create(job.root, tmp_path / "saves", keep=1)
+    assert savepoint.verify(kept).ok
