@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 import os
 import signal
 import subprocess
@@ -21,6 +22,7 @@ from integration.harness import EVERYTHING
 from integration.jvm import MILLPOND, REPO
 from integration.shapes import SHAPES, named
 from integration.streams import Input, Run, finish, settings, start
+from millpond.cli.main import main
 from millpond.errors import ConflictError, ErrorKind
 from millpond.operations.inspect import verify
 from millpond.operations.migrate.plan import HDFS, PROVIDERS, ROCKSDB
@@ -166,7 +168,9 @@ def _same_after(run: Run, reference: Run, batch: int, case: Case) -> None:
         }
 
 
-def test_a_query_that_runs_is_refused(spark: SparkSession, tmp_path: Path) -> None:
+def test_a_query_that_runs_is_refused(
+    spark: SparkSession, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
     """It does a batch while it is taken over. A trial gets an id of its own, and is let pass."""
     case = named("agg-update-odd-keys")
     source = Input(tmp_path / "input", case.inputs[0][0])
@@ -188,12 +192,17 @@ def test_a_query_that_runs_is_refused(spark: SparkSession, tmp_path: Path) -> No
         assert refused.value.kind is ErrorKind.QUERY_RUNNING
         assert "--new-query-id" in refused.value.hint
         assert not (tmp_path / "new").exists()
+        assert main(["state", "read", str(old), "--format", "json"]) == 0
+        seen = [json.loads(line) for line in capsys.readouterr().out.splitlines()]
+        assert main(["state", "list", str(old)]) == 0
+        listed = capsys.readouterr().out
+        assert f"millpond state read {old} --operator 0" in listed and f"{len(seen)} rows" in listed
         planned = millpond.adopt(old, tmp_path / "new", dry_run=True)
         warned = planned.warnings
         assert len(warned) == 1 and "--new-query-id" in warned[0]
         trial = millpond.adopt(old, tmp_path / "trial", new_query_id=True, progress=works_on)
         assert trial.warnings == ()
-        assert planned.rows == trial.rows > 0 and planned.row_bytes > 16 * planned.rows
+        assert planned.rows == trial.rows == len(seen) > 0 and planned.row_bytes > 16 * planned.rows
         assert not (tmp_path / "new").exists()
     finally:
         query.stop()

@@ -30,6 +30,7 @@ if TYPE_CHECKING:
     from millpond import api, checkpoint, savepoint, state
     from millpond.api import (
         adopt,
+        adopted,
         check_storage,
         conf,
         fork,
@@ -54,6 +55,7 @@ __all__ = [
     "UnsupportedError",
     "__version__",
     "adopt",
+    "adopted",
     "api",
     "bootstrap",
     "check_storage",
@@ -79,6 +81,7 @@ _IN_SAVEPOINT = frozenset({"bootstrap"})
 _IN_API = frozenset(
     {
         "adopt",
+        "adopted",
         "check_storage",
         "conf",
         "fork",

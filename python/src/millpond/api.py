@@ -18,6 +18,7 @@ from millpond.config import resolve
 from millpond.operations import rescale as _rescaling
 from millpond.operations import take_over as _owners
 from millpond.operations.migrate import MigrationReport, adopt, release
+from millpond.operations.migrate.reading import adopted
 from millpond.operations.rescale import RescaleReport
 from millpond.operations.savepoint.restore import RestoreReport, fork
 from millpond.operations.take_over import TakeOverReport
@@ -39,6 +40,7 @@ __all__ = [
     "TakeOverReport",
     "UndoReport",
     "adopt",
+    "adopted",
     "check_storage",
     "conf",
     "fork",

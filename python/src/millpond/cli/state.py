@@ -6,21 +6,32 @@ import argparse
 import os
 import shlex
 import sys
-from collections.abc import Callable, Iterable
-from contextlib import suppress
+from collections.abc import Callable, Iterable, Iterator
+from contextlib import ExitStack, contextmanager, suppress
+from dataclasses import replace
 from typing import Any
 
-from millpond import state
+from millpond import api, state
 from millpond.cli.arguments import add_batch, add_engine, number, session_of
 from millpond.cli.output import Output
-from millpond.cli.progress import status_line
-from millpond.errors import ErrorKind, InvalidInputError
+from millpond.cli.progress import progress_bar, status_line
+from millpond.errors import (
+    ErrorKind,
+    InvalidInputError,
+    MillpondError,
+    UnsupportedError,
+    error,
+)
 from millpond.format.layout import new_staging_name
 from millpond.rows import require_tools
+from millpond.state.selection import open_state
 from millpond.storage.local import translate
 
 _TABLE_ROWS = 20
-_PATH = "checkpoint of a query, running or stopped, or a savepoint: a directory or a URI"
+_PATH = (
+    "checkpoint of a query, running or stopped, of Millpond's or of one of Spark's own stores; or a"
+    " savepoint: a directory or a URI"
+)
 _FORMATS = ("table", "csv", "json", "parquet")
 
 
@@ -90,7 +101,9 @@ def add_commands(commands: Any) -> None:
 
 def list_(arguments: argparse.Namespace, output: Output) -> int:
     """Print what the query keeps. What Spark keeps for itself is named, and has no columns."""
-    found = state.list(arguments.path, batch=arguments.batch, count=arguments.count)
+    with _readable(arguments, output) as path:
+        found = state.list(path, batch=arguments.batch, count=arguments.count)
+    found = replace(found, path=arguments.path)
     if arguments.json:
         output.json(found.to_json())
         return 0
@@ -117,7 +130,7 @@ def list_(arguments: argparse.Namespace, output: Output) -> int:
 def read(arguments: argparse.Namespace, output: Output) -> int:
     """Print or write the state."""
     require_tools()
-    from millpond.state import tables, writing  # start-up time: pyarrow
+    from millpond.state import tables  # start-up time: pyarrow
 
     if arguments.format == "parquet" and arguments.output is None:
         raise InvalidInputError(
@@ -156,10 +169,41 @@ def read(arguments: argparse.Namespace, output: Output) -> int:
         output.message(f"written to {arguments.output}")
         return 0
     session_of(arguments)  # refuses --conf
+    with _readable(arguments, output) as path:
+        _print(path, chosen, arguments, output)
+    return 0
+
+
+@contextmanager
+def _readable(arguments: argparse.Namespace, output: Output) -> Iterator[str]:
+    """Yield the path to read: the user's, or a copy of it if Spark's own store has the state."""
+    try:
+        open_state(arguments.path, arguments.batch)
+    except UnsupportedError as e:
+        if e.kind is not ErrorKind.FOREIGN_CHECKPOINT:
+            raise
+    else:
+        yield arguments.path
+        return
+    output.message("the state is in one of Spark's own stores: reading a temporary copy")
+    with progress_bar(False) as progress, ExitStack() as stack:
+        copy = stack.enter_context(
+            api.adopted(arguments.path, batch=arguments.batch, progress=progress)
+        )
+        try:
+            yield copy
+        except MillpondError as e:
+            hint = e.hint.replace(copy, arguments.path)
+            raise error(e.kind, e.message.replace(copy, arguments.path), hint=hint) from e
+
+
+def _print(
+    path: str, chosen: dict[str, Any], arguments: argparse.Namespace, output: Output
+) -> None:
+    from millpond.state import tables, writing  # start-up time: pyarrow
+
     # In a file the columns keep the names that `savepoint edit --table` takes.
-    schema, batches = tables.scan_state(
-        arguments.path, join_names=arguments.output is None, **chosen
-    )
+    schema, batches = tables.scan_state(path, join_names=arguments.output is None, **chosen)
     if arguments.output is not None:
         with status_line() as draw:
             chosen_rows = _counted(writing.limited(batches, arguments.limit), draw)
@@ -175,7 +219,6 @@ def read(arguments: argparse.Namespace, output: Output) -> int:
         writing.write_table(schema, writing.limited(rows, limit), output.table)
         if arguments.limit is None and sum(batch.num_rows for batch in rows) > limit:
             output.message(f"the first {limit} rows; --limit N for more")
-    return 0
 
 
 def _counted(batches: Iterable[Any], draw: Callable[[str], None] | None) -> Iterable[Any]:
