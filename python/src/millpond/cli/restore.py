@@ -19,6 +19,7 @@ from millpond.cli.arguments import (
 )
 from millpond.cli.output import Output, bytes_text, count_text
 from millpond.cli.progress import progress_bar
+from millpond.cli.quiet import quiet_jvm
 from millpond.config import BACKENDS
 from millpond.errors import ErrorKind, InvalidInputError
 from millpond.savepoint import CreateReport, RestoreReport
@@ -200,14 +201,15 @@ def _print_restored(report: RestoreReport, arguments: argparse.Namespace, output
 
 def plan(arguments: argparse.Namespace, output: Output) -> int:
     """Say what a job would do with a savepoint. Exit code 1: Spark would not start it."""
-    report = savepoints.plan(
-        arguments.savepoint,
-        arguments.job,
-        map_operators=_mapping(arguments.map_operator),
-        drop_operators=arguments.drop_operator,
-        query=arguments.query,
-        conf=settings(arguments.conf),
-    )
+    with quiet_jvm():
+        report = savepoints.plan(
+            arguments.savepoint,
+            arguments.job,
+            map_operators=_mapping(arguments.map_operator),
+            drop_operators=arguments.drop_operator,
+            query=arguments.query,
+            conf=settings(arguments.conf),
+        )
     if arguments.json:
         output.json(report.to_json())
     else:

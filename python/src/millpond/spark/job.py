@@ -327,6 +327,9 @@ def new_session(settings: Mapping[str, str]) -> Any:
         builder = builder.master("local[1]")
     spark = configure(builder).getOrCreate()
     spark.sparkContext.setLogLevel("ERROR")
+    if spark.sparkContext.master.startswith("local") and "PYSPARK_PYTHON" not in os.environ:
+        # The job's Python workers need this environment, not the first python3 on the path.
+        spark.sparkContext.pythonExec = sys.executable
     return spark
 
 
@@ -359,7 +362,8 @@ def _parts(job: str) -> tuple[str, str]:
 
 def _with_arguments(job: str) -> tuple[str, list[str]]:
     """Return the place of a job, and the arguments behind it."""
-    if os.path.isfile(job) or os.path.isfile(job.rpartition(":")[0]):
+    path, _, name = job.rpartition(":")
+    if os.path.isfile(job) or (os.path.isfile(path) and name.isidentifier()):
         return job, []  # a path may hold spaces
     try:
         words = shlex.split(job)

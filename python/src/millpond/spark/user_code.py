@@ -29,7 +29,9 @@ def users(what: str, path: str | None = None) -> Iterator[None]:
     except MillpondError:
         raise
     except Exception as e:
-        text = str(e).strip().partition("\n")[0]
+        lines = str(e).strip().splitlines() or [""]
+        # Of a failed Python worker Spark tells the traceback: its last line is the reason.
+        text = f"{lines[0]} {lines[-1].strip()}" if lines[0].endswith(":") else lines[0]
         said = f"{type(e).__name__}: {text}" if text else type(e).__name__
         raise InvalidInputError(
             f"{what} raised {said}{_place(e, path)}", kind=ErrorKind.USER_CODE_FAILED

@@ -1,0 +1,45 @@
+"""What `millpond savepoint plan` writes to a terminal."""
+
+from __future__ import annotations
+
+import os
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+
+from millpond import savepoint
+from tests.row_checkpoints import RowsBuilder
+
+pytestmark = pytest.mark.spark
+
+_JOB = """
+import sys
+from pyspark.sql import functions as F
+
+print("day", sys.argv[1])
+
+def build(spark):
+    print("words of the job")
+    numbers = spark.readStream.format("rate-micro-batch").option("rowsPerBatch", 10).load()
+    spark.range(2).mapInPandas(lambda frames: frames, "id long").count()
+    return numbers.groupBy("value").agg(F.count("*").alias("n")).writeStream.outputMode("update")
+"""
+
+
+def test_the_terminal_shows_the_plan_and_the_job_alone(tmp_path: Path) -> None:
+    saved = tmp_path / "saved"
+    savepoint.create(RowsBuilder(tmp_path / "job").build().root, saved)
+    (tmp_path / "job.py").write_text(_JOB)
+    command = [sys.executable, "-m", "millpond.cli.main", "savepoint", "plan", str(saved)]
+    done = subprocess.run(
+        [*command, "--job", f"{tmp_path}/job.py:build 2026-01-01"],
+        capture_output=True,
+        text=True,
+        env={**os.environ, "PYSPARK_SUBMIT_ARGS": "--driver-memory 700m pyspark-shell"},
+        check=False,
+    )
+    assert done.returncode in (0, 1), done.stderr
+    assert "stateStoreSave" in done.stdout
+    assert done.stderr.splitlines() == ["day 2026-01-01", "words of the job"]
