@@ -115,13 +115,15 @@ def _print(report: MigrationReport, arguments: argparse.Namespace, output: Outpu
     output.line(f"{'stores':<13} {report.stores}")
     if report.rows >= 0:
         output.line(f"{'rows':<13} {report.rows:,}")
-    output.warnings(report.warnings)
     if report.dry_run:
         if report.rows >= 0:
             output.line(f"{'to copy':<13} {bytes_text(report.row_bytes)} of keys and values")
+        output.warnings(report.warnings)
         output.message("nothing was written (--dry-run)")
         return 0
     output.line(f"{'written':<13} {bytes_text(report.bytes_written)}")
+    output.flush()
+    output.warnings(report.warnings)
     return 0
 
 

@@ -327,7 +327,8 @@ def new_session(settings: Mapping[str, str]) -> Any:
         builder = builder.master("local[1]")
     spark = configure(builder).getOrCreate()
     spark.sparkContext.setLogLevel("ERROR")
-    if spark.sparkContext.master.startswith("local") and "PYSPARK_PYTHON" not in os.environ:
+    local = (spark.sparkContext.master or "").startswith("local")
+    if local and "PYSPARK_PYTHON" not in os.environ:
         # The job's Python workers need this environment, not the first python3 on the path.
         spark.sparkContext.pythonExec = sys.executable
     return spark

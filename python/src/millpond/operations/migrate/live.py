@@ -53,6 +53,6 @@ def warning(root: str, logs: Logs) -> tuple[str, ...]:
     if logs.age_ms > _RECENT_MS:
         return ()
     return (
-        f"{root}: its query was at work {logs.age_ms / 1000:.0f} s ago. If it still runs, two"
-        f" queries of one id go on, and sinks take them for one. {_HINT}",
+        f"{root}: its query was at work {logs.age_ms / 1000:.0f} s ago. If it still runs, stop it,"
+        " or say --new-query-id: sinks take two queries of one id for one.",
     )
