@@ -130,9 +130,15 @@ FEATURES = [
         for what, proof, note in (
             ("a query goes on from a savepoint taken in mid-batch", "test_savepoints.py", ""),
             (
-                "what a new job would do with saved state",
+                "what a new job would do with saved state: aggregation, `dropDuplicates`",
                 "test_savepoints.py::test_plan_of_a_job",
                 "",
+            ),
+            (
+                "what a new job would do with saved state: every form of `transformWithState`,"
+                " as it was and with each kind of change",
+                "test_plan.py",
+                "Compared with what Spark does when the job starts.",
             ),
             (
                 "state of Spark's RocksDB and HDFS-backed stores taken over, and handed back",

@@ -107,7 +107,11 @@ def plan(
 
 
 def _write_metadata(image: Image, new_root: str, numbers: Mapping[int, int]) -> None:
-    """Write the operator metadata and schemas, with which Spark compares a job's operators."""
+    """Write the operator metadata and schemas, with which Spark compares a job's operators.
+
+    Also write the offsets of the first batch that the job would run, as Spark does before it plans
+    a batch. Spark reads the metadata of transformWithState only for a batch of the offset log.
+    """
     described = restored(
         images.without_state(image), new_root, numbers, offsets=KEEP, query_id=None
     )
@@ -115,6 +119,8 @@ def _write_metadata(image: Image, new_root: str, numbers: Mapping[int, int]) -> 
     for key, text in described.texts.items():
         if key.startswith(f"{layout.STATE_DIR}/"):
             storage.put_bytes(key, text)
+    first, last = layout.offsets_key(image.batch + 1), layout.offsets_key(image.batch)
+    storage.put_bytes(first, image.texts.get(first, image.texts[last]))
 
 
 def verdicts(

@@ -1,0 +1,346 @@
+"""`savepoint plan` says of every `transformWithState` job what Spark then does with it.
+
+Each test saves a query, plans a job, restores the savepoint and starts that job. The plan must
+refuse what Spark refuses, with Spark's error condition, and nothing else.
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Callable, Iterator, Mapping
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import pytest
+from pyspark.errors import StreamingQueryException
+from pyspark.sql import DataFrame, SparkSession
+from pyspark.sql.types import (
+    IntegerType,
+    LongType,
+    StringType,
+    StructField,
+    StructType,
+)
+
+from integration.cases import AVRO, CLICKS, EVENTS, NO_EMPTY_BATCHES, Case
+from integration.depth import deep, quick_first
+from integration.harness import EVERYTHING
+from integration.jvm import MILLPOND
+from integration.python_state_cases import Processor
+from integration.shapes import SHAPES, named
+from integration.streams import Input, Run, finish, settings, start
+from millpond import savepoint
+
+pytestmark = pytest.mark.spark
+
+_CONF = {
+    "spark.sql.streaming.stateStore.providerClass": MILLPOND,
+    "spark.sql.streaming.stateStore.checkpointFormatVersion": "1",
+}
+_CONDITION = re.compile(r"\[([A-Z][A-Z_0-9.]+)\]")
+
+_STATEFUL = [case for case in SHAPES if case.operator.startswith("transformWithState")]
+_SAMPLE = ["row-event-time", "pandas-processing-time", "scala-then-window", "row-initial-state"]
+
+
+def _names() -> list[Any]:
+    """Return the names of the shapes. All but a sample are deep."""
+    names = [case.name for case in _STATEFUL]
+    return names if EVERYTHING else [n if n in _SAMPLE else deep(n) for n in names]
+
+
+def _conditions(text: str) -> set[str]:
+    return set(_CONDITION.findall(text)) - {"STREAM_FAILED"}
+
+
+def _saved(
+    spark: SparkSession, work: Path, case: Case, files: int
+) -> tuple[Path, list[Input], dict[str, str]]:
+    """Run a case over its first files, and save it. Return the savepoint, inputs, settings."""
+    inputs = [Input(work / f"input-{i}", schema) for i, (schema, _) in enumerate(case.inputs)]
+    for source, (_, batches) in zip(inputs, case.inputs, strict=True):
+        for rows in batches[:files]:
+            source.add(rows)
+    conf = {
+        **_CONF,
+        "spark.sql.streaming.stateStore.checkpointFormatVersion": str(case.checkpoint_format),
+        **case.conf,
+        **case.candidate_conf,
+    }
+    run = Run(work / "run")
+    frame = case.build([source.stream(spark) for source in inputs])
+    finish(start(spark, frame, run, output_mode=case.mode, conf=conf), run)
+    savepoint.create(run.checkpoint, work / "saved")
+    for source, (_, batches) in zip(inputs, case.inputs, strict=True):
+        for rows in batches[files:]:
+            source.add(rows)
+    return work / "saved", inputs, conf
+
+
+def _what_spark_does(
+    spark: SparkSession,
+    saved: Path,
+    work: Path,
+    build: Callable[[], DataFrame],
+    mode: str,
+    conf: Mapping[str, str],
+) -> tuple[set[str], Run]:
+    """Restore, and start the job. Return Spark's error conditions, none if it ran to its end."""
+    run = Run(work / "again")
+    savepoint.restore(saved, run.checkpoint)
+    try:
+        finish(start(spark, build(), run, output_mode=mode, conf=conf), run)
+    except StreamingQueryException as e:
+        found = _conditions(str(e))
+        assert found, str(e)
+        return found, run
+    return set(), run
+
+
+@pytest.mark.parametrize("name", _names())
+def test_the_job_as_it_is(spark: SparkSession, tmp_path: Path, name: str) -> None:
+    """The plan of an unchanged job restores each operator, and the job goes on."""
+    case = named(name)
+    saved, inputs, conf = _saved(spark, tmp_path, case, case.first)
+
+    def build() -> DataFrame:
+        return case.build([source.stream(spark) for source in inputs])
+
+    with settings(spark, conf):
+        report = savepoint.plan(saved, lambda: build().writeStream.outputMode(case.mode))
+    assert report.operators
+    assert [(op.verdict, op.reason) for op in report.operators] == [
+        ("restored", "") for _ in report.operators
+    ]
+    refused, run = _what_spark_does(spark, saved, tmp_path, build, case.mode, conf)
+    assert not refused and any(run.rows.values())
+
+
+@pytest.mark.parametrize(
+    "name", quick_first(case.name for case in reversed(_STATEFUL) if case.later is not None)
+)
+def test_the_changed_job_of_a_shape(spark: SparkSession, tmp_path: Path, name: str) -> None:
+    """A field more, or a variable less, with and without Avro: the plan says what Spark does."""
+    case = named(name)
+    saved, inputs, conf = _saved(spark, tmp_path, case, case.first)
+
+    def later() -> DataFrame:
+        assert case.later is not None
+        return case.later([source.stream(spark) for source in inputs])
+
+    with settings(spark, conf):
+        report = savepoint.plan(saved, lambda: later().writeStream.outputMode(case.mode))
+    refused, _ = _what_spark_does(spark, saved, tmp_path, later, case.mode, conf)
+    assert report.ok is not bool(refused)
+    assert bool(case.refused) is bool(refused)
+    if refused:
+        reason = " ".join(op.reason for op in report.operators)
+        assert case.refused in reason and _conditions(reason) & refused
+
+
+def _row(**fields: Any) -> StructType:
+    return StructType([StructField(name, kind) for name, kind in fields.items()])
+
+
+_LONG, _INT, _TEXT = LongType(), IntegerType(), StringType()
+_ONE_LONG = _row(v=_LONG)
+
+
+@dataclass(frozen=True)
+class Variable:
+    """A state variable: what the processor asks for."""
+
+    kind: str  # value, list or map
+    value: StructType = _ONE_LONG
+    key: StructType = _ONE_LONG
+    ttl_ms: int | None = None
+
+
+class Changeable(Processor):
+    """Writes each of its variables. Its output has what they held before."""
+
+    def __init__(self, form: str, variables: Mapping[str, Variable]) -> None:
+        super().__init__(form)
+        self.variables = dict(variables)
+
+    def init(self, handle: Any) -> None:
+        super().init(handle)
+        self.state: dict[str, Any] = {}
+        for name, of in self.variables.items():
+            more = {} if of.ttl_ms is None else {"ttlDurationMs": of.ttl_ms}
+            if of.kind == "map":
+                self.state[name] = handle.getMapState(name, of.key, of.value, **more)
+            elif of.kind == "list":
+                self.state[name] = handle.getListState(name, of.value, **more)
+            else:
+                self.state[name] = handle.getValueState(name, of.value, **more)
+
+    def handleInputRows(self, key: Any, rows: Iterator[Any], timerValues: Any) -> Iterator[Any]:
+        count = len(self.values(rows))
+        for name, of in self.variables.items():
+            row = tuple(
+                "text" if field.dataType == _TEXT else count + 1000 * i
+                for i, field in enumerate(of.value.fields)
+            )
+            if of.kind == "map":
+                old = [tuple(k) for k, _ in self.state[name].iterator()]
+                self.state[name].updateValue(tuple(count for _ in of.key.fields), row)
+            elif of.kind == "list":
+                old = [tuple(v) for v in self.state[name].get()]
+                self.state[name].appendValue(row)
+            else:
+                found = self.state[name].get()
+                old = [] if found is None else [tuple(found)]
+                self.state[name].update(row)
+            yield self.out(str(key[0]), name, str(old))
+
+
+@dataclass(frozen=True)
+class Change:
+    """A saved job, and the job that goes on."""
+
+    name: str
+    before: Mapping[str, Variable]
+    after: Mapping[str, Variable]
+    time: tuple[str, str] = ("None", "None")
+    key: tuple[str, str] = ("k", "k")
+    mode: tuple[str, str] = ("Update", "Update")
+    avro: bool = False
+    shows: str = ""  # what the output must hold of the saved state
+
+
+_HOUR_MS = 3_600_000
+_V = Variable("value")
+_TWO = Variable("value", _row(v=_LONG, w=_LONG))
+_TURNED = Variable("value", _row(w=_LONG, v=_LONG))
+_PROCESSING = ("ProcessingTime", "ProcessingTime")
+
+
+def _both(name: str, before: Variable, after: Variable) -> list[Change]:
+    return [
+        Change(f"{name}{'-avro' if avro else ''}", {"it": before}, {"it": after}, avro=avro)
+        for avro in (False, True)
+    ]
+
+
+_CHANGES = [
+    *_both("field-added", _V, _TWO),
+    *_both("field-dropped", _TWO, _V),
+    *_both("field-renamed", _V, Variable("value", _row(renamed=_LONG))),
+    *_both("field-wider", Variable("value", _row(v=_INT)), _V),
+    *_both("field-narrower", _V, Variable("value", _row(v=_INT))),
+    *_both("field-of-another-type", _V, Variable("value", _row(v=_TEXT))),
+    # Without Avro the fields have each other's values: Spark does not compare their names.
+    Change("fields-in-another-order", {"it": _TWO}, {"it": _TURNED}, shows="[(2, 1002)]"),
+    Change(
+        "fields-in-another-order-avro",
+        {"it": _TWO},
+        {"it": _TURNED},
+        avro=True,
+        shows="[(1002, 2)]",
+    ),
+    *_both("list-field-added", Variable("list"), Variable("list", _row(v=_LONG, w=_LONG))),
+    *_both("map-value-added", Variable("map"), Variable("map", _row(v=_LONG, w=_LONG))),
+    *_both("map-key-wider", Variable("map", key=_row(v=_INT)), Variable("map", key=_row(v=_LONG))),
+    *_both("value-to-list", _V, Variable("list")),
+    Change("variable-added", {"it": _V}, {"it": _V, "more": Variable("map")}),
+    Change("variable-added-avro", {"it": _V}, {"it": _V, "more": Variable("map")}, avro=True),
+    Change("variable-dropped", {"it": _V, "more": Variable("list")}, {"it": _V}),
+    Change("variable-renamed", {"it": _V}, {"other": _V}),
+    Change("ttl-added", {"it": _V}, {"it": Variable("value", ttl_ms=_HOUR_MS)}, _PROCESSING),
+    Change("ttl-dropped", {"it": Variable("value", ttl_ms=_HOUR_MS)}, {"it": _V}, _PROCESSING),
+    Change("timers-added", {"it": _V}, {"it": _V}, ("None", "EventTime")),
+    Change("timers-of-another-time", {"it": _V}, {"it": _V}, ("EventTime", "ProcessingTime")),
+    Change("another-key", {"it": _V}, {"it": _V}, key=("k", "v")),
+    Change("more-keys", {"it": _V}, {"it": _V}, key=("k", "k v")),
+    Change("another-output-mode", {"it": _V}, {"it": _V}, mode=("Update", "Append")),
+]
+_FIRST = ["field-added", "field-added-avro", "variable-added", "another-key", "timers-added"]
+
+
+def _changes() -> list[Any]:
+    """Return form and change. All but a few changes of each form are deep."""
+    found = []
+    for form in ("row", "pandas"):
+        for change in _CHANGES:
+            one = pytest.param(form, change, id=f"{form}-{change.name}")
+            shown = EVERYTHING or change.name in _FIRST[form == "pandas" :: 2]
+            found.append(
+                one if shown else pytest.param(form, change, id=one.id, marks=pytest.mark.deep)
+            )
+    return found
+
+
+def _job(form: str, change: Change, later: bool) -> Callable[[list[DataFrame]], DataFrame]:
+    n = int(later)
+
+    def build(inputs: list[DataFrame]) -> DataFrame:
+        grouped = inputs[0].withWatermark("ts", "10 seconds").groupBy(*change.key[n].split())
+        processor = Changeable(form, change.after if later else change.before)
+        method = (
+            grouped.transformWithStateInPandas if form == "pandas" else grouped.transformWithState
+        )
+        frame: DataFrame = method(
+            processor, "k string, what string, state string", change.mode[n], change.time[n]
+        )
+        return frame
+
+    return build
+
+
+Saved = tuple[Path, list[Input], dict[str, str]]
+
+
+@pytest.fixture(scope="module")
+def saved_once(
+    spark: SparkSession, tmp_path_factory: pytest.TempPathFactory
+) -> Callable[[str, Change], Saved]:
+    """Return a function that runs and saves the job of a change. Equal jobs run once."""
+    known: dict[str, Saved] = {}
+
+    def save(form: str, change: Change) -> Saved:
+        first = (change.time[0], change.key[0], change.mode[0], change.avro)
+        name = f"{form} {change.before} {first}"
+        if name not in known:
+            conf = {**_CONF, **NO_EMPTY_BATCHES, "spark.sql.shuffle.partitions": "1"}
+            case = Case(
+                name,
+                _job(form, change, later=False),
+                [(EVENTS, CLICKS[:2])],
+                change.mode[0].lower(),
+                conf={**conf, **(AVRO if change.avro else {})},
+            )
+            known[name] = _saved(spark, tmp_path_factory.mktemp("saved"), case, 1)
+        return known[name]
+
+    return save
+
+
+@pytest.mark.parametrize(("form", "change"), _changes())
+def test_a_change(
+    spark: SparkSession,
+    tmp_path: Path,
+    saved_once: Callable[[str, Change], Saved],
+    form: str,
+    change: Change,
+) -> None:
+    """The plan of a changed job refuses what Spark refuses, for the same reason, and no more."""
+    saved, inputs, conf = saved_once(form, change)
+    after, mode = _job(form, change, later=True), change.mode[1].lower()
+
+    def later() -> DataFrame:
+        return after([source.stream(spark) for source in inputs])
+
+    with settings(spark, conf):
+        report = savepoint.plan(saved, lambda: later().writeStream.outputMode(mode))
+    refused, run = _what_spark_does(spark, saved, tmp_path, later, mode, conf)
+    reason = " ".join(op.reason for op in report.operators)
+    said = f"planned: {reason or 'restored'}; Spark: {sorted(refused) or 'ran'}"
+    print(f"{form}-{change.name}: {said}")
+    assert report.ok is not bool(refused), said
+    if refused:
+        assert _conditions(reason) & refused, said
+    else:
+        assert any(run.rows.values())
+        assert change.shows in str(run.rows), str(run.rows)
