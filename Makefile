@@ -1,7 +1,7 @@
 # Everything lives in .venv and build/ of this folder; the paths below are relative, so the folder's own name may hold spaces.
 .DEFAULT_GOAL := help
 .PHONY: help build test test-all deep shapes previous wheel demo lint format-scala bench bench-s3 soak
-.PHONY: chains simulate simulate-mutants peer-kafka docs clean
+.PHONY: chains simulate simulate-mutants peer-files peer-kafka docs clean
 SHELL := /bin/bash
 .SHELLFLAGS := -eu -o pipefail -c
 
@@ -137,6 +137,9 @@ define peer
 @$(PY) -m integration.peers.$(@:peer-%=%)
 $(PY) -m pytest integration/peers/$(@:peer-%=%) -m peer --peer $(@:peer-%=%) $(TEST_ARGS)
 endef
+
+peer-files: build ## run queries with their checkpoints on ext4 and tmpfs; needs nothing else
+	$(peer)
 
 peer-kafka: build ## run queries against a Kafka broker; needs mvn, and Maven Central the first time
 	$(peer)

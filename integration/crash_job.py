@@ -2,7 +2,8 @@
 
 `python -m integration.crash_job <work dir> <Spark checkpoint format> <provider class>` runs it. It
 prints `jvm <pid>`, then `batch <query> <id>` after each batch. It writes the results by batch id.
-It ends with exit code 0 at the end of the input.
+It ends with exit code 0 at the end of the input. The setting `spark.millpond.test.checkpoints` puts
+the Spark checkpoints elsewhere than into the work directory.
 """
 
 from __future__ import annotations
@@ -69,6 +70,8 @@ def main(argv: list[str]) -> int:
     spark.sparkContext.setLogLevel("ERROR")
     print(f"jvm {gateway.proc.pid}", flush=True)
 
+    checkpoints = spark.conf.get("spark.millpond.test.checkpoints", str(work))
+
     def read(name: str) -> DataFrame:
         return (
             spark.readStream.schema("k string, ts timestamp, v long")
@@ -88,7 +91,7 @@ def main(argv: list[str]) -> int:
     )
     started = [
         frame.writeStream.outputMode(mode)
-        .option("checkpointLocation", str(work / f"checkpoint-{name}"))
+        .option("checkpointLocation", f"{checkpoints}/checkpoint-{name}")
         .trigger(availableNow=True)
         .foreachBatch(_sink(work, name))
         .start()

@@ -124,7 +124,7 @@ def test_kill_9_of_the_driver_loses_nothing(
     """Kills come at random points of two queries. The end equals the batch computation."""
     with contextlib.ExitStack() as stack:
         conf = _s3_conf(stack.enter_context(s3_server())) if on_s3 else {}
-        _kill_the_driver(tmp_path, checkpoint_format, kills, conf)
+        kill_the_driver(tmp_path, checkpoint_format, kills, conf)
 
 
 def _s3_conf(server: S3Server) -> dict[str, str]:
@@ -141,9 +141,15 @@ def _s3_conf(server: S3Server) -> dict[str, str]:
     }
 
 
-def _kill_the_driver(
+def kill_the_driver(
     tmp_path: Path, checkpoint_format: int, kills: int, conf: Mapping[str, str]
 ) -> None:
+    """Kill the job of two queries `kills` times at random points, then let it end. The rows that
+    it wrote must equal the batch computation.
+
+    Args:
+        conf: settings of the job, by their full names.
+    """
     provider_class = MILLPOND if MILLPOND in providers_to_test() else ROCKSDB
     seed = 20240100 + checkpoint_format
     print(f"seed {seed}")

@@ -22,6 +22,7 @@ PAGE = REPO / "docs" / "reference" / "peers.md"
 # What each peer is for, in the order of the page.
 PEERS = {
     "kafka": "Kafka as source and sink",
+    "files": "Spark checkpoints on file systems of the machine",
 }
 
 _HEAD = """\

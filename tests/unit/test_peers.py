@@ -2,11 +2,16 @@
 
 from __future__ import annotations
 
+from integration.peers import matrix
 from integration.peers.results import PAGE, PEERS, Result, page
 
 
 def test_the_page_shows_the_saved_results() -> None:
     assert PAGE.read_text() == page(), "run: python -m integration.peers.results"
+
+
+def test_the_table_of_storages_shows_the_saved_notes() -> None:
+    assert matrix.PAGE.read_text() == matrix.page(), "run: python -m integration.peers.matrix"
 
 
 def test_a_result_counts_outcomes_and_keeps_reasons() -> None:

@@ -1,0 +1,1 @@
+"""Fetches nothing: the file systems are there."""
