@@ -17,8 +17,8 @@ from pathlib import Path
 import pyspark
 
 import millpond
+from millpond._jvm import OPENS, java
 from millpond.errors import UnsupportedError
-from millpond.operations.migrate.jvm import OPENS, java
 
 REPO = Path(__file__).resolve().parents[1]
 SCALA_TESTS = (

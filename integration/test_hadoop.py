@@ -2,12 +2,13 @@
 
 The file system is `viewfs:`. It runs in the process and has both of Hadoop's interfaces. HDFS
 cannot run from pyspark's jars: they have its client (`DistributedFileSystem`), but no NameNode and
-no DataNode.
+no DataNode. `make peer-hdfs` has them.
 """
 
 from __future__ import annotations
 
 import itertools
+from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
@@ -16,9 +17,11 @@ from pyspark.sql import SparkSession
 
 from integration.harness import Harness, Schema, providers_to_test, short_conf
 from integration.jvm import MILLPOND
+from integration.processes import wait_until
 from integration.store_model import as_state, write_spark_metadata
+from millpond.errors import ErrorKind, UnavailableError
 from millpond.format.roots import parse_root
-from millpond.storage import Storage
+from millpond.storage import Storage, hadoop_jvm, open_storage
 from millpond.storage.hadoop import HadoopStorage
 from millpond.testing.storage_contract import StorageContract
 
@@ -48,6 +51,56 @@ class TestHadoopStorage(StorageContract):
 
     def test_readers_never_see_a_part(self, storage: Storage) -> None:
         """Skip this test: Hadoop's local file system deletes before it renames. HDFS does not."""
+
+
+class TestStorageOfACommand(StorageContract):
+    """A process without a session. It has a JVM of its own, which reads HADOOP_CONF_DIR."""
+
+    @pytest.fixture(scope="class")
+    @classmethod
+    def mounted(cls, tmp_path_factory: pytest.TempPathFactory) -> Iterator[Path]:
+        conf, data = tmp_path_factory.mktemp("conf"), tmp_path_factory.mktemp("data")
+        (conf / "core-site.xml").write_text(
+            "<configuration><property><name>fs.viewfs.mounttable.own.link./data</name>"
+            f"<value>file://{data}</value></property></configuration>"
+        )
+        with pytest.MonkeyPatch.context() as patch:
+            patch.setenv("HADOOP_CONF_DIR", str(conf))
+            patch.setattr(hadoop_jvm, "running_class", lambda name: None)
+            patch.setattr(hadoop_jvm, "_running", None)
+            yield data
+            running = hadoop_jvm._running
+            assert running is not None
+            running._end()
+
+    @pytest.fixture
+    def storage(self, mounted: Path) -> Storage:
+        return open_storage(f"viewfs://own/data/{next(_numbers)}/the checkpoint % of it")
+
+    def test_readers_never_see_a_part(self, storage: Storage) -> None:
+        """Skip this test, as above."""
+
+    def test_the_jvm_is_killed(self, storage: Storage) -> None:
+        """The call fails that needed it. The next has a new JVM."""
+        storage.put_bytes("a", b"x")
+        running = hadoop_jvm._running
+        assert running is not None
+        running._process.kill()
+        running._process.wait()
+        wait_until(lambda: running.ended, seconds=10, what="the thread to notice it")
+        assert storage.read("a") == b"x"
+        assert hadoop_jvm._running is not running
+
+    def test_a_jvm_that_cannot_start(
+        self, storage: Storage, monkeypatch: pytest.MonkeyPatch
+    ) -> None:
+        monkeypatch.setattr(hadoop_jvm, "_running", None)
+        monkeypatch.setattr(hadoop_jvm, "_MAIN", "no.such.Class")
+        with pytest.raises(UnavailableError, match=r"exit code 1.*no\.such\.Class") as caught:
+            storage.read("a")
+        assert (
+            caught.value.kind is ErrorKind.STORAGE_UNAVAILABLE and "SPARK_HOME" in caught.value.hint
+        )
 
 
 @pytest.mark.parametrize("checkpoint_format", [1, 2])

@@ -15,7 +15,7 @@ from pathlib import Path
 from integration.jvm import LIGHT
 from integration.peers.kafka import jars
 from integration.processes import wait_until
-from millpond.operations.migrate.jvm import java
+from millpond._jvm import java
 
 _CLUSTER = "bWlsbHBvbmQtcGVlci1rYQ"  # sixteen bytes in base64, as Kafka names clusters
 _API_VERSIONS = 18

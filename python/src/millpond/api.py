@@ -173,7 +173,8 @@ def check_storage(
     This is `millpond storage check`. The report tells what fails; a failure raises nothing.
 
     Args:
-        uri: where state would go: `s3://bucket/prefix`, a path or a `file:` URI.
+        uri: where state would go: `s3://bucket/prefix`, a path, or a URI of `file:`, `hdfs:` or
+            another scheme of Hadoop's.
         quick: leave out the contract, some hundred requests, which needs pytest.
         options: as for `rescale`.
     Raises:

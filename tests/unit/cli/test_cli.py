@@ -185,7 +185,7 @@ def test_bad_input(action: str, tmp_path: Path, capsys: Captured) -> None:
     for location, kind in (
         (str(tmp_path), "NOT_A_CHECKPOINT"),
         (str(tmp_path / "nothing"), "NOT_A_CHECKPOINT"),
-        ("hdfs://host/x", "STORAGE_UNSUPPORTED"),
+        ("gs://bucket/x", "STORAGE_UNSUPPORTED"),
         ("file:relative", "INVALID_ARGUMENT"),
     ):
         assert main(["checkpoint", action, location]) == 2

@@ -112,7 +112,7 @@ def test_what_is_missing_is_named(
         ("s3://no-such-bucket-anywhere/x", "STORAGE_BUCKET_MISSING"),
         ("s3:///x", "INVALID_ARGUMENT"),
         ("s3://bucket/" + "x" * 900, "INVALID_ARGUMENT"),
-        ("hdfs://host/x", "STORAGE_UNSUPPORTED"),
+        ("gs://bucket/x", "STORAGE_UNSUPPORTED"),
     ],
 )
 def test_bad_uris(server: S3Server, capsys: Captured, uri: str, kind: str) -> None:

@@ -13,7 +13,7 @@ from typing import Any
 
 import pytest
 
-from millpond.errors import ErrorKind, MillpondError, UnsupportedError
+from millpond.errors import ErrorKind, MillpondError
 from millpond.format.roots import parse_root
 from millpond.local.scratch import scratch_directory
 from millpond.storage import LocalStorage, Storage, open_storage
@@ -85,6 +85,12 @@ class TestHadoopStorage(StorageContract):
             "No FileSystem for scheme abfs",
             ErrorKind.STORAGE_UNSUPPORTED,
         ),
+        (
+            "RuntimeException",
+            "java.lang.ClassNotFoundException: Class GoogleHadoopFileSystem not found",
+            ErrorKind.STORAGE_UNSUPPORTED,
+        ),
+        ("NoClassDefFoundError", "com/amazonaws/Any", ErrorKind.STORAGE_UNSUPPORTED),
         ("ConnectException", "refused", ErrorKind.STORAGE_UNAVAILABLE),
     ],
 )
@@ -100,9 +106,32 @@ def test_errors_of_the_jvm(name: str, message: str, kind: ErrorKind) -> None:
     )
 
 
-def test_without_a_jvm(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    with pytest.raises(UnsupportedError, match="only a running job"):
-        open_storage("abfs://c@account/x")
+@pytest.mark.parametrize(
+    ("name", "message", "hint"),
+    [
+        ("SafeModeException", "Name node is in safe mode.", "-safemode leave"),
+        (
+            "ConnectException",
+            "see http://wiki.apache.org/hadoop/ConnectionRefused",
+            "runs and that",
+        ),
+        ("IllegalArgumentException", "java.net.UnknownHostException: nobody", "HADOOP_CONF_DIR"),
+        ("IOException", "could only be written to 0 of the 1 minReplication nodes", "-report"),
+        ("NSQuotaExceededException", "", "-setQuota"),
+        ("InvalidToken", "token can't be found in cache", "spark.kerberos.keytab"),
+        ("StandbyException", "", "nameservice"),
+        ("IOException", "something else", "Check the mount"),
+    ],
+)
+def test_hints_of_hdfs(name: str, message: str, hint: str) -> None:
+    answer = json.dumps({"error": {"class": name, "message": message}})
+    storage = HadoopStorage(parse_root("hdfs://host/x"), files=lambda method, request: answer)
+    with pytest.raises(MillpondError) as caught:
+        storage.put_bytes("a/b", b"")
+    assert hint in caught.value.hint
+
+
+def test_the_agents_jvm(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(module, "_files", None)
     module.use(FakeJvm(tmp_path))
     open_storage("hdfs://host:8020/x").put_bytes("a", b"data")

@@ -15,9 +15,10 @@ from contextlib import contextmanager, nullcontext, redirect_stdout
 from dataclasses import dataclass
 from typing import Any
 
+from millpond._jvm import running_class
 from millpond.errors import ErrorKind, InvalidInputError, MillpondError, UnsupportedError, error
 from millpond.spark.schema_diff import ColumnDiff, schema_diff
-from millpond.spark.session import configure, running_class
+from millpond.spark.session import configure
 from millpond.spark.sinks.recorded import Sink, sink_of
 from millpond.spark.user_code import users
 

@@ -121,26 +121,6 @@ def conf_lines(master: str | None = None) -> list[str]:
     return [f"{key:<{width}}{value}" for key, value in settings.items()] + notes
 
 
-def running_class(name: str) -> Any:
-    """Return the shim's class or object `name` in the JVM of this process's session, through py4j.
-
-    None if no session runs, or if its JVM has no shim.
-    """
-    if "pyspark" not in sys.modules:
-        return None
-    from pyspark import SparkContext  # start-up time
-
-    jvm: Any = SparkContext._jvm
-    if jvm is None or SparkContext._active_spark_context is None:
-        return None
-    if not jvm.org.apache.spark.util.Utils.classIsLoadable(name):
-        return None
-    found = jvm
-    for part in name.split("."):
-        found = getattr(found, part)
-    return found
-
-
 def running_option(name: str) -> str | None:
     """Return Millpond's option `name` in this process's session.
 

@@ -34,7 +34,7 @@ def open_storage(root_uri: str, settings: StorageSettings = _DEFAULT) -> Storage
 
     Args:
         root_uri: `file:/x`, `file:///x`, an absolute path, `s3://bucket/prefix`,
-            `s3a://bucket/prefix`. In a job also what its JVM's Hadoop reaches (`hdfs:`, `abfs:`,
+            `s3a://bucket/prefix`; else what Hadoop reaches through a JVM (`hdfs:`, `abfs:`,
             `gs:`).
     Raises:
         UnsupportedError: STORAGE_UNSUPPORTED: this version cannot write to the scheme.

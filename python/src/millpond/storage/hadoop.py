@@ -1,9 +1,9 @@
-"""Storage on a Hadoop file system (`hdfs:`, `abfs:`, `gs:`). The job's JVM moves the bytes.
+"""Storage on a Hadoop file system (`hdfs:`, `abfs:`, `gs:`). A JVM moves the bytes.
 
-The JVM uses the job's own credentials. The agent asks it by JSON over the link
-(`HadoopFiles.scala`). Bytes go through local files, never through the link. A put writes a staging
-file and renames it; HDFS renames atomically. The command line has no JVM, so it cannot reach such a
-storage.
+The agent asks the job's JVM, by JSON over the link (`HadoopFiles.scala`); it has the job's own
+credentials. Any other process asks its session's JVM, or one of its own (`hadoop_jvm`). Bytes go
+through local files, never through the link. A put writes a staging file and renames it; HDFS
+renames atomically.
 """
 
 from __future__ import annotations
@@ -30,13 +30,56 @@ from millpond.storage.local import translate, translate_restored
 
 Files = Callable[[str, str], str]
 
+_TOKEN_HINT = (
+    "The job's delegation token has expired. Start the job with spark.kerberos.keytab and"
+    " spark.kerberos.principal, so that Spark renews it."
+)
+_QUOTA_HINT = (
+    "`hdfs dfs -count -q <directory>` shows the quotas. Raise them with `hdfs dfsadmin -setQuota`"
+    " or `-setSpaceQuota`, then restart the query. A file that is being written counts as a whole"
+    " block, dfs.blocksize times dfs.replication."
+)
+_UNREACHED = (
+    "Check that the service at this address runs and that this host reaches it (on HDFS: the name"
+    " node), then restart the query."
+)
+_NO_DATA_NODE = (
+    "`hdfs dfsadmin -report` lists the data nodes. Start those that are missing, or free their"
+    " disks, then restart the query."
+)
+# The classes of the JVM's exceptions for a jar that is missing, or for another Hadoop.
+_NO_CONNECTOR = (
+    "UnsupportedFileSystemException",
+    "No FileSystem for scheme",
+    "ClassNotFoundException",
+    "NoClassDefFoundError",
+    "NoSuchMethodError",
+    "ServiceConfigurationError",
+)
+# By the class of the JVM's exception, or by a part of its message.
+_HINTS = {
+    "SafeModeException": "The name node takes no changes now. `hdfs dfsadmin -safemode get` says"
+    " whether it still does; if it does not leave safe mode by itself, run `hdfs dfsadmin -safemode"
+    " leave`. Then restart the query.",
+    "StandbyException": "This name node is on standby. Name the nameservice in the URI instead of"
+    " one host, with its hdfs-site.xml in HADOOP_CONF_DIR.",
+    "UnknownHostException": "The address names a host that nobody knows. Correct it in"
+    " checkpointLocation or in the option storage.uri. If it is a nameservice, put its"
+    " hdfs-site.xml into HADOOP_CONF_DIR.",
+    "wiki.apache.org/hadoop": _UNREACHED,  # so ends what Hadoop says of a failed connection
+    "ConnectTimeoutException": _UNREACHED,
+    "could only be written to 0 of": _NO_DATA_NODE,
+    "BlockMissingException": _NO_DATA_NODE,
+    "All datanodes": _NO_DATA_NODE,
+}
+
 _files: Files | None = None
 
 
 def use(files: Files | None) -> None:
     """Set how this process asks the JVM: `files(method, request)`, JSON both ways.
 
-    None: there is no JVM.
+    None: as `hadoop_jvm.ask` does.
     """
     global _files
     _files = files
@@ -48,21 +91,12 @@ class HadoopStorage:
     Args:
         root: the root of the Spark checkpoint.
         files: asks the JVM; None: as `use` set.
-    Raises: UnsupportedError: STORAGE_UNSUPPORTED: there is no JVM to ask.
     """
 
     def __init__(self, root: RootUri, *, files: Files | None = None) -> None:
         self._site = f"{root.scheme}://{root.authority}"
         self._path = root.path.rstrip("/")
-        found = files if files is not None else _files
-        if found is None:
-            raise UnsupportedError(
-                f"{self._site}{self._path}: only a running job can reach this storage, through"
-                " its JVM",
-                kind=ErrorKind.STORAGE_UNSUPPORTED,
-                hint="Copy the Spark checkpoint to a file system or to S3 and look at it there.",
-            )
-        self._files = found
+        self._files = files if files is not None else _files or _ask_a_jvm
 
     def __repr__(self) -> str:
         return f"HadoopStorage({self._uri('')!r})"
@@ -155,6 +189,12 @@ class HadoopStorage:
         return ok
 
 
+def _ask_a_jvm(method: str, request: str) -> str:
+    from millpond.storage.hadoop_jvm import ask  # start-up time: no agent needs it
+
+    return ask(method, request)
+
+
 def _error(what: str, name: str, message: str) -> MillpondError:
     """Return the error for an exception of the JVM, by the name of its class."""
     text = f"{what}: {name}: {message}"
@@ -164,15 +204,23 @@ def _error(what: str, name: str, message: str) -> MillpondError:
         return ConflictError(text, kind=ErrorKind.OBJECT_EXISTS)
     if name in ("AccessControlException", "AccessDeniedException"):
         return UnavailableError(text, kind=ErrorKind.STORAGE_DENIED)
-    if "Quota" in name or "No space left" in message:
+    if name == "InvalidToken":
+        return UnavailableError(text, kind=ErrorKind.STORAGE_DENIED, hint=_TOKEN_HINT)
+    if "Quota" in name:
+        return UnavailableError(text, kind=ErrorKind.STORAGE_FULL, hint=_QUOTA_HINT)
+    if "No space left" in message:
         return UnavailableError(text, kind=ErrorKind.STORAGE_FULL)
-    if name == "UnsupportedFileSystemException" or "No FileSystem for scheme" in message:
+    if any(sign == name or sign in message for sign in _NO_CONNECTOR):
         return UnsupportedError(
             text,
             kind=ErrorKind.STORAGE_UNSUPPORTED,
-            hint="Put the jar of this file system on Spark's class path, or use file: or s3://.",
+            hint="Put the jar of this file system, for the Hadoop of this Spark, on Spark's class"
+            " path (for a command: into SPARK_DIST_CLASSPATH), or use file: or s3://.",
         )
-    return UnavailableError(text, kind=ErrorKind.STORAGE_UNAVAILABLE)
+    hints = [hint for sign, hint in _HINTS.items() if sign == name or sign in message]
+    return UnavailableError(
+        text, kind=ErrorKind.STORAGE_UNAVAILABLE, hint=hints[0] if hints else ""
+    )
 
 
 class _LocalFile:

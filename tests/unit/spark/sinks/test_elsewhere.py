@@ -21,7 +21,7 @@ from tests.s3_server import HADOOP, S3Server, s3_server
 from tests.unit.operations.rescale.test_rescale import tree
 from tests.unit.spark.sinks.test_keeping import recorded, refused
 
-_HDFS = "hdfs://name-node:8020/out"
+_GCS = "gs://bucket/out"  # whose connector Spark does not bring
 _LOG = layout.SINK_LOG_PREFIX
 
 
@@ -120,13 +120,13 @@ def test_a_sink_that_only_the_job_reaches_is_refused(
 ) -> None:
     """The error says what to do. It comes before a command writes anything."""
     savepoint.create(built.root, tmp_path / "saved")
-    recorded(built, _HDFS)
+    recorded(built, _GCS)
     before = tree(built.root)
     for call in (
         lambda: rescale(built.storage, "it", 8),
         lambda: rescale(built.storage, "it", 8, file_sink="abfss://c@a.dfs.core.windows.net/out"),
-        lambda: savepoint.fork(built.root, tmp_path / "new", file_sink=_HDFS + "2"),
-        lambda: savepoint.restore(tmp_path / "saved", tmp_path / "new", file_sink=_HDFS),
+        lambda: savepoint.fork(built.root, tmp_path / "new", file_sink=_GCS + "2"),
+        lambda: savepoint.restore(tmp_path / "saved", tmp_path / "new", file_sink=_GCS),
     ):
         e = refused(call)
         assert e.kind is ErrorKind.STORAGE_UNSUPPORTED, e
@@ -136,7 +136,7 @@ def test_a_sink_that_only_the_job_reaches_is_refused(
         assert "Spark checkpoint" not in e.hint
     assert tree(built.root) == before and not (tmp_path / "new").exists()
     unknown = refused(lambda: savepoint.fork(built.root, tmp_path / "new"))
-    assert unknown.kind is ErrorKind.FILE_SINK_UNKNOWN and _HDFS in str(unknown)
+    assert unknown.kind is ErrorKind.FILE_SINK_UNKNOWN and _GCS in str(unknown)
     assert rescale(built.storage, "it", 8, file_sink="none").file_sink is None
 
 

@@ -11,9 +11,12 @@ import com.fasterxml.jackson.databind.node.ObjectNode
 import org.apache.hadoop.conf.Configuration
 import org.apache.hadoop.fs.{
   FSDataInputStream, FileAlreadyExistsException, FileContext, FileSystem, Options => HadoopOptions,
-  Path, StreamCapabilities, UnsupportedFileSystemException
+  ParentNotDirectoryException, Path, StreamCapabilities, UnsupportedFileSystemException
 }
+import org.apache.hadoop.ipc.RemoteException
+import org.apache.hadoop.security.AccessControlException
 
+import org.apache.spark.sql.classic.SparkSession
 import org.apache.spark.sql.millpond.base.Json
 
 /** Moves files of Hadoop's file systems for the agent. The agent decides what to store and where,
@@ -34,19 +37,49 @@ private[millpond] object HadoopFiles {
   private def siteOf(path: Path): String = s"${path.toUri.getScheme}://${path.toUri.getAuthority}"
   private def confOf(path: Path): Configuration = {
     val conf = confs.getOrDefault(siteOf(path), newest)
-    if (conf == null) throw new IOException("no store was opened yet") else conf
+    if (conf != null) conf
+    // a script asks before its session's first query, or a tool without a session
+    else SparkSession.getActiveSession.orElse(SparkSession.getDefaultSession)
+      .map(_.sessionState.newHadoopConf()).getOrElse(new Configuration)
   }
 
   def call(method: String, request: String): String = {
     val answer = Json.obj()
     try answer.set[JsonNode]("ok", run(method, Json.parse(request)))
     catch {
-      case NonFatal(e) =>
-        answer.putObject("error").put("class", e.getClass.getSimpleName)
-          .put("message", String.valueOf(e.getMessage).linesIterator.take(1).mkString)
+      case e: LinkageError => tell(answer, e) // a connector for another Hadoop
+      case NonFatal(e) => tell(answer, e)
     }
     Json.text(answer)
   }
+
+  private def tell(answer: ObjectNode, e: Throwable): Unit = {
+    answer.putObject("error").put("class", nameOf(e)).put("message", firstLine(e))
+    ()
+  }
+
+  /** A file or one of its parents is absent. If a parent is a file, HDFS says that access is
+    * denied. */
+  private object NotThere {
+    def unapply(e: Throwable): Boolean =
+      e match {
+        case _: FileNotFoundException | _: ParentNotDirectoryException => true
+        case _: AccessControlException => firstLine(e).endsWith("(is not a directory)")
+        case _ => false
+      }
+  }
+
+  private def firstLine(e: Throwable): String =
+    String.valueOf(e.getMessage).linesIterator.take(1).mkString
+
+  /** The simple name of the exception's class. A server's exception that Hadoop's client did not
+    * translate counts as itself. */
+  private def nameOf(e: Throwable): String =
+    e match {
+      case NotThere() => classOf[FileNotFoundException].getSimpleName
+      case remote: RemoteException => remote.getClassName.split("[.$]").last
+      case _ => e.getClass.getSimpleName
+    }
 
   private def run(method: String, r: JsonNode): ObjectNode = {
     val path = new Path(r.get("path").asText)
@@ -71,7 +104,7 @@ private[millpond] object HadoopFiles {
           }
         } catch {
           // the directory is absent, or was deleted meanwhile: the agent lists again
-          case _: FileNotFoundException => ()
+          case NotThere() => ()
         }
       case "delete" =>
         r.get("paths").elements.forEachRemaining { p =>
@@ -85,7 +118,7 @@ private[millpond] object HadoopFiles {
 
   private def isFile(fs: FileSystem, path: Path): Boolean =
     try fs.getFileStatus(path).isFile
-    catch { case _: FileNotFoundException => false }
+    catch { case NotThere() => false }
 
   private def describe(status: org.apache.hadoop.fs.FileStatus, out: ObjectNode): Unit = {
     if (!status.isFile) throw new FileNotFoundException(s"${status.getPath} is a directory")
@@ -141,7 +174,8 @@ private[millpond] object HadoopFiles {
 
   private def rename(
       fs: FileSystem, conf: Configuration, from: Path, to: Path, replace: Boolean): Unit =
-    try FileContext.getFileContext(to.toUri, conf).rename(from, to,
+    try FileContext.getFileContext(fs.getUri, conf).rename(fs.makeQualified(from),
+        fs.makeQualified(to),
         if (replace) HadoopOptions.Rename.OVERWRITE else HadoopOptions.Rename.NONE)
     catch {
       // an older file system without atomic replacement; Spark writes its own logs in this way too

@@ -1,5 +1,5 @@
-"""A JVM of our own, with Spark's jars and the shim. It runs one main class, which reads a line of
-JSON and answers with lines of JSON.
+"""A JVM of our own, with Spark's jars and the shim (`_jvm.command`). It runs one main class, which
+reads a line of JSON and answers with lines of JSON.
 
 That needs no Spark session, so it takes one second and not ten.
 """
@@ -9,86 +9,24 @@ from __future__ import annotations
 import json
 import os
 import re
-import shutil
 import subprocess
 import tempfile
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import suppress
 from typing import Any
 
-from millpond import _shim
 from millpond.errors import (
     ErrorKind,
     FormatError,
     InternalError,
     MillpondError,
     UnavailableError,
-    UnsupportedError,
     error,
 )
 
-# Spark on Java 17 reads JDK internals. org.apache.spark.launcher.JavaModuleOptions has the same
-# list.
-OPENS = (
-    "java.base/java.lang",
-    "java.base/java.lang.invoke",
-    "java.base/java.lang.reflect",
-    "java.base/java.io",
-    "java.base/java.net",
-    "java.base/java.nio",
-    "java.base/java.util",
-    "java.base/java.util.concurrent",
-    "java.base/java.util.concurrent.atomic",
-    "java.base/jdk.internal.ref",
-    "java.base/sun.nio.ch",
-    "java.base/sun.nio.cs",
-    "java.base/sun.security.action",
-    "java.base/sun.util.calendar",
-)
-_DRIVER_MEMORY = "spark.driver.memory"
 _SHIMS_MESSAGE = re.compile(r"\[MILLPOND_\w+\] (.*?)( Hint: .*)?", re.DOTALL)
 _TAIL_CHARACTERS = 2000
 _END_S = 15.0
-
-
-def java() -> str:
-    """Return the path of the `java` that Spark would use.
-
-    Raises: UnsupportedError: UNSUPPORTED: there is none.
-    """
-    home = os.environ.get("JAVA_HOME")
-    found = os.path.join(home, "bin", "java") if home else shutil.which("java")
-    if not found or not os.path.exists(found):
-        raise UnsupportedError(
-            "no java was found, which is needed to read and write what Spark's own state stores"
-            " keep",
-            hint="Install Java 17 or newer, and put it on the PATH or set JAVA_HOME.",
-        )
-    return found
-
-
-def command(main: str, conf: Mapping[str, str]) -> list[str]:
-    """Return the command line of a JVM that runs the shim's class `main`.
-
-    Args:
-        conf: Spark's settings; `spark.driver.memory` is the heap.
-    Raises: UnsupportedError: SHIM_MISSING, SHIM_VERSION_MISMATCH; UNSUPPORTED: no java.
-    """
-    jar = _shim.find_jar()
-    spark = _shim.running_spark_jars()
-    assert spark is not None, "the shim's jar was found for it"
-    classpath = [str(jar), os.environ.get("HADOOP_CONF_DIR", ""), f"{spark.directory}/*"]
-    heap = [f"-Xmx{conf[_DRIVER_MEMORY]}"] if _DRIVER_MEMORY in conf else []
-    opens = [flag for module in OPENS for flag in ("--add-opens", f"{module}=ALL-UNNAMED")]
-    return [
-        java(),
-        *heap,
-        "-XX:+UseParallelGC",
-        *opens,
-        "-cp",
-        os.pathsep.join(filter(None, classpath)),
-        main,
-    ]
 
 
 def answers_in_session(copier: Any, request: Mapping[str, Any]) -> Iterator[dict[str, Any]]:

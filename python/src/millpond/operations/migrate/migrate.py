@@ -12,6 +12,7 @@ from contextlib import AbstractContextManager, nullcontext
 from dataclasses import asdict, dataclass, replace
 from typing import Any
 
+from millpond._jvm import command, running_class
 from millpond.config import PREFIX
 from millpond.errors import InvalidInputError, UnsupportedError
 from millpond.format import layout
@@ -25,7 +26,7 @@ from millpond.operations.savepoint.restore import KEEP, restored
 from millpond.query.from_checkpoint import spark_image
 from millpond.query.image import Image
 from millpond.query.whole import checkpoint_image
-from millpond.spark.session import running_class, running_option
+from millpond.spark.session import running_option
 from millpond.storage import LocalStorage, Storage, open_checkpoint, open_storage
 from millpond.storage.owner import check_owner
 
@@ -199,7 +200,7 @@ def _migrate(
     # A session's JVM copies with the session's settings for storage. Settings that are given are
     # for a JVM of their own.
     copier = running_class(_MAIN) if not conf else None
-    line = jvm.command(_MAIN, conf) if copier is None else None
+    line = command(_MAIN, conf) if copier is None else None
     threads = min(_THREADS, os.cpu_count() or 1)
     query_id = str(uuid.uuid4()) if new_query_id else image.query_id
     numbers = {op.operator: op.operator for op in image.operators}

@@ -9,10 +9,10 @@ from __future__ import annotations
 import os
 import zlib
 from collections.abc import Collection, Iterator, Mapping
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from dataclasses import dataclass
 
-from millpond.errors import ErrorKind, InvalidInputError, UnsupportedError
+from millpond.errors import ErrorKind, InvalidInputError, NotFoundError, UnsupportedError
 from millpond.format import layout, roots
 from millpond.spark.log_files import log_crc32, put_log
 from millpond.spark.sinks.file_log import (
@@ -224,16 +224,21 @@ def for_start(
 def _open(root: str, settings: StorageSettings) -> Storage:
     """Return the storage of a sink.
 
-    Raises: UnsupportedError: STORAGE_UNSUPPORTED: only a running job reaches it.
+    Raises: UnsupportedError: STORAGE_UNSUPPORTED: this process has no connector for it.
     """
     try:
-        return open_storage(root, settings)
+        storage = open_storage(root, settings)
+        if roots.parse_root(root).scheme not in ("file", "s3", "s3a"):
+            # Only the JVM knows whether it reaches it.
+            with suppress(NotFoundError):
+                storage.stat(f"{layout.SINK_LOG_PREFIX}0")
+        return storage
     except UnsupportedError as e:
         if e.kind is not ErrorKind.STORAGE_UNSUPPORTED:
             raise
         raise UnsupportedError(
-            f"the file sink {root} is on a storage that only a running job reaches, and its log"
-            " must hold every batch number",
+            f"the file sink {root} is on a storage for which this process has no connector, and its"
+            " log must hold every batch number",
             kind=ErrorKind.STORAGE_UNSUPPORTED,
             hint=(
                 "A rescale: let the job do it, with rescale.onRestart. Else say --file-sink none,"
