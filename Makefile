@@ -1,7 +1,7 @@
 # Everything lives in .venv and build/ of this folder; the paths below are relative, so the folder's own name may hold spaces.
 .DEFAULT_GOAL := help
 .PHONY: help build test test-all deep shapes previous wheel demo lint format-scala bench bench-s3 soak
-.PHONY: chains simulate simulate-mutants peer-files peer-kafka docs clean
+.PHONY: chains simulate simulate-mutants peer-files peer-hdfs peer-kafka peer-yarn docs clean
 SHELL := /bin/bash
 .SHELLFLAGS := -eu -o pipefail -c
 
@@ -141,7 +141,13 @@ endef
 peer-files: build ## run queries with their checkpoints on ext4 and tmpfs; needs nothing else
 	$(peer)
 
+peer-hdfs: build ## run queries with their checkpoints on HDFS; needs mvn, and Maven Central the first time
+	$(peer)
+
 peer-kafka: build ## run queries against a Kafka broker; needs mvn, and Maven Central the first time
+	$(peer)
+
+peer-yarn: build ## run queries on YARN; needs mvn, PyPI, and Maven Central the first time
 	$(peer)
 
 simulate: build ## run SEEDS seeds of the simulation, from FIRST on (SIMULATE_ARGS=--trace for all that happens)

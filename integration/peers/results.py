@@ -23,6 +23,8 @@ PAGE = REPO / "docs" / "reference" / "peers.md"
 PEERS = {
     "kafka": "Kafka as source and sink",
     "files": "Spark checkpoints on file systems of the machine",
+    "hdfs": "Spark checkpoints on HDFS",
+    "yarn": "Queries on YARN",
 }
 
 _HEAD = """\
