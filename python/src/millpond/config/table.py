@@ -58,7 +58,8 @@ OPTIONS: tuple[Option, ...] = (
             "Interpreter that runs the agent on the driver. In local mode the driver is the"
             " executor; elsewhere its agent tries the storage before a query starts."
             " millpond.configure sets it to its own interpreter. In local mode agent.python comes"
-            " first, if it is set. Unset: as agent.python."
+            " first, if it is set. Unset: as agent.python; on a cluster, before"
+            " spark.pyspark.python, spark.pyspark.driver.python."
         ),
     ),
     Option(

@@ -176,7 +176,11 @@ private object AgentProcess extends Logging {
     val named = if (alone) settings.python.orElse(settings.driverPython)
     else if (driver) settings.driverPython.orElse(settings.python)
     else settings.python
-    named
+    // In client mode the executors' Python may be in an archive that the driver has not. In local
+    // mode the driver's may be a notebook's.
+    val drivers =
+      if (driver && !alone) env.conf.getOption("spark.pyspark.driver.python") else None
+    named.orElse(drivers)
       .orElse(Option(env).flatMap(_.conf.getOption("spark.pyspark.python")))
       .orElse(Option(System.getenv("PYSPARK_PYTHON")))
       .getOrElse("python3")
