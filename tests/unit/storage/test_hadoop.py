@@ -120,7 +120,7 @@ def test_errors_of_the_jvm(name: str, message: str, kind: ErrorKind) -> None:
         ("NSQuotaExceededException", "", "-setQuota"),
         ("InvalidToken", "token can't be found in cache", "spark.kerberos.keytab"),
         ("StandbyException", "", "nameservice"),
-        ("IOException", "something else", "Check the mount"),
+        ("IOException", "something else", "or that the service answers"),
     ],
 )
 def test_hints_of_hdfs(name: str, message: str, hint: str) -> None:
