@@ -343,6 +343,14 @@ def _offsets(checkpoint: Path, batch: int) -> Any:
     return json.loads((checkpoint / "offsets" / str(batch)).read_text().splitlines()[2])
 
 
+def _shown(saved: Path) -> dict[str, dict[str, int]]:
+    """Return the offsets that `show` reports, in the form of Spark's log."""
+    found: dict[str, dict[str, int]] = {}
+    for one in savepoint.show(saved).kafka_offsets:
+        found.setdefault(one.topic, {})[str(one.partition)] = one.offset
+    return found
+
+
 def _of_topic(spark: SparkSession, kafka: Broker, topic: str) -> dict[str, str]:
     """Return what a batch computation makes of a topic."""
     rows = read_topic(spark, kafka, topic).selectExpr(
@@ -400,8 +408,11 @@ def test_a_topic_is_counted_once_whatever_is_killed(
     saved = tmp_path / "saved"
     savepoint.create(checkpoint, saved)
     assert main(["savepoint", "show", str(saved)]) == 0
-    assert "13  " in capsys.readouterr().out, "keys; it does not print offsets"
-    assert _ends(spark, kafka, source) == _offsets(saved, 5)
+    shown = [line.split() for line in capsys.readouterr().out.splitlines()]
+    ends = _ends(spark, kafka, source)
+    for partition, end in ends[source].items():
+        assert ["0", source, partition, str(end)] in shown
+    assert _shown(saved) == ends == _offsets(saved, 5)
 
     produce(spark, kafka, source, batches.next())
     savepoint.restore(saved, tmp_path / "restored", partitions=4)
@@ -410,6 +421,35 @@ def test_a_topic_is_counted_once_whatever_is_killed(
         _finish(writer, tmp_path / "restored")
     assert records(spark, kafka, f"{out}-restored") == batches.records(first=6)
     assert _state(tmp_path / "restored") == _of_topic(spark, kafka, source)
+
+
+@pytest.mark.parametrize("format", ["1", "2"])
+def test_a_fork_of_an_older_batch_reads_the_topic_again_from_there(
+    spark: SparkSession,
+    kafka: Broker,
+    tmp_path: Path,
+    format: str,
+    request: pytest.FixtureRequest,
+) -> None:
+    """The first query has read on. Its fork reads what came after the batch, and counts it once."""
+    batches, source, out = Batches(), f"{_name(request)}-in", f"{_name(request)}-out"
+    checkpoint, forked = tmp_path / "checkpoint", tmp_path / "forked"
+    ends = []
+    for _ in range(3):
+        produce(spark, kafka, source, batches.next())
+        ends.append(_ends(spark, kafka, source))
+        with settings(spark, _conf(format)):
+            _finish(to_topic(counted(from_topic(spark, kafka, source)), kafka, out), checkpoint)
+    savepoint.create(checkpoint, tmp_path / "saved", batch=1)
+    assert _shown(tmp_path / "saved") == ends[1] != ends[2]
+    savepoint.fork(checkpoint, forked, batch=1)
+    assert _offsets(forked, 1) == ends[1]
+    with settings(spark, _conf(format)):
+        again = to_topic(counted(from_topic(spark, kafka, source)), kafka, f"{out}-forked")
+        _finish(again, forked)
+    assert _offsets(forked, 2) == ends[2]
+    assert records(spark, kafka, f"{out}-forked") == batches.records(first=2)
+    assert _state(forked) == _of_topic(spark, kafka, source) == batches.last(spark)
 
 
 @pytest.mark.parametrize("format", ["1", "2"])

@@ -80,6 +80,40 @@ def test_json_is_what_the_guide_lists(
         assert set(json.loads(out)) == fields, name
 
 
+def test_show_prints_where_kafka_goes_on(
+    built: CheckpointBuilder, run: Run, tmp_path: Path
+) -> None:
+    """It is after the committed batch, 5, whatever Spark had begun to read after it."""
+    job = built.copy_to(tmp_path / "job").root
+    for batch, end in (("5", 1234), ("6", 9999)):
+        log = Path(job) / "offsets" / batch
+        text = (log if log.exists() else log.with_name("5")).read_text()
+        head = text.splitlines()[:2]
+        log.write_text("\n".join([*head, f'{{"clicks":{{"11":8,"2":{end}}}}}']))
+    place = tmp_path / "of" / "saved"
+    assert run("savepoint", "create", job, place)[0] == 0
+    code, out, _ = run("savepoint", "show", place)
+    assert code == 0
+    assert out.splitlines()[-4:] == [
+        "",
+        "source  topic   partition  next offset",
+        "0       clicks          2        1,234",
+        "0       clicks         11            8",
+    ]
+    offsets = [
+        {"source": "0", "topic": "clicks", "partition": 2, "offset": 1234},
+        {"source": "0", "topic": "clicks", "partition": 11, "offset": 8},
+    ]
+    assert json.loads(run("savepoint", "show", place, "--json")[1])["kafka_offsets"] == offsets
+    (listed,) = json.loads(run("savepoint", "list", place.parent, "--json")[1])["savepoints"]
+    assert listed["kafka_offsets"] == offsets
+
+    (place / f"offsets/{5}").unlink()
+    code, out, err = run("savepoint", "show", place)
+    assert (code, out) == (1, "") and "SAVEPOINT_DAMAGED" in err and "offsets/5" in err
+    assert run("savepoint", "delete", place)[0] == 0, "what is damaged can be deleted"
+
+
 def test_words(built: CheckpointBuilder, run: Run, tmp_path: Path) -> None:
     place = tmp_path / "saved"
     code, out, err = run("savepoint", "create", built.root, place, "--dry-run")

@@ -208,6 +208,16 @@ def show(arguments: argparse.Namespace, output: Output) -> int:
         ],
         right=(0, 2, 3, 4),
     )
+    if view.kafka_offsets:
+        output.line()
+        output.table(
+            ("source", "topic", "partition", "next offset"),
+            [
+                (one.source, one.topic, str(one.partition), f"{one.offset:,}")
+                for one in view.kafka_offsets
+            ],
+            right=(2, 3),
+        )
     return 0
 
 

@@ -28,6 +28,8 @@ from millpond.query.image import image_json
 from millpond.query.index import CANONICAL, SavepointIndex, check_listed, damaged, read_index
 from millpond.query.survey import Survey
 from millpond.rows import require_tools
+from millpond.spark.kafka_offsets import KafkaOffset, kafka_offsets
+from millpond.spark.metadata import parse_offsets
 from millpond.storage import LocalStorage, Storage, open_storage, root_of
 from millpond.storage.sums import size_and_crc32
 
@@ -40,6 +42,7 @@ class SavepointView:
 
     savepoint: str
     index: SavepointIndex
+    kafka_offsets: tuple[KafkaOffset, ...] = ()  # where a query that starts from it goes on
 
     def to_json(self) -> dict[str, Any]:
         index = self.index
@@ -49,6 +52,7 @@ class SavepointView:
             "created_by": index.created_by,
             "created_ms": index.created_ms,
             **image_json(index.image),
+            "kafka_offsets": [asdict(offset) for offset in self.kafka_offsets],
             "files": len(index.files),
             "size_bytes": index.size_bytes,
         }
@@ -84,7 +88,7 @@ class SavepointReport:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Unreadable:
-    """A savepoint whose index cannot be read."""
+    """A savepoint whose index, or last offsets, cannot be read."""
 
     savepoint: str
     error: MillpondError
@@ -135,14 +139,27 @@ class DeleteReport:
 
 
 def show(savepoint: str | os.PathLike[str]) -> SavepointView:
-    """Return what a savepoint holds. Reads its index only.
+    """Return what a savepoint holds. Reads its index, and its last committed offsets, only.
 
     Args: savepoint: path or URI of the savepoint.
     Raises: InvalidInputError: NOT_A_SAVEPOINT. FormatError: SAVEPOINT_DAMAGED. UnsupportedError:
     FORMAT_TOO_NEW.
     """
     root = root_of(savepoint)
-    return SavepointView(savepoint=root, index=read_index(open_storage(root), root))
+    storage = open_storage(root)
+    index = read_index(storage, root)
+    return SavepointView(savepoint=root, index=index, kafka_offsets=_kafka_offsets(storage, index))
+
+
+def _kafka_offsets(storage: Storage, index: SavepointIndex) -> tuple[KafkaOffset, ...]:
+    key = layout.offsets_key(index.image.batch)
+    try:
+        text = storage.read(key).decode("utf-8")
+        return kafka_offsets(parse_offsets(text, index.image.batch))
+    except NotFoundError as e:
+        raise damaged(f"{key} is not there") from e
+    except (FormatError, UnicodeDecodeError) as e:
+        raise damaged(f"{key}: {e}") from e
 
 
 def verify_savepoint(
@@ -308,13 +325,14 @@ def delete(savepoint: str | os.PathLike[str], *, dry_run: bool = False) -> Delet
         none of the savepoint's. FormatError, UnsupportedError: as `show`. UnavailableError:
         storage.
     """
-    view = show(savepoint)
-    storage = open_storage(view.savepoint)
-    mine = {*view.index.files, layout.SAVEPOINT_KEY, layout.CLAIM_KEY}
+    root = root_of(savepoint)
+    storage = open_storage(root)
+    index = read_index(storage, root)
+    mine = {*index.files, layout.SAVEPOINT_KEY, layout.CLAIM_KEY}
     others = [info.key for info in storage.list("") if info.key not in mine]
     if others:
         raise InvalidInputError(
-            f"{view.savepoint} holds {len(others)} files that are none of the savepoint's,"
+            f"{root} holds {len(others)} files that are none of the savepoint's,"
             f" {others[0]} is one: nothing is deleted",
             kind=ErrorKind.INVALID_ARGUMENT,
             hint="Move them elsewhere, then delete the savepoint again.",
@@ -324,8 +342,8 @@ def delete(savepoint: str | os.PathLike[str], *, dry_run: bool = False) -> Delet
             remove_directory(storage.root)
         else:
             storage.delete([layout.SAVEPOINT_KEY])
-            storage.delete([*view.index.files, layout.CLAIM_KEY])
-    return DeleteReport(savepoint=view.savepoint, index=view.index, dry_run=dry_run)
+            storage.delete([*index.files, layout.CLAIM_KEY])
+    return DeleteReport(savepoint=root, index=index, dry_run=dry_run)
 
 
 def _problem(file: str, e: MillpondError) -> Problem:
