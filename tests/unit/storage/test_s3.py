@@ -429,6 +429,9 @@ def test_a_server_without_conditional_writes(server: S3Server, make: Make, statu
         (403, "AccessDenied", ErrorKind.STORAGE_DENIED, "s3:PutObject on arn:aws:s3:::"),
         (403, "SignatureDoesNotMatch", ErrorKind.STORAGE_DENIED, "fs.s3a.secret.key"),
         (400, "ExpiredToken", ErrorKind.STORAGE_DENIED, "expired"),
+        (403, "InvalidTokenId", ErrorKind.STORAGE_DENIED, "hand over a new one"),
+        (403, "InvalidAccessKeyId", ErrorKind.STORAGE_DENIED, "session has expired"),
+        (400, "InvalidRegion", ErrorKind.STORAGE_MISCONFIGURED, "storage.s3.region"),
         (403, "RequestTimeTooSkewed", ErrorKind.STORAGE_UNAVAILABLE, "clock"),
         (
             400,
@@ -456,6 +459,7 @@ def test_refusals(
     assert "/a/b: PutObject: " + code in str(caught.value), (
         "the error names the call that failed, and its object"
     )
+    assert server.endpoint in str(caught.value), "it names who said so"
 
 
 def test_a_refusal_to_read_may_hide_that_nothing_is_there(server: S3Server, s3: S3Storage) -> None:

@@ -106,7 +106,14 @@ class S3Client:
             reads = operation in ("GetObject", "HeadObject")
             message = str(error.get("Message", ""))
             raise s3_errors.classify(
-                operation, where, code, status, message, region=region, exists_unknown=reads
+                operation,
+                where,
+                code,
+                status,
+                message,
+                region=region,
+                endpoint=str(client.meta.endpoint_url),
+                exists_unknown=reads,
             ) from e
         except (exceptions.NoCredentialsError, exceptions.PartialCredentialsError) as e:
             raise UnavailableError(

@@ -26,6 +26,8 @@ _RIGHTS = {
 }
 _THROTTLED = {
     "SlowDown",
+    "SlowDownRead",  # MinIO's
+    "SlowDownWrite",
     "Throttling",
     "ThrottlingException",
     "RequestLimitExceeded",
@@ -62,11 +64,18 @@ _BAD_KEYS = {
     "NotSignedUp",
     "AuthorizationQueryParametersError",
 }
-_EXPIRED = {"ExpiredToken", "TokenRefreshRequired", "InvalidToken", "ExpiredTokenException"}
+_EXPIRED = {
+    "ExpiredToken",
+    "TokenRefreshRequired",
+    "InvalidToken",
+    "InvalidTokenId",  # MinIO's
+    "ExpiredTokenException",
+}
 _REGION = {
     "PermanentRedirect",
     "AuthorizationHeaderMalformed",
     "IllegalLocationConstraintException",
+    "InvalidRegion",  # MinIO's
     "301",
     "307",
 }
@@ -86,6 +95,7 @@ def classify(
     message: str,
     *,
     region: str = "",
+    endpoint: str = "",
     exists_unknown: bool = False,
 ) -> MillpondError | TransientError:
     """Return the error for an answer of the server.
@@ -98,9 +108,11 @@ def classify(
         code: from the answer's body; the HTTP status if there is no body.
         message: from the answer's body.
         region: the bucket's region, if the server told it.
+        endpoint: URL of the server, for messages.
         exists_unknown: the operation reads one object; S3 may refuse because it is not there.
     """
     text = f"{where}: {operation}: {code}" + (f": {message}" if message and message != code else "")
+    text += f" (said by {endpoint})" if endpoint else ""
     bucket = where.removeprefix("s3://").partition("/")[0]
     right = _RIGHTS.get(operation, f"s3:{operation}")
     resource = f"arn:aws:s3:::{bucket}" if right == "s3:ListBucket" else f"arn:aws:s3:::{bucket}/*"
@@ -139,7 +151,8 @@ def classify(
             kind=ErrorKind.STORAGE_DENIED,
             hint=(
                 "The server does not know these credentials: check fs.s3a.access.key and"
-                " fs.s3a.secret.key, or boto3's environment."
+                " fs.s3a.secret.key, or boto3's environment. Some servers say the same of"
+                " credentials whose session has expired."
             ),
         )
     if code == "RequestTimeTooSkewed":
