@@ -1,7 +1,7 @@
 # Everything lives in .venv and build/ of this folder; the paths below are relative, so the folder's own name may hold spaces.
 .DEFAULT_GOAL := help
 .PHONY: help build test test-all deep shapes previous wheel demo lint format-scala bench bench-s3 soak
-.PHONY: chains simulate simulate-mutants peer-files peer-hdfs peer-kafka peer-yarn docs clean
+.PHONY: chains simulate simulate-mutants peer-files peer-hdfs peer-kafka peer-minio peer-yarn docs clean
 SHELL := /bin/bash
 .SHELLFLAGS := -eu -o pipefail -c
 
@@ -145,6 +145,9 @@ peer-hdfs: build ## run queries with their checkpoints on HDFS; needs mvn, and M
 	$(peer)
 
 peer-kafka: build ## run queries against a Kafka broker; needs mvn, and Maven Central the first time
+	$(peer)
+
+peer-minio: build ## run queries with their state on MinIO, and their checkpoints there by s3a; needs go, mvn, and their registries the first time
 	$(peer)
 
 peer-yarn: build ## run queries on YARN; needs mvn, PyPI, and Maven Central the first time

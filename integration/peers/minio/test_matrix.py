@@ -1,0 +1,116 @@
+"""MinIO as a place: the tests of all storages.
+
+Millpond's state always goes by boto3. Spark's own logs stay in a directory, or go by Hadoop's s3a
+to the same bucket.
+"""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import pytest
+from pyspark.sql import SparkSession
+
+from integration.jvm import SPARK_JARS
+from integration.peers.matrix import (
+    Place,
+    PlaceContract,
+    exactly_once,
+    note,
+    savepoint_and_rescale,
+)
+from integration.peers.minio import parts
+from integration.peers.minio.server import Minio
+from millpond.config import MIB
+from millpond.errors import ConflictError
+from millpond.storage import Storage, open_checkpoint
+
+pytestmark = [pytest.mark.spark, pytest.mark.peer]
+
+_MILLPOND = "spark.sql.streaming.stateStore.millpond."
+
+
+@pytest.fixture
+def state(minio: Minio, boto: None) -> Place:
+    """The state is in a bucket of the test, and Spark's logs are in a directory."""
+    root = f"s3://{minio.bucket()}/with space/ü%20"
+    return Place(
+        storage="MinIO",
+        door="boto3",
+        root=root,
+        conf={
+            f"{_MILLPOND}storage.uri": f"{root}/states",
+            f"{_MILLPOND}storage.s3.endpoint": minio.endpoint,
+        },
+        hadoop=minio.hadoop,
+        state_only=True,
+        open=_open(minio),
+    )
+
+
+@pytest.fixture
+def whole(minio: Minio, boto: None) -> Place:
+    """The Spark checkpoint is in a bucket of the test. s3a's settings are all that reaches it."""
+    return Place(
+        storage="MinIO",
+        door="s3a and boto3",
+        root=f"s3a://{minio.bucket()}/checkpoints",
+        hadoop=minio.hadoop,
+        jars=parts.s3a(),
+        open=_open(minio),
+    )
+
+
+@pytest.fixture(params=["state", "whole"])
+def place(request: pytest.FixtureRequest) -> Place:
+    found: Place = request.getfixturevalue(request.param)
+    return found
+
+
+def _open(minio: Minio) -> Callable[[str], Storage]:
+    return lambda root: open_checkpoint(root, minio.settings())
+
+
+def test_s3a_is_of_the_release_of_sparks_client() -> None:
+    (client,) = SPARK_JARS.glob("hadoop-client-api-*.jar")
+    assert client.name == f"hadoop-client-api-{parts.versions()['hadoop-aws']}.jar"
+
+
+class TestContract(PlaceContract):
+    @pytest.fixture
+    def place(self, state: Place) -> Place:
+        return state
+
+
+@pytest.mark.sample
+def test_what_it_can_do(state: Place) -> None:
+    found = note(state)
+    assert all(found.values()), found
+
+
+def test_large_objects(minio: Minio, tmp_path: Path) -> None:
+    """A large object goes up and comes down in parts. The server refuses a second of its name."""
+    body = os.urandom(17 * MIB)
+    (tmp_path / "file").write_bytes(body)
+    changes: dict[str, Any] = {"multipart_bytes": 5 * MIB, "part_bytes": 5 * MIB}
+    bucket = minio.bucket()
+    storage = minio.storage(bucket, **changes)
+    storage.put_file("x.sst", str(tmp_path / "file"), if_absent=True)
+    storage.get_to_file("x.sst", str(tmp_path / "back"))
+    assert (tmp_path / "back").read_bytes() == body
+    for conditional in (True, False):
+        again = minio.storage(bucket, conditional_put=conditional, **changes)
+        with pytest.raises(ConflictError):
+            again.put_file("x.sst", str(tmp_path / "file"), if_absent=True)
+
+
+@pytest.mark.parametrize("checkpoint_format", [1, 2])
+def test_kills_lose_nothing(place: Place, tmp_path: Path, checkpoint_format: int) -> None:
+    exactly_once(place, tmp_path, checkpoint_format=checkpoint_format, kills=2)
+
+
+def test_a_savepoint_and_a_rescale(spark: SparkSession, place: Place, tmp_path: Path) -> None:
+    savepoint_and_rescale(place, spark, tmp_path)
