@@ -1,7 +1,7 @@
 # Everything lives in .venv and build/ of this folder; the paths below are relative, so the folder's own name may hold spaces.
 .DEFAULT_GOAL := help
 .PHONY: help build test test-all deep shapes previous wheel demo lint format-scala bench bench-s3 soak
-.PHONY: chains simulate simulate-mutants peer-files peer-hdfs peer-kafka peer-minio peer-yarn docs clean
+.PHONY: chains simulate simulate-mutants peer-files peer-hdfs peer-kafka peer-minio peer-spark peer-yarn docs clean
 SHELL := /bin/bash
 .SHELLFLAGS := -eu -o pipefail -c
 
@@ -36,6 +36,9 @@ BENCH_ARGS ?=
 MINUTES ?= 30
 # make chains CHAINS=500 FIRST=1
 CHAINS ?= 20
+# make peer-spark SUITES="StreamingAggregationSuite": some of Spark's suites; SAMPLE=1: a short sample
+SUITES ?=
+SAMPLE ?=
 # make simulate SEEDS=20000 FIRST=1
 SEEDS ?= 300
 FIRST ?= 1
@@ -152,6 +155,17 @@ peer-minio: build ## run queries with their state on MinIO, and their checkpoint
 
 peer-yarn: build ## run queries on YARN; needs mvn, PyPI, and Maven Central the first time
 	$(peer)
+
+# Both versions of Spark run the tests that pom.xml of the peer names.
+peer-spark: build $(PREVIOUS_VENV)/.installed ## run Spark's own tests on Millpond (SUITES="Name ..." for some); needs mvn, takes hours
+	@$(PY) -m integration.peers.spark
+	@$(PREVIOUS_PY) jvm-shim/build_shim.py
+	@# Both speak before any of them fails the target.
+	@failed=0; \
+	    for python in $(PREVIOUS_PY) $(PY); do \
+	        MILLPOND_SUITES="$(SUITES)" $$python -m pytest integration/peers/spark -m "$(if $(SAMPLE),peer and sample,peer)" $(TEST_ARGS) || failed=1; \
+	    done; \
+	    exit $$failed
 
 simulate: build ## run SEEDS seeds of the simulation, from FIRST on (SIMULATE_ARGS=--trace for all that happens)
 	$(PY) -m integration.simulation --first $(FIRST) --seeds $(SEEDS) $(SIMULATE_ARGS)

@@ -21,6 +21,7 @@ PAGE = REPO / "docs" / "reference" / "peers.md"
 
 # What each peer is for, in the order of the page.
 PEERS = {
+    "spark": "Spark's own suites",
     "kafka": "Kafka as source and sink",
     "minio": "State on MinIO, Spark checkpoints there by s3a",
     "files": "Spark checkpoints on file systems of the machine",

@@ -311,6 +311,7 @@ def test_make_help_lists_what_the_readme_promises() -> None:
         "peer-hdfs",
         "peer-kafka",
         "peer-yarn",
+        "peer-spark",
         "bench",
         "bench-s3",
         "chains",

@@ -1,0 +1,1 @@
+"""Spark's own test suites, run on Millpond."""

@@ -1,0 +1,90 @@
+"""What a run of a suite says, and what it means for Millpond."""
+
+from __future__ import annotations
+
+import dataclasses
+import json
+import re
+from bisect import bisect_left, bisect_right
+from collections import defaultdict
+from collections.abc import Sequence
+from pathlib import Path
+
+from integration.peers.spark.reasons import Reason
+
+# What a test says that was compiled for another Spark.
+_DOES_NOT_LINK = re.compile(
+    "(NoSuchMethod|NoSuchField|NoClassDefFound|AbstractMethod|IncompatibleClassChange)Error"
+)
+_OTHER_SPARK = "It was compiled for another Spark: the tests of this one are not published."
+_NO_STORE = "It opens no store of Millpond's."
+
+
+@dataclasses.dataclass(frozen=True)
+class Outcome:
+    """A test as scalatest reports it. `test` is "" for the suite as a whole; `stores` counts
+    Millpond's stores that began meanwhile.
+    """
+
+    suite: str
+    test: str
+    said: str
+    error: str
+    stores: int
+
+
+@dataclasses.dataclass(frozen=True)
+class Judged:
+    """A suite's tests. `stale` are those that pass although the table says that they cannot."""
+
+    passed: list[str]
+    failed: dict[str, str]
+    not_applicable: dict[str, str]
+    stale: list[str]
+
+
+def read(folder: Path) -> dict[str, list[Outcome]]:
+    """Return what a run left in `folder`, by suite. Suites that did not end are not among them."""
+    file = folder / "stores"
+    stores = sorted(map(int, file.read_text().split())) if file.is_file() else []
+    suites, ended = defaultdict[str, list[Outcome]](list), set[str]()
+    report = folder / "report"
+    for line in report.read_text().splitlines() if report.is_file() else ():
+        event = json.loads(line)
+        suite, said = str(event["suite"]), str(event["outcome"])
+        if said in ("completed", "aborted"):
+            ended.add(suite)
+        if said != "completed":
+            first = bisect_left(stores, event["began_ms"])
+            count = bisect_right(stores, event["ended_ms"]) - first
+            suites[suite].append(Outcome(suite, event["test"], said, event["error"], count))
+    return {suite: suites[suite] for suite in sorted(ended)}
+
+
+def judge(
+    outcomes: Sequence[Outcome], reasons: Sequence[Reason], *, other_spark: bool = False
+) -> Judged:
+    """Say of each test whether it passed, failed, or does not apply, by the table `reasons`.
+
+    Args:
+        other_spark: whether the tests are those of another minor version than the Spark that runs.
+    """
+    judged = Judged([], {}, {}, [])
+    for outcome in outcomes:
+        suite = outcome.suite.rpartition(".")[2]
+        known = next((r for r in reasons if r.fits(suite, outcome.test)), None)
+        if outcome.said == "passed" and outcome.stores == 0:
+            judged.not_applicable[outcome.test] = _NO_STORE
+        elif outcome.said == "passed":
+            judged.passed.append(outcome.test)
+            if known is not None:
+                judged.stale.append(outcome.test)
+        elif outcome.said in ("ignored", "canceled"):
+            judged.not_applicable[outcome.test] = "Spark's own run leaves it out, too."
+        elif known is not None and re.search(known.error, outcome.error):
+            judged.not_applicable[outcome.test] = known.why
+        elif other_spark and _DOES_NOT_LINK.search(outcome.error):
+            judged.not_applicable[outcome.test] = _OTHER_SPARK
+        else:
+            judged.failed[outcome.test] = outcome.error
+    return judged
