@@ -42,8 +42,8 @@ def test_boto3_is_the_s3_storage_only() -> None:
     assert importers("boto3") | importers("botocore") == {"storage/s3_client.py"}
 
 
-def test_pyspark_is_imported_where_a_session_is_set_up_and_a_job_is_planned_only() -> None:
-    assert importers("pyspark") == {"spark/session.py", "spark/job.py"}
+def test_pyspark_is_imported_where_sessions_jobs_and_jvms_are_found_only() -> None:
+    assert importers("pyspark") == {"spark/session.py", "spark/job.py", "_jvm.py"}
 
 
 def test_nothing_unpickles_storage() -> None:

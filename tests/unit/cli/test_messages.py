@@ -114,7 +114,7 @@ CASES: list[tuple[str, ErrorKind, str]] = [
     ("checkpoint show @/job -o nope=1", ErrorKind.UNKNOWN_OPTION, "millpond options"),
     ("checkpoint show @/job -o gc.graceMs=-5", ErrorKind.INVALID_OPTION, "from 0 to 604800000"),
     ("checkpoint show @/job -o x", ErrorKind.INVALID_ARGUMENT, "-o storage.s3.region="),
-    ("checkpoint show hdfs://h/x", ErrorKind.STORAGE_UNSUPPORTED, "to a file system or to S3"),
+    ("checkpoint show hdfs://h/x", ErrorKind.STORAGE_UNAVAILABLE, "a host that nobody knows"),
     ("storage check s3://", ErrorKind.INVALID_ARGUMENT, "s3://bucket/prefix"),
     ("storage take-over @/job", ErrorKind.INVALID_ARGUMENT, "can be started"),
     ("fork @/damaged @/new", ErrorKind.CHANGELOG_DAMAGED, "--batch 4"),
