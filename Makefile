@@ -1,7 +1,7 @@
 # Everything lives in .venv and build/ of this folder; the paths below are relative, so the folder's own name may hold spaces.
 .DEFAULT_GOAL := help
 .PHONY: help build test test-all deep shapes previous wheel demo lint format-scala bench bench-s3 soak
-.PHONY: chains simulate simulate-mutants peer-files peer-hdfs peer-kafka peer-minio peer-spark peer-yarn docs clean
+.PHONY: chains simulate simulate-mutants peers peer-files peer-hdfs peer-kafka peer-minio peer-spark peer-yarn docs clean
 SHELL := /bin/bash
 .SHELLFLAGS := -eu -o pipefail -c
 
@@ -140,6 +140,11 @@ define peer
 @$(PY) -m integration.peers.$(@:peer-%=%)
 $(PY) -m pytest integration/peers/$(@:peer-%=%) -m peer --peer $(@:peer-%=%) $(TEST_ARGS)
 endef
+
+# These are fetched in a minute or two. `.ci/run` runs their samples.
+SAMPLED := files hdfs kafka spark
+peers: build ## run a sample of the peers' tests: ten minutes; leaves out what its registry does not give
+	$(PY) -m integration.peers.sample $(SAMPLED)
 
 peer-files: build ## run queries with their checkpoints on ext4 and tmpfs; needs nothing else
 	$(peer)

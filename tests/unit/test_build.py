@@ -300,6 +300,7 @@ def test_make_help_lists_what_the_readme_promises() -> None:
     assert peers == {f"peer-{name}" for name in PEERS}
     assert listed - peers == {
         "help",
+        "peers",
         "build",
         "test",
         "test-all",

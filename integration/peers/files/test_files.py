@@ -50,6 +50,7 @@ class TestContract(PlaceContract):
     pass
 
 
+@pytest.mark.sample
 def test_what_it_can_do(place: Place) -> None:
     found = note(place)
     assert found["creates_once"] and found["replaces_whole"] and found["lists_at_once"], found
@@ -60,5 +61,6 @@ def test_kills_lose_nothing(place: Place, tmp_path: Path, checkpoint_format: int
     exactly_once(place, tmp_path, checkpoint_format=checkpoint_format)
 
 
+@pytest.mark.sample
 def test_a_savepoint_and_a_rescale(spark: SparkSession, place: Place, tmp_path: Path) -> None:
     savepoint_and_rescale(place, spark, tmp_path)

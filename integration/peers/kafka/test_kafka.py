@@ -110,6 +110,7 @@ def query(
 # ---- as a sink
 
 
+@pytest.mark.sample
 def test_a_rescale_adds_nothing(query: Query, tmp_path: Path) -> None:
     """The command rescales to more partitions and to fewer; a restart rescales once more."""
     checkpoint = tmp_path / "checkpoint"
