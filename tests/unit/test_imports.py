@@ -43,7 +43,12 @@ def test_boto3_is_the_s3_storage_only() -> None:
 
 
 def test_pyspark_is_imported_where_sessions_jobs_and_jvms_are_found_only() -> None:
-    assert importers("pyspark") == {"spark/session.py", "spark/job.py", "_jvm.py"}
+    assert importers("pyspark") == {
+        "spark/session.py",
+        "spark/job.py",
+        "spark/job_script.py",
+        "_jvm.py",
+    }
 
 
 def test_nothing_unpickles_storage() -> None:

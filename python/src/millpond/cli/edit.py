@@ -12,7 +12,7 @@ from millpond.cli.output import Output
 from millpond.cli.progress import progress_bar
 from millpond.rows import require_tools
 from millpond.rows.chunks import table_batches
-from millpond.spark.job import function_at
+from millpond.spark.job_script import function_at
 
 
 def add_arguments(command: argparse.ArgumentParser) -> None:

@@ -16,7 +16,8 @@ from millpond.cli.main import main
 from millpond.errors import ErrorKind, InvalidInputError
 from millpond.operations.savepoint.match_job import DROPPED, MAPPED, REFUSED, RESTORED, verdicts
 from millpond.savepoint import OperatorVerdict, PlanReport
-from millpond.spark.job import JobOperator, JobQuery, chosen, load
+from millpond.spark.job import JobOperator
+from millpond.spark.job_script import JobQuery, chosen, load
 
 SAVED = {0: "stateStoreSave", 1: "dedupe"}
 

@@ -27,6 +27,7 @@ from millpond.operations.savepoint.restore import RestoreReport, fork, restore
 from millpond.query.whole import checkpoint_image
 from millpond.rows import require_tools
 from millpond.spark import job as jobs
+from millpond.spark.job_script import JobQuery, chosen, load
 from millpond.spark.metadata import PROVIDER_CLASS as PROVIDER_KEY
 from millpond.spark.offsets import check_offsets, offset_texts
 from millpond.spark.session import PROVIDER_CLASS
@@ -146,7 +147,7 @@ def bootstrap(
     texts = offset_texts(offsets or {})
     new_root = root_of(checkpoint)
     check_vacant(new_root)
-    meant = jobs.chosen(jobs.load(job, lambda: jobs.new_session(conf or {})), query)
+    meant = chosen(load(job, lambda: jobs.new_session(conf or {})), query)
     provider = jobs.setting(meant, PROVIDER_KEY)
     if provider != PROVIDER_CLASS:
         raise UnsupportedError(
@@ -219,7 +220,7 @@ def bootstrap(
     )
 
 
-def _sink_of(meant: jobs.JobQuery) -> str | None:
+def _sink_of(meant: JobQuery) -> str | None:
     """Return the sink of the query's own writer, as `--file-sink` has it; None: it does not say."""
     sink = jobs.sink(meant)
     if sink is None:
@@ -270,9 +271,7 @@ def _discard_state(run: str) -> None:
         empty(storage)
 
 
-def _dry(
-    new_root: str, meant: jobs.JobQuery, sources: tuple[BootstrapSource, ...]
-) -> BootstrapReport:
+def _dry(new_root: str, meant: JobQuery, sources: tuple[BootstrapSource, ...]) -> BootstrapReport:
     with tempfile.TemporaryDirectory(prefix="millpond-bootstrap-") as directory:
         state = uri_below(os.path.realpath(directory), layout.STATE_DIR)
         found = jobs.operators(meant, state, 0, {})

@@ -16,7 +16,8 @@ from millpond.query import image as images
 from millpond.query.from_savepoint import savepoint_image
 from millpond.query.image import Image
 from millpond.query.index import read_index
-from millpond.spark.job import JobOperator, chosen, load, new_session, operators
+from millpond.spark.job import JobOperator, new_session, operators
+from millpond.spark.job_script import chosen, load
 from millpond.spark.metadata import parse_offsets
 from millpond.spark.schema_diff import ColumnDiff
 from millpond.spark.uris import uri_below
