@@ -128,7 +128,7 @@ def options(name: str) -> dict[str, argparse.Action]:
         for action in COMMANDS[name]._actions
         if action.dest not in ("help", "json") and (name, action.dest) not in ELSEWHERE
     }
-    if found.pop("engine", None) is not None:
+    if found.pop("engine", None) is not None and "job" not in found:
         found.pop("conf")  # the session has it, which the verb gets as `spark`
     # The verb has a plural for each.
     repeatable = ("option", "map_operator", "drop_operator", "key")

@@ -53,11 +53,11 @@ def settings(given: Iterable[str]) -> dict[str, str]:
     return {name: value for name, _, value in parts}
 
 
-def add_job(command: argparse.ArgumentParser) -> None:
+def add_job(command: argparse.ArgumentParser, *, required: bool = True) -> None:
     """Add the arguments that name a job, and one of its queries."""
     command.add_argument(
         "--job",
-        required=True,
+        required=required,
         metavar="JOB.PY[:FUNCTION]",
         help=(
             "the job: a script, or a function that returns its streaming DataFrame; it is run, but"
@@ -112,14 +112,17 @@ def add_engine(command: argparse.ArgumentParser, what: str) -> None:
     )
 
 
-def session_of(arguments: argparse.Namespace) -> Any:
+def session_of(arguments: argparse.Namespace, *, job: bool = False) -> Any:
     """Return the Spark session for `--engine spark`; None for any other engine.
 
-    Raises: InvalidInputError: `--conf` without that engine. Others: as `plain_session`.
+    Args:
+        job: a job is named, so `--conf` may be for its session.
+    Raises: InvalidInputError: `--conf` without that engine, and without a job. Others: as
+        `plain_session`.
     """
     conf = settings(arguments.conf)
     if arguments.engine != "spark":
-        if conf:
+        if conf and not job:
             raise InvalidInputError(
                 "--conf is for --engine spark", hint="Leave out --conf, or add --engine spark."
             )

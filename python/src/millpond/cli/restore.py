@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import argparse
+from contextlib import AbstractContextManager, nullcontext
 from typing import Any
 
 from millpond import savepoint as savepoints
@@ -92,6 +93,7 @@ def _changing(command: argparse.ArgumentParser) -> None:
     )
     add_file_sink(command, "refused if the query that was saved writes to one")
     _operators(command)
+    add_job(command, required=False)
     command.add_argument(
         "--partitions",
         type=number,
@@ -126,12 +128,17 @@ def _operators(command: argparse.ArgumentParser) -> None:
         metavar="ID",
         help="leave its state out; repeatable",
     )
+    command.add_argument(
+        "--allow-new-operator",
+        action="store_true",
+        help="a stateful operator that only the job has starts with empty state",
+    )
 
 
 def restore(arguments: argparse.Namespace, output: Output) -> int:
     """Make a Spark checkpoint of a savepoint."""
     options = _restore_options(arguments)
-    with progress_bar(arguments.json) as progress:
+    with _quiet(arguments), progress_bar(arguments.json) as progress:
         report = savepoints.restore(
             arguments.savepoint, arguments.checkpoint, progress=progress, **options
         )
@@ -141,7 +148,7 @@ def restore(arguments: argparse.Namespace, output: Output) -> int:
 def fork(arguments: argparse.Namespace, output: Output) -> int:
     """Make a Spark checkpoint of another one."""
     options = _restore_options(arguments)
-    with progress_bar(arguments.json) as progress:
+    with _quiet(arguments), progress_bar(arguments.json) as progress:
         report = savepoints.fork(
             arguments.checkpoint,
             arguments.new_checkpoint,
@@ -150,6 +157,11 @@ def fork(arguments: argparse.Namespace, output: Output) -> int:
             **options,
         )
     return _print_restored(report, arguments, output)
+
+
+def _quiet(arguments: argparse.Namespace) -> AbstractContextManager[None]:
+    """Return the block in which a job, if one is named, starts a JVM."""
+    return quiet_jvm() if arguments.job is not None else nullcontext()
 
 
 def _restore_options(arguments: argparse.Namespace) -> dict[str, Any]:
@@ -163,9 +175,13 @@ def _restore_options(arguments: argparse.Namespace) -> dict[str, Any]:
         "storage_uri": arguments.storage_uri,
         "backend": arguments.backend,
         "file_sink": arguments.file_sink,
+        "allow_new_operator": arguments.allow_new_operator,
+        "job": arguments.job,
+        "query": arguments.query,
+        "conf": settings(arguments.conf),
         "copy": arguments.copy,
         "dry_run": arguments.dry_run,
-        "spark": session_of(arguments),
+        "spark": session_of(arguments, job=arguments.job is not None),
     }
 
 
@@ -187,6 +203,8 @@ def _print_restored(report: RestoreReport, arguments: argparse.Namespace, output
     output.line(f"{'query id':<13} {report.query_id or 'none'}")
     moved = [f"{old} as {new}" if old != new else str(old) for old, new in report.operators]
     output.line(f"{'operators':<13} {', '.join(moved) or 'none'}")
+    if report.new_operators:
+        output.line(f"{'new, empty':<13} {', '.join(map(str, report.new_operators))}")
     if report.dropped:
         output.line(f"{'dropped':<13} {', '.join(map(str, report.dropped))}")
     output.line(f"{'offsets':<13} {report.offsets}")
@@ -207,6 +225,7 @@ def plan(arguments: argparse.Namespace, output: Output) -> int:
             arguments.job,
             map_operators=_mapping(arguments.map_operator),
             drop_operators=arguments.drop_operator,
+            allow_new_operator=arguments.allow_new_operator,
             query=arguments.query,
             conf=settings(arguments.conf),
         )

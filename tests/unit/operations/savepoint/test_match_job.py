@@ -14,7 +14,14 @@ import pytest
 from millpond import savepoint as savepoints
 from millpond.cli.main import main
 from millpond.errors import ErrorKind, InvalidInputError
-from millpond.operations.savepoint.match_job import DROPPED, MAPPED, REFUSED, RESTORED, verdicts
+from millpond.operations.savepoint.match_job import (
+    DROPPED,
+    MAPPED,
+    NEW,
+    REFUSED,
+    RESTORED,
+    verdicts,
+)
 from millpond.savepoint import OperatorVerdict, PlanReport
 from millpond.spark.job import JobOperator
 from millpond.spark.job_script import JobQuery, chosen, load
@@ -62,6 +69,19 @@ def test_verdicts(
     assert [(v.operator, v.saved_as, v.verdict) for v in result] == [e[:3] for e in expected]
     for verdict, (_, _, _, reason) in zip(result, expected, strict=True):
         assert reason in verdict.reason and bool(reason) == bool(verdict.reason)
+
+
+def test_a_new_operator_that_is_allowed() -> None:
+    """It starts empty. One whose number another's state has is refused as before."""
+    found = [op(0, "stateStoreSave"), op(1, "dedupe"), op(2, "globalLimit")]
+    result = verdicts(SAVED, {0: 0, 1: 1}, found, allow_new=True)
+    assert [(v.operator, v.saved_as, v.verdict, v.reason) for v in result] == [
+        (0, 0, RESTORED, ""),
+        (1, 1, RESTORED, ""),
+        (2, None, NEW, ""),
+    ]
+    crossed = verdicts(SAVED, {0: 0, 1: 1}, [op(0, "dedupe")], allow_new=True)
+    assert [v.verdict for v in crossed] == [REFUSED, REFUSED]
 
 
 def test_which_query() -> None:

@@ -23,7 +23,7 @@ from millpond.spark.schema_diff import ColumnDiff
 from millpond.spark.uris import uri_below
 from millpond.storage import LocalStorage, open_storage, root_of
 
-RESTORED, MAPPED, DROPPED, REFUSED = "restored", "mapped", "dropped", "refused"
+RESTORED, MAPPED, DROPPED, REFUSED, NEW = "restored", "mapped", "dropped", "refused", "new"
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -33,7 +33,7 @@ class OperatorVerdict:
     operator: int | None  # its number in the job; None: the job does not have it
     name: str
     saved_as: int | None  # its number in the savepoint; None: the savepoint does not have it
-    verdict: str  # restored, mapped, dropped or refused
+    verdict: str  # restored, mapped, dropped, new (it starts empty) or refused
     reason: str  # why it is refused; else empty
     columns: tuple[ColumnDiff, ...] = ()  # of key and value, where the job has others
 
@@ -62,6 +62,7 @@ def plan(
     *,
     map_operators: Mapping[int, int] | None = None,
     drop_operators: Collection[int] = (),
+    allow_new_operator: bool = False,
     query: str | None = None,
     conf: Mapping[str, str] | None = None,
 ) -> PlanReport:
@@ -75,7 +76,7 @@ def plan(
         savepoint: path or URI.
         job: path of a Python script, `path.py:function`, or a function that returns a streaming
             DataFrame or its writer.
-        map_operators, drop_operators: as for `restore`.
+        map_operators, drop_operators, allow_new_operator: as for `restore`.
         query: `queryName` of the query, if the job has several.
         conf: settings of the Spark session for the job, if none runs yet.
     Raises:
@@ -103,7 +104,7 @@ def plan(
         savepoint=origin,
         batch=image.batch,
         query=meant.name,
-        operators=verdicts(saved, numbers, found),
+        operators=verdicts(saved, numbers, found, allow_new=allow_new_operator),
     )
 
 
@@ -125,7 +126,11 @@ def _write_metadata(image: Image, new_root: str, numbers: Mapping[int, int]) -> 
 
 
 def verdicts(
-    saved: Mapping[int, str], numbers: Mapping[int, int], found: Sequence[JobOperator]
+    saved: Mapping[int, str],
+    numbers: Mapping[int, int],
+    found: Sequence[JobOperator],
+    *,
+    allow_new: bool = False,
 ) -> tuple[OperatorVerdict, ...]:
     """Return what becomes of every operator of the savepoint and of the job (pure).
 
@@ -133,9 +138,10 @@ def verdicts(
         saved: number and name of the savepoint's operators.
         numbers: which number each of them gets; those that are left out are dropped.
         found: the job's operators.
+        allow_new: those that no state is for start empty.
     """
     taken = {new: old for old, new in numbers.items()}
-    result = [_of_job(op, taken.get(op.operator), saved) for op in found]
+    result = [_of_job(op, taken.get(op.operator), saved, allow_new) for op in found]
     there = {op.operator for op in found}
     for old, new in sorted(numbers.items()):
         if new not in there:
@@ -149,7 +155,9 @@ def verdicts(
     return tuple(result)
 
 
-def _of_job(op: JobOperator, old: int | None, saved: Mapping[int, str]) -> OperatorVerdict:
+def _of_job(
+    op: JobOperator, old: int | None, saved: Mapping[int, str], allow_new: bool
+) -> OperatorVerdict:
     alike = [
         number
         for number, name in sorted(saved.items())
@@ -161,7 +169,12 @@ def _of_job(op: JobOperator, old: int | None, saved: Mapping[int, str]) -> Opera
         else ""
     )
     if old is None:
-        reason = f"the savepoint has no state for it, and Spark does not start one without{hint}"
+        if allow_new:
+            return _verdict(op.operator, op.name, None, NEW)
+        reason = (
+            "the savepoint has no state for it, and Spark does not start one without;"
+            f" --allow-new-operator starts it empty{hint}"
+        )
         return _verdict(op.operator, op.name, None, REFUSED, reason)
     if saved[old] != op.name:
         return _verdict(

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import os
 import uuid
-from collections.abc import Collection, Mapping
+from collections.abc import Callable, Collection, Mapping
 from contextlib import AbstractContextManager, nullcontext
 from dataclasses import asdict, dataclass
 from typing import Any
@@ -22,6 +22,11 @@ from millpond.operations.savepoint.create import (
     of_newest_look,
     origin_and_new,
     pin_of,
+)
+from millpond.operations.savepoint.new_operators import (
+    JobToFit,
+    job_to_fit,
+    with_new_operators,
 )
 from millpond.query import image as images
 from millpond.query.from_savepoint import savepoint_image
@@ -62,6 +67,7 @@ class RestoreReport:
     dry_run: bool
     file_sink: str | None = None  # of the new query; its log holds all earlier batches
     warnings: tuple[str, ...] = ()
+    new_operators: tuple[int, ...] = ()  # of the job alone; they begin with empty state
 
     def to_json(self) -> dict[str, Any]:
         value = asdict(self)
@@ -80,6 +86,7 @@ class _Changes:
     storage_uri: str | None
     backend: str | None
     file_sink: str | os.PathLike[str] | None
+    fit: JobToFit | None
 
     def __post_init__(self) -> None:
         if self.partitions is not None and self.partitions < 1:
@@ -117,6 +124,10 @@ def restore(
     storage_uri: str | None = None,
     backend: str | None = None,
     file_sink: str | os.PathLike[str] | None = None,
+    allow_new_operator: bool = False,
+    job: str | os.PathLike[str] | Callable[..., object] | None = None,
+    query: str | None = None,
+    conf: Mapping[str, str] | None = None,
     copy: bool = False,
     link: bool = True,
     dry_run: bool = False,
@@ -150,6 +161,9 @@ def restore(
         file_sink: path or URI of the directory that the new query writes to in a file format: an
             empty one, or for a move that of the query itself. `none`: the query writes to none.
             None: refused if the saved query writes to one.
+        allow_new_operator: a stateful operator that only `job` has begins with empty state. Without
+            it Spark refuses such a job.
+        job, query, conf: the job that is to start, as for `plan`; needed for `allow_new_operator`.
         copy: copy files, even if both are on one file system, where the new Spark checkpoint could
             share blocks with the savepoint.
         link: the older name: `link=False` is `copy=True`.
@@ -162,7 +176,8 @@ def restore(
             FILE_SINK_MISMATCH.
         FormatError: SAVEPOINT_DAMAGED. UnavailableError: storage.
         UnsupportedError: FORMAT_TOO_NEW; UNSUPPORTED: only Spark knows where rows belong on other
-            partitions.
+            partitions; FOREIGN_CHECKPOINT: a new operator, and the saved query had no state in
+            Millpond. What the job itself raises.
     """
     changes = _Changes(
         keep_query_id=keep_query_id,
@@ -174,6 +189,7 @@ def restore(
         storage_uri=storage_uri,
         backend=backend,
         file_sink=file_sink,
+        fit=job_to_fit(allow_new_operator, job, query, conf),
     )
     origin, new_root = origin_and_new(savepoint, checkpoint)
     source = open_storage(origin)
@@ -205,6 +221,10 @@ def fork(
     storage_uri: str | None = None,
     backend: str | None = None,
     file_sink: str | os.PathLike[str] | None = None,
+    allow_new_operator: bool = False,
+    job: str | os.PathLike[str] | Callable[..., object] | None = None,
+    query: str | None = None,
+    conf: Mapping[str, str] | None = None,
     copy: bool = False,
     link: bool = True,
     dry_run: bool = False,
@@ -229,6 +249,7 @@ def fork(
         storage_uri=storage_uri,
         backend=backend,
         file_sink=file_sink,
+        fit=job_to_fit(allow_new_operator, job, query, conf),
     )
     origin, new_root = origin_and_new(checkpoint, new_checkpoint)
     source = open_checkpoint(origin)
@@ -280,6 +301,10 @@ def _write(
     changed = restored(
         changed, new_root, numbers, offsets=changes.offsets, query_id=_query_id(image, changes)
     )
+    here = {op.operator for op in changed.operators}
+    if changes.fit is not None:
+        saved = {new_number: old for old, new_number in numbers.items()}
+        changed = _placed(with_new_operators(changed, changes.fit, saved), new_root)
     if changes.backend is not None:
         changed = images.with_backend(changed, changes.backend)
     sink = keeping.for_start(
@@ -330,6 +355,7 @@ def _write(
         dry_run=dry_run,
         file_sink=sink.root,
         warnings=sink.warnings,
+        new_operators=tuple(op.operator for op in changed.operators if op.operator not in here),
     )
 
 
@@ -363,14 +389,18 @@ def restored(
         offsets: as for `restore`, an offset as text.
         query_id: None: the image has none, and Spark chooses one.
     """
-    changed = images.with_operator_records(
-        images.with_rescale_pins(images.with_operators(image, numbers))
-    )
+    changed = images.with_rescale_pins(images.with_operators(image, numbers))
     if offsets != KEEP:
         changed = images.with_offsets(changed, {} if isinstance(offsets, str) else offsets)
     if query_id is not None:
         changed = images.with_query_id(changed, query_id)
+    return _placed(changed, new_root)
+
+
+def _placed(image: Image, new_root: str) -> Image:
+    """Return the image with what depends on its operators and its place."""
     # Spark finds the schemas of operators with column families by their absolute paths.
     return images.with_schema_paths(
-        changed, lambda key: uri_below(new_root, layout.check_relative(key))
+        images.with_operator_records(image),
+        lambda key: uri_below(new_root, layout.check_relative(key)),
     )

@@ -1,0 +1,243 @@
+"""Gives a new Spark checkpoint the stateful operators that its job has and the saved query lacks,
+with empty state.
+
+At a start in the middle of a query Spark wants operator metadata of each operator in the plan, and
+loads the state of the last batch. So this plans the job as for its first batch, in a scratch
+directory: there Spark itself writes metadata and schemas. An empty changelog at the saved batch
+stands for the state of each store.
+"""
+
+from __future__ import annotations
+
+import io
+import os
+import tempfile
+import time
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass, field, replace
+
+from millpond._version import __version__
+from millpond.errors import ErrorKind, FormatError, InvalidInputError, UnsupportedError
+from millpond.format import layout
+from millpond.format.changelog import ChangelogHeader, ChangelogWriter
+from millpond.format.format_file import CheckpointFormat, encode_format
+from millpond.model.ids import StoreId, VersionId, new_id
+from millpond.model.json_fields import MOST_GROUP_KEYS, KeyGroupsInfo
+from millpond.model.key_groups import KeyGroups, key_groups_for
+from millpond.query import image as images
+from millpond.query.expected import partitions_of, stores_of
+from millpond.query.image import Image, OperatorImage, StoreImage
+from millpond.query.survey import PROVIDER_PACKAGE
+from millpond.spark.job import JobOperator, new_session, operators
+from millpond.spark.job_script import chosen, load
+from millpond.spark.log_edit import commit_with_state_ids
+from millpond.spark.metadata import parse_commit, parse_offsets
+from millpond.spark.uris import uri_below
+from millpond.state.selection import family_schemas
+from millpond.storage import LocalStorage
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class JobToFit:
+    """The job that is to start with a new Spark checkpoint."""
+
+    job: str | os.PathLike[str] | Callable[..., object]
+    query: str | None = None  # queryName, if the job has several
+    conf: Mapping[str, str] = field(default_factory=dict)  # of a session, if none runs
+
+
+def job_to_fit(
+    allowed: bool,
+    job: str | os.PathLike[str] | Callable[..., object] | None,
+    query: str | None,
+    conf: Mapping[str, str] | None,
+) -> JobToFit | None:
+    """Return the job whose new operators start empty; None if none may.
+
+    Raises: InvalidInputError: INVALID_ARGUMENT: one is given without the other.
+    """
+    if not allowed and job is None:
+        return None
+    if job is None:
+        raise InvalidInputError(
+            "new operators are allowed without a job to find them in",
+            kind=ErrorKind.INVALID_ARGUMENT,
+            hint="Name the job: --job job.py:build, in Python job=build.",
+        )
+    if not allowed:
+        raise InvalidInputError(
+            "a job is named, and no new operators are allowed",
+            kind=ErrorKind.INVALID_ARGUMENT,
+            hint=(
+                "Add --allow-new-operator (in Python allow_new_operator=True), or leave the job"
+                " out. To compare the two, run millpond savepoint plan."
+            ),
+        )
+    return JobToFit(job=job, query=query, conf=conf or {})
+
+
+def with_new_operators(image: Image, fit: JobToFit, saved: Mapping[int, int]) -> Image:
+    """Return the image with empty state for each operator that only the job has.
+
+    The operators of `image` are numbered as in the job. Paths of schema files in operator metadata
+    are those of a scratch directory that is gone.
+
+    Args:
+        saved: number of each operator in the image -> its number in the saved query, for messages.
+    Raises:
+        InvalidInputError: OPERATOR_UNKNOWN: the job lacks an operator, or has another under its
+            number; INVALID_ARGUMENT: the job. UnsupportedError: UNSUPPORTED: the saved query kept
+            state elsewhere. What the job itself raises.
+    """
+    if not (image.provider or "").startswith(PROVIDER_PACKAGE):
+        raise UnsupportedError(
+            "the saved query was not configured for Millpond, and Spark keeps the provider of a"
+            f" query: {image.provider or 'not recorded'}",
+            kind=ErrorKind.FOREIGN_CHECKPOINT,
+            hint="Start the job with a checkpointLocation of its own.",
+        )
+    meant = chosen(load(fit.job, lambda: new_session(fit.conf)), fit.query)
+    last = image.texts[layout.offsets_key(image.batch)]
+    pinned = parse_offsets(last.decode("utf-8"), image.batch).conf
+    with tempfile.TemporaryDirectory(prefix="millpond-new-") as directory:
+        root = os.path.realpath(directory)
+        # Spark describes transformWithState only for a batch of the offset log.
+        LocalStorage(root, fsync=False).put_bytes(layout.offsets_key(0), last)
+        found = operators(meant, uri_below(root, layout.STATE_DIR), 0, pinned)
+        _check_fit(image, found, saved)
+        present = {op.operator for op in image.operators}
+        new = [op for op in found if op.operator not in present]
+        described = {op.operator: _described(root, op) for op in new}
+    for op in new:
+        image = _with_empty(image, op.operator, op.name, described[op.operator])
+    return image
+
+
+def _check_fit(image: Image, found: Sequence[JobOperator], saved: Mapping[int, int]) -> None:
+    names = {op.operator: op.name for op in found}
+    there = ", ".join(f"{number} ({name})" for number, name in names.items()) or "none"
+    for op in image.operators:
+        if names.get(op.operator) != op.name:
+            old = saved[op.operator]
+            raise InvalidInputError(
+                f"operator {old} ({op.name}) would be operator {op.operator} of the job, which has:"
+                f" {there}",
+                kind=ErrorKind.OPERATOR_UNKNOWN,
+                hint=(
+                    f"Give it its number in the job with --map-operator {old}=NEW, or leave it out"
+                    f" with --drop-operator {old}. millpond savepoint plan shows what fits."
+                ),
+            )
+
+
+def _described(root: str, op: JobOperator) -> dict[str, bytes]:
+    """Return what Spark wrote about an operator of the job: its metadata, and its schemas."""
+    if op.error:
+        raise InvalidInputError(
+            f"Spark does not start operator {op.operator} ({op.name}): {op.error}",
+            kind=ErrorKind.INVALID_ARGUMENT,
+            hint="Mend the job, and run it with an empty checkpointLocation to see that it starts.",
+        )
+    storage = LocalStorage(root, fsync=False)
+    return {
+        info.key: storage.read(info.key)
+        for info in storage.list(layout.operator_dir(op.operator) + "/")
+        if layout.is_of_operator(info.key)
+    }
+
+
+def _with_empty(image: Image, operator: int, name: str, described: Mapping[str, bytes]) -> Image:
+    image, groups = _with_key_groups(replace(image, texts={**image.texts, **described}))
+    info = images.operator_info(image, operator)
+    columns = {}
+    for store in info.stores:
+        schemas = family_schemas(image, operator, info, store)
+        columns[store] = tuple(schemas[0].key.names) if len(schemas) == 1 else None
+    partitions = partitions_of(info, columns, image.partitions)
+    assert partitions is not None and image.partitions is not None
+    version = image.batch + 1
+    stores, texts = [], dict(image.texts)
+    ids: list[list[str]] = [[] for _ in range(partitions)]
+    for store_id in stores_of(operator, info, partitions):
+        id = new_id()
+        ids[store_id.partition].append(id)
+        changelog = _empty_changelog(store_id, version, id, groups, image.partitions)
+        key = layout.changelog_key(store_id, VersionId(version, id), image.spark_checkpoint_format)
+        texts[key] = changelog
+        stores.append(
+            StoreImage(
+                partition=store_id.partition,
+                name=store_id.name,
+                version=version,
+                id=id,
+                keys=0,
+                size_bytes=len(changelog),
+            )
+        )
+    commit = layout.commits_key(image.batch)
+    text = texts[commit].decode("utf-8")
+    before = parse_commit(text, image.batch).state_ids
+    with_ids = {op: [list(one) for one in of] for op, of in before.items()} | {operator: ids}
+    texts[commit] = commit_with_state_ids(text, with_ids, name=commit).encode("utf-8")
+    more = OperatorImage(operator=operator, name=name, stores=tuple(stores))
+    return replace(
+        image,
+        texts=texts,
+        operators=tuple(sorted((*image.operators, more), key=lambda op: op.operator)),
+    )
+
+
+def _with_key_groups(image: Image) -> tuple[Image, KeyGroups]:
+    """Return the image with the file that tells its key groups, which a stateless query lacks."""
+    if image.partitions is None:
+        raise FormatError("the number of partitions is not recorded", kind=ErrorKind.FORMAT_DAMAGED)
+    if image.max_parallelism is not None and image.key_group_base is not None:
+        groups = KeyGroups(image.max_parallelism, image.key_group_base)
+    else:
+        groups = key_groups_for(image.partitions, None)
+    if layout.FORMAT_KEY in image.texts:
+        return image, groups
+    made = CheckpointFormat(
+        max_parallelism=groups.max_parallelism,
+        base=groups.base,
+        created_by=f"millpond {__version__}",
+        created_ms=int(time.time() * 1000),
+    )
+    return (
+        replace(
+            image,
+            texts={**image.texts, layout.FORMAT_KEY: encode_format(made)},
+            max_parallelism=groups.max_parallelism,
+            key_group_base=groups.base,
+        ),
+        groups,
+    )
+
+
+def _empty_changelog(
+    store: StoreId, version: int, id: str, groups: KeyGroups, partitions: int
+) -> bytes:
+    owned = len(groups.groups_of(store.partition, partitions))
+    header = ChangelogHeader(
+        version=version,
+        id=id,
+        lineage_base=version - 1,
+        lineage=("",),
+        empty_base=True,
+        run_id="",
+        store=store,
+        key_groups=KeyGroupsInfo(
+            max_parallelism=groups.max_parallelism,
+            base=groups.base,
+            partitions=partitions,
+            scalable=True,
+            reason="",
+        ),
+        column_families=(),  # the store makes them in the shapes that its operator wants
+        keys=0,
+        group_keys=(0,) * owned if owned <= MOST_GROUP_KEYS else None,
+        created_by=f"millpond {__version__}",
+    )
+    content = io.BytesIO()
+    ChangelogWriter(content, header).finish()
+    return content.getvalue()
