@@ -135,15 +135,20 @@ def _inputs(work: Path, case: Case, files: slice) -> list[Input]:
     return found
 
 
+# Spark starts the others in no way: binary inequality, and Avro for an aggregate.
+_RUN = [case for case in SHAPES if not case.refused or case.later is not None]
 _SAMPLE = ["agg-update-odd-keys", "row-event-time", "sessions-append-ids"]
 
 
 @pytest.mark.parametrize(
     "name",
-    [c.name if EVERYTHING or c.name in _SAMPLE else deep(c.name) for c in SHAPES],
+    [c.name if EVERYTHING or c.name in _SAMPLE else deep(c.name) for c in _RUN],
 )
 def test_a_stateless_query_gets_operators(spark: SparkSession, tmp_path: Path, name: str) -> None:
-    """Each shape of query goes on from a stateless one as it would start over the later input."""
+    """Each shape of query goes on from a stateless one as it would start over the later input.
+
+    Spark reads an initial state in batch 0 alone: there the restore warns, and the results differ.
+    """
     case = named(name)
     conf = {
         _PROVIDER: MILLPOND,
@@ -184,7 +189,9 @@ def test_a_stateless_query_gets_operators(spark: SparkSession, tmp_path: Path, n
     frame = case.build([source.stream(spark) for source in later])
     finish(start(spark, frame, fresh, output_mode=case.mode, conf=conf), fresh)
     assert any(fresh.rows.values())
-    assert list(again.rows.values()) == list(fresh.rows.values())
+    seeded = name.endswith("-initial-state")
+    assert (list(again.rows.values()) != list(fresh.rows.values())) is seeded
+    assert not seeded or "initial state" in " ".join(report.warnings)
     assert verify(open_storage(str(again.checkpoint)), "it").ok
 
 

@@ -13,7 +13,7 @@ import io
 import os
 import tempfile
 import time
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Collection, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 
 from millpond._version import __version__
@@ -24,6 +24,7 @@ from millpond.format.format_file import CheckpointFormat, encode_format
 from millpond.model.ids import StoreId, VersionId, new_id
 from millpond.model.json_fields import MOST_GROUP_KEYS, KeyGroupsInfo
 from millpond.model.key_groups import KeyGroups, key_groups_for
+from millpond.model.partition_keys import TRANSFORM_WITH_STATE_OPERATORS
 from millpond.query import image as images
 from millpond.query.expected import partitions_of, stores_of
 from millpond.query.image import Image, OperatorImage, StoreImage
@@ -35,6 +36,8 @@ from millpond.spark.metadata import parse_commit, parse_offsets
 from millpond.spark.uris import uri_below
 from millpond.state.selection import family_schemas
 from millpond.storage import LocalStorage
+
+_MAY_HAVE_INITIAL_STATE = TRANSFORM_WITH_STATE_OPERATORS | {"flatMapGroupsWithState"}
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -111,6 +114,16 @@ def with_new_operators(image: Image, fit: JobToFit, saved: Mapping[int, int]) ->
     for op in new:
         image = _with_empty(image, op.operator, op.name, described[op.operator])
     return image
+
+
+def initial_state_warnings(operators: Collection[OperatorImage]) -> tuple[str, ...]:
+    """Return a warning for each new operator that may have an initial state."""
+    return tuple(
+        f"operator {op.operator} ({op.name}) starts empty: if it has an initial state, Spark does"
+        " not read it, because it does so in batch 0 alone; bootstrap fills state from rows"
+        for op in operators
+        if op.name in _MAY_HAVE_INITIAL_STATE
+    )
 
 
 def _check_fit(image: Image, found: Sequence[JobOperator], saved: Mapping[int, int]) -> None:

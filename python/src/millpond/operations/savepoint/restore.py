@@ -25,6 +25,7 @@ from millpond.operations.savepoint.create import (
 )
 from millpond.operations.savepoint.new_operators import (
     JobToFit,
+    initial_state_warnings,
     job_to_fit,
     with_new_operators,
 )
@@ -305,6 +306,7 @@ def _write(
     if changes.fit is not None:
         saved = {new_number: old for old, new_number in numbers.items()}
         changed = _placed(with_new_operators(changed, changes.fit, saved), new_root)
+    new_operators = [op for op in changed.operators if op.operator not in here]
     if changes.backend is not None:
         changed = images.with_backend(changed, changes.backend)
     sink = keeping.for_start(
@@ -354,8 +356,8 @@ def _write(
         bytes_linked=written.bytes_linked,
         dry_run=dry_run,
         file_sink=sink.root,
-        warnings=sink.warnings,
-        new_operators=tuple(op.operator for op in changed.operators if op.operator not in here),
+        warnings=(*sink.warnings, *initial_state_warnings(new_operators)),
+        new_operators=tuple(op.operator for op in new_operators),
     )
 
 
