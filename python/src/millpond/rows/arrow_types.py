@@ -6,7 +6,7 @@ from typing import Any
 
 import pyarrow as pa
 
-from millpond.spark.types import Array, Atom, Decimal, Map, SparkType, Struct
+from millpond.spark.types import Array, Atom, Decimal, Map, SparkType, Struct, unique_names
 
 _ATOMS: dict[str, Any] = {
     "boolean": pa.bool_(),
@@ -55,16 +55,5 @@ def struct_type(kind: Struct) -> Any:
 
 
 def arrow_names(kind: Struct) -> list[str]:
-    """Return the names of a struct's columns.
-
-    Spark allows a name twice, most readers do not. So the second `k` is called `k_2`.
-    """
-    names: list[str] = []
-    taken = set(kind.names)
-    for field in kind.fields:
-        name, number = field.name, 1
-        while name in names or (number > 1 and name in taken):
-            number += 1
-            name = f"{field.name}_{number}"
-        names.append(name)
-    return names
+    """Return the names of a struct's columns. As `unique_names`."""
+    return unique_names(kind.names)

@@ -1,4 +1,5 @@
-"""Parses Spark's state schema files: the columns of keys and values, the encoding of keys. Pure.
+"""Parses Spark's state schema files: the columns of keys and values, the encoding of keys. Gives
+values another schema. Pure.
 
     state/<op>/0/[<store>/]_metadata/schema          v1, v2: one column family
     state/<op>/_stateSchema/<store>/<batch>_<uuid>   v3: all column families of the store
@@ -23,6 +24,8 @@ _SPECS = {
     "TimestampAsPrefixKeyStateEncoderSpec": "time-first",
     "TimestampAsPostfixKeyStateEncoderSpec": "time-last",
 }
+
+_CHUNK = 10_000  # characters; one has 6 bytes at most in Java's modified UTF-8
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -100,6 +103,38 @@ def family_texts(data: bytes, *, prefix_columns: int, name: str) -> tuple[Family
     return tuple(_family(reader, name) for _ in range(reader.number(">i")))
 
 
+def with_value_schema(
+    data: bytes, family: str, value: str, *, prefix_columns: int, name: str
+) -> bytes:
+    """Return a schema file in which the values of one column family have another schema.
+
+    Args:
+        data: the bytes of the file.
+        family: the column family. All others stay, byte by byte.
+        value: the new schema, in Spark's JSON.
+        prefix_columns, name: as `parse_schema_file`.
+    Raises: as `parse_schema_file`. FormatError: FORMAT_DAMAGED: there is no such column family.
+    """
+    found = family_texts(data, prefix_columns=prefix_columns, name=name)
+    number = next((i for i, text in enumerate(found) if text.name == family), None)
+    if number is None:
+        raise FormatError(f"{name}: no column family {family!r}", kind=ErrorKind.FORMAT_DAMAGED)
+    reader = _Reader(data, name)
+    if reader.utf() != "v3":
+        # A text of v1 may have 64 KiB at most. Spark reads v2 wherever it reads v1.
+        return _utf("v2") + _chunked(found[0].key) + _chunked(value)
+    reader.number(">i")
+    for _ in range(number):
+        _family(reader, name)
+    reader.utf()
+    reader.number(">h")
+    reader.chunked()
+    reader.number(">h")
+    start = reader.at
+    reader.chunked()
+    return data[:start] + _chunked(value) + data[reader.at :]
+
+
 def key_columns(data: bytes, *, name: str) -> tuple[str, ...] | None:
     """Return the names of the key's columns from a schema file of one column family (v1, v2).
 
@@ -163,6 +198,11 @@ class _Reader:
     def __init__(self, data: bytes, name: str) -> None:
         self._data, self._at, self._name = data, 0, name
 
+    @property
+    def at(self) -> int:
+        """How many bytes are read."""
+        return self._at
+
     def _take(self, count: int) -> bytes:
         taken = self._data[self._at : self._at + count]
         if count < 0 or len(taken) != count:
@@ -191,3 +231,23 @@ def modified_utf8(data: bytes, *, name: str) -> str:
         return text.encode("utf-16", "surrogatepass").decode("utf-16")
     except UnicodeDecodeError as e:
         raise FormatError(f"{name}: no text of Java's", kind=ErrorKind.FORMAT_DAMAGED) from e
+
+
+def _utf(text: str) -> bytes:
+    """Encode as Java's DataOutputStream.writeUTF does."""
+    data = b"".join(
+        b"\xc0\x80" if unit == 0 else chr(unit).encode("utf-8", "surrogatepass")
+        for unit in _utf16(text)
+    )
+    return struct.pack(">H", len(data)) + data
+
+
+def _utf16(text: str) -> tuple[int, ...]:
+    data = text.encode("utf-16-be", "surrogatepass")
+    return struct.unpack(f">{len(data) // 2}H", data)
+
+
+def _chunked(text: str) -> bytes:
+    """Encode a long text. Each of Spark's chunks has at most 64 KiB, whatever its characters."""
+    chunks = [text[i : i + _CHUNK] for i in range(0, len(text), _CHUNK)]
+    return struct.pack(">i", len(chunks)) + b"".join(map(_utf, chunks))

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import re
+from collections.abc import Sequence
 from dataclasses import dataclass
 
 from millpond.errors import ErrorKind, FormatError, UnsupportedError
@@ -88,6 +89,22 @@ class Struct:
 SparkType = Atom | Decimal | Array | Map | Struct
 
 
+def unique_names(given: Sequence[str]) -> list[str]:
+    """Return names of columns of which none comes twice.
+
+    Spark allows a name twice, most readers do not. So the second `k` is called `k_2`.
+    """
+    names: list[str] = []
+    taken = set(given)
+    for one in given:
+        name, number = one, 1
+        while name in names or (number > 1 and name in taken):
+            number += 1
+            name = f"{one}_{number}"
+        names.append(name)
+    return names
+
+
 def element_bytes(kind: SparkType) -> int:
     """Return how many bytes an element has in the fixed part of an array: 1, 2, 4 or 8."""
     return FIXED_BYTES.get(kind.name, 8) if isinstance(kind, Atom) else 8
@@ -119,7 +136,7 @@ def parse_schema(text: str, *, name: str) -> Struct:
         UnsupportedError: UNSUPPORTED: this version does not know a type.
     """
     try:
-        kind = _parse(json.loads(text))
+        kind = parse_type(json.loads(text))
     except (ValueError, KeyError, TypeError, AttributeError) as e:
         raise FormatError(f"{name}: no schema of Spark: {e}", kind=ErrorKind.FORMAT_DAMAGED) from e
     if not isinstance(kind, Struct):
@@ -129,7 +146,12 @@ def parse_schema(text: str, *, name: str) -> Struct:
     return kind
 
 
-def _parse(value: object) -> SparkType:
+def parse_type(value: object) -> SparkType:
+    """Return the type that a value of Spark's JSON describes.
+
+    Raises: UnsupportedError: UNSUPPORTED: this version does not know it. TypeError, KeyError: it is
+        no type.
+    """
     if isinstance(value, str):
         return _named(value)
     if not isinstance(value, dict):
@@ -137,14 +159,17 @@ def _parse(value: object) -> SparkType:
     match value["type"]:
         case "struct":
             return Struct(
-                tuple(Field(str(field["name"]), _parse(field["type"])) for field in value["fields"])
+                tuple(
+                    Field(str(field["name"]), parse_type(field["type"]))
+                    for field in value["fields"]
+                )
             )
         case "array":
-            return Array(_parse(value["elementType"]))
+            return Array(parse_type(value["elementType"]))
         case "map":
-            return Map(_parse(value["keyType"]), _parse(value["valueType"]))
+            return Map(parse_type(value["keyType"]), parse_type(value["valueType"]))
         case "udt":
-            return _parse(value["sqlType"])
+            return parse_type(value["sqlType"])
     raise TypeError(f"{value['type']!r} is no type")
 
 
