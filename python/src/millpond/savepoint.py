@@ -33,12 +33,14 @@ from millpond.operations.savepoint.manage import savepoints_of as list
 from millpond.operations.savepoint.manage import verify_savepoint as verify
 from millpond.operations.savepoint.match_job import OperatorVerdict, PlanReport, plan
 from millpond.operations.savepoint.restore import RestoreReport, fork, restore
+from millpond.spark.column_changes import ColumnChanges
 
 __all__ = [
     "BootstrapOperator",
     "BootstrapReport",
     "BootstrapSource",
     "Checked",
+    "ColumnChanges",
     "CreateReport",
     "DeleteReport",
     "DiffReport",

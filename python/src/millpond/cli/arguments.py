@@ -3,10 +3,11 @@
 from __future__ import annotations
 
 import argparse
-from collections.abc import Iterable
+from collections.abc import Iterable, Mapping
 from typing import Any
 
-from millpond.errors import InvalidInputError
+from millpond.errors import ErrorKind, InvalidInputError
+from millpond.spark.column_changes import ColumnChanges
 
 
 class Once(argparse.Action):
@@ -51,6 +52,107 @@ def settings(given: Iterable[str]) -> dict[str, str]:
             hint="Write --conf spark.driver.memory=4g, once for each setting.",
         )
     return {name: value for name, _, value in parts}
+
+
+def add_family(command: argparse.ArgumentParser) -> None:
+    """Add the arguments that choose a column family."""
+    command.add_argument(
+        "--operator", metavar="OPERATOR", help="number or name (default: the only one)"
+    )
+    command.add_argument(
+        "--store", metavar="NAME", help="of a join: the store (default: the only one)"
+    )
+    command.add_argument(
+        "--column-family", metavar="NAME", help="such as a state variable (default: the only one)"
+    )
+
+
+class _Columns(argparse.Action):
+    """Collects all options that change columns, each with its text."""
+
+    def __call__(
+        self,
+        parser: argparse.ArgumentParser,
+        namespace: argparse.Namespace,
+        values: Any,
+        option_string: str | None = None,
+    ) -> None:
+        namespace.columns = [*namespace.columns, (option_string, values)]
+
+
+def add_columns(command: argparse.ArgumentParser) -> None:
+    """Add the arguments that change columns of values. `columns_of` reads them."""
+    for option, form, text in (
+        (
+            "--add-column",
+            "NAME:TYPE=VALUE",
+            "a new column of the values, such as total:long=0; without =VALUE it is null",
+        ),
+        ("--drop-column", "NAME", "a column that values have no more"),
+        ("--rename-column", "OLD=NEW", "another name for a column"),
+        ("--change-column", "NAME:TYPE", "another type for numbers, such as total:long"),
+        ("--column-order", "NAME,NAME", "all columns, in their new order (default: new ones last)"),
+    ):
+        repeatable = "" if option == "--column-order" else "; repeatable"
+        command.add_argument(
+            option,
+            dest="columns",
+            action=_Columns,
+            default=[],
+            metavar=form,
+            help=text + repeatable,
+        )
+
+
+def columns_of(arguments: argparse.Namespace) -> ColumnChanges:
+    """Return the changes that `add_columns` takes.
+
+    Raises: InvalidInputError: INVALID_ARGUMENT: not of the form, or one column twice.
+    """
+    add: dict[str, tuple[str, object]] = {}
+    rename: dict[str, str] = {}
+    change_type: dict[str, str] = {}
+    drop: list[str] = []
+    order: list[str] = []
+    for option, text in arguments.columns:
+        if option == "--drop-column":
+            drop.append(text)
+        elif option == "--column-order":
+            order = text.split(",")
+        elif option == "--rename-column":
+            old, new = _halves(text, "=", f"{option} OLD=NEW")
+            _once(old, rename)
+            rename[old] = new
+        elif option == "--change-column":
+            name, kind = _halves(text, ":", f"{option} NAME:TYPE, such as total:long")
+            _once(name, change_type)
+            change_type[name] = kind
+        else:
+            named, equals, value = text.partition("=")
+            name, kind = _halves(named, ":", f"{option} NAME:TYPE=VALUE, such as total:long=0")
+            _once(name, add)
+            add[name] = (kind, value if equals and value != "null" else None)
+    return ColumnChanges(add=add, drop=drop, rename=rename, change_type=change_type, order=order)
+
+
+def _halves(text: str, separator: str, form: str) -> tuple[str, str]:
+    first, _, second = text.partition(separator)
+    if not first or not second:
+        raise InvalidInputError(
+            f"{text!r} is not of the form of its option",
+            kind=ErrorKind.INVALID_ARGUMENT,
+            hint=f"Write {form}.",
+        )
+    return first, second
+
+
+def _once(name: str, there: Mapping[str, object]) -> None:
+    if name in there:
+        raise InvalidInputError(
+            f"column {name!r} is named twice",
+            kind=ErrorKind.INVALID_ARGUMENT,
+            hint="Name each column once.",
+        )
 
 
 def add_job(command: argparse.ArgumentParser, *, required: bool = True) -> None:

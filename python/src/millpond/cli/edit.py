@@ -8,6 +8,7 @@ import argparse
 from typing import Any
 
 from millpond import savepoint as savepoints
+from millpond.cli.arguments import add_columns, add_family, columns_of
 from millpond.cli.output import Output
 from millpond.cli.progress import progress_bar
 from millpond.rows import require_tools
@@ -21,16 +22,9 @@ def add_arguments(command: argparse.ArgumentParser) -> None:
     command.add_argument(
         "new_savepoint", help="a directory or a URI that does not exist yet, or is empty"
     )
-    command.add_argument(
-        "--operator", metavar="OPERATOR", help="number or name (default: the only one)"
-    )
-    command.add_argument(
-        "--store", metavar="NAME", help="of a join: the store (default: the only one)"
-    )
-    command.add_argument(
-        "--column-family", metavar="NAME", help="such as a state variable (default: the only one)"
-    )
-    rows = command.add_mutually_exclusive_group(required=True)
+    add_family(command)
+    add_columns(command)
+    rows = command.add_mutually_exclusive_group()
     rows.add_argument(
         "--function",
         metavar="FILE.PY:NAME",
@@ -52,7 +46,7 @@ def edit(arguments: argparse.Namespace, output: Output) -> int:
     given: dict[str, Any] = {}
     if arguments.function is not None:
         given["function"] = function_at(arguments.function)
-    else:
+    elif arguments.table is not None:
         require_tools()
         given["table"] = table_batches(arguments.table, ("key", "value"))
     with progress_bar(arguments.json) as progress:
@@ -62,6 +56,7 @@ def edit(arguments: argparse.Namespace, output: Output) -> int:
             operator=arguments.operator,
             store=arguments.store,
             column_family=arguments.column_family,
+            columns=columns_of(arguments),
             dry_run=arguments.dry_run,
             progress=progress,
             **given,
@@ -74,6 +69,8 @@ def edit(arguments: argparse.Namespace, output: Output) -> int:
     output.line(f"{'store':<13} {report.store}")
     output.line(f"{'column family':<13} {report.column_family}")
     output.line(f"{'rows':<13} {report.rows_before:,}, now {report.rows_after:,}")
+    if report.columns:
+        output.line(f"{'columns':<13} {', '.join(report.columns)}")
     if report.dry_run:
         output.message("nothing was written (--dry-run)")
     return 0

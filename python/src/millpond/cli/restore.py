@@ -3,16 +3,20 @@
 from __future__ import annotations
 
 import argparse
+import shlex
 from contextlib import AbstractContextManager, nullcontext
 from typing import Any
 
 from millpond import savepoint as savepoints
 from millpond.cli.arguments import (
     add_batch,
+    add_columns,
     add_engine,
+    add_family,
     add_file_sink,
     add_job,
     add_writing,
+    columns_of,
     number,
     pair,
     session_of,
@@ -38,6 +42,8 @@ def add_restore_arguments(command: argparse.ArgumentParser) -> None:
     command.add_argument("savepoint", help=_SAVEPOINT)
     command.add_argument("checkpoint", help=_NEW)
     _changing(command)
+    add_columns(command)
+    add_family(command)
     add_writing(command)
     add_engine(command, "write rows anew, where that is needed,")
 
@@ -140,7 +146,14 @@ def restore(arguments: argparse.Namespace, output: Output) -> int:
     options = _restore_options(arguments)
     with _quiet(arguments), progress_bar(arguments.json) as progress:
         report = savepoints.restore(
-            arguments.savepoint, arguments.checkpoint, progress=progress, **options
+            arguments.savepoint,
+            arguments.checkpoint,
+            columns=columns_of(arguments),
+            operator=arguments.operator,
+            store=arguments.store,
+            column_family=arguments.column_family,
+            progress=progress,
+            **options,
         )
     return _print_restored(report, arguments, output)
 
@@ -245,6 +258,11 @@ def plan(arguments: argparse.Namespace, output: Output) -> int:
                 output.line(f"{op.name}: {column}")
             if op.reason:
                 output.line(f"{op.name}: {op.reason}")
+            for options in op.column_options:
+                output.line(
+                    f"{op.name}: to give its state the columns of the job: millpond savepoint"
+                    f" restore {shlex.quote(report.savepoint)} NEW_CHECKPOINT {options}"
+                )
     return 0 if report.ok else 1
 
 

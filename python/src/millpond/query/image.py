@@ -187,11 +187,21 @@ def is_operator_metadata(key: str) -> bool:
 
 def operator_info(image: Image, operator: int) -> OperatorInfo:
     """Return Spark's metadata of an operator of `image`. Raises: FormatError: FORMAT_DAMAGED."""
+    return operator_info_of(image.texts, operator)
+
+
+def operator_info_of(texts: Mapping[str, bytes], operator: int) -> OperatorInfo:
+    """Return Spark's metadata of an operator.
+
+    Args:
+        texts: files of Spark, by key.
+    Raises: FormatError: FORMAT_DAMAGED.
+    """
     prefix = layout.operator_metadata_v2_prefix(operator)
-    keys = [key for key in image.texts if key.startswith(prefix)] or [
+    keys = [key for key in texts if key.startswith(prefix)] or [
         layout.operator_metadata_v1_key(operator)
     ]
-    return parse_operator_metadata(image.texts[keys[0]].decode("utf-8"), keys[0])
+    return parse_operator_metadata(texts[keys[0]].decode("utf-8"), keys[0])
 
 
 def with_schema_paths(image: Image, path_of: Callable[[str], str]) -> Image:

@@ -9,7 +9,7 @@ import os
 import re
 import sys
 from collections.abc import Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Any
 
 from millpond._jvm import running_class
@@ -34,6 +34,9 @@ class JobOperator:
     name: str
     error: str  # why Spark would refuse the stored state; "" if it would not
     columns: tuple[ColumnDiff, ...] = ()  # which columns differ, if schemas are the reason
+    # Of an aggregation: its buffers, as texts, before the first row. They are the last columns of
+    # its values. None stands for null.
+    buffers: tuple[str | None, ...] = ()
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -230,12 +233,17 @@ def new_session(settings: Mapping[str, str]) -> Any:
 
 def _operator(described: Mapping[str, Any]) -> JobOperator:
     error = described.get("error")
-    if error is None:
-        return JobOperator(operator=described["operator"], name=described["name"], error="")
-    condition, message = error["condition"], error["message"].strip()
-    return JobOperator(
+    found = JobOperator(
         operator=described["operator"],
         name=described["name"],
+        error="",
+        buffers=tuple(buffer["value"] for buffer in described.get("buffers", ())),
+    )
+    if error is None:
+        return found
+    condition, message = error["condition"], error["message"].strip()
+    return replace(
+        found,
         error=message if condition in message else f"{condition}: {message}",
         columns=schema_diff(error["parameters"]),
     )

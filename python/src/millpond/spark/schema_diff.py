@@ -8,6 +8,8 @@ from __future__ import annotations
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 
+from millpond.spark.types import unique_names
+
 # The parameters of Spark's errors about schemas: the saved schema, and the job's.
 _PAIRS = (
     ("key", "storedKeySchema", "newKeySchema"),
@@ -74,10 +76,13 @@ def _named(kind: str | None) -> str | None:
 
 
 def _columns(schema: str) -> dict[str, str] | None:
-    """Return the types of a struct's columns, by name; None if `schema` is no struct of Spark."""
+    """Return the types of a struct's columns, by name; None if `schema` is no struct of Spark.
+
+    If a name comes twice, the second has a number.
+    """
     if not (schema.startswith(_STRUCT) and schema.endswith(")")):
         return None
-    columns = {}
+    names, types = [], []
     for field in _split(schema[len(_STRUCT) : -1]):
         if not (field.startswith(_FIELD) and field.endswith(")")):
             return None
@@ -85,8 +90,9 @@ def _columns(schema: str) -> dict[str, str] | None:
         if len(parts) < 3:
             return None
         # Like Spark, this does not compare whether the column may be null.
-        columns[",".join(parts[:-2])] = parts[-2]
-    return columns
+        names.append(",".join(parts[:-2]))
+        types.append(parts[-2])
+    return dict(zip(unique_names(names), types, strict=True))
 
 
 def _split(text: str) -> Sequence[str]:

@@ -23,8 +23,9 @@ import org.apache.spark.sql.streaming.OutputMode
   * plan` calls it by py4j. */
 object JobPlan {
 
-  /** The query's stateful operators as JSON: number, name, and Spark's error if the operator does
-    * not fit what the checkpoint says of it.
+  /** The query's stateful operators as JSON: number, name, of an aggregation the buffers as they
+    * are before the first row, and Spark's error if the operator does not fit what the checkpoint
+    * says of it.
     *
     * @param writer what `df.writeStream` gave
     * @param state URI of the checkpoint's folder `state`; Spark writes operator metadata into it
@@ -49,6 +50,12 @@ object JobPlan {
       }.sortBy(_.getStateInfo.operatorId).foreach { op =>
         val one = operators.addObject().put("operator", op.getStateInfo.operatorId)
           .put("name", op.shortName)
+        EmptyBuffers.of(op.asInstanceOf[SparkPlan]).foreach { buffers =>
+          val told = one.putArray("buffers")
+          buffers.foreach { case (name, value) =>
+            told.addObject().put("name", name).put("value", value.orNull)
+          }
+        }
         try {
           check.StateSchemaAndOperatorMetadataRule.rule.applyOrElse(op.asInstanceOf[SparkPlan],
             identity[SparkPlan]); ()

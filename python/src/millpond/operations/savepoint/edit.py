@@ -1,4 +1,4 @@
-"""`edit`: writes a new savepoint in which a function, or a table, changes one column family."""
+"""`edit`: writes a new savepoint in which one column family has other rows, or other columns."""
 
 from __future__ import annotations
 
@@ -13,10 +13,12 @@ from millpond.model.ids import StoreId
 from millpond.operations.output.atomic_target import building
 from millpond.operations.output.copying import Progress, write_image
 from millpond.operations.savepoint.create import origin_and_new, write_index
+from millpond.operations.savepoint.new_columns import with_columns
 from millpond.query.from_savepoint import savepoint_image
 from millpond.query.image import Image, StoreImage, operator_info, without_state
 from millpond.query.index import CANONICAL, TableEntry, damaged, read_index
 from millpond.rows import require_tools
+from millpond.spark.column_changes import ColumnChanges
 from millpond.state.savepoint_rows import open_rows
 from millpond.state.selection import select
 from millpond.storage import open_checkpoint
@@ -38,6 +40,7 @@ class EditReport:
     rows_before: int
     rows_after: int
     dry_run: bool
+    columns: tuple[str, ...] = ()  # of the values; empty if they are as they were
 
     def to_json(self) -> dict[str, Any]:
         return asdict(self)
@@ -50,6 +53,7 @@ def edit(
     operator: int | str | None = None,
     store: str | None = None,
     column_family: str | None = None,
+    columns: ColumnChanges | None = None,
     function: Function | None = None,
     table: Any = None,
     dry_run: bool = False,
@@ -69,28 +73,37 @@ def edit(
         new_savepoint: path or URI that does not exist yet, or is an empty directory. Afterwards it
             is complete or absent.
         operator, store, column_family: as for `millpond.read_state`.
+        columns: other columns of the values, for a job that was changed. Spark's schema files say
+            so too.
         function: called with every batch of rows, `key` and `value`. The rows that it returns
-            replace them. Keys may be others.
+            replace them. Keys may be others. With `columns`, values have the new columns already.
         table: instead of `function`: a `pyarrow.Table`, or an iterable of record batches, with
-            `key` and `value`. It replaces all rows.
+            `key` and `value`. It replaces all rows. With `columns`, it has the new ones.
         dry_run: do all of it but keep nothing. The report says what there would be.
         progress: called now and then: how many stores are read, and how many there are in all.
     Raises:
         InvalidInputError: NOT_A_SAVEPOINT, TARGET_NOT_EMPTY, OPERATOR_UNKNOWN; INVALID_ARGUMENT:
-            columns that do not fit, a key twice.
+            columns that do not fit, or are not there; a key twice.
         FormatError: SAVEPOINT_DAMAGED.
         UnsupportedError: UNSUPPORTED: the rows follow from those of another column family (the hint
-            names it: edit that one), or the extra `tools` is not installed.
+            names it: edit that one); `columns` of state in Avro, which Spark changes by itself; or
+            the extra `tools` is not installed.
     """
     require_tools()
     # Start-up time: numpy and pyarrow.
     from millpond.operations.savepoint.edited_state import EditedState
 
-    if (function is None) == (table is None):
+    if function is not None and table is not None:
         raise InvalidInputError(
             "edit takes either a function or a table",
             kind=ErrorKind.INVALID_ARGUMENT,
             hint="Give a function that changes rows, or a table that replaces them all.",
+        )
+    if function is None and table is None and not columns:
+        raise InvalidInputError(
+            "nothing is to be changed",
+            kind=ErrorKind.INVALID_ARGUMENT,
+            hint="Give a function, a table, or changes to columns.",
         )
     origin, new_root = origin_and_new(savepoint, new_savepoint)
     storage = open_checkpoint(origin)
@@ -98,7 +111,11 @@ def edit(
     image = savepoint_image(storage, index)
     selection = select(origin, operator=operator, store=store, column_family=column_family)
     info = operator_info(image, selection.operator.operator)
-    edited = EditedState(open_rows(storage, image, index), image, info, selection)
+    source = open_rows(storage, image, index)
+    new_columns = None
+    if columns:
+        image, new_columns = with_columns(image, selection, columns)
+    edited = EditedState(source, image, info, selection, new_columns)
     if dry_run:
         with scratch_directory("edit") as directory:
             edited.write(directory, function, table, progress)
@@ -119,6 +136,7 @@ def edit(
         rows_before=edited.before,
         rows_after=edited.after,
         dry_run=dry_run,
+        columns=tuple(edited.first.schema.value.names) if columns else (),
     )
 
 

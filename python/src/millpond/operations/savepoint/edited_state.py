@@ -23,16 +23,19 @@ from millpond.format import layout
 from millpond.model.ids import StoreId
 from millpond.model.json_fields import ColumnFamily
 from millpond.operations.output.copying import Progress
+from millpond.operations.savepoint.new_columns import NewColumns
 from millpond.operations.savepoint.returned_rows import record_batches
 from millpond.query.image import Image
 from millpond.query.index import FileEntry, TableEntry
 from millpond.query.row_source import UNKNOWN_GROUP, Rows, RowSource, StoreRows
+from millpond.rows.arrow_types import struct_type
 from millpond.rows.chunks import row_batches
 from millpond.rows.encode import conform
 from millpond.spark.metadata import OperatorInfo
 from millpond.spark.state_schemas import FamilySchema
 from millpond.spark.user_code import each, users
 from millpond.state import canonical
+from millpond.state.changed_rows import check_values, with_columns
 from millpond.state.codec import (
     AVRO,
     UNSAFE_ROW,
@@ -73,7 +76,12 @@ class EditedState:
     """
 
     def __init__(
-        self, source: RowSource, image: Image, info: OperatorInfo, chosen: Selection
+        self,
+        source: RowSource,
+        image: Image,
+        info: OperatorInfo,
+        chosen: Selection,
+        new_columns: NewColumns | None = None,
     ) -> None:
         self.source, self.image, self.operator = source, image, chosen.operator.operator
         self.rule = rule_of(info, chosen.store, chosen.schema)
@@ -87,7 +95,19 @@ class EditedState:
         self._hashes: list[Any] = []
         schemas = {name: family_schemas(image, self.operator, info, name) for name in info.stores}
         names = [schema.name for schema in schemas[chosen.store]]
-        self.first = self._written(chosen.store, chosen.schema)
+        # As the rows are that are read; `first` is as those that are written.
+        self._saved_schema = chosen.schema
+        self._new_columns = new_columns.changed.columns if new_columns is not None else None
+        self.first = self._written(
+            chosen.store, chosen.schema if new_columns is None else new_columns.schema
+        )
+        if self._new_columns is not None:
+            if self.first.family.encoding == AVRO:
+                raise UnsupportedError(
+                    "the state is in Avro",
+                    hint="Start the changed job: Spark gives state in Avro its new columns itself.",
+                )
+            check_values(self._new_columns, struct_type(self.first.schema.value))
         self._of_seconds: list[tuple[Second, _Family]] = []
         for second in second_records(info, chosen.store, chosen.family, names):
             found = [
@@ -152,8 +172,9 @@ class EditedState:
                         self.first.family.name,
                     ):
                         self.before += len(rows.keys)
-                        if function is not None:
-                            changed = _changed(function, self._batch(rows))
+                        if table is None:
+                            batch = self._batch(rows)
+                            changed = batch if function is None else _changed(function, batch)
                             self._edit(writers, row_numbers, changed, (store, rows))
                     else:
                         second_of = (store.store.name, rows.family.name)
@@ -200,12 +221,14 @@ class EditedState:
         return (*store.families, *new)
 
     def _batch(self, rows: Rows) -> Any:
-        schema, encoding = self.first.schema, rows.family.encoding
+        schema, encoding = self._saved_schema, rows.family.encoding
         keys = decode_keys(rows.keys, schema, place_bytes=0, encoding=encoding)
         decode = decode_lists if rows.family.multi else decode_values
-        return pa.RecordBatch.from_arrays(
-            [keys, decode(rows.values, schema, encoding=encoding)], names=["key", "value"]
-        )
+        values = decode(rows.values, schema, encoding=encoding)
+        if self._new_columns is not None:
+            target = struct_type(self.first.schema.value)
+            values = with_columns(values, self._new_columns, target)
+        return pa.RecordBatch.from_arrays([keys, values], names=["key", "value"])
 
     def _edit(
         self,

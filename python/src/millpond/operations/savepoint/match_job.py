@@ -11,13 +11,17 @@ from dataclasses import asdict, dataclass, replace
 from typing import Any
 
 from millpond.format import layout
+from millpond.operations.savepoint.fitting_columns import column_options
+from millpond.operations.savepoint.new_columns import family_texts_of, own_last_column
+from millpond.operations.savepoint.new_operators import described_job
 from millpond.operations.savepoint.restore import KEEP, restored
 from millpond.query import image as images
 from millpond.query.from_savepoint import savepoint_image
 from millpond.query.image import Image
 from millpond.query.index import read_index
+from millpond.spark.column_changes import KEY_ADVICE
 from millpond.spark.job import JobOperator, new_session, operators
-from millpond.spark.job_script import chosen, load
+from millpond.spark.job_script import JobQuery, chosen, load
 from millpond.spark.metadata import parse_offsets
 from millpond.spark.schema_diff import ColumnDiff
 from millpond.spark.uris import uri_below
@@ -36,6 +40,9 @@ class OperatorVerdict:
     verdict: str  # restored, mapped, dropped, new (it starts empty) or refused
     reason: str  # why it is refused; else empty
     columns: tuple[ColumnDiff, ...] = ()  # of key and value, where the job has others
+    # Options of `edit` and `restore` that give the saved values the columns of the job, a text for
+    # each column family; () if none can.
+    column_options: tuple[str, ...] = ()
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -100,12 +107,37 @@ def plan(
         ).conf
         found = operators(meant, uri_below(new_root, layout.STATE_DIR), image.batch + 1, pinned)
     saved = {op.operator: op.name for op in image.operators}
-    return PlanReport(
-        savepoint=origin,
-        batch=image.batch,
-        query=meant.name,
-        operators=verdicts(saved, numbers, found, allow_new=allow_new_operator),
-    )
+    told = verdicts(saved, numbers, found, allow_new=allow_new_operator)
+    if any(op.columns for op in told):
+        told = _with_column_options(told, image, meant, found)
+    return PlanReport(savepoint=origin, batch=image.batch, query=meant.name, operators=told)
+
+
+def _with_column_options(
+    told: Sequence[OperatorVerdict], image: Image, meant: JobQuery, found: Sequence[JobOperator]
+) -> tuple[OperatorVerdict, ...]:
+    """Return the verdicts with what is to be done where columns differ."""
+    described = described_job(image, meant)[1]
+    buffers = {op.operator: op.buffers for op in found}
+    several = len(image.operators) > 1
+    result = []
+    for one in told:
+        new, old = one.operator, one.saved_as
+        if not one.columns or new is None or old is None:
+            pass
+        elif any(column.part == "key" for column in one.columns):
+            one = replace(one, reason=f"{one.reason} {KEY_ADVICE}")
+        else:
+            options = column_options(
+                family_texts_of(image.texts, old),
+                family_texts_of(described[new], new),
+                buffers[new],
+                last=own_last_column(one.name),
+            )
+            chosen_by = f"--operator {old} " if several else ""
+            one = replace(one, column_options=tuple(chosen_by + text for text in options))
+        result.append(one)
+    return tuple(result)
 
 
 def _write_metadata(image: Image, new_root: str, numbers: Mapping[int, int]) -> None:

@@ -30,7 +30,7 @@ from millpond.query.expected import partitions_of, stores_of
 from millpond.query.image import Image, OperatorImage, StoreImage
 from millpond.query.survey import PROVIDER_PACKAGE
 from millpond.spark.job import JobOperator, new_session, operators
-from millpond.spark.job_script import chosen, load
+from millpond.spark.job_script import JobQuery, chosen, load
 from millpond.spark.log_edit import commit_with_state_ids
 from millpond.spark.metadata import parse_commit, parse_offsets
 from millpond.spark.uris import uri_below
@@ -100,20 +100,43 @@ def with_new_operators(image: Image, fit: JobToFit, saved: Mapping[int, int]) ->
             hint="Start the job with a checkpointLocation of its own.",
         )
     meant = chosen(load(fit.job, lambda: new_session(fit.conf)), fit.query)
+    found, described = described_job(image, meant)
+    _check_fit(image, found, saved)
+    present = {op.operator for op in image.operators}
+    new = [op for op in found if op.operator not in present]
+    for op in new:
+        _check_starts(op)
+    for op in new:
+        image = _with_empty(image, op.operator, op.name, described[op.operator])
+    return image
+
+
+def described_job(
+    image: Image, meant: JobQuery
+) -> tuple[list[JobOperator], dict[int, dict[str, bytes]]]:
+    """Return the operators of a job that starts anew, and what Spark writes about each: metadata
+    and schemas, by key.
+
+    Args:
+        image: of the saved query: the job gets the settings that its Spark checkpoint pins.
+        meant: the job's query.
+    """
     last = image.texts[layout.offsets_key(image.batch)]
     pinned = parse_offsets(last.decode("utf-8"), image.batch).conf
     with tempfile.TemporaryDirectory(prefix="millpond-new-") as directory:
         root = os.path.realpath(directory)
+        storage = LocalStorage(root, fsync=False)
         # Spark describes transformWithState only for a batch of the offset log.
-        LocalStorage(root, fsync=False).put_bytes(layout.offsets_key(0), last)
+        storage.put_bytes(layout.offsets_key(0), last)
         found = operators(meant, uri_below(root, layout.STATE_DIR), 0, pinned)
-        _check_fit(image, found, saved)
-        present = {op.operator for op in image.operators}
-        new = [op for op in found if op.operator not in present]
-        described = {op.operator: _described(root, op) for op in new}
-    for op in new:
-        image = _with_empty(image, op.operator, op.name, described[op.operator])
-    return image
+        return found, {
+            op.operator: {
+                info.key: storage.read(info.key)
+                for info in storage.list(layout.operator_dir(op.operator) + "/")
+                if layout.is_of_operator(info.key)
+            }
+            for op in found
+        }
 
 
 def initial_state_warnings(operators: Collection[OperatorImage]) -> tuple[str, ...]:
@@ -143,20 +166,13 @@ def _check_fit(image: Image, found: Sequence[JobOperator], saved: Mapping[int, i
             )
 
 
-def _described(root: str, op: JobOperator) -> dict[str, bytes]:
-    """Return what Spark wrote about an operator of the job: its metadata, and its schemas."""
+def _check_starts(op: JobOperator) -> None:
     if op.error:
         raise InvalidInputError(
             f"Spark does not start operator {op.operator} ({op.name}): {op.error}",
             kind=ErrorKind.INVALID_ARGUMENT,
             hint="Mend the job, and run it with an empty checkpointLocation to see that it starts.",
         )
-    storage = LocalStorage(root, fsync=False)
-    return {
-        info.key: storage.read(info.key)
-        for info in storage.list(layout.operator_dir(op.operator) + "/")
-        if layout.is_of_operator(info.key)
-    }
 
 
 def _with_empty(image: Image, operator: int, name: str, described: Mapping[str, bytes]) -> Image:

@@ -6,12 +6,13 @@ import os
 import uuid
 from collections.abc import Callable, Collection, Mapping
 from contextlib import AbstractContextManager, nullcontext
-from dataclasses import asdict, dataclass
+from dataclasses import asdict, dataclass, replace
 from typing import Any
 
 from millpond.config import BACKENDS
 from millpond.errors import ErrorKind, InvalidInputError, NotFoundError
 from millpond.format import layout, roots
+from millpond.local.scratch import scratch_directory
 from millpond.operations.output.atomic_target import building
 from millpond.operations.output.copying import Progress, Written, damaged_state, write_image
 from millpond.operations.repartition.origin import Origin
@@ -23,6 +24,7 @@ from millpond.operations.savepoint.create import (
     origin_and_new,
     pin_of,
 )
+from millpond.operations.savepoint.edit import edit
 from millpond.operations.savepoint.new_operators import (
     JobToFit,
     initial_state_warnings,
@@ -35,6 +37,7 @@ from millpond.query.image import Image
 from millpond.query.index import CANONICAL, damaged, read_index
 from millpond.query.whole import telling_what_is_left
 from millpond.rows import require_tools
+from millpond.spark.column_changes import ColumnChanges
 from millpond.spark.offsets import offset_texts
 from millpond.spark.sinks import keeping
 from millpond.spark.sinks.recorded import record
@@ -129,6 +132,10 @@ def restore(
     job: str | os.PathLike[str] | Callable[..., object] | None = None,
     query: str | None = None,
     conf: Mapping[str, str] | None = None,
+    columns: ColumnChanges | None = None,
+    operator: int | str | None = None,
+    store: str | None = None,
+    column_family: str | None = None,
     copy: bool = False,
     link: bool = True,
     dry_run: bool = False,
@@ -165,6 +172,8 @@ def restore(
         allow_new_operator: a stateful operator that only `job` has begins with empty state. Without
             it Spark refuses such a job.
         job, query, conf: the job that is to start, as for `plan`; needed for `allow_new_operator`.
+        columns, operator, store, column_family: other columns for the values of one column family,
+            as for `edit`. The edited state goes through a scratch directory of this machine.
         copy: copy files, even if both are on one file system, where the new Spark checkpoint could
             share blocks with the savepoint.
         link: the older name: `link=False` is `copy=True`.
@@ -178,7 +187,7 @@ def restore(
         FormatError: SAVEPOINT_DAMAGED. UnavailableError: storage.
         UnsupportedError: FORMAT_TOO_NEW; UNSUPPORTED: only Spark knows where rows belong on other
             partitions; FOREIGN_CHECKPOINT: a new operator, and the saved query had no state in
-            Millpond. What the job itself raises.
+            Millpond. What the job itself raises. With `columns`, also as `edit`.
     """
     changes = _Changes(
         keep_query_id=keep_query_id,
@@ -193,6 +202,39 @@ def restore(
         fit=job_to_fit(allow_new_operator, job, query, conf),
     )
     origin, new_root = origin_and_new(savepoint, checkpoint)
+    sharing = link and not copy
+    if not columns:
+        return _restore(origin, new_root, changes, sharing, dry_run, progress, spark)
+    if spark is not None:
+        raise InvalidInputError(
+            "executors cannot change columns",
+            kind=ErrorKind.INVALID_ARGUMENT,
+            hint="Change them with millpond savepoint edit first, then restore what it wrote.",
+        )
+    with scratch_directory("restore") as directory:
+        edited = os.path.join(directory, "edited")
+        edit(
+            origin,
+            edited,
+            operator=operator,
+            store=store,
+            column_family=column_family,
+            columns=columns,
+            progress=progress,
+        )
+        report = _restore(edited, new_root, changes, sharing, dry_run, progress, spark)
+    return replace(report, origin=origin)
+
+
+def _restore(
+    origin: str,
+    new_root: str,
+    changes: _Changes,
+    sharing: bool,
+    dry_run: bool,
+    progress: Progress | None,
+    spark: Any,
+) -> RestoreReport:
     source = open_storage(origin)
     index = read_index(source, origin)
     image = savepoint_image(source, index)
@@ -200,7 +242,6 @@ def restore(
         require_tools()
     rows = Origin(origin, image, index)
     try:
-        sharing = link and not copy
         return _write(
             new_root, source, rows, changes, nullcontext(), sharing, dry_run, progress, spark
         )

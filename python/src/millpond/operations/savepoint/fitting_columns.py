@@ -1,0 +1,133 @@
+"""Which options of `edit` and `restore` give saved values the columns that a changed job has
+(pure).
+"""
+
+from __future__ import annotations
+
+import json
+import shlex
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field
+from typing import Any
+
+from millpond.errors import InvalidInputError, UnsupportedError
+from millpond.spark.column_changes import check_cast
+from millpond.spark.state_schemas import FamilyText
+from millpond.spark.type_texts import type_json
+from millpond.spark.types import parse_type, type_text, unique_names
+
+Families = Mapping[tuple[str, str], FamilyText]
+"""The column families of an operator, by store and name."""
+
+
+@dataclass(slots=True)
+class _Options:
+    add: list[str] = field(default_factory=list)
+    drop: list[str] = field(default_factory=list)
+    change: list[str] = field(default_factory=list)
+    order: list[str] = field(default_factory=list)
+
+    def words(self) -> list[str]:
+        words = [w for text in self.add for w in ("--add-column", text)]
+        words += [w for text in self.drop for w in ("--drop-column", text)]
+        words += [w for text in self.change for w in ("--change-column", text)]
+        return words + (["--column-order", ",".join(self.order)] if self.order else [])
+
+
+def column_options(
+    saved: Families, job: Families, buffers: Sequence[str | None], *, last: str = ""
+) -> list[str]:
+    """Return the options for each column family whose values have other columns, as text for a
+    shell. Empty if the keys differ, or if no option can do it.
+
+    Args:
+        saved, job: schemas of the savepoint, and of the job.
+        buffers: of an aggregation: the values before the first row of the last columns.
+        last: a column of Spark's own that stays behind new ones, if there is one.
+    """
+    found = []
+    for (store, name), new in sorted(job.items()):
+        old = saved.get((store, name))
+        if old is None:
+            continue
+        if _types(old.key) != _types(new.key):
+            return []
+        if _types(old.value) == _types(new.value):
+            continue
+        try:
+            options = _fitted(json.loads(old.value), json.loads(new.value), buffers, last)
+        except (InvalidInputError, UnsupportedError):
+            return []
+        place = ["--store", store] if len({s for s, _ in job}) > 1 else []
+        place += ["--column-family", name] if len(job) > len({s for s, _ in job}) else []
+        found.append(shlex.join(place + options.words()))
+    return found
+
+
+def _types(schema: str) -> object:
+    """Return what Spark compares: the types of columns in their order, without their names."""
+    return _bare(json.loads(schema))
+
+
+def _bare(kind: Any) -> object:
+    if not isinstance(kind, dict):
+        return kind
+    if kind["type"] == "struct":
+        return ["struct", [_bare(one["type"]) for one in kind["fields"]]]
+    inner = ("elementType", "keyType", "valueType", "sqlType")
+    return [kind["type"], [_bare(kind[part]) for part in inner if part in kind]]
+
+
+def _fitted(
+    old: dict[str, Any], new: dict[str, Any], buffers: Sequence[str | None], last: str
+) -> _Options:
+    options = _Options()
+    first_buffer = len(new["fields"]) - len(buffers)
+    empty = dict(enumerate(buffers, first_buffer)) if buffers else {}
+    _fit(old["fields"], new["fields"], "", empty, last, options)
+    return options
+
+
+def _fit(
+    old: list[dict[str, Any]],
+    new: list[dict[str, Any]],
+    prefix: str,
+    empty: Mapping[int, str | None],
+    last: str,
+    options: _Options,
+) -> None:
+    """Add the options for the columns of one struct."""
+    there = dict(zip(unique_names([str(one["name"]) for one in old]), old, strict=True))
+    names = unique_names([str(one["name"]) for one in new])
+    wanted = dict(zip(names, new, strict=True))
+    order = [name for name in there if name in wanted]
+    options.drop += [prefix + name for name in there if name not in wanted]
+    for name in order:
+        before, after = there[name]["type"], wanted[name]["type"]
+        if _bare(before) == _bare(after):
+            continue
+        if _is_struct(before) and _is_struct(after):
+            _fit(before["fields"], after["fields"], f"{prefix}{name}.", {}, "", options)
+        else:
+            check_cast(prefix + name, before, after)
+            options.change.append(f"{prefix}{name}:{_text(after)}")
+    behind = [order.pop()] if last and order and order[-1] == last else []
+    for number, name in enumerate(names):
+        if name not in there:
+            value = empty.get(number)
+            given = "" if value is None else f"={value}"
+            options.add.append(f"{prefix}{name}:{_text(wanted[name]['type'])}{given}")
+            order.append(name)
+    if order + behind != names:
+        options.order += [prefix + name for name in names]
+
+
+def _is_struct(kind: object) -> bool:
+    return isinstance(kind, dict) and kind["type"] == "struct"
+
+
+def _text(kind: object) -> str:
+    """Return the type as an option names it. Raises: InvalidInputError: no option can."""
+    text = type_text(parse_type(kind))
+    type_json(text)
+    return text
