@@ -262,7 +262,7 @@ def test_kill_9_of_the_agent_costs_a_retry(spark: SparkSession, tmp_path: Path) 
 # Once on Spark's own store. A failure there is a fault of the test.
 @pytest.mark.parametrize(
     ("provider_class", "checkpoint_format"),
-    quick_first([(MILLPOND, 1), (ROCKSDB, 1), (MILLPOND, 2)]),
+    quick_first([(MILLPOND, 1), (ROCKSDB, 1), (MILLPOND, 2)], 0),
 )
 def test_kill_9_between_commits(
     tmp_path: Path, provider_class: str, checkpoint_format: int

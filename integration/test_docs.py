@@ -156,7 +156,7 @@ def _console(page: Path) -> list[Step]:
 CODE_PAGES = [page for page in pages() if any(map(_is_code, blocks(page)))]
 CONSOLE_PAGES = [page for page in pages() if _console(page)]
 README = REPOSITORY / "README.md"
-QUICK = (README, REPOSITORY / "docs/tutorial.md")
+QUICK = (README,)
 
 
 def _each(found: list[Path]) -> list[Any]:

@@ -14,17 +14,17 @@ import pytest
 from integration.jvm import compile_parts, java_command, millpond_jar
 
 _MAIN = "org.apache.spark.sql.millpond.testing.Parts"
-# The number of seeds of each part in `make test`. The deep tests go on with five times as many.
+# The number of seeds of each part in `make test`. The deep tests go on with ten times as many.
 _SEEDS = {
-    "table": 2000,
-    "arena": 200,
-    "sorted-index": 200,
-    "key-sort": 5000,
-    "block": 800,
-    "changelog": 500,
-    "disk-tier": 40,
-    "flush": 24,
-    "composed": 60,
+    "table": 1000,
+    "arena": 100,
+    "sorted-index": 100,
+    "key-sort": 2500,
+    "block": 400,
+    "changelog": 250,
+    "disk-tier": 20,
+    "flush": 12,
+    "composed": 30,
 }
 
 
@@ -36,7 +36,7 @@ def test_part(part: str) -> None:
 @pytest.mark.deep
 @pytest.mark.parametrize("part", _SEEDS)
 def test_more_of_a_part(part: str) -> None:
-    _try(part, _SEEDS[part], 5 * _SEEDS[part])
+    _try(part, _SEEDS[part], 10 * _SEEDS[part])
 
 
 def _try(part: str, first: int, seeds: int) -> None:

@@ -28,6 +28,7 @@ def build(spark):
 """
 
 
+@pytest.mark.deep
 def test_the_terminal_shows_the_plan_and_the_job_alone(tmp_path: Path) -> None:
     saved = tmp_path / "saved"
     savepoint.create(RowsBuilder(tmp_path / "job").build().root, saved)

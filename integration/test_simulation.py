@@ -64,6 +64,7 @@ class Planted(Simulator):
         return Outcome("planted" if failed else None, "", outcome.trace, outcome.made)
 
 
+@pytest.mark.deep
 def test_a_failure_is_cut_down_to_what_it_needs() -> None:
     """Shrinking leaves a batch, a batch that proves it, a snapshot and a kill, and no more."""
     simulator = Planted()
