@@ -107,9 +107,19 @@ private[millpond] final class Rows(engine: StoreEngine) {
         f.table.append(found, rows.valueBase, rows.valueOffset, rows.valueLength)
       } else {
         val slot = if (found == 0L) checkedSlot(f, key) else f.table.slotOf(found)
-        f.table.write(rows.base, rows.offset, rows.length, hash, found, slot,
-          f.prefixLength(rows.base, rows.offset), rows.valueBase, rows.valueOffset,
-          rows.valueLength)
+        f.table.write(
+          rows.base,
+          rows.offset,
+          rows.length,
+          hash,
+          found,
+          slot,
+          f.prefixLength(rows.base, rows.offset),
+          rows.valueBase,
+          rows.valueOffset,
+          rows.valueLength,
+          appended = true
+        )
         count(f, before = false, after = true, known = true, slot)
       }
     }

@@ -70,7 +70,7 @@ private[memory] object Records {
   final val SlotAt = 24
   final val FlagsAt = 26
   final val Used = 1 // since eviction last came by
-  final val Appended = 2 // the batch only appended to the value that was there
+  final val Appended = 2 // the batch only appended, to the value that was there or to none
   final val Rewritten = 4 // the batch wrote it more than once
   // the batch wrote the key first, and nobody knew whether the disk tier has it
   final val Blind = 8

@@ -89,13 +89,15 @@ final class Table(budget: MemoryBudget, shape: TableShape) extends Records(budge
   /** Put (`valueLength` >= 0) or delete (-1) a key whose record is `found` (0: none; then `keySlot`
     * and `prefixLength` are used). If memory is refused, nothing has changed. */
   def write(base: AnyRef, offset: Long, length: Int, hash: Int, found: Long, keySlot: Int,
-      prefixLength: Int, valueBase: AnyRef, valueOffset: Long, valueLength: Int): Unit =
+      prefixLength: Int, valueBase: AnyRef, valueOffset: Long, valueLength: Int,
+      appended: Boolean = false): Unit =
     if (found == 0L) {
       touched.reserve()
       val record = enter(base, offset, length, hash, keySlot, prefixLength, valueBase, valueOffset,
         valueLength)
       Platform.putInt(null, record + BatchAt, batch)
       if (!knowsAll) setFlag(record, Blind)
+      if (appended) setFlag(record, Appended)
       Platform.putInt(null, record + TouchAt, touched.add(record, 0L))
     } else {
       val inBatch = Platform.getInt(null, found + BatchAt) == batch
@@ -113,6 +115,8 @@ final class Table(budget: MemoryBudget, shape: TableShape) extends Records(budge
         reserveChange(inBatch)
         val record = create(null, found + header, length, hash, slotOf(found), valueBase,
           valueOffset, valueLength)
+        // what the batch did to the key before was no append
+        if (appended && !inBatch) setFlag(record, Appended)
         supersede(found, record, hash, inBatch)
       }
     }
@@ -151,8 +155,8 @@ final class Table(budget: MemoryBudget, shape: TableShape) extends Records(budge
   }
 
   /** What the batch did to the key of record `i` of the touch list: `Op.Put`, `Op.Delete`,
-    * `Op.Merge` if it only appended to the value that was there and `merges` allows to say so, or
-    * 0: nothing. A delete counts if the key was there when the batch first wrote it, or if nobody
+    * `Op.Merge` if it only appended, to the value that was there or to none, and `merges` allows to
+    * say so, or 0: nothing. A delete counts if the key was there when the batch first wrote it, or if nobody
     * knew. What memory learned since is about the record, not about the disk tier. */
   def change(i: Int, merges: Boolean): Byte = {
     val now = touched.current(i)
@@ -166,7 +170,7 @@ final class Table(budget: MemoryBudget, shape: TableShape) extends Records(budge
       val was = old != 0L && isPresent(old)
       // as before the batch
       if (was && is(now, Rewritten) && hasValue(old, null, valueAddress(now), valueLength(now))) 0
-      else if (was && merges && is(now, Appended)) Op.Merge
+      else if (merges && is(now, Appended)) Op.Merge
       else Op.Put
     }
   }

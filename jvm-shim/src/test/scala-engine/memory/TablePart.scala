@@ -87,10 +87,11 @@ private final class TableStore(trial: Trial, shape: TableShape) {
     table.admit(keys(k), Bytes.ArrayOffset, keys(k).length, hashOf(k), k, PrefixLength, bytes,
       Bytes.ArrayOffset, value.fold(-1)(_.length), 0)
   }
-  private def write(k: Int, found: Long, value: Option[String]): Unit = {
+  private def write(
+      k: Int, found: Long, value: Option[String], appended: Boolean = false): Unit = {
     val bytes = value.fold(new Array[Byte](0))(_.getBytes("ISO-8859-1"))
     table.write(keys(k), Bytes.ArrayOffset, keys(k).length, hashOf(k), found, k, PrefixLength,
-      bytes, Bytes.ArrayOffset, value.fold(-1)(_.length))
+      bytes, Bytes.ArrayOffset, value.fold(-1)(_.length), appended)
   }
 
   private def get(k: Int): Unit = if (find(k) == 0L && !table.complete && chance(80)) admit(k): Unit
@@ -116,7 +117,7 @@ private final class TableStore(trial: Trial, shape: TableShape) {
     if (found == 0L && !table.complete && (!replay || disk.contains(k))) found = admit(k)
     if (found != 0L && table.isPresent(found))
       table.append(found, added.getBytes("ISO-8859-1"), Bytes.ArrayOffset, added.length)
-    else write(k, found, Some(added))
+    else write(k, found, Some(added), appended = !replay)
   }
 
   /** Deletes all rows, like a dropped state variable. */
@@ -146,10 +147,14 @@ private final class TableStore(trial: Trial, shape: TableShape) {
       case Op.Put => Some(Change(Op.Put, k, valueOf(table, now)))
       case Op.Merge =>
         Some(Change(Op.Merge, k,
-            valueOf(table, now).substring(table.valueLength(table.touchedOld(i)))))
+            valueOf(table, now).substring(lengthBefore(i))))
       case Op.Delete => Some(Change(Op.Delete, k, ""))
       case _ => None
     }
+  }
+  private def lengthBefore(i: Int): Int = {
+    val old = table.touchedOld(i)
+    if (old == 0L) 0 else math.max(0, table.valueLength(old))
   }
   private def applied(
       state: State, changes: Seq[Change]): State = changes.foldLeft(state) { (s, c) =>
