@@ -43,10 +43,24 @@ private[millpond] trait MillpondReading extends CompatibleReadStore {
   protected def validate(f: Family, key: UnsafeRow, value: UnsafeRow): Unit = {
     val overdeclared =
       f.name != StateStore.DEFAULT_COL_FAMILY_NAME && key.numFields > f.rows.keySchema.length
-    if (f.shape.plainRows && !f.shape.internal && !overdeclared)
+    if (f.shape.plainRows && !f.shape.internal && !overdeclared) {
       StateStoreProvider.validateStateRowFormat(key, f.rows.keySchema, value, f.rows.valueSchema,
         id, provider.conf)
+      checkLength(value, f.rows.valueSchema.length)
+    }
     f.validatedBy = session
+  }
+
+  /** Spark does not look whether the row of another schema ends before its last columns. It would
+    * read them from whatever lies behind the row. */
+  private def checkLength(value: UnsafeRow, columns: Int): Unit = {
+    val least = UnsafeRow.calculateBitSetWidthInBytes(columns) + 8L * columns
+    val conf = provider.conf
+    if (value.getSizeInBytes < least && conf.formatValidationEnabled &&
+      conf.formatValidationCheckValue)
+      throw StateStoreErrors.valueRowFormatValidationFailure(
+        s"The row has ${value.getSizeInBytes} bytes, but $columns columns take $least",
+        id.toString)
   }
 
   override def multiGet(keys: Array[UnsafeRow], colFamilyName: String): Iterator[UnsafeRow] = {
