@@ -31,8 +31,9 @@ from millpond.operations.savepoint.manage import (
 )
 from millpond.operations.savepoint.manage import savepoints_of as list
 from millpond.operations.savepoint.manage import verify_savepoint as verify
-from millpond.operations.savepoint.match_job import OperatorVerdict, PlanReport, plan
+from millpond.operations.savepoint.match_job import PlanReport, plan
 from millpond.operations.savepoint.restore import RestoreReport, fork, restore
+from millpond.operations.savepoint.verdicts import OperatorVerdict
 from millpond.spark.column_changes import ColumnChanges
 
 __all__ = [

@@ -4,6 +4,8 @@ from __future__ import annotations
 
 import argparse
 import shlex
+import sys
+from collections.abc import Sequence
 from contextlib import AbstractContextManager, nullcontext
 from typing import Any
 
@@ -27,7 +29,8 @@ from millpond.cli.progress import progress_bar
 from millpond.cli.quiet import quiet_jvm
 from millpond.config import BACKENDS
 from millpond.errors import ErrorKind, InvalidInputError
-from millpond.savepoint import CreateReport, RestoreReport
+from millpond.operations.savepoint.verdicts import MAPPED, MOVED
+from millpond.savepoint import CreateReport, OperatorVerdict, RestoreReport
 
 _CHECKPOINT = "what checkpointLocation was set to: a directory or a URI"
 _SAVEPOINT = "the savepoint: a directory or a URI"
@@ -139,6 +142,14 @@ def _operators(command: argparse.ArgumentParser) -> None:
         action="store_true",
         help="a stateful operator that only the job has starts with empty state",
     )
+    command.add_argument(
+        "--match-operators",
+        action="store_true",
+        help=(
+            "operators that have another number in the job get it, as they were found by name and"
+            " columns; without it a restore asks on a terminal, and else refuses"
+        ),
+    )
 
 
 def restore(arguments: argparse.Namespace, output: Output) -> int:
@@ -189,6 +200,7 @@ def _restore_options(arguments: argparse.Namespace) -> dict[str, Any]:
         "backend": arguments.backend,
         "file_sink": arguments.file_sink,
         "allow_new_operator": arguments.allow_new_operator,
+        "match_operators": arguments.match_operators or (arguments.job is not None and _confirmed),
         "job": arguments.job,
         "query": arguments.query,
         "conf": settings(arguments.conf),
@@ -196,6 +208,28 @@ def _restore_options(arguments: argparse.Namespace) -> dict[str, Any]:
         "dry_run": arguments.dry_run,
         "spark": session_of(arguments, job=arguments.job is not None),
     }
+
+
+def _confirmed(verdicts: Sequence[OperatorVerdict]) -> bool:
+    """Show what becomes of the operators, and ask whether that is meant, if there is a terminal."""
+    shown = Output(sys.stderr)
+    _table(verdicts, shown)
+    if not sys.stdin.isatty():
+        return False
+    sys.stderr.write("Give the operators these numbers? [y/N] ")
+    sys.stderr.flush()
+    return sys.stdin.readline().strip().lower() in ("y", "yes")
+
+
+def _table(verdicts: Sequence[OperatorVerdict], output: Output) -> None:
+    moved = any(op.verdict in (MAPPED, MOVED) for op in verdicts)
+    rows = [
+        (count_text(op.operator), op.name, count_text(op.saved_as), op.verdict, op.why)
+        for op in verdicts
+    ]
+    head = ("operator", "name", "saved as", "verdict", "found by")
+    columns = len(head) if moved else len(head) - 1
+    output.table(head[:columns], [row[:columns] for row in rows], right=(0, 2))
 
 
 def _mapping(pairs: list[tuple[int, int]]) -> dict[int, int]:
@@ -239,20 +273,14 @@ def plan(arguments: argparse.Namespace, output: Output) -> int:
             map_operators=_mapping(arguments.map_operator),
             drop_operators=arguments.drop_operator,
             allow_new_operator=arguments.allow_new_operator,
+            match_operators=arguments.match_operators,
             query=arguments.query,
             conf=settings(arguments.conf),
         )
     if arguments.json:
         output.json(report.to_json())
     else:
-        output.table(
-            ("operator", "name", "saved as", "verdict"),
-            [
-                (count_text(op.operator), op.name, count_text(op.saved_as), op.verdict)
-                for op in report.operators
-            ],
-            right=(0, 2),
-        )
+        _table(report.operators, output)
         for op in report.operators:
             for column in op.columns:
                 output.line(f"{op.name}: {column}")
@@ -263,6 +291,10 @@ def plan(arguments: argparse.Namespace, output: Output) -> int:
                     f"{op.name}: to give its state the columns of the job: millpond savepoint"
                     f" restore {shlex.quote(report.savepoint)} NEW_CHECKPOINT {options}"
                 )
+            for warning in op.warnings:
+                output.line(f"{op.name}: warning: {warning}")
+        for problem in report.problems:
+            output.line(problem)
     return 0 if report.ok else 1
 
 

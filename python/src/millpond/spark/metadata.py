@@ -29,6 +29,7 @@ from millpond.storage.place import query_id_of
 SHUFFLE_PARTITIONS = "spark.sql.shuffle.partitions"
 LEFT_OUT = "millpond.leftOut"  # a conf that Spark ignores
 PROVIDER_CLASS = "spark.sql.streaming.stateStore.providerClass"
+ENCODING_FORMAT = "spark.sql.streaming.stateStore.encodingFormat"
 
 T = TypeVar("T")
 

@@ -14,9 +14,11 @@ import pytest
 from millpond import savepoint as savepoints
 from millpond.cli.main import main
 from millpond.errors import ErrorKind, InvalidInputError
-from millpond.operations.savepoint.match_job import (
+from millpond.operations.savepoint.moved_operators import GIVEN, SAME, Matching, Pair, Unclear
+from millpond.operations.savepoint.verdicts import (
     DROPPED,
     MAPPED,
+    MOVED,
     NEW,
     REFUSED,
     RESTORED,
@@ -33,55 +35,109 @@ def op(operator: int, name: str, error: str = "") -> JobOperator:
     return JobOperator(operator=operator, name=name, error=error)
 
 
+def matched(
+    *pairs: tuple[int, int], why: str = SAME, unclear: tuple[Unclear, ...] = ()
+) -> Matching:
+    return Matching(pairs=tuple(Pair(old, new, why) for old, new in pairs), unclear=unclear)
+
+
+_BOTH = [op(0, "stateStoreSave"), op(1, "dedupe")]
+
+
 @pytest.mark.parametrize(
-    ("numbers", "found", "expected"),
+    ("found_as", "dropped", "found", "expected"),
     [
         (
-            {0: 0, 1: 1},
-            [op(0, "stateStoreSave"), op(1, "dedupe")],
+            matched((0, 0), (1, 1)),
+            set(),
+            _BOTH,
             [(0, 0, RESTORED, ""), (1, 1, RESTORED, "")],
         ),
-        ({1: 0}, [op(0, "dedupe")], [(0, 1, MAPPED, ""), (None, 0, DROPPED, "")]),
         (
-            {0: 0, 1: 1},
+            matched((1, 0), why=GIVEN),
+            {0},
             [op(0, "dedupe")],
-            [(0, 0, REFUSED, "--map-operator 1=0"), (None, 1, REFUSED, "--drop-operator 1")],
+            [(0, 1, MAPPED, ""), (None, 0, DROPPED, "")],
         ),
         (
-            {0: 0, 1: 1},
+            matched((1, 0)),
+            {0},
+            [op(0, "dedupe")],
+            [(0, 1, MOVED, "--map-operator 1=0"), (None, 0, DROPPED, "")],
+        ),
+        (
+            matched((1, 0)),
+            set(),
+            [op(0, "dedupe")],
+            [(0, 1, MOVED, "--match-operators"), (None, 0, REFUSED, "--drop-operator 0")],
+        ),
+        (
+            matched((1, 0), (0, 3), why=GIVEN),
+            set(),
+            [op(0, "dedupe")],
+            [(0, 1, MAPPED, ""), (None, 0, REFUSED, "the job has no operator 3")],
+        ),
+        (
+            matched((1, 0), why=GIVEN),
+            {0},
+            [op(0, "stateStoreSave")],
+            [(0, 1, REFUSED, "that of a dedupe"), (None, 0, DROPPED, "")],
+        ),
+        (
+            matched((0, 0), (1, 1)),
+            set(),
             [op(0, "stateStoreSave", "NOT_COMPATIBLE: the key"), op(1, "dedupe")],
             [(0, 0, REFUSED, "NOT_COMPATIBLE"), (1, 1, RESTORED, "")],
         ),
         (
-            {0: 0, 1: 1},
-            [op(0, "stateStoreSave"), op(1, "dedupe"), op(2, "limit")],
+            matched((0, 0), (1, 1)),
+            set(),
+            [*_BOTH, op(2, "limit")],
             [(0, 0, RESTORED, ""), (1, 1, RESTORED, ""), (2, None, REFUSED, "no state for it")],
         ),
-        ({}, [], [(None, 0, DROPPED, ""), (None, 1, DROPPED, "")]),
+        (
+            matched((0, 0), unclear=(Unclear("dedupe", (1,), (1, 2)),)),
+            set(),
+            [*_BOTH, op(2, "dedupe")],
+            [
+                (0, 0, RESTORED, ""),
+                (1, None, REFUSED, "--map-operator 1=NEW"),
+                (2, None, REFUSED, "--map-operator 1=NEW"),
+                (None, 1, REFUSED, "--map-operator 1=NEW"),
+            ],
+        ),
+        (matched(), {0, 1}, [], [(None, 0, DROPPED, ""), (None, 1, DROPPED, "")]),
     ],
 )
 def test_verdicts(
-    numbers: dict[int, int],
+    found_as: Matching,
+    dropped: set[int],
     found: list[JobOperator],
     expected: list[tuple[int | None, int | None, str, str]],
 ) -> None:
-    result = verdicts(SAVED, numbers, found)
+    result = verdicts(SAVED, found_as, dropped, found)
     assert [(v.operator, v.saved_as, v.verdict) for v in result] == [e[:3] for e in expected]
     for verdict, (_, _, _, reason) in zip(result, expected, strict=True):
         assert reason in verdict.reason and bool(reason) == bool(verdict.reason)
 
 
+def test_an_operator_that_moved_and_is_confirmed() -> None:
+    (told, _) = verdicts(SAVED, matched((1, 0)), {0}, [op(0, "dedupe")], confirmed=True)
+    assert (told.verdict, told.reason, told.why) == (MAPPED, "", SAME)
+
+
 def test_a_new_operator_that_is_allowed() -> None:
-    """It starts empty. One whose number another's state has is refused as before."""
-    found = [op(0, "stateStoreSave"), op(1, "dedupe"), op(2, "globalLimit")]
-    result = verdicts(SAVED, {0: 0, 1: 1}, found, allow_new=True)
+    """It starts empty, unless Spark does not start it at all."""
+    found = [*_BOTH, op(2, "globalLimit")]
+    result = verdicts(SAVED, matched((0, 0), (1, 1)), set(), found, allow_new=True)
     assert [(v.operator, v.saved_as, v.verdict, v.reason) for v in result] == [
         (0, 0, RESTORED, ""),
         (1, 1, RESTORED, ""),
         (2, None, NEW, ""),
     ]
-    crossed = verdicts(SAVED, {0: 0, 1: 1}, [op(0, "dedupe")], allow_new=True)
-    assert [v.verdict for v in crossed] == [REFUSED, REFUSED]
+    found[2] = op(2, "globalLimit", "AVRO: not for it")
+    told = verdicts(SAVED, matched((0, 0), (1, 1)), set(), found, allow_new=True)[2]
+    assert (told.verdict, told.reason) == (REFUSED, "AVRO: not for it")
 
 
 def test_which_query() -> None:

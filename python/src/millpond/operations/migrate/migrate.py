@@ -22,7 +22,7 @@ from millpond.operations.migrate.plan import HDFS, MILLPOND, PROVIDERS, ROCKSDB,
 from millpond.operations.output.atomic_target import AtomicTarget, building
 from millpond.operations.output.copying import damaged_state, write_image
 from millpond.operations.savepoint.create import origin_and_new, pin_of
-from millpond.operations.savepoint.restore import KEEP, restored
+from millpond.operations.savepoint.restored_image import KEEP, restored
 from millpond.query.from_checkpoint import spark_image
 from millpond.query.image import Image
 from millpond.query.whole import checkpoint_image

@@ -13,8 +13,8 @@ import io
 import os
 import tempfile
 import time
-from collections.abc import Callable, Collection, Mapping, Sequence
-from dataclasses import dataclass, field, replace
+from collections.abc import Collection, Mapping, Sequence
+from dataclasses import replace
 
 from millpond._version import __version__
 from millpond.errors import ErrorKind, FormatError, InvalidInputError, UnsupportedError
@@ -29,8 +29,8 @@ from millpond.query import image as images
 from millpond.query.expected import partitions_of, stores_of
 from millpond.query.image import Image, OperatorImage, StoreImage
 from millpond.query.survey import PROVIDER_PACKAGE
-from millpond.spark.job import JobOperator, new_session, operators
-from millpond.spark.job_script import JobQuery, chosen, load
+from millpond.spark.job import JobOperator, operators
+from millpond.spark.job_script import JobQuery
 from millpond.spark.log_edit import commit_with_state_ids
 from millpond.spark.metadata import parse_commit, parse_offsets
 from millpond.spark.uris import uri_below
@@ -40,70 +40,28 @@ from millpond.storage import LocalStorage
 _MAY_HAVE_INITIAL_STATE = TRANSFORM_WITH_STATE_OPERATORS | {"flatMapGroupsWithState"}
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class JobToFit:
-    """The job that is to start with a new Spark checkpoint."""
-
-    job: str | os.PathLike[str] | Callable[..., object]
-    query: str | None = None  # queryName, if the job has several
-    conf: Mapping[str, str] = field(default_factory=dict)  # of a session, if none runs
-
-
-def job_to_fit(
-    allowed: bool,
-    job: str | os.PathLike[str] | Callable[..., object] | None,
-    query: str | None,
-    conf: Mapping[str, str] | None,
-) -> JobToFit | None:
-    """Return the job whose new operators start empty; None if none may.
-
-    Raises: InvalidInputError: INVALID_ARGUMENT: one is given without the other.
-    """
-    if not allowed and job is None:
-        return None
-    if job is None:
-        raise InvalidInputError(
-            "new operators are allowed without a job to find them in",
-            kind=ErrorKind.INVALID_ARGUMENT,
-            hint="Name the job: --job job.py:build, in Python job=build.",
-        )
-    if not allowed:
-        raise InvalidInputError(
-            "a job is named, and no new operators are allowed",
-            kind=ErrorKind.INVALID_ARGUMENT,
-            hint=(
-                "Add --allow-new-operator (in Python allow_new_operator=True), or leave the job"
-                " out. To compare the two, run millpond savepoint plan."
-            ),
-        )
-    return JobToFit(job=job, query=query, conf=conf or {})
-
-
-def with_new_operators(image: Image, fit: JobToFit, saved: Mapping[int, int]) -> Image:
+def with_new_operators(
+    image: Image, new: Sequence[JobOperator], described: Mapping[int, Mapping[str, bytes]]
+) -> Image:
     """Return the image with empty state for each operator that only the job has.
 
     The operators of `image` are numbered as in the job. Paths of schema files in operator metadata
     are those of a scratch directory that is gone.
 
     Args:
-        saved: number of each operator in the image -> its number in the saved query, for messages.
+        new: the operators that only the job has.
+        described: of each what Spark writes about it, by key, as `described_job` returns it.
     Raises:
-        InvalidInputError: OPERATOR_UNKNOWN: the job lacks an operator, or has another under its
-            number; INVALID_ARGUMENT: the job. UnsupportedError: UNSUPPORTED: the saved query kept
-            state elsewhere. What the job itself raises.
+        InvalidInputError: INVALID_ARGUMENT: Spark does not start it. UnsupportedError:
+            FOREIGN_CHECKPOINT: the saved query kept state elsewhere.
     """
-    if not (image.provider or "").startswith(PROVIDER_PACKAGE):
+    if new and not (image.provider or "").startswith(PROVIDER_PACKAGE):
         raise UnsupportedError(
             "the saved query was not configured for Millpond, and Spark keeps the provider of a"
             f" query: {image.provider or 'not recorded'}",
             kind=ErrorKind.FOREIGN_CHECKPOINT,
             hint="Start the job with a checkpointLocation of its own.",
         )
-    meant = chosen(load(fit.job, lambda: new_session(fit.conf)), fit.query)
-    found, described = described_job(image, meant)
-    _check_fit(image, found, saved)
-    present = {op.operator for op in image.operators}
-    new = [op for op in found if op.operator not in present]
     for op in new:
         _check_starts(op)
     for op in new:
@@ -147,23 +105,6 @@ def initial_state_warnings(operators: Collection[OperatorImage]) -> tuple[str, .
         for op in operators
         if op.name in _MAY_HAVE_INITIAL_STATE
     )
-
-
-def _check_fit(image: Image, found: Sequence[JobOperator], saved: Mapping[int, int]) -> None:
-    names = {op.operator: op.name for op in found}
-    there = ", ".join(f"{number} ({name})" for number, name in names.items()) or "none"
-    for op in image.operators:
-        if names.get(op.operator) != op.name:
-            old = saved[op.operator]
-            raise InvalidInputError(
-                f"operator {old} ({op.name}) would be operator {op.operator} of the job, which has:"
-                f" {there}",
-                kind=ErrorKind.OPERATOR_UNKNOWN,
-                hint=(
-                    f"Give it its number in the job with --map-operator {old}=NEW, or leave it out"
-                    f" with --drop-operator {old}. millpond savepoint plan shows what fits."
-                ),
-            )
 
 
 def _check_starts(op: JobOperator) -> None:

@@ -25,12 +25,14 @@ from millpond.operations.savepoint.create import (
     pin_of,
 )
 from millpond.operations.savepoint.edit import edit
-from millpond.operations.savepoint.new_operators import (
+from millpond.operations.savepoint.fit_job import (
+    Confirm,
     JobToFit,
-    initial_state_warnings,
+    fit_to_restore,
     job_to_fit,
-    with_new_operators,
 )
+from millpond.operations.savepoint.new_operators import initial_state_warnings, with_new_operators
+from millpond.operations.savepoint.restored_image import DROP, GIVEN, KEEP, placed, restored
 from millpond.query import image as images
 from millpond.query.from_savepoint import savepoint_image
 from millpond.query.image import Image
@@ -41,12 +43,9 @@ from millpond.spark.column_changes import ColumnChanges
 from millpond.spark.offsets import offset_texts
 from millpond.spark.sinks import keeping
 from millpond.spark.sinks.recorded import record
-from millpond.spark.uris import uri_below
 from millpond.storage import Storage, StorageSettings, open_checkpoint, open_storage
 from millpond.storage.owner import check_owner
 from millpond.storage.place import place_of
-
-KEEP, DROP, GIVEN = "keep", "drop", "given"
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -129,6 +128,7 @@ def restore(
     backend: str | None = None,
     file_sink: str | os.PathLike[str] | None = None,
     allow_new_operator: bool = False,
+    match_operators: Confirm = False,
     job: str | os.PathLike[str] | Callable[..., object] | None = None,
     query: str | None = None,
     conf: Mapping[str, str] | None = None,
@@ -171,7 +171,11 @@ def restore(
             None: refused if the saved query writes to one.
         allow_new_operator: a stateful operator that only `job` has begins with empty state. Without
             it Spark refuses such a job.
-        job, query, conf: the job that is to start, as for `plan`; needed for `allow_new_operator`.
+        match_operators: operators that have another number in the plan of `job` get it: they are
+            found by name and columns. A function gets what becomes of each operator, and returns
+            whether that is meant. False: such a job is refused, unless `map_operators` says it.
+        job, query, conf: the job that is to start, as for `plan`. It is planned, and refused if
+            `plan` refuses it; needed for `allow_new_operator` and `match_operators`.
         columns, operator, store, column_family: other columns for the values of one column family,
             as for `edit`. The edited state goes through a scratch directory of this machine.
         copy: copy files, even if both are on one file system, where the new Spark checkpoint could
@@ -183,7 +187,8 @@ def restore(
     Raises:
         InvalidInputError: NOT_A_SAVEPOINT, TARGET_NOT_EMPTY, OPERATOR_UNKNOWN,
             MAX_PARALLELISM_INVALID, INVALID_ARGUMENT; FILE_SINK_UNKNOWN, FILE_SINK_INVALID,
-            FILE_SINK_MISMATCH.
+            FILE_SINK_MISMATCH. OPERATOR_UNKNOWN also if `job` has not the operators of the
+            savepoint, INVALID_ARGUMENT if Spark refuses it.
         FormatError: SAVEPOINT_DAMAGED. UnavailableError: storage.
         UnsupportedError: FORMAT_TOO_NEW; UNSUPPORTED: only Spark knows where rows belong on other
             partitions; FOREIGN_CHECKPOINT: a new operator, and the saved query had no state in
@@ -199,7 +204,7 @@ def restore(
         storage_uri=storage_uri,
         backend=backend,
         file_sink=file_sink,
-        fit=job_to_fit(allow_new_operator, job, query, conf),
+        fit=job_to_fit(job, query, conf, allow_new_operator, match_operators),
     )
     origin, new_root = origin_and_new(savepoint, checkpoint)
     sharing = link and not copy
@@ -264,6 +269,7 @@ def fork(
     backend: str | None = None,
     file_sink: str | os.PathLike[str] | None = None,
     allow_new_operator: bool = False,
+    match_operators: Confirm = False,
     job: str | os.PathLike[str] | Callable[..., object] | None = None,
     query: str | None = None,
     conf: Mapping[str, str] | None = None,
@@ -291,7 +297,7 @@ def fork(
         storage_uri=storage_uri,
         backend=backend,
         file_sink=file_sink,
-        fit=job_to_fit(allow_new_operator, job, query, conf),
+        fit=job_to_fit(job, query, conf, allow_new_operator, match_operators),
     )
     origin, new_root = origin_and_new(checkpoint, new_checkpoint)
     source = open_checkpoint(origin)
@@ -333,9 +339,14 @@ def _write(
     spark: Any,
 ) -> RestoreReport:
     image, of_savepoint = origin.image, origin.index is not None
-    numbers = images.renumbering(
-        [op.operator for op in image.operators], changes.mapped, changes.dropped
-    )
+    fitted = None
+    if changes.fit is not None:
+        fitted = fit_to_restore(image, changes.fit, changes.mapped, changes.dropped)
+        numbers = dict(fitted.numbers)
+    else:
+        numbers = images.renumbering(
+            [op.operator for op in image.operators], changes.mapped, changes.dropped
+        )
     new = None
     if origin.canonical or changes.repartitions(image):
         new = plan_partitions(image, changes.partitions, changes.max_parallelism)
@@ -344,9 +355,8 @@ def _write(
         changed, new_root, numbers, offsets=changes.offsets, query_id=_query_id(image, changes)
     )
     here = {op.operator for op in changed.operators}
-    if changes.fit is not None:
-        saved = {new_number: old for old, new_number in numbers.items()}
-        changed = _placed(with_new_operators(changed, changes.fit, saved), new_root)
+    if fitted is not None:
+        changed = placed(with_new_operators(changed, fitted.new, fitted.described), new_root)
     new_operators = [op for op in changed.operators if op.operator not in here]
     if changes.backend is not None:
         changed = images.with_backend(changed, changes.backend)
@@ -397,7 +407,11 @@ def _write(
         bytes_linked=written.bytes_linked,
         dry_run=dry_run,
         file_sink=sink.root,
-        warnings=(*sink.warnings, *initial_state_warnings(new_operators)),
+        warnings=(
+            *sink.warnings,
+            *initial_state_warnings(new_operators),
+            *(fitted.warnings if fitted is not None else ()),
+        ),
         new_operators=tuple(op.operator for op in new_operators),
     )
 
@@ -415,35 +429,3 @@ def _state_place(changes: _Changes, image: Image) -> str | None:
 
 def _query_id(image: Image, changes: _Changes) -> str | None:
     return image.query_id if changes.keep_query_id else str(uuid.uuid4())
-
-
-def restored(
-    image: Image,
-    new_root: str,
-    numbers: Mapping[int, int],
-    *,
-    offsets: str | Mapping[int, str],
-    query_id: str | None,
-) -> Image:
-    """Return the image as the Spark checkpoint at `new_root` holds it (pure).
-
-    Args:
-        numbers: of operators, old to new; the others are left out.
-        offsets: as for `restore`, an offset as text.
-        query_id: None: the image has none, and Spark chooses one.
-    """
-    changed = images.with_rescale_pins(images.with_operators(image, numbers))
-    if offsets != KEEP:
-        changed = images.with_offsets(changed, {} if isinstance(offsets, str) else offsets)
-    if query_id is not None:
-        changed = images.with_query_id(changed, query_id)
-    return _placed(changed, new_root)
-
-
-def _placed(image: Image, new_root: str) -> Image:
-    """Return the image with what depends on its operators and its place."""
-    # Spark finds the schemas of operators with column families by their absolute paths.
-    return images.with_schema_paths(
-        images.with_operator_records(image),
-        lambda key: uri_below(new_root, layout.check_relative(key)),
-    )

@@ -1,0 +1,260 @@
+"""Plans a job over a saved query: which of its operators go on with which state, and what Spark
+says of it. Starts nothing.
+"""
+
+from __future__ import annotations
+
+import os
+import tempfile
+from collections.abc import Callable, Collection, Mapping, Sequence
+from dataclasses import dataclass, field, replace
+from typing import TypeAlias
+
+from millpond.errors import ErrorKind, InvalidInputError
+from millpond.format import layout
+from millpond.operations.savepoint.moved_operators import matching
+from millpond.operations.savepoint.new_operators import described_job
+from millpond.operations.savepoint.operator_shapes import (
+    OperatorShape,
+    shape_of,
+    silent_changes,
+)
+from millpond.operations.savepoint.restored_image import KEEP, restored
+from millpond.operations.savepoint.verdicts import MOVED, REFUSED, OperatorVerdict, verdicts
+from millpond.query import image as images
+from millpond.query.image import Image
+from millpond.spark.job import JobOperator, new_session, operators, sources
+from millpond.spark.job_script import JobQuery, chosen, load
+from millpond.spark.metadata import ENCODING_FORMAT, parse_offsets
+from millpond.spark.uris import uri_below
+from millpond.storage import LocalStorage
+
+Confirm: TypeAlias = bool | Callable[[tuple[OperatorVerdict, ...]], bool]
+"""Whether operators that moved get the numbers that were found; a function is asked."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class JobToFit:
+    """The job that is to start with a new Spark checkpoint."""
+
+    job: str | os.PathLike[str] | Callable[..., object]
+    query: str | None = None  # queryName, if the job has several
+    conf: Mapping[str, str] = field(default_factory=dict)  # of a session, if none runs
+    allow_new: bool = False
+    confirm: Confirm = False
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Fit:
+    """What a job has in common with a saved query."""
+
+    numbers: Mapping[int, int]  # of operators: in the savepoint -> in the job
+    verdicts: tuple[OperatorVerdict, ...]
+    found: Sequence[JobOperator]  # of the job, as they start anew
+    described: Mapping[int, Mapping[str, bytes]]  # what Spark then writes about each, by key
+    problems: tuple[str, ...] = ()
+
+    @property
+    def new(self) -> list[JobOperator]:
+        """The operators that only the job has."""
+        taken = set(self.numbers.values())
+        return [op for op in self.found if op.operator not in taken]
+
+    @property
+    def warnings(self) -> tuple[str, ...]:
+        """What changes although Spark starts the job."""
+        return tuple(
+            f"operator {one.operator} ({one.name}): {text}"
+            for one in self.verdicts
+            for text in one.warnings
+        )
+
+
+def job_to_fit(
+    job: str | os.PathLike[str] | Callable[..., object] | None,
+    query: str | None,
+    conf: Mapping[str, str] | None,
+    allow_new: bool,
+    confirm: Confirm,
+) -> JobToFit | None:
+    """Return the job that a new Spark checkpoint is for; None if none is named.
+
+    Raises: InvalidInputError: INVALID_ARGUMENT: there is no job, and an option needs one.
+    """
+    if job is not None:
+        return JobToFit(job=job, query=query, conf=conf or {}, allow_new=allow_new, confirm=confirm)
+    if allow_new or confirm is True:
+        what = "new operators are allowed" if allow_new else "operators are to be matched"
+        raise InvalidInputError(
+            f"{what} without a job to find them in",
+            kind=ErrorKind.INVALID_ARGUMENT,
+            hint="Name the job: --job job.py:build, in Python job=build.",
+        )
+    return None
+
+
+def fit_to_restore(
+    image: Image, to_fit: JobToFit, mapped: Mapping[int, int], dropped: Collection[int]
+) -> Fit:
+    """Return how the job goes on with the image. It does so: the user confirmed what moved.
+
+    Raises:
+        InvalidInputError: OPERATOR_UNKNOWN: operators do not fit; INVALID_ARGUMENT: Spark refuses
+            the job. What the job itself raises.
+    """
+    given_numbers(image, mapped, dropped)  # before the job runs
+    meant = chosen(load(to_fit.job, lambda: new_session(to_fit.conf)), to_fit.query)
+    confirmed = to_fit.confirm is True
+    fit = fit_job(image, meant, mapped, dropped, allow_new=to_fit.allow_new, confirmed=confirmed)
+    refused = [one for one in fit.verdicts if one.verdict == REFUSED]
+    if refused or fit.problems:
+        by_spark = all(one.saved_as is not None and one.why for one in refused)
+        raise InvalidInputError(
+            "; ".join((*map(_told, refused), *fit.problems)),
+            kind=ErrorKind.INVALID_ARGUMENT if by_spark else ErrorKind.OPERATOR_UNKNOWN,
+            hint=(
+                "millpond savepoint plan shows what fits, and docs/guides/changing.md what can be"
+                " done."
+            ),
+        )
+    moved = [one for one in fit.verdicts if one.verdict == MOVED]
+    if moved and not (callable(to_fit.confirm) and to_fit.confirm(fit.verdicts)):
+        pairs = ", ".join(
+            f"operator {one.saved_as} ({one.name}) of the saved query is operator {one.operator} of"
+            f" the job ({one.why})"
+            for one in moved
+        )
+        by_hand = " ".join(f"--map-operator {one.saved_as}={one.operator}" for one in moved)
+        raise InvalidInputError(
+            f"operators moved, and nobody confirmed it: {pairs}",
+            kind=ErrorKind.OPERATOR_UNKNOWN,
+            hint=(
+                "If that is right, add --match-operators (in Python match_operators=True), or"
+                f" {by_hand}. If not, say --map-operator OLD=NEW for each."
+            ),
+        )
+    return fit
+
+
+def _told(one: OperatorVerdict) -> str:
+    number = one.operator if one.operator is not None else one.saved_as
+    columns = ", ".join(map(str, one.columns))
+    return f"operator {number} ({one.name}): {columns or one.reason}"
+
+
+def given_numbers(
+    image: Image, mapped: Mapping[int, int], dropped: Collection[int]
+) -> dict[int, int]:
+    """Return what the user says about numbers. Raises: InvalidInputError: OPERATOR_UNKNOWN."""
+    present = [op.operator for op in image.operators]
+    others = set(present) - set(mapped)
+    return images.renumbering(present, mapped, set(dropped) | others)
+
+
+def fit_job(
+    image: Image,
+    meant: JobQuery,
+    mapped: Mapping[int, int],
+    dropped: Collection[int],
+    *,
+    allow_new: bool,
+    confirmed: bool,
+) -> Fit:
+    """Return how a job goes on with the image of a saved query.
+
+    Args:
+        meant: the job's query.
+        mapped: what the user says: number in the savepoint -> number in the job.
+        dropped: the operators that the user drops.
+        allow_new: operators that no state is for start empty.
+        confirmed: operators that moved get the numbers that were found.
+    """
+    given = given_numbers(image, mapped, dropped)
+    found, described = described_job(image, meant)
+    saved = {
+        op.operator: shape_of(image.texts, op.operator)
+        for op in image.operators
+        if op.operator not in dropped
+    }
+    job = {
+        op.operator: shape_of(texts, op.operator)
+        if (texts := described[op.operator])
+        else OperatorShape(name=op.name, families={})
+        for op in found
+    }
+    matched = matching(saved, job, given)
+    numbers = dict(sorted(matched.numbers.items()))
+    pinned = _pinned(image)
+    with tempfile.TemporaryDirectory(prefix="millpond-plan-") as directory:
+        new_root = os.path.realpath(directory)
+        _write_metadata(image, new_root, numbers)
+        checked = operators(meant, uri_below(new_root, layout.STATE_DIR), image.batch + 1, pinned)
+    anew = {op.operator: op.error for op in found}
+    taken = set(numbers.values())
+    checked = [
+        op if op.operator in taken else replace(op, error=anew.get(op.operator, ""), columns=())
+        for op in checked
+    ]
+    told = verdicts(
+        {op.operator: op.name for op in image.operators},
+        matched,
+        set(dropped),
+        checked,
+        allow_new=allow_new,
+        confirmed=confirmed,
+    )
+    by_name = pinned.get(ENCODING_FORMAT, "").lower() == "avro"
+    return Fit(
+        numbers=numbers,
+        verdicts=tuple(_with_warnings(one, saved, job, by_name) for one in told),
+        found=found,
+        described=described,
+        problems=_source_problems(image, meant),
+    )
+
+
+def _with_warnings(
+    one: OperatorVerdict,
+    saved: Mapping[int, OperatorShape],
+    job: Mapping[int, OperatorShape],
+    by_name: bool,
+) -> OperatorVerdict:
+    if one.operator is None or one.saved_as is None or one.verdict == REFUSED:
+        return one
+    warnings = silent_changes(saved[one.saved_as], job[one.operator], by_name=by_name)
+    return replace(one, warnings=warnings)
+
+
+def _pinned(image: Image) -> Mapping[str, str]:
+    """Return the settings that the Spark checkpoint pins."""
+    text = image.texts[layout.offsets_key(image.batch)]
+    return parse_offsets(text.decode("utf-8"), image.batch).conf
+
+
+def _source_problems(image: Image, meant: JobQuery) -> tuple[str, ...]:
+    text = image.texts[layout.offsets_key(image.batch)]
+    saved = len(parse_offsets(text.decode("utf-8"), image.batch).sources)
+    job = len(sources(meant, {}))
+    if job == saved:
+        return ()
+    return (
+        f"the job reads {job} sources, the saved query {saved}: Spark does not start a query with"
+        " another number of sources",
+    )
+
+
+def _write_metadata(image: Image, new_root: str, numbers: Mapping[int, int]) -> None:
+    """Write the operator metadata and schemas, with which Spark compares a job's operators.
+
+    Also write the offsets of the first batch that the job would run, as Spark does before it plans
+    a batch. Spark reads the metadata of transformWithState only for a batch of the offset log.
+    """
+    described = restored(
+        images.without_state(image), new_root, numbers, offsets=KEEP, query_id=None
+    )
+    storage = LocalStorage(new_root, fsync=False)
+    for key, text in described.texts.items():
+        if key.startswith(f"{layout.STATE_DIR}/"):
+            storage.put_bytes(key, text)
+    first, last = layout.offsets_key(image.batch + 1), layout.offsets_key(image.batch)
+    storage.put_bytes(first, image.texts.get(first, image.texts[last]))
