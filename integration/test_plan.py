@@ -6,14 +6,12 @@ refuse what Spark refuses, with Spark's error condition, and nothing else.
 
 from __future__ import annotations
 
-import re
 from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
 import pytest
-from pyspark.errors import StreamingQueryException
 from pyspark.sql import DataFrame, SparkSession
 from pyspark.sql.types import (
     IntegerType,
@@ -23,22 +21,18 @@ from pyspark.sql.types import (
     StructType,
 )
 
-from integration.cases import AVRO, CLICKS, EVENTS, NO_EMPTY_BATCHES, Case
+from integration.cases import AVRO, CLICKS, EVENTS, NO_EMPTY_BATCHES, Case, events
+from integration.changed_jobs import CONF, conditions, what_spark_does
+from integration.changed_jobs import saved as save
+from integration.changes_table import PROCESSOR
 from integration.depth import deep, quick_first
 from integration.harness import EVERYTHING
-from integration.jvm import MILLPOND
 from integration.python_state_cases import Processor
 from integration.shapes import SHAPES, named
 from integration.streams import Input, Run, finish, settings, start
 from millpond import savepoint
 
 pytestmark = pytest.mark.spark
-
-_CONF = {
-    "spark.sql.streaming.stateStore.providerClass": MILLPOND,
-    "spark.sql.streaming.stateStore.checkpointFormatVersion": "1",
-}
-_CONDITION = re.compile(r"\[([A-Z][A-Z_0-9.]+)\]")
 
 _STATEFUL = [case for case in SHAPES if case.operator.startswith("transformWithState")]
 _SAMPLE = ["row-event-time", "pandas-processing-time", "scala-then-window", "row-initial-state"]
@@ -50,59 +44,11 @@ def _names() -> list[Any]:
     return names if EVERYTHING else [n if n in _SAMPLE else deep(n) for n in names]
 
 
-def _conditions(text: str) -> set[str]:
-    return set(_CONDITION.findall(text)) - {"STREAM_FAILED"}
-
-
-def _saved(
-    spark: SparkSession, work: Path, case: Case, files: int
-) -> tuple[Path, list[Input], dict[str, str]]:
-    """Run a case over its first files, and save it. Return the savepoint, inputs, settings."""
-    inputs = [Input(work / f"input-{i}", schema) for i, (schema, _) in enumerate(case.inputs)]
-    for source, (_, batches) in zip(inputs, case.inputs, strict=True):
-        for rows in batches[:files]:
-            source.add(rows)
-    conf = {
-        **_CONF,
-        "spark.sql.streaming.stateStore.checkpointFormatVersion": str(case.checkpoint_format),
-        **case.conf,
-        **case.candidate_conf,
-    }
-    run = Run(work / "run")
-    frame = case.build([source.stream(spark) for source in inputs])
-    finish(start(spark, frame, run, output_mode=case.mode, conf=conf), run)
-    savepoint.create(run.checkpoint, work / "saved")
-    for source, (_, batches) in zip(inputs, case.inputs, strict=True):
-        for rows in batches[files:]:
-            source.add(rows)
-    return work / "saved", inputs, conf
-
-
-def _what_spark_does(
-    spark: SparkSession,
-    saved: Path,
-    work: Path,
-    build: Callable[[], DataFrame],
-    mode: str,
-    conf: Mapping[str, str],
-) -> tuple[set[str], Run]:
-    """Restore, and start the job. Return Spark's error conditions, none if it ran to its end."""
-    run = Run(work / "again")
-    savepoint.restore(saved, run.checkpoint)
-    try:
-        finish(start(spark, build(), run, output_mode=mode, conf=conf), run)
-    except StreamingQueryException as e:
-        found = _conditions(str(e))
-        assert found, str(e)
-        return found, run
-    return set(), run
-
-
 @pytest.mark.parametrize("name", _names())
 def test_the_job_as_it_is(spark: SparkSession, tmp_path: Path, name: str) -> None:
     """The plan of an unchanged job restores each operator, and the job goes on."""
     case = named(name)
-    saved, inputs, conf = _saved(spark, tmp_path, case, case.first)
+    saved, inputs, conf = save(spark, tmp_path, case, case.first)
 
     def build() -> DataFrame:
         return case.build([source.stream(spark) for source in inputs])
@@ -110,10 +56,11 @@ def test_the_job_as_it_is(spark: SparkSession, tmp_path: Path, name: str) -> Non
     with settings(spark, conf):
         report = savepoint.plan(saved, lambda: build().writeStream.outputMode(case.mode))
     assert report.operators
-    assert [(op.verdict, op.reason) for op in report.operators] == [
-        ("restored", "") for _ in report.operators
+    assert [(op.verdict, op.reason, op.warnings) for op in report.operators] == [
+        ("restored", "", ()) for _ in report.operators
     ]
-    refused, run = _what_spark_does(spark, saved, tmp_path, build, case.mode, conf)
+    assert report.problems == ()
+    refused, run = what_spark_does(spark, saved, tmp_path, build, case.mode, conf)
     assert not refused and any(run.rows.values())
 
 
@@ -123,7 +70,7 @@ def test_the_job_as_it_is(spark: SparkSession, tmp_path: Path, name: str) -> Non
 def test_the_changed_job_of_a_shape(spark: SparkSession, tmp_path: Path, name: str) -> None:
     """A field more, or a variable less, with and without Avro: the plan says what Spark does."""
     case = named(name)
-    saved, inputs, conf = _saved(spark, tmp_path, case, case.first)
+    saved, inputs, conf = save(spark, tmp_path, case, case.first)
 
     def later() -> DataFrame:
         assert case.later is not None
@@ -131,12 +78,12 @@ def test_the_changed_job_of_a_shape(spark: SparkSession, tmp_path: Path, name: s
 
     with settings(spark, conf):
         report = savepoint.plan(saved, lambda: later().writeStream.outputMode(case.mode))
-    refused, _ = _what_spark_does(spark, saved, tmp_path, later, case.mode, conf)
+    refused, _ = what_spark_does(spark, saved, tmp_path, later, case.mode, conf)
     assert report.ok is not bool(refused)
     assert bool(case.refused) is bool(refused)
     if refused:
         reason = " ".join(op.reason for op in report.operators)
-        assert case.refused in reason and _conditions(reason) & refused
+        assert case.refused in reason and conditions(reason) & refused
 
 
 def _row(**fields: Any) -> StructType:
@@ -208,12 +155,15 @@ class Change:
     mode: tuple[str, str] = ("Update", "Update")
     avro: bool = False
     shows: str = ""  # what the output must hold of the saved state
+    warns: str = ""  # what the plan must say although Spark starts the job
 
 
 _HOUR_MS = 3_600_000
 _V = Variable("value")
 _TWO = Variable("value", _row(v=_LONG, w=_LONG))
+_RENAMED = Variable("value", _row(renamed=_LONG))
 _TURNED = Variable("value", _row(w=_LONG, v=_LONG))
+_GONE = "state variable more: the job has it no more"
 _PROCESSING = ("ProcessingTime", "ProcessingTime")
 
 
@@ -227,12 +177,38 @@ def _both(name: str, before: Variable, after: Variable) -> list[Change]:
 _CHANGES = [
     *_both("field-added", _V, _TWO),
     *_both("field-dropped", _TWO, _V),
-    *_both("field-renamed", _V, Variable("value", _row(renamed=_LONG))),
+    Change(
+        "field-renamed",
+        {"it": _V},
+        {"it": _RENAMED},
+        shows="[(2,)]",
+        warns="state variable it: value: v is renamed in the job",
+    ),
+    Change(
+        "field-renamed-avro",
+        {"it": _V},
+        {"it": _RENAMED},
+        avro=True,
+        shows="[(None,)]",
+        warns="renamed begins as null, and the values of v are lost",
+    ),
+    Change(
+        "map-field-renamed",
+        {"it": Variable("map")},
+        {"it": Variable("map", key=_row(renamed=_LONG))},
+        warns="state variable it: key: ",
+    ),
     *_both("field-wider", Variable("value", _row(v=_INT)), _V),
     *_both("field-narrower", _V, Variable("value", _row(v=_INT))),
     *_both("field-of-another-type", _V, Variable("value", _row(v=_TEXT))),
     # Without Avro the fields have each other's values: Spark does not compare their names.
-    Change("fields-in-another-order", {"it": _TWO}, {"it": _TURNED}, shows="[(2, 1002)]"),
+    Change(
+        "fields-in-another-order",
+        {"it": _TWO},
+        {"it": _TURNED},
+        shows="[(2, 1002)]",
+        warns="state variable it: value: v, w have changed places",
+    ),
     Change(
         "fields-in-another-order-avro",
         {"it": _TWO},
@@ -246,11 +222,19 @@ _CHANGES = [
     *_both("value-to-list", _V, Variable("list")),
     Change("variable-added", {"it": _V}, {"it": _V, "more": Variable("map")}),
     Change("variable-added-avro", {"it": _V}, {"it": _V, "more": Variable("map")}, avro=True),
-    Change("variable-dropped", {"it": _V, "more": Variable("list")}, {"it": _V}),
-    Change("variable-renamed", {"it": _V}, {"other": _V}),
+    Change("variable-dropped", {"it": _V, "more": Variable("list")}, {"it": _V}, warns=_GONE),
+    Change(
+        "variable-dropped-avro",
+        {"it": _V, "more": Variable("list")},
+        {"it": _V},
+        avro=True,
+        warns=_GONE,
+    ),
+    Change("variable-renamed", {"it": _V}, {"other": _V}, shows="[]", warns="deleteIfExists('it')"),
     Change("ttl-added", {"it": _V}, {"it": Variable("value", ttl_ms=_HOUR_MS)}, _PROCESSING),
     Change("ttl-dropped", {"it": Variable("value", ttl_ms=_HOUR_MS)}, {"it": _V}, _PROCESSING),
     Change("timers-added", {"it": _V}, {"it": _V}, ("None", "EventTime")),
+    Change("timers-dropped", {"it": _V}, {"it": _V}, ("EventTime", "None")),
     Change("timers-of-another-time", {"it": _V}, {"it": _V}, ("EventTime", "ProcessingTime")),
     Change("another-key", {"it": _V}, {"it": _V}, key=("k", "v")),
     Change("more-keys", {"it": _V}, {"it": _V}, key=("k", "k v")),
@@ -299,11 +283,11 @@ def saved_once(
     """Return a function that runs and saves the job of a change. Equal jobs run once."""
     known: dict[str, Saved] = {}
 
-    def save(form: str, change: Change) -> Saved:
+    def saved_job(form: str, change: Change) -> Saved:
         first = (change.time[0], change.key[0], change.mode[0], change.avro)
         name = f"{form} {change.before} {first}"
         if name not in known:
-            conf = {**_CONF, **NO_EMPTY_BATCHES, "spark.sql.shuffle.partitions": "1"}
+            conf = {**CONF, **NO_EMPTY_BATCHES, "spark.sql.shuffle.partitions": "1"}
             case = Case(
                 name,
                 _job(form, change, later=False),
@@ -311,10 +295,10 @@ def saved_once(
                 change.mode[0].lower(),
                 conf={**conf, **(AVRO if change.avro else {})},
             )
-            known[name] = _saved(spark, tmp_path_factory.mktemp("saved"), case, 1)
+            known[name] = save(spark, tmp_path_factory.mktemp("saved"), case, 1)
         return known[name]
 
-    return save
+    return saved_job
 
 
 @pytest.mark.parametrize(("form", "change"), _changes())
@@ -334,13 +318,59 @@ def test_a_change(
 
     with settings(spark, conf):
         report = savepoint.plan(saved, lambda: later().writeStream.outputMode(mode))
-    refused, run = _what_spark_does(spark, saved, tmp_path, later, mode, conf)
+    refused, run = what_spark_does(spark, saved, tmp_path, later, mode, conf)
     reason = " ".join(op.reason for op in report.operators)
     said = f"planned: {reason or 'restored'}; Spark: {sorted(refused) or 'ran'}"
     print(f"{form}-{change.name}: {said}")
     assert report.ok is not bool(refused), said
+    warned = " ".join(text for op in report.operators for text in op.warnings)
+    line = PROCESSOR.get(change.name)
+    if line is not None:
+        assert line.refused in refused if line.refused else not refused
     if refused:
-        assert _conditions(reason) & refused, said
+        assert conditions(reason) & refused, said
     else:
+        assert bool(warned) is bool(change.warns) and change.warns in warned, warned
         assert any(run.rows.values())
         assert change.shows in str(run.rows), str(run.rows)
+
+
+class Deleting(Changeable):
+    """Deletes state variables that it has no more."""
+
+    def __init__(self, form: str, variables: Mapping[str, Variable], gone: tuple[str, ...]) -> None:
+        super().__init__(form, variables)
+        self.gone = gone
+
+    def init(self, handle: Any) -> None:
+        super().init(handle)
+        for name in self.gone:
+            handle.deleteIfExists(name)
+
+
+@pytest.mark.parametrize(
+    ("deleted", "kept"), quick_first([((), "[(1,)]"), (("more",), "[]")], quick=2)
+)
+@pytest.mark.parametrize("checkpoint_format", quick_first([1, 2]))
+def test_a_variable_that_comes_back(
+    spark: SparkSession, tmp_path: Path, checkpoint_format: int, deleted: tuple[str, ...], kept: str
+) -> None:
+    """Spark keeps the rows of a variable that a job has no more, as the plan says."""
+    both = {"it": _V, "more": Variable("list")}
+    conf = {
+        **CONF,
+        **NO_EMPTY_BATCHES,
+        "spark.sql.streaming.stateStore.checkpointFormatVersion": str(checkpoint_format),
+    }
+    source, run = Input(tmp_path / "input", EVENTS), Run(tmp_path / "run")
+    for variables, gone in ((both, ()), ({"it": _V}, deleted), (both, ())):
+        source.add(events(("a", 1, 1)))
+        processor = Deleting("row", variables, gone)
+        frame = (
+            source.stream(spark)
+            .groupBy("k")
+            .transformWithState(processor, "k string, what string, state string", "Update", "None")
+        )
+        finish(start(spark, frame, run, output_mode="update", conf=conf), run)
+    assert f"Row(k='a', what='more', state='{kept}')" in run.rows[2]
+    assert "Row(k='a', what='it', state='[(1,)]')" in run.rows[2]
