@@ -109,11 +109,11 @@ def _join(condition: str, how: str = "inner", *more: str) -> Build:
     return build
 
 
-def _distinct(*columns: str) -> Build:
+def distinct(*columns: str) -> Build:
     return lambda i: _cities(i).dropDuplicates([*columns]).select("k", "v")
 
 
-def _distinct_counts(i: list[DataFrame]) -> DataFrame:
+def distinct_counts(i: list[DataFrame]) -> DataFrame:
     return i[0].dropDuplicates(["k", "v"]).groupBy("k").count()
 
 
@@ -170,7 +170,7 @@ CHANGES = [
         _REFUSES,
         "`--allow-new-operator` starts it empty",
         _by("k"),
-        _distinct_counts,
+        distinct_counts,
         refused=NOT_THE_OPERATORS,
         helps={"allow_new_operator": True},
         then=("Row(k='a', count=3)", "Row(k='b', count=2)", "Row(k='c', count=1)"),
@@ -180,8 +180,8 @@ CHANGES = [
         "A new stateful operator near the sink: the numbers of the others move",
         _REFUSES,
         f"{_MATCHED}, with `--allow-new-operator` for the new one",
-        _distinct("k", "v"),
-        _distinct_counts,
+        distinct("k", "v"),
+        distinct_counts,
         ("append", "update"),
         refused=NOT_THE_OPERATORS,
         helps={"allow_new_operator": True, "match_operators": True},
@@ -193,7 +193,7 @@ CHANGES = [
         "A new stateful operator between two others",
         _REFUSES,
         "the same",
-        _distinct_counts,
+        distinct_counts,
         lambda i: i[0].dropDuplicates(["k", "v"]).dropDuplicates(["v"]).groupBy("k").count(),
         refused=NOT_THE_OPERATORS,
         helps={"allow_new_operator": True, "match_operators": True},
@@ -204,7 +204,7 @@ CHANGES = [
         "A stateful operator dropped, the highest number",
         _REFUSES,
         "`--drop-operator`",
-        _distinct_counts,
+        distinct_counts,
         _by("k"),
         refused=NOT_THE_OPERATORS,
         helps={"drop_operators": [1]},
@@ -215,8 +215,8 @@ CHANGES = [
         "A stateful operator dropped, the numbers of the others move",
         _REFUSES,
         f"`--drop-operator`; {_MATCHED}",
-        _distinct_counts,
-        _distinct("k", "v"),
+        distinct_counts,
+        distinct("k", "v"),
         ("update", "append"),
         refused=NOT_THE_OPERATORS,
         helps={"drop_operators": [0], "match_operators": True},
@@ -227,7 +227,7 @@ CHANGES = [
         "The last stateful operator dropped",
         _REFUSES,
         "`--drop-operator`",
-        _distinct("k"),
+        distinct("k"),
         lambda i: i[0].select("k", "v"),
         _APPEND,
         refused=NOT_THE_OPERATORS,
@@ -568,8 +568,8 @@ CHANGES = [
         "A column more in `dropDuplicates`",
         _REFUSES_KEY,
         f"{_SHOWS}; {_ANEW}",
-        _distinct("k"),
-        _distinct("k", "v"),
+        distinct("k"),
+        distinct("k", "v"),
         _APPEND,
         refused=OTHER_KEY,
         helps=_DROP_AND_NEW,
@@ -580,8 +580,8 @@ CHANGES = [
         "Another column of the same type in `dropDuplicates`",
         "**starts: compares it with the old column's values**",
         f"{_WARNS}; {_ANEW}",
-        _distinct("k"),
-        _distinct("city"),
+        distinct("k"),
+        distinct("city"),
         _APPEND,
         rows=(),
         warns="key: k is city in the job",

@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import dataclasses
 import itertools
+from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
@@ -25,9 +26,12 @@ from integration.job_changes import (
     OTHERS_THEN,
     THEN,
     Change,
+    distinct,
+    distinct_counts,
 )
-from integration.streams import Run, finish, settings, start
+from integration.streams import Input, Run, finish, settings, start
 from millpond import savepoint
+from millpond.errors import ErrorKind, InvalidInputError
 
 pytestmark = pytest.mark.spark
 
@@ -104,3 +108,87 @@ def test_a_change(spark: SparkSession, tmp_path: Path, change: Change) -> None:
         rows = sorted(itertools.chain(*run.rows.values()))
         print("   then:", rows)
         assert list(change.then) == rows
+
+
+def test_a_mapping_is_confirmed_or_said_by_hand(spark: SparkSession, tmp_path: Path) -> None:
+    """Nothing is written until somebody says which operator is which."""
+    case = Case("", distinct("k", "v"), [(EVENTS, [FIRST, THEN])], "append", conf=NO_EMPTY_BATCHES)
+    origin, inputs, conf = saved(spark, tmp_path, case, 1)
+
+    def job() -> Any:
+        return distinct_counts([inputs[0].stream(spark)]).writeStream.outputMode("update")
+
+    def twice() -> Any:
+        frame = inputs[0].stream(spark).dropDuplicates(["k", "v"])
+        return frame.selectExpr("k", "v + 1 AS v").dropDuplicates(["k", "v"]).writeStream
+
+    asked: list[tuple[tuple[int | None, int | None, str], ...]] = []
+
+    def answer(meant: bool) -> Callable[[tuple[savepoint.OperatorVerdict, ...]], bool]:
+        def confirm(found: tuple[savepoint.OperatorVerdict, ...]) -> bool:
+            asked.append(tuple((one.saved_as, one.operator, one.verdict) for one in found))
+            return meant
+
+        return confirm
+
+    new = tmp_path / "new"
+    with settings(spark, conf):
+        for given in (False, answer(False)):
+            with pytest.raises(InvalidInputError, match="operators moved") as e:
+                savepoint.restore(
+                    origin, new, job=job, allow_new_operator=True, match_operators=given
+                )
+            assert e.value.kind is ErrorKind.OPERATOR_UNKNOWN
+            assert "operator 0 (dedupe) of the saved query is operator 1 of the job" in str(e.value)
+            assert "--match-operators" in e.value.hint and "--map-operator 0=1" in e.value.hint
+        report = savepoint.restore(
+            origin,
+            new,
+            job=job,
+            allow_new_operator=True,
+            match_operators=answer(True),
+            dry_run=True,
+        )
+        assert (report.operators, report.new_operators) == (((0, 1),), (0,))
+        assert asked == [((None, 0, "new"), (0, 1, "moved"))] * 2
+        # Two of one shape, and one is new: nothing says which.
+        with pytest.raises(InvalidInputError, match="say which with --map-operator 0=NEW"):
+            savepoint.restore(origin, new, job=twice, allow_new_operator=True, match_operators=True)
+        for number in (0, 1):
+            mapped = savepoint.restore(
+                origin,
+                new,
+                job=twice,
+                allow_new_operator=True,
+                map_operators={0: number},
+                dry_run=True,
+            )
+            assert (mapped.operators, mapped.new_operators) == (((0, number),), (1 - number,))
+        with pytest.raises(InvalidInputError, match="without a job"):
+            savepoint.restore(origin, new, match_operators=True)
+    assert not new.exists()
+
+
+def test_a_job_that_spark_refuses_is_not_restored(spark: SparkSession, tmp_path: Path) -> None:
+    """With a job, `restore` and `fork` compare schemas as `plan` does, and warn as it does."""
+    changes = {change.name: change for change in CHANGES}
+    refused, warned = changes["aggregate-new"], changes["aggregates-changed-places"]
+    for change in (refused, warned):
+        case = Case("", change.before, [(EVENTS, [FIRST, THEN])], "update", conf=NO_EMPTY_BATCHES)
+        work = tmp_path / change.name
+        origin, inputs, conf = saved(spark, work, case, 1)
+
+        def job(change: Change = change, source: Input = inputs[0]) -> Any:
+            return change.after([source.stream(spark)]).writeStream.outputMode("update")
+
+        with settings(spark, conf):
+            for make, of in ((savepoint.restore, origin), (savepoint.fork, work / "run")):
+                if change is refused:
+                    with pytest.raises(InvalidInputError, match="value: \\+ sum long") as e:
+                        make(of, work / "new", job=job)
+                    assert e.value.kind is ErrorKind.INVALID_ARGUMENT
+                    assert not (work / "new").exists()
+                else:
+                    report = make(of, work / "new", job=job, dry_run=True)
+                    (text,) = report.warnings
+                    assert text.startswith("operator 0 (stateStoreSave): value: max, min have")

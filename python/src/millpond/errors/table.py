@@ -269,8 +269,8 @@ TABLE: dict[ErrorKind, tuple[str, str, str]] = {
     ),
     ErrorKind.OPERATOR_UNKNOWN: (
         "InvalidInputError",
-        "An operator to map or drop is not in the savepoint, or two operators would get one"
-        " number.",
+        "An operator to map or drop is not in the savepoint, two operators would get one number, or"
+        " the operators of a job do not fit those that were saved.",
         "Run `millpond savepoint show <savepoint>` for its operators and their numbers.",
     ),
     ErrorKind.TARGET_NOT_EMPTY: (

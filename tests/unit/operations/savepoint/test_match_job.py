@@ -5,9 +5,12 @@ Spark says what the job's operators are.
 
 from __future__ import annotations
 
+import io
 import json
 import shlex
+import sys
 from pathlib import Path
+from typing import Any
 
 import pytest
 
@@ -24,7 +27,7 @@ from millpond.operations.savepoint.verdicts import (
     RESTORED,
     verdicts,
 )
-from millpond.savepoint import OperatorVerdict, PlanReport
+from millpond.savepoint import OperatorVerdict, PlanReport, RestoreReport
 from millpond.spark.job import JobOperator
 from millpond.spark.job_script import JobQuery, chosen, load
 
@@ -199,3 +202,44 @@ def test_command(
     guide = (repository / "docs/guides/savepoints.md").read_text()
     (row,) = [line for line in guide.splitlines() if line.startswith("| `plan` |")]
     assert [name for name in [*found, *found["operators"][0]] if f"`{name}`" not in row] == []
+
+
+class _Typed(io.StringIO):
+    """A terminal, or a pipe, with what somebody types."""
+
+    def __init__(self, text: str, terminal: bool) -> None:
+        super().__init__(text)
+        self._terminal = terminal
+
+    def isatty(self) -> bool:
+        return self._terminal
+
+
+@pytest.mark.parametrize(
+    ("typed", "terminal", "meant"),
+    [("y\n", True, True), ("YES\n", True, True), ("\n", True, False), ("y\n", False, False)],
+)
+def test_restore_asks_on_a_terminal(
+    typed: str,
+    terminal: bool,
+    meant: bool,
+    monkeypatch: pytest.MonkeyPatch,
+    capsys: pytest.CaptureFixture[str],
+) -> None:
+    """It shows what becomes of each operator. Elsewhere it asks nobody."""
+    moved = OperatorVerdict(
+        operator=1, name="dedupe", saved_as=0, verdict=MOVED, reason="", why="same columns"
+    )
+    answers = []
+
+    def restore(*_: object, match_operators: Any, **__: object) -> RestoreReport:
+        answers.append(match_operators((moved,)))
+        raise InvalidInputError("enough")
+
+    monkeypatch.setattr(savepoints, "restore", restore)
+    monkeypatch.setattr(sys, "stdin", _Typed(typed, terminal))
+    assert main(["savepoint", "restore", "/s", "/c", "--job", "job.py"]) == 2
+    shown = capsys.readouterr()
+    assert answers == [meant] and shown.out == ""
+    assert "1  dedupe         0  moved    same columns" in shown.err
+    assert ("[y/N]" in shown.err) is terminal
