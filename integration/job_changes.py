@@ -41,6 +41,7 @@ class Change:
     planned: bool = True  # whether `plan` can know that Spark refuses the job
     # Options of `restore` with which the changed job goes on, and all rows that it then writes.
     helps: Mapping[str, Any] | None = None
+    columns: bool = False  # the same with the options for columns that `plan` names
     then: tuple[str, ...] = ()
     conf: Mapping[str, str] = field(default_factory=dict)
 
@@ -136,7 +137,7 @@ def _state(schema: str, step: int = 1, timeout: str = "NoTimeout") -> Build:
 
         old = tuple(state.get) if state.exists else (0,) * len(kinds)
         rows = sum(len(frame) for frame in frames)
-        state.update(tuple(one + step * rows for one in old))
+        state.update(tuple((one or 0) + step * rows for one in old))
         yield pd.DataFrame([{"k": key[0], "n": str(tuple(state.get))}])
 
     return lambda i: (
@@ -155,6 +156,10 @@ _REFUSES_VALUE = f"refuses: `{OTHER_VALUE}`"
 _REFUSES_KEY = f"refuses: `{OTHER_KEY}`"
 _REFUSES = f"refuses: `{NOT_THE_OPERATORS}`"
 _SHOWS = "`plan` refuses it, and shows the columns"
+_COLUMNS = (
+    "`plan` refuses it, and prints the options of `edit` and `restore` that"
+    " [change the columns](savepoints.md#other-columns-in-values)"
+)
 _WARNS = "`plan` and `restore --job` warn: they compare names"
 _ANEW = "`--drop-operator 0 --allow-new-operator` starts the operator with empty state"
 _MATCHED = "`restore --job` finds it by name and columns: `--match-operators`"
@@ -263,37 +268,45 @@ CHANGES = [
         "aggregate-new",
         "A new aggregate",
         _REFUSES_VALUE,
-        _SHOWS,
+        _COLUMNS,
         _agg(_n),
         _agg(_n, _sum),
         refused=OTHER_VALUE,
+        columns=True,
+        then=("Row(k='a', n=3, s=3)", "Row(k='b', n=2, s=2)", "Row(k='c', n=1, s=4)"),
     ),
     Change(
         "aggregate-dropped",
         "An aggregate dropped",
         _REFUSES_VALUE,
-        _SHOWS,
+        _COLUMNS,
         _agg(_n, _sum),
         _agg(_n),
         refused=OTHER_VALUE,
+        columns=True,
+        then=("Row(k='a', n=3)", "Row(k='b', n=2)", "Row(k='c', n=1)"),
     ),
     Change(
         "aggregate-wider",
         "An aggregate of a wider type: `max` of an `int`, then of a `long`",
         _REFUSES_VALUE,
-        _SHOWS,
-        _agg(lambda: F.max(F.col("v").cast("int"))),
+        _COLUMNS,
+        _agg(lambda: F.max(F.col("v").cast("int")).alias("high")),
         _agg(_max),
         refused=OTHER_VALUE,
+        columns=True,
+        then=("Row(k='a', high=5)", "Row(k='b', high=2)", "Row(k='c', high=4)"),
     ),
     Change(
         "aggregate-narrower",
         "An aggregate of a narrower type",
         _REFUSES_VALUE,
-        _SHOWS,
+        _COLUMNS,
         _agg(_max),
-        _agg(lambda: F.max(F.col("v").cast("int"))),
+        _agg(lambda: F.max(F.col("v").cast("int")).alias("high")),
         refused=OTHER_VALUE,
+        columns=True,
+        then=("Row(k='a', high=5)", "Row(k='b', high=2)", "Row(k='c', high=4)"),
     ),
     Change(
         "aggregate-wider-sum",
@@ -347,10 +360,16 @@ CHANGES = [
         "struct-field-new",
         "A field more in a struct that is aggregated",
         _REFUSES_VALUE,
-        _SHOWS,
+        _COLUMNS,
         _agg(lambda: F.max(F.struct("v"))),
-        _agg(lambda: F.max(F.struct("v", "k"))),
+        _agg(lambda: F.max(F.struct("v", "k")).alias("m")),
         refused=OTHER_VALUE,
+        columns=True,
+        then=(
+            "Row(k='a', m=Row(v=5, k=None))",
+            "Row(k='b', m=Row(v=2, k='b'))",
+            "Row(k='c', m=Row(v=4, k='c'))",
+        ),
     ),
     Change(
         "struct-field-renamed",
@@ -556,11 +575,18 @@ CHANGES = [
         "join-column-new",
         "A column more on a side of a join",
         _REFUSES_VALUE,
-        _SHOWS,
+        _COLUMNS,
         _join(f"l.k = r.k AND {_NEAR}"),
         _join(f"l.k = r.k AND l.v < r.v AND {_NEAR}", "inner", "v"),
         _APPEND,
         refused=OTHER_VALUE,
+        columns=True,
+        then=(
+            "Row(k='a', other=100)",
+            *["Row(k='a', other=103)"] * 3,
+            "Row(k='b', other=104)",
+            "Row(k='c', other=102)",
+        ),
     ),
     # dropDuplicates
     Change(
@@ -614,19 +640,23 @@ CHANGES = [
         "function-field-new",
         "A field more in its state",
         _REFUSES_VALUE,
-        _SHOWS,
+        _COLUMNS,
         _state("n long"),
         _state("n long, m long"),
         refused=OTHER_VALUE,
+        columns=True,
+        then=("Row(k='a', n='(3, 1)')", "Row(k='b', n='(2, 1)')", "Row(k='c', n='(1, 1)')"),
     ),
     Change(
         "function-field-dropped",
         "A field less in its state",
         _REFUSES_VALUE,
-        _SHOWS,
+        _COLUMNS,
         _state("n long, m long"),
         _state("n long"),
         refused=OTHER_VALUE,
+        columns=True,
+        then=("Row(k='a', n='(3,)')", "Row(k='b', n='(2,)')", "Row(k='c', n='(1,)')"),
     ),
     Change(
         "function-field-renamed",
@@ -642,10 +672,12 @@ CHANGES = [
         "function-field-wider",
         "A wider type of a field of it",
         _REFUSES_VALUE,
-        _SHOWS,
+        _COLUMNS,
         _state("n int"),
         _state("n long"),
         refused=OTHER_VALUE,
+        columns=True,
+        then=("Row(k='a', n='(3,)')", "Row(k='b', n='(2,)')", "Row(k='c', n='(1,)')"),
     ),
     Change(
         "function-timeout",

@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import dataclasses
 import itertools
+import shlex
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
@@ -31,6 +32,7 @@ from integration.job_changes import (
 )
 from integration.streams import Input, Run, finish, settings, start
 from millpond import savepoint
+from millpond.cli.main import main
 from millpond.errors import ErrorKind, InvalidInputError
 
 pytestmark = pytest.mark.spark
@@ -97,11 +99,18 @@ def test_a_change(spark: SparkSession, tmp_path: Path, change: Change) -> None:
     assert report.ok is not (moved or (bool(change.refused) and change.planned)), said
     assert bool(warned) is bool(change.warns) and change.warns in warned, warned
 
-    if change.helps is not None:
+    if change.columns:
+        for op in report.operators:
+            for number, options in enumerate(op.column_options):
+                edited = tmp_path / f"edited-{number}"
+                command = ["savepoint", "edit", str(origin), str(edited), *shlex.split(options)]
+                assert main(command) == 0
+                origin = edited
+    if change.helps is not None or change.columns:
         run = Run(tmp_path / "helped")
         with settings(spark, conf):
-            made = savepoint.restore(origin, run.checkpoint, job=job, **change.helps)
-            planned = {k: v for k, v in change.helps.items() if k != "offsets"}
+            made = savepoint.restore(origin, run.checkpoint, job=job, **(change.helps or {}))
+            planned = {k: v for k, v in (change.helps or {}).items() if k != "offsets"}
             assert savepoint.plan(origin, job, **planned).ok
         assert dataclasses.asdict(made)["dry_run"] is False
         assert _go_on(spark, later(), run, after, conf) == ""
@@ -178,9 +187,10 @@ def test_a_job_that_spark_refuses_is_not_restored(spark: SparkSession, tmp_path:
         work = tmp_path / change.name
         origin, inputs, conf = saved(spark, work, case, 1)
 
-        def job(change: Change = change, source: Input = inputs[0]) -> Any:
-            return change.after([source.stream(spark)]).writeStream.outputMode("update")
+        def job_of(change: Change, source: Input) -> Callable[[], Any]:
+            return lambda: change.after([source.stream(spark)]).writeStream.outputMode("update")
 
+        job = job_of(change, inputs[0])
         with settings(spark, conf):
             for make, of in ((savepoint.restore, origin), (savepoint.fork, work / "run")):
                 if change is refused:

@@ -68,7 +68,7 @@ def test_the_job_as_it_is(spark: SparkSession, tmp_path: Path, name: str) -> Non
     ]
     assert report.problems == ()
     refused, run = what_spark_does(spark, saved, tmp_path, build, case.mode, conf)
-    assert not refused and any(run.rows.values())
+    assert not refused and run.rows  # a limit that is reached writes no row
 
 
 @pytest.mark.parametrize(
