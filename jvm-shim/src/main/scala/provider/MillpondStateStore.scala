@@ -52,12 +52,11 @@ private[millpond] trait MillpondReading extends CompatibleReadStore {
   }
 
   /** Spark does not look whether the row of another schema ends before its last columns. It would
-    * read them from whatever lies behind the row. */
+    * read them from whatever lies behind the row. So this looks even if Spark's checks are off,
+    * unless the operator's values have no schema. */
   private def checkLength(value: UnsafeRow, columns: Int): Unit = {
     val least = UnsafeRow.calculateBitSetWidthInBytes(columns) + 8L * columns
-    val conf = provider.conf
-    if (value.getSizeInBytes < least && conf.formatValidationEnabled &&
-      conf.formatValidationCheckValue)
+    if (value.getSizeInBytes < least && provider.conf.formatValidationCheckValue)
       throw StateStoreErrors.valueRowFormatValidationFailure(
         s"The row has ${value.getSizeInBytes} bytes, but $columns columns take $least",
         id.toString)
