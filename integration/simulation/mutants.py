@@ -107,11 +107,13 @@ MUTANTS: tuple[Mutant, ...] = (
         valueLength)
       Platform.putInt(null, record + BatchAt, batch)
       if (!knowsAll) setFlag(record, Blind)
+      if (appended) setFlag(record, Appended)
       Platform.putInt(null, record + TouchAt, touched.add(record, 0L))
 """,
                 """      val record = create(base, offset, length, hash, keySlot, valueBase, valueOffset, valueLength)
       Platform.putInt(null, record + BatchAt, batch)
       if (!knowsAll) setFlag(record, Blind)
+      if (appended) setFlag(record, Appended)
       Platform.putInt(null, record + TouchAt, touched.add(record, 0L))
       slots.reserve()
       slots.insert(record, hash)

@@ -156,8 +156,8 @@ final class Table(budget: MemoryBudget, shape: TableShape) extends Records(budge
 
   /** What the batch did to the key of record `i` of the touch list: `Op.Put`, `Op.Delete`,
     * `Op.Merge` if it only appended, to the value that was there or to none, and `merges` allows to
-    * say so, or 0: nothing. A delete counts if the key was there when the batch first wrote it, or if nobody
-    * knew. What memory learned since is about the record, not about the disk tier. */
+    * say so, or 0: nothing. A delete counts if the key was there when the batch first wrote it, or
+    * if nobody knew. What memory learned since is about the record, not about the disk tier. */
   def change(i: Int, merges: Boolean): Byte = {
     val now = touched.current(i)
     if (!isPresent(now)) {
