@@ -21,7 +21,7 @@ from integration.cases import CLICKED, Case
 from integration.harness import providers_to_test, short_conf
 from integration.jvm import MILLPOND, ROCKSDB
 from integration.shapes import SHAPES, named
-from integration.streams import Input, Run, finish, start
+from integration.streams import Input, Run, finish, settings, start
 from millpond import savepoint
 from millpond.operations.inspect import verify
 from millpond.operations.rescale import rescale
@@ -111,6 +111,29 @@ def test_an_operator_with_its_state_on_s3(
     if not case.random_keys:
         assert candidate.state == reference.state
     assert verify(open_checkpoint(str(candidate.checkpoint), server.settings()), "x").problems == []
+
+
+def test_sparks_state_reader_reads_every_partition(
+    spark: SparkSession, server: S3Server, tmp_path: Path
+) -> None:
+    """It takes the folders of the Spark checkpoint for the partitions. The state is elsewhere."""
+    schema, batches = CLICKED[0]
+    source = Input(tmp_path / "input", schema)
+    for rows in batches:
+        source.add(rows)
+    found = []
+    for name, conf in (
+        ("reference", {_PROVIDER: ROCKSDB}),
+        ("candidate", on_s3(server, f"s3://{server.bucket()}/states")),
+    ):
+        run = Run(tmp_path / name)
+        frame = source.stream(spark).groupBy("k").count()
+        finish(start(spark, frame, run, output_mode="update", conf=conf), run)
+        with settings(spark, conf):
+            rows_of = spark.read.format("statestore").load(str(run.checkpoint))
+            found.append(sorted(map(str, rows_of.collect())))
+    assert len({row for row in found[0] if "partition_id=0" not in row}) > 1
+    assert found[1] == found[0]
 
 
 @pytest.mark.parametrize("checkpoint_format", [1, 2] if _PARTITIONS else [2])

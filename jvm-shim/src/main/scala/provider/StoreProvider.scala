@@ -62,6 +62,11 @@ abstract class StoreProvider extends CompatibleProvider {
         FamilyDefinition(keySchema, valueSchema, keyStateEncoderSpec, internal = false,
           multi = useMultipleValuesPerKey)
     context = new StoreContext(stateStoreId, storeConf, hadoopConf)
+    if (context.options.string("storage.uri").isDefined) {
+      // Spark's state reader lists these folders to know the partitions. Here they hold no state.
+      val folder = stateStoreId.storeCheckpointLocation()
+      folder.getFileSystem(hadoopConf).mkdirs(folder)
+    }
     engineOrNull = new StoreEngine(context)
   }
 
