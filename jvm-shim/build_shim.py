@@ -21,6 +21,7 @@ from __future__ import annotations
 import argparse
 import hashlib
 import os
+import re
 import shutil
 import subprocess
 import sys
@@ -50,7 +51,7 @@ ROOT = Path(__file__).resolve().parents[1]
 # -Xlint includes the warnings about unused code. There is no -opt: the JIT inlines hot code, and
 # scalac's inliner stumbles over attributes in Spark's own classes.
 SCALAC_FLAGS = (
-    *("-encoding", "UTF-8", "-release", "17", "-deprecation", "-feature", "-unchecked"),
+    *("-encoding", "UTF-8", "-deprecation", "-feature", "-unchecked"),
     *("-Xlint", "-Wdead-code", "-Wvalue-discard", "-Wnumeric-widen", "-Wextra-implicit", "-Werror"),
 )
 # The type checker recurses deeply. A JVM that lives for seconds gains nothing from a parallel
@@ -103,15 +104,17 @@ def compile_scala(
         sources: Scala files, at least one.
         extra_classpath: jars or folders of class files beside Spark's own jars. Tests add the
             shim's jar.
-        flags: for scalac; by default warnings are errors.
+        flags: for scalac beside those that make class files of Java 17; by default warnings are
+            errors.
         spark: the jars to compile with and against; None: those of the installed pyspark.
     Raises: BuildError: there is no java, or the compiler complains.
     """
     spark = spark or find_spark()
     out_dir.mkdir(parents=True, exist_ok=True)
     classpath = os.pathsep.join([str(spark.directory / "*"), *map(str, extra_classpath)])
-    command = [find_java(), *_JVM_FLAGS, "-cp", classpath, "scala.tools.nsc.Main", "-usejavacp"]
-    command += ["-d", str(out_dir), *flags, *map(str, sources)]
+    java = find_java()
+    command = [java, *_JVM_FLAGS, "-cp", classpath, "scala.tools.nsc.Main", "-usejavacp"]
+    command += ["-d", str(out_dir), *_java_17(java), *flags, *map(str, sources)]
     done = subprocess.run(
         command, stdin=subprocess.DEVNULL, capture_output=True, text=True, check=False
     )
@@ -119,6 +122,20 @@ def compile_scala(
         raise BuildError(
             f"scalac failed with exit code {done.returncode}:\n{done.stdout}{done.stderr}".rstrip()
         )
+
+
+def _java_17(java: str) -> tuple[str, ...]:
+    """Return scalac's flags for class files of Java 17."""
+    say = [java, "-XshowSettings:properties", "-version"]
+    said = subprocess.run(say, capture_output=True, text=True, check=False).stderr
+    properties = dict(re.findall(r"^ +(java\.\S+) = (.*)$", said, re.MULTILINE))
+    home, version = (properties.get(f"java.{name}") for name in ("home", "specification.version"))
+    # A newer Java knows from this file what Java 17 had. A Java without a compiler, such as
+    # Debian's openjdk-21-jre-headless, lacks it. Then scalac cannot check that nothing newer is
+    # used.
+    if home and version != "17" and not Path(home, "lib", "ct.sym").exists():
+        return ("-Xunchecked-java-output-version:17",)
+    return ("-release", "17")
 
 
 def shim_sources(root: Path, spark_minor: str) -> list[Path]:
