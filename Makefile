@@ -1,7 +1,7 @@
 # Everything lives in .venv and build/ of this folder; the paths below are relative, so the folder's own name may hold spaces.
 .DEFAULT_GOAL := help
 .PHONY: help build test test-all deep shapes previous wheel demo lint format-scala bench bench-s3 soak
-.PHONY: chains simulate simulate-mutants peers peer-files peer-hdfs peer-kafka peer-minio peer-spark peer-yarn docs clean
+.PHONY: chains simulate simulate-mutants peers peer-files peer-hdfs peer-kafka peer-kubernetes peer-minio peer-spark peer-yarn docs clean
 SHELL := /bin/bash
 .SHELLFLAGS := -eu -o pipefail -c
 
@@ -142,7 +142,7 @@ $(PY) -m pytest integration/peers/$(@:peer-%=%) -m peer --peer $(@:peer-%=%) $(T
 endef
 
 # These are fetched in a minute or two. `.ci/run` runs their samples.
-SAMPLED := files hdfs kafka spark
+SAMPLED := files hdfs kafka kubernetes spark
 peers: build ## run a sample of the peers' tests: ten minutes; leaves out what its registry does not give
 	$(PY) -m integration.peers.sample $(SAMPLED)
 
@@ -153,6 +153,9 @@ peer-hdfs: build ## run queries with their checkpoints on HDFS; needs mvn, and M
 	$(peer)
 
 peer-kafka: build ## run queries against a Kafka broker; needs mvn, and Maven Central the first time
+	$(peer)
+
+peer-kubernetes: build ## let Spark make the pods of the documented settings, and check them; needs nothing else
 	$(peer)
 
 peer-minio: build ## run queries with their state on MinIO, and their checkpoints there by s3a; needs go, mvn, and their registries the first time

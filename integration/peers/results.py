@@ -27,6 +27,7 @@ PEERS = {
     "files": "Spark checkpoints on file systems of the machine",
     "hdfs": "Spark checkpoints on HDFS",
     "yarn": "Queries on YARN",
+    "kubernetes": "Pods for Kubernetes, as Spark makes them",
 }
 
 _HEAD = """\
