@@ -1,7 +1,7 @@
 # Everything lives in .venv and build/ of this folder; the paths below are relative, so the folder's own name may hold spaces.
 .DEFAULT_GOAL := help
 .PHONY: help build test test-all deep shapes previous wheel demo lint format-scala bench bench-s3 soak
-.PHONY: chains simulate simulate-mutants peers peer-files peer-hdfs peer-kafka peer-kubernetes peer-minio peer-spark peer-yarn docs clean
+.PHONY: chains simulate simulate-mutants peers peer-files peer-hdfs peer-kafka peer-kubernetes peer-minio peer-network peer-spark peer-yarn docs clean
 SHELL := /bin/bash
 .SHELLFLAGS := -eu -o pipefail -c
 
@@ -159,6 +159,9 @@ peer-kubernetes: build ## let Spark make the pods of the documented settings, an
 	$(peer)
 
 peer-minio: build ## run queries with their state on MinIO, and their checkpoints there by s3a; needs go, mvn, and their registries the first time
+	$(peer)
+
+peer-network: build ## cut hosts of a cluster off from each other and from the storage; needs root, on Linux
 	$(peer)
 
 peer-yarn: build ## run queries on YARN; needs mvn, PyPI, and Maven Central the first time

@@ -17,7 +17,7 @@ import uuid
 from collections.abc import Mapping
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any
+from typing import Any, Self
 
 import pyspark
 
@@ -98,7 +98,7 @@ class Cluster:
             self.stop()
             raise
 
-    def __enter__(self) -> Cluster:
+    def __enter__(self) -> Self:
         return self
 
     def __exit__(self, *exception: object) -> None:
@@ -112,16 +112,28 @@ class Cluster:
         """
         return self.work / "local"
 
-    def _daemon(self, log: str, host: str, *arguments: str) -> None:
+    def address(self, host: int) -> str:
+        """Return the address of a host. Host 0 has the master and the driver, host n worker n - 1.
+
+        Each worker has its own: Spark runs no speculative copy on the first attempt's host.
+        """
+        return f"127.0.0.{host + 1}"
+
+    def on(self, host: int) -> list[str]:
+        """Return what precedes a command that runs on a host."""
+        return []
+
+    def _daemon(self, log: str, host: int, *arguments: str) -> None:
         with (self.work / log).open("ab") as out:
             self.daemons.append(
                 subprocess.Popen(
                     [
+                        *self.on(host),
                         *(str(SPARK_HOME / "bin" / "spark-class"), *arguments),
-                        *("--host", host, "--port", "0", "--webui-port", "0"),
+                        *("--host", self.address(host), "--port", "0", "--webui-port", "0"),
                     ],
                     env=self.environment()
-                    | {"SPARK_LOCAL_DIRS": str(self.local), "SPARK_LOCAL_IP": host},
+                    | {"SPARK_LOCAL_DIRS": str(self.local), "SPARK_LOCAL_IP": self.address(host)},
                     cwd=self.work,
                     stdin=subprocess.DEVNULL,
                     stdout=out,
@@ -132,13 +144,13 @@ class Cluster:
 
     def _start_master(self) -> str:
         main = "org.apache.spark.deploy.master.Master"
-        self._daemon("master.log", "127.0.0.1", main)
+        self._daemon("master.log", 0, main)
         log = self.work / "master.log"
         found: list[str] = []
 
         def announced() -> bool:
             found[:] = re.findall(
-                r"Starting Spark master at (spark://127\.0\.0\.1:\d+)",
+                rf"Starting Spark master at (spark://{re.escape(self.address(0))}:\d+)",
                 log.read_text(errors="replace"),
             )
             return bool(found)
@@ -147,7 +159,6 @@ class Cluster:
         return found[0]
 
     def _start_worker(self, number: int, memory_mb: int) -> None:
-        # Each worker has its own host: Spark runs no speculative copy on the first attempt's host.
         with_options = (
             "--cores",
             "1",
@@ -159,7 +170,7 @@ class Cluster:
         )
         self._daemon(
             f"worker-{number}.log",
-            f"127.0.0.{number + 2}",
+            number + 1,
             "org.apache.spark.deploy.worker.Worker",
             *with_options,
         )
@@ -178,7 +189,7 @@ class Cluster:
         return kept | {
             TAG: self.tag,
             "SPARK_HOME": str(SPARK_HOME),
-            "SPARK_LOCAL_IP": "127.0.0.1",
+            "SPARK_LOCAL_IP": self.address(0),
             "SPARK_DAEMON_MEMORY": "256m",
             "SPARK_DAEMON_JAVA_OPTS": f"{LIGHT} -Djava.io.tmpdir={self.scratch}",
             "TMPDIR": str(self.scratch),
@@ -256,8 +267,8 @@ class Application:
             "spark.local.dir": str(work / "local"),  # the driver's
             "spark.sql.warehouse.dir": str(work / "warehouse"),
             "spark.ui.enabled": "false",
-            "spark.driver.host": "127.0.0.1",
-            "spark.driver.bindAddress": "127.0.0.1",
+            "spark.driver.host": cluster.address(0),
+            "spark.driver.bindAddress": cluster.address(0),
             "spark.sql.session.timeZone": "UTC",
             "spark.executor.extraJavaOptions": f"{LIGHT} -Djava.io.tmpdir={cluster.scratch}",
             "spark.driver.extraJavaOptions": f"{LIGHT} -Djava.io.tmpdir={cluster.scratch}",
@@ -271,6 +282,7 @@ class Application:
         with self.log_path.open("wb") as log:
             self.process = subprocess.Popen(
                 [
+                    *cluster.on(0),
                     *(
                         str(SPARK_HOME / "bin" / "spark-submit"),
                         "--properties-file",

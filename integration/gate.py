@@ -1,4 +1,4 @@
-"""Holds commits in a test's agents. `held_agent.py` is the agent's side."""
+"""Holds commits and snapshots in a test's agents. `held_agent.py` is the agent's side."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ WAIT_S = 120
 
 
 class Gate:
-    """Holds a commit in the agent. The changelog is complete then, and not yet published."""
+    """Holds a commit or a snapshot in the agent. It is complete then, and not yet published."""
 
     def __init__(self, folder: Path) -> None:
         self.folder = folder
@@ -26,9 +26,11 @@ class Gate:
         )
         self.interpreter.chmod(0o755)
 
-    def hold(self, query: str, partition: int, store: str = "default") -> Held:
-        """Hold the next commit of a store, in any executor."""
-        name = f"{query}-0-{partition}-{store}"
+    def hold(
+        self, query: str, partition: int, store: str = "default", *, snapshot: bool = False
+    ) -> Held:
+        """Hold the next commit of a store, or its next snapshot, in any executor."""
+        name = f"{query}-0-{partition}-{store}" + ("-snapshot" if snapshot else "")
         (self.folder / f"{name}.release").unlink(missing_ok=True)
         (self.folder / f"{name}.caught").unlink(missing_ok=True)
         (self.folder / f"{name}.hold").touch()
@@ -36,20 +38,20 @@ class Gate:
 
 
 class Held:
-    """A commit that the gate holds, or will hold."""
+    """A commit or snapshot that the gate holds, or will hold."""
 
     def __init__(self, path: Path) -> None:
         self._path = path
 
     def wait(self) -> dict[str, Any]:
-        """Wait until the gate holds the commit.
+        """Wait until the gate holds it.
 
-        Return the pids `agent` and `jvm`, and the commit's `version` and `id`.
+        Return the pids `agent` and `jvm`, and its `version` and `id`.
         """
         caught = Path(f"{self._path}.caught")
-        wait_until(caught.exists, seconds=WAIT_S, what=f"the commit {self._path.name}")
+        wait_until(caught.exists, seconds=WAIT_S, what=f"the gate to hold {self._path.name}")
         return dict(json.loads(caught.read_text()))
 
     def release(self) -> None:
-        """Let the commit go on."""
+        """Let it go on."""
         Path(f"{self._path}.release").touch()

@@ -1,7 +1,8 @@
-"""The agent, with one addition: a test can hold it in the middle of a commit.
+"""The agent, with one addition: a test can hold it in the middle of a commit or of a snapshot.
 
 The script of `Gate.interpreter` runs it, in place of `python -m millpond.agent`. It holds a commit
-after the shim wrote the whole changelog, and before the changelog gets its final name.
+after the shim wrote the whole changelog, and before the changelog gets its final name. It holds a
+snapshot after the SSTs are on storage, and before the manifest is.
 """
 
 from __future__ import annotations
@@ -9,12 +10,14 @@ from __future__ import annotations
 import json
 import os
 import sys
+import threading
 import time
 from pathlib import Path
 from typing import Any
 
 from millpond.agent import __main__ as agent
-from millpond.agent import changelogs
+from millpond.agent import changelogs, service
+from millpond.store.snapshot import publishing, upload
 
 HOLD_S = 150
 
@@ -33,23 +36,43 @@ def caught(gate: Path, name: str, version: int, id_: str) -> bool:
     return True
 
 
+def wait(gate: Path, name: str, version: Any) -> None:
+    """Wait for the test, if it holds what has this name."""
+    if caught(gate, name, version.version, version.id):
+        deadline = time.monotonic() + HOLD_S
+        while not (gate / f"{name}.release").exists():
+            if time.monotonic() > deadline:
+                raise TimeoutError(f"the test did not release {name}")
+            time.sleep(0.02)
+
+
+def name_of(context: Any) -> str:
+    """Return how a test names a store."""
+    store = context.store
+    return f"{Path(context.checkpoint.uri).name}-{store.operator}-{store.partition}-{store.name}"
+
+
 def main(gate: Path) -> int:
     publish = changelogs.publish_changelog
+    publish_manifest = publishing.publish_manifest
+    publish_snapshot = service.AgentService._publish_snapshot
+    snapshot = threading.local()
 
     def held(context: Any, version: Any, staged: str, local_dir: str) -> dict[str, object]:
-        store = context.store
-        name = (
-            f"{Path(context.checkpoint.uri).name}-{store.operator}-{store.partition}-{store.name}"
-        )
-        if caught(gate, name, version.version, version.id):
-            deadline = time.monotonic() + HOLD_S
-            while not (gate / f"{name}.release").exists():
-                if time.monotonic() > deadline:
-                    raise TimeoutError(f"the test did not release {name}")
-                time.sleep(0.02)
+        wait(gate, name_of(context), version)
         return publish(context, version, staged, local_dir)
 
+    def named(self: Any, request: dict[str, Any]) -> dict[str, Any]:
+        snapshot.name = f"{name_of(self._context(request))}-snapshot"
+        return publish_snapshot(self, request)
+
+    def held_manifest(files: Any, manifest: Any) -> None:
+        wait(gate, snapshot.name, manifest)
+        publish_manifest(files, manifest)
+
     changelogs.publish_changelog = held
+    upload.publish_manifest = held_manifest  # type: ignore[attr-defined]
+    service.AgentService._publish_snapshot = named  # type: ignore[method-assign]
     return agent.main()
 
 

@@ -22,7 +22,7 @@ import pytest
 
 from integration.cases import EVENTS, events
 from integration.cluster import STATE, Application, Cluster, Executor
-from integration.demo.verify import verify
+from integration.demo.verify import Verified, verify
 from integration.gate import Gate
 from integration.harness import providers_to_test
 from integration.jvm import MILLPOND
@@ -60,6 +60,8 @@ SETTINGS = {
 
 class Query:
     """A query of a test: its input, and its expected output."""
+
+    wait_s = WAIT_S  # for a result
 
     def __init__(
         self, app: Application, work: Path, name: str, *, format_: int, kind: str = "count"
@@ -146,7 +148,7 @@ class Query:
         try:
             wait_until(
                 lambda: self.written() == wanted and self.noted(),
-                seconds=WAIT_S,
+                seconds=self.wait_s,
                 what=f"the result of {self.name}",
             )
         except AssertionError:
@@ -164,9 +166,13 @@ class Query:
         self.stop()
         if self.kind != "join":
             assert Counter(map(tuple, self.app.call("state", name=self.name))) == self.expected()
-        checked = verify(self.checkpoint, self.app.work, self.app.cluster.tag)
+        checked = self.verified()
         assert checked.problems == ()
         assert checked.changelogs > 0 and checked.snapshots > 0
+
+    def verified(self) -> Verified:
+        """Return what `millpond checkpoint verify` says of the stopped query."""
+        return verify(self.checkpoint, self.app.work, self.app.cluster.tag)
 
     def files(self, partition: int) -> StoreFiles:
         """Return the present files of a partition's store."""

@@ -261,7 +261,7 @@ def _break(environ: dict[str, Any]) -> NoReturn:
 
 
 @contextmanager
-def s3_server() -> Iterator[S3Server]:
+def s3_server(host: str = "127.0.0.1") -> Iterator[S3Server]:
     """Run a server in threads of this process."""
     from moto import settings
     from moto.moto_server.werkzeug_app import DomainDispatcherApplication, create_backend_app
@@ -276,8 +276,8 @@ def s3_server() -> Iterator[S3Server]:
     server = S3Server()
     settings.S3_UPLOAD_PART_MIN_SIZE = 1
     application = server.wrap(DomainDispatcherApplication(create_backend_app))
-    http = make_server("127.0.0.1", 0, application, threaded=True, request_handler=Quiet)
-    server.endpoint = f"http://127.0.0.1:{http.server_port}"
+    http = make_server(host, 0, application, threaded=True, request_handler=Quiet)
+    server.endpoint = f"http://{host}:{http.server_port}"
     thread = threading.Thread(
         target=http.serve_forever, kwargs={"poll_interval": 0.05}, daemon=True
     )

@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 import subprocess
 import sys
+from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -25,10 +26,15 @@ class Verified:
     problems: tuple[str, ...]
 
 
-def verify(checkpoint: Path, work: Path, tag: str) -> Verified:
-    """Run `millpond checkpoint verify --json` on the Spark checkpoint of one stopped query."""
+def verify(checkpoint: Path, work: Path, tag: str, on: Sequence[str] = ()) -> Verified:
+    """Run `millpond checkpoint verify --json` on the Spark checkpoint of one stopped query.
+
+    Args:
+        on: precedes the command, such as what lets it run on another host.
+    """
     done = subprocess.run(
         [
+            *on,
             sys.executable,
             "-m",
             "millpond.cli.main",

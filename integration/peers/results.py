@@ -28,6 +28,7 @@ PEERS = {
     "hdfs": "Spark checkpoints on HDFS",
     "yarn": "Queries on YARN",
     "kubernetes": "Pods for Kubernetes, as Spark makes them",
+    "network": "Hosts that are cut off for a minute",
 }
 
 _HEAD = """\

@@ -1,0 +1,1 @@
+"""Fetches nothing: the kernel has network namespaces. The tests say why they cannot run."""
