@@ -1,7 +1,7 @@
 # Everything lives in .venv and build/ of this folder; the paths below are relative, so the folder's own name may hold spaces.
 .DEFAULT_GOAL := help
 .PHONY: help build test test-all deep shapes previous wheel demo lint format-scala bench bench-s3 soak
-.PHONY: chains simulate simulate-mutants peers peer-files peer-hdfs peer-kafka peer-kubernetes peer-minio peer-network peer-spark peer-yarn docs clean
+.PHONY: chains simulate simulate-mutants peers peer-delta peer-files peer-hdfs peer-kafka peer-kubernetes peer-minio peer-network peer-spark peer-yarn docs clean
 SHELL := /bin/bash
 .SHELLFLAGS := -eu -o pipefail -c
 
@@ -166,6 +166,12 @@ peer-network: build ## cut hosts of a cluster off from each other and from the s
 
 peer-yarn: build ## run queries on YARN; needs mvn, PyPI, and Maven Central the first time
 	$(peer)
+
+# Delta Lake has jars for this version of Spark, and for no newer one.
+peer-delta: build $(PREVIOUS_VENV)/.installed ## run queries whose sink is a Delta table, with Spark 4.2; needs mvn, and Maven Central the first time
+	@$(PY) -m integration.peers.delta
+	@$(PREVIOUS_PY) jvm-shim/build_shim.py
+	$(PREVIOUS_PY) -m pytest integration/peers/delta -m peer --peer delta $(TEST_ARGS)
 
 # Both versions of Spark run the tests that pom.xml of the peer names.
 peer-spark: build $(PREVIOUS_VENV)/.installed ## run Spark's own tests on Millpond (SUITES="Name ..." for some); needs mvn, takes hours

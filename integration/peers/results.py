@@ -23,6 +23,7 @@ PAGE = REPO / "docs" / "reference" / "peers.md"
 PEERS = {
     "spark": "Spark's own suites",
     "kafka": "Kafka as source and sink",
+    "delta": "Delta tables as sinks",
     "minio": "State on MinIO, Spark checkpoints there by s3a",
     "files": "Spark checkpoints on file systems of the machine",
     "hdfs": "Spark checkpoints on HDFS",
