@@ -1,7 +1,7 @@
 # Everything lives in .venv and build/ of this folder; the paths below are relative, so the folder's own name may hold spaces.
 .DEFAULT_GOAL := help
 .PHONY: help build test test-all deep shapes previous wheel demo lint format-scala bench bench-s3 soak
-.PHONY: chains simulate simulate-mutants peers peer-delta peer-files peer-hdfs peer-kafka peer-kubernetes peer-minio peer-network peer-spark peer-yarn docs clean
+.PHONY: chains simulate simulate-mutants peers peer-delta peer-files peer-hdfs peer-kafka peer-kubernetes peer-minio peer-network peer-runtimes peer-spark peer-yarn docs clean
 SHELL := /bin/bash
 .SHELLFLAGS := -eu -o pipefail -c
 
@@ -142,7 +142,7 @@ $(PY) -m pytest integration/peers/$(@:peer-%=%) -m peer --peer $(@:peer-%=%) $(T
 endef
 
 # These are fetched in a minute or two. `.ci/run` runs their samples.
-SAMPLED := files hdfs kafka kubernetes spark
+SAMPLED := files hdfs kafka kubernetes runtimes spark
 peers: build ## run a sample of the peers' tests: ten minutes; leaves out what its registry does not give
 	$(PY) -m integration.peers.sample $(SAMPLED)
 
@@ -162,6 +162,9 @@ peer-minio: build ## run queries with their state on MinIO, and their checkpoint
 	$(peer)
 
 peer-network: build ## cut hosts of a cluster off from each other and from the storage; needs root, on Linux
+	$(peer)
+
+peer-runtimes: build ## run a sample with Java 21 and 25, Python 3.12 and 3.13; needs PyPI the first time
 	$(peer)
 
 peer-yarn: build ## run queries on YARN; needs mvn, PyPI, and Maven Central the first time

@@ -30,6 +30,7 @@ PEERS = {
     "yarn": "Queries on YARN",
     "kubernetes": "Pods for Kubernetes, as Spark makes them",
     "network": "Hosts that are cut off for a minute",
+    "runtimes": "Other Javas and Pythons",
 }
 
 _HEAD = """\
