@@ -12,13 +12,15 @@ import org.apache.spark.resource.ResourceProfile
 import org.apache.spark.scheduler.cluster.k8s.KubernetesExecutorBuilder
 import org.apache.spark.util.Utils
 
-/** Prints three pods as Spark makes them, as JSON, a line each: the driver and an executor in cluster
-  * mode, and an executor in client mode. Its arguments are a file of settings and the job's
+/** Prints three pods as Spark makes them, as JSON, a line each: the driver and an executor in
+  * cluster mode, and an executor in client mode. Its arguments are a file of settings and the job's
   * script. */
 object Render {
   def main(arguments: Array[String]): Unit = {
     val conf = new SparkConf(false)
-    Utils.getPropertiesFromFile(arguments(0)).foreach { case (name, value) => conf.set(name, value) }
+    Utils.getPropertiesFromFile(arguments(0)).foreach {
+      case (name, value) => conf.set(name, value)
+    }
     conf.set("spark.kubernetes.submitInDriver", "true")
     val address = new ConfigBuilder().withMasterUrl("https://127.0.0.1:1").build()
     val client = new KubernetesClientBuilder().withConfig(address).build()
