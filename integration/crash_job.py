@@ -2,7 +2,7 @@
 
 `python -m integration.crash_job <work dir> <Spark checkpoint format> <provider class>` runs it. It
 prints `jvm <pid>`, then `batch <query> <id>` after each batch. It writes the results by batch id.
-It ends with exit code 0 at the end of the input. The setting `spark.millpond.test.checkpoints` puts
+It ends with exit code 0 at the end of the input. The setting `spark.test.checkpoints` puts
 the Spark checkpoints elsewhere than into the work directory.
 """
 
@@ -70,7 +70,7 @@ def main(argv: list[str]) -> int:
     spark.sparkContext.setLogLevel("ERROR")
     print(f"jvm {gateway.proc.pid}", flush=True)
 
-    checkpoints = spark.conf.get("spark.millpond.test.checkpoints", str(work))
+    checkpoints = spark.conf.get("spark.test.checkpoints", str(work))
 
     def read(name: str) -> DataFrame:
         return (

@@ -90,7 +90,7 @@ class Place:
         if self.jars:
             conf["spark.driver.extraClassPath"] = ":".join(map(str, self.jars))
         if not self.state_only:
-            conf["spark.millpond.test.checkpoints"] = self.root
+            conf["spark.test.checkpoints"] = self.root
         return conf
 
 
