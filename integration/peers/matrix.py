@@ -15,8 +15,11 @@
 from __future__ import annotations
 
 import json
+import os
+import tempfile
 import threading
 from collections.abc import Callable, Mapping, Sequence
+from contextlib import ExitStack
 from dataclasses import dataclass, field
 from pathlib import Path
 
@@ -24,18 +27,22 @@ import pytest
 from pyspark.sql import DataFrame, SparkSession
 
 from integration.jvm import MILLPOND, REPO
+from integration.peers.loopback import write_site
+from integration.peers.racer import Racer
 from integration.shapes import named
 from integration.streams import Input, settings
 from integration.test_crash import kill_the_driver
 from millpond import savepoint
-from millpond.errors import ConflictError
 from millpond.operations.inspect import verify
 from millpond.operations.rescale import rescale
 from millpond.storage import Storage, open_checkpoint
+from millpond.storage.hadoop import HadoopStorage
 from millpond.storage.steps import run_steps
 from millpond.testing.storage_contract import StorageContract
 
 _STATE = "spark.sql.streaming.stateStore."
+_WRITERS = 8
+_ROUNDS = 20
 _NOTES = Path(__file__).with_name("results") / "storages"
 PAGE = REPO / "docs" / "reference" / "storages.md"
 
@@ -45,7 +52,8 @@ _HEAD = """\
 What each storage can do, as Millpond's own operations found it. The runs of the
 [peers](peers.md) write this table. Try yours with `millpond storage check`.
 
-- *Creates once*: of eight writers that create one file at once, one wins, and seven are told.
+- *Creates once*: of eight writers that create one file at once, one wins, and seven are told. Where
+  Hadoop's client moves the files, they are in two processes.
 - *Replaces whole*: a reader beside a writer sees the old file or the new one, never a part.
 - *Lists at once*: a listing shows a file right after its put, and no longer after its deletion.
 - *Copies itself*: the storage copies a file without sending its bytes through Millpond.
@@ -83,6 +91,17 @@ class Place:
     def checkpoint(self, work: Path, name: str) -> str:
         """Return where a query of the test has its Spark checkpoint."""
         return str(work / name) if self.state_only else f"{self.root}/{name}"
+
+    def environment(self, folder: Path) -> dict[str, str]:
+        """Return the variables by which a process without a session reaches it through Hadoop.
+
+        Args:
+            folder: gets Hadoop's settings.
+        """
+        folder.mkdir(parents=True, exist_ok=True)
+        write_site(folder / "core-site.xml", self.hadoop)
+        jars = os.pathsep.join(map(str, self.jars))
+        return {**os.environ, "HADOOP_CONF_DIR": str(folder), "SPARK_DIST_CLASSPATH": jars}
 
     def job_conf(self) -> dict[str, str]:
         """Return the settings for a job with a JVM of its own."""
@@ -169,7 +188,7 @@ def note(place: Place) -> dict[str, bool]:
     """Find out what the storage can do, and make the page anew with it. Return it by column."""
     steps = run_steps(place.open(f"{place.root}/steps"))
     assert [(step.name, step.error) for step in steps if step.error is not None] == []
-    found = {name: can(place.open(f"{place.root}/{name}")) for name, can in _PROPERTIES.items()}
+    found = {name: can(place, f"{place.root}/{name}") for name, can in _PROPERTIES.items()}
     _NOTES.mkdir(parents=True, exist_ok=True)
     line = {"storage": place.storage, "door": place.door, **found}
     name = "".join(c if c.isalnum() else "-" for c in f"{place.storage} {place.door}".lower())
@@ -189,31 +208,28 @@ def _row(line: Mapping[str, object]) -> str:
     return "| " + " | ".join(map(str, cells)) + " |\n"
 
 
-def _creates_once(storage: Storage) -> bool:
-    for round_ in range(5):
-        key, barrier, won = f"once/{round_}", threading.Barrier(8), list[int]()
-
-        def create(
-            number: int, key: str = key, ready: threading.Barrier = barrier, won: list[int] = won
-        ) -> None:
-            ready.wait()
-            try:
-                storage.put_bytes(key, b"%d" % number, if_absent=True)
-            except ConflictError:
-                return
-            won.append(number)
-
-        threads = [threading.Thread(target=create, args=(i,)) for i in range(8)]
-        for thread in threads:
-            thread.start()
-        for thread in threads:
-            thread.join()
-        if len(won) != 1 or storage.read(key) != b"%d" % won[0]:
-            return False
+def _creates_once(place: Place, root: str) -> bool:
+    storage = place.open(root)
+    by_hadoop = isinstance(storage, HadoopStorage)
+    with tempfile.TemporaryDirectory() as folder, ExitStack() as stack:
+        env = place.environment(Path(folder)) if by_hadoop else None
+        # One JVM lets in one creator at a time, so others must race with it.
+        racers = [
+            stack.enter_context(Racer(place.open, root, _WRITERS // 2, first, env))
+            for first in (0, _WRITERS // 2)
+        ]
+        for round_ in range(_ROUNDS):
+            key = f"once/{round_}"
+            for racer in racers:
+                racer.go(key)
+            won = [number for racer in racers for number in racer.winners()]
+            if len(won) != 1 or storage.read(key) != b"%d" % won[0]:
+                return False
     return True
 
 
-def _replaces_whole(storage: Storage) -> bool:
+def _replaces_whole(place: Place, root: str) -> bool:
+    storage = place.open(root)
     bodies = [bytes([i]) * 200_000 for i in range(4)]
     storage.put_bytes("whole", bodies[0])
     stop, torn = threading.Event(), threading.Event()
@@ -236,7 +252,8 @@ def _replaces_whole(storage: Storage) -> bool:
     return not torn.is_set()
 
 
-def _lists_at_once(storage: Storage) -> bool:
+def _lists_at_once(place: Place, root: str) -> bool:
+    storage = place.open(root)
     for i in range(20):
         storage.put_bytes(f"listed/{i}", b"x")
         if f"listed/{i}" not in {info.key for info in storage.list("listed/")}:
@@ -248,12 +265,13 @@ def _lists_at_once(storage: Storage) -> bool:
     return True
 
 
-def _copies_itself(storage: Storage) -> bool:
+def _copies_itself(place: Place, root: str) -> bool:
+    storage = place.open(root)
     storage.put_bytes("copied/from", b"x" * 1000)
     return storage.copy_from(storage, "copied/from", "copied/to") is not None
 
 
-_PROPERTIES: dict[str, Callable[[Storage], bool]] = {
+_PROPERTIES: dict[str, Callable[[Place, str], bool]] = {
     "creates_once": _creates_once,
     "replaces_whole": _replaces_whole,
     "lists_at_once": _lists_at_once,

@@ -8,13 +8,13 @@ from __future__ import annotations
 import os
 import socket
 import subprocess
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
-from xml.sax.saxutils import escape
 
 from integration.jvm import LIGHT
 from integration.peers.hdfs import jars
+from integration.peers.loopback import free_port, write_site
 from integration.processes import wait_until
 from millpond._jvm import java
 
@@ -184,22 +184,6 @@ def started(work: Path, classpath: Path = jars.HDFS) -> Iterator[Hdfs]:
         yield cluster
     finally:
         cluster.stop()
-
-
-def write_site(path: Path, settings: Mapping[str, str]) -> None:
-    """Write a file of Hadoop's settings."""
-    lines = [
-        f"<property><name>{escape(name)}</name><value>{escape(value)}</value></property>\n"
-        for name, value in settings.items()
-    ]
-    path.write_text(f"<configuration>\n{''.join(lines)}</configuration>\n")
-
-
-def free_port() -> int:
-    """Return a port on loopback that nobody uses now."""
-    with socket.create_server(("127.0.0.1", 0)) as probe:
-        port: int = probe.getsockname()[1]
-        return port
 
 
 def _listens(host: str, port: int) -> bool:

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import os
-import socket
 import subprocess
 import urllib.error
 import urllib.request
@@ -11,6 +10,7 @@ from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
 
+from integration.peers.loopback import free_port
 from integration.peers.minio import parts
 from integration.processes import wait_until
 from tests.s3_server import HADOOP, S3Server
@@ -24,7 +24,7 @@ class Minio(S3Server):
 
     def __init__(self, work: Path) -> None:
         self._work = work
-        self._address = f"127.0.0.1:{_free_port()}"
+        self._address = f"127.0.0.1:{free_port()}"
         self._process: subprocess.Popen[bytes] | None = None
         super().__init__(endpoint=f"http://{self._address}")
 
@@ -94,9 +94,3 @@ def started(work: Path) -> Iterator[Minio]:
         yield server
     finally:
         server.kill()
-
-
-def _free_port() -> int:
-    with socket.create_server(("127.0.0.1", 0)) as probe:
-        port: int = probe.getsockname()[1]
-        return port

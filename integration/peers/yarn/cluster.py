@@ -15,8 +15,9 @@ from integration.cluster import END_S, SPARK_HOME
 from integration.demo import processes as tagged
 from integration.jvm import LIGHT
 from integration.peers.hdfs import jars
-from integration.peers.hdfs.cluster import Hdfs, free_port, write_site
+from integration.peers.hdfs.cluster import Hdfs
 from integration.peers.hdfs.cluster import started as started_hdfs
+from integration.peers.loopback import free_port, write_site
 from integration.processes import Process, processes, wait_until
 from millpond._jvm import java
 
