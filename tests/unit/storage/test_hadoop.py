@@ -107,6 +107,73 @@ def test_errors_of_the_jvm(name: str, message: str, kind: ErrorKind) -> None:
 
 
 @pytest.mark.parametrize(
+    ("uri", "name", "message", "kind", "hint"),
+    [
+        (
+            "abfs://c@a.dfs.core.windows.net/x",
+            "FileNotFoundException",
+            'Operation failed: "The specified container does not exist.", 404, GET',
+            ErrorKind.STORAGE_BUCKET_MISSING,
+            "",
+        ),
+        (
+            "abfss://c@a.dfs.core.windows.net/x",
+            "AccessDeniedException",
+            'Operation failed: "Server failed to authenticate the request.", 403, HEAD',
+            ErrorKind.STORAGE_DENIED,
+            "fs.azure.account.key",
+        ),
+        (
+            "abfs://c@a.dfs.core.windows.net/x",
+            "InvalidAbfsRestOperationException",
+            "java.net.ConnectException: Connection refused",
+            ErrorKind.STORAGE_UNAVAILABLE,
+            "this host reaches it",
+        ),
+        (
+            "gs://bucket/x",
+            "IOException",
+            "Upload failed for 'gs://bucket/x'; caused by GoogleJsonResponseException: 404 Not"
+            " Found",
+            ErrorKind.STORAGE_BUCKET_MISSING,
+            "",
+        ),
+        (
+            "gs://bucket/x",
+            "IOException",
+            "Error accessing gs://bucket/x; caused by GoogleJsonResponseException: 401",
+            ErrorKind.STORAGE_DENIED,
+            "fs.gs.auth.type",
+        ),
+        (
+            "gs://bucket/x",
+            "NumberFormatException",
+            'For input string: "64m"',
+            ErrorKind.STORAGE_MISCONFIGURED,
+            "spark.hadoop.fs.gs.block.size=67108864",
+        ),
+        (
+            "gs://bucket/x",
+            "RuntimeException",
+            "java.lang.ClassNotFoundException: Class org.apache.hadoop.fs.gs.GoogleHadoopFileSystem"
+            " not found",
+            ErrorKind.STORAGE_UNSUPPORTED,
+            "spark.hadoop.fs.gs.impl=com.google",
+        ),
+    ],
+)
+def test_errors_of_object_stores(
+    uri: str, name: str, message: str, kind: ErrorKind, hint: str
+) -> None:
+    answer = json.dumps({"error": {"class": name, "message": message}})
+    storage = HadoopStorage(parse_root(uri), files=lambda method, request: answer)
+    with pytest.raises(MillpondError) as caught:
+        storage.put_bytes("a/b", b"")
+    assert caught.value.kind is kind
+    assert uri in str(caught.value) and hint in caught.value.hint
+
+
+@pytest.mark.parametrize(
     ("name", "message", "hint"),
     [
         ("SafeModeException", "Name node is in safe mode.", "-safemode leave"),

@@ -3,7 +3,7 @@
 The agent asks the job's JVM, by JSON over the link (`HadoopFiles.scala`); it has the job's own
 credentials. Any other process asks its session's JVM, or one of its own (`hadoop_jvm`). Bytes go
 through local files, never through the link. A put writes a staging file and renames it; HDFS
-renames atomically.
+renames atomically. On GCS a put writes the file itself, which appears whole.
 """
 
 from __future__ import annotations
@@ -14,64 +14,14 @@ from collections.abc import Callable, Iterable, Iterator
 from contextlib import suppress
 from typing import Any
 
-from millpond.errors import (
-    ConflictError,
-    ErrorKind,
-    MillpondError,
-    NotFoundError,
-    UnavailableError,
-    UnsupportedError,
-)
 from millpond.format.layout import new_staging_name
 from millpond.format.roots import RootUri
 from millpond.storage.base import Copied, ObjectInfo, Storage
+from millpond.storage.hadoop_errors import error_of
 from millpond.storage.keys import check_is_file, check_key, check_prefix, check_range
 from millpond.storage.local import translate, translate_restored
 
 Files = Callable[[str, str], str]
-
-_TOKEN_HINT = (
-    "The job's delegation token has expired. Start the job with spark.kerberos.keytab and"
-    " spark.kerberos.principal, so that Spark renews it."
-)
-_QUOTA_HINT = (
-    "`hdfs dfs -count -q <directory>` shows the quotas. Raise them with `hdfs dfsadmin -setQuota`"
-    " or `-setSpaceQuota`, then restart the query. A file that is being written counts as a whole"
-    " block, dfs.blocksize times dfs.replication."
-)
-_UNREACHED = (
-    "Check that the service at this address runs and that this host reaches it (on HDFS: the name"
-    " node), then restart the query."
-)
-_NO_DATA_NODE = (
-    "`hdfs dfsadmin -report` lists the data nodes. Start those that are missing, or free their"
-    " disks, then restart the query."
-)
-# The classes of the JVM's exceptions for a jar that is missing, or for another Hadoop.
-_NO_CONNECTOR = (
-    "UnsupportedFileSystemException",
-    "No FileSystem for scheme",
-    "ClassNotFoundException",
-    "NoClassDefFoundError",
-    "NoSuchMethodError",
-    "ServiceConfigurationError",
-)
-# By the class of the JVM's exception, or by a part of its message.
-_HINTS = {
-    "SafeModeException": "The name node takes no changes now. `hdfs dfsadmin -safemode get` says"
-    " whether it still does; if it does not leave safe mode by itself, run `hdfs dfsadmin -safemode"
-    " leave`. Then restart the query.",
-    "StandbyException": "This name node is on standby. Name the nameservice in the URI instead of"
-    " one host, with its hdfs-site.xml in HADOOP_CONF_DIR.",
-    "UnknownHostException": "The address names a host that nobody knows. Correct it in"
-    " checkpointLocation or in the option storage.uri. If it is a nameservice, put its"
-    " hdfs-site.xml into HADOOP_CONF_DIR.",
-    "wiki.apache.org/hadoop": _UNREACHED,  # so ends what Hadoop says of a failed connection
-    "ConnectTimeoutException": _UNREACHED,
-    "could only be written to 0 of": _NO_DATA_NODE,
-    "BlockMissingException": _NO_DATA_NODE,
-    "All datanodes": _NO_DATA_NODE,
-}
 
 _files: Files | None = None
 
@@ -184,7 +134,7 @@ class HadoopStorage:
         uri = self._uri(key)
         answer = json.loads(self._files(method, json.dumps({"path": uri, **more})))
         if "error" in answer:
-            raise _error(f"{method} {uri}", answer["error"]["class"], answer["error"]["message"])
+            raise error_of(f"{method} {uri}", answer["error"]["class"], answer["error"]["message"])
         ok: dict[str, Any] = answer["ok"]
         return ok
 
@@ -193,34 +143,6 @@ def _ask_a_jvm(method: str, request: str) -> str:
     from millpond.storage.hadoop_jvm import ask  # start-up time: no agent needs it
 
     return ask(method, request)
-
-
-def _error(what: str, name: str, message: str) -> MillpondError:
-    """Return the error for an exception of the JVM, by the name of its class."""
-    text = f"{what}: {name}: {message}"
-    if name in ("FileNotFoundException", "ParentNotDirectoryException", "NotDirectoryException"):
-        return NotFoundError(text, kind=ErrorKind.OBJECT_NOT_FOUND)
-    if name == "FileAlreadyExistsException":
-        return ConflictError(text, kind=ErrorKind.OBJECT_EXISTS)
-    if name in ("AccessControlException", "AccessDeniedException"):
-        return UnavailableError(text, kind=ErrorKind.STORAGE_DENIED)
-    if name == "InvalidToken":
-        return UnavailableError(text, kind=ErrorKind.STORAGE_DENIED, hint=_TOKEN_HINT)
-    if "Quota" in name:
-        return UnavailableError(text, kind=ErrorKind.STORAGE_FULL, hint=_QUOTA_HINT)
-    if "No space left" in message:
-        return UnavailableError(text, kind=ErrorKind.STORAGE_FULL)
-    if any(sign == name or sign in message for sign in _NO_CONNECTOR):
-        return UnsupportedError(
-            text,
-            kind=ErrorKind.STORAGE_UNSUPPORTED,
-            hint="Put the jar of this file system, for the Hadoop of this Spark, on Spark's class"
-            " path (for a command: into SPARK_DIST_CLASSPATH), or use file: or s3://.",
-        )
-    hints = [hint for sign, hint in _HINTS.items() if sign == name or sign in message]
-    return UnavailableError(
-        text, kind=ErrorKind.STORAGE_UNAVAILABLE, hint=hints[0] if hints else ""
-    )
 
 
 class _LocalFile:

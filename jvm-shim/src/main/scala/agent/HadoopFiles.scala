@@ -1,9 +1,11 @@
 package org.apache.spark.sql.millpond.agent
 
 import java.io.{EOFException, File, FileNotFoundException, FileOutputStream, IOException}
+import java.net.URI
 import java.nio.file.Files
 import java.util.concurrent.ConcurrentHashMap
 
+import scala.annotation.tailrec
 import scala.util.control.NonFatal
 
 import com.fasterxml.jackson.databind.JsonNode
@@ -14,7 +16,7 @@ import org.apache.hadoop.fs.{
   ParentNotDirectoryException, Path, StreamCapabilities, UnsupportedFileSystemException
 }
 import org.apache.hadoop.ipc.RemoteException
-import org.apache.hadoop.security.AccessControlException
+import org.apache.hadoop.security.{AccessControlException, UserGroupInformation}
 
 import org.apache.spark.sql.classic.SparkSession
 import org.apache.spark.sql.millpond.base.Json
@@ -26,6 +28,12 @@ private[millpond] object HadoopFiles {
   private val confs = new ConcurrentHashMap[String, Configuration]
   @volatile private var newest: Configuration = null
   private val creating = new Object
+  private val contexts = new ConcurrentHashMap[(URI, UserGroupInformation), FileContext]
+  private val MaxCauses = 5
+  // What they say if the file that is being read was replaced.
+  private val Replaced = Seq("requested generation is deleted", ", 412, GET, ")
+  // What Google's connector says if another writer was first.
+  private val LostRaces = Seq("412 Precondition Failed", "Cannot overwrite an existing file")
 
   /** The configuration for the file system of `root`: that of the store that was opened last. */
   def remember(root: String, conf: Configuration): Unit = {
@@ -54,7 +62,7 @@ private[millpond] object HadoopFiles {
   }
 
   private def tell(answer: ObjectNode, e: Throwable): Unit = {
-    answer.putObject("error").put("class", nameOf(e)).put("message", firstLine(e))
+    answer.putObject("error").put("class", nameOf(e)).put("message", textOf(e))
     ()
   }
 
@@ -63,6 +71,8 @@ private[millpond] object HadoopFiles {
   private object NotThere {
     def unapply(e: Throwable): Boolean =
       e match {
+        case _: FileNotFoundException if firstLine(e).contains("container does not exist") => false
+        case _: FileNotFoundException if firstLine(e).contains("filesystem does not exist") => false
         case _: FileNotFoundException | _: ParentNotDirectoryException => true
         case _: AccessControlException => firstLine(e).endsWith("(is not a directory)")
         case _ => false
@@ -71,6 +81,16 @@ private[millpond] object HadoopFiles {
 
   private def firstLine(e: Throwable): String =
     String.valueOf(e.getMessage).linesIterator.take(1).mkString
+
+  /** The first line of the message, and of the messages of its causes that say something else. A
+    * connector may name the server's answer in the cause alone. */
+  private def textOf(e: Throwable): String =
+    Iterator.iterate(e.getCause)(_.getCause).takeWhile(_ != null).take(MaxCauses)
+      .foldLeft(firstLine(e)) { (said, cause) =>
+        val line = firstLine(cause)
+        if (cause.getMessage == null || said.contains(line)) said
+        else s"$said; caused by ${nameOf(cause)}: $line"
+      }
 
   /** The simple name of the exception's class. A server's exception that Hadoop's client did not
     * translate counts as itself. */
@@ -127,7 +147,20 @@ private[millpond] object HadoopFiles {
     ()
   }
 
-  private def get(fs: FileSystem, path: Path, local: File, start: Long, length: Long): Unit = {
+  /** On GCS and Azure the file that a reader opened may be replaced before its bytes come. Then it
+    * reads the new one. */
+  @tailrec private def get(
+      fs: FileSystem, path: Path, local: File, start: Long, length: Long): Unit = {
+    val read =
+      try { fetch(fs, path, local, start, length); true }
+      catch { case e: IOException if Replaced.exists(textOf(e).contains) => false }
+    if (!read) {
+      if (!isFile(fs, path)) throw new FileNotFoundException(path.toString)
+      get(fs, path, local, start, length)
+    }
+  }
+
+  private def fetch(fs: FileSystem, path: Path, local: File, start: Long, length: Long): Unit = {
     // without asking for its length before: on an object storage that is a request
     val in = fs.open(path)
     try {
@@ -154,28 +187,55 @@ private[millpond] object HadoopFiles {
   private def put(fs: FileSystem, conf: Configuration, target: Path, staging: Path, local: File,
       ifAbsent: Boolean): Unit = {
     if (ifAbsent && fs.exists(target)) throw new FileAlreadyExistsException(target.toString)
-    fs.mkdirs(target.getParent)
-    try {
-      val out = fs.create(staging, false)
+    if (target.toUri.getScheme == "gs") putObject(fs, target, local, ifAbsent)
+    else {
+      fs.mkdirs(target.getParent)
       try {
-        Files.copy(local.toPath, out)
-        if (out.hasCapability(StreamCapabilities.HSYNC)) out.hsync()
-      } finally out.close()
-      // Some file systems check and then rename, in two steps: only one task of this
-      // JVM may do so at a time.
-      if (ifAbsent) creating.synchronized(rename(fs, conf, staging, target, replace = false))
-      else rename(fs, conf, staging, target, replace = true)
-    } catch {
-      case NonFatal(e) =>
-        try fs.delete(staging, false)
-        catch { case NonFatal(again) => e.addSuppressed(again) }; throw e
+        val out = fs.create(staging, false)
+        try {
+          Files.copy(local.toPath, out)
+          if (out.hasCapability(StreamCapabilities.HSYNC)) out.hsync()
+        } finally out.close()
+        // Some file systems check and then rename, in two steps: only one task of this
+        // JVM may do so at a time.
+        if (ifAbsent) creating.synchronized(rename(fs, conf, staging, target, replace = false))
+        else rename(fs, conf, staging, target, replace = true)
+      } catch {
+        case NonFatal(e) =>
+          // Some say only that the rename failed. What was not renamed is still there.
+          val lost =
+            try {
+              val lost = ifAbsent && isFile(fs, staging) && isFile(fs, target)
+              fs.delete(staging, false)
+              lost
+            } catch { case NonFatal(again) => e.addSuppressed(again); false }
+          throw if (lost) new FileAlreadyExistsException(target.toString) else e
+      }
+    }
+  }
+
+  /** On GCS a file appears whole when its stream is closed, if it has not changed since its
+    * creation here. A rename would copy it and delete it, and would delete the old file before. */
+  @tailrec private def putObject(
+      fs: FileSystem, target: Path, local: File, ifAbsent: Boolean): Unit = {
+    val written =
+      try {
+        val out = fs.create(target, !ifAbsent)
+        Files.copy(local.toPath, out) // if this fails, a close would store a part of the file
+        out.close()
+        true
+      } catch {
+        case e: IOException if LostRaces.exists(textOf(e).contains) => false
+      }
+    if (!written) {
+      if (ifAbsent) throw new FileAlreadyExistsException(target.toString)
+      putObject(fs, target, local, ifAbsent) // another writer was first: now replace that file
     }
   }
 
   private def rename(
       fs: FileSystem, conf: Configuration, from: Path, to: Path, replace: Boolean): Unit =
-    try FileContext.getFileContext(fs.getUri, conf).rename(fs.makeQualified(from),
-        fs.makeQualified(to),
+    try contextOf(fs, conf).rename(fs.makeQualified(from), fs.makeQualified(to),
         if (replace) HadoopOptions.Rename.OVERWRITE else HadoopOptions.Rename.NONE)
     catch {
       // an older file system without atomic replacement; Spark writes its own logs in this way too
@@ -184,4 +244,13 @@ private[millpond] object HadoopFiles {
         if (!fs.rename(from, to) && !(replace && fs.delete(to, false) && fs.rename(from, to)))
           throw new IOException(s"$from cannot be renamed to $to")
     }
+
+  /** Kept as long as the file system itself, which Hadoop caches: on an object storage a new one
+    * makes clients and threads of its own, and nobody can close it. */
+  private def contextOf(fs: FileSystem, conf: Configuration): FileContext = {
+    val site = fs.getUri
+    def create() = FileContext.getFileContext(site, conf)
+    if (conf.getBoolean(s"fs.${site.getScheme}.impl.disable.cache", false)) create()
+    else contexts.computeIfAbsent((site, UserGroupInformation.getCurrentUser), _ => create())
+  }
 }
