@@ -198,6 +198,14 @@ def test_hints_of_hdfs(name: str, message: str, hint: str) -> None:
     assert hint in caught.value.hint
 
 
+def test_a_folder_that_is_listed_twice() -> None:
+    """ABFS does so at the Blob endpoint. Each file is in the list once."""
+    entry = {"path": "/x/a/b", "size_bytes": 3, "modified_ms": 4}
+    answer = json.dumps({"ok": {"files": [entry, {**entry, "path": "/x/a/c"}, entry]}})
+    storage = HadoopStorage(parse_root("abfs://c@a/x"), files=lambda method, request: answer)
+    assert [info.key for info in storage.list("")] == ["a/b", "a/c"]
+
+
 def test_the_agents_jvm(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(module, "_files", None)
     module.use(FakeJvm(tmp_path))

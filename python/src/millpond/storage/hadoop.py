@@ -103,12 +103,9 @@ class HadoopStorage:
     def list(self, prefix: str) -> Iterator[ObjectInfo]:
         check_prefix(prefix)
         directory = prefix.rpartition("/")[0]
-        found = [self._info(entry) for entry in self._ask("list", directory)["files"]]
-        return iter(
-            sorted(
-                (info for info in found if info.key.startswith(prefix)), key=lambda info: info.key
-            )
-        )
+        # ABFS may list a folder twice: by its marker, and by the names of its files.
+        found = {info.key: info for info in map(self._info, self._ask("list", directory)["files"])}
+        return iter([found[key] for key in sorted(found) if key.startswith(prefix)])
 
     def delete(self, keys: Iterable[str]) -> None:
         paths = [self._uri(check_key(key)) for key in keys]
