@@ -3,9 +3,11 @@
 from __future__ import annotations
 
 import os
+import re
 import subprocess
 import urllib.error
 import urllib.request
+from collections import Counter
 from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
@@ -54,6 +56,7 @@ class Minio(S3Server):
                     "MINIO_BROWSER": "off",
                     "MINIO_REGION": REGION,
                     "MINIO_UPDATE": "off",
+                    "MINIO_PROMETHEUS_AUTH_TYPE": "public",
                 },
                 stdin=subprocess.DEVNULL,
                 stdout=said,
@@ -70,6 +73,16 @@ class Minio(S3Server):
     def runs(self) -> bool:
         """Return whether the process was started and has not ended."""
         return self._process is not None and self._process.poll() is None
+
+    def requests(self) -> Counter[str]:
+        """Return the number of requests so far, by the server's names of them (`putobject`).
+
+        The server counts them anew every ten seconds.
+        """
+        with urllib.request.urlopen(f"{self.endpoint}/minio/v2/metrics/cluster") as answer:
+            lines: list[str] = answer.read().decode().splitlines()
+        found = (re.match(r'minio_s3_requests_total\{.*?api="(\w+)".*\} (\S+)', x) for x in lines)
+        return Counter({match[1]: int(float(match[2])) for match in found if match})
 
     @property
     def _log(self) -> Path:
