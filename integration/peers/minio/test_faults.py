@@ -111,6 +111,11 @@ def test_a_session_token_that_is_not_valid(query: Query) -> None:
     assert query.rows == ["Row(k='a', count=2)", "Row(k='b', count=1)"]
 
 
+def test_no_bucket(query: Query) -> None:
+    query.uri = "s3a://no-such-bucket/states"
+    query.refused("MILLPOND_STORAGE_BUCKET_MISSING", "NoSuchBucket")
+
+
 def test_another_region(query: Query) -> None:
     """The server tells the bucket's region, and boto3 goes there by itself."""
     query.run({}, {"storage.s3.region": "eu-west-1"})
