@@ -1,7 +1,8 @@
 # Everything lives in .venv and build/ of this folder; the paths below are relative, so the folder's own name may hold spaces.
 .DEFAULT_GOAL := help
 .PHONY: help build test test-all deep shapes previous wheel demo lint format-scala bench bench-s3 soak
-.PHONY: chains simulate simulate-mutants peers peer-delta peer-files peer-hdfs peer-kafka peer-kubernetes peer-minio peer-network peer-runtimes peer-spark peer-yarn docs clean
+.PHONY: chains simulate simulate-mutants peers peer-azurite peer-delta peer-files peer-gcs peer-hdfs peer-kafka
+.PHONY: peer-kubernetes peer-minio peer-network peer-runtimes peer-spark peer-yarn docs clean
 SHELL := /bin/bash
 .SHELLFLAGS := -eu -o pipefail -c
 
@@ -146,7 +147,13 @@ SAMPLED := files hdfs kafka kubernetes runtimes spark
 peers: build ## run a sample of the peers' tests: ten minutes; leaves out what its registry does not give
 	$(PY) -m integration.peers.sample $(SAMPLED)
 
+peer-azurite: build ## run queries with their checkpoints on Azurite; needs npm, mvn, and their registries the first time
+	$(peer)
+
 peer-files: build ## run queries with their checkpoints on ext4 and tmpfs; needs nothing else
+	$(peer)
+
+peer-gcs: build ## run queries with their checkpoints on an emulator of Google Cloud Storage; needs go, mvn, and their registries the first time
 	$(peer)
 
 peer-hdfs: build ## run queries with their checkpoints on HDFS; needs mvn, and Maven Central the first time

@@ -54,12 +54,36 @@ What each storage can do, as Millpond's own operations found it. The runs of the
 
 - *Creates once*: of eight writers that create one file at once, one wins, and seven are told. Where
   Hadoop's client moves the files, they are in two processes.
-- *Replaces whole*: a reader beside a writer sees the old file or the new one, never a part.
+- *Replaces whole*: a reader beside a writer sees the old file or the new one, never a part, and
+  never none.
 - *Lists at once*: a listing shows a file right after its put, and no longer after its deletion.
 - *Copies itself*: the storage copies a file without sending its bytes through Millpond.
 
 | storage | reached by | creates once | replaces whole | lists at once | copies itself |
 |---|---|---|---|---|---|
+"""
+
+
+_TAIL = """
+Behind the answers:
+
+- ABFS has no request that replaces a file by another: the old one is deleted, then the new one is
+  renamed. A reader in between finds no file, and a process that is killed in between leaves none.
+  Millpond writes nearly all files once. It replaces the pin of a savepoint that is being made, what
+  a task repeats under Spark's first checkpoint format (a changelog, a manifest), and small files
+  that it can do without.
+- Azurite has no DFS endpoint, which ABFS uses for accounts with folders. So ABFS speaks to its Blob
+  endpoint (`fs.azure.fns.account.service.type=BLOB`), as for accounts without. Hadoop 3.5 has no
+  WASB any more: "WASB Driver using wasb(s) schema is no longer supported".
+- The emulator of Google Cloud Storage copies and deletes where the real one can move, and asks
+  nobody who they are. Millpond writes a file there in one request, which names what it replaces.
+
+Not in the table:
+
+- Ceph's gateway, radosgw 16.2: `pytest -m radosgw integration/test_radosgw.py`. [State on
+  S3](../guides/s3.md) says what it lacks.
+- SeaweedFS: `go install github.com/seaweedfs/seaweedfs/weed@latest` was tried. The Go module proxy
+  gives no version of it (403).
 """
 
 
@@ -200,7 +224,7 @@ def note(place: Place) -> dict[str, bool]:
 def page() -> str:
     """Return docs/reference/storages.md as the saved notes make it."""
     lines = [json.loads(path.read_text()) for path in sorted(_NOTES.glob("*.json"))]
-    return _HEAD + "".join(map(_row, lines))
+    return _HEAD + "".join(map(_row, lines)) + _TAIL
 
 
 def _row(line: Mapping[str, object]) -> str:

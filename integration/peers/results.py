@@ -25,6 +25,8 @@ PEERS = {
     "kafka": "Kafka as source and sink",
     "delta": "Delta tables as sinks",
     "minio": "State on MinIO, Spark checkpoints there by s3a",
+    "azurite": "Spark checkpoints on Azurite by ABFS",
+    "gcs": "Spark checkpoints on an emulator of Google Cloud Storage",
     "files": "Spark checkpoints on file systems of the machine",
     "hdfs": "Spark checkpoints on HDFS",
     "yarn": "Queries on YARN",

@@ -1,0 +1,11 @@
+"""Builds the emulator and fetches the connector. If it cannot, one line says why."""
+
+import sys
+
+from integration.peers.gcs import parts
+from integration.peers.maven import FetchError
+
+try:
+    parts.fetch()
+except FetchError as error:
+    sys.exit(f"millpond: make peer-gcs cannot run: {error}")
