@@ -11,8 +11,9 @@ from __future__ import annotations
 import json
 import os
 import sys
+from collections.abc import Callable
 from pathlib import Path
-from typing import Any
+from typing import Any, NoReturn
 
 from pyspark.sql import DataFrame, SparkSession
 from pyspark.sql import functions as F
@@ -22,7 +23,9 @@ from integration.jvm import LIGHT, MILLPOND
 
 
 def session(work: Path, checkpoint_format: str, provider_class: str) -> SparkSession:
-    """The session of a job that is killed. MILLPOND_CRASH_JOB has more of its settings."""
+    """The session of a job that is killed. MILLPOND_CRASH_JOB has more of its settings. It prints
+    `jvm <pid>`.
+    """
     builder = (
         SparkSession.builder.master("local[2]")
         .config("spark.ui.enabled", "false")
@@ -42,10 +45,16 @@ def session(work: Path, checkpoint_format: str, provider_class: str) -> SparkSes
             builder = builder.config(name, value)
     else:
         builder = builder.config("spark.sql.streaming.stateStore.providerClass", provider_class)
-    return builder.config("spark.sql.streaming.minBatchesToRetain", "3").getOrCreate()
+    spark = builder.config("spark.sql.streaming.minBatchesToRetain", "3").getOrCreate()
+    gateway = spark.sparkContext._gateway
+    assert gateway is not None
+    spark.sparkContext.setLogLevel("ERROR")
+    print(f"jvm {gateway.proc.pid}", flush=True)
+    return spark
 
 
-def _sink(work: Path, query: str) -> Any:
+def sink(work: Path, query: str) -> Any:
+    """A function for `foreachBatch`. It writes the rows of each batch to `<work>/out-<query>`."""
     out = work / f"out-{query}"
     out.mkdir(exist_ok=True)
 
@@ -65,11 +74,6 @@ def main(argv: list[str]) -> int:
     """Run both queries to the end of their input."""
     work, checkpoint_format, provider_class = Path(argv[0]), argv[1], argv[2]
     spark = session(work, checkpoint_format, provider_class)
-    gateway = spark.sparkContext._gateway
-    assert gateway is not None
-    spark.sparkContext.setLogLevel("ERROR")
-    print(f"jvm {gateway.proc.pid}", flush=True)
-
     checkpoints = spark.conf.get("spark.test.checkpoints", str(work))
 
     def read(name: str) -> DataFrame:
@@ -93,7 +97,7 @@ def main(argv: list[str]) -> int:
         frame.writeStream.outputMode(mode)
         .option("checkpointLocation", f"{checkpoints}/checkpoint-{name}")
         .trigger(availableNow=True)
-        .foreachBatch(_sink(work, name))
+        .foreachBatch(sink(work, name))
         .start()
         for name, frame, mode in (
             ("count", count, "update"),
@@ -106,7 +110,8 @@ def main(argv: list[str]) -> int:
     return 0
 
 
-if __name__ == "__main__":
+def run(main: Callable[[list[str]], int]) -> NoReturn:
+    """Run `main` with the arguments of this process, and end the process with its exit code."""
     try:
         code = main(sys.argv[1:])
     except Exception as error:  # the JVM was killed, or a query failed: the parent reads it
@@ -114,3 +119,7 @@ if __name__ == "__main__":
         code = 3
     sys.stdout.flush()
     os._exit(code)  # an orderly exit would talk to a JVM that may be gone
+
+
+if __name__ == "__main__":
+    run(main)

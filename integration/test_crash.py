@@ -108,7 +108,8 @@ class Job:
         return code
 
 
-def _results(work: Path, query: str) -> list[list[Any]]:
+def results(work: Path, query: str) -> list[list[Any]]:
+    """Return the rows that `crash_job.sink` wrote. Each batch must be there."""
     parts = sorted((work / f"out-{query}").glob("[0-9]*.json"), key=lambda p: int(p.stem))
     assert [int(p.stem) for p in parts] == list(range(len(parts))), "a batch is missing"
     return [row for part in parts for row in json.loads(part.read_text())]
@@ -187,7 +188,7 @@ def kill_the_driver(
         for row in rows:
             counts[row["k"]][0] += 1
             counts[row["k"]][1] += row["v"]
-    assert {k: [n, s] for k, n, s in _results(tmp_path, "count")} == dict(counts)
+    assert {k: [n, s] for k, n, s in results(tmp_path, "count")} == dict(counts)
     lefts, rights = ([row for pair in data for row in pair[side]] for side in (0, 1))
     expected = [
         [a["k"], a["v"], b["v"]]
@@ -195,7 +196,7 @@ def kill_the_driver(
         for b in rights
         if a["k"] == b["k"] and abs((a["ts"] - b["ts"]).total_seconds()) <= 2
     ]
-    assert sorted(_results(tmp_path, "join")) == sorted(expected)
+    assert sorted(results(tmp_path, "join")) == sorted(expected)
 
 
 @pytest.mark.skipif(MILLPOND not in providers_to_test(), reason="about Millpond's agent")

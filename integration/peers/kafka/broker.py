@@ -4,6 +4,8 @@ of the test.
 
 from __future__ import annotations
 
+import os
+import signal
 import socket
 import struct
 import subprocess
@@ -19,6 +21,7 @@ from millpond._jvm import java
 
 _CLUSTER = "bWlsbHBvbmQtcGVlci1rYQ"  # sixteen bytes in base64, as Kafka names clusters
 _API_VERSIONS = 18
+_ESTABLISHED = "01"  # in /proc/net/tcp
 # A topic comes into being with its first record. It has two partitions, as the queries' state.
 _SETTINGS = """\
 process.roles=broker,controller
@@ -43,10 +46,35 @@ group.initial.rebalance.delay.ms=0
 class Broker:
     """A broker that answers.
 
-    servers: the address for clients.
+    servers: the address for clients. pid: 0 if another process runs it.
     """
 
     servers: str
+    pid: int = 0
+
+    @contextmanager
+    def paused(self) -> Iterator[None]:
+        """Inside this block the broker stands still, and its clients wait."""
+        assert self.pid
+        os.kill(self.pid, signal.SIGSTOP)
+        try:
+            yield
+        finally:
+            os.kill(self.pid, signal.SIGCONT)
+
+    def awaiting(self) -> set[str]:
+        """Return the addresses of live clients that have sent something which the broker has not
+        read.
+        """
+        port = f":{int(self.servers.rpartition(':')[2]):04X}"
+        found = set()
+        for table in ("tcp", "tcp6"):
+            for line in Path("/proc/net", table).read_text().splitlines()[1:]:
+                _, local, remote, state, queues = line.split()[:5]
+                unread_bytes = int(queues.partition(":")[2], 16)
+                if local.endswith(port) and state == _ESTABLISHED and unread_bytes:
+                    found.add(remote)
+        return found
 
 
 @contextmanager
@@ -77,7 +105,7 @@ def broker(directory: Path) -> Iterator[Broker]:
             what=f"the broker to answer; {log} says more",
         )
         assert process.poll() is None, log.read_text()[-3000:]
-        yield Broker(f"127.0.0.1:{port}")
+        yield Broker(f"127.0.0.1:{port}", process.pid)
     finally:
         process.kill()  # nobody needs its data any more
         process.wait()

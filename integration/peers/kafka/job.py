@@ -1,19 +1,18 @@
-"""The job that the tests of Kafka kill. It counts by key, and writes the counts to a topic.
+"""The job that the tests of Kafka kill: a query of `queries.QUERIES`.
 
 Run as `python job.py <work dir> <checkpoint format> <provider class>`. `job.json` in the work
-directory has the settings. The job reads the topic `source`, or without one the files in `input`.
+directory says more: `sources` are the topics that the query reads, without them the files in
+`input`; `topic` is the one that it writes to, without it the sink is `foreachBatch`.
 """
 
 from __future__ import annotations
 
 import json
-import os
-import sys
 from pathlib import Path
 
-from integration.crash_job import session
+from integration.crash_job import run, session, sink
 from integration.peers.kafka.broker import Broker
-from integration.peers.kafka.queries import SCHEMA, counted, from_topic, to_topic
+from integration.peers.kafka.queries import MODES, QUERIES, SCHEMA, from_topic, to_topic
 
 
 def main(argv: list[str]) -> int:
@@ -22,17 +21,20 @@ def main(argv: list[str]) -> int:
     job = json.loads((work / "job.json").read_text())
     kafka = Broker(job["servers"])
     spark = session(work, argv[1], argv[2])
-    gateway = spark.sparkContext._gateway
-    assert gateway is not None
-    spark.sparkContext.setLogLevel("ERROR")
-    print(f"jvm {gateway.proc.pid}", flush=True)
-    if "source" in job:
-        rows = from_topic(spark, kafka, job["source"], maxOffsetsPerTrigger="7")  # a batch
+    if "sources" in job:
+        # Some seven records of each topic are a batch.
+        streams = [from_topic(spark, kafka, t, maxOffsetsPerTrigger="7") for t in job["sources"]]
     else:
         schema = spark.createDataFrame(SCHEMA.empty_table()).schema
         reader = spark.readStream.schema(schema).option("maxFilesPerTrigger", 1)
-        rows = reader.parquet(str(work / "input"))
-    writer = to_topic(counted(rows), kafka, job["topic"])
+        streams = [reader.parquet(str(work / "input"))]
+    name = job.get("query", "count")
+    frame = QUERIES[name](*streams)
+    if "topic" in job:
+        writer = to_topic(frame, kafka, job["topic"])
+    else:
+        writer = frame.writeStream.foreachBatch(sink(work, name))
+    writer = writer.outputMode(MODES.get(name, "update"))
     writer = writer.option("checkpointLocation", str(work / "checkpoint"))
     writer.trigger(availableNow=True).start().awaitTermination()
     spark.stop()
@@ -40,10 +42,4 @@ def main(argv: list[str]) -> int:
 
 
 if __name__ == "__main__":
-    try:
-        code = main(sys.argv[1:])
-    except Exception as error:  # the JVM was killed, or the query failed: the parent reads which
-        print(f"failed {type(error).__name__}: {error}", flush=True)
-        code = 3
-    sys.stdout.flush()
-    os._exit(code)  # no attempt to say goodbye to a JVM that may be gone
+    run(main)

@@ -1,19 +1,24 @@
-"""A query that counts by key, and writes the new count of each key of a batch to Kafka."""
+"""Queries over topics of keys and numbers. Their results are keys and texts, as Kafka's sink wants
+them.
+"""
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping
+from collections.abc import Callable, Iterable, Iterator, Mapping
 from dataclasses import dataclass, field
 from typing import Any
 
+import pandas as pd
 import pyarrow as pa
 from pyspark.sql import DataFrame, SparkSession
 from pyspark.sql import functions as F
 from pyspark.sql.streaming.readwriter import DataStreamWriter
+from pyspark.sql.streaming.stateful_processor import StatefulProcessor
 
 from integration.peers.kafka.broker import Broker
 
 SCHEMA = pa.schema([("key", pa.string()), ("value", pa.int64())])
+_ROW = ("CAST(key AS STRING) AS key", "CAST(CAST(value AS STRING) AS BIGINT) AS value")
 Records = dict[str, list[str]]
 Row = Mapping[str, Any]
 
@@ -22,6 +27,53 @@ def counted(rows: DataFrame) -> DataFrame:
     """Count and sum by key. The columns `key` and `value` are texts, as the sink wants them."""
     counts = rows.groupBy("key").agg(F.count("*").alias("n"), F.sum("value").alias("s"))
     return counts.select("key", F.to_json(F.struct("n", "s")).alias("value"))
+
+
+def paired(left: DataFrame, right: DataFrame) -> DataFrame:
+    """Join numbers of one key that are near each other. Without a watermark, the state keeps all
+    rows.
+    """
+    lefts = left.selectExpr("key AS left_key", "value AS l")
+    rights = right.selectExpr("key AS right_key", "value AS r")
+    near = F.expr("left_key = right_key AND abs(l - r) <= 12")
+    pairs = F.to_json(F.struct("l", "r"))
+    return lefts.join(rights, near).select(F.col("left_key").alias("key"), pairs.alias("value"))
+
+
+class Totals(StatefulProcessor):
+    """Counts and sums by key, as `counted` does. It also keeps each number."""
+
+    def init(self, handle: Any) -> None:
+        self.total = handle.getValueState("total", "n long, s long")
+        self.numbers = handle.getListState("numbers", "value long")
+
+    def handleInputRows(
+        self, key: Any, rows: Iterator[pd.DataFrame], timerValues: Any
+    ) -> Iterator[pd.DataFrame]:
+        n, s = self.total.get() if self.total.exists() else (0, 0)
+        for row in (int(value) for frame in rows for value in frame["value"]):
+            n, s = n + 1, s + row
+            self.numbers.appendValue((row,))
+        self.total.update((n, s))
+        yield pd.DataFrame({"key": [key[0]], "value": [f'{{"n":{n},"s":{s}}}']})
+
+    def close(self) -> None:
+        return
+
+
+def remembered(rows: DataFrame) -> DataFrame:
+    """Return what `counted` returns, by transformWithStateInPandas."""
+    return rows.groupBy("key").transformWithStateInPandas(
+        Totals(), "key string, value string", "Update", "None"
+    )
+
+
+QUERIES: dict[str, Callable[..., DataFrame]] = {
+    "count": counted,
+    "join": paired,
+    "state": remembered,
+}
+MODES = {"join": "append"}  # the output mode, where it is not `update`
 
 
 def to_topic(frame: DataFrame, kafka: Broker, topic: str) -> DataStreamWriter:
@@ -33,10 +85,8 @@ def to_topic(frame: DataFrame, kafka: Broker, topic: str) -> DataStreamWriter:
 def from_topic(spark: SparkSession, kafka: Broker, topic: str, **options: str) -> DataFrame:
     """Return a stream of the rows that `produce` wrote."""
     reader = spark.readStream.format("kafka").option("kafka.bootstrap.servers", kafka.servers)
-    read = reader.options(subscribe=topic, startingOffsets="earliest", **options).load()
-    return read.selectExpr(
-        "CAST(key AS STRING) AS key", "CAST(CAST(value AS STRING) AS BIGINT) AS value"
-    )
+    read = reader.options(**{"subscribe": topic, "startingOffsets": "earliest", **options}).load()
+    return read.selectExpr(*_ROW)
 
 
 def produce(spark: SparkSession, kafka: Broker, topic: str, rows: Iterable[Row]) -> None:
@@ -52,6 +102,11 @@ def read_topic(spark: SparkSession, kafka: Broker, topic: str) -> DataFrame:
     """Return all records that a topic has when Spark reads the frame."""
     reader = spark.read.format("kafka").option("kafka.bootstrap.servers", kafka.servers)
     return reader.options(subscribe=topic, startingOffsets="earliest").load()
+
+
+def numbers(spark: SparkSession, kafka: Broker, topic: str) -> DataFrame:
+    """Return the rows that `produce` wrote to a topic."""
+    return read_topic(spark, kafka, topic).selectExpr(*_ROW)
 
 
 def records(spark: SparkSession, kafka: Broker, topic: str) -> Records:

@@ -1,5 +1,4 @@
-"""What Millpond's commands mean for a query that writes to Kafka, or reads from it. Source:
-docs/guides/sinks.md.
+"""What Millpond's commands mean for a query that writes to Kafka. Source: docs/guides/sinks.md.
 
 A file of the input is a batch. The sink writes one record for each key of a batch. So the records
 show how often each batch was written.
@@ -7,39 +6,38 @@ show how often each batch was written.
 
 from __future__ import annotations
 
-import json
 import os
-import signal
-from collections.abc import Callable, Mapping
+from collections.abc import Mapping
 from dataclasses import dataclass, field
 from pathlib import Path
-from typing import Any
 
 import pytest
 from pyspark.sql import SparkSession
 from pyspark.sql.streaming.readwriter import DataStreamWriter
 
 import millpond
-from integration.jvm import MILLPOND, ROCKSDB, compile_harness
+from integration.jvm import ROCKSDB
 from integration.peers.kafka.broker import Broker
+from integration.peers.kafka.jobs import Jobs
+from integration.peers.kafka.observed import (
+    PARTITIONS,
+    STATE,
+    conf_of,
+    finish,
+    name_of,
+)
 from integration.peers.kafka.queries import (
     SCHEMA,
     Batches,
     Records,
     counted,
-    from_topic,
     joined,
     last,
-    produce,
-    read_topic,
     records,
     to_topic,
 )
-from integration.processes import agents_below, alive, wait_until
 from integration.streams import Input, settings
-from integration.test_crash import Job
 from millpond import savepoint
-from millpond.cli.main import main
 from millpond.operations.rescale import rescale, undo
 from millpond.query.index import read_index
 from millpond.storage import open_storage
@@ -47,10 +45,7 @@ from tests.failing_storage import FailingStorage, Killed
 
 pytestmark = [pytest.mark.spark, pytest.mark.peer]
 
-_STATE = "spark.sql.streaming.stateStore."
-_ON_RESTART = f"{_STATE}millpond.rescale.onRestart"
-_FORMAT = f"{_STATE}checkpointFormatVersion"
-_PARTITIONS = "spark.sql.shuffle.partitions"
+_ON_RESTART = f"{STATE}millpond.rescale.onRestart"
 
 
 @dataclass
@@ -80,7 +75,7 @@ class Query:
     def run(self, checkpoint: Path, topic: str, **conf: str) -> None:
         """Run the query over all input that is there."""
         with settings(self.spark, {**self.conf, **conf}):
-            _finish(self.writer(topic), checkpoint)
+            finish(self.writer(topic), checkpoint)
 
     def records(self, topic: str) -> Records:
         """Read a topic."""
@@ -92,17 +87,13 @@ class Query:
         assert last(found) == self.batches.last(self.spark)
 
 
-def _name(request: pytest.FixtureRequest) -> str:
-    return "".join(c if c.isalnum() else "-" for c in request.node.name)
-
-
 @pytest.fixture(params=["1", "2"], ids=["format1", "format2"])
 def query(
     spark: SparkSession, kafka: Broker, tmp_path: Path, request: pytest.FixtureRequest
 ) -> Query:
     """Return a query with two batches of input."""
     source = Input(tmp_path / "input", SCHEMA)
-    made = Query(spark, kafka, _name(request), source, _conf(request.param))
+    made = Query(spark, kafka, name_of(request), source, conf_of(request.param))
     made.add(2)
     return made
 
@@ -122,7 +113,7 @@ def test_a_rescale_adds_nothing(query: Query, tmp_path: Path) -> None:
         query.run(checkpoint, "out")
         query.whole(query.records("out"))
     query.add(2)
-    query.run(checkpoint, "out", **{_ON_RESTART: "true", _PARTITIONS: "8"})
+    query.run(checkpoint, "out", **{_ON_RESTART: "true", PARTITIONS: "8"})
     assert '"spark.sql.shuffle.partitions":"8"' in (checkpoint / "offsets/9").read_text()
     query.whole(query.records("out"))
 
@@ -232,7 +223,7 @@ def test_a_bootstrapped_query_tells_only_what_comes_later(
 def test_adopt_and_release_add_nothing(query: Query, tmp_path: Path) -> None:
     """The query goes from Spark's RocksDB store to Millpond, and back."""
     old, new, back = (tmp_path / name for name in ("old", "new", "back"))
-    rocksdb = {f"{_STATE}providerClass": ROCKSDB}
+    rocksdb = {f"{STATE}providerClass": ROCKSDB}
     query.run(old, "out", **rocksdb)
     millpond.adopt(old, new)
     query.add(2)
@@ -245,45 +236,6 @@ def test_adopt_and_release_add_nothing(query: Query, tmp_path: Path) -> None:
 
 
 # ---- kill -9
-
-
-def _job(
-    work: Path, kafka: Broker, connectors: list[Path], format: str, job: Mapping[str, str]
-) -> Callable[..., Job]:
-    """Return a function that runs the job in `work`. With `hold` the job never writes that file."""
-    said = {"servers": kafka.servers, **job}
-    (work / "job.json").write_text(json.dumps(said))
-
-    def start(hold: str | None = None) -> Job:
-        jars = os.pathsep.join(map(str, [compile_harness(), *connectors]))
-        conf = {"spark.driver.extraClassPath": jars}
-        if hold is not None:
-            conf["spark.hadoop.millpond.test.hold"] = hold
-            conf["spark.hadoop.millpond.test.held"] = str(work / "held")
-            conf["spark.sql.streaming.checkpointFileManagerClass"] = (
-                "org.apache.spark.sql.millpond.testing.HoldingFileManager"
-            )
-        return Job(work, int(format), MILLPOND, conf, module="integration.peers.kafka.job")
-
-    return start
-
-
-def _kill_when_held(work: Path, job: Job) -> None:
-    """Kill the driver with -9 as soon as it is about to write the file `hold`."""
-    held = work / "held"
-    wait_until(
-        lambda: held.exists() or job.process.poll() is not None, seconds=120, what="the commit"
-    )
-    assert held.exists(), job.report()
-    _kill(job)
-    held.unlink()
-
-
-def _kill(job: Job) -> None:
-    agents = agents_below(job.jvm)
-    os.kill(job.jvm, signal.SIGKILL)
-    assert job.end() != 0
-    wait_until(lambda: not any(alive(agent) for agent in agents), seconds=5, what="the agents")
 
 
 @pytest.mark.parametrize(("format", "leave_out"), [("1", False), ("2", False), ("2", True)])
@@ -301,17 +253,17 @@ def test_a_batch_that_was_interrupted_comes_twice(
     A rescale may leave the batch out. Then its file comes again in one batch with the next file,
     since Spark's log of files has it already.
     """
-    source, batches, topic = Input(tmp_path / "input", SCHEMA), Batches(), _name(request)
+    source, batches, topic = Input(tmp_path / "input", SCHEMA), Batches(), name_of(request)
     for _ in range(4):
         source.add(batches.next())
-    start = _job(tmp_path, kafka, connectors, format, {"topic": topic})
-    _kill_when_held(tmp_path, start("commits/2"))
+    jobs = Jobs(tmp_path, kafka, connectors, format, {"topic": topic})
+    jobs.kill_when_held(jobs.start("commits/2"))
     assert sorted(os.listdir(tmp_path / "checkpoint/offsets"))[-1] == "2"
     assert not (tmp_path / "checkpoint/commits/2").exists()
     assert records(spark, kafka, topic) == batches.records(until=3)
     if leave_out:
         assert millpond.rescale(tmp_path / "checkpoint", 4, skip_uncommitted=True).warnings == ()
-    again = start()
+    again = jobs.start()
     assert again.end() == 0, again.report()
     again_and_more = [batches.records(first=2, until=3), batches.records(first=3)]
     if leave_out:
@@ -319,163 +271,3 @@ def test_a_batch_that_was_interrupted_comes_twice(
     found = records(spark, kafka, topic)
     assert found == joined(batches.records(until=3), *again_and_more)
     assert last(found) == batches.last(spark)
-
-
-# ---- as a source
-
-
-def _conf(format: str) -> dict[str, str]:
-    return {f"{_STATE}providerClass": MILLPOND, _PARTITIONS: "2", _FORMAT: format}
-
-
-def _finish(writer: DataStreamWriter, checkpoint: Path) -> None:
-    writer = writer.option("checkpointLocation", str(checkpoint))
-    writer.trigger(availableNow=True).start().awaitTermination()
-
-
-def _ends(spark: SparkSession, kafka: Broker, topic: str) -> dict[str, dict[str, int]]:
-    """Return the next offset of each partition, in the form of Spark's offset log."""
-    read = read_topic(spark, kafka, topic).groupBy("partition").agg({"offset": "max"})
-    return {topic: {str(row[0]): row[1] + 1 for row in read.collect()}}
-
-
-def _offsets(checkpoint: Path, batch: int) -> Any:
-    """Return the offsets of the first source after a batch."""
-    return json.loads((checkpoint / "offsets" / str(batch)).read_text().splitlines()[2])
-
-
-def _shown(saved: Path) -> dict[str, dict[str, int]]:
-    """Return the offsets that `show` reports, in the form of Spark's log."""
-    found: dict[str, dict[str, int]] = {}
-    for one in savepoint.show(saved).kafka_offsets:
-        found.setdefault(one.topic, {})[str(one.partition)] = one.offset
-    return found
-
-
-def _of_topic(spark: SparkSession, kafka: Broker, topic: str) -> dict[str, str]:
-    """Return what a batch computation makes of a topic."""
-    rows = read_topic(spark, kafka, topic).selectExpr(
-        "CAST(key AS STRING) AS key", "CAST(CAST(value AS STRING) AS BIGINT) AS value"
-    )
-    return {row.key: row.value for row in counted(rows).collect()}
-
-
-def _state(checkpoint: Path) -> dict[str, str]:
-    """Return the state in the form of the records that the query writes."""
-    return {
-        row["key"]["key"]: json.dumps(
-            {"n": row["value"]["count"], "s": row["value"]["sum"]}, separators=(",", ":")
-        )
-        for row in millpond.read_state(checkpoint).to_pylist()
-    }
-
-
-@pytest.mark.parametrize("format", ["1", "2"])
-def test_a_topic_is_counted_once_whatever_is_killed(
-    spark: SparkSession,
-    kafka: Broker,
-    connectors: list[Path],
-    tmp_path: Path,
-    format: str,
-    request: pytest.FixtureRequest,
-    capsys: pytest.CaptureFixture[str],
-) -> None:
-    """The test kills the driver between the commits of the state and of a batch, and soon after a
-    batch.
-
-    A savepoint holds the offsets. A query that is restored from it goes on there.
-    """
-    batches, source, out = Batches(), f"{_name(request)}-in", f"{_name(request)}-out"
-    for _ in range(6):
-        produce(spark, kafka, source, batches.next())
-    checkpoint = tmp_path / "checkpoint"
-    start = _job(tmp_path, kafka, connectors, format, {"source": source, "topic": out})
-    _kill_when_held(tmp_path, start("commits/1"))
-    job = start()
-    wait_until(
-        lambda: (checkpoint / "commits/2").exists() or job.process.poll() is not None,
-        seconds=120,
-        what="batch 2",
-    )
-    assert job.process.poll() is None, job.report()
-    _kill(job)
-    again = start()
-    assert again.end() == 0, again.report()
-    expected = _of_topic(spark, kafka, source)
-    assert expected == batches.last(spark)
-    assert _state(checkpoint) == expected
-    assert last(records(spark, kafka, out)) == expected
-
-    saved = tmp_path / "saved"
-    savepoint.create(checkpoint, saved)
-    assert main(["savepoint", "show", str(saved)]) == 0
-    shown = [line.split() for line in capsys.readouterr().out.splitlines()]
-    ends = _ends(spark, kafka, source)
-    for partition, end in ends[source].items():
-        assert ["0", source, partition, str(end)] in shown
-    assert _shown(saved) == ends == _offsets(saved, 5)
-
-    produce(spark, kafka, source, batches.next())
-    savepoint.restore(saved, tmp_path / "restored", partitions=4)
-    with settings(spark, {**_conf(format), _PARTITIONS: "4"}):
-        writer = to_topic(counted(from_topic(spark, kafka, source)), kafka, f"{out}-restored")
-        _finish(writer, tmp_path / "restored")
-    assert records(spark, kafka, f"{out}-restored") == batches.records(first=6)
-    assert _state(tmp_path / "restored") == _of_topic(spark, kafka, source)
-
-
-@pytest.mark.parametrize("format", ["1", "2"])
-def test_a_fork_of_an_older_batch_reads_the_topic_again_from_there(
-    spark: SparkSession,
-    kafka: Broker,
-    tmp_path: Path,
-    format: str,
-    request: pytest.FixtureRequest,
-) -> None:
-    """The first query has read on. Its fork reads what came after the batch, and counts it once."""
-    batches, source, out = Batches(), f"{_name(request)}-in", f"{_name(request)}-out"
-    checkpoint, forked = tmp_path / "checkpoint", tmp_path / "forked"
-    ends = []
-    for _ in range(3):
-        produce(spark, kafka, source, batches.next())
-        ends.append(_ends(spark, kafka, source))
-        with settings(spark, _conf(format)):
-            _finish(to_topic(counted(from_topic(spark, kafka, source)), kafka, out), checkpoint)
-    savepoint.create(checkpoint, tmp_path / "saved", batch=1)
-    assert _shown(tmp_path / "saved") == ends[1] != ends[2]
-    savepoint.fork(checkpoint, forked, batch=1)
-    assert _offsets(forked, 1) == ends[1]
-    with settings(spark, _conf(format)):
-        again = to_topic(counted(from_topic(spark, kafka, source)), kafka, f"{out}-forked")
-        _finish(again, forked)
-    assert _offsets(forked, 2) == ends[2]
-    assert records(spark, kafka, f"{out}-forked") == batches.records(first=2)
-    assert _state(forked) == _of_topic(spark, kafka, source) == batches.last(spark)
-
-
-@pytest.mark.parametrize("format", ["1", "2"])
-def test_a_bootstrapped_query_begins_at_the_offsets_that_it_is_told(
-    spark: SparkSession,
-    kafka: Broker,
-    tmp_path: Path,
-    format: str,
-    request: pytest.FixtureRequest,
-) -> None:
-    """The topic up to these offsets is the history. Source: docs/guides/savepoints.md."""
-    batches, source, out = Batches(), f"{_name(request)}-in", f"{_name(request)}-out"
-    for _ in range(2):
-        produce(spark, kafka, source, batches.next())
-    history, ends = read_topic(spark, kafka, source), _ends(spark, kafka, source)
-    history.persist().count()  # without what the topic gets later
-
-    def job() -> DataStreamWriter:
-        return to_topic(counted(from_topic(spark, kafka, source)), kafka, out)
-
-    with settings(spark, _conf(format)):
-        report = millpond.bootstrap(job, tmp_path / "of" / "warm", rows=history, offsets={0: ends})
-        assert report.sources[0].rows == sum(len(rows) for rows in batches.rows)
-        produce(spark, kafka, source, batches.next())
-        _finish(job(), tmp_path / "of" / "warm")
-    history.unpersist()
-    assert records(spark, kafka, out) == batches.records(first=2)
-    assert _state(tmp_path / "of" / "warm") == _of_topic(spark, kafka, source)
