@@ -277,6 +277,7 @@ def plan(arguments: argparse.Namespace, output: Output) -> int:
             query=arguments.query,
             conf=settings(arguments.conf),
         )
+    output.warnings(report.warnings)
     if arguments.json:
         output.json(report.to_json())
     else:

@@ -64,7 +64,7 @@ def operators(
         settings: the session settings that the Spark checkpoint pins.
     Raises: UnsupportedError: SHIM_MISSING: the session was started without Millpond.
     """
-    planner = _of_shim(_PLANNER)
+    planner = of_shim(_PLANNER)
     found = json.loads(
         planner.describe(query.writer._jwrite, state, batch, json.dumps(dict(settings)))
     )
@@ -78,7 +78,7 @@ def sources(query: JobQuery, rows: Mapping[int, Any]) -> list[JobSource]:
         rows: DataFrames that would replace sources, by number of the source.
     Raises: UnsupportedError: SHIM_MISSING.
     """
-    found = json.loads(_of_shim(_RUNNER).describe(query.writer._jwrite, _java_rows(rows)))
+    found = json.loads(of_shim(_RUNNER).describe(query.writer._jwrite, _java_rows(rows)))
     return [
         JobSource(
             name=one["name"],
@@ -99,7 +99,7 @@ def sink(query: JobQuery) -> Sink | None:
     """
     if query.to_table:
         return None
-    said = _of_shim(_PLANNER).sink(query.writer._jwrite, query.format or "", query.path or "")
+    said = of_shim(_PLANNER).sink(query.writer._jwrite, query.format or "", query.path or "")
     return sink_of(json.loads(said))
 
 
@@ -151,7 +151,7 @@ def run_over(query: JobQuery, rows: Mapping[int, Any], checkpoint: str) -> list[
     started = None
     try:
         started = StreamingQuery(
-            _of_shim(_RUNNER).start(query.writer._jwrite, _java_rows(rows), checkpoint)
+            of_shim(_RUNNER).start(query.writer._jwrite, _java_rows(rows), checkpoint)
         )
         started.awaitTermination()
         progress: Any = started.lastProgress
@@ -198,7 +198,7 @@ def _java_rows(rows: Mapping[int, Any]) -> dict[int, Any]:
     return {number: frame._jdf for number, frame in rows.items()}
 
 
-def _of_shim(name: str) -> Any:
+def of_shim(name: str) -> Any:
     found = running_class(name)
     if found is None:
         raise UnsupportedError(

@@ -74,10 +74,10 @@ object JobRun {
     once.trigger(OneTimeTrigger).option("checkpointLocation", checkpoint).start()
   }
 
-  private def dataOf(writer: DataStreamWriter[_]): Dataset[_] =
+  private[tools] def dataOf(writer: DataStreamWriter[_]): Dataset[_] =
     JobPlan.field(writer, "ds").asInstanceOf[Dataset[_]]
 
-  private def sources(plan: LogicalPlan): Seq[LogicalPlan] = plan.collect {
+  private[tools] def sources(plan: LogicalPlan): Seq[LogicalPlan] = plan.collect {
     case leaf: LeafNode if leaf.isStreaming => leaf
   }
 

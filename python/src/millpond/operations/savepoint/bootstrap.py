@@ -23,6 +23,7 @@ from millpond.format import layout
 from millpond.operations.output.atomic_target import check_vacant, empty, scratch_beside
 from millpond.operations.savepoint.create import create
 from millpond.operations.savepoint.edit import edit
+from millpond.operations.savepoint.kafka_warnings import kafka_warnings
 from millpond.operations.savepoint.restore import RestoreReport, fork, restore
 from millpond.query.whole import checkpoint_image
 from millpond.rows import require_tools
@@ -216,7 +217,7 @@ def bootstrap(
         bytes_written=report.bytes_written + report.bytes_copied + report.bytes_linked,
         dry_run=False,
         file_sink=sink.root,
-        warnings=sink.warnings,
+        warnings=(*sink.warnings, *kafka_warnings(image, meant)),
     )
 
 

@@ -48,6 +48,7 @@ class JobToFit:
 class Fit:
     """What a job has in common with a saved query."""
 
+    meant: JobQuery  # the job's query
     numbers: Mapping[int, int]  # of operators: in the savepoint -> in the job
     verdicts: tuple[OperatorVerdict, ...]
     found: Sequence[JobOperator]  # of the job, as they start anew
@@ -205,6 +206,7 @@ def fit_job(
     )
     by_name = pinned.get(ENCODING_FORMAT, "").lower() == "avro"
     return Fit(
+        meant=meant,
         numbers=numbers,
         verdicts=tuple(_with_warnings(one, saved, job, by_name) for one in told),
         found=found,

@@ -11,6 +11,7 @@ from typing import Any
 
 from millpond.operations.savepoint.fit_job import Fit, fit_job, given_numbers
 from millpond.operations.savepoint.fitting_columns import column_options
+from millpond.operations.savepoint.kafka_warnings import kafka_warnings
 from millpond.operations.savepoint.new_columns import family_texts_of, own_last_column
 from millpond.operations.savepoint.verdicts import MOVED, REFUSED, OperatorVerdict
 from millpond.query.from_savepoint import savepoint_image
@@ -31,6 +32,7 @@ class PlanReport:
     query: str | None  # queryName of the job's query
     operators: tuple[OperatorVerdict, ...]
     problems: tuple[str, ...] = ()  # why Spark would refuse the query, whatever its operators
+    warnings: tuple[str, ...] = ()  # Kafka's topics no longer fit the saved offsets
 
     @property
     def ok(self) -> bool:
@@ -59,6 +61,8 @@ def plan(
 
     The job runs up to the start of its queries. Spark then plans the query. Operators are found by
     name and columns, and Spark compares the schema of each with the saved one, as at a start.
+    If the query reads Kafka, its broker is asked whether it still has the saved offsets; the answer
+    is in `warnings`.
 
     Args:
         savepoint: path or URI.
@@ -93,6 +97,8 @@ def plan(
         query=meant.name,
         operators=_with_column_options(fit, image),
         problems=fit.problems,
+        # Last: a broker that does not answer takes a while.
+        warnings=kafka_warnings(image, meant),
     )
 
 

@@ -31,6 +31,7 @@ from millpond.operations.savepoint.fit_job import (
     fit_to_restore,
     job_to_fit,
 )
+from millpond.operations.savepoint.kafka_warnings import kafka_warnings
 from millpond.operations.savepoint.new_operators import initial_state_warnings, with_new_operators
 from millpond.operations.savepoint.restored_image import DROP, GIVEN, KEEP, placed, restored
 from millpond.query import image as images
@@ -175,7 +176,8 @@ def restore(
             found by name and columns. A function gets what becomes of each operator, and returns
             whether that is meant. False: such a job is refused, unless `map_operators` says it.
         job, query, conf: the job that is to start, as for `plan`. It is planned, and refused if
-            `plan` refuses it; needed for `allow_new_operator` and `match_operators`.
+            `plan` refuses it; needed for `allow_new_operator` and `match_operators`,
+            and to ask Kafka whether it still has the offsets that the job goes on from.
         columns, operator, store, column_family: other columns for the values of one column family,
             as for `edit`. The edited state goes through a scratch directory of this machine.
         copy: copy files, even if both are on one file system, where the new Spark checkpoint could
@@ -367,6 +369,12 @@ def _write(
         same_query=changes.keep_query_id,
         settings=StorageSettings(),
     )
+    warnings = (
+        *sink.warnings,
+        *initial_state_warnings(new_operators),
+        *(fitted.warnings if fitted is not None else ()),
+        *kafka_warnings(changed, fitted.meant if fitted is not None else None),
+    )
     written = Written()
     state_bytes: dict[str, int] = {}
     state = _state_place(changes, changed)
@@ -407,11 +415,7 @@ def _write(
         bytes_linked=written.bytes_linked,
         dry_run=dry_run,
         file_sink=sink.root,
-        warnings=(
-            *sink.warnings,
-            *initial_state_warnings(new_operators),
-            *(fitted.warnings if fitted is not None else ()),
-        ),
+        warnings=warnings,
         new_operators=tuple(op.operator for op in new_operators),
     )
 
