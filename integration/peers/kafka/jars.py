@@ -12,20 +12,22 @@ _POM = Path(__file__).with_name("pom.xml")
 _ROOT = REPO / "build" / "peers" / "kafka"
 BROKER = _ROOT / "broker"
 _CONNECTOR = _ROOT / "connector"
+_OLDER = _ROOT / "older"
+_ALL = (BROKER, _CONNECTOR, _OLDER)
 
 
 def fetch() -> None:
-    """Fetch both sets, unless they are there.
+    """Fetch all sets, unless they are there.
 
     Raises: FetchError: no mvn, or Maven Central is out of reach.
     """
-    for target in (BROKER, _CONNECTOR):
+    for target in _ALL:
         maven.fetch(_POM, target.name, target)
 
 
 def fetched() -> bool:
-    """Return whether both sets are there."""
-    return all(maven.is_fetched(_POM, target.name, target) for target in (BROKER, _CONNECTOR))
+    """Return whether all sets are there."""
+    return all(maven.is_fetched(_POM, target.name, target) for target in _ALL)
 
 
 def versions() -> dict[str, str]:
@@ -40,6 +42,12 @@ def connector() -> list[Path]:
     """Return the connector's jars, without those that Spark brings itself."""
     own = {_artifact(jar) for jar in SPARK_JARS.glob("*.jar")}
     return sorted(jar for jar in _CONNECTOR.glob("*.jar") if _artifact(jar) not in own)
+
+
+def older() -> Path:
+    """Return the jar of the connector of an older Spark."""
+    (jar,) = _OLDER.glob("*.jar")
+    return jar
 
 
 def _artifact(jar: Path) -> str:

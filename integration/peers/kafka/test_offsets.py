@@ -15,6 +15,7 @@ from pyspark.sql import SparkSession
 from pyspark.sql.streaming.readwriter import DataStreamWriter
 
 import millpond
+from integration.jvm import REPO
 from integration.peers.kafka.admin import add_partitions, delete_records, delete_topic
 from integration.peers.kafka.broker import Broker
 from integration.peers.kafka.observed import (
@@ -125,7 +126,9 @@ def test_records_have_left_retention(saved: Saved) -> None:
     for partition, end in saved.ends.items():
         assert f"partition {partition} at {end}, its first record is {end + 1}" in said
     assert "failOnDataLoss" in said
-    with pytest.raises(StreamingQueryException, match="failOnDataLoss"):
+    text = "Some data may have been lost because they are not available in Kafka any more"
+    assert text in (REPO / "docs/guides/troubleshooting.md").read_text()
+    with pytest.raises(StreamingQueryException, match=text):
         saved.run(saved.restored("stops"))
     checkpoint = saved.restored("skips")
     saved.run(checkpoint, failOnDataLoss="false")

@@ -20,6 +20,8 @@ class KafkaSource:
     source: int  # its number in the query, from 0
     name: str  # which the job gave it; else empty
     servers: str
+    connector: str = ""  # its version; empty if unknown
+    spark: str = ""  # the version of the Spark that runs
     error: str = ""  # why the broker gave no answer
     # By topic and partition: the first offset that is there, and the one after the last. A topic
     # without partitions does not exist.
@@ -40,6 +42,8 @@ def kafka_sources(query: JobQuery, named: Collection[str]) -> list[KafkaSource]:
             source=one["source"],
             name=one["name"],
             servers=one["servers"],
+            connector=one["connector"],
+            spark=one["spark"],
             error=one.get("error", ""),
             topics={
                 topic: {int(number): (first, end) for number, (first, end) in partitions.items()}

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import re
 import traceback
 from collections.abc import Iterator
 from contextlib import contextmanager
@@ -11,6 +12,7 @@ from typing import TypeVar
 from millpond.errors import ErrorKind, InvalidInputError, MillpondError
 
 T = TypeVar("T")
+_LINKAGE = re.compile(r"NoClassDefFoundError|NoSuchMethodError|ClassNotFound|AbstractMethodError")
 
 
 @contextmanager
@@ -29,13 +31,39 @@ def users(what: str, path: str | None = None) -> Iterator[None]:
     except MillpondError:
         raise
     except Exception as e:
-        lines = str(e).strip().splitlines() or [""]
-        # Of a failed Python worker Spark tells the traceback: its last line is the reason.
-        text = f"{lines[0]} {lines[-1].strip()}" if lines[0].endswith(":") else lines[0]
+        text = _reason(str(e))
         said = f"{type(e).__name__}: {text}" if text else type(e).__name__
         raise InvalidInputError(
-            f"{what} raised {said}{_place(e, path)}", kind=ErrorKind.USER_CODE_FAILED
+            f"{what} raised {said}{_place(e, path)}",
+            kind=ErrorKind.USER_CODE_FAILED,
+            hint=_hint(text),
         ) from e
+
+
+def _reason(text: str) -> str:
+    """Return the line of an error's text that says why."""
+    lines = text.strip().splitlines() or [""]
+    causes = [line.removeprefix("Caused by: ") for line in lines if line.startswith("Caused by: ")]
+    if len(lines) > 1 and lines[1].startswith(": "):  # py4j, and the JVM's own trace
+        return causes[-1] if causes else lines[1].removeprefix(": ")
+    # Of a failed Python worker Spark tells the traceback: its last line is the reason.
+    return f"{lines[0]} {lines[-1].strip()}" if lines[0].endswith(":") else lines[0]
+
+
+def _hint(reason: str) -> str:
+    """Return what helps; empty: what helps against any fault of a user's code."""
+    if "KAFKA_DATA_SOURCE_NOT_ENABLED" not in reason and not (
+        _LINKAGE.search(reason) and "kafka" in reason
+    ):
+        return ""
+    from pyspark import __version__  # start-up time; Spark has run
+
+    return (
+        "Spark's connector to Kafka is not there, or lacks jars, or is for another Spark. Give the"
+        " session all of it:"
+        f" --conf spark.jars.packages=org.apache.spark:spark-sql-kafka-0-10_2.13:{__version__} or"
+        " the newest before it."
+    )
 
 
 def each(rows: Iterator[T], what: str) -> Iterator[T]:

@@ -83,3 +83,22 @@ def test_many_partitions_are_not_all_named() -> None:
     found = [_source({"clicks": dict.fromkeys(range(20), (7, 9))})]
     (said,) = compared(_saved(clicks=[0] * 20), found)
     assert said.count("its first record is 7") == 5 and "and 15 more" in said
+
+
+def test_a_connector_of_another_spark() -> None:
+    def said(connector: str) -> tuple[str, ...]:
+        found = KafkaSource(
+            source=0,
+            name="",
+            servers="here:9092",
+            connector=connector,
+            spark="4.3.0",
+            topics={"clicks": {0: (0, 9)}},
+            reads={"clicks": frozenset({0})},
+        )
+        return compared(_saved(clicks=[3]), [found])
+
+    assert said("4.3.0") == said("4.2.1") == said("") == ()
+    (words,) = said("3.5.7")
+    assert "connector is that of Spark 3.5.7, and Spark 4.3.0 runs" in words
+    assert "org.apache.spark:spark-sql-kafka-0-10_2.13:4.3.0" in words

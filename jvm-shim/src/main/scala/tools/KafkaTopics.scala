@@ -1,6 +1,6 @@
 package org.apache.spark.sql.millpond.tools
 
-import java.util.{Collection => JCollection, List => JList, Map => JMap}
+import java.util.{Collection => JCollection, List => JList, Map => JMap, Properties}
 import java.util.concurrent.ExecutionException
 
 import scala.jdk.CollectionConverters._
@@ -9,6 +9,7 @@ import scala.util.control.NonFatal
 
 import com.fasterxml.jackson.databind.node.ObjectNode
 
+import org.apache.spark.SPARK_VERSION
 import org.apache.spark.sql.catalyst.plans.logical.LogicalPlan
 import org.apache.spark.sql.catalyst.streaming.{
   HasStreamingSourceIdentifyingName, StreamingRelationV2, UserProvided
@@ -25,6 +26,8 @@ import org.apache.spark.util.Utils
 object KafkaTopics {
   private val Servers = "bootstrap.servers"
   private val Prefix = "kafka."
+  private val Version =
+    "/META-INF/maven/org.apache.spark/spark-sql-kafka-0-10_2.13/pom.properties"
   // A person waits for the answer. Kafka's own limit is a minute.
   private val Limits = Map("request.timeout.ms" -> "10000", "default.api.timeout.ms" -> "15000")
 
@@ -41,9 +44,9 @@ object KafkaTopics {
   private type Partition = { def topic(): String; def partition(): Int }
   private type Found = { def offset(): Long }
 
-  /** The sources of a query that read Kafka, as JSON: number, name, servers, and for each topic
-    * that the source reads or that is named, by partition the first offset and the one behind the
-    * last.
+  /** The sources of a query that read Kafka, as JSON: number, name, servers, the versions of the
+    * connector and of Spark; and for each topic that the source reads or that is named, by
+    * partition the first offset and the one behind the last.
     * `read` are the topics and partitions that the source reads; a topic without partitions is not
     * there. Instead of the topics `error`, if the broker did not answer.
     *
@@ -57,7 +60,7 @@ object KafkaTopics {
         val options = optionsOf(leaf)
         options.get(Prefix + Servers).foreach { servers =>
           val one = found.addObject().put("source", number).put("name", nameOf(leaf))
-            .put("servers", servers)
+            .put("servers", servers).put("connector", versionOf(leaf)).put("spark", SPARK_VERSION)
           // A client of another version may lack what is called here: that is a LinkageError.
           try ask(options, more, one)
           catch { case e @ (NonFatal(_) | _: LinkageError) => one.put("error", reason(e)); () }
@@ -150,6 +153,19 @@ object KafkaTopics {
   private def optionsOf(leaf: LogicalPlan): Map[String, String] = leaf match {
     case r: StreamingRelationV2 => r.extraOptions.asScala.toMap // by lower case
     case _ => Map.empty
+  }
+
+  /** The version of the connector, which is that of the Spark that it was made for; empty if its
+    * jar does not say. */
+  private def versionOf(leaf: LogicalPlan): String = leaf match {
+    case r: StreamingRelationV2 =>
+      Option(r.table.getClass.getResourceAsStream(Version)).fold("") { in =>
+        val said = new Properties
+        try said.load(in)
+        finally in.close()
+        said.getProperty("version", "")
+      }
+    case _ => ""
   }
 
   private def nameOf(leaf: LogicalPlan): String = leaf match {

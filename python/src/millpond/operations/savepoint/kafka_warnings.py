@@ -70,6 +70,13 @@ def _differences(saved: Sequence[KafkaOffset], found: Sequence[KafkaSource]) -> 
 def _of_source(
     source: str, saved: Mapping[str, Mapping[int, int]], found: KafkaSource
 ) -> Iterator[str]:
+    # A connector of another minor version works as a rule, so only the first number counts.
+    if found.connector and found.connector.split(".")[0] != found.spark.split(".")[0]:
+        yield (
+            f"source {source}: the Kafka connector is that of Spark {found.connector}, and Spark"
+            f" {found.spark} runs: it fails at the start or later. Give the session"
+            f" org.apache.spark:spark-sql-kafka-0-10_2.13:{found.spark}, or the newest before it"
+        )
     if found.error:
         yield (
             f"source {source}: the Kafka broker at {found.servers} did not say whether the"
