@@ -16,6 +16,8 @@ from dataclasses import dataclass
 from pathlib import Path
 
 REPOSITORY = Path(__file__).parent.parent
+# Pages whose blocks need another system. The tests of that peer run them.
+PEER_PAGES = {REPOSITORY / "docs/guides/kafka.md": "kafka"}
 _FENCE = re.compile(r"^( *)```(\w*)\n(.*?)^\1```$", re.MULTILINE | re.DOTALL)
 _COMMENT = re.compile(r"<!-- (not run|file|varies|output)(?:: (.*?))? -->\s*$")
 _LINK = re.compile(r"(?<!!)\[[^\]]*\]\(([^)\s]+)\)|!\[[^\]]*\]\(([^)\s]+)\)")

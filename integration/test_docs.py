@@ -22,6 +22,7 @@ import pytest
 
 from integration.depth import asked_for, deep
 from integration.doc_pages import (
+    PEER_PAGES,
     REPOSITORY,
     Block,
     Step,
@@ -55,10 +56,25 @@ print("{_MARK} end 0", flush=True)
 
 
 class Machine:
-    """A directory with `.venv/bin` for each page, and an environment with a small, quiet Spark."""
+    """A directory with `.venv/bin` for each page, and an environment with a small, quiet Spark.
 
-    def __init__(self, root: Path) -> None:
+    Args:
+        settings: more lines of `spark-defaults.conf`.
+        places: what pages name -> what it is on this machine.
+        seconds: until the commands of a page are ended.
+    """
+
+    def __init__(
+        self,
+        root: Path,
+        *,
+        settings: str = "",
+        places: Mapping[str, str] | None = None,
+        seconds: int = _SECONDS,
+    ) -> None:
         self.root = root
+        self.places = {"/tmp/pond": f"{root}/pond", **(places or {})}
+        self.seconds = seconds
         self.bin = root / "bin"
         self.bin.mkdir()
         python = shlex.quote(sys.executable)
@@ -73,7 +89,7 @@ class Machine:
             " 127.0.0.1\nspark.driver.memory 700m\nspark.local.dir"
             f" {root}/local\nspark.sql.warehouse.dir"
             f" {root}/warehouse\nspark.driver.extraJavaOptions -XX:+UseSerialGC"
-            " -XX:TieredStopAtLevel=1\n"
+            f" -XX:TieredStopAtLevel=1\n{settings}"
         )
         self.env = {
             **{
@@ -112,9 +128,9 @@ class Machine:
                 start_new_session=True,
             )
             try:
-                process.communicate(text, timeout=_SECONDS)
+                process.communicate(text, timeout=self.seconds)
             except subprocess.TimeoutExpired:
-                stderr.write(f"\nended after {_SECONDS} s\n")  # the caller names the step
+                stderr.write(f"\nended after {self.seconds} s\n")  # the caller names the step
             finally:
                 with contextlib.suppress(ProcessLookupError):  # all processes have ended
                     os.killpg(process.pid, signal.SIGKILL)
@@ -122,17 +138,19 @@ class Machine:
         return process.returncode, out.read_text(), err.read_text()
 
     def local(self, text: str) -> str:
-        """Return a block's text with `/tmp/pond` moved below this machine's directory."""
-        return text.replace("/tmp/pond", f"{self.root}/pond")
+        """Return a block's text with the page's places replaced by this machine's."""
+        for named, here in self.places.items():
+            text = text.replace(named, here)
+        return text
 
     def public(self, text: str) -> str:
         """Reverse `local`. Also replace this machine's paths by the page's example paths."""
         jar = re.sub(
             r"/\S*/site-packages/|/\S*/python/src/", "/opt/venv/lib/python3.11/site-packages/", text
         )
-        return jar.replace(f"{self.root}/pond", "/tmp/pond").replace(
-            sys.executable, "/opt/venv/bin/python"
-        )
+        for named, here in self.places.items():
+            jar = jar.replace(here, named)
+        return jar.replace(sys.executable, "/opt/venv/bin/python")
 
 
 @pytest.fixture(scope="module")
@@ -153,8 +171,9 @@ def _console(page: Path) -> list[Step]:
     ]
 
 
-CODE_PAGES = [page for page in pages() if any(map(_is_code, blocks(page)))]
-CONSOLE_PAGES = [page for page in pages() if _console(page)]
+_PAGES = [page for page in pages() if page not in PEER_PAGES]
+CODE_PAGES = [page for page in _PAGES if any(map(_is_code, blocks(page)))]
+CONSOLE_PAGES = [page for page in _PAGES if _console(page)]
 README = REPOSITORY / "README.md"
 QUICK = (README,)
 
@@ -229,10 +248,15 @@ def test_commands_print_what_the_page_says(
 ) -> None:
     if page in CODE_PAGES:
         request.getfixturevalue("printed")  # its Python comes first
+    check_commands(page, machine)
+
+
+def check_commands(page: Path, machine: Machine) -> None:
+    """Run the commands of a page. Each must print what the page says."""
     directory = machine.directory(page)
     for block in blocks(page):
         if block.mark == "file":
-            (directory / block.argument).write_text(block.text)
+            (directory / block.argument).write_text(machine.local(block.text))
     todo = _console(page)
     # A disowned job is still `$!`, but bash does not report its end in the middle of a later step's
     # output. `$?` passes from step to step.
