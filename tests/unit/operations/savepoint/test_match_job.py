@@ -177,6 +177,21 @@ def test_a_fault_of_the_job_is_told_as_its_own(tmp_path: Path) -> None:
     assert error.value.kind is ErrorKind.USER_CODE_FAILED
 
 
+def test_of_an_error_of_the_jvm_the_innermost_reason_is_told() -> None:
+    """The form is that of py4j."""
+
+    def build() -> None:
+        raise RuntimeError(
+            "An error occurred while calling o48.load.\n: java.lang.IllegalStateException: outer\n"
+            "\tat some.Thing\nCaused by: java.lang.ClassNotFoundException: org.apache.kafka.Some\n"
+            "\t... 96 more\n"
+        )
+
+    with pytest.raises(InvalidInputError, match="ClassNotFoundException") as error:
+        load(build, lambda: None)
+    assert "spark-sql-kafka-0-10_2.13:" in error.value.hint
+
+
 @pytest.mark.parametrize("ok", [True, False])
 def test_command(
     ok: bool, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str], repository: Path
