@@ -32,7 +32,7 @@ from millpond.rows import require_tools
 from millpond.storage import LocalStorage, Storage
 from millpond.storage.local import translate
 
-_ROWS_PER_S = 250_000  # of small rows, by one process; measured: docs/benchmarks.md
+_ROWS_PER_S = 250_000  # of small rows, by one process; measured: docs/measurements.md
 _ROW_BYTES = 40  # an estimate, for rows that are not counted
 # The old state is compressed differently than the new changelogs. For a moment these are there in
 # two forms.
