@@ -4,6 +4,8 @@ import java.io.{FileWriter, PrintWriter}
 import java.lang.instrument.{ClassFileTransformer, Instrumentation}
 import java.security.ProtectionDomain
 
+import org.apache.hadoop.conf.Configuration
+import org.apache.spark.sql.execution.streaming.state.StateStoreId
 import org.apache.xbean.asm9.{ClassReader, ClassVisitor, ClassWriter, MethodVisitor, Opcodes}
 
 /** Gives Millpond to every suite of this JVM that asks for one of Spark's own stores. The setting
@@ -15,6 +17,7 @@ object Redirect {
   private val Own = Set(Package + "RocksDBStateStoreProvider",
     Package + "HDFSBackedStateStoreProvider")
   val Millpond = "org.apache.spark.sql.millpond.MillpondStateStoreProvider"
+  private val StoreId = s"L${Package.replace('.', '/')}StateStoreId;"
   private lazy val stores = new PrintWriter(new FileWriter(System.getProperty("peer.stores"), true))
 
   /** Called by `SQLConf.setConfWithCheck`. */
@@ -31,6 +34,17 @@ object Redirect {
   /** Called by Millpond's provider when a store of it begins: that says which tests it serves. */
   def opened(): Unit = synchronized { stores.println(System.currentTimeMillis); stores.flush() }
 
+  /** Called by Millpond's provider with the store that it is to be. The tests of Spark's managers
+    * of state keep stores in any folder; those of a query are in `state` of its checkpoint. */
+  def place(id: StateStoreId): StateStoreId =
+    if (id.checkpointRootLocation.stripSuffix("/").endsWith("/state")) id
+    else id.copy(checkpointRootLocation = id.checkpointRootLocation + "/state")
+
+  /** Called with the settings that Millpond's provider gets. Such a store is part of no query, so
+    * nothing else tells how many partitions there are. */
+  def partitions(settings: Configuration): Unit =
+    settings.setIfUnset("spark.sql.shuffle.partitions", "5")
+
   def premain(arguments: String, instrumentation: Instrumentation): Unit =
     instrumentation.addTransformer(Transformer)
 
@@ -45,7 +59,14 @@ object Redirect {
           m.visitVarInsn(Opcodes.ASTORE, 2)
         }
       case "org/apache/spark/sql/millpond/provider/StoreProvider" =>
-        atEntry(bytes, "init")(call(_, "opened", "()V"))
+        atEntry(bytes, "init") { m =>
+          call(m, "opened", "()V")
+          m.visitVarInsn(Opcodes.ALOAD, 1)
+          call(m, "place", s"($StoreId)$StoreId")
+          m.visitVarInsn(Opcodes.ASTORE, 1)
+          m.visitVarInsn(Opcodes.ALOAD, 7)
+          call(m, "partitions", "(Lorg/apache/hadoop/conf/Configuration;)V")
+        }
       case _ => null
     }
   }
