@@ -31,8 +31,8 @@ _AGAIN = "Nothing was changed: run the same command again."
 BYTES_PER_PROCESS = 16 * 1024 * 1024
 """Below so many bytes of state the start of a process takes longer than it saves."""
 
-# A process takes a quarter of a GiB, whatever the size of the state (docs/measurements.md). So all of
-# them together stay below one GiB.
+# A process takes a quarter of a GiB, whatever the size of the state (docs/measurements.md). So all
+# of them together stay below one GiB.
 _MOST_PROCESSES = 3
 _CPU_QUOTA = "/sys/fs/cgroup/cpu.max"
 

@@ -6,11 +6,9 @@ from collections.abc import Mapping
 from dataclasses import dataclass, replace
 
 from millpond.errors import UnsupportedError
-from millpond.format import layout
-from millpond.model.ids import StoreId
+from millpond.query.expected import schema_keys
 from millpond.query.image import Image, operator_info, operator_info_of
 from millpond.spark.column_changes import ChangedColumns, ColumnChanges, changed_columns
-from millpond.spark.metadata import OperatorInfo
 from millpond.spark.state_schemas import (
     FamilySchema,
     FamilyText,
@@ -39,7 +37,7 @@ def with_columns(
     """
     operator = chosen.operator.operator
     info = operator_info(image, operator)
-    key = _schema_key(operator, info, chosen.store)
+    key = schema_keys(operator, info, chosen.store)[-1]
     prefix_columns, text = info.prefix_columns.get(chosen.store, 0), image.texts[key]
     texts = {
         family.name: family.value
@@ -82,15 +80,8 @@ def family_texts_of(texts: Mapping[str, bytes], operator: int) -> dict[tuple[str
     info = operator_info_of(texts, operator)
     found = {}
     for store in info.stores:
-        key = _schema_key(operator, info, store)
+        key = schema_keys(operator, info, store)[-1]
         prefix_columns = info.prefix_columns.get(store, 0)
         for family in family_texts(texts[key], prefix_columns=prefix_columns, name=key):
             found[store, family.name] = family
     return found
-
-
-def _schema_key(operator: int, info: OperatorInfo, store: str) -> str:
-    """Return the key of the newest schema file of a store."""
-    if paths := info.schema_paths.get(store, ()):
-        return layout.relative_state_schema(paths[-1], operator)
-    return layout.state_schema_key(StoreId(operator, 0, store))
