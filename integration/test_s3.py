@@ -121,7 +121,7 @@ def test_a_store(
     assert not [
         path
         for path in (tmp_path / "checkpoint/state/0").rglob("*")
-        if "_metadata" not in str(path)
+        if path.is_file() and "_metadata" not in str(path)
     ]
 
 
