@@ -67,15 +67,9 @@ REASONS = (
     ),
     Reason(
         "StateStoreRDDSuite",
-        "distributed test",
+        "distributed test|SPARK-51823",
         "Master removed our application",
         "It starts a cluster with the scripts of a Spark build.",
-    ),
-    Reason(
-        "StateStoreRDDSuite",
-        "SPARK-51823",
-        "Cannot call methods on a stopped SparkContext",
-        "It uses the session of the test before, which could not start its cluster.",
     ),
     Reason(
         "(RocksDBStateStore)?StreamingAggregationSuite",
