@@ -7,6 +7,7 @@ import re
 import traceback
 from collections.abc import Iterator
 from contextlib import contextmanager
+from importlib.metadata import version
 from typing import TypeVar
 
 from millpond.errors import ErrorKind, InvalidInputError, MillpondError
@@ -56,13 +57,11 @@ def _hint(reason: str) -> str:
         _LINKAGE.search(reason) and "kafka" in reason
     ):
         return ""
-    from pyspark import __version__  # start-up time; Spark has run
-
     return (
         "Spark's connector to Kafka is not there, or lacks jars, or is for another Spark. Give the"
         " session all of it:"
-        f" --conf spark.jars.packages=org.apache.spark:spark-sql-kafka-0-10_2.13:{__version__} or"
-        " the newest before it."
+        " --conf spark.jars.packages="
+        f"org.apache.spark:spark-sql-kafka-0-10_2.13:{version('pyspark')} or the newest before it."
     )
 
 
