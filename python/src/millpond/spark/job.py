@@ -237,7 +237,7 @@ def _operator(described: Mapping[str, Any]) -> JobOperator:
         operator=described["operator"],
         name=described["name"],
         error="",
-        buffers=tuple(buffer["value"] for buffer in described.get("buffers", ())),
+        buffers=tuple(described["buffers"]),
     )
     if error is None:
         return found

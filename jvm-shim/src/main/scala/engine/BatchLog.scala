@@ -110,8 +110,7 @@ private[engine] final class BatchLog(engine: StoreEngine) {
       if (change == Op.Put)
         writer.put(slot, f, key, keyLength, table.valueAddress(now), table.valueLength(now))
       else if (change == Op.Merge) {
-        val old = table.touchedOld(i)
-        val before = if (old == 0L) 0 else math.max(0, table.valueLength(old))
+        val before = table.lengthBefore(i)
         writer.merge(slot, f, key, keyLength, table.valueAddress(now) + before,
           table.valueLength(now) - before)
       } else if (change == Op.Delete) writer.delete(slot, f, key, keyLength)

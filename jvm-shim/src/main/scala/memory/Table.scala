@@ -65,7 +65,6 @@ final class Table(budget: MemoryBudget, shape: TableShape) extends Records(budge
     (if (chained) chains.liveBytes else 0L) + (if (sorted) index.usedBytes else 0L)
   def touchedCount: Int = touched.size
   def touchedRecord(i: Int): Long = touched.current(i)
-  def touchedOld(i: Int): Long = touched.old(i)
   def hasDetached: Boolean = detached != null
 
   // ---- reading ----------------------------------------------------------------------------------
@@ -163,16 +162,21 @@ final class Table(budget: MemoryBudget, shape: TableShape) extends Records(budge
     if (!isPresent(now)) {
       val old = touched.old(i)
       if (if (old == 0L) is(now, Blind) else isPresent(old)) Op.Delete else 0
-    } else if (!is(now, Rewritten) && !(merges && is(now, Appended)))
-      Op.Put // most records end here; nobody read the old one, and the processor's cache lacks it
-    else {
-      val old = touched.old(i)
-      val was = old != 0L && isPresent(old)
-      // as before the batch
-      if (was && is(now, Rewritten) && hasValue(old, null, valueAddress(now), valueLength(now))) 0
-      else if (merges && is(now, Appended)) Op.Merge
-      else Op.Put
-    }
+    } else if (is(now, Rewritten) && isAsBefore(i, now)) 0
+    else if (merges && is(now, Appended)) Op.Merge
+    else Op.Put // most records end here; the processor's cache lacks the old one, which nobody read
+  }
+
+  private def isAsBefore(i: Int, now: Long): Boolean = {
+    val old = touched.old(i)
+    old != 0L && isPresent(old) && hasValue(old, null, valueAddress(now), valueLength(now))
+  }
+
+  /** Length of the value that the key of record `i` of the touch list had before the batch, as far
+    * as the batch knows; 0 if it had none. */
+  def lengthBefore(i: Int): Int = {
+    val old = touched.old(i)
+    if (old == 0L) 0 else math.max(0, valueLength(old))
   }
 
   /** Bring the records `from` until `until` of the touch list into the processor's cache. The

@@ -13,17 +13,17 @@ import org.apache.spark.sql.types.{ArrayType, BinaryType, DataType, MapType, Str
   * to saved state begins with it. */
 private[tools] object EmptyBuffers {
 
-  /** Name of each buffer column, in the order of the state, and its value as text; no value: null,
-    * or one that has no text. None: `op` saves no aggregates. */
-  def of(op: SparkPlan): Option[Seq[(String, Option[String])]] = op match {
+  /** The value of each buffer column as text, in the order of the state; None: null, or a value
+    * that has no text. Empty: `op` saves no aggregates. */
+  def of(op: SparkPlan): Seq[Option[String]] = op match {
     case _: StateStoreSaveExec | _: SessionWindowStateStoreSaveExec =>
       op.collectFirst { case aggregation: BaseAggregateExec =>
         aggregation.aggregateExpressions.flatMap(e => buffers(e.aggregateFunction))
-      }
-    case _ => None
+      }.getOrElse(Nil)
+    case _ => Nil
   }
 
-  private def buffers(function: AggregateFunction): Seq[(String, Option[String])] =
+  private def buffers(function: AggregateFunction): Seq[Option[String]] =
     function match {
       case f: DeclarativeAggregate =>
         f.aggBufferAttributes.zip(f.initialValues).map { case (attribute, initial) =>
@@ -42,8 +42,8 @@ private[tools] object EmptyBuffers {
   private def serialized[T](function: TypedImperativeAggregate[T]): Array[Byte] =
     function.serialize(function.createAggregationBuffer())
 
-  private def told(attribute: Attribute, value: Any): (String, Option[String]) =
-    attribute.name -> Option(value).flatMap(text(_, attribute.dataType))
+  private def told(attribute: Attribute, value: Any): Option[String] =
+    Option(value).flatMap(text(_, attribute.dataType))
 
   private def text(value: Any, kind: DataType): Option[String] = (value, kind) match {
     case (bytes: Array[Byte], BinaryType) => Some(bytes.map("%02x".format(_)).mkString)

@@ -33,7 +33,7 @@ object JobPlan {
     * @param settings JSON: the session settings that the checkpoint pins */
   def describe(
       writer: DataStreamWriter[_], state: String, batch: Long, settings: String): String = {
-    val data = field(writer, "ds").asInstanceOf[Dataset[_]]
+    val data = dataOf(writer)
     val mode = field(writer, "outputMode").asInstanceOf[OutputMode]
     val session = data.sparkSession.cloneSession()
     val pinned =
@@ -50,12 +50,8 @@ object JobPlan {
       }.sortBy(_.getStateInfo.operatorId).foreach { op =>
         val one = operators.addObject().put("operator", op.getStateInfo.operatorId)
           .put("name", op.shortName)
-        EmptyBuffers.of(op.asInstanceOf[SparkPlan]).foreach { buffers =>
-          val told = one.putArray("buffers")
-          buffers.foreach { case (name, value) =>
-            told.addObject().put("name", name).put("value", value.orNull)
-          }
-        }
+        val buffers = one.putArray("buffers")
+        EmptyBuffers.of(op.asInstanceOf[SparkPlan]).foreach(value => buffers.add(value.orNull))
         try {
           check.StateSchemaAndOperatorMetadataRule.rule.applyOrElse(op.asInstanceOf[SparkPlan],
             identity[SparkPlan]); ()
@@ -71,7 +67,7 @@ object JobPlan {
   def sink(writer: DataStreamWriter[_], format: String, path: String): String = {
     val options = field(writer, "extraOptions").asInstanceOf[CaseInsensitiveMap[String]]
     val source = if (format.nonEmpty) format else field(writer, "source").asInstanceOf[String]
-    Json.text(Sinks.planned(field(writer, "ds").asInstanceOf[Dataset[_]].sparkSession, source,
+    Json.text(Sinks.planned(dataOf(writer).sparkSession, source,
         Option(path).filter(_.nonEmpty).orElse(options.get("path"))))
   }
 
@@ -101,6 +97,9 @@ object JobPlan {
     })
     out
   }
+
+  private[tools] def dataOf(writer: DataStreamWriter[_]): Dataset[_] =
+    field(writer, "ds").asInstanceOf[Dataset[_]]
 
   /** The writer's own fields are private. */
   private[tools] def field(writer: DataStreamWriter[_], name: String): AnyRef = {

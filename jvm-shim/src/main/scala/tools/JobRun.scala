@@ -33,8 +33,8 @@ object JobRun {
     * of rows that are given the columns that are missing, doubtful, or of a type that another
     * value might come from. */
   def describe(writer: DataStreamWriter[_], rows: JMap[Integer, AnyDataset[_]]): String = {
-    val session = dataOf(writer).sparkSession
-    val leaves = sources(dataOf(writer).queryExecution.analyzed)
+    val session = JobPlan.dataOf(writer).sparkSession
+    val leaves = sources(JobPlan.dataOf(writer).queryExecution.analyzed)
     val out = Json.obj()
     val found = out.putArray("sources")
     leaves.zipWithIndex.foreach { case (leaf, number) =>
@@ -56,7 +56,7 @@ object JobRun {
     * batch 0, whose input is `rows`. */
   def start(writer: DataStreamWriter[_], rows: JMap[Integer, AnyDataset[_]], checkpoint: String)
       : StreamingQuery = {
-    val data = dataOf(writer)
+    val data = JobPlan.dataOf(writer)
     val session = data.sparkSession
     val plan = data.queryExecution.analyzed
     val replaced = sources(plan).zipWithIndex.distinctBy(_._1).map { case (leaf, number) =>
@@ -73,9 +73,6 @@ object JobRun {
     // No other trigger is sure to run one batch: timers of processing time ask for the next.
     once.trigger(OneTimeTrigger).option("checkpointLocation", checkpoint).start()
   }
-
-  private[tools] def dataOf(writer: DataStreamWriter[_]): Dataset[_] =
-    JobPlan.field(writer, "ds").asInstanceOf[Dataset[_]]
 
   private[tools] def sources(plan: LogicalPlan): Seq[LogicalPlan] = plan.collect {
     case leaf: LeafNode if leaf.isStreaming => leaf

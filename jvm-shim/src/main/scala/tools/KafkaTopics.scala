@@ -55,7 +55,7 @@ object KafkaTopics {
     val out = Json.obj()
     val found = out.putArray("sources")
     val more = Json.parse(named).elements.asScala.map(_.asText).toSet
-    JobRun.sources(JobRun.dataOf(writer).queryExecution.analyzed).zipWithIndex.foreach {
+    JobRun.sources(JobPlan.dataOf(writer).queryExecution.analyzed).zipWithIndex.foreach {
       case (leaf, number) =>
         val options = optionsOf(leaf)
         options.get(Prefix + Servers).foreach { servers =>

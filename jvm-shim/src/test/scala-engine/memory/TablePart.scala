@@ -147,14 +147,10 @@ private final class TableStore(trial: Trial, shape: TableShape) {
       case Op.Put => Some(Change(Op.Put, k, valueOf(table, now)))
       case Op.Merge =>
         Some(Change(Op.Merge, k,
-            valueOf(table, now).substring(lengthBefore(i))))
+            valueOf(table, now).substring(table.lengthBefore(i))))
       case Op.Delete => Some(Change(Op.Delete, k, ""))
       case _ => None
     }
-  }
-  private def lengthBefore(i: Int): Int = {
-    val old = table.touchedOld(i)
-    if (old == 0L) 0 else math.max(0, table.valueLength(old))
   }
   private def applied(
       state: State, changes: Seq[Change]): State = changes.foldLeft(state) { (s, c) =>
