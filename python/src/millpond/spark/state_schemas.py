@@ -84,23 +84,7 @@ def family_texts(data: bytes, *, prefix_columns: int, name: str) -> tuple[Family
 
     Args, Raises: as `parse_schema_file`.
     """
-    reader = _Reader(data, name)
-    version = reader.utf()
-    if version in ("v1", "v2"):
-        text = reader.utf if version == "v1" else reader.chunked
-        key, value = text(), text()
-        kind = "prefix" if prefix_columns else "point"
-        return (
-            FamilyText(
-                name="default", key=key, value=value, kind=kind, prefix_columns=prefix_columns
-            ),
-        )
-    if version != "v3":
-        raise UnsupportedError(
-            f"{name}: state schema {version!r}, this version reads v1 to v3",
-            kind=ErrorKind.FORMAT_TOO_NEW,
-        )
-    return tuple(_family(reader, name) for _ in range(reader.number(">i")))
+    return tuple(text for text, _ in _families(data, prefix_columns=prefix_columns, name=name))
 
 
 def with_value_schema(
@@ -115,24 +99,14 @@ def with_value_schema(
         prefix_columns, name: as `parse_schema_file`.
     Raises: as `parse_schema_file`. FormatError: FORMAT_DAMAGED: there is no such column family.
     """
-    found = family_texts(data, prefix_columns=prefix_columns, name=name)
-    number = next((i for i, text in enumerate(found) if text.name == family), None)
-    if number is None:
-        raise FormatError(f"{name}: no column family {family!r}", kind=ErrorKind.FORMAT_DAMAGED)
-    reader = _Reader(data, name)
-    if reader.utf() != "v3":
-        # A text of v1 may have 64 KiB at most. Spark reads v2 wherever it reads v1.
-        return _utf("v2") + _chunked(found[0].key) + _chunked(value)
-    reader.number(">i")
-    for _ in range(number):
-        _family(reader, name)
-    reader.utf()
-    reader.number(">h")
-    reader.chunked()
-    reader.number(">h")
-    start = reader.at
-    reader.chunked()
-    return data[:start] + _chunked(value) + data[reader.at :]
+    for text, place in _families(data, prefix_columns=prefix_columns, name=name):
+        if text.name != family:
+            continue
+        if place is None:
+            # A text of v1 may have 64 KiB at most. Spark reads v2 wherever it reads v1.
+            return _utf("v2") + _chunked(text.key) + _chunked(value)
+        return data[: place.start] + _chunked(value) + data[place.stop :]
+    raise FormatError(f"{name}: no column family {family!r}", kind=ErrorKind.FORMAT_DAMAGED)
 
 
 def key_columns(data: bytes, *, name: str) -> tuple[str, ...] | None:
@@ -158,12 +132,36 @@ def key_columns(data: bytes, *, name: str) -> tuple[str, ...] | None:
         ) from e
 
 
-def _family(reader: _Reader, name: str) -> FamilyText:
+def _families(
+    data: bytes, *, prefix_columns: int, name: str
+) -> list[tuple[FamilyText, slice | None]]:
+    """Return the column families, and where the schema of each one's values is; None: v1 or v2."""
+    reader = _Reader(data, name)
+    version = reader.utf()
+    if version in ("v1", "v2"):
+        text = reader.utf if version == "v1" else reader.chunked
+        key, value = text(), text()
+        kind = "prefix" if prefix_columns else "point"
+        only = FamilyText(
+            name="default", key=key, value=value, kind=kind, prefix_columns=prefix_columns
+        )
+        return [(only, None)]
+    if version != "v3":
+        raise UnsupportedError(
+            f"{name}: state schema {version!r}, this version reads v1 to v3",
+            kind=ErrorKind.FORMAT_TOO_NEW,
+        )
+    return [_family(reader, name) for _ in range(reader.number(">i"))]
+
+
+def _family(reader: _Reader, name: str) -> tuple[FamilyText, slice]:
     family = reader.utf()
     reader.number(">h")  # the number of the key schema, which cannot change
     key = reader.chunked()
     value_id = reader.number(">h")
+    start = reader.at
     value = reader.chunked()
+    place = slice(start, reader.at)
     spec_text = reader.chunked()
     reader.chunked()  # the user's key of a map state; `key` has it too
     try:
@@ -181,7 +179,7 @@ def _family(reader: _Reader, name: str) -> FamilyText:
         raise UnsupportedError(
             f"{name}: keys of column family {family!r} are encoded by {spec['keyStateEncoderType']}"
         )
-    return FamilyText(
+    found = FamilyText(
         name=family,
         key=key,
         value=value,
@@ -190,6 +188,7 @@ def _family(reader: _Reader, name: str) -> FamilyText:
         ordinals=ordinals,
         value_id=value_id,
     )
+    return found, place
 
 
 class _Reader:
