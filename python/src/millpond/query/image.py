@@ -19,7 +19,12 @@ from millpond.format.manifest import decode_manifest, encode_manifest
 from millpond.model.ids import StoreId
 from millpond.query.survey import PROVIDER_PACKAGE
 from millpond.spark import saved_logs
-from millpond.spark.metadata import OperatorInfo, parse_offsets, parse_operator_metadata
+from millpond.spark.metadata import (
+    OffsetEntry,
+    OperatorInfo,
+    parse_offsets,
+    parse_operator_metadata,
+)
 from millpond.spark.offsets import check_offsets
 from millpond.spark.sinks.recorded import Sink
 
@@ -295,6 +300,12 @@ def without_state(image: Image) -> Image:
     return replace(image, texts=texts, files=())
 
 
+def last_offsets(image: Image) -> OffsetEntry:
+    """Return the entry of the offset log for the image's batch. Raises: FormatError."""
+    text = image.texts[layout.offsets_key(image.batch)]
+    return parse_offsets(text.decode("utf-8"), image.batch)
+
+
 def with_offsets(image: Image, offsets: Mapping[int, str]) -> Image:
     """Return the image with these offsets for its sources, and without what its sources remember.
 
@@ -304,7 +315,7 @@ def with_offsets(image: Image, offsets: Mapping[int, str]) -> Image:
         offsets: number of a source, from 0 -> its offset, as the offset log writes it.
     Raises: InvalidInputError: INVALID_ARGUMENT: there is no such source, or it keeps its own log.
     """
-    last = parse_offsets(image.texts[layout.offsets_key(image.batch)].decode("utf-8"), image.batch)
+    last = last_offsets(image)
     check_offsets(
         offsets,
         len(last.sources),

@@ -25,7 +25,7 @@ from millpond.query import image as images
 from millpond.query.image import Image
 from millpond.spark.job import JobOperator, new_session, operators, sources
 from millpond.spark.job_script import JobQuery, chosen, load
-from millpond.spark.metadata import ENCODING_FORMAT, parse_offsets
+from millpond.spark.metadata import ENCODING_FORMAT
 from millpond.spark.uris import uri_below
 from millpond.storage import LocalStorage
 
@@ -103,10 +103,10 @@ def fit_to_restore(
         InvalidInputError: OPERATOR_UNKNOWN: operators do not fit; INVALID_ARGUMENT: Spark refuses
             the job. What the job itself raises.
     """
-    given_numbers(image, mapped, dropped)  # before the job runs
+    given = given_numbers(image, mapped, dropped)  # before the job runs
     meant = chosen(load(to_fit.job, lambda: new_session(to_fit.conf)), to_fit.query)
     confirmed = to_fit.confirm is True
-    fit = fit_job(image, meant, mapped, dropped, allow_new=to_fit.allow_new, confirmed=confirmed)
+    fit = fit_job(image, meant, given, dropped, allow_new=to_fit.allow_new, confirmed=confirmed)
     refused = [one for one in fit.verdicts if one.verdict == REFUSED]
     if refused or fit.problems:
         by_spark = all(one.saved_as is not None and one.why for one in refused)
@@ -155,7 +155,7 @@ def given_numbers(
 def fit_job(
     image: Image,
     meant: JobQuery,
-    mapped: Mapping[int, int],
+    given: Mapping[int, int],
     dropped: Collection[int],
     *,
     allow_new: bool,
@@ -165,12 +165,11 @@ def fit_job(
 
     Args:
         meant: the job's query.
-        mapped: what the user says: number in the savepoint -> number in the job.
+        given: what the user says, from `given_numbers`.
         dropped: the operators that the user drops.
         allow_new: operators that no state is for start empty.
         confirmed: operators that moved get the numbers that were found.
     """
-    given = given_numbers(image, mapped, dropped)
     found, described = described_job(image, meant)
     saved = {
         op.operator: shape_of(image.texts, op.operator)
@@ -185,7 +184,7 @@ def fit_job(
     }
     matched = matching(saved, job, given)
     numbers = dict(sorted(matched.numbers.items()))
-    pinned = _pinned(image)
+    pinned = images.last_offsets(image).conf
     with tempfile.TemporaryDirectory(prefix="millpond-plan-") as directory:
         new_root = os.path.realpath(directory)
         _write_metadata(image, new_root, numbers)
@@ -227,15 +226,8 @@ def _with_warnings(
     return replace(one, warnings=warnings)
 
 
-def _pinned(image: Image) -> Mapping[str, str]:
-    """Return the settings that the Spark checkpoint pins."""
-    text = image.texts[layout.offsets_key(image.batch)]
-    return parse_offsets(text.decode("utf-8"), image.batch).conf
-
-
 def _source_problems(image: Image, meant: JobQuery) -> tuple[str, ...]:
-    text = image.texts[layout.offsets_key(image.batch)]
-    saved = len(parse_offsets(text.decode("utf-8"), image.batch).sources)
+    saved = len(images.last_offsets(image).sources)
     job = len(sources(meant, {}))
     if job == saved:
         return ()

@@ -4,12 +4,10 @@ from __future__ import annotations
 
 from collections.abc import Iterator, Mapping, Sequence
 
-from millpond.format import layout
-from millpond.query.image import Image
+from millpond.query.image import Image, last_offsets
 from millpond.spark.job_script import JobQuery
 from millpond.spark.kafka_offsets import KafkaOffset, kafka_offsets
 from millpond.spark.kafka_topics import KafkaSource, Partitions, kafka_sources
-from millpond.spark.metadata import parse_offsets
 
 _MOST_PARTITIONS = 5  # that a warning names
 _LOSS = (
@@ -27,8 +25,7 @@ def kafka_warnings(image: Image, query: JobQuery | None) -> tuple[str, ...]:
         query: the job's query; None: no job is known, and so no broker.
     Raises: UnsupportedError: SHIM_MISSING.
     """
-    text = image.texts[layout.offsets_key(image.batch)].decode("utf-8")
-    saved = kafka_offsets(parse_offsets(text, image.batch))
+    saved = kafka_offsets(last_offsets(image))
     if not saved:
         return ()
     topics = {offset.topic for offset in saved}

@@ -80,13 +80,12 @@ def plan(
     origin = root_of(savepoint)
     source = open_storage(origin)
     image = savepoint_image(source, read_index(source, origin))
-    mapped = map_operators or {}
-    given_numbers(image, mapped, drop_operators)  # before the job runs
+    given = given_numbers(image, map_operators or {}, drop_operators)  # before the job runs
     meant = chosen(load(job, lambda: new_session(conf or {})), query)
     fit = fit_job(
         image,
         meant,
-        mapped,
+        given,
         drop_operators,
         allow_new=allow_new_operator,
         confirmed=match_operators,

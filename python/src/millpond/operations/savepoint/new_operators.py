@@ -32,7 +32,7 @@ from millpond.query.survey import PROVIDER_PACKAGE
 from millpond.spark.job import JobOperator, operators
 from millpond.spark.job_script import JobQuery
 from millpond.spark.log_edit import commit_with_state_ids
-from millpond.spark.metadata import parse_commit, parse_offsets
+from millpond.spark.metadata import parse_commit
 from millpond.spark.uris import uri_below
 from millpond.state.selection import family_schemas
 from millpond.storage import LocalStorage
@@ -79,8 +79,7 @@ def described_job(
         image: of the saved query: the job gets the settings that its Spark checkpoint pins.
         meant: the job's query.
     """
-    last = image.texts[layout.offsets_key(image.batch)]
-    pinned = parse_offsets(last.decode("utf-8"), image.batch).conf
+    last, pinned = image.texts[layout.offsets_key(image.batch)], images.last_offsets(image).conf
     with tempfile.TemporaryDirectory(prefix="millpond-new-") as directory:
         root = os.path.realpath(directory)
         storage = LocalStorage(root, fsync=False)
