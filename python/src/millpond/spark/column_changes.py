@@ -10,6 +10,7 @@ from dataclasses import dataclass, field
 from typing import Any
 
 from millpond.errors import ErrorKind, InvalidInputError
+from millpond.spark.column_types import is_struct
 from millpond.spark.type_texts import field_json, type_json
 from millpond.spark.types import unique_names
 
@@ -103,13 +104,9 @@ def _structs(fields: list[dict[str, Any]], prefix: str) -> dict[str, list[dict[s
     """Return the columns of a struct, and of all structs in it, by name with dots."""
     found = {prefix: fields}
     for path, one in zip(_paths(fields, prefix), fields, strict=True):
-        if _is_struct(one["type"]):
+        if is_struct(one["type"]):
             found |= _structs(one["type"]["fields"], path)
     return found
-
-
-def _is_struct(kind: object) -> bool:
-    return isinstance(kind, dict) and kind["type"] == "struct"
 
 
 def _paths(fields: Iterable[Mapping[str, Any]], prefix: str) -> list[str]:
@@ -156,7 +153,7 @@ def _changed(
         if path in changes.change_type:
             kind = type_json(changes.change_type[path])
             check_cast(path, one["type"], kind)
-        elif _is_struct(kind) and wanted.within(path):
+        elif is_struct(kind) and wanted.within(path):
             below = _changed(kind["fields"], path, wanted, "")
             kind = {**kind, "fields": [json_field for json_field, _ in below]}
             inner = tuple(column for _, column in below)

@@ -9,14 +9,14 @@ import shlex
 from collections.abc import Collection, Iterator, Mapping
 from dataclasses import dataclass, replace
 
-from millpond.errors import ErrorKind, FormatError, InvalidInputError, NotFoundError, error
-from millpond.format import layout
+from millpond.errors import ErrorKind, InvalidInputError, NotFoundError, error
 from millpond.model.ids import DEFAULT_STORE, StoreId, VersionId
 from millpond.model.json_fields import ColumnFamily
 from millpond.model.partition_keys import PartitionKeyRule, partition_key_rule
 from millpond.query.from_savepoint import savepoint_image
 from millpond.query.image import Image, OperatorImage, operator_info
 from millpond.query.index import CANONICAL, SavepointIndex, read_index
+from millpond.query.schemas import schema_files
 from millpond.query.whole import checkpoint_image
 from millpond.spark.metadata import OperatorInfo
 from millpond.spark.state_schemas import FamilySchema, parse_schema_file
@@ -259,26 +259,14 @@ def family_schemas(
 
     Raises: FormatError: FORMAT_DAMAGED. UnsupportedError.
     """
-    paths = [
-        layout.relative_state_schema(path, operator) for path in info.schema_paths.get(store, ())
+    prefix_columns = info.prefix_columns.get(store, 0)
+    parsed = [
+        parse_schema_file(text, prefix_columns=prefix_columns, name=key)
+        for key, text in schema_files(image.texts, operator, info, store).items()
     ]
-    keys = paths or [layout.state_schema_key(StoreId(operator, 0, store))]
-    parsed = []
-    for key in keys:
-        text = image.texts.get(key)
-        if text is None:
-            raise FormatError(
-                f"{key} is not there: nothing tells the columns of the state",
-                kind=ErrorKind.FORMAT_DAMAGED,
-            )
-        parsed.append(
-            parse_schema_file(text, prefix_columns=info.prefix_columns.get(store, 0), name=key)
-        )
     values: dict[str, dict[int, Struct]] = {}
     for schema in (schema for schemas in parsed for schema in schemas):
         values.setdefault(schema.name, {})[schema.value_id] = schema.value
-    # The last file describes what the newest batch wrote. A store without column families has one
-    # file.
     return tuple(
         replace(schema, value=_value(info, schema), values=values[schema.name])
         for schema in parsed[-1]

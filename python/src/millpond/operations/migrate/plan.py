@@ -8,10 +8,10 @@ from collections.abc import Mapping
 from dataclasses import dataclass, replace
 from typing import Any
 
-from millpond.errors import ErrorKind, FormatError, UnsupportedError
+from millpond.errors import UnsupportedError
 from millpond.format import layout
-from millpond.model.ids import StoreId
 from millpond.query.image import Image, OperatorImage, StoreImage, operator_info, without_state
+from millpond.query.schemas import newest_families, schema_files
 from millpond.spark.log_edit import (
     StateIds,
     commit_with_state_ids,
@@ -19,7 +19,7 @@ from millpond.spark.log_edit import (
     offsets_with_conf,
 )
 from millpond.spark.metadata import PROVIDER_CLASS, SHUFFLE_PARTITIONS, OperatorInfo, parse_offsets
-from millpond.spark.state_schemas import FamilyText, family_texts
+from millpond.spark.state_schemas import FamilyText
 from millpond.spark.uris import uri_below
 
 _SPARK = "org.apache.spark.sql.execution.streaming.state."
@@ -125,26 +125,17 @@ def _store(
     image: Image, op: OperatorImage, store: StoreImage, root: str, *, avro: bool
 ) -> dict[str, Any]:
     info = operator_info(image, op.operator)
-    paths = [
-        layout.relative_state_schema(path, op.operator)
-        for path in info.schema_paths.get(store.name, ())
-    ]
-    # The last one describes what the newest batch wrote; without column families there is one only.
-    key = paths[-1] if paths else layout.state_schema_key(StoreId(op.operator, 0, store.name))
-    text = image.texts.get(key)
-    if text is None:
-        raise FormatError(
-            f"{key} is not there: nothing tells the columns of the state",
-            kind=ErrorKind.FORMAT_DAMAGED,
-        )
-    families = family_texts(text, prefix_columns=info.prefix_columns.get(store.name, 0), name=key)
+    # Only a store with column families has schema files that its metadata lists.
+    listed = bool(info.schema_paths.get(store.name))
+    paths = schema_files(image.texts, op.operator, info, store.name) if listed else ()
+    families = newest_families(image.texts, op.operator, info, store.name)
     return {
         "operator": op.operator,
         "partition": store.partition,
         "store": store.name,
         "version": store.version,
         "id": store.id if image.spark_checkpoint_format > 1 else None,
-        "uses_families": bool(paths),
+        "uses_families": listed,
         "schema_files": [uri_below(root, path) for path in paths] if avro else [],
         "families": [_family(family, info) for family in families],
     }

@@ -11,13 +11,11 @@ from dataclasses import dataclass, field
 from typing import Any
 
 from millpond.errors import InvalidInputError, UnsupportedError
+from millpond.query.schemas import Families
 from millpond.spark.column_changes import check_cast
-from millpond.spark.state_schemas import FamilyText
+from millpond.spark.column_types import bare_type, columns_of, is_struct, type_of, without_names
 from millpond.spark.type_texts import type_json
 from millpond.spark.types import parse_type, type_text, unique_names
-
-Families = Mapping[tuple[str, str], FamilyText]
-"""The column families of an operator, by store and name."""
 
 
 @dataclass(slots=True)
@@ -65,17 +63,7 @@ def column_options(
 
 
 def _types(schema: str) -> object:
-    """Return what Spark compares: the types of columns in their order, without their names."""
-    return _bare(json.loads(schema))
-
-
-def _bare(kind: Any) -> object:
-    if not isinstance(kind, dict):
-        return kind
-    if kind["type"] == "struct":
-        return ["struct", [_bare(one["type"]) for one in kind["fields"]]]
-    inner = ("elementType", "keyType", "valueType", "sqlType")
-    return [kind["type"], [_bare(kind[part]) for part in inner if part in kind]]
+    return without_names(columns_of(json.loads(schema)))
 
 
 def _fitted(
@@ -104,9 +92,9 @@ def _fit(
     options.drop += [prefix + name for name in there if name not in wanted]
     for name in order:
         before, after = there[name]["type"], wanted[name]["type"]
-        if _bare(before) == _bare(after):
+        if bare_type(type_of(before)) == bare_type(type_of(after)):
             continue
-        if _is_struct(before) and _is_struct(after):
+        if is_struct(before) and is_struct(after):
             _fit(before["fields"], after["fields"], f"{prefix}{name}.", {}, "", options)
         else:
             check_cast(prefix + name, before, after)
@@ -120,10 +108,6 @@ def _fit(
             order.append(name)
     if order + behind != names:
         options.order += [prefix + name for name in names]
-
-
-def _is_struct(kind: object) -> bool:
-    return isinstance(kind, dict) and kind["type"] == "struct"
 
 
 def _text(kind: object) -> str:

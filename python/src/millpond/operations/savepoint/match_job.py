@@ -12,11 +12,12 @@ from typing import Any
 from millpond.operations.savepoint.fit_job import Fit, fit_job, given_numbers
 from millpond.operations.savepoint.fitting_columns import column_options
 from millpond.operations.savepoint.kafka_warnings import kafka_warnings
-from millpond.operations.savepoint.new_columns import family_texts_of, own_last_column
+from millpond.operations.savepoint.new_columns import own_last_column
 from millpond.operations.savepoint.verdicts import MOVED, REFUSED, OperatorVerdict
 from millpond.query.from_savepoint import savepoint_image
 from millpond.query.image import Image
 from millpond.query.index import read_index
+from millpond.query.schemas import families_of
 from millpond.spark.column_changes import KEY_ADVICE
 from millpond.spark.job import new_session
 from millpond.spark.job_script import chosen, load
@@ -114,8 +115,8 @@ def _with_column_options(fit: Fit, image: Image) -> tuple[OperatorVerdict, ...]:
             one = replace(one, reason=f"{one.reason} {KEY_ADVICE}")
         else:
             options = column_options(
-                family_texts_of(image.texts, old),
-                family_texts_of(fit.described[new], new),
+                families_of(image.texts, old),
+                families_of(fit.described[new], new),
                 buffers[new],
                 last=own_last_column(one.name),
             )

@@ -2,19 +2,14 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
 from dataclasses import dataclass, replace
 
 from millpond.errors import UnsupportedError
 from millpond.query.expected import schema_keys
-from millpond.query.image import Image, operator_info, operator_info_of
+from millpond.query.image import Image, operator_info
+from millpond.query.schemas import newest_families
 from millpond.spark.column_changes import ChangedColumns, ColumnChanges, changed_columns
-from millpond.spark.state_schemas import (
-    FamilySchema,
-    FamilyText,
-    family_texts,
-    with_value_schema,
-)
+from millpond.spark.state_schemas import FamilySchema, with_value_schema
 from millpond.state.selection import Selection, family_schemas
 
 _JOIN, _MATCHED = "symmetricHashJoin", "matched"
@@ -41,7 +36,7 @@ def with_columns(
     prefix_columns, text = info.prefix_columns.get(chosen.store, 0), image.texts[key]
     texts = {
         family.name: family.value
-        for family in family_texts(text, prefix_columns=prefix_columns, name=key)
+        for family in newest_families(image.texts, operator, info, chosen.store)
     }
     if len(chosen.schema.values) > 1:
         raise UnsupportedError(
@@ -68,20 +63,3 @@ def own_last_column(operator: str) -> str:
     puts none there.
     """
     return _MATCHED if operator == _JOIN else ""
-
-
-def family_texts_of(texts: Mapping[str, bytes], operator: int) -> dict[tuple[str, str], FamilyText]:
-    """Return the newest schemas of an operator, by store and column family.
-
-    Args:
-        texts: Spark's metadata and schema files, by key.
-    Raises: FormatError: FORMAT_DAMAGED. UnsupportedError: FORMAT_TOO_NEW.
-    """
-    info = operator_info_of(texts, operator)
-    found = {}
-    for store in info.stores:
-        key = schema_keys(operator, info, store)[-1]
-        prefix_columns = info.prefix_columns.get(store, 0)
-        for family in family_texts(texts[key], prefix_columns=prefix_columns, name=key):
-            found[store, family.name] = family
-    return found

@@ -13,13 +13,9 @@ from typing import Any
 
 from millpond.errors import ErrorKind, FormatError
 from millpond.model.partition_keys import TRANSFORM_WITH_STATE_OPERATORS
-from millpond.query.expected import schema_keys
 from millpond.query.image import operator_info_of
-from millpond.spark.state_schemas import family_texts
-
-# A type is Spark's name of it, or for a nested one a tuple: `("struct", columns)`,
-# `("array", element)`, `("map", key, value)`.
-Columns = tuple[tuple[str, Any], ...]
+from millpond.query.schemas import families_of
+from millpond.spark.column_types import Columns, columns_of, without_names
 
 
 @dataclass(frozen=True, slots=True)
@@ -51,7 +47,8 @@ class OperatorShape:
     def types(self) -> object:
         """Return what they have in common if only names of columns differ."""
         return frozenset(
-            (place, _bare(of.key), _bare(of.value)) for place, of in self.families.items()
+            (place, without_names(of.key), without_names(of.value))
+            for place, of in self.families.items()
         )
 
     def key(self) -> object:
@@ -66,21 +63,11 @@ def shape_of(texts: Mapping[str, bytes], operator: int) -> OperatorShape:
         texts: Spark's metadata and schema files, by key.
     Raises: FormatError: FORMAT_DAMAGED. UnsupportedError: FORMAT_TOO_NEW.
     """
-    info = operator_info_of(texts, operator)
-    families = {}
-    for store in info.stores:
-        key = schema_keys(operator, info, store)[-1]
-        if key not in texts:
-            raise FormatError(
-                f"{key} is not there: nothing tells the columns of the state",
-                kind=ErrorKind.FORMAT_DAMAGED,
-            )
-        prefix_columns = info.prefix_columns.get(store, 0)
-        for family in family_texts(texts[key], prefix_columns=prefix_columns, name=key):
-            families[store, family.name] = FamilyShape(
-                _columns(family.key, key), _columns(family.value, key)
-            )
-    return OperatorShape(name=info.name, families=families)
+    families = {
+        place: FamilyShape(_columns(family.key, place), _columns(family.value, place))
+        for place, family in families_of(texts, operator).items()
+    }
+    return OperatorShape(name=operator_info_of(texts, operator).name, families=families)
 
 
 def silent_changes(saved: OperatorShape, job: OperatorShape, *, by_name: bool) -> tuple[str, ...]:
@@ -101,7 +88,7 @@ def silent_changes(saved: OperatorShape, job: OperatorShape, *, by_name: bool) -
         else:
             parts.append(("value", before.value, after.value))
         for part, old, new in parts:
-            if _bare(old) == _bare(new):
+            if without_names(old) == without_names(new):
                 told += [f"{where}{part}: {text}" for text in _renamed(old, new, "")]
     told = list(dict.fromkeys(told))
     gone = sorted(saved.variables - job.variables) if job.variables else []
@@ -156,39 +143,12 @@ def _nested(old: Any, new: Any, path: str) -> Iterator[str]:
             yield from _nested(a, b, path)
 
 
-def _bare(columns: Columns) -> object:
-    """Return the types of columns without names."""
-    return tuple(_bare_type(kind) for _, kind in columns)
-
-
-def _bare_type(kind: Any) -> object:
-    if isinstance(kind, str):
-        return kind
-    if kind[0] == "struct":
-        return ("struct", _bare(kind[1]))
-    return (kind[0], *map(_bare_type, kind[1:]))
-
-
-def _columns(text: str, name: str) -> Columns:
+def _columns(text: str, place: tuple[str, str]) -> Columns:
     try:
-        return _fields(json.loads(text))
+        return columns_of(json.loads(text))
     except (ValueError, KeyError, TypeError) as e:
+        store, family = place
         raise FormatError(
-            f"{name}: no schema that Spark writes", kind=ErrorKind.FORMAT_DAMAGED
+            f"store {store!r}, column family {family!r}: no schema that Spark writes",
+            kind=ErrorKind.FORMAT_DAMAGED,
         ) from e
-
-
-def _fields(struct: Any) -> Columns:
-    return tuple((str(field["name"]), _type(field["type"])) for field in struct["fields"])
-
-
-def _type(kind: Any) -> Any:
-    if isinstance(kind, str):
-        return kind
-    if kind["type"] == "struct":
-        return ("struct", _fields(kind))
-    if kind["type"] == "array":
-        return ("array", _type(kind["elementType"]))
-    if kind["type"] == "map":
-        return ("map", _type(kind["keyType"]), _type(kind["valueType"]))
-    return (kind["type"], _type(kind["sqlType"]))
