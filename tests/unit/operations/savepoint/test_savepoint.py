@@ -164,6 +164,25 @@ def test_restored(built: CheckpointBuilder, saved: Path, tmp_path: Path) -> None
     assert tree(tmp_path / "elsewhere") == before
 
 
+@pytest.mark.parametrize("given", [{"operator": 0}, {"store": "default"}, {"column_family": "a"}])
+def test_a_column_family_without_a_change_is_refused(
+    saved: Path, tmp_path: Path, given: dict[str, object]
+) -> None:
+    """It would have no effect, so the user meant something else."""
+    new = tmp_path / "new"
+    error = refused(ErrorKind.INVALID_ARGUMENT, savepoint.restore, saved, new, **given)
+    assert "no change of its columns" in error.message
+    assert not new.exists()
+
+
+def test_executors_cannot_change_columns(saved: Path, tmp_path: Path) -> None:
+    new, columns = tmp_path / "new", savepoint.ColumnChanges(drop=["v"])
+    refused(
+        ErrorKind.INVALID_ARGUMENT, savepoint.restore, saved, new, columns=columns, spark=object()
+    )
+    assert not new.exists()
+
+
 def test_a_move_keeps_the_query_id(built: CheckpointBuilder, saved: Path, tmp_path: Path) -> None:
     report = savepoint.restore(saved, tmp_path / "new", keep_query_id=True)
     assert (tmp_path / "new/metadata").read_bytes() == (built.root / "metadata").read_bytes()

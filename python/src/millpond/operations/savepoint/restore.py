@@ -211,6 +211,12 @@ def restore(
     origin, new_root = origin_and_new(savepoint, checkpoint)
     sharing = link and not copy
     if not columns:
+        if (operator, store, column_family) != (None, None, None):
+            raise InvalidInputError(
+                "an operator, store or column family is named, and no change of its columns",
+                kind=ErrorKind.INVALID_ARGUMENT,
+                hint="To leave an operator out, say --drop-operator; to read one, millpond state.",
+            )
         return _restore(origin, new_root, changes, sharing, dry_run, progress, spark)
     if spark is not None:
         raise InvalidInputError(
