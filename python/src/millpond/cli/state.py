@@ -12,7 +12,7 @@ from dataclasses import replace
 from typing import Any
 
 from millpond import api, state
-from millpond.cli.arguments import add_batch, add_engine, number, session_of
+from millpond.cli.arguments import add_batch, add_engine, add_family, number, session_of
 from millpond.cli.output import Output
 from millpond.cli.progress import progress_bar, status_line
 from millpond.errors import (
@@ -59,13 +59,7 @@ def add_commands(commands: Any) -> None:
         "path",
         help=_PATH,
     )
-    command.add_argument(
-        "--operator", metavar="ID", help="number or name, as `millpond checkpoint show` prints them"
-    )
-    command.add_argument("--store", metavar="NAME", help="one of the stores of a join")
-    command.add_argument(
-        "--column-family", metavar="NAME", help="a state variable, or a part of a join"
-    )
+    add_family(command)
     add_batch(command)
     command.add_argument(
         "--key",

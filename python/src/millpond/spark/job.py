@@ -199,6 +199,7 @@ def _java_rows(rows: Mapping[int, Any]) -> dict[int, Any]:
 
 
 def of_shim(name: str) -> Any:
+    """Return a class of the shim in the running JVM. Raises: UnsupportedError: SHIM_MISSING."""
     found = running_class(name)
     if found is None:
         raise UnsupportedError(

@@ -12,6 +12,11 @@ from dataclasses import dataclass
 from millpond.spark.metadata import OffsetEntry
 
 
+def connector(spark: str) -> str:
+    """Return the coordinates of Spark's Kafka connector for a version of Spark."""
+    return f"org.apache.spark:spark-sql-kafka-0-10_2.13:{spark}"
+
+
 @dataclass(frozen=True, slots=True, kw_only=True, order=True)
 class KafkaOffset:
     """Where a query goes on in one partition of a topic."""

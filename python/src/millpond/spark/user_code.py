@@ -11,6 +11,7 @@ from importlib.metadata import version
 from typing import TypeVar
 
 from millpond.errors import ErrorKind, InvalidInputError, MillpondError
+from millpond.spark.kafka_offsets import connector
 
 T = TypeVar("T")
 _LINKAGE = re.compile(r"NoClassDefFoundError|NoSuchMethodError|ClassNotFound|AbstractMethodError")
@@ -60,8 +61,7 @@ def _hint(reason: str) -> str:
     return (
         "Spark's connector to Kafka is not there, or lacks jars, or is for another Spark. Give the"
         " session all of it:"
-        " --conf spark.jars.packages="
-        f"org.apache.spark:spark-sql-kafka-0-10_2.13:{version('pyspark')} or the newest before it."
+        f" --conf spark.jars.packages={connector(version('pyspark'))} or the newest before it."
     )
 
 

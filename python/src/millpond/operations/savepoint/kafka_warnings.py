@@ -6,7 +6,7 @@ from collections.abc import Iterator, Mapping, Sequence
 
 from millpond.query.image import Image, last_offsets
 from millpond.spark.job_script import JobQuery
-from millpond.spark.kafka_offsets import KafkaOffset, kafka_offsets
+from millpond.spark.kafka_offsets import KafkaOffset, connector, kafka_offsets
 from millpond.spark.kafka_topics import KafkaSource, Partitions, kafka_sources
 
 _MOST_PARTITIONS = 5  # that a warning names
@@ -72,7 +72,7 @@ def _of_source(
         yield (
             f"source {source}: the Kafka connector is that of Spark {found.connector}, and Spark"
             f" {found.spark} runs: it fails at the start or later. Give the session"
-            f" org.apache.spark:spark-sql-kafka-0-10_2.13:{found.spark}, or the newest before it"
+            f" {connector(found.spark)}, or the newest before it"
         )
     if found.error:
         yield (
