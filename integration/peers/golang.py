@@ -3,17 +3,14 @@
 from __future__ import annotations
 
 import os
-import shutil
-import subprocess
 from pathlib import Path
 
-from integration.peers.maven import FetchError
+from integration.peers.fetching import emptied, has, keep, need, run
 
 
 def is_built(package: str, version: str, target: Path) -> bool:
     """Return whether `target` has the program of this version."""
-    done = target / ".built"
-    return done.is_file() and done.read_text() == f"{package}@{version}\n"
+    return has(target, f"{package}@{version}")
 
 
 def build(package: str, version: str, target: Path) -> None:
@@ -23,23 +20,12 @@ def build(package: str, version: str, target: Path) -> None:
     """
     if is_built(package, version, target):
         return
-    if shutil.which("go") is None:
-        raise FetchError("it needs go, which builds the server; on Debian: apt-get install golang")
-    shutil.rmtree(target, ignore_errors=True)
-    target.mkdir(parents=True)
-    log = target.with_name(f"{target.name}.log")
-    with log.open("wb") as said:
-        done = subprocess.run(
-            ["go", "install", "-trimpath", "-ldflags=-s -w", f"{package}@{version}"],
-            env={**os.environ, "GOBIN": str(target), "GOFLAGS": "-mod=mod"},
-            stdin=subprocess.DEVNULL,
-            stdout=said,
-            stderr=subprocess.STDOUT,
-            check=False,
-        )
-    if done.returncode:
-        raise FetchError(
-            f"go cannot build {package}, perhaps because its module proxy is out of reach; {log}"
-            " says more"
-        )
-    (target / ".built").write_text(f"{package}@{version}\n")
+    need("go", "golang", "builds the server")
+    wanted = f"{package}@{version}"
+    run(
+        ["go", "install", "-trimpath", "-ldflags=-s -w", wanted],
+        target.with_name(f"{target.name}.log"),
+        f"go cannot build {package}, perhaps because its module proxy is out of reach",
+        env={**os.environ, "GOBIN": str(emptied(target)), "GOFLAGS": "-mod=mod"},
+    )
+    keep(target, wanted)

@@ -2,12 +2,10 @@
 
     class TestContract(PlaceContract):      # the fixture `place` is the peer's own
         ...
-    def test_exactly_once(place, tmp_path):
-        exactly_once(place, tmp_path, checkpoint_format=2)
-    def test_savepoint(spark, place, tmp_path):
-        savepoint_and_rescale(place, spark, tmp_path)
-    def test_properties(place):
-        note(place)
+    class TestQueries(PlaceQueries):
+        ...
+    def test_what_it_can_do(place):
+        note(place, "creates_once", "replaces_whole", "lists_at_once")
 
 `note` writes what a storage can do. `python -m integration.peers.matrix` makes the page anew.
 """
@@ -145,6 +143,23 @@ class PlaceContract(StorageContract):
         return place.open(f"{place.root}/the checkpoint % of it")
 
 
+class PlaceQueries:
+    """What queries at a place go through. Inherit it beside the fixture `place`."""
+
+    def kills(self, place: Place) -> int:
+        """Return how often the driver is killed."""
+        return 1
+
+    @pytest.mark.parametrize("checkpoint_format", [1, 2])
+    def test_kills_lose_nothing(self, place: Place, tmp_path: Path, checkpoint_format: int) -> None:
+        exactly_once(place, tmp_path, checkpoint_format=checkpoint_format, kills=self.kills(place))
+
+    def test_a_savepoint_and_a_rescale(
+        self, spark: SparkSession, place: Place, tmp_path: Path
+    ) -> None:
+        savepoint_and_rescale(place, spark, tmp_path)
+
+
 def exactly_once(place: Place, work: Path, *, checkpoint_format: int, kills: int = 1) -> None:
     """Kill the driver of two queries with -9 at random points. The end equals the batch
     computation. Both queries' checkpoints have no damage.
@@ -208,17 +223,21 @@ def savepoint_and_rescale(place: Place, spark: SparkSession, work: Path) -> None
 # ---- the table
 
 
-def note(place: Place) -> dict[str, bool]:
-    """Find out what the storage can do, and make the page anew with it. Return it by column."""
+def note(place: Place, *can: str) -> None:
+    """Find out what the storage can do, and make the page anew with it.
+
+    Args:
+        can: the columns that must be true; the others must be false.
+    """
     steps = run_steps(place.open(f"{place.root}/steps"))
     assert [(step.name, step.error) for step in steps if step.error is not None] == []
-    found = {name: can(place, f"{place.root}/{name}") for name, can in _PROPERTIES.items()}
+    found = {name: has(place, f"{place.root}/{name}") for name, has in _PROPERTIES.items()}
     _NOTES.mkdir(parents=True, exist_ok=True)
     line = {"storage": place.storage, "door": place.door, **found}
     name = "".join(c if c.isalnum() else "-" for c in f"{place.storage} {place.door}".lower())
     (_NOTES / f"{name}.json").write_text(json.dumps(line, indent=2) + "\n")
     PAGE.write_text(page())
-    return found
+    assert [name for name in found if found[name]] == [*can]
 
 
 def page() -> str:

@@ -3,7 +3,7 @@
 import sys
 
 from integration.peers.azurite import parts
-from integration.peers.maven import FetchError
+from integration.peers.fetching import FetchError
 
 try:
     parts.fetch()

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import itertools
 from collections.abc import Iterator
-from pathlib import Path
 
 import pytest
 from pyspark.sql import SparkSession
@@ -12,13 +11,7 @@ from pyspark.sql import SparkSession
 from integration.jvm import SPARK_JARS
 from integration.peers.azurite import parts
 from integration.peers.azurite.server import Azurite
-from integration.peers.matrix import (
-    Place,
-    PlaceContract,
-    exactly_once,
-    note,
-    savepoint_and_rescale,
-)
+from integration.peers.matrix import Place, PlaceContract, PlaceQueries, note
 from integration.streams import settings
 
 pytestmark = [pytest.mark.spark, pytest.mark.peer]
@@ -52,14 +45,8 @@ def test_abfs_is_of_the_release_of_sparks_client() -> None:
 @pytest.mark.sample
 def test_what_it_can_do(place: Place) -> None:
     """ABFS deletes a file before it renames another to its name."""
-    found = note(place)
-    assert found["creates_once"] and found["lists_at_once"] and not found["replaces_whole"], found
+    note(place, "creates_once", "lists_at_once")
 
 
-@pytest.mark.parametrize("checkpoint_format", [1, 2])
-def test_kills_lose_nothing(place: Place, tmp_path: Path, checkpoint_format: int) -> None:
-    exactly_once(place, tmp_path, checkpoint_format=checkpoint_format)
-
-
-def test_a_savepoint_and_a_rescale(spark: SparkSession, place: Place, tmp_path: Path) -> None:
-    savepoint_and_rescale(place, spark, tmp_path)
+class TestQueries(PlaceQueries):
+    """Kills, a savepoint, a fork and a rescale."""

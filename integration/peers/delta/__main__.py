@@ -3,7 +3,7 @@
 import sys
 
 from integration.peers.delta import jars
-from integration.peers.maven import FetchError
+from integration.peers.fetching import FetchError
 
 try:
     jars.fetch()

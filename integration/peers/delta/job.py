@@ -9,9 +9,9 @@ from __future__ import annotations
 
 import json
 import os
-import sys
 from pathlib import Path
 
+from integration.crash_job import run
 from integration.peers.delta.session import session, table, transactions
 from integration.sink_queries import FORMAT, PROVIDER
 
@@ -36,10 +36,4 @@ def main(argv: list[str]) -> int:
 
 
 if __name__ == "__main__":
-    try:
-        code = main(sys.argv[1:])
-    except Exception as error:  # the JVM was killed, or the query failed: the parent reads which
-        print(f"failed {type(error).__name__}: {error}", flush=True)
-        code = 3
-    sys.stdout.flush()
-    os._exit(code)  # no attempt to say goodbye to a JVM that may be gone
+    run(main)

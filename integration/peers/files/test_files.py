@@ -15,9 +15,8 @@ from integration.jvm import REPO
 from integration.peers.matrix import (
     Place,
     PlaceContract,
-    exactly_once,
+    PlaceQueries,
     note,
-    savepoint_and_rescale,
 )
 
 pytestmark = [pytest.mark.spark, pytest.mark.peer]
@@ -52,15 +51,12 @@ class TestContract(PlaceContract):
 
 @pytest.mark.sample
 def test_what_it_can_do(place: Place) -> None:
-    found = note(place)
-    assert found["creates_once"] and found["replaces_whole"] and found["lists_at_once"], found
+    note(place, "creates_once", "replaces_whole", "lists_at_once")
 
 
-@pytest.mark.parametrize("checkpoint_format", [1, 2])
-def test_kills_lose_nothing(place: Place, tmp_path: Path, checkpoint_format: int) -> None:
-    exactly_once(place, tmp_path, checkpoint_format=checkpoint_format)
-
-
-@pytest.mark.sample
-def test_a_savepoint_and_a_rescale(spark: SparkSession, place: Place, tmp_path: Path) -> None:
-    savepoint_and_rescale(place, spark, tmp_path)
+class TestQueries(PlaceQueries):
+    @pytest.mark.sample
+    def test_a_savepoint_and_a_rescale(
+        self, spark: SparkSession, place: Place, tmp_path: Path
+    ) -> None:
+        super().test_a_savepoint_and_a_rescale(spark, place, tmp_path)

@@ -2,8 +2,8 @@
 
 import sys
 
+from integration.peers.fetching import FetchError
 from integration.peers.gcs import parts
-from integration.peers.maven import FetchError
 
 try:
     parts.fetch()

@@ -4,20 +4,13 @@ from __future__ import annotations
 
 import itertools
 from collections.abc import Iterator
-from pathlib import Path
 
 import pytest
 from pyspark.sql import SparkSession
 
 from integration.peers.gcs import parts
 from integration.peers.gcs.server import Gcs
-from integration.peers.matrix import (
-    Place,
-    PlaceContract,
-    exactly_once,
-    note,
-    savepoint_and_rescale,
-)
+from integration.peers.matrix import Place, PlaceContract, PlaceQueries, note
 from integration.streams import settings
 
 pytestmark = [pytest.mark.spark, pytest.mark.peer]
@@ -45,14 +38,8 @@ class TestContract(PlaceContract):
 
 @pytest.mark.sample
 def test_what_it_can_do(place: Place) -> None:
-    found = note(place)
-    assert found["creates_once"] and found["replaces_whole"] and found["lists_at_once"], found
+    note(place, "creates_once", "replaces_whole", "lists_at_once")
 
 
-@pytest.mark.parametrize("checkpoint_format", [1, 2])
-def test_kills_lose_nothing(place: Place, tmp_path: Path, checkpoint_format: int) -> None:
-    exactly_once(place, tmp_path, checkpoint_format=checkpoint_format)
-
-
-def test_a_savepoint_and_a_rescale(spark: SparkSession, place: Place, tmp_path: Path) -> None:
-    savepoint_and_rescale(place, spark, tmp_path)
+class TestQueries(PlaceQueries):
+    """Kills, a savepoint, a fork and a rescale."""

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import itertools
-from pathlib import Path
 
 import pytest
 from pyspark.sql import SparkSession
@@ -11,13 +10,7 @@ from pyspark.sql import SparkSession
 from integration.jvm import SPARK_JARS
 from integration.peers.hdfs import jars
 from integration.peers.hdfs.cluster import Hdfs
-from integration.peers.matrix import (
-    Place,
-    PlaceContract,
-    exactly_once,
-    note,
-    savepoint_and_rescale,
-)
+from integration.peers.matrix import Place, PlaceContract, PlaceQueries, note
 
 pytestmark = [pytest.mark.spark, pytest.mark.peer]
 
@@ -54,14 +47,11 @@ def test_the_servers_are_of_the_release_of_sparks_client() -> None:
 
 @pytest.mark.sample
 def test_what_it_can_do(place: Place) -> None:
-    found = note(place)
-    assert found["creates_once"] and found["replaces_whole"] and found["lists_at_once"], found
+    note(place, "creates_once", "replaces_whole", "lists_at_once")
 
 
-@pytest.mark.parametrize("checkpoint_format", [1, 2])
-def test_kills_lose_nothing(place: Place, tmp_path: Path, checkpoint_format: int) -> None:
-    exactly_once(place, tmp_path, checkpoint_format=checkpoint_format, kills=2)
+class TestQueries(PlaceQueries):
+    """Kills, a savepoint, a fork and a rescale."""
 
-
-def test_a_savepoint_and_a_rescale(spark: SparkSession, place: Place, tmp_path: Path) -> None:
-    savepoint_and_rescale(place, spark, tmp_path)
+    def kills(self, place: Place) -> int:
+        return 2

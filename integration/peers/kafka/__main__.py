@@ -2,8 +2,8 @@
 
 import sys
 
+from integration.peers.fetching import FetchError
 from integration.peers.kafka import jars
-from integration.peers.maven import FetchError
 
 try:
     jars.fetch()

@@ -12,16 +12,9 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from pyspark.sql import SparkSession
 
 from integration.jvm import SPARK_JARS
-from integration.peers.matrix import (
-    Place,
-    PlaceContract,
-    exactly_once,
-    note,
-    savepoint_and_rescale,
-)
+from integration.peers.matrix import Place, PlaceContract, PlaceQueries, note
 from integration.peers.minio import parts
 from integration.peers.minio.server import Minio
 from millpond.config import MIB
@@ -87,8 +80,7 @@ class TestContract(PlaceContract):
 
 @pytest.mark.sample
 def test_what_it_can_do(state: Place) -> None:
-    found = note(state)
-    assert all(found.values()), found
+    note(state, "creates_once", "replaces_whole", "lists_at_once", "copies_itself")
 
 
 def test_large_objects(minio: Minio, tmp_path: Path) -> None:
@@ -107,12 +99,9 @@ def test_large_objects(minio: Minio, tmp_path: Path) -> None:
             again.put_file("x.sst", str(tmp_path / "file"), if_absent=True)
 
 
-@pytest.mark.parametrize("checkpoint_format", [1, 2])
-def test_kills_lose_nothing(place: Place, tmp_path: Path, checkpoint_format: int) -> None:
-    """Spark makes a client of s3a for each of its logs, so each start of a whole job takes long."""
-    kills = 2 if place.state_only else 1
-    exactly_once(place, tmp_path, checkpoint_format=checkpoint_format, kills=kills)
-
-
-def test_a_savepoint_and_a_rescale(spark: SparkSession, place: Place, tmp_path: Path) -> None:
-    savepoint_and_rescale(place, spark, tmp_path)
+class TestQueries(PlaceQueries):
+    def kills(self, place: Place) -> int:
+        """Spark makes a client of s3a for each of its logs, so each start of a whole job takes
+        long.
+        """
+        return 2 if place.state_only else 1

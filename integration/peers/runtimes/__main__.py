@@ -2,7 +2,7 @@
 
 import sys
 
-from integration.peers.maven import FetchError
+from integration.peers.fetching import FetchError
 from integration.peers.runtimes.found import RUNTIMES, Missing, prepare
 
 there = 0

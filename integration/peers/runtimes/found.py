@@ -21,7 +21,7 @@ import pyspark
 import tomllib
 
 from integration.jvm import REPO
-from integration.peers.maven import FetchError
+from integration.peers.fetching import FetchError
 
 ROOT = REPO / "build" / "peers" / "runtimes"
 # Those of pyproject.toml that no test of the sample imports.

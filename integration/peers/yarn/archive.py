@@ -7,7 +7,7 @@ import subprocess
 import sys
 
 from integration.jvm import REPO
-from integration.peers.maven import FetchError
+from integration.peers.fetching import FetchError
 
 _ROOT = REPO / "build" / "peers" / "yarn"
 ARCHIVE = _ROOT / "millpond-env.tar.gz"
