@@ -222,19 +222,26 @@ def test_bad_input_has_its_error_and_leaves_the_store_usable(
     provider.close()
 
 
-def test_no_commit_whose_id_spark_would_forget(harness: Harness, tmp_path: Path) -> None:
-    """A session of Spark checkpoint format 1 can read a version of format 2, and commits nothing.
-
-    Spark 4.2 gives it the id of the version, but would not note the id of the next version.
+@pytest.mark.parametrize(("begun", "asked"), [(1, 2), (2, 1)])
+def test_a_session_of_another_format_reads_and_commits_nothing(
+    harness: Harness, tmp_path: Path, begun: int, asked: int
+) -> None:
+    """Spark 4.2 takes the format from the session. It would not find the next version's id again,
+    or would look for an id that the version before has not.
     """
-    ids = {"checkpointFormatVersion": "2"}
-    provider = open_provider(harness, tmp_path, schema=PLAIN, operator="dedupe", conf=ids)
+
+    def opened(checkpoint_format: int) -> Provider:
+        conf = {"checkpointFormatVersion": str(checkpoint_format)}
+        return open_provider(harness, tmp_path, schema=PLAIN, operator="dedupe", conf=conf)
+
+    provider = opened(begun)
     store = provider.store(0)
     store.put(KEY, VALUE)
     first = store.commit()
+    assert (first.id is None) == (begun == 1)
     provider.close()
     files = sorted((tmp_path / "state").rglob("*"))
-    provider = open_provider(harness, tmp_path, schema=PLAIN, operator="dedupe")
+    provider = opened(asked)
     for upgraded in (False, True):
         read = provider.read_store(1, first.id) if upgraded else None
         store = provider.upgrade(read, 1, first.id) if read else provider.store(1, first.id)
@@ -242,16 +249,39 @@ def test_no_commit_whose_id_spark_would_forget(harness: Harness, tmp_path: Path)
         store.put(["b", 2], VALUE)
         with pytest.raises(
             ProviderError,
-            match=r"MILLPOND_CHECKPOINT_FORMAT_CHANGED.*the session asks for format 1",
+            match=rf"MILLPOND_CHECKPOINT_FORMAT_CHANGED.*the session asks for format {asked}",
         ):
             store.commit()
         store.abort()
     provider.close()
     assert sorted((tmp_path / "state").rglob("*")) == files
-    provider = open_provider(harness, tmp_path, schema=PLAIN, operator="dedupe", conf=ids)
+    provider = opened(begun)
     store = provider.store(1, first.id)
     assert store.scan() == [(KEY, VALUE)]
     assert store.commit().base_id == first.id
+    provider.close()
+
+
+def test_a_reader_may_take_a_family_of_the_operator_for_one_of_the_user(
+    harness: Harness, tmp_path: Path
+) -> None:
+    """Spark's state reader does so with a join's index by time. The family stays what it is."""
+    provider = open_provider(harness, tmp_path)
+    store = provider.store(0)
+    store.create_cf("index", PLAIN, internal=True)
+    store.put(KEY, VALUE, cf="index")
+    store.commit()
+    provider.close()
+    provider = open_provider(harness, tmp_path)
+    store = provider.store(1)
+    store.create_cf("index", PLAIN)
+    assert store.scan(cf="index") == [(KEY, VALUE)]
+    store.commit()
+    assert store.metrics()["keys"] == 0, "rows of an internal family count as the user's"
+    store = provider.store(2)
+    store.create_cf("index", PLAIN, internal=True)
+    assert store.scan(cf="index") == [(KEY, VALUE)]
+    store.abort()
     provider.close()
 
 

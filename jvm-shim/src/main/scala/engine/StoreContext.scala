@@ -18,8 +18,8 @@ import org.apache.spark.sql.millpond.changelog.PendingChangelog
 final class StoreContext(val storeId: StateStoreId, val conf: StateStoreConf,
     val hadoopConf: Configuration) {
   val options: Options = Options.resolve(conf.sqlConfs)
-  /** Whether the query has Spark checkpoint format 2. A reader's session may be set to 1: then an
-    * id in its request shows format 2. */
+  /** Whether the state has Spark checkpoint format 2. A reader's session may be set to the other
+    * one: whether Spark names a version by an id decides. */
   @volatile var usesCommitIds: Boolean = conf.enableStateStoreCheckpointIds
   val runId: String = CoordinatorAccess.runId(hadoopConf)
   val label: String = s"${storeId.operatorId}/${storeId.partitionId}/${storeId.storeName}"

@@ -202,14 +202,19 @@ private[provider] final class MillpondStateStore(val provider: StoreProvider, va
   }
 
   /** A session with Spark checkpoint format 1 writes no id into its commit log, so nobody would
-    * find the version again. A reader's session may have any format; it commits nothing. */
-  private def checkFormat(): Unit =
-    if (uniqueId.isDefined && !provider.conf.enableStateStoreCheckpointIds)
+    * find the version again; one with format 2 looks for an id that the versions before have not.
+    * A reader's session may have any format; it commits nothing. */
+  private def checkFormat(): Unit = {
+    val asksForIds = provider.conf.enableStateStoreCheckpointIds
+    if (engine.context.usesCommitIds != asksForIds)
       throw MillpondError.of(
         "CHECKPOINT_FORMAT_CHANGED",
-        s"store ${engine.context.label}: Spark names version $version by an id, as in " +
-          "Spark checkpoint format 2, and the session asks for format 1"
+        s"store ${engine.context.label}: Spark names version $version " +
+          (if (asksForIds) "without an id, as in Spark checkpoint format 1, and the session asks " +
+            "for format 2"
+           else "by an id, as in Spark checkpoint format 2, and the session asks for format 1")
       )
+  }
 
   override def commit(): Long = {
     checkOpen()

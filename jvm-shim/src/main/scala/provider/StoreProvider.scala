@@ -129,7 +129,7 @@ abstract class StoreProvider extends CompatibleProvider {
     var opened = false
     try {
       Agent.takeSpentNs()
-      if (uniqueId.isDefined) context.usesCommitIds = true
+      if (version > 0 && !loadEmpty) context.usesCommitIds = uniqueId.isDefined
       if (loadEmpty || from.isDefined || !engine.reuse(session, version,
           if (version == 0) None else uniqueId))
         Loader.load(engine, session, version, if (version == 0 || loadEmpty) None else uniqueId,
@@ -169,7 +169,7 @@ abstract class StoreProvider extends CompatibleProvider {
       throw QueryExecutionErrors.unexpectedStateStoreVersion(endVersion)
     val definition = engine.synchronized(definitions.get(name)).getOrElse(
       throw StateStoreErrors.unsupportedOperationOnMissingColumnFamily("readChangeFeed", name))
-    if (endId.isDefined) context.usesCommitIds = true
+    context.usesCommitIds = endId.isDefined
     val answer = context.call("change_feed", engine.status.generation) { r =>
       r.put("start_version", startVersion).put("version", endVersion)
       endId.foreach(r.put("id", _))
@@ -244,10 +244,15 @@ abstract class StoreProvider extends CompatibleProvider {
   // ---- column families --------------------------------------------------------------------------
 
   private[provider] def defineFamily(
-      session: Session, name: String, definition: FamilyDefinition): Unit = {
+      session: Session, name: String, asked: FamilyDefinition): Unit = {
     requireFamilies("createColFamilyIfAbsent")
-    checkName(name, definition.internal)
-    engine.synchronized(engine.checkHeld(session))
+    checkName(name, asked.internal)
+    // Spark's state reader takes a join's index by time for a family of the user's
+    val definition = engine.synchronized {
+      engine.checkHeld(session)
+      val stored = engine.families.get(name)
+      asked.copy(internal = asked.internal || stored != null && stored.shape.internal)
+    }
     ruleOf(name, definition) // ask the agent outside the monitor
     engine.synchronized {
       engine.checkHeld(session)
