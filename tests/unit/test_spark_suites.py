@@ -85,6 +85,15 @@ def test_a_suite_that_did_not_end_has_no_result(tmp_path: Path) -> None:
     assert read(tmp_path) == {}
 
 
+def test_some_reasons_hold_only_for_tests_of_another_spark() -> None:
+    table = [Reason(".*", "", "no row", "It fails with Spark's own stores as well.", True)]
+    failed = [_outcome("failed", error="no row")]
+    assert judge(failed, table).failed
+    assert not judge(failed, table, other_spark=True).failed
+    assert judge([_outcome("passed")], table, other_spark=True).stale
+    assert not judge([_outcome("passed")], table).stale
+
+
 def test_suites_are_chosen_by_name(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("MILLPOND_SUITES", "StreamSuite TimerSuite")
     assert chosen() == ["StreamSuite", "TimerSuite"]

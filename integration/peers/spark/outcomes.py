@@ -70,9 +70,10 @@ def judge(
         other_spark: whether the tests are those of another minor version than the Spark that runs.
     """
     judged = Judged([], {}, {}, [])
+    table = [reason for reason in reasons if other_spark or not reason.other_spark]
     for outcome in outcomes:
         suite = outcome.suite.rpartition(".")[2]
-        known = next((r for r in reasons if r.fits(suite, outcome.test)), None)
+        known = next((r for r in table if r.fits(suite, outcome.test)), None)
         if outcome.said == "passed" and outcome.stores == 0:
             judged.not_applicable[outcome.test] = _NO_STORE
         elif outcome.said == "passed":

@@ -18,12 +18,15 @@ class Reason:
         test: is in the names of the tests.
         error: is in what they say. A test that fails with other words counts as failed.
         why: one line.
+        other_spark: only where the tests are those of another minor version than the Spark that
+            runs.
     """
 
     suite: str
     test: str
     error: str
     why: str
+    other_spark: bool = False
 
     def fits_suite(self, suite: str) -> bool:
         """Return whether `suite`, a short name, is one of this reason's."""
@@ -37,16 +40,19 @@ class Reason:
 # The Spark checkpoints among the resources of Spark's tests.
 _FOREIGN = "MILLPOND_FOREIGN_CHECKPOINT"
 _GOLDEN = "It opens a Spark checkpoint that another provider wrote, which Millpond refuses."
+_ALSO_SPARKS = "It fails with Spark's own stores on Spark 4.3 as well."
 
 REASONS = (
     Reason(
         ".*",
-        "SPARK-39650.*sparkVersion=|SPARK-38204: .* prior to 3.3|SPARK-33263"
-        r"|SPARK-26187 restore|snapshotStartBatchId on \w+ state$"
+        "SPARK-39650.*sparkVersion=|SPARK-38204: .* starts from checkpoint in|SPARK-33263"
+        "|SPARK-53942: stateful|SPARK-26187 restore|recover from a Spark v2.1 checkpoint"
+        r"|snapshotStartBatchId on \w+ state$"
         "|recovery from checkpoint uses state format version 1|recovery from Spark ver",
         _FOREIGN,
         _GOLDEN,
     ),
+    Reason("StreamingStateStoreFormatCompatibilitySuite", "", f"{_FOREIGN}|getCondition", _GOLDEN),
     Reason(
         "(RocksDBWith|HDFSBacked).*StateDataSourceChangeDataReaderSuite",
         "^read stream-stream join state change feed",
@@ -66,16 +72,52 @@ REASONS = (
         "It reads a store after its commit: RocksDB's store refuses that too, no operator does it.",
     ),
     Reason(
-        "StateStoreRDDSuite",
-        "distributed test|SPARK-51823",
-        "Master removed our application",
+        "(StateStoreRDD|TransformWithStateCluster)Suite",
+        "distributed test|SPARK-51823|without initial state - useImplicits = true"
+        "|with initial state",
+        "Master removed our application|stopped SparkContext|dagScheduler",
         "It starts a cluster with the scripts of a Spark build.",
     ),
     Reason(
         "(RocksDBStateStore)?StreamingAggregationSuite",
         "schema check off - state format version 1",
         "Timed out while waiting for failure",
-        "It fails with Spark's own stores on Spark 4.3 as well.",
+        _ALSO_SPARKS,
+    ),
+    Reason(
+        "Streaming.*Join.*Suite",
+        "SPARK-5(1779 V|5628: v)erify .* writes correct key and value schemas",
+        "Assert on query failed",
+        _ALSO_SPARKS,
+        other_spark=True,
+    ),
+    Reason(
+        "StreamRealTimeMode(Allowlist)?Suite|StreamSuite",
+        "operator allowlist|repartition not allowed|stateful queries not allowed|environment check"
+        "|specify custom state store provider",
+        "never returned normally|already active|no exception was thrown|getMessage",
+        _ALSO_SPARKS,
+        other_spark=True,
+    ),
+    Reason(
+        "StateStore(CoordinatorStreaming|InstanceMetric)Suite",
+        "SPARK-51358: Restarting queries (do not mark state stores|with updated SQLConf)"
+        "|erify snapshot lag metrics .*(SkipMaintenance.*|families.*)[(]with changelog",
+        "Assert on query failed",
+        _ALSO_SPARKS,
+        other_spark=True,
+    ),
+    Reason(
+        "FlatMapGroupsWithStateWithInitialStateSuite",
+        "initial state - processing time timeout - state format version 1",
+        "STATE_STORE_VALUE_ROW_FORMAT_VALIDATION_FAILURE",
+        "It fails with RocksDB's store, too: format 1 declares its time stamp as integer.",
+    ),
+    Reason(
+        "RocksDBWithCheckpointV2StateDataSourceReaderSuite",
+        "SPARK-56970: reading a v2 checkpoint with commit log version 1",
+        "no exception was thrown",
+        "RocksDB's store must fail to read such a Spark checkpoint; Millpond reads it.",
     ),
     Reason(
         "Streaming.*Join.*Suite",
@@ -84,8 +126,9 @@ REASONS = (
         "It reads metrics that only RocksDB's store has.",
     ),
     Reason(
-        "Streaming.*Join.*Suite",
-        "SPARK-51779 Join query using virtual column families with HDFS should fail",
+        "Streaming.*Join.*Suite|TransformWithStateValidationSuite",
+        "SPARK-51779 Join query using virtual column families with HDFS should fail"
+        "|streaming with hdfsStateStoreProvider should fail",
         "Timed out while waiting for failure",
         "The HDFS-backed store must fail, but Millpond is in its place, and has column families.",
     ),
@@ -96,8 +139,8 @@ REASONS = (
         "It waits for RocksDB's snapshot files.",
     ),
     Reason(
-        "RocksDBWith.*StateDataSourceReader(Snapshot)?Suite",
-        "snapshotStartBatchId on join state v[34]",
+        "RocksDBWith.*StateDataSourceReader(Snapshot)?Suite|TransformWithState(Avro|UnsafeRow)Suite",
+        "snapshotStartBatchId on join state v[34]|schema evolution with time travel support",
         "has no snapshot on this lineage",
         "It wants a snapshot of a version of which Millpond's maintenance made none.",
     ),
