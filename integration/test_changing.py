@@ -18,10 +18,8 @@ from pyspark.sql import DataFrame, SparkSession
 
 from integration.cases import EVENTS, NO_EMPTY_BATCHES, Case
 from integration.changed_jobs import conditions, saved
-from integration.depth import deep
-from integration.harness import EVERYTHING
-from integration.job_changes import (
-    CHANGES,
+from integration.changes import CHANGES
+from integration.changes.builds import (
     FIRST,
     OTHERS_FIRST,
     OTHERS_THEN,
@@ -30,6 +28,8 @@ from integration.job_changes import (
     distinct,
     distinct_counts,
 )
+from integration.depth import deep
+from integration.harness import EVERYTHING
 from integration.streams import Input, Run, finish, settings, start
 from millpond import savepoint
 from millpond.cli.main import main

@@ -25,7 +25,7 @@ from pyspark.sql.types import (
 from integration.cases import AVRO, CLICKS, EVENTS, NO_EMPTY_BATCHES, Case, events
 from integration.changed_jobs import CONF, conditions, what_spark_does
 from integration.changed_jobs import saved as save
-from integration.changes_table import PROCESSOR
+from integration.changes.table import PROCESSOR
 from integration.depth import deep, quick_first
 from integration.harness import EVERYTHING
 from integration.python_state_cases import Processor

@@ -4,8 +4,8 @@ from __future__ import annotations
 
 from pathlib import Path
 
-from integration.changes_table import ELSEWHERE, PROCESSOR, with_tables
-from integration.job_changes import CHANGES
+from integration.changes import CHANGES
+from integration.changes.table import ELSEWHERE, PROCESSOR, with_tables
 from tests.conftest import Golden
 
 

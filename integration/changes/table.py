@@ -5,7 +5,8 @@ from __future__ import annotations
 from collections.abc import Iterable
 from dataclasses import dataclass
 
-from integration.job_changes import CHANGES, OTHER_KEY, OTHER_VALUE
+from integration.changes import CHANGES
+from integration.changes.builds import OTHER_KEY, OTHER_VALUE
 
 _AVRO = "STATE_STORE_INVALID_VALUE_SCHEMA_EVOLUTION"
 _TYPE = "STATE_STORE_INVALID_VARIABLE_TYPE_CHANGE"
