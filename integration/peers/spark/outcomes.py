@@ -13,7 +13,7 @@ from pathlib import Path
 from integration.peers.spark.reasons import Reason
 
 # What a test says that was compiled for another Spark.
-_DOES_NOT_LINK = re.compile(
+DOES_NOT_LINK = re.compile(
     "(NoSuchMethod|NoSuchField|NoClassDefFound|AbstractMethod|IncompatibleClassChange)Error"
 )
 _OTHER_SPARK = "It was compiled for another Spark: the tests of this one are not published."
@@ -43,8 +43,12 @@ class Judged:
     stale: list[str]
 
 
-def read(folder: Path) -> dict[str, list[Outcome]]:
-    """Return what a run left in `folder`, by suite. Suites that did not end are not among them."""
+def read(folder: Path, *, ended_only: bool = True) -> dict[str, list[Outcome]]:
+    """Return what a run left in `folder`, by suite.
+
+    Args:
+        ended_only: without the suites that did not end.
+    """
     file = folder / "stores"
     stores = sorted(map(int, file.read_text().split())) if file.is_file() else []
     suites, ended = defaultdict[str, list[Outcome]](list), set[str]()
@@ -58,7 +62,7 @@ def read(folder: Path) -> dict[str, list[Outcome]]:
             first = bisect_left(stores, event["began_ms"])
             count = bisect_right(stores, event["ended_ms"]) - first
             suites[suite].append(Outcome(suite, event["test"], said, event["error"], count))
-    return {suite: suites[suite] for suite in sorted(ended)}
+    return {suite: suites[suite] for suite in sorted(ended if ended_only else suites)}
 
 
 def judge(
@@ -84,7 +88,7 @@ def judge(
             judged.not_applicable[outcome.test] = "Spark's own run leaves it out, too."
         elif known is not None and re.search(known.error, outcome.error):
             judged.not_applicable[outcome.test] = known.why
-        elif other_spark and _DOES_NOT_LINK.search(outcome.error):
+        elif other_spark and DOES_NOT_LINK.search(outcome.error):
             judged.not_applicable[outcome.test] = _OTHER_SPARK
         else:
             judged.failed[outcome.test] = outcome.error

@@ -100,6 +100,14 @@ REASONS = (
         other_spark=True,
     ),
     Reason(
+        "RocksDBStateStoreIntegrationSuite",
+        "^RocksDBStateStore - .*[(]without|SPARK-36236|SPARK-36519: RocksDB format|SPARK-37224"
+        "|memory tracking integration"
+        "|RocksDB State Store backward compatibility. [(]with chang|bounded memory usage",
+        "Assert on query failed|never returned normally|no exception was thrown|was not empty",
+        "It looks at metrics, settings, memory or files that only RocksDB's store has.",
+    ),
+    Reason(
         "StateStore(CoordinatorStreaming|InstanceMetric)Suite",
         "SPARK-51358: Restarting queries (do not mark state stores|with updated SQLConf)"
         "|erify snapshot lag metrics .*(SkipMaintenance.*|families.*)[(]with changelog",

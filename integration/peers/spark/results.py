@@ -32,6 +32,9 @@ applicable*, as is one that fails for a reason in `integration/peers/spark/reaso
 reasons are below the table.
 
 No JVM here waits for the disk at a commit (`commit.fsync` is false): no suite kills the machine.
+`StreamingQueryListenerSuite` wants that nobody else listens, and runs without Millpond's extension.
+Spark refuses real-time mode in a session that names Millpond: those suites, none of whose queries
+has state, name no provider.
 """
 _ROWS = """
 | suite | tests of | run on Spark | date | passed | failed | not applicable |
