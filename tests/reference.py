@@ -15,6 +15,7 @@ from typing import Any
 
 import millpond
 from millpond import api, checkpoint, savepoint, state
+from millpond.state.lookups import Lookup
 
 _WIDTH = 100
 _HEAD = """# Python
@@ -27,7 +28,15 @@ optional do what the command does without the option. Each report has `to_json()
 the command prints with `--json`. All errors are `millpond.MillpondError`:
 [classes and kinds](errors.md).
 """
-_SESSIONS = ("configure", "jar", "conf_lines", "read_state", "stop_with_savepoint", "rescale_query")
+_SESSIONS = (
+    "configure",
+    "jar",
+    "conf_lines",
+    "read_state",
+    "lookup",
+    "stop_with_savepoint",
+    "rescale_query",
+)
 
 
 def python_markdown() -> str:
@@ -38,6 +47,7 @@ def python_markdown() -> str:
     own += [(f"millpond.{name}", verb) for name, verb in _functions(api)]
     parts = [_HEAD, "## Sessions, state, and commands without a group\n"]
     own.append(("millpond.state.list", state.list))
+    own += [("Lookup.get", Lookup.get), ("Lookup.table", Lookup.table)]
     parts += [_function(name, verb) for name, verb in own]
     for module in (checkpoint, savepoint):
         parts.append(f"## {module.__name__}\n")
@@ -73,6 +83,8 @@ def _signature(name: str, function: Callable[..., Any]) -> Iterator[str]:
     lines: list[str] = []
     before = None
     for parameter in signature.parameters.values():
+        if parameter.name == "self":
+            continue
         kind = parameter.kind
         if before is inspect.Parameter.POSITIONAL_ONLY is not kind:
             lines.append("    /,")

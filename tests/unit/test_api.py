@@ -47,6 +47,7 @@ VERBS: dict[str, tuple[Verb, ...]] = {
     "savepoint restore": (savepoint.restore,),
     "savepoint show": (savepoint.show,),
     "savepoint verify": (savepoint.verify,),
+    "state get": (state.lookup,),
     "state list": (state.list,),
     "state read": (state.read,),
     "storage check": (millpond.check_storage,),
@@ -55,6 +56,7 @@ VERBS: dict[str, tuple[Verb, ...]] = {
 TABLES = {"errors": errors.ERRORS, "options": config.OPTIONS}
 # Options of a command that its verb has in another form.
 ELSEWHERE = {
+    ("state get", "key"): "is the argument of `get` and `table`",
     ("rescale", "undo"): "is the verb millpond.undo_rescale",
     ("state read", "format"): "is for a terminal or a file: Python has the table",
     ("state read", "output"): "is for a terminal or a file: Python has the table",
@@ -180,7 +182,8 @@ def test_a_verb_says_what_it_takes_returns_and_raises(verb: Verb) -> None:
         kind: Any = report
         assert kind.__dataclass_params__.frozen and callable(kind.to_json)
     else:
-        assert verb in (millpond.conf, state.read)  # they return lines and a pyarrow.Table
+        # They return lines, a pyarrow.Table, and an open reader.
+        assert verb in (millpond.conf, state.read, state.lookup)
     text = verb.__doc__ or ""
     assert "Raises:" in text or "Raises: " in text or "Args, Raises" in text
     for key in inspect.signature(verb).parameters:

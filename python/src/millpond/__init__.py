@@ -24,6 +24,7 @@ from millpond.errors import (
 )
 from millpond.operations.lifecycle import QueryRescale, rescale_query, stop_with_savepoint
 from millpond.spark.session import conf_lines, configure, jar
+from millpond.state.lookups import lookup
 from millpond.state.read_state import read_state
 
 if TYPE_CHECKING:
@@ -65,6 +66,7 @@ __all__ = [
     "configure",
     "fork",
     "jar",
+    "lookup",
     "read_state",
     "release",
     "rescale",

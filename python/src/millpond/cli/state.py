@@ -1,4 +1,4 @@
-"""`millpond state list` and `millpond state read`."""
+"""`millpond state list`, `millpond state read` and `millpond state get`."""
 
 from __future__ import annotations
 
@@ -91,6 +91,23 @@ def add_commands(commands: Any) -> None:
     )
     add_engine(command, "read it, and write the directory --output of Parquet files,")
     command.set_defaults(run=read)
+    text = "look up a key: reads the partition of the key, and no more of it than it must"
+    command = actions.add_parser("get", help=text, description=text[0].upper() + text[1:] + ".")
+    command.add_argument("path", help=_PATH)
+    add_family(command)
+    add_batch(command)
+    command.add_argument(
+        "--key",
+        action="append",
+        default=[],
+        metavar="COLUMN=VALUE",
+        help=(
+            "a column of the key and its value (nested: key.k); all columns, or the first ones by"
+            " which keys are sorted; repeatable"
+        ),
+    )
+    command.add_argument("--json", action="store_true", help="print a JSON object a row")
+    command.set_defaults(run=get)
 
 
 def list_(arguments: argparse.Namespace, output: Output) -> int:
@@ -137,18 +154,13 @@ def read(arguments: argparse.Namespace, output: Output) -> int:
             kind=ErrorKind.TARGET_NOT_EMPTY,
             hint="Name a file that does not exist: Millpond overwrites nothing.",
         )
-    wanted = [text.partition("=") for text in arguments.key]
-    if not all(equals for _, equals, _ in wanted):
-        raise InvalidInputError(
-            "--key wants COLUMN=VALUE",
-            hint="Write --key order_id=17; `millpond state list` shows the columns of the key.",
-        )
+    wanted = _wanted(arguments)
     chosen: dict[str, Any] = {
         "operator": arguments.operator,
         "store": arguments.store,
         "column_family": arguments.column_family,
         "batch": arguments.batch,
-        "keys": {name: value for name, _, value in wanted} if wanted else None,
+        "keys": wanted or None,
         "raw": arguments.raw,
     }
     if arguments.engine == "spark":
@@ -166,6 +178,42 @@ def read(arguments: argparse.Namespace, output: Output) -> int:
     with _readable(arguments, output) as path:
         _print(path, chosen, arguments, output)
     return 0
+
+
+def get(arguments: argparse.Namespace, output: Output) -> int:
+    """Print the rows of a key."""
+    require_tools()
+    from millpond.state import writing  # start-up time: pyarrow
+
+    with (
+        _readable(arguments, output) as path,
+        state.lookup(
+            path,
+            operator=arguments.operator,
+            store=arguments.store,
+            column_family=arguments.column_family,
+            batch=arguments.batch,
+        ) as reader,
+    ):
+        found = reader.table([_wanted(arguments)])
+    if arguments.json:
+        writing.write_json(found.to_batches(), sys.stdout)
+    elif found.num_rows:
+        writing.write_table(found.schema, found.to_batches(), output.table)
+    else:
+        output.message(f"after batch {reader.batch} the state has no such key")
+    return 0
+
+
+def _wanted(arguments: argparse.Namespace) -> dict[str, str]:
+    """Return columns of the key and their values."""
+    wanted = [text.partition("=") for text in arguments.key]
+    if not all(equals for _, equals, _ in wanted):
+        raise InvalidInputError(
+            "--key wants COLUMN=VALUE",
+            hint="Write --key order_id=17; `millpond state list` shows the columns of the key.",
+        )
+    return {name: value for name, _, value in wanted}
 
 
 @contextmanager

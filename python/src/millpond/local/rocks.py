@@ -66,3 +66,54 @@ def scan(directory: str, *, name: str) -> Iterator[tuple[bytes, bytes]]:
         del iterator
     finally:
         db.close()
+
+
+class Reader:
+    """Reads single entries of the database in `directory`, read-only. RocksDB checks each block.
+
+    Args, Raises: as `scan`.
+    """
+
+    def __init__(self, directory: str, *, name: str) -> None:
+        rocksdict = _rocksdict()
+        self._name = name
+        try:
+            self._db = rocksdict.Rdict(
+                directory,
+                rocksdict.Options(raw_mode=True),
+                access_type=rocksdict.AccessType.read_only(),
+            )
+        except Exception as e:  # rocksdict knows no narrower class
+            raise self._damaged("open", e) from e
+
+    def get(self, key: bytes) -> bytes | None:
+        """Return the value of a physical key. Raises: FormatError: SST_DAMAGED."""
+        try:
+            found: bytes | None = self._db.get(key)
+        except Exception as e:
+            raise self._damaged("read", e) from e
+        return found
+
+    def starting_with(self, prefix: bytes) -> Iterator[tuple[bytes, bytes]]:
+        """Yield the entries whose keys start with `prefix`, ordered by key.
+
+        Raises: FormatError: SST_DAMAGED.
+        """
+        iterator = self._db.iter()
+        iterator.seek(prefix)
+        while iterator.valid() and iterator.key().startswith(prefix):
+            yield iterator.key(), iterator.value()
+            iterator.next()
+        try:
+            iterator.status()
+        except Exception as e:
+            raise self._damaged("read", e) from e
+
+    def close(self) -> None:
+        """Give the files back."""
+        self._db.close()
+
+    def _damaged(self, verb: str, e: Exception) -> FormatError:
+        return FormatError(
+            f"{self._name}: RocksDB cannot {verb} it: {e}", kind=ErrorKind.SST_DAMAGED
+        )

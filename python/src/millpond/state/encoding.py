@@ -59,6 +59,30 @@ def encode_keys(keys: Any, schema: FamilySchema, *, encoding: str = UNSAFE_ROW) 
     return _timed(array, schema)
 
 
+def sorted_by(schema: FamilySchema) -> int:
+    """Return how many first columns of a key lead its bytes, so that keys with them lie together; 0
+    if no fewer than all do.
+    """
+    if schema.kind == "time-last":
+        return len(schema.key.fields) - 1
+    return schema.prefix_columns if schema.kind == "prefix" else 0
+
+
+def encode_prefixes(keys: Any, schema: FamilySchema, *, encoding: str = UNSAFE_ROW) -> list[bytes]:
+    """Return the bytes with which keys begin.
+
+    Args:
+        keys: `pyarrow.StructArray` with the first columns of the key, `sorted_by` of them.
+    Raises: as `encode_keys`.
+    """
+    count = sorted_by(schema)
+    columns = Struct(schema.key.fields[:count])
+    heads = _columns(conform(keys, columns), columns, range(count), encoding)
+    if schema.kind == "time-last":
+        return heads
+    return [len(head).to_bytes(4, "little") + head for head in heads]
+
+
 def encode_values(values: Any, schema: FamilySchema, *, encoding: str = UNSAFE_ROW) -> list[bytes]:
     """Return values as stores hold them, in the newest schema.
 

@@ -6,7 +6,7 @@ the extra `tools`.
 from __future__ import annotations
 
 import os
-from collections.abc import Collection, Iterator, Mapping
+from collections.abc import Collection, Iterator, Mapping, Sequence
 from typing import Any
 
 import pyarrow as pa
@@ -70,7 +70,7 @@ def scan_state(
     names: dict[str, str] = {}
     if join_names:
         names = join_columns(opened, selection.operator.operator, selection.store, selection.family)
-    schema = _schema(selection, raw)
+    schema = schema_of(selection, raw)
     chosen = None if keys is None else _Filter(keys, selection.schema.key, names)
     batches = _batches(selection, schema, chosen, raw, batch_rows, partitions)
     if not names:
@@ -99,7 +99,7 @@ def _with_names(batches: Iterator[Any], schema: Any) -> Iterator[Any]:
 
 def first_rows(selection: Selection, count: int) -> Any:
     """Return the first rows of a column family as a `pyarrow.RecordBatch`; None: it has none."""
-    return next(_batches(selection, _schema(selection, False), None, False, count, None), None)
+    return next(_batches(selection, schema_of(selection), None, False, count, None), None)
 
 
 def read_state(
@@ -128,7 +128,8 @@ def read_state(
     return pa.Table.from_batches(limited(batches, limit), schema=schema)
 
 
-def _schema(selection: Selection, raw: bool) -> Any:
+def schema_of(selection: Selection, raw: bool = False) -> Any:
+    """Return the `pyarrow.Schema` of the rows of a column family."""
     fields = [
         pa.field("partition", pa.int32()),
         pa.field("key", struct_type(selection.schema.key)),
@@ -178,7 +179,7 @@ def read_with_spark(
     numbers = sorted(
         {image.partition for image in selection.operator.stores if image.name == selection.store}
     )
-    schema = spark.createDataFrame(_schema(selection, raw).empty_table()).schema
+    schema = spark.createDataFrame(schema_of(selection, raw).empty_table()).schema
     parts = spark.range(0, max(numbers) + 1, 1, max(numbers) + 1)
     frame = parts.mapInArrow(read, schema)
     return frame if limit is None else frame.limit(limit)
@@ -193,21 +194,45 @@ def _batches(
     partitions: Collection[int] | None,
 ) -> Iterator[Any]:
     for partition, family, keys, values in _stored(selection, batch_rows, partitions):
-        if family.multi:
-            values, counts = split_lists(values)
-            keys = [key for key, count in zip(keys, counts, strict=True) for _ in range(count)]
-        columns = [
-            pa.repeat(pa.scalar(partition, pa.int32()), len(keys)),
-            decode_keys(keys, selection.schema, place_bytes=0, encoding=family.encoding),
-            decode_values(values, selection.schema, encoding=family.encoding),
-        ]
-        if raw:
-            columns += [binary_array(keys), binary_array(values)]
-        rows = pa.RecordBatch.from_arrays(columns, schema=schema)
+        rows = _decoded(selection, schema, partition, family, keys, values, raw)
         if chosen is not None:
             rows = rows.filter(chosen.mask(rows.column(1)))
         if rows.num_rows:
             yield rows
+
+
+def _decoded(
+    selection: Selection,
+    schema: Any,
+    partition: int,
+    family: ColumnFamily,
+    keys: list[bytes],
+    values: list[bytes],
+    raw: bool,
+) -> Any:
+    if family.multi:
+        values, counts = split_lists(values)
+        keys = [key for key, count in zip(keys, counts, strict=True) for _ in range(count)]
+    columns = [
+        pa.repeat(pa.scalar(partition, pa.int32()), len(keys)),
+        decode_keys(keys, selection.schema, place_bytes=0, encoding=family.encoding),
+        decode_values(values, selection.schema, encoding=family.encoding),
+    ]
+    if raw:
+        columns += [binary_array(keys), binary_array(values)]
+    return pa.RecordBatch.from_arrays(columns, schema=schema)
+
+
+def rows_of(
+    selection: Selection, partition: int, family: ColumnFamily, found: Sequence[tuple[bytes, bytes]]
+) -> Any:
+    """Return entries of a store, physical keys and values, as a `pyarrow.RecordBatch` with the
+    columns that `read_state` returns.
+    """
+    end = -SLOT_BYTES if family.spans_key_groups else None
+    keys = [key[PHYSICAL_PREFIX_BYTES:end] for key, _ in found]
+    values = [value for _, value in found]
+    return _decoded(selection, schema_of(selection), partition, family, keys, values, raw=False)
 
 
 def _stored(
@@ -248,6 +273,45 @@ def _from_tables(
                 yield table.store.partition, table.family, rows.keys, rows.values
 
 
+def key_value(schema: Struct, name: str, value: object, shown: Mapping[str, str]) -> Any:
+    """Return a value of a key's column as a `pyarrow.Scalar` of its type.
+
+    Args:
+        name: of the column, as it is stored; a nested one with dots.
+        value: a text stands for the value that it names, as on the command line.
+        shown: names of columns for the user, by stored names.
+    Raises: InvalidInputError: INVALID_ARGUMENT: no such column, or the value is of another type.
+    """
+    kind = struct_type(schema)
+    try:
+        for part in name.split("."):
+            number = kind.get_field_index(part) if pa.types.is_struct(kind) else -1
+            if number < 0:
+                there = ", ".join(shown.get(n, n) for n in schema.names) or "none"
+                raise InvalidInputError(
+                    f"no key column {name!r}; there are: {there}",
+                    kind=ErrorKind.INVALID_ARGUMENT,
+                    hint="Name one of these columns; nested ones as outer.inner.",
+                )
+            kind = kind[number].type
+        if isinstance(value, str) and not pa.types.is_string(kind):
+            return pc.cast(pa.scalar(value), kind)
+        return pa.scalar(value, kind)
+    except (
+        pa.ArrowInvalid,
+        pa.ArrowNotImplementedError,
+        pa.ArrowTypeError,
+        OverflowError,
+    ) as e:
+        raise InvalidInputError(
+            f"key column {name!r} is {kind}, which {value!r} is not",
+            kind=ErrorKind.INVALID_ARGUMENT,
+            hint=(
+                "Give a value of that type; `millpond state list` shows the types of key columns."
+            ),
+        ) from e
+
+
 class _Filter:
     """Decides which rows have one of the wanted keys."""
 
@@ -272,36 +336,7 @@ class _Filter:
             )
 
     def _scalar(self, name: str, value: object) -> Any:
-        kind = struct_type(self._schema)
-        try:
-            for part in name.split("."):
-                number = kind.get_field_index(part) if pa.types.is_struct(kind) else -1
-                if number < 0:
-                    own = {old: new for new, old in self._stored.items()}
-                    there = ", ".join(own.get(n, n) for n in self._schema.names) or "none"
-                    raise InvalidInputError(
-                        f"no key column {name!r}; there are: {there}",
-                        kind=ErrorKind.INVALID_ARGUMENT,
-                        hint="Name one of these columns; nested ones as outer.inner.",
-                    )
-                kind = kind[number].type
-            if isinstance(value, str) and not pa.types.is_string(kind):
-                return pc.cast(pa.scalar(value), kind)  # from the command line
-            return pa.scalar(value, kind)
-        except (
-            pa.ArrowInvalid,
-            pa.ArrowNotImplementedError,
-            pa.ArrowTypeError,
-            OverflowError,
-        ) as e:
-            raise InvalidInputError(
-                f"key column {name!r} is {kind}, which {value!r} is not",
-                kind=ErrorKind.INVALID_ARGUMENT,
-                hint=(
-                    "Give a value of that type; `millpond state list` shows the types of key"
-                    " columns."
-                ),
-            ) from e
+        return key_value(self._schema, name, value, {old: new for new, old in self._stored.items()})
 
     def mask(self, keys: Any) -> Any:
         """Return a bool for each key."""

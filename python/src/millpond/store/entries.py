@@ -6,9 +6,10 @@ from __future__ import annotations
 
 import heapq
 import os
-from collections.abc import Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager
 from dataclasses import dataclass, field
+from functools import partial
 from itertools import chain
 from types import MappingProxyType
 
@@ -16,7 +17,6 @@ from millpond.errors import ErrorKind, FormatError
 from millpond.format.changelog import ChangelogReader
 from millpond.format.checksums import file_crc32
 from millpond.format.composed import SlotRanges, contains
-from millpond.format.manifest import Manifest
 from millpond.local import rocks
 from millpond.local.scratch import scratch_directory
 from millpond.model.ids import VersionId
@@ -24,7 +24,7 @@ from millpond.model.json_fields import ColumnFamily
 from millpond.rows.chunks import chunks_of, pair_bytes
 from millpond.storage.local import translate
 from millpond.store.files import StoreFiles
-from millpond.store.overlay import Overlay, laid_over
+from millpond.store.overlay import Changed, Overlay, laid_over
 from millpond.store.restore.execute import Fetching, lay_out, lay_out_sources
 from millpond.store.restore.plan import RestorePlan, plan_restore
 
@@ -84,36 +84,57 @@ def entry_chunks(version: StoreVersion) -> Iterator[Iterator[list[Entry]]]:
     is not installed.
     """
     with scratch_directory("read") as directory:
-        changes = _overlay(version, directory)
-        below = _below(version, f"{directory}/db")
-        yield laid_over(chunks_of(below, pair_bytes), changes.chunks())
+        changes = changes_of(version, directory)
+        fetching = Fetching(verify_checksums=bool(version.sums))
+        scans = map(_scan, databases_of(version, f"{directory}/db", fetching))
+        # No key is in two databases, so the merge yields every key once, in order.
+        below = heapq.merge(*scans)
+        yield laid_over(chunks_of(below, pair_bytes), changes)
 
 
-def _below(version: StoreVersion, database: str) -> Iterator[Entry]:
-    """Iterate over the entries of the snapshot."""
+@dataclass(frozen=True, slots=True)
+class Database:
+    """A local RocksDB database that holds entries of a snapshot.
+
+    name: the manifest, for messages.
+    owns: whether an entry with this physical key is the store's; None: all are. After a rescale a
+        database has entries of other stores, too.
+    """
+
+    directory: str
+    name: str
+    owns: Callable[[bytes], bool] | None
+
+
+def databases_of(version: StoreVersion, directory: str, fetching: Fetching) -> list[Database]:
+    """Lay out the databases of the snapshot at `directory`. No key of the store is in two of them.
+
+    Raises: as `entry_chunks`.
+    """
     manifest = version.plan.manifest
     if manifest is None:
-        return iter(())
-    name = version.files.manifest_name(manifest.version_id)
-    fetching = Fetching(verify_checksums=bool(version.sums))
-    if manifest.composed:
-        laid_out = lay_out_sources(version.files.storage, manifest, database, fetching)
-        scans = [
-            _of_slots(
-                rocks.scan(place, name=f"store {version.files.store}: {name}"),
-                source.slots,
-                manifest,
-            )
-            for place, source in zip(laid_out.directories, manifest.sources, strict=True)
-        ]
-        # No key is in two sources, so the merge yields every key once, in order.
-        return heapq.merge(*scans)
-    lay_out(version.files.storage, manifest, name, database, fetching)
-    return rocks.scan(database, name=f"store {version.files.store}: {name}")
+        return []
+    of_manifest = version.files.manifest_name(manifest.version_id)
+    name = f"store {version.files.store}: {of_manifest}"
+    storage = version.files.storage
+    if not manifest.composed:
+        lay_out(storage, manifest, of_manifest, directory, fetching)
+        return [Database(directory, name, None)]
+    families = {family.id: family for family in manifest.column_families}
+    laid_out = lay_out_sources(storage, manifest, directory, fetching)
+    return [
+        Database(place, name, partial(_owned, families=families, slots=source.slots))
+        for place, source in zip(laid_out.directories, manifest.sources, strict=True)
+    ]
 
 
-def _overlay(version: StoreVersion, directory: str) -> Overlay:
-    """Read what the changelogs above the snapshot change."""
+def changes_of(version: StoreVersion, directory: str) -> Iterator[list[Changed]]:
+    """Return what the changelogs above the snapshot change, in lists, ascending by key.
+
+    Args:
+        directory: for temporary files. It must be there until the end of the iteration.
+    Raises: as `entry_chunks`.
+    """
     overlay = Overlay(directory)
     manifest = version.plan.manifest
     if manifest is not None:
@@ -122,7 +143,13 @@ def _overlay(version: StoreVersion, directory: str) -> Overlay:
     for header in version.plan.headers:
         name = version.files.changelog_info(header.version_id).key
         _apply(version, name, header.id, overlay, None, directory)
-    return overlay
+    return overlay.chunks()
+
+
+def _scan(database: Database) -> Iterator[Entry]:
+    found = rocks.scan(database.directory, name=database.name)
+    owns = database.owns
+    return found if owns is None else (entry for entry in found if owns(entry[0]))
 
 
 def _apply(
@@ -165,8 +192,3 @@ def _apply(
 def _owned(key: bytes, families: Mapping[int, ColumnFamily], slots: SlotRanges) -> bool:
     family = families.get(key[2] << 8 | key[3])
     return family is not None and contains(slots, family.slot_of(key))
-
-
-def _of_slots(found: Iterator[Entry], slots: SlotRanges, manifest: Manifest) -> Iterator[Entry]:
-    families = {family.id: family for family in manifest.column_families}
-    return (entry for entry in found if _owned(entry[0], families, slots))

@@ -1,0 +1,151 @@
+"""A look-up of a key returns the rows that `read_state` has for it: of each operator, in a running
+query's checkpoint, in a savepoint, after a rescale, and of an earlier batch.
+"""
+
+from __future__ import annotations
+
+import json
+from collections import defaultdict
+from pathlib import Path
+from typing import Any
+
+import pytest
+from pyspark.sql import SparkSession
+
+import millpond
+from integration.cases import EVENTS, events
+from integration.depth import quick_first
+from integration.jvm import MILLPOND
+from integration.shapes import named
+from integration.streams import Input, Run, finish, start
+from millpond import savepoint
+from millpond.cli.main import main
+from millpond.errors import ErrorKind, InvalidInputError, UnsupportedError
+
+pytestmark = pytest.mark.spark
+_STATE = "spark.sql.streaming.stateStore."
+_CASES = [
+    "agg-update-odd-keys",
+    "join-left",
+    "scala-event-time-avro",
+    "row-processing-time",
+    "sessions-append-ids",
+    "dedupe-watermark",
+    "global-update",
+    "join-full-v4",
+]
+
+
+def _run(spark: SparkSession, name: str, work: Path) -> Run:
+    """Run some batches of a case, with snapshots in between."""
+    case = named(name)
+    inputs = [Input(work / f"input-{i}", schema) for i, (schema, _) in enumerate(case.inputs)]
+    for source, (_, batches) in zip(inputs, case.inputs, strict=True):
+        for batch in batches[:5]:
+            source.add(batch)
+    run = Run(work / "run")
+    conf = {
+        f"{_STATE}providerClass": MILLPOND,
+        f"{_STATE}checkpointFormatVersion": str(case.checkpoint_format),
+        **case.conf,
+    }
+    frame = case.build([source.stream(spark) for source in inputs])
+    finish(start(spark, frame, run, output_mode=case.mode, conf=conf), run)
+    return run
+
+
+def _check(place: Path, batch: int | None = None) -> int:
+    """Look up each key of each column family. Return how many there were."""
+    count = 0
+    for family in millpond.state.list(place, batch=batch, count=False).families:
+        chosen: dict[str, Any] = {
+            "operator": family.operator,
+            "store": family.store,
+            "column_family": family.column_family,
+            "batch": batch,
+        }
+        table = millpond.read_state(place, **chosen).to_pylist(maps_as_pydicts=None)
+        by_key = defaultdict[str, list[dict[str, Any]]](list)
+        for row in table:
+            by_key[repr(row["key"])].append(row)
+        with millpond.lookup(place, **chosen) as state:
+            for rows in by_key.values():
+                assert repr(state.get(rows[0]["key"])) == repr(rows), family
+                count += 1
+    return count
+
+
+@pytest.mark.parametrize("name", quick_first(_CASES, 4))
+def test_each_key_is_found(spark: SparkSession, tmp_path: Path, name: str) -> None:
+    run = _run(spark, name, tmp_path)
+    assert _check(run.checkpoint) > 0
+    assert _check(run.checkpoint, max(run.rows) - 1) > 0
+    savepoint.create(run.checkpoint, tmp_path / "saved")
+    assert _check(tmp_path / "saved") > 0
+    if name not in ("global-update",):
+        millpond.rescale(run.checkpoint, 4)
+        assert _check(run.checkpoint) > 0
+
+
+@pytest.mark.parametrize(
+    ("name", "family", "first"),
+    [
+        ("sessions-append-ids", {}, 1),
+        ("join-full-v4", {"column_family": "left-keyWithTsToValues"}, 1),
+    ],
+)
+def test_the_first_columns_of_a_key_find_all_keys_with_them(
+    spark: SparkSession, tmp_path: Path, name: str, family: dict[str, Any], first: int
+) -> None:
+    run = _run(spark, name, tmp_path)
+    rows = millpond.read_state(run.checkpoint, **family, join_names=True).to_pylist()
+    names = list(rows[0]["key"])
+    with millpond.lookup(run.checkpoint, **family) as state:
+        for row in rows:
+            wanted = {n: row["key"][n] for n in names[:first]}
+            same = [r for r in rows if all(r["key"][n] == wanted[n] for n in wanted)]
+            found = state.get(wanted)
+            assert [list(r["value"].values()) for r in found] == [
+                list(r["value"].values()) for r in same
+            ]
+        with pytest.raises(InvalidInputError, match="all columns of the key") as caught:
+            state.get({names[-1]: rows[0]["key"][names[-1]]})
+    assert caught.value.kind is ErrorKind.INVALID_ARGUMENT
+    assert f", or {names[0]} alone" in caught.value.message
+
+
+def test_the_command(
+    spark: SparkSession, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    source = Input(tmp_path / "input", EVENTS)
+    source.add(events(("a", 1.0, 1), ("b", 1.0, 2), ("a", 2.0, 3)))
+    run = Run(tmp_path / "run")
+    frame = source.stream(spark).groupBy("k").count()
+    conf = {f"{_STATE}providerClass": MILLPOND}
+    finish(start(spark, frame, run, output_mode="update", conf=conf), run)
+    place = str(run.checkpoint)
+    assert main(["state", "get", place, "--key", "k=a", "--json"]) == 0
+    row = json.loads(capsys.readouterr().out)
+    assert (row["key"], row["value"]) == ({"k": "a"}, {"count": 2})
+    assert main(["state", "get", place, "--key", "k=a"]) == 0
+    assert "key.k" in capsys.readouterr().out
+    assert main(["state", "get", place, "--key", "k=nobody"]) == 0
+    said = capsys.readouterr()
+    assert said.out == ""
+    assert "after batch 0 the state has no such key" in said.err
+    for wrong, told in (
+        (["--key", "no=1"], "there are: k"),
+        (["--key", "k"], "COLUMN=VALUE"),
+        ([], "all columns of the key (k string)"),
+        (["--key", "k=a", "--batch", "99"], "99"),
+    ):
+        assert main(["state", "get", place, *wrong]) != 0
+        assert told in capsys.readouterr().err
+
+
+def test_tables_have_no_index(spark: SparkSession, tmp_path: Path) -> None:
+    run = _run(spark, "dedupe-watermark", tmp_path)
+    savepoint.create(run.checkpoint, tmp_path / "saved", format="canonical")
+    with pytest.raises(UnsupportedError, match="no index of keys") as caught:
+        millpond.lookup(tmp_path / "saved")
+    assert "millpond state read --key" in caught.value.hint
