@@ -145,9 +145,9 @@ def run(suite: str, folder: Path) -> list[Outcome]:
     found = read(folder).get(SUITES[suite])
     if found is not None:
         return found
-    said = (folder / "stdout").read_text(errors="replace")
-    told = said.partition("*** RUN ABORTED ***")[2]
+    text = (folder / "stdout").read_text(errors="replace")
+    told = text.partition("*** RUN ABORTED ***")[2]
     # scalatest takes an error of linkage for the end of everything
-    assert jars.for_other_spark() and DOES_NOT_LINK.search(told), said[-2000:]
+    assert jars.for_other_spark() and DOES_NOT_LINK.search(told), text[-2000:]
     before = read(folder, ended_only=False).get(SUITES[suite], [])
     return [*before, Outcome(SUITES[suite], "the test that is next, and those behind", "", told, 0)]
