@@ -2,7 +2,7 @@
 .DEFAULT_GOAL := help
 .PHONY: help build test test-all deep shapes previous wheel demo lint format-scala bench bench-s3 soak
 .PHONY: chains simulate simulate-mutants peers peer-azurite peer-delta peer-files peer-gcs peer-hdfs peer-kafka
-.PHONY: peer-kubernetes peer-minio peer-network peer-runtimes peer-spark peer-yarn docs clean
+.PHONY: peer-kubernetes peer-minio peer-network peer-prometheus peer-runtimes peer-spark peer-yarn docs clean
 SHELL := /bin/bash
 .SHELLFLAGS := -eu -o pipefail -c
 
@@ -143,7 +143,7 @@ $(PY) -m pytest integration/peers/$(@:peer-%=%) -m peer --peer $(@:peer-%=%) $(T
 endef
 
 # These are fetched in a minute or two. `.ci/run` runs their samples.
-SAMPLED := files hdfs kafka kubernetes runtimes spark
+SAMPLED := files hdfs kafka kubernetes prometheus runtimes spark
 peers: build ## run a sample of the peers' tests: ten minutes; leaves out what its registry does not give
 	$(PY) -m integration.peers.sample $(SAMPLED)
 
@@ -169,6 +169,9 @@ peer-minio: build ## run queries with their state on MinIO, and their checkpoint
 	$(peer)
 
 peer-network: build ## cut hosts of a cluster off from each other and from the storage; needs root, on Linux
+	$(peer)
+
+peer-prometheus: build ## let a Prometheus scrape a job by the files of conf/; needs prometheus, or apt-get the first time
 	$(peer)
 
 peer-runtimes: build ## run a sample with Java 21 and 25, Python 3.12 and 3.13; needs PyPI the first time

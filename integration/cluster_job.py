@@ -71,10 +71,17 @@ def slow_count(spark: SparkSession, command: dict[str, Any]) -> DataFrame:
     return count(spark, command).mapInPandas(wait_at_first, "k string, n long, s long")
 
 
+def rate(spark: SparkSession, command: dict[str, Any]) -> DataFrame:
+    """Return the number of rows of each of ten keys. Rows come without end."""
+    rows = spark.readStream.format("rate").option("rowsPerSecond", 100).load()
+    return rows.groupBy((F.col("value") % 10).alias("k")).agg(F.count("*").alias("n"))
+
+
 QUERIES: dict[str, Callable[[SparkSession, dict[str, Any]], DataFrame]] = {
     "count": count,
     "join": join,
     "slow_count": slow_count,
+    "rate": rate,
 }
 
 
@@ -92,6 +99,10 @@ class Job:
 
     def app(self, command: dict[str, Any]) -> str:
         return str(self.spark.sparkContext.applicationId)
+
+    def ui(self, command: dict[str, Any]) -> str:
+        """Return the URL of Spark's web pages."""
+        return str(self.spark.sparkContext.uiWebUrl)
 
     def start(self, command: dict[str, Any]) -> str:
         """Start or resume the query `name`.

@@ -48,8 +48,9 @@ def run(
     failed: str,
     *,
     env: Mapping[str, str] | None = None,
+    cwd: Path | None = None,
 ) -> None:
-    """Run a tool. It writes what it says to the file `log`.
+    """Run a tool, in the folder `cwd` if it is given. It writes what it says to the file `log`.
 
     Args:
         failed: what the error says if the tool fails.
@@ -59,6 +60,7 @@ def run(
         done = subprocess.run(
             list(command),
             env=env,
+            cwd=cwd,
             stdin=subprocess.DEVNULL,
             stdout=said,
             stderr=subprocess.STDOUT,

@@ -33,6 +33,7 @@ PEERS = {
     "kubernetes": "Pods for Kubernetes, as Spark makes them",
     "network": "Hosts that are cut off for a minute",
     "runtimes": "Other Javas and Pythons",
+    "prometheus": "A Prometheus that scrapes a job",
 }
 
 _HEAD = """\

@@ -10,13 +10,14 @@ from pathlib import Path
 ARROWS: tuple[tuple[str, frozenset[str]], ...] = (
     ("base", frozenset()),
     ("agent", frozenset({"base"})),
-    ("driver", frozenset({"base", "agent"})),
+    ("observe", frozenset({"base", "agent"})),
+    ("driver", frozenset({"base", "agent", "observe"})),
     ("memory", frozenset({"base"})),
     ("rows", frozenset({"base", "memory"})),
     ("changelog", frozenset({"base", "memory", "rows"})),
     ("disk", frozenset({"base", "memory", "rows", "changelog"})),
-    ("engine", frozenset({"base", "agent", "memory", "rows", "changelog", "disk"})),
-    ("provider", frozenset({"base", "agent", "driver", "rows", "changelog", "engine"})),
+    ("engine", frozenset({"base", "agent", "observe", "memory", "rows", "changelog", "disk"})),
+    ("provider", frozenset({"base", "agent", "observe", "driver", "rows", "changelog", "engine"})),
     ("tools", frozenset({"base", "driver", "rows"})),
     ("", frozenset({"agent", "driver", "provider"})),  # the names that users write
 )

@@ -143,6 +143,15 @@ def test_one_request_each(server: S3Server, s3: S3Storage, tmp_path: Path) -> No
         assert s3.usage.take() == {}
 
 
+def test_requests_that_fail_are_counted(server: S3Server, s3: S3Storage) -> None:
+    with server.faults(first(2, SLOW_DOWN)):
+        s3.put_bytes("a/1", b"x")
+    used = s3.usage.take()
+    assert (used["put_requests"], used["failed_requests"]) == (3, 2)
+    s3.put_bytes("a/2", b"x")
+    assert "failed_requests" not in s3.usage.take()
+
+
 def test_sums_encryption_and_payer_are_sent(server: S3Server, bucket: str) -> None:
     storage = server.storage(bucket, "kms", sse="aws:kms", kms_key_id="key-1", requester_pays=True)
     storage.put_bytes("a", b"data")

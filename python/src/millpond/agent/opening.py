@@ -236,6 +236,7 @@ def _described(
         "version": manifest.version,
         "id": manifest.id,
         "keys": manifest.keys,
+        "created_ms": manifest.created_ms,
         "column_families": [family.to_json() for family in manifest.column_families],
     }
     if manifest.group_keys is not None:

@@ -8,7 +8,7 @@ from __future__ import annotations
 from typing import Any
 
 from millpond.storage import s3_errors
-from millpond.storage.retry import Retry
+from millpond.storage.retry import Retry, TransientError
 from millpond.storage.s3_client import S3Client
 from millpond.storage.usage import Usage
 
@@ -27,7 +27,11 @@ class S3Requests:
     def send(self, operation: str, target: str, **parameters: Any) -> Any:
         """Send one attempt, and return the parsed answer. Arguments and errors: `S3Client.call`."""
         self.usage.sent(operation, len(parameters.get("Body", b"")))
-        return self.client.call(operation, target, **parameters)
+        try:
+            return self.client.call(operation, target, **parameters)
+        except TransientError:
+            self.usage.failed()
+            raise
 
     def call(self, operation: str, target: str, **parameters: Any) -> Any:
         """Send a request until the server answers, or the deadline passes.

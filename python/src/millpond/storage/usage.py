@@ -37,6 +37,11 @@ class Usage:
             self._counts[_CLASSES[operation]] += 1
             self._counts["sent_bytes"] += size_bytes
 
+    def failed(self) -> None:
+        """Count one request that failed and may be sent again."""
+        with self._lock:
+            self._counts["failed_requests"] += 1
+
     def received(self, size_bytes: int) -> None:
         """Count `size_bytes` of a body that came."""
         with self._lock:
@@ -45,8 +50,8 @@ class Usage:
     def take(self) -> dict[str, int]:
         """Return the counts since the last call, without those that are 0.
 
-        Names: `put_requests`, `get_requests`, `list_requests`, `delete_requests`, `sent_bytes`,
-        `received_bytes`.
+        Names: `put_requests`, `get_requests`, `list_requests`, `delete_requests`,
+        `failed_requests`, `sent_bytes`, `received_bytes`.
         """
         with self._lock:
             counts, self._counts = self._counts, Counter()

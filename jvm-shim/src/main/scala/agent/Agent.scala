@@ -25,6 +25,9 @@ object Agent extends Logging {
   private val tickets = new AtomicLong
   private var running: AgentProcess = null
   private var stopping = false
+  private val started = new AtomicLong
+  /** How many agents this JVM has started, or tried to. */
+  def starts: Long = started.get
   private lazy val hook: Unit = { ShutdownHookManager.addShutdownHook(() => stop()); () }
 
   /** Time spent in calls by this thread since it was last taken. */
@@ -114,13 +117,15 @@ object Agent extends Logging {
   }
 
   /** Try again if something outside ended the start: that proves nothing about the set-up. */
-  private def start(settings: AgentSettings, attempts: Int): AgentProcess =
+  private def start(settings: AgentSettings, attempts: Int): AgentProcess = {
+    started.incrementAndGet(): Unit
     try AgentProcess.start(settings)
     catch {
       case e: MillpondException if e.kind == "AGENT_LOST" && attempts > 1 =>
         logWarning(e.getMessage)
         start(settings, attempts - 1)
     }
+  }
 
   def isRunning: Boolean =
     Seams.agent != null || synchronized(!stopping && running != null && running.isAlive)

@@ -9,6 +9,8 @@ import org.apache.spark.sql.millpond.rows.RowFilter
   * @param filter its wanted rows; null: all */
 private[millpond] final case class PendingChangelog(version: Long, id: String, path: String,
     memoryBytes: Long, filter: RowFilter = null) {
+  /** When this executor wrote or found it, in ms since the epoch. */
+  val sinceMs: Long = System.currentTimeMillis
   /** How many of its blocks the disk tier holds already. Only holders of `diskLock` change it. */
   var flushedBlocks = 0
   def isFlushed: Boolean = flushedBlocks == PendingChangelog.Whole

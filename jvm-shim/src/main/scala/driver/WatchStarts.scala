@@ -6,6 +6,7 @@ import java.util.concurrent.ConcurrentHashMap
 import org.apache.spark.sql.catalyst.plans.logical.LogicalPlan
 import org.apache.spark.sql.execution.streaming.runtime.{StreamExecution, StreamingQueryWrapper}
 import org.apache.spark.sql.internal.SQLConf
+import org.apache.spark.sql.millpond.observe.DriverReports
 import org.apache.spark.sql.streaming.StreamingQueryListener
 
 /** The provider that the user's session named when a query started. It must be read then: by the
@@ -31,6 +32,7 @@ private final class WatchStarts(session: org.apache.spark.sql.SparkSession)
         case stream: StreamExecution => Some(stream)
         case _ => None
       }
+      query.foreach(q => DriverReports.start(q.sparkSession.sparkContext))
       query.foreach(Sinks.started(_, event.runId))
       // first: a query that has a heartbeat is not rescaled
       query.foreach(AskedPartitions.started(_, event.runId))

@@ -8,6 +8,7 @@ import org.apache.spark.scheduler.{SparkListener, SparkListenerEvent}
 import org.apache.spark.sql.classic.SparkSession
 import org.apache.spark.sql.internal.SQLConf
 import org.apache.spark.sql.millpond.base.{Names, Options}
+import org.apache.spark.sql.millpond.observe.DriverReports
 import org.apache.spark.sql.streaming.StreamingQueryListener.QueryTerminatedEvent
 
 /** Watches the queries of a session that has no extension. Nothing tells Millpond when such a query
@@ -38,6 +39,7 @@ private object WithoutExtension extends Logging {
             s"Commands such as `millpond rescale` see that the query runs only after its first " +
             s"batch, and ${SQLConf.SHUFFLE_PARTITIONS.key} and Spark checkpoints of other stores " +
             s"are not checked. ${Names.Provider}: ${Extension.Mend}")
+        DriverReports.start(context)
         Sinks.withoutExtension(query)
         Heartbeats.started(query, run, late = true)
       }

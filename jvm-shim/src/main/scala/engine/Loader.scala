@@ -21,7 +21,7 @@ private[millpond] object Loader extends Logging {
     * @param from the snapshot to begin with, version and id; None: the newest that serves */
   def load(engine: StoreEngine, session: Session, version: Long, id: Option[String],
       loadEmpty: Boolean, register: JsonNode => Unit, from: Option[(Long, Option[String])] = None)
-      : Unit = {
+      : Unit = engine.shown.background.during("restore") {
     val start = System.nanoTime
     // files that differed from the plan: the agent plans once more
     val surprises = mutable.Set.empty[String]
@@ -56,7 +56,7 @@ private[millpond] object Loader extends Logging {
         if (engine.status.generation != generation)
           throw MillpondError.storeClosed(engine.context.label)
         val done = attempt(engine, plan, version, loadEmpty, register, surprises)
-        if (done) finish(engine, start)
+        if (done) finish(engine, start, plan.path("db").path("created_ms").asLong(0))
         done
       }
     }
@@ -72,8 +72,9 @@ private[millpond] object Loader extends Logging {
       }
     }
 
-  private def finish(engine: StoreEngine, start: Long): Unit = {
+  private def finish(engine: StoreEngine, start: Long, snapshotMs: Long): Unit = {
     engine.status.loadDone()
+    engine.shown.loaded(snapshotMs)
     engine.metrics.restored(System.nanoTime - start)
     if (engine.tier.isOpen && engine.context.options.boolean("restore.warmUp"))
       engine.warmUp.start()

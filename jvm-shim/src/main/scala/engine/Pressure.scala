@@ -124,7 +124,7 @@ private[engine] final class Pressure(store: StoreView, batch: RunningBatch, batc
 
   /** Move the writes of the running batch to the disk tier. Afterwards only a commit or a reload
     * can end the batch. Callers hold `diskLock` too. */
-  private def spill(): Unit = {
+  private def spill(): Unit = store.shown.background.during("spill") {
     check()
     warmUp.end()
     val dir = store.context.generationDir(status.generation)

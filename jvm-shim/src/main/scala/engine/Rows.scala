@@ -15,6 +15,7 @@ private[millpond] final class Rows(engine: StoreEngine) {
     engine.checkUsable(session)
     val rows = f.rows
     rows.encodeKey(key)
+    engine.metrics.lookups += 1
     val hash = Bytes.hash(rows.base, rows.offset, rows.length)
     val record = f.table.find(rows.base, rows.offset, rows.length, hash)
     if (record != 0L) {
@@ -43,6 +44,7 @@ private[millpond] final class Rows(engine: StoreEngine) {
       engine.checkWritable(session)
       val rows = f.rows
       rows.encodeKey(key)
+      engine.metrics.lookups += 1
       val hash = Bytes.hash(rows.base, rows.offset, rows.length)
       val table = f.table
       var found = table.find(rows.base, rows.offset, rows.length, hash)
@@ -94,6 +96,7 @@ private[millpond] final class Rows(engine: StoreEngine) {
       engine.checkWritable(session)
       val rows = f.rows
       rows.encodeKey(key)
+      engine.metrics.lookups += 1
       val hash = Bytes.hash(rows.base, rows.offset, rows.length)
       var found = f.table.find(rows.base, rows.offset, rows.length, hash)
       // read the whole list into memory, even beyond the budget: without it no abort could
@@ -149,6 +152,7 @@ private[millpond] final class Rows(engine: StoreEngine) {
       engine.checkUsable(session)
       val rows = f.rows
       rows.encodeKey(key)
+      engine.metrics.lookups += 1
       val hash = Bytes.hash(rows.base, rows.offset, rows.length)
       val record = f.table.find(rows.base, rows.offset, rows.length, hash)
       if (record != 0L) {

@@ -6,6 +6,7 @@ import org.apache.spark.internal.Logging
 import org.apache.spark.sql.millpond.base.{LocalDirs, Options}
 import org.apache.spark.sql.millpond.disk.DiskConfig
 import org.apache.spark.sql.millpond.memory.MemoryBudget
+import org.apache.spark.sql.millpond.observe.Observed
 
 /** What all stores of this JVM share. The first store's options decide. */
 private[engine] object Shared extends Logging {
@@ -18,7 +19,11 @@ private[engine] object Shared extends Logging {
       options.long("memory.budget").getOrElse((Runtime.getRuntime.maxMemory * DefaultShare).toLong)
     // another session of this JVM may ask for another budget; memory counts against the budget
     // that it was taken from
-    if (theBudget == null || theBudget.limitBytes != limit) theBudget = new MemoryBudget(limit)
+    if (theBudget == null || theBudget.limitBytes != limit) {
+      val next = new MemoryBudget(limit)
+      theBudget = next
+      Observed.memory(() => (next.usedBytes, next.limitBytes))
+    }
     theBudget
   }
 

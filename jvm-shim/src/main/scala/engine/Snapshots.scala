@@ -27,10 +27,11 @@ private[millpond] final class Snapshots(store: StoreView, spilledVersion: () => 
   import store.{status, tier}
 
   private val uploadLock = new StoreLock
+  private def background = store.shown.background
   private var kept: Option[Prepared] = None // made before a spill; guarded by `diskLock`
 
   /** Bring the disk tier up to the anchor. Reads files only. Callers hold `diskLock`. */
-  def flush(): Unit = {
+  def flush(): Unit = background.during("flush") {
     val (target, changelogs) = store.synchronized {
       if (status.isStale || status.isClosed || !status.isLoaded)
         throw MillpondError.of("STORE_CLOSED",
@@ -83,8 +84,8 @@ private[millpond] final class Snapshots(store: StoreView, spilledVersion: () => 
   def snapshot(due: Int): Option[Long] =
     try uploadLock.during {
         // a snapshot must not hold rows that other partitions own
-        if (store.committed.composed) compact(due)
-        prepare(due).map(publish)
+        if (store.committed.composed) background.during("compact")(compact(due))
+        prepare(due).map(p => background.during("snapshot")(publish(p)))
       }
     finally dropLocalIfClosed()
 
@@ -112,6 +113,7 @@ private[millpond] final class Snapshots(store: StoreView, spilledVersion: () => 
       }
       store.metrics.snapshotTaken(answer.get("new_bytes").asLong,
         answer.get("reused_bytes").asLong, System.nanoTime - start)
+      store.shown.snapshotMade(p.takenMs)
       p.version
     } finally p.drop()
 
@@ -200,6 +202,7 @@ private[millpond] object Snapshots {
   private final case class Prepared(version: Long, id: String, parent: Option[(Long, String)],
       keys: KeyCount, generation: Int, dir: File, files: ArrayNode, families: ObjectNode,
       layout: StoreLayout) {
+    val takenMs: Long = System.currentTimeMillis
     def drop(): Unit = LocalDirs.delete(dir)
   }
 }

@@ -3,6 +3,7 @@ package org.apache.spark.sql.millpond.engine
 import com.fasterxml.jackson.databind.JsonNode
 
 import org.apache.spark.sql.execution.streaming.state.StateStoreCustomMetric
+import org.apache.spark.sql.millpond.observe.Counters
 
 /** Requests to an object storage, as the agent counts them for all stores of the executor.
   * Each is reported once. */
@@ -12,8 +13,11 @@ private[engine] final class StorageUse {
   def add(answer: JsonNode): Unit = {
     val used = if (answer == null) null else answer.get("storage")
     if (used != null) counts.synchronized {
-      used.fieldNames.forEachRemaining(name =>
-        counts(name) = counts.getOrElse(name, 0L) + used.get(name).asLong)
+      used.fieldNames.forEachRemaining { name =>
+        val count = used.get(name).asLong
+        counts(name) = counts.getOrElse(name, 0L) + count
+        Counters.storageUsed(name, count)
+      }
     }
   }
 

@@ -11,8 +11,11 @@ import org.apache.spark.sql.execution.streaming.state.{
   CoordinatorAccess, StateStoreConf, StateStoreId
 }
 import org.apache.spark.sql.millpond.agent.{Agent, HadoopFiles, S3Access}
-import org.apache.spark.sql.millpond.base.{Json, LocalDirs, MillpondError, Options}
+import org.apache.spark.sql.millpond.base.{
+  Json, LocalDirs, MillpondError, MillpondException, Options
+}
 import org.apache.spark.sql.millpond.changelog.PendingChangelog
+import org.apache.spark.sql.millpond.observe.Counters
 
 /** The constants of one provider: its name, its options, its way to the agent. */
 final class StoreContext(val storeId: StateStoreId, val conf: StateStoreConf,
@@ -42,7 +45,13 @@ final class StoreContext(val storeId: StateStoreId, val conf: StateStoreConf,
     val request = Json.obj()
     request.putRawValue("store", described(generation))
     fill(request)
-    val answer = Agent.call(method, request, settings)
+    val answer =
+      try Agent.call(method, request, settings)
+      catch {
+        case e: MillpondException if e.kind.startsWith("STORAGE_") =>
+          Counters.storageErrors.increment()
+          throw e
+      }
     storageUse.add(answer)
     answer
   }

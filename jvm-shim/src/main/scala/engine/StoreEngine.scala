@@ -35,6 +35,7 @@ final class StoreEngine(val context: StoreContext) extends StoreView with Loggin
   private[millpond] val budget = Shared.budget(context.options)
   private[engine] val exactKeys = context.options.boolean("numKeys.exact")
   val metrics = new StoreMetrics
+  private[millpond] val shown = new Shown(context, metrics, () => theCommitted)
   private[millpond] val status = new StoreStatus(this)
   private[millpond] val families = new Families(this, budget)
   private[engine] val tier =
@@ -45,7 +46,8 @@ final class StoreEngine(val context: StoreContext) extends StoreView with Loggin
   private[millpond] val rows = new Rows(this)
   private[millpond] val scans = new Scans(this)
   private[engine] val warmUp =
-    new WarmUp(this, context.label, status, families, tier, budget, isPaused = () => scans.readsAll)
+    new WarmUp(this, context.label, status, families, tier, budget, shown.background,
+      isPaused = () => scans.readsAll)
   private[millpond] val snapshots =
     new Snapshots(this, () => pressure.spilledVersion, flushed, snapshotPublished)
   private[engine] val pressure: Pressure = new Pressure(this, batch, batchLog, snapshots, warmUp)
@@ -55,6 +57,7 @@ final class StoreEngine(val context: StoreContext) extends StoreView with Loggin
   private var theLayout: StoreLayout = null
   @volatile private var heap = false
   budget.register()
+  shown.opened()
 
   private[engine] def committed: Committed = theCommitted
   private[millpond] def layout: StoreLayout = theLayout
@@ -335,6 +338,8 @@ final class StoreEngine(val context: StoreContext) extends StoreView with Loggin
           unload()
           status.close()
           budget.unregister()
+          metrics.close()
+          shown.closed()
         }
       }
     }

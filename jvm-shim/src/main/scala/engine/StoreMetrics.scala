@@ -5,10 +5,13 @@ import org.apache.spark.sql.execution.streaming.state.{
   StateStoreSnapshotLastUploadInstanceMetric
 }
 import org.apache.spark.sql.millpond.base.SparkCompatibility
+import org.apache.spark.sql.millpond.observe.Counters
 
 /** Counters of one store. The next batch reports background work, once. Callers hold the engine's
   * monitor, or are the one thread that takes snapshots. */
 final class StoreMetrics {
+  /** Point reads, whatever answered them; `diskReads` are those that memory could not answer. */
+  var lookups = 0L
   var diskReads = 0L
   var restoreBytes = 0L
   var shrinks = 0L
@@ -24,13 +27,44 @@ final class StoreMetrics {
 
   def committed(bytes: Long, ns: Long): Unit =
     synchronized { changelogBytes += bytes; changelogNs += ns }
-  def restored(ns: Long): Unit = synchronized(restoreNs += ns)
+  def restored(ns: Long): Unit = {
+    synchronized(restoreNs += ns)
+    Counters.restores.increment()
+  }
   def snapshotTaken(newBytes: Long, reusedBytes: Long, ns: Long): Unit = synchronized {
     snapshotNewBytes += newBytes
     snapshotReusedBytes += reusedBytes
     snapshotNs += ns
     snapshots += 1
+    Counters.snapshots.increment()
   }
+
+  // of all batches since the store was opened; any thread may read them
+  @volatile private var theMemoryBytes = 0L
+  @volatile private var theLookups = 0L
+  @volatile private var theDiskReads = 0L
+  def memoryBytes: Long = theMemoryBytes
+  def allLookups: Long = theLookups
+  def allDiskReads: Long = theDiskReads
+
+  /** Let the executor's counters follow, at the end of a batch or of the store. */
+  private def add(): Unit = {
+    theLookups += lookups
+    theDiskReads += diskReads
+    Counters.lookups.add(lookups)
+    Counters.diskReads.add(diskReads)
+    Counters.evictedBytes.add(evictedBytes)
+    Counters.shrinks.add(shrinks)
+    Counters.spills.add(spills)
+    lookups = 0L
+    diskReads = 0L
+    shrinks = 0L
+    spills = 0L
+    evictedBytes = 0L
+  }
+
+  /** The store is closed: no batch takes the rest. */
+  def close(): Unit = synchronized { add(); theMemoryBytes = 0L }
 
   /** All counters since the last time, by metric. */
   def take(memoryBytes: Long, agentNs: Long, storage: Map[StateStoreCustomMetric, Long])
@@ -59,10 +93,8 @@ final class StoreMetrics {
     snapshots = 0L
     restoreNs = 0L
     restoreBytes = 0L
-    diskReads = 0L
-    shrinks = 0L
-    spills = 0L
-    evictedBytes = 0L
+    theMemoryBytes = memoryBytes
+    add()
     out
   }
 }

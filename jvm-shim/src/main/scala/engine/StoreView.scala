@@ -9,6 +9,7 @@ import org.apache.spark.sql.millpond.rows.StoreLayout
 private[engine] trait StoreView {
   def context: StoreContext
   def metrics: StoreMetrics
+  private[millpond] def shown: Shown
   private[engine] def diskLock: StoreLock
   private[engine] def budget: MemoryBudget
   private[engine] def status: StoreStatus

@@ -7,6 +7,7 @@ import scala.util.control.NonFatal
 import org.apache.spark.internal.Logging
 import org.apache.spark.sql.millpond.base.Seams
 import org.apache.spark.sql.millpond.memory.MemoryBudget
+import org.apache.spark.sql.millpond.observe.Background
 
 /** Brings the rows of the disk tier into memory after a restore. It works in the background, in
   * short steps between those of the task. It ends when memory has all rows, so that no read needs
@@ -15,8 +16,8 @@ import org.apache.spark.sql.millpond.memory.MemoryBudget
   * @param monitor the store's own
   * @param isPaused whether a scan reads the same rows; any thread may ask */
 private[engine] final class WarmUp(monitor: AnyRef, label: String, status: StoreStatus,
-    families: Families, tier: StoreTier, budget: MemoryBudget, isPaused: () => Boolean)
-    extends Logging {
+    families: Families, tier: StoreTier, budget: MemoryBudget, background: Background,
+    isPaused: () => Boolean) extends Logging {
   import WarmUp._
 
   private var active = false
@@ -34,7 +35,7 @@ private[engine] final class WarmUp(monitor: AnyRef, label: String, status: Store
     Seams.start(
       s"warm-up $label",
       () =>
-        try run(generation)
+        try background.during("warm-up")(run(generation))
         catch {
           // the rows stay on disk, where every read finds them; a read that needs a
           // damaged file reports it

@@ -19,6 +19,7 @@ import org.apache.spark.sql.millpond.driver.Extension
 import org.apache.spark.sql.millpond.engine.{
   Loader, Session, StoreContext, StoreEngine, StoreMetrics
 }
+import org.apache.spark.sql.millpond.observe.Counters
 import org.apache.spark.sql.millpond.rows.{
   FamilyCodec, FamilyDefinition, FamilyKind, FamilyShape, PartitionKey
 }
@@ -402,20 +403,24 @@ abstract class StoreProvider extends CompatibleProvider {
               java.util.UUID.fromString(context.runId)), version, System.currentTimeMillis)
       }
     catch {
-      case NonFatal(e) => if (!engine.status.isClosed) logWarning(
-          s"store ${context.label}: no snapshot was taken, maintenance tries again: " +
-            e.getMessage,
-          e)
+      case NonFatal(e) => if (!engine.status.isClosed) {
+          Counters.snapshotFailures.increment()
+          logWarning(
+            s"store ${context.label}: no snapshot was taken, maintenance tries again: " +
+              e.getMessage,
+            e)
+        }
     }
 
   override def doCleanupMaintenance(): Unit =
     try {
       // asks twice: maintenance must not wait for a load
       (if (engine.status.isLoaded) engine.anchor else None).foreach { case (version, commitId) =>
-        context.call("collect", engine.status.generation) { r =>
+        engine.shown.background.during("collect")(context.call("collect",
+          engine.status.generation) { r =>
           r.put("anchor_version", version).put("force", false)
           if (context.usesCommitIds) r.put("anchor_id", commitId)
-        }
+        })
       }
     } catch {
       case NonFatal(e) => if (!engine.status.isClosed) logWarning(

@@ -1,0 +1,49 @@
+package org.apache.spark.sql.millpond.engine
+
+import org.apache.spark.sql.millpond.observe.{Background, Observed, ObservedStore}
+
+/** What a store shows of itself. Other threads read it at any moment and take no lock: what is
+  * committed is one value, and each other field is assigned by one caller at a time. */
+private[millpond] final class Shown(context: StoreContext, metrics: StoreMetrics,
+    committed: () => Committed) extends ObservedStore {
+  @volatile private var newestSnapshotMs = 0L
+  @volatile private var waitingSinceMs = 0L
+
+  override val background = new Background
+  override def runId: String = context.runId
+  override def operator: Long = context.storeId.operatorId
+  override def partition: Int = context.storeId.partitionId
+  override def name: String = context.storeId.storeName
+  override def version: Long = committed().version
+  override def memoryBytes: Long = metrics.memoryBytes
+  override def lookups: Long = metrics.allLookups
+  override def diskReads: Long = metrics.allDiskReads
+
+  override def unflushed: Int = proven(committed()).size
+  override def unflushedSinceMs: Long = proven(committed()).headOption.fold(0L)(_.sinceMs)
+  private def proven(now: Committed) = now.pending.filter(_.version <= now.anchor.version)
+
+  override def snapshotVersion: Long = committed().snapshotVersion
+  override def snapshotMs: Long = newestSnapshotMs
+  override def behind: Long = {
+    val now = committed()
+    math.max(0L, now.anchor.version - now.snapshotVersion)
+  }
+  override def behindSinceMs: Long = if (behind == 0) 0L else waitingSinceMs
+
+  /** A load has ended.
+    * @param madeMs when its snapshot was made, 0 without one */
+  def loaded(madeMs: Long): Unit = {
+    newestSnapshotMs = madeMs
+    waitingSinceMs = System.currentTimeMillis
+  }
+
+  /** A snapshot is in storage; it has all that was proven committed at `takenMs`. */
+  def snapshotMade(takenMs: Long): Unit = {
+    newestSnapshotMs = System.currentTimeMillis
+    waitingSinceMs = takenMs
+  }
+
+  def opened(): Unit = Observed.opened(this)
+  def closed(): Unit = Observed.closed(this)
+}

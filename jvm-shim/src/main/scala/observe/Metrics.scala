@@ -1,0 +1,92 @@
+package org.apache.spark.sql.millpond.observe
+
+import com.codahale.metrics.{Gauge, MetricRegistry}
+
+import org.apache.spark.metrics.source.Source
+import org.apache.spark.sql.millpond.agent.Agent
+
+/** The metrics of one JVM, by their names. They are documented (docs/reference/metrics.md) and
+  * stay. Numbers that only grow end with `_total`, and begin at 0 with each JVM. None is for a
+  * single store, so their number does not depend on the number of partitions. */
+object Metrics {
+  val all: Seq[(String, () => Double)] = Seq(
+    "stores" -> (() => Observed.stores.size.toDouble),
+    "memory_used_bytes" -> (() => Observed.memory._1.toDouble),
+    "memory_budget_bytes" -> (() => Observed.memory._2.toDouble),
+    "lookups_total" -> (() => Counters.lookups.sum.toDouble),
+    "disk_reads_total" -> (() => Counters.diskReads.sum.toDouble),
+    "evicted_bytes_total" -> (() => Counters.evictedBytes.sum.toDouble),
+    "shrinks_total" -> (() => Counters.shrinks.sum.toDouble),
+    "spills_total" -> (() => Counters.spills.sum.toDouble),
+    "unflushed_changelogs" -> (() => Observed.stores.map(_.unflushed.toDouble).sum),
+    "unflushed_age_seconds" -> (() => oldest(_.unflushedSinceMs)),
+    "snapshot_backlog_versions" -> (() => Observed.stores.map(_.behind.toDouble).maxOption
+      .getOrElse(0.0)),
+    "snapshot_backlog_age_seconds" -> (() => oldest(_.behindSinceMs)),
+    "snapshot_age_seconds" -> (() => oldest(_.snapshotMs)),
+    "snapshots_total" -> (() => Counters.snapshots.sum.toDouble),
+    "snapshot_failures_total" -> (() => Counters.snapshotFailures.sum.toDouble),
+    "restores_total" -> (() => Counters.restores.sum.toDouble),
+    "agent_starts_total" -> (() => Agent.starts.toDouble),
+    "agent_restarts_total" -> (() => math.max(0L, Agent.starts - 1).toDouble),
+    "storage_put_requests_total" -> storage("put_requests"),
+    "storage_get_requests_total" -> storage("get_requests"),
+    "storage_list_requests_total" -> storage("list_requests"),
+    "storage_delete_requests_total" -> storage("delete_requests"),
+    "storage_failed_requests_total" -> storage("failed_requests"),
+    "storage_sent_bytes_total" -> storage("sent_bytes"),
+    "storage_received_bytes_total" -> storage("received_bytes"),
+    "storage_errors_total" -> (() => Counters.storageErrors.sum.toDouble)
+  )
+
+  private def storage(name: String): () => Double = () => Counters.storageUse(name).toDouble
+
+  /** The age of the earliest of these times; 0 if there is none. */
+  private def oldest(timeMs: ObservedStore => Long): Double = {
+    val times = Observed.stores.map(timeMs).filter(_ > 0)
+    if (times.isEmpty) 0.0 else math.max(0L, System.currentTimeMillis - times.min) / 1000.0
+  }
+
+  private[observe] def gauge(value: () => Double): Gauge[Double] = () => value()
+}
+
+/** This JVM's metrics, for whatever sinks its metrics system has. */
+private[observe] final class JvmSource extends Source {
+  override val sourceName: String = "millpond"
+  override val metricRegistry: MetricRegistry = new MetricRegistry
+  Metrics.all.foreach { case (name, value) => metricRegistry.register(name, Metrics.gauge(value)) }
+}
+
+/** The metrics of all executors, as each last reported them, for a sink of the driver: Prometheus
+  * reaches the driver alone, since an executor has no web server. */
+private[observe] final class ExecutorsSource extends Source {
+  override val sourceName: String = "millpondExecutors"
+  override val metricRegistry: MetricRegistry = new MetricRegistry
+  // the last report of each executor; Spark gives no id twice, so one that is gone stays away
+  private val reports = new java.util.concurrent.ConcurrentHashMap[String, Report]
+
+  private val gone = java.util.concurrent.ConcurrentHashMap.newKeySet[String]
+
+  def reported(report: Report): Unit =
+    if (!gone.contains(report.executor) && reports.put(report.executor, report) == null) {
+      val id = report.executor
+      Metrics.all.foreach { case (name, _) =>
+        metricRegistry.register(nameOf(id, name), Metrics.gauge(() => value(id)(_.metric(name))))
+      }
+      metricRegistry.register(nameOf(id, Age), Metrics.gauge(() =>
+          value(id)(r => math.max(0L, System.currentTimeMillis - r.atMs) / 1000.0))): Unit
+    }
+
+  def removed(executor: String): Unit = {
+    gone.add(executor): Unit
+    if (reports.remove(executor) != null)
+      (Metrics.all.map(_._1) :+ Age).foreach(name => metricRegistry.remove(nameOf(executor, name)))
+  }
+
+  private val Age = "report_age_seconds"
+  private def nameOf(executor: String, metric: String) = MetricRegistry.name(executor, metric)
+  private def value(executor: String)(of: Report => Double): Double = {
+    val report = reports.get(executor)
+    if (report == null) 0.0 else of(report)
+  }
+}
