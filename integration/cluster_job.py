@@ -72,9 +72,13 @@ def slow_count(spark: SparkSession, command: dict[str, Any]) -> DataFrame:
 
 
 def rate(spark: SparkSession, command: dict[str, Any]) -> DataFrame:
-    """Return the number of rows of each of ten keys. Rows come without end."""
-    rows = spark.readStream.format("rate").option("rowsPerSecond", 100).load()
-    return rows.groupBy((F.col("value") % 10).alias("k")).agg(F.count("*").alias("n"))
+    """Return the number of rows of each key. Rows come without end: `rows` a second for `keys`
+    keys.
+    """
+    rows = spark.readStream.format("rate").option("rowsPerSecond", command.get("rows", 100)).load()
+    return rows.groupBy((F.col("value") % command.get("keys", 10)).alias("k")).agg(
+        F.count("*").alias("n")
+    )
 
 
 QUERIES: dict[str, Callable[[SparkSession, dict[str, Any]], DataFrame]] = {
@@ -99,6 +103,10 @@ class Job:
 
     def app(self, command: dict[str, Any]) -> str:
         return str(self.spark.sparkContext.applicationId)
+
+    def run(self, command: dict[str, Any]) -> str:
+        """Return the id of a query's run."""
+        return str(self.queries[command["name"]].runId)
 
     def ui(self, command: dict[str, Any]) -> str:
         """Return the URL of Spark's web pages."""

@@ -257,7 +257,7 @@ def test_an_agent_that_is_late_is_asked_again_and_not_killed(tmp_path: Path) -> 
     other.put(["b", 0], ["y", 0])
     assert other.commit().version == 1
     wait_until(
-        lambda: "is slow to answer" in harness.log_path.read_text(), seconds=60, what="the time-out"
+        lambda: "event=agent_slow " in harness.log_path.read_text(), seconds=60, what="the time-out"
     )
     held.release()
     assert harness.join(commit)["version"] == 1

@@ -45,7 +45,7 @@ from millpond._shim import (
 )
 from millpond._version import __version__
 from millpond.errors import UnsupportedError
-from millpond.reference import errors_json, options_json
+from millpond.reference import errors_json, events_json, options_json
 
 ROOT = Path(__file__).resolve().parents[1]
 # -Xlint includes the warnings about unused code. There is no -opt: the JIT inlines hot code, and
@@ -250,6 +250,7 @@ def _resources(root: Path) -> dict[str, bytes]:
         "META-INF/LICENSE": (root / "LICENSE").read_bytes(),
         "META-INF/NOTICE": (root / "NOTICE").read_bytes(),
         "millpond/errors.json": errors_json().encode(),
+        "millpond/events.json": events_json().encode(),
         "millpond/options.json": options_json().encode(),
     }
 

@@ -136,6 +136,7 @@ def test_kinds_and_options_that_pages_name_exist() -> None:
             assert name in kinds | {
                 "DEBUG",
                 "DOCS_REWRITE",
+                "LOG",
                 "TEST_JAR",
             }, f"{name_of(page)} names the kind {name}"
         for name in re.findall(re.escape(config.PREFIX) + r"([a-zA-Z]+(?:\.[a-zA-Z]+)*)", text):

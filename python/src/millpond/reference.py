@@ -1,6 +1,6 @@
-"""Writes the tables of options and of errors: JSON for the jar, Markdown for `docs/reference`.
+"""Writes the tables of options, errors and events: JSON for the jar, Markdown for `docs/reference`.
 
-The shim reads both tables from its jar, so nothing is declared twice. The build runs this module
+The shim reads the tables from its jar, so nothing is declared twice. The build runs this module
 before the package is installed. So it imports nothing but the standard library and the tables.
 """
 
@@ -11,6 +11,7 @@ import textwrap
 
 from millpond.config import OPTIONS, PREFIX, default_text, number_text
 from millpond.errors import ERRORS, REMOVED
+from millpond.events import EVENTS, FIELDS, STORE_FIELDS
 
 _WIDTH = 100
 _OPTIONS_HEAD = f"""\
@@ -49,6 +50,24 @@ same table.
 Every error is a `MillpondError` with `kind` and `hint`. The class says what the caller does about
 it, the kind says what happened. A kind is never renamed. In the JVM the same error is a
 `SparkException` whose condition is `MILLPOND_<KIND>`.
+
+"""
+_EVENTS_HEAD = """\
+# Events
+
+Generated from `python/src/millpond/events/table.py`; do not edit.
+
+One line in the log for each thing that somebody may ask about at night: `event=<name>`, then its
+fields, each `name=value`. A value that is more than a plain word is quoted as in JSON. No line
+has credentials or rows of the state. To find the events of one query: `grep 'event=.*run_id=<id>'`
+in the executors' logs.
+
+The shim's lines go to Spark's log, logger `org.apache.spark.sql.millpond.events`: stderr of the
+executor, on a cluster. Some shells of Spark log warnings only; this line in `log4j2.properties`
+shows all events: `logger.millpond.name=org.apache.spark.sql.millpond.events`, with
+`logger.millpond.level=info` below it. With `spark.log.structuredLogging.enabled=true` each line is
+JSON, and the fields are in its `context`. The agent's lines go to the same stderr, logger
+`millpond.events`; the environment variable `MILLPOND_LOG` of the executor sets their level.
 
 """
 
@@ -125,3 +144,48 @@ def errors_markdown() -> str:
             f" {_prose(info.hint)} |"
         )
     return _ERRORS_HEAD + "\n".join(lines) + "\n"
+
+
+def events_json() -> str:
+    """Return the table as JSON: `{event: {"by", "level", "fields"}}`, with a store's fields."""
+    table = {
+        name: {
+            "by": info.by,
+            "level": info.level,
+            "fields": [*(STORE_FIELDS if info.store else ()), *info.fields],
+        }
+        for name, info in EVENTS.items()
+    }
+    return json.dumps(table, indent=1) + "\n"
+
+
+def events_markdown() -> str:
+    """Return the text of `docs/reference/events.md`."""
+    lines = ["## Fields", "", "| Field | Meaning |", "|---|---|"]
+    lines += [f"| `{name}` | {_prose(meaning)} |" for name, meaning in FIELDS.items()]
+    common = ", ".join(f"`{name}`" for name in STORE_FIELDS)
+    lines += [
+        "",
+        "## Names",
+        "",
+        *textwrap.wrap(
+            f"Those about a store begin with {common}. The events of an agent, {_agents()}, do not:"
+            " all stores of an executor share it.",
+            _WIDTH,
+            break_on_hyphens=False,
+        ),
+        "",
+        "| Event | Level | By | Its own fields | When | What to do |",
+        "|---|---|---|---|---|---|",
+    ]
+    for name, info in EVENTS.items():
+        fields = ", ".join(f"`{field}`" for field in info.fields)
+        lines.append(
+            f"| `{name}` | {info.level} | {info.by} | {fields} | {_prose(info.when)} |"
+            f" {_prose(info.then)} |"
+        )
+    return _EVENTS_HEAD + "\n".join(lines) + "\n"
+
+
+def _agents() -> str:
+    return ", ".join(f"`{name}`" for name, info in EVENTS.items() if not info.store)

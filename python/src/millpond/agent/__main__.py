@@ -31,6 +31,8 @@ def main(stdin: TextIO | None = None) -> int:
         level=_log_level(os.environ.get("MILLPOND_LOG", "")),
         format="%(asctime)s %(levelname)s millpond-agent[%(process)d] %(name)s: %(message)s",
     )
+    if not os.environ.get("MILLPOND_LOG"):
+        logging.getLogger("millpond.events").setLevel(logging.INFO)
     try:
         parameters = _parameters(stdin.readline())
     except ValueError as error:

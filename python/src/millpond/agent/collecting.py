@@ -10,6 +10,7 @@ from collections.abc import Mapping
 
 from millpond.agent.context import CheckpointContext, StoreContext
 from millpond.errors import ErrorKind, MillpondError, NotFoundError
+from millpond.events import emit
 from millpond.format import layout
 from millpond.format.manifest import decode_manifest
 from millpond.format.sealed import seal, unseal
@@ -49,6 +50,14 @@ def collect(
     context.last_collect_ms = now_ms
     if _sweeps(context):
         deleted += _sweep_now_and_then(context, anchor, pinned, force, interval_ms, now_ms)
+    if deleted:
+        emit(
+            "files_deleted",
+            **context.event_fields,
+            version=anchor.version,
+            files=len(deleted),
+            bytes=sum(info.size_bytes for info in deleted),
+        )
     return {
         "deleted_files": len(deleted),
         "deleted_bytes": sum(info.size_bytes for info in deleted),

@@ -171,6 +171,17 @@ class StoreContext:
             parallel=self.checkpoint.parallel,
         )
 
+    @property
+    def event_fields(self) -> dict[str, str | int]:
+        """The fields of every event about this store."""
+        store = self.store
+        return {
+            "run_id": self.run_id,
+            "operator": store.operator,
+            "partition": store.partition,
+            "store": store.name,
+        }
+
     def operator_info(self) -> OperatorInfo | None:
         """Return what Spark recorded about this store's operator, None if nothing yet."""
         if self.storage.local_path(layout.QUERY_METADATA_KEY) is not None:

@@ -19,6 +19,7 @@ from millpond.agent.query_setting import (
 )
 from millpond.config import DEFAULT_BACKEND
 from millpond.errors import ErrorKind, FormatError, NotFoundError, error
+from millpond.events import emit, shortened
 from millpond.format.changelog import ChangelogHeader
 from millpond.model.ids import VersionId
 from millpond.model.partition_keys import partition_key_rule
@@ -123,10 +124,17 @@ def _open(
                 raise NeedsListing(e) from e
             # An older snapshot with a longer chain makes the same state, if no file of these is
             # missing.
-            log.warning("store %s: passing over %s: %s", context.store, name, e)
+            log.info("store %s: passing over %s: %s", context.store, name, e)
             rejections[name] = Rejection(name, e.kind, e.message)
     for rejection in plan.rejected:
-        log.warning("store %s: passed over %s: %s", context.store, rejection.name, rejection.reason)
+        emit(
+            "snapshot_passed_over",
+            **context.event_fields,
+            version=target.version,
+            manifest=rejection.name,
+            error=rejection.kind.value,
+            reason=shortened(rejection.reason),
+        )
     make_directory(context, context.staging_dir(local_dir))
     if isinstance(laid_out, LaidOut):
         with context.ssts_lock:

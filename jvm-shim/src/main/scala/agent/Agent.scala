@@ -11,7 +11,8 @@ import py4j.Py4JNetworkException
 import org.apache.spark.TaskContext
 import org.apache.spark.internal.Logging
 import org.apache.spark.sql.millpond.base.{
-  AgentLink, AgentSettings, Json, MillpondError, MillpondException, Seams
+  AgentLink, AgentSettings, Event, EventBuffer, Events, Json, MillpondError, MillpondException,
+  Seams
 }
 import org.apache.spark.util.ShutdownHookManager
 
@@ -24,7 +25,11 @@ object Agent extends Logging {
   private val OnlyRead = Set("open", "change_feed")
   private val tickets = new AtomicLong
   private var running: AgentProcess = null
-  private var stopping = false
+  @volatile private var stopping = false
+  /** Whether this JVM ends: what fails now is no news. */
+  def isStopping: Boolean = stopping
+  private val noted = new EventBuffer
+  @volatile private var toldOf = Option.empty[Long] // the last agent whose death was logged
   private val started = new AtomicLong
   /** How many agents this JVM has started, or tried to. */
   def starts: Long = started.get
@@ -64,19 +69,27 @@ object Agent extends Logging {
           // those of the next attempt
           val isSlow = timedOut && !isLast && answersPing(link)
           if (!isSlow) link.kill()
+          val kind = if (timedOut) "AGENT_TIMEOUT" else "AGENT_LOST"
+          if (!isSlow && !stopping && tellOf(link.pid))
+            Events.log(Event.of("agent_lost", "agent_pid" -> link.pid, "method" -> method,
+              "attempt" -> failures, "error" -> kind))
           if (isLast)
-            throw MillpondError.of(if (timedOut) "AGENT_TIMEOUT" else "AGENT_LOST",
+            throw MillpondError.of(kind,
               s"the agent did not answer the call '$method' in $Attempts attempts: ${e.getMessage}",
               cause = e)
           if (isSlow)
-            logWarning(
-              s"Millpond agent (pid ${link.pid}) is slow to answer '$method'; it is asked again")
-          else
-            logWarning(
-              s"Millpond agent (pid ${link.pid}) was lost during '$method'; starting another one")
+            Events.log(Event.of("agent_slow", "agent_pid" -> link.pid, "method" -> method,
+              "attempt" -> failures))
       }
     }
     throw MillpondError.internal("unreachable")
+  }
+
+  /** Whether nobody has told of this agent's death: all tasks of an executor see it. */
+  private def tellOf(pid: Long): Boolean = synchronized {
+    val isNews = !toldOf.contains(pid)
+    toldOf = Some(pid)
+    isNews
   }
 
   private def answersPing(link: AgentLink): Boolean =
@@ -102,16 +115,26 @@ object Agent extends Logging {
 
   private def current(settings: AgentSettings): AgentLink = {
     val simulated = Seams.agent
-    if (simulated != null) simulated else process(settings)
+    if (simulated != null) simulated
+    else
+      try process(settings)
+      finally noted.publish()
   }
 
   private def process(settings: AgentSettings): AgentProcess = synchronized {
     if (stopping) throw MillpondError.of("AGENT_LOST", "the JVM is shutting down")
     if (running == null || !running.isAlive) {
+      // no call was there to see it die; one that `ask` has killed is told of already
+      if (running != null && !toldOf.contains(running.pid))
+        noted.note(Event.of("agent_lost", "agent_pid" -> running.pid, "method" -> "",
+          "attempt" -> 0, "error" -> "AGENT_LOST"))
       if (running != null) running.kill()
       running = null
       hook
+      val begun = System.nanoTime
       running = start(settings, Attempts)
+      noted.note(Event.of("agent_started", "agent_pid" -> running.pid, "starts" -> starts,
+        "duration_ms" -> (System.nanoTime - begun) / 1000000L))
     }
     running
   }

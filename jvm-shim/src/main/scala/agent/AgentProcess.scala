@@ -82,7 +82,7 @@ private object AgentProcess extends Logging {
       done = true
       val agent = new AgentProcess(process, server, api, tail)
       checkVersion(agent, python)
-      logInfo(s"Millpond agent started, pid ${process.pid}, $python")
+      logInfo(s"the agent (pid ${process.pid}) runs on $python")
       agent
     } finally
       if (!done) {

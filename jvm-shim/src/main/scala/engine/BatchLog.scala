@@ -75,7 +75,8 @@ private[engine] final class BatchLog(engine: StoreEngine) {
     f.shape.multi && f.table.touchedCount > 0)
 
   private def to[T](file: File, header: ObjectNode, repeats: Boolean = false)(
-      fill: ChangelogWriter => T): T =
+      fill: ChangelogWriter => T): T = {
+    val start = System.nanoTime
     try {
       val writer = new ChangelogWriter(file, header, codec, repeats)
       var done = false
@@ -90,8 +91,14 @@ private[engine] final class BatchLog(engine: StoreEngine) {
         engine.status.outdated()
         throw MillpondError.of("LOCAL_FILES_LOST",
           s"the folder of the changelog $file was deleted.", cause = e)
-      case e: java.io.IOException => throw cannotWrite(file, e)
+      case e: java.io.IOException =>
+        val failed = cannotWrite(file, e)
+        // a task that was killed says nothing about the storage
+        if (!e.isInstanceOf[java.nio.channels.ClosedByInterruptException])
+          engine.context.storageFailed("write_changelog", start, failed)
+        throw failed
     }
+  }
 
   /** Write the touched rows of a family, beginning with number `from`, about `limitBytes` at most.
     * Returns the number of the first row left. */

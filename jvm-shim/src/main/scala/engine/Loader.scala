@@ -21,7 +21,14 @@ private[millpond] object Loader extends Logging {
     * @param from the snapshot to begin with, version and id; None: the newest that serves */
   def load(engine: StoreEngine, session: Session, version: Long, id: Option[String],
       loadEmpty: Boolean, register: JsonNode => Unit, from: Option[(Long, Option[String])] = None)
-      : Unit = engine.shown.background.during("restore") {
+      : Unit =
+    try engine.shown.background.during("restore")(
+        bring(engine, session, version, id, loadEmpty, register, from))
+    finally engine.context.events.publish()
+
+  private def bring(engine: StoreEngine, session: Session, version: Long, id: Option[String],
+      loadEmpty: Boolean, register: JsonNode => Unit, from: Option[(Long, Option[String])])
+      : Unit = {
     val start = System.nanoTime
     // files that differed from the plan: the agent plans once more
     val surprises = mutable.Set.empty[String]
@@ -56,7 +63,7 @@ private[millpond] object Loader extends Logging {
         if (engine.status.generation != generation)
           throw MillpondError.storeClosed(engine.context.label)
         val done = attempt(engine, plan, version, loadEmpty, register, surprises)
-        if (done) finish(engine, start, plan.path("db").path("created_ms").asLong(0))
+        if (done) finish(engine, start, plan)
         done
       }
     }
@@ -72,10 +79,15 @@ private[millpond] object Loader extends Logging {
       }
     }
 
-  private def finish(engine: StoreEngine, start: Long, snapshotMs: Long): Unit = {
+  private def finish(engine: StoreEngine, start: Long, plan: JsonNode): Unit = {
     engine.status.loadDone()
-    engine.shown.loaded(snapshotMs)
+    engine.shown.loaded(plan.path("db").path("created_ms").asLong(0))
     engine.metrics.restored(System.nanoTime - start)
+    engine.context.events.note("restore_done", "version" -> engine.committed.version,
+      "duration_ms" -> (System.nanoTime - start) / 1000000L,
+      "bytes" -> plan.path("restore_bytes").asLong(0),
+      "snapshot_version" -> engine.committed.snapshotVersion,
+      "changelogs" -> plan.get("changelogs").size)
     if (engine.tier.isOpen && engine.context.options.boolean("restore.warmUp"))
       engine.warmUp.start()
   }
@@ -98,6 +110,7 @@ private[millpond] object Loader extends Logging {
     val replay = new Replay(engine.context, layout, engine.families, engine.rows, engine.tier,
       engine.budget, limited = !isHeap)
     def manifest: String = engine.manifests.inUse.get
+    val unusable = engine.manifests.inUse.getOrElse("")
     try db.foreach(bringSnapshot(engine, replay, _, layout))
     catch {
       case e: MillpondException if e.kind == "LOCAL_FILES_LOST" && surprises.add(manifest) =>
@@ -106,8 +119,8 @@ private[millpond] object Loader extends Logging {
         return false
       case e: MillpondException
         if (Damage(e.kind) || e.kind == "LOCAL_FILES_LOST") && engine.manifests.exclude() =>
-        logWarning(s"store ${engine.context.label}: snapshot $manifest cannot be used, the load " +
-          s"tries an older one: ${e.getMessage}")
+        engine.context.events.noteError("snapshot_passed_over", e, "version" -> version,
+          "manifest" -> unusable)
         return false
     }
     try replay.run(plan.get("changelogs"))

@@ -30,8 +30,11 @@ private[engine] final class Pressure(store: StoreView, batch: RunningBatch, batc
   }
 
   /** Between batches: the store has just begun one and written nothing. Callers hold no lock. */
-  def atBegin(): Unit = if (budget.isExceeded) {
-    val share = budget.fairShareBytes
+  def atBegin(): Unit = if (budget.isExceeded)
+    try giveBack(budget.fairShareBytes)
+    finally store.context.events.publish()
+
+  private def giveBack(share: Long): Unit =
     if (store.synchronized(families.usedBytes) > share) {
       if (store.isHeap) {
         store.synchronized(rebuild(Long.MaxValue)) // gives back what an aborted batch took
@@ -43,7 +46,6 @@ private[engine] final class Pressure(store: StoreView, batch: RunningBatch, batc
         else evict(share)
       }
     }
-  }
 
   /** Whether a row that was read from the disk tier may be kept. Callers hold the monitor. */
   def admits(): Boolean = !budget.isExceeded || {
@@ -55,7 +57,13 @@ private[engine] final class Pressure(store: StoreView, batch: RunningBatch, batc
   /** After a write of a running batch. Callers hold no lock. */
   def afterWrite(): Unit = {
     val share = budget.fairShareBytes
-    if (store.synchronized(mustSpill(share))) store.diskLock.during {
+    if (store.synchronized(mustSpill(share)))
+      try moveToDisk(share)
+      finally store.context.events.publish()
+  }
+
+  private def moveToDisk(share: Long): Unit =
+    store.diskLock.during {
       // afterwards committed rows can be evicted, and a spill comes after them in the disk tier
       snapshots.flush()
       if (store.synchronized(mustSpill(share))) {
@@ -63,7 +71,6 @@ private[engine] final class Pressure(store: StoreView, batch: RunningBatch, batc
         store.synchronized(if (mustSpill(share)) spill())
       }
     }
-  }
 
   private def mustSpill(share: Long): Boolean = {
     def over: Boolean =
@@ -103,6 +110,7 @@ private[engine] final class Pressure(store: StoreView, batch: RunningBatch, batc
   private def rebuild(keepBytes: Long): Unit = {
     check()
     warmUp.end()
+    val (start, before) = (System.nanoTime, families.usedBytes)
     val flushed = store.committed.flushed.version.toInt
     var room = keepBytes
     families.values.forEach { f =>
@@ -120,6 +128,9 @@ private[engine] final class Pressure(store: StoreView, batch: RunningBatch, batc
     }
     nothingToEvict = false
     store.metrics.shrinks += 1
+    store.context.events.note("memory_shrunk", "version" -> store.committed.version,
+      "duration_ms" -> (System.nanoTime - start) / 1000000L,
+      "bytes" -> math.max(0L, before - families.usedBytes))
   }
 
   /** Move the writes of the running batch to the disk tier. Afterwards only a commit or a reload
@@ -129,6 +140,7 @@ private[engine] final class Pressure(store: StoreView, batch: RunningBatch, batc
     warmUp.end()
     val dir = store.context.generationDir(status.generation)
     val next = store.committed.version + 1
+    val (start, before) = (System.nanoTime, families.liveBytes)
     val segments = batchLog.addSegments(dir, next, batch.id)
     spilled = next
     var done = false
@@ -138,6 +150,8 @@ private[engine] final class Pressure(store: StoreView, batch: RunningBatch, batc
     families.giveUpRows()
     nothingToEvict = false
     store.metrics.spills += 1
+    store.context.events.note("spilled", "version" -> next,
+      "duration_ms" -> (System.nanoTime - start) / 1000000L, "bytes" -> before)
   }
 
   private def check(): Unit = assert(Thread.holdsLock(store), "without the store's monitor")

@@ -30,8 +30,10 @@ private[millpond] final class Snapshots(store: StoreView, spilledVersion: () => 
   private def background = store.shown.background
   private var kept: Option[Prepared] = None // made before a spill; guarded by `diskLock`
 
-  /** Bring the disk tier up to the anchor. Reads files only. Callers hold `diskLock`. */
+  /** Bring the disk tier up to the anchor. Reads files only. Callers hold `diskLock`, and publish
+    * the events when they have given it back. */
   def flush(): Unit = background.during("flush") {
+    val start = System.nanoTime
     val (target, changelogs) = store.synchronized {
       if (status.isStale || status.isClosed || !status.isLoaded)
         throw MillpondError.of("STORE_CLOSED",
@@ -48,6 +50,9 @@ private[millpond] final class Snapshots(store: StoreView, spilledVersion: () => 
     }
     Seams.at("flush.done")
     flushed(target)
+    if (changelogs.nonEmpty)
+      store.context.events.note("flushed", "version" -> target.version,
+        "duration_ms" -> (System.nanoTime - start) / 1000000L, "changelogs" -> changelogs.size)
   }
 
   private def apply(changelogs: Seq[PendingChangelog]): Unit = {
@@ -87,7 +92,10 @@ private[millpond] final class Snapshots(store: StoreView, spilledVersion: () => 
         if (store.committed.composed) background.during("compact")(compact(due))
         prepare(due).map(p => background.during("snapshot")(publish(p)))
       }
-    finally dropLocalIfClosed()
+    finally {
+      store.context.events.publish()
+      dropLocalIfClosed()
+    }
 
   private def publish(p: Prepared): Long =
     try {
@@ -113,6 +121,10 @@ private[millpond] final class Snapshots(store: StoreView, spilledVersion: () => 
       }
       store.metrics.snapshotTaken(answer.get("new_bytes").asLong,
         answer.get("reused_bytes").asLong, System.nanoTime - start)
+      store.context.events.note("snapshot_made", "version" -> p.version,
+        "duration_ms" -> (System.nanoTime - start) / 1000000L,
+        "bytes" -> answer.get("new_bytes").asLong,
+        "reused_bytes" -> answer.get("reused_bytes").asLong)
       store.shown.snapshotMade(p.takenMs)
       p.version
     } finally p.drop()

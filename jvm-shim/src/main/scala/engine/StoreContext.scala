@@ -30,6 +30,7 @@ final class StoreContext(val storeId: StateStoreId, val conf: StateStoreConf,
     LocalDirs.configure(options.string("localDir"))
     LocalDirs.forStore(s"${storeId.operatorId}-${storeId.partitionId}-${storeId.storeName}")
   }
+  private[millpond] val events = new StoreEvents(runId, storeId)
   private val settings = options.agentSettings
   HadoopFiles.remember(storeId.checkpointRootLocation, hadoopConf)
 
@@ -45,15 +46,24 @@ final class StoreContext(val storeId: StateStoreId, val conf: StateStoreConf,
     val request = Json.obj()
     request.putRawValue("store", described(generation))
     fill(request)
+    val start = System.nanoTime
     val answer =
       try Agent.call(method, request, settings)
       catch {
         case e: MillpondException if e.kind.startsWith("STORAGE_") =>
-          Counters.storageErrors.increment()
+          storageFailed(method, start, e)
+          events.publish()
           throw e
       }
     storageUse.add(answer)
     answer
+  }
+
+  /** The storage refused something for good. Somebody publishes the event. */
+  private[engine] def storageFailed(method: String, startNs: Long, e: MillpondException): Unit = {
+    Counters.storageErrors.increment()
+    events.noteError("storage_error", e, "method" -> method,
+      "duration_ms" -> (System.nanoTime - startNs) / 1000000L)
   }
 
   val storageUse = new StorageUse

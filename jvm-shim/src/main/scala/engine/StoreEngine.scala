@@ -189,6 +189,14 @@ final class StoreEngine(val context: StoreContext) extends StoreView with Loggin
     } else false
   }
 
+  /** The id that this store has for a version that Spark knows by another one: its attempt lost. */
+  def lostAttempt(version: Long, wanted: String): Option[String] = synchronized {
+    val now = committed
+    val has = status.isLoaded && !status.isClosed && version > 0 && now.version >= version &&
+      version >= now.lineageBase
+    if (has) Some(now.idOf(version)).filter(id => id.nonEmpty && id != wanted) else None
+  }
+
   /** The store has another version, or knows more of the same. Nobody else needs the local copies
     * of changelogs that are no longer pending. */
   private def swap(next: Committed): Unit = {

@@ -114,6 +114,10 @@ abstract class StoreProvider extends CompatibleProvider {
         case e: MillpondException
           if e.kind == "CHANGELOG_REPLACED" || e.kind == "LOCAL_FILES_LOST" =>
           logInfo(s"store ${context.label} is loaded again: ${e.getMessage}")
+          if (e.kind == "CHANGELOG_REPLACED") {
+            context.events.note("attempt_lost", "version" -> version, "id" -> "")
+            context.events.publish()
+          }
           engine.abort(session)
           Loader.load(engine, session, version, if (version == 0) None else uniqueId,
             loadEmpty = false, registerAll)
@@ -131,6 +135,10 @@ abstract class StoreProvider extends CompatibleProvider {
     try {
       Agent.takeSpentNs()
       if (version > 0 && !loadEmpty) context.usesCommitIds = uniqueId.isDefined
+      for { wanted <- uniqueId; lost <- engine.lostAttempt(version, wanted) } {
+        context.events.note("attempt_lost", "version" -> version, "id" -> lost)
+        context.events.publish()
+      }
       if (loadEmpty || from.isDefined || !engine.reuse(session, version,
           if (version == 0) None else uniqueId))
         Loader.load(engine, session, version, if (version == 0 || loadEmpty) None else uniqueId,
@@ -372,7 +380,7 @@ abstract class StoreProvider extends CompatibleProvider {
         case e: MillpondException => throw e
         case NonFatal(e) =>
           throw QueryExecutionErrors.failedToCommitStateFileError(s"${context.label} of $id", e)
-      }
+      } finally context.events.publish()
     if (forceSnapshot) snapshot(due = 1)
     version
   }
@@ -403,14 +411,16 @@ abstract class StoreProvider extends CompatibleProvider {
               java.util.UUID.fromString(context.runId)), version, System.currentTimeMillis)
       }
     catch {
-      case NonFatal(e) => if (!engine.status.isClosed) {
+      case NonFatal(e) => if (isNews) {
           Counters.snapshotFailures.increment()
-          logWarning(
-            s"store ${context.label}: no snapshot was taken, maintenance tries again: " +
-              e.getMessage,
-            e)
+          context.events.noteError("snapshot_failed", e, "version" -> engine.shown.version,
+            "snapshot_version" -> engine.shown.snapshotVersion)
+          context.events.publish()
         }
     }
+
+  /** Whether somebody wants to know that maintenance failed. */
+  private def isNews = !engine.status.isClosed && !Agent.isStopping
 
   override def doCleanupMaintenance(): Unit =
     try {
@@ -423,10 +433,10 @@ abstract class StoreProvider extends CompatibleProvider {
         })
       }
     } catch {
-      case NonFatal(e) => if (!engine.status.isClosed) logWarning(
-          s"store ${context.label}: old files were not deleted, maintenance tries again: " +
-            e.getMessage,
-          e)
+      case NonFatal(e) => if (isNews) {
+          context.events.noteError("collection_failed", e, "version" -> engine.shown.version)
+          context.events.publish()
+        }
     }
 
   override def close(): Unit = if (engineOrNull != null) {

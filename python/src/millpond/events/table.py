@@ -1,0 +1,172 @@
+"""Every event: who logs it, its fields, when, what to do. The only declaration.
+
+An event and a field keep their names: people search logs and alert on them. `millpond/reference.py`
+writes the table for the jar and the docs.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import Literal
+
+# Of every event about a store, before its own.
+STORE_FIELDS = ("run_id", "operator", "partition", "store")
+
+FIELDS: dict[str, str] = {
+    "run_id": "id of the query's run, as Spark names it",
+    "operator": "number of the stateful operator",
+    "partition": "number of the partition",
+    "store": "name of the store; `default`, but for the stores of a join",
+    "version": "version of the store",
+    "duration_ms": "how long it took, in ms",
+    "bytes": "size in bytes",
+    "reused_bytes": "size in bytes of the SSTs that were in storage already",
+    "snapshot_version": "version of the newest snapshot; 0: there is none",
+    "changelogs": "number of changelogs",
+    "files": "number of files",
+    "manifest": "name of the snapshot's manifest",
+    "id": "id of the version that was lost, in Spark checkpoint format 2",
+    "method": "the call of the protocol; empty: between calls",
+    "attempt": "number of the attempt at the call",
+    "agent_pid": "process id of the agent",
+    "starts": "agents that this executor has started",
+    "error": "kind of the error, as in [errors](errors.md); else the class of the exception",
+    "reason": "the error's message, shortened",
+}
+
+
+@dataclass(frozen=True, slots=True)
+class EventInfo:
+    """An event.
+
+    Args:
+        by: who logs it: the shim in the JVM, or the agent.
+        level: of the log.
+        fields: those beside `event` and, if `store` is set, STORE_FIELDS. In this order.
+        when: what has happened.
+        then: what to do.
+        store: whether it is about one store.
+    """
+
+    by: Literal["shim", "agent", "shim, agent"]
+    level: Literal["INFO", "WARN"]
+    fields: tuple[str, ...]
+    when: str
+    then: str
+    store: bool = True
+
+
+_NOTHING = "Nothing."
+
+EVENTS: dict[str, EventInfo] = {
+    "restore_done": EventInfo(
+        by="shim",
+        level="INFO",
+        fields=("version", "duration_ms", "bytes", "snapshot_version", "changelogs"),
+        when="A store was brought to a version; every store once at the start of a run.",
+        then=(
+            "Nothing. If stores are restored again and again while the query runs, executors are"
+            " lost, or Spark moves the tasks."
+        ),
+    ),
+    "snapshot_made": EventInfo(
+        by="shim",
+        level="INFO",
+        fields=("version", "duration_ms", "bytes", "reused_bytes"),
+        when="A snapshot is in storage. `bytes` were uploaded for it.",
+        then=_NOTHING,
+    ),
+    "snapshot_failed": EventInfo(
+        by="shim",
+        level="WARN",
+        fields=("version", "snapshot_version", "error", "reason"),
+        when="No snapshot was made. Maintenance tries again; commits go on.",
+        then="Mend what `error` names. Until then restarts take ever longer.",
+    ),
+    "snapshot_passed_over": EventInfo(
+        by="shim, agent",
+        level="WARN",
+        fields=("version", "manifest", "error", "reason"),
+        when="A restore could not use a snapshot, and tries an older one.",
+        then="Run `millpond checkpoint verify`: files are damaged or missing.",
+    ),
+    "flushed": EventInfo(
+        by="shim",
+        level="INFO",
+        fields=("version", "duration_ms", "changelogs"),
+        when="Changelogs went to the disk tier.",
+        then=_NOTHING,
+    ),
+    "memory_shrunk": EventInfo(
+        by="shim",
+        level="INFO",
+        fields=("version", "duration_ms", "bytes"),
+        when="A store gave `bytes` of memory back: the executor exceeded `memory.budget`.",
+        then="If it happens in each batch, raise `memory.budget` or add executors.",
+    ),
+    "spilled": EventInfo(
+        by="shim",
+        level="INFO",
+        fields=("version", "duration_ms", "bytes"),
+        when="The running batch outgrew memory: `bytes` of it went to the local disk.",
+        then="If it happens often, make batches smaller or raise `memory.budget`.",
+    ),
+    "attempt_lost": EventInfo(
+        by="shim",
+        level="WARN",
+        fields=("version", "id"),
+        when=(
+            "Another attempt of a task won a version that this executor has committed too. The"
+            " store is loaded again."
+        ),
+        then=(
+            "Nothing, if Spark speculates or retries tasks. Else look for a second query on the"
+            " same Spark checkpoint."
+        ),
+    ),
+    "storage_error": EventInfo(
+        by="shim",
+        level="WARN",
+        fields=("method", "duration_ms", "error", "reason"),
+        when="The storage refused a call, or did not answer, after all retries.",
+        then="Run `millpond storage check` on this host. Spark tries a task again by itself.",
+    ),
+    "collection_failed": EventInfo(
+        by="shim",
+        level="WARN",
+        fields=("version", "error", "reason"),
+        when="Old files were not deleted. Maintenance tries again.",
+        then="Mend what `error` names. Until then storage fills.",
+    ),
+    "files_deleted": EventInfo(
+        by="agent",
+        level="INFO",
+        fields=("version", "files", "bytes"),
+        when="Files that no retained version needs were deleted.",
+        then=_NOTHING,
+    ),
+    "agent_started": EventInfo(
+        by="shim",
+        level="INFO",
+        fields=("agent_pid", "starts", "duration_ms"),
+        when="The agent of this executor runs.",
+        then="Nothing for `starts=1`. Else look for `agent_lost` before it.",
+        store=False,
+    ),
+    "agent_lost": EventInfo(
+        by="shim",
+        level="WARN",
+        fields=("agent_pid", "method", "attempt", "error"),
+        when="The agent died, or hung and was killed. The next call starts another.",
+        then="Look for the OOM killer, and at the agent's lines before this one.",
+        store=False,
+    ),
+    "agent_slow": EventInfo(
+        by="shim",
+        level="WARN",
+        fields=("agent_pid", "method", "attempt"),
+        when="The agent lives, but did not answer in time. It is asked again.",
+        then="Look at the storage and at the load of the host.",
+        store=False,
+    ),
+}
