@@ -248,6 +248,10 @@ def _resources(root: Path) -> dict[str, bytes]:
             f"Manifest-Version: 1.0\r\nImplementation-Version: {__version__}\r\n\r\n".encode()
         ),
         "META-INF/LICENSE": (root / "LICENSE").read_bytes(),
+        # Spark's history server finds the tab State by it.
+        "META-INF/services/org.apache.spark.status.AppHistoryServerPlugin": (
+            b"org.apache.spark.sql.millpond.observe.StateHistory\n"
+        ),
         "META-INF/NOTICE": (root / "NOTICE").read_bytes(),
         "millpond/errors.json": errors_json().encode(),
         "millpond/events.json": events_json().encode(),

@@ -243,6 +243,9 @@ def test_the_jar_in_the_wheel_has_classes_stamp_and_tables(wheel: Path, tmp_path
         jar = Path(archive.extract(name, tmp_path))
     with zipfile.ZipFile(jar) as archive:
         names = set(archive.namelist())
+        service = "META-INF/services/org.apache.spark.status.AppHistoryServerPlugin"
+        plugin = archive.read(service).decode().strip()
+        assert plugin.replace(".", "/") + ".class" in names
         assert archive.read("millpond/errors.json").decode() == errors_json()
         assert archive.read("millpond/events.json").decode() == events_json()
         assert archive.read("millpond/options.json").decode() == options_json()

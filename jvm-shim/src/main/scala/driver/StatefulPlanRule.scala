@@ -8,6 +8,7 @@ import org.apache.spark.sql.execution.SparkPlan
 import org.apache.spark.sql.execution.streaming.operators.stateful.StateStoreWriter
 import org.apache.spark.sql.internal.SQLConf
 import org.apache.spark.sql.millpond.base.{MillpondError, Names, Options}
+import org.apache.spark.sql.millpond.observe.DriverReports
 
 /** Checks a query before its first task, and lets `transformWithState` run on Millpond. */
 private object StatefulPlanRule extends Rule[SparkPlan] {
@@ -35,6 +36,7 @@ private object StatefulPlanRule extends Rule[SparkPlan] {
           SparkSession.getActiveSession.foreach { session =>
             StartCheck.once(session, infos.head, options)
             Sinks.note(session, infos.head)
+            DriverReports.start(session.sparkContext)
           }
         plan.transformUp(TransformWithStateNodes.admit)
       } else {

@@ -32,7 +32,6 @@ private final class WatchStarts(session: org.apache.spark.sql.SparkSession)
         case stream: StreamExecution => Some(stream)
         case _ => None
       }
-      query.foreach(q => DriverReports.start(q.sparkSession.sparkContext))
       query.foreach(Sinks.started(_, event.runId))
       // first: a query that has a heartbeat is not rescaled
       query.foreach(AskedPartitions.started(_, event.runId))
@@ -44,6 +43,7 @@ private final class WatchStarts(session: org.apache.spark.sql.SparkSession)
       StartCheck.ended(event.runId)
       Sinks.ended(event.runId)
       Heartbeats.ended(event.runId)
+      DriverReports.queryEnded()
     }
   })
 

@@ -28,6 +28,7 @@ private object WithoutExtension extends Logging {
           override def onOtherEvent(event: SparkListenerEvent): Unit = event match {
             case ended: QueryTerminatedEvent if ended.runId == run =>
               Heartbeats.ended(run)
+              DriverReports.queryEnded()
               watched.remove(run)
               context.removeSparkListener(this)
             case _ =>

@@ -19,6 +19,8 @@ object Reports extends Logging {
   // A driver whose session has no extension takes no reports.
   private val TicksUntilNextLook = 15
 
+  // of the application that has stores; another one in this JVM may have none
+  @volatile private var wanted: SparkEnv = null
   private var env: SparkEnv = null
   private var driver: RpcEndpointRef = null
   private var ticks = 0
@@ -35,12 +37,18 @@ object Reports extends Logging {
   }
 
   /** Begin, unless it has begun. A JVM without Spark has nobody to report to. */
-  def start(): Unit = if (SparkEnv.get != null) clock: Unit
+  def start(): Unit = {
+    val now = SparkEnv.get
+    if (now != null) {
+      wanted = now
+      clock: Unit
+    }
+  }
 
   // The one thread of the clock runs this; it must not end.
   private def tick(): Unit =
     try {
-      val now = SparkEnv.get
+      val now = if (SparkEnv.get eq wanted) wanted else null
       if (now ne env) {
         env = now
         driver = null
@@ -64,36 +72,70 @@ object Reports extends Logging {
 /** Receives the executors' reports on the driver. */
 object DriverReports extends Logging {
   private var env: SparkEnv = null
+  private var receiver: Receiver = null
 
-  /** Called when a query with Millpond's extension starts. */
+  /** Called with each plan of a query whose state is Millpond's. The first of an application lets
+    * executors report, and shows the tab *State*. */
   def start(context: SparkContext): Unit = synchronized {
     val now = SparkEnv.get
     if (now != null && (now ne env)) {
       env = now
+      receiver = null
       try {
         val source = new ExecutorsSource
-        val endpoint = new Receiver(now.rpcEnv, source)
-        now.rpcEnv.setupEndpoint(Reports.Endpoint, endpoint)
+        val endpoint = new Receiver(now.rpcEnv, source, context)
+        // before the first report adds to it
         now.metricsSystem.registerSource(source)
+        now.rpcEnv.setupEndpoint(Reports.Endpoint, endpoint)
+        receiver = endpoint
         context.addSparkListener(new SparkListener {
           override def onExecutorRemoved(removed: SparkListenerExecutorRemoved): Unit =
             endpoint.self.send(Gone(removed.executorId))
         })
+        StateTab.attach(context)
         Reports.start()
       } catch {
-        // metrics are no reason to fail a query
+        // to see less is no reason to fail a query
         case NonFatal(e) => logWarning(s"executors cannot report to this driver: ${e.getMessage}")
       }
     }
   }
 
-  private final case class Gone(executor: String)
+  /** A query has ended: what executors said last is kept for the history. */
+  def queryEnded(): Unit = synchronized {
+    if (receiver != null && (SparkEnv.get eq env)) receiver.self.send(Keep)
+  }
 
-  private final class Receiver(override val rpcEnv: RpcEnv, source: ExecutorsSource)
-      extends ThreadSafeRpcEndpoint {
+  private final case class Gone(executor: String)
+  private case object Keep
+
+  /** Spark calls it from one thread at a time. */
+  private final class Receiver(override val rpcEnv: RpcEnv, source: ExecutorsSource,
+      context: SparkContext) extends ThreadSafeRpcEndpoint {
+    // by executor: the last report, and when one went to the event log
+    private val last = scala.collection.mutable.HashMap.empty[String, String]
+    private val keptMs = scala.collection.mutable.HashMap.empty[String, Long]
+
     override def receive: PartialFunction[Any, Unit] = {
-      case text: String => source.reported(Report.parse(text))
-      case Gone(executor) => source.removed(executor)
+      case text: String =>
+        val report = Report.parse(text)
+        source.reported(report)
+        last(report.executor) = text
+        if (report.atMs - keptMs.getOrElse(report.executor, 0L) >= KeepMs) keep(report.executor)
+        else context.listenerBus.post(PassingReportEvent(text))
+      case Gone(executor) =>
+        keep(executor)
+        last.remove(executor): Unit
+        source.removed(executor)
+      case Keep => last.keys.toSeq.foreach(keep)
+    }
+
+    private def keep(executor: String): Unit = last.get(executor).foreach { text =>
+      keptMs(executor) = System.currentTimeMillis
+      context.listenerBus.post(StateReportEvent(text))
     }
   }
+
+  // A report of two hundred stores has 60 KB: the event log grows by 400 KB an hour.
+  private val KeepMs = 600000L
 }
