@@ -13,7 +13,7 @@ from pathlib import Path
 from integration.peers.spark.reasons import Reason
 
 # What a test says that was compiled for another Spark.
-DOES_NOT_LINK = re.compile(
+_DOES_NOT_LINK = re.compile(
     "(NoSuchMethod|NoSuchField|NoClassDefFound|AbstractMethod|IncompatibleClassChange)Error"
 )
 _OTHER_SPARK = "It was compiled for another Spark: the tests of this one are not published."
@@ -88,7 +88,7 @@ def judge(
             judged.not_applicable[outcome.test] = "Spark's own run leaves it out, too."
         elif known is not None and re.search(known.error, outcome.error):
             judged.not_applicable[outcome.test] = known.why
-        elif other_spark and DOES_NOT_LINK.search(outcome.error):
+        elif other_spark and _DOES_NOT_LINK.search(outcome.error):
             judged.not_applicable[outcome.test] = _OTHER_SPARK
         else:
             judged.failed[outcome.test] = outcome.error

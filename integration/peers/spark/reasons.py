@@ -100,12 +100,19 @@ REASONS = (
         other_spark=True,
     ),
     Reason(
-        "RocksDBStateStoreIntegrationSuite",
-        "^RocksDBStateStore - .*[(]without|SPARK-36236|SPARK-36519: RocksDB format|SPARK-37224"
-        "|memory tracking integration"
+        "RocksDBStateStore(Integration)?Suite",
+        "RocksDB confs are passed|^RocksDBStateStore - .*[(]without|SPARK-36236"
+        "|SPARK-36519: RocksDB format|SPARK-37224|memory tracking integration"
         "|RocksDB State Store backward compatibility. [(]with chang|bounded memory usage",
-        "Assert on query failed|never returned normally|no exception was thrown|was not empty",
+        "Assert on query failed|never returned normally|no exception was thrown|was not empty"
+        "|Job aborted",
         "It looks at metrics, settings, memory or files that only RocksDB's store has.",
+    ),
+    Reason(
+        "RocksDBStateStoreSuite",
+        "the test that is next",
+        "Java Runtime Environment",
+        "It ends the JVM inside RocksDB, with Spark's own store as well.",
     ),
     Reason(
         "StateStore(CoordinatorStreaming|InstanceMetric)Suite",

@@ -9,7 +9,7 @@ from pathlib import Path
 
 from integration.jvm import java_command, millpond_jar
 from integration.peers.spark import jars
-from integration.peers.spark.outcomes import DOES_NOT_LINK, Outcome, read
+from integration.peers.spark.outcomes import Outcome, read
 
 _STREAMING = "org.apache.spark.sql.streaming"
 _READER = "org.apache.spark.sql.execution.datasources.v2.state"
@@ -17,6 +17,8 @@ _STATE = "org.apache.spark.sql.execution.streaming.state"
 _MILLPOND = "org.apache.spark.sql.millpond"
 _SETTING = "spark.sql.streaming.stateStore"
 _LOG4J = Path(__file__).with_name("log4j2.properties")
+_CRASHED, _ABORTED = "A fatal error has been detected by", "*** RUN ABORTED ***"
+AND_THE_REST = "the test that is next, and those behind"
 # A suite that takes longer hangs.
 _LIMIT_S = 3600
 
@@ -145,9 +147,9 @@ def run(suite: str, folder: Path) -> list[Outcome]:
     found = read(folder).get(SUITES[suite])
     if found is not None:
         return found
+    # The JVM crashed; or scalatest takes an error of linkage for the end of everything.
     text = (folder / "stdout").read_text(errors="replace")
-    told = text.partition("*** RUN ABORTED ***")[2]
-    # scalatest takes an error of linkage for the end of everything
-    assert jars.for_other_spark() and DOES_NOT_LINK.search(told), text[-2000:]
+    told = next((text.partition(mark)[2] for mark in (_CRASHED, _ABORTED) if mark in text), text)
     before = read(folder, ended_only=False).get(SUITES[suite], [])
-    return [*before, Outcome(SUITES[suite], "the test that is next, and those behind", "", told, 0)]
+    assert before, text[-2000:]
+    return [*before, Outcome(SUITES[suite], AND_THE_REST, "aborted", told, 0)]
