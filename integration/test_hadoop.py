@@ -8,17 +8,22 @@ no DataNode. `make peer-hdfs` has them.
 from __future__ import annotations
 
 import itertools
+import re
 from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
 import pytest
+from py4j.protocol import Py4JJavaError
 from pyspark.sql import SparkSession
 
+from integration.cases import EVENTS
 from integration.harness import Harness, Schema, providers_to_test, short_conf
-from integration.jvm import MILLPOND
+from integration.jvm import MILLPOND, REPO
+from integration.peers.refusals import Query
 from integration.processes import wait_until
 from integration.store_model import as_state, write_spark_metadata
+from integration.streams import Input
 from millpond.errors import ErrorKind, UnavailableError
 from millpond.format.roots import parse_root
 from millpond.storage import Storage, hadoop_jvm, open_storage
@@ -146,3 +151,25 @@ def test_a_store(harness: Harness, tmp_path: Path, checkpoint_format: int) -> No
         if not path.name.startswith(".")
     }
     assert names == {".changelog", ".manifest", ".sst", ""}
+
+
+def test_a_connector_that_is_not_there(spark: SparkSession, tmp_path: Path) -> None:
+    """pyspark's jars know the names of `abfs:` and `s3a:`, and lack both."""
+    page = (REPO / "docs/guides/troubleshooting.md").read_text()
+    for scheme, name in (("abfs", "azurebfs.AzureBlobFileSystem"), ("s3a", "s3a.S3AFileSystem")):
+        missing = f"ClassNotFoundException: Class org.apache.hadoop.fs.{name} not found"
+        uri = f"{scheme}://c@account.dfs.core.windows.net" if scheme == "abfs" else "s3a://bucket"
+        (tmp_path / scheme).mkdir()
+        if scheme == "abfs":
+            query = Query(spark, f"{uri}/states", {}, tmp_path / scheme)
+            query.refused("MILLPOND_STORAGE_UNSUPPORTED", missing, "on Spark's class path")
+        # Spark keeps its own logs below checkpointLocation, and finds no class for them.
+        with pytest.raises(Py4JJavaError, match=re.escape(missing)):
+            _start(spark, f"{uri}/checkpoint", tmp_path / scheme / "rows")
+        assert missing in page
+
+
+def _start(spark: SparkSession, checkpoint: str, rows: Path) -> None:
+    source = Input(rows, EVENTS)
+    frame = source.stream(spark).groupBy("k").count().writeStream.outputMode("update")
+    frame.format("noop").option("checkpointLocation", checkpoint).start()

@@ -286,6 +286,16 @@ def test_a_query_that_cannot_keep_its_state_ends_before_its_first_task(
             Fault(301, "PermanentRedirect"),
             "MILLPOND_STORAGE_MISCONFIGURED.*GetObject.*storage.s3.region",
         ),
+        (
+            "GET",
+            Fault(400, "AuthorizationHeaderMalformed", headers=(("x-amz-bucket-region", "eu-1"),)),
+            "MILLPOND_STORAGE_MISCONFIGURED.*GetObject.*storage.s3.region to eu-1",
+        ),
+        (
+            "GET",
+            Fault(400, "ExpiredToken"),
+            "MILLPOND_STORAGE_DENIED.*GetObject: ExpiredToken.*fs.s3a.session.token",
+        ),
         ("GET", Fault(200, html=True), "MILLPOND_STORAGE_MISCONFIGURED.*storage.s3.endpoint"),
     ):
         with (

@@ -101,6 +101,24 @@ DENIED = Fault(403, "AccessDenied")
             "fs.s3a.access.key",
         ),
         ("PUT", Fault(507, "QuotaExceeded"), "STORAGE_FULL", "PutObject", ""),
+        (
+            "GET",
+            Fault(400, "ExpiredToken"),
+            "STORAGE_DENIED",
+            "GetObject: ExpiredToken",
+            "fs.s3a.session.token",
+        ),
+        (
+            "GET",
+            Fault(
+                400,
+                "AuthorizationHeaderMalformed",
+                headers=(("x-amz-bucket-region", "eu-west-1"),),
+            ),
+            "STORAGE_MISCONFIGURED",
+            "the bucket is in eu-west-1",
+            "storage.s3.region to eu-west-1",
+        ),
     ],
 )
 def test_what_is_missing_is_named(

@@ -125,6 +125,13 @@ def test_errors_of_the_jvm(name: str, message: str, kind: ErrorKind) -> None:
         ),
         (
             "abfs://c@a.dfs.core.windows.net/x",
+            "ConfigurationPropertyNotFoundException",
+            "Configuration property a.dfs.core.windows.net not found.",
+            ErrorKind.STORAGE_DENIED,
+            "fs.azure.account.key",
+        ),
+        (
+            "abfs://c@a.dfs.core.windows.net/x",
             "InvalidAbfsRestOperationException",
             "java.net.ConnectException: Connection refused",
             ErrorKind.STORAGE_UNAVAILABLE,

@@ -437,7 +437,8 @@ def test_a_server_without_conditional_writes(server: S3Server, make: Make, statu
         (404, "NoSuchBucket", ErrorKind.STORAGE_BUCKET_MISSING, "Create the bucket"),
         (403, "AccessDenied", ErrorKind.STORAGE_DENIED, "s3:PutObject on arn:aws:s3:::"),
         (403, "SignatureDoesNotMatch", ErrorKind.STORAGE_DENIED, "fs.s3a.secret.key"),
-        (400, "ExpiredToken", ErrorKind.STORAGE_DENIED, "expired"),
+        (400, "ExpiredToken", ErrorKind.STORAGE_DENIED, "fs.s3a.session.token"),
+        (403, "ExpiredTokenException", ErrorKind.STORAGE_DENIED, "hand over a new one"),
         (403, "InvalidTokenId", ErrorKind.STORAGE_DENIED, "hand over a new one"),
         (403, "InvalidAccessKeyId", ErrorKind.STORAGE_DENIED, "session has expired"),
         (400, "InvalidRegion", ErrorKind.STORAGE_MISCONFIGURED, "storage.s3.region"),
@@ -469,6 +470,23 @@ def test_refusals(
         "the error names the call that failed, and its object"
     )
     assert server.endpoint in str(caught.value), "it names who said so"
+
+
+@pytest.mark.parametrize("status", [400, 301])
+def test_a_refusal_without_a_reason(server: S3Server, s3: S3Storage, status: int) -> None:
+    """An answer to HEAD has no body: a token that has expired looks like another region."""
+    region = (("x-amz-bucket-region", "eu-west-1"),)
+    with (
+        server.faults(first(10**9, Fault(status, headers=region))),
+        pytest.raises(MillpondError) as caught,
+    ):
+        s3.stat("a")
+    assert "eu-west-1" in str(caught.value) and "storage.s3.region" in caught.value.hint
+    if status == 400:
+        assert caught.value.kind is ErrorKind.STORAGE_DENIED
+        assert "fs.s3a.session.token" in caught.value.hint
+    else:
+        assert caught.value.kind is ErrorKind.STORAGE_MISCONFIGURED
 
 
 def test_a_refusal_to_read_may_hide_that_nothing_is_there(server: S3Server, s3: S3Storage) -> None:

@@ -66,6 +66,7 @@ _NO_CONTAINER = (  # Azure's Blob endpoint, its DFS endpoint
     "container does not exist",
     "filesystem does not exist",
 )
+_NO_KEY = ("KeyProviderException", "ConfigurationPropertyNotFoundException")
 _NO_BUCKET = "GoogleJsonResponseException: 404 Not Found"
 _GOOGLE_DENIES = (
     "GoogleJsonResponseException: 401",
@@ -107,7 +108,7 @@ def error_of(what: str, name: str, message: str) -> MillpondError:
         return InvalidInputError(text, kind=ErrorKind.STORAGE_BUCKET_MISSING)
     if " gs://" in what and any(sign in message for sign in _GOOGLE_DENIES):
         return UnavailableError(text, kind=ErrorKind.STORAGE_DENIED, hint=_GOOGLE_KEY)
-    if " abfs" in what and ("AccessDenied" in name or "KeyProviderException" in text):
+    if " abfs" in what and ("AccessDenied" in name or any(sign in text for sign in _NO_KEY)):
         return UnavailableError(text, kind=ErrorKind.STORAGE_DENIED, hint=_AZURE_KEY)
     if " gs://" in what and name == "NumberFormatException":
         return InvalidInputError(text, kind=ErrorKind.STORAGE_MISCONFIGURED, hint=_GOOGLE_SIZES)

@@ -141,8 +141,20 @@ def classify(
             text,
             kind=ErrorKind.STORAGE_DENIED,
             hint=(
-                "The session token has expired: hand over a new one, or let boto3 find credentials"
-                " that renew themselves."
+                "The session token has expired: hand over a new one with its keys"
+                " (fs.s3a.session.token, or boto3's environment), or let boto3 find credentials"
+                " that renew themselves. Then restart the query."
+            ),
+        )
+    if code == "400" and operation == "HeadObject":
+        # S3 says why in the body, and its answer to HEAD has none.
+        return UnavailableError(
+            text + (f" (the bucket is in {region})" if region else ""),
+            kind=ErrorKind.STORAGE_DENIED,
+            hint=(
+                "S3 does not say why. Perhaps the session token has expired"
+                " (fs.s3a.session.token), or the option storage.s3.region is not"
+                f" {region or 'the region of the bucket'}."
             ),
         )
     if code in _BAD_KEYS:
