@@ -3,8 +3,8 @@
 """Measures state on an object storage: `make bench-s3`, or `benchmarks/bench_s3.py --help`.
 
 It runs batches and restores over a server that answers each request 20 ms late, and counts the
-requests. Results: JSON below `benchmarks/results/`, a table on stdout, and after a full run
-docs/benchmarks-s3.md.
+requests. With `--s3a` the server is MinIO, and Spark's files go there by Hadoop's s3a. Results: JSON
+below `benchmarks/results/`, a table on stdout, and after a full run docs/benchmarks-s3.md.
 """
 
 from __future__ import annotations
@@ -37,6 +37,8 @@ _BEGIN, _END = (
     "<!-- results: written by benchmarks/bench_s3.py, do not edit -->",
     "<!-- end of results -->",
 )
+_BEGIN_S3A = "<!-- results of --s3a: written by benchmarks/bench_s3.py, do not edit -->"
+_END_S3A = "<!-- end of the results of --s3a -->"
 _BUCKET = "pond"
 _OPTION = "spark.sql.streaming.stateStore.millpond."
 _KEYS = {
@@ -44,6 +46,7 @@ _KEYS = {
     "fs.s3a.secret.key": "any",
     "fs.s3a.endpoint.region": "us-east-1",
 }
+_GIVES_UP = ("fs.s3a.attempts.maximum", "fs.s3a.retry.limit")
 _RAN = ("millpond", "rocksdb-changelog")
 _NO_MAINTENANCE = {"spark.sql.streaming.stateStore.maintenanceInterval": "1h"}
 # A minute of batches then has snapshots and deletions. Both contenders get the same, but Millpond
@@ -51,14 +54,28 @@ _NO_MAINTENANCE = {"spark.sql.streaming.stateStore.maintenanceInterval": "1h"}
 _MAINTENANCE = {"spark.sql.streaming.stateStore.maintenanceInterval": "5s", "spark.sql.streaming.minBatchesToRetain": "10"}  # fmt: skip
 
 
-def scenarios(*, quick: bool) -> list[tuple[Scenario, dict[str, str]]]:
-    """Return the queries, each with session options of its own."""
+def scenarios(*, quick: bool, s3a: bool = False) -> list[tuple[Scenario, dict[str, str]]]:
+    """Return the queries, each with session options of its own.
+
+    By s3a there are fewer batches: each of Spark's own store takes many seconds.
+    """
     if quick:
         return [
             (
                 Scenario(name="aggregation", partitions=4, rows=100, warmup=1, measured=2),
                 _NO_MAINTENANCE,
             )
+        ]
+    if s3a:
+        return [
+            (
+                Scenario(name="aggregation", partitions=32, rows=1000, warmup=1, measured=3),
+                _NO_MAINTENANCE,
+            ),
+            (
+                Scenario(name="large", partitions=8, rows=200_000, warmup=1, measured=2),
+                _MAINTENANCE,
+            ),
         ]
     return [
         (
@@ -99,6 +116,54 @@ def pond(directory: Path, latency_ms: float, mb_per_s: float = 0) -> Iterator[st
         shutil.rmtree(directory, ignore_errors=True)
 
 
+@contextlib.contextmanager
+def minio(directory: Path, latency_ms: float) -> Iterator[dict[str, str]]:
+    """Run MinIO behind the latency, with one bucket. Yield Hadoop's settings by which s3a and
+    boto3 reach it.
+
+    Raises: BenchError: what adds the latency did not start.
+    """
+    from integration.peers.minio import server
+
+    directory.mkdir(parents=True)
+    with server.started(directory) as real, proxy(real.endpoint, latency_ms) as endpoint:
+        real.client().create_bucket(Bucket=_BUCKET)
+        # The tests of MinIO give up early; a benchmark must not.
+        found = {k: v for k, v in real.hadoop.items() if k not in _GIVES_UP}
+        yield found | {"fs.s3a.endpoint": endpoint}
+
+
+@contextlib.contextmanager
+def proxy(server: str, latency_ms: float) -> Iterator[str]:
+    """Run what adds the latency to a server on loopback, and notes requests. Yield its URL.
+
+    Raises: BenchError: it did not start.
+    """
+    command = [sys.executable, "-m", "benchmarks.s3_proxy", "--port", server.rpartition(":")[2]]
+    command += ["--latency-ms", str(latency_ms)]
+    process = subprocess.Popen(command, stdout=subprocess.PIPE, text=True, cwd=REPOSITORY)
+    try:
+        assert process.stdout is not None
+        port = process.stdout.readline().strip()
+        if not port:
+            raise BenchError("the proxy before the server did not start")
+        yield f"http://127.0.0.1:{port}"
+    finally:
+        process.kill()
+        process.wait()
+
+
+def _need_s3a() -> None:
+    """Raises: BenchError: MinIO or the jars of s3a are not there."""
+    from integration.peers.minio import parts
+
+    if not parts.fetched():
+        raise BenchError(
+            "MinIO or the jars of s3a are not there: `python -m integration.peers.minio` fetches"
+            " them, or says what it lacks"
+        )
+
+
 class _Run:
     """One invocation."""
 
@@ -113,7 +178,8 @@ class _Run:
         results: dict[str, Any] = {"format": 1, **bench_env.describe_host(self.work_dir)}
         results |= {"quick": given.quick, "latency_ms": given.latency_ms, "slots": given.slots}
         results["repetitions"] = self.repetitions
-        asked = [] if given.only == "restore" else scenarios(quick=given.quick)
+        results["s3a"] = given.s3a
+        asked = [] if given.only == "restore" else scenarios(quick=given.quick, s3a=given.s3a)
         results["query_sizes"] = [asdict(scenario) for scenario, _ in asked]
         results["query"] = {scenario.name: {name: [] for name in _RAN} for scenario, _ in asked}
         for scenario, conf in asked:
@@ -122,7 +188,7 @@ class _Run:
                 for name in _RAN if repetition % 2 == 0 else _RAN[::-1]:
                     measured = self._query(CONTENDERS[name], scenario, conf, repetition)
                     results["query"][scenario.name][name].append(measured)
-        results["restore"] = {} if given.only == "query" else self._restores()
+        results["restore"] = {} if given.s3a or given.only == "query" else self._restores()
         results["summary"] = bench_s3_report.summarise(results)
         results["seconds"] = round(time.monotonic() - begin, 1)
         results["load_average_at_end"] = round(os.getloadavg()[0], 2)
@@ -142,6 +208,8 @@ class _Run:
         work = self.work_dir / f"{scenario.name}-{contender.name}-{repetition}"
         classes = bench_env.compile_store_bench(REPOSITORY / "build" / "bench")
         jars = [str(classes), *([str(bench_env.millpond_jar(None))] if contender.ours else [])]
+        if self.given.s3a:
+            return self._query_by_s3a(contender, scenario, conf, work, jars, repetition)
         with pond(work / "pond", self.given.latency_ms) as endpoint:
             session = {
                 **contender.conf,
@@ -166,6 +234,33 @@ class _Run:
             result = self._child("bench_s3_query", spec=spec, work=work, timeout_s=1500)
         shutil.rmtree(work)
         self._say(f"{scenario.name} {repetition + 1} {contender.name}", begin)
+        return result
+
+    def _query_by_s3a(self, contender: Contender, scenario: Scenario, conf: dict[str, str], work: Path, jars: list[str], repetition: int) -> dict[str, Any]:  # fmt: skip
+        """Run with the whole Spark checkpoint on MinIO."""
+        from integration.peers.minio import parts
+
+        begin = time.monotonic()
+        with minio(work / "minio", self.given.latency_ms) as hadoop:
+            session = {
+                **contender.conf,
+                **conf,
+                **{f"spark.hadoop.{name}": value for name, value in hadoop.items()},
+                "spark.local.dir": str(work / "local"),
+                "spark.driver.memory": "3g",
+                "spark.driver.extraClassPath": ":".join([*jars, *map(str, parts.s3a())]),
+            }
+            spec = {
+                "conf": session,
+                "scenario": asdict(scenario),
+                "slots": self.given.slots,
+                "checkpoint": f"s3a://{_BUCKET}/checkpoint",
+                "pond": hadoop["fs.s3a.endpoint"],
+                "restart": scenario.name != "maintenance",
+            }
+            result = self._child("bench_s3_query", spec=spec, work=work, timeout_s=1500)
+        shutil.rmtree(work)
+        self._say(f"{scenario.name} {repetition + 1} {contender.name} by s3a", begin)
         return result
 
     def _restores(self) -> dict[str, Any]:
@@ -236,8 +331,17 @@ def _write_docs(results: dict[str, Any], source: Path) -> None:
         f" {versions['python']}; {commit}. {results['latency_ms']:g} ms added to each request,"
         f" {results['slots']} task slots. Raw figures: [`{raw}`](../{raw})."
     )
+    if results.get("s3a"):
+        load = results["host"]["load_average_1m"], results["load_average_at_end"]
+        pairs = results["repetitions"]
+        where += (
+            f" {pairs} run{'s' if pairs > 1 else ''} of each contender, in turn. The load average"
+            f" was {load[0]:.1f} before and {load[1]:.1f} after: other work shared the machine if"
+            f" it is above {host['cores']}."
+        )
+    begin, end = (_BEGIN_S3A, _END_S3A) if results.get("s3a") else (_BEGIN, _END)
     bench_env.replace_generated(
-        _DOCS, _BEGIN, _END, f"{where}\n\n{bench_s3_report.markdown(results)}"
+        _DOCS, begin, end, f"{where}\n\n{bench_s3_report.markdown(results)}"
     )
 
 
@@ -253,6 +357,11 @@ def _arguments(arguments: Sequence[str] | None) -> argparse.Namespace:
     )
     parser.add_argument(
         "--repetitions", type=int, default=1, help="processes of each measure (default 1)"
+    )
+    parser.add_argument(
+        "--s3a",
+        action="store_true",
+        help="only the queries, on MinIO, Spark's files by Hadoop's s3a",
     )
     parser.add_argument("--only", choices=("query", "restore"), help="one of the two parts")
     parser.add_argument(
@@ -304,6 +413,8 @@ def main(arguments: Sequence[str] | None = None) -> int:
         if given.render:
             _write_docs(json.loads(given.render.read_text()), given.render)
             return 0
+        if given.s3a:
+            _need_s3a()
         work_dir = Path(tempfile.mkdtemp(prefix="millpond-bench-s3-", dir=given.work_dir))
         try:
             results = _Run(given, work_dir).results()

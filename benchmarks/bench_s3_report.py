@@ -107,6 +107,7 @@ _ROWS = (
 _TITLES = {
     "aggregation": "{partitions} partitions, {rows} rows a batch",
     "partitions200": "{partitions} partitions, {rows} rows a batch",
+    "large": "{partitions} partitions, {rows:,} keys, all of them in each batch",
     "maintenance": "{partitions} partitions, {measured} batches with snapshots and deletions",
 }
 
@@ -134,7 +135,7 @@ def markdown(results: Mapping[str, Any]) -> str:
             mine, other = _at(ours, path), _at(theirs, path)
             if mine is not None and other is not None:
                 rows.append([title, f"{mine:,.0f}", f"{other:,.0f}", _ratio(mine, other)])
-        if size["name"] != "maintenance":
+        if size["name"] not in ("maintenance", "large"):
             rows.append(
                 [
                     "PUT of a task's commit, at most",

@@ -5,6 +5,7 @@ No benchmark runs.
 
 from __future__ import annotations
 
+import json
 import uuid
 from collections.abc import Iterator
 from pathlib import Path
@@ -15,6 +16,7 @@ import pytest
 
 from benchmarks import bench_s3, bench_s3_report
 from benchmarks.bench_s3_query import Request, by_batch, kind_of
+from benchmarks.s3_proxy import operation_of
 from millpond.config import MIB, resolve
 from millpond.storage import Storage, open_storage
 from millpond.storage.settings import storage_settings
@@ -48,6 +50,54 @@ class TestPond(StorageContract):
     @pytest.fixture
     def storage(self, endpoint: str) -> Storage:
         return storage_at(endpoint)
+
+
+@pytest.fixture(scope="module")
+def noted(endpoint: str) -> Iterator[str]:
+    with bench_s3.proxy(endpoint, 0) as running:
+        yield running
+
+
+class TestProxy(StorageContract):
+    """What stands before a server passes everything on."""
+
+    @pytest.fixture
+    def storage(self, noted: str) -> Storage:
+        return storage_at(noted)
+
+
+def test_the_proxy_notes_each_request(noted: str, tmp_path: Path) -> None:
+    storage = storage_at(noted)
+    urlopen(f"{noted}/-/log").close()
+    storage.put_bytes("a", b"x" * 100)
+    assert storage.read("a") == b"x" * 100
+    assert [info.key for info in storage.list("")] == ["a"]
+    storage.delete(["a"])
+    with urlopen(f"{noted}/-/log") as answer:
+        log = json.load(answer)
+    assert [operation for _, operation, _, _ in log] == ["PUT", "GET", "LIST", "DELETE"]
+    assert log[0][2].startswith("pond/") and log[0][2].endswith("/a")
+    with urlopen(f"{noted}/-/log") as answer:
+        assert json.load(answer) == []
+
+
+@pytest.mark.parametrize(
+    ("line", "headers", "operation", "key"),
+    [
+        ("HEAD /b/x%20y HTTP/1.1", {}, "HEAD", "b/x y"),
+        ("GET /b?list-type=2&prefix=state%2F0 HTTP/1.1", {}, "LIST", "b/state/0"),
+        ("PUT /b/x HTTP/1.1", {"x-amz-copy-source": "b/y"}, "COPY", "b/x"),
+        ("POST /b/x?uploads HTTP/1.1", {}, "CREATE", "b/x"),
+        ("PUT /b/x?partNumber=1&uploadId=u HTTP/1.1", {}, "PART", "b/x"),
+        ("POST /b/x?uploadId=u HTTP/1.1", {}, "COMPLETE", "b/x"),
+        ("DELETE /b/x?uploadId=u HTTP/1.1", {}, "ABORT", "b/x"),
+        ("POST /b?delete HTTP/1.1", {}, "DELETE", "b"),
+    ],
+)
+def test_requests_have_the_names_of_s3(
+    line: str, headers: dict[str, str], operation: str, key: str
+) -> None:
+    assert operation_of(line, headers) == (operation, key)
 
 
 def test_the_pond_takes_parts_and_refuses_a_missing_bucket(endpoint: str, tmp_path: Path) -> None:

@@ -37,9 +37,9 @@ _QUERIES = {
     "crash": "of_the_agent",
     "store_machine": "(Millpond and format2-prefix and not heap)",
 }
-# Python's own part, without a Spark session. Each is a folder of tests/unit.
-_UNIT = ["agent", "cli", "format", "local", "model", "operations", "rows"]
-_UNIT += ["spark", "state", "storage", "store"]
+# Python's own part, without a Spark session. Each is a folder of tests/unit. `operations` is not
+# among them: its tests take as long as all others, and use no more of Python.
+_UNIT = ["agent", "cli", "format", "local", "model", "rows", "spark", "state", "storage", "store"]
 _SPREAD = ("-n", "2", "--dist", "loadfile", "--no-loadscope-reorder")
 # How a report marks a test that did not pass.
 _BAD = {"failure", "error", "skipped"}
@@ -123,4 +123,4 @@ def test_the_unit_tests_pass(runtime: Runtime, tmp_path: Path) -> None:
     folders = [f"tests/unit/{name}" for name in _UNIT]
     found = outcomes(runtime, tmp_path / "report.xml", *folders, "-m", "not deep")
     passed = sum(counted["passed"] for counted in found.values())
-    assert passed > 2000, found
+    assert passed > 1400, found
