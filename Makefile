@@ -2,7 +2,8 @@
 .DEFAULT_GOAL := help
 .PHONY: help build test test-all deep shapes previous wheel demo lint format-scala bench bench-s3 soak
 .PHONY: chains simulate simulate-mutants peers peer-azurite peer-delta peer-files peer-gcs peer-hdfs peer-kafka
-.PHONY: peer-kubernetes peer-minio peer-network peer-prometheus peer-runtimes peer-spark peer-yarn docs clean
+.PHONY: peer-kubernetes peer-minio peer-network peer-prometheus peer-radosgw peer-runtimes peer-spark
+.PHONY: peer-yarn docs clean
 SHELL := /bin/bash
 .SHELLFLAGS := -eu -o pipefail -c
 
@@ -174,6 +175,9 @@ peer-network: build ## cut hosts of a cluster off from each other and from the s
 	$(peer)
 
 peer-prometheus: build ## let a Prometheus scrape a job by the files of conf/; needs prometheus, or apt-get the first time
+	$(peer)
+
+peer-radosgw: build ## run queries with their state on Ceph's S3 gateway; needs apt-get, and Debian's packages the first time
 	$(peer)
 
 peer-runtimes: build ## run a sample with Java 21 and 25, Python 3.12 and 3.13; needs PyPI the first time

@@ -32,10 +32,9 @@ def pytest_report_header() -> str:
 
 @pytest.hookimpl(tryfirst=True)
 def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item]) -> None:
-    """Leave out the tests that download a server, unless the marks name them."""
-    for mark in ("radosgw", "peer"):
-        if mark not in str(config.option.markexpr):
-            items[:] = [item for item in items if item.get_closest_marker(mark) is None]
+    """Leave out the tests of peers, unless the marks name them."""
+    if "peer" not in str(config.option.markexpr):
+        items[:] = [item for item in items if item.get_closest_marker("peer") is None]
 
 
 def pytest_terminal_summary(terminalreporter: pytest.TerminalReporter) -> None:

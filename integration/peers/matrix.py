@@ -75,13 +75,14 @@ Behind the answers:
   WASB any more: "WASB Driver using wasb(s) schema is no longer supported".
 - The emulator of Google Cloud Storage copies and deletes where the real one can move, and asks
   nobody who they are. Millpond writes a file there in one request, which names what it replaces.
+- Ceph's gateway, radosgw 16.2, ignores the condition at the end of an upload in parts, so Millpond
+  looks first: [State on S3](../guides/s3.md).
 
 Not in the table:
 
-- Ceph's gateway, radosgw 16.2: `pytest -m radosgw integration/test_radosgw.py`. [State on
-  S3](../guides/s3.md) says what it lacks.
-- SeaweedFS: `go install github.com/seaweedfs/seaweedfs/weed@latest` was tried. The Go module proxy
-  gives no version of it (403).
+- SeaweedFS: the Go module proxy was asked for `github.com/seaweedfs/seaweedfs` with `@latest` and
+  with its tags 3.59 and 3.97, and for a list of its versions, also by its older name
+  `github.com/chrislusf/seaweedfs`. It refuses all of them (403). Debian has no package of it.
 """
 
 

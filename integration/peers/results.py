@@ -25,6 +25,7 @@ PEERS = {
     "kafka": "Kafka as source and sink",
     "delta": "Delta tables as sinks",
     "minio": "State on MinIO, Spark checkpoints there by s3a",
+    "radosgw": "State on Ceph's S3 gateway",
     "azurite": "Spark checkpoints on Azurite by ABFS",
     "gcs": "Spark checkpoints on an emulator of Google Cloud Storage",
     "files": "Spark checkpoints on file systems of the machine",

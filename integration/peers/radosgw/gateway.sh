@@ -1,22 +1,17 @@
 #!/bin/bash
-# Ceph's S3 gateway for `pytest -m radosgw`: a monitor, a daemon that keeps objects in memory, and
+# Ceph's S3 gateway for `make peer-radosgw`: a monitor, a daemon that keeps objects in memory, and
 # the gateway, all in DIR. All end with this process.
 #
-#   integration/radosgw.sh DIR PORT
+#   integration/peers/radosgw/gateway.sh DIR PORT
 #
 # It prints "ready" when it serves http://127.0.0.1:PORT. Its keys: test, "the secret of the test".
 #
-# It runs on Debian and Ubuntu. If a program is not installed, it downloads the packages and unpacks
-# them into DIR. It does not need root.
+# It takes the programs of this machine, or else those of Debian's packages in DIR/root. It does not
+# need root.
 set -euo pipefail
 dir=$(realpath -m "$1") port=$2
-mkdir -p "$dir"/{debs/partial,run,mon}
+mkdir -p "$dir"/{run,mon}
 if ! command -v radosgw ceph-mon ceph-osd >/dev/null; then
-    if [ ! -x "$dir/root/usr/bin/radosgw" ]; then
-        apt-get install -y --no-install-recommends --download-only -o Dir::Cache::archives="$dir/debs" -o Debug::NoLocking=1 \
-            radosgw ceph-osd ceph-mon >/dev/null
-        for package in "$dir"/debs/*.deb; do dpkg -x "$package" "$dir/root"; done
-    fi
     of_machine=$(uname -m)-linux-gnu
     libraries=$dir/root/usr/lib/$of_machine
     export PATH="$dir/root/usr/bin:$PATH" LD_LIBRARY_PATH="$libraries:$libraries/ceph:$dir/root/usr/lib/ceph:$dir/root/lib/$of_machine"
