@@ -18,6 +18,7 @@ import signal
 import subprocess
 import sys
 import tempfile
+import textwrap
 import time
 import urllib.request
 from collections.abc import Iterator, Sequence
@@ -340,6 +341,7 @@ def _write_docs(results: dict[str, Any], source: Path) -> None:
             f" it is above {host['cores']}."
         )
     begin, end = (_BEGIN_S3A, _END_S3A) if results.get("s3a") else (_BEGIN, _END)
+    where = textwrap.fill(where, 100, break_long_words=False, break_on_hyphens=False)
     bench_env.replace_generated(
         _DOCS, begin, end, f"{where}\n\n{bench_s3_report.markdown(results)}"
     )
