@@ -64,11 +64,13 @@ monmaptool --create --clobber --addv a "[v1:$monitor]" --fsid "$fsid" "$dir/monm
 ceph-mon --mkfs -i a --monmap "$dir/monmap"
 ceph-mon -f -i a &
 ceph-osd -i 0 --mkfs --osd-uuid "$(cat /proc/sys/kernel/random/uuid)"
-ceph-osd -f -i 0 &
+# The monitor refuses a daemon's first request now and then ("wrong fsid"), less often with the map.
+# Then the daemon ends, and so does this script.
+ceph-osd -f -i 0 --monmap "$dir/monmap" &
 radosgw -f -n client.rgw &
-until radosgw-admin user info --uid=test >/dev/null 2>&1; do
+until timeout 20 radosgw-admin user info --uid=test >/dev/null 2>&1; do
     [ "$(jobs -pr | wc -l)" = 3 ] || { echo "one of them ended: see $dir/run" >&2; exit 1; }
-    radosgw-admin user create --uid=test --display-name=test --access-key=test --secret-key="the secret of the test" >/dev/null 2>&1 || sleep 1
+    timeout 20 radosgw-admin user create --uid=test --display-name=test --access-key=test --secret-key="the secret of the test" >/dev/null 2>&1 || sleep 1
 done
 until curl -s "http://127.0.0.1:$port" >/dev/null; do sleep 1; done
 echo ready
