@@ -314,7 +314,8 @@ def test_conf_lines_for_clusters_name_no_python_of_this_machine(jar: Path) -> No
 
 
 def test_conf_examples_say_what_configure_says() -> None:
-    examples = sorted((Path(__file__).parents[3] / "conf").glob("*.conf"))
+    found = sorted((Path(__file__).parents[3] / "conf").glob("*.conf"))
+    examples = [path for path in found if path.stem != "prometheus"]  # lines to add to any of them
     assert [path.stem for path in examples] == ["kubernetes", "local", "standalone", "yarn"]
     for path in examples:
         settings = session._read_properties(path)
