@@ -12,6 +12,7 @@ from integration.peers.spark import jars
 from integration.peers.spark.outcomes import Outcome, read
 
 _STREAMING = "org.apache.spark.sql.streaming"
+_EXECUTION = "org.apache.spark.sql.execution.streaming"
 _READER = "org.apache.spark.sql.execution.datasources.v2.state"
 _STATE = "org.apache.spark.sql.execution.streaming.state"
 _MILLPOND = "org.apache.spark.sql.millpond"
@@ -51,6 +52,13 @@ _NAMES = {
         StreamRealTimeModeSuite StreamRealTimeModeWithManualClockSuite StreamRealTimeModeE2ESuite
         StreamRealTimeModeAllowlistSuite StreamingQueryListenerSuite
         StreamingQueryStatusAndProgressSuite StreamingQuerySuite StreamSuite
+        DeprecatedStreamingAggregationSuite TriggerAvailableNowSuite
+        FlatMapGroupsInPandasWithStateSuite FlatMapGroupsInPandasWithStateDistributionSuite
+    """,
+    _EXECUTION: """
+        MicroBatchExecutionSuite
+        EventTimeWatermarkWithWatermarkDefInSelectSuite
+        MergingSortWithSessionWindowStateIteratorSuite
     """,
     _READER: """
         RocksDBStateDataSourceReadSuite HDFSBackedStateDataSourceReadSuite
@@ -71,7 +79,8 @@ _NAMES = {
         StreamingSessionWindowStateManagerSuite SymmetricHashJoinStateManagerSuite
         SymmetricHashJoinStateManagerEventTimeInKeySuite
         SymmetricHashJoinStateManagerEventTimeInValueSuite ValueStateSuite ListStateSuite
-        MapStateSuite TimerSuite
+        MapStateSuite TimerSuite RocksDBStateStoreRowChecksumSuite HDFSStateStoreRowChecksumSuite
+        StateStoreCoordinatorSuite StateSchemaCompatibilityCheckerSuite
     """,
 }
 SUITES = {name: f"{package}.{name}" for package, names in _NAMES.items() for name in names.split()}
