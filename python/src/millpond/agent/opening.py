@@ -323,7 +323,7 @@ def _backend(context: StoreContext) -> str:
 
 def _misplaced(plan: RestorePlan) -> str:
     """Return why a row of this version is not where its key belongs; "" if all are."""
-    last = plan.headers[-1] if plan.headers else plan.manifest
+    last = plan.newest
     return last.key_groups.reason if last is not None and not last.key_groups.scalable else ""
 
 

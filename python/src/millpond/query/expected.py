@@ -127,7 +127,7 @@ def check_written_for(store: StoreId, plan: RestorePlan, batch: int, partitions:
 
     Raises: InvalidInputError: PARTITIONS_CHANGED.
     """
-    newest = plan.headers[-1] if plan.headers else plan.manifest
+    newest = plan.newest
     if newest is not None and newest.key_groups.partitions != partitions:
         raise error(
             ErrorKind.PARTITIONS_CHANGED,

@@ -137,7 +137,7 @@ class NativeRows:
             for image in op.stores:
                 store = StoreId(op.operator, image.partition, image.name)
                 version = open_version(self._files(store), self._target(store))
-                last = version.plan.headers[-1] if version.plan.headers else version.plan.manifest
+                last = version.plan.newest
                 if last is None:
                     raise FormatError(f"store {store} has no version")
                 groups = last.key_groups

@@ -46,7 +46,7 @@ class StoreVersion:
     @property
     def families(self) -> tuple[ColumnFamily, ...]:
         """Its column families, without those that the job has dropped."""
-        last = self.plan.headers[-1] if self.plan.headers else self.plan.manifest
+        last = self.plan.newest
         return (
             tuple(family for family in last.column_families if not family.removed)
             if last is not None

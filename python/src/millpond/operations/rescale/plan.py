@@ -49,7 +49,7 @@ class OldStore:
     @property
     def keys(self) -> tuple[int, ...] | None:
         """Live keys of each of its key groups, ascending; None: no file tells."""
-        newest = self.plan.headers[-1] if self.plan.headers else self.plan.manifest
+        newest = self.plan.newest
         if newest is None or newest.group_keys is None:
             return None
         owned = newest.key_groups.max_parallelism // newest.key_groups.partitions

@@ -78,6 +78,11 @@ class RestorePlan:
     rejected: tuple[Rejection, ...] = ()
 
     @property
+    def newest(self) -> ChangelogHeader | Manifest | None:
+        """What describes the store at `target`; None: the state is empty."""
+        return self.headers[-1] if self.headers else self.manifest
+
+    @property
     def lineage(self) -> tuple[str, ...]:
         """Ids of the versions `base.version .. target.version`, as restored."""
         return (self.base.id, *(header.id for header in self.headers))
