@@ -10,22 +10,23 @@ from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
+import numpy as np
+import numpy.typing as npt
 import pyarrow as pa
 
 from millpond.errors import ErrorKind, InvalidInputError, UnsupportedError
 from millpond.model.json_fields import RESERVED_SLOT, ColumnFamily
 from millpond.model.key_groups import KeyGroups
-from millpond.model.partition_keys import WHOLE
 from millpond.query.image import operator_info
 from millpond.rows.arrow_types import struct_type
-from millpond.rows.encode import conform
+from millpond.rows.hashing import groups_of
 from millpond.spark.state_schemas import FamilySchema
 from millpond.spark.types import Struct
 from millpond.state.codec import check_supported
 from millpond.state.encoding import encode_keys, encode_prefixes, sorted_by
 from millpond.state.join_columns import join_columns
 from millpond.state.lookups import Key
-from millpond.state.partitioning import key_groups
+from millpond.state.partitioning import deciding_columns, key_hashes
 from millpond.state.selection import open_state, rule_of
 from millpond.state.tables import key_value, rows_of, schema_of
 from millpond.store.entries import Entry
@@ -90,32 +91,28 @@ class KeyReader:
     def _rows(self, key: Key) -> Iterator[Any]:
         schema = self._selection.schema
         array, columns = self._array(key)
-        partition = self._group(array, columns, self._partitions)
+        hashes = self._hashes(array, columns)
+        # The number of partitions divides that of key groups.
+        partition = int(groups_of(hashes, self._partitions)[0])
         store = self._store(partition)
         if store is None:
             return
-        found = list(_found(store, schema, array, columns, self._group))
+        group = int(groups_of(hashes, store.groups.max_parallelism)[0])
+        found = list(_found(store, schema, array, columns, group))
         if found:
             yield rows_of(self._selection, partition, store.family, found)
 
-    def _group(self, array: Any, columns: Struct, count: int) -> int:
-        """Return the key group of a key, of so many; of as many as partitions: its partition.
+    def _hashes(self, array: Any, columns: Struct) -> npt.NDArray[np.int32]:
+        """Return the hash that decides where a key lies.
 
         Args:
             columns: those of `array`: all of the key, or the first ones.
         """
-        rule, whole = self._rule, len(self._selection.schema.key.fields)
-        deciding = whole - rule.n if rule.kind == "drop_last" else whole
-        if rule.kind == "nested":
-            deciding = rule.path[0] + 1
-        if rule.kind != "none" and len(columns.fields) < deciding:
+        schema, rule = self._selection.schema.key, self._rule
+        if len(columns.fields) < deciding_columns(schema, rule):
             raise self._incomplete()
-        if rule.kind == "drop_last":
-            rule = WHOLE
-            columns = Struct(columns.fields[:deciding])
-            array = conform(array, columns)
         try:
-            return int(key_groups(array, columns, rule, count)[0])
+            return key_hashes(array, schema, rule)
         except UnsupportedError as e:
             raise UnsupportedError(
                 f"where a key lies is not known: {e.message}",
@@ -131,7 +128,7 @@ class KeyReader:
 
     def _opened(self, partition: int) -> _Store | None:
         for _, version, family in self._selection.versions((partition,)):
-            newest = version.plan.headers[-1] if version.plan.headers else version.plan.manifest
+            newest = version.plan.newest
             if family is None or newest is None:
                 return None
             check_supported(family, self._selection.schema)
@@ -177,11 +174,11 @@ class KeyReader:
 
 
 def _found(
-    store: _Store, schema: FamilySchema, array: Any, columns: Struct, group: Any
+    store: _Store, schema: FamilySchema, array: Any, columns: Struct, group: int
 ) -> Iterator[Entry]:
     """Yield the entries of a key, or of the keys that begin with these columns."""
     family = store.family
-    slot = store.groups.slot(group(array, columns, store.groups.max_parallelism)).to_bytes(2, "big")
+    slot = store.groups.slot(group).to_bytes(2, "big")
     number = family.id.to_bytes(2, "big")
     if len(columns.fields) < len(schema.key.fields):
         (begin,) = encode_prefixes(array, schema, encoding=family.encoding)

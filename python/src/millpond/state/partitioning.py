@@ -5,6 +5,7 @@ from __future__ import annotations
 from typing import Any
 
 import numpy as np
+import numpy.typing as npt
 
 from millpond.errors import UnsupportedError
 from millpond.model.partition_keys import PartitionKeyRule
@@ -14,15 +15,21 @@ from millpond.spark.types import SparkType, Struct
 
 
 def key_groups(keys: Any, schema: Struct, rule: PartitionKeyRule, max_parallelism: int) -> Ints:
-    """Return the key group of each key.
+    """Return the key group of each key. Args, Raises: as `key_hashes`."""
+    return groups_of(key_hashes(keys, schema, rule), max_parallelism)
+
+
+def key_hashes(keys: Any, schema: Struct, rule: PartitionKeyRule) -> npt.NDArray[np.int32]:
+    """Return the hash of each key's partition key; 0 if there is none.
 
     Args:
-        keys: `pyarrow.StructArray` of keys of a state.
+        keys: `pyarrow.StructArray` of keys of a state. The first `deciding_columns` are enough.
+        schema: of whole keys.
         rule: which part of a key decides its partition.
     Raises: UnsupportedError: the rule, or the hash of a column, is not known.
     """
     if rule.kind == "none":
-        return np.zeros(len(keys), dtype=np.int64)
+        return np.zeros(len(keys), dtype=np.int32)
     kind: SparkType = schema
     if rule.kind == "drop_last":
         kind = Struct(schema.fields[: -rule.n])
@@ -35,4 +42,13 @@ def key_groups(keys: Any, schema: Struct, rule: PartitionKeyRule, max_parallelis
         raise UnsupportedError(f"rows cannot be placed anew: {rule.reason}")
     if not isinstance(kind, Struct):
         raise UnsupportedError(f"no struct at place {rule.path} of the key")
-    return groups_of(hash_rows(keys, kind), max_parallelism)
+    return hash_rows(keys, kind)
+
+
+def deciding_columns(schema: Struct, rule: PartitionKeyRule) -> int:
+    """Return how many first columns of a key decide its partition."""
+    if rule.kind == "none":
+        return 0
+    if rule.kind == "nested":
+        return rule.path[0] + 1
+    return len(schema.fields) - rule.n  # `n` is 0 but for `drop_last`

@@ -229,10 +229,16 @@ def rows_of(
     """Return entries of a store, physical keys and values, as a `pyarrow.RecordBatch` with the
     columns that `read_state` returns.
     """
-    end = -SLOT_BYTES if family.spans_key_groups else None
-    keys = [key[PHYSICAL_PREFIX_BYTES:end] for key, _ in found]
-    values = [value for _, value in found]
+    keys, values = _without_places(family, found)
     return _decoded(selection, schema_of(selection), partition, family, keys, values, raw=False)
+
+
+def _without_places(
+    family: ColumnFamily, found: Sequence[tuple[bytes, bytes]]
+) -> tuple[list[bytes], list[bytes]]:
+    """Return the keys of entries without slot and column family, and their values."""
+    end = -SLOT_BYTES if family.spans_key_groups else None
+    return [key[PHYSICAL_PREFIX_BYTES:end] for key, _ in found], [value for _, value in found]
 
 
 def _stored(
@@ -252,9 +258,7 @@ def _stored(
         with entries(version) as found:
             mine = (entry for entry in found if entry[0][2:PHYSICAL_PREFIX_BYTES] == number)
             for part in chunks_of(mine, pair_bytes, rows=batch_rows):
-                end = -SLOT_BYTES if family.spans_key_groups else None
-                keys = [key[PHYSICAL_PREFIX_BYTES:end] for key, _ in part]
-                yield partition, family, keys, [value for _, value in part]
+                yield partition, family, *_without_places(family, part)
 
 
 def _from_tables(
