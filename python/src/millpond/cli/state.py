@@ -55,21 +55,10 @@ def add_commands(commands: Any) -> None:
     command.set_defaults(run=list_)
     text = "print the state of a query, or write it to a file"
     command = actions.add_parser("read", help=text, description=text[0].upper() + text[1:] + ".")
-    command.add_argument(
-        "path",
-        help=_PATH,
-    )
-    add_family(command)
-    add_batch(command)
-    command.add_argument(
-        "--key",
-        action="append",
-        default=[],
-        metavar="COLUMN=VALUE",
-        help=(
-            "only rows with that value in that column of the key (nested: key.k); all that are"
-            " given must hold; repeatable"
-        ),
+    _add_place(
+        command,
+        "only rows with that value in that column of the key (nested: key.k); all that are given"
+        " must hold; repeatable",
     )
     command.add_argument("--raw", action="store_true", help="add the bytes of keys and values")
     command.add_argument(
@@ -93,21 +82,21 @@ def add_commands(commands: Any) -> None:
     command.set_defaults(run=read)
     text = "look up a key: reads the partition of the key, and no more of it than it must"
     command = actions.add_parser("get", help=text, description=text[0].upper() + text[1:] + ".")
-    command.add_argument("path", help=_PATH)
-    add_family(command)
-    add_batch(command)
-    command.add_argument(
-        "--key",
-        action="append",
-        default=[],
-        metavar="COLUMN=VALUE",
-        help=(
-            "a column of the key and its value (nested: key.k); all columns, or the first ones by"
-            " which keys are sorted; repeatable"
-        ),
+    _add_place(
+        command,
+        "a column of the key and its value (nested: key.k); all columns, or the first ones by"
+        " which keys are sorted; repeatable",
     )
     command.add_argument("--json", action="store_true", help="print a JSON object a row")
     command.set_defaults(run=get)
+
+
+def _add_place(command: argparse.ArgumentParser, keys: str) -> None:
+    """Add the arguments that name a column family and keys of it. `keys` helps with these."""
+    command.add_argument("path", help=_PATH)
+    add_family(command)
+    add_batch(command)
+    command.add_argument("--key", action="append", default=[], metavar="COLUMN=VALUE", help=keys)
 
 
 def list_(arguments: argparse.Namespace, output: Output) -> int:
