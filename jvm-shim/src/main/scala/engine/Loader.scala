@@ -109,8 +109,7 @@ private[millpond] object Loader extends Logging {
     engine.manifests.use(db.map(_.get("manifest").asText))
     val replay = new Replay(engine.context, layout, engine.families, engine.rows, engine.tier,
       engine.budget, limited = !isHeap)
-    def manifest: String = engine.manifests.inUse.get
-    val unusable = engine.manifests.inUse.getOrElse("")
+    val manifest = engine.manifests.inUse.getOrElse("")
     try db.foreach(bringSnapshot(engine, replay, _, layout))
     catch {
       case e: MillpondException if e.kind == "LOCAL_FILES_LOST" && surprises.add(manifest) =>
@@ -120,7 +119,7 @@ private[millpond] object Loader extends Logging {
       case e: MillpondException
         if (Damage(e.kind) || e.kind == "LOCAL_FILES_LOST") && engine.manifests.exclude() =>
         engine.context.events.noteError("snapshot_passed_over", e, "version" -> version,
-          "manifest" -> unusable)
+          "manifest" -> manifest)
         return false
     }
     try replay.run(plan.get("changelogs"))

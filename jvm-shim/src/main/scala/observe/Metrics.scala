@@ -1,5 +1,7 @@
 package org.apache.spark.sql.millpond.observe
 
+import java.util.concurrent.atomic.LongAdder
+
 import com.codahale.metrics.{Gauge, MetricRegistry}
 
 import org.apache.spark.metrics.source.Source
@@ -13,20 +15,20 @@ object Metrics {
     "stores" -> (() => Observed.stores.size.toDouble),
     "memory_used_bytes" -> (() => Observed.memory._1.toDouble),
     "memory_budget_bytes" -> (() => Observed.memory._2.toDouble),
-    "lookups_total" -> (() => Counters.lookups.sum.toDouble),
-    "disk_reads_total" -> (() => Counters.diskReads.sum.toDouble),
-    "evicted_bytes_total" -> (() => Counters.evictedBytes.sum.toDouble),
-    "shrinks_total" -> (() => Counters.shrinks.sum.toDouble),
-    "spills_total" -> (() => Counters.spills.sum.toDouble),
+    "lookups_total" -> total(Counters.lookups),
+    "disk_reads_total" -> total(Counters.diskReads),
+    "evicted_bytes_total" -> total(Counters.evictedBytes),
+    "shrinks_total" -> total(Counters.shrinks),
+    "spills_total" -> total(Counters.spills),
     "unflushed_changelogs" -> (() => Observed.stores.map(_.unflushed.toDouble).sum),
     "unflushed_age_seconds" -> (() => oldest(_.unflushedSinceMs)),
     "snapshot_backlog_versions" -> (() => Observed.stores.map(_.behind.toDouble).maxOption
       .getOrElse(0.0)),
     "snapshot_backlog_age_seconds" -> (() => oldest(_.behindSinceMs)),
     "snapshot_age_seconds" -> (() => oldest(_.snapshotMs)),
-    "snapshots_total" -> (() => Counters.snapshots.sum.toDouble),
-    "snapshot_failures_total" -> (() => Counters.snapshotFailures.sum.toDouble),
-    "restores_total" -> (() => Counters.restores.sum.toDouble),
+    "snapshots_total" -> total(Counters.snapshots),
+    "snapshot_failures_total" -> total(Counters.snapshotFailures),
+    "restores_total" -> total(Counters.restores),
     "agent_starts_total" -> (() => Agent.starts.toDouble),
     "agent_restarts_total" -> (() => math.max(0L, Agent.starts - 1).toDouble),
     "storage_put_requests_total" -> storage("put_requests"),
@@ -36,9 +38,10 @@ object Metrics {
     "storage_failed_requests_total" -> storage("failed_requests"),
     "storage_sent_bytes_total" -> storage("sent_bytes"),
     "storage_received_bytes_total" -> storage("received_bytes"),
-    "storage_errors_total" -> (() => Counters.storageErrors.sum.toDouble)
+    "storage_errors_total" -> total(Counters.storageErrors)
   )
 
+  private def total(counter: LongAdder): () => Double = () => counter.sum.toDouble
   private def storage(name: String): () => Double = () => Counters.storageUse(name).toDouble
 
   /** The age of the earliest of these times; 0 if there is none. */
