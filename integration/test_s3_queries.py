@@ -50,12 +50,7 @@ def server() -> Iterator[S3Server]:
 @pytest.fixture
 def boto(server: S3Server, monkeypatch: pytest.MonkeyPatch) -> None:
     """Set the environment by which savepoints reach the server. They take no session options."""
-    for name, value in (
-        ("AWS_ENDPOINT_URL", server.endpoint),
-        ("AWS_ACCESS_KEY_ID", HADOOP["fs.s3a.access.key"]),
-        ("AWS_SECRET_ACCESS_KEY", HADOOP["fs.s3a.secret.key"]),
-        ("AWS_REGION", "us-east-1"),
-    ):
+    for name, value in server.environment().items():
         monkeypatch.setenv(name, value)
 
 

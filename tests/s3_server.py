@@ -101,6 +101,16 @@ class Fault:
 Chooser = Callable[[Request], Fault | None]
 
 
+def environment(endpoint: str) -> dict[str, str]:
+    """Return the variables by which boto3 reaches a server of the tests."""
+    return {
+        "AWS_ENDPOINT_URL": endpoint,
+        "AWS_ACCESS_KEY_ID": HADOOP["fs.s3a.access.key"],
+        "AWS_SECRET_ACCESS_KEY": HADOOP["fs.s3a.secret.key"],
+        "AWS_REGION": HADOOP["fs.s3a.endpoint.region"],
+    }
+
+
 @dataclass
 class S3Server:
     """The running server."""
@@ -149,6 +159,10 @@ class S3Server:
         )
         client.create_bucket(Bucket=name, **place)
         return name
+
+    def environment(self) -> dict[str, str]:
+        """Return the variables by which savepoints reach the server: they take no settings."""
+        return environment(self.endpoint)
 
     def settings(self, **options: object) -> StorageSettings:
         """Return settings that reach this server.

@@ -20,6 +20,7 @@ from collections.abc import Callable, Mapping, Sequence
 from contextlib import ExitStack
 from dataclasses import dataclass, field
 from pathlib import Path
+from typing import Any
 
 import pytest
 from pyspark.sql import DataFrame, SparkSession
@@ -31,12 +32,15 @@ from integration.shapes import named
 from integration.streams import Input, settings
 from integration.test_crash import kill_the_driver
 from millpond import savepoint
+from millpond.config import MIB
+from millpond.errors import ConflictError
 from millpond.operations.inspect import verify
 from millpond.operations.rescale import rescale
 from millpond.storage import Storage, open_checkpoint
 from millpond.storage.hadoop import HadoopStorage
 from millpond.storage.steps import run_steps
 from millpond.testing.storage_contract import StorageContract
+from tests.s3_server import S3Server
 
 _STATE = "spark.sql.streaming.stateStore."
 _WRITERS = 8
@@ -134,6 +138,26 @@ class Place:
         if not self.state_only:
             conf["spark.test.checkpoints"] = self.root
         return conf
+
+
+def large_objects(server: S3Server, work: Path) -> None:
+    """A large object goes up and comes down in parts. Nobody gets a second one of its name in.
+
+    Args:
+        work: an empty folder.
+    """
+    body = os.urandom(17 * MIB)
+    (work / "file").write_bytes(body)
+    changes: dict[str, Any] = {"multipart_bytes": 5 * MIB, "part_bytes": 5 * MIB}
+    bucket = server.bucket()
+    storage = server.storage(bucket, **changes)
+    storage.put_file("x.sst", str(work / "file"), if_absent=True)
+    storage.get_to_file("x.sst", str(work / "back"))
+    assert (work / "back").read_bytes() == body
+    for conditional in (True, False):
+        again = server.storage(bucket, conditional_put=conditional, **changes)
+        with pytest.raises(ConflictError):
+            again.put_file("x.sst", str(work / "file"), if_absent=True)
 
 
 class PlaceContract(StorageContract):

@@ -8,8 +8,7 @@ from pathlib import Path
 import pytest
 
 from integration.peers.minio import parts
-from integration.peers.minio.server import REGION, Minio, started
-from tests.s3_server import HADOOP
+from integration.peers.minio.server import Minio, started
 
 
 @pytest.fixture(scope="session")
@@ -31,10 +30,5 @@ def minio(connectors: list[Path], tmp_path_factory: pytest.TempPathFactory) -> I
 @pytest.fixture
 def boto(minio: Minio, monkeypatch: pytest.MonkeyPatch) -> None:
     """Set the environment by which savepoints reach the server. They take no session options."""
-    for name, value in (
-        ("AWS_ENDPOINT_URL", minio.endpoint),
-        ("AWS_ACCESS_KEY_ID", HADOOP["fs.s3a.access.key"]),
-        ("AWS_SECRET_ACCESS_KEY", HADOOP["fs.s3a.secret.key"]),
-        ("AWS_REGION", REGION),
-    ):
+    for name, value in minio.environment().items():
         monkeypatch.setenv(name, value)

@@ -6,19 +6,15 @@ to the same bucket.
 
 from __future__ import annotations
 
-import os
 from collections.abc import Callable
 from pathlib import Path
-from typing import Any
 
 import pytest
 
 from integration.jvm import SPARK_JARS
-from integration.peers.matrix import Place, PlaceContract, PlaceQueries, note
+from integration.peers.matrix import Place, PlaceContract, PlaceQueries, large_objects, note
 from integration.peers.minio import parts
 from integration.peers.minio.server import Minio
-from millpond.config import MIB
-from millpond.errors import ConflictError
 from millpond.storage import Storage, open_checkpoint
 
 pytestmark = [pytest.mark.spark, pytest.mark.peer]
@@ -85,18 +81,7 @@ def test_what_it_can_do(state: Place) -> None:
 
 def test_large_objects(minio: Minio, tmp_path: Path) -> None:
     """A large object goes up and comes down in parts. The server refuses a second of its name."""
-    body = os.urandom(17 * MIB)
-    (tmp_path / "file").write_bytes(body)
-    changes: dict[str, Any] = {"multipart_bytes": 5 * MIB, "part_bytes": 5 * MIB}
-    bucket = minio.bucket()
-    storage = minio.storage(bucket, **changes)
-    storage.put_file("x.sst", str(tmp_path / "file"), if_absent=True)
-    storage.get_to_file("x.sst", str(tmp_path / "back"))
-    assert (tmp_path / "back").read_bytes() == body
-    for conditional in (True, False):
-        again = minio.storage(bucket, conditional_put=conditional, **changes)
-        with pytest.raises(ConflictError):
-            again.put_file("x.sst", str(tmp_path / "file"), if_absent=True)
+    large_objects(minio, tmp_path)
 
 
 class TestQueries(PlaceQueries):

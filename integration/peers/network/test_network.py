@@ -16,7 +16,7 @@ from integration.demo.verify import Verified, verify
 from integration.gate import Gate
 from integration.peers.network.conftest import OnHosts, Store
 from integration.test_cluster import Query, two_executors
-from tests.s3_server import HADOOP
+from tests.s3_server import environment
 
 pytestmark = [pytest.mark.spark, pytest.mark.peer]
 
@@ -40,10 +40,8 @@ def new_query(
     app: Application, store: Store, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> Iterator[Callable[..., Query]]:
     """Return a function that makes queries. At the end drop them."""
-    monkeypatch.setenv("AWS_ENDPOINT_URL", store.endpoint)
-    monkeypatch.setenv("AWS_ACCESS_KEY_ID", HADOOP["fs.s3a.access.key"])
-    monkeypatch.setenv("AWS_SECRET_ACCESS_KEY", HADOOP["fs.s3a.secret.key"])
-    monkeypatch.setenv("AWS_REGION", HADOOP["fs.s3a.endpoint.region"])
+    for name, value in environment(store.endpoint).items():
+        monkeypatch.setenv(name, value)
     made: list[Query] = []
 
     def make(name: str, **arguments: Any) -> Query:

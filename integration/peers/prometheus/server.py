@@ -9,15 +9,14 @@ import subprocess
 import urllib.parse
 import urllib.request
 from pathlib import Path
-from typing import Any, Self
+from typing import Any
 
 from integration.jvm import REPO
 from integration.peers.fetching import FetchError, emptied, need, run
-from integration.processes import wait_until
+from integration.peers.loopback import Server
 
 _TARGET = REPO / "build" / "peers" / "prometheus"
 _NAMES = ("prometheus", "promtool")
-_START_S = 30
 
 
 def program(name: str) -> str:
@@ -56,8 +55,8 @@ def version() -> str:
     return found[1]
 
 
-class Prometheus:
-    """A running Prometheus on a free port of loopback. The end of the context ends it.
+class Prometheus(Server):
+    """Prometheus on a free port of loopback.
 
     Args:
         config: its configuration.
@@ -66,52 +65,14 @@ class Prometheus:
 
     def __init__(self, config: Path, work: Path) -> None:
         work.mkdir(parents=True)
-        self.log_path = work / "prometheus.log"
-        with self.log_path.open("wb") as log:
-            self.process = subprocess.Popen(
-                [
-                    program("prometheus"),
-                    f"--config.file={config}",
-                    f"--storage.tsdb.path={work / 'data'}",
-                    "--web.listen-address=127.0.0.1:0",
-                ],
-                cwd=work,
-                stdin=subprocess.DEVNULL,
-                stdout=log,
-                stderr=log,
-            )
-        try:
-            self.address = self._address()
-        except BaseException:
-            self.stop()
-            raise
+        options = [f"--config.file={config}", f"--storage.tsdb.path={work / 'data'}"]
+        super().__init__([program("prometheus"), *options], work / "prometheus.log")
 
-    def _address(self) -> str:
-        found: list[str] = []
-
-        def announced() -> bool:
-            assert self.process.poll() is None, self.log_path.read_text()
-            found[:] = re.findall(
-                r'msg="Listening on" address=(127\.0\.0\.1:\d+)', self.log_path.read_text()
-            )
-            return bool(found)
-
-        wait_until(announced, seconds=_START_S, what="Prometheus to say where it listens")
-        return found[0]
-
-    def __enter__(self) -> Self:
-        return self
-
-    def __exit__(self, *exception: object) -> None:
-        self.stop()
-
-    def stop(self) -> None:
-        """End the process."""
-        self.process.terminate()
-        self.process.wait(timeout=30)
+    def arguments(self) -> list[str]:
+        return [f"--web.listen-address=127.0.0.1:{self.port}"]
 
     def _get(self, path: str, **arguments: str) -> Any:
-        url = f"http://{self.address}/api/v1/{path}?{urllib.parse.urlencode(arguments)}"
+        url = f"{self.endpoint}/api/v1/{path}?{urllib.parse.urlencode(arguments)}"
         with urllib.request.urlopen(url, timeout=10) as answer:
             said = json.load(answer)
         assert said["status"] == "success", said
@@ -120,7 +81,7 @@ class Prometheus:
     def ready(self) -> bool:
         """Return whether it answers queries."""
         try:
-            with urllib.request.urlopen(f"http://{self.address}/-/ready", timeout=10) as answer:
+            with urllib.request.urlopen(f"{self.endpoint}/-/ready", timeout=10) as answer:
                 return bool(answer.status == 200)
         except OSError:
             return False

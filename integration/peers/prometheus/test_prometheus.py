@@ -88,7 +88,7 @@ def prometheus(
     # A stopped executor is lost to Spark after two minutes.
     quick = quick.replace("millpond_report_age_seconds > 60", "millpond_report_age_seconds > 8")
     (folder / "prometheus-rules.yml").write_text(quick)
-    with Prometheus(folder / "prometheus.yml", folder / "run") as running:
+    with Prometheus(folder / "prometheus.yml", folder / "run").running() as running:
         wait_until(running.ready, seconds=_WAIT_S, what="Prometheus to be ready")
         yield running
 

@@ -10,7 +10,7 @@ import pytest
 
 from integration.peers.loopback import free_port
 from integration.peers.radosgw import parts
-from tests.s3_server import HADOOP, S3Server
+from tests.s3_server import S3Server
 
 
 @pytest.fixture(scope="session")
@@ -36,10 +36,5 @@ def gateway(versions: dict[str, str]) -> Iterator[S3Server]:
 @pytest.fixture
 def boto(gateway: S3Server, monkeypatch: pytest.MonkeyPatch) -> None:
     """Set the environment by which savepoints reach the gateway. They take no session options."""
-    for name, value in (
-        ("AWS_ENDPOINT_URL", gateway.endpoint),
-        ("AWS_ACCESS_KEY_ID", HADOOP["fs.s3a.access.key"]),
-        ("AWS_SECRET_ACCESS_KEY", HADOOP["fs.s3a.secret.key"]),
-        ("AWS_REGION", HADOOP["fs.s3a.endpoint.region"]),
-    ):
+    for name, value in gateway.environment().items():
         monkeypatch.setenv(name, value)

@@ -2,15 +2,11 @@
 
 from __future__ import annotations
 
-import os
 from pathlib import Path
-from typing import Any
 
 import pytest
 
-from integration.peers.matrix import Place, PlaceContract, PlaceQueries, note
-from millpond.config import MIB
-from millpond.errors import ConflictError
+from integration.peers.matrix import Place, PlaceContract, PlaceQueries, large_objects, note
 from millpond.storage import Storage, open_checkpoint
 from tests.s3_server import HADOOP, S3Server
 
@@ -54,18 +50,7 @@ def test_large_objects(gateway: S3Server, tmp_path: Path) -> None:
     """The gateway of Ceph 16 ignores the condition on a large object's end. Millpond refuses a
     second object of its name nevertheless.
     """
-    body = os.urandom(17 * MIB)
-    (tmp_path / "file").write_bytes(body)
-    changes: dict[str, Any] = {"multipart_bytes": 5 * MIB, "part_bytes": 5 * MIB}
-    bucket = gateway.bucket()
-    storage = gateway.storage(bucket, **changes)
-    storage.put_file("x.sst", str(tmp_path / "file"), if_absent=True)
-    storage.get_to_file("x.sst", str(tmp_path / "back"))
-    assert (tmp_path / "back").read_bytes() == body
-    for conditional in (True, False):
-        again = gateway.storage(bucket, conditional_put=conditional, **changes)
-        with pytest.raises(ConflictError):
-            again.put_file("x.sst", str(tmp_path / "file"), if_absent=True)
+    large_objects(gateway, tmp_path)
 
 
 class TestQueries(PlaceQueries):

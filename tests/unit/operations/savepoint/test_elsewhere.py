@@ -30,10 +30,8 @@ from tests.s3_server import S3Server, s3_server
 @pytest.fixture
 def server(monkeypatch: pytest.MonkeyPatch) -> Iterator[S3Server]:
     with s3_server() as running:
-        monkeypatch.setenv("AWS_ENDPOINT_URL", running.endpoint)
-        monkeypatch.setenv("AWS_ACCESS_KEY_ID", "test")
-        monkeypatch.setenv("AWS_SECRET_ACCESS_KEY", "test")
-        monkeypatch.setenv("AWS_REGION", "us-east-1")
+        for name, value in running.environment().items():
+            monkeypatch.setenv(name, value)
         yield running
 
 

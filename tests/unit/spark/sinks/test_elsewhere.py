@@ -17,7 +17,7 @@ from millpond.format import layout
 from millpond.model.key_groups import KeyGroups
 from millpond.operations.rescale import rescale, undo
 from tests.checkpoints import CheckpointBuilder
-from tests.s3_server import HADOOP, S3Server, s3_server
+from tests.s3_server import S3Server, s3_server
 from tests.unit.operations.rescale.test_rescale import tree
 from tests.unit.spark.sinks.test_keeping import recorded, refused
 
@@ -33,10 +33,8 @@ def server() -> Iterator[S3Server]:
 
 @pytest.fixture
 def bucket(server: S3Server, monkeypatch: pytest.MonkeyPatch) -> str:
-    monkeypatch.setenv("AWS_ENDPOINT_URL", server.endpoint)
-    monkeypatch.setenv("AWS_ACCESS_KEY_ID", HADOOP["fs.s3a.access.key"])
-    monkeypatch.setenv("AWS_SECRET_ACCESS_KEY", HADOOP["fs.s3a.secret.key"])
-    monkeypatch.setenv("AWS_REGION", "us-east-1")
+    for name, value in server.environment().items():
+        monkeypatch.setenv(name, value)
     return server.bucket()
 
 
