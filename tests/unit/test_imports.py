@@ -32,7 +32,13 @@ def importers(package: str) -> set[str]:
 
 
 @pytest.mark.parametrize(
-    ("package", "door"), [("py4j", "agent/gateway.py"), ("rocksdict", "local/rocks.py")]
+    ("package", "door"),
+    [
+        ("py4j", "agent/gateway.py"),
+        ("rocksdict", "local/rocks.py"),
+        ("starlette", "web/server.py"),
+        ("uvicorn", "web/server.py"),
+    ],
 )
 def test_one_module_imports(package: str, door: str) -> None:
     assert importers(package) == {door}

@@ -74,6 +74,10 @@ class ErrorKind(str, Enum):
     # concurrency
     STORE_LOCKED = "STORE_LOCKED"
     STORE_CLOSED = "STORE_CLOSED"
+    # a server of Millpond's
+    TOKEN_WRONG = "TOKEN_WRONG"
+    REQUEST_TOO_LARGE = "REQUEST_TOO_LARGE"
+    TOO_MANY_REQUESTS = "TOO_MANY_REQUESTS"
     # the agent
     AGENT_NOT_STARTED = "AGENT_NOT_STARTED"
     AGENT_LOST = "AGENT_LOST"
@@ -407,6 +411,22 @@ TABLE: dict[ErrorKind, tuple[str, str, str]] = {
         "UnavailableError",
         "The store was closed while a task used it.",
         "Nothing to do: Spark retries the task on a new store.",
+    ),
+    ErrorKind.TOKEN_WRONG: (
+        "InvalidInputError",
+        "A request to a server of Millpond's has no token, or a wrong one.",
+        "Send the header `Authorization: Bearer <token>` with the token that the server printed"
+        " when it started, or that its --token-file holds.",
+    ),
+    ErrorKind.REQUEST_TOO_LARGE: (
+        "InvalidInputError",
+        "A request to a server of Millpond's is larger, or asks for more, than the server allows.",
+        "Ask for less at once; options of the command that runs the server set the limits.",
+    ),
+    ErrorKind.TOO_MANY_REQUESTS: (
+        "UnavailableError",
+        "A server of Millpond's is busy with as many requests as it allows.",
+        "Wait for an answer before sending more; ask for many keys in one request.",
     ),
     ErrorKind.AGENT_NOT_STARTED: (
         "AgentError",
