@@ -72,6 +72,9 @@ def _check(place: Path, batch: int | None = None) -> int:
             for rows in by_key.values():
                 assert repr(state.get(rows[0]["key"])) == repr(rows), family
                 count += 1
+            together = state.table([rows[0]["key"] for rows in by_key.values()])
+            every = [row for rows in by_key.values() for row in rows]
+            assert repr(together.to_pylist(maps_as_pydicts=None)) == repr(every), family
     return count
 
 

@@ -7,7 +7,9 @@ from pathlib import Path
 import pytest
 
 from millpond.errors import ErrorKind, FormatError
+from millpond.format import layout
 from millpond.model.ids import StoreId, VersionId
+from millpond.store import point_reads
 from millpond.store.entries import entries, open_version
 from millpond.store.files import StoreFiles
 from millpond.store.point_reads import PointReader
@@ -51,3 +53,69 @@ def test_a_damaged_file_is_told(tmp_path: Path) -> None:
         finally:
             reader.close()
     assert caught.value.kind is ErrorKind.SST_DAMAGED
+
+
+@pytest.mark.parametrize("spark_format", [1, 2])
+def test_a_reader_goes_on_to_later_versions(tmp_path: Path, spark_format: int) -> None:
+    built = CheckpointBuilder(tmp_path / "query", spark_format=spark_format).build()
+    store = StoreId(0, 0)
+
+    def at(version: int) -> VersionId:
+        return VersionId(version, version_id(store, version) if spark_format == 2 else "")
+
+    def files() -> StoreFiles:
+        return StoreFiles(built.storage, store, spark_format)
+
+    first = PointReader(open_version(files(), at(1)))
+    open_readers = [first]
+    for version in (2, 4, 6):
+        later = open_readers[-1].advanced(files(), at(version))
+        assert later is not None
+        open_readers.append(later)
+    assert first.advanced(files(), at(1)) is None
+    # Each goes on with its own version, whichever of the others is closed.
+    open_readers.pop(1).close()
+    for reader, version in zip(open_readers, (1, 4, 6), strict=True):
+        with entries(open_version(files(), at(version))) as found:
+            assert reader.starting_with(b"") == list(found)
+        assert reader.version.families == open_version(files(), at(version)).families
+        reader.close()
+
+
+def test_a_reader_does_not_go_on_over_a_gap_or_to_another_attempt(tmp_path: Path) -> None:
+    built = CheckpointBuilder(tmp_path / "query", spark_format=2).build()
+    store = StoreId(0, 0)
+    files = StoreFiles(built.storage, store, 2)
+    reader = PointReader(open_version(files, VersionId(2, version_id(store, 2))))
+    assert reader.advanced(files, VersionId(6, version_id(StoreId(0, 1), 6))) is None
+    built.storage.delete([layout.changelog_key(store, VersionId(3, version_id(store, 3)), 2)])
+    assert reader.advanced(files, VersionId(6, version_id(store, 6))) is None
+    reader.close()
+
+
+def test_a_reader_with_many_changes_gives_way_to_a_newer_snapshot(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    built = CheckpointBuilder(tmp_path / "query", spark_format=2).build(snapshots=(3, 5))
+    store = StoreId(0, 0)
+    files = StoreFiles(built.storage, store, 2)
+    reader = PointReader(open_version(files, VersionId(4, version_id(store, 4))))
+    monkeypatch.setattr(point_reads, "_MOST_CHANGES", 0)
+    assert reader.advanced(files, VersionId(6, version_id(store, 6))) is None
+    reader.close()
+    last = PointReader(open_version(files, VersionId(5, version_id(store, 5))))
+    later = last.advanced(files, VersionId(6, version_id(store, 6)))
+    assert later is not None  # there is no newer snapshot
+    later.close()
+    last.close()
+
+
+def test_a_limit_ends_a_search(tmp_path: Path) -> None:
+    built = CheckpointBuilder(tmp_path / "query").build(batches=20, snapshots=(3, 15))
+    opened = open_version(StoreFiles(built.storage, StoreId(0, 0), 1), VersionId(20))
+    reader = PointReader(opened)
+    every = reader.starting_with(b"")
+    for limit in range(25):
+        found = reader.starting_with(b"", limit)
+        assert found == every if limit >= len(every) else len(found) > limit
+    reader.close()

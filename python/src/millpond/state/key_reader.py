@@ -5,16 +5,19 @@ Needs the extra `tools`.
 
 from __future__ import annotations
 
-import os
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
+from itertools import groupby
+from operator import itemgetter
 from typing import Any
 
 import numpy as np
 import numpy.typing as npt
 import pyarrow as pa
+import pyarrow.compute as pc
 
-from millpond.errors import ErrorKind, InvalidInputError, UnsupportedError
+from millpond.errors import ErrorKind, InvalidInputError, UnsupportedError, error
+from millpond.model.ids import StoreId
 from millpond.model.json_fields import RESERVED_SLOT, ColumnFamily
 from millpond.model.key_groups import KeyGroups
 from millpond.query.image import operator_info
@@ -22,12 +25,13 @@ from millpond.rows.arrow_types import struct_type
 from millpond.rows.hashing import groups_of
 from millpond.spark.state_schemas import FamilySchema
 from millpond.spark.types import Struct
-from millpond.state.codec import check_supported
+from millpond.state.codec import check_supported, split_lists
 from millpond.state.encoding import encode_keys, encode_prefixes, sorted_by
 from millpond.state.join_columns import join_columns
 from millpond.state.lookups import Key
+from millpond.state.open_stores import OpenStores
 from millpond.state.partitioning import deciding_columns, key_hashes
-from millpond.state.selection import open_state, rule_of
+from millpond.state.selection import rule_of
 from millpond.state.tables import key_value, rows_of, schema_of
 from millpond.store.entries import Entry
 from millpond.store.point_reads import PointReader
@@ -42,22 +46,41 @@ class _Store:
     groups: KeyGroups
 
 
-class KeyReader:
-    """What is behind `millpond.lookup`. Args, Raises: as there.
+@dataclass(frozen=True, slots=True)
+class Found:
+    """Rows of several keys.
 
+    rows: a `pyarrow.Table`, in the order of the keys.
+    counts: how many rows each key has.
+    """
+
+    rows: Any
+    counts: list[int]
+
+
+class KeyReader:
+    """What is behind `millpond.lookup`. Threads may share it.
+
+    Args:
+        stores: of the state. `close` closes them.
+        operator, store, column_family: as for `millpond.lookup`.
+        names: `shown` of a reader of the same column family; None: find them, which reads rows.
+    Raises: as `millpond.lookup`.
     Attributes:
         batch: the batch whose state answers.
+        shown: names of a join's key columns for the user, by stored names.
     """
 
     def __init__(
         self,
-        path: str | os.PathLike[str],
+        stores: OpenStores,
         operator: int | str | None,
         store: str | None,
         column_family: str | None,
-        batch: int | None,
+        *,
+        names: Mapping[str, str] | None = None,
     ) -> None:
-        opened = open_state(path, batch)
+        opened = stores.opened
         self._selection = opened.select(operator, store, column_family)
         if self._selection.tables is not None:
             raise UnsupportedError(
@@ -68,42 +91,130 @@ class KeyReader:
         chosen = self._selection
         info = operator_info(opened.image, chosen.operator.operator)
         self._rule = rule_of(info, chosen.store, chosen.schema)
-        self._partitions = sum(one.name == chosen.store for one in chosen.operator.stores)
-        names = join_columns(opened, chosen.operator.operator, chosen.store, chosen.family)
-        self._shown = names
+        self._partitions = stores.partitions(chosen.operator.operator, chosen.store)
+        if names is None:
+            names = join_columns(opened, chosen.operator.operator, chosen.store, chosen.family)
+        self.shown = names
         self._stored = {new: old for old, new in names.items()}
+        self._schema = schema_of(chosen)
+        self._open = stores
         self._stores: dict[int, _Store | None] = {}
         self.batch = chosen.batch
 
+    @property
+    def family(self) -> FamilySchema:
+        """The column family with its columns."""
+        return self._selection.schema
+
     def table(self, keys: Sequence[Key]) -> Any:
         """Return the rows of keys as a `pyarrow.Table`. Args, Raises: as `Lookup.table`."""
-        return pa.Table.from_batches(
-            [batch for key in keys for batch in self._rows(key)], schema=schema_of(self._selection)
-        )
+        return self.find(keys).rows
+
+    def find(self, keys: Sequence[Key], limit: int | None = None) -> Found:
+        """Return the rows of keys. All keys are looked up together, which takes less time.
+
+        Args:
+            limit: at most so many rows; None: all.
+        Raises: as `Lookup.table`; InvalidInputError: REQUEST_TOO_LARGE: there are more rows.
+        """
+        found: list[tuple[_Store, int, list[Entry]] | None] = [None] * len(keys)
+        given = [self._places(key) for key in keys]
+        alike: dict[tuple[str, ...], list[int]] = {}
+        for number, places in enumerate(given):
+            alike.setdefault(tuple(places), []).append(number)
+        left = limit
+        for numbers in alike.values():
+            for number, one in zip(
+                numbers, self._entries([given[n] for n in numbers], left), strict=True
+            ):
+                found[number] = one
+                if one is not None and left is not None:
+                    left -= len(one[2])
+                    if left < 0:
+                        raise _too_many(limit)
+        return self._decoded(found, limit)
 
     def close(self) -> None:
         """Close the open stores."""
-        for store in self._stores.values():
-            if store is not None:
-                store.reader.close()
         self._stores.clear()
+        self._open.close()
 
-    def _rows(self, key: Key) -> Iterator[Any]:
+    def _entries(
+        self, keys: list[dict[str, Any]], limit: int | None
+    ) -> Iterator[tuple[_Store, int, list[Entry]] | None]:
+        """Yield for each key its store, its partition and its entries; None: it has none.
+
+        Args:
+            keys: values by place, with the same places.
+        """
         schema = self._selection.schema
-        array, columns = self._array(key)
+        array, columns = self._array(keys)
+        whole = len(columns.fields) == len(schema.key.fields)
+        encode = encode_keys if whole else encode_prefixes
         hashes = self._hashes(array, columns)
+        # Stores of one operator mostly agree about these two.
+        encoded: dict[str, list[bytes]] = {}
+        groups: dict[int, list[int]] = {}
         # The number of partitions divides that of key groups.
-        partition = int(groups_of(hashes, self._partitions)[0])
-        store = self._store(partition)
-        if store is None:
-            return
-        group = int(groups_of(hashes, store.groups.max_parallelism)[0])
-        found = list(_found(store, schema, array, columns, group))
-        if found:
-            yield rows_of(self._selection, partition, store.family, found)
+        for number, partition in enumerate(groups_of(hashes, self._partitions).tolist()):
+            store = self._store(partition)
+            if store is None:
+                yield None
+                continue
+            family, most = store.family, store.groups.max_parallelism
+            if family.encoding not in encoded:
+                encoded[family.encoding] = encode(array, schema, encoding=family.encoding)
+            if most not in groups:
+                groups[most] = groups_of(hashes, most).tolist()
+            slot = store.groups.slot(groups[most][number]).to_bytes(2, "big")
+            place = family.id.to_bytes(2, "big")
+            bytes_of_key = encoded[family.encoding][number]
+            if not whole:
+                yield (
+                    store,
+                    partition,
+                    store.reader.starting_with(slot + place + bytes_of_key, limit),
+                )
+                continue
+            physical = slot + place + bytes_of_key
+            if family.spans_key_groups:
+                physical = RESERVED_SLOT.to_bytes(2, "big") + place + bytes_of_key + slot
+            value = store.reader.get(physical)
+            yield None if value is None else (store, partition, [(physical, value)])
+
+    def _decoded(
+        self, found: list[tuple[_Store, int, list[Entry]] | None], limit: int | None
+    ) -> Found:
+        counts = [0] * len(found)
+        parts: list[tuple[ColumnFamily, int, Entry]] = []
+        for number, one in enumerate(found):
+            if one is None:
+                continue
+            store, partition, entries = one
+            counts[number] = (
+                sum(split_lists([value for _, value in entries])[1])
+                if store.family.multi
+                else len(entries)
+            )
+            parts += [(store.family, partition, entry) for entry in entries]
+        if limit is not None and sum(counts) > limit:
+            raise _too_many(limit)
+        batches = []
+        for family, run in groupby(parts, itemgetter(0)):
+            rows = list(run)
+            batches.append(
+                rows_of(
+                    self._selection,
+                    self._schema,
+                    family,
+                    [partition for _, partition, _ in rows],
+                    [entry for _, _, entry in rows],
+                )
+            )
+        return Found(pa.Table.from_batches(batches, schema=self._schema), counts)
 
     def _hashes(self, array: Any, columns: Struct) -> npt.NDArray[np.int32]:
-        """Return the hash that decides where a key lies.
+        """Return the hashes that decide where keys lie.
 
         Args:
             columns: those of `array`: all of the key, or the first ones.
@@ -127,42 +238,70 @@ class KeyReader:
         return self._stores[partition]
 
     def _opened(self, partition: int) -> _Store | None:
-        for _, version, family in self._selection.versions((partition,)):
-            newest = version.plan.newest
-            if family is None or newest is None:
-                return None
-            check_supported(family, self._selection.schema)
-            groups = KeyGroups(newest.key_groups.max_parallelism, newest.key_groups.base)
-            return _Store(PointReader(version), family, groups)
-        return None
+        chosen = self._selection
+        reader = self._open.get(StoreId(chosen.operator.operator, partition, chosen.store))
+        newest = reader.version.plan.newest
+        family = next((f for f in reader.version.families if f.name == chosen.family), None)
+        if family is None or newest is None:
+            return None
+        check_supported(family, chosen.schema)
+        groups = KeyGroups(newest.key_groups.max_parallelism, newest.key_groups.base)
+        return _Store(reader, family, groups)
 
-    def _array(self, key: Key) -> tuple[Any, Struct]:
-        """Return a key as a `pyarrow.StructArray` of one row, and its columns: all, or the first
-        ones.
-        """
-        schema = self._selection.schema
+    def _places(self, key: Key) -> dict[str, Any]:
+        """Return the values of a key by place: the stored name of a column, nested with dots."""
         given = {}
         for name, value in _leaves(key):
             top, dot, rest = name.partition(".")
-            place = self._stored.get(top, top) + dot + rest
-            given[place] = key_value(schema.key, place, value, self._shown)
+            given[self._stored.get(top, top) + dot + rest] = value
+        return given
+
+    def _array(self, keys: list[dict[str, Any]]) -> tuple[Any, Struct]:
+        """Return keys as a `pyarrow.StructArray`, and its columns: all, or the first ones."""
+        schema = self._selection.schema
+        given = {place: self._column(place, [key[place] for key in keys]) for place in keys[0]}
         count = len({place.partition(".")[0] for place in given})
         columns = Struct(schema.key.fields[:count])
         first = count == sorted_by(schema)
-        array = _row(columns, "", given) if first or count == len(schema.key.fields) else None
+        complete = first or count == len(schema.key.fields)
+        array = _rows(columns, "", given, len(keys)) if complete else None
         if array is None:
             raise self._incomplete()
         return array, columns
 
+    def _column(self, place: str, values: list[Any]) -> Any:
+        """Return the values of a key column as a `pyarrow.Array` of its type.
+
+        Raises: as `key_value`.
+        """
+        schema = self._selection.schema.key
+        kind = key_value(schema, place, None, self.shown).type
+        texts = {isinstance(value, str) for value in values if value is not None}
+        try:
+            if texts == {True} and not pa.types.is_string(kind):
+                return pc.cast(pa.array(values, pa.string()), kind)
+            if texts != {True, False}:
+                return pa.array(values, kind)
+        except (
+            pa.ArrowInvalid,
+            pa.ArrowNotImplementedError,
+            pa.ArrowTypeError,
+            OverflowError,
+            TypeError,
+            ValueError,
+        ):
+            pass  # one by one: the error then names the value
+        return pa.array([key_value(schema, place, value, self.shown) for value in values], kind)
+
     def _incomplete(self) -> InvalidInputError:
         schema = self._selection.schema
-        names = [self._shown.get(name, name) for name in _names(schema.key)]
+        names = [self.shown.get(name, name) for name in _names(schema.key)]
         enough = ""
         if sorted_by(schema):
             first = [*_names(Struct(schema.key.fields[: sorted_by(schema)]))]
-            enough = f", or {', '.join(self._shown.get(name, name) for name in first)} alone"
+            enough = f", or {', '.join(self.shown.get(name, name) for name in first)} alone"
         types = ", ".join(
-            f"{self._shown.get(field.name, field.name)} {field.type}"
+            f"{self.shown.get(field.name, field.name)} {field.type}"
             for field in struct_type(schema.key)
         )
         example = " ".join(f"--key {name}=..." for name in names)
@@ -173,24 +312,8 @@ class KeyReader:
         )
 
 
-def _found(
-    store: _Store, schema: FamilySchema, array: Any, columns: Struct, group: int
-) -> Iterator[Entry]:
-    """Yield the entries of a key, or of the keys that begin with these columns."""
-    family = store.family
-    slot = store.groups.slot(group).to_bytes(2, "big")
-    number = family.id.to_bytes(2, "big")
-    if len(columns.fields) < len(schema.key.fields):
-        (begin,) = encode_prefixes(array, schema, encoding=family.encoding)
-        yield from store.reader.starting_with(slot + number + begin)
-        return
-    (encoded,) = encode_keys(array, schema, encoding=family.encoding)
-    physical = slot + number + encoded
-    if family.spans_key_groups:
-        physical = RESERVED_SLOT.to_bytes(2, "big") + number + encoded + slot
-    value = store.reader.get(physical)
-    if value is not None:
-        yield physical, value
+def _too_many(limit: int | None) -> Exception:
+    return error(ErrorKind.REQUEST_TOO_LARGE, f"the keys have more than {limit} rows")
 
 
 def _leaves(key: Key, outer: str = "") -> Iterator[tuple[str, object]]:
@@ -201,21 +324,21 @@ def _leaves(key: Key, outer: str = "") -> Iterator[tuple[str, object]]:
             yield f"{outer}{name}", value
 
 
-def _row(columns: Struct, outer: str, given: Mapping[str, Any]) -> Any:
-    """Return a `pyarrow.StructArray` of one row; None: a column is not given."""
+def _rows(columns: Struct, outer: str, given: Mapping[str, Any], count: int) -> Any:
+    """Return a `pyarrow.StructArray` of `count` rows; None: a column is not given."""
     arrays = []
-    for field, target in zip(columns.fields, struct_type(columns), strict=True):
+    for field in columns.fields:
         place = outer + field.name
         if place in given:
-            arrays.append(pa.array([given[place]], target.type))
+            arrays.append(given[place])
         elif isinstance(field.type, Struct):
-            arrays.append(_row(field.type, f"{place}.", given))
+            arrays.append(_rows(field.type, f"{place}.", given, count))
         else:
             return None
     if any(array is None for array in arrays):
         return None
     if not arrays:
-        return pa.array([{}], struct_type(columns))
+        return pa.array([{}] * count, struct_type(columns))
     return pa.StructArray.from_arrays(arrays, fields=list(struct_type(columns)))
 
 

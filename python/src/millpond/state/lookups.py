@@ -90,5 +90,8 @@ def lookup(
 
     require_tools()
     from millpond.state.key_reader import KeyReader  # start-up time: pyarrow
+    from millpond.state.open_stores import OpenStores
+    from millpond.state.selection import open_state
 
-    return Lookup(KeyReader(path, operator, store, column_family, batch))
+    stores = OpenStores(open_state(path, batch))
+    return Lookup(KeyReader(stores, operator, store, column_family))

@@ -135,10 +135,15 @@ class Opened:
             schema=schemas[family],
             spark_format=self.image.spark_checkpoint_format,
             tables=index if index is not None and index.format == CANONICAL else None,
-            sums={file.source: file.crc32 for file in self.image.files if file.crc32 is not None}
-            if index is not None
-            else {},
+            sums=self.sums,
         )
+
+    @property
+    def sums(self) -> Mapping[str, int]:
+        """CRC-32 of files by key: those of a savepoint's index; none of a Spark checkpoint."""
+        if self.index is None:
+            return {}
+        return {file.source: file.crc32 for file in self.image.files if file.crc32 is not None}
 
     def select(
         self, operator: int | str | None, store: str | None, column_family: str | None

@@ -204,17 +204,27 @@ def _batches(
 def _decoded(
     selection: Selection,
     schema: Any,
-    partition: int,
+    partition: int | Sequence[int],
     family: ColumnFamily,
     keys: list[bytes],
     values: list[bytes],
     raw: bool,
 ) -> Any:
+    """Return rows as a `pyarrow.RecordBatch`.
+
+    Args:
+        partition: of all rows, or of each key.
+    """
+    numbers = None if isinstance(partition, int) else partition
     if family.multi:
         values, counts = split_lists(values)
         keys = [key for key, count in zip(keys, counts, strict=True) for _ in range(count)]
+        if numbers is not None:
+            numbers = [n for n, count in zip(numbers, counts, strict=True) for _ in range(count)]
     columns = [
-        pa.repeat(pa.scalar(partition, pa.int32()), len(keys)),
+        pa.repeat(pa.scalar(partition, pa.int32()), len(keys))
+        if numbers is None
+        else pa.array(numbers, pa.int32()),
         decode_keys(keys, selection.schema, place_bytes=0, encoding=family.encoding),
         decode_values(values, selection.schema, encoding=family.encoding),
     ]
@@ -224,13 +234,22 @@ def _decoded(
 
 
 def rows_of(
-    selection: Selection, partition: int, family: ColumnFamily, found: Sequence[tuple[bytes, bytes]]
+    selection: Selection,
+    schema: Any,
+    family: ColumnFamily,
+    partitions: Sequence[int],
+    found: Sequence[tuple[bytes, bytes]],
 ) -> Any:
-    """Return entries of a store, physical keys and values, as a `pyarrow.RecordBatch` with the
+    """Return entries of stores, physical keys and values, as a `pyarrow.RecordBatch` with the
     columns that `read_state` returns.
+
+    Args:
+        schema: from `schema_of`.
+        family: as all of these stores have it.
+        partitions: of each entry.
     """
     keys, values = _without_places(family, found)
-    return _decoded(selection, schema_of(selection), partition, family, keys, values, raw=False)
+    return _decoded(selection, schema, partitions, family, keys, values, raw=False)
 
 
 def _without_places(

@@ -81,7 +81,7 @@ class Overlay:
             elif op is Op.DELETE:
                 changes[key] = None
             elif op is Op.MERGE and value is not None:
-                changes[key] = _after(changes[key], value) if key in changes else Appended(value)
+                changes[key] = after(changes[key], value) if key in changes else Appended(value)
             else:
                 raise UnsupportedError(
                     f"{name}: operation {op.name}, which this version does not read"
@@ -136,7 +136,7 @@ def _joined(found: Iterator[Changed]) -> Iterator[Changed]:
     last: Changed | None = None
     for key, change in found:
         if last is not None and last[0] == key:
-            change = _after(last[1], change.value) if isinstance(change, Appended) else change
+            change = after(last[1], change.value) if isinstance(change, Appended) else change
         elif last is not None:
             yield last
         last = (key, change)
@@ -144,7 +144,8 @@ def _joined(found: Iterator[Changed]) -> Iterator[Changed]:
         yield last
 
 
-def _after(before: Change, value: bytes) -> Change:
+def after(before: Change, value: bytes) -> Change:
+    """Return a change, and then `value` appended, as one change."""
     if isinstance(before, Appended):
         return Appended(before.value + value)
     return (before or b"") + value

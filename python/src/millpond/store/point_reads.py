@@ -1,35 +1,133 @@
 """Reads single entries of one store at one version: the blocks of its snapshot that can hold them,
-and the changelogs above.
+and the changelogs above. Goes on to later versions by their changelogs.
 """
 
 from __future__ import annotations
 
-from bisect import bisect_left
-from collections.abc import Iterator
+import threading
 from contextlib import ExitStack
-from itertools import chain
+from itertools import chain, islice
 
+from millpond.errors import FormatError, NotFoundError
 from millpond.local import rocks
 from millpond.local.scratch import scratch_directory
+from millpond.model.ids import VersionId
 from millpond.store.entries import Entry, StoreVersion, changes_of, databases_of
+from millpond.store.files import StoreFiles
+from millpond.store.layers import Layer, Layers, Missing, looked_up, stacked
 from millpond.store.overlay import Appended, Change
 from millpond.store.restore.execute import Fetching
+from millpond.store.restore.plan import RestorePlan, plan_changes
+
+# A reader takes this many changes along before it begins anew with a newer snapshot.
+_MOST_CHANGES = 100_000
 
 
 class PointReader:
     """An open store. It keeps the changes above the snapshot in memory, and links or copies of the
-    snapshot's files in a scratch directory until it is closed.
+    snapshot's files in a scratch directory until it is closed. Threads may share it.
 
+    Attributes:
+        version: what it reads.
     Raises: as `store.entries.entry_chunks`.
     """
 
     def __init__(self, version: StoreVersion) -> None:
+        self.version = version
+        self._snapshot = _Snapshot(version)
+        self._layers: Layers = (Layer(self._snapshot.changes),)
+        self._snapshot.changes = {}  # the layers that follow may become one without them
+
+    def get(self, key: bytes) -> bytes | None:
+        """Return the value of a physical key; None: there is none."""
+        change = looked_up(self._layers, key)
+        if isinstance(change, Missing):
+            return self._snapshot.get(key)
+        if isinstance(change, Appended):
+            return (self._snapshot.get(key) or b"") + change.value
+        return change
+
+    def starting_with(self, prefix: bytes, limit: int | None = None) -> list[Entry]:
+        """Return the entries whose physical keys start with `prefix`, ordered by key.
+
+        Args:
+            limit: if there are more entries, more than `limit` of them are returned, but maybe not
+                all, and not the first. None: all are returned.
+        """
+        changed = {key for layer in self._layers for key in layer.starting_with(prefix)}
+        most = None if limit is None else limit + 1 + len(changed)  # changes may delete some
+        found = dict(self._snapshot.starting_with(prefix, most))
+        for key in changed:
+            change = looked_up(self._layers, key)
+            if isinstance(change, Appended):
+                found[key] = (found.get(key) or b"") + change.value
+            elif isinstance(change, bytes):
+                found[key] = change
+            else:
+                found.pop(key, None)
+        return sorted(found.items())
+
+    def advanced(self, files: StoreFiles, target: VersionId) -> PointReader | None:
+        """Return a reader of a later version that shares this one's snapshot, and reads the
+        changelogs between the two alone. Both must be closed.
+
+        Args:
+            files: of the same store. It is listed again.
+            target: in Spark checkpoint format 1 its id is "".
+        Returns: None: the version does not build on this one, or it pays to begin with a newer
+            snapshot.
+        Raises: as the constructor.
+        """
+        now = self.version.plan.target
+        if target.version <= now.version:
+            return None
+        files.refresh()
+        begun = self._snapshot.number
+        if sum(len(layer.changes) for layer in self._layers) > _MOST_CHANGES and any(
+            begun < number <= target.version for number in files.manifest_versions()
+        ):
+            return None
+        try:
+            headers = plan_changes(files, now.version + 1, target)
+        except (FormatError, NotFoundError):
+            return None  # a snapshot may make up for it; if not, opening the version tells
+        if headers[0].empty_base or headers[0].parent != now:
+            return None
+        plan = RestorePlan(
+            target=headers[-1].version_id, base=now, manifest=None, headers=headers, rejected=()
+        )
+        version = StoreVersion(files, plan)
+        with scratch_directory("follow") as directory:
+            changes: dict[bytes, Change] = dict(chain.from_iterable(changes_of(version, directory)))
+        result = object.__new__(PointReader)
+        result.version = version
+        result._snapshot = self._snapshot.shared()
+        result._layers = stacked(self._layers, Layer(changes))
+        return result
+
+    def close(self) -> None:
+        """Remove the scratch directory, unless another reader shares it."""
+        self._snapshot.release()
+
+
+class _Snapshot:
+    """The databases that readers share. The last one to release them closes them.
+
+    Attributes:
+        number: the snapshot's version; 0: there is none.
+        changes: what the changelogs above change. For the first reader alone.
+    """
+
+    def __init__(self, version: StoreVersion) -> None:
+        manifest = version.plan.manifest
+        self.number = manifest.version if manifest is not None else 0
+        self._lock = threading.Lock()
+        self._users = 1
         with ExitStack() as stack:
             directory = stack.enter_context(scratch_directory("lookup"))
-            self._changes: dict[bytes, Change] = dict(
+            self.changes: dict[bytes, Change] = dict(
                 chain.from_iterable(changes_of(version, directory))
             )
-            self._changed = list(self._changes)  # ascending
             self._databases = []
             # RocksDB checks the blocks that it reads. To check whole files would be to read them.
             fetching = Fetching(verify_checksums=False)
@@ -40,44 +138,28 @@ class PointReader:
             self._stack = stack.pop_all()
 
     def get(self, key: bytes) -> bytes | None:
-        """Return the value of a physical key; None: there is none."""
-        if key not in self._changes:
-            return self._below(key)
-        change = self._changes[key]
-        if isinstance(change, Appended):
-            return (self._below(key) or b"") + change.value
-        return change
-
-    def starting_with(self, prefix: bytes) -> list[Entry]:
-        """Return the entries whose physical keys start with `prefix`, ordered by key."""
-        found = dict(
-            entry
-            for reader, owns in self._databases
-            for entry in reader.starting_with(prefix)
-            if owns is None or owns(entry[0])
-        )
-        for key in self._changed_with(prefix):
-            change = self._changes[key]
-            if change is None:
-                found.pop(key, None)
-            elif isinstance(change, Appended):
-                found[key] = found.get(key, b"") + change.value
-            else:
-                found[key] = change
-        return sorted(found.items())
-
-    def close(self) -> None:
-        """Remove the scratch directory."""
-        self._stack.close()
-
-    def _below(self, key: bytes) -> bytes | None:
         for reader, owns in self._databases:
             if owns is None or owns(key):
                 return reader.get(key)
         return None
 
-    def _changed_with(self, prefix: bytes) -> Iterator[bytes]:
-        for number in range(bisect_left(self._changed, prefix), len(self._changed)):
-            if not self._changed[number].startswith(prefix):
-                return
-            yield self._changed[number]
+    def starting_with(self, prefix: bytes, most: int | None) -> list[Entry]:
+        return [
+            entry
+            for reader, owns in self._databases
+            for entry in islice(
+                (e for e in reader.starting_with(prefix) if owns is None or owns(e[0])), most
+            )
+        ]
+
+    def shared(self) -> _Snapshot:
+        with self._lock:
+            self._users += 1
+        return self
+
+    def release(self) -> None:
+        with self._lock:
+            self._users -= 1
+            last = self._users == 0
+        if last:
+            self._stack.close()
