@@ -6,8 +6,10 @@ from typing import Any
 
 import pyarrow as pa
 
+from millpond.format import layout
 from millpond.model.ids import StoreId
 from millpond.rows.encode import encode_rows
+from millpond.rows.hashing import groups_of, hash_rows
 from millpond.spark.types import Atom, Field, Struct
 from tests.checkpoints import CheckpointBuilder, utf
 
@@ -43,6 +45,53 @@ class RowsBuilder(CheckpointBuilder):
     def value(self, store: StoreId, version: int) -> bytes:
         (row,) = encode_rows(pa.array([{"n": f"of {version}"}]), VALUE).to_pylist()
         return b"\0" + bytes(row)
+
+
+class HashedBuilder(RowsBuilder):
+    """As RowsBuilder, with keys that lie where their hashes say. Batch b began at `begun_ms(b)`."""
+
+    def _number(self, store: StoreId, version: int) -> int:
+        return self._numbers(store)[version - (1 if version % 3 == 0 else 0)]
+
+    def _numbers(self, store: StoreId) -> list[int]:
+        groups = enumerate(self._groups())
+        return [k for k, group in groups if group % self.partitions == store.partition]
+
+    def _groups(self) -> list[int]:
+        keys = pa.array([{"k": k} for k in range(200)])
+        groups: list[int] = groups_of(hash_rows(keys, KEY), self.groups.max_parallelism).tolist()
+        return groups
+
+    def key(self, store: StoreId, version: int) -> bytes:
+        number = self._number(store, version)
+        slot = self.groups.slot(self._groups()[number])
+        return slot.to_bytes(2, "big") + super().key(store, version)[2:]
+
+    def spark_logs(self, batches: int) -> None:
+        super().spark_logs(batches)
+        for batch in range(batches):
+            text = self.storage.read(layout.offsets_key(batch))
+            told = text.replace(b"1700000000000", str(begun_ms(batch)).encode())
+            self.storage.put_bytes(layout.offsets_key(batch), told)
+
+    def hide(self, first: int, last: int) -> dict[int, dict[str, bytes]]:
+        """Take the entries of batches out of Spark's logs. Return them: `show` commits one."""
+        hidden = {}
+        for batch in range(first, last + 1):
+            keys = (layout.offsets_key(batch), layout.commits_key(batch))
+            hidden[batch] = {key: self.storage.read(key) for key in keys}
+            self.storage.delete(keys)
+        return hidden
+
+    def show(self, entries: dict[str, bytes]) -> None:
+        """Write the entries of one batch: that of the commit log comes last."""
+        for key, text in entries.items():
+            self.storage.put_bytes(key, text)
+
+
+def begun_ms(batch: int) -> int:
+    """Return when a batch of HashedBuilder began, in ms since the epoch."""
+    return 1_700_000_000_000 + 1000 * batch
 
 
 def expected(version: int) -> list[dict[str, Any]]:

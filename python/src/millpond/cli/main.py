@@ -14,7 +14,17 @@ from collections.abc import Callable, Sequence
 
 from millpond import __version__, api
 from millpond.api import MASTERS
-from millpond.cli import checkpoint, migrating, rescale, savepoint, skew, state, storage, tables
+from millpond.cli import (
+    checkpoint,
+    migrating,
+    rescale,
+    savepoint,
+    serve,
+    skew,
+    state,
+    storage,
+    tables,
+)
 from millpond.cli.arguments import Once, add_file_sink
 from millpond.cli.output import Output
 from millpond.errors import (
@@ -91,6 +101,7 @@ def parser() -> argparse.ArgumentParser:
     savepoint.add_commands(commands)
     migrating.add_commands(commands)
     state.add_commands(commands)
+    serve.add_command(commands)
 
     group = commands.add_parser(
         "storage", help="check the storage that state goes to; give state to a moved checkpoint"

@@ -75,10 +75,7 @@ def next_image(storage: Storage, before: Image, batch: int) -> Image | None:
         and offsets.partitions == before.partitions
         and LEFT_OUT not in offsets.conf
         and commit.has_state_ids == (before.spark_checkpoint_format > 1)
-        and (
-            not commit.has_state_ids
-            or {*commit.state_ids} == {o.operator for o in before.operators}
-        )
+        and (not commit.has_state_ids or {*commit.state_ids} == present)
     )
     if not same:
         return None

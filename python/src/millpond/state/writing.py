@@ -71,10 +71,17 @@ def write_json(batches: Iterable[Any], out: TextIO) -> int:
     """Write a JSON object on each line. Return how many."""
     count = 0
     for batch in batches:
-        for row in _readable(batch).to_pylist(maps_as_pydicts=None):
-            out.write(json.dumps(plain(row), ensure_ascii=False, separators=(",", ":")) + "\n")
+        for row in json_rows([batch]):
+            out.write(json.dumps(row, ensure_ascii=False, separators=(",", ":")) + "\n")
             count += 1
     return count
+
+
+def json_rows(batches: Iterable[Any]) -> list[dict[str, Any]]:
+    """Return the rows as JSON has them."""
+    return [
+        plain(row) for batch in batches for row in _readable(batch).to_pylist(maps_as_pydicts=None)
+    ]
 
 
 def write_csv(schema: Any, batches: Iterable[Any], out: TextIO) -> int:

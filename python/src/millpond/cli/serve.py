@@ -1,0 +1,139 @@
+"""`millpond serve`."""
+
+from __future__ import annotations
+
+import argparse
+import secrets
+from typing import Any
+
+from millpond.cli.arguments import number
+from millpond.cli.output import Output
+from millpond.errors import ErrorKind, InvalidInputError
+from millpond.rows import require_tools
+from millpond.web import require_web
+
+_PORT = 8765
+_LIMITS = (
+    ("max-keys", 1000, "keys of a request"),
+    ("max-body-bytes", 1024 * 1024, "bytes of a request's body"),
+    ("max-rows", 10_000, "rows of an answer"),
+    ("max-requests", 64, "requests at the same time"),
+)
+
+
+def add_command(commands: Any) -> None:
+    """Add the command to the root's subparsers."""
+    text = "answer questions about keys over HTTP, from the query's newest committed batch"
+    command = commands.add_parser(
+        "serve",
+        help=text,
+        description=(
+            f"{text[0].upper()}{text[1:]}. It only reads: a running query goes on as before."
+            " SIGTERM or Ctrl-C ends it."
+        ),
+    )
+    command.add_argument(
+        "path",
+        help="checkpoint of a query, running or stopped, or a savepoint: a directory or a URI",
+    )
+    command.add_argument(
+        "--host",
+        default="127.0.0.1",
+        help="address to listen at (default: 127.0.0.1, for this machine alone)",
+    )
+    command.add_argument(
+        "--port", type=number, default=_PORT, help=f"0: any that is free (default: {_PORT})"
+    )
+    command.add_argument(
+        "--token-file",
+        metavar="FILE",
+        help="the token that requests must have (default: a random one, which is printed)",
+    )
+    command.add_argument(
+        "--allow-host",
+        action="append",
+        default=[],
+        metavar="NAME",
+        help="a name by which clients call this machine, beside --host; repeatable",
+    )
+    for name, default, what in _LIMITS:
+        command.add_argument(
+            f"--{name}",
+            type=_positive,
+            default=default,
+            metavar="N",
+            help=f"at most so many {what} (default: {default:,})",
+        )
+    command.add_argument(
+        "--poll-ms",
+        type=_positive,
+        default=250,
+        metavar="N",
+        help="how often to look for a new commit, in ms (default: 250)",
+    )
+    command.set_defaults(run=serve)
+
+
+def serve(arguments: argparse.Namespace, output: Output) -> int:
+    """Serve until a signal."""
+    require_web()
+    require_tools()
+    from millpond.serve.app import serve_app  # start-up time: starlette, pyarrow
+    from millpond.serve.following import Following
+    from millpond.serve.lookups import Limits
+    from millpond.web.server import run
+
+    given = _token_of(arguments.token_file) if arguments.token_file is not None else None
+    token = given if given is not None else secrets.token_urlsafe(32)
+    following = Following(arguments.path, every_ms=arguments.poll_ms)
+    limits = Limits(
+        keys=arguments.max_keys,
+        body_bytes=arguments.max_body_bytes,
+        rows=arguments.max_rows,
+        requests=arguments.max_requests,
+    )
+
+    def announce(url: str) -> None:
+        output.line(f"path     {arguments.path}")
+        output.line(f"address  {url}")
+        output.line(f"token    {token if given is None else f'in {arguments.token_file}'}")
+        output.flush()
+
+    try:
+        run(
+            serve_app(following, limits),
+            host=arguments.host,
+            port=arguments.port,
+            token=token,
+            announce=announce,
+            hosts=arguments.allow_host,
+        )
+    finally:
+        following.stop()
+    return 0
+
+
+def _token_of(path: str) -> str:
+    try:
+        with open(path, encoding="utf-8") as file:
+            token = file.read().strip()
+    except (OSError, UnicodeDecodeError) as e:
+        raise InvalidInputError(
+            f"cannot read the token: {e}",
+            kind=ErrorKind.INVALID_ARGUMENT,
+            hint="Name a text file that holds the token and nothing else.",
+        ) from e
+    if not token or not token.isascii() or not token.isprintable() or " " in token:
+        raise InvalidInputError(
+            f"{path} holds no token",
+            kind=ErrorKind.INVALID_ARGUMENT,
+            hint=f"Make one: python -c 'import secrets; print(secrets.token_urlsafe(32))' > {path}",
+        )
+    return token
+
+
+def _positive(text: str) -> int:
+    value = number(text)
+    if value == 0:
+        raise argparse.ArgumentTypeError("must be at least 1")
+    return value
