@@ -92,7 +92,8 @@ def test_the_token_of_a_file(tmp_path: Path) -> None:
 
 
 def test_what_it_refuses(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
-    built = HashedBuilder(tmp_path / "query").build()
+    built = HashedBuilder(tmp_path / "query")
+    built.build()
     (tmp_path / "empty").write_text("\n")
     (tmp_path / "other").mkdir()
     for arguments, code, told in (
