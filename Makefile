@@ -1,6 +1,6 @@
 # Everything lives in .venv and build/ of this folder; the paths below are relative, so the folder's own name may hold spaces.
 .DEFAULT_GOAL := help
-.PHONY: help build test test-all deep shapes previous wheel demo lint format-scala bench bench-s3 soak
+.PHONY: help build test test-all deep shapes previous wheel demo lint format-scala bench bench-s3 bench-serve soak
 .PHONY: chains simulate simulate-mutants peers peer-azurite peer-delta peer-files peer-gcs peer-hdfs peer-kafka
 .PHONY: peer-kubernetes peer-minio peer-network peer-prometheus peer-radosgw peer-runtimes peer-spark
 .PHONY: peer-yarn docs clean
@@ -34,6 +34,8 @@ PREVIOUS_SAMPLE ?= (asks_for and 3) or join-full-v3 or row-processing-time or ch
 SCALE ?= 1
 # make bench-s3 BENCH_ARGS='--slots 8'
 BENCH_ARGS ?=
+# make bench-serve SERVE_ARGS='--query-cores 2 --server-cores 3'
+SERVE_ARGS ?=
 # make soak MINUTES=5
 MINUTES ?= 30
 # make chains CHAINS=500 FIRST=1
@@ -132,6 +134,9 @@ bench-s3: build ## measure batches, requests and restores on a slow S3 server, t
 	$(PY) benchmarks/bench_s3.py $(BENCH_ARGS)
 	@# The real s3a needs MinIO and Maven Central. Without them it says so, and the rest stands.
 	@if $(PY) -m integration.peers.minio; then $(PY) benchmarks/bench_s3.py --s3a $(BENCH_ARGS); fi
+
+bench-serve: build ## measure look-ups over HTTP beside a running query (SERVE_ARGS='--rounds 2')
+	$(PY) benchmarks/bench_serve.py $(SERVE_ARGS)
 
 soak: build ## kill and pause processes of a cluster at random for MINUTES, compare every row, measure what grows
 	$(PY) -m integration.soak.run --minutes $(MINUTES)

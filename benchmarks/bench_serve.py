@@ -20,6 +20,7 @@ import signal
 import subprocess
 import sys
 import tempfile
+import textwrap
 import time
 from collections.abc import Iterator
 from concurrent.futures import ThreadPoolExecutor
@@ -78,7 +79,8 @@ def run_query(spec_path: str) -> None:
     spark.conf.set("spark.sql.shuffle.partitions", plan.partitions)
     source = spark.readStream.format("rate-micro-batch").option("rowsPerBatch", plan.rows)
     source = source.option("startTimestamp", 1_000_000).option("numPartitions", 2)
-    counts = source.load().groupBy((f.col("value") % plan.keys).alias("key")).count()
+    numbers = source.load().select((f.col("value") % plan.keys).alias("key"))
+    counts = numbers.groupBy("key").count()
     query = (
         counts.writeStream.format("noop")
         .outputMode("update")
@@ -354,28 +356,36 @@ def report(results: dict[str, Any]) -> str:
     rounds = ", ".join(f"{share:+.1f} %" for share in figures["slower_percent"]["of_each_round"])
     batch = figures["batch_ms"]
     dirty = ", with changes" if results["dirty"] else ""
-    return f"""
+    table = f"""
 | | look-ups a second | p50 of a request | p99 | p99.9 |
 |---|---|---|---|---|
 | at a steady rate | {steady["lookups_per_s"]:,.0f} | {steady["p50_ms"]:.1f} ms \
 | {steady["p99_ms"]:.1f} ms | {steady["p999_ms"]:.1f} ms |
 | as fast as {_CLIENTS} connections can | {fast["lookups_per_s"]:,.0f} | {fast["p50_ms"]:.1f} ms \
 | {fast["p99_ms"]:.1f} ms | {fast["p999_ms"]:.1f} ms |
-
-- A commit is in the answers after {figures["lag_ms"]["median"]} ms (median of
-  {figures["lag_ms"]["of"]} commits; the slowest: {figures["lag_ms"]["largest"]} ms).
-- A batch of the query: {batch["all_alone"]:,.0f} ms alone, {batch["all_beside"]:,.0f} ms beside the
-  server at the steady rate: {figures["slower_percent"]["of_all_batches"]:+.1f} % (medians of
-  {batch["batches"][0]} and {batch["batches"][1]} batches). By round: {rounds}.
-
-Under these conditions: {plan.keys:,} keys in {plan.partitions} partitions, {plan.rows:,} rows a
-batch, batches one after the other; {plan.per_request} random keys a request over {_CLIENTS}
-connections, JSON; {plan.rounds} rounds of {plan.seconds} s without and {plan.seconds} s with a
-server. Query on {_cores(results["query_cores"])}, server and client together on
-{_cores(results["server_cores"])} of {host["cores"]} ({host["cpu"]}), {host["file_system"]};
-load average at the start {host["load_average_1m"]}. Spark {results["versions"]["spark"]}, Python
-{results["versions"]["python"]}, commit `{results["commit"][:8]}`{dirty}, {results["time_utc"]}.
 """
+    lag = figures["lag_ms"]
+    lines = [
+        f"- A commit is in the answers after {lag['median']} ms (median of {lag['of']} commits; the"
+        f" slowest: {lag['largest']} ms).",
+        f"- A batch of the query: {batch['all_alone']:,.0f} ms alone, {batch['all_beside']:,.0f} ms"
+        f" beside the server at the steady rate: {figures['slower_percent']['of_all_batches']:+.1f}"
+        f" % (medians of {batch['batches'][0]} and {batch['batches'][1]} batches). By round:"
+        f" {rounds}.",
+    ]
+    conditions = (
+        f"Under these conditions: {plan.keys:,} keys in {plan.partitions} partitions,"
+        f" {plan.rows:,} rows a batch, batches one after the other; {plan.per_request} random keys"
+        f" a request over {_CLIENTS} connections, JSON; {plan.rounds} rounds of {plan.seconds} s"
+        f" without and {plan.seconds} s with a server. Query on {_cores(results['query_cores'])},"
+        f" server and client together on {_cores(results['server_cores'])}, of {host['cores']}"
+        f" ({host['cpu']}); {host['file_system']}; load average at the"
+        f" start {host['load_average_1m']}. Spark {results['versions']['spark']}, Python"
+        f" {results['versions']['python']}, commit `{results['commit'][:8]}`{dirty},"
+        f" {results['time_utc']}."
+    )
+    told = [textwrap.fill(line, 100, subsequent_indent="  ") for line in lines]
+    return "\n".join([table, *told, "", textwrap.fill(conditions, 100)]) + "\n"
 
 
 def _cores(given: str) -> str:
