@@ -50,6 +50,7 @@ class Plan:
     Args:
         keys: of the state.
         rows: of a batch; each updates another key.
+        trigger: how often a batch begins.
         rate: look-ups a second in the phases with a server.
         per_request: keys of a request.
         rounds: how often the two phases take turns.
@@ -59,6 +60,7 @@ class Plan:
     keys: int = 1_000_000
     rows: int = 50_000
     partitions: int = 4
+    trigger: str = "1 second"
     rate: int = 2000
     per_request: int = 10
     rounds: int = 4
@@ -85,6 +87,7 @@ def run_query(spec_path: str) -> None:
         counts.writeStream.format("noop")
         .outputMode("update")
         .option("checkpointLocation", spec["checkpoint"])
+        .trigger(processingTime=plan.trigger)
         .start()
     )
     seen = -1
@@ -375,7 +378,7 @@ def report(results: dict[str, Any]) -> str:
     ]
     conditions = (
         f"Under these conditions: {plan.keys:,} keys in {plan.partitions} partitions,"
-        f" {plan.rows:,} rows a batch, batches one after the other; {plan.per_request} random keys"
+        f" {plan.rows:,} rows a batch, a batch each {plan.trigger}; {plan.per_request} random keys"
         f" a request over {_CLIENTS} connections, JSON; {plan.rounds} rounds of {plan.seconds} s"
         f" without and {plan.seconds} s with a server. Query on {_cores(results['query_cores'])},"
         f" server and client together on {_cores(results['server_cores'])}, of {host['cores']}"

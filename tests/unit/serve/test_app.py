@@ -339,3 +339,4 @@ def test_a_savepoint_does_not_change(tmp_path: Path) -> None:
     health = ask(app, "/healthz").json()
     assert (health["status"], health["follows"]) == ("ok", False)
     following.stop()
+    assert _code(ask(app, "/healthz")) == "503 STORE_CLOSED"

@@ -35,7 +35,7 @@ from millpond.web.server import (
 
 T = TypeVar("T")
 
-_THREADS = 4
+_THREADS = 16  # those that wait for the storage keep none of the others waiting
 STALE_MS = 10_000  # without a look that succeeds, the answers may be old: /healthz says so
 _PREVENT_CACHES = {"Cache-Control": "no-store"}
 

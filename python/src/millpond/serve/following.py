@@ -12,7 +12,7 @@ from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
 from dataclasses import replace
 
-from millpond.errors import ErrorKind, InternalError, MillpondError
+from millpond.errors import ErrorKind, InternalError, MillpondError, error
 from millpond.query.next_batch import Newest, Setup, newest_commit, next_image, read_setup
 from millpond.state.key_reader import KeyReader
 from millpond.state.open_stores import OpenStores
@@ -29,6 +29,7 @@ _COLLECTED = {
     ErrorKind.VERSION_NOT_FOUND,
 }
 _TRIES = 3
+_STOP_SECONDS = 5
 
 Table = tuple[int | str | None, str | None, str | None]
 """Operator, store, column family; None: there is only one."""
@@ -119,7 +120,7 @@ class Following:
         """End the thread, and close what is open."""
         self._stopped.set()
         if self._thread.ident is not None:
-            self._thread.join()
+            self._thread.join(_STOP_SECONDS)  # it may be reading; the end of the process ends it
         self._held.release()
 
     @property
@@ -129,11 +130,15 @@ class Following:
 
     @contextmanager
     def held(self) -> Iterator[Held]:
-        """Yield the newest batch. It stays open until the end of the block."""
-        while True:
+        """Yield the newest batch. It stays open until the end of the block.
+
+        Raises: UnavailableError: STORE_CLOSED: it was stopped.
+        """
+        held = self._held
+        while not held.take():  # the next batch has just taken its place
+            if self._stopped.is_set():
+                raise error(ErrorKind.STORE_CLOSED, "the server has stopped")
             held = self._held
-            if held.take():
-                break
         try:
             yield held
         finally:

@@ -6,6 +6,7 @@ from __future__ import annotations
 
 import heapq
 import os
+import sys
 from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager
 from dataclasses import dataclass, field
@@ -24,7 +25,7 @@ from millpond.model.json_fields import ColumnFamily
 from millpond.rows.chunks import chunks_of, pair_bytes
 from millpond.storage.local import translate
 from millpond.store.files import StoreFiles
-from millpond.store.overlay import Changed, Overlay, laid_over
+from millpond.store.overlay import Overlay, laid_over
 from millpond.store.restore.execute import Fetching, lay_out, lay_out_sources
 from millpond.store.restore.plan import RestorePlan, plan_restore
 
@@ -84,7 +85,7 @@ def entry_chunks(version: StoreVersion) -> Iterator[Iterator[list[Entry]]]:
     is not installed.
     """
     with scratch_directory("read") as directory:
-        changes = changes_of(version, directory)
+        changes = changes_of(version, directory).chunks()
         fetching = Fetching(verify_checksums=bool(version.sums))
         scans = map(_scan, databases_of(version, f"{directory}/db", fetching))
         # No key is in two databases, so the merge yields every key once, in order.
@@ -128,14 +129,15 @@ def databases_of(version: StoreVersion, directory: str, fetching: Fetching) -> l
     ]
 
 
-def changes_of(version: StoreVersion, directory: str) -> Iterator[list[Changed]]:
-    """Return what the changelogs above the snapshot change, in lists, ascending by key.
+def changes_of(version: StoreVersion, directory: str, *, in_memory: bool = False) -> Overlay:
+    """Return what the changelogs above the snapshot change.
 
     Args:
-        directory: for temporary files. It must be there until the end of the iteration.
+        directory: for temporary files. It must be there until the changes are used up.
+        in_memory: keep all changes in memory, however many there are.
     Raises: as `entry_chunks`.
     """
-    overlay = Overlay(directory)
+    overlay = Overlay(directory, sys.maxsize) if in_memory else Overlay(directory)
     manifest = version.plan.manifest
     if manifest is not None:
         for changelog, key in zip(manifest.changelogs, manifest.changelog_keys(), strict=True):
@@ -143,7 +145,7 @@ def changes_of(version: StoreVersion, directory: str) -> Iterator[list[Changed]]
     for header in version.plan.headers:
         name = version.files.changelog_info(header.version_id).key
         _apply(version, name, header.id, overlay, None, directory)
-    return overlay.chunks()
+    return overlay
 
 
 def _scan(database: Database) -> Iterator[Entry]:

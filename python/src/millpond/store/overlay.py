@@ -10,6 +10,7 @@ import os
 from bisect import bisect_left, bisect_right
 from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass
+from itertools import chain
 from operator import itemgetter
 
 from millpond.errors import UnsupportedError
@@ -108,6 +109,13 @@ class Overlay:
         self._files.append(path)
         self._changes.clear()
         self._bytes = 0
+
+    def taken(self) -> dict[bytes, Change]:
+        """Return the changes by key, in no order. Uses them up."""
+        if self._files:
+            return dict(chain.from_iterable(self.chunks()))
+        changes, self._changes = self._changes, {}
+        return changes
 
     def chunks(self) -> Iterator[list[Changed]]:
         """Yield the changes in lists, ascending, each key once. Uses them up."""

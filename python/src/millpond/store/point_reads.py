@@ -6,7 +6,7 @@ from __future__ import annotations
 
 import threading
 from contextlib import ExitStack
-from itertools import chain, islice
+from itertools import islice
 
 from millpond.errors import FormatError, NotFoundError
 from millpond.local import rocks
@@ -15,7 +15,7 @@ from millpond.model.ids import VersionId
 from millpond.store.entries import Entry, StoreVersion, changes_of, databases_of
 from millpond.store.files import StoreFiles
 from millpond.store.layers import Layer, Layers, Missing, looked_up, stacked
-from millpond.store.overlay import Appended, Change
+from millpond.store.overlay import Appended
 from millpond.store.restore.execute import Fetching
 from millpond.store.restore.plan import RestorePlan, plan_changes
 
@@ -98,7 +98,7 @@ class PointReader:
         )
         version = StoreVersion(files, plan)
         with scratch_directory("follow") as directory:
-            changes: dict[bytes, Change] = dict(chain.from_iterable(changes_of(version, directory)))
+            changes = changes_of(version, directory, in_memory=True).taken()
         result = object.__new__(PointReader)
         result.version = version
         result._snapshot = self._snapshot.shared()
@@ -125,9 +125,7 @@ class _Snapshot:
         self._users = 1
         with ExitStack() as stack:
             directory = stack.enter_context(scratch_directory("lookup"))
-            self.changes: dict[bytes, Change] = dict(
-                chain.from_iterable(changes_of(version, directory))
-            )
+            self.changes = changes_of(version, directory, in_memory=True).taken()
             self._databases = []
             # RocksDB checks the blocks that it reads. To check whole files would be to read them.
             fetching = Fetching(verify_checksums=False)
