@@ -227,3 +227,18 @@ def test_codec_in_the_table() -> None:
         for way in ("decode", "encode")
     }
     assert all(row["median"]["millpond"] > 0 for row in summary.values())
+
+
+@pytest.mark.deep
+@pytest.mark.spark
+def test_serving_is_measured_beside_a_query() -> None:
+    command = [sys.executable, str(_REPOSITORY / "benchmarks" / "bench_serve.py"), "--quick"]
+    done = subprocess.run(command, capture_output=True, text=True, timeout=600, check=False)
+    assert done.returncode == 0, done.stderr
+    path = Path(done.stdout.rpartition("results: ")[2].strip())
+    figures = json.loads(path.read_text())["figures"]
+    assert figures["steady"]["found"] > 0
+    assert figures["steady"]["p50_ms"] <= figures["steady"]["p99_ms"]
+    assert figures["lag_ms"]["of"] > 0
+    assert all(count > 0 for count in figures["batch_ms"]["batches"])
+    assert "| at a steady rate |" in done.stdout

@@ -317,6 +317,7 @@ def test_make_help_lists_what_the_readme_promises() -> None:
         "lint",
         "bench",
         "bench-s3",
+        "bench-serve",
         "chains",
         "simulate",
         "simulate-mutants",

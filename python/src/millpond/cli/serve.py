@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import argparse
 import secrets
+import sys
 from typing import Any
 
 from millpond.cli.arguments import number
@@ -13,6 +14,7 @@ from millpond.rows import require_tools
 from millpond.web import require_web
 
 _PORT = 8765
+_SWITCH_S = 0.0005
 _LIMITS = (
     ("max-keys", 1000, "keys of a request"),
     ("max-body-bytes", 1024 * 1024, "bytes of a request's body"),
@@ -99,6 +101,9 @@ def serve(arguments: argparse.Namespace, output: Output) -> int:
         output.line(f"token    {token if given is None else f'in {arguments.token_file}'}")
         output.flush()
 
+    # The thread that follows the query computes for tens of milliseconds at a time. Requests get
+    # their turn sooner with this than with Python's 5 ms.
+    sys.setswitchinterval(_SWITCH_S)
     try:
         run(
             serve_app(following, limits),
