@@ -54,6 +54,8 @@ VERBS: dict[str, tuple[Verb, ...]] = {
     "storage take-over": (millpond.take_over,),
 }
 TABLES = {"errors": errors.ERRORS, "options": config.OPTIONS}
+# Commands that run until a signal ends them: Python has `millpond.lookup` instead.
+PROCESSES = ("serve",)
 # Options of a command that its verb has in another form.
 ELSEWHERE = {
     ("state get", "key"): "is the argument of `get` and `table`",
@@ -146,7 +148,7 @@ def parameters(name: str) -> dict[str, inspect.Parameter]:
 
 
 def test_each_command_has_its_verb() -> None:
-    assert sorted(COMMANDS) == sorted([*VERBS, *TABLES])
+    assert sorted(COMMANDS) == sorted([*VERBS, *TABLES, *PROCESSES])
 
 
 @pytest.mark.parametrize("name", VERBS)
