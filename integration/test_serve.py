@@ -148,6 +148,30 @@ def _of_keys(running: Running, place: dict[str, Any], rows: list[dict[str, Any]]
     return json_rows(pa.Table.from_pylist(rows).to_batches())
 
 
+@pytest.mark.parametrize("checkpoint_format", [1, 2])
+def test_a_rescale_is_followed(spark: SparkSession, tmp_path: Path, checkpoint_format: int) -> None:
+    source = Input(tmp_path / "input", EVENTS)
+    names = [f"k{number}" for number in range(30)]
+    for batch in range(3):
+        source.add(events(*((name, 1.0, batch) for name in names[batch:])))
+    run = Run(tmp_path / "run")
+    conf = {**_CONF, f"{_STATE}checkpointFormatVersion": str(checkpoint_format)}
+    frame = source.stream(spark).groupBy("k").count()
+    finish(start(spark, frame, run, output_mode="update", conf=conf), run)
+    keys = {"keys": [{"k": name} for name in names]}
+    with serving(run.checkpoint, "--poll-ms", "50") as running:
+        before = running.ask("/v1/lookup", keys)
+        partitions = 2 * (1 + max(row["partition"] for row in before["rows"]))
+        millpond.rescale(run.checkpoint, partitions)
+        end = time.monotonic() + _DEADLINE_S
+        while (after := running.ask("/v1/lookup", keys))["batch"] == before["batch"]:
+            assert time.monotonic() < end
+        rows = millpond.read_state(run.checkpoint, batch=after["batch"]).to_pylist()
+        assert sorted(after["rows"], key=repr) == sorted(rows, key=repr)
+        assert [row["value"] for row in after["rows"]] == [r["value"] for r in before["rows"]]
+        assert max(row["partition"] for row in after["rows"]) >= partitions // 2
+
+
 def test_a_wrong_key(spark: SparkSession, tmp_path: Path) -> None:
     source = Input(tmp_path / "input", EVENTS)
     source.add(events(("a", 1.0, 1), ("b", 1.0, 2)))
