@@ -31,6 +31,7 @@ Verb = Callable[..., Any]
 VERBS: dict[str, tuple[Verb, ...]] = {
     "adopt": (millpond.adopt,),
     "checkpoint show": (checkpoint.show,),
+    "checkpoint history": (checkpoint.history,),
     "checkpoint skew": (checkpoint.skew,),
     "checkpoint verify": (checkpoint.verify,),
     "conf": (millpond.conf,),
@@ -254,6 +255,7 @@ def test_a_verb_returns_what_its_command_prints(
         (checkpoint.show(root), ("checkpoint", "show", root)),
         (checkpoint.verify(root), ("checkpoint", "verify", root)),
         (checkpoint.skew(root), ("checkpoint", "skew", root)),
+        (checkpoint.history(root), ("checkpoint", "history", root)),
         (savepoint.show(saved), ("savepoint", "show", saved)),
         (savepoint.verify(saved), ("savepoint", "verify", saved)),
         (savepoint.list(tmp_path / "some"), ("savepoint", "list", tmp_path / "some")),

@@ -16,16 +16,22 @@ from millpond.config import resolve
 from millpond.operations import inspect
 from millpond.operations.inspect import Overview, Problem, VerifyReport
 from millpond.operations.inspect.cost import StoreCost, tariff_for
+from millpond.operations.inspect.history import History
+from millpond.operations.inspect.history import history as _history
 from millpond.operations.inspect.overview import OperatorView, SnapshotView, StoreView
 from millpond.operations.inspect.skew import Load, OperatorSkew, SkewReport
 from millpond.operations.inspect.skew import skew as _skew
 from millpond.operations.inspect.store_check import Checked
+from millpond.spark.progress import BatchProgress, OperatorProgress
 from millpond.storage import open_root
 from millpond.storage.settings import storage_settings
 
 __all__ = [
+    "BatchProgress",
     "Checked",
+    "History",
     "Load",
+    "OperatorProgress",
     "OperatorSkew",
     "OperatorView",
     "Overview",
@@ -35,6 +41,7 @@ __all__ = [
     "StoreCost",
     "StoreView",
     "VerifyReport",
+    "history",
     "show",
     "skew",
     "verify",
@@ -102,3 +109,25 @@ def skew(
     """
     storage, root = open_root(checkpoint, storage_settings(resolve(options or {})))
     return _skew(storage, root)
+
+
+def history(
+    checkpoint: str | os.PathLike[str],
+    *,
+    last: int | None = None,
+    options: Mapping[str, object] | None = None,
+) -> History:
+    """Return what the query did in its last batches: rows, times, state. It may run meanwhile.
+
+    The driver of a query keeps about the last thousand batches (option `history.batches`), and
+    writes them a second after they end.
+
+    Args:
+        last: the last so many batches; None: all that are kept.
+        checkpoint, options: as for `show`.
+    Raises:
+        InvalidInputError: NOT_A_CHECKPOINT, INVALID_ARGUMENT, UNKNOWN_OPTION, INVALID_OPTION.
+        UnsupportedError: FOREIGN_CHECKPOINT. UnavailableError: the storage fails.
+    """
+    storage, root = open_root(checkpoint, storage_settings(resolve(options or {})))
+    return _history(storage, root, last)

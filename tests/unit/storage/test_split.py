@@ -29,6 +29,7 @@ SPARKS = [
     "state/0/_metadata/v2/0",
     layout.STORAGE_KEY,
     f"{layout.RUNNING_PREFIX}run.json",
+    f"{layout.HISTORY_PREFIX}file",
 ]
 OURS = [
     layout.FORMAT_KEY,

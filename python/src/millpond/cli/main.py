@@ -20,6 +20,10 @@ from millpond.cli import (
     rescale,
     savepoint,
     serve,
+    history,
+    migrating,
+    rescale,
+    savepoint,
     skew,
     state,
     storage,
@@ -77,6 +81,11 @@ def parser() -> argparse.ArgumentParser:
             skew.skew_command,
             "read all rows, and chart keys and bytes of partitions and key groups",
         ),
+        (
+            "history",
+            history.history_command,
+            "print what the last batches did: rows, times, state; the driver keeps it",
+        ),
     ):
         action = actions.add_parser(name, help=text, description=text.capitalize() + ".")
         action.add_argument(
@@ -92,6 +101,10 @@ def parser() -> argparse.ArgumentParser:
                     "show this operator alone, by number or name, and each of its partitions"
                     " (default: all; of more than 32 partitions the sums)"
                 ),
+            )
+        if name == "history":
+            action.add_argument(
+                "--last", type=int, metavar="N", help="the last N batches (default: all)"
             )
         action.add_argument(
             "--json", action="store_true", help="print JSON; fields may be added, never renamed"

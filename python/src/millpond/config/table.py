@@ -356,6 +356,17 @@ OPTIONS: tuple[Option, ...] = (
         ),
     ),
     Option(
+        name="history.batches",
+        type="int",
+        default=1000,
+        minimum=0,
+        maximum=100_000,
+        doc=(
+            "About how many batches `millpond checkpoint history` can look back at: the driver keeps what Spark said of them in the Spark checkpoint, below"
+            " millpond/history. 0: none."
+        ),
+    ),
+    Option(
         name="lock.acquireTimeoutMs",
         type="int",
         default=60_000,

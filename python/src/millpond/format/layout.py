@@ -11,6 +11,7 @@ No other module does. `roots.py` parses the URI of the Spark checkpoint itself.
         millpond/operators/<op>              Spark checkpoint format 1: the query has this operator
         millpond/asked.json                  how many partitions the last start asked for
         millpond/sink.json                   where the query writes to, by its last start
+        millpond/history/<start>-<run>-<part>-<batches>.jsonl.gz    Spark's progress
         millpond/storage.json                where Millpond's own files are, if not here
         millpond/owner.json                  beside those files: their Spark checkpoint
         state/<op>/_metadata/...             Spark's: operator and schemas
@@ -57,6 +58,8 @@ MILLPOND_DIR = "millpond"
 PINS_PREFIX = "millpond/pins/"
 RUNNING_PREFIX = "millpond/running/"
 OPERATORS_PREFIX = "millpond/operators/"
+HISTORY_PREFIX = "millpond/history/"
+_OF_DRIVER = (RUNNING_PREFIX, HISTORY_PREFIX)
 QUERY_METADATA_KEY = "metadata"
 OFFSETS_DIR = "offsets"
 COMMITS_DIR = "commits"
@@ -75,6 +78,9 @@ SINK_LOG_PREFIX = "_spark_metadata/"
 _COMPACT = ".compact"
 _NUMBER = r"(?:0|[1-9][0-9]{0,17})"
 _VERSIONED = re.compile(rf"({_NUMBER})(?:_([0-9a-f]{{16}}))?\.(changelog|manifest)")
+_HISTORY = re.compile(
+    r"([0-9]{13})-([0-9a-f]{8}(?:-[0-9a-f]{4}){3}-[0-9a-f]{12})-([0-9]{6})-([0-9]{4})\.jsonl\.gz"
+)
 _SST = re.compile(r"([0-9a-f]{32})\.sst")
 _STAGING = re.compile(r"\.staging-([0-9a-f]{32})")
 _NUMBER_ONLY = re.compile(_NUMBER)
@@ -242,6 +248,26 @@ def parse_rescale_pin(key: str) -> tuple[int, int] | None:
     """Return operator and batch of a key that `rescale_pin_key` made, or None."""
     match = _RESCALE_PIN.fullmatch(key)
     return (int(match[1]), int(match[2])) if match else None
+
+
+@dataclass(frozen=True, slots=True, order=True)
+class HistoryFile:
+    """`millpond/history/<start>-<run>-<part>-<batches>.jsonl.gz`. They sort by time.
+
+    A file of a part with more batches replaces the one with fewer.
+    """
+
+    start_ms: int  # of the run
+    run_id: str
+    part: int  # from 0
+    batches: int
+
+
+def parse_history(key: str) -> HistoryFile | None:
+    """Return what the name of a file of the history says; None: it is none of these files."""
+    name = key.removeprefix(HISTORY_PREFIX)
+    match = _HISTORY.fullmatch(name) if name != key else None
+    return HistoryFile(int(match[1]), match[2], int(match[3]), int(match[4])) if match else None
 
 
 def operator_record_key(operator: int) -> str:
@@ -439,7 +465,7 @@ def is_sparks(key: str) -> bool:
     """
     parts = key.split("/")
     if parts[0] == MILLPOND_DIR:
-        return key in (STORAGE_KEY, ASKED_KEY, SINK_KEY) or key.startswith(RUNNING_PREFIX)
+        return key in (STORAGE_KEY, ASKED_KEY, SINK_KEY) or key.startswith(_OF_DRIVER)
     return (
         parts[0] != STATE_DIR
         or len(parts) < 3
@@ -457,7 +483,7 @@ def side_of_prefix(prefix: str) -> bool | None:
     if len(parts) == 1:
         return None
     if parts[0] == MILLPOND_DIR:
-        return prefix.startswith(RUNNING_PREFIX) if len(parts) > 2 else None
+        return prefix.startswith(_OF_DRIVER) if len(parts) > 2 else None
     if parts[0] != STATE_DIR:
         return True
     # Nobody lists a store's directory for Spark's files in it.

@@ -3,7 +3,7 @@ package org.apache.spark.sql.millpond.driver
 import java.net.InetAddress
 import java.nio.charset.StandardCharsets
 import java.util.UUID
-import java.util.concurrent.{ConcurrentHashMap, Executors, ThreadFactory, TimeUnit}
+import java.util.concurrent.ConcurrentHashMap
 
 import scala.jdk.CollectionConverters._
 import scala.util.control.NonFatal
@@ -13,7 +13,7 @@ import org.apache.hadoop.fs.Path
 
 import org.apache.spark.internal.Logging
 import org.apache.spark.sql.execution.streaming.runtime.StreamExecution
-import org.apache.spark.sql.millpond.base.Json
+import org.apache.spark.sql.millpond.base.{Clock, Json}
 
 /** Shows in the Spark checkpoint that a query with Millpond's state runs. It writes
   * `millpond/running/<run id>.json` every few seconds and deletes it at the end of the query.
@@ -22,23 +22,14 @@ private object Heartbeats extends Logging {
   private val IntervalMs = 5000L
   private val running = new ConcurrentHashMap[UUID, Heartbeat]
 
-  private lazy val clock = {
-    val pool = Executors.newSingleThreadScheduledExecutor(new ThreadFactory {
-      def newThread(work: Runnable): Thread = {
-        val t = new Thread(work, "millpond-heartbeats")
-        t.setDaemon(true)
-        t
-      }
-    })
-    pool.scheduleAtFixedRate(() => running.values.asScala.foreach(_.beat()), IntervalMs, IntervalMs,
-      TimeUnit.MILLISECONDS)
-    pool
+  private lazy val clock = Clock.every(IntervalMs, "millpond-heartbeats", IntervalMs) {
+    running.values.asScala.foreach(_.beat())
   }
 
   /** Called before the query reads its logs.
     * @param late called with the query's first plan instead: its state is Millpond's. */
   def started(query: StreamExecution, run: UUID, late: Boolean = false): Unit = {
-    clock
+    clock: Unit
     val beat = new Heartbeat(new Path(query.resolvedCheckpointRoot), run,
       query.sparkSession.sessionState.newHadoopConf(), late)
     running.put(run, beat)

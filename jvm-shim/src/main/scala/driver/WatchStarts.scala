@@ -36,12 +36,16 @@ private final class WatchStarts(session: org.apache.spark.sql.SparkSession)
       // first: a query that has a heartbeat is not rescaled
       query.foreach(AskedPartitions.started(_, event.runId))
       query.foreach(Heartbeats.started(_, event.runId))
+      query.foreach(History.started(_, event.runId))
     }
-    override def onQueryProgress(event: StreamingQueryListener.QueryProgressEvent): Unit = ()
+    override def onQueryProgress(event: StreamingQueryListener.QueryProgressEvent): Unit =
+      History.progress(event.progress)
     override def onQueryTerminated(event: StreamingQueryListener.QueryTerminatedEvent): Unit = {
       AskedProviders.ended(event.runId)
       StartCheck.ended(event.runId)
       Sinks.ended(event.runId)
+      // before the heartbeat ends: then the Spark checkpoint may be changed, or deleted
+      History.ended(event.runId)
       Heartbeats.ended(event.runId)
       DriverReports.queryEnded()
     }

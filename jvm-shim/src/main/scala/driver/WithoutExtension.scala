@@ -9,7 +9,9 @@ import org.apache.spark.sql.classic.SparkSession
 import org.apache.spark.sql.internal.SQLConf
 import org.apache.spark.sql.millpond.base.{Names, Options}
 import org.apache.spark.sql.millpond.observe.DriverReports
-import org.apache.spark.sql.streaming.StreamingQueryListener.QueryTerminatedEvent
+import org.apache.spark.sql.streaming.StreamingQueryListener.{
+  QueryProgressEvent, QueryTerminatedEvent
+}
 
 /** Watches the queries of a session that has no extension. Nothing tells Millpond when such a query
   * starts: the first that it hears is the plan of the first batch. So this warns, lets the query's
@@ -26,7 +28,10 @@ private object WithoutExtension extends Logging {
         Options.refuseNear(session.sessionState.conf.getAllConfs)
         context.addSparkListener(new SparkListener {
           override def onOtherEvent(event: SparkListenerEvent): Unit = event match {
+            case news: QueryProgressEvent if news.progress.runId == run =>
+              History.progress(news.progress)
             case ended: QueryTerminatedEvent if ended.runId == run =>
+              History.ended(run)
               Heartbeats.ended(run)
               DriverReports.queryEnded()
               watched.remove(run)
@@ -43,6 +48,7 @@ private object WithoutExtension extends Logging {
         DriverReports.start(context)
         Sinks.withoutExtension(query)
         Heartbeats.started(query, run, late = true)
+        History.started(query, run)
       }
     }
 }

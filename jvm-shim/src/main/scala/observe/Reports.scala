@@ -1,13 +1,12 @@
 package org.apache.spark.sql.millpond.observe
 
-import java.util.concurrent.{Executors, ThreadFactory, TimeUnit}
-
 import scala.util.control.NonFatal
 
 import org.apache.spark.{SparkContext, SparkEnv}
 import org.apache.spark.internal.Logging
 import org.apache.spark.rpc.{RpcEndpointRef, RpcEnv, ThreadSafeRpcEndpoint}
 import org.apache.spark.scheduler.{SparkListener, SparkListenerExecutorRemoved}
+import org.apache.spark.sql.millpond.base.Clock
 import org.apache.spark.util.RpcUtils
 
 /** Sends a report of this JVM to the driver every two seconds, over Spark's own RPC, and registers
@@ -24,17 +23,7 @@ object Reports extends Logging {
   private var env: SparkEnv = null
   private var driver: RpcEndpointRef = null
   private var ticks = 0
-  private lazy val clock = {
-    val pool = Executors.newSingleThreadScheduledExecutor(new ThreadFactory {
-      def newThread(work: Runnable): Thread = {
-        val t = new Thread(work, "millpond-reports")
-        t.setDaemon(true)
-        t
-      }
-    })
-    pool.scheduleWithFixedDelay(() => tick(), 0, IntervalMs, TimeUnit.MILLISECONDS): Unit
-    pool
-  }
+  private lazy val clock = Clock.every(IntervalMs, "millpond-reports")(tick())
 
   /** Begin, unless it has begun. A JVM without Spark has nobody to report to. */
   def start(): Unit = {

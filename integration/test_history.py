@@ -1,0 +1,127 @@
+"""The driver keeps what Spark says of the last batches in the Spark checkpoint."""
+
+from __future__ import annotations
+
+import json
+import shutil
+from collections.abc import Sequence
+from pathlib import Path
+
+import pytest
+from pyspark.sql import SparkSession
+
+from integration.harness import providers_to_test
+from integration.jvm import MILLPOND
+from integration.processes import wait_until
+from integration.shapes import named
+from integration.streams import Input, Run, finish, start
+from millpond import checkpoint
+from millpond.cli.main import main
+from millpond.format.layout import HISTORY_PREFIX
+
+pytestmark = [
+    pytest.mark.spark,
+    pytest.mark.skipif(MILLPOND not in providers_to_test(), reason="Millpond's own"),
+]
+_STATE = "spark.sql.streaming.stateStore."
+_HDFS = "org.apache.spark.sql.execution.streaming.state.HDFSBackedStateStoreProvider"
+
+
+class Query:
+    """A query in a folder of its own. Its batches are run a few at a time."""
+
+    def __init__(self, work: Path) -> None:
+        self.case = named("agg-update-odd-keys")
+        ((schema, self.batches),) = self.case.inputs
+        self.source = Input(work / "input", schema)
+        self.done = Run(work / "run")
+
+    def run(self, spark: SparkSession, batches: range, **conf: str) -> Path:
+        """Run these batches, and stop. Return the Spark checkpoint."""
+        for number in batches:
+            self.source.add(self.batches[number])
+        given = {f"{_STATE}providerClass": MILLPOND, **self.case.conf, **conf}
+        frame = self.case.build([self.source.stream(spark)])
+        finish(start(spark, frame, self.done, output_mode=self.case.mode, conf=given), self.done)
+        return self.done.checkpoint
+
+
+def wait_for(place: Path, batches: Sequence[int]) -> checkpoint.History:
+    """Return the history once it has these batches: Spark tells its listeners late."""
+    found: list[checkpoint.History] = []
+
+    def told() -> bool:
+        found[:] = [checkpoint.history(place)]
+        return [batch.batch for batch in found[0].batches] == list(batches)
+
+    wait_until(told, seconds=20, what=f"a history of the batches {list(batches)}")
+    return found[0]
+
+
+def test_each_batch_is_kept_over_restarts(
+    spark: SparkSession, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    query = Query(tmp_path)
+    place = query.run(spark, range(2))
+    first = wait_for(place, [0, 1])
+    assert first.problems == ()
+    query.run(spark, range(2, 4))
+    found = wait_for(place, [0, 1, 2, 3])
+    assert found.batches[:2] == first.batches
+    assert len({batch.run_id for batch in found.batches}) == 2
+    shown = checkpoint.show(place)
+    keys = sum(store.keys or 0 for operator in shown.operators for store in operator.stores)
+    for batch in found.batches:
+        (operator,) = batch.operators
+        assert operator.name == "stateStoreSave" and operator.rows > 0
+        assert operator.commit_ms >= 0 and operator.metrics["millpondChangelogBytes"] > 0
+        assert batch.duration_ms >= batch.phases["addBatch"]
+    assert [b.input_rows for b in found.batches] == [len(rows) for rows in query.batches[:4]]
+    assert found.batches[-1].operators[0].rows == keys
+    assert main(["checkpoint", "history", str(place), "--json", "--last", "1"]) == 0
+    (last,) = json.loads(capsys.readouterr().out)["batches"]
+    assert last["batch"] == 3 and last["operators"][0]["rows"] == keys
+    assert main(["checkpoint", "history", str(place)]) == 0
+    assert f" {keys:,} " in capsys.readouterr().out.splitlines()[-1]
+
+
+def test_the_earliest_files_go(spark: SparkSession, tmp_path: Path) -> None:
+    query = Query(tmp_path)
+    place = query.run(spark, range(1))
+    wait_for(place, [0])
+    folder = place / HISTORY_PREFIX
+    (mine,) = folder.glob("*.jsonl.gz")
+    for number in range(1, 40):
+        shutil.copy(mine, folder / f"{number:013d}{mine.name[13:]}")
+    query.run(spark, range(1, 2))
+    wait_until(lambda: checkpoint.history(place).batches[-1].batch == 1, seconds=20, what="batch 1")
+    wait_until(lambda: len(list(folder.glob("*.jsonl.gz"))) == 20, seconds=20, what="twenty files")
+    names = sorted(path.name for path in folder.glob("*.jsonl.gz"))
+    assert names[-2] == mine.name and int(names[0][:13]) == 22
+
+
+def test_none_where_none_is_wanted(
+    spark: SparkSession, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    query = Query(tmp_path)
+    place = query.run(spark, range(1), **{f"{_STATE}millpond.history.batches": "0"})
+    other = Query(tmp_path / "other").run(spark, range(1), **{f"{_STATE}providerClass": _HDFS})
+    # the batch of a later query is told after all that was before
+    wait_for(Query(tmp_path / "later").run(spark, range(1)), [0])
+    assert not (place / HISTORY_PREFIX).exists()
+    assert not (other / "millpond").exists()
+    assert main(["checkpoint", "history", str(place)]) == 0
+    assert "no batch is kept" in capsys.readouterr().err
+
+
+def test_a_query_goes_on_where_no_history_can_be_written(
+    spark: SparkSession, tmp_path: Path
+) -> None:
+    query = Query(tmp_path)
+    place = query.run(spark, range(1), **{f"{_STATE}millpond.history.batches": "0"})
+    (place / HISTORY_PREFIX.rstrip("/")).write_text("in the way")
+    query.run(spark, range(1, 3))
+    (place / HISTORY_PREFIX.rstrip("/")).unlink()
+    query.run(spark, range(3, 4))
+    wait_for(place, [3])
+    assert checkpoint.verify(place).ok
