@@ -2,6 +2,8 @@
 .DEFAULT_GOAL := help
 .PHONY: help build test test-all deep shapes previous wheel demo lint format-scala bench bench-s3 bench-serve soak
 .PHONY: chains simulate simulate-mutants peers peer-azurite peer-delta peer-files peer-gcs peer-hdfs peer-kafka
+.PHONY: help build test test-all deep shapes previous wheel demo lint format-scala bench bench-s3 soak
+.PHONY: chains simulate simulate-mutants peers peer-azurite peer-browser peer-delta peer-files peer-gcs peer-hdfs peer-kafka
 .PHONY: peer-kubernetes peer-minio peer-network peer-prometheus peer-radosgw peer-runtimes peer-spark
 .PHONY: peer-yarn docs clean
 SHELL := /bin/bash
@@ -152,7 +154,7 @@ endef
 
 # These are fetched in a minute or two. `.ci/run` runs their samples. Of the others, go compiles MinIO
 # for minutes, and Delta needs the previous Spark.
-SAMPLED := azurite files gcs hdfs kafka kubernetes prometheus runtimes spark
+SAMPLED := azurite browser files gcs hdfs kafka kubernetes prometheus runtimes spark
 peers: build ## run a sample of the peers' tests: a quarter of an hour; leaves out what its registry does not give
 	$(PY) -m integration.peers.sample $(SAMPLED)
 
@@ -193,6 +195,9 @@ peer-yarn: build ## run queries on YARN; needs mvn, PyPI, and Maven Central the 
 	$(peer)
 
 # Delta Lake has jars for this version of Spark, and for no newer one.
+peer-browser: build ## look at the pages of millpond ui in Chromium; needs apt-get and PyPI the first time
+	$(peer)
+
 peer-delta: build $(PREVIOUS_VENV)/.installed ## run queries whose sink is a Delta table, with Spark 4.2; needs mvn, and Maven Central the first time
 	@$(PY) -m integration.peers.delta
 	@$(PREVIOUS_PY) jvm-shim/build_shim.py

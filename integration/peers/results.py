@@ -35,6 +35,7 @@ PEERS = {
     "network": "Hosts that are cut off for a minute",
     "runtimes": "Other Javas and Pythons",
     "prometheus": "A Prometheus that scrapes a job",
+    "browser": "The pages of `millpond ui` in Chromium",
 }
 
 _HEAD = """\

@@ -28,6 +28,7 @@ from millpond.cli import (
     state,
     storage,
     tables,
+    ui,
 )
 from millpond.cli.arguments import Once, add_file_sink
 from millpond.cli.output import Output
@@ -115,6 +116,7 @@ def parser() -> argparse.ArgumentParser:
     migrating.add_commands(commands)
     state.add_commands(commands)
     serve.add_command(commands)
+    ui.add_command(commands)
 
     group = commands.add_parser(
         "storage", help="check the storage that state goes to; give state to a moved checkpoint"

@@ -362,8 +362,9 @@ OPTIONS: tuple[Option, ...] = (
         minimum=0,
         maximum=100_000,
         doc=(
-            "About how many batches `millpond checkpoint history` can look back at: the driver keeps what Spark said of them in the Spark checkpoint, below"
-            " millpond/history. 0: none."
+            "About how many batches `millpond checkpoint history` can look back at: the driver"
+            " keeps what Spark said of them in the Spark checkpoint, below millpond/history. 0:"
+            " none."
         ),
     ),
     Option(

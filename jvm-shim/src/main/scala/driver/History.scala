@@ -19,7 +19,7 @@ import org.apache.spark.sql.millpond.base.{Clock, Json, Options}
 import org.apache.spark.sql.streaming.StreamingQueryProgress
 
 /** Keeps what Spark said of the last batches in the Spark checkpoint: files
-  * `millpond/history/<start>-<run id>-<part>-<batches>.jsonl.gz`, a line of JSON a batch. The driver
+  * `millpond/history/<start>-<run>-<part>-<batches>.jsonl.gz`, a line of JSON a batch. The driver
   * writes the newest part anew while it grows, and deletes the earliest parts. No batch waits for
   * it: Spark tells its listeners later, on a thread of their own, and a clock's thread writes. */
 private object History extends Logging {

@@ -1,0 +1,158 @@
+"""The application of `millpond ui`: its pages, and the JSON that they ask for."""
+
+from __future__ import annotations
+
+import asyncio
+import threading
+import time
+from collections.abc import Callable, Mapping, Sequence
+from importlib.resources import files
+from typing import Any
+
+from millpond.errors import ErrorKind, InvalidInputError
+from millpond.ui import views
+from millpond.ui.places import Place, find_places
+from millpond.web.server import JSONResponse, Request, Response, Route, Starlette, application
+
+_TYPES = {
+    "index.html": "text/html; charset=utf-8",
+    "app.js": "text/javascript; charset=utf-8",
+    "pages.js": "text/javascript; charset=utf-8",
+    "draw.js": "text/javascript; charset=utf-8",
+    "app.css": "text/css; charset=utf-8",
+    "uPlot.iife.min.js": "text/javascript; charset=utf-8",
+    "uPlot.min.css": "text/css; charset=utf-8",
+}
+# Pages ask every second; two of them, or ten, cost what one does.
+_FRESH_S = 0.9
+_MOST_BATCHES = 1000
+_SECURITY = {
+    "Content-Security-Policy": (
+        "default-src 'self'; style-src 'self' 'unsafe-inline'; img-src 'self' data:;"
+        " frame-ancestors 'none'; base-uri 'none'; form-action 'none'"
+    ),
+    "X-Content-Type-Options": "nosniff",
+    "Referrer-Policy": "no-referrer",
+    "Cache-Control": "no-store",
+}
+
+
+class _Kept:
+    """Values of the last second, by their name: one thread makes each, the others wait for it."""
+
+    def __init__(self) -> None:
+        self._lock = threading.Lock()
+        self._making: dict[object, threading.Lock] = {}
+        self._values: dict[object, tuple[float, object, Any]] = {}
+
+    def get(self, name: object, state: object, make: Callable[[], Any]) -> Any:
+        """Return the value of `name`: a kept one if `state` is the same or it is fresh."""
+        with self._lock:
+            making = self._making.setdefault(name, threading.Lock())
+        with making:
+            at, of, value = self._values.get(name, (0.0, None, None))
+            unchanged = state is not None and of == state
+            if name not in self._values or not (unchanged or time.monotonic() - at < _FRESH_S):
+                value = make()
+                self._values[name] = (time.monotonic(), state, value)
+            return value
+
+
+class _Pages:
+    def __init__(self, paths: Sequence[str], options: Mapping[str, object], settings: Any) -> None:
+        self._paths, self._options, self._settings = paths, options, settings
+        self._kept = _Kept()
+
+    def places(self) -> list[Place]:
+        found: list[Place] = self._kept.get(
+            "places", None, lambda: find_places(self._paths, self._settings)
+        )
+        return found
+
+    def place(self, request: Request) -> Place:
+        wanted = request.path_params["place"]
+        for place in self.places():
+            if place.id == wanted:
+                return place
+        raise InvalidInputError("no such place: it may have been deleted", hint="Reload the page.")
+
+    def answer(self, request: Request) -> Any:
+        """Return the JSON of a page."""
+        place, what, options = self.place(request), request.path_params["what"], self._options
+        given = request.query_params
+        if place.kind == "unreadable":
+            raise InvalidInputError(place.problem)
+        if what == "verify":
+            return views.verified(place, options)
+        if what == "rescale":
+            return views.rescale(place, options, _number(given.get("partitions", "")))
+        if what == "skew":
+            return views.skew(place, options)
+        if what == "saved":
+            return views.saved(place, self.places(), options)
+        name: object = (place.id, what)
+        make: Callable[[], Any]
+        if what == "query":
+            make = lambda: views.query(place, options)  # noqa: E731
+        elif what == "pulse":
+            make = lambda: {"batch": views.newest_batch(place, options)}  # noqa: E731
+        elif what == "groups":
+            make = lambda: views.groups(place, options)  # noqa: E731
+        elif what == "history":
+            last = min(_MOST_BATCHES, _number(given.get("last", str(_MOST_BATCHES))))
+            name = (place.id, what, last)
+            make = lambda: views.history(place, options, last)  # noqa: E731
+        elif what == "store":
+            of = _number(given.get("operator", "")), _number(given.get("partition", ""))
+            store = given.get("store", "default")
+            name = (place.id, what, of, store)
+            make = lambda: views.store(place, options, *of, store)  # noqa: E731
+        else:
+            raise InvalidInputError("no such page")
+        return self._kept.get(name, None, make)
+
+
+def ui_app(paths: Sequence[str], options: Mapping[str, object], settings: Any) -> Starlette:
+    """Return the application.
+
+    Args:
+        paths: of Spark checkpoints, savepoints and directories of them.
+        options: of the storage, by name. settings: the same, resolved.
+    """
+    pages = _Pages(paths, options, settings)
+
+    async def index(request: Request) -> Response:
+        return _static("index.html")
+
+    async def static(request: Request) -> Response:
+        return _static(request.path_params["name"])
+
+    async def places(request: Request) -> Response:
+        found = await asyncio.to_thread(pages.places)
+        body = [{"id": p.id, "path": p.path, "kind": p.kind, "problem": p.problem} for p in found]
+        return JSONResponse({"places": body}, headers=_SECURITY)
+
+    async def page(request: Request) -> Response:
+        return JSONResponse(await asyncio.to_thread(pages.answer, request), headers=_SECURITY)
+
+    return application(
+        [
+            Route("/", index),
+            Route("/static/{name}", static),
+            Route("/api/places", places),
+            Route("/api/{place}/{what}", page),
+        ]
+    )
+
+
+def _static(name: str) -> Response:
+    if name not in _TYPES:
+        raise InvalidInputError("no such page")
+    body = (files("millpond.ui") / "static" / name).read_bytes()
+    return Response(body, media_type=_TYPES[name], headers=_SECURITY)
+
+
+def _number(text: str) -> int:
+    if not text.isascii() or not text.isdecimal() or len(text) > 9:
+        raise InvalidInputError(f"{text!r} is no number", kind=ErrorKind.INVALID_ARGUMENT)
+    return int(text)

@@ -1,0 +1,97 @@
+"""Finds the Spark checkpoints and savepoints that the pages show."""
+
+from __future__ import annotations
+
+import hashlib
+import os
+from collections.abc import Iterable, Iterator
+from dataclasses import dataclass
+from typing import Literal
+
+from millpond.errors import ErrorKind, InvalidInputError, MillpondError
+from millpond.format import layout
+from millpond.storage import LocalStorage, open_storage, root_of
+from millpond.storage.settings import StorageSettings
+
+_DEPTH = 2  # folders below a given one
+
+
+@dataclass(frozen=True, slots=True)
+class Place:
+    """A Spark checkpoint or a savepoint. `problem`: why a path that was given cannot be shown."""
+
+    id: str  # of the path; pages name places by it, never by path
+    path: str
+    kind: Literal["query", "savepoint", "unreadable"]
+    problem: str = ""
+
+
+def find_places(paths: Iterable[str | os.PathLike[str]], settings: StorageSettings) -> list[Place]:
+    """Return what is at the paths, and in directories up to two levels below them, by path.
+
+    A path with nothing is there as unreadable, with the reason. On an object storage all keys below
+    a directory are listed.
+    """
+    found: dict[str, Place] = {}
+    for path in paths:
+        try:
+            root = root_of(path)
+            below = list(_below(root, settings))
+            if not below:
+                raise InvalidInputError(
+                    "neither a Spark checkpoint nor a savepoint is here, nor up to two levels below"
+                )
+        except MillpondError as e:
+            below = [_place(str(path), "unreadable", f"{e.kind.value}: {e.message}")]
+        found.update((place.path, place) for place in below)
+    return [found[path] for path in sorted(found)]
+
+
+def _place(
+    path: str, kind: Literal["query", "savepoint", "unreadable"], problem: str = ""
+) -> Place:
+    return Place(hashlib.sha256(path.encode()).hexdigest()[:12], path, kind, problem)
+
+
+def _below(root: str, settings: StorageSettings) -> Iterator[Place]:
+    storage = open_storage(root, settings)
+    if isinstance(storage, LocalStorage):
+        if not os.path.isdir(storage.root):
+            raise InvalidInputError("no such directory", kind=ErrorKind.INVALID_ARGUMENT)
+        yield from _in_folder(storage.root, _DEPTH)
+        return
+    kinds: dict[str, Literal["query", "savepoint"]] = {}
+    for info in storage.list(""):
+        parts = info.key.split("/")
+        for depth in range(min(_DEPTH, len(parts) - 1) + 1):
+            kind = _kind("/".join(parts[depth:]))
+            if kind is not None:
+                folder = "/".join(parts[:depth])
+                kinds[folder] = "savepoint" if "savepoint" in (kind, kinds.get(folder)) else kind
+    for folder, kind in sorted(kinds.items()):
+        if not any(folder != other and _is_within(folder, other) for other in kinds):
+            yield _place(f"{root.rstrip('/')}/{folder}".rstrip("/"), kind)
+
+
+def _kind(key: str) -> Literal["query", "savepoint"] | None:
+    if key == layout.SAVEPOINT_KEY:
+        return "savepoint"
+    folder, _, name = key.rpartition("/")
+    is_log = folder in (layout.OFFSETS_DIR, layout.COMMITS_DIR)
+    return "query" if is_log and layout.parse_batch(name) is not None else None
+
+
+def _is_within(folder: str, other: str) -> bool:
+    return other == "" or folder.startswith(other + "/")
+
+
+def _in_folder(folder: str, depth: int) -> Iterator[Place]:
+    if os.path.isfile(os.path.join(folder, layout.SAVEPOINT_KEY)):
+        yield _place(folder, "savepoint")
+    elif os.path.isdir(os.path.join(folder, layout.OFFSETS_DIR)):
+        yield _place(folder, "query")
+    elif depth:
+        with os.scandir(folder) as entries:
+            names = sorted(e.name for e in entries if e.is_dir() and not e.name.startswith("."))
+        for name in names:
+            yield from _in_folder(os.path.join(folder, name), depth - 1)
