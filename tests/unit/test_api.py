@@ -55,8 +55,8 @@ VERBS: dict[str, tuple[Verb, ...]] = {
     "storage take-over": (millpond.take_over,),
 }
 TABLES = {"errors": errors.ERRORS, "options": config.OPTIONS}
-# Commands that run until a signal ends them: Python has `millpond.lookup` instead.
-PROCESSES = ("serve",)
+# Commands that run until a signal ends them.
+PROCESSES = ("serve", "ui")
 # Options of a command that its verb has in another form.
 ELSEWHERE = {
     ("state get", "key"): "is the argument of `get` and `table`",

@@ -16,14 +16,11 @@ from millpond import __version__, api
 from millpond.api import MASTERS
 from millpond.cli import (
     checkpoint,
-    migrating,
-    rescale,
-    savepoint,
-    serve,
     history,
     migrating,
     rescale,
     savepoint,
+    serve,
     skew,
     state,
     storage,

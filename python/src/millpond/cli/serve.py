@@ -3,13 +3,12 @@
 from __future__ import annotations
 
 import argparse
-import secrets
 import sys
 from typing import Any
 
 from millpond.cli.arguments import number
+from millpond.cli.listening import add_listening, token_for
 from millpond.cli.output import Output
-from millpond.errors import ErrorKind, InvalidInputError
 from millpond.rows import require_tools
 from millpond.web import require_web
 
@@ -38,26 +37,7 @@ def add_command(commands: Any) -> None:
         "path",
         help="checkpoint of a query, running or stopped, or a savepoint: a directory or a URI",
     )
-    command.add_argument(
-        "--host",
-        default="127.0.0.1",
-        help="address to listen at (default: 127.0.0.1, for this machine alone)",
-    )
-    command.add_argument(
-        "--port", type=number, default=_PORT, help=f"0: any that is free (default: {_PORT})"
-    )
-    command.add_argument(
-        "--token-file",
-        metavar="FILE",
-        help="the token that requests must have (default: a random one, which is printed)",
-    )
-    command.add_argument(
-        "--allow-host",
-        action="append",
-        default=[],
-        metavar="NAME",
-        help="a name by which clients call this machine, beside --host; repeatable",
-    )
+    add_listening(command, _PORT)
     for name, default, what in _LIMITS:
         command.add_argument(
             f"--{name}",
@@ -85,8 +65,7 @@ def serve(arguments: argparse.Namespace, output: Output) -> int:
     from millpond.serve.lookups import Limits
     from millpond.web.server import run
 
-    given = _token_of(arguments.token_file) if arguments.token_file is not None else None
-    token = given if given is not None else secrets.token_urlsafe(32)
+    token = token_for(arguments.token_file)
     following = Following(arguments.path, every_ms=arguments.poll_ms)
     limits = Limits(
         keys=arguments.max_keys,
@@ -98,7 +77,8 @@ def serve(arguments: argparse.Namespace, output: Output) -> int:
     def announce(url: str) -> None:
         output.line(f"path     {arguments.path}")
         output.line(f"address  {url}")
-        output.line(f"token    {token if given is None else f'in {arguments.token_file}'}")
+        kept = arguments.token_file
+        output.line(f"token    {token if kept is None else f'in {kept}'}")
         output.flush()
 
     # The thread that follows the query computes for tens of milliseconds at a time. Requests get
@@ -116,25 +96,6 @@ def serve(arguments: argparse.Namespace, output: Output) -> int:
     finally:
         following.stop()
     return 0
-
-
-def _token_of(path: str) -> str:
-    try:
-        with open(path, encoding="utf-8") as file:
-            token = file.read().strip()
-    except (OSError, UnicodeDecodeError) as e:
-        raise InvalidInputError(
-            f"cannot read the token: {e}",
-            kind=ErrorKind.INVALID_ARGUMENT,
-            hint="Name a text file that holds the token and nothing else.",
-        ) from e
-    if not token or not token.isascii() or not token.isprintable() or " " in token:
-        raise InvalidInputError(
-            f"{path} holds no token",
-            kind=ErrorKind.INVALID_ARGUMENT,
-            hint=f"Make one: python -c 'import secrets; print(secrets.token_urlsafe(32))' > {path}",
-        )
-    return token
 
 
 def _positive(text: str) -> int:

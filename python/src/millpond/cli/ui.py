@@ -3,14 +3,12 @@
 from __future__ import annotations
 
 import argparse
-import secrets
-from pathlib import Path
 from typing import Any
 
 from millpond.cli.checkpoint import options_of
+from millpond.cli.listening import add_listening, token_for
 from millpond.cli.output import Output
 from millpond.config import resolve
-from millpond.errors import ErrorKind, InvalidInputError
 from millpond.storage.settings import storage_settings
 from millpond.web import require_web
 
@@ -35,11 +33,7 @@ def add_command(commands: Any) -> None:
         metavar="NAME=VALUE",
         help="an option for the storage, such as storage.s3.endpoint=http://host:9000",
     )
-    command.add_argument("--host", default="127.0.0.1", help="where to listen (default: loopback)")
-    command.add_argument("--port", type=int, default=0, help="the port (default: any that is free)")
-    command.add_argument(
-        "--token-file", metavar="FILE", help="has the token (default: a new one, which is printed)"
-    )
+    add_listening(command, 0)
     command.set_defaults(run=ui)
 
 
@@ -51,7 +45,7 @@ def ui(arguments: argparse.Namespace, output: Output) -> int:
 
     options = options_of(arguments)
     settings = storage_settings(resolve(options))
-    token = _token(arguments.token_file)
+    token = token_for(arguments.token_file)
     shown = "" if arguments.token_file else f"/?token={token}"
 
     def announce(address: str) -> None:
@@ -59,25 +53,12 @@ def ui(arguments: argparse.Namespace, output: Output) -> int:
         output.flush()
 
     app = ui_app(arguments.paths, options, settings)
-    run(app, host=arguments.host, port=arguments.port, token=token, announce=announce)
+    run(
+        app,
+        host=arguments.host,
+        port=arguments.port,
+        token=token,
+        announce=announce,
+        hosts=arguments.allow_host,
+    )
     return 0
-
-
-def _token(file: str | None) -> str:
-    if file is None:
-        return secrets.token_urlsafe(32)
-    try:
-        token = Path(file).read_text(encoding="utf-8").strip()
-    except (OSError, ValueError) as e:
-        raise InvalidInputError(
-            f"the token in {file} cannot be read: {type(e).__name__}",
-            kind=ErrorKind.INVALID_ARGUMENT,
-            hint="Name a file of one line that this user may read.",
-        ) from e
-    if len(token) < 16:
-        raise InvalidInputError(
-            f"the token in {file} has {len(token)} characters; 16 are the least",
-            kind=ErrorKind.INVALID_ARGUMENT,
-            hint="Write one with `openssl rand -hex 32`.",
-        )
-    return token

@@ -26,6 +26,7 @@ _TYPES = {
 # Pages ask every second; two of them, or ten, cost what one does.
 _FRESH_S = 0.9
 _MOST_BATCHES = 1000
+_HINT = "Begin at the address that the server printed."
 _SECURITY = {
     "Content-Security-Policy": (
         "default-src 'self'; style-src 'self' 'unsafe-inline'; img-src 'self' data:;"
@@ -81,7 +82,7 @@ class _Pages:
         place, what, options = self.place(request), request.path_params["what"], self._options
         given = request.query_params
         if place.kind == "unreadable":
-            raise InvalidInputError(place.problem)
+            raise InvalidInputError(place.problem, hint="Give a path that has one.")
         if what == "verify":
             return views.verified(place, options)
         if what == "rescale":
@@ -108,7 +109,7 @@ class _Pages:
             name = (place.id, what, of, store)
             make = lambda: views.store(place, options, *of, store)  # noqa: E731
         else:
-            raise InvalidInputError("no such page")
+            raise InvalidInputError("no such page", hint=_HINT)
         return self._kept.get(name, None, make)
 
 
@@ -147,12 +148,16 @@ def ui_app(paths: Sequence[str], options: Mapping[str, object], settings: Any) -
 
 def _static(name: str) -> Response:
     if name not in _TYPES:
-        raise InvalidInputError("no such page")
+        raise InvalidInputError("no such page", hint=_HINT)
     body = (files("millpond.ui") / "static" / name).read_bytes()
     return Response(body, media_type=_TYPES[name], headers=_SECURITY)
 
 
 def _number(text: str) -> int:
     if not text.isascii() or not text.isdecimal() or len(text) > 9:
-        raise InvalidInputError(f"{text!r} is no number", kind=ErrorKind.INVALID_ARGUMENT)
+        raise InvalidInputError(
+            f"{text!r} is no number",
+            kind=ErrorKind.INVALID_ARGUMENT,
+            hint="Write a whole number, from 0 on.",
+        )
     return int(text)

@@ -39,7 +39,8 @@ def find_places(paths: Iterable[str | os.PathLike[str]], settings: StorageSettin
             below = list(_below(root, settings))
             if not below:
                 raise InvalidInputError(
-                    "neither a Spark checkpoint nor a savepoint is here, nor up to two levels below"
+                    "neither a Spark checkpoint nor a savepoint is here, nor up to two levels below",
+                    hint="Give a checkpointLocation, a savepoint, or a directory of them.",
                 )
         except MillpondError as e:
             below = [_place(str(path), "unreadable", f"{e.kind.value}: {e.message}")]
@@ -57,7 +58,11 @@ def _below(root: str, settings: StorageSettings) -> Iterator[Place]:
     storage = open_storage(root, settings)
     if isinstance(storage, LocalStorage):
         if not os.path.isdir(storage.root):
-            raise InvalidInputError("no such directory", kind=ErrorKind.INVALID_ARGUMENT)
+            raise InvalidInputError(
+                "no such directory",
+                kind=ErrorKind.INVALID_ARGUMENT,
+                hint="Give a checkpointLocation, a savepoint, or a directory of them.",
+            )
         yield from _in_folder(storage.root, _DEPTH)
         return
     kinds: dict[str, Literal["query", "savepoint"]] = {}
