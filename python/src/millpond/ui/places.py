@@ -39,7 +39,7 @@ def find_places(paths: Iterable[str | os.PathLike[str]], settings: StorageSettin
             below = list(_below(root, settings))
             if not below:
                 raise InvalidInputError(
-                    "neither a Spark checkpoint nor a savepoint is here, nor up to two levels below",
+                    "neither a Spark checkpoint nor a savepoint is here, nor two levels below",
                     hint="Give a checkpointLocation, a savepoint, or a directory of them.",
                 )
         except MillpondError as e:
