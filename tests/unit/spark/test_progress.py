@@ -135,6 +135,7 @@ def test_a_file_that_is_replaced_after_it_was_listed_is_read_again() -> None:
         ),
         (packed(progress(0, timestamp="now")), "a line is no progress of a batch: ValueError"),
     ],
+    ids=["no gzip", "no batch", "a list", "no text", "fine", "durations", "operators", "time"],
 )
 def test_damage_is_named_and_hides_no_other_file(data: bytes, why: str) -> None:
     storage = MemoryStorage()
