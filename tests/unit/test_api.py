@@ -49,6 +49,7 @@ VERBS: dict[str, tuple[Verb, ...]] = {
     "savepoint show": (savepoint.show,),
     "savepoint verify": (savepoint.verify,),
     "state get": (state.lookup,),
+    "state history": (state.history,),
     "state list": (state.list,),
     "state read": (state.read,),
     "storage check": (millpond.check_storage,),
@@ -64,6 +65,8 @@ ELSEWHERE = {
     ("state read", "format"): "is for a terminal or a file: Python has the table",
     ("state read", "output"): "is for a terminal or a file: Python has the table",
 }
+# Commands for one key: `--key` gives its columns, one by one.
+ONE_KEY = ("state history", "state erase")
 # Arguments that only Python has: callbacks, a session (`--engine spark --conf ...`), an older name.
 ONLY_PYTHON = {"announce", "join_names", "link", "progress", "spark"}
 
@@ -135,8 +138,8 @@ def options(name: str) -> dict[str, argparse.Action]:
     }
     if found.pop("engine", None) is not None and "job" not in found:
         found.pop("conf")  # the session has it, which the verb gets as `spark`
-    # The verb has a plural for each.
-    repeatable = ("option", "map_operator", "drop_operator", "key")
+    # The verb has a plural for each, but for the columns of one key.
+    repeatable = ("option", "map_operator", "drop_operator", *(["key"] * (name not in ONE_KEY)))
     return {(dest + "s" if dest in repeatable else dest): act for dest, act in found.items()}
 
 
@@ -162,7 +165,7 @@ def test_what_is_not_given_means_the_same(name: str) -> None:
     for key, action in options(name).items():
         default = parameters(name)[key].default
         if isinstance(action.default, list):  # repeatable: the default is empty
-            assert default in (None, ()), key
+            assert default in (None, (), inspect.Parameter.empty), key
         elif default is not inspect.Parameter.empty:
             assert default == action.default, key
         else:

@@ -1,4 +1,4 @@
-"""`millpond state list`, `millpond state read` and `millpond state get`."""
+"""`millpond state list`, `read`, `get` and `history`."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ from typing import Any
 
 from millpond import api, state
 from millpond.cli.arguments import add_batch, add_engine, add_family, number, session_of
-from millpond.cli.output import Output
+from millpond.cli.output import Output, time_text
 from millpond.cli.progress import progress_bar, status_line
 from millpond.errors import (
     ErrorKind,
@@ -33,6 +33,11 @@ _PATH = (
     " savepoint: a directory or a URI"
 )
 _FORMATS = ("table", "csv", "json", "parquet")
+
+_KEY = (
+    "a column of the key and its value (nested: key.k); all columns, or the first ones by"
+    " which keys are sorted; repeatable"
+)
 
 
 def add_commands(commands: Any) -> None:
@@ -82,20 +87,31 @@ def add_commands(commands: Any) -> None:
     command.set_defaults(run=read)
     text = "look up a key: reads the partition of the key, and no more of it than it must"
     command = actions.add_parser("get", help=text, description=text[0].upper() + text[1:] + ".")
-    _add_place(
-        command,
-        "a column of the key and its value (nested: key.k); all columns, or the first ones by"
-        " which keys are sorted; repeatable",
-    )
+    _add_place(command, _KEY)
     command.add_argument("--json", action="store_true", help="print a JSON object a row")
     command.set_defaults(run=get)
+    text = "print how a key changed, over all batches whose state is retained"
+    command = actions.add_parser("history", help=text, description=text[0].upper() + text[1:] + ".")
+    _add_place(command, _KEY, batch=False)
+    command.add_argument(
+        "--savepoint",
+        action="append",
+        default=[],
+        metavar="PATH",
+        help="a savepoint of the query, which shows the key at its batch; repeatable",
+    )
+    command.add_argument(
+        "--json", action="store_true", help="print JSON; fields may be added, never renamed"
+    )
+    command.set_defaults(run=history)
 
 
-def _add_place(command: argparse.ArgumentParser, keys: str) -> None:
+def _add_place(command: argparse.ArgumentParser, keys: str, *, batch: bool = True) -> None:
     """Add the arguments that name a column family and keys of it. `keys` helps with these."""
     command.add_argument("path", help=_PATH)
     add_family(command)
-    add_batch(command)
+    if batch:
+        add_batch(command)
     command.add_argument("--key", action="append", default=[], metavar="COLUMN=VALUE", help=keys)
 
 
@@ -192,6 +208,40 @@ def get(arguments: argparse.Namespace, output: Output) -> int:
     else:
         output.message(f"after batch {reader.batch} the state has no such key")
     return 0
+
+
+def history(arguments: argparse.Namespace, output: Output) -> int:
+    """Print how a key changed. Exit code 1 if a batch could not be read."""
+    require_tools()
+    from millpond.state.writing import cell  # start-up time: pyarrow
+
+    found = state.history(
+        arguments.path,
+        key=_wanted(arguments),
+        operator=arguments.operator,
+        store=arguments.store,
+        column_family=arguments.column_family,
+        savepoint=arguments.savepoint,
+    )
+    if arguments.json:
+        output.json(found.to_json())
+    else:
+        rows = [_change_row(change, cell) for change in found.changes]
+        output.table(("batch", "began", "what", "afterwards", "seen in the savepoint"), rows)
+        read = f"{found.batches[0]} to {found.batches[-1]}"
+        output.message(f"{len(found.batches)} batches were read: {read}")
+    for batch_, why in found.unreadable:
+        output.message(f"batch {batch_} cannot be read: {why}")
+    return 1 if found.unreadable else 0
+
+
+def _change_row(change: state.Change, cell: Callable[[Any], str]) -> tuple[str, ...]:
+    batch, since = str(change.batch), change.since_batch
+    if since is not None and since + 1 < change.batch:
+        batch = f"{since + 1} to {change.batch}"  # those in between are not retained
+    rows = change.after
+    shown = "" if not rows else cell(rows[0]["value"] if len(rows) == 1 else list(rows))
+    return batch, time_text(change.at_ms), change.what, shown, change.savepoint
 
 
 def _wanted(arguments: argparse.Namespace) -> dict[str, str]:

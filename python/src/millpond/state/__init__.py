@@ -8,7 +8,16 @@ which is `millpond.read_state`, and `millpond.state.list`.
 
 from millpond.state.listing import StateFamily, StateList
 from millpond.state.listing import list_state as list
-from millpond.state.lookups import lookup
+from millpond.state.lookups import Change, KeyHistory, history, lookup
 from millpond.state.read_state import read_state as read
 
-__all__ = ["StateFamily", "StateList", "list", "lookup", "read"]
+__all__ = [
+    "Change",
+    "KeyHistory",
+    "StateFamily",
+    "StateList",
+    "history",
+    "list",
+    "lookup",
+    "read",
+]

@@ -8,11 +8,58 @@ from __future__ import annotations
 
 import os
 from collections.abc import Mapping, Sequence
+from dataclasses import asdict, dataclass
 from types import TracebackType
 from typing import Any
 
 Key = Mapping[str, object]
 """Columns of a key and their values; nested ones with dots, or as mappings."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Change:
+    """A change of the rows of a key.
+
+    since_batch: the version before it that was read; the key changed in a batch after that one, up
+    to `batch`. None: this is the earliest version that was read, and `before` says nothing.
+    savepoint: the savepoint that shows it; "": the Spark checkpoint itself.
+    before, after: rows with `key` and `value`; empty: there was no such key.
+    """
+
+    batch: int
+    at_ms: int  # when the batch began, since the epoch
+    since_batch: int | None
+    savepoint: str
+    before: tuple[dict[str, Any], ...]
+    after: tuple[dict[str, Any], ...]
+
+    @property
+    def what(self) -> str:
+        """`first seen`, `new`, `changed`, `gone`, or `absent`: the earliest version has no row."""
+        if self.since_batch is None:
+            return "first seen" if self.after else "absent"
+        return "gone" if not self.after else "changed" if self.before else "new"
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class KeyHistory:
+    """How a key changed.
+
+    batches: those whose state was read, ascending. A batch in between is not retained.
+    unreadable: batches that are damaged, with the reason.
+    """
+
+    path: str
+    batches: tuple[int, ...]
+    changes: tuple[Change, ...]
+    unreadable: tuple[tuple[int, str], ...]
+
+    def to_json(self) -> dict[str, Any]:
+        """Return it as JSON values: bytes in base64, times in ISO 8601."""
+        from millpond.state.writing import plain  # start-up time: pyarrow
+
+        changes = [{"what": change.what, **plain(asdict(change))} for change in self.changes]
+        return {**asdict(self), "changes": changes}
 
 
 class Lookup:
@@ -95,3 +142,33 @@ def lookup(
 
     stores = OpenStores(open_state(path, batch))
     return Lookup(KeyReader(stores, operator, store, column_family))
+
+
+def history(
+    path: str | os.PathLike[str],
+    *,
+    key: Key | None = None,
+    operator: int | str | None = None,
+    store: str | None = None,
+    column_family: str | None = None,
+    savepoint: Sequence[str | os.PathLike[str]] = (),
+) -> KeyHistory:
+    """Return how the rows of a key changed, over all batches whose state is retained.
+
+    A query may run meanwhile. Each batch's state is read at the key alone; from batch to batch only
+    what the changelog adds.
+
+    Args:
+        path: Spark checkpoint of a query, running or stopped, or a savepoint: path or URI.
+        key: as for `Lookup.get`.
+        operator, store, column_family: as `millpond.read_state`.
+        savepoint: of the same query, which show it at earlier batches, too.
+    Raises: as `millpond.lookup`. InvalidInputError: INVALID_ARGUMENT: a savepoint is of another
+        query.
+    """
+    from millpond.rows import require_tools  # start-up time
+
+    require_tools()
+    from millpond.state.key_history import Wanted, history_of  # start-up time: pyarrow
+
+    return history_of(path, key or {}, Wanted(operator, store, column_family), savepoint)

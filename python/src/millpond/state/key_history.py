@@ -1,0 +1,158 @@
+"""Tells how the rows of a key changed from batch to batch. Needs the extra `tools`."""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager
+from dataclasses import dataclass
+from typing import Any
+
+from millpond.errors import (
+    ErrorKind,
+    InvalidInputError,
+    MillpondError,
+    NotFoundError,
+    UnavailableError,
+)
+from millpond.query.from_checkpoint import look
+from millpond.query.survey import survey
+from millpond.state.key_reader import KeyReader
+from millpond.state.lookups import Change, Key, KeyHistory
+from millpond.state.open_stores import OpenStores
+from millpond.state.selection import Opened, open_state
+from millpond.state.writing import plain
+
+_NOT_KEPT = {ErrorKind.VERSION_EXPIRED, ErrorKind.BATCH_NOT_COMMITTED}
+
+
+@dataclass(frozen=True, slots=True)
+class Wanted:
+    """The column family that a caller means."""
+
+    operator: int | str | None
+    store: str | None
+    column_family: str | None
+
+
+@dataclass(frozen=True, slots=True)
+class _Version:
+    """The rows of the key after one batch."""
+
+    batch: int
+    at_ms: int
+    savepoint: str  # "": the Spark checkpoint
+    rows: list[dict[str, Any]]
+
+
+def history_of(
+    path: str | os.PathLike[str],
+    key: Key,
+    wanted: Wanted,
+    savepoints: Sequence[str | os.PathLike[str]],
+) -> KeyHistory:
+    """Return how a key changed. Args, Raises: as `millpond.state.history`."""
+    unreadable: list[tuple[int, str]] = []
+    newest = open_state(path, None)
+    versions = [_of_savepoint(place, newest, key, wanted) for place in savepoints]
+    if newest.index is None:
+        versions += _of_checkpoint(newest, key, wanted, unreadable)
+    else:
+        versions.append(_of_savepoint(path, newest, key, wanted))
+    versions.sort(key=lambda version: (version.batch, version.savepoint == ""))
+    if not versions:
+        raise NotFoundError(
+            f"{newest.place}: the state of no batch can be read",
+            kind=ErrorKind.BATCH_NOT_COMMITTED,
+        )
+    return KeyHistory(
+        path=newest.place,
+        batches=tuple(sorted({version.batch for version in versions})),
+        changes=tuple(_changes(versions)),
+        unreadable=tuple(unreadable),
+    )
+
+
+def _changes(versions: Sequence[_Version]) -> Iterator[Change]:
+    """Yield the first version, and each that differs from the one before it."""
+    before: _Version | None = None
+    for version in versions:
+        # as JSON: a NaN is unequal to itself
+        if before is None or plain(version.rows) != plain(before.rows):
+            yield Change(
+                batch=version.batch,
+                at_ms=version.at_ms,
+                savepoint=version.savepoint,
+                since_batch=None if before is None else before.batch,
+                before=() if before is None else tuple(before.rows),
+                after=tuple(version.rows),
+            )
+        before = version
+
+
+def _of_savepoint(
+    path: str | os.PathLike[str], query: Opened, key: Key, wanted: Wanted
+) -> _Version:
+    opened = open_state(path, None)
+    ids = opened.image.query_id, query.image.query_id
+    if opened.index is None or (None not in ids and ids[0] != ids[1]):
+        what = "no savepoint" if opened.index is None else "a savepoint of another query"
+        raise InvalidInputError(
+            f"{opened.place} is {what}",
+            kind=ErrorKind.INVALID_ARGUMENT,
+            hint=f"Give savepoints of the query {query.image.query_id}.",
+        )
+    with _reader(opened, wanted) as reader:
+        rows = _rows(reader, key)
+    return _Version(opened.image.batch, opened.image.timestamp_ms, opened.place, rows)
+
+
+def _of_checkpoint(
+    newest: Opened, key: Key, wanted: Wanted, unreadable: list[tuple[int, str]]
+) -> Iterator[_Version]:
+    """Yield the versions of a Spark checkpoint, ascending. A store that is open is taken along from
+    batch to batch: each reads only what it adds.
+    """
+    storage, place = newest.storage, newest.place
+    found = survey(storage, place)
+    batches = found.spark.commit_batches if found.spark is not None else ()
+    with _reader(newest, wanted) as reader:
+        names = reader.shown
+        _rows(reader, key)  # a wrong key is refused before any batch is read
+    stores: OpenStores | None = None
+    try:
+        for batch in batches:
+            try:
+                image = look(storage, found, place, batch)
+                opened = Opened(storage=storage, place=place, image=image, index=None)
+                later = OpenStores(opened) if stores is None else stores.advanced(opened)
+                if stores is not None:
+                    stores.close()
+                stores = later
+                reader = KeyReader(
+                    stores, wanted.operator, wanted.store, wanted.column_family, names=names
+                )
+                yield _Version(batch, image.timestamp_ms, "", _rows(reader, key))
+            except UnavailableError:
+                raise
+            except MillpondError as e:
+                if e.kind not in _NOT_KEPT:
+                    unreadable.append((batch, f"{e.kind.value}: {e.message}"))
+    finally:
+        if stores is not None:
+            stores.close()
+
+
+@contextmanager
+def _reader(opened: Opened, wanted: Wanted) -> Iterator[KeyReader]:
+    stores = OpenStores(opened)
+    try:
+        yield KeyReader(stores, wanted.operator, wanted.store, wanted.column_family)
+    finally:
+        stores.close()
+
+
+def _rows(reader: KeyReader, key: Key) -> list[dict[str, Any]]:
+    """Return the rows of the key, without their partition: a rescale changes that one."""
+    rows: list[dict[str, Any]] = reader.table([key]).to_pylist(maps_as_pydicts=None)
+    return [{"key": row["key"], "value": row["value"]} for row in rows]
