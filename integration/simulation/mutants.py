@@ -199,7 +199,7 @@ MUTANTS: tuple[Mutant, ...] = (
             ),
             (
                 _PACKAGE + "store/snapshot/upload.py",
-                "    missing = _missing(files, manifest)\n",
+                "    missing = _missing(files, manifest, told.condemned)\n",
                 "    missing = frozenset[str]()\n",
             ),
         ),
@@ -321,7 +321,7 @@ MUTANTS: tuple[Mutant, ...] = (
             ),
             (
                 _PACKAGE + "store/snapshot/upload.py",
-                "    missing = _missing(files, manifest)\n",
+                "    missing = _missing(files, manifest, told.condemned)\n",
                 "    missing = frozenset[str]()\n",
             ),
         ),

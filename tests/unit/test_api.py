@@ -48,6 +48,7 @@ VERBS: dict[str, tuple[Verb, ...]] = {
     "savepoint restore": (savepoint.restore,),
     "savepoint show": (savepoint.show,),
     "savepoint verify": (savepoint.verify,),
+    "state erase": (millpond.erase,),
     "state get": (state.lookup,),
     "state history": (state.history,),
     "state list": (state.list,),

@@ -10,13 +10,14 @@ call the same functions, and print what they return.
 from __future__ import annotations
 
 import os
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import asdict, dataclass
 from typing import Any
 
 from millpond.config import resolve
 from millpond.operations import rescale as _rescaling
 from millpond.operations import take_over as _owners
+from millpond.operations.erase.report import ErasedPlace, EraseReport, Proof
 from millpond.operations.migrate import MigrationReport, adopt, release
 from millpond.operations.migrate.reading import adopted
 from millpond.operations.rescale import RescaleReport
@@ -32,7 +33,10 @@ from millpond.testing.storage_check import CheckResult, StorageReport
 __all__ = [
     "MASTERS",
     "CheckResult",
+    "EraseReport",
+    "ErasedPlace",
     "MigrationReport",
+    "Proof",
     "RescaleReport",
     "RestoreReport",
     "Step",
@@ -43,6 +47,7 @@ __all__ = [
     "adopted",
     "check_storage",
     "conf",
+    "erase",
     "fork",
     "release",
     "rescale",
@@ -120,6 +125,44 @@ def rescale(
         settings=settings,
         announce=announce,
     )
+
+
+def erase(
+    paths: Sequence[str | os.PathLike[str]],
+    *,
+    key: Mapping[str, object],
+    operator: int | str | None = None,
+    dry_run: bool = False,
+    progress: Callable[[int, int], None] | None = None,
+) -> EraseReport:
+    """Erase a key from the state of stopped queries, and from savepoints.
+
+    Each retained version that holds the key is written anew without it, and all files that are left
+    are read: none has a row of the key. If it is interrupted at any moment, the same call finishes
+    it; until then nobody else can use the place.
+
+    Args:
+        paths: Spark checkpoints of stopped queries, and savepoints: paths or URIs.
+        key: columns by which the operator groups, joins or deduplicates, and their values; some of
+            them are enough. Nested ones are `"w.start"`.
+        operator: number, or name; None: the only one.
+        dry_run: read and plan everything, write nothing.
+        progress: called with how many changelogs are written, and of how many.
+    Raises:
+        InvalidInputError: NOT_A_CHECKPOINT, OPERATOR_UNKNOWN, STATE_OWNED; INVALID_ARGUMENT: no
+            such column, a value of another type, files of Spark's own store.
+        ConflictError: QUERY_RUNNING, RESCALE_UNFINISHED; ERASE_UNFINISHED: the erasure of another
+            key was interrupted.
+        NotFoundError: BATCH_NOT_COMMITTED. FormatError: a retained batch is damaged.
+        UnsupportedError: UNSUPPORTED: the operator has no key, or the extra `tools` is missing.
+        UnavailableError: LOCAL_DISK_FULL, STORAGE_FULL; the storage fails.
+    """
+    from millpond.rows import require_tools  # start-up time
+
+    require_tools()
+    from millpond.operations.erase.run import erase as run  # start-up time: pyarrow
+
+    return run(paths, key, operator, dry_run=dry_run, progress=progress)
 
 
 def undo_rescale(

@@ -232,12 +232,35 @@ def test_an_announcement_of_a_killed_sweep_is_removed_by_the_storages_clock(
     clock.offset_ms = 2 * announcements.ABANDONED_MS  # the agent's own clock jumped
     orphan_of(provider)
     provider.collect(version)
-    assert announcements.announced(storage, 0) == {"state/0/0/sst/x.sst"}
+    assert announcements.announced(storage, 0).condemned == {"state/0/0/sst/x.sst"}
     old_s = time.time() - announcements.ABANDONED_MS / 1000 - 10
     os.utime(provider.checkpoint / notice, (old_s, old_s))
     orphan_of(provider)
     provider.collect(version)
-    assert announcements.announced(storage, 0) == frozenset()
+    assert announcements.announced(storage, 0).condemned == frozenset()
+
+
+def test_a_snapshot_of_an_erased_version_is_taken_back(make: MakeProvider) -> None:
+    """An executor has not noticed that its query ended, and that a key was erased."""
+    provider = make()
+    version = history(provider, 2, 1)[2]
+    storage = LocalStorage(str(provider.directory.parents[2]))
+    files = provider.stored(".manifest"), provider.stored(".sst")
+    version = provider.commit()
+    announcements.announce_erasure(storage, 0, version.version)
+    with pytest.raises(CallError, match="a key was erased from version 3"):
+        provider.snapshot()
+    assert (provider.stored(".manifest"), provider.stored(".sst")) == files
+    provider.commit()
+    provider.snapshot()
+    assert provider.stored(".manifest")[-1] == "4.manifest"
+    assert announcements.announced(storage, 0).erased_version == version.version
+    (notice,) = provider.checkpoint.glob("millpond/gc/0.erased-*.json")
+    old_s = time.time() - announcements.ERASED_MS / 1000 - 10
+    os.utime(notice, (old_s, old_s))
+    orphan_of(provider)
+    provider.collect(version)
+    assert announcements.announced(storage, 0).erased_version == 0
 
 
 def test_a_sweep_that_was_taken_for_a_killed_one_deletes_nothing(

@@ -1,4 +1,4 @@
-"""`millpond state list`, `read`, `get` and `history`."""
+"""`millpond state list`, `read`, `get`, `history` and `erase`."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ from typing import Any
 
 from millpond import api, state
 from millpond.cli.arguments import add_batch, add_engine, add_family, number, session_of
-from millpond.cli.output import Output, time_text
+from millpond.cli.output import Output, bytes_text, time_text
 from millpond.cli.progress import progress_bar, status_line
 from millpond.errors import (
     ErrorKind,
@@ -104,6 +104,35 @@ def add_commands(commands: Any) -> None:
         "--json", action="store_true", help="print JSON; fields may be added, never renamed"
     )
     command.set_defaults(run=history)
+    text = "erase a key from the state of stopped queries, and from savepoints"
+    command = actions.add_parser(
+        "erase",
+        help=text,
+        description=(
+            f"{text[0].upper()}{text[1:]}. Every retained version that holds the key is written"
+            " anew without it; then all files that are left are searched. If it is interrupted,"
+            " run it again. Try it with --dry-run first."
+        ),
+    )
+    command.add_argument(
+        "paths", nargs="+", metavar="path", help="checkpoint of a stopped query, or a savepoint"
+    )
+    command.add_argument(
+        "--operator", metavar="O", help="operator: number or name; may be left out if there is one"
+    )
+    command.add_argument(
+        "--key",
+        action="append",
+        default=[],
+        metavar="COLUMN=VALUE",
+        help="a column by which the operator groups, joins or deduplicates, and its value (nested:"
+        " w.start); some of the columns are enough; repeatable",
+    )
+    command.add_argument("--dry-run", action="store_true", help="write nothing")
+    command.add_argument(
+        "--json", action="store_true", help="print JSON; fields may be added, never renamed"
+    )
+    command.set_defaults(run=erase)
 
 
 def _add_place(command: argparse.ArgumentParser, keys: str, *, batch: bool = True) -> None:
@@ -242,6 +271,43 @@ def _change_row(change: state.Change, cell: Callable[[Any], str]) -> tuple[str, 
     rows = change.after
     shown = "" if not rows else cell(rows[0]["value"] if len(rows) == 1 else list(rows))
     return batch, time_text(change.at_ms), change.what, shown, change.savepoint
+
+
+def erase(arguments: argparse.Namespace, output: Output) -> int:
+    """Erase a key."""
+    with progress_bar(arguments.json) as progress:
+        report = api.erase(
+            arguments.paths,
+            key=_wanted(arguments),
+            operator=arguments.operator,
+            dry_run=arguments.dry_run,
+            progress=progress,
+        )
+    if arguments.json:
+        output.json(report.to_json())
+        return 0
+    for place in report.places:
+        for name, text in _erased(place):
+            output.line(f"{name:<9} {text}")
+    if report.dry_run:
+        output.message("nothing was erased (--dry-run)")
+    return 0
+
+
+def _erased(place: api.ErasedPlace) -> Iterator[tuple[str, str]]:
+    stores = " ".join(f"{operator}/{part}/{name}" for operator, part, name in place.stores)
+    yield "path", place.path
+    yield "rows", f"{place.rows:,} of the newest batch; {place.entries:,} entries in files"
+    yield "batches", f"{place.batches[0]} to {place.batches[-1]}"
+    yield "stores", stores or "none has the key"
+    yield "files", f"{place.files:,} written anew, {place.deleted:,} deleted"
+    yield "before", place.digest_before
+    yield "after", place.digest_after
+    if place.proof is not None:
+        searched = f"{place.proof.files:,} files, {bytes_text(place.proof.raw_bytes)}"
+        yield "proof", f"{searched} of rows were searched: none is the key's"
+        for file, _ in place.proof.elsewhere:
+            yield "", f"rows with other keys have some of its bytes: {file}"
 
 
 def _wanted(arguments: argparse.Namespace) -> dict[str, str]:

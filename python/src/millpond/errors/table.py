@@ -51,6 +51,7 @@ class ErrorKind(str, Enum):
     TARGET_NOT_EMPTY = "TARGET_NOT_EMPTY"
     STORE_UNSCALABLE = "STORE_UNSCALABLE"
     RESCALE_UNFINISHED = "RESCALE_UNFINISHED"
+    ERASE_UNFINISHED = "ERASE_UNFINISHED"
     QUERY_RUNNING = "QUERY_RUNNING"
     # the sink of a query
     FILE_SINK_UNKNOWN = "FILE_SINK_UNKNOWN"
@@ -294,6 +295,12 @@ TABLE: dict[ErrorKind, tuple[str, str, str]] = {
         "A rescale was interrupted, and left the Spark checkpoint half way.",
         "Run the same `millpond rescale` again to finish it, or `millpond rescale <checkpoint>"
         " --undo` to take it back.",
+    ),
+    ErrorKind.ERASE_UNFINISHED: (
+        "ConflictError",
+        "`millpond state erase` was interrupted, or runs: the key is in some files and not in"
+        " others.",
+        "Run the same `millpond state erase` again to finish it.",
     ),
     ErrorKind.QUERY_RUNNING: (
         "ConflictError",

@@ -9,12 +9,14 @@ from dataclasses import dataclass, replace
 from typing import Any
 
 from millpond.config import BACKENDS
-from millpond.errors import ErrorKind, InvalidInputError
+from millpond.errors import ErrorKind, InvalidInputError, error
 from millpond.format.sealed import seal, unseal
 from millpond.model.json_fields import JsonFields
 from millpond.model.key_groups import KeyGroups
 
 KIND = "format"
+# In `required_features` while `state erase` rewrites files: nobody else may read or write them.
+ERASING = "erase"
 
 
 @dataclass(frozen=True, slots=True)
@@ -63,12 +65,12 @@ class CheckpointFormat:
         )
 
 
-def encode_format(value: CheckpointFormat) -> bytes:
-    """Return the bytes of the file."""
+def encode_format(value: CheckpointFormat, *, erasing: bool = False) -> bytes:
+    """Return the bytes of the file; with `erasing`, only `state erase` accepts it."""
     body: dict[str, Any] = {
         "max_parallelism": value.max_parallelism,
         "base": value.base,
-        "required_features": [],
+        "required_features": [ERASING] if erasing else [],
         "created_by": value.created_by,
         "created_ms": value.created_ms,
     }
@@ -86,14 +88,20 @@ def encode_format(value: CheckpointFormat) -> bytes:
     return seal(KIND, body)
 
 
-def decode_format(data: bytes, *, name: str = "millpond/format.json") -> CheckpointFormat:
+def decode_format(
+    data: bytes, *, name: str = "millpond/format.json", erasing: bool = False
+) -> CheckpointFormat:
     """Return what the file holds.
 
+    Args:
+        erasing: accept that an erasure has not ended.
     Raises:
         FormatError: FORMAT_DAMAGED.
         UnsupportedError: FORMAT_TOO_NEW.
+        ConflictError: ERASE_UNFINISHED.
     """
-    fields = unseal(KIND, data, name=name, damaged=ErrorKind.FORMAT_DAMAGED)
+    fields = unseal(KIND, data, name=name, damaged=ErrorKind.FORMAT_DAMAGED, features=[ERASING])
+    refuse_erasing(fields, name, erasing)
     groups = _groups(fields)
     earlier = fields.children("earlier") if fields.has("earlier") else ()
     backend = fields.string("backend") if fields.has("backend") else None
@@ -109,6 +117,12 @@ def decode_format(data: bytes, *, name: str = "millpond/format.json") -> Checkpo
         ),
         backend=backend,
     )
+
+
+def refuse_erasing(fields: JsonFields, name: str, erasing: bool) -> None:
+    """Raise ConflictError (ERASE_UNFINISHED) if the file has the mark, but not with `erasing`."""
+    if ERASING in fields.strings("required_features") and not erasing:
+        raise error(ErrorKind.ERASE_UNFINISHED, f"{name}: a key is being erased from the state")
 
 
 def _groups(fields: JsonFields) -> KeyGroups:

@@ -61,14 +61,19 @@ def look_with_plans(storage: Storage, found: Survey, checkpoint: str) -> tuple[I
     return reader.read(None), reader.plans
 
 
-def spark_image(storage: Storage, checkpoint: str, batch: int | None = None) -> Image:
+def spark_image(
+    storage: Storage, checkpoint: str, batch: int | None = None, *, erasing: bool = False
+) -> Image:
     """Return the image of what Spark itself wrote.
 
     The files of its stores may be any provider's; the image does not have them.
 
+    Args:
+        erasing: as for `survey`.
     Raises: as `look` and `survey`, but nothing about the files of stores.
     """
-    return _SparkReader(storage, survey(storage, checkpoint, foreign=True), checkpoint).read(batch)
+    found = survey(storage, checkpoint, foreign=True, erasing=erasing)
+    return _SparkReader(storage, found, checkpoint).read(batch)
 
 
 class _Reader:

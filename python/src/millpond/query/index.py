@@ -13,6 +13,7 @@ from typing import Any
 
 from millpond.errors import ErrorKind, FormatError, InvalidInputError, NotFoundError
 from millpond.format import layout
+from millpond.format.format_file import ERASING, refuse_erasing
 from millpond.format.sealed import seal, unseal
 from millpond.model.ids import StoreId, VersionId
 from millpond.model.json_fields import ColumnFamily, JsonFields
@@ -64,15 +65,15 @@ class SavepointIndex:
         return sum(entry.size_bytes for entry in self.files.values())
 
 
-def encode_index(index: SavepointIndex) -> bytes:
-    """Return the content of `savepoint.json`."""
+def encode_index(index: SavepointIndex, *, erasing: bool = False) -> bytes:
+    """Return the content of `savepoint.json`; with `erasing`, only `state erase` accepts it."""
     tables = (
         {"tables": [_table_json(table) for table in index.tables]}
         if index.format == CANONICAL
         else {}
     )
     body = {
-        "required_features": [],
+        "required_features": [ERASING] if erasing else [],
         "format": index.format,
         "created_by": index.created_by,
         "created_ms": index.created_ms,
@@ -86,14 +87,19 @@ def encode_index(index: SavepointIndex) -> bytes:
     return seal(KIND, body)
 
 
-def decode_index(data: bytes, *, name: str = layout.SAVEPOINT_KEY) -> SavepointIndex:
+def decode_index(
+    data: bytes, *, name: str = layout.SAVEPOINT_KEY, erasing: bool = False
+) -> SavepointIndex:
     """Parse the content of `savepoint.json`.
 
+    Args:
+        erasing: accept that an erasure has not ended.
     Raises:
         FormatError: SAVEPOINT_DAMAGED; UNSAFE_PATH: it names a file that is no part of a savepoint.
-        UnsupportedError: FORMAT_TOO_NEW.
+        UnsupportedError: FORMAT_TOO_NEW. ConflictError: ERASE_UNFINISHED.
     """
-    fields = unseal(KIND, data, name=name, damaged=ErrorKind.SAVEPOINT_DAMAGED)
+    fields = unseal(KIND, data, name=name, damaged=ErrorKind.SAVEPOINT_DAMAGED, features=[ERASING])
+    refuse_erasing(fields, name, erasing)
     entries: dict[str, FileEntry] = {}
     for entry in fields.children("files"):
         key = layout.check_relative(entry.string("key"))
@@ -223,14 +229,15 @@ def _integer(fields: JsonFields, name: str) -> int | None:
     return None if fields.is_null(name) else fields.integer(name)
 
 
-def read_index(storage: Storage, savepoint: str) -> SavepointIndex:
+def read_index(storage: Storage, savepoint: str, *, erasing: bool = False) -> SavepointIndex:
     """Read the index of the savepoint in `storage`.
 
     Args:
         savepoint: its name, for messages.
+        erasing: as for `decode_index`.
     Raises:
         InvalidInputError: NOT_A_SAVEPOINT. FormatError: SAVEPOINT_DAMAGED, UNSAFE_PATH.
-            UnsupportedError: FORMAT_TOO_NEW.
+            UnsupportedError: FORMAT_TOO_NEW. ConflictError: ERASE_UNFINISHED.
     """
     try:
         data = storage.read(layout.SAVEPOINT_KEY)
@@ -239,7 +246,7 @@ def read_index(storage: Storage, savepoint: str) -> SavepointIndex:
             f"no savepoint: {savepoint} (it has no {layout.SAVEPOINT_KEY})",
             kind=ErrorKind.NOT_A_SAVEPOINT,
         ) from e
-    return decode_index(data, name=layout.SAVEPOINT_KEY)
+    return decode_index(data, name=layout.SAVEPOINT_KEY, erasing=erasing)
 
 
 def check_listed(storage: Storage, index: SavepointIndex) -> list[tuple[str, FormatError]]:

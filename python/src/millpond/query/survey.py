@@ -83,12 +83,15 @@ class Survey:
         return partitions_of(info, self.key_columns.get(operator, {}), entry.partitions)
 
 
-def survey(storage: Storage, checkpoint: str, *, foreign: bool = False) -> Survey:
+def survey(
+    storage: Storage, checkpoint: str, *, foreign: bool = False, erasing: bool = False
+) -> Survey:
     """List and read everything but the files of the stores.
 
     Args:
         checkpoint: name of the Spark checkpoint, for messages.
         foreign: also accept state that another provider wrote.
+        erasing: also accept state from which a key is being erased.
     Raises:
         InvalidInputError: NOT_A_CHECKPOINT.
         UnsupportedError: FOREIGN_CHECKPOINT: another provider wrote the state.
@@ -116,7 +119,7 @@ def survey(storage: Storage, checkpoint: str, *, foreign: bool = False) -> Surve
         for s, found in sorted(result.stores.items())
         if not found.is_empty or found.foreign
     }
-    _read_format(storage, result)
+    _read_format(storage, result, erasing)
     _refuse_others(result, checkpoint, foreign)
     _leave_out(result, present, foreign)
     _read_operators(storage, result, present | _recorded_operators(storage, result.spark))
@@ -278,9 +281,10 @@ def _named_key(e: MillpondError, directories: tuple[str, ...]) -> str:
     return first if first.startswith(directories) else directories[0]
 
 
-def _read_format(storage: Storage, result: Survey) -> None:
+def _read_format(storage: Storage, result: Survey, erasing: bool) -> None:
     try:
-        result.format = decode_format(storage.read(layout.FORMAT_KEY), name=layout.FORMAT_KEY)
+        data = storage.read(layout.FORMAT_KEY)
+        result.format = decode_format(data, name=layout.FORMAT_KEY, erasing=erasing)
     except NotFoundError:
         result.format = None
     except MillpondError as e:

@@ -30,6 +30,14 @@ def key_hashes(keys: Any, schema: Struct, rule: PartitionKeyRule) -> npt.NDArray
     """
     if rule.kind == "none":
         return np.zeros(len(keys), dtype=np.int32)
+    return hash_rows(*partition_columns(keys, schema, rule))
+
+
+def partition_columns(keys: Any, schema: Struct, rule: PartitionKeyRule) -> tuple[Any, Struct]:
+    """Return the columns that decide where keys lie, as a `pyarrow.StructArray`, and their types.
+
+    Args, Raises: as `key_hashes`; UnsupportedError: there are none.
+    """
     kind: SparkType = schema
     if rule.kind == "drop_last":
         kind = Struct(schema.fields[: -rule.n])
@@ -42,7 +50,7 @@ def key_hashes(keys: Any, schema: Struct, rule: PartitionKeyRule) -> npt.NDArray
         raise UnsupportedError(f"rows cannot be placed anew: {rule.reason}")
     if not isinstance(kind, Struct):
         raise UnsupportedError(f"no struct at place {rule.path} of the key")
-    return hash_rows(keys, kind)
+    return keys, kind
 
 
 def deciding_columns(schema: Struct, rule: PartitionKeyRule) -> int:

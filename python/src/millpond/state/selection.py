@@ -138,6 +138,10 @@ class Opened:
             sums=self.sums,
         )
 
+    def operator(self, wanted: int | str | None) -> OperatorImage:
+        """Return the operator that the caller means. Raises: as the function `select`."""
+        return _operator(self.image, wanted)
+
     @property
     def sums(self) -> Mapping[str, int]:
         """CRC-32 of files by key: those of a savepoint's index; none of a Spark checkpoint."""

@@ -86,6 +86,11 @@ def read_header(fp: BinaryIO, *, name: str = "changelog") -> ChangelogHeader:
     return ChangelogHeader.from_json(JsonFields(value, fail, "header"))
 
 
+def has_repeats(data: bytes) -> bool:
+    """Whether keys may repeat in a changelog. `data` begins with its first bytes."""
+    return bool(HEAD.unpack_from(data)[2] & REPEATS)
+
+
 class ChangelogReader:
     """Iterates once over the records of a changelog, in the order in which they apply.
 

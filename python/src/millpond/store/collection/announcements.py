@@ -6,6 +6,10 @@ announcements. It takes the manifest back if the manifest names a condemned SST.
 other, however long either is held up: the sweep finds the manifest, or the publisher finds the
 announcement. No clock takes part in this; the grace period only makes the case rare.
 
+An erasure of a key announces itself likewise, before it lists what it deletes. An executor that has
+not noticed the end of its query may still publish a snapshot of an erased version. It takes that
+back, or the erasure finds it.
+
 A killed sweep leaves its announcement behind. Nobody waits for it: publishers upload the condemned
 SSTs again under other names. A later sweep withdraws the announcement once it is old by the
 storage's clock. A sweep whose announcement was withdrawn deletes nothing any more.
@@ -14,8 +18,10 @@ storage's clock. A sweep whose announcement was withdrawn deletes nothing any mo
 from __future__ import annotations
 
 import logging
+import re
 import uuid
 from collections.abc import Iterable
+from dataclasses import dataclass
 
 from millpond.errors import ErrorKind, MillpondError, NotFoundError
 from millpond.format import layout
@@ -26,11 +32,32 @@ log = logging.getLogger(__name__)
 
 # An announcement that is older than another one by this much belongs to a killed sweep.
 ABANDONED_MS = 3_600_000
-_KIND = "condemned"
+# No executor publishes a snapshot that long after its query ended.
+ERASED_MS = 24 * ABANDONED_MS
+_KIND, _ERASED = "condemned", "erased"
+_NAME = re.compile(rf"({_KIND}|{_ERASED})-[^/]*\.json")
+
+
+@dataclass(frozen=True, slots=True)
+class Announced:
+    """What publishers of one operator must know.
+
+    condemned: keys of SSTs that some sweep is about to delete. erased_version: a key was erased
+    from all versions up to this one; 0: from none.
+    """
+
+    condemned: frozenset[str]
+    erased_version: int
 
 
 def _prefix(operator: int) -> str:
-    return f"{layout.MILLPOND_DIR}/gc/{operator}.{_KIND}-"
+    return f"{layout.MILLPOND_DIR}/gc/{operator}."
+
+
+def _kind(key: str) -> str:
+    """Return the kind of an announcement; "": the object is none."""
+    match = _NAME.fullmatch(key.rpartition("/")[2].partition(".")[2])
+    return match[1] if match is not None else ""
 
 
 def announce(storage: Storage, operator: int, keys: Iterable[str]) -> str:
@@ -38,42 +65,61 @@ def announce(storage: Storage, operator: int, keys: Iterable[str]) -> str:
 
     Returns: the key of the announcement; the sweep withdraws it.
     """
-    name = f"{_prefix(operator)}{uuid.uuid4().hex}.json"
+    name = f"{_prefix(operator)}{_KIND}-{uuid.uuid4().hex}.json"
     storage.put_bytes(name, seal(_KIND, {"required_features": [], "keys": sorted(keys)}))
     return name
 
 
-def announced(storage: Storage, operator: int) -> frozenset[str]:
-    """Return the keys of all SSTs of the operator that some sweep is about to delete.
+def announce_erasure(storage: Storage, operator: int, version: int) -> None:
+    """Announce that a key is being erased from all versions up to `version`."""
+    name = f"{_prefix(operator)}{_ERASED}-{uuid.uuid4().hex}.json"
+    storage.put_bytes(name, seal(_ERASED, {"required_features": [], "version": version}))
 
-    Raises: MillpondError: an announcement cannot be read; nobody knows what it condemns.
+
+def announced(storage: Storage, operator: int) -> Announced:
+    """Return what sweeps and erasures of the operator have announced.
+
+    Raises: MillpondError: an announcement cannot be read; nobody knows what it says.
     """
     found: set[str] = set()
+    erased = 0
     for info in storage.list(_prefix(operator)):
+        kind = _kind(info.key)
+        if not kind:
+            continue
         try:
             data = storage.read(info.key)
         except NotFoundError:
             continue  # withdrawn just now: its sweep deleted or spared what it condemned
-        found.update(
-            unseal(_KIND, data, name=info.key, damaged=ErrorKind.FORMAT_DAMAGED).strings("keys")
-        )
-    return frozenset(found)
+        fields = unseal(kind, data, name=info.key, damaged=ErrorKind.FORMAT_DAMAGED)
+        if kind == _KIND:
+            found.update(fields.strings("keys"))
+        else:
+            erased = max(erased, fields.integer("version"))
+    return Announced(frozenset(found), erased)
 
 
 def withdraw_abandoned(storage: Storage, operator: int, own: str) -> bool:
-    """Remove the announcements of killed sweeps. A later sweep condemns anew what they left.
+    """Remove the announcements of killed sweeps, and of erasures that nobody need know any more.
+    A later sweep condemns anew what killed ones left.
 
     Args:
         own: the caller's announcement, made after all of those.
     Returns: whether `own` is still there.
     """
-    found = {info.key: info.modified_ms for info in storage.list(_prefix(operator))}
+    found = {
+        info.key: info.modified_ms for info in storage.list(_prefix(operator)) if _kind(info.key)
+    }
     made_ms = found.get(own)
     if made_ms is None:
         return False
     try:
         storage.delete(
-            [key for key, modified_ms in found.items() if made_ms - modified_ms > ABANDONED_MS]
+            [
+                key
+                for key, modified_ms in found.items()
+                if made_ms - modified_ms > (ABANDONED_MS if _kind(key) == _KIND else ERASED_MS)
+            ]
         )
     except MillpondError as e:
         log.warning("operator %d: cannot remove announcements of killed sweeps: %s", operator, e)

@@ -10,6 +10,7 @@ from dataclasses import dataclass
 
 from millpond._version import __version__
 from millpond.errors import (
+    ConflictError,
     ErrorKind,
     FormatError,
     InvalidInputError,
@@ -84,7 +85,7 @@ def publish_snapshot(
         shunned: keys of SSTs that the manifest must not name.
     Raises:
         InvalidInputError: the RocksDB checkpoint is not what the request says.
-        ConflictError: OBJECT_EXISTS: see `publish_manifest`.
+        ConflictError: OBJECT_EXISTS: see `publish_manifest`; or a key was erased from the version.
         UnavailableError: the storage does not answer; or an SST was collected meanwhile (then
             nothing is published).
     """
@@ -127,7 +128,18 @@ def publish_snapshot(
     publish_manifest(files, manifest)
     if uploads is not None:
         uploads.clear()  # the manifest names them from now on
-    missing = _missing(files, manifest)
+    told = announcements.announced(files.storage, files.store.operator)
+    if manifest.version <= told.erased_version:
+        _take_back(files, key)
+        files.storage.delete(
+            layout.store_key(files.store, refs[file.name].key) for file in plan.new
+        )
+        raise ConflictError(
+            f"store {files.store}: a key was erased from version {manifest.version}",
+            kind=ErrorKind.OBJECT_EXISTS,
+            hint="Nothing: the next version gets a snapshot.",
+        )
+    missing = _missing(files, manifest, told.condemned)
     if missing:
         _take_back(files, key)
         if missing <= {sst.key for sst in plan.reused} - shunned:
@@ -265,12 +277,11 @@ def _upload(
     return ref
 
 
-def _missing(files: StoreFiles, manifest: Manifest) -> frozenset[str]:
+def _missing(files: StoreFiles, manifest: Manifest, doomed: frozenset[str]) -> frozenset[str]:
     """Return the keys of SSTs of `manifest` that a sweep has deleted or is about to delete.
 
     That happens if the upload took longer than the sweep's grace period.
     """
-    doomed = announcements.announced(files.storage, files.store.operator)
     files.refresh()
     return frozenset(
         sst.key

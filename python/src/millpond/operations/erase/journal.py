@@ -1,0 +1,133 @@
+"""The journal of an erasure (pure: this module encodes and decodes it).
+
+    millpond/erase.json    sealed JSON, kind `erase`
+
+An erasure writes it before it marks `format.json` or `savepoint.json`, and removes it last. The
+next run of the same command goes on with what it names. Source: docs/reference/format.md.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import json
+from collections.abc import Mapping
+from dataclasses import dataclass
+from typing import Any
+
+from millpond.errors import ErrorKind, InvalidInputError
+from millpond.format import layout
+from millpond.format.sealed import seal, unseal
+from millpond.model.ids import StoreId, VersionId
+from millpond.operations.erase.matching import Shown
+from millpond.operations.erase.plan import Rewrite
+from millpond.state.writing import plain
+
+KIND = "erase"
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Journal:
+    """What an erasure is about to do.
+
+    job: says which key of which operator, without telling it. shown: names of columns for the user,
+    by store and column family, and stored name.
+    rewrites: of stores. Of a canonical savepoint, tables: keys -> CRC-32 and rows of the new files;
+    deletes: keys of tables that have no other row.
+    """
+
+    job: str
+    operator: int
+    shown: Shown
+    created_ms: int
+    rewrites: tuple[Rewrite, ...] = ()
+    deletes: tuple[str, ...] = ()
+    tables: Mapping[str, tuple[int, int]]
+
+
+def job_of(operator: int, key: Mapping[str, object]) -> str:
+    """Return what tells this erasure from another one."""
+    text = json.dumps([operator, sorted((n, str(plain(v))) for n, v in key.items())])
+    return hashlib.sha256(text.encode()).hexdigest()
+
+
+def encode_journal(journal: Journal) -> bytes:
+    """Return the bytes of the file."""
+    body: dict[str, Any] = {
+        "required_features": [],
+        "job": journal.job,
+        "operator": journal.operator,
+        "shown": [
+            {"store": store, "column_family": family, "stored": old, "name": new}
+            for (store, family), names in journal.shown.items()
+            for old, new in names.items()
+        ],
+        "created_ms": journal.created_ms,
+        "rewrites": [
+            {
+                "operator": one.store.operator,
+                "partition": one.store.partition,
+                "store": one.store.name,
+                "version": one.version.version,
+                "id": one.version.id,
+                "whole": one.whole,
+                "base": one.base,
+                "keys": one.keys,
+                "group_keys": None if one.group_keys is None else list(one.group_keys),
+            }
+            for one in journal.rewrites
+        ],
+        "deletes": list(journal.deletes),
+        "tables": [
+            {"key": key, "crc32": crc32, "rows": rows}
+            for key, (crc32, rows) in journal.tables.items()
+        ],
+    }
+    return seal(KIND, body)
+
+
+def decode_journal(data: bytes) -> Journal:
+    """Return the journal whose file holds `data`.
+
+    Raises: FormatError: FORMAT_DAMAGED, UNSAFE_PATH. UnsupportedError.
+    """
+    name = layout.ERASE_JOURNAL_KEY
+    fields = unseal(KIND, data, name=name, damaged=ErrorKind.FORMAT_DAMAGED)
+    rewrites = []
+    for one in fields.children("rewrites"):
+        try:
+            store = StoreId(one.integer("operator"), one.integer("partition"), one.string("store"))
+            version = VersionId(one.integer("version", 1), one.string("id"))
+        except InvalidInputError as e:
+            raise fields.fail(e.message) from e
+        rewrites.append(
+            Rewrite(
+                store=store,
+                version=version,
+                whole=one.boolean("whole"),
+                base=one.integer("base"),
+                keys=one.integer("keys", -1),
+                group_keys=None if one.is_null("group_keys") else one.integers("group_keys"),
+            )
+        )
+    deletes = tuple(layout.check_relative(key) for key in fields.strings("deletes"))
+    if not all(key.startswith(f"{layout.TABLES_DIR}/") for key in deletes):
+        raise fields.fail("deletes a file that is no table")
+    shown: dict[tuple[str, str], dict[str, str]] = {}
+    for one in fields.children("shown"):
+        family = one.string("store"), one.string("column_family")
+        shown.setdefault(family, {})[one.string("stored")] = one.string("name")
+    return Journal(
+        job=fields.string("job"),
+        operator=fields.integer("operator"),
+        shown=shown,
+        created_ms=fields.integer("created_ms"),
+        rewrites=tuple(rewrites),
+        deletes=deletes,
+        tables={
+            layout.check_relative(one.string("key")): (
+                one.integer("crc32", 0, 0xFFFF_FFFF),
+                one.integer("rows"),
+            )
+            for one in fields.children("tables")
+        },
+    )

@@ -1,0 +1,154 @@
+"""Decides which rows of an operator's stores belong to the key that a user wants erased.
+
+A user names columns of the key by which Spark groups, joins or deduplicates. Each column family
+holds that key in its own way: with more columns, inside a struct, under other names. All of them
+keep its columns in one order, by which they are found.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from typing import Any
+
+import numpy as np
+import numpy.typing as npt
+import pyarrow as pa
+import pyarrow.compute as pc
+
+from millpond.errors import ErrorKind, InvalidInputError, UnsupportedError
+from millpond.model.json_fields import ColumnFamily
+from millpond.model.partition_keys import PartitionKeyRule
+from millpond.query.image import Image, operator_info
+from millpond.rows.arrow_types import struct_type
+from millpond.rows.hashing import hash_rows
+from millpond.spark.state_schemas import FamilySchema
+from millpond.spark.types import Struct
+from millpond.state.codec import check_supported, decode_keys
+from millpond.state.partitioning import partition_columns
+from millpond.state.selection import family_schemas, rule_of
+from millpond.state.tables import key_value
+
+Mask = npt.NDArray[np.bool_]
+Shown = Mapping[tuple[str, str], Mapping[str, str]]
+"""Names of columns for the user, by store and column family, and by stored names."""
+
+
+class Matcher:
+    """Tells the rows of a key from others.
+
+    Args:
+        image: of the query: Spark's schemas.
+        operator: number.
+        key: columns of the grouping key and their values; some of them are enough. Nested ones with
+            dots.
+        shown: of the operator's column families; those without such names may be left out.
+    Raises: InvalidInputError: INVALID_ARGUMENT: no such column, a value of another type.
+        UnsupportedError: the operator has no keys, or their layout is not known.
+    """
+
+    def __init__(
+        self,
+        image: Image,
+        operator: int,
+        key: Mapping[str, object],
+        shown: Shown,
+    ) -> None:
+        info = operator_info(image, operator)
+        self._schemas: dict[tuple[str, str], tuple[FamilySchema, PartitionKeyRule]] = {}
+        for store in info.stores:
+            for schema in family_schemas(image, operator, info, store):
+                rule = rule_of(info, store, schema)
+                self._schemas[store, schema.name] = schema, rule
+        self.operator, self.shown = operator, shown
+        self._wanted = self._places(key, shown)
+        self._scalars: dict[tuple[str, str], list[tuple[list[str], Any]]] = {}
+        self.hash = self._hash()
+
+    def mask(self, store: str, family: ColumnFamily, keys: Sequence[bytes]) -> Mask:
+        """Return a bool for each key: whether its row is to go.
+
+        Args:
+            keys: physical, without slot and column family.
+        Raises: UnsupportedError: nothing tells what the keys say.
+        """
+        found = self._schemas.get((store, family.name))
+        if found is None:
+            raise UnsupportedError(
+                f"nothing describes the keys of column family {family.name!r}",
+                hint="Restore the files of the state's schema from a copy.",
+            )
+        schema, rule = found
+        check_supported(family, schema)
+        decoded = decode_keys(keys, schema, place_bytes=0, encoding=family.encoding)
+        columns, kind = partition_columns(decoded, schema.key, rule)
+        result: Mask = np.ones(len(keys), np.bool_)
+        for path, scalar in self._values((store, family.name), kind):
+            column = pc.struct_field(columns, path)
+            same = pc.equal(column, scalar) if scalar.is_valid else pc.is_null(column)
+            result &= np.array(pc.fill_null(same, False).to_pylist(), np.bool_)
+        return result
+
+    def _values(self, place: tuple[str, str], kind: Struct) -> list[tuple[list[str], Any]]:
+        """Return the wanted columns of a family: path, value of the column's type."""
+        if place not in self._scalars:
+            found = []
+            for (number, rest), value in self._wanted.items():
+                name = ".".join((kind.fields[number].name, *rest))
+                found.append((name.split("."), key_value(kind, name, value, {})))
+            self._scalars[place] = found
+        return self._scalars[place]
+
+    def _places(
+        self, key: Mapping[str, object], shown: Shown
+    ) -> dict[tuple[int, tuple[str, ...]], object]:
+        """Return the wanted values by the number of the column, and the names inside it."""
+        offered: list[str] = []
+        for place, (schema, rule) in self._schemas.items():
+            if rule.kind in ("none", "unknown") or place[1].startswith("$"):
+                continue
+            empty = pa.array([], struct_type(schema.key))
+            kind = partition_columns(empty, schema.key, rule)[1]
+            names = shown.get(place, {})
+            numbers = {names.get(field.name, field.name): n for n, field in enumerate(kind.fields)}
+            numbers = {field.name: n for n, field in enumerate(kind.fields)} | numbers
+            offered = offered or [names.get(field.name, field.name) for field in kind.fields]
+            split = [(name.partition("."), value) for name, value in key.items()]
+            if not split or any(name[0] not in numbers for name, _ in split):
+                continue
+            wanted = {}
+            for (top, dot, rest), value in split:
+                stored = kind.fields[numbers[top]].name + dot + rest
+                key_value(kind, stored, value, names)  # raises if it is of another type
+                wanted[numbers[top], tuple(rest.split(".")) if rest else ()] = value
+            return wanted
+        if not offered:
+            raise UnsupportedError(
+                "the operator has no key by which its rows could be found",
+                hint="`millpond state list` shows the operators and their keys.",
+            )
+        what = f"no key column {', '.join(map(repr, key))}" if key else "a key is needed"
+        raise InvalidInputError(
+            f"{what}; there are: {', '.join(offered)}",
+            kind=ErrorKind.INVALID_ARGUMENT,
+            hint=f"Give some of them: {' '.join(f'--key {name}=...' for name in offered)}",
+        )
+
+    def _hash(self) -> int | None:
+        """Return the hash of the key; None: not all of its columns are given, or it has none."""
+        for place, (schema, rule) in self._schemas.items():
+            if rule.kind in ("none", "unknown"):
+                return None
+            empty = pa.array([], struct_type(schema.key))
+            kind = partition_columns(empty, schema.key, rule)[1]
+            if {number for number, _ in self._wanted} != set(range(len(kind.fields))):
+                return None
+            if any(rest for _, rest in self._wanted):
+                return None
+            values = {path[0]: scalar for path, scalar in self._values(place, kind)}
+            arrays = [pa.array([values[f.name].as_py()], f.type) for f in struct_type(kind)]
+            row = pa.StructArray.from_arrays(arrays, fields=list(struct_type(kind)))
+            try:
+                return int(hash_rows(row, kind)[0])
+            except UnsupportedError:
+                return None
+        return None

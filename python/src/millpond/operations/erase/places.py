@@ -1,0 +1,349 @@
+"""The places from which a key is erased: a stopped query's Spark checkpoint, or a savepoint."""
+
+from __future__ import annotations
+
+import os
+import time
+from collections.abc import Mapping
+from dataclasses import dataclass, replace
+
+from millpond.errors import ErrorKind, InvalidInputError, MillpondError, NotFoundError
+from millpond.format import layout
+from millpond.format.format_file import decode_format, encode_format
+from millpond.model.ids import StoreId, VersionId
+from millpond.operations.erase.journal import Journal, decode_journal, encode_journal
+from millpond.operations.erase.matching import Matcher
+from millpond.operations.erase.plan import Rewrite, rewrites_of
+from millpond.operations.erase.scan import Found, described, find
+from millpond.operations.erase.tables import as_replaced
+from millpond.operations.erase.write import count
+from millpond.query.from_checkpoint import look, spark_image
+from millpond.query.from_savepoint import savepoint_image
+from millpond.query.image import Image
+from millpond.query.index import (
+    CANONICAL,
+    FileEntry,
+    SavepointIndex,
+    encode_index,
+    read_index,
+)
+from millpond.query.survey import survey
+from millpond.spark.heartbeats import refuse_running
+from millpond.state.join_columns import join_columns
+from millpond.state.selection import Opened, choices_of
+from millpond.storage import Storage, open_checkpoint, root_of
+from millpond.storage.owner import check_owner, claim
+from millpond.storage.sums import size_and_crc32
+from millpond.store.collection.announcements import announce_erasure
+from millpond.store.files import Listing, StoreFiles, add_to_listing
+
+_NOT_KEPT = (ErrorKind.VERSION_EXPIRED, ErrorKind.BATCH_NOT_COMMITTED)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Place:
+    """A place, as it is before anything changes.
+
+    index: of a savepoint; None: a Spark checkpoint. images: of the retained batches, ascending.
+    journal: of an erasure that did not end.
+    """
+
+    storage: Storage
+    path: str
+    index: SavepointIndex | None
+    images: tuple[Image, ...]
+    journal: Journal | None
+
+    @property
+    def image(self) -> Image:
+        """The newest."""
+        return self.images[-1]
+
+    @property
+    def spark_format(self) -> int:
+        return self.image.spark_checkpoint_format
+
+    @property
+    def canonical(self) -> bool:
+        return self.index is not None and self.index.format == CANONICAL
+
+
+def open_place(path: str | os.PathLike[str], *, dry_run: bool) -> Place:
+    """Open a place to erase from.
+
+    Raises:
+        InvalidInputError: NOT_A_CHECKPOINT, STATE_OWNED. ConflictError: QUERY_RUNNING,
+            RESCALE_UNFINISHED. NotFoundError: BATCH_NOT_COMMITTED.
+        FormatError: a retained batch is damaged: what cannot be read cannot be written anew.
+    """
+    root = root_of(path)
+    storage = open_checkpoint(root)
+    index = _index(storage, root)
+    if index is not None:
+        journal = _journal(storage, _marked_index(storage, root), dry_run)
+        if journal is not None and index.format == CANONICAL:
+            index = as_replaced(storage, index, journal)
+        image = savepoint_image(storage, index) if journal is None else _texts(storage, index)
+        return Place(storage=storage, path=root, index=index, images=(image,), journal=journal)
+    check_owner(storage, root)
+    if not dry_run:
+        refuse_running(storage, root, None)
+        claim(storage, root)
+    journal = _journal(storage, _marked_format(storage), dry_run)
+    if journal is not None:
+        image = spark_image(storage, root, erasing=True)
+        return Place(storage=storage, path=root, index=None, images=(image,), journal=journal)
+    found = survey(storage, root)
+    images = []
+    for batch in found.spark.commit_batches if found.spark is not None else ():
+        try:
+            images.append(look(storage, found, root, batch))
+        except MillpondError as e:
+            if e.kind not in _NOT_KEPT:
+                raise
+    if not images:
+        raise NotFoundError(
+            f"{root}: no batch is committed yet", kind=ErrorKind.BATCH_NOT_COMMITTED
+        )
+    return Place(storage=storage, path=root, index=None, images=tuple(images), journal=journal)
+
+
+def _index(storage: Storage, root: str) -> SavepointIndex | None:
+    try:
+        return read_index(storage, root, erasing=True)
+    except InvalidInputError as e:
+        if e.kind is not ErrorKind.NOT_A_SAVEPOINT:
+            raise
+        return None
+
+
+def _marked_index(storage: Storage, root: str) -> bool:
+    try:
+        read_index(storage, root)
+    except MillpondError as e:
+        return e.kind is ErrorKind.ERASE_UNFINISHED
+    return False
+
+
+def _marked_format(storage: Storage) -> bool:
+    try:
+        decode_format(storage.read(layout.FORMAT_KEY))
+    except MillpondError as e:
+        return e.kind is ErrorKind.ERASE_UNFINISHED
+    return False
+
+
+def _journal(storage: Storage, marked: bool, dry_run: bool) -> Journal | None:
+    """Return the journal of an erasure that did not end; None: nothing was changed yet."""
+    if not marked:
+        if not dry_run:
+            storage.delete([layout.ERASE_JOURNAL_KEY])  # of one that was killed before it began
+        return None
+    return decode_journal(storage.read(layout.ERASE_JOURNAL_KEY))
+
+
+def _texts(storage: Storage, index: SavepointIndex) -> Image:
+    """Return the image of a savepoint that is half erased: Spark's files of its operators."""
+    texts = {
+        key: storage.read(key)
+        for key in index.files
+        if key == layout.FORMAT_KEY
+        or (layout.is_of_operator(key) and layout.parse_key(key) is None)
+    }
+    return replace(index.image, texts=texts)
+
+
+def matcher_of(place: Place, operator: int | str | None, key: Mapping[str, object]) -> Matcher:
+    """Return what tells the rows of a key. Raises: as `Matcher`; InvalidInputError:
+    OPERATOR_UNKNOWN: there is no such operator, or there are several to choose from.
+    """
+    if place.journal is not None:
+        return Matcher(place.image, place.journal.operator, key, place.journal.shown)
+    opened = Opened(storage=place.storage, place=place.path, image=place.image, index=place.index)
+    number = opened.operator(operator).operator
+    shown: dict[tuple[str, str], Mapping[str, str]] = {}
+    for choice in choices_of(place.image, number):
+        family = (choice.store, choice.schema.name)
+        if names := join_columns(opened, number, *family):
+            shown[family] = names
+    return Matcher(place.image, number, key, shown)
+
+
+def listings(storage: Storage) -> dict[StoreId, Listing]:
+    """Return the files of all stores of a place."""
+    found: dict[StoreId, Listing] = {}
+    for info in storage.list(layout.STATE_DIR + "/"):
+        parsed = layout.parse_key(info.key)
+        if parsed is not None:
+            listing = found.setdefault(parsed.store, Listing())
+            add_to_listing(listing, parsed, info, parsed.store)
+    return found
+
+
+def search(place: Place, matcher: Matcher, found: Found) -> set[StoreId]:
+    """Return the stores of which a file has the key.
+
+    Args:
+        found: gets what is found of the key.
+    Raises: as `find`.
+    """
+    storage = place.storage
+    chosen: set[StoreId] = set()
+    for store, listing in listings(storage).items():
+        files = StoreFiles(storage, store, place.spark_format)
+        files.refresh()
+        mine = store.operator == matcher.operator and _may_have(files, listing, matcher)
+        if mine and find(storage, files, listing, matcher, found):
+            chosen.add(store)
+    return chosen
+
+
+def plan_place(place: Place, matcher: Matcher, job: str, found: Found) -> Journal:
+    """Return what is to be done at a place whose state is in changelogs and SSTs.
+
+    Args:
+        found: gets what is found of the key.
+    Raises: as `find`.
+    """
+    storage = place.storage
+    chosen = search(place, matcher, found)
+    listed = {s: ls for s, ls in listings(storage).items() if s.operator == matcher.operator}
+    _refuse_foreign(place, [listed[store] for store in chosen])
+    stores = {store: StoreFiles(storage, store, place.spark_format) for store in listed}
+    # What a rescale put together of their files has to go as well.
+    for store, listing in listed.items():
+        stores[store].refresh()
+        others = described(stores[store], listing).others
+        if any(one.name == store.name and one.partition in others for one in chosen):
+            chosen.add(store)
+    rewrites: list[Rewrite] = []
+    for store in sorted(chosen):
+        planned = rewrites_of(stores[store], _targets(place, store))
+        counted, rows = count(storage, stores[store], planned, matcher)
+        found.live += rows
+        rewrites += counted
+    return Journal(
+        job=job,
+        operator=matcher.operator,
+        shown=matcher.shown,
+        created_ms=time.time_ns() // 1_000_000,
+        rewrites=tuple(rewrites),
+        tables={},
+    )
+
+
+def replaced(place: Place, journal: Journal) -> list[str]:
+    """Return the keys of files that the new changelogs replace, in the order in which they go.
+
+    Manifests come first: without them nothing names the SSTs. A snapshot that was published since
+    the erasure was planned is among them.
+    """
+    new = {rewrite.key(place.spark_format) for rewrite in journal.rewrites}
+    gone: list[list[str]] = [[], []]
+    listed = listings(place.storage)
+    for store in sorted({rewrite.store for rewrite in journal.rewrites}):
+        listing = listed.get(store, Listing())
+        gone[0] += [info.key for info in listing.manifests.values()]
+        others = (*listing.changelogs.values(), *listing.ssts.values(), *listing.staging)
+        gone[1] += [info.key for info in others if info.key not in new]
+    return gone[0] + gone[1]
+
+
+def _may_have(files: StoreFiles, listing: Listing, matcher: Matcher) -> bool:
+    """Whether a store can have the key: whether some of its files were written for as many
+    partitions as put the key there.
+    """
+    if matcher.hash is None:
+        return True
+    counts: set[int] = set()
+    for version in listing.changelogs:
+        counts.add(files.header(version).key_groups.partitions)
+    for version in listing.manifests:
+        counts.add(files.read_manifest(version).key_groups.partitions)
+    return not counts or any(matcher.hash % count == files.store.partition for count in counts)
+
+
+def _targets(place: Place, store: StoreId) -> list[VersionId]:
+    """Return the retained versions of a store, ascending."""
+    found: dict[int, VersionId] = {}
+    for image in place.images:
+        for operator in image.operators:
+            for one in operator.stores:
+                if StoreId(operator.operator, one.partition, one.name) == store:
+                    exact = image.spark_checkpoint_format > 1
+                    found[one.version] = VersionId(one.version, one.id if exact else "")
+    return [found[version] for version in sorted(found)]
+
+
+def _refuse_foreign(place: Place, chosen: list[Listing]) -> None:
+    names = sorted({name for listing in chosen for name in listing.foreign})
+    if names:
+        raise InvalidInputError(
+            f"{place.path} still has files of Spark's own store, {names[0]} is one: they may hold"
+            " the key",
+            kind=ErrorKind.INVALID_ARGUMENT,
+            hint="Delete these files if you need no way back to Spark's store, then erase.",
+        )
+
+
+def begin(place: Place, journal: Journal) -> None:
+    """Write the journal, and mark the place: from now on only an erasure accepts it.
+
+    Executors that have not noticed the end of the query take back snapshots of erased versions.
+    """
+    storage = place.storage
+    storage.put_bytes(layout.ERASE_JOURNAL_KEY, encode_journal(journal))
+    if place.index is None:
+        newest = max(rewrite.version.version for rewrite in journal.rewrites)
+        announce_erasure(storage, journal.rewrites[0].store.operator, newest)
+    if place.index is not None:
+        storage.put_bytes(layout.SAVEPOINT_KEY, encode_index(place.index, erasing=True))
+        return
+    value = decode_format(storage.read(layout.FORMAT_KEY), erasing=True)
+    storage.put_bytes(layout.FORMAT_KEY, encode_format(value, erasing=True))
+
+
+def index_after(place: Place, journal: Journal) -> SavepointIndex:
+    """Return the index of a savepoint whose changelogs are written anew."""
+    index = place.index
+    assert index is not None
+    stores = {rewrite.store for rewrite in journal.rewrites}
+    files = {
+        key: entry
+        for key, entry in index.files.items()
+        if (parsed := layout.parse_key(key)) is None or parsed.store not in stores
+    }
+    keys: dict[StoreId, tuple[int, int]] = {}
+    for rewrite in journal.rewrites:
+        key = rewrite.key(place.spark_format)
+        size_bytes, crc32 = size_and_crc32(place.storage, key)
+        files[key] = FileEntry(key=key, size_bytes=size_bytes, crc32=crc32)
+        keys[rewrite.store] = rewrite.keys, size_bytes
+    operators = tuple(
+        replace(
+            operator,
+            stores=tuple(
+                one
+                if (now := keys.get(StoreId(operator.operator, one.partition, one.name))) is None
+                else replace(one, keys=now[0], size_bytes=now[1])
+                for one in operator.stores
+            ),
+        )
+        for operator in index.image.operators
+    )
+    return replace(index, files=files, image=replace(index.image, operators=operators))
+
+
+def end(place: Place, index: SavepointIndex | None) -> None:
+    """Take the mark away, and the journal.
+
+    Args:
+        index: of a savepoint, as it is now.
+    """
+    storage = place.storage
+    if index is not None:
+        storage.put_bytes(layout.SAVEPOINT_KEY, encode_index(index))
+    else:
+        value = decode_format(storage.read(layout.FORMAT_KEY), erasing=True)
+        storage.put_bytes(layout.FORMAT_KEY, encode_format(value))
+    storage.delete([layout.ERASE_JOURNAL_KEY])

@@ -1,0 +1,102 @@
+"""Proves that a key is gone: reads all files that are left, and looks for its bytes."""
+
+from __future__ import annotations
+
+import hashlib
+from collections.abc import Iterable
+
+from millpond.errors import InternalError
+from millpond.model.ids import StoreId
+from millpond.operations.erase.matching import Mask, Matcher
+from millpond.operations.erase.places import Place, listings
+from millpond.operations.erase.report import Proof
+from millpond.operations.erase.scan import (
+    Found,
+    changelog_blocks,
+    described,
+    mask_of,
+    sst_raw_blocks,
+)
+from millpond.storage import Storage
+from millpond.storage.sums import size_and_crc32
+from millpond.store.files import StoreFiles
+
+_MOST_NEEDLES = 1000  # each block is searched for each of them
+
+
+class Search:
+    """Searches bytes for those of a key and of its values."""
+
+    def __init__(self, found: Found) -> None:
+        self._needles = [*sorted(found.keys), *sorted(found.values)][:_MOST_NEEDLES]
+        self.files = self.raw_bytes = 0
+        self._hits: dict[str, set[bytes]] = {}
+
+    def look(self, file: str, raw: bytes) -> None:
+        """Search some bytes of a file."""
+        self.raw_bytes += len(raw)
+        for needle in self._needles:
+            if needle in raw:
+                self._hits.setdefault(file, set()).add(needle)
+
+    def proof(self) -> Proof:
+        """Return what was found so far."""
+        return Proof(
+            files=self.files,
+            raw_bytes=self.raw_bytes,
+            needles=len(self._needles),
+            elsewhere=tuple((file, len(hits)) for file, hits in sorted(self._hits.items())),
+        )
+
+
+def prove(place: Place, matcher: Matcher, found: Found) -> Proof:
+    """Read all changelogs and SSTs of a place. No row of the operator may have the key.
+
+    Raises: InternalError: one has. FormatError: a file is damaged.
+    """
+    search = Search(found)
+    storage = place.storage
+    for store, listing in listings(storage).items():
+        files = StoreFiles(storage, store, place.spark_format)
+        files.refresh()
+        known = described(files, listing)
+        mine = store.operator == matcher.operator
+        for info in listing.changelogs.values():
+            search.files += 1
+            reader, blocks = changelog_blocks(storage, info.key)
+            families = {family.id: family for family in reader.header.column_families}
+            for raw, records in blocks:
+                search.look(info.key, raw)
+                if mine:
+                    keys = [record.key for record in records]
+                    check_gone(info.key, mask_of(matcher, store.name, families, keys))
+        for info in listing.ssts.values():
+            search.files += 1
+            for raw, entries in sst_raw_blocks(storage, info, known.sums.get(info.key)):
+                search.look(info.key, raw)
+                if mine:
+                    keys = [key for key, _ in entries]
+                    check_gone(info.key, mask_of(matcher, store.name, known.families, keys))
+    return search.proof()
+
+
+def check_gone(file: str, mask: Mask) -> None:
+    """Raise InternalError if a row of `file` is of the key."""
+    if mask.any():
+        raise InternalError(f"{file} still has the key after it was erased")
+
+
+def digest(storage: Storage, stores: Iterable[StoreId]) -> str:
+    """Return a SHA-256 over names, sizes and check sums of the files of some stores."""
+    wanted = set(stores)
+    lines = []
+    for store, listing in listings(storage).items():
+        if store in wanted:
+            for info in (
+                *listing.changelogs.values(),
+                *listing.manifests.values(),
+                *listing.ssts.values(),
+            ):
+                size_bytes, crc32 = size_and_crc32(storage, info.key)
+                lines.append(f"{info.key} {size_bytes} {crc32:08x}\n")
+    return hashlib.sha256("".join(sorted(lines)).encode()).hexdigest()

@@ -1,0 +1,158 @@
+"""Reads all that the files of a store hold: also values that later ones replaced, and deletions."""
+
+from __future__ import annotations
+
+import io
+import zlib
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass, field
+
+import numpy as np
+
+from millpond.errors import ErrorKind, FormatError, NotFoundError, UnsupportedError
+from millpond.format.changelog import ChangelogReader, Record, parse_records
+from millpond.format.sst_blocks import data_blocks
+from millpond.model.json_fields import ColumnFamily
+from millpond.operations.erase.matching import Mask, Matcher
+from millpond.query.row_source import PHYSICAL_PREFIX_BYTES, SLOT_BYTES
+from millpond.storage import ObjectInfo, Storage
+from millpond.store.files import Listing, StoreFiles
+
+Families = Mapping[int, ColumnFamily]
+
+
+@dataclass(slots=True)
+class Found:
+    """What was found of a key.
+
+    keys, values: their bytes; keys without their places. rows: entries in files. live: keys of the
+    newest versions.
+    """
+
+    keys: set[bytes] = field(default_factory=set)
+    values: set[bytes] = field(default_factory=set)
+    rows: int = 0
+    live: int = 0
+
+    def add(self, key: bytes, family: ColumnFamily, value: bytes | None) -> None:
+        """Note an entry of the key."""
+        self.rows += 1
+        self.keys.add(bare(key, family))
+        if value:
+            self.values.add(value)
+
+
+def bare(key: bytes, family: ColumnFamily) -> bytes:
+    """Return a physical key without slot and column family."""
+    return key[PHYSICAL_PREFIX_BYTES : -SLOT_BYTES if family.spans_key_groups else None]
+
+
+def mask_of(matcher: Matcher, store: str, families: Families, keys: Sequence[bytes]) -> Mask:
+    """Return for each physical key whether its row is to go.
+
+    Raises: UnsupportedError: a column family is not known.
+    """
+    numbers = np.array([key[2] << 8 | key[3] for key in keys], np.int64)
+    result: Mask = np.zeros(len(keys), np.bool_)
+    for number in np.unique(numbers).tolist():
+        family = families.get(number)
+        if family is None:
+            raise UnsupportedError(
+                f"store {store} has rows of column family {number}, which nothing describes"
+            )
+        chosen = np.flatnonzero(numbers == number)
+        mine = [bare(keys[n], family) for n in chosen.tolist()]
+        result[chosen] = matcher.mask(store, family, mine)
+    return result
+
+
+def changelog_blocks(
+    storage: Storage, key: str
+) -> tuple[ChangelogReader, Iterator[tuple[bytes, list[Record]]]]:
+    """Return the reader of a changelog, and its blocks: raw bytes and records.
+
+    Raises: as `ChangelogReader`; NotFoundError.
+    """
+    reader = ChangelogReader(io.BytesIO(storage.read(key)), name=key)
+
+    def fail(message: str) -> FormatError:
+        return FormatError(f"{key}: {message}", kind=ErrorKind.CHANGELOG_DAMAGED)
+
+    return reader, ((raw, parse_records(raw, fail)) for raw, _ in reader.blocks())
+
+
+def sst_raw_blocks(
+    storage: Storage, info: ObjectInfo, crc32: int | None
+) -> Iterator[tuple[bytes, list[tuple[bytes, bytes]]]]:
+    """Yield the blocks of an SST: raw bytes, physical keys and values.
+
+    Args:
+        crc32: what a manifest says of the file; None: no manifest names it.
+    Raises: FormatError: SST_DAMAGED.
+    """
+    data = storage.read(info.key)
+    if crc32 is not None and zlib.crc32(data) != crc32:
+        raise FormatError(f"{info.key}: its check sum does not match", kind=ErrorKind.SST_DAMAGED)
+    for block in data_blocks(lambda at, n: data[at : at + n], len(data), name=info.key):
+        yield block.raw, block.entries
+
+
+@dataclass(frozen=True, slots=True)
+class Described:
+    """What the manifests of a store say: check sums of SSTs, column families, files of others."""
+
+    sums: Mapping[str, int]  # by key in storage
+    families: Families
+    others: frozenset[int]  # partitions whose files a composed manifest names
+
+
+def described(files: StoreFiles, listing: Listing) -> Described:
+    """Read the manifests of a store. A damaged one is left out: whoever needs it finds that."""
+    sums: dict[str, int] = {}
+    families: dict[int, ColumnFamily] = {}
+    others: set[int] = set()
+    for version in sorted(listing.manifests):
+        try:
+            manifest = files.read_manifest(version)
+        except (FormatError, NotFoundError):
+            continue
+        families |= {family.id: family for family in manifest.column_families}
+        for sst in manifest.ssts:
+            info = listing.ssts.get(sst.key)
+            if info is not None:
+                sums[info.key] = sst.crc32
+        others |= {source.partition for source in manifest.sources}
+        others |= {source.partition for source in manifest.changelogs}
+    for version in sorted(listing.changelogs):
+        try:
+            header = files.header(version)
+        except (FormatError, NotFoundError):
+            continue
+        families |= {family.id: family for family in header.column_families}
+    return Described(sums, families, frozenset(others - {files.store.partition}))
+
+
+def find(
+    storage: Storage, files: StoreFiles, listing: Listing, matcher: Matcher, found: Found
+) -> bool:
+    """Note all entries of the key in the files of a store. Return whether there were any.
+
+    Raises: FormatError: a file is damaged. UnsupportedError.
+    """
+    known = described(files, listing)
+    store, before = files.store.name, found.rows
+    for info in listing.changelogs.values():
+        reader, blocks = changelog_blocks(storage, info.key)
+        families = {family.id: family for family in reader.header.column_families}
+        for _, records in blocks:
+            keys = [record.key for record in records]
+            for n in np.flatnonzero(mask_of(matcher, store, families, keys)).tolist():
+                record = records[n]
+                found.add(record.key, families[record.key[2] << 8 | record.key[3]], record.value)
+    for info in listing.ssts.values():
+        for _, entries in sst_raw_blocks(storage, info, known.sums.get(info.key)):
+            keys = [key for key, _ in entries]
+            for n in np.flatnonzero(mask_of(matcher, store, known.families, keys)).tolist():
+                key, value = entries[n]
+                found.add(key, known.families[key[2] << 8 | key[3]], value)
+    return found.rows > before
