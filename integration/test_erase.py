@@ -136,15 +136,12 @@ def test_a_key_goes_from_all_batches(spark: SparkSession, tmp_path: Path, name: 
     planned = millpond.erase([place], key=flat, operator=operator, dry_run=True)
     assert sorted_rows(whole_state(place, batches)) == sorted_rows(before)
     (done,) = millpond.erase([place], key=flat, operator=operator).places
-    assert (done.files, done.deleted, done.stores) == (
-        planned.places[0].files,
-        planned.places[0].deleted,
-        planned.places[0].stores,
-    )
+    # An executor may have published a snapshot in between, which goes as well.
+    assert (done.files, done.stores) == (planned.places[0].files, planned.places[0].stores)
     assert done.files and done.proof is not None and done.proof.raw_bytes > 0
     assert done.digest_before != done.digest_after
     assert sorted_rows(whole_state(place, batches)) == expected
-    assert checkpoint.verify(place).problems == []
+    _wait_until_whole(place)
     counted = state.list(place).families
     assert {(f.operator, f.store, f.column_family): f.rows for f in counted} == {
         where[1:]: len({json.dumps(row["key"]) for row in map(json.loads, rows)})
@@ -203,6 +200,15 @@ def bytes_left(place: Path, needle: bytes) -> list[str]:
 
     files = [path for path in place.rglob("*") if path.is_file()]
     return [str(path.relative_to(place)) for path in files if needle in content(path)]
+
+
+def _wait_until_whole(place: Path) -> None:
+    """An executor may just be at a snapshot, which it takes back."""
+    wait_until(
+        lambda: checkpoint.verify(place).problems == [],
+        seconds=30,
+        what="the executor to take back its snapshot",
+    )
 
 
 def _wait_until_no_byte_is_left(place: Path) -> None:
@@ -282,7 +288,8 @@ def test_on_s3(
         ]
 
     wait_until(lambda: not left(), seconds=30, what="the executor to take back its snapshot")
-    assert savepoint.verify(saved).problems == checkpoint.verify(place).problems == []
+    assert savepoint.verify(saved).problems == []
+    _wait_until_whole(place)
     query.run(1)
     for state_, batches in ((str(place), 5), (saved, 4)):
         counts = {
@@ -307,7 +314,7 @@ def test_versions_from_before_and_after_a_rescale(spark: SparkSession, tmp_path:
     expected = without(before, 0, ["erase-me-0123"])
     assert sorted_rows(whole_state(place, readable)) == sorted_rows(expected)
     _wait_until_no_byte_is_left(place)
-    assert checkpoint.verify(place).problems == []
+    _wait_until_whole(place)
     query.run(1)
     counts = {r["key"]["k"]: r["value"]["count"] for r in millpond.read_state(place).to_pylist()}
     assert counts == {**{f"name-{n}": 10 for n in range(40)}, "erase-me-0123": 1}
