@@ -46,7 +46,9 @@ def python_markdown() -> str:
     ]
     own += [(f"millpond.{name}", verb) for name, verb in _functions(api)]
     parts = [_HEAD, "## Sessions, state, and commands without a group\n"]
-    own.append(("millpond.state.list", state.list))
+    own += [
+        (f"millpond.state.{name}", getattr(state, name)) for name in ("list", "history", "blame")
+    ]
     own += [("Lookup.get", Lookup.get), ("Lookup.table", Lookup.table)]
     parts += [_function(name, verb) for name, verb in own]
     for module in (checkpoint, savepoint):

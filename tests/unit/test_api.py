@@ -48,6 +48,7 @@ VERBS: dict[str, tuple[Verb, ...]] = {
     "savepoint restore": (savepoint.restore,),
     "savepoint show": (savepoint.show,),
     "savepoint verify": (savepoint.verify,),
+    "state blame": (state.blame,),
     "state erase": (millpond.erase,),
     "state get": (state.lookup,),
     "state history": (state.history,),
@@ -190,7 +191,7 @@ def test_a_verb_says_what_it_takes_returns_and_raises(verb: Verb) -> None:
         assert kind.__dataclass_params__.frozen and callable(kind.to_json)
     else:
         # They return lines, a pyarrow.Table, and an open reader.
-        assert verb in (millpond.conf, state.read, state.lookup)
+        assert verb in (millpond.conf, state.read, state.blame, state.lookup)
     text = verb.__doc__ or ""
     assert "Raises:" in text or "Raises: " in text or "Args, Raises" in text
     for key in inspect.signature(verb).parameters:

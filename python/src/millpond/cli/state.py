@@ -1,4 +1,4 @@
-"""`millpond state list`, `read`, `get`, `history` and `erase`."""
+"""`millpond state list`, `read`, `get`, `history`, `blame` and `erase`."""
 
 from __future__ import annotations
 
@@ -39,6 +39,11 @@ _KEY = (
     " which keys are sorted; repeatable"
 )
 
+_SOME = (
+    "only rows with that value in that column of the key (nested: key.k); all that are given must"
+    " hold; repeatable"
+)
+
 
 def add_commands(commands: Any) -> None:
     """Add the commands to the root's subparsers."""
@@ -60,11 +65,7 @@ def add_commands(commands: Any) -> None:
     command.set_defaults(run=list_)
     text = "print the state of a query, or write it to a file"
     command = actions.add_parser("read", help=text, description=text[0].upper() + text[1:] + ".")
-    _add_place(
-        command,
-        "only rows with that value in that column of the key (nested: key.k); all that are given"
-        " must hold; repeatable",
-    )
+    _add_place(command, _SOME)
     command.add_argument("--raw", action="store_true", help="add the bytes of keys and values")
     command.add_argument(
         "--format",
@@ -104,6 +105,18 @@ def add_commands(commands: Any) -> None:
         "--json", action="store_true", help="print JSON; fields may be added, never renamed"
     )
     command.set_defaults(run=history)
+    text = "print which batch last wrote each row"
+    command = actions.add_parser("blame", help=text, description=text[0].upper() + text[1:] + ".")
+    _add_place(command, _SOME)
+    command.add_argument(
+        "--limit",
+        type=number,
+        default=None,
+        metavar="N",
+        help=f"at most so many rows (default: {_TABLE_ROWS} for a table, else all)",
+    )
+    command.add_argument("--json", action="store_true", help="print a JSON object a row")
+    command.set_defaults(run=blame)
     text = "erase a key from the state of stopped queries, and from savepoints"
     command = actions.add_parser(
         "erase",
@@ -271,6 +284,37 @@ def _change_row(change: state.Change, cell: Callable[[Any], str]) -> tuple[str, 
     rows = change.after
     shown = "" if not rows else cell(rows[0]["value"] if len(rows) == 1 else list(rows))
     return batch, time_text(change.at_ms), change.what, shown, change.savepoint
+
+
+def blame(arguments: argparse.Namespace, output: Output) -> int:
+    """Print which batch last wrote each row."""
+    require_tools()
+    from millpond.state import writing  # start-up time: pyarrow
+
+    limit = arguments.limit
+    if limit is None and not arguments.json:
+        limit = _TABLE_ROWS
+    found = state.blame(
+        arguments.path,
+        operator=arguments.operator,
+        store=arguments.store,
+        column_family=arguments.column_family,
+        batch=arguments.batch,
+        keys=_wanted(arguments) or None,
+        limit=limit,
+    )
+    if arguments.json:
+        writing.write_json(found.to_batches(), sys.stdout)
+    elif found.num_rows:
+        times = [None if at is None else at.as_py() for at in found.column("began")]
+        texts = ["" if t is None else time_text(int(t.timestamp() * 1000)) for t in times]
+        shown = found.set_column(found.schema.get_field_index("began"), "began", [texts])
+        writing.write_table(shown.schema, shown.to_batches(), output.table)
+        if found.num_rows == limit:
+            output.message(f"the first {limit} rows (--limit)")
+    else:
+        output.message("there is no such row")
+    return 0
 
 
 def erase(arguments: argparse.Namespace, output: Output) -> int:

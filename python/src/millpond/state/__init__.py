@@ -9,6 +9,7 @@ which is `millpond.read_state`, and `millpond.state.list`.
 from millpond.state.listing import StateFamily, StateList
 from millpond.state.listing import list_state as list
 from millpond.state.lookups import Change, KeyHistory, history, lookup
+from millpond.state.read_state import blame
 from millpond.state.read_state import read_state as read
 
 __all__ = [
@@ -16,6 +17,7 @@ __all__ = [
     "KeyHistory",
     "StateFamily",
     "StateList",
+    "blame",
     "history",
     "list",
     "lookup",

@@ -81,3 +81,43 @@ def read_state(
             )
         return tables.read_with_spark(spark, path, **chosen)
     return tables.read_state(path, join_names=join_names, **chosen)
+
+
+def blame(
+    path: str | os.PathLike[str],
+    *,
+    operator: int | str | None = None,
+    store: str | None = None,
+    column_family: str | None = None,
+    batch: int | None = None,
+    keys: Keys | None = None,
+    limit: int | None = None,
+) -> Any:
+    """Return which batch last wrote each row of a state: a `pyarrow.Table`.
+
+    Its columns are `partition`; `key`, a struct; `batch`, the number of the batch, and `began`, its
+    time; null if the row is older than the changelogs that are kept; and `not_after`: the batch, or
+    the newest one that it can be. A value that a batch wrote again as it was is no change.
+
+    Args:
+        path: Spark checkpoint of a query, running or stopped, or a savepoint of the format native:
+            path or URI. A savepoint has few changelogs.
+        operator, store, column_family, keys: as for `read_state`.
+        batch: the state after a committed batch; None: the last one.
+        limit: return at most this many rows, whichever come first; None: all.
+    Raises: as `read_state`; UnsupportedError: UNSUPPORTED: a canonical savepoint.
+    """
+    from millpond.rows import require_tools  # start-up time
+
+    require_tools()
+    from millpond.state import touches  # start-up time: pyarrow
+
+    return touches.blamed(
+        path,
+        operator=operator,
+        store=store,
+        column_family=column_family,
+        batch=batch,
+        keys=keys,
+        limit=limit,
+    )

@@ -71,7 +71,7 @@ def scan_state(
     if join_names:
         names = join_columns(opened, selection.operator.operator, selection.store, selection.family)
     schema = schema_of(selection, raw)
-    chosen = None if keys is None else _Filter(keys, selection.schema.key, names)
+    chosen = None if keys is None else Filter(keys, selection.schema.key, names)
     batches = _batches(selection, schema, chosen, raw, batch_rows, partitions)
     if not names:
         return schema, batches
@@ -160,7 +160,7 @@ def read_with_spark(
         path, operator=operator, store=store, column_family=column_family, batch=batch
     )
     if keys is not None:
-        _Filter(keys, selection.schema.key)  # raises here, not in a task, if `keys` do not fit
+        Filter(keys, selection.schema.key)  # raises here, not in a task, if `keys` do not fit
     place = root_of(path)
     chosen: dict[str, Any] = {
         "operator": selection.operator.operator,
@@ -188,7 +188,7 @@ def read_with_spark(
 def _batches(
     selection: Selection,
     schema: Any,
-    chosen: _Filter | None,
+    chosen: Filter | None,
     raw: bool,
     batch_rows: int,
     partitions: Collection[int] | None,
@@ -248,11 +248,11 @@ def rows_of(
         family: as all of these stores have it.
         partitions: of each entry.
     """
-    keys, values = _without_places(family, found)
+    keys, values = without_places(family, found)
     return _decoded(selection, schema, partitions, family, keys, values, raw=False)
 
 
-def _without_places(
+def without_places(
     family: ColumnFamily, found: Sequence[tuple[bytes, bytes]]
 ) -> tuple[list[bytes], list[bytes]]:
     """Return the keys of entries without slot and column family, and their values."""
@@ -277,7 +277,7 @@ def _stored(
         with entries(version) as found:
             mine = (entry for entry in found if entry[0][2:PHYSICAL_PREFIX_BYTES] == number)
             for part in chunks_of(mine, pair_bytes, rows=batch_rows):
-                yield partition, family, *_without_places(family, part)
+                yield partition, family, *without_places(family, part)
 
 
 def _from_tables(
@@ -335,7 +335,7 @@ def key_value(schema: Struct, name: str, value: object, shown: Mapping[str, str]
         ) from e
 
 
-class _Filter:
+class Filter:
     """Decides which rows have one of the wanted keys."""
 
     def __init__(self, keys: Keys, schema: Struct, names: Mapping[str, str] | None = None) -> None:

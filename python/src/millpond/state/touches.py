@@ -1,0 +1,156 @@
+"""Tells which batch last wrote each row of a state. Needs the extra `tools`."""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Iterator, Mapping
+from dataclasses import dataclass
+from typing import Any
+
+import pyarrow as pa
+
+from millpond.errors import ErrorKind, MillpondError, UnsupportedError
+from millpond.format.changelog import ChangelogReader
+from millpond.local.scratch import scratch_directory
+from millpond.model.lineage import walk
+from millpond.query.survey import survey
+from millpond.rows.arrow_types import struct_type
+from millpond.rows.chunks import chunks_of, pair_bytes
+from millpond.state.codec import check_supported, decode_keys
+from millpond.state.read_state import Keys
+from millpond.state.selection import Opened, Selection, open_state
+from millpond.state.tables import DEFAULT_BATCH_ROWS, Filter, without_places
+from millpond.storage import Storage
+from millpond.store.entries import StoreVersion, entries
+from millpond.store.restore.plan import checked_header
+
+
+@dataclass(frozen=True, slots=True)
+class _Touched:
+    """By physical key the version that last wrote it; all others: `base`, or an earlier one."""
+
+    versions: Mapping[bytes, int]
+    base: int
+
+
+def blamed(
+    path: str | os.PathLike[str],
+    *,
+    operator: int | str | None,
+    store: str | None,
+    column_family: str | None,
+    batch: int | None,
+    keys: Keys | None,
+    limit: int | None,
+) -> Any:
+    """Return a `pyarrow.Table`. Args, Raises: as `millpond.state.blame`."""
+    opened = open_state(path, batch)
+    selection = opened.select(operator, store, column_family)
+    if selection.tables is not None:
+        raise UnsupportedError(
+            f"{opened.place} is a canonical savepoint: its tables do not tell when rows were"
+            " written",
+            kind=ErrorKind.UNSUPPORTED,
+            hint="Ask the Spark checkpoint, or a savepoint of the format native.",
+        )
+    chosen = None if keys is None else Filter(keys, selection.schema.key)
+    began = _times(opened)
+    schema = pa.schema(
+        [
+            pa.field("partition", pa.int32()),
+            pa.field("key", struct_type(selection.schema.key)),
+            pa.field("batch", pa.int64()),
+            pa.field("began", pa.timestamp("ms", "UTC")),
+            pa.field("not_after", pa.int64()),
+        ]
+    )
+    found = _rows(selection, schema, chosen, began)
+    if limit is not None:
+        found = _cut(found, limit)
+    return pa.Table.from_batches(found, schema=schema)
+
+
+def _times(opened: Opened) -> dict[int, int]:
+    """Return when batches began, in ms since the epoch."""
+    found = {opened.image.batch: opened.image.timestamp_ms}
+    if opened.index is None:
+        spark = survey(opened.storage, opened.place).spark
+        if spark is not None:
+            found |= {number: entry.timestamp_ms for number, entry in spark.offsets.items()}
+    return found
+
+
+def _cut(batches: Iterator[Any], limit: int) -> Iterator[Any]:
+    left = limit
+    for batch in batches:
+        if left <= 0:
+            return
+        yield batch.slice(0, left)
+        left -= batch.num_rows
+
+
+def _rows(
+    selection: Selection, schema: Any, chosen: Filter | None, began: Mapping[int, int]
+) -> Iterator[Any]:
+    for partition, version, family in selection.versions():
+        if family is None:
+            continue
+        check_supported(family, selection.schema)
+        touched = _touched(selection.storage, version, family.id)
+        number = family.id.to_bytes(2, "big")
+        with entries(version) as found:
+            mine = (entry for entry in found if entry[0][2:4] == number)
+            for part in chunks_of(mine, pair_bytes, rows=DEFAULT_BATCH_ROWS):
+                stored, _ = without_places(family, part)
+                keys = decode_keys(
+                    stored, selection.schema, place_bytes=0, encoding=family.encoding
+                )
+                # A batch makes the version above its number.
+                exact = [touched.versions.get(key) for key, _ in part]
+                batches = [None if v is None else v - 1 for v in exact]
+                times = [None if b is None else began.get(b) for b in batches]
+                columns = [
+                    pa.repeat(pa.scalar(partition, pa.int32()), len(part)),
+                    keys,
+                    pa.array(batches, pa.int64()),
+                    pa.array(times, pa.timestamp("ms", "UTC")),
+                    pa.array([touched.base - 1 if b is None else b for b in batches], pa.int64()),
+                ]
+                rows = pa.RecordBatch.from_arrays(columns, schema=schema)
+                if chosen is not None:
+                    rows = rows.filter(chosen.mask(rows.column(1)))
+                if rows.num_rows:
+                    yield rows
+
+
+def _touched(storage: Storage, version: StoreVersion, family: int) -> _Touched:
+    """Read the changelogs of the lineage, from the newest down to where they are not kept."""
+    found: dict[bytes, int] = {}
+    files, target = version.files, version.plan.newest
+    if target is None:
+        return _Touched(found, 0)
+    base = target.version
+    with scratch_directory("blame") as directory:
+        copy = os.path.join(directory, "changelog")
+        lineage = walk(target.version_id, lambda step: checked_header(files, step))
+        try:
+            for step in lineage:
+                if not step.version or step.id == "" or not files.has_changelog(step):
+                    break
+                if checked_header(files, step).empty_base:
+                    break  # an offline rewrite: it has all rows, whenever they were written
+                key = files.changelog_info(step).key
+                path = storage.local_path(key)
+                if path is None:
+                    path = copy
+                    storage.get_to_file(key, path)
+                with open(path, "rb") as file:
+                    for record in ChangelogReader(file, name=key):
+                        if record.key[2] << 8 | record.key[3] == family:
+                            found.setdefault(record.key, step.version)
+                base = step.version - 1
+        except MillpondError as e:
+            # What is below is not kept, or was replaced by another attempt of the same version.
+            if e.kind not in (ErrorKind.CHANGELOG_MISSING, ErrorKind.OBJECT_NOT_FOUND):
+                raise
+    return _Touched(found, base)
