@@ -1,8 +1,7 @@
 # Everything lives in .venv and build/ of this folder; the paths below are relative, so the folder's own name may hold spaces.
 .DEFAULT_GOAL := help
-.PHONY: help build test test-all deep shapes previous wheel demo lint format-scala bench bench-s3 bench-serve soak
-.PHONY: chains simulate simulate-mutants peers peer-azurite peer-delta peer-files peer-gcs peer-hdfs peer-kafka
-.PHONY: help build test test-all deep shapes previous wheel demo lint format-scala bench bench-s3 soak
+.PHONY: help build test test-all deep shapes previous wheel demo lint format-scala bench bench-s3
+.PHONY: bench-serve bench-ui soak
 .PHONY: chains simulate simulate-mutants peers peer-azurite peer-browser peer-delta peer-files peer-gcs peer-hdfs peer-kafka
 .PHONY: peer-kubernetes peer-minio peer-network peer-prometheus peer-radosgw peer-runtimes peer-spark
 .PHONY: peer-yarn docs clean
@@ -38,6 +37,8 @@ SCALE ?= 1
 BENCH_ARGS ?=
 # make bench-serve SERVE_ARGS='--query-cores 2 --server-cores 3'
 SERVE_ARGS ?=
+# make bench-ui UI_ARGS='--query-cores 2 --server-cores 3'
+UI_ARGS ?=
 # make soak MINUTES=5
 MINUTES ?= 30
 # make chains CHAINS=500 FIRST=1
@@ -139,6 +140,9 @@ bench-s3: build ## measure batches, requests and restores on a slow S3 server, t
 
 bench-serve: build ## measure look-ups over HTTP beside a running query (SERVE_ARGS='--rounds 2')
 	$(PY) benchmarks/bench_serve.py $(SERVE_ARGS)
+
+bench-ui: build ## measure what a page costs a running query (UI_ARGS='--rounds 2')
+	$(PY) benchmarks/bench_ui.py $(UI_ARGS)
 
 soak: build ## kill and pause processes of a cluster at random for MINUTES, compare every row, measure what grows
 	$(PY) -m integration.soak.run --minutes $(MINUTES)

@@ -126,7 +126,7 @@ def querying(plan: Plan, work: Path, cores: str) -> Iterator[Path]:
     command = [sys.executable, str(Path(__file__)), "--query", str(work / "spec.json")]
     with (work / "query.log").open("wb") as log:
         process = subprocess.Popen(
-            [*_pinned(cores), *command],
+            [*pinned(cores), *command],
             stdout=log,
             stderr=subprocess.STDOUT,
             start_new_session=True,
@@ -142,11 +142,13 @@ def querying(plan: Plan, work: Path, cores: str) -> Iterator[Path]:
             process.wait()
 
 
-def _pinned(cores: str) -> list[str]:
+def pinned(cores: str) -> list[str]:
+    """Return the words before a command that keep it on some processors; "": none."""
     return ["taskset", "-c", cores] if cores else []
 
 
-def _batches(path: Path) -> list[dict[str, Any]]:
+def batches_of(path: Path) -> list[dict[str, Any]]:
+    """Return what the query wrote about its batches so far."""
     if not path.exists():
         return []
     return [json.loads(line) for line in path.read_text().splitlines() if line.endswith("}")]
@@ -154,7 +156,7 @@ def _batches(path: Path) -> list[dict[str, Any]]:
 
 def _wait_for(path: Path, count: int, process: subprocess.Popen[bytes]) -> None:
     end = time.monotonic() + _WARMUP_S
-    while len(_batches(path)) < count:
+    while len(batches_of(path)) < count:
         _check_alive(process, path.parent)
         if time.monotonic() > end:
             raise BenchError(f"the query made no {count} batches in {_WARMUP_S} s")
@@ -176,7 +178,7 @@ def serving(work: Path, cores: str) -> Iterator[tuple[str, int]]:
     (work / "token").write_text(_TOKEN)
     command = [sys.executable, "-m", "millpond.cli.main", "serve", str(work / "checkpoint")]
     command += ["--port", "0", "--token-file", str(work / "token")]
-    with subprocess.Popen([*_pinned(cores), *command], stdout=subprocess.PIPE, text=True) as server:
+    with subprocess.Popen([*pinned(cores), *command], stdout=subprocess.PIPE, text=True) as server:
         assert server.stdout is not None
         try:
             lines = [server.stdout.readline() for _ in range(3)]
@@ -249,7 +251,7 @@ def _asked(
     """Run the client in a process of its own: its work is not the server's."""
     spec = {"plan": asdict(plan), "host": place[0], "port": place[1]}
     spec |= {"seconds": seconds, "rate": rate}
-    command = [*_pinned(cores), sys.executable, str(Path(__file__)), "--client", json.dumps(spec)]
+    command = [*pinned(cores), sys.executable, str(Path(__file__)), "--client", json.dumps(spec)]
     done = subprocess.run(command, capture_output=True, text=True)
     if done.returncode != 0:
         raise BenchError(f"the client failed:\n{done.stderr[-2000:]}")
@@ -286,7 +288,7 @@ def lags_ms(asked: list[Asked], checkpoint: Path) -> list[float]:
     return found
 
 
-def _of_phase(batches: list[dict[str, Any]], begin_s: float, end_s: float) -> list[int]:
+def of_phase(batches: list[dict[str, Any]], begin_s: float, end_s: float) -> list[int]:
     """Return how long the batches took that began and ended in a phase, in ms."""
     return [
         b["ms"]
@@ -313,9 +315,9 @@ def measure(plan: Plan, work: Path, query_cores: str, server_cores: str) -> dict
                 ended = time.time()
             lags += lags_ms(asked, work / "checkpoint")
             steady += asked
-            batches = _batches(file)
-            alone.append(_of_phase(batches, begin, end))
-            beside.append(_of_phase(batches, begun, ended))
+            batches = batches_of(file)
+            alone.append(of_phase(batches, begin, end))
+            beside.append(of_phase(batches, begun, ended))
         with serving(work, server_cores) as place:
             _asked(plan, place, 2, plan.rate, server_cores)
             fast = _asked(plan, place, plan.seconds, None, server_cores)

@@ -242,3 +242,16 @@ def test_serving_is_measured_beside_a_query() -> None:
     assert figures["lag_ms"]["of"] > 0
     assert all(count > 0 for count in figures["batch_ms"]["batches"])
     assert "| at a steady rate |" in done.stdout
+
+
+@pytest.mark.deep
+@pytest.mark.spark
+def test_a_page_is_measured_beside_a_query() -> None:
+    command = [sys.executable, str(_REPOSITORY / "benchmarks" / "bench_ui.py"), "--quick"]
+    done = subprocess.run(command, capture_output=True, text=True, timeout=600, check=False)
+    assert done.returncode == 0, done.stderr
+    path = Path(done.stdout.rpartition("results: ")[2].strip())
+    figures = json.loads(path.read_text())["figures"]
+    assert figures["lag_ms"]["of"] > 0 and figures["views_ms"]["of"] >= 3
+    assert all(count > 0 for count in figures["batches"])
+    assert "beside a page" in " ".join(done.stdout.split())
