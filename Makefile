@@ -1,7 +1,7 @@
 # Everything lives in .venv and build/ of this folder; the paths below are relative, so the folder's own name may hold spaces.
 .DEFAULT_GOAL := help
 .PHONY: help build test test-all deep shapes previous wheel demo lint format-scala bench bench-s3
-.PHONY: bench-serve bench-ui soak
+.PHONY: bench-serve bench-lookup bench-ui soak
 .PHONY: chains simulate simulate-mutants peers peer-azurite peer-browser peer-delta peer-files peer-gcs peer-hdfs peer-kafka
 .PHONY: peer-kubernetes peer-minio peer-network peer-prometheus peer-radosgw peer-runtimes peer-spark
 .PHONY: peer-yarn docs clean
@@ -39,6 +39,8 @@ BENCH_ARGS ?=
 SERVE_ARGS ?=
 # make bench-ui UI_ARGS='--query-cores 2 --server-cores 3'
 UI_ARGS ?=
+# make bench-lookup LOOKUP_ARGS='--work-dir /mnt/disk'
+LOOKUP_ARGS ?=
 # make soak MINUTES=5
 MINUTES ?= 30
 # make chains CHAINS=500 FIRST=1
@@ -137,6 +139,9 @@ bench-s3: build ## measure batches, requests and restores on a slow S3 server, t
 	$(PY) benchmarks/bench_s3.py $(BENCH_ARGS)
 	@# The real s3a needs MinIO and Maven Central. Without them it says so, and the rest stands.
 	@if $(PY) -m integration.peers.minio; then $(PY) benchmarks/bench_s3.py --s3a $(BENCH_ARGS); fi
+
+bench-lookup: build ## measure cold and warm look-ups of a key, on a local disk and on S3
+	$(PY) benchmarks/bench_lookup.py $(LOOKUP_ARGS)
 
 bench-serve: build ## measure look-ups over HTTP beside a running query (SERVE_ARGS='--rounds 2')
 	$(PY) benchmarks/bench_serve.py $(SERVE_ARGS)

@@ -318,6 +318,7 @@ def test_make_help_lists_what_the_readme_promises() -> None:
         "bench",
         "bench-s3",
         "bench-serve",
+        "bench-lookup",
         "chains",
         "simulate",
         "simulate-mutants",

@@ -232,16 +232,21 @@ def get(arguments: argparse.Namespace, output: Output) -> int:
     require_tools()
     from millpond.state import writing  # start-up time: pyarrow
 
-    with (
-        _readable(arguments, output) as path,
-        state.lookup(
-            path,
-            operator=arguments.operator,
-            store=arguments.store,
-            column_family=arguments.column_family,
-            batch=arguments.batch,
-        ) as reader,
-    ):
+    with ExitStack() as stack:
+        chosen: dict[str, Any] = {
+            "operator": arguments.operator,
+            "store": arguments.store,
+            "column_family": arguments.column_family,
+            "batch": arguments.batch,
+        }
+        try:
+            opened = state.lookup(arguments.path, **chosen)
+        except UnsupportedError as e:
+            if e.kind is not ErrorKind.FOREIGN_CHECKPOINT:
+                raise
+            path = stack.enter_context(_readable(arguments, output))
+            opened = state.lookup(path, **chosen)
+        reader = stack.enter_context(opened)
         found = reader.table([_wanted(arguments)])
     if arguments.json:
         writing.write_json(found.to_batches(), sys.stdout)

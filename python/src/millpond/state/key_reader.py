@@ -5,18 +5,26 @@ Needs the extra `tools`.
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
+from functools import partial
 from itertools import groupby
 from operator import itemgetter
-from typing import Any
+from typing import Any, TypeVar
 
 import numpy as np
 import numpy.typing as npt
 import pyarrow as pa
 import pyarrow.compute as pc
 
-from millpond.errors import ErrorKind, InvalidInputError, UnsupportedError, error
+from millpond.errors import (
+    ErrorKind,
+    FormatError,
+    InvalidInputError,
+    NotFoundError,
+    UnsupportedError,
+    error,
+)
 from millpond.model.ids import StoreId
 from millpond.model.json_fields import RESERVED_SLOT, ColumnFamily
 from millpond.model.key_groups import KeyGroups
@@ -27,6 +35,7 @@ from millpond.spark.state_schemas import FamilySchema
 from millpond.spark.types import Struct
 from millpond.state.codec import check_supported, split_lists
 from millpond.state.encoding import encode_keys, encode_prefixes, sorted_by
+from millpond.state.glancing import telling_more
 from millpond.state.join_columns import join_columns
 from millpond.state.lookups import Key
 from millpond.state.open_stores import OpenStores
@@ -35,6 +44,8 @@ from millpond.state.selection import rule_of
 from millpond.state.tables import key_value, rows_of, schema_of
 from millpond.store.entries import Entry
 from millpond.store.point_reads import PointReader
+
+T = TypeVar("T")
 
 
 @dataclass(frozen=True, slots=True)
@@ -68,7 +79,6 @@ class KeyReader:
     Raises: as `millpond.lookup`.
     Attributes:
         batch: the batch whose state answers.
-        shown: names of a join's key columns for the user, by stored names.
     """
 
     def __init__(
@@ -92,10 +102,7 @@ class KeyReader:
         info = operator_info(opened.image, chosen.operator.operator)
         self._rule = rule_of(info, chosen.store, chosen.schema)
         self._partitions = stores.partitions(chosen.operator.operator, chosen.store)
-        if names is None:
-            names = join_columns(opened, chosen.operator.operator, chosen.store, chosen.family)
-        self.shown = names
-        self._stored = {new: old for old, new in names.items()}
+        self._names = names
         self._schema = schema_of(chosen)
         self._open = stores
         self._stores: dict[int, _Store | None] = {}
@@ -106,9 +113,22 @@ class KeyReader:
         """The column family with its columns."""
         return self._selection.schema
 
+    @property
+    def shown(self) -> Mapping[str, str]:
+        """Names of a join's key columns for the user, by stored names. To find them, this reads
+        rows once.
+        """
+        if self._names is None:
+            chosen = self._selection
+            self._names = join_columns(
+                self._open.opened, chosen.operator.operator, chosen.store, chosen.family
+            )
+        return self._names
+
     def table(self, keys: Sequence[Key]) -> Any:
         """Return the rows of keys as a `pyarrow.Table`. Args, Raises: as `Lookup.table`."""
-        return self.find(keys).rows
+        with telling_more(self._open.opened):
+            return self.find(keys).rows
 
     def find(self, keys: Sequence[Key], limit: int | None = None) -> Found:
         """Return the rows of keys. All keys are looked up together, which takes less time.
@@ -170,16 +190,19 @@ class KeyReader:
             place = family.id.to_bytes(2, "big")
             bytes_of_key = encoded[family.encoding][number]
             if not whole:
+                prefix = slot + place + bytes_of_key
                 yield (
                     store,
                     partition,
-                    store.reader.starting_with(slot + place + bytes_of_key, limit),
+                    self._read(
+                        store, partial(PointReader.starting_with, prefix=prefix, limit=limit)
+                    ),
                 )
                 continue
             physical = slot + place + bytes_of_key
             if family.spans_key_groups:
                 physical = RESERVED_SLOT.to_bytes(2, "big") + place + bytes_of_key + slot
-            value = store.reader.get(physical)
+            value = self._read(store, partial(PointReader.get, key=physical))
             yield None if value is None else (store, partition, [(physical, value)])
 
     def _decoded(
@@ -248,12 +271,30 @@ class KeyReader:
         groups = KeyGroups(newest.key_groups.max_parallelism, newest.key_groups.base)
         return _Store(reader, family, groups)
 
+    def _read(self, store: _Store, call: Callable[[PointReader], T]) -> T:
+        """Return what `call` reads from a store. If a file is gone, another snapshot may have the
+        state: ask the store again after a listing.
+        """
+        try:
+            return call(store.reader)
+        except (FormatError, NotFoundError):
+            at = store.reader.version.files.store
+            if not self._open.list_again(at, store.reader):
+                raise
+            again = self._stores[at.partition] = self._opened(at.partition)
+            if again is None:
+                raise
+            return call(again.reader)
+
     def _places(self, key: Key) -> dict[str, Any]:
         """Return the values of a key by place: the stored name of a column, nested with dots."""
         given = {}
+        columns = {field.name for field in self._selection.schema.key.fields}
         for name, value in _leaves(key):
             top, dot, rest = name.partition(".")
-            given[self._stored.get(top, top) + dot + rest] = value
+            if top not in columns:  # a stored name, or one for the user
+                top = next((old for old, new in self.shown.items() if new == top), top)
+            given[top + dot + rest] = value
         return given
 
     def _array(self, keys: list[dict[str, Any]]) -> tuple[Any, Struct]:

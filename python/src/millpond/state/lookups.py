@@ -64,8 +64,9 @@ class KeyHistory:
 
 class Lookup:
     """An open reader of a state as it was after one batch. It opens the store of a partition when
-    the first key of that partition is asked for, and keeps it open. Use it in a `with` block, and
-    by one thread at a time.
+    the first key of that partition is asked for, and keeps it open. From a remote storage it
+    fetches an SST when a key needs it; if the query has gone on and collected that one by then, the
+    answer is an error. Use it in a `with` block, and by one thread at a time.
     """
 
     def __init__(self, reader: Any) -> None:
@@ -136,11 +137,11 @@ def lookup(
     from millpond.rows import require_tools  # start-up time
 
     require_tools()
-    from millpond.state.key_reader import KeyReader  # start-up time: pyarrow
+    from millpond.state.glancing import open_for_lookups  # start-up time: pyarrow
+    from millpond.state.key_reader import KeyReader
     from millpond.state.open_stores import OpenStores
-    from millpond.state.selection import open_state
 
-    stores = OpenStores(open_state(path, batch))
+    stores = OpenStores(open_for_lookups(path, batch, operator), whole=False)
     return Lookup(KeyReader(stores, operator, store, column_family))
 
 

@@ -4,34 +4,49 @@ from __future__ import annotations
 
 import threading
 from concurrent.futures import ThreadPoolExecutor
+from contextlib import suppress
 from functools import partial
 
+from millpond.local.scratch import scratch_directory
 from millpond.model.ids import StoreId, VersionId
+from millpond.query.expected import check_written_for
+from millpond.query.glance import sizes_of
 from millpond.query.image import StoreImage
 from millpond.state.selection import Opened
-from millpond.store.entries import open_version
-from millpond.store.files import StoreFiles
+from millpond.store.by_name import NeedsListing, UnlistedFiles
+from millpond.store.entries import StoreVersion, open_version
+from millpond.store.fetched_files import FetchedFiles
+from millpond.store.files import StoreFiles, is_local
+from millpond.store.partial_database import FETCHES
 from millpond.store.point_reads import PointReader
+from millpond.store.restore.plan import plan_restore
 
 _REQUESTS = 16  # stores that are opened at once; each mostly waits for the object storage
+# Beside the newest one. If there are more, a newer snapshot may be worth the request of a listing.
+_MOST_CHANGELOGS = 2
 
 
 class OpenStores:
     """The stores of a state after one batch that somebody has asked for. Threads may share it.
 
+    Args:
+        whole: False: from a remote storage fetch an SST when a key needs it.
     Attributes:
         opened: the state.
     """
 
-    def __init__(self, opened: Opened) -> None:
+    def __init__(self, opened: Opened, *, whole: bool = True) -> None:
         self.opened = opened
+        self._whole = whole
         self._images = {
             StoreId(op.operator, image.partition, image.name): image
             for op in opened.image.operators
             for image in op.stores
         }
         self._format = opened.image.spark_checkpoint_format
+        self._sums = opened.sums
         self._readers: dict[StoreId, PointReader] = {}
+        self._replaced: list[PointReader] = []
         self._locks = {store: threading.Lock() for store in self._images}
 
     def partitions(self, operator: int, name: str) -> int:
@@ -50,6 +65,20 @@ class OpenStores:
                 if reader is None:
                     reader = self._readers[store] = self._open(store, None)
         return reader
+
+    def list_again(self, store: StoreId, failed: PointReader) -> bool:
+        """Open a store anew, by a listing of its files: one that the reader needs is not there.
+
+        Returns: False: the reader has looked at a listing.
+        Raises: as `get`.
+        """
+        with self._locks[store]:
+            if self._readers.get(store) is failed:
+                if failed.version.files.is_listed:
+                    return False
+                self._readers[store] = self._listed(store)
+                self._replaced.append(failed)  # other threads may still use it
+        return True
 
     def advanced(self, opened: Opened) -> OpenStores:
         """Return the stores of a later state. Those that are open here are open there, too; they
@@ -75,20 +104,57 @@ class OpenStores:
 
     def close(self) -> None:
         """Close the open stores."""
-        for reader in self._readers.values():
+        for reader in (*self._readers.values(), *self._replaced):
             reader.close()
         self._readers.clear()
+        self._replaced.clear()
 
     def _advance(self, store: StoreId, before: PointReader) -> None:
         self._readers[store] = self._open(store, before)
 
     def _open(self, store: StoreId, before: PointReader | None) -> PointReader:
-        files = StoreFiles(self.opened.storage, store, self._format)
+        storage = self.opened.storage
         target = _version(self._images[store], self._format)
+        files = StoreFiles(storage, store, self._format)
         later = before.advanced(files, target) if before is not None else None
         if later is not None:
             return later
-        return PointReader(open_version(files, target, self.opened.sums))
+        if is_local(storage, store) or not self.opened.glanced:
+            return self._listed(store)
+        sums, index = self._sums, self.opened.index
+        with scratch_directory("open") as directory:
+            if index is None:
+                by_name = UnlistedFiles(
+                    storage,
+                    store,
+                    self._format,
+                    local_dir=directory,
+                    parallel=FETCHES,
+                    most=_MOST_CHANGELOGS,
+                )
+                with suppress(NeedsListing):
+                    return self._reader(StoreVersion(by_name, plan_restore(by_name, target), sums))
+            fetched = FetchedFiles(
+                storage,
+                store,
+                self._format,
+                local_dir=directory,
+                sizes=sizes_of(index) if index is not None else None,
+            )
+            return self._reader(open_version(fetched, target, sums))
+
+    def _listed(self, store: StoreId) -> PointReader:
+        files = StoreFiles(self.opened.storage, store, self._format)
+        target = _version(self._images[store], self._format)
+        return self._reader(open_version(files, target, self._sums))
+
+    def _reader(self, version: StoreVersion) -> PointReader:
+        image, store = self.opened.image, version.files.store
+        if self.opened.glanced and self.opened.index is None:
+            partitions = self.partitions(store.operator, store.name)
+            if partitions == image.partitions:  # else all of its state is in one
+                check_written_for(store, version.plan, image.batch, partitions)
+        return PointReader(version, whole=self._whole)
 
 
 def _version(image: StoreImage, spark_format: int) -> VersionId:

@@ -113,12 +113,16 @@ class Choice:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Opened:
-    """The state of a Spark checkpoint or savepoint after one batch."""
+    """The state of a Spark checkpoint or savepoint after one batch.
+
+    glanced: nobody has looked at the files of its stores yet.
+    """
 
     storage: Storage
     place: str
     image: Image
     index: SavepointIndex | None  # None: a Spark checkpoint
+    glanced: bool = False
 
     def selection(self, operator: int, store: str, family: str) -> Selection:
         """Return one column family. All names are there."""
@@ -189,7 +193,7 @@ def open_state(path: str | os.PathLike[str], batch: int | None) -> Opened:
     """
     place = root_of(path)
     storage = open_checkpoint(place)
-    index = _index(storage, place)
+    index = index_of(storage, place)
     image = (
         checkpoint_image(storage, place, batch)
         if index is None
@@ -212,7 +216,7 @@ def choices_of(image: Image, operator: int) -> list[Choice]:
     ]
 
 
-def _index(storage: Storage, place: str) -> SavepointIndex | None:
+def index_of(storage: Storage, place: str) -> SavepointIndex | None:
     """Return the index of a savepoint; None for a Spark checkpoint."""
     try:
         return read_index(storage, place)

@@ -41,6 +41,8 @@ class UnlistedFiles(StoreFiles):
 
     Args:
         parallel: fetches all files that one header names, side by side.
+        most: if a header names more changelogs that are not fetched yet, a listing pays: there may
+            be a newer snapshot. None: it never does.
     """
 
     def __init__(
@@ -51,10 +53,12 @@ class UnlistedFiles(StoreFiles):
         *,
         local_dir: str,
         parallel: Parallel,
+        most: int | None = None,
     ) -> None:
         super().__init__(storage, store, spark_format)
         self._local_dir = local_dir
         self._parallel = parallel
+        self._most = most
         # Name of the changelog -> path of the local copy, header.
         self._fetched: dict[str, tuple[str, ChangelogHeader]] = {}
         self._manifests: dict[str, Manifest] = {}
@@ -71,6 +75,9 @@ class UnlistedFiles(StoreFiles):
         if name not in self._fetched:
             header = self._fetch(version)
             # The restore needs all files that this header names: fetch them at once.
+            if self._most is not None and len(header.lineage) - 1 > self._most:
+                many = f"store {self.store}: {name} names {len(header.lineage) - 1} changelogs"
+                raise NeedsListing(NotFoundError(many))
             base = VersionId(header.lineage_base, header.lineage[0])
             between = enumerate(header.lineage[1:], start=header.lineage_base + 1)
             wanted: list[Callable[[], object]] = [

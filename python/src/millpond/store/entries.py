@@ -26,6 +26,7 @@ from millpond.rows.chunks import chunks_of, pair_bytes
 from millpond.storage.local import translate
 from millpond.store.files import StoreFiles
 from millpond.store.overlay import Overlay, laid_over
+from millpond.store.partial_database import Part
 from millpond.store.restore.execute import Fetching, lay_out, lay_out_sources
 from millpond.store.restore.plan import RestorePlan, plan_restore
 
@@ -107,6 +108,13 @@ class Database:
     owns: Callable[[bytes], bool] | None
 
 
+def name_of_snapshot(version: StoreVersion) -> str:
+    """Return the name of the snapshot for messages. There must be one."""
+    assert version.plan.manifest is not None
+    name = version.files.manifest_name(version.plan.manifest.version_id)
+    return f"store {version.files.store}: {name}"
+
+
 def databases_of(version: StoreVersion, directory: str, fetching: Fetching) -> list[Database]:
     """Lay out the databases of the snapshot at `directory`. No key of the store is in two of them.
 
@@ -116,7 +124,7 @@ def databases_of(version: StoreVersion, directory: str, fetching: Fetching) -> l
     if manifest is None:
         return []
     of_manifest = version.files.manifest_name(manifest.version_id)
-    name = f"store {version.files.store}: {of_manifest}"
+    name = name_of_snapshot(version)
     storage = version.files.storage
     if not manifest.composed:
         lay_out(storage, manifest, of_manifest, directory, fetching)
@@ -126,6 +134,28 @@ def databases_of(version: StoreVersion, directory: str, fetching: Fetching) -> l
     return [
         Database(place, name, partial(_owned, families=families, slots=source.slots))
         for place, source in zip(laid_out.directories, manifest.sources, strict=True)
+    ]
+
+
+def parts_of(version: StoreVersion) -> list[Part]:
+    """Return the databases of the snapshot, of which nothing is fetched. No key of the store is in
+    two of them.
+    """
+    manifest = version.plan.manifest
+    if manifest is None:
+        return []
+    if not manifest.composed:
+        content = (manifest.rocksdb_manifest_name, manifest.rocksdb_manifest)
+        return [Part(manifest.store, manifest.ssts, content, None)]
+    families = {family.id: family for family in manifest.column_families}
+    return [
+        Part(
+            manifest.sibling(source.partition),
+            source.ssts,
+            (source.rocksdb_manifest_name, source.rocksdb_manifest),
+            partial(_owned, families=families, slots=source.slots),
+        )
+        for source in manifest.sources
     ]
 
 
@@ -144,7 +174,8 @@ def changes_of(version: StoreVersion, directory: str, *, in_memory: bool = False
             _apply(version, key, changelog.version.id, overlay, changelog.slots, directory)
     for header in version.plan.headers:
         name = version.files.changelog_info(header.version_id).key
-        _apply(version, name, header.id, overlay, None, directory)
+        copy = version.files.local_copy(header.version_id)
+        _apply(version, name, header.id, overlay, None, directory, copy)
     return overlay
 
 
@@ -161,14 +192,19 @@ def _apply(
     overlay: Overlay,
     slots: SlotRanges | None,
     directory: str,
+    copy: str | None = None,
 ) -> None:
-    """Apply the records of a changelog; with `slots` only theirs (another partition wrote it)."""
+    """Apply the records of a changelog; with `slots` only theirs (another partition wrote it).
+
+    Args:
+        copy: path of a local copy that is there already.
+    """
     storage = version.files.storage
-    path = storage.local_path(name)
+    path = copy if copy is not None else storage.local_path(name)
     if path is None:
         path = os.path.join(directory, "changelog")
         storage.get_to_file(name, path)
-    else:
+    elif copy is None:
         storage.stat(name)  # raises Millpond's error if the file cannot be read
     try:
         if name in version.sums and file_crc32(path) != version.sums[name]:

@@ -123,6 +123,11 @@ def _is_end(data: bytes) -> bool:
     return (zero, magic, crc) == (0, END_MAGIC, zlib.crc32(data[:-4]))
 
 
+def is_local(storage: Storage, store: StoreId) -> bool:
+    """Return whether the files of a store are on this machine's disk."""
+    return storage.local_path(layout.store_key(store, layout.SST_DIR)) is not None
+
+
 class StoreFiles:
     """One store's files, seen through one listing. Implements `restore.plan.StoreView`.
 

@@ -5,6 +5,7 @@ and the changelogs above. Goes on to later versions by their changelogs.
 from __future__ import annotations
 
 import threading
+from collections.abc import Callable, Iterator
 from contextlib import ExitStack
 from itertools import islice
 
@@ -12,10 +13,18 @@ from millpond.errors import FormatError, NotFoundError
 from millpond.local import rocks
 from millpond.local.scratch import scratch_directory
 from millpond.model.ids import VersionId
-from millpond.store.entries import Entry, StoreVersion, changes_of, databases_of
-from millpond.store.files import StoreFiles
+from millpond.store.entries import (
+    Entry,
+    StoreVersion,
+    changes_of,
+    databases_of,
+    name_of_snapshot,
+    parts_of,
+)
+from millpond.store.files import StoreFiles, is_local
 from millpond.store.layers import Layer, Layers, Missing, looked_up, stacked
 from millpond.store.overlay import Appended
+from millpond.store.partial_database import PartialDatabase
 from millpond.store.restore.execute import Fetching
 from millpond.store.restore.plan import RestorePlan, plan_changes
 
@@ -27,14 +36,17 @@ class PointReader:
     """An open store. It keeps the changes above the snapshot in memory, and links or copies of the
     snapshot's files in a scratch directory until it is closed. Threads may share it.
 
+    Args:
+        whole: False: from a remote storage it fetches an SST when a key needs it. The query may
+            have collected that one by then.
     Attributes:
         version: what it reads.
     Raises: as `store.entries.entry_chunks`.
     """
 
-    def __init__(self, version: StoreVersion) -> None:
+    def __init__(self, version: StoreVersion, *, whole: bool = True) -> None:
         self.version = version
-        self._snapshot = _Snapshot(version)
+        self._snapshot = _Snapshot(version, whole)
         self._layers: Layers = (Layer(self._snapshot.changes),)
         self._snapshot.changes = {}  # the layers that follow may become one without them
 
@@ -110,6 +122,30 @@ class PointReader:
         self._snapshot.release()
 
 
+_Database = rocks.Reader | PartialDatabase
+Owns = Callable[[bytes], bool] | None
+
+
+def _databases(
+    version: StoreVersion, directory: str, whole: bool
+) -> Iterator[tuple[_Database, Owns]]:
+    """Yield the databases of the snapshot, each with what tells its keys.
+
+    Args:
+        directory: for their files; names that begin with it are free.
+    """
+    if whole or is_local(version.files.storage, version.files.store):
+        # RocksDB checks the blocks that it reads. To check whole files would be to read them.
+        fetching = Fetching(verify_checksums=False)
+        for database in databases_of(version, directory, fetching):
+            yield rocks.Reader(database.directory, name=database.name), database.owns
+        return
+    for number, part in enumerate(parts_of(version)):
+        place = f"{directory}-part-{number}"
+        name = name_of_snapshot(version)
+        yield PartialDatabase(version.files.storage, part, place, name=name), part.owns
+
+
 class _Snapshot:
     """The databases that readers share. The last one to release them closes them.
 
@@ -118,7 +154,7 @@ class _Snapshot:
         changes: what the changelogs above change. For the first reader alone.
     """
 
-    def __init__(self, version: StoreVersion) -> None:
+    def __init__(self, version: StoreVersion, whole: bool) -> None:
         manifest = version.plan.manifest
         self.number = manifest.version if manifest is not None else 0
         self._lock = threading.Lock()
@@ -126,13 +162,10 @@ class _Snapshot:
         with ExitStack() as stack:
             directory = stack.enter_context(scratch_directory("lookup"))
             self.changes = changes_of(version, directory, in_memory=True).taken()
-            self._databases = []
-            # RocksDB checks the blocks that it reads. To check whole files would be to read them.
-            fetching = Fetching(verify_checksums=False)
-            for database in databases_of(version, f"{directory}/db", fetching):
-                reader = rocks.Reader(database.directory, name=database.name)
-                stack.callback(reader.close)
-                self._databases.append((reader, database.owns))
+            self._databases: list[tuple[_Database, Owns]] = []
+            for database, owns in _databases(version, f"{directory}/db", whole):
+                stack.callback(database.close)
+                self._databases.append((database, owns))
             self._stack = stack.pop_all()
 
     def get(self, key: bytes) -> bytes | None:
