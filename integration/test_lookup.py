@@ -152,3 +152,53 @@ def test_tables_have_no_index(spark: SparkSession, tmp_path: Path) -> None:
     with pytest.raises(UnsupportedError, match="no index of keys") as caught:
         millpond.lookup(tmp_path / "saved")
     assert "millpond state read --key" in caught.value.hint
+
+
+@pytest.mark.parametrize("name", quick_first(["join-left", "join-full-v3", "join-odd-keys-v3"], 2))
+def test_the_key_of_a_join_finds_all_of_its_rows(
+    spark: SparkSession, tmp_path: Path, name: str
+) -> None:
+    """In the state formats 2 and 3 a row is kept by the key and a number."""
+    run = _run(spark, name, tmp_path)
+    savepoint.create(run.checkpoint, tmp_path / "saved")
+    most = _check_sides(run.checkpoint, None)
+    assert most > 1, "no key has several rows"
+    assert _check_sides(tmp_path / "saved", None) == most
+    _check_sides(run.checkpoint, max(run.rows) - 1)
+    millpond.rescale(run.checkpoint, 4)
+    assert _check_sides(run.checkpoint, None) == most
+
+
+def _check_sides(place: Path, batch: int | None) -> int:
+    """Look up the rows of both sides by the join's key alone. Return the most rows of a key."""
+    sizes = []
+    families: list[dict[str, Any]] = [
+        {"operator": f.operator, "store": f.store, "column_family": f.column_family, "batch": batch}
+        for f in millpond.state.list(place, batch=batch, count=False).families
+        if (f.store + f.column_family).find("-keyWithIndexToValue") >= 0
+    ]
+    assert len(families) == 2
+    for chosen in families:
+        by_key = defaultdict[str, list[dict[str, Any]]](list)
+        for row in millpond.read_state(place, **chosen).to_pylist(maps_as_pydicts=None):
+            by_key[repr({n: v for n, v in row["key"].items() if n != "index"})].append(row)
+        keys = []
+        with millpond.lookup(place, **chosen) as state:
+            for rows in by_key.values():
+                rows.sort(key=lambda row: row["key"]["index"])
+                keys.append({n: v for n, v in rows[0]["key"].items() if n != "index"})
+                assert repr(state.get(keys[-1])) == repr(rows)
+                assert repr(state.get(rows[-1]["key"])) == repr(rows[-1:])
+            # By the names of the join's inputs, as `state list` shows them.
+            named_rows = millpond.read_state(place, **chosen, join_names=True).to_pylist()
+            key = {n: v for n, v in named_rows[0]["key"].items() if n != "index"}
+            same = [r for r in named_rows if {n: r["key"][n] for n in key} == key]
+            assert len(state.get(key)) == len(same)
+            with pytest.raises(InvalidInputError, match="all columns of the key") as caught:
+                state.get({"index": 0})
+            assert f", or {next(iter(key))}" in caught.value.message
+            together = state.table([*keys, *keys]).to_pylist(maps_as_pydicts=None)
+            every = [row for rows in by_key.values() for row in rows]
+            assert repr(together) == repr([*every, *every])
+        sizes += [len(rows) for rows in by_key.values()]
+    return max(sizes)

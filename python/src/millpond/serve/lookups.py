@@ -17,7 +17,7 @@ import pyarrow as pa
 from millpond.errors import ErrorKind, InvalidInputError, error
 from millpond.serve.following import Following, Held, Table
 from millpond.spark.types import Atom, Decimal, SparkType, Struct, type_text
-from millpond.state.encoding import sorted_by
+from millpond.state.join_counts import enough_columns
 from millpond.state.key_reader import Found, KeyReader
 from millpond.state.selection import choices_of
 from millpond.state.writing import json_rows
@@ -195,7 +195,11 @@ def tables(following: Following) -> dict[str, Any]:
                     "internal": choice.schema.name.startswith("$"),
                     "key": _columns(choice.schema.key),
                     "value": _columns(choice.schema.value),
-                    "prefix": list(choice.schema.key.names[: sorted_by(choice.schema)]),
+                    "prefix": list(
+                        choice.schema.key.names[
+                            : enough_columns(choice.name, choice.store, choice.schema)
+                        ]
+                    ),
                     "example": example(choice.schema.key),
                 }
                 for operator in image.operators
@@ -213,7 +217,7 @@ def _what_keys_are(reader: KeyReader) -> str:
     key = reader.family.key
     columns = ", ".join(f"{f.name} {type_text(f.type)}" for f in key.fields) or "no columns"
     shown = json.dumps(example(key), ensure_ascii=False)
-    first = key.names[: sorted_by(reader.family)]
+    first = key.names[: reader.enough]
     enough = f" The columns {', '.join(first)} alone will do." if first else ""
     return f"A key here is: {columns}. For example {shown}.{enough}"
 

@@ -37,6 +37,8 @@ from millpond.state.codec import check_supported, split_lists
 from millpond.state.encoding import encode_keys, encode_prefixes, sorted_by
 from millpond.state.glancing import telling_more
 from millpond.state.join_columns import join_columns
+from millpond.state.join_counts import counted_by, enough_columns
+from millpond.state.key_columns import leaves, names_of, rows_of_columns
 from millpond.state.lookups import Key
 from millpond.state.open_stores import OpenStores
 from millpond.state.partitioning import deciding_columns, key_hashes
@@ -79,6 +81,7 @@ class KeyReader:
     Raises: as `millpond.lookup`.
     Attributes:
         batch: the batch whose state answers.
+        enough: how many first columns of a key find all keys with them; 0: all are needed.
     """
 
     def __init__(
@@ -101,6 +104,9 @@ class KeyReader:
         chosen = self._selection
         info = operator_info(opened.image, chosen.operator.operator)
         self._rule = rule_of(info, chosen.store, chosen.schema)
+        self._counts = counted_by(info.name, chosen.store, chosen.family)
+        self._counter: KeyReader | None = None
+        self.enough = enough_columns(info.name, chosen.store, chosen.schema)
         self._partitions = stores.partitions(chosen.operator.operator, chosen.store)
         self._names = names
         self._schema = schema_of(chosen)
@@ -137,8 +143,46 @@ class KeyReader:
             limit: at most so many rows; None: all.
         Raises: as `Lookup.table`; InvalidInputError: REQUEST_TOO_LARGE: there are more rows.
         """
-        found: list[tuple[_Store, int, list[Entry]] | None] = [None] * len(keys)
         given = [self._places(key) for key in keys]
+        return self._find(given, limit) if self._counts is None else self._numbered(given, limit)
+
+    def _numbered(self, given: list[dict[str, Any]], limit: int | None) -> Found:
+        """Return the rows of a join's keys. Without a number a key means all of its rows.
+
+        Args:
+            given: values by place.
+        """
+        number = self._selection.schema.key.names[-1]
+        without = [n for n, key in enumerate(given) if number not in key]
+        counts = dict(zip(without, self._rows_of([given[n] for n in without]), strict=True))
+        if limit is not None and sum(counts.values()) > limit:
+            raise _too_many(limit)
+        wanted, of = [], []
+        for n, key in enumerate(given):
+            rows = [key] if n not in counts else [key | {number: i} for i in range(counts[n])]
+            wanted += rows
+            of += [n] * len(rows)
+        found = self._find(wanted, limit)
+        totals = [0] * len(given)
+        for n, count in zip(of, found.counts, strict=True):
+            totals[n] += count
+        return Found(found.rows, totals)
+
+    def _rows_of(self, given: list[dict[str, Any]]) -> list[int]:
+        """Return how many rows the keys of a join have."""
+        if not given:
+            return []
+        if self._counter is None:
+            operator = self._selection.operator.operator
+            self._counter = KeyReader(self._open, operator, *(self._counts or (None, None)))
+        found = self._counter.find(given)
+        values = found.rows.column("value").combine_chunks()
+        numbers = iter(values.field(0).to_pylist() if len(values) else [])
+        return [next(numbers) or 0 if count else 0 for count in found.counts]
+
+    def _find(self, given: list[dict[str, Any]], limit: int | None) -> Found:
+        """Return the rows of keys, values by place."""
+        found: list[tuple[_Store, int, list[Entry]] | None] = [None] * len(given)
         alike: dict[tuple[str, ...], list[int]] = {}
         for number, places in enumerate(given):
             alike.setdefault(tuple(places), []).append(number)
@@ -290,7 +334,7 @@ class KeyReader:
         """Return the values of a key by place: the stored name of a column, nested with dots."""
         given = {}
         columns = {field.name for field in self._selection.schema.key.fields}
-        for name, value in _leaves(key):
+        for name, value in leaves(key):
             top, dot, rest = name.partition(".")
             if top not in columns:  # a stored name, or one for the user
                 top = next((old for old, new in self.shown.items() if new == top), top)
@@ -305,7 +349,7 @@ class KeyReader:
         columns = Struct(schema.key.fields[:count])
         first = count == sorted_by(schema)
         complete = first or count == len(schema.key.fields)
-        array = _rows(columns, "", given, len(keys)) if complete else None
+        array = rows_of_columns(columns, "", given, len(keys)) if complete else None
         if array is None:
             raise self._incomplete()
         return array, columns
@@ -336,10 +380,10 @@ class KeyReader:
 
     def _incomplete(self) -> InvalidInputError:
         schema = self._selection.schema
-        names = [self.shown.get(name, name) for name in _names(schema.key)]
+        names = [self.shown.get(name, name) for name in names_of(schema.key)]
         enough = ""
-        if sorted_by(schema):
-            first = [*_names(Struct(schema.key.fields[: sorted_by(schema)]))]
+        if self.enough:
+            first = [*names_of(Struct(schema.key.fields[: self.enough]))]
             enough = f", or {', '.join(self.shown.get(name, name) for name in first)} alone"
         types = ", ".join(
             f"{self.shown.get(field.name, field.name)} {field.type}"
@@ -355,38 +399,3 @@ class KeyReader:
 
 def _too_many(limit: int | None) -> Exception:
     return error(ErrorKind.REQUEST_TOO_LARGE, f"the keys have more than {limit} rows")
-
-
-def _leaves(key: Key, outer: str = "") -> Iterator[tuple[str, object]]:
-    for name, value in key.items():
-        if isinstance(value, Mapping):
-            yield from _leaves(value, f"{outer}{name}.")
-        else:
-            yield f"{outer}{name}", value
-
-
-def _rows(columns: Struct, outer: str, given: Mapping[str, Any], count: int) -> Any:
-    """Return a `pyarrow.StructArray` of `count` rows; None: a column is not given."""
-    arrays = []
-    for field in columns.fields:
-        place = outer + field.name
-        if place in given:
-            arrays.append(given[place])
-        elif isinstance(field.type, Struct):
-            arrays.append(_rows(field.type, f"{place}.", given, count))
-        else:
-            return None
-    if any(array is None for array in arrays):
-        return None
-    if not arrays:
-        return pa.array([{}] * count, struct_type(columns))
-    return pa.StructArray.from_arrays(arrays, fields=list(struct_type(columns)))
-
-
-def _names(columns: Struct, outer: str = "") -> Iterator[str]:
-    """Yield the names of columns; of a struct those of its columns."""
-    for field in columns.fields:
-        if isinstance(field.type, Struct):
-            yield from _names(field.type, f"{outer}{field.name}.")
-        else:
-            yield f"{outer}{field.name}"

@@ -86,7 +86,8 @@ class Lookup:
         Args:
             key: all columns of the key. Where keys are sorted by their first columns (entries of a
                 map state, sessions, rows of a join in format 4), these alone will do: they mean
-                all keys that begin with them.
+                all keys that begin with them. For the rows of a join in the other formats the
+                join's own columns will do, without the number.
         Raises: InvalidInputError: INVALID_ARGUMENT: a column is missing or unknown, or a value is
             of another type. Others: as `millpond.read_state`.
         """
