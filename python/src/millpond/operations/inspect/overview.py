@@ -20,6 +20,7 @@ from millpond.format.changelog import ChangelogHeader
 from millpond.format.manifest import Manifest, decode_manifest
 from millpond.model.ids import StoreId, VersionId
 from millpond.operations.inspect.cost import StoreCost, Tariff, store_cost, sum_of
+from millpond.operations.notebook import NUMBER, TEXT, Notebook, Sheet, Table, Value, counted
 from millpond.query.survey import Survey, survey
 from millpond.spark.heartbeats import read_asked
 from millpond.storage import Storage
@@ -71,8 +72,9 @@ class OperatorView:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Overview:
-    """What a Spark checkpoint holds.
+class Overview(Notebook):
+    """What a Spark checkpoint holds. In a notebook it shows itself; `to_arrow()` and `to_pandas()`
+    return a row for each store.
 
     `to_json` is the contract of `millpond checkpoint show --json`: fields are added, never renamed.
     """
@@ -98,6 +100,23 @@ class Overview:
     def to_json(self) -> dict[str, Any]:
         return asdict(self)
 
+    def _sheet(self) -> Sheet:
+        committed = _range(self.first_committed_batch, self.last_committed_batch)
+        rows = [_row(operator, store) for operator in self.operators for store in operator.stores]
+        return Sheet(
+            title=f"Spark checkpoint {self.checkpoint}",
+            facts=(
+                ("query", self.query_id),
+                ("committed batches", committed),
+                ("begun batches", _range(self.first_offset_batch, self.last_offset_batch)),
+                ("Spark checkpoint format", self.spark_checkpoint_format),
+                ("partitions", self.partitions),
+                ("max parallelism", self.max_parallelism),
+            ),
+            table=Table("stores", _COLUMNS, rows),
+            problems=self.problems,
+        )
+
     def of(self, operator: int | str) -> Overview:
         """Return this with one operator alone. Raises: InvalidInputError: OPERATOR_UNKNOWN."""
         chosen = tuple(
@@ -111,6 +130,47 @@ class Overview:
                 hint="Name one of these, by its number or its name.",
             )
         return replace(self, operators=chosen)
+
+
+_COLUMNS = (
+    ("operator", NUMBER),
+    ("name", TEXT),
+    ("partition", NUMBER),
+    ("store", TEXT),
+    ("oldest_version", NUMBER),
+    ("newest_version", NUMBER),
+    ("keys", NUMBER),
+    ("changelogs", NUMBER),
+    ("changelog_bytes", NUMBER),
+    ("snapshots", NUMBER),
+    ("newest_snapshot", NUMBER),
+    ("sst_files", NUMBER),
+    ("sst_bytes", NUMBER),
+    ("unreferenced_bytes", NUMBER),
+)
+
+
+def _row(operator: OperatorView, store: StoreView) -> tuple[Value, ...]:
+    return (
+        operator.operator,
+        operator.name,
+        store.partition,
+        store.name,
+        store.oldest_version,
+        store.newest_version,
+        counted(store.keys),
+        store.changelogs,
+        store.changelog_bytes,
+        len(store.snapshots),
+        store.snapshots[-1].version if store.snapshots else None,
+        store.sst_files,
+        store.sst_bytes,
+        store.unreferenced_bytes,
+    )
+
+
+def _range(first: int | None, last: int | None) -> str:
+    return "none" if last is None else f"{first} to {last}"
 
 
 def overview(storage: Storage, checkpoint: str, tariff: Tariff | None = None) -> Overview:

@@ -20,6 +20,17 @@ from millpond.model.ids import StoreId
 from millpond.operations.inspect.logs import Problem
 from millpond.operations.inspect.store_check import Checked, verify_store
 from millpond.operations.inspect.verify import verify_logs
+from millpond.operations.notebook import (
+    NUMBER,
+    TEXT,
+    TIME,
+    Notebook,
+    Sheet,
+    Table,
+    Value,
+    counted,
+    time_text,
+)
 from millpond.operations.output.atomic_target import remove_directory
 from millpond.operations.output.copying import Progress
 from millpond.operations.spread import BYTES_PER_PROCESS, engine_for
@@ -37,8 +48,10 @@ _FILE_JOBS = 64
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class SavepointView:
-    """What a savepoint holds. `to_json` is the contract of `millpond savepoint show --json`."""
+class SavepointView(Notebook):
+    """What a savepoint holds. `to_json` is the contract of `millpond savepoint show --json`. In a
+    notebook it shows itself; `to_arrow()` and `to_pandas()` return a row for each store.
+    """
 
     savepoint: str
     index: SavepointIndex
@@ -56,6 +69,55 @@ class SavepointView:
             "files": len(index.files),
             "size_bytes": index.size_bytes,
         }
+
+    def _sheet(self) -> Sheet:
+        index, image = self.index, self.index.image
+        stores: list[tuple[Value, ...]] = [
+            (op.operator, op.name, s.partition, s.name, s.version, counted(s.keys), s.size_bytes)
+            for op in image.operators
+            for s in op.stores
+        ]
+        kafka: list[tuple[Value, ...]] = [
+            (at.source, at.topic, at.partition, at.offset) for at in self.kafka_offsets
+        ]
+        return Sheet(
+            title=f"Savepoint {self.savepoint}",
+            facts=(
+                ("format", index.format),
+                ("batch", image.batch),
+                ("query", image.query_id),
+                ("created", time_text(index.created_ms)),
+                ("created by", index.created_by),
+                ("partitions", image.partitions),
+                ("max parallelism", image.max_parallelism),
+                ("files", len(index.files)),
+                ("bytes", index.size_bytes),
+            ),
+            table=Table("stores", _STORES, stores),
+            more=[Table("offsets of Kafka", _KAFKA, kafka)] if kafka else (),
+        )
+
+
+_STORES = (
+    ("operator", NUMBER),
+    ("name", TEXT),
+    ("partition", NUMBER),
+    ("store", TEXT),
+    ("version", NUMBER),
+    ("keys", NUMBER),
+    ("size_bytes", NUMBER),
+)
+_KAFKA = (("source", TEXT), ("topic", TEXT), ("partition", NUMBER), ("offset", NUMBER))
+_SAVEPOINTS = (
+    ("savepoint", TEXT),
+    ("created", TIME),
+    ("format", TEXT),
+    ("batch", NUMBER),
+    ("query_id", TEXT),
+    ("partitions", NUMBER),
+    ("files", NUMBER),
+    ("size_bytes", NUMBER),
+)
 
 
 @dataclass(frozen=True, slots=True)
@@ -100,8 +162,9 @@ class Unreadable:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class SavepointList:
-    """The savepoints of a directory.
+class SavepointList(Notebook):
+    """The savepoints of a directory. In a notebook it shows itself; `to_arrow()` and `to_pandas()`
+    return a row for each savepoint.
 
     `to_json` is the contract of `millpond savepoint list --json`.
     """
@@ -115,6 +178,28 @@ class SavepointList:
             "savepoints": [view.to_json() for view in self.savepoints],
             "unreadable": [one.to_json() for one in self.unreadable],
         }
+
+    def _sheet(self) -> Sheet:
+        rows: list[tuple[Value, ...]] = [
+            (
+                view.savepoint,
+                view.index.created_ms,
+                view.index.format,
+                view.index.image.batch,
+                view.index.image.query_id,
+                view.index.image.partitions,
+                len(view.index.files),
+                view.index.size_bytes,
+            )
+            for view in self.savepoints
+        ]
+        return Sheet(
+            title="Savepoints",
+            facts=(),
+            table=Table("savepoints", _SAVEPOINTS, rows),
+            problems=[f"{one.savepoint}: {one.error.message}" for one in self.unreadable],
+            newest=True,
+        )
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
