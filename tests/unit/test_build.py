@@ -319,6 +319,7 @@ def test_make_help_lists_what_the_readme_promises() -> None:
         "bench-s3",
         "bench-serve",
         "bench-lookup",
+        "bench-ui",
         "chains",
         "simulate",
         "simulate-mutants",
