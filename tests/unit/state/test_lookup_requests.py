@@ -19,6 +19,7 @@ from millpond.cli.main import main
 from millpond.errors import ErrorKind, MillpondError
 from millpond.format import layout
 from millpond.format.changelog import ChangelogHeader
+from millpond.format.format_file import decode_format, encode_format
 from millpond.model.ids import StoreId, VersionId
 from millpond.storage.place import place_record
 from tests.checkpoints import CheckpointBuilder, version_id
@@ -309,6 +310,14 @@ def test_what_a_look_at_the_whole_query_refuses(server: S3Server, tmp_path: Path
     on_s3.put(layout.RESCALE_JOURNAL_KEY, b"{}")
     assert _refused(made.root, k).kind is ErrorKind.RESCALE_UNFINISHED
     on_s3.delete(layout.RESCALE_JOURNAL_KEY)
+    format_file = on_s3.read(layout.FORMAT_KEY)
+    marked = encode_format(decode_format(format_file), erasing=True)
+    on_s3.put(layout.ERASE_JOURNAL_KEY, b"{}")
+    on_s3.put(layout.FORMAT_KEY, marked)
+    assert _refused(made.root, k).kind is ErrorKind.ERASE_UNFINISHED
+    on_s3.put(layout.FORMAT_KEY, format_file)
+    assert looked_up(server, made.root, k)[0] == [value]  # a journal alone: nothing is erased yet
+    on_s3.delete(layout.ERASE_JOURNAL_KEY)
     # Without the last commit a look-up would answer with an older batch.
     offsets, commit = (
         made.storage.read(key) for key in (layout.offsets_key(5), layout.commits_key(5))

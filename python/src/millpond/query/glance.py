@@ -70,6 +70,8 @@ def glance(storage: Storage, batch: int | None, operator: int | None) -> Image:
     ours = {info.key for info in storage.list(f"{layout.MILLPOND_DIR}/")}
     if layout.RESCALE_JOURNAL_KEY in ours:
         raise error(ErrorKind.RESCALE_UNFINISHED, "a rescale is under way")
+    if layout.ERASE_JOURNAL_KEY in ours:
+        raise error(ErrorKind.ERASE_UNFINISHED, "a key is being erased")
     if layout.FORMAT_KEY not in ours:
         raise NotFoundError(f"{layout.FORMAT_KEY} is not there")
     recorded = {n for key in ours if (n := layout.parse_operator_record(key)) is not None}
