@@ -342,6 +342,29 @@ def ready(spark: SparkSession, tmp_path_factory: pytest.TempPathFactory) -> Path
     return work
 
 
+def test_what_no_batch_needs_goes_as_well(ready: Path, tmp_path: Path) -> None:
+    """A partition that a rescale left behind, attempts that lost, files without a manifest."""
+    place = tmp_path / "query"
+    shutil.copytree(ready / "query", place)
+    (holder,) = {
+        path.parent.name
+        for path in place.glob("state/0/*/*.changelog")
+        if b"my-secret-text-0005" in path.read_bytes()
+    }
+    shutil.copytree(place / "state/0" / holder, place / "state/0/9")
+    last = max((place / "state/0" / holder).glob("*.changelog"), key=lambda p: int(p.stem))
+    shutil.copy(last, last.with_name(f"{int(last.stem) + 1}.changelog"))  # not committed
+    shutil.copy(last, last.with_name(f".staging-{'0' * 32}"))
+    batches = [b for b in committed(place) if _is_kept(place, b)]
+    before = whole_state(place, batches)
+    (done,) = millpond.erase([place], key={"k": "erase-me-0123"}).places
+    assert (0, 9, "default") in done.stores
+    assert not any(path.is_file() for path in (place / "state/0/9").rglob("*"))
+    assert bytes_left(place, b"my-secret-text") == bytes_left(place, b"erase-me-0123") == []
+    after = whole_state(place, batches)
+    assert sorted_rows(after) == sorted_rows(without(before, 0, ["erase-me-0123"]))
+
+
 @pytest.mark.parametrize("what", ["query", "native", "canonical"])
 def test_killed_at_every_step(
     ready: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, what: str

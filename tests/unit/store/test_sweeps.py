@@ -12,6 +12,8 @@ from pathlib import Path
 import pytest
 
 from millpond.agent.service import AgentService
+from millpond.format import layout
+from millpond.format.format_file import decode_format, encode_format
 from millpond.format.manifest import decode_manifest
 from millpond.storage import LocalStorage
 from millpond.store.collection import announcements
@@ -251,6 +253,11 @@ def test_a_snapshot_of_an_erased_version_is_taken_back(make: MakeProvider) -> No
     with pytest.raises(CallError, match="a key was erased from version 3"):
         provider.snapshot()
     assert (provider.stored(".manifest"), provider.stored(".sst")) == files
+    # A run that began after the erasure knows it from format.json, and publishes nothing.
+    stored = decode_format(storage.read(layout.FORMAT_KEY))
+    storage.put_bytes(layout.FORMAT_KEY, encode_format(stored.with_erased(0, version.version)))
+    with pytest.raises(CallError, match="a key was erased from version 3"):
+        provider.snapshot()
     provider.commit()
     provider.snapshot()
     assert provider.stored(".manifest")[-1] == "4.manifest"

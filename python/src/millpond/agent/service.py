@@ -21,7 +21,7 @@ from millpond._version import __version__
 from millpond.agent import changelogs, opening
 from millpond.agent.context import Contexts, StoreContext, request_error
 from millpond.agent.pending import AbandonedError, PendingCalls, check_wanted
-from millpond.agent.query_setting import query_setting
+from millpond.agent.query_setting import query_setting, read_format
 from millpond.errors import ErrorKind, MillpondError, UnavailableError, error
 from millpond.model.ids import VersionId, valid_id
 from millpond.model.json_fields import ColumnFamily, JsonFields, KeyGroupsInfo, group_keys_from_json
@@ -206,6 +206,9 @@ class AgentService:
         version = _version(fields)
         setting = query_setting(context, version.version)
         groups, store = setting.key_groups, context.store
+        stored = read_format(context)
+        if stored is not None and version.version <= stored.erased_version(store.operator):
+            raise upload.erased(store, version.version)
         # The number with which the store was opened: a rescale may have changed the query since.
         partitions = (
             fields.integer("partitions", 1) if fields.has("partitions") else setting.partitions

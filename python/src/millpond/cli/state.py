@@ -357,6 +357,8 @@ def _erased(place: api.ErasedPlace) -> Iterator[tuple[str, str]]:
         yield "proof", f"{searched} of rows were searched: none is the key's"
         for file, _ in place.proof.elsewhere:
             yield "", f"rows with other keys have some of its bytes: {file}"
+        for file in place.proof.unread:
+            yield "", f"not searched, it is damaged: {file}"
 
 
 def _wanted(arguments: argparse.Namespace) -> dict[str, str]:

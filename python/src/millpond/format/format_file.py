@@ -37,6 +37,9 @@ class CheckpointFormat:
     created_ms: int  # since the epoch
     earlier: tuple[EarlierGroups, ...] = ()  # before such rescales, ascending by version
     backend: str | None = None  # if the session names none; None: the option's default
+    # (operator, version): a key was erased from all versions up to this one. Nobody makes snapshots
+    # of them: an executor may have the key in memory that does not know of it.
+    erased: tuple[tuple[int, int], ...] = ()
 
     @property
     def key_groups(self) -> KeyGroups:
@@ -48,6 +51,15 @@ class CheckpointFormat:
             (entry.key_groups for entry in self.earlier if version < entry.below_version),
             self.key_groups,
         )
+
+    def erased_version(self, operator: int) -> int:
+        """Return up to which version of an operator a key was erased; 0: from none."""
+        return max((version for one, version in self.erased if one == operator), default=0)
+
+    def with_erased(self, operator: int, version: int) -> CheckpointFormat:
+        """Return the format after a key was erased from an operator's versions up to this one."""
+        newest = {**dict(self.erased), operator: max(version, self.erased_version(operator))}
+        return replace(self, erased=tuple(sorted(newest.items())))
 
     def as_of(self, version: int) -> CheckpointFormat:
         """Return the format as it was when `version` was the newest."""
@@ -85,6 +97,10 @@ def encode_format(value: CheckpointFormat, *, erasing: bool = False) -> bytes:
         ]
     if value.backend is not None:
         body["backend"] = value.backend
+    if value.erased:
+        body["erased"] = [
+            {"operator": operator, "version": version} for operator, version in value.erased
+        ]
     return seal(KIND, body)
 
 
@@ -116,6 +132,10 @@ def decode_format(
             EarlierGroups(entry.integer("below_version", 1), _groups(entry)) for entry in earlier
         ),
         backend=backend,
+        erased=tuple(
+            (entry.integer("operator"), entry.integer("version"))
+            for entry in (fields.children("erased") if fields.has("erased") else ())
+        ),
     )
 
 

@@ -17,6 +17,7 @@ JOURNAL = Journal(
     operator=0,
     shown={("left-keyToNumValues", "default"): {"field0": "user"}},
     created_ms=7,
+    stores=(StoreId(0, 3, "default"), StoreId(0, 9, "default")),
     rewrites=(
         Rewrite(
             store=StoreId(0, 3, "default"),
@@ -55,6 +56,7 @@ def test_it_tells_no_value() -> None:
         ("deletes", ["commits/0"], ErrorKind.FORMAT_DAMAGED),
         ("deletes", ["state/0/0/1.changelog"], ErrorKind.FORMAT_DAMAGED),
         ("rewrites", [{}], ErrorKind.FORMAT_DAMAGED),
+        ("stores", [{"operator": 0, "partition": -1, "store": "x"}], ErrorKind.FORMAT_DAMAGED),
         ("tables", [{"key": "/etc/passwd", "crc32": 0, "rows": 0}], ErrorKind.UNSAFE_PATH),
         ("job", 7, ErrorKind.FORMAT_DAMAGED),
         ("required_features", ["more"], ErrorKind.FORMAT_TOO_NEW),

@@ -18,6 +18,7 @@ from millpond.errors import ErrorKind, InvalidInputError
 from millpond.format import layout
 from millpond.format.sealed import seal, unseal
 from millpond.model.ids import StoreId, VersionId
+from millpond.model.json_fields import JsonFields
 from millpond.operations.erase.matching import Shown
 from millpond.operations.erase.plan import Rewrite
 from millpond.state.writing import plain
@@ -29,16 +30,18 @@ KIND = "erase"
 class Journal:
     """What an erasure is about to do.
 
-    job: says which key of which operator, without telling it. shown: names of columns for the user,
-    by store and column family, and stored name.
-    rewrites: of stores. Of a canonical savepoint, tables: keys -> CRC-32 and rows of the new files;
-    deletes: keys of tables that have no other row.
+    job: says which key of which operator, without telling it.
+    shown: names of columns for the user, by store and column family, and stored name.
+    stores: those of which nothing is left but the rewrites.
+    tables, deletes: of a canonical savepoint: keys -> CRC-32 and rows of the new files, and keys of
+    tables that have no other row.
     """
 
     job: str
     operator: int
     shown: Shown
     created_ms: int
+    stores: tuple[StoreId, ...] = ()
     rewrites: tuple[Rewrite, ...] = ()
     deletes: tuple[str, ...] = ()
     tables: Mapping[str, tuple[int, int]]
@@ -62,11 +65,10 @@ def encode_journal(journal: Journal) -> bytes:
             for old, new in names.items()
         ],
         "created_ms": journal.created_ms,
+        "stores": [_store_json(store) for store in journal.stores],
         "rewrites": [
             {
-                "operator": one.store.operator,
-                "partition": one.store.partition,
-                "store": one.store.name,
+                **_store_json(one.store),
                 "version": one.version.version,
                 "id": one.version.id,
                 "whole": one.whole,
@@ -94,8 +96,8 @@ def decode_journal(data: bytes) -> Journal:
     fields = unseal(KIND, data, name=name, damaged=ErrorKind.FORMAT_DAMAGED)
     rewrites = []
     for one in fields.children("rewrites"):
+        store = _store(one)
         try:
-            store = StoreId(one.integer("operator"), one.integer("partition"), one.string("store"))
             version = VersionId(one.integer("version", 1), one.string("id"))
         except InvalidInputError as e:
             raise fields.fail(e.message) from e
@@ -121,6 +123,7 @@ def decode_journal(data: bytes) -> Journal:
         operator=fields.integer("operator"),
         shown=shown,
         created_ms=fields.integer("created_ms"),
+        stores=tuple(_store(one) for one in fields.children("stores")),
         rewrites=tuple(rewrites),
         deletes=deletes,
         tables={
@@ -131,3 +134,16 @@ def decode_journal(data: bytes) -> Journal:
             for one in fields.children("tables")
         },
     )
+
+
+def _store_json(store: StoreId) -> dict[str, Any]:
+    return {"operator": store.operator, "partition": store.partition, "store": store.name}
+
+
+def _store(fields: JsonFields) -> StoreId:
+    try:
+        return StoreId(
+            fields.integer("operator"), fields.integer("partition"), fields.string("store")
+        )
+    except InvalidInputError as e:
+        raise fields.fail(e.message) from e

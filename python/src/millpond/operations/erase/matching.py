@@ -20,7 +20,6 @@ from millpond.model.json_fields import ColumnFamily
 from millpond.model.partition_keys import PartitionKeyRule
 from millpond.query.image import Image, operator_info
 from millpond.rows.arrow_types import struct_type
-from millpond.rows.hashing import hash_rows
 from millpond.spark.state_schemas import FamilySchema
 from millpond.spark.types import Struct
 from millpond.state.codec import check_supported, decode_keys
@@ -62,7 +61,6 @@ class Matcher:
         self.operator, self.shown = operator, shown
         self._wanted = self._places(key, shown)
         self._scalars: dict[tuple[str, str], list[tuple[list[str], Any]]] = {}
-        self.hash = self._hash()
 
     def mask(self, store: str, family: ColumnFamily, keys: Sequence[bytes]) -> Mask:
         """Return a bool for each key: whether its row is to go.
@@ -132,23 +130,3 @@ class Matcher:
             kind=ErrorKind.INVALID_ARGUMENT,
             hint=f"Give some of them: {' '.join(f'--key {name}=...' for name in offered)}",
         )
-
-    def _hash(self) -> int | None:
-        """Return the hash of the key; None: not all of its columns are given, or it has none."""
-        for place, (schema, rule) in self._schemas.items():
-            if rule.kind in ("none", "unknown"):
-                return None
-            empty = pa.array([], struct_type(schema.key))
-            kind = partition_columns(empty, schema.key, rule)[1]
-            if {number for number, _ in self._wanted} != set(range(len(kind.fields))):
-                return None
-            if any(rest for _, rest in self._wanted):
-                return None
-            values = {path[0]: scalar for path, scalar in self._values(place, kind)}
-            arrays = [pa.array([values[f.name].as_py()], f.type) for f in struct_type(kind)]
-            row = pa.StructArray.from_arrays(arrays, fields=list(struct_type(kind)))
-            try:
-                return int(hash_rows(row, kind)[0])
-            except UnsupportedError:
-                return None
-        return None

@@ -192,8 +192,7 @@ def search(place: Place, matcher: Matcher, found: Found) -> set[StoreId]:
     for store, listing in listings(storage).items():
         files = StoreFiles(storage, store, place.spark_format)
         files.refresh()
-        mine = store.operator == matcher.operator and _may_have(files, listing, matcher)
-        if mine and find(storage, files, listing, matcher, found):
+        if store.operator == matcher.operator and find(storage, files, listing, matcher, found):
             chosen.add(store)
     return chosen
 
@@ -227,6 +226,7 @@ def plan_place(place: Place, matcher: Matcher, job: str, found: Found) -> Journa
         operator=matcher.operator,
         shown=matcher.shown,
         created_ms=time.time_ns() // 1_000_000,
+        stores=tuple(sorted(chosen)),
         rewrites=tuple(rewrites),
         tables={},
     )
@@ -241,26 +241,12 @@ def replaced(place: Place, journal: Journal) -> list[str]:
     new = {rewrite.key(place.spark_format) for rewrite in journal.rewrites}
     gone: list[list[str]] = [[], []]
     listed = listings(place.storage)
-    for store in sorted({rewrite.store for rewrite in journal.rewrites}):
+    for store in journal.stores:
         listing = listed.get(store, Listing())
         gone[0] += [info.key for info in listing.manifests.values()]
         others = (*listing.changelogs.values(), *listing.ssts.values(), *listing.staging)
         gone[1] += [info.key for info in others if info.key not in new]
     return gone[0] + gone[1]
-
-
-def _may_have(files: StoreFiles, listing: Listing, matcher: Matcher) -> bool:
-    """Whether a store can have the key: whether some of its files were written for as many
-    partitions as put the key there.
-    """
-    if matcher.hash is None:
-        return True
-    counts: set[int] = set()
-    for version in listing.changelogs:
-        counts.add(files.header(version).key_groups.partitions)
-    for version in listing.manifests:
-        counts.add(files.read_manifest(version).key_groups.partitions)
-    return not counts or any(matcher.hash % count == files.store.partition for count in counts)
 
 
 def _targets(place: Place, store: StoreId) -> list[VersionId]:
@@ -294,20 +280,24 @@ def begin(place: Place, journal: Journal) -> None:
     storage = place.storage
     storage.put_bytes(layout.ERASE_JOURNAL_KEY, encode_journal(journal))
     if place.index is None:
-        newest = max(rewrite.version.version for rewrite in journal.rewrites)
-        announce_erasure(storage, journal.rewrites[0].store.operator, newest)
+        announce_erasure(storage, journal.operator, _newest(journal))
     if place.index is not None:
         storage.put_bytes(layout.SAVEPOINT_KEY, encode_index(place.index, erasing=True))
         return
     value = decode_format(storage.read(layout.FORMAT_KEY), erasing=True)
+    value = value.with_erased(journal.operator, _newest(journal))
     storage.put_bytes(layout.FORMAT_KEY, encode_format(value, erasing=True))
+
+
+def _newest(journal: Journal) -> int:
+    return max((rewrite.version.version for rewrite in journal.rewrites), default=0)
 
 
 def index_after(place: Place, journal: Journal) -> SavepointIndex:
     """Return the index of a savepoint whose changelogs are written anew."""
     index = place.index
     assert index is not None
-    stores = {rewrite.store for rewrite in journal.rewrites}
+    stores = set(journal.stores)
     files = {
         key: entry
         for key, entry in index.files.items()

@@ -3,10 +3,13 @@
 from __future__ import annotations
 
 import hashlib
-from collections.abc import Iterable
+from collections.abc import Iterable, Iterator
 
-from millpond.errors import InternalError
+import numpy as np
+
+from millpond.errors import FormatError, InternalError, NotFoundError, UnsupportedError
 from millpond.model.ids import StoreId
+from millpond.operations.erase.journal import Journal
 from millpond.operations.erase.matching import Mask, Matcher
 from millpond.operations.erase.places import Place, listings
 from millpond.operations.erase.report import Proof
@@ -17,9 +20,9 @@ from millpond.operations.erase.scan import (
     mask_of,
     sst_raw_blocks,
 )
-from millpond.storage import Storage
+from millpond.storage import ObjectInfo, Storage
 from millpond.storage.sums import size_and_crc32
-from millpond.store.files import StoreFiles
+from millpond.store.files import Listing, StoreFiles
 
 _MOST_NEEDLES = 1000  # each block is searched for each of them
 
@@ -30,6 +33,7 @@ class Search:
     def __init__(self, found: Found) -> None:
         self._needles = [*sorted(found.keys), *sorted(found.values)][:_MOST_NEEDLES]
         self.files = self.raw_bytes = 0
+        self.unread: list[str] = []
         self._hits: dict[str, set[bytes]] = {}
 
     def look(self, file: str, raw: bytes) -> None:
@@ -46,38 +50,57 @@ class Search:
             raw_bytes=self.raw_bytes,
             needles=len(self._needles),
             elsewhere=tuple((file, len(hits)) for file, hits in sorted(self._hits.items())),
+            unread=tuple(self.unread),
         )
 
 
-def prove(place: Place, matcher: Matcher, found: Found) -> Proof:
+def prove(place: Place, journal: Journal, matcher: Matcher, found: Found) -> Proof:
     """Read all changelogs and SSTs of a place. No row of the operator may have the key.
 
-    Raises: InternalError: one has. FormatError: a file is damaged.
+    A file of a store that is written anew, which the erasure did not write, is of an executor that
+    has not noticed the end of its query, and takes it back.
+
+    Raises: InternalError: a row has the key. FormatError: a file of the operator is damaged.
     """
     search = Search(found)
     storage = place.storage
+    new = {rewrite.key(place.spark_format) for rewrite in journal.rewrites}
     for store, listing in listings(storage).items():
         files = StoreFiles(storage, store, place.spark_format)
         files.refresh()
-        known = described(files, listing)
-        mine = store.operator == matcher.operator
-        for info in listing.changelogs.values():
-            search.files += 1
-            reader, blocks = changelog_blocks(storage, info.key)
-            families = {family.id: family for family in reader.header.column_families}
-            for raw, records in blocks:
-                search.look(info.key, raw)
-                if mine:
-                    keys = [record.key for record in records]
-                    check_gone(info.key, mask_of(matcher, store.name, families, keys))
-        for info in listing.ssts.values():
-            search.files += 1
-            for raw, entries in sst_raw_blocks(storage, info, known.sums.get(info.key)):
-                search.look(info.key, raw)
-                if mine:
-                    keys = [key for key, _ in entries]
-                    check_gone(info.key, mask_of(matcher, store.name, known.families, keys))
+        for info in (*listing.changelogs.values(), *listing.ssts.values()):
+            if store in journal.stores and info.key not in new:
+                continue
+            try:
+                for raw, mask in _masked(storage, files, listing, info, matcher):
+                    search.look(info.key, raw)
+                    check_gone(info.key, mask)
+            except (FormatError, NotFoundError, UnsupportedError):
+                if store.operator == matcher.operator:
+                    raise
+                search.unread.append(info.key)
+            else:
+                search.files += 1
     return search.proof()
+
+
+def _masked(
+    storage: Storage, files: StoreFiles, listing: Listing, info: ObjectInfo, matcher: Matcher
+) -> Iterator[tuple[bytes, Mask]]:
+    """Yield the blocks of a file: raw bytes, and which rows are of the key."""
+    mine, name = files.store.operator == matcher.operator, files.store.name
+    none: Mask = np.zeros(0, np.bool_)
+    if info in listing.changelogs.values():
+        reader, blocks = changelog_blocks(storage, info.key)
+        families = {family.id: family for family in reader.header.column_families}
+        for raw, records in blocks:
+            keys = [record.key for record in records]
+            yield raw, mask_of(matcher, name, families, keys) if mine else none
+        return
+    known = described(files, listing)
+    for raw, entries in sst_raw_blocks(storage, info, known.sums.get(info.key)):
+        keys = [key for key, _ in entries]
+        yield raw, mask_of(matcher, name, known.families, keys) if mine else none
 
 
 def check_gone(file: str, mask: Mask) -> None:

@@ -14,12 +14,14 @@ class Proof:
     needles: how many different byte strings, of keys and of values, were looked for.
     elsewhere: files in which such bytes are a part of rows with other keys, and how many of these
         strings are in each.
+    unread: files of other operators that are damaged.
     """
 
     files: int
     raw_bytes: int
     needles: int
     elsewhere: tuple[tuple[str, int], ...]
+    unread: tuple[str, ...]
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

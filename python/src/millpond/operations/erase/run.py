@@ -77,12 +77,12 @@ def _erase(
         journal = plan_place(place, matcher, job, found)
     else:
         search(place, matcher, found)
-    stores = sorted({rewrite.store for rewrite in journal.rewrites})
+    stores = journal.stores
     before = after = digest(place.storage, stores)
     deleted = replaced(place, journal)
     proof = None
     if not dry_run:
-        if journal.rewrites:
+        if journal.stores:
             if place.journal is None:
                 begin(place, journal)
             rewrite_all(place.storage, place.spark_format, journal.rewrites, matcher, progress)
@@ -90,10 +90,10 @@ def _erase(
             deleted = replaced(place, journal)
             place.storage.delete(deleted)
             after = digest(place.storage, stores)
-            proof = prove(place, matcher, found)
+            proof = prove(place, journal, matcher, found)
             end(place, index)
         else:
-            proof = prove(place, matcher, found)
+            proof = prove(place, journal, matcher, found)
     return ErasedPlace(
         path=place.path,
         operator=matcher.operator,

@@ -22,7 +22,7 @@ from millpond.format import layout
 from millpond.format.checksums import file_crc32
 from millpond.format.layout import check_rocksdb_manifest_name
 from millpond.format.manifest import Manifest, ParentSnapshot, SstRef
-from millpond.model.ids import VersionId
+from millpond.model.ids import StoreId, VersionId
 from millpond.model.json_fields import ColumnFamily, KeyGroupsInfo
 from millpond.storage.local import translate
 from millpond.store.collection import announcements
@@ -134,11 +134,7 @@ def publish_snapshot(
         files.storage.delete(
             layout.store_key(files.store, refs[file.name].key) for file in plan.new
         )
-        raise ConflictError(
-            f"store {files.store}: a key was erased from version {manifest.version}",
-            kind=ErrorKind.OBJECT_EXISTS,
-            hint="Nothing: the next version gets a snapshot.",
-        )
+        raise erased(files.store, manifest.version)
     missing = _missing(files, manifest, told.condemned)
     if missing:
         _take_back(files, key)
@@ -173,6 +169,15 @@ def publish_snapshot(
     )
     local = tuple(LocalSst(refs[f.name], identities[f.name], manifest_name) for f in request.files)
     return Published(manifest_name, plan, local)
+
+
+def erased(store: StoreId, version: int) -> ConflictError:
+    """Return the error for a snapshot of a version from which a key was erased."""
+    return ConflictError(
+        f"store {store}: a key was erased from version {version}",
+        kind=ErrorKind.OBJECT_EXISTS,
+        hint="Nothing: the next version gets a snapshot.",
+    )
 
 
 def read_rocksdb_manifest(db_checkpoint: str) -> tuple[str, bytes]:
