@@ -148,6 +148,20 @@ FEATURES = [
             ("state as Arrow tables and as a DataFrame", "test_state_tables.py", ""),
         )
     ),
+    *(
+        Feature("Single keys", what, WORKS, f"integration/{proof}", note)
+        for what, proof, note in (
+            ("look-ups of keys, on a local disk and on S3", "test_lookup.py", ""),
+            ("look-ups over HTTP, beside a running query", "test_serve.py", ""),
+            ("how a key changed from batch to batch", "test_key_history.py", ""),
+            ("which batch last wrote a row", "test_blame.py", ""),
+            (
+                "a key erased from all retained batches and from savepoints",
+                "test_erase.py",
+                "Killed at every change of a file, and run again.",
+            ),
+        )
+    ),
 ]
 
 _HEAD = """\
