@@ -111,8 +111,9 @@ def anchors(page: Path) -> set[str]:
 
 
 def masked(text: str) -> str:
-    """Return `text` without numbers, times, ids and widths of columns."""
+    """Return `text` without numbers, times, ids, sums and widths of columns."""
     text = re.sub(r"\b\d{4}-\d\d-\d\d \d\d:\d\d:\d\d UTC\b", "<time>", text)
+    text = re.sub(r"\b[0-9a-f]{64}\b", "<sum>", text)
     text = re.sub(r"\b[0-9a-f]{8}(?:-[0-9a-f]{4}){3}-[0-9a-f]{12}\b", "<id>", text)
     text = re.sub(
         r"(?<![\w/.\-])(?:\.\.\.|-|[\d][\d,.]*(?:-\d+)?)(?=[ `]|$)", "#", text, flags=re.MULTILINE
