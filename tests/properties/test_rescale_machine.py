@@ -525,6 +525,23 @@ class RescaleMachineWithIds(RescaleMachine):
     spark_format = 2
 
 
+@pytest.mark.parametrize("machine", [RescaleMachine, RescaleMachineWithIds])
+def test_a_lost_attempt_does_not_survive_a_rescale_that_hashes_anew(
+    machine: type[RescaleMachine],
+) -> None:
+    # The attempt has the version that the rescale gives its batch, and the key groups before it.
+    run = machine()
+    run.begin(partitions=1)
+    try:
+        run.rescale(partitions=7)
+        run.batch_is_gone_back_from(partitions={0, 5})
+        run.rescale(partitions=24)
+        run.every_retained_version_is_what_it_was()
+        run.verify_finds_nothing()
+    finally:
+        run.teardown()
+
+
 def cases() -> Iterator[Any]:
     for machine in (RescaleMachine, RescaleMachineWithIds):
         case = machine.TestCase

@@ -34,7 +34,7 @@ class Before:
     partitions: int
     stores: dict[int, dict[str, list[OldStore]]]  # operator -> store name -> by partition, from 0
     single: frozenset[int]  # operators whose state lies in partition 0 alone
-    # Keys of changelogs and manifests that no committed batch has, in Spark checkpoint format 1.
+    # Keys of changelogs and manifests that no committed batch has.
     stale: tuple[str, ...]
     # Operator -> its store names, in the order in which the commit log lists their ids.
     names: dict[int, tuple[str, ...]]
@@ -121,9 +121,10 @@ def _is_stale(file: layout.StoreFile, committed: int) -> bool:
     """Whether a file is of a version that no batch committed.
 
     A batch that was killed left it, or one that somebody went back from. In Spark checkpoint
-    format 1 a restore would take the file for the version in its name. In format 2 the id tells.
+    format 1 a restore would take the file for the version in its name. In format 2 the id tells a
+    restore, but the file has the key groups before the rescale in a version after it.
     """
-    if not isinstance(file, layout.ChangelogFile | layout.ManifestFile) or file.version.id:
+    if not isinstance(file, layout.ChangelogFile | layout.ManifestFile):
         return False
     return file.version.version > committed + 1
 
