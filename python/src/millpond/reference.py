@@ -169,8 +169,8 @@ def events_markdown() -> str:
         "## Names",
         "",
         *textwrap.wrap(
-            f"Those about a store begin with {common}. The events of an agent, {_agents()}, do not:"
-            " all stores of an executor share it.",
+            f"Those about a store begin with {common}. Those of a whole executor do not:"
+            f" {_of_executors()}.",
             _WIDTH,
             break_on_hyphens=False,
         ),
@@ -187,5 +187,5 @@ def events_markdown() -> str:
     return _EVENTS_HEAD + "\n".join(lines) + "\n"
 
 
-def _agents() -> str:
+def _of_executors() -> str:
     return ", ".join(f"`{name}`" for name, info in EVENTS.items() if not info.store)

@@ -15,11 +15,13 @@ import logging
 import os
 import time
 from collections.abc import Callable
+from dataclasses import asdict
 from typing import Any
 
 from millpond._version import __version__
 from millpond.agent import changelogs, opening
 from millpond.agent.context import Contexts, StoreContext, request_error
+from millpond.agent.memory_budget import plan_budget, process_of
 from millpond.agent.pending import AbandonedError, PendingCalls, check_wanted
 from millpond.agent.query_setting import query_setting, read_format
 from millpond.errors import ErrorKind, MillpondError, UnavailableError, error
@@ -36,7 +38,7 @@ from millpond.store.snapshot.uploads import Uploads
 log = logging.getLogger(__name__)
 
 _PENDING = '{"pending":true}'
-_NEVER_LONG = ("ping", "close")
+_NEVER_LONG = ("ping", "memory_budget", "close")
 
 
 def now_ms() -> int:
@@ -71,6 +73,7 @@ class AgentService:
         self._pending = PendingCalls()
         self._methods: dict[str, Callable[[dict[str, Any]], dict[str, Any]]] = {
             "ping": self._ping,
+            "memory_budget": self._memory_budget,
             "check_start": self._check_start,
             "open": self._open,
             "change_feed": self._change_feed,
@@ -142,6 +145,9 @@ class AgentService:
 
     def _ping(self, request: dict[str, Any]) -> dict[str, Any]:
         return {"pid": os.getpid(), "version": __version__}
+
+    def _memory_budget(self, request: dict[str, Any]) -> dict[str, Any]:
+        return asdict(plan_budget(process_of(JsonFields(request, request_error))))
 
     def _check_start(self, request: dict[str, Any]) -> dict[str, Any]:
         # Imported here: only the driver's agent needs it.

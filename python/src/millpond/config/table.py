@@ -127,7 +127,7 @@ OPTIONS: tuple[Option, ...] = (
         maximum=64 * TIB,
         doc=(
             "Memory for the memory tiers and write buffers of all stores of one executor. Unset:"
-            " 30 % of its maximum heap."
+            " 30 % of its maximum heap, or what the container's limit leaves, if that is less."
         ),
     ),
     Option(

@@ -31,7 +31,7 @@ FIELDS: dict[str, str] = {
     "agent_pid": "process id of the agent",
     "starts": "agents that this executor has started",
     "error": "kind of the error, as in [errors](errors.md); else the class of the exception",
-    "reason": "the error's message, shortened",
+    "reason": "the error's message, shortened; or the sum that led to a budget",
 }
 
 
@@ -144,6 +144,31 @@ EVENTS: dict[str, EventInfo] = {
         fields=("version", "files", "bytes"),
         when="Files that no retained version needs were deleted.",
         then=_NOTHING,
+    ),
+    "memory_planned": EventInfo(
+        by="shim",
+        level="INFO",
+        fields=("bytes", "reason"),
+        when=(
+            "The executor's first store asked how much memory state gets: `memory.budget` is not"
+            " set. `reason` is the sum, in MiB."
+        ),
+        then="If `bytes` is too little, raise the limit in `reason`, or set `memory.budget`.",
+        store=False,
+    ),
+    "memory_short": EventInfo(
+        by="shim",
+        level="WARN",
+        fields=("bytes", "reason"),
+        when=(
+            "The container's limit is lower by `bytes` than what heap, JVM and state may take"
+            " together. A container that exceeds it is killed."
+        ),
+        then=(
+            "Raise `spark.executor.memoryOverhead` by `bytes`, or make `spark.executor.memory`"
+            " smaller by that."
+        ),
+        store=False,
     ),
     "agent_started": EventInfo(
         by="shim",

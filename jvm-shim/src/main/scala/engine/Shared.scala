@@ -12,11 +12,13 @@ import org.apache.spark.sql.millpond.observe.Observed
 private[engine] object Shared extends Logging {
   @volatile private var theBudget: MemoryBudget = null
   @volatile private var theDisk: DiskConfig = null
-  private val DefaultShare = 0.3
 
-  def budget(options: Options): MemoryBudget = synchronized {
-    val limit =
-      options.long("memory.budget").getOrElse((Runtime.getRuntime.maxMemory * DefaultShare).toLong)
+  def budget(options: Options): MemoryBudget = {
+    val limit = options.long("memory.budget").getOrElse(DefaultBudget.bytes(options))
+    budgetOf(limit)
+  }
+
+  private def budgetOf(limit: Long): MemoryBudget = synchronized {
     // another session of this JVM may ask for another budget; memory counts against the budget
     // that it was taken from
     if (theBudget == null || theBudget.limitBytes != limit) {

@@ -1,0 +1,58 @@
+package org.apache.spark.sql.millpond.engine
+
+import java.lang.management.ManagementFactory
+
+import com.sun.management.OperatingSystemMXBean
+
+import org.apache.spark.{SparkConf, SparkEnv}
+import org.apache.spark.internal.config
+import org.apache.spark.sql.millpond.agent.Agent
+import org.apache.spark.sql.millpond.base.{Event, Events, Json, Options}
+
+/** The memory budget of a user who set none. The agent decides, once a JVM; this tells it what the
+  * JVM knows. */
+private object DefaultBudget {
+  private val Mib = 1L << 20
+  private var planned = Option.empty[Long]
+
+  /** The first store asks. Others that open meanwhile need the same answer, and wait for it. */
+  def bytes(options: Options): Long = synchronized {
+    planned.getOrElse {
+      val answer = Agent.call("memory_budget", facts(options), options.agentSettings)
+      val found = answer.get("budget_bytes").asLong
+      planned = Some(found)
+      val (reason, missing) = (answer.get("reason").asText, answer.get("missing_bytes").asLong)
+      Events.log(Event.of("memory_planned", "bytes" -> found, "reason" -> reason))
+      if (missing > 0)
+        Events.log(Event.of("memory_short", "bytes" -> missing, "reason" -> reason))
+      found
+    }
+  }
+
+  private def facts(options: Options) = {
+    val conf = Option(SparkEnv.get).fold(new SparkConf(false))(_.conf)
+    val offHeap =
+      if (conf.get(config.MEMORY_OFFHEAP_ENABLED)) conf.get(config.MEMORY_OFFHEAP_SIZE) else 0L
+    val python = conf.get(config.Python.PYSPARK_EXECUTOR_MEMORY).fold(0L)(_ * Mib)
+    // the JVM knows the limits of its container, in both versions of control groups
+    val total = ManagementFactory.getOperatingSystemMXBean.asInstanceOf[OperatingSystemMXBean]
+      .getTotalMemorySize
+    val master = conf.get("spark.master", "local")
+    val facts = Json.obj().put("total_bytes", total)
+      .put("heap_bytes", Runtime.getRuntime.maxMemory).put("off_heap_bytes", offHeap)
+      .put("python_bytes", python)
+      .put("block_cache_bytes", options.long("rocksdb.blockCache").get)
+      .put("is_local", master.startsWith("local"))
+    // YARN may kill by its own count, without a control group
+    if (master.startsWith("yarn"))
+      facts.put("container_bytes", (heapMib(conf) + overheadMib(conf)) * Mib + offHeap + python)
+    facts
+  }
+
+  private def heapMib(conf: SparkConf): Long = conf.get(config.EXECUTOR_MEMORY)
+
+  private def overheadMib(conf: SparkConf): Long =
+    conf.get(config.EXECUTOR_MEMORY_OVERHEAD).getOrElse(
+      math.max((heapMib(conf) * conf.get(config.EXECUTOR_MEMORY_OVERHEAD_FACTOR)).toLong,
+        conf.get(config.EXECUTOR_MIN_MEMORY_OVERHEAD)))
+}
