@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import time
 from collections import defaultdict
 from pathlib import Path
 from typing import Any
@@ -13,8 +14,9 @@ from pyspark.sql import SparkSession
 import millpond
 from integration.depth import quick_first
 from integration.jvm import MILLPOND
+from integration.processes import wait_until
 from integration.shapes import named
-from integration.streams import Input, Run, finish, start
+from integration.streams import Input, Run, finish, settings, start
 from integration.test_lookup import _run
 from millpond import savepoint, state
 from millpond.cli.main import main
@@ -140,3 +142,40 @@ def test_what_is_wrong_is_said(spark: SparkSession, counts: Path, tmp_path: Path
     with pytest.raises(InvalidInputError, match="of another query") as refused:
         state.history(place, key=key, savepoint=[tmp_path / "saved"])
     assert refused.value.kind is ErrorKind.INVALID_ARGUMENT
+
+
+def test_beside_a_running_query(spark: SparkSession, tmp_path: Path) -> None:
+    """Batches that the query drops meanwhile are not there; nothing is called damaged."""
+    conf = {
+        "spark.sql.streaming.stateStore.providerClass": MILLPOND,
+        "spark.sql.streaming.minBatchesToRetain": "3",
+        "spark.sql.streaming.stateStore.minDeltasForSnapshot": "1",
+        "spark.sql.streaming.stateStore.maintenanceInterval": "100ms",
+        "spark.sql.shuffle.partitions": "2",
+    }
+    place = tmp_path / "running"
+    seen: set[int] = set()
+    with settings(spark, conf):
+        numbers = spark.readStream.format("rate-micro-batch").option("rowsPerBatch", 30).load()
+        query = (
+            numbers.selectExpr("value % 3 AS user")
+            .groupBy("user")
+            .count()
+            .writeStream.outputMode("update")
+            .format("noop")
+            .option("checkpointLocation", str(place))
+            .start()
+        )
+    try:
+        wait_until(lambda: (place / "commits" / "3").exists(), seconds=60, what="batch 3")
+        end = time.monotonic() + 60
+        while len(seen) < 15 and time.monotonic() < end:
+            history = state.history(place, key={"user": 1})
+            assert history.unreadable == ()
+            assert history.batches == tuple(range(history.batches[0], history.batches[-1] + 1))
+            for change in history.changes:
+                assert [row["value"]["count"] for row in change.after] == [10 * (change.batch + 1)]
+            seen |= set(history.batches)
+    finally:
+        query.stop()
+    assert len(seen) >= 15

@@ -30,6 +30,7 @@ from millpond.spark.metadata import (
     CommitEntry,
     OffsetEntry,
     SparkMetadata,
+    logged_batches,
     parse_commit,
     parse_offsets,
 )
@@ -51,8 +52,8 @@ def glance(storage: Storage, batch: int | None, operator: int | None) -> Image:
     entries = SparkMetadata(
         query_id=None,
         # In this order: a committed batch then has its entry in the offset log, too.
-        commit_batches=_batches(storage, layout.COMMITS_DIR),
-        offset_batches=_batches(storage, layout.OFFSETS_DIR),
+        commit_batches=tuple(logged_batches(storage, layout.COMMITS_DIR)),
+        offset_batches=tuple(logged_batches(storage, layout.OFFSETS_DIR)),
         offsets={},
         commits={},
         operators={},
@@ -143,7 +144,7 @@ def _operator(
     """Return an operator after a batch. Adds its metadata and schemas to `texts`."""
     prefix = layout.operator_metadata_v2_prefix(operator)
     newest = max(
-        (n for n in _batches(storage, prefix.rstrip("/")) if n <= commit.batch), default=None
+        (n for n in logged_batches(storage, prefix.rstrip("/")) if n <= commit.batch), default=None
     )
     key = layout.operator_metadata_v1_key(operator) if newest is None else f"{prefix}{newest}"
     texts[key] = storage.read(key)
@@ -178,12 +179,6 @@ def _operator(
 def sizes_of(index: SavepointIndex) -> Mapping[str, int]:
     """Return the sizes in bytes of the files of a savepoint, by key."""
     return {key: entry.size_bytes for key, entry in index.files.items()}
-
-
-def _batches(storage: Storage, directory: str) -> tuple[int, ...]:
-    """Return the batches that have a file in a directory of Spark's, ascending."""
-    names = (info.key[len(directory) + 1 :] for info in storage.list(f"{directory}/"))
-    return tuple(sorted(n for name in names if (n := layout.parse_batch(name)) is not None))
 
 
 def _read(storage: Storage, key: str) -> str:

@@ -232,13 +232,18 @@ def read_spark_metadata(
     """
     # The commit log first. A batch of the commit log then has its entry in the offset log too, even
     # if it commits meanwhile.
-    commit_batches = _batches(storage, layout.COMMITS_DIR)
-    offset_batches = _batches(storage, layout.OFFSETS_DIR)
+    commit_batches = logged_batches(storage, layout.COMMITS_DIR)
+    offset_batches = logged_batches(storage, layout.OFFSETS_DIR)
+
+    gone: set[str] = set()  # keys of what Spark has removed since it was listed
 
     def read(key: str, parse: Callable[[str], T]) -> T | None:
         try:
             text = _read_text(storage, key)
-            return None if text is None else parse(text)
+            if text is None:
+                gone.add(key)
+                return None
+            return parse(text)
         except (FormatError, UnsupportedError) as e:
             if damaged is None:
                 raise
@@ -255,6 +260,8 @@ def read_spark_metadata(
         commit = read(layout.commits_key(batch), partial(parse_commit, batch=batch))
         if commit is not None:
             commits[batch] = commit
+    offset_batches = [b for b in offset_batches if layout.offsets_key(b) not in gone]
+    commit_batches = [b for b in commit_batches if layout.commits_key(b) not in gone]
     if operators is None:
         operators = _operators(storage)
     infos = {}
@@ -362,7 +369,12 @@ def parse_operator_metadata(text: str, key: str) -> OperatorInfo:
         raise _damaged(key, "not the operator metadata that Spark writes") from error
 
 
-def _batches(storage: Storage, directory: str) -> list[int]:
+def logged_batches(storage: Storage, directory: str) -> list[int]:
+    """Return the batches that have a file in a directory of Spark's, ascending. One listing.
+
+    Args:
+        directory: of a log, or of metadata by batch; without a slash at its end.
+    """
     return sorted(_names_as_batches(storage, directory + "/"))
 
 

@@ -15,13 +15,16 @@ from millpond.errors import (
     NotFoundError,
     UnavailableError,
 )
+from millpond.format import layout
 from millpond.query.from_checkpoint import look
 from millpond.query.survey import survey
+from millpond.spark.metadata import logged_batches
 from millpond.state.key_reader import KeyReader
 from millpond.state.lookups import Change, Key, KeyHistory
 from millpond.state.open_stores import OpenStores
 from millpond.state.selection import Opened, open_state
 from millpond.state.writing import plain
+from millpond.storage import Storage
 
 _NOT_KEPT = {ErrorKind.VERSION_EXPIRED, ErrorKind.BATCH_NOT_COMMITTED}
 
@@ -136,11 +139,17 @@ def _of_checkpoint(
             except UnavailableError:
                 raise
             except MillpondError as e:
-                if e.kind not in _NOT_KEPT:
+                if e.kind not in _NOT_KEPT and _is_kept(storage, batch):
                     unreadable.append((batch, f"{e.kind.value}: {e.message}"))
     finally:
         if stores is not None:
             stores.close()
+
+
+def _is_kept(storage: Storage, batch: int) -> bool:
+    """Whether Spark's logs go back to a batch. A query that runs goes on dropping the oldest."""
+    logs = (layout.COMMITS_DIR, layout.OFFSETS_DIR)
+    return all(batch >= min(logged_batches(storage, log), default=0) for log in logs)
 
 
 @contextmanager

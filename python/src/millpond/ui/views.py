@@ -13,6 +13,7 @@ from millpond.format import layout
 from millpond.model.ids import StoreId
 from millpond.operations.inspect.anatomy import anatomy, group_counts
 from millpond.spark.heartbeats import heartbeats
+from millpond.spark.metadata import logged_batches
 from millpond.storage import Storage, open_root
 from millpond.storage.settings import storage_settings
 from millpond.ui.places import Place
@@ -24,8 +25,7 @@ Options = Mapping[str, object]
 def newest_batch(place: Place, options: Options) -> int | None:
     """Return the last committed batch of a query; None: none is. One listing."""
     storage, _ = _open(place, options)
-    names = (info.key.rpartition("/")[2] for info in storage.list(f"{layout.COMMITS_DIR}/"))
-    return max((n for n in map(layout.parse_batch, names) if n is not None), default=None)
+    return max(logged_batches(storage, layout.COMMITS_DIR), default=None)
 
 
 def query(place: Place, options: Options) -> Json:
