@@ -33,6 +33,13 @@ def add_command(commands: Any) -> None:
         metavar="NAME=VALUE",
         help="an option for the storage, such as storage.s3.endpoint=http://host:9000",
     )
+    command.add_argument(
+        "--job",
+        default="",
+        metavar="JOB.PY[:FUNCTION]",
+        help="a job, for the pages of savepoints: they can ask what it would do with the state; it"
+        " is run for that, in a JVM, as by `millpond savepoint plan`",
+    )
     add_listening(command, 0)
     command.set_defaults(run=ui)
 
@@ -52,7 +59,7 @@ def ui(arguments: argparse.Namespace, output: Output) -> int:
         output.line(f"{address}{shown}")
         output.flush()
 
-    app = ui_app(arguments.paths, options, settings)
+    app = ui_app(arguments.paths, options, settings, job=arguments.job)
     run(
         app,
         host=arguments.host,

@@ -6,11 +6,13 @@ import asyncio
 import threading
 import time
 from collections.abc import Callable, Mapping, Sequence
+from dataclasses import asdict
 from importlib.resources import files
 from typing import Any
 
-from millpond.errors import ErrorKind, InvalidInputError
+from millpond.errors import ErrorKind, InvalidInputError, MillpondError
 from millpond.ui import views
+from millpond.ui.job_plan import job_plan
 from millpond.ui.places import Place, find_places
 from millpond.web.server import JSONResponse, Request, Response, Route, Starlette, application
 
@@ -18,6 +20,8 @@ _TYPES = {
     "index.html": "text/html; charset=utf-8",
     "app.js": "text/javascript; charset=utf-8",
     "pages.js": "text/javascript; charset=utf-8",
+    "files.js": "text/javascript; charset=utf-8",
+    "savepoints.js": "text/javascript; charset=utf-8",
     "draw.js": "text/javascript; charset=utf-8",
     "app.css": "text/css; charset=utf-8",
     "uPlot.iife.min.js": "text/javascript; charset=utf-8",
@@ -44,61 +48,76 @@ class _Kept:
     def __init__(self) -> None:
         self._lock = threading.Lock()
         self._making: dict[object, threading.Lock] = {}
-        self._values: dict[object, tuple[float, object, Any]] = {}
+        self._values: dict[object, tuple[float, Any]] = {}
 
-    def get(self, name: object, state: object, make: Callable[[], Any]) -> Any:
-        """Return the value of `name`: a kept one if `state` is the same or it is fresh."""
+    def get(self, name: object, make: Callable[[], Any]) -> Any:
+        """Return the value of `name`: the kept one if it is fresh."""
         with self._lock:
             making = self._making.setdefault(name, threading.Lock())
         with making:
-            at, of, value = self._values.get(name, (0.0, None, None))
-            unchanged = state is not None and of == state
-            if name not in self._values or not (unchanged or time.monotonic() - at < _FRESH_S):
+            at, value = self._values.get(name, (0.0, None))
+            if name not in self._values or time.monotonic() - at >= _FRESH_S:
                 value = make()
-                self._values[name] = (time.monotonic(), state, value)
+                self._values[name] = (time.monotonic(), value)
             return value
 
 
 class _Pages:
-    def __init__(self, paths: Sequence[str], options: Mapping[str, object], settings: Any) -> None:
+    def __init__(
+        self, paths: Sequence[str], options: Mapping[str, object], settings: Any, job: str
+    ) -> None:
         self._paths, self._options, self._settings = paths, options, settings
+        self._job = job
         self._kept = _Kept()
+        self._known: dict[str, Place] = {}
 
     def places(self) -> list[Place]:
+        """Return what is at the paths now. On an object storage that lists all that is there."""
         found: list[Place] = self._kept.get(
-            "places", None, lambda: find_places(self._paths, self._settings)
+            "places", lambda: find_places(self._paths, self._settings)
         )
+        self._known = {place.id: place for place in found}
         return found
 
     def place(self, request: Request) -> Place:
         wanted = request.path_params["place"]
-        for place in self.places():
-            if place.id == wanted:
-                return place
-        raise InvalidInputError("no such place: it may have been deleted", hint="Reload the page.")
+        if wanted not in self._known:
+            self.places()
+        if wanted not in self._known:
+            raise _gone()
+        return self._known[wanted]
+
+    def pulse(self, place: Place) -> Any:
+        """Return the last committed batch."""
+        batch = views.newest_batch(place, self._options)
+        if batch is None and place not in self.places():
+            raise _gone()
+        return {"batch": batch}
 
     def answer(self, request: Request) -> Any:
         """Return the JSON of a page."""
         place, what, options = self.place(request), request.path_params["what"], self._options
         given = request.query_params
         if place.kind == "unreadable":
-            raise InvalidInputError(place.problem, hint="Give a path that has one.")
+            raise InvalidInputError(place.problem, kind=ErrorKind(place.code), hint=place.hint)
         if what == "verify":
             return views.verified(place, options)
         if what == "rescale":
             return views.rescale(place, options, _number(given.get("partitions", "")))
         if what == "skew":
             return views.skew(place, options)
-        if what == "saved":
-            return views.saved(place, self.places(), options)
+        if what == "jobplan":
+            return self._job_plan(place)
         name: object = (place.id, what)
         make: Callable[[], Any]
-        if what == "query":
-            make = lambda: views.query(place, options)  # noqa: E731
+        if what in _VIEWS:
+            make = lambda: _VIEWS[what](place, options)  # noqa: E731
         elif what == "pulse":
-            make = lambda: {"batch": views.newest_batch(place, options)}  # noqa: E731
-        elif what == "groups":
-            make = lambda: views.groups(place, options)  # noqa: E731
+            make = lambda: self.pulse(place)  # noqa: E731
+        elif what == "saved":
+            make = lambda: views.saved(place, self.places(), options)  # noqa: E731
+        elif what == "savepoints":
+            make = lambda: views.savepoints(place, self.places(), options)  # noqa: E731
         elif what == "history":
             last = min(_MOST_BATCHES, _number(given.get("last", str(_MOST_BATCHES))))
             name = (place.id, what, last)
@@ -110,17 +129,42 @@ class _Pages:
             make = lambda: views.store(place, options, *of, store)  # noqa: E731
         else:
             raise InvalidInputError("no such page", hint=_HINT)
-        return self._kept.get(name, None, make)
+        return self._kept.get(name, make)
+
+    def _job_plan(self, place: Place) -> Any:
+        if not self._job:
+            raise InvalidInputError(
+                "no job was given",
+                kind=ErrorKind.INVALID_ARGUMENT,
+                hint="Start `millpond ui` with --job JOB.PY.",
+            )
+        return job_plan(place.path, self._job)
 
 
-def ui_app(paths: Sequence[str], options: Mapping[str, object], settings: Any) -> Starlette:
+_VIEWS: dict[str, Callable[[Place, Mapping[str, object]], Any]] = {
+    "glance": views.glance,
+    "query": views.query,
+    "groups": views.groups,
+    "storage": views.storage,
+}
+
+
+def _gone() -> MillpondError:
+    return InvalidInputError("no such place: it may have been deleted", hint="Reload the page.")
+
+
+def ui_app(
+    paths: Sequence[str], options: Mapping[str, object], settings: Any, *, job: str = ""
+) -> Starlette:
     """Return the application.
 
     Args:
         paths: of Spark checkpoints, savepoints and directories of them.
         options: of the storage, by name. settings: the same, resolved.
+        job: which may be asked what it would do with a savepoint, as `savepoint plan --job` takes
+            it; "": none.
     """
-    pages = _Pages(paths, options, settings)
+    pages = _Pages(paths, options, settings, job)
 
     async def index(request: Request) -> Response:
         return _static("index.html")
@@ -130,8 +174,8 @@ def ui_app(paths: Sequence[str], options: Mapping[str, object], settings: Any) -
 
     async def places(request: Request) -> Response:
         found = await asyncio.to_thread(pages.places)
-        body = [{"id": p.id, "path": p.path, "kind": p.kind, "problem": p.problem} for p in found]
-        return JSONResponse({"places": body}, headers=_SECURITY)
+        body = {"places": [asdict(place) for place in found], "job": job}
+        return JSONResponse(body, headers=_SECURITY)
 
     async def page(request: Request) -> Response:
         return JSONResponse(await asyncio.to_thread(pages.answer, request), headers=_SECURITY)

@@ -5,7 +5,7 @@ from __future__ import annotations
 import hashlib
 import os
 from collections.abc import Iterable, Iterator
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Literal
 
 from millpond.errors import ErrorKind, InvalidInputError, MillpondError
@@ -18,12 +18,17 @@ _DEPTH = 2  # folders below a given one
 
 @dataclass(frozen=True, slots=True)
 class Place:
-    """A Spark checkpoint or a savepoint. `problem`: why a path that was given cannot be shown."""
+    """A Spark checkpoint or a savepoint.
+
+    problem, code, hint: why a path that was given cannot be shown, and what helps.
+    """
 
     id: str  # of the path; pages name places by it, never by path
     path: str
     kind: Literal["query", "savepoint", "unreadable"]
     problem: str = ""
+    code: str = ""
+    hint: str = ""
 
 
 def find_places(paths: Iterable[str | os.PathLike[str]], settings: StorageSettings) -> list[Place]:
@@ -43,15 +48,18 @@ def find_places(paths: Iterable[str | os.PathLike[str]], settings: StorageSettin
                     hint="Give a checkpointLocation, a savepoint, or a directory of them.",
                 )
         except MillpondError as e:
-            below = [_place(str(path), "unreadable", f"{e.kind.value}: {e.message}")]
+            below = [_unreadable(str(path), e)]
         found.update((place.path, place) for place in below)
     return [found[path] for path in sorted(found)]
 
 
-def _place(
-    path: str, kind: Literal["query", "savepoint", "unreadable"], problem: str = ""
-) -> Place:
-    return Place(hashlib.sha256(path.encode()).hexdigest()[:12], path, kind, problem)
+def _place(path: str, kind: Literal["query", "savepoint", "unreadable"]) -> Place:
+    return Place(hashlib.sha256(path.encode()).hexdigest()[:12], path, kind)
+
+
+def _unreadable(path: str, e: MillpondError) -> Place:
+    place = _place(path, "unreadable")
+    return replace(place, problem=e.message, code=e.kind.value, hint=e.hint)
 
 
 def _below(root: str, settings: StorageSettings) -> Iterator[Place]:

@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
+from collections import Counter
 from collections.abc import Mapping, Sequence
 from dataclasses import asdict
+from itertools import accumulate
 from typing import Any
 
 from millpond import api, checkpoint, savepoint
@@ -13,13 +15,22 @@ from millpond.format import layout
 from millpond.model.ids import StoreId
 from millpond.operations.inspect.anatomy import anatomy, group_counts
 from millpond.spark.heartbeats import heartbeats
-from millpond.spark.metadata import logged_batches
+from millpond.spark.metadata import logged_batches, read_spark_metadata
 from millpond.storage import Storage, open_root
 from millpond.storage.settings import storage_settings
 from millpond.ui.places import Place
 
 Json = dict[str, Any]
 Options = Mapping[str, object]
+
+_MOST_POINTS = 200  # of a line over time
+_OF_STORES: dict[type, str] = {
+    layout.ChangelogFile: "changelogs",
+    layout.ManifestFile: "manifests",
+    layout.SstFile: "SSTs",
+    layout.StagingFile: "not published yet",
+}
+_KINDS = (*_OF_STORES.values(), "Spark's logs", "history", "other")
 
 
 def newest_batch(place: Place, options: Options) -> int | None:
@@ -39,6 +50,57 @@ def query(place: Place, options: Options) -> Json:
 def history(place: Place, options: Options, last: int) -> Json:
     """Return the last batches."""
     return checkpoint.history(place.path, last=last, options=options).to_json()
+
+
+def glance(place: Place, options: Options) -> Json:
+    """Return what the list of places tells of one. Of a query: two listings."""
+    if place.kind == "savepoint":
+        index = savepoint.show(place.path, options=options).index
+        return {
+            "batch": index.image.batch,
+            "created_ms": index.created_ms,
+            "format": index.format,
+            "size_bytes": index.size_bytes,
+        }
+    storage, _ = _open(place, options)
+    return {"batch": newest_batch(place, options), "running": bool(heartbeats(storage))}
+
+
+def storage(place: Place, options: Options) -> Json:
+    """Return the files of a query by kind, and how their bytes add up over time. One listing."""
+    root, _ = _open(place, options)
+    found: Counter[str] = Counter()
+    size_bytes: Counter[str] = Counter()
+    written: Counter[int] = Counter()
+    for info in root.list(""):
+        kind = _kind(info.key)
+        found[kind] += 1
+        size_bytes[kind] += info.size_bytes
+        written[info.modified_ms] += info.size_bytes
+    times = sorted(written)
+    every = max(1, len(times) // _MOST_POINTS)
+    sums = list(zip(times, accumulate(written[at] for at in times), strict=True))
+    return {
+        "kinds": [
+            {"kind": kind, "files": found[kind], "bytes": size_bytes[kind]} for kind in _KINDS
+        ],
+        "written": [*sums[:-1:every], *sums[-1:]],
+    }
+
+
+def _kind(key: str) -> str:
+    parsed = layout.parse_key(key)
+    if parsed is not None and type(parsed.file) in _OF_STORES:
+        return _OF_STORES[type(parsed.file)]
+    log = key.partition("/")[0]
+    if log in (
+        layout.OFFSETS_DIR,
+        layout.COMMITS_DIR,
+        layout.SOURCES_DIR,
+        layout.QUERY_METADATA_KEY,
+    ):
+        return "Spark's logs"
+    return "history" if key.startswith(layout.HISTORY_PREFIX) else "other"
 
 
 def groups(place: Place, options: Options) -> Json:
@@ -61,7 +123,7 @@ def skew(place: Place, options: Options) -> Json:
 def verified(place: Place, options: Options) -> Json:
     """Read everything back, and return all problems."""
     if place.kind == "savepoint":
-        return savepoint.verify(place.path).to_json()
+        return savepoint.verify(place.path, options=options).to_json()
     return checkpoint.verify(place.path, options=options).to_json()
 
 
@@ -71,25 +133,49 @@ def rescale(place: Place, options: Options, partitions: int) -> Json:
 
 
 def saved(place: Place, others: Sequence[Place], options: Options) -> Json:
-    """Return what a savepoint holds, and what its files share with other places.
+    """Return what a savepoint holds, and how many bytes of SSTs it shares with each other place."""
+    view = savepoint.show(place.path, options=options)
+    mine = _ssts(place, options)
+    shared = [
+        {"path": other.path, "id": other.id, "bytes": common}
+        for other in others
+        if other.path != place.path
+        if (common := _shared_bytes(mine, _ssts(other, options)))
+    ]
+    return {**view.to_json(), "sst_bytes": sum(mine.values()), "shared": shared}
 
-    Files are the same if their names below `state/` and their check sums are. A query's files are
-    compared by name and size: their sums are in its manifests.
-    """
-    view = savepoint.show(place.path)
-    mine = {key: entry.size_bytes for key, entry in view.index.files.items() if _is_sst(key)}
-    shared = []
+
+def savepoints(place: Place, others: Sequence[Place], options: Options) -> Json:
+    """Return the savepoints of a query among the places, and those that share files with it."""
+    storage, _ = _open(place, options)
+    query_id = read_spark_metadata(storage, batches=(), operators=(), damaged=[]).query_id
+    mine = _ssts(place, options)
+    found = []
     for other in others:
-        if other.path == place.path or other.kind == "unreadable":
+        if other.kind != "savepoint":
             continue
         try:
-            theirs = _ssts(other, options)
+            index = savepoint.show(other.path, options=options).index
         except MillpondError:
             continue  # its own page says what is wrong with it
-        common = sum(size for key, size in mine.items() if theirs.get(key) == size)
-        if common:
-            shared.append({"path": other.path, "id": other.id, "bytes": common})
-    return {**view.to_json(), "sst_bytes": sum(mine.values()), "shared": shared}
+        theirs = _ssts(other, options)
+        shared = _shared_bytes(mine, theirs)
+        if shared or index.image.query_id == query_id:
+            found.append(
+                {
+                    **glance(other, options),
+                    "path": other.path,
+                    "id": other.id,
+                    "sst_bytes": sum(theirs.values()),
+                    "shared_bytes": shared,
+                }
+            )
+    return {"savepoints": found}
+
+
+def _shared_bytes(mine: Mapping[str, int], theirs: Mapping[str, int]) -> int:
+    """Return the bytes of SSTs that are the same: their names are random."""
+    return sum(size for key, size in mine.items() if theirs.get(key) == size)
 
 
 def _is_sst(key: str) -> bool:
@@ -98,13 +184,16 @@ def _is_sst(key: str) -> bool:
 
 
 def _ssts(place: Place, options: Options) -> dict[str, int]:
-    """Return the sizes of the SSTs of a place, by key."""
-    if place.kind == "savepoint":
-        files = savepoint.show(place.path).index.files
-        return {key: entry.size_bytes for key, entry in files.items() if _is_sst(key)}
-    storage, _ = _open(place, options)
-    listed = storage.list(f"{layout.STATE_DIR}/")
-    return {info.key: info.size_bytes for info in listed if _is_sst(info.key)}
+    """Return the sizes of the SSTs of a place, by key; none of one that cannot be read."""
+    try:
+        if place.kind == "savepoint":
+            files = savepoint.show(place.path, options=options).index.files
+            return {key: entry.size_bytes for key, entry in files.items() if _is_sst(key)}
+        storage, _ = _open(place, options)
+        listed = storage.list(f"{layout.STATE_DIR}/")
+        return {info.key: info.size_bytes for info in listed if _is_sst(info.key)}
+    except MillpondError:
+        return {}  # its own page says what is wrong with it
 
 
 def _open(place: Place, options: Options) -> tuple[Storage, str]:

@@ -3,10 +3,11 @@
 from __future__ import annotations
 
 import os
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 from dataclasses import asdict, dataclass, field
 from typing import Any
 
+from millpond.config import resolve
 from millpond.errors import (
     ErrorKind,
     FormatError,
@@ -42,6 +43,7 @@ from millpond.rows import require_tools
 from millpond.spark.kafka_offsets import KafkaOffset, kafka_offsets
 from millpond.spark.metadata import parse_offsets
 from millpond.storage import LocalStorage, Storage, open_storage, root_of
+from millpond.storage.settings import StorageSettings, storage_settings
 from millpond.storage.sums import size_and_crc32
 
 _FILE_JOBS = 64
@@ -223,15 +225,18 @@ class DeleteReport:
         return {"savepoint": self.savepoint, "size_bytes": self.size_bytes, "dry_run": self.dry_run}
 
 
-def show(savepoint: str | os.PathLike[str]) -> SavepointView:
+def show(
+    savepoint: str | os.PathLike[str], *, options: Mapping[str, object] | None = None
+) -> SavepointView:
     """Return what a savepoint holds. Reads its index, and its last committed offsets, only.
 
-    Args: savepoint: path or URI of the savepoint.
+    Args:
+        savepoint: path or URI of the savepoint.
+        options: of the storage, by name.
     Raises: InvalidInputError: NOT_A_SAVEPOINT. FormatError: SAVEPOINT_DAMAGED. UnsupportedError:
     FORMAT_TOO_NEW.
     """
-    root = root_of(savepoint)
-    storage = open_storage(root)
+    storage, root = _opened(savepoint, options)
     index = read_index(storage, root)
     return SavepointView(savepoint=root, index=index, kafka_offsets=_kafka_offsets(storage, index))
 
@@ -247,8 +252,23 @@ def _kafka_offsets(storage: Storage, index: SavepointIndex) -> tuple[KafkaOffset
         raise damaged(f"{key}: {e}") from e
 
 
+def _opened(
+    savepoint: str | os.PathLike[str], options: Mapping[str, object] | None
+) -> tuple[Storage, str]:
+    root = root_of(savepoint)
+    return open_storage(root, _settings(options)), root
+
+
+def _settings(options: Mapping[str, object] | None) -> StorageSettings:
+    return storage_settings(resolve(options or {}))
+
+
 def verify_savepoint(
-    savepoint: str | os.PathLike[str], *, progress: Progress | None = None, spark: Any = None
+    savepoint: str | os.PathLike[str],
+    *,
+    progress: Progress | None = None,
+    spark: Any = None,
+    options: Mapping[str, object] | None = None,
 ) -> SavepointReport:
     """Read every byte of a savepoint. Check its sums, and then all that `checkpoint verify` checks.
 
@@ -256,11 +276,11 @@ def verify_savepoint(
         savepoint: path or URI of the savepoint.
         progress: called now and then with how much is done, and how much there is in all.
         spark: a SparkSession whose executors read the files and stores: as for `create`.
+        options: of the storage, by name.
     Raises: as `show`; UnsupportedError: rocksdict is not installed; UnavailableError: storage or
         local disk.
     """
-    root = root_of(savepoint)
-    storage = open_storage(root)
+    storage, root = _opened(savepoint, options)
     index = read_index(storage, root)
     wrong = check_listed(storage, index)
     every = [_problem(key, e) for key, e in wrong]
@@ -277,7 +297,7 @@ def verify_savepoint(
         stores = list(found.stores)
     jobs: list[_Job] = [*_batches_of(keys), *stores]
     engine = engine_for(spark, (storage,), large=size_bytes >= BYTES_PER_PROCESS)
-    results = engine.map(_verify_part, _Verified(root, index, found), jobs)
+    results = engine.map(_verify_part, _Verified(root, index, found, _settings(options)), jobs)
     known = {problem.file for problem in every}
     checked = Checked()
     for done, (job, (more, problems)) in enumerate(zip(jobs, results, strict=True), 1):
@@ -311,6 +331,7 @@ class _Verified:
     root: str
     index: SavepointIndex
     found: Survey | None  # None: of a canonical savepoint
+    settings: StorageSettings
 
 
 def _batches_of(keys: list[str]) -> Iterator[tuple[str, ...]]:
@@ -321,7 +342,7 @@ def _batches_of(keys: list[str]) -> Iterator[tuple[str, ...]]:
 
 def _verify_part(what: _Verified, job: _Job) -> tuple[Checked, list[Problem]]:
     """Check the sums of some files, or read one store."""
-    storage = open_storage(what.root)
+    storage = open_storage(what.root, what.settings)
     if not isinstance(job, StoreId):
         wrong = [key for key in job if _crc32(storage, key) != what.index.files[key].crc32]
         return Checked(), [_problem(key, damaged("its check sum does not match")) for key in wrong]

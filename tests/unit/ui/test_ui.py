@@ -1,0 +1,168 @@
+"""What `millpond ui` answers its pages, of places on a disk and on S3."""
+
+from __future__ import annotations
+
+import shutil
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from millpond import checkpoint, savepoint
+from millpond.config import resolve
+from millpond.storage.settings import storage_settings
+from millpond.ui.app import ui_app
+from tests.asgi import Answer, App, ask
+from tests.row_checkpoints import HashedBuilder
+from tests.s3_server import S3Server, s3_server
+
+
+@pytest.fixture(scope="module")
+def server() -> Iterator[S3Server]:
+    with s3_server() as running:
+        yield running
+
+
+@pytest.fixture(autouse=True)
+def nothing_is_kept(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Each request is answered anew: pages ask once a second, and tests do not wait."""
+    monkeypatch.setattr("millpond.ui.app._FRESH_S", 0.0)
+
+
+def app_over(*paths: object, job: str = "", **options: object) -> App:
+    given = {name.replace("_", "."): value for name, value in options.items()}
+    return ui_app([str(p) for p in paths], given, storage_settings(resolve(given)), job=job)
+
+
+def places(app: App) -> dict[str, dict[str, Any]]:
+    """Return the places by path."""
+    return {place["path"]: place for place in ask(app, "/api/places").json()["places"]}
+
+
+def page(app: App, place: object, what: str) -> Answer:
+    return ask(app, f"/api/{places(app)[str(place)]['id']}/{what}")
+
+
+@pytest.fixture
+def built(tmp_path: Path) -> HashedBuilder:
+    made = HashedBuilder(tmp_path / "places" / "query")
+    made.build(batches=8, snapshots=(3, 5, 8))
+    return made
+
+
+def test_a_glance_at_each_place(built: HashedBuilder) -> None:
+    saved = built.root.parent / "saved"
+    savepoint.create(built.root, saved, batch=6)
+    app = app_over(built.root.parent)
+    assert page(app, built.root, "glance").json() == {"batch": 7, "running": False}
+    found = page(app, saved, "glance").json()
+    assert found["batch"] == 6 and found["format"] == "native"
+    assert found["size_bytes"] == savepoint.show(saved).index.size_bytes
+
+
+def test_which_savepoints_a_query_has_and_what_they_share(built: HashedBuilder) -> None:
+    saved = built.root.parent / "saved"
+    savepoint.create(built.root, saved, batch=6)
+    other = HashedBuilder(built.root.parent / "other")
+    other.build(batches=2, snapshots=(2,))
+    app = app_over(built.root.parent)
+    (one,) = page(app, built.root, "savepoints").json()["savepoints"]
+    assert one["path"] == str(saved) and one["batch"] == 6
+    view = savepoint.show(saved)
+    ssts = sum(e.size_bytes for k, e in view.index.files.items() if k.endswith(".sst"))
+    assert one["sst_bytes"] == one["shared_bytes"] == ssts > 0
+    # the other side says the same
+    (shared,) = page(app, saved, "saved").json()["shared"]
+    assert shared["path"] == str(built.root) and shared["bytes"] == ssts
+    built.storage.delete([k for k in view.index.files if k.endswith(".sst")])
+    (one,) = page(app, built.root, "savepoints").json()["savepoints"]
+    assert one["shared_bytes"] == 0
+
+
+def test_storage_by_kind_adds_up(built: HashedBuilder) -> None:
+    found = page(app_over(built.root), built.root, "storage").json()
+    files = [p for p in built.root.rglob("*") if p.is_file()]
+    assert sum(kind["files"] for kind in found["kinds"]) == len(files)
+    assert sum(kind["bytes"] for kind in found["kinds"]) == sum(p.stat().st_size for p in files)
+    by_kind = {kind["kind"]: kind for kind in found["kinds"]}
+    shown = checkpoint.show(built.root).operators[0].stores
+    assert by_kind["changelogs"]["bytes"] == sum(s.changelog_bytes for s in shown)
+    assert by_kind["SSTs"]["files"] == sum(s.sst_files for s in shown)
+    assert by_kind["Spark's logs"]["files"] == 2 * 8 + 1
+    (at_ms, kept) = found["written"][-1]
+    assert kept == sum(kind["bytes"] for kind in found["kinds"]) and at_ms > 0
+    assert [b for _, b in found["written"]] == sorted(b for _, b in found["written"])
+
+
+def test_what_cannot_be_shown_says_why_once(built: HashedBuilder, tmp_path: Path) -> None:
+    app = app_over(built.root, tmp_path / "none", tmp_path)
+    place = places(app)[str(tmp_path / "none")]
+    assert (place["kind"], place["code"], place["problem"]) == (
+        "unreadable",
+        "INVALID_ARGUMENT",
+        "no such directory",
+    )
+    assert "checkpointLocation" in place["hint"]
+    answer = page(app, tmp_path / "none", "query")
+    told = answer.json()["error"]
+    assert (answer.status, told["message"]) == (400, "no such directory")
+    assert told["hint"] == place["hint"]
+
+
+def test_a_query_that_is_deleted_is_gone(built: HashedBuilder) -> None:
+    app = app_over(built.root.parent)
+    at = f"/api/{places(app)[str(built.root)]['id']}/pulse"
+    assert ask(app, at).json() == {"batch": 7}
+    shutil.rmtree(built.root)
+    answer = ask(app, at)
+    assert answer.status == 400 and "deleted" in answer.json()["error"]["message"]
+
+
+def test_to_follow_a_query_on_s3_takes_a_listing(
+    server: S3Server, built: HashedBuilder, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """However many files lie beside it."""
+    for name, value in server.environment().items():
+        monkeypatch.setenv(name, value)
+    bucket = server.bucket()
+    storage = server.storage(bucket, "places/query")
+    for info in built.storage.list(""):
+        storage.put_bytes(info.key, built.storage.read(info.key))
+    root = f"s3://{bucket}/places"
+    app = app_over(root)
+    at = f"/api/{places(app)[f'{root}/query']['id']}/pulse"
+    assert ask(app, at).json() == {"batch": 7}
+    before = server.counts.copy()
+    assert ask(app, at).json() == {"batch": 7}
+    assert server.counts - before == {"LIST": 1, "GET": 1}  # GET: is the state elsewhere?
+
+
+def test_options_reach_savepoints_too(server: S3Server, built: HashedBuilder) -> None:
+    bucket = server.bucket()
+    saved = built.root.parent / "saved"
+    savepoint.create(built.root, saved)
+    storage = server.storage(bucket, "saved")
+    for path in saved.rglob("*"):
+        if path.is_file():
+            storage.put_bytes(str(path.relative_to(saved)), path.read_bytes())
+    root = f"s3://{bucket}/saved"
+    with pytest.MonkeyPatch.context() as patched:
+        for name, value in server.environment().items():
+            if name != "AWS_ENDPOINT_URL":
+                patched.setenv(name, value)
+        app = app_over(root, storage_s3_endpoint=server.endpoint)
+        assert page(app, root, "saved").json()["batch"] == 7
+        verified = page(app, root, "verify").json()
+        assert verified["ok"], verified
+
+
+def test_what_a_job_would_do_with_a_savepoint(built: HashedBuilder, tmp_path: Path) -> None:
+    saved = built.root.parent / "saved"
+    savepoint.create(built.root, saved)
+    without = page(app_over(saved), saved, "jobplan")
+    assert without.status == 400 and "--job" in without.json()["error"]["hint"]
+    answer = page(app_over(saved, job=str(tmp_path / "none.py")), saved, "jobplan")
+    told = answer.json()["error"]
+    assert (answer.status, told["code"]) == (400, "INVALID_ARGUMENT")
+    assert "none.py" in told["message"]
