@@ -14,7 +14,7 @@ from integration.harness import providers_to_test
 from integration.jvm import MILLPOND
 from integration.processes import wait_until
 from integration.shapes import named
-from integration.streams import Input, Run, finish, start
+from integration.streams import Input, Run, finish, settings, start
 from millpond import checkpoint
 from millpond.cli.main import main
 from millpond.format.layout import HISTORY_PREFIX
@@ -98,6 +98,35 @@ def test_the_earliest_files_go(spark: SparkSession, tmp_path: Path) -> None:
     wait_until(lambda: len(list(folder.glob("*.jsonl.gz"))) == 20, seconds=20, what="twenty files")
     names = sorted(path.name for path in folder.glob("*.jsonl.gz"))
     assert names[-2] == mine.name and int(names[0][:13]) == 22
+
+
+def test_a_full_file_stays_when_the_next_one_begins(spark: SparkSession, tmp_path: Path) -> None:
+    """A file is full at a megabyte: of this name, at the third batch. Each batch is written by
+    itself.
+    """
+    place = tmp_path / "query"
+    with settings(spark, {f"{_STATE}providerClass": MILLPOND, "spark.sql.shuffle.partitions": "1"}):
+        query = (
+            spark.readStream.format("rate-micro-batch")
+            .option("rowsPerBatch", 3)
+            .load()
+            .groupBy("value")
+            .count()
+            .writeStream.format("noop")
+            .outputMode("update")
+            .queryName("a long name " * 33_000)
+            .option("checkpointLocation", str(place))
+            .trigger(processingTime="1500 milliseconds")
+            .start()
+        )
+    try:
+        wait_until(lambda: (place / "commits" / "7").exists(), seconds=60, what="batch 7")
+    finally:
+        query.stop()
+    wait_until(lambda: checkpoint.history(place).batches[-1].batch >= 7, seconds=20, what="batch 7")
+    kept = [batch.batch for batch in checkpoint.history(place).batches]
+    assert kept == list(range(len(kept)))
+    assert len(list((place / HISTORY_PREFIX).glob("*.jsonl.gz"))) == (len(kept) + 2) // 3
 
 
 def test_none_where_none_is_wanted(

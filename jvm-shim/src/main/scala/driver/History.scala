@@ -123,12 +123,15 @@ private object History extends Logging {
       * in between loses nothing, and needs no rename, which object storages lack. */
     private def publish(fs: FileSystem, number: Int, lines: Vector[String]): Unit = {
       val file = new Path(folder, f"$start%013d-$run-$number%06d-${lines.size}%04d.jsonl.gz")
-      val out = new GZIPOutputStream(fs.create(file, true))
-      try lines.foreach(line => out.write((line + "\n").getBytes(StandardCharsets.UTF_8)))
-      finally out.close()
-      if (newest.exists(_._1 == number)) newest.foreach(old => fs.delete(old._2, false))
-      else prune(fs)
-      newest = Some(number -> file)
+      // a part only grows: a file of this name has all of it already
+      if (!newest.contains(number -> file)) {
+        val out = new GZIPOutputStream(fs.create(file, true))
+        try lines.foreach(line => out.write((line + "\n").getBytes(StandardCharsets.UTF_8)))
+        finally out.close()
+        if (newest.exists(_._1 == number)) newest.foreach(old => fs.delete(old._2, false))
+        else prune(fs)
+        newest = Some(number -> file)
+      }
     }
 
     /** Delete the earliest files, of all runs. */

@@ -6,6 +6,7 @@ const main = document.getElementById("main");
 const where = document.getElementById("where");
 const live = document.getElementById("live");
 let shown = null; // {key, page}
+let known = { places: [], job: "" }; // what the server found; asked anew for the list of places
 let batch; // the last one of the query that is shown
 
 export async function ask(path) {
@@ -34,12 +35,12 @@ async function show() {
   const key = location.hash;
   delete main.dataset.ready;
   try {
-    const { places } = await ask("/api/places");
-    const found = places.find((p) => p.id === place);
+    if (!known.places.some((p) => p.id === place)) known = await ask("/api/places");
+    const { places, job } = known, found = places.find((p) => p.id === place);
     let page;
-    if (!place) page = pages.index(places);
+    if (!place) page = pages.index(places, ask);
     else if (!found) throw Object.assign(new Error("no such place"), { hint: "It may have been deleted." });
-    else page = pages.of(found, tab, given, ask, failed);
+    else page = pages.of(found, tab, given, ask, failed, job);
     if (location.hash !== key) return; // somebody went on meanwhile
     where.textContent = found ? found.path : "";
     document.title = found ? `${found.path} – Millpond` : "Millpond";
