@@ -119,7 +119,7 @@ def scene(spark: SparkSession, tmp_path_factory: pytest.TempPathFactory) -> Scen
 class Shown:
     """A running `millpond ui`."""
 
-    def __init__(self, *paths: Path, log: Path) -> None:
+    def __init__(self, *paths: Path | str, log: Path) -> None:
         self.log = log
         with log.open("wb") as said:
             self.process = subprocess.Popen(

@@ -21,10 +21,20 @@ from millpond import checkpoint
 
 pytestmark = [pytest.mark.spark, pytest.mark.peer]
 
-_TABS = ("batches", "stores", "groups", "files", "storage", "plan", "verify")
+_TABS = ("batches", "stores", "groups", "files", "storage", "savepoints", "plan", "verify")
 _STATE = "spark.sql.streaming.stateStore."
 _WAIT_MS = 30_000
 _IMAGES = REPO / "docs" / "img"
+
+
+_JOB = """
+from pyspark.sql import SparkSession
+
+spark = SparkSession.builder.getOrCreate()
+numbers = spark.readStream.format("rate").load()
+counts = numbers.groupBy("value").count()
+counts.writeStream.outputMode("update").format("noop").start()
+"""
 
 
 class Page:
@@ -77,10 +87,10 @@ class Page:
         found: str = self.tab.inner_text("#main")
         return found
 
-    def press(self, name: str) -> str:
+    def press(self, name: str, wait_ms: int = _WAIT_MS) -> str:
         """Press a button that asks for more, and return what the answer says."""
         self.tab.get_by_role("button", name=name).click()
-        self.tab.wait_for_selector("div[aria-live][data-ready]", timeout=_WAIT_MS)
+        self.tab.wait_for_selector("div[aria-live][data-ready]", timeout=wait_ms)
         found: str = self.tab.inner_text("div[aria-live]")
         return found
 
@@ -124,12 +134,16 @@ def test_the_numbers_are_those_of_the_commands(page: Page, scene: Scene) -> None
     assert rows.count() == len(kept) >= 5
     newest = rows.first.inner_text().split("\t")
     assert newest[0] == str(kept[-1].batch) and newest[3] == f"{kept[-1].duration_ms:,}"
+    (op,) = kept[-1].operators
+    assert newest[8:10] == [f"{op.commit_ms:,}", f"{op.metrics['millpondSnapshotCount']:,}"]
+    operator = page.tab.locator("#operators tbody tr").inner_text().split("\t")
+    assert operator[:4] == [f"0 {op.name}", "2", "2", f"{op.rows:,}"]
     shown = checkpoint.show(scene.large)
     page.go(scene.large, "stores")
     assert page.tab.locator("tbody tr").count() == 200
     page.go(scene.large, "groups")
     keys = sum(store.keys or 0 for store in shown.operators[0].stores)
-    assert f"Live keys\n{keys:,}" in page.text()
+    assert f"Live keys\n{keys:,}" in page.text() and "Hot key groups\nnone" in page.text()
     page.tab.focus("canvas.heat")
     page.tab.keyboard.press("ArrowDown")
     page.tab.keyboard.press("ArrowRight")
@@ -151,6 +165,37 @@ def test_snapshots_attempts_and_what_they_share(page: Page, scene: Scene) -> Non
     page.go(scene.saved, "contents")
     sharing = page.tab.get_by_role("table", name="Shared files").locator("tbody tr")
     assert sharing.count() == 1 and str(scene.small) in sharing.inner_text()
+    page.go(scene.small, "savepoints")
+    (saved,) = page.tab.get_by_role("table", name="Savepoints").locator("tbody tr").all()
+    cells = saved.inner_text().split("\t")
+    assert cells[:2] == [str(scene.saved), "4"] and cells[5] == cells[6] != "0 B"
+
+
+def test_the_list_of_places(page: Page, scene: Scene) -> None:
+    rows = page.tab.get_by_role("table", name="Queries").locator("tbody tr").all_inner_texts()
+    assert [row.split("\t")[1:] for row in rows] == [
+        ["stopped", "\u2013"],
+        ["stopped", "1"],
+        ["stopped", "4"],
+    ]
+    (saved,) = page.tab.get_by_role("table", name="Savepoints").locator("tbody tr").all()
+    assert saved.inner_text().split("\t")[2:4] == ["4", "native"]
+
+
+def test_what_a_job_would_do_with_a_savepoint(browser: Any, scene: Scene, tmp_path: Path) -> None:
+    job = tmp_path / "job.py"
+    job.write_text(_JOB)
+    server = Shown(scene.saved, "--job", job, log=tmp_path / "log")
+    try:
+        page = Page(browser, server)
+        page.go(scene.saved, "contents")
+        answer = page.press("Ask the job", wait_ms=180_000)
+        assert "Spark would refuse the job" in answer and "stateStoreSave" in answer
+        assert "differ" in answer
+        page.context.close()
+        assert page.wrong == []
+    finally:
+        server.stop()
 
 
 def test_what_rescale_and_verify_would_say(page: Page, scene: Scene) -> None:
@@ -159,7 +204,6 @@ def test_what_rescale_and_verify_would_say(page: Page, scene: Scene) -> None:
     answer = page.press("What would it do?")
     assert "new manifests name the old files" in answer and "--partitions 400" in answer
     page.tab.fill("#partitions", "0")
-    page.tab.locator("div[aria-live]").evaluate("n => delete n.dataset.ready")
     assert "PARTITIONS_INVALID" in page.press("What would it do?")
     page.go(scene.small, "verify")
     assert "Nothing is wrong." in page.press("Read everything back")
@@ -169,10 +213,7 @@ def test_what_rescale_and_verify_would_say(page: Page, scene: Scene) -> None:
 def test_prices_are_the_users(page: Page, scene: Scene) -> None:
     page.go(scene.small, "storage")
     page.tab.fill("input[name=month]", "1048576")
-    size = sum(
-        store.changelog_bytes + store.sst_bytes
-        for store in checkpoint.show(scene.small).operators[0].stores
-    )
+    size = sum(path.stat().st_size for path in scene.small.rglob("*") if path.is_file())
     dollars = 1048576 * size / 2**30
     assert f"to keep the files, a month\n${dollars:.2f}" in page.text()
 
@@ -280,6 +321,7 @@ def test_a_stranger_sees_nothing(browser: Any, shown: Shown) -> None:
 @pytest.mark.skipif("MILLPOND_DOCS_REWRITE" not in os.environ, reason="draws the docs' pictures")
 def test_pictures_of_the_docs(page: Page, scene: Scene) -> None:
     page.tab.set_viewport_size({"width": 1100, "height": 760})
-    for place, tab in ((scene.small, "batches"), (scene.large, "groups"), (scene.small, "files")):
+    pictures = [(scene.small, tab) for tab in ("batches", "files", "storage", "savepoints")]
+    for place, tab in [*pictures, (scene.large, "groups")]:
         page.go(place, tab)
         page.tab.screenshot(path=str(_IMAGES / f"ui-{tab}.png"))

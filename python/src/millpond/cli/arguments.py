@@ -250,3 +250,36 @@ def add_writing(command: argparse.ArgumentParser) -> None:
     command.add_argument(
         "--dry-run", action="store_true", help="write nothing, print what would be written"
     )
+
+
+def add_options(command: argparse.ArgumentParser) -> None:
+    """Add --option."""
+    command.add_argument(
+        "--option",
+        "-o",
+        action="append",
+        default=[],
+        metavar="NAME=VALUE",
+        help=(
+            "an option for the storage, such as storage.s3.endpoint=http://host:9000; keys come"
+            " from boto3's environment"
+        ),
+    )
+
+
+def options_of(arguments: argparse.Namespace) -> dict[str, object]:
+    """Return the options that the arguments `--option` give.
+
+    Raises: InvalidInputError.
+    """
+    given: dict[str, object] = {}
+    for text in arguments.option:
+        name, equals, value = text.partition("=")
+        if not equals:
+            raise InvalidInputError(
+                f"--option {text}: expected NAME=VALUE",
+                kind=ErrorKind.INVALID_ARGUMENT,
+                hint="Write -o storage.s3.region=eu-west-1; `millpond options` lists the names.",
+            )
+        given[name] = value
+    return given

@@ -8,33 +8,15 @@ from collections.abc import Sequence
 from itertools import groupby
 
 from millpond import checkpoint as checkpoints
+from millpond.cli.arguments import options_of
 from millpond.cli.output import Output, bytes_text, count_text
 from millpond.cli.progress import progress_bar
-from millpond.errors import ErrorKind, InvalidInputError
 from millpond.model.key_groups import divisors_near
 from millpond.operations.inspect.cost import StoreCost, sum_of
 from millpond.operations.inspect.overview import OperatorView, Overview, StoreView
 from millpond.query.whole import what_is_left
 
 _MAX_PARTITIONS = 32  # of more, the sums are shown
-
-
-def options_of(arguments: argparse.Namespace) -> dict[str, object]:
-    """Return the options that the arguments `--option` give.
-
-    Raises: InvalidInputError.
-    """
-    given: dict[str, object] = {}
-    for text in arguments.option:
-        name, equals, value = text.partition("=")
-        if not equals:
-            raise InvalidInputError(
-                f"--option {text}: expected NAME=VALUE",
-                kind=ErrorKind.INVALID_ARGUMENT,
-                hint="Write -o storage.s3.region=eu-west-1; `millpond options` lists the names.",
-            )
-        given[name] = value
-    return given
 
 
 def show(arguments: argparse.Namespace, output: Output) -> int:

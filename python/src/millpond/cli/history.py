@@ -5,7 +5,7 @@ from __future__ import annotations
 import argparse
 
 from millpond import checkpoint as checkpoints
-from millpond.cli.checkpoint import options_of
+from millpond.cli.arguments import options_of
 from millpond.cli.output import Output, bytes_text, time_text
 from millpond.spark.progress import BatchProgress
 

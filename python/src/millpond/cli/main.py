@@ -27,7 +27,7 @@ from millpond.cli import (
     tables,
     ui,
 )
-from millpond.cli.arguments import Once, add_file_sink
+from millpond.cli.arguments import Once, add_file_sink, add_options
 from millpond.cli.output import Output
 from millpond.errors import (
     ErrorKind,
@@ -90,7 +90,7 @@ def parser() -> argparse.ArgumentParser:
             "checkpoint",
             help="what checkpointLocation was set to: a directory, a file: or s3:// URI",
         )
-        _storage_options(action)
+        add_options(action)
         if name == "show":
             action.add_argument(
                 "--operator",
@@ -127,7 +127,7 @@ def parser() -> argparse.ArgumentParser:
     action.add_argument(
         "uri", help="where state would go: s3://bucket/prefix, a directory or a file: URI"
     )
-    _storage_options(action)
+    add_options(action)
     action.add_argument(
         "--quick",
         action="store_true",
@@ -144,7 +144,7 @@ def parser() -> argparse.ArgumentParser:
         "checkpoint",
         help="what checkpointLocation is set to now: a directory, a file: or s3:// URI",
     )
-    _storage_options(action)
+    add_options(action)
     action.add_argument(
         "--even-if-there",
         action="store_true",
@@ -178,7 +178,7 @@ def parser() -> argparse.ArgumentParser:
         metavar="M",
         help="the number of partitions from now on",
     )
-    _storage_options(action)
+    add_options(action)
     action.add_argument(
         "--partitions", "-p", type=int, action=Once, metavar="M", help="the same as an option"
     )
@@ -230,20 +230,6 @@ def parser() -> argparse.ArgumentParser:
         command.add_argument("--json", action="store_true", help="print JSON")
         command.set_defaults(run=table)
     return root
-
-
-def _storage_options(command: argparse.ArgumentParser) -> None:
-    command.add_argument(
-        "--option",
-        "-o",
-        action="append",
-        default=[],
-        metavar="NAME=VALUE",
-        help=(
-            "an option for the storage, such as storage.s3.endpoint=http://host:9000; keys come"
-            " from boto3's environment"
-        ),
-    )
 
 
 def _conf(arguments: argparse.Namespace, output: Output) -> int:

@@ -5,7 +5,7 @@ from __future__ import annotations
 import argparse
 
 from millpond import api
-from millpond.cli.checkpoint import options_of
+from millpond.cli.arguments import options_of
 from millpond.cli.output import Output, bytes_text
 from millpond.errors import InvalidInputError
 from millpond.operations.rescale import COMPOSED, REHASH, RescaleReport

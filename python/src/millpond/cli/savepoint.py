@@ -14,8 +14,10 @@ from millpond.cli import bootstrap, edit, restore
 from millpond.cli.arguments import (
     add_batch,
     add_engine,
+    add_options,
     add_writing,
     number,
+    options_of,
     session_of,
 )
 from millpond.cli.output import Output, bytes_text, count_text, time_text
@@ -74,11 +76,13 @@ def add_commands(commands: Any) -> None:
 
     command = add(actions, "show", show, "print what a savepoint holds")
     command.add_argument("savepoint", help=_SAVEPOINT)
+    add_options(command)
 
     command = add(
         actions, "verify", verify, "read a savepoint back, and list all that is wrong with it"
     )
     command.add_argument("savepoint", help=_SAVEPOINT)
+    add_options(command)
     add_engine(command, "read it")
 
     command = add(actions, "list", list_, "list the savepoints in a directory, oldest first")
@@ -171,7 +175,7 @@ def create(arguments: argparse.Namespace, output: Output) -> int:
 
 def show(arguments: argparse.Namespace, output: Output) -> int:
     """Print what a savepoint holds."""
-    view = savepoints.show(arguments.savepoint)
+    view = savepoints.show(arguments.savepoint, options=options_of(arguments))
     if arguments.json:
         output.json(view.to_json())
         return 0
@@ -225,7 +229,9 @@ def verify(arguments: argparse.Namespace, output: Output) -> int:
     """Read a savepoint back. Exit code 1 if anything is wrong."""
     spark = session_of(arguments)
     with progress_bar(arguments.json) as progress:
-        report = savepoints.verify(arguments.savepoint, progress=progress, spark=spark)
+        report = savepoints.verify(
+            arguments.savepoint, progress=progress, spark=spark, options=options_of(arguments)
+        )
     if arguments.json:
         output.json(report.to_json())
         return 0 if report.ok else 1

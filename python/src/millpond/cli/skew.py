@@ -7,7 +7,7 @@ from collections.abc import Sequence
 
 from millpond import checkpoint as checkpoints
 from millpond.checkpoint import OperatorSkew, SkewReport
-from millpond.cli.checkpoint import options_of
+from millpond.cli.arguments import options_of
 from millpond.cli.output import Output, bytes_text, count_text
 from millpond.model.key_groups import KeyGroups
 

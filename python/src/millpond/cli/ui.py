@@ -5,7 +5,7 @@ from __future__ import annotations
 import argparse
 from typing import Any
 
-from millpond.cli.checkpoint import options_of
+from millpond.cli.arguments import add_options, options_of
 from millpond.cli.listening import add_listening, token_for
 from millpond.cli.output import Output
 from millpond.config import resolve
@@ -25,14 +25,7 @@ def add_command(commands: Any) -> None:
         metavar="PATH",
         help="Spark checkpoints, savepoints, and directories of them; running or stopped",
     )
-    command.add_argument(
-        "--option",
-        "-o",
-        action="append",
-        default=[],
-        metavar="NAME=VALUE",
-        help="an option for the storage, such as storage.s3.endpoint=http://host:9000",
-    )
+    add_options(command)
     command.add_argument(
         "--job",
         default="",

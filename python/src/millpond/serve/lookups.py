@@ -16,8 +16,9 @@ import pyarrow as pa
 
 from millpond.errors import ErrorKind, InvalidInputError, error
 from millpond.serve.following import Following, Held, Table
-from millpond.spark.types import Atom, Decimal, SparkType, Struct, type_text
+from millpond.spark.types import Atom, Struct, type_text
 from millpond.state.join_counts import enough_columns
+from millpond.state.key_examples import columns_text, example
 from millpond.state.key_reader import Found, KeyReader
 from millpond.state.selection import choices_of
 from millpond.state.writing import json_rows
@@ -25,15 +26,6 @@ from millpond.state.writing import json_rows
 ARROW = "application/vnd.apache.arrow.stream"
 JSON = "application/json"
 _FIELDS = ("operator", "store", "column_family", "keys")
-_EXAMPLES = {
-    "boolean": True,
-    "binary": "YQ==",
-    "float": 1.5,
-    "double": 1.5,
-    "date": "2026-01-31",
-    "timestamp": "2026-01-31T12:00:00+00:00",
-    "timestamp_ntz": "2026-01-31T12:00:00",
-}
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -215,26 +207,10 @@ def _columns(struct: Struct) -> list[dict[str, str]]:
 def _what_keys_are(reader: KeyReader) -> str:
     """Return a hint: the columns of the key, and an example."""
     key = reader.family.key
-    columns = ", ".join(f"{f.name} {type_text(f.type)}" for f in key.fields) or "no columns"
     shown = json.dumps(example(key), ensure_ascii=False)
     first = key.names[: reader.enough]
     enough = f" The columns {', '.join(first)} alone will do." if first else ""
-    return f"A key here is: {columns}. For example {shown}.{enough}"
-
-
-def example(kind: SparkType) -> Any:
-    """Return a value of a type as JSON has it."""
-    if isinstance(kind, Struct):
-        return {field.name: example(field.type) for field in kind.fields}
-    if isinstance(kind, Decimal):
-        return "1"
-    if isinstance(kind, Atom):
-        return (
-            "a"
-            if kind.name.startswith(("string", "char", "varchar"))
-            else _EXAMPLES.get(kind.name, 1)
-        )
-    return []
+    return f"A key here is: {columns_text(key, {})}. For example {shown}.{enough}"
 
 
 def _with_bytes(key: Mapping[str, Any], columns: Struct) -> Mapping[str, Any]:

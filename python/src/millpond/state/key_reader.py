@@ -29,7 +29,6 @@ from millpond.model.ids import StoreId
 from millpond.model.json_fields import RESERVED_SLOT, ColumnFamily
 from millpond.model.key_groups import KeyGroups
 from millpond.query.image import operator_info
-from millpond.rows.arrow_types import struct_type
 from millpond.rows.hashing import groups_of
 from millpond.spark.state_schemas import FamilySchema
 from millpond.spark.types import Struct
@@ -39,6 +38,7 @@ from millpond.state.glancing import telling_more
 from millpond.state.join_columns import join_columns
 from millpond.state.join_counts import counted_by, enough_columns
 from millpond.state.key_columns import leaves, names_of, rows_of_columns
+from millpond.state.key_examples import columns_text, key_hint
 from millpond.state.lookups import Key
 from millpond.state.open_stores import OpenStores
 from millpond.state.partitioning import deciding_columns, key_hashes
@@ -380,20 +380,15 @@ class KeyReader:
 
     def _incomplete(self) -> InvalidInputError:
         schema = self._selection.schema
-        names = [self.shown.get(name, name) for name in names_of(schema.key)]
         enough = ""
         if self.enough:
             first = [*names_of(Struct(schema.key.fields[: self.enough]))]
             enough = f", or {', '.join(self.shown.get(name, name) for name in first)} alone"
-        types = ", ".join(
-            f"{self.shown.get(field.name, field.name)} {field.type}"
-            for field in struct_type(schema.key)
-        )
-        example = " ".join(f"--key {name}=..." for name in names)
+        types = columns_text(schema.key, self.shown)
         return InvalidInputError(
             f"a look-up needs all columns of the key ({types}){enough}",
             kind=ErrorKind.INVALID_ARGUMENT,
-            hint=f"Give {example}; or search with `millpond state read --key`.",
+            hint=f"{key_hint(schema.key, self.shown)}; or search with `millpond state read --key`.",
         )
 
 

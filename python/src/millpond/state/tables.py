@@ -28,6 +28,7 @@ from millpond.state.codec import (
     split_lists,
 )
 from millpond.state.join_columns import join_columns
+from millpond.state.key_examples import key_hint
 from millpond.state.read_state import Keys
 from millpond.state.selection import Selection, open_state, select
 from millpond.state.writing import limited
@@ -314,7 +315,7 @@ def key_value(schema: Struct, name: str, value: object, shown: Mapping[str, str]
                 raise InvalidInputError(
                     f"no key column {name!r}; there are: {there}",
                     kind=ErrorKind.INVALID_ARGUMENT,
-                    hint="Name one of these columns; nested ones as outer.inner.",
+                    hint=key_hint(schema, shown),
                 )
             kind = kind[number].type
         if isinstance(value, str) and not pa.types.is_string(kind):
@@ -329,9 +330,7 @@ def key_value(schema: Struct, name: str, value: object, shown: Mapping[str, str]
         raise InvalidInputError(
             f"key column {name!r} is {kind}, which {value!r} is not",
             kind=ErrorKind.INVALID_ARGUMENT,
-            hint=(
-                "Give a value of that type; `millpond state list` shows the types of key columns."
-            ),
+            hint=key_hint(schema, shown),
         ) from e
 
 

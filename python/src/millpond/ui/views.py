@@ -128,8 +128,11 @@ def verified(place: Place, options: Options) -> Json:
 
 
 def rescale(place: Place, options: Options, partitions: int) -> Json:
-    """Return what a rescale would do. Writes nothing."""
-    return api.rescale(place.path, partitions, dry_run=True, options=options).to_json()
+    """Return what a rescale would do. Writes nothing. A query that runs has begun a batch."""
+    report = api.rescale(
+        place.path, partitions, dry_run=True, skip_uncommitted=True, options=options
+    )
+    return report.to_json()
 
 
 def saved(place: Place, others: Sequence[Place], options: Options) -> Json:

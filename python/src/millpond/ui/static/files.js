@@ -95,7 +95,7 @@ export function storage(place, get) {
       table([["Operator", (o) => `${o.operator} ${o.name ?? ""}`],
         ["Versions that all its stores have files of", (o) => range(o.stores.filter((x) => x.oldest_version !== null))],
         ["Snapshots of a store", (o) => fewest(o.stores.map((x) => x.snapshots.length)), "n"],
-        ["Oldest snapshot", (o) => time(Math.min(...o.stores.flatMap((x) => x.snapshots.map((m) => m.created_ms)))) ]],
+        ["Oldest snapshot", (o) => time(o.stores.flatMap((x) => x.snapshots.map((m) => m.created_ms)).sort((a, c) => a - c)[0])]],
       q.operators, { "aria-label": "Retention" }),
       note("spark.sql.streaming.minBatchesToRetain of the session says how many batches are kept; `millpond savepoint create` keeps one for good."));
   };
