@@ -160,6 +160,10 @@ class S3Storage:
         )
 
     def list(self, prefix: str) -> Iterator[ObjectInfo]:
+        # Some servers list folder by folder: `a/b` before `a-z`.
+        return iter(sorted(self._listed(prefix), key=lambda info: info.key))
+
+    def _listed(self, prefix: str) -> Iterator[ObjectInfo]:
         check_prefix(prefix)
         start = self._root + prefix
         token: str | None = None

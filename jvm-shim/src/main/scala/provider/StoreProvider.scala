@@ -254,8 +254,8 @@ abstract class StoreProvider extends CompatibleProvider {
 
   private[provider] def defineFamily(
       session: Session, name: String, asked: FamilyDefinition): Unit = {
-    requireFamilies("createColFamilyIfAbsent")
-    checkName(name, asked.internal)
+    requireFamilies("create_col_family")
+    checkName("create_col_family", name, asked.internal)
     // Spark's state reader takes a join's index by time for a family of the user's
     val definition = engine.synchronized {
       engine.checkHeld(session)
@@ -329,8 +329,8 @@ abstract class StoreProvider extends CompatibleProvider {
 
   /** Forget the family until the job creates it again. */
   private[provider] def removeFamily(session: Session, name: String): Boolean = {
-    requireFamilies("removeColFamilyIfExists")
-    checkName(name, internal = false)
+    requireFamilies("remove_col_family")
+    checkName("remove_col_family", name, internal = false)
     engine.synchronized {
       val existed = engine.removeFamily(session, name)
       if (existed) definitions.remove(name)
@@ -339,11 +339,12 @@ abstract class StoreProvider extends CompatibleProvider {
   }
 
   private def requireFamilies(operation: String): Unit = if (!usesFamilies)
-    throw StateStoreErrors.unsupportedOperationException(operation, Names.Provider)
+    throw StateStoreErrors.unsupportedOperationException(operation,
+      s"multiple column families is disabled in ${Names.Provider}")
 
-  private def checkName(name: String, internal: Boolean): Unit = {
+  private def checkName(operation: String, name: String, internal: Boolean): Unit = {
     if (name.isEmpty || name.trim != name || name == StateStore.DEFAULT_COL_FAMILY_NAME)
-      throw StateStoreErrors.cannotUseColumnFamilyWithInvalidName("column family", name)
+      throw StateStoreErrors.cannotUseColumnFamilyWithInvalidName(operation, name)
     if (!internal && name.startsWith("$"))
       throw StateStoreErrors.cannotCreateColumnFamilyWithReservedChars(name)
   }
