@@ -3,7 +3,8 @@
 .PHONY: help build test test-all deep shapes previous wheel demo lint format-scala bench bench-s3
 .PHONY: bench-serve bench-lookup bench-ui soak
 .PHONY: chains simulate simulate-mutants peers peer-azurite peer-browser peer-delta peer-files peer-gcs peer-hdfs peer-kafka
-.PHONY: peer-kubernetes peer-minio peer-network peer-prometheus peer-radosgw peer-runtimes peer-spark
+.PHONY: peer-kubernetes peer-minio peer-network peer-prometheus peer-radosgw peer-runtimes
+.PHONY: peer-seaweedfs peer-spark
 .PHONY: peer-yarn docs clean
 SHELL := /bin/bash
 .SHELLFLAGS := -eu -o pipefail -c
@@ -198,6 +199,9 @@ peer-radosgw: build ## run queries with their state on Ceph's S3 gateway; needs 
 	$(peer)
 
 peer-runtimes: build ## run a sample with Java 21 and 25, Python 3.12 and 3.13; needs PyPI the first time
+	$(peer)
+
+peer-seaweedfs: build ## run queries with their state on SeaweedFS; needs go, and its module proxy the first time
 	$(peer)
 
 peer-yarn: build ## run queries on YARN; needs mvn, PyPI, and Maven Central the first time

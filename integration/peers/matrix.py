@@ -81,12 +81,10 @@ Behind the answers:
   nobody who they are. Millpond writes a file there in one request, which names what it replaces.
 - Ceph's gateway, radosgw 16.2, ignores the condition at the end of an upload in parts, so Millpond
   looks first: [State on S3](../guides/s3.md).
-
-Not in the table:
-
-- SeaweedFS: the Go module proxy was asked for `github.com/seaweedfs/seaweedfs` with `@latest` and
-  with its tags 3.59 and 3.97, and for a list of its versions, also by its older name
-  `github.com/chrislusf/seaweedfs`. It refuses all of them (403). Debian has no package of it.
+- SeaweedFS 3.39 ignores `If-None-Match`, so nothing there creates a file once, and a query needs
+  `storage.s3.conditionalPut=false`: [State on S3](../guides/s3.md). It is of January 2023: Go's
+  module proxy refuses SeaweedFS's later versions that were asked for (3.59, 3.97, a commit of
+  April 2026), and the list of them. Debian, npm, PyPI and Maven Central have no server of it.
 """
 
 

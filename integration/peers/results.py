@@ -26,6 +26,7 @@ PEERS = {
     "delta": "Delta tables as sinks",
     "minio": "State on MinIO, Spark checkpoints there by s3a",
     "radosgw": "State on Ceph's S3 gateway",
+    "seaweedfs": "State on SeaweedFS",
     "azurite": "Spark checkpoints on Azurite by ABFS",
     "gcs": "Spark checkpoints on an emulator of Google Cloud Storage",
     "files": "Spark checkpoints on file systems of the machine",
