@@ -162,7 +162,7 @@ define peer
 $(PY) -m pytest integration/peers/$(@:peer-%=%) -m peer --peer $(@:peer-%=%) $(TEST_ARGS)
 endef
 
-# These are fetched in a minute or two. `.ci/run` runs their samples. Of the others, go compiles MinIO
+# These are fetched in a minute or two. `.ci/run` runs their samples. Of the others, go compiles some
 # for minutes, and Delta needs the previous Spark.
 SAMPLED := azurite browser files gcs hdfs kafka kubernetes prometheus runtimes spark
 peers: build ## run a sample of the peers' tests: a quarter of an hour; leaves out what its registry does not give

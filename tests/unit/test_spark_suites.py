@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import dataclasses
 import json
 from pathlib import Path
 
@@ -29,9 +30,14 @@ def test_the_page_shows_the_saved_results() -> None:
 
 
 def test_a_test_counts_as_passed_only_if_it_opened_a_store() -> None:
-    judged = judge([_outcome("passed", test="x"), _outcome("passed", test="y", stores=0)], ())
+    none = [_outcome("passed", test=test, stores=0) for test in "yz"]
+    none[1] = dataclasses.replace(none[1], sparks_stores=1)
+    judged = judge([_outcome("passed", test="x"), *none], ())
     assert judged.passed == ["x"]
-    assert judged.not_applicable == {"y": "It opens no store of Millpond's."}
+    assert judged.not_applicable == {
+        "y": "It opens no store, of Millpond's or of Spark's.",
+        "z": "It opens a store of Spark's alone: it makes it itself, or names no provider.",
+    }
 
 
 def test_a_test_in_the_table_that_passes_is_stale() -> None:
@@ -75,8 +81,9 @@ def test_stores_count_for_the_test_during_which_they_began(tmp_path: Path) -> No
             for test, began, ended, said in events
         )
     )
-    (tmp_path / "stores").write_text("250\n200\n")
-    assert [(o.test, o.stores) for o in read(tmp_path)["S"]] == [("first", 0), ("second", 2)]
+    (tmp_path / "stores").write_text("250 millpond\n150 spark\n200 millpond\n")
+    found = [(o.test, o.stores, o.sparks_stores) for o in read(tmp_path)["S"]]
+    assert found == [("first", 0, 1), ("second", 2, 0)]
 
 
 def test_a_suite_that_did_not_end_has_no_result(tmp_path: Path) -> None:

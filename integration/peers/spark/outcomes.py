@@ -17,13 +17,17 @@ _DOES_NOT_LINK = re.compile(
     "(NoSuchMethod|NoSuchField|NoClassDefFound|AbstractMethod|IncompatibleClassChange)Error"
 )
 _OTHER_SPARK = "It was compiled for another Spark: the tests of this one are not published."
-_NO_STORE = "It opens no store of Millpond's."
+_NO_STORE = "It opens no store, of Millpond's or of Spark's."
+_SPARKS_STORE = "It opens a store of Spark's alone: it makes it itself, or names no provider."
 
 
 @dataclasses.dataclass(frozen=True)
 class Outcome:
-    """A test as scalatest reports it. `test` is "" for the suite as a whole; `stores` counts
-    Millpond's stores that began meanwhile.
+    """A test as scalatest reports it. `test` is "" for the suite as a whole.
+
+    Attributes:
+        stores: how many stores of Millpond's began meanwhile.
+        sparks_stores: how many of Spark's own did.
     """
 
     suite: str
@@ -31,6 +35,7 @@ class Outcome:
     said: str
     error: str
     stores: int
+    sparks_stores: int = 0
 
 
 @dataclasses.dataclass(frozen=True)
@@ -50,7 +55,10 @@ def read(folder: Path, *, ended_only: bool = True) -> dict[str, list[Outcome]]:
         ended_only: without the suites that did not end.
     """
     file = folder / "stores"
-    stores = sorted(map(int, file.read_text().split())) if file.is_file() else []
+    began = [line.split() for line in file.read_text().splitlines()] if file.is_file() else []
+    stores, sparks = (
+        sorted(int(ms) for ms, whose in began if whose == who) for who in ("millpond", "spark")
+    )
     suites, ended = defaultdict[str, list[Outcome]](list), set[str]()
     report = folder / "report"
     for line in report.read_text().splitlines() if report.is_file() else ():
@@ -59,10 +67,15 @@ def read(folder: Path, *, ended_only: bool = True) -> dict[str, list[Outcome]]:
         if said in ("completed", "aborted"):
             ended.add(suite)
         if said != "completed":
-            first = bisect_left(stores, event["began_ms"])
-            count = bisect_right(stores, event["ended_ms"]) - first
-            suites[suite].append(Outcome(suite, event["test"], said, event["error"], count))
+            meanwhile = (event["began_ms"], event["ended_ms"])
+            counts = (_within(stores, *meanwhile), _within(sparks, *meanwhile))
+            suites[suite].append(Outcome(suite, event["test"], said, event["error"], *counts))
     return {suite: suites[suite] for suite in sorted(ended if ended_only else suites)}
+
+
+def _within(moments: Sequence[int], first: int, last: int) -> int:
+    """Return how many of the sorted moments are from `first` to `last`."""
+    return bisect_right(moments, last) - bisect_left(moments, first)
 
 
 def judge(
@@ -79,7 +92,9 @@ def judge(
         suite = outcome.suite.rpartition(".")[2]
         known = next((r for r in table if r.fits(suite, outcome.test)), None)
         if outcome.said == "passed" and outcome.stores == 0:
-            judged.not_applicable[outcome.test] = _NO_STORE
+            judged.not_applicable[outcome.test] = (
+                _SPARKS_STORE if outcome.sparks_stores else _NO_STORE
+            )
         elif outcome.said == "passed":
             judged.passed.append(outcome.test)
             if known is not None:

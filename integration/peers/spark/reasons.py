@@ -40,6 +40,7 @@ class Reason:
 # The Spark checkpoints among the resources of Spark's tests.
 _FOREIGN = "MILLPOND_FOREIGN_CHECKPOINT"
 _GOLDEN = "It opens a Spark checkpoint that another provider wrote, which Millpond refuses."
+_OTHER_WORDS = "It wants a refusal in the words or the class of RocksDB's store."
 _ALSO_SPARKS = "It fails with Spark's own stores on Spark 4.3 as well."
 
 REASONS = (
@@ -103,16 +104,83 @@ REASONS = (
         "RocksDBStateStore(Integration)?Suite",
         "RocksDB confs are passed|^RocksDBStateStore - .*[(]without|SPARK-36236"
         "|SPARK-36519: RocksDB format|SPARK-37224|memory tracking integration"
-        "|RocksDB State Store backward compatibility. [(]with chang|bounded memory usage",
+        "|RocksDB State Store backward compatibility. [(]with chang|bounded memory usage"
+        "|SPARK-54063: forceSnapshot metric|^version encoding"
+        "|fileChecksumThreadPoolSize (propagates|= 0 supports)"
+        "|numInternalKeys metrics .*Enabled=true|checksum files"
+        "|column family id is assigned correctly|task completion listener|creatingProvider tracks"
+        "|file manager metrics exposed .*[(]without",
         "Assert on query failed|never returned normally|no exception was thrown|was not empty"
-        "|Job aborted",
+        '|Job aborted|metricPair.isDefined|has no RocksDB of Spark\'s|"[$]this" is null'
+        "|private method named|nobody went on|cannot be cast",
         "It looks at metrics, settings, memory or files that only RocksDB's store has.",
     ),
     Reason(
         "RocksDBStateStoreSuite",
-        "the test that is next",
-        "Java Runtime Environment",
-        "It ends the JVM inside RocksDB, with Spark's own store as well.",
+        "getStore with invalid versions|^get, put, remove, commit, and all data iterator"
+        "|state transitions with|multiple aborts are idempotent|multiple commits throw"
+        "|verify operation validation before|closing the iterator also closes"
+        "|cannot put null value|operations on absent column family|removeColFamilyIfExists correct"
+        "|get checkpoint info works only after commit",
+        "checkError found|MILLPOND_CHANGELOG_MISSING|MILLPOND_STORE_CLOSED|cannot be null",
+        _OTHER_WORDS,
+    ),
+    Reason(
+        "RocksDBStateStoreSuite",
+        "column family creation with (invalid names|reserved chars) .*Enabled=false",
+        "is disabled in RocksDBStateStoreProvider",
+        _OTHER_WORDS,
+    ),
+    Reason(
+        "RocksDBStateStoreSuite",
+        "SPARK-38320 - state store iterator behavior",
+        "did not equal",
+        "It knows RocksDB's store by the class's name; Millpond's iterators see what those see.",
+    ),
+    Reason(
+        "RocksDBStateStoreSuite",
+        "^prefix scan - .*Enabled=true|values iterator correctness",
+        "operation not supported with a column family of kind point",
+        "It keeps rows in the default column family beside others, which no operator does.",
+    ),
+    Reason(
+        "RocksDBStateStoreSuite",
+        "rocksdb range scan validation",
+        "SparkUnsupportedOperationException to be thrown",
+        "It wants the order of keys checked when a store is made; Millpond checks it in the load.",
+    ),
+    Reason(
+        "RocksDBStateStoreSuite",
+        "abort after commit throws|get metrics works only after commit"
+        "|SPARK-54389: State store loading fails|iterator, commit, load with multiple column"
+        "|deleteRange - changelog checkpointing",
+        "no exception was thrown",
+        "It wants a refusal of what no operator does, and Millpond allows it.",
+    ),
+    Reason(
+        "RocksDBStateStoreSuite",
+        "SPARK-18342: commit fails when rename fails",
+        "No FileSystem for scheme",
+        "The scheme of its file system has capital letters, which Millpond takes for small ones.",
+    ),
+    Reason(
+        "RocksDBStateStoreCheckpointFormatV2Suite",
+        "racing commits don't return incorrect checkpointInfo",
+        "MILLPOND_CHECKPOINT_FORMAT_CHANGED",
+        "It opens a version without its id, which Spark checkpoint format 2 always names.",
+    ),
+    Reason("RocksDBStateStoreSuite", "Load spark 4.0 golden checkpoint", _FOREIGN, _GOLDEN),
+    Reason(
+        "MapStateSuite",
+        "Map state operations (for single instance|with list, value)",
+        "did not equal List",
+        "It wants a map's keys in their order; Spark promises no order, and Millpond has none.",
+    ),
+    Reason(
+        "StatefulProcessorHandleSuite",
+        "ttl States are populated for .*State and timeMode=ProcessingTime .encoding = unsaferow",
+        "VALUE_SCHEMA_NOT_COMPATIBLE",
+        "It gives one name to two states, which Spark refuses to a query, and Millpond to a store.",
     ),
     Reason(
         "StateStore(Coordinator(Streaming)?|InstanceMetric)Suite",
@@ -121,6 +189,13 @@ REASONS = (
         "|SPARK-51358: Snapshot uploads .*SkipMaintenance"
         "|erify snapshot lag metrics .*(SkipMaintenance.*|families.*)[(]with changelog",
         "Assert on query failed|did not equal 0|had size 0",
+        _ALSO_SPARKS,
+        other_spark=True,
+    ),
+    Reason(
+        "RocksDBStateStoreSuite",
+        "SPARK-48997: maintenance threads with exceptions",
+        "isLoaded.provider0Id. was true",
         _ALSO_SPARKS,
         other_spark=True,
     ),

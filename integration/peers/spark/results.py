@@ -24,12 +24,15 @@ _HEAD = """\
 # Spark's own suites
 
 `make peer-spark` runs the tests that Spark's developers wrote for stateful queries. In that JVM
-Millpond takes the place of RocksDB's and of the HDFS-backed provider; no suite is changed. The
-runs write this page. `make peer-spark SUITES="TransformWithMapStateSuite"` runs some.
+Millpond takes the place of RocksDB's and of the HDFS-backed provider where a setting names them.
+Seven suites of stores and state variables make RocksDB's provider themselves: the names in their
+class files are replaced when they are loaded. No suite is changed. The runs write this page.
+`make peer-spark SUITES="TransformWithMapStateSuite"` runs some.
 
 *Passed* counts tests that opened a store of Millpond's. A test that opened none is *not
 applicable*, as is one that fails for a reason in `integration/peers/spark/reasons.py`: those
-reasons are below the table.
+reasons are below the table. `StateStoreSuite` makes the HDFS-backed store itself; Spark's contract
+of stores, which is in it, is in `RocksDBStateStoreSuite` too, and judges Millpond there.
 
 No JVM here waits for the disk at a commit (`commit.fsync` is false): no suite kills the machine.
 `StreamingQueryListenerSuite` wants that nobody else listens, and runs without Millpond's extension.
