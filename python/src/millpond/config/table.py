@@ -107,6 +107,20 @@ OPTIONS: tuple[Option, ...] = (
         ),
     ),
     Option(
+        name="realTime",
+        type="bool",
+        default=False,
+        doc=(
+            "Whether queries of the session may run in Spark's real-time mode (Spark 4.3). Spark"
+            " starts such a query only if the session names no other store than its own: with true,"
+            " the session extension unsets spark.sql.streaming.stateStore.providerClass in the"
+            " session if it names Millpond, and sets it for each query that starts. New queries"
+            " then also begin with Spark checkpoint format 2, which real-time mode needs, unless"
+            " spark.sql.streaming.stateStore.checkpointFormatVersion is set. Any other trigger"
+            " works as without it."
+        ),
+    ),
+    Option(
         name="backend",
         type="str",
         default=None,

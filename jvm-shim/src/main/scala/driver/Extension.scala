@@ -39,7 +39,8 @@ private[millpond] object Extension {
   def demand(): Unit = if (TaskContext.get() == null)
     SparkSession.getActiveSession.foreach { session =>
       val id = session.sparkContext.getLocalProperty(StreamExecution.QUERY_ID_KEY)
-      if (id != null && !isIn(session)) {
+      if (id != null && isIn(session)) RealTimeNodes.described(session, UUID.fromString(id))
+      else if (id != null) {
         if (plansTransformWithState)
           throw MillpondError.of(
             "EXTENSION_MISSING",

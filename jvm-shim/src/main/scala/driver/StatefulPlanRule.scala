@@ -38,7 +38,8 @@ private object StatefulPlanRule extends Rule[SparkPlan] {
             Sinks.note(session, infos.head)
             DriverReports.start(session.sparkContext)
           }
-        plan.transformUp(TransformWithStateNodes.admit)
+        if (RealTime.runs(plan)) RealTimeNodes.planned(plan)
+        else plan.transformUp(TransformWithStateNodes.admit)
       } else {
         // the offset log pins the provider with which a query began; Spark goes
         // on with it in silence

@@ -5,7 +5,6 @@ import java.util.concurrent.ConcurrentHashMap
 
 import org.apache.spark.sql.catalyst.plans.logical.LogicalPlan
 import org.apache.spark.sql.execution.streaming.runtime.{StreamExecution, StreamingQueryWrapper}
-import org.apache.spark.sql.internal.SQLConf
 import org.apache.spark.sql.millpond.observe.DriverReports
 import org.apache.spark.sql.streaming.StreamingQueryListener
 
@@ -26,12 +25,13 @@ private final class WatchStarts(session: org.apache.spark.sql.SparkSession)
   private lazy val listening: Unit = session.streams.addListener(new StreamingQueryListener {
     // called while the user's thread waits in start(), before the query reads its logs
     override def onQueryStarted(event: StreamingQueryListener.QueryStartedEvent): Unit = {
-      AskedProviders.started(event.runId, session.conf.get(SQLConf.STATE_STORE_PROVIDER_CLASS.key))
+      AskedProviders.started(event.runId, RealTime.asked(session))
       val query = session.streams.get(event.id) match {
         case wrapper: StreamingQueryWrapper => Some(wrapper.streamingQuery)
         case stream: StreamExecution => Some(stream)
         case _ => None
       }
+      query.foreach(RealTime.started)
       query.foreach(Sinks.started(_, event.runId))
       // first: a query that has a heartbeat is not rescaled
       query.foreach(AskedPartitions.started(_, event.runId))
@@ -51,5 +51,8 @@ private final class WatchStarts(session: org.apache.spark.sql.SparkSession)
     }
   })
 
-  override def apply(plan: LogicalPlan): Unit = if (plan.isStreaming) listening
+  override def apply(plan: LogicalPlan): Unit = if (plan.isStreaming) {
+    listening
+    RealTime.prepare(session)
+  }
 }

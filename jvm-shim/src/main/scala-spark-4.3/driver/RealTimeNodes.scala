@@ -1,0 +1,62 @@
+package org.apache.spark.sql.millpond.driver
+
+import java.util.UUID
+
+import org.apache.spark.internal.Logging
+import org.apache.spark.sql.classic.SparkSession
+import org.apache.spark.sql.execution.SparkPlan
+import org.apache.spark.sql.execution.streaming.RealTimeTrigger
+import org.apache.spark.sql.execution.streaming.operators.stateful.transformwithstate.{
+  TransformWithStateExec, TransformWithStateExecBase
+}
+import org.apache.spark.sql.execution.streaming.runtime.StreamExecution
+import org.apache.spark.sql.internal.SQLConf
+import org.apache.spark.sql.millpond.base.Names
+
+/** The plans of stateful queries in real-time mode. Spark compares the class of each node with a
+  * list, after every rule that a session can add, so a node cannot be replaced as
+  * [[TransformWithStateNodes]] does it. Instead each node of the final plan learns that Millpond is
+  * among the providers that `transformWithState` may use. */
+private object RealTimeNodes extends Logging {
+  val AreStateful = true
+
+  /** Spark refuses a query that began with format 1, and says to begin anew. */
+  def started(query: StreamExecution): Unit = if (query.trigger.isInstanceOf[RealTimeTrigger])
+    query.commitLog.getLatest().foreach { case (_, last) =>
+      if (last.stateUniqueIds.isEmpty)
+        logWarning(
+          s"The query of ${query.resolvedCheckpointRoot} has Spark checkpoint format 1, which " +
+            "real-time mode refuses. It goes on with any other trigger. To take its state into a " +
+            "query of format 2, use `millpond savepoint bootstrap`: docs/guides/real-time.md.")
+    }
+
+  /** The plan of a query in real-time mode: Spark's list of nodes decides about it. Without the
+    * list the user wants to run what Spark does not know, such as Python's node. */
+  def planned(plan: SparkPlan): SparkPlan =
+    if (SQLConf.get.getConf(SQLConf.STREAMING_REAL_TIME_MODE_ALLOWLIST_CHECK)) plan
+    else plan.transformUp(TransformWithStateNodes.admit)
+
+  private lazy val supported = {
+    val field = classOf[TransformWithStateExecBase].getDeclaredField(
+      "SUPPORTED_STATE_STORE_PROVIDERS")
+    field.setAccessible(true)
+    field
+  }
+
+  /** Spark describes a plan that is final, or begins to run it: it asks a provider for its metrics
+    * for each stateful node, before the node checks the provider's name. */
+  def described(session: SparkSession, query: UUID): Unit = if (isFinal)
+    session.sharedState.activeStreamingQueries.get(query) match {
+      case stream: StreamExecution if stream.lastExecution != null =>
+        stream.lastExecution.executedPlan.foreach {
+          case node: TransformWithStateExec if node.isRealTimeMode =>
+            supported.set(node, Set(Names.ProviderClass))
+          case _ =>
+        }
+      case _ =>
+    }
+
+  /** A plan that is being made must not be asked for. */
+  private def isFinal: Boolean = StackWalker.getInstance.walk[Boolean](
+    _.anyMatch(_.getClassName.startsWith("org.apache.spark.sql.execution.SQLExecution")))
+}
