@@ -120,6 +120,13 @@ FEATURES = [
     ),
     Feature(
         "Execution",
+        "real-time mode, and changes between it and other triggers",
+        WORKS,
+        "integration/test_real_time.py",
+        "With Spark 4.3.",
+    ),
+    Feature(
+        "Execution",
         "kills and pauses at random (soak)",
         WORKS,
         "integration/test_soak.py",

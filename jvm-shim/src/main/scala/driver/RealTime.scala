@@ -9,9 +9,9 @@ import org.apache.spark.sql.internal.SQLConf
 import org.apache.spark.sql.millpond.base.{Names, Options}
 
 /** Lets queries run in Spark's real-time mode. Spark starts such a query only if the session names
-  * its own RocksDB store, or none. So with the option `realTime` the extension takes Millpond's name
-  * out of the session, and gives it to each query by itself: into the query's copy of the session,
-  * before it reads its logs. Spark writes it into the offset log as ever. */
+  * its own RocksDB store, or none. So with the option `realTime` the extension takes Millpond's
+  * name out of the session, and gives it to each query by itself: into the query's copy of the
+  * session, before it reads its logs. Spark writes it into the offset log as ever. */
 private object RealTime extends Logging {
   private val Provider = SQLConf.STATE_STORE_PROVIDER_CLASS.key
   private val Option = Options.prefix + "realTime"
