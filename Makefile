@@ -1,7 +1,7 @@
 # Everything lives in .venv and build/ of this folder; the paths below are relative, so the folder's own name may hold spaces.
 .DEFAULT_GOAL := help
 .PHONY: help build test test-all deep shapes previous wheel demo lint format-scala bench bench-s3
-.PHONY: bench-serve bench-lookup bench-ui soak
+.PHONY: bench-python bench-serve bench-lookup bench-ui soak
 .PHONY: chains simulate simulate-mutants peers peer-azurite peer-browser peer-delta peer-files peer-gcs peer-hdfs peer-kafka
 .PHONY: peer-kubernetes peer-minio peer-network peer-prometheus peer-radosgw peer-runtimes
 .PHONY: peer-seaweedfs peer-spark
@@ -135,6 +135,9 @@ format-scala: ## scalafmt over all Scala; needs mvn, and Maven Central the first
 
 bench: build ## compare with Spark's own state stores (SCALE=0.1 for a quick look)
 	$(PY) benchmarks/run.py --scale $(SCALE)
+
+bench-python: build ## the same of Python's transformWithState alone: five minutes (SCALE=0.1 for a quick look)
+	$(PY) benchmarks/run.py --only python --repetitions 1 --scale $(SCALE)
 
 bench-s3: build ## measure batches, requests and restores on a slow S3 server, then by s3a (BENCH_ARGS='--only restore')
 	$(PY) benchmarks/bench_s3.py $(BENCH_ARGS)

@@ -116,3 +116,33 @@ def grown_state(result: Mapping[str, Any]) -> float | None:
 def median_in(part: str, name: str) -> Extract:
     """Take the median of a list of a part of the result."""
     return lambda r: statistics.median(r[part][name]) if part in r else None
+
+
+def rates_ratio(mine: str, other: str) -> Extract:
+    """Take how many times faster one scenario is than another."""
+
+    def extract(result: Mapping[str, Any]) -> float | None:
+        a, b = rows_per_s(mine)(result), rows_per_s(other)(result)
+        return a / b if a is not None and b is not None else None
+
+    return extract
+
+
+def times_ratio(mine: str, other: str) -> Extract:
+    """Take how many times longer a batch of one scenario takes than one of another."""
+
+    def extract(result: Mapping[str, Any]) -> float | None:
+        a, b = batch_ms(mine)(result), batch_ms(other)(result)
+        return a / b if a is not None and b is not None else None
+
+    return extract
+
+
+def resident_mib(scenario: str, *parts: str) -> Extract:
+    """Take the largest resident memory of the `parts` of a scenario, together."""
+
+    def extract(result: Mapping[str, Any]) -> float | None:
+        found = result.get(scenario)
+        return sum(found[part] for part in parts) / 2**20 if found else None
+
+    return extract

@@ -1,14 +1,14 @@
 # SPDX-License-Identifier: Apache-2.0
-"""What is measured: the measures, and the goals of Millpond. Pure."""
+"""What is measured, and the goals of Millpond. Pure."""
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping
-from dataclasses import dataclass, replace
+from collections.abc import Mapping
+from dataclasses import replace
 
+from benchmarks import bench_python_measures
 from benchmarks.bench_contenders import (
     BASELINE,
-    HEAP_PEER,
     KEY_AND_VALUE_BYTES,
     OURS,
     OURS_QUARTER,
@@ -28,78 +28,7 @@ from benchmarks.bench_extracts import (
     snapshot_ratio,
     written_share,
 )
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Goal:
-    """A goal of Millpond.
-
-    `met` takes the medians by contender and the number of keys. It returns None if a peer is
-    missing.
-    """
-
-    text: str
-    met: Callable[[Mapping[str, float], int], bool | None]
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Measure:
-    """One row of the table.
-
-    Attributes:
-        extract: takes the raw result of one process, and returns the figure; None if that process
-            does not measure it.
-        higher_is_better: it is a rate, not a cost.
-        compare: a ratio between contenders means something.
-        chart: the chart shows it.
-        ours: the table shows the ratios of this contender to the peers.
-        only: the contenders that have it; empty: all.
-    """
-
-    name: str
-    title: str
-    unit: str
-    level: str
-    extract: Extract
-    higher_is_better: bool = False
-    compare: bool = True
-    chart: bool = True
-    goal: Goal | None = None
-    ours: str = OURS
-    only: tuple[str, ...] = ()
-
-    def ratio(self, values: Mapping[str, float], mine: str, peer: str) -> float | None:
-        """Return how many times better `mine` is than `peer`.
-
-        None if one of them has no figure above zero. A difference of two readings, such as resident
-        memory, may be zero or less if noise outweighs it.
-        """
-        a, b = values.get(mine), values.get(peer)
-        if not self.compare or a is None or b is None or a <= 0 or b <= 0:
-            return None
-        return a / b if self.higher_is_better else b / a
-
-
-def _faster(
-    baseline: float, heap: float | None = None, *, rate: bool = False, ours: str = OURS
-) -> Goal:
-    def met(values: Mapping[str, float], _keys: int) -> bool | None:
-        wanted = {BASELINE: baseline} | ({HEAP_PEER: heap} if heap is not None else {})
-        if ours not in values or any(peer not in values for peer in wanted):
-            return None
-        mine = values[ours]
-        return all(
-            (mine / values[p] if rate else values[p] / mine) >= factor
-            for p, factor in wanted.items()
-        )
-
-    return Goal(text=f"{baseline:g}x" + (f", {heap:g}x heap" if heap is not None else ""), met=met)
-
-
-def _at_most(bound: float, text: str) -> Goal:
-    return Goal(
-        text=text, met=lambda values, _keys: values[OURS] <= bound if OURS in values else None
-    )
+from benchmarks.bench_goals import Goal, Measure, at_least, at_most, faster
 
 
 def _memory_met(values: Mapping[str, float], keys: int) -> bool | None:
@@ -194,12 +123,6 @@ def _savepoint(
     )
 
 
-def _at_least(bound: float, text: str) -> Goal:
-    return Goal(
-        text=text, met=lambda values, _keys: values[OURS] >= bound if OURS in values else None
-    )
-
-
 def _scan(
     name: str,
     title: str,
@@ -217,34 +140,34 @@ def _scan(
 _written_with_snapshots = number("bytes_per_batch_with_snapshots", scale=1 / 1024)
 
 MEASURES: tuple[Measure, ...] = (
-    _store("get_put_us", "get+put", "us", median("update_us_per_op"), goal=_faster(5, 1.5)),
+    _store("get_put_us", "get+put", "us", median("update_us_per_op"), goal=faster(5, 1.5)),
     Measure(
         name="get_put_quarter_us",
         title="get+put, `memory.budget` a quarter of the state",
         unit="us",
         level="store",
         extract=median("update_us_per_op"),
-        goal=_faster(1.5, ours=OURS_QUARTER),
+        goal=faster(1.5, ours=OURS_QUARTER),
         ours=OURS_QUARTER,
         only=(OURS_QUARTER, BASELINE),
         chart=False,
     ),
     _store("get_put_p99_us", "get+put, p99", "us", number("update_latency_us", "p99"), chart=False),
-    _store("commit_ms", "commit", "ms", median("update_commit_ms"), goal=_faster(4)),
+    _store("commit_ms", "commit", "ms", median("update_commit_ms"), goal=faster(4)),
     _store("commit_p99_ms", "commit, p99", "ms", p99("update_commit_ms"), chart=False),
     _store(
         "load_us",
         "load of new keys, with commits",
         "us/key",
         number("load_us_per_key"),
-        goal=_faster(3),
+        goal=faster(3),
     ),
     _store(
         "reopen_ms",
         "re-open of the last version",
         "ms",
         median("update_reopen_ms"),
-        goal=_at_most(0.5, "0.5 ms"),
+        goal=at_most(0.5, "0.5 ms"),
     ),
     _store("rollback_ms", "rollback by one version", "ms", median("rollback_ms")),
     _store(
@@ -252,16 +175,16 @@ MEASURES: tuple[Measure, ...] = (
         "restore to the first get",
         "ms",
         median("restore_first_get_ms"),
-        goal=_faster(5),
+        goal=faster(5),
     ),
     _store(
         "restore_all_ms",
         "restore to all rows read",
         "ms",
         median("restore_all_ms"),
-        goal=_faster(1.5),
+        goal=faster(1.5),
     ),
-    _store("scan_us", "full scan", "us/row", median("scan_us_per_row"), goal=_faster(1.5)),
+    _store("scan_us", "full scan", "us/row", median("scan_us_per_row"), goal=faster(1.5)),
     _store(
         "bytes_per_batch",
         "durable bytes a batch",
@@ -282,7 +205,7 @@ MEASURES: tuple[Measure, ...] = (
         snapshot_ratio,
         compare=False,
         chart=False,
-        goal=_at_most(1.5, "1.5"),
+        goal=at_most(1.5, "1.5"),
     ),
     _store(
         "snapshot_commit",
@@ -291,7 +214,7 @@ MEASURES: tuple[Measure, ...] = (
         commit_snapshot_ratio,
         compare=False,
         chart=False,
-        goal=_at_most(1.5, "1.5"),
+        goal=at_most(1.5, "1.5"),
     ),
     _store(
         "memory_mib",
@@ -316,21 +239,21 @@ MEASURES: tuple[Measure, ...] = (
         "prefix scan of ten rows",
         "us",
         median_in("store", "prefix_scan_us"),
-        goal=_faster(1),
+        goal=faster(1),
     ),
     _scan(
         "ordered_scan_us",
         "scan in order",
         "us/row",
         median_in("store", "ordered_scan_us_per_row"),
-        goal=_faster(1),
+        goal=faster(1),
     ),
     _scan(
         "eviction_ms",
         "eviction of the 500 oldest rows",
         "ms",
         median_in("store", "eviction_ms"),
-        goal=_faster(1),
+        goal=faster(1),
     ),
     _scan(
         "eviction_growth",
@@ -338,7 +261,7 @@ MEASURES: tuple[Measure, ...] = (
         "x",
         grown_state,
         compare=False,
-        goal=_at_most(1.5, "1.5"),
+        goal=at_most(1.5, "1.5"),
     ),
     _scan("disk_scan_us", "full scan, all on disk", "us/row", median_in("disk", "scan_us_per_row")),
     _scan(
@@ -347,7 +270,7 @@ MEASURES: tuple[Measure, ...] = (
         "x",
         disk_ratio("scan_us_per_row", "raw_scan_us_per_row"),
         compare=False,
-        goal=_at_most(1.2, "1.2"),
+        goal=at_most(1.2, "1.2"),
     ),
     _scan(
         "disk_prefix_scan_us",
@@ -361,11 +284,11 @@ MEASURES: tuple[Measure, ...] = (
         "x",
         disk_ratio("prefix_scan_us", "raw_prefix_scan_us"),
         compare=False,
-        goal=_at_most(1.2, "1.2"),
+        goal=at_most(1.2, "1.2"),
     ),
-    _rate("aggregation", "aggregation", _faster(1.6, 1.15, rate=True)),
-    _rate("join", "stream-stream join", _faster(1.3, rate=True)),
-    _rate("session", "session window", _faster(1.3, rate=True)),
+    _rate("aggregation", "aggregation", faster(1.6, 1.15, rate=True)),
+    _rate("join", "stream-stream join", faster(1.3, rate=True)),
+    _rate("session", "session window", faster(1.3, rate=True)),
     _rate("pandas", "transformWithStateInPandas, two state calls a row"),
     Measure(
         name="partitions200",
@@ -373,12 +296,13 @@ MEASURES: tuple[Measure, ...] = (
         unit="ms",
         level="query",
         extract=batch_ms("partitions200"),
-        goal=_faster(1.5),
+        goal=faster(1.5),
     ),
-    *_rescale(8, 16, _faster(25), _faster(1), _faster(5)),
-    *_rescale(16, 8, _faster(25), _faster(1), _faster(5)),
-    *_rescale(8, 12, _faster(3)),
-    *_rescale(8, 7, _faster(1)),
+    *bench_python_measures.MEASURES,
+    *_rescale(8, 16, faster(25), faster(1), faster(5)),
+    *_rescale(16, 8, faster(25), faster(1), faster(5)),
+    *_rescale(8, 12, faster(3)),
+    *_rescale(8, 7, faster(1)),
     Measure(
         name="rescale_8_to_16_written",
         title="rescale 8 to 16: bytes written, of the state",
@@ -387,7 +311,7 @@ MEASURES: tuple[Measure, ...] = (
         extract=written_share("8_to_16"),
         compare=False,
         chart=False,
-        goal=_at_most(1.0, "1 %"),
+        goal=at_most(1.0, "1 %"),
     ),
     Measure(
         name="rescale_8_to_16_work",
@@ -398,31 +322,31 @@ MEASURES: tuple[Measure, ...] = (
         compare=False,
         chart=False,
         only=(OURS,),
-        goal=_at_most(0.3, "0.3 s"),
+        goal=at_most(0.3, "0.3 s"),
     ),
-    _savepoint("create_ms", "savepoint of a running query", "ms", goal=_at_most(1000, "1 000 ms")),
+    _savepoint("create_ms", "savepoint of a running query", "ms", goal=at_most(1000, "1 000 ms")),
     _savepoint("create_written_bytes", "savepoint: bytes written", "KiB", scale=1 / 1024),
-    _savepoint("fork_ms", "fork", "ms", goal=_at_most(300, "300 ms")),
+    _savepoint("fork_ms", "fork", "ms", goal=at_most(300, "300 ms")),
     _savepoint("fork_written_bytes", "fork: bytes written", "KiB", scale=1 / 1024),
     _savepoint(
         "stop_ms",
         "stop with savepoint, after the running batch",
         "ms",
-        goal=_at_most(500, "500 ms"),
+        goal=at_most(500, "500 ms"),
     ),
     _savepoint(
         "export_rows_per_s",
         "savepoint as Parquet",
         "rows/s",
         rate=True,
-        goal=_at_least(1_000_000, "1 000 000 rows/s"),
+        goal=at_least(1_000_000, "1 000 000 rows/s"),
     ),
     _savepoint("restore_ms", "restore of a savepoint", "ms"),
     _savepoint(
         "first_batch_ms",
         "restore of a savepoint, or restart: to the first batch committed",
         "ms",
-        goal=replace(_faster(1 / 1.2), text="1.2 of Spark's"),
+        goal=replace(faster(1 / 1.2), text="1.2 of Spark's"),
         only=(),
     ),
     *(
@@ -431,7 +355,7 @@ MEASURES: tuple[Measure, ...] = (
             f"{title}: {columns}, one core",
             "rows/s",
             rate=True,
-            goal=_at_least(1_000_000, "1 000 000 rows/s") if schema == "fixed" else None,
+            goal=at_least(1_000_000, "1 000 000 rows/s") if schema == "fixed" else None,
         )
         for schema, columns in (("fixed", "four fixed-width columns"), ("text", "those and a text"))
         for way, title in (("decode", "rows to Arrow"), ("encode", "Arrow to rows"))

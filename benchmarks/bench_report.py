@@ -8,7 +8,8 @@ from collections.abc import Mapping, Sequence
 from typing import Any
 
 from benchmarks.bench_contenders import BASELINE, CONTENDERS, HEAP_PEER, OURS
-from benchmarks.bench_measures import MEASURES, Measure
+from benchmarks.bench_goals import Measure
+from benchmarks.bench_measures import MEASURES
 
 
 def summarise(results: Mapping[str, Any]) -> dict[str, Any]:

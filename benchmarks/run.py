@@ -28,6 +28,7 @@ from benchmarks import (
     bench_contenders,
     bench_env,
     bench_profile,
+    bench_python,
     bench_query,
     bench_report,
     bench_rescale,
@@ -38,7 +39,7 @@ from benchmarks import (
 from benchmarks.bench_contenders import CONTENDERS, Contender
 from benchmarks.bench_env import REPOSITORY, BenchError
 
-LEVELS = ("store", "scan", "query", "rescale", "savepoint")
+LEVELS = ("store", "scan", "query", "python", "rescale", "savepoint")
 _DOCS = REPOSITORY / "docs" / "benchmarks.md"
 _CHART = REPOSITORY / "docs" / "img" / "benchmarks.svg"
 _BEGIN, _END = (
@@ -152,7 +153,7 @@ class _Run:
         self.rescale_sizes = bench_rescale.sizes(given.scale, quick=given.quick)
         self.savepoint_sizes = bench_savepoint.sizes(given.scale, quick=given.quick)
         self.classes = None
-        if {"store", "scan"} & set(self.levels):
+        if {"store", "scan", "python"} & set(self.levels):
             self.classes = bench_env.compile_store_bench(REPOSITORY / "build" / "bench")
         self.profiles: list[str] = []
         self.failures: list[dict[str, Any]] = []
@@ -183,6 +184,10 @@ class _Run:
             "store": (self.contenders, self._store),
             "scan": ([c for c in self.contenders if c.scans and not self.given.jfr], self._scan),
             "query": ([c for c in self.contenders if self._scenarios(c)], self._query),
+            "python": (
+                [c for c in self.contenders if c.name in bench_python.CONTENDERS],
+                self._python,
+            ),
             "rescale": (
                 [c for c in self.contenders if c.name in bench_rescale.CONTENDERS],
                 self._rescale,
@@ -275,6 +280,18 @@ class _Run:
             jvm_extra=bench_profile.jvm_options(recording) if recording else (),
         )
         return self._profile(recording, result, "store")
+
+    def _python(self, contender: Contender, repetition: int) -> dict[str, Any]:
+        assert self.classes is not None  # compiled for this level
+        return bench_python.measure(
+            contender,
+            bench_python.scenarios(contender.name, scale=self.given.scale, quick=self.given.quick),
+            jar=self.jar if contender.ours else None,
+            classes=self.classes,
+            work_dir=self.work_dir / f"python-{contender.name}-{repetition}",
+            extra_conf=self.conf,
+            timeout_s=self.timeout_s,
+        )
 
     def _rescale(self, contender: Contender, repetition: int) -> dict[str, Any]:
         return bench_rescale.measure(
@@ -406,6 +423,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
         return 2
     problems = [f"{f['level']} {f['contender']} failed" for f in results["failures"]]
     problems += bench_report.disagreements(results["query"])
+    problems += bench_report.disagreements(results["python"])
     problems += bench_report.rescale_disagreements(results["rescale"])
     problems += bench_report.savepoint_disagreements(results["savepoint"])
     for problem in problems:

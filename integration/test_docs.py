@@ -92,6 +92,7 @@ class Machine:
             f" -XX:TieredStopAtLevel=1\n{settings}"
         )
         self.env = {
+            "PYSPARK_PYTHON": sys.executable,  # the one that has all packages
             **{
                 k: v
                 for k, v in os.environ.items()

@@ -77,6 +77,25 @@ FEATURES = [
         WORKS,
         "integration/test_extension_missing.py",
     ),
+    Feature(
+        "Python's transformWithState in bulk",
+        "rows, metrics and bytes of the state as by Spark's transport, changed at every restart",
+        WORKS,
+        "integration/test_python_transport.py",
+        "All shapes, values of all types, random programs.",
+    ),
+    Feature(
+        "Python's transformWithState in bulk",
+        "user code that raises, dies, or returns what does not fit: as by Spark's transport",
+        WORKS,
+        "integration/test_python_transport_faults.py",
+    ),
+    Feature(
+        "Python's transformWithState in bulk",
+        "large keys, lists, maps and results; several operators; savepoints",
+        WORKS,
+        "integration/test_python_transport_sizes.py",
+    ),
     Feature("Sessions", "Spark Connect: aggregation", WORKS, "integration/test_connect.py"),
     Feature(
         "Sessions",

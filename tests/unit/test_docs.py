@@ -137,6 +137,7 @@ def test_kinds_and_options_that_pages_name_exist() -> None:
                 "DEBUG",
                 "DOCS_REWRITE",
                 "LOG",
+                "PROGRAMS",
                 "TEST_JAR",
             }, f"{name_of(page)} names the kind {name}"
         for name in re.findall(re.escape(config.PREFIX) + r"([a-zA-Z]+(?:\.[a-zA-Z]+)*)", text):
@@ -148,8 +149,10 @@ def test_kinds_and_options_that_pages_name_exist() -> None:
 
 def test_every_metric_is_in_the_reference_and_no_other(repository: Path) -> None:
     scala = (repository / "jvm-shim/src/main/scala/engine/StoreMetrics.scala").read_text()
+    operator = (repository / "jvm-shim/src/main/scala/transport/BulkOperator.scala").read_text()
     page = (repository / "docs/reference/metrics.md").read_text()
     declared = re.findall(r'Metric\(\s*"(millpond\w+)"', scala)
+    declared += re.findall(r'"(millpond\w+)" ->', operator)
     assert len(declared) == len(set(declared)) > 0
     assert sorted(re.findall(r"^\| `(millpond\w+)` \|", page, re.MULTILINE)) == sorted(declared)
     named = {

@@ -83,6 +83,18 @@ OPTIONS: tuple[Option, ...] = (
         ),
     ),
     Option(
+        name="python.transport",
+        type="str",
+        default="spark",
+        choices=("bulk", "spark"),
+        doc=(
+            "How the state of Python's transformWithState travels between the JVM and Python."
+            " `bulk`: with the rows, many keys a message. `spark`: by Spark's own transport, a"
+            " message for each call. What is stored is the same. A query may change it at any"
+            " restart."
+        ),
+    ),
+    Option(
         name="maxParallelism",
         type="int",
         default=None,

@@ -170,6 +170,17 @@ EVENTS: dict[str, EventInfo] = {
         ),
         store=False,
     ),
+    "python_transport_stepped_aside": EventInfo(
+        by="shim",
+        level="INFO",
+        fields=("reason",),
+        when=(
+            "The state of a Python operator cannot travel in bulk, so it travels by Spark's own"
+            " transport."
+        ),
+        then="Nothing. `reason` says what would have to be different.",
+        store=False,
+    ),
     "agent_started": EventInfo(
         by="shim",
         level="INFO",

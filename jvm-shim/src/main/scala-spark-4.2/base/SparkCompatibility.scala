@@ -20,4 +20,7 @@ private[millpond] object SparkCompatibility {
 
   /** The constructor argument of the node's output. */
   def outputAttributes(node: TransformWithStateInPySparkExec): Seq[Attribute] = node.output
+
+  /** Whether `millpond.transport.spark_pandas` knows this Spark's conversions of pandas. */
+  val bulkPandas: Boolean = false
 }

@@ -5,7 +5,6 @@ import org.apache.spark.sql.execution.python.streaming.TransformWithStateInPySpa
 import org.apache.spark.sql.execution.streaming.operators.stateful.transformwithstate.{
   TransformWithStateExec
 }
-import org.apache.spark.sql.millpond.base.SparkCompatibility
 
 /** Spark runs `transformWithState` on a provider by one name only, which its nodes check on the
   * driver. This replaces each node by one without that check. Spark copies a node when its children
@@ -33,34 +32,6 @@ private[driver] object TransformWithStateNodes {
   def copyOf(node: TransformWithStateNode, arguments: Array[AnyRef]): SparkPlan =
     replaced(node, new TransformWithStateNode(rebuilt(classOf[TransformWithStateExec], arguments)))
 
-  private final class PythonNode(t: TransformWithStateInPySparkExec)
-      extends TransformWithStateInPySparkExec(
-        t.functionExpr,
-        t.groupingAttributes,
-        SparkCompatibility.outputAttributes(t),
-        t.outputMode,
-        t.timeMode,
-        t.stateInfo,
-        t.batchTimestampMs,
-        t.prevBatchTimestampMs,
-        t.eventTimeWatermarkForLateEvents,
-        t.eventTimeWatermarkForEviction,
-        t.userFacingDataType,
-        t.child,
-        t.isStreaming,
-        t.hasInitialState,
-        t.initialState,
-        t.initialStateGroupingAttrs,
-        t.initialStateSchema
-      ) {
-    override def validateStateStoreProvider(isStreaming: Boolean): Unit = ()
-    override protected def withNewChildrenInternal(
-        newLeft: SparkPlan, newRight: SparkPlan): TransformWithStateInPySparkExec =
-      new PythonNode(super.withNewChildrenInternal(newLeft, newRight))
-    override def makeCopy(arguments: Array[AnyRef]): SparkPlan =
-      replaced(this, new PythonNode(rebuilt(classOf[TransformWithStateInPySparkExec], arguments)))
-    override def canEqual(other: Any): Boolean = other.isInstanceOf[PythonNode]
-    override def equals(other: Any): Boolean = other.isInstanceOf[PythonNode] && super.equals(other)
-    override def hashCode: Int = super.hashCode
-  }
+  def copyOf(node: PythonNode, arguments: Array[AnyRef]): SparkPlan =
+    replaced(node, new PythonNode(rebuilt(classOf[TransformWithStateInPySparkExec], arguments)))
 }

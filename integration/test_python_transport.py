@@ -1,0 +1,147 @@
+"""Python's state over the bulk transport equals that over Spark's: rows in their order, metrics,
+and each byte in the store.
+"""
+
+from __future__ import annotations
+
+import os
+from pathlib import Path
+from random import Random
+
+import pytest
+from pyspark.sql import SparkSession
+
+from integration import python_state_cases
+from integration.cases import AVRO, Case
+from integration.depth import deep, quick_first
+from integration.state_programs import (
+    Interpreter,
+    Program,
+    Variable,
+    case,
+    random_batches,
+    random_program,
+    scripted,
+    variables,
+)
+from integration.state_values import POOLS
+from integration.transports import BULK, SPARK, Leg, assert_same, play
+
+SIDES = {
+    "spark": (SPARK,),
+    "bulk": (BULK,),
+    "in-turn": (BULK, SPARK),
+}
+_TIMES = ("None", "ProcessingTime", "EventTime")
+_FIRST = int(os.environ.get("MILLPOND_PROGRAMS_FIRST", "1"))
+_SEEDS = int(os.environ.get("MILLPOND_PROGRAMS", "6"))
+
+
+def _legs(tested: Case) -> list[Leg]:
+    batches = max(len(batches) for _, batches in tested.inputs)
+    legs = [Leg(files=tested.first, fail_at=tested.fail_at), Leg(files=tested.first)]
+    if tested.later is None:
+        return [*legs, Leg(files=batches)]
+    return [*legs, Leg(files=batches - 1), Leg(files=batches, build=tested.later)]
+
+
+_SHAPES = [shape for shape in python_state_cases.CASES if not shape.refused]
+_ASIDE = ("odd-keys", "collated-keys")  # such keys do not travel in bulk
+_QUICK = {"pandas-event-time", "row-processing-time", "pandas-initial-state", "row-evolution"}
+
+
+@pytest.mark.parametrize(
+    "shape",
+    [shape if shape.name in _QUICK else deep(shape) for shape in _SHAPES],
+    ids=lambda s: s.name,
+)
+def test_every_shape(spark: SparkSession, tmp_path: Path, shape: Case) -> None:
+    """A sink fails after its state was committed, and every restart may change the transport."""
+    sides = play(spark, tmp_path, shape, _legs(shape), SIDES)
+    everything = "\n".join(row for rows in sides[0].rows.values() for row in rows)
+    assert [text for text in shape.shows if text not in everything] == []
+    assert_same(sides, aside=shape.name.endswith(_ASIDE))
+
+
+def _all_values(variable: Variable) -> Program:
+    """Return a program that writes each value of the variable's pool, and reads all of it."""
+    count = len(POOLS[variable.value].values)
+    name = variable.name
+    if variable.kind == "value":
+        return [step for i in range(count) for step in ([name, "update", i], [name, "get"])]
+    if variable.kind == "list":
+        every = list(range(count))
+        return [[name, "put", every], [name, "appendList", every], [name, "appendValue", 0]]
+    found: Program = []
+    for i in range(max(count, len(POOLS[variable.key].values))):
+        found += [[name, "updateValue", i, i], [name, "getValue", i], [name, "containsKey", i]]
+    return [*found, [name, "keys"], [name, "values"], [name, "removeKey", 1]]
+
+
+def _reads(variable: Variable) -> Program:
+    read = {"value": "get", "list": "get", "map": "iterator"}[variable.kind]
+    return [[variable.name, "exists"], [variable.name, read]]
+
+
+_KINDS = ("value", "list", "map")
+
+
+# Spark's Avro encoding refuses bytes and shorts, and a null in an array ends its state server.
+_NO_AVRO = {"numbers", "nested"}
+_TYPES = [pool for pool in POOLS if pool != "number"]
+
+
+@pytest.mark.parametrize("encoding", ["unsaferow", deep("avro")])
+@pytest.mark.parametrize("form", ["row", deep("pandas")])
+def test_every_type(spark: SparkSession, tmp_path: Path, form: str, encoding: str) -> None:
+    """Each value of each pool as a value, in a list, and in a map."""
+    pools = [pool for pool in _TYPES if encoding != "avro" or pool not in _NO_AVRO]
+    declared = tuple(
+        Variable(kind, f"{pool}_{kind}", pool, key if kind == "map" else "")
+        for pool, key in zip(pools, reversed(pools), strict=True)
+        for kind in _KINDS
+    )
+    keys = [f"k{i}" for i in range(len(declared))]
+    writes = {key: _all_values(variable) for key, variable in zip(keys, declared, strict=True)}
+    reads = {key: _reads(variable) for key, variable in zip(keys, declared, strict=True)}
+    processor = Interpreter(form, "None", declared)
+    tested = case(
+        "every-type",
+        processor,
+        scripted(writes, reads),
+        conf=AVRO if encoding == "avro" else {},
+    )
+    assert_same(play(spark, tmp_path, tested, [Leg(files=1), Leg(files=2)], SIDES))
+
+
+def _random_case(seed: int) -> Case:
+    """Return a query of random programs. Forms, times, formats and encodings take turns."""
+    random = Random(seed)
+    time, form = _TIMES[seed % 3], ("row", "pandas")[seed // 3 % 2]
+    ttl = (None, 1500, 3_600_000) if time == "ProcessingTime" else (None,)
+    avro = random.random() < 0.5
+    pools = [pool for pool in _TYPES if not avro or pool not in _NO_AVRO]
+    random.shuffle(pools)
+    kinds = [random.choice(("value", "list", "map")) for _ in range(3)]
+    declared = variables(["value", "list", "map", *kinds], pools, ttl)
+    fired = tuple(random_program(random, declared, time, 6) for _ in range(5))
+    batches = random_batches(random, declared, time, keys=40, batches=5)
+    return case(
+        f"seed-{seed}",
+        Interpreter(form, time, declared, fired),
+        batches,
+        1 + seed % 2,
+        first=2,
+        conf=AVRO if avro else {},
+    )
+
+
+@pytest.mark.parametrize("seed", quick_first(range(_FIRST, _FIRST + _SEEDS), 2))
+def test_random_programs(spark: SparkSession, tmp_path: Path, seed: int) -> None:
+    """Forty keys with random programs of state calls, batch after batch.
+
+    `MILLPOND_PROGRAMS_FIRST=17 MILLPOND_PROGRAMS=1` runs seed 17 alone.
+    """
+    tested = _random_case(seed)
+    legs = [Leg(files=2, fail_at=1), Leg(files=3), Leg(files=5)]
+    assert_same(play(spark, tmp_path, tested, legs, SIDES))

@@ -1,0 +1,151 @@
+"""Large keys, lists, maps and results, several operators, and savepoints, on both transports."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+import pandas as pd
+import pytest
+from pyspark.sql import DataFrame, Row, SparkSession
+
+import millpond
+from integration.cases import CLICKED, EVENTS, NO_EMPTY_BATCHES, Case, at
+from integration.depth import deep
+from integration.python_state_cases import Processor
+from integration.state_programs import Interpreter, Program, Variable, case, scripted
+from integration.transports import (
+    BULK,
+    SPARK,
+    Leg,
+    assert_same,
+    play,
+)
+
+_SIDES = {"spark": (SPARK,), "bulk": (BULK,)}
+_DECLARED = (Variable("list", "list0", "long"), Variable("map", "map0", "text", "number"))
+
+
+class Sums(Processor):
+    """Sums the values of a key as they come, and yields a row in the middle of them."""
+
+    def init(self, handle: Any) -> None:
+        self.sum = handle.getValueState("sum", "v long, n long")
+
+    def handleInputRows(self, key: Any, rows: Iterator[Any], timerValues: Any) -> Iterator[Any]:
+        total, count = self.sum.get() or (0, 0)
+        for row in rows:
+            values = row["v"].tolist() if self.form == "pandas" else [row["v"]]
+            total, count = total + sum(values), count + len(values)
+            if count % 1000 == 0:
+                self.sum.update((total, count))
+                yield self.out(key[0], str(self.sum.get()), "so far")
+        self.sum.update((total, count))
+        yield self.out(key[0], str(self.sum.get()), "at the end")
+
+    def out(self, *columns: Any) -> Any:
+        row = dict(zip(("k", "what", "state"), columns, strict=True))
+        return pd.DataFrame([row]) if self.form == "pandas" else Row(**row)
+
+
+def _sums(form: str, frame: DataFrame) -> DataFrame:
+    grouped: Any = frame.groupBy("k")
+    method = grouped.transformWithStateInPandas if form == "pandas" else grouped.transformWithState
+    found: DataFrame = method(Sums(form), "k string, what string, state string", "Update", "None")
+    return found
+
+
+@pytest.mark.parametrize(
+    ("form", "rows"),
+    [("row", 60_000), deep(("pandas", 60_000)), deep(("row", 10_000_000))],
+)
+def test_a_key_with_many_rows(spark: SparkSession, tmp_path: Path, form: str, rows: int) -> None:
+    def build(i: list[DataFrame]) -> DataFrame:
+        # each row of the input becomes as many as its value says
+        many = i[0].selectExpr("k", "explode(sequence(1, v)) AS v")
+        return _sums(form, many)
+
+    batches: list[list[dict[str, Any]]] = [
+        [{"k": "large", "ts": at(0), "v": rows}, {"k": "small", "ts": at(0), "v": 3}],
+        [{"k": key, "ts": at(1), "v": 20} for key in ("a", "large", "z")],
+    ]
+    tested = Case("large-key", build, [(EVENTS, batches)], "update", 2)
+    assert_same(play(spark, tmp_path, tested, [Leg(files=2)], _SIDES))
+
+
+def _large(entries: int) -> tuple[Program, Program]:
+    part = list(range(7)) * (entries // 70)
+    writes: Program = [["list0", "appendList", part] for _ in range(10)]
+    writes += [["map0", "updateValue", i, i] for i in range(min(entries, 20_000))]
+    reads: Program = [
+        ["open", 0, "list0", "get"],
+        ["open", 1, "map0", "iterator"],
+        ["next", 0, 150],
+        ["next", 1, 150],
+        ["list0", "appendValue", 1],
+        ["map0", "removeKey", 3],
+        ["map0", "updateValue", 5, 6],
+        ["map0", "getValue", 5],
+        ["yield"],
+        ["drain", 0],
+        ["drain", 1],
+        ["open", 0, "map0", "keys"],
+        ["drain", 0],
+        ["open", 0, "map0", "values"],
+        ["drain", 0],
+        ["list0", "clear"],
+        ["list0", "exists"],
+    ]
+    return writes, reads
+
+
+@pytest.mark.parametrize("entries", [3_500, deep(1_000_000)])
+def test_large_lists_and_maps(spark: SparkSession, tmp_path: Path, entries: int) -> None:
+    """Their entries come from the store when they are asked for, also while they change."""
+    writes, reads = _large(entries)
+    small: Program = [["list0", "appendValue", 1], ["map0", "updateValue", 1, 1]]
+    batches = scripted(
+        {"a": small, "large": writes, "z": small}, {"a": reads, "large": reads, "z": small}
+    )
+    tested = case("large", Interpreter("row", "None", _DECLARED), batches)
+    assert_same(play(spark, tmp_path, tested, [Leg(files=2)], _SIDES))
+
+
+@pytest.mark.parametrize("form", ["row", deep("pandas")])
+def test_a_key_yields_many_rows(spark: SparkSession, tmp_path: Path, form: str) -> None:
+    """State is read and written between them."""
+    program: Program = [["list0", "appendValue", 1], ["many", 12_000], ["list0", "get"]]
+    program += [["yield"], ["list0", "appendValue", 2], ["many", 3], ["list0", "get"]]
+    batches = scripted({"a": program, "b": [], "c": program}, {"a": program, "b": []})
+    tested = case("many-results", Interpreter(form, "None", _DECLARED), batches)
+    assert_same(play(spark, tmp_path, tested, [Leg(files=2)], _SIDES))
+
+
+def test_several_operators(spark: SparkSession, tmp_path: Path) -> None:
+    """Two in one query, and a third on top of one of them."""
+
+    def build(i: list[DataFrame]) -> DataFrame:
+        first, second = _sums("row", i[0]), _sums("pandas", i[0].where("v % 2 = 0"))
+        return first.unionByName(second)
+
+    tested = Case("several", build, CLICKED, "update", 2, conf=NO_EMPTY_BATCHES)
+    assert_same(play(spark, tmp_path, tested, [Leg(files=3, fail_at=1), Leg(files=6)], _SIDES))
+
+
+def test_a_savepoint_goes_on_with_the_other_transport(spark: SparkSession, tmp_path: Path) -> None:
+    """It does not know which one made it."""
+
+    def build(i: list[DataFrame]) -> DataFrame:
+        return _sums("row", i[0])
+
+    tested = Case("saved", build, CLICKED, "update", 2, conf=NO_EMPTY_BATCHES)
+    whole = [Leg(files=3), Leg(files=6)]
+    sides = {"spark": (SPARK,), "from-spark": (SPARK, BULK), "from-bulk": (BULK, SPARK)}
+
+    def restored(side: Any) -> None:
+        saved = millpond.savepoint.create(str(side.checkpoint), str(tmp_path / f"{side.name}-save"))
+        side.checkpoint.rename(side.root / "before")
+        millpond.savepoint.restore(saved.savepoint, str(side.checkpoint))
+
+    assert_same(play(spark, tmp_path, tested, whole, sides, between=restored))

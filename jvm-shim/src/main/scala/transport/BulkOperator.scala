@@ -1,0 +1,88 @@
+package org.apache.spark.sql.millpond.transport
+
+import org.apache.arrow.vector.types.pojo.Schema
+
+import org.apache.spark.TaskContext
+import org.apache.spark.api.python.{PythonFunction, SimplePythonFunction}
+import org.apache.spark.sql.Row
+import org.apache.spark.sql.catalyst.InternalRow
+import org.apache.spark.sql.catalyst.encoders.ExpressionEncoder
+import org.apache.spark.sql.catalyst.expressions.{Attribute, UnsafeProjection}
+import org.apache.spark.sql.execution.metric.SQLMetric
+import org.apache.spark.sql.execution.streaming.operators.stateful.transformwithstate
+import transformwithstate.statefulprocessor.{
+  StatefulProcessorHandleImpl
+}
+import org.apache.spark.sql.streaming.TimeMode
+import org.apache.spark.sql.types.StructType
+import org.apache.spark.sql.util.ArrowUtils
+
+/** What all partitions of one operator have in common. It goes to executors with the tasks. */
+private[millpond] final case class BulkOperator(
+    function: PythonFunction,
+    settings: String,
+    keySchema: StructType,
+    output: Seq[Attribute],
+    timeMode: TimeMode,
+    batchTimestampMs: Option[Long],
+    watermarkMs: Option[Long],
+    timeZoneId: String,
+    largeVarTypes: Boolean,
+    jobArtifactUUID: Option[String],
+    frameSize: FrameSize,
+    limits: Limits,
+    pythonMetrics: Map[String, SQLMetric],
+    bulkMetrics: BulkMetrics
+) {
+  @transient private lazy val keyDeserializer =
+    ExpressionEncoder(keySchema).resolveAndBind().createDeserializer()
+
+  private[transport] def keyOf(key: InternalRow): Row = keyDeserializer(key)
+
+  private[transport] def arrowSchema(schema: StructType): Schema =
+    ArrowUtils.toArrowSchema(schema, timeZoneId, true, largeVarTypes)
+
+  /** The worker calls this function with the user's pickled one. */
+  private[transport] def wrapped: PythonFunction = {
+    val command = PickleOut.call("millpond.transport.worker", "serve", function.command.toArray,
+      settings)
+    SimplePythonFunction(command.toSeq, function.envVars, function.pythonIncludes,
+      function.pythonExec, function.pythonVer, function.broadcastVars, function.accumulator)
+  }
+
+  /** Run one partition. */
+  def run(
+      data: BulkRows,
+      initialState: Option[BulkRows],
+      handle: StatefulProcessorHandleImpl
+  ): Iterator[InternalRow] = {
+    val context = TaskContext.get()
+    val session = new BulkSession(BulkPartition(this, data, initialState), handle, bulkMetrics)
+    context.addTaskCompletionListener[Unit](_ => session.close()): Unit
+    val runner = new LineRunner(wrapped, jobArtifactUUID, pythonMetrics, session)
+    val project = UnsafeProjection.create(output, output)
+    import scala.jdk.CollectionConverters._
+    runner.compute(Iterator.empty, context.partitionId(), context)
+      .flatMap(_.rowIterator.asScala).map(project)
+  }
+}
+
+private[transport] final case class BulkPartition(
+    operator: BulkOperator, data: BulkRows, initialState: Option[BulkRows])
+
+/** What a user may see of the transport. */
+private[millpond] final case class BulkMetrics(metrics: Map[String, SQLMetric]) {
+  private[transport] def add(values: Map[String, Long]): Unit =
+    values.foreach { case (name, value) => metrics("millpondPython" + name) += value }
+}
+
+private[millpond] object BulkMetrics {
+  val names: Seq[(String, String)] = Seq(
+    "millpondPythonCalls" -> "calls of Python's state API that went one by one",
+    "millpondPythonCallsSaved" -> "values that Python read or changed without a call",
+    "millpondPythonSentBytes" -> "bytes to Python workers",
+    "millpondPythonReceivedBytes" -> "bytes from Python workers",
+    "millpondPythonUserMs" -> "time of Python workers in user code",
+    "millpondPythonTransportMs" -> "the rest of the time of Python workers"
+  )
+}

@@ -1,0 +1,164 @@
+package org.apache.spark.sql.millpond.transport
+
+import java.io.{ByteArrayInputStream, DataInputStream}
+import java.nio.ByteBuffer
+import java.nio.channels.Channels
+
+import scala.jdk.CollectionConverters._
+
+import net.razorvine.pickle.Unpickler
+import org.apache.arrow.vector.{VectorLoader, VectorSchemaRoot}
+import org.apache.arrow.vector.ipc.ReadChannel
+import org.apache.arrow.vector.ipc.message.MessageSerializer
+
+import org.apache.spark.sql.catalyst.InternalRow
+import org.apache.spark.sql.execution.streaming.operators.stateful.transformwithstate
+import transformwithstate.statefulprocessor.{
+  ImplicitGroupingKeyTracker, StatefulProcessorHandleImpl
+}
+import org.apache.spark.sql.millpond.base.MillpondError
+import org.apache.spark.sql.streaming.TimeMode
+import org.apache.spark.sql.vectorized.{ArrowColumnVector, ColumnVector, ColumnarBatch}
+
+/** One partition's conversation with its worker, on the task's thread alone: no other touches the
+  * state store. Phases follow each other: initial state, rows, expired timers. A phase begins when
+  * all changes of the one before it are in the store.
+  *
+  * Within a phase, frames may be on their way ahead of the changes, because no key is in two of
+  * them. Changes are applied before the results that came with them go on. */
+private[transport] final class BulkSession(
+    partition: BulkPartition, handle: StatefulProcessorHandleImpl, val metrics: BulkMetrics) {
+  private val operator = partition.operator
+  private val calls = new StateCalls(handle, operator.keySchema, operator.batchTimestampMs,
+    operator.watermarkMs)
+  private val states = new BulkStates(handle, calls, operator.limits)
+  private val arrow = new ArrowMemory(operator)
+  private val phases = scala.collection.mutable.Queue.empty[Phase]
+  private var output: VectorSchemaRoot = _
+  private val beganNanos = System.nanoTime
+
+  /** Frames of one phase. `ahead`: how many may be on their way. */
+  private final class Phase(
+      first: Option[ByteBuffer], hasNext: => Boolean, next: => ByteBuffer, ahead: Int) {
+    private var waiting = first
+    private var sent = 0
+    private var over = false
+    def send(pipe: WorkerPipe): Unit = {
+      waiting.foreach(pipe.write)
+      waiting = None
+      while (!over && sent < ahead && hasNext) {
+        pipe.write(next)
+        sent += 1
+      }
+      if (!over && !hasNext && sent < ahead) {
+        over = true
+        pipe.write(new Frame.Builder(Frame.PhaseOver).result)
+      }
+    }
+    def consumed(): Unit = sent -= 1
+  }
+
+  private def dataPhase(rows: BulkRows): Phase = {
+    val frames = new DataFrames(rows.groups, operator.keyOf, states,
+      arrow.root(rows.schema), operator.frameSize)
+    new Phase(Some(frames.schema), frames.hasNext, frames.next(), ahead = 2)
+  }
+
+  private def timerPhase: Phase = {
+    val until = operator.timeMode match {
+      case mode if mode == TimeMode.EventTime() => Some(operator.watermarkMs.getOrElse(-1L))
+      case mode if mode == TimeMode.ProcessingTime() =>
+        Some(operator.batchTimestampMs.getOrElse(-1L))
+      case _ => None
+    }
+    lazy val frames = new TimerFrames(
+      until.fold(Iterator.empty[(Any, Long)])(handle.getExpiredTimers(_)), states,
+      operator.frameSize)
+    new Phase(None, frames.hasNext, frames.next(), ahead = 1)
+  }
+
+  /** Send what may be sent before the worker's next frame is read. */
+  def pump(pipe: WorkerPipe): Unit = phases.headOption.foreach(_.send(pipe))
+
+  /** Handle a frame of the worker.
+    *
+    * @return rows of results, if the frame has some; valid until the next call */
+  def handle(payload: Array[Byte], pipe: WorkerPipe): Option[ColumnarBatch] = {
+    val in = new DataInputStream(new ByteArrayInputStream(payload))
+    in.readByte().toChar match {
+      case Frame.Call =>
+        val key = in.readInt()
+        if (key >= 0) ImplicitGroupingKeyTracker.setImplicitKey(states.key(key))
+        else ImplicitGroupingKeyTracker.removeImplicitKey()
+        val frame = new Frame.Builder(Frame.Answer)
+        frame.out.write(calls.answer(in.readAllBytes(), key))
+        pipe.write(frame.result)
+        None
+      case Frame.Ready =>
+        ready(in)
+        None
+      case Frame.Result => result(in, payload)
+      case Frame.Done =>
+        val userMs = in.readLong() / 1000000
+        metrics.add(Map(
+          "Calls" -> calls.count,
+          "CallsSaved" -> (states.values + states.changes),
+          "SentBytes" -> pipe.bytesOut,
+          "ReceivedBytes" -> pipe.bytesIn,
+          "UserMs" -> userMs,
+          "TransportMs" -> math.max(0, (System.nanoTime - beganNanos) / 1000000 - userMs)
+        ))
+        None
+      case other => throw MillpondError.internal(s"a worker sent a frame of kind $other")
+    }
+  }
+
+  private def ready(in: DataInputStream): Unit = {
+    val declared = new Array[Byte](in.readInt())
+    in.readFully(declared)
+    states.declare(
+      new Unpickler().loads(declared).asInstanceOf[java.util.List[Array[Any]]].asScala.map(
+        pair => pair(0).toString -> pair(1).toString))
+    output = arrow.root(
+      MessageSerializer.deserializeSchema(new ReadChannel(Channels.newChannel(in))))
+    partition.initialState.foreach(rows => phases += dataPhase(rows))
+    phases += dataPhase(partition.data)
+    phases += timerPhase
+  }
+
+  private def result(in: DataInputStream, payload: Array[Byte]): Option[ColumnarBatch] = {
+    val consumed = in.readBoolean()
+    val phaseOver = in.readBoolean()
+    val keysDone = in.readInt()
+    val changes = new Array[Byte](in.readInt())
+    in.readFully(changes)
+    if (changes.nonEmpty) states.apply(changes)
+    states.release(keysDone)
+    if (consumed) phases.head.consumed()
+    if (phaseOver) phases.dequeue(): Unit
+    val at = payload.length - in.available
+    val aligned = (at + 7) / 8 * 8
+    if (aligned >= payload.length) None
+    else {
+      in.skipNBytes((aligned - at).toLong)
+      val batch = MessageSerializer.deserializeRecordBatch(
+        new ReadChannel(Channels.newChannel(in)), arrow.allocator)
+      try new VectorLoader(output).load(batch)
+      finally batch.close()
+      val columns =
+        output.getFieldVectors.asScala.map(new ArrowColumnVector(_): ColumnVector).toArray
+      Some(new ColumnarBatch(columns, output.getRowCount))
+    }
+  }
+
+  def close(): Unit = {
+    ImplicitGroupingKeyTracker.removeImplicitKey() // the thread goes on with other tasks
+    arrow.close()
+  }
+}
+
+/** Rows by key, sorted as Spark sorts them for this operator. */
+private[millpond] final case class BulkRows(
+    groups: Iterator[(InternalRow, Iterator[InternalRow])],
+    schema: org.apache.spark.sql.types.StructType
+)

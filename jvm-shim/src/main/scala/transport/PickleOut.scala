@@ -1,0 +1,138 @@
+package org.apache.spark.sql.millpond.transport
+
+import java.nio.charset.StandardCharsets.UTF_8
+
+import org.apache.spark.sql.Row
+import org.apache.spark.sql.catalyst.CatalystTypeConverters
+import org.apache.spark.sql.types.{
+  BooleanType, ByteType, DataType, DateType, IntegerType, LongType, ShortType, StringType,
+  TimestampType
+}
+
+/** Writes values as Python's pickle, straight from rows. It knows what the plain types need, and
+  * nothing else: `python/src/millpond/transport/plain.py` decides which schemas are plain. */
+private[millpond] final class PickleOut {
+  private var bytes = new Array[Byte](1 << 12)
+  private var used = 0
+
+  def size: Int = used
+  def reset(): Unit = used = 0
+  def rewind(to: Int): Unit = used = to
+  def writeTo(out: java.io.OutputStream): Unit = out.write(bytes, 0, used)
+
+  private def room(more: Int): Unit =
+    if (used + more > bytes.length)
+      bytes = java.util.Arrays.copyOf(bytes, math.max(used + more, 2 * bytes.length))
+
+  def op(code: Int): Unit = {
+    room(1)
+    bytes(used) = code.toByte
+    used += 1
+  }
+  def beginList(): Unit = {
+    op(']')
+    op('(')
+  }
+  def endList(): Unit = op('e')
+  def beginTuple(): Unit = op('(')
+  def endTuple(): Unit = op('t')
+  def none(): Unit = op('N')
+  def stop(): Unit = op('.')
+
+  def long(value: Long): Unit =
+    if (value >= 0 && value < 256) {
+      op('K')
+      op(value.toInt)
+    } else if (value == value.toInt) {
+      op('J')
+      littleEndian(value, 4)
+    } else {
+      op(0x8a)
+      op(8)
+      littleEndian(value, 8)
+    }
+
+  private def littleEndian(value: Long, width: Int): Unit = {
+    room(width)
+    var i = 0
+    while (i < width) {
+      bytes(used + i) = (value >>> (8 * i)).toByte
+      i += 1
+    }
+    used += width
+  }
+
+  private def double(value: Double): Unit = {
+    op('G')
+    val bits = java.lang.Double.doubleToRawLongBits(value)
+    littleEndian(java.lang.Long.reverseBytes(bits), 8)
+  }
+
+  private def string(value: String): Unit = {
+    val utf8 = value.getBytes(UTF_8)
+    op('X')
+    littleEndian(utf8.length.toLong, 4)
+    room(utf8.length)
+    System.arraycopy(utf8, 0, bytes, used, utf8.length)
+    used += utf8.length
+  }
+
+  /** A row of plain types as a tuple, in the form that Spark pickles: dates are days, and times are
+    * microseconds. */
+  def row(row: Row): Unit = {
+    val width = row.length
+    if (width > 3) op('(')
+    var i = 0
+    while (i < width) {
+      field(row.get(i))
+      i += 1
+    }
+    if (width > 3) op('t') else if (width == 0) op(')') else op(0x84 + width)
+  }
+
+  private def field(value: Any): Unit = value match {
+    case null => none()
+    case b: Boolean => op(if (b) 0x88 else 0x89)
+    case n: Long => long(n)
+    case n: Int => long(n.toLong)
+    case n: Short => long(n.toLong)
+    case n: Byte => long(n.toLong)
+    case d: Double => double(d)
+    case s: String => string(s)
+    case other => field(CatalystTypeConverters.convertToCatalyst(other))
+  }
+}
+
+private[millpond] object PickleOut {
+  /** The pickle of `module.function(command, settings)`. */
+  def call(
+      module: String,
+      function: String,
+      command: Array[Byte],
+      settings: String
+  ): Array[Byte] = {
+    val out = new PickleOut
+    out.op('c')
+    s"$module\n$function\n".getBytes(UTF_8).foreach(b => out.op(b.toInt))
+    out.beginTuple()
+    out.op('B')
+    out.littleEndian(command.length.toLong, 4)
+    out.room(command.length)
+    System.arraycopy(command, 0, out.bytes, out.used, command.length)
+    out.used += command.length
+    out.string(settings)
+    out.endTuple()
+    out.op('R')
+    out.stop()
+    java.util.Arrays.copyOf(out.bytes, out.used)
+  }
+
+  /** Whether keys of this type mean the same in Python as in the JVM: equal here if and only if
+    * they are equal there. */
+  def isPlainKey(dataType: DataType): Boolean = dataType match {
+    case BooleanType | ByteType | ShortType | IntegerType | LongType => true
+    case DateType | TimestampType => true
+    case text: StringType => text == StringType
+    case _ => false
+  }
+}

@@ -1,0 +1,100 @@
+"""What the two forms of the API have in common: rows, and pandas frames."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from dataclasses import dataclass
+from itertools import islice
+from typing import Any, Protocol
+
+import pyarrow as pa
+
+from millpond.transport.session import Session
+
+# A record batch of results has at most so many entries and, about, so many bytes.
+_MOST, _BYTES = 10_000, 1 << 22
+
+
+@dataclass(frozen=True, slots=True)
+class Offsets:
+    """Which columns are the key's, and which ones users see. A column may be both."""
+
+    keys: list[int]
+    values: list[int]
+
+    @classmethod
+    def of(cls, flat: list[int]) -> Offsets:
+        """Return the offsets from Spark's form: a length, the number of keys, keys, values."""
+        keys = flat[1]
+        return cls(flat[2 : 2 + keys], flat[2 + keys : 1 + flat[0]])
+
+
+class Keys(Protocol):
+    """Keys and rows of one frame after the other."""
+
+    def load(self, batch: pa.RecordBatch) -> None:
+        """Take over the rows of a frame."""
+
+    def key(self, at: int) -> tuple[Any, ...]:
+        """Return the key of a row as users see it."""
+
+    def rows(self, begin: int, end: int) -> Iterator[Any]:
+        """Return the rows from `begin` to before `end` as users see them."""
+
+    def joined(self, rows: Iterator[Any]) -> Iterator[Any]:
+        """Return the rows of a key that lay in several frames as if they had come in one."""
+
+
+class Form(Protocol):
+    """One form of the API."""
+
+    schema: pa.Schema  # of the results
+
+    def keys(self, schema: pa.Schema, offsets: Offsets) -> Keys:
+        """Return the reader of rows with these columns."""
+
+    def add(self, results: Iterator[Any], session: Session) -> None:
+        """Take over results of a key, and send them in parts if they are many."""
+
+    def key_done(self) -> None:
+        """Say that the next results belong to another key."""
+
+    def take(self) -> bytes:
+        """Return the results as an Arrow record batch, or nothing, and forget them."""
+
+
+class Pending:
+    """Results that are not sent yet."""
+
+    def __init__(self) -> None:
+        self.entries: list[Any] = []
+        self.ends: list[int] = []  # of each key
+        self._most = 100
+
+    def add(self, results: Iterator[Any], session: Session) -> None:
+        """Take over `results`. At the limit, send what is there."""
+        entries = self.entries
+        while True:
+            entries.extend(islice(results, self._most - len(entries)))
+            if len(entries) < self._most:
+                return
+            session.flush(with_rows=True)
+
+    def end_key(self) -> None:
+        """Say that the next results belong to another key."""
+        self.ends.append(len(self.entries))
+
+    def by_key(self) -> Iterator[list[Any]]:
+        """Yield the results of each key that has some."""
+        begin = 0
+        for end in (*self.ends, len(self.entries)):
+            if end > begin:
+                yield self.entries[begin:end]
+            begin = end
+
+    def sent(self, size: int) -> None:
+        """Forget all. They had `size` bytes, so the next ones may be more, or fewer."""
+        count = max(1, len(self.entries))
+        self._most = max(1, min(_MOST, _BYTES * count // max(1, size)))
+        self.entries.clear()
+        self.ends.clear()

@@ -1,0 +1,159 @@
+"""The form of the API with pandas: frames from Arrow, and back."""
+
+from __future__ import annotations
+
+from collections import namedtuple
+from collections.abc import Iterator
+from typing import Any
+
+import numpy as np
+import pandas as pd
+import pyarrow as pa
+from pyspark.errors import PySparkValueError
+from pyspark.sql.pandas.types import to_arrow_type
+from pyspark.sql.types import StructType
+
+from millpond.transport.forms import Keys, Offsets, Pending
+from millpond.transport.session import Session
+from millpond.transport.spark_pandas import Conversion
+
+
+class PandasKeys:
+    """Makes keys and frames.
+
+    Spark makes a frame of each key's rows anew, and pandas guesses types each time: whole numbers
+    become int64, for example. Columns for which the guess does not depend on the rows are brought
+    to that type at once; with others, each key's frame is made as Spark makes it.
+    """
+
+    def __init__(
+        self, schema: pa.Schema, offsets: Offsets, conversion: Conversion, most: int
+    ) -> None:
+        # the names that `itertuples` gives to columns whose names it cannot use
+        row: Any = namedtuple("Pandas", schema.names, rename=True)  # type: ignore[misc]
+        self._row = row
+        self._names: list[str] = list(row._fields)
+        self._offsets = offsets
+        self._conversion = conversion
+        self._most = most
+        self._keys: list[tuple[Any, ...]] = []
+        self._frame: pd.DataFrame | None = None
+        self._tuples: list[Any] = []
+
+    def load(self, batch: pa.RecordBatch) -> None:
+        columns = self._conversion.to_pandas(batch)
+        self._keys = list(zip(*(columns[i] for i in self._offsets.keys), strict=True))
+        fixed = [
+            _fixed(column, array) for column, array in zip(columns, batch.columns, strict=True)
+        ]
+        if any(column is None for column in fixed):
+            self._frame = None
+            self._tuples = list(map(self._row, *columns))
+            return
+        frame = pd.concat(fixed, axis=1)
+        frame.columns = pd.Index(self._names)
+        self._frame = frame.iloc[:, self._offsets.values]
+
+    def key(self, at: int) -> tuple[Any, ...]:
+        return self._keys[at]
+
+    def rows(self, begin: int, end: int) -> Iterator[pd.DataFrame]:
+        if self._frame is None:
+            frame = pd.DataFrame(self._tuples[begin:end]).iloc[:, self._offsets.values]
+        else:
+            frame = self._frame.iloc[begin:end].copy()
+            frame.index = pd.RangeIndex(end - begin)
+        yield frame
+
+    def joined(self, rows: Iterator[pd.DataFrame]) -> Iterator[pd.DataFrame]:
+        """Yield the frames of one key again, each as long as Spark makes it."""
+        parts: list[pd.DataFrame] = []
+        count = 0
+        for frame in rows:
+            parts.append(frame)
+            count += len(frame)
+            while count >= self._most:
+                whole = pd.concat(parts, ignore_index=True)
+                yield whole.iloc[: self._most].copy()
+                parts = [whole.iloc[self._most :].reset_index(drop=True)]
+                count = len(parts[0])
+        if count:
+            yield pd.concat(parts, ignore_index=True)
+
+
+def _fixed(column: pd.Series[Any], array: pa.Array) -> pd.Series[Any] | None:
+    """Return the column with the type that pandas guesses for any of its rows; None: it depends."""
+    kind = array.type
+    if pa.types.is_string(kind) or pa.types.is_large_string(kind):
+        return column if column.dtype == object else None
+    if column.dtype == bool or str(column.dtype) == "datetime64[ns]":
+        return column
+    if isinstance(column.dtype, np.dtype) and column.dtype.kind == "i":
+        return column.astype(np.int64)
+    if isinstance(column.dtype, np.dtype) and column.dtype.kind == "f":
+        return column.astype(np.float64)
+    return None
+
+
+class PandasForm:
+    """Frames in, frames out."""
+
+    def __init__(self, return_type: StructType, settings: dict[str, Any]) -> None:
+        self._conversion = Conversion(return_type, settings["runner_conf"])
+        most = settings["max_rows"]
+        self._most = most if most > 0 else 2**31 - 1
+        arrow_type = to_arrow_type(
+            return_type, timezone=self._conversion.timezone, prefers_large_types=False
+        )
+        self.schema: pa.Schema = pa.schema(list(arrow_type))
+        self._is_struct = isinstance(return_type, StructType)
+        self._pending = Pending()
+
+    def keys(self, schema: pa.Schema, offsets: Offsets) -> Keys:
+        return PandasKeys(schema, offsets, self._conversion, self._most)
+
+    def add(self, results: Iterator[Any], session: Session) -> None:
+        self._pending.add(self._checked(results), session)
+
+    def _checked(self, results: Iterator[Any]) -> Iterator[pd.DataFrame]:
+        for frame in results:
+            if self._is_struct and not isinstance(frame, pd.DataFrame):
+                raise PySparkValueError(
+                    "Invalid return type. Please make sure that the UDF returns a "
+                    "pandas.DataFrame when the specified return type is StructType."
+                )
+            yield frame
+
+    def key_done(self) -> None:
+        self._pending.end_key()
+
+    def take(self) -> bytes:
+        frames = self._pending.entries
+        if not frames:
+            self._pending.sent(0)
+            return b""
+        batches = []
+        begin = 0
+        for end in range(1, len(frames) + 1):
+            if end == len(frames) or not _alike(frames[begin], frames[end]):
+                batches += self._converted(frames[begin:end])
+                begin = end
+        table = pa.Table.from_batches(batches, self.schema)
+        rows = table.combine_chunks().to_batches()
+        encoded: bytes = rows[0].serialize().to_pybytes() if rows else b""
+        self._pending.sent(len(encoded))
+        return encoded
+
+    def _converted(self, frames: list[pd.DataFrame]) -> list[pa.RecordBatch]:
+        """Convert frames of the same columns and types at once."""
+        if len(frames) > 1:
+            try:
+                return [self._conversion.from_pandas(pd.concat(frames, ignore_index=True))]
+            except Exception:
+                # one of the frames is wrong: Spark's conversion of that one says why
+                return [self._conversion.from_pandas(frame) for frame in frames]
+        return [self._conversion.from_pandas(frames[0])]
+
+
+def _alike(one: pd.DataFrame, other: pd.DataFrame) -> bool:
+    return list(one.columns) == list(other.columns) and list(one.dtypes) == list(other.dtypes)

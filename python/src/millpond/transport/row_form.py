@@ -1,0 +1,107 @@
+"""The form of the API with `Row`: rows from Arrow, and back."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from typing import Any
+
+import pyarrow as pa
+from pyspark.sql.pandas.types import to_arrow_type
+from pyspark.sql.types import ArrayType, MapType, Row, StructType, VariantType
+
+from millpond.transport.forms import Keys, Offsets, Pending
+from millpond.transport.session import Session
+
+_new_row = tuple.__new__
+
+
+def _values(column: pa.Array) -> list[Any]:
+    if column.null_count == 0 and pa.types.is_integer(column.type):
+        values: list[Any] = column.to_numpy(zero_copy_only=True).tolist()
+        return values
+    listed: list[Any] = column.to_pylist()
+    return listed
+
+
+class RowKeys:
+    """Makes keys and rows."""
+
+    def __init__(self, schema: pa.Schema, offsets: Offsets) -> None:
+        self._names = Row(*schema.names)
+        self._key_offsets = offsets.keys
+        self._rows: list[tuple[Any, ...]] = []
+
+    def load(self, batch: pa.RecordBatch) -> None:
+        self._rows = list(zip(*map(_values, batch.columns), strict=True))
+
+    def key(self, at: int) -> tuple[Any, ...]:
+        row = self._rows[at]
+        return tuple([row[i] for i in self._key_offsets])
+
+    def rows(self, begin: int, end: int) -> Iterator[Row]:
+        return map(self._row, self._rows[begin:end])
+
+    def _row(self, values: tuple[Any, ...]) -> Row:
+        # as Row's own __call__ does, which counts its arguments, too
+        row = _new_row(Row, values)
+        row.__fields__ = self._names
+        return row
+
+    def joined(self, rows: Iterator[Row]) -> Iterator[Row]:
+        return rows
+
+
+class RowForm:
+    """Rows in, rows out."""
+
+    def __init__(self, return_type: StructType, settings: dict[str, Any]) -> None:
+        del settings  # nothing of it matters to rows
+        arrow_type = to_arrow_type(return_type, timezone="UTC", prefers_large_types=False)
+        self.schema: pa.Schema = pa.schema(list(arrow_type))
+        self._names = list(self.schema.names)
+        nested = (StructType, ArrayType, MapType, VariantType)
+        self._flat = len(set(self._names)) == len(self._names) and not any(
+            isinstance(field.dataType, nested) for field in return_type
+        )
+        self._pending = Pending()
+
+    def keys(self, schema: pa.Schema, offsets: Offsets) -> Keys:
+        return RowKeys(schema, offsets)
+
+    def add(self, results: Iterator[Any], session: Session) -> None:
+        self._pending.add(results, session)
+
+    def key_done(self) -> None:
+        self._pending.end_key()
+
+    def take(self) -> bytes:
+        if not self._pending.entries:
+            self._pending.sent(0)
+            return b""
+        batch = (self._at_once() if self._flat else None) or self._by_key()
+        encoded: bytes = batch.serialize().to_pybytes()
+        self._pending.sent(len(encoded))
+        return encoded
+
+    def _at_once(self) -> pa.RecordBatch | None:
+        names, rows = self._names, self._pending.entries
+        for row in rows:
+            if type(row) is not Row or getattr(row, "__fields__", None) != names:
+                return None
+        try:
+            columns = zip(*rows, strict=True)
+            arrays = [
+                pa.array(column, field.type)
+                for column, field in zip(columns, self.schema, strict=True)
+            ]
+        except (pa.ArrowException, TypeError, ValueError, OverflowError):
+            return None  # the slower way says what is wrong
+        return pa.RecordBatch.from_arrays(arrays, schema=self.schema)
+
+    def _by_key(self) -> pa.RecordBatch:
+        """Convert as Spark does: the rows of one key after the other."""
+        batches = [
+            pa.RecordBatch.from_pylist([row.asDict(True) for row in rows], schema=self.schema)
+            for rows in self._pending.by_key()
+        ]
+        return pa.Table.from_batches(batches, self.schema).combine_chunks().to_batches()[0]

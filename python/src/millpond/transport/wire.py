@@ -1,0 +1,77 @@
+"""The messages between JVM and worker: a length, a kind, a payload.
+
+`jvm-shim/src/main/scala/transport/Frame.scala` has the other end. Arrow's part of a payload begins
+at a multiple of 8 bytes.
+"""
+
+from __future__ import annotations
+
+import pickle
+import struct
+from collections import deque
+from typing import BinaryIO
+
+SCHEMA, DATA, TIMERS, PHASE_OVER, ANSWER = b"HDTPA"
+READY, CALL, RESULT, DONE = b"RCOZ"
+
+_LENGTH = struct.Struct(">i")
+_RESULT = struct.Struct(">B??ii")
+
+
+class Wire:
+    """Reads and writes frames. Frames that arrive before an answer are kept for later."""
+
+    def __init__(self, stream_in: BinaryIO, stream_out: BinaryIO) -> None:
+        self._in = stream_in
+        self._out = stream_out
+        self._kept: deque[bytes] = deque()
+
+    def _read(self) -> bytes:
+        (length,) = _LENGTH.unpack(self._exactly(4))
+        return self._exactly(length)
+
+    def _exactly(self, length: int) -> bytes:
+        found = self._in.read(length)
+        if len(found) < length:
+            raise EOFError
+        return found
+
+    def next(self) -> bytes:
+        """Return the payload of the next frame that is not an answer."""
+        return self._kept.popleft() if self._kept else self._read()
+
+    def _write(self, *parts: bytes) -> None:
+        self._out.write(_LENGTH.pack(sum(map(len, parts))))
+        for part in parts:
+            self._out.write(part)
+        self._out.flush()
+
+    def call(self, key: int, message: bytes) -> bytes:
+        """Return the answer to a call of Spark's state protocol, for the key with this number."""
+        self._write(struct.pack(">Bi", CALL, key), message)
+        while (frame := self._read())[0] != ANSWER:
+            self._kept.append(frame)
+        return frame[1:]
+
+    def ready(self, variables: list[tuple[str, str]], schema: bytes) -> None:
+        """Name the variables that travel in bulk, and the columns of the results."""
+        declared = pickle.dumps(variables, protocol=2)
+        self._write(struct.pack(">Bi", READY, len(declared)), declared, schema)
+
+    def result(
+        self, *, consumed: bool, phase_over: bool, keys_done: int, changes: bytes, rows: bytes
+    ) -> None:
+        """Send changes and results.
+
+        Args:
+            consumed: whether a frame of rows or timers is done with.
+            keys_done: how many keys are done with since the last result.
+            rows: an Arrow record batch, or nothing.
+        """
+        head = _RESULT.pack(RESULT, consumed, phase_over, keys_done, len(changes))
+        padding = bytes(-(len(head) + len(changes)) % 8) if rows else b""
+        self._write(head, changes, padding, rows)
+
+    def done(self, user_nanos: int) -> None:
+        """Say that nothing more comes."""
+        self._write(struct.pack(">Bq", DONE, user_nanos))

@@ -1,0 +1,158 @@
+"""What a Python worker of Spark runs: the phases of one partition."""
+
+from __future__ import annotations
+
+import json
+import pickle
+import time
+from collections.abc import Callable, Iterable, Iterator
+from dataclasses import dataclass
+from typing import Any, BinaryIO
+
+from pyspark.sql.streaming.stateful_processor import (
+    ExpiredTimerInfo,
+    StatefulProcessor,
+    TimerValues,
+)
+from pyspark.sql.streaming.stateful_processor_api_client import StatefulProcessorHandleState
+from pyspark.sql.types import StructType
+from pyspark.util import fail_on_stopiteration
+
+from millpond.transport import wire as kinds
+from millpond.transport.client import Client, Handle, loads_command
+from millpond.transport.forms import Form
+from millpond.transport.key_frames import KeyFrames
+from millpond.transport.row_form import RowForm
+from millpond.transport.session import Session
+from millpond.transport.wire import Wire
+
+
+def serve(command: bytes, settings: str) -> tuple[Any, None, Any, Any]:
+    """Return what Spark's worker calls: a function, no profiler, and two serializers.
+
+    Args:
+        command: the user's pickled function, as Spark would send it.
+        settings: see `BulkTransport.scala`.
+    """
+    return _second, None, _Streams(), _Conversation(command, json.loads(settings))
+
+
+@dataclass(frozen=True, slots=True)
+class _Input:
+    """The worker's input. Spark's worker would close a stream, and so its socket."""
+
+    stream: BinaryIO
+
+
+def _second(_: int, found: _Input) -> _Input:
+    return found
+
+
+class _Streams:
+    """A deserializer that does nothing: the conversation reads for itself."""
+
+    def load_stream(self, stream: BinaryIO) -> _Input:
+        return _Input(stream)
+
+
+class _Conversation:
+    """A serializer that, asked to write results, leads the whole conversation."""
+
+    def __init__(self, command: bytes, settings: dict[str, Any]) -> None:
+        self._command = command
+        self._settings = settings
+
+    def dump_stream(self, found: _Input, stream_out: BinaryIO) -> None:
+        partition = Partition(Wire(found.stream, stream_out), self._command, self._settings)
+        fail_on_stopiteration(partition.run)()
+
+
+def _form(pandas: bool) -> Callable[[StructType, dict[str, Any]], Form]:
+    if not pandas:
+        return RowForm
+    # a worker of rows does without pandas, whose import takes long
+    from millpond.transport.pandas_form import PandasForm
+
+    return PandasForm
+
+
+class Partition:
+    """One partition of one batch, phase by phase."""
+
+    def __init__(self, wire: Wire, command: bytes, settings: dict[str, Any]) -> None:
+        function, return_type = loads_command(command)
+        util = function.__self__
+        self._processor: StatefulProcessor = util._stateful_processor
+        self._time_mode: str = util._time_mode
+        self._wire = wire
+        self._session = Session(wire)
+        self._key_schema = StructType.fromJson(json.loads(settings["key_schema"]))
+        self._client = Client(self._session, self._key_schema)
+        self._handle = Handle(self._client, self._session, self._time_mode)
+        self._settings = settings
+        self._form: Form = _form(settings["pandas"])(return_type, settings)
+        self._session.output = self._form
+
+    def run(self) -> None:
+        """Lead the conversation to its end."""
+        self._processor.init(self._handle)
+        self._client.set_handle_state(StatefulProcessorHandleState.INITIALIZED)
+        self._wire.ready(self._handle.declared, self._form.schema.serialize().to_pybytes())
+        self._times = TimerValues(*self._client.get_timestamps(self._time_mode))
+        if "initial_offsets" in self._settings:
+            self._rows(self._settings["initial_offsets"], self._initial_state)
+        self._rows(self._settings["offsets"], self._input_rows)
+        self._client.set_handle_state(StatefulProcessorHandleState.DATA_PROCESSED)
+        self._timers()
+        self._client.set_handle_state(StatefulProcessorHandleState.TIMER_PROCESSED)
+        self._client.remove_implicit_key()
+        self._processor.close()
+        self._client.set_handle_state(StatefulProcessorHandleState.CLOSED)
+        self._wire.done(self._session.user_nanos)
+
+    def _rows(self, offsets: list[int], handle: Callable[[Any, Iterator[Any]], Any]) -> None:
+        """Handle a phase of rows."""
+        keys = KeyFrames(self._session, self._handle, self._form, offsets)
+        for key, rows in keys:
+            results = handle(key, rows)
+            if results is not None:
+                self._form.add(results, self._session)
+            self._form.key_done()
+            keys.skip(rows)
+
+    def _initial_state(self, key: Any, rows: Iterator[Any]) -> None:
+        for row in rows:
+            self._processor.handleInitialState(key, row, self._times)
+
+    def _input_rows(self, key: Any, rows: Iterator[Any]) -> Iterable[Any]:
+        results: Iterable[Any] = self._processor.handleInputRows(key, rows, self._times)
+        return iter(results)
+
+    def _timers(self) -> None:
+        """Handle the phase of expired timers."""
+        session, handle = self._session, self._handle
+        while (payload := self._wire.next())[0] != kinds.PHASE_OVER:
+            began = time.perf_counter_ns()
+            keys, expired, states = pickle.loads(memoryview(payload)[1:])
+            shown = [self._key_schema.fromInternal(key) for key in keys]
+            kept: list[Any] = [None] * len(keys)
+            for at, time_ms in zip(expired[::2], expired[1::2], strict=True):
+                if kept[at] is None:
+                    handle.begin(session.next_key + at, states, at)
+                else:
+                    handle.begin_again(session.next_key + at, kept[at])
+                results = self._processor.handleExpiredTimer(
+                    key=shown[at],
+                    timerValues=self._times,
+                    expiredTimerInfo=ExpiredTimerInfo(time_ms),
+                )
+                self._form.add(iter(results), session)
+                handle.deleteTimer(time_ms)
+                kept[at] = handle.leave()
+            self._form.key_done()
+            session.next_key += len(keys)
+            session.keys_done(len(keys))
+            session.user_nanos += time.perf_counter_ns() - began
+            session.flush(consumed=True, with_rows=True)
+        session.key = -1
+        session.flush(phase_over=True, with_rows=True)

@@ -1,0 +1,83 @@
+"""Changes and results on their way to the JVM, byte by byte."""
+
+from __future__ import annotations
+
+import io
+import pickle
+import struct
+
+from millpond.transport.forms import Offsets, Pending
+from millpond.transport.session import Session
+from millpond.transport.wire import ANSWER, DATA, RESULT, Wire
+
+
+def _frame(kind: int, payload: bytes) -> bytes:
+    return struct.pack(">iB", 1 + len(payload), kind) + payload
+
+
+def _results(out: io.BytesIO) -> list[tuple[bool, bool, int, list[object]]]:
+    """Return of each result: consumed, phase over, keys done, changes."""
+    stream, found = io.BytesIO(out.getvalue()), []
+    while head := stream.read(4):
+        payload = stream.read(struct.unpack(">i", head)[0])
+        kind, consumed, over, keys, length = struct.unpack_from(">B??ii", payload)
+        if kind == RESULT:
+            changes = payload[11 : 11 + length]
+            found.append((consumed, over, keys, pickle.loads(changes) if changes else []))
+    return found
+
+
+def test_changes_go_in_their_order_and_once() -> None:
+    out = io.BytesIO()
+    session = Session(Wire(io.BytesIO(), out))
+    session.key = 4
+    session.note(0, (1,))
+    session.note(16, None)
+    session.keys_done(1)
+    session.flush(consumed=True)
+    session.flush()
+    assert _results(out) == [(True, False, 1, [4, 0, (1,), 4, 16, None])]
+
+
+def test_a_call_sends_the_changes_first_and_keeps_frames_that_come_before_its_answer() -> None:
+    out = io.BytesIO()
+    wire = Wire(io.BytesIO(_frame(DATA, b"rows") + _frame(ANSWER, b"yes")), out)
+    session = Session(wire)
+    session.key = 0
+    session.note(0, (1,))
+    assert session.call(b"question") == b"yes"
+    assert _results(out) == [(False, False, 0, [0, 0, (1,)])]
+    assert out.getvalue().endswith(struct.pack(">i", 0) + b"question")
+    assert wire.next() == bytes([DATA]) + b"rows"
+
+
+def test_many_changes_go_before_the_end_of_a_frame() -> None:
+    out = io.BytesIO()
+    session = Session(Wire(io.BytesIO(), out))
+    session.key = 0
+    for i in range(70_000):
+        session.note(0, (i,))
+    session.flush()
+    results = _results(out)
+    assert len(results) > 1
+    assert [v for *_, changes in results for v in changes[2::3]] == [(i,) for i in range(70_000)]
+
+
+def test_results_are_cut_by_their_size() -> None:
+    pending, sent = Pending(), []
+
+    class Sender(Session):
+        def flush(
+            self, *, consumed: bool = False, phase_over: bool = False, with_rows: bool = False
+        ) -> None:
+            sent.append(len(pending.entries))
+            pending.sent(1_000_000 * len(pending.entries))  # a megabyte each
+
+    session = Sender(Wire(io.BytesIO(), io.BytesIO()))
+    pending.add(iter(range(250)), session)
+    assert sent[0] == 100 and max(sent[1:]) <= 4
+    assert sum(sent) + len(pending.entries) == 250
+
+
+def test_offsets_are_read_from_sparks_form() -> None:
+    assert Offsets.of([5, 2, 0, 3, 1, 2]) == Offsets([0, 3], [1, 2])
