@@ -78,7 +78,8 @@ class Machine:
         self.bin = root / "bin"
         self.bin.mkdir()
         python = shlex.quote(sys.executable)
-        for name, arguments in (("python", ""), ("millpond", "-m millpond.cli.main ")):
+        programs = (("python", ""), ("python3", ""), ("millpond", "-m millpond.cli.main "))
+        for name, arguments in programs:
             script = self.bin / name
             script.write_text(f'#!/bin/sh\nexec {python} {arguments}"$@"\n')
             script.chmod(0o755)

@@ -47,7 +47,7 @@ def _legs(tested: Case) -> list[Leg]:
 
 _SHAPES = [shape for shape in python_state_cases.CASES if not shape.refused]
 _ASIDE = ("odd-keys", "collated-keys")  # such keys do not travel in bulk
-_QUICK = {"pandas-event-time", "row-processing-time", "pandas-initial-state", "row-evolution"}
+_QUICK = {"pandas-event-time", "row-processing-time"}
 
 
 @pytest.mark.parametrize(
@@ -136,7 +136,7 @@ def _random_case(seed: int) -> Case:
     )
 
 
-@pytest.mark.parametrize("seed", quick_first(range(_FIRST, _FIRST + _SEEDS), 2))
+@pytest.mark.parametrize("seed", quick_first(range(_FIRST, _FIRST + _SEEDS)))
 def test_random_programs(spark: SparkSession, tmp_path: Path, seed: int) -> None:
     """Forty keys with random programs of state calls, batch after batch.
 
