@@ -13,7 +13,7 @@ from pyspark.sql import SparkSession
 
 from integration import python_state_cases
 from integration.cases import AVRO, Case
-from integration.depth import deep, quick_first
+from integration.depth import deep
 from integration.state_programs import (
     Interpreter,
     Program,
@@ -34,7 +34,7 @@ SIDES = {
 }
 _TIMES = ("None", "ProcessingTime", "EventTime")
 _FIRST = int(os.environ.get("MILLPOND_PROGRAMS_FIRST", "1"))
-_SEEDS = int(os.environ.get("MILLPOND_PROGRAMS", "6"))
+_SEEDS = int(os.environ.get("MILLPOND_PROGRAMS", "4"))
 
 
 def _legs(tested: Case) -> list[Leg]:
@@ -47,7 +47,7 @@ def _legs(tested: Case) -> list[Leg]:
 
 _SHAPES = [shape for shape in python_state_cases.CASES if not shape.refused]
 _ASIDE = ("odd-keys", "collated-keys")  # such keys do not travel in bulk
-_QUICK = {"pandas-event-time", "row-processing-time"}
+_QUICK = {"pandas-event-time"}
 
 
 @pytest.mark.parametrize(
@@ -136,7 +136,8 @@ def _random_case(seed: int) -> Case:
     )
 
 
-@pytest.mark.parametrize("seed", quick_first(range(_FIRST, _FIRST + _SEEDS)))
+@pytest.mark.deep
+@pytest.mark.parametrize("seed", range(_FIRST, _FIRST + _SEEDS))
 def test_random_programs(spark: SparkSession, tmp_path: Path, seed: int) -> None:
     """Forty keys with random programs of state calls, batch after batch.
 

@@ -161,6 +161,7 @@ def test_misbehaviour(spark: SparkSession, tmp_path: Path, group: str, form: str
     assert any(outcome[0] != "ended" for outcome in expected[0].values())
 
 
+@pytest.mark.deep
 def test_a_query_is_stopped_while_its_code_sleeps(spark: SparkSession, tmp_path: Path) -> None:
     def stop(side: _Side) -> Stored:
         before = stored(side.checkpoint)

@@ -122,6 +122,7 @@ def test_a_key_yields_many_rows(spark: SparkSession, tmp_path: Path, form: str) 
     assert_same(play(spark, tmp_path, tested, [Leg(files=2)], _SIDES))
 
 
+@pytest.mark.deep
 def test_several_operators(spark: SparkSession, tmp_path: Path) -> None:
     """Two in one query, and a third on top of one of them."""
 

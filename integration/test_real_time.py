@@ -293,7 +293,8 @@ def test_a_batch_beyond_the_memory_budget(tmp_path: Path) -> None:
 
 
 @needs_43
-@pytest.mark.parametrize("at", ["changelog", deep("middle"), deep("offsets"), deep("commit")])
+@pytest.mark.deep
+@pytest.mark.parametrize("at", ["changelog", "middle", "offsets", "commit"])
 def test_killed(tmp_path: Path, at: str) -> None:
     """The driver dies by kill -9, three times: the state has each row of the read offsets once.
 
