@@ -36,8 +36,8 @@ of stores, which is in it, is in `RocksDBStateStoreSuite` too, and judges Millpo
 
 No JVM here waits for the disk at a commit (`commit.fsync` is false): no suite kills the machine.
 `StreamingQueryListenerSuite` wants that nobody else listens, and runs without Millpond's extension.
-Spark refuses real-time mode in a session that names Millpond: those suites, none of whose queries
-has state, name no provider.
+Without the option `realTime` Spark refuses real-time mode in a session that names Millpond. The
+suites of that mode, none of whose queries has state, do not set it, and name no provider.
 """
 _ROWS = """
 | suite | tests of | run on Spark | date | passed | failed | not applicable |
