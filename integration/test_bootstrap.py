@@ -26,9 +26,11 @@ from integration.jvm import MILLPOND, ROCKSDB
 from integration.shapes import SHAPES, named
 from integration.streams import Input, Run, finish, settings, start
 from millpond.cli.main import main
+from millpond.config import PREFIX
 from millpond.errors import ErrorKind, InvalidInputError, MillpondError
 from millpond.operations.inspect import verify
 from millpond.spark.job import parquet_frame
+from millpond.spark.metadata import PROVIDER_CLASS
 from millpond.storage import open_storage
 
 pytestmark = pytest.mark.spark
@@ -123,6 +125,25 @@ def test_as_if_it_had_begun_with_the_history(
     if not case.random_keys:
         assert warm.state == {batch: state for batch, state in whole.state.items() if batch > 0}
     assert verify(open_storage(str(warm.checkpoint)), "x").problems == []
+
+
+def test_in_a_session_for_real_time_mode(spark: SparkSession, tmp_path: Path) -> None:
+    """Such a session names no provider: the extension gives Millpond's to each query."""
+    session, case = spark.newSession(), named("agg-update-odd-keys")
+    session.conf.set(f"{PREFIX}realTime", "true")
+    inputs, live = _inputs(case, tmp_path / "all"), _inputs(case, tmp_path / "live")
+    _add(inputs, case, slice(0, 1))
+    _add(live, case, slice(1, None))
+    warm = tmp_path / "of" / "warm"
+    with settings(session, _conf(case)):
+        millpond.bootstrap(
+            lambda: _build(session, case, live).writeStream.outputMode(case.mode),
+            warm,
+            rows=_history(session, inputs),
+        )
+        assert session.conf.get(PROVIDER_CLASS, None) is None
+    _whole_and_alone(warm)
+    assert f'"{PROVIDER_CLASS}":"{MILLPOND}"' in (warm / "offsets/0").read_text()
 
 
 _JOB = """

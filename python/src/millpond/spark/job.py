@@ -13,10 +13,12 @@ from dataclasses import dataclass, replace
 from typing import Any
 
 from millpond._jvm import running_class
+from millpond.config import PREFIX
 from millpond.errors import ErrorKind, InvalidInputError, MillpondError, UnsupportedError, error
 from millpond.spark.job_script import JobQuery
+from millpond.spark.metadata import PROVIDER_CLASS as PROVIDER_KEY
 from millpond.spark.schema_diff import ColumnDiff, schema_diff
-from millpond.spark.session import configure
+from millpond.spark.session import PROVIDER_CLASS, configure
 from millpond.spark.sinks.recorded import Sink, sink_of
 
 _PLANNER = "org.apache.spark.sql.millpond.tools.JobPlan"
@@ -130,6 +132,18 @@ def setting(query: JobQuery, name: str) -> str | None:
     """Return a setting of the session in which the job built `query`; None if it is not set."""
     value: str | None = query.writer._spark.conf.get(name, None)
     return value
+
+
+def provider(query: JobQuery) -> str | None:
+    """Return the state store provider of `query` if the job starts it; None: Spark's default.
+
+    With the option realTime the session names none, and the extension gives Millpond's to each
+    query.
+    """
+    named = setting(query, PROVIDER_KEY)
+    if named is None and (setting(query, f"{PREFIX}realTime") or "").strip().lower() == "true":
+        return PROVIDER_CLASS
+    return named
 
 
 def run_over(query: JobQuery, rows: Mapping[int, Any], checkpoint: str) -> list[int]:

@@ -29,7 +29,6 @@ from millpond.query.whole import checkpoint_image
 from millpond.rows import require_tools
 from millpond.spark import job as jobs
 from millpond.spark.job_script import JobQuery, chosen, load
-from millpond.spark.metadata import PROVIDER_CLASS as PROVIDER_KEY
 from millpond.spark.offsets import check_offsets, offset_texts
 from millpond.spark.session import PROVIDER_CLASS
 from millpond.spark.sinks import keeping
@@ -149,7 +148,7 @@ def bootstrap(
     new_root = root_of(checkpoint)
     check_vacant(new_root)
     meant = chosen(load(job, lambda: jobs.new_session(conf or {})), query)
-    provider = jobs.setting(meant, PROVIDER_KEY)
+    provider = jobs.provider(meant)
     if provider != PROVIDER_CLASS:
         raise UnsupportedError(
             f"the session keeps state in {provider}",
