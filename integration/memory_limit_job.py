@@ -15,7 +15,7 @@ from pyspark.sql import functions as F
 
 import millpond
 
-TEXT_CHARACTERS = 1000
+TEXT_CHARACTERS = 1500
 ROWS_A_BATCH = 20_000
 
 
