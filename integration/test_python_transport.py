@@ -34,7 +34,7 @@ SIDES = {
 }
 _TIMES = ("None", "ProcessingTime", "EventTime")
 _FIRST = int(os.environ.get("MILLPOND_PROGRAMS_FIRST", "1"))
-_SEEDS = int(os.environ.get("MILLPOND_PROGRAMS", "4"))
+_SEEDS = int(os.environ.get("MILLPOND_PROGRAMS", "2"))
 
 
 def _legs(tested: Case) -> list[Leg]:

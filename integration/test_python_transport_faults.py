@@ -16,6 +16,7 @@ from pyspark.sql import SparkSession
 
 from integration.cases import EVENTS, NO_EMPTY_BATCHES, events
 from integration.depth import deep
+from integration.harness import EVERYTHING
 from integration.jvm import MILLPOND
 from integration.misbehaviour import OUTPUT, Misbehaving
 from integration.processes import alive, wait_until
@@ -150,7 +151,7 @@ def _misbehave(side: _Side, group: str) -> tuple[dict[str, Any], Stored]:
     return outcomes, stored(side.checkpoint)
 
 
-@pytest.mark.parametrize("form", ["row", deep("pandas")])
+@pytest.mark.parametrize("form", ["row", deep("pandas")] if EVERYTHING else ["row"])
 @pytest.mark.parametrize("group", ["usual", *map(deep, list(_GROUPS)[1:])])
 def test_misbehaviour(spark: SparkSession, tmp_path: Path, group: str, form: str) -> None:
     expected, found = _both(spark, tmp_path, form, lambda side: _misbehave(side, group))

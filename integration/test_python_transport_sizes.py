@@ -13,6 +13,7 @@ from pyspark.sql import DataFrame, Row, SparkSession
 import millpond
 from integration.cases import CLICKED, EVENTS, NO_EMPTY_BATCHES, Case, at
 from integration.depth import deep
+from integration.harness import EVERYTHING
 from integration.python_state_cases import Processor
 from integration.state_programs import Interpreter, Program, Variable, case, scripted
 from integration.transports import (
@@ -58,7 +59,7 @@ def _sums(form: str, frame: DataFrame) -> DataFrame:
 
 @pytest.mark.parametrize(
     ("form", "rows"),
-    [deep(("row", 60_000)), deep(("pandas", 60_000)), deep(("row", 10_000_000))],
+    [deep(("row", 10_000_000 if EVERYTHING else 60_000)), deep(("pandas", 60_000))],
 )
 def test_a_key_with_many_rows(spark: SparkSession, tmp_path: Path, form: str, rows: int) -> None:
     def build(i: list[DataFrame]) -> DataFrame:
@@ -100,7 +101,7 @@ def _large(entries: int) -> tuple[Program, Program]:
     return writes, reads
 
 
-@pytest.mark.parametrize("entries", [3_500, deep(1_000_000)])
+@pytest.mark.parametrize("entries", [3_500, *([deep(1_000_000)] if EVERYTHING else [])])
 def test_large_lists_and_maps(spark: SparkSession, tmp_path: Path, entries: int) -> None:
     """Their entries come from the store when they are asked for, also while they change."""
     writes, reads = _large(entries)

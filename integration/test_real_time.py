@@ -13,7 +13,7 @@ import pytest
 
 import millpond
 from integration.depth import deep
-from integration.harness import providers_to_test
+from integration.harness import EVERYTHING, providers_to_test
 from integration.jvm import MILLPOND, ROCKSDB
 from integration.processes import wait_until
 from integration.real_time import RealTimeJob, RefusedError
@@ -292,9 +292,12 @@ def test_a_batch_beyond_the_memory_budget(tmp_path: Path) -> None:
         assert checkpoint.verify(job.work / "count").problems == []
 
 
+_KILLS = ["changelog", "middle", "offsets", "commit"]
+
+
 @needs_43
 @pytest.mark.deep
-@pytest.mark.parametrize("at", ["changelog", "middle", "offsets", "commit"])
+@pytest.mark.parametrize("at", _KILLS if EVERYTHING else _KILLS[:2])
 def test_killed(tmp_path: Path, at: str) -> None:
     """The driver dies by kill -9, three times: the state has each row of the read offsets once.
 
