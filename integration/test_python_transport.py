@@ -14,6 +14,7 @@ from pyspark.sql import SparkSession
 from integration import python_state_cases
 from integration.cases import AVRO, Case
 from integration.depth import deep
+from integration.harness import EVERYTHING
 from integration.state_programs import (
     Interpreter,
     Program,
@@ -34,7 +35,7 @@ SIDES = {
 }
 _TIMES = ("None", "ProcessingTime", "EventTime")
 _FIRST = int(os.environ.get("MILLPOND_PROGRAMS_FIRST", "1"))
-_SEEDS = int(os.environ.get("MILLPOND_PROGRAMS", "2"))
+_SEEDS = int(os.environ.get("MILLPOND_PROGRAMS", "6" if EVERYTHING else "1"))
 
 
 def _legs(tested: Case) -> list[Leg]:
@@ -91,8 +92,8 @@ _NO_AVRO = {"numbers", "nested"}
 _TYPES = [pool for pool in POOLS if pool != "number"]
 
 
-@pytest.mark.parametrize("encoding", ["unsaferow", deep("avro")])
-@pytest.mark.parametrize("form", ["row", deep("pandas")])
+@pytest.mark.parametrize("encoding", ["unsaferow", *([deep("avro")] if EVERYTHING else [])])
+@pytest.mark.parametrize("form", ["row", *([deep("pandas")] if EVERYTHING else [])])
 def test_every_type(spark: SparkSession, tmp_path: Path, form: str, encoding: str) -> None:
     """Each value of each pool as a value, in a list, and in a map."""
     pools = [pool for pool in _TYPES if encoding != "avro" or pool not in _NO_AVRO]
