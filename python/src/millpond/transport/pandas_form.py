@@ -133,10 +133,11 @@ class PandasForm:
             self._pending.sent(0)
             return b""
         batches = []
+        columns = list(map(_Columns, frames))
         begin = 0
         for end in range(1, len(frames) + 1):
-            if end == len(frames) or not _alike(frames[begin], frames[end]):
-                batches += self._converted(frames[begin:end])
+            if end == len(frames) or not columns[begin].alike(columns[end]):
+                batches += self._converted(frames[begin:end], columns[begin:end])
                 begin = end
         table = pa.Table.from_batches(batches, self.schema)
         rows = table.combine_chunks().to_batches()
@@ -144,16 +145,53 @@ class PandasForm:
         self._pending.sent(len(encoded))
         return encoded
 
-    def _converted(self, frames: list[pd.DataFrame]) -> list[pa.RecordBatch]:
+    def _converted(
+        self, frames: list[pd.DataFrame], columns: list[_Columns]
+    ) -> list[pa.RecordBatch]:
         """Convert frames of the same columns and types at once."""
         if len(frames) > 1:
             try:
-                return [self._conversion.from_pandas(pd.concat(frames, ignore_index=True))]
+                return [self._conversion.from_pandas(_joined(columns))]
             except Exception:
                 # one of the frames is wrong: Spark's conversion of that one says why
                 return [self._conversion.from_pandas(frame) for frame in frames]
         return [self._conversion.from_pandas(frames[0])]
 
 
-def _alike(one: pd.DataFrame, other: pd.DataFrame) -> bool:
-    return list(one.columns) == list(other.columns) and list(one.dtypes) == list(other.dtypes)
+class _Columns:
+    """The columns of a frame. Pandas makes a series for each of them, which costs more than all
+    else that is done with a small frame, so this takes the arrays below the series."""
+
+    __slots__ = ("arrays", "names", "rows", "types")
+
+    def __init__(self, frame: pd.DataFrame) -> None:
+        self.arrays = _arrays(frame)
+        self.names = frame.columns.tolist()
+        self.rows = len(frame)
+        self.types = [array.dtype for array in self.arrays]
+
+    def alike(self, other: _Columns) -> bool:
+        return self.names == other.names and self.types == other.types
+
+
+def _arrays(frame: pd.DataFrame) -> list[Any]:
+    # Spark allows any newer pandas, and the short way is private to pandas
+    private = getattr(frame, "_iter_column_arrays", None)
+    if private is not None:
+        return list(private())
+    return [column.array for _, column in frame.items()]
+
+
+def _joined(columns: list[_Columns]) -> pd.DataFrame:
+    """Return what `pd.concat` makes of frames that are alike, without their index."""
+    first = columns[0]
+    joined: dict[int, Any] = {}
+    for i, array in enumerate(first.arrays):
+        parts = [one.arrays[i] for one in columns]
+        if isinstance(array, np.ndarray):
+            joined[i] = np.concatenate(parts)
+        else:
+            joined[i] = type(array)._concat_same_type(parts)
+    frame = pd.DataFrame(joined, index=pd.RangeIndex(sum(one.rows for one in columns)), copy=False)
+    frame.columns = pd.Index(first.names)
+    return frame

@@ -24,7 +24,7 @@ from millpond.transport.forms import Form
 from millpond.transport.key_frames import KeyFrames
 from millpond.transport.row_form import RowForm
 from millpond.transport.session import Session
-from millpond.transport.wire import Wire
+from millpond.transport.wire import Wire, send_at_once
 
 
 def serve(command: bytes, settings: str) -> tuple[Any, None, Any, Any]:
@@ -63,6 +63,7 @@ class _Conversation:
         self._settings = settings
 
     def dump_stream(self, found: _Input, stream_out: BinaryIO) -> None:
+        send_at_once(stream_out)
         partition = Partition(Wire(found.stream, stream_out), self._command, self._settings)
         fail_on_stopiteration(partition.run)()
 

@@ -1,6 +1,7 @@
 package org.apache.spark.sql.millpond.transport
 
 import java.io.{DataInputStream, EOFException, InputStream}
+import java.net.StandardSocketOptions
 import java.nio.ByteBuffer
 import java.nio.channels.SelectionKey
 
@@ -14,6 +15,11 @@ import org.apache.spark.api.python.PythonWorker
   *   over idle workers. */
 private[transport] final class WorkerPipe(worker: PythonWorker, stream: DataInputStream)
     extends InputStream {
+  // Otherwise the second of two small frames waits for the worker's acknowledgement of the first.
+  // A Unix socket has no such option.
+  if (worker.channel.supportedOptions.contains(StandardSocketOptions.TCP_NODELAY))
+    worker.channel.setOption(StandardSocketOptions.TCP_NODELAY, java.lang.Boolean.TRUE): Unit
+
   private var kept = ByteBuffer.allocate(0)
   var bytesOut = 0L
   var bytesIn = 0L
