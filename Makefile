@@ -1,7 +1,7 @@
 # Everything lives in .venv and build/ of this folder; the paths below are relative, so the folder's own name may hold spaces.
 .DEFAULT_GOAL := help
 .PHONY: help build test test-all deep shapes previous wheel demo lint format-scala bench bench-s3
-.PHONY: bench-python bench-serve bench-lookup bench-ui soak
+.PHONY: bench-python bench-serve bench-lookup bench-ui bench-latency bench-latency-flink soak
 .PHONY: chains simulate simulate-mutants peers peer-azurite peer-browser peer-delta peer-files peer-gcs peer-hdfs peer-kafka
 .PHONY: peer-kubernetes peer-minio peer-network peer-prometheus peer-radosgw peer-runtimes
 .PHONY: peer-seaweedfs peer-spark
@@ -42,6 +42,8 @@ SERVE_ARGS ?=
 UI_ARGS ?=
 # make bench-lookup LOOKUP_ARGS='--work-dir /mnt/disk'
 LOOKUP_ARGS ?=
+# make bench-latency LATENCY_ARGS='--short --seconds 60 --trigger 10'
+LATENCY_ARGS ?=
 # make soak MINUTES=5
 MINUTES ?= 30
 # make chains CHAINS=500 FIRST=1
@@ -131,7 +133,7 @@ format-scala: ## scalafmt over all Scala; needs mvn, and Maven Central the first
 	    -Dmdep.outputFile="$(CURDIR)/build/scalafmt/classpath" > build/scalafmt/log 2>&1 \
 	    || { echo "millpond: Maven Central is out of reach, and ~/.m2 has no scalafmt; build/scalafmt/log says more" >&2; exit 1; }
 	@java -cp "$$(cat build/scalafmt/classpath)" org.scalafmt.cli.Cli --config .scalafmt.conf \
-	    --non-interactive --quiet jvm-shim/src benchmarks/scala
+	    --non-interactive --quiet jvm-shim/src benchmarks
 
 bench: build ## compare with Spark's own state stores (SCALE=0.1 for a quick look)
 	$(PY) benchmarks/run.py --scale $(SCALE)
@@ -152,6 +154,16 @@ bench-serve: build ## measure look-ups over HTTP beside a running query (SERVE_A
 
 bench-ui: build ## measure what a page costs a running query (UI_ARGS='--rounds 2')
 	$(PY) benchmarks/bench_ui.py $(UI_ARGS)
+
+# Kafka needs Maven Central the first time. Without it this says so, and the rest is measured.
+bench-latency: build ## measure latency in real-time mode, beside Spark's store: nine hours (LATENCY_ARGS='--quick')
+	@$(PY) -m integration.peers.kafka || true
+	$(PY) benchmarks/bench_latency.py $(LATENCY_ARGS)
+
+bench-latency-flink: build ## the same with Flink beside them; a quarter of a gigabyte from PyPI the first time
+	@$(PY) -m integration.peers.kafka || true
+	@$(PY) -m benchmarks.bench_latency_flink
+	$(PY) benchmarks/bench_latency.py --contenders millpond,rocksdb-changelog,flink $(LATENCY_ARGS)
 
 soak: build ## kill and pause processes of a cluster at random for MINUTES, compare every row, measure what grows
 	$(PY) -m integration.soak.run --minutes $(MINUTES)

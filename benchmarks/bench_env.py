@@ -104,19 +104,29 @@ def compile_store_bench(cache: Path) -> Path:
 
     Compiles them (about 6 s) if the source or Spark has changed.
     """
-    sources = sorted(_SCALA.glob("*.scala"))
-    text = b"".join(source.read_bytes() for source in sources)
+    return compile_beside(cache, "store-bench", sorted(_SCALA.glob("*.scala")), ())
+
+
+def compile_beside(
+    cache: Path, name: str, sources: Sequence[Path], classpath: Sequence[Path]
+) -> Path:
+    """Return a directory with the classes of `sources`, compiled unless it is there.
+
+    Args:
+        classpath: beside Spark's jars.
+    """
+    text = b"".join(source.read_bytes() for source in sources) + repr(classpath).encode()
     stamp = hashlib.sha256(text + importlib.metadata.version("pyspark").encode()).hexdigest()[:16]
-    out = cache / f"store-bench-{stamp}"
+    out = cache / f"{name}-{stamp}"
     if out.is_dir():
         return out
-    fresh = cache / f".store-bench-{os.getpid()}"
+    fresh = cache / f".{name}-{os.getpid()}"
     fresh.mkdir(parents=True)
     try:
-        compile_scala(sources, fresh)
+        compile_scala(sources, fresh, classpath)
     except BuildError as error:
         shutil.rmtree(fresh)
-        raise BenchError(f"{_SCALA} does not compile: {error}") from error
+        raise BenchError(f"{sources[0].parent} does not compile: {error}") from error
     try:
         fresh.rename(out)
     except OSError:  # another process was first: its classes are the same

@@ -1,0 +1,141 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Tables and page of `bench_latency`. `write` alone does I/O."""
+
+from __future__ import annotations
+
+import textwrap
+from collections.abc import Mapping
+from pathlib import Path
+from typing import Any
+
+from benchmarks import bench_env, bench_latency_chart
+from benchmarks.bench_contenders import BASELINE, OURS
+from benchmarks.bench_env import REPOSITORY
+from benchmarks.bench_latency_measures import COMMIT, FIGURES, Figure
+from benchmarks.bench_report import figure, times
+
+LABELS = {OURS: "Millpond", BASELINE: "Spark's RocksDB store", "flink": "Flink, RocksDB"}
+_PAGE = REPOSITORY / "docs" / "benchmarks-latency.md"
+_IMAGES = REPOSITORY / "docs" / "img"
+_BEGIN = "<!-- results: written by benchmarks/bench_latency.py, do not edit -->"
+_END = "<!-- end of results -->"
+_SOURCES = {"memory": "Records from memory", "kafka": "From Kafka to Kafka"}
+_QUERIES = {"count": "group-by-count", "dedup": "`dropDuplicates`", "sessions": "sessions"}
+
+
+def title(cell: Mapping[str, Any]) -> str:
+    """Return a cell in words."""
+    numbers = [f"{cell[n]:,}".replace(",", " ") for n in ("rate", "keys")]
+    return f"{_QUERIES[cell['query']]}, {numbers[0]} records/s, {numbers[1]} keys"
+
+
+def tables(results: Mapping[str, Any], *, goals: bool) -> str:
+    """Return the figures as Markdown: a section for each source, then the commits and the goals."""
+    cells = list(results["cells"].values())
+    parts = []
+    for source, head in _SOURCES.items():
+        mine = [c for c in cells if c["cell"]["source"] == source]
+        if mine:
+            image = f"![Latency over time](img/latency-{source}.svg)"
+            parts += [f"### {head}", _figures(mine), *([image] if not goals else [])]
+    filled = [c for c in cells if c["cell"]["keys"] >= 1_000_000]
+    if filled:
+        parts += ["### The commit of a million changed rows", _commits(filled)]
+    parts += ["### Against the goals", _goals(cells)]
+    return "\n\n".join(parts)
+
+
+def _line(cells: list[str]) -> str:
+    return f"| {' | '.join(cells)} |"
+
+
+def _table(heads: list[str], rows: list[list[str]], *, words: int) -> str:
+    rule = ["---"] * words + ["---:"] * (len(heads) - words)
+    return "\n".join(map(_line, [heads, rule, *rows]))
+
+
+def _contenders(cell: Mapping[str, Any]) -> list[str]:
+    return [name for name in LABELS if name in cell["contenders"]]
+
+
+def _figures(cells: list[Mapping[str, Any]]) -> str:
+    heads = ["ms", "", *(f.title for f in FIGURES)]
+    rows = []
+    for cell in cells:
+        for i, name in enumerate(_contenders(cell)):
+            found = cell["contenders"][name]["figures"]
+            first = title(cell["cell"]) if i == 0 else ""
+            rows.append([first, LABELS[name], *(figure(found[f.name]) for f in FIGURES)])
+    return _table(heads, rows, words=2)
+
+
+def _commits(cells: list[Mapping[str, Any]]) -> str:
+    heads = ["the batch that fills the state, ms of a task", "", "changed rows", "commit"]
+    rows = []
+    for cell in cells:
+        for i, name in enumerate(n for n in _contenders(cell) if n != "flink"):
+            found = cell["contenders"][name]
+            changed = f"{found['changed_largest']:,}".replace(",", " ")
+            value = figure(found["figures"][COMMIT.name])
+            first = _SOURCES[cell["cell"]["source"]] + ", " + title(cell["cell"]) if i == 0 else ""
+            rows.append([first, LABELS[name], changed, value])
+    return _table(heads, rows, words=2)
+
+
+def _goals(cells: list[Mapping[str, Any]]) -> str:
+    asked = [f for f in (*FIGURES, COMMIT) if f.goal is not None]
+    heads = ["how many times better than Spark's RocksDB store"]
+    heads += [f"{f.title}{' of most rows' if f is COMMIT else ''}" for f in asked]
+    goals = ["goal", *(f.goal.text for f in asked if f.goal)]
+    rows = [goals]
+    for cell in cells:
+        source = cell["cell"]["source"]
+        met = [_met(cell, f) for f in asked]
+        rows.append([f"{source}, {title(cell['cell'])}", *met])
+    return _table(heads, rows, words=1)
+
+
+def _met(cell: Mapping[str, Any], asked: Figure) -> str:
+    values = {
+        name: found["figures"][asked.name]
+        for name, found in cell["contenders"].items()
+        if found["figures"][asked.name]
+    }
+    if asked is COMMIT and cell["cell"]["keys"] < 1_000_000:
+        return ""
+    met = asked.goal.met(values, cell["cell"]["keys"]) if asked.goal else None
+    if met is None:
+        return "-"
+    return f"{times(values[BASELINE] / values[OURS])}{'' if met else ' (missed)'}"
+
+
+def _where(results: Mapping[str, Any], source: Path) -> str:
+    host, versions = results["host"], results["versions"]
+    cells = [c["cell"] for c in results["cells"].values()]
+    spans = " or ".join(sorted({str(c["seconds"]) for c in cells}, key=int))
+    triggers = " or ".join(sorted({str(c["trigger_s"]) for c in cells}, key=int))
+    dirty = " with changes" if results["dirty"] else ""
+    text = (
+        f"Measured from {results['time_utc']} on, {host['cores']} cores of {host['cpu']},"
+        f" {host['memory_bytes'] / 2**30:.0f} GiB, {host['file_system']}; Spark"
+        f" {versions['spark']}, {versions['java']}; commit `{results['commit'][:12]}`{dirty}."
+        f" {spans} seconds of each cell are measured, after {triggers} seconds that do not count;"
+        f" a batch takes {triggers} seconds. One process each. "
+    )
+    named = source.resolve()
+    raw = named.relative_to(REPOSITORY) if named.is_relative_to(REPOSITORY) else None
+    link = f"Raw results:\n[`{raw}`](../{raw})." if raw else ""
+    return textwrap.fill(text, 100) + "\n" + link
+
+
+def write(results: Mapping[str, Any], source: Path) -> None:
+    """Write the page's generated part, and a chart for each source."""
+    text = f"{_where(results, source)}\n\n{tables(results, goals=False)}"
+    charts = {
+        name: bench_latency_chart.svg(head, mine, title, LABELS)
+        for name, head in _SOURCES.items()
+        if (mine := [c for c in results["cells"].values() if c["cell"]["source"] == name])
+    }
+    bench_env.replace_generated(_PAGE, _BEGIN, _END, text)
+    for name, chart in charts.items():
+        (_IMAGES / f"latency-{name}.svg").write_text(chart)
