@@ -30,7 +30,8 @@ import org.apache.spark.util.{CompletionIterator, SerializableConfiguration}
 
 /** The node of Python's API without the check of the provider; see [[TransformWithStateNodes]]. Its
   * state travels in bulk unless [[BulkTransport]] says otherwise. */
-private[driver] final class PythonNode(t: TransformWithStateInPySparkExec)
+private[driver] final class PythonNode(
+    @transient t: TransformWithStateInPySparkExec, rows: SparkPlan, initialRows: SparkPlan)
     extends TransformWithStateInPySparkExec(
       t.functionExpr,
       t.groupingAttributes,
@@ -43,17 +44,21 @@ private[driver] final class PythonNode(t: TransformWithStateInPySparkExec)
       t.eventTimeWatermarkForLateEvents,
       t.eventTimeWatermarkForEviction,
       t.userFacingDataType,
-      t.child,
+      rows,
       t.isStreaming,
       t.hasInitialState,
-      t.initialState,
+      initialRows,
       t.initialStateGroupingAttrs,
       t.initialStateSchema
     ) {
+  def this(t: TransformWithStateInPySparkExec) = this(t, t.child, t.initialState)
+
   override def validateStateStoreProvider(isStreaming: Boolean): Unit = ()
+  // Spark's own would make a node of its class first. That resolves an encoder, and this happens
+  // several times a batch.
   override protected def withNewChildrenInternal(
       newLeft: SparkPlan, newRight: SparkPlan): TransformWithStateInPySparkExec =
-    new PythonNode(super.withNewChildrenInternal(newLeft, newRight))
+    new PythonNode(t, newLeft, newRight)
   override def makeCopy(arguments: Array[AnyRef]): SparkPlan =
     TransformWithStateNodes.copyOf(this, arguments)
   override def canEqual(other: Any): Boolean = other.isInstanceOf[PythonNode]
