@@ -35,6 +35,7 @@ class StoreSizes:
     ops: int
     update_batches: int
     snapshot_batches: int
+    large_batches: int
     scans: int
     restores: int
     rollbacks: int
@@ -79,6 +80,7 @@ def sizes(scale: float, *, quick: bool) -> StoreSizes:
             ops=1_000,
             update_batches=4,
             snapshot_batches=12,
+            large_batches=1,
             scans=1,
             restores=1,
             rollbacks=1,
@@ -91,6 +93,7 @@ def sizes(scale: float, *, quick: bool) -> StoreSizes:
         ops=20_000,
         update_batches=40,
         snapshot_batches=60,
+        large_batches=3,
         scans=2,
         restores=2,
         rollbacks=2,

@@ -31,8 +31,8 @@ import org.apache.spark.sql.types.{LongType, StructType}
  *
  * `spec`: `checkpoint` (an empty directory), `local_dir` (Spark's scratch), `conf` (session conf,
  * holds the provider class), `keys`, `load_batch`, `ops` (per update batch), `update_batches`,
- * `snapshot_batches` (0: no phase with a concurrent snapshot), `scans`, `restores`, `rollbacks`,
- * `warmup_keys`, `warmup_batches`, `seed`.
+ * `snapshot_batches` (0: no phase with a concurrent snapshot), `large_batches` (each changes every
+ * key; 0: none), `scans`, `restores`, `rollbacks`, `warmup_keys`, `warmup_batches`, `seed`.
  *
  * Keys are rows of two longs, and so are values. The result holds raw durations, in milliseconds,
  * or in microseconds where they are per operation. The Python side takes medians. The benchmark
@@ -111,6 +111,14 @@ private final class StoreRun(spark: ClassicSession, spec: JsonNode) {
     if (int("snapshot_batches") > 0) phase("update with snapshots")(withSnapshots(store, written))
     result("gc_ms") = Map("load" -> (gcAfterLoad - gcLoad), "update" -> (gcAfterUpdate - gcUpdate),
       "update_with_snapshots" -> (Memory.gcMs() - gcSnapshot)).asJava
+
+    if (int("large_batches") > 0) {
+      val large = phase("large batches")(Workload.updateAll(store, keys, int("large_batches")))
+      result("large_commit_ms") = box(large.commitMs)
+      result("large_batch_ms") = box(large.batchMs.zip(large.commitMs).map { case (a, b) => a + b })
+      result("large_reopen_ms") = box(large.reopenMs)
+      result("large_latency_us") = Percentiles.us(large.latencies)
+    }
 
     // The distance to the newest snapshot is defined: one forced snapshot, five changelogs above
     // it.
@@ -356,28 +364,46 @@ private object Workload {
   def update(handle: Handle, keys: Long, ops: Int, count: Int, random: SplittableRandom,
       forceSnapshot: Boolean = false): Batches = {
     val batches = new Batches
-    val (key, value) = (Rows.key(), Rows.value())
     for (_ <- 0 until count) {
-      val picks = Array.fill(ops)(random.nextLong(keys))
-      val times = new Array[Long](ops + 1)
-      val opened = System.nanoTime()
-      val store = handle.provider.getStore(handle.version, None, forceSnapshot, false)
-      require(store.get(Rows.keyAt(key, picks(0)), "default") != null, "a committed key is missing")
-      batches.reopenMs += (System.nanoTime() - opened) / 1e6
-      times(0) = System.nanoTime()
-      var i = 0
-      while (i < ops) {
-        val old = store.get(Rows.keyAt(key, picks(i)), "default")
-        store.put(key, Rows.valueOf(value, old.getLong(0) + 1, old.getLong(1)), "default")
-        i += 1
-        times(i) = System.nanoTime()
-      }
-      batches.times += times
-      batches.batchMs += (times(ops) - times(0)) / 1e6
-      finish(handle, store, batches)
-      handle.expectedSum += ops
+      updateOnce(handle, Array.fill(ops)(random.nextLong(keys)), batches, forceSnapshot)
     }
     batches
+  }
+
+  /** Batches that change every key once, in an order that mixes them. */
+  def updateAll(handle: Handle, keys: Long, count: Int): Batches = {
+    val batches = new Batches
+    val step = Iterator.from(1).map(i => (keys * 0.618).toLong + i).find(i => coprime(i, keys)).get
+    for (b <- 1 to count)
+      updateOnce(handle, Array.tabulate(keys.toInt)(i => (i.toLong + b) * step % keys), batches,
+        forceSnapshot = false)
+    batches
+  }
+
+  private def coprime(a: Long, b: Long): Boolean =
+    java.math.BigInteger.valueOf(a).gcd(java.math.BigInteger.valueOf(b)).longValue == 1L
+
+  private def updateOnce(handle: Handle, picks: Array[Long], batches: Batches,
+      forceSnapshot: Boolean): Unit = {
+    val (key, value) = (Rows.key(), Rows.value())
+    val ops = picks.length
+    val times = new Array[Long](ops + 1)
+    val opened = System.nanoTime()
+    val store = handle.provider.getStore(handle.version, None, forceSnapshot, false)
+    require(store.get(Rows.keyAt(key, picks(0)), "default") != null, "a committed key is missing")
+    batches.reopenMs += (System.nanoTime() - opened) / 1e6
+    times(0) = System.nanoTime()
+    var i = 0
+    while (i < ops) {
+      val old = store.get(Rows.keyAt(key, picks(i)), "default")
+      store.put(key, Rows.valueOf(value, old.getLong(0) + 1, old.getLong(1)), "default")
+      i += 1
+      times(i) = System.nanoTime()
+    }
+    batches.times += times
+    batches.batchMs += (times(ops) - times(0)) / 1e6
+    finish(handle, store, batches)
+    handle.expectedSum += ops
   }
 
   private def finish(handle: Handle, store: StateStore, batches: Batches): Unit = {
