@@ -16,6 +16,7 @@ from typing import Any
 
 from pyspark.sql import DataFrame, Row, SparkSession
 from pyspark.sql import functions as F
+from pyspark.sql.streaming.readwriter import DataStreamWriter
 from pyspark.sql.streaming.stateful_processor import (
     StatefulProcessor,
     StatefulProcessorHandle,
@@ -168,18 +169,8 @@ class Job:
 
         Returns the id of the run.
         """
-        lines = DataFrame(self.source.toDF(), self.spark)
-        part = F.split("value", ",")
-        rows = lines.select(
-            part[0].alias("k"),
-            part[1].cast("long").cast("timestamp").alias("ts"),
-            part[2].cast("long").alias("v"),
-        )
         name = command.get("name", command["query"])
-        frame = {**RUNS, **REFUSED}[command["query"]](rows)
-        writer = frame.writeStream.outputMode(command.get("mode", "update")).option(
-            "checkpointLocation", str(self.work / name)
-        )
+        writer = self._writer(command).option("checkpointLocation", str(self.work / name))
         for option, value in command.get("options", {}).items():
             writer = writer.option(option, value)
         lines_sink = self.jvm.org.apache.spark.sql.millpond.testing.Lines(
@@ -195,6 +186,34 @@ class Job:
             )
         self.query = writer.start()
         return str(self.query.runId)
+
+    def bootstrap(self, command: dict[str, Any]) -> int:
+        """Make `<work>/<name>` for `query`, with the state of `<work>/<source>`.
+
+        Returns the number of keys.
+        """
+        rows = millpond.read_state(self.work / command["source"]).select(["key", "value"])
+        report = millpond.bootstrap(
+            lambda: self._writer(command), self.work / command["name"], state=rows
+        )
+        return sum(operator.keys for operator in report.operators)
+
+    def private_field(self, command: dict[str, Any]) -> str:
+        """Look a field up as the extension does. Returns its name."""
+        fields = self.jvm.org.apache.spark.sql.millpond.driver.PrivateField
+        owner = self.jvm.java.lang.Class.forName(command["owner"])
+        return str(fields.of(owner, command["name"], "this cannot be done").getName())
+
+    def _writer(self, command: dict[str, Any]) -> DataStreamWriter:
+        lines = DataFrame(self.source.toDF(), self.spark)
+        part = F.split("value", ",")
+        rows = lines.select(
+            part[0].alias("k"),
+            part[1].cast("long").cast("timestamp").alias("ts"),
+            part[2].cast("long").alias("v"),
+        )
+        frame = {**RUNS, **REFUSED}[command["query"]](rows)
+        return frame.writeStream.outputMode(command.get("mode", "update"))
 
     def add(self, command: dict[str, Any]) -> None:
         """Add rows. The same calls give a new source the same rows at the same offsets."""

@@ -187,6 +187,23 @@ def test_checkpoint_format_1_is_refused(jobs: dict[str, RealTimeJob]) -> None:
     job.do("settle")
     job.do("stop")
     assert job.do("state", name="old") == _counted(_rows(6))
+    # the way that the error's page names: a new query, which begins with the state of this one
+    job.do("new_source")
+    keys = job.do("bootstrap", query="count", source="old", name="new")
+    assert keys == len(_counted(_rows(6)))
+    job.do("start", query="count", name="new", seconds=_SPAN_S)
+    job.do("add", rows=_rows(3, 6))
+    job.do("settle")
+    job.do("stop")
+    assert job.do("state", name="new") == _counted(_rows(9))
+    assert checkpoint.verify(job.work / "new").problems == []
+
+
+@needs_43
+def test_a_field_of_sparks_that_is_gone_is_named(jobs: dict[str, RealTimeJob]) -> None:
+    """`transformWithState` in real-time mode needs one that another build of Spark may rename."""
+    with pytest.raises(RefusedError, match=r"UNSUPPORTED.*Spark 4\.3.* no field GONE in java"):
+        jobs["millpond"].do("private_field", owner="java.lang.String", name="GONE")
 
 
 @needs_43

@@ -36,12 +36,9 @@ private object RealTimeNodes extends Logging {
     if (SQLConf.get.getConf(SQLConf.STREAMING_REAL_TIME_MODE_ALLOWLIST_CHECK)) plan
     else plan.transformUp(TransformWithStateNodes.admit)
 
-  private lazy val supported = {
-    val field = classOf[TransformWithStateExecBase].getDeclaredField(
-      "SUPPORTED_STATE_STORE_PROVIDERS")
-    field.setAccessible(true)
-    field
-  }
+  private lazy val supported =
+    PrivateField.of(classOf[TransformWithStateExecBase], "SUPPORTED_STATE_STORE_PROVIDERS",
+      "transformWithState cannot run on Millpond in real-time mode")
 
   /** Spark describes a plan that is final, or begins to run it: it asks a provider for its metrics
     * for each stateful node, before the node checks the provider's name. */
