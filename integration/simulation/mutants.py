@@ -174,8 +174,8 @@ MUTANTS: tuple[Mutant, ...] = (
         (
             (
                 _SHIM + "engine/BatchLog.scala",
-                "else if (change == Op.Delete) writer",
-                "else if (change < 0) writer",
+                "else if (change == Op.Delete) log",
+                "else if (change < 0) log",
             ),
         ),
     ),

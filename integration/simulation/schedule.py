@@ -45,6 +45,8 @@ def setting_of(seed: int) -> Setting:
         rows_at_once=chance.choice((1, 3, 20)),
         gather_bytes=chance.choice((1, 1, 200, 1 << 25)),
         struck=struck,
+        waiting_rows=chance.choice((1, 2, 5, 16384)),
+        room_bytes=chance.choice((0, 4096)),
     )
 
 

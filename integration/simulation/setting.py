@@ -36,6 +36,8 @@ class Setting:
     large: bool = False
     rows_at_once: int = 3
     gather_bytes: int = 200
+    waiting_rows: int = 16384  # a batch with so many changes writes its changelog while it runs
+    room_bytes: int = 4096  # for the header of such a changelog
     struck: str = ""  # things go wrong only at seams that begin so; "": everywhere
 
     @property

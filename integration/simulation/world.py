@@ -39,6 +39,8 @@ class World(Director):
             "warm-up.rows": setting.rows_at_once,
             "flush.gather": setting.gather_bytes,
             "segment": 2000,
+            "log.waiting": setting.waiting_rows,
+            "changelog.room": setting.room_bytes,
         }
         self.command(
             "begin", seed=seed, stretches=stretches, failing=[prefix for prefix, _ in FAULTS]

@@ -11,9 +11,9 @@ import org.apache.spark.sql.millpond.rows.{FamilyCodec, FamilyShape}
 import org.apache.spark.util.NextIterator
 
 /** The changes of some versions in one column family, from their changelogs. Each put value,
-  * delete or appended value is one record. The batch of version v is v - 1. A changelog
-  * holds the net change of a micro-batch, so a key that was written more than once in a
-  * batch appears as it ended.
+  * delete or appended value is one record. The batch of version v is v - 1. The
+  * changelog of a small batch holds its net change, so a key that was written more than once in it
+  * appears as it ended. That of a large one may have a key again that changed again.
   *
   * @param codec knows the rows of the family; it is this iterator's own */
 private[millpond] final class ChangeFeed(changelogs: Seq[PendingChangelog], family: String,

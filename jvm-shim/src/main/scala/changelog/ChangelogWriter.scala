@@ -1,8 +1,9 @@
 package org.apache.spark.sql.millpond.changelog
 
 import java.io.File
+import java.nio.{ByteBuffer, ByteOrder}
 import java.nio.channels.FileChannel
-import java.nio.file.StandardOpenOption.{CREATE_NEW, WRITE}
+import java.nio.file.StandardOpenOption.{CREATE_NEW, READ, WRITE}
 import java.util.zip.CRC32
 
 import com.fasterxml.jackson.databind.node.ObjectNode
@@ -13,16 +14,19 @@ import org.apache.spark.sql.millpond.rows.{Family, FamilyKind}
 
 /** Writes one changelog file (docs/reference/format.md). Records go into a raw block. The
   * writer compresses each full block into the file. Callers must call `finish` or `discard`.
-  * @param repeats a key may have several records, also merges; a reader that does not know this
-  * flag must refuse the file */
-final class ChangelogWriter(file: File, header: ObjectNode, codec: Int, repeats: Boolean = false) {
+  *
+  * A file may also grow while its batch runs, before anybody knows its header. Then it begins with
+  * room for one. Between two parts, `pause` gives the buffers back.
+  * @param headBytes room for the header, and for what the file has around it */
+final class ChangelogWriter private (first: File, codec: Int, headBytes: Int) {
   import ChangelogFormat._
 
-  private val channel = FileChannel.open(file.toPath, CREATE_NEW, WRITE)
-  private val scratch = ChangelogScratch.take()
-  private var out = scratch.out
-  private val block = scratch.block // the block that fills, by way of the next two fields
-  private var raw = block.raw
+  private var current = first
+  private var channel = FileChannel.open(first.toPath, CREATE_NEW, READ, WRITE)
+  private var scratch: ChangelogScratch = null // with all buffers, while some part is written
+  private var out: ByteBuffer = null
+  private var block: Block = null // the block that fills, by way of the next two fields
+  private var raw: Array[Byte] = null
   private var rawSize = 0
   private var ended = false
   private var blocks = 0
@@ -32,25 +36,55 @@ final class ChangelogWriter(file: File, header: ObjectNode, codec: Int, repeats:
   private var rawTotal = 0L
   private val crc = new CRC32
 
-  out.clear()
-  locally {
+  channel.position(headBytes.toLong): Unit
+
+  /** A file that begins with its header.
+    * @param repeats a key may have several records, also merges; a reader that does not know this
+    * flag must refuse the file */
+  def this(file: File, header: ObjectNode, codec: Int, repeats: Boolean = false) = {
+    this(file, codec, 0)
     var begun = false
     try {
-      val json = Json.bytes(header)
-      ensure(12 + json.length + 4)
-      val start = out.position()
-      out.put(Magic).putShort(FormatVersion).putShort(if (repeats) Repeats else 0)
-      out.putInt(json.length).put(json)
-      putCrc(start)
+      val head = ChangelogWriter.head(Json.bytes(header), 0, repeats)
+      resume()
+      ensure(head.remaining)
+      out.put(head): Unit
       begun = true
     } finally if (!begun) discard() // nobody else can
   }
+
+  /** The file: another one than at the beginning, if the header needed more room. */
+  def file: File = current
+  def fileBytes: Long = channel.position()
 
   /** Bytes of all records so far, before compression. */
   def rawBytes: Long = rawTotal + rawSize
 
   /** End the block: the next record begins a new one. Returns the number of blocks so far. */
   def endBlock(): Int = { if (rawSize > 0) flushBlock(); blocks }
+
+  /** Whether the block is as good as full: a part of the file should end here. */
+  def isBlockFull: Boolean = rawSize > BlockBytes - BlockBytes / 32
+
+  /** End the block, and give the buffers back until the next record. */
+  def pause(): Unit = if (scratch != null) {
+    if (rawSize > 0) flushBlock()
+    drain()
+    release()
+  }
+
+  private def resume(): Unit = {
+    scratch = ChangelogScratch.take()
+    out = scratch.out
+    out.clear(): Unit
+    block = scratch.block
+    raw = block.raw
+  }
+
+  private def release(): Unit = if (scratch != null) {
+    scratch.giveBack(out)
+    scratch = null
+  }
 
   /** Append a record whose key and value (-1 bytes: none) lie in native memory: op, then
     * `[slot][family][version byte if any][key]`, or `[reserved slot][family][key][slot]`
@@ -128,6 +162,7 @@ final class ChangelogWriter(file: File, header: ObjectNode, codec: Int, repeats:
       throw MillpondError.of("ROW_TOO_LARGE",
         s"a record of $bytes bytes is more than a changelog can hold.")
     val room = (bytes + HeadBytes).toInt
+    if (scratch == null) resume()
     if (rawSize > 0 && rawSize + room > BlockBytes) flushBlock()
     reserve(room)
     blockRecords += 1
@@ -136,26 +171,60 @@ final class ChangelogWriter(file: File, header: ObjectNode, codec: Int, repeats:
 
   /** Complete the file and return its size in bytes. It is not durable yet: the agent syncs it. */
   def finish(): Long = {
+    endRecords()
+    val size = channel.position()
+    end()
+    size
+  }
+
+  /** The same for a file that began with room for its header. */
+  def finish(header: ObjectNode, repeats: Boolean): Long = {
+    endRecords()
+    val json = Json.bytes(header)
+    val missing = json.length + ChangelogWriter.AroundBytes - headBytes
+    if (missing > 0) moveTo(missing)
+    val head = ChangelogWriter.head(json, math.max(0, -missing), repeats)
+    Seams.at("changelog.write")
+    var at = 0L
+    while (head.hasRemaining) at += channel.write(head, at)
+    val size = channel.position()
+    end()
+    size
+  }
+
+  /** Copy the records behind a longer header. */
+  private def moveTo(missing: Int): Unit = {
+    val (old, oldFile, size) = (channel, current, channel.position())
+    current = ChangelogWriter.stagingFile(first.getParentFile)
+    try {
+      channel = FileChannel.open(current.toPath, CREATE_NEW, READ, WRITE)
+      channel.position(headBytes.toLong + missing)
+      var at = headBytes.toLong
+      while (at < size) at += old.transferTo(at, size - at, channel)
+    } finally
+      try old.close()
+      finally oldFile.delete(): Unit
+  }
+
+  private def endRecords(): Unit = {
+    if (scratch == null) resume()
     if (rawSize > 0) flushBlock()
     ensure(36)
     val start = out.position()
     out.putInt(0).put(FooterMagic).putLong(records).putLong(puts).putLong(rawTotal)
     putCrc(start)
     drain()
-    val size = channel.position()
-    end()
-    size
   }
 
   def discard(): Unit =
     try end()
-    finally file.delete(): Unit
+    finally current.delete(): Unit
 
   /** Give back the buffers, once, whatever happens to the file. */
   private def end(): Unit = if (!ended) {
     ended = true
     try channel.close()
-    finally scratch.giveBack(out)
+    finally release()
   }
 
   /** Compress what the block holds into the file. The next record begins a new block. */
@@ -222,5 +291,35 @@ final class ChangelogWriter(file: File, header: ObjectNode, codec: Int, repeats:
     while (out.hasRemaining) channel.write(out)
     out.clear()
     ()
+  }
+}
+
+object ChangelogWriter {
+  /** What a header has around its JSON. */
+  private val AroundBytes = 16
+
+  /** A file that begins with room for its header: for this one, and for some growth. */
+  def withRoom(file: File, header: ObjectNode, codec: Int): ChangelogWriter = {
+    val bytes = Json.bytes(header).length
+    new ChangelogWriter(file, codec,
+      Seams.stretch("changelog.room", AroundBytes + bytes + bytes / 2L + 4096L).toInt)
+  }
+
+  /** A name in `dir` that no other file has or had, for a file that is not published yet. */
+  def stagingFile(dir: File): File =
+    new File(dir, s".staging-${java.util.UUID.randomUUID.toString.replace("-", "")}")
+
+  /** The beginning of a file. So many blanks follow the JSON. */
+  private def head(json: Array[Byte], blanks: Int, repeats: Boolean): ByteBuffer = {
+    import ChangelogFormat._
+    val head = ByteBuffer.allocate(AroundBytes + json.length + blanks)
+      .order(ByteOrder.LITTLE_ENDIAN)
+    head.put(Magic).putShort(FormatVersion).putShort(if (repeats) Repeats else 0)
+    head.putInt(json.length + blanks).put(json)
+    var i = 0
+    while (i < blanks) { head.put(' '.toByte); i += 1 }
+    val crc = new CRC32
+    crc.update(head.array, 0, head.position())
+    head.putInt(crc.getValue.toInt).flip()
   }
 }

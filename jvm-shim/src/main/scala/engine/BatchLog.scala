@@ -2,43 +2,130 @@ package org.apache.spark.sql.millpond.engine
 
 import java.io.File
 
+import scala.util.control.NonFatal
+
 import com.fasterxml.jackson.databind.node.ObjectNode
 
+import org.apache.spark.internal.Logging
 import org.apache.spark.sql.millpond.base.{
   BuildInfo, Json, MillpondError, MillpondException, Op, Seams
 }
-import org.apache.spark.sql.millpond.changelog.{
-  ChangelogReader, ChangelogWriter, Codec, PendingChangelog
-}
+import org.apache.spark.sql.millpond.changelog.{ChangelogWriter, Codec, PendingChangelog}
 import org.apache.spark.sql.millpond.rows.Family
 
-/** Writes the changes of a micro-batch into files. A commit writes a changelog. A batch
-  * that outgrows the memory budget writes segments of that changelog before. Callers hold
-  * the engine's monitor. */
-private[engine] final class BatchLog(engine: StoreEngine) {
+/** Writes the changes of a micro-batch into its changelog. The commit of a small batch writes all.
+  * A large batch is written while it runs, so that the commit finds little left: whenever a family
+  * has many changes that the file lacks, the task writes the oldest of them. If one of them changes
+  * again, the file gets a second record of its key. A batch that outgrows the memory budget also
+  * writes segments, for the disk tier. Callers hold the engine's monitor. */
+private[engine] final class BatchLog(engine: StoreEngine) extends Logging {
   import BatchLog._
 
-  private val codec = Codec.of(engine.context.options.string("changelog.codec").get)
-  private var segments = Vector.empty[PendingChangelog]
+  private val options = engine.context.options
+  private val codec = Codec.of(options.string("changelog.codec").get)
+  private val waitingRows = Seams.stretch("log.waiting", 16384L).toInt
+  private var writer: ChangelogWriter = null // of a large batch, until its commit
+  private var sync: LogSync = null // of its file
+  private var repeats = false // it has two records of a key
+  private var spilled = false
+  private var spilledBlocks = 0
+  private var spilledBytes = 0L
+  private var failed = false // the file could not be written: the commit tries it once more
   private var ahead = 0
 
   /** Whether the disk tier holds a part of the running batch. */
-  def isSpilled: Boolean = segments.nonEmpty
+  def isSpilled: Boolean = spilled
 
-  /** Write the changelog of the batch. Spilled segments come first, in blocks of their own. */
-  def write(file: File, version: Long, id: String): WrittenChangelog =
-    to(file, header(version, id), repeats) { writer =>
-      segments.foreach { s => new ChangelogReader(s.path).read(writer.copy(_, _, _, _, _, _)); () }
-      val (spilledBlocks, spilledBytes) = (writer.endBlock(), writer.rawBytes)
-      engine.families.values.forEach(f =>
-        writeTouched(writer, f, 0, Long.MaxValue, whole = false): Unit)
-      WrittenChangelog(writer.finish(), writer.rawBytes, spilledBlocks, spilledBytes)
+  /** The batch changed a row of the family. A family with lists waits for the commit: an append
+    * after a part would need the whole list again. */
+  def afterWrite(f: Family): Unit =
+    if (f.table.unloggedCount >= waitingRows && !f.shape.multi && !failed) writePart(f)
+
+  private def writePart(f: Family): Unit = {
+    var done = false
+    try {
+      val log = begun()
+      writing(log.file) {
+        writeWaiting(log, f, until = waitingRows / 2)
+        log.pause()
+      }
+      if (sync != null) sync.written(log.fileBytes)
+      done = true
+    } catch {
+      case NonFatal(e) if !spilled =>
+        logWarning(s"store ${engine.context.label}: the commit writes the whole changelog, since " +
+          s"it cannot be written yet: ${e.getMessage}")
+    } finally if (!done) {
+        unpublished()
+        failed = true
+      }
+  }
+
+  private def begun(): ChangelogWriter = {
+    if (writer == null) {
+      val file = newFile()
+      writer = writing(file)(ChangelogWriter.withRoom(file,
+          header(engine.committed.version + 1, engine.batch.id), codec))
+      val isCopy = file.toPath.startsWith(engine.context.localDir.toPath)
+      sync = if (isCopy || !options.boolean("commit.fsync")) null else new LogSync(file)
     }
+    writer
+  }
 
-  /** Write the changes so far into files of bounded size in `dir` and return them. The files
-    * hold whole values, since the disk tier takes them in before the commit. They stay part of
-    * the batch's changelog. */
-  def addSegments(dir: File, version: Long, id: String): Seq[PendingChangelog] = {
+  private def newFile(): File = ChangelogWriter.stagingFile(new File(engine.layout.stagingDir))
+
+  /** What the file has is lost, or never arrived: memory has it all. */
+  private def forget(): Unit = {
+    discard()
+    repeats = false
+    engine.families.values.forEach(_.table.forgetLog())
+  }
+
+  private def discard(): Unit = if (writer != null)
+    try writer.discard()
+    finally writer = null
+
+  /** Complete the changelog of the batch. The file is the caller's from then on. */
+  def write(version: Long, id: String): WrittenChangelog = {
+    if (writer != null && !spilled && isLost) forget()
+    val multi = engine.families.values.stream.anyMatch(f =>
+      f.shape.multi && f.table.touchedCount > 0)
+    if (writer == null) {
+      val file = newFile()
+      to(file, header(version, id), multi) { log =>
+        engine.families.values.forEach(f =>
+          writeTouched(log, f, 0, Long.MaxValue, whole = false): Unit)
+        WrittenChangelog(file, log.finish(), log.rawBytes, 0, 0L)
+      }
+    } else {
+      val log = writer
+      var done = false
+      try {
+        val bytes = writing(log.file) {
+          if (isLost) throw new java.io.IOException("it was deleted, or the disk refused it")
+          engine.families.values.forEach(writeWaiting(log, _))
+          log.finish(header(version, id), repeats || spilled || multi)
+        }
+        writer = null
+        done = true
+        WrittenChangelog(log.file, bytes, log.rawBytes, spilledBlocks, spilledBytes)
+      } finally if (!done) unpublished()
+    }
+  }
+
+  /** Whether a collection took the file for one that nobody finishes, or a sync failed. */
+  private def isLost: Boolean = !writer.file.isFile || sync != null && sync.hasFailed
+
+  /** The commit failed. Another one may follow, unless memory lacks a part of the batch. */
+  def unpublished(): Unit = if (spilled) engine.status.unloaded() else forget()
+
+  /** The file of a batch that waits for rows stays younger than those that a collection deletes. */
+  def keepYoung(): Unit =
+    if (writer != null) writer.file.setLastModified(System.currentTimeMillis): Unit
+
+  /** Write the changes in memory into files of bounded size in `dir` and return them. The files
+    * hold whole values, since the disk tier takes them in before the commit. */
+  def segments(dir: File, version: Long, id: String): Seq[PendingChangelog] = {
     var added = Vector.empty[PendingChangelog]
     var done = false
     try {
@@ -47,43 +134,58 @@ private[engine] final class BatchLog(engine: StoreEngine) {
         while (next < f.table.touchedCount) {
           val file = new File(dir, s"segment-${java.util.UUID.randomUUID}")
           added :+= PendingChangelog(version, id, file.getPath, 0L)
-          to(file, header(version, id)) { writer =>
+          to(file, header(version, id)) { segment =>
             next =
-              writeTouched(writer, f, next, Seams.stretch("segment", SegmentBytes), whole = true)
-            writer.finish()
+              writeTouched(segment, f, next, Seams.stretch("segment", SegmentBytes), whole = true)
+            segment.finish()
           }
         }
       }
       done = true
     } finally if (!done) delete(added) // the disk tier took none in: the batch is as it was
-    segments ++= added
     added
   }
 
-  /** The batch has ended. */
-  def clear(): Unit = {
-    delete(segments)
-    segments = Vector.empty
+  def delete(segments: Seq[PendingChangelog]): Unit =
+    segments.foreach(s => new File(s.path).delete())
+
+  /** The disk tier has all changes so far, and memory gives them up: the log must have them. */
+  def writeAll(): Unit = {
+    spilled = true
+    val log = begun()
+    writing(log.file) {
+      engine.families.values.forEach(writeWaiting(log, _))
+      log.pause()
+      spilledBlocks = log.endBlock()
+      spilledBytes = log.rawBytes
+    }
   }
 
-  private def delete(files: Seq[PendingChangelog]): Unit =
-    files.foreach(s => new File(s.path).delete())
-
-  /** Whether the changelog of the batch may have merges, or several records of a key: one from
-    * before a spill, one from after. */
-  private def repeats: Boolean = isSpilled || engine.families.values.stream.anyMatch(f =>
-    f.shape.multi && f.table.touchedCount > 0)
+  /** The batch has ended. */
+  def clear(): Unit =
+    try discard()
+    finally {
+      sync = null
+      repeats = false
+      spilled = false
+      spilledBlocks = 0
+      spilledBytes = 0L
+      failed = false
+    }
 
   private def to[T](file: File, header: ObjectNode, repeats: Boolean = false)(
-      fill: ChangelogWriter => T): T = {
+      fill: ChangelogWriter => T): T = writing(file) {
+    val log = new ChangelogWriter(file, header, codec, repeats)
+    var done = false
+    // also if an interruption of the task ends the write
+    try { val result = fill(log); done = true; result }
+    finally if (!done) log.discard()
+  }
+
+  private def writing[T](file: File)(work: => T): T = {
     val start = System.nanoTime
-    try {
-      val writer = new ChangelogWriter(file, header, codec, repeats)
-      var done = false
-      // also if an interruption of the task ends the write
-      try { val result = fill(writer); done = true; result }
-      finally if (!done) writer.discard()
-    } catch {
+    try work
+    catch {
       // the folder belongs to this executor: the next opening makes it anew
       case e: java.io.IOException
         if file.toPath.startsWith(engine.context.localDir.toPath) &&
@@ -100,30 +202,53 @@ private[engine] final class BatchLog(engine: StoreEngine) {
     }
   }
 
+  /** Write rows of a family that the log lacks: all, or a block of them, so that `until` are left
+    * at least. */
+  private def writeWaiting(log: ChangelogWriter, f: Family, until: Int = 0): Unit = {
+    val table = f.table
+    while (table.unloggedCount > until && (until == 0 || !log.isBlockFull)) {
+      val i = table.takeUnlogged()
+      prefetch(f, i)
+      val wasTold = table.isTold(i)
+      val told = append(log, f, i, whole = false)
+      if (told && wasTold) repeats = true
+      table.markLogged(i, told)
+    }
+  }
+
   /** Write the touched rows of a family, beginning with number `from`, about `limitBytes` at most.
     * Returns the number of the first row left. */
-  private def writeTouched(writer: ChangelogWriter, f: Family, from: Int, limitBytes: Long,
+  private def writeTouched(log: ChangelogWriter, f: Family, from: Int, limitBytes: Long,
       whole: Boolean): Int = {
-    val table = f.table
-    val count = table.touchedCount
+    val count = f.table.touchedCount
     var i = from
-    while (i < count && writer.rawBytes < limitBytes) {
-      if (i % AheadRecords == 0) ahead += table.touchAhead(i, math.min(count, i + AheadRecords))
-      val now = table.touchedRecord(i)
-      val slot = table.slotOf(now)
-      val key = table.keyAddress(now)
-      val keyLength = table.keyLength(now)
-      val change = table.change(i, merges = f.shape.multi && !whole)
-      if (change == Op.Put)
-        writer.put(slot, f, key, keyLength, table.valueAddress(now), table.valueLength(now))
-      else if (change == Op.Merge) {
-        val before = table.lengthBefore(i)
-        writer.merge(slot, f, key, keyLength, table.valueAddress(now) + before,
-          table.valueLength(now) - before)
-      } else if (change == Op.Delete) writer.delete(slot, f, key, keyLength)
+    while (i < count && log.rawBytes < limitBytes) {
+      prefetch(f, i)
+      append(log, f, i, whole): Unit
       i += 1
     }
     i
+  }
+
+  private def prefetch(f: Family, i: Int): Unit = if (i % AheadRecords == 0)
+    ahead += f.table.touchAhead(i, math.min(f.table.touchedCount, i + AheadRecords))
+
+  /** Write what the batch did to the key of touched row `i`. False: nothing. */
+  private def append(log: ChangelogWriter, f: Family, i: Int, whole: Boolean): Boolean = {
+    val table = f.table
+    val now = table.touchedRecord(i)
+    val slot = table.slotOf(now)
+    val key = table.keyAddress(now)
+    val keyLength = table.keyLength(now)
+    val change = table.change(i, merges = f.shape.multi && !whole)
+    if (change == Op.Put)
+      log.put(slot, f, key, keyLength, table.valueAddress(now), table.valueLength(now))
+    else if (change == Op.Merge) {
+      val before = table.lengthBefore(i)
+      log.merge(slot, f, key, keyLength, table.valueAddress(now) + before,
+        table.valueLength(now) - before)
+    } else if (change == Op.Delete) log.delete(slot, f, key, keyLength)
+    change != 0
   }
 
   private def header(version: Long, id: String): ObjectNode = {
@@ -145,7 +270,7 @@ private[engine] final class BatchLog(engine: StoreEngine) {
 
 /** A changelog that was written. The disk tier holds its first `spilledBlocks` blocks, which have
   * `spilledBytes` bytes before compression. */
-private[engine] final case class WrittenChangelog(fileBytes: Long, rawBytes: Long,
+private[engine] final case class WrittenChangelog(file: File, fileBytes: Long, rawBytes: Long,
     spilledBlocks: Int, spilledBytes: Long)
 
 private[engine] object BatchLog {

@@ -141,12 +141,15 @@ private[engine] final class Pressure(store: StoreView, batch: RunningBatch, batc
     val dir = store.context.generationDir(status.generation)
     val next = store.committed.version + 1
     val (start, before) = (System.nanoTime, families.liveBytes)
-    val segments = batchLog.addSegments(dir, next, batch.id)
+    val segments = batchLog.segments(dir, next, batch.id)
     spilled = next
     var done = false
-    try { store.tier.flush().run(segments); done = true }
-    // the disk tier may hold a part of the batch, which cannot go on
-    finally if (!done) status.unloaded()
+    try { store.tier.flush().run(segments); batchLog.writeAll(); done = true }
+    finally {
+      batchLog.delete(segments)
+      // the disk tier may hold a part of the batch, which cannot go on
+      if (!done) status.unloaded()
+    }
     families.giveUpRows()
     nothingToEvict = false
     store.metrics.spills += 1

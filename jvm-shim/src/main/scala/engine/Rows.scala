@@ -68,6 +68,7 @@ private[millpond] final class Rows(engine: StoreEngine) {
             rows.valueBase, rows.valueOffset, rows.valueLength)
         }
         count(f, present, value != null, counted, slot)
+        engine.batchLog.afterWrite(f)
       }
     }
 

@@ -1,7 +1,5 @@
 package org.apache.spark.sql.millpond.engine
 
-import java.io.File
-
 import org.apache.spark.internal.Logging
 import org.apache.spark.sql.execution.streaming.state.StateStoreErrors
 import org.apache.spark.sql.millpond.base.{MillpondError, MillpondException, Seams, StoreLock}
@@ -246,21 +244,19 @@ final class StoreEngine(val context: StoreContext) extends StoreView with Loggin
   /** Make the batch durable and return its version. After a failure an abort is still possible. */
   def commit(session: Session): Long = ending.during {
     val start = System.nanoTime
-    val (next, from, staged, written) = synchronized {
+    val (next, from, written) = synchronized {
       checkWritable(session)
       scans.closeAll()
-      val staged = new File(layout.stagingDir,
-        s".staging-${java.util.UUID.randomUUID.toString.replace("-", "")}")
       val next = committed.version + 1
-      val written = batchLog.write(staged, next, batch.id)
+      val written = batchLog.write(next, batch.id)
       batch.publish()
-      (next, status.generation, staged, written)
+      (next, status.generation, written)
     }
     var done = false
     try {
       Seams.at("commit.publish")
       val published = context.call("publish_changelog", from)(_.put("version", next)
-          .put("id", batch.id).put("staged", staged.getPath))
+          .put("id", batch.id).put("staged", written.file.getPath))
       Seams.at("commit.answered")
       synchronized {
         checkUsable(session)
@@ -270,8 +266,11 @@ final class StoreEngine(val context: StoreContext) extends StoreView with Loggin
       }
       done = true
     } finally {
-      synchronized(batch.published())
-      if (!done) staged.delete(): Unit
+      synchronized {
+        batch.published()
+        if (!done) batchLog.unpublished()
+      }
+      if (!done) written.file.delete(): Unit
     }
     metrics.committed(written.fileBytes, System.nanoTime - start)
     next
@@ -293,6 +292,9 @@ final class StoreEngine(val context: StoreContext) extends StoreView with Loggin
     }
   }
 
+  /** Maintenance is about to collect, here or on another executor. */
+  private[millpond] def keepYoung(): Unit = synchronized(batchLog.keepYoung())
+
   /** Take back what the running batch wrote. */
   def abort(session: Session): Unit = ending.during(synchronized { checkHeld(session); undo() })
 
@@ -304,7 +306,8 @@ final class StoreEngine(val context: StoreContext) extends StoreView with Loggin
         scans.closeAll()
         if (batch.isOpen) {
           // the disk tier cannot take back a spill
-          if (batchLog.isSpilled) { batchLog.clear(); status.unloaded() }
+          if (batchLog.isSpilled) status.unloaded()
+          batchLog.clear()
           families.values.forEach(_.table.abortBatch())
           families.values.forEach(_.undo())
           if (batch.changedFamilies) status.outdated()

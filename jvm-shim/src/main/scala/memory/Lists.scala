@@ -38,6 +38,27 @@ private[memory] final class TouchList {
   def clear(): Unit = { pairs = Lists.Empty; count = 0 }
 }
 
+/** Indices that wait, first in, first out. Only `reserve` needs memory; an `add` after it needs
+  * none. */
+private[memory] final class IndexQueue {
+  private var items = Lists.Empty
+  private var first = 0
+  private var end = 0
+  def size: Int = end - first
+  def reserve(): Unit = if (end == items.length) {
+    val waiting = size
+    val target =
+      if (items.length > 0 && waiting <= items.length / 2) items else Lists.grown(items)
+    System.arraycopy(items, first, target, 0, waiting)
+    items = target
+    first = 0
+    end = waiting
+  }
+  def add(index: Int): Unit = { reserve(); items(end) = index.toLong; end += 1 }
+  def take(): Int = { first += 1; items(first - 1).toInt }
+  def clear(): Unit = { items = Lists.Empty; first = 0; end = 0 }
+}
+
 private[memory] object Lists {
   val Empty = new Array[Long](0)
   private val First = 16

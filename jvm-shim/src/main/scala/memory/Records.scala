@@ -74,6 +74,10 @@ private[memory] object Records {
   final val Rewritten = 4 // the batch wrote it more than once
   // the batch wrote the key first, and nobody knew whether the disk tier has it
   final val Blind = 8
+  // the log of the running batch has a record of the key, and it has this very one
+  final val Told = 16
+  final val Logged = 32
+  final val Kept = Blind | Told // what a record of the batch leaves to the one that replaces it
   final val BirthAt = 28 // epoch in which the key came into the table
   final val PlainHeader = 32
   def roundUp(n: Int): Int = (n + 7) & ~7

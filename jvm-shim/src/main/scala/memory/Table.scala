@@ -36,8 +36,17 @@ final class Table(budget: MemoryBudget, shape: TableShape) extends Records(budge
   // records that only a version needed to which no rollback returns
   private[memory] var garbage: TouchList = null
   private[memory] var garbageAt = 0
+  // a commit would wait for all stamps: the records of these two lists get theirs later, and stay
+  // until then
+  private var detachedVersion = 0
+  private var isStamped = false // those of `detached`
+  private var garbageVersion = 0
   // records that the batch replaced while an iterator may hold them
   private[memory] var parked = new LongList
+
+  // of the touched records: so many have been in the batch's log, and which of these changed since
+  private var loggedUpTo = 0
+  private val again = new IndexQueue
 
   private var knowsAll = true
   // since the loading began, the table lost a record that the disk tier may have
@@ -102,11 +111,12 @@ final class Table(budget: MemoryBudget, shape: TableShape) extends Records(budge
       val inBatch = Platform.getInt(null, found + BatchAt) == batch
       if (inBatch && openIterators == 0 && valueLength <= Platform.getInt(null,
           found + CapacityAt)) {
+        noteAgain(found)
         if (!isPresent(found)) absent -= 1
         if (valueLength > 0)
           Bytes.copy(valueBase, valueOffset, null, valueAddress(found), valueLength)
         Platform.putInt(null, found + ValueLengthAt, valueLength)
-        Platform.putShort(null, found + FlagsAt, (flags(found) & Blind | Used | Rewritten).toShort)
+        Platform.putShort(null, found + FlagsAt, (flags(found) & Kept | Used | Rewritten).toShort)
         if (valueLength < 0) absent += 1
         // nothing changes
       } else if (!inBatch && hasValue(found, valueBase, valueOffset, valueLength)) markUsed(found)
@@ -161,8 +171,8 @@ final class Table(budget: MemoryBudget, shape: TableShape) extends Records(budge
     val now = touched.current(i)
     if (!isPresent(now)) {
       val old = touched.old(i)
-      if (if (old == 0L) is(now, Blind) else isPresent(old)) Op.Delete else 0
-    } else if (is(now, Rewritten) && isAsBefore(i, now)) 0
+      if (is(now, Told) || (if (old == 0L) is(now, Blind) else isPresent(old))) Op.Delete else 0
+    } else if (is(now, Rewritten) && !is(now, Told) && isAsBefore(i, now)) 0
     else if (merges && is(now, Appended)) Op.Merge
     else Op.Put // most records end here; the processor's cache lacks the old one, which nobody read
   }
@@ -194,21 +204,65 @@ final class Table(budget: MemoryBudget, shape: TableShape) extends Records(budge
 
   /** Reserve what `supersede` needs beside the record. */
   private def reserveChange(inBatch: Boolean): Unit =
-    if (!inBatch) touched.reserve() else if (openIterators > 0) parked.reserve()
+    if (!inBatch) touched.reserve()
+    else {
+      again.reserve()
+      if (openIterators > 0) parked.reserve()
+    }
 
   private def supersede(found: Long, record: Long, hash: Int, inBatch: Boolean): Unit = {
-    if (inBatch) setFlag(record, flags(found) & Blind | Rewritten)
+    if (inBatch) setFlag(record, flags(found) & Kept | Rewritten)
     Platform.putInt(null, record + BatchAt, batch)
     Platform.putInt(null, record + BirthAt, birth(found))
     try replace(found, record, hash)
     catch { case e: Throwable => free(record); throw e }
     if (inBatch) {
+      noteAgain(found)
       val i = Platform.getInt(null, found + TouchAt)
       touched.setCurrent(i, record)
       Platform.putInt(null, record + TouchAt, i)
       if (openIterators == 0) free(found) else parked.add(found)
     } else Platform.putInt(null, record + TouchAt, touched.add(record, found))
   }
+
+  // ---- the log of the running batch -------------------------------------------------------------
+
+  /** How many touched records the batch's log lacks, as they are now. */
+  def unloggedCount: Int = touched.size - loggedUpTo + again.size
+
+  /** The next record that the log lacks, by its number in the touch list. There is one. From now
+    * on it counts as logged. */
+  def takeUnlogged(): Int =
+    if (loggedUpTo < touched.size) { loggedUpTo += 1; loggedUpTo - 1 }
+    else again.take()
+
+  /** Whether the log has an earlier record of the key of touched record `i`. */
+  def isTold(i: Int): Boolean = is(touched.current(i), Told)
+
+  /** The log needs no more of touched record `i`, as it is now.
+    * @param told it has a record of the key */
+  def markLogged(i: Int, told: Boolean): Unit =
+    setFlag(touched.current(i), if (told) Told | Logged else Logged)
+
+  /** The log is lost: it has no record. */
+  def forgetLog(): Unit = {
+    var i = 0
+    while (i < loggedUpTo) {
+      val record = touched.current(i)
+      Platform.putShort(null, record + FlagsAt, (flags(record) & ~(Told | Logged)).toShort)
+      i += 1
+    }
+    endLog()
+  }
+
+  private def endLog(): Unit = {
+    loggedUpTo = 0
+    again.clear()
+  }
+
+  /** The batch changes a record of its own, which the log may have. */
+  private def noteAgain(record: Long): Unit = if (is(record, Logged))
+    again.add(Platform.getInt(null, record + TouchAt))
 
   // ---- versions ---------------------------------------------------------------------------------
 
@@ -221,14 +275,11 @@ final class Table(budget: MemoryBudget, shape: TableShape) extends Records(budge
   /** The changes become version `version`; they stay detachable until the next `beginBatch`. */
   def commitBatch(version: Int): Unit = {
     dropDetached()
-    val next = new TouchList
-    var i = 0
-    while (i < touched.size) {
-      Platform.putInt(null, touched.current(i) + StampAt, version)
-      i += 1
-    }
+    endLog()
     detached = touched
-    touched = next
+    detachedVersion = version
+    isStamped = false
+    touched = new TouchList
     batch += 1
   }
 
@@ -236,6 +287,7 @@ final class Table(budget: MemoryBudget, shape: TableShape) extends Records(budge
   def abortBatch(): Unit = {
     undo(touched)
     touched.clear()
+    endLog()
     batch += 1
   }
 
@@ -264,19 +316,34 @@ final class Table(budget: MemoryBudget, shape: TableShape) extends Records(budge
     }
   }
 
-  /** Free the records that only a rollback needed. Each new record frees a few, so that the begin
-    * of a batch costs nothing. */
+  /** Free the records that only a rollback needed, and stamp those that replaced them. Each new
+    * record does it for a few, so that neither the end nor the begin of a batch costs anything. */
   private def dropDetached(): Unit = if (detached != null) {
     reclaim(Int.MaxValue)
     garbage = detached
+    garbageVersion = detachedVersion
     garbageAt = 0
     detached = null
   }
+
+  /** Give every committed record its stamp. */
+  private def settle(): Unit = {
+    reclaim(Int.MaxValue)
+    if (detached != null && !isStamped) {
+      isStamped = true
+      var i = 0
+      while (i < detached.size) { stampAs(detached.current(i), detachedVersion); i += 1 }
+    }
+  }
+
+  private def stampAs(record: Long, version: Int): Unit =
+    Platform.putInt(null, record + StampAt, version)
 
   private def reclaim(count: Int): Unit = if (garbage != null) {
     val end = math.min(garbage.size.toLong, garbageAt.toLong + count).toInt
     while (garbageAt < end) {
       if (garbage.old(garbageAt) != 0L) free(garbage.old(garbageAt))
+      stampAs(garbage.current(garbageAt), garbageVersion)
       garbageAt += 1
     }
     if (garbageAt == garbage.size) garbage = null
@@ -351,6 +418,7 @@ final class Table(budget: MemoryBudget, shape: TableShape) extends Records(budge
   def rebuild(keep: Long => Boolean, prefixLength: (Long, Int) => Int): Table = {
     require(touched.size == 0, "rebuild in a running batch")
     dropDetached()
+    settle()
     val result = new Table(budget, shape)
     var dropped = 0
     var i = 0
@@ -386,6 +454,7 @@ final class Table(budget: MemoryBudget, shape: TableShape) extends Records(budge
     * nobody used since the last round. The next records use their memory. Drops nothing while an
     * iterator is open. Returns the bytes freed. */
   def evict(bytes: Long, flushed: Int): Long = {
+    settle()
     val before = arena.liveBytes
     var looked = 0L
     if (openIterators == 0)
@@ -418,6 +487,7 @@ final class Table(budget: MemoryBudget, shape: TableShape) extends Records(budge
   def purgeAbsent(flushed: Int): Unit = {
     val many = absent * 4L > slots.records && absent > Seams.stretch("table.purge", 1024L)
     if (many && touched.size == 0 && openIterators == 0) {
+      settle()
       var i = 0
       while (i < slots.capacity) {
         val record = slots.at(i)

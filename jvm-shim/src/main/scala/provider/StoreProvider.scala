@@ -426,12 +426,13 @@ abstract class StoreProvider extends CompatibleProvider {
   override def doCleanupMaintenance(): Unit =
     try {
       // asks twice: maintenance must not wait for a load
-      (if (engine.status.isLoaded) engine.anchor else None).foreach { case (version, commitId) =>
+      (if (engine.status.isLoaded) { engine.keepYoung(); engine.anchor }
+       else None).foreach { case (version, commitId) =>
         engine.shown.background.during("collect")(context.call("collect",
-          engine.status.generation) { r =>
-          r.put("anchor_version", version).put("force", false)
-          if (context.usesCommitIds) r.put("anchor_id", commitId)
-        })
+            engine.status.generation) { r =>
+            r.put("anchor_version", version).put("force", false)
+            if (context.usesCommitIds) r.put("anchor_id", commitId)
+          })
       }
     } catch {
       case NonFatal(e) => if (isNews) {

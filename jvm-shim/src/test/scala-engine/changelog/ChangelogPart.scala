@@ -90,7 +90,10 @@ object ChangelogPart extends Part {
     private val isOld = random.nextInt(3) == 0
     private val codec = if (isOld) Codec.None else codecs(random.nextInt(codecs.size))
     val repeats: Boolean = random.nextBoolean()
-    private val filler = "y" * (if (chance(2)) 300000 else random.nextInt(300))
+    /** Whether it is written in parts, and gets its header at the end. */
+    private val grows = random.nextBoolean()
+    private val filler =
+      "y" * (if (chance(2)) 300000 else if (chance(10)) 5000 else random.nextInt(300))
     val header = Json.obj().put("id", "x").put("filler", filler)
     lazy val items: Seq[Item] = Seq.fill(random.nextInt(if (chance(10)) 300 else 15))(item())
     /** Pairs: this number of blocks has this number of records. */
@@ -114,7 +117,8 @@ object ChangelogPart extends Part {
         bytes = 0
       }
       try {
-        val writer = new ChangelogWriter(file, header, codec, repeats)
+        val writer = if (grows) ChangelogWriter.withRoom(file, Json.obj(), codec)
+        else new ChangelogWriter(file, header, codec, repeats)
         var done = false
         try {
           items.zipWithIndex.foreach { case (item, i) =>
@@ -128,15 +132,22 @@ object ChangelogPart extends Part {
               end()
               trial.equal(writer.endBlock(), blocks.size, "the number of blocks")
               ends :+= blocks.size -> (i + 1)
+              if (grows) { writer.pause(); ofThread(): Unit }
             }
           }
           end()
-          trial.equal(writer.finish(), file.length, "the size")
+          val size = if (grows) writer.finish(header, repeats) else writer.finish()
+          trial.equal(size, writer.file.length, "the size")
           done = true
+          trial.equal(writer.file == file, !grows || filler.length < 4000, "whether it has moved")
+          if (writer.file != file) {
+            trial.check(!file.exists, "the file is there twice")
+            writer.file.renameTo(file): Unit
+          }
         } finally if (!done) writer.discard()
       } catch {
         case e: Throwable =>
-          trial.check(!file.exists, s"the file is still there after $e")
+          trial.check(file.getParentFile.list.isEmpty, s"a file is still there after $e")
           throw e
       }
       ends :+= (blocks.size + 1) -> items.size
@@ -145,7 +156,8 @@ object ChangelogPart extends Part {
 
     /** Compares the file with bytes made without the writer, if no codec packs it. */
     def checkBytes(): Unit = if (codec == Codec.None && !isOld) {
-      val wanted = encoded(content)
+      val blanks = if (grows && filler.length < 4000) 4115 - 16 - Json.bytes(header).length else 0
+      val wanted = encoded(content, Json.bytes(header) ++ Change.bytes(" " * blanks))
       val same = java.util.Arrays.mismatch(wanted, Files.readAllBytes(file.toPath))
       trial.check(same < 0, s"the file differs from the format at $same")
     }

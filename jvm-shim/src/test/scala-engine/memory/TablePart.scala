@@ -47,8 +47,11 @@ private final class TableStore(trial: Trial, shape: TableShape) {
   private val changelogs = mutable.Map.empty[Int, Seq[Change]]
   private var inBatch = false
   private var spilled = 0
+  private var spilledRecords = 0 // of the log of that version, the disk tier has so many
   private var loaded = true
-  private var segments = Seq.empty[Change]
+  // the engine does not log appends before the commit
+  private val hasLists = random.nextBoolean()
+  private var log = Seq.empty[Change] // of the batch
   private var warm: List[(Int, String)] = null
   private val open = mutable.ArrayBuffer.empty[Walk]
 
@@ -140,7 +143,9 @@ private final class TableStore(trial: Trial, shape: TableShape) {
     equal(working, SortedMap.empty[Int, String], "what is left of all rows")
   }
 
-  private def changes(whole: Boolean): Seq[Change] = (0 until table.touchedCount).flatMap { i =>
+  private def changes(whole: Boolean): Seq[Change] =
+    (0 until table.touchedCount).flatMap(change(_, whole))
+  private def change(i: Int, whole: Boolean): Option[Change] = {
     val now = table.touchedRecord(i)
     val k = keyOf(table, now)
     table.change(i, merges = !whole) match {
@@ -151,6 +156,25 @@ private final class TableStore(trial: Trial, shape: TableShape) {
       case Op.Delete => Some(Change(Op.Delete, k, ""))
       case _ => None
     }
+  }
+  /** Writes changes that the log lacks. */
+  private def logSome(most: Int): Unit = sheltered("log") {
+    val before = table.unloggedCount
+    var left = most
+    while (left > 0 && table.unloggedCount > 0) {
+      val i = table.takeUnlogged()
+      // after a spill the table begins anew, and knows nothing of the log
+      if (spilled <= version)
+        equal(table.isTold(i), log.exists(_.key == keyOf(table, table.touchedRecord(i))),
+          "whether the log has the key")
+      val c = change(i, whole = false)
+      table.markLogged(i, c.isDefined)
+      log ++= c
+      left -= 1
+    }
+    equal(table.unloggedCount, math.max(0, before - most), "what the log lacks")
+    if (table.unloggedCount == 0)
+      equal(applied(versions(version), log), working, "what the log makes of the version before")
   }
   private def applied(
       state: State, changes: Seq[Change]): State = changes.foldLeft(state) { (s, c) =>
@@ -169,14 +193,15 @@ private final class TableStore(trial: Trial, shape: TableShape) {
   }
   private def commit(): Unit = {
     closeWalks()
-    val log = segments ++ changes(whole = false)
+    // a small batch is written without marks
+    if (log.isEmpty && chance(50)) log = changes(whole = false) else logSome(Int.MaxValue)
     equal(applied(versions(version), log), working,
       "what the changelog makes of the version before")
     version += 1
     versions(version) = working
     changelogs(version) = log
     sheltered("commit")(table.commitBatch(version))
-    segments = Nil
+    log = Nil
     inBatch = false
   }
   private def abort(): Unit = {
@@ -184,7 +209,8 @@ private final class TableStore(trial: Trial, shape: TableShape) {
     sheltered("abort")(table.abortBatch())
     working = versions(version)
     inBatch = false
-    if (segments.nonEmpty) { segments = Nil; restore() }
+    log = Nil
+    if (spilled > version) restore()
   }
   private def canRollBack: Boolean = !inBatch && table.hasDetached && spilled < version
   private def rollback(): Unit = {
@@ -194,7 +220,8 @@ private final class TableStore(trial: Trial, shape: TableShape) {
     working = versions(version)
   }
   private def flush(): Unit = {
-    (flushed + 1 to anchor).foreach(v => disk = applied(disk, changelogs(v)))
+    (flushed + 1 to anchor).foreach(v =>
+      disk = applied(disk, changelogs(v).drop(if (v == spilled) spilledRecords else 0)))
     flushed = anchor
     if (spilled <= flushed) equal(disk, versions(flushed), s"the disk tier at version $flushed")
   }
@@ -202,9 +229,9 @@ private final class TableStore(trial: Trial, shape: TableShape) {
   private def spill(): Unit = {
     flush()
     warm = null
-    val segment = changes(whole = true)
-    segments ++= segment
-    disk = applied(disk, segment)
+    disk = applied(disk, changes(whole = true))
+    logSome(Int.MaxValue)
+    spilledRecords = log.size
     spilled = version + 1
     val full = table
     table = new Table(budget, shape)
@@ -339,8 +366,15 @@ private final class TableStore(trial: Trial, shape: TableShape) {
         val v = someValue; step(s"put $k, ${v.length} bytes")(put(k, Some(v)))
       case n if n < 40 && inBatch => step(s"remove $k")(put(k, None))
       case n if n < 52 && inBatch =>
-        val v = someValue; step(s"append to $k, ${v.length} bytes")(append(k, v))
-      case n if n < 54 && inBatch => step("erase all")(erase())
+        val v = someValue
+        if (hasLists) step(s"append to $k, ${v.length} bytes")(append(k, v))
+        else {
+          val most = random.nextInt(8)
+          step(s"log $most")(logSome(most))
+        }
+      case n if n < 53 && inBatch => step("erase all")(erase())
+      case n if n < 54 && inBatch =>
+        if (spilled <= version) step("lose the log") { table.forgetLog(); log = Nil }
       case n if n < 60 && inBatch => step("commit")(commit())
       case n if n < 63 && inBatch => step("abort")(abort())
       case n if n < 65 && inBatch && open.isEmpty => step("spill")(spill())

@@ -1,0 +1,223 @@
+"""The changelog of a large batch is written while the batch runs, and is as good as any other."""
+
+from __future__ import annotations
+
+import os
+import time
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+
+from integration.harness import (
+    Harness,
+    Numbered,
+    Provider,
+    ProviderError,
+    Schema,
+    module_harness,
+    providers_to_test,
+    short_conf,
+)
+from integration.jvm import MILLPOND
+from integration.provider import Store
+from integration.store_model import write_spark_metadata
+from millpond.format.changelog import ChangelogReader, has_repeats
+
+pytestmark = [
+    pytest.mark.spark,
+    pytest.mark.skipif(MILLPOND not in providers_to_test(), reason="about Millpond's changelogs"),
+]
+
+SCHEMA = Schema("k bigint", "v string")
+ROWS = 60_000  # some times the number that may wait for the commit
+BEFORE = Numbered(ROWS, "before", 20, first=0, step=2)
+CHANGES = [
+    Numbered(ROWS, "first", 20),
+    Numbered(ROWS, "again", 30, first=1, step=7),
+    Numbered(ROWS, "", first=2, step=11),
+    # These end as the version before has them, or are new and go again.
+    Numbered(ROWS, "before", 20, first=0, step=26),
+    Numbered(ROWS, "", first=3, step=26),
+]
+
+
+harness = module_harness
+
+
+@pytest.fixture(params=["64m", "1m"], ids=["memory", "spills"])
+def provider(
+    request: pytest.FixtureRequest, harness: Harness, tmp_path: Path
+) -> Iterator[Provider]:
+    """Return a provider whose version 1 has the rows of `BEFORE`."""
+    write_spark_metadata(
+        tmp_path, operator_name="stateStoreSave", partitions=2, provider_class=MILLPOND
+    )
+    provider = _open(harness, tmp_path, request.param)
+    store = provider.store(0)
+    store.put_numbered(BEFORE)
+    assert store.commit().version == 1
+    yield provider
+    provider.close()
+
+
+def _open(harness: Harness, checkpoint: Path, budget: str = "64m") -> Provider:
+    conf = short_conf({"millpond.memory.budget": budget, "millpond.gc.intervalMs": 0})
+    return harness.open(
+        checkpoint / "state",
+        provider_class=MILLPOND,
+        schema=SCHEMA,
+        conf=conf | {"spark.sql.shuffle.partitions": "2"},
+    )
+
+
+def _change(provider: Provider) -> Store:
+    store = provider.store(1)
+    for layer in CHANGES:
+        store.put_numbered(layer)
+    return store
+
+
+def _unfinished(checkpoint: Path) -> list[Path]:
+    return sorted((checkpoint / "state/0/0").glob(".staging-*"))
+
+
+def _check(harness: Harness, checkpoint: Path, version: int = 2) -> None:
+    """Read the version on another executor: from its changelogs."""
+    other = _open(harness, checkpoint)
+    store = other.store(version)
+    count = store.check_numbered([BEFORE, *CHANGES] if version == 2 else [BEFORE])
+    assert store.keys() == count
+    store.abort()
+    other.close()
+
+
+def test_it_grows_in_the_batch(harness: Harness, provider: Provider, tmp_path: Path) -> None:
+    store = _change(provider)
+    (growing,) = _unfinished(tmp_path)
+    before_bytes = growing.stat().st_size
+    assert store.commit().version == 2
+    assert not _unfinished(tmp_path)
+    path = tmp_path / "state/0/0/2.changelog"
+    # Most of it was there.
+    assert before_bytes > path.stat().st_size * 0.6
+    with path.open("rb") as file:
+        reader = ChangelogReader(file)
+        keys = [record.key for record in reader]
+    assert reader.header.version_id.version == 2
+    assert has_repeats(path.read_bytes())
+    # Of the keys that ended as they began, those are missing that no part of the file had.
+    assert ROWS * 0.95 < len(set(keys)) <= ROWS
+    assert ROWS < len(keys) < 2 * ROWS
+    _check(harness, tmp_path)
+
+
+def test_an_abort_throws_it_away(harness: Harness, provider: Provider, tmp_path: Path) -> None:
+    store = _change(provider)
+    assert len(_unfinished(tmp_path)) == 1
+    store.abort()
+    assert not _unfinished(tmp_path)
+    store = provider.store(1)
+    store.check_numbered([BEFORE])
+    store.put_numbered(CHANGES[0])
+    store.abort()
+    assert _change(provider).commit().version == 2
+    _check(harness, tmp_path)
+
+
+def test_the_next_batch_knows_nothing_of_it(
+    harness: Harness, provider: Provider, tmp_path: Path
+) -> None:
+    assert _change(provider).commit().version == 2
+    store = provider.store(2)
+    store.put_numbered(Numbered(100, "later", 20))
+    assert store.commit().version == 3
+    with (tmp_path / "state/0/0/3.changelog").open("rb") as file:
+        reader = ChangelogReader(file)
+        assert len(list(reader)) == 100
+    other = _open(harness, tmp_path)
+    store = other.store(3)
+    store.check_numbered([BEFORE, *CHANGES, Numbered(100, "later", 20)])
+    store.abort()
+    other.close()
+
+
+@pytest.mark.parametrize("provider", ["64m"], ids=["memory"], indirect=True)
+def test_a_file_that_was_collected_is_written_again(
+    harness: Harness, provider: Provider, tmp_path: Path
+) -> None:
+    store = _change(provider)
+    (growing,) = _unfinished(tmp_path)
+    growing.unlink()
+    store.put_numbered(Numbered(ROWS, "before", 20, first=0, step=26))
+    assert store.commit().version == 2
+    _check(harness, tmp_path)
+
+
+def test_maintenance_keeps_it_young(harness: Harness, provider: Provider, tmp_path: Path) -> None:
+    """A batch may wait for rows for longer than the grace period."""
+    store = _change(provider)
+    (growing,) = _unfinished(tmp_path)
+    os.utime(growing, (0, 0))
+    provider.cleanup()
+    assert growing.stat().st_mtime > time.time() - 60
+    assert store.commit().version == 2
+    _check(harness, tmp_path)
+
+
+@pytest.mark.parametrize("provider", ["64m"], ids=["memory"], indirect=True)
+def test_a_disk_that_fails_in_the_batch_does_not_end_it(
+    harness: Harness, provider: Provider, tmp_path: Path
+) -> None:
+    harness.arm("changelog.write", kind="IO", first=3, last=3)
+    store = _change(provider)
+    assert harness.disarm() == 3, "the batch went on to write"
+    assert not _unfinished(tmp_path)
+    assert store.commit().version == 2
+    _check(harness, tmp_path)
+
+
+def test_a_commit_that_fails_may_follow_or_be_taken_back(
+    harness: Harness, provider: Provider, tmp_path: Path, request: pytest.FixtureRequest
+) -> None:
+    store = _change(provider)
+    harness.arm("commit.publish", kind="STORAGE_UNAVAILABLE")
+    with pytest.raises(ProviderError):
+        store.commit()
+    harness.disarm()
+    assert not _unfinished(tmp_path)
+    if "spills" in request.node.name:
+        # Memory lacks a part of the batch. The next attempt begins anew.
+        with pytest.raises(ProviderError):
+            store.commit()
+        store.abort()
+        store = _change(provider)
+    assert store.commit().version == 2
+    _check(harness, tmp_path)
+
+
+def test_kill_9_in_the_batch_leaves_what_a_collection_removes(tmp_path: Path) -> None:
+    write_spark_metadata(
+        tmp_path, operator_name="stateStoreSave", partitions=2, provider_class=MILLPOND
+    )
+    harness = Harness(tmp_path)
+    provider = _open(harness, tmp_path)
+    store = provider.store(0)
+    store.put_numbered(BEFORE)
+    store.commit()
+    _change(provider)
+    (left,) = _unfinished(tmp_path)
+    harness.kill()
+
+    harness = Harness(tmp_path)
+    provider = _open(harness, tmp_path)
+    store = _change(provider)
+    assert len(_unfinished(tmp_path)) == 2
+    assert store.commit().version == 2
+    os.utime(left, (0, 0))
+    store = provider.store(2)
+    store.check_numbered([BEFORE, *CHANGES])
+    provider.cleanup()
+    assert not _unfinished(tmp_path)
+    store.abort()
+    harness.stop()

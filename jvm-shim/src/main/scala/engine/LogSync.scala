@@ -1,0 +1,50 @@
+package org.apache.spark.sql.millpond.engine
+
+import java.io.{File, IOException}
+import java.nio.channels.FileChannel
+import java.nio.file.NoSuchFileException
+import java.nio.file.StandardOpenOption.WRITE
+import java.util.concurrent.Executors
+
+import org.apache.spark.sql.millpond.base.Seams
+
+/** Brings the changelog of a running batch to the disk bit by bit, on a thread of its own, so that
+  * the commit need not wait for all of it. */
+private[engine] final class LogSync(file: File) {
+  import LogSync._
+
+  private var begunAt = 0L // size of the file when the last sync began
+  @volatile private var failure = false
+
+  /** The system tells one reader of an error that it lost data. A later sync would succeed. */
+  def hasFailed: Boolean = failure
+
+  /** The file has so many bytes now. Callers hold the engine's monitor. */
+  def written(bytes: Long): Unit =
+    if (bytes - begunAt >= StepBytes && Seams.director == null) {
+      begunAt = bytes
+      pool.execute(() => run())
+    }
+
+  private def run(): Unit =
+    try {
+      // a channel of its own: to close one waits for those who use it
+      val channel = FileChannel.open(file.toPath, WRITE)
+      try channel.force(false)
+      finally channel.close()
+    } catch {
+      case _: NoSuchFileException => // the batch has ended
+      case _: IOException => failure = true
+    }
+}
+
+private object LogSync {
+  private val StepBytes = 1L << 20
+
+  private lazy val pool = Executors.newFixedThreadPool(1,
+    (work: Runnable) => {
+      val thread = new Thread(work, "millpond-log-sync")
+      thread.setDaemon(true)
+      thread
+    })
+}
