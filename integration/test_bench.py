@@ -255,3 +255,26 @@ def test_a_page_is_measured_beside_a_query() -> None:
     assert figures["lag_ms"]["of"] > 0 and figures["views_ms"]["of"] >= 3
     assert all(count > 0 for count in figures["batches"])
     assert "beside a page" in " ".join(done.stdout.split())
+
+
+@pytest.mark.deep
+@pytest.mark.spark
+def test_latency_is_measured_in_real_time_mode(tmp_path: Path) -> None:
+    """No record is lost, and each contender has batches that ended in the measured time."""
+    out = tmp_path / "latency.json"
+    command = [sys.executable, str(_REPOSITORY / "benchmarks" / "bench_latency.py"), "--quick"]
+    done = subprocess.run(
+        [*command, "--out", str(out), "--work-dir", str(tmp_path)],
+        capture_output=True,
+        text=True,
+        timeout=600,
+        check=False,
+    )
+    assert done.returncode == 0, done.stderr
+    (cell,) = json.loads(out.read_text())["cells"].values()
+    assert set(cell["contenders"]) == set(_CONTENDERS)
+    for found in cell["contenders"].values():
+        assert found["records"] == 10_000 and found["boundaries"] >= 1
+        assert 0 < found["figures"]["p50_inside"] <= found["figures"]["max"]
+        assert sum(count for _, count in found["histogram"]) == 10_000
+    assert "RocksDB store | " in done.stdout and [p.name for p in tmp_path.iterdir()] == [out.name]
