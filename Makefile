@@ -29,9 +29,11 @@ PREVIOUS_PY := $(PREVIOUS_VENV)/bin/python
 # What is run with it: the store machine in short, an operator of each kind, transformWithState, types that are new, state readers, a crash.
 PREVIOUS_TESTS := integration/test_joins.py integration/test_operators.py integration/test_every_type.py \
     integration/test_checkpoint_format.py integration/test_readers.py integration/test_crash.py \
-    integration/test_store_machine.py integration/test_real_time.py
+    integration/test_store_machine.py integration/test_real_time.py \
+    integration/test_python_transport.py
 PREVIOUS_SAMPLE ?= (asks_for and 3) or spark_4_2 or join-full-v3 or row-processing-time or checkpoint_format or scala-event-time-avro or of_the_agent \
-    or (Millpond and format2-prefix and not heap) or (change_feed and format2) or 1-geometry or 1-variant or 1-varchar or 1-time
+    or (Millpond and format2-prefix and not heap) or (change_feed and format2) or 1-geometry or 1-variant or 1-varchar or 1-time \
+    or (every_shape and (row-initial-state or pandas-initial-state)) or (every_type and row-unsaferow)
 # make bench SCALE=0.1: a tenth of the rows
 SCALE ?= 1
 # make bench-s3 BENCH_ARGS='--slots 8'

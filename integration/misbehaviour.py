@@ -23,6 +23,28 @@ _COUNT = StructType([StructField("n", LongType())])
 _TEXT = StructType([StructField("s", StringType()), StructField("n", LongType())])
 
 
+class Large(StatefulProcessor):
+    """Gets a long text for each key, and ends at the first key, in the way that `how` says."""
+
+    def __init__(self, how: str) -> None:
+        self.how = how
+
+    def init(self, handle: Any) -> None:
+        self.count = handle.getValueState("count", _COUNT)
+
+    def handleInputRows(self, key: Any, rows: Iterator[Row], timerValues: Any) -> Iterator[Row]:
+        for row in rows:
+            self.count.update((len(row["text"]),))
+            yield Row(k=str(key[0]), n=1)
+            if self.how == "raises":
+                raise ValueError("with much left unread")
+            if self.how == "is-killed":
+                os.kill(os.getpid(), signal.SIGKILL)
+
+    def close(self) -> None:
+        return
+
+
 class Misbehaving(StatefulProcessor):
     """Counts rows, and registers a timer for each key. The key `bad` gets the misbehaviour.
 

@@ -113,6 +113,9 @@ def test_a_connect_session_keeps_its_state_in_millpond(
     found, directory = results
     assert [run["rows"] for run in found[query]] == [_expected(ROWS), _expected(2 * ROWS)]
     assert all("millpondChangelogMs" in run["metrics"] for run in found[query])
+    if query == "transformWithState":  # its state travels in bulk, as without Connect
+        assert all(run["metrics"]["millpondPythonSentBytes"] > 0 for run in found[query])
+        assert all(run["metrics"]["millpondPythonCallsSaved"] > 0 for run in found[query])
     view = overview(open_storage(str(directory / query)), query)
     assert view.provider == MILLPOND
     assert [store.scalable for operator in view.operators for store in operator.stores] == [

@@ -18,7 +18,7 @@ from integration.cases import EVENTS, NO_EMPTY_BATCHES, events
 from integration.depth import deep
 from integration.harness import EVERYTHING
 from integration.jvm import MILLPOND
-from integration.misbehaviour import OUTPUT, Misbehaving
+from integration.misbehaviour import OUTPUT, Large, Misbehaving
 from integration.processes import alive, wait_until
 from integration.streams import Input, settings
 from integration.transports import BULK, SPARK, Stored, stored, transport_conf
@@ -160,6 +160,29 @@ def test_misbehaviour(spark: SparkSession, tmp_path: Path, group: str, form: str
         assert found[0][how] == outcome, how
     assert found[1] == expected[1]
     assert any(outcome[0] != "ended" for outcome in expected[0].values())
+
+
+@pytest.mark.parametrize(
+    ("how", "said"),
+    [
+        ("raises", "ValueError: with much left unread"),
+        ("is-killed", "Python worker exited unexpectedly (crashed)"),
+    ],
+)
+def test_a_worker_ends_while_it_is_written_to(
+    spark: SparkSession, tmp_path: Path, how: str, said: str
+) -> None:
+    """Frames wait for it that the socket has no room for. What it said is not lost."""
+    source = spark.readStream.format("rate-micro-batch").option("rowsPerBatch", 6).load()
+    large = source.selectExpr("value AS k", "repeat('x', 12000000) AS text").groupBy("k")
+    for i in range(2):
+        with settings(spark, {_PROVIDER: MILLPOND, **transport_conf(BULK)}):
+            writer = large.transformWithState(Large(how), OUTPUT, "Update", "None").writeStream
+            writer = writer.outputMode("update").format("noop").trigger(availableNow=True)
+            query = writer.option("checkpointLocation", str(tmp_path / f"{how}-{i}")).start()
+        with pytest.raises(StreamingQueryException) as error:
+            query.awaitTermination(120)
+        assert said in str(error.value), str(error.value)[:4000]
 
 
 @pytest.mark.deep

@@ -14,14 +14,17 @@ import millpond
 from integration.cases import CLICKED, EVENTS, NO_EMPTY_BATCHES, Case, at
 from integration.depth import deep
 from integration.harness import EVERYTHING
+from integration.jvm import MILLPOND
 from integration.python_state_cases import Processor
 from integration.state_programs import Interpreter, Program, Variable, case, scripted
+from integration.streams import settings
 from integration.transports import (
     BULK,
     SPARK,
     Leg,
     assert_same,
     play,
+    transport_conf,
 )
 
 _SIDES = {"spark": (SPARK,), "bulk": (BULK,)}
@@ -50,10 +53,35 @@ class Sums(Processor):
         return pd.DataFrame([row]) if self.form == "pandas" else Row(**row)
 
 
-def _sums(form: str, frame: DataFrame) -> DataFrame:
+class Flooding(Processor):
+    """Yields much more than it gets at the first key, and one row at the others."""
+
+    def handleInputRows(self, key: Any, rows: Iterator[Any], timerValues: Any) -> Iterator[Any]:
+        assert [len(row["text"]) for row in rows] == [12_000_000]
+        for _ in range(300 if key[1] == 0 else 1):
+            yield Row(k=key[1], text="y" * 1_000_000)
+
+
+class Passing(Processor):
+    """Passes rows on, each with how many of its key came so far."""
+
+    def init(self, handle: Any) -> None:
+        self.count = handle.getValueState("count", "n long")
+
+    def handleInputRows(self, key: Any, rows: Iterator[Any], timerValues: Any) -> Iterator[Any]:
+        count = (self.count.get() or (0,))[0]
+        for row in rows:
+            for ts in row["ts"] if self.form == "pandas" else [row["ts"]]:
+                count += 1
+                self.count.update((count,))
+                out = {"k": key[0], "at": ts, "v": count}
+                yield pd.DataFrame([out]) if self.form == "pandas" else Row(**out)
+
+
+def _sums(form: str, frame: DataFrame, mode: str = "Update", time: str = "None") -> DataFrame:
     grouped: Any = frame.groupBy("k")
     method = grouped.transformWithStateInPandas if form == "pandas" else grouped.transformWithState
-    found: DataFrame = method(Sums(form), "k string, what string, state string", "Update", "None")
+    found: DataFrame = method(Sums(form), "k string, what string, state string", mode, time)
     return found
 
 
@@ -126,8 +154,53 @@ def test_a_key_yields_many_rows(spark: SparkSession, tmp_path: Path, form: str) 
 
 
 @pytest.mark.deep
+def test_results_go_on_while_the_next_rows_wait(spark: SparkSession, tmp_path: Path) -> None:
+    """The next frame is larger than the socket's buffers, and the first key yields 300 MB."""
+    source = spark.readStream.format("rate-micro-batch").option("rowsPerBatch", 3).load()
+    large = source.selectExpr("1 AS one", "value AS k", "repeat('x', 12000000) AS text")
+    flooded = large.groupBy("one", "k").transformWithState(
+        Flooding("row"), "k long, text string", "Update", "None"
+    )
+    found: list[Any] = []
+
+    def sink(batch: DataFrame, _: int) -> None:
+        found.extend(batch.selectExpr("count(*)", "sum(length(text))").collect())
+
+    conf = {"spark.sql.streaming.stateStore.providerClass": MILLPOND, **transport_conf(BULK)}
+    with settings(spark, conf):
+        writer = flooded.writeStream.outputMode("update").foreachBatch(sink)
+        writer = writer.option("checkpointLocation", str(tmp_path / "flood"))
+        query = writer.trigger(availableNow=True).start()
+    ended = query.awaitTermination(90)
+    query.stop()
+    assert ended
+    assert [tuple(row) for row in found] == [(302, 300_000_000 + 2 * 1_000_000)]
+
+
+@pytest.mark.deep
+@pytest.mark.parametrize("forms", [("row", "pandas"), ("row", "row")], ids="-".join)
+def test_one_operator_on_top_of_another(
+    spark: SparkSession, tmp_path: Path, forms: tuple[str, str]
+) -> None:
+    """Both run in the same task: they have the same keys, so there is no shuffle between them."""
+
+    def build(i: list[DataFrame]) -> DataFrame:
+        schema = "k string, at timestamp, v long"
+        first = Passing(forms[0])
+        grouped: Any = i[0].withWatermark("ts", "10 seconds").groupBy("k")
+        method = grouped.transformWithState
+        if forms[0] == "pandas":
+            method = grouped.transformWithStateInPandas
+        passed = method(first, schema, "Append", "EventTime", eventTimeColumnName="at")
+        return _sums(forms[1], passed, "Append", "EventTime")
+
+    tested = Case("chained", build, CLICKED, "append", 2, conf=NO_EMPTY_BATCHES)
+    assert_same(play(spark, tmp_path, tested, [Leg(files=3, fail_at=1), Leg(files=6)], _SIDES))
+
+
+@pytest.mark.deep
 def test_several_operators(spark: SparkSession, tmp_path: Path) -> None:
-    """Two in one query, and a third on top of one of them."""
+    """Two in one query, in both forms."""
 
     def build(i: list[DataFrame]) -> DataFrame:
         first, second = _sums("row", i[0]), _sums("pandas", i[0].where("v % 2 = 0"))

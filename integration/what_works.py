@@ -96,6 +96,12 @@ FEATURES = [
         WORKS,
         "integration/test_python_transport_sizes.py",
     ),
+    Feature(
+        "Python's transformWithState in bulk",
+        "steps aside for workers without Millpond, or without the same one, and for another Spark",
+        WORKS,
+        "integration/test_python_transport_aside.py",
+    ),
     Feature("Sessions", "Spark Connect: aggregation", WORKS, "integration/test_connect.py"),
     Feature(
         "Sessions",

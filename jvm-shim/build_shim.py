@@ -46,6 +46,7 @@ from millpond._shim import (
 from millpond._version import __version__
 from millpond.errors import UnsupportedError
 from millpond.reference import errors_json, events_json, options_json
+from millpond.transport import entry
 
 ROOT = Path(__file__).resolve().parents[1]
 # -Xlint includes the warnings about unused code. There is no -opt: the JIT inlines hot code, and
@@ -256,6 +257,7 @@ def _resources(root: Path) -> dict[str, bytes]:
         "millpond/errors.json": errors_json().encode(),
         "millpond/events.json": events_json().encode(),
         "millpond/options.json": options_json().encode(),
+        "millpond/transport_entry.py": Path(entry.__file__).read_bytes(),
     }
 
 

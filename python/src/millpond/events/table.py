@@ -176,7 +176,7 @@ EVENTS: dict[str, EventInfo] = {
         fields=("reason",),
         when=(
             "The state of a Python operator cannot travel in bulk, so it travels by Spark's own"
-            " transport."
+            " transport. The driver says it of an operator, an executor of what its workers lack."
         ),
         then="Nothing. `reason` says what would have to be different.",
         store=False,

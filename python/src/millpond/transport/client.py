@@ -1,52 +1,23 @@
-"""What the user's code gets as its handle, and Spark's client behind it without a socket."""
+"""What the user's code gets as its handle."""
 
 from __future__ import annotations
 
-import io
 from typing import Any
 
-from pyspark.core.broadcast import Broadcast
-from pyspark.serializers import CPickleSerializer, UTF8Deserializer
 from pyspark.sql.streaming.stateful_processor import (
     ListState,
     MapState,
     StatefulProcessorHandle,
     ValueState,
 )
-from pyspark.sql.streaming.stateful_processor_api_client import (
-    StatefulProcessorApiClient,
-    StatefulProcessorHandleState,
-)
 from pyspark.sql.types import StructType
 
 from millpond.transport.plain import is_plain
 from millpond.transport.session import DELETE_TIMER, REGISTER_TIMER, Session
+from millpond.transport.spark_names import Client
 from millpond.transport.variables import BulkList, BulkMap, BulkValue, BulkVariable, Rows
 
 _INT64 = 1 << 63
-
-
-class Client(StatefulProcessorApiClient):
-    """Spark's client, whose messages go with all others."""
-
-    def __init__(self, session: Session, key_schema: StructType) -> None:
-        # not Spark's own constructor: it connects a socket
-        self._session = session
-        self.key_schema = key_schema
-        self.handle_state = StatefulProcessorHandleState.CREATED
-        self.utf8_deserializer = UTF8Deserializer()  # type: ignore[no-untyped-call]
-        self.pickleSer = CPickleSerializer()
-        self.list_timer_iterator_cursors = {}
-        self.expiry_timer_iterator_cursors = {}
-        self._batch_timestamp = -1
-        self._watermark_timestamp = -1
-        self.sockfile = io.BytesIO()
-
-    def _send_proto_message(self, message: bytes) -> None:
-        self.sockfile = io.BytesIO(self._session.call(message))
-
-    def remove_implicit_key(self) -> None:
-        self._session.key = -1
 
 
 class Handle(StatefulProcessorHandle):
@@ -60,9 +31,6 @@ class Handle(StatefulProcessorHandle):
         self.variables: list[BulkVariable] = []
         self.declared: list[tuple[str, str]] = []
 
-    def _schema(self, schema: StructType | str) -> StructType:
-        return self._client._parse_string_schema(schema) if isinstance(schema, str) else schema
-
     def _add(self, variable: BulkVariable, name: str) -> None:
         self.variables.append(variable)
         self.declared.append((variable.kind, name))
@@ -70,7 +38,7 @@ class Handle(StatefulProcessorHandle):
     def getValueState(
         self, stateName: str, schema: StructType | str, ttlDurationMs: int | None = None
     ) -> ValueState:
-        schema = self._schema(schema)
+        schema = self._client.schema(schema)
         spark = super().getValueState(stateName, schema, ttlDurationMs)
         if not is_plain(schema):
             return spark
@@ -81,7 +49,7 @@ class Handle(StatefulProcessorHandle):
     def getListState(
         self, stateName: str, schema: StructType | str, ttlDurationMs: int | None = None
     ) -> ListState:
-        schema = self._schema(schema)
+        schema = self._client.schema(schema)
         spark = super().getListState(stateName, schema, ttlDurationMs)
         if not is_plain(schema):
             return spark
@@ -96,7 +64,7 @@ class Handle(StatefulProcessorHandle):
         valueSchema: StructType | str,
         ttlDurationMs: int | None = None,
     ) -> MapState:
-        keys, values = self._schema(userKeySchema), self._schema(valueSchema)
+        keys, values = self._client.schema(userKeySchema), self._client.schema(valueSchema)
         spark = super().getMapState(stateName, keys, values, ttlDurationMs)
         if not (is_plain(keys, as_key=True) and is_plain(values)):
             return spark
@@ -139,13 +107,3 @@ class Handle(StatefulProcessorHandle):
     def leave(self) -> list[Any]:
         """Return the current key's state, for `begin_again`."""
         return [variable.save() for variable in self.variables]
-
-
-def loads_command(command: bytes) -> tuple[Any, StructType]:
-    """Return the user's function, and the type of its results."""
-    serializer = CPickleSerializer()
-    found = serializer.loads(command)  # type: ignore[no-untyped-call]
-    if isinstance(found, Broadcast):  # Spark broadcasts large commands
-        found = serializer.loads(found.value)  # type: ignore[no-untyped-call]
-    function, return_type = found
-    return function, return_type

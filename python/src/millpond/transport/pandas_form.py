@@ -10,11 +10,11 @@ import numpy as np
 import pandas as pd
 import pyarrow as pa
 from pyspark.errors import PySparkValueError
-from pyspark.sql.pandas.types import to_arrow_type
 from pyspark.sql.types import StructType
 
 from millpond.transport.forms import Keys, Offsets, Pending
 from millpond.transport.session import Session
+from millpond.transport.spark_names import arrow_schema
 from millpond.transport.spark_pandas import Conversion
 
 
@@ -102,10 +102,7 @@ class PandasForm:
         self._conversion = Conversion(return_type, settings["runner_conf"])
         most = settings["max_rows"]
         self._most = most if most > 0 else 2**31 - 1
-        arrow_type = to_arrow_type(
-            return_type, timezone=self._conversion.timezone, prefers_large_types=False
-        )
-        self.schema: pa.Schema = pa.schema(list(arrow_type))
+        self.schema: pa.Schema = arrow_schema(return_type, self._conversion.timezone)
         self._is_struct = isinstance(return_type, StructType)
         self._pending = Pending()
 

@@ -6,13 +6,12 @@ from collections.abc import Iterator
 from typing import Any
 
 import pyarrow as pa
-from pyspark.sql.pandas.types import to_arrow_type
-from pyspark.sql.types import ArrayType, MapType, Row, StructType, VariantType
+from pyspark.sql import Row
+from pyspark.sql.types import ArrayType, MapType, StructType, VariantType
 
 from millpond.transport.forms import Keys, Offsets, Pending
 from millpond.transport.session import Session
-
-_new_row = tuple.__new__
+from millpond.transport.spark_names import arrow_schema, row_maker
 
 
 def _values(column: pa.Array) -> list[Any]:
@@ -27,7 +26,7 @@ class RowKeys:
     """Makes keys and rows."""
 
     def __init__(self, schema: pa.Schema, offsets: Offsets) -> None:
-        self._names = Row(*schema.names)
+        self._row = row_maker(schema.names)
         self._key_offsets = offsets.keys
         self._rows: list[tuple[Any, ...]] = []
 
@@ -41,12 +40,6 @@ class RowKeys:
     def rows(self, begin: int, end: int) -> Iterator[Row]:
         return map(self._row, self._rows[begin:end])
 
-    def _row(self, values: tuple[Any, ...]) -> Row:
-        # as Row's own __call__ does, which counts its arguments, too
-        row = _new_row(Row, values)
-        row.__fields__ = self._names
-        return row
-
     def joined(self, rows: Iterator[Row]) -> Iterator[Row]:
         return rows
 
@@ -56,8 +49,7 @@ class RowForm:
 
     def __init__(self, return_type: StructType, settings: dict[str, Any]) -> None:
         del settings  # nothing of it matters to rows
-        arrow_type = to_arrow_type(return_type, timezone="UTC", prefers_large_types=False)
-        self.schema: pa.Schema = pa.schema(list(arrow_type))
+        self.schema: pa.Schema = arrow_schema(return_type, "UTC")
         self._names = list(self.schema.names)
         nested = (StructType, ArrayType, MapType, VariantType)
         self._flat = len(set(self._names)) == len(self._names) and not any(

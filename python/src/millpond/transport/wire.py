@@ -14,7 +14,7 @@ from collections import deque
 from typing import BinaryIO
 
 SCHEMA, DATA, TIMERS, PHASE_OVER, ANSWER = b"HDTPA"
-READY, CALL, RESULT, DONE = b"RCOZ"
+READY, CALL, RESULT, DONE, REFUSED = b"RCOZN"  # `entry.py` writes the last one
 
 _LENGTH = struct.Struct(">i")
 _RESULT = struct.Struct(">B??ii")

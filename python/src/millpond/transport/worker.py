@@ -9,32 +9,30 @@ from collections.abc import Callable, Iterable, Iterator
 from dataclasses import dataclass
 from typing import Any, BinaryIO
 
-from pyspark.sql.streaming.stateful_processor import (
-    ExpiredTimerInfo,
-    StatefulProcessor,
-    TimerValues,
-)
-from pyspark.sql.streaming.stateful_processor_api_client import StatefulProcessorHandleState
+from pyspark.sql.streaming.stateful_processor import ExpiredTimerInfo, TimerValues
 from pyspark.sql.types import StructType
-from pyspark.util import fail_on_stopiteration
 
 from millpond.transport import wire as kinds
-from millpond.transport.client import Client, Handle, loads_command
+from millpond.transport.client import Handle
 from millpond.transport.forms import Form
 from millpond.transport.key_frames import KeyFrames
 from millpond.transport.row_form import RowForm
 from millpond.transport.session import Session
+from millpond.transport.spark_names import (
+    Client,
+    Command,
+    StatefulProcessorHandleState,
+    fail_on_stopiteration,
+)
 from millpond.transport.wire import Wire, send_at_once
+
+_MakesForm = Callable[[StructType, dict[str, Any]], Form]
 
 
 def serve(command: bytes, settings: str) -> tuple[Any, None, Any, Any]:
-    """Return what Spark's worker calls: a function, no profiler, and two serializers.
-
-    Args:
-        command: the user's pickled function, as Spark would send it.
-        settings: see `BulkTransport.scala`.
-    """
-    return _second, None, _Streams(), _Conversation(command, json.loads(settings))
+    """Return what `entry.begin` returns. All that a partition needs is imported when it returns."""
+    found = json.loads(settings)
+    return _second, None, _Streams(), _Conversation(command, found, _form(found["pandas"]))
 
 
 @dataclass(frozen=True, slots=True)
@@ -58,17 +56,19 @@ class _Streams:
 class _Conversation:
     """A serializer that, asked to write results, leads the whole conversation."""
 
-    def __init__(self, command: bytes, settings: dict[str, Any]) -> None:
+    def __init__(self, command: bytes, settings: dict[str, Any], form: _MakesForm) -> None:
         self._command = command
         self._settings = settings
+        self._form = form
 
     def dump_stream(self, found: _Input, stream_out: BinaryIO) -> None:
         send_at_once(stream_out)
-        partition = Partition(Wire(found.stream, stream_out), self._command, self._settings)
+        wire, settings = Wire(found.stream, stream_out), self._settings
+        partition = Partition(wire, Command(self._command), settings, self._form)
         fail_on_stopiteration(partition.run)()
 
 
-def _form(pandas: bool) -> Callable[[StructType, dict[str, Any]], Form]:
+def _form(pandas: bool) -> _MakesForm:
     if not pandas:
         return RowForm
     # a worker of rows does without pandas, whose import takes long
@@ -80,18 +80,18 @@ def _form(pandas: bool) -> Callable[[StructType, dict[str, Any]], Form]:
 class Partition:
     """One partition of one batch, phase by phase."""
 
-    def __init__(self, wire: Wire, command: bytes, settings: dict[str, Any]) -> None:
-        function, return_type = loads_command(command)
-        util = function.__self__
-        self._processor: StatefulProcessor = util._stateful_processor
-        self._time_mode: str = util._time_mode
+    def __init__(
+        self, wire: Wire, command: Command, settings: dict[str, Any], form: _MakesForm
+    ) -> None:
+        self._processor = command.processor
+        self._time_mode = command.time_mode
         self._wire = wire
         self._session = Session(wire)
         self._key_schema = StructType.fromJson(json.loads(settings["key_schema"]))
         self._client = Client(self._session, self._key_schema)
         self._handle = Handle(self._client, self._session, self._time_mode)
         self._settings = settings
-        self._form: Form = _form(settings["pandas"])(return_type, settings)
+        self._form = form(command.return_type, settings)
         self._session.output = self._form
 
     def run(self) -> None:

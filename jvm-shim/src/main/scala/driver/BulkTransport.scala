@@ -1,16 +1,14 @@
 package org.apache.spark.sql.millpond.driver
 
-import java.util.UUID
-
-import org.apache.spark.JobArtifactSet
+import org.apache.spark.{JobArtifactSet, SPARK_VERSION}
 import org.apache.spark.sql.catalyst.expressions.PythonUDF
 import org.apache.spark.sql.catalyst.plans.logical.TransformWithStateInPySpark.UserFacingDataType
 import org.apache.spark.sql.execution.python.{ArrowPythonRunner, PythonRowsAccess}
 import org.apache.spark.sql.execution.metric.SQLMetric
 import org.apache.spark.sql.internal.SQLConf
-import org.apache.spark.sql.millpond.base.{Event, Events, Json, Options, SparkCompatibility}
+import org.apache.spark.sql.millpond.base.{BuildInfo, Json, Options, SparkCompatibility}
 import org.apache.spark.sql.millpond.transport.{
-  BulkMetrics, BulkOperator, FrameSize, Limits, PickleOut
+  BulkMetrics, BulkOperator, FrameSize, Limits, PickleOut, SteppedAside
 }
 import org.apache.spark.sql.types.{StructField, StructType}
 
@@ -31,7 +29,7 @@ private[driver] object BulkTransport {
     if (!options.string("python.transport").contains("bulk") || !node.isStreaming) None
     else obstacle(node, conf, keySchema) match {
       case Some(reason) =>
-        say(node, reason)
+        SteppedAside.say(node.getStateInfo, reason)
         None
       case None => Some(operator(node, conf, keySchema, pythonMetrics,
           BulkMetrics(BulkMetrics.names.map { case (name, _) => name -> metric(name) }.toMap)))
@@ -39,22 +37,16 @@ private[driver] object BulkTransport {
   }
 
   private def obstacle(node: PythonNode, conf: SQLConf, keySchema: StructType): Option[String] = {
+    // much of what is used here is Spark's own, and may be another thing in the next patch
+    val tested = BuildInfo.sparkVersion
+    val version = Some(s"it was tested with Spark $tested, this is $SPARK_VERSION")
+      .filter(_ => tested != SPARK_VERSION)
     val profiler = conf.pythonUDFProfiler.map(p => s"spark.sql.pyspark.udf.profiler is $p")
     val key = keySchema.find(f => !PickleOut.isPlainKey(f.dataType)).map(f =>
       s"the grouping column ${f.name} has the type ${f.dataType.simpleString}")
     val pandas = Some("Spark 4.2 has other conversions of pandas").filter(_ =>
       node.userFacingDataType == UserFacingDataType.PANDAS && !SparkCompatibility.bulkPandas)
-    profiler.orElse(key).orElse(pandas)
-  }
-
-  private val said = java.util.concurrent.ConcurrentHashMap.newKeySet[(UUID, Long)]
-
-  /** Once for each operator of a run: a node is made for each batch. */
-  private def say(node: PythonNode, reason: String): Unit = {
-    val info = node.getStateInfo
-    if (said.add(info.queryRunId -> info.operatorId))
-      Events.log(Event.of("python_transport_stepped_aside",
-        "reason" -> s"operator ${info.operatorId}: $reason"))
+    version.orElse(profiler).orElse(key).orElse(pandas)
   }
 
   private def operator(
@@ -65,8 +57,12 @@ private[driver] object BulkTransport {
       bulkMetrics: BulkMetrics
   ): BulkOperator = {
     val (_, offsets) = PythonRowsAccess.columns(node.child.output, node.groupingAttributes)
+    val pandas = node.userFacingDataType == UserFacingDataType.PANDAS
+    val runnerConf = ArrowPythonRunner.getPythonRunnerConfMap(conf)
+    val function = node.functionExpr.asInstanceOf[PythonUDF]
     val settings = Json.obj()
-    settings.put("pandas", node.userFacingDataType == UserFacingDataType.PANDAS)
+    settings.put("millpond", BuildInfo.millpondVersion)
+    settings.put("pandas", pandas)
     settings.put("key_schema", keySchema.json)
     val offsetsNode = settings.putArray("offsets")
     offsets.foreach(offsetsNode.add)
@@ -79,10 +75,13 @@ private[driver] object BulkTransport {
     settings.put("max_rows", conf.arrowMaxRecordsPerBatch)
     settings.put("max_bytes", conf.arrowMaxBytesPerBatch)
     val runner = settings.putObject("runner_conf")
-    ArrowPythonRunner.getPythonRunnerConfMap(conf).foreach { case (k, v) => runner.put(k, v) }
+    runnerConf.foreach { case (k, v) => runner.put(k, v) }
     val most = if (conf.arrowMaxRecordsPerBatch > 0) conf.arrowMaxRecordsPerBatch else Rows
     BulkOperator(
-      node.functionExpr.asInstanceOf[PythonUDF].func,
+      function.func,
+      function.resultId.id,
+      pandas,
+      runnerConf,
       settings.toString,
       keySchema,
       node.output,

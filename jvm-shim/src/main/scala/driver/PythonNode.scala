@@ -24,7 +24,9 @@ import org.apache.spark.sql.execution.streaming.state.{
   StateStoreProviderId
 }
 import org.apache.spark.sql.millpond.base.SparkCompatibility
-import org.apache.spark.sql.millpond.transport.{BulkMetrics, BulkOperator, BulkRows}
+import org.apache.spark.sql.millpond.transport.{
+  BulkMetrics, BulkOperator, BulkRows, SteppedAside
+}
 import org.apache.spark.sql.streaming.TimeMode
 import org.apache.spark.util.{CompletionIterator, SerializableConfiguration}
 
@@ -121,9 +123,9 @@ private[driver] final class PythonNode(
 
   private def rowsByKey(
       rows: Iterator[InternalRow], grouping: Seq[Attribute], plan: SparkPlan): BulkRows = {
-    val (columns, _) = PythonRowsAccess.columns(plan.output, grouping)
+    val (columns, offsets) = PythonRowsAccess.columns(plan.output, grouping)
     BulkRows(PythonRowsAccess.byKey(rows, grouping, plan.output, columns),
-      DataTypeUtils.fromAttributes(columns))
+      DataTypeUtils.fromAttributes(columns), offsets)
   }
 
   /** What Spark's node does with a partition, around another way to the worker. */
@@ -146,7 +148,7 @@ private[driver] final class PythonNode(
     val results = operator.run(
       rowsByKey(inTime, groupingAttributes, child),
       initialRows.map(rowsByKey(_, initialStateGroupingAttrs, initialState)),
-      handle)
+      handle)(SteppedAside.say(getStateInfo, _))
     CompletionIterator[InternalRow, Iterator[InternalRow]](
       results, {
         longMetric("allUpdatesTimeMs") += NANOSECONDS.toMillis(System.nanoTime - beganNanos)

@@ -20,6 +20,9 @@ import org.apache.spark.sql.util.ArrowUtils
 /** What all partitions of one operator have in common. It goes to executors with the tasks. */
 private[millpond] final case class BulkOperator(
     function: PythonFunction,
+    resultId: Long,
+    pandas: Boolean,
+    runnerConf: Map[String, String],
     settings: String,
     keySchema: StructType,
     output: Seq[Attribute],
@@ -42,28 +45,42 @@ private[millpond] final case class BulkOperator(
   private[transport] def arrowSchema(schema: StructType): Schema =
     ArrowUtils.toArrowSchema(schema, timeZoneId, true, largeVarTypes)
 
-  /** The worker calls this function with the user's pickled one. */
+  /** The worker runs `millpond/transport_entry.py` with the user's pickled function. */
   private[transport] def wrapped: PythonFunction = {
-    val command = PickleOut.call("millpond.transport.worker", "serve", function.command.toArray,
-      settings)
+    val command = PickleOut.call(Entry.source, "begin", function.command.toArray, settings)
     SimplePythonFunction(command.toSeq, function.envVars, function.pythonIncludes,
       function.pythonExec, function.pythonVer, function.broadcastVars, function.accumulator)
   }
 
-  /** Run one partition. */
+  /** Run one partition. Whether its worker can take part shows when the worker runs: each may have
+    * another Python. Where it cannot, Spark's transport gets the rows, none of which was read.
+    *
+    * @param refused is told why */
   def run(
       data: BulkRows,
       initialState: Option[BulkRows],
       handle: StatefulProcessorHandleImpl
-  ): Iterator[InternalRow] = {
+  )(refused: String => Unit): Iterator[InternalRow] = {
     val context = TaskContext.get()
     val session = new BulkSession(BulkPartition(this, data, initialState), handle, bulkMetrics)
     context.addTaskCompletionListener[Unit](_ => session.close()): Unit
     val runner = new LineRunner(wrapped, jobArtifactUUID, pythonMetrics, session)
     val project = UnsafeProjection.create(output, output)
     import scala.jdk.CollectionConverters._
+    def bySpark = session.refused.iterator.flatMap { reason =>
+      refused(reason)
+      SparkTransport.run(this, data, initialState, handle)
+    }
     runner.compute(Iterator.empty, context.partitionId(), context)
-      .flatMap(_.rowIterator.asScala).map(project)
+      .flatMap(_.rowIterator.asScala).map(project) ++ bySpark
+  }
+}
+
+private object Entry {
+  lazy val source: String = {
+    val in = getClass.getClassLoader.getResourceAsStream("millpond/transport_entry.py")
+    try new String(in.readAllBytes(), java.nio.charset.StandardCharsets.UTF_8)
+    finally in.close()
   }
 }
 

@@ -36,7 +36,8 @@ private[transport] abstract class BulkRunner(
 
   /** What a line's `newReaderIterator` returns does this in `read`. */
   protected final class Conversation(stream: DataInputStream, worker: PythonWorker) {
-    private val pipe = new WorkerPipe(worker, stream)
+    private val pipe = new WorkerPipe(worker, stream,
+      if (killOnIdleTimeout) idleTimeoutSeconds * 1000 else 0)
     val in = new DataInputStream(pipe)
 
     /** The next results; nothing when the worker sends one of Spark's own sections.
@@ -54,7 +55,7 @@ private[transport] abstract class BulkRunner(
           in.readFully(payload)
           pythonMetrics("pythonDataReceived") += length.toLong
           batch = session.handle(payload, pipe)
-          if (payload(0) == Frame.Done) {
+          if (payload(0) == Frame.Done || payload(0) == Frame.Refused) {
             val end = java.nio.ByteBuffer.allocate(4).putInt(0, SpecialLengths.END_OF_STREAM)
             pipe.write(end)
             pythonMetrics("pythonDataSent") += pipe.bytesOut

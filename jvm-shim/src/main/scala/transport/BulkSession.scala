@@ -3,6 +3,7 @@ package org.apache.spark.sql.millpond.transport
 import java.io.{ByteArrayInputStream, DataInputStream}
 import java.nio.ByteBuffer
 import java.nio.channels.Channels
+import java.nio.charset.StandardCharsets.UTF_8
 
 import scala.jdk.CollectionConverters._
 
@@ -36,6 +37,9 @@ private[transport] final class BulkSession(
   private val phases = scala.collection.mutable.Queue.empty[Phase]
   private var output: VectorSchemaRoot = _
   private val beganNanos = System.nanoTime
+
+  /** Why the worker takes no part, once it has said so. It has got nothing then. */
+  var refused: Option[String] = None
 
   /** Frames of one phase. `ahead`: how many may be on their way. */
   private final class Phase(
@@ -109,6 +113,9 @@ private[transport] final class BulkSession(
           "TransportMs" -> math.max(0, (System.nanoTime - beganNanos) / 1000000 - userMs)
         ))
         None
+      case Frame.Refused =>
+        refused = Some(new String(in.readAllBytes(), UTF_8))
+        None
       case other => throw MillpondError.internal(s"a worker sent a frame of kind $other")
     }
   }
@@ -157,8 +164,11 @@ private[transport] final class BulkSession(
   }
 }
 
-/** Rows by key, sorted as Spark sorts them for this operator. */
+/** Rows by key, sorted as Spark sorts them for this operator.
+  *
+  * @param offsets which columns are the key's, and which the user's, as Spark writes them */
 private[millpond] final case class BulkRows(
     groups: Iterator[(InternalRow, Iterator[InternalRow])],
-    schema: org.apache.spark.sql.types.StructType
+    schema: org.apache.spark.sql.types.StructType,
+    offsets: Array[Int]
 )

@@ -17,6 +17,7 @@ private[transport] object Frame {
   val Call = 'C'
   val Result = 'O'
   val Done = 'Z'
+  val Refused = 'N'
 
   /** A frame that is written part by part. */
   final class Builder(kind: Char) {

@@ -104,23 +104,32 @@ private[millpond] final class PickleOut {
 }
 
 private[millpond] object PickleOut {
-  /** The pickle of `module.function(command, settings)`. */
+  /** The pickle of `function(command, settings)`, which is the function of that name in `source`:
+    * whoever loads it needs no module but Python's own. */
   def call(
-      module: String,
+      source: String,
       function: String,
       command: Array[Byte],
       settings: String
   ): Array[Byte] = {
     val out = new PickleOut
+    // eval(expression, names)
     out.op('c')
-    s"$module\n$function\n".getBytes(UTF_8).foreach(b => out.op(b.toInt))
+    "builtins\neval\n".getBytes(UTF_8).foreach(b => out.op(b.toInt))
     out.beginTuple()
+    out.string(s"[scope := {}, exec(source, scope), scope['$function'](command, settings)][-1]")
+    out.beginTuple()
+    out.string("source")
+    out.string(source)
+    out.string("command")
     out.op('B')
     out.littleEndian(command.length.toLong, 4)
     out.room(command.length)
     System.arraycopy(command, 0, out.bytes, out.used, command.length)
     out.used += command.length
+    out.string("settings")
     out.string(settings)
+    out.op('d')
     out.endTuple()
     out.op('R')
     out.stop()
