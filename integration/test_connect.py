@@ -31,6 +31,7 @@ _SETTINGS = [
     "spark.sql.shuffle.partitions 2",
     "spark.connect.grpc.binding.address 127.0.0.1",
     "spark.connect.grpc.binding.port 0",
+    "spark.sql.streaming.stateStore.millpond.python.transport bulk",
 ]
 
 

@@ -87,7 +87,7 @@ def _assert_by_spark(found: dict[str, Any], aside: list[str], reason: str) -> No
     ids=lambda settings: next(iter(settings)).rpartition(".")[0].rpartition("python.")[2],
 )
 def test_every_kind_of_worker(tmp_path: Path, settings: dict[str, str]) -> None:
-    """In bulk, without an option that asks for it. What user code logs gets out."""
+    """In bulk. What user code logs gets out."""
     found, aside, log = _job(tmp_path, settings)
     _assert_rows(found)
     assert found["row"]["sent"] > 0 and found["echo"]["sent"] > KEYS * TEXT

@@ -1,7 +1,7 @@
 """Queries of Python's `transformWithState` in a Spark of their own.
 
 `python -m integration.transport_job DIRECTORY SETTINGS` runs them; SETTINGS is a JSON object of
-Spark's. It prints one JSON object: for each query its rows, how many bytes went in bulk, and the
+Spark's, beside state that travels in bulk. It prints one JSON object: for each query its rows, how many bytes went in bulk, and the
 condition of its error. Spark's log goes to stderr, with Millpond's events.
 """
 
@@ -22,6 +22,7 @@ from pyspark.sql.streaming.stateful_processor import StatefulProcessor
 import millpond
 from integration.jvm import LIGHT
 
+_TRANSPORT = "spark.sql.streaming.stateStore.millpond.python.transport"
 KEYS, TEXT, ECHOES = 16, 250_000, 5
 _LOGGING = """\
 rootLogger.level=warn
@@ -124,7 +125,7 @@ def main(directory: Path, settings: dict[str, str]) -> None:
     builder = builder.config("spark.driver.memory", "700m").config("spark.local.dir", directory)
     builder = builder.config("spark.driver.extraJavaOptions", java_options)
     builder = builder.config("spark.sql.shuffle.partitions", "2")
-    for name, value in settings.items():
+    for name, value in {_TRANSPORT: "bulk", **settings}.items():
         builder = builder.config(name, value)
     spark = millpond.configure(builder).getOrCreate()
     found: dict[str, Any] = {}
