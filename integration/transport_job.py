@@ -1,8 +1,9 @@
 """Queries of Python's `transformWithState` in a Spark of their own.
 
 `python -m integration.transport_job DIRECTORY SETTINGS` runs them; SETTINGS is a JSON object of
-Spark's, beside state that travels in bulk. It prints one JSON object: for each query its rows, how many bytes went in bulk, and the
-condition of its error. Spark's log goes to stderr, with Millpond's events.
+Spark's, beside state that travels in bulk. It prints one JSON object: for each query its rows, how
+many bytes went in bulk, and the condition of its error. Spark's log goes to stderr, with Millpond's
+events.
 """
 
 from __future__ import annotations
