@@ -316,6 +316,8 @@ def test_make_help_lists_what_the_readme_promises() -> None:
         "format-scala",
         "lint",
         "bench",
+        "bench-latency",
+        "bench-latency-flink",
         "bench-python",
         "bench-s3",
         "bench-serve",
