@@ -6,6 +6,7 @@ at a multiple of 8 bytes.
 
 from __future__ import annotations
 
+import io
 import os
 import pickle
 import socket
@@ -26,7 +27,11 @@ def send_at_once(stream: BinaryIO) -> None:
     Otherwise the second of two frames waits until the other side has acknowledged the first one,
     which takes up to 40 ms. The JVM's side is in `WorkerPipe.scala`.
     """
-    with socket.socket(fileno=os.dup(stream.fileno())) as found:
+    try:
+        number = stream.fileno()
+    except io.UnsupportedOperation:  # a worker without a daemon: it starts slowly in any case
+        return
+    with socket.socket(fileno=os.dup(number)) as found:
         if found.family in (socket.AF_INET, socket.AF_INET6):
             found.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
 
