@@ -8,12 +8,12 @@ from __future__ import annotations
 
 import math
 from collections.abc import Mapping
-from html import escape
 from typing import Any
 
 from benchmarks.bench_contenders import BASELINE, CONTENDERS, OURS
 from benchmarks.bench_measures import MEASURES
-from benchmarks.bench_report import figure, times
+from benchmarks.bench_report import figure, grouped, times
+from benchmarks.bench_svg import FAINT, GRID, TEXT, document, text
 
 _WIDTH, _LEFT, _RIGHT, _TOP, _ROW, _BOTTOM = 920, 280, 180, 92, 30, 52
 _COLOURS = {
@@ -23,7 +23,6 @@ _COLOURS = {
     "rocksdb-snapshot": "#d98a29",
     "hdfs": "#8a5aa8",
 }
-_TEXT, _FAINT, _GRID = "#1f2933", "#616e7c", "#d9dee4"
 
 
 def svg(results: Mapping[str, Any]) -> str:
@@ -49,17 +48,9 @@ def svg(results: Mapping[str, Any]) -> str:
     high = max(3, math.ceil(math.log2(max(ratios, default=1))))
     height = _TOP + _ROW * len(rows) + _BOTTOM
     scale = _Scale(low, high)
-    head = (
-        f'<svg xmlns="http://www.w3.org/2000/svg" viewBox="0 0 {_WIDTH} {height}"'
-        f' width="{_WIDTH}" height="{height}" font-family="Helvetica, Arial, sans-serif"'
-        ' font-size="13" role="img" aria-labelledby="title">'
-    )
     title = "Millpond and Spark's state stores, relative to RocksDB with changelog"
     parts = [
-        head,
-        f'<title id="title">{title}</title>',
-        f'<rect width="{_WIDTH}" height="{height}" fill="white"/>',
-        _text(
+        text(
             20, 28, "Times better than Spark's RocksDB store with changelog", size=17, weight="bold"
         ),
         *_legend(names),
@@ -67,8 +58,8 @@ def svg(results: Mapping[str, Any]) -> str:
     ]
     for i, row in enumerate(rows):
         parts += _row(row, names, _TOP + _ROW * i + _ROW / 2, scale, striped=i % 2 == 0)
-    parts += [_caption(results, height), "</svg>"]
-    return "\n".join(parts) + "\n"
+    parts.append(_caption(results, height))
+    return document(title, _WIDTH, height, parts)
 
 
 class _Scale:
@@ -83,22 +74,6 @@ class _Scale:
         )
 
 
-def _text(
-    x: float,
-    y: float,
-    text: str,
-    *,
-    size: int = 13,
-    anchor: str = "start",
-    weight: str = "normal",
-    fill: str = _TEXT,
-) -> str:
-    return (
-        f'<text x="{x:.1f}" y="{y:.1f}" font-size="{size}" text-anchor="{anchor}"'
-        f' font-weight="{weight}" fill="{fill}">{escape(text)}</text>'
-    )
-
-
 def _legend(names: list[str]) -> list[str]:
     parts, x = [], 20.0
     for name in names:
@@ -108,7 +83,7 @@ def _legend(names: list[str]) -> list[str]:
             if name == OURS
             else f'<circle cx="{x + 7:.1f}" cy="50" r="5.5"'
         )
-        parts += [f'{mark} fill="{_COLOURS[name]}"/>', _text(x + 20, 54.5, label)]
+        parts += [f'{mark} fill="{_COLOURS[name]}"/>', text(x + 20, 54.5, label)]
         x += 36 + 7.1 * len(label)
     return parts
 
@@ -122,9 +97,9 @@ def _axis(scale: _Scale, height: int, *, step: int) -> list[str]:
         label = f"{2**power}x" if power >= 0 else f"1/{2**-power}x"
         parts.append(
             f'<line x1="{x:.1f}" y1="{_TOP - 4}" x2="{x:.1f}" y2="{bottom}"'
-            f' stroke="{_TEXT if one else _GRID}" stroke-width="{1.4 if one else 1}"/>'
+            f' stroke="{TEXT if one else GRID}" stroke-width="{1.4 if one else 1}"/>'
         )
-        parts.append(_text(x, _TOP - 10, label, size=11, anchor="middle", fill=_FAINT))
+        parts.append(text(x, _TOP - 10, label, size=11, anchor="middle", fill=FAINT))
     return parts
 
 
@@ -132,7 +107,7 @@ def _row(
     row: Mapping[str, Any], names: list[str], y: float, scale: _Scale, *, striped: bool
 ) -> list[str]:
     ratios = row["times_better_than_baseline"]
-    parts = [_text(_LEFT - 14, y + 4.5, row["title"], anchor="end")]
+    parts = [text(_LEFT - 14, y + 4.5, row["title"], anchor="end")]
     if striped:
         band = (
             f'<rect x="12" y="{y - _ROW / 2:.1f}" width="{_WIDTH - 24}" height="{_ROW}"'
@@ -153,16 +128,16 @@ def _row(
     ]
     if OURS in ratios:
         label = f"{times(ratios[OURS])}  ({figure(row['median'][OURS])} {row['unit']})"
-        parts.append(_text(_WIDTH - 18, y + 4.5, label, anchor="end", weight="bold"))
+        parts.append(text(_WIDTH - 18, y + 4.5, label, anchor="end", weight="bold"))
     return parts
 
 
 def _caption(results: Mapping[str, Any], height: int) -> str:
     host, versions = results["host"], results["versions"]
-    keys = f"{results['store_sizes']['keys']:,}".replace(",", " ")
-    text = (
+    keys = grouped(results["store_sizes"]["keys"])
+    said = (
         f"{keys} keys; medians of {results['repetitions']}; Spark {versions['spark']},"
         f" {host['cores']} cores; Millpond fsyncs every commit, Spark's stores do not. Right of 1x"
         " is better."
     )
-    return _text(20, height - 20, text, size=12, fill=_FAINT)
+    return text(20, height - 20, said, size=12, fill=FAINT)

@@ -5,13 +5,13 @@ from __future__ import annotations
 
 import math
 from collections.abc import Callable, Mapping, Sequence
-from html import escape
 from statistics import median
 from typing import Any
 
+from benchmarks.bench_svg import FAINT, GRID, document, text
+
 _WIDTH, _LEFT, _RIGHT, _TOP, _PANEL, _GAP = 920, 70, 20, 74, 150, 52
 _COLOURS = {"millpond": "#0b6e99", "rocksdb-changelog": "#d98a29", "flink": "#8a5aa8"}
-_TEXT, _FAINT, _GRID = "#1f2933", "#616e7c", "#d9dee4"
 _POINTS = 300  # of the line of the largest values
 _LOW, _HIGH = -1, 4  # powers of ten of ms
 
@@ -25,36 +25,31 @@ def svg(
     """Return one SVG document."""
     height = _TOP + (_PANEL + _GAP) * len(cells) + 10
     parts = [
-        f'<svg xmlns="http://www.w3.org/2000/svg" viewBox="0 0 {_WIDTH} {height}"'
-        f' width="{_WIDTH}" height="{height}" font-family="Helvetica, Arial, sans-serif"'
-        ' font-size="13" role="img" aria-labelledby="title">',
-        f'<title id="title">{escape(head)}: latency over time</title>',
-        f'<rect width="{_WIDTH}" height="{height}" fill="white"/>',
-        _text(20, 28, f"{head}: end-to-end latency over time, ms", size=17, weight="bold"),
+        text(20, 28, f"{head}: end-to-end latency over time, ms", size=17, weight="bold"),
     ]
     x = 20.0
     for name in [n for n in labels if any(n in c["contenders"] for c in cells)]:
         parts.append(f'<rect x="{x:.0f}" y="42" width="14" height="12" fill="{_COLOURS[name]}"/>')
-        parts.append(_text(x + 20, 53, labels[name]))
+        parts.append(text(x + 20, 53, labels[name]))
         x += 40 + 7.1 * len(labels[name])
-    parts.append(_text(x, 53, "strong: median; thin: largest", fill=_FAINT))
+    parts.append(text(x, 53, "strong: median; thin: largest", fill=FAINT))
     for i, cell in enumerate(cells):
         parts += _panel(cell, title(cell["cell"]).replace("`", ""), _TOP + (_PANEL + _GAP) * i)
-    return "\n".join([*parts, "</svg>", ""])
+    return document(f"{head}: latency over time", _WIDTH, height, parts)
 
 
 def _panel(cell: Mapping[str, Any], title: str, top: float) -> list[str]:
     seconds = cell["cell"]["seconds"]
     base = top + 20
-    parts = [_text(_LEFT, top + 12, title, weight="bold")]
+    parts = [text(_LEFT, top + 12, title, weight="bold")]
     for power in range(_LOW, _HIGH + 1):
         y = _y(10.0**power, base)
-        parts.append(_path([(_LEFT, y), (_WIDTH - _RIGHT, y)], _GRID, 1))
-        parts.append(_text(_LEFT - 8, y + 4, f"{10.0**power:g}", size=11, anchor="end"))
+        parts.append(_path([(_LEFT, y), (_WIDTH - _RIGHT, y)], GRID, 1))
+        parts.append(text(_LEFT - 8, y + 4, f"{10.0**power:g}", size=11, anchor="end"))
     for i in range(7):
         x = _x(i / 6)
         at = f"{seconds * i / 6:.0f} s"
-        parts.append(_text(x, base + _PANEL + 16, at, size=11, anchor="middle", fill=_FAINT))
+        parts.append(text(x, base + _PANEL + 16, at, size=11, anchor="middle", fill=FAINT))
     for name in [n for n in _COLOURS if n in cell["contenders"]]:
         series = cell["contenders"][name]["series"]
         most = _binned(series["max_ms"], _POINTS, max)
@@ -96,20 +91,4 @@ def _path(places: Sequence[tuple[float, float]], colour: str, width: float) -> s
     return (
         f'<polyline points="{points}" fill="none" stroke="{colour}" stroke-width="{width}"'
         ' stroke-linejoin="round"/>'
-    )
-
-
-def _text(
-    x: float,
-    y: float,
-    text: str,
-    *,
-    size: int = 13,
-    anchor: str = "start",
-    weight: str = "normal",
-    fill: str = _TEXT,
-) -> str:
-    return (
-        f'<text x="{x:.1f}" y="{y:.1f}" font-size="{size}" text-anchor="{anchor}"'
-        f' font-weight="{weight}" fill="{fill}">{escape(text)}</text>'
     )

@@ -12,7 +12,7 @@ from benchmarks import bench_env, bench_latency_chart
 from benchmarks.bench_contenders import BASELINE, OURS
 from benchmarks.bench_env import REPOSITORY
 from benchmarks.bench_latency_measures import COMMIT, FIGURES, Figure
-from benchmarks.bench_report import figure, times
+from benchmarks.bench_report import figure, grouped, table, times
 
 LABELS = {OURS: "Millpond", BASELINE: "Spark's RocksDB store", "flink": "Flink, RocksDB"}
 _PAGE = REPOSITORY / "docs" / "benchmarks-latency.md"
@@ -25,7 +25,7 @@ _QUERIES = {"count": "group-by-count", "dedup": "`dropDuplicates`", "sessions": 
 
 def title(cell: Mapping[str, Any]) -> str:
     """Return a cell in words."""
-    numbers = [f"{cell[n]:,}".replace(",", " ") for n in ("rate", "keys")]
+    numbers = [grouped(cell[n]) for n in ("rate", "keys")]
     return f"{_QUERIES[cell['query']]}, {numbers[0]} records/s, {numbers[1]} keys"
 
 
@@ -45,15 +45,6 @@ def tables(results: Mapping[str, Any], *, goals: bool) -> str:
     return "\n\n".join(parts)
 
 
-def _line(cells: list[str]) -> str:
-    return f"| {' | '.join(cells)} |"
-
-
-def _table(heads: list[str], rows: list[list[str]], *, words: int) -> str:
-    rule = ["---"] * words + ["---:"] * (len(heads) - words)
-    return "\n".join(map(_line, [heads, rule, *rows]))
-
-
 def _contenders(cell: Mapping[str, Any]) -> list[str]:
     return [name for name in LABELS if name in cell["contenders"]]
 
@@ -66,7 +57,7 @@ def _figures(cells: list[Mapping[str, Any]]) -> str:
             found = cell["contenders"][name]["figures"]
             first = title(cell["cell"]) if i == 0 else ""
             rows.append([first, LABELS[name], *(figure(found[f.name]) for f in FIGURES)])
-    return _table(heads, rows, words=2)
+    return table(heads, rows, words=2)
 
 
 def _commits(cells: list[Mapping[str, Any]]) -> str:
@@ -75,11 +66,11 @@ def _commits(cells: list[Mapping[str, Any]]) -> str:
     for cell in cells:
         for i, name in enumerate(n for n in _contenders(cell) if n != "flink"):
             found = cell["contenders"][name]
-            changed = f"{found['changed_largest']:,}".replace(",", " ")
+            changed = grouped(found["changed_largest"])
             value = figure(found["figures"][COMMIT.name])
             first = _SOURCES[cell["cell"]["source"]] + ", " + title(cell["cell"]) if i == 0 else ""
             rows.append([first, LABELS[name], changed, value])
-    return _table(heads, rows, words=2)
+    return table(heads, rows, words=2)
 
 
 def _goals(cells: list[Mapping[str, Any]]) -> str:
@@ -92,7 +83,7 @@ def _goals(cells: list[Mapping[str, Any]]) -> str:
         source = cell["cell"]["source"]
         met = [_met(cell, f) for f in asked]
         rows.append([f"{source}, {title(cell['cell'])}", *met])
-    return _table(heads, rows, words=1)
+    return table(heads, rows, words=1)
 
 
 def _met(cell: Mapping[str, Any], asked: Figure) -> str:

@@ -104,11 +104,16 @@ def figure(value: float | None) -> str:
     if value is None:
         return "-"
     if value >= 1000:
-        return f"{round(value, 3 - len(str(int(value)))):,.0f}".replace(",", " ")
+        return grouped(round(value, 3 - len(str(int(value)))))
     if value == 0:
         return "0"
     digits = 2 if value < 10 else 1 if value < 100 else 0
     return f"{value:.{digits}f}" if value >= 0.1 else f"{value:.2g}"
+
+
+def grouped(value: float) -> str:
+    """Return a whole number with thousands in groups."""
+    return f"{value:,.0f}".replace(",", " ")
 
 
 def times(value: float | None) -> str:
@@ -141,9 +146,7 @@ def markdown(results: Mapping[str, Any], *, goals: bool) -> str:
         if goals:
             cells += [row["goal"] or "", {True: "yes", False: "NO", None: ""}[row["goal_met"]]]
         rows.append(cells)
-    return "\n".join(
-        [_line(heads), _line(["---", "---", *(["---:"] * (len(heads) - 2))]), *map(_line, rows)]
-    )
+    return table(heads, rows, words=2)
 
 
 def plain(results: Mapping[str, Any]) -> str:
@@ -172,5 +175,7 @@ def plain(results: Mapping[str, Any]) -> str:
     return f"{table}\n\nEach repetition (raw durations are in the JSON):\n" + "\n".join(raw)
 
 
-def _line(cells: Sequence[str]) -> str:
-    return f"| {' | '.join(cells)} |"
+def table(heads: Sequence[str], rows: Sequence[Sequence[str]], *, words: int = 1) -> str:
+    """Return a table in Markdown. The first `words` columns are words, the others are numbers."""
+    rule = ["---"] * words + ["---:"] * (len(heads) - words)
+    return "\n".join(f"| {' | '.join(cells)} |" for cells in (heads, rule, *rows))

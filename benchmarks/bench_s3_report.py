@@ -7,6 +7,8 @@ from collections.abc import Iterable, Mapping
 from statistics import median
 from typing import Any
 
+from benchmarks.bench_report import table
+
 _OURS, _SPARKS = "millpond", "rocksdb-changelog"
 _LISTS = ("LIST", "list")
 _SPARKS_OWN = ("logs", "metadata")
@@ -86,11 +88,6 @@ def summarise(results: Mapping[str, Any]) -> dict[str, Any]:
     return summary
 
 
-def _table(head: list[str], rows: list[list[str]]) -> str:
-    lines = ["| " + " | ".join(head) + " |", "| --- |" + " ---: |" * (len(head) - 1)]
-    return "\n".join([*lines, *("| " + " | ".join(row) + " |" for row in rows)])
-
-
 def _ratio(ours: float, theirs: float) -> str:
     return f"{ours / theirs:.2f}" if theirs else "-"
 
@@ -145,7 +142,7 @@ def markdown(results: Mapping[str, Any]) -> str:
                 ]
             )
         title = _TITLES[size["name"]].format(**size)
-        blocks.append(_table([title, "Millpond", "RocksDB, changelog", "Millpond / RocksDB"], rows))
+        blocks.append(table([title, "Millpond", "RocksDB, changelog", "Millpond / RocksDB"], rows))
     if results["restore"]:
         restore = results["restore"]
         rows = []
@@ -168,7 +165,7 @@ def markdown(results: Mapping[str, Any]) -> str:
             "plain GETs into files, MB/s",
             "share",
         ]
-        blocks.append(_table(head, rows))
+        blocks.append(table(head, rows))
     return "\n\n".join([*blocks, *goals(results)])
 
 

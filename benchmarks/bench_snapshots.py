@@ -7,6 +7,7 @@ import statistics
 from collections.abc import Mapping, Sequence
 from typing import Any
 
+from benchmarks import bench_report
 from benchmarks.bench_contenders import CONTENDERS
 from benchmarks.bench_extracts import percentile
 from benchmarks.bench_report import figure
@@ -38,8 +39,7 @@ def table(store: Mapping[str, Sequence[Mapping[str, Any]]]) -> str:
             )
     if not rows:
         return ""
-    lines = [_HEADS, ("---", *["---:"] * (len(_HEADS) - 1)), *rows]
-    return "\n".join(f"| {' | '.join(line)} |" for line in lines)
+    return bench_report.table(_HEADS, rows)
 
 
 def _medians(repetitions: Sequence[Sequence[float]]) -> list[str]:
