@@ -154,7 +154,7 @@ def _arguments(arguments: Sequence[str] | None) -> argparse.Namespace:
     parser = argparse.ArgumentParser(description=__doc__)
     grid = parser.add_mutually_exclusive_group()
     grid.add_argument("--cells", help="some cells of the grid, with commas (default: all)")
-    grid.add_argument("--short", action="store_true", help="the cells of the published page")
+    grid.add_argument("--short", action="store_true", help="six telling cells")
     grid.add_argument("--quick", action="store_true", help="one cell for ten seconds: a smoke run")
     parser.add_argument("--seconds", type=int, default=600, help="of each cell (600)")
     parser.add_argument("--trigger", type=int, default=30, help="seconds of a batch (30)")

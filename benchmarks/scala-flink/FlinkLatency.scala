@@ -147,17 +147,10 @@ object FlinkLatency {
     override def run(context: SourceFunction.SourceContext[Event]): Unit = {
       val partition = getRuntimeContext.getTaskInfo.getIndexOfThisSubtask
       for (n <- 0L until plan.loaded(partition))
-        emit(context, plan.loadKey(partition, n), 0)
+        emit(context, plan.number(partition, n), 0)
       filled.incrementAndGet()
       while (running && Latencies.begunUs.isEmpty) Thread.sleep(1)
-      var n = 0L
-      while (running && plan.number(partition, n) < plan.paced) {
-        val number = plan.number(partition, n)
-        val dueUs = Latencies.begunUs.get + plan.dueUs(number)
-        WallClock.waitUntil(dueUs)
-        emit(context, plan.key(number), dueUs)
-        n += 1
-      }
+      Latencies.begunUs.foreach(plan.pace(partition, _)(running)(emit(context, _, _)))
       while (running) Thread.sleep(10)
     }
 

@@ -83,23 +83,17 @@ object KafkaLoad {
     val to = producer(servers)
     try
       for (partition <- 0 until plan.partitions; n <- 0L until plan.loaded(partition))
-        to.send(record(partition, plan.loadKey(partition, n), 0)): Unit
+        to.send(record(partition, plan.number(partition, n), 0)): Unit
     finally to.close()
   }
 
   private def send(plan: Plan, servers: String, partition: Int): Unit = {
-    val begun = Latencies.begunUs.get
     val to = producer(servers)
-    try {
-      var n = 0L
-      while (plan.number(partition, n) < plan.paced) {
-        val number = plan.number(partition, n)
-        val dueUs = begun + plan.dueUs(number)
-        WallClock.waitUntil(dueUs)
-        to.send(record(partition, plan.key(number), dueUs)): Unit
-        n += 1
+    try
+      plan.pace(partition, Latencies.begunUs.get)(goesOn = true) { (key, dueUs) =>
+        to.send(record(partition, key, dueUs)): Unit
       }
-    } finally to.close()
+    finally to.close()
   }
 
   private def take(plan: Plan, servers: String): Unit = {

@@ -39,15 +39,28 @@ final case class Plan(
   /** How many records of the state a partition of the source has; the first ones have one more. */
   def loaded(partition: Int): Long = (keys - partition + partitions - 1) / partitions
 
-  def loadKey(partition: Int, n: Long): Long = n * partitions + partition
-
-  /** The number of the paced record `n` of a partition among all of them. */
+  /** The number of record `n` of a partition among all of them: of those that fill the state, which
+    * have it as their key, and of the paced ones.
+    */
   def number(partition: Int, n: Long): Long = n * partitions + partition
 
   def paced: Long = rate * (warmupUs + measuredUs) / 1000000
 
   /** When a record is due, after the begin. */
   def dueUs(number: Long): Long = number * 1000000 / rate
+
+  /** Gives each paced record of a partition to `emit` when it is due: its key, and that time.
+    * @param goesOn is asked before each
+    */
+  def pace(partition: Int, begunUs: Long)(goesOn: => Boolean)(emit: (Long, Long) => Unit): Unit = {
+    var n = number(partition, 0)
+    while (goesOn && n < paced) {
+      val us = begunUs + dueUs(n)
+      WallClock.waitUntil(us)
+      emit(key(n), us)
+      n += partitions
+    }
+  }
 
   /** A key of the state at random, the same in each run. With `twice`, every other record has a new
     * key instead, so that the other half are duplicates.

@@ -99,7 +99,7 @@ private final class PacedReader(plan: Plan, partition: Int, from: Long)
   ): RecordStatus = {
     val endUs = WallClock.nowUs() + timeoutMs * 1000
     if (read < loaded) {
-      emit(plan.loadKey(partition, read), 0)
+      emit(plan.number(partition, read), 0)
       RecordStatus.newStatusWithoutArrivalTime(true)
     } else {
       val number = plan.number(partition, read - loaded)
