@@ -23,8 +23,8 @@ import org.apache.flink.util.Collector
 
 /** The queries of `bench_latency.py` as jobs of Flink, in this process.
   *
-  * Arguments: the plan's text, the query, ms between two checkpoints, ms that a record may wait in a
-  * buffer, a directory, and the file for the result.
+  * Arguments: the plan's text, the query, ms between two checkpoints, ms that a record may wait in
+  * a buffer, a directory, and the file for the result.
   */
 object FlinkLatency {
   type Event = Tuple2[JLong, JLong] // key, at

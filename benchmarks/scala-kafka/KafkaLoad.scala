@@ -14,9 +14,9 @@ import org.apache.kafka.common.serialization.{StringDeserializer, StringSerializ
 
 /** Sends the records of a plan to Kafka when they are due, and takes the results' times.
   *
-  * A record's value is the time at which it was due. The time of a result is that at which the broker
-  * appended it to its topic, in whole milliseconds. The only argument is the plan's text; the second
-  * is the broker's address. It prints `ready`, then its result as JSON.
+  * A record's value is the time at which it was due. The time of a result is that at which the
+  * broker appended it to its topic, in whole milliseconds. The arguments are the plan's text and
+  * the broker's address. It prints `ready`, then its result as JSON.
   */
 object KafkaLoad {
   private val In = "in"

@@ -24,8 +24,8 @@ object WallClock {
 /** The schedule of a run: when each record is due, whether or not anyone is ready for it.
   *
   * One process has one run. First come `keys` records as fast as they can, which fill the state.
-  * Then, from `begin` on, one record after the other at a fixed rate: for `warmup`, and for the time
-  * that is measured.
+  * Then, from `begin` on, one record after the other at a fixed rate: for `warmup`, and for the
+  * time that is measured.
   */
 final case class Plan(
     rate: Long,

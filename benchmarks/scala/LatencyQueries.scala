@@ -4,7 +4,7 @@ package org.apache.spark.sql.millpond.bench
 import org.apache.spark.sql.{DataFrame, Encoders, ForeachWriter, Row}
 import org.apache.spark.sql.streaming._
 
-/** What the queries of `bench_latency.py` have in Scala: sessions, and the sink that takes times. */
+/** What `bench_latency.py` has in Scala: the query of sessions, and the sink that takes times. */
 object LatencyQueries {
   final case class Event(key: Long, at: Long)
   final case class Session(first: Long, last: Long, n: Long)

@@ -15,8 +15,8 @@ import org.apache.spark.sql.util.CaseInsensitiveStringMap
 
 /** A source for real-time mode that keeps nothing: records are computed when they are due.
   *
-  * Rows are `key` and `at`, the time in microseconds at which the record was due. Spark's own memory
-  * source keeps each record in a list, and looks for new ones every 10 ms.
+  * Rows are `key` and `at`, the time in microseconds at which the record was due. Spark's own
+  * memory source keeps each record in a list, and looks for new ones every 10 ms.
   */
 final class PacedSource extends SimpleTableProvider {
   override def getTable(options: CaseInsensitiveStringMap): Table =
