@@ -202,7 +202,8 @@ class Job:
         """Look a field up as the extension does. Returns its name."""
         fields = self.jvm.org.apache.spark.sql.millpond.driver.PrivateField
         owner = self.jvm.java.lang.Class.forName(command["owner"])
-        return str(fields.of(owner, command["name"], "this cannot be done").getName())
+        nothing = self.jvm.scala.Option.empty()
+        return str(fields.of(owner, command["name"], "this cannot be done", nothing).getName())
 
     def _writer(self, command: dict[str, Any]) -> DataStreamWriter:
         lines = DataFrame(self.source.toDF(), self.spark)

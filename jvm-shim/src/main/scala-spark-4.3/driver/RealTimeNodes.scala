@@ -37,8 +37,12 @@ private object RealTimeNodes extends Logging {
     else plan.transformUp(TransformWithStateNodes.admit)
 
   private lazy val supported =
-    PrivateField.of(classOf[TransformWithStateExecBase], "SUPPORTED_STATE_STORE_PROVIDERS",
-      "transformWithState cannot run on Millpond in real-time mode")
+    PrivateField.of(
+      classOf[TransformWithStateExecBase],
+      "SUPPORTED_STATE_STORE_PROVIDERS",
+      "transformWithState cannot run on Millpond in real-time mode",
+      Some("another trigger")
+    )
 
   /** Spark describes a plan that is final, or begins to run it: it asks a provider for its metrics
     * for each stateful node, before the node checks the provider's name. */

@@ -1,6 +1,6 @@
 package org.apache.spark.sql.millpond.base
 
-import java.util.concurrent.{Executors, ScheduledExecutorService, ThreadFactory, TimeUnit}
+import java.util.concurrent.{Executors, ScheduledExecutorService, TimeUnit}
 
 object Clock {
 
@@ -10,13 +10,7 @@ object Clock {
     */
   def every(intervalMs: Long, name: String, delayMs: Long = 0L)(
       work: => Unit): ScheduledExecutorService = {
-    val pool = Executors.newSingleThreadScheduledExecutor(new ThreadFactory {
-      def newThread(run: Runnable): Thread = {
-        val t = new Thread(run, name)
-        t.setDaemon(true)
-        t
-      }
-    })
+    val pool = Executors.newSingleThreadScheduledExecutor(Daemons.named(name))
     pool.scheduleWithFixedDelay(() => work, delayMs, intervalMs, TimeUnit.MILLISECONDS): Unit
     pool
   }

@@ -7,8 +7,9 @@ import org.apache.spark.sql.millpond.base.MillpondError
 
 /** A field of Spark's that has no other way in. Another build of Spark may lack it. */
 private[millpond] object PrivateField {
-  /** @param otherwise what cannot be done without it */
-  def of(owner: Class[_], name: String, otherwise: String): Field =
+  /** @param otherwise what cannot be done without it
+    * @param instead what helps beside another version of Spark, if anything does */
+  def of(owner: Class[_], name: String, otherwise: String, instead: Option[String]): Field =
     try {
       val field = owner.getDeclaredField(name)
       field.setAccessible(true)
@@ -18,7 +19,8 @@ private[millpond] object PrivateField {
         throw MillpondError.of(
           "UNSUPPORTED",
           s"$otherwise: Spark $SPARK_VERSION has no field $name in ${owner.getName}.",
-          "Use a version of Spark that docs/reference/versions.md names, or another trigger.",
+          "Use a version of Spark that docs/reference/versions.md names" +
+            instead.fold("")(", or " + _) + ".",
           cause = e
         )
     }

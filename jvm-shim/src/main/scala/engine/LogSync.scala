@@ -4,9 +4,8 @@ import java.io.{File, IOException}
 import java.nio.channels.FileChannel
 import java.nio.file.NoSuchFileException
 import java.nio.file.StandardOpenOption.WRITE
-import java.util.concurrent.Executors
 
-import org.apache.spark.sql.millpond.base.Seams
+import org.apache.spark.sql.millpond.base.{Daemons, Seams}
 
 /** Brings the changelog of a running batch to the disk bit by bit, on a thread of its own, so that
   * the commit need not wait for all of it. */
@@ -41,10 +40,5 @@ private[engine] final class LogSync(file: File) {
 private object LogSync {
   private val StepBytes = 1L << 20
 
-  private lazy val pool = Executors.newFixedThreadPool(1,
-    (work: Runnable) => {
-      val thread = new Thread(work, "millpond-log-sync")
-      thread.setDaemon(true)
-      thread
-    })
+  private lazy val pool = Daemons.one("millpond-log-sync")
 }

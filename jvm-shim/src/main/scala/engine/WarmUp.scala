@@ -1,11 +1,9 @@
 package org.apache.spark.sql.millpond.engine
 
-import java.util.concurrent.{Executors, ThreadFactory}
-
 import scala.util.control.NonFatal
 
 import org.apache.spark.internal.Logging
-import org.apache.spark.sql.millpond.base.Seams
+import org.apache.spark.sql.millpond.base.{Daemons, Seams}
 import org.apache.spark.sql.millpond.memory.MemoryBudget
 import org.apache.spark.sql.millpond.observe.Background
 
@@ -108,12 +106,5 @@ private object WarmUp {
   private val MostPauseNs = 5000000000L
   private val throttle = new Throttle(MostPauseNs) // of the one thread
 
-  private lazy val pool = Executors.newFixedThreadPool(1,
-    new ThreadFactory {
-      def newThread(work: Runnable): Thread = {
-        val thread = new Thread(work, "millpond-warm-up")
-        thread.setDaemon(true)
-        thread
-      }
-    })
+  private lazy val pool = Daemons.one("millpond-warm-up")
 }

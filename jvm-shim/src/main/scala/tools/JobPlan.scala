@@ -16,7 +16,7 @@ import org.apache.spark.sql.execution.streaming.operators.stateful.StateStoreWri
 import org.apache.spark.sql.execution.streaming.runtime.{IncrementalExecution, WatermarkPropagator}
 import org.apache.spark.sql.internal.SQLConf
 import org.apache.spark.sql.millpond.base.Json
-import org.apache.spark.sql.millpond.driver.Sinks
+import org.apache.spark.sql.millpond.driver.{PrivateField, Sinks}
 import org.apache.spark.sql.streaming.OutputMode
 
 /** Plans a streaming query over a Spark checkpoint without starting it. `millpond savepoint
@@ -102,9 +102,6 @@ object JobPlan {
     field(writer, "ds").asInstanceOf[Dataset[_]]
 
   /** The writer's own fields are private. */
-  private[tools] def field(writer: DataStreamWriter[_], name: String): AnyRef = {
-    val found = classOf[DataStreamWriter[_]].getDeclaredField(name)
-    found.setAccessible(true)
-    found.get(writer)
-  }
+  private[tools] def field(writer: DataStreamWriter[_], name: String): AnyRef =
+    PrivateField.of(classOf[DataStreamWriter[_]], name, "a job cannot be planned", None).get(writer)
 }
