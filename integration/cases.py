@@ -44,6 +44,11 @@ def at(seconds: float) -> dt.datetime:
     return _START + dt.timedelta(seconds=seconds)
 
 
+def transform_with_state(grouped: Any, form: str) -> Any:
+    """Return the method of a grouped stream for processors of the form, `pandas` or `row`."""
+    return grouped.transformWithStateInPandas if form == "pandas" else grouped.transformWithState
+
+
 def events(*rows: tuple[str | None, float, int]) -> Rows:
     """Return rows of `EVENTS` from (key, seconds, value)."""
     return [{"k": k, "ts": at(t), "v": v} for k, t, v in rows]

@@ -29,6 +29,7 @@ SPARK_JARS = Path(pyspark.__file__).parent / "jars"
 ROCKSDB = "org.apache.spark.sql.execution.streaming.state.RocksDBStateStoreProvider"
 # Tests have many small, short JVMs. The compiler C2 would cost them a third of their time.
 LIGHT = "-XX:+UseSerialGC -XX:TieredStopAtLevel=1"
+IS_SPARK_4_2 = pyspark.__version__.startswith("4.2.")
 MILLPOND = "org.apache.spark.sql.millpond.MillpondStateStoreProvider"
 
 

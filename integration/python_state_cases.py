@@ -12,7 +12,16 @@ from pyspark.sql import functions as F
 from pyspark.sql.streaming.stateful_processor import StatefulProcessor
 from pyspark.sql.types import LongType, StringType, StructField, StructType
 
-from integration.cases import AVRO, CLICKED, NO_EMPTY_BATCHES, ODD_KEYS, Build, Case, of
+from integration.cases import (
+    AVRO,
+    CLICKED,
+    NO_EMPTY_BATCHES,
+    ODD_KEYS,
+    Build,
+    Case,
+    of,
+    transform_with_state,
+)
 
 BUDGET = "spark.sql.streaming.stateStore.millpond.memory.budget"
 _OUTPUT = "k string, what string, state string"
@@ -252,11 +261,7 @@ def _states(
     """Return a function that applies `processor` to a grouped stream."""
 
     def apply(grouped: Any, output: str = _OUTPUT) -> DataFrame:
-        method = (
-            grouped.transformWithStateInPandas
-            if processor.form == "pandas"
-            else grouped.transformWithState
-        )
+        method = transform_with_state(grouped, processor.form)
         found: DataFrame = method(processor, output, mode, time, **more)
         return found
 

@@ -26,7 +26,7 @@ from pyspark.errors import PySparkRuntimeError
 from pyspark.sql import DataFrame, Row
 from pyspark.sql.streaming.stateful_processor import StatefulProcessor
 
-from integration.cases import NO_EMPTY_BATCHES, Case, at
+from integration.cases import NO_EMPTY_BATCHES, Case, at, transform_with_state
 from integration.state_values import POOLS, shown
 
 Step = list[Any]
@@ -277,11 +277,7 @@ def case(
 
     def build(i: list[DataFrame]) -> DataFrame:
         grouped: Any = i[0].withWatermark("ts", "10 seconds").groupBy("k")
-        method = (
-            grouped.transformWithStateInPandas
-            if processor.form == "pandas"
-            else grouped.transformWithState
-        )
+        method = transform_with_state(grouped, processor.form)
         found: DataFrame = method(processor, OUTPUT, "Update", processor.time)
         return found
 

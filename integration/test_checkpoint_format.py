@@ -5,13 +5,12 @@ from __future__ import annotations
 from pathlib import Path
 
 import pyarrow as pa
-import pyspark
 import pytest
 from pyspark.errors import StreamingQueryException
 from pyspark.sql import SparkSession
 from pyspark.sql import functions as F
 
-from integration.jvm import MILLPOND
+from integration.jvm import IS_SPARK_4_2, MILLPOND
 from integration.streams import Input, Run, finish, settings, start
 from millpond.operations.inspect import verify
 from millpond.storage import open_storage
@@ -44,7 +43,7 @@ def test_a_query_keeps_its_checkpoint_format(
         finish(start(spark, frame, run, output_mode="update", conf=conf), run)
 
     go(begun, 2)
-    if pyspark.__version__.startswith("4.2."):
+    if IS_SPARK_4_2:
         with pytest.raises(StreamingQueryException, match="MILLPOND_CHECKPOINT_FORMAT_CHANGED"):
             go(asked, 2)
         assert sorted(run.rows) == [0, 1]

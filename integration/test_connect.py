@@ -17,6 +17,7 @@ import pytest
 from integration.connect_client import KEYS, ROWS
 from integration.jvm import LIGHT, MILLPOND, REPO
 from integration.processes import agents_below, alive, below, wait_until
+from integration.transports import BULK, transport_conf
 from millpond.operations.inspect.overview import overview
 from millpond.spark.session import conf_lines
 from millpond.storage import open_storage
@@ -31,7 +32,7 @@ _SETTINGS = [
     "spark.sql.shuffle.partitions 2",
     "spark.connect.grpc.binding.address 127.0.0.1",
     "spark.connect.grpc.binding.port 0",
-    "spark.sql.streaming.stateStore.millpond.python.transport bulk",
+    *(f"{name} {value}" for name, value in transport_conf(BULK).items()),
 ]
 
 

@@ -11,7 +11,6 @@ from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
 
-import pyspark
 import pytest
 from pyspark.errors import StreamingQueryException
 from pyspark.sql import SparkSession
@@ -19,7 +18,7 @@ from pyspark.sql import SparkSession
 from integration.cases import CLICKS, EVENTS, VIEWS
 from integration.harness import providers_to_test
 from integration.join_cases import STATE_FORMAT, by_time
-from integration.jvm import MILLPOND, ROCKSDB
+from integration.jvm import IS_SPARK_4_2, MILLPOND, ROCKSDB
 from integration.streams import Input, Run, finish, start
 from millpond.format.changelog import read_header
 from millpond.operations.inspect.overview import overview
@@ -88,7 +87,7 @@ def test_a_query_gets_the_format_it_asks_for(
 ) -> None:
     job = _Job(spark, tmp_path, "leftOuter", {_PROVIDER: MILLPOND, STATE_FORMAT: str(version)})
     job.add(slice(0, 2))
-    if version == 4 and pyspark.__version__.startswith("4.2."):
+    if version == 4 and IS_SPARK_4_2:
         with pytest.raises(
             StreamingQueryException, match="State format version 4 is under development"
         ):

@@ -22,7 +22,15 @@ from pyspark.sql.types import (
     StructType,
 )
 
-from integration.cases import AVRO, CLICKS, EVENTS, NO_EMPTY_BATCHES, Case, events
+from integration.cases import (
+    AVRO,
+    CLICKS,
+    EVENTS,
+    NO_EMPTY_BATCHES,
+    Case,
+    events,
+    transform_with_state,
+)
 from integration.changed_jobs import CONF, conditions, what_spark_does
 from integration.changed_jobs import saved as save
 from integration.changes.table import PROCESSOR
@@ -273,9 +281,7 @@ def _job(form: str, change: Change, later: bool) -> Callable[[list[DataFrame]], 
     def build(inputs: list[DataFrame]) -> DataFrame:
         grouped = inputs[0].withWatermark("ts", "10 seconds").groupBy(*change.key[n].split())
         processor = Changeable(form, change.after if later else change.before)
-        method = (
-            grouped.transformWithStateInPandas if form == "pandas" else grouped.transformWithState
-        )
+        method = transform_with_state(grouped, form)
         frame: DataFrame = method(
             processor, "k string, what string, state string", change.mode[n], change.time[n]
         )

@@ -9,7 +9,6 @@ from dataclasses import replace
 from pathlib import Path
 from random import Random
 
-import pyspark
 import pytest
 from pyspark.sql import SparkSession
 
@@ -17,6 +16,7 @@ from integration import python_state_cases
 from integration.cases import AVRO, Case
 from integration.depth import deep
 from integration.harness import EVERYTHING
+from integration.jvm import IS_SPARK_4_2
 from integration.state_programs import (
     Interpreter,
     Program,
@@ -51,7 +51,6 @@ def _legs(tested: Case) -> list[Leg]:
 _SHAPES = [shape for shape in python_state_cases.CASES if not shape.refused]
 _ASIDE = ("odd-keys", "collated-keys")  # such keys do not travel in bulk
 _QUICK = {"pandas-event-time"}
-_LINE_4_2 = pyspark.__version__.startswith("4.2.")  # has other conversions of pandas
 
 
 @pytest.mark.parametrize(
@@ -64,7 +63,7 @@ def test_every_shape(spark: SparkSession, tmp_path: Path, shape: Case) -> None:
     sides = play(spark, tmp_path, shape, _legs(shape), SIDES)
     everything = "\n".join(row for rows in sides[0].rows.values() for row in rows)
     assert [text for text in shape.shows if text not in everything] == []
-    aside = shape.name.endswith(_ASIDE) or (_LINE_4_2 and shape.name.startswith("pandas"))
+    aside = shape.name.endswith(_ASIDE) or (IS_SPARK_4_2 and shape.name.startswith("pandas"))
     assert_same(sides, aside=aside)
 
 

@@ -20,12 +20,13 @@ import pytest
 
 import millpond
 from integration.depth import deep
-from integration.jvm import REPO, millpond_jar
+from integration.jvm import IS_SPARK_4_2, REPO, millpond_jar
 from integration.transport_job import ECHOES, KEYS, TEXT, expected
+from integration.transports import SPARK, transport_conf
 
 _ASIDE = re.compile(r"INFO events: event=python_transport_stepped_aside reason=(.*)")
 _ECHOED = [[key, ECHOES * TEXT] for key in range(KEYS)]
-_PANDAS_IN_BULK = not pyspark.__version__.startswith("4.2.")
+_PANDAS_IN_BULK = not IS_SPARK_4_2
 
 
 def _job(
@@ -150,8 +151,7 @@ def test_workers_without_pandas(tmp_path: Path) -> None:
     (packages / "millpond.pth").write_text(str(Path(millpond.__file__).parents[1]))
     found, _, _ = _job(tmp_path, python=python)
     shutil.rmtree(tmp_path / "job")
-    name = "spark.sql.streaming.stateStore.millpond.python.transport"
-    expected_of_spark, _, _ = _job(tmp_path, {name: "spark"}, python=python)
+    expected_of_spark, _, _ = _job(tmp_path, transport_conf(SPARK), python=python)
     for query, outcome in expected_of_spark.items():
         assert found[query]["condition"] == outcome["condition"], query
         assert found[query]["rows"] == outcome["rows"], query

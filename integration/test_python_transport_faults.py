@@ -14,7 +14,7 @@ import pytest
 from pyspark.errors import StreamingQueryException
 from pyspark.sql import SparkSession
 
-from integration.cases import EVENTS, NO_EMPTY_BATCHES, events
+from integration.cases import EVENTS, NO_EMPTY_BATCHES, events, transform_with_state
 from integration.depth import deep
 from integration.harness import EVERYTHING
 from integration.jvm import MILLPOND
@@ -100,11 +100,7 @@ class _Side:
     def start(self, how: str) -> Any:
         """Start the query over all present input."""
         grouped: Any = self.input.stream(self.spark).withWatermark("ts", "0 seconds").groupBy("k")
-        method = (
-            grouped.transformWithStateInPandas
-            if self.form == "pandas"
-            else grouped.transformWithState
-        )
+        method = transform_with_state(grouped, self.form)
         processor = Misbehaving(self.form, how, self.pid_file)
         conf = {_PROVIDER: MILLPOND, **NO_EMPTY_BATCHES, **transport_conf(self.transport)}
         with settings(self.spark, conf):

@@ -11,7 +11,7 @@ import pytest
 from pyspark.sql import DataFrame, Row, SparkSession
 
 import millpond
-from integration.cases import CLICKED, EVENTS, NO_EMPTY_BATCHES, Case, at
+from integration.cases import CLICKED, EVENTS, NO_EMPTY_BATCHES, Case, at, transform_with_state
 from integration.depth import deep
 from integration.harness import EVERYTHING
 from integration.jvm import MILLPOND
@@ -79,8 +79,7 @@ class Passing(Processor):
 
 
 def _sums(form: str, frame: DataFrame, mode: str = "Update", time: str = "None") -> DataFrame:
-    grouped: Any = frame.groupBy("k")
-    method = grouped.transformWithStateInPandas if form == "pandas" else grouped.transformWithState
+    method = transform_with_state(frame.groupBy("k"), form)
     found: DataFrame = method(Sums(form), "k string, what string, state string", mode, time)
     return found
 
@@ -187,10 +186,8 @@ def test_one_operator_on_top_of_another(
     def build(i: list[DataFrame]) -> DataFrame:
         schema = "k string, at timestamp, v long"
         first = Passing(forms[0])
-        grouped: Any = i[0].withWatermark("ts", "10 seconds").groupBy("k")
-        method = grouped.transformWithState
-        if forms[0] == "pandas":
-            method = grouped.transformWithStateInPandas
+        watermarked = i[0].withWatermark("ts", "10 seconds")
+        method = transform_with_state(watermarked.groupBy("k"), forms[0])
         passed = method(first, schema, "Append", "EventTime", eventTimeColumnName="at")
         return _sums(forms[1], passed, "Append", "EventTime")
 

@@ -16,7 +16,6 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
-import pyspark
 import pytest
 from pyspark.sql import DataFrame, Row, SparkSession
 from pyspark.sql import functions as F
@@ -25,7 +24,7 @@ from pyspark.sql.streaming.query import StreamingQuery
 from integration.cases import CLICKS, EVENTS, VIEWS
 from integration.depth import quick_first
 from integration.harness import short_conf
-from integration.jvm import MILLPOND, REPO, ROCKSDB
+from integration.jvm import IS_SPARK_4_2, MILLPOND, REPO, ROCKSDB
 from integration.processes import wait_until
 from integration.python_state_cases import Everything
 from integration.streams import Input
@@ -308,7 +307,7 @@ def test_change_feed(spark: SparkSession, written: tuple[Query, dict[str, Writte
             some = _sorted(_read(spark, w.checkpoint, part))
             assert some == _sorted([r for r in feeds[provider] if r["batch_id"] in (1, 2)])
         ours, theirs = _net(feeds[MILLPOND]), _net(feeds[ROCKSDB])
-        if pyspark.__version__.startswith("4.2."):
+        if IS_SPARK_4_2:
             # Its feed of RocksDB's store has only the first of the values that a batch appended.
             ours = {at: [v for v in ours[at] if v in theirs[at]] for at in ours if at in theirs}
         assert ours == theirs != {}, selection

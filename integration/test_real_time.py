@@ -8,13 +8,12 @@ from collections import Counter
 from collections.abc import Iterator
 from pathlib import Path
 
-import pyspark
 import pytest
 
 import millpond
 from integration.depth import deep
 from integration.harness import EVERYTHING, providers_to_test
-from integration.jvm import MILLPOND, ROCKSDB
+from integration.jvm import IS_SPARK_4_2, MILLPOND, ROCKSDB
 from integration.processes import wait_until
 from integration.real_time import RealTimeJob, RefusedError
 from integration.real_time_job import REFUSED, RUNS
@@ -24,9 +23,7 @@ pytestmark = [
     pytest.mark.spark,
     pytest.mark.skipif(MILLPOND not in providers_to_test(), reason="about Millpond"),
 ]
-needs_43 = pytest.mark.skipif(
-    pyspark.__version__.startswith("4.2."), reason="Spark 4.2 has no state in real-time mode"
-)
+needs_43 = pytest.mark.skipif(IS_SPARK_4_2, reason="Spark 4.2 has no state in real-time mode")
 
 _PROVIDER = "spark.sql.streaming.stateStore.providerClass"
 _FORMAT = "spark.sql.streaming.stateStore.checkpointFormatVersion"
@@ -238,7 +235,7 @@ def test_the_mode_changes_at_a_restart(jobs: dict[str, RealTimeJob], tmp_path: P
         assert job.do("state", name=name) == _counted(_rows(added))
 
 
-@pytest.mark.skipif(not pyspark.__version__.startswith("4.2."), reason="about Spark 4.2")
+@pytest.mark.skipif(not IS_SPARK_4_2, reason="about Spark 4.2")
 def test_spark_4_2_gets_a_clear_error(tmp_path: Path) -> None:
     """It has the trigger, and no stateful operator for it."""
     with RealTimeJob(tmp_path / "job") as job:

@@ -22,8 +22,8 @@ from pyspark.sql.streaming.stateful_processor import StatefulProcessor
 
 import millpond
 from integration.jvm import LIGHT
+from integration.transports import BULK, transport_conf
 
-_TRANSPORT = "spark.sql.streaming.stateStore.millpond.python.transport"
 KEYS, TEXT, ECHOES = 16, 250_000, 5
 _LOGGING = """\
 rootLogger.level=warn
@@ -126,7 +126,7 @@ def main(directory: Path, settings: dict[str, str]) -> None:
     builder = builder.config("spark.driver.memory", "700m").config("spark.local.dir", directory)
     builder = builder.config("spark.driver.extraJavaOptions", java_options)
     builder = builder.config("spark.sql.shuffle.partitions", "2")
-    for name, value in {_TRANSPORT: "bulk", **settings}.items():
+    for name, value in {**transport_conf(BULK), **settings}.items():
         builder = builder.config(name, value)
     spark = millpond.configure(builder).getOrCreate()
     found: dict[str, Any] = {}
