@@ -112,6 +112,18 @@ def test_it_grows_in_the_batch(harness: Harness, provider: Provider, tmp_path: P
     _check(harness, tmp_path)
 
 
+@pytest.mark.parametrize("provider", ["64m"], ids=["memory"], indirect=True)
+def test_the_larger_the_batch_the_less_is_left(provider: Provider, tmp_path: Path) -> None:
+    """At most 4,096 of 240,000 rows wait for the commit."""
+    store = provider.store(1)
+    store.put_numbered(Numbered(4 * ROWS, "large", 20))
+    (growing,) = _unfinished(tmp_path)
+    before_bytes = growing.stat().st_size
+    assert store.commit().version == 2
+    path = tmp_path / "state/0/0/2.changelog"
+    assert before_bytes > path.stat().st_size * (1 - 4096 / (4 * ROWS) - 0.01)
+
+
 def test_an_abort_throws_it_away(harness: Harness, provider: Provider, tmp_path: Path) -> None:
     store = _change(provider)
     assert len(_unfinished(tmp_path)) == 1

@@ -24,6 +24,8 @@ private[engine] final class BatchLog(engine: StoreEngine) extends Logging {
   private val options = engine.context.options
   private val codec = Codec.of(options.string("changelog.codec").get)
   private val waitingRows = Seams.stretch("log.waiting", 16384L).toInt
+  // the larger the batch, the less it keeps for its commit: each part of the file lowers this
+  private var mostWaiting = waitingRows
   private var writer: ChangelogWriter = null // of a large batch, until its commit
   private var sync: LogSync = null // of its file
   private var repeats = false // it has two records of a key
@@ -39,16 +41,18 @@ private[engine] final class BatchLog(engine: StoreEngine) extends Logging {
   /** The batch changed a row of the family. A family with lists waits for the commit: an append
     * after a part would need the whole list again. */
   def afterWrite(f: Family): Unit =
-    if (f.table.unloggedCount >= waitingRows && !f.shape.multi && !failed) writePart(f)
+    if (f.table.unloggedCount >= mostWaiting && !f.shape.multi && !failed) writePart(f)
 
   private def writePart(f: Family): Unit = {
     var done = false
     try {
       val log = begun()
       writing(log.file) {
-        writeWaiting(log, f, until = waitingRows / 2)
+        writeWaiting(log, f, until = mostWaiting / 2)
         log.pause()
       }
+      mostWaiting =
+        math.max(math.max(1, waitingRows / 4), mostWaiting - math.max(1, waitingRows / 64))
       if (sync != null) sync.written(log.fileBytes)
       done = true
     } catch {
@@ -166,6 +170,7 @@ private[engine] final class BatchLog(engine: StoreEngine) extends Logging {
     try discard()
     finally {
       sync = null
+      mostWaiting = waitingRows
       repeats = false
       spilled = false
       spilledBlocks = 0

@@ -38,7 +38,7 @@ private[engine] final class LogSync(file: File) {
 }
 
 private object LogSync {
-  private val StepBytes = 1L << 20
+  private val StepBytes = 256L << 10
 
   private lazy val pool = Daemons.one("millpond-log-sync")
 }
