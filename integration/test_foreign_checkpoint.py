@@ -51,6 +51,8 @@ def test_refused_when_millpond_is_asked_for(spark: SparkSession, tmp_path: Path)
         query.processAllAvailable()
     pasted = f"millpond adopt '{tmp_path}/checkpoint' '{tmp_path}/checkpoint-millpond'"
     assert pasted in str(query.exception())
+    kept = f"set spark.sql.streaming.stateStore.providerClass to {ROCKSDB}"
+    assert kept in str(query.exception())
 
 
 def test_a_query_of_another_store_goes_on_beside_millpond(

@@ -149,7 +149,10 @@ def test_the_session_names_no_provider(jobs: dict[str, RealTimeJob]) -> None:
     assert ROCKSDB in (job.work / "other/offsets/0").read_text()
     job.do("set", conf={_PROVIDER: None})
     job.do("start", query="count", name="other", seconds=_SPAN_S)
-    assert "MILLPOND_FOREIGN_CHECKPOINT" in job.do("failure")
+    failure = job.do("failure")
+    assert "MILLPOND_FOREIGN_CHECKPOINT" in failure
+    # The user named no provider, so the error says how.
+    assert f"set {_PROVIDER} to {ROCKSDB}" in failure
 
 
 @needs_43

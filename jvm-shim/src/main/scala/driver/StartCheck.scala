@@ -19,8 +19,10 @@ import org.apache.spark.sql.millpond.base.{Json, LocalDirs, MillpondException, O
 private object StartCheck extends Logging {
   private val checked = ConcurrentHashMap.newKeySet[UUID]
 
+  def isDone(run: UUID): Boolean = checked.contains(run)
+
   def once(session: SparkSession, info: StatefulOperatorStateInfo, options: Options): Unit =
-    if (!checked.contains(info.queryRunId)) {
+    if (!isDone(info.queryRunId)) {
       // the driver is the executor: the tasks need the same agent
       if (session.sparkContext.isLocal) {
         LocalDirs.configure(options.string("localDir"))

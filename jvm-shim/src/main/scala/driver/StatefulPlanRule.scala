@@ -15,10 +15,11 @@ private object StatefulPlanRule extends Rule[SparkPlan] {
   private val Ours = Names.ProviderClass
 
   /** The line to paste. */
-  private def adopt(state: String): String = {
+  private def adopt(state: String, provider: String): String = {
     val root = new Path(state).getParent.toString.replaceFirst("^file:/+", "/")
     s"Run: millpond adopt '$root' '$root-millpond', and start the query on the new one. " +
-      "Or keep the provider with which it began."
+      "Or keep the provider with which it began: set " +
+      s"${SQLConf.STATE_STORE_PROVIDER_CLASS.key} to $provider."
   }
 
   override def apply(plan: SparkPlan): SparkPlan = {
@@ -29,15 +30,18 @@ private object StatefulPlanRule extends Rule[SparkPlan] {
     else {
       val effective = SQLConf.get.getConf(SQLConf.STATE_STORE_PROVIDER_CLASS)
       if (effective == Ours) {
-        Options.refuseNear(SQLConf.get.getAllConfs)
-        val options = Options.resolve(SQLConf.get.getAllConfs)
-        // the operator in a batch query belongs to no run
-        if (AskedProviders.of(infos.head.queryRunId).isDefined)
-          SparkSession.getActiveSession.foreach { session =>
+        val run = infos.head.queryRunId
+        if (!StartCheck.isDone(run)) {
+          // the settings of a run stay as they are
+          Options.refuseNear(SQLConf.get.getAllConfs)
+          val options = Options.resolve(SQLConf.get.getAllConfs)
+          // the operator in a batch query belongs to no run
+          if (AskedProviders.of(run).isDefined) SparkSession.getActiveSession.foreach { session =>
             StartCheck.once(session, infos.head, options)
             Sinks.note(session, infos.head)
             DriverReports.start(session.sparkContext)
           }
+        }
         if (RealTime.runs(plan)) RealTimeNodes.planned(plan)
         else plan.transformUp(TransformWithStateNodes.admit)
       } else {
@@ -47,7 +51,7 @@ private object StatefulPlanRule extends Rule[SparkPlan] {
           throw MillpondError.of("FOREIGN_CHECKPOINT",
             s"$effective wrote this query's Spark checkpoint, and the offset log pins it: " +
               "Millpond cannot continue it.",
-            adopt(infos.head.checkpointLocation))
+            adopt(infos.head.checkpointLocation, effective))
         plan
       }
     }
