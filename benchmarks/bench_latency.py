@@ -30,6 +30,9 @@ from benchmarks.bench_latency_query import BUFFER_MS
 from benchmarks.bench_query import session_conf
 
 FLINK = "flink"
+# The same rows through the same shuffle, and no state: what a boundary takes at least.
+STATELESS = "stateless"
+_ALL = (OURS, BASELINE, STATELESS, FLINK)
 _STATE = "spark.sql.streaming.stateStore."
 _HEAP_MIB = 2048
 _CLASSES = REPOSITORY / "build" / "bench"
@@ -107,7 +110,7 @@ def _conf(contender: str, work: Path, jars: Sequence[Path], trigger_s: int) -> d
     if contender == OURS:
         extra[_STATE + "millpond.realTime"] = "true"
     jar = bench_env.millpond_jar(None) if contender == OURS else None
-    chosen = CONTENDERS[contender]
+    chosen = CONTENDERS[BASELINE if contender == STATELESS else contender]
     conf = session_conf(chosen, extra, work_dir=work, heap_mib=_HEAP_MIB, jar=jar)
     path = [*map(str, jars), conf.get("spark.driver.extraClassPath", "")]
     return conf | {"spark.driver.extraClassPath": os.pathsep.join(filter(None, path))}
@@ -140,6 +143,7 @@ def measure(what: Cell, contender: str, work: Path, classes: Path) -> dict[str, 
             [sys.executable, "-m", "benchmarks.bench_latency_query"],
             {
                 "cell": asdict(what),
+                "stateless": contender == STATELESS,
                 "conf": _conf(contender, work, jars, what.trigger_s),
                 "checkpoint": (work / "checkpoint").as_uri(),
                 "servers": started.servers if started else None,
@@ -158,7 +162,9 @@ def _arguments(arguments: Sequence[str] | None) -> argparse.Namespace:
     grid.add_argument("--quick", action="store_true", help="one cell for ten seconds: a smoke run")
     parser.add_argument("--seconds", type=int, default=600, help="of each cell (600)")
     parser.add_argument("--trigger", type=int, default=30, help="seconds of a batch (30)")
-    parser.add_argument("--contenders", default=f"{OURS},{BASELINE}", help=f"also {FLINK}")
+    parser.add_argument(
+        "--contenders", default=f"{OURS},{BASELINE}", help=f"also {STATELESS}, {FLINK}"
+    )
     parser.add_argument("--out", type=Path, help="results; a file that is there gets more cells")
     parser.add_argument("--docs", action="store_true", help="write the page and its charts")
     parser.add_argument("--render", type=Path, help="write the page from results, measure nothing")
@@ -199,9 +205,9 @@ def _begun(out: Path | None, host: dict[str, Any]) -> dict[str, Any]:
 def _run(given: argparse.Namespace, work: Path) -> tuple[dict[str, Any], Path]:
     """Measure the cells, and keep each as soon as it is there."""
     cells, contenders = _cells(given), given.contenders.split(",")
-    unknown = sorted(set(contenders) - {OURS, BASELINE, FLINK})
+    unknown = sorted(set(contenders) - set(_ALL))
     if unknown:
-        raise ValueError(f"unknown contenders {unknown}; there are {OURS}, {BASELINE}, {FLINK}")
+        raise ValueError(f"unknown contenders {unknown}; there are {', '.join(_ALL)}")
     results = _begun(given.out, bench_env.describe_host(work) | {"quick": given.quick})
     out = given.out or bench_env.results_path(results, prefix="latency-")
     out.parent.mkdir(parents=True, exist_ok=True)
@@ -213,6 +219,8 @@ def _run(given: argparse.Namespace, work: Path) -> tuple[dict[str, Any], Path]:
         for name in contenders[i % len(contenders) :] + contenders[: i % len(contenders)]:
             if name == FLINK and what.source == "kafka":
                 continue  # Flink's connector to Kafka is not in its package
+            if name == STATELESS and what.query == "dedup":
+                continue  # without state nothing is a duplicate
             place = work / f"{what.name}-{name}"
             place.mkdir()
             print(f"{what.name}: {name}", file=sys.stderr, flush=True)

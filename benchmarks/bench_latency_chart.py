@@ -11,7 +11,12 @@ from typing import Any
 from benchmarks.bench_svg import FAINT, GRID, document, text
 
 _WIDTH, _LEFT, _RIGHT, _TOP, _PANEL, _GAP = 920, 70, 20, 74, 150, 52
-_COLOURS = {"millpond": "#0b6e99", "rocksdb-changelog": "#d98a29", "flink": "#8a5aa8"}
+_COLOURS = {
+    "stateless": "#9a9a9a",
+    "millpond": "#0b6e99",
+    "rocksdb-changelog": "#d98a29",
+    "flink": "#8a5aa8",
+}
 _POINTS = 300  # of the line of the largest values
 _LOW, _HIGH = -1, 4  # powers of ten of ms
 

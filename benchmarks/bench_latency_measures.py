@@ -86,7 +86,7 @@ def derive(
         series["max_ms"].append(times["max_us"][i] / 1000 if slot else None)
     measured = [b for b, p in zip(batches, pauses, strict=False) if from_ms <= p[0] < to_ms]
     over = [b["duration_ms"]["triggerExecution"] - trigger_ms for b in measured]
-    commits = [b["commit_ms"] for b in measured]
+    commits = [b["commit_ms"] for b in measured if b["commit_ms"] is not None]
     largest = max(batches, key=lambda b: int(b["changed"]), default=None)
     return {
         "records": times["count"],

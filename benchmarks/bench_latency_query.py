@@ -55,6 +55,10 @@ QUERIES: dict[str, Callable[[DataFrame], DataFrame]] = {
 }
 
 
+def _stateless(rows: DataFrame) -> DataFrame:
+    return rows.repartition(PARTITIONS, "key")
+
+
 def plan_text(cell: dict[str, Any]) -> str:
     """Return what Scala's `Plan.of` reads."""
     twice = str(cell["query"] == "dedup").lower()
@@ -67,11 +71,10 @@ def _queries(spark: SparkSession) -> Any:
     return getattr(jvm, f"{_PACKAGE}.LatencyQueries")
 
 
-def _start(
-    spark: SparkSession, cell: dict[str, Any], checkpoint: str, servers: str | None
-) -> StreamingQuery:
+def _start(spark: SparkSession, spec: dict[str, Any]) -> StreamingQuery:
     from pyspark.sql import functions as f
 
+    cell, servers, checkpoint = spec["cell"], spec["servers"], spec["checkpoint"]
     if servers is None:
         source = spark.readStream.format(f"{_PACKAGE}.PacedSource")
         rows = source.option("plan", plan_text(cell)).load()
@@ -82,7 +85,7 @@ def _start(
             f.col("key").cast("string").cast("long").alias("key"),
             f.col("value").cast("string").cast("long").alias("at"),
         )
-    result = QUERIES[cell["query"]](rows)
+    result = (_stateless if spec["stateless"] else QUERIES[cell["query"]])(rows)
     if servers is None:
         writer: Any = result.writeStream
         writer._jwrite = writer._jwrite.foreach(_queries(spark).sink())
@@ -109,8 +112,10 @@ def _batches(query: StreamingQuery) -> list[dict[str, Any]]:
                 "rows": progress["numInputRows"],
                 "changed": sum(o["numRowsUpdated"] for o in operators),
                 "state_rows": sum(o["numRowsTotal"] for o in operators),
-                # Spark adds up what its tasks took side by side.
-                "commit_ms": sum(o["commitTimeMs"] for o in operators) / PARTITIONS,
+                # Spark adds up what its tasks took side by side. None: a query without state.
+                "commit_ms": sum(o["commitTimeMs"] for o in operators) / PARTITIONS
+                if operators
+                else None,
             }
         )
     return found
@@ -173,7 +178,7 @@ def main(spec_path: str, result_path: str) -> None:
         load = _Kafka(
             [java(), *options, "-cp", spec["load_path"], main_class, plan_text(cell), servers]
         )
-    query = _start(spark, cell, spec["checkpoint"], servers)
+    query = _start(spark, spec)
     if load is None:
         times = _in_memory(query, cell, spark)
     else:

@@ -14,7 +14,13 @@ from benchmarks.bench_env import REPOSITORY
 from benchmarks.bench_latency_measures import COMMIT, FIGURES, Figure
 from benchmarks.bench_report import figure, grouped, table, times
 
-LABELS = {OURS: "Millpond", BASELINE: "Spark's RocksDB store", "flink": "Flink, RocksDB"}
+LABELS = {
+    OURS: "Millpond",
+    BASELINE: "Spark's RocksDB store",
+    "stateless": "Spark, no state",
+    "flink": "Flink, RocksDB",
+}
+_WITHOUT_COMMITS = ("stateless", "flink")  # these commit no state
 _PAGE = REPOSITORY / "docs" / "benchmarks-latency.md"
 _IMAGES = REPOSITORY / "docs" / "img"
 _BEGIN = "<!-- results: written by benchmarks/bench_latency.py, do not edit -->"
@@ -64,7 +70,7 @@ def _commits(cells: list[Mapping[str, Any]]) -> str:
     heads = ["the batch that fills the state, ms of a task", "", "changed rows", "commit"]
     rows = []
     for cell in cells:
-        for i, name in enumerate(n for n in _contenders(cell) if n != "flink"):
+        for i, name in enumerate(n for n in _contenders(cell) if n not in _WITHOUT_COMMITS):
             found = cell["contenders"][name]
             changed = grouped(found["changed_largest"])
             value = figure(found["figures"][COMMIT.name])

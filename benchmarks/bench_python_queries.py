@@ -109,7 +109,7 @@ _PROCESSORS: dict[str, Callable[[], StatefulProcessor]] = {
 }
 
 
-def _keys(spark: SparkSession, rows: int) -> DataFrame:
+def keys(spark: SparkSession, rows: int) -> DataFrame:
     """Return a stream of `timestamp` and `key`, with each of `rows` keys once in every batch."""
     source = spark.readStream.format("rate-micro-batch").option("rowsPerBatch", rows)
     source = source.option("startTimestamp", 1_000_000).option("advanceMillisPerBatch", 1000)
@@ -119,7 +119,7 @@ def _keys(spark: SparkSession, rows: int) -> DataFrame:
 
 def build(spark: SparkSession, query: str, api: str, rows: int) -> DataFrame:
     """Return the query of that name, by the API `python`, `pandas`, `scala` or `sql`."""
-    stream = _keys(spark, rows)
+    stream = keys(spark, rows)
     if api == "sql":
         return stream.groupBy("key").count()
     timed = query == "timers"

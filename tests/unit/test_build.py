@@ -321,6 +321,7 @@ def test_make_help_lists_what_the_readme_promises() -> None:
         "bench-python",
         "bench-s3",
         "bench-serve",
+        "bench-small",
         "bench-lookup",
         "bench-ui",
         "chains",
