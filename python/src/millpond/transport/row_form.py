@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterator
+from datetime import UTC, datetime, tzinfo
 from typing import Any
 
 import pyarrow as pa
@@ -13,13 +14,37 @@ from millpond.transport.forms import Keys, Offsets, Pending
 from millpond.transport.session import Session
 from millpond.transport.spark_names import arrow_schema, row_maker
 
+_SAME_AS_UTC = {"UTC", "Etc/UTC"}  # names of `zoneinfo`
+# Times of these microseconds are `datetime` in every zone; of others Arrow decides.
+_FIRST_US, _LAST_US = -62_000_000_000_000_000, 253_000_000_000_000_000
+
 
 def _values(column: pa.Array) -> list[Any]:
-    if column.null_count == 0 and pa.types.is_integer(column.type):
-        values: list[Any] = column.to_numpy(zero_copy_only=True).tolist()
-        return values
-    listed: list[Any] = column.to_pylist()
-    return listed
+    """Return what `to_pylist` returns, which is slow."""
+    kind = column.type
+    if column.null_count == 0 and len(column) > 0:
+        if pa.types.is_integer(kind) or pa.types.is_float32(kind) or pa.types.is_float64(kind):
+            return _listed(column.to_numpy(zero_copy_only=True))
+        if pa.types.is_timestamp(kind) and kind.unit == "us":
+            microseconds = column.view(pa.int64()).to_numpy(zero_copy_only=True)
+            if microseconds.min() >= _FIRST_US and microseconds.max() <= _LAST_US:
+                return _times(_listed(microseconds.view("M8[us]")), column[0].as_py().tzinfo)
+    values: list[Any] = column.to_pylist()
+    return values
+
+
+def _listed(numbers: Any) -> list[Any]:
+    found: list[Any] = numbers.tolist()
+    return found
+
+
+def _times(times: list[datetime], zone: tzinfo | None) -> list[datetime]:
+    """Return times of UTC without a zone as those of `zone`."""
+    if zone is None:
+        return times
+    if getattr(zone, "key", None) in _SAME_AS_UTC:
+        return [time.replace(tzinfo=zone) for time in times]
+    return [time.replace(tzinfo=UTC).astimezone(zone) for time in times]
 
 
 class RowKeys:

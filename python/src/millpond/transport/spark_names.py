@@ -53,6 +53,10 @@ class Client(StatefulProcessorApiClient):
     def _send_proto_message(self, message: bytes) -> None:
         self.sockfile = io.BytesIO(self._session.call(message))
 
+    def set_handle_state(self, state: StatefulProcessorHandleState) -> None:
+        # The JVM does the same to its handle when it gets the frame that ends a phase.
+        self.handle_state = state
+
     def remove_implicit_key(self) -> None:
         self._session.key = -1
 

@@ -137,6 +137,7 @@ class Partition:
             keys, expired, states = pickle.loads(memoryview(payload)[1:])
             shown = [self._key_schema.fromInternal(key) for key in keys]
             kept: list[Any] = [None] * len(keys)
+            several = len(expired) > 2 * len(keys)  # a key's next timer needs what it left
             for at, time_ms in zip(expired[::2], expired[1::2], strict=True):
                 if kept[at] is None:
                     handle.begin(session.next_key + at, states, at)
@@ -149,7 +150,8 @@ class Partition:
                 )
                 self._form.add(iter(results), session)
                 handle.deleteTimer(time_ms)
-                kept[at] = handle.leave()
+                if several:
+                    kept[at] = handle.leave()
             self._form.key_done()
             session.next_key += len(keys)
             session.keys_done(len(keys))

@@ -78,6 +78,7 @@ private[driver] object BulkTransport {
     runnerConf.foreach { case (k, v) => runner.put(k, v) }
     val most = if (conf.arrowMaxRecordsPerBatch > 0) conf.arrowMaxRecordsPerBatch else Rows
     BulkOperator(
+      node.getStateInfo.queryRunId,
       function.func,
       function.resultId.id,
       pandas,

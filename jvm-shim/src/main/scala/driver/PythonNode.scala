@@ -141,8 +141,7 @@ private[driver] final class PythonNode(
         applyRemovingRowsOlderThanWatermark(rows, predicate)
       case _ => rows
     }
-    val keyEncoder =
-      ExpressionEncoder(operator.keySchema).resolveAndBind().asInstanceOf[ExpressionEncoder[Any]]
+    val keyEncoder = operator.keyEncoder.asInstanceOf[ExpressionEncoder[Any]]
     val handle = new StatefulProcessorHandleImpl(store, getStateInfo.queryRunId, keyEncoder,
       timeMode, isStreaming, batchTimestampMs, prevBatchTimestampMs, metrics)
     val results = operator.run(

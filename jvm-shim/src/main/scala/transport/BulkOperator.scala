@@ -1,5 +1,7 @@
 package org.apache.spark.sql.millpond.transport
 
+import java.util.UUID
+
 import org.apache.arrow.vector.types.pojo.Schema
 
 import org.apache.spark.TaskContext
@@ -19,6 +21,7 @@ import org.apache.spark.sql.util.ArrowUtils
 
 /** What all partitions of one operator have in common. It goes to executors with the tasks. */
 private[millpond] final case class BulkOperator(
+    runId: UUID,
     function: PythonFunction,
     resultId: Long,
     pandas: Boolean,
@@ -37,8 +40,11 @@ private[millpond] final case class BulkOperator(
     pythonMetrics: Map[String, SQLMetric],
     bulkMetrics: BulkMetrics
 ) {
-  @transient private lazy val keyDeserializer =
-    ExpressionEncoder(keySchema).resolveAndBind().createDeserializer()
+  private[millpond] def keyEncoder: ExpressionEncoder[Row] = encoder(keySchema)
+  private[transport] def encoder(schema: StructType): ExpressionEncoder[Row] =
+    RowEncoders.resolved(runId, schema)
+
+  @transient private lazy val keyDeserializer = keyEncoder.createDeserializer()
 
   private[transport] def keyOf(key: InternalRow): Row = keyDeserializer(key)
 

@@ -15,7 +15,7 @@ import org.apache.arrow.vector.ipc.message.MessageSerializer
 import org.apache.spark.sql.catalyst.InternalRow
 import org.apache.spark.sql.execution.streaming.operators.stateful.transformwithstate
 import transformwithstate.statefulprocessor.{
-  ImplicitGroupingKeyTracker, StatefulProcessorHandleImpl
+  ImplicitGroupingKeyTracker, StatefulProcessorHandleImpl, StatefulProcessorHandleState
 }
 import org.apache.spark.sql.millpond.base.MillpondError
 import org.apache.spark.sql.streaming.TimeMode
@@ -30,9 +30,8 @@ import org.apache.spark.sql.vectorized.{ArrowColumnVector, ColumnVector, Columna
 private[transport] final class BulkSession(
     partition: BulkPartition, handle: StatefulProcessorHandleImpl, val metrics: BulkMetrics) {
   private val operator = partition.operator
-  private val calls = new StateCalls(handle, operator.keySchema, operator.batchTimestampMs,
-    operator.watermarkMs)
-  private val states = new BulkStates(handle, calls, operator.limits)
+  private val calls = new StateCalls(handle, operator)
+  private val states = new BulkStates(handle, calls.variables, operator.limits)
   private val arrow = new ArrowMemory(operator)
   private val phases = scala.collection.mutable.Queue.empty[Phase]
   private var output: VectorSchemaRoot = _
@@ -41,9 +40,17 @@ private[transport] final class BulkSession(
   /** Why the worker takes no part, once it has said so. It has got nothing then. */
   var refused: Option[String] = None
 
-  /** Frames of one phase. `ahead`: how many may be on their way. */
+  /** Frames of one phase.
+    *
+    * @param ahead how many may be on their way
+    * @param after the state of Spark's handle when the phase is over; none: it stays */
   private final class Phase(
-      first: Option[ByteBuffer], hasNext: => Boolean, next: => ByteBuffer, ahead: Int) {
+      first: Option[ByteBuffer],
+      hasNext: => Boolean,
+      next: => ByteBuffer,
+      ahead: Int,
+      val after: Option[StatefulProcessorHandleState.Value]
+  ) {
     private var waiting = first
     private var sent = 0
     private var over = false
@@ -62,10 +69,11 @@ private[transport] final class BulkSession(
     def consumed(): Unit = sent -= 1
   }
 
-  private def dataPhase(rows: BulkRows): Phase = {
+  private def dataPhase(
+      rows: BulkRows, after: Option[StatefulProcessorHandleState.Value]): Phase = {
     val frames = new DataFrames(rows.groups, operator.keyOf, states,
       arrow.root(rows.schema), operator.frameSize)
-    new Phase(Some(frames.schema), frames.hasNext, frames.next(), ahead = 2)
+    new Phase(Some(frames.schema), frames.hasNext, frames.next(), ahead = 2, after)
   }
 
   private def timerPhase: Phase = {
@@ -78,7 +86,8 @@ private[transport] final class BulkSession(
     lazy val frames = new TimerFrames(
       until.fold(Iterator.empty[(Any, Long)])(handle.getExpiredTimers(_)), states,
       operator.frameSize)
-    new Phase(None, frames.hasNext, frames.next(), ahead = 1)
+    new Phase(None, frames.hasNext, frames.next(), ahead = 1,
+      Some(StatefulProcessorHandleState.TIMER_PROCESSED))
   }
 
   /** Send what may be sent before the worker's next frame is read. */
@@ -103,6 +112,7 @@ private[transport] final class BulkSession(
         None
       case Frame.Result => result(in, payload)
       case Frame.Done =>
+        handle.setHandleState(StatefulProcessorHandleState.CLOSED)
         val userMs = in.readLong() / 1000000
         metrics.add(Map(
           "Calls" -> calls.count,
@@ -128,8 +138,9 @@ private[transport] final class BulkSession(
         pair => pair(0).toString -> pair(1).toString))
     output = arrow.root(
       MessageSerializer.deserializeSchema(new ReadChannel(Channels.newChannel(in))))
-    partition.initialState.foreach(rows => phases += dataPhase(rows))
-    phases += dataPhase(partition.data)
+    handle.setHandleState(StatefulProcessorHandleState.INITIALIZED)
+    partition.initialState.foreach(rows => phases += dataPhase(rows, None))
+    phases += dataPhase(partition.data, Some(StatefulProcessorHandleState.DATA_PROCESSED))
     phases += timerPhase
   }
 
@@ -142,7 +153,7 @@ private[transport] final class BulkSession(
     if (changes.nonEmpty) states.apply(changes)
     states.release(keysDone)
     if (consumed) phases.head.consumed()
-    if (phaseOver) phases.dequeue(): Unit
+    if (phaseOver) phases.dequeue().after.foreach(handle.setHandleState)
     val at = payload.length - in.available
     val aligned = (at + 7) / 8 * 8
     if (aligned >= payload.length) None

@@ -127,7 +127,7 @@ private object Operation {
 
 /** The keys whose state a worker has, or will get, and the variables that travel in bulk. */
 private[transport] final class BulkStates(
-    handle: StatefulProcessorHandleImpl, server: StateCalls, limits: Limits) {
+    handle: StatefulProcessorHandleImpl, declared: StateVariables, limits: Limits) {
   private var variables = IndexedSeq.empty[BulkVariable]
   private var buffers = IndexedSeq.empty[PickleOut]
   private val keys = mutable.ArrayDeque.empty[Row]
@@ -140,9 +140,9 @@ private[transport] final class BulkStates(
   /** @param asked kind and name of each variable */
   def declare(asked: Iterable[(String, String)]): Unit = {
     variables = asked.map {
-      case ("value", name) => new BulkValue(server.values(name))
-      case ("list", name) => new BulkList(server.lists(name))
-      case ("map", name) => new BulkMap(server.maps(name))
+      case ("value", name) => new BulkValue(declared.values(name))
+      case ("list", name) => new BulkList(declared.lists(name))
+      case ("map", name) => new BulkMap(declared.maps(name))
       case (kind, _) => throw MillpondError.internal(s"a worker asked for a state of kind $kind")
     }.toIndexedSeq
     buffers = variables.map(_ => new PickleOut)

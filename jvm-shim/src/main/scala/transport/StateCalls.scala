@@ -6,9 +6,6 @@ import scala.collection.mutable
 
 import org.apache.spark.internal.Logging
 import org.apache.spark.sql.Row
-import org.apache.spark.sql.execution.python.streaming.{
-  ListStateInfo, MapStateInfo, ValueStateInfo
-}
 import org.apache.spark.sql.execution.streaming.operators.stateful.transformwithstate
 import transformwithstate.statefulprocessor.{
   StatefulProcessorHandleImpl, StatefulProcessorHandleState
@@ -17,26 +14,19 @@ import org.apache.spark.sql.execution.streaming.state.StateMessage.{
   StateRequest, StateResponse, StateVariableRequest
 }
 import org.apache.spark.sql.millpond.base.MillpondError
-import org.apache.spark.sql.types.StructType
 
 /** Calls of the state API one by one, for all that does not travel in bulk. Spark's own state
   * server answers them, only without its socket and its thread. */
 private[transport] final class StateCalls(
-    handle: StatefulProcessorHandleImpl,
-    keySchema: StructType,
-    batchTimestampMs: Option[Long],
-    watermarkMs: Option[Long]
-) extends Logging {
-  val values = new mutable.HashMap[String, ValueStateInfo]
-  val lists = new mutable.HashMap[String, ListStateInfo]
-  val maps = new mutable.HashMap[String, MapStateInfo]
+    handle: StatefulProcessorHandleImpl, operator: BulkOperator) extends Logging {
+  val variables = new StateVariables(handle, operator)
   private val iterators = new mutable.HashMap[String, Iterator[Row]]
   private val pairs = new mutable.HashMap[String, Iterator[(Row, Row)]]
   private val timers = new mutable.HashMap[String, Iterator[Long]]
   private val bytes = new ByteArrayOutputStream
   private val out = new DataOutputStream(bytes)
-  private val server = SparkServer(handle, keySchema, batchTimestampMs, watermarkMs, out, values,
-    lists, iterators, maps, pairs, timers)
+  // most tasks never ask it, and it resolves an encoder
+  private lazy val server = SparkServer(handle, operator, out, variables, iterators, pairs, timers)
   private var currentKey = -1
 
   var count = 0L
@@ -59,20 +49,26 @@ private[transport] final class StateCalls(
         bytes.reset()
         val response = StateResponse.newBuilder().setStatusCode(1)
         Option(e.getMessage).foreach(response.setErrorMessage)
-        val built = response.build().toByteArray
-        out.writeInt(built.length)
-        out.write(built)
+        respond(response)
         handle.setHandleState(StatefulProcessorHandleState.CLOSED)
     }
     out.flush()
     bytes.toByteArray
   }
 
+  private def respond(response: StateResponse.Builder): Unit = {
+    val built = response.build().toByteArray
+    out.writeInt(built.length)
+    out.write(built)
+  }
+
   private def handleCall(call: StateRequest): Unit = {
     import StateRequest.MethodCase._
     call.getMethodCase match {
       case STATEFULPROCESSORCALL =>
-        server.handleStatefulProcessorCall(call.getStatefulProcessorCall)
+        val asked = call.getStatefulProcessorCall
+        if (variables.make(asked)) respond(StateResponse.newBuilder().setStatusCode(0))
+        else server.handleStatefulProcessorCall(asked)
       case TIMERREQUEST => server.handleTimerRequest(call.getTimerRequest)
       case UTILSREQUEST => server.handleUtilsRequest(call.getUtilsRequest)
       case STATEVARIABLEREQUEST =>
