@@ -68,11 +68,19 @@ def test_every_shape(spark: SparkSession, tmp_path: Path, shape: Case) -> None:
 
 
 @pytest.mark.deep
-def test_a_profiler_of_functions_of_spark(spark: SparkSession, tmp_path: Path) -> None:
-    """Spark's own worker runs what it profiles."""
+@pytest.mark.parametrize(
+    ("setting", "value"),
+    [
+        ("spark.sql.pyspark.udf.profiler", "perf"),
+        ("spark.sql.execution.pyspark.binaryAsBytes", "false"),
+    ],
+)
+def test_settings_that_want_sparks_own_worker(
+    spark: SparkSession, tmp_path: Path, setting: str, value: str
+) -> None:
     (shape,) = [shape for shape in _SHAPES if shape.name == "row-initial-state"]
-    profiled = replace(shape, conf={**shape.conf, "spark.sql.pyspark.udf.profiler": "perf"})
-    assert_same(play(spark, tmp_path, profiled, _legs(shape), SIDES), aside=True)
+    tested = replace(shape, conf={**shape.conf, setting: value})
+    assert_same(play(spark, tmp_path, tested, _legs(shape), SIDES), aside=True)
 
 
 def _all_values(variable: Variable) -> Program:

@@ -9,6 +9,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
+from itertools import zip_longest
 from pathlib import Path
 from typing import Any
 
@@ -243,12 +244,14 @@ def assert_same(sides: Sequence[Side], *, aside: bool = False) -> None:
     for side in others:
         at = f"{side.name} against {first.name}"
         for batch, rows in first.rows.items():
-            assert side.rows.get(batch) == rows, f"{at}: rows of batch {batch}"
+            found = side.rows.get(batch, [])
+            differ = [(a, b) for a, b in zip_longest(found, rows) if a != b]
+            assert not differ, f"{at}: rows of batch {batch}: {differ[:3]}"
         assert side.rows.keys() == first.rows.keys(), at
         assert side.state == first.state, f"{at}: metrics"
         assert counted(side) == counted(first), f"{at}: metrics of Spark's node"
         assert schemas(side.checkpoint) == expected_schemas, f"{at}: schemas"
-        found = stored(side.checkpoint)
-        assert found.keys() == expected.keys(), f"{at}: column families"
+        families = stored(side.checkpoint)
+        assert families.keys() == expected.keys(), f"{at}: column families"
         for place, family in expected.items():
-            assert found[place] == family, f"{at}: {place}"
+            assert families[place] == family, f"{at}: {place}"

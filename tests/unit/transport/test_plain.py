@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import datetime
+import math
+from decimal import Decimal, localcontext
 from typing import Any
 
 import numpy as np
@@ -34,16 +36,17 @@ def _schema(*types: DataType, nullable: bool = True) -> StructType:
 
 @pytest.mark.parametrize(
     "data_type",
-    [FloatType(), DecimalType(10, 2), BinaryType(), ArrayType(LongType()), _schema(LongType())],
+    [ArrayType(LongType()), _schema(LongType()), StringType("UTF8_LCASE")],
 )
 def test_types_that_change_on_their_way_are_not_plain(data_type: DataType) -> None:
     assert not is_plain(_schema(LongType(), data_type))
     assert not is_plain(StructType([]))
 
 
-def test_a_double_may_be_a_value_but_no_key() -> None:
-    assert is_plain(_schema(DoubleType()))
-    assert not is_plain(_schema(DoubleType()), as_key=True)
+@pytest.mark.parametrize("data_type", [DoubleType(), FloatType()])
+def test_a_floating_point_number_may_be_a_value_but_no_key(data_type: DataType) -> None:
+    assert is_plain(_schema(data_type))
+    assert not is_plain(_schema(data_type), as_key=True)
 
 
 @pytest.mark.parametrize(
@@ -53,6 +56,8 @@ def test_a_double_may_be_a_value_but_no_key() -> None:
         (ByteType(), [-128, 127], [128, -129]),
         (BooleanType(), [True, False], [1, 0, "true"]),
         (DoubleType(), [1.5, float("inf")], [1, True]),
+        (FloatType(), [1.5, float("inf"), 2.0**-149], [1, True, "1"]),
+        (BinaryType(), [b"", b"\xff"], ["a", [1]]),
         (StringType(), ["", "a", "ä", "🎉"], ["\ud800", b"a", 1]),
     ],
 )
@@ -82,6 +87,37 @@ def test_times_are_known_within_the_calendars_that_agree() -> None:
     assert read is not None and read(pickled) == (day, time)
     assert check((datetime.date(1500, 1, 1), time)) is None
     assert check((time, time)) is None
+
+
+def test_a_float_is_kept_as_the_jvm_rounds_it() -> None:
+    check = checker(_schema(FloatType(), LongType()))
+    assert check((0.1, 2)) == (0.10000000149011612, 2)
+    assert check((3.5e38, 2)) == (math.inf, 2)
+
+
+@pytest.mark.parametrize("text", ["1", "1.5", "-1.50", "0", "0.00", "99999999.99", "1E+3"])
+def test_a_decimal_is_kept_with_the_digits_of_its_type(text: str) -> None:
+    with localcontext(prec=3):  # of the user's code
+        kept = checker(_schema(DecimalType(10, 2)))((Decimal(text),))
+    assert kept is not None
+    assert kept[0] == Decimal(text) and kept[0].as_tuple().exponent == -2
+
+
+@pytest.mark.parametrize(
+    "value",
+    [*map(Decimal, ["0.005", "1.000", "100000000", "1E+8", "-0.0", "0E+1", "NaN", "Infinity"]), 1],
+)
+def test_a_decimal_that_does_not_fit_is_left_to_spark(value: Any) -> None:
+    assert checker(_schema(DecimalType(10, 2)))((value,)) is None
+
+
+def test_bytes_are_kept_as_they_were() -> None:
+    schema = _schema(BinaryType(), LongType())
+    given = bytearray(b"ab")
+    kept = checker(schema)((given, 1))
+    given[0] = 0
+    assert kept == (b"ab", 1) and type(kept[0]) is bytes
+    assert reader(schema) is None
 
 
 def test_numbers_of_numpy_are_known_after_what_spark_makes_of_them() -> None:

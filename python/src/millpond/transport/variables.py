@@ -10,6 +10,7 @@ from collections.abc import Iterator
 from typing import Any
 
 import numpy as np
+from pyspark.sql import Row
 from pyspark.sql.streaming.stateful_processor import ListState, MapState, ValueState
 from pyspark.sql.types import StructType
 
@@ -36,6 +37,7 @@ class Rows:
         self.schema = schema
         self.check = checker(schema)
         self.read = reader(schema)
+        self._named = Row(*schema.names)
 
     def known(self, value: Any) -> Value | None:
         """Return the pickled form of `value`; None: only Spark knows it."""
@@ -59,6 +61,10 @@ class Rows:
 
     def shown(self, value: Value) -> Value:
         return value if self.read is None else self.read(value)
+
+    def row(self, value: Value) -> Row:
+        """Return what users see with the names of its columns."""
+        return self._named(*self.shown(value))
 
 
 class BulkValue(ValueState):
@@ -244,7 +250,7 @@ class BulkMap(MapState):
             return self._spark.getValue(key)
         assert self._entries is not None
         value = self._entries.get(known)
-        return None if value is None else self._rows.schema.fromInternal(value)
+        return None if value is None else self._rows.row(value)
 
     def containsKey(self, key: Value) -> bool:
         known = None if self._entries is None else self._known_key(key)

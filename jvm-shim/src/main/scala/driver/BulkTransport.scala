@@ -42,11 +42,13 @@ private[driver] object BulkTransport {
     val version = Some(s"it was tested with Spark $tested, this is $SPARK_VERSION")
       .filter(_ => tested != SPARK_VERSION)
     val profiler = conf.pythonUDFProfiler.map(p => s"spark.sql.pyspark.udf.profiler is $p")
+    val bytes = Some("spark.sql.execution.pyspark.binaryAsBytes is false")
+      .filter(_ => !conf.pysparkBinaryAsBytes)
     val key = keySchema.find(f => !PickleOut.isPlainKey(f.dataType)).map(f =>
       s"the grouping column ${f.name} has the type ${f.dataType.simpleString}")
     val pandas = Some("Spark 4.2 has other conversions of pandas").filter(_ =>
       node.userFacingDataType == UserFacingDataType.PANDAS && !SparkCompatibility.bulkPandas)
-    version.orElse(profiler).orElse(key).orElse(pandas)
+    version.orElse(profiler).orElse(bytes).orElse(key).orElse(pandas)
   }
 
   private def operator(

@@ -77,6 +77,24 @@ private[millpond] final class PickleOut {
     used += utf8.length
   }
 
+  private def binary(value: Array[Byte]): Unit = {
+    op('B')
+    littleEndian(value.length.toLong, 4)
+    room(value.length)
+    System.arraycopy(value, 0, bytes, used, value.length)
+    used += value.length
+  }
+
+  /** As Python's `Decimal`, made of the text. */
+  private def decimal(value: java.math.BigDecimal): Unit = {
+    ascii("cdecimal\nDecimal\n")
+    string(value.toEngineeringString)
+    op(0x85)
+    op('R')
+  }
+
+  private def ascii(text: String): Unit = text.foreach(c => op(c.toInt))
+
   /** A row of plain types as a tuple, in the form that Spark pickles: dates are days, and times are
     * microseconds. */
   def row(row: Row): Unit = {
@@ -98,7 +116,10 @@ private[millpond] final class PickleOut {
     case n: Short => long(n.toLong)
     case n: Byte => long(n.toLong)
     case d: Double => double(d)
+    case f: Float => double(f.toDouble)
     case s: String => string(s)
+    case b: Array[Byte] => binary(b)
+    case d: java.math.BigDecimal => decimal(d)
     case other => field(CatalystTypeConverters.convertToCatalyst(other))
   }
 }
@@ -115,18 +136,14 @@ private[millpond] object PickleOut {
     val out = new PickleOut
     // eval(expression, names)
     out.op('c')
-    "builtins\neval\n".getBytes(UTF_8).foreach(b => out.op(b.toInt))
+    out.ascii("builtins\neval\n")
     out.beginTuple()
     out.string(s"[scope := {}, exec(source, scope), scope['$function'](command, settings)][-1]")
     out.beginTuple()
     out.string("source")
     out.string(source)
     out.string("command")
-    out.op('B')
-    out.littleEndian(command.length.toLong, 4)
-    out.room(command.length)
-    System.arraycopy(command, 0, out.bytes, out.used, command.length)
-    out.used += command.length
+    out.binary(command)
     out.string("settings")
     out.string(settings)
     out.op('d')
