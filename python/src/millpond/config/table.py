@@ -85,7 +85,7 @@ OPTIONS: tuple[Option, ...] = (
     Option(
         name="python.transport",
         type="str",
-        default="spark",
+        default="bulk",
         choices=("bulk", "spark"),
         doc=(
             "How the state of Python's transformWithState travels between the JVM and Python."
