@@ -14,7 +14,7 @@ import pytest
 from pyspark.sql import SparkSession
 
 from integration.chains import Chain
-from integration.depth import quick_first
+from integration.depth import deep
 
 _FIRST, _COUNT = (
     int(os.environ.get("MILLPOND_FIRST", "1")),
@@ -23,7 +23,7 @@ _FIRST, _COUNT = (
 
 
 @pytest.mark.spark
-@pytest.mark.parametrize("seed", quick_first(range(_FIRST, _FIRST + _COUNT)))
+@pytest.mark.parametrize("seed", [deep(seed) for seed in range(_FIRST, _FIRST + _COUNT)])
 def test_nothing_is_lost_over_a_chain(spark: SparkSession, tmp_path: Path, seed: int) -> None:
     chain = Chain(spark, tmp_path, seed)
     try:

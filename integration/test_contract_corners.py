@@ -25,7 +25,7 @@ from millpond.operations.inspect.verify import verify
 from millpond.storage.local import LocalStorage
 
 # The corner with all of it is quick.
-_CORNERS = [corner if corner.id == "all-2" else deep(corner) for corner in CORNERS]
+_CORNERS = [deep(corner) for corner in CORNERS]
 PROVIDER = MILLPOND if MILLPOND in providers_to_test() else ROCKSDB
 
 

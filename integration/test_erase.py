@@ -16,7 +16,7 @@ import pytest
 from pyspark.sql import SparkSession
 
 import millpond
-from integration.depth import quick_first
+from integration.depth import deep, quick_first
 from integration.jvm import MILLPOND
 from integration.processes import wait_until
 from integration.streams import Input, Run, finish, settings, start
@@ -260,6 +260,7 @@ def server() -> Iterator[S3Server]:
         yield running
 
 
+@pytest.mark.deep
 def test_on_s3(
     spark: SparkSession, server: S3Server, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -365,7 +366,7 @@ def test_what_no_batch_needs_goes_as_well(ready: Path, tmp_path: Path) -> None:
     assert sorted_rows(after) == sorted_rows(without(before, 0, ["erase-me-0123"]))
 
 
-@pytest.mark.parametrize("what", ["query", "native", "canonical"])
+@pytest.mark.parametrize("what", [deep("query"), "native", "canonical"])
 def test_killed_at_every_step(
     ready: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, what: str
 ) -> None:

@@ -130,6 +130,7 @@ def _job(tmp_path: Path, configured: str) -> str:
     return subprocess.run(command, capture_output=True, text=True, timeout=120, check=False).stderr
 
 
+@pytest.mark.deep
 def test_the_user_is_warned(tmp_path: Path) -> None:
     text = _job(
         tmp_path,

@@ -208,6 +208,7 @@ def test_a_commit_that_fails_may_follow_or_be_taken_back(
     _check(harness, tmp_path)
 
 
+@pytest.mark.deep
 def test_kill_9_in_the_batch_leaves_what_a_collection_removes(tmp_path: Path) -> None:
     write_spark_metadata(
         tmp_path, operator_name="stateStoreSave", partitions=2, provider_class=MILLPOND

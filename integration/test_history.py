@@ -100,6 +100,7 @@ def test_the_earliest_files_go(spark: SparkSession, tmp_path: Path) -> None:
     assert names[-2] == mine.name and int(names[0][:13]) == 22
 
 
+@pytest.mark.deep
 def test_a_full_file_stays_when_the_next_one_begins(spark: SparkSession, tmp_path: Path) -> None:
     """A file is full at a megabyte: of this name, at the third batch. Each batch is written by
     itself.

@@ -116,6 +116,7 @@ def test_a_query_gets_the_format_it_asks_for(
         assert families - {"default"} == _FAMILIES[version]
 
 
+@pytest.mark.deep
 def test_format_1_goes_on_where_spark_lets_it(spark: SparkSession, tmp_path: Path) -> None:
     """A query that an older Spark began in format 1 goes on. A new query cannot have format 1."""
     runs = []

@@ -74,9 +74,8 @@ def _custom(store: Store, name: str) -> int:
     return int(store.metrics()["custom"][name])
 
 
-@pytest.mark.parametrize(
-    "size", [SMALL, pytest.param(LARGE, marks=pytest.mark.deep)], ids=["24m", "2g"]
-)
+@pytest.mark.deep
+@pytest.mark.parametrize("size", [SMALL, LARGE], ids=["24m", "2g"])
 def test_a_batch_larger_than_memory_comes_back(tmp_path: Path, size: Size) -> None:
     """Commit, kill -9, replay, flush, snapshot, kill -9, restore. Memory never holds the batch."""
     checkpoint = tmp_path / "checkpoint"

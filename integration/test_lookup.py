@@ -83,7 +83,7 @@ def _check(place: Path, batch: int | None = None) -> int:
     return count
 
 
-@pytest.mark.parametrize("name", quick_first(_CASES, 4))
+@pytest.mark.parametrize("name", quick_first(_CASES, 2))
 def test_each_key_is_found(spark: SparkSession, tmp_path: Path, name: str) -> None:
     run = _run(spark, name, tmp_path)
     assert _check(run.checkpoint) > 0

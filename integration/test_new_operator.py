@@ -12,6 +12,7 @@ import pytest
 from pyspark.sql import DataFrame, SparkSession
 
 from integration.cases import Case
+from integration.depth import deep
 from integration.harness import EVERYTHING
 from integration.jvm import MILLPOND
 from integration.shapes import SHAPES, named
@@ -143,12 +144,17 @@ def _inputs(work: Path, case: Case, files: slice) -> list[Input]:
 
 # Spark starts the others in no way: binary inequality, and Avro for an aggregate.
 _RUN = [case for case in SHAPES if not case.refused or case.later is not None]
-_SAMPLE = ["agg-update-odd-keys", "row-event-time", "sessions-append-ids"]
+_QUICK_SHAPES = ["agg-update-odd-keys", "sessions-append-ids"]
+_SAMPLE = [*_QUICK_SHAPES, "row-event-time"]
 
 
 @pytest.mark.parametrize(
     "name",
-    [c.name for c in _RUN if EVERYTHING or c.name in _SAMPLE],
+    [
+        c.name if c.name in _QUICK_SHAPES else deep(c.name)
+        for c in _RUN
+        if EVERYTHING or c.name in _SAMPLE
+    ],
 )
 def test_a_stateless_query_gets_operators(spark: SparkSession, tmp_path: Path, name: str) -> None:
     """Each shape of query goes on from a stateless one as it would start over the later input. A

@@ -16,15 +16,15 @@ from integration.jvm import compile_parts, java_command, millpond_jar
 _MAIN = "org.apache.spark.sql.millpond.testing.Parts"
 # The number of seeds of each part in `make test`. The deep tests go on with ten times as many.
 _SEEDS = {
-    "table": 1000,
+    "table": 400,
     "arena": 100,
     "sorted-index": 100,
     "key-sort": 2500,
     "block": 400,
-    "changelog": 250,
+    "changelog": 150,
     "disk-tier": 20,
     "flush": 12,
-    "composed": 30,
+    "composed": 15,
 }
 
 

@@ -47,10 +47,9 @@ _STATEFUL = [case for case in SHAPES if case.operator.startswith("transformWithS
 _SAMPLE = [
     "agg-update-odd-keys",
     "row-event-time",
-    "pandas-processing-time",
     "scala-then-window",
-    "row-initial-state",
 ]
+_DEEP_SAMPLE = ["pandas-processing-time", "row-initial-state"]
 
 
 def _names() -> list[Any]:
@@ -60,7 +59,8 @@ def _names() -> list[Any]:
     names = [case.name for case in SHAPES if not case.refused or case.later is not None]
     if EVERYTHING:
         return names
-    return [*_SAMPLE, *(deep(n) for n in names[::4] if n not in _SAMPLE)]
+    more = dict.fromkeys([*_DEEP_SAMPLE, *names[::4]])
+    return [*_SAMPLE, *(deep(n) for n in more if n not in _SAMPLE)]
 
 
 @pytest.mark.parametrize("name", _names())

@@ -75,7 +75,7 @@ def _assert_by_spark(found: dict[str, Any], aside: list[str], reason: str) -> No
     "settings",
     [
         # the buffers of such sockets are small, so that frames go out and come in in parts
-        {"spark.python.unix.domain.socket.enabled": "true"},
+        deep({"spark.python.unix.domain.socket.enabled": "true"}),
         deep({"spark.python.use.daemon": "false"}),
         deep({"spark.python.worker.reuse": "false"}),
         deep(
@@ -157,6 +157,7 @@ def test_workers_without_pandas(tmp_path: Path) -> None:
         assert found[query]["rows"] == outcome["rows"], query
 
 
+@pytest.mark.deep
 def test_a_spark_that_was_not_tested(tmp_path: Path) -> None:
     """Another patch is enough."""
     jar = millpond_jar()

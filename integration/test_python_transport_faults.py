@@ -148,7 +148,7 @@ def _misbehave(side: _Side, group: str) -> tuple[dict[str, Any], Stored]:
 
 
 @pytest.mark.parametrize("form", ["row", deep("pandas")] if EVERYTHING else ["row"])
-@pytest.mark.parametrize("group", ["usual", *map(deep, list(_GROUPS)[1:])])
+@pytest.mark.parametrize("group", [deep(group) for group in _GROUPS])
 def test_misbehaviour(spark: SparkSession, tmp_path: Path, group: str, form: str) -> None:
     expected, found = _both(spark, tmp_path, form, lambda side: _misbehave(side, group))
     for how, outcome in expected[0].items():

@@ -207,6 +207,7 @@ def test_several_operators(spark: SparkSession, tmp_path: Path) -> None:
     assert_same(play(spark, tmp_path, tested, [Leg(files=3, fail_at=1), Leg(files=6)], _SIDES))
 
 
+@pytest.mark.deep
 def test_a_savepoint_goes_on_with_the_other_transport(spark: SparkSession, tmp_path: Path) -> None:
     """It does not know which one made it."""
 

@@ -178,7 +178,7 @@ def _write(spark: SparkSession, query: Query, provider: str, folder: Path) -> Wr
     return Written(checkpoint, _snapshots(store)[0] - 1)
 
 
-@pytest.fixture(scope="module", params=quick_first(QUERIES, 2), ids=lambda q: q.name)
+@pytest.fixture(scope="module", params=quick_first(QUERIES, 1), ids=lambda q: q.name)
 def written(
     request: pytest.FixtureRequest, spark: SparkSession, tmp_path_factory: pytest.TempPathFactory
 ) -> Iterator[tuple[Query, dict[str, Written]]]:

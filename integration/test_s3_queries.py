@@ -18,6 +18,7 @@ from pyspark.errors import StreamingQueryException
 from pyspark.sql import SparkSession
 
 from integration.cases import CLICKED, Case
+from integration.depth import deep
 from integration.harness import providers_to_test, short_conf
 from integration.jvm import MILLPOND, ROCKSDB
 from integration.shapes import SHAPES, named
@@ -64,10 +65,10 @@ def on_s3(server: S3Server, uri: str) -> dict[str, str]:
     }
 
 
-def _cases() -> list[Case]:
+def _cases() -> list[Any]:
     if os.environ.get("MILLPOND_S3_ALL"):
         return [c for c in SHAPES if not c.refused and c.later is None]
-    return [named(name) for name in SAMPLE]
+    return [deep(named(name)) for name in SAMPLE]
 
 
 @pytest.mark.parametrize("case", _cases(), ids=lambda c: c.name)

@@ -227,6 +227,7 @@ def test_a_restore_whose_agent_is_killed_goes_on_with_the_files_it_has(pond: Pon
     slow.close()
 
 
+@pytest.mark.deep
 def test_an_agent_that_is_late_is_asked_again_and_not_killed(tmp_path: Path) -> None:
     """A commit on a file system is stuck in its thread. Other stores commit.
 

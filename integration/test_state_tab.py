@@ -171,6 +171,7 @@ def page_of(server: str, app: str) -> str:
     return pages[0]
 
 
+@pytest.mark.deep
 def test_the_tab_of_a_running_application_and_from_the_history(tmp_path: Path) -> None:
     logs = tmp_path / "logs"
     logs.mkdir()

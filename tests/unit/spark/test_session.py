@@ -364,6 +364,7 @@ attempt()
 
 
 @pytest.mark.spark
+@pytest.mark.deep
 def test_a_jvm_without_the_jar_is_noticed_even_after_its_session_stopped() -> None:
     lines = [line for line in run_python(LATE).splitlines() if line.startswith("SHIM_MISSING")]
     assert len(lines) == 2
@@ -394,6 +395,7 @@ except Exception as error:
 
 
 @pytest.mark.spark
+@pytest.mark.deep
 def test_the_texts_of_a_spark_without_the_jar_are_in_the_docs(repository: Path) -> None:
     done = subprocess.run(
         [sys.executable, "-c", NO_JAR, session.PROVIDER_CLASS, session.EXTENSION_CLASS],
