@@ -14,7 +14,7 @@ import pytest
 from integration.jvm import compile_parts, java_command, millpond_jar
 
 _MAIN = "org.apache.spark.sql.millpond.testing.Parts"
-# The number of seeds of each part in `make test`. The deep tests go on with ten times as many.
+# The number of seeds of each part in `make test`. The deep tests go on with four times as many.
 _SEEDS = {
     "table": 400,
     "arena": 100,
@@ -36,7 +36,7 @@ def test_part(part: str) -> None:
 @pytest.mark.deep
 @pytest.mark.parametrize("part", _SEEDS)
 def test_more_of_a_part(part: str) -> None:
-    _try(part, _SEEDS[part], 10 * _SEEDS[part])
+    _try(part, _SEEDS[part], 4 * _SEEDS[part])
 
 
 def _try(part: str, first: int, seeds: int) -> None:

@@ -53,13 +53,13 @@ _DEEP_SAMPLE = ["pandas-processing-time", "row-initial-state"]
 
 
 def _names() -> list[Any]:
-    """Return the names of the shapes that Spark runs, without MILLPOND_SHAPES=all a quarter of
-    them. All but a sample are deep.
+    """Return the names of the shapes that Spark runs, without MILLPOND_SHAPES=all an eighth
+    of them. All but a sample are deep.
     """
     names = [case.name for case in SHAPES if not case.refused or case.later is not None]
     if EVERYTHING:
         return names
-    more = dict.fromkeys([*_DEEP_SAMPLE, *names[::4]])
+    more = dict.fromkeys([*_DEEP_SAMPLE, *names[::8]])
     return [*_SAMPLE, *(deep(n) for n in more if n not in _SAMPLE)]
 
 
