@@ -129,6 +129,10 @@ CONTENDERS: dict[str, Contender] = {
 OURS = "millpond"
 OURS_QUARTER = "millpond-quarter"
 BASELINE = "rocksdb-changelog"
+# No stores, so not in the table. The same rows through the same shuffle without state show what
+# Spark itself takes.
+STATELESS = "stateless"
+FLINK = "flink"
 HEAP_PEER = "hdfs"
 
 

@@ -24,14 +24,11 @@ from typing import Any
 
 sys.path.insert(0, str(Path(__file__).resolve().parent.parent))
 from benchmarks import bench_env, bench_latency_flink, bench_latency_report
-from benchmarks.bench_contenders import BASELINE, CONTENDERS, OURS
+from benchmarks.bench_contenders import BASELINE, CONTENDERS, FLINK, OURS, STATELESS
 from benchmarks.bench_env import REPOSITORY, BenchError, run_spec
 from benchmarks.bench_latency_query import BUFFER_MS
 from benchmarks.bench_query import session_conf
 
-FLINK = "flink"
-# The same rows through the same shuffle, and no state: what a boundary takes at least.
-STATELESS = "stateless"
 _ALL = (OURS, BASELINE, STATELESS, FLINK)
 _STATE = "spark.sql.streaming.stateStore."
 _HEAP_MIB = 2048

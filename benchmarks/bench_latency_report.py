@@ -9,7 +9,7 @@ from pathlib import Path
 from typing import Any
 
 from benchmarks import bench_env, bench_latency_chart
-from benchmarks.bench_contenders import BASELINE, OURS
+from benchmarks.bench_contenders import BASELINE, FLINK, OURS, STATELESS
 from benchmarks.bench_env import REPOSITORY
 from benchmarks.bench_latency_measures import COMMIT, FIGURES, Figure
 from benchmarks.bench_report import figure, grouped, table, times
@@ -17,10 +17,10 @@ from benchmarks.bench_report import figure, grouped, table, times
 LABELS = {
     OURS: "Millpond",
     BASELINE: "Spark's RocksDB store",
-    "stateless": "Spark, no state",
-    "flink": "Flink, RocksDB",
+    STATELESS: "Spark, no state",
+    FLINK: "Flink, RocksDB",
 }
-_WITHOUT_COMMITS = ("stateless", "flink")  # these commit no state
+_WITHOUT_COMMITS = (STATELESS, FLINK)  # these commit no state
 _PAGE = REPOSITORY / "docs" / "benchmarks-latency.md"
 _IMAGES = REPOSITORY / "docs" / "img"
 _BEGIN = "<!-- results: written by benchmarks/bench_latency.py, do not edit -->"

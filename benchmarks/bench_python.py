@@ -22,11 +22,10 @@ from typing import TYPE_CHECKING, Any
 
 from benchmarks.bench_contenders import BASELINE, MILLPOND_PROVIDER, OURS, Contender
 from benchmarks.bench_env import run_spec
-from benchmarks.bench_query import batch, open_session, session_conf
+from benchmarks.bench_query import batch, open_session, progress_of, session_conf
 
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession
-    from pyspark.sql.streaming.query import StreamingQuery
 
 CONTENDERS = (OURS, BASELINE)
 HEAP_MIB = 2048
@@ -180,23 +179,11 @@ def _run(
         .start()
     )
     try:
-        return _batches(query, scenario, time.monotonic() + deadline_s)
+        wanted = scenario.warmup + scenario.measured
+        found = progress_of(query, wanted, scenario.name, seconds=deadline_s)
+        return [batch(p) for p in found]
     finally:
         query.stop()
-
-
-def _batches(query: StreamingQuery, scenario: Scenario, end: float) -> list[dict[str, Any]]:
-    wanted = scenario.warmup + scenario.measured
-    while True:
-        found = [p for p in (json.loads(p.json) for p in query.recentProgress) if p["numInputRows"]]
-        if len(found) >= wanted:
-            return [batch(p) for p in found[:wanted]]
-        failure = query.exception()
-        if failure is not None:
-            raise failure
-        if time.monotonic() > end:
-            raise TimeoutError(f"{scenario.name}: {len(found)} of {wanted} batches")
-        time.sleep(0.2)  # each look serialises all progress, so look seldom
 
 
 def main(spec_path: str, result_path: str) -> None:

@@ -22,6 +22,7 @@ from benchmarks.bench_env import run_spec
 
 if TYPE_CHECKING:
     from pyspark.sql import DataFrame, SparkSession
+    from pyspark.sql.streaming.query import StreamingQuery
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -230,26 +231,36 @@ def _run(
         .option("checkpointLocation", checkpoint)
         .start()
     )
-    end = time.monotonic() + deadline_s
     try:
-        while True:
-            batches = [
-                p
-                for p in (json.loads(p.json) for p in query.recentProgress)
-                if p["numInputRows"] > 0
-            ]
-            if len(batches) >= wanted:
-                return [batch(p) for p in batches[:wanted]]
-            if time.monotonic() > end:
-                raise TimeoutError(
-                    f"{scenario.name}: {len(batches)} of {wanted} batches after {deadline_s:.0f} s"
-                )
-            failure = query.exception()
-            if failure is not None:
-                raise failure
-            time.sleep(0.2)  # each look serialises all progress, so look seldom
+        found = progress_of(query, wanted, scenario.name, seconds=deadline_s)
+        return [batch(p) for p in found]
     finally:
         query.stop()
+
+
+def progress_of(
+    query: StreamingQuery, wanted: int, name: str, *, seconds: float, pause_s: float = 0.2
+) -> list[dict[str, Any]]:
+    """Return Spark's progress of the first `wanted` batches with rows, once they are there.
+
+    Args:
+        pause_s: between two looks. Each serialises all progress, so look seldom.
+
+    Raises:
+        TimeoutError: they are not there in time.
+        StreamingQueryException: the query failed.
+    """
+    end = time.monotonic() + seconds
+    while True:
+        found = [p for p in (json.loads(p.json) for p in query.recentProgress) if p["numInputRows"]]
+        if len(found) >= wanted:
+            return found[:wanted]
+        failure = query.exception()
+        if failure is not None:
+            raise failure
+        if time.monotonic() > end:
+            raise TimeoutError(f"{name}: {len(found)} of {wanted} batches after {seconds:.0f} s")
+        time.sleep(pause_s)
 
 
 def session_conf(

@@ -105,24 +105,11 @@ def _batches(
         .option("checkpointLocation", checkpoint)
         .start()
     )
-    end = time.monotonic() + _DEADLINE_S
     try:
-        while True:
-            known = [
-                p
-                for p in (json.loads(p.json) for p in query.recentProgress)
-                if p["numInputRows"] > 0
-            ]
-            if len(known) >= count:
-                return [bench_query.batch(p) | {"start_ms": _start_ms(p)} for p in known[:count]]
-            failure = query.exception()
-            if failure is not None:
-                raise failure
-            if time.monotonic() > end:
-                raise TimeoutError(
-                    f"{scenario.name}: {len(known)} of {count} batches after {_DEADLINE_S:.0f} s"
-                )
-            time.sleep(0.1)
+        found = bench_query.progress_of(
+            query, count, scenario.name, seconds=_DEADLINE_S, pause_s=0.1
+        )
+        return [bench_query.batch(p) | {"start_ms": _start_ms(p)} for p in found]
     finally:
         query.stop()
 

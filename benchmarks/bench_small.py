@@ -17,7 +17,6 @@ import shutil
 import statistics
 import sys
 import tempfile
-import time
 from collections import defaultdict
 from collections.abc import Mapping, Sequence
 from pathlib import Path
@@ -25,15 +24,15 @@ from typing import Any
 
 sys.path.insert(0, str(Path(__file__).resolve().parent.parent))
 from benchmarks import bench_env
-from benchmarks.bench_contenders import CONTENDERS, OURS
+from benchmarks.bench_contenders import CONTENDERS, OURS, STATELESS
 from benchmarks.bench_env import REPOSITORY, BenchError, run_spec
-from benchmarks.bench_query import open_session, session_conf
+from benchmarks.bench_query import open_session, progress_of, session_conf
 from benchmarks.bench_report import table
 
 _HEAP_MIB = 2048
 _PARTITIONS = 2
 _PROVIDER = "spark.sql.streaming.stateStore.providerClass"
-STATELESS, NOTHING = "stateless", "nothing"
+NOTHING = "nothing"
 LABELS = {STATELESS: "no state", NOTHING: "a store that keeps nothing"} | {
     name: CONTENDERS[name].label for name in (OURS, "rocksdb-changelog", "rocksdb-snapshot", "hdfs")
 }
@@ -110,15 +109,8 @@ def process(spec_path: str, result_path: str) -> None:
     )
     writer = frame.writeStream.format("noop").outputMode("update")
     query = writer.option("checkpointLocation", spec["checkpoint"]).start()
-    end = time.monotonic() + 100 + 2 * wanted
-    while len(query.recentProgress) < wanted:
-        failure = query.exception()
-        if failure is not None:
-            raise failure
-        if time.monotonic() > end:
-            raise TimeoutError(f"{len(query.recentProgress)} of {wanted} batches")
-        time.sleep(1)  # each look serialises all progress, so look seldom
-    found = [json.loads(p.json) for p in query.recentProgress][spec["warmup"] : wanted]
+    progress = progress_of(query, wanted, "small", seconds=100 + 2 * wanted, pause_s=1)
+    found = progress[spec["warmup"] :]
     query.stop()
     spark.stop()  # completes the event log
     (log,) = (p for p in Path(spec["events"]).iterdir() if not p.name.startswith("."))
