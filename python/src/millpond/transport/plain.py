@@ -33,12 +33,6 @@ from pyspark.sql.types import (
 )
 
 Value = tuple[Any, ...]
-_INTEGERS: dict[type[Any], int] = {
-    ByteType: 8,
-    ShortType: 16,
-    IntegerType: 32,
-    LongType: 64,
-}
 # The calendars of Python and of the JVM's older classes agree here.
 _FIRST_YEAR, _LAST_YEAR = 1902, 2200
 # In native order: any other refuses what is too large.
@@ -103,30 +97,44 @@ class _Kind:
     shown: str = ""
 
 
-_TIME = _Kind("_is_time({0})", "{1}.toInternal({0})", "{1}.fromInternal({0})")
+def _integer(bits: int) -> _Kind:
+    return _Kind(f"type({{0}}) is int and {-(1 << bits - 1)} <= {{0}} < {1 << bits - 1}")
+
+
+def _internal(test: str) -> _Kind:
+    """Return the kind of a type that PySpark itself pickles in another form."""
+    return _Kind(test, "{1}.toInternal({0})", "{1}.fromInternal({0})")
+
+
 _KINDS: dict[type[Any], _Kind] = {
-    **{
-        kind: _Kind(f"type({{0}}) is int and {-(1 << bits - 1)} <= {{0}} < {1 << bits - 1}")
-        for kind, bits in _INTEGERS.items()
-    },
     BooleanType: _Kind("type({0}) is bool"),
-    DoubleType: _Kind("type({0}) is float"),
+    ByteType: _integer(8),
+    ShortType: _integer(16),
+    IntegerType: _integer(32),
+    LongType: _integer(64),
     FloatType: _Kind("type({0}) is float", "_as_float({0})"),
+    DoubleType: _Kind("type({0}) is float"),
     DecimalType: _Kind("_is_decimal({0}, {1}.precision, {1}.scale)", "_as_decimal({0}, {1}.scale)"),
+    StringType: _Kind("_is_text({0})"),
     BinaryType: _Kind("type({0}) in (bytes, bytearray)", "bytes({0})"),
-    DateType: _Kind("_is_date({0})", "{1}.toInternal({0})", "{1}.fromInternal({0})"),
-    TimestampType: _TIME,
-    TimestampNTZType: _TIME,
+    DateType: _internal("_is_date({0})"),
+    TimestampType: _internal("_is_time({0})"),
+    TimestampNTZType: _internal("_is_time({0})"),
 }
-_HELPERS = {f.__name__: f for f in (_is_text, _is_date, _is_time, _is_decimal)} | {
-    f.__name__: f for f in (_as_float, _as_decimal)
+_HELPERS: dict[str, Any] = {
+    "_is_text": _is_text,
+    "_is_date": _is_date,
+    "_is_time": _is_time,
+    "_is_decimal": _is_decimal,
+    "_as_float": _as_float,
+    "_as_decimal": _as_decimal,
 }
 
 
 def _kind(data_type: DataType) -> _Kind | None:
     """Return what is known of the type; None: it is not plain."""
-    if isinstance(data_type, StringType):
-        return _Kind("_is_text({0})") if data_type == StringType() else None
+    if isinstance(data_type, StringType) and data_type != StringType():
+        return None  # it has a collation
     return _KINDS.get(type(data_type))
 
 
@@ -151,19 +159,26 @@ def _function(body: str, schema: StructType) -> Callable[[Any], Any]:
     return found
 
 
-def _tuple(schema: StructType, part: str) -> str:
-    """Return an expression for a row whose values go through an expression of their kind."""
-    values = []
+def _expressions(schema: StructType, part: str) -> list[str]:
+    """Return that part of each column's kind, over the columns of the row `v`."""
+    found = []
     for i, field in enumerate(schema):
         kind = _kind(field.dataType)
         assert kind is not None
-        found = getattr(kind, part).format(f"v[{i}]", f"type{i}")
-        values.append(f"None if v[{i}] is None else {found}" if found else f"v[{i}]")
+        found.append(getattr(kind, part).format(f"v[{i}]", f"type{i}"))
+    return found
+
+
+def _changed(schema: StructType, part: str) -> str | None:
+    """Return an expression for `v` with its values changed; None: they stay as they are."""
+    changes = _expressions(schema, part)
+    if not any(changes):
+        return None
+    values = [
+        f"None if v[{i}] is None else {change}" if change else f"v[{i}]"
+        for i, change in enumerate(changes)
+    ]
     return f"({', '.join(values)},)"
-
-
-def _changes(schema: StructType, part: str) -> bool:
-    return any(getattr(_kind(field.dataType), part) for field in schema)
 
 
 def checker(schema: StructType) -> Callable[[Any], Value | None]:
@@ -171,15 +186,12 @@ def checker(schema: StructType) -> Callable[[Any], Value | None]:
 
     The function returns None for what it does not know for certain.
     """
-    tests = []
-    for i, field in enumerate(schema):
-        kind = _kind(field.dataType)
-        assert kind is not None
-        test = kind.test.format(f"v[{i}]", f"type{i}")
-        tests.append(f"(v[{i}] is None or {test})" if field.nullable else f"({test})")
-    kept = _tuple(schema, "kept") if _changes(schema, "kept") else "v"
+    tests = [
+        f"(v[{i}] is None or {test})" if field.nullable else f"({test})"
+        for i, (field, test) in enumerate(zip(schema, _expressions(schema, "test"), strict=True))
+    ]
     return _function(
-        f"{kept} if type(v) is tuple and len(v) == {len(schema)}"
+        f"{_changed(schema, 'kept') or 'v'} if type(v) is tuple and len(v) == {len(schema)}"
         f" and {' and '.join(tests)} else None",
         schema,
     )
@@ -187,4 +199,5 @@ def checker(schema: StructType) -> Callable[[Any], Value | None]:
 
 def reader(schema: StructType) -> Callable[[Value], Value] | None:
     """Return the function from the pickled form to what users see; None: they are the same."""
-    return _function(_tuple(schema, "shown"), schema) if _changes(schema, "shown") else None
+    changed = _changed(schema, "shown")
+    return None if changed is None else _function(changed, schema)

@@ -34,7 +34,6 @@ class Rows:
     """Rows of one schema: what users write, what is kept, what users read."""
 
     def __init__(self, schema: StructType) -> None:
-        self.schema = schema
         self.check = checker(schema)
         self.read = reader(schema)
         self._named = Row(*schema.names)

@@ -68,17 +68,11 @@ private[millpond] final class PickleOut {
     littleEndian(java.lang.Long.reverseBytes(bits), 8)
   }
 
-  private def string(value: String): Unit = {
-    val utf8 = value.getBytes(UTF_8)
-    op('X')
-    littleEndian(utf8.length.toLong, 4)
-    room(utf8.length)
-    System.arraycopy(utf8, 0, bytes, used, utf8.length)
-    used += utf8.length
-  }
+  private def string(value: String): Unit = sized('X', value.getBytes(UTF_8))
+  private def binary(value: Array[Byte]): Unit = sized('B', value)
 
-  private def binary(value: Array[Byte]): Unit = {
-    op('B')
+  private def sized(code: Int, value: Array[Byte]): Unit = {
+    op(code)
     littleEndian(value.length.toLong, 4)
     room(value.length)
     System.arraycopy(value, 0, bytes, used, value.length)
