@@ -21,33 +21,32 @@ private object StartCheck extends Logging {
 
   def isDone(run: UUID): Boolean = checked.contains(run)
 
-  def once(session: SparkSession, info: StatefulOperatorStateInfo, options: Options): Unit =
-    if (!isDone(info.queryRunId)) {
-      // the driver is the executor: the tasks need the same agent
-      if (session.sparkContext.isLocal) {
-        LocalDirs.configure(options.string("localDir"))
-        Agent.ready(options.agentSettings)
-      }
-      val conf = session.sessionState.newHadoopConf()
-      val root = new Path(info.checkpointLocation)
-      val local = root.getFileSystem(conf).getUri.getScheme == "file"
-      if (!local || options.string("storage.uri").isDefined || root.getFileSystem(conf).exists(
-          new Path(root.getParent, "millpond/storage.json"))) {
-        LocalDirs.configure(options.string("localDir"))
-        HadoopFiles.remember(info.checkpointLocation, conf)
-        val request = Json.obj().put("root", info.checkpointLocation)
-        request.set[JsonNode]("options", options.json)
-        S3Access.of(conf).foreach(request.set[JsonNode]("hadoop", _))
-        // a driver may have no Python for the agent; then the tasks try the storage
-        try { Agent.call("check_start", request, options.agentSettings); () }
-        catch {
-          case e: MillpondException if e.kind.startsWith("AGENT_") =>
-            logWarning(s"the storage was not tried before the query's first task: ${e.getMessage}")
-        }
-      }
-      checked.add(info.queryRunId)
-      ()
+  def check(session: SparkSession, info: StatefulOperatorStateInfo, options: Options): Unit = {
+    // the driver is the executor: the tasks need the same agent
+    if (session.sparkContext.isLocal) {
+      LocalDirs.configure(options.string("localDir"))
+      Agent.ready(options.agentSettings)
     }
+    val conf = session.sessionState.newHadoopConf()
+    val root = new Path(info.checkpointLocation)
+    val local = root.getFileSystem(conf).getUri.getScheme == "file"
+    if (!local || options.string("storage.uri").isDefined || root.getFileSystem(conf).exists(
+        new Path(root.getParent, "millpond/storage.json"))) {
+      LocalDirs.configure(options.string("localDir"))
+      HadoopFiles.remember(info.checkpointLocation, conf)
+      val request = Json.obj().put("root", info.checkpointLocation)
+      request.set[JsonNode]("options", options.json)
+      S3Access.of(conf).foreach(request.set[JsonNode]("hadoop", _))
+      // a driver may have no Python for the agent; then the tasks try the storage
+      try { Agent.call("check_start", request, options.agentSettings); () }
+      catch {
+        case e: MillpondException if e.kind.startsWith("AGENT_") =>
+          logWarning(s"the storage was not tried before the query's first task: ${e.getMessage}")
+      }
+    }
+    checked.add(info.queryRunId)
+    ()
+  }
 
   def ended(run: UUID): Unit = { checked.remove(run); () }
 }

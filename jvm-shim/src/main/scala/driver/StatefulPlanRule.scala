@@ -37,7 +37,7 @@ private object StatefulPlanRule extends Rule[SparkPlan] {
           val options = Options.resolve(SQLConf.get.getAllConfs)
           // the operator in a batch query belongs to no run
           if (AskedProviders.of(run).isDefined) SparkSession.getActiveSession.foreach { session =>
-            StartCheck.once(session, infos.head, options)
+            StartCheck.check(session, infos.head, options)
             Sinks.note(session, infos.head)
             DriverReports.start(session.sparkContext)
           }
