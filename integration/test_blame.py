@@ -10,7 +10,6 @@ import pytest
 from pyspark.sql import SparkSession
 
 import millpond
-from integration.depth import deep
 from integration.test_erase import Query, committed, whole_state
 from integration.test_lookup import _run
 from millpond import savepoint, state
@@ -22,7 +21,8 @@ pytestmark = pytest.mark.spark
 _CASES = ["agg-update-odd-keys", "sessions-append-ids", "scala-event-time-avro", "join-full-v4"]
 
 
-@pytest.mark.parametrize("name", [deep(name) for name in _CASES])
+@pytest.mark.deep
+@pytest.mark.parametrize("name", _CASES)
 def test_each_row(spark: SparkSession, tmp_path: Path, name: str) -> None:
     """The batch is the one in which the value became what it is, or a later one that wrote it."""
     place = _run(spark, name, tmp_path).checkpoint

@@ -14,7 +14,6 @@ import pytest
 from pyspark.sql import SparkSession
 
 from integration.chains import Chain
-from integration.depth import deep
 
 _FIRST, _COUNT = (
     int(os.environ.get("MILLPOND_FIRST", "1")),
@@ -23,7 +22,8 @@ _FIRST, _COUNT = (
 
 
 @pytest.mark.spark
-@pytest.mark.parametrize("seed", [deep(seed) for seed in range(_FIRST, _FIRST + _COUNT)])
+@pytest.mark.deep
+@pytest.mark.parametrize("seed", range(_FIRST, _FIRST + _COUNT))
 def test_nothing_is_lost_over_a_chain(spark: SparkSession, tmp_path: Path, seed: int) -> None:
     chain = Chain(spark, tmp_path, seed)
     try:

@@ -256,14 +256,10 @@ def test_state_moves_between_executors(app: Application, new_query: Callable[...
     executors = two_executors(queries[0])
     before = opened(app)
     # An executor that opened a partition before may still have it, and need not open it again.
-    held = {
-        e.id: {
-            p: v
-            for p, v in before[e.id]
-            if all(p != q for id_, stores in before.items() if id_ != e.id for q, _ in stores)
-        }
-        for e in executors
+    openers = {
+        p: {id_ for id_, stores in before.items() if p in dict(stores)} for p in range(PARTITIONS)
     }
+    held = {e.id: {p: v for p, v in before[e.id] if openers[p] == {e.id}} for e in executors}
     first = max(executors, key=lambda e: len(held[e.id]))
     os.kill(first.pid, signal.SIGTERM)
     wait_until(lambda: not alive(first.pid), seconds=30, what="the executor to end")

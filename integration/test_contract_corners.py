@@ -18,14 +18,13 @@ from typing import Any
 import pytest
 
 from integration.corner_job import CORNERS, FAILS_AT, FILES, Corner, rows_of
-from integration.depth import asked_for, deep
+from integration.depth import asked_for
 from integration.harness import providers_to_test
 from integration.jvm import MILLPOND, REPO, ROCKSDB
 from millpond.operations.inspect.verify import verify
 from millpond.storage.local import LocalStorage
 
-# The corner with all of it is quick.
-_CORNERS = [deep(corner) for corner in CORNERS]
+pytestmark = pytest.mark.deep
 PROVIDER = MILLPOND if MILLPOND in providers_to_test() else ROCKSDB
 
 
@@ -73,7 +72,7 @@ def _joined() -> list[list[Any]]:
     )
 
 
-@pytest.mark.parametrize("corner", _CORNERS, ids=lambda c: c.id)
+@pytest.mark.parametrize("corner", CORNERS, ids=lambda c: c.id)
 def test_results_equal_the_batch_computation(
     job: tuple[Path, dict[str, Any]], corner: Corner
 ) -> None:
@@ -94,7 +93,7 @@ def test_results_equal_the_batch_computation(
     }
 
 
-@pytest.mark.parametrize("corner", _CORNERS, ids=lambda c: c.id)
+@pytest.mark.parametrize("corner", CORNERS, ids=lambda c: c.id)
 def test_it_was_that_corner(job: tuple[Path, dict[str, Any]], corner: Corner) -> None:
     """The faults and the snapshots happened. The files on storage are right afterwards."""
     work, reports = job

@@ -19,7 +19,6 @@ import pyspark
 import pytest
 
 import millpond
-from integration.depth import deep
 from integration.jvm import IS_SPARK_4_2, REPO, millpond_jar
 from integration.transport_job import ECHOES, KEYS, TEXT, expected
 from integration.transports import SPARK, transport_conf
@@ -71,19 +70,18 @@ def _assert_by_spark(found: dict[str, Any], aside: list[str], reason: str) -> No
     assert all(reason in text for text in aside if text not in pandas), aside
 
 
+@pytest.mark.deep
 @pytest.mark.parametrize(
     "settings",
     [
         # the buffers of such sockets are small, so that frames go out and come in in parts
-        deep({"spark.python.unix.domain.socket.enabled": "true"}),
-        deep({"spark.python.use.daemon": "false"}),
-        deep({"spark.python.worker.reuse": "false"}),
-        deep(
-            {
-                "spark.python.worker.idleTimeoutSeconds": "60",
-                "spark.python.worker.killOnIdleTimeout": "true",
-            }
-        ),
+        {"spark.python.unix.domain.socket.enabled": "true"},
+        {"spark.python.use.daemon": "false"},
+        {"spark.python.worker.reuse": "false"},
+        {
+            "spark.python.worker.idleTimeoutSeconds": "60",
+            "spark.python.worker.killOnIdleTimeout": "true",
+        },
     ],
     ids=lambda settings: next(iter(settings)).rpartition(".")[0].rpartition("python.")[2],
 )

@@ -15,7 +15,6 @@ from pyspark.errors import StreamingQueryException
 from pyspark.sql import SparkSession
 
 from integration.cases import EVENTS, NO_EMPTY_BATCHES, events, transform_with_state
-from integration.depth import deep
 from integration.harness import EVERYTHING
 from integration.jvm import MILLPOND
 from integration.misbehaviour import OUTPUT, Large, Misbehaving
@@ -147,8 +146,9 @@ def _misbehave(side: _Side, group: str) -> tuple[dict[str, Any], Stored]:
     return outcomes, stored(side.checkpoint)
 
 
-@pytest.mark.parametrize("form", ["row", deep("pandas")] if EVERYTHING else ["row"])
-@pytest.mark.parametrize("group", [deep(group) for group in _GROUPS])
+@pytest.mark.deep
+@pytest.mark.parametrize("form", ["row", "pandas"] if EVERYTHING else ["row"])
+@pytest.mark.parametrize("group", _GROUPS)
 def test_misbehaviour(spark: SparkSession, tmp_path: Path, group: str, form: str) -> None:
     expected, found = _both(spark, tmp_path, form, lambda side: _misbehave(side, group))
     for how, outcome in expected[0].items():

@@ -18,7 +18,6 @@ from pyspark.errors import StreamingQueryException
 from pyspark.sql import SparkSession
 
 from integration.cases import CLICKED, Case
-from integration.depth import deep
 from integration.harness import providers_to_test, short_conf
 from integration.jvm import MILLPOND, ROCKSDB
 from integration.shapes import SHAPES, named
@@ -65,12 +64,13 @@ def on_s3(server: S3Server, uri: str) -> dict[str, str]:
     }
 
 
-def _cases() -> list[Any]:
+def _cases() -> list[Case]:
     if os.environ.get("MILLPOND_S3_ALL"):
         return [c for c in SHAPES if not c.refused and c.later is None]
-    return [deep(named(name)) for name in SAMPLE]
+    return [named(name) for name in SAMPLE]
 
 
+@pytest.mark.deep
 @pytest.mark.parametrize("case", _cases(), ids=lambda c: c.name)
 def test_an_operator_with_its_state_on_s3(
     spark: SparkSession, server: S3Server, tmp_path: Path, case: Case
