@@ -13,6 +13,8 @@ SHELL := /bin/bash
 PYTHON ?= $(shell for p in python3 python3.13 python3.12 python3.11; do "$$p" -c 'import sys; sys.exit(sys.version_info < (3, 11))' 2>/dev/null && echo "$$p" && break; done)
 PY := .venv/bin/python
 INSTALLED := .venv/.installed
+# What a JVM of the tests would load one by one: integration/class_archive.py.
+CLASSES := build/classes.jsa
 # make test TEST=tests/unit TEST_ARGS='-k lineage -x'
 TEST ?=
 TEST_ARGS ?=
@@ -86,7 +88,12 @@ $(INSTALLED): pyproject.toml
 	$(PY) -m pip install --quiet --no-deps --no-build-isolation --editable .
 	@touch $(INSTALLED)
 
-test: build ## all tests but the deep ones: ten minutes (TEST=path TEST_ARGS=... for some)
+$(CLASSES): $(INSTALLED)
+	@$(MAKE) --no-print-directory build
+	@$(PY) -m integration.class_archive > build/classes.log 2>&1 \
+	    || echo "millpond: no archive of Spark's classes, the tests take longer; build/classes.log says why" >&2
+
+test: build $(CLASSES) ## all tests but the deep ones: ten minutes (TEST=path TEST_ARGS=... for some)
 	$(PY) -m pytest $(if $(TEST),"$(TEST)",-m "not deep" $(SPREAD)) $(TEST_ARGS)
 
 test-all: build ## what make test leaves out: make previous, make deep
@@ -95,7 +102,7 @@ test-all: build ## what make test leaves out: make previous, make deep
 	    for part in previous deep; do $(MAKE) --no-print-directory $$part || failed=1; done; \
 	    exit $$failed
 
-deep: build ## the tests that are long, or much like another
+deep: build $(CLASSES) ## the tests that are long, or much like another
 	$(PY) -m pytest -m deep $(SPREAD) $(TEST_ARGS)
 
 shapes: build ## compare all query shapes with Spark's RocksDB store (make test: one an operator)
