@@ -30,6 +30,7 @@ def _struct(**fields: T.DataType) -> T.StructType:
 
 
 _POINT = _struct(x=T.IntegerType(), y=T.StringType())
+_DAY = _struct(day=T.DateType(), text=T.StringType())
 _UTC = dt.timezone.utc
 
 POOLS: Mapping[str, Pool] = {
@@ -96,6 +97,39 @@ POOLS: Mapping[str, Pool] = {
             (None, None, None, None, None),
             ([5], {"": 0}, Row(x=2, y="ü"), [Row(x=9, y="z")], ((None,),)),
         ),
+    ),
+    "whole": Pool(
+        _struct(
+            rows=T.ArrayType(_DAY),
+            grid=T.ArrayType(T.ArrayType(T.DecimalType(9, 2))),
+            days=T.MapType(T.StringType(), _DAY),
+            by_text=T.MapType(T.StringType(), T.ArrayType(T.LongType())),
+            one=_struct(day=_DAY, bits=T.MapType(T.StringType(), T.BooleanType())),
+        ),
+        (
+            (
+                [(dt.date(2024, 2, 29), "a"), Row(day=None, text="ü€\U0001f600")],
+                [[Decimal("1"), Decimal("-2.50")], []],
+                {f"{i}": (dt.date(2024, 1, i + 1), None) for i in range(20)},
+                {f"key {i}": [i, -i] for i in range(40)},
+                Row(day=(dt.date(2024, 1, 1), None), bits={"x" * i: i % 2 == 0 for i in range(9)}),
+            ),
+            ([], [[]], {}, {"": []}, (None, {})),
+            (None, None, None, None, None),
+            ([(None, None)], None, {"": (None, None)}, {"b": [], "a": []}, None),
+        ),
+    ),
+    "unsure": Pool(
+        _struct(a=T.ArrayType(_DAY), m=T.MapType(T.StringType(), T.ArrayType(T.LongType()))),
+        (
+            ([None], {"a": None}),
+            ([{"text": "a"}], {"a": [1, None]}),
+            ([[None, "a"]], {"a": (1, 2)}),
+        ),
+    ),
+    "collated": Pool(
+        _struct(s=T.StringType("UTF8_LCASE"), a=T.ArrayType(T.StringType("UTF8_LCASE"))),
+        (("A", ["b", "B"]), ("a", []), (None, None), ("ü", ["Ü"])),
     ),
     "nested_whole": Pool(
         _struct(a=T.ArrayType(T.IntegerType()), m=T.MapType(T.StringType(), T.LongType())),

@@ -16,17 +16,24 @@ from pyspark.sql.types import (
     ByteType,
     DataType,
     DateType,
+    DayTimeIntervalType,
     DecimalType,
     DoubleType,
     FloatType,
     LongType,
+    MapType,
+    NullType,
+    Row,
     StringType,
     StructField,
     StructType,
     TimestampNTZType,
+    TimeType,
+    VarcharType,
+    VariantType,
 )
 
-from millpond.transport.plain import checker, is_plain, reader
+from millpond.transport.plain import checker, comes_back_as_written, is_plain, reader
 from millpond.transport.variables import Rows
 
 
@@ -36,15 +43,37 @@ def _schema(*types: DataType, nullable: bool = True) -> StructType:
 
 @pytest.mark.parametrize(
     "data_type",
-    [ArrayType(LongType()), _schema(LongType()), StringType("UTF8_LCASE")],
+    [
+        NullType(),
+        VarcharType(3),
+        TimeType(),
+        DayTimeIntervalType(),
+        VariantType(),
+        StructType([]),
+        MapType(DoubleType(), LongType()),
+        MapType(ArrayType(LongType()), LongType()),
+        ArrayType(_schema(VariantType())),
+    ],
+    ids=lambda t: t.simpleString(),
 )
 def test_types_that_change_on_their_way_are_not_plain(data_type: DataType) -> None:
     assert not is_plain(_schema(LongType(), data_type))
     assert not is_plain(StructType([]))
 
 
-@pytest.mark.parametrize("data_type", [DoubleType(), FloatType()])
-def test_a_floating_point_number_may_be_a_value_but_no_key(data_type: DataType) -> None:
+@pytest.mark.parametrize(
+    "data_type",
+    [
+        DoubleType(),
+        FloatType(),
+        StringType("UTF8_LCASE"),
+        ArrayType(LongType()),
+        MapType(StringType(), LongType()),
+        _schema(LongType()),
+    ],
+    ids=lambda t: t.simpleString(),
+)
+def test_what_may_be_a_value_but_no_key(data_type: DataType) -> None:
     assert is_plain(_schema(data_type))
     assert not is_plain(_schema(data_type), as_key=True)
 
@@ -59,6 +88,11 @@ def test_a_floating_point_number_may_be_a_value_but_no_key(data_type: DataType) 
         (FloatType(), [1.5, float("inf"), 2.0**-149], [1, True, "1"]),
         (BinaryType(), [b"", b"\xff"], ["a", [1]]),
         (StringType(), ["", "a", "ä", "🎉"], ["\ud800", b"a", 1]),
+        (StringType("UTF8_LCASE"), ["", "A"], [1]),
+        (ArrayType(LongType()), [[], [1, -2]], [[1, None], [1.0], {1}, "ab", 1]),
+        (MapType(StringType(), LongType()), [{}, {"b": 1, "a": 2}], [{"a": None}, {1: 1}, []]),
+        (_schema(LongType(), StringType()), [(1, "a"), (None, None)], [(1,), [1, "a"], {}, (1, 1)]),
+        (ArrayType(_schema(LongType())), [[(1,), (None,)]], [[None], [(1, 2)], [("a",)]]),
     ],
 )
 def test_a_value_is_known_if_it_has_exactly_the_right_type(
@@ -68,6 +102,29 @@ def test_a_value_is_known_if_it_has_exactly_the_right_type(
     assert [check((value,)) for value in [*good, None]] == [(v,) for v in [*good, None]]
     assert [check((value,)) for value in bad] == [None] * len(bad)
     assert checker(_schema(data_type, nullable=False))((None,)) is None
+
+
+def test_what_is_nested_is_kept_as_it_was_and_shown_as_spark_shows_it() -> None:
+    inner = StructType([StructField("x", FloatType()), StructField("days", ArrayType(DateType()))])
+    columns = [StructField("rows", ArrayType(inner)), StructField("by", MapType(DateType(), inner))]
+    schema = StructType(columns)
+    check, read = checker(schema), reader(schema)
+    day = datetime.date(2026, 2, 3)
+    days = [day]
+    kept = check(([Row(x=0.1, days=days), (None, None)], {day: (1.5, [])}))
+    days.clear()
+    number, pickled = (day - datetime.date(1970, 1, 1)).days, 0.10000000149011612
+    assert kept == ([(pickled, [number]), (None, None)], {number: (1.5, [])})
+    assert read is not None
+    shown = read(kept)
+    assert shown == ([Row(x=pickled, days=[day]), Row(x=None, days=None)], {day: (1.5, [])})
+    assert shown[0][0].asDict() == {"x": pickled, "days": [day]}
+    shown[0].clear()
+    assert read(kept)[0] != [], "who changes what was read changes no state"
+    assert read(([None], {number: None})) == ([None], {day: None})
+    assert read((None, None)) == (None, None)
+    assert not comes_back_as_written(schema)
+    assert comes_back_as_written(_schema(ArrayType(inner)))
 
 
 def test_a_row_has_as_many_values_as_the_schema() -> None:

@@ -2,7 +2,7 @@
 
 Spark sends a value through a pickle, a row of the JVM and an encoder, and back. What comes back is
 known without that only for some types, and only for values of exactly the right Python type. All
-else goes through Spark's own calls.
+else goes through Spark's own calls. Arrays, maps and structs are plain if all in them is.
 """
 
 from __future__ import annotations
@@ -11,10 +11,11 @@ import datetime
 import decimal
 import struct
 from collections.abc import Callable
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from typing import Any
 
 from pyspark.sql.types import (
+    ArrayType,
     BinaryType,
     BooleanType,
     ByteType,
@@ -25,6 +26,8 @@ from pyspark.sql.types import (
     FloatType,
     IntegerType,
     LongType,
+    MapType,
+    Row,
     ShortType,
     StringType,
     StructType,
@@ -61,6 +64,13 @@ def _is_time(value: Any) -> bool:
     return type(value) is datetime.datetime and _FIRST_YEAR <= value.year <= _LAST_YEAR
 
 
+def _as_row(names: list[str], values: tuple[Any, ...]) -> Row:
+    """Return a struct as Spark makes it."""
+    row = Row(*values)
+    row.__fields__ = names
+    return row
+
+
 def _as_float(value: float) -> float:
     """Return the nearest float of four bytes, as the JVM does: infinity beyond the largest."""
     found: float = _FLOAT.unpack(_FLOAT.pack(value))[0]
@@ -84,7 +94,7 @@ def _as_decimal(value: decimal.Decimal, scale: int) -> decimal.Decimal:
 
 @dataclass(frozen=True)
 class _Kind:
-    """A plain type, as expressions over a value that is not null and over its type.
+    """A plain type that is not nested, as expressions over a value that is not null and its type.
 
     Attributes:
         test: whether the value is known.
@@ -122,63 +132,140 @@ _KINDS: dict[type[Any], _Kind] = {
     TimestampNTZType: _internal("_is_time({0})"),
 }
 _HELPERS: dict[str, Any] = {
+    "Row": Row,
     "_is_text": _is_text,
     "_is_date": _is_date,
     "_is_time": _is_time,
     "_is_decimal": _is_decimal,
     "_as_float": _as_float,
     "_as_decimal": _as_decimal,
+    "_as_row": _as_row,
 }
 
 
-def _kind(data_type: DataType) -> _Kind | None:
-    """Return what is known of the type; None: it is not plain."""
-    if isinstance(data_type, StringType) and data_type != StringType():
-        return None  # it has a collation
-    return _KINDS.get(type(data_type))
+def _is_plain(data_type: DataType) -> bool:
+    if isinstance(data_type, StructType):
+        return is_plain(data_type)
+    if isinstance(data_type, ArrayType):
+        return _is_plain(data_type.elementType)
+    if isinstance(data_type, MapType):
+        return _is_plain_key(data_type.keyType) and _is_plain(data_type.valueType)
+    return type(data_type) in _KINDS
+
+
+def _is_plain_key(data_type: DataType) -> bool:
+    """Return whether keys are equal in Python if and only if they are equal in the JVM.
+
+    Zero has two forms as a floating point number, which Python takes for equal. Python cannot look
+    for an array, and texts with a collation have an order of their own.
+    """
+    if isinstance(data_type, StringType):
+        return data_type == StringType()
+    return type(data_type) in _KINDS and not isinstance(data_type, (DoubleType, FloatType))
 
 
 def is_plain(schema: StructType, *, as_key: bool = False) -> bool:
     """Return whether rows of `schema` may travel in bulk.
 
     Args:
-        as_key: whether they are keys of a map. Zero has two forms as a floating point number,
-            which Python takes for equal, and the JVM does not.
+        as_key: whether they are keys of a map.
     """
-    return len(schema) > 0 and all(
-        _kind(field.dataType) is not None
-        and not (as_key and isinstance(field.dataType, (DoubleType, FloatType)))
-        for field in schema
-    )
+    test = _is_plain_key if as_key else _is_plain
+    return len(schema) > 0 and all(test(field.dataType) for field in schema)
 
 
-def _function(body: str, schema: StructType) -> Callable[[Any], Any]:
-    """Return a function of `v`. It is made as source because it runs for each value."""
-    types = {f"type{i}": field.dataType for i, field in enumerate(schema)}
-    found: Callable[[Any], Any] = eval(f"lambda v: {body}", _HELPERS | types)
-    return found
+def comes_back_as_written(data_type: DataType) -> bool:
+    """Return whether users read a value as they wrote it: all do but maps, which change order."""
+    if isinstance(data_type, StructType):
+        return all(comes_back_as_written(field.dataType) for field in data_type)
+    if isinstance(data_type, ArrayType):
+        return comes_back_as_written(data_type.elementType)
+    return not isinstance(data_type, MapType)
 
 
-def _expressions(schema: StructType, part: str) -> list[str]:
-    """Return that part of each column's kind, over the columns of the row `v`."""
-    found = []
-    for i, field in enumerate(schema):
-        kind = _kind(field.dataType)
-        assert kind is not None
-        found.append(getattr(kind, part).format(f"v[{i}]", f"type{i}"))
-    return found
+@dataclass
+class _Source:
+    """Expressions over values of plain types. They are source because they run for each value.
+
+    Each of the three methods is given the text of a value that is not null, and its type.
+    """
+
+    names: dict[str, Any] = field(default_factory=lambda: dict(_HELPERS))
+
+    def name(self, of: Any) -> str:
+        """Return a new name, which stands for `of`."""
+        found = f"n{len(self.names)}"
+        self.names[found] = of
+        return found
+
+    def function(self, body: str) -> Callable[[Any], Any]:
+        """Return a function of `v`."""
+        found: Callable[[Any], Any] = eval(f"lambda v: {body}", self.names)
+        return found
+
+    def test(self, v: str, of: DataType) -> str:
+        """Return whether the value is known. A null in an array or a map is left to Spark."""
+        if isinstance(of, StructType):
+            return f"type({v}) in (tuple, Row) and {self.test_fields(v, of)}"
+        if isinstance(of, ArrayType):
+            x = self.name(None)
+            each = f"{x} is not None and {self.test(x, of.elementType)}"
+            return f"type({v}) in (list, tuple) and all([{each} for {x} in {v}])"
+        if isinstance(of, MapType):
+            k, x = self.name(None), self.name(None)
+            value = f"{x} is not None and {self.test(x, of.valueType)}"
+            each = f"{self.test(k, of.keyType)} and {value}"
+            return f"type({v}) is dict and all([{each} for {k}, {x} in {v}.items()])"
+        return self._by_kind(_KINDS[type(of)].test, v, of)
+
+    def test_fields(self, v: str, schema: StructType) -> str:
+        """Return whether a tuple has the right number of values, and all are known."""
+        tests = [f"len({v}) == {len(schema)}"]
+        for i, column in enumerate(schema):
+            test = self.test(f"{v}[{i}]", column.dataType)
+            tests.append(f"({v}[{i}] is None or {test})" if column.nullable else f"({test})")
+        return " and ".join(tests)
+
+    def kept(self, v: str, of: DataType) -> str:
+        """Return what Spark would pickle of the value; empty: the value itself.
+
+        Arrays and maps are copied, because users may change theirs.
+        """
+        if isinstance(of, StructType):
+            return self.fields(v, of, self.kept) or f"tuple({v})"
+        return self._nested(v, of, self.kept) or self._by_kind(_KINDS[type(of)].kept, v, of)
+
+    def shown(self, v: str, of: DataType) -> str:
+        """Return what users read, from the pickled form; empty: the same."""
+        if isinstance(of, StructType):
+            values = self.fields(v, of, self.shown) or v
+            return f"_as_row({self.name(of.names)}, {values})"
+        return self._nested(v, of, self.shown) or self._by_kind(_KINDS[type(of)].shown, v, of)
+
+    def _nested(self, v: str, of: DataType, part: Callable[[str, DataType], str]) -> str:
+        if isinstance(of, ArrayType):
+            x = self.name(None)
+            return f"[{_or_null(x, part(x, of.elementType))} for {x} in {v}]"
+        if isinstance(of, MapType):
+            k, x = self.name(None), self.name(None)
+            key, value = part(k, of.keyType) or k, _or_null(x, part(x, of.valueType))
+            return f"{{{key}: {value} for {k}, {x} in {v}.items()}}"
+        return ""
+
+    def fields(self, v: str, schema: StructType, part: Callable[[str, DataType], str]) -> str:
+        """Return a tuple with that part of each value of a tuple; empty: nothing changes."""
+        parts = [part(f"{v}[{i}]", column.dataType) for i, column in enumerate(schema)]
+        if not any(parts):
+            return ""
+        values = [_or_null(f"{v}[{i}]", changed) for i, changed in enumerate(parts)]
+        return f"({', '.join(values)},)"
+
+    def _by_kind(self, template: str, v: str, of: DataType) -> str:
+        return template.format(v, self.name(of)) if template else ""
 
 
-def _changed(schema: StructType, part: str) -> str | None:
-    """Return an expression for `v` with its values changed; None: they stay as they are."""
-    changes = _expressions(schema, part)
-    if not any(changes):
-        return None
-    values = [
-        f"None if v[{i}] is None else {change}" if change else f"v[{i}]"
-        for i, change in enumerate(changes)
-    ]
-    return f"({', '.join(values)},)"
+def _or_null(v: str, changed: str) -> str:
+    return f"None if {v} is None else {changed}" if changed else v
 
 
 def checker(schema: StructType) -> Callable[[Any], Value | None]:
@@ -186,18 +273,14 @@ def checker(schema: StructType) -> Callable[[Any], Value | None]:
 
     The function returns None for what it does not know for certain.
     """
-    tests = [
-        f"(v[{i}] is None or {test})" if field.nullable else f"({test})"
-        for i, (field, test) in enumerate(zip(schema, _expressions(schema, "test"), strict=True))
-    ]
-    return _function(
-        f"{_changed(schema, 'kept') or 'v'} if type(v) is tuple and len(v) == {len(schema)}"
-        f" and {' and '.join(tests)} else None",
-        schema,
-    )
+    source = _Source()
+    kept = source.fields("v", schema, source.kept) or "v"
+    test = f"type(v) is tuple and {source.test_fields('v', schema)}"
+    return source.function(f"{kept} if {test} else None")
 
 
 def reader(schema: StructType) -> Callable[[Value], Value] | None:
     """Return the function from the pickled form to what users see; None: they are the same."""
-    changed = _changed(schema, "shown")
-    return None if changed is None else _function(changed, schema)
+    source = _Source()
+    changed = source.fields("v", schema, source.shown)
+    return source.function(changed) if changed else None

@@ -71,7 +71,7 @@ class Session:
             return b""
         out = io.BytesIO()
         pickler = pickle.Pickler(out, protocol=2)
-        pickler.fast = True  # no value is in another, so nothing has to be remembered
+        pickler.fast = True  # values are copies, none of which holds itself: nothing to remember
         pickler.dump(self._changes)
         count = len(self._changes)
         self._changes.clear()

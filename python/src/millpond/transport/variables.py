@@ -15,7 +15,7 @@ from pyspark.sql.streaming.stateful_processor import ListState, MapState, ValueS
 from pyspark.sql.types import StructType
 
 from millpond.transport import session as ops
-from millpond.transport.plain import Value, checker, reader
+from millpond.transport.plain import Value, checker, comes_back_as_written, reader
 from millpond.transport.session import VARIABLES, Session
 
 # More entries of one key are not kept here.
@@ -31,10 +31,15 @@ def _normalized(value: Any) -> Any:
 
 
 class Rows:
-    """Rows of one schema: what users write, what is kept, what users read."""
+    """Rows of one schema: what users write, what is kept, what users read.
+
+    Attributes:
+        read_again: whether users may read what is kept of a value that they wrote.
+    """
 
     def __init__(self, schema: StructType) -> None:
         self.check = checker(schema)
+        self.read_again = comes_back_as_written(schema)
         self.read = reader(schema)
         self._named = Row(*schema.names)
 
@@ -113,7 +118,7 @@ class BulkValue(ValueState):
             self._value = _ELSEWHERE
         else:
             self._session.note(self._update_code, known)
-            self._value = known
+            self._value = known if self._rows.read_again else _ELSEWHERE
 
     def clear(self) -> None:
         if self._session.key < 0:
@@ -161,7 +166,7 @@ class BulkList(ListState):
 
     def _note(self, operation: int, change: Any) -> None:
         self._session.note(self._code + operation, change)
-        if self._values is not None and len(self._values) > _MOST_ENTRIES:
+        if self._values and not (self._rows.read_again and len(self._values) <= _MOST_ENTRIES):
             self._values = None
 
     def put(self, newState: list[Value]) -> None:
@@ -271,7 +276,7 @@ class BulkMap(MapState):
             if known_key not in self._entries:
                 self._in_order = False
             self._entries[known_key] = known
-            if len(self._entries) > _MOST_ENTRIES:
+            if not self._rows.read_again or len(self._entries) > _MOST_ENTRIES:
                 self._entries = None
         self._session.note(self._code + ops.UPDATE_ENTRY, (known_key, known))
 

@@ -1,12 +1,14 @@
 package org.apache.spark.sql.millpond.transport
 
 import java.nio.charset.StandardCharsets.UTF_8
+import java.util.{List => JavaList, Map => JavaMap}
 
 import org.apache.spark.sql.Row
 import org.apache.spark.sql.catalyst.CatalystTypeConverters
+import org.apache.spark.sql.execution.python.EvaluatePython
 import org.apache.spark.sql.types.{
-  BooleanType, ByteType, DataType, DateType, IntegerType, LongType, ShortType, StringType,
-  TimestampType
+  BooleanType, ByteType, DataType, DateType, DecimalType, IntegerType, LongType, ShortType,
+  StringType, TimestampNTZType, TimestampType
 }
 
 /** Writes values as Python's pickle, straight from rows. It knows what the plain types need, and
@@ -90,16 +92,40 @@ private[millpond] final class PickleOut {
   private def ascii(text: String): Unit = text.foreach(c => op(c.toInt))
 
   /** A row of plain types as a tuple, in the form that Spark pickles: dates are days, and times are
-    * microseconds. */
-  def row(row: Row): Unit = {
+    * microseconds. A struct is a tuple, too. */
+  def row(row: Row): Unit = tuple(row) {
+    case (nested @ (_: Row | _: scala.collection.Seq[_] | _: scala.collection.Map[_, _]), i) =>
+      // Spark's form of a map has the order that Python sees
+      field(EvaluatePython.toJava(
+        CatalystTypeConverters.convertToCatalyst(nested), row.schema(i).dataType, false))
+    case (other, _) => field(other)
+  }
+
+  private def tuple(row: Row)(write: (Any, Int) => Unit): Unit = {
     val width = row.length
     if (width > 3) op('(')
     var i = 0
     while (i < width) {
-      field(row.get(i))
+      write(row.get(i), i)
       i += 1
     }
     if (width > 3) op('t') else if (width == 0) op(')') else op(0x84 + width)
+  }
+
+  private def list(values: JavaList[_]): Unit = {
+    beginList()
+    values.forEach(field(_))
+    endList()
+  }
+
+  private def dict(entries: JavaMap[_, _]): Unit = {
+    op('}')
+    op('(')
+    entries.forEach { (key, value) =>
+      field(key)
+      field(value)
+    }
+    op('u')
   }
 
   private def field(value: Any): Unit = value match {
@@ -114,6 +140,9 @@ private[millpond] final class PickleOut {
     case s: String => string(s)
     case b: Array[Byte] => binary(b)
     case d: java.math.BigDecimal => decimal(d)
+    case struct: Row => tuple(struct)((value, _) => field(value))
+    case values: JavaList[_] => list(values)
+    case entries: JavaMap[_, _] => dict(entries)
     case other => field(CatalystTypeConverters.convertToCatalyst(other))
   }
 }
@@ -148,10 +177,11 @@ private[millpond] object PickleOut {
   }
 
   /** Whether keys of this type mean the same in Python as in the JVM: equal here if and only if
-    * they are equal there. */
+    * they are equal there, also as values of [[Row]], where bytes never have the same hash. */
   def isPlainKey(dataType: DataType): Boolean = dataType match {
     case BooleanType | ByteType | ShortType | IntegerType | LongType => true
-    case DateType | TimestampType => true
+    case DateType | TimestampType | TimestampNTZType => true
+    case _: DecimalType => true // all have the digits of the type
     case text: StringType => text == StringType
     case _ => false
   }
