@@ -1,10 +1,10 @@
 package org.apache.spark.sql.millpond.transport
 
 import java.io.{ByteArrayInputStream, DataInputStream}
-import java.nio.ByteBuffer
 import java.nio.channels.Channels
 import java.nio.charset.StandardCharsets.UTF_8
 
+import scala.collection.mutable
 import scala.jdk.CollectionConverters._
 
 import net.razorvine.pickle.Unpickler
@@ -25,15 +25,16 @@ import org.apache.spark.sql.vectorized.{ArrowColumnVector, ColumnVector, Columna
   * state store. Phases follow each other: initial state, rows, expired timers. A phase begins when
   * all changes of the one before it are in the store.
   *
-  * Within a phase, frames may be on their way ahead of the changes, because no key is in two of
-  * them. Changes are applied before the results that came with them go on. */
+  * Within a phase, two frames may be on their way ahead of the changes, because no key is in both
+  * of them. Changes are applied before the results that came with them go on. */
 private[transport] final class BulkSession(
     partition: BulkPartition, handle: StatefulProcessorHandleImpl, val metrics: BulkMetrics) {
   private val operator = partition.operator
   private val calls = new StateCalls(handle, operator)
   private val states = new BulkStates(handle, calls.variables, operator.limits)
   private val arrow = new ArrowMemory(operator)
-  private val phases = scala.collection.mutable.Queue.empty[Phase]
+  private val Ahead = 2
+  private val phases = mutable.Queue.empty[Phase]
   private var output: VectorSchemaRoot = _
   private val beganNanos = System.nanoTime
 
@@ -42,38 +43,36 @@ private[transport] final class BulkSession(
 
   /** Frames of one phase.
     *
-    * @param ahead how many may be on their way
+    * @param make is called when the phase begins
     * @param after the state of Spark's handle when the phase is over; none: it stays */
   private final class Phase(
-      first: Option[ByteBuffer],
-      hasNext: => Boolean,
-      next: => ByteBuffer,
-      ahead: Int,
-      val after: Option[StatefulProcessorHandleState.Value]
-  ) {
-    private var waiting = first
+      make: => Frames, val after: Option[StatefulProcessorHandleState.Value]) {
+    private lazy val frames = make
+    private lazy val first = mutable.Queue.from(frames.first)
     private var sent = 0
     private var over = false
     def send(pipe: WorkerPipe): Unit = {
-      waiting.foreach(pipe.write)
-      waiting = None
-      while (!over && sent < ahead && hasNext) {
-        pipe.write(next)
+      first.removeAll().foreach(pipe.write)
+      while (!over && sent < Ahead && frames.hasNext && frames.isReady) {
+        pipe.write(frames.next())
         sent += 1
       }
-      if (!over && !hasNext && sent < ahead) {
+      if (!over && !frames.hasNext && sent < Ahead) {
         over = true
         pipe.write(new Frame.Builder(Frame.PhaseOver).result)
       }
     }
-    def consumed(): Unit = sent -= 1
+    def consumed(): Unit = {
+      sent -= 1
+      frames.consumed()
+    }
   }
 
   private def dataPhase(
       rows: BulkRows, after: Option[StatefulProcessorHandleState.Value]): Phase = {
-    val frames = new DataFrames(rows.groups, operator.keyOf, states,
+    def frames = new DataFrames(rows.groups, operator.keyOf, states,
       arrow.root(rows.schema), operator.frameSize)
-    new Phase(Some(frames.schema), frames.hasNext, frames.next(), ahead = 2, after)
+    new Phase(frames, after)
   }
 
   private def timerPhase: Phase = {
@@ -83,11 +82,10 @@ private[transport] final class BulkSession(
         Some(operator.batchTimestampMs.getOrElse(-1L))
       case _ => None
     }
-    lazy val frames = new TimerFrames(
+    def frames = new TimerFrames(
       until.fold(Iterator.empty[(Any, Long)])(handle.getExpiredTimers(_)), states,
       operator.frameSize)
-    new Phase(None, frames.hasNext, frames.next(), ahead = 1,
-      Some(StatefulProcessorHandleState.TIMER_PROCESSED))
+    new Phase(frames, Some(StatefulProcessorHandleState.TIMER_PROCESSED))
   }
 
   /** Send what may be sent before the worker's next frame is read. */

@@ -15,6 +15,20 @@ import org.apache.spark.sql.execution.arrow.ArrowWriter
 /** When a frame is full. */
 private[millpond] final case class FrameSize(rows: Int, bytes: Long)
 
+/** The frames of a phase. */
+private[transport] trait Frames {
+  /** What goes before them. */
+  def first: Option[ByteBuffer] = None
+  def hasNext: Boolean
+
+  /** Whether the next frame may be made while others are on their way. */
+  def isReady: Boolean = true
+  def next(): ByteBuffer
+
+  /** The changes of the oldest frame that was on its way are in the store. */
+  def consumed(): Unit = ()
+}
+
 /** Frames of rows with the state of their keys. A key's rows may go on in the next frame; its state
   * is in the first one. The rest of a long key's rows is a frame of its own.
   *
@@ -25,20 +39,20 @@ private[transport] final class DataFrames(
     states: BulkStates,
     root: VectorSchemaRoot,
     limit: FrameSize
-) {
+) extends Frames {
   private val writer = ArrowWriter.create(root)
   private var rows: Iterator[InternalRow] = Iterator.empty
 
-  /** The columns of all frames; it goes before them. */
-  def schema: ByteBuffer = {
+  /** The columns of all frames. */
+  override def first: Option[ByteBuffer] = {
     val frame = new Frame.Builder(Frame.Schema)
     frame.out.write(root.getSchema.serializeAsMessage())
-    frame.result
+    Some(frame.result)
   }
 
-  def hasNext: Boolean = rows.hasNext || groups.hasNext
+  override def hasNext: Boolean = rows.hasNext || groups.hasNext
 
-  def next(): ByteBuffer = {
+  override def next(): ByteBuffer = {
     val counts = Array.newBuilder[Int]
     val goesOn = rows.hasNext
     var groupCount = 0

@@ -6,21 +6,29 @@ import scala.collection.mutable
 
 import org.apache.spark.sql.Row
 
-/** Frames of expired timers with the state of their keys. A key may have several, so a frame is
-  * made when all changes of the one before it are in the store.
+/** Frames of expired timers with the state of their keys. A key may have several, so a frame ends
+  * before a key whose changes are still on their way.
   *
-  * @param timers key and time in ms, as Spark lists them */
+  * @param found key and time in ms, as Spark lists them */
 private[transport] final class TimerFrames(
-    timers: Iterator[(Any, Long)], states: BulkStates, limit: FrameSize) {
-  def hasNext: Boolean = timers.hasNext
+    found: Iterator[(Any, Long)], states: BulkStates, limit: FrameSize) extends Frames {
+  private val timers = found.buffered
+  private val ahead = mutable.Queue.empty[collection.Set[Row]] // the keys of each frame
 
-  def next(): ByteBuffer = {
+  override def hasNext: Boolean = timers.hasNext
+  override def isReady: Boolean = {
+    val (key: Row, _) = timers.head: @unchecked
+    !ahead.exists(_.contains(key))
+  }
+  override def consumed(): Unit = ahead.dequeue(): Unit
+
+  override def next(): ByteBuffer = {
     val numbers = mutable.HashMap.empty[Row, Int]
     val keys, expired = new PickleOut
     keys.beginList()
     expired.beginList()
     var count = 0
-    while (timers.hasNext && count < limit.rows && states.bytes < limit.bytes) {
+    while (timers.hasNext && isReady && count < limit.rows && states.bytes < limit.bytes) {
       val (key: Row, time) = timers.next(): @unchecked
       val number = numbers.getOrElseUpdate(key, {
         states.add(key)
@@ -31,6 +39,7 @@ private[transport] final class TimerFrames(
       expired.long(time)
       count += 1
     }
+    ahead += numbers.keySet
     keys.endList()
     expired.endList()
     val frame = new Frame.Builder(Frame.Timers)
