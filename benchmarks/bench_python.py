@@ -39,7 +39,7 @@ class Scenario:
 
     Attributes:
         query: its processor, and its stream (`bench_python_queries.build`).
-        api: `python`, `pandas`, `scala` or `sql`.
+        api: `python`, `pandas`, `scala`, `sql` or `stateless`.
         warmup: batches that do not count.
         measured: the batches after them.
     """
@@ -60,6 +60,9 @@ SCENARIOS = (
     Scenario(name="timers", query="timers", warmup=2, measured=1),
     Scenario(name="small", query="value", rows=100, warmup=5, measured=10),
     Scenario(name="small_count", query="value", api="sql", rows=100, warmup=5, measured=10),
+    Scenario(
+        name="small_stateless", query="value", api="stateless", rows=100, warmup=5, measured=10
+    ),
     Scenario(name="rows_many", query="value", rows=300_000, warmup=1, measured=1),
 )
 _SCALA = tuple(

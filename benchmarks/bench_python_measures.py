@@ -72,6 +72,12 @@ MEASURES: tuple[Measure, ...] = (
         batch_ms("small"),
         goal=faster(2),
     ),
+    _python(
+        "small_stateless",
+        "the same rows through Python, without state: batch of 100 keys",
+        "ms",
+        batch_ms("small_stateless"),
+    ),
     _python("small_count", "a count: batch of 100 keys", "ms", batch_ms("small_count")),
     _python(
         "small_against_count",

@@ -10,6 +10,7 @@ from collections.abc import Callable, Iterator
 from typing import TYPE_CHECKING, Any
 
 import pandas as pd
+import pyarrow as pa
 from pyspark.sql import Row
 from pyspark.sql import functions as f
 from pyspark.sql.streaming.stateful_processor import StatefulProcessor
@@ -109,6 +110,13 @@ _PROCESSORS: dict[str, Callable[[], StatefulProcessor]] = {
 }
 
 
+def _passed(batches: Iterator[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
+    """Return keys as they came: the least that a Python worker can do with rows."""
+    for batch in batches:
+        key = batch.column("key")
+        yield pa.RecordBatch.from_arrays([key, key], ["key", "n"])
+
+
 def keys(spark: SparkSession, rows: int) -> DataFrame:
     """Return a stream of `timestamp` and `key`, with each of `rows` keys once in every batch."""
     source = spark.readStream.format("rate-micro-batch").option("rowsPerBatch", rows)
@@ -118,8 +126,14 @@ def keys(spark: SparkSession, rows: int) -> DataFrame:
 
 
 def build(spark: SparkSession, query: str, api: str, rows: int) -> DataFrame:
-    """Return the query of that name, by the API `python`, `pandas`, `scala` or `sql`."""
+    """Return the query of that name, by the API `python`, `pandas`, `scala`, `sql`, `stateless`.
+
+    The last one sends the same rows through the same shuffle into Python, and keeps no state: a
+    floor for whatever a transport of state may cost.
+    """
     stream = keys(spark, rows)
+    if api == "stateless":
+        return stream.repartition("key").mapInArrow(_passed, OUTPUT)
     if api == "sql":
         return stream.groupBy("key").count()
     timed = query == "timers"
