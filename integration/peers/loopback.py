@@ -5,6 +5,7 @@ from __future__ import annotations
 import os
 import socket
 import subprocess
+import sys
 import urllib.error
 import urllib.request
 from collections.abc import Iterator, Mapping, Sequence
@@ -16,6 +17,8 @@ from xml.sax.saxutils import escape
 from integration.processes import wait_until
 
 _START_S = 120
+# A variable of a test's process: Hadoop's client moves all files.
+WITHOUT_OBSTORE = "MILLPOND_PEER_WITHOUT_OBSTORE"
 
 
 class Server:
@@ -93,3 +96,9 @@ def free_port() -> int:
     with socket.create_server(("127.0.0.1", 0)) as probe:
         port: int = probe.getsockname()[1]
         return port
+
+
+def without_obstore() -> None:
+    """Be a process in which obstore is not installed, if the variable says so."""
+    if WITHOUT_OBSTORE in os.environ:
+        sys.modules["obstore"] = None  # type: ignore[assignment]

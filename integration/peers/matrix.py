@@ -26,7 +26,7 @@ import pytest
 from pyspark.sql import DataFrame, SparkSession
 
 from integration.jvm import MILLPOND, REPO
-from integration.peers.loopback import write_site
+from integration.peers.loopback import WITHOUT_OBSTORE, write_site
 from integration.peers.racer import Racer
 from integration.shapes import named
 from integration.streams import Input, settings
@@ -42,6 +42,7 @@ from millpond.storage.steps import run_steps
 from millpond.testing.storage_contract import StorageContract
 from tests.s3_server import S3Server
 
+OBSTORE = "obstore"
 _STATE = "spark.sql.streaming.stateStore."
 _WRITERS = 8
 _ROUNDS = 20
@@ -77,6 +78,8 @@ Behind the answers:
 - Azurite has no DFS endpoint, which ABFS uses for accounts with folders. So ABFS speaks to its Blob
   endpoint (`fs.azure.fns.account.service.type=BLOB`), as for accounts without. Hadoop 3.5 has no
   WASB any more: "WASB Driver using wasb(s) schema is no longer supported".
+- obstore, by which commands reach Azure without Hadoop, puts a file in one request, which replaces
+  the old one. A job's own files go by ABFS.
 - The emulator of Google Cloud Storage copies and deletes where the real one can move, and asks
   nobody who they are. Millpond writes a file there in one request, which names what it replaces.
 - Ceph's gateway, radosgw 16.2, ignores the condition at the end of an upload in parts, so Millpond
@@ -126,7 +129,8 @@ class Place:
         folder.mkdir(parents=True, exist_ok=True)
         write_site(folder / "core-site.xml", self.hadoop)
         jars = os.pathsep.join(map(str, self.jars))
-        return {**os.environ, "HADOOP_CONF_DIR": str(folder), "SPARK_DIST_CLASSPATH": jars}
+        env = {**os.environ, "HADOOP_CONF_DIR": str(folder), "SPARK_DIST_CLASSPATH": jars}
+        return env if self.door == OBSTORE else {**env, WITHOUT_OBSTORE: "1"}
 
     def job_conf(self) -> dict[str, str]:
         """Return the settings for a job with a JVM of its own."""

@@ -17,6 +17,7 @@ from types import TracebackType
 from typing import Self
 
 from integration.jvm import REPO
+from integration.peers.loopback import without_obstore
 from millpond.errors import ConflictError
 from millpond.storage import Storage, open_checkpoint
 
@@ -124,4 +125,5 @@ def main(root: str, writers: str, first: str) -> None:
 
 
 if __name__ == "__main__":
+    without_obstore()
     main(*sys.argv[1:])

@@ -54,7 +54,8 @@ def cli_markdown() -> str:
         "Generated from the command's own `--help`; do not edit.\n",
         (
             "Data goes to stdout, all else to stderr. The command needs no JVM, but for\n"
-            "`savepoint plan`, `savepoint bootstrap`, `adopt` and `release`.\n"
+            "`savepoint plan`, `savepoint bootstrap`, `adopt`, `release`, and for files that only\n"
+            "Hadoop reaches: `hdfs:`, `gs:`, and `abfs:` without the extra `azure`.\n"
             "[The tutorial](../tutorial.md) shows it at work.\n"
         ),
     ]

@@ -2,6 +2,12 @@
 
 from __future__ import annotations
 
+import base64
+import hashlib
+import hmac
+import urllib.error
+import urllib.request
+from email.utils import formatdate
 from pathlib import Path
 
 from integration.peers.azurite import parts
@@ -49,3 +55,19 @@ class Azurite(Server):
     def container(self, name: str) -> str:
         """Return the URI of a container. The first who opens it makes it."""
         return f"abfs://{name}@{HOST}"
+
+    def make(self, name: str) -> str:
+        """Make a container, unless it is there. Return its URI."""
+        said = {"x-ms-date": formatdate(usegmt=True), "x-ms-version": "2023-11-03"}
+        headers = "".join(f"{key}:{value}\n" for key, value in said.items())
+        place = f"/{ACCOUNT}/{name}"
+        signed = f"PUT{chr(10) * 12}{headers}/{ACCOUNT}{place}\nrestype:container"
+        digest = hmac.new(base64.b64decode(KEY), signed.encode(), hashlib.sha256).digest()
+        said["Authorization"] = f"SharedKey {ACCOUNT}:{base64.b64encode(digest).decode()}"
+        url = f"{self.endpoint}{place}?restype=container"
+        try:
+            urllib.request.urlopen(urllib.request.Request(url, None, said, method="PUT")).close()
+        except urllib.error.HTTPError as e:
+            if e.code != 409:
+                raise
+        return self.container(name)

@@ -4,10 +4,12 @@ from __future__ import annotations
 
 import itertools
 from collections.abc import Iterator
+from pathlib import Path
 
 import pytest
 from pyspark.sql import SparkSession
 
+from integration.peers.commands import every_command
 from integration.peers.gcs import parts
 from integration.peers.gcs.server import Gcs
 from integration.peers.matrix import Place, PlaceContract, PlaceQueries, note
@@ -43,3 +45,7 @@ def test_what_it_can_do(place: Place) -> None:
 
 class TestQueries(PlaceQueries):
     """Kills, a savepoint, a fork and a rescale."""
+
+
+def test_every_command(place: Place, spark: SparkSession, tmp_path: Path) -> None:
+    every_command(place, spark, tmp_path)

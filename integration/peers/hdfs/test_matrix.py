@@ -3,11 +3,13 @@
 from __future__ import annotations
 
 import itertools
+from pathlib import Path
 
 import pytest
 from pyspark.sql import SparkSession
 
 from integration.jvm import SPARK_JARS
+from integration.peers.commands import every_command
 from integration.peers.hdfs import jars
 from integration.peers.hdfs.cluster import Hdfs
 from integration.peers.matrix import Place, PlaceContract, PlaceQueries, note
@@ -55,3 +57,8 @@ class TestQueries(PlaceQueries):
 
     def kills(self, place: Place) -> int:
         return 2
+
+
+def test_every_command(place: Place, hdfs: Hdfs, spark: SparkSession, tmp_path: Path) -> None:
+    # a process without a session finds the cluster by the same settings
+    every_command(place, spark, tmp_path)

@@ -184,6 +184,7 @@ def test_bad_input(tmp_path: Path) -> None:
     [
         ({"kind": "CHANGELOG_DAMAGED", "message": "[MILLPOND_CHANGELOG_DAMAGED] it is. Hint: x", "hint": "y"}, FormatError, "^it is. Hint: y$"),
         ({"condition": "CANNOT_LOAD_STATE_STORE.CANNOT_READ_DELTA_FILE_NOT_EXISTS", "message": "gone"}, FormatError, "gone"),
+        ({"message": "ClassNotFoundException: Class org.apache.hadoop.fs.X not found"}, UnsupportedError, "SPARK_DIST_CLASSPATH"),
         ({"message": "NullPointerException: null"}, InternalError, "NullPointerException"),
     ],
 )  # fmt: skip

@@ -88,7 +88,7 @@ def parser() -> argparse.ArgumentParser:
         action = actions.add_parser(name, help=text, description=text.capitalize() + ".")
         action.add_argument(
             "checkpoint",
-            help="what checkpointLocation was set to: a directory, a file: or s3:// URI",
+            help="what checkpointLocation was set to: a directory, or a URI such as s3://bucket/x",
         )
         add_options(action)
         if name == "show":
@@ -142,7 +142,7 @@ def parser() -> argparse.ArgumentParser:
     action = actions.add_parser("take-over", help=text, description=more)
     action.add_argument(
         "checkpoint",
-        help="what checkpointLocation is set to now: a directory, a file: or s3:// URI",
+        help="what checkpointLocation is set to now: a directory, or a URI such as s3://bucket/x",
     )
     add_options(action)
     action.add_argument(
@@ -168,7 +168,8 @@ def parser() -> argparse.ArgumentParser:
         ),
     )
     action.add_argument(
-        "checkpoint", help="what checkpointLocation was set to: a directory, a file: or s3:// URI"
+        "checkpoint",
+        help="what checkpointLocation was set to: a directory, or a URI such as s3://bucket/x",
     )
     action.add_argument(
         "partitions",

@@ -35,6 +35,13 @@ def use(files: Files | None) -> None:
     _files = files
 
 
+def has_jvm() -> bool:
+    """Return whether a JVM with the job's settings runs: an agent's, or that of a session."""
+    from millpond.storage.hadoop_jvm import session_files  # start-up time: no agent needs it
+
+    return _files is not None or session_files() is not None
+
+
 class HadoopStorage:
     """Files below one directory of a Hadoop file system.
 

@@ -25,7 +25,7 @@ _UNREACHED = (
     "Check that the service at this address runs and that this host reaches it (on HDFS: the name"
     " node), then restart the query."
 )
-_NO_JAR = (
+NO_JAR = (
     "Put the jar of this file system, for the Hadoop of this Spark, on Spark's class path (for a"
     " command: into SPARK_DIST_CLASSPATH), or use file: or s3://."
 )
@@ -34,6 +34,7 @@ _NO_GOOGLE = (
     " spark.hadoop.fs.gs.impl=com.google.cloud.hadoop.fs.gcs.GoogleHadoopFileSystem and"
     " spark.hadoop.fs.AbstractFileSystem.gs.impl=com.google.cloud.hadoop.fs.gcs.GoogleHadoopFS."
 )
+_NO_AZURE = " A command reaches Azure without Hadoop's jars: pip install 'millpond[azure]'."
 _AZURE_KEY = (
     "Check the settings of the account: spark.hadoop.fs.azure.account.key.<account address>,"
     " or those of its token (fs.azure.account.auth.type and its SAS or OAuth settings). A token may"
@@ -124,10 +125,16 @@ def error_of(what: str, name: str, message: str) -> MillpondError:
         return UnavailableError(text, kind=ErrorKind.STORAGE_FULL, hint=_QUOTA_HINT)
     if "No space left" in message:
         return UnavailableError(text, kind=ErrorKind.STORAGE_FULL)
-    if any(sign == name or sign in message for sign in _NO_CONNECTOR):
-        hint = _NO_JAR + (_NO_GOOGLE if " gs://" in what else "")
+    if name in _NO_CONNECTOR or lacks_connector(message):
+        google, azure = " gs://" in what, " abfs" in what
+        hint = NO_JAR + (_NO_GOOGLE if google else "") + (_NO_AZURE if azure else "")
         return UnsupportedError(text, kind=ErrorKind.STORAGE_UNSUPPORTED, hint=hint)
     hints = [hint for sign, hint in _HINTS.items() if sign == name or sign in message]
     return UnavailableError(
         text, kind=ErrorKind.STORAGE_UNAVAILABLE, hint=hints[0] if hints else ""
     )
+
+
+def lacks_connector(message: str) -> bool:
+    """Return whether a JVM says that the jar of a file system is missing, or for another Hadoop."""
+    return any(sign in message for sign in _NO_CONNECTOR)

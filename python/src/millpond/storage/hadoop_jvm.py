@@ -16,6 +16,7 @@ import tempfile
 import threading
 from concurrent.futures import Future
 from contextlib import suppress
+from typing import Any
 
 from millpond._jvm import command, running_class
 from millpond.errors import ErrorKind, UnavailableError
@@ -33,8 +34,13 @@ def ask(method: str, request: str) -> str:
     Raises: UnsupportedError: SHIM_MISSING, SHIM_VERSION_MISMATCH; UNSUPPORTED: no java.
         UnavailableError: STORAGE_UNAVAILABLE: the JVM ended.
     """
-    files = running_class(_FILES)
+    files = session_files()
     return str(files.call(method, request)) if files is not None else _own().ask(method, request)
+
+
+def session_files() -> Any:
+    """Return the object that moves files in the JVM of this process's session; None: no session."""
+    return running_class(_FILES)
 
 
 _lock = threading.Lock()

@@ -21,8 +21,10 @@ from millpond.errors import (
     InternalError,
     MillpondError,
     UnavailableError,
+    UnsupportedError,
     error,
 )
+from millpond.storage.hadoop_errors import NO_JAR, lacks_connector
 
 _SHIMS_MESSAGE = re.compile(r"\[MILLPOND_\w+\] (.*?)( Hint: .*)?", re.DOTALL)
 _TAIL_CHARACTERS = 2000
@@ -100,4 +102,6 @@ def _error(described: Mapping[str, str]) -> MillpondError:
             kind=ErrorKind.MEMORY_EXHAUSTED,
             hint="Give the JVM more: --conf spark.driver.memory=8g.",
         )
+    if lacks_connector(message):
+        return UnsupportedError(message, kind=ErrorKind.STORAGE_UNSUPPORTED, hint=NO_JAR)
     return InternalError(f"Spark's state store failed: {message}")
