@@ -90,7 +90,7 @@ def test_python_logs_what_is_declared(repository: Path) -> None:
         for name, arguments in _PYTHON.findall(path.read_text()):
             fields = re.findall(r"^\s*([a-z_]+)=", arguments, re.MULTILINE)
             assert sorted(fields) == sorted(EVENTS[name].fields), f"{path.name}: {name}"
-            assert "**context.event_fields" in arguments
+            assert ("**context.event_fields" in arguments) == EVENTS[name].store
             assert "agent" in EVENTS[name].by
             found.add(name)
     assert found == {name for name, info in EVENTS.items() if "agent" in info.by}

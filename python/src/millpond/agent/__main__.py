@@ -60,9 +60,14 @@ def main(stdin: TextIO | None = None) -> int:
     if local_root:
         # Start-up time: the JVM does not wait for this import.
         from millpond.agent.local_dirs import sweep_abandoned
+        from millpond.agent.local_speed import check_speed
+
+        def look(root: str) -> None:
+            check_speed(root)
+            sweep_abandoned(root)
 
         threading.Thread(
-            target=sweep_abandoned, args=(local_root,), name="millpond-local-sweep", daemon=True
+            target=look, args=(local_root,), name="millpond-local-disk", daemon=True
         ).start()
     threading.Event().wait()
     return 0

@@ -32,6 +32,9 @@ FIELDS: dict[str, str] = {
     "starts": "agents that this executor has started",
     "error": "kind of the error, as in [errors](errors.md); else the class of the exception",
     "reason": "the error's message, shortened; or the sum that led to a budget",
+    "directory": "path on the local disk",
+    "write_mib_s": "how fast a file of 2 MiB is written, with its sync, in MiB/s",
+    "read_us": "how long a block of 8 KiB takes that is not in memory, in microseconds",
 }
 
 
@@ -144,6 +147,17 @@ EVENTS: dict[str, EventInfo] = {
         fields=("version", "files", "bytes"),
         when="Files that no retained version needs were deleted.",
         then=_NOTHING,
+    ),
+    "local_disk_slow": EventInfo(
+        by="agent",
+        level="WARN",
+        fields=("directory", "write_mib_s", "read_us", "reason"),
+        when=(
+            "The executor's folder for local state is slow, or on a network: the agent measured it"
+            " once, at its start."
+        ),
+        then="Set `localDir`, or Spark's `spark.local.dir`, to a disk of the machine.",
+        store=False,
     ),
     "memory_planned": EventInfo(
         by="shim",
