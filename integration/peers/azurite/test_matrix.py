@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import itertools
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 from dataclasses import replace
 from pathlib import Path
 
@@ -122,8 +122,10 @@ def test_commands_that_are_refused(own: Place, azurite: Azurite, tmp_path: Path)
     """Each error comes at once, says what to do, and changes nothing."""
     run = f"{own.root}/run"
 
-    def refused(*says: str, root: str = run, obstore: bool = True, **hadoop: str) -> None:
-        settings = {**azurite.hadoop, **hadoop}
+    def refused(
+        *says: str, root: str = run, obstore: bool = True, hadoop: Mapping[str, str] | None = None
+    ) -> None:
+        settings = {**azurite.hadoop, **(hadoop or {})}
         changed = replace(own, hadoop=settings, door=OBSTORE if obstore else "Hadoop's ABFS")
         env = changed.environment(tmp_path / "refused")
         both = [["checkpoint", "show", root], ["savepoint", "create", root, f"{root}-to"]]
@@ -133,12 +135,12 @@ def test_commands_that_are_refused(own: Place, azurite: Azurite, tmp_path: Path)
                 assert text in said, said
 
     key = f"fs.azure.account.key.{HOST}"
-    refused("STORAGE_DENIED", "403", "fs.azure.account.key", **{key: "YW5vdGhlciBrZXk="})
-    refused("STORAGE_DENIED", "AZURE_STORAGE_ACCOUNT_KEY", **{key: ""})
+    refused("STORAGE_DENIED", "403", "fs.azure.account.key", hadoop={key: "YW5vdGhlciBrZXk="})
+    refused("STORAGE_DENIED", "AZURE_STORAGE_ACCOUNT_KEY", hadoop={key: ""})
     nowhere = azurite.container("nowhere")
     refused("STORAGE_BUCKET_MISSING", "ContainerNotFound", root=f"{nowhere}/run")
     closed = {"fs.azure.abfs.endpoint": f"127.0.0.1:{free_port()}"}
-    refused("STORAGE_UNAVAILABLE", "this host reaches it", **closed)
+    refused("STORAGE_UNAVAILABLE", "this host reaches it", hadoop=closed)
     refused("STORAGE_UNSUPPORTED", "pip install 'millpond[azure]'", obstore=False)
     refused("INVALID_ARGUMENT", "no container and account", root=f"abfs://{HOST}/run")
     refused("STORAGE_UNSUPPORTED", "No FileSystem for scheme", root="ssh://host/run")
