@@ -1,7 +1,7 @@
 # Everything lives in .venv and build/ of this folder; the paths below are relative, so the folder's own name may hold spaces.
 .DEFAULT_GOAL := help
 .PHONY: help build test test-all deep shapes previous wheel demo lint format-scala bench bench-s3
-.PHONY: bench-python bench-serve bench-lookup bench-ui bench-small bench-latency bench-latency-flink soak
+.PHONY: bench-python bench-serve bench-lookup bench-ui bench-small bench-balance bench-latency bench-latency-flink soak
 .PHONY: chains simulate simulate-mutants peers peer-azurite peer-browser peer-delta peer-files peer-gcs peer-hdfs peer-kafka
 .PHONY: peer-kubernetes peer-minio peer-network peer-prometheus peer-radosgw peer-runtimes
 .PHONY: peer-seaweedfs peer-spark
@@ -163,6 +163,9 @@ bench-serve: build ## measure look-ups over HTTP beside a running query (SERVE_A
 
 bench-ui: build ## measure what a page costs a running query (UI_ARGS='--rounds 2')
 	$(PY) benchmarks/bench_ui.py $(UI_ARGS)
+
+bench-balance: build ## measure a cluster that grows from one executor to four, and loses one: eight minutes
+	$(PY) benchmarks/bench_balance.py
 
 bench-small: build ## split the time of a micro-batch of 100 rows, beside Spark's stores: five minutes
 	$(PY) benchmarks/bench_small.py

@@ -84,16 +84,7 @@ class Cluster:
         self.daemons: list[subprocess.Popen[bytes]] = []
         try:
             self.url = self._start_master()
-            for number in range(workers):
-                self._start_worker(number, memory_mb)
-            wait_until(
-                lambda: (
-                    (work / "master.log").read_text(errors="replace").count("Registering worker")
-                    >= workers
-                ),
-                seconds=START_S,
-                what="the workers to register",
-            )
+            self.add_workers(workers, memory_mb)
         except BaseException:
             self.stop()
             raise
@@ -157,6 +148,20 @@ class Cluster:
 
         wait_until(announced, seconds=START_S, what="the master to say where it is")
         return found[0]
+
+    def add_workers(self, count: int, memory_mb: int = 1024) -> None:
+        """Start more workers, and wait until the master knows them."""
+        before = len(self.daemons) - 1  # the master is the first
+        for number in range(before, before + count):
+            self._start_worker(number, memory_mb)
+        wait_until(
+            lambda: (
+                (self.work / "master.log").read_text(errors="replace").count("Registering worker")
+                >= before + count
+            ),
+            seconds=START_S,
+            what="the workers to register",
+        )
 
     def _start_worker(self, number: int, memory_mb: int) -> None:
         with_options = (

@@ -14,7 +14,7 @@ import shutil
 import signal
 import time
 from collections import Counter
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Mapping
 from pathlib import Path
 from typing import Any
 
@@ -62,6 +62,7 @@ class Query:
     """A query of a test: its input, and its expected output."""
 
     wait_s = WAIT_S  # for a result
+    conf: Mapping[str, str] = {}  # settings of this query alone
 
     def __init__(
         self, app: Application, work: Path, name: str, *, format_: int, kind: str = "count"
@@ -81,6 +82,7 @@ class Query:
             "input": str(self.inputs[0].directory),
             "other": str(self.inputs[1].directory),
             "slow": str(self.slow),
+            "conf": dict(self.conf),
         }
         mode = "append" if self.kind == "join" else "update"
         self.app.call(

@@ -316,6 +316,7 @@ def test_make_help_lists_what_the_readme_promises() -> None:
         "format-scala",
         "lint",
         "bench",
+        "bench-balance",
         "bench-latency",
         "bench-latency-flink",
         "bench-python",

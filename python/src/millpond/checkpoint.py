@@ -22,7 +22,7 @@ from millpond.operations.inspect.overview import OperatorView, SnapshotView, Sto
 from millpond.operations.inspect.skew import Load, OperatorSkew, SkewReport
 from millpond.operations.inspect.skew import skew as _skew
 from millpond.operations.inspect.store_check import Checked
-from millpond.spark.progress import BatchProgress, OperatorProgress
+from millpond.spark.progress import BatchProgress, OperatorProgress, StoreMove
 from millpond.storage import open_root
 from millpond.storage.settings import storage_settings
 
@@ -39,6 +39,7 @@ __all__ = [
     "SkewReport",
     "SnapshotView",
     "StoreCost",
+    "StoreMove",
     "StoreView",
     "VerifyReport",
     "history",

@@ -20,6 +20,7 @@ from typing import Any
 
 from millpond._version import __version__
 from millpond.agent import changelogs, opening
+from millpond.agent.balance import executors_of, plan_moves, units_of
 from millpond.agent.context import Contexts, StoreContext, request_error
 from millpond.agent.memory_budget import plan_budget, process_of
 from millpond.agent.pending import AbandonedError, PendingCalls, check_wanted
@@ -38,7 +39,7 @@ from millpond.store.snapshot.uploads import Uploads
 log = logging.getLogger(__name__)
 
 _PENDING = '{"pending":true}'
-_NEVER_LONG = ("ping", "memory_budget", "close")
+_NEVER_LONG = ("ping", "memory_budget", "balance", "close")
 
 
 def now_ms() -> int:
@@ -74,6 +75,7 @@ class AgentService:
         self._methods: dict[str, Callable[[dict[str, Any]], dict[str, Any]]] = {
             "ping": self._ping,
             "memory_budget": self._memory_budget,
+            "balance": self._balance,
             "check_start": self._check_start,
             "open": self._open,
             "change_feed": self._change_feed,
@@ -148,6 +150,11 @@ class AgentService:
 
     def _memory_budget(self, request: dict[str, Any]) -> dict[str, Any]:
         return asdict(plan_budget(process_of(JsonFields(request, request_error))))
+
+    def _balance(self, request: dict[str, Any]) -> dict[str, Any]:
+        fields = JsonFields(request, request_error)
+        moves = plan_moves(units_of(fields), executors_of(fields))
+        return {"moves": [asdict(move) for move in moves]}
 
     def _check_start(self, request: dict[str, Any]) -> dict[str, Any]:
         # Imported here: only the driver's agent needs it.

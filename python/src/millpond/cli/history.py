@@ -11,7 +11,7 @@ from millpond.spark.progress import BatchProgress
 
 _HEAD = (
     *("batch", "began", "ms", "rows in", "state rows", "updated", "removed", "late"),
-    *("commit ms", "snapshots", "memory"),
+    *("commit ms", "snapshots", "moved", "memory"),
 )
 
 
@@ -50,5 +50,6 @@ def _row(batch: BatchProgress) -> tuple[str, ...]:
                 [op.metrics.get("millpondSnapshotCount", 0) for op in ops],
             )
         ),
+        str(len(batch.moves)),
         bytes_text(sum(op.memory_bytes for op in ops)),
     )

@@ -382,6 +382,16 @@ OPTIONS: tuple[Option, ...] = (
         ),
     ),
     Option(
+        name="balance.enabled",
+        type="bool",
+        default=True,
+        doc=(
+            "Whether stores move between executors, so that none has much more than its share: a"
+            " few before a batch, and only where the time saved soon exceeds the restore. Needs"
+            " the session extension. Local mode has nothing to balance."
+        ),
+    ),
+    Option(
         name="history.batches",
         type="int",
         default=1000,

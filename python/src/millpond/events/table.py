@@ -30,8 +30,10 @@ FIELDS: dict[str, str] = {
     "attempt": "number of the attempt at the call",
     "agent_pid": "process id of the agent",
     "starts": "agents that this executor has started",
+    "from_executor": "id of the executor that had the store",
+    "to_executor": "id of the executor that gets it",
     "error": "kind of the error, as in [errors](errors.md); else the class of the exception",
-    "reason": "the error's message, shortened; or the sum that led to a budget",
+    "reason": "the error's message, shortened; the sum that led to a budget; why a store moved",
     "directory": "path on the local disk",
     "write_mib_s": "how fast a file of 2 MiB is written, with its sync, in MiB/s",
     "read_us": "how long a block of 8 KiB takes that is not in memory, in microseconds",
@@ -194,6 +196,19 @@ EVENTS: dict[str, EventInfo] = {
         ),
         then="Nothing. `reason` says what would have to be different.",
         store=False,
+    ),
+    "store_moved": EventInfo(
+        by="shim",
+        level="INFO",
+        fields=("version", "from_executor", "to_executor", "reason"),
+        when=(
+            "Before a batch, the driver gave the store another executor, to balance the load. The"
+            " batch restores it there."
+        ),
+        then=(
+            "Nothing. If the same stores move again and again, look at `spark.locality.wait`: Spark"
+            " may run their tasks elsewhere."
+        ),
     ),
     "agent_started": EventInfo(
         by="shim",

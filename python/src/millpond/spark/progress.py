@@ -46,8 +46,19 @@ class OperatorProgress:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
+class StoreMove:
+    """Stores of one partition that the driver gave another executor before a batch."""
+
+    operators: tuple[int, ...]
+    partition: int
+    source: str  # ids of executors
+    target: str
+    reason: str
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
 class BatchProgress:
-    """What Spark said of one batch.
+    """What Spark said of one batch, and what Millpond did before it.
 
     duration_ms: of the whole batch. phases: parts of it by Spark's names of them, ms.
     watermark: in ISO 8601, as the batch used it; None: it had none.
@@ -63,6 +74,7 @@ class BatchProgress:
     output_rows: int | None
     watermark: str | None
     operators: tuple[OperatorProgress, ...]
+    moves: tuple[StoreMove, ...] = ()
 
 
 def read_progress(
@@ -141,7 +153,19 @@ def _batch(value: Any) -> BatchProgress:
         output_rows=int(sink) if int(sink) >= 0 else None,
         watermark=_mapping(value, "eventTime").get("watermark"),
         operators=tuple(_operators(value.get("stateOperators", []))),
+        moves=tuple(_moves(value.get("millpondMoves") or [])),
     )
+
+
+def _moves(values: Any) -> Iterator[StoreMove]:
+    for value in values:
+        yield StoreMove(
+            operators=tuple(int(n) for n in value["operators"]),
+            partition=int(value["partition"]),
+            source=str(value["from"]),
+            target=str(value["to"]),
+            reason=str(value["reason"]),
+        )
 
 
 def _operators(values: Any) -> Iterator[OperatorProgress]:

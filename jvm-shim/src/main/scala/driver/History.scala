@@ -60,7 +60,9 @@ private object History extends Logging {
 
   /** What a user observes may be rows. */
   private def line(of: StreamingQueryProgress): String = Json.parse(of.json) match {
-    case node: ObjectNode => Json.text(node.without[ObjectNode]("observedMetrics"))
+    case node: ObjectNode =>
+      Balance.takeMoves(of.runId, of.batchId).foreach(node.set[ObjectNode]("millpondMoves", _))
+      Json.text(node.without[ObjectNode]("observedMetrics"))
     case other => Json.text(other)
   }
 

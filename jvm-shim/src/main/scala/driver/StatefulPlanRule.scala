@@ -42,6 +42,8 @@ private object StatefulPlanRule extends Rule[SparkPlan] {
             DriverReports.start(session.sparkContext)
           }
         }
+        if (AskedProviders.of(run).isDefined)
+          SparkSession.getActiveSession.foreach(Balance.planned(_, plan))
         if (RealTime.runs(plan)) RealTimeNodes.planned(plan)
         else plan.transformUp(TransformWithStateNodes.admit)
       } else {

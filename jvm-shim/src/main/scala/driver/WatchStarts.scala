@@ -46,6 +46,7 @@ private final class WatchStarts(session: org.apache.spark.sql.SparkSession)
       Sinks.ended(event.runId)
       // before the heartbeat ends: then the Spark checkpoint may be changed, or deleted
       History.ended(event.runId)
+      Balance.ended(event.runId)
       Heartbeats.ended(event.runId)
       DriverReports.queryEnded()
     }

@@ -81,7 +81,7 @@ private[millpond] object Loader extends Logging {
 
   private def finish(engine: StoreEngine, start: Long, plan: JsonNode): Unit = {
     engine.status.loadDone()
-    engine.shown.loaded(plan.path("db").path("created_ms").asLong(0))
+    engine.shown.loaded(plan.path("db").path("created_ms").asLong(0), System.nanoTime - start)
     engine.metrics.restored(System.nanoTime - start)
     engine.context.events.note("restore_done", "version" -> engine.committed.version,
       "duration_ms" -> (System.nanoTime - start) / 1000000L,

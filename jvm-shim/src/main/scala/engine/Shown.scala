@@ -8,6 +8,11 @@ private[millpond] final class Shown(context: StoreContext, metrics: StoreMetrics
     committed: () => Committed) extends ObservedStore {
   @volatile private var newestSnapshotMs = 0L
   @volatile private var waitingSinceMs = 0L
+  @volatile private var meanBatchMs = 0L
+  @volatile private var lastRestoreMs = 0L
+  // of the task that has the store; its thread assigns them
+  private var attempt = -1L
+  private var sinceNs = 0L
 
   override val background = new Background
   override def runId: String = context.runId
@@ -31,9 +36,27 @@ private[millpond] final class Shown(context: StoreContext, metrics: StoreMetrics
   }
   override def behindSinceMs: Long = if (behind == 0) 0L else waitingSinceMs
 
+  override def batchMs: Long = meanBatchMs
+  override def restoreMs: Long = lastRestoreMs
+
+  /** A task has the store; it may ask for it again. */
+  def entered(by: Session): Unit = if (by.attempt != attempt || attempt < 0) {
+    attempt = by.attempt
+    sinceNs = System.nanoTime
+  }
+
+  /** The task's batch is durable. */
+  def batchDone(): Unit = {
+    val ms = math.max(1L, (System.nanoTime - sinceNs) / 1000000L)
+    meanBatchMs = if (meanBatchMs == 0L) ms else math.max(1L, (3 * meanBatchMs + ms) / 4)
+  }
+
   /** A load has ended.
-    * @param madeMs when its snapshot was made, 0 without one */
-  def loaded(madeMs: Long): Unit = {
+    * @param madeMs when its snapshot was made, 0 without one
+    * @param tookNs how long it took */
+  def loaded(madeMs: Long, tookNs: Long): Unit = {
+    sinceNs += tookNs
+    lastRestoreMs = tookNs / 1000000L
     newestSnapshotMs = madeMs
     waitingSinceMs = System.currentTimeMillis
   }

@@ -88,7 +88,10 @@ final class StoreEngine(val context: StoreContext) extends StoreView with Loggin
   private var holder: Session = null
 
   /** Serve the calls of this session, and no others. */
-  def enter(session: Session): Unit = synchronized { holder = session }
+  def enter(session: Session): Unit = synchronized {
+    holder = session
+    shown.entered(session)
+  }
 
   /** The session gives the store back, which undoes its uncommitted writes. Waits for a commit of
     * the session. Callers hold no lock. */
@@ -273,6 +276,7 @@ final class StoreEngine(val context: StoreContext) extends StoreView with Loggin
       if (!done) written.file.delete(): Unit
     }
     metrics.committed(written.fileBytes, System.nanoTime - start)
+    shown.batchDone()
     next
   }
 

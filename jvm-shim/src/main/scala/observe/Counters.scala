@@ -16,6 +16,7 @@ object Counters {
   val snapshotFailures = new LongAdder
   val restores = new LongAdder
   val storageErrors = new LongAdder
+  val storesMoved = new LongAdder
   private val storage =
     Seq("put_requests", "get_requests", "list_requests", "delete_requests", "failed_requests",
       "sent_bytes", "received_bytes").map(_ -> new LongAdder).toMap.asJava

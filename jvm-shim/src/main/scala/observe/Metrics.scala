@@ -38,7 +38,8 @@ object Metrics {
     "storage_failed_requests_total" -> storage("failed_requests"),
     "storage_sent_bytes_total" -> storage("sent_bytes"),
     "storage_received_bytes_total" -> storage("received_bytes"),
-    "storage_errors_total" -> total(Counters.storageErrors)
+    "storage_errors_total" -> total(Counters.storageErrors),
+    "stores_moved_total" -> total(Counters.storesMoved)
   )
 
   private def total(counter: LongAdder): () => Double = () => counter.sum.toDouble

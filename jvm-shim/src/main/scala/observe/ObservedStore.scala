@@ -28,6 +28,10 @@ trait ObservedStore {
   /** Versions that no snapshot has, and since when the first of them waits; 0: none. */
   def behind: Long
   def behindSinceMs: Long
+  /** How long the tasks of the last batches had the store, restores left out, as a mean in which
+    * the newest counts most; 0: none has committed here. And the time of the last restore. */
+  def batchMs: Long
+  def restoreMs: Long
   def background: Background
 }
 

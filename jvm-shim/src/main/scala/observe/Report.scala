@@ -45,7 +45,8 @@ object Report {
       .put("lookups", s.lookups).put("disk_reads", s.diskReads).put("unflushed", s.unflushed)
       .put("unflushed_since_ms", s.unflushedSinceMs).put("snapshot_version", s.snapshotVersion)
       .put("snapshot_ms", s.snapshotMs).put("behind", s.behind)
-      .put("behind_since_ms", s.behindSinceMs)
+      .put("behind_since_ms", s.behindSinceMs).put("batch_ms", s.batchMs)
+      .put("restore_ms", s.restoreMs)
     val work = out.putArray("background")
     s.background.now.foreach { case (what, since) =>
       work.addObject().put("what", what).put("since_ms", since)

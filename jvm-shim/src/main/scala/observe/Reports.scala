@@ -90,6 +90,13 @@ object DriverReports extends Logging {
     }
   }
 
+  /** The last report of each executor that lives. */
+  def latest: Seq[Report] = synchronized(if (receiver != null && (SparkEnv.get eq env)) receiver
+  else null) match {
+    case null => Nil
+    case now => now.latest
+  }
+
   /** A query has ended: what executors said last is kept for the history. */
   def queryEnded(): Unit = synchronized {
     if (receiver != null && (SparkEnv.get eq env)) receiver.self.send(Keep)
@@ -102,7 +109,7 @@ object DriverReports extends Logging {
   private final class Receiver(override val rpcEnv: RpcEnv, source: ExecutorsSource,
       context: SparkContext) extends ThreadSafeRpcEndpoint {
     // by executor: the last report, and when one went to the event log
-    private val last = scala.collection.mutable.HashMap.empty[String, String]
+    private val last = scala.collection.concurrent.TrieMap.empty[String, String]
     private val keptMs = scala.collection.mutable.HashMap.empty[String, Long]
 
     override def receive: PartialFunction[Any, Unit] = {
@@ -118,6 +125,8 @@ object DriverReports extends Logging {
         source.removed(executor)
       case Keep => last.keys.toSeq.foreach(keep)
     }
+
+    def latest: Seq[Report] = last.values.map(Report.parse).toSeq
 
     private def keep(executor: String): Unit = last.get(executor).foreach { text =>
       keptMs(executor) = System.currentTimeMillis

@@ -68,6 +68,16 @@ export function of(place, tab, given, ask, failed, job) {
 const metric = (x, name) => sum(x.operators.map((o) => o.metrics[name] ?? 0));
 const added = (x, name) => sum(x.operators.map((o) => o[name]));
 
+// What the driver moved between executors, the newest first.
+function moved(b) {
+  const moves = b.flatMap((x) => x.moves.map((m) => ({ ...m, batch: x.batch, at_ms: x.at_ms }))).slice(-50).reverse();
+  if (!moves.length) return [];
+  return [el("h2", {}, "Stores that moved between executors"), table([
+    ["Before batch", (m) => count(m.batch), "n"], ["Began", (m) => time(m.at_ms)], ["Operators", (m) => m.operators.join("+")],
+    ["Partition", (m) => count(m.partition), "n"], ["From", (m) => m.source], ["To", (m) => m.target], ["Why", (m) => m.reason],
+  ], moves, { id: "moves", "aria-label": "Stores that moved between executors" })];
+}
+
 function batches(place, get) {
   const head = el("div"), problems = el("div"), last = el("div");
   const of1 = (x, name) => x.operators.find((o, i) => `${i} ${o.name}` === name);
@@ -118,7 +128,7 @@ function batches(place, get) {
       ["Snapshots", (x) => count(metric(x, "millpondSnapshotCount")), "n"], ["Restores ms", (x) => count(metric(x, "millpondRestoreMs")), "n"],
       ["Slowest phase", (x) => Object.entries(x.phases).filter(([n]) => n !== "triggerExecution")
         .sort((a, c) => c[1] - a[1]).slice(0, 1).map(([n, ms]) => `${n} ${count(ms)} ms`).join()],
-    ], b.slice(-20).reverse(), { id: "last-batches", "aria-label": "The last batches" }));
+    ], b.slice(-20).reverse(), { id: "last-batches", "aria-label": "The last batches" }), ...moved(b));
   };
   const node = el("div", {}, head, problems, el("div", { class: "charts" }, charts.map(([c]) => c.node)), last);
   return {
