@@ -183,20 +183,19 @@ def main() -> int:
     parser.add_argument("--only", default=",".join(CONTENDERS))
     parser.add_argument("--add", type=Path, help="a result to which the new ones are added")
     arguments = parser.parse_args()
-    kept = json.loads(arguments.add.read_text())["contenders"] if arguments.add else {}
-    for name in arguments.only.split(","):
-        with tempfile.TemporaryDirectory() as work:
-            kept[name] = run(name, Path(work) / name)
-        print(name, summary(kept[name]), flush=True)
-    results = {name: kept[name] for name in CONTENDERS if name in kept}
     document = describe_host(REPOSITORY) | {
         "quick": False,
         "partitions": PARTITIONS,
         "wait_ms": WAIT_MS,
-        "contenders": results,
     }
     out = arguments.add or results_path(document, prefix="balance-")
-    out.write_text(json.dumps(document, indent=1) + "\n")
+    kept = json.loads(out.read_text())["contenders"] if out.exists() else {}
+    for name in arguments.only.split(","):
+        with tempfile.TemporaryDirectory() as work:
+            kept[name] = run(name, Path(work) / name)
+        print(name, summary(kept[name]), flush=True)
+        results = {name: kept[name] for name in CONTENDERS if name in kept}
+        out.write_text(json.dumps(document | {"contenders": results}, indent=1) + "\n")
     labels = {name: CONTENDERS[name][0] for name in results}
     (REPOSITORY / "docs/img/balance.svg").write_text(svg(results, labels))
     print(table(results))

@@ -13,6 +13,7 @@ private[millpond] final class Shown(context: StoreContext, metrics: StoreMetrics
   // of the task that has the store; its thread assigns them
   private var attempt = -1L
   private var sinceNs = 0L
+  private var isFresh = true
 
   override val background = new Background
   override def runId: String = context.runId
@@ -45,17 +46,21 @@ private[millpond] final class Shown(context: StoreContext, metrics: StoreMetrics
     sinceNs = System.nanoTime
   }
 
-  /** The task's batch is durable. */
-  def batchDone(): Unit = {
-    val ms = math.max(1L, (System.nanoTime - sinceNs) / 1000000L)
-    meanBatchMs = if (meanBatchMs == 0L) ms else math.max(1L, (3 * meanBatchMs + ms) / 4)
-  }
+  /** The task's batch is durable. The first after a load tells more of the executor, which may
+    * have started a Python worker, than of the store. */
+  def batchDone(): Unit =
+    if (isFresh) isFresh = false
+    else {
+      val ms = math.max(1L, (System.nanoTime - sinceNs) / 1000000L)
+      meanBatchMs = if (meanBatchMs == 0L) ms else math.max(1L, (3 * meanBatchMs + ms) / 4)
+    }
 
   /** A load has ended.
     * @param madeMs when its snapshot was made, 0 without one
     * @param tookNs how long it took */
   def loaded(madeMs: Long, tookNs: Long): Unit = {
     sinceNs += tookNs
+    isFresh = true
     lastRestoreMs = tookNs / 1000000L
     newestSnapshotMs = madeMs
     waitingSinceMs = System.currentTimeMillis
