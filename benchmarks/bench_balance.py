@@ -139,7 +139,7 @@ def summary(result: dict[str, Any]) -> dict[str, Any]:
     after = [b for b in result["batches"] if b["batch"] > killed]
 
     def over(batch: dict[str, Any], executors: int) -> float:
-        return max(batch["tasks"].values()) / (PARTITIONS / executors)
+        return float(max(batch["tasks"].values())) / (PARTITIONS / executors)
 
     late = [i for i, b in enumerate(grown, 1) if over(b, 4) > 1.25]
     balanced = (
