@@ -4,18 +4,18 @@ and nobody is killed."""
 from __future__ import annotations
 
 import json
-import os
 import subprocess
 import sys
 from collections.abc import Iterator
+from dataclasses import replace
 from pathlib import Path
 
 import pytest
 
+from integration.control_group import ControlGroup
 from integration.harness import providers_to_test
 from integration.jvm import MILLPOND
-from integration.memory_limit_job import ROWS_A_BATCH, TEXT_CHARACTERS
-from integration.processes import wait_until
+from integration.memory_limit_job import Load
 from integration.test_events import events
 from millpond.agent.memory_budget import MIB
 
@@ -26,52 +26,15 @@ pytestmark = [
 ]
 
 LIMIT_MIB = 1280
-BATCHES = 12
+_OPTIONS = "spark.sql.streaming.stateStore.millpond."
+LOAD = Load(rows_a_batch=20_000, text_characters=1500, new_batches=12)
 WAIT_S = 540
-
-
-class ControlGroup:
-    """A control group with a limit of memory, of version 1 or 2."""
-
-    def __init__(self) -> None:
-        first = Path("/sys/fs/cgroup/memory")
-        self.is_first = (first / "memory.limit_in_bytes").exists()
-        root = first if self.is_first else Path("/sys/fs/cgroup")
-        self.path = root / f"millpond-test-{os.getpid()}"
-        limit = "memory.limit_in_bytes" if self.is_first else "memory.max"
-        self.path.mkdir()
-        try:
-            (self.path / limit).write_text(str(LIMIT_MIB * MIB))
-        except OSError:
-            self.path.rmdir()
-            raise
-
-    def enter(self) -> None:
-        """Put this process into the group."""
-        (self.path / "cgroup.procs").write_text(str(os.getpid()))
-
-    @property
-    def kills(self) -> int:
-        """How many processes the kernel killed."""
-        text = (
-            self.path / ("memory.oom_control" if self.is_first else "memory.events")
-        ).read_text()
-        return int(dict(line.split() for line in text.splitlines())["oom_kill"])
-
-    def remove(self) -> None:
-        """Remove the group once its processes are gone."""
-
-        def gone() -> bool:
-            return not (self.path / "cgroup.procs").read_text().split()
-
-        wait_until(gone, seconds=60, what="the end of all processes in the control group")
-        self.path.rmdir()
 
 
 @pytest.fixture
 def group() -> Iterator[ControlGroup]:
     try:
-        made = ControlGroup()
+        made = ControlGroup(LIMIT_MIB * MIB)
     except OSError as e:
         pytest.skip(f"no control group with a limit of memory can be made here: {e}")
     yield made
@@ -79,7 +42,7 @@ def group() -> Iterator[ControlGroup]:
 
 
 def test_state_beyond_the_limit_by_default_settings(group: ControlGroup, tmp_path: Path) -> None:
-    job = [sys.executable, "-m", "integration.memory_limit_job", str(tmp_path), str(BATCHES)]
+    job = [sys.executable, "-m", "integration.memory_limit_job", str(tmp_path), LOAD.text()]
     with (tmp_path / "log").open("w") as log:
         done = subprocess.run(
             job,
@@ -97,5 +60,34 @@ def test_state_beyond_the_limit_by_default_settings(group: ControlGroup, tmp_pat
     assert planned["reason"].startswith(f"half of the room; limit {LIMIT_MIB} - heap ")
     budget = int(planned["bytes"])
     assert 32 * MIB < budget < 0.3 * 512 * MIB
-    assert said["batches"] >= BATCHES and said["rows"] >= BATCHES * ROWS_A_BATCH
-    assert said["rows"] * TEXT_CHARACTERS > 3 * budget and said["disk_reads"] > 0
+    assert said["rows"] >= LOAD.new_rows
+    assert said["rows"] * LOAD.text_characters > 3 * budget and said["disk_reads"] > 0
+
+
+def test_a_limit_below_the_heap_is_refused(tmp_path: Path) -> None:
+    """Before a task keeps anything. Who sets the budget goes on at his own risk."""
+    try:
+        group = ControlGroup(1600 * MIB)
+    except OSError as e:
+        pytest.skip(f"no control group with a limit of memory can be made here: {e}")
+    load = Load(
+        rows_a_batch=100, text_characters=8, new_batches=1, heap_mib=2048, is_resident=False
+    )
+    own = replace(load, conf=((f"{_OPTIONS}memory.budget", "32m"),))
+    try:
+        for name, wanted, code in (("refused", load, 1), ("goes-on", own, 0)):
+            work = tmp_path / name
+            work.mkdir()
+            done = subprocess.run(
+                [sys.executable, "-m", "integration.memory_limit_job", str(work), wanted.text()],
+                capture_output=True,
+                text=True,
+                timeout=WAIT_S,
+                preexec_fn=group.enter,
+                check=False,
+            )
+            assert group.kills == 0, done.stderr[-4000:]
+            assert done.returncode == code, done.stderr[-4000:]
+            assert ("[MILLPOND_MEMORY_EXHAUSTED]" in done.stderr) == (code == 1)
+    finally:
+        group.remove()

@@ -17,7 +17,12 @@ _COMPRESSIONS = ("none", "lz4", "zstd")
 
 
 def written(
-    directory: Path, compression: str, *, hash_index: bool = False, version: int = 5
+    directory: Path,
+    compression: str,
+    *,
+    hash_index: bool = False,
+    version: int = 5,
+    levels: int = 1,
 ) -> bytes:
     """Return an SST with puts and deletions; some keys are long, some values large or empty."""
     options = rocksdict.Options(raw_mode=True)
@@ -28,6 +33,9 @@ def written(
     table.set_format_version(version)
     if hash_index:
         table.set_data_block_index_type(rocksdict.DataBlockIndexType.binary_and_hash())
+    if levels == 2:
+        table.set_index_type(rocksdict.BlockBasedIndexType.two_level_index_search())
+        table.set_metadata_block_size(200)
     options.set_block_based_table_factory(table)
     db = rocksdict.Rdict(str(directory), options)
     for n in range(3000):
@@ -50,6 +58,15 @@ def key_of(n: int) -> bytes:
 
 def value_of(n: int) -> bytes:
     return b"" if n % 11 == 0 else bytes(f"value {n}", "ascii") * (1 if n % 50 else 3000)
+
+
+@pytest.mark.parametrize("version", [3, 5, 6])
+def test_an_index_of_two_levels(tmp_path: Path, version: int) -> None:
+    def entries(levels: int) -> list[tuple[bytes, bytes]]:
+        data = written(tmp_path / str(levels), "zstd", version=version, levels=levels)
+        return [entry for block in blocks(data) for entry in block.entries]
+
+    assert entries(2) == entries(1)
 
 
 @pytest.mark.parametrize("version", [3, 5, 6])

@@ -1,7 +1,8 @@
 """Reads every entry of an SST, also those that RocksDB no longer shows: older values, deletions.
 
-Only what Millpond's SSTs use of RocksDB's table format: block-based, format versions 2 to 6, one
-level of index, no dictionary. Source: the format of RocksDB 9 (table/format.h, table/block_based).
+Only what Millpond's SSTs use of RocksDB's table format: block-based, format versions 2 to 6, an
+index of one or two levels, no dictionary. Source: the format of RocksDB 9 (table/format.h,
+table/block_based).
 """
 
 from __future__ import annotations
@@ -19,6 +20,7 @@ _MAGIC = 0x88E2_41B7_85F4_CFF7
 _META_SIZE_AT = 13  # in the footer of format 6, which tells the place of the index elsewhere
 _TRAILER_BYTES = 5  # kind of compression, check sum
 _CODECS = {4: Codec.LZ4, 5: Codec.LZ4, 7: Codec.ZSTD}
+_ONE_LEVEL, _TWO_LEVELS = 0, 2  # RocksDB's numbers of kinds of index
 _HASH_INDEX = 1 << 31  # of the number of restarts: a hash index follows the entries
 _INTERNAL_BYTES = 8  # sequence number and kind, behind each key
 
@@ -93,13 +95,18 @@ def _index(
         properties = dict(_entries(_block(read, *meta[b"rocksdb.properties"], fail, name), 0))
     if b"rocksdb.compression_dict" in meta or b"rocksdb.range_del" in meta:
         raise _unknown(name, "a dictionary, or deletions of ranges")
-    if int.from_bytes(properties.get(b"rocksdb.block.based.table.index.type", b""), "little"):
+    kind = int.from_bytes(properties.get(b"rocksdb.block.based.table.index.type", b""), "little")
+    if kind not in (_ONE_LEVEL, _TWO_LEVELS):
         raise _unknown(name, "an index of another type")
-    raw = _block(read, *index, fail, name)
     delta = bool(_number(properties.get(b"rocksdb.index.value.is.delta.encoded", b"\0")))
-    if not delta:
-        return [_handle(value) for _, value in _entries(raw, 0)]
-    return _delta_handles(raw)
+
+    def handles(place: tuple[int, int]) -> list[tuple[int, int]]:
+        raw = _block(read, *place, fail, name)
+        return _delta_handles(raw) if delta else [_handle(value) for _, value in _entries(raw, 0)]
+
+    if kind == _ONE_LEVEL:
+        return handles(index)
+    return [found for part in handles(index) for found in handles(part)]
 
 
 def _delta_handles(raw: bytes) -> list[tuple[int, int]]:

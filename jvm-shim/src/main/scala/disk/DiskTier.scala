@@ -8,8 +8,8 @@ import scala.jdk.CollectionConverters._
 import com.fasterxml.jackson.databind.node.ArrayNode
 import org.rocksdb.{
   BlockBasedTableConfig, BloomFilter, Checkpoint, CompactRangeOptions, CompressionType,
-  FlushOptions, InfoLogLevel, IngestExternalFileOptions, LRUCache, Options, ReadOptions, RocksDB,
-  RocksDBException, RocksIterator, Status, WriteOptions
+  FlushOptions, IndexType, InfoLogLevel, IngestExternalFileOptions, LRUCache, Options, ReadOptions,
+  RocksDB, RocksDBException, RocksIterator, Status, WriteOptions
 }
 
 import org.apache.spark.sql.millpond.base.{
@@ -30,7 +30,13 @@ final class DiskTier(val dir: File, config: DiskConfig, readOnly: Boolean = fals
         .setBlockCache(config.blockCache)
         .setFilterPolicy(bloom)
         .setBlockSize(8L << 10)
-        .setCacheIndexAndFilterBlocks(false))
+        // in pieces, which the block cache holds like all else: whole, and outside of it, they
+        // grow with the state until the container's limit kills the process
+        .setIndexType(IndexType.kTwoLevelIndexSearch)
+        .setPartitionFilters(true)
+        .setCacheIndexAndFilterBlocks(true)
+        .setCacheIndexAndFilterBlocksWithHighPriority(true)
+        .setPinTopLevelIndexAndFilter(true))
     .setCompressionType(config.compression)
     .setMaxBackgroundJobs(2)
     .setDisableAutoCompactions(Seams.director != null) // no test could order them
