@@ -8,6 +8,7 @@ import pytest
 
 from millpond.agent.memory_budget import MIB, Process, plan_budget
 from millpond.agent.service import AgentService
+from millpond.errors import ErrorKind, MillpondError
 from tests.agent_driver import CallError, call
 
 GIB = 1024 * MIB
@@ -47,6 +48,22 @@ def test_what_sparks_defaults_lack_is_told() -> None:
     enough = replace(DEFAULT, total=DEFAULT.total + budget.missing_bytes)
     assert plan_budget(enough).missing_bytes == 0
     assert plan_budget(replace(enough, total=enough.total - MIB)).missing_bytes == MIB
+
+
+@pytest.mark.parametrize(
+    "promised",
+    [
+        replace(TIGHT, heap=2 * GIB),
+        replace(TIGHT, off_heap=GIB // 2, python=GIB // 2),
+        replace(LARGE, container=GIB),
+    ],
+)
+def test_without_any_room_it_is_refused(promised: Process) -> None:
+    with pytest.raises(MillpondError, match="no room is left for state") as caught:
+        plan_budget(promised)
+    assert caught.value.kind is ErrorKind.MEMORY_EXHAUSTED
+    assert "spark.executor.memory" in caught.value.hint and "memory.budget" in caught.value.hint
+    assert plan_budget(replace(TIGHT, heap=2 * GIB - MIB)).budget_bytes == 32 * MIB
 
 
 def test_a_small_heap_asks_for_no_more_than_its_share() -> None:

@@ -8,6 +8,7 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 
+from millpond.errors import ErrorKind, UnavailableError
 from millpond.model.json_fields import JsonFields
 
 MIB = 1 << 20
@@ -80,8 +81,22 @@ def process_of(fields: JsonFields) -> Process:
 def plan_budget(process: Process) -> Budget:
     """Return the budget: 30 % of the heap, or half of what the limit leaves, if that is less. 32
     MiB it is in any case: a store needs some memory, and the heap may stay below its maximum.
+
+    Raises: UnavailableError: MEMORY_EXHAUSTED: what Spark was promised leaves nothing of the limit.
     """
     limit = min(process.total, process.container or process.total)
+    promised = process.heap + process.off_heap + process.python
+    if promised >= limit:
+        raise UnavailableError(
+            f"the limit of memory is {_mib(limit)} MiB, and Spark alone may take {_mib(promised)}"
+            f" MiB of it (heap {_mib(process.heap)}, off-heap memory {_mib(process.off_heap)},"
+            f" Python workers {_mib(process.python)}): no room is left for state",
+            kind=ErrorKind.MEMORY_EXHAUSTED,
+            hint=(
+                "Raise the container's limit, or make spark.executor.memory (in local mode"
+                " spark.driver.memory) smaller. Who knows better sets the option memory.budget."
+            ),
+        )
     parts = [
         ("heap", process.heap),
         ("Spark's off-heap memory", process.off_heap),
