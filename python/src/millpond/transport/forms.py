@@ -4,7 +4,6 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 from dataclasses import dataclass
-from itertools import islice
 from typing import Any, Protocol
 
 import pyarrow as pa
@@ -72,13 +71,15 @@ class Pending:
         self._most = 100
 
     def add(self, results: Iterator[Any], session: Session) -> None:
-        """Take over `results`. At the limit, send what is there."""
+        """Take over `results`. At the limit, send what is there.
+
+        Asking for the next one may send, too: where the user's code reads on into another frame.
+        """
         entries = self.entries
-        while True:
-            entries.extend(islice(results, self._most - len(entries)))
-            if len(entries) < self._most:
-                return
-            session.flush(with_rows=True)
+        for one in results:
+            entries.append(one)
+            if len(entries) >= self._most:
+                session.flush(with_rows=True)
 
     def end_key(self) -> None:
         """Say that the next results belong to another key."""
