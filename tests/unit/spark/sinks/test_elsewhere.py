@@ -122,7 +122,6 @@ def test_a_sink_that_only_the_job_reaches_is_refused(
     before = tree(built.root)
     for call in (
         lambda: rescale(built.storage, "it", 8),
-        lambda: rescale(built.storage, "it", 8, file_sink="abfss://c@a.dfs.core.windows.net/out"),
         lambda: savepoint.fork(built.root, tmp_path / "new", file_sink=_GCS + "2"),
         lambda: savepoint.restore(tmp_path / "saved", tmp_path / "new", file_sink=_GCS),
     ):
@@ -132,6 +131,10 @@ def test_a_sink_that_only_the_job_reaches_is_refused(
             "file sink" in str(e) and "--file-sink none" in e.hint and "rescale.onRestart" in e.hint
         )
         assert "Spark checkpoint" not in e.hint
+    azure = refused(
+        lambda: rescale(built.storage, "it", 8, file_sink="abfss://c@a.dfs.core.windows.net/out")
+    )
+    assert azure.kind is ErrorKind.STORAGE_DENIED  # commands reach it, and nothing says who asks
     assert tree(built.root) == before and not (tmp_path / "new").exists()
     unknown = refused(lambda: savepoint.fork(built.root, tmp_path / "new"))
     assert unknown.kind is ErrorKind.FILE_SINK_UNKNOWN and _GCS in str(unknown)
