@@ -39,7 +39,7 @@ class Scenario:
 
     Attributes:
         query: its processor, and its stream (`bench_python_queries.build`).
-        api: `python`, `pandas`, `scala`, `sql` or `stateless`.
+        api: `python`, `pandas`, `apply` (`applyInPandasWithState`), `scala`, `sql` or `stateless`.
         warmup: batches that do not count.
         measured: the batches after them.
     """
@@ -55,6 +55,7 @@ class Scenario:
 SCENARIOS = (
     Scenario(name="rows", query="value", warmup=1, measured=2),
     Scenario(name="pandas", query="value", api="pandas", warmup=1, measured=1),
+    Scenario(name="apply", query="value", api="apply", warmup=1, measured=1),
     Scenario(name="map", query="map", warmup=1, measured=1),
     Scenario(name="list", query="list", warmup=1, measured=1),
     Scenario(name="timers", query="timers", warmup=2, measured=1),

@@ -62,6 +62,7 @@ MEASURES: tuple[Measure, ...] = (
     _python_rate("rows", f"{_PYTHON}: a value read and written, 30 000 keys a batch", 8),
     _python_rate("rows_many", f"{_PYTHON}: the same, 300 000 keys a batch", 12),
     _python_rate("pandas", "transformWithStateInPandas: the same, 30 000 keys a batch", 5),
+    _python_rate("apply", "applyInPandasWithState: the same, 30 000 keys a batch", 3),
     _python_rate("map", f"{_PYTHON}: 3 entries of a map read, 1 written", 8),
     _python_rate("list", f"{_PYTHON}: 10 items of a list read, 1 appended", 8),
     _python_rate("timers", f"{_PYTHON}: a timer registered, and one expired", 6),

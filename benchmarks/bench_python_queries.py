@@ -101,6 +101,13 @@ class Timers(StatefulProcessor):
     def close(self) -> None: ...
 
 
+def count_frames(key: Any, frames: Any, state: Any) -> Iterator[pd.DataFrame]:
+    """Read and write a value for each key, with `applyInPandasWithState`."""
+    count = (state.get[0] if state.exists else 0) + sum(len(frame) for frame in frames)
+    state.update((count,))
+    yield pd.DataFrame({"key": [key[0]], "n": [count]})
+
+
 _PROCESSORS: dict[str, Callable[[], StatefulProcessor]] = {
     "value": Value,
     "pandas": Frames,
@@ -126,9 +133,9 @@ def keys(spark: SparkSession, rows: int) -> DataFrame:
 
 
 def build(spark: SparkSession, query: str, api: str, rows: int) -> DataFrame:
-    """Return the query of that name, by the API `python`, `pandas`, `scala`, `sql`, `stateless`.
+    """Return the query of that name, by the API that a scenario names.
 
-    The last one sends the same rows through the same shuffle into Python, and keeps no state: a
+    `stateless` sends the same rows through the same shuffle into Python, and keeps no state: a
     floor for whatever a transport of state may cost.
     """
     stream = keys(spark, rows)
@@ -146,6 +153,11 @@ def build(spark: SparkSession, query: str, api: str, rows: int) -> DataFrame:
         peers = jvm.org.apache.spark.sql.millpond.bench.ScalaProcessors
         return DataFrame(peers.build(query, stream._jdf), spark)
     grouped: Any = stream.groupBy("key")
+    if api == "apply":
+        counted: DataFrame = grouped.applyInPandasWithState(
+            count_frames, OUTPUT, "n long", "update", "NoTimeout"
+        )
+        return counted
     apply = grouped.transformWithStateInPandas if api == "pandas" else grouped.transformWithState
     time = "EventTime" if timed else "None"
     processor = _PROCESSORS["pandas" if api == "pandas" else query]()
