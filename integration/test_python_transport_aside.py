@@ -54,19 +54,20 @@ def _job(
 
 
 def _assert_rows(found: dict[str, Any]) -> None:
-    assert [query["condition"] for query in found.values()] == ["", "", ""]
+    assert [query["condition"] for query in found.values()] == [""] * 4
     assert found["row"]["rows"] == expected(seeds=True)
     assert found["pandas"]["rows"] == expected(seeds=False)
     assert found["echo"]["rows"] == _ECHOED
+    assert found["apply"]["rows"] == expected(seeds=False)
 
 
 def _assert_by_spark(found: dict[str, Any], aside: list[str], reason: str) -> None:
     """Check that all ran by Spark's transport, and that each operator said once why."""
     _assert_rows(found)
-    assert [query["sent"] for query in found.values()] == [0, 0, 0]
+    assert [query["sent"] for query in found.values()] == [0] * 4
     pandas = [text for text in aside if "conversions of pandas" in text]
-    assert len(pandas) <= (not _PANDAS_IN_BULK)
-    assert len(aside) == 3, aside
+    assert len(pandas) <= 2 * (not _PANDAS_IN_BULK)
+    assert len(aside) == 4, aside
     assert all(reason in text for text in aside if text not in pandas), aside
 
 
@@ -91,8 +92,10 @@ def test_every_kind_of_worker(tmp_path: Path, settings: dict[str, str]) -> None:
     _assert_rows(found)
     assert found["row"]["sent"] > 0 and found["echo"]["sent"] > KEYS * TEXT
     assert (found["pandas"]["sent"] > 0) == _PANDAS_IN_BULK
-    assert len(aside) == (not _PANDAS_IN_BULK), aside
+    assert found["apply"]["sent"] == 7 * _PANDAS_IN_BULK
+    assert len(aside) == 2 * (not _PANDAS_IN_BULK), aside
     assert "key 3 of user code" in log and "user code is closed" in log
+    assert "key 3 of a function" in log
 
 
 def _interpreter(tmp_path: Path, *, without: tuple[str, ...] = ()) -> tuple[Path, Path]:

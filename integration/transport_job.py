@@ -1,9 +1,9 @@
-"""Queries of Python's `transformWithState` in a Spark of their own.
+"""Queries of Python's `transformWithState` and `applyInPandasWithState` in a Spark of their own.
 
 `python -m integration.transport_job DIRECTORY SETTINGS` runs them; SETTINGS is a JSON object of
 Spark's, beside state that travels in bulk. It prints one JSON object: for each query its rows, how
-many bytes went in bulk, and the condition of its error. Spark's log goes to stderr, with Millpond's
-events.
+many bytes or keys went in bulk, and the condition of its error. Spark's log goes to stderr, with
+Millpond's events.
 """
 
 from __future__ import annotations
@@ -22,7 +22,7 @@ from pyspark.sql.streaming.stateful_processor import StatefulProcessor
 
 import millpond
 from integration.jvm import LIGHT
-from integration.transports import BULK, transport_conf
+from integration.transports import BULK, BULK_METRICS, transport_conf
 
 KEYS, TEXT, ECHOES = 16, 250_000, 5
 _LOGGING = """\
@@ -105,6 +105,23 @@ def _pandas(spark: SparkSession) -> DataFrame:
     return grouped.transformWithStateInPandas(Sums("pandas"), "k long, n long", "Update", "None")
 
 
+def _added(key: Any, frames: Iterable[Any], state: Any) -> Iterator[Any]:
+    import pandas as pd
+
+    total = state.get[0] if state.exists else 0
+    total += sum(int(frame["v"].sum()) for frame in frames)
+    state.update((total,))
+    logging.getLogger("job").warning("key %d of a function", key[0])
+    yield pd.DataFrame({"k": [key[0]], "n": [total]})
+
+
+def _apply(spark: SparkSession) -> DataFrame:
+    grouped = _numbers(spark, 40).selectExpr("value % 7 AS k", "value AS v").groupBy("k")
+    return grouped.applyInPandasWithState(
+        _added, "k long, n long", "total long", "update", "NoTimeout"
+    )
+
+
 def _echo(spark: SparkSession) -> DataFrame:
     large = _numbers(spark, KEYS).selectExpr("value AS k", f"repeat('x', {TEXT}) AS text")
     echoed = large.groupBy("k").transformWithState(Echo(), "k long, text string", "Update", "None")
@@ -112,7 +129,7 @@ def _echo(spark: SparkSession) -> DataFrame:
 
 
 def expected(seeds: bool) -> list[list[int]]:
-    """Return the rows of the queries `row` (with seeds) and `pandas`."""
+    """Return the rows of the queries `row` (with seeds), `pandas` and `apply`."""
     sums = [sum(range(key, 40, 7)) + (1000 * key if seeds else 0) for key in range(7)]
     return [[key, total] for key, total in enumerate(sums)]
 
@@ -130,7 +147,8 @@ def main(directory: Path, settings: dict[str, str]) -> None:
         builder = builder.config(name, value)
     spark = millpond.configure(builder).getOrCreate()
     found: dict[str, Any] = {}
-    for name, build in (("row", _row), ("pandas", _pandas), ("echo", _echo)):
+    queries = {"row": _row, "pandas": _pandas, "echo": _echo, "apply": _apply}
+    for name, build in queries.items():
         rows: list[list[int]] = []
         condition = ""
 
@@ -145,7 +163,7 @@ def main(directory: Path, settings: dict[str, str]) -> None:
         except StreamingQueryException as error:
             condition = error.getCondition() or "none"
         operators = [op for p in query.recentProgress for op in p["stateOperators"]]
-        sent = [op["customMetrics"].get("millpondPythonSentBytes", 0) for op in operators]
+        sent = [op["customMetrics"].get(metric, 0) for op in operators for metric in BULK_METRICS]
         found[name] = {"rows": sorted(rows), "sent": sum(sent), "condition": condition}
     print(json.dumps(found))
     spark.stop()

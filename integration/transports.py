@@ -33,8 +33,8 @@ _FORMAT = "spark.sql.streaming.stateStore.checkpointFormatVersion"
 TRANSPORT = "spark.sql.streaming.stateStore.millpond.python.transport"
 _START_MS = 1_900_000_000_000
 _STEP_MS = 1000
-# It is zero for operators whose state did not travel in bulk.
-_BULK_METRIC = "millpondPythonSentBytes"
+# They are zero for operators that Spark's own transport ran.
+BULK_METRICS = ("millpondPythonSentBytes", "millpondPythonKeys")
 _METRICS = (
     "operatorName",
     "numRowsTotal",
@@ -187,7 +187,8 @@ def _finish(query: StreamingQuery, side: Side, leg: Leg, seconds: int = 180) -> 
     found = query.recentProgress
     if found:
         operators = [op for progress in found for op in progress["stateOperators"]]
-        side.ran.append(any(op["customMetrics"].get(_BULK_METRIC, 0) for op in operators))
+        customs = [op["customMetrics"] for op in operators]
+        side.ran.append(any(one.get(name, 0) for one in customs for name in BULK_METRICS))
     for progress in found:
         batch, operators = progress["batchId"], progress["stateOperators"]
         side.state[batch] = [{name: op[name] for name in _METRICS} for op in operators]
@@ -222,7 +223,8 @@ def stored(checkpoint: Path) -> Stored:
 def schemas(checkpoint: Path) -> dict[str, list[bytes]]:
     """Return the files of state schemas by folder; their names are random."""
     found: dict[str, list[bytes]] = {}
-    for file in sorted((checkpoint / "state").glob("*/_stateSchema/*/*")):
+    places = ("*/_stateSchema/*/*", "*/*/_metadata/schema")
+    for file in sorted(file for place in places for file in (checkpoint / "state").glob(place)):
         if not file.name.startswith("."):
             folder = str(file.parent.relative_to(checkpoint))
             found.setdefault(folder, []).append(file.read_bytes())

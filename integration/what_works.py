@@ -98,6 +98,12 @@ FEATURES = [
     ),
     Feature(
         "Python's transformWithState in bulk",
+        "`applyInPandasWithState`: rows, metrics, state and errors as by Spark's worker",
+        WORKS,
+        "integration/test_python_apply.py",
+    ),
+    Feature(
+        "Python's transformWithState in bulk",
         "steps aside for workers without Millpond, or without the same one, and for another Spark",
         WORKS,
         "integration/test_python_transport_aside.py",

@@ -150,10 +150,11 @@ def test_kinds_and_options_that_pages_name_exist() -> None:
 
 def test_every_metric_is_in_the_reference_and_no_other(repository: Path) -> None:
     scala = (repository / "jvm-shim/src/main/scala/engine/StoreMetrics.scala").read_text()
-    operator = (repository / "jvm-shim/src/main/scala/transport/BulkOperator.scala").read_text()
+    transport = repository / "jvm-shim/src/main/scala/transport"
+    operators = [(transport / f"{name}Operator.scala").read_text() for name in ("Bulk", "Apply")]
     page = (repository / "docs/reference/metrics.md").read_text()
     declared = re.findall(r'Metric\(\s*"(millpond\w+)"', scala)
-    declared += re.findall(r'"(millpond\w+)" ->', operator)
+    declared += re.findall(r'"(millpond\w+)" ->', "".join(operators))
     assert len(declared) == len(set(declared)) > 0
     assert sorted(re.findall(r"^\| `(millpond\w+)` \|", page, re.MULTILINE)) == sorted(declared)
     named = {

@@ -90,7 +90,8 @@ OPTIONS: tuple[Option, ...] = (
         doc=(
             "How the state of Python's transformWithState travels between the JVM and Python."
             " `bulk`: with the rows, many keys a message. `spark`: by Spark's own transport, a"
-            " message for each call. What is stored is the same. A query may change it at any"
+            " message for each call. Also whose Python worker runs applyInPandasWithState:"
+            " Millpond's, or Spark's. What is stored is the same. A query may change it at any"
             " restart."
         ),
     ),

@@ -130,7 +130,7 @@ class PandasForm:
             self._pending.sent(0)
             return b""
         batches = []
-        columns = list(map(_Columns, frames))
+        columns = list(map(Columns, frames))
         begin = 0
         for end in range(1, len(frames) + 1):
             if end == len(frames) or not columns[begin].alike(columns[end]):
@@ -143,19 +143,19 @@ class PandasForm:
         return encoded
 
     def _converted(
-        self, frames: list[pd.DataFrame], columns: list[_Columns]
+        self, frames: list[pd.DataFrame], columns: list[Columns]
     ) -> list[pa.RecordBatch]:
         """Convert frames of the same columns and types at once."""
         if len(frames) > 1:
             try:
-                return [self._conversion.from_pandas(_joined(columns))]
+                return [self._conversion.from_pandas(joined(columns))]
             except Exception:
                 # one of the frames is wrong: Spark's conversion of that one says why
                 return [self._conversion.from_pandas(frame) for frame in frames]
         return [self._conversion.from_pandas(frames[0])]
 
 
-class _Columns:
+class Columns:
     """The columns of a frame. Pandas makes a series for each of them, which costs more than all
     else that is done with a small frame, so this takes the arrays below the series."""
 
@@ -167,7 +167,7 @@ class _Columns:
         self.rows = len(frame)
         self.types = [array.dtype for array in self.arrays]
 
-    def alike(self, other: _Columns) -> bool:
+    def alike(self, other: Columns) -> bool:
         return self.names == other.names and self.types == other.types
 
 
@@ -179,7 +179,7 @@ def _arrays(frame: pd.DataFrame) -> list[Any]:
     return [column.array for _, column in frame.items()]
 
 
-def _joined(columns: list[_Columns]) -> pd.DataFrame:
+def joined(columns: list[Columns]) -> pd.DataFrame:
     """Return what `pd.concat` makes of frames that are alike, without their index."""
     first = columns[0]
     joined: dict[int, Any] = {}

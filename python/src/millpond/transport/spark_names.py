@@ -31,6 +31,7 @@ __all__ = [
     "arrow_schema",
     "fail_on_stopiteration",
     "row_maker",
+    "unpickled_function",
 ]
 
 
@@ -65,6 +66,15 @@ class Client(StatefulProcessorApiClient):
         return self._parse_string_schema(schema) if isinstance(schema, str) else schema
 
 
+def unpickled_function(command: bytes) -> Any:
+    """Return the user's function and the type of its results."""
+    serializer = CPickleSerializer()
+    found = serializer.loads(command)  # type: ignore[no-untyped-call]
+    if isinstance(found, Broadcast):  # Spark broadcasts large commands
+        found = serializer.loads(found.value)  # type: ignore[no-untyped-call]
+    return found
+
+
 class Command:
     """The user's pickled function, taken apart.
 
@@ -73,11 +83,7 @@ class Command:
     """
 
     def __init__(self, command: bytes) -> None:
-        serializer = CPickleSerializer()
-        found = serializer.loads(command)  # type: ignore[no-untyped-call]
-        if isinstance(found, Broadcast):  # Spark broadcasts large commands
-            found = serializer.loads(found.value)  # type: ignore[no-untyped-call]
-        function, self.return_type = found
+        function, self.return_type = unpickled_function(command)
         self.processor: StatefulProcessor = function.__self__._stateful_processor
         self.time_mode: str = function.__self__._time_mode
 

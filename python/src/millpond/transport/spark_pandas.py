@@ -6,7 +6,9 @@ from typing import Any
 
 import pandas as pd
 import pyarrow as pa
+from pyspark.serializers import CPickleSerializer
 from pyspark.sql.conversion import ArrowBatchTransformer, PandasToArrowConversion
+from pyspark.sql.pandas.serializers import ArrowStreamSerializer
 from pyspark.sql.types import StructField, StructType
 from pyspark.worker import RunnerConf
 
@@ -18,6 +20,8 @@ class Conversion:
         conf = RunnerConf(runner_conf)
         self._conf = conf
         self.timezone: str | None = conf.timezone
+        most = conf.arrow_max_records_per_batch
+        self.max_rows: int = most if most > 0 else 2**31 - 1
         self._schema = StructType([StructField("_0", return_type)])
 
     def to_pandas(self, batch: pa.RecordBatch) -> list[pd.Series[Any]]:
@@ -31,7 +35,14 @@ class Conversion:
 
     def from_pandas(self, frame: pd.DataFrame) -> pa.RecordBatch:
         """Return the columns of results."""
-        wrapped = PandasToArrowConversion.convert(
+        return ArrowBatchTransformer.flatten_struct(self._wrapped(frame))
+
+    def struct_from_pandas(self, frame: pd.DataFrame) -> pa.StructArray:
+        """Return the columns of results as one."""
+        return self._wrapped(frame).column(0)
+
+    def _wrapped(self, frame: pd.DataFrame) -> pa.RecordBatch:
+        return PandasToArrowConversion.convert(
             [frame],
             self._schema,
             timezone=self._conf.timezone,
@@ -40,4 +51,22 @@ class Conversion:
             assign_cols_by_name=self._conf.assign_cols_by_name,
             int_to_decimal_coercion_enabled=self._conf.int_to_decimal_coercion_enabled,
         )
-        return ArrowBatchTransformer.flatten_struct(wrapped)
+
+
+_PICKLES = CPickleSerializer()
+
+
+def pickled(value: Any) -> bytes:
+    """Return a value of a state as Spark's worker sends it."""
+    found: bytes = _PICKLES.dumps(value)  # type: ignore[no-untyped-call]
+    return found
+
+
+def unpickled(value: bytes) -> Any:
+    """Return a value of a state that Spark's JVM sent."""
+    return _PICKLES.loads(value)  # type: ignore[no-untyped-call]
+
+
+def arrow_streams() -> Any:
+    """Return the serializer with which Spark's worker reads and writes Arrow."""
+    return ArrowStreamSerializer(write_start_stream=True)

@@ -45,7 +45,7 @@ private object StatefulPlanRule extends Rule[SparkPlan] {
         if (AskedProviders.of(run).isDefined)
           SparkSession.getActiveSession.foreach(Balance.planned(_, plan))
         if (RealTime.runs(plan)) RealTimeNodes.planned(plan)
-        else plan.transformUp(TransformWithStateNodes.admit)
+        else plan.transformUp(TransformWithStateNodes.admit.orElse(ApplyNodes.admit))
       } else {
         // the offset log pins the provider with which a query began; Spark goes
         // on with it in silence

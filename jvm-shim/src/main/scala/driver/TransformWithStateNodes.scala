@@ -18,7 +18,7 @@ private[driver] object TransformWithStateNodes {
       replaced(node, new PythonNode(node))
   }
 
-  private def replaced(from: SparkPlan, to: SparkPlan): SparkPlan = {
+  def replaced(from: SparkPlan, to: SparkPlan): SparkPlan = {
     to.copyTagsFrom(from)
     from.logicalLink.foreach(to.setLogicalLink)
     to
@@ -26,7 +26,7 @@ private[driver] object TransformWithStateNodes {
 
   /** Spark makes a copy by the constructor of the node's own class, which takes
     * other arguments here. */
-  private def rebuilt[A](node: Class[A], arguments: Array[AnyRef]): A =
+  def rebuilt[A](node: Class[A], arguments: Array[AnyRef]): A =
     node.cast(node.getConstructors.head.newInstance(arguments: _*))
 
   def copyOf(node: TransformWithStateNode, arguments: Array[AnyRef]): SparkPlan =

@@ -5,7 +5,7 @@ import java.util.UUID
 import org.apache.arrow.vector.types.pojo.Schema
 
 import org.apache.spark.TaskContext
-import org.apache.spark.api.python.{PythonFunction, SimplePythonFunction}
+import org.apache.spark.api.python.PythonFunction
 import org.apache.spark.sql.Row
 import org.apache.spark.sql.catalyst.InternalRow
 import org.apache.spark.sql.catalyst.encoders.ExpressionEncoder
@@ -52,11 +52,7 @@ private[millpond] final case class BulkOperator(
     ArrowUtils.toArrowSchema(schema, timeZoneId, true, largeVarTypes)
 
   /** The worker runs `millpond/transport_entry.py` with the user's pickled function. */
-  private[transport] def wrapped: PythonFunction = {
-    val command = PickleOut.call(Entry.source, "begin", function.command.toArray, settings)
-    SimplePythonFunction(command.toSeq, function.envVars, function.pythonIncludes,
-      function.pythonExec, function.pythonVer, function.broadcastVars, function.accumulator)
-  }
+  private[transport] def wrapped: PythonFunction = Entry.wrap(function, "begin", settings)
 
   /** Run one partition. Whether its worker can take part shows when the worker runs: each may have
     * another Python. Where it cannot, Spark's transport gets the rows, none of which was read.
@@ -79,14 +75,6 @@ private[millpond] final case class BulkOperator(
     }
     runner.compute(Iterator.empty, context.partitionId(), context)
       .flatMap(_.rowIterator.asScala).map(project) ++ bySpark
-  }
-}
-
-private object Entry {
-  lazy val source: String = {
-    val in = getClass.getClassLoader.getResourceAsStream("millpond/transport_entry.py")
-    try new String(in.readAllBytes(), java.nio.charset.StandardCharsets.UTF_8)
-    finally in.close()
   }
 }
 
