@@ -16,6 +16,7 @@ from millpond.errors import ErrorKind
 from millpond.format import layout
 from millpond.model.key_groups import KeyGroups
 from millpond.operations.rescale import rescale, undo
+from millpond.storage import azure
 from tests.checkpoints import CheckpointBuilder
 from tests.s3_server import S3Server, s3_server
 from tests.unit.operations.rescale.test_rescale import tree
@@ -114,9 +115,10 @@ def test_a_fork_begins_a_log_on_s3(
 
 
 def test_a_sink_that_only_the_job_reaches_is_refused(
-    built: CheckpointBuilder, tmp_path: Path
+    built: CheckpointBuilder, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """The error says what to do. It comes before a command writes anything."""
+    monkeypatch.setattr(azure, "has_jvm", lambda: False)  # another test's may run in this process
     savepoint.create(built.root, tmp_path / "saved")
     recorded(built, _GCS)
     before = tree(built.root)
@@ -131,10 +133,10 @@ def test_a_sink_that_only_the_job_reaches_is_refused(
             "file sink" in str(e) and "--file-sink none" in e.hint and "rescale.onRestart" in e.hint
         )
         assert "Spark checkpoint" not in e.hint
-    azure = refused(
+    denied = refused(
         lambda: rescale(built.storage, "it", 8, file_sink="abfss://c@a.dfs.core.windows.net/out")
     )
-    assert azure.kind is ErrorKind.STORAGE_DENIED  # commands reach it, and nothing says who asks
+    assert denied.kind is ErrorKind.STORAGE_DENIED  # commands reach it, and nothing says who asks
     assert tree(built.root) == before and not (tmp_path / "new").exists()
     unknown = refused(lambda: savepoint.fork(built.root, tmp_path / "new"))
     assert unknown.kind is ErrorKind.FILE_SINK_UNKNOWN and _GCS in str(unknown)
