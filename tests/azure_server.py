@@ -13,12 +13,24 @@ from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 from urllib.parse import parse_qs, unquote, urlsplit
 from xml.sax.saxutils import escape
 
+import pytest
+
+from millpond.storage import azure_client
+
 ACCOUNT = "account"
 HOST = f"{ACCOUNT}.dfs.core.windows.net"
 KEY = "a2V5"
 
 # What a fault does with a request: None, or a status and a code. It may also raise LostAnswer.
 Fault = Callable[[str, str], tuple[int, str] | None]
+
+
+def know_nobody(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Take this machine's credentials, and the session of another test of this process, away."""
+    for name in azure_client._VARIABLES:
+        monkeypatch.delenv(name, raising=False)
+    monkeypatch.delenv("HADOOP_CONF_DIR", raising=False)
+    monkeypatch.setattr("millpond.storage.hadoop_jvm.running_class", lambda name: None)
 
 
 class LostAnswerError(Exception):

@@ -16,24 +16,20 @@ from integration.peers.loopback import free_port, write_site
 from millpond.cli.main import main
 from millpond.errors import ConflictError, ErrorKind, MillpondError
 from millpond.format.roots import parse_root
-from millpond.storage import Storage, azure_client, open_storage
+from millpond.storage import Storage, open_storage
 from millpond.storage import hadoop as hadoop_module
 from millpond.storage.azure import AzureStorage
 from millpond.storage.azure_settings import azure_settings
 from millpond.storage.hadoop import HadoopStorage
 from millpond.testing.storage_contract import StorageContract
-from tests.azure_server import HOST, KEY, AzureServer, LostAnswerError
+from tests.azure_server import HOST, KEY, AzureServer, LostAnswerError, know_nobody
 
 SITE = f"abfs://container@{HOST}"
 
 
 @pytest.fixture(autouse=True)
 def _no_credentials_of_this_machine(monkeypatch: pytest.MonkeyPatch) -> None:
-    for name in azure_client._VARIABLES:
-        monkeypatch.delenv(name, raising=False)
-    monkeypatch.delenv("HADOOP_CONF_DIR", raising=False)
-    # no session of another test of this process
-    monkeypatch.setattr("millpond.storage.hadoop_jvm.running_class", lambda name: None)
+    know_nobody(monkeypatch)
 
 
 @pytest.fixture(scope="module")

@@ -16,7 +16,7 @@ from millpond.errors import ErrorKind
 from millpond.format import layout
 from millpond.model.key_groups import KeyGroups
 from millpond.operations.rescale import rescale, undo
-from millpond.storage import azure
+from tests.azure_server import know_nobody
 from tests.checkpoints import CheckpointBuilder
 from tests.s3_server import S3Server, s3_server
 from tests.unit.operations.rescale.test_rescale import tree
@@ -118,7 +118,7 @@ def test_a_sink_that_only_the_job_reaches_is_refused(
     built: CheckpointBuilder, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """The error says what to do. It comes before a command writes anything."""
-    monkeypatch.setattr(azure, "has_jvm", lambda: False)  # another test's may run in this process
+    know_nobody(monkeypatch)
     savepoint.create(built.root, tmp_path / "saved")
     recorded(built, _GCS)
     before = tree(built.root)
