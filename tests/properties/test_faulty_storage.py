@@ -8,7 +8,13 @@ failed call leaves nothing behind for ever.
 from __future__ import annotations
 
 import io
-import time
+import random
+import uuid
+from collections.abc import Callable, Sequence
+from concurrent.futures import Future
+from contextlib import ExitStack
+from typing import Any
+from unittest import mock
 
 from hypothesis import settings
 from hypothesis import strategies as st
@@ -20,6 +26,7 @@ from millpond.format.changelog import read_header
 from millpond.format.layout import changelog_name
 from millpond.model.ids import VersionId, new_id
 from millpond.storage import MemoryStorage
+from millpond.storage.parallel import Parallel
 from millpond.testing.faults import Fault, FaultyStorage, Operation, seeded
 from tests.agent_driver import CallError, Driver, Provider
 from tests.properties.test_agent_machine import DAMAGE_KINDS, EXECUTORS, NOWHERE, AgentMachine
@@ -36,13 +43,38 @@ FAILURES = DAMAGE_KINDS | {
 }
 
 
+_BEGIN_MS = 1_700_000_000_000
+
+
+def _in_order(_: Parallel, calls: Sequence[Callable[[], Any]]) -> list[Future[Any]]:
+    """Make the calls one after the other, in place of `Parallel.start`."""
+    futures = [Future[Any]() for _ in calls]
+    for future, call in zip(futures, calls, strict=True):
+        try:
+            future.set_result(call())
+        except Exception as e:
+            future.set_exception(e)
+    return futures
+
+
 class ObjectsMachine(AgentMachine):
-    """The same histories as on a file system. A restore fetches files by name."""
+    """The same histories as on a file system. A restore fetches files by name.
+
+    A seed means the same history each time: hypothesis repeats histories, and tells if they differ.
+    So names are not random here, no clock goes, and the calls of one thread have an order.
+    """
 
     rate = 0.0
 
     @initialize(seed=st.integers(0, 2**32))
     def start(self, seed: int = 0) -> None:
+        self.repeatable = ExitStack()
+        names = random.Random(seed)
+        for patch in (
+            mock.patch("uuid.uuid4", lambda: uuid.UUID(int=names.getrandbits(128), version=4)),
+            mock.patch.object(Parallel, "start", _in_order),
+        ):
+            self.repeatable.enter_context(patch)
         self.offset_ms = 0
         self.memory = MemoryStorage(clock_ms=self.now_ms)
         self.chooser = seeded(seed, rate=self.rate)
@@ -53,8 +85,13 @@ class ObjectsMachine(AgentMachine):
     def choose(self, operation: Operation) -> Fault | None:
         return self.chooser(operation)
 
+    def teardown(self) -> None:
+        if hasattr(self, "repeatable"):
+            with self.repeatable:
+                super().teardown()
+
     def now_ms(self) -> int:
-        return time.time_ns() // 1_000_000 + self.offset_ms
+        return _BEGIN_MS + self.offset_ms
 
     def new_service(self) -> AgentService:
         return AgentService(opener=lambda uri, settings: self.storage, clock_ms=self.now_ms)
