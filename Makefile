@@ -1,7 +1,7 @@
 # Everything lives in .venv and build/ of this folder; the paths below are relative, so the folder's own name may hold spaces.
 .DEFAULT_GOAL := help
 .PHONY: help build test test-all deep shapes previous wheel demo lint format-scala bench bench-s3
-.PHONY: bench-python bench-serve bench-lookup bench-ui bench-small bench-balance bench-latency bench-latency-flink soak
+.PHONY: bench-python bench-serve bench-lookup bench-ui bench-small bench-stores bench-balance bench-standby bench-latency bench-latency-flink bench-nexmark soak bench-disk
 .PHONY: chains simulate simulate-mutants peers peer-azurite peer-browser peer-delta peer-files peer-gcs peer-hdfs peer-kafka
 .PHONY: peer-kubernetes peer-minio peer-network peer-prometheus peer-radosgw peer-runtimes
 .PHONY: peer-seaweedfs peer-spark
@@ -48,6 +48,8 @@ UI_ARGS ?=
 LOOKUP_ARGS ?=
 # make bench-latency LATENCY_ARGS='--short --seconds 60 --trigger 10'
 LATENCY_ARGS ?=
+# make bench-nexmark SCALE=0.1 NEXMARK_ARGS='--queries q18,q20'
+NEXMARK_ARGS ?=
 # make soak MINUTES=5
 MINUTES ?= 30
 # make chains CHAINS=500 FIRST=1
@@ -167,8 +169,17 @@ bench-ui: build ## measure what a page costs a running query (UI_ARGS='--rounds 
 bench-balance: build ## measure a cluster that grows from one executor to four, and loses one: eight minutes
 	$(PY) benchmarks/bench_balance.py
 
+bench-standby: build ## measure the first batch after a host is lost, with ten million keys on it: ten minutes
+	$(PY) benchmarks/bench_standby.py
+
 bench-small: build ## split the time of a micro-batch of 100 rows, beside Spark's stores: five minutes
 	$(PY) benchmarks/bench_small.py
+
+bench-stores: build ## measure 2,000 small stores in one executor, beside Spark's RocksDB store: fifteen minutes
+	$(PY) benchmarks/bench_stores.py $(STORES_ARGS)
+
+bench-disk: build ## measure a store of eight times its memory, beside Spark's RocksDB store: ten minutes
+	$(PY) benchmarks/bench_disk.py $(DISK_ARGS)
 
 # Kafka needs Maven Central the first time. Without it this says so, and the rest is measured.
 bench-latency: build ## measure latency in real-time mode, beside Spark's store: nine hours (LATENCY_ARGS='--quick')
@@ -179,6 +190,9 @@ bench-latency-flink: build ## the same with Flink beside them; a quarter of a gi
 	@$(PY) -m integration.peers.kafka || true
 	@$(PY) -m benchmarks.bench_latency_flink
 	$(PY) benchmarks/bench_latency.py --contenders millpond,rocksdb-changelog,flink $(LATENCY_ARGS)
+
+bench-nexmark: build ## measure the queries of Nexmark that keep state: two hours (SCALE=0.1 for a quick look)
+	$(PY) benchmarks/bench_nexmark.py --scale $(SCALE) $(NEXMARK_ARGS)
 
 soak: build ## kill and pause processes of a cluster at random for MINUTES, compare every row, measure what grows
 	$(PY) -m integration.soak.run --minutes $(MINUTES)

@@ -115,7 +115,8 @@ class Job:
     def start(self, command: dict[str, Any]) -> str:
         """Start or resume the query `name`.
 
-        The command has its kind `query`, its Spark checkpoint format `format`, and settings `conf`.
+        The command has its kind `query`, its Spark checkpoint format `format`, settings `conf`, and
+        the interval `every` of its trigger.
         """
         conf = {
             STATE + "checkpointFormatVersion": str(command["format"]),
@@ -135,7 +136,7 @@ class Job:
         query = (
             writer.trigger(availableNow=True)
             if to_end
-            else writer.trigger(processingTime="20 milliseconds")
+            else writer.trigger(processingTime=command.get("every", "20 milliseconds"))
         ).start()
         self.queries[name] = query
         for key in conf:

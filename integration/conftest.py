@@ -17,10 +17,6 @@ from integration.jvm import LIGHT, MILLPOND, ROCKSDB, compile_harness, millpond_
 from integration.processes import agents_below, wait_until
 from integration.shapes import from_reports
 
-_FILE_MANAGER = (
-    "org.apache.spark.sql.execution.streaming.checkpointing.FileSystemBasedCheckpointFileManager"
-)
-
 
 def pytest_report_header() -> str:
     """Return a line with the providers and the shim that this run tests."""
@@ -76,9 +72,6 @@ def spark(
             "spark.driver.extraClassPath",
             os.pathsep.join(map(str, [compile_harness(), *connectors])),
         )
-        # Spark's default manager runs a process, `readlink`, for each file that it renames. A batch
-        # renames some ten files.
-        .config("spark.sql.streaming.checkpointFileManagerClass", _FILE_MANAGER)
     )
     if MILLPOND in providers_to_test():
         # Queries choose their provider. If the session named Millpond here, Millpond would refuse

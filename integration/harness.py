@@ -147,6 +147,7 @@ class Harness:
         operator: int = 0,
         store: str = "default",
         hadoop: Mapping[str, str] | None = None,
+        run_id: str | None = None,
     ) -> Provider:
         """Create and initialise a provider.
 
@@ -168,7 +169,7 @@ class Harness:
             multi=schema.multi,
             conf=dict(conf or {}),
             hadoop=dict(hadoop or {}),
-            run_id=str(uuid.uuid4()),
+            run_id=run_id or str(uuid.uuid4()),
         )
         return Provider(self, name, schema)
 
@@ -248,6 +249,22 @@ class Harness:
             ProviderError({"do": "?"}, a["error"]) if "error" in a else a["ok"]
             for a in self.call("happened")
         ]
+
+    def hold(self, point: str) -> None:
+        """Hold the thread that passes a seam of the shim next, until `let_go`, but not for long."""
+        self.call("hold", point=point)
+
+    def is_holding(self) -> bool:
+        """Return whether a thread is held."""
+        return bool(self.call("is_holding"))
+
+    def let_go(self) -> None:
+        """Let the thread that is held go on, and hold no other."""
+        self.call("let_go")
+
+    def passes(self) -> int:
+        """Return how often threads passed the seam so far."""
+        return int(self.call("passes"))
 
     def disarm(self) -> int:
         """Let nothing fail from now on. Return how often threads passed the seam."""

@@ -65,6 +65,18 @@ class Numbered:
 
 
 @dataclass(frozen=True)
+class Timed:
+    """The time of a batch, and the time to live of the rows that its operator writes."""
+
+    now_ms: int
+    ttl_ms: int
+
+
+def _timed(timed: Timed | None) -> dict[str, Any]:
+    return {} if timed is None else {"now_ms": timed.now_ms, "ttl_ms": timed.ttl_ms}
+
+
+@dataclass(frozen=True)
 class Provider:
     """A provider in the harness JVM."""
 
@@ -80,6 +92,7 @@ class Provider:
         force_snapshot: bool = False,
         load_empty: bool = False,
         task: str | None = None,
+        timed: Timed | None = None,
     ) -> Store:
         """Call `getStore`. `task` names the task attempt that asks."""
         s = self.harness.name("s")
@@ -92,21 +105,38 @@ class Provider:
             force_snapshot=force_snapshot,
             load_empty=load_empty,
             task=task,
+            **_timed(timed),
         )
         return Store(self, s)
 
-    def read_store(self, version: int, id: str | None = None, *, task: str | None = None) -> Store:
+    def read_store(
+        self,
+        version: int,
+        id: str | None = None,
+        *,
+        task: str | None = None,
+        timed: Timed | None = None,
+    ) -> Store:
         """Call `getReadStore`. `task` names the task attempt that asks."""
         s = self.harness.name("s")
-        self.harness.call("get_read_store", p=self.name, s=s, version=version, id=id, task=task)
+        self.harness.call(
+            "get_read_store",
+            p=self.name,
+            s=s,
+            version=version,
+            id=id,
+            task=task,
+            **_timed(timed),
+        )
         return Store(self, s)
 
-    def upgrade(self, read: Store, version: int, id: str | None = None) -> Store:
+    def upgrade(
+        self, read: Store, version: int, id: str | None = None, *, timed: Timed | None = None
+    ) -> Store:
         """Call `upgradeReadStoreToWriteStore`."""
         s = self.harness.name("s")
-        self.harness.call(
-            "upgrade", p=self.name, s=s, **{"from": read.name}, version=version, id=id
-        )
+        arguments = {"from": read.name, **_timed(timed)}
+        self.harness.call("upgrade", p=self.name, s=s, version=version, id=id, **arguments)
         return Store(self, s)
 
     def replay(

@@ -119,6 +119,28 @@ POOLS: Mapping[str, Pool] = {
             ([(None, None)], None, {"": (None, None)}, {"b": [], "a": []}, None),
         ),
     ),
+    "nulls": Pool(
+        _struct(
+            a=T.ArrayType(T.IntegerType()),
+            ps=T.ArrayType(_DAY),
+            f=T.ArrayType(T.FloatType()),
+            grid=T.ArrayType(T.ArrayType(T.StringType())),
+            m=T.MapType(T.StringType(), T.LongType()),
+            by=T.MapType(T.StringType(), T.ArrayType(T.DateType())),
+        ),
+        (
+            (
+                [1, None, 3],
+                [(None, "a"), None],
+                [None, 0.1],
+                [None, [None, "x"]],
+                {"a": 1, "b": None},
+                {"a": [None, dt.date(2024, 1, 1)], "b": None},
+            ),
+            ([None], [None], [None], [[None], None], {"": None}, {"": None}),
+            ([], [], [], [], {f"{i}": None for i in range(9)}, {}),
+        ),
+    ),
     "unsure": Pool(
         _struct(a=T.ArrayType(_DAY), m=T.MapType(T.StringType(), T.ArrayType(T.LongType()))),
         (

@@ -25,6 +25,7 @@ def open_provider(
     partition: int = 0,
     store: str = "default",
     conf: Mapping[str, Any] | None = None,
+    run_id: str | None = None,
 ) -> Provider:
     """Return a provider over `checkpoint`. Make the Spark checkpoint if it is absent."""
     root = checkpoint / "state"
@@ -60,7 +61,24 @@ def open_provider(
         conf=settings,
         partition=partition,
         store=store,
+        run_id=run_id,
     )
+
+
+def open_small(harness: Harness, checkpoint: Path, budget: str) -> Provider:
+    """Return a provider of one partition, of strings by numbers, that is soon short of memory.
+
+    Make the Spark checkpoint if it is absent.
+    """
+    if not checkpoint.exists():
+        write_spark_metadata(
+            checkpoint, operator_name="stateStoreSave", partitions=1, provider_class=MILLPOND
+        )
+    options = {"memory.budget": budget, "restore.warmUp": "false", "gc.intervalMs": 0}
+    conf = short_conf({f"millpond.{k}": v for k, v in options.items()})
+    conf |= {"spark.sql.shuffle.partitions": "1"}
+    schema = Schema("k bigint", "v string")
+    return harness.open(checkpoint / "state", provider_class=MILLPOND, schema=schema, conf=conf)
 
 
 def write(provider: Provider, version: int, families: Mapping[str, Schema]) -> Store:

@@ -20,8 +20,8 @@ _REPOSITORY = Path(__file__).resolve().parents[1]
 _CONTENDERS = ("millpond", "rocksdb-changelog")
 
 
-def _run(*arguments: str) -> subprocess.CompletedProcess[str]:
-    command = [sys.executable, str(_REPOSITORY / "benchmarks" / "run.py"), *arguments]
+def _run(*arguments: str, program: str = "run.py") -> subprocess.CompletedProcess[str]:
+    command = [sys.executable, str(_REPOSITORY / "benchmarks" / program), *arguments]
     return subprocess.run(command, capture_output=True, text=True, timeout=1500, check=False)
 
 
@@ -232,8 +232,7 @@ def test_codec_in_the_table() -> None:
 @pytest.mark.deep
 @pytest.mark.spark
 def test_serving_is_measured_beside_a_query() -> None:
-    command = [sys.executable, str(_REPOSITORY / "benchmarks" / "bench_serve.py"), "--quick"]
-    done = subprocess.run(command, capture_output=True, text=True, timeout=600, check=False)
+    done = _run("--quick", program="bench_serve.py")
     assert done.returncode == 0, done.stderr
     path = Path(done.stdout.rpartition("results: ")[2].strip())
     figures = json.loads(path.read_text())["figures"]
@@ -247,8 +246,7 @@ def test_serving_is_measured_beside_a_query() -> None:
 @pytest.mark.deep
 @pytest.mark.spark
 def test_a_page_is_measured_beside_a_query() -> None:
-    command = [sys.executable, str(_REPOSITORY / "benchmarks" / "bench_ui.py"), "--quick"]
-    done = subprocess.run(command, capture_output=True, text=True, timeout=600, check=False)
+    done = _run("--quick", program="bench_ui.py")
     assert done.returncode == 0, done.stderr
     path = Path(done.stdout.rpartition("results: ")[2].strip())
     figures = json.loads(path.read_text())["figures"]
@@ -262,14 +260,8 @@ def test_a_page_is_measured_beside_a_query() -> None:
 def test_latency_is_measured_in_real_time_mode(tmp_path: Path) -> None:
     """No record is lost, and each contender has batches that ended in the measured time."""
     out = tmp_path / "latency.json"
-    command = [sys.executable, str(_REPOSITORY / "benchmarks" / "bench_latency.py"), "--quick"]
-    done = subprocess.run(
-        [*command, "--out", str(out), "--work-dir", str(tmp_path)],
-        capture_output=True,
-        text=True,
-        timeout=600,
-        check=False,
-    )
+    places = ("--out", str(out), "--work-dir", str(tmp_path))
+    done = _run("--quick", *places, program="bench_latency.py")
     assert done.returncode == 0, done.stderr
     (cell,) = json.loads(out.read_text())["cells"].values()
     assert set(cell["contenders"]) == set(_CONTENDERS)
@@ -278,3 +270,43 @@ def test_latency_is_measured_in_real_time_mode(tmp_path: Path) -> None:
         assert 0 < found["figures"]["p50_inside"] <= found["figures"]["max"]
         assert sum(count for _, count in found["histogram"]) == 10_000
     assert "RocksDB store | " in done.stdout and [p.name for p in tmp_path.iterdir()] == [out.name]
+
+
+@pytest.mark.deep
+@pytest.mark.spark
+def test_many_stores_hold_no_files_and_little_memory(tmp_path: Path) -> None:
+    """The goals for an idle store: two open files, half a MiB. These are counts, not durations."""
+    out = tmp_path / "stores.json"
+    sizes = ("--stores", "60", "--batches", "2")
+    chosen = ("--contenders", "millpond", "--out", str(out))
+    done = _run(*sizes, *chosen, program="bench_stores.py")
+    assert done.returncode == 0, done.stderr
+    found = json.loads(out.read_text())["contenders"]["millpond"]
+    assert found["stores"] == 60 and len(found["batch_ms"]) == 2
+    before, after = found["before"], found["after"]
+    assert after["files"] - before["files"] < 10
+    assert after["threads"] - before["threads"] < 10
+    assert after["memory"]["total"] - before["memory"]["total"] < 60 * 512 * 1024
+    assert "open files of an idle store" in done.stdout
+
+
+@pytest.mark.deep
+@pytest.mark.spark
+def test_nexmark_is_checked_and_measured(tmp_path: Path) -> None:
+    """Every query gives the rows of the batch, and the files of one are read to their end."""
+    out = tmp_path / "nexmark.json"
+    chosen = ("--contenders", "millpond", "--queries", "q9,q19")
+    places = ("--out", str(out), "--work-dir", str(tmp_path))
+    done = _run("--quick", *chosen, *places, program="bench_nexmark.py")
+    assert done.returncode == 0, done.stderr
+    results = json.loads(out.read_text())
+    # Of 60,000 events 3,600 are auctions. Most got a bid before they ended.
+    assert 3_000 < results["checked"]["millpond"]["q9"] < 3_600
+    # The events of a second end no auction of q9: its watermark is four seconds behind.
+    for name, gives_rows in (("memory/q9", False), ("memory/q19", True)):
+        raw = results["cells"][name]["contenders"]["millpond"]
+        assert len(raw["batches"]) == 4 and raw["state_rows"] > 0
+        assert (raw["rows_out"] > 0) == gives_rows
+    assert "| q9, winning bids | " in done.stdout and [p.name for p in tmp_path.iterdir()] == [
+        out.name
+    ]

@@ -26,6 +26,7 @@ from integration.jvm import MILLPOND, REPO, ROCKSDB
 from integration.processes import agents_below, alive, below, is_agent, wait_until
 from integration.store_model import as_state, canon, write_spark_metadata
 from integration.streams import Input, Run, finish, start
+from integration.ttl_model import replayed
 from tests.s3_server import HADOOP, S3Server, s3_server
 
 FILES = 10
@@ -126,6 +127,31 @@ def test_kill_9_of_the_driver_loses_nothing(
     with contextlib.ExitStack() as stack:
         conf = _s3_conf(stack.enter_context(s3_server())) if on_s3 else {}
         kill_the_driver(tmp_path, checkpoint_format, kills, conf)
+
+
+@pytest.mark.deep
+@pytest.mark.skipif(MILLPOND not in providers_to_test(), reason="Spark's stores have none")
+def test_kill_9_of_the_driver_while_rows_end(tmp_path: Path) -> None:
+    """Each batch wrote what a model says by the times in Spark's offset log."""
+    rng = random.Random(21)
+    source = Input(tmp_path / "left", EVENTS)
+    for batch in range(3 * FILES):
+        source.add(_rows(rng, batch))
+    for kill in (True, True, False):
+        job = Job(tmp_path, 2, MILLPOND, {}, "integration.ttl_crash_job")
+        # Rows end from then on: the time to live is a second.
+        if kill and job.wait_for_batches(8):
+            threading.Event().wait(rng.random() * 0.3)  # somewhere in a batch
+            os.kill(job.jvm, signal.SIGKILL)
+            job.end()
+        else:
+            assert not kill, f"the job ended before the kills\n{job.report()}"
+            assert job.end() == 0, job.report()
+    expected = replayed(tmp_path / "checkpoint-count", 1000)
+    assert expected.ended > 10
+    for batch, rows in expected.batches.items():
+        assert json.loads((tmp_path / "out-count" / f"{batch}.json").read_text()) == rows, batch
+    assert len(results(tmp_path, "count")) == sum(map(len, expected.batches.values()))
 
 
 def _s3_conf(server: S3Server) -> dict[str, str]:

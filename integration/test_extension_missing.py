@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import subprocess
 import sys
+from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
@@ -39,32 +40,50 @@ def bare(spark: SparkSession) -> SparkSession:
     return session
 
 
+def _play(
+    session: SparkSession, run: Run, shape: str = "agg-complete", conf: Mapping[str, str] = _CONF
+) -> None:
+    """Run a query over the first input of a shape to its end."""
+    case = named(shape)
+    source = Input(run.checkpoint.parent / "input", case.inputs[0][0])
+    source.add(case.inputs[0][1][0])
+    stream = case.build([source.stream(session)])
+    finish(start(session, stream, run, output_mode=case.mode, conf=conf), run)
+
+
 @pytest.mark.parametrize(
     "shape",
     quick_first(["pandas-event-time", "row-initial-state", "scala-event-time", "row-then-window"]),
 )
 def test_the_error_names_the_line_to_add(bare: SparkSession, tmp_path: Path, shape: str) -> None:
-    case = named(shape)
-    source = Input(tmp_path / "input", case.inputs[0][0])
-    source.add(case.inputs[0][1][0])
-    run = Run(tmp_path / "checkpoint")
     with pytest.raises(StreamingQueryException) as error:
-        finish(
-            start(bare, case.build([source.stream(bare)]), run, output_mode=case.mode, conf=_CONF),
-            run,
-        )
+        _play(bare, Run(tmp_path / "checkpoint"), shape)
     assert "[MILLPOND_EXTENSION_MISSING]" in str(error.value)
     assert _LINE in str(error.value)
 
 
-def test_other_queries_need_no_extension(bare: SparkSession, tmp_path: Path) -> None:
-    case = named("agg-complete")
-    source = Input(tmp_path / "input", case.inputs[0][0])
-    source.add(case.inputs[0][1][0])
+@pytest.mark.parametrize(
+    ("option", "code", "said"),
+    [
+        ("spark.sql.streaming.stateStore.millpond.ttl", "EXTENSION_MISSING", _LINE),
+        ("spark.millpond.ttl", "UNKNOWN_OPTION", "spark.sql.streaming.stateStore.millpond.ttl"),
+    ],
+)
+def test_an_option_that_nothing_would_obey(
+    bare: SparkSession, tmp_path: Path, option: str, code: str, said: str
+) -> None:
+    """A time to live needs the extension: without it nothing would end."""
     run = Run(tmp_path / "checkpoint")
-    finish(
-        start(bare, case.build([source.stream(bare)]), run, output_mode=case.mode, conf=_CONF), run
-    )
+    with pytest.raises(StreamingQueryException) as error:
+        _play(bare, run, conf=_CONF | {option: "1h"})
+    assert f"[MILLPOND_{code}]" in str(error.value)
+    assert said in str(error.value)
+    assert not run.rows
+
+
+def test_other_queries_need_no_extension(bare: SparkSession, tmp_path: Path) -> None:
+    run = Run(tmp_path / "checkpoint")
+    _play(bare, run)
     assert len(run.rows[0]) == 5
 
 
@@ -157,13 +176,8 @@ def test_a_wrong_interpreter_ends_the_query_at_its_start(tmp_path: Path) -> None
     ],
 )
 def test_a_prefix_that_is_misspelt(spark: SparkSession, tmp_path: Path, name: str) -> None:
-    case = named("agg-complete")
-    source = Input(tmp_path / "input", case.inputs[0][0])
-    source.add(case.inputs[0][1][0])
-    run = Run(tmp_path / "checkpoint")
-    stream = case.build([source.stream(spark)])
     with pytest.raises(StreamingQueryException) as error:
-        finish(start(spark, stream, run, output_mode=case.mode, conf={**_CONF, name: "60000"}), run)
+        _play(spark, Run(tmp_path / "checkpoint"), conf=_CONF | {name: "60000"})
     assert "MILLPOND_UNKNOWN_OPTION" in str(error.value)
     assert "spark.sql.streaming.stateStore.millpond.gc.graceMs" in str(error.value)
     with pytest.raises(InvalidInputError, match=name):

@@ -61,12 +61,14 @@ def provider(
     provider.close()
 
 
-def _open(harness: Harness, checkpoint: Path, budget: str = "64m") -> Provider:
+def _open(
+    harness: Harness, checkpoint: Path, budget: str = "64m", schema: Schema = SCHEMA
+) -> Provider:
     conf = short_conf({"millpond.memory.budget": budget, "millpond.gc.intervalMs": 0})
     return harness.open(
         checkpoint / "state",
         provider_class=MILLPOND,
-        schema=SCHEMA,
+        schema=schema,
         conf=conf | {"spark.sql.shuffle.partitions": "2"},
     )
 
@@ -97,6 +99,7 @@ def test_it_grows_in_the_batch(harness: Harness, provider: Provider, tmp_path: P
     (growing,) = _unfinished(tmp_path)
     before_bytes = growing.stat().st_size
     assert store.commit().version == 2
+    assert int(store.metrics()["custom"]["millpondChangelogAheadMs"]) > 0
     assert not _unfinished(tmp_path)
     path = tmp_path / "state/0/0/2.changelog"
     # Most of it was there.
@@ -144,6 +147,8 @@ def test_the_next_batch_knows_nothing_of_it(
     store = provider.store(2)
     store.put_numbered(Numbered(100, "later", 20))
     assert store.commit().version == 3
+    # A rest below a millisecond counts with the next batch.
+    assert int(store.metrics()["custom"]["millpondChangelogAheadMs"]) <= 1
     with (tmp_path / "state/0/0/3.changelog").open("rb") as file:
         reader = ChangelogReader(file)
         assert len(list(reader)) == 100
@@ -206,6 +211,137 @@ def test_a_commit_that_fails_may_follow_or_be_taken_back(
         store = _change(provider)
     assert store.commit().version == 2
     _check(harness, tmp_path)
+
+
+LISTS = Schema("k string", "v string", multi=True)
+LONG = 64 << 10  # bytes of a value: 64 of them are more than may wait for the commit
+OLD = ["x", "y"]  # the list of each key in version 1
+
+
+@pytest.fixture(params=["64m", "1m"], ids=["memory", "spills"])
+def lists(request: pytest.FixtureRequest, harness: Harness, tmp_path: Path) -> Iterator[Provider]:
+    """Return a provider whose version 1 has a list for each of ten keys."""
+    write_spark_metadata(
+        tmp_path, operator_name="transformWithStateExec", partitions=2, provider_class=MILLPOND
+    )
+    provider = _open(harness, tmp_path, request.param, LISTS)
+    store = provider.store(0)
+    for k in range(10):
+        store.put_list([str(k)], [[v] for v in OLD])
+    assert store.commit().version == 1
+    yield provider
+    provider.close()
+
+
+def _grow(store: Store, expected: dict[str, list[str]], keys: str, count: int = 8) -> None:
+    for _ in range(count):
+        for k in keys:
+            store.merge_blanks([k], LONG)
+            expected[k] = [*expected.get(k, []), " " * LONG]
+
+
+def _change_lists(store: Store) -> dict[str, list[str]]:
+    """Change lists in every order of what can be done to one. Return how they end."""
+    expected = {str(k): list(OLD) for k in range(10)}
+    _grow(store, expected, "0123456789n")  # `n` is new
+    for k in "012":
+        store.merge([k], ["again"])
+        expected[k].append("again")
+    for k in "23":
+        store.put_list([k], [["p"], ["q"]])
+        expected[k] = ["p", "q"]
+    for k in "4n":
+        store.remove([k])
+        del expected[k]
+    for k in "5":
+        store.remove([k])
+        store.merge_list([k], [["r"], ["s"]])
+        expected[k] = ["r", "s"]
+    _grow(store, expected, "36789")
+    for k in "0357n":
+        store.merge_list([k], [["late"], [k]])
+        expected[k] = [*expected.get(k, []), "late", k]
+    return expected
+
+
+def _check_lists(
+    harness: Harness, checkpoint: Path, version: int, expected: dict[str, list[str]]
+) -> None:
+    """Read the version on another executor: from its changelogs."""
+    other = _open(harness, checkpoint, schema=LISTS)
+    store = other.store(version)
+    assert store.keys() == len(expected)
+    for k in "0123456789n":
+        assert [v for (v,) in store.values([k])] == expected.get(k, []), k
+    store.abort()
+    other.close()
+
+
+def test_lists_are_written_in_the_batch(harness: Harness, lists: Provider, tmp_path: Path) -> None:
+    """What a list got since the last part, and not the whole list again."""
+    store = lists.store(1)
+    expected = _change_lists(store)
+    (growing,) = _unfinished(tmp_path)
+    before_bytes = growing.stat().st_size
+    assert store.commit().version == 2
+    path = tmp_path / "state/0/0/2.changelog"
+    assert before_bytes > 4096  # with room for a header
+    with path.open("rb") as file:
+        records = [
+            (record.op, record.key, len(record.value or b"")) for record in ChangelogReader(file)
+        ]
+    # Each value is there once at most, and all that are left are there.
+    left = sum(len(v) for values in expected.values() for v in values)
+    appended = (8 * 11 + 8 * 5) * LONG
+    assert left <= sum(size for _, _, size in records) < appended * 1.05
+    keys = [key for _, key, _ in records]
+    assert len(keys) > len(set(keys)) == 11
+    _check_lists(harness, tmp_path, 2, expected)
+    # The next batch appends to what this one left.
+    store = lists.store(2)
+    _grow(store, expected, "0n", count=40)
+    assert store.commit().version == 3
+    _check_lists(harness, tmp_path, 3, expected)
+
+
+def test_an_abort_takes_lists_back(harness: Harness, lists: Provider, tmp_path: Path) -> None:
+    store = lists.store(1)
+    _change_lists(store)
+    assert len(_unfinished(tmp_path)) == 1
+    store.abort()
+    assert not _unfinished(tmp_path)
+    store = lists.store(1)
+    for k in range(10):
+        assert [v for (v,) in store.values([str(k)])] == OLD
+    assert store.values(["n"]) == []
+    expected = _change_lists(store)
+    assert store.commit().version == 2
+    _check_lists(harness, tmp_path, 2, expected)
+
+
+@pytest.mark.parametrize("lists", ["64m"], ids=["memory"], indirect=True)
+def test_the_commit_writes_lists_whose_file_was_lost(
+    harness: Harness, lists: Provider, tmp_path: Path
+) -> None:
+    """Once because it was deleted, once because the disk refused the second part."""
+    store = lists.store(1)
+    expected = _change_lists(store)
+    (growing,) = _unfinished(tmp_path)
+    growing.unlink()
+    _grow(store, expected, "01")
+    assert store.commit().version == 2
+    _check_lists(harness, tmp_path, 2, expected)
+    store = lists.store(2)
+    _grow(store, expected, "0123456789", count=7)
+    assert len(_unfinished(tmp_path)) == 1
+    harness.arm("changelog.write", kind="IO")
+    _grow(store, expected, "0123456789", count=2)
+    harness.disarm()
+    assert not _unfinished(tmp_path)
+    store.merge(["0"], ["last"])
+    expected["0"].append("last")
+    assert store.commit().version == 3
+    _check_lists(harness, tmp_path, 3, expected)
 
 
 @pytest.mark.deep

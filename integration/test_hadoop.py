@@ -156,13 +156,15 @@ def test_a_store(harness: Harness, tmp_path: Path, checkpoint_format: int) -> No
 def test_a_connector_that_is_not_there(spark: SparkSession, tmp_path: Path) -> None:
     """pyspark's jars know the names of `abfs:` and `s3a:`, and lack both."""
     page = (REPO / "docs/guides/troubleshooting.md").read_text()
-    for scheme, name in (("abfs", "azurebfs.AzureBlobFileSystem"), ("s3a", "s3a.S3AFileSystem")):
-        missing = f"ClassNotFoundException: Class org.apache.hadoop.fs.{name} not found"
+    no_class = "ClassNotFoundException: Class org.apache.hadoop.fs.{} not found"
+    for scheme, name in (("abfs", "azurebfs.Abfs"), ("s3a", "s3a.S3A")):
+        missing = no_class.format(name)
         uri = f"{scheme}://c@account.dfs.core.windows.net" if scheme == "abfs" else "s3a://bucket"
         (tmp_path / scheme).mkdir()
         if scheme == "abfs":
             query = Query(spark, f"{uri}/states", {}, tmp_path / scheme)
-            query.refused("MILLPOND_STORAGE_UNSUPPORTED", missing, "on Spark's class path")
+            state = no_class.format("azurebfs.AzureBlobFileSystem")
+            query.refused("MILLPOND_STORAGE_UNSUPPORTED", state, "on Spark's class path")
         # Spark keeps its own logs below checkpointLocation, and finds no class for them.
         with pytest.raises(Py4JJavaError, match=re.escape(missing)):
             _start(spark, f"{uri}/checkpoint", tmp_path / scheme / "rows")

@@ -394,6 +394,80 @@ def test_heap_refuses_what_exceeds_the_budget(harness: Harness, tmp_path: Path) 
     bench.check(2, backend="rocksdb")
 
 
+def test_stores_with_different_budgets_share_one(tmp_path: Path) -> None:
+    """The store that was opened last decides the limit, also for a batch that runs already.
+
+    Earlier versions gave each limit a budget of its own, and their sum could be used.
+    """
+    harness = Harness(tmp_path, conf={"spark.millpond.harness.log": "WARN"})
+    try:
+        for megabytes in (6, 1):
+            _share(harness, tmp_path / str(megabytes), megabytes)
+    finally:
+        harness.stop()
+
+
+def test_a_batch_beside_many_stores_spills_in_parts_that_are_worth_it(
+    harness: Harness, tmp_path: Path
+) -> None:
+    """Where idle stores fill the budget, a share may be less than empty tables take. Each row was a
+    spill then.
+    """
+    first = Bench(harness, tmp_path / "first")
+    full = replace(first, checkpoint=tmp_path / "full", ids=[None], versions=[{}])
+    beside = [full.provider(**{"memory.budget": "8m"})]
+    idle = beside[0].store(0)
+    full.put(idle, {i: f"idle {i} " + "y" * 500 for i in range(2000)})
+    idle.commit()
+    for i in range(100):
+        other = replace(first, checkpoint=tmp_path / f"{i}", ids=[None], versions=[{}])
+        beside.append(other.provider())
+    provider = first.provider()
+    store = provider.store(0)
+    rows = {i: f"row {i} " + "x" * 100 for i in range(ROWS)}
+    first.put(store, rows)
+    spills = _custom(store, "millpondSpills")
+    first.commit(store, rows)
+    for one in beside:
+        one.close()
+    provider.close()
+    first.check(1)
+    assert 0 < spills < 40
+
+
+def _share(harness: Harness, directory: Path, megabytes: int) -> None:
+    """Run a batch of a store with 4 MiB, and of one that has `megabytes` and opens meanwhile."""
+    first = Bench(harness, directory / "first")
+    provider = first.provider(**{"memory.budget": "4m"})
+    running = provider.store(0)
+    state = {i: f"row {i} " + "x" * 200 for i in range(10_000)}
+    first.put(running, state)
+    assert 2 << 20 < running.metrics()["memory_bytes"] < 4 << 20
+    assert _custom(running, "millpondSpills") == 0
+
+    other = replace(first, checkpoint=directory / "second", ids=[None], versions=[{}])
+    neighbour = other.provider(**{"memory.budget": f"{megabytes}m"})
+    store = neighbour.store(0)
+    rows = {i: f"other {i} " + "y" * 200 for i in range(10_000)}
+    other.put(store, rows)
+    more = {i: f"again {i} " + "x" * 200 for i in range(0, 10_000, 2)}
+    first.put(running, more)
+    told = running.metrics()
+    used = told["memory_bytes"] + store.metrics()["memory_bytes"]
+    limit = megabytes << 20
+    assert used < limit + (1 << 20), "the limit holds for both together"
+    said = f'event=memory_budget_changed bytes={limit} reason="it was {4 << 20} bytes'
+    assert said in harness.log_path.read_text()
+    first.commit(running, state | more)
+    other.commit(store, rows)
+    if megabytes == 1:
+        assert int(told["custom"]["millpondSpills"]) > 0, "the batch that ran already gave way"
+    neighbour.close()
+    provider.close()
+    first.check(1)
+    other.check(1)
+
+
 @pytest.mark.deep
 def test_a_list_that_grows_too_large_is_refused_and_what_was_taken_can_be_read(
     tmp_path: Path,

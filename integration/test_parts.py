@@ -25,6 +25,7 @@ _SEEDS = {
     "disk-tier": 20,
     "flush": 12,
     "composed": 15,
+    "key-filter": 40,
 }
 
 

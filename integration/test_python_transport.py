@@ -8,15 +8,18 @@ import os
 from dataclasses import replace
 from pathlib import Path
 from random import Random
+from typing import Any
 
 import pytest
+from pyspark.errors import AnalysisException
 from pyspark.sql import DataFrame, SparkSession
+from pyspark.sql import types as T
 
 from integration import python_state_cases
 from integration.cases import AVRO, NO_EMPTY_BATCHES, ODD_KEYS, Case, transform_with_state
 from integration.depth import deep
 from integration.harness import EVERYTHING
-from integration.jvm import IS_SPARK_4_2
+from integration.jvm import IS_SPARK_4_2, ROCKSDB
 from integration.state_programs import (
     Interpreter,
     Program,
@@ -27,8 +30,8 @@ from integration.state_programs import (
     scripted,
     variables,
 )
-from integration.state_values import POOLS
-from integration.transports import BULK, SPARK, Leg, assert_same, play
+from integration.state_values import POOLS, shown
+from integration.transports import BULK, PROVIDER, SPARK, Leg, assert_same, play
 
 SIDES = {
     "spark": (SPARK,),
@@ -67,22 +70,47 @@ def test_every_shape(spark: SparkSession, tmp_path: Path, shape: Case) -> None:
     assert_same(sides, aside=aside)
 
 
+class Refusing(Interpreter):
+    """Declares a value of a type."""
+
+    def __init__(self, form: str, of: T.DataType) -> None:
+        super().__init__(form, "None", ())
+        self.of = of
+
+    def init(self, handle: Any) -> None:
+        handle.getValueState("v", T.StructType([T.StructField("v", self.of)]))
+
+
+class Keyed(python_state_cases.Everything):
+    """Shows its keys, all columns and types."""
+
+    def out(self, *columns: Any) -> Any:
+        return super().out(shown(columns[0]), *columns[1:])
+
+
 @pytest.mark.deep
 @pytest.mark.parametrize("form", ["row", "pandas"])
-def test_decimals_as_keys(spark: SparkSession, tmp_path: Path, form: str) -> None:
-    """With timers that fire in the batch that registered them."""
+def test_decimals_and_bytes_as_keys(spark: SparkSession, tmp_path: Path, form: str) -> None:
+    """With timers that fire in the batch that registered them, and values that expire. Spark
+    hands over keys of expired values as rows of two fields: these have three."""
 
     def build(i: list[DataFrame]) -> DataFrame:
-        method = transform_with_state(i[0].groupBy("s", "d"), form)
-        processor = python_state_cases.Everything(form, "ProcessingTime")
+        method = transform_with_state(i[0].groupBy("b", "s", "d"), form)
+        processor = Keyed(form, "ProcessingTime")
         found: DataFrame = method(
             processor, "k string, what string, state string", "Update", "ProcessingTime"
         )
         return found
 
-    tested = Case("decimal-keys", build, ODD_KEYS, "update", 2, conf=NO_EMPTY_BATCHES)
+    tested = Case("odd-keys", build, ODD_KEYS, "update", 2, conf=NO_EMPTY_BATCHES)
     aside = IS_SPARK_4_2 and form == "pandas"
-    assert_same(play(spark, tmp_path, tested, _legs(tested), SIDES), aside=aside)
+    sides = play(spark, tmp_path, tested, _legs(tested), SIDES)
+    assert_same(sides, aside=aside)
+    rocksdb = replace(tested, conf={**NO_EMPTY_BATCHES, PROVIDER: ROCKSDB})
+    (peer,) = play(spark, tmp_path / "peer", rocksdb, _legs(tested), {"spark": (SPARK,)})
+    assert {batch: sorted(rows) for batch, rows in peer.rows.items()} == {
+        batch: sorted(rows) for batch, rows in sides[0].rows.items()
+    }
 
 
 @pytest.mark.deep
@@ -128,7 +156,7 @@ _KINDS = ("value", "list", "map")
 _NO_AVRO = {"numbers", "nested", "unsure"}
 # Python and the store do not agree on which of them are equal.
 _NO_KEYS = {"floats", "collated", "nested", "whole", "unsure", "nested_whole", "deep_key"}
-_TYPES = [pool for pool in POOLS if pool != "number"]
+_TYPES = [pool for pool in POOLS if pool not in ("number", "nulls")]
 
 
 @pytest.mark.parametrize("encoding", ["unsaferow", *([deep("avro")] if EVERYTHING else [])])
@@ -158,6 +186,44 @@ def test_every_type(spark: SparkSession, tmp_path: Path, form: str, encoding: st
     asked = 2 * sum(v.kind == "map" and v.key in _NO_KEYS for v in declared)
     (bulk,) = sides[1].custom[1]
     assert bulk["millpondPythonCalls"] == 2 * len(declared) + asked
+
+
+@pytest.mark.deep
+def test_nulls_in_arrays_and_maps_go_in_bulk(spark: SparkSession, tmp_path: Path) -> None:
+    declared = tuple(
+        Variable(kind, kind, "nulls", "text" if kind == "map" else "") for kind in _KINDS
+    )
+    writes: Program = [["value", "update", 0], ["map", "updateValue", 0, 0]]
+    writes += [["list", "put", [0, 1]], ["list", "appendValue", 2]]
+    reads = [step for variable in declared for step in _reads(variable)]
+    tested = case(
+        "nulls", Interpreter("row", "None", declared), scripted({"a": writes}, {"a": reads})
+    )
+    sides = play(spark, tmp_path, tested, [Leg(files=1), Leg(files=2)], SIDES)
+    assert_same(sides)
+    calls = [op["millpondPythonCalls"] for batch in (0, 1) for op in sides[1].custom[batch]]
+    assert calls == [2 * len(declared)] * 2  # to declare the variables, in each of two tasks
+
+
+@pytest.mark.parametrize("refused", [T.CharType(3), T.VarcharType(3)], ids=str)
+def test_types_that_spark_has_no_encoder_for(spark: SparkSession, refused: T.DataType) -> None:
+    """So no state has them, unless a setting of Spark's allows them."""
+    jvm: Any = spark._jvm
+    session: Any = spark._jsparkSession
+    schema = T.StructType([T.StructField("v", refused)])
+    with pytest.raises(AnalysisException, match="UNSUPPORTED_DATA_TYPE_FOR_ENCODER"):
+        jvm.org.apache.spark.sql.Encoders.row(session.parseDataType(schema.json()))
+
+
+@pytest.mark.deep
+@pytest.mark.parametrize("refused", [T.VariantType(), T.DayTimeIntervalType()], ids=str)
+def test_types_that_spark_refuses_in_state(
+    spark: SparkSession, tmp_path: Path, refused: T.DataType
+) -> None:
+    tested = case("refused", Refusing("row", refused), scripted({"a": []}))
+    leg = Leg(files=1, fails=f"Unexpected type {type(refused).__name__}")
+    (side,) = play(spark, tmp_path, tested, [leg], {"spark": (SPARK,)})
+    assert len(side.errors) == 1
 
 
 def _random_case(seed: int) -> Case:

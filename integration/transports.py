@@ -28,7 +28,7 @@ from millpond.query.whole import checkpoint_image
 from millpond.storage import open_storage
 
 SPARK, BULK = "spark", "bulk"
-_PROVIDER = "spark.sql.streaming.stateStore.providerClass"
+PROVIDER = "spark.sql.streaming.stateStore.providerClass"
 _FORMAT = "spark.sql.streaming.stateStore.checkpointFormatVersion"
 TRANSPORT = "spark.sql.streaming.stateStore.millpond.python.transport"
 _START_MS = 1_900_000_000_000
@@ -129,7 +129,7 @@ def play(
                 between(side)
             frame = (leg.build or case.build)([i.stream(spark) for i in inputs])
             conf = {
-                _PROVIDER: MILLPOND,
+                PROVIDER: MILLPOND,
                 _FORMAT: str(case.checkpoint_format),
                 **case.conf,
                 **transport_conf(side.transport(number)),

@@ -170,15 +170,13 @@ class Provider:
 
     def changes(self, start_version: int, version: int, id: str | None = None) -> Ids:
         """Read everything that `change_feed` names. Return the ids of the commits, oldest first."""
-        ids = []
-        for entry in self.call("change_feed", start_version=start_version, version=version, id=id)[
-            "changelogs"
-        ]:
-            with open(entry["path"], "rb") as file:
-                reader = ChangelogReader(file)
-                ids += [record.key.decode() for record in reader]
-            assert (reader.header.version, reader.header.id) == (entry["version"], entry["id"])
-        return tuple(ids)
+        return _commits(
+            self.call("change_feed", start_version=start_version, version=version, id=id)
+        )
+
+    def followed(self, after_version: int, version: int, id: str | None = None) -> Ids:
+        """Read everything that `follow` names. Return the ids of the commits, oldest first."""
+        return _commits(self.call("follow", after_version=after_version, version=version, id=id))
 
     def stage(self, version: int, id: str, *, empty_base: bool = False, misplaced: str = "") -> str:
         """Write the changelog of `version` to a staging file, as a commit does.
@@ -368,3 +366,14 @@ class Driver:
         assert self.storage is not None
         keys = [info.key for info in self.storage.list(f"{layout.COMMITS_DIR}/")]
         self.storage.delete(key for key in keys if int(key.rpartition("/")[2]) >= version)
+
+
+def _commits(answer: Mapping[str, Any]) -> Ids:
+    """Read the changelogs that an answer names. Return the ids of the commits in them."""
+    ids = []
+    for entry in answer["changelogs"]:
+        with open(entry["path"], "rb") as file:
+            reader = ChangelogReader(file)
+            ids += [record.key.decode() for record in reader]
+        assert (reader.header.version, reader.header.id) == (entry["version"], entry["id"])
+    return tuple(ids)

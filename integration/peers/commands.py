@@ -149,7 +149,8 @@ class _Query:
             query = (
                 writer.option("checkpointLocation", checkpoint).trigger(availableNow=True).start()
             )
-        assert query.awaitTermination(120), query.lastProgress
+            # Spark makes the source of files after `start`, with the settings of this session.
+            assert query.awaitTermination(120), query.lastProgress
 
 
 def leaves(parser: argparse.ArgumentParser, name: str = "") -> Iterator[str]:

@@ -279,6 +279,7 @@ def test_the_installed_wheel_finds_its_jar(wheel: Path, tmp_path: Path) -> None:
     assert Path(jar).is_relative_to(target)
 
 
+@pytest.mark.deep
 def test_every_test_is_deep_or_quick_and_ci_runs_both() -> None:
     selected, left_out = [], []
     for target in ("test", "deep"):
@@ -317,12 +318,16 @@ def test_make_help_lists_what_the_readme_promises() -> None:
         "lint",
         "bench",
         "bench-balance",
+        "bench-disk",
         "bench-latency",
         "bench-latency-flink",
+        "bench-nexmark",
         "bench-python",
         "bench-s3",
         "bench-serve",
         "bench-small",
+        "bench-standby",
+        "bench-stores",
         "bench-lookup",
         "bench-ui",
         "chains",

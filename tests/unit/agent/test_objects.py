@@ -100,6 +100,23 @@ def test_requests(objects: Objects, spark_format: int) -> None:
     assert reader.plan["snapshot_version"] == 3
 
 
+@pytest.mark.parametrize("spark_format", [1, 2])
+def test_following_is_a_get_for_each_changelog(objects: Objects, spark_format: int) -> None:
+    writer = objects.provider(spark_format)
+    writer.open(0)
+    ids = [writer.commit().id for _ in range(3)]
+    writer.snapshot()
+    ids += [writer.commit().id for _ in range(5)]
+    named = ids[-1] if spark_format == 2 else None
+    reader = objects.provider(spark_format)
+    seen: list[tuple[str, ...]] = []
+    made = objects.requests(lambda: seen.append(reader.followed(7, 8, named)))
+    assert (made, seen.pop()) == ({"get_to_file": 1}, tuple(ids[7:]))
+    # Beyond the snapshot that the newest header names: the header before it goes on.
+    made = objects.requests(lambda: seen.append(reader.followed(1, 8, named)))
+    assert (made, seen.pop()) == ({"get_to_file": 7}, tuple(ids[1:]))
+
+
 def test_two_hundred_partitions_list_nothing(tmp_path: Path) -> None:
     """A commit is one PUT for each store, and a restore GETs files by name.
 

@@ -89,10 +89,12 @@ def test_what_may_be_a_value_but_no_key(data_type: DataType) -> None:
         (BinaryType(), [b"", b"\xff"], ["a", [1]]),
         (StringType(), ["", "a", "ä", "🎉"], ["\ud800", b"a", 1]),
         (StringType("UTF8_LCASE"), ["", "A"], [1]),
-        (ArrayType(LongType()), [[], [1, -2]], [[1, None], [1.0], {1}, "ab", 1]),
-        (MapType(StringType(), LongType()), [{}, {"b": 1, "a": 2}], [{"a": None}, {1: 1}, []]),
+        (ArrayType(LongType()), [[], [1, -2], [None, 1]], [[1.0], {1}, "ab", 1]),
+        (ArrayType(LongType(), False), [[], [1]], [[1, None]]),
+        (MapType(StringType(), LongType()), [{}, {"b": 1, "a": None}], [{None: 1}, {1: 1}, []]),
+        (MapType(StringType(), LongType(), False), [{"a": 2}], [{"a": None}]),
         (_schema(LongType(), StringType()), [(1, "a"), (None, None)], [(1,), [1, "a"], {}, (1, 1)]),
-        (ArrayType(_schema(LongType())), [[(1,), (None,)]], [[None], [(1, 2)], [("a",)]]),
+        (ArrayType(_schema(LongType())), [[(1,), (None,), None]], [[(1, 2)], [("a",)]]),
     ],
 )
 def test_a_value_is_known_if_it_has_exactly_the_right_type(
@@ -102,6 +104,17 @@ def test_a_value_is_known_if_it_has_exactly_the_right_type(
     assert [check((value,)) for value in [*good, None]] == [(v,) for v in [*good, None]]
     assert [check((value,)) for value in bad] == [None] * len(bad)
     assert checker(_schema(data_type, nullable=False))((None,)) is None
+
+
+def test_nulls_within_are_left_to_spark_where_its_store_refuses_them() -> None:
+    schema = _schema(ArrayType(DateType()), MapType(StringType(), ArrayType(LongType())))
+    check = checker(schema, nulls=False)
+    assert check(([], {"a": [1]})) == ([], {"a": [1]})
+    assert check((None, None)) == (None, None)
+    values: list[Any] = [([None], {}), ([], {"a": None}), ([], {"a": [1, None]})]
+    for value in values:
+        assert check(value) is None
+        assert checker(schema)(value) == value
 
 
 def test_what_is_nested_is_kept_as_it_was_and_shown_as_spark_shows_it() -> None:

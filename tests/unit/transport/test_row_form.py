@@ -1,16 +1,23 @@
-"""Rows from Arrow are those that Arrow itself would make, one by one."""
+"""Rows from Arrow are those that Arrow itself would make, one by one; and so are results."""
 
 from __future__ import annotations
 
+import datetime as dt
+import io
 from datetime import datetime
+from decimal import Decimal
 from typing import Any
 
 import numpy as np
 import pyarrow as pa
 import pytest
+from pyspark.sql import Row
+from pyspark.sql import types as T
 
 from millpond.transport.forms import Offsets
-from millpond.transport.row_form import RowKeys
+from millpond.transport.row_form import RowForm, RowKeys, key_reader
+from millpond.transport.session import Session
+from millpond.transport.wire import Wire
 
 # summer and winter, the hour that comes twice in Berlin, before 1970, the ends of the calendar
 _MICROSECONDS = [
@@ -75,3 +82,73 @@ def test_other_columns(column: pa.Array) -> None:
     found, expected = _rows(column), column.to_pylist()
     assert repr(found) == repr(expected)
     assert [type(value) for value in found] == [type(value) for value in expected]
+
+
+_RESULTS = T.StructType([T.StructField("key", T.LongType()), T.StructField("name", T.StringType())])
+_GOOD = [Row(key=1, name="a"), Row(key=2, name=None)]
+
+
+class _Subclass(Row):
+    """What a user's code may yield, too."""
+
+
+_MIXED = [
+    _GOOD,
+    [*_GOOD, Row(name="b", key=3)],
+    [Row(name="b", key=3), *_GOOD],
+    [*_GOOD, Row(key=3)],
+    [*_GOOD, Row("key", "name")(3)],
+    [Row("key", "name")(3), Row("key", "name")(4)],
+    [*_GOOD, Row("key", "name")(3, "b"), *_GOOD],
+    [*_GOOD, Row(key=3, name="b", more=1)],
+    [*_GOOD, _Subclass(key=3, name="b")],
+    [*_GOOD, Row(key="x", name="b")],
+    [*_GOOD, Row(key=Row(a=1), name="b")],
+    [*_GOOD, (3, "b")],
+    [*_GOOD, Row("3", "b")],
+]
+
+
+def _converted(rows: list[Any]) -> Any:
+    """Return what Spark's worker sends for a key with these results, or its error."""
+    schema = pa.schema([("key", pa.int64()), ("name", pa.string())])
+    try:
+        return pa.RecordBatch.from_pylist([row.asDict(True) for row in rows], schema=schema)
+    except Exception as error:
+        return type(error), str(error)
+
+
+@pytest.mark.parametrize("rows", _MIXED, ids=str)
+def test_results_are_those_that_spark_makes(rows: list[Any]) -> None:
+    form = RowForm(_RESULTS, {})
+    session = Session(Wire(io.BytesIO(), io.BytesIO()))
+    for results in (rows, _GOOD):  # what one sending had does not matter to the next one
+        form.add(iter(results), session)
+        form.key_done()
+        expected = _converted(results)
+        if not isinstance(expected, pa.RecordBatch):
+            with pytest.raises(expected[0]) as caught:
+                form.take()
+            assert str(caught.value) == expected[1]
+            return
+        assert pa.ipc.read_record_batch(form.take(), form.schema).equals(expected)
+
+
+def test_keys_are_those_that_spark_makes() -> None:
+    schema = T.StructType(
+        [
+            T.StructField("n", T.LongType()),
+            T.StructField("s", T.StringType()),
+            T.StructField("d", T.DateType()),
+            T.StructField("t", T.TimestampType()),
+            T.StructField("u", T.TimestampNTZType()),
+            T.StructField("x", T.DecimalType(5, 2)),
+        ]
+    )
+    whole = (7, "a", dt.date(2024, 2, 29), datetime(2024, 1, 1), datetime(1950, 1, 1), Decimal("1"))
+    for columns in (schema, T.StructType(schema.fields[:2])):
+        for values in (whole, (None,) * 6):
+            key = columns.toInternal(values[: len(columns)])
+            found, expected = key_reader(columns)(key), columns.fromInternal(key)
+            assert (type(found), found, found.__fields__) == (Row, expected, expected.__fields__)
+            assert type(found.__fields__) is type(expected.__fields__)

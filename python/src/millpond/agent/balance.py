@@ -18,8 +18,12 @@ from millpond.model.json_fields import JsonFields
 START = 1.15
 END = 1.05
 _ROUND_BATCHES = 3  # a round is over if nothing moved for so many batches
-# Of all units, at most so many in one batch: a share of the state is restored, never most of it.
+# In one batch at most half of what is too much moves, so most of the state stays; or this part of
+# all units, so that the last ones do not take a batch each.
 _PART_OF_UNITS = 8
+# As far as the units of one executor take this many times the usual, the executor is taken for
+# slow, not its units for large: a young JVM is slow, and its first tasks say nothing of the units.
+_MOST_SLOWNESS = 2.0
 # A unit that moved stays for so many batches; twice as many after each further move.
 _REST_BATCHES = 10
 _MOST_DOUBLINGS = 6
@@ -38,6 +42,7 @@ class Executor:
     id: str
     cores: int
     budget_bytes: int = 0
+    host: str = ""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -45,6 +50,7 @@ class Unit:
     """The stores that one task opens: they are in one place, and move together.
 
     executor: where they are; it may be gone.
+    standby: the executor that follows them (`standby.py`); "": none does.
     group: of the units whose tasks run at the same time: one stage of a query.
     memory_bytes: what they take in memory.
     busy: the part of the time in which a task has them, as it was lately; None: not known yet.
@@ -54,6 +60,7 @@ class Unit:
     """
 
     executor: str
+    standby: str = ""
     group: str = ""
     memory_bytes: int = 0
     busy: float | None = None
@@ -74,7 +81,12 @@ class Move:
 def executors_of(fields: JsonFields) -> list[Executor]:
     """Return the executors that a request of the shim names."""
     return [
-        Executor(id=e.string("id"), cores=e.integer("cores", 1), budget_bytes=e.integer("budget"))
+        Executor(
+            id=e.string("id"),
+            cores=e.integer("cores", 1),
+            budget_bytes=e.integer("budget"),
+            host=e.string("host") if e.has("host") else "",
+        )
         for e in fields.children("executors")
     ]
 
@@ -84,6 +96,7 @@ def units_of(fields: JsonFields) -> list[Unit]:
     return [
         Unit(
             executor=u.string("executor"),
+            standby=u.string("standby") if u.has("standby") else "",
             group=u.string("group"),
             memory_bytes=u.integer("memory_bytes"),
             busy=(
@@ -152,18 +165,18 @@ class _Plan:
         known = [u.busy for u in units.values() if u.busy is not None]
         self.is_known = bool(known)
         usual = sum(known) / len(known) if known else 0.0
-        self.units = {
-            n: u if u.busy is not None else replace(u, busy=usual) for n, u in units.items()
-        }
+        self.usual = usual
+        self.units = _on_equal_executors(
+            {n: u if u.busy is not None else replace(u, busy=usual) for n, u in units.items()}
+        )
         self.weights = dict(
             zip(numbers, _weights(list(self.units.values()), executors), strict=True)
         )
         self.share = sum(self.weights.values()) / sum(e.cores for e in executors)  # of one core
         self.moves: list[Move] = []
         self.at: dict[str, list[int]] = {e.id: [] for e in executors}
-        # By executor: the load of one of its cores, its part of the time, its memory in bytes.
+        # By executor: the load of one of its cores, its memory in bytes.
         self.load = dict.fromkeys(self.at, 0.0)
-        self.busy = dict.fromkeys(self.at, 0.0)
         self.held = dict.fromkeys(self.at, 0)
         for n, unit in self.units.items():
             if unit.executor in self.at:
@@ -177,7 +190,6 @@ class _Plan:
         else:
             self.at[executor].remove(n)
         self.load[executor] += sign * self.weights[n] / cores
-        self.busy[executor] += sign * (unit.busy or 0.0)
         self.held[executor] += sign * unit.memory_bytes
 
     def _move(self, n: int, target: str, reason: str) -> None:
@@ -190,10 +202,14 @@ class _Plan:
         self.moves.append(Move(unit=n, target=target, reason=reason))
 
     def place_lost(self) -> None:
-        """Give the units of lost executors to those that have least, the heaviest first."""
+        """Give the units of lost executors to those that follow them, and others to those that
+        have least, the heaviest first.
+        """
         lost = [n for n, u in self.units.items() if u.executor not in self.executors]
         for n in sorted(lost, key=lambda n: (-self.weights[n], n)):
-            target = self._emptiest(self.weights[n], list(self.executors))
+            target = self.units[n].standby
+            if target not in self.executors:
+                target = self._emptiest(self.weights[n], list(self.executors))
             self._move(n, target, f"executor {self.units[n].executor} is gone")
 
     def _emptiest(self, weight: float, among: Sequence[str]) -> str:
@@ -222,7 +238,10 @@ class _Plan:
         """
         if not self.is_known or not self._is_wanted:
             return
-        left = math.ceil(len(self.units) / _PART_OF_UNITS)
+        excess = sum(
+            max(0.0, load - self.share) * self.executors[e].cores for e, load in self.load.items()
+        )
+        left = max(math.ceil(len(self.units) / _PART_OF_UNITS), math.ceil(excess / 2))
         resting = resting | {move.unit for move in self.moves}
         done: set[str] = set()  # those from which no move helps
         while left > 0:
@@ -256,7 +275,7 @@ class _Plan:
             gain = load - max(load - weight / a.cores, self.load[target] + weight / b.cores)
             if n in resting or gain <= max(most, _LEAST_GAIN * weight / a.cores):
                 continue
-            if self._spares_group(n, a, b) and self._repays(n, a, b):
+            if self._spares_group(n, a, b) and self._repays(n, a, gain):
                 best, most = (n, target), gain
         return best
 
@@ -267,15 +286,30 @@ class _Plan:
             return True
         return group.load[b.id] + group.weights[n] / b.cores <= group.load[a.id] + 1e-9
 
-    def _repays(self, n: int, a: Executor, b: Executor) -> bool:
+    def _repays(self, n: int, a: Executor, gain: float) -> bool:
+        """Whether a move that takes `gain` from the larger load saves more time than it takes. A
+        load of 1 is a usual unit's.
+        """
         if a.budget_bytes and self.held[a.id] >= _FULL * a.budget_bytes:
             return True
         unit = self.units[n]
-        busy = unit.busy or 0.0
-        before = self.busy[a.id] / a.cores
-        after = max(before - busy / a.cores, (self.busy[b.id] + busy) / b.cores)
         cost = max(unit.restore_ms, _RESTORE_MS + unit.memory_bytes // _RESTORE_BYTES_PER_MS)
-        return (before - after) * _REPAID_MS > cost
+        return gain * self.usual * _REPAID_MS > cost
+
+
+def _on_equal_executors(units: Mapping[int, Unit]) -> dict[int, Unit]:
+    """Return the units as busy as they would be if all executors were as fast."""
+    at: dict[str, list[float]] = {}
+    for unit in units.values():
+        at.setdefault(unit.executor, []).append(unit.busy or 0.0)
+    usual = sum(map(sum, at.values())) / max(1, len(units))
+    slowness = {
+        e: min(max(sum(busy) / len(busy) / usual, 1 / _MOST_SLOWNESS), _MOST_SLOWNESS)
+        if usual
+        else 1.0
+        for e, busy in at.items()
+    }
+    return {n: replace(u, busy=(u.busy or 0.0) / slowness[u.executor]) for n, u in units.items()}
 
 
 def _rests(unit: Unit) -> bool:

@@ -39,7 +39,7 @@ from millpond.store.snapshot.uploads import Uploads
 log = logging.getLogger(__name__)
 
 _PENDING = '{"pending":true}'
-_NEVER_LONG = ("ping", "memory_budget", "balance", "close")
+_NEVER_LONG = ("ping", "memory_budget", "balance", "standby", "close")
 
 
 def now_ms() -> int:
@@ -76,9 +76,11 @@ class AgentService:
             "ping": self._ping,
             "memory_budget": self._memory_budget,
             "balance": self._balance,
+            "standby": self._standby,
             "check_start": self._check_start,
             "open": self._open,
             "change_feed": self._change_feed,
+            "follow": self._follow,
             "publish_changelog": self._publish_changelog,
             "publish_snapshot": self._publish_snapshot,
             "collect": self._collect,
@@ -156,6 +158,14 @@ class AgentService:
         moves = plan_moves(units_of(fields), executors_of(fields))
         return {"moves": [asdict(move) for move in moves]}
 
+    def _standby(self, request: dict[str, Any]) -> dict[str, Any]:
+        # Imported here: only the driver's agent needs it.
+        from millpond.agent.standby import plan_followers
+
+        fields = JsonFields(request, request_error)
+        followers = plan_followers(units_of(fields), executors_of(fields))
+        return {"followers": [asdict(follower) for follower in followers]}
+
     def _check_start(self, request: dict[str, Any]) -> dict[str, Any]:
         # Imported here: only the driver's agent needs it.
         from millpond.agent.starting import check_start
@@ -201,6 +211,18 @@ class AgentService:
         return dict(
             opening.change_feed(context, start_version, target, local_dir=_local_dir(request))
         )
+
+    def _follow(self, request: dict[str, Any]) -> dict[str, Any]:
+        # Imported here: only executors that follow stores of others need it.
+        from millpond.agent.following import changelogs_after
+
+        context, fields = self._context(request), JsonFields(request, request_error)
+        after = fields.integer("after_version", 1)
+        target = _named(
+            context, fields.integer("version", after + 1), request.get("id"), required=True
+        )
+        changelogs = changelogs_after(context, after, target, local_dir=_local_dir(request))
+        return {"changelogs": changelogs}
 
     def _publish_changelog(self, request: dict[str, Any]) -> dict[str, Any]:
         context, fields = self._context(request), JsonFields(request, request_error)

@@ -134,6 +134,40 @@ OPTIONS: tuple[Option, ...] = (
         ),
     ),
     Option(
+        name="logs.direct",
+        type="bool",
+        default=True,
+        doc=(
+            "Whether Spark's own logs of a query, if they are on a local disk, are written by"
+            " system calls: two or three milliseconds a log. False: by Hadoop's client, which"
+            " starts programs for each file: some fifty. With true the session extension sets"
+            " spark.sql.streaming.checkpointFileManagerClass in the session, unless it is set. The"
+            " files are the same."
+        ),
+    ),
+    Option(
+        name="ttl",
+        type="str",
+        default=None,
+        doc=(
+            "How long a row of a stateful operator stays after its last write, in the time of the"
+            " batches: `24h`, also `ms`, `s`, `min`, `d`; at least a second. Then the row ends, as"
+            " if its key had never come. For `dropDuplicates`, aggregations, inner and left semi"
+            " joins of two streams; a query with another stateful operator is refused until"
+            " ttl.operators leaves it out. Needs the session extension. A query may change it at"
+            " any restart. Unset: rows stay."
+        ),
+    ),
+    Option(
+        name="ttl.operators",
+        type="str",
+        default=None,
+        doc=(
+            "The same for single operators, by number or name, before ttl: `0=24h,dedupe=7d,2=off`."
+            " `millpond checkpoint show` tells numbers and names."
+        ),
+    ),
+    Option(
         name="backend",
         type="str",
         default=None,
@@ -154,7 +188,8 @@ OPTIONS: tuple[Option, ...] = (
         maximum=64 * TIB,
         doc=(
             "Memory for the memory tiers and write buffers of all stores of one executor. Unset:"
-            " 30 % of its maximum heap, or what the container's limit leaves, if that is less."
+            " 30 % of its maximum heap, or what the container's limit leaves, if that is less. If"
+            " sessions differ, the store that was opened last decides."
         ),
     ),
     Option(
@@ -390,6 +425,18 @@ OPTIONS: tuple[Option, ...] = (
             "Whether stores move between executors, so that none has much more than its share: a"
             " few before a batch, and only where the time saved soon exceeds the restore. Needs"
             " the session extension. Local mode has nothing to balance."
+        ),
+    ),
+    Option(
+        name="standby.enabled",
+        type="bool",
+        default=False,
+        doc=(
+            "Whether a second executor follows each store: it has the store loaded, in memory as"
+            " far as there is room, and reads the changelogs as they are committed. If the first"
+            " executor is lost, the store's next task runs there and restores nothing. Costs"
+            " memory, local disk, and a read of each changelog. Needs the session extension, a"
+            " cluster, and the backend rocksdb."
         ),
     ),
     Option(

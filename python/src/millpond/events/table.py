@@ -18,6 +18,7 @@ FIELDS: dict[str, str] = {
     "partition": "number of the partition",
     "store": "name of the store; `default`, but for the stores of a join",
     "version": "version of the store",
+    "behind": "how many versions it was behind",
     "duration_ms": "how long it took, in ms",
     "bytes": "size in bytes",
     "reused_bytes": "size in bytes of the SSTs that were in storage already",
@@ -33,7 +34,8 @@ FIELDS: dict[str, str] = {
     "from_executor": "id of the executor that had the store",
     "to_executor": "id of the executor that gets it",
     "error": "kind of the error, as in [errors](errors.md); else the class of the exception",
-    "reason": "the error's message, shortened; the sum that led to a budget; why a store moved",
+    "reason": "the error's message, shortened; the sum that led to a budget, or what it was;"
+    " why a store moved",
     "directory": "path on the local disk",
     "write_mib_s": "how fast a file of 2 MiB is written, with its sync, in MiB/s",
     "read_us": "how long a block of 8 KiB takes that is not in memory, in microseconds",
@@ -172,6 +174,17 @@ EVENTS: dict[str, EventInfo] = {
         then="If `bytes` is too little, raise the limit in `reason`, or set `memory.budget`.",
         store=False,
     ),
+    "memory_budget_changed": EventInfo(
+        by="shim",
+        level="WARN",
+        fields=("bytes", "reason"),
+        when=(
+            "A store was opened with another `memory.budget` than the executor's stores had. The"
+            " budget is one for all of them: now it is `bytes`."
+        ),
+        then="Set the same `memory.budget` for all queries and sessions of the application.",
+        store=False,
+    ),
     "memory_short": EventInfo(
         by="shim",
         level="WARN",
@@ -202,13 +215,24 @@ EVENTS: dict[str, EventInfo] = {
         level="INFO",
         fields=("version", "from_executor", "to_executor", "reason"),
         when=(
-            "Before a batch, the driver gave the store another executor, to balance the load. The"
-            " batch restores it there."
+            "The driver gave the store another executor: before a batch, to balance the load, and"
+            " the batch restores it there; or because its executor is gone, to the one that follows"
+            " it."
         ),
         then=(
             "Nothing. If the same stores move again and again, look at `spark.locality.wait`: Spark"
             " may run their tasks elsewhere."
         ),
+    ),
+    "store_taken_over": EventInfo(
+        by="shim",
+        level="INFO",
+        fields=("version", "behind", "duration_ms"),
+        when=(
+            "A task opened a store on the executor that followed it: nothing was restored but the"
+            " last `behind` changelogs."
+        ),
+        then="Nothing. Look why the other executor was lost.",
     ),
     "agent_started": EventInfo(
         by="shim",

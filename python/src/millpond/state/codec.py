@@ -19,6 +19,7 @@ from millpond.rows.arrow_types import struct_type
 from millpond.rows.decode import Ints, decode_rows
 from millpond.spark.state_schemas import FamilySchema
 from millpond.spark.types import Atom, Field, Struct
+from millpond.state.ages import AGE_BYTES
 
 UNSAFE_ROW, AVRO = "unsaferow", "avro"
 PHYSICAL_PREFIX_BYTES = 4  # slot u16, column family u16
@@ -96,10 +97,18 @@ def decode_values(
         return _avro_values(_listed(values), schema)
     array = _array(values)
     return (
-        decode_rows(without(array, _ROW), schema.value)
+        decode_rows(_without_ages(without(array, _ROW)), schema.value)
         if len(array)
         else pa.array([], struct_type(schema.value))
     )
+
+
+def _without_ages(rows: Any) -> Any:
+    """Return the rows of values without their ages: docs/reference/format.md, "Physical key"."""
+    data, offsets = _raw(rows)
+    sizes = np.diff(offsets)
+    aged = sizes & 7 == AGE_BYTES
+    return _cut(data, offsets[:-1], sizes - AGE_BYTES * aged) if aged.any() else rows
 
 
 def decode_lists(

@@ -21,15 +21,25 @@ _INT64 = 1 << 63
 
 
 class Handle(StatefulProcessorHandle):
-    """Gives out variables whose state travels in bulk where that is possible."""
+    """Gives out variables whose state travels in bulk where that is possible.
 
-    def __init__(self, client: Client, session: Session, time_mode: str) -> None:
+    Args:
+        nulls: whether the store takes an array or a map with a null in it.
+    """
+
+    def __init__(
+        self, client: Client, session: Session, time_mode: str, *, nulls: bool = True
+    ) -> None:
         super().__init__(client)
         self._client = client
         self._session = session
         self._timed = time_mode.lower() != "none"
+        self._nulls = nulls
         self.variables: list[BulkVariable] = []
         self.declared: list[tuple[str, str]] = []
+
+    def _rows(self, schema: StructType) -> Rows:
+        return Rows(schema, nulls=self._nulls)
 
     def _add(self, variable: BulkVariable, name: str) -> None:
         self.variables.append(variable)
@@ -42,7 +52,7 @@ class Handle(StatefulProcessorHandle):
         spark = super().getValueState(stateName, schema, ttlDurationMs)
         if not is_plain(schema):
             return spark
-        value = BulkValue(self._session, len(self.variables), spark, Rows(schema))
+        value = BulkValue(self._session, len(self.variables), spark, self._rows(schema))
         self._add(value, stateName)
         return value
 
@@ -53,7 +63,7 @@ class Handle(StatefulProcessorHandle):
         spark = super().getListState(stateName, schema, ttlDurationMs)
         if not is_plain(schema):
             return spark
-        found = BulkList(self._session, len(self.variables), spark, Rows(schema))
+        found = BulkList(self._session, len(self.variables), spark, self._rows(schema))
         self._add(found, stateName)
         return found
 
@@ -68,7 +78,8 @@ class Handle(StatefulProcessorHandle):
         spark = super().getMapState(stateName, keys, values, ttlDurationMs)
         if not (is_plain(keys, as_key=True) and is_plain(values)):
             return spark
-        found = BulkMap(self._session, len(self.variables), spark, Rows(keys), Rows(values))
+        rows = self._rows(keys), self._rows(values)
+        found = BulkMap(self._session, len(self.variables), spark, *rows)
         self._add(found, stateName)
         return found
 

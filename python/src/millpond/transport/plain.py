@@ -190,6 +190,7 @@ class _Source:
     Each of the three methods is given the text of a value that is not null, and its type.
     """
 
+    nulls: bool = True  # whether an array, or a map as a value, may have a null in it
     names: dict[str, Any] = field(default_factory=lambda: dict(_HELPERS))
 
     def name(self, of: Any) -> str:
@@ -204,19 +205,24 @@ class _Source:
         return found
 
     def test(self, v: str, of: DataType) -> str:
-        """Return whether the value is known. A null in an array or a map is left to Spark."""
+        """Return whether the value is known."""
         if isinstance(of, StructType):
             return f"type({v}) in (tuple, Row) and {self.test_fields(v, of)}"
         if isinstance(of, ArrayType):
             x = self.name(None)
-            each = f"{x} is not None and {self.test(x, of.elementType)}"
+            each = self._or_allowed_null(x, of.containsNull, self.test(x, of.elementType))
             return f"type({v}) in (list, tuple) and all([{each} for {x} in {v}])"
         if isinstance(of, MapType):
             k, x = self.name(None), self.name(None)
-            value = f"{x} is not None and {self.test(x, of.valueType)}"
+            value = self._or_allowed_null(x, of.valueContainsNull, self.test(x, of.valueType))
             each = f"{self.test(k, of.keyType)} and {value}"
             return f"type({v}) is dict and all([{each} for {k}, {x} in {v}.items()])"
         return self._by_kind(_KINDS[type(of)].test, v, of)
+
+    def _or_allowed_null(self, v: str, nullable: bool, test: str) -> str:
+        if nullable and self.nulls:
+            return f"({v} is None or {test})"
+        return f"({v} is not None and {test})"
 
     def test_fields(self, v: str, schema: StructType) -> str:
         """Return whether a tuple has the right number of values, and all are known."""
@@ -268,12 +274,15 @@ def _or_null(v: str, changed: str) -> str:
     return f"None if {v} is None else {changed}" if changed else v
 
 
-def checker(schema: StructType) -> Callable[[Any], Value | None]:
+def checker(schema: StructType, *, nulls: bool = True) -> Callable[[Any], Value | None]:
     """Return a function from a user's value to what Spark would pickle of it.
 
     The function returns None for what it does not know for certain.
+
+    Args:
+        nulls: whether a null in an array or as a value in a map is known.
     """
-    source = _Source()
+    source = _Source(nulls)
     kept = source.fields("v", schema, source.kept) or "v"
     test = f"type(v) is tuple and {source.test_fields('v', schema)}"
     return source.function(f"{kept} if {test} else None")

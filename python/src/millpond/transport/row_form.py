@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from datetime import UTC, datetime, tzinfo
 from typing import Any
 
@@ -11,6 +11,7 @@ from pyspark.sql import Row
 from pyspark.sql.types import ArrayType, MapType, StructType, VariantType
 
 from millpond.transport.forms import Keys, Offsets, Pending
+from millpond.transport.plain import reader
 from millpond.transport.session import Session
 from millpond.transport.spark_names import arrow_schema, row_maker
 
@@ -47,20 +48,28 @@ def _times(times: list[datetime], zone: tzinfo | None) -> list[datetime]:
     return [time.replace(tzinfo=UTC).astimezone(zone) for time in times]
 
 
+def key_reader(schema: StructType) -> Callable[[tuple[Any, ...]], Row]:
+    """Return what makes a key of its pickled form, as `schema.fromInternal` does, which is slow."""
+    row, read = row_maker(schema.names), reader(schema)
+    return row if read is None else lambda key: row(read(key))
+
+
 class RowKeys:
     """Makes keys and rows."""
 
     def __init__(self, schema: pa.Schema, offsets: Offsets) -> None:
-        self._row = row_maker(schema.names)
+        self._row = row_maker(Row(*schema.names))
         self._key_offsets = offsets.keys
+        self._keys: list[tuple[Any, ...]] = []
         self._rows: list[tuple[Any, ...]] = []
 
     def load(self, batch: pa.RecordBatch) -> None:
-        self._rows = list(zip(*map(_values, batch.columns), strict=True))
+        columns = list(map(_values, batch.columns))
+        self._keys = list(zip(*(columns[i] for i in self._key_offsets), strict=True))
+        self._rows = list(zip(*columns, strict=True))
 
     def key(self, at: int) -> tuple[Any, ...]:
-        row = self._rows[at]
-        return tuple([row[i] for i in self._key_offsets])
+        return self._keys[at]
 
     def rows(self, begin: int, end: int) -> Iterator[Row]:
         return map(self._row, self._rows[begin:end])
@@ -70,7 +79,11 @@ class RowKeys:
 
 
 class RowForm:
-    """Rows in, rows out."""
+    """Rows in, rows out.
+
+    Of rows with just the columns of the results only the values are kept until they are sent. An
+    object for each row would be looked at by Python's garbage collector, again and again.
+    """
 
     def __init__(self, return_type: StructType, settings: dict[str, Any]) -> None:
         del settings  # nothing of it matters to rows
@@ -80,13 +93,27 @@ class RowForm:
         self._flat = len(set(self._names)) == len(self._names) and not any(
             isinstance(field.dataType, nested) for field in return_type
         )
+        self._row = row_maker(self._names)
         self._pending = Pending()
+        self._only_values = self._flat  # whether that is so for all that is pending
 
     def keys(self, schema: pa.Schema, offsets: Offsets) -> Keys:
         return RowKeys(schema, offsets)
 
     def add(self, results: Iterator[Any], session: Session) -> None:
-        self._pending.add(results, session)
+        self._pending.add(map(self._kept, results), session)
+
+    def _kept(self, row: Any) -> Any:
+        if not self._only_values:
+            return row
+        if type(row) is Row and getattr(row, "__fields__", None) == self._names:
+            return tuple(row)
+        self._restore_rows()
+        return row
+
+    def _restore_rows(self) -> None:
+        self._pending.entries[:] = map(self._row, self._pending.entries)
+        self._only_values = False
 
     def key_done(self) -> None:
         self._pending.end_key()
@@ -95,23 +122,21 @@ class RowForm:
         if not self._pending.entries:
             self._pending.sent(0)
             return b""
-        batch = (self._at_once() if self._flat else None) or self._by_key()
+        batch = (self._at_once() if self._only_values else None) or self._by_key()
         encoded: bytes = batch.serialize().to_pybytes()
         self._pending.sent(len(encoded))
+        self._only_values = self._flat
         return encoded
 
     def _at_once(self) -> pa.RecordBatch | None:
-        names, rows = self._names, self._pending.entries
-        for row in rows:
-            if type(row) is not Row or getattr(row, "__fields__", None) != names:
-                return None
         try:
-            columns = zip(*rows, strict=True)
+            columns = zip(*self._pending.entries, strict=True)
             arrays = [
                 pa.array(column, field.type)
                 for column, field in zip(columns, self.schema, strict=True)
             ]
         except (pa.ArrowException, TypeError, ValueError, OverflowError):
+            self._restore_rows()
             return None  # the slower way says what is wrong
         return pa.RecordBatch.from_arrays(arrays, schema=self.schema)
 

@@ -94,13 +94,18 @@ def arrow_schema(schema: StructType, timezone: str | None) -> pa.Schema:
     return pa.schema(list(found))
 
 
-def row_maker(names: list[str]) -> Callable[[tuple[Any, ...]], Row]:
-    """Return what makes a row of its values, as `Row.__call__` does, which counts them, too."""
-    fields, new = Row(*names), tuple.__new__
+def row_maker(fields: list[str] | Row) -> Callable[[tuple[Any, ...]], Row]:
+    """Return what makes a row of its values.
+
+    Args:
+        fields: the names of the columns, in the type that `__fields__` of the row shall have: Spark
+            makes rows of a list in some places, and of a row of names in others.
+    """
+    new = tuple.__new__
 
     def made(values: tuple[Any, ...]) -> Row:
         row = new(Row, values)
-        row.__fields__ = fields
+        row.__dict__["__fields__"] = fields  # not by `__setattr__`, which is written in Python
         return row
 
     return made

@@ -37,8 +37,8 @@ class Rows:
         read_again: whether users may read what is kept of a value that they wrote.
     """
 
-    def __init__(self, schema: StructType) -> None:
-        self.check = checker(schema)
+    def __init__(self, schema: StructType, *, nulls: bool = True) -> None:
+        self.check = checker(schema, nulls=nulls)
         self.read_again = comes_back_as_written(schema)
         self.read = reader(schema)
         self._named = Row(*schema.names)

@@ -16,8 +16,8 @@ from millpond.transport import wire as kinds
 from millpond.transport.client import Handle
 from millpond.transport.forms import Form
 from millpond.transport.key_frames import KeyFrames
-from millpond.transport.row_form import RowForm
-from millpond.transport.session import Session
+from millpond.transport.row_form import RowForm, key_reader
+from millpond.transport.session import DELETE_TIMER, Session
 from millpond.transport.spark_names import (
     Client,
     Command,
@@ -89,7 +89,9 @@ class Partition:
         self._session = Session(wire)
         self._key_schema = StructType.fromJson(json.loads(settings["key_schema"]))
         self._client = Client(self._session, self._key_schema)
-        self._handle = Handle(self._client, self._session, self._time_mode)
+        self._handle = Handle(
+            self._client, self._session, self._time_mode, nulls=settings["nulls_within"]
+        )
         self._settings = settings
         self._form = form(command.return_type, settings)
         self._session.output = self._form
@@ -132,10 +134,10 @@ class Partition:
     def _timers(self) -> None:
         """Handle the phase of expired timers."""
         session, handle = self._session, self._handle
+        expired_timer, shown = self._processor.handleExpiredTimer, key_reader(self._key_schema)
         while (payload := self._wire.next())[0] != kinds.PHASE_OVER:
             began = time.perf_counter_ns()
             keys, expired, states = pickle.loads(memoryview(payload)[1:])
-            shown = [self._key_schema.fromInternal(key) for key in keys]
             kept: list[Any] = [None] * len(keys)
             several = len(expired) > 2 * len(keys)  # a key's next timer needs what it left
             for at, time_ms in zip(expired[::2], expired[1::2], strict=True):
@@ -143,13 +145,13 @@ class Partition:
                     handle.begin(session.next_key + at, states, at)
                 else:
                     handle.begin_again(session.next_key + at, kept[at])
-                results = self._processor.handleExpiredTimer(
-                    key=shown[at],
+                results = expired_timer(
+                    key=shown(keys[at]),
                     timerValues=self._times,
                     expiredTimerInfo=ExpiredTimerInfo(time_ms),
                 )
                 self._form.add(iter(results), session)
-                handle.deleteTimer(time_ms)
+                session.note(DELETE_TIMER, time_ms)
                 if several:
                     kept[at] = handle.leave()
             self._form.key_done()

@@ -1,8 +1,5 @@
 package org.apache.spark.sql.millpond.driver
 
-import java.util.UUID
-
-import org.apache.spark.sql.classic.SparkSession
 import org.apache.spark.sql.execution.SparkPlan
 import org.apache.spark.sql.execution.streaming.runtime.StreamExecution
 import org.apache.spark.sql.millpond.base.MillpondError
@@ -19,5 +16,5 @@ private object RealTimeNodes {
 
   def started(query: StreamExecution): Unit = ()
 
-  def described(session: SparkSession, query: UUID): Unit = ()
+  def described(query: StreamExecution): Unit = ()
 }

@@ -1,9 +1,6 @@
 package org.apache.spark.sql.millpond.driver
 
-import java.util.UUID
-
 import org.apache.spark.internal.Logging
-import org.apache.spark.sql.classic.SparkSession
 import org.apache.spark.sql.execution.SparkPlan
 import org.apache.spark.sql.execution.streaming.RealTimeTrigger
 import org.apache.spark.sql.execution.streaming.operators.stateful.transformwithstate.{
@@ -46,14 +43,10 @@ private object RealTimeNodes extends Logging {
 
   /** Spark describes a plan that is final, or begins to run it: it asks a provider for its metrics
     * for each stateful node, before the node checks the provider's name. */
-  def described(session: SparkSession, query: UUID): Unit = if (isFinal)
-    session.sharedState.activeStreamingQueries.get(query) match {
-      case stream: StreamExecution if stream.lastExecution != null =>
-        stream.lastExecution.executedPlan.foreach {
-          case node: TransformWithStateExec if node.isRealTimeMode =>
-            supported.set(node, Set(Names.ProviderClass))
-          case _ =>
-        }
+  def described(query: StreamExecution): Unit = if (isFinal && query.lastExecution != null)
+    query.lastExecution.executedPlan.foreach {
+      case node: TransformWithStateExec if node.isRealTimeMode =>
+        supported.set(node, Set(Names.ProviderClass))
       case _ =>
     }
 

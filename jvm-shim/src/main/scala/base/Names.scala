@@ -5,5 +5,6 @@ object Names {
   val Provider = "MillpondStateStoreProvider"
   val ProviderClass: String = "org.apache.spark.sql.millpond." + Provider
   val EventsLogger: String = "org.apache.spark.sql.millpond." + "events"
+  val LogFilesClass: String = "org.apache.spark.sql.millpond." + "MillpondLogFiles"
   val ExtensionClass = "org.apache.spark.sql.millpond.MillpondExtension"
 }

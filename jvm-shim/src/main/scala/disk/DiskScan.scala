@@ -22,6 +22,8 @@ private[millpond] trait DiskScan {
 private[disk] final class RocksScan(
     it: RocksIterator, giveBack: RocksIterator => Unit) extends DiskScan {
   private var open = true
+  // a row is copied out of it: an array that RocksDB's Java binding makes itself costs more
+  private val buffer = new Array[Byte](RocksScan.BufferBytes)
   override def seekToFirst(): Unit = it.seekToFirst()
   override def seek(target: Array[Byte]): Unit = it.seek(target)
   override def isValid: Boolean = {
@@ -34,9 +36,19 @@ private[disk] final class RocksScan(
     valid
   }
   override def next(): Unit = it.next()
-  override def key: Array[Byte] = it.key
-  override def value: Array[Byte] = it.value
+  override def key: Array[Byte] = {
+    val length = it.key(buffer, 0, buffer.length)
+    if (length <= buffer.length) java.util.Arrays.copyOf(buffer, length) else it.key
+  }
+  override def value: Array[Byte] = {
+    val length = it.value(buffer, 0, buffer.length)
+    if (length <= buffer.length) java.util.Arrays.copyOf(buffer, length) else it.value
+  }
   override def keyInto(buffer: ByteBuffer): Int = it.key(buffer)
   override def valueInto(buffer: ByteBuffer): Int = it.value(buffer)
   override def close(): Unit = if (open) { open = false; giveBack(it) }
+}
+
+private object RocksScan {
+  private val BufferBytes = 512 // longer rows have an array made
 }

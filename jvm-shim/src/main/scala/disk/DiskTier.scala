@@ -15,6 +15,7 @@ import org.rocksdb.{
 import org.apache.spark.sql.millpond.base.{
   Json, MillpondError, MillpondException, RowLimit, Seams, StoreLock
 }
+import org.apache.spark.sql.millpond.memory.MemoryBudget
 
 /** The disk tier of one store: a local RocksDB that sees rows only in bulk, as sorted files, at
   * snapshots. Point reads and scans may come from any thread; `close` must not run beside them.
@@ -64,6 +65,8 @@ final class DiskTier(val dir: File, config: DiskConfig, readOnly: Boolean = fals
         freeOptions(); throw DiskTier.failure(s"the local RocksDB $dir cannot be opened", e)
       case e: MillpondException => freeOptions(); throw e
     }
+  /** Which keys the tier certainly lacks. */
+  val filter = new TierFilter
   private val compacting = new StoreLock
   @volatile private var closing = false
   private val idle = new AtomicReference[RocksIterator]
@@ -174,8 +177,12 @@ final class DiskTier(val dir: File, config: DiskConfig, readOnly: Boolean = fals
   /** An idle iterator would keep files that compaction replaced. */
   private def dropIdle(): Unit = { val it = idle.getAndSet(null); if (it != null) it.close() }
 
+  /** Begin to make a key filter. Callers hold the lock of the tier, and the store's monitor. */
+  def beginFilter(budget: MemoryBudget): Unit =
+    filter.begin(iterator(readAhead = true), estimatedKeys, budget)
+
   /** A writer of one sorted file with this tier's table format. */
-  def sstWriter(file: File): SstWriter = new SstWriter(options, file)
+  def sstWriter(file: File): SstWriter = new SstWriter(options, file, filter)
 
   /** Make a finished sorted file part of the tier, at once and as a whole. */
   def ingest(file: File): Unit = {
@@ -185,6 +192,7 @@ final class DiskTier(val dir: File, config: DiskConfig, readOnly: Boolean = fals
       Seams.at("disk.ingest")
       db.ingestExternalFile(java.util.Collections.singletonList(file.getPath), ingesting)
       Seams.at("disk.ingested")
+      filter.judge(estimatedKeys)
     } catch {
       case e: RocksDBException =>
         throw DiskTier.failure(s"a sorted file cannot be added to $dir", e)
@@ -279,6 +287,7 @@ final class DiskTier(val dir: File, config: DiskConfig, readOnly: Boolean = fals
     closing = true
     compaction.setCanceled(true)
     compacting.during {
+      filter.close()
       closeEmptied()
       sources.foreach(_.close())
       sources = Array.empty

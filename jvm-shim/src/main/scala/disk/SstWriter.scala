@@ -7,8 +7,10 @@ import org.rocksdb.{EnvOptions, Options, RocksDBException, SstFileWriter}
 
 import org.apache.spark.sql.millpond.base.{RowLimit, Seams}
 
-/** Writes one SSTable; keys must ascend strictly. `finish` or `abandon` must be called. */
-private[disk] final class SstWriter(options: Options, file: File) {
+/** Writes one SSTable; keys must ascend strictly. `finish` or `abandon` must be called.
+  *
+  * @param filter gets the keys of rows, before anybody can read them in the tier */
+private[disk] final class SstWriter(options: Options, file: File, filter: TierFilter) {
   // write to the disk as the file grows: one large write at the end would delay every
   // commit that syncs then
   private val env = new EnvOptions().setBytesPerSync(1L << 20)
@@ -34,6 +36,7 @@ private[disk] final class SstWriter(options: Options, file: File) {
     keyBuffer.put(key, keyAt, keyLength).flip()
     valueBuffer.clear()
     valueBuffer.put(value, valueAt, valueLength).flip()
+    filter.add(key, keyAt, keyLength)
     attempt(writer.put(keyBuffer, valueBuffer))
     count += 1
   }

@@ -1,13 +1,13 @@
 package org.apache.spark.sql.millpond.driver
 
-import java.nio.charset.StandardCharsets
 import java.util.UUID
 
 import scala.util.control.NonFatal
 
 import com.fasterxml.jackson.databind.JsonNode
 import com.fasterxml.jackson.databind.node.ObjectNode
-import org.apache.hadoop.fs.{FileSystem, Path}
+import org.apache.hadoop.conf.Configuration
+import org.apache.hadoop.fs.Path
 
 import org.apache.spark.internal.Logging
 import org.apache.spark.sql.execution.streaming.runtime.StreamExecution
@@ -41,25 +41,24 @@ private object AskedPartitions extends Logging {
     } {
       // a default asks for nothing
       val asked = if (conf.contains(Key)) conf.getConf(SQLConf.SHUFFLE_PARTITIONS) else recorded
-      val fs = root.getFileSystem(query.sparkSession.sessionState.newHadoopConf())
+      val hadoopConf = query.sparkSession.sessionState.newHadoopConf()
       val options = Options.resolve(conf.getAllConfs)
       // a batch that began and did not commit may belong to a killed rescale
       val refused =
         if (options.boolean("rescale.onRestart") && (asked != recorded ||
             !query.commitLog.getLatestBatchId().contains(batch)))
-          rescale(query, root, run, asked, options)
+          rescale(query, root, run, asked, options, hadoopConf)
         else None
       if (asked != recorded && (refused.isDefined || !options.boolean("rescale.onRestart")))
         say(root, asked, recorded, refused)
-      note(fs, root, run, asked, recorded, refused)
+      note(hadoopConf, root, run, asked, recorded, refused)
     }
   }
 
   /** None if the state has `asked` partitions now; else the reason. */
-  private def rescale(
-      query: StreamExecution, root: Path, run: UUID, asked: Int, options: Options): Option[String] =
+  private def rescale(query: StreamExecution, root: Path, run: UUID, asked: Int,
+      options: Options, hadoopConf: Configuration): Option[String] =
     try {
-      val hadoopConf = query.sparkSession.sessionState.newHadoopConf()
       HadoopFiles.remember(root.toString, hadoopConf)
       LocalDirs.configure(options.string("localDir"))
       val request = Json.obj().put("checkpoint", root.toString).put("run_id", run.toString)
@@ -88,16 +87,15 @@ private object AskedPartitions extends Logging {
             s"millpond rescale '$root' --partitions $asked")
     }
 
-  private def note(fs: FileSystem, root: Path, run: UUID, asked: Int, recorded: Int,
+  private def note(hadoopConf: Configuration, root: Path, run: UUID, asked: Int, recorded: Int,
       refused: Option[String]): Unit = {
+    val fs = root.getFileSystem(hadoopConf)
     val file = new Path(root, "millpond/asked.json")
     // the first store makes the folder
     if ((asked != recorded || fs.exists(file)) && fs.exists(file.getParent)) {
       val text = Json.obj().put("partitions", asked).put("run_id", run.toString)
         .put("updated_ms", System.currentTimeMillis).put("refused", refused.getOrElse(""))
-      val out = fs.create(file, true)
-      try out.write(Json.text(text).getBytes(StandardCharsets.UTF_8))
-      finally out.close()
+      LogFiles.overwrite(file, Json.bytes(text), hadoopConf)
     }
   }
 }

@@ -8,10 +8,12 @@ import scala.collection.mutable
 import scala.jdk.CollectionConverters._
 import scala.util.control.NonFatal
 
+import com.fasterxml.jackson.databind.JsonNode
 import com.fasterxml.jackson.databind.node.{ArrayNode, ObjectNode}
 
 import org.apache.spark.SparkContext
 import org.apache.spark.internal.Logging
+import org.apache.spark.scheduler.{SparkListener, SparkListenerExecutorRemoved}
 import org.apache.spark.sql.classic.SparkSession
 import org.apache.spark.sql.execution.SparkPlan
 import org.apache.spark.sql.internal.SQLConf
@@ -24,7 +26,10 @@ import org.apache.spark.sql.millpond.observe.{Counters, DriverReports}
 /** Moves stores between executors, on the driver of a cluster. When a batch is planned, what was
   * decided before is carried out: no task of the batch runs yet. Then a thread of its own looks at
   * where all stores are, and lets the agent decide what moves before the next batch. No batch waits
-  * for that. */
+  * for that.
+  *
+  * With the option `standby.enabled` the agent also chooses who follows which store. Executors
+  * learn it in answer to their reports. If one is lost, its stores go to those who follow them. */
 private object Balance extends Logging {
   private val LeastMs = 300L // from look to look
   private val RestMs = 2000L // while all is well
@@ -35,6 +40,7 @@ private object Balance extends Logging {
   @volatile private var isOff = false
   @volatile private var isWarned = false
   // the worker's own
+  private var listened: SparkContext = null // guarded by `this`
   private var lookedMs = 0L
   private var isMoving = false
   private var seen = Set.empty[String]
@@ -49,6 +55,7 @@ private object Balance extends Logging {
             val run = runs.computeIfAbsent(stages.head.head.info.queryRunId,
               id => new Run(id, context, Options.resolve(SQLConf.get.getAllConfs)))
             if (run.isOn && run.begin(stages)) {
+              if (run.hasStandby) listen(context)
               run.carryOut()
               if (isLooking.compareAndSet(false, true)) worker.execute(() => look(run))
             }
@@ -58,6 +65,32 @@ private object Balance extends Logging {
   }
 
   def ended(id: UUID): Unit = runs.remove(id): Unit
+
+  private def listen(context: SparkContext): Unit = synchronized {
+    if (listened ne context) {
+      listened = context
+      DriverReports.answerWith(followedBy)
+      context.addSparkListener(new SparkListener {
+        // A batch may run. If its stage begins anew, Spark asks anew where its tasks are to run.
+        override def onExecutorRemoved(removed: SparkListenerExecutorRemoved): Unit =
+          try runs.values.forEach(run =>
+              if (run.hasStandby && (run.context eq context)) run.carryOut(onlyLost = true))
+          catch { case NonFatal(e) => warn(e) }
+      })
+    }
+  }
+
+  /** What an executor is to follow, as the answer to its report; "": nothing. */
+  private def followedBy(executor: String): String = {
+    val all = runs.values.asScala.filter(_.hasStandby)
+    if (all.isEmpty) ""
+    else {
+      val answer = Json.obj()
+      val list = answer.putArray("follow")
+      all.foreach(_.tell(executor, list))
+      Json.text(answer)
+    }
+  }
 
   /** What moved before a batch, once: for the history. */
   def takeMoves(run: UUID, batch: Long): Option[ArrayNode] =
@@ -97,23 +130,38 @@ private object Balance extends Logging {
       executors: Seq[Placement.LiveExecutor]): Boolean = {
     val loads = new Loads(executors)
     val units = all.flatMap(_.units)
-    val request = Json.obj()
-    loads.describe(request.putArray("executors"))
-    val list = request.putArray("units")
-    units.foreach(unit => unit.run.describe(unit, loads, list.addObject()))
     LocalDirs.configure(options.string("localDir"))
     val byId = executors.map(e => e.id -> e).toMap
-    val moves = Agent.call("balance", request, options.agentSettings).get("moves").elements.asScala
-      .map(m =>
-        Move(units(m.get("unit").asInt), byId(m.get("target").asText), m.get("reason").asText))
-      .toSeq
+
+    def ask(method: String, list: String, about: Seq[StoreSet]): Seq[(StoreSet, JsonNode)] =
+      if (about.isEmpty) Nil
+      else {
+        val request = Json.obj()
+        loads.describe(request.putArray("executors"))
+        val described = request.putArray("units")
+        about.foreach(unit => unit.run.describe(unit, loads, described.addObject()))
+        Agent.call(method, request, options.agentSettings).get(list).elements.asScala
+          .map(a => about(a.get("unit").asInt) -> a).toSeq
+      }
+
+    val moves = ask("balance", "moves", units.filter(_.run.isBalanced)).map { case (unit, m) =>
+      Move(unit, byId(m.get("target").asText), m.get("reason").asText)
+    }
     val byRun = moves.groupBy(_.unit.run)
     all.foreach(run => run.decided(byRun.getOrElse(run, Nil)))
+    val followers = ask("standby", "followers", units.filter(_.run.hasStandby)).groupMap {
+      case (unit, _) => unit.run
+    } { case (unit, f) => (unit.stage, unit.partition) -> Standby(unit.executor, byId(f.get(
+        "target").asText)) }
+    all.filter(_.hasStandby).foreach(run => run.follow(followers.getOrElse(run, Nil).toMap))
     moves.nonEmpty
   }
 
   /** The stores that one task opens, and where they are. */
   private final case class StoreSet(run: Run, stage: Int, partition: Int, executor: String)
+
+  /** Who has a store set, and who follows it. */
+  private final case class Standby(executor: String, target: Placement.LiveExecutor)
 
   private final case class Move(unit: StoreSet, target: Placement.LiveExecutor, reason: String)
 
@@ -128,7 +176,7 @@ private object Balance extends Logging {
       .asInt) -> s).groupMap(_._1)(_._2)
 
     def describe(out: ArrayNode): Unit = executors.foreach { e =>
-      out.addObject().put("id", e.id).put("cores", e.cores).put("budget",
+      out.addObject().put("id", e.id).put("host", e.host).put("cores", e.cores).put("budget",
         reports.get(e.id).fold(0L)(_.metric("memory_budget_bytes").toLong))
     }
 
@@ -145,13 +193,16 @@ private object Balance extends Logging {
 
   /** One run of a query. Its own thread plans and moves, the worker asks and decides. */
   private final class Run(val id: UUID, val context: SparkContext, val options: Options) {
-    val isOn: Boolean = options.boolean("balance.enabled")
+    val isBalanced: Boolean = options.boolean("balance.enabled")
+    val hasStandby: Boolean = options.boolean("standby.enabled")
+    def isOn: Boolean = isBalanced || hasStandby
     // guarded by `this`
     private var stages = Seq.empty[Seq[Placement.Operator]]
     private var batch = -1L
     private var plannedMs = 0L
     private var intervalMs = 0L
     private var pending = Seq.empty[Move]
+    private var standby = Map.empty[(Int, Int), Standby] // by stage and partition
     // by stage and partition: the batch before which it moved last, and how often it moved
     private val moved = mutable.HashMap.empty[(Int, Int), (Long, Int)]
     private val told = mutable.LinkedHashMap.empty[Long, ArrayNode]
@@ -178,6 +229,24 @@ private object Balance extends Logging {
 
     def decided(moves: Seq[Move]): Unit = synchronized { pending = moves }
 
+    def follow(now: Map[(Int, Int), Standby]): Unit = synchronized { standby = now }
+
+    /** Tell an executor which stores it follows, and to which version. A batch was planned on that
+      * version, so it is committed. */
+    def tell(executor: String, out: ArrayNode): Unit = synchronized {
+      for {
+        ((stage, partition), s) <- standby
+        if s.target.id == executor && stage < stages.size
+        operator <- stages(stage) if operator.info.storeVersion > 0
+        (name, i) <- operator.names.zipWithIndex
+      } {
+        val one = out.addObject().put("run_id", id.toString).put("store", name)
+          .put("operator", operator.info.operatorId).put("partition", partition)
+          .put("version", operator.info.storeVersion)
+        operator.info.getStateStoreCkptId(partition).flatMap(_.lift(i)).foreach(one.put("id", _))
+      }
+    }
+
     def units: Seq[StoreSet] = {
       val now = synchronized(stages)
       for {
@@ -191,20 +260,35 @@ private object Balance extends Logging {
       out.put("executor", unit.executor).put("group", s"$id/${unit.stage}")
       loads.of(unit, stages(unit.stage), out)
       if (intervalMs > 0) out.put("interval_ms", intervalMs)
+      standby.get((unit.stage, unit.partition)).foreach(s => out.put("standby", s.target.id))
       val last = moved.get((unit.stage, unit.partition))
       out.put("moves", last.fold(0)(_._2))
       last.foreach { case (at, _) => out.put("rested", batch - at) }
     }
 
-    /** Between two batches: tell Spark what was decided, as far as it is still so. */
-    def carryOut(): Unit = {
+    /** Stores whose executor is gone: they go to the one that follows them. */
+    private def lost(live: Set[Placement.LiveExecutor]): Seq[Move] = {
+      val ids = live.map(_.id)
+      standby.toSeq.collect {
+        case ((stage, partition), s) if !ids(s.executor) && live(s.target) =>
+          Move(StoreSet(this, stage, partition, s.executor), s.target,
+            s"executor ${s.executor} is gone, and this one follows the store")
+      }
+    }
+
+    /** Tell Spark what was decided, as far as it is still so.
+      * @param onlyLost not between two batches: only where nobody can have the store */
+    def carryOut(onlyLost: Boolean = false): Unit = {
+      val live =
+        if (hasStandby || synchronized(pending.nonEmpty)) Placement.known(context).toSet
+        else Set.empty[Placement.LiveExecutor]
       val (moves, now, version) = synchronized {
-        val due = pending
-        pending = Nil
-        (due, stages, batch)
+        val first = lost(live)
+        val due = if (onlyLost) Nil else pending
+        if (!onlyLost) pending = Nil
+        (first ++ due.filterNot(m => first.exists(_.unit == m.unit)), stages, batch)
       }
       if (moves.nonEmpty) {
-        val live = Placement.executors(context).getOrElse(Nil).toSet
         val done = moves.filter { m =>
           m.unit.stage < now.size && live.contains(m.target) &&
           Placement.where(now(m.unit.stage).head.stores(m.unit.partition).head)
@@ -239,12 +323,16 @@ private object Balance extends Logging {
           moved(key) = (version, moved.get(key).fold(0)(_._2) + 1)
         }
         if (done.nonEmpty) {
-          told(version) = list
+          told.getOrElseUpdate(version, Json.obj().putArray("moves")).addAll(list): Unit
           if (told.size > Run.MostTold) told.remove(told.head._1): Unit
         }
       }
 
-    def takeMoves(of: Long): Option[ArrayNode] = synchronized(told.remove(of))
+    /** Also what moved after the batch before had ended: an executor was lost then. */
+    def takeMoves(until: Long): Option[ArrayNode] = synchronized {
+      val due = told.keys.filter(_ <= until).toSeq.flatMap(told.remove)
+      due.reduceOption((all, more) => all.addAll(more))
+    }
   }
 
   private object Run {

@@ -105,6 +105,8 @@ private[driver] object BulkTransport {
     settings.put("millpond", BuildInfo.millpondVersion)
     settings.put("pandas", pandas)
     settings.put("key_schema", keySchema.json)
+    // With Avro, Spark's transport breaks at a null in an array: a worker must leave it to that.
+    settings.put("nulls_within", conf.stateStoreEncodingFormat != "avro")
     val offsetsNode = settings.putArray("offsets")
     offsets.foreach(offsetsNode.add)
     if (node.hasInitialState) {

@@ -37,10 +37,15 @@ private[millpond] object Extension {
     * with an error that helps. Any other query is watched from here on. A batch query may use the
     * operators on any provider. */
   def demand(): Unit = if (TaskContext.get() == null)
-    SparkSession.getActiveSession.foreach { session =>
-      val id = session.sparkContext.getLocalProperty(StreamExecution.QUERY_ID_KEY)
-      if (id != null && isIn(session)) RealTimeNodes.described(session, UUID.fromString(id))
-      else if (id != null) {
+    for {
+      active <- SparkSession.getActiveSession
+      id <- Option(active.sparkContext.getLocalProperty(StreamExecution.QUERY_ID_KEY))
+    } {
+      val query = Option(active.sharedState.activeStreamingQueries.get(UUID.fromString(id)))
+      // The active session is that of the thread which started the query: it may be another one.
+      val session = query.fold(active)(_.sparkSessionForStream)
+      if (isIn(session)) query.foreach(RealTimeNodes.described)
+      else {
         if (plansTransformWithState)
           throw MillpondError.of(
             "EXTENSION_MISSING",
@@ -48,7 +53,7 @@ private[millpond] object Extension {
               "this one was not.",
             Mend
           )
-        WithoutExtension.planned(session, UUID.fromString(id))
+        query.foreach(WithoutExtension.planned)
       }
     }
 

@@ -1,7 +1,6 @@
 package org.apache.spark.sql.millpond.driver
 
 import java.net.InetAddress
-import java.nio.charset.StandardCharsets
 import java.util.UUID
 import java.util.concurrent.ConcurrentHashMap
 
@@ -51,10 +50,8 @@ private object Heartbeats extends Logging {
       if (!stopped) quietly {
         val fs = file.getFileSystem(conf)
         if (ours || fs.exists(new Path(root, "millpond"))) {
-          val out = fs.create(file, true)
-          try out.write(Json.text(text.put("updated_ms", System.currentTimeMillis)).getBytes(
-                StandardCharsets.UTF_8))
-          finally out.close()
+          val now = text.put("updated_ms", System.currentTimeMillis)
+          LogFiles.overwrite(file, Json.bytes(now), conf)
         }
       }
     }

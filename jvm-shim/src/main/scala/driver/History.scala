@@ -1,5 +1,6 @@
 package org.apache.spark.sql.millpond.driver
 
+import java.io.ByteArrayOutputStream
 import java.nio.charset.StandardCharsets
 import java.util.UUID
 import java.util.concurrent.ConcurrentHashMap
@@ -7,6 +8,7 @@ import java.util.zip.GZIPOutputStream
 
 import scala.collection.mutable.ArrayBuffer
 import scala.jdk.CollectionConverters._
+import scala.util.Using
 import scala.util.control.NonFatal
 
 import com.fasterxml.jackson.databind.node.ObjectNode
@@ -127,9 +129,11 @@ private object History extends Logging {
       val file = new Path(folder, f"$start%013d-$run-$number%06d-${lines.size}%04d.jsonl.gz")
       // a part only grows: a file of this name has all of it already
       if (!newest.contains(number -> file)) {
-        val out = new GZIPOutputStream(fs.create(file, true))
-        try lines.foreach(line => out.write((line + "\n").getBytes(StandardCharsets.UTF_8)))
-        finally out.close()
+        val packed = new ByteArrayOutputStream
+        Using.resource(new GZIPOutputStream(packed)) { out =>
+          lines.foreach(line => out.write((line + "\n").getBytes(StandardCharsets.UTF_8)))
+        }
+        LogFiles.overwrite(file, packed.toByteArray, conf)
         if (newest.exists(_._1 == number)) newest.foreach(old => fs.delete(old._2, false))
         else prune(fs)
         newest = Some(number -> file)

@@ -12,6 +12,7 @@ import org.apache.spark.sql.execution.streaming.operators.stateful.{
 import org.apache.spark.sql.execution.streaming.state.{
   CoordinatorAccess, StateStoreId, StateStoreProviderId
 }
+import org.apache.spark.status.api.v1.ExecutorSummary
 import org.apache.spark.util.Utils
 
 /** Where stores are, and who may have them. Spark places a task where its coordinator says that the
@@ -50,16 +51,25 @@ private[driver] object Placement {
 
   /** Those that take tasks now; None while Spark does not yet tell all of a new one, or where
     * executors do not come and go. */
-  def executors(context: SparkContext): Option[Seq[LiveExecutor]] =
+  def executors(context: SparkContext): Option[Seq[LiveExecutor]] = {
+    val (all, known) = look(context)
+    if (known.size < all) None else Some(known.filterNot(_.isExcluded).map(live))
+  }
+
+  /** Those of them of which Spark tells all. */
+  def known(context: SparkContext): Seq[LiveExecutor] =
+    look(context)._2.filterNot(_.isExcluded).map(live)
+
+  private def look(context: SparkContext): (Int, Seq[ExecutorSummary]) =
     context.schedulerBackend match {
       case backend: ExecutorAllocationClient =>
         val ids = backend.getExecutorIds().filter(backend.isExecutorActive).toSet
-        val known = context.statusStore.executorList(true).filter(e => ids.contains(e.id))
-        if (known.size < ids.size) None
-        else Some(known.filterNot(_.isExcluded).map(e =>
-          LiveExecutor(e.id, Utils.parseHostPort(e.hostPort)._1, math.max(1, e.totalCores))))
-      case _ => None
+        (ids.size, context.statusStore.executorList(true).filter(e => ids.contains(e.id)))
+      case _ => (1, Nil)
     }
+
+  private def live(e: ExecutorSummary) =
+    LiveExecutor(e.id, Utils.parseHostPort(e.hostPort)._1, math.max(1, e.totalCores))
 
   /** The executor that has the store, or had it last. */
   def where(store: StateStoreProviderId): Option[String] =

@@ -1,6 +1,5 @@
 package org.apache.spark.sql.millpond.driver
 
-import java.nio.charset.StandardCharsets
 import java.util.UUID
 import java.util.concurrent.ConcurrentHashMap
 
@@ -75,11 +74,8 @@ private[millpond] object Sinks extends Logging {
 
   private def write(session: SparkSession, root: Path, sink: ObjectNode): Unit = {
     val file = new Path(root, "millpond/sink.json")
-    try {
-      val out = file.getFileSystem(session.sessionState.newHadoopConf()).create(file, true)
-      try out.write(Json.text(sink).getBytes(StandardCharsets.UTF_8))
-      finally out.close()
-    } catch { case NonFatal(e) => logWarning(s"$file cannot be written: ${e.getMessage}") }
+    try LogFiles.overwrite(file, Json.bytes(sink), session.sessionState.newHadoopConf())
+    catch { case NonFatal(e) => logWarning(s"$file cannot be written: ${e.getMessage}") }
   }
 
   def ended(run: UUID): Unit = { byRun.remove(run); () }

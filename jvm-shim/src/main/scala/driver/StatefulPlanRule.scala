@@ -39,13 +39,16 @@ private object StatefulPlanRule extends Rule[SparkPlan] {
           if (AskedProviders.of(run).isDefined) SparkSession.getActiveSession.foreach { session =>
             StartCheck.check(session, infos.head, options)
             Sinks.note(session, infos.head)
+            Ttls.resolve(plan, run, options)
             DriverReports.start(session.sparkContext)
           }
         }
         if (AskedProviders.of(run).isDefined)
           SparkSession.getActiveSession.foreach(Balance.planned(_, plan))
         if (RealTime.runs(plan)) RealTimeNodes.planned(plan)
-        else plan.transformUp(TransformWithStateNodes.admit.orElse(ApplyNodes.admit))
+        else
+          Ttls.planned(
+            plan.transformUp(TransformWithStateNodes.admit.orElse(ApplyNodes.admit)), run)
       } else {
         // the offset log pins the provider with which a query began; Spark goes
         // on with it in silence

@@ -32,6 +32,7 @@ private final class WatchStarts(session: org.apache.spark.sql.SparkSession)
         case _ => None
       }
       query.foreach(RealTime.started)
+      query.foreach(Ttls.started(_, event.runId))
       query.foreach(Sinks.started(_, event.runId))
       // first: a query that has a heartbeat is not rescaled
       query.foreach(AskedPartitions.started(_, event.runId))
@@ -43,6 +44,7 @@ private final class WatchStarts(session: org.apache.spark.sql.SparkSession)
     override def onQueryTerminated(event: StreamingQueryListener.QueryTerminatedEvent): Unit = {
       AskedProviders.ended(event.runId)
       StartCheck.ended(event.runId)
+      Ttls.ended(event.runId)
       Sinks.ended(event.runId)
       // before the heartbeat ends: then the Spark checkpoint may be changed, or deleted
       History.ended(event.runId)
@@ -55,5 +57,6 @@ private final class WatchStarts(session: org.apache.spark.sql.SparkSession)
   override def apply(plan: LogicalPlan): Unit = if (plan.isStreaming) {
     listening
     RealTime.prepare(session)
+    LogFiles.prepare(session)
   }
 }

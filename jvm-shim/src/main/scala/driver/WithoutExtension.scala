@@ -5,9 +5,9 @@ import java.util.concurrent.ConcurrentHashMap
 
 import org.apache.spark.internal.Logging
 import org.apache.spark.scheduler.{SparkListener, SparkListenerEvent}
-import org.apache.spark.sql.classic.SparkSession
+import org.apache.spark.sql.execution.streaming.runtime.StreamExecution
 import org.apache.spark.sql.internal.SQLConf
-import org.apache.spark.sql.millpond.base.{Names, Options}
+import org.apache.spark.sql.millpond.base.{MillpondError, Names, Options}
 import org.apache.spark.sql.millpond.observe.DriverReports
 import org.apache.spark.sql.streaming.StreamingQueryListener.{
   QueryProgressEvent, QueryTerminatedEvent
@@ -20,35 +20,49 @@ private object WithoutExtension extends Logging {
   private val watched = ConcurrentHashMap.newKeySet[UUID]
 
   /** Called for every stateful operator of every plan. */
-  def planned(session: SparkSession, id: UUID): Unit =
-    Option(session.sharedState.activeStreamingQueries.get(id)).foreach { query =>
-      val run = query.runId
-      if (watched.add(run)) {
-        val context = session.sparkContext
-        Options.refuseNear(session.sessionState.conf.getAllConfs)
-        context.addSparkListener(new SparkListener {
-          override def onOtherEvent(event: SparkListenerEvent): Unit = event match {
-            case news: QueryProgressEvent if news.progress.runId == run =>
-              History.progress(news.progress)
-            case ended: QueryTerminatedEvent if ended.runId == run =>
-              History.ended(run)
-              Heartbeats.ended(run)
-              DriverReports.queryEnded()
-              watched.remove(run)
-              context.removeSparkListener(this)
-            case _ =>
-          }
-        })
-        logWarning(
-          s"The streaming query ${Option(query.name).getOrElse(id)} keeps its state in Millpond, " +
-            "but spark.sql.extensions does not name Millpond's extension. " +
-            s"Commands such as `millpond rescale` see that the query runs only after its first " +
-            s"batch, and ${SQLConf.SHUFFLE_PARTITIONS.key} and Spark checkpoints of other stores " +
-            s"are not checked. ${Names.Provider}: ${Extension.Mend}")
-        DriverReports.start(context)
-        Sinks.withoutExtension(query)
-        Heartbeats.started(query, run, late = true)
-        History.started(query, run)
-      }
+  def planned(query: StreamExecution): Unit = {
+    val run = query.runId
+    if (!watched.contains(run)) {
+      val session = query.sparkSessionForStream
+      refuse(session.sessionState.conf.getAllConfs)
+      watched.add(run)
+      val context = session.sparkContext
+      context.addSparkListener(new SparkListener {
+        override def onOtherEvent(event: SparkListenerEvent): Unit = event match {
+          case news: QueryProgressEvent if news.progress.runId == run =>
+            History.progress(news.progress)
+          case ended: QueryTerminatedEvent if ended.runId == run =>
+            History.ended(run)
+            Heartbeats.ended(run)
+            DriverReports.queryEnded()
+            watched.remove(run)
+            context.removeSparkListener(this)
+          case _ =>
+        }
+      })
+      logWarning(
+        s"The streaming query ${Option(query.name).getOrElse(query.id)} keeps its state in " +
+          "Millpond, but spark.sql.extensions does not name Millpond's extension. " +
+          s"Commands such as `millpond rescale` see that the query runs only after its first " +
+          s"batch, and ${SQLConf.SHUFFLE_PARTITIONS.key} and Spark checkpoints of other stores " +
+          s"are not checked. ${Names.Provider}: ${Extension.Mend}")
+      DriverReports.start(context)
+      Sinks.withoutExtension(query)
+      Heartbeats.started(query, run, late = true)
+      History.started(query, run)
     }
+  }
+  /** Options that would be ignored. The run is not watched before they are none: Spark first
+    * describes the plan, and swallows what that throws; it asks again when it runs the plan. */
+  private def refuse(settings: Map[String, String]): Unit = {
+    Options.refuseNear(settings)
+    val options = Options.resolve(settings)
+    if (Seq("ttl", "ttl.operators").exists(options.string(_).isDefined))
+      throw MillpondError.of(
+        "EXTENSION_MISSING",
+        s"${Options.prefix}ttl and ttl.operators need Millpond's extension, which this " +
+          "session does not have: nothing would end.",
+        Extension.Mend
+      )
+  }
 }

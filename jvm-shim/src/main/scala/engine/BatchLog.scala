@@ -33,27 +33,32 @@ private[engine] final class BatchLog(engine: StoreEngine) extends Logging {
   private var spilledBlocks = 0
   private var spilledBytes = 0L
   private var failed = false // the file could not be written: the commit tries it once more
+  private var aheadNs = 0L // of writing parts before the commit
   private var ahead = 0
 
   /** Whether the disk tier holds a part of the running batch. */
   def isSpilled: Boolean = spilled
 
-  /** The batch changed a row of the family. A family with lists waits for the commit: an append
-    * after a part would need the whole list again. */
-  def afterWrite(f: Family): Unit =
-    if (f.table.unloggedCount >= mostWaiting && !f.shape.multi && !failed) writePart(f)
+  /** The batch changed a row of the family. */
+  def afterWrite(f: Family): Unit = if (waits(f, mostWaiting) && !failed) writePart(f)
+
+  /** Whether the file lacks so many changes, or as much of long lists. */
+  private def waits(f: Family, rows: Int): Boolean =
+    f.table.unloggedCount >= rows || f.table.appendedBytes >= rows * ListBytes
 
   private def writePart(f: Family): Unit = {
+    val start = System.nanoTime
     var done = false
     try {
       val log = begun()
       writing(log.file) {
-        writeWaiting(log, f, until = mostWaiting / 2)
+        writeBlock(log, f)
         log.pause()
       }
       mostWaiting =
         math.max(math.max(1, waitingRows / 4), mostWaiting - math.max(1, waitingRows / 64))
       if (sync != null) sync.written(log.fileBytes)
+      aheadNs += System.nanoTime - start
       done = true
     } catch {
       case NonFatal(e) if !spilled =>
@@ -99,7 +104,7 @@ private[engine] final class BatchLog(engine: StoreEngine) extends Logging {
       to(file, header(version, id), multi) { log =>
         engine.families.values.forEach(f =>
           writeTouched(log, f, 0, Long.MaxValue, whole = false): Unit)
-        WrittenChangelog(file, log.finish(), log.rawBytes, 0, 0L)
+        WrittenChangelog(file, log.finish(), log.rawBytes, 0, 0L, aheadNs)
       }
     } else {
       val log = writer
@@ -112,7 +117,7 @@ private[engine] final class BatchLog(engine: StoreEngine) extends Logging {
         }
         writer = null
         done = true
-        WrittenChangelog(log.file, bytes, log.rawBytes, spilledBlocks, spilledBytes)
+        WrittenChangelog(log.file, bytes, log.rawBytes, spilledBlocks, spilledBytes, aheadNs)
       } finally if (!done) unpublished()
     }
   }
@@ -156,6 +161,7 @@ private[engine] final class BatchLog(engine: StoreEngine) extends Logging {
   /** The disk tier has all changes so far, and memory gives them up: the log must have them. */
   def writeAll(): Unit = {
     spilled = true
+    val start = System.nanoTime
     val log = begun()
     writing(log.file) {
       engine.families.values.forEach(writeWaiting(log, _))
@@ -163,6 +169,7 @@ private[engine] final class BatchLog(engine: StoreEngine) extends Logging {
       spilledBlocks = log.endBlock()
       spilledBytes = log.rawBytes
     }
+    aheadNs += System.nanoTime - start
   }
 
   /** The batch has ended. */
@@ -176,6 +183,7 @@ private[engine] final class BatchLog(engine: StoreEngine) extends Logging {
       spilledBlocks = 0
       spilledBytes = 0L
       failed = false
+      aheadNs = 0L
     }
 
   private def to[T](file: File, header: ObjectNode, repeats: Boolean = false)(
@@ -207,18 +215,23 @@ private[engine] final class BatchLog(engine: StoreEngine) extends Logging {
     }
   }
 
-  /** Write rows of a family that the log lacks: all, or a block of them, so that `until` are left
-    * at least. */
-  private def writeWaiting(log: ChangelogWriter, f: Family, until: Int = 0): Unit = {
-    val table = f.table
-    while (table.unloggedCount > until && (until == 0 || !log.isBlockFull)) {
-      val i = table.takeUnlogged()
-      prefetch(f, i)
-      val wasTold = table.isTold(i)
-      val told = append(log, f, i, whole = false)
-      if (told && wasTold) repeats = true
-      table.markLogged(i, told)
-    }
+  /** Write all rows of a family that the log lacks. */
+  private def writeWaiting(log: ChangelogWriter, f: Family): Unit =
+    while (f.table.unloggedCount > 0) writeOldest(log, f)
+
+  /** Write a block of the rows that the log lacks, or half of them. */
+  private def writeBlock(log: ChangelogWriter, f: Family): Unit = {
+    val half = math.max(1, mostWaiting / 2)
+    while (f.table.unloggedCount > 0 && waits(f, half) && !log.isBlockFull) writeOldest(log, f)
+  }
+
+  private def writeOldest(log: ChangelogWriter, f: Family): Unit = {
+    val i = f.table.takeUnlogged()
+    prefetch(f, i)
+    val wasTold = f.table.isTold(i)
+    val op = append(log, f, i, whole = false)
+    if (op != 0 && wasTold) repeats = true
+    f.table.markLogged(i, op)
   }
 
   /** Write the touched rows of a family, beginning with number `from`, about `limitBytes` at most.
@@ -238,8 +251,8 @@ private[engine] final class BatchLog(engine: StoreEngine) extends Logging {
   private def prefetch(f: Family, i: Int): Unit = if (i % AheadRecords == 0)
     ahead += f.table.touchAhead(i, math.min(f.table.touchedCount, i + AheadRecords))
 
-  /** Write what the batch did to the key of touched row `i`. False: nothing. */
-  private def append(log: ChangelogWriter, f: Family, i: Int, whole: Boolean): Boolean = {
+  /** Write what the batch did to the key of touched row `i`. Returns its kind, 0: nothing. */
+  private def append(log: ChangelogWriter, f: Family, i: Int, whole: Boolean): Byte = {
     val table = f.table
     val now = table.touchedRecord(i)
     val slot = table.slotOf(now)
@@ -249,11 +262,11 @@ private[engine] final class BatchLog(engine: StoreEngine) extends Logging {
     if (change == Op.Put)
       log.put(slot, f, key, keyLength, table.valueAddress(now), table.valueLength(now))
     else if (change == Op.Merge) {
-      val before = table.lengthBefore(i)
+      val before = table.mergeBase(i)
       log.merge(slot, f, key, keyLength, table.valueAddress(now) + before,
         table.valueLength(now) - before)
     } else if (change == Op.Delete) log.delete(slot, f, key, keyLength)
-    change != 0
+    change
   }
 
   private def header(version: Long, id: String): ObjectNode = {
@@ -274,12 +287,14 @@ private[engine] final class BatchLog(engine: StoreEngine) extends Logging {
 }
 
 /** A changelog that was written. The disk tier holds its first `spilledBlocks` blocks, which have
-  * `spilledBytes` bytes before compression. */
+  * `spilledBytes` bytes before compression.
+  * @param aheadNs time to write a part of it before the commit */
 private[engine] final case class WrittenChangelog(file: File, fileBytes: Long, rawBytes: Long,
-    spilledBlocks: Int, spilledBytes: Long)
+    spilledBlocks: Int, spilledBytes: Long, aheadNs: Long)
 
 private[engine] object BatchLog {
   private val AheadRecords = 64
+  private val ListBytes = 256L // of long lists, so many wait for each row that may wait
   private val SegmentBytes = 16L << 20 // a flush holds the raw bytes of one file in the heap
 
   /** @param asOf lists the families of this committed version; by default, those

@@ -1,5 +1,9 @@
 package org.apache.spark.sql.millpond.engine
 
+import scala.jdk.CollectionConverters._
+
+import com.fasterxml.jackson.databind.JsonNode
+
 import org.apache.spark.sql.millpond.changelog.PendingChangelog
 import org.apache.spark.sql.millpond.rows.KeyCount
 
@@ -53,6 +57,30 @@ private[engine] final case class Committed(version: Long, lineageBase: Long,
 
   def back: Committed = copy(version = version - 1, lineage = lineage.init, keys = keysBefore.get,
     keysBefore = None, pending = pending.filter(_.version < version))
+
+  /** The store has read the changelogs that follow. Each names the newest snapshot that its writer
+    * knew.
+    *
+    * @param replayed the changelogs and their rows
+    * @param newest header of the last changelog */
+  def caughtUp(replayed: Replay, newest: JsonNode, ids: Vector[String]): Committed = {
+    val at = newest.get("version").asLong
+    val base = newest.get("lineage_base").asLong
+    val ancestors = newest.get("lineage").elements.asScala.map(_.asText).toVector
+    val knowsNewer = base > lineageBase && ancestors.head.nonEmpty
+    copy(
+      version = at,
+      lineageBase = if (knowsNewer) base else lineageBase,
+      lineage = if (knowsNewer) ancestors :+ ids.last else lineage ++ ids,
+      keys = replayed.keys,
+      keysBefore = None,
+      pending = replayed.pending,
+      anchor = Point(at, ids.last, replayed.keys),
+      flushed = replayed.flushed,
+      snapshot = if (knowsNewer) Some(base -> ancestors.head) else snapshot,
+      emptyBase = false
+    )
+  }
 
   /** The disk tier is at `point`. */
   def flushedTo(point: Point): Committed =

@@ -1,18 +1,24 @@
 package org.apache.spark.sql.millpond.engine
 
-import org.apache.spark.sql.millpond.base.MillpondError
+import java.util.concurrent.atomic.AtomicBoolean
+
+import scala.util.control.NonFatal
+
+import org.apache.spark.internal.Logging
+import org.apache.spark.sql.millpond.base.{Daemons, MillpondError, Seams}
 
 /** Gives memory back when the executor exceeds its memory budget and the store holds more than
   * its share. The store first drops rows that the disk tier has, the least recently used ones
   * first. If the running batch itself is too large, the store spills it to the disk tier and goes
   * on with empty tables. */
 private[engine] final class Pressure(store: StoreView, batch: RunningBatch, batchLog: BatchLog,
-    snapshots: Snapshots, warmUp: WarmUp) {
+    snapshots: Snapshots, warmUp: WarmUp) extends Logging {
   import Pressure._
   import store.{budget, families, status}
 
   private var nothingToEvict = false // until the next flush
   private var spilled = 0L
+  private val isFlushing = new AtomicBoolean // behind a batch, or about to
 
   /** A version of which the disk tier holds a part, although it may not be committed yet. */
   def spilledVersion: Long = spilled
@@ -31,7 +37,7 @@ private[engine] final class Pressure(store: StoreView, batch: RunningBatch, batc
 
   /** Between batches: the store has just begun one and written nothing. Callers hold no lock. */
   def atBegin(): Unit = if (budget.isExceeded)
-    try giveBack(budget.fairShareBytes)
+    try giveBack(ofRows(budget.fairShareBytes))
     finally store.context.events.publish()
 
   private def giveBack(share: Long): Unit =
@@ -39,7 +45,12 @@ private[engine] final class Pressure(store: StoreView, batch: RunningBatch, batc
       if (store.isHeap) {
         store.synchronized(rebuild(Long.MaxValue)) // gives back what an aborted batch took
         refuse()
-      } else if (store.committed.dirtyBytes > share / 4) store.diskLock.during(snapshots.flush())
+      } else if (store.committed.dirtyBytes > share / 4) {
+        // new tables keep dirty rows, so they would be as large again
+        if (store.synchronized(families.usedBytes) > share + share / 4)
+          store.diskLock.during(snapshots.flush())
+        else flushBehind()
+      }
       if (!store.isHeap) store.synchronized {
         // a table uses freed records again; only a new table gives memory back to the system
         if (families.usedBytes > share + share / 4) rebuild(share / 2)
@@ -47,16 +58,36 @@ private[engine] final class Pressure(store: StoreView, batch: RunningBatch, batc
       }
     }
 
+  /** Flush beside the batch. A batch that needs the room before waits for it, in `moveToDisk`. */
+  private def flushBehind(): Unit = if (isFlushing.compareAndSet(false, true)) {
+    val generation = status.generation
+    Seams.start(s"flush ${store.context.label}", () => flushIfServed(generation))(pool.execute(_))
+  }
+
+  private def flushIfServed(generation: Int): Unit =
+    try store.diskLock.during(if (status.serves(generation)) snapshots.flush())
+    catch {
+      // the rows stay in memory; whoever needs their room flushes again, and fails for all to see
+      case NonFatal(e) => logWarning(
+          s"store ${store.context.label}: a flush in the background failed: ${e.getMessage}")
+    } finally {
+      isFlushing.set(false)
+      store.context.events.publish()
+    }
+
+  /** What of its share the store may fill with rows: the key filter of the disk tier has a part. */
+  private def ofRows(share: Long): Long = math.max(share / 2, share - store.tier.filterBytes)
+
   /** Whether a row that was read from the disk tier may be kept. Callers hold the monitor. */
   def admits(): Boolean = !budget.isExceeded || {
-    val share = budget.fairShareBytes
+    val share = ofRows(budget.fairShareBytes)
     if (families.liveBytes > share) evict(share)
     families.liveBytes <= share
   }
 
   /** After a write of a running batch. Callers hold no lock. */
   def afterWrite(): Unit = {
-    val share = budget.fairShareBytes
+    val share = ofRows(budget.batchShareBytes)
     if (store.synchronized(mustSpill(share)))
       try moveToDisk(share)
       finally store.context.events.publish()
@@ -163,4 +194,6 @@ private[engine] final class Pressure(store: StoreView, batch: RunningBatch, batc
 private object Pressure {
   // an eviction frees a sixteenth of the share, so that not every write must evict
   private val Headroom = 16
+
+  private lazy val pool = Daemons.one("millpond-flush")
 }

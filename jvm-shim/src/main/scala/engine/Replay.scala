@@ -16,12 +16,15 @@ import org.apache.spark.sql.millpond.rows.{Family, FamilyShape, KeyCount, RowFil
   * only for versions that are committed. Callers hold `diskLock` and the engine's monitor.
   *
   * @param limited whether memory may be full: a store with the backend heap has no disk tier, and
-  * `Pressure` refuses when it begins a batch */
+  * `Pressure` refuses when it begins a batch
+  * @param beforeGivingUp called before memory starts empty */
 private[engine] final class Replay(context: StoreContext, layout: StoreLayout, families: Families,
-    rows: Rows, tier: StoreTier, budget: MemoryBudget, limited: Boolean) {
+    rows: Rows, tier: StoreTier, budget: MemoryBudget, limited: Boolean,
+    beforeGivingUp: () => Unit = () => ()) {
   private var liveKeys = KeyCount.empty(layout)
   private var onDisk = Point(0L, "", liveKeys)
   private var inMemory = Vector.empty[PendingChangelog]
+  private var last: JsonNode = null
 
   /** The live keys so far. */
   def keys: KeyCount = liveKeys
@@ -29,6 +32,18 @@ private[engine] final class Replay(context: StoreContext, layout: StoreLayout, f
   def flushed: Point = onDisk
   /** The changelogs that only memory has. */
   def pending: Vector[PendingChangelog] = inMemory
+
+  /** The header of the last changelog; null: there was none. */
+  def newest: JsonNode = last
+
+  /** The store is loaded, and newer changelogs follow. */
+  def resume(now: Committed): Unit = {
+    liveKeys = now.keys
+    onDisk = now.flushed
+    inMemory = now.pending
+    // nothing can be taken back any more
+    families.values.forEach(_.table.beginBatch())
+  }
 
   /** The disk tier has a snapshot of this version. */
   def begin(version: Long, id: String): Unit = onDisk = Point(version, id, liveKeys)
@@ -83,8 +98,12 @@ private[engine] final class Replay(context: StoreContext, layout: StoreLayout, f
     committed(version)
   }
 
-  /** @param changelogs those of the plan, one for each version */
-  def run(changelogs: JsonNode): Unit = changelogs.elements.asScala.foreach { described =>
+  /** @param changelogs those of the plan, one for each version
+    * @param parent the id on which the first of them must build; None: the plan knows that */
+  def run(changelogs: JsonNode, parent: Option[String] = None): Unit =
+    changelogs.elements.asScala.foreach(replay(_, if (last == null) parent else None))
+
+  private def replay(described: JsonNode, parent: Option[String]): Unit = {
     val c = PendingChangelog(described.get("version").asLong, described.get("id").asText,
       described.get("path").asText, 0L)
     val cursor = new ChangelogReader(c.path).cursor()
@@ -99,6 +118,9 @@ private[engine] final class Replay(context: StoreContext, layout: StoreLayout, f
         throw MillpondError.changelogDamaged(c.path,
           s"it holds version ${header.get("version").asLong} (${header.get(
               "id").asText}), not version ${c.version} (${c.id})")
+      if (parent.exists(_ != header.get("lineage").elements.asScala.toSeq.last.asText))
+        throw PendingChangelog.replaced(c)
+      last = header
       addFamilies(header, c.version, onDisk = false) // families may first appear in this changelog
       liveKeys = KeyCount.of(layout, header)
       if (bring(c, cursor)) committed(c.version)
@@ -126,6 +148,7 @@ private[engine] final class Replay(context: StoreContext, layout: StoreLayout, f
     limited && budget.isExceeded && families.usedBytes > budget.fairShareBytes
 
   private def toDisk(): Unit = {
+    beforeGivingUp()
     families.giveUpRows()
     tier.ensureOpen()
     tier.settle()

@@ -4,7 +4,7 @@ import org.apache.spark.sql.catalyst.expressions.UnsafeRow
 import org.apache.spark.sql.millpond.base.{MillpondError, MillpondException}
 import org.apache.spark.sql.millpond.disk.{DiskCursor, KeyRange}
 import org.apache.spark.sql.millpond.memory.Bytes
-import org.apache.spark.sql.millpond.rows.{Family, FamilyCodec, GrowingKey}
+import org.apache.spark.sql.millpond.rows.{Age, Family, FamilyCodec, GrowingKey}
 
 /** Reads and writes single rows of a store. Each call of a task names its session, and takes the
   * engine's monitor. A row that memory lacks comes from the disk tier. */
@@ -50,20 +50,28 @@ private[millpond] final class Rows(engine: StoreEngine) {
       var found = table.find(rows.base, rows.offset, rows.length, hash)
       var present = found != 0L && table.isPresent(found)
       var counted = true
+      var onDisk = -1 // length of the value there
       if (found == 0L && !table.complete) {
         if (engine.exactKeys) {
-          val n = readDisk(f, key)
-          present = n >= 0
-          found = admit(f, n, hash, slotOf(f, key))
+          onDisk = readDisk(f, key)
+          present = onDisk >= 0
+          found = admit(f, onDisk, hash, slotOf(f, key))
         } else counted = false
       }
       if (value != null || present || !counted) {
         val slot = if (found == 0L) checkedSlot(f, key) else table.slotOf(found)
         val prefix = if (found == 0L) f.prefixLength(rows.base, rows.offset) else 0
+        if (rows.isStamping && (value == null || !counted)) engine.ages.noteEach()
         if (value == null)
           table.write(rows.base, rows.offset, rows.length, hash, found, slot, prefix, null, 0L, -1)
         else {
           encode(f, value)
+          if (rows.isStamping && !(present && engine.ages.keepsNotes))
+            engine.ages.wrote(slot, rows.base, rows.offset, rows.length,
+              if (!present) Age.Unknown
+              else if (found == 0L)
+                Age.of(engine.disk.lastValue, Bytes.ArrayOffset + f.valueLead, onDisk - f.valueLead)
+              else Age.of(null, table.valueAddress(found), table.valueLength(found)))
           table.write(rows.base, rows.offset, rows.length, hash, found, slot, prefix,
             rows.valueBase, rows.valueOffset, rows.valueLength)
         }
@@ -126,6 +134,7 @@ private[millpond] final class Rows(engine: StoreEngine) {
         )
         count(f, before = false, after = true, known = true, slot)
       }
+      engine.batchLog.afterWrite(f)
     }
 
   /** Replay a merge record of a changelog: append to the list that the versions before left. */
@@ -182,14 +191,22 @@ private[millpond] final class Rows(engine: StoreEngine) {
     * the encoded key. */
   private def readDisk(f: Family, key: UnsafeRow): Int = {
     diskKey.set(slotOf(f, key), f, f.rows.base, f.rows.offset, f.rows.length)
-    engine.metrics.diskReads += 1
-    try engine.disk.get(diskKey.bytes, diskKey.length)
-    catch { case e: MillpondException => throw engine.distrust(e) }
+    val disk = engine.disk
+    if (disk.filter.lacks(diskKey.bytes, diskKey.length)) -1
+    else {
+      engine.metrics.diskReads += 1
+      if (disk.filter.isWanted) engine.filterFill.wanted()
+      try disk.get(diskKey.bytes, diskKey.length)
+      catch { case e: MillpondException => throw engine.distrust(e) }
+    }
   }
 
-  /** Keep the disk's answer about the encoded key in memory, if the budget allows. */
+  /** Keep the disk's answer about the encoded key in memory, if the budget allows. That a key is
+    * not there the filter tells again at once. */
   private def admit(f: Family, valueLength: Int, hash: Int, slot: Int): Long =
-    if (engine.pressure.admits()) admitAnyway(f, valueLength, hash, slot) else 0L
+    if ((valueLength >= 0 || !engine.disk.filter.isReady) && engine.pressure.admits())
+      admitAnyway(f, valueLength, hash, slot)
+    else 0L
 
   private def admitAnyway(f: Family, valueLength: Int, hash: Int, slot: Int): Long = {
     val rows = f.rows

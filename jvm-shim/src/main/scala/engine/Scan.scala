@@ -21,6 +21,8 @@ private[millpond] final class Scan(engine: StoreEngine, session: Session,
   /** Whether the scan reads all rows of the disk tier. */
   val readsAllFromDisk: Boolean = disk != null && (range eq KeyRange.Whole)
   private val table = f.table
+  // where the key, as memory has it, begins in a physical one
+  private val keyAt = Bytes.ArrayOffset + 4L + f.keyLead
   private var record = 0L // next record of memory, 0 if to be fetched
   private var memoryDone = false
   private var diskKey: Array[Byte] = null // next key of the disk, null if to be fetched
@@ -33,6 +35,7 @@ private[millpond] final class Scan(engine: StoreEngine, session: Session,
   private var valuesKey: UnsafeRow = null
   private var finished = false
   private var closed = false
+  private var bulk: DiskRows = null
 
   override def hasNext: Boolean =
     if (finished) at < count
@@ -66,11 +69,13 @@ private[millpond] final class Scan(engine: StoreEngine, session: Session,
     if (!each && ahead.length < Scan.MostAhead) ahead = new Array[UnsafeRowPair](ahead.length * 2)
     val wanted = if (each) 1 else ahead.length
     try
-      while (count < wanted && !finished) {
-        val pair = advance()
-        if (pair == null) { finished = true; close() }
-        else { ahead(count) = pair; count += 1 }
-      }
+      while (count < wanted && !finished)
+        if (memoryDone && !diskDone && !each) readDiskAhead(wanted)
+        else {
+          val pair = advance()
+          if (pair == null) { finished = true; close() }
+          else { ahead(count) = pair; count += 1 }
+        }
     catch { case e: MillpondException => count = 0; throw engine.distrust(e) }
   }
 
@@ -99,6 +104,52 @@ private[millpond] final class Scan(engine: StoreEngine, session: Session,
       }
     }
     null
+  }
+
+  /** Only the disk has more: fetch rows first, and then look all of them up in memory. One after
+    * the other, each look-up would wait for its own cache miss. */
+  private def readDiskAhead(wanted: Int): Unit = {
+    if (bulk == null) bulk = new DiskRows(Scan.MostAhead)
+    val rows = bulk
+    val most = wanted - count
+    var n = 0
+    while (n < most && !diskDone) {
+      fetchKey()
+      if (diskKey != null) {
+        rows.keys(n) = diskKey
+        rows.values(n) = disk.value
+        diskKey = null
+        n += 1
+      }
+    }
+    val looksUp = !table.isEmpty
+    if (looksUp) {
+      var i = 0
+      while (i < n) {
+        rows.hashes(i) = hashOf(rows.keys(i))
+        rows.touched ^= table.touch(rows.hashes(i))
+        i += 1
+      }
+    }
+    var i = 0
+    while (i < n) {
+      val key = rows.keys(i)
+      if (!looksUp || !hadWhenBegun(key, rows.hashes(i))) {
+        ahead(count) = new UnsafeRowPair(f.rows.decodePhysical(key),
+          f.rows.decodeValue(rows.values(i), f.valueLead))
+        count += 1
+      }
+      i += 1
+    }
+  }
+
+  private def hashOf(physical: Array[Byte]): Int =
+    Bytes.hash(physical, keyAt, physical.length - f.keyExtra)
+
+  /** Whether memory had this physical key when the scan began: then it yielded the row. */
+  private def hadWhenBegun(physical: Array[Byte], hash: Int): Boolean = {
+    val found = table.find(physical, keyAt, physical.length - f.keyExtra, hash)
+    found != 0L && table.birth(found) <= epoch
   }
 
   private def fetchRecord(): Unit = if (record == 0L && !memoryDone) {
@@ -131,11 +182,7 @@ private[millpond] final class Scan(engine: StoreEngine, session: Session,
   private def ofDisk(): UnsafeRowPair = {
     val physical = diskKey
     diskKey = null
-    val at = Bytes.ArrayOffset + 4L + f.keyLead
-    val length = physical.length - f.keyExtra
-    val found =
-      if (table.isEmpty) 0L else table.find(physical, at, length, Bytes.hash(physical, at, length))
-    if (found != 0L && table.birth(found) <= epoch) null
+    if (!table.isEmpty && hadWhenBegun(physical, hashOf(physical))) null
     else {
       val key = f.rows.decodePhysical(physical)
       if (each) several(key, f.rows.decodeValues(disk.value, 0))
@@ -161,4 +208,12 @@ private[millpond] final class Scan(engine: StoreEngine, session: Session,
 
 private[millpond] object Scan {
   private val MostAhead = 64
+}
+
+/** Rows of the disk that a scan has fetched, and not yet looked up in memory. */
+private final class DiskRows(most: Int) {
+  val keys = new Array[Array[Byte]](most)
+  val values = new Array[Array[Byte]](most)
+  val hashes = new Array[Int](most)
+  var touched = 0L
 }

@@ -3,41 +3,51 @@ package org.apache.spark.sql.millpond.engine
 import org.rocksdb.{CompressionType, LRUCache, NativeLibraryLoader, RocksDB}
 
 import org.apache.spark.internal.Logging
-import org.apache.spark.sql.millpond.base.{LocalDirs, Options}
+import org.apache.spark.sql.millpond.base.{Event, Events, LocalDirs, Options}
 import org.apache.spark.sql.millpond.disk.DiskConfig
 import org.apache.spark.sql.millpond.memory.MemoryBudget
 import org.apache.spark.sql.millpond.observe.Observed
 
-/** What all stores of this JVM share. The first store's options decide. */
+/** What all stores of this JVM share. */
 private[engine] object Shared extends Logging {
   @volatile private var theBudget: MemoryBudget = null
   @volatile private var theDisk: DiskConfig = null
 
+  /** The one budget of this JVM. Sessions may differ in what they ask for: the store that was
+    * opened last decides the limit of all. */
   def budget(options: Options): MemoryBudget = {
     val limit = options.long("memory.budget").getOrElse(DefaultBudget.bytes(options))
-    budgetOf(limit)
+    val budget = budgetOf(limit)
+    val before = budget.limitTo(limit)
+    if (before != limit)
+      Events.log(Event.of("memory_budget_changed", "bytes" -> limit,
+        "reason" -> s"it was $before bytes, by the options of another store"))
+    budget
   }
 
   private def budgetOf(limit: Long): MemoryBudget = synchronized {
-    // another session of this JVM may ask for another budget; memory counts against the budget
-    // that it was taken from
-    if (theBudget == null || theBudget.limitBytes != limit) {
-      val next = new MemoryBudget(limit)
-      theBudget = next
-      Observed.memory(() => (next.usedBytes, next.limitBytes))
+    if (theBudget == null) {
+      val made = new MemoryBudget(limit)
+      theBudget = made
+      Observed.memory(() => (made.usedBytes, made.limitBytes))
     }
     theBudget
   }
 
+  /** The first store's options decide the size of the block cache. */
   def disk(options: Options): DiskConfig = synchronized {
     if (theDisk == null) {
       loadRocksDb()
       // lives as long as the JVM: every disk tier refers to it
       theDisk =
-        DiskConfig(new LRUCache(options.long("rocksdb.blockCache").get), compression(options))
+        DiskConfig(blockCache(options.long("rocksdb.blockCache").get), compression(options))
     }
     theDisk.copy(compression = compression(options))
   }
+
+  /** Half of it is for indexes and filters first. RocksDB's Java binding keeps nothing for them
+    * unless it is told: one row of a block of data drives out what thousands of reads need. */
+  private def blockCache(bytes: Long): LRUCache = new LRUCache(bytes, -1, false, 0.5)
 
   /** RocksDB unpacks its native library, 15 MB, into the JVM's temporary folder. A JVM that
     * is killed leaves it there. Here RocksDB unpacks it into this JVM's local folder, which

@@ -26,8 +26,12 @@ import org.apache.spark.sql.millpond.rows.{Family, StoreLayout}
   * Parts: each owns its state, which nobody else assigns. They take the monitor, or check that the
   * caller has it. [[StoreStatus]]: may the store be used? [[Families]] and their tables, and
   * [[StoreTier]] hold the rows. [[Rows]] and [[Scans]] read and write them. [[RunningBatch]] is the
-  * micro-batch. In the background work [[Snapshots]] and [[WarmUp]]; [[Pressure]] frees memory. */
-final class StoreEngine(val context: StoreContext) extends StoreView with Logging {
+  * micro-batch. In the background work [[Snapshots]] and [[WarmUp]]; [[Pressure]] frees memory.
+  *
+  * @param follows whether it begins as a [[Follower]]: another executor has the store, and this one
+  * keeps it ready */
+final class StoreEngine(val context: StoreContext, follows: Boolean = false) extends StoreView
+    with Logging {
   private[millpond] val diskLock = new StoreLock
   private val ending = new StoreLock
   private[millpond] val budget = Shared.budget(context.options)
@@ -43,9 +47,11 @@ final class StoreEngine(val context: StoreContext) extends StoreView with Loggin
   private[engine] val batchLog = new BatchLog(this)
   private[millpond] val rows = new Rows(this)
   private[millpond] val scans = new Scans(this)
+  private[millpond] val ages = new Ages(this)
   private[engine] val warmUp =
     new WarmUp(this, context.label, status, families, tier, budget, shown.background,
-      isPaused = () => scans.readsAll)
+      isPaused = () => scans.readsAll, isStandby = () => isStandby)
+  private[engine] val filterFill = new FilterFill(this, warmUp)
   private[millpond] val snapshots =
     new Snapshots(this, () => pressure.spilledVersion, flushed, snapshotPublished)
   private[engine] val pressure: Pressure = new Pressure(this, batch, batchLog, snapshots, warmUp)
@@ -54,8 +60,46 @@ final class StoreEngine(val context: StoreContext) extends StoreView with Loggin
   // of the last load, both
   private var theLayout: StoreLayout = null
   @volatile private var heap = false
-  budget.register()
-  shown.opened()
+  @volatile private var standby = follows
+  if (!follows) enlist()
+
+  private[engine] def isStandby: Boolean = standby
+
+  private def enlist(): Unit = {
+    budget.register()
+    shown.opened()
+  }
+
+  /** The store is this executor's own from now on. */
+  private[millpond] def takeOver(): Unit = synchronized {
+    if (standby && !status.isClosed) {
+      standby = false
+      enlist()
+      if (status.isLoaded && tier.isOpen && context.options.boolean("restore.warmUp") &&
+        !warmUp.isActive && !families.all.forall(_.table.complete))
+        warmUp.start()
+    }
+  }
+
+  /** Between two versions: a store that only follows gives back what others need. Callers hold no
+    * lock. */
+  private[engine] def giveWay(session: Session): Unit = {
+    val mustShrink = budget.isExceeded
+    if (mustShrink || committed.pending.size >= context.conf.minDeltasForSnapshot)
+      try diskLock.during {
+          synchronized { checkHeld(session) }
+          snapshots.flush()
+          synchronized {
+            checkHeld(session)
+            if (mustShrink) {
+              warmUp.end()
+              families.giveUpRows()
+            } else if (!warmUp.isActive)
+              families.values.forEach(_.table.purgeAbsent(committed.flushed.version.toInt))
+          }
+        }
+      finally context.events.publish()
+  }
 
   private[engine] def committed: Committed = theCommitted
   private[millpond] def layout: StoreLayout = theLayout
@@ -222,6 +266,12 @@ final class StoreEngine(val context: StoreContext) extends StoreView with Loggin
     pressure.flushed()
   }
 
+  /** Whether a micro-batch of the session has begun. */
+  private[millpond] def hasBegun(session: Session): Boolean = synchronized {
+    checkHeld(session)
+    batch.isOpen
+  }
+
   /** Begin a micro-batch on `version`: it is proven committed now. */
   def begin(session: Session): Unit = {
     synchronized {
@@ -275,7 +325,7 @@ final class StoreEngine(val context: StoreContext) extends StoreView with Loggin
       }
       if (!done) written.file.delete(): Unit
     }
-    metrics.committed(written.fileBytes, System.nanoTime - start)
+    metrics.committed(written, System.nanoTime - start, synchronized(ages.takeEnded()))
     shown.batchDone()
     next
   }
@@ -352,7 +402,7 @@ final class StoreEngine(val context: StoreContext) extends StoreView with Loggin
         if (!status.isClosed) {
           unload()
           status.close()
-          budget.unregister()
+          if (!standby) budget.unregister()
           metrics.close()
           shown.closed()
         }

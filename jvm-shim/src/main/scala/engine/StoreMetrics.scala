@@ -19,14 +19,24 @@ final class StoreMetrics {
   var evictedBytes = 0L
   private var changelogBytes = 0L
   private var changelogNs = 0L
+  private var changelogAheadNs = 0L
+  private var expiredRows = 0L
   private var snapshotNewBytes = 0L
   private var snapshotReusedBytes = 0L
   private var snapshotNs = 0L
   private var snapshots = 0L
   private var restoreNs = 0L
 
-  def committed(bytes: Long, ns: Long): Unit =
-    synchronized { changelogBytes += bytes; changelogNs += ns }
+  /** @param ns of the commit
+    * @param expired rows that the batch ended */
+  private[engine] def committed(log: WrittenChangelog, ns: Long, expired: Long): Unit =
+    synchronized {
+      changelogBytes += log.fileBytes
+      changelogNs += ns
+      changelogAheadNs += log.aheadNs
+      expiredRows += expired
+      Counters.expiredRows.add(expired)
+    }
   def restored(ns: Long): Unit = {
     synchronized(restoreNs += ns)
     Counters.restores.increment()
@@ -72,6 +82,7 @@ final class StoreMetrics {
     val out = Map[StateStoreCustomMetric, Long](
       StoreMetrics.ChangelogBytes -> changelogBytes,
       StoreMetrics.ChangelogMs -> changelogNs / 1000000L,
+      StoreMetrics.ChangelogAheadMs -> changelogAheadNs / 1000000L,
       StoreMetrics.SnapshotNewBytes -> snapshotNewBytes,
       StoreMetrics.SnapshotReusedBytes -> snapshotReusedBytes,
       StoreMetrics.SnapshotMs -> snapshotNs / 1000000L,
@@ -83,10 +94,13 @@ final class StoreMetrics {
       StoreMetrics.Shrinks -> shrinks,
       StoreMetrics.Spills -> spills,
       StoreMetrics.EvictedBytes -> evictedBytes,
-      StoreMetrics.MemoryBytes -> memoryBytes
+      StoreMetrics.MemoryBytes -> memoryBytes,
+      StoreMetrics.ExpiredRows -> expiredRows
     ) ++ storage
+    expiredRows = 0L
     changelogBytes = 0L
     changelogNs %= 1000000L // a rest below a millisecond counts with the next batch
+    changelogAheadNs %= 1000000L
     snapshotNewBytes = 0L
     snapshotReusedBytes = 0L
     snapshotNs %= 1000000L
@@ -104,7 +118,9 @@ object StoreMetrics {
   val ChangelogBytes: StateStoreCustomMetric = SparkCompatibility.sizeMetric(
     "millpondChangelogBytes", "Millpond: bytes of changelogs committed")
   val ChangelogMs: StateStoreCustomMetric = StateStoreCustomTimingMetric("millpondChangelogMs",
-    "Millpond: time to write and publish changelogs")
+    "Millpond: time of commits to write and publish changelogs")
+  val ChangelogAheadMs: StateStoreCustomMetric = StateStoreCustomTimingMetric(
+    "millpondChangelogAheadMs", "Millpond: time to write changelogs while batches run")
   val SnapshotNewBytes: StateStoreCustomMetric = SparkCompatibility.sizeMetric(
     "millpondSnapshotNewBytes", "Millpond: bytes of SSTs that snapshots uploaded")
   val SnapshotReusedBytes: StateStoreCustomMetric = SparkCompatibility.sizeMetric(
@@ -129,6 +145,8 @@ object StoreMetrics {
     "Millpond: bytes of rows dropped from memory that the disk tier has")
   val MemoryBytes: StateStoreCustomMetric =
     SparkCompatibility.sizeMetric("millpondMemoryBytes", "Millpond: bytes of the memory tier")
+  val ExpiredRows: StateStoreCustomMetric = StateStoreCustomSumMetric("millpondExpiredRows",
+    "Millpond: rows that ended by their time to live")
   /** By their names in the agent's answers. */
   val storage: Map[String, StateStoreCustomMetric] = Map(
     "put_requests" -> StateStoreCustomSumMetric("millpondStoragePutRequests",
@@ -150,6 +168,7 @@ object StoreMetrics {
   val all: Seq[StateStoreCustomMetric] = Seq(
     ChangelogBytes,
     ChangelogMs,
+    ChangelogAheadMs,
     SnapshotNewBytes,
     SnapshotReusedBytes,
     SnapshotMs,
@@ -161,6 +180,7 @@ object StoreMetrics {
     Shrinks,
     Spills,
     EvictedBytes,
-    MemoryBytes
+    MemoryBytes,
+    ExpiredRows
   ) ++ storage.values
 }

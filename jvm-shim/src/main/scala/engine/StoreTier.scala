@@ -60,6 +60,15 @@ private[engine] final class StoreTier(monitor: AnyRef, context: StoreContext, st
     monitor.synchronized(if (!isRead()) open.closeEmptied())
   }
 
+  /** Begin to make the key filter of the tier, which is open. Callers hold the monitor too. */
+  def beginFilter(): Unit = open.beginFilter(budget)
+
+  /** Memory of the key filter. Callers need no lock. */
+  def filterBytes: Long = {
+    val tier = open
+    if (tier == null) 0L else tier.filter.usedBytes
+  }
+
   /** A flush into the tier, which is open. */
   def flush(): Flush =
     new Flush(open, workDir, Flush.mostBytes(budget))

@@ -12,10 +12,11 @@ import org.apache.spark.sql.millpond.observe.Background
   * the disk, or when the budget is nearly used.
   *
   * @param monitor the store's own
-  * @param isPaused whether a scan reads the same rows; any thread may ask */
+  * @param isPaused whether a scan reads the same rows; any thread may ask
+  * @param isStandby whether the store only follows another one: it leaves memory for others */
 private[engine] final class WarmUp(monitor: AnyRef, label: String, status: StoreStatus,
     families: Families, tier: StoreTier, budget: MemoryBudget, background: Background,
-    isPaused: () => Boolean) extends Logging {
+    isPaused: () => Boolean, isStandby: () => Boolean) extends Logging {
   import WarmUp._
 
   private var active = false
@@ -86,7 +87,8 @@ private[engine] final class WarmUp(monitor: AnyRef, label: String, status: Store
   /** Bring in some rows; false at the end. */
   private def step(): Boolean =
     if (!active) false
-    else if (budget.usedBytes > budget.limitBytes * BudgetShare) {
+    else if (budget.usedBytes > budget.limitBytes * (if (isStandby()) StandbyShare
+                                                     else BudgetShare)) {
       end()
       false
     } else if (rows.step(Seams.stretch("warm-up.rows", StepRows).toInt)) true
@@ -103,6 +105,7 @@ private[engine] final class WarmUp(monitor: AnyRef, label: String, status: Store
 private object WarmUp {
   private val StepRows = 1024L
   private val BudgetShare = 0.9
+  private val StandbyShare = 0.75
   private val MostPauseNs = 5000000000L
   private val throttle = new Throttle(MostPauseNs) // of the one thread
 

@@ -9,7 +9,11 @@ object Bytes {
   private val Mul = 0x9E3779B97F4A7C15L
 
   /** A hash for tables; not durable, not Spark's. */
-  def hash(base: AnyRef, offset: Long, length: Int): Int = {
+  def hash(base: AnyRef, offset: Long, length: Int): Int =
+    (hash64(base, offset, length) >>> 32).toInt
+
+  /** The same in full. */
+  def hash64(base: AnyRef, offset: Long, length: Int): Long = {
     var h = length * Mul
     var at = offset
     val words = offset + (length & ~7)
@@ -24,7 +28,7 @@ object Bytes {
       at += 1
     }
     h ^= h >>> 32
-    (h * Mul >>> 32).toInt
+    h * Mul
   }
 
   def equal(a: AnyRef, aOffset: Long, b: AnyRef, bOffset: Long, length: Int): Boolean = {

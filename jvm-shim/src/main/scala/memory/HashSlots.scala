@@ -38,6 +38,11 @@ private[memory] final class HashSlots(budget: MemoryBudget, header: Int) {
     0L
   }
 
+  /** Load the slot at which `find` will begin into the processor's cache. What it returns means
+    * nothing, but callers must use it: else the compiler drops the load. */
+  def touch(hash: Int): Long =
+    if (count == 0) 0L else Platform.getLong(null, slots + ((hash & (count - 1)).toLong << 3))
+
   /** The record of slot `i`, or 0. */
   def at(i: Int): Long = {
     val slot = Platform.getLong(null, slots + (i.toLong << 3))

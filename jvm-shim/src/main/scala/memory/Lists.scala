@@ -38,9 +38,9 @@ private[memory] final class TouchList {
   def clear(): Unit = { pairs = Lists.Empty; count = 0 }
 }
 
-/** Indices that wait, first in, first out. Only `reserve` needs memory; an `add` after it needs
-  * none. */
-private[memory] final class IndexQueue {
+/** Pairs of numbers that wait, first in, first out. Only `reserve` needs memory; an `add` after it
+  * needs none. */
+private[memory] final class PairQueue {
   private var items = Lists.Empty
   private var first = 0
   private var end = 0
@@ -54,8 +54,15 @@ private[memory] final class IndexQueue {
     first = 0
     end = waiting
   }
-  def add(index: Int): Unit = { reserve(); items(end) = index.toLong; end += 1 }
-  def take(): Int = { first += 1; items(first - 1).toInt }
+  def add(one: Int, other: Int): Unit = {
+    reserve()
+    items(end) = other.toLong << 32 | one & 0xFFFFFFFFL
+    end += 1
+  }
+  /** Of the oldest pair. */
+  def one: Int = items(first).toInt
+  def other: Int = (items(first) >> 32).toInt
+  def drop(): Unit = first += 1
   def clear(): Unit = { items = Lists.Empty; first = 0; end = 0 }
 }
 

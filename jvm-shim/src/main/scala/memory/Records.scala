@@ -77,6 +77,8 @@ private[memory] object Records {
   // the log of the running batch has a record of the key, and it has this very one
   final val Told = 16
   final val Logged = 32
+  // the batch only appended since the log had a record of the key
+  final val Grown = 64
   final val Kept = Blind | Told // what a record of the batch leaves to the one that replaces it
   final val BirthAt = 28 // epoch in which the key came into the table
   final val PlainHeader = 32

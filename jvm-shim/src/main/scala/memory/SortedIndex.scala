@@ -6,8 +6,8 @@ import org.apache.spark.sql.millpond.base.Seams
   * Keys are compared where the records lie. A view that `freeze` returns never changes: the index
   * copies a leaf that a view may share before it changes it. A call that is refused memory has
   * changed nothing. Without views, `replace` and `remove` need no memory. */
-private[memory] final class SortedIndex(compareToKey: (Long, AnyRef, Long, Int) => Int,
-    leafSize: Int = SortedIndex.LeafSize) {
+private[memory] final class SortedIndex(
+    order: SortedIndex.Order, leafSize: Int = SortedIndex.LeafSize) {
   import SortedIndex._
 
   private[memory] var leaves = new Array[Leaf](4)
@@ -82,7 +82,7 @@ private[memory] final class SortedIndex(compareToKey: (Long, AnyRef, Long, Int) 
     var high = leafCount - 1
     while (low < high) {
       val middle = (low + high + 1) >>> 1
-      if (compareToKey(leaves(middle).addresses(0), base, offset, length) <= 0) low = middle
+      if (order.compare(leaves(middle).addresses(0), base, offset, length) <= 0) low = middle
       else high = middle - 1
     }
     low
@@ -94,7 +94,7 @@ private[memory] final class SortedIndex(compareToKey: (Long, AnyRef, Long, Int) 
     var high = leaf.count
     while (low < high) {
       val middle = (low + high) >>> 1
-      if (compareToKey(leaf.addresses(middle), base, offset, length) < 0) low = middle + 1
+      if (order.compare(leaf.addresses(middle), base, offset, length) < 0) low = middle + 1
       else high = middle
     }
     low
@@ -147,6 +147,12 @@ private[memory] final class SortedIndex(compareToKey: (Long, AnyRef, Long, Int) 
 
 private[memory] object SortedIndex {
   private val LeafSize = 256
+
+  /** Compares the key of a record with another key. It is no function type: those of four arguments
+    * box each number, for every comparison. */
+  private[memory] trait Order {
+    def compare(record: Long, base: AnyRef, offset: Long, length: Int): Int
+  }
 
   private[memory] final class Leaf(val generation: Int, size: Int) {
     val addresses = new Array[Long](size)

@@ -13,7 +13,7 @@ import org.apache.spark.unsafe.Platform
   *
   * Not thread-safe; the store serialises. Addresses returned are valid until the next write or
   * rollback. */
-final class Table(budget: MemoryBudget, shape: TableShape) extends Records(budget, shape) {
+final class Table(budget: MemoryBudget, shape: TableShape) extends WrittenRecords(budget, shape) {
   import HashSlots.HashAt
   import Records._
 
@@ -31,7 +31,6 @@ final class Table(budget: MemoryBudget, shape: TableShape) extends Records(budge
   private var openIterators = 0
   private var retired = false
   private var hand = 0 // where the last eviction stopped
-  private[memory] var touched = new TouchList
   private[memory] var detached: TouchList = null
   // records that only a version needed to which no rollback returns
   private[memory] var garbage: TouchList = null
@@ -43,10 +42,6 @@ final class Table(budget: MemoryBudget, shape: TableShape) extends Records(budge
   private var garbageVersion = 0
   // records that the batch replaced while an iterator may hold them
   private[memory] var parked = new LongList
-
-  // of the touched records: so many have been in the batch's log, and which of these changed since
-  private var loggedUpTo = 0
-  private val again = new IndexQueue
 
   private var knowsAll = true
   // since the loading began, the table lost a record that the disk tier may have
@@ -72,8 +67,6 @@ final class Table(budget: MemoryBudget, shape: TableShape) extends Records(budge
   /** The part of `usedBytes` that records fill. */
   def liveBytes: Long = arena.liveBytes + slots.usedBytes +
     (if (chained) chains.liveBytes else 0L) + (if (sorted) index.usedBytes else 0L)
-  def touchedCount: Int = touched.size
-  def touchedRecord(i: Int): Long = touched.current(i)
   def hasDetached: Boolean = detached != null
 
   // ---- reading ----------------------------------------------------------------------------------
@@ -81,6 +74,9 @@ final class Table(budget: MemoryBudget, shape: TableShape) extends Records(budge
   /** Address of the key's record, or 0. */
   def find(base: AnyRef, offset: Long, length: Int, hash: Int): Long =
     slots.find(base, offset, length, hash)
+
+  /** As `HashSlots.touch`. */
+  def touch(hash: Int): Long = slots.touch(hash)
 
   // ---- writing ----------------------------------------------------------------------------------
 
@@ -107,6 +103,7 @@ final class Table(budget: MemoryBudget, shape: TableShape) extends Records(budge
       if (!knowsAll) setFlag(record, Blind)
       if (appended) setFlag(record, Appended)
       Platform.putInt(null, record + TouchAt, touched.add(record, 0L))
+      if (appended) noteAppended(valueLength)
     } else {
       val inBatch = Platform.getInt(null, found + BatchAt) == batch
       if (inBatch && openIterators == 0 && valueLength <= Platform.getInt(null,
@@ -137,6 +134,7 @@ final class Table(budget: MemoryBudget, shape: TableShape) extends Records(budge
     val before = valueLength(found)
     val after = Math.addExact(before, addedLength)
     if (inBatch && openIterators == 0 && after <= Platform.getInt(null, found + CapacityAt)) {
+      noteAgain(found)
       Bytes.copy(valueBase, valueOffset, null, valueAddress(found) + before, addedLength)
       Platform.putInt(null, found + ValueLengthAt, after)
     } else {
@@ -158,48 +156,30 @@ final class Table(budget: MemoryBudget, shape: TableShape) extends Records(budge
       )
       Bytes.copy(valueBase, valueOffset, null, valueAddress(record) + before, addedLength)
       Platform.putInt(null, record + ValueLengthAt, after)
-      if (!inBatch || is(found, Appended)) setFlag(record, Appended)
+      setFlag(record, if (inBatch) flags(found) & (Appended | Grown) else Appended)
       supersede(found, record, hash, inBatch)
     }
+    noteAppended(addedLength)
   }
 
   /** What the batch did to the key of record `i` of the touch list: `Op.Put`, `Op.Delete`,
-    * `Op.Merge` if it only appended, to the value that was there or to none, and `merges` allows to
-    * say so, or 0: nothing. A delete counts if the key was there when the batch first wrote it, or
-    * if nobody knew. What memory learned since is about the record, not about the disk tier. */
+    * `Op.Merge` if it only appended, to the value that was there or to none or that the log has,
+    * and `merges` allows to say so, or 0: nothing. A delete counts if the key was there when the
+    * batch first wrote it, or if nobody knew. What memory learned since is about the record, not
+    * about the disk tier. */
   def change(i: Int, merges: Boolean): Byte = {
     val now = touched.current(i)
     if (!isPresent(now)) {
       val old = touched.old(i)
       if (is(now, Told) || (if (old == 0L) is(now, Blind) else isPresent(old))) Op.Delete else 0
     } else if (is(now, Rewritten) && !is(now, Told) && isAsBefore(i, now)) 0
-    else if (merges && is(now, Appended)) Op.Merge
+    else if (merges && is(now, if (is(now, Told)) Grown else Appended)) Op.Merge
     else Op.Put // most records end here; the processor's cache lacks the old one, which nobody read
   }
 
   private def isAsBefore(i: Int, now: Long): Boolean = {
     val old = touched.old(i)
     old != 0L && isPresent(old) && hasValue(old, null, valueAddress(now), valueLength(now))
-  }
-
-  /** Length of the value that the key of record `i` of the touch list had before the batch, as far
-    * as the batch knows; 0 if it had none. */
-  def lengthBefore(i: Int): Int = {
-    val old = touched.old(i)
-    if (old == 0L) 0 else math.max(0, valueLength(old))
-  }
-
-  /** Bring the records `from` until `until` of the touch list into the processor's cache. The
-    * result means nothing: it keeps the JIT from removing the reads. */
-  def touchAhead(from: Int, until: Int): Int = {
-    var sum = 0
-    var i = from
-    while (i < until) {
-      val record = touched.current(i)
-      sum += Platform.getByte(null, valueAddress(record) + math.max(0, valueLength(record)) - 1)
-      i += 1
-    }
-    sum
   }
 
   /** Reserve what `supersede` needs beside the record. */
@@ -224,45 +204,6 @@ final class Table(budget: MemoryBudget, shape: TableShape) extends Records(budge
       if (openIterators == 0) free(found) else parked.add(found)
     } else Platform.putInt(null, record + TouchAt, touched.add(record, found))
   }
-
-  // ---- the log of the running batch -------------------------------------------------------------
-
-  /** How many touched records the batch's log lacks, as they are now. */
-  def unloggedCount: Int = touched.size - loggedUpTo + again.size
-
-  /** The next record that the log lacks, by its number in the touch list. There is one. From now
-    * on it counts as logged. */
-  def takeUnlogged(): Int =
-    if (loggedUpTo < touched.size) { loggedUpTo += 1; loggedUpTo - 1 }
-    else again.take()
-
-  /** Whether the log has an earlier record of the key of touched record `i`. */
-  def isTold(i: Int): Boolean = is(touched.current(i), Told)
-
-  /** The log needs no more of touched record `i`, as it is now.
-    * @param told it has a record of the key */
-  def markLogged(i: Int, told: Boolean): Unit =
-    setFlag(touched.current(i), if (told) Told | Logged else Logged)
-
-  /** The log is lost: it has no record. */
-  def forgetLog(): Unit = {
-    var i = 0
-    while (i < loggedUpTo) {
-      val record = touched.current(i)
-      Platform.putShort(null, record + FlagsAt, (flags(record) & ~(Told | Logged)).toShort)
-      i += 1
-    }
-    endLog()
-  }
-
-  private def endLog(): Unit = {
-    loggedUpTo = 0
-    again.clear()
-  }
-
-  /** The batch changes a record of its own, which the log may have. */
-  private def noteAgain(record: Long): Unit = if (is(record, Logged))
-    again.add(Platform.getInt(null, record + TouchAt))
 
   // ---- versions ---------------------------------------------------------------------------------
 

@@ -17,6 +17,9 @@ object Counters {
   val restores = new LongAdder
   val storageErrors = new LongAdder
   val storesMoved = new LongAdder
+  val expiredRows = new LongAdder
+  val standbyTakeovers = new LongAdder
+  val standbyFailures = new LongAdder
   private val storage =
     Seq("put_requests", "get_requests", "list_requests", "delete_requests", "failed_requests",
       "sent_bytes", "received_bytes").map(_ -> new LongAdder).toMap.asJava

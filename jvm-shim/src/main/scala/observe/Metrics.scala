@@ -39,7 +39,11 @@ object Metrics {
     "storage_sent_bytes_total" -> storage("sent_bytes"),
     "storage_received_bytes_total" -> storage("received_bytes"),
     "storage_errors_total" -> total(Counters.storageErrors),
-    "stores_moved_total" -> total(Counters.storesMoved)
+    "stores_moved_total" -> total(Counters.storesMoved),
+    "expired_rows_total" -> total(Counters.expiredRows),
+    "standby_stores" -> (() => Observed.standbyStores.toDouble),
+    "standby_takeovers_total" -> total(Counters.standbyTakeovers),
+    "standby_failures_total" -> total(Counters.standbyFailures)
   )
 
   private def total(counter: LongAdder): () => Double = () => counter.sum.toDouble

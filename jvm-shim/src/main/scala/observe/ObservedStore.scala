@@ -54,6 +54,7 @@ final class Background {
 object Observed {
   private val open = ConcurrentHashMap.newKeySet[ObservedStore]
   @volatile private var budget: () => (Long, Long) = () => (0L, 0L)
+  @volatile private var followed: () => Int = () => 0
 
   def stores: Iterator[ObservedStore] = open.iterator.asScala
 
@@ -66,4 +67,8 @@ object Observed {
   /** Whoever owns the budget says what is used, and the limit. */
   def memory(usedAndLimit: () => (Long, Long)): Unit = budget = usedAndLimit
   private[observe] def memory: (Long, Long) = budget()
+
+  /** Whoever follows stores of other executors says how many. */
+  def standby(count: () => Int): Unit = followed = count
+  private[observe] def standbyStores: Int = followed()
 }

@@ -1,10 +1,11 @@
 package org.apache.spark.sql.millpond.observe
 
+import scala.concurrent.ExecutionContext
 import scala.util.control.NonFatal
 
 import org.apache.spark.{SparkContext, SparkEnv}
 import org.apache.spark.internal.Logging
-import org.apache.spark.rpc.{RpcEndpointRef, RpcEnv, ThreadSafeRpcEndpoint}
+import org.apache.spark.rpc.{RpcCallContext, RpcEndpointRef, RpcEnv, ThreadSafeRpcEndpoint}
 import org.apache.spark.scheduler.{SparkListener, SparkListenerExecutorRemoved}
 import org.apache.spark.sql.millpond.base.Clock
 import org.apache.spark.util.RpcUtils
@@ -23,6 +24,7 @@ object Reports extends Logging {
   private var env: SparkEnv = null
   private var driver: RpcEndpointRef = null
   private var ticks = 0
+  @volatile private var answered: String => Unit = _ => ()
   private lazy val clock = Clock.every(IntervalMs, "millpond-reports")(tick())
 
   /** Begin, unless it has begun. A JVM without Spark has nobody to report to. */
@@ -33,6 +35,9 @@ object Reports extends Logging {
       clock: Unit
     }
   }
+
+  /** Whoever wants the driver's answers to this JVM's reports. `take` must return at once. */
+  def onAnswer(take: String => Unit): Unit = answered = take
 
   // The one thread of the clock runs this; it must not end.
   private def tick(): Unit =
@@ -48,7 +53,9 @@ object Reports extends Logging {
         if (driver == null && ticks % TicksUntilNextLook == 0)
           driver = RpcUtils.makeDriverRef(Endpoint, env.conf, env.rpcEnv)
         ticks += 1
-        if (driver != null) driver.send(Report.now(env.executorId).text)
+        if (driver != null)
+          driver.ask[String](Report.now(env.executorId).text).foreach(answered)(
+            ExecutionContext.parasitic)
       }
     } catch {
       case NonFatal(e) =>
@@ -62,6 +69,10 @@ object Reports extends Logging {
 object DriverReports extends Logging {
   private var env: SparkEnv = null
   private var receiver: Receiver = null
+  @volatile private var answer: String => String = _ => ""
+
+  /** Whoever has something to tell an executor, as an answer to its report. */
+  def answerWith(text: String => String): Unit = answer = text
 
   /** Called with each plan of a query whose state is Millpond's. The first of an application lets
     * executors report, and shows the tab *State*. */
@@ -112,13 +123,17 @@ object DriverReports extends Logging {
     private val last = scala.collection.concurrent.TrieMap.empty[String, String]
     private val keptMs = scala.collection.mutable.HashMap.empty[String, Long]
 
-    override def receive: PartialFunction[Any, Unit] = {
+    override def receiveAndReply(call: RpcCallContext): PartialFunction[Any, Unit] = {
       case text: String =>
         val report = Report.parse(text)
         source.reported(report)
         last(report.executor) = text
         if (report.atMs - keptMs.getOrElse(report.executor, 0L) >= KeepMs) keep(report.executor)
         else context.listenerBus.post(PassingReportEvent(text))
+        call.reply(answer(report.executor))
+    }
+
+    override def receive: PartialFunction[Any, Unit] = {
       case Gone(executor) =>
         keep(executor)
         last.remove(executor): Unit

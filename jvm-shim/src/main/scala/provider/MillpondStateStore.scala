@@ -38,12 +38,13 @@ private[millpond] trait MillpondReading extends CompatibleReadStore {
   }
 
   /** Check the first row of a family that a task reads or puts. Internal families are left out:
-    * Spark makes their rows, not a user's encoder. When values of list state expire, Spark may hand
-    * over a key as a row with more fields than it has. */
+    * Spark makes their rows, not a user's encoder. When values of list state expire, Spark hands
+    * over a key as a row of two fields, however many it has. */
   protected def validate(f: Family, key: UnsafeRow, value: UnsafeRow): Unit = {
-    val overdeclared =
-      f.name != StateStore.DEFAULT_COL_FAMILY_NAME && key.numFields > f.rows.keySchema.length
-    if (f.shape.plainRows && !f.shape.internal && !overdeclared) {
+    val isExpiring =
+      f.name != StateStore.DEFAULT_COL_FAMILY_NAME && key.numFields == 2 &&
+        f.rows.keySchema.length != 2
+    if (f.shape.plainRows && !f.shape.internal && !isExpiring) {
       StateStoreProvider.validateStateRowFormat(key, f.rows.keySchema, value, f.rows.valueSchema,
         id, provider.conf)
       checkLength(value, f.rows.valueSchema.length)

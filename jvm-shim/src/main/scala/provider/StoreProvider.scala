@@ -13,11 +13,13 @@ import org.apache.spark.sql.catalyst.expressions.UnsafeRow
 import org.apache.spark.sql.errors.QueryExecutionErrors
 import org.apache.spark.sql.execution.streaming.state._
 import org.apache.spark.sql.millpond.agent.Agent
-import org.apache.spark.sql.millpond.base.{BuildInfo, MillpondError, MillpondException, Names}
+import org.apache.spark.sql.millpond.base.{
+  BuildInfo, MillpondError, MillpondException, Names, TimeToLive
+}
 import org.apache.spark.sql.millpond.changelog.{ChangeFeed, PendingChangelog}
 import org.apache.spark.sql.millpond.driver.Extension
 import org.apache.spark.sql.millpond.engine.{
-  Loader, Session, StoreContext, StoreEngine, StoreMetrics
+  Follower, Followers, Loader, Session, StoreContext, StoreEngine, StoreMetrics
 }
 import org.apache.spark.sql.millpond.observe.Counters
 import org.apache.spark.sql.millpond.rows.{
@@ -43,6 +45,8 @@ abstract class StoreProvider extends CompatibleProvider {
   // when the running batch began
   private var definitionsBefore: Option[Seq[(String, FamilyDefinition)]] = None
   private val rules = TrieMap.empty[(String, KeyStateEncoderSpec), JsonNode]
+  // what followed the store here, until its first opening
+  private var follower: Option[Follower] = None
   private var owner: Session = null
   private var closing = false
 
@@ -63,12 +67,15 @@ abstract class StoreProvider extends CompatibleProvider {
         FamilyDefinition(keySchema, valueSchema, keyStateEncoderSpec, internal = false,
           multi = useMultipleValuesPerKey)
     context = new StoreContext(stateStoreId, storeConf, hadoopConf)
+    follower = Followers.opened(context)
+    // its local files are there already
+    follower.foreach(f => context = f.context)
     if (context.options.string("storage.uri").isDefined) {
       // Spark's state reader lists these folders to know the partitions. Here they hold no state.
       val folder = stateStoreId.storeCheckpointLocation()
       folder.getFileSystem(hadoopConf).mkdirs(folder)
     }
-    engineOrNull = new StoreEngine(context)
+    engineOrNull = follower.fold(new StoreEngine(context))(_.engine)
   }
 
   override def stateStoreId: StateStoreId = id
@@ -85,6 +92,9 @@ abstract class StoreProvider extends CompatibleProvider {
 
   override def getReadStore(version: Long, uniqueId: Option[String]): StateStore = {
     val session = open(version, uniqueId, loadEmpty = false)
+    // what ends with the batch must be gone before an operator reads
+    val ttl = TimeToLive.of(context.runId, id.operatorId)
+    if (ttl.isDefined) beginBatch(session, version, uniqueId, ttl)
     new MillpondReadStore(this, session, version, uniqueId)
   }
 
@@ -105,7 +115,14 @@ abstract class StoreProvider extends CompatibleProvider {
     }
 
   private def begin(session: Session, version: Long, uniqueId: Option[String], force: Boolean,
-      readOnly: Boolean = false): StateStore =
+      readOnly: Boolean = false): StateStore = {
+    if (!engine.hasBegun(session))
+      beginBatch(session, version, uniqueId, TimeToLive.of(context.runId, id.operatorId))
+    new MillpondStateStore(this, session, version, uniqueId, force, readOnly)
+  }
+
+  private def beginBatch(session: Session, version: Long, uniqueId: Option[String],
+      ttl: Option[TimeToLive]): Unit =
     try {
       try engine.begin(session)
       catch {
@@ -124,7 +141,7 @@ abstract class StoreProvider extends CompatibleProvider {
           engine.begin(session)
       }
       engine.synchronized { definitionsBefore = Some(definitions.toSeq) }
-      new MillpondStateStore(this, session, version, uniqueId, force, readOnly)
+      JoinStores.begin(this, session, version, ttl)
     } catch { case NonFatal(e) => end(session); throw e }
 
   private def open(version: Long, uniqueId: Option[String], loadEmpty: Boolean,
@@ -139,8 +156,11 @@ abstract class StoreProvider extends CompatibleProvider {
         context.events.note("attempt_lost", "version" -> version, "id" -> lost)
         context.events.publish()
       }
-      if (loadEmpty || from.isDefined || !engine.reuse(session, version,
-          if (version == 0) None else uniqueId))
+      val id = if (version == 0) None else uniqueId
+      val taken = synchronized { try follower finally follower = None }
+      val rule = taken.flatMap(_.handOver(session, version, id))
+      rule.foreach(registerAll)
+      if (loadEmpty || from.isDefined || !engine.reuse(session, version, id))
         Loader.load(engine, session, version, if (version == 0 || loadEmpty) None else uniqueId,
           loadEmpty, registerAll, from)
       opened = true
@@ -442,6 +462,7 @@ abstract class StoreProvider extends CompatibleProvider {
     }
 
   override def close(): Unit = if (engineOrNull != null) {
+    Followers.closed(context)
     val unused = synchronized { closing = true; notifyAll(); owner == null }
     if (unused) engine.close()
     if (Agent.isRunning)

@@ -71,8 +71,25 @@ final class FamilyCodec(val shape: FamilyShape, val keySchema: StructType,
   def checkSize(valueBytes: Long): Unit = if (length + valueBytes > RowLimit.MostBytes)
     throw RowLimit.exceeded(familyName, length + valueBytes)
 
+  private var stamp = Age.Unknown
+  private var stamped: Array[Byte] = null // the value that was encoded last, if it has an age
+
+  /** The age that values get from now on; `Unknown`: none. Only for families of plain rows. */
+  def stampWith(age: Long): Unit = stamp = age
+  def isStamping: Boolean = stamp != Age.Unknown
+
   def encodeValue(row: UnsafeRow): Unit =
-    if (shape.valueLead == 1) {
+    if (stamp != Age.Unknown) {
+      val size = row.getSizeInBytes
+      checkSize(size.toLong + Age.Size)
+      if (stamped == null || stamped.length < size + Age.Size)
+        stamped = new Array[Byte](RowLimit.bufferFor(size + Age.Size))
+      Bytes.copy(row.getBaseObject, row.getBaseOffset, stamped, Bytes.ArrayOffset, size)
+      Age.put(stamped, Bytes.ArrayOffset + size, stamp)
+      valueBase = stamped
+      valueOffset = Bytes.ArrayOffset
+      valueLength = size + Age.Size
+    } else if (shape.valueLead == 1) {
       valueBase = row.getBaseObject
       valueOffset = row.getBaseOffset
       valueLength = row.getSizeInBytes
@@ -122,10 +139,11 @@ final class FamilyCodec(val shape: FamilyShape, val keySchema: StructType,
 
   /** A fresh row of a value as it lies in memory; of several values, the first. */
   def decodeValue(address: Long, size: Int): UnsafeRow =
-    decodeValue(FamilyCodec.copyOf(address, size), 0)
+    decodeValue(FamilyCodec.copyOf(address,
+        if (shape.valueLead == 1) Age.rowBytes(size) else size), 0)
 
   def decodeValue(encoded: Array[Byte], at: Int): UnsafeRow =
-    if (shape.valueLead == 1) FamilyCodec.row(encoded, at, valueFields)
+    if (shape.valueLead == 1) FamilyCodec.valueRow(encoded, at, valueFields)
     else if (shape.multi) decodeValues(encoded, at).next()
     else
       valueEncoder.decodeValue(
@@ -150,6 +168,13 @@ object FamilyCodec {
     val copy = new Array[Byte](size)
     Bytes.copy(null, address, copy, Bytes.ArrayOffset, size)
     copy
+  }
+
+  /** The row of a value, which may have an age behind it. */
+  private[rows] def valueRow(bytes: Array[Byte], at: Int, fields: Int): UnsafeRow = {
+    val row = new UnsafeRow(fields)
+    row.pointTo(bytes, Bytes.ArrayOffset + at, Age.rowBytes(bytes.length - at))
+    row
   }
 
   private[rows] def row(bytes: Array[Byte], at: Int, fields: Int): UnsafeRow = {

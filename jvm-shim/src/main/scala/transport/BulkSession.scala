@@ -13,6 +13,7 @@ import org.apache.arrow.vector.ipc.ReadChannel
 import org.apache.arrow.vector.ipc.message.MessageSerializer
 
 import org.apache.spark.sql.catalyst.InternalRow
+import org.apache.spark.sql.catalyst.expressions.UnsafeRow
 import org.apache.spark.sql.execution.streaming.operators.stateful.transformwithstate
 import transformwithstate.statefulprocessor.{
   ImplicitGroupingKeyTracker, StatefulProcessorHandleImpl, StatefulProcessorHandleState
@@ -82,9 +83,11 @@ private[transport] final class BulkSession(
         Some(operator.batchTimestampMs.getOrElse(-1L))
       case _ => None
     }
+    // tasks without an expired timer do without it
+    lazy val serialize = operator.keyEncoder.createSerializer()
     def frames = new TimerFrames(
-      until.fold(Iterator.empty[(Any, Long)])(handle.getExpiredTimers(_)), states,
-      operator.frameSize)
+      until.fold(Iterator.empty[(Any, Long)])(handle.getExpiredTimers(_)),
+      serialize(_).asInstanceOf[UnsafeRow], states, operator.frameSize)
     new Phase(frames, Some(StatefulProcessorHandleState.TIMER_PROCESSED))
   }
 

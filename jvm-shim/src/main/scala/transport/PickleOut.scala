@@ -7,8 +7,8 @@ import org.apache.spark.sql.Row
 import org.apache.spark.sql.catalyst.CatalystTypeConverters
 import org.apache.spark.sql.execution.python.EvaluatePython
 import org.apache.spark.sql.types.{
-  BooleanType, ByteType, DataType, DateType, DecimalType, IntegerType, LongType, ShortType,
-  StringType, TimestampNTZType, TimestampType
+  BinaryType, BooleanType, ByteType, DataType, DateType, DecimalType, IntegerType, LongType,
+  ShortType, StringType, TimestampNTZType, TimestampType
 }
 
 /** Writes values as Python's pickle, straight from rows. It knows what the plain types need, and
@@ -177,10 +177,10 @@ private[millpond] object PickleOut {
   }
 
   /** Whether keys of this type mean the same in Python as in the JVM: equal here if and only if
-    * they are equal there, also as values of [[Row]], where bytes never have the same hash. */
+    * they are equal there. */
   def isPlainKey(dataType: DataType): Boolean = dataType match {
     case BooleanType | ByteType | ShortType | IntegerType | LongType => true
-    case DateType | TimestampType | TimestampNTZType => true
+    case BinaryType | DateType | TimestampType | TimestampNTZType => true
     case _: DecimalType => true // all have the digits of the type
     case text: StringType => text == StringType
     case _ => false

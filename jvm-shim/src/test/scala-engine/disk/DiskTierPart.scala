@@ -8,6 +8,7 @@ import scala.jdk.CollectionConverters._
 
 import org.apache.spark.sql.millpond.base.MillpondException
 import org.apache.spark.sql.millpond.changelog.Change
+import org.apache.spark.sql.millpond.memory.MemoryBudget
 import org.apache.spark.sql.millpond.testing.{Part, Trial}
 
 /** Compares a disk tier with a plain map. It does sorted files, deletes, open iterators,
@@ -33,6 +34,7 @@ private final class TierStore(trial: Trial, dir: File) {
   import trial.{chance, check, equal, random}
 
   private val db = new File(dir, "db")
+  private val budget = new MemoryBudget(1L << 20)
   private val keys = Vector.fill(random.between(1, 30)) {
     "\u0000" + random.nextInt(4).toChar + Change.some(trial, random.nextInt(6))
   }.distinct
@@ -73,7 +75,8 @@ private final class TierStore(trial: Trial, dir: File) {
           trial.step("an iterator")
           open += new Walk(tier.iterator(chance(50)), state)
         }
-      case n if n < 92 => if (open.nonEmpty) open(random.nextInt(open.size)).go(random.nextInt(6))
+      case n if n < 90 => if (open.nonEmpty) open(random.nextInt(open.size)).go(random.nextInt(6))
+      case n if n < 97 => filter()
       case _ => closeWalks()
     }
     verify()
@@ -180,9 +183,21 @@ private final class TierStore(trial: Trial, dir: File) {
     Scratch.delete(target)
   }
 
+  /** Begins a key filter, goes on with its scan, or gives it up. Files come in between. */
+  private def filter(): Unit =
+    if (tier.filter.isWanted) { trial.step("a key filter"); tier.beginFilter(budget) }
+    else if (chance(10)) { trial.step("no key filter"); tier.filter.end() }
+    else {
+      trial.step("some keys for the filter")
+      if (!tier.filter.step(random.nextInt(8))) tier.filter.keep()
+    }
+
   private def verify(): Unit = {
+    equal(budget.usedBytes, tier.filter.usedBytes, "the memory of key filters")
     keys.foreach { k =>
       val key = Change.bytes(k + "more")
+      check(!state.contains(k) || !tier.filter.lacks(key, k.length),
+        s"the key filter denies ${Change.hex(k)}")
       val n = tier.get(key, k.length)
       val found = if (n < 0) null else Change.text(tier.lastValue, 0, n)
       val wanted = state.getOrElse(k, null)

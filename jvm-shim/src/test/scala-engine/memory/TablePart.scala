@@ -49,8 +49,6 @@ private final class TableStore(trial: Trial, shape: TableShape) {
   private var spilled = 0
   private var spilledRecords = 0 // of the log of that version, the disk tier has so many
   private var loaded = true
-  // the engine does not log appends before the commit
-  private val hasLists = random.nextBoolean()
   private var log = Seq.empty[Change] // of the batch
   private var warm: List[(Int, String)] = null
   private val open = mutable.ArrayBuffer.empty[Walk]
@@ -152,7 +150,7 @@ private final class TableStore(trial: Trial, shape: TableShape) {
       case Op.Put => Some(Change(Op.Put, k, valueOf(table, now)))
       case Op.Merge =>
         Some(Change(Op.Merge, k,
-            valueOf(table, now).substring(table.lengthBefore(i))))
+            valueOf(table, now).substring(table.mergeBase(i))))
       case Op.Delete => Some(Change(Op.Delete, k, ""))
       case _ => None
     }
@@ -168,13 +166,15 @@ private final class TableStore(trial: Trial, shape: TableShape) {
         equal(table.isTold(i), log.exists(_.key == keyOf(table, table.touchedRecord(i))),
           "whether the log has the key")
       val c = change(i, whole = false)
-      table.markLogged(i, c.isDefined)
+      table.markLogged(i, c.fold(0: Byte)(_.op))
       log ++= c
       left -= 1
     }
     equal(table.unloggedCount, math.max(0, before - most), "what the log lacks")
-    if (table.unloggedCount == 0)
+    if (table.unloggedCount == 0) {
+      equal(table.appendedBytes, 0L, "the appended bytes that the log lacks")
       equal(applied(versions(version), log), working, "what the log makes of the version before")
+    }
   }
   private def applied(
       state: State, changes: Seq[Change]): State = changes.foldLeft(state) { (s, c) =>
@@ -361,36 +361,35 @@ private final class TableStore(trial: Trial, shape: TableShape) {
 
   def step(): Unit = {
     val k = someKey
-    random.nextInt(if (inBatch) 100 else 130) match {
+    random.nextInt(if (inBatch) 108 else 130) match {
       case n if n < 25 && inBatch =>
         val v = someValue; step(s"put $k, ${v.length} bytes")(put(k, Some(v)))
       case n if n < 40 && inBatch => step(s"remove $k")(put(k, None))
       case n if n < 52 && inBatch =>
         val v = someValue
-        if (hasLists) step(s"append to $k, ${v.length} bytes")(append(k, v))
-        else {
-          val most = random.nextInt(8)
-          step(s"log $most")(logSome(most))
-        }
-      case n if n < 53 && inBatch => step("erase all")(erase())
-      case n if n < 54 && inBatch =>
+        step(s"append to $k, ${v.length} bytes")(append(k, v))
+      case n if n < 60 && inBatch =>
+        val most = random.nextInt(8)
+        step(s"log $most")(logSome(most))
+      case n if n < 61 && inBatch => step("erase all")(erase())
+      case n if n < 62 && inBatch =>
         if (spilled <= version) step("lose the log") { table.forgetLog(); log = Nil }
-      case n if n < 60 && inBatch => step("commit")(commit())
-      case n if n < 63 && inBatch => step("abort")(abort())
-      case n if n < 65 && inBatch && open.isEmpty => step("spill")(spill())
-      case n if n < 45 => step("begin")(begin())
+      case n if n < 68 && inBatch => step("commit")(commit())
+      case n if n < 71 && inBatch => step("abort")(abort())
+      case n if n < 73 && inBatch && open.isEmpty => step("spill")(spill())
+      case n if n < 45 && !inBatch => step("begin")(begin())
       case n if n < 55 && canRollBack => step("roll back")(rollback())
       case n if n < 58 && !inBatch => step("restore")(restore())
       case n if n < 61 && !inBatch => step("begin")(begin()); step("rebuild")(rebuild())
-      case n if n < 66 => step("flush")(flush())
-      case n if n < 70 =>
+      case n if n < (if (inBatch) 74 else 66) => step("flush")(flush())
+      case n if n < 78 =>
         step("evict") {
           warm = null
           sheltered("evict")(table.evict(random.nextInt(2000).toLong, flushed)): Unit
         }
-      case n if n < 82 => if (warm != null) step("warm up")(warmUp())
-      case n if n < 86 => step(s"get $k")(get(k))
-      case n if n < 90 => if (open.size < 3) step("open an iterator")(openWalk())
+      case n if n < 90 => if (warm != null) step("warm up")(warmUp())
+      case n if n < 94 => step(s"get $k")(get(k))
+      case n if n < 98 => if (open.size < 3) step("open an iterator")(openWalk())
       case _ =>
         open.headOption.foreach(_ => {
           val w = open(random.nextInt(open.size))

@@ -20,6 +20,7 @@ from millpond.query.index import SavepointIndex, read_index
 from millpond.query.row_source import Rows, RowSource
 from millpond.query.whole import checkpoint_image
 from millpond.rows import require_tools
+from millpond.state.ages import without_ages
 from millpond.state.savepoint_rows import open_rows
 from millpond.storage import Storage, open_checkpoint, root_of
 
@@ -113,7 +114,8 @@ class _Side:
                 by_group = found.setdefault(
                     (store.store.operator, store.store.name, rows.family.name), {}
                 )
-                for group, key, value in zip(rows.groups, rows.keys, rows.values, strict=True):
+                values = without_ages(rows.family, rows.values)
+                for group, key, value in zip(rows.groups, rows.keys, values, strict=True):
                     total, count = by_group.get(group, (0, 0))
                     by_group[group] = ((total + _digest(key, value)) % _MODULUS, count + 1)
             step()
@@ -250,7 +252,8 @@ def _compare(
 
 def _entries(side: _Side, family: Family, groups: set[int] | None) -> Iterator[tuple[bytes, bytes]]:
     for rows in side.of(family):
-        for group, key, value in zip(rows.groups, rows.keys, rows.values, strict=True):
+        values = without_ages(rows.family, rows.values)
+        for group, key, value in zip(rows.groups, rows.keys, values, strict=True):
             if groups is None or group in groups:
                 yield key, value
 

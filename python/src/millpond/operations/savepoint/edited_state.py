@@ -35,6 +35,7 @@ from millpond.spark.metadata import OperatorInfo
 from millpond.spark.state_schemas import FamilySchema
 from millpond.spark.user_code import each, users
 from millpond.state import canonical
+from millpond.state.ages import with_ages
 from millpond.state.changed_rows import check_values, with_columns
 from millpond.state.codec import (
     AVRO,
@@ -262,6 +263,9 @@ class EditedState:
             ):
                 keys, values = keys.filter(there), values.filter(there)  # Spark keeps no empty list
             encoded_keys, encoded = self.first.encoded_keys(keys), self.first.encoded_values(values)
+            if origin is not None:
+                before = zip(origin[1].keys, origin[1].values, strict=True)
+                encoded = with_ages(self.first.family, before, encoded_keys, encoded)
             groups, partitions = self._placed(keys, encoded_keys, origin)
             self.after += len(keys)
             if row_numbers is not None:

@@ -26,7 +26,11 @@ object ClockedQuery {
       df = rows,
       extraOptions = Map.empty,
       sink = new ForeachBatchSink[Row](batch.call(_, _), rows.exprEnc),
-      outputMode = if (mode == "append") OutputMode.Append() else OutputMode.Update(),
+      outputMode = mode match {
+        case "append" => OutputMode.Append()
+        case "complete" => OutputMode.Complete()
+        case _ => OutputMode.Update()
+      },
       recoverFromCheckpointLocation = true,
       trigger = Trigger.AvailableNow(),
       triggerClock = clock

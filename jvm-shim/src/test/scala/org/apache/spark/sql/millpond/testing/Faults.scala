@@ -4,6 +4,7 @@
 package org.apache.spark.sql.millpond.testing
 
 import java.lang.reflect.{InvocationHandler, Method, Proxy}
+import java.util.concurrent.CountDownLatch
 import java.util.concurrent.locks.ReentrantLock
 
 /** Lets the store fail at its seams. Uses reflection, because the harness compiles without the
@@ -21,6 +22,8 @@ object Faults extends InvocationHandler {
   private var kind = ""
   private var passed = 0
   private var work: Runnable = null
+  @volatile private var held = new CountDownLatch(0)
+  @volatile private var holding = false
 
   /** Lets the next passes of the seam `point`, from number `first` to `last`, fail with
     * an error of `kind`. The first pass is number 1. */
@@ -40,6 +43,24 @@ object Faults extends InvocationHandler {
     arm(point, 1, 1, "")
     this.work = work
   }
+
+  /** Holds the thread that passes the seam `point` next, until `letGo`, but not for long. */
+  def hold(point: String): Unit = synchronized {
+    held = new CountDownLatch(1)
+    val latch = held
+    meanwhile(point,
+      () => {
+        holding = true
+        try latch.await()
+        finally holding = false
+      })
+  }
+
+  def passes: Int = synchronized(passed)
+
+  def isHolding: Boolean = holding
+
+  def letGo(): Unit = { disarm(): Unit; held.countDown() }
 
   /** Lets nothing fail from now on. Returns how often threads passed the seam. */
   def disarm(): Int = synchronized { direct(null); passed }

@@ -35,8 +35,8 @@ object ProviderHarness {
   private val json = new ObjectMapper
   private val nodes = JsonNodeFactory.instance
 
-  private final class Opened(val provider: StateStoreProvider, val key: Codec, val value: Codec,
-      val spec: JsonNode) {
+  private final class Opened(val provider: StateStoreProvider, val run: UUID, val key: Codec,
+      val value: Codec, val spec: JsonNode) {
     val families = mutable.Map.empty[String, (Codec, Codec, Codec)]
     families("default") = (key, value, prefixCodec(key.schema, spec))
   }
@@ -128,7 +128,7 @@ object ProviderHarness {
       flag(c, "multi"),
       None
     )
-    providers(text(c, "p")) = new Opened(p, key, value, spec)
+    providers(text(c, "p")) = new Opened(p, runId, key, value, spec)
     nodes.nullNode
   }
 
@@ -193,21 +193,35 @@ object ProviderHarness {
     rows
   }
 
+  /** Millpond's own. Reflection, because this file also compiles without it. */
+  private lazy val followers =
+    Class.forName("org.apache.spark.sql.millpond.engine.Followers$").getField("MODULE$").get(null)
+
   private[testing] def run(c: JsonNode): JsonNode = text(c, "do") match {
     case "open" => open(c)
+    case "told" =>
+      followers.getClass.getMethod("told", classOf[String]).invoke(followers, text(c, "answer"))
+      nodes.nullNode
+    case "followed" =>
+      val at = followers.getClass
+        .getMethod("versionOf", classOf[Long], classOf[Int], classOf[String])
+        .invoke(followers, Long.box(0L), Int.box(c.get("partition").asInt), "default")
+      nodes.numberNode(at.asInstanceOf[Long])
     case "get_store" =>
       val p = provider(c)
       keep(c, p,
-        p.provider.getStore(c.get("version").longValue, id(c), flag(c, "force_snapshot"),
-          flag(c, "load_empty")))
+        TimedBatch.during(c, p.run)(p.provider.getStore(c.get("version").longValue, id(c),
+            flag(c, "force_snapshot"), flag(c, "load_empty"))))
     case "get_read_store" =>
       val p = provider(c)
-      keep(c, p, p.provider.getReadStore(c.get("version").longValue, id(c)))
+      keep(c, p,
+        TimedBatch.during(c, p.run)(p.provider.getReadStore(c.get("version").longValue, id(c))))
     case "upgrade" =>
       val p = provider(c)
       keep(c, p,
-        p.provider.upgradeReadStoreToWriteStore(stores(text(c, "from")).read,
-          c.get("version").longValue, id(c), flag(c, "force_snapshot")))
+        TimedBatch.during(c, p.run)(p.provider.upgradeReadStoreToWriteStore(
+            stores(text(c, "from")).read, c.get("version").longValue, id(c),
+            flag(c, "force_snapshot"))))
     case "join" =>
       try beside.remove(text(c, "name")).get.get
       catch { case e: ExecutionException => throw e.getCause }
@@ -397,6 +411,14 @@ object ProviderHarness {
       meanwhile = null
       val line = json.writeValueAsString(c.get("commands"))
       Faults.meanwhile(text(c, "point"), () => meanwhile = answer(line))
+      nodes.nullNode
+    case "hold" => // the thread that comes to a seam next, until `let_go`
+      Faults.hold(text(c, "point"))
+      nodes.nullNode
+    case "passes" => nodes.numberNode(Faults.passes)
+    case "is_holding" => nodes.booleanNode(Faults.isHolding)
+    case "let_go" =>
+      Faults.letGo()
       nodes.nullNode
     case "happened" =>
       Faults.disarm()

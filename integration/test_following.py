@@ -1,0 +1,221 @@
+"""A JVM follows a store that another one writes, and takes it over: each row is compared.
+
+Two JVMs stand for two executors. What the driver tells them is made up here. Real executors:
+`test_standby.py`.
+"""
+
+from __future__ import annotations
+
+import json
+import random
+import uuid
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+
+from integration.harness import Harness, Provider, Schema, Store
+from integration.processes import wait_until
+from integration.store_cases import open_provider
+
+SCHEMA = Schema("k string, n bigint", "v string")
+LISTS = Schema("k string, n bigint", "v string", multi=True)
+FOLLOWED = 2  # the partition
+Point = tuple[int, "str | None"]
+State = dict[int, list[str]]
+
+
+@pytest.fixture(scope="module")
+def jvms(tmp_path_factory: pytest.TempPathFactory) -> Iterator[tuple[Harness, Harness]]:
+    """Return the JVM that writes, and the one that follows."""
+    work = tmp_path_factory.mktemp("jvms")
+    env = {"MILLPOND_LOG": "INFO"}
+    both = Harness(work, env=env), Harness(work, env=env)
+    yield both
+    for one in both:
+        one.stop()
+
+
+class Scene:
+    """One store, its writer, and the other executor."""
+
+    def __init__(
+        self, jvms: tuple[Harness, Harness], checkpoint: Path, *, format_: int, multi: bool = False
+    ) -> None:
+        self.jvms, self.checkpoint = jvms, checkpoint
+        self.schema = LISTS if multi else SCHEMA
+        self.run_id = str(uuid.uuid4())
+        self.format = format_
+        self.states: dict[Point, State] = {(0, None): {}}
+        self.at: Point = (0, None)
+        self.writer = self.provider(0)
+        # From this store the other executor knows how to open one of the same operator.
+        own = self.provider(1, partition=FOLLOWED + 1)
+        own.store(0).commit()
+
+    def provider(self, jvm: int, *, partition: int = FOLLOWED) -> Provider:
+        return open_provider(
+            self.jvms[jvm],
+            self.checkpoint,
+            schema=self.schema,
+            operator="stateStoreSave",
+            partition=partition,
+            conf={
+                "checkpointFormatVersion": self.format,
+                "minDeltasForSnapshot": 2,
+                "millpond.standby.enabled": True,
+            },
+            run_id=self.run_id,
+        )
+
+    def batch(self, rng: random.Random, provider: Provider | None = None) -> None:
+        """Change some rows, and commit."""
+        store = (provider or self.writer).store(*self.at)
+        state = {n: list(v) for n, v in self.states[self.at].items()}
+        for n in rng.sample(range(40), rng.randrange(1, 12)):
+            text = f"{self.at[0]}-{rng.randrange(1000)}"
+            if rng.random() < 0.25:
+                store.remove(["a", n])
+                state.pop(n, None)
+            elif self.schema.multi and rng.random() < 0.6:
+                store.merge(["a", n], [text])
+                state.setdefault(n, []).append(text)
+            else:
+                store.put(["a", n], [text])
+                state[n] = [text]
+        done = store.commit()
+        self.at = (done.version, done.id)
+        self.states[self.at] = state
+
+    def follow(self) -> None:
+        """Let the other executor follow to the present version, and wait until it is there."""
+        version, id = self.at
+        self.told([self.wanted(version, id)])
+        wait_until(lambda: self.followed() == version, seconds=30, what=f"version {version}")
+
+    def wanted(self, version: int, id: str | None = None) -> dict[str, object]:
+        """Return the store at a version, as the driver names it."""
+        return {
+            "run_id": self.run_id,
+            "operator": 0,
+            "partition": FOLLOWED,
+            "store": "default",
+            "version": version,
+            **({"id": id} if id else {}),
+        }
+
+    def told(self, follow: list[dict[str, object]]) -> None:
+        self.jvms[1].call("told", answer=json.dumps({"follow": follow}))
+
+    def followed(self) -> int:
+        return int(self.jvms[1].call("followed", partition=FOLLOWED))
+
+    def restores(self) -> int:
+        """Return how often the other executor's agent has laid out the files of the store."""
+        log = self.jvms[1].log_path.read_text(errors="replace")
+        return log.count(f"store opened store=0/{FOLLOWED} ")
+
+    def check(self, store: Store) -> None:
+        found: State = {}
+        for (_, n), (text,) in store.scan(**({"multi": True} if self.schema.multi else {})):
+            found.setdefault(n, []).append(text)
+        assert found == self.states[self.at]
+        for n in range(40):
+            texts = (
+                [text for (text,) in store.values(["a", n])]
+                if self.schema.multi
+                else ([] if (row := store.get(["a", n])) is None else [row[0]])
+            )
+            assert texts == self.states[self.at].get(n, []), n
+
+    def taken_over(self) -> Provider:
+        """Let the other executor open the store. Return its provider."""
+        provider = self.provider(1)
+        assert self.followed() == -1, "it is no follower any more"
+        read = provider.read_store(*self.at)
+        self.check(read)
+        read.release()
+        return provider
+
+
+@pytest.mark.parametrize("multi", [False, True])
+@pytest.mark.parametrize("format_", [1, 2])
+def test_a_follower_has_each_row_whatever_happens_in_between(
+    jvms: tuple[Harness, Harness], tmp_path: Path, format_: int, multi: bool
+) -> None:
+    """Versions are skipped, snapshots made, old files collected, and a restart of the query goes on
+    from an older version: then the follower has a version that never was.
+    """
+    for seed in range(6):
+        rng = random.Random(f"{seed} {format_} {multi}")
+        scene = Scene(jvms, tmp_path / f"ckpt-{seed}", format_=format_, multi=multi)
+        for _ in range(rng.randrange(4, 14)):
+            scene.batch(rng)
+            what = rng.random()
+            if what < 0.5:
+                scene.follow()
+            if what < 0.3:
+                scene.writer.snapshot()
+                scene.writer.cleanup()
+            if what > 0.85 and (format_ == 2 or scene.followed() < scene.at[0] > 1):
+                # The batch is run again.
+                scene.at = max(p for p in scene.states if p[0] == scene.at[0] - 1)
+        taken = scene.taken_over()
+        for _ in range(3):
+            scene.batch(rng, taken)
+            taken.snapshot()
+            taken.cleanup()
+        # What it wrote since serves others.
+        scene.writer.close()
+        scene.writer = scene.provider(0)
+        scene.check(scene.writer.read_store(*scene.at))
+        taken.close()
+        scene.told([])
+
+
+def test_a_take_over_restores_nothing(jvms: tuple[Harness, Harness], tmp_path: Path) -> None:
+    rng = random.Random(1)
+    scene = Scene(jvms, tmp_path / "ckpt", format_=2)
+    for _ in range(5):
+        scene.batch(rng)
+    scene.follow()
+    scene.batch(rng)
+    before = scene.restores()
+    assert before > 0
+    scene.taken_over().close()
+    assert scene.restores() == before
+    scene.told([])
+
+
+def test_what_nobody_wants_any_more_is_dropped(
+    jvms: tuple[Harness, Harness], tmp_path: Path
+) -> None:
+    rng = random.Random(2)
+    scene = Scene(jvms, tmp_path / "ckpt", format_=1)
+    scene.batch(rng)
+    scene.follow()
+    scene.told([])
+    wait_until(lambda: scene.followed() == -1, seconds=30, what="the follower to end")
+    # Nothing is known of this operator there: it cannot be followed, and that is no failure.
+    scene.run_id = str(uuid.uuid4())
+    scene.told([scene.wanted(1)])
+    scene.batch(rng)
+    scene.taken_over().close()
+
+
+def test_a_store_that_was_taken_over_and_left_is_followed_again(
+    jvms: tuple[Harness, Harness], tmp_path: Path
+) -> None:
+    rng = random.Random(3)
+    scene = Scene(jvms, tmp_path / "ckpt", format_=2)
+    scene.batch(rng)
+    scene.follow()
+    taken = scene.taken_over()
+    scene.batch(rng, taken)
+    taken.close()
+    scene.writer.close()
+    scene.writer = scene.provider(0)
+    scene.batch(rng)
+    scene.follow()
+    scene.taken_over().close()
+    scene.told([])

@@ -1,0 +1,150 @@
+"""A second executor follows each store, and goes on with it when the first is killed, on a
+standalone cluster. Who follows what is a plan: `tests/unit/agent/test_standby.py`.
+"""
+
+from __future__ import annotations
+
+import json
+import os
+import re
+import signal
+import time
+from collections.abc import Mapping
+from pathlib import Path
+
+import pytest
+
+from integration.cluster import STATE, Application, Cluster
+from integration.harness import providers_to_test
+from integration.jvm import MILLPOND
+from integration.processes import wait_until
+from integration.test_balance import PARTITIONS, application, moves, restored, round_of
+from integration.test_cluster import WAIT_S, Query
+from integration.test_events import events
+from integration.ttl_model import files_of, replayed
+from millpond.spark.progress import StoreMove
+
+pytestmark = pytest.mark.skipif(
+    MILLPOND not in providers_to_test(), reason="about Millpond's agents on a cluster"
+)
+
+
+class Followed(Query):
+    """A query whose stores are followed."""
+
+    conf: Mapping[str, str] = {STATE + "millpond.standby.enabled": "true"}
+
+
+def followed(app: Application, executor: str) -> set[tuple[int, str]]:
+    """Return partition and name of each store that an executor has led from version to version."""
+    line = re.compile(r"store followed store=0/(\d+)(?:/(\S+))? version=")
+    return {(int(p), name) for p, name in line.findall(app.executor_logs().get(executor, ""))}
+
+
+def follow(app: Application, queries: list[Followed]) -> None:
+    """Run batches until both executors follow stores, and each store has been followed."""
+    wanted = {(p, "") for p in range(PARTITIONS)}
+    deadline = time.monotonic() + WAIT_S
+    while True:
+        by = {e: {s for s in followed(app, e) if not s[1]} for e in ("0", "1")}
+        if all(by.values()) and by["0"] | by["1"] == wanted:
+            return
+        assert time.monotonic() < deadline, by
+        round_of(queries)
+
+
+def killed(cluster: Cluster, app: Application, id: str) -> None:
+    """Kill an executor, and wait until the driver knows it."""
+    (victim,) = [e for e in cluster.executors() if e.id == id]
+    os.kill(victim.pid, signal.SIGKILL)
+    wait_until(
+        lambda: f"Lost executor {id} " in app.log_path.read_text(errors="replace"),
+        seconds=WAIT_S,
+        what="the driver to miss the executor",
+    )
+
+
+def test_the_stores_of_a_killed_executor_go_on_where_they_were_followed(tmp_path: Path) -> None:
+    with (
+        Cluster(tmp_path / "cluster") as cluster,
+        application(cluster, tmp_path / "app") as app,
+    ):
+        query = Followed(app, tmp_path, "count", format_=2)
+        query.settle()
+        follow(app, [query])
+        before = restored(app, "0")
+        killed(cluster, app, "1")
+        round_of([query])
+        taken: list[StoreMove] = []
+
+        def told() -> bool:
+            # The history is written after the batch.
+            taken[:] = [m for m in moves(query) if "follows the store" in m.reason]
+            return bool(taken)
+
+        wait_until(told, seconds=WAIT_S, what="the history to tell who took over")
+        assert {(m.source, m.target) for m in taken} == {("1", "0")}
+        lost = {m.partition for m in taken}
+        said = [e for e in events(app.executor_logs()["0"]) if e["event"] == "store_taken_over"]
+        assert {int(e["partition"]) for e in said} == lost
+        again = restored(app, "0")[len(before) :]
+        assert not lost & {p for p, _ in again}, "it was followed, and restored all the same"
+        query.check()
+
+
+class Ending(Followed):
+    """A count whose stores are followed, and whose rows end. What its batches must have written is
+    known once Spark's logs say which input each had, and when.
+    """
+
+    ttl_ms = 3000
+    conf: Mapping[str, str] = {**Followed.conf, STATE + "millpond.ttl": f"{ttl_ms}ms"}
+
+    def settle(self) -> None:
+        """Wait until all input is committed, and check each batch."""
+
+        def committed() -> bool:
+            files = files_of(self.checkpoint)
+            if sum(map(len, files.values())) < len(list(self.inputs[0].directory.iterdir())):
+                return False
+            return (self.checkpoint / "commits" / str(max(files))).exists()
+
+        wait_until(committed, seconds=WAIT_S, what=f"the batches of {self.name}")
+        for batch, rows in replayed(self.checkpoint, self.ttl_ms).batches.items():
+            out = self.app.home / "out" / self.name / f"{batch}.json"
+            assert sorted(json.loads(out.read_text())) == rows, (self.name, batch)
+
+    def check(self) -> None:
+        """Check the results and the files on storage. Stop the query."""
+        self.settle()
+        self.stop()
+        assert replayed(self.checkpoint, self.ttl_ms).ended > 0
+        assert self.verified().problems == ()
+
+
+@pytest.mark.deep
+def test_executors_are_killed_again_and_again_while_others_follow(tmp_path: Path) -> None:
+    """In mid-batch, a join of four stores a partition beside counts: each row is compared. The rows
+    of one count end meanwhile.
+    """
+    with (
+        Cluster(tmp_path / "cluster", workers=3) as cluster,
+        application(cluster, tmp_path / "app") as app,
+    ):
+        queries = [
+            Followed(app, tmp_path, "count", format_=1),
+            Followed(app, tmp_path, "join", format_=2, kind="join"),
+            Ending(app, tmp_path, "ending", format_=2),
+        ]
+        for query in queries:
+            query.settle()
+        for victim in ("1", "0", "2"):
+            for _ in range(4):
+                round_of(queries)
+            for query in queries:
+                query.feed()
+            killed(cluster, app, victim)
+            for query in queries:
+                query.settle()
+        for query in queries:
+            query.check()
