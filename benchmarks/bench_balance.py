@@ -15,12 +15,9 @@ four executors from the start. Writes `benchmarks/results/balance-*.json`, the c
 from __future__ import annotations
 
 import argparse
-import json
 import os
 import signal
 import sys
-import tempfile
-from collections import Counter
 from pathlib import Path
 from statistics import median
 from typing import Any
@@ -28,24 +25,17 @@ from typing import Any
 REPOSITORY = Path(__file__).resolve().parent.parent
 sys.path.insert(0, str(REPOSITORY))
 from benchmarks.bench_balance_chart import svg  # noqa: E402
-from benchmarks.bench_env import describe_host, results_path  # noqa: E402
+from benchmarks.bench_cluster import ROCKSDB, Batches, event_log, measure_each, places  # noqa: E402
+from benchmarks.bench_env import describe_host  # noqa: E402
 from integration.cluster import STATE, Application, Cluster  # noqa: E402
 from integration.processes import wait_until  # noqa: E402
 
 PARTITIONS, WAIT_MS = 16, 100
 ALONE, GROWN, AFTER = 10, 20, 12  # batches: with one executor, with four, after the loss
-ROCKSDB = "org.apache.spark.sql.execution.streaming.state.RocksDBStateStoreProvider"
 CONTENDERS: dict[str, tuple[str, int, dict[str, str]]] = {
     "millpond": ("Millpond", 1, {}),
     "millpond-off": ("Millpond, balance off", 1, {STATE + "millpond.balance.enabled": "false"}),
-    "rocksdb": (
-        "Spark's RocksDB store",
-        1,
-        {
-            STATE + "providerClass": ROCKSDB,
-            STATE + "rocksdb.changelogCheckpointing.enabled": "true",
-        },
-    ),
+    "rocksdb": ("Spark's RocksDB store", 1, ROCKSDB),
     "millpond-four": ("Millpond, four from the start", 4, {}),
 }
 _JOB = REPOSITORY / "benchmarks" / "bench_balance_job.py"
@@ -55,14 +45,10 @@ def run(name: str, work: Path) -> dict[str, Any]:
     """Return the batches of a contender: number, ms, and tasks by executor."""
     _, workers, settings = CONTENDERS[name]
     log = work / "events"
-    log.mkdir(parents=True)
     conf = {
         "spark.sql.shuffle.partitions": str(PARTITIONS),
         "spark.default.parallelism": "2",
-        "spark.eventLog.enabled": "true",
-        "spark.eventLog.dir": log.as_uri(),
-        "spark.eventLog.rolling.enabled": "false",
-        "spark.eventLog.compress": "false",
+        **event_log(log),
         "spark.sql.streaming.noDataMicroBatches.enabled": "false",
         STATE + "maintenanceInterval": "5s",
         **settings,
@@ -73,59 +59,25 @@ def run(name: str, work: Path) -> dict[str, Any]:
     ):
         wait_until(lambda: len(cluster.executors()) == workers, seconds=60, what="the executors")
         app.call("start", name="q", query="waiting", format=2, wait_ms=WAIT_MS)
-        commits = app.home / "checkpoints" / "q" / "commits"
-
-        def batches(count: int) -> int:
-            """Wait for so many more. Return the number of the last."""
-            wanted = _last(commits) + count
-            wait_until(lambda: _last(commits) >= wanted, seconds=240, what=f"batch {wanted}")
-            return _last(commits)
-
-        marks = {"joined": batches(ALONE)}
+        batches = Batches(app.home / "checkpoints" / "q" / "commits", seconds=240)
+        marks = {"joined": batches.wait(ALONE)}
         if workers < 4:
             cluster.add_workers(4 - workers)
             wait_until(lambda: len(cluster.executors()) == 4, seconds=60, what="four executors")
-            marks["joined"] = _last(commits)
-        marks["killed"] = batches(GROWN)
+            marks["joined"] = batches.last()
+        marks["killed"] = batches.wait(GROWN)
         os.kill(next(e.pid for e in cluster.executors() if e.id == "1"), signal.SIGKILL)
-        batches(AFTER)
+        batches.wait(AFTER)
         times = dict(app.call("progress", name="q"))
         app.call("stop", name="q", seconds=60)
         application = app.call("app")
-    places = _places(log / application)
+    tasks = places(log / application)
     return {
         "marks": marks,
         "batches": [
-            {"batch": n, "ms": times[n], "tasks": places[n]} for n in sorted(times) if n in places
+            {"batch": n, "ms": times[n], "tasks": tasks[n]} for n in sorted(times) if n in tasks
         ],
     }
-
-
-def _last(commits: Path) -> int:
-    return (
-        max((int(n) for n in os.listdir(commits) if n.isdigit()), default=-1)
-        if (commits.exists())
-        else -1
-    )
-
-
-def _places(log: Path) -> dict[int, dict[str, int]]:
-    """Return by batch, from Spark's event log, the tasks with state that each executor ended."""
-    batch_of: dict[int, int] = {}
-    found: dict[int, dict[int, str]] = {}
-    for line in log.read_text().splitlines():
-        event = json.loads(line)
-        if event["Event"] == "SparkListenerJobStart":
-            batch = event.get("Properties", {}).get("streaming.sql.batchId")
-            for stage in event["Stage Infos"] if batch is not None else ():
-                if any("StateStore" in rdd["Name"] for rdd in stage["RDD Info"]):
-                    batch_of[stage["Stage ID"]] = int(batch)
-        elif event["Event"] == "SparkListenerTaskEnd" and event["Stage ID"] in batch_of:
-            info = event["Task Info"]
-            if event["Task End Reason"]["Reason"] == "Success":
-                tasks = found.setdefault(batch_of[event["Stage ID"]], {})
-                tasks[info["Index"]] = info["Executor ID"]
-    return {n: dict(Counter(tasks.values())) for n, tasks in found.items()}
 
 
 def summary(result: dict[str, Any]) -> dict[str, Any]:
@@ -188,14 +140,10 @@ def main() -> int:
         "partitions": PARTITIONS,
         "wait_ms": WAIT_MS,
     }
-    out = arguments.add or results_path(document, prefix="balance-")
-    kept = json.loads(out.read_text())["contenders"] if out.exists() else {}
-    for name in arguments.only.split(","):
-        with tempfile.TemporaryDirectory() as work:
-            kept[name] = run(name, Path(work) / name)
-        print(name, summary(kept[name]), flush=True)
-        results = {name: kept[name] for name in CONTENDERS if name in kept}
-        out.write_text(json.dumps(document | {"contenders": results}, indent=1) + "\n")
+    names = arguments.only.split(",")
+    results = measure_each(
+        names, CONTENDERS, run, summary, document, add=arguments.add, prefix="balance-"
+    )
     labels = {name: CONTENDERS[name][0] for name in results}
     (REPOSITORY / "docs/img/balance.svg").write_text(svg(results, labels))
     print(table(results))

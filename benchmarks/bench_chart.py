@@ -7,7 +7,7 @@ It has one row for each measure, and a logarithmic axis.
 from __future__ import annotations
 
 import math
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from typing import Any
 
 from benchmarks.bench_contenders import BASELINE, CONTENDERS, OURS
@@ -22,6 +22,8 @@ _COLOURS = {
     "millpond-quarter": "#7fa650",
     "rocksdb-snapshot": "#d98a29",
     "hdfs": "#8a5aa8",
+    "flink": "#d98a29",
+    "flink-heap": "#7fa650",
 }
 
 
@@ -31,12 +33,37 @@ def svg(results: Mapping[str, Any]) -> str:
     Rows are the measures that have a ratio for at least one contender.
     """
     shown = {m.name for m in MEASURES if m.chart}
-    names = [c["name"] for c in results["contenders"] if c["name"] != BASELINE]
-    rows = [
-        row
-        for name, row in results["summary"].items()
-        if name in shown and any(n in row["times_better_than_baseline"] for n in names)
-    ]
+    rows = [row for name, row in results["summary"].items() if name in shown]
+    labels = {
+        c["name"]: CONTENDERS[c["name"]].label
+        for c in results["contenders"]
+        if c["name"] != BASELINE
+    }
+    return chart(
+        rows,
+        labels,
+        head="Times better than Spark's RocksDB store with changelog",
+        title="Millpond and Spark's state stores, relative to RocksDB with changelog",
+        caption=_caption(results),
+    )
+
+
+def chart(
+    every: Sequence[Mapping[str, Any]],
+    labels: Mapping[str, str],
+    *,
+    head: str,
+    title: str,
+    caption: str,
+) -> str:
+    """Return a chart of ratios as one SVG document.
+
+    Args:
+        every: the rows, as `summarise` makes them. Those without a ratio are left out.
+        labels: what is shown beside the baseline, by name. Millpond has a bar, others a dot.
+    """
+    names = list(labels)
+    rows = [row for row in every if any(n in row["times_better_than_baseline"] for n in names)]
     ratios = [
         row["times_better_than_baseline"][n]
         for row in rows
@@ -48,17 +75,14 @@ def svg(results: Mapping[str, Any]) -> str:
     high = max(3, math.ceil(math.log2(max(ratios, default=1))))
     height = _TOP + _ROW * len(rows) + _BOTTOM
     scale = _Scale(low, high)
-    title = "Millpond and Spark's state stores, relative to RocksDB with changelog"
     parts = [
-        text(
-            20, 28, "Times better than Spark's RocksDB store with changelog", size=17, weight="bold"
-        ),
-        *_legend(names),
+        text(20, 28, head, size=17, weight="bold"),
+        *_legend(labels),
         *_axis(scale, height, step=1 if high - low <= 9 else 2),
     ]
     for i, row in enumerate(rows):
         parts += _row(row, names, _TOP + _ROW * i + _ROW / 2, scale, striped=i % 2 == 0)
-    parts.append(_caption(results, height))
+    parts.append(text(20, height - 20, caption, size=12, fill=FAINT))
     return document(title, _WIDTH, height, parts)
 
 
@@ -74,10 +98,9 @@ class _Scale:
         )
 
 
-def _legend(names: list[str]) -> list[str]:
+def _legend(labels: Mapping[str, str]) -> list[str]:
     parts, x = [], 20.0
-    for name in names:
-        label = CONTENDERS[name].label
+    for name, label in labels.items():
         mark = (
             f'<rect x="{x:.1f}" y="44" width="14" height="12"'
             if name == OURS
@@ -132,12 +155,11 @@ def _row(
     return parts
 
 
-def _caption(results: Mapping[str, Any], height: int) -> str:
+def _caption(results: Mapping[str, Any]) -> str:
     host, versions = results["host"], results["versions"]
     keys = grouped(results["store_sizes"]["keys"])
-    said = (
+    return (
         f"{keys} keys; medians of {results['repetitions']}; Spark {versions['spark']},"
         f" {host['cores']} cores; Millpond fsyncs every commit, Spark's stores do not. Right of 1x"
         " is better."
     )
-    return text(20, height - 20, said, size=12, fill=FAINT)

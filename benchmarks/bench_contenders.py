@@ -4,6 +4,7 @@
 from __future__ import annotations
 
 import sys
+from collections.abc import Sequence
 from dataclasses import dataclass, field
 
 # Bytes of one row in a store: two UnsafeRows of two longs, version bytes, slot prefix.
@@ -134,6 +135,12 @@ BASELINE = "rocksdb-changelog"
 STATELESS = "stateless"
 FLINK = "flink"
 HEAP_PEER = "hdfs"
+
+
+def in_turn(names: Sequence[str], number: int) -> list[str]:
+    """Return the names, with another first each time: a machine has better and worse minutes."""
+    first = number % len(names)
+    return [*names[first:], *names[:first]]
 
 
 def parse(names: str) -> list[Contender]:

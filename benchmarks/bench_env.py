@@ -6,6 +6,7 @@ Results name the host, the versions and the commit.
 
 from __future__ import annotations
 
+import argparse
 import hashlib
 import importlib.metadata
 import json
@@ -16,8 +17,9 @@ import shutil
 import signal
 import subprocess
 import sys
+import tempfile
 import time
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -280,6 +282,63 @@ def results_path(results: dict[str, Any], *, prefix: str = "", suffix: str = "")
         if results["quick"]
         else REPOSITORY / "benchmarks" / "results"
     ) / name
+
+
+def write_results(
+    results: dict[str, Any],
+    out: Path | None,
+    *,
+    prefix: str = "",
+    suffix: str = "",
+    indent: int | None = None,
+) -> Path:
+    """Write results to `out`, by default to `results_path`. Return the file."""
+    path = out or results_path(results, prefix=prefix, suffix=suffix)
+    path.parent.mkdir(parents=True, exist_ok=True)
+    path.write_text(json.dumps(results, indent=indent) + "\n")
+    return path
+
+
+def report_cells(
+    name: str,
+    given: argparse.Namespace,
+    run: Callable[[argparse.Namespace, Path], tuple[dict[str, Any], Path]],
+    told: Callable[[Mapping[str, Any]], str],
+    write: Callable[[Mapping[str, Any], Path], None],
+) -> int:
+    """Measure cells and tell of them, or write the page of results that are there.
+
+    Args:
+        name: of the program.
+        given: `render`, `docs` and `work_dir` of its command line.
+        run: measures in a folder. Returns the results, and the file that has them.
+        told: what is printed of results.
+        write: writes the page from results and their file.
+
+    Returns: 0, or 2 if something could not be measured.
+    """
+    try:
+        if given.render:
+            write(json.loads(given.render.read_text()), given.render)
+            return 0
+        work = Path(tempfile.mkdtemp(prefix=f"{name}-", dir=given.work_dir))
+        try:
+            results, out = run(given, work)
+        finally:
+            shutil.rmtree(work, ignore_errors=True)
+        print(told(results))
+        print(f"\nresults: {out}")
+        if given.docs:
+            write(results, out)
+    except (BenchError, ValueError) as error:
+        print(f"{name}: {error}", file=sys.stderr)
+        return 2
+    return 0
+
+
+def bytes_below(folder: Path) -> int:
+    """Return the sizes of all files below a folder, added up."""
+    return sum(path.stat().st_size for path in folder.rglob("*") if path.is_file())
 
 
 def replace_generated(page: Path, begin: str, end: str, text: str) -> None:

@@ -15,7 +15,6 @@ import json
 import os
 import shutil
 import sys
-import tempfile
 from collections.abc import Sequence
 from contextlib import AbstractContextManager, nullcontext
 from dataclasses import asdict, dataclass
@@ -24,8 +23,15 @@ from typing import Any
 
 sys.path.insert(0, str(Path(__file__).resolve().parent.parent))
 from benchmarks import bench_env, bench_latency_flink, bench_latency_report
-from benchmarks.bench_contenders import BASELINE, CONTENDERS, FLINK, OURS, STATELESS
-from benchmarks.bench_env import REPOSITORY, BenchError, run_spec
+from benchmarks.bench_contenders import (
+    BASELINE,
+    CONTENDERS,
+    FLINK,
+    OURS,
+    STATELESS,
+    in_turn,
+)
+from benchmarks.bench_env import REPOSITORY, BenchError, report_cells, run_spec
 from benchmarks.bench_latency_query import BUFFER_MS
 from benchmarks.bench_query import session_conf
 
@@ -213,7 +219,7 @@ def _run(given: argparse.Namespace, work: Path) -> tuple[dict[str, Any], Path]:
         kept = results["cells"].setdefault(what.name, {"cell": asdict(what), "contenders": {}})
         if kept["cell"] != asdict(what):
             raise BenchError(f"{out} has {what.name} with other times: name another file by --out")
-        for name in contenders[i % len(contenders) :] + contenders[: i % len(contenders)]:
+        for name in in_turn(contenders, i):
             if name == FLINK and what.source == "kafka":
                 continue  # Flink's connector to Kafka is not in its package
             if name == STATELESS and what.query == "dedup":
@@ -229,24 +235,13 @@ def _run(given: argparse.Namespace, work: Path) -> tuple[dict[str, Any], Path]:
 
 def main(arguments: Sequence[str] | None = None) -> int:
     """Return 0, or 2 if something could not be measured."""
-    given = _arguments(arguments)
-    try:
-        if given.render:
-            bench_latency_report.write(json.loads(given.render.read_text()), given.render)
-            return 0
-        work = Path(tempfile.mkdtemp(prefix="bench-latency-", dir=given.work_dir))
-        try:
-            results, out = _run(given, work)
-        finally:
-            shutil.rmtree(work, ignore_errors=True)
-        print(bench_latency_report.tables(results, goals=True))
-        print(f"\nresults: {out}")
-        if given.docs:
-            bench_latency_report.write(results, out)
-    except (BenchError, ValueError) as error:
-        print(f"bench-latency: {error}", file=sys.stderr)
-        return 2
-    return 0
+    return report_cells(
+        "bench-latency",
+        _arguments(arguments),
+        _run,
+        lambda results: bench_latency_report.tables(results, goals=True),
+        bench_latency_report.write,
+    )
 
 
 if __name__ == "__main__":

@@ -19,7 +19,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from benchmarks.bench_contenders import BASELINE, OURS, Contender
-from benchmarks.bench_env import run_spec
+from benchmarks.bench_env import bytes_below, run_spec
 from benchmarks.bench_query import open_session, session_conf
 
 if TYPE_CHECKING:
@@ -108,10 +108,6 @@ def _run(spark: SparkSession, checkpoint: Path, keys: int, rows: int) -> dict[st
     return last
 
 
-def _bytes(directory: Path) -> int:
-    return sum(path.stat().st_size for path in directory.rglob("*") if path.is_file())
-
-
 def _build(spark: SparkSession, checkpoint: Path, partitions: int, what: Sizes) -> None:
     spark.conf.set("spark.sql.shuffle.partitions", partitions)
     for _ in range(2):
@@ -146,17 +142,21 @@ def _ours(checkpoint: Path, partitions: int) -> dict[str, Any]:
 
 
 def _sparks(spark: SparkSession, checkpoint: Path, partitions: int) -> dict[str, Any]:
-    before, begin = _bytes(checkpoint), time.monotonic()
+    before, begin = bytes_below(checkpoint), time.monotonic()
     spark._streamingCheckpointManager.repartition(str(checkpoint), partitions)
     work_ms = (time.monotonic() - begin) * 1000
-    return {"work_ms": work_ms, "written_bytes": _bytes(checkpoint) - before, "way": "repartition"}
+    return {
+        "work_ms": work_ms,
+        "written_bytes": bytes_below(checkpoint) - before,
+        "way": "repartition",
+    }
 
 
 def _case(
     spark: SparkSession, base: Path, checkpoint: Path, partitions: int, what: Sizes, *, ours: bool
 ) -> dict[str, Any]:
     shutil.copytree(base, checkpoint)
-    state_bytes = _bytes(base / "state")
+    state_bytes = bytes_below(base / "state")
     if ours:
         # The copy has the heartbeat of the query that it was copied from.
         shutil.rmtree(checkpoint / "millpond" / "running", ignore_errors=True)

@@ -117,6 +117,14 @@ def pond(directory: Path, latency_ms: float, mb_per_s: float = 0) -> Iterator[st
         shutil.rmtree(directory, ignore_errors=True)
 
 
+def pond_settings(endpoint: str) -> dict[str, str]:
+    """Return the settings by which a session has Millpond's state on `pond`."""
+    return {f"spark.hadoop.{key}": value for key, value in _KEYS.items()} | {
+        _OPTION + "storage.uri": f"s3://{_BUCKET}/states",
+        _OPTION + "storage.s3.endpoint": endpoint,
+    }
+
+
 @contextlib.contextmanager
 def minio(directory: Path, latency_ms: float) -> Iterator[dict[str, str]]:
     """Run MinIO behind the latency, with one bucket. Yield Hadoop's settings by which s3a and
@@ -222,8 +230,7 @@ class _Run:
                 "spark.hadoop.fs.slow.latency.ms": f"{self.given.latency_ms:.0f}",
             }
             if contender.ours:
-                session |= {f"spark.hadoop.{key}": value for key, value in _KEYS.items()}
-                session |= {_OPTION + "storage.uri": f"s3://{_BUCKET}/states", _OPTION + "storage.s3.endpoint": endpoint}  # fmt: skip
+                session |= pond_settings(endpoint)
             spec = {
                 "conf": session,
                 "scenario": asdict(scenario),
@@ -422,9 +429,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
             results = _Run(given, work_dir).results()
         finally:
             shutil.rmtree(work_dir, ignore_errors=True)
-        out = given.out or bench_env.results_path(results, prefix="s3-")
-        out.parent.mkdir(parents=True, exist_ok=True)
-        out.write_text(json.dumps(results, indent=1) + "\n")
+        out = bench_env.write_results(results, given.out, prefix="s3-", indent=1)
         print(bench_s3_report.markdown(results))
         print(f"\nresults: {out} ({results['seconds']} s in all)")
         if not (given.quick or given.only or given.no_docs):

@@ -66,6 +66,12 @@ def by_batch(
     return [tally([r for r in requests if begin <= r[0] < end]) for begin, end in pairwise(starts)]
 
 
+def pond_log(endpoint: str) -> list[tuple[int, str, str, int]]:
+    """Return the requests to `s3_pond` since the last call: time in ms, operation, key, bytes."""
+    with urlopen(f"{endpoint}/-/log") as answer:
+        return [tuple(request) for request in json.load(answer)]
+
+
 class _Source:
     """Where the requests come from."""
 
@@ -80,11 +86,9 @@ class _Source:
             moment, operation, path = line.split(" ", 2)
             found.append((int(moment), "hadoop", operation, path))
         if self._pond is not None:
-            with urlopen(f"{self._pond}/-/log") as answer:
-                found += [
-                    (moment, "s3", operation, key)
-                    for moment, operation, key, _ in json.load(answer)
-                ]
+            found += [
+                (moment, "s3", operation, key) for moment, operation, key, _ in pond_log(self._pond)
+            ]
         return sorted(found)
 
 

@@ -28,14 +28,19 @@ from benchmarks.bench_contenders import CONTENDERS, OURS, STATELESS
 from benchmarks.bench_env import REPOSITORY, BenchError, run_spec
 from benchmarks.bench_query import open_session, progress_of, session_conf
 from benchmarks.bench_report import table
+from millpond.config import PREFIX
 
 _HEAP_MIB = 2048
 _PARTITIONS = 2
 _PROVIDER = "spark.sql.streaming.stateStore.providerClass"
 NOTHING = "nothing"
-LABELS = {STATELESS: "no state", NOTHING: "a store that keeps nothing"} | {
-    name: CONTENDERS[name].label for name in (OURS, "rocksdb-changelog", "rocksdb-snapshot", "hdfs")
-}
+HADOOPS_LOGS = "millpond-hadoops-logs"
+LABELS = {
+    STATELESS: "no state",
+    NOTHING: "a store that keeps nothing",
+    OURS: CONTENDERS[OURS].label,
+    HADOOPS_LOGS: f"{CONTENDERS[OURS].label}, `logs.direct=false`",
+} | {name: CONTENDERS[name].label for name in ("rocksdb-changelog", "rocksdb-snapshot", "hdfs")}
 # What a batch does, in its order. Each is the median of all batches, in ms.
 STEPS = {
     "trigger": "the whole batch",
@@ -56,11 +61,14 @@ STEPS = {
 
 def _conf(contender: str, work: Path, classes: Path) -> dict[str, str]:
     """Return the settings of a session. Spark writes its events to `work/events`."""
-    chosen = CONTENDERS.get(contender, CONTENDERS["hdfs"])
-    jar = bench_env.millpond_jar(None) if contender == OURS else None
+    ours = contender in (OURS, HADOOPS_LOGS)
+    chosen = CONTENDERS.get(OURS if ours else contender, CONTENDERS["hdfs"])
+    jar = bench_env.millpond_jar(None) if ours else None
     conf = session_conf(chosen, {}, work_dir=work, heap_mib=_HEAP_MIB, jar=jar)
     if contender == NOTHING:
         conf[_PROVIDER] = "org.apache.spark.sql.millpond.bench.NothingProvider"
+    elif contender == HADOOPS_LOGS:
+        conf[f"{PREFIX}logs.direct"] = "false"
     path = [str(classes), conf.get("spark.driver.extraClassPath", "")]
     return conf | {
         "spark.driver.extraClassPath": os.pathsep.join(filter(None, path)),
@@ -219,9 +227,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
                 warmup=given.warmup,
                 batches=given.batches,
             )
-        out = given.out or bench_env.results_path(results, prefix="small-")
-        out.parent.mkdir(parents=True, exist_ok=True)
-        out.write_text(json.dumps(results) + "\n")
+        out = bench_env.write_results(results, given.out, prefix="small-")
         print(render(results))
         print(f"\nresults: {out}")
     except BenchError as error:

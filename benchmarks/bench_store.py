@@ -102,6 +102,15 @@ def sizes(scale: float, *, quick: bool) -> StoreSizes:
     )
 
 
+def disk_sizes(scale: float, *, quick: bool) -> StoreSizes:
+    """Return the sizes for a store of which memory holds little."""
+    if quick:
+        return replace(sizes(scale, quick=True), large_batches=0)
+    return replace(
+        sizes(scale, quick=False), large_batches=0, snapshot_batches=40, scans=3, rollbacks=1
+    )
+
+
 def measure(
     contender: Contender,
     what: StoreSizes,
@@ -131,7 +140,7 @@ def measure(
         budget_bytes = max(MIN_BUDGET_BYTES, int(what.keys * KEY_AND_VALUE_BYTES * share))
         conf |= {_OPTIONS + "memory.budget": str(budget_bytes)}
     spec = asdict(what) | {"seed": seed}
-    return _run(
+    return run_bench(
         spec,
         conf,
         heap_mib=heap_mib,
@@ -163,7 +172,7 @@ def measure_scans(
     """
 
     def run(what: dict[str, Any], conf: dict[str, str], name: str) -> dict[str, Any]:
-        return _run(
+        return run_bench(
             what,
             conf,
             heap_mib=heap_mib,
@@ -186,7 +195,39 @@ def measure_scans(
     return measured
 
 
-def _run(
+def measure_scan(
+    contender: Contender, what: ScanSizes, *, seed: int, extra_conf: dict[str, str], **common: Any
+) -> dict[str, Any]:
+    """Return the raw result of one process of ScanBench.scala, with the options as given."""
+    spec = asdict(what) | {"seed": seed, "raw": False}
+    return run_bench(spec, contender.conf | extra_conf, **common)
+
+
+def measure_many(
+    contender: Contender,
+    what: dict[str, Any],
+    *,
+    classes: Path,
+    jar: Path | None,
+    work_dir: Path,
+    extra_conf: dict[str, str],
+) -> dict[str, Any]:
+    """Return the raw result of many stores in one process (see ManyStores.scala).
+
+    Raises: BenchError: as `measure`.
+    """
+    return run_bench(
+        what,
+        {"spark.sql.shuffle.partitions": "200"} | contender.conf | extra_conf,
+        heap_mib=2048,
+        classes=classes,
+        jar=jar,
+        work_dir=work_dir,
+        timeout_s=1800,
+    )
+
+
+def run_bench(
     what: dict[str, Any],
     conf: dict[str, str],
     *,
@@ -197,6 +238,12 @@ def _run(
     timeout_s: float,
     jvm_extra: tuple[str, ...] = (),
 ) -> dict[str, Any]:
+    """Return the raw result of a process of `scala/StoreBench.scala`, whose spec is `what`.
+
+    Makes `work_dir`, and removes it if all goes well.
+
+    Raises: BenchError: the process failed.
+    """
     work_dir.mkdir(parents=True)
     for name in ("checkpoint", "local", "tmp"):
         (work_dir / name).mkdir()

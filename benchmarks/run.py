@@ -407,9 +407,8 @@ def main(arguments: Sequence[str] | None = None) -> int:
             results = run.results()
         finally:
             shutil.rmtree(work_dir, ignore_errors=True)
-        out = given.out or bench_env.results_path(results, suffix=f"-scale{results['scale']:g}")
-        out.parent.mkdir(parents=True, exist_ok=True)
-        out.write_text(json.dumps(results, indent=1) + "\n")
+        suffix = f"-scale{results['scale']:g}"
+        out = bench_env.write_results(results, given.out, suffix=suffix, indent=1)
         if given.jfr:
             print("\n\n".join(run.profiles))
         print(bench_report.plain(results))

@@ -2,12 +2,9 @@
 package org.apache.spark.sql.millpond.bench
 
 import java.io.File
-import java.lang.management.ManagementFactory
-import java.nio.file.{Files, Path, Paths}
+import java.nio.file.{Path, Paths}
 import java.util.{SplittableRandom, UUID}
 import java.util.concurrent.locks.LockSupport
-
-import javax.management.ObjectName
 
 import scala.collection.mutable.{ArrayBuffer, LinkedHashMap}
 import scala.jdk.CollectionConverters._
@@ -52,7 +49,9 @@ object StoreBench {
       spark.sparkContext.setLogLevel(Option(spec.get("log_level")).map(_.asText).getOrElse("ERROR"))
       SparkSession.setActiveSession(spark)
       spark.streams.active // starts the coordinator of state stores, to which a commit reports
-      val measured = if (spec.has("prefix_scans")) new ScanRun(spark, spec).measure()
+      val measured = if (spec.has("day_batches")) new TtlRun(spark, spec).measure()
+      else if (spec.has("prefix_scans")) new ScanRun(spark, spec).measure()
+      else if (spec.has("stores")) new ManyStores(spark, spec).measure()
       else new StoreRun(spark, spec).measure()
       mapper.writerWithDefaultPrettyPrinter().writeValue(new File(args(1)), measured)
     } finally spark.stop()
@@ -80,6 +79,7 @@ private final class StoreRun(spark: ClassicSession, spec: JsonNode) {
     store.open()
 
     val gcLoad = Memory.gcMs()
+    val writtenBefore = Disk.writtenBytes()
     val load = phase("load")(Workload.load(store, keys, loadBatch))
     result("load_ms") = box(load.batchMs)
     result("load_commit_ms") = box(load.commitMs)
@@ -95,6 +95,8 @@ private final class StoreRun(spark: ClassicSession, spec: JsonNode) {
     val quietBatches = int("update_batches")
     result("bytes_per_batch") = written.newBytes().toDouble / quietBatches
     put("update", quiet)
+    result("written_bytes") = Disk.writtenBytes() - writtenBefore
+    result("local_bytes") = Disk.bytesBelow(Paths.get(spec.get("local_dir").asText))
     val settled = Memory.settled()
     result("memory") = Map[String, Any](
       "before" -> before.toJava,
@@ -239,7 +241,7 @@ private final class StoreRun(spark: ClassicSession, spec: JsonNode) {
 private final class Stores(spark: ClassicSession, checkpoint: Path) {
   private val root = checkpoint.resolve("state").toUri.toString
   private val conf = new StateStoreConf(spark.sessionState.conf)
-  private val run = UUID.randomUUID()
+  val run: UUID = UUID.randomUUID()
 
   def directory(operator: Long): Path = checkpoint.resolve("state").resolve(operator.toString)
 
@@ -470,88 +472,4 @@ private final class Maintenance(handle: Handle) {
     if (failure != null) throw new IllegalStateException("snapshot maintenance failed", failure)
   }
   def windows: Seq[(Long, Long)] = done.toSeq
-}
-
-/**
- * Bytes that became durable below a directory: in new files, and in files written again under an
- * old name.
- */
-private final class Durable(directory: Path) {
-  private var seen: Map[String, (Long, Long)] = list()
-  private def list(): Map[String, (Long, Long)] = {
-    val walk = Files.walk(directory)
-    try walk.iterator().asScala.filter(Files.isRegularFile(_))
-        .map(p => p.toString -> ((Files.size(p), Files.getLastModifiedTime(p).toMillis))).toMap
-    finally walk.close()
-  }
-  def newBytes(): Long = {
-    val now = list()
-    val bytes =
-      now.iterator.collect { case (name, state) if !seen.get(name).contains(state) => state._1 }.sum
-    seen = now
-    bytes
-  }
-}
-
-/**
- * Memory in bytes. The JVM touches the whole heap from the start (`AlwaysPreTouch`, `Xms` = `Xmx`).
- * So resident memory beyond the heap is native. Of the heap only what lives after a full collection
- * counts. `children` is the resident memory of child processes: of Millpond's agent.
- */
-private final case class Memory(heapLive: Long, native: Long, children: Long) {
-  def total: Long = heapLive + native + children
-  def toJava: java.util.Map[String, Long] = Map("heap_live" -> heapLive, "native" -> native,
-    "children" -> children, "total" -> total).asJava
-}
-
-private object Memory {
-  def settled(): Memory = {
-    val bean = ManagementFactory.getMemoryMXBean
-    System.gc()
-    System.gc() // the second call collects what the reference processing of the first one let go
-    trimNative()
-    val heap = bean.getHeapMemoryUsage
-    val children =
-      ProcessHandle.current().descendants().iterator().asScala.map(c => residentBytes(c.pid())).sum
-    Memory(heap.getUsed, residentBytes(ProcessHandle.current().pid()) - heap.getCommitted, children)
-  }
-
-  /**
-   * Gives freed native memory back to the system (JDK 17.0.9 and newer). Otherwise a measure could
-   * reuse, unseen, what the warm-up let go.
-   */
-  private def trimNative(): Unit = {
-    val server = ManagementFactory.getPlatformMBeanServer
-    val command = new ObjectName("com.sun.management:type=DiagnosticCommand")
-    if (server.getMBeanInfo(command).getOperations.exists(_.getName == "systemTrimNativeHeap"))
-      server.invoke(command, "systemTrimNativeHeap", Array.empty[AnyRef], Array.empty[String]): Unit
-  }
-
-  private def residentBytes(pid: Long): Long = {
-    val status = Paths.get(s"/proc/$pid/status")
-    if (!Files.exists(status)) 0L
-    else Files.readAllLines(status).asScala.collectFirst {
-      case line if line.startsWith("VmRSS:") => line.split("\\s+")(1).toLong * 1024
-    }.getOrElse(0L)
-  }
-
-  def gcMs(): Long = ManagementFactory.getGarbageCollectorMXBeans.asScala.map(b =>
-    math.max(0L, b.getCollectionTime)).sum
-}
-
-private object Clock {
-  def ms(body: => Any): Double = {
-    val start = System.nanoTime(); body; (System.nanoTime() - start) / 1e6
-  }
-}
-
-private object Percentiles {
-  /** p50, p90, p99, p999, max and count of nanoseconds, in microseconds. Null: there are none. */
-  def us(nanos: Array[Long]): java.util.Map[String, Any] = if (nanos.isEmpty) null
-  else {
-    val sorted = nanos.sorted
-    def at(q: Double): Double = sorted(math.min(sorted.length - 1, (q * sorted.length).toInt)) / 1e3
-    Map[String, Any]("p50" -> at(0.5), "p90" -> at(0.9), "p99" -> at(0.99), "p999" -> at(0.999),
-      "max" -> sorted.last / 1e3, "count" -> sorted.length).asJava
-  }
 }

@@ -1,0 +1,139 @@
+# SPDX-License-Identifier: Apache-2.0
+"""The process of Nexmark's queries on Spark, with one store.
+
+`python -m benchmarks.bench_nexmark_query <spec.json> <result.json>`: `bench_nexmark` runs one for
+each contender and query. A spec with `check` runs each of its queries to the end, and compares the
+result with that of the batch; else one query is measured.
+"""
+
+from __future__ import annotations
+
+import json
+import os
+import sys
+import time
+from collections import Counter
+from collections.abc import Mapping
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+from benchmarks.bench_env import bytes_below
+from benchmarks.bench_nexmark_queries import QUERIES, Query
+from benchmarks.bench_query import batch, open_session
+
+if TYPE_CHECKING:
+    from pyspark.sql import DataFrame, SparkSession
+    from pyspark.sql.streaming.query import StreamingQuery
+
+
+def _stream(spark: SparkSession, folder: Path, kind: str) -> DataFrame:
+    path = str(folder / kind)
+    schema = spark.read.parquet(path).schema
+    # One file a batch and kind, in the order of their times: all contenders have the same batches.
+    return spark.readStream.schema(schema).option("maxFilesPerTrigger", 1).parquet(path)
+
+
+def _started(
+    spark: SparkSession, query: Query, folder: Path, checkpoint: Path, sink: Any = None
+) -> StreamingQuery:
+    rows = query.stream({kind: _stream(spark, folder, kind) for kind in query.kinds})
+    writer = rows.writeStream.outputMode(query.mode).trigger(availableNow=True)
+    writer = writer.option("checkpointLocation", checkpoint.as_uri())
+    writer = writer.foreachBatch(sink) if sink else writer.format("noop")
+    return writer.start()
+
+
+def check(spark: SparkSession, query: Query, folder: Path, closed: Path, work: Path) -> int:
+    """Return how many rows the stream and the batch have in common: all.
+
+    Args:
+        folder: the events.
+        closed: the same with the events that close all windows.
+
+    Raises: AssertionError: they differ.
+    """
+    appended: Counter[tuple[Any, ...]] = Counter()
+    latest: dict[tuple[Any, ...], tuple[Any, ...]] = {}
+
+    def take(rows: DataFrame, _number: int) -> None:
+        for row in rows.collect():
+            if query.key:
+                latest[tuple(row[name] for name in query.key)] = _plain(row)
+            else:
+                appended[_plain(row)] += 1
+
+    places = dict.fromkeys(query.kinds, closed if query.mode == "append" else folder)
+    started = _started(spark, query, next(iter(places.values())), work / query.name, take)
+    started.awaitTermination()
+    found = Counter(latest.values()) if query.key else appended
+    inputs = {kind: spark.read.parquet(str(folder / kind)) for kind in query.kinds}
+    wanted = Counter(_plain(row) for row in query.batch(inputs).collect())
+    if found != wanted:
+        missing, surplus = wanted - found, found - wanted
+        raise AssertionError(
+            f"{query.name}: of {wanted.total()} rows of the batch the stream lacks"
+            f" {missing.total()} and has {surplus.total()} others: lacks"
+            f" {list(missing)[:2]}, has {list(surplus)[:2]}"
+        )
+    return found.total()
+
+
+def _plain(value: Any) -> Any:
+    return tuple(map(_plain, value)) if isinstance(value, (list, tuple)) else value
+
+
+def measure(spark: SparkSession, query: Query, folder: Path, checkpoint: Path) -> dict[str, Any]:
+    """Return what one run over all files took."""
+    began = time.time()
+    started = _started(spark, query, folder, checkpoint)
+    started.awaitTermination()
+    progress = [json.loads(p.json) for p in started.recentProgress]
+    batches = [p for p in progress if p["numInputRows"]]
+    measured = [batch(p) for p in batches]
+    return {
+        "seconds": time.time() - began,
+        "per_file": json.loads((folder / "plan.json").read_text())["per_file"],
+        "batches": measured,
+        "rows_out": sum(max(p["sink"]["numOutputRows"], 0) for p in batches),
+        "state_rows": measured[-1]["state_rows"],
+        "state_memory_bytes": measured[-1]["state_memory_bytes"],
+        "peak_rss_bytes": _peak_rss_bytes(),
+        "stored_bytes": bytes_below(checkpoint / "state"),
+    }
+
+
+def _peak_rss_bytes() -> int:
+    """Return the largest resident memory of each process of this session, added up."""
+    total = 0
+    for status in Path("/proc").glob("[0-9]*/status"):
+        try:
+            if os.getsid(int(status.parent.name)) == os.getsid(0):
+                total += int(status.read_text().split("VmHWM:")[1].split()[0]) * 1024
+        except (OSError, IndexError):  # it has ended, or is a dead one that nobody reaped
+            continue
+    return total
+
+
+def main(spec_path: str, result_path: str) -> None:
+    """Run what a spec says."""
+    spec: Mapping[str, Any] = json.loads(Path(spec_path).read_text())
+    spark = open_session("millpond-nexmark", spec["conf"])
+    spark.conf.set("spark.sql.streaming.numRecentProgressUpdates", 100_000)
+    folder = Path(spec["folder"])
+    result: dict[str, Any]
+    if spec["check"]:
+        spark.conf.set("spark.sql.streaming.noDataMicroBatches.enabled", "true")
+        work, closed = Path(spec["checkpoint"]), Path(spec["closed"])
+        result = {}
+        for name in spec["queries"]:
+            result[name] = check(spark, QUERIES[name], folder, closed, work)
+            print(f"{name}: {result[name]} rows", flush=True)
+    else:
+        (name,) = spec["queries"]
+        result = measure(spark, QUERIES[name], folder, Path(spec["checkpoint"]))
+    Path(result_path).write_text(json.dumps(result))
+    os._exit(0)  # as in `bench_query`: the end of Spark's store may wait for a minute
+
+
+if __name__ == "__main__":
+    main(sys.argv[1], sys.argv[2])

@@ -1,0 +1,143 @@
+#!/usr/bin/env python3
+# SPDX-License-Identifier: Apache-2.0
+"""What a time to live costs, and a simulated day of ever-new keys with and without one.
+
+`benchmarks/bench_ttl.py`: some two minutes. Draws `docs/img/ttl.svg` unless the run is quick.
+"""
+
+from __future__ import annotations
+
+import argparse
+import shutil
+import statistics
+import sys
+import tempfile
+from collections.abc import Mapping, Sequence
+from pathlib import Path
+from typing import Any
+
+sys.path.insert(0, str(Path(__file__).resolve().parent.parent))
+from benchmarks import bench_env
+from benchmarks.bench_contenders import CONTENDERS, OURS
+from benchmarks.bench_env import REPOSITORY, BenchError
+from benchmarks.bench_store import run_bench
+from benchmarks.bench_svg import FAINT, GRID, document, text
+
+_CHART = REPOSITORY / "docs" / "img" / "ttl.svg"
+_TTL_MS = 4 * 3600 * 1000
+_COLOURS = {"off": "#d98a29", "on": "#0b6e99"}
+_LABELS = {"off": "without", "on": "with a time to live of 4 hours"}
+
+
+def spec(*, quick: bool) -> dict[str, Any]:
+    """Return the sizes: names are those of TtlBench.scala."""
+    return {
+        "keys": 5_000 if quick else 1_000_000,
+        "load_batch": 5_000 if quick else 100_000,
+        "ops": 500 if quick else 20_000,
+        "update_batches": 4 if quick else 80,
+        "restores": 1 if quick else 3,
+        "ttl_ms": 24 * 3600 * 1000,
+        "day_batches": 48 if quick else 288,
+        "day_keys": 50 if quick else 5_000,
+        "day_old": 20 if quick else 2_000,
+        "day_ttl_ms": _TTL_MS,
+        "seed": 7,
+    }
+
+
+def measure(work: Path, *, quick: bool) -> dict[str, Any]:
+    """Return the raw result of one process. Raises: BenchError."""
+    return run_bench(
+        spec(quick=quick),
+        CONTENDERS[OURS].conf,
+        heap_mib=2048,
+        classes=bench_env.compile_store_bench(REPOSITORY / "build" / "bench"),
+        jar=bench_env.millpond_jar(None),
+        work_dir=work / OURS,
+        timeout_s=900,
+    )
+
+
+def summary(raw: Mapping[str, Any]) -> dict[str, float]:
+    """Return medians and ratios of a raw result."""
+    found: dict[str, float] = {}
+    for name in ("get_put_{}_us", "commit_{}_ms", "open_{}_ms", "restore_{}_ms"):
+        off, on = (statistics.median(raw[name.format(side)]) for side in ("off", "on"))
+        found |= {name.format("off"): off, name.format("on"): on}
+    pairs = zip(raw["get_put_on_us"], raw["get_put_off_us"], strict=True)
+    found["get_put_ratio"] = statistics.median(on / off for on, off in pairs)
+    for side in ("off", "on"):
+        day = raw[f"day_{side}"]
+        count = len(day["rows"])
+        late = slice(count * 10 // 24, None)  # keys of six hours come again, and stay four hours
+        rows = day["rows"][late]
+        third = len(rows) // 3
+        ms = day["ms"][late]
+        found |= {
+            f"day_{side}_rows_growth": max(rows) / min(rows),
+            f"day_{side}_ms_growth": statistics.median(ms[-third:]) / statistics.median(ms[:third]),
+            f"day_{side}_ms": statistics.median(ms),
+            f"day_{side}_last_rows": rows[-1],
+            f"day_{side}_memory_mib": day["memory_bytes"][-1] / 2**20,
+        }
+    return found
+
+
+def svg(raw: Mapping[str, Any]) -> str:
+    """Return the chart of the day: rows above, times of batches below."""
+    width, left, right, high = 820, 80, 20, 150
+    parts = [text(20, 28, "A day of ever-new keys, dropDuplicates", size=17, weight="bold")]
+    for number, side in enumerate(("off", "on")):
+        x = 20 + 110 * number
+        parts.append(text(x, 48, _LABELS[side], fill=_COLOURS[side], weight="bold"))
+    panels = (("rows", "rows in the store", 1.0), ("ms", "time of a batch, ms", 1.0))
+    for number, (name, label, scale) in enumerate(panels):
+        top = 84 + number * (high + 50)
+        most = max(max(raw[f"day_{side}"][name][1:]) for side in _COLOURS) * scale
+        parts.append(text(left, top - 8, label, fill=FAINT))
+        for part in (0.0, 0.5, 1.0):
+            y = top + high * (1 - part)
+            parts.append(f'<path d="M{left} {y:.1f}H{width - right}" stroke="{GRID}" fill="none"/>')
+            parts.append(text(left - 8, y + 4, f"{most * part:,.0f}", size=11, anchor="end"))
+        for side, colour in _COLOURS.items():
+            values = raw[f"day_{side}"][name][1:]
+            step = (width - left - right) / (len(values) - 1)
+            points = " ".join(
+                f"{left + i * step:.1f},{top + high * (1 - value / most):.1f}"
+                for i, value in enumerate(values)
+            )
+            parts.append(f'<polyline points="{points}" fill="none" stroke="{colour}"/>')
+        for hour in range(0, 25, 4):
+            at = left + (width - left - right) * hour / 24
+            parts.append(text(at, top + high + 16, f"{hour} h", size=11, anchor="middle"))
+    return document("Rows and times of batches over a day", width, 84 + 2 * (high + 50), parts)
+
+
+def main(arguments: Sequence[str] | None = None) -> int:
+    """Return 0, or 2 if something could not be measured."""
+    parser = argparse.ArgumentParser(description=__doc__)
+    parser.add_argument("--quick", action="store_true", help="whether it runs, not how fast")
+    parser.add_argument("--out", type=Path, help="results")
+    given = parser.parse_args(arguments)
+    work = Path(tempfile.mkdtemp(prefix="bench-ttl-"))
+    try:
+        results: dict[str, Any] = bench_env.describe_host(work) | {"quick": given.quick}
+        results["raw"] = raw = measure(work, quick=given.quick)
+        results["summary"] = summary(raw)
+        out = bench_env.write_results(results, given.out, prefix="ttl-")
+        if not given.quick:
+            _CHART.write_text(svg(raw))
+        for name, value in results["summary"].items():
+            print(f"{name:24} {value:.3f}")
+        print(f"\nresults: {out}")
+    except BenchError as error:
+        print(f"bench-ttl: {error}", file=sys.stderr)
+        return 2
+    finally:
+        shutil.rmtree(work, ignore_errors=True)
+    return 0
+
+
+if __name__ == "__main__":
+    sys.exit(main())
