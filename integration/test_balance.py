@@ -30,6 +30,9 @@ pytestmark = pytest.mark.skipif(
 PARTITIONS = 8
 SHUFFLE = "spark.sql.shuffle.partitions"
 ENABLED = STATE + "millpond.balance.enabled"
+# For tests that say what is where. A young executor's first task may take longer than Spark's three
+# seconds: Spark gives its other tasks to somebody else then, and their stores go with them.
+PATIENT = {"spark.locality.wait.process": "60s"}
 _LOG = """rootLogger.level=warn
 rootLogger.appenderRef.stderr.ref=stderr
 appender.console.type=Console
@@ -77,6 +80,18 @@ def moves(query: Query) -> list[StoreMove]:
     return [m for b in checkpoint.history(str(query.checkpoint)).batches for m in b.moves]
 
 
+def told(query: Query, count: int) -> list[StoreMove]:
+    """Wait until the history tells so many moves: it is written after the batch. Return them."""
+    found: list[StoreMove] = []
+
+    def complete() -> bool:
+        found[:] = moves(query)
+        return len(found) >= count
+
+    wait_until(complete, seconds=WAIT_S, what=f"a history of {count} moves")
+    return found
+
+
 def round_of(queries: Sequence[Query]) -> None:
     """Let each query run a batch or more, all at the same time."""
     for query in queries:
@@ -99,20 +114,20 @@ def joined(cluster: Cluster, count: int) -> None:
 def test_stores_move_to_an_executor_that_joins(tmp_path: Path) -> None:
     with (
         Cluster(tmp_path / "cluster", workers=1) as cluster,
-        application(cluster, tmp_path / "app") as app,
+        application(cluster, tmp_path / "app", PATIENT) as app,
     ):
         query = Balanced(app, tmp_path, "count", format_=2)
         query.settle()
         joined(cluster, 1)
         spread((query,))
-        made = moves(query)
+        said = [e for e in events(app.log_path.read_text()) if e["event"] == "store_moved"]
+        made = told(query, len(said))
         assert {(m.source, m.target) for m in made} == {("0", "1")}, "none has moved back"
         assert all(m.reason.startswith("executor 0 had ") for m in made)
         # They were restored there.
         opened = restored(app, "1")
         # In any order: more than one may move before a batch.
         assert sorted(p for p, _ in opened) == sorted(m.partition for m in made), opened
-        said = [e for e in events(app.log_path.read_text()) if e["event"] == "store_moved"]
         assert [int(e["partition"]) for e in said] == [m.partition for m in made]
         query.stop()
 
@@ -122,7 +137,7 @@ def test_queries_beside_each_other_are_each_spread(tmp_path: Path) -> None:
     """A join has four stores a partition, which move together. One query is not to be balanced."""
     with (
         Cluster(tmp_path / "cluster", workers=1) as cluster,
-        application(cluster, tmp_path / "app") as app,
+        application(cluster, tmp_path / "app", PATIENT) as app,
     ):
         count = Balanced(app, tmp_path, "count", format_=2)
         join = Balanced(app, tmp_path, "join", format_=1, kind="join")

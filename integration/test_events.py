@@ -33,10 +33,12 @@ Line = dict[str, str]
 def events(log: str) -> list[Line]:
     """Return the events in a log, each as its fields by name, in their order.
 
+    A line that is still being written is none.
+
     Raises: AssertionError: a line is not as the table says.
     """
     found = []
-    for text in log.splitlines():
+    for text in log[: log.rfind("\n") + 1].splitlines():
         if "event=" not in text or text.startswith(("  ", "\t")):
             continue
         fields = {
