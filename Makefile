@@ -92,6 +92,7 @@ $(INSTALLED): pyproject.toml
 
 $(CLASSES): $(INSTALLED)
 	@$(MAKE) --no-print-directory build
+	@mkdir -p build
 	@$(PY) -m integration.class_archive > build/classes.log 2>&1 \
 	    || echo "millpond: no archive of Spark's classes, the tests take longer; build/classes.log says why" >&2
 
