@@ -13,11 +13,11 @@ import org.apache.spark.sql.classic.{SparkSession => ClassicSession}
 
 /**
  * What a time to live costs, and what it is good for. Two stores in one process take turns: rows of
- * operator 0 stay, rows of operator 1 end.
+ * one of the operators 0 and 1 end, those of the other stay.
  *
- * `spec`, beside that of `StoreBench`: `keys`, `load_batch`, `ops`, `update_batches`, `restores`, `ttl_ms`; and
- * of the simulated day: `day_batches`, `day_keys` (new ones in each batch), `day_old` (keys of
- * earlier batches), `day_ttl_ms`.
+ * `spec`, beside that of `StoreBench`: `keys`, `load_batch`, `ops`, `update_batches`, `restores`,
+ * `ttl_ms`, `on_operator` (whose rows end); and of the simulated day: `day_batches` (0: no day),
+ * `day_keys` (new ones in each batch), `day_old` (keys of earlier batches), `day_ttl_ms`.
  */
 private final class TtlRun(spark: ClassicSession, spec: JsonNode) {
   private def int(name: String): Int = spec.get(name).asInt
@@ -36,7 +36,7 @@ private final class TtlRun(spark: ClassicSession, spec: JsonNode) {
 
   def measure(): java.util.Map[String, Any] = {
     cost()
-    day()
+    if (int("day_batches") > 0) day()
     result.asJava
   }
 
@@ -44,10 +44,12 @@ private final class TtlRun(spark: ClassicSession, spec: JsonNode) {
   private def cost(): Unit = {
     val ttlMs = spec.get("ttl_ms").asLong
     val random = new SplittableRandom(spec.get("seed").asLong)
-    val both = Seq("off" -> stores.handle(0), "on" -> stores.handle(1))
+    val on = int("on_operator").toLong
+    val both = Seq((if (on == 0L) "on" else "off") -> stores.handle(0),
+      (if (on == 0L) "off" else "on") -> stores.handle(1))
     both.foreach(_._2.open())
     val times = both.map { case (name, _) => name -> new ArrayBuffer[Batches] }.toMap
-    tell(1L -> ttlMs)
+    tell(on -> ttlMs)
     both.foreach { case (name, handle) =>
       val load = Workload.load(handle, keys, int("load_batch"))
       result(s"load_${name}_us") = load.batchMs.sum * 1000.0 / keys
@@ -55,7 +57,7 @@ private final class TtlRun(spark: ClassicSession, spec: JsonNode) {
     val warmUp = int("update_batches") / 4
     for (batch <- 0 until int("update_batches") + warmUp) {
       nowMs += 60000L
-      tell(1L -> ttlMs)
+      tell(on -> ttlMs)
       val seed = random.nextLong()
       // whoever comes second finds a warmer processor
       (if (batch % 2 == 0) both else both.reverse).foreach { case (name, handle) =>

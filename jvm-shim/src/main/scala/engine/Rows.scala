@@ -73,7 +73,7 @@ private[millpond] final class Rows(engine: StoreEngine) {
                 Age.of(engine.disk.lastValue, Bytes.ArrayOffset + f.valueLead, onDisk - f.valueLead)
               else Age.of(null, table.valueAddress(found), table.valueLength(found)))
           table.write(rows.base, rows.offset, rows.length, hash, found, slot, prefix,
-            rows.valueBase, rows.valueOffset, rows.valueLength)
+            rows.valueBase, rows.valueOffset, rows.valueLength, tail = rows.age)
         }
         count(f, present, value != null, counted, slot)
         engine.batchLog.afterWrite(f)

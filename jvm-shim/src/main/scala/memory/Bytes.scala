@@ -75,16 +75,16 @@ object Bytes {
         Platform.putLong(to, toOffset + i, Platform.getLong(from, fromOffset + i))
         i += 8
       }
-      if (i < length) {
-        // once more, some of the last word
-        if (length > 8)
-          Platform.putLong(to, toOffset + length - 8,
-            Platform.getLong(from, fromOffset + length - 8))
-        else
-          while (i < length) {
-            Platform.putByte(to, toOffset + i, Platform.getByte(from, fromOffset + i))
-            i += 1
-          }
-      }
+      val rest = length - i
+      if (rest >= 4) {
+        // what was just written is read at once in the pieces in which it was written, or waits
+        Platform.putInt(to, toOffset + i, Platform.getInt(from, fromOffset + i))
+        if (rest > 4)
+          Platform.putInt(to, toOffset + length - 4, Platform.getInt(from, fromOffset + length - 4))
+      } else
+        while (i < length) {
+          Platform.putByte(to, toOffset + i, Platform.getByte(from, fromOffset + i))
+          i += 1
+        }
     } else Platform.copyMemory(from, fromOffset, to, toOffset, length.toLong)
 }

@@ -31,13 +31,32 @@ private[millpond] abstract class Records(budget: MemoryBudget, shape: TableShape
   protected final def setFlag(record: Long, flag: Int): Unit =
     Platform.putShort(null, record + FlagsAt, (flags(record) | flag).toShort)
 
-  protected final def hasValue(record: Long, base: AnyRef, offset: Long, length: Int): Boolean =
-    Platform.getInt(null, record + ValueLengthAt) == length && (length <= 0 || Bytes.equal(null,
-      valueAddress(record), base, offset, length))
+  /** @param tail as `Table.write` has it */
+  protected final def hasValue(
+      record: Long, base: AnyRef, offset: Long, length: Int, tail: Long = NoTail): Boolean =
+    Platform.getInt(null, record + ValueLengthAt) == length && (length <= 0 || {
+      val at = valueAddress(record)
+      if (tail == NoTail) Bytes.equal(null, at, base, offset, length)
+      else
+        Bytes.equal(null, at, base, offset, length - TailBytes) &&
+        Platform.getInt(null, at + length - TailBytes) == tail.toInt
+    })
 
-  /** Make a record, with room for a value of `room` bytes. No index knows it yet. */
+  /** Copy a value to its place.
+    * @param tail as `Table.write` has it */
+  protected final def putValue(
+      address: Long, base: AnyRef, offset: Long, length: Int, tail: Long): Unit =
+    if (tail == NoTail) Bytes.copy(base, offset, null, address, length)
+    else {
+      Bytes.copy(base, offset, null, address, length - TailBytes)
+      Platform.putInt(null, address + length - TailBytes, tail.toInt)
+    }
+
+  /** Make a record, with room for a value of `room` bytes. No index knows it yet.
+    * @param tail as `Table.write` has it */
   protected final def allocate(keyBase: AnyRef, keyOffset: Long, keyLength: Int, hash: Int,
-      keySlot: Int, valueBase: AnyRef, valueOffset: Long, valueLength: Int, room: Int): Long = {
+      keySlot: Int, valueBase: AnyRef, valueOffset: Long, valueLength: Int, room: Int,
+      tail: Long): Long = {
     val keyRoom = roundUp(keyLength)
     val valueRoom = roundUp(math.max(room, valueLength))
     val record = arena.allocate(Math.addExact(header + keyRoom, valueRoom))
@@ -51,7 +70,7 @@ private[millpond] abstract class Records(budget: MemoryBudget, shape: TableShape
     Platform.putShort(null, record + FlagsAt, Used.toShort)
     Bytes.copy(keyBase, keyOffset, null, record + header, keyLength)
     if (valueLength > 0)
-      Bytes.copy(valueBase, valueOffset, null, record + header + keyRoom, valueLength)
+      putValue(record + header + keyRoom, valueBase, valueOffset, valueLength, tail)
     record
   }
 
@@ -82,5 +101,7 @@ private[memory] object Records {
   final val Kept = Blind | Told // what a record of the batch leaves to the one that replaces it
   final val BirthAt = 28 // epoch in which the key came into the table
   final val PlainHeader = 32
+  final val NoTail = -1L
+  final val TailBytes = 4
   def roundUp(n: Int): Int = (n + 7) & ~7
 }

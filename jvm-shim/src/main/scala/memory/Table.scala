@@ -91,14 +91,15 @@ final class Table(budget: MemoryBudget, shape: TableShape) extends WrittenRecord
   }
 
   /** Put (`valueLength` >= 0) or delete (-1) a key whose record is `found` (0: none; then `keySlot`
-    * and `prefixLength` are used). If memory is refused, nothing has changed. */
+    * and `prefixLength` are used). If memory is refused, nothing has changed.
+    * @param tail the last four bytes of the value, if they are not behind the others; -1: they are */
   def write(base: AnyRef, offset: Long, length: Int, hash: Int, found: Long, keySlot: Int,
       prefixLength: Int, valueBase: AnyRef, valueOffset: Long, valueLength: Int,
-      appended: Boolean = false): Unit =
+      appended: Boolean = false, tail: Long = NoTail): Unit =
     if (found == 0L) {
       touched.reserve()
       val record = enter(base, offset, length, hash, keySlot, prefixLength, valueBase, valueOffset,
-        valueLength)
+        valueLength, tail)
       Platform.putInt(null, record + BatchAt, batch)
       if (!knowsAll) setFlag(record, Blind)
       if (appended) setFlag(record, Appended)
@@ -111,16 +112,17 @@ final class Table(budget: MemoryBudget, shape: TableShape) extends WrittenRecord
         noteAgain(found)
         if (!isPresent(found)) absent -= 1
         if (valueLength > 0)
-          Bytes.copy(valueBase, valueOffset, null, valueAddress(found), valueLength)
+          putValue(valueAddress(found), valueBase, valueOffset, valueLength, tail)
         Platform.putInt(null, found + ValueLengthAt, valueLength)
         Platform.putShort(null, found + FlagsAt, (flags(found) & Kept | Used | Rewritten).toShort)
         if (valueLength < 0) absent += 1
         // nothing changes
-      } else if (!inBatch && hasValue(found, valueBase, valueOffset, valueLength)) markUsed(found)
+      } else if (!inBatch && hasValue(found, valueBase, valueOffset, valueLength, tail))
+        markUsed(found)
       else {
         reserveChange(inBatch)
         val record = create(null, found + header, length, hash, slotOf(found), valueBase,
-          valueOffset, valueLength)
+          valueOffset, valueLength, tail = tail)
         // what the batch did to the key before was no append
         if (appended && !inBatch) setFlag(record, Appended)
         supersede(found, record, hash, inBatch)
@@ -449,9 +451,11 @@ final class Table(budget: MemoryBudget, shape: TableShape) extends WrittenRecord
   /** Make a record for a key that has none, and enter it into every index. If memory is refused,
     * nothing has changed. */
   private def enter(base: AnyRef, offset: Long, length: Int, hash: Int, keySlot: Int,
-      prefixLength: Int, valueBase: AnyRef, valueOffset: Long, valueLength: Int): Long = {
+      prefixLength: Int, valueBase: AnyRef, valueOffset: Long, valueLength: Int,
+      tail: Long = NoTail): Long = {
     slots.reserve()
-    val record = create(base, offset, length, hash, keySlot, valueBase, valueOffset, valueLength)
+    val record = create(base, offset, length, hash, keySlot, valueBase, valueOffset, valueLength,
+      tail = tail)
     try
       if (chained) chains.link(record, prefixLength)
       else if (sorted) index.insert(record, null, record + header, length)
@@ -462,10 +466,11 @@ final class Table(budget: MemoryBudget, shape: TableShape) extends WrittenRecord
   }
 
   private def create(keyBase: AnyRef, keyOffset: Long, keyLength: Int, hash: Int, keySlot: Int,
-      valueBase: AnyRef, valueOffset: Long, valueLength: Int, room: Int = 0): Long = {
+      valueBase: AnyRef, valueOffset: Long, valueLength: Int, room: Int = 0,
+      tail: Long = NoTail): Long = {
     reclaim(2)
     val record = allocate(keyBase, keyOffset, keyLength, hash, keySlot, valueBase, valueOffset,
-      valueLength, room)
+      valueLength, room, tail)
     Platform.putInt(null, record + BirthAt, epoch)
     record
   }

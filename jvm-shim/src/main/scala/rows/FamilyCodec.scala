@@ -12,7 +12,8 @@ import org.apache.spark.unsafe.Platform
 
 /** Encodes and decodes the rows of one column family, as an operator registered it. The encoded
   * key of the last call lies in `base`, `offset`, `length`, the encoded value in `valueBase`,
-  * `valueOffset`, `valueLength`. */
+  * `valueOffset`, `valueLength`; if rows get an age, the value's last bytes are that `age`, and do
+  * not lie there. */
 final class FamilyCodec(val shape: FamilyShape, val keySchema: StructType,
     val valueSchema: StructType, spec: KeyStateEncoderSpec, useColumnFamilies: Boolean,
     schemas: Option[StateSchemaProvider], familyName: String, val partitionKey: PartitionKey) {
@@ -72,27 +73,18 @@ final class FamilyCodec(val shape: FamilyShape, val keySchema: StructType,
     throw RowLimit.exceeded(familyName, length + valueBytes)
 
   private var stamp = Age.Unknown
-  private var stamped: Array[Byte] = null // the value that was encoded last, if it has an age
 
   /** The age that values get from now on; `Unknown`: none. Only for families of plain rows. */
-  def stampWith(age: Long): Unit = stamp = age
+  def stampWith(stamp: Long): Unit = this.stamp = stamp
+  def age: Long = stamp
   def isStamping: Boolean = stamp != Age.Unknown
 
   def encodeValue(row: UnsafeRow): Unit =
-    if (stamp != Age.Unknown) {
-      val size = row.getSizeInBytes
-      checkSize(size.toLong + Age.Size)
-      if (stamped == null || stamped.length < size + Age.Size)
-        stamped = new Array[Byte](RowLimit.bufferFor(size + Age.Size))
-      Bytes.copy(row.getBaseObject, row.getBaseOffset, stamped, Bytes.ArrayOffset, size)
-      Age.put(stamped, Bytes.ArrayOffset + size, stamp)
-      valueBase = stamped
-      valueOffset = Bytes.ArrayOffset
-      valueLength = size + Age.Size
-    } else if (shape.valueLead == 1) {
+    if (shape.valueLead == 1) {
       valueBase = row.getBaseObject
       valueOffset = row.getBaseOffset
       valueLength = row.getSizeInBytes
+      if (isStamping) valueLength = Math.addExact(valueLength, Age.Size)
       checkSize(valueLength.toLong)
     } else if (shape.multi) encodeList(row)
     else valueBytes(valueEncoder.encodeValue(row))

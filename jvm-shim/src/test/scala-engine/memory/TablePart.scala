@@ -91,8 +91,14 @@ private final class TableStore(trial: Trial, shape: TableShape) {
   private def write(
       k: Int, found: Long, value: Option[String], appended: Boolean = false): Unit = {
     val bytes = value.fold(new Array[Byte](0))(_.getBytes("ISO-8859-1"))
+    // its last four bytes may come by themselves
+    val isSplit = bytes.length >= 4 && chance(30)
+    val tail = if (isSplit)
+      Platform.getInt(bytes, Bytes.ArrayOffset + bytes.length - 4) & 0xFFFFFFFFL
+    else -1L
+    val given = if (isSplit) java.util.Arrays.copyOf(bytes, bytes.length - 4) else bytes
     table.write(keys(k), Bytes.ArrayOffset, keys(k).length, hashOf(k), found, k, PrefixLength,
-      bytes, Bytes.ArrayOffset, value.fold(-1)(_.length), appended)
+      given, Bytes.ArrayOffset, value.fold(-1)(_.length), appended, tail)
   }
 
   private def get(k: Int): Unit = if (find(k) == 0L && !table.complete && chance(80)) admit(k): Unit
