@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
@@ -14,12 +15,13 @@ import millpond
 from integration.cases import CLICKED, EVENTS, NO_EMPTY_BATCHES, Case, at, transform_with_state
 from integration.depth import deep
 from integration.harness import EVERYTHING
-from integration.jvm import MILLPOND
+from integration.jvm import IS_SPARK_4_2, MILLPOND
 from integration.python_state_cases import Processor
 from integration.state_programs import Interpreter, Program, Variable, case, scripted
 from integration.streams import settings
 from integration.transports import (
     BULK,
+    PROVIDER,
     SPARK,
     Leg,
     assert_same,
@@ -50,6 +52,32 @@ class Sums(Processor):
 
     def out(self, *columns: Any) -> Any:
         row = dict(zip(("k", "what", "state"), columns, strict=True))
+        return pd.DataFrame([row]) if self.form == "pandas" else Row(**row)
+
+
+class Counting(Processor):
+    """Counts and sums the values of a key, and tells how much memory its worker has on the way."""
+
+    def init(self, handle: Any) -> None:
+        self.sum = handle.getValueState("sum", "n long, total long")
+
+    def handleInputRows(self, key: Any, rows: Iterator[Any], timerValues: Any) -> Iterator[Any]:
+        count, total = self.sum.get() or (0, 0)
+        for row in rows:
+            if self.form == "pandas":
+                count, total = count + len(row), total + int(row["value"].sum())
+            else:
+                count, total = count + 1, total + row["value"]
+            if count % 100_000 == 0:
+                self.sum.update((count, total))
+                yield self.told(key, count, total)
+        self.sum.update((count, total))
+        yield self.told(key, count, total)
+
+    def told(self, key: Any, count: int, total: int) -> Any:
+        """Return a row of output."""
+        (kib,) = re.findall(r"VmRSS:\s*(\d+) kB", Path("/proc/self/status").read_text())
+        row = {"k": key[0], "n": count, "total": total, "kib": int(kib)}
         return pd.DataFrame([row]) if self.form == "pandas" else Row(**row)
 
 
@@ -101,6 +129,40 @@ def test_a_key_with_many_rows(spark: SparkSession, tmp_path: Path, form: str, ro
     ]
     tested = Case("large-key", build, [(EVENTS, batches)], "update", 2)
     assert_same(play(spark, tmp_path, tested, [Leg(files=2)], _SIDES))
+
+
+@pytest.mark.skipif(not Path("/proc/self/status").exists(), reason="it tells resident memory")
+@pytest.mark.parametrize("form", [deep("row"), deep("pandas")])
+def test_memory_does_not_grow_with_the_rows_of_a_key(
+    spark: SparkSession, tmp_path: Path, form: str
+) -> None:
+    """The rows of the one key would take 100 MiB as Python's objects."""
+    if IS_SPARK_4_2 and form == "pandas":
+        pytest.skip("Spark's own transport runs it")
+    rows = 1_000_000
+    source = spark.readStream.format("rate-micro-batch").option("rowsPerBatch", rows).load()
+    method = transform_with_state(source.selectExpr("'all' AS k", "value").groupBy("k"), form)
+    counted = method(Counting(form), "k string, n long, total long, kib long", "Update", "None")
+    found: list[Any] = []
+
+    def sink(batch: DataFrame, _: int) -> None:
+        found.extend(batch.collect())
+
+    conf = {PROVIDER: MILLPOND, **transport_conf(BULK)}
+    with settings(spark, conf):
+        writer = counted.writeStream.outputMode("update").foreachBatch(sink)
+        writer = writer.option("checkpointLocation", str(tmp_path / "counted"))
+        query = writer.trigger(availableNow=True).start()
+    ended = query.awaitTermination(180)
+    query.stop()
+    assert ended
+    (metrics,) = query.recentProgress[0]["stateOperators"]
+    assert metrics["customMetrics"]["millpondPythonSentBytes"] > 8 * rows
+    ends = [*range(100_000, rows + 1, 100_000), rows]
+    assert [row.n for row in found] == ends
+    assert found[-1].total == rows * (rows - 1) // 2
+    first, *others = [row.kib for row in found]
+    assert max(others) - first < 24 * 1024
 
 
 def _large(entries: int) -> tuple[Program, Program]:
