@@ -166,6 +166,16 @@ POOLS: Mapping[str, Pool] = {
         _struct(p=_POINT, a=T.ArrayType(T.IntegerType())),
         (((1, "a"), [1, 2]), ((None, None), []), (None, None), ((1, "a"), [2, 1])),
     ),
+    "deep_floats": Pool(
+        _struct(p=_struct(x=T.FloatType()), a=T.ArrayType(T.DoubleType())),
+        (
+            ((0.0,), [0.0]),
+            ((-0.0,), [-0.0]),
+            ((math.nan,), [math.nan]),
+            ((None,), [None, -0.0]),
+            (None, None),
+        ),
+    ),
 }
 
 

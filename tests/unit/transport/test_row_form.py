@@ -152,3 +152,17 @@ def test_keys_are_those_that_spark_makes() -> None:
             found, expected = key_reader(columns)(key), columns.fromInternal(key)
             assert (type(found), found, found.__fields__) == (Row, expected, expected.__fields__)
             assert type(found.__fields__) is type(expected.__fields__)
+
+
+def test_a_change_of_a_row_does_not_change_its_key() -> None:
+    of = pa.struct([("x", pa.int32()), ("tags", pa.list_(pa.string()))])
+    value = {"x": 1, "tags": ["a"]}
+    batch = pa.record_batch([pa.array([value, value], of), pa.array([5, 6])], names=["s", "k"])
+    keys = RowKeys(batch.schema, Offsets([0, 1], [0, 1]))
+    keys.load(batch)
+    key = keys.key(0)
+    for row in keys.rows(0, 2):
+        row.s["x"] = 9
+        row.s["tags"].append("b")
+    assert key == (value, 5) == keys.key(0)
+    assert keys.key(1) == (value, 6)

@@ -60,15 +60,23 @@ class RowKeys:
     def __init__(self, schema: pa.Schema, offsets: Offsets) -> None:
         self._row = row_maker(Row(*schema.names))
         self._key_offsets = offsets.keys
+        # Users may change a dict or a list of a row, and that must not be the key's.
+        self._own = any(pa.types.is_nested(schema.field(i).type) for i in offsets.keys)
+        self._key_columns: list[pa.Array] = []
         self._keys: list[tuple[Any, ...]] = []
         self._rows: list[tuple[Any, ...]] = []
 
     def load(self, batch: pa.RecordBatch) -> None:
         columns = list(map(_values, batch.columns))
-        self._keys = list(zip(*(columns[i] for i in self._key_offsets), strict=True))
+        if self._own:
+            self._key_columns = [batch.column(i) for i in self._key_offsets]
+        else:
+            self._keys = list(zip(*(columns[i] for i in self._key_offsets), strict=True))
         self._rows = list(zip(*columns, strict=True))
 
     def key(self, at: int) -> tuple[Any, ...]:
+        if self._own:
+            return tuple(column[at].as_py() for column in self._key_columns)
         return self._keys[at]
 
     def rows(self, begin: int, end: int) -> Iterator[Row]:

@@ -8,7 +8,7 @@ import org.apache.spark.sql.catalyst.CatalystTypeConverters
 import org.apache.spark.sql.execution.python.EvaluatePython
 import org.apache.spark.sql.types.{
   BinaryType, BooleanType, ByteType, DataType, DateType, DecimalType, IntegerType, LongType,
-  ShortType, StringType, TimestampNTZType, TimestampType
+  ShortType, StringType, StructType, TimestampNTZType, TimestampType
 }
 
 /** Writes values as Python's pickle, straight from rows. It knows what the plain types need, and
@@ -177,12 +177,15 @@ private[millpond] object PickleOut {
   }
 
   /** Whether keys of this type mean the same in Python as in the JVM: equal here if and only if
-    * they are equal there. */
+    * they are equal there. A struct is a dict there. At an array Spark's worker ends: it reads the
+    * key's schema in lower case, so it knows no `elementType`. */
   def isPlainKey(dataType: DataType): Boolean = dataType match {
     case BooleanType | ByteType | ShortType | IntegerType | LongType => true
     case BinaryType | DateType | TimestampType | TimestampNTZType => true
     case _: DecimalType => true // all have the digits of the type
     case text: StringType => text == StringType
+    case StructType(fields) =>
+      fields.nonEmpty && fields.forall(field => isPlainKey(field.dataType))
     case _ => false
   }
 }
