@@ -13,7 +13,14 @@ from pyspark.sql import SparkSession
 
 import millpond
 from integration.harness import Harness, providers_to_test
-from integration.jvm import LIGHT, MILLPOND, ROCKSDB, compile_harness, millpond_jar
+from integration.jvm import (
+    LIGHT,
+    MILLPOND,
+    ROCKSDB,
+    classes_after_spark,
+    compile_harness,
+    millpond_jar,
+)
 from integration.processes import agents_below, wait_until
 from integration.shapes import from_reports
 
@@ -68,10 +75,6 @@ def spark(
         .config("spark.sql.streaming.metricsEnabled", "false")
         .config("spark.driver.memory", "1500m")
         .config("spark.driver.extraJavaOptions", LIGHT)
-        .config(
-            "spark.driver.extraClassPath",
-            os.pathsep.join(map(str, [compile_harness(), *connectors])),
-        )
     )
     if MILLPOND in providers_to_test():
         # Queries choose their provider. If the session named Millpond here, Millpond would refuse
@@ -79,7 +82,12 @@ def spark(
         builder = millpond.configure(builder).config(
             "spark.sql.streaming.stateStore.providerClass", ROCKSDB
         )
-    session = builder.getOrCreate()
+    if connectors:
+        builder = builder.config(
+            "spark.driver.extraClassPath", os.pathsep.join(map(str, connectors))
+        )
+    with classes_after_spark(compile_harness()):
+        session = builder.getOrCreate()
     session.sparkContext.setLogLevel("ERROR")
     yield session
     gateway = session.sparkContext._gateway

@@ -5,13 +5,14 @@ It uses no py4j and no Spark session.
 
 from __future__ import annotations
 
+import contextlib
 import hashlib
 import os
 import shutil
 import subprocess
 import sys
 import tempfile
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 from pathlib import Path
 
 import pyspark
@@ -27,6 +28,8 @@ SCALA_TESTS = (
 SCALA_PARTS = REPO / "jvm-shim" / "src" / "test" / "scala-engine"
 SPARK_JARS = Path(pyspark.__file__).parent / "jars"
 ROCKSDB = "org.apache.spark.sql.execution.streaming.state.RocksDBStateStoreProvider"
+# In the order of Spark's own launcher, with which the archive of classes was made.
+_SPARK_PATH = (*map(str, SPARK_JARS.glob("slf4j-api-*.jar")), f"{SPARK_JARS}/*")
 # `make test` writes it. Without it, or with another class path, a JVM loads each class itself.
 CLASSES = REPO / "build" / "classes.jsa"
 # Tests have many small, short JVMs. The compiler C2 would cost them a third of their time, and
@@ -54,6 +57,25 @@ def millpond_jar() -> Path | None:
         return Path(millpond.jar())
     except UnsupportedError:
         return None
+
+
+@contextlib.contextmanager
+def classes_after_spark(*classpath: Path) -> Iterator[None]:
+    """Let a session that starts in this block have these on its JVM's class path, after Spark's
+    jars.
+
+    `spark.driver.extraClassPath` comes before them: then the archive of classes does not fit.
+    """
+    name = "SPARK_DIST_CLASSPATH"  # the launcher reads it
+    before = os.environ.get(name)
+    os.environ[name] = os.pathsep.join(map(str, classpath))
+    try:
+        yield
+    finally:
+        if before is None:
+            del os.environ[name]
+        else:
+            os.environ[name] = before
 
 
 def compile_harness() -> Path:
@@ -97,7 +119,7 @@ def compiled(folder: Path, *classpath: Path) -> Path:
         return done
     root.mkdir(parents=True, exist_ok=True)
     work = Path(tempfile.mkdtemp(dir=root, prefix=".work-"))
-    path = os.pathsep.join([f"{SPARK_JARS}/*", *map(str, classpath)])
+    path = os.pathsep.join([*_SPARK_PATH, *map(str, classpath)])
     command = [java(), "-Xss8m", *LIGHT.split(), "-cp", path, "scala.tools.nsc.Main", "-usejavacp"]
     subprocess.run(
         [*command, "-nowarn", "-d", str(work), *map(str, sources)], check=True, stdout=sys.stderr
@@ -119,5 +141,5 @@ def java_command(
     The archive of classes fits a path that begins with theirs.
     """
     opens = [flag for module in OPENS for flag in ("--add-opens", f"{module}=ALL-UNNAMED")]
-    path = os.pathsep.join([f"{SPARK_JARS}/*", *map(str, classpath)])
+    path = os.pathsep.join([*_SPARK_PATH, *map(str, classpath)])
     return [java(), f"-Xmx{heap}", *LIGHT.split(), *opens, "-cp", path, main, *args]

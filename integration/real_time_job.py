@@ -24,7 +24,7 @@ from pyspark.sql.streaming.stateful_processor import (
 )
 
 import millpond
-from integration.jvm import LIGHT, ROCKSDB, compile_harness
+from integration.jvm import LIGHT, ROCKSDB, classes_after_spark, compile_harness
 
 PARTITIONS = 2  # of the state; the source has one, so that the order of rows is known
 
@@ -119,7 +119,6 @@ class Job:
             SparkSession.builder.master("local[12]")
             .config("spark.ui.enabled", "false")
             .config("spark.driver.extraJavaOptions", LIGHT)
-            .config("spark.driver.extraClassPath", str(compile_harness()))
             .config("spark.local.dir", str(work / "local"))
             .config("spark.sql.warehouse.dir", str(work / "warehouse"))
             .config("spark.sql.session.timeZone", "UTC")
@@ -133,7 +132,8 @@ class Job:
             builder = builder.config("spark.sql.streaming.stateStore.providerClass", ROCKSDB)
         for name, value in conf.items():
             builder = builder.config(name, value)
-        self.spark = builder.getOrCreate()
+        with classes_after_spark(compile_harness()):
+            self.spark = builder.getOrCreate()
         self.spark.sparkContext.setLogLevel("OFF")
         self.jvm: Any = self.spark._jvm
         self.source: Any = None
