@@ -19,7 +19,7 @@ from pyspark.sql import SparkSession
 
 import millpond
 from integration.depth import quick_first
-from integration.jvm import MILLPOND
+from integration.jvm import LIGHT, MILLPOND
 from integration.shapes import named
 from integration.streams import Input, Run, finish, start
 from millpond.errors import ConflictError, ErrorKind, InvalidInputError
@@ -133,6 +133,7 @@ from pyspark.sql import SparkSession
 
 builder = SparkSession.builder.master("local[1]").config("spark.sql.shuffle.partitions", "1")
 builder = builder.config("spark.ui.enabled", "false").config("spark.driver.memory", "600m")
+builder = builder.config("spark.driver.extraJavaOptions", sys.argv[3])
 exec(sys.argv[2])
 spark = builder.getOrCreate()
 numbers = spark.readStream.format("rate-micro-batch").option("rowsPerBatch", 10).load()
@@ -145,7 +146,7 @@ query.awaitTermination(60)
 def _job(tmp_path: Path, configured: str) -> str:
     """Run a job in a Spark of its own. Return what its user sees on the terminal."""
     (tmp_path / "job.py").write_text(_JOB)
-    command = [sys.executable, str(tmp_path / "job.py"), str(tmp_path / "pond"), configured]
+    command = [sys.executable, str(tmp_path / "job.py"), str(tmp_path / "pond"), configured, LIGHT]
     return subprocess.run(command, capture_output=True, text=True, timeout=120, check=False).stderr
 
 
