@@ -18,6 +18,7 @@ from pyspark.sql.types import StructType
 
 from millpond.transport.apply_frames import Chunk, chunks_of, state_of
 from millpond.transport.apply_out import Results
+from millpond.transport.collector import spare_what_stays
 from millpond.transport.forms import Offsets
 from millpond.transport.spark_names import fail_on_stopiteration, unpickled_function
 from millpond.transport.spark_pandas import Conversion, arrow_streams, pickled, unpickled
@@ -25,6 +26,7 @@ from millpond.transport.spark_pandas import Conversion, arrow_streams, pickled, 
 
 def serve(command: bytes, settings: dict[str, Any]) -> tuple[Any, None, Any, Any]:
     """Return what Spark's worker calls: a function, no profiler, and two serializers."""
+    spare_what_stays()
     function, return_type = unpickled_function(command)
     streams = arrow_streams()
     return Partition(function, return_type, settings).run, None, streams, streams

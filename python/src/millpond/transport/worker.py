@@ -14,6 +14,7 @@ from pyspark.sql.types import StructType
 
 from millpond.transport import wire as kinds
 from millpond.transport.client import Handle
+from millpond.transport.collector import spare_what_stays
 from millpond.transport.forms import Form
 from millpond.transport.key_frames import KeyFrames
 from millpond.transport.row_form import RowForm, key_reader
@@ -31,6 +32,7 @@ _MakesForm = Callable[[StructType, dict[str, Any]], Form]
 
 def serve(command: bytes, settings: str) -> tuple[Any, None, Any, Any]:
     """Return what `entry.begin` returns. All that a partition needs is imported when it returns."""
+    spare_what_stays()
     found = json.loads(settings)
     return _second, None, _Streams(), _Conversation(command, found, _form(found["pandas"]))
 

@@ -40,9 +40,9 @@ private[millpond] final case class BulkOperator(
     pythonMetrics: Map[String, SQLMetric],
     bulkMetrics: BulkMetrics
 ) {
-  private[millpond] def keyEncoder: ExpressionEncoder[Row] = encoder(keySchema)
-  private[transport] def encoder(schema: StructType): ExpressionEncoder[Row] =
-    RowEncoders.resolved(runId, schema)
+  // each task has an operator of its own
+  @transient private[transport] lazy val encoders = new TaskEncoders(runId)
+  private[millpond] def keyEncoder: ExpressionEncoder[Row] = encoders.resolved(keySchema)
 
   @transient private lazy val keyDeserializer = keyEncoder.createDeserializer()
 
@@ -65,7 +65,11 @@ private[millpond] final case class BulkOperator(
   )(refused: String => Unit): Iterator[InternalRow] = {
     val context = TaskContext.get()
     val session = new BulkSession(BulkPartition(this, data, initialState), handle, bulkMetrics)
-    context.addTaskCompletionListener[Unit](_ => session.close()): Unit
+    context.addTaskCompletionListener[Unit] { ended =>
+      session.close()
+      // otherwise somebody may be in the middle of a row
+      if (session.isDone && !ended.isFailed() && !ended.isInterrupted()) encoders.giveBack()
+    }: Unit
     val runner = new LineRunner(wrapped, jobArtifactUUID, pythonMetrics, session)
     val project = UnsafeProjection.create(output, output)
     import scala.jdk.CollectionConverters._

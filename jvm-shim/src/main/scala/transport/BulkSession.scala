@@ -42,16 +42,23 @@ private[transport] final class BulkSession(
   /** Why the worker takes no part, once it has said so. It has got nothing then. */
   var refused: Option[String] = None
 
+  /** Whether the worker has said that nothing more comes. */
+  var isDone = false
+
   /** Frames of one phase.
     *
     * @param make is called when the phase begins
-    * @param after the state of Spark's handle when the phase is over; none: it stays */
+    * @param after the state of Spark's handle when the phase is over; none: it stays
+    * @param idle it has no frames whatever comes before it, so it need not wait for that */
   private final class Phase(
-      make: => Frames, val after: Option[StatefulProcessorHandleState.Value]) {
+      make: => Frames,
+      val after: Option[StatefulProcessorHandleState.Value],
+      val idle: Boolean = false) {
     private lazy val frames = make
     private lazy val first = mutable.Queue.from(frames.first)
     private var sent = 0
     private var over = false
+    def isOver: Boolean = over
     def send(pipe: WorkerPipe): Unit = {
       first.removeAll().foreach(pipe.write)
       while (!over && sent < Ahead && frames.hasNext && frames.isReady) {
@@ -88,11 +95,14 @@ private[transport] final class BulkSession(
     def frames = new TimerFrames(
       until.fold(Iterator.empty[(Any, Long)])(handle.getExpiredTimers(_)),
       serialize(_).asInstanceOf[UnsafeRow], states, operator.frameSize)
-    new Phase(frames, Some(StatefulProcessorHandleState.TIMER_PROCESSED))
+    new Phase(frames, Some(StatefulProcessorHandleState.TIMER_PROCESSED), until.isEmpty)
   }
 
   /** Send what may be sent before the worker's next frame is read. */
-  def pump(pipe: WorkerPipe): Unit = phases.headOption.foreach(_.send(pipe))
+  def pump(pipe: WorkerPipe): Unit = phases.headOption.foreach { phase =>
+    phase.send(pipe)
+    if (phase.isOver) phases.drop(1).headOption.filter(_.idle).foreach(_.send(pipe))
+  }
 
   /** Handle a frame of the worker.
     *
@@ -113,6 +123,7 @@ private[transport] final class BulkSession(
         None
       case Frame.Result => result(in, payload)
       case Frame.Done =>
+        isDone = true
         handle.setHandleState(StatefulProcessorHandleState.CLOSED)
         val userMs = in.readLong() / 1000000
         metrics.add(Map(

@@ -1,17 +1,19 @@
 package org.apache.spark.sql.millpond.transport
 
 import java.io.{ByteArrayOutputStream, DataOutputStream}
+import java.util.UUID
 
 import scala.collection.mutable
 
 import org.apache.spark.internal.Logging
 import org.apache.spark.sql.Row
+import org.apache.spark.sql.catalyst.parser.CatalystSqlParser
 import org.apache.spark.sql.execution.streaming.operators.stateful.transformwithstate
 import transformwithstate.statefulprocessor.{
   StatefulProcessorHandleImpl, StatefulProcessorHandleState
 }
 import org.apache.spark.sql.execution.streaming.state.StateMessage.{
-  StateRequest, StateResponse, StateVariableRequest
+  StateRequest, StateResponse, StateResponseWithStringTypeVal, StateVariableRequest
 }
 import org.apache.spark.sql.millpond.base.MillpondError
 
@@ -56,10 +58,19 @@ private[transport] final class StateCalls(
     bytes.toByteArray
   }
 
-  private def respond(response: StateResponse.Builder): Unit = {
-    val built = response.build().toByteArray
-    out.writeInt(built.length)
-    out.write(built)
+  private def respond(response: StateResponse.Builder): Unit = write(response.build().toByteArray)
+
+  private def write(response: Array[Byte]): Unit = {
+    out.writeInt(response.length)
+    out.write(response)
+  }
+
+  /** Answer as Spark's server does. Every task asks for the schemas that users wrote as text. */
+  private def parse(schema: String): Unit = {
+    val json = StateCalls.parsed((operator.runId, schema))(
+      CatalystSqlParser.parseTableSchema(schema).json)
+    val response = StateResponseWithStringTypeVal.newBuilder().setStatusCode(0).setValue(json)
+    write(response.build().toByteArray)
   }
 
   private def handleCall(call: StateRequest): Unit = {
@@ -70,7 +81,10 @@ private[transport] final class StateCalls(
         if (variables.make(asked)) respond(StateResponse.newBuilder().setStatusCode(0))
         else server.handleStatefulProcessorCall(asked)
       case TIMERREQUEST => server.handleTimerRequest(call.getTimerRequest)
-      case UTILSREQUEST => server.handleUtilsRequest(call.getUtilsRequest)
+      case UTILSREQUEST =>
+        val request = call.getUtilsRequest
+        if (request.hasParseStringSchema) parse(request.getParseStringSchema.getSchema)
+        else server.handleUtilsRequest(request)
       case STATEVARIABLEREQUEST =>
         val request = call.getStateVariableRequest
         request.getMethodCase match {
@@ -85,4 +99,9 @@ private[transport] final class StateCalls(
       case other => throw MillpondError.internal(s"a worker sent the call $other")
     }
   }
+}
+
+private object StateCalls {
+  // options of the session decide what is a schema; they are the same for a run
+  private val parsed = new Recent[(UUID, String), String](256)
 }

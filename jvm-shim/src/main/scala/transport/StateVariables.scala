@@ -4,7 +4,7 @@ import java.time.Duration
 
 import scala.collection.mutable
 
-import org.apache.spark.sql.{Encoders, Row}
+import org.apache.spark.sql.Row
 import org.apache.spark.sql.catalyst.encoders.ExpressionEncoder
 import org.apache.spark.sql.execution.python.streaming.{
   ListStateInfo, MapStateInfo, ValueStateInfo
@@ -20,7 +20,7 @@ import org.apache.spark.sql.streaming.TTLConfig
 import org.apache.spark.sql.types.StructType
 
 /** The state variables that a processor declared. Spark's server makes them in the same way, only
-  * that it resolves encoders anew for each task. */
+  * that it has encoders of its own for each task. */
 private[transport] final class StateVariables(
     handle: StatefulProcessorHandleImpl, operator: BulkOperator) {
   val values = new mutable.HashMap[String, ValueStateInfo]
@@ -35,20 +35,20 @@ private[transport] final class StateVariables(
     call.getMethodCase match {
       case GETVALUESTATE => added(values, call.getGetValueState) { (asked, schema, encoder) =>
           ValueStateInfo(
-            handle.getValueState[Row](asked.getStateName, Encoders.row(schema), ttl(asked)),
+            handle.getValueState[Row](asked.getStateName, plain(schema), ttl(asked)),
             schema, encoder.createDeserializer())
         }
       case GETLISTSTATE => added(lists, call.getGetListState) { (asked, schema, encoder) =>
           ListStateInfo(
-            handle.getListState[Row](asked.getStateName, Encoders.row(schema), ttl(asked)),
+            handle.getListState[Row](asked.getStateName, plain(schema), ttl(asked)),
             schema, encoder.createDeserializer(), encoder.createSerializer())
         }
       case GETMAPSTATE => added(maps, call.getGetMapState) { (asked, schema, encoder) =>
           val valueSchema = StructType.fromString(asked.getMapStateValueSchema)
-          val ofValues = operator.encoder(valueSchema)
+          val ofValues = operator.encoders.resolved(valueSchema)
           MapStateInfo(
-            handle.getMapState[Row, Row](asked.getStateName, Encoders.row(schema),
-              Encoders.row(valueSchema), ttl(asked)),
+            handle.getMapState[Row, Row](asked.getStateName, plain(schema),
+              plain(valueSchema), ttl(asked)),
             schema, valueSchema, encoder.createDeserializer(), encoder.createSerializer(),
             ofValues.createDeserializer(), ofValues.createSerializer())
         }
@@ -61,10 +61,13 @@ private[transport] final class StateVariables(
     val isNew = !variables.contains(asked.getStateName)
     if (isNew) {
       val schema = StructType.fromString(asked.getSchema)
-      variables(asked.getStateName) = make(asked, schema, operator.encoder(schema))
+      variables(asked.getStateName) = make(asked, schema, operator.encoders.resolved(schema))
     }
     isNew
   }
+
+  // for Spark's own classes
+  private def plain(schema: StructType) = operator.encoders.plain(schema)
 
   private def ttl(asked: StateCallCommand): TTLConfig =
     if (asked.hasTtl) TTLConfig(Duration.ofMillis(asked.getTtl.getDurationMs)) else TTLConfig.NONE
