@@ -104,13 +104,14 @@ MUTANTS: tuple[Mutant, ...] = (
             (
                 _SHIM + "memory/Table.scala",
                 """      val record = enter(base, offset, length, hash, keySlot, prefixLength, valueBase, valueOffset,
-        valueLength)
+        valueLength, tail)
       Platform.putInt(null, record + BatchAt, batch)
       if (!knowsAll) setFlag(record, Blind)
       if (appended) setFlag(record, Appended)
       Platform.putInt(null, record + TouchAt, touched.add(record, 0L))
 """,
-                """      val record = create(base, offset, length, hash, keySlot, valueBase, valueOffset, valueLength)
+                """      val record = create(base, offset, length, hash, keySlot, valueBase, valueOffset, valueLength,
+        tail = tail)
       Platform.putInt(null, record + BatchAt, batch)
       if (!knowsAll) setFlag(record, Blind)
       if (appended) setFlag(record, Appended)
