@@ -92,7 +92,7 @@ final class Table(budget: MemoryBudget, shape: TableShape) extends WrittenRecord
 
   /** Put (`valueLength` >= 0) or delete (-1) a key whose record is `found` (0: none; then `keySlot`
     * and `prefixLength` are used). If memory is refused, nothing has changed.
-    * @param tail the last four bytes of the value, if they do not lie behind the others; -1: none */
+    * @param tail the last four bytes of the value, if they do not lie behind the others; or -1 */
   def write(base: AnyRef, offset: Long, length: Int, hash: Int, found: Long, keySlot: Int,
       prefixLength: Int, valueBase: AnyRef, valueOffset: Long, valueLength: Int,
       appended: Boolean = false, tail: Long = NoTail): Unit =
