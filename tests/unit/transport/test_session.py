@@ -7,7 +7,7 @@ import pickle
 import struct
 
 from millpond.transport.forms import Offsets, Pending
-from millpond.transport.session import Session
+from millpond.transport.session import DELETE_TIMER, FIRED, REGISTER_TIMER, Session
 from millpond.transport.wire import ANSWER, DATA, RESULT, Wire
 
 
@@ -23,8 +23,18 @@ def _results(out: io.BytesIO) -> list[tuple[bool, bool, int, list[object]]]:
         kind, consumed, over, keys, length = struct.unpack_from(">B??ii", payload)
         if kind == RESULT:
             changes = payload[11 : 11 + length]
-            found.append((consumed, over, keys, pickle.loads(changes) if changes else []))
+            found.append((consumed, over, keys, _flat(changes) if changes else []))
     return found
+
+
+def _flat(changes: bytes) -> list[object]:
+    """Return the key's number, the code and the value of each change, one after the other."""
+    (count,) = struct.unpack_from("=i", changes)
+    numbers = struct.unpack_from(f"={2 * count}i", changes, 4)
+    values = pickle.loads(changes[4 + 8 * count :])
+    assert len(values) == count
+    found = zip(numbers[:count], numbers[count:], values, strict=True)
+    return [part for change in found for part in change]
 
 
 def test_changes_go_in_their_order_and_once() -> None:
@@ -33,10 +43,28 @@ def test_changes_go_in_their_order_and_once() -> None:
     session.key = 4
     session.note(0, (1,))
     session.note(16, None)
-    session.keys_done(1)
+    session.keys_done += 1
     session.flush(consumed=True)
     session.flush()
     assert _results(out) == [(True, False, 1, [4, 0, (1,), 4, 16, None])]
+
+
+def test_timers_that_fired_are_one_change_until_another_one_comes() -> None:
+    out = io.BytesIO()
+    session = Session(Wire(io.BytesIO(), out))
+    session.key = 4
+    session.timer_fired()
+    session.key = 5
+    session.timer_fired()
+    session.note(REGISTER_TIMER, 9)
+    session.timer_fired()
+    session.key = 4
+    session.note(DELETE_TIMER, 9)
+    session.flush()
+    session.timer_fired()  # what is sent does not grow
+    session.flush(consumed=True)
+    first = [4, FIRED, 2, 5, REGISTER_TIMER, 9, 5, FIRED, 1, 4, DELETE_TIMER, 9]
+    assert _results(out) == [(False, False, 0, first), (True, False, 0, [4, FIRED, 1])]
 
 
 def test_a_call_sends_the_changes_first_and_keeps_frames_that_come_before_its_answer() -> None:

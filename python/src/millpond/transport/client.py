@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from typing import Any
 
 from pyspark.sql.streaming.stateful_processor import (
@@ -103,15 +104,17 @@ class Handle(StatefulProcessorHandle):
         if not self._noted(DELETE_TIMER, expiryTimestampMs):
             super().deleteTimer(expiryTimestampMs)
 
-    def begin(self, number: int, states: list[Any], at: int) -> None:
-        """Begin a key whose state came along as number `at` of its frame."""
-        self._session.key = number
-        for variable, values in zip(self.variables, states, strict=True):
-            variable.begin(values[at])
+    def beginnings(self, states: list[Any]) -> list[tuple[Callable[[Any], None], list[Any]]]:
+        """Return of each variable what is called when a key begins, and with what for each key.
 
-    def begin_again(self, number: int, kept: list[Any]) -> None:
+        Args:
+            states: for each variable, of each key that came in a frame.
+        """
+        begins = [variable.begin for variable in self.variables]
+        return list(zip(begins, states, strict=True))
+
+    def begin_again(self, kept: list[Any]) -> None:
         """Begin a key whose state was left before."""
-        self._session.key = number
         for variable, state in zip(self.variables, kept, strict=True):
             variable.restore(state)
 

@@ -63,12 +63,12 @@ class Form(Protocol):
 
 
 class Pending:
-    """Results that are not sent yet."""
+    """Results that are not sent yet; with `most` of them, they are to be sent."""
 
     def __init__(self) -> None:
         self.entries: list[Any] = []
         self.ends: list[int] = []  # of each key
-        self._most = 100
+        self.most = 100
 
     def add(self, results: Iterator[Any], session: Session) -> None:
         """Take over `results`. At the limit, send what is there.
@@ -78,7 +78,7 @@ class Pending:
         entries = self.entries
         for one in results:
             entries.append(one)
-            if len(entries) >= self._most:
+            if len(entries) >= self.most:
                 session.flush(with_rows=True)
 
     def end_key(self) -> None:
@@ -96,6 +96,6 @@ class Pending:
     def sent(self, size: int) -> None:
         """Forget all. They had `size` bytes, so the next ones may be more, or fewer."""
         count = max(1, len(self.entries))
-        self._most = max(1, min(_MOST, _BYTES * count // max(1, size)))
+        self.most = max(1, min(_MOST, _BYTES * count // max(1, size)))
         self.entries.clear()
         self.ends.clear()

@@ -59,15 +59,22 @@ class KeyFrames:
             began = time.perf_counter_ns()
             self._frame = frame
             begin = 0
+            states = handle.beginnings(frame.states)
             last = len(frame.counts) - 1
             for i, count in enumerate(frame.counts):
-                handle.begin(session.next_key, frame.states, i)
+                session.key = session.next_key
                 session.next_key += 1
+                for begin_key, values in states:
+                    begin_key(values[i])
                 end = begin + count
-                self._open = i == last and frame.more
                 rows = keys.rows(begin, end)
-                yield keys.key(begin), keys.joined(self._long(rows)) if self._open else rows
-                session.keys_done(1)
+                if i == last and frame.more:
+                    self._open = True
+                    rows = keys.joined(self._long(rows))
+                yield keys.key(begin), rows
+                if self._open:  # pass over what the user's code did not read
+                    deque(rows, maxlen=0)
+                session.keys_done += 1
                 begin = end
             session.user_nanos += time.perf_counter_ns() - began
             session.flush(consumed=True, with_rows=True)
@@ -83,8 +90,3 @@ class KeyFrames:
             assert frame is not None and frame.goes_on and len(frame.counts) == 1
             self._open = frame.more
             yield from self._keys.rows(0, frame.counts[0])
-
-    def skip(self, rows: Iterator[Any]) -> None:
-        """Pass over what the user's code did not read."""
-        if self._open:
-            deque(rows, maxlen=0)

@@ -109,15 +109,19 @@ class RowForm:
         return RowKeys(schema, offsets)
 
     def add(self, results: Iterator[Any], session: Session) -> None:
-        self._pending.add(map(self._kept, results), session)
-
-    def _kept(self, row: Any) -> Any:
-        if not self._only_values:
-            return row
-        if type(row) is Row and getattr(row, "__fields__", None) == self._names:
-            return tuple(row)
-        self._restore_rows()
-        return row
+        # what `Pending.add` does, without a function for each row
+        pending, names = self._pending, self._names
+        entries = pending.entries
+        for row in results:
+            if not self._only_values:
+                entries.append(row)
+            elif type(row) is Row and getattr(row, "__fields__", None) == names:
+                entries.append(tuple(row))
+            else:
+                self._restore_rows()
+                entries.append(row)
+            if len(entries) >= pending.most:
+                session.flush(with_rows=True)
 
     def _restore_rows(self) -> None:
         self._pending.entries[:] = map(self._row, self._pending.entries)

@@ -4,12 +4,14 @@ from __future__ import annotations
 
 import io
 import pickle
+from array import array
 from typing import Any, Protocol
 
 from millpond.transport.wire import Wire
 
 UPDATE, CLEAR, PUT, APPEND, APPEND_LIST, UPDATE_ENTRY, REMOVE_ENTRY = range(7)
 REGISTER_TIMER, DELETE_TIMER = 7, 8
+FIRED = 9  # the value: so many of the expired timers that came, in their order, are done with
 VARIABLES = 16  # a change's code is the operation, and the variable's number times this
 
 _MOST_CHANGES = 30_000
@@ -26,18 +28,21 @@ class Output(Protocol):
 class Session:
     """Collects changes in their order, and sends them.
 
-    `key` is the number of the key that is worked on; below zero there is none.
+    Attributes:
+        key: the number of the key that is worked on; below zero there is none.
+        next_key: the number of the next one that arrives.
+        keys_done: how many of those that arrived were done with since the last result.
     """
 
     def __init__(self, wire: Wire) -> None:
         self.wire = wire
         self.key = -1
-        self.next_key = 0  # the number of the next one that arrives
+        self.next_key = 0
+        self.keys_done = 0
         self.user_nanos = 0
         self.output: Output | None = None
         self._changes: list[Any] = []
         self._most = 3 * _MOST_CHANGES
-        self._keys_done = 0
 
     def note(self, code: int, value: Any) -> None:
         """Remember a change of the current key."""
@@ -46,9 +51,17 @@ class Session:
         if len(changes) >= self._most:
             self.flush()
 
-    def keys_done(self, count: int) -> None:
-        """Say that the next `count` keys of those that arrived are done with."""
-        self._keys_done += count
+    def timer_fired(self) -> None:
+        """Remember that the oldest expired timer that is not done with is to be deleted.
+
+        The JVM knows which one that is. Where the user's code changes nothing, one change is
+        enough for all timers of a frame.
+        """
+        changes = self._changes
+        if changes and changes[-2] == FIRED:
+            changes[-1] += 1
+        else:
+            self.note(FIRED, 1)
 
     def flush(
         self, *, consumed: bool = False, phase_over: bool = False, with_rows: bool = False
@@ -57,7 +70,7 @@ class Session:
         rows = self.output.take() if with_rows and self.output is not None else b""
         changes = self._take_changes()
         if changes or rows or consumed or phase_over:
-            keys_done, self._keys_done = self._keys_done, 0
+            keys_done, self.keys_done = self.keys_done, 0
             self.wire.result(
                 consumed=consumed,
                 phase_over=phase_over,
@@ -67,18 +80,22 @@ class Session:
             )
 
     def _take_changes(self) -> bytes:
-        if not self._changes:
+        changes = self._changes
+        if not changes:
             return b""
+        numbers = array("i", (len(changes) // 3,))
+        numbers.extend(changes[::3])
+        numbers.extend(changes[1::3])
         out = io.BytesIO()
+        out.write(numbers.tobytes())
         pickler = pickle.Pickler(out, protocol=2)
         pickler.fast = True  # values are copies, none of which holds itself: nothing to remember
-        pickler.dump(self._changes)
-        count = len(self._changes)
-        self._changes.clear()
-        pickled = out.getvalue()
-        most = count * _CHANGE_BYTES // len(pickled)
+        pickler.dump(changes[2::3])
+        taken = out.getvalue()
+        most = len(changes) * _CHANGE_BYTES // len(taken)
         self._most = min(3 * _MOST_CHANGES, max(3, most))
-        return pickled
+        changes.clear()
+        return taken
 
     def call(self, message: bytes) -> bytes:
         """Return the answer to a call of Spark's state protocol. Changes go before it."""

@@ -5,7 +5,7 @@ from __future__ import annotations
 import json
 import pickle
 import time
-from collections.abc import Callable, Iterable, Iterator
+from collections.abc import Callable
 from dataclasses import dataclass
 from typing import Any, BinaryIO
 
@@ -18,7 +18,7 @@ from millpond.transport.collector import spare_what_stays
 from millpond.transport.forms import Form
 from millpond.transport.key_frames import KeyFrames
 from millpond.transport.row_form import RowForm, key_reader
-from millpond.transport.session import DELETE_TIMER, Session
+from millpond.transport.session import Session
 from millpond.transport.spark_names import (
     Client,
     Command,
@@ -105,8 +105,8 @@ class Partition:
         self._wire.ready(self._handle.declared, self._form.schema.serialize().to_pybytes())
         self._times = TimerValues(*self._client.get_timestamps(self._time_mode))
         if "initial_offsets" in self._settings:
-            self._rows(self._settings["initial_offsets"], self._initial_state)
-        self._rows(self._settings["offsets"], self._input_rows)
+            self._initial_state(self._settings["initial_offsets"])
+        self._input_rows(self._settings["offsets"])
         self._client.set_handle_state(StatefulProcessorHandleState.DATA_PROCESSED)
         self._timers()
         self._client.set_handle_state(StatefulProcessorHandleState.TIMER_PROCESSED)
@@ -115,50 +115,49 @@ class Partition:
         self._client.set_handle_state(StatefulProcessorHandleState.CLOSED)
         self._wire.done(self._session.user_nanos)
 
-    def _rows(self, offsets: list[int], handle: Callable[[Any, Iterator[Any]], Any]) -> None:
-        """Handle a phase of rows."""
-        keys = KeyFrames(self._session, self._handle, self._form, offsets)
-        for key, rows in keys:
-            results = handle(key, rows)
-            if results is not None:
-                self._form.add(results, self._session)
-            self._form.key_done()
-            keys.skip(rows)
+    def _initial_state(self, offsets: list[int]) -> None:
+        """Handle the phase of the initial state."""
+        for key, rows in KeyFrames(self._session, self._handle, self._form, offsets):
+            for row in rows:
+                self._processor.handleInitialState(key, row, self._times)
 
-    def _initial_state(self, key: Any, rows: Iterator[Any]) -> None:
-        for row in rows:
-            self._processor.handleInitialState(key, row, self._times)
-
-    def _input_rows(self, key: Any, rows: Iterator[Any]) -> Iterable[Any]:
-        results: Iterable[Any] = self._processor.handleInputRows(key, rows, self._times)
-        return iter(results)
+    def _input_rows(self, offsets: list[int]) -> None:
+        """Handle the phase of rows."""
+        session, times, handle_rows = self._session, self._times, self._processor.handleInputRows
+        add, key_done = self._form.add, self._form.key_done
+        for key, rows in KeyFrames(session, self._handle, self._form, offsets):
+            add(iter(handle_rows(key, rows, times)), session)
+            key_done()
 
     def _timers(self) -> None:
         """Handle the phase of expired timers."""
-        session, handle = self._session, self._handle
+        session, handle, times, add = self._session, self._handle, self._times, self._form.add
         expired_timer, shown = self._processor.handleExpiredTimer, key_reader(self._key_schema)
         while (payload := self._wire.next())[0] != kinds.PHASE_OVER:
             began = time.perf_counter_ns()
             keys, expired, states = pickle.loads(memoryview(payload)[1:])
+            begins = handle.beginnings(states)
             kept: list[Any] = [None] * len(keys)
             several = len(expired) > 2 * len(keys)  # a key's next timer needs what it left
             for at, time_ms in zip(expired[::2], expired[1::2], strict=True):
+                session.key = session.next_key + at
                 if kept[at] is None:
-                    handle.begin(session.next_key + at, states, at)
+                    for begin_key, values in begins:
+                        begin_key(values[at])
                 else:
-                    handle.begin_again(session.next_key + at, kept[at])
+                    handle.begin_again(kept[at])
                 results = expired_timer(
                     key=shown(keys[at]),
-                    timerValues=self._times,
+                    timerValues=times,
                     expiredTimerInfo=ExpiredTimerInfo(time_ms),
                 )
-                self._form.add(iter(results), session)
-                session.note(DELETE_TIMER, time_ms)
+                add(iter(results), session)
+                session.timer_fired()
                 if several:
                     kept[at] = handle.leave()
             self._form.key_done()
             session.next_key += len(keys)
-            session.keys_done(len(keys))
+            session.keys_done += len(keys)
             session.user_nanos += time.perf_counter_ns() - began
             session.flush(consumed=True, with_rows=True)
         session.key = -1

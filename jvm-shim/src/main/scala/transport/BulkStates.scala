@@ -1,5 +1,7 @@
 package org.apache.spark.sql.millpond.transport
 
+import java.io.ByteArrayInputStream
+import java.nio.{ByteBuffer, ByteOrder}
 import java.util.{List => JavaList}
 
 import scala.collection.mutable
@@ -121,6 +123,8 @@ private object Operation {
   val RemoveEntry = 6
   val RegisterTimer = 7
   val DeleteTimer = 8
+  /** So many expired timers are done with. */
+  val Fired = 9
   /** A change's code is the operation, and the variable's number times this. */
   val Variables = 16
 }
@@ -132,6 +136,7 @@ private[transport] final class BulkStates(
   private var buffers = IndexedSeq.empty[PickleOut]
   private val keys = mutable.ArrayDeque.empty[Row]
   private var firstKey = 0 // the number of the first in `keys`
+  private val expired = mutable.ArrayDeque.empty[Expired] // that the worker is not done with
   private val unpickler = new Unpickler
 
   var values = 0L // that went to the worker without a call
@@ -164,7 +169,19 @@ private[transport] final class BulkStates(
     firstKey + keys.size - 1
   }
 
-  def bytes: Int = buffers.map(_.size).sum
+  /** Expect [[Operation.Fired]] for a timer of the key with this number. Timers fire in the order
+    * of these calls. */
+  def expires(number: Int, timeMs: Long): Unit = expired += new Expired(number, timeMs)
+
+  def bytes: Int = {
+    var sum = 0
+    var i = 0
+    while (i < buffers.size) {
+      sum += buffers(i).size
+      i += 1
+    }
+    sum
+  }
 
   /** Write a list for each variable that has its state of each key added since the last call. */
   def writeTo(out: java.io.OutputStream): Unit = {
@@ -189,27 +206,53 @@ private[transport] final class BulkStates(
 
   /** Apply changes in their order.
     *
-    * @param pickled a flat list: a key's number, a code, a value; and so on */
-  def apply(pickled: Array[Byte]): Unit = {
-    val flat = unpickler.loads(pickled).asInstanceOf[JavaList[Any]]
-    var at = 0
+    * @param payload has at `at`, `length` bytes long: their count, each one's key's number, each
+    *   one's code, as the worker's machine writes such numbers, which is this one; and a pickled
+    *   list of their values */
+  def apply(payload: Array[Byte], at: Int, length: Int): Unit = {
+    val numbers = ByteBuffer.wrap(payload, at, length).order(ByteOrder.nativeOrder)
+    val count = numbers.getInt()
+    val codesAt = at + 4 * (1 + count)
+    val valuesAt = codesAt + 4 * count
+    val pickled = new ByteArrayInputStream(payload, valuesAt, at + length - valuesAt)
+    val values = unpickler.load(pickled).asInstanceOf[JavaList[Any]]
     var current = -1
-    val size = flat.size
-    while (at < size) {
-      val number = flat.get(at).asInstanceOf[Int]
+    var i = 0
+    while (i < count) {
+      val number = numbers.getInt(at + 4 * (1 + i))
       if (number != current) {
         ImplicitGroupingKeyTracker.setImplicitKey(key(number))
         current = number
       }
-      val code = flat.get(at + 1).asInstanceOf[Int]
-      val value = flat.get(at + 2)
+      val code = numbers.getInt(codesAt + 4 * i)
+      val value = values.get(i)
       code % Operation.Variables match {
         case Operation.RegisterTimer => handle.registerTimer(value.asInstanceOf[Number].longValue)
         case Operation.DeleteTimer => handle.deleteTimer(value.asInstanceOf[Number].longValue)
+        case Operation.Fired =>
+          val fired = value.asInstanceOf[Int]
+          deleteExpired(fired)
+          current = -1
+          changes += fired.toLong - 1 // a change each
         case operation => variables(code / Operation.Variables)(operation, value)
       }
-      at += 3
+      i += 1
     }
-    changes += (size / 3).toLong
+    changes += count.toLong
+  }
+
+  /** Delete the `count` oldest timers that a worker is not done with, each as its key's, as Spark
+    * does after each call of the user's code. */
+  private def deleteExpired(count: Int): Unit = {
+    var left = count
+    while (left > 0) {
+      val timer = expired.removeHead()
+      ImplicitGroupingKeyTracker.setImplicitKey(key(timer.key))
+      handle.deleteTimer(timer.timeMs)
+      left -= 1
+    }
   }
 }
+
+/** @param key its number */
+private final class Expired(val key: Int, val timeMs: Long)

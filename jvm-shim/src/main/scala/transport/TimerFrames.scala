@@ -39,14 +39,16 @@ private[transport] final class TimerFrames(
     keys.beginList()
     expired.beginList()
     var count = 0
+    var first = 0 // the number of the frame's first key
     while (timers.hasNext && isReady && count < limit.rows && states.bytes < limit.bytes) {
       val timer = timers.next()
       val number = numbers.getOrElseUpdate(timer.bytes, {
-        states.add(timer.key)
         keys.row(timer.key)
-        numbers.size
+        states.add(timer.key)
       })
-      expired.long(number.toLong)
+      if (count == 0) first = number
+      states.expires(number, timer.timeMs)
+      expired.long((number - first).toLong)
       expired.long(timer.timeMs)
       count += 1
     }
