@@ -299,6 +299,37 @@ def write_results(
     return path
 
 
+def run_program(
+    name: str,
+    out: Path | None,
+    measure: Callable[[Path], dict[str, Any]],
+    render: Callable[[Mapping[str, Any]], str],
+) -> int:
+    """Measure, write the results, and print them.
+
+    Args:
+        name: the program is `bench-` and this.
+        out: where the results go; None: as `write_results` has it.
+        measure: gets a folder that goes away, and returns what the results have beside the host.
+            It may raise BenchError.
+        render: the results for people.
+
+    Returns: 0, or 2 if something could not be measured.
+    """
+    work = Path(tempfile.mkdtemp(prefix=f"bench-{name}-"))
+    try:
+        results = describe_host(work) | measure(work)
+        path = write_results(results, out, prefix=f"{name}-")
+        print(render(results))
+        print(f"\nresults: {path}")
+    except BenchError as error:
+        print(f"bench-{name}: {error}", file=sys.stderr)
+        return 2
+    finally:
+        shutil.rmtree(work, ignore_errors=True)
+    return 0
+
+
 def report_cells(
     name: str,
     given: argparse.Namespace,

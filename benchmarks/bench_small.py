@@ -13,10 +13,8 @@ from __future__ import annotations
 import argparse
 import json
 import os
-import shutil
 import statistics
 import sys
-import tempfile
 from collections import defaultdict
 from collections.abc import Mapping, Sequence
 from pathlib import Path
@@ -25,7 +23,7 @@ from typing import Any
 sys.path.insert(0, str(Path(__file__).resolve().parent.parent))
 from benchmarks import bench_env
 from benchmarks.bench_contenders import CONTENDERS, OURS, STATELESS
-from benchmarks.bench_env import REPOSITORY, BenchError, run_spec
+from benchmarks.bench_env import REPOSITORY, run_program, run_spec
 from benchmarks.bench_query import open_session, progress_of, session_conf
 from benchmarks.bench_report import table
 from millpond.config import PREFIX
@@ -212,14 +210,13 @@ def main(arguments: Sequence[str] | None = None) -> int:
     parser.add_argument("--contenders", default=",".join(LABELS), help="with commas")
     parser.add_argument("--out", type=Path, help="results")
     given = parser.parse_args(arguments)
-    quick = given.batches < 60
-    work = Path(tempfile.mkdtemp(prefix="bench-small-"))
-    try:
+
+    def measured(work: Path) -> dict[str, Any]:
         classes = bench_env.compile_store_bench(REPOSITORY / "build" / "bench")
-        results: dict[str, Any] = bench_env.describe_host(work) | {"quick": quick, "contenders": {}}
+        contenders = {}
         for name in given.contenders.split(","):
             print(name, file=sys.stderr, flush=True)
-            results["contenders"][name] = measure(
+            contenders[name] = measure(
                 name,
                 work / name,
                 classes,
@@ -227,15 +224,9 @@ def main(arguments: Sequence[str] | None = None) -> int:
                 warmup=given.warmup,
                 batches=given.batches,
             )
-        out = bench_env.write_results(results, given.out, prefix="small-")
-        print(render(results))
-        print(f"\nresults: {out}")
-    except BenchError as error:
-        print(f"bench-small: {error}", file=sys.stderr)
-        return 2
-    finally:
-        shutil.rmtree(work, ignore_errors=True)
-    return 0
+        return {"quick": given.batches < 60, "contenders": contenders}
+
+    return run_program("small", given.out, measured, render)
 
 
 if __name__ == "__main__":

@@ -11,10 +11,8 @@ from __future__ import annotations
 
 import argparse
 import os
-import shutil
 import statistics
 import sys
-import tempfile
 from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
 from typing import Any
@@ -22,7 +20,7 @@ from typing import Any
 sys.path.insert(0, str(Path(__file__).resolve().parent.parent))
 from benchmarks import bench_env
 from benchmarks.bench_contenders import BASELINE, CONTENDERS, OURS
-from benchmarks.bench_env import REPOSITORY, BenchError
+from benchmarks.bench_env import REPOSITORY, run_program
 from benchmarks.bench_report import table
 from benchmarks.bench_store import measure_many
 
@@ -68,13 +66,13 @@ def main(arguments: Sequence[str] | None = None) -> int:
     parser.add_argument("--conf", action="append", default=[], metavar="KEY=VALUE")
     parser.add_argument("--out", type=Path, help="results")
     given = parser.parse_args(arguments)
-    work = Path(tempfile.mkdtemp(prefix="bench-stores-"))
-    try:
+
+    def measured(work: Path) -> dict[str, Any]:
         classes = bench_env.compile_store_bench(REPOSITORY / "build" / "bench")
-        results: dict[str, Any] = bench_env.describe_host(work) | {"quick": False, "contenders": {}}
+        contenders = {}
         for name in given.contenders.split(","):
             print(name, file=sys.stderr, flush=True)
-            results["contenders"][name] = measure_many(
+            contenders[name] = measure_many(
                 CONTENDERS[name],
                 {
                     "stores": given.stores,
@@ -87,15 +85,9 @@ def main(arguments: Sequence[str] | None = None) -> int:
                 work_dir=work / name,
                 extra_conf=dict(pair.split("=", 1) for pair in given.conf),
             )
-        out = bench_env.write_results(results, given.out, prefix="stores-")
-        print(render(results))
-        print(f"\nresults: {out}")
-    except BenchError as error:
-        print(f"bench-stores: {error}", file=sys.stderr)
-        return 2
-    finally:
-        shutil.rmtree(work, ignore_errors=True)
-    return 0
+        return {"quick": False, "contenders": contenders}
+
+    return run_program("stores", given.out, measured, render)
 
 
 if __name__ == "__main__":

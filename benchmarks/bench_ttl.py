@@ -8,10 +8,8 @@
 from __future__ import annotations
 
 import argparse
-import shutil
 import statistics
 import sys
-import tempfile
 from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any
@@ -19,7 +17,7 @@ from typing import Any
 sys.path.insert(0, str(Path(__file__).resolve().parent.parent))
 from benchmarks import bench_env
 from benchmarks.bench_contenders import CONTENDERS, OURS
-from benchmarks.bench_env import REPOSITORY, BenchError
+from benchmarks.bench_env import REPOSITORY, run_program
 from benchmarks.bench_store import run_bench
 from benchmarks.bench_svg import FAINT, GRID, document, text
 
@@ -140,23 +138,17 @@ def main(arguments: Sequence[str] | None = None) -> int:
     parser.add_argument("--quick", action="store_true", help="whether it runs, not how fast")
     parser.add_argument("--out", type=Path, help="results")
     given = parser.parse_args(arguments)
-    work = Path(tempfile.mkdtemp(prefix="bench-ttl-"))
-    try:
-        results: dict[str, Any] = bench_env.describe_host(work) | {"quick": given.quick}
-        results["raw"] = raw = measure(work, quick=given.quick)
-        results["summary"] = summary(raw)
-        out = bench_env.write_results(results, given.out, prefix="ttl-")
+
+    def measured(work: Path) -> dict[str, Any]:
+        raw = measure(work, quick=given.quick)
         if not given.quick:
             _CHART.write_text(svg(raw[0]))
-        for name, value in results["summary"].items():
-            print(f"{name:24} {value:.3f}")
-        print(f"\nresults: {out}")
-    except BenchError as error:
-        print(f"bench-ttl: {error}", file=sys.stderr)
-        return 2
-    finally:
-        shutil.rmtree(work, ignore_errors=True)
-    return 0
+        return {"quick": given.quick, "raw": raw, "summary": summary(raw)}
+
+    def render(results: Mapping[str, Any]) -> str:
+        return "\n".join(f"{name:24} {value:.3f}" for name, value in results["summary"].items())
+
+    return run_program("ttl", given.out, measured, render)
 
 
 if __name__ == "__main__":

@@ -14,6 +14,7 @@ import sys
 import tempfile
 from collections.abc import Iterator, Sequence
 from pathlib import Path
+from unittest import mock
 
 import pyspark
 
@@ -66,16 +67,9 @@ def classes_after_spark(*classpath: Path) -> Iterator[None]:
 
     `spark.driver.extraClassPath` comes before them: then the archive of classes does not fit.
     """
-    name = "SPARK_DIST_CLASSPATH"  # the launcher reads it
-    before = os.environ.get(name)
-    os.environ[name] = os.pathsep.join(map(str, classpath))
-    try:
+    # the launcher reads it
+    with mock.patch.dict(os.environ, SPARK_DIST_CLASSPATH=os.pathsep.join(map(str, classpath))):
         yield
-    finally:
-        if before is None:
-            del os.environ[name]
-        else:
-            os.environ[name] = before
 
 
 def compile_harness() -> Path:

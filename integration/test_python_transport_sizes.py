@@ -36,6 +36,8 @@ _DECLARED = (Variable("list", "list0", "long"), Variable("map", "map0", "text", 
 class Sums(Processor):
     """Sums the values of a key as they come, and yields a row in the middle of them."""
 
+    every = 100  # rows; often enough for several sendings
+
     def init(self, handle: Any) -> None:
         self.sum = handle.getValueState("sum", "v long, n long")
 
@@ -44,38 +46,25 @@ class Sums(Processor):
         for row in rows:
             values = row["v"].tolist() if self.form == "pandas" else [row["v"]]
             total, count = total + sum(values), count + len(values)
-            if count % 100 == 0:  # often enough for several sendings
+            if count % self.every == 0:
                 self.sum.update((total, count))
-                yield self.out(key[0], str(self.sum.get()), "so far")
+                yield self.told(key, "so far")
         self.sum.update((total, count))
-        yield self.out(key[0], str(self.sum.get()), "at the end")
+        yield self.told(key, "at the end")
 
-    def out(self, *columns: Any) -> Any:
-        row = dict(zip(("k", "what", "state"), columns, strict=True))
-        return pd.DataFrame([row]) if self.form == "pandas" else Row(**row)
-
-
-class Counting(Processor):
-    """Counts and sums the values of a key, and tells how much memory its worker has on the way."""
-
-    def init(self, handle: Any) -> None:
-        self.sum = handle.getValueState("sum", "n long, total long")
-
-    def handleInputRows(self, key: Any, rows: Iterator[Any], timerValues: Any) -> Iterator[Any]:
-        count, total = self.sum.get() or (0, 0)
-        for row in rows:
-            if self.form == "pandas":
-                count, total = count + len(row), total + int(row["value"].sum())
-            else:
-                count, total = count + 1, total + row["value"]
-            if count % 100_000 == 0:
-                self.sum.update((count, total))
-                yield self.told(key, count, total)
-        self.sum.update((count, total))
-        yield self.told(key, count, total)
-
-    def told(self, key: Any, count: int, total: int) -> Any:
+    def told(self, key: Any, when: str) -> Any:
         """Return a row of output."""
+        return self.out(key[0], str(self.sum.get()), when)
+
+
+class Resident(Sums):
+    """Tells how much memory its worker has on the way."""
+
+    every = 100_000
+
+    def told(self, key: Any, when: str) -> Any:
+        """Return a row of output."""
+        total, count = self.sum.get()
         (kib,) = re.findall(r"VmRSS:\s*(\d+) kB", Path("/proc/self/status").read_text())
         row = {"k": key[0], "n": count, "total": total, "kib": int(kib)}
         return pd.DataFrame([row]) if self.form == "pandas" else Row(**row)
@@ -141,8 +130,8 @@ def test_memory_does_not_grow_with_the_rows_of_a_key(
         pytest.skip("Spark's own transport runs it")
     rows = 1_000_000
     source = spark.readStream.format("rate-micro-batch").option("rowsPerBatch", rows).load()
-    method = transform_with_state(source.selectExpr("'all' AS k", "value").groupBy("k"), form)
-    counted = method(Counting(form), "k string, n long, total long, kib long", "Update", "None")
+    method = transform_with_state(source.selectExpr("'all' AS k", "value AS v").groupBy("k"), form)
+    counted = method(Resident(form), "k string, n long, total long, kib long", "Update", "None")
     found: list[Any] = []
 
     def sink(batch: DataFrame, _: int) -> None:

@@ -17,7 +17,7 @@ from integration.harness import Harness, ProviderError, Schema, providers_to_tes
 from integration.jvm import MILLPOND
 from integration.provider import Provider, Store, Timed
 from integration.store_cases import open_provider
-from integration.ttl_machine import START_MS, batches_of, in_each_tier, play
+from integration.ttl_machine import Versions, batches_of, in_each_tier, play
 from integration.ttl_model import Aged
 
 pytestmark = pytest.mark.skipif(
@@ -55,8 +55,7 @@ class _Machine:
         self.run_id = str(uuid.uuid4())
         self.harness, self.directory, self.conf = harness, directory, conf
         self.providers = {name: self._open(name) for name in _STORES}
-        self.versions: list[Aged[tuple[str, str], None]] = [Aged()]
-        self.now_ms = START_MS
+        self.versions: Versions[tuple[str, str], None] = Versions()
         self.number = 0
 
     def _open(self, name: str) -> Provider:
@@ -72,13 +71,7 @@ class _Machine:
 
     def run(self, batch: dict[str, Any]) -> None:
         """Run one batch."""
-        self.now_ms += batch["passes_ms"]
-        timed = None if batch["ttl_ms"] is None else Timed(self.now_ms, batch["ttl_ms"])
-        if batch["ends"] == "again" and len(self.versions) > 1:
-            self.versions.pop()  # Spark did not record the last commits, and repeats their batch
-        version = len(self.versions) - 1
-        model = self.versions[-1].copy()
-        ended = model.begin(timed)
+        version, model, timed, ended = self.versions.begin(batch)
         counts, rows = (self.providers[name].store(version, timed=timed) for name in _STORES)
         self._check(counts, rows, model)
         for key, what, which in batch["writes"]:
@@ -100,7 +93,7 @@ class _Machine:
             assert metrics["keys"] == len(model.rows)
             assert metrics["custom"]["millpondExpiredRows"] == ended
             assert counts.metrics()["custom"]["millpondExpiredRows"] == 0
-            self.versions.append(model)
+            self.versions.models.append(model)
         for name in {"restore": [_COUNTS, _ROWS], "restore-one": [_ROWS]}.get(batch["then"], []):
             self.providers[name].close()
             self.providers[name] = self._open(name)
@@ -175,9 +168,9 @@ def test_many_rows_of_a_key_end_at_once(harness: Harness, tmp_path: Path) -> Non
     machine.run(batch)
     machine.run({**batch, "passes_ms": 9000, "writes": [(0, "append", 0), (1, "append", 0)]})
     machine.run({**batch, "passes_ms": 2000, "writes": []})
-    assert len(machine.versions[-1].rows) == 2
+    assert len(machine.versions.models[-1].rows) == 2
     machine.run({**batch, "passes_ms": 9000, "writes": []})
-    assert not machine.versions[-1].rows
+    assert not machine.versions.models[-1].rows
 
 
 def test_rows_whose_counts_are_not_open_do_not_end(harness: Harness, tmp_path: Path) -> None:
@@ -187,7 +180,7 @@ def test_rows_whose_counts_are_not_open_do_not_end(harness: Harness, tmp_path: P
     machine.run({**batch, "writes": [(0, "append", 0)]})
     machine.run({**batch, "writes": [(0, "append", 0)]})
     rows, counts = machine.providers[_ROWS], machine.providers[_COUNTS]
-    timed = Timed(machine.now_ms + 20_000, 10_000)
+    timed = Timed(machine.versions.now_ms + 20_000, 10_000)
     message = "did not open left-keyToNumValues of operator 0, partition 0, on version 2"
     with pytest.raises(ProviderError, match=message):
         rows.store(2, timed=timed)
@@ -196,4 +189,4 @@ def test_rows_whose_counts_are_not_open_do_not_end(harness: Harness, tmp_path: P
         rows.store(2, timed=timed)
     other.abort()
     machine.run({**batch, "passes_ms": 20_000, "writes": []})
-    assert not machine.versions[-1].rows
+    assert not machine.versions.models[-1].rows

@@ -14,9 +14,9 @@ from hypothesis import strategies as st
 
 from integration.harness import Harness, Schema, providers_to_test
 from integration.jvm import MILLPOND
-from integration.provider import Provider, Store, Timed
+from integration.provider import Provider, Store
 from integration.store_cases import open_provider
-from integration.ttl_machine import START_MS, batches_of, in_each_tier, play
+from integration.ttl_machine import Versions, batches_of, in_each_tier, play
 from integration.ttl_model import Aged, age_of
 from millpond.model.ids import StoreId, VersionId
 from millpond.storage.local import LocalStorage
@@ -50,8 +50,7 @@ class _Machine:
     def __init__(self, harness: Harness, directory: Path, conf: dict[str, Any]) -> None:
         self.harness, self.directory, self.conf = harness, directory, conf
         self.provider = self._open()
-        self.versions: list[Aged[str, list[Any]]] = [Aged()]
-        self.now_ms = START_MS
+        self.versions: Versions[str, list[Any]] = Versions()
 
     def _open(self) -> Provider:
         return open_provider(
@@ -60,13 +59,7 @@ class _Machine:
 
     def run(self, batch: dict[str, Any]) -> None:
         """Run one batch."""
-        self.now_ms += batch["passes_ms"]
-        timed = None if batch["ttl_ms"] is None else Timed(self.now_ms, batch["ttl_ms"])
-        if batch["ends"] == "again" and len(self.versions) > 1:
-            self.versions.pop()  # Spark did not record the last commit, and repeats its batch
-        version = len(self.versions) - 1
-        model = self.versions[-1].copy()
-        ended = model.begin(timed)
+        version, model, timed, ended = self.versions.begin(batch)
         if batch["reads_first"]:
             read = self.provider.read_store(version, timed=timed)
             self._check(read, model)
@@ -90,7 +83,7 @@ class _Machine:
             metrics = store.metrics()
             assert metrics["keys"] == len(model.rows)
             assert metrics["custom"]["millpondExpiredRows"] == ended
-            self.versions.append(model)
+            self.versions.models.append(model)
         if batch["then"] == "snapshot":
             self.provider.snapshot()
         elif batch["then"] == "restore":
@@ -107,12 +100,12 @@ class _Machine:
     def check_ages(self) -> None:
         """Check the ages of the newest version, as they lie on storage."""
         storage = LocalStorage(str(self.directory))
-        newest = VersionId(len(self.versions) - 1, "")
+        newest = VersionId(len(self.versions.models) - 1, "")
         found: list[int | None] = []
         if newest.version:
             with entries(open_version(StoreFiles(storage, StoreId(0, 0), 1), newest)) as stored:
                 found = [age_of(value) for _, value in stored]
-        assert Counter(found) == Counter(age for _, age in self.versions[-1].rows.values())
+        assert Counter(found) == Counter(age for _, age in self.versions.models[-1].rows.values())
 
     def close(self) -> None:
         """Close the store."""

@@ -7,13 +7,15 @@ from __future__ import annotations
 import tempfile
 from collections.abc import Callable
 from pathlib import Path
-from typing import Any, Protocol
+from typing import Any, Generic, NamedTuple, Protocol
 
 import pytest
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
 from integration.depth import deep
+from integration.provider import Timed
+from integration.ttl_model import Aged, K, V
 
 START_MS = 1_900_000_000_123
 # How much time passes before a batch, and its time to live.
@@ -32,6 +34,39 @@ in_each_tier = pytest.mark.parametrize(
     ],
     ids=["small-memory", "default", "heap"],
 )
+
+
+class Begun(NamedTuple, Generic[K, V]):
+    """A batch that has begun.
+
+    Attributes:
+        version: it begins on this one.
+        model: the rows as it finds them.
+        timed: None: its rows do not end.
+        ended: how many rows ended when it began.
+    """
+
+    version: int
+    model: Aged[K, V]
+    timed: Timed | None
+    ended: int
+
+
+class Versions(Generic[K, V]):
+    """The model of each version, and the time of the batches."""
+
+    def __init__(self) -> None:
+        self.models: list[Aged[K, V]] = [Aged()]
+        self.now_ms = START_MS
+
+    def begin(self, batch: dict[str, Any]) -> Begun[K, V]:
+        """Begin a batch, at its time."""
+        self.now_ms += batch["passes_ms"]
+        timed = None if batch["ttl_ms"] is None else Timed(self.now_ms, batch["ttl_ms"])
+        if batch["ends"] == "again" and len(self.models) > 1:
+            self.models.pop()  # Spark did not record the last commits, and repeats their batch
+        model = self.models[-1].copy()
+        return Begun(len(self.models) - 1, model, timed, model.begin(timed))
 
 
 class Machine(Protocol):

@@ -131,8 +131,8 @@ private final class TtlRun(spark: ClassicSession, spec: JsonNode) {
           })
         val metrics = store.metrics
         require(passed == expected && metrics.numKeys == ages.size,
-          s"batch $batch: $passed passed and ${metrics.numKeys} are there; expected $expected and " +
-            s"${ages.size}")
+          s"batch $batch: $passed passed and ${metrics.numKeys} are there; " +
+            s"expected $expected and ${ages.size}")
         rows += metrics.numKeys.toDouble
         memory += metrics.memoryUsedBytes.toDouble
         if (batch % 4 == 3) handle.snapshot()

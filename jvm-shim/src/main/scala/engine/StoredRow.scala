@@ -19,7 +19,6 @@ private[engine] final class StoredRow(engine: StoreEngine) {
   private var offset = 0L
   private var length = 0
   private var ownAge = Age.Unknown
-  private var copy = new Array[Byte](256)
 
   /** Look for the row of a key. False: there is none.
     * @param at the slot of its key */
@@ -59,22 +58,19 @@ private[engine] final class StoredRow(engine: StoreEngine) {
 
   /** Write the value of a row here, with an age. The row may be this one. */
   def writeAged(from: StoredRow, newAge: Long): Unit = {
-    val size = Age.rowBytes(from.length)
-    if (copy.length < size + Age.Size) copy = new Array[Byte](2 * (size + Age.Size))
-    Bytes.copy(from.base, from.offset, copy, Bytes.ArrayOffset, size)
-    Age.put(copy, Bytes.ArrayOffset + size, newAge)
     ownAge = newAge
-    write(copy, size + Age.Size)
+    write(from.base, from.offset, Age.rowBytes(from.length) + Age.Size, newAge)
   }
 
   def remove(): Unit = {
-    write(null, -1)
+    write(null, 0L, -1, Age.Unknown)
     engine.batch.count(slot, before = true, after = false)
   }
 
-  private def write(value: Array[Byte], valueLength: Int): Unit = {
-    f.table.write(key, Bytes.ArrayOffset, keyLength, hash, found, slot, 0, value,
-      Bytes.ArrayOffset, valueLength)
+  private def write(
+      valueBase: AnyRef, valueOffset: Long, valueLength: Int, itsAge: Long): Unit = {
+    f.table.write(key, Bytes.ArrayOffset, keyLength, hash, found, slot, 0, valueBase, valueOffset,
+      valueLength, tail = itsAge)
     engine.batchLog.afterWrite(f)
   }
 

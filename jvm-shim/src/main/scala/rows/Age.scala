@@ -11,9 +11,6 @@ private[millpond] object Age {
   /** The size of the row, without its age. */
   def rowBytes(valueLength: Int): Int = valueLength & ~7
 
-  /** @param offset behind the row */
-  def put(base: AnyRef, offset: Long, age: Long): Unit = Platform.putInt(base, offset, age.toInt)
-
   /** The age at the end of a value; `Unknown`: it has none. */
   def of(base: AnyRef, offset: Long, valueLength: Int): Long =
     if ((valueLength & 7) == Size)
