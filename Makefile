@@ -1,7 +1,7 @@
 # Everything lives in .venv and build/ of this folder; the paths below are relative, so the folder's own name may hold spaces.
 .DEFAULT_GOAL := help
 .PHONY: help build test test-all deep shapes previous wheel demo lint format-scala bench bench-s3
-.PHONY: bench-python bench-serve bench-lookup bench-ui bench-small bench-stores bench-balance bench-standby bench-latency bench-latency-flink bench-nexmark soak bench-disk
+.PHONY: bench-python bench-serve bench-lookup bench-ui bench-small bench-stores bench-balance bench-standby bench-latency bench-latency-flink bench-nexmark bench-nexmark-flink soak bench-disk
 .PHONY: chains simulate simulate-mutants peers peer-azurite peer-browser peer-delta peer-files peer-gcs peer-hdfs peer-kafka
 .PHONY: peer-kubernetes peer-minio peer-network peer-prometheus peer-radosgw peer-runtimes
 .PHONY: peer-seaweedfs peer-spark
@@ -189,11 +189,15 @@ bench-latency: build ## measure latency in real-time mode, beside Spark's store:
 
 bench-latency-flink: build ## the same with Flink beside them; a quarter of a gigabyte from PyPI the first time
 	@$(PY) -m integration.peers.kafka || true
-	@$(PY) -m benchmarks.bench_latency_flink
+	@$(PY) -m benchmarks.bench_flink
 	$(PY) benchmarks/bench_latency.py --contenders millpond,rocksdb-changelog,flink $(LATENCY_ARGS)
 
 bench-nexmark: build ## measure the queries of Nexmark that keep state: two hours (SCALE=0.1 for a quick look)
 	$(PY) benchmarks/bench_nexmark.py --scale $(SCALE) $(NEXMARK_ARGS)
+
+bench-nexmark-flink: build ## the same with Flink beside them; the first time it needs mvn, PyPI and Maven Central
+	@$(PY) -m benchmarks.bench_flink
+	$(PY) benchmarks/bench_nexmark.py --scale $(SCALE) --contenders millpond,rocksdb-changelog,hdfs,flink-rocksdb,flink-heap $(NEXMARK_ARGS)
 
 soak: build ## kill and pause processes of a cluster at random for MINUTES, compare every row, measure what grows
 	$(PY) -m integration.soak.run --minutes $(MINUTES)

@@ -23,6 +23,7 @@ _COLOURS = {
     "rocksdb-snapshot": "#d98a29",
     "hdfs": "#8a5aa8",
     "flink": "#d98a29",
+    "flink-rocksdb": "#d98a29",
     "flink-heap": "#7fa650",
 }
 

@@ -21,7 +21,7 @@ from pathlib import Path
 from typing import Any
 
 sys.path.insert(0, str(Path(__file__).resolve().parent.parent))
-from benchmarks import bench_env, bench_nexmark_report
+from benchmarks import bench_env, bench_nexmark_flink, bench_nexmark_report
 from benchmarks.bench_contenders import (
     BASELINE,
     CONTENDERS,
@@ -32,6 +32,7 @@ from benchmarks.bench_contenders import (
 )
 from benchmarks.bench_env import REPOSITORY, BenchError, report_cells, run_spec
 from benchmarks.bench_nexmark_events import KINDS, Plan, generate
+from benchmarks.bench_nexmark_flink import FLINKS
 from benchmarks.bench_nexmark_queries import QUERIES
 from benchmarks.bench_query import session_conf
 
@@ -90,6 +91,9 @@ def check(contender: str, queries: Sequence[str], work: Path) -> dict[str, Any]:
         for path in [*(folder / kind).iterdir(), *(folder / "closing" / kind).iterdir()]:
             shutil.copy2(path, closed / kind / path.name)
     spec = {"check": True, "queries": list(queries), "folder": str(folder), "closed": str(closed)}
+    if contender in FLINKS:
+        rows = bench_nexmark_flink.results(FLINKS[contender], queries, folder, work / "flink")
+        return _process(BASELINE, spec | {"rows": str(rows)}, work, _CHECKED, None)
     return _process(contender, spec, work, _CHECKED, None)
 
 
@@ -97,7 +101,11 @@ def measure(
     contender: str, query: str, plan: Plan, budget_mib: int | None, work: Path
 ) -> dict[str, Any]:
     """Return what one process took for one query. Raises: BenchError: it failed."""
-    spec = {"check": False, "queries": [query], "folder": str(generate(plan, _CACHE))}
+    folder = generate(plan, _CACHE)
+    if contender in FLINKS:
+        flink = FLINKS[contender]
+        return bench_nexmark_flink.measure(flink, query, folder, plan.events, work, budget_mib)
+    spec = {"check": False, "queries": [query], "folder": str(folder)}
     return _process(contender, spec, work, plan, budget_mib)
 
 
@@ -105,10 +113,11 @@ def _arguments(arguments: Sequence[str] | None) -> argparse.Namespace:
     parser = argparse.ArgumentParser(description=__doc__)
     parser.add_argument("--scale", type=float, default=1, help="times ten million events (1)")
     parser.add_argument("--queries", default=",".join(QUERIES), help="some of them, with commas")
-    parser.add_argument("--contenders", default=",".join(_ALL), help="some of them, with commas")
+    parser.add_argument("--contenders", default=",".join(_ALL), help=f"also {','.join(FLINKS)}")
     parser.add_argument("--seed", type=int, default=1, help="of the events (1)")
     parser.add_argument("--budget-mib", type=int, help="memory for state (default: what it takes)")
     parser.add_argument("--no-check", action="store_true", help="do not compare with the batch")
+    parser.add_argument("--check-only", action="store_true", help="measure nothing")
     parser.add_argument("--quick", action="store_true", help="a few thousand events: a smoke run")
     parser.add_argument("--out", type=Path, help="results; a file that is there gets more of them")
     parser.add_argument("--docs", action="store_true", help="write the page and its charts")
@@ -145,7 +154,8 @@ def _begun(out: Path | None, fresh: dict[str, Any]) -> dict[str, Any]:
 
 def _run(given: argparse.Namespace, work: Path) -> tuple[dict[str, Any], Path]:
     """Measure the cells, and keep each as soon as it is there."""
-    contenders, queries = _chosen(given.contenders, _ALL), _chosen(given.queries, [*QUERIES])
+    contenders = _chosen(given.contenders, [*_ALL, *FLINKS])
+    queries = _chosen(given.queries, [*QUERIES])
     plan = _plan(given)
     host = bench_env.describe_host(work)
     fresh = host | {"quick": given.quick, "plan": asdict(plan), "checked": {}, "cells": {}}
@@ -161,7 +171,8 @@ def _run(given: argparse.Namespace, work: Path) -> tuple[dict[str, Any], Path]:
         able = [query for query in queries if runs(contender, query)]
         found = check(contender, able, place(f"{contender}: check"))
         results["checked"].setdefault(contender, {}).update(found)
-    for i, query in enumerate(queries):
+        bench_env.write_results(results, out)
+    for i, query in enumerate(queries if not given.check_only else []):
         setting = "memory" if given.budget_mib is None else "budget"
         cell = results["cells"].setdefault(
             f"{setting}/{query}",

@@ -3,7 +3,7 @@
 
 `python -m benchmarks.bench_nexmark_query <spec.json> <result.json>`: `bench_nexmark` runs one for
 each contender and query. A spec with `check` runs each of its queries to the end, and compares the
-result with that of the batch; else one query is measured.
+result with that of the batch; one with `rows` compares what Flink got; else one query is measured.
 """
 
 from __future__ import annotations
@@ -13,7 +13,7 @@ import os
 import sys
 import time
 from collections import Counter
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -66,8 +66,30 @@ def check(spark: SparkSession, query: Query, folder: Path, closed: Path, work: P
     started = _started(spark, query, next(iter(places.values())), work / query.name, take)
     started.awaitTermination()
     found = Counter(latest.values()) if query.key else appended
-    inputs = {kind: spark.read.parquet(str(folder / kind)) for kind in query.kinds}
-    wanted = Counter(_plain(row) for row in query.batch(inputs).collect())
+    wanted = Counter(_plain(row) for row in _batch(spark, query, folder).collect())
+    return _agreed(query, found, wanted)
+
+
+def compare(spark: SparkSession, query: Query, folder: Path, rows: Path) -> int:
+    """Return how many rows a stream of Flink and the batch have in common: all.
+
+    Args:
+        folder: the events.
+        rows: what `bench_nexmark_flink.results` returned.
+
+    Raises: AssertionError: they differ.
+    """
+    lines = (rows / f"{query.name}.jsonl").read_text().splitlines()
+    found = Counter(tuple(json.loads(line)) for line in lines)
+    flat = _flat(_batch(spark, query, folder))
+    return _agreed(query, found, Counter(tuple(_scalars(row)) for row in flat.collect()))
+
+
+def _batch(spark: SparkSession, query: Query, folder: Path) -> DataFrame:
+    return query.batch({kind: spark.read.parquet(str(folder / kind)) for kind in query.kinds})
+
+
+def _agreed(query: Query, found: Counter[Any], wanted: Counter[Any]) -> int:
     if found != wanted:
         missing, surplus = wanted - found, found - wanted
         raise AssertionError(
@@ -80,6 +102,34 @@ def check(spark: SparkSession, query: Query, folder: Path, closed: Path, work: P
 
 def _plain(value: Any) -> Any:
     return tuple(map(_plain, value)) if isinstance(value, (list, tuple)) else value
+
+
+def _flat(rows: DataFrame) -> DataFrame:
+    """Return rows with times in ms since 1970, and one row for each struct of an array."""
+    from pyspark.sql import functions as f
+    from pyspark.sql.types import ArrayType, StructType, TimestampType
+
+    columns = []
+    for field in rows.schema:
+        within = [field.name]
+        if isinstance(field.dataType, ArrayType) and isinstance(
+            field.dataType.elementType, StructType
+        ):
+            return _flat(rows.withColumn(field.name, f.explode(field.name)))
+        if isinstance(field.dataType, StructType):
+            within = [f"{field.name}.{name}" for name in field.dataType.names]
+        for name in within:
+            timed = isinstance(rows.select(name).schema[0].dataType, TimestampType)
+            columns.append(f.unix_millis(name) if timed else f.col(name))
+    return rows.select(*columns)
+
+
+def _scalars(value: Any) -> Iterator[Any]:
+    if isinstance(value, (list, tuple)):
+        for part in value:
+            yield from _scalars(part)
+    else:
+        yield value
 
 
 def measure(spark: SparkSession, query: Query, folder: Path, checkpoint: Path) -> dict[str, Any]:
@@ -121,7 +171,10 @@ def main(spec_path: str, result_path: str) -> None:
     spark.conf.set("spark.sql.streaming.numRecentProgressUpdates", 100_000)
     folder = Path(spec["folder"])
     result: dict[str, Any]
-    if spec["check"]:
+    if "rows" in spec:
+        rows = Path(spec["rows"])
+        result = {name: compare(spark, QUERIES[name], folder, rows) for name in spec["queries"]}
+    elif spec["check"]:
         spark.conf.set("spark.sql.streaming.noDataMicroBatches.enabled", "true")
         work, closed = Path(spec["checkpoint"]), Path(spec["closed"])
         result = {}

@@ -12,10 +12,12 @@ from benchmarks import bench_chart, bench_env
 from benchmarks.bench_contenders import BASELINE, CONTENDERS, HEAP_PEER, OURS
 from benchmarks.bench_env import REPOSITORY
 from benchmarks.bench_nexmark_events import AUCTIONS, BIDS, EPOCH, PERSONS
+from benchmarks.bench_nexmark_flink import FLINKS
 from benchmarks.bench_nexmark_queries import QUERIES
 from benchmarks.bench_report import figure, grouped, table, times
 
 LABELS = {name: CONTENDERS[name].label for name in (OURS, BASELINE, HEAP_PEER)}
+LABELS |= {name: flink.label for name, flink in FLINKS.items()}
 WARMUP = 2  # batches that do not count: classes are loaded, code is compiled
 _PAGE = REPOSITORY / "docs" / "benchmarks-nexmark.md"
 _IMAGES = REPOSITORY / "docs" / "img"
@@ -28,16 +30,31 @@ _MIB = 1 << 20
 
 def events_per_s(raw: Mapping[str, Any], query: str) -> float:
     """Return how many events of the kinds that the query reads it takes in a second."""
-    batches = raw["batches"][WARMUP:]
     share = sum(_SHARES[kind] for kind in QUERIES[query].kinds) / EPOCH
+    if "runs" in raw:
+        return float(raw["events"] * share / (raw["runs"][-1]["ms"] / 1000))
+    batches = raw["batches"][WARMUP:]
     seconds = sum(b["trigger_ms"] for b in batches) / 1000
     return float(raw["per_file"] * share * len(batches) / seconds)
 
 
 def p99_ms(raw: Mapping[str, Any], _query: str) -> float:
-    """Return the duration of a batch that 99 % do not exceed: below 100 batches, the longest."""
-    sorted_ms = sorted(b["trigger_ms"] for b in raw["batches"][WARMUP:])
+    """Return the duration of a batch that 99 % do not exceed: below 100 batches, the longest.
+
+    Flink: of a checkpoint.
+    """
+    if "runs" in raw:
+        sorted_ms = sorted(raw["runs"][-1]["checkpoint_ms"])
+    else:
+        sorted_ms = sorted(b["trigger_ms"] for b in raw["batches"][WARMUP:])
     return float(sorted_ms[-(len(sorted_ms) // 100) - 1])
+
+
+def stored_bytes(raw: Mapping[str, Any], _query: str) -> float:
+    """Return the bytes of the state's files at the end. Flink: of the largest checkpoint."""
+    if "runs" in raw:
+        return float(max(raw["runs"][-1]["checkpoint_bytes"]))
+    return float(raw["stored_bytes"])
 
 
 Extract = Callable[[Mapping[str, Any], str], float]
@@ -45,7 +62,7 @@ FIGURES: dict[str, tuple[str, Extract]] = {
     "events": ("events/s", events_per_s),
     "p99": ("p99 of a batch, ms", p99_ms),
     "rss": ("resident memory, MiB", lambda raw, _: raw["peak_rss_bytes"] / _MIB),
-    "stored": ("stored state, MiB", lambda raw, _: raw["stored_bytes"] / _MIB),
+    "stored": ("stored state, MiB", lambda raw, query: stored_bytes(raw, query) / _MIB),
 }
 
 
@@ -88,6 +105,8 @@ def _rates(cells: list[Mapping[str, Any]], names: list[str]) -> str:
 
 def _figures(cells: list[Mapping[str, Any]], names: list[str], what: str) -> str:
     title, of = FIGURES[what]
+    if what == "p99" and FLINKS.keys() & set(names):
+        title = "p99 of a batch, of Flink's checkpoints, ms"
     rows = []
     for cell in cells:
         values = _values(cell, of)
@@ -143,12 +162,16 @@ def _where(results: Mapping[str, Any], source: Path) -> str:
     host, versions, plan = results["host"], results["versions"], results["plan"]
     dirty = " with changes" if results["dirty"] else ""
     batches = plan["events"] // plan["per_file"]
+    every = [raw for cell in results["cells"].values() for raw in cell["contenders"].values()]
+    flink = next((f" Flink {raw['flink']}," for raw in every if "flink" in raw), "")
     text = (
         f"Measured from {results['time_utc']} on, {host['cores']} cores of {host['cpu']},"
         f" {host['memory_bytes'] / 2**30:.0f} GiB, {host['file_system']}; Spark"
-        f" {versions['spark']}, {versions['java']}; commit `{results['commit'][:12]}`{dirty}."
+        f" {versions['spark']},{flink} {versions['java']}; commit"
+        f" `{results['commit'][:12]}`{dirty}."
         f" {grouped(plan['events'])} events in {batches} batches, of which {WARMUP} do not count."
-        " One process each. "
+        + (" Flink counts all events of its second run." if flink else "")
+        + " One process each. "
     )
     named = source.resolve()
     raw = named.relative_to(REPOSITORY) if named.is_relative_to(REPOSITORY) else None

@@ -9,12 +9,18 @@ from typing import Any
 
 import numpy as np
 import pyarrow as pa
+import pyarrow.parquet as pq
 import pytest
 
-from benchmarks import bench_nexmark, bench_nexmark_report
+from benchmarks import bench_flink, bench_nexmark, bench_nexmark_flink, bench_nexmark_report
 from benchmarks import bench_nexmark_events as events
 from benchmarks.bench_contenders import BASELINE, HEAP_PEER, OURS
 from benchmarks.bench_nexmark_events import BASE_MS, FIRST_ID, LEAD, Plan, generate, tables
+from benchmarks.bench_nexmark_flink import FLINKS
+from benchmarks.bench_nexmark_flink_sql import QUERIES as FLINKS_QUERIES
+from benchmarks.bench_nexmark_flink_sql import ddl
+from benchmarks.bench_nexmark_queries import QUERIES
+from integration.peers import maven
 
 _PLAN = Plan(seed=7, events=100_000, per_file=50_000)
 
@@ -182,6 +188,69 @@ def test_another_number_of_rows_is_told() -> None:
 def test_the_heap_store_leaves_out_what_it_cannot_run() -> None:
     assert bench_nexmark.runs(HEAP_PEER, "q20") and not bench_nexmark.runs(HEAP_PEER, "q9")
     assert bench_nexmark.runs(OURS, "q9")
+
+
+_FLINK = {
+    "events": 400_000,
+    "runs": [
+        {"ms": 9_000, "checkpoint_ms": [900], "checkpoint_bytes": [9 << 20]},
+        {"ms": 2_000, "checkpoint_ms": [10, 30, 20], "checkpoint_bytes": [0, 3 << 20, 0]},
+    ],
+    "peak_rss_bytes": 4 << 20,
+}
+
+
+def test_flinks_last_run_counts_with_its_checkpoints() -> None:
+    # q3 reads 4 of 50 events. Windows that are closed are not in the last checkpoint.
+    assert bench_nexmark_report.events_per_s(_FLINK, "q3") == 16_000
+    assert bench_nexmark_report.p99_ms(_FLINK, "q3") == 30
+    assert bench_nexmark_report.stored_bytes(_FLINK, "q3") == 3 << 20
+
+
+def test_flink_has_columns_beside_sparks_stores() -> None:
+    results = _results()
+    results["cells"]["memory/q3"]["contenders"]["flink-heap"] = _FLINK
+    text = bench_nexmark_report.tables(results)
+    assert "| Millpond / Flink, heap |" in text and "| 16 000 | 2.0x | 2.0x | 1.00x |" in text
+    assert "| q3, local item suggestion | 2.00 | 2.00 | 2.00 | 3.00 |" in text
+    assert bench_nexmark_report.disagreements(results) == []
+
+
+def test_flink_runs_every_query_and_its_tables_have_all_columns() -> None:
+    assert FLINKS_QUERIES.keys() == QUERIES.keys()
+    assert all(bench_nexmark.runs(flink, query) for flink in FLINKS for query in QUERIES)
+    kinds = tuple(_made())
+    for kind, statement in zip(kinds, ddl(Path("/e"), kinds, marked=True), strict=True):
+        assert statement.startswith(f"CREATE TEMPORARY TABLE {kind} (")
+        within = statement.partition("(")[2].split(", ")
+        names = [part.split()[0] for part in within if part.endswith((" BIGINT", " STRING"))]
+        assert names == _made()[kind].column_names
+        assert f"'path' = 'file:///e/{kind}'" in statement and "WATERMARK FOR" in statement
+    assert not any("WATERMARK" in made for made in ddl(Path("/e"), kinds, marked=False))
+
+
+def test_flinks_settings_say_where_state_is(tmp_path: Path) -> None:
+    confs = {
+        name: bench_nexmark_flink.conf(flink, tmp_path, budget)
+        for (name, flink), budget in zip(FLINKS.items(), (64, None), strict=True)
+    }
+    assert [conf["state.backend.type"] for conf in confs.values()] == ["rocksdb", "hashmap"]
+    sizes = [conf["taskmanager.memory.managed.size"] for conf in confs.values()]
+    assert sizes == ["64m", "512m"]
+    assert FLINKS["flink-heap"].heap_mib(2) == 4096 and FLINKS["flink-rocksdb"].heap_mib(2) == 2048
+
+
+def test_flinks_readers_get_every_second_batch_in_order(tmp_path: Path) -> None:
+    folder = generate(Plan(seed=7, events=3_000, per_file=1_000), tmp_path)
+    made = bench_nexmark_flink.halves(folder, tmp_path)
+    assert made == bench_nexmark_flink.halves(folder, tmp_path)
+    batches = [pq.read_table(folder / "bid" / f"0000{i}.parquet") for i in range(3)]
+    even, odd = (pq.read_table(made / "bid" / f"{half}.parquet") for half in range(2))
+    assert even.equals(pa.concat_tables([batches[0], batches[2]])) and odd.equals(batches[1])
+
+
+def test_the_reader_of_parquet_is_of_flinks_version() -> None:
+    assert maven.version(bench_flink.POM, "flink.version") == bench_flink.VERSION
 
 
 def test_unknown_queries_and_results_of_another_plan_are_refused(

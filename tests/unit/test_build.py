@@ -322,6 +322,7 @@ def test_make_help_lists_what_the_readme_promises() -> None:
         "bench-latency",
         "bench-latency-flink",
         "bench-nexmark",
+        "bench-nexmark-flink",
         "bench-python",
         "bench-s3",
         "bench-serve",
