@@ -78,8 +78,8 @@ Behind the answers:
 - Azurite has no DFS endpoint, which ABFS uses for accounts with folders. So ABFS speaks to its Blob
   endpoint (`fs.azure.fns.account.service.type=BLOB`), as for accounts without. Hadoop 3.5 has no
   WASB any more: "WASB Driver using wasb(s) schema is no longer supported".
-- obstore, by which commands reach Azure without Hadoop, puts a file in one request, which replaces
-  the old one. A job's own files go by ABFS.
+- obstore, by which jobs and commands reach Azure without Hadoop, puts a file in one request, which
+  replaces the old one.
 - The emulator of Google Cloud Storage copies and deletes where the real one can move, and asks
   nobody who they are. Millpond writes a file there in one request, which names what it replaces.
 - Ceph's gateway, radosgw 16.2, ignores the condition at the end of an upload in parts, so Millpond

@@ -21,6 +21,7 @@ from integration.streams import settings
 
 pytestmark = [pytest.mark.spark, pytest.mark.peer]
 
+_MILLPOND = "spark.sql.streaming.stateStore.millpond."
 _numbers = itertools.count()
 
 
@@ -54,7 +55,25 @@ def test_what_it_can_do(place: Place) -> None:
 
 
 class TestQueries(PlaceQueries):
-    """Kills, a savepoint, a fork and a rescale."""
+    """Kills, a savepoint, a fork and a rescale. The job's JVM moves the files."""
+
+    @pytest.fixture
+    def place(self, place: Place) -> Place:
+        return replace(place, conf={f"{_MILLPOND}storage.azure.client": "hadoop"})
+
+
+class TestQueriesByObstore(PlaceQueries):
+    """The agent moves the files. Of Spark's own logs, which are on Azure as well, ABFS does."""
+
+
+class TestQueriesWithoutHadoopsJars(PlaceQueries):
+    """The agent moves the files. Spark's own logs are in a directory."""
+
+    @pytest.fixture
+    def place(self, place: Place, azurite: Azurite) -> Place:
+        azurite.make("matrix")
+        conf = {f"{_MILLPOND}storage.uri": f"{place.root}/states"}
+        return replace(place, jars=(), state_only=True, conf=conf)
 
 
 # ---- commands, which need no jar of Hadoop's

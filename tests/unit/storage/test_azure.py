@@ -6,6 +6,7 @@
 from __future__ import annotations
 
 import itertools
+import json
 import sys
 from collections.abc import Iterator
 from pathlib import Path
@@ -14,6 +15,7 @@ import pytest
 
 from integration.peers.loopback import free_port, write_site
 from millpond.cli.main import main
+from millpond.config import resolve
 from millpond.errors import ConflictError, ErrorKind, MillpondError
 from millpond.format.roots import parse_root
 from millpond.storage import Storage, open_storage
@@ -21,6 +23,7 @@ from millpond.storage import hadoop as hadoop_module
 from millpond.storage.azure import AzureStorage
 from millpond.storage.azure_settings import azure_settings
 from millpond.storage.hadoop import HadoopStorage
+from millpond.storage.settings import storage_settings
 from millpond.testing.storage_contract import StorageContract
 from tests.azure_server import HOST, KEY, AzureServer, LostAnswerError, know_nobody
 
@@ -203,17 +206,82 @@ def test_without_a_credential_nothing_is_asked(
     assert server.requests == []
 
 
-def test_who_has_a_jvm_or_no_obstore_asks_hadoop(
+@pytest.fixture
+def agent() -> Iterator[list[str]]:
+    """This process is an agent beside the job's JVM. Yields what the JVM was asked."""
+    asked: list[str] = []
+
+    def files(method: str, request: str) -> str:
+        asked.append(method)
+        return json.dumps({"ok": {}})
+
+    hadoop_module.use(files)
+    yield asked
+    hadoop_module.use(None)
+
+
+def test_who_has_no_obstore_asks_hadoop(
     server: AzureServer, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    with monkeypatch.context() as patch:
-        patch.setitem(sys.modules, "obstore", None)
-        assert isinstance(open_storage(f"{SITE}/x"), HadoopStorage)
-    hadoop_module.use(lambda method, request: "")
-    try:
-        assert isinstance(open_storage(f"{SITE}/x"), HadoopStorage)
-    finally:
-        hadoop_module.use(None)
+    monkeypatch.setitem(sys.modules, "obstore", None)
+    assert isinstance(open_storage(f"{SITE}/x"), HadoopStorage)
+
+
+def test_who_has_the_jobs_jvm_and_no_settings_asks_hadoop(
+    server: AzureServer, agent: list[str]
+) -> None:
+    assert isinstance(open_storage(f"{SITE}/x"), HadoopStorage)
+
+
+def test_an_agent_reaches_it_as_the_jobs_settings_say(
+    server: AzureServer, agent: list[str], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.delenv("HADOOP_CONF_DIR")
+    options = resolve({})
+    found = open_storage(f"{SITE}/x", storage_settings(options, server.hadoop))
+    assert isinstance(found, AzureStorage)
+    found.put_bytes("a", b"text", if_absent=True)
+    assert found.read("a") == b"text" and list(server.blobs) == ["x/a"] and agent == []
+    by_hadoop = storage_settings(resolve({"storage.azure.client": "hadoop"}), server.hadoop)
+    assert isinstance(open_storage(f"{SITE}/x", by_hadoop), HadoopStorage)
+
+
+@pytest.mark.parametrize(
+    "changed",
+    [
+        {f"fs.azure.account.key.{HOST}": ""},
+        {f"fs.azure.account.auth.type.{HOST}": "Custom"},
+        {"fs.azure.encryption.encoded.client-provided-key": "a2V5"},
+    ],
+)
+def test_an_agent_leaves_to_hadoop_what_it_cannot_do(
+    server: AzureServer,
+    agent: list[str],
+    monkeypatch: pytest.MonkeyPatch,
+    changed: dict[str, str],
+) -> None:
+    """Above all, it is not somebody else than the job, whom its environment names."""
+    monkeypatch.setenv("AZURE_STORAGE_ACCOUNT_KEY", KEY)
+    settings = storage_settings(resolve({}), {**server.hadoop, **changed})
+    assert isinstance(open_storage(f"{SITE}/x", settings), HadoopStorage)
+
+
+def test_an_agent_puts_no_large_file_through_its_memory(
+    server: AzureServer, agent: list[str], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """A put of parts has no condition. Where the job's JVM has ABFS, it puts the file."""
+    monkeypatch.setattr("millpond.storage.azure._IN_MEMORY_BYTES", 10)
+    storage = open_storage(f"{SITE}/x", storage_settings(resolve({}), server.hadoop))
+    (tmp_path / "file").write_bytes(b"eleven byte")
+    storage.put_file("a", str(tmp_path / "file"))
+    assert agent == [] and list(server.blobs) == ["x/a"]
+    storage.put_file("b", str(tmp_path / "file"), if_absent=True)
+    assert agent == ["put"] and list(server.blobs) == ["x/a"]
+    error = {"class": "ClassNotFoundException", "message": "fs.azurebfs.Abfs not found"}
+    hadoop_module.use(lambda method, request: json.dumps({"error": error}))
+    storage = open_storage(f"{SITE}/x", storage_settings(resolve({}), server.hadoop))
+    storage.put_file("b", str(tmp_path / "file"), if_absent=True)
+    assert storage.read("b") == b"eleven byte"
 
 
 def test_a_command(server: AzureServer, capsys: pytest.CaptureFixture[str]) -> None:
@@ -289,6 +357,12 @@ def test_credentials_as_hadoop_has_them() -> None:
         {"fs_azure_account_auth_type": "Custom"},
         {"fs_azure_account_keyprovider": "some.Class"},
         {"fs_azure_account_auth_type": "SAS"},
+        {
+            "fs_azure_account_auth_type": "SAS",
+            "fs_azure_sas_fixed_token": "sv=1",
+            "fs_azure_sas_token_provider_type": "some.Class",
+        },
+        {"fs_azure_account_key": KEY, "fs_azure_encryption_context_provider_type": "some.Class"},
         {**_OAUTH, _PROVIDER: f"{_CLASS}RefreshTokenBasedTokenProvider"},
         {**_OAUTH, _PROVIDER: f"{_CLASS}ClientCredsTokenProvider"},
     ],

@@ -147,10 +147,19 @@ def test_the_shim_hands_over_all_that_is_read(repository: Path) -> None:
     assert set(read) == handed
 
 
+def test_the_shim_hands_over_all_that_azure_needs(repository: Path) -> None:
+    scala = (repository / "jvm-shim/src/main/scala/agent/AzureAccess.scala").read_text()
+    python = (repository / "python/src/millpond/storage/azure_settings.py").read_text()
+    python = python.replace("{_OAUTH}", "fs.azure.account.oauth2")
+    read = set(re.findall(r'"fs\.azure\.([a-z0-9.-]+)"', python)) - {"account.oauth2"}
+    assert read == set(re.findall(r'"([a-z0-9.-]+)"', scala)) - {"fs.azure.", "abfs"}
+
+
 def test_settings_show_no_secret() -> None:
     handed = HandedOver({"fs.s3a.secret.key": "hush"})
     found = storage_settings(
-        resolve({}), {"fs.s3a.access.key": "a key", "fs.s3a.secret.key": "hush"}
+        resolve({}),
+        {"fs.s3a.access.key": "a key", "fs.s3a.secret.key": "hush", "fs.azure.account.key": "hush"},
     )
     shown: list[Any] = [handed, found, Secret("hush"), f"{found.s3.credentials} {handed}"]
     assert all(

@@ -41,5 +41,6 @@ def check_start(root: str, options: object, hadoop: object) -> str:
     probe(state)
     if place is not None:
         check_owner(SplitStorage(spark, state), uri)
-    log.info("storage is usable checkpoint=%s state=%s", uri, place or uri)
+    by = type(state).__name__
+    log.info("storage is usable checkpoint=%s state=%s by=%s", uri, place or uri, by)
     return place or uri

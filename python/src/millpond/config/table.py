@@ -396,6 +396,18 @@ OPTIONS: tuple[Option, ...] = (
         doc="Parts that one executor sends or fetches at the same time.",
     ),
     Option(
+        name="storage.azure.client",
+        type="str",
+        default="auto",
+        choices=("auto", "hadoop"),
+        doc=(
+            "Who moves files on Azure (abfs:). auto: Millpond itself, at the account's blob"
+            " address, where obstore is installed and the settings fs.azure.* tell who asks; else"
+            " ABFS, Hadoop's client. hadoop: always ABFS, for a network in which only the account's"
+            " dfs address is reached."
+        ),
+    ),
+    Option(
         name="storage.prices",
         type="str",
         default="put=0.005,list=0.005,get=0.0004,delete=0,month=0.023",

@@ -35,7 +35,7 @@ def open_storage(root_uri: str, settings: StorageSettings = _DEFAULT) -> Storage
     Args:
         root_uri: `file:/x`, `file:///x`, an absolute path, `s3://bucket/prefix`,
             `s3a://bucket/prefix`; else what Hadoop reaches through a JVM (`hdfs:`, `gs:`, `abfs:`;
-            a command reaches `abfs:` without, if obstore is installed).
+            `abfs:` without, if obstore is installed).
     Raises:
         UnsupportedError: STORAGE_UNSUPPORTED: this version cannot write to the scheme.
         InvalidInputError: INVALID_ARGUMENT: no absolute path or URI, or one too long for S3.
@@ -48,7 +48,7 @@ def open_storage(root_uri: str, settings: StorageSettings = _DEFAULT) -> Storage
         from millpond.storage.azure import open_azure
         from millpond.storage.hadoop import HadoopStorage
 
-        return open_azure(uri, settings.deadline_ms) or HadoopStorage(uri)
+        return open_azure(uri, settings) or HadoopStorage(uri)
     return LocalStorage(local_root(root_uri), fsync=settings.fsync)
 
 

@@ -1,8 +1,8 @@
 """Storage on Azure (`abfs:`, `abfss:`) without Hadoop: one request for each object.
 
-Commands use it where obstore is installed. It sees what Hadoop's ABFS client wrote, and the other
-way round: both keep a file as one blob of the same name. ABFS marks folders by empty blobs; these
-are no objects here.
+Agents and commands use it where obstore is installed. It sees what Hadoop's ABFS client wrote, and
+the other way round: both keep a file as one blob of the same name. ABFS marks folders by empty
+blobs; these are no objects here.
 """
 
 from __future__ import annotations
@@ -14,42 +14,48 @@ from contextlib import suppress
 from typing import Any
 
 from millpond.config import MIB
-from millpond.errors import ConflictError, NotFoundError
+from millpond.errors import ConflictError, NotFoundError, UnsupportedError
 from millpond.format.layout import new_staging_name
 from millpond.format.roots import RootUri
 from millpond.storage.azure_client import AzureClient, RangeEndError, installed
 from millpond.storage.azure_settings import SCHEMES, azure_settings
 from millpond.storage.base import Copied, ObjectInfo, Storage
-from millpond.storage.hadoop import has_jvm
+from millpond.storage.hadoop import HadoopStorage, has_jvm
 from millpond.storage.hadoop_site import site_settings
 from millpond.storage.keys import check_is_file, check_key, check_prefix, check_range
 from millpond.storage.local import translate_restored
 from millpond.storage.retry import Retry, TransientError
+from millpond.storage.settings import StorageSettings
 
 _IN_PARTS_BYTES = 16 * MIB
 _PART_BYTES = 8 * MIB
+_IN_MEMORY_BYTES = 64 * MIB
 _DELETE_BATCH = 256  # of a request
 _PUT_NAME = "millpond_put"  # Azure wants an identifier
 _FOLDER = "hdi_isfolder"
 
 
-def open_azure(root: RootUri, deadline_ms: int) -> AzureStorage | None:
+def open_azure(root: RootUri, settings: StorageSettings) -> AzureStorage | None:
     """Return the storage of `root`; None if Hadoop's client has to reach it.
 
-    That is so for all other schemes, without obstore, for what only Hadoop's client can do, and
-    where a JVM with a job's settings and credentials runs already.
+    That is so for all other schemes, without obstore, where the option says so, for what only
+    Hadoop's client can do, and in a process beside a job's JVM that was told of no credential.
 
-    Args:
-        deadline_ms: how long a request is repeated that may succeed.
     Raises: InvalidInputError: INVALID_ARGUMENT, STORAGE_MISCONFIGURED.
         UnavailableError: STORAGE_DENIED: nothing tells who asks.
     """
-    if root.scheme not in SCHEMES or not installed() or has_jvm():
+    if root.scheme not in SCHEMES or settings.azure_by_hadoop or not installed():
         return None
-    settings = azure_settings(root, site_settings())
-    if settings is None:
+    of_job = {name: text.reveal() for name, text in settings.azure}
+    beside = has_jvm()
+    if beside and not of_job:
         return None
-    return AzureStorage(AzureClient(settings, Retry(deadline_ms)), root.path.strip("/"))
+    found = azure_settings(root, of_job or site_settings())
+    # A command may be somebody by its environment. A job is who its settings say.
+    if found is None or (beside and found.credentials is None):
+        return None
+    client = AzureClient(found, Retry(settings.deadline_ms))
+    return AzureStorage(client, root.path.strip("/"), HadoopStorage(root) if beside else None)
 
 
 class AzureStorage:
@@ -57,11 +63,13 @@ class AzureStorage:
 
     Args:
         path: the path, without slashes at its ends; "": the whole container.
+        beside: the same files by the job's JVM, if it has Hadoop's client for them.
     """
 
-    def __init__(self, client: AzureClient, path: str) -> None:
+    def __init__(self, client: AzureClient, path: str, beside: HadoopStorage | None = None) -> None:
         self._client = client
         self._root = f"{path}/" if path else ""
+        self._beside = beside
 
     def __repr__(self) -> str:
         return f"AzureStorage({self._client.where(self._root)!r})"
@@ -74,8 +82,14 @@ class AzureStorage:
         target = self._target(key)
         check_is_file(local_path)
         try:
-            # Azure's parts have no condition that obstore could give.
-            if if_absent or os.path.getsize(local_path) <= _IN_PARTS_BYTES:
+            size_bytes = os.path.getsize(local_path)
+            # Azure's parts have no condition that obstore could give. The JVM needs no memory for a
+            # whole file.
+            if if_absent and size_bytes > _IN_MEMORY_BYTES and self._beside is not None:
+                with suppress(UnsupportedError):  # it has no ABFS
+                    self._beside.put_file(key, local_path, if_absent=True)
+                    return
+            if if_absent or size_bytes <= _IN_PARTS_BYTES:
                 with open(local_path, "rb") as file:
                     self._put(target, file.read(), if_absent)
                 return

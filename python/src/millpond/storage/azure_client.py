@@ -40,12 +40,16 @@ _VARIABLES = (
     "AZURE_IDENTITY_ENDPOINT",
 )
 _KEY_HINT = (
-    "Check the account's settings in core-site.xml of HADOOP_CONF_DIR"
-    " (fs.azure.account.key.<account address>, or fs.azure.account.auth.type with its SAS or OAuth"
-    " settings), or AZURE_STORAGE_ACCOUNT_KEY, AZURE_STORAGE_SAS_TOKEN, or the variables of"
-    " another credential. A token may have expired."
+    "Check the account's settings: fs.azure.account.key.<account address>, or"
+    " fs.azure.account.auth.type with its SAS or OAuth settings. A job has them with spark.hadoop."
+    " before their names, a command in core-site.xml of HADOOP_CONF_DIR, or as"
+    " AZURE_STORAGE_ACCOUNT_KEY, AZURE_STORAGE_SAS_TOKEN, or the variables of another credential. A"
+    " token may have expired."
 )
-_UNREACHED = "Check the account in the address, and that this host reaches it."
+_UNREACHED = (
+    "Check the account in the address, and that this host reaches it. Where only the account's dfs"
+    " address is reached, set the option storage.azure.client to hadoop."
+)
 _STATUS = re.compile(r"status code: (\d{3})")
 _CODE = re.compile(r"<Code>(\w+)</Code>")
 _MESSAGE = re.compile(r"<Message>([^\n<]*)")

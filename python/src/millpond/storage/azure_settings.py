@@ -16,6 +16,11 @@ from millpond.storage.settings import Secret
 
 SCHEMES = ("abfs", "abfss")
 _OAUTH = "fs.azure.account.oauth2"
+# What is encrypted by a key that each request carries.
+_ENCRYPTION = (
+    "fs.azure.encryption.encoded.client-provided-key",
+    "fs.azure.encryption.context.provider.type",
+)
 # .../<tenant>/oauth2/token, with or without v2.0
 _TOKEN_ENDPOINT = re.compile(r"(https?://[^/]+)/([^/]+)/oauth2/(?:v2\.0/)?token/?")
 
@@ -52,7 +57,7 @@ def azure_settings(root: RootUri, hadoop: Mapping[str, str]) -> AzureSettings | 
         )
     known = _Known(hadoop, host)
     credentials = _credentials(known)
-    if credentials is None:
+    if credentials is None or any(map(known.get, _ENCRYPTION)):
         return None
     return AzureSettings(
         account=account,
@@ -94,6 +99,8 @@ def _credentials(known: _Known) -> dict[str, str] | None:
         return {"account_key": key} if key else {}
     if kind == "SAS":
         token = known.get("fs.azure.sas.fixed.token")
+        if known.get("fs.azure.sas.token.provider.type"):
+            return None
         return {"sas_key": token.removeprefix("?")} if token else None
     return _oauth(known) if kind == "OAuth" else None
 

@@ -34,7 +34,10 @@ _NO_GOOGLE = (
     " spark.hadoop.fs.gs.impl=com.google.cloud.hadoop.fs.gcs.GoogleHadoopFileSystem and"
     " spark.hadoop.fs.AbstractFileSystem.gs.impl=com.google.cloud.hadoop.fs.gcs.GoogleHadoopFS."
 )
-_NO_AZURE = " A command reaches Azure without Hadoop's jars: pip install 'millpond[azure]'."
+_NO_AZURE = (
+    " Millpond itself reaches Azure without Hadoop's jars: pip install 'millpond[azure]', for a job"
+    " on its executors."
+)
 _AZURE_KEY = (
     "Check the settings of the account: spark.hadoop.fs.azure.account.key.<account address>,"
     " or those of its token (fs.azure.account.auth.type and its SAS or OAuth settings). A token may"

@@ -1,4 +1,5 @@
-"""How to reach a storage: from Millpond's options and Spark's Hadoop settings (`fs.s3a.*`).
+"""How to reach a storage: from Millpond's options and Spark's Hadoop settings (`fs.s3a.*`,
+`fs.azure.*`).
 
 Pure: reads no environment.
 """
@@ -13,6 +14,7 @@ from millpond.errors import ErrorKind, InvalidInputError
 
 _S3A = "fs.s3a."
 _S3A_BUCKET = "fs.s3a.bucket."
+_AZURE = "fs.azure."
 # The settings that the shim hands over (S3Access.scala).
 _NAMES = (
     "access.key",
@@ -114,6 +116,8 @@ class StorageSettings:
     deadline_ms: int = 60_000
     s3: S3Settings = S3Settings()
     s3_of_buckets: tuple[tuple[str, S3Settings], ...] = ()  # buckets with settings of their own
+    azure: tuple[tuple[str, Secret], ...] = ()  # Spark's, for all accounts (azure_settings)
+    azure_by_hadoop: bool = False  # option storage.azure.client
 
     def s3_of(self, bucket: str) -> S3Settings:
         """Return how to reach one bucket."""
@@ -127,7 +131,8 @@ def storage_settings(
 
     Args:
         options: resolved (`config.resolve`), by short name; None: the defaults. Options win.
-        hadoop: entries below `fs.s3a.`; those below `fs.s3a.bucket.<name>.` win for their bucket.
+        hadoop: entries below `fs.s3a.`, of which those below `fs.s3a.bucket.<name>.` win for their
+            bucket, and below `fs.azure.`.
     Raises: InvalidInputError: INVALID_OPTION.
     """
     options = options if options is not None else resolve({})
@@ -141,6 +146,10 @@ def storage_settings(
         s3_of_buckets=tuple(
             (bucket, _s3(options, {**hadoop, **own})) for bucket, own in _of_buckets(hadoop).items()
         ),
+        azure=tuple(
+            (name, Secret(text)) for name, text in sorted(hadoop.items()) if name.startswith(_AZURE)
+        ),
+        azure_by_hadoop=options["storage.azure.client"] == "hadoop",
     )
 
 

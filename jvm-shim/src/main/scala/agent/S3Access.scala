@@ -5,11 +5,9 @@ import scala.jdk.CollectionConverters._
 import com.fasterxml.jackson.databind.node.ObjectNode
 import org.apache.hadoop.conf.Configuration
 
-import org.apache.spark.sql.millpond.base.Json
-
 /** Spark's settings for S3 (`fs.s3a.*`), for the agent, which reaches S3 without Hadoop. They hold
   * secret keys: they go over the link alone, and neither side logs them. */
-private[millpond] object S3Access {
+private object S3Access {
   private val Prefix = "fs.s3a."
   private val OfBuckets = "fs.s3a.bucket."
   private val Secrets = Seq("access.key", "secret.key", "session.token", "encryption.key")
@@ -26,9 +24,8 @@ private[millpond] object S3Access {
     "assumed.role.sts.endpoint"
   )
 
-  /** None if nothing was set. */
-  def of(conf: Configuration): Option[ObjectNode] = {
-    val found = Json.obj()
+  /** Add what is set, for all buckets. */
+  def add(found: ObjectNode, conf: Configuration): Unit = {
     val buckets = conf.getPropsWithPrefix(OfBuckets).keySet.asScala.toSeq.map(OfBuckets + _)
     def named(names: Seq[String]): Seq[String] =
       names.map(Prefix + _) ++ buckets.filter(key => names.exists(name => key.endsWith("." + name)))
@@ -36,7 +33,6 @@ private[millpond] object S3Access {
     // a credential store of Hadoop's may have them
     named(Secrets).foreach(key =>
       Option(conf.getPassword(key)).foreach(text => found.put(key, new String(text))))
-    if (found.isEmpty) None else Some(found)
   }
 
   /** Hadoop's own defaults say nothing. */

@@ -4,7 +4,6 @@ import java.util.UUID
 
 import scala.util.control.NonFatal
 
-import com.fasterxml.jackson.databind.JsonNode
 import com.fasterxml.jackson.databind.node.ObjectNode
 import org.apache.hadoop.conf.Configuration
 import org.apache.hadoop.fs.Path
@@ -12,7 +11,7 @@ import org.apache.hadoop.fs.Path
 import org.apache.spark.internal.Logging
 import org.apache.spark.sql.execution.streaming.runtime.StreamExecution
 import org.apache.spark.sql.internal.SQLConf
-import org.apache.spark.sql.millpond.agent.{Agent, HadoopFiles, S3Access}
+import org.apache.spark.sql.millpond.agent.{Agent, HadoopFiles, StorageAccess}
 import org.apache.spark.sql.millpond.base.{Json, LocalDirs, MillpondException, Names, Options}
 
 /** Says when Spark ignores `spark.sql.shuffle.partitions`: a query goes on with the number of
@@ -65,7 +64,7 @@ private object AskedPartitions extends Logging {
         .put("partitions", asked)
       request.set[ObjectNode]("options", options.json)
       request.put("file_sink", Option(Sinks.of(query).get("path")).fold("none")(_.asText))
-      S3Access.of(hadoopConf).foreach(request.set[JsonNode]("hadoop", _))
+      StorageAccess.hand(request, hadoopConf, root.toString, options)
       val answer = Agent.call("rescale", request, options.agentSettings)
       if (answer.has("from"))
         logInfo(

@@ -9,7 +9,7 @@ import org.apache.hadoop.fs.Path
 import org.apache.spark.internal.Logging
 import org.apache.spark.sql.classic.SparkSession
 import org.apache.spark.sql.execution.streaming.operators.stateful.StatefulOperatorStateInfo
-import org.apache.spark.sql.millpond.agent.{Agent, HadoopFiles, S3Access}
+import org.apache.spark.sql.millpond.agent.{Agent, HadoopFiles, StorageAccess}
 import org.apache.spark.sql.millpond.base.{Json, LocalDirs, MillpondException, Options}
 
 /** Lets the driver's agent try the storage once for every run of a query, before its first task.
@@ -36,7 +36,7 @@ private object StartCheck extends Logging {
       HadoopFiles.remember(info.checkpointLocation, conf)
       val request = Json.obj().put("root", info.checkpointLocation)
       request.set[JsonNode]("options", options.json)
-      S3Access.of(conf).foreach(request.set[JsonNode]("hadoop", _))
+      StorageAccess.hand(request, conf, info.checkpointLocation, options)
       // a driver may have no Python for the agent; then the tasks try the storage
       try { Agent.call("check_start", request, options.agentSettings); () }
       catch {

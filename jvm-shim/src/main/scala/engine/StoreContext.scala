@@ -10,7 +10,7 @@ import org.apache.hadoop.conf.Configuration
 import org.apache.spark.sql.execution.streaming.state.{
   CoordinatorAccess, StateStoreConf, StateStoreId
 }
-import org.apache.spark.sql.millpond.agent.{Agent, HadoopFiles, S3Access}
+import org.apache.spark.sql.millpond.agent.{Agent, HadoopFiles, StorageAccess}
 import org.apache.spark.sql.millpond.base.{
   Json, LocalDirs, MillpondError, MillpondException, Options
 }
@@ -90,7 +90,7 @@ final class StoreContext(val storeId: StateStoreId, val conf: StateStoreConf,
       .put("min_deltas_for_snapshot", conf.minDeltasForSnapshot)
     partitionsHint.foreach(store.put("partitions_hint", _))
     store.set[JsonNode]("options", options.json)
-    S3Access.of(hadoopConf).foreach(store.set[JsonNode]("hadoop", _))
+    StorageAccess.hand(store, hadoopConf, storeId.checkpointRootLocation, options)
     store
   }
 
