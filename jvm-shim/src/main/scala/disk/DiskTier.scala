@@ -23,21 +23,16 @@ import org.apache.spark.sql.millpond.memory.MemoryBudget
   *
   * @param readOnly for a tier that is only read: nothing in its folder changes */
 final class DiskTier(val dir: File, config: DiskConfig, readOnly: Boolean = false) {
-  private val bloom = new BloomFilter(10)
+  private val bloom = new BloomFilter(DiskTier.BloomBits.toDouble)
   private val options = new Options()
     .setCreateIfMissing(true)
-    .setTableFormatConfig(new BlockBasedTableConfig()
-        .setFormatVersion(5)
-        .setBlockCache(config.blockCache)
-        .setFilterPolicy(bloom)
-        .setBlockSize(8L << 10)
-        // in pieces, which the block cache holds like all else: whole, and outside of it, they
-        // grow with the state until the container's limit kills the process
-        .setIndexType(IndexType.kTwoLevelIndexSearch)
+    // in pieces, which the block cache holds like all else: whole, and outside of it, they
+    // grow with the state until the container's limit kills the process
+    .setTableFormatConfig(format.setIndexType(IndexType.kTwoLevelIndexSearch)
         .setPartitionFilters(true)
-        .setCacheIndexAndFilterBlocks(true)
-        .setCacheIndexAndFilterBlocksWithHighPriority(true)
         .setPinTopLevelIndexAndFilter(true))
+    // the key filter answers for keys that no file has
+    .setOptimizeFiltersForHits(true)
     .setCompressionType(config.compression)
     .setMaxBackgroundJobs(2)
     .setDisableAutoCompactions(Seams.director != null) // no test could order them
@@ -47,11 +42,13 @@ final class DiskTier(val dir: File, config: DiskConfig, readOnly: Boolean = fals
     .setLevelCompactionDynamicLevelBytes(true)
     // the next snapshot must upload what a compaction rewrites; reads hardly notice more files,
     // since memory and bloom filters answer most of them
-    .setLevel0FileNumCompactionTrigger(8)
+    .setLevel0FileNumCompactionTrigger(DiskTier.FlushedFiles)
     .setTargetFileSizeBase(32L << 20)
     .setStatsDumpPeriodSec(0)
     .setInfoLogLevel(InfoLogLevel.ERROR_LEVEL)
     .setKeepLogFileNum(1)
+  // a look into a file costs half as much if its index and filter are one block each
+  private val wholeOptions = new Options(options).setTableFormatConfig(format)
   private val reading = new ReadOptions()
   private val readingAhead = new ReadOptions().setFillCache(false).setReadaheadSize(2L << 20)
   private val compaction = new CompactRangeOptions()
@@ -184,6 +181,12 @@ final class DiskTier(val dir: File, config: DiskConfig, readOnly: Boolean = fals
   /** A writer of one sorted file with this tier's table format. */
   def sstWriter(file: File): SstWriter = new SstWriter(options, file, filter)
 
+  /** A writer of one sorted file that a flush makes.
+    * @param rows at most so many, with so many bytes of keys, and of keys and values */
+  def sstWriter(file: File, rows: Long, keyBytes: Long, bytes: Long): SstWriter =
+    new SstWriter(if (DiskTier.indexBytes(rows, keyBytes, bytes) <= config.mostWhole()) wholeOptions
+      else options, file, filter)
+
   /** Make a finished sorted file part of the tier, at once and as a whole. */
   def ingest(file: File): Unit = {
     dropIdle()
@@ -275,10 +278,19 @@ final class DiskTier(val dir: File, config: DiskConfig, readOnly: Boolean = fals
     files
   }
 
+  private def format = new BlockBasedTableConfig()
+    .setFormatVersion(5)
+    .setBlockCache(config.blockCache)
+    .setFilterPolicy(bloom)
+    .setBlockSize(DiskTier.BlockBytes)
+    .setCacheIndexAndFilterBlocks(true)
+    .setCacheIndexAndFilterBlocksWithHighPriority(true)
+
   private def freeOptions(): Unit = {
     reading.close()
     readingAhead.close()
     compaction.close()
+    wholeOptions.close()
     options.close()
     bloom.close()
   }
@@ -298,10 +310,22 @@ final class DiskTier(val dir: File, config: DiskConfig, readOnly: Boolean = fals
   }
 }
 
-/** The configuration that all disk tiers of an executor share. */
-final case class DiskConfig(blockCache: LRUCache, compression: CompressionType)
+/** The configuration that all disk tiers of an executor share.
+  * @param mostWhole up to how many bytes the index and the filter of a flushed file are one block
+  * each */
+final case class DiskConfig(blockCache: LRUCache, compression: CompressionType,
+    mostWhole: () => Long)
 
 object DiskTier {
+  /** So many files of flushes wait for a compaction. */
+  val FlushedFiles = 12
+  private val BlockBytes = 4L << 10
+  private val BloomBits = 10
+
+  /** About how much the index and the filter of a sorted file take. */
+  private[disk] def indexBytes(rows: Long, keyBytes: Long, bytes: Long): Long =
+    rows * BloomBits / 8 + (bytes / BlockBytes + 1) * (keyBytes / math.max(1L, rows) + 16)
+
   /** Fails with `MILLPOND_LOCAL_FILES_LOST` if the folder of a disk tier was emptied. RocksDB goes
     * on with its open files and notices nothing until it opens another one. */
   def checkFolder(dir: File): Unit =

@@ -168,7 +168,9 @@ private[millpond] final class Flush(disk: DiskTier, workDir: File, mostBytes: Lo
     val order = sorted()
     val keepDeletes = !disk.isEmpty // an empty tier has nothing that a delete could hide
     Seams.at("flush.write")
-    val writer = disk.sstWriter(file)
+    var keyBytes = 0L
+    (0 until count).foreach(i => keyBytes += keyLength(i))
+    val writer = disk.sstWriter(file, count.toLong, keyBytes, blockBytes)
     var done = false
     try {
       var i = 0

@@ -4,7 +4,7 @@ import org.rocksdb.{CompressionType, LRUCache, NativeLibraryLoader, RocksDB}
 
 import org.apache.spark.internal.Logging
 import org.apache.spark.sql.millpond.base.{Event, Events, LocalDirs, Options}
-import org.apache.spark.sql.millpond.disk.DiskConfig
+import org.apache.spark.sql.millpond.disk.{DiskConfig, DiskTier}
 import org.apache.spark.sql.millpond.memory.MemoryBudget
 import org.apache.spark.sql.millpond.observe.Observed
 
@@ -12,6 +12,8 @@ import org.apache.spark.sql.millpond.observe.Observed
 private[engine] object Shared extends Logging {
   @volatile private var theBudget: MemoryBudget = null
   @volatile private var theDisk: DiskConfig = null
+  private val MostShards = 64L // as many as RocksDB would make
+  private val LeastShardBytes = 2L << 20
 
   /** The one budget of this JVM. Sessions may differ in what they ask for: the store that was
     * opened last decides the limit of all. */
@@ -40,14 +42,29 @@ private[engine] object Shared extends Logging {
       loadRocksDb()
       // lives as long as the JVM: every disk tier refers to it
       theDisk =
-        DiskConfig(blockCache(options.long("rocksdb.blockCache").get), compression(options))
+        diskConfig(options.long("rocksdb.blockCache").get, compression(options))
     }
     theDisk.copy(compression = compression(options))
   }
 
+  private def diskConfig(cacheBytes: Long, compression: CompressionType): DiskConfig =
+    DiskConfig(blockCache(cacheBytes), compression, () => mostWhole(cacheBytes))
+
   /** Half of it is for indexes and filters first. RocksDB's Java binding keeps nothing for them
-    * unless it is told: one row of a block of data drives out what thousands of reads need. */
-  private def blockCache(bytes: Long): LRUCache = new LRUCache(bytes, -1, false, 0.5)
+    * unless it is told: one row of a block of data drives out what thousands of reads need. Its
+    * shards are so large that some whole filters find room in each. */
+  private def blockCache(bytes: Long): LRUCache = {
+    val shards = math.min(MostShards, math.max(1L, bytes / LeastShardBytes))
+    new LRUCache(bytes, 63 - java.lang.Long.numberOfLeadingZeros(shards), false, 0.5)
+  }
+
+  /** The indexes and filters of flushed files that are one block each fill a quarter of the block
+    * cache at most, and an eighth of a shard: what finds no room is read again, whole, by each look
+    * into the file. */
+  private def mostWhole(cacheBytes: Long): Long = {
+    val files = (DiskTier.FlushedFiles + 1L) * math.max(1, theBudget.storeCount)
+    math.min(cacheBytes / 4 / files, LeastShardBytes / 8)
+  }
 
   /** RocksDB unpacks its native library, 15 MB, into the JVM's temporary folder. A JVM that
     * is killed leaves it there. Here RocksDB unpacks it into this JVM's local folder, which

@@ -11,6 +11,7 @@ final class MemoryBudget(firstLimitBytes: Long) {
 
   def limitBytes: Long = limit
   def usedBytes: Long = used.get
+  def storeCount: Int = stores.get
   def isExceeded: Boolean = used.get > limit
   def add(bytes: Long): Unit = { used.addAndGet(bytes); () }
   def register(): Unit = { stores.incrementAndGet(); () }

@@ -6,6 +6,8 @@ import java.nio.ByteBuffer
 import scala.collection.mutable
 import scala.jdk.CollectionConverters._
 
+import org.rocksdb.{Options, SstFileReader}
+
 import org.apache.spark.sql.millpond.base.MillpondException
 import org.apache.spark.sql.millpond.changelog.Change
 import org.apache.spark.sql.millpond.memory.MemoryBudget
@@ -111,7 +113,11 @@ private final class TierStore(trial: Trial, dir: File) {
 
   /** Returns false if it leaves no file. */
   private def write(file: File, changes: Seq[(String, Option[String])]): Boolean = {
-    val writer = tier.sstWriter(file)
+    val keyBytes = changes.map(_._1.length).sum.toLong
+    val flushed = chance(50)
+    val writer =
+      if (flushed) tier.sstWriter(file, changes.size.toLong, keyBytes, 2 * keyBytes)
+      else tier.sstWriter(file)
     var done = false
     try {
       changes.foreach { case (k, v) =>
@@ -129,7 +135,18 @@ private final class TierStore(trial: Trial, dir: File) {
       }
       if (changes.nonEmpty && !chance(5)) { writer.finish(); done = true }
     } finally if (!done) { writer.abandon(); check(!file.exists, "an abandoned file is left") }
+    if (done) {
+      val few = DiskTier.indexBytes(changes.size.toLong, keyBytes, 2 * keyBytes) <= Scratch.MostWhole
+      equal(isWhole(file), flushed && few, "whether its index is one block")
+    }
     done
+  }
+
+  private def isWhole(file: File): Boolean = {
+    val options = new Options
+    val reader = new SstFileReader(options)
+    try { reader.open(file.getPath); reader.getTableProperties.getTopLevelIndexSize == 0L }
+    finally { reader.close(); options.close() }
   }
 
   private def deleteRanges(): Unit = {

@@ -8,6 +8,7 @@ import org.rocksdb.{CompressionType, LRUCache, RocksDB}
 /** Folders for tests of parts. They are in memory if the system can, because RocksDB syncs every
   * file. */
 object Scratch {
+  val MostWhole = 40L
   private val shm = new File("/dev/shm")
   private val descriptors = new File("/proc/self/fd")
   private lazy val root: Path = {
@@ -19,7 +20,8 @@ object Scratch {
   }
   lazy val config: DiskConfig = {
     RocksDB.loadLibrary()
-    DiskConfig(new LRUCache(1L << 20), CompressionType.LZ4_COMPRESSION)
+    // files of a few rows have a whole index, others one of two levels
+    DiskConfig(new LRUCache(1L << 20), CompressionType.LZ4_COMPRESSION, () => MostWhole)
   }
 
   def folder(name: String): File = Files.createTempDirectory(root, name).toFile
