@@ -136,8 +136,9 @@ private final class TierStore(trial: Trial, dir: File) {
       if (changes.nonEmpty && !chance(5)) { writer.finish(); done = true }
     } finally if (!done) { writer.abandon(); check(!file.exists, "an abandoned file is left") }
     if (done) {
-      val few = DiskTier.indexBytes(changes.size.toLong, keyBytes, 2 * keyBytes) <= Scratch.MostWhole
-      equal(isWhole(file), flushed && few, "whether its index is one block")
+      val bytes = DiskTier.indexBytes(changes.size.toLong, keyBytes, 2 * keyBytes)
+      val whole = flushed && bytes <= Scratch.MostWhole
+      equal(isWhole(file), whole, "whether its index is one block")
     }
     done
   }
